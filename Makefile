@@ -1,0 +1,51 @@
+# One word per job. Everything sets itself up; nothing outside .venv is touched.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+RUN    := $(BIN)/python
+
+.PHONY: help setup demo check test test-long bench report clean
+
+help:            ## this list
+	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "tilewright needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.core: $(VENV)/.python pyproject.toml
+	$(BIN)/pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.core
+	$(BIN)/pip install --quiet --editable '.[test]'
+	@touch $@
+
+setup: $(VENV)/.core ## make .venv with the core install
+
+demo: $(VENV)/.core ## classify real sentences with a model made from a seed, check and time it
+	$(RUN) -m tilewright.demo
+
+check: $(VENV)/.test ## format, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: check ## everything that has to hold, in minutes on 2 cores
+	$(RUN) -m pytest -m "not long" $(ARGS)
+
+test-long: $(VENV)/.test ## the same and the tests that take longer
+	$(RUN) -m pytest $(ARGS)
+
+bench: $(VENV)/.test ## measure every ladder and the sentiment job on this machine, into results/
+	$(RUN) -m tilewright ladder all --save
+	$(RUN) -m tilewright bench sentiment --against torch --save
+	$(MAKE) report
+
+report: $(VENV)/.core ## write the tables and the HTML page from results/
+	$(RUN) -m tilewright report
+
+clean: ## remove .venv and what tools left behind
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache build dist

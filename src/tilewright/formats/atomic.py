@@ -1,0 +1,203 @@
+"""Output that is complete or absent: a private temporary name, checked to the last step, then one rename."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+import stat
+from types import TracebackType
+from typing import Any
+
+from tilewright.errors import InputError, ResourceError
+from tilewright.formats.files import naming
+
+_unfinished: set[str] = set()  # temporary files and directories of this process that still exist
+
+
+class AtomicFile:
+    """Writes `path` so that it appears, whole and on the disk, only when the block ends without an error.
+
+    with AtomicFile("outputs.bin") as file:
+        file.write(logits)            # bytes or any C-contiguous buffer
+
+    The temporary file lies in the same directory and is opened at once, so an output that cannot be written is found
+    before the work starts. On any failure it is removed and an earlier file stays as it was. A symbolic link is
+    followed. Raises ResourceError naming the path and the reason (no space, quota, permission, a directory, a device).
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.path.realpath(path)
+        self.bytes_written = 0
+        self._fd = -1
+        self._temporary = temporary_name(self.path)
+
+    def __enter__(self) -> AtomicFile:
+        mode = _replaceable(self.path)
+        with naming(self.path, "write"):
+            self._fd = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            _unfinished.add(self._temporary)
+        if mode is not None:
+            try:
+                os.fchmod(self._fd, mode)
+            except OSError:
+                self.discard()
+                raise
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is None:
+            self.commit()
+        else:
+            self.discard()
+
+    def write(self, data: Any) -> None:
+        """Appends a bytes-like object or a C-contiguous array."""
+        view = memoryview(data).cast("B")
+        with naming(self.path, "write"):
+            while len(view):
+                count = os.write(self._fd, view)
+                self.bytes_written += count
+                view = view[count:]
+
+    def commit(self) -> None:
+        """fsync, close, rename, fsync of the directory; each is checked."""
+        try:
+            with naming(self.path, "write"):
+                os.fsync(self._fd)
+                self._close()
+                os.replace(self._temporary, self.path)
+                _unfinished.discard(self._temporary)
+        finally:
+            self.discard()
+        sync_directory(os.path.dirname(self.path))
+
+    def discard(self) -> None:
+        """Removes the temporary file; nothing to do after `commit`."""
+        try:
+            self._close()
+        finally:
+            if self._temporary in _unfinished:
+                _remove(self._temporary)
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class AtomicDirectory:
+    """The same promise for a directory whose files are all known: `with AtomicDirectory(path, known) as temporary`.
+
+    The block writes into `temporary`, an empty directory beside `path`. An earlier directory is replaced as a whole, and only if
+    it holds nothing but files named in `known`: what others put there is never deleted.
+    Raises InputError where it holds more or is no directory, ResourceError where the system refuses.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], known: frozenset[str]) -> None:
+        self.path = os.path.realpath(path)
+        self._known = known
+        self._temporary = temporary_name(self.path)
+
+    def __enter__(self) -> str:
+        self._check_replaceable()
+        with naming(self.path, "write"):
+            os.mkdir(self._temporary)
+            _unfinished.add(self._temporary)
+        return self._temporary
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if error is None:
+                self._commit()
+        finally:
+            if self._temporary in _unfinished:
+                _remove(self._temporary)
+
+    def _check_replaceable(self) -> None:
+        with naming(self.path, "write"):
+            try:
+                others = sorted(set(os.listdir(self.path)) - self._known)
+            except FileNotFoundError:
+                return
+            except NotADirectoryError as error:
+                raise InputError("is a file, and a model directory is to be written", path=self.path) from error
+        if others:
+            raise InputError(
+                f"holds other files than a model's ({', '.join(others[:3])}{', ...' if others[3:] else ''})",
+                path=self.path,
+                hint="choose a new directory: nothing was deleted or written",
+            )
+
+    def _commit(self) -> None:
+        earlier = temporary_name(self.path)
+        parent = os.path.dirname(self.path)
+        with naming(self.path, "write"):
+            sync_directory(self._temporary)
+            try:
+                os.rename(self.path, earlier)
+            except FileNotFoundError:
+                earlier = ""
+            try:
+                os.rename(self._temporary, self.path)
+            except OSError:
+                if earlier:
+                    os.rename(earlier, self.path)
+                raise
+            _unfinished.discard(self._temporary)
+            sync_directory(parent)
+            if earlier:
+                shutil.rmtree(earlier)
+
+
+def temporary_name(path: str) -> str:
+    """A private name in the directory of `path`: `.NAME.PID-RANDOM.tmp`, cut to what a file system takes."""
+    directory, name = os.path.split(path)
+    return os.path.join(directory, f".{name[:80]}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+
+
+def sync_directory(path: str) -> None:
+    """Makes renames in the directory survive a power cut. Raises ResourceError."""
+    with naming(path, "flush the directory"):
+        fd = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that know no fsync of a directory
+                raise
+        finally:
+            os.close(fd)
+
+
+def remove_unfinished() -> None:
+    """Removes every temporary of this process, for a process that is about to end at once."""
+    for path in tuple(_unfinished):
+        _remove(path)
+
+
+def _remove(path: str) -> None:
+    _unfinished.discard(path)
+    try:
+        if os.path.isdir(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+def _replaceable(path: str) -> int | None:
+    """The permission bits of the regular file at `path`, or None where nothing is there. Raises ResourceError."""
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        with naming(path, "write"):
+            raise error
+    if stat.S_ISDIR(mode):
+        raise ResourceError("the output is a directory", path=path, hint="give the name of a file in it")
+    if not stat.S_ISREG(mode):
+        raise ResourceError("the output is not a regular file", path=path, hint="give the name of a regular file")
+    return stat.S_IMODE(mode)

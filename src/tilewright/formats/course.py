@@ -1,0 +1,120 @@
+"""The course's headerless files, little-endian: weights f32, sentences i32 [n][length], logits f32 [n][labels]."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+
+from tilewright.errors import InputError
+from tilewright.formats.atomic import AtomicFile
+from tilewright.formats.blocks import write_blocks
+from tilewright.formats.files import InputFile
+from tilewright.formats.records import Batch
+
+SCAN_RECORDS = 1 << 16  # sentences whose ids are checked at a time: 4 MiB at 16 tokens
+
+
+def map_weights(file: InputFile, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    """Read-only float32 views of the mapped file, one tensor behind the other in the order of `shapes`.
+
+    Raises InputError unless the file has exactly the bytes that the shapes take.
+    """
+    expected = 4 * sum(math.prod(shape) for shape in shapes.values())
+    if file.size != expected:
+        difference = f"{abs(file.size - expected):,} {'too many' if file.size > expected else 'missing'}"
+        raise InputError(
+            f"the weights have {file.size:,} bytes; the course's model takes exactly {expected:,} ({difference})",
+            path=file.path,
+            hint="a model of other sizes is a directory with config.json and model.safetensors",
+        )
+    mapped, views, begin = file.map(), {}, 0
+    for name, shape in shapes.items():
+        views[name] = np.frombuffer(mapped, "<f4", math.prod(shape), begin).reshape(shape)
+        begin += views[name].nbytes
+    return views
+
+
+def write_weights(path: str | os.PathLike[str], tensors: Iterable[tuple[str, tuple[int, ...], Iterable[np.ndarray]]]) -> None:
+    """Writes (name, shape, float32 blocks) one behind the other. The file appears when it is whole. Raises ResourceError."""
+    with AtomicFile(path) as file:
+        for name, shape, blocks in tensors:
+            write_blocks(file, name, shape, blocks)
+
+
+class TokenFile:
+    """Sentences of a binary file, read by position in batches.
+
+    count: how many to use from the start; None: all. The ids of the whole file are checked once, before any work, and again as they are used.
+    Raises InputError for an empty file, a size that is no whole number of sentences, fewer than `count`, or an id outside the vocabulary, with
+    its sentence and position, both from 0.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, length: int, vocabulary: int, count: int | None = None) -> None:
+        self._vocabulary = vocabulary
+        self._length = length
+        self.file = InputFile(path, "input")
+        self.total = self._sentences(count)
+        self.bytes = self.total * 4 * length
+        for _ in self.batches(SCAN_RECORDS):
+            pass
+
+    def close(self) -> None:
+        self.file.close()
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        """All sentences in order, `size` at a time."""
+        row = 4 * self._length
+        for first in range(0, self.total, size):
+            tokens = np.empty((min(size, self.total - first), self._length), "<i4")
+            self.file.read_into(tokens.data, first * row)
+            self._check(tokens, first)
+            yield Batch(tokens, (first + len(tokens)) * row)
+
+    def _sentences(self, count: int | None) -> int:
+        file, row = self.file, 4 * self._length
+        if file.size == 0:
+            raise InputError("the input is empty", path=file.path, hint=f"a sentence is {self._length} token ids of 4 bytes")
+        sentences, rest = divmod(file.size, row)
+        if rest:
+            raise InputError(
+                f"the input has {file.size:,} bytes: {sentences:,} sentences of {row} bytes ({self._length} ids) and {rest} bytes more",
+                path=file.path,
+                hint="the file was cut short, or belongs to a model of another sentence length",
+            )
+        if count is not None and count > sentences:
+            raise InputError(f"the input holds {sentences:,} sentences; {count:,} were asked for", path=file.path, hint="lower -n")
+        return sentences if count is None else count
+
+    def _check(self, tokens: np.ndarray, first: int) -> None:
+        if tokens.min() >= 0 and tokens.max() < self._vocabulary:
+            return
+        sentence, position = np.argwhere((tokens < 0) | (tokens >= self._vocabulary))[0]
+        raise InputError(
+            f"token id {tokens[sentence, position]} is outside the vocabulary of {self._vocabulary:,} (ids 0 to {self._vocabulary - 1})",
+            path=self.file.path,
+            where=f"sentence {first + sentence}, position {position} (both from 0)",
+            hint="the input was made with another vocabulary, or is not a file of 32-bit token ids",
+        )
+
+
+class LogitsWriter:
+    """Writes logits as f32 [n][labels] to an open AtomicFile. Raises InputError for logits that are not finite."""
+
+    def __init__(self, file: AtomicFile) -> None:
+        self.file = file
+        self._written = 0
+
+    def write(self, batch: Batch, logits: np.ndarray) -> int:
+        """logits: float32 (n, labels) of the batch's n sentences. Returns the number of records that failed: always 0."""
+        finite = np.isfinite(logits).all(axis=1)
+        if not finite.all():
+            raise InputError(
+                f"the logits of sentence {self._written + int(np.argmin(finite))} (from 0) are not finite",
+                hint="the weights are too large for the sums to stay in range: use another checkpoint",
+            )
+        self.file.write(np.ascontiguousarray(logits, "<f4"))
+        self._written += len(logits)
+        return 0

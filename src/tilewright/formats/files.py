@@ -1,0 +1,114 @@
+"""Plain files: opened once, read by position, and every failure named."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+
+from tilewright.errors import InputError, ResourceError
+
+BLOCK_BYTES = 4 << 20  # copied or checked at a time: large enough for full disk speed, small beside any model
+
+_HINTS = {
+    errno.ENOSPC: "free some space or write to another disk",
+    errno.EDQUOT: "free some of the quota or write to another disk",
+    errno.EACCES: "change the permissions or choose another place",
+    errno.EPERM: "change the permissions or choose another place",
+    errno.EROFS: "choose a place that can be written",
+    errno.EIO: "the disk or its file system reports a fault: check it before trying again",
+}
+
+
+def reason(error: OSError) -> str:
+    """What the system says, in lower case: "no space left on device"."""
+    text = error.strerror or str(error)
+    return text[:1].lower() + text[1:]
+
+
+@contextmanager
+def naming(path: str | os.PathLike[str], doing: str) -> Iterator[None]:
+    """Turns an OSError of the block into a ResourceError that names `path`, what was done with it, and a remedy."""
+    try:
+        yield
+    except OSError as error:
+        hint = _HINTS.get(error.errno or 0)
+        raise ResourceError(f"cannot {doing}: {reason(error)}", path=path, hint=hint) from error
+
+
+class InputFile:
+    """A regular file open for reading by position; its size is taken once.
+
+    Reads go through `pread`, never a memory map, so a file that shrinks meanwhile is an error and not a SIGBUS.
+    Raises InputError for a missing path, a directory or a device, ResourceError where the system refuses.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], what: str) -> None:
+        self.path = os.fspath(path)
+        self.what = what
+        self.fd = _open_regular(self.path, what)
+        self.size = os.fstat(self.fd).st_size  # bytes
+
+    def __enter__(self) -> InputFile:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def read_into(self, buffer: memoryview | bytearray, offset: int) -> None:
+        """Fills `buffer` (bytes) from `offset`. Raises InputError where the file ends too early."""
+        view = memoryview(buffer).cast("B")
+        done = 0
+        while done < len(view):
+            with naming(self.path, "read"):
+                count = os.preadv(self.fd, [view[done:]], offset + done)
+            if count == 0:
+                raise InputError(
+                    f"the {self.what} shrank while it was read: it had {self.size:,} bytes and now ends before",
+                    path=self.path,
+                    where=f"byte {offset + done}",
+                    hint="let whatever writes it finish, then run again",
+                )
+            done += count
+
+    def map(self) -> mmap.mmap:
+        """The whole file mapped read-only, for weights: pages come in when they are used and are shared with other processes."""
+        try:
+            with naming(self.path, f"map the {self.what}"):
+                return mmap.mmap(self.fd, self.size, access=mmap.ACCESS_READ)
+        except ValueError as error:  # it became shorter than it was
+            raise InputError(f"cannot map the {self.what}: {error}", path=self.path) from error
+
+
+def _open_regular(path: str, what: str) -> int:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # NONBLOCK: a pipe must not hang the open
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InputError(f"no such {what}", path=path, hint="check the path") from error
+    except ValueError as error:  # a NUL character
+        raise InputError(f"not a file name for the {what}: {error}", path=path) from error
+    except OSError as error:
+        raise ResourceError(f"cannot open the {what}: {reason(error)}", path=path, hint=_HINTS.get(error.errno)) from error
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode):
+        return fd
+    os.close(fd)
+    kind = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
+    raise InputError(f"the {what} is {kind}", path=path, hint="give a regular file")
+
+
+def same_file(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> bool:
+    """True where both paths exist and lead to one file."""
+    try:
+        return os.path.samefile(a, b)
+    except OSError:
+        return False

@@ -1,0 +1,151 @@
+"""The course's check: an element passes if the smaller of its absolute and relative error is within the tolerance; NaN fails."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tilewright.errors import InputError, UsageError
+from tilewright.formats.files import InputFile
+from tilewright.formats.jsonl import read_lines
+
+TOLERANCE = 1e-3
+SMALL = 1e-8  # answers up to this size count by their absolute error alone
+BLOCK = 1 << 18  # elements compared at a time
+
+
+@dataclass
+class Validation:
+    """The verdict. `first` is the first place that fails, with its reason; `worst` the place of the largest error.
+
+    checked: elements or records compared. error: the largest min(absolute, relative) error; NaN counts as infinite.
+    """
+
+    passed: bool = True
+    checked: int = 0
+    first: str | None = None
+    error: float = 0.0
+    worst: str | None = None
+
+    def fail(self, reason: str) -> None:
+        """Keeps the first reason."""
+        self.passed = False
+        self.first = self.first or reason
+
+    def __str__(self) -> str:
+        worst = f"; the largest error is {self.error:.3g}, {self.worst}" if self.worst else ""
+        return f"{'PASS' if self.passed else 'FAIL'}: {self.first + '; ' if self.first else ''}{self.checked:,} compared{worst}"
+
+
+def validate(
+    output: str | os.PathLike[str],
+    reference: str | os.PathLike[str],
+    *,
+    tolerance: float = TOLERANCE,
+    columns: int | None = None,
+    prefix: bool = False,
+) -> Validation:
+    """Compares two files of f32 logits, or two of JSON lines (ids, labels and errors exactly, logits by the tolerance).
+
+    columns: numbers a sentence, to name places by sentence. prefix: the reference may hold more than the output.
+    Raises InputError for a file that is neither, UsageError where only one of the two is `.jsonl`.
+    """
+    jsonl = [os.fspath(path).endswith(".jsonl") for path in (output, reference)]
+    if jsonl[0] != jsonl[1]:
+        raise UsageError("one file is .jsonl and the other is not", hint="compare two files of one kind")
+    with InputFile(output, "output") as a, InputFile(reference, "reference") as b:
+        if jsonl[0]:
+            return _compare_lines(a, b, tolerance, prefix)
+        return _compare_floats(a, b, tolerance, columns, prefix)
+
+
+def errors(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """min(absolute, relative) error of each element in float64; NaN where either is NaN or both are infinite."""
+    found, expected = found.astype(np.float64), expected.astype(np.float64)
+    size = np.abs(expected)
+    with np.errstate(invalid="ignore", over="ignore"):
+        absolute = np.abs(found - expected)
+        return np.minimum(absolute, absolute / np.where(size <= SMALL, 1.0, size))
+
+
+def _compare_floats(a: InputFile, b: InputFile, tolerance: float, columns: int | None, prefix: bool) -> Validation:
+    for file in (a, b):
+        if file.size == 0 or file.size % 4:
+            raise InputError(f"the {file.what} has {file.size} bytes; 32-bit floats are wanted", path=file.path)
+    result = Validation()
+    if a.size > b.size or (a.size < b.size and not prefix):
+        result.fail(f"the output has {a.size // 4:,} elements and the reference {b.size // 4:,}")
+    total = min(a.size, b.size) // 4
+    for first in range(0, total, BLOCK):
+        pair = np.empty((2, min(BLOCK, total - first)), "<f4")
+        a.read_into(pair[0].data, 4 * first)
+        b.read_into(pair[1].data, 4 * first)
+        _judge(result, pair, tolerance, lambda i, first=first: _place(first + i, columns))
+    return result
+
+
+def _judge(result: Validation, pair: np.ndarray, tolerance: float, place: Any) -> None:
+    """Adds the elements of `pair` (2, n), found and expected, to the result."""
+    error = errors(*pair)
+    result.checked += error.size
+    failed = ~(error <= tolerance)
+    if failed.any():
+        i = int(np.argmax(failed))
+        result.fail(f"{place(i)} is {pair[0, i]:.9g} and {pair[1, i]:.9g} is wanted")
+    ranked = np.where(np.isnan(error), np.inf, error)
+    worst = int(np.argmax(ranked)) if error.size else 0
+    if error.size and (result.worst is None or ranked[worst] > result.error):
+        result.error = float(ranked[worst])
+        result.worst = f"at {place(worst)} ({pair[0, worst]:.9g} for {pair[1, worst]:.9g})"
+
+
+def _place(i: int, columns: int | None) -> str:
+    return f"element {i}" if columns is None else f"sentence {i // columns}, logit {i % columns}"
+
+
+def _compare_lines(a: InputFile, b: InputFile, tolerance: float, prefix: bool) -> Validation:
+    result = Validation()
+    for i, (ours, theirs) in enumerate(zip_longest(_objects(a), _objects(b))):
+        if ours is None and prefix:
+            break
+        if ours is None or theirs is None:
+            result.fail(f"the {'output' if ours is None else 'reference'} ends after {i} records")
+            break
+        place = f"record {i} (id {ours.get('id')!r})"
+        result.checked += 1
+        for field in ("id", "label", "error"):
+            if ours.get(field) != theirs.get(field):
+                result.fail(f"{place}: {field} is {ours.get(field)!r} and {theirs.get(field)!r} is wanted")
+        if "logits" in ours and "logits" in theirs:
+            _judge_logits(result, ours["logits"], theirs["logits"], tolerance, place)
+    return result
+
+
+def _judge_logits(result: Validation, ours: Any, theirs: Any, tolerance: float, place: str) -> None:
+    try:
+        pair = [msgspec.convert(logits, list[float]) for logits in (ours, theirs)]
+    except msgspec.ValidationError as error:
+        result.fail(f"{place}: logits are no list of numbers ({error})")
+        return
+    if len(pair[0]) != len(pair[1]):
+        result.fail(f"{place}: {len(pair[0])} logits, and {len(pair[1])} are wanted")
+        return
+    checked = result.checked
+    _judge(result, np.array(pair, np.float64), tolerance, lambda i: f"{place}, logit {i}")
+    result.checked = checked
+
+
+def _objects(file: InputFile) -> Iterator[dict[str, Any]]:
+    for number, line, _ in read_lines(file):
+        try:
+            if line is None:
+                raise InputError("is longer than 16 MiB", path=file.path, where=f"line {number}")
+            yield msgspec.json.decode(line, type=dict[str, Any])
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise InputError(f"no JSON object: {error}", path=file.path, where=f"line {number}") from error

@@ -1,0 +1,110 @@
+"""The CPU and its memory."""
+
+import functools
+import os
+import platform
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class CPU:
+    """What kernels and people ask of a processor. Sizes in bytes, None where the system does not say."""
+
+    name: str
+    cores: int  # that this process may use: affinity and control group counted in
+    features: frozenset[str]  # in LLVM's spelling: "avx512f", "avx512bf16", "amx-bf16"
+    l1d: int | None
+    l2: int | None
+    l3: int | None
+    memory: int
+
+    def has(self, feature: str) -> bool:
+        """Does it have LLVM's feature of that name?"""
+        return feature in self.features
+
+    @property
+    def lanes(self) -> int:
+        """float32 lanes of a vector register: 16 with AVX-512, 8 with AVX2 and FMA, else 4."""
+        if self.has("avx512f") and self.has("avx512vl"):
+            return 16
+        return 8 if self.has("avx2") and self.has("fma") else 4
+
+
+@functools.cache
+def cpu() -> CPU:
+    """This machine's CPU."""
+    import llvmlite.binding
+    import psutil
+
+    flags = llvmlite.binding.get_host_cpu_features()
+    return CPU(
+        name=_cpu_name(),
+        cores=_usable_cores(),
+        features=frozenset(name for name, present in flags.items() if present),
+        l1d=_cache("L1d"),
+        l2=_cache("L2"),
+        l3=_cache("L3"),
+        memory=psutil.virtual_memory().total,
+    )
+
+
+def available_memory() -> int:
+    """Bytes that can be taken now without swapping, within the control group's limit."""
+    import psutil
+
+    free = psutil.virtual_memory().available
+    limit, used = (_number(Path("/sys/fs/cgroup") / name) for name in ("memory.max", "memory.current"))
+    return free if limit is None or used is None else max(min(free, limit - used), 0)
+
+
+def machine_name() -> str:
+    """A folder name for results: the CPU's model and its usable cores, "amd-epyc-zen5-2c"."""
+    import llvmlite.binding
+
+    words = re.sub(r"\((r|tm)\)|cpu|processor|@.*|\d+-core", " ", _cpu_name().lower())
+    slug = "-".join(re.findall(r"[a-z0-9]+", words)) or platform.machine()
+    core = re.sub(r"[^a-z0-9]", "", llvmlite.binding.get_host_cpu_name().replace("znver", "zen"))
+    vague = not re.search(r"\d", slug)  # virtual machines often say no more than "AMD EPYC"
+    return f"{slug}-{core}-{_usable_cores()}c" if vague else f"{slug}-{_usable_cores()}c"
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _usable_cores() -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return cores if quota == "max" else max(min(cores, round(int(quota) / int(period))), 1)
+    except (OSError, ValueError):
+        return cores
+
+
+def _cache(level: str) -> int | None:
+    """Bytes of one cache of core 0."""
+    wanted = {"L1d": ("1", "Data"), "L2": ("2", "Unified"), "L3": ("3", "Unified")}[level]
+    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            found = (folder / "level").read_text().strip(), (folder / "type").read_text().strip()
+            if found == wanted:
+                size = (folder / "size").read_text().strip()
+                return int(size.rstrip("KM")) * {"K": 1024, "M": 1024**2}.get(size[-1], 1)
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,1 @@
+"""WHICH network: one file a model, only ops and weights."""

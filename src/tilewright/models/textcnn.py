@@ -1,0 +1,131 @@
+"""TextCNN: sentence classification by one layer of convolutions over embeddings.
+
+    features = concat over branches of max over positions of relu(conv1d(E[ids]))      # embedding_conv1d
+    logits   = Linear(ReLU(Linear( ... features)))                                     # matmul, bias and ReLU fused
+
+Source: Kim, "Convolutional Neural Networks for Sentence Classification", 2014; without dropout, normalisation or padding mask.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+import numpy as np
+
+from tilewright.errors import InputError, UsageError
+from tilewright.ops.embedding_conv1d import embedding_conv1d, precompute
+from tilewright.ops.embedding_conv1d import prepare as prepare_convolutions
+from tilewright.ops.matmul import matmul
+from tilewright.ops.matmul import prepare as prepare_matrix
+
+BATCH = 1024  # sentences that go through the linear layers together: 16 MiB of features, and rows enough for every block of a matmul
+MODEL_TYPE = "textcnn"
+
+
+class TextCNNConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Sizes of a TextCNN; the defaults are the course's model. Raises ValueError for sizes that make no network."""
+
+    model_type: str = MODEL_TYPE
+    vocab_size: int = 21635
+    sequence_length: int = 16
+    hidden_size: int = 4096
+    num_filters: int = 1024
+    kernel_sizes: tuple[int, ...] = (3, 5, 7, 9)
+    hidden_sizes: tuple[int, ...] = (2048, 1024, 512)
+    num_labels: int = 2
+    id2label: dict[int, str] = msgspec.field(default_factory=lambda: {0: "negative", 1: "positive"})
+
+    def __post_init__(self):
+        if self.model_type != MODEL_TYPE:
+            raise ValueError(f"model_type is {self.model_type!r}; {MODEL_TYPE!r} is wanted")
+        sizes = {name: getattr(self, name) for name in ("vocab_size", "sequence_length", "hidden_size", "num_filters", "num_labels")}
+        for name, size in [*sizes.items(), *(("hidden_sizes", n) for n in self.hidden_sizes)]:
+            if not 1 <= size <= 2**31:
+                raise ValueError(f"{name} is {size}; at least 1 and at most 2^31 is wanted")
+        if not self.kernel_sizes or any(not 1 <= K <= self.sequence_length for K in self.kernel_sizes):
+            raise ValueError(f"kernel_sizes is {self.kernel_sizes}; each must be from 1 to the sequence_length {self.sequence_length}")
+        if set(self.id2label) - set(range(self.num_labels)):
+            raise ValueError(f"id2label names {sorted(self.id2label)}; there are {self.num_labels} labels from 0")
+
+    def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Name and shape of every weight, in the order of the course's params.bin."""
+        C, O = self.hidden_size, self.num_filters  # noqa: E741
+        shapes: dict[str, tuple[int, ...]] = {"embedding.weight": (self.vocab_size, C)}
+        for i, K in enumerate(self.kernel_sizes):
+            shapes |= {f"convs.{i}.weight": (O, C, K), f"convs.{i}.bias": (O,)}
+        widths = (O * len(self.kernel_sizes), *self.hidden_sizes, self.num_labels)
+        for i, (inputs, outputs) in enumerate(zip(widths, widths[1:], strict=False)):
+            shapes |= {f"linears.{i}.weight": (outputs, inputs), f"linears.{i}.bias": (outputs,)}
+        return shapes
+
+    def label(self, i: int) -> str:
+        """The name of class i."""
+        return self.id2label.get(i, f"LABEL_{i}")
+
+
+class TextCNN:
+    """A TextCNN ready to run on this machine's CPU.
+
+    weights: float32 arrays by the names of `config.tensor_shapes()`; they may be memory-mapped and read-only.
+    dtype: accuracy class of the products, "float32" or "bfloat16". table_memory: bytes that the token table may occupy; None: no limit.
+    Raises InputError if a tensor is missing, too many or of another shape.
+    """
+
+    def __init__(
+        self,
+        config: TextCNNConfig,
+        weights: Mapping[str, np.ndarray],
+        *,
+        dtype: str = "float32",
+        table_memory: int | None = None,
+    ):
+        shapes = config.tensor_shapes()
+        for name in shapes.keys() | weights.keys():
+            found = weights[name].shape if name in weights else None
+            if found != shapes.get(name):
+                wanted = shapes.get(name, "no such tensor")
+                raise InputError(f"tensor {name} is {'missing' if found is None else found}; {wanted} is wanted by the configuration")
+        self.config, self.dtype = config, dtype
+        branches = range(len(config.kernel_sizes))
+        self.convolutions = prepare_convolutions(
+            weights["embedding.weight"],
+            [weights[f"convs.{i}.weight"] for i in branches],
+            [weights[f"convs.{i}.bias"] for i in branches],
+            length=config.sequence_length,
+            dtype=dtype,
+            memory=table_memory,
+        )
+        self.linears = [
+            (prepare_matrix(weights[f"linears.{i}.weight"].T, dtype=dtype), np.array(weights[f"linears.{i}.bias"], np.float32))
+            for i in range(len(config.hidden_sizes) + 1)
+        ]
+
+    def logits(self, ids) -> np.ndarray:
+        """Token ids int (n, sequence_length) -> float32 (n, num_labels).
+
+        A large n is better than many small ones: rows of the token table are computed n sentences at a time. A sentence's bits do not
+        depend on the others. Raises UsageError for another shape or an id outside the vocabulary, with its place.
+        """
+        ids = np.asarray(ids)
+        if ids.ndim != 2 or ids.shape[1] != self.config.sequence_length:
+            raise UsageError(f"ids has shape {ids.shape}; (n, {self.config.sequence_length}) is wanted")
+        out = np.empty((len(ids), self.config.num_labels), np.float32)
+        precompute(ids, self.convolutions)
+        for first in range(0, len(ids), BATCH):
+            batch = slice(first, first + BATCH)
+            x = embedding_conv1d(ids[batch], self.convolutions)  # (b, branches * num_filters)
+            for weight, bias in self.linears[:-1]:
+                x = matmul(x, weight, bias=bias, activation="relu")
+            weight, bias = self.linears[-1]
+            matmul(x, weight, bias=bias, out=out[batch])
+        return out
+
+    def classify(self, sentences: Iterable) -> list[dict]:
+        """Sentences as lists of token ids -> [{"label", "score", "logits"}]; score is the softmax of the label's logit."""
+        logits = self.logits(np.array(list(sentences), np.int32).reshape(-1, self.config.sequence_length))
+        return [self.answer(row) for row in logits]
+
+    def answer(self, logits: np.ndarray) -> dict:
+        """One sentence's logits (num_labels,) as {"label", "score", "logits"}; the lowest class wins a tie."""
+        odds = np.exp(logits.astype(np.float64) - logits.max())
+        best = int(np.argmax(logits))
+        return {"label": self.config.label(best), "score": float(odds[best] / odds.sum()), "logits": logits.tolist()}

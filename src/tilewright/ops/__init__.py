@@ -1,0 +1,1 @@
+"""WHAT is computed: one folder an operation, a ladder of kernels in each."""

@@ -1,0 +1,1 @@
+"""CPU kernels of embedding, a file an idea."""

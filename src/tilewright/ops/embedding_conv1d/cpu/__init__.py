@@ -1,0 +1,1 @@
+"""CPU kernels of embedding_conv1d."""

@@ -1,0 +1,20 @@
+"""What embedding_conv1d computes, in NumPy float64: TextCNN's first layer, from token ids to pooled features."""
+
+import numpy as np
+
+
+def embedding_conv1d(ids, table, weights, biases):
+    """Look up, convolve with each branch, ReLU, maximum over positions, side by side.
+
+    ids (B, L); table (V, C); weights: per branch (O, C, K); biases: per branch (O,) -> (B, branches * O).
+    """
+    x = np.asarray(table, np.float64)[np.asarray(ids)]  # (B, L, C)
+    features = []
+    for weight, bias in zip(weights, biases, strict=True):
+        O, C, K = weight.shape
+        positions = x.shape[1] - K + 1
+        y = np.zeros((len(x), positions, O))
+        for tap in range(K):
+            y += x[:, tap : tap + positions] @ np.asarray(weight[:, :, tap], np.float64).T
+        features.append(np.maximum(y + np.asarray(bias, np.float64), 0).max(axis=1))
+    return np.concatenate(features, axis=1)

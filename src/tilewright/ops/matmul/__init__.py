@@ -1,0 +1,142 @@
+"""Matrix product with everything that may be fused into it: out = activation(a @ b + residual + bias).
+
+    from tilewright.ops.matmul import matmul, prepare
+    y = matmul(x, w, bias=b, activation="relu")     # (M, K) @ (K, N)
+    packed = prepare(w)                             # once; then matmul(x, packed) for every batch
+"""
+
+import math
+
+import numpy as np
+
+from tilewright.errors import UsageError
+from tilewright.ops._arrays import as_float32, as_numpy, like
+from tilewright.ops.matmul.ladder import ladder
+from tilewright.ops.matmul.operands import Epilogue, Packed, Rows
+from tilewright.ops.matmul.spec import ACTIVATIONS, DTYPES, Problem
+
+__all__ = ["Packed", "Problem", "ladder", "matmul", "prepare"]
+
+NO_BIAS = np.empty(0, np.float32)
+NO_RESIDUAL = np.empty((0, 0), np.float32)
+
+
+def prepare(b, *, dtype: str = "float32") -> Packed:
+    """Lay weights b (K, N) out for the rung that will multiply by them; any strides, so `prepare(w.T)` costs no copy.
+
+    dtype: the accuracy class, "float32" or "bfloat16". The result holds a copy: K * N * 4 bytes, or 2 in bfloat16, rounded up to
+    whole panels; a rung that packs nothing keeps b itself.
+    Raises UsageError for a wrong dtype or rank, Refused if a rung forced by `using` does not take it.
+    """
+    b = as_float32("b", b)
+    if b.ndim != 2:
+        raise UsageError(f"prepare: b has shape {b.shape}; a matrix (K, N) is wanted")
+    K, N = b.shape
+    rung = ladder.choose(Problem(N, K, _one_of("dtype", dtype, DTYPES)))
+    return rung.prepare(b, rung.name) if rung.prepare else Packed(rung.name, K, N, dtype, b)
+
+
+def matmul(a, b, *, rows=None, bias=None, activation=None, residual=None, dtype=None, out=None):
+    """activation(a @ b + residual + bias) with float32 sums.
+
+    a: (..., M, K). b: (K, N), (..., K, N) with broadcast batches, or what `prepare` gave. rows: int (M,), then a is a matrix (?, K) and
+    its rows a[rows] are multiplied without being copied. bias: (N,). residual: the result's shape. activation: None or "relu".
+    Arrays are float32 or bfloat16 with any strides, NumPy or anything that speaks DLPack.
+    dtype: accuracy class of the products, "float32" (default) or "bfloat16" (operands rounded); a prepared b has its own.
+    out: float32 array to write to; it may be the residual itself.
+    Returns float32 (..., M, N), the same kind of array as a. Raises UsageError naming the argument that does not fit.
+    A row's bits depend on that row, b and the epilogue: not on the other rows, their number, or the number of threads.
+    """
+    x = as_float32("a", a)
+    dtype = _class_of(b, dtype)
+    _one_of("activation", activation, ACTIVATIONS)
+    if isinstance(b, Packed):
+        weights, (K, N), batch = b, (b.K, b.N), x.shape[:-2]
+    else:
+        weights = as_float32("b", b)
+        if weights.ndim < 2:
+            raise UsageError(f"matmul: b has shape {weights.shape}; (..., K, N) is wanted")
+        K, N = weights.shape[-2:]
+        batch = _broadcast(x.shape[:-2], weights.shape[:-2])
+    if x.ndim < 2 or x.shape[-1] != K:
+        raise UsageError(f"matmul: a is {x.shape} and b is {(K, N)}: a has {x.shape[-1:]} columns, b has {K} rows")
+    index = None if rows is None else _row_index(rows, x)
+    M = x.shape[-2] if index is None else len(index)
+    result = _result(out, (*batch, M, N))
+    epilogue = _epilogue(bias, activation, residual, result.shape)
+    if isinstance(b, Packed) or weights.ndim == 2:
+        packed = b if isinstance(b, Packed) else prepare(weights, dtype=dtype)
+        _run(packed, Rows(x.reshape(math.prod(x.shape[:-1]), K), index), result, epilogue)
+    else:
+        x, weights = np.broadcast_to(x, (*batch, M, K)), np.broadcast_to(weights, (*batch, K, N))
+        for at in np.ndindex(batch):
+            part = Epilogue(epilogue.bias, epilogue.residual[at] if epilogue.residual.size else NO_RESIDUAL, activation)
+            _run(prepare(weights[at], dtype=dtype), Rows(x[at], None), result[at], part)
+    return like(a, result)
+
+
+def _run(packed: Packed, rows: Rows, out: np.ndarray, epilogue: Epilogue) -> None:
+    """One matrix by one packed matrix; batches in front of M are folded into it."""
+    rung = ladder.choose(Problem(packed.N, packed.K, packed.dtype))
+    if rung.name != packed.rung:
+        raise UsageError(f"matmul: b was prepared for rung {packed.rung}, and {rung.name} is chosen now: prepare it again")
+    if out.size == 0:
+        return
+    target = out if out.ndim == 2 and out.strides[1] == 4 else np.empty((rows.count, packed.N), np.float32)
+    if out.flags.c_contiguous:
+        target = out.reshape(rows.count, packed.N)
+    residual = epilogue.residual
+    if residual.ndim != 2 or (residual.size and residual.strides[1] != 4):
+        residual = np.ascontiguousarray(residual).reshape(rows.count, packed.N)
+    rung.run(rows, packed, target, Epilogue(epilogue.bias, residual, epilogue.activation))
+    if not np.shares_memory(target, out):
+        out[...] = target.reshape(out.shape)
+
+
+def _class_of(b, dtype: str | None) -> str:
+    if not isinstance(b, Packed):
+        return _one_of("dtype", dtype or "float32", DTYPES)
+    if dtype not in (None, b.dtype):
+        raise UsageError(f"matmul: dtype is {dtype!r}, but b was prepared for {b.dtype}")
+    return b.dtype
+
+
+def _one_of(name: str, value, allowed):
+    if value not in allowed:
+        raise UsageError(f"matmul: {name} is {value!r}; it must be one of {', '.join(map(str, allowed))}")
+    return value
+
+
+def _broadcast(left: tuple, right: tuple) -> tuple:
+    try:
+        return np.broadcast_shapes(left, right)
+    except ValueError as error:
+        raise UsageError(f"matmul: the batch dimensions {left} of a and {right} of b do not broadcast") from error
+
+
+def _row_index(rows, a: np.ndarray) -> np.ndarray:
+    """int64 (M,), every entry a row of a."""
+    index = as_numpy("rows", rows)
+    if index.ndim != 1 or index.dtype.kind not in "iu" or a.ndim != 2:
+        raise UsageError(f"matmul: rows is {index.dtype} {index.shape} and a is {a.shape}; integers (M,) and a matrix are wanted")
+    if index.size and not (0 <= index.min() and index.max() < len(a)):
+        raise UsageError(f"matmul: rows holds {index.min()} to {index.max()}; a has rows 0 to {len(a) - 1}")
+    return index.astype(np.int64, copy=False)
+
+
+def _result(out, shape: tuple) -> np.ndarray:
+    if out is None:
+        return np.empty(shape, np.float32)
+    if not isinstance(out, np.ndarray) or out.dtype != np.float32 or out.shape != shape or not out.flags.writeable:
+        raise UsageError(f"matmul: out must be a writable float32 NumPy array of shape {shape}")
+    return out
+
+
+def _epilogue(bias, activation, residual, shape: tuple) -> Epilogue:
+    bias = NO_BIAS if bias is None else np.ascontiguousarray(as_float32("bias", bias))
+    if bias.size and bias.shape != shape[-1:]:
+        raise UsageError(f"matmul: bias has shape {bias.shape}; {shape[-1:]} is wanted, one number a column")
+    residual = NO_RESIDUAL if residual is None else as_float32("residual", residual)
+    if residual.size and residual.shape != shape:
+        raise UsageError(f"matmul: residual has shape {residual.shape}; the result's {shape} is wanted")
+    return Epilogue(bias, residual, activation)

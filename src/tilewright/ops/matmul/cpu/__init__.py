@@ -1,0 +1,1 @@
+"""CPU kernels of matmul, a file an idea."""

@@ -1,0 +1,76 @@
+"""Scalar rungs: what the order of three loops and the place of one accumulator decide.
+
+Letters: out (M, N) = a (M, K) @ b (K, N). Every rung ends in `finish` (bias, residual, activation).
+"""
+
+import numpy as np
+from numba import types
+
+from tilewright import simd
+from tilewright.ops.matmul.cpu.finish import finish
+
+SIGNATURE = types.void(simd.INPUT_2D, simd.INPUT_2D, simd.OUTPUT_2D, simd.INPUT, simd.INPUT_2D, types.int64)
+
+
+@simd.kernel(SIGNATURE, name="matmul.memory")
+def memory(a, b, out, bias, residual, activation):
+    """out[i, j] is read, added to and written K times: three memory accesses and one store an addition."""
+    for i in range(out.shape[0]):
+        for j in range(out.shape[1]):
+            out[i, j] = 0
+            for p in range(a.shape[1]):
+                out[i, j] += a[i, p] * b[p, j]
+            out[i, j] = finish(out[i, j], i, j, bias, residual, activation)
+
+
+@simd.kernel(SIGNATURE, name="matmul.register")
+def register(a, b, out, bias, residual, activation):
+    """The sum of one element stays in a register until it is whole; the column of b is still walked with stride N."""
+    for i in range(out.shape[0]):
+        for j in range(out.shape[1]):
+            total = np.float32(0)
+            for p in range(a.shape[1]):
+                total += a[i, p] * b[p, j]
+            out[i, j] = finish(total, i, j, bias, residual, activation)
+
+
+@simd.inline
+def add_rows(a, b, out, rows, depth, columns):
+    """out[rows, columns] += a[rows, depth] @ b[depth, columns], each a (first, end) pair; the inner loop runs along a row of b."""
+    for i in range(rows[0], rows[1]):
+        for p in range(depth[0], depth[1]):
+            scale = a[i, p]
+            for j in range(columns[0], columns[1]):
+                out[i, j] += scale * b[p, j]
+
+
+@simd.inline
+def finish_all(out, bias, residual, activation):
+    """`finish` on every element of out."""
+    for i in range(out.shape[0]):
+        for j in range(out.shape[1]):
+            out[i, j] = finish(out[i, j], i, j, bias, residual, activation)
+
+
+@simd.kernel(SIGNATURE, name="matmul.reordered")
+def reordered(a, b, out, bias, residual, activation):
+    """Loops i, p, j: both b and out are walked along their rows, so a cache line is used whole and the compiler vectorises."""
+    out[:] = 0
+    add_rows(a, b, out, (0, out.shape[0]), (0, a.shape[1]), (0, out.shape[1]))
+    finish_all(out, bias, residual, activation)
+
+
+DEPTH = 64  # rows of b in a block: 64 x 256 floats are 64 KiB, which stay in L2 for all rows of a
+COLUMNS = 256  # floats: 1 KiB of a row of out stays in L1 for 64 steps
+
+
+@simd.kernel(SIGNATURE, name="matmul.blocked")
+def blocked(a, b, out, bias, residual, activation):
+    """The loops of `reordered` over blocks of b that stay in cache while every row of a passes."""
+    M, N = out.shape
+    K = a.shape[1]
+    out[:] = 0
+    for j in range(0, N, COLUMNS):
+        for p in range(0, K, DEPTH):
+            add_rows(a, b, out, (0, M), (p, min(p + DEPTH, K)), (j, min(j + COLUMNS, N)))
+    finish_all(out, bias, residual, activation)

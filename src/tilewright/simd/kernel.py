@@ -1,0 +1,62 @@
+"""`@kernel`: one Numba function with one signature, compiled at its first call and kept on disk.
+
+A kernel states its types, so a wrong dtype is an error and not a second, slower compilation; it releases the GIL, so threads run it
+side by side; it never reassociates floating-point sums and never checks bounds.
+"""
+
+import functools
+import os
+import threading
+
+from numba import njit
+
+from tilewright.simd import cache
+
+_names: set[str] = set()
+
+
+class Kernel:
+    """A compiled function of one signature. Call it with NumPy arrays and numbers of the declared types.
+
+    Raises TypeError if an argument has another type.
+    """
+
+    def __init__(self, function, signature, name: str):
+        if name in _names:
+            raise ValueError(f"two kernels are called {name!r}")
+        _names.add(name)
+        self.name, self.signature, self.function = name, signature, function
+        self._lock = threading.Lock()
+        self._call = self._first_call
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args):
+        return self._call(*args)
+
+    def _first_call(self, *args):
+        return self.compiled()(*args)
+
+    def compiled(self):
+        """Numba's dispatcher, compiled or read from the cache: for `inspect_asm()` and the like."""
+        with self._lock:
+            if self._call == self._first_call:
+                dispatcher = njit(nogil=True, fastmath=False, boundscheck=False)(self.function)
+                if os.environ.get("TILEWRIGHT_CACHE") != "off":
+                    dispatcher._cache = cache.KernelCache(self.name)
+                dispatcher.compile(self.signature)
+                dispatcher.disable_compile()
+                self._call = dispatcher
+            return self._call
+
+
+def kernel(signature, *, name: str):
+    """Declare a kernel: `signature` as Numba writes it ("void(float32[::1], intp)") or as a Numba signature; `name` is unique.
+
+    Source: numba.njit, with `fastmath` and `boundscheck` off and `nogil` on.
+    """
+    return lambda function: Kernel(function, signature, name)
+
+
+def inline(function):
+    """A function that kernels call: compiled into each of them, never on its own."""
+    return njit(nogil=True, fastmath=False, boundscheck=False)(function)

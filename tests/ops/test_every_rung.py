@@ -1,0 +1,69 @@
+"""Every operation x rung x case: within the bound, nothing written beside the output, inputs untouched, the same bits again."""
+
+import importlib
+import pkgutil
+
+import numpy as np
+import pytest
+from compare import Guarded, compare, frozen
+
+import tilewright.ops
+from tilewright.ops._ladder import using
+from tilewright.ops._threads import threads
+
+OPERATIONS = [m.name for m in pkgutil.iter_modules(tilewright.ops.__path__) if not m.name.startswith("_")]
+
+
+def _every():
+    for op in OPERATIONS:
+        package = importlib.import_module(f"tilewright.ops.{op}")
+        spec = importlib.import_module(f"tilewright.ops.{op}.spec")
+        for rung in package.ladder.rungs.values():
+            for case in spec.cases():
+                yield pytest.param(package.ladder, spec, rung, case, id=f"{op}-{rung.name}-{case.name}")
+
+
+@pytest.mark.parametrize(("ladder", "spec", "rung", "case"), list(_every()))
+def test_rung(ladder, spec, rung, case, rng, monkeypatch):
+    if why := rung.refuses(case.problem):
+        pytest.skip(f"{ladder.op}.{rung.name} refuses {case.problem}: {'; '.join(why)}")
+    ran = []
+    watched = type(rung)(**{**vars(rung), "run": lambda *a: (ran.append(rung.name), rung.run(*a))})
+    monkeypatch.setitem(ladder.rungs, rung.name, watched)
+    ladder._chosen.cache_clear()
+    inputs = frozen(spec.make(case, rng))
+    reference = spec.reference(case, inputs)
+    bound = spec.bound(case, inputs, reference, rung.c)
+    with using(**{ladder.op: rung.name}):
+        call = spec.bind(case, inputs)
+        first, second = Guarded(reference.shape), Guarded(reference.shape)
+        with threads(1):
+            call(out=first.array)
+        with threads(2):
+            call(out=second.array)
+    ladder._chosen.cache_clear()
+    first.check()
+    second.check()
+    compare(np.ascontiguousarray(first.array), reference, bound)
+    assert first.array.tobytes() == second.array.tobytes(), "one thread and two give different bits"
+    if reference.size:
+        assert set(ran) == {rung.name}
+
+
+def test_every_rung_is_taken_by_some_case():
+    """A rung that refuses every case, or all but those of hardware that is not here, would go untested unseen."""
+    for op in OPERATIONS:
+        package = importlib.import_module(f"tilewright.ops.{op}")
+        spec = importlib.import_module(f"tilewright.ops.{op}.spec")
+        for rung in package.ladder.rungs.values():
+            reasons = [rung.refuses(case.problem) for case in spec.cases()]
+            hardware = all(any("this CPU" in why for why in r) for r in reasons)
+            assert hardware or not all(reasons), f"{op}.{rung.name} refuses every case: {reasons[0]}"
+
+
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_a_ladder_ends_in_a_rung_that_takes_everything(op):
+    package = importlib.import_module(f"tilewright.ops.{op}")
+    spec = importlib.import_module(f"tilewright.ops.{op}.spec")
+    for case in [*spec.cases(), *spec.sizes()]:
+        assert package.ladder.choose(case.problem).name in package.ladder.prefer

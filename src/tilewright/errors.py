@@ -70,5 +70,5 @@ class Interrupted(TilewrightError):
 
 
 def printable(text: str) -> str:
-    """`text` with control, format and surrogate characters as escapes (line ends stay): no file name or record can drive a terminal."""
+    """`text` with control, format and surrogate characters as escapes, line ends kept: nothing can drive a terminal."""
     return "".join(c if c == "\n" or unicodedata.category(c)[0] != "C" else ascii(c)[1:-1] for c in text)

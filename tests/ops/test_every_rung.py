@@ -15,18 +15,23 @@ OPERATIONS = [m.name for m in pkgutil.iter_modules(tilewright.ops.__path__) if n
 
 
 def _every():
+    """A parameter for each case that a rung accepts; one skip, with its reason, for a rung whose hardware is not here."""
     for op in OPERATIONS:
         package = importlib.import_module(f"tilewright.ops.{op}")
         spec = importlib.import_module(f"tilewright.ops.{op}.spec")
         for rung in package.ladder.rungs.values():
+            missing = {why for case in spec.cases() for why in rung.refuses(case.problem) if "this CPU" in why}
+            if missing:
+                skip = pytest.mark.skip(reason=f"{op}.{rung.name}: {'; '.join(missing)}")
+                yield pytest.param(None, None, rung, None, id=f"{op}-{rung.name}", marks=skip)
+                continue
             for case in spec.cases():
-                yield pytest.param(package.ladder, spec, rung, case, id=f"{op}-{rung.name}-{case.name}")
+                if not rung.refuses(case.problem):
+                    yield pytest.param(package.ladder, spec, rung, case, id=f"{op}-{rung.name}-{case.name}")
 
 
 @pytest.mark.parametrize(("ladder", "spec", "rung", "case"), list(_every()))
 def test_rung(ladder, spec, rung, case, rng, monkeypatch):
-    if why := rung.refuses(case.problem):
-        pytest.skip(f"{ladder.op}.{rung.name} refuses {case.problem}: {'; '.join(why)}")
     ran = []
     watched = type(rung)(**{**vars(rung), "run": lambda *a: (ran.append(rung.name), rung.run(*a))})
     monkeypatch.setitem(ladder.rungs, rung.name, watched)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import os
 import secrets
 import shutil
 import stat
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-from tilewright.errors import InputError, ResourceError
+from tilewright.errors import ResourceError
 from tilewright.formats.files import naming
 
 _unfinished: set[str] = set()  # temporary files and directories of this process that still exist
+_swapping = False
 
 
 class AtomicFile:
@@ -35,15 +38,15 @@ class AtomicFile:
 
     def __enter__(self) -> AtomicFile:
         mode = _replaceable(self.path)
-        with naming(self.path, "write"):
-            self._fd = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            _unfinished.add(self._temporary)
-        if mode is not None:
-            try:
-                os.fchmod(self._fd, mode)
-            except OSError:
-                self.discard()
-                raise
+        _unfinished.add(self._temporary)
+        try:
+            with naming(self.path, "write"):
+                self._fd = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+                if mode is not None:
+                    os.fchmod(self._fd, mode)
+        except BaseException:
+            self.discard()
+            raise
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -71,15 +74,14 @@ class AtomicFile:
                 _unfinished.discard(self._temporary)
         finally:
             self.discard()
-        sync_directory(os.path.dirname(self.path))
+        _sync_directory(os.path.dirname(self.path), self.path)
 
     def discard(self) -> None:
         """Removes the temporary file; nothing to do after `commit`."""
-        try:
+        with suppress(OSError):  # what is thrown away need not be on the disk
             self._close()
-        finally:
-            if self._temporary in _unfinished:
-                _remove(self._temporary)
+        if self._temporary in _unfinished:
+            _remove(self._temporary)
 
     def _close(self) -> None:
         fd, self._fd = self._fd, -1
@@ -90,9 +92,9 @@ class AtomicFile:
 class AtomicDirectory:
     """The same promise for a directory whose files are all known: `with AtomicDirectory(path, known) as temporary`.
 
-    The block writes into `temporary`, an empty directory beside `path`. An earlier directory is replaced as a whole, and only if
-    it holds nothing but files named in `known`: what others put there is never deleted.
-    Raises InputError where it holds more or is no directory, ResourceError where the system refuses.
+    The block writes into `temporary`, an empty directory beside `path`. An earlier directory is replaced as a whole,
+    and only if it holds nothing but files named in `known`: what others put there is never deleted. Raises
+    ResourceError where it holds more, is no directory, or the system refuses.
     """
 
     def __init__(self, path: str | os.PathLike[str], known: frozenset[str]) -> None:
@@ -104,13 +106,15 @@ class AtomicDirectory:
         self._check_replaceable()
         with naming(self.path, "write"):
             os.mkdir(self._temporary)
-            _unfinished.add(self._temporary)
+        _unfinished.add(self._temporary)
         return self._temporary
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
             if error is None:
                 self._commit()
+            elif isinstance(error, ResourceError) and error.path:  # the user knows nothing of the temporary directory
+                error.path = error.path.replace(self._temporary, self.path)
         finally:
             if self._temporary in _unfinished:
                 _remove(self._temporary)
@@ -122,45 +126,63 @@ class AtomicDirectory:
             except FileNotFoundError:
                 return
             except NotADirectoryError as error:
-                raise InputError("is a file, and a model directory is to be written", path=self.path) from error
+                raise ResourceError("is a file, and a model directory is to be written", path=self.path) from error
         if others:
-            raise InputError(
+            raise ResourceError(
                 f"holds other files than a model's ({', '.join(others[:3])}{', ...' if others[3:] else ''})",
                 path=self.path,
                 hint="choose a new directory: nothing was deleted or written",
             )
 
     def _commit(self) -> None:
-        earlier = temporary_name(self.path)
-        parent = os.path.dirname(self.path)
-        with naming(self.path, "write"):
-            sync_directory(self._temporary)
-            try:
-                os.rename(self.path, earlier)
-            except FileNotFoundError:
-                earlier = ""
-            try:
-                os.rename(self._temporary, self.path)
-            except OSError:
-                if earlier:
-                    os.rename(earlier, self.path)
-                raise
-            _unfinished.discard(self._temporary)
-            sync_directory(parent)
+        global _swapping
+        _sync_directory(self._temporary, self.path)
+        _swapping = True
+        try:
+            with naming(self.path, "write"):
+                earlier = self._swap()
+        finally:
+            _swapping = False
+        try:
+            _sync_directory(os.path.dirname(self.path), self.path)
+        finally:
             if earlier:
-                shutil.rmtree(earlier)
+                with naming(earlier, "remove the earlier model, which the new one has replaced"):
+                    shutil.rmtree(earlier)
+
+    def _swap(self) -> str | None:
+        """Renames the new directory to its name; returns where the earlier one went, if there was one."""
+        earlier: str | None = temporary_name(self.path)
+        try:
+            os.rename(self.path, str(earlier))
+        except FileNotFoundError:
+            earlier = None
+        try:
+            os.rename(self._temporary, self.path)
+        except OSError:
+            if earlier:
+                os.rename(earlier, self.path)
+            raise
+        _unfinished.discard(self._temporary)
+        return earlier
+
+
+def swapping() -> bool:
+    """True in the moment between the two renames that replace a directory, when a signal must wait."""
+    return _swapping
 
 
 def temporary_name(path: str) -> str:
     """A private name in the directory of `path`: `.NAME.PID-RANDOM.tmp`, cut to what a file system takes."""
     directory, name = os.path.split(path)
-    return os.path.join(directory, f".{name[:80]}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    short = os.fsdecode(os.fsencode(name)[:80])
+    return os.path.join(directory, f".{short}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
 
 
-def sync_directory(path: str) -> None:
-    """Makes renames in the directory survive a power cut. Raises ResourceError."""
-    with naming(path, "flush the directory"):
-        fd = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _sync_directory(directory: str, output: str) -> None:
+    """Makes the names in `directory` survive a power cut. Raises ResourceError naming `output`."""
+    with naming(output, "flush its directory"):
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         except OSError as error:
@@ -171,33 +193,34 @@ def sync_directory(path: str) -> None:
 
 
 def remove_unfinished() -> None:
-    """Removes every temporary of this process, for a process that is about to end at once."""
+    """Removes every temporary of this process, when it ends or is about to end at once."""
     for path in tuple(_unfinished):
         _remove(path)
 
 
 def _remove(path: str) -> None:
-    _unfinished.discard(path)
-    try:
+    """Best effort: it runs while an error, which says more, is on its way to the user."""
+    with suppress(OSError):
         if os.path.isdir(path):
             shutil.rmtree(path)
         else:
             os.unlink(path)
-    except FileNotFoundError:
-        pass
+    _unfinished.discard(path)
 
 
 def _replaceable(path: str) -> int | None:
     """The permission bits of the regular file at `path`, or None where nothing is there. Raises ResourceError."""
-    try:
-        mode = os.stat(path).st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        with naming(path, "write"):
-            raise error
+    with naming(path, "write"):
+        try:
+            mode = os.stat(path).st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            return None
     if stat.S_ISDIR(mode):
         raise ResourceError("the output is a directory", path=path, hint="give the name of a file in it")
     if not stat.S_ISREG(mode):
         raise ResourceError("the output is not a regular file", path=path, hint="give the name of a regular file")
-    return stat.S_IMODE(mode)
+    return mode & 0o777
+
+
+atexit.register(remove_unfinished)
+os.register_at_fork(after_in_child=_unfinished.clear)  # a child must not remove what its parent is writing

@@ -1,4 +1,4 @@
-"""Tensors as streams of blocks: written without a second copy, checked for NaN without touching more than a block at a time."""
+"""Tensors as streams of blocks: written without a second copy, checked for NaN a block at a time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def write_blocks(file: AtomicFile, name: str, shape: tuple[int, ...], blocks: It
 def check_finite(name: str, array: np.ndarray, path: str | None = None) -> None:
     """Raises InputError naming the tensor and the index of its first NaN or infinity. Integers pass.
 
-    array: any shape of float16, bfloat16, float32 or float64, C-contiguous. Reads 20 GB/s of float32 on one core from the page cache (Xeon, AVX-512).
+    array: any shape of float16, bfloat16, float32 or float64, C-contiguous. Reads 20 GB/s of float32 on one core from
+    the page cache (Xeon, AVX-512).
     """
     if array.dtype.kind in "biu" or array.size == 0:
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from tilewright.errors import InputError
 from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.blocks import write_blocks
 from tilewright.formats.files import InputFile
-from tilewright.formats.records import Batch
+from tilewright.formats.records import Batch, RecordError
 
 SCAN_RECORDS = 1 << 16  # sentences whose ids are checked at a time: 4 MiB at 16 tokens
 
@@ -37,8 +38,10 @@ def map_weights(file: InputFile, shapes: Mapping[str, tuple[int, ...]]) -> dict[
     return views
 
 
-def write_weights(path: str | os.PathLike[str], tensors: Iterable[tuple[str, tuple[int, ...], Iterable[np.ndarray]]]) -> None:
-    """Writes (name, shape, float32 blocks) one behind the other. The file appears when it is whole. Raises ResourceError."""
+def write_weights(
+    path: str | os.PathLike[str], tensors: Iterable[tuple[str, tuple[int, ...], Iterable[np.ndarray]]]
+) -> None:
+    """Writes (name, shape, float32 blocks) one behind the other; the file appears when whole. Raises ResourceError."""
     with AtomicFile(path) as file:
         for name, shape, blocks in tensors:
             write_blocks(file, name, shape, blocks)
@@ -47,19 +50,21 @@ def write_weights(path: str | os.PathLike[str], tensors: Iterable[tuple[str, tup
 class TokenFile:
     """Sentences of a binary file, read by position in batches.
 
-    count: how many to use from the start; None: all. The ids of the whole file are checked once, before any work, and again as they are used.
-    Raises InputError for an empty file, a size that is no whole number of sentences, fewer than `count`, or an id outside the vocabulary, with
-    its sentence and position, both from 0.
+    count: how many to use from the start; None: all. The ids of the whole file are checked once, before any work, and
+    again as they are used. Raises InputError for an empty file, a size that is no whole number of sentences, fewer
+    than `count`, or an id outside the vocabulary, with its sentence and position, both from 0.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, length: int, vocabulary: int, count: int | None = None) -> None:
         self._vocabulary = vocabulary
         self._length = length
-        self.file = InputFile(path, "input")
-        self.total = self._sentences(count)
-        self.bytes = self.total * 4 * length
-        for _ in self.batches(SCAN_RECORDS):
-            pass
+        with ExitStack() as failing:
+            self.file = failing.enter_context(InputFile(path, "input"))
+            self.total = self._sentences(count)
+            self.bytes = self.total * 4 * length
+            for _ in self.batches(SCAN_RECORDS):
+                pass
+            failing.pop_all()
 
     def close(self) -> None:
         self.file.close()
@@ -76,16 +81,18 @@ class TokenFile:
     def _sentences(self, count: int | None) -> int:
         file, row = self.file, 4 * self._length
         if file.size == 0:
-            raise InputError("the input is empty", path=file.path, hint=f"a sentence is {self._length} token ids of 4 bytes")
+            hint = f"a sentence is {self._length} token ids of 4 bytes"
+            raise InputError("the input is empty", path=file.path, hint=hint)
         sentences, rest = divmod(file.size, row)
         if rest:
             raise InputError(
-                f"the input has {file.size:,} bytes: {sentences:,} sentences of {row} bytes ({self._length} ids) and {rest} bytes more",
+                f"the input has {file.size:,} bytes: {sentences:,} sentences of {row} bytes and {rest} more",
                 path=file.path,
                 hint="the file was cut short, or belongs to a model of another sentence length",
             )
         if count is not None and count > sentences:
-            raise InputError(f"the input holds {sentences:,} sentences; {count:,} were asked for", path=file.path, hint="lower -n")
+            what = f"the input holds {sentences:,} sentences; {count:,} were asked for"
+            raise InputError(what, path=file.path, hint="lower -n")
         return sentences if count is None else count
 
     def _check(self, tokens: np.ndarray, first: int) -> None:
@@ -93,7 +100,7 @@ class TokenFile:
             return
         sentence, position = np.argwhere((tokens < 0) | (tokens >= self._vocabulary))[0]
         raise InputError(
-            f"token id {tokens[sentence, position]} is outside the vocabulary of {self._vocabulary:,} (ids 0 to {self._vocabulary - 1})",
+            f"token id {tokens[sentence, position]} is outside the vocabulary (ids 0 to {self._vocabulary - 1})",
             path=self.file.path,
             where=f"sentence {first + sentence}, position {position} (both from 0)",
             hint="the input was made with another vocabulary, or is not a file of 32-bit token ids",
@@ -107,8 +114,8 @@ class LogitsWriter:
         self.file = file
         self._written = 0
 
-    def write(self, batch: Batch, logits: np.ndarray) -> int:
-        """logits: float32 (n, labels) of the batch's n sentences. Returns the number of records that failed: always 0."""
+    def write(self, batch: Batch, logits: np.ndarray) -> list[RecordError]:
+        """logits: float32 (n, labels) of the batch's n sentences. Returns the errors of records: there are none."""
         finite = np.isfinite(logits).all(axis=1)
         if not finite.all():
             raise InputError(
@@ -117,4 +124,4 @@ class LogitsWriter:
             )
         self.file.write(np.ascontiguousarray(logits, "<f4"))
         self._written += len(logits)
-        return 0
+        return []

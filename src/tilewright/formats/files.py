@@ -81,7 +81,7 @@ class InputFile:
             done += count
 
     def map(self) -> mmap.mmap:
-        """The whole file mapped read-only, for weights: pages come in when they are used and are shared with other processes."""
+        """The whole file mapped read-only, for weights: pages come in when used and are shared with other processes."""
         try:
             with naming(self.path, f"map the {self.what}"):
                 return mmap.mmap(self.fd, self.size, access=mmap.ACCESS_READ)
@@ -97,7 +97,8 @@ def _open_regular(path: str, what: str) -> int:
     except ValueError as error:  # a NUL character
         raise InputError(f"not a file name for the {what}: {error}", path=path) from error
     except OSError as error:
-        raise ResourceError(f"cannot open the {what}: {reason(error)}", path=path, hint=_HINTS.get(error.errno)) from error
+        hint = _HINTS.get(error.errno or 0)
+        raise ResourceError(f"cannot open the {what}: {reason(error)}", path=path, hint=hint) from error
     mode = os.fstat(fd).st_mode
     if stat.S_ISREG(mode):
         return fd

@@ -1,6 +1,7 @@
-"""Sentences as JSON lines: {"id": ..., "tokens": [...]}, {"input_ids": [...]} or a bare list in; labels, or the error of a line, out.
+"""Sentences as JSON lines: {"id": ..., "tokens": [...]}, {"input_ids": [...]} or a bare list; labels or errors out.
 
-Other fields of an input line are ignored. Either every line has an id (a string or a 64-bit integer), or none has and the number of the line, from 1, is its id.
+Other fields of an input line are ignored. Either every line has an id (a string or a 64-bit integer), or none has and
+the number of the line, from 1, is its id.
 """
 
 from __future__ import annotations
@@ -51,9 +52,10 @@ class _Bad(Exception):
 class TokenLines:
     """Records of a JSONL file in batches; lines that cannot be used become records with an error.
 
-    count: how many records to use from the start; None: all. Blank lines are skipped. Memory does not grow with the file, but for 8 bytes an id
-    to find ids given twice (by 64-bit hashes: two different ids of a million meet by chance once in 40 million files).
-    Raises InputError for an empty file, or one that shrinks, or holds fewer than `count` records.
+    count: how many records to use from the start; None: all. Blank lines are skipped. Memory does not grow with the
+    file, but for 8 bytes an id to find ids given twice (by 64-bit hashes: two different ids of a million meet by
+    chance once in 40 million files). Raises InputError for an empty file, or one that shrinks, or holds fewer than
+    `count` records.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, length: int, vocabulary: int, count: int | None = None) -> None:
@@ -63,7 +65,9 @@ class TokenLines:
         self.file = InputFile(path, "input")
         self.total = count
         self.bytes = self.file.size
+        self._has_ids: bool | None = None
         if self.bytes == 0:
+            self.close()
             raise InputError("the input is empty", path=self.file.path, hint='a line is {"id": ..., "tokens": [...]}')
 
     def close(self) -> None:
@@ -87,7 +91,8 @@ class TokenLines:
             yield self._batch(records, sentences, seen, self.bytes)
         if found == 0 or self._count is not None:
             wanted = f"; {self._count:,} were asked for" if self._count else ""
-            raise InputError(f"the input holds {found:,} records{wanted}", path=self.file.path, hint="lower -n" if found else None)
+            hint = "lower -n" if found else None
+            raise InputError(f"the input holds {found:,} records{wanted}", path=self.file.path, hint=hint)
 
     def _batch(self, records: list[Record], sentences: list[list[int]], seen: _SeenIds, end: int) -> Batch:
         again = seen.add([record.id for record in records]) if self._has_ids else [False] * len(records)
@@ -99,7 +104,7 @@ class TokenLines:
 
     def _records(self) -> Iterator[tuple[Record, list[int], int]]:
         """(record, its token ids, end in bytes) of each line that is not blank; a record with an error has no ids."""
-        self._has_ids: bool | None = None
+        self._has_ids = None
         for number, line, end in read_lines(self.file):
             id = None
             try:
@@ -125,13 +130,14 @@ class TokenLines:
             raise _Bad(f"has {len(ids)} ids; the model takes {self._length}", name)
         if min(ids) < 0 or max(ids) >= self._vocabulary:
             place = next(i for i, token in enumerate(ids) if not 0 <= token < self._vocabulary)
-            raise _Bad(f"token id {ids[place]} is outside the vocabulary of {self._vocabulary:,}", f"{name}[{place}]")
+            rule = f"token id {ids[place]} is outside the vocabulary (ids 0 to {self._vocabulary - 1})"
+            raise _Bad(rule, f"{name}[{place}]")
 
 
 class LabelWriter:
-    """Writes a line a record to an open AtomicFile: {"id", "label", "score", "logits"}, or {"id", "error": {"line", "field", "message"}}.
+    """Writes a line a record to an open AtomicFile: {"id", "label", "score", "logits"}, or {"id", "error"}.
 
-    answer: turns one sentence's logits (labels,) into {"label", "score", "logits"}.
+    error: {"line", "field", "message"}. answer: turns one sentence's logits (labels,) into its label.
     """
 
     def __init__(self, file: AtomicFile, answer: Callable[[np.ndarray], dict[str, Any]]) -> None:
@@ -139,28 +145,28 @@ class LabelWriter:
         self._answer = answer
         self._encode_lines = msgspec.json.Encoder().encode_lines
 
-    def write(self, batch: Batch, logits: np.ndarray) -> int:
-        """logits: float32 (n, labels) of the batch's n good records. Returns how many of them are not finite, written as errors."""
+    def write(self, batch: Batch, logits: np.ndarray) -> list[RecordError]:
+        """logits: float32 (n, labels) of the batch's n good records. Returns the errors of those not finite."""
         rows = iter(logits)
-        overflows = 0
+        overflows = []
         lines: list[dict[str, Any]] = []
         for record in batch.records or ():
-            if record.error:
-                lines.append({"id": record.id, "error": record.error})
-                continue
-            row = next(rows)
-            if np.isfinite(row).all():
-                answer = self._answer(row)
-                lines.append({"id": record.id, **answer, "logits": [float(str(x)) for x in row]})  # the shortest digits that give the float32 back
-            else:
-                overflows += 1
-                lines.append({"id": record.id, "error": {"message": "the logits are not finite"}})
+            error = record.error
+            if error is None:
+                row = next(rows)
+                if np.isfinite(row).all():
+                    shortest = [float(str(x)) for x in row]  # the fewest digits that give the float32 back
+                    lines.append({"id": record.id, **self._answer(row), "logits": shortest})
+                    continue
+                error = RecordError(record.line, "", "the logits are not finite: the weights are too large")
+                overflows.append(error)
+            lines.append({"id": record.id, "error": error})
         self.file.write(self._encode_lines(lines))
         return overflows
 
 
 class _SeenIds:
-    """64-bit hashes of all ids so far, in sorted runs that are merged when the last is half as large as the one before."""
+    """64-bit hashes of all ids so far, in sorted runs; two are merged when the last is half as large as the other."""
 
     def __init__(self) -> None:
         self._runs: list[np.ndarray] = []
@@ -246,5 +252,5 @@ def _json_error(error: Exception) -> _Bad:
     if isinstance(error, RecursionError):
         return _Bad("JSON is nested too deeply")
     message, _, place = str(error).partition(" - at `$")
-    message = message.replace("`", "")
-    return _Bad(message if message.startswith("JSON") else message[:1].lower() + message[1:], place.rstrip("`").lstrip("."))
+    message = message.replace("`", "").replace("Expected", "expected", 1)
+    return _Bad(message, place.rstrip("`").lstrip("."))

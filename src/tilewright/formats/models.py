@@ -1,4 +1,4 @@
-"""Model weights: a directory of config.json and model.safetensors, or the course's one headerless file. Read by mapping, written as a stream."""
+"""Models on disk: a directory of config.json and model.safetensors, or the course's one file without a header."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from tilewright.formats import course, safetensors
 from tilewright.formats.atomic import AtomicDirectory, AtomicFile
 from tilewright.formats.files import InputFile
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONFIG, WEIGHTS, TABLE = "config.json", "model.safetensors", "token_table.bin"
 MAX_CONFIG_BYTES = 1 << 20
-COURSE_CONFIG = {"model_type": "textcnn"}  # every size at its default: the model whose weights are a file without a header
+COURSE_CONFIG = {"model_type": "textcnn"}  # all sizes at their defaults: the model whose file has no header
 FLOATS = ("float32", "bfloat16", "float16")  # types that weights may have in a model directory
 
 Shapes = Mapping[str, tuple[int, ...]]
 ShapesOf = Callable[[dict[str, Any]], Shapes]
 
 
-def is_directory(path: str | os.PathLike[str]) -> bool:
-    """True for a model directory, False for a headerless file or a path where nothing is."""
-    return os.path.isdir(path)
+def table_path(path: str | os.PathLike[str]) -> str:
+    """Where the token table of the model at `path` is kept: in its directory, or beside its file."""
+    return os.path.join(path, TABLE) if os.path.isdir(path) else f"{os.fspath(path)}.table"
 
 
 def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What config.json of a model directory says, or COURSE_CONFIG for a file. Raises InputError for anything but a JSON object."""
+    """What config.json of a directory says; COURSE_CONFIG for a file. Raises InputError unless it is a JSON object."""
     if not os.path.isdir(path):
+        InputFile(path, "model").close()
         return dict(COURSE_CONFIG)
     name = os.path.join(path, CONFIG)
     with InputFile(name, "model's configuration") as file:
@@ -46,10 +47,11 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_model(path: str | os.PathLike[str], shapes_of: ShapesOf) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The configuration, and the weights by name in the order of `shapes_of(config)`: read-only views of the mapped file.
+    """The configuration, and the weights by name, in the order of `shapes_of(config)`, as views of the mapped file.
 
-    float16 weights are widened to float32, which takes memory; float32 and bfloat16 ones are not copied.
-    Raises InputError naming the tensor that is missing, too many, of another shape or of another type, or the byte where a file is damaged.
+    float16 weights are widened to float32, which takes memory; float32 and bfloat16 ones are not copied. Raises
+    InputError naming the tensor that is missing, too many, of another shape or of another type, or the byte where a
+    file is damaged.
     """
     config = read_config(path)
     shapes = shapes_of(config)
@@ -67,14 +69,13 @@ def write_model(
     path: str | os.PathLike[str],
     config: Mapping[str, Any],
     tensors: Iterable[tuple[str, tuple[int, ...], Iterable[np.ndarray]]],
-    also: Iterable[str] = (),
 ) -> None:
-    """Writes a model directory that is complete or absent: (name, shape, float32 blocks) a tensor, one block in memory at a time.
+    """Writes a model directory, complete or absent: (name, shape, float32 blocks) a tensor, one block in memory.
 
-    An earlier model directory is replaced as a whole; one that holds other files than a model's and those named in `also` is refused.
-    Raises InputError and ResourceError.
+    An earlier model directory is replaced as a whole; one that holds other files than a model's is refused. Raises
+    ResourceError.
     """
-    with AtomicDirectory(path, frozenset((CONFIG, WEIGHTS, *also))) as temporary:
+    with AtomicDirectory(path, frozenset((CONFIG, WEIGHTS, TABLE))) as temporary:
         safetensors.write_tensors(os.path.join(temporary, WEIGHTS), tensors)
         with AtomicFile(os.path.join(temporary, CONFIG)) as file:
             file.write(json.dumps(config, indent=2).encode() + b"\n")
@@ -84,7 +85,8 @@ def _check(tensors: Mapping[str, safetensors.Tensor], shapes: Shapes, path: str)
     for name, shape in shapes.items():
         if name not in tensors:
             similar = "" if tensors.keys() & shapes.keys() else "; none of its names is one of this model's"
-            raise InputError(f"tensor {name} {shape} is missing{similar}", path=path, hint="compare config.json with the weights")
+            hint = "compare config.json with the weights"
+            raise InputError(f"tensor {name} {shape} is missing{similar}", path=path, hint=hint)
         found = tensors[name]
         if found.shape != shape:
             raise InputError(f"tensor {name} is {found.shape}; {shape} is wanted by the configuration", path=path)

@@ -11,7 +11,7 @@ Id = str | int
 
 @dataclass(frozen=True, slots=True)
 class RecordError:
-    """Why a record gives no answer: its line from 1, the field ("tokens[3]", "" for the whole line), and the rule it breaks."""
+    """Why a record has no answer: its line from 1, the field ("tokens[3]"; "": the whole line), the rule it breaks."""
 
     line: int
     field: str
@@ -23,7 +23,7 @@ class RecordError:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record of a JSONL input: its line from 1, its id (None where it could not be read), and its error (None for a good one)."""
+    """One record of a JSONL input: its line from 1, its id (None: could not be read), its error (None: it is good)."""
 
     line: int
     id: Id | None
@@ -34,7 +34,8 @@ class Record:
 class Batch:
     """tokens: int32 (n, L), the good records in the order of the input. end: bytes of the input used so far.
 
-    records: all records in order, good ones as many as rows of `tokens`; None for binary files, where every record is good.
+    records: all records in order, good ones as many as rows of `tokens`; None for binary files, where every record is
+    good.
     """
 
     tokens: np.ndarray

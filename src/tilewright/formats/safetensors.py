@@ -1,4 +1,4 @@
-"""Safetensors files: the header is checked to the last byte before anything is mapped, and files are written as a stream.
+"""Safetensors: the header is checked to the last byte before anything is mapped, and files are written as a stream.
 
 Layout: the header's length (u64), the header (JSON: name -> dtype, shape, data_offsets), then the tensors without gaps.
 Source: https://github.com/huggingface/safetensors#format
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, NamedTuple
 
 import ml_dtypes
@@ -54,8 +54,9 @@ class Tensor(NamedTuple):
 def read_header(file: InputFile) -> dict[str, Tensor]:
     """The checked table of contents, in the order of the bytes.
 
-    Raises InputError for anything that is not exactly a safetensors file: a length beyond the file or the limit, JSON that is not what the
-    format says, a name given twice, tensors that overlap, leave a gap, or are larger or smaller than their shape.
+    Raises InputError for anything that is not exactly a safetensors file: a length beyond the file or the limit, JSON
+    that is not what the format says, a name given twice, tensors that overlap, leave a gap, or are larger or smaller
+    than their shape.
     """
     length, header = _header_bytes(file)
     entries = _parse(header, file.path)
@@ -71,6 +72,8 @@ def read_header(file: InputFile) -> dict[str, Tensor]:
             raise _bad(file.path, name, f"lies at bytes {begin} to {end} of a file of {file.size}")
         if begin != place:
             raise _bad(file.path, name, f"starts at byte {begin}; the tensor before it ends at {place}")
+        if math.prod(max(n, 1) for n in entry.shape) >= 2**60:  # a zero among the sizes would hide the others
+            raise _bad(file.path, name, f"has sizes {entry.shape}, more than an array can have")
         expected = math.prod(entry.shape) * dtype.itemsize
         if end - begin != expected:
             raise _bad(file.path, name, f"has {end - begin} bytes; {entry.dtype} {tuple(entry.shape)} takes {expected}")
@@ -94,7 +97,8 @@ def map_tensors(file: InputFile, tensors: Mapping[str, Tensor]) -> dict[str, np.
 def write_tensors(path: str | os.PathLike[str], tensors: Iterable[tuple[str, tuple[int, ...], Iterable[Any]]]) -> None:
     """Writes float32 tensors as they come: (name, shape, blocks of C-contiguous float32 that together fill the shape).
 
-    Only a block is held at a time. The file appears when it is whole. Raises ResourceError, and ValueError for blocks that do not fill a shape.
+    Only a block is held at a time. The file appears when it is whole. Raises ResourceError, and ValueError for blocks
+    that do not fill a shape.
     """
     tensors = list(tensors)
     header = _encode_header({name: shape for name, shape, _ in tensors})
@@ -106,7 +110,7 @@ def write_tensors(path: str | os.PathLike[str], tensors: Iterable[tuple[str, tup
 
 def _header_bytes(file: InputFile) -> tuple[int, bytes]:
     if file.size < 8:
-        raise InputError(f"{file.size} bytes are no safetensors file: a header length of 8 bytes comes first", path=file.path)
+        raise InputError(f"{file.size} bytes are no safetensors file: its first 8 are a length", path=file.path)
     prefix = bytearray(8)
     file.read_into(prefix, 0)
     length = int.from_bytes(prefix, "little")
@@ -129,9 +133,10 @@ def _parse(header: bytes, path: str) -> dict[str, _Entry]:
         if metadata is not None:
             msgspec.json.decode(metadata, type=dict[str, str])
         entries = {name: msgspec.json.decode(entry, type=_Entry) for name, entry in raw.items()}
-        json.loads(header, object_pairs_hook=_refuse_duplicates)  # msgspec keeps the last of two equal names without a word
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # ValueError: bad UTF-8, huge integers, a name given twice
-        raise InputError(f"the header is not what safetensors says: {_short(error)}", path=path, where="byte 8") from error
+        json.loads(header, object_pairs_hook=_refuse_duplicates)  # of two equal names msgspec keeps the last in silence
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # ValueError: UTF-8, digits, a name given twice
+        what = str(error)[:300] or type(error).__name__
+        raise InputError(f"the header is not what safetensors says: {what}", path=path, where="byte 8") from error
     return entries
 
 
@@ -156,11 +161,8 @@ def _encode_header(shapes: Mapping[str, tuple[int, ...]]) -> bytes:
 
 
 def _bad(path: str, name: str, what: str) -> InputError:
-    return InputError(f"tensor {name[:200]!r} {what}", path=path, hint="the file is damaged or was not written as safetensors")
-
-
-def _short(error: BaseException) -> str:
-    return str(error)[:300] or type(error).__name__
+    hint = "the file is damaged or was not written as safetensors"
+    return InputError(f"tensor {name[:200]!r} {what}", path=path, hint=hint)
 
 
 def _readonly(array: np.ndarray) -> np.ndarray:

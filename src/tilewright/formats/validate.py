@@ -1,4 +1,4 @@
-"""The course's check: an element passes if the smaller of its absolute and relative error is within the tolerance; NaN fails."""
+"""The course's check: an element passes if its absolute or its relative error is within the tolerance; NaN fails."""
 
 from __future__ import annotations
 
@@ -38,9 +38,12 @@ class Validation:
         self.passed = False
         self.first = self.first or reason
 
-    def __str__(self) -> str:
-        worst = f"; the largest error is {self.error:.3g}, {self.worst}" if self.worst else ""
-        return f"{'PASS' if self.passed else 'FAIL'}: {self.first + '; ' if self.first else ''}{self.checked:,} compared{worst}"
+    @property
+    def detail(self) -> str:
+        """One line: the first failure, how much was compared, and the worst place."""
+        place = f" {self.worst}" if self.error else ""
+        worst = f"; the largest error is {self.error:.3g}{place}" if self.worst else ""
+        return f"{self.first + '; ' if self.first else ''}{self.checked:,} compared{worst}"
 
 
 def validate(

@@ -1,4 +1,4 @@
-"""Facts about this machine: cores, caches, instruction sets, memory, which engines import and why not. Probed when asked, then kept."""
+"""Facts about this machine: CPU, memory, and which engines import and why not. Probed when asked, then kept."""
 
 from tilewright.hardware.cpu import CPU, available_memory, cpu, machine_name
 from tilewright.hardware.engines import engines

@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from tilewright.hardware import cgroup
+
 
 @dataclass(frozen=True)
 class CPU:
@@ -18,7 +20,7 @@ class CPU:
     l1d: int | None
     l2: int | None
     l3: int | None
-    memory: int
+    memory: int  # of the machine, or the control group's limit where that is less
 
     def has(self, feature: str) -> bool:
         """Does it have LLVM's feature of that name?"""
@@ -46,7 +48,7 @@ def cpu() -> CPU:
         l1d=_cache("L1d"),
         l2=_cache("L2"),
         l3=_cache("L3"),
-        memory=psutil.virtual_memory().total,
+        memory=min(psutil.virtual_memory().total, cgroup.memory_limit() or 1 << 62),
     )
 
 
@@ -55,8 +57,8 @@ def available_memory() -> int:
     import psutil
 
     free = psutil.virtual_memory().available
-    limit, used = (_number(Path("/sys/fs/cgroup") / name) for name in ("memory.max", "memory.current"))
-    return free if limit is None or used is None else max(min(free, limit - used), 0)
+    left = cgroup.memory_left()
+    return free if left is None else min(free, left)
 
 
 def machine_name() -> str:
@@ -82,11 +84,8 @@ def _cpu_name() -> str:
 
 def _usable_cores() -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return cores if quota == "max" else max(min(cores, round(int(quota) / int(period))), 1)
-    except (OSError, ValueError):
-        return cores
+    quota = cgroup.cores()
+    return cores if quota is None else max(min(cores, round(quota)), 1)
 
 
 def _cache(level: str) -> int | None:
@@ -101,10 +100,3 @@ def _cache(level: str) -> int | None:
         except (OSError, ValueError):
             continue
     return None
-
-
-def _number(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return None

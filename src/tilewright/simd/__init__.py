@@ -7,6 +7,7 @@ Importing this package imports Numba (a third of a second): import it where kern
 
 from tilewright.simd.bfloat16 import (
     block_dot_pair,
+    block_gather_converted,
     block_gather_rounded,
     block_widened_pair,
     load_remainder,
@@ -26,7 +27,7 @@ from tilewright.simd.blocks import (
     block_zeros,
 )
 from tilewright.simd.kernel import Kernel, inline, kernel
-from tilewright.simd.types import INDICES, INPUT, INPUT_2D, MATRIX, OUTPUT, OUTPUT_2D, PLAN
+from tilewright.simd.types import CONTIGUOUS, INDICES, INPUT, INPUT_2D, MATRIX, OUTPUT, OUTPUT_2D, PLAN
 from tilewright.simd.vectors import (
     add,
     broadcast,
@@ -51,7 +52,7 @@ from tilewright.simd.vectors import (
 )
 
 __all__ = [
-    "INDICES", "INPUT", "INPUT_2D", "MATRIX", "OUTPUT", "OUTPUT_2D", "PLAN", "Kernel", "add", "block_add", "block_dot_pair", "block_gather", "block_gather_rounded", "block_maximum", "block_rank1", "block_store", "block_transpose",
+    "CONTIGUOUS", "INDICES", "INPUT", "INPUT_2D", "MATRIX", "OUTPUT", "OUTPUT_2D", "PLAN", "Kernel", "add", "block_add", "block_dot_pair", "block_gather", "block_gather_converted", "block_gather_rounded", "block_maximum", "block_rank1", "block_store", "block_transpose",
     "block_widened_pair", "block_zeros", "broadcast", "divide", "fetch", "fetch_add", "fma", "inline", "kernel", "load",
     "load_first", "load_remainder", "load_rounded", "load_widened", "maximum", "minimum", "multiply", "pair_remainder", "pair_rounded", "prefetch", "reduce_add",
     "reduce_max", "select_greater", "splat", "store", "store_first", "store_rounded", "subtract", "zeros",

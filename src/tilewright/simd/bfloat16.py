@@ -80,23 +80,53 @@ def load_remainder(typingctx, array, index, count, lanes):
     return vector(array, types.intp, types.intp, lanes), codegen
 
 
-@intrinsic
-def block_gather_rounded(typingctx, block, array, starts, first, last, offset, count):
-    """`block_gather` of bfloat16 words: row i is `load_rounded(array, starts[min(first + i, last)] + offset, count)`; one vector a row."""
+def _gathered(name: str, convert, doc: str):
+    """An intrinsic that fills a block with words of rows that lie anywhere; `convert(builder, low, high)` makes a row of them."""
 
-    def codegen(context, builder, sig, args):
-        value, array_, starts_, first_, last_, offset_, count_ = args
-        for i in range(block.rows):
-            row = builder.add(first_, I64(i))
-            row = builder.select(builder.icmp_signed("<", row, last_), row, last_)
-            start = builder.load(pointer(context, builder, sig.args[2], starts_, row))
-            at = pointer(context, builder, sig.args[1], array_, builder.add(start, offset_))
-            bits = _load_bits(builder, at, count_, block.lanes)
-            value = builder.insert_value(value, _packed(builder, _rounded(builder, bits)), i)
-        return value
+    def typing(typingctx, block, array, starts, first, last, offset, count):
+        def codegen(context, builder, sig, args):
+            value, array_, starts_, first_, last_, offset_, count_ = args
+            for i in range(block.rows):
+                row = builder.add(first_, I64(i))
+                row = builder.select(builder.icmp_signed("<", row, last_), row, last_)
+                start = builder.load(pointer(context, builder, sig.args[2], starts_, row))
+                at = pointer(context, builder, sig.args[1], array_, builder.add(start, offset_))
+                low = load_some(builder, at, count_, block.lanes)
+                rest = builder.sub(count_, count_.type(block.lanes))
+                high = load_some(builder, builder.gep(at, [I32(block.lanes)]), rest, block.lanes)
+                value = builder.insert_value(value, convert(builder, low, high), i)
+            return value
 
-    integer = types.intp
-    return block(block, array, starts, integer, integer, integer, integer), codegen
+        integer = types.intp
+        return block(block, array, starts, integer, integer, integer, integer), codegen
+
+    typing.__name__, typing.__doc__ = name, doc
+    return intrinsic(typing)
+
+
+def _convert(builder, low, high):
+    """VCVTNE2PS2BF16: both vectors rounded in one instruction."""
+    lanes = low.type.count
+    name, pairs = f"llvm.x86.avx512bf16.cvtne2ps2bf16.{32 * lanes}", vector_of(2 * lanes, _BFloatType())
+    return builder.bitcast(call(builder, name, pairs, high, low), low.type)
+
+
+def _round_both(builder, low, high):
+    lanes = low.type.count
+    both = builder.shuffle_vector(low, high, ir.Constant(vector_of(2 * lanes, I32), list(range(2 * lanes))))
+    return _packed(builder, _rounded(builder, builder.bitcast(both, vector_of(2 * lanes, I32))))
+
+
+block_gather_rounded = _gathered(
+    "block_gather_rounded",
+    _round_both,
+    "`block_gather` of words: row i is `load_rounded(array, starts[min(first + i, last)] + offset, count)`; one vector a row.",
+)
+block_gather_converted = _gathered(
+    "block_gather_converted",
+    _convert,
+    'As `block_gather_rounded`, by an instruction that takes denormals for zero; needs "avx512bf16".',
+)
 
 
 def _paired(name: str, limb, doc: str):

@@ -15,6 +15,7 @@ from numba.extending import models, register_model
 INPUT = types.Array(types.float32, 1, "C", readonly=True)
 INPUT_2D = types.Array(types.float32, 2, "A", readonly=True)
 MATRIX = types.Array(types.float32, 2, "C", readonly=True)
+CONTIGUOUS = types.Array(types.float32, 2, "C")
 OUTPUT = types.Array(types.float32, 1, "C")
 OUTPUT_2D = types.Array(types.float32, 2, "A")
 INDICES = types.Array(types.int64, 1, "C", readonly=True)

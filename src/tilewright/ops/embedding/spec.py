@@ -1,5 +1,7 @@
 """embedding's problems, costs and sizes. It copies, so its bound is zero."""
 
+import dataclasses
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,6 +43,16 @@ def make(case: Case, rng: np.random.Generator) -> dict:
     table = rng.standard_normal((case.V, 2 * case.C), dtype=np.float32)
     table = table[:, ::2] if case.layout == "strided" else np.ascontiguousarray(table[:, : case.C])
     return {"ids": rng.integers(0, case.V, case.shape, dtype=np.int32), "table": table}
+
+
+def rows(case: Case) -> int:
+    """How many rows are looked up."""
+    return math.prod(case.shape)
+
+
+def with_rows(case: Case, count: int) -> Case:
+    """The same table with another number of look-ups."""
+    return dataclasses.replace(case, shape=(count,))
 
 
 def bind(case: Case, inputs: dict):

@@ -1,5 +1,6 @@
 """embedding_conv1d's problems, costs, tolerances and sizes."""
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -57,6 +58,16 @@ def make(case: Case, rng: np.random.Generator) -> dict:
         "weights": [fit(normal(case.O, case.C, K)) for K in case.kernels],
         "biases": [normal(case.O) for _ in case.kernels],
     }
+
+
+def rows(case: Case) -> int:
+    """How many rows of the batch a case has."""
+    return case.B
+
+
+def with_rows(case: Case, count: int) -> Case:
+    """The same problem with another number of rows."""
+    return dataclasses.replace(case, B=count)
 
 
 def bind(case: Case, inputs: dict):

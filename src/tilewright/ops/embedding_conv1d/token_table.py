@@ -101,11 +101,13 @@ class TokenTable:
 
     def _build(self, missing: np.ndarray) -> None:
         """The missing tokens' embeddings by each tap's weights, cut into slices."""
+        room = min(PRODUCT_ROWS, int(missing.sum(axis=1).max(initial=0)))
+        products = np.empty((room, self.filters.O), np.float32)  # one for all: fresh memory costs more than a product's store
         for group, packed in enumerate(self.packed):
             tokens = np.flatnonzero(missing[group])
             for start in range(0, tokens.size, PRODUCT_ROWS):
                 some = tokens[start : start + PRODUCT_ROWS]
-                rows = matmul(self.table, packed, rows=some)
+                rows = matmul(self.table, packed, rows=some, out=products[: some.size])
                 cut_rows(rows, self.slices, self.used)
                 self.row_of[group, some] = np.arange(self.used, self.used + some.size, dtype=np.int32)
                 self.used += some.size

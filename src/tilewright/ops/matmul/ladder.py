@@ -28,6 +28,15 @@ def _scalar(name: str, rows: Rows, weights: Packed, out: np.ndarray, epilogue: E
     kernel(rows.plain(), weights.data, out, epilogue.bias, epilogue.residual, ACTIVATIONS[epilogue.activation])
 
 
+def _row_major(name: str, rows: Rows, weights: Packed, out: np.ndarray, epilogue: Epilogue) -> None:
+    """A scalar kernel whose inner loop the compiler vectorises, for which it must know that rows are contiguous."""
+    target = out if out.flags.c_contiguous else np.empty(out.shape, np.float32)
+    a, b = np.ascontiguousarray(rows.plain()), np.ascontiguousarray(weights.data)
+    _scalar(name, Rows(a, None), Packed(weights.rung, weights.K, weights.N, weights.dtype, b), target, epilogue)
+    if target is not out:
+        out[...] = target
+
+
 @ladder.rung("cpu.memory", after=None, needs=(float32,), idea="three loops; the sum of an element is kept in memory")
 def memory(rows, weights, out, epilogue):
     _scalar("memory", rows, weights, out, epilogue)
@@ -42,15 +51,15 @@ def register(rows, weights, out, epilogue):
     "cpu.reordered", after="cpu.register", needs=(float32,), idea="the inner loop runs along rows of b and out, not down b's columns"
 )
 def reordered(rows, weights, out, epilogue):
-    _scalar("reordered", rows, weights, out, epilogue)
+    _row_major("reordered", rows, weights, out, epilogue)
 
 
 @ladder.rung("cpu.blocked", after="cpu.reordered", needs=(float32,), idea="a block of b stays in cache while all rows of a pass")
 def blocked(rows, weights, out, epilogue):
-    _scalar("blocked", rows, weights, out, epilogue)
+    _row_major("blocked", rows, weights, out, epilogue)
 
 
-@ladder.rung("cpu.vectors", after="cpu.blocked", needs=(float32,), idea="four vectors of out stay in registers along all of K")
+@ladder.rung("cpu.vectors", after="cpu.blocked", needs=(float32,), idea="explicit vectors: four rows x two vectors of out stay in registers along all of K")
 def vectors(rows, weights, out, epilogue):
     from tilewright.ops.matmul.cpu.vectors import multiply
 

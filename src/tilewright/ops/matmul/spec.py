@@ -1,5 +1,6 @@
 """What matmul's problems are: their choice key, costs, tolerances, and the sizes at which they are tested and timed."""
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -85,6 +86,16 @@ def _replaced(array: np.ndarray) -> np.ndarray:
     """The array, its numbers rounded to bfloat16, with the same strides."""
     array[...] = rounded(array)
     return array
+
+
+def rows(case: Case) -> int:
+    """How many rows of the batch a case has."""
+    return case.M
+
+
+def with_rows(case: Case, count: int) -> Case:
+    """The same problem with another number of rows."""
+    return dataclasses.replace(case, M=count)
 
 
 def bind(case: Case, inputs: dict):

@@ -35,12 +35,12 @@ def register(a, b, out, bias, residual, activation):
 
 
 @simd.inline
-def add_rows(a, b, out, rows, depth, columns):
-    """out[rows, columns] += a[rows, depth] @ b[depth, columns], each a (first, end) pair; the inner loop runs along a row of b."""
-    for i in range(rows[0], rows[1]):
-        for p in range(depth[0], depth[1]):
+def add_rows(a, b, out):
+    """out += a @ b; the inner loop runs along a row of b and one of out, so the compiler makes vectors of it."""
+    for i in range(out.shape[0]):
+        for p in range(a.shape[1]):
             scale = a[i, p]
-            for j in range(columns[0], columns[1]):
+            for j in range(out.shape[1]):
                 out[i, j] += scale * b[p, j]
 
 
@@ -52,11 +52,14 @@ def finish_all(out, bias, residual, activation):
             out[i, j] = finish(out[i, j], i, j, bias, residual, activation)
 
 
-@simd.kernel(SIGNATURE, name="matmul.reordered")
+ROWS_SIGNATURE = types.void(simd.MATRIX, simd.MATRIX, simd.CONTIGUOUS, simd.INPUT, simd.INPUT_2D, types.int64)
+
+
+@simd.kernel(ROWS_SIGNATURE, name="matmul.reordered")
 def reordered(a, b, out, bias, residual, activation):
     """Loops i, p, j: both b and out are walked along their rows, so a cache line is used whole and the compiler vectorises."""
     out[:] = 0
-    add_rows(a, b, out, (0, out.shape[0]), (0, a.shape[1]), (0, out.shape[1]))
+    add_rows(a, b, out)
     finish_all(out, bias, residual, activation)
 
 
@@ -64,13 +67,19 @@ DEPTH = 64  # rows of b in a block: 64 x 256 floats are 64 KiB, which stay in L2
 COLUMNS = 256  # floats: 1 KiB of a row of out stays in L1 for 64 steps
 
 
-@simd.kernel(SIGNATURE, name="matmul.blocked")
+@simd.kernel(ROWS_SIGNATURE, name="matmul.blocked")
 def blocked(a, b, out, bias, residual, activation):
     """The loops of `reordered` over blocks of b that stay in cache while every row of a passes."""
-    M, N = out.shape
-    K = a.shape[1]
+    N, K = out.shape[1], a.shape[1]
     out[:] = 0
     for j in range(0, N, COLUMNS):
+        width = min(COLUMNS, N - j)
         for p in range(0, K, DEPTH):
-            add_rows(a, b, out, (0, M), (p, min(p + DEPTH, K)), (j, min(j + COLUMNS, N)))
+            depth = min(DEPTH, K - p)
+            for i in range(out.shape[0]):
+                target = out[i, j : j + width]
+                for q in range(depth):
+                    scale, row = a[i, p + q], b[p + q, j : j + width]
+                    for c in range(width):
+                        target[c] += scale * row[c]
     finish_all(out, bias, residual, activation)

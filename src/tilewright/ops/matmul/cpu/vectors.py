@@ -1,7 +1,7 @@
-"""Explicit vectors, nothing packed: a strip of one row of out, four vectors wide, stays in registers along all of K.
+"""Explicit vectors, nothing packed: four rows of out, two vectors wide, stay in registers along all of K.
 
-Each a[i, p] is broadcast and multiplied with a strip of b's row p. It loses to `packed` because every strip of b is loaded again for
-every row (a load an FMA, where the machine does two FMAs and two loads a cycle) and with stride N, which the TLB feels.
+A loaded vector of b feeds four rows, a broadcast a[i, p] two vectors. It loses to `packed` because a strip of b is walked with stride N,
+a new page every few steps, once for every four rows, and because eight accumulators are too few to hide the latency of an FMA.
 """
 
 import functools
@@ -21,30 +21,43 @@ def vector_kernel(lanes: int):
 
     @simd.inline
     def strip(a, b, out, i, j):
-        """out[i, j : j + 4 * lanes], columns beyond N left alone."""
-        K, N = b.shape
-        left = N - j
-        sum0, sum1, sum2, sum3 = simd.zeros(lanes), simd.zeros(lanes), simd.zeros(lanes), simd.zeros(lanes)
+        """out[i : i + 4, j : j + 2 * lanes]; rows beyond M repeat the last one, columns beyond N are left alone."""
+        (K, N), last = b.shape, out.shape[0] - 1
+        left, zero = N - j, simd.zeros(lanes)
+        row0, row1, row2, row3 = i * K, min(i + 1, last) * K, min(i + 2, last) * K, min(i + 3, last) * K
+        a0, a1, b0, b1, c0, c1, d0, d1 = zero, zero, zero, zero, zero, zero, zero, zero
         for p in range(K):
-            scale, at = simd.broadcast(a, i * K + p, lanes), p * N + j
-            sum0 = simd.fma(scale, simd.load_first(b, at, left, lanes), sum0)
-            sum1 = simd.fma(scale, simd.load_first(b, at + lanes, left - lanes, lanes), sum1)
-            sum2 = simd.fma(scale, simd.load_first(b, at + 2 * lanes, left - 2 * lanes, lanes), sum2)
-            sum3 = simd.fma(scale, simd.load_first(b, at + 3 * lanes, left - 3 * lanes, lanes), sum3)
-        at = i * (out.strides[0] // 4) + j
-        simd.store_first(out, at, sum0, left)
-        simd.store_first(out, at + lanes, sum1, left - lanes)
-        simd.store_first(out, at + 2 * lanes, sum2, left - 2 * lanes)
-        simd.store_first(out, at + 3 * lanes, sum3, left - 3 * lanes)
+            low = simd.load_first(b, p * N + j, left, lanes)
+            high = simd.load_first(b, p * N + j + lanes, left - lanes, lanes)
+            scale = simd.broadcast(a, row0 + p, lanes)
+            a0, a1 = simd.fma(scale, low, a0), simd.fma(scale, high, a1)
+            scale = simd.broadcast(a, row1 + p, lanes)
+            b0, b1 = simd.fma(scale, low, b0), simd.fma(scale, high, b1)
+            scale = simd.broadcast(a, row2 + p, lanes)
+            c0, c1 = simd.fma(scale, low, c0), simd.fma(scale, high, c1)
+            scale = simd.broadcast(a, row3 + p, lanes)
+            d0, d1 = simd.fma(scale, low, d0), simd.fma(scale, high, d1)
+        put(out, i, j, a0, a1)
+        put(out, min(i + 1, last), j, b0, b1)
+        put(out, min(i + 2, last), j, c0, c1)
+        put(out, min(i + 3, last), j, d0, d1)
+
+    @simd.inline
+    def put(out, i, j, low, high):
+        """Two vectors to row i from column j."""
+        at, left = i * (out.strides[0] // 4) + j, out.shape[1] - j
+        simd.store_first(out, at, low, left)
+        simd.store_first(out, at + lanes, high, left - lanes)
 
     signature = types.void(simd.MATRIX, simd.MATRIX, simd.OUTPUT_2D, simd.INPUT, simd.INPUT_2D, types.int64)
 
     @simd.kernel(signature, name=f"matmul.vectors.{lanes}")
     def product(a, b, out, bias, residual, activation):
         M, N = out.shape
-        for i in range(M):
-            for j in range(0, N, 4 * lanes):
+        for j in range(0, N, 2 * lanes):
+            for i in range(0, M, 4):
                 strip(a, b, out, i, j)
+        for i in range(M):
             for j in range(N):
                 out[i, j] = finish(out[i, j], i, j, bias, residual, activation)
 

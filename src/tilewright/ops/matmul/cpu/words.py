@@ -26,6 +26,7 @@ def words_of(K: int) -> int:
 @functools.cache
 def word_packer(lanes: int):
     """The inline function that packs one panel of A in words; A's rows are contiguous."""
+    gather = simd.block_gather_converted if cpu().has("avx512bf16") and lanes == 16 else simd.block_gather_rounded
 
     @simd.inline
     def pack_rows(rows, source, starts, first, p, plan, depth, target, at):
@@ -33,7 +34,7 @@ def word_packer(lanes: int):
         numbers, last = plan[8], first + rows - 1
         for q in range(0, depth, lanes):
             square = simd.block_zeros(lanes, 1, lanes)
-            square = simd.block_gather_rounded(square, source, starts, first, last, 2 * (p + q), numbers - 2 * (p + q))
+            square = gather(square, source, starts, first, last, 2 * (p + q), numbers - 2 * (p + q))
             simd.block_store(simd.block_transpose(square), target, at + q * rows, rows, lanes)
 
     return pack_rows

@@ -1,0 +1,33 @@
+"""tilewright: batch inference from the kernel up.
+
+    import tilewright as tw
+    model = tw.load("sentiment")                    # a model directory, or the course's params.bin
+    model.classify([[12, 7, 0, ...], ...])          # [{"label", "score", "logits"}]
+    tw.matmul(a, b, bias=b, activation="relu")
+
+Importing this package loads nothing heavy; each name brings what it needs when it is first used.
+"""
+
+from importlib import import_module
+from typing import Any
+
+_PUBLIC = {
+    "load": "tilewright.runtime.load",
+    "matmul": "tilewright.ops.matmul",
+    "conv1d": "tilewright.ops.conv1d",
+    "embedding": "tilewright.ops.embedding",
+    "using": "tilewright.ops._ladder",
+    "threads": "tilewright.ops._threads",
+    "TilewrightError": "tilewright.errors",
+}
+__all__ = list(_PUBLIC)  # noqa: PLE0605 - the table above is the one list
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'tilewright' has no attribute {name!r}; it has {', '.join(_PUBLIC)}")
+    return getattr(import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*_PUBLIC, "__version__"])

@@ -1,0 +1,75 @@
+"""From results/ to what people read: the tables between the markers of the READMEs, the figures, and one HTML page.
+
+A marker stands alone on its line: `<!-- ladder:matmul -->` begins a table and `<!-- /ladder:matmul -->` ends it.
+Whatever lies between is written anew, so a number typed there by hand does not survive. Writing twice changes nothing.
+"""
+
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+from tilewright.bench import figures, page
+from tilewright.bench.results import Row, read, write_text
+from tilewright.bench.tables import bench_tables, groups, ladder_tables, sizes_tables
+from tilewright.errors import InputError
+from tilewright.formats.files import naming
+from tilewright.ops._ladder import Ladder
+
+BEGIN = re.compile(r"^<!-- (ladder|sizes|bench):(\S+) -->$", re.MULTILINE)
+UNMEASURED = "Not measured yet: `make bench` does."
+
+
+def write(root: Path) -> list[Path]:
+    """Rewrite README.md, src/tilewright/ops/*/README.md, the figures and results/report.html under `root`.
+
+    Returns the files that changed. Raises InputError for a broken result file or marker, and if there are no results.
+    """
+    results = root / "results"
+    rows = read(results)
+    if not rows:
+        raise InputError("there are no results here", path=results, hint="measure first: `make bench`")
+    by_op, all_ladders = groups(rows, lambda row: row.op), ladders()
+    changed = []
+    for path in [root / "README.md", *sorted((root / "src/tilewright/ops").glob("*/README.md"))]:
+        if path.exists():
+            with naming(path, "read"):
+                text = path.read_text()
+            changed += [path] * write_text(path, rewritten(text, path, by_op, all_ladders))
+    for name, drawing in figures.of_results(by_op, all_ladders).items():
+        changed += [results / name] * write_text(results / name, drawing)
+    target = results / "report.html"
+    return changed + [target] * write_text(target, page.page(by_op, all_ladders))
+
+
+def ladders() -> dict[str, Ladder]:
+    """Operation -> its ladder."""
+    import tilewright.ops
+
+    names = sorted(m.name for m in pkgutil.iter_modules(tilewright.ops.__path__) if not m.name.startswith("_"))
+    return {name: importlib.import_module(f"tilewright.ops.{name}").ladder for name in names}
+
+
+def rewritten(text: str, path: Path, by_op: dict[str, list[Row]], all_ladders: dict[str, Ladder]) -> str:
+    """The text with every table written from the rows.
+
+    Raises InputError naming path and line for a marker that is not closed or names no operation.
+    """
+    parts, end = [], 0
+    for begin in BEGIN.finditer(text):
+        kind, name = begin.groups()
+        where = f"line {text.count(chr(10), 0, begin.start()) + 1}"
+        closing = f"\n<!-- /{kind}:{name} -->"
+        stop = text.find(closing, begin.end())
+        if stop < 0 or BEGIN.search(text, begin.end(), stop):
+            raise InputError(f"the marker {begin[0]} is not closed by {closing.strip()}", path=path, where=where)
+        if kind != "bench" and name not in all_ladders:
+            known = ", ".join(all_ladders)
+            raise InputError(f"there is no operation {name!r}; there are {known}", path=path, where=where)
+        rows = by_op.get(name, [])
+        makers = {"ladder": ladder_tables, "sizes": sizes_tables}
+        tables = makers[kind](rows, all_ladders[name]) if kind in makers else bench_tables(rows)
+        body = "\n\n".join(table.markdown() for table in tables) or UNMEASURED
+        parts += [text[end : begin.end()], "\n", body, closing]
+        end = stop + len(closing)
+    return "".join(parts) + text[end:]

@@ -1,0 +1,160 @@
+"""Result files: results/<machine>/<op>.csv, a row a measurement, with its commit and the check that it passed."""
+
+import csv
+import datetime
+import io
+import subprocess
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from tilewright.errors import InputError
+from tilewright.formats.atomic import AtomicFile
+from tilewright.formats.files import naming
+
+KEY = ("op", "rung", "size", "dtype", "threads")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement. Times in seconds; a figure that does not apply is None.
+
+    size: the case's name, rows included. rows: of it, those that were timed (a slow rung is timed on fewer).
+    one_off_s: preparing weights. roof_share: of the smaller of the two measured limits.
+    versus_below: rate over that of the rung it stands on.
+    peer_ratio: how many times faster than `peer`, from interleaved rounds.
+    """
+
+    op: str
+    rung: str
+    size: str
+    dtype: str
+    threads: int
+    rows: int
+    median_s: float
+    low_s: float
+    high_s: float
+    runs: int
+    gflops: float | None = None
+    gbytes_s: float | None = None
+    roof_share: float | None = None
+    versus_below: float | None = None
+    peer: str | None = None
+    peer_ratio: float | None = None
+    one_off_s: float | None = None
+    check: str = "passed"
+    label: str = ""
+    commit: str = ""
+    date: str = ""
+    machine: str = ""
+
+
+COLUMNS = [field.name for field in fields(Row)]
+
+
+def save(folder: Path, machine: str, rows: list[Row]) -> list[Path]:
+    """Write rows to folder/<machine>/<op>.csv; a row replaces an earlier one of the same KEY and takes its place.
+
+    Raises InputError if an existing file is no result file, ResourceError if it cannot be written.
+    """
+    stamp = {"commit": commit(), "date": datetime.date.today().isoformat(), "machine": machine}
+    written = []
+    for op in dict.fromkeys(row.op for row in rows):
+        path = folder / machine / f"{op}.csv"
+        kept = {tuple(row[k] for k in KEY): row for row in _read_text(path)}
+        for row in rows:
+            if row.op == op:
+                values = {name: _text(value) for name, value in (asdict(row) | stamp).items()}
+                kept[tuple(values[k] for k in KEY)] = values
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(kept.values())
+        write_text(path, text.getvalue())
+        written.append(path)
+    return written
+
+
+def write_text(path: Path, text: str) -> bool:
+    """Replace the file as a whole, its folder made if need be; False, and nothing touched, if it has this text already.
+
+    Raises ResourceError naming the path and the reason.
+    """
+    with naming(path, "write"):
+        if path.exists() and path.read_bytes() == text.encode():
+            return False
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with AtomicFile(path) as file:
+        file.write(text.encode())
+    return True
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _read_text(path: Path) -> list[dict[str, str]]:
+    """The rows of one file as they stand; none if there is no such file."""
+    if not path.exists():
+        return []
+    with naming(path, "read"):
+        text = path.read_text(errors="replace")
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        found = list(reader)
+    except csv.Error as error:
+        raise InputError(f"this is no CSV file: {error}", path=path, where=f"line {reader.line_num}") from error
+    if reader.fieldnames != COLUMNS or any(None in row or None in row.values() for row in found):
+        raise InputError(
+            f"this is no result file: its columns are not {', '.join(COLUMNS)}",
+            path=path,
+            hint="remove it and measure again",
+        )
+    return found
+
+
+def read(folder: Path) -> list[Row]:
+    """All rows of all machines, in the order of the files' names and of their lines.
+
+    Raises InputError naming file and line if one does not hold rows.
+    """
+    return [row for path in sorted(folder.glob("*/*.csv")) for row in _rows(path)]
+
+
+def _rows(path: Path) -> Iterator[Row]:
+    for number, values in enumerate(_read_text(path), start=2):
+        try:
+            yield Row(**{f.name: _value(f.type, values[f.name]) for f in fields(Row)})
+        except ValueError as error:
+            raise InputError(f"not a measurement: {error}", path=path, where=f"line {number}") from error
+
+
+def _value(kind: object, text: str):
+    """A cell as its field's type; an empty one is None where the field allows it."""
+    if not text and kind in (float | None, str | None):
+        return None
+    return {float: float, float | None: float, int: int}.get(kind, str)(text)
+
+
+def commit() -> str:
+    """The commit that is checked out, "-dirty" behind it if the package differs; "unknown" outside a checkout."""
+    package = Path(__file__).resolve().parent.parent
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", "-C", package, *words], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", __file__)  # an installed copy inside some other checkout is not its commit
+        return git("rev-parse", "--short", "HEAD") + ("-dirty" if git("status", "--porcelain", "--", "*.py") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def save_here(rows: list[Row]) -> list[Path]:
+    """`save` to results/ of the current directory, under this machine's name."""
+    from tilewright.hardware import machine_name
+
+    return save(Path("results"), machine_name(), rows)

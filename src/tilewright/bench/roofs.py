@@ -1,0 +1,143 @@
+"""The machine's limits, measured: copy bandwidth and the rates of its multiply-add instructions, on 1 to all cores.
+
+A kernel's share of the roof is its rate over the smaller of the two limits: arithmetic rate, and bandwidth times
+operations a byte.
+"""
+
+import functools
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numba import types
+
+from tilewright import simd
+from tilewright.hardware import cpu
+from tilewright.ops._threads import launch, thread_count, threads
+from tilewright.simd import amx
+
+STEPS = 20_000  # rank-1 updates of a register block in a task: long against the drawing of it
+COPY_BYTES = 256 << 20  # far beyond any cache
+
+
+@dataclass(frozen=True)
+class Roofs:
+    """copy_gbytes_s counts bytes read and written. A rate is None where the CPU has no such instruction."""
+
+    threads: int
+    copy_gbytes_s: float
+    float32_gflops: float
+    bfloat16_gflops: float | None
+    amx_gflops: float | None
+
+    def gflops(self, dtype: str) -> float:
+        """The fastest rate for an accuracy class."""
+        if dtype == "float32":
+            return self.float32_gflops
+        return max(self.float32_gflops, self.bfloat16_gflops or 0, self.amx_gflops or 0)
+
+    def seconds(self, flops: float, nbytes: float, dtype: str) -> float:
+        """The least time for that many operations and bytes."""
+        return max(flops / self.gflops(dtype), nbytes / self.copy_gbytes_s) / 1e9
+
+
+SIGNATURE = types.void(simd.OUTPUT, simd.PLAN, simd.OUTPUT)
+
+
+@functools.cache
+def _block_kernel(name: str, lanes: int):
+    """Register-resident multiply-adds, no memory but one cache line."""
+    product = {"float32": simd.block_rank1, "dot_pairs": simd.block_dot_pair}[name]
+    rows = 12 if lanes == 16 else 6
+
+    @simd.kernel(SIGNATURE, name=f"roofs.{name}.{lanes}")
+    def multiply_add(words, plan, scratch):
+        """plan: next task, tasks."""
+        while simd.fetch_add(plan, 0, 1) < plan[1]:
+            block = simd.block_zeros(rows, 2, lanes)
+            for _ in range(STEPS):
+                block = product(block, words, 0, words, 0)
+            simd.block_store(block, scratch, 0, 2 * lanes, 2 * lanes)
+
+    return multiply_add, 2 * rows * 2 * lanes * (1 if name == "float32" else 2)
+
+
+@functools.cache
+def _amx_kernel():
+    tiles = amx.Hardware
+    configure, release, load, zero, dot = tiles.configure, tiles.release, tiles.load, tiles.zero, tiles.dot
+
+    @simd.kernel(SIGNATURE, name="roofs.amx")
+    def multiply_add(words, plan, scratch):
+        """plan: next task, tasks. Four products into four tiles take turns."""
+        state = scratch[: 9 * 256].reshape(9, 16, 16)
+        configure(state)
+        zero(state, 0)
+        zero(state, 1)
+        zero(state, 2)
+        zero(state, 3)
+        load(state, 4, words, 0, 16)
+        load(state, 5, words, 0, 16)
+        while simd.fetch_add(plan, 0, 1) < plan[1]:
+            for _ in range(STEPS):
+                dot(state, 0, 4, 5)
+                dot(state, 1, 4, 5)
+                dot(state, 2, 4, 5)
+                dot(state, 3, 4, 5)
+        release(state)
+
+    return multiply_add, 4 * 2 * 16 * 16 * 32
+
+
+@simd.kernel(types.void(simd.INPUT, simd.OUTPUT, simd.PLAN, simd.OUTPUT), name="roofs.copy")
+def _copy(source, target, plan, scratch):
+    """plan: next task, floats a task."""
+    size = plan[1]
+    first = simd.fetch_add(plan, 0, 1) * size
+    while first < source.size:
+        for i in range(first, min(first + size, source.size), 16):
+            simd.store(target, i, simd.load(source, i, 16))
+        first = simd.fetch_add(plan, 0, 1) * size
+
+
+def _best(call, seconds: float = 0.3) -> float:
+    """The shortest run of about `seconds` of them: a roof is what the machine can do, not what it did."""
+    call()
+    best, end = float("inf"), time.perf_counter() + seconds
+    while (start := time.perf_counter()) < end:
+        call()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def _rate(kernel, flops_a_step: int) -> float:
+    words = np.ones(64 * 16, np.float32)
+    tasks = 16 * thread_count()
+
+    def call():
+        launch(kernel, words, np.array([0, tasks], np.int64), tasks=tasks, words=9 * 256)
+
+    return tasks * STEPS * flops_a_step / _best(call) / 1e9
+
+
+def _copy_rate() -> float:
+    source, target = np.ones(COPY_BYTES // 4, np.float32), np.zeros(COPY_BYTES // 4, np.float32)
+
+    def call():
+        launch(_copy, source, target, np.array([0, 1 << 16], np.int64), tasks=COPY_BYTES >> 18, words=1)
+
+    return 2 * COPY_BYTES / _best(call) / 1e9
+
+
+@functools.cache
+def roofs(count: int) -> Roofs:
+    """Measure the limits of `count` threads: about a second, once a process."""
+    lanes = cpu().lanes
+    with threads(count):
+        return Roofs(
+            threads=count,
+            copy_gbytes_s=_copy_rate(),
+            float32_gflops=_rate(*_block_kernel("float32", lanes)),
+            bfloat16_gflops=_rate(*_block_kernel("dot_pairs", lanes)) if cpu().has("avx512bf16") else None,
+            amx_gflops=_rate(*_amx_kernel()) if amx.available() else None,
+        )

@@ -1,0 +1,209 @@
+"""Rows of results as tables, for READMEs and for the HTML page.
+
+Three kinds, each named in a README by a marker: `ladder:OP` every rung at one size, `sizes:OP` what runs by default at
+every size, beside its peer, `bench:WORKLOAD` a workload end to end.
+"""
+
+import html
+import statistics
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tilewright.bench.results import Row
+from tilewright.ops._ladder import Ladder
+
+T = TypeVar("T")
+PEER = "peer"  # a row's `check` where it is not ours
+
+
+@dataclass(frozen=True)
+class Table:
+    """caption, header and rows of text; notes are paragraphs below. Columns from `numbers` on are aligned right."""
+
+    caption: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numbers: int
+    notes: tuple[str, ...] = ()
+
+    def markdown(self) -> str:
+        """As GitHub shows it."""
+        align = ["---" if i < self.numbers else "---:" for i in range(len(self.header))]
+        lines = [
+            "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+            for row in (self.header, align, *self.rows)
+        ]
+        return "\n\n".join([self.caption, "\n".join(lines), *self.notes])
+
+    def html(self) -> str:
+        """A figure element."""
+
+        def line(kind: str, row: tuple[str, ...]) -> str:
+            marks = ("" if i < self.numbers else ' class="number"' for i in range(len(row)))
+            return (
+                "<tr>"
+                + "".join(f"<{kind}{m}>{html.escape(c)}</{kind}>" for m, c in zip(marks, row, strict=True))
+                + "</tr>"
+            )
+
+        body = "\n".join(line("td", row) for row in self.rows)
+        notes = "".join(f'\n<p class="note">{html.escape(note)}</p>' for note in self.notes)
+        caption = f"<caption>{html.escape(self.caption)}</caption>"
+        table = f"<table>{caption}\n<thead>{line('th', self.header)}</thead>\n<tbody>\n{body}\n</tbody></table>"
+        return f'<div class="table">{table}{notes}</div>'
+
+
+def groups(rows: Iterable[T], key: Callable[[T], Hashable]) -> dict:
+    """Key -> its rows, both in the order of `rows`."""
+    found: dict[Hashable, list[T]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return found
+
+
+def three(value: float | None) -> str:
+    """Three digits, with an exponent only below a thousandth; nothing for None."""
+    if value is None:
+        return ""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1e}" if 0 < abs(value) < 0.001 else f"{value:.3g}"
+
+
+def times(ratio: float | None) -> str:
+    """A factor: two decimals below ten, else three digits."""
+    return three(ratio) if ratio is None or ratio >= 10 else f"{ratio:.2f}"
+
+
+def percent(share: float | None) -> str:
+    """0.0312 -> "3.1 %"."""
+    return "" if share is None else f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"
+
+
+def rate(row: Row) -> tuple[float | None, str]:
+    """(rate, unit): operations a second where there are any, else bytes."""
+    return (row.gflops, "GFLOP/s") if row.gflops else (row.gbytes_s, "GB/s")
+
+
+def origin(rows: list[Row]) -> str:
+    """Where and when: "amd-epyc-zen5-2c, commit 1a2b3c4, 2026-11-21"."""
+    commits, dates = (sorted({getattr(row, name) for row in rows}) for name in ("commit", "date"))
+    days = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    return f"{rows[0].machine}, commit {' and '.join(commits)}, {days}"
+
+
+def headline(rows: list[Row], ladder: Ladder) -> list[Row]:
+    """The rows of the size that shows the ladder best: the first with the most rungs and thread counts measured."""
+    by_size = groups((row for row in rows if row.rung in ladder.rungs or row.check == PEER), lambda row: row.size)
+    return max(by_size.values(), key=lambda some: len({(row.rung, row.threads) for row in some}), default=[])
+
+
+def ladder_tables(rows: list[Row], ladder: Ladder) -> list[Table]:
+    """Every rung and peer at the headline size: a table a machine and dtype. Rungs that have no row are named below."""
+    tables = []
+    for some in groups(rows, lambda row: row.machine).values():
+        by_dtype = [headline(same, ladder) for same in groups(some, lambda row: row.dtype).values()]
+        for shown in filter(None, by_dtype):
+            tables.append(_ladder_table(shown, ladder, ()))
+        missing = [name for name in ladder.rungs if name not in {row.rung for row in some}]
+        if missing and tables:
+            note = (
+                "Not measured on this machine: "
+                + "; ".join(f"{name} ({ladder.rungs[name].idea})" for name in missing)
+                + "."
+            )
+            last = tables.pop()
+            tables.append(Table(last.caption, last.header, last.rows, last.numbers, (*last.notes, note)))
+    return tables
+
+
+def _ladder_table(rows: list[Row], ladder: Ladder, notes: tuple[str, ...]) -> Table:
+    counts = _counts(rows)
+    cell = {(row.rung, row.threads): row for row in rows}
+    unit = rate(rows[0])[1]
+    header = ["rung", "idea"]
+    for count in counts:
+        header += [f"{unit}, {_threads(count)}", "of the roof", "x the rung below"]
+    peers = [name for name in dict.fromkeys(row.rung for row in rows) if name not in ladder.rungs]
+    lines = []
+    for name in [name for name in ladder.rungs if any((name, count) in cell for count in counts)] + peers:
+        line = [name, ladder.rungs[name].idea if name in ladder.rungs else "peer"]
+        for count in counts:
+            row = cell.get((name, count))
+            line += [three(rate(row)[0]), percent(row.roof_share), times(row.versus_below)] if row else [""] * 3
+        lines.append(tuple(line))
+    full = max(row.rows for row in rows)
+    fewer = [f"{row.rung} ({row.rows})" for row in rows if row.rows < full and row.threads == counts[-1]]
+    if fewer:
+        notes += (f"Timed on fewer than the {full} rows: {', '.join(fewer)}.",)
+    first = rows[0]
+    caption = f"{_case(first)}, {first.dtype}; {origin(rows)}"
+    return Table(caption, tuple(header), tuple(lines), 2, notes)
+
+
+def _case(row: Row) -> str:
+    size = row.size.removesuffix(f"-{row.dtype}")
+    return f"{row.label}, {size}" if row.label else size
+
+
+def _threads(count: int) -> str:
+    return "1 thread" if count == 1 else f"{count} threads"
+
+
+def _counts(rows: list[Row]) -> list[int]:
+    """The fewest and the most threads that were measured."""
+    counts = sorted({row.threads for row in rows})
+    return counts if len(counts) < 3 else [counts[0], counts[-1]]
+
+
+def default_row(rows: list[Row], ladder: Ladder) -> Row | None:
+    """Of one size's rows, that of the rung which runs there when nobody forces one."""
+    by_name = {row.rung: row for row in rows}
+    return next((by_name[name] for name in ladder.prefer if name in by_name), None)
+
+
+def sizes_tables(rows: list[Row], ladder: Ladder) -> list[Table]:
+    """What runs by default at every size, beside its peer: a table a machine, dtype and number of threads."""
+    tables = []
+    for some in groups(rows, lambda row: (row.machine, row.dtype, row.threads)).values():
+        chosen = [default_row(same, ladder) for same in groups(some, lambda row: row.size).values()]
+        shown = [row for row in chosen if row]
+        if shown:
+            tables.append(_sizes_table(shown, {(row.size, row.rung): row for row in some}))
+    return tables
+
+
+def _sizes_table(shown: list[Row], every: dict[tuple[str, str], Row]) -> Table:
+    first = shown[0]
+    unit = rate(first)[1]
+    lines, ratios = [], []
+    for row in shown:
+        peer = every.get((row.size, row.peer or ""))
+        ratio = row.peer_ratio if peer else None
+        ratios += [ratio] if ratio else []
+        spread = f"{three(row.low_s * 1e3)} to {three(row.high_s * 1e3)}"
+        figures = (three(rate(row)[0]), percent(row.roof_share), three(row.median_s * 1e3), spread)
+        lines.append(
+            (row.label, row.size.removesuffix(f"-{row.dtype}"), row.rung, *figures, row.peer or "", times(ratio))
+        )
+    if ratios:
+        lines.append(("geometric mean", *[""] * 7, times(statistics.geometric_mean(ratios))))
+        lines.append(("least", *[""] * 7, times(min(ratios))))
+    header = ("case", "size", "rung", unit, "of the roof", "ms", "ms, 10 to 90 % of rounds", "peer", "x the peer")
+    caption = f"{first.op}, {first.dtype}, {_threads(first.threads)}; {origin(shown)}"
+    return Table(caption, header, tuple(lines), 3)
+
+
+def bench_tables(rows: list[Row]) -> list[Table]:
+    """A workload end to end: a table a machine; the median and the spread of a run, and records a second."""
+    tables = []
+    for some in groups(rows, lambda row: row.machine).values():
+        lines = []
+        for row in some:
+            spread = f"{three(row.low_s)} to {three(row.high_s)}" if row.low_s < row.high_s else ""
+            figures = three(row.median_s), spread, three(row.one_off_s), three(row.rows / row.median_s)
+            lines.append((row.rung, row.size, row.dtype, row.check, str(row.threads), *figures, times(row.peer_ratio)))
+        header = ("what", "case", "dtype", "check", "threads", "s", "s, spread", "once, s", "records/s", "x the peer")
+        tables.append(Table(f"{some[0].op}; {origin(some)}", header, tuple(lines), 4))
+    return tables

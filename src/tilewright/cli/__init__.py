@@ -1,0 +1,132 @@
+"""The command line: one short file per verb, imported when the verb is used.
+
+A verb is a row of VERBS and a function of the same name in `cli/<verb>.py`, written as for `typer.Typer().command()`.
+Its module may import typer and this package at the top; NumPy, Numba and everything of tilewright that needs them
+come in inside the function.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from tilewright.errors import InternalError, Interrupted, ResourceError, TilewrightError, printable
+
+VERBS = {
+    "classify": "Classify sentences: the course's binary files, or JSON lines.",
+    "convert": "Convert a model: params.bin to a directory, or back.",
+    "init": "Make a model of any size with random weights.",
+    "validate": "Compare an output with a reference: PASS or FAIL.",
+    "ladder": "Every kernel of an operation, checked and timed.",
+    "bench": "A workload end to end, beside its peers.",
+    "report": "Tables and figures from the measured results.",
+    "doctor": "This machine, and what is missing on it.",
+}
+
+EXIT_CODES = """Exit codes: 0 all is well; 1 finished, with bad records or a failed validation; 2 wrong usage;
+3 bad input or weights; 4 the machine refuses (disk, memory, permission); 5 internal error, or more bad records than
+allowed; 75 stopped, run it again; 130 second Ctrl-C."""
+
+
+class Verbs(TyperGroup):
+    """The verbs of VERBS. `--help` imports none of them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in VERBS:
+            return None
+        app = _app()
+        app.command(cmd_name, help=None)(getattr(import_module(f"tilewright.cli.{cmd_name}"), cmd_name))
+        return typer.main.get_command(app)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        self.commands = dict.fromkeys(VERBS, None)  # type: ignore[assignment]  # typer looks here for "Did you mean"
+        return super().resolve_command(ctx, args)
+
+
+def _app(**options: Any) -> typer.Typer:
+    settings = {"help_option_names": ["-h", "--help"]}
+    return typer.Typer(
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings=settings,
+        **options,
+    )
+
+
+app = _app(cls=Verbs, no_args_is_help=True, subcommand_metavar="VERB [OPTIONS]", epilog=EXIT_CODES)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"tilewright {version('tilewright')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Batch inference from the kernel up. `tilewright VERB --help` tells more about a verb."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the command line and exits. An error is one paragraph on stderr; TILEWRIGHT_DEBUG=1 adds the traceback."""
+    try:
+        app(args=arguments, prog_name="tilewright")
+    except SystemExit:
+        raise
+    except BaseException as error:
+        fail(error)
+
+
+def fail(error: BaseException, as_json: bool = False) -> None:
+    """Ends the process with the error's exit code: a paragraph on stderr, and an object on stdout with `as_json`."""
+    known = explained(error)
+    if isinstance(known, Interrupted):
+        signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
+    if os.environ.get("TILEWRIGHT_DEBUG"):
+        sys.__excepthook__(type(error), error, error.__traceback__)
+    typer.echo(f"Error: {known}", err=True)
+    if as_json:
+        from json import dumps
+
+        fields = {
+            name: getattr(known, name) and printable(getattr(known, name))
+            for name in ("message", "path", "where", "hint")
+        }
+        typer.echo(dumps({"error": fields, "exit_code": known.exit_code}))
+    sys.exit(known.exit_code)
+
+
+def explained(error: BaseException) -> TilewrightError:
+    """`error` itself if it is one of ours, else the one of ours that tells it."""
+    if isinstance(error, TilewrightError):
+        return error
+    if isinstance(error, KeyboardInterrupt):
+        return Interrupted("stopped by Ctrl-C")
+    if isinstance(error, MemoryError):
+        return ResourceError(
+            f"not enough memory ({error or 'an allocation failed'})",
+            hint="use a smaller --table-memory or --batch-size",
+        )
+    return InternalError(
+        f"internal error, {type(error).__name__}: {error}", hint="set TILEWRIGHT_DEBUG=1 to see where, and report it"
+    )

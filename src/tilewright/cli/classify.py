@@ -1,0 +1,114 @@
+"""`tilewright classify`: a file of sentences in, a file of logits or labels out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import typer
+from typer import Option
+
+from tilewright.cli._options import failing, parse_bytes, parse_rungs, verb
+
+
+@dataclass
+class Options:
+    """One field an option."""
+
+    model: Annotated[str, Option("--model", "-p", metavar="PATH", help="params.bin, or a model directory.")]
+    input: Annotated[str, Option("--input", "-i", metavar="FILE", help="Token ids: i32 [n][length], or .jsonl.")]
+    output: Annotated[str, Option("--output", "-o", metavar="FILE", help="Logits: f32 [n][labels], or .jsonl.")]
+    count: Annotated[int | None, Option("--count", "-n", min=1, help="Only the first N sentences.")] = None
+    dtype: Annotated[Literal["float32", "bfloat16"], Option(help="Accuracy class of the products.")] = "float32"
+    threads: Annotated[int | None, Option(min=1, help="CPU threads; one a core unless given.")] = None
+    validate: Annotated[str | None, Option(metavar="FILE", help="Compare the output with FILE; FAIL exits 1.")] = None
+    answers: Annotated[str | None, Option("--answers", "-a", metavar="FILE", help="What -v compares with.")] = None
+    check: Annotated[bool, Option("-v", help="Compare with the file of -a, as --validate does.")] = False
+    tolerance: Annotated[float, Option(min=0, help="Largest min(absolute, relative) error that passes.")] = 1e-3
+    table_memory: Annotated[str | None, Option(metavar="SIZE", help="Limit of the token table, as in 256M.")] = None
+    keep_table: Annotated[bool, Option("--keep-table", help="Keep the token table beside the model.")] = False
+    batch_size: Annotated[int, Option(min=1, max=1 << 20, help="Sentences a batch; changes no bits.")] = 16384
+    max_errors: Annotated[int | None, Option(min=0, help="Bad .jsonl records allowed; any number unless given.")] = None
+    rung: Annotated[list[str] | None, Option(metavar="OP=RUNG", help="Force a kernel; may be repeated.")] = None
+    json: Annotated[bool, Option("--json", help="One JSON object on stdout, text on stderr.")] = False
+
+
+@verb(Options)
+def classify(options: Options) -> None:
+    """Classify sentences.
+
+    A record of a .jsonl input that cannot be used becomes a line with its error, and the exit code is 1. A binary
+    input has no place for errors: the first bad sentence ends the job with exit code 3. The output appears when it is
+    whole; until then an earlier one stays.
+    """
+    if options.check and not (options.answers or options.validate):
+        raise typer.BadParameter("-v compares with the answers of -a; none are given", param_hint="-v")
+    table_memory = None if options.table_memory is None else parse_bytes(options.table_memory)
+    rungs = parse_rungs(options.rung or [])
+    with failing(options.json):
+        from tilewright.formats.models import table_path
+        from tilewright.ops._ladder import using
+        from tilewright.ops._threads import thread_count, threads
+        from tilewright.runtime.job import ClassifyJob, classify
+
+        job = ClassifyJob(
+            model=options.model,
+            input=options.input,
+            output=options.output,
+            count=options.count,
+            dtype=options.dtype,
+            table_memory=table_memory,
+            table_path=table_path(options.model) if options.keep_table else None,
+            batch=options.batch_size,
+            max_errors=options.max_errors,
+            answers=options.validate or (options.answers if options.check else None),
+            tolerance=options.tolerance,
+        )
+        with threads(options.threads), using(**rungs):
+            _say(options, _banner(options, thread_count()))
+            report = classify(job, lambda line: _say(options, line))
+        _say(options, _summary(report))
+        if options.json:
+            _print_json(options, report)
+        raise typer.Exit(report.exit_code)
+
+
+def _say(options: Options, text: str) -> None:
+    typer.echo(text, err=options.json)
+
+
+def _banner(options: Options, threads: int) -> str:
+    rows = {
+        "Model": f"TextCNN, {options.model}",
+        "Input": options.input,
+        "Output": options.output,
+        "Sentences": "all" if options.count is None else f"{options.count:,}",
+        "Precision": options.dtype,
+        "Threads": str(threads),
+    }
+    line = "=" * 64
+    table = [f" {name + ':':<11} {value}" for name, value in rows.items()]
+    return "\n".join([line, " tilewright classify", line, *table, line])
+
+
+def _summary(report: Any) -> str:
+    lines = [
+        f"Elapsed time: {report.seconds['run']:f} (sec)",
+        f"Throughput: {report.records_per_second:f} (sentences/sec)",
+        f"Whole run: {report.seconds['total']:f} (sec), {report.records / report.seconds['total']:f} (sentences/sec)",
+        f"Peak memory: {report.peak_memory / 2**20:,.0f} MiB",
+    ]
+    if report.errors:
+        lines += [f"Bad records: {report.errors:,} of {report.records:,}"]
+        lines += [f"  {error}" for error in report.first_errors]
+    if report.validation:
+        lines += [f"Validation...{'PASS' if report.validation.passed else 'FAIL'}", f"  {report.validation.detail}"]
+    return "\n".join(lines)
+
+
+def _print_json(options: Options, report: Any) -> None:
+    from msgspec.json import encode
+
+    names = ("model", "input", "output", "dtype")
+    head = {"verb": "classify", **{name: getattr(options, name) for name in names}}
+    typer.echo(encode({**head, **report.as_dict(), "exit_code": report.exit_code}))

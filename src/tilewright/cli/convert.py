@@ -1,0 +1,25 @@
+"""`tilewright convert SRC DST`: the same weights in the other layout."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def convert(
+    source: Annotated[str, typer.Argument(metavar="SRC", help="params.bin, or a model directory.")],
+    destination: Annotated[str, typer.Argument(metavar="DST", help="The other of the two.")],
+) -> None:
+    """Convert a TextCNN: params.bin to a directory with config.json and model.safetensors, or such a directory back.
+
+    params.bin has room for one set of sizes only, the course's. The weights are checked and copied bit for bit; the
+    result appears when it is whole.
+    """
+    import time
+
+    from tilewright.runtime.models import convert
+
+    start = time.perf_counter()
+    written = convert(source, destination)
+    typer.echo(f"{destination}: {written:,} bytes of weights...Done! ({time.perf_counter() - start:.3f} sec)")

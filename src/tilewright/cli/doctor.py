@@ -1,0 +1,135 @@
+"""`tilewright doctor`: this machine, and what is missing on it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+INSTRUCTIONS = ("avx2", "fma", "avx512f", "avx512bf16", "amx-bf16")  # those that decide which rungs run
+LIBRARIES = ("numpy", "numba", "llvmlite", "safetensors", "msgspec", "typer", "rich", "psutil", "ml_dtypes", "torch")
+
+
+def doctor(
+    roofs: Annotated[
+        bool, typer.Option("--roofs", help="Measure the limits too, a few seconds on idle cores.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Show this machine: cores, caches, memory, instruction sets, engines, libraries, compiled kernels."""
+    from tilewright.cli._options import failing
+
+    with failing(json):
+        from json import dumps
+
+        found = examine()
+        if roofs:
+            found["roofs"] = measured(found["cpu"]["cores"])
+        typer.echo(dumps(found) if json else readable(found))
+
+
+def examine() -> dict[str, Any]:
+    """All facts, ready for JSON; sizes in bytes."""
+    import platform
+
+    from tilewright import hardware
+
+    cpu = hardware.cpu()
+    return {
+        "machine": hardware.machine_name(),
+        "cpu": {
+            "name": cpu.name,
+            "cores": cpu.cores,
+            "caches": {"L1d": cpu.l1d, "L2": cpu.l2, "L3": cpu.l3},
+            "lanes": cpu.lanes,
+            "instructions": {name: cpu.has(name) for name in INSTRUCTIONS},
+        },
+        "memory": {"total": cpu.memory, "available": hardware.available_memory()},
+        "engines": hardware.engines(),
+        "versions": {"python": platform.python_version(), "system": platform.platform(), **versions()},
+        "compiled": compiled(),
+    }
+
+
+def versions() -> dict[str, str | None]:
+    """Library -> its version, None if it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found: dict[str, str | None] = {}
+    for name in ("tilewright", *LIBRARIES):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def compiled() -> dict[str, Any]:
+    """The directory of compiled kernels and its state; nothing is made or compiled."""
+    import os
+
+    from tilewright.errors import ResourceError
+    from tilewright.simd import cache
+
+    if os.environ.get("TILEWRIGHT_CACHE") == "off":
+        return {"directory": None, "state": "off: every run compiles (TILEWRIGHT_CACHE=off)", "kernels": 0, "bytes": 0}
+    folder = cache.directory()
+    state, files = "empty: the first run compiles", []
+    if os.path.lexists(folder):
+        try:
+            cache.check(folder)
+            files = [path.stat().st_size for path in folder.glob("*.kernel")]
+            state = "in use" if files else state
+        except ResourceError as error:
+            state = f"refused: {error}"
+    return {"directory": str(folder), "state": state, "kernels": len(files), "bytes": sum(files)}
+
+
+def measured(cores: int) -> list[dict[str, Any]]:
+    """The roofs on one thread and on all cores."""
+    from dataclasses import asdict
+
+    from tilewright.bench.roofs import roofs
+
+    return [asdict(roofs(count)) for count in sorted({1, cores})]
+
+
+def readable(found: dict[str, Any]) -> str:
+    """The facts as lines of text."""
+    cpu, memory, compiled = found["cpu"], found["memory"], found["compiled"]
+    caches = ", ".join(f"{name} {size_of(size)}" for name, size in cpu["caches"].items())
+    instructions = ", ".join(f"{name} {'yes' if there else 'no'}" for name, there in cpu["instructions"].items())
+    missing = [name for name, version in found["versions"].items() if version is None]
+    present = [f"{name} {version}" for name, version in found["versions"].items() if version is not None]
+    lines = [
+        ("machine", found["machine"]),
+        ("CPU", f"{cpu['name']}, {cpu['cores']} usable core{'s' if cpu['cores'] != 1 else ''}"),
+        ("caches", caches),
+        ("memory", f"{size_of(memory['total'])}, {size_of(memory['available'])} available"),
+        ("vectors", f"{cpu['lanes']} float32 lanes"),
+        ("instructions", instructions),
+    ]
+    for engine, why in found["engines"].items():
+        lines.append((f"engine {engine}", "available" if why is None else f"unavailable - {why}"))
+    lines.append(("versions", ", ".join(present)))
+    if missing:
+        lines.append(("not installed", ", ".join(missing)))
+    kernels = f", {compiled['kernels']} kernels, {size_of(compiled['bytes'])}" if compiled["kernels"] else ""
+    where = f" ({compiled['directory']})" if compiled["directory"] else ""
+    lines.append(("compiled code", f"{compiled['state']}{kernels}{where}"))
+    for roof in found.get("roofs", []):
+        rates = {"float32": roof["float32_gflops"], "bfloat16": roof["bfloat16_gflops"], "AMX": roof["amx_gflops"]}
+        known = [f"{name} {rate:,.0f} GFLOP/s" for name, rate in rates.items() if rate]
+        count = "1 thread" if roof["threads"] == 1 else f"{roof['threads']} threads"
+        lines.append((f"roofs, {count}", ", ".join([f"copy {roof['copy_gbytes_s']:.1f} GB/s", *known])))
+    return "\n".join(f"{name:<18}{text}" for name, text in lines)
+
+
+def size_of(count: int | None) -> str:
+    """Bytes in the largest unit that keeps a whole digit: 1 MiB, 23.5 GiB."""
+    if count is None:
+        return "unknown"
+    for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if count >= 1 << shift:
+            return f"{count / (1 << shift):.1f} {unit}".replace(".0 ", " ")
+    return f"{count} bytes"

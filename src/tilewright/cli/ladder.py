@@ -1,0 +1,77 @@
+"""`tilewright ladder OP`: every kernel of an operation, checked, then timed beside the vendor's library."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import typer
+
+
+def ladder(
+    op: Annotated[str, typer.Argument(metavar="OP", help="matmul, conv1d, embedding, embedding_conv1d; or all.")],
+    m: Annotated[int | None, typer.Option("--m", min=1, help="Rows (of the batch).")] = None,
+    n: Annotated[int | None, typer.Option("--n", min=1, help="Columns; with --m and --k, one product of that size.")] = None,
+    k: Annotated[int | None, typer.Option("--k", min=1, help="Depth.")] = None,
+    dtype: Annotated[Literal["float32", "bfloat16"] | None, typer.Option(help="Only this accuracy class.")] = None,
+    threads: Annotated[str | None, typer.Option(help="Numbers of threads, as in 1,2.")] = None,
+    rung: Annotated[str | None, typer.Option(help="Only this kernel.")] = None,
+    label: Annotated[str | None, typer.Option(help="Only sizes whose name contains this.")] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Say which kernel would run and why; time nothing.")] = False,
+    save: Annotated[bool, typer.Option("--save", help="Add the rows to results/ of the current directory.")] = False,
+) -> None:
+    """Climb a ladder: time, rate, share of the measured roof, and times the rung below, at the sizes of the models."""
+    from tilewright.bench.climb import climb, operations, parts
+    from tilewright.bench.results import save_here
+    from tilewright.cli._options import parse_sizes
+    from tilewright.ops._threads import thread_count
+
+    counts = parse_sizes(threads) if threads else tuple(sorted({1, thread_count()}))
+    for name in operations() if op == "all" else [op]:
+        tower, spec = parts(name)
+        for case in _cases(spec, {"M": m, "N": n, "K": k}, dtype, label):
+            if explain:
+                typer.echo(f"{name} {case.problem}\n{_explained(tower, case, rung)}\n")
+                continue
+            for count in counts:
+                typer.echo(f"{name} {case.name}  {case.label}  {count} thread{'s' * (count > 1)}")
+                rows = list(climb(name, case, count=count, only=rung))
+                typer.echo(_table(rows))
+                if save:
+                    save_here(rows)
+
+
+def _cases(spec: Any, sizes: dict[str, int | None], dtype: str | None, label: str | None) -> list[Any]:
+    """The op's sizes, or the one that the options name."""
+    from tilewright.bench.climb import replaced
+    from tilewright.errors import UsageError
+
+    found = [case for case in spec.sizes() if dtype in (None, case.dtype) and (label or "") in f"{case.label} {case.name}"]
+    if not found:
+        raise UsageError("no size has that name and dtype")
+    if not any(sizes.values()):
+        return found
+    return list({case.name: case for case in (replaced(case, **sizes, label="") for case in found)}.values())
+
+
+def _explained(tower: Any, case: Any, rung: str | None) -> str:
+    from tilewright.ops._ladder import using
+
+    with using(**({tower.op: rung} if rung else {})):
+        return tower.explain(case.problem)
+
+
+def _table(rows: list[Any]) -> str:
+    """Text columns, the rungs from the lowest to the highest."""
+    lines = [f"  {'rung':<16}{'time':>12}{'GFLOP/s':>10}{'GB/s':>8}{'roof':>7}{'x below':>9}{'x peer':>8}  check"]
+    for row in rows:
+        few = "" if row.rows == max(r.rows for r in rows) else f"  ({row.rows} rows)"
+        numbers = (
+            f"{row.median_s * 1e3:>9.3f} ms",
+            f"{row.gflops:>10,.1f}" if row.gflops else f"{'-':>10}",
+            f"{row.gbytes_s:>8.1f}",
+            f"{row.roof_share:>6.0%} ",
+            f"{row.versus_below:>8.2f}x" if row.versus_below else f"{'':>9}",
+            f"{row.peer_ratio:>7.2f}x" if row.peer_ratio else f"{'':>8}",
+        )
+        lines.append(f"  {row.rung:<16}{''.join(numbers)}  {row.check}{few}")
+    return "\n".join(lines)

@@ -1,0 +1,25 @@
+"""`tilewright report`: tables, figures and the HTML page from the measured results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    root: Annotated[Path, typer.Option(metavar="DIR", help="The checkout: README.md, results/, src/.")] = Path(),
+) -> None:
+    """Write the tables of the READMEs, the figures and results/report.html from results/*/*.csv.
+
+    Tables stand between markers such as `<!-- ladder:matmul -->` and `<!-- /ladder:matmul -->`; what is between them is
+    replaced.
+    """
+    from tilewright.bench.report import write
+
+    changed = write(root)
+    for path in changed:
+        typer.echo(f"wrote {path}")
+    if not changed:
+        typer.echo("nothing to change: all tables and figures are those of the results")

@@ -1,0 +1,98 @@
+"""A token table kept beside a model: rows that earlier runs computed, so that later ones only look them up.
+
+Layout: MAGIC, the header's length (u64), the header (JSON), then `row_of` i32 [groups][vocabulary], then the table's slices
+f32 [slices][rows][columns]. The header holds the fingerprint of everything that the rows follow from, the sizes, and a sha256 of each
+part, so that a damaged or foreign table is never used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import numpy as np
+
+from tilewright.errors import InputError
+from tilewright.formats.atomic import AtomicFile
+from tilewright.formats.files import InputFile
+
+MAGIC = b"TWTABLE1"
+MAX_HEADER_BYTES = 1 << 20
+
+
+class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """fingerprint: of weights, dtype, kernels and CPU. digests: sha256 of row_of, then of each slice."""
+
+    fingerprint: str
+    groups: int
+    vocabulary: int
+    slices: int
+    rows: int
+    columns: int
+    digests: list[str]
+
+
+def write_table(path: str | os.PathLike[str], fingerprint: str, row_of: np.ndarray, slices: list[np.ndarray]) -> None:
+    """Write row_of int32 (groups, vocabulary) and slices, float32 (rows, columns) each. Raises ResourceError."""
+    parts = [np.ascontiguousarray(part) for part in (row_of, *slices)]
+    rows, columns = parts[1].shape
+    digests = _digests(parts)
+    header = msgspec.json.encode(Header(fingerprint, *row_of.shape, len(slices), rows, columns, digests))
+    with AtomicFile(path) as file:
+        file.write(MAGIC + len(header).to_bytes(8, "little") + header)
+        for part in parts:
+            file.write(part)
+
+
+def read_table(path: str | os.PathLike[str], fingerprint: str, row_of: np.ndarray, slices: np.ndarray) -> int | None:
+    """Fill row_of int32 (groups, vocabulary) and slices float32 (slices, capacity, columns) from a kept table.
+
+    Returns the number of rows; None, with nothing filled, if the table belongs to other weights, kernels or another CPU, or has more rows
+    than `capacity`. Raises InputError for a damaged file.
+    """
+    with InputFile(path, "token table") as file:
+        header, place = _read_header(file)
+        fits = (header.groups, header.vocabulary, header.slices, header.columns) == (
+            *row_of.shape, slices.shape[0], slices.shape[2]
+        )  # fmt: skip
+        if header.fingerprint != fingerprint or not fits or header.rows > slices.shape[1]:
+            return None
+        found = np.empty_like(row_of)
+        parts = [found, *(one_slice[: header.rows] for one_slice in slices)]
+        if place + sum(part.nbytes for part in parts) != file.size or len(header.digests) != len(parts):
+            raise _damaged(path, "its size does not fit its header")
+        places = np.cumsum([place, *(part.nbytes for part in parts[:-1])])
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            list(pool.map(lambda at, part: file.read_into(memoryview(part).cast("B"), int(at)), places, parts))
+        if _digests(parts) != header.digests or int(found.max()) >= header.rows:
+            raise _damaged(path, "its checksums do not match")
+    row_of[...] = found
+    return header.rows
+
+
+def _read_header(file: InputFile) -> tuple[Header, int]:
+    """The header, and where the data starts."""
+    start = bytearray(16)
+    if file.size >= 16:
+        file.read_into(start, 0)
+    length = int.from_bytes(start[8:], "little")
+    if start[:8] != MAGIC or length > min(MAX_HEADER_BYTES, file.size - 16):
+        raise _damaged(file.path, "it does not start like one")
+    text = bytearray(length)
+    file.read_into(text, 16)
+    try:
+        return msgspec.json.decode(text, type=Header), 16 + length
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise _damaged(file.path, f"its header is {error}") from error
+
+
+def _digests(parts: list[np.ndarray]) -> list[str]:
+    """sha256 of each part, two at a time: hashing releases the GIL."""
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        return list(pool.map(lambda part: hashlib.sha256(memoryview(part).cast("B")).hexdigest(), parts))
+
+
+def _damaged(path, why: str) -> InputError:
+    return InputError(f"no whole token table: {why}", path=path, hint="remove it: the next run with --keep-table makes it anew")

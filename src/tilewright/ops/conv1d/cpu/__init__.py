@@ -1,0 +1,1 @@
+"""CPU kernels of conv1d, a file an idea."""

@@ -1,0 +1,47 @@
+"""(B, R, S) -> (B, S, R): channels last on the way into matmul, first on the way out.
+
+NumPy moves one number at a time; here squares of lanes x lanes numbers are transposed in registers, and threads draw strips of them.
+"""
+
+import functools
+
+import numpy as np
+from numba import types
+
+from tilewright import simd
+from tilewright.hardware import cpu
+from tilewright.ops._threads import launch
+from tilewright.ops.conv1d.cpu.finish import INPUT_3D, OUTPUT_3D
+
+
+@functools.cache
+def turn_kernel(lanes: int):
+    """The kernel for a vector width."""
+
+    @simd.kernel(types.void(INPUT_3D, OUTPUT_3D, simd.INDICES, simd.PLAN, simd.OUTPUT), name=f"conv1d.turn.{lanes}")
+    def turn_rows(source, target, starts, plan, scratch):
+        """starts: element offset of each row of a source[b], whose numbers are contiguous. plan: next task. A task: `lanes` rows of one b."""
+        B, R, S = source.shape
+        stride, strips = target.strides[1] // 4, (R + lanes - 1) // lanes
+        task = simd.fetch_add(plan, 0, 1)
+        while task < B * strips:
+            b, r = task // strips, task % strips * lanes
+            at, to = b * (source.strides[0] // 4), b * (target.strides[0] // 4) + r
+            for s in range(0, S, lanes):
+                first = min(s, S - lanes)  # the last square begins early rather than end late
+                square = simd.block_gather(simd.block_zeros(lanes, 1, lanes), source, starts, r, R - 1, at + first)
+                simd.block_store(simd.block_transpose(square), target, to + first * stride, stride, R - r)
+            task = simd.fetch_add(plan, 0, 1)
+
+    return turn_rows
+
+
+def turn(source: np.ndarray, target: np.ndarray) -> None:
+    """target (B, S, R), rows contiguous, = source (B, R, S).swapaxes(1, 2); any strides of source."""
+    lanes = cpu().lanes
+    B, R, S = source.shape
+    if S < lanes or source.strides[2] != 4:
+        target[...] = source.swapaxes(1, 2)
+        return
+    starts = np.arange(R, dtype=np.int64) * (source.strides[1] // 4)
+    launch(turn_kernel(lanes), source, target, starts, np.zeros(1, np.int64), tasks=B * -(-R // lanes), words=1)

@@ -1,0 +1,1 @@
+"""HOW it is run, no maths: loading, batches, the job, progress, signals."""

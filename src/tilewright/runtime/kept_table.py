@@ -1,0 +1,58 @@
+"""The token table of a TextCNN, kept on disk between runs and never used for anything but what it was made from."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from tilewright.formats.mapped import forget
+from tilewright.formats.token_table import read_table, write_table
+
+BLOCK = 64 << 20  # bytes hashed at a time: weights are hashed in parallel, block by block
+
+
+def fingerprint(prepared: Any) -> str:
+    """sha256 of all that a table's bits follow from: embeddings, filters, accuracy class, rungs, kernel sources and CPU."""
+    from tilewright.simd import cache
+
+    arrays = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (prepared.table, *prepared.filters.weights)]
+    blocks = [array[i : i + BLOCK] for array in arrays for i in range(0, array.size, BLOCK)]
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        digests = list(pool.map(lambda block: hashlib.sha256(block).digest(), blocks))
+    shapes = [array.shape for array in (prepared.table, *prepared.filters.weights)]
+    rungs = sorted({packed.rung for packed in prepared.state.packed})
+    head = f"{shapes} {prepared.dtype} {prepared.rung} {rungs} {cache.key()}"
+    return hashlib.sha256(head.encode() + b"".join(digests)).hexdigest()
+
+
+class KeptTable:
+    """`kept = KeptTable(model, path)` loads what is there and fits; `kept.save()` writes it if rows were added since.
+
+    loaded: rows that came from the file. Raises InputError for a damaged file, ResourceError where it cannot be written.
+    """
+
+    def __init__(self, model: Any, path: str):
+        self.prepared, self.path = model.convolutions, path
+        self.fingerprint = fingerprint(self.prepared)
+        for array in (self.prepared.table, *self.prepared.filters.weights):
+            forget(array)  # hashing brought all of a mapped model into memory
+        table = self.prepared.state
+        self.loaded = 0
+        if os.path.exists(path):
+            self.loaded = read_table(path, self.fingerprint, table.row_of, table.slices) or 0
+        if self.loaded:  # its rows have replaced those that this process had
+            table.used = self.loaded
+        self._built = table.built
+
+    def save(self) -> bool:
+        """Write the table if it has rows that the file lacks; True if it was written."""
+        table = self.prepared.state
+        if table.built == self._built:
+            return False
+        write_table(self.path, self.fingerprint, table.row_of, [one_slice[: table.used] for one_slice in table.slices])
+        self._built = table.built
+        return True

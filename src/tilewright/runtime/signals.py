@@ -1,0 +1,59 @@
+"""SIGINT and SIGTERM end a job in order: unfinished output is removed, exit code 75; a second one ends it at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from tilewright.errors import Interrupted
+from tilewright.formats import atomic
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class _Stopped(KeyboardInterrupt):
+    """Raised in the main thread by the first signal; no `except` of a library takes it for an error of its own."""
+
+
+class Stop:
+    """What `stoppable` yields: `check()` raises if a signal came and its exception was lost in foreign code."""
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+
+    def check(self) -> None:
+        if self.name:
+            raise _Stopped(self.name)
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        if atomic.swapping():  # two renames, then the job is done
+            return
+        if self.name:
+            atomic.remove_unfinished()
+            os._exit(130)
+        self.name = signal.Signals(number).name
+        raise _Stopped(self.name)
+
+
+@contextmanager
+def stoppable() -> Iterator[Stop]:
+    """The block ends with Interrupted on the first SIGINT or SIGTERM. Outside the main thread it changes nothing."""
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    earlier = {number: signal.signal(number, stop.handle) for number in SIGNALS}
+    try:
+        yield stop
+    except _Stopped:
+        raise Interrupted(
+            f"stopped by {stop.name}: the work was not finished and no output was written",
+            hint="run the same command again",
+        ) from None
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)

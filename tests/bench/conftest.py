@@ -1,0 +1,34 @@
+"""Made-up measurements of a made-up ladder."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tilewright.bench.results import Row
+from tilewright.ops._ladder import Ladder
+
+
+@pytest.fixture
+def row() -> Callable[..., Row]:
+    """row(rung, ...) is a plausible measurement; keyword arguments change its fields."""
+
+    def make(rung: str, **changes) -> Row:
+        plain = {
+            "op": "matmul", "size": "8x8x8-float32", "label": "tiny", "dtype": "float32", "threads": 1, "rows": 8,
+            "median_s": 0.5, "low_s": 0.4, "high_s": 0.7, "runs": 11,
+            "gflops": 12.5, "gbytes_s": 2.0, "roof_share": 0.25,
+            "commit": "1a2b3c4", "date": "2026-11-21", "machine": "made-up-2c",
+        }  # fmt: skip
+        return Row(rung=rung, **{**plain, **changes})
+
+    return make
+
+
+@pytest.fixture
+def ladder() -> Ladder:
+    """Three rungs, of which the second is the default."""
+    made = Ladder("matmul", prefer=("cpu.fast", "cpu.slow"))
+    made.rung("cpu.slow", after=None, idea="one | after the other")(lambda: None)
+    made.rung("cpu.fast", after="cpu.slow", idea="all <at> once")(lambda: None)
+    made.rung("gpu.absent", after="cpu.fast", idea="elsewhere")(lambda: None)
+    return made

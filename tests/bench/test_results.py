@@ -1,0 +1,115 @@
+"""Result files: written, replaced, read, refused."""
+
+import dataclasses
+import re
+import subprocess
+
+import pytest
+
+from tilewright.bench import results
+from tilewright.bench.results import COLUMNS, Row, commit, read, save, write_text
+from tilewright.errors import InputError, ResourceError
+
+
+@pytest.fixture(autouse=True)
+def at_a_commit(monkeypatch):
+    monkeypatch.setattr(results, "commit", lambda: "1a2b3c4")
+
+
+def test_what_is_saved_is_read_to_four_digits(tmp_path, row):
+    rows = [row("cpu.slow", median_s=0.123456), row("cpu.fast", peer="MKL", peer_ratio=1.5, versus_below=None)]
+    assert save(tmp_path, "here-2c", rows) == [tmp_path / "here-2c" / "matmul.csv"]
+    first, second = read(tmp_path)
+    assert first.median_s == 0.1235
+    today = {"commit": "1a2b3c4", "machine": "here-2c", "date": second.date}
+    assert second == dataclasses.replace(rows[1], **today)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", second.date)
+
+
+def test_a_row_replaces_its_predecessor_and_keeps_its_place(tmp_path, row):
+    save(tmp_path, "here", [row("a", median_s=1.0), row("b"), row("a", threads=2), row("a", dtype="bfloat16")])
+    save(tmp_path, "here", [row("a", median_s=2.0), row("c")])
+    found = [(r.rung, r.threads, r.dtype, r.median_s) for r in read(tmp_path)]
+    assert found == [
+        ("a", 1, "float32", 2.0),
+        ("b", 1, "float32", 0.5),
+        ("a", 2, "float32", 0.5),
+        ("a", 1, "bfloat16", 0.5),
+        ("c", 1, "float32", 0.5),
+    ]
+
+
+def test_machines_and_operations_have_their_own_files(tmp_path, row):
+    save(tmp_path, "b", [row("x"), row("x", op="embedding")])
+    save(tmp_path, "a", [row("x")])
+    assert [(r.machine, r.op) for r in read(tmp_path)] == [("a", "matmul"), ("b", "embedding"), ("b", "matmul")]
+
+
+def test_no_results_are_no_rows(tmp_path):
+    assert read(tmp_path / "nowhere") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b\n1,2\n", "no result file"),
+        ("", "no result file"),
+        (",".join(COLUMNS) + "\nmatmul,x\n", "no result file"),
+        (",".join(COLUMNS) + "\n" + ",".join(["fast"] * len(COLUMNS)) + "\n", "line 2: not a measurement: .*'fast'"),
+        (",".join(COLUMNS) + "\n" + "x" * 200_000 + "\n", "no CSV file: field larger"),
+    ],
+    ids=["other columns", "empty", "short row", "no number", "huge cell"],
+)
+def test_a_file_of_something_else_is_refused_by_name(tmp_path, text, message):
+    path = tmp_path / "here" / "matmul.csv"
+    path.parent.mkdir()
+    path.write_text(text)
+    with pytest.raises(InputError, match=rf"matmul\.csv.*{message}"):
+        read(tmp_path)
+
+
+def test_an_unwritable_place_is_named(tmp_path, row):
+    (tmp_path / "here").write_text("a file where a folder should be")
+    with pytest.raises(ResourceError, match="here"):
+        save(tmp_path, "here", [row("a")])
+
+
+def test_the_same_text_leaves_the_file_alone(tmp_path):
+    path = tmp_path / "new" / "file"
+    assert write_text(path, "one")
+    before = path.stat()
+    assert not write_text(path, "one")
+    assert path.stat().st_ino == before.st_ino
+    assert write_text(path, "two")
+    assert path.read_text() == "two"
+
+
+def test_every_column_is_a_field_of_row():
+    assert [field.name for field in dataclasses.fields(Row)] == COLUMNS
+
+
+def test_the_commit_is_gits(monkeypatch):
+    monkeypatch.undo()
+    assert re.fullmatch(r"[0-9a-f]{7,}(-dirty)?|unknown", commit())
+
+
+@pytest.mark.parametrize(("status", "expected"), [("", "1a2b3c4"), (" M src/x.py", "1a2b3c4-dirty")])
+def test_a_changed_tree_is_dirty(monkeypatch, status, expected):
+    monkeypatch.undo()
+    answers = {"ls-files": "", "rev-parse": "1a2b3c4\n", "status": status}
+
+    def run(words, **options):
+        return subprocess.CompletedProcess(words, 0, stdout=answers[words[3]])
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert commit() == expected
+
+
+def test_outside_a_checkout_the_commit_is_unknown(monkeypatch):
+    monkeypatch.undo()
+
+    def run(words, **options):
+        raise subprocess.CalledProcessError(128, words)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert commit() == "unknown"

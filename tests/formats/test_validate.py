@@ -1,0 +1,138 @@
+"""The course's check: each way to be wrong is a FAIL with its place."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tilewright.errors import InputError, UsageError
+from tilewright.formats import validate as module
+from tilewright.formats.validate import validate
+
+
+@pytest.fixture
+def pair(tmp_path, rng):
+    """Writes (output, reference) as f32 and validates them."""
+    base = rng.standard_normal(1000, np.float32)
+
+    def run(change=lambda a: a, reference=base, **options):
+        out, ref = tmp_path / "out.bin", tmp_path / "ref.bin"
+        np.asarray(change(base.copy()), "<f4").tofile(out)
+        np.asarray(reference, "<f4").tofile(ref)
+        return validate(out, ref, **options)
+
+    return run
+
+
+def put(place, value):
+    def change(array):
+        array[place] = value
+        return array
+
+    return change
+
+
+def test_equal(pair):
+    result = pair()
+    assert result.passed and result.checked == 1000 and result.error == 0 and result.first is None
+
+
+@pytest.mark.parametrize("block", [1, 7, 1 << 18])
+def test_first_and_worst(pair, monkeypatch, block):
+    monkeypatch.setattr(module, "BLOCK", block)
+    result = pair(lambda a: put(700, 99)(put(13, a[13] + 0.5)(a)), columns=2)
+    assert not result.passed and result.checked == 1000
+    assert result.first.startswith("sentence 6, logit 1 is ") and "sentence 350, logit 0" in result.worst
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "passes"),
+    [
+        (1.0009, 1.0, True),
+        (1.002, 1.0, False),
+        (1000.5, 1000.0, True),  # relative
+        (0.0005, 0.0, True),  # absolute
+        (0.002, 0.0, False),
+        (0.0005, 1e-9, True),  # small answers count absolutely
+        (1e-4, 1e-5, True),  # absolutely right, relatively ten times too large
+        (np.nan, 1.0, False),
+        (1.0, np.nan, False),
+        (np.nan, np.nan, False),
+        (np.inf, 1.0, False),
+        (1.0, np.inf, False),
+        (np.inf, np.inf, False),
+        (-np.inf, np.inf, False),
+        (3e38, -3e38, False),
+        (-1.0, 1.0, False),
+    ],
+)
+def test_the_rule(pair, found, expected, passes):
+    result = pair(lambda a: [0.5, found], reference=[0.5, expected])
+    assert result.passed is passes
+    assert passes or "element 1" in result.first
+
+
+def test_tolerance(pair):
+    assert pair(lambda a: a + np.float32(0.01), tolerance=0.1).passed
+    assert not pair(lambda a: a + np.float32(0.01)).passed
+    assert not pair(lambda a: np.nextafter(a, np.float32(9)), tolerance=0).passed
+
+
+def test_lengths(pair):
+    result = pair(lambda a: a[:-1])
+    assert not result.passed and "999 elements and the reference 1,000" in result.first
+    assert pair(lambda a: a[:-1], prefix=True).passed
+    assert not pair(lambda a: np.append(a, 0), prefix=True).passed
+
+
+@pytest.mark.parametrize("content", [b"", b"abc", bytes(7)])
+def test_no_floats(tmp_path, content):
+    (tmp_path / "a").write_bytes(content)
+    (tmp_path / "b").write_bytes(bytes(8))
+    for files in (("a", "b"), ("b", "a")):
+        with pytest.raises(InputError, match=f"{tmp_path / 'a'}: the .* has {len(content)} bytes"):
+            validate(*(tmp_path / name for name in files))
+
+
+RECORDS = [
+    {"id": "a", "label": "positive", "score": 0.9, "logits": [0.1, 2.0]},
+    {"id": 7, "error": {"line": 2, "field": "tokens", "message": "is missing"}},
+    {"id": "c", "label": "negative", "score": 0.8, "logits": [1.0, -1.0]},
+]
+
+
+def lines(tmp_path, records, name="out.jsonl"):
+    (tmp_path / name).write_text("".join(json.dumps(record) + "\n" for record in records))
+    return tmp_path / name
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        (RECORDS, None),
+        ([{**RECORDS[0], "logits": [0.1001, 2.001]}, *RECORDS[1:]], None),
+        ([{**RECORDS[0], "score": 0.1}, *RECORDS[1:]], None),
+        ([{**RECORDS[0], "logits": [0.1, 2.5]}, *RECORDS[1:]], "record 0 (id 'a'), logit 1"),
+        ([{**RECORDS[0], "logits": [0.1, None]}, *RECORDS[1:]], "no list of numbers"),
+        ([{**RECORDS[0], "logits": [0.1]}, *RECORDS[1:]], "1 logits, and 2 are wanted"),
+        ([{**RECORDS[0], "label": "negative"}, *RECORDS[1:]], "label is 'negative' and 'positive' is wanted"),
+        ([{**RECORDS[0], "id": "b"}, *RECORDS[1:]], "id is 'b'"),
+        ([RECORDS[0], {"id": 7, "label": "x"}, RECORDS[2]], "label is 'x' and None is wanted"),
+        (RECORDS[:2], "the output ends after 2 records"),
+        ([*RECORDS, RECORDS[0]], "the reference ends after 3 records"),
+    ],
+)
+def test_lines(tmp_path, records, message):
+    result = validate(lines(tmp_path, records), lines(tmp_path, RECORDS, "ref.jsonl"))
+    assert result.passed is (message is None)
+    assert message is None or message in result.first
+
+
+def test_line_errors(tmp_path):
+    reference = lines(tmp_path, RECORDS, "ref.jsonl")
+    assert validate(lines(tmp_path, RECORDS[:2]), reference, prefix=True).passed
+    (tmp_path / "out.jsonl").write_text('{"id": 1}\n[1]\n')
+    with pytest.raises(InputError, match="line 2"):
+        validate(tmp_path / "out.jsonl", reference)
+    with pytest.raises(UsageError):
+        validate(reference, lines(tmp_path, RECORDS, "ref.json"))

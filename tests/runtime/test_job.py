@@ -1,0 +1,257 @@
+"""The job end to end: right answers, in any batches; bad input costs no output; a full disk costs no earlier output."""
+
+import errno
+import json
+import os
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from tilewright.errors import InputError, InternalError, ResourceError, UsageError
+from tilewright.formats import atomic
+from tilewright.runtime import job as job_module
+from tilewright.runtime.job import ClassifyJob, classify
+
+
+@pytest.fixture
+def run(tmp_path, model, sentences):
+    def call(input="in.bin", output="out.bin", **options):
+        return classify(ClassifyJob(model, str(tmp_path / input), str(tmp_path / output), **options))
+
+    return call
+
+
+def reference(model, tokens):
+    """Logits in float64, straight from the formulas."""
+    w = {
+        name: array.astype(np.float64)
+        for name, array in safetensors.numpy.load_file(f"{model}/model.safetensors").items()
+    }
+    x, features = w["embedding.weight"][tokens], []  # (n, L, H)
+    for i in range(2):
+        kernel = w[f"convs.{i}.weight"]  # (F, H, K)
+        windows = np.lib.stride_tricks.sliding_window_view(x, kernel.shape[2], axis=1)  # (n, P, H, K)
+        features.append(np.maximum(np.einsum("nphk,fhk->npf", windows, kernel) + w[f"convs.{i}.bias"], 0).max(axis=1))
+    y = np.concatenate(features, axis=1)
+    y = np.maximum(y @ w["linears.0.weight"].T + w["linears.0.bias"], 0)
+    return y @ w["linears.1.weight"].T + w["linears.1.bias"]
+
+
+def logits(tmp_path, name="out.bin"):
+    return np.fromfile(tmp_path / name, "<f4").reshape(-1, 2)
+
+
+def names(tmp_path):
+    return sorted(os.listdir(tmp_path))
+
+
+def test_logits_are_right(tmp_path, model, sentences, run):
+    report = run()
+    error = np.abs(logits(tmp_path) - reference(model, sentences)).max()
+    assert error < 1e-5
+    assert (report.records, report.errors, report.exit_code) == (40, 0, 0)
+    assert {"check", "load", "prepare", "compile", "run", "write", "total"} <= report.seconds.keys()
+    assert sum(report.seconds.values()) <= 2 * report.seconds["total"] + 1e-3
+    assert report.records_per_second > 0 and report.peak_memory > 10 << 20
+    assert names(tmp_path) == ["in.bin", "model", "out.bin"]
+
+
+@pytest.mark.parametrize("batch", [1, 7, 39, 41])
+def test_batches_change_no_bits(tmp_path, run, batch):
+    run()
+    expected = (tmp_path / "out.bin").read_bytes()
+    run(batch=batch)
+    assert (tmp_path / "out.bin").read_bytes() == expected
+
+
+def test_count(tmp_path, sentences, run):
+    run()
+    expected = (tmp_path / "out.bin").read_bytes()
+    assert run(count=9).records == 9
+    assert (tmp_path / "out.bin").read_bytes() == expected[: 9 * 8]
+
+
+def test_labels(tmp_path, sentences, run):
+    run()
+    expected = logits(tmp_path)
+    lines = [json.dumps({"id": f"s{i}", "tokens": row}) for i, row in enumerate(sentences.tolist())]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines))
+    assert run("in.jsonl", "out.jsonl", batch=7).exit_code == 0
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [record["id"] for record in found] == [f"s{i}" for i in range(40)]
+    assert np.array([record["logits"] for record in found], np.float32).tobytes() == expected.tobytes()
+    assert [record["label"] for record in found] == [("negative", "positive")[int(b > a)] for a, b in expected]
+    for record in found:
+        odds = np.exp(np.array(record["logits"], np.float64))
+        assert record["score"] == pytest.approx(odds.max() / odds.sum(), rel=1e-6)
+
+
+def spoilt(tmp_path, sentences, bad=(3, 17)):
+    lines = [json.dumps(row) for row in sentences.tolist()]
+    for i in bad:
+        lines[i] = '{"tokens": ["x"]}'
+    (tmp_path / "in.jsonl").write_text("\n".join(lines))
+
+
+def test_bad_records_cost_nothing_else(tmp_path, sentences, run):
+    run()
+    expected = logits(tmp_path)
+    spoilt(tmp_path, sentences)
+    report = run("in.jsonl", "out.jsonl", batch=8)
+    assert (report.records, report.errors, report.exit_code) == (40, 2, 1)
+    assert report.first_errors[0].startswith("line 4, tokens[0]: expected int, got str")
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [i for i, record in enumerate(found) if "error" in record] == [3, 17]
+    for i, record in enumerate(found):
+        assert "error" in record or np.float32(record["logits"]).tobytes() == expected[i].tobytes()
+
+
+def test_a_batch_of_bad_records_only(tmp_path, sentences, run):
+    spoilt(tmp_path, sentences, bad=range(8, 24))
+    assert run("in.jsonl", "out.jsonl", batch=8).errors == 16
+    spoilt(tmp_path, sentences, bad=range(40))
+    assert run("in.jsonl", "out.jsonl", batch=8).errors == 40
+
+
+def test_error_budget(tmp_path, sentences, run):
+    spoilt(tmp_path, sentences)
+    assert run("in.jsonl", "out.jsonl", max_errors=2).errors == 2
+    before = (tmp_path / "out.jsonl").read_bytes()
+    for allowed in (0, 1):
+        with pytest.raises(
+            InternalError, match=rf"2 of the first 40 records are bad and {allowed} are allowed.*line 4"
+        ):
+            run("in.jsonl", "out.jsonl", max_errors=allowed)
+    assert (tmp_path / "out.jsonl").read_bytes() == before
+
+
+def test_validation(tmp_path, run):
+    run()
+    (tmp_path / "ref.bin").write_bytes((tmp_path / "out.bin").read_bytes())
+    answers = str(tmp_path / "ref.bin")
+    assert run(answers=answers).validation.passed
+    assert run(answers=answers, count=5).validation.checked == 10
+    wrong = logits(tmp_path, "ref.bin")
+    wrong[11, 1] += 1
+    wrong.tofile(tmp_path / "ref.bin")
+    report = run(answers=answers)
+    assert report.exit_code == 1 and report.validation.first.startswith("sentence 11, logit 1 is ")
+    assert run(answers=answers, tolerance=2.0).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (UsageError, {"output": "out.jsonl"}, "name both"),
+        (UsageError, {"output": "in.bin"}, "overwrite the input"),
+        (UsageError, {"max_errors": 3}, "--max-errors needs"),
+        (InputError, {"input": "gone.bin"}, "no such input"),
+        (InputError, {"input": "directory"}, "is a directory"),
+        (InputError, {"input": "empty.bin"}, "is empty"),
+        (InputError, {"input": "odd.bin"}, "1 sentences of 24 bytes and 6 more"),
+        (InputError, {"input": "range.bin"}, "token id 50 .*|sentence 1, position 2"),
+        (InputError, {"count": 41}, "41 were asked for"),
+        (InputError, {"answers": "gone.bin"}, "no such answers"),
+        (UsageError, {"output": "model"}, "overwrite the model"),
+        (ResourceError, {"output": "directory"}, "is a directory"),
+        (ResourceError, {"output": "gone/out.bin"}, "no such file"),
+    ],
+)
+def test_refusals_come_first(tmp_path, run, monkeypatch, kind, options, message):
+    monkeypatch.setattr(job_module, "read_weights", lambda path: pytest.fail("the work was started"))
+    (tmp_path / "out.bin").write_bytes(b"earlier")
+    (tmp_path / "empty.bin").write_bytes(b"")
+    (tmp_path / "odd.bin").write_bytes(bytes(30))
+    tokens = np.zeros((3, 6), np.int32)
+    tokens[1, 2] = 50
+    tokens.tofile(tmp_path / "range.bin")
+    (tmp_path / "directory").mkdir()
+    before = names(tmp_path)
+    with pytest.raises(kind, match=message):
+        run(**options)
+    assert (tmp_path / "out.bin").read_bytes() == b"earlier" and names(tmp_path) == before
+
+
+def change_weights(model, change):
+    path = f"{model}/model.safetensors"
+    weights = safetensors.numpy.load_file(path)
+    change(weights)
+    safetensors.numpy.save_file(weights, path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda w: w["convs.1.weight"].__setitem__((1, 2, 0), np.nan), r"convs\.1\.weight holds nan at \[1, 2, 0\]"),
+        (lambda w: w["linears.1.bias"].__setitem__(1, -np.inf), r"linears\.1\.bias holds -inf at \[1\]"),
+        (lambda w: w.pop("linears.0.bias"), r"linears\.0\.bias \(7,\) is missing"),
+        (lambda w: w.update(spare=np.zeros(1, np.float32)), "'spare'"),
+        (lambda w: w.update({"linears.0.bias": np.zeros((7, 1), np.float32)}), r"is \(7, 1\); \(7,\) is wanted"),
+        (lambda w: w.update({"linears.0.bias": np.zeros(7, np.int64)}), "int64"),
+        (lambda w: w["linears.1.weight"].fill(3e38), "not finite"),
+    ],
+)
+def test_bad_weights(tmp_path, model, run, change, message):
+    (tmp_path / "out.bin").write_bytes(b"earlier")
+    change_weights(model, change)
+    with pytest.raises(InputError, match=message):
+        run()
+    assert (tmp_path / "out.bin").read_bytes() == b"earlier" and names(tmp_path) == ["in.bin", "model", "out.bin"]
+
+
+def test_overflows_in_jsonl_are_records(tmp_path, model, sentences, run):
+    change_weights(model, lambda w: w["linears.1.weight"].fill(3e38))
+    spoilt(tmp_path, sentences, bad=(0,))
+    report = run("in.jsonl", "out.jsonl")
+    assert report.errors > 1 and "line 1, tokens[0]" in report.first_errors[0]
+    assert sum("not finite" in line for line in (tmp_path / "out.jsonl").read_text().splitlines()) == report.errors - 1
+
+
+@pytest.mark.parametrize("output", ["out.bin", "out.jsonl"])
+def test_every_write_fails_once(tmp_path, sentences, run, monkeypatch, output):
+    """ENOSPC at the Nth write, fsync, close or rename, for every N: exit code 4, earlier output intact."""
+    input = "in.bin"
+    if output == "out.jsonl":
+        input = "in.jsonl"
+        spoilt(tmp_path, sentences)
+    made = [0, 0]
+
+    def failing(call):
+        def counted(*args):
+            made[0] += 1
+            if made[0] == made[1]:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return call(*args)
+
+        return counted
+
+    for name in ("write", "fsync", "replace"):
+        monkeypatch.setattr(atomic.os, name, failing(getattr(os, name)))
+    run(input, output, batch=15)
+    total, before = made[0], names(tmp_path)
+    assert total == 3 + 3  # three batches; fsync, rename, fsync of the directory
+    for nth in range(1, total + 1):
+        (tmp_path / output).write_bytes(b"earlier")
+        made[:] = [0, nth]
+        with pytest.raises(ResourceError, match=f"{output}: .*o space left on device") as caught:
+            run(input, output, batch=15)
+        assert caught.value.exit_code == 4 and names(tmp_path) == before
+        assert nth == total or (tmp_path / output).read_bytes() == b"earlier"
+
+
+def test_an_input_that_shrinks(tmp_path, run, monkeypatch):
+    (tmp_path / "out.bin").write_bytes(b"earlier")
+    load = job_module.read_weights
+    monkeypatch.setattr(job_module, "read_weights", lambda path: (os.truncate(tmp_path / "in.bin", 500), load(path))[1])
+    with pytest.raises(InputError, match="shrank"):
+        run(batch=4)
+    assert (tmp_path / "out.bin").read_bytes() == b"earlier"
+
+
+def test_many_jobs_leak_nothing(run):
+    run()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(10):
+        run(batch=3)
+    assert len(os.listdir("/proc/self/fd")) <= before

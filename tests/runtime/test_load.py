@@ -1,0 +1,57 @@
+"""Configurations that make no model are refused, naming file and field."""
+
+import json
+
+import pytest
+
+from tilewright.errors import InputError
+from tilewright.models.textcnn import TextCNN
+from tilewright.runtime.load import config_of, load
+
+
+def change_config(model, **fields):
+    path = f"{model}/config.json"
+    with open(path) as file:
+        config = json.load(file)
+    config.update(fields)
+    with open(path, "w") as file:
+        json.dump(config, file)
+
+
+def test_load(model, sentences):
+    found = load(model)
+    assert isinstance(found, TextCNN) and found.logits(sentences).shape == (40, 2)
+    assert found.config == config_of(model) and found.config.id2label == {0: "negative", 1: "positive"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"model_type": "gpt2"},
+        {"model_type": None},
+        {"model_type": [1]},
+        {"vocab_size": 0},
+        {"vocab_size": "50"},
+        {"vocab_size": 2**63},
+        {"vocab_size": 1.5},
+        {"hidden_size": -1},
+        {"kernel_sizes": []},
+        {"kernel_sizes": [7]},
+        {"kernel_sizes": "35"},
+        {"num_labels": None},
+        {"id2label": {"x": "y"}},
+        {"id2label": {"5": "y"}},
+        {"surprise": 1},
+    ],
+)
+def test_bad_configurations(model, fields):
+    change_config(model, **fields)
+    with pytest.raises(InputError) as caught:
+        load(model)
+    assert caught.value.path == f"{model}/config.json" and next(iter(fields)) in str(caught.value)
+
+
+def test_sizes_that_do_not_match_the_weights(model):
+    change_config(model, vocab_size=51)
+    with pytest.raises(InputError, match=r"embedding\.weight is \(50, 8\); \(51, 8\) is wanted"):
+        load(model)

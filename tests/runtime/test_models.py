@@ -1,0 +1,103 @@
+"""Models from a seed, and conversion there and back, bit for bit."""
+
+import os
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from tilewright.errors import InputError, ResourceError, UsageError
+from tilewright.formats import files
+from tilewright.formats.models import COURSE_CONFIG
+from tilewright.runtime import models
+from tilewright.runtime.load import config_of
+from tilewright.runtime.models import convert, init_textcnn, random_blocks
+
+SIZES = {"vocab_size": 30, "sequence_length": 5, "hidden_size": 64, "num_filters": 16, "num_labels": 3}
+LAYERS = {"kernel_sizes": (2, 3), "hidden_sizes": (8, 4)}
+
+
+@pytest.fixture
+def small_course(monkeypatch):
+    """The course's model, but small: 801 MB would take seconds."""
+    sizes = {**SIZES, "num_labels": 2, **LAYERS}
+    for name, value in sizes.items():
+        monkeypatch.setitem(COURSE_CONFIG, name, value)
+    return sizes
+
+
+def weights(path):
+    return safetensors.numpy.load_file(f"{path}/model.safetensors")
+
+
+def test_init(tmp_path):
+    written = init_textcnn(str(tmp_path / "m"), 5, **SIZES, **LAYERS)
+    found = weights(tmp_path / "m")
+    assert {name: array.shape for name, array in found.items()} == config_of(tmp_path / "m").tensor_shapes()
+    assert written == sum(array.nbytes for array in found.values()) and config_of(tmp_path / "m").id2label == {}
+    init_textcnn(str(tmp_path / "again"), 5, **SIZES, **LAYERS)
+    init_textcnn(str(tmp_path / "other"), 6, **SIZES, **LAYERS)
+    raw = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("m", "again", "other")]
+    assert raw[0] == raw[1] != raw[2]
+
+
+def test_random_blocks_are_scaled_and_independent(monkeypatch):
+    draws = {t: np.concatenate(list(random_blocks((64, 32, 8), 1, t))) for t in (0, 1, 2)}
+    assert draws[0].std() == pytest.approx(1, rel=0.02) and draws[1].std() == pytest.approx(1 / 16, rel=0.02)
+    assert abs(np.corrcoef(draws[1], draws[2])[0, 1]) < 0.03 and draws[0].dtype == np.float32
+    monkeypatch.setattr(models, "BLOCK_BYTES", 400)
+    assert np.concatenate(list(random_blocks((64, 32, 8), 1, 0))).tobytes() == draws[0].tobytes()
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"kernel_sizes": (9,)}, {"kernel_sizes": ()}, {"hidden_sizes": (0,)}, {"num_labels": 0}]
+)
+def test_init_refuses_sizes(tmp_path, sizes):
+    with pytest.raises(UsageError):
+        init_textcnn(str(tmp_path / "m"), 0, **{**SIZES, **LAYERS, **sizes})
+    assert os.listdir(tmp_path) == []
+
+
+def test_convert_there_and_back(tmp_path, small_course):
+    init_textcnn(str(tmp_path / "p.bin"), 7, **small_course)
+    raw = (tmp_path / "p.bin").read_bytes()
+    assert convert(str(tmp_path / "p.bin"), str(tmp_path / "m")) == len(raw)
+    assert (
+        b"".join(weights(tmp_path / "m")[name].tobytes() for name in config_of(tmp_path / "m").tensor_shapes()) == raw
+    )
+    convert(str(tmp_path / "m"), str(tmp_path / "back.bin"))
+    assert (tmp_path / "back.bin").read_bytes() == raw
+    init_textcnn(str(tmp_path / "direct"), 7, **small_course)
+    assert (tmp_path / "direct" / "model.safetensors").read_bytes() == (
+        tmp_path / "m" / "model.safetensors"
+    ).read_bytes()
+
+
+def test_convert_refuses(tmp_path, small_course):
+    init_textcnn(str(tmp_path / "m"), 7, **SIZES, **LAYERS)
+    with pytest.raises(InputError, match="num_labels is 3 and the course's model has 2"):
+        convert(str(tmp_path / "m"), str(tmp_path / "p.bin"))
+    with pytest.raises(InputError, match="no such model"):
+        convert(str(tmp_path / "gone"), str(tmp_path / "x"))
+    (tmp_path / "p.bin").write_bytes(bytes(12))
+    with pytest.raises(InputError, match="12 bytes; the course's model takes exactly"):
+        convert(str(tmp_path / "p.bin"), str(tmp_path / "x"))
+    init_textcnn(str(tmp_path / "p.bin"), 7, **small_course)
+    with pytest.raises(ResourceError, match="no such file or directory"):
+        convert(str(tmp_path / "p.bin"), str(tmp_path / "no" / "x"))
+    with pytest.raises(ResourceError, match="is a file"):
+        convert(str(tmp_path / "p.bin"), str(tmp_path / "p.bin"))
+    assert sorted(os.listdir(tmp_path)) == ["m", "p.bin"]
+
+
+def test_nan_is_not_converted(tmp_path, small_course):
+    init_textcnn(str(tmp_path / "p.bin"), 7, **small_course)
+    with open(tmp_path / "p.bin", "r+b") as file:
+        file.seek(4 * 70)
+        file.write(np.array([np.nan], "<f4").tobytes())
+    with pytest.raises(InputError, match=r"embedding\.weight holds nan at \[1, 6\]"):
+        convert(str(tmp_path / "p.bin"), str(tmp_path / "m"))
+
+
+def test_blocks_bound_the_memory():
+    assert max(block.nbytes for block in random_blocks((3, 1 << 20), 0, 0)) == files.BLOCK_BYTES

@@ -7,9 +7,12 @@ SENTINEL = np.float32(-6.25e27)  # no result looks like it
 
 
 def compare(actual, reference, bound, *, dtype=np.float32) -> None:
-    """Raise AssertionError unless `actual` is the result: exact shape and dtype, not finite only where the reference is the same, and
-    every element within `bound`, elementwise, of the float64 `reference`."""
-    reference, bound = np.asarray(reference, np.float64), np.broadcast_to(np.asarray(bound, np.float64), reference.shape)
+    """Raise AssertionError unless `actual` is the result: exact shape and dtype, and every element within `bound`.
+
+    bound: elementwise, of |actual - reference|; where the float64 `reference` is not finite, actual must be the same.
+    """
+    reference = np.asarray(reference, np.float64)
+    bound = np.broadcast_to(np.asarray(bound, np.float64), reference.shape)
     assert isinstance(actual, np.ndarray), f"the result is a {type(actual).__name__}, not an array"
     assert actual.dtype == dtype, f"dtype is {actual.dtype}, {np.dtype(dtype)} is wanted"
     assert actual.shape == reference.shape, f"shape is {actual.shape}, {reference.shape} is wanted"
@@ -32,15 +35,15 @@ def _worst(values, reference, bound, wrong) -> str:
     place = np.unravel_index(int(np.argmax(excess)), values.shape)
     at = tuple(map(int, place))
     return (
-        f"{int(wrong.sum())} of {wrong.size} elements are wrong; the worst, {list(at)}, is {values[at]!r}, the reference {reference[at]!r}, "
-        f"the error {excess[at]:.3g} times its bound {bound[at]:.3g}"
+        f"{int(wrong.sum())} of {wrong.size} elements are wrong; the worst, {list(at)}, is {values[at]!r}, "
+        f"the reference {reference[at]!r}, the error {excess[at]:.3g} times its bound {bound[at]:.3g}"
     )
 
 
 class Guarded:
     """An output buffer of NaN inside guard zones: `.array` for the kernel, then `.check()`.
 
-    Rows are GUARD elements apart and the whole has GUARD elements on both sides, so that a write past a row's end is seen too.
+    Rows are GUARD elements apart and the whole has GUARD elements on both sides: a write past a row's end is seen too.
     """
 
     def __init__(self, shape: tuple[int, ...]):

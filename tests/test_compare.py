@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from compare import GUARD, Guarded, compare
 
 M, N, K = 9, 7, 33

@@ -20,7 +20,7 @@ _PUBLIC = {
     "threads": "tilewright.ops._threads",
     "TilewrightError": "tilewright.errors",
 }
-__all__ = list(_PUBLIC)  # noqa: PLE0605 - the table above is the one list
+__all__ = list(_PUBLIC)
 
 
 def __getattr__(name: str) -> Any:
@@ -30,4 +30,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*_PUBLIC, "__version__"])
+    return sorted(_PUBLIC)

@@ -1,4 +1,7 @@
-"""`make demo`: the whole sentiment job on real sentences, with a model made from a seed, checked and timed. `python -m tilewright.demo`."""
+"""`make demo`: the whole sentiment job on real sentences, with a model made from a seed, checked and timed.
+
+`python -m tilewright.demo`.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,8 @@ def main() -> None:
     rate, total = report.records_per_second, report.seconds["total"]
     say(f"\n{len(ids):,} sentences in {report.seconds['run']:.2f} s: {rate:,.0f} a second (whole run {total:.1f} s,")
     say(f"of which {report.seconds['compile']:.1f} s compiling kernels, the first time only)")
-    say(f"{int((logits[:, 1] > logits[:, 0]).sum()):,} positive, {int((logits[:, 1] <= logits[:, 0]).sum()):,} negative (the weights are random)")
+    positive = int((logits[:, 1] > logits[:, 0]).sum())
+    say(f"{positive:,} positive, {len(ids) - positive:,} negative (the weights are random)")
     verdict = "PASS" if error <= 1e-4 else "FAIL"
     say(f"check of {CHECKED} sentences against float64: largest error {error:.1e}, 1e-4 is allowed: {verdict}")
     say("\nNext: tilewright ladder matmul | tilewright classify --help | tilewright doctor")

@@ -16,7 +16,7 @@ def row() -> Callable[..., Row]:
         plain = {
             "op": "matmul", "size": "8x8x8-float32", "label": "tiny", "dtype": "float32", "threads": 1, "rows": 8,
             "median_s": 0.5, "low_s": 0.4, "high_s": 0.7, "runs": 11,
-            "gflops": 12.5, "gbytes_s": 2.0, "roof_share": 0.25,
+            "gflops": 12.5, "gbytes_s": 2.0, "roof_share": 0.25, "roof_gflops": 50.0, "roof_gbytes_s": 10.0,
             "commit": "1a2b3c4", "date": "2026-11-21", "machine": "made-up-2c",
         }  # fmt: skip
         return Row(rung=rung, **{**plain, **changes})

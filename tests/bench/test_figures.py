@@ -24,12 +24,10 @@ def test_a_logarithmic_axis():
     assert around.low < 3 < 50 < around.high
 
 
-def test_the_roofs_are_those_from_which_the_shares_came(row):
-    peak, copy = 200.0, 30.0
-    rates = [(150.0, 1.0), (20.0, 24.0), (3.0, 0.5)]
-    rows = [row("r", gflops=g, gbytes_s=b, roof_share=max(g / peak, b / copy)) for g, b in rates]
-    assert measured_roofs(rows) == pytest.approx((peak, copy))
-    assert measured_roofs([row("r", gflops=None, gbytes_s=15.0, roof_share=0.5)]) == (0.0, 30.0)
+def test_the_roofs_are_the_highest_measured(row):
+    rows = [row("a", roof_gflops=180.0, roof_gbytes_s=30.0), row("b", roof_gflops=200.0, roof_gbytes_s=None)]
+    assert measured_roofs(rows) == (200.0, 30.0)
+    assert measured_roofs([row("c", roof_gflops=None, roof_gbytes_s=None)]) == (0.0, 0.0)
 
 
 def test_a_ladders_bars(row, ladder):

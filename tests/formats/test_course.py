@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tilewright.errors import InputError
+from tilewright.formats import course, files
 from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.course import LogitsWriter, TokenFile
 from tilewright.formats.records import Batch
@@ -90,6 +91,25 @@ def test_a_file_that_changes_is_checked_again(tmp_path):
     write(path, np.full((8, L), V))
     with pytest.raises(InputError, match="sentence 0, position 0"):
         list(file.batches(8))
+    file.close()
+
+
+@pytest.mark.parametrize("scan", [1, 3, 100])
+def test_every_sentence_is_checked(tmp_path, monkeypatch, scan):
+    monkeypatch.setattr(course, "SCAN_RECORDS", scan)
+    for sentence in range(8):
+        tokens = np.zeros((8, L), np.int32)
+        tokens[sentence, 1] = V
+        with pytest.raises(InputError, match=f"sentence {sentence}, position 1"):
+            TokenFile(write(tmp_path / "in", tokens), length=L, vocabulary=V)
+
+
+def test_short_reads_are_completed(tmp_path, rng, monkeypatch):
+    read = os.preadv
+    monkeypatch.setattr(files.os, "preadv", lambda fd, views, offset: read(fd, [views[0][:3]], offset))
+    tokens = rng.integers(0, V, (7, L), np.int32)
+    file = TokenFile(write(tmp_path / "in", tokens), length=L, vocabulary=V)
+    assert np.concatenate([batch.tokens for batch in file.batches(2)]).tobytes() == tokens.tobytes()
     file.close()
 
 

@@ -1,13 +1,14 @@
-"""Every operation x rung x case: within the bound, nothing written beside the output, inputs untouched, the same bits again."""
+"""Every operation x rung x case: within the bound, nothing written beside the output, inputs untouched, the same
+bits again."""
 
 import importlib
 import pkgutil
 
 import numpy as np
 import pytest
-from compare import Guarded, compare, frozen
 
 import tilewright.ops
+from compare import Guarded, compare, frozen
 from tilewright.ops._ladder import using
 from tilewright.ops._threads import threads
 
@@ -15,7 +16,8 @@ OPERATIONS = [m.name for m in pkgutil.iter_modules(tilewright.ops.__path__) if n
 
 
 def _every():
-    """A parameter for each case that a rung accepts; one skip, with its reason, for a rung whose hardware is not here."""
+    """A parameter for each case that a rung accepts; one skip, with its reason, for a rung whose hardware is not
+    here."""
     for op in OPERATIONS:
         package = importlib.import_module(f"tilewright.ops.{op}")
         spec = importlib.import_module(f"tilewright.ops.{op}.spec")

@@ -6,6 +6,7 @@ import pkgutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,10 +15,11 @@ from tilewright.bench.peers import peers
 from tilewright.bench.results import Row
 from tilewright.bench.roofs import roofs
 from tilewright.errors import InternalError, UsageError
-from tilewright.ops._ladder import using
+from tilewright.ops._ladder import Rung, using
 from tilewright.ops._threads import threads
 
-SLOW_S = 0.25  # a rung that takes longer is timed on fewer rows: the lowest rungs are a thousand times slower than the highest
+# a rung that takes longer is timed on fewer rows: the lowest rungs are a thousand times slower than the highest
+SLOW_S = 0.25
 SEED = 20261121
 
 
@@ -25,8 +27,8 @@ SEED = 20261121
 class Candidate:
     """A rung ready to be timed on a case."""
 
-    rung: object
-    case: object
+    rung: Rung
+    case: Any
     call: Callable[[], object]
     one_off_s: float
     error: float  # worst error over its bound
@@ -93,7 +95,9 @@ def _candidate(ladder, spec, rung, case) -> Candidate:
     with np.errstate(divide="ignore", invalid="ignore"):
         error = float(np.max(np.where(result == reference, 0.0, np.abs(result - reference) / bound), initial=0.0))
     if not error <= 1:
-        raise InternalError(f"{ladder.op}.{rung.name} is wrong on {case.name}: its error is {error:.3g} times the bound; not timed")
+        raise InternalError(
+            f"{ladder.op}.{rung.name} is wrong on {case.name}: its error is {error:.3g} times the bound; not timed"
+        )
     return Candidate(rung, case, _forced(ladder.op, rung.name, lambda: call(out=out)), one_off_s, error)
 
 
@@ -125,9 +129,13 @@ def _rows(op, spec, case, count, candidates, timings, others) -> Iterator[Row]:
             gflops=flops / timing.median_s / 1e9 if flops else None,
             gbytes_s=nbytes / timing.median_s / 1e9,
             roof_share=roof.seconds(flops, nbytes, case.dtype) / timing.median_s,
+            roof_gflops=roof.gflops(case.dtype),
+            roof_gbytes_s=roof.copy_gbytes_s,
             versus_below=rates[name] / rates[after] if after in rates else None,
             peer=peer if name not in others else None,
-            peer_ratio=timing.times_faster_than(timings[peer]) if peer and timed is case and name not in others else None,
+            peer_ratio=timing.times_faster_than(timings[peer])
+            if peer and timed is case and name not in others
+            else None,
             one_off_s=one_off_s,
             check=check,
         )

@@ -117,14 +117,9 @@ def _threads(count: int) -> str:
 
 
 def measured_roofs(rows: list[Row]) -> tuple[float, float]:
-    """(GFLOP/s, GB/s) of the machine, from rows of one dtype and thread count.
-
-    roof_share is the larger of gflops / roof and gbytes_s / roof, so each row gives a lower bound of both roofs, and a
-    row that is bound by one gives that one exactly: the largest bounds are the roofs, as far as any row shows them.
-    """
-    shares = [(row, row.roof_share) for row in rows if row.roof_share]
-    gflops = max((row.gflops / share for row, share in shares if row.gflops), default=0.0)
-    return gflops, max((row.gbytes_s / share for row, share in shares if row.gbytes_s), default=0.0)
+    """(GFLOP/s, GB/s): the highest that was measured with any of the rows, of one machine, dtype and thread count."""
+    gflops = max((row.roof_gflops for row in rows if row.roof_gflops), default=0.0)
+    return gflops, max((row.roof_gbytes_s for row in rows if row.roof_gbytes_s), default=0.0)
 
 
 @dataclass(frozen=True)

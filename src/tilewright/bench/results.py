@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from tilewright.errors import InputError
 from tilewright.formats.atomic import AtomicFile
@@ -20,7 +21,7 @@ class Row:
     """One measurement. Times in seconds; a figure that does not apply is None.
 
     size: the case's name, rows included. rows: of it, those that were timed (a slow rung is timed on fewer).
-    one_off_s: preparing weights. roof_share: of the smaller of the two measured limits.
+    one_off_s: preparing weights. roof_share: of the tighter of the two limits measured in that process, roof_*.
     versus_below: rate over that of the rung it stands on.
     peer_ratio: how many times faster than `peer`, from interleaved rounds.
     """
@@ -38,6 +39,8 @@ class Row:
     gflops: float | None = None
     gbytes_s: float | None = None
     roof_share: float | None = None
+    roof_gflops: float | None = None
+    roof_gbytes_s: float | None = None
     versus_below: float | None = None
     peer: str | None = None
     peer_ratio: float | None = None
@@ -126,16 +129,19 @@ def read(folder: Path) -> list[Row]:
 def _rows(path: Path) -> Iterator[Row]:
     for number, values in enumerate(_read_text(path), start=2):
         try:
-            yield Row(**{f.name: _value(f.type, values[f.name]) for f in fields(Row)})
+            cells: dict[str, Any] = {f.name: _value(f.type, values[f.name]) for f in fields(Row)}
+            yield Row(**cells)
         except ValueError as error:
             raise InputError(f"not a measurement: {error}", path=path, where=f"line {number}") from error
 
 
-def _value(kind: object, text: str):
+def _value(kind: object, text: str) -> object:
     """A cell as its field's type; an empty one is None where the field allows it."""
-    if not text and kind in (float | None, str | None):
+    if kind in (float | None, str | None) and not text:
         return None
-    return {float: float, float | None: float, int: int}.get(kind, str)(text)
+    if kind in (float, float | None):
+        return float(text)
+    return int(text) if kind is int else text
 
 
 def commit() -> str:

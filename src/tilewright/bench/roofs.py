@@ -55,8 +55,11 @@ def _block_kernel(name: str, lanes: int):
         """plan: next task, tasks."""
         while simd.fetch_add(plan, 0, 1) < plan[1]:
             block = simd.block_zeros(rows, 2, lanes)
-            for _ in range(STEPS):
-                block = product(block, words, 0, words, 0)
+            for step in range(
+                STEPS
+            ):  # an address that changes: operands kept outside the loop would not fit in registers
+                at = step & 7
+                block = product(block, words, at * rows, words, at * 2 * lanes)
             simd.block_store(block, scratch, 0, 2 * lanes, 2 * lanes)
 
     return multiply_add, 2 * rows * 2 * lanes * (1 if name == "float32" else 2)

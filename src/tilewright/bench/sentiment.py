@@ -1,7 +1,8 @@
-"""The sentiment job end to end, side by side with PyTorch: the course's TextCNN at full size, weights from a seed, real sentences.
+"""The sentiment job end to end, side by side with PyTorch: the course's TextCNN at full size, weights from a seed, real
+sentences.
 
-Three figures of ours: the whole input with the token table built inside, again with the table in memory, and what a run that loads a kept
-table would see is the second. PyTorch runs the same network the usual way; its fastest batch counts.
+Three figures of ours: the whole input with the token table built inside, again with the table in memory, and what a run
+that loads a kept table would see is the second. PyTorch runs the same network the usual way; its fastest batch counts.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ def bench(
         error = error_of(seconds.pop("logits"), reference_logits(config, weights, ids[_sample(ids)]))
         say(f"checked {SAMPLE} sentences against float64: largest error {error:.1e} (limit {TOLERANCE[dtype]:.0e})")
         if not error <= TOLERANCE[dtype]:
-            raise InternalError(f"the logits are off by {error:.3g}; {TOLERANCE[dtype]} is allowed, nothing is reported")
+            raise InternalError(
+                f"the logits are off by {error:.3g}; {TOLERANCE[dtype]} is allowed, nothing is reported"
+            )
         peer = _torch_rate(config, weights, ids, dtype, count, say) if against else None
     rows = []
     for name, spent in seconds.items():
@@ -129,7 +132,9 @@ def _torch_rate(config, weights, ids: np.ndarray, dtype: str, count: int, say) -
 
     def run(batch):
         x = torch.nn.functional.embedding(batch, w["embedding.weight"]).transpose(1, 2)
-        pooled = [torch.nn.functional.conv1d(x, w[f"convs.{i}.weight"], w[f"convs.{i}.bias"]).relu().amax(2) for i in branches]
+        pooled = [
+            torch.nn.functional.conv1d(x, w[f"convs.{i}.weight"], w[f"convs.{i}.bias"]).relu().amax(2) for i in branches
+        ]
         x = torch.cat(pooled, dim=1)
         for i in layers:
             x = torch.nn.functional.linear(x, w[f"linears.{i}.weight"], w[f"linears.{i}.bias"])
@@ -139,7 +144,8 @@ def _torch_rate(config, weights, ids: np.ndarray, dtype: str, count: int, say) -
     best = 0.0
     with torch.inference_mode():
         for batch in PEER_BATCHES:
-            tokens, rounds = torch.from_numpy(ids[:batch].astype(np.int64)), []
+            tokens = torch.from_numpy(ids[:batch].astype(np.int64))
+            rounds: list[float] = []
             run(tokens)
             begin = time.perf_counter()
             while len(rounds) < 3 or time.perf_counter() - begin < PEER_SECONDS / len(PEER_BATCHES):

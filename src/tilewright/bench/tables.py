@@ -177,7 +177,8 @@ def sizes_tables(rows: list[Row], ladder: Ladder) -> list[Table]:
 def _sizes_table(shown: list[Row], every: dict[tuple[str, str], Row]) -> Table:
     first = shown[0]
     unit = rate(first)[1]
-    lines, ratios = [], []
+    lines: list[tuple[str, ...]] = []
+    ratios: list[float] = []
     for row in shown:
         peer = every.get((row.size, row.peer or ""))
         ratio = row.peer_ratio if peer else None
@@ -187,7 +188,7 @@ def _sizes_table(shown: list[Row], every: dict[tuple[str, str], Row]) -> Table:
         lines.append(
             (row.label, row.size.removesuffix(f"-{row.dtype}"), row.rung, *figures, row.peer or "", times(ratio))
         )
-    if ratios:
+    if len(ratios) > 1:
         lines.append(("geometric mean", *[""] * 7, times(statistics.geometric_mean(ratios))))
         lines.append(("least", *[""] * 7, times(min(ratios))))
     header = ("case", "size", "rung", unit, "of the roof", "ms", "ms, 10 to 90 % of rounds", "peer", "x the peer")

@@ -18,7 +18,8 @@ def bench(
 ) -> None:
     """Time the whole job on this machine, its result checked first.
 
-    Uses the sentences of --input, else the course's 16,384 if they lie in ../shared/data/course, else the sample that is shipped.
+    Uses the sentences of --input, else the course's 16,384 if they lie in ../shared/data/course, else the sample that
+    is shipped.
     """
     from tilewright.bench.results import save_here
     from tilewright.bench.sentiment import bench as run
@@ -29,7 +30,9 @@ def bench(
     ids = ids[:count]
     typer.echo(f"{len(ids):,} sentences of {source}, {dtype}, {threads or thread_count()} threads")
     peer = None if against == "none" else against
-    found = run(ids, count=threads or thread_count(), dtype=dtype, against=peer, say=lambda text: typer.echo(f"  {text}"))
+    found = run(
+        ids, count=threads or thread_count(), dtype=dtype, against=peer, say=lambda text: typer.echo(f"  {text}")
+    )
     for row in found.rows:
         ratio = f"   {row.peer_ratio:.1f} x {row.peer}" if row.peer_ratio else ""
         typer.echo(f"{row.rung:<14} {row.rows / row.median_s:>12,.1f} sentences/s{ratio}")

@@ -2,50 +2,66 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
+
+from tilewright.cli._options import parse_sizes, verb
 
 
-def ladder(
-    op: Annotated[str, typer.Argument(metavar="OP", help="matmul, conv1d, embedding, embedding_conv1d; or all.")],
-    m: Annotated[int | None, typer.Option("--m", min=1, help="Rows (of the batch).")] = None,
-    n: Annotated[int | None, typer.Option("--n", min=1, help="Columns; with --m and --k, one product of that size.")] = None,
-    k: Annotated[int | None, typer.Option("--k", min=1, help="Depth.")] = None,
-    dtype: Annotated[Literal["float32", "bfloat16"] | None, typer.Option(help="Only this accuracy class.")] = None,
-    threads: Annotated[str | None, typer.Option(help="Numbers of threads, as in 1,2.")] = None,
-    rung: Annotated[str | None, typer.Option(help="Only this kernel.")] = None,
-    label: Annotated[str | None, typer.Option(help="Only sizes whose name contains this.")] = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Say which kernel would run and why; time nothing.")] = False,
-    save: Annotated[bool, typer.Option("--save", help="Add the rows to results/ of the current directory.")] = False,
-) -> None:
-    """Climb a ladder: time, rate, share of the measured roof, and times the rung below, at the sizes of the models."""
+@dataclass
+class Options:
+    """One field an option."""
+
+    op: Annotated[str, Argument(metavar="OP", help="matmul, conv1d, embedding, embedding_conv1d; or all.")]
+    m: Annotated[int | None, Option("--m", min=1, help="Rows (of the batch).")] = None
+    n: Annotated[int | None, Option("--n", min=1, help="Columns; with --m and --k, one product of that size.")] = None
+    k: Annotated[int | None, Option("--k", min=1, help="Depth.")] = None
+    dtype: Annotated[Literal["float32", "bfloat16"] | None, Option(help="Only this accuracy class.")] = None
+    threads: Annotated[str | None, Option(metavar="LIST", help="Numbers of threads, as in 1,2.")] = None
+    rung: Annotated[str | None, Option(help="Only this kernel.")] = None
+    label: Annotated[str | None, Option(help="Only sizes whose name contains this.")] = None
+    explain: Annotated[bool, Option("--explain", help="Which kernel would run, and why; time nothing.")] = False
+    save: Annotated[bool, Option("--save", help="Add the rows to results/ of the current directory.")] = False
+
+
+@verb(Options)
+def ladder(options: Options) -> None:
+    """Climb a ladder: time, rate, share of the measured roof, and times the rung below, at the sizes of the models.
+
+    A rung that is far from its turn is timed on fewer rows; one whose check fails is never timed.
+    """
     from tilewright.bench.climb import climb, operations, parts
     from tilewright.bench.results import save_here
-    from tilewright.cli._options import parse_sizes
     from tilewright.ops._threads import thread_count
 
-    counts = parse_sizes(threads) if threads else tuple(sorted({1, thread_count()}))
-    for name in operations() if op == "all" else [op]:
-        tower, spec = parts(name)
-        for case in _cases(spec, {"M": m, "N": n, "K": k}, dtype, label):
-            if explain:
-                typer.echo(f"{name} {case.problem}\n{_explained(tower, case, rung)}\n")
+    counts = parse_sizes(options.threads) if options.threads else tuple(sorted({1, thread_count()}))
+    for op in operations() if options.op == "all" else [options.op]:
+        tower, spec = parts(op)
+        for case in _cases(spec, options):
+            if options.explain:
+                typer.echo(f"{op} {case.problem}\n{_explained(tower, case, options.rung)}\n")
                 continue
             for count in counts:
-                typer.echo(f"{name} {case.name}  {case.label}  {count} thread{'s' * (count > 1)}")
-                rows = list(climb(name, case, count=count, only=rung))
+                typer.echo(f"{op} {case.name}  {case.label}  {count} thread{'s' * (count > 1)}")
+                rows = list(climb(op, case, count=count, only=options.rung))
                 typer.echo(_table(rows))
-                if save:
+                if options.save:
                     save_here(rows)
 
 
-def _cases(spec: Any, sizes: dict[str, int | None], dtype: str | None, label: str | None) -> list[Any]:
+def _cases(spec: Any, options: Options) -> list[Any]:
     """The op's sizes, or the one that the options name."""
     from tilewright.bench.climb import replaced
     from tilewright.errors import UsageError
 
-    found = [case for case in spec.sizes() if dtype in (None, case.dtype) and (label or "") in f"{case.label} {case.name}"]
+    wanted = options.label or ""
+    found = [
+        case for case in spec.sizes() if options.dtype in (None, case.dtype) and wanted in f"{case.label} {case.name}"
+    ]
+    sizes = {"M": options.m, "N": options.n, "K": options.k}
     if not found:
         raise UsageError("no size has that name and dtype")
     if not any(sizes.values()):

@@ -174,13 +174,13 @@ class _SeenIds:
     def add(self, ids: list[Id | None]) -> np.ndarray:
         """bool (n,): which ids were given before, here or in an earlier call; None never was."""
         again = np.zeros(len(ids), bool)
-        known = [i for i, id in enumerate(ids) if id is not None]
-        hashes, first = np.unique(np.array([_hash(ids[i]) for i in known], np.uint64), return_index=True)
+        known = np.array([i for i, id in enumerate(ids) if id is not None], np.intp)
+        hashes, first = np.unique(np.array([_hash(id) for id in ids if id is not None], np.uint64), return_index=True)
         old = np.zeros(len(hashes), bool)
         for run in self._runs:
             old |= run[np.minimum(np.searchsorted(run, hashes), len(run) - 1)] == hashes
         again[known] = True
-        again[np.array(known, int)[first[~old]]] = False
+        again[known[first[~old]]] = False
         if not old.all():
             self._runs.append(hashes[~old])
         while len(self._runs) > 1 and len(self._runs[-2]) <= 2 * len(self._runs[-1]):

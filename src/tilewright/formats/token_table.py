@@ -1,8 +1,8 @@
 """A token table kept beside a model: rows that earlier runs computed, so that later ones only look them up.
 
-Layout: MAGIC, the header's length (u64), the header (JSON), then `row_of` i32 [groups][vocabulary], then the table's slices
-f32 [slices][rows][columns]. The header holds the fingerprint of everything that the rows follow from, the sizes, and a sha256 of each
-part, so that a damaged or foreign table is never used.
+Layout: MAGIC, the header's length (u64), the header (JSON), then `row_of` i32 [groups][vocabulary], then the table's
+slices f32 [slices][rows][columns]. The header holds the fingerprint of everything that the rows follow from, the sizes,
+and a sha256 of each part, so that a damaged or foreign table is never used.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def write_table(path: str | os.PathLike[str], fingerprint: str, row_of: np.ndarr
     parts = [np.ascontiguousarray(part) for part in (row_of, *slices)]
     rows, columns = parts[1].shape
     digests = _digests(parts)
-    header = msgspec.json.encode(Header(fingerprint, *row_of.shape, len(slices), rows, columns, digests))
+    header = msgspec.json.encode(
+        Header(fingerprint, row_of.shape[0], row_of.shape[1], len(slices), rows, columns, digests)
+    )
     with AtomicFile(path) as file:
         file.write(MAGIC + len(header).to_bytes(8, "little") + header)
         for part in parts:
@@ -49,8 +51,8 @@ def write_table(path: str | os.PathLike[str], fingerprint: str, row_of: np.ndarr
 def read_table(path: str | os.PathLike[str], fingerprint: str, row_of: np.ndarray, slices: np.ndarray) -> int | None:
     """Fill row_of int32 (groups, vocabulary) and slices float32 (slices, capacity, columns) from a kept table.
 
-    Returns the number of rows; None, with nothing filled, if the table belongs to other weights, kernels or another CPU, or has more rows
-    than `capacity`. Raises InputError for a damaged file.
+    Returns the number of rows; None, with nothing filled, if the table belongs to other weights, kernels or another
+    CPU, or has more rows than `capacity`. Raises InputError for a damaged file.
     """
     with InputFile(path, "token table") as file:
         header, place = _read_header(file)
@@ -95,4 +97,6 @@ def _digests(parts: list[np.ndarray]) -> list[str]:
 
 
 def _damaged(path, why: str) -> InputError:
-    return InputError(f"no whole token table: {why}", path=path, hint="remove it: the next run with --keep-table makes it anew")
+    return InputError(
+        f"no whole token table: {why}", path=path, hint="remove it: the next run with --keep-table makes it anew"
+    )

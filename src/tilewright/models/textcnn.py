@@ -3,10 +3,12 @@
     features = concat over branches of max over positions of relu(conv1d(E[ids]))      # embedding_conv1d
     logits   = Linear(ReLU(Linear( ... features)))                                     # matmul, bias and ReLU fused
 
-Source: Kim, "Convolutional Neural Networks for Sentence Classification", 2014; without dropout, normalisation or padding mask.
+Source: Kim, "Convolutional Neural Networks for Sentence Classification", 2014; without dropout, normalisation or
+padding mask.
 """
 
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -17,8 +19,11 @@ from tilewright.ops.embedding_conv1d import prepare as prepare_convolutions
 from tilewright.ops.matmul import matmul
 from tilewright.ops.matmul import prepare as prepare_matrix
 
-BATCH = 1024  # sentences that go through the linear layers together: 16 MiB of features, and rows enough for every block of a matmul
+# sentences that go through the linear layers together: 16 MiB of features, and rows enough for every block of a matmul
+BATCH = 1024
 MODEL_TYPE = "textcnn"
+MAX_SIZE = 2**31
+MAX_LENGTH = 65536  # no weight's shape confirms the sequence length, so a limit guards the memory of a batch
 
 
 class TextCNNConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -37,23 +42,29 @@ class TextCNNConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     def __post_init__(self):
         if self.model_type != MODEL_TYPE:
             raise ValueError(f"model_type is {self.model_type!r}; {MODEL_TYPE!r} is wanted")
-        sizes = {name: getattr(self, name) for name in ("vocab_size", "sequence_length", "hidden_size", "num_filters", "num_labels")}
+        sizes = {
+            name: getattr(self, name)
+            for name in ("vocab_size", "sequence_length", "hidden_size", "num_filters", "num_labels")
+        }
         for name, size in [*sizes.items(), *(("hidden_sizes", n) for n in self.hidden_sizes)]:
-            if not 1 <= size <= 2**31:
-                raise ValueError(f"{name} is {size}; at least 1 and at most 2^31 is wanted")
+            most = MAX_LENGTH if name == "sequence_length" else MAX_SIZE
+            if not 1 <= size <= most:
+                raise ValueError(f"{name} is {size}; at least 1 and at most {most} is wanted")
         if not self.kernel_sizes or any(not 1 <= K <= self.sequence_length for K in self.kernel_sizes):
-            raise ValueError(f"kernel_sizes is {self.kernel_sizes}; each must be from 1 to the sequence_length {self.sequence_length}")
+            raise ValueError(
+                f"kernel_sizes is {self.kernel_sizes}; each is from 1 to the sequence_length {self.sequence_length}"
+            )
         if set(self.id2label) - set(range(self.num_labels)):
             raise ValueError(f"id2label names {sorted(self.id2label)}; there are {self.num_labels} labels from 0")
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """Name and shape of every weight, in the order of the course's params.bin."""
-        C, O = self.hidden_size, self.num_filters  # noqa: E741
+        C, O = self.hidden_size, self.num_filters
         shapes: dict[str, tuple[int, ...]] = {"embedding.weight": (self.vocab_size, C)}
         for i, K in enumerate(self.kernel_sizes):
             shapes |= {f"convs.{i}.weight": (O, C, K), f"convs.{i}.bias": (O,)}
         widths = (O * len(self.kernel_sizes), *self.hidden_sizes, self.num_labels)
-        for i, (inputs, outputs) in enumerate(zip(widths, widths[1:], strict=False)):
+        for i, (inputs, outputs) in enumerate(pairwise(widths)):
             shapes |= {f"linears.{i}.weight": (outputs, inputs), f"linears.{i}.bias": (outputs,)}
         return shapes
 
@@ -66,8 +77,8 @@ class TextCNN:
     """A TextCNN ready to run on this machine's CPU.
 
     weights: float32 arrays by the names of `config.tensor_shapes()`; they may be memory-mapped and read-only.
-    dtype: accuracy class of the products, "float32" or "bfloat16". table_memory: bytes that the token table may occupy; None: no limit.
-    Raises InputError if a tensor is missing, too many or of another shape.
+    dtype: accuracy class of the products, "float32" or "bfloat16". table_memory: bytes that the token table may occupy;
+    None: no limit. Raises InputError if a tensor is missing, too many or of another shape.
     """
 
     def __init__(
@@ -83,7 +94,9 @@ class TextCNN:
             found = weights[name].shape if name in weights else None
             if found != shapes.get(name):
                 wanted = shapes.get(name, "no such tensor")
-                raise InputError(f"tensor {name} is {'missing' if found is None else found}; {wanted} is wanted by the configuration")
+                raise InputError(
+                    f"tensor {name} is {'missing' if found is None else found}; {wanted} is wanted by the configuration"
+                )
         self.config, self.dtype = config, dtype
         branches = range(len(config.kernel_sizes))
         self.convolutions = prepare_convolutions(
@@ -95,15 +108,19 @@ class TextCNN:
             memory=table_memory,
         )
         self.linears = [
-            (prepare_matrix(weights[f"linears.{i}.weight"].T, dtype=dtype), np.array(weights[f"linears.{i}.bias"], np.float32))
+            (
+                prepare_matrix(weights[f"linears.{i}.weight"].T, dtype=dtype),
+                np.array(weights[f"linears.{i}.bias"], np.float32),
+            )
             for i in range(len(config.hidden_sizes) + 1)
         ]
 
     def logits(self, ids) -> np.ndarray:
         """Token ids int (n, sequence_length) -> float32 (n, num_labels).
 
-        A large n is better than many small ones: rows of the token table are computed n sentences at a time. A sentence's bits do not
-        depend on the others. Raises UsageError for another shape or an id outside the vocabulary, with its place.
+        A large n is better than many small ones: rows of the token table are computed n sentences at a time. A
+        sentence's bits do not depend on the others. Raises UsageError for another shape or an id outside the
+        vocabulary, with its place.
         """
         ids = np.asarray(ids)
         if ids.ndim != 2 or ids.shape[1] != self.config.sequence_length:
@@ -120,7 +137,8 @@ class TextCNN:
         return out
 
     def classify(self, sentences: Iterable) -> list[dict]:
-        """Sentences as lists of token ids -> [{"label", "score", "logits"}]; score is the softmax of the label's logit."""
+        """Sentences as lists of token ids -> [{"label", "score", "logits"}]; score is the softmax of the label's
+        logit."""
         logits = self.logits(np.array(list(sentences), np.int32).reshape(-1, self.config.sequence_length))
         return [self.answer(row) for row in logits]
 

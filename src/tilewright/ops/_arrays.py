@@ -24,7 +24,8 @@ def as_numpy(name: str, value) -> np.ndarray:
 
 
 def like(caller, array: np.ndarray):
-    """`array` as the caller's kind of array: NumPy stays, a DLPack array goes back through its library's `from_dlpack`."""
+    """`array` as the caller's kind of array: NumPy stays, a DLPack array goes back through its library's
+    `from_dlpack`."""
     if isinstance(caller, np.ndarray) or not hasattr(caller, "__dlpack__"):
         return array
     library = sys.modules[type(caller).__module__.partition(".")[0]]

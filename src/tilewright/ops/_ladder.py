@@ -1,7 +1,8 @@
 """Which kernel runs, and why: the whole dispatch of the project.
 
-An operation's ladder is a chain of rungs, each one idea, declared once where its kernel is. The command line, the tests, the bench and
-the READMEs read that declaration. Choice follows a fixed preference and never looks at the number of rows in the batch.
+An operation's ladder is a chain of rungs, each one idea, declared once where its kernel is. The command line, the
+tests, the bench and the READMEs read that declaration. Choice follows a fixed preference and never looks at the number
+of rows in the batch.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from tilewright.errors import UsageError
 
@@ -25,9 +27,9 @@ class Refused(UsageError):
 class Rung:
     """One idea of a ladder.
 
-    name: engine, then idea: "cpu.packed". idea: one sentence, what changes from the rung `after`. run: the op's own call.
-    prepare: turns weights into what `run` takes, once; None where `run` takes the plain array.
-    c: the constant of its error bound, in the units that the op's `spec.bound` states.
+    name: engine, then idea: "cpu.packed". idea: one sentence, what changes from the rung `after`. run: the op's own
+    call. prepare: turns weights into what `run` takes, once; None where `run` takes the plain array. c: the constant of
+    its error bound, in the units that the op's `spec.bound` states.
     """
 
     name: str
@@ -35,7 +37,7 @@ class Rung:
     after: str | None
     needs: tuple[Need, ...]
     run: Callable
-    prepare: Callable | None = None
+    prepare: Callable[..., Any] | None = None
     c: float = 1.0
 
     def refuses(self, problem: Hashable) -> list[str]:
@@ -48,7 +50,10 @@ _forced: ContextVar[dict[str, str]] = ContextVar("forced")
 
 @contextmanager
 def using(**rungs: str) -> Iterator[None]:
-    """`with using(matmul="cpu.packed"):` forces a rung; it raises `Refused` rather than fall back. Nests; other ops keep theirs."""
+    """`with using(matmul="cpu.packed"):` forces a rung; it raises `Refused` rather than fall back.
+
+    Nests; other ops keep theirs.
+    """
     token = _forced.set({**_forced.get({}), **rungs})
     try:
         yield
@@ -94,7 +99,9 @@ class Ladder:
             reasons[name] = self.rungs[name].refuses(problem)
             if not reasons[name]:
                 return self.rungs[name]
-        lines = [f"no rung of {self.op} accepts {problem}" if forced is None else f"{self.op}.{forced} refuses {problem}"]
+        lines = [
+            f"no rung of {self.op} accepts {problem}" if forced is None else f"{self.op}.{forced} refuses {problem}"
+        ]
         raise Refused("\n".join(lines + [f"  {name}: {'; '.join(why)}" for name, why in reasons.items()]))
 
     def choose(self, problem: Hashable) -> Rung:
@@ -113,5 +120,7 @@ class Ladder:
                 lines.append(f"-> {name}: {self.rungs[name].idea}")
                 reached = False
             else:
-                lines.append(f"   {name}: {'refused - ' + '; '.join(why) if why else 'accepts' if reached else 'not reached'}")
+                lines.append(
+                    f"   {name}: {'refused - ' + '; '.join(why) if why else 'accepts' if reached else 'not reached'}"
+                )
         return "\n".join(lines)

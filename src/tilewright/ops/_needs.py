@@ -5,7 +5,9 @@ from tilewright.hardware import cpu
 
 def dtype(*names: str):
     """The accuracy class is one of `names`."""
-    return lambda problem: None if problem.dtype in names else f"dtype is {problem.dtype}, it takes {' or '.join(names)}"
+    return lambda problem: (
+        None if problem.dtype in names else f"dtype is {problem.dtype}, it takes {' or '.join(names)}"
+    )
 
 
 def cpu_feature(name: str):
@@ -15,7 +17,9 @@ def cpu_feature(name: str):
 
 def at_least(field: str, least: int):
     """`problem.field >= least`."""
-    return lambda problem: None if getattr(problem, field) >= least else f"{field} is {getattr(problem, field)}, it needs {least}"
+    return lambda problem: (
+        None if getattr(problem, field) >= least else f"{field} is {getattr(problem, field)}, it needs {least}"
+    )
 
 
 def amx_tiles(problem) -> str | None:

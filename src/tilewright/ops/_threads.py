@@ -1,7 +1,7 @@
 """Threads for CPU kernels: a kernel is one thread's work, and each thread draws its next task from a shared counter.
 
-Nothing here divides work in advance, so a core that is slow or shared takes fewer tasks; and because a task computes the same
-numbers whoever takes it, results do not depend on the number of threads.
+Nothing here divides work in advance, so a core that is slow or shared takes fewer tasks; and because a task computes
+the same numbers whoever takes it, results do not depend on the number of threads.
 """
 
 import os
@@ -74,7 +74,7 @@ def launch(kernel, *args, tasks: int, words: int) -> None:
 def _attempt(kernel, args, words) -> BaseException | None:
     try:
         kernel(*args, scratch(words))
-    except BaseException as error:  # noqa: BLE001 - handed to the thread that launched the kernel
+    except BaseException as error:
         return error
     return None
 

@@ -102,12 +102,12 @@ def classify(job: ClassifyJob, say: Say = lambda text: None) -> Report:
                     _run(job, report, model, writer, batch)
                     progress.update(report.records, batch.end)
             say(f"Classifying {report.records:,} sentences...Done! ({report.seconds.get('run', 0.0):.3f} sec)")
-            if kept:
-                with _phase(report, "table", say, "Keeping token table"):
-                    kept.save()
             computed = time.perf_counter()
         report.seconds["write"] = report.seconds.get("write", 0.0) + time.perf_counter() - computed  # fsync and rename
         say(f"Writing output...Done! ({report.seconds['write']:.3f} sec)")
+        if kept:  # after the output: a full disk here costs the table, not the answers
+            with _phase(report, "table", say, "Keeping token table"):
+                kept.save()
     return _finish(job, report, config.num_labels, start)
 
 

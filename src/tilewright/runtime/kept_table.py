@@ -16,10 +16,13 @@ BLOCK = 64 << 20  # bytes hashed at a time: weights are hashed in parallel, bloc
 
 
 def fingerprint(prepared: Any) -> str:
-    """sha256 of all that a table's bits follow from: embeddings, filters, accuracy class, rungs, kernel sources and CPU."""
+    """sha256 of all that a table's bits follow from: embeddings, filters, accuracy class, rungs, kernel sources and
+    CPU."""
     from tilewright.simd import cache
 
-    arrays = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (prepared.table, *prepared.filters.weights)]
+    arrays = [
+        np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (prepared.table, *prepared.filters.weights)
+    ]
     blocks = [array[i : i + BLOCK] for array in arrays for i in range(0, array.size, BLOCK)]
     with ThreadPoolExecutor(max_workers=2) as pool:
         digests = list(pool.map(lambda block: hashlib.sha256(block).digest(), blocks))
@@ -32,7 +35,8 @@ def fingerprint(prepared: Any) -> str:
 class KeptTable:
     """`kept = KeptTable(model, path)` loads what is there and fits; `kept.save()` writes it if rows were added since.
 
-    loaded: rows that came from the file. Raises InputError for a damaged file, ResourceError where it cannot be written.
+    loaded: rows that came from the file. Raises InputError for a damaged file, ResourceError where it cannot be
+    written.
     """
 
     def __init__(self, model: Any, path: str):

@@ -8,9 +8,10 @@
     store(tiles, 0, c, at, stride)
     release(tiles)
 
-Words and addresses are those of `simd.bfloat16`. Tile numbers are compile-time constants. The functions are `Hardware`'s, if
-`available()`; `Emulated` has the same six on plain memory, so that a kernel's tile logic is tested on any machine.
-Linux only: the process asks for the registers first (arch_prctl ARCH_REQ_XCOMP_PERM, Linux "Documentation/arch/x86/xstate.rst").
+Words and addresses are those of `simd.bfloat16`. Tile numbers are compile-time constants. The functions are
+`Hardware`'s, if `available()`; `Emulated` has the same six on plain memory, so that a kernel's tile logic is tested on
+any machine. Linux only: the process asks for the registers first (arch_prctl ARCH_REQ_XCOMP_PERM, Linux
+"Documentation/arch/x86/xstate.rst").
 """
 
 import ctypes
@@ -24,6 +25,7 @@ from numba.extending import intrinsic
 
 from tilewright.simd.kernel import inline
 from tilewright.simd.types import I64, call, pointer
+from tilewright.simd.vectors import load, store
 
 SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XTILEDATA = 158, 0x1023, 18
 ROWS = 16  # of a tile
@@ -70,7 +72,9 @@ def _void(builder, context, name, *args):
 @intrinsic
 def _load_configuration(typingctx, tiles):
     def codegen(context, builder, sig, args):
-        return _void(builder, context, "ldtilecfg", _bytes_at(context, builder, sig.args[0], args[0], I64(8 * ROWS * WORDS)))
+        return _void(
+            builder, context, "ldtilecfg", _bytes_at(context, builder, sig.args[0], args[0], I64(8 * ROWS * WORDS))
+        )
 
     return types.void(tiles), codegen
 
@@ -132,18 +136,14 @@ def _emulated_zero(tiles, tile):
 
 @inline
 def _emulated_load(tiles, tile, array, at, stride):
-    flat = array.reshape(-1)
     for row in range(ROWS):
-        for word in range(WORDS):
-            tiles[tile, row, word] = flat[at + row * stride + word]
+        store(tiles, (tile * ROWS + row) * WORDS, load(array, at + row * stride, WORDS))
 
 
 @inline
 def _emulated_store(tiles, tile, array, at, stride):
-    flat = array.reshape(-1)
     for row in range(ROWS):
-        for word in range(WORDS):
-            flat[at + row * stride + word] = tiles[tile, row, word]
+        store(array, at + row * stride, load(tiles, (tile * ROWS + row) * WORDS, WORDS))
 
 
 @inline

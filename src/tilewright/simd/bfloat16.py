@@ -1,8 +1,9 @@
 """bfloat16: the upper half of a float32. Conversion, and the dot product of pairs.
 
-Matrix instructions want consecutive k in pairs: one 32-bit word holds k = 2p in its low half and k = 2p + 1 in its high half. Words
-travel in arrays and vectors of float32, so that packing and transposing them is the same code as for numbers.
-Rounding is to nearest, ties to even, in integer arithmetic: denormals are kept and every machine gives the same bits.
+Matrix instructions want consecutive k in pairs: one 32-bit word holds k = 2p in its low half and k = 2p + 1 in its high
+half. Words travel in arrays and vectors of float32, so that packing and transposing them is the same code as for
+numbers. Rounding is to nearest, ties to even, in integer arithmetic: denormals are kept and every machine gives the
+same bits.
 """
 
 from llvmlite import ir
@@ -58,7 +59,8 @@ def _load_bits(builder, at, count, lanes: int):
 
 @intrinsic(prefer_literal=True)
 def load_rounded(typingctx, array, index, count, lanes):
-    """`lanes` words from the 2 * lanes float32 at `array.flat[index:]`, rounded to bfloat16; zeros from `count` numbers on."""
+    """`lanes` words from the 2 * lanes float32 at `array.flat[index:]`, rounded to bfloat16; zeros from `count`
+    numbers on."""
     vector = Vector(lanes.literal_value)
 
     def codegen(context, builder, sig, args):
@@ -70,7 +72,10 @@ def load_rounded(typingctx, array, index, count, lanes):
 
 @intrinsic(prefer_literal=True)
 def load_remainder(typingctx, array, index, count, lanes):
-    """As `load_rounded`, but of what rounding left: bfloat16(x - bfloat16(x)), the second limb of x. Zero where x is not finite."""
+    """As `load_rounded`, but of what rounding left: bfloat16(x - bfloat16(x)), the second limb of x.
+
+    Zero where x is not finite.
+    """
     vector = Vector(lanes.literal_value)
 
     def codegen(context, builder, sig, args):
@@ -81,7 +86,8 @@ def load_remainder(typingctx, array, index, count, lanes):
 
 
 def _gathered(name: str, convert, doc: str):
-    """An intrinsic that fills a block with words of rows that lie anywhere; `convert(builder, low, high)` makes a row of them."""
+    """An intrinsic that fills a block with words of rows that lie anywhere; `convert(builder, low, high)` makes a
+    row of them."""
 
     def typing(typingctx, block, array, starts, first, last, offset, count):
         def codegen(context, builder, sig, args):
@@ -120,7 +126,7 @@ def _round_both(builder, low, high):
 block_gather_rounded = _gathered(
     "block_gather_rounded",
     _round_both,
-    "`block_gather` of words: row i is `load_rounded(array, starts[min(first + i, last)] + offset, count)`; one vector a row.",
+    "`block_gather` of words: row i is `load_rounded(array, starts[min(first + i, last)] + offset, count)`.",
 )
 block_gather_converted = _gathered(
     "block_gather_converted",
@@ -173,13 +179,16 @@ def _operands(context, builder, sig, args, block):
     """(rows scalars of a, vectors of b) of one step, as in `block_rank1`."""
     _, a, a_at, b, b_at = args
     start = pointer(context, builder, sig.args[3], b, b_at)
-    vectors = [load_vector(builder, builder.gep(start, [I32(j * block.lanes)]), block.lanes) for j in range(block.vectors)]
+    vectors = [
+        load_vector(builder, builder.gep(start, [I32(j * block.lanes)]), block.lanes) for j in range(block.vectors)
+    ]
     return _scalars(builder, pointer(context, builder, sig.args[1], a, a_at), block.rows), vectors
 
 
 @intrinsic
 def block_widened_pair(typingctx, block, a, a_at, b, b_at):
-    """block += two steps of `block_rank1`, from bfloat16 words widened in registers: for CPUs without bfloat16 arithmetic."""
+    """block += two steps of `block_rank1`, from bfloat16 words widened in registers: for CPUs without bfloat16
+    arithmetic."""
 
     def codegen(context, builder, sig, args):
         scalars, vectors = _operands(context, builder, sig, args, block)
@@ -199,7 +208,8 @@ def block_widened_pair(typingctx, block, a, a_at, b, b_at):
 
 @intrinsic
 def block_dot_pair(typingctx, block, a, a_at, b, b_at):
-    """block += two steps of `block_rank1` from bfloat16 words in one instruction a register: VDPBF16PS, needs "avx512bf16"."""
+    """block += two steps of `block_rank1` from bfloat16 words in one instruction a register: VDPBF16PS, needs
+    "avx512bf16"."""
 
     def codegen(context, builder, sig, args):
         scalars, vectors = _operands(context, builder, sig, args, block)
@@ -207,7 +217,9 @@ def block_dot_pair(typingctx, block, a, a_at, b, b_at):
         name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * block.lanes}"
 
         def product(scalar, vector, total):
-            return call(builder, name, total.type, total, builder.bitcast(scalar, pairs), builder.bitcast(vector, pairs))
+            return call(
+                builder, name, total.type, total, builder.bitcast(scalar, pairs), builder.bitcast(vector, pairs)
+            )
 
         return _row_times_vectors(builder, block, args[0], scalars, vectors, product)
 

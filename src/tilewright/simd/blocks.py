@@ -5,9 +5,9 @@
         block = simd.block_rank1(block, a, p * 12, b, p * 32)
     simd.block_store(block, c, 0, ldc, 32)
 
-Two vectors of B, one broadcast of A and 24 accumulators are 27 registers: LLVM keeps all of them without a spill, and the loop
-runs at the machine's FMA rate (253 GFLOP/s on a Zen 5 core of 256, measured November 2026).
-The source of the outer-product micro-kernel: Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", 2008.
+Two vectors of B, one broadcast of A and 24 accumulators are 27 registers: LLVM keeps all of them without a spill, and
+the loop runs at the machine's FMA rate (253 GFLOP/s on a Zen 5 core of 256, measured November 2026). The source of the
+outer-product micro-kernel: Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", 2008.
 """
 
 from llvmlite import ir
@@ -55,7 +55,8 @@ def block_rank1(typingctx, block, a, a_at, b, b_at):
         value, a_, a_at_, b_, b_at_ = args
         b_start = pointer(context, builder, sig.args[3], b_, b_at_)
         vectors = [
-            load_vector(builder, builder.gep(b_start, [I64(j * block.lanes)]), block.lanes) for j in range(block.vectors)
+            load_vector(builder, builder.gep(b_start, [I64(j * block.lanes)]), block.lanes)
+            for j in range(block.vectors)
         ]
         scalars = _scalars(builder, pointer(context, builder, sig.args[1], a_, a_at_), block.rows)
         name = f"llvm.fma.v{block.lanes}f32"
@@ -67,7 +68,8 @@ def block_rank1(typingctx, block, a, a_at, b, b_at):
 
 
 def _each_vector(builder, block: Block, start, stride):
-    """(number of the vector, its pointer, its first column) for a block whose rows are `stride` float32 apart in memory."""
+    """(number of the vector, its pointer, its first column) for a block whose rows are `stride` float32 apart in
+    memory."""
     for i in range(block.rows):
         row = builder.gep(start, [builder.mul(stride, I64(i))])
         for j in range(block.vectors):
@@ -75,7 +77,8 @@ def _each_vector(builder, block: Block, start, stride):
 
 
 def _whole_or_part(builder, block: Block, columns, whole, part):
-    """Run `whole()` if the block's full width is wanted, else `part()`: the masked code is paid for at the right edge only."""
+    """Run `whole()` if the block's full width is wanted, else `part()`: the masked code is paid for at the right
+    edge only."""
     full = builder.icmp_signed(">=", columns, I64(block.vectors * block.lanes))
     with builder.if_else(full, likely=True) as (then, otherwise):
         with then:
@@ -138,7 +141,8 @@ def block_add(typingctx, block, c, c_at, stride, columns):
 
 @intrinsic
 def block_gather(typingctx, block, array, starts, first, last, offset):
-    """A block whose row i is `array.flat[starts[min(first + i, last)] + offset :]`: rows that may lie anywhere in memory.
+    """A block whose row i is `array.flat[starts[min(first + i, last)] + offset :]`: rows that may lie anywhere in
+    memory.
 
     `block` gives the shape only; `starts` is an int64 array of element offsets.
     """
@@ -160,7 +164,8 @@ def block_gather(typingctx, block, array, starts, first, last, offset):
 
 @intrinsic
 def block_transpose(typingctx, block):
-    """The transpose of a square block (rows == lanes, one vector a row), by log2(lanes) rounds of two-register shuffles.
+    """The transpose of a square block (rows == lanes, one vector a row), by log2(lanes) rounds of two-register
+    shuffles.
 
     Round d swaps the off-diagonal d x d squares of each 2d x 2d square.
     """
@@ -173,8 +178,8 @@ def block_transpose(typingctx, block):
         distance = n // 2
         while distance:
             upper = [i for i in range(n) if not i & distance]
-            low = [l if not l & distance else n + l - distance for l in range(n)]
-            high = [l + distance if not l & distance else n + l for l in range(n)]
+            low = [i if not i & distance else n + i - distance for i in range(n)]
+            high = [i + distance if not i & distance else n + i for i in range(n)]
             for i in upper:
                 a, b = rows[i], rows[i + distance]
                 rows[i] = builder.shuffle_vector(a, b, ir.Constant(vector_of(n, I32), low))

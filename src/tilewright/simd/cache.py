@@ -1,9 +1,10 @@
 """Compiled kernels on disk: one file a kernel and signature, in a private directory that is checked before use.
 
-The directory's name carries a hash of the source of `simd` and `ops`, of the versions that generate code and of the CPU, so nothing in it
-is ever stale and two machines may share a home. A file is a sha256 followed by what Numba serialises. Numba unpickles it, hence the
-check: the directory must belong to this user and be writable by nobody else. A truncated or altered file is ignored and written
-again; a write is private first and then renamed, so any number of processes may start at once.
+The directory's name carries a hash of the source of `simd` and `ops`, of the versions that generate code and of the
+CPU, so nothing in it is ever stale and two machines may share a home. A file is a sha256 followed by what Numba
+serialises. Numba unpickles it, hence the check: the directory must belong to this user and be writable by nobody else.
+A truncated or altered file is ignored and written again; a write is private first and then renamed, so any number of
+processes may start at once.
 """
 
 import functools
@@ -53,7 +54,8 @@ def directory() -> Path:
 def check(path: Path) -> None:
     """Make `path` (mode 0700) or check that it is ours alone.
 
-    Raises ResourceError if it is no directory, belongs to someone else, or others may write to it: code is loaded from there.
+    Raises ResourceError if it is no directory, belongs to someone else, or others may write to it: code is loaded from
+    there.
     """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -106,7 +108,8 @@ class KernelCache:
         return CompileResult._rebuild(target_context, *pickle.loads(payload))
 
     def save_overload(self, signature, result) -> None:
-        """Write the compiled kernel; a full or read-only disk costs the next run its compile time, not this one its result."""
+        """Write the compiled kernel; a full or read-only disk costs the next run its compile time, not this one its
+        result."""
         from numba.core.serialize import dumps
 
         payload = dumps(result._reduce())

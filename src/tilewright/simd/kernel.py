@@ -1,7 +1,7 @@
 """`@kernel`: one Numba function with one signature, compiled at its first call and kept on disk.
 
-A kernel states its types, so a wrong dtype is an error and not a second, slower compilation; it releases the GIL, so threads run it
-side by side; it never reassociates floating-point sums and never checks bounds.
+A kernel states its types, so a wrong dtype is an error and not a second, slower compilation; it releases the GIL, so
+threads run it side by side; it never reassociates floating-point sums and never checks bounds.
 """
 
 import functools
@@ -50,7 +50,8 @@ class Kernel:
 
 
 def kernel(signature, *, name: str):
-    """Declare a kernel: `signature` as Numba writes it ("void(float32[::1], intp)") or as a Numba signature; `name` is unique.
+    """Declare a kernel: `signature` as Numba writes it ("void(float32[::1], intp)") or as a Numba signature; `name` is
+    unique.
 
     Source: numba.njit, with `fastmath` and `boundscheck` off and `nogil` on.
     """

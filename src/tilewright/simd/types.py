@@ -1,9 +1,9 @@
 """The two register types that Numba learns here: a vector, and a block of vectors.
 
-A `Vector(lanes)` is one value of `lanes` float32 numbers, `<lanes x float>` in LLVM. LLVM splits a vector wider than the
-machine's registers, so 16 lanes are correct everywhere and fast where AVX-512 is.
-A `Block(rows, vectors, lanes)` is `rows x vectors` of them: the tile of C that a matrix micro-kernel keeps in registers.
-Both live in local variables only: they cannot be stored in arrays, returned to Python or passed from it.
+A `Vector(lanes)` is one value of `lanes` float32 numbers, `<lanes x float>` in LLVM. LLVM splits a vector wider than
+the machine's registers, so 16 lanes are correct everywhere and fast where AVX-512 is. A `Block(rows, vectors, lanes)`
+is `rows x vectors` of them: the tile of C that a matrix micro-kernel keeps in registers. Both live in local variables
+only: they cannot be stored in arrays, returned to Python or passed from it.
 """
 
 from llvmlite import ir
@@ -35,7 +35,8 @@ class Vector(types.Type):
 
 
 class Block(types.Type):
-    """`rows x vectors` registers of `lanes` float32 numbers: element [i, j] is lane j % lanes of vector j // lanes of row i."""
+    """`rows x vectors` registers of `lanes` float32 numbers: element [i, j] is lane j % lanes of vector j // lanes
+    of row i."""
 
     def __init__(self, rows: int, vectors: int, lanes: int):
         self.rows, self.vectors, self.lanes = rows, vectors, lanes

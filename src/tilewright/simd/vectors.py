@@ -11,8 +11,8 @@
             total = simd.fma(simd.load_first(x, i, left, LANES), simd.load_first(y, i, left, LANES), total)
         return simd.reduce_add(total)
 
-An address is (array, flat index): the array may have any shape and strides, the index counts elements from its first element in
-memory. Nothing checks it. `lanes` must be a compile-time constant.
+An address is (array, flat index): the array may have any shape and strides, the index counts elements from its first
+element in memory. Nothing checks it. `lanes` must be a compile-time constant.
 """
 
 from llvmlite import ir
@@ -156,6 +156,7 @@ def _binary(name: str, emit, doc: str):
     def typing(typingctx, a, b):
         if _same_vector(a, b):
             return a(a, b), lambda context, builder, sig, args: emit(builder, sig.return_type.lanes, *args)
+        return None
 
     return _lanewise(typing, name, doc)
 
@@ -177,6 +178,7 @@ def fma(typingctx, a, b, c):
     """a * b + c, rounded once."""
     if _same_vector(a, b, c):
         return a(a, b, c), lambda context, builder, sig, args: _llvm("fma")(builder, sig.return_type.lanes, *args)
+    return None
 
 
 @intrinsic

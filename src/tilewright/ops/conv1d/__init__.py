@@ -1,9 +1,10 @@
-"""1-D convolution with everything that may be fused into it: out = max over positions(activation(conv(x, weight) + bias)).
+"""1-D convolution with everything that may be fused into it: out = max over positions(activation(conv(x, weight) +
+bias)).
 
-    from tilewright.ops.conv1d import conv1d, prepare
-    y = conv1d(x, weight, bias=b, padding=1)                    # (B, C, L), (O, C, K) -> (B, O, positions)
-    packed = prepare(weight)                                    # once; then conv1d(x, packed) for every batch
-    features = conv1d(x, packed, activation="relu", pool="max")  # (B, O)
+from tilewright.ops.conv1d import conv1d, prepare
+y = conv1d(x, weight, bias=b, padding=1)                    # (B, C, L), (O, C, K) -> (B, O, positions)
+packed = prepare(weight)                                    # once; then conv1d(x, packed) for every batch
+features = conv1d(x, packed, activation="relu", pool="max")  # (B, O)
 """
 
 import operator
@@ -24,8 +25,8 @@ NO_BIAS = np.empty(0, np.float32)
 def prepare(weight, *, dtype: str = "float32") -> Packed:
     """Lay weight (O, C, K) out for the rung that will convolve with it; float32 or bfloat16, any strides.
 
-    dtype: the accuracy class, "float32" or "bfloat16". The result holds a copy: O * C * K * 4 bytes, or 2 in bfloat16, rounded up to
-    whole panels; a rung that packs nothing keeps weight itself. While it is made a second copy may exist.
+    dtype: the accuracy class, "float32" or "bfloat16". The result holds a copy: O * C * K * 4 bytes, or 2 in bfloat16,
+    rounded up to whole panels; a rung that packs nothing keeps weight itself. While it is made a second copy may exist.
     Raises UsageError for a wrong dtype or rank, Refused if a rung forced by `using` does not take it.
     """
     weight = as_float32("weight", weight)
@@ -39,15 +40,16 @@ def prepare(weight, *, dtype: str = "float32") -> Packed:
 def conv1d(x, weight, *, bias=None, stride=1, padding=0, dilation=1, activation=None, pool=None, dtype=None, out=None):
     """Cross-correlation (the kernel is not flipped) with float32 sums, in PyTorch's layout.
 
-    out[b, o, l] = activation(bias[o] + sum over c, t of weight[o, c, t] * x[b, c, l * stride + t * dilation - padding]), x zero outside.
+    out[b, o, l] = activation(bias[o] + sum over c, t of weight[o, c, t] * x[b, c, l * stride + t * dilation -
+    padding]), x zero outside.
 
-    x: (B, C, L). weight: (O, C, K), or what `prepare` gave. bias: (O,). Arrays are float32 or bfloat16 with any strides, NumPy or
-    anything that speaks DLPack. activation: None or "relu". pool: None, or "max" for the maximum over positions; both keep a NaN.
-    dtype: accuracy class of the products, "float32" (default) or "bfloat16" (operands rounded); a prepared weight has its own.
-    out: float32 array to write to.
-    Returns float32 (B, O, positions), or (B, O) with pooling, the same kind of array as x; with
-    positions = (L + 2 * padding - dilation * (K - 1) - 1) // stride + 1. Raises UsageError naming the argument that does not fit.
-    A sample's bits depend on that sample, weight and the options: not on the other samples, their number, or the number of threads.
+    x: (B, C, L). weight: (O, C, K), or what `prepare` gave. bias: (O,). Arrays are float32 or bfloat16 with any
+    strides, NumPy or anything that speaks DLPack. activation: None or "relu". pool: None, or "max" for the maximum over
+    positions; both keep a NaN. dtype: accuracy class of the products, "float32" (default) or "bfloat16" (operands
+    rounded); a prepared weight has its own. out: float32 array to write to. Returns float32 (B, O, positions), or (B,
+    O) with pooling, the same kind of array as x; with positions = (L + 2 * padding - dilation * (K - 1) - 1) // stride
+    + 1. Raises UsageError naming the argument that does not fit. A sample's bits depend on that sample, weight and the
+    options: not on the other samples, their number, or the number of threads.
     """
     array = as_float32("x", x)
     _one_of("activation", activation, ACTIVATIONS)
@@ -55,9 +57,11 @@ def conv1d(x, weight, *, bias=None, stride=1, padding=0, dilation=1, activation=
     packed = weight if isinstance(weight, Packed) else prepare(weight, dtype=dtype or "float32")
     if dtype not in (None, packed.dtype):
         raise UsageError(f"conv1d: dtype is {dtype!r}, but weight was prepared for {packed.dtype}")
-    O, C, K = packed.O, packed.C, packed.K  # noqa: E741
+    O, C, K = packed.O, packed.C, packed.K
     if array.ndim != 3 or array.shape[1] != C:
-        raise UsageError(f"conv1d: x is {array.shape} and weight is {(O, C, K)}: x must be (B, C, L) with C = {C} channels")
+        raise UsageError(
+            f"conv1d: x is {array.shape} and weight is {(O, C, K)}: x must be (B, C, L) with C = {C} channels"
+        )
     window = _window(stride, padding, dilation, array.shape[2], K)
     bias = NO_BIAS if bias is None else np.ascontiguousarray(as_float32("bias", bias))
     if bias is not NO_BIAS and bias.shape != (O,):
@@ -69,13 +73,15 @@ def conv1d(x, weight, *, bias=None, stride=1, padding=0, dilation=1, activation=
 
 
 def _run(x: np.ndarray, packed: Packed, out: np.ndarray, window: Window, epilogue: Epilogue) -> None:
-    """The chosen rung, on out (B, O, positions), contiguous positions, or (B, O, 1), contiguous channels, that shares no memory with x."""
+    """The chosen rung, on out (B, O, positions or 1), positions contiguous, that shares no memory with x."""
     rung = ladder.choose(Problem(packed.O, packed.C, packed.K, packed.dtype))
     if rung.name != packed.rung:
-        raise UsageError(f"conv1d: weight was prepared for rung {packed.rung}, and {rung.name} is chosen now: prepare it again")
+        raise UsageError(
+            f"conv1d: weight was prepared for rung {packed.rung}, and {rung.name} is chosen now: prepare it again"
+        )
     if out.size == 0:
         return
-    direct = out.strides[1 if epilogue.pool else 2] == 4 and not np.may_share_memory(out, x)
+    direct = (out.strides[2] == 4 or epilogue.pool) and not np.may_share_memory(out, x)
     target = out if direct else np.empty(out.shape, np.float32)
     rung.run(x, packed, target, window, epilogue)
     if target is not out:

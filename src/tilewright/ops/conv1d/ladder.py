@@ -20,17 +20,25 @@ def _deep_enough(problem) -> str | None:
     """bfloat16 has no other rung, so any depth will do there."""
     if problem.dtype != "float32" or problem.C * problem.K >= MATMUL_DEPTH:
         return None
-    return f"C * K is {problem.C * problem.K}, it needs {MATMUL_DEPTH}: below, its copies of x and out cost more than the products"
+    depth = problem.C * problem.K
+    return f"C * K is {depth}, it needs {MATMUL_DEPTH}: below, its copies of x and out cost more than the products"
 
 
-@ladder.rung("cpu.naive", after=None, needs=(float32,), idea="five loops; the sum stays in a register until it is whole")
+@ladder.rung(
+    "cpu.naive", after=None, needs=(float32,), idea="five loops; the sum stays in a register until it is whole"
+)
 def naive(x, weights, out, window, epilogue):
     from tilewright.ops.conv1d.cpu.naive import convolve
 
     convolve(x, weights, out, window, epilogue)
 
 
-@ladder.rung("cpu.taps", after="cpu.naive", needs=(float32,), idea="the taps of a channel are one vector, reduced once at the end")
+@ladder.rung(
+    "cpu.taps",
+    after="cpu.naive",
+    needs=(float32,),
+    idea="the taps of a channel are one vector, reduced once at the end",
+)
 def taps(x, weights, out, window, epilogue):
     from tilewright.ops.conv1d.cpu.taps import convolve
 

@@ -10,12 +10,12 @@ import numpy as np
 class Packed:
     """Weights as one rung wants them: what `conv1d.prepare` gives and `conv1d` takes in place of weight.
 
-    rung: whose layout it is. O, C, K: output channels, input channels, taps. dtype: the accuracy class. data: the plain float32 (O, C, K)
-    array for rungs that pack nothing, else the rung's own.
+    rung: whose layout it is. O, C, K: output channels, input channels, taps. dtype: the accuracy class. data: the plain
+    float32 (O, C, K) array for rungs that pack nothing, else the rung's own.
     """
 
     rung: str
-    O: int  # noqa: E741 - output channels, as in ARCHITECTURE.md's list of letters
+    O: int
     C: int
     K: int
     dtype: str
@@ -24,7 +24,8 @@ class Packed:
 
 @dataclass(frozen=True)
 class Window:
-    """How the taps move along x: tap t of output position l reads position l * stride + t * dilation of x between `padding` zeros."""
+    """How the taps move along x: tap t of output position l reads position l * stride + t * dilation of x between
+    `padding` zeros."""
 
     stride: int = 1
     padding: int = 0
@@ -41,7 +42,10 @@ class Window:
 
 @dataclass(frozen=True, eq=False)
 class Epilogue:
-    """What follows the sum. bias: float32 (O,) or empty; activation, pool: a name or None, the maximum after the activation."""
+    """What follows the sum.
+
+    bias: float32 (O,) or empty; activation, pool: a name or None, the maximum after the activation.
+    """
 
     bias: np.ndarray
     activation: str | None

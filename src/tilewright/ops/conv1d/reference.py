@@ -1,4 +1,5 @@
-"""What conv1d computes, in NumPy float64: a cross-correlation (the kernel is not flipped), then bias, activation, pooling."""
+"""What conv1d computes, in NumPy float64: a cross-correlation (the kernel is not flipped), then bias, activation,
+pooling."""
 
 import numpy as np
 

@@ -11,17 +11,33 @@ from tilewright.ops.conv1d.operands import Window
 from tilewright.ops.matmul.spec import ACTIVATIONS, DTYPES, EPS32
 
 POOLS = (None, "max")
-__all__ = ["ACTIVATIONS", "DTYPES", "POOLS", "Case", "Problem", "bind", "bound", "cases", "cost", "make", "reference", "rows", "sizes", "with_rows"]
+__all__ = [
+    "ACTIVATIONS",
+    "DTYPES",
+    "POOLS",
+    "Case",
+    "Problem",
+    "bind",
+    "bound",
+    "cases",
+    "cost",
+    "make",
+    "reference",
+    "rows",
+    "sizes",
+    "with_rows",
+]
 
 
 @dataclass(frozen=True)
 class Problem:
     """All that the choice of a rung may look at: output channels, input channels, taps, accuracy class, device.
 
-    Neither the batch nor the window (stride, padding, dilation) is in it: `prepare` chooses, and it sees the weights alone.
+    Neither the batch nor the window (stride, padding, dilation) is in it: `prepare` chooses, and it sees the weights
+    alone.
     """
 
-    O: int  # noqa: E741 - output channels, as in ARCHITECTURE.md's list of letters
+    O: int
     C: int
     K: int
     dtype: str = "float32"
@@ -34,7 +50,7 @@ class Case:
 
     B: int
     L: int
-    O: int  # noqa: E741
+    O: int
     C: int
     K: int
     stride: int = 1
@@ -50,7 +66,11 @@ class Case:
     @property
     def name(self) -> str:
         """For test ids and result rows."""
-        window = [f"{x}{getattr(self, x)}" for x in ("stride", "padding", "dilation") if getattr(self, x) != Window.__dict__[x]]
+        window = [
+            f"{x}{getattr(self, x)}"
+            for x in ("stride", "padding", "dilation")
+            if getattr(self, x) != Window.__dict__[x]
+        ]
         extras = ["bias" if self.bias else "", self.activation or "", self.pool or ""]
         size = f"{self.B}x{self.C}x{self.L}-{self.O}x{self.C}x{self.K}"
         return "-".join(w for w in [size, *window, self.dtype, self.layout if self.layout != "C" else "", *extras] if w)
@@ -67,7 +87,8 @@ class Case:
 
 
 def make(case: Case, rng: np.random.Generator) -> dict:
-    """Random arguments of `conv1d` for a case; in bfloat16 they are representable, so that rounding them changes nothing."""
+    """Random arguments of `conv1d` for a case; in bfloat16 they are representable, so that rounding them changes
+    nothing."""
     fit = rounded if case.dtype == "bfloat16" else (lambda array: array)
     values = {
         "x": _laid_out(rng, (case.B, case.C, case.L), case.layout, fit),
@@ -129,7 +150,8 @@ def cost(case: Case) -> tuple[float, float]:
 def bound(case: Case, inputs: dict, result: np.ndarray, c: float = 1.0) -> np.ndarray:
     """The largest error allowed, elementwise: c * eps32 * sqrt(C * K) * (sum of |terms|) and a rounding for the bias.
 
-    result: the reference's. c: the rung's constant. A maximum over positions errs by at most the largest error of a position.
+    result: the reference's. c: the rung's constant. A maximum over positions errs by at most the largest error of a
+    position.
     """
     from tilewright.ops.conv1d.reference import conv1d
 
@@ -141,24 +163,53 @@ def bound(case: Case, inputs: dict, result: np.ndarray, c: float = 1.0) -> np.nd
 
 
 def cases() -> list[Case]:
-    """Nothing, one, primes, tiles and their neighbours; every relation of kernel, stride, padding and dilation; layouts; epilogues."""
-    found = [Case(1, 1, 1, 1, 1), Case(0, 9, 5, 3, 3), Case(2, 5, 3, 7, 5), Case(1, 40, 12, 3, 9), Case(2, 33, 13, 2, 2)]
-    found += [Case(3, 31, 11, 5, 1), Case(1, 70, 17, 1, 19), Case(2, 23, 29, 31, 7), Case(1, 2500, 5, 1, 3), Case(4, 16, 35, 67, 5)]
-    found += [Case(2, 37, 6, 5, 3, stride=5), Case(2, 41, 14, 3, 4, stride=3), Case(1, 64, 12, 4, 5, stride=2, padding=2)]
-    found += [Case(2, 50, 7, 3, 4, dilation=3), Case(1, 45, 16, 4, 17, dilation=2), Case(2, 61, 9, 3, 3, stride=4, padding=5, dilation=6)]
-    found += [Case(1, 3, 4, 2, 3, padding=7), Case(1, 1, 2, 3, 9, padding=4), Case(2, 4, 3, 2, 2, stride=100), Case(1, 5, 3, 2, 1, dilation=9)]
+    """Nothing, one, primes, tiles and their neighbours; every relation of kernel, stride, padding and dilation;
+    layouts; epilogues."""
+    found = [
+        Case(1, 1, 1, 1, 1),
+        Case(0, 9, 5, 3, 3),
+        Case(2, 5, 3, 7, 5),
+        Case(1, 40, 12, 3, 9),
+        Case(2, 33, 13, 2, 2),
+    ]
+    found += [
+        Case(3, 31, 11, 5, 1),
+        Case(1, 70, 17, 1, 19),
+        Case(2, 23, 29, 31, 7),
+        Case(1, 2500, 5, 1, 3),
+        Case(4, 16, 35, 67, 5),
+    ]
+    found += [
+        Case(2, 37, 6, 5, 3, stride=5),
+        Case(2, 41, 14, 3, 4, stride=3),
+        Case(1, 64, 12, 4, 5, stride=2, padding=2),
+    ]
+    found += [
+        Case(2, 50, 7, 3, 4, dilation=3),
+        Case(1, 45, 16, 4, 17, dilation=2),
+        Case(2, 61, 9, 3, 3, stride=4, padding=5, dilation=6),
+    ]
+    found += [
+        Case(1, 3, 4, 2, 3, padding=7),
+        Case(1, 1, 2, 3, 9, padding=4),
+        Case(2, 4, 3, 2, 2, stride=100),
+        Case(1, 5, 3, 2, 1, dilation=9),
+    ]
     found += [Case(2, 40, 15, 24, 3, padding=1, layout=layout) for layout in ("F", "strided", "reversed")]
     found += [Case(3, 12, 20, 32, 3, layout="F")]  # channels already last: nothing to copy
     epilogues = [(True, None, None), (False, "relu", None), (False, None, "max"), (True, "relu", "max")]
     sizes = [(2, 16, 18, 30, 5), (1, 75, 5, 3, 4), (2, 1100, 3, 1, 2)]
     found += [Case(*size, bias=b, activation=a, pool=p) for size in sizes for b, a, p in epilogues]
-    found += [Case(2, 50, 19, 40, 3, stride=2, padding=3, dilation=2, bias=True, activation="relu", pool="max", layout="F")]
+    found += [
+        Case(2, 50, 19, 40, 3, stride=2, padding=3, dilation=2, bias=True, activation="relu", pool="max", layout="F")
+    ]
     found += [Case(1, 30, 33, 420, 3, bias=True)]  # longer than one block of matmul's sum
     return found + [dataclasses.replace(case, dtype="bfloat16") for case in found]
 
 
 def sizes() -> list[Case]:
-    """What the bench times: TextCNN's four branches as the model calls them, and convolutions of few channels over long signals."""
+    """What the bench times: TextCNN's four branches as the model calls them, and convolutions of few channels over
+    long signals."""
     fused = {"bias": True, "activation": "relu", "pool": "max"}
     branches = [Case(16, 16, 1024, 4096, K, **fused, label="textcnn") for K in (3, 5, 7, 9)]
     few = [Case(1, 4096, 32, 1, 9, label="waveform"), Case(16, 512, 64, 64, 5, padding=2, label="features")]

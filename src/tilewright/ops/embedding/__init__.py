@@ -21,7 +21,7 @@ def checked_ids(ids, V: int) -> np.ndarray:
     array = as_numpy("ids", ids)
     if array.dtype.kind not in "iu":
         raise UsageError(f"ids is {array.dtype}; integers are wanted")
-    if array.size and not (0 <= array.min() and array.max() < V):
+    if array.size and not (array.min() >= 0 and array.max() < V):
         place = np.argwhere((array < 0) | (array >= V))[0]
         where = ", ".join(map(str, place))
         raise UsageError(f"ids[{where}] is {array[tuple(place)]}; the table has rows 0 to {V - 1}")
@@ -29,7 +29,8 @@ def checked_ids(ids, V: int) -> np.ndarray:
 
 
 def embedding(ids, table, *, out=None):
-    """table[ids]: ids integers (...), table float32 or bfloat16 (V, C) -> float32 (..., C), the same kind of array as ids.
+    """table[ids]: ids integers (...), table float32 or bfloat16 (V, C) -> float32 (..., C), the same kind of array as
+    ids.
 
     out: a float32 array of the result's shape to write to.
     Raises UsageError for ids that are no integers or out of range, with the place of the first.

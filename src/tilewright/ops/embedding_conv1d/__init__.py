@@ -1,8 +1,9 @@
-"""From token ids to pooled features: embedding, 1-D convolutions side by side, ReLU, maximum over positions. TextCNN's first layer.
+"""From token ids to pooled features: embedding, 1-D convolutions side by side, ReLU, maximum over positions. TextCNN's
+first layer.
 
-    from tilewright.ops.embedding_conv1d import embedding_conv1d, prepare
-    prepared = prepare(table, weights, biases, length=16)
-    features = embedding_conv1d(ids, prepared)      # (B, 16) -> (B, branches * O)
+from tilewright.ops.embedding_conv1d import embedding_conv1d, prepare
+prepared = prepare(table, weights, biases, length=16)
+features = embedding_conv1d(ids, prepared)      # (B, 16) -> (B, branches * O)
 """
 
 import numpy as np
@@ -20,28 +21,40 @@ __all__ = ["Prepared", "Problem", "embedding_conv1d", "ladder", "precompute", "p
 def prepare(table, weights, biases, *, length: int, dtype: str = "float32", memory: int | None = None) -> Prepared:
     """Lay the weights out for the rung that will run, and open its token table.
 
-    table: float32 (V, C). weights: a list of (O, C, K), K at most `length`. biases: a list of (O,). length: L, tokens a sentence.
-    dtype: "float32" or "bfloat16". memory: bytes that the token table may occupy (None: no limit; the vocabulary times the taps).
-    Raises UsageError for shapes that do not fit, ResourceError if `memory` does not hold the rows of one sentence.
+    table: float32 (V, C). weights: a list of (O, C, K), K at most `length`. biases: a list of (O,). length: L, tokens a
+    sentence. dtype: "float32" or "bfloat16". memory: bytes that the token table may occupy (None: no limit; the
+    vocabulary times the taps). Raises UsageError for shapes that do not fit, ResourceError if `memory` does not hold
+    the rows of one sentence.
     """
     rows = as_float32("table", table)
     filters = tuple(as_float32(f"weights[{i}]", w) for i, w in enumerate(weights))
-    if rows.ndim != 2 or not filters or any(w.ndim != 3 or w.shape[:2] != (len(filters[0]), rows.shape[1]) for w in filters):
+    if (
+        rows.ndim != 2
+        or not filters
+        or any(w.ndim != 3 or w.shape[:2] != (len(filters[0]), rows.shape[1]) for w in filters)
+    ):
         shapes = ", ".join(str(w.shape) for w in filters)
-        raise UsageError(f"embedding_conv1d: table is {rows.shape} and weights are {shapes}; (V, C) and (O, C, K) are wanted")
+        raise UsageError(
+            f"embedding_conv1d: table is {rows.shape} and weights are {shapes}; (V, C) and (O, C, K) are wanted"
+        )
     if any(not 1 <= w.shape[2] <= length for w in filters):
-        raise UsageError(f"embedding_conv1d: kernels of {[w.shape[2] for w in filters]} do not fit sentences of {length}")
+        raise UsageError(
+            f"embedding_conv1d: kernels of {[w.shape[2] for w in filters]} do not fit sentences of {length}"
+        )
     bias = [as_float32(f"biases[{i}]", b) for i, b in enumerate(biases)]
     if [b.shape for b in bias] != [(len(w),) for w in filters]:
         raise UsageError(f"embedding_conv1d: biases are {[b.shape for b in bias]}; one number a filter is wanted")
     checked = Filters(filters, np.concatenate(bias))
     rung = ladder.choose(Problem(checked.C, checked.O, checked.kernels, dtype))
-    state = rung.prepare(rows, checked, dtype=dtype, length=length, memory=memory)
+    lay_out = rung.prepare
+    assert lay_out is not None, "every rung of this ladder prepares"
+    state = lay_out(rows, checked, dtype=dtype, length=length, memory=memory)
     return Prepared(rung.name, dtype, rows, checked, state)
 
 
 def precompute(ids, prepared: Prepared) -> None:
-    """Compute what later calls with these ids will look up, in large products instead of one small one a call. Changes no result.
+    """Compute what later calls with these ids will look up, in large products instead of one small one a call. Changes
+    no result.
 
     Does nothing for a rung without a table, or where the table has no room for all of it.
     """
@@ -61,13 +74,16 @@ def embedding_conv1d(ids, prepared: Prepared, *, out=None):
     """relu(conv1d(table[ids])).max over positions, branches side by side: ids int (B, L) -> float32 (B, branches * O).
 
     out: a float32 array of the result's shape to write to, contiguous rows.
-    Raises UsageError for ids that are no integers or out of range, with the place of the first, or shorter than the largest kernel.
-    A sentence's bits do not depend on the others, on their number, on the table's memory or on the number of threads.
+    Raises UsageError for ids that are no integers or out of range, with the place of the first, or shorter than the
+    largest kernel. A sentence's bits do not depend on the others, on their number, on the table's memory or on the
+    number of threads.
     """
     checked, filters = _checked(ids, prepared), prepared.filters
     rung = ladder.choose(Problem(filters.C, filters.O, filters.kernels, prepared.dtype))
     if rung.name != prepared.rung:
-        raise UsageError(f"embedding_conv1d: prepared for rung {prepared.rung}, and {rung.name} is chosen now: prepare again")
+        raise UsageError(
+            f"embedding_conv1d: prepared for rung {prepared.rung}, and {rung.name} is chosen now: prepare again"
+        )
     shape = (len(checked), len(filters.weights) * filters.O)
     if out is None:
         out = np.empty(shape, np.float32)

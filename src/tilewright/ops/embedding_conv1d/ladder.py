@@ -33,7 +33,7 @@ def gather(ids: np.ndarray, prepared: Prepared, out: np.ndarray) -> None:
     from tilewright.ops.conv1d import conv1d
     from tilewright.ops.embedding import embedding
 
-    filters, O = prepared.filters, prepared.filters.O  # noqa: E741
+    filters, O = prepared.filters, prepared.filters.O
     x = embedding(ids, prepared.table).swapaxes(1, 2)  # (B, C, L)
     for branch, weight in enumerate(prepared.state):
         columns = slice(branch * O, (branch + 1) * O)

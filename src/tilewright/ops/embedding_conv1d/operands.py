@@ -8,7 +8,8 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False)
 class Filters:
-    """The branches: weights, each (O, C, K) with its own K; biases, each (O,), one after the other in `bias` (branches * O,)."""
+    """The branches: weights, each (O, C, K) with its own K; biases, each (O,), one after the other in `bias`
+    (branches * O,)."""
 
     weights: tuple[np.ndarray, ...]
     bias: np.ndarray

@@ -11,7 +11,7 @@ def embedding_conv1d(ids, table, weights, biases):
     x = np.asarray(table, np.float64)[np.asarray(ids)]  # (B, L, C)
     features = []
     for weight, bias in zip(weights, biases, strict=True):
-        O, C, K = weight.shape
+        O, _, K = weight.shape
         positions = x.shape[1] - K + 1
         y = np.zeros((len(x), positions, O))
         for tap in range(K):

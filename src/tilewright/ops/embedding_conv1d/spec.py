@@ -15,7 +15,7 @@ class Problem:
     """All that the choice of a rung may look at: widths, kernel sizes, accuracy class, device."""
 
     C: int
-    O: int  # noqa: E741 - output channels, as in ARCHITECTURE.md's list of letters
+    O: int
     kernels: tuple[int, ...]
     dtype: str = "float32"
     device: str = "cpu"
@@ -23,13 +23,14 @@ class Problem:
 
 @dataclass(frozen=True)
 class Case:
-    """B sentences of L tokens out of V, rows of C, branches of `kernels` sizes with O filters each; `memory` bytes for the table."""
+    """B sentences of L tokens out of V, rows of C, branches of `kernels` sizes with O filters each; `memory` bytes
+    for the table."""
 
     B: int
     L: int
     V: int
     C: int
-    O: int  # noqa: E741
+    O: int
     kernels: tuple[int, ...]
     dtype: str = "float32"
     memory: int | None = None
@@ -50,8 +51,13 @@ class Case:
 
 def make(case: Case, rng: np.random.Generator) -> dict:
     """Random arguments; ids follow Zipf's law as words do. In bfloat16 the operands are representable."""
-    normal = lambda *shape: rng.standard_normal(shape, dtype=np.float32)  # noqa: E731
-    fit = rounded if case.dtype == "bfloat16" else (lambda x: x)
+
+    def normal(*shape: int) -> np.ndarray:
+        return rng.standard_normal(shape, dtype=np.float32)
+
+    def fit(array: np.ndarray) -> np.ndarray:
+        return rounded(array) if case.dtype == "bfloat16" else array
+
     return {
         "ids": ((rng.zipf(1.3, (case.B, case.L)) - 1) % case.V).astype(np.int32),
         "table": fit(normal(case.V, case.C)),
@@ -87,15 +93,19 @@ def reference(case: Case, inputs: dict) -> np.ndarray:
 
 
 def cost(case: Case) -> tuple[float, float]:
-    """(operations of the direct convolution, bytes of the operands and the result): every rung is measured against the same."""
+    """(operations of the direct convolution, bytes of the operands and the result): every rung is measured against
+    the same."""
     taps = sum(K * (case.L - K + 1) for K in case.kernels)
     weights = case.O * case.C * sum(case.kernels)
     tokens = min(case.V, case.B * case.L)
-    return 2.0 * case.B * taps * case.C * case.O, 4.0 * (tokens * case.C + weights + case.B * len(case.kernels) * case.O)
+    return 2.0 * case.B * taps * case.C * case.O, 4.0 * (
+        tokens * case.C + weights + case.B * len(case.kernels) * case.O
+    )
 
 
 def bound(case: Case, inputs: dict, result: np.ndarray, c: float = 1.0) -> np.ndarray:
-    """c * eps32 * sqrt(C * K) * (sum of |terms|) of the worst position; a maximum's error is at most its inputs' largest."""
+    """c * eps32 * sqrt(C * K) * (sum of |terms|) of the worst position; a maximum's error is at most its inputs'
+    largest."""
     x = np.abs(inputs["table"].astype(np.float64))[inputs["ids"]]
     parts = []
     for weight, bias in zip(inputs["weights"], inputs["biases"], strict=True):
@@ -107,7 +117,8 @@ def bound(case: Case, inputs: dict, result: np.ndarray, c: float = 1.0) -> np.nd
 
 
 def cases() -> list[Case]:
-    """One of everything, widths off every vector length, kernels as long as the sentence, a table with room for little."""
+    """One of everything, widths off every vector length, kernels as long as the sentence, a table with room for
+    little."""
     found = [
         Case(1, 1, 1, 1, 1, (1,)),
         Case(0, 4, 5, 6, 7, (2,)),
@@ -121,4 +132,6 @@ def cases() -> list[Case]:
 
 def sizes() -> list[Case]:
     """The course's TextCNN at two batch sizes."""
-    return [Case(B, 16, 21635, 4096, 1024, (3, 5, 7, 9), dtype, label="textcnn") for dtype in DTYPES for B in (256, 4096)]
+    return [
+        Case(B, 16, 21635, 4096, 1024, (3, 5, 7, 9), dtype, label="textcnn") for dtype in DTYPES for B in (256, 4096)
+    ]

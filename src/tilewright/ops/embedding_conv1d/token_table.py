@@ -1,13 +1,14 @@
 """The token table: which rows (token, tap) exist, where they lie, and which to make next.
 
-A convolution over embeddings is linear in each token: y[position] = bias + sum over taps of E[token] @ W[tap]. The row E[token] @ W[tap]
-is the same wherever the token stands, so it is computed once and looked up after that. Only pairs that occur are computed: a word that
-is only ever first in its sentence needs the first tap of each branch and no other. A batch alone never needs more rows than the direct
-convolution has products, so there is no batch for which the table does more work.
+A convolution over embeddings is linear in each token: y[position] = bias + sum over taps of E[token] @ W[tap]. The row
+E[token] @ W[tap] is the same wherever the token stands, so it is computed once and looked up after that. Only pairs
+that occur are computed: a word that is only ever first in its sentence needs the first tap of each branch and no other.
+A batch alone never needs more rows than the direct convolution has products, so there is no batch for which the table
+does more work.
 
-Rows are kept for the next batch as long as they fit. When they do not, the half that was used least is dropped, and a batch that needs
-more rows than there is room for is cut in two. None of this changes a result: a row's bits depend on the token and the tap alone.
-Known from neural language models as first-layer pre-computation (Devlin et al. 2014).
+Rows are kept for the next batch as long as they fit. When they do not, the half that was used least is dropped, and a
+batch that needs more rows than there is room for is cut in two. None of this changes a result: a row's bits depend on
+the token and the tap alone. Known from neural language models as first-layer pre-computation (Devlin et al. 2014).
 """
 
 import numpy as np
@@ -23,10 +24,10 @@ PRODUCT_ROWS = 4096  # tokens multiplied at a time: their rows, 16 MiB at 1024 f
 class TokenTable:
     """Rows of O floats for (token, group), a group being one tap of one branch.
 
-    table: float32 (V, C) embeddings. filters: the branches. length: tokens a sentence. memory: bytes that rows may occupy; None: as
-    many as there are. slices: float32 (ceil(O / SLICE), capacity, SLICE), row r's columns in slices[:, r].
-    row_of: int32 (groups, V), the number of a row, -1 if it does not exist.
-    Raises ResourceError if not even one sentence's rows fit.
+    table: float32 (V, C) embeddings. filters: the branches. length: tokens a sentence. memory: bytes that rows may
+    occupy; None: as many as there are. slices: float32 (ceil(O / SLICE), capacity, SLICE), row r's columns in slices[:,
+    r]. row_of: int32 (groups, V), the number of a row, -1 if it does not exist. Raises ResourceError if not even one
+    sentence's rows fit.
     """
 
     def __init__(self, table: np.ndarray, filters: Filters, *, dtype: str, length: int, memory: int | None = None):
@@ -43,14 +44,17 @@ class TokenTable:
                 f"a token table of {memory} bytes holds {self.capacity} rows; one sentence needs {one_sentence}",
                 hint=f"allow at least {one_sentence * row_bytes} bytes",
             )
-        self.slices = np.empty((slices, self.capacity, SLICE), np.float32)  # memory is taken when a row is written, not here
+        self.slices = np.empty(
+            (slices, self.capacity, SLICE), np.float32
+        )  # memory is taken when a row is written, not here
         self.row_of = np.full((len(self.groups), len(table)), -1, np.int32)
         self.uses = np.zeros((len(self.groups), len(table)), np.int32)
         self.used = 0
         self.built = 0  # rows computed since the start; more than `used` where some were dropped
 
     def precompute(self, ids: np.ndarray) -> None:
-        """Compute the rows that sentences ids (B, L) will need, if there is room for all: one large product instead of many small."""
+        """Compute the rows that sentences ids (B, L) will need, if there is room for all: one large product instead
+        of many small."""
         missing = (self._counts(ids) > 0) & (self.row_of < 0)
         if self.used + int(missing.sum()) <= self.capacity:
             self._build(missing)
@@ -83,7 +87,8 @@ class TokenTable:
         return counts
 
     def _drop(self, needed: np.ndarray, room: int) -> None:
-        """Keep the rows that are needed and the most used others, so that `room` more fit and half of the rest is free."""
+        """Keep the rows that are needed and the most used others, so that `room` more fit and half of the rest is
+        free."""
         present = self.row_of >= 0
         keep = present & needed
         spare = (self.capacity - room - int(keep.sum())) // 2
@@ -102,7 +107,9 @@ class TokenTable:
     def _build(self, missing: np.ndarray) -> None:
         """The missing tokens' embeddings by each tap's weights, cut into slices."""
         room = min(PRODUCT_ROWS, int(missing.sum(axis=1).max(initial=0)))
-        products = np.empty((room, self.filters.O), np.float32)  # one for all: fresh memory costs more than a product's store
+        products = np.empty(
+            (room, self.filters.O), np.float32
+        )  # one for all: fresh memory costs more than a product's store
         for group, packed in enumerate(self.packed):
             tokens = np.flatnonzero(missing[group])
             for start in range(0, tokens.size, PRODUCT_ROWS):

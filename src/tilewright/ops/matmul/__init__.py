@@ -1,8 +1,8 @@
 """Matrix product with everything that may be fused into it: out = activation(a @ b + residual + bias).
 
-    from tilewright.ops.matmul import matmul, prepare
-    y = matmul(x, w, bias=b, activation="relu")     # (M, K) @ (K, N)
-    packed = prepare(w)                             # once; then matmul(x, packed) for every batch
+from tilewright.ops.matmul import matmul, prepare
+y = matmul(x, w, bias=b, activation="relu")     # (M, K) @ (K, N)
+packed = prepare(w)                             # once; then matmul(x, packed) for every batch
 """
 
 import math
@@ -24,9 +24,9 @@ NO_RESIDUAL = np.empty((0, 0), np.float32)
 def prepare(b, *, dtype: str = "float32") -> Packed:
     """Lay weights b (K, N) out for the rung that will multiply by them; any strides, so `prepare(w.T)` costs no copy.
 
-    dtype: the accuracy class, "float32" or "bfloat16". The result holds a copy: K * N * 4 bytes, or 2 in bfloat16, rounded up to
-    whole panels; a rung that packs nothing keeps b itself.
-    Raises UsageError for a wrong dtype or rank, Refused if a rung forced by `using` does not take it.
+    dtype: the accuracy class, "float32" or "bfloat16". The result holds a copy: K * N * 4 bytes, or 2 in bfloat16,
+    rounded up to whole panels; a rung that packs nothing keeps b itself. Raises UsageError for a wrong dtype or rank,
+    Refused if a rung forced by `using` does not take it.
     """
     b = as_float32("b", b)
     if b.ndim != 2:
@@ -39,13 +39,13 @@ def prepare(b, *, dtype: str = "float32") -> Packed:
 def matmul(a, b, *, rows=None, bias=None, activation=None, residual=None, dtype=None, out=None):
     """activation(a @ b + residual + bias) with float32 sums.
 
-    a: (..., M, K). b: (K, N), (..., K, N) with broadcast batches, or what `prepare` gave. rows: int (M,), then a is a matrix (?, K) and
-    its rows a[rows] are multiplied without being copied. bias: (N,). residual: the result's shape. activation: None or "relu".
-    Arrays are float32 or bfloat16 with any strides, NumPy or anything that speaks DLPack.
-    dtype: accuracy class of the products, "float32" (default) or "bfloat16" (operands rounded); a prepared b has its own.
-    out: float32 array to write to; it may be the residual itself.
-    Returns float32 (..., M, N), the same kind of array as a. Raises UsageError naming the argument that does not fit.
-    A row's bits depend on that row, b and the epilogue: not on the other rows, their number, or the number of threads.
+    a: (..., M, K). b: (K, N), (..., K, N) with broadcast batches, or what `prepare` gave. rows: int (M,), then a is a
+    matrix (?, K) and its rows a[rows] are multiplied without being copied. bias: (N,). residual: the result's shape.
+    activation: None or "relu". Arrays are float32 or bfloat16 with any strides, NumPy or anything that speaks DLPack.
+    dtype: accuracy class of the products, "float32" (default) or "bfloat16" (operands rounded); a prepared b has its
+    own. out: float32 array to write to; it may be the residual itself. Returns float32 (..., M, N), the same kind of
+    array as a. Raises UsageError naming the argument that does not fit. A row's bits depend on that row, b and the
+    epilogue: not on the other rows, their number, or the number of threads.
     """
     x = as_float32("a", a)
     dtype = _class_of(b, dtype)
@@ -79,7 +79,9 @@ def _run(packed: Packed, rows: Rows, out: np.ndarray, epilogue: Epilogue) -> Non
     """One matrix by one packed matrix; batches in front of M are folded into it."""
     rung = ladder.choose(Problem(packed.N, packed.K, packed.dtype))
     if rung.name != packed.rung:
-        raise UsageError(f"matmul: b was prepared for rung {packed.rung}, and {rung.name} is chosen now: prepare it again")
+        raise UsageError(
+            f"matmul: b was prepared for rung {packed.rung}, and {rung.name} is chosen now: prepare it again"
+        )
     if out.size == 0:
         return
     target = out if out.ndim == 2 and out.strides[1] == 4 else np.empty((rows.count, packed.N), np.float32)
@@ -118,8 +120,10 @@ def _row_index(rows, a: np.ndarray) -> np.ndarray:
     """int64 (M,), every entry a row of a."""
     index = as_numpy("rows", rows)
     if index.ndim != 1 or index.dtype.kind not in "iu" or a.ndim != 2:
-        raise UsageError(f"matmul: rows is {index.dtype} {index.shape} and a is {a.shape}; integers (M,) and a matrix are wanted")
-    if index.size and not (0 <= index.min() and index.max() < len(a)):
+        raise UsageError(
+            f"matmul: rows is {index.dtype} {index.shape} and a is {a.shape}; integers (M,) and a matrix are wanted"
+        )
+    if index.size and not (index.min() >= 0 and index.max() < len(a)):
         raise UsageError(f"matmul: rows holds {index.min()} to {index.max()}; a has rows 0 to {len(a) - 1}")
     return index.astype(np.int64, copy=False)
 

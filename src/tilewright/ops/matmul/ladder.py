@@ -11,7 +11,7 @@ from tilewright.ops._needs import amx_tiles, at_least, cpu_feature, dtype
 from tilewright.ops._threads import threads
 from tilewright.ops.matmul.operands import Epilogue, Packed, Rows
 
-LIMB_DEPTH = 1024  # K from which two bfloat16 limbs hold the float32 bound whatever the numbers: see cpu/amx.py
+LIMB_DEPTH = 768  # K from which two bfloat16 limbs hold the float32 bound whatever the numbers: see cpu/amx.py
 
 ladder = Ladder(
     "matmul",
@@ -48,18 +48,28 @@ def register(rows, weights, out, epilogue):
 
 
 @ladder.rung(
-    "cpu.reordered", after="cpu.register", needs=(float32,), idea="the inner loop runs along rows of b and out, not down b's columns"
+    "cpu.reordered",
+    after="cpu.register",
+    needs=(float32,),
+    idea="the inner loop runs along rows of b and out, not down b's columns",
 )
 def reordered(rows, weights, out, epilogue):
     _row_major("reordered", rows, weights, out, epilogue)
 
 
-@ladder.rung("cpu.blocked", after="cpu.reordered", needs=(float32,), idea="a block of b stays in cache while all rows of a pass")
+@ladder.rung(
+    "cpu.blocked", after="cpu.reordered", needs=(float32,), idea="a block of b stays in cache while all rows of a pass"
+)
 def blocked(rows, weights, out, epilogue):
     _row_major("blocked", rows, weights, out, epilogue)
 
 
-@ladder.rung("cpu.vectors", after="cpu.blocked", needs=(float32,), idea="explicit vectors: four rows x two vectors of out stay in registers along all of K")
+@ladder.rung(
+    "cpu.vectors",
+    after="cpu.blocked",
+    needs=(float32,),
+    idea="explicit vectors: four rows x two vectors of out stay in registers along all of K",
+)
 def vectors(rows, weights, out, epilogue):
     from tilewright.ops.matmul.cpu.vectors import multiply
 
@@ -84,7 +94,9 @@ def packed(rows, weights, out, epilogue):
         all_threads(rows, weights, out, epilogue)
 
 
-@ladder.rung("cpu.threads", after="cpu.packed", needs=(float32,), prepare=_pack_panels, idea="threads draw blocks of out")
+@ladder.rung(
+    "cpu.threads", after="cpu.packed", needs=(float32,), prepare=_pack_panels, idea="threads draw blocks of out"
+)
 def all_threads(rows, weights, out, epilogue):
     from tilewright.ops.matmul.cpu.packed import multiply
 

@@ -9,8 +9,8 @@ import numpy as np
 class Packed:
     """Weights as one rung wants them: what `matmul.prepare` gives and `matmul` takes in place of b.
 
-    rung: whose layout it is. K, N: of the matrix. dtype: the accuracy class. data: the plain float32 (K, N) array for rungs that pack
-    nothing, else panels: float32, or 32-bit words of two bfloat16 seen as float32.
+    rung: whose layout it is. K, N: of the matrix. dtype: the accuracy class. data: the plain float32 (K, N) array for
+    rungs that pack nothing, else panels: float32, or 32-bit words of two bfloat16 seen as float32.
     """
 
     rung: str
@@ -27,7 +27,8 @@ class Packed:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The left operand: float32 (?, K) `array`, of which row i of the product is `array[index[i]]`; index None: all in order."""
+    """The left operand: float32 (?, K) `array`, of which row i of the product is `array[index[i]]`; index None: all
+    in order."""
 
     array: np.ndarray
     index: np.ndarray | None
@@ -48,7 +49,8 @@ class Rows:
 
 
 def addresses(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-    """(origin, int64 element offset of every row, step along a row) of a float32 matrix with any strides of whole elements.
+    """(origin, int64 element offset of every row, step along a row) of a float32 matrix with any strides of whole
+    elements.
 
     Origin is a one-element view of matrix[0, 0], from which kernels address the rest.
     """
@@ -59,7 +61,10 @@ def addresses(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
 
 @dataclass(frozen=True, eq=False)
 class Epilogue:
-    """What follows the sum. bias: float32 (N,) or empty; residual: float32 (M, N), any strides, or empty; activation: a name."""
+    """What follows the sum.
+
+    bias: float32 (N,) or empty; residual: float32 (M, N), any strides, or empty; activation: a name.
+    """
 
     bias: np.ndarray
     residual: np.ndarray

@@ -15,7 +15,10 @@ EPS32 = float(np.finfo(np.float32).eps)
 
 @dataclass(frozen=True)
 class Problem:
-    """All that the choice of a rung may look at: columns, depth, accuracy class, device. The number of rows is not in it."""
+    """All that the choice of a rung may look at: columns, depth, accuracy class, device.
+
+    The number of rows is not in it.
+    """
 
     N: int
     K: int
@@ -52,7 +55,8 @@ class Case:
 
 
 def make(case: Case, rng: np.random.Generator) -> dict:
-    """Random arguments of `matmul` for a case; in bfloat16 they are representable, so that rounding them changes nothing."""
+    """Random arguments of `matmul` for a case; in bfloat16 they are representable, so that rounding them changes
+    nothing."""
     M, N, K = case.M, case.N, case.K
     rows = 2 * M + 3 if case.gathered else M
     values = {"a": _laid_out(rng, (*case.batch, rows, K), case.layout), "b": _laid_out(rng, (K, N), case.layout)}
@@ -128,8 +132,8 @@ def cost(case: Case) -> tuple[float, float]:
 def bound(case: Case, inputs: dict, result: np.ndarray, c: float = 1.0) -> np.ndarray:
     """The largest error allowed, elementwise: c * eps32 * sqrt(K) * (|a| @ |b|) and a rounding for each later addition.
 
-    result: the reference's. c: the rung's constant: 1 for scalar chains, blocked sums and 16-bit products of operands that are exact in
-    16 bits; 4 where float32 operands are split in limbs.
+    result: the reference's. c: the rung's constant: 1 for scalar chains, blocked sums and 16-bit products of operands
+    that are exact in 16 bits; 4 where float32 operands are split in limbs.
     """
     a = inputs["a"][..., inputs["rows"], :] if "rows" in inputs else inputs["a"]
     size = np.abs(a.astype(np.float64)) @ np.abs(inputs["b"].astype(np.float64))
@@ -139,7 +143,17 @@ def bound(case: Case, inputs: dict, result: np.ndarray, c: float = 1.0) -> np.nd
 
 def cases() -> list[Case]:
     """Adversarial sizes: nothing, one, primes, a tile and its neighbours, long sums; every layout and epilogue."""
-    edges = [(1, 1, 1), (0, 5, 3), (3, 0, 5), (3, 5, 0), (2, 3, 7), (12, 32, 8), (11, 31, 7), (13, 33, 9), (17, 70, 129)]
+    edges = [
+        (1, 1, 1),
+        (0, 5, 3),
+        (3, 0, 5),
+        (3, 5, 0),
+        (2, 3, 7),
+        (12, 32, 8),
+        (11, 31, 7),
+        (13, 33, 9),
+        (17, 70, 129),
+    ]
     found = [Case(*size) for size in edges]
     found += [Case(1, 96, 40), Case(200, 33, 65), Case(5, 40, 1537), Case(30, 1, 385), Case(1, 1, 4099)]
     found += [Case(14, 37, 50, layout=layout) for layout in ("F", "strided", "reversed")]

@@ -1,10 +1,11 @@
-"""A tile of positions x output channels in registers, from the first input channel and tap to the last; threads draw the tiles.
+"""A tile of output channels x positions in registers, from the first input channel and tap to the last; threads draw
+the tiles.
 
-A step takes one tap of one input channel: consecutive numbers of x, one a position, times a vector of weights, one an output channel.
-It is matmul's outer product without packing x: a number of x serves all channels of the tile, a weight all its positions. The tile is
-square, so that it can be turned round in registers on its way to out, where positions are contiguous.
-It loses where a sample has fewer positions than a tile, and where C * K is so large that the weights of a tile, read again for each tile
-of positions, leave the cache: nothing here keeps a block of the sum's depth near, as matmul does.
+A step takes one tap of one input channel: the weights of a tile's channels, one after the other, times vectors of
+consecutive positions of x. It is matmul's outer product without packing x: a number of x serves all channels of the
+tile, a weight all its positions, and sums go to out as they are. Weights are turned round once, by `prepare`, so that a
+tile's channels lie side by side. It loses where a sample has fewer positions than a vector, and where C * K is so large
+that a tile's weights, read again for each tile of positions, leave the cache.
 """
 
 import functools
@@ -19,106 +20,141 @@ from tilewright.ops.conv1d.cpu.finish import ACTIVATIONS, OUTPUT_3D, POOLS, RELU
 from tilewright.ops.conv1d.cpu.phases import phased
 from tilewright.ops.conv1d.operands import Epilogue, Packed, Window
 
-CHUNK = 1024  # positions in a task: at C * K of 9 and 16 channels that is 6,000 cycles of products
+# lanes: (channels, vectors of positions) of a tile; of a tile where one vector has room for all positions, which is a
+# panel's height
+TILES = {16: ((8, 2), (16, 1)), 8: ((4, 2), (8, 1)), 4: ((8, 2), (16, 1))}
+CHUNK = 1024  # positions in a task: 1,000 cycles for one channel and tap, and a tile's weights stay in L1 for all
 
 
-def tile_side() -> int:
-    """Channels of a tile, and positions: a vector's lanes; 8 where vectors are shorter, for enough sums at a time."""
-    return max(cpu().lanes, 8)
+def panel_height() -> int:
+    """Channels whose weights lie side by side."""
+    return TILES[cpu().lanes][1][0]
 
 
 def pack_channels(weight: np.ndarray, rung: str) -> Packed:
-    """weight (O, C, K) in panels of as many channels as a tile has: [ceil(O / side)][C][K][side], zeros beyond O."""
+    """weight (O, C, K) in panels of channels: [ceil(O / height)][C][K][height], zeros beyond O."""
     O, C, K = weight.shape
-    side = tile_side()
-    panels = np.zeros((-(-O // side), C, K, side), np.float32)
-    for panel, o in zip(panels, range(0, O, side), strict=True):
-        some = weight[o : o + side].transpose(1, 2, 0)  # (C, K, up to side)
+    height = panel_height()
+    panels = np.zeros((-(-O // height), C, K, height), np.float32)
+    for panel, o in zip(panels, range(0, O, height), strict=True):
+        some = weight[o : o + height].transpose(1, 2, 0)  # (C, K, up to height)
         panel[..., : some.shape[2]] = some
     return Packed(rung, O, C, K, "float32", panels.reshape(-1))
 
 
 @functools.cache
-def tile_kernel(side: int):
-    """The kernel for tiles of side x side."""
+def scratch_kernels(rows: int, vectors: int, lanes: int):
+    """(clear, fold, put_best, put_rows): tiles that do not go to out as they are.
+
+    Scratch: NR ones, a tile, the largest so far.
+    """
+    NR = lanes * vectors
+    TILE, BEST, END = NR, NR + rows * NR, NR + 2 * rows * NR
 
     @simd.inline
-    def tile(x, at, weights, w_at, taps, plan):
-        """side positions x side channels: the sum over channels and taps."""
-        C, channel = plan[3], plan[5]
-        block = simd.block_zeros(side, 1, side)
-        for _ in range(C):
-            for t in range(taps.size):
-                block = simd.block_rank1(block, x, at + simd.fetch(taps, t), weights, w_at)
-                w_at += side
-            at += channel
-        return block
+    def clear(scratch):
+        """Ones, and minus infinity: a lane that never had a position never wins."""
+        for i in range(0, NR, lanes):
+            simd.store(scratch, i, simd.splat(np.float32(1), lanes))
+        for i in range(TILE, END, lanes):
+            simd.store(scratch, i, simd.splat(np.float32(-np.inf), lanes))
 
     @simd.inline
-    def put_tile(block, out, b, o, l, scratch):
-        """out[b, o : o + side, l : l + side] = the tile turned round; what lies beyond out is dropped."""
-        stride, left = out.strides[1] // 4, out.shape[2] - l
-        at = b * (out.strides[0] // 4) + o * stride + l
-        turned = simd.block_transpose(block)
-        if o + side <= out.shape[1]:
-            simd.block_store(turned, out, at, stride, left)
-        else:
-            simd.block_store(turned, scratch, 0, side, side)
-            for r in range(out.shape[1] - o):
-                simd.store_first(out, at + r * stride, simd.load(scratch, r * side, side), left)
+    def fold(scratch):
+        """best = max(best, tile), lane by lane; lanes beyond the last position still hold what the tile before had
+        there."""
+        for i in range(0, rows * NR, lanes):
+            larger = simd.maximum(simd.load(scratch, BEST + i, lanes), simd.load(scratch, TILE + i, lanes))
+            simd.store(scratch, BEST + i, larger)
 
     @simd.inline
-    def larger(best, block, rows, scratch):
-        """best = max(best, the block's first rows), lane by lane: a channel is a lane."""
-        simd.block_store(block, scratch, 0, side, side)
-        for r in range(min(rows, side)):
-            best = simd.maximum(best, simd.load(scratch, r * side, side))
-        return best
+    def put_best(scratch, out, b, o):
+        """out[b, o : o + rows, 0] = the largest of each channel."""
+        for r in range(min(rows, out.shape[1] - o)):
+            best = simd.load(scratch, BEST + r * NR, lanes)
+            for v in range(lanes, NR, lanes):
+                best = simd.maximum(best, simd.load(scratch, BEST + r * NR + v, lanes))
+            out[b, o + r, 0] = simd.reduce_max(best)
 
     @simd.inline
-    def one_task(task, x, weights, taps, bias, out, plan, scratch):
-        """One panel of channels, one sample, positions first to end."""
-        B, O, C, positions, channel, chunk = plan[1], plan[2], plan[3], plan[4], plan[5], plan[6]
-        chunks = (positions + chunk - 1) // chunk
-        o, b, first = task // chunks // B * side, task // chunks % B, task % chunks * chunk
-        best = simd.splat(np.float32(-np.inf), side)
-        for l in range(first, min(first + chunk, positions), side):
-            block = tile(x, b * C * channel + l, weights, o * C * taps.size, taps, plan)
+    def put_rows(scratch, out, at, stride, count, left):
+        """The tile's first rows to out."""
+        for r in range(count):
+            for v in range(0, NR, lanes):
+                simd.store_first(out, at + r * stride + v, simd.load(scratch, TILE + r * NR + v, lanes), left - v)
+
+    return clear, fold, put_best, put_rows
+
+
+@functools.cache
+def tile_kernel(rows: int, vectors: int, lanes: int, height: int):
+    """The kernel for tiles of rows channels x vectors * lanes positions, and panels of height channels."""
+    clear, fold, put_best, put_rows = scratch_kernels(rows, vectors, lanes)
+    NR = TILE = lanes * vectors
+
+    @simd.inline
+    def strip(place, x, weights, taps, bias, out, plan, scratch):
+        """Channels o to o + rows, positions first to end of sample b, a tile at a time."""
+        (o, b, first, end), O, C, positions, channel, pool = place, plan[2], plan[3], plan[4], plan[5], plan[8]
+        stride, panel_at = out.strides[1] // 4, o // height * height * C * taps.size + o % height
+        for l in range(first, end, NR):
+            w_at, x_at = panel_at, b * C * channel + l
+            block = simd.block_zeros(rows, vectors, lanes)
+            for _ in range(C):
+                for t in range(taps.size):
+                    block = simd.block_rank1(block, weights, w_at, x, x_at + simd.fetch(taps, t))
+                    w_at += height
+                x_at += channel
             if bias.size:
-                block = simd.block_add(block, bias, o, 0, O - o)
+                block = simd.block_rank1(block, bias, o, scratch, 0)  # one more step, whose x is one
             if plan[7] == RELU:
-                block = simd.block_maximum(block, simd.block_zeros(side, 1, side))
-            if plan[8]:
-                best = larger(best, block, positions - l, scratch)
+                block = simd.block_maximum(block, simd.block_zeros(rows, vectors, lanes))
+            at = b * (out.strides[0] // 4) + o * stride + l
+            if pool:
+                simd.block_store(block, scratch, TILE, NR, positions - l)
+                fold(scratch)
+            elif o + rows <= O:
+                simd.block_store(block, out, at, stride, positions - l)
             else:
-                put_tile(block, out, b, o, l, scratch)
-        if plan[8]:
-            simd.store_first(out, b * (out.strides[0] // 4) + o, best, O - o)
+                simd.block_store(block, scratch, TILE, NR, NR)
+                put_rows(scratch, out, at, stride, O - o, positions - l)
 
     signature = types.void(simd.INPUT, simd.INPUT, simd.INDICES, simd.INPUT, OUTPUT_3D, simd.PLAN, simd.OUTPUT)
 
-    @simd.kernel(signature, name=f"conv1d.channel_tiles.{side}")
+    @simd.kernel(signature, name=f"conv1d.channel_tiles.{rows}x{vectors}x{lanes}")
     def tiles(x, weights, taps, bias, out, plan, scratch):
-        """x (B, C, stride, row). plan: next task, B, O, C, positions, stride * row, positions in a task, activation, pool."""
-        B, O, positions, chunk = plan[1], plan[2], plan[4], plan[6]
-        tasks = B * ((O + side - 1) // side) * ((positions + chunk - 1) // chunk)
+        """x (B, C, stride, row).
+
+        plan: next task, B, O, C, positions, stride * row, positions in a task, activation, pool.
+        """
+        B, O, positions, chunk, pool = plan[1], plan[2], plan[4], plan[6], plan[8]
+        chunks = (positions + chunk - 1) // chunk
+        tasks = (O + rows - 1) // rows * B * chunks
+        clear(scratch)
         task = simd.fetch_add(plan, 0, 1)
         while task < tasks:
-            one_task(task, x, weights, taps, bias, out, plan, scratch)
+            o, b, first = task // (B * chunks) * rows, task // chunks % B, task % chunks * chunk
+            strip((o, b, first, min(first + chunk, positions)), x, weights, taps, bias, out, plan, scratch)
+            if pool:
+                put_best(scratch, out, b, o)
+                clear(scratch)
             task = simd.fetch_add(plan, 0, 1)
 
     return tiles
 
 
 def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, window: Window, epilogue: Epilogue) -> None:
-    """The rung's run function; with pooling the channels of out are contiguous too."""
-    B, side, O = len(x), tile_side(), weights.O
-    flat, row = phased(x, window.padding, window.stride, beyond=side)
+    """The rung's run function."""
+    B, lanes, height, positions = len(x), cpu().lanes, panel_height(), window.positions(x.shape[2], weights.K)
+    rows, vectors = TILES[lanes][positions <= lanes]
+    flat, row = phased(x, window.padding, window.stride, beyond=lanes * vectors)
     taps = np.arange(weights.K) * window.dilation
     starts = taps % window.stride * row + taps // window.stride
-    positions = window.positions(x.shape[2], weights.K)
+    bias = np.zeros(-(-epilogue.bias.size // height) * height, np.float32)  # a tile reads all of its channels
+    bias[: epilogue.bias.size] = epilogue.bias
     chunk = positions if epilogue.pool else CHUNK
+    tasks = -(-weights.O // rows) * B * -(-positions // chunk)
     options = ACTIVATIONS[epilogue.activation], POOLS[epilogue.pool]
-    plan = np.array([0, B, O, weights.C, positions, window.stride * row, chunk, *options], np.int64)
-    tasks = B * -(-O // side) * -(-positions // chunk)
-    launch(tile_kernel(side), flat, weights.data, starts, epilogue.bias, out, plan, tasks=tasks, words=side * side)
+    plan = np.array([0, B, weights.O, weights.C, positions, window.stride * row, chunk, *options], np.int64)
+    kernel = tile_kernel(rows, vectors, lanes, height)
+    launch(kernel, flat, weights.data, starts, bias, out, plan, tasks=tasks, words=(2 * rows + 1) * lanes * vectors)

@@ -1,4 +1,5 @@
-"""The end of the scalar rungs: bias, activation and pooling, so that a fused and an unfused rung compute the same function."""
+"""The end of the scalar rungs: bias, activation and pooling, so that a fused and an unfused rung compute the same
+function."""
 
 import numpy as np
 from numba import types
@@ -15,7 +16,10 @@ OUTPUT_3D = types.Array(types.float32, 3, "A")
 
 @simd.inline
 def put(out, b, o, l, total, bias, options):
-    """out[b, o, l] = activation(total + bias[o]); with pooling out[b, o, 0] becomes the larger of it and that. options: (activation, pool)."""
+    """out[b, o, l] = activation(total + bias[o]); with pooling out[b, o, 0] becomes the larger of it and that.
+
+    options: (activation, pool).
+    """
     activation, pool = options
     if bias.size:
         total += bias[o]

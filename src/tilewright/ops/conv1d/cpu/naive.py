@@ -1,4 +1,5 @@
-"""Five loops over samples, output channels, positions, input channels and taps; the sum stays in a register until it is whole."""
+"""Five loops over samples, output channels, positions, input channels and taps; the sum stays in a register until it
+is whole."""
 
 import numpy as np
 from numba import types
@@ -11,9 +12,15 @@ from tilewright.ops.conv1d.operands import Epilogue, Packed, Window
 OPTIONS = types.UniTuple(types.int64, 2)
 
 
-@simd.kernel(types.void(INPUT_3D, INPUT_3D, simd.INPUT, OUTPUT_3D, types.int64, types.int64, types.int64, OPTIONS), name="conv1d.naive")
+@simd.kernel(
+    types.void(INPUT_3D, INPUT_3D, simd.INPUT, OUTPUT_3D, types.int64, types.int64, types.int64, OPTIONS),
+    name="conv1d.naive",
+)
 def loops(x, weight, bias, out, positions, stride, dilation, options):
-    """x (B, C, L) with its zeros. A product costs a load of x and one of weight, and waits for the addition before it."""
+    """x (B, C, L) with its zeros.
+
+    A product costs a load of x and one of weight, and waits for the addition before it.
+    """
     O, C, K = weight.shape
     for b in range(x.shape[0]):
         for o in range(O):
@@ -30,4 +37,13 @@ def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, window: Window, ep
     flat, row = phased(x, window.padding, 1)
     options = ACTIVATIONS[epilogue.activation], POOLS[epilogue.pool]
     positions = window.positions(x.shape[2], weights.K)
-    loops(flat.reshape(*x.shape[:2], row), weights.data, epilogue.bias, out, positions, window.stride, window.dilation, options)
+    loops(
+        flat.reshape(*x.shape[:2], row),
+        weights.data,
+        epilogue.bias,
+        out,
+        positions,
+        window.stride,
+        window.dilation,
+        options,
+    )

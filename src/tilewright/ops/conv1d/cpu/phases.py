@@ -1,14 +1,16 @@
 """x for the kernels: zeros written out where padding is, and positions that are read together side by side.
 
-Outputs `stride` apart, or taps `dilation` apart, would read every n-th number of x. Cut into n phases - position i becomes number i // n
-of phase i % n - they read consecutive ones, as with a stride of 1. It is the split of a polyphase filter (Crochiere and Rabiner, 1983).
+Outputs `stride` apart, or taps `dilation` apart, would read every n-th number of x. Cut into n phases - position i
+becomes number i // n of phase i % n - they read consecutive ones, as with a stride of 1. It is the split of a polyphase
+filter (Crochiere and Rabiner, 1983).
 """
 
 import numpy as np
 
 
 def phased(x: np.ndarray, padding: int, phases: int, *, beyond: int = 0) -> tuple[np.ndarray, int]:
-    """(float32 flat copy, row): x (B, C, L) between `padding` zeros as (B, C, phases, row), then `beyond` zeros that may be read."""
+    """(float32 flat copy, row): x (B, C, L) between `padding` zeros as (B, C, phases, row), then `beyond` zeros that
+    may be read."""
     B, C, L = x.shape
     row = -(-(L + 2 * padding) // phases)
     flat = np.zeros(B * C * phases * row + beyond, np.float32)

@@ -1,6 +1,7 @@
 """(B, R, S) -> (B, S, R): channels last on the way into matmul, first on the way out.
 
-NumPy moves one number at a time; here squares of lanes x lanes numbers are transposed in registers, and threads draw strips of them.
+NumPy moves one number at a time; here squares of lanes x lanes numbers are transposed in registers, and threads draw
+strips of them.
 """
 
 import functools
@@ -20,7 +21,10 @@ def turn_kernel(lanes: int):
 
     @simd.kernel(types.void(INPUT_3D, OUTPUT_3D, simd.INDICES, simd.PLAN, simd.OUTPUT), name=f"conv1d.turn.{lanes}")
     def turn_rows(source, target, starts, plan, scratch):
-        """starts: element offset of each row of a source[b], whose numbers are contiguous. plan: next task. A task: `lanes` rows of one b."""
+        """starts: element offset of each row of a source[b], whose numbers are contiguous.
+
+        plan: next task. A task: `lanes` rows of one b.
+        """
         B, R, S = source.shape
         stride, strips = target.strides[1] // 4, (R + lanes - 1) // lanes
         task = simd.fetch_add(plan, 0, 1)
@@ -40,7 +44,7 @@ def turn(source: np.ndarray, target: np.ndarray) -> None:
     """target (B, S, R), rows contiguous, = source (B, R, S).swapaxes(1, 2); any strides of source."""
     lanes = cpu().lanes
     B, R, S = source.shape
-    if S < lanes or source.strides[2] != 4:
+    if lanes > S or source.strides[2] != 4:
         target[...] = source.swapaxes(1, 2)
         return
     starts = np.arange(R, dtype=np.int64) * (source.strides[1] // 4)

@@ -16,7 +16,9 @@ ROWS = 64  # rows in a task: enough to hide the drawing of it, few enough to sha
 def row_kernel(lanes: int):
     """The kernel for a vector width."""
 
-    @simd.kernel(types.void(simd.INDICES, simd.MATRIX, simd.OUTPUT_2D, simd.PLAN, simd.OUTPUT), name=f"embedding.rows.{lanes}")
+    @simd.kernel(
+        types.void(simd.INDICES, simd.MATRIX, simd.OUTPUT_2D, simd.PLAN, simd.OUTPUT), name=f"embedding.rows.{lanes}"
+    )
     def gather(ids, table, out, plan, scratch):
         """plan: next task. A task is ROWS rows."""
         C, stride = table.shape[1], out.strides[0] // 4

@@ -2,9 +2,10 @@
 
 out[s, branch * O + f] = relu(max over positions p of bias[f] + sum over taps t of row(t, ids[s, p + t])[f]).
 
-Every addition reads a new row, 1 MiB a sentence of the course's model, and few sentences in a row share a word: read row by row this runs
-at the rate of memory. But a thousand sentences share many. So the table lies in slices of 32 columns, and a task takes one slice for
-all sentences of the batch: what they need of it, some 100,000 rows of 128 bytes, stays in L3.
+Every addition reads a new row, 1 MiB a sentence of the course's model, and few sentences in a row share a word: read
+row by row this runs at the rate of memory. But a thousand sentences share many. So the table lies in slices of 32
+columns, and a task takes one slice for all sentences of the batch: what they need of it, some 100,000 rows of 128
+bytes, stays in L3.
 """
 
 import functools
@@ -22,7 +23,9 @@ INTEGERS = types.Array(types.int32, 2, "C", readonly=True)
 SLICES = types.Array(types.float32, 3, "C", readonly=True)
 
 
-@simd.kernel(types.void(INTEGERS, INTEGERS, types.Array(types.int32, 2, "C"), simd.INDICES), name="embedding_conv1d.locate")
+@simd.kernel(
+    types.void(INTEGERS, INTEGERS, types.Array(types.int32, 2, "C"), simd.INDICES), name="embedding_conv1d.locate"
+)
 def locate(ids, row_of, found, kernels):
     """found[s, i] = the row of pair i of sentence s: branch by branch, position by position, tap by tap."""
     for s in range(ids.shape[0]):
@@ -36,9 +39,14 @@ def locate(ids, row_of, found, kernels):
             group += K
 
 
-@simd.kernel(types.void(simd.MATRIX, types.Array(types.float32, 3, "C"), simd.PLAN, simd.OUTPUT), name="embedding_conv1d.cut")
+@simd.kernel(
+    types.void(simd.MATRIX, types.Array(types.float32, 3, "C"), simd.PLAN, simd.OUTPUT), name="embedding_conv1d.cut"
+)
 def cut(rows, slices, plan, scratch):
-    """slices[i, first + r] = columns i * SLICE onwards of row r. plan: next slice, first. A task is a slice: fresh pages are touched in parallel."""
+    """slices[i, first + r] = columns i * SLICE onwards of row r.
+
+    plan: next slice, first. A task is a slice: fresh pages are touched in parallel.
+    """
     R, O = rows.shape
     task = simd.fetch_add(plan, 0, 1)
     while task < slices.shape[0]:
@@ -63,7 +71,7 @@ ARGUMENTS = (INTEGERS, SLICES, simd.INPUT, simd.INDICES, simd.OUTPUT_2D, simd.PL
 def sums(found, slices, bias, kernels, out, plan):
     """Scalar: one feature after the other. kernels: K of every branch; plan: unused, positions of every branch."""
     branches = kernels.size
-    O = out.shape[1] // branches  # noqa: E741
+    O = out.shape[1] // branches
     for s in range(found.shape[0]):
         for f in range(O):
             pair = 0
@@ -85,9 +93,10 @@ def vector_kernel(lanes: int):
     vectors = SLICE // lanes
 
     @simd.inline
-    def sentence(found, s, slices, slice_at, bias, kernels, plan, out, f):
+    def sentence(found, slices, bias, kernels, plan, out, s, f):
         """Columns f to f + SLICE of all branches of sentence s."""
-        O = out.shape[1] // kernels.size  # noqa: E741
+        slice_at = f * slices.shape[1]
+        O = out.shape[1] // kernels.size
         pair, stride = s * found.shape[1], out.strides[0] // 4
         for branch in range(kernels.size):
             best = simd.block_zeros(1, vectors, lanes)
@@ -106,9 +115,8 @@ def vector_kernel(lanes: int):
         """plan: next slice, then positions of every branch. A task is one slice of all sentences."""
         task = simd.fetch_add(plan, 0, 1)
         while task < slices.shape[0]:
-            slice_at = task * slices.shape[1] * SLICE
             for s in range(found.shape[0]):
-                sentence(found, s, slices, slice_at, bias, kernels, plan, out, task * SLICE)
+                sentence(found, slices, bias, kernels, plan, out, s, task * SLICE)
             task = simd.fetch_add(plan, 0, 1)
 
     return gather_add

@@ -1,12 +1,14 @@
-"""AMX: a 32 x 32 block of out in four tiles, two tiles of A, two of B; a product of tiles is 16 x 16 x 32 multiply-adds.
+"""AMX: a 32 x 32 block of out in four tiles, two tiles of A, two of B; a product of tiles is 16 x 16 x 32 multiply-
+adds.
 
-Bfloat16 (`cpu.amx`) multiplies the rounded operands. The float32 class (`cpu.limbs`) splits x = hi + lo, two bfloat16 limbs, and sums
-lo * hi' + hi * hi' + hi * lo' with float32 accumulators. What that drops (lo * lo', and the bits below the second limb) is at most
-3 * 2^-18 |a| |b| a product, whatever the numbers: 96 eps32, which is within the bound of 4 * eps32 * sqrt(K) once K is 576, and the rung
-asks for 1024. Numbers below 2^-110 lose their second limb (tiles flush denormals), and above 3.38e38 they round to infinity.
+Bfloat16 (`cpu.amx`) multiplies the rounded operands. The float32 class (`cpu.limbs`) splits x = hi + lo, two bfloat16
+limbs, and sums lo * hi' + hi * hi' + hi * lo' with float32 accumulators. What that drops (lo * lo', and the bits below
+the second limb) is at most 3 * 2^-18 |a| |b| a product, whatever the numbers: 96 eps32, which the rung's bound of
+4 * eps32 * sqrt(K) exceeds from K = 576 on; the rung asks for more. Numbers below 2^-110 lose their second limb (tiles
+take denormals for zero), and those above 3.38e38 round to infinity.
 
-A's cache block is packed as tiles of 1 KiB, [32 rows][step][16 rows of 16 words]; B's panels are those of `words` and are read in
-place. Blocks of K are summed apart, as in `packed`.
+A's cache block is packed as tiles of 1 KiB, [32 rows][step][2][16 rows of 16 words]; B's panels are those of `words`,
+read in place. Unlike in `packed`, the sum goes on from block to block of K: the tiles start from what out holds.
 """
 
 import functools
@@ -25,34 +27,105 @@ from tilewright.simd import amx
 LANES = 16  # a tile's row is one AVX-512 register
 BLOCK = 32  # rows and columns of out in four tiles
 TILE = 256  # words of a tile
+STATE = 9 * TILE  # words of simd.amx's state
 MC = 192  # rows in a task
 KC = 512  # words along K in a block: A's 192 rows are 384 KiB of L2, twice that with two limbs
-OUT_AT = 0  # scratch: first the 32 x 32 block on its way to out, then A's packed tiles
-PACKED_AT = BLOCK * BLOCK
+EDGE = STATE  # in scratch: a 32 x 32 block that hangs over out's edge is worked on here
+PACKED = EDGE + BLOCK * BLOCK  # in scratch: A's packed tiles
 
 
-@functools.cache
-def tile_kernels(limbs: int, emulated: bool):
-    """(pack a cache block of A, one 32 x 32 block over one block of K) on the hardware's tiles or on their emulation."""
-    tiles = amx.Emulated if emulated else amx.Hardware
-    zero, load, store, dot = tiles.zero, tiles.load, tiles.store, tiles.dot
+def tile_packer(limbs: int):
+    """The inline function that packs a cache block of A, as one limb or two."""
 
     @simd.inline
-    def pack_block(a, starts, i, end, p, depth, numbers, scratch):
-        """Rows i to end, words p to p + depth, as tiles; rows that fill up the last 32 repeat its last row."""
-        steps = depth // TILE_WORDS
-        limb_words = (end - i + BLOCK - 1) // BLOCK * BLOCK * depth
-        for r in range(0, (end - i + BLOCK - 1) // BLOCK * BLOCK):
+    def pack_block(a, starts, rows, p, depth, numbers, scratch):
+        """Rows (i, end), words p to p + depth, as tiles; rows that fill up the last 32 repeat its last row."""
+        i, end = rows
+        padded = (end - i + BLOCK - 1) // BLOCK * BLOCK
+        for r in range(padded):
             start = starts[min(i + r, end - 1)]
-            at = PACKED_AT + r // BLOCK * BLOCK * depth + (r % BLOCK) * LANES
-            for s in range(steps):
+            at = PACKED + r // BLOCK * BLOCK * depth + (r % BLOCK) * LANES
+            for s in range(depth // TILE_WORDS):
                 number = 2 * (p + s * TILE_WORDS)
                 words = simd.load_rounded(a, start + number, numbers - number, LANES)
                 simd.store(scratch, at + 2 * s * TILE, words)
                 if limbs == 2:
                     words = simd.load_remainder(a, start + number, numbers - number, LANES)
-                    simd.store(scratch, at + 2 * s * TILE + limb_words, words)
-        return limb_words
+                    simd.store(scratch, at + 2 * s * TILE + padded * depth, words)
+        return padded * depth  # where the second limb's tiles begin
+
+    return pack_block
+
+
+@simd.inline
+def copy_edge(scratch, array, corner, end, inward):
+    """The part of the 32 x 32 block at corner (i, j) that is inside array and above row `end`, to scratch (inward)
+    or back."""
+    (i, j), stride = corner, array.strides[0] // 4
+    for r in range(min(BLOCK, end - i)):
+        for c in range(0, BLOCK, LANES):
+            at, left = (i + r) * stride + j + c, array.shape[1] - j - c
+            if inward:
+                simd.store(scratch, EDGE + r * BLOCK + c, simd.load_first(array, at, left, LANES))
+            else:
+                simd.store_first(array, at, simd.load(scratch, EDGE + r * BLOCK + c, LANES), left)
+
+
+def tile_movers(tiles):
+    """(begin a 32 x 32 block of out, end it): from out or zero into tiles 0 to 3, and back."""
+    zero, load, store = tiles.zero, tiles.load, tiles.store
+
+    @simd.inline
+    def clear(state):
+        zero(state, 0)
+        zero(state, 1)
+        zero(state, 2)
+        zero(state, 3)
+
+    @simd.inline
+    def fetch(state, array, at, stride):
+        """Tiles 0 to 3 from the 32 x 32 block at array.flat[at]."""
+        load(state, 0, array, at, stride)
+        load(state, 1, array, at + LANES, stride)
+        load(state, 2, array, at + LANES * stride, stride)
+        load(state, 3, array, at + LANES * stride + LANES, stride)
+
+    @simd.inline
+    def put(state, array, at, stride):
+        """Tiles 0 to 3 to the 32 x 32 block at array.flat[at]."""
+        store(state, 0, array, at, stride)
+        store(state, 1, array, at + LANES, stride)
+        store(state, 2, array, at + LANES * stride, stride)
+        store(state, 3, array, at + LANES * stride + LANES, stride)
+
+    @simd.inline
+    def begin(state, scratch, base, corner, end, add):
+        """Tiles 0 to 3 = base's block at corner if `add`, else zero."""
+        (i, j), stride = corner, base.strides[0] // 4
+        if not add:
+            clear(state)
+        elif i + BLOCK <= end and j + BLOCK <= base.shape[1]:
+            fetch(state, base, i * stride + j, stride)
+        else:
+            copy_edge(scratch, base, corner, end, True)
+            fetch(state, scratch, EDGE, BLOCK)
+
+    @simd.inline
+    def finish(state, scratch, out, corner, end):
+        """out's block at corner = tiles 0 to 3."""
+        (i, j), stride = corner, out.strides[0] // 4
+        if i + BLOCK <= end and j + BLOCK <= out.shape[1]:
+            put(state, out, i * stride + j, stride)
+        else:
+            put(state, scratch, EDGE, BLOCK)
+            copy_edge(scratch, out, corner, end, False)
+
+    return begin, finish
+
+
+def tile_multiplier(limbs: int, tiles):
+    """The inline function that multiplies into tiles 0 to 3."""
+    load, dot = tiles.load, tiles.dot
 
     @simd.inline
     def four_products(state):
@@ -62,15 +135,14 @@ def tile_kernels(limbs: int, emulated: bool):
         dot(state, 3, 5, 7)
 
     @simd.inline
-    def micro(state, scratch, a_at, a_limb, panels, b_at, b_limb, depth):
-        """The 32 x 32 block of sums over `depth` words, left in scratch at OUT_AT."""
-        zero(state, 0)
-        zero(state, 1)
-        zero(state, 2)
-        zero(state, 3)
-        for s in range(depth // TILE_WORDS):
-            a, b = a_at + 2 * s * TILE, b_at + s * TILE_WORDS * BLOCK
-            if limbs == 2:  # the small products first, then the large, then with B's remainder in place
+    def multiply(state, scratch, panels, at, limb_at, depth):
+        """Tiles 0 to 3 += A @ B over `depth` words.
+
+        at: (in scratch, in panels); limb_at: how far on their second limbs lie.
+        """
+        (a, b), (a_limb, b_limb) = at, limb_at
+        for _ in range(depth // TILE_WORDS):
+            if limbs == 2:  # the small products first
                 load(state, 4, scratch, a + a_limb, LANES)
                 load(state, 5, scratch, a + a_limb + TILE, LANES)
                 load(state, 6, panels, b, BLOCK)
@@ -86,53 +158,43 @@ def tile_kernels(limbs: int, emulated: bool):
                 load(state, 6, panels, b + b_limb, BLOCK)
                 load(state, 7, panels, b + b_limb + LANES, BLOCK)
                 four_products(state)
-        store(state, 0, scratch, OUT_AT, BLOCK)
-        store(state, 1, scratch, OUT_AT + LANES, BLOCK)
-        store(state, 2, scratch, OUT_AT + BLOCK * LANES, BLOCK)
-        store(state, 3, scratch, OUT_AT + BLOCK * LANES + LANES, BLOCK)
+            a, b = a + 2 * TILE, b + TILE_WORDS * BLOCK
 
-    return pack_block, micro
-
-
-@simd.inline
-def put_block(scratch, out, base, i, end, j, add):
-    """Rows i to end of the block in scratch, plus base if `add`, to out."""
-    stride, base_stride, left = out.strides[0] // 4, base.strides[0] // 4, out.shape[1] - j
-    for r in range(end - i):
-        for c in range(0, BLOCK, LANES):
-            x = simd.load(scratch, OUT_AT + r * BLOCK + c, LANES)
-            if add:
-                x = simd.add(simd.load_first(base, (i + r) * base_stride + j + c, left - c, LANES), x)
-            simd.store_first(out, (i + r) * stride + j + c, x, left - c)
+    return multiply
 
 
 @functools.cache
 def product_kernel(limbs: int, emulated: bool):
-    """The kernel for one or two limbs."""
-    pack_block, micro = tile_kernels(limbs, emulated)
+    """The kernel for one or two limbs, on the hardware's tiles or on their emulation."""
     tiles = amx.Emulated if emulated else amx.Hardware
+    pack_block, (begin, finish), multiply = tile_packer(limbs), tile_movers(tiles), tile_multiplier(limbs, tiles)
     configure, release, finish_rows = tiles.configure, tiles.release, finisher(LANES)
 
     @simd.inline
-    def one_task(task, a, starts, panels, out, bias, residual, plan, scratch, state):
-        M, N, K, numbers, NC, activation = plan[1], plan[2], plan[3], plan[4], plan[5], plan[6]
+    def one_task(task, a, starts, panels, out, epilogue, plan, scratch):
+        """MC rows x NC columns of out. epilogue: (bias, residual)."""
+        (M, N, K, numbers, NC, activation), (bias, residual) = (
+            (plan[1], plan[2], plan[3], plan[4], plan[5], plan[6]),
+            epilogue,
+        )
+        state = scratch[:STATE].reshape(9, LANES, LANES)
         groups, b_limb = (N + NC - 1) // NC, (N + BLOCK - 1) // BLOCK * BLOCK * K
         i, j0 = task // groups * MC, task % groups * NC
         end, j1 = min(i + MC, M), min(j0 + NC, N)
         for p in range(0, K, KC):
             depth = min(KC, K - p)
-            a_limb = pack_block(a, starts, i, end, p, depth, numbers, scratch)
+            a_limb = pack_block(a, starts, (i, end), p, depth, numbers, scratch)
             for j in range(j0, j1, BLOCK):
                 for r in range(i, end, BLOCK):
-                    a_at, b_at = PACKED_AT + (r - i) * depth, j * K + p * BLOCK
-                    micro(state, scratch, a_at, a_limb, panels, b_at, b_limb, depth)
-                    use_residual = p == 0 and residual.size > 0
-                    if use_residual:
-                        put_block(scratch, out, residual, r, min(r + BLOCK, end), j, True)
+                    if p == 0 and residual.size:
+                        begin(state, scratch, residual, (r, j), end, True)
                     else:
-                        put_block(scratch, out, out, r, min(r + BLOCK, end), j, p > 0)
+                        begin(state, scratch, out, (r, j), end, p > 0)
+                    at = (PACKED + (r - i) * depth, j * K + p * BLOCK)
+                    multiply(state, scratch, panels, at, (a_limb, b_limb), depth)
+                    finish(state, scratch, out, (r, j), end)
                 if p + depth == K and (bias.size or activation):
-                    finish_rows(out, i, end, j, min(BLOCK, N - j), bias, activation)
+                    finish_rows(out, (i, end, j), min(BLOCK, N - j), bias, activation)
 
     signature = types.void(
         simd.INPUT, simd.INDICES, simd.INPUT, simd.OUTPUT_2D, simd.INPUT, simd.INPUT_2D, simd.PLAN, simd.OUTPUT
@@ -140,13 +202,13 @@ def product_kernel(limbs: int, emulated: bool):
 
     @simd.kernel(signature, name=f"matmul.amx.{limbs}{'.emulated' if emulated else ''}")
     def tile_product(a, starts, panels, out, bias, residual, plan, scratch):
-        """plan: next task, M, N, words along K, K, NC, activation. The last 9 KiB of scratch hold the tile state, see simd.amx."""
-        state = scratch[scratch.size - 9 * TILE :].reshape(9, LANES, LANES)
+        """plan: next task, M, N, words along K, K, NC, activation. Scratch begins with the tile state, see simd.amx."""
+        state = scratch[:STATE].reshape(9, LANES, LANES)
         configure(state)
         tasks = ((plan[1] + MC - 1) // MC) * ((plan[2] + plan[5] - 1) // plan[5])
         task = simd.fetch_add(plan, 0, 1)
         while task < tasks:
-            one_task(task, a, starts, panels, out, bias, residual, plan, scratch, state)
+            one_task(task, a, starts, panels, out, (bias, residual), plan, scratch)
             task = simd.fetch_add(plan, 0, 1)
         release(state)
 
@@ -166,5 +228,5 @@ def multiply(rows: Rows, weights: Packed, out: np.ndarray, epilogue: Epilogue, *
     NC = columns_of(M, N, BLOCK)
     plan = np.array([0, M, N, K, weights.K, NC, ACTIVATIONS[epilogue.activation]], np.int64)
     arrays = (origin, starts, weights.data, out, epilogue.bias, epilogue.residual, plan)
-    words = PACKED_AT + limbs * MC * min(K, KC) + 9 * TILE
+    words = PACKED + limbs * MC * min(K, KC)
     launch(product_kernel(limbs, emulated), *arrays, tasks=-(-M // MC) * -(-N // NC), words=words)

@@ -1,4 +1,5 @@
-"""The end of every CPU rung: residual, bias and activation, so that a fused and an unfused rung compute the same function."""
+"""The end of every CPU rung: residual, bias and activation, so that a fused and an unfused rung compute the same
+function."""
 
 from tilewright import simd
 

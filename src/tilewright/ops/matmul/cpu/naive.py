@@ -57,7 +57,8 @@ ROWS_SIGNATURE = types.void(simd.MATRIX, simd.MATRIX, simd.CONTIGUOUS, simd.INPU
 
 @simd.kernel(ROWS_SIGNATURE, name="matmul.reordered")
 def reordered(a, b, out, bias, residual, activation):
-    """Loops i, p, j: both b and out are walked along their rows, so a cache line is used whole and the compiler vectorises."""
+    """Loops i, p, j: both b and out are walked along their rows, so a cache line is used whole and the compiler
+    vectorises."""
     out[:] = 0
     add_rows(a, b, out)
     finish_all(out, bias, residual, activation)

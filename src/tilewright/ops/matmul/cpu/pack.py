@@ -1,11 +1,11 @@
 """Packing: operands laid out in the order in which the micro-kernel reads them.
 
-B (K, N) becomes panels of NR columns, [N / NR][K][NR], zeros beyond N: a step along K reads one contiguous row of a panel.
-A's rows become panels of 12, 4 or 1 rows, [K][rows]: a step reads one contiguous column. A is packed inside the product, a cache
-block at a time; B, the weights, once (`prepare`).
+B (K, N) becomes panels of NR columns, [N / NR][K][NR], zeros beyond N: a step along K reads one contiguous row of a
+panel. A's rows become panels of 12, 4 or 1 rows, [K][rows]: a step reads one contiguous column. A is packed inside the
+product, a cache block at a time; B, the weights, once (`prepare`).
 
-Addresses: element (p, n) of B is `source.flat[starts[n] + p * step]`, and row i of A begins at `starts[i]` and steps likewise. So B
-may be transposed or one tap of a convolution, and A's rows may be gathered from a table, without a copy.
+Addresses: element (p, n) of B is `source.flat[starts[n] + p * step]`, and row i of A begins at `starts[i]` and steps
+likewise. So B may be transposed or one tap of a convolution, and A's rows may be gathered from a table, without a copy.
 """
 
 import functools
@@ -46,9 +46,13 @@ def row_packer(lanes: int):
     """The inline function that packs one panel of A from float32."""
 
     @simd.inline
-    def pack_rows(rows, source, starts, first, p, plan, depth, target, at):
-        """target[at + q * rows + i] = A[first + i, p + q], q below depth. rows: a constant; plan[4] is A's step."""
-        step, last = plan[4], first + rows - 1
+    def pack_rows(rows, source, starts, corner, depth, plan, target, at):
+        """target[at + q * rows + i] = A[first + i, p + q], q below depth.
+
+        rows: a constant; corner: (first, p); plan[4]: A's step.
+        """
+        (first, p), step = corner, plan[4]
+        last = first + rows - 1
         whole = depth - depth % lanes if step == 1 and rows > 1 else 0
         for q in range(0, whole, lanes):
             square = simd.block_gather(simd.block_zeros(lanes, 1, lanes), source, starts, first, last, p + q)

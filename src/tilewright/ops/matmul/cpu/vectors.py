@@ -1,7 +1,8 @@
 """Explicit vectors, nothing packed: four rows of out, two vectors wide, stay in registers along all of K.
 
-A loaded vector of b feeds four rows, a broadcast a[i, p] two vectors. It loses to `packed` because a strip of b is walked with stride N,
-a new page every few steps, once for every four rows, and because eight accumulators are too few to hide the latency of an FMA.
+A loaded vector of b feeds four rows, a broadcast a[i, p] two vectors. It loses to `packed` because a strip of b is
+walked with stride N, a new page every few steps, once for every four rows, and because eight accumulators are too few
+to hide the latency of an FMA.
 """
 
 import functools

@@ -1,7 +1,8 @@
 """Packing for 16-bit rungs: pairs of bfloat16 along K in 32-bit words, in the panels of `pack`.
 
-A word of B's panel holds k = 2p and 2p + 1 of one column, a word of A's panel the same k of one row. K is filled with zeros to a
-multiple of 32, the depth of an AMX tile. With two limbs, the panels of the rounded numbers are followed by those of the remainders.
+A word of B's panel holds k = 2p and 2p + 1 of one column, a word of A's panel the same k of one row. K is filled with
+zeros to a multiple of 32, the depth of an AMX tile. With two limbs, the panels of the rounded numbers are followed by
+those of the remainders.
 """
 
 import functools
@@ -29,9 +30,14 @@ def word_packer(lanes: int):
     gather = simd.block_gather_converted if cpu().has("avx512bf16") and lanes == 16 else simd.block_gather_rounded
 
     @simd.inline
-    def pack_rows(rows, source, starts, first, p, plan, depth, target, at):
-        """target[at + q * rows + i] = word p + q of row first + i, q below depth; `lanes` rows of scratch beyond may be written."""
-        numbers, last = plan[8], first + rows - 1
+    def pack_rows(rows, source, starts, corner, depth, plan, target, at):
+        """target[at + q * rows + i] = word p + q of row first + i, q below depth. corner: (first, p); plan[8]: K in
+        numbers.
+
+        Up to `lanes` rows of scratch beyond the panel may be written.
+        """
+        (first, p), numbers = corner, plan[8]
+        last = first + rows - 1
         for q in range(0, depth, lanes):
             square = simd.block_zeros(lanes, 1, lanes)
             square = gather(square, source, starts, first, last, 2 * (p + q), numbers - 2 * (p + q))
@@ -47,7 +53,8 @@ def word_panel_kernel(lanes: int):
 
     @simd.inline
     def pair(source, at, second, left, remainder):
-        """Words of the numbers at `at` and `second` elements further (0: none), `left` columns, as rounded or as remainder."""
+        """Words of the numbers at `at` and `second` elements further (0: none), `left` columns, as rounded or as
+        remainder."""
         low = simd.load_first(source, at, left, lanes)
         high = simd.load_first(source, at + second, left if second else 0, lanes)
         return simd.pair_remainder(low, high) if remainder else simd.pair_rounded(low, high)

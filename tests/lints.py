@@ -1,0 +1,212 @@
+"""House rules as functions: each takes a source file and yields (line, what is wrong). test_layout.py tests them.
+
+A review remark made twice becomes a lint: add a function to LINTS, and an offender and an innocent to the test.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import PurePosixPath
+
+FILE_LINES, FUNCTION_LINES, ARGUMENTS = 400, 60, 8
+ENVIRONMENT = ("os.environ", "os.getenv", "environ", "getenv")
+COMPILERS = tuple(f"{module}{name}" for module in ("", "numba.", "nb.") for name in ("jit", "njit"))
+
+BELOW = {  # what a part of the package may import besides itself
+    "errors": set(),
+    "formats": {"errors"},
+    "hardware": {"errors"},
+    "simd": {"errors", "hardware"},
+    "ops": {"errors", "hardware", "simd"},
+}
+BELOW["models"] = BELOW["ndimage"] = {"ops", "formats", *BELOW["ops"]}
+BELOW["runtime"] = BELOW["bench"] = {"models", "ndimage", *BELOW["models"]}
+BELOW["demo"] = {"runtime", "bench", *BELOW["runtime"]}
+BELOW["cli"] = {"demo", *BELOW["demo"]}
+BELOW["__main__"] = {"cli"}
+BELOW["__init__"] = set()  # the public names are fetched when they are used
+
+Finding = tuple[int, str]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A Python file: its path from the repository's root, and its text."""
+
+    path: PurePosixPath
+    text: str
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """Its syntax tree."""
+        return ast.parse(self.text, str(self.path))
+
+    @property
+    def inside(self) -> tuple[str, ...]:
+        """Its path from the package's root, () for a file outside the package."""
+        return self.path.parts[2:] if self.path.parts[:2] == ("src", "tilewright") else ()
+
+    def walk(self, *kinds: type) -> Iterator:
+        """All nodes of these kinds."""
+        return (node for node in ast.walk(self.tree) if isinstance(node, kinds))
+
+    def functions(self) -> Iterator:
+        """Every function, nested ones and methods too."""
+        return self.walk(ast.FunctionDef, ast.AsyncFunctionDef)
+
+    def imports(self) -> Iterator[tuple[int, str]]:
+        """(line, module or name of a module) of every import, wherever it stands."""
+        for node in self.walk(ast.Import, ast.ImportFrom):
+            prefix = "." * node.level + (node.module or "") + "." if isinstance(node, ast.ImportFrom) else ""
+            yield from ((node.lineno, prefix + alias.name) for alias in node.names)
+
+
+def _called(node: ast.AST) -> str:
+    """Dotted name of what a call or decorator names: "numba.njit"."""
+    node = node.func if isinstance(node, ast.Call) else node
+    if isinstance(node, ast.Attribute):
+        return f"{_called(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else "?"
+
+
+def imports_go_down(source: Source) -> Iterator[Finding]:
+    """cli -> bench, runtime -> models, ndimage -> ops -> simd, hardware; formats and errors are leaves."""
+    if not source.inside:
+        return
+    part = source.inside[0].removesuffix(".py")
+    for line, name in source.imports():
+        if name.startswith("."):
+            yield line, f"relative import {name}: write it in full"
+        first, _, rest = name.partition(".")
+        target = rest.split(".")[0] or "__init__"
+        if first == "tilewright" and target != part and target not in BELOW.get(part, set()):
+            yield line, f"{part} imports {target}; it may import {', '.join(sorted(BELOW.get(part, ()))) or 'nothing'}"
+
+
+def references_need_only_numpy(source: Source) -> Iterator[Finding]:
+    """A reference is obvious: NumPy and nothing of ours."""
+    if source.inside[:1] == ("ops",) and source.path.name == "reference.py":
+        for line, name in source.imports():
+            if name.split(".")[0] != "numpy":
+                yield line, f"a reference imports {name}; NumPy only"
+
+
+def one_file_knows_mpi(source: Source) -> Iterator[Finding]:
+    """MPI is an engine's business."""
+    if source.inside and source.inside != ("runtime", "engines", "mpi.py"):
+        for line, name in source.imports():
+            if name.split(".")[0] == "mpi4py":
+                yield line, "mpi4py belongs in runtime/engines/mpi.py"
+
+
+def files_are_short(source: Source) -> Iterator[Finding]:
+    """A file is read in one sitting."""
+    lines = source.text.count("\n")
+    if lines > FILE_LINES:
+        yield FILE_LINES, f"{lines} lines; {FILE_LINES} are allowed: make it a folder"
+
+
+def functions_are_short(source: Source) -> Iterator[Finding]:
+    """A function is seen on one screen."""
+    for function in source.functions():
+        lines = function.end_lineno - function.lineno + 1
+        if lines > FUNCTION_LINES:
+            yield function.lineno, f"{function.name} has {lines} lines; {FUNCTION_LINES} are allowed"
+
+
+def arguments_are_few(source: Source) -> Iterator[Finding]:
+    """At most eight by position, kernels counted; neither the object itself nor what can only be named, like
+    PyTorch's options."""
+    for function in source.functions():
+        given = function.args
+        names = [a.arg for a in (*given.posonlyargs, *given.args, given.vararg, given.kwarg) if a]
+        count = len(names) - (names[:1] in (["self"], ["cls"]))
+        if count > ARGUMENTS:
+            yield function.lineno, f"{function.name} takes {count} arguments; {ARGUMENTS} are allowed"
+
+
+def compiled_code_says_its_options(source: Source) -> Iterator[Finding]:
+    """Numba's defaults are nobody's decision: fastmath and boundscheck are written out, as `simd.kernel` does."""
+    if not source.inside:
+        return
+    for node in source.walk(ast.Call, ast.FunctionDef):
+        uses = [node] if isinstance(node, ast.Call) else [d for d in node.decorator_list if not isinstance(d, ast.Call)]
+        for use in uses:
+            if _called(use) not in COMPILERS:
+                continue
+            said = {k.arg for k in use.keywords} if isinstance(use, ast.Call) else set()
+            missing = sorted({"fastmath", "boundscheck"} - said)
+            if missing:
+                yield use.lineno, f"{_called(use)} without {' and '.join(missing)}"
+
+
+def comparisons_are_used(source: Source) -> Iterator[Finding]:
+    """A comparison whose verdict is thrown away checks nothing."""
+    for node in source.walk(ast.Expr):
+        if isinstance(node.value, ast.Call):
+            name = _called(node.value).split(".")[-1]
+            if name in ("allclose", "array_equal", "array_equiv", "isclose"):
+                yield node.lineno, f"the verdict of {name} is thrown away"
+
+
+def only_the_command_line_prints(source: Source) -> Iterator[Finding]:
+    """A library is silent."""
+    if source.inside and source.inside[0] not in ("cli", "demo.py"):
+        for call in source.walk(ast.Call):
+            if _called(call) == "print":
+                yield call.lineno, "print in a library"
+
+
+def errors_are_named(source: Source) -> Iterator[Finding]:
+    """`except Exception` hides the defects that nobody thought of."""
+    for handler in source.walk(ast.ExceptHandler):
+        kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+        for kind in kinds:
+            if kind is None or _called(kind) in ("Exception", "builtins.Exception"):
+                yield handler.lineno, "except without the errors that are meant"
+
+
+def imports_do_nothing(source: Source) -> Iterator[Finding]:
+    """Nothing reads the environment while a module is imported."""
+
+    def outside_functions(node: ast.AST) -> Iterator[ast.AST]:
+        for child in ast.iter_child_nodes(node):
+            if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                yield child
+                yield from outside_functions(child)
+
+    for node in outside_functions(source.tree) if source.inside else ():
+        if isinstance(node, ast.Attribute | ast.Name) and _called(node) in ENVIRONMENT:
+            yield node.lineno, "the environment is read at import"
+
+
+def public_functions_are_documented(source: Source) -> Iterator[Finding]:
+    """In a public module every public function says what it takes and gives; a rung's `idea` is its documentation."""
+    if not source.inside or any(part.startswith("_") and part != "__init__.py" for part in source.inside):
+        return
+    for function in source.tree.body:
+        if not isinstance(function, ast.FunctionDef) or function.name.startswith("_") or ast.get_docstring(function):
+            continue
+        if not any(_called(d).endswith(".rung") for d in function.decorator_list):
+            yield function.lineno, f"{function.name} is public and has no docstring"
+
+
+def work_is_done(source: Source) -> Iterator[Finding]:
+    """What is left to do is an issue, not a comment."""
+    if source.path.name in ("lints.py", "test_layout.py"):
+        return
+    for number, line in enumerate(source.text.splitlines(), start=1):
+        if any(word in line for word in ("TODO", "FIXME", "XXX")):
+            yield number, "unfinished work in a comment"
+
+
+LINTS = [
+    function
+    for name, function in vars(sys.modules[__name__]).items()
+    if callable(function)
+    and getattr(function, "__module__", "") == __name__
+    and not name.startswith("_")
+    and name.islower()
+]

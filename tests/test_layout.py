@@ -1,0 +1,149 @@
+"""The house: its rules hold for every file, and each rule catches an offender."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+import lints
+from lints import LINTS, Source
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ("src", "tests", "examples")
+
+
+def sources() -> list[Source]:
+    files = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+    return [Source(PurePosixPath(path.relative_to(ROOT).as_posix()), path.read_text()) for path in files]
+
+
+def test_every_rule_holds_in_every_file():
+    every = sources()
+    assert len(every) > 50
+    found = [f"{s.path}:{line}: {what}" for s in every for lint in LINTS for line, what in lint(s)]
+    assert not found, "\n" + "\n".join(found)
+
+
+OP, CLI, TEST = "src/tilewright/ops/matmul/cpu/packed.py", "src/tilewright/cli/classify.py", "tests/test_made_up.py"
+REFERENCE, SIMD = "src/tilewright/ops/matmul/reference.py", "src/tilewright/simd/vectors.py"
+
+OFFENDERS = [
+    (lints.imports_go_down, OP, "from tilewright.models import textcnn\n", 1, "ops imports models"),
+    (lints.imports_go_down, OP, "def f():\n    import tilewright.cli\n", 2, "ops imports cli"),
+    (
+        lints.imports_go_down,
+        "src/tilewright/formats/course.py",
+        "from tilewright import ops\n",
+        1,
+        "formats imports ops",
+    ),
+    (lints.imports_go_down, "src/tilewright/errors.py", "import tilewright.formats\n", 1, "it may import nothing"),
+    (lints.imports_go_down, "src/tilewright/new/x.py", "import tilewright.errors\n", 1, "new imports errors"),
+    (lints.imports_go_down, OP, "from ..errors import UsageError\n", 1, "relative import"),
+    (lints.references_need_only_numpy, REFERENCE, "import numpy as np\nimport scipy\n", 2, "scipy"),
+    (lints.references_need_only_numpy, REFERENCE, "from tilewright.ops import _arrays\n", 1, "NumPy only"),
+    (lints.one_file_knows_mpi, OP, "from mpi4py import MPI\n", 1, "mpi4py belongs"),
+    (lints.files_are_short, TEST, "x = 1\n" * 401, 400, "401 lines"),
+    (lints.functions_are_short, TEST, "def f():\n" + "    x = 1\n" * 60, 1, "f has 61 lines"),
+    (lints.functions_are_short, TEST, "class C:\n  def f(self):\n" + "    x = 1\n" * 60, 2, "61 lines"),
+    (lints.arguments_are_few, OP, "def f(a, b, c, d, /, e, f, h, i, *g): ...\n", 1, "takes 9 arguments"),
+    (lints.compiled_code_says_its_options, OP, "@njit\ndef f(): ...\n", 1, "boundscheck and fastmath"),
+    (lints.compiled_code_says_its_options, OP, "@numba.njit(fastmath=True)\ndef f(): ...\n", 1, "without boundscheck"),
+    (lints.compiled_code_says_its_options, SIMD, "g = njit(boundscheck=False)(f)\n", 1, "without fastmath"),
+    (lints.comparisons_are_used, TEST, "np.allclose(a, b)\n", 1, "allclose is thrown away"),
+    (lints.comparisons_are_used, OP, "def f():\n    array_equal(a, b)\n", 2, "array_equal is thrown away"),
+    (lints.only_the_command_line_prints, OP, "print('hello')\n", 1, "print in a library"),
+    (lints.errors_are_named, CLI, "try: ...\nexcept Exception: ...\n", 2, "except without"),
+    (lints.errors_are_named, TEST, "try: ...\nexcept (OSError, Exception) as e: ...\n", 2, "except without"),
+    (lints.errors_are_named, OP, "try: ...\nexcept: ...\n", 2, "except without"),
+    (lints.imports_do_nothing, OP, "import os\nDEBUG = os.environ.get('DEBUG')\n", 2, "environment is read"),
+    (lints.imports_do_nothing, OP, "class C:\n    x = os.getenv('X')\n", 2, "environment is read"),
+    (lints.public_functions_are_documented, OP, "def multiply(): ...\n", 1, "multiply is public"),
+    (lints.work_is_done, OP, "x = 1\n# TODO: two\n", 2, "unfinished"),
+]
+
+INNOCENTS = [
+    (
+        lints.imports_go_down,
+        OP,
+        "import numpy\nfrom tilewright import simd\nfrom tilewright.ops._ladder import Ladder\n",
+    ),
+    (
+        lints.imports_go_down,
+        CLI,
+        "from tilewright.bench.measure import interleave\nfrom tilewright.ops import matmul\n",
+    ),
+    (lints.imports_go_down, TEST, "from tilewright.cli import main\n"),
+    (lints.references_need_only_numpy, REFERENCE, "import numpy as np\nfrom numpy.lib import stride_tricks\n"),
+    (lints.references_need_only_numpy, OP, "import scipy\n"),
+    (lints.one_file_knows_mpi, "src/tilewright/runtime/engines/mpi.py", "from mpi4py import MPI\n"),
+    (lints.files_are_short, TEST, "x = 1\n" * 400),
+    (lints.functions_are_short, TEST, "def f():\n" + "    x = 1\n" * 59),
+    (lints.arguments_are_few, OP, "class C:\n    def f(self, a, b, c, d, e, f, g, h): ...\n"),
+    (lints.compiled_code_says_its_options, SIMD, "@njit(fastmath=False, boundscheck=False)\ndef f(): ...\n"),
+    (lints.compiled_code_says_its_options, OP, "@simd.kernel('void()', name='f')\ndef f(): ...\n"),
+    (lints.comparisons_are_used, TEST, "assert np.allclose(a, b)\nsame = np.array_equal(a, b)\n"),
+    (lints.only_the_command_line_prints, CLI, "print('hello')\n"),
+    (lints.only_the_command_line_prints, "src/tilewright/demo.py", "print('hello')\n"),
+    (lints.only_the_command_line_prints, OP, "shape.print()\nprinted = 1\n"),
+    (lints.errors_are_named, OP, "try: ...\nexcept (OSError, ValueError): ...\n"),
+    (lints.imports_do_nothing, OP, "import os\ndef f():\n    return os.environ['HOME']\n"),
+    (lints.public_functions_are_documented, OP, "def _multiply(): ...\ndef f():\n    'What it gives.'\n"),
+    (lints.public_functions_are_documented, OP, "@ladder.rung('cpu.x', after=None, idea='x')\ndef x(): ...\n"),
+    (lints.public_functions_are_documented, "src/tilewright/ops/_arrays.py", "def f(): ...\n"),
+    (lints.work_is_done, OP, "todo = 1\n"),
+]
+
+
+@pytest.mark.parametrize(("lint", "path", "text", "line", "message"), OFFENDERS)
+def test_a_rule_catches_its_offender(lint, path, text, line, message):
+    found = list(lint(Source(PurePosixPath(path), text)))
+    assert [at for at, _ in found] == [line]
+    assert message in found[0][1]
+
+
+@pytest.mark.parametrize(("lint", "path", "text"), INNOCENTS)
+def test_a_rule_lets_the_innocent_pass(lint, path, text):
+    assert list(lint(Source(PurePosixPath(path), text))) == []
+
+
+def test_every_rule_has_an_offender_and_an_innocent():
+    assert {lint for lint, *_ in OFFENDERS} == {lint for lint, *_ in INNOCENTS} == set(LINTS)
+
+
+HEAVY = {"numpy", "numba", "llvmlite", "torch", "scipy", "msgspec", "safetensors", "psutil"}
+
+
+@pytest.mark.parametrize("code", ["import tilewright", "import tilewright.cli", "import tilewright.cli.classify"])
+def test_importing_loads_nothing_heavy(code):
+    loaded = run(sys.executable, "-c", f"{code}; import sys, json; print(json.dumps(list(sys.modules)))")
+    assert HEAVY & set(json.loads(loaded)) == set()
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_help_has_a_line_for_every_word():
+    text = run("make", "-C", str(ROOT), "--no-print-directory", "help")
+    words = {line.split()[0] for line in text.splitlines()}
+    assert words == {"help", "setup", "demo", "check", "test", "test-long", "bench", "report", "clean"}
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_an_old_python_is_refused_in_one_line(tmp_path):
+    old = tmp_path / "python3"
+    old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.9.2\nexit 1\n')
+    old.chmod(0o755)
+    command = ["make", "-C", str(ROOT), "setup", f"PYTHON={old}", f"VENV={tmp_path}/venv"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "needs Python 3.11 or newer" in done.stdout + done.stderr
+    assert "Python 3.9.2" in done.stdout + done.stderr
+    assert not (tmp_path / "venv").exists()
+
+
+def run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

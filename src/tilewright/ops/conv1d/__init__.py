@@ -1,10 +1,9 @@
-"""1-D convolution with everything that may be fused into it: out = max over positions(activation(conv(x, weight) +
-bias)).
+"""1-D convolution with what may be fused into it: out = max over positions(activation(conv(x, weight) + bias)).
 
 from tilewright.ops.conv1d import conv1d, prepare
-y = conv1d(x, weight, bias=b, padding=1)                    # (B, C, L), (O, C, K) -> (B, O, positions)
-packed = prepare(weight)                                    # once; then conv1d(x, packed) for every batch
-features = conv1d(x, packed, activation="relu", pool="max")  # (B, O)
+y = conv1d(x, weight, bias=b, padding=1)                        # (B, C, L), (O, C, K) -> (B, O, positions)
+packed = prepare(weight)                                        # once; then conv1d(x, packed) for every batch
+features = conv1d(x, packed, activation="relu", pool="max")     # (B, O)
 """
 
 import operator
@@ -15,7 +14,8 @@ from tilewright.errors import UsageError
 from tilewright.ops._arrays import as_float32, like
 from tilewright.ops.conv1d.ladder import ladder
 from tilewright.ops.conv1d.operands import Epilogue, Packed, Window
-from tilewright.ops.conv1d.spec import ACTIVATIONS, DTYPES, POOLS, Problem
+from tilewright.ops.conv1d.spec import POOLS, Problem
+from tilewright.ops.matmul.spec import ACTIVATIONS, DTYPES
 
 __all__ = ["Packed", "Problem", "conv1d", "ladder", "prepare"]
 
@@ -40,15 +40,15 @@ def prepare(weight, *, dtype: str = "float32") -> Packed:
 def conv1d(x, weight, *, bias=None, stride=1, padding=0, dilation=1, activation=None, pool=None, dtype=None, out=None):
     """Cross-correlation (the kernel is not flipped) with float32 sums, in PyTorch's layout.
 
-    out[b, o, l] = activation(bias[o] + sum over c, t of weight[o, c, t] * x[b, c, l * stride + t * dilation -
-    padding]), x zero outside.
+    out[b, o, l] = activation(bias[o] + sum over c, t of weight[o, c, t] * x[b, c, l * stride + t * dilation - padding])
 
-    x: (B, C, L). weight: (O, C, K), or what `prepare` gave. bias: (O,). Arrays are float32 or bfloat16 with any
+    where x is zero outside. x: (B, C, L). weight: (O, C, K), or what `prepare` gave. bias: (O,). Arrays are float32 or bfloat16 with any
     strides, NumPy or anything that speaks DLPack. activation: None or "relu". pool: None, or "max" for the maximum over
     positions; both keep a NaN. dtype: accuracy class of the products, "float32" (default) or "bfloat16" (operands
-    rounded); a prepared weight has its own. out: float32 array to write to. Returns float32 (B, O, positions), or (B,
-    O) with pooling, the same kind of array as x; with positions = (L + 2 * padding - dilation * (K - 1) - 1) // stride
-    + 1. Raises UsageError naming the argument that does not fit. A sample's bits depend on that sample, weight and the
+    rounded); a prepared weight has its own. out: float32 array to write to.
+    Returns float32 (B, O, positions), or (B, O) with pooling, the same kind of array as x;
+    positions = (L + 2 * padding - dilation * (K - 1) - 1) // stride + 1.
+    Raises UsageError naming the argument that does not fit. A sample's bits depend on that sample, weight and the
     options: not on the other samples, their number, or the number of threads.
     """
     array = as_float32("x", x)
@@ -60,7 +60,7 @@ def conv1d(x, weight, *, bias=None, stride=1, padding=0, dilation=1, activation=
     O, C, K = packed.O, packed.C, packed.K
     if array.ndim != 3 or array.shape[1] != C:
         raise UsageError(
-            f"conv1d: x is {array.shape} and weight is {(O, C, K)}: x must be (B, C, L) with C = {C} channels"
+            f"conv1d: x is {array.shape} and weight is {(O, C, K)}; x must be (B, C, L) with C = {C} channels"
         )
     window = _window(stride, padding, dilation, array.shape[2], K)
     bias = NO_BIAS if bias is None else np.ascontiguousarray(as_float32("bias", bias))

@@ -10,18 +10,18 @@ from tilewright.ops._ladder import Ladder
 from tilewright.ops._needs import dtype
 from tilewright.ops.conv1d.operands import Packed
 
-MATMUL_DEPTH = 96  # C * K from which matmul's packing and copies pay: measured, see README.md
+DEEP, WIDE = 8192, 128  # C * K and O from which float32 goes to matmul: the table in README.md
 
 ladder = Ladder("conv1d", prefer=("cpu.matmul", "cpu.channel_tiles"))
 float32 = dtype("float32")
 
 
-def _deep_enough(problem) -> str | None:
-    """bfloat16 has no other rung, so any depth will do there."""
-    if problem.dtype != "float32" or problem.C * problem.K >= MATMUL_DEPTH:
-        return None
+def _deep_and_wide(problem) -> str | None:
+    """C * K and O are so large that matmul is ahead; bfloat16 has no other rung, so any will do there."""
     depth = problem.C * problem.K
-    return f"C * K is {depth}, it needs {MATMUL_DEPTH}: below, its copies of x and out cost more than the products"
+    if problem.dtype != "float32" or (depth >= DEEP and problem.O >= WIDE):
+        return None
+    return f"C * K is {depth} and O is {problem.O}, it needs {DEEP} and {WIDE}: below, channel tiles are faster"
 
 
 @ladder.rung(
@@ -73,7 +73,7 @@ def _pack_matrix(weight: np.ndarray, rung: str, dtype: str) -> Packed:
 @ladder.rung(
     "cpu.matmul",
     after="cpu.channel_tiles",
-    needs=(dtype("float32", "bfloat16"), _deep_enough),
+    needs=(dtype("float32", "bfloat16"), _deep_and_wide),
     prepare=_pack_matrix,
     c=4.0,
     idea="one matmul over overlapping rows of x, channels last: im2col without its matrix",

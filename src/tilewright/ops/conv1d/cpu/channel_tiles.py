@@ -1,11 +1,12 @@
-"""A tile of output channels x positions in registers, from the first input channel and tap to the last; threads draw
-the tiles.
+"""A tile of output channels x positions stays in registers, from the first input channel and tap to the last.
 
-A step takes one tap of one input channel: the weights of a tile's channels, one after the other, times vectors of
+A step takes one tap of one input channel: the weights of the tile's channels, each in every lane, times vectors of
 consecutive positions of x. It is matmul's outer product without packing x: a number of x serves all channels of the
 tile, a weight all its positions, and sums go to out as they are. Weights are turned round once, by `prepare`, so that a
-tile's channels lie side by side. It loses where a sample has fewer positions than a vector, and where C * K is so large
-that a tile's weights, read again for each tile of positions, leave the cache.
+tile's channels lie side by side. Threads draw tiles.
+
+It loses where a sample has fewer positions than a vector has lanes, and where C * K is so large that a tile's weights,
+read again for every tile of positions, leave the cache.
 """
 
 import functools
@@ -20,14 +21,14 @@ from tilewright.ops.conv1d.cpu.finish import ACTIVATIONS, OUTPUT_3D, POOLS, RELU
 from tilewright.ops.conv1d.cpu.phases import phased
 from tilewright.ops.conv1d.operands import Epilogue, Packed, Window
 
-# lanes: (channels, vectors of positions) of a tile; of a tile where one vector has room for all positions, which is a
-# panel's height
+# lanes: (channels, vectors of positions) of a tile, and where one vector has room for all positions. Sixteen sums, eight
+# with AVX2's 16 registers: enough for two FMAs a cycle of latency 4, and two loads a cycle keep up
 TILES = {16: ((8, 2), (16, 1)), 8: ((4, 2), (8, 1)), 4: ((8, 2), (16, 1))}
 CHUNK = 1024  # positions in a task: 1,000 cycles for one channel and tap, and a tile's weights stay in L1 for all
 
 
 def panel_height() -> int:
-    """Channels whose weights lie side by side."""
+    """Channels whose weights lie side by side: those of the highest tile, so that every tile's do."""
     return TILES[cpu().lanes][1][0]
 
 
@@ -44,10 +45,7 @@ def pack_channels(weight: np.ndarray, rung: str) -> Packed:
 
 @functools.cache
 def scratch_kernels(rows: int, vectors: int, lanes: int):
-    """(clear, fold, put_best, put_rows): tiles that do not go to out as they are.
-
-    Scratch: NR ones, a tile, the largest so far.
-    """
+    """(clear, fold, put_best, put_rows): what is done in scratch, which holds NR ones, a tile, and the largest so far."""
     NR = lanes * vectors
     TILE, BEST, END = NR, NR + rows * NR, NR + 2 * rows * NR
 
@@ -61,8 +59,7 @@ def scratch_kernels(rows: int, vectors: int, lanes: int):
 
     @simd.inline
     def fold(scratch):
-        """best = max(best, tile), lane by lane; lanes beyond the last position still hold what the tile before had
-        there."""
+        """best = max(best, tile), lane by lane; beyond the last position a lane holds what the tile before had."""
         for i in range(0, rows * NR, lanes):
             larger = simd.maximum(simd.load(scratch, BEST + i, lanes), simd.load(scratch, TILE + i, lanes))
             simd.store(scratch, BEST + i, larger)

@@ -1,5 +1,4 @@
-"""The end of the scalar rungs: bias, activation and pooling, so that a fused and an unfused rung compute the same
-function."""
+"""The end of the scalar rungs: bias, activation and pooling; and what all rungs call them."""
 
 import numpy as np
 from numba import types

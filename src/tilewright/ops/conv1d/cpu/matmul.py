@@ -1,11 +1,11 @@
-"""One matmul, without an im2col matrix: x lies channels last, where the K * C numbers under a window are one stretch of
-memory.
+"""One matmul, without an im2col matrix: x lies channels last, where the K * C numbers under a window are contiguous.
 
 Row l of the im2col matrix starts stride * C numbers after row l - 1, so the matrix is a view of x with overlapping
 rows, and matmul packs them from there a cache block at a time. With a dilation, x is cut into as many phases, and a
 window lies in one of them. Bias and activation are matmul's own; turning (positions, channels) round, or the maximum
-over positions, is a pass afterwards. It loses where C * K is small: then x and out, each copied once, cost more than
-the products.
+over positions, is a pass afterwards.
+
+It loses where C * K or O is small: x and out, each copied once, and matmul's packing cost more than they save.
 """
 
 import numpy as np
@@ -23,8 +23,7 @@ def pack_matrix(weight: np.ndarray, rung: str, dtype: str) -> Packed:
 
 
 def channels_last(x: np.ndarray, padding: int, phases: int) -> tuple[np.ndarray, int]:
-    """(float32 (B * phases * row, C), row): x (B, C, L) between zeros; padded position i is row i // phases of phase
-    i % phases."""
+    """(float32 (B * phases * row, C), row): x (B, C, L) between zeros, cut into phases as by `phases.phased`."""
     B, C, L = x.shape
     row = -(-(L + 2 * padding) // phases)
     if not padding and phases == 1 and x.swapaxes(1, 2).flags.c_contiguous:

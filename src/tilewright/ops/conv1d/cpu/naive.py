@@ -1,5 +1,4 @@
-"""Five loops over samples, output channels, positions, input channels and taps; the sum stays in a register until it
-is whole."""
+"""Five loops: samples, output channels, positions, input channels, taps; a sum stays in a register until it is whole."""
 
 import numpy as np
 from numba import types
@@ -37,13 +36,5 @@ def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, window: Window, ep
     flat, row = phased(x, window.padding, 1)
     options = ACTIVATIONS[epilogue.activation], POOLS[epilogue.pool]
     positions = window.positions(x.shape[2], weights.K)
-    loops(
-        flat.reshape(*x.shape[:2], row),
-        weights.data,
-        epilogue.bias,
-        out,
-        positions,
-        window.stride,
-        window.dilation,
-        options,
-    )
+    padded = flat.reshape(*x.shape[:2], row)
+    loops(padded, weights.data, epilogue.bias, out, positions, window.stride, window.dilation, options)

@@ -9,8 +9,7 @@ import numpy as np
 
 
 def phased(x: np.ndarray, padding: int, phases: int, *, beyond: int = 0) -> tuple[np.ndarray, int]:
-    """(float32 flat copy, row): x (B, C, L) between `padding` zeros as (B, C, phases, row), then `beyond` zeros that
-    may be read."""
+    """(flat float32 copy, row): x (B, C, L) between zeros as (B, C, phases, row), then `beyond` zeros to be read."""
     B, C, L = x.shape
     row = -(-(L + 2 * padding) // phases)
     flat = np.zeros(B * C * phases * row + beyond, np.float32)

@@ -1,9 +1,7 @@
-"""The taps of one channel as a vector: multiplied by as many numbers of x at once, accumulated over channels, reduced
-once.
+"""The taps of one channel as a vector: times as many numbers of x at once, added up over channels, reduced once.
 
-Compared with `naive` an addition no longer waits for the one before it in the same channel. It loses where K is not a
-multiple of the vector: of 16 lanes a kernel of 3 taps uses 3; and every number of x is loaded again for each output
-channel.
+Where `naive` waits for an addition a tap, this waits for one a channel. It loses to wider ideas where K is no multiple
+of the vector: of 16 lanes a kernel of 3 taps uses 3. And it loads every number of x again for each output channel.
 """
 
 import functools

@@ -21,10 +21,7 @@ def turn_kernel(lanes: int):
 
     @simd.kernel(types.void(INPUT_3D, OUTPUT_3D, simd.INDICES, simd.PLAN, simd.OUTPUT), name=f"conv1d.turn.{lanes}")
     def turn_rows(source, target, starts, plan, scratch):
-        """starts: element offset of each row of a source[b], whose numbers are contiguous.
-
-        plan: next task. A task: `lanes` rows of one b.
-        """
+        """starts: element offset of each row of source[b], contiguous. plan: next task. A task: `lanes` rows."""
         B, R, S = source.shape
         stride, strips = target.strides[1] // 4, (R + lanes - 1) // lanes
         task = simd.fetch_add(plan, 0, 1)

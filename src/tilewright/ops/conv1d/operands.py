@@ -24,7 +24,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class Window:
-    """How the taps move: tap t of output position l reads number l * stride + t * dilation of x between `padding` zeros."""
+    """How the taps move: tap t of position l reads number l * stride + t * dilation of x between `padding` zeros."""
 
     stride: int = 1
     padding: int = 0

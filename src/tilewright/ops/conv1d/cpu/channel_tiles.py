@@ -21,8 +21,8 @@ from tilewright.ops.conv1d.cpu.finish import ACTIVATIONS, OUTPUT_3D, POOLS, RELU
 from tilewright.ops.conv1d.cpu.phases import phased
 from tilewright.ops.conv1d.operands import Epilogue, Packed, Window
 
-# lanes: (channels, vectors of positions) of a tile, and where one vector has room for all positions. Sixteen sums, eight
-# with AVX2's 16 registers: enough for two FMAs a cycle of latency 4, and two loads a cycle keep up
+# lanes: (channels, vectors of positions) of a tile; the same where one vector has room for all positions. 16 sums, 8 in
+# AVX2's 16 registers, are enough for two FMAs a cycle of latency 4, and two loads a cycle keep up
 TILES = {16: ((8, 2), (16, 1)), 8: ((4, 2), (8, 1)), 4: ((8, 2), (16, 1))}
 CHUNK = 1024  # positions in a task: 1,000 cycles for one channel and tap, and a tile's weights stay in L1 for all
 
@@ -45,7 +45,7 @@ def pack_channels(weight: np.ndarray, rung: str) -> Packed:
 
 @functools.cache
 def scratch_kernels(rows: int, vectors: int, lanes: int):
-    """(clear, fold, put_best, put_rows): what is done in scratch, which holds NR ones, a tile, and the largest so far."""
+    """(clear, fold, put_best, put_rows): what is done in scratch: NR ones, a tile, and the largest so far."""
     NR = lanes * vectors
     TILE, BEST, END = NR, NR + rows * NR, NR + 2 * rows * NR
 

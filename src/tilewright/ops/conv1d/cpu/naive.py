@@ -1,4 +1,4 @@
-"""Five loops: samples, output channels, positions, input channels, taps; a sum stays in a register until it is whole."""
+"""Five loops over samples, output channels, positions, input channels, taps; a sum stays in a register all along."""
 
 import numpy as np
 from numba import types

@@ -1,0 +1,168 @@
+"""TextCNN against PyTorch and float64, and the bits of a sentence in every company."""
+
+import numpy as np
+import pytest
+
+from compare import compare
+from tilewright.bench.sentiment import error_of, random_weights, reference_logits
+from tilewright.errors import InputError, ResourceError, UsageError
+from tilewright.models.textcnn import TextCNN, TextCNNConfig
+from tilewright.ops._threads import threads
+from tilewright.runtime.kept_table import KeptTable
+
+CONFIG = TextCNNConfig(
+    vocab_size=300,
+    hidden_size=48,
+    num_filters=40,
+    kernel_sizes=(3, 5, 9),
+    hidden_sizes=(64, 32),
+    num_labels=3,
+    id2label={},
+)
+WEIGHTS = random_weights(CONFIG, seed=3)
+IDS = ((np.random.default_rng(5).zipf(1.2, (500, 16)) - 1) % 300).astype(np.int32)
+
+
+@pytest.fixture(scope="module")
+def logits() -> np.ndarray:
+    """float32 (500, 3), from one call."""
+    return TextCNN(CONFIG, WEIGHTS).logits(IDS)
+
+
+def test_logits_against_float64(logits):
+    reference = reference_logits(CONFIG, WEIGHTS, IDS)
+    assert logits.dtype == np.float32 and logits.shape == (500, 3)
+    assert error_of(logits, reference) < 1e-5
+
+
+def test_logits_against_pytorch(logits):
+    import torch
+
+    w = {name: torch.from_numpy(array) for name, array in WEIGHTS.items()}
+    x = torch.nn.functional.embedding(torch.from_numpy(IDS), w["embedding.weight"]).transpose(1, 2)
+    convolved = [torch.nn.functional.conv1d(x, w[f"convs.{i}.weight"], w[f"convs.{i}.bias"]) for i in range(3)]
+    x = torch.cat([y.relu().amax(dim=2) for y in convolved], dim=1)
+    for i in range(3):
+        x = torch.nn.functional.linear(x, w[f"linears.{i}.weight"], w[f"linears.{i}.bias"])
+        x = x.relu() if i < 2 else x
+    compare(logits, x.numpy(), 1e-4)
+
+
+def test_bfloat16_is_near_and_takes_another_path(logits):
+    rounded = TextCNN(CONFIG, WEIGHTS, dtype="bfloat16").logits(IDS)
+    assert 0 < np.abs(rounded - logits).max() < 0.05
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_sentence_has_the_same_bits_in_every_company(dtype, count, rng):
+    """Alone, in batches of 2 to all, at any position, in any order of calls."""
+    whole = TextCNN(CONFIG, WEIGHTS, dtype=dtype).logits(IDS)
+    with threads(count):
+        model = TextCNN(CONFIG, WEIGHTS, dtype=dtype)
+        for size in (1, 2, 7, 100, 500):
+            chosen = rng.permutation(500)[:size]
+            assert model.logits(IDS[chosen]).tobytes() == whole[chosen].tobytes(), f"a batch of {size}"
+
+
+@pytest.mark.parametrize("rows", [130, 150, 400, 1500])
+def test_little_memory_for_the_table_changes_no_bits(rows, logits):
+    """From room for barely one sentence up: rows are dropped and computed again."""
+    model = TextCNN(CONFIG, WEIGHTS, table_memory=rows * 64 * 4)
+    assert model.logits(IDS).tobytes() == logits.tobytes()
+    assert model.convolutions.state.used <= rows
+    if rows < 1000:
+        assert model.convolutions.state.built > rows, "this test wants rows to be dropped"
+
+
+def test_too_little_memory_is_refused():
+    with pytest.raises(ResourceError, match=r"one sentence needs 174.*at least 44544 bytes"):
+        TextCNN(CONFIG, WEIGHTS, table_memory=1000)
+
+
+def test_a_kept_table_gives_the_same_bits(tmp_path, logits):
+    path = str(tmp_path / "kept")
+    first = TextCNN(CONFIG, WEIGHTS)
+    first.logits(IDS[:1])  # rows that exist before the table is opened must survive it
+    kept = KeptTable(first, path)
+    assert first.logits(IDS[:250]).tobytes() == logits[:250].tobytes()
+    assert kept.save() and not kept.save()
+    second = TextCNN(CONFIG, WEIGHTS)
+    second.logits(IDS[-1:])
+    again = KeptTable(second, path)
+    assert again.loaded == first.convolutions.state.used
+    assert second.logits(IDS).tobytes() == logits.tobytes()
+    assert again.save(), "the second half of the sentences added rows"
+
+
+def test_a_kept_table_of_other_weights_is_not_used(tmp_path, logits):
+    path = str(tmp_path / "kept")
+    other = TextCNN(CONFIG, random_weights(CONFIG, seed=4))
+    kept = KeptTable(other, path)
+    other.logits(IDS)
+    kept.save()
+    model = TextCNN(CONFIG, WEIGHTS)
+    assert KeptTable(model, path).loaded == 0
+    assert model.logits(IDS).tobytes() == logits.tobytes()
+
+
+@pytest.mark.parametrize("place", [0, 20, 400, -1])
+def test_a_damaged_table_is_refused(tmp_path, place):
+    path = tmp_path / "kept"
+    model = TextCNN(CONFIG, WEIGHTS)
+    kept = KeptTable(model, str(path))
+    model.logits(IDS)
+    kept.save()
+    content = bytearray(path.read_bytes())
+    content[place] ^= 16
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="no whole token table"):
+        KeptTable(TextCNN(CONFIG, WEIGHTS), str(path))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda w: w.pop("convs.1.bias"), r"tensor convs\.1\.bias is missing; \(40,\) is wanted"),
+        (lambda w: w.update({"extra": np.zeros(1)}), "tensor extra is .*no such tensor"),
+        (
+            lambda w: w.update({"linears.0.bias": np.zeros(63)}),
+            r"tensor linears\.0\.bias is \(63,\); \(64,\) is wanted",
+        ),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(change, message):
+    weights = dict(WEIGHTS)
+    change(weights)
+    with pytest.raises(InputError, match=message):
+        TextCNN(CONFIG, weights)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("vocab_size", 0), ("kernel_sizes", (17,)), ("kernel_sizes", ()), ("model_type", "gpt2"), ("id2label", {9: "x"})],
+)
+def test_sizes_that_make_no_network_are_refused(field, value):
+    with pytest.raises(ValueError, match=field):
+        TextCNNConfig(**{field: value})
+
+
+def test_classify_names_the_label():
+    model = TextCNN(
+        TextCNNConfig(**{**{f: getattr(CONFIG, f) for f in CONFIG.__struct_fields__}, "id2label": {1: "good"}}), WEIGHTS
+    )
+    answers = model.classify(IDS[:20].tolist())
+    assert [a["label"] for a in answers] == [
+        "good" if np.argmax(a["logits"]) == 1 else f"LABEL_{np.argmax(a['logits'])}" for a in answers
+    ]
+    assert all(1 / 3 <= a["score"] <= 1 for a in answers)
+
+
+def test_ids_are_checked(logits):
+    model = TextCNN(CONFIG, WEIGHTS)
+    bad = IDS.copy()
+    bad[7, 3] = 300
+    with pytest.raises(UsageError, match=r"ids\[7, 3\] is 300; the table has rows 0 to 299"):
+        model.logits(bad)
+    with pytest.raises(UsageError, match=r"\(n, 16\) is wanted"):
+        model.logits(IDS[:, :8])

@@ -1,0 +1,99 @@
+"""What matmul promises beside its numbers, and the AMX kernels on emulated tiles."""
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from compare import Guarded, compare
+from tilewright.errors import UsageError
+from tilewright.ops._ladder import Refused, using
+from tilewright.ops.matmul import Problem, ladder, matmul, prepare, spec
+from tilewright.ops.matmul.cpu import amx
+from tilewright.ops.matmul.cpu.words import pack_words
+from tilewright.ops.matmul.operands import Epilogue, Rows
+
+
+@pytest.mark.parametrize("limbs", [1, 2])
+@pytest.mark.parametrize(("M", "N", "K"), [(37, 50, 40), (32, 32, 32), (3, 70, 1600)])
+def test_amx_kernels_on_emulated_tiles(limbs, M, N, K, rng):
+    """Packing, edges, blocks of K, residual and epilogue of the tile kernels, where the CPU has no tiles."""
+    dtype = "bfloat16" if limbs == 1 else "float32"
+    case = spec.Case(M, N, K, dtype, bias=True, residual=True, activation="relu")
+    inputs = spec.make(case, rng)
+    reference = spec.reference(case, inputs)
+    out = Guarded((M, N))
+    weights = pack_words(inputs["b"], "emulated", limbs=limbs)
+    epilogue = Epilogue(inputs["bias"], inputs["residual"], "relu")
+    amx.multiply(Rows(inputs["a"], None), weights, out.array, epilogue, emulated=True)
+    out.check()
+    # two limbs are good for 96 eps32 a product at any depth, which the float32 bound allows from K = 768 on only
+    c = 1.0 if limbs == 1 else max(4.0, 100 / np.sqrt(K))
+    compare(np.ascontiguousarray(out.array), reference, spec.bound(case, inputs, reference, c))
+
+
+def test_limbs_wait_for_a_depth_that_holds_the_bound():
+    refusal = ladder.rungs["cpu.limbs"].refuses(Problem(N=64, K=767))
+    assert any("K is 767" in why for why in refusal)
+    assert 4 * np.sqrt(768) > 96  # the worst that dropping lo * lo' and third limbs can do, in eps32
+
+
+def test_the_number_of_rows_is_not_part_of_a_problem():
+    assert {field for field in Problem.__dataclass_fields__} == {"N", "K", "dtype", "device"}
+
+
+def test_out_may_be_the_residual(rng):
+    a, b = rng.standard_normal((40, 1000), dtype=np.float32), rng.standard_normal((1000, 33), dtype=np.float32)
+    x = rng.standard_normal((40, 33), dtype=np.float32)
+    expected = matmul(a, b, residual=x)
+    assert matmul(a, b, residual=x, out=x) is x
+    assert x.tobytes() == expected.tobytes()
+
+
+def test_torch_tensors_come_back_as_tensors(rng):
+    torch = pytest.importorskip("torch", reason="torch is in the test extras")
+    a, b = torch.randn(5, 7), torch.randn(7, 3)
+    result = tw.matmul(a, b)
+    assert isinstance(result, torch.Tensor)
+    compare(result.numpy(), (a.double() @ b.double()).numpy(), 1e-5)
+
+
+def test_prepared_weights_belong_to_a_rung(rng):
+    b = rng.standard_normal((8, 8), dtype=np.float32)
+    with using(matmul="cpu.packed"):
+        packed = prepare(b)
+    with pytest.raises(UsageError, match=r"prepared for rung cpu\.packed, and cpu\.\w+ is chosen now"):
+        matmul(b, packed)
+
+
+BAD_CALLS = [
+    (lambda a, b: matmul(a, b.T), r"a is \(4, 6\) and b is \(5, 6\)"),
+    (lambda a, b: matmul(a.astype(np.float64), b), "a is float64"),
+    (lambda a, b: matmul(a, b, bias=np.zeros(4, np.float32)), r"bias has shape \(4,\)"),
+    (lambda a, b: matmul(a, b, residual=np.zeros((4, 4), np.float32)), r"residual has shape \(4, 4\)"),
+    (lambda a, b: matmul(a, b, activation="gelu"), "activation is 'gelu'"),
+    (lambda a, b: matmul(a, b, dtype="int8"), "dtype is 'int8'"),
+    (lambda a, b: matmul(a, b, rows=[0, 4]), "rows holds 0 to 4; a has rows 0 to 3"),
+    (lambda a, b: matmul(a, b, out=np.zeros((4, 4), np.float32)), "out must be"),
+    (lambda a, b: matmul(a[0], b), r"a is \(6,\)"),
+    (lambda a, b: matmul("abc", b), "a is"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), BAD_CALLS)
+def test_a_call_that_does_not_fit_is_refused(call, message):
+    with pytest.raises(UsageError, match=message):
+        call(np.ones((4, 6), np.float32), np.ones((6, 5), np.float32))
+
+
+def test_a_forced_rung_never_falls_back(rng):
+    a = rng.standard_normal((4, 4), dtype=np.float32)
+    with using(matmul="cpu.widened"), pytest.raises(Refused, match=r"matmul\.cpu\.widened refuses .*dtype is float32"):
+        matmul(a, a)
+    with using(matmul="cpu.fastest"), pytest.raises(Refused, match="no rung 'cpu.fastest'; it has cpu.memory"):
+        matmul(a, a)
+
+
+def test_explain_says_why(rng):
+    text = ladder.explain(Problem(N=32, K=32, dtype="bfloat16"))
+    assert "cpu.threads: refused - dtype is bfloat16, it takes float32" in text
+    assert text.count("->") == 1

@@ -8,7 +8,12 @@ from tilewright.ops._threads import threads
 from tilewright.ops.matmul import Problem, ladder, matmul, prepare
 
 K, N = 901, 70
-RUNGS = [(rung.name, dtype) for rung in ladder.rungs.values() for dtype in ("float32", "bfloat16")]
+RUNGS = [
+    (rung.name, dtype)
+    for rung in ladder.rungs.values()
+    for dtype in ("float32", "bfloat16")
+    if not any("dtype" in why for why in rung.refuses(Problem(N, K, dtype)))
+]
 
 
 def differing_rows(product, rows: np.ndarray, rng: np.random.Generator) -> int:
@@ -48,7 +53,7 @@ def test_a_kernel_that_looks_at_the_batch_is_caught(rng):
 def test_a_poisoned_row_stays_alone(rng):
     rows, weights = rng.standard_normal((30, K), dtype=np.float32), rng.standard_normal((K, N), dtype=np.float32)
     clean = matmul(rows, weights)
-    rows[[3, 17]] = np.nan, np.inf
+    rows[3], rows[17] = np.nan, np.inf
     dirty = matmul(rows, weights)
     others = np.setdiff1d(np.arange(30), [3, 17])
     assert clean[others].tobytes() == dirty[others].tobytes()

@@ -38,7 +38,7 @@ def test_limbs_wait_for_a_depth_that_holds_the_bound():
 
 
 def test_the_number_of_rows_is_not_part_of_a_problem():
-    assert {field for field in Problem.__dataclass_fields__} == {"N", "K", "dtype", "device"}
+    assert set(Problem.__dataclass_fields__) == {"N", "K", "dtype", "device"}
 
 
 def test_out_may_be_the_residual(rng):
@@ -87,9 +87,12 @@ def test_a_call_that_does_not_fit_is_refused(call, message):
 
 def test_a_forced_rung_never_falls_back(rng):
     a = rng.standard_normal((4, 4), dtype=np.float32)
-    with using(matmul="cpu.widened"), pytest.raises(Refused, match=r"matmul\.cpu\.widened refuses .*dtype is float32"):
+    with (
+        using(matmul="cpu.widened"),
+        pytest.raises(Refused, match=r"matmul\.cpu\.widened refuses [^\n]*\n.*dtype is float32"),
+    ):
         matmul(a, a)
-    with using(matmul="cpu.fastest"), pytest.raises(Refused, match="no rung 'cpu.fastest'; it has cpu.memory"):
+    with using(matmul="cpu.fastest"), pytest.raises(Refused, match=r"no rung 'cpu\.fastest'; it has cpu\.memory"):
         matmul(a, a)
 
 

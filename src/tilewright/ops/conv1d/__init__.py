@@ -32,9 +32,9 @@ def prepare(weight, *, dtype: str = "float32") -> Packed:
     weight = as_float32("weight", weight)
     if weight.ndim != 3 or not weight.size:
         raise UsageError(f"conv1d: weight has shape {weight.shape}; (O, C, K) is wanted, at least one of each")
-    problem = Problem(*weight.shape, _one_of("dtype", dtype, DTYPES))
-    rung = ladder.choose(problem)
-    return rung.prepare(weight, rung.name, dtype) if rung.prepare else Packed(rung.name, *weight.shape, dtype, weight)
+    O, C, K = weight.shape
+    rung = ladder.choose(Problem(O, C, K, _one_of("dtype", dtype, DTYPES)))
+    return rung.prepare(weight, rung.name, dtype) if rung.prepare else Packed(rung.name, O, C, K, dtype, weight)
 
 
 def conv1d(x, weight, *, bias=None, stride=1, padding=0, dilation=1, activation=None, pool=None, dtype=None, out=None):

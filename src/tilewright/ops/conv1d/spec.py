@@ -171,7 +171,7 @@ def cases() -> list[Case]:
 
 def sizes() -> list[Case]:
     """What the bench times: TextCNN's four branches as the model calls them, and few channels over long signals."""
-    fused = {"bias": True, "activation": "relu", "pool": "max"}
-    branches = [Case(16, 16, 1024, 4096, K, **fused, label="textcnn") for K in (3, 5, 7, 9)]
+    fused = Case(16, 16, 1024, 4096, 3, bias=True, activation="relu", pool="max", label="textcnn")
+    branches = [dataclasses.replace(fused, K=K) for K in (3, 5, 7, 9)]
     few = [Case(1, 4096, 32, 1, 9, label="waveform"), Case(16, 512, 64, 64, 5, padding=2, label="features")]
     return [dataclasses.replace(case, dtype=dtype) for dtype in DTYPES for case in branches + few]

@@ -42,7 +42,14 @@ def _embedding(torch, case, inputs: dict) -> dict:
 def _conv1d(torch, case, inputs: dict) -> dict:
     x, weight = (_tensor(torch, inputs[name], case.dtype) for name in ("x", "weight"))
     options = {name: inputs[name] for name in ("stride", "padding", "dilation") if name in inputs}
-    return {"oneDNN": lambda: torch.nn.functional.conv1d(x, weight, **options)}
+    bias = _tensor(torch, inputs["bias"], case.dtype) if "bias" in inputs else None
+
+    def call():
+        y = torch.nn.functional.conv1d(x, weight, bias, **options)
+        y = y.relu() if case.activation else y
+        return y.amax(dim=2) if case.pool else y
+
+    return {"oneDNN": call}
 
 
 def _embedding_conv1d(torch, case, inputs: dict) -> dict:

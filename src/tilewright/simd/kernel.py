@@ -59,5 +59,9 @@ def kernel(signature, *, name: str):
 
 
 def inline(function):
-    """A function that kernels call: compiled into each of them, never on its own."""
-    return njit(nogil=True, fastmath=False, boundscheck=False)(function)
+    """A function that kernels call: compiled into each of them, never on its own.
+
+    Inlining is forced. A function left in the object code keeps a name that Numba counts up in each process, so kernels
+    compiled by two processes and loaded by a third could each call the other's.
+    """
+    return njit(nogil=True, fastmath=False, boundscheck=False, forceinline=True)(function)

@@ -82,7 +82,7 @@ def sums(found, slices, bias, kernels, out, plan):
                     for _ in range(kernels[branch]):
                         total += slices[f // SLICE, found[s, pair], f % SLICE]
                         pair += 1
-                    if not total <= best:  # a NaN wins, and stays
+                    if total > best or total != total:  # a NaN wins; nothing is greater than it
                         best = total
                 out[s, branch * O + f] = best
 

@@ -1,6 +1,8 @@
 """The end of every CPU rung: residual, bias and activation, so that a fused and an unfused rung compute the same
 function."""
 
+import numpy as np
+
 from tilewright import simd
 
 ACTIVATIONS = {None: 0, "relu": 1}
@@ -15,5 +17,5 @@ def finish(total, i, j, bias, residual, activation):
     if bias.size:
         total += bias[j]
     if activation == RELU and total < 0:
-        total = total * 0  # keeps a NaN, which compares false
+        total = np.float32(0)  # a NaN compares false and stays
     return total

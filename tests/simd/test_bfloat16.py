@@ -1,0 +1,131 @@
+"""bfloat16 against ml_dtypes: rounding of every upper half, pairs, limbs, and the pair products."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numba import types
+
+from compare import compare
+from tilewright import simd
+from tilewright.hardware import cpu
+
+LANES = 16
+WORDS = types.void(simd.INPUT, simd.OUTPUT, types.int64)
+
+
+@simd.kernel(WORDS, name="test.rounded")
+def rounded(source, words, count):
+    for i in range(0, words.size, LANES):
+        simd.store(words, i, simd.load_rounded(source, 2 * i, count - 2 * i, LANES))
+
+
+@simd.kernel(WORDS, name="test.remainder")
+def remainder(source, words, count):
+    for i in range(0, words.size, LANES):
+        simd.store(words, i, simd.load_remainder(source, 2 * i, count - 2 * i, LANES))
+
+
+@simd.kernel(types.void(simd.INPUT, simd.INPUT, simd.OUTPUT, simd.OUTPUT), name="test.pairs")
+def pairs(low, high, first, second):
+    for i in range(0, low.size, LANES):
+        x, y = simd.load(low, i, LANES), simd.load(high, i, LANES)
+        simd.store(first, i, simd.pair_rounded(x, y))
+        simd.store(second, i, simd.pair_remainder(x, y))
+
+
+def every_upper_half() -> np.ndarray:
+    """float32 with all 65,536 upper halves and lower halves around the ties."""
+    upper = np.arange(65536, dtype=np.uint32) << 16
+    lower = np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)
+    return (upper[:, None] | lower).reshape(-1).view(np.float32)
+
+
+def as_numbers(words: np.ndarray) -> np.ndarray:
+    return words.view(ml_dtypes.bfloat16)
+
+
+def same(found: np.ndarray, expected: np.ndarray) -> bool:
+    both_nan = np.isnan(found.astype(np.float32)) & np.isnan(expected.astype(np.float32))
+    return bool(((found.view(np.uint16) == expected.view(np.uint16)) | both_nan).all())
+
+
+def test_rounding_of_every_upper_half():
+    numbers = every_upper_half()
+    words = np.zeros(numbers.size // 2, np.float32)
+    rounded(numbers, words, numbers.size)
+    with np.errstate(invalid="ignore"):
+        assert same(as_numbers(words), numbers.astype(ml_dtypes.bfloat16))
+
+
+def test_numbers_beyond_the_count_are_zero(rng):
+    numbers = rng.standard_normal(128, dtype=np.float32)
+    for count in (0, 1, 31, 32, 33, 63, 64):
+        words = np.full(64, np.nan, np.float32)
+        rounded(numbers, words, count)
+        expected = np.where(np.arange(128) < count, numbers, 0).astype(ml_dtypes.bfloat16)
+        assert same(as_numbers(words), expected), count
+
+
+def test_two_limbs_hold_seventeen_bits(rng):
+    numbers = (rng.standard_normal(4096) * 10.0 ** rng.integers(-20, 20, 4096)).astype(np.float32)
+    high, low = np.zeros(2048, np.float32), np.zeros(2048, np.float32)
+    rounded(numbers, high, numbers.size)
+    remainder(numbers, low, numbers.size)
+    total = as_numbers(high).astype(np.float64) + as_numbers(low).astype(np.float64)
+    assert (np.abs(total - numbers) <= np.abs(numbers) * 2.0**-17).all()
+
+
+def test_what_is_not_finite_has_no_remainder():
+    numbers = np.resize(np.array([np.nan, np.inf, -np.inf, 3.4e38], np.float32), 64)
+    words = np.full(32, 1, np.float32)
+    remainder(numbers, words, 64)
+    assert (as_numbers(words).astype(np.float32) == 0).all()
+
+
+def test_pairs_of_two_vectors(rng):
+    low, high = rng.standard_normal((2, 64), dtype=np.float32)
+    first, second = np.zeros(64, np.float32), np.zeros(64, np.float32)
+    pairs(low, high, first, second)
+    woven = np.stack([low, high], axis=1).reshape(-1)
+    expected = woven.astype(ml_dtypes.bfloat16)
+    assert same(as_numbers(first), expected)
+    rest = (woven - expected.astype(np.float32)).astype(ml_dtypes.bfloat16)
+    assert same(as_numbers(second), rest)
+
+
+@pytest.mark.parametrize("name", ["block_widened_pair", "block_dot_pair"])
+def test_a_block_of_pair_products(name, rng):
+    if name == "block_dot_pair" and not cpu().has("avx512bf16"):
+        pytest.skip("this CPU has no avx512bf16")
+    product, rows, depth = getattr(simd, name), 12, 9
+
+    @simd.kernel(types.void(simd.INPUT, simd.INPUT, simd.OUTPUT_2D), name=f"test.{name}")
+    def multiplied(a, b, c):
+        block = simd.block_zeros(rows, 2, LANES)
+        for p in range(depth):
+            block = product(block, a, p * rows, b, p * 2 * LANES)
+        simd.block_store(block, c, 0, c.shape[1], 2 * LANES)
+
+    a = rng.standard_normal((depth, rows, 2)).astype(ml_dtypes.bfloat16)
+    b = rng.standard_normal((depth, 2 * LANES, 2)).astype(ml_dtypes.bfloat16)
+    c = np.full((rows, 2 * LANES), np.nan, np.float32)
+    multiplied(a.reshape(-1).view(np.float32), b.reshape(-1).view(np.float32), c)
+    reference = np.einsum("pik,pjk->ij", a.astype(np.float64), b.astype(np.float64))
+    size = np.einsum("pik,pjk->ij", np.abs(a.astype(np.float64)), np.abs(b.astype(np.float64)))
+    compare(c, reference, np.finfo(np.float32).eps * 5 * size)
+
+
+def test_widened_load_and_rounded_store(rng):
+    signature = types.void(types.Array(types.uint16, 1, "C"), simd.OUTPUT, types.Array(types.uint16, 1, "C"))
+
+    @simd.kernel(signature, name="test.widened")
+    def there_and_back(halves, floats, again):
+        value = simd.load_widened(halves, 1, LANES)
+        simd.store(floats, 0, value)
+        simd.store_rounded(again, 1, value)
+
+    halves = rng.standard_normal(LANES + 2).astype(ml_dtypes.bfloat16)
+    floats, again = np.zeros(LANES, np.float32), np.zeros(LANES + 2, np.uint16)
+    there_and_back(halves.view(np.uint16), floats, again)
+    assert (floats == halves[1 : LANES + 1].astype(np.float32)).all()
+    assert (again[1 : LANES + 1] == halves.view(np.uint16)[1 : LANES + 1]).all() and again[0] == again[-1] == 0

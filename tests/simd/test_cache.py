@@ -1,0 +1,172 @@
+"""Compiled kernels on disk: found again, never stale, never from a directory that others may write to."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tilewright.errors import ResourceError
+from tilewright.simd import cache
+
+PROGRAM = """
+import sys
+import numba.core.compiler as compiler
+compiled = []
+original = compiler.compile_extra
+def watch(*a, **k):
+    compiled.append(a[2].__name__)
+    return original(*a, **k)
+compiler.compile_extra = watch
+import numba.core.dispatcher as dispatcher
+dispatcher.compiler.compile_extra = watch
+from numba import types
+from tilewright import simd
+@simd.kernel(types.int64(types.int64), name="test.cached")
+def cached(x):
+    return 3 * x
+assert cached(5) == 15
+print("compiled" if "cached" in compiled else "loaded")
+"""
+
+
+def start(folder, **more) -> subprocess.Popen:
+    environment = {**os.environ, "TILEWRIGHT_CACHE": str(folder), **more}
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def run(folder) -> str:
+    process = start(folder)
+    out, err = process.communicate()
+    return out.strip() or err
+
+
+def kernel_file(folder: Path) -> Path:
+    (found,) = folder.rglob("*.kernel")
+    return found
+
+
+def test_a_second_process_loads_and_a_damaged_file_is_compiled_again(tmp_path):
+    assert run(tmp_path) == "compiled"
+    assert run(tmp_path) == "loaded"
+    file = kernel_file(tmp_path)
+    whole = file.read_bytes()
+    for damaged in (whole[:-40], whole[:100] + bytes([whole[100] ^ 1]) + whole[101:], b""):
+        file.write_bytes(damaged)
+        assert run(tmp_path) == "compiled"
+        assert file.read_bytes() != damaged
+    assert run(tmp_path) == "loaded"
+
+
+def test_many_processes_start_cold_together(tmp_path):
+    processes = [start(tmp_path) for _ in range(8)]
+    answers = [process.communicate() for process in processes]
+    assert {out.strip() for out, _ in answers} <= {"compiled", "loaded"}, answers
+    assert run(tmp_path) == "loaded"
+    assert not list(tmp_path.rglob(".new-*")), "no temporary file is left"
+
+
+def test_off_writes_nothing(tmp_path):
+    process = start("off", HOME=str(tmp_path))
+    out, _ = process.communicate()
+    assert out.strip() == "compiled" and not list(tmp_path.rglob("*"))
+
+
+def make_link(folder: Path) -> None:
+    (folder.parent / "elsewhere").mkdir(mode=0o700)
+    folder.symlink_to(folder.parent / "elsewhere")
+
+
+UNSAFE = {
+    "others may write": lambda folder: (folder.mkdir(), folder.chmod(0o777)),
+    "group may write": lambda folder: (folder.mkdir(), folder.chmod(0o770)),
+    "a file": lambda folder: folder.write_text(""),
+    "a link": make_link,
+}
+
+
+@pytest.mark.parametrize("name", UNSAFE)
+def test_an_unsafe_directory_is_refused(tmp_path, name):
+    folder = tmp_path / "kernels"
+    UNSAFE[name](folder)
+    with pytest.raises(ResourceError, match="kernels") as caught:
+        cache.check(folder)
+    assert "TILEWRIGHT_CACHE" in str(caught.value)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_foreign_directory_is_refused(tmp_path):
+    folder = tmp_path / "kernels"
+    folder.mkdir(mode=0o700)
+    os.chown(folder, 12345, 12345)
+    with pytest.raises(ResourceError, match="belongs to user 12345"):
+        cache.check(folder)
+
+
+def test_a_private_directory_is_made(tmp_path):
+    cache.check(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_changed_source_changes_the_key(tmp_path, monkeypatch):
+    """The key is a hash of simd's and ops' files: a copy of the package with one more comment has another."""
+    import shutil
+
+    package = Path(cache.__file__).resolve().parent.parent
+    shutil.copytree(package, tmp_path / "tilewright", ignore=shutil.ignore_patterns("__pycache__", "data"))
+    ask = [sys.executable, "-c", "from tilewright.simd import cache; print(cache.key())"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+
+    def answer() -> str:
+        return subprocess.run(ask, env=environment, capture_output=True, text=True, check=True).stdout
+
+    before = answer()
+    with (tmp_path / "tilewright/ops/matmul/cpu/naive.py").open("a") as file:
+        file.write("# a comment\n")
+    assert answer() != before == f"{cache.key()}\n"
+
+
+FACTORY = """
+import sys
+import numpy as np
+from numba import types
+from tilewright import simd
+
+def kernel_of(scale):
+    @simd.inline
+    def long(x, y):  # several uses of a long body: LLVM alone would leave it a function of its own
+        total = 0.0
+        for i in range(x.size):
+            for j in range(y.size):
+                total += scale * x[i] * y[j] + np.sin(total) * np.cos(x[i]) + np.exp(y[j] - x[i]) * np.log1p(x[j])
+        return total
+
+    @simd.inline
+    def longer(x, y):
+        return long(x, y) + long(y, x) + long(x, x)
+
+    @simd.kernel(types.float64(types.float64[::1], types.float64[::1]), name=f"test.factory.{scale}")
+    def kernel(x, y):
+        return longer(x, y) + longer(y, x) * 2 + longer(x, x) + longer(y, y) * 3
+
+    return kernel
+
+x, y = np.linspace(1, 2, 5), np.linspace(3, 4, 5)
+print(*[kernel_of(int(scale))(x, y) for scale in sys.argv[1:]])
+"""
+
+
+def test_kernels_of_one_factory_keep_apart(tmp_path):
+    """Compiled by two processes and loaded by a third, each is still itself (see `simd.inline`)."""
+    environment = {**os.environ, "TILEWRIGHT_CACHE": str(tmp_path)}
+
+    def answers(*scales: str) -> list[str]:
+        command = [sys.executable, "-c", FACTORY, *scales]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
+
+    alone = answers("2") + answers("5")
+    assert alone[0] != alone[1]
+    assert answers("2", "5") == alone

@@ -1,0 +1,68 @@
+"""What `@kernel` promises: one signature, no GIL, errors that arrive."""
+
+import threading
+
+import numpy as np
+import pytest
+from numba import types
+
+from tilewright import simd
+
+
+@simd.kernel(types.void(simd.INPUT, simd.OUTPUT), name="test.copy")
+def copy(source, target):
+    for i in range(source.size):
+        target[i] = source[i]
+
+
+def test_a_wrong_dtype_is_an_error_and_no_second_compilation():
+    with pytest.raises(TypeError):
+        copy(np.zeros(3), np.zeros(3, np.float32))
+    assert len(copy.compiled().signatures) == 1
+
+
+def test_read_only_arrays_are_inputs_and_never_outputs():
+    source, target = np.arange(3, dtype=np.float32), np.zeros(3, np.float32)
+    source.flags.writeable = False
+    copy(source, target)
+    assert list(target) == [0, 1, 2]
+    target.flags.writeable = False
+    with pytest.raises(TypeError):
+        copy(source, target)
+
+
+def test_two_kernels_of_one_name_are_refused():
+    with pytest.raises(ValueError, match=r"two kernels are called 'test\.copy'"):
+        simd.kernel(types.void(simd.INPUT), name="test.copy")(lambda x: None)
+
+
+@simd.kernel(types.int64(simd.PLAN, types.int64), name="test.meet")
+def meet(arrived, patience):
+    """Arrive, then spin until two have: it ends early only if both run at the same time."""
+    simd.fetch_add(arrived, 0, 1)
+    for turn in range(patience):
+        if simd.fetch_add(arrived, 0, 0) == 2:
+            return turn
+    return -1
+
+
+def test_kernels_run_side_by_side():
+    meet(np.zeros(1, np.int64), 1)
+    arrived, turns = np.zeros(1, np.int64), []
+    workers = [threading.Thread(target=lambda: turns.append(meet(arrived, 2_000_000_000))) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert min(turns) >= 0
+
+
+@simd.kernel(types.int64(types.int64), name="test.divide")
+def divide_ten(by):
+    return 10 // by
+
+
+def test_an_error_inside_arrives():
+    assert divide_ten(5) == 2
+    with pytest.raises(ZeroDivisionError):
+        divide_ten(0)

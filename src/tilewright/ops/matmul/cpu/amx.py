@@ -5,7 +5,8 @@ Bfloat16 (`cpu.amx`) multiplies the rounded operands. The float32 class (`cpu.li
 limbs, and sums lo * hi' + hi * hi' + hi * lo' with float32 accumulators. What that drops (lo * lo', and the bits below
 the second limb) is at most 3 * 2^-18 |a| |b| a product, whatever the numbers: 96 eps32, which the rung's bound of
 4 * eps32 * sqrt(K) exceeds from K = 576 on; the rung asks for more. Numbers below 2^-110 lose their second limb (tiles
-take denormals for zero), and those above 3.38e38 round to infinity.
+take denormals for zero), those above 3.38e38 round to infinity, and an infinite operand gives NaN (infinity times a
+second limb of zero).
 
 A's cache block is packed as tiles of 1 KiB, [32 rows][step][2][16 rows of 16 words]; B's panels are those of `words`,
 read in place. Blocks of K are summed apart and added, as in `packed`.

@@ -132,6 +132,4 @@ def cases() -> list[Case]:
 
 def sizes() -> list[Case]:
     """The course's TextCNN at two batch sizes."""
-    return [
-        Case(B, 16, 21635, 4096, 1024, (3, 5, 7, 9), dtype, label="textcnn") for dtype in DTYPES for B in (64, 256)
-    ]
+    return [Case(B, 16, 21635, 4096, 1024, (3, 5, 7, 9), dtype, label="textcnn") for dtype in DTYPES for B in (64, 256)]

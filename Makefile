@@ -25,8 +25,8 @@ $(VENV)/.test: $(VENV)/.core
 
 setup: $(VENV)/.core ## make .venv with the core install
 
-demo: $(VENV)/.core ## classify real sentences with a model made from a seed, check and time it
-	$(RUN) -m tilewright.demo
+demo: $(VENV)/.core ## classify real sentences and continue prompts with models made from a seed, check and time them
+	$(RUN) -m tilewright demo
 
 check: $(VENV)/.test ## format, lint and types
 	$(BIN)/ruff format --check .
@@ -39,9 +39,10 @@ test: check ## everything that has to hold, in minutes on 2 cores
 test-long: $(VENV)/.test ## the same and the tests that take longer
 	$(RUN) -m pytest $(ARGS)
 
-bench: $(VENV)/.test ## measure every ladder and the sentiment job on this machine, into results/
+bench: $(VENV)/.test ## measure every ladder, the sentiment job and text generation on this machine, into results/
 	$(RUN) -m tilewright ladder all --save
 	$(RUN) -m tilewright bench sentiment --against torch --save
+	$(RUN) -m tilewright bench gpt2 --dtype both --profile --save
 	$(MAKE) report
 
 report: $(VENV)/.core ## write the tables and the HTML page from results/

@@ -13,6 +13,7 @@ from typing import Any
 
 _PUBLIC = {
     "load": "tilewright.runtime.load",
+    "SamplingParams": "tilewright.models.sampling",
     "matmul": "tilewright.ops.matmul",
     "conv1d": "tilewright.ops.conv1d",
     "embedding": "tilewright.ops.embedding",

@@ -64,9 +64,15 @@ class InternalError(TilewrightError):
 
 
 class Interrupted(TilewrightError):
-    """The job was told to stop (SIGINT, SIGTERM) and can be run again."""
+    """The job was told to stop (SIGINT, SIGTERM, SIGHUP) and can be run again."""
 
     exit_code = 75
+
+
+class Cancelled(TilewrightError):
+    """Ctrl-C where there is nothing to resume."""
+
+    exit_code = 130
 
 
 def printable(text: str) -> str:

@@ -15,36 +15,6 @@ from tilewright import cli
 from tilewright.cli import VERBS, main
 from tilewright.cli._options import parse_bytes
 
-SIZES = {"vocab-size": 50, "sequence-length": 6, "hidden-size": 8, "num-filters": 5, "kernel-sizes": "2,3"}
-INIT = [word for name, size in {**SIZES, "hidden-sizes": 7}.items() for word in (f"--{name}", str(size))]
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """run("classify", ...) -> (exit code, stdout, stderr), in `tmp_path`."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as caught:
-            main([*arguments])
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.err
-        return caught.value.code or 0, captured.out, captured.err
-
-    return call
-
-
-@pytest.fixture
-def small(run, rng):
-    """A small model in `m`, sentences in `in.bin` and `in.jsonl`."""
-    assert run("init", "textcnn", "m", "--seed", "3", *INIT)[0] == 0
-    tokens = rng.integers(0, 50, (20, 6), np.int32)
-    tokens.tofile("in.bin")
-    with open("in.jsonl", "w") as file:
-        file.writelines(json.dumps({"id": f"s{i}", "tokens": row}) + "\n" for i, row in enumerate(tokens.tolist()))
-    return ("classify", "--model", "m", "-i", "in.bin", "-o", "out.bin")
-
 
 def one_paragraph(errors):
     """The one line that an error takes."""
@@ -88,6 +58,15 @@ def test_help_of_every_verb(run, verb):
         (["classify", "-p", "m", "-i", "x", "-o", "y", "--threads", "0"], "--threads"),
         (["classify", "-p", "m", "-i", "x", "-o", "y", "-n", "0"], "-n"),
         (["classify", "-p", "m", "-i", "x", "-o", "y", "-v"], "answers of -a"),
+        (["classify", "-p", "m", "-i", "x", "-o", "y", "-a", "z"], "-v compares with; give -v, too"),
+        (["classify", "-p", "m", "-i", "x", "-o", "y", "--threads", "1000000"], "1,000,000 threads: this machine has"),
+        (["classify", "-p", "m", "-i", "x", "-o", "y", "--rung", "foo=cpu.naive"], "no operation foo; there are"),
+        (["ladder", "matmul", "--threads", "1,two"], "'1,two' is no list of numbers; write 1,2"),
+        (["ladder", "matmul", "--threads", ""], "'' is no list of numbers"),
+        (["ladder", "matmul", "--threads", "1,0"], "0 threads: this machine has"),
+        (["ladder", "matmul", "--threads", "1000000"], "1,000,000 threads: this machine has"),
+        (["ladder", "matmull"], "no operation 'matmull'; there are"),
+        (["bench", "sentiment", "--threads", "1000000"], "1,000,000 threads"),
         (["classify", "-p", "m", "-i", "x", "-o", "y", "--table-memory", "many"], "'many' is no size"),
         (["classify", "-p", "m", "-i", "x", "-o", "y", "--rung", "matmul"], "OP=RUNG"),
         (["init", "gpt9", "m"], "gpt9"),
@@ -129,8 +108,6 @@ def test_the_courses_own_flags(run, small):
     np.zeros(40, "<f4").tofile("answers.bin")
     code, out, _ = run(*small, "--validate", "answers.bin")
     assert code == 1 and "Validation...FAIL" in out and "sentence 0, logit 0" in out
-    code, out, _ = run(*small, "-a", "answers.bin")
-    assert code == 0 and "Validation" not in out
 
 
 def test_json(run, small):
@@ -141,8 +118,14 @@ def test_json(run, small):
     assert report["seconds"]["run"] > 0 and report["validation"] is None and report["peak_memory"] > 1e7
     code, out, errors = run("classify", "-p", "m", "-i", "gone", "-o", "out.bin", "--json")
     report = json.loads(out)
-    assert code == report["exit_code"] == 3 and report["error"]["path"] == "gone"
+    assert code == report["exit_code"] == report["error"]["code"] == 3 and report["error"]["path"] == "gone"
+    assert report["error"]["message"] == "no such input"
     assert "Error: gone: no such input" in errors
+    for wrong in (["-n", "0"], ["--threads", "1000000"], ["--bogus"]):
+        code, out, errors = run(*small, "--json", *wrong)
+        found = json.loads(out)
+        assert code == found["exit_code"] == found["error"]["code"] == 2
+        assert found["error"]["message"].split(":")[0] in errors
     code, out, _ = run("validate", "out.bin", "out.bin", "--json")
     assert code == 0 and json.loads(out)["checked"] == 40
 
@@ -172,15 +155,20 @@ def test_options(run, small, options):
     assert run("validate", "out.bin", "ref.bin", "--tolerance", tolerance)[0] == 0
 
 
-def test_keep_table(run, small):
+def test_keep_table(run, small, sizes):
     run(*small)
     os.rename("out.bin", "ref.bin")
     for _ in range(2):
         assert run(*small, "--keep-table")[0] == 0
         assert run("validate", "out.bin", "ref.bin", "--tolerance", "0")[0] == 0
     assert sorted(os.listdir("m")) == ["config.json", "model.safetensors", "token_table.bin"]
-    assert run("init", "textcnn", "m", *INIT)[0] == 0  # a new model takes the place of the old one and its table
+    assert run("init", "textcnn", "m", *sizes)[0] == 0  # a new model takes the place of the old one and its table
     assert sorted(os.listdir("m")) == ["config.json", "model.safetensors"]
+
+
+def test_keep_table_needs_a_table(run, small):
+    code, _, errors = run(*small, "--keep-table", "--rung", "embedding_conv1d=cpu.gather")
+    assert code == 2 and "rung cpu.gather has no token table to keep. Leave out --keep-table" in one_paragraph(errors)
 
 
 def test_rungs(run, small):
@@ -200,7 +188,7 @@ BAD = {
     "a model without weights": (["-p", "empty"], 3, "config.json: no such model's configuration"),
     "params.bin of the wrong size": (["-p", "odd.bin"], 3, "801,196,040"),
     "an output that is a directory": (["-o", "empty"], 4, "is a directory"),
-    "an output in no directory": (["-o", "gone/out.bin"], 4, "no such file or directory"),
+    "an output in no directory": (["-o", "gone/out.bin"], 4, "there is no directory "),
     "an output that is a device": (["-o", "/dev/null"], 4, "not a regular file"),
     "the input as output": (["-o", "in.bin"], 2, "overwrite the input"),
     "no answers": (["--validate", "gone.bin"], 3, "no such answers"),
@@ -239,12 +227,12 @@ def test_an_unwritable_output(run, small, tmp_path):
     assert code == 4 and "permission denied" in one_paragraph(errors)
 
 
-def test_a_full_disk(small):
+def test_a_full_disk(small, sizes):
     """A limit on the size of files, which the kernel enforces: the model that was there stays."""
     with open("m/model.safetensors", "rb") as file:
         earlier = file.read()
     found = subprocess.run(
-        [sys.executable, "-m", "tilewright", "init", "textcnn", "m", "--seed", "4", *INIT],
+        [sys.executable, "-m", "tilewright", "init", "textcnn", "m", "--seed", "4", *sizes],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2])},
@@ -279,12 +267,13 @@ def test_convert_refuses_other_sizes(run, small):
     ("error", "code", "message"),
     [
         (ValueError("odd"), 5, "internal error, ValueError: odd. Set TILEWRIGHT_DEBUG=1"),
-        (MemoryError(), 4, "not enough memory"),
-        (KeyboardInterrupt(), 75, "stopped by Ctrl-C"),
+        (MemoryError(), 4, "not enough memory (an allocation failed). Use a smaller --table-memory or --batch-size"),
+        (KeyboardInterrupt(), 130, "stopped by Ctrl-C: there is nothing to resume"),
+        (PermissionError(13, "Permission denied", "x"), 4, "x: the system refuses: permission denied"),
     ],
 )
 def test_unexpected_errors(run, small, monkeypatch, capsys, error, code, message):
-    def broken(path):
+    def broken(*args):
         raise error
 
     monkeypatch.setattr("tilewright.runtime.job.config_of", broken)
@@ -294,6 +283,26 @@ def test_unexpected_errors(run, small, monkeypatch, capsys, error, code, message
     with pytest.raises(SystemExit):
         main([*small])
     assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("verb", "broken", "hint"),
+    [
+        (["ladder", "matmul"], "tilewright.bench.climb.climb", "Let other programs give some back"),
+        (["bench", "sentiment"], "tilewright.bench.sentiment.bench", "Let other programs give some back"),
+        (["demo"], "tilewright.runtime.models.init_textcnn", "Let other programs give some back"),
+    ],
+)
+def test_errors_of_verbs_that_are_no_jobs(run, monkeypatch, verb, broken, hint):
+    """Ctrl-C is one paragraph and 130: there is nothing to resume. No hint names an option that the verb lacks."""
+    for error, expected, message in ((KeyboardInterrupt(), 130, "nothing"), (MemoryError(), 4, hint)):
+
+        def fails(*args, error=error, **options):
+            raise error
+
+        monkeypatch.setattr(broken, fails)
+        code, _, errors = run(*verb)
+        assert code == expected and message in one_paragraph(errors)
 
 
 def test_a_verb_that_is_not_there(run, monkeypatch):

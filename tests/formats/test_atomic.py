@@ -3,6 +3,9 @@
 import errno
 import os
 import shutil
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -126,6 +129,12 @@ def test_impossible_outputs_are_found_at_once(tmp_path, name):
     assert sorted(os.listdir(tmp_path)) == before
 
 
+def test_a_missing_directory_is_named(tmp_path):
+    for write in (write_file, write_directory):
+        with pytest.raises(ResourceError, match=f"no/out: cannot write: there is no directory {tmp_path}/no. Make it"):
+            write(tmp_path / "no" / "out")
+
+
 def test_a_long_name_fits(tmp_path):
     write_file(tmp_path / ("\u00e9" * 120))
     assert (tmp_path / ("\u00e9" * 120)).read_bytes() == b"new output"
@@ -138,6 +147,43 @@ def test_unfinished_files_go_with_the_process(tmp_path):
     atomic.remove_unfinished()
     assert os.listdir(tmp_path) == []
     file.discard()
+
+
+@pytest.fixture
+def dead() -> str:
+    """The number of a process that has ended."""
+    return subprocess.run(["sh", "-c", "echo $$"], capture_output=True, check=True, text=True).stdout.strip()
+
+
+def test_what_killed_processes_left_is_removed(tmp_path, dead):
+    """The temporary files of this output and this host whose process is dead, and no others."""
+    host = os.uname().nodename
+    for name in (f".a.{host}-{dead}-0123abcd.tmp", f".m.{host}-{dead}-0123abcd.tmp"):
+        (tmp_path / name).mkdir() if name.startswith(".m") else (tmp_path / name).write_bytes(b"half")
+    kept = [
+        f".a.{host}-{os.getpid()}-0123abcd.tmp",
+        f".a.elsewhere-{dead}-0123abcd.tmp",
+        f".b.{host}-{dead}-0123abcd.tmp",
+        f".a.{host}-{dead}-mine.tmp",
+        f".m.{host}-{dead}-0123abcd.old",  # an earlier model in the moment when the new one takes its place
+        f".a.{host}-1-0123abcd.tmp",
+    ]
+    for name in kept:
+        (tmp_path / name).write_bytes(b"")
+    write_file(tmp_path / "a")
+    write_directory(tmp_path / "m")
+    assert sorted(os.listdir(tmp_path)) == sorted([*kept, "a", "m"])
+
+
+def test_a_killed_process_leaves_what_the_next_one_removes(tmp_path):
+    code = (
+        "import os, signal, sys; from tilewright.formats.atomic import AtomicFile\n"
+        "with AtomicFile(sys.argv[1]): os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    found = subprocess.run([sys.executable, "-c", code, str(tmp_path / "a")])
+    assert found.returncode == -signal.SIGKILL and len(os.listdir(tmp_path)) == 1
+    write_file(tmp_path / "a")
+    assert os.listdir(tmp_path) == ["a"]
 
 
 def write_directory(path):
@@ -174,6 +220,24 @@ def test_every_call_of_a_directory_fails_once(tmp_path, monkeypatch, earlier):
             shutil.rmtree(caught.value.path)
         else:
             assert caught.value.path.startswith(str(path)) and not left
+
+
+def test_killed_between_two_renames(tmp_path):
+    """The earlier directory exists under its other name alone: whoever opens the output next must not remove it."""
+    code = (
+        "import os, signal, sys; from tilewright.formats import atomic\n"
+        "rename = os.rename\n"
+        "atomic.os.rename = lambda *names: (rename(*names), os.kill(os.getpid(), signal.SIGKILL))\n"
+        "with atomic.AtomicDirectory(sys.argv[1], frozenset({'b'})): pass"
+    )
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "b").write_bytes(b"old")
+    found = subprocess.run([sys.executable, "-c", code, str(tmp_path / "model")])
+    assert found.returncode == -signal.SIGKILL and not (tmp_path / "model").exists()
+    with pytest.raises(KeyboardInterrupt), AtomicDirectory(tmp_path / "model", frozenset()):
+        raise KeyboardInterrupt
+    (left,) = os.listdir(tmp_path)
+    assert (tmp_path / left / "b").read_bytes() == b"old"
 
 
 def test_a_directory_with_other_files_is_refused(tmp_path):

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tilewright.errors import InputError
-from tilewright.formats import jsonl
+from tilewright.formats import lines as text_lines
 from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.jsonl import LabelWriter, TokenLines
 
@@ -92,6 +92,17 @@ def test_bad_lines(tmp_path, line, field, message, id):
     assert str(error).startswith(f"line 3, {field}: " if field else "line 3: ")
 
 
+def test_without_ids_a_bad_record_has_its_line(tmp_path):
+    """Even where it comes before the first good one, which says that there are none."""
+    for first in ("{bad", "[1]", '{"tokens": ["x"]}'):
+        _, records = read(tmp_path / "in", [first, "", "{worse", "[1,2,3]", "[4]"])
+        assert [record.id for record in records] == [1, 3, 4, 5]
+    _, records = read(tmp_path / "in", ["{bad", "{worse"])
+    assert [record.id for record in records] == [1, 2], "nothing tells of ids"
+    _, records = read(tmp_path / "in", ["{bad", good(id="a")])
+    assert [record.id for record in records] == [None, "a"]
+
+
 def test_an_id_where_the_first_line_has_none(tmp_path):
     _, records = read(tmp_path / "in", ["[1,2,3]", good(id="a")])
     assert records[1].error.field == "id" and "is given" in records[1].error.message
@@ -127,7 +138,7 @@ def test_whole_file_errors(tmp_path):
 
 
 def test_a_file_that_shrinks(tmp_path, monkeypatch):
-    monkeypatch.setattr(jsonl, "CHUNK_BYTES", 64)
+    monkeypatch.setattr(text_lines, "CHUNK_BYTES", 64)
     (tmp_path / "in").write_text("[1,2,3]\n" * 100)
     lines = TokenLines(tmp_path / "in", length=L, vocabulary=V)
     batches = lines.batches(4)
@@ -165,8 +176,8 @@ def test_a_file_that_shrinks(tmp_path, monkeypatch):
 @settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes(tmp_path, monkeypatch, content, chunk, longest):
     """Every line that is not blank is one record, wherever chunks end; only InputError comes out."""
-    monkeypatch.setattr(jsonl, "CHUNK_BYTES", chunk)
-    monkeypatch.setattr(jsonl, "MAX_LINE_BYTES", longest)
+    monkeypatch.setattr(text_lines, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(text_lines, "MAX_LINE_BYTES", longest)
     content = b"".join(content)
     expected = [i for i, line in enumerate(content.split(b"\n"), 1) if line.strip() or len(line) > longest]
     try:
@@ -194,7 +205,7 @@ def test_memory_does_not_grow_with_the_input(tmp_path):
         return found
 
     small, large = peak(1000), peak(30_000)
-    assert large - small < 3.5 * jsonl.CHUNK_BYTES + 24 * 30_000
+    assert large - small < 3.5 * text_lines.CHUNK_BYTES + 24 * 30_000
 
 
 def answer(row):

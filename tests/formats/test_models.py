@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 
 import ml_dtypes
 import numpy as np
@@ -9,8 +10,10 @@ import pytest
 import safetensors.numpy
 
 from tilewright.errors import InputError, ResourceError
+from tilewright.formats import course, models
 from tilewright.formats.blocks import blocks_of, check_finite
-from tilewright.formats.models import read_model, write_model
+from tilewright.formats.files import InputFile
+from tilewright.formats.models import read_config, read_model, write_model
 
 SHAPES = {"embedding.weight": (6, 4), "convs.0.weight": (3, 4, 2), "convs.0.bias": (3,)}
 CONFIG = {"model_type": "textcnn", "vocab_size": 6}
@@ -97,11 +100,17 @@ def test_missing_files(tmp_path, weights, gone):
         read_model(tmp_path / "m", shapes_of)
 
 
-def test_headerless_file(tmp_path, weights):
+@pytest.fixture
+def small_course(monkeypatch):
+    """A course model of 204 bytes."""
+    monkeypatch.setitem(models.COURSE_CONFIGS, 4 * sum(map(math.prod, SHAPES.values())), {"model_type": "small"})
+
+
+def test_headerless_file(tmp_path, weights, small_course):
     raw = b"".join(array.tobytes() for array in weights.values())
     (tmp_path / "p.bin").write_bytes(raw)
     config, found = read_model(tmp_path / "p.bin", shapes_of)
-    assert config == {"model_type": "textcnn"} and list(found) == list(SHAPES)
+    assert config == {"model_type": "small"} and list(found) == list(SHAPES)
     assert all(found[name].tobytes() == weights[name].tobytes() for name in SHAPES)
     assert not any(array.flags.owndata or array.flags.writeable for array in found.values())
 
@@ -110,8 +119,20 @@ def test_headerless_file(tmp_path, weights):
 def test_headerless_file_of_the_wrong_size(tmp_path, delta, message):
     expected = 4 * sum(math.prod(shape) for shape in SHAPES.values())
     (tmp_path / "p.bin").write_bytes(bytes(expected + delta))
+    with pytest.raises(InputError, match=message), InputFile(tmp_path / "p.bin", "model") as file:
+        course.map_weights(file, SHAPES)
+
+
+@pytest.mark.parametrize(("size", "kind"), [(801_196_040, "textcnn"), (497_759_232, "gpt2"), (497_759_236, None)])
+def test_the_size_of_a_file_says_which_model_it_is(tmp_path, size, kind):
+    (tmp_path / "p.bin").touch()
+    os.truncate(tmp_path / "p.bin", size)
+    if kind:
+        assert read_config(tmp_path / "p.bin") == {"model_type": kind}
+        return
+    message = r"497,759,236 bytes; .* exactly 801,196,040 \(textcnn\) or 497,759,232 \(gpt2\)"
     with pytest.raises(InputError, match=message):
-        read_model(tmp_path / "p.bin", shapes_of)
+        read_config(tmp_path / "p.bin")
 
 
 def test_no_model(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from tilewright.errors import InputError, UsageError
 from tilewright.formats import validate as module
-from tilewright.formats.validate import validate
+from tilewright.formats.validate import largest_error, validate, validate_tokens
 
 
 @pytest.fixture
@@ -118,6 +118,10 @@ def lines(tmp_path, records, name="out.jsonl"):
         ([{**RECORDS[0], "label": "negative"}, *RECORDS[1:]], "label is 'negative' and 'positive' is wanted"),
         ([{**RECORDS[0], "id": "b"}, *RECORDS[1:]], "id is 'b'"),
         ([RECORDS[0], {"id": 7, "label": "x"}, RECORDS[2]], "label is 'x' and None is wanted"),
+        ([*RECORDS[:2], {**RECORDS[2], "token_ids": [1] * 99}], "token_ids is [1, 1"),
+        ([*RECORDS[:2], {**RECORDS[2], "text": "x"}], "text is 'x' and None is wanted"),
+        ([*RECORDS[:2], {**RECORDS[2], "choices": []}], "choices is [] and None is wanted"),
+        ([*RECORDS[:2], {**RECORDS[2], "response": {}}], "response is {} and None is wanted"),
         (RECORDS[:2], "the output ends after 2 records"),
         ([*RECORDS, RECORDS[0]], "the reference ends after 3 records"),
     ],
@@ -128,6 +132,29 @@ def test_lines(tmp_path, records, message):
     assert message is None or message in result.first
 
 
+@pytest.mark.parametrize("reference", ["", "\n", '{"id": 1}\n'])
+def test_no_records_are_no_pass(tmp_path, reference):
+    (tmp_path / "out.jsonl").write_text("\n")
+    (tmp_path / "ref.jsonl").write_text(reference)
+    with pytest.raises(InputError, match=r"out\.jsonl: the output holds no records"):
+        validate(tmp_path / "out.jsonl", tmp_path / "ref.jsonl", prefix=True)
+
+
+def test_logits_that_are_missing(tmp_path):
+    (tmp_path / "out.jsonl").write_text('{"id": 1, "label": "a"}\n')
+    (tmp_path / "ref.jsonl").write_text('{"id": 1, "label": "a", "logits": [1, 2]}\n')
+    result = validate(tmp_path / "out.jsonl", tmp_path / "ref.jsonl")
+    assert not result.passed and "record 0 (id 1): the reference has logits and the output has none" in result.detail
+    assert validate(tmp_path / "ref.jsonl", tmp_path / "out.jsonl").passed, "a reference may hold labels alone"
+
+
+@pytest.mark.parametrize("found", [np.nan, np.inf, -np.inf])
+def test_the_largest_error(found):
+    expected = np.array([100.0, 0.0, 2.0])
+    assert largest_error(np.array([101.0, 0.004, 2.0]), expected) == pytest.approx(0.01)
+    assert largest_error(np.array([100.0, found, 2.0]), expected) == np.inf
+
+
 def test_line_errors(tmp_path):
     reference = lines(tmp_path, RECORDS, "ref.jsonl")
     assert validate(lines(tmp_path, RECORDS[:2]), reference, prefix=True).passed
@@ -136,3 +163,54 @@ def test_line_errors(tmp_path):
         validate(tmp_path / "out.jsonl", reference)
     with pytest.raises(UsageError):
         validate(reference, lines(tmp_path, RECORDS, "ref.json"))
+
+
+@pytest.fixture
+def tokens(tmp_path, rng):
+    """Writes (output, reference) as i32 (1000, 8) with some tokens changed, and validates them."""
+    base = rng.integers(0, 50257, (1000, 8), np.int32)
+
+    def run(changed=(), rows=1000, reference_rows=1000, **options):
+        found = base.copy()
+        for place in changed:
+            found[place] ^= 1
+        found[:rows].tofile(tmp_path / "out.bin")
+        base[:reference_rows].tofile(tmp_path / "ref.bin")
+        return validate_tokens(tmp_path / "out.bin", tmp_path / "ref.bin", tokens=8, **options)
+
+    return run
+
+
+PLACES = [(700, 5), (3, 2), (3, 3), (999, 7), (500, 0)]
+
+
+@pytest.mark.parametrize("block", [1000, 13, 1 << 18])
+def test_differing_tokens(tokens, monkeypatch, block):
+    monkeypatch.setattr(module, "BLOCK", block)
+    equal = tokens(allowed=0)
+    assert equal.passed and equal.checked == 8000 and equal.first is None and equal.differing == 0
+    result = tokens(PLACES, allowed=4)
+    assert not result.passed and result.differing == 5 and tokens(PLACES, allowed=5).passed
+    assert result.first.startswith("prompt 3, token 2 (both from 0) is ")
+    assert result.detail.startswith("5 of 8,000 tokens differ, 4 may; prompt 3")
+
+
+def test_the_course_allows_one_token_in_two_thousand(tokens):
+    assert tokens(PLACES[:4]).passed and not tokens(PLACES).passed
+    assert tokens(PLACES[:3], rows=999, reference_rows=999).passed  # floor(0.0005 * 7992) is 3
+    assert not tokens([*PLACES[:3], (0, 0)], rows=999, reference_rows=999).passed
+
+
+def test_numbers_of_prompts(tokens):
+    result = tokens(rows=999)
+    assert not result.passed and result.first == "the output has 999 prompts and the reference 1,000"
+    assert tokens(rows=999, prefix=True).passed and not tokens(reference_rows=999, prefix=True).passed
+
+
+@pytest.mark.parametrize("content", [b"", bytes(31), bytes(36)])
+def test_no_tokens(tmp_path, content):
+    (tmp_path / "a").write_bytes(content)
+    (tmp_path / "b").write_bytes(bytes(32))
+    for files in (("a", "b"), ("b", "a")):
+        with pytest.raises(InputError, match=f"{tmp_path / 'a'}: the .* has {len(content)} bytes; a prompt takes 32"):
+            validate_tokens(*(tmp_path / name for name in files), tokens=8)

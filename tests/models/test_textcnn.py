@@ -5,9 +5,12 @@ import numpy as np
 import pytest
 
 from compare import compare
-from tilewright.bench.sentiment import error_of, random_weights, reference_logits
+from tilewright.bench.sentiment import reference_logits
 from tilewright.errors import InputError, ResourceError, UsageError
+from tilewright.formats.validate import largest_error
+from tilewright.models.initial import random_textcnn
 from tilewright.models.textcnn import TextCNN, TextCNNConfig
+from tilewright.ops._ladder import using
 from tilewright.ops._threads import threads
 from tilewright.runtime.kept_table import KeptTable
 
@@ -20,7 +23,7 @@ CONFIG = TextCNNConfig(
     num_labels=3,
     id2label={},
 )
-WEIGHTS = random_weights(CONFIG, seed=3)
+WEIGHTS = random_textcnn(CONFIG.tensor_shapes(), seed=3)
 IDS = ((np.random.default_rng(5).zipf(1.2, (500, 16)) - 1) % 300).astype(np.int32)
 
 
@@ -33,7 +36,7 @@ def logits() -> np.ndarray:
 def test_logits_against_float64(logits):
     reference = reference_logits(CONFIG, WEIGHTS, IDS)
     assert logits.dtype == np.float32 and logits.shape == (500, 3)
-    assert error_of(logits, reference) < 1e-5
+    assert largest_error(logits, reference) < 1e-5
 
 
 def test_logits_against_pytorch(logits):
@@ -98,13 +101,18 @@ def test_a_kept_table_gives_the_same_bits(tmp_path, logits):
 
 def test_a_kept_table_of_other_weights_is_not_used(tmp_path, logits):
     path = str(tmp_path / "kept")
-    other = TextCNN(CONFIG, random_weights(CONFIG, seed=4))
+    other = TextCNN(CONFIG, random_textcnn(CONFIG.tensor_shapes(), seed=4))
     kept = KeptTable(other, path)
     other.logits(IDS)
     kept.save()
     model = TextCNN(CONFIG, WEIGHTS)
     assert KeptTable(model, path).loaded == 0
     assert model.logits(IDS).tobytes() == logits.tobytes()
+
+
+def test_only_a_table_is_kept(tmp_path):
+    with using(embedding_conv1d="cpu.gather"), pytest.raises(UsageError, match=r"rung cpu\.gather has no token table"):
+        KeptTable(TextCNN(CONFIG, WEIGHTS), str(tmp_path / "kept"))
 
 
 @pytest.mark.parametrize("place", [0, 20, 400, -1])
@@ -164,3 +172,43 @@ def test_ids_are_checked(logits):
         model.logits(bad)
     with pytest.raises(UsageError, match=r"\(n, 16\) is wanted"):
         model.logits(IDS[:, :8])
+
+
+GOOD = IDS[:3].tolist()
+
+
+@pytest.mark.parametrize(
+    ("sentences", "message"),
+    [
+        ([*GOOD, [1.0] + [0] * 15], r"sentence 3, position 0: 1\.0 is no id; 0 to 299 are"),
+        ([*GOOD, [0] * 15 + [True]], "sentence 3, position 15: True is no id"),
+        ([[0, 2**32 + 5] + [0] * 14], "sentence 0, position 1: 4294967301 is no id"),
+        ([[0, -1] + [0] * 14], "sentence 0, position 1: -1 is no id"),
+        ([[0, 300] + [0] * 14], "sentence 0, position 1: 300 is no id"),
+        ([*GOOD, [1, 2, 3]], "sentence 3 has 3 token ids; the model takes 16"),
+        ([0] * 16, "sentence 0 is 0; a sequence of 16 token ids is wanted"),
+        (["a sentence of 16"], "sentence 0, position 0: 'a' is no id"),
+        (np.zeros((1, 16)), r"sentence 0, position 0: np\.float64\(0\.0\) is no id"),
+    ],
+)
+def test_sentences_are_checked(sentences, message):
+    with pytest.raises(UsageError, match=message):
+        TextCNN(CONFIG, WEIGHTS).classify(sentences)
+
+
+def test_sentences_may_be_any_sequences_of_integers():
+    model = TextCNN(CONFIG, WEIGHTS)
+    expected = model.classify(GOOD)
+    assert model.classify(IDS[:3]) == model.classify(iter(map(tuple, IDS[:3].astype(np.uint16)))) == expected
+    assert model.classify([]) == []
+
+
+@pytest.mark.parametrize("memory", ["4G", 1e9, -1])
+def test_a_table_memory_that_is_no_number_of_bytes(memory):
+    with pytest.raises(UsageError, match=r"table_memory is .*; a number of bytes is wanted"):
+        TextCNN(CONFIG, WEIGHTS, table_memory=memory)
+
+
+def test_ragged_ids_are_refused():
+    with pytest.raises(UsageError, match="ids is a list that NumPy cannot read"):
+        TextCNN(CONFIG, WEIGHTS).logits([[1, 2], [3]])

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+import tilewright.ops.matmul as matmul_module
 from compare import Guarded, compare
 from tilewright.errors import UsageError
+from tilewright.ops._arrays import target_for
 from tilewright.ops._ladder import Refused, using
 from tilewright.ops.matmul import Problem, ladder, matmul, prepare, spec
 from tilewright.ops.matmul.cpu import amx
@@ -49,6 +51,70 @@ def test_out_may_be_the_residual(rng):
     assert x.tobytes() == expected.tobytes()
 
 
+@pytest.mark.parametrize("rung", ["cpu.memory", "cpu.reordered", "cpu.vectors", "cpu.threads"])
+def test_out_may_share_memory_with_any_operand(rung, rng):
+    """Square, so that every operand may be out; the kernels would read what they have just written."""
+    a, b, o = (rng.standard_normal((48, 48), dtype=np.float32) for _ in range(3))
+    calls = {
+        "a": lambda o, out: matmul(o, b, out=out(o)),
+        "b": lambda o, out: matmul(a, o, out=out(o)),
+        "bias": lambda o, out: matmul(a, b, bias=o[0], out=out(o)),
+        "bias and residual": lambda o, out: matmul(a, b, bias=o[0], residual=o, out=out(o)),
+        "a turned residual": lambda o, out: matmul(a, b, residual=o[::-1], out=out(o)),
+        "a transposed residual": lambda o, out: matmul(a, b, residual=o.T, out=out(o)),
+        "a batch of a": lambda o, out: matmul(o.reshape(2, 24, 48), np.stack([b, b]), out=out(o.reshape(2, 24, 48))),
+    }
+    with using(matmul=rung):
+        for name, call in calls.items():
+            expected, shared = call(o, lambda out: None), o.copy()
+            result = call(shared, lambda out: out)
+            assert np.shares_memory(result, shared)
+            assert result.tobytes() == expected.tobytes(), name
+
+
+def odd_views(shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """float32 arrays of this shape whose elements are not at multiples of 4 bytes from each other or from 0."""
+    tagged = [("tag", "u1"), ("value", "<f4", shape[-1:]), ("end", "u1")]
+    record = np.zeros(shape[:-1], tagged)  # rows of whole elements, a row 2 bytes longer than they are
+    memory = np.zeros(int(np.prod(shape)) * 4 + 1, np.uint8)
+    return {"a field of rows": record["value"], "misaligned": memory[1:].view(np.float32).reshape(shape)}
+
+
+@pytest.mark.parametrize("kind", ["a field of rows", "misaligned"])
+def test_out_may_lie_between_elements(kind, rng):
+    a, b = rng.standard_normal((40, 20), dtype=np.float32), rng.standard_normal((20, 33), dtype=np.float32)
+    out = odd_views((40, 33))[kind]
+    assert matmul(a, b, out=out) is out
+    assert np.array_equal(out, matmul(a, b))
+    around = out.base if kind == "a field of rows" else None
+    assert around is None or not (around["tag"].any() or around["end"].any()), "a neighbour was written"
+    assert target_for(out, a, b) is not out
+    stacked = odd_views((2, 40, 33))[kind]
+    matmul(np.stack([a, a]), b, out=stacked)
+    assert np.array_equal(stacked[1], matmul(a, b))
+
+
+def test_the_residual_itself_costs_no_copy(rng, monkeypatch):
+    a, b, x = (rng.standard_normal((16, 16), dtype=np.float32) for _ in range(3))
+    expected = matmul(a, b, residual=x)
+    monkeypatch.setattr("tilewright.ops._arrays.np.empty", lambda *shape: pytest.fail("an array was made"))
+    assert target_for(x, a, b, residual=x) is x
+    assert target_for(x, a, b, residual=x.view()) is x
+    monkeypatch.undo()
+    assert target_for(x, a, b, residual=x[::-1]) is not x
+    assert matmul(a, b, residual=x, out=x).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(("shape", "made"), [((8, 9), 1), ((3, 1, 8, 9), 3), ((1, 2, 8, 9), 2), ((3, 2, 8, 9), 6)])
+def test_a_matrix_of_a_batch_is_prepared_once(shape, made, rng, monkeypatch):
+    a, b = rng.standard_normal((3, 2, 5, 8), dtype=np.float32), rng.standard_normal(shape, dtype=np.float32)
+    expected = np.stack([[matmul(a[i, j], np.broadcast_to(b, (3, 2, 8, 9))[i, j]) for j in (0, 1)] for i in range(3)])
+    prepared, real = [], matmul_module.prepare
+    monkeypatch.setattr(matmul_module, "prepare", lambda b, **options: prepared.append(1) or real(b, **options))
+    assert np.array_equal(matmul(a, np.broadcast_to(b, (3, 2, 8, 9))), expected)
+    assert len(prepared) == made
+
+
 def test_torch_tensors_come_back_as_tensors(rng):
     torch = pytest.importorskip("torch", reason="torch is in the test extras")
     a, b = torch.randn(5, 7), torch.randn(7, 3)
@@ -70,10 +136,14 @@ BAD_CALLS = [
     (lambda a, b: matmul(a.astype(np.float64), b), "a is float64"),
     (lambda a, b: matmul(a, b, bias=np.zeros(4, np.float32)), r"bias has shape \(4,\)"),
     (lambda a, b: matmul(a, b, residual=np.zeros((4, 4), np.float32)), r"residual has shape \(4, 4\)"),
-    (lambda a, b: matmul(a, b, activation="gelu"), "activation is 'gelu'"),
+    (lambda a, b: matmul(a, b, activation="swish"), "activation is 'swish'"),
+    (lambda a, b: matmul(a, b, bias=np.zeros(0, np.float32)), r"bias has shape \(0,\); \(5,\) is wanted"),
+    (lambda a, b: matmul(a, b, residual=np.zeros((0, 0), np.float32)), r"residual has shape \(0, 0\)"),
+    (lambda a, b: matmul(a, np.stack([b, b]), rows=[0, 1]), r"b has shape \(2, 6, 5\); rows needs a matrix"),
     (lambda a, b: matmul(a, b, dtype="int8"), "dtype is 'int8'"),
     (lambda a, b: matmul(a, b, rows=[0, 4]), "rows holds 0 to 4; a has rows 0 to 3"),
-    (lambda a, b: matmul(a, b, out=np.zeros((4, 4), np.float32)), "out must be"),
+    (lambda a, b: matmul(a, b, out=np.zeros((4, 4), np.float32)), r"out is float32 \(4, 4\)"),
+    (lambda a, b: matmul(a, b, out=[0]), r"out is list; a writeable float32 NumPy array of shape \(4, 5\)"),
     (lambda a, b: matmul(a[0], b), r"a is \(6,\)"),
     (lambda a, b: matmul("abc", b), "a is"),
 ]
@@ -100,3 +170,8 @@ def test_explain_says_why(rng):
     text = ladder.explain(Problem(N=32, K=32, dtype="bfloat16"))
     assert "cpu.threads: refused - dtype is bfloat16, it takes float32" in text
     assert text.count("->") == 1
+
+
+def test_using_knows_the_operations():
+    with pytest.raises(UsageError, match=r"there is no operation matmull; there are .*conv1d, .*matmul"):
+        using(matmull="cpu.packed").__enter__()

@@ -154,8 +154,13 @@ def test_validation(tmp_path, run):
         (InputError, {"count": 41}, "41 were asked for"),
         (InputError, {"answers": "gone.bin"}, "no such answers"),
         (UsageError, {"output": "model"}, "overwrite the model"),
+        (UsageError, {"output": "model/model.safetensors"}, r"overwrite the model's model\.safetensors"),
+        (UsageError, {"output": "model/config.json"}, r"overwrite the model's config\.json"),
+        (UsageError, {"output": "model/token_table.bin"}, r"overwrite the model's token_table\.bin"),
+        (UsageError, {"output": "directory/../link/tokenizer.json"}, r"overwrite the model's tokenizer\.json"),
+        (UsageError, {"output": "hard"}, r"overwrite the model's model\.safetensors"),
         (ResourceError, {"output": "directory"}, "is a directory"),
-        (ResourceError, {"output": "gone/out.bin"}, "no such file"),
+        (ResourceError, {"output": "gone/out.bin"}, "there is no directory"),
     ],
 )
 def test_refusals_come_first(tmp_path, run, monkeypatch, kind, options, message):
@@ -167,10 +172,19 @@ def test_refusals_come_first(tmp_path, run, monkeypatch, kind, options, message)
     tokens[1, 2] = 50
     tokens.tofile(tmp_path / "range.bin")
     (tmp_path / "directory").mkdir()
+    (tmp_path / "link").symlink_to("model")
+    os.link(tmp_path / "model" / "model.safetensors", tmp_path / "hard")
     before = names(tmp_path)
     with pytest.raises(kind, match=message):
         run(**options)
     assert (tmp_path / "out.bin").read_bytes() == b"earlier" and names(tmp_path) == before
+
+
+def test_the_table_of_a_headerless_model_is_no_output(tmp_path, run, model):
+    (tmp_path / "params.bin").write_bytes(b"")
+    job = ClassifyJob(str(tmp_path / "params.bin"), str(tmp_path / "in.bin"), str(tmp_path / "params.bin.table"))
+    with pytest.raises(UsageError, match=r"overwrite the model's params\.bin\.table"):
+        classify(job)
 
 
 def change_weights(model, change):
@@ -195,8 +209,9 @@ def change_weights(model, change):
 def test_bad_weights(tmp_path, model, run, change, message):
     (tmp_path / "out.bin").write_bytes(b"earlier")
     change_weights(model, change)
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=message) as caught:
         run()
+    assert caught.value.path in (f"{model}/model.safetensors", None)  # None: the logits are not finite
     assert (tmp_path / "out.bin").read_bytes() == b"earlier" and names(tmp_path) == ["in.bin", "model", "out.bin"]
 
 

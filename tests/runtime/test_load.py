@@ -27,7 +27,7 @@ def test_load(model, sentences):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"model_type": "gpt2"},
+        {"model_type": "gpt9"},
         {"model_type": None},
         {"model_type": [1]},
         {"vocab_size": 0},

@@ -1,5 +1,6 @@
 """Models from a seed, and conversion there and back, bit for bit."""
 
+import math
 import os
 
 import numpy as np
@@ -8,10 +9,12 @@ import safetensors.numpy
 
 from tilewright.errors import InputError, ResourceError, UsageError
 from tilewright.formats import files
-from tilewright.formats.models import COURSE_CONFIG
-from tilewright.runtime import models
+from tilewright.formats.models import COURSE_CONFIG, COURSE_CONFIGS
+from tilewright.models import initial
+from tilewright.models.initial import random_blocks, random_textcnn, textcnn_scale
+from tilewright.models.textcnn import TextCNNConfig
 from tilewright.runtime.load import config_of
-from tilewright.runtime.models import convert, init_textcnn, random_blocks
+from tilewright.runtime.models import convert, init_textcnn
 
 SIZES = {"vocab_size": 30, "sequence_length": 5, "hidden_size": 64, "num_filters": 16, "num_labels": 3}
 LAYERS = {"kernel_sizes": (2, 3), "hidden_sizes": (8, 4)}
@@ -23,6 +26,8 @@ def small_course(monkeypatch):
     sizes = {**SIZES, "num_labels": 2, **LAYERS}
     for name, value in sizes.items():
         monkeypatch.setitem(COURSE_CONFIG, name, value)
+    shapes = TextCNNConfig(**sizes).tensor_shapes().values()
+    monkeypatch.setitem(COURSE_CONFIGS, 4 * sum(math.prod(shape) for shape in shapes), COURSE_CONFIG)
     return sizes
 
 
@@ -42,10 +47,11 @@ def test_init(tmp_path):
 
 
 def test_random_blocks_are_scaled_and_independent(monkeypatch):
-    draws = {t: np.concatenate(list(random_blocks((64, 32, 8), 1, t))) for t in (0, 1, 2)}
+    names, shape = ("embedding.weight", "convs.0.weight", "convs.1.weight"), (64, 32, 8)
+    draws = [np.concatenate(list(random_blocks(shape, 1, t, *textcnn_scale(names[t], shape)))) for t in range(3)]
     assert draws[0].std() == pytest.approx(1, rel=0.02) and draws[1].std() == pytest.approx(1 / 16, rel=0.02)
     assert abs(np.corrcoef(draws[1], draws[2])[0, 1]) < 0.03 and draws[0].dtype == np.float32
-    monkeypatch.setattr(models, "BLOCK_BYTES", 400)
+    monkeypatch.setattr(initial, "BLOCK_BYTES", 400)
     assert np.concatenate(list(random_blocks((64, 32, 8), 1, 0))).tobytes() == draws[0].tobytes()
 
 
@@ -82,12 +88,40 @@ def test_convert_refuses(tmp_path, small_course):
     (tmp_path / "p.bin").write_bytes(bytes(12))
     with pytest.raises(InputError, match="12 bytes; the course's model takes exactly"):
         convert(str(tmp_path / "p.bin"), str(tmp_path / "x"))
-    init_textcnn(str(tmp_path / "p.bin"), 7, **small_course)
-    with pytest.raises(ResourceError, match="no such file or directory"):
+    init_textcnn(str(tmp_path / "p.bin"), 7, force=True, **small_course)
+    with pytest.raises(ResourceError, match="there is no directory"):
         convert(str(tmp_path / "p.bin"), str(tmp_path / "no" / "x"))
     with pytest.raises(ResourceError, match="is a file"):
         convert(str(tmp_path / "p.bin"), str(tmp_path / "p.bin"))
     assert sorted(os.listdir(tmp_path)) == ["m", "p.bin"]
+
+
+def test_random_weights_in_memory_are_those_on_the_disk(tmp_path):
+    init_textcnn(str(tmp_path / "m"), 5, **SIZES, **LAYERS)
+    found, shapes = weights(tmp_path / "m"), config_of(tmp_path / "m").tensor_shapes()
+    for name, array in random_textcnn(shapes, 5).items():
+        assert array.shape == shapes[name] and array.tobytes() == found[name].tobytes()
+
+
+def test_another_file_is_not_replaced(tmp_path, small_course):
+    """A headerless file is known by its size alone: of another size, it is something else."""
+    mine = tmp_path / "thesis.bin"
+    mine.write_bytes(b"mine")
+    init_textcnn(str(tmp_path / "m"), 7, **small_course)
+    calls = (
+        lambda **force: init_textcnn(str(mine), 7, **small_course, **force),
+        lambda **force: convert(str(tmp_path / "m"), str(mine), **force),
+    )
+    for call in calls:
+        mine.write_bytes(b"mine")
+        with pytest.raises(UsageError, match=r"holds 4 bytes and no weights of this model.*replace it with --force"):
+            call()
+        assert mine.read_bytes() == b"mine"
+        call(force=True)
+        call()  # over weights of the right size
+        mine.write_bytes(b"")
+        call()  # over an empty file, as of mktemp
+        assert mine.stat().st_size > 1000
 
 
 def test_nan_is_not_converted(tmp_path, small_course):

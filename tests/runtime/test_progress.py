@@ -1,5 +1,6 @@
 """Plain lines every few seconds where there is no terminal, a bar where there is one."""
 
+import errno
 import io
 
 import pytest
@@ -31,6 +32,23 @@ def test_plain_lines(clock, total, expected):
             clock[0] = 100 + seconds
             progress.update(records, 500)
     assert stream.getvalue() == expected
+
+
+class Full(io.StringIO):
+    def write(self, text):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+class FullTerminal(Terminal, Full):
+    pass
+
+
+@pytest.mark.parametrize("kind", [Full, FullTerminal])
+def test_a_stream_that_cannot_be_written_stops_nothing(clock, kind):
+    with Progress("sentences", total=10, size=1000, stream=kind()) as progress:
+        for seconds in (6, 12, 18):
+            clock[0] = 100 + seconds
+            progress.update(5, 500)
 
 
 def test_bar():

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: exit code 75, nothing left behind; the second one ends the process at once."""
+"""SIGINT, SIGTERM and SIGHUP: exit code 75, nothing left behind; the second one ends the process at once."""
 
 import os
 import signal
@@ -8,6 +8,8 @@ import time
 
 import numpy as np
 import pytest
+
+from tilewright.runtime.signals import stoppable
 
 JOB = """
 import sys, time
@@ -67,7 +69,7 @@ def check_files(tmp_path):
     assert (tmp_path / "out.bin").read_bytes() == b"earlier"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("work", [WORK, LOST], ids=["raised", "lost"])
 def test_first_signal(tmp_path, start, number, work):
     process = start(work)
@@ -77,6 +79,16 @@ def test_first_signal(tmp_path, start, number, work):
     assert process.returncode == 75, errors
     assert f"stopped by {number.name}" in errors and "Traceback" not in errors
     check_files(tmp_path)
+
+
+def test_nohup_is_respected():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stoppable():
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_second_signal(tmp_path, start):

@@ -20,7 +20,7 @@ def test_a_tile_product(tiles, rng):
     @simd.kernel(types.void(simd.INPUT, simd.INPUT, simd.OUTPUT, simd.OUTPUT), name=f"test.{tiles.__name__}")
     def multiplied(a, b, c, memory):
         state = memory.reshape(9, 16, 16)
-        configure(state)
+        configure(state, 16)
         zero(state, 0)
         load(state, 1, c, 5, 40)
         load(state, 4, a, 3, 20)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib
-import pkgutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from tilewright.bench.peers import peers
 from tilewright.bench.results import Row
 from tilewright.bench.roofs import roofs
 from tilewright.errors import InternalError, UsageError
-from tilewright.ops._ladder import Rung, using
+from tilewright.ops._ladder import Rung, operations, using
 from tilewright.ops._threads import threads
 
 # a rung that takes longer is timed on fewer rows: the lowest rungs are a thousand times slower than the highest
@@ -32,13 +31,6 @@ class Candidate:
     call: Callable[[], object]
     one_off_s: float
     error: float  # worst error over its bound
-
-
-def operations() -> list[str]:
-    """The names of all operations that have a ladder."""
-    import tilewright.ops
-
-    return sorted(m.name for m in pkgutil.iter_modules(tilewright.ops.__path__) if not m.name.startswith("_"))
 
 
 def parts(op: str):

@@ -65,4 +65,38 @@ def _embedding_conv1d(torch, case, inputs: dict) -> dict:
     return {"PyTorch": call}
 
 
-PEERS = {"matmul": _matmul, "embedding": _embedding, "conv1d": _conv1d, "embedding_conv1d": _embedding_conv1d}
+def _layernorm(torch, case, inputs: dict) -> dict:
+    x, weight, bias = (_tensor(torch, inputs[name], "float32") for name in ("x", "weight", "bias"))
+    return {"PyTorch": lambda: torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, inputs["eps"])}
+
+
+def _softmax(torch, case, inputs: dict) -> dict:
+    x = _tensor(torch, inputs["x"], "float32")
+    out = torch.empty_like(x)
+    return {"PyTorch": lambda: torch.softmax(x, dim=-1, out=out)}
+
+
+def _elementwise(torch, case, inputs: dict) -> dict:
+    x, gelu = _tensor(torch, inputs["x"], "float32"), torch.nn.functional.gelu
+    calls = {"relu": torch.relu, "tanh": torch.tanh, "gelu": gelu, "gelu_tanh": lambda x: gelu(x, approximate="tanh")}
+    return {"PyTorch": lambda: calls[case.function](x)}
+
+
+def _attention(torch, case, inputs: dict) -> dict:
+    if case.causal and 1 < case.Q < case.T:
+        return {}  # PyTorch aligns its causal mask with the first key
+    q, k, v = (_tensor(torch, inputs[name], "float32") for name in "qkv")
+    call = torch.nn.functional.scaled_dot_product_attention
+    return {"PyTorch": lambda: call(q, k, v, is_causal=case.causal and case.Q > 1)}
+
+
+def _matmul_argmax(torch, case, inputs: dict) -> dict:
+    a, b = (_tensor(torch, inputs[name], case.dtype) for name in "ab")
+    return {"MKL" if case.dtype == "float32" else "oneDNN": lambda: torch.mm(a, b).argmax(dim=1)}
+
+
+PEERS = {
+    "attention": _attention, "conv1d": _conv1d, "elementwise": _elementwise, "embedding": _embedding,
+    "embedding_conv1d": _embedding_conv1d, "layernorm": _layernorm, "matmul": _matmul,
+    "matmul_argmax": _matmul_argmax, "softmax": _softmax,
+}  # fmt: skip

@@ -74,7 +74,7 @@ def _amx_kernel():
     def multiply_add(words, plan, scratch):
         """plan: next task, tasks. Four products into four tiles take turns."""
         state = scratch[: 9 * 256].reshape(9, 16, 16)
-        configure(state)
+        configure(state, 16)
         zero(state, 0)
         zero(state, 1)
         zero(state, 2)

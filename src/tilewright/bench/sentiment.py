@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from tilewright.bench.results import Row
 from tilewright.errors import InternalError, UsageError
+from tilewright.formats.validate import largest_error
+from tilewright.models.initial import random_textcnn
 from tilewright.models.textcnn import TextCNN, TextCNNConfig
 from tilewright.ops._threads import threads
 
@@ -22,24 +23,6 @@ SAMPLE = 256  # sentences checked against float64
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}  # of the logits: min(absolute, relative)
 PEER_BATCHES = (16, 64, 256)
 PEER_SECONDS = 6.0  # PyTorch is timed on batches for about as long; its rate does not depend on how many
-
-
-@dataclass(frozen=True)
-class Sentiment:
-    """What the bench found. Rates in sentences a second."""
-
-    rows: list[Row]
-    worst_error: float
-
-
-def random_weights(config: TextCNNConfig, seed: int) -> dict[str, np.ndarray]:
-    """float32 weights scaled like a trained network's: embeddings N(0, 1), layers N(0, 1 / inputs)."""
-    rng, weights = np.random.default_rng(seed), {}
-    for name, shape in config.tensor_shapes().items():
-        inputs = 1 if name.startswith("embedding") else int(np.prod(shape[1:])) if len(shape) > 1 else shape[0]
-        weights[name] = rng.standard_normal(shape, dtype=np.float32)
-        weights[name] *= np.float32(inputs**-0.5)
-    return weights
 
 
 def reference_logits(config: TextCNNConfig, weights: dict[str, np.ndarray], ids: np.ndarray) -> np.ndarray:
@@ -56,42 +39,42 @@ def reference_logits(config: TextCNNConfig, weights: dict[str, np.ndarray], ids:
     return x
 
 
-def error_of(logits: np.ndarray, reference: np.ndarray) -> float:
-    """The course's measure: the largest min(absolute, relative) error; infinite for a NaN."""
-    absolute = np.abs(logits - reference)
-    relative = np.where(np.abs(reference) > 1e-8, absolute / np.maximum(np.abs(reference), 1e-300), absolute)
-    worst = np.minimum(absolute, relative).max()
-    return float(worst) if np.isfinite(worst) else np.inf
-
-
 def bench(
     ids: np.ndarray, *, count: int, dtype: str = "float32", against: str | None = "torch", say: Callable[[str], None]
-) -> Sentiment:
+) -> list[Row]:
     """Run ids int32 (n, 16) on `count` threads; check SAMPLE of them before anything is reported.
 
-    Raises InternalError if the check fails, UsageError for an unknown peer.
+    Where the peer is not installed, a line says so, and the rows are ours. Raises InternalError if the check fails,
+    UsageError for an unknown peer.
     """
     if against not in (None, "torch"):
         raise UsageError(f"no peer is called {against!r}; there is torch")
     config = TextCNNConfig()
     say("making weights from a seed (801 MB)")
-    weights = random_weights(config, seed=1)
+    weights = random_textcnn(config.tensor_shapes(), seed=1)
     with threads(count):
         seconds = _ours(config, weights, ids, dtype, say)
-        error = error_of(seconds.pop("logits"), reference_logits(config, weights, ids[_sample(ids)]))
-        say(f"checked {SAMPLE} sentences against float64: largest error {error:.1e} (limit {TOLERANCE[dtype]:.0e})")
+        logits = seconds.pop("logits")
+        error = largest_error(logits, reference_logits(config, weights, ids[_sample(ids)]))
+        say(
+            f"checked {len(logits)} sentences against float64: largest error {error:.1e} (limit {TOLERANCE[dtype]:.0e})"
+        )
         if not error <= TOLERANCE[dtype]:
             raise InternalError(
                 f"the logits are off by {error:.3g}; {TOLERANCE[dtype]} is allowed, nothing is reported"
             )
-        peer = _torch_rate(config, weights, ids, dtype, count, say) if against else None
+        try:
+            peer = _torch_rate(config, weights, ids, dtype, count, say) if against else None
+        except ModuleNotFoundError as missing:
+            peer = None
+            say(f"no peer: {missing.name} is not installed; pip install torch puts PyTorch beside ours")
     rows = []
     for name, spent in seconds.items():
         if name != "prepare":
             rows.append(_row(name, ids, dtype, count, spent, seconds["prepare"], peer, f"passed {error:.1e}"))
     if peer:
         rows.append(_row("PyTorch", ids, dtype, count, len(ids) / peer, None, None, "peer"))
-    return Sentiment(rows, error)
+    return rows
 
 
 def _sample(ids: np.ndarray) -> np.ndarray:

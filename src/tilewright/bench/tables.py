@@ -1,7 +1,8 @@
 """Rows of results as tables, for READMEs and for the HTML page.
 
 Three kinds, each named in a README by a marker: `ladder:OP` every rung at one size, `sizes:OP` what runs by default at
-every size, beside its peer, `bench:WORKLOAD` a workload end to end.
+every size, beside its peer, `bench:WORKLOAD` a workload end to end; of gpt2 also `bench:gpt2_profile`, where its time
+goes, and `bench:gpt2_accuracy`, what bfloat16 changes.
 """
 
 import html
@@ -35,6 +36,17 @@ class Table:
             for row in (self.header, align, *self.rows)
         ]
         return "\n\n".join([self.caption, "\n".join(lines), *self.notes])
+
+    def text(self) -> str:
+        """For a terminal."""
+        every = (self.header, *self.rows)
+        widths = [max(len(row[i]) for row in every) for i in range(len(self.header))]
+
+        def line(row: tuple[str, ...]) -> str:
+            cells = zip(row, widths, strict=True)
+            return "  ".join(c.ljust(w) if i < self.numbers else c.rjust(w) for i, (c, w) in enumerate(cells)).rstrip()
+
+        return "\n".join([self.caption, *map(line, every), *self.notes])
 
     def html(self) -> str:
         """A figure element."""
@@ -87,7 +99,9 @@ def rate(row: Row) -> tuple[float | None, str]:
 
 
 def origin(rows: list[Row]) -> str:
-    """Where and when: "amd-epyc-zen5-2c, commit 1a2b3c4, 2026-11-21"."""
+    """Where and when: "amd-epyc-zen5-2c, commit 1a2b3c4, 2026-11-21"; rows that were not saved do not know."""
+    if not rows[0].machine:
+        return "here and now"
     commits, dates = (sorted({getattr(row, name) for row in rows}) for name in ("commit", "date"))
     days = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     return f"{rows[0].machine}, commit {' and '.join(commits)}, {days}"
@@ -199,12 +213,56 @@ def _sizes_table(shown: list[Row], every: dict[tuple[str, str], Row]) -> Table:
 def bench_tables(rows: list[Row]) -> list[Table]:
     """A workload end to end: a table a machine; the median and the spread of a run, and records a second."""
     tables = []
-    for some in groups(rows, lambda row: row.machine).values():
+    for (_, op), some in groups(rows, lambda row: (row.machine, row.op)).items():
+        if op in TEXT_TABLES:
+            tables += TEXT_TABLES[op](some)
+            continue
         lines = []
         for row in some:
-            spread = f"{three(row.low_s)} to {three(row.high_s)}" if row.low_s < row.high_s else ""
-            figures = three(row.median_s), spread, three(row.one_off_s), three(row.rows / row.median_s)
+            figures = three(row.median_s), _seconds(row), three(row.one_off_s), three(row.rows / row.median_s)
             lines.append((row.rung, row.size, row.dtype, row.check, str(row.threads), *figures, times(row.peer_ratio)))
         header = ("what", "case", "dtype", "check", "threads", "s", "s, spread", "once, s", "records/s", "x the peer")
-        tables.append(Table(f"{some[0].op}; {origin(some)}", header, tuple(lines), 4))
+        tables.append(Table(f"{op}; {origin(some)}", header, tuple(lines), 4))
     return tables
+
+
+def _seconds(row: Row) -> str:
+    return f"{three(row.low_s)} to {three(row.high_s)}" if row.low_s < row.high_s else ""
+
+
+def _text_tables(rows: list[Row]) -> list[Table]:
+    """Tokens a second of each engine; in a peer's row, too, the factor says how many times faster we are."""
+    lines = []
+    for row in rows:
+        ratio = 1 / row.peer_ratio if row.check == PEER and row.peer_ratio else row.peer_ratio
+        figures = three(row.rows / row.median_s), three(row.median_s), _seconds(row), three(row.one_off_s)
+        what = (row.size, row.rung, row.dtype, row.check, str(row.threads))
+        lines.append((*what, *figures, row.peer or "", times(ratio), row.label))
+    header = ("case", "what", "dtype", "check", "threads", "tokens/s", "s", "s, spread", "once, s")
+    return [Table(f"gpt2; {origin(rows)}", (*header, "beside", "we are x as fast", "its rounds"), tuple(lines), 4)]
+
+
+def _profile_tables(rows: list[Row]) -> list[Table]:
+    """Where the time of one run goes: a table a workload."""
+    header = ("operation", "calls", "s", "of the time", "GFLOP/s", "GB/s", "of the roof")
+    tables = []
+    for (size, dtype, threads), some in groups(rows, lambda row: (row.size, row.dtype, row.threads)).items():
+        lines = tuple(
+            (row.rung, f"{row.rows:,}", three(row.median_s), row.label, three(row.gflops), three(row.gbytes_s),
+             percent(row.roof_share))
+            for row in some
+        )  # fmt: skip
+        tables.append(Table(f"{size}, {dtype}, {_threads(threads)}; {origin(some)}", header, lines, 1))
+    return tables
+
+
+def _accuracy_tables(rows: list[Row]) -> list[Table]:
+    """Logits and greedy tokens against float32."""
+    figures = ("largest error of a logit", "root mean square", "equal first tokens", "equal tokens")
+    lines = tuple((row.rung, row.size, row.dtype, f"{row.rows:,}", *row.label.split("; ")) for row in rows)
+    return [Table(f"against float32; {origin(rows)}", ("engine", "case", "dtype", "prompts", *figures), lines, 3)]
+
+
+TEXT_TABLES: dict[str, Callable[[list[Row]], list[Table]]] = {
+    "gpt2": _text_tables, "gpt2_profile": _profile_tables, "gpt2_accuracy": _accuracy_tables,
+}  # fmt: skip

@@ -7,18 +7,24 @@ come in inside the function.
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
+from collections.abc import Callable
+from contextvars import ContextVar
 from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from tilewright.errors import InternalError, Interrupted, ResourceError, TilewrightError, printable
+from tilewright.cli._output import say
+from tilewright.errors import Cancelled, InternalError, Interrupted, ResourceError, TilewrightError, printable
 
 VERBS = {
+    "generate": "Continue prompts with GPT-2: JSON lines, text, or the course's binary files.",
+    "plan": "What a job would take: memory, operations, time.",
     "classify": "Classify sentences: the course's binary files, or JSON lines.",
     "convert": "Convert a model: params.bin to a directory, or back.",
     "init": "Make a model of any size with random weights.",
@@ -26,12 +32,16 @@ VERBS = {
     "ladder": "Every kernel of an operation, checked and timed.",
     "bench": "A workload end to end, beside its peers.",
     "report": "Tables and figures from the measured results.",
+    "demo": "Make a model, classify real sentences, check and time it.",
     "doctor": "This machine, and what is missing on it.",
 }
 
 EXIT_CODES = """Exit codes: 0 all is well; 1 finished, with bad records or a failed validation; 2 wrong usage;
 3 bad input or weights; 4 the machine refuses (disk, memory, permission); 5 internal error, or more bad records than
-allowed; 75 stopped, run it again; 130 second Ctrl-C."""
+allowed; 75 stopped, run it again; 130 second Ctrl-C, or the first where there is nothing to resume."""
+
+MEMORY = {"table_memory": "--table-memory", "batch_size": "--batch-size", "max_batch_memory": "--max-batch-memory"}
+_options_given: ContextVar[dict[str, Any]] = ContextVar("options")  # of the verb that runs
 
 
 class Verbs(TyperGroup):
@@ -44,7 +54,7 @@ class Verbs(TyperGroup):
         if cmd_name not in VERBS:
             return None
         app = _app()
-        app.command(cmd_name, help=None)(getattr(import_module(f"tilewright.cli.{cmd_name}"), cmd_name))
+        app.command(cmd_name, help=None)(_guarded(getattr(import_module(f"tilewright.cli.{cmd_name}"), cmd_name)))
         return typer.main.get_command(app)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -54,6 +64,22 @@ class Verbs(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         self.commands = dict.fromkeys(VERBS, None)  # type: ignore[assignment]  # typer looks here for "Did you mean"
         return super().resolve_command(ctx, args)
+
+
+def _guarded(verb: Callable[..., None]) -> Callable[..., None]:
+    """The verb, whose errors end the process as `fail` does."""
+
+    @functools.wraps(verb)
+    def called(**options: Any) -> None:
+        _options_given.set(options)
+        try:
+            verb(**options)
+        except (typer.Exit, typer.BadParameter, SystemExit):
+            raise
+        except BaseException as error:
+            fail(error)
+
+    return called
 
 
 def _app(**options: Any) -> typer.Typer:
@@ -91,29 +117,33 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits. An error is one paragraph on stderr; TILEWRIGHT_DEBUG=1 adds the traceback."""
     try:
         app(args=arguments, prog_name="tilewright")
-    except SystemExit:
+    except SystemExit as end:
+        usage = getattr(end.__context__, "format_message", None)  # typer has printed what is wrong with the options
+        if usage and "--json" in (sys.argv[1:] if arguments is None else arguments):
+            _say_json(end.code, {"message": usage()})
         raise
     except BaseException as error:
         fail(error)
 
 
-def fail(error: BaseException, as_json: bool = False) -> None:
-    """Ends the process with the error's exit code: a paragraph on stderr, and an object on stdout with `as_json`."""
+def fail(error: BaseException) -> None:
+    """Ends the process with the error's exit code: a paragraph on stderr, and with --json an object on stdout."""
     known = explained(error)
-    if isinstance(known, Interrupted):
+    if isinstance(known, Interrupted | Cancelled):
         signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
     if os.environ.get("TILEWRIGHT_DEBUG"):
         sys.__excepthook__(type(error), error, error.__traceback__)
-    typer.echo(f"Error: {known}", err=True)
-    if as_json:
-        from json import dumps
-
-        fields = {
-            name: getattr(known, name) and printable(getattr(known, name))
-            for name in ("message", "path", "where", "hint")
-        }
-        typer.echo(dumps({"error": fields, "exit_code": known.exit_code}))
+    say(f"Error: {known}", err=True)
+    if _options_given.get({}).get("json"):
+        parts = ("message", "path", "where", "hint")
+        _say_json(known.exit_code, {name: getattr(known, name) and printable(getattr(known, name)) for name in parts})
     sys.exit(known.exit_code)
+
+
+def _say_json(code: Any, fields: dict[str, str | None]) -> None:
+    from json import dumps
+
+    say(dumps({"error": {"code": code, **fields}, "exit_code": code}))
 
 
 def explained(error: BaseException) -> TilewrightError:
@@ -121,12 +151,13 @@ def explained(error: BaseException) -> TilewrightError:
     if isinstance(error, TilewrightError):
         return error
     if isinstance(error, KeyboardInterrupt):
-        return Interrupted("stopped by Ctrl-C")
+        return Cancelled("stopped by Ctrl-C: there is nothing to resume")
     if isinstance(error, MemoryError):
-        return ResourceError(
-            f"not enough memory ({error or 'an allocation failed'})",
-            hint="use a smaller --table-memory or --batch-size",
-        )
+        smaller = " or ".join(flag for name, flag in MEMORY.items() if name in _options_given.get({}))
+        hint = f"use a smaller {smaller}" if smaller else "let other programs give some back"
+        return ResourceError(f"not enough memory ({str(error) or 'an allocation failed'})", hint=hint)
+    if isinstance(error, OSError) and error.strerror:
+        return ResourceError(f"the system refuses: {error.strerror.lower()}", path=error.filename)
     return InternalError(
         f"internal error, {type(error).__name__}: {error}", hint="set TILEWRIGHT_DEBUG=1 to see where, and report it"
     )

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, get_type_hints
 
 import typer
-
-from tilewright.cli import fail
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -49,20 +46,32 @@ def parse_sizes(text: str) -> tuple[int, ...]:
         raise typer.BadParameter(f"{text!r} is no list of sizes; write 3,5,7") from error
 
 
+def check_threads(*counts: int | None) -> None:
+    """Raises BadParameter unless each is None, or from 1 to four times the cores."""
+    from tilewright.hardware import cpu
+
+    cores = cpu().cores
+    for count in counts:
+        if count is not None and not 1 <= count <= 4 * cores:
+            what = (
+                f"{count:,} threads: this machine has {cores} usable cores, 1 to {4 * cores} threads can be asked for"
+            )
+            raise typer.BadParameter(what, param_hint="--threads")
+
+
+def parse_threads(text: str) -> tuple[int, ...]:
+    """Numbers of threads of a text such as "1,2", as `check_threads` allows."""
+    try:
+        counts = tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is no list of numbers; write 1,2", param_hint="--threads") from error
+    check_threads(*counts)
+    return counts
+
+
 def parse_rungs(texts: list[str]) -> dict[str, str]:
-    """["matmul=cpu.packed"] as {"matmul": "cpu.packed"}."""
+    """["matmul=cpu.packed"] as {"matmul": "cpu.packed"}; names are checked where they are used."""
     pairs = [text.partition("=") for text in texts]
     if any(not (op.isidentifier() and name) for op, _, name in pairs):
         raise typer.BadParameter(f"{', '.join(texts)}: write OP=RUNG, as in matmul=cpu.packed", param_hint="--rung")
     return {op: name for op, _, name in pairs}
-
-
-@contextmanager
-def failing(as_json: bool) -> Iterator[None]:
-    """Errors of the block end the process as `fail` does; with `as_json` stdout still gets exactly one object."""
-    try:
-        yield
-    except (typer.Exit, SystemExit):
-        raise
-    except BaseException as error:
-        fail(error, as_json)

@@ -2,40 +2,114 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
+
+from tilewright.cli._options import check_threads, verb
+from tilewright.cli._output import say, show
+
+PROMPTS = "../shared/data/course/gpt2_input.bin"
+COUNT = 1024  # prompts of the course unless the user says
+PEERS = {"sentiment": "torch", "gpt2": "transformers,ctranslate2"}
 
 
-def bench(
-    workload: Annotated[Literal["sentiment"], typer.Argument(metavar="WORKLOAD", help="sentiment")],
-    against: Annotated[str, typer.Option(help="Peers, or 'none'.")] = "torch",
-    data: Annotated[str | None, typer.Option("--input", "-i", metavar="FILE", help="Token ids, i32 [n][16].")] = None,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Only the first N sentences.")] = None,
-    dtype: Annotated[Literal["float32", "bfloat16"], typer.Option(help="Accuracy class.")] = "float32",
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; one a core unless given.")] = None,
-    save: Annotated[bool, typer.Option("--save", help="Add the rows to results/ of the current directory.")] = False,
-) -> None:
+@dataclass
+class Options:
+    """One field an option."""
+
+    workload: Annotated[Literal["sentiment", "gpt2"], Argument(metavar="WORKLOAD", help="sentiment or gpt2")]
+    against: Annotated[str | None, Option(metavar="LIST", help="Peers, or 'none'; all that fit unless given.")] = None
+    data: Annotated[str | None, Option("--input", "-i", metavar="FILE", help="Token ids, i32 [n][16].")] = None
+    count: Annotated[int | None, Option("--count", "-n", min=1, help="Only the first N sentences or prompts.")] = None
+    dtype: Annotated[Literal["float32", "bfloat16", "both"], Option(help="Accuracy class; both: gpt2.")] = "float32"
+    threads: Annotated[int | None, Option(min=1, help="CPU threads; one a core unless given.")] = None
+    save: Annotated[bool, Option("--save", help="Add the rows to results/ of the current directory.")] = False
+    model: Annotated[str | None, Option(metavar="PATH", help="gpt2: this model; else random weights, 124M.")] = None
+    max_tokens: Annotated[int, Option(min=1, help="gpt2: new tokens of the course's prompts.")] = 8
+    only: Annotated[str, Option(metavar="LIST", help="gpt2: of course, batch, single.")] = "course,batch,single"
+    rounds: Annotated[int, Option(min=1, help="gpt2: how often each engine has its turn.")] = 3
+    profile: Annotated[bool, Option("--profile", help="gpt2: where our time goes, operation by operation.")] = False
+
+
+@verb(Options)
+def bench(options: Options) -> None:
     """Time the whole job on this machine, its result checked first.
 
-    Uses the sentences of --input, else the course's 16,384 if they lie in ../shared/data/course, else the sample that
-    is shipped.
+    sentiment uses the sentences of --input, else the course's 16,384 if they lie in ../shared/data/course, else the
+    sample that is shipped. gpt2 uses the prompts of --input, else the course's 8,192 from there, else random ones: 8
+    new tokens for 1,024 of them, 128 for 64, and 64 for one.
     """
+    check_threads(options.threads)
+
     from tilewright.bench.results import save_here
+
+    rows = _sentiment(options) if options.workload == "sentiment" else _gpt2(options)
+    if options.save:
+        for path in save_here(rows):
+            say(f"written to {path}")
+
+
+def _peers(options: Options) -> tuple[str, ...]:
+    names = PEERS[options.workload] if options.against is None else options.against
+    return () if names == "none" else tuple(name.strip() for name in names.split(","))
+
+
+def _sentiment(options: Options) -> list[Any]:
+    if options.dtype == "both":
+        raise typer.BadParameter("both is for gpt2; write float32 or bfloat16", param_hint="--dtype")
     from tilewright.bench.sentiment import bench as run
     from tilewright.demo import sentences
     from tilewright.ops._threads import thread_count
 
-    ids, source = sentences(data)
-    ids = ids[:count]
-    typer.echo(f"{len(ids):,} sentences of {source}, {dtype}, {threads or thread_count()} threads")
-    peer = None if against == "none" else against
-    found = run(
-        ids, count=threads or thread_count(), dtype=dtype, against=peer, say=lambda text: typer.echo(f"  {text}")
-    )
-    for row in found.rows:
+    ids, source = sentences(options.data)
+    ids, count, peers = ids[: options.count], options.threads or thread_count(), _peers(options)
+    say(f"{len(ids):,} sentences of {source}, {options.dtype}, {count} threads")
+    peer = ",".join(peers) or None
+    rows = run(ids, count=count, dtype=options.dtype, against=peer, say=lambda text: say(f"  {text}"))
+    for row in rows:
         ratio = f"   {row.peer_ratio:.1f} x {row.peer}" if row.peer_ratio else ""
-        typer.echo(f"{row.rung:<14} {row.rows / row.median_s:>12,.1f} sentences/s{ratio}")
-    if save:
-        for path in save_here(found.rows):
-            typer.echo(f"written to {path}")
+        show(f"{row.rung:<14} {row.rows / row.median_s:>12,.1f} sentences/s{ratio}")
+    return rows
+
+
+def _gpt2(options: Options) -> list[Any]:
+    from tilewright.bench.gpt2 import Setting, bench, model_name, random_prompts, random_weights
+    from tilewright.bench.tables import bench_tables
+    from tilewright.models.gpt2 import GPT2Config
+    from tilewright.ops._threads import thread_count, threads
+    from tilewright.runtime.load import config_of, read_weights
+
+    config = config_of(options.model, GPT2Config) if options.model else GPT2Config()
+    count = options.count or COUNT
+    prompts, source = _prompts(options.data, config.vocab_size) or (random_prompts(config, count), "random numbers")
+    name = options.model or f"random weights, {model_name(config)}"
+    with threads(options.threads):
+        say(f"GPT-2, {name}; prompts: {source}; {thread_count()} threads")
+        weights = read_weights(options.model)[1] if options.model else random_weights(config, seed=1)
+        setting = Setting(
+            config, weights, prompts, count, tokens=options.max_tokens, rounds=options.rounds,
+            workloads=tuple(options.only.split(",")), against=_peers(options), profile=options.profile,
+        )  # fmt: skip
+        rows = []
+        for dtype in ("float32", "bfloat16") if options.dtype == "both" else (options.dtype,):
+            rows += bench(setting, dtype=dtype, say=lambda text: say(f"  {text}"))
+    for table in bench_tables(rows):
+        show(f"\n{table.text()}")
+    return rows
+
+
+def _prompts(path: str | None, vocabulary: int) -> tuple[Any, str] | None:
+    """(int32 ids (n, 16), where they come from): the given file or the course's; None if it is not there."""
+    from pathlib import Path
+
+    import numpy as np
+
+    from tilewright.formats.course import TokenFile
+
+    if path is None and not (Path(PROMPTS).exists() and vocabulary > 50256):  # a smaller model has not its words
+        return None
+    reader = TokenFile(path or PROMPTS, length=16, vocabulary=vocabulary)
+    return np.concatenate([batch.tokens for batch in reader.batches(1 << 16)]), path or PROMPTS

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 import typer
 from typer import Option
 
-from tilewright.cli._options import failing, parse_bytes, parse_rungs, verb
+from tilewright.cli._options import check_threads, parse_bytes, parse_rungs, verb
+from tilewright.cli._output import say, show
 
 
 @dataclass
@@ -43,38 +44,41 @@ def classify(options: Options) -> None:
     """
     if options.check and not (options.answers or options.validate):
         raise typer.BadParameter("-v compares with the answers of -a; none are given", param_hint="-v")
+    if options.answers and not options.check:
+        raise typer.BadParameter("-a names the answers that -v compares with; give -v, too", param_hint="-a")
     table_memory = None if options.table_memory is None else parse_bytes(options.table_memory)
     rungs = parse_rungs(options.rung or [])
-    with failing(options.json):
-        from tilewright.formats.models import table_path
-        from tilewright.ops._ladder import using
-        from tilewright.ops._threads import thread_count, threads
-        from tilewright.runtime.job import ClassifyJob, classify
+    check_threads(options.threads)
 
-        job = ClassifyJob(
-            model=options.model,
-            input=options.input,
-            output=options.output,
-            count=options.count,
-            dtype=options.dtype,
-            table_memory=table_memory,
-            table_path=table_path(options.model) if options.keep_table else None,
-            batch=options.batch_size,
-            max_errors=options.max_errors,
-            answers=options.validate or (options.answers if options.check else None),
-            tolerance=options.tolerance,
-        )
-        with threads(options.threads), using(**rungs):
-            _say(options, _banner(options, thread_count()))
-            report = classify(job, lambda line: _say(options, line))
-        _say(options, _summary(report))
-        if options.json:
-            _print_json(options, report)
-        raise typer.Exit(report.exit_code)
+    from tilewright.formats.models import table_path
+    from tilewright.ops._ladder import using
+    from tilewright.ops._threads import thread_count, threads
+    from tilewright.runtime.job import ClassifyJob, classify
+
+    job = ClassifyJob(
+        model=options.model,
+        input=options.input,
+        output=options.output,
+        count=options.count,
+        dtype=options.dtype,
+        table_memory=table_memory,
+        table_path=table_path(options.model) if options.keep_table else None,
+        batch=options.batch_size,
+        max_errors=options.max_errors,
+        answers=options.validate or (options.answers if options.check else None),
+        tolerance=options.tolerance,
+    )
+    with threads(options.threads), using(**rungs):
+        _say(options, _banner(options, thread_count()))
+        report = classify(job, lambda line: _say(options, line))
+    _say(options, _summary(report))
+    if options.json:
+        _print_json(options, report)
+    raise typer.Exit(report.exit_code)
 
 
 def _say(options: Options, text: str) -> None:
-    typer.echo(text, err=options.json)
+    say(text, err=options.json)
 
 
 def _banner(options: Options, threads: int) -> str:
@@ -111,4 +115,4 @@ def _print_json(options: Options, report: Any) -> None:
 
     names = ("model", "input", "output", "dtype")
     head = {"verb": "classify", **{name: getattr(options, name) for name in names}}
-    typer.echo(encode({**head, **report.as_dict(), "exit_code": report.exit_code}))
+    show(encode({**head, **report.as_dict(), "exit_code": report.exit_code}).decode())

@@ -6,10 +6,13 @@ from typing import Annotated
 
 import typer
 
+from tilewright.cli._output import say
+
 
 def convert(
     source: Annotated[str, typer.Argument(metavar="SRC", help="params.bin, or a model directory.")],
     destination: Annotated[str, typer.Argument(metavar="DST", help="The other of the two.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace a file at DST that is no such weights.")] = False,
 ) -> None:
     """Convert a TextCNN: params.bin to a directory with config.json and model.safetensors, or such a directory back.
 
@@ -21,5 +24,5 @@ def convert(
     from tilewright.runtime.models import convert
 
     start = time.perf_counter()
-    written = convert(source, destination)
-    typer.echo(f"{destination}: {written:,} bytes of weights...Done! ({time.perf_counter() - start:.3f} sec)")
+    written = convert(source, destination, force=force)
+    say(f"{destination}: {written:,} bytes of weights...Done! ({time.perf_counter() - start:.3f} sec)")

@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from tilewright.cli._output import show
+
 INSTRUCTIONS = ("avx2", "fma", "avx512f", "avx512bf16", "amx-bf16")  # those that decide which rungs run
 LIBRARIES = ("numpy", "numba", "llvmlite", "safetensors", "msgspec", "typer", "rich", "psutil", "ml_dtypes", "torch")
 
@@ -17,15 +19,12 @@ def doctor(
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Show this machine: cores, caches, memory, instruction sets, engines, libraries, compiled kernels."""
-    from tilewright.cli._options import failing
+    from json import dumps
 
-    with failing(json):
-        from json import dumps
-
-        found = examine()
-        if roofs:
-            found["roofs"] = measured(found["cpu"]["cores"])
-        typer.echo(dumps(found) if json else readable(found))
+    found = examine()
+    if roofs:
+        found["roofs"] = measured(found["cpu"]["cores"])
+    show(dumps(found) if json else readable(found))
 
 
 def examine() -> dict[str, Any]:

@@ -8,14 +8,15 @@ from typing import Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
-from tilewright.cli._options import parse_sizes, verb
+from tilewright.cli._options import parse_threads, verb
+from tilewright.cli._output import show
 
 
 @dataclass
 class Options:
     """One field an option."""
 
-    op: Annotated[str, Argument(metavar="OP", help="matmul, conv1d, embedding, embedding_conv1d; or all.")]
+    op: Annotated[str, Argument(metavar="OP", help="An operation, such as matmul; or all.")]
     m: Annotated[int | None, Option("--m", min=1, help="Rows (of the batch).")] = None
     n: Annotated[int | None, Option("--n", min=1, help="Columns; with --m and --k, one product of that size.")] = None
     k: Annotated[int | None, Option("--k", min=1, help="Depth.")] = None
@@ -33,23 +34,35 @@ def ladder(options: Options) -> None:
 
     A rung that is far from its turn is timed on fewer rows; one whose check fails is never timed.
     """
-    from tilewright.bench.climb import climb, operations, parts
-    from tilewright.bench.results import save_here
+    counts = None if options.threads is None else parse_threads(options.threads)
+
+    from tilewright.bench.climb import parts
+    from tilewright.ops._ladder import operations
     from tilewright.ops._threads import thread_count
 
-    counts = parse_sizes(options.threads) if options.threads else tuple(sorted({1, thread_count()}))
+    counts = counts or tuple(sorted({1, thread_count()}))
     for op in operations() if options.op == "all" else [options.op]:
         tower, spec = parts(op)
         for case in _cases(spec, options):
             if options.explain:
-                typer.echo(f"{op} {case.problem}\n{_explained(tower, case, options.rung)}\n")
+                show(f"{op} {case.problem}\n{_explained(tower, case, options.rung)}\n")
                 continue
             for count in counts:
-                typer.echo(f"{op} {case.name}  {case.label}  {count} thread{'s' * (count > 1)}")
-                rows = list(climb(op, case, count=count, only=options.rung))
-                typer.echo(_table(rows))
-                if options.save:
-                    save_here(rows)
+                _climb(op, case, count, options)
+
+
+def _climb(op: str, case: Any, count: int, options: Options) -> None:
+    """Time the rungs of one case on `count` threads; when nobody reads any more, only what is saved is worth it."""
+    from tilewright.bench.climb import climb
+    from tilewright.bench.results import save_here
+
+    read = show(f"{op} {case.name}  {case.label}  {count} thread{'s' * (count > 1)}")
+    if not read and not options.save:
+        raise typer.Exit
+    rows = list(climb(op, case, count=count, only=options.rung))
+    show(_table(rows))
+    if options.save:
+        save_here(rows)
 
 
 def _cases(spec: Any, options: Options) -> list[Any]:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from tilewright.cli._output import say
+
 
 def report(
     root: Annotated[Path, typer.Option(metavar="DIR", help="The checkout: README.md, results/, src/.")] = Path(),
@@ -20,6 +22,6 @@ def report(
 
     changed = write(root)
     for path in changed:
-        typer.echo(f"wrote {path}")
+        say(f"wrote {path}")
     if not changed:
-        typer.echo("nothing to change: all tables and figures are those of the results")
+        say("nothing to change: all tables and figures are those of the results")

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from tilewright.cli._output import show
+
 
 def validate(
     output: Annotated[str, typer.Argument(metavar="OUT", help="The file to check.")],
@@ -20,13 +22,11 @@ def validate(
     Prints PASS (exit code 0) or FAIL (exit code 1) with the first element that fails and the one with the largest
     error. NaN fails.
     """
-    from tilewright.cli._options import failing
+    from msgspec.json import encode
 
-    with failing(json):
-        from msgspec.json import encode
+    from tilewright.formats.validate import validate
 
-        from tilewright.formats.validate import validate
-
-        result = validate(output, reference, tolerance=tolerance)
-        typer.echo(encode(result) if json else f"Validation...{'PASS' if result.passed else 'FAIL'}\n  {result.detail}")
-        raise typer.Exit(0 if result.passed else 1)
+    result = validate(output, reference, tolerance=tolerance)
+    verdict = f"Validation...{'PASS' if result.passed else 'FAIL'}\n  {result.detail}"
+    show(encode(result).decode() if json else verdict)
+    raise typer.Exit(0 if result.passed else 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import errno
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -38,6 +39,7 @@ class AtomicFile:
 
     def __enter__(self) -> AtomicFile:
         mode = _replaceable(self.path)
+        _remove_abandoned(self.path)
         _unfinished.add(self._temporary)
         try:
             with naming(self.path, "write"):
@@ -104,6 +106,7 @@ class AtomicDirectory:
 
     def __enter__(self) -> str:
         self._check_replaceable()
+        _remove_abandoned(self.path)
         with naming(self.path, "write"):
             os.mkdir(self._temporary)
         _unfinished.add(self._temporary)
@@ -120,6 +123,7 @@ class AtomicDirectory:
                 _remove(self._temporary)
 
     def _check_replaceable(self) -> None:
+        _check_directory(self.path)
         with naming(self.path, "write"):
             try:
                 others = sorted(set(os.listdir(self.path)) - self._known)
@@ -152,7 +156,7 @@ class AtomicDirectory:
 
     def _swap(self) -> str | None:
         """Renames the new directory to its name; returns where the earlier one went, if there was one."""
-        earlier: str | None = temporary_name(self.path)
+        earlier: str | None = temporary_name(self.path, "old")  # never taken for an unfinished one
         try:
             os.rename(self.path, str(earlier))
         except FileNotFoundError:
@@ -172,11 +176,37 @@ def swapping() -> bool:
     return _swapping
 
 
-def temporary_name(path: str) -> str:
-    """A private name in the directory of `path`: `.NAME.PID-RANDOM.tmp`, cut to what a file system takes."""
+def temporary_name(path: str, ending: str = "tmp") -> str:
+    """A private name in the directory of `path`: `.NAME.HOST-PID-RANDOM.tmp`, cut to what a file system takes."""
+    return f"{_start_of_names(path)}{os.getpid()}-{secrets.token_hex(4)}.{ending}"
+
+
+def _start_of_names(path: str) -> str:
+    """What the temporary names for `path` begin with, on this host: the directory may be shared with others."""
     directory, name = os.path.split(path)
-    short = os.fsdecode(os.fsencode(name)[:80])
-    return os.path.join(directory, f".{short}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    short, host = (os.fsdecode(os.fsencode(text)[:80]) for text in (name, os.uname().nodename))
+    return os.path.join(directory, f".{short}.{host.replace('/', '_')}-")
+
+
+def _remove_abandoned(path: str) -> None:
+    """Removes what processes of this host that were killed have left unfinished of `path`. Best effort."""
+    directory, start = os.path.split(_start_of_names(path))
+    ours = re.compile(re.escape(start) + r"(\d{1,9})-[0-9a-f]{8}\.tmp")
+    with suppress(OSError):
+        for name in os.listdir(directory):
+            found = ours.fullmatch(name)
+            if found and not _alive(int(found[1])):
+                _remove(os.path.join(directory, name))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's
+        return True
+    return True
 
 
 def _sync_directory(directory: str, output: str) -> None:
@@ -208,8 +238,16 @@ def _remove(path: str) -> None:
     _unfinished.discard(path)
 
 
+def _check_directory(path: str) -> None:
+    """Raises ResourceError where there is no directory to write `path` into."""
+    directory = os.path.dirname(path)
+    if not os.path.lexists(directory):
+        raise ResourceError(f"cannot write: there is no directory {directory}", path=path, hint="make it first")
+
+
 def _replaceable(path: str) -> int | None:
     """The permission bits of the regular file at `path`, or None where nothing is there. Raises ResourceError."""
+    _check_directory(path)
     with naming(path, "write"):
         try:
             mode = os.stat(path).st_mode

@@ -1,10 +1,11 @@
-"""The course's headerless files, little-endian: weights f32, sentences i32 [n][length], logits f32 [n][labels]."""
+"""The course's headerless files, little-endian: weights f32, sentences or prompts i32 [n][length], logits f32
+[n][labels], completions i32 [n][tokens]."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
 import numpy as np
@@ -13,7 +14,7 @@ from tilewright.errors import InputError
 from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.blocks import write_blocks
 from tilewright.formats.files import InputFile
-from tilewright.formats.records import Batch, RecordError
+from tilewright.formats.records import Batch, Completion, Prompt, RecordError
 
 SCAN_RECORDS = 1 << 16  # sentences whose ids are checked at a time: 4 MiB at 16 tokens
 
@@ -48,16 +49,25 @@ def write_weights(
 
 
 class TokenFile:
-    """Sentences of a binary file, read by position in batches.
+    """Sentences of a binary file, read by position in batches. what: what errors call one of them.
 
     count: how many to use from the start; None: all. The ids of the whole file are checked once, before any work, and
     again as they are used. Raises InputError for an empty file, a size that is no whole number of sentences, fewer
     than `count`, or an id outside the vocabulary, with its sentence and position, both from 0.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, length: int, vocabulary: int, count: int | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        length: int,
+        vocabulary: int,
+        count: int | None = None,
+        what: str = "sentence",
+    ) -> None:
         self._vocabulary = vocabulary
         self._length = length
+        self._what = what
         with ExitStack() as failing:
             self.file = failing.enter_context(InputFile(path, "input"))
             self.total = self._sentences(count)
@@ -81,17 +91,17 @@ class TokenFile:
     def _sentences(self, count: int | None) -> int:
         file, row = self.file, 4 * self._length
         if file.size == 0:
-            hint = f"a sentence is {self._length} token ids of 4 bytes"
+            hint = f"a {self._what} is {self._length} token ids of 4 bytes"
             raise InputError("the input is empty", path=file.path, hint=hint)
         sentences, rest = divmod(file.size, row)
         if rest:
             raise InputError(
-                f"the input has {file.size:,} bytes: {sentences:,} sentences of {row} bytes and {rest} more",
+                f"the input has {file.size:,} bytes: {sentences:,} {self._what}s of {row} bytes and {rest} more",
                 path=file.path,
-                hint="the file was cut short, or belongs to a model of another sentence length",
+                hint=f"the file was cut short, or belongs to a model of another {self._what} length",
             )
         if count is not None and count > sentences:
-            what = f"the input holds {sentences:,} sentences; {count:,} were asked for"
+            what = f"the input holds {sentences:,} {self._what}s; {count:,} were asked for"
             raise InputError(what, path=file.path, hint="lower -n")
         return sentences if count is None else count
 
@@ -102,7 +112,7 @@ class TokenFile:
         raise InputError(
             f"token id {tokens[sentence, position]} is outside the vocabulary (ids 0 to {self._vocabulary - 1})",
             path=self.file.path,
-            where=f"sentence {first + sentence}, position {position} (both from 0)",
+            where=f"{self._what} {first + sentence}, position {position} (both from 0)",
             hint="the input was made with another vocabulary, or is not a file of 32-bit token ids",
         )
 
@@ -125,3 +135,31 @@ class LogitsWriter:
         self.file.write(np.ascontiguousarray(logits, "<f4"))
         self._written += len(logits)
         return []
+
+
+class TokenWriter:
+    """Writes completions as i32 [n][tokens] to an open AtomicFile, which has a place for nothing else."""
+
+    def __init__(self, file: AtomicFile, tokens: int) -> None:
+        self.file = file
+        self._tokens = tokens
+
+    def write(self, results: Iterable[tuple[Prompt, Sequence[Completion]]]) -> None:
+        """results: prompts and their completions, in the order of the input.
+
+        Raises InputError naming a prompt that has an error, several completions, or one of another length.
+        """
+        rows = [self._row(prompt, completions) for prompt, completions in results]
+        self.file.write(np.array(rows, "<i4").tobytes())
+
+    def _row(self, prompt: Prompt, completions: Sequence[Completion]) -> list[int]:
+        if prompt.error is not None:
+            what = str(prompt.error)
+        elif len(completions) != 1:
+            what = f"prompt {prompt.id!r} has {len(completions)} completions; a binary file holds one a prompt"
+        elif len(completions[0].token_ids) != self._tokens:
+            count, reason = len(completions[0].token_ids), completions[0].finish_reason
+            what = f"prompt {prompt.id!r} has {count} new tokens ({reason}); the file holds {self._tokens} a prompt"
+        else:
+            return completions[0].token_ids
+        raise InputError(what, path=self.file.path, hint="write to a .jsonl file, which has a place for everything")

@@ -1,11 +1,11 @@
-"""Models on disk: a directory of config.json and model.safetensors, or the course's one file without a header."""
+"""Models on disk: a directory of config.json and safetensors, or one of the course's files without a header."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -13,15 +13,25 @@ import numpy as np
 from tilewright.errors import InputError
 from tilewright.formats import course, safetensors
 from tilewright.formats.atomic import AtomicDirectory, AtomicFile
-from tilewright.formats.files import InputFile
+from tilewright.formats.files import BLOCK_BYTES, InputFile
+from tilewright.formats.mapped import forget
+from tilewright.formats.sharded import WEIGHTS, Stored, map_directory, read_json
 
-CONFIG, WEIGHTS, TABLE = "config.json", "model.safetensors", "token_table.bin"
+CONFIG, GENERATION, TABLE = "config.json", "generation_config.json", "token_table.bin"
 MAX_CONFIG_BYTES = 1 << 20
-COURSE_CONFIG = {"model_type": "textcnn"}  # all sizes at their defaults: the model whose file has no header
+COURSE_CONFIG: dict[str, Any] = {"model_type": "textcnn"}  # all sizes at their defaults: a file has no header
+COURSE_CONFIGS = {801_196_040: COURSE_CONFIG, 497_759_232: {"model_type": "gpt2"}}  # by the exact bytes of the file
 FLOATS = ("float32", "bfloat16", "float16")  # types that weights may have in a model directory
 
+_TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 Shapes = Mapping[str, tuple[int, ...]]
 ShapesOf = Callable[[dict[str, Any]], Shapes]
+Rename = Callable[[str], str | None]
+Ties = Iterable[tuple[str, str]]
+
+
+class _EndOfText(msgspec.Struct):
+    eos_token_id: _TokenId | list[_TokenId] | None = None
 
 
 def table_path(path: str | os.PathLike[str]) -> str:
@@ -30,39 +40,62 @@ def table_path(path: str | os.PathLike[str]) -> str:
 
 
 def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What config.json of a directory says; COURSE_CONFIG for a file. Raises InputError unless it is a JSON object."""
-    if not os.path.isdir(path):
-        InputFile(path, "model").close()
-        return dict(COURSE_CONFIG)
-    name = os.path.join(path, CONFIG)
-    with InputFile(name, "model's configuration") as file:
-        if file.size > MAX_CONFIG_BYTES:
-            raise InputError(f"{file.size:,} bytes are no configuration; the limit is {MAX_CONFIG_BYTES:,}", path=name)
-        text = bytearray(file.size)
-        file.read_into(text, 0)
-    try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"no valid configuration: {error}", path=name) from error
+    """What config.json of a directory says, or which of COURSE_CONFIGS has a file's size.
+
+    Raises InputError for a configuration that is no JSON object, and for a file of another size.
+    """
+    if os.path.isdir(path):
+        return read_json(os.path.join(path, CONFIG), "model's configuration", MAX_CONFIG_BYTES, dict[str, Any])
+    with InputFile(path, "model") as file:
+        if file.size in COURSE_CONFIGS:
+            return dict(COURSE_CONFIGS[file.size])
+    known = " or ".join(f"{size:,} ({config['model_type']})" for size, config in COURSE_CONFIGS.items())
+    raise InputError(
+        f"the weights have {file.size:,} bytes; the course's model takes exactly {known}",
+        path=path,
+        hint="all other models are directories with config.json and model.safetensors",
+    )
 
 
-def read_model(path: str | os.PathLike[str], shapes_of: ShapesOf) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The configuration, and the weights by name, in the order of `shapes_of(config)`, as views of the mapped file.
+def eos_token_ids(path: str | os.PathLike[str]) -> tuple[int, ...]:
+    """The ids that end a text: `eos_token_id` of generation_config.json, else of config.json; () where neither says.
 
-    float16 weights are widened to float32, which takes memory; float32 and bfloat16 ones are not copied. Raises
-    InputError naming the tensor that is missing, too many, of another shape or of another type, or the byte where a
-    file is damaged.
+    A file without a header has none. Raises InputError unless they are integers from 0.
+    """
+    for name in (GENERATION, CONFIG) if os.path.isdir(path) else ():
+        place = os.path.join(path, name)
+        if name == GENERATION and not os.path.exists(place):
+            continue
+        ids = read_json(place, "model's configuration", MAX_CONFIG_BYTES, _EndOfText).eos_token_id
+        if ids is not None:
+            return (ids,) if isinstance(ids, int) else tuple(ids)
+    return ()
+
+
+def read_model(
+    path: str | os.PathLike[str], shapes_of: ShapesOf, rename: Rename | None = None, ties: Ties = ()
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The configuration, and the weights by name, in the order of `shapes_of(config)`, as views of the mapped files.
+
+    rename: a directory's name of a tensor -> the model's, or None to ignore it. ties: (alias, name) pairs of the
+    model's names; an alias may be there too, and then must hold the very bytes of the other. float16 weights are
+    widened to float32, which takes memory; float32 and bfloat16 ones are not copied. Raises InputError naming the
+    tensor that is missing, too many, given twice, of another shape or type or not tied, or the byte where a file is
+    damaged.
     """
     config = read_config(path)
     shapes = shapes_of(config)
     if not os.path.isdir(path):
         with InputFile(path, "model") as file:
             return config, course.map_weights(file, shapes)
-    with InputFile(os.path.join(path, WEIGHTS), "model's weights") as file:
-        tensors = safetensors.read_header(file)
-        _check(tensors, shapes, file.path)
-        weights = safetensors.map_tensors(file, tensors)
-    return config, {name: _widened(weights[name]) for name in shapes}
+    stored = map_directory(path)
+    files = {tensor.path for tensor in stored.values()}
+    tensors = _renamed(stored, rename)
+    for alias, name in ties:
+        if alias in tensors and alias not in shapes:
+            _check_tied(alias, tensors.pop(alias), name, tensors.get(name))
+    _check(tensors, shapes, files.pop() if len(files) == 1 else os.fspath(path))
+    return config, {name: _widened(tensors[name].array) for name in shapes}
 
 
 def write_model(
@@ -81,20 +114,53 @@ def write_model(
             file.write(json.dumps(config, indent=2).encode() + b"\n")
 
 
-def _check(tensors: Mapping[str, safetensors.Tensor], shapes: Shapes, path: str) -> None:
+def _renamed(stored: Mapping[str, Stored], rename: Rename | None) -> dict[str, Stored]:
+    if rename is None:
+        return dict(stored)
+    tensors: dict[str, Stored] = {}
+    for theirs, tensor in stored.items():
+        name = rename(theirs)
+        if name in tensors:
+            raise InputError(f"tensor {theirs[:200]!r} is {name}, which is given twice", path=tensor.path)
+        if name is not None:
+            tensors[name] = tensor
+    return tensors
+
+
+def _check_tied(alias: str, found: Stored, name: str, other: Stored | None) -> None:
+    """Raises InputError unless both hold the same bytes; they are read a block at a time and leave memory."""
+    if other is None:
+        return  # and `_check` says that `name` is missing
+    a, b = found.array, other.array
+    same = a.shape == b.shape and a.dtype == b.dtype
+    if same and a.size:
+        flat_a, flat_b = a.reshape(-1).view(np.uint8), b.reshape(-1).view(np.uint8)
+        places = range(0, flat_a.size, BLOCK_BYTES)
+        same = all(np.array_equal(flat_a[i : i + BLOCK_BYTES], flat_b[i : i + BLOCK_BYTES]) for i in places)
+        forget(a)
+        forget(b)
+    if not same:
+        raise InputError(
+            f"tensor {alias} {a.shape} is not {name} {b.shape} once more; only models that share the two can be read",
+            path=found.path,
+            hint="the model was trained with tie_word_embeddings false",
+        )
+
+
+def _check(tensors: Mapping[str, Stored], shapes: Shapes, path: str) -> None:
     for name, shape in shapes.items():
         if name not in tensors:
             similar = "" if tensors.keys() & shapes.keys() else "; none of its names is one of this model's"
             hint = "compare config.json with the weights"
             raise InputError(f"tensor {name} {shape} is missing{similar}", path=path, hint=hint)
-        found = tensors[name]
-        if found.shape != shape:
-            raise InputError(f"tensor {name} is {found.shape}; {shape} is wanted by the configuration", path=path)
-        if found.dtype.name not in FLOATS:
-            raise InputError(f"tensor {name} is {found.dtype.name}; {', '.join(FLOATS)} are read", path=path)
-    for name in tensors:
+        where, array = tensors[name]
+        if array.shape != shape:
+            raise InputError(f"tensor {name} is {array.shape}; {shape} is wanted by the configuration", path=where)
+        if array.dtype.name not in FLOATS:
+            raise InputError(f"tensor {name} is {array.dtype.name}; {', '.join(FLOATS)} are read", path=where)
+    for name, (where, array) in tensors.items():
         if name not in shapes:
-            raise InputError(f"tensor {name[:200]!r} {tensors[name].shape} is not part of the model", path=path)
+            raise InputError(f"tensor {name[:200]!r} {array.shape} is not part of the model", path=where)
 
 
 def _widened(array: np.ndarray) -> np.ndarray:

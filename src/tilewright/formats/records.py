@@ -1,8 +1,9 @@
-"""What every input of sentences hands to a job: batches of token ids, and the records that could not be read."""
+"""What every input hands to a job, sentences or prompts, bad records too; and what a job hands to its output."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -48,3 +49,48 @@ class Batch:
     @property
     def errors(self) -> list[RecordError]:
         return [record.error for record in self.records or () if record.error]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prompt(Record):
+    """One prompt. A good one has token_ids, int32 (n,), n > 0; a bad one has an error and no token ids.
+
+    line: in a binary file its number from 1, which is its id too. text: None where the input gave token ids.
+    sampling: the sampling fields that the record gave, by their names, as in the JSON (nulls left out), not checked.
+    openai: it came as a line of OpenAI's batch format, and its result goes out as one.
+    """
+
+    token_ids: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
+    text: str | None = None
+    sampling: dict[str, Any] = field(default_factory=dict)
+    openai: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PromptBatch:
+    """Prompts in the order of the input, bad ones too. end: bytes of the input used so far."""
+
+    prompts: list[Prompt]
+    end: int
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    @property
+    def errors(self) -> list[RecordError]:
+        return [prompt.error for prompt in self.prompts if prompt.error]
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What one prompt was continued with; `index` counts the n completions of a prompt from 0.
+
+    text: None without a tokenizer. finish_reason: "stop" or "length". logprobs: for each token the log-probabilities,
+    by token id, of the chosen one and of the best ones; None where they were not asked for.
+    """
+
+    index: int
+    token_ids: list[int]
+    text: str | None
+    finish_reason: str
+    logprobs: list[dict[int, float]] | None = None

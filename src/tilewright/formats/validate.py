@@ -1,4 +1,5 @@
-"""The course's check: an element passes if its absolute or its relative error is within the tolerance; NaN fails."""
+"""The course's checks. A float passes if its absolute or its relative error is within the tolerance; NaN fails. Files
+of tokens pass if few enough of them differ."""
 
 from __future__ import annotations
 
@@ -13,10 +14,12 @@ import numpy as np
 
 from tilewright.errors import InputError, UsageError
 from tilewright.formats.files import InputFile
-from tilewright.formats.jsonl import read_lines
+from tilewright.formats.lines import read_lines
 
 TOLERANCE = 1e-3
 SMALL = 1e-8  # answers up to this size count by their absolute error alone
+EXACT = ("id", "label", "error", "token_ids", "text", "finish_reason", "choices", "response")  # fields of JSON lines
+COURSE_DIFFERING = 5  # tokens of 10,000 that may differ
 BLOCK = 1 << 18  # elements compared at a time
 
 
@@ -46,6 +49,65 @@ class Validation:
         return f"{self.first + '; ' if self.first else ''}{self.checked:,} compared{worst}"
 
 
+@dataclass
+class TokenValidation(Validation):
+    """The verdict on tokens: `differing` of the `checked` ones, `allowed` may. `first` is the first that differs."""
+
+    differing: int = 0
+    allowed: int = 0
+
+    @property
+    def detail(self) -> str:
+        """One line: how many tokens were compared and differ, how many may, and the first that does."""
+        counts = f"{self.differing:,} of {self.checked:,} tokens differ, {self.allowed:,} may"
+        return f"{counts}{'; ' + self.first if self.first else ''}"
+
+
+def validate_tokens(
+    output: str | os.PathLike[str],
+    reference: str | os.PathLike[str],
+    *,
+    tokens: int,
+    allowed: int | None = None,
+    prefix: bool = False,
+) -> TokenValidation:
+    """Compares two files of i32 [n][tokens]; places are named by prompt and position.
+
+    allowed: tokens that may differ, None: the course's floor(0.0005 * n * tokens). prefix: the reference may hold more
+    than the output. Raises InputError for a file that holds no whole number of prompts.
+    """
+    with InputFile(output, "output") as a, InputFile(reference, "reference") as b:
+        for file in (a, b):
+            if file.size == 0 or file.size % (4 * tokens):
+                what = f"the {file.what} has {file.size} bytes; a prompt takes {4 * tokens}, for {tokens} tokens"
+                raise InputError(what, path=file.path)
+        result = TokenValidation()
+        result.checked = min(a.size, b.size) // 4
+        result.allowed = result.checked * COURSE_DIFFERING // 10_000 if allowed is None else allowed
+        for first in range(0, result.checked, BLOCK):
+            pair = np.empty((2, min(BLOCK, result.checked - first)), "<i4")
+            a.read_into(pair[0].data, 4 * first)
+            b.read_into(pair[1].data, 4 * first)
+            _count_differing(result, pair, first, tokens)
+        result.passed = result.differing <= result.allowed
+        if a.size > b.size or (a.size < b.size and not prefix):
+            sizes = [file.size // (4 * tokens) for file in (a, b)]
+            result.passed = False
+            result.first = f"the output has {sizes[0]:,} prompts and the reference {sizes[1]:,}"
+    return result
+
+
+def _count_differing(result: TokenValidation, pair: np.ndarray, first: int, tokens: int) -> None:
+    """Adds pair (2, n), found and expected tokens from place `first` on, to the result."""
+    places = np.flatnonzero(pair[0] != pair[1])
+    if places.size and result.first is None:
+        prompt, position = divmod(first + int(places[0]), tokens)
+        found, wanted = pair[:, places[0]]
+        place = f"prompt {prompt}, token {position} (both from 0)"
+        result.first = f"{place} is {found} and {wanted} is wanted"
+    result.differing += places.size
+
+
 def validate(
     output: str | os.PathLike[str],
     reference: str | os.PathLike[str],
@@ -54,7 +116,7 @@ def validate(
     columns: int | None = None,
     prefix: bool = False,
 ) -> Validation:
-    """Compares two files of f32 logits, or two of JSON lines (ids, labels and errors exactly, logits by the tolerance).
+    """Compares two files of f32 logits, or two of JSON lines (logits by the tolerance, the fields of EXACT exactly).
 
     columns: numbers a sentence, to name places by sentence. prefix: the reference may hold more than the output.
     Raises InputError for a file that is neither, UsageError where only one of the two is `.jsonl`.
@@ -75,6 +137,11 @@ def errors(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore", over="ignore"):
         absolute = np.abs(found - expected)
         return np.minimum(absolute, absolute / np.where(size <= SMALL, 1.0, size))
+
+
+def largest_error(found: np.ndarray, expected: np.ndarray) -> float:
+    """The largest of `errors`; NaN counts as infinite."""
+    return float(np.nan_to_num(errors(found, expected), nan=np.inf, posinf=np.inf).max(initial=0.0))
 
 
 def _compare_floats(a: InputFile, b: InputFile, tolerance: float, columns: int | None, prefix: bool) -> Validation:
@@ -122,12 +189,22 @@ def _compare_lines(a: InputFile, b: InputFile, tolerance: float, prefix: bool) -
             break
         place = f"record {i} (id {ours.get('id')!r})"
         result.checked += 1
-        for field in ("id", "label", "error"):
+        for field in EXACT:
             if ours.get(field) != theirs.get(field):
-                result.fail(f"{place}: {field} is {ours.get(field)!r} and {theirs.get(field)!r} is wanted")
+                found, wanted = (_short(line.get(field)) for line in (ours, theirs))
+                result.fail(f"{place}: {field} is {found} and {wanted} is wanted")
         if "logits" in ours and "logits" in theirs:
             _judge_logits(result, ours["logits"], theirs["logits"], tolerance, place)
+        elif "logits" in theirs:
+            result.fail(f"{place}: the reference has logits and the output has none")
+    if result.passed and not result.checked:
+        raise InputError(f"the {a.what} holds no records", path=a.path)
     return result
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def _judge_logits(result: Validation, ours: Any, theirs: Any, tolerance: float, place: str) -> None:

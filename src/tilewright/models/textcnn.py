@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from tilewright.errors import InputError, UsageError
+from tilewright.ops._arrays import as_numpy
 from tilewright.ops.embedding_conv1d import embedding_conv1d, precompute
 from tilewright.ops.embedding_conv1d import prepare as prepare_convolutions
 from tilewright.ops.matmul import matmul
@@ -22,6 +23,7 @@ from tilewright.ops.matmul import prepare as prepare_matrix
 # sentences that go through the linear layers together: 16 MiB of features, and rows enough for every block of a matmul
 BATCH = 1024
 MODEL_TYPE = "textcnn"
+INTEGERS = (int, np.integer)
 MAX_SIZE = 2**31
 MAX_LENGTH = 65536  # no weight's shape confirms the sequence length, so a limit guards the memory of a batch
 
@@ -78,7 +80,8 @@ class TextCNN:
 
     weights: float32 arrays by the names of `config.tensor_shapes()`; they may be memory-mapped and read-only.
     dtype: accuracy class of the products, "float32" or "bfloat16". table_memory: bytes that the token table may occupy;
-    None: no limit. Raises InputError if a tensor is missing, too many or of another shape.
+    None: no limit. Raises InputError if a tensor is missing, too many or of another shape, UsageError for a
+    table_memory that is no number of bytes.
     """
 
     def __init__(
@@ -89,6 +92,8 @@ class TextCNN:
         dtype: str = "float32",
         table_memory: int | None = None,
     ):
+        if table_memory is not None and (not isinstance(table_memory, INTEGERS) or table_memory < 0):
+            raise UsageError(f"table_memory is {table_memory!r}; a number of bytes is wanted, as in 4 << 30 for 4 GiB")
         shapes = config.tensor_shapes()
         for name in shapes.keys() | weights.keys():
             found = weights[name].shape if name in weights else None
@@ -122,7 +127,7 @@ class TextCNN:
         sentence's bits do not depend on the others. Raises UsageError for another shape or an id outside the
         vocabulary, with its place.
         """
-        ids = np.asarray(ids)
+        ids = as_numpy("ids", ids)
         if ids.ndim != 2 or ids.shape[1] != self.config.sequence_length:
             raise UsageError(f"ids has shape {ids.shape}; (n, {self.config.sequence_length}) is wanted")
         out = np.empty((len(ids), self.config.num_labels), np.float32)
@@ -137,10 +142,28 @@ class TextCNN:
         return out
 
     def classify(self, sentences: Iterable) -> list[dict]:
-        """Sentences as lists of token ids -> [{"label", "score", "logits"}]; score is the softmax of the label's
-        logit."""
-        logits = self.logits(np.array(list(sentences), np.int32).reshape(-1, self.config.sequence_length))
+        """Sentences as sequences of token ids -> [{"label", "score", "logits"}]; score is the softmax of the label's
+        logit.
+
+        Raises UsageError naming the sentence and the position, both from 0, of what is no id of the vocabulary.
+        """
+        rows = [self._row(number, sentence) for number, sentence in enumerate(sentences)]
+        logits = self.logits(np.array(rows, np.int32).reshape(-1, self.config.sequence_length))
         return [self.answer(row) for row in logits]
+
+    def _row(self, number: int, sentence) -> list[int]:
+        """A sentence's ids, each an integer of the vocabulary."""
+        L, V = self.config.sequence_length, self.config.vocab_size
+        try:
+            row = list(sentence)
+        except TypeError as error:
+            raise UsageError(f"sentence {number} is {sentence!r}; a sequence of {L} token ids is wanted") from error
+        if len(row) != L:
+            raise UsageError(f"sentence {number} has {len(row)} token ids; the model takes {L}")
+        for position, token in enumerate(row):
+            if not isinstance(token, INTEGERS) or isinstance(token, bool) or not 0 <= token < V:
+                raise UsageError(f"sentence {number}, position {position}: {token!r} is no id; 0 to {V - 1} are")
+        return [int(token) for token in row]
 
     def answer(self, logits: np.ndarray) -> dict:
         """One sentence's logits (num_labels,) as {"label", "score", "logits"}; the lowest class wins a tie."""

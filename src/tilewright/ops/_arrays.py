@@ -1,11 +1,12 @@
 """Arrays at the public door: what a caller may pass, and what he gets back."""
 
+import math
 import sys
 
 import ml_dtypes
 import numpy as np
 
-from tilewright.errors import UsageError
+from tilewright.errors import ResourceError, UsageError
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -45,6 +46,66 @@ def as_float32(name: str, value) -> np.ndarray:
     if not array.flags.aligned or any(stride % 4 for stride in array.strides):
         return np.ascontiguousarray(array)
     return array
+
+
+def one_of(op: str, name: str, value, allowed):
+    """`value` itself. Raises UsageError naming the operation and its argument unless it is one of `allowed`."""
+    if value not in allowed:
+        raise UsageError(f"{op}: {name} is {value!r}; it must be one of {', '.join(map(str, allowed))}")
+    return value
+
+
+def result_for(op: str, out, shape: tuple[int, ...]) -> np.ndarray:
+    """`out`, or a new array where it is None.
+
+    Raises UsageError unless it is a writeable float32 NumPy array of `shape`, ResourceError if memory holds no new one.
+    """
+    if out is None:
+        try:
+            return np.empty(shape, np.float32)
+        except (MemoryError, ValueError) as error:  # ValueError: more bytes than an address can name
+            raise ResourceError(f"{op}: memory does not hold a float32 result of shape {shape}") from error
+    if not isinstance(out, np.ndarray) or out.dtype != np.float32 or out.shape != shape or not out.flags.writeable:
+        what = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
+        raise UsageError(f"{op}: out is {what}; a writeable float32 NumPy array of shape {shape} is wanted")
+    return out
+
+
+def target_for(out: np.ndarray, *inputs: np.ndarray, residual: np.ndarray | None = None) -> np.ndarray:
+    """`out` where a kernel may write it while it reads the inputs, else a new array, which the caller copies to out.
+
+    A kernel may not where out is misaligned or steps by parts of an element (a field of a structured array), or where
+    its memory lies between the first and the last byte of an input. It may be exactly the residual: each element of
+    that is read before it is written, and by the same thread.
+    """
+    beside = not out.flags.aligned or any(stride % out.itemsize for stride in out.strides)
+    if beside or any(np.may_share_memory(out, array) for array in inputs) or _crosses(out, residual):
+        return np.empty(out.shape, out.dtype)
+    return out
+
+
+def _crosses(out: np.ndarray, residual: np.ndarray | None) -> bool:
+    """They share memory, and are not one and the same view of it."""
+    if residual is None or residual is out or not np.may_share_memory(out, residual):
+        return False
+    here, there = (array.__array_interface__["data"][0] for array in (out, residual))
+    return (here, out.shape, out.strides) != (there, residual.shape, residual.strides)
+
+
+def rows_for(out: np.ndarray) -> np.ndarray:
+    """out (..., N) as (rows, N) with contiguous rows, for a kernel to write: a view, or a new array where the strides
+    allow none; `put_back` copies that."""
+    if out.flags.c_contiguous:
+        return out.reshape(math.prod(out.shape[:-1]), out.shape[-1])
+    if out.ndim == 2 and out.strides[1] == out.itemsize:
+        return out
+    return np.empty((math.prod(out.shape[:-1]), out.shape[-1]), out.dtype)
+
+
+def put_back(out: np.ndarray, target: np.ndarray) -> None:
+    """Copy `target` to out unless it is its memory already; it came from `target_for` or `rows_for`."""
+    if target is not out and not np.may_share_memory(target, out):
+        out[...] = target.reshape(out.shape)
 
 
 def rounded(array: np.ndarray) -> np.ndarray:

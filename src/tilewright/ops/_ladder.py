@@ -11,7 +11,8 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 from tilewright.errors import UsageError
@@ -48,12 +49,21 @@ class Rung:
 _forced: ContextVar[dict[str, str]] = ContextVar("forced")
 
 
+@cache
+def operations() -> tuple[str, ...]:
+    """The names of all operations that have a ladder: the folders of `tilewright.ops`."""
+    folders = Path(__file__).parent.iterdir()
+    return tuple(sorted(folder.name for folder in folders if (folder / "ladder.py").exists()))
+
+
 @contextmanager
 def using(**rungs: str) -> Iterator[None]:
     """`with using(matmul="cpu.packed"):` forces a rung; it raises `Refused` rather than fall back.
 
-    Nests; other ops keep theirs.
+    Nests; other ops keep theirs. Raises UsageError for an operation that does not exist.
     """
+    if unknown := rungs.keys() - set(operations()):
+        raise UsageError(f"there is no operation {', '.join(sorted(unknown))}; there are {', '.join(operations())}")
     token = _forced.set({**_forced.get({}), **rungs})
     try:
         yield

@@ -22,6 +22,22 @@ def at_least(field: str, least: int):
     )
 
 
+def at_most(field: str, most: int):
+    """`problem.field <= most`."""
+    return lambda problem: (
+        None if getattr(problem, field) <= most else f"{field} is {getattr(problem, field)}, it takes up to {most}"
+    )
+
+
+def divides(field: str, divisor: int):
+    """`problem.field` is a multiple of `divisor`."""
+    return lambda problem: (
+        f"{field} is {getattr(problem, field)}, it needs a multiple of {divisor}"
+        if getattr(problem, field) % divisor
+        else None
+    )
+
+
 def amx_tiles(problem) -> str | None:
     """AMX tiles are there and granted to this process."""
     from tilewright.simd import amx

@@ -4,12 +4,14 @@ Nothing here divides work in advance, so a core that is slow or shared takes few
 the same numbers whoever takes it, results do not depend on the number of threads.
 """
 
+import operator
 import os
 import queue
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import repeat
 
 import numpy as np
 
@@ -26,11 +28,15 @@ _growing = threading.Lock()
 def threads(count: int | None) -> Iterator[None]:
     """`with threads(2):` kernels inside run on that many threads; None: one a core this process may use.
 
-    Raises UsageError unless count is at least 1.
+    Raises UsageError unless count is an integer, at least 1.
     """
-    if count is not None and count < 1:
-        raise UsageError(f"threads is {count}; it must be at least 1")
-    token = _count.set(count)
+    try:
+        number = None if count is None else operator.index(count)
+    except TypeError as error:
+        raise UsageError(f"threads is {count!r}; an integer is wanted") from error
+    if number is not None and number < 1:
+        raise UsageError(f"threads is {number}; it must be at least 1")
+    token = _count.set(number)
     try:
         yield
     finally:
@@ -54,6 +60,7 @@ def launch(kernel, *args, tasks: int, words: int) -> None:
     """Run `kernel(*args, scratch)` on min(tasks, threads) threads; the kernel draws tasks until none is left.
 
     words: float32 of scratch for each thread. Returns when all have finished; raises what the first failing one raised.
+    An interrupt, too, is raised only when all have finished: they write to memory that is the caller's.
     """
     helpers = min(thread_count(), tasks) - 1
     if helpers < 1:
@@ -61,14 +68,33 @@ def launch(kernel, *args, tasks: int, words: int) -> None:
         return
     while len(_workers) < helpers:
         _grow()
+    outcomes: list[BaseException | None] = []
     finished: queue.SimpleQueue = queue.SimpleQueue()
-    for worker in _workers[:helpers]:
-        worker.put((kernel, args, words, finished))
-    failure = _attempt(kernel, args, words)
-    for _ in range(helpers):
-        failure = finished.get() or failure
-    if failure is not None:
-        raise failure
+    # each step starts a helper, exactly once: the iterator knows how far it is when an interrupt comes between two
+    starts = map(queue.SimpleQueue.put, _workers[:helpers], repeat((kernel, args, words, outcomes, finished)))
+    failures: list[BaseException | None] = []
+    try:
+        for _ in starts:
+            pass
+        failures = [_attempt(kernel, args, words)]
+    finally:
+        failures += _wait(starts, outcomes, finished, helpers)
+    for failure in failures:
+        if failure is not None:
+            raise failure
+
+
+def _wait(starts: Iterator, outcomes: list, finished: queue.SimpleQueue, helpers: int) -> list[BaseException | None]:
+    """The outcomes of all helpers, behind the interrupts that came while they were awaited."""
+    interrupts: list[BaseException | None] = []
+    while len(outcomes) < helpers:  # it is the outcomes that count: an interrupt may lose what `get` took
+        try:
+            for _ in starts:
+                pass
+            finished.get()
+        except BaseException as interrupt:
+            interrupts.append(interrupt)
+    return interrupts + outcomes
 
 
 def _attempt(kernel, args, words) -> BaseException | None:
@@ -88,10 +114,10 @@ def _grow() -> None:
 
 def _serve(inbox: queue.SimpleQueue) -> None:
     while True:
-        kernel, args, words, finished = inbox.get()
-        failure = _attempt(kernel, args, words)
-        del kernel, args
-        finished.put(failure)
+        kernel, args, words, outcomes, finished = inbox.get()
+        outcomes.append(_attempt(kernel, args, words))
+        finished.put(None)
+        del kernel, args, outcomes, finished
 
 
 os.register_at_fork(after_in_child=_workers.clear)  # threads do not survive a fork; the child starts its own

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.errors import UsageError
 from tilewright.formats.mapped import forget
 from tilewright.formats.token_table import read_table, write_table
+from tilewright.ops.embedding_conv1d.token_table import TokenTable
 
 BLOCK = 64 << 20  # bytes hashed at a time: weights are hashed in parallel, block by block
 
@@ -36,11 +38,16 @@ class KeptTable:
     """`kept = KeptTable(model, path)` loads what is there and fits; `kept.save()` writes it if rows were added since.
 
     loaded: rows that came from the file. Raises InputError for a damaged file, ResourceError where it cannot be
-    written.
+    written, UsageError for a model that has no table.
     """
 
     def __init__(self, model: Any, path: str):
         self.prepared, self.path = model.convolutions, path
+        if not isinstance(self.prepared.state, TokenTable):
+            raise UsageError(
+                f"embedding_conv1d's rung {self.prepared.rung} has no token table to keep",
+                hint="leave out --keep-table, or the --rung that forces it",
+            )
         self.fingerprint = fingerprint(self.prepared)
         for array in (self.prepared.table, *self.prepared.filters.weights):
             forget(array)  # hashing brought all of a mapped model into memory

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -11,50 +12,90 @@ import numpy as np
 from tilewright.errors import InputError
 from tilewright.formats.blocks import check_finite
 from tilewright.formats.mapped import forget
-from tilewright.formats.models import CONFIG, read_config, read_model
-from tilewright.models.textcnn import MODEL_TYPE, TextCNN, TextCNNConfig
+from tilewright.formats.models import CONFIG, eos_token_ids, read_config, read_model
+from tilewright.formats.sharded import WEIGHTS
+from tilewright.formats.tokenizer import Tokenizer
+from tilewright.models import gpt2, textcnn
+from tilewright.models.gpt2 import GPT2, GPT2Config
+from tilewright.models.textcnn import TextCNN, TextCNNConfig
 
-CONFIGS = {MODEL_TYPE: TextCNNConfig}
+Config = TextCNNConfig | GPT2Config
+Model = TextCNN | GPT2
+TOKENIZER = "tokenizer.json"
 
 
-def parse_config(values: dict[str, Any], path: str | os.PathLike[str]) -> TextCNNConfig:
+class Kind(NamedTuple):
+    """What there is to know about a kind of model to load it."""
+
+    config: type
+    model: type
+    rename: Callable[[str], str | None] | None = None
+    ties: tuple[tuple[str, str], ...] = ()
+
+
+KINDS = {
+    textcnn.MODEL_TYPE: Kind(TextCNNConfig, TextCNN),
+    gpt2.MODEL_TYPE: Kind(GPT2Config, GPT2, gpt2.own_name, gpt2.TIES),
+}
+
+
+def parse_config(values: dict[str, Any], path: str | os.PathLike[str]) -> Any:
     """The configuration that config.json's values describe. Raises InputError naming the field that is wrong."""
     name = os.path.join(path, CONFIG) if os.path.isdir(path) else path
-    kind = CONFIGS.get(str(values.get("model_type")))
+    kind = KINDS.get(str(values.get("model_type")))
     if kind is None:
-        raise InputError(f"model_type is {values.get('model_type')!r}; {', '.join(CONFIGS)} can be loaded", path=name)
+        raise InputError(f"model_type is {values.get('model_type')!r}; {', '.join(KINDS)} can be loaded", path=name)
     try:
-        return msgspec.convert(values, kind, str_keys=True)
+        return msgspec.convert(values, kind.config, str_keys=True)
     except msgspec.ValidationError as error:
         raise InputError(f"no valid configuration: {error}", path=name) from error
 
 
-def config_of(path: str | os.PathLike[str]) -> TextCNNConfig:
-    """The model's configuration, without its weights."""
-    return parse_config(read_config(path), path)
+def config_of(path: str | os.PathLike[str], wanted: type | None = None) -> Any:
+    """The model's configuration, without its weights. wanted: the class it must have, of KINDS."""
+    config = parse_config(read_config(path), path)
+    if wanted is not None and not isinstance(config, wanted):
+        names = {kind.config: name for name, kind in KINDS.items()}
+        raise InputError(f"the model is a {config.model_type}; a {names[wanted]} is wanted here", path=os.fspath(path))
+    return config
 
 
-def read_weights(path: str | os.PathLike[str]) -> tuple[TextCNNConfig, dict[str, np.ndarray]]:
+def read_weights(path: str | os.PathLike[str]) -> tuple[Any, dict[str, np.ndarray]]:
     """The configuration and the mapped, finite weights of the model at `path`. Raises InputError."""
-    config, weights = read_model(path, lambda values: parse_config(values, path).tensor_shapes())
+    config = config_of(path)
+    kind = KINDS[config.model_type]
+    _, weights = read_model(path, lambda values: config.tensor_shapes(), kind.rename, kind.ties)
+    whole = os.path.join(path, WEIGHTS)
+    file = whole if os.path.isfile(whole) else os.fspath(path)
     for name, array in weights.items():
-        check_finite(name, array, os.fspath(path))
+        check_finite(name, array, file)
         forget(array)
-    return parse_config(config, path), weights
+    return config, weights
 
 
-def load(path: str | os.PathLike[str], **options: Any) -> TextCNN:
-    """The model at `path`: a directory (config.json, model.safetensors) or the course's params.bin.
+def load(path: str | os.PathLike[str], **options: Any) -> Any:
+    """The model at `path`: a directory (config.json, model.safetensors) or the course's file.
 
-    options: keyword arguments of the model's class (`dtype`, `table_memory`). Raises InputError and ResourceError.
+    options: keyword arguments of the model's class (`dtype`; TextCNN: `table_memory`). Raises InputError and
+    ResourceError.
     """
     config, weights = read_weights(path)
-    return place(config, weights, **options)
+    model = place(config, weights, **options)
+    if isinstance(model, GPT2):
+        model.stop_ids = eos_token_ids(path) or config.stop_ids
+        model.tokenizer = tokenizer_of(path)
+    return model
 
 
-def place(config: TextCNNConfig, weights: dict[str, np.ndarray], **options: Any) -> TextCNN:
+def place(config: Config, weights: dict[str, np.ndarray], **options: Any) -> Any:
     """The model on this machine's CPU; mapped weights that it has packed leave memory."""
-    model = TextCNN(config, weights, **options)
+    model = KINDS[config.model_type].model(config, weights, **options)
     for array in weights.values():
         forget(array)
     return model
+
+
+def tokenizer_of(path: str | os.PathLike[str]) -> Tokenizer | None:
+    """The tokenizer of a model directory, if it has one. Raises InputError for a damaged one."""
+    name = os.path.join(path, TOKENIZER)
+    return Tokenizer(name) if os.path.isfile(name) else None

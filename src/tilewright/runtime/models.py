@@ -4,79 +4,100 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from tilewright.errors import InputError, UsageError
 from tilewright.formats import course
 from tilewright.formats.blocks import blocks_of
-from tilewright.formats.files import BLOCK_BYTES
-from tilewright.formats.models import COURSE_CONFIG, write_model
+from tilewright.formats.models import COURSE_CONFIGS, write_model
+from tilewright.models.gpt2 import GPT2Config
+from tilewright.models.initial import random_blocks, textcnn_scale
 from tilewright.models.textcnn import TextCNNConfig
 from tilewright.runtime.load import parse_config, read_weights
 from tilewright.runtime.signals import stoppable
 
 
-def convert(source: str, destination: str) -> int:
+def convert(source: str, destination: str, *, force: bool = False) -> int:
     """params.bin -> model directory, or a directory -> params.bin; returns the bytes of the weights.
 
     Raises InputError for a source that is no model, or whose sizes params.bin cannot hold; ResourceError where the
-    destination cannot be written.
+    destination cannot be written; UsageError, without `force`, where a file lies there that is no such weights.
     """
     with stoppable():
         config, weights = read_weights(source)
         tensors = [(name, array.shape, blocks_of(array)) for name, array in weights.items()]
         if os.path.isdir(source):
             _check_course_sizes(config, source)
+            _check_replaced(destination, _bytes(config), force)
             course.write_weights(destination, tensors)
         else:
             write_model(destination, msgspec.to_builtins(config, str_keys=True), tensors)
     return _bytes(config)
 
 
-def init_textcnn(path: str, seed: int, **sizes: Any) -> int:
+def init_textcnn(path: str, seed: int, *, force: bool = False, **sizes: Any) -> int:
     """Writes a TextCNN with random weights to a directory, or to a file if `path` ends in .bin; returns their bytes.
 
-    sizes: fields of TextCNNConfig. Raises UsageError for sizes that make no network or that a file cannot hold.
+    sizes: fields of TextCNNConfig. The embedding is drawn from N(0, 1), a layer from N(0, 1 / inputs). Raises
+    UsageError for sizes that make no network or that a file cannot hold, and, without `force`, for a path where a file
+    lies that is no such weights.
     """
+    two = sizes.get("num_labels", 2) == 2
+    labels = {0: "negative", 1: "positive"} if two else {}
+    config = _configured(TextCNNConfig, **sizes, id2label=labels)
+    return _init(path, seed, config, textcnn_scale, force)
+
+
+def init_gpt2(path: str, seed: int, *, force: bool = False, **sizes: Any) -> int:
+    """Writes a GPT-2 with random weights, as `init_textcnn` does.
+
+    sizes: fields of GPT2Config. Weights are drawn from N(0, 0.02**2), those that end a layer's two branches from that
+    divided by sqrt(2 layers), norms from N(1, 0.02**2). Source: Radford et al., 2019, section 2.3.
+    """
+    config = _configured(GPT2Config, **sizes)
+
+    def scale(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
+        ends = name.endswith("c_proj.weight")
+        norm = name.startswith("ln_f") or ".ln_" in name
+        return float(norm and name.endswith("weight")), 0.02 / (math.sqrt(2 * config.n_layer) if ends else 1)
+
+    return _init(path, seed, config, scale, force)
+
+
+def _configured(kind: type, **sizes: Any) -> Any:
     try:
-        two = sizes.get("num_labels", 2) == 2
-        config = TextCNNConfig(**sizes, id2label={0: "negative", 1: "positive"} if two else {})
+        return kind(**sizes)
     except ValueError as error:
         raise UsageError(str(error)) from error
+
+
+Scale = Callable[[str, tuple[int, ...]], tuple[float, float]]
+
+
+def _init(path: str, seed: int, config: Any, scale: Scale, force: bool) -> int:
+    """scale: (mean, standard deviation) of a tensor by its name and shape."""
     shapes = config.tensor_shapes()
-    tensors = [(name, shape, random_blocks(shape, seed, i)) for i, (name, shape) in enumerate(shapes.items())]
+    tensors = [
+        (name, shape, random_blocks(shape, seed, i, *scale(name, shape)))
+        for i, (name, shape) in enumerate(shapes.items())
+    ]
     with stoppable():
         if path.endswith(".bin"):
             _check_course_sizes(config, path)
+            _check_replaced(path, _bytes(config), force)
             course.write_weights(path, tensors)
         else:
             write_model(path, msgspec.to_builtins(config, str_keys=True), tensors)
     return _bytes(config)
 
 
-def random_blocks(shape: tuple[int, ...], seed: int, tensor: int) -> Iterator[np.ndarray]:
-    """float32 blocks that fill `shape`, from N(0, 1) for tensor 0, the embedding, and N(0, 1 / inputs) for the layers.
-
-    Philox, a counter-based generator, keyed by (seed, tensor): a tensor's values depend on nothing else. A bias is
-    drawn like a layer of as many inputs as it has outputs.
-    """
-    generator = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(tensor,))))
-    inputs = 1 if tensor == 0 else math.prod(shape[1:]) if len(shape) > 1 else shape[0]
-    scale, left = np.float32(1 / math.sqrt(inputs)), math.prod(shape)
-    while left:
-        block = generator.standard_normal(min(left, BLOCK_BYTES // 4), np.float32)
-        block *= scale
-        left -= block.size
-        yield block
-
-
-def _check_course_sizes(config: TextCNNConfig, path: str) -> None:
-    wanted = parse_config(COURSE_CONFIG, path)
-    for name in TextCNNConfig.__struct_fields__:
+def _check_course_sizes(config: Any, path: str) -> None:
+    values = next(one for one in COURSE_CONFIGS.values() if one["model_type"] == config.model_type)
+    wanted = parse_config(values, path)
+    for name in wanted.__struct_fields__:
         if name != "id2label" and getattr(config, name) != getattr(wanted, name):
             raise InputError(
                 f"{name} is {getattr(config, name)} and the course's model has {getattr(wanted, name)}; "
@@ -86,5 +107,12 @@ def _check_course_sizes(config: TextCNNConfig, path: str) -> None:
             )
 
 
-def _bytes(config: TextCNNConfig) -> int:
+def _check_replaced(path: str, size: int, force: bool) -> None:
+    """Raises UsageError for a file that is neither empty nor as long as the weights that are to take its place."""
+    if not force and os.path.isfile(path) and os.path.getsize(path) not in (0, size):
+        what = f"holds {os.path.getsize(path):,} bytes and no weights of this model, which take {size:,}"
+        raise UsageError(what, path=path, hint="nothing was written: choose another name, or replace it with --force")
+
+
+def _bytes(config: Any) -> int:
     return 4 * sum(math.prod(shape) for shape in config.tensor_shapes().values())

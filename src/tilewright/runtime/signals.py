@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end a job in order: unfinished output is removed, exit code 75; a second one ends it at once."""
+"""SIGINT, SIGTERM and SIGHUP end a job in order: no unfinished output stays, exit code 75; a second ends it at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import FrameType
 from tilewright.errors import Interrupted
 from tilewright.formats import atomic
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class _Stopped(KeyboardInterrupt):
@@ -41,12 +41,16 @@ class Stop:
 
 @contextmanager
 def stoppable() -> Iterator[Stop]:
-    """The block ends with Interrupted on the first SIGINT or SIGTERM. Outside the main thread it changes nothing."""
+    """The block ends with Interrupted on the first of SIGNALS, but for a SIGHUP that `nohup` had ignored.
+
+    Outside the main thread it changes nothing.
+    """
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    earlier = {number: signal.signal(number, stop.handle) for number in SIGNALS}
+    heard = [n for n in SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+    earlier = {number: signal.signal(number, stop.handle) for number in heard}
     try:
         yield stop
     except _Stopped:

@@ -1,6 +1,6 @@
 """AMX tiles: eight registers of 16 rows x 64 bytes, and a product of two of them in 16 cycles.
 
-    configure(tiles)                            # tiles: float32 (9, 16, 16), one array a thread
+    configure(tiles, 16)                        # tiles: float32 (9, 16, 16), one array a thread; rows of 0 to 5
     zero(tiles, 0)
     load(tiles, 4, a, at, stride)               # 16 rows of 16 words, `stride` words apart
     load(tiles, 6, b, at, stride)
@@ -46,14 +46,17 @@ def available() -> bool:
 
 
 @inline
-def _write_configuration(tiles):
-    """Row 8 of the state: the 64 bytes that LDTILECFG reads: palette 1, eight tiles of 16 rows x 64 bytes."""
+def _write_configuration(tiles, rows):
+    """Row 8 of the state: the 64 bytes that LDTILECFG reads: palette 1, eight tiles of 64-byte rows.
+
+    Tiles 0 to 5, for results and A, have `rows` rows, for a product takes a cycle a row; 6 and 7, for B, have 16.
+    """
     config = tiles[8].reshape(-1).view(np.uint8)
     config[:64] = 0
     config[0] = 1
     for tile in range(8):
         config[16 + 2 * tile] = 4 * WORDS
-        config[48 + tile] = ROWS
+        config[48 + tile] = rows if tile < 6 else ROWS
 
 
 def _tile(literal) -> ir.Constant:
@@ -80,8 +83,8 @@ def _load_configuration(typingctx, tiles):
 
 
 @inline
-def _configure(tiles):
-    _write_configuration(tiles)
+def _configure(tiles, rows):
+    _write_configuration(tiles, rows)
     _load_configuration(tiles)
 
 
@@ -120,8 +123,8 @@ def _dot(typingctx, tiles, c, a, b):
 
 
 @inline
-def _emulated_configure(tiles):
-    tiles[:8] = 0
+def _emulated_configure(tiles, rows):
+    tiles[:8] = 0  # all 16 rows are computed: a row more is never looked at
 
 
 @inline

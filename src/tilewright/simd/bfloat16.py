@@ -2,8 +2,8 @@
 
 Matrix instructions want consecutive k in pairs: one 32-bit word holds k = 2p in its low half and k = 2p + 1 in its high
 half. Words travel in arrays and vectors of float32, so that packing and transposing them is the same code as for
-numbers. Rounding is to nearest, ties to even, in integer arithmetic: denormals are kept and every machine gives the
-same bits.
+numbers. Rounding is to nearest, ties to even. In integer arithmetic denormals are kept; the instruction that packs two
+vectors at once (`block_gather_converted`) takes them for zero, and there alone machines may differ.
 """
 
 from llvmlite import ir
@@ -11,8 +11,8 @@ from numba import types
 from numba.extending import intrinsic
 
 from tilewright.simd.blocks import _row_times_vectors, _scalars
-from tilewright.simd.types import I32, I64, Vector, call, filled, pointer, vector_of
-from tilewright.simd.vectors import load_some, load_vector
+from tilewright.simd.types import I32, I64, Vector, call, filled, lane_mask, pointer, vector_of
+from tilewright.simd.vectors import load_bfloat16, load_some, load_vector
 
 I16 = ir.IntType(16)
 INFINITY = 0x7F80_0000  # float32 bits; above it, without the sign, are the NaNs
@@ -68,6 +68,20 @@ def load_rounded(typingctx, array, index, count, lanes):
         return _packed(builder, _rounded(builder, _load_bits(builder, at, args[2], vector.lanes)))
 
     return vector(array, types.intp, types.intp, lanes), codegen
+
+
+@intrinsic(prefer_literal=True)
+def load_converted(typingctx, array, index, lanes):
+    """`lanes` words from the 2 * lanes float32 at `array.flat[index:]`, by the instruction that takes denormals for 0;
+    needs "avx512bf16"."""
+    vector = Vector(lanes.literal_value)
+
+    def codegen(context, builder, sig, args):
+        at = pointer(context, builder, sig.args[0], args[0], args[1])
+        low, high = (load_vector(builder, builder.gep(at, [I32(i)]), vector.lanes) for i in (0, vector.lanes))
+        return _convert(builder, low, high)
+
+    return vector(array, types.intp, lanes), codegen
 
 
 @intrinsic(prefer_literal=True)
@@ -232,10 +246,7 @@ def load_widened(typingctx, array, index, lanes):
     vector = Vector(lanes.literal_value)
 
     def codegen(context, builder, sig, args):
-        halves = vector_of(vector.lanes, I16)
-        at = builder.bitcast(pointer(context, builder, sig.args[0], args[0], args[1]), halves.as_pointer())
-        bits = builder.zext(builder.load(at, align=2), vector_of(vector.lanes, I32))
-        return builder.bitcast(builder.shl(bits, filled(bits.type, 16)), vector_of(vector.lanes))
+        return load_bfloat16(builder, pointer(context, builder, sig.args[0], args[0], args[1]), vector.lanes)
 
     return vector(array, types.intp, lanes), codegen
 
@@ -253,3 +264,53 @@ def store_rounded(typingctx, array, index, value):
         return context.get_dummy_value()
 
     return types.void(array, types.intp, value), codegen
+
+
+def _element(builder, array, value):
+    """A vector of float32 as the array keeps it: itself, or its upper halves, rounded, for uint16."""
+    if array.dtype == types.float32:
+        return value
+    bits = _rounded(builder, builder.bitcast(value, vector_of(value.type.count, I32)))
+    return builder.trunc(builder.lshr(bits, filled(bits.type, 16)), vector_of(value.type.count, I16))
+
+
+@intrinsic
+def put(typingctx, array, index, number):
+    """`array.flat[index]` = a float32 number, rounded to bfloat16 where the array holds uint16."""
+
+    def codegen(context, builder, sig, args):
+        at = pointer(context, builder, sig.args[0], args[0], args[1])
+        one = builder.insert_element(ir.Constant(vector_of(1), ir.Undefined), args[2], I32(0))
+        builder.store(builder.extract_element(_element(builder, sig.args[0], one), I32(0)), at)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.float32), codegen
+
+
+@intrinsic
+def put_first(typingctx, array, index, value, count):
+    """The first `count` lanes of a float32 vector to `array.flat[index:]`, rounded where the array holds uint16."""
+
+    def codegen(context, builder, sig, args):
+        found = _element(builder, sig.args[0], args[2])
+        lanes, word = found.type.count, 4 if sig.args[0].dtype == types.float32 else 2
+        at = builder.bitcast(pointer(context, builder, sig.args[0], args[0], args[1]), found.type.as_pointer())
+        name = f"llvm.masked.store.v{lanes}{'f32' if word == 4 else 'i16'}.p0"
+        call(builder, name, ir.VoidType(), found, at, I32(word), lane_mask(builder, args[3], lanes))
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, value, types.intp), codegen
+
+
+@intrinsic
+def scatter(typingctx, array, index, stride, value):
+    """Lane i of a float32 vector to `array.flat[index + i * stride]`, rounded where the array holds uint16."""
+
+    def codegen(context, builder, sig, args):
+        found = _element(builder, sig.args[0], args[3])
+        start = pointer(context, builder, sig.args[0], args[0], args[1])
+        for i in range(found.type.count):
+            builder.store(builder.extract_element(found, I32(i)), builder.gep(start, [builder.mul(args[2], I64(i))]))
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.intp, value), codegen

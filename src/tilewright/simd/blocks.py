@@ -15,7 +15,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from tilewright.simd.types import I32, I64, Block, broadcast_lane, call, filled, pointer, vector_of
-from tilewright.simd.vectors import load_some, load_vector, store_some, store_vector
+from tilewright.simd.vectors import load_bfloat16, load_some, load_vector, store_some, store_vector
 
 
 @intrinsic(prefer_literal=True)
@@ -65,6 +65,41 @@ def block_rank1(typingctx, block, a, a_at, b, b_at):
         )
 
     return block(block, a, types.intp, b, types.intp), codegen
+
+
+@intrinsic
+def block_rank1_rows(typingctx, block, a, a_at, a_stride, b, b_at, b_stride):
+    """Row i of block += a.flat[a_at + i * a_stride] * b.flat[b_at + i * b_stride : + vectors * lanes].
+
+    `block_rank1` for a matrix A that is not packed; with b_stride 0 all rows share their vectors of b, which are loaded
+    once, otherwise each has its own. b: float32, or uint16 seen as bfloat16 and widened.
+    """
+
+    def codegen(context, builder, sig, args):
+        value, a_, a_at_, a_stride_, b_, b_at_, b_stride_ = args
+        load = load_vector if sig.args[4].dtype == types.float32 else load_bfloat16
+        a_start = pointer(context, builder, sig.args[1], a_, a_at_)
+        b_start = pointer(context, builder, sig.args[4], b_, b_at_)
+        for i in range(block.rows):
+            number = builder.load(builder.gep(a_start, [builder.mul(a_stride_, I64(i))]), align=4)
+            scalar = broadcast_lane(builder, number, block.lanes)
+            for j in range(block.vectors):
+                place = builder.add(builder.mul(b_stride_, I64(i)), I64(j * block.lanes))
+                vector = load(builder, builder.gep(b_start, [place]), block.lanes)
+                at = i * block.vectors + j
+                both = call(
+                    builder,
+                    f"llvm.fma.v{block.lanes}f32",
+                    vector.type,
+                    scalar,
+                    vector,
+                    builder.extract_value(value, at),
+                )
+                value = builder.insert_value(value, both, at)
+        return value
+
+    integer = types.intp
+    return block(block, a, integer, integer, b, integer, integer), codegen
 
 
 def _each_vector(builder, block: Block, start, stride):
@@ -191,6 +226,23 @@ def block_transpose(typingctx, block):
         return value
 
     return block(block), codegen
+
+
+@intrinsic
+def block_dot_rows(typingctx, total, block, a, a_at):
+    """total += block[0] * a.flat[a_at] + block[1] * a.flat[a_at + 1] + ..., FMA after FMA; one vector a row."""
+    if block.vectors != 1:
+        return None
+
+    def codegen(context, builder, sig, args):
+        value, block_, a_, a_at_ = args
+        start = pointer(context, builder, sig.args[2], a_, a_at_)
+        for i, number in enumerate(_scalars(builder, start, block.rows)):
+            operands = broadcast_lane(builder, number, block.lanes), builder.extract_value(block_, i), value
+            value = call(builder, f"llvm.fma.v{block.lanes}f32", value.type, *operands)
+        return value
+
+    return total(total, block, a, types.intp), codegen
 
 
 @intrinsic

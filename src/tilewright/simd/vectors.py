@@ -21,6 +21,7 @@ from numba.extending import intrinsic
 
 from tilewright.simd.types import I32, Vector, broadcast_lane, call, filled, lane_mask, pointer, vector_of
 
+SHIFT, SHIFT_BITS = 1.5 * 2**23, 0x4B400000  # x + SHIFT has the integer x in its low bits; SHIFT's own bits
 WORD = 4  # bytes of a float32: the only alignment an address is known to have
 
 
@@ -49,6 +50,18 @@ def splat(typingctx, value, lanes):
     return _of(lanes)(types.float32, lanes), codegen
 
 
+@intrinsic
+def fill(typingctx, like, value):
+    """`value`, a Python float rounded to float32, in every lane of a vector as wide as `like`."""
+    if not isinstance(like, Vector):
+        return None
+
+    def codegen(context, builder, sig, args):
+        return broadcast_lane(builder, builder.fptrunc(args[1], ir.FloatType()), sig.return_type.lanes)
+
+    return like(like, types.float64), codegen
+
+
 @intrinsic(prefer_literal=True)
 def load(typingctx, array, index, lanes):
     """`array.flat[index : index + lanes]`, at any alignment."""
@@ -63,6 +76,13 @@ def load(typingctx, array, index, lanes):
 def load_vector(builder, at, lanes: int):
     """Load `lanes` float32 from the LLVM pointer `at`."""
     return builder.load(builder.bitcast(at, vector_of(lanes).as_pointer()), align=WORD)
+
+
+def load_bfloat16(builder, at, lanes: int):
+    """Load `lanes` bfloat16 from the LLVM pointer `at` to 16-bit integers, as float32."""
+    halves = builder.load(builder.bitcast(at, vector_of(lanes, ir.IntType(16)).as_pointer()), align=2)
+    bits = builder.zext(halves, vector_of(lanes, I32))
+    return builder.bitcast(builder.shl(bits, filled(bits.type, 16)), vector_of(lanes))
 
 
 def store_vector(builder, value, at):
@@ -181,6 +201,47 @@ def fma(typingctx, a, b, c):
     return None
 
 
+def _unary(name: str, emit, doc: str):
+    """An intrinsic of one vector; `emit(builder, lanes, a)` writes its LLVM code."""
+
+    def typing(typingctx, a):
+        if isinstance(a, Vector):
+            return a(a), lambda context, builder, sig, args: emit(builder, sig.return_type.lanes, *args)
+        return None
+
+    return _lanewise(typing, name, doc)
+
+
+absolute = _unary("absolute", _llvm("fabs"), "|a|.")
+square_root = _unary("square_root", _llvm("sqrt"), "The square root, correctly rounded; NaN below zero.")
+round_even = _unary("round_even", _llvm("rint"), "The nearest integer, ties to the even one.")
+copy_sign = _binary("copy_sign", _llvm("copysign"), "|a| with the sign of b.")
+
+
+@intrinsic
+def scale(typingctx, a, n):
+    """a * 2**n for a vector n of integers from -252 to 252, rounded once; a NaN in n counts as some integer.
+
+    Two factors, so that neither leaves the range of float32 where the product does not.
+    """
+    if not _same_vector(a, n):
+        return None
+
+    def codegen(context, builder, sig, args):
+        lanes = sig.return_type.lanes
+        ints = vector_of(lanes, I32)
+        shifted = builder.fadd(args[1], filled(vector_of(lanes), SHIFT))  # the integer stands in the low bits now
+        n = builder.sub(builder.bitcast(shifted, ints), filled(ints, SHIFT_BITS))
+        half = builder.ashr(n, filled(ints, 1))
+        value = args[0]
+        for part in (half, builder.sub(n, half)):
+            power = builder.shl(builder.add(part, filled(ints, 127)), filled(ints, 23))
+            value = builder.fmul(value, builder.bitcast(power, vector_of(lanes)))
+        return value
+
+    return a(a, n), codegen
+
+
 @intrinsic
 def select_greater(typingctx, a, b, yes, no):
     """Lane by lane `yes if a > b else no` (a NaN compares false): compare and blend in one."""
@@ -248,3 +309,18 @@ def fetch_add(typingctx, array, index, value):
         return builder.atomic_rmw("add", at, args[2], "monotonic")
 
     return types.int64(array, types.intp, types.int64), codegen
+
+
+@intrinsic
+def copy(typingctx, array, to, source, count):
+    """`array.flat[to : to + count] = array.flat[source : source + count]`, of any element type; they may overlap."""
+
+    def codegen(context, builder, sig, args):
+        array_, to_, source_, count_ = args
+        byte = ir.IntType(8).as_pointer()
+        ends = [builder.bitcast(pointer(context, builder, sig.args[0], array_, at), byte) for at in (to_, source_)]
+        size = builder.mul(count_, count_.type(sig.args[0].dtype.bitwidth // 8))
+        call(builder, "llvm.memmove.p0.p0.i64", ir.VoidType(), *ends, size, ir.IntType(1)(0))
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.intp, types.intp), codegen

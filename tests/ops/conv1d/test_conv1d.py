@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from compare import compare
-from tilewright.errors import UsageError
+from tilewright.errors import ResourceError, UsageError
 from tilewright.hardware import CPU
 from tilewright.ops._ladder import Refused, using
 from tilewright.ops._threads import threads
@@ -126,8 +126,12 @@ MISTAKES = [
     ({"pool": "mean"}, "pool is 'mean'; it must be one of None, max"),
     ({"dtype": "float16"}, "dtype is 'float16'; it must be one of float32, bfloat16"),
     ({"weight": prepare(W), "dtype": "bfloat16"}, "dtype is 'bfloat16', but weight was prepared for float32"),
-    ({"out": np.empty((2, 4, 5), np.float32)}, "out must be a writable float32 NumPy array of shape (2, 4, 4)"),
-    ({"out": np.empty((2, 4, 4))}, "out must be a writable float32 NumPy array of shape (2, 4, 4)"),
+    (
+        {"out": np.empty((2, 4, 5), np.float32)},
+        "out is float32 (2, 4, 5); a writeable float32 NumPy array of shape (2, 4, 4)",
+    ),
+    ({"out": np.empty((2, 4, 4))}, "out is float64 (2, 4, 4); a writeable float32 NumPy array of shape (2, 4, 4)"),
+    ({"padding": 10**10}, "padding is 10000000000; at most 2147483647 is wanted"),
     ({"pool": "max", "out": np.empty((2, 4, 1), np.float32)}, "NumPy array of shape (2, 4)"),
 ]
 
@@ -190,6 +194,36 @@ def test_out_may_lie_on_x(rung, rng):
             expected = conv1d(x, weight)
             assert np.array_equal(conv1d(x, weight, out=out), expected)
         memory[:] = before
+
+
+@pytest.mark.parametrize("rung", ["cpu.naive", "cpu.taps", "cpu.channel_tiles"])
+@pytest.mark.parametrize("pool", spec.POOLS)
+def test_out_may_share_memory_with_any_operand(rung, pool, rng):
+    x, weight, o = normal(rng, 2, 6, 8), normal(rng, 6, 6, 3), normal(rng, 6, 6, 8)
+    with using(conv1d=rung):
+        for operands in ({"x": o[:2]}, {"weight": o[:, :, :3]}, {"bias": o[0, :, 0]}):
+            arguments = {"x": x, "weight": weight, "padding": 1, "pool": pool, **operands}
+            expected, before = conv1d(**arguments), o.copy()
+            out = o.reshape(-1)[: expected.size].reshape(expected.shape)
+            assert np.array_equal(conv1d(**arguments, out=out), expected)
+            o[...] = before
+
+
+@pytest.mark.parametrize("pool", spec.POOLS)
+def test_out_may_be_a_field(pool, rng):
+    """Its strides are no multiple of an element's 4 bytes."""
+    x, weight = normal(rng, 3, 5, 40), normal(rng, 9, 5, 3)
+    expected = conv1d(x, weight, pool=pool)
+    record = np.zeros(expected.shape[:-1], [("tag", "u1"), ("value", "<f4", expected.shape[-1:]), ("end", "u1")])
+    conv1d(x, weight, pool=pool, out=record["value"])
+    assert np.array_equal(record["value"], expected)
+    assert not (record["tag"].any() or record["end"].any())
+
+
+@pytest.mark.parametrize("pool", spec.POOLS)
+def test_what_no_memory_holds_is_refused(pool):
+    with pytest.raises(ResourceError, match="conv1d: memory does not hold"):
+        conv1d(np.ones((1 << 20, 3, 8), np.float32)[:], W, padding=2**31 - 1, pool=pool)
 
 
 @pytest.mark.parametrize("rung", ["cpu.taps", "cpu.channel_tiles"])

@@ -10,16 +10,18 @@ import operator
 
 import numpy as np
 
-from tilewright.errors import UsageError
-from tilewright.ops._arrays import as_float32, like
+from tilewright.errors import ResourceError, UsageError
+from tilewright.ops._arrays import as_float32, like, one_of, put_back, result_for, target_for
 from tilewright.ops.conv1d.ladder import ladder
 from tilewright.ops.conv1d.operands import Epilogue, Packed, Window
 from tilewright.ops.conv1d.spec import POOLS, Problem
-from tilewright.ops.matmul.spec import ACTIVATIONS, DTYPES
+from tilewright.ops.matmul.spec import DTYPES
 
 __all__ = ["Packed", "Problem", "conv1d", "ladder", "prepare"]
 
+ACTIVATIONS = (None, "relu")
 NO_BIAS = np.empty(0, np.float32)
+MOST_PADDING = 2**31 - 1  # zeros on a side: what kernels count with must not overflow
 
 
 def prepare(weight, *, dtype: str = "float32") -> Packed:
@@ -33,7 +35,7 @@ def prepare(weight, *, dtype: str = "float32") -> Packed:
     if weight.ndim != 3 or not weight.size:
         raise UsageError(f"conv1d: weight has shape {weight.shape}; (O, C, K) is wanted, at least one of each")
     O, C, K = weight.shape
-    rung = ladder.choose(Problem(O, C, K, _one_of("dtype", dtype, DTYPES)))
+    rung = ladder.choose(Problem(O, C, K, one_of("conv1d", "dtype", dtype, DTYPES)))
     return rung.prepare(weight, rung.name, dtype) if rung.prepare else Packed(rung.name, O, C, K, dtype, weight)
 
 
@@ -52,8 +54,8 @@ def conv1d(x, weight, *, bias=None, stride=1, padding=0, dilation=1, activation=
     options: not on the other samples, their number, or the number of threads.
     """
     array = as_float32("x", x)
-    _one_of("activation", activation, ACTIVATIONS)
-    _one_of("pool", pool, POOLS)
+    one_of("conv1d", "activation", activation, ACTIVATIONS)
+    one_of("conv1d", "pool", pool, POOLS)
     packed = weight if isinstance(weight, Packed) else prepare(weight, dtype=dtype or "float32")
     if dtype not in (None, packed.dtype):
         raise UsageError(f"conv1d: dtype is {dtype!r}, but weight was prepared for {packed.dtype}")
@@ -67,13 +69,21 @@ def conv1d(x, weight, *, bias=None, stride=1, padding=0, dilation=1, activation=
     if bias is not NO_BIAS and bias.shape != (O,):
         raise UsageError(f"conv1d: bias has shape {bias.shape}; {(O,)} is wanted, one number an output channel")
     shape = (len(array), O) if pool else (len(array), O, window.positions(array.shape[2], K))
-    result = _result(out, shape)
-    _run(array, packed, result[:, :, None] if pool else result, window, Epilogue(bias, activation, pool))
+    result = result_for("conv1d", out, shape)
+    plain = (packed.data,) if isinstance(packed.data, np.ndarray) else ()
+    target = result if out is None else target_for(result, array, bias, *plain)
+    try:
+        _run(array, packed, target[:, :, None] if pool else target, window, Epilogue(bias, activation, pool))
+    except MemoryError as error:
+        raise ResourceError(
+            f"conv1d: memory does not hold x {array.shape} with a padding of {window.padding}: {error}"
+        ) from error
+    put_back(result, target)
     return like(x, result)
 
 
 def _run(x: np.ndarray, packed: Packed, out: np.ndarray, window: Window, epilogue: Epilogue) -> None:
-    """The chosen rung, on out (B, O, positions or 1), positions contiguous; x is read before out is written."""
+    """The chosen rung, on out (B, O, positions or 1), positions contiguous."""
     rung = ladder.choose(Problem(packed.O, packed.C, packed.K, packed.dtype))
     if rung.name != packed.rung:
         raise UsageError(
@@ -83,13 +93,14 @@ def _run(x: np.ndarray, packed: Packed, out: np.ndarray, window: Window, epilogu
         return
     target = out if out.strides[2] == 4 or epilogue.pool else np.empty(out.shape, np.float32)
     rung.run(x, packed, target, window, epilogue)
-    if target is not out:
-        out[...] = target
+    put_back(out, target)
 
 
 def _window(stride, padding, dilation, L: int, K: int) -> Window:
     """The window with steps no longer than they have to be. Raises UsageError unless it has a position."""
     window = Window(_integer("stride", stride, 1), _integer("padding", padding, 0), _integer("dilation", dilation, 1))
+    if window.padding > MOST_PADDING:
+        raise UsageError(f"conv1d: padding is {window.padding}; at most {MOST_PADDING} is wanted")
     if window.positions(L, K) < 1:
         raise UsageError(
             f"conv1d: {K} taps with dilation {window.dilation} span {window.span(K)} positions; x has {L}, "
@@ -107,17 +118,3 @@ def _integer(name: str, value, least: int) -> int:
     if number < least:
         raise UsageError(f"conv1d: {name} is {number}; at least {least} is wanted")
     return number
-
-
-def _one_of(name: str, value, allowed):
-    if value not in allowed:
-        raise UsageError(f"conv1d: {name} is {value!r}; it must be one of {', '.join(map(str, allowed))}")
-    return value
-
-
-def _result(out, shape: tuple) -> np.ndarray:
-    if out is None:
-        return np.empty(shape, np.float32)
-    if not isinstance(out, np.ndarray) or out.dtype != np.float32 or out.shape != shape or not out.flags.writeable:
-        raise UsageError(f"conv1d: out must be a writable float32 NumPy array of shape {shape}")
-    return out

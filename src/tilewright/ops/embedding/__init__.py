@@ -6,7 +6,7 @@ Where a convolution follows, no row needs to be gathered at all: see `tilewright
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.ops._arrays import as_float32, as_numpy, like
+from tilewright.ops._arrays import as_float32, as_numpy, like, put_back, result_for, rows_for, target_for
 from tilewright.ops.embedding.ladder import ladder
 from tilewright.ops.embedding.spec import Problem
 
@@ -39,14 +39,12 @@ def embedding(ids, table, *, out=None):
     if rows.ndim != 2:
         raise UsageError(f"embedding: table has shape {rows.shape}; (V, C) is wanted")
     index = checked_ids(ids, len(rows))
-    shape = (*index.shape, rows.shape[1])
-    out = np.empty(shape, np.float32) if out is None else out
-    if out.shape != shape or out.dtype != np.float32:
-        raise UsageError(f"embedding: out must be float32 {shape}")
-    if out.size:
+    result = result_for("embedding", out, (*index.shape, rows.shape[1]))
+    if result.size:
         rung = ladder.choose(Problem(rows.shape[1]))
-        flat = out.reshape(index.size, rows.shape[1])
+        target = result if out is None else target_for(result, rows, index)
+        flat = rows_for(target)
         rung.run(np.ascontiguousarray(index.reshape(-1), np.int64), rows, flat)
-        if not np.shares_memory(flat, out):
-            out[...] = flat.reshape(shape)
-    return like(ids, out)
+        put_back(target, flat)
+        put_back(result, target)
+    return like(ids, result)

@@ -9,7 +9,7 @@ features = embedding_conv1d(ids, prepared)      # (B, 16) -> (B, branches * O)
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.ops._arrays import as_float32, like
+from tilewright.ops._arrays import as_float32, like, put_back, result_for, rows_for, target_for
 from tilewright.ops.embedding import checked_ids
 from tilewright.ops.embedding_conv1d.ladder import ladder
 from tilewright.ops.embedding_conv1d.operands import Filters, Prepared
@@ -73,7 +73,7 @@ def _checked(ids, prepared: Prepared) -> np.ndarray:
 def embedding_conv1d(ids, prepared: Prepared, *, out=None):
     """relu(conv1d(table[ids])).max over positions, branches side by side: ids int (B, L) -> float32 (B, branches * O).
 
-    out: a float32 array of the result's shape to write to, contiguous rows.
+    out: a float32 array of the result's shape to write to.
     Raises UsageError for ids that are no integers or out of range, with the place of the first, or shorter than the
     largest kernel. A sentence's bits do not depend on the others, on their number, on the table's memory or on the
     number of threads.
@@ -84,11 +84,9 @@ def embedding_conv1d(ids, prepared: Prepared, *, out=None):
         raise UsageError(
             f"embedding_conv1d: prepared for rung {prepared.rung}, and {rung.name} is chosen now: prepare again"
         )
-    shape = (len(checked), len(filters.weights) * filters.O)
-    if out is None:
-        out = np.empty(shape, np.float32)
-    elif out.shape != shape or out.dtype != np.float32 or out.strides[1] != 4:
-        raise UsageError(f"embedding_conv1d: out must be float32 {shape} with contiguous rows")
-    if out.size:
-        rung.run(checked, prepared, out)
-    return like(ids, out)
+    result = result_for("embedding_conv1d", out, (len(checked), len(filters.weights) * filters.O))
+    if result.size:
+        target = result if out is None else rows_for(target_for(result, checked))
+        rung.run(checked, prepared, target)
+        put_back(result, target)
+    return like(ids, result)

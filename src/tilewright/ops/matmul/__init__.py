@@ -6,11 +6,12 @@ packed = prepare(w)                             # once; then matmul(x, packed) f
 """
 
 import math
+from itertools import groupby
 
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.ops._arrays import as_float32, as_numpy, like
+from tilewright.ops._arrays import as_float32, as_numpy, like, one_of, put_back, result_for, rows_for, target_for
 from tilewright.ops.matmul.ladder import ladder
 from tilewright.ops.matmul.operands import Epilogue, Packed, Rows
 from tilewright.ops.matmul.spec import ACTIVATIONS, DTYPES, Problem
@@ -32,7 +33,7 @@ def prepare(b, *, dtype: str = "float32") -> Packed:
     if b.ndim != 2:
         raise UsageError(f"prepare: b has shape {b.shape}; a matrix (K, N) is wanted")
     K, N = b.shape
-    rung = ladder.choose(Problem(N, K, _one_of("dtype", dtype, DTYPES)))
+    rung = ladder.choose(Problem(N, K, one_of("matmul", "dtype", dtype, DTYPES)))
     return rung.prepare(b, rung.name) if rung.prepare else Packed(rung.name, K, N, dtype, b)
 
 
@@ -41,38 +42,57 @@ def matmul(a, b, *, rows=None, bias=None, activation=None, residual=None, dtype=
 
     a: (..., M, K). b: (K, N), (..., K, N) with broadcast batches, or what `prepare` gave. rows: int (M,), then a is a
     matrix (?, K) and its rows a[rows] are multiplied without being copied. bias: (N,). residual: the result's shape.
-    activation: None or "relu". Arrays are float32 or bfloat16 with any strides, NumPy or anything that speaks DLPack.
-    dtype: accuracy class of the products, "float32" (default) or "bfloat16" (operands rounded); a prepared b has its
-    own. out: float32 array to write to; it may be the residual itself. Returns float32 (..., M, N), the same kind of
+    activation: None, "relu", "tanh", "gelu" (exact) or "gelu_tanh" (the tanh form). Arrays are float32 or bfloat16
+    with any strides, NumPy or anything that speaks DLPack. dtype: accuracy class of the products, "float32" (default)
+    or "bfloat16" (operands rounded); a prepared b has its own. out: float32 array to write to. It may share memory with
+    the operands, which costs a copy unless it is exactly the residual. Returns float32 (..., M, N), the same kind of
     array as a. Raises UsageError naming the argument that does not fit. A row's bits depend on that row, b and the
     epilogue: not on the other rows, their number, or the number of threads.
     """
     x = as_float32("a", a)
     dtype = _class_of(b, dtype)
-    _one_of("activation", activation, ACTIVATIONS)
+    one_of("matmul", "activation", activation, ACTIVATIONS)
     if isinstance(b, Packed):
         weights, (K, N), batch = b, (b.K, b.N), x.shape[:-2]
     else:
         weights = as_float32("b", b)
         if weights.ndim < 2:
             raise UsageError(f"matmul: b has shape {weights.shape}; (..., K, N) is wanted")
+        if rows is not None and weights.ndim > 2:
+            raise UsageError(f"matmul: b has shape {weights.shape}; rows needs a matrix (K, N)")
         K, N = weights.shape[-2:]
         batch = _broadcast(x.shape[:-2], weights.shape[:-2])
     if x.ndim < 2 or x.shape[-1] != K:
         raise UsageError(f"matmul: a is {x.shape} and b is {(K, N)}: a has {x.shape[-1:]} columns, b has {K} rows")
     index = None if rows is None else _row_index(rows, x)
     M = x.shape[-2] if index is None else len(index)
-    result = _result(out, (*batch, M, N))
+    result = result_for("matmul", out, (*batch, M, N))
     epilogue = _epilogue(bias, activation, residual, result.shape)
+    data = b.data if isinstance(b, Packed) else weights
+    target = result if out is None else target_for(result, x, data, epilogue.bias, residual=epilogue.residual)
     if isinstance(b, Packed) or weights.ndim == 2:
         packed = b if isinstance(b, Packed) else prepare(weights, dtype=dtype)
-        _run(packed, Rows(x.reshape(math.prod(x.shape[:-1]), K), index), result, epilogue)
+        _run(packed, Rows(x.reshape(math.prod(x.shape[:-1]), K), index), target, epilogue)
     else:
-        x, weights = np.broadcast_to(x, (*batch, M, K)), np.broadcast_to(weights, (*batch, K, N))
-        for at in np.ndindex(batch):
-            part = Epilogue(epilogue.bias, epilogue.residual[at] if epilogue.residual.size else NO_RESIDUAL, activation)
-            _run(prepare(weights[at], dtype=dtype), Rows(x[at], None), result[at], part)
+        _run_batch(
+            np.broadcast_to(x, (*batch, M, K)), np.broadcast_to(weights, (*batch, K, N)), dtype, target, epilogue
+        )
+    put_back(result, target)
     return like(a, result)
+
+
+def _run_batch(x: np.ndarray, b: np.ndarray, dtype: str, out: np.ndarray, epilogue: Epilogue) -> None:
+    """x (..., M, K) by b (..., K, N), matrix by matrix; a b that is broadcast is prepared once."""
+
+    def its_own(at: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(i for i, stride in zip(at, b.strides[:-2], strict=True) if stride)
+
+    for _, places in groupby(sorted(np.ndindex(out.shape[:-2]), key=its_own), key=its_own):
+        packed = None
+        for at in places:
+            packed = packed or prepare(b[at], dtype=dtype)
+            residual = epilogue.residual[at] if epilogue.residual.size else NO_RESIDUAL
+            _run(packed, Rows(x[at], None), out[at], Epilogue(epilogue.bias, residual, epilogue.activation))
 
 
 def _run(packed: Packed, rows: Rows, out: np.ndarray, epilogue: Epilogue) -> None:
@@ -84,29 +104,19 @@ def _run(packed: Packed, rows: Rows, out: np.ndarray, epilogue: Epilogue) -> Non
         )
     if out.size == 0:
         return
-    target = out if out.ndim == 2 and out.strides[1] == 4 else np.empty((rows.count, packed.N), np.float32)
-    if out.flags.c_contiguous:
-        target = out.reshape(rows.count, packed.N)
-    residual = epilogue.residual
+    target, residual = rows_for(out), epilogue.residual
     if residual.ndim != 2 or (residual.size and residual.strides[1] != 4):
         residual = np.ascontiguousarray(residual).reshape(rows.count, packed.N)
     rung.run(rows, packed, target, Epilogue(epilogue.bias, residual, epilogue.activation))
-    if not np.shares_memory(target, out):
-        out[...] = target.reshape(out.shape)
+    put_back(out, target)
 
 
 def _class_of(b, dtype: str | None) -> str:
     if not isinstance(b, Packed):
-        return _one_of("dtype", dtype or "float32", DTYPES)
+        return one_of("matmul", "dtype", dtype or "float32", DTYPES)
     if dtype not in (None, b.dtype):
         raise UsageError(f"matmul: dtype is {dtype!r}, but b was prepared for {b.dtype}")
     return b.dtype
-
-
-def _one_of(name: str, value, allowed):
-    if value not in allowed:
-        raise UsageError(f"matmul: {name} is {value!r}; it must be one of {', '.join(map(str, allowed))}")
-    return value
 
 
 def _broadcast(left: tuple, right: tuple) -> tuple:
@@ -128,19 +138,16 @@ def _row_index(rows, a: np.ndarray) -> np.ndarray:
     return index.astype(np.int64, copy=False)
 
 
-def _result(out, shape: tuple) -> np.ndarray:
-    if out is None:
-        return np.empty(shape, np.float32)
-    if not isinstance(out, np.ndarray) or out.dtype != np.float32 or out.shape != shape or not out.flags.writeable:
-        raise UsageError(f"matmul: out must be a writable float32 NumPy array of shape {shape}")
-    return out
-
-
 def _epilogue(bias, activation, residual, shape: tuple) -> Epilogue:
-    bias = NO_BIAS if bias is None else np.ascontiguousarray(as_float32("bias", bias))
-    if bias.size and bias.shape != shape[-1:]:
-        raise UsageError(f"matmul: bias has shape {bias.shape}; {shape[-1:]} is wanted, one number a column")
-    residual = NO_RESIDUAL if residual is None else as_float32("residual", residual)
-    if residual.size and residual.shape != shape:
-        raise UsageError(f"matmul: residual has shape {residual.shape}; the result's {shape} is wanted")
-    return Epilogue(bias, residual, activation)
+    checked_bias, checked_residual = NO_BIAS, NO_RESIDUAL
+    if bias is not None:
+        checked_bias = np.ascontiguousarray(as_float32("bias", bias))
+        if checked_bias.shape != shape[-1:]:
+            raise UsageError(
+                f"matmul: bias has shape {checked_bias.shape}; {shape[-1:]} is wanted, one number a column"
+            )
+    if residual is not None:
+        checked_residual = as_float32("residual", residual)
+        if checked_residual.shape != shape:
+            raise UsageError(f"matmul: residual has shape {checked_residual.shape}; the result's {shape} is wanted")
+    return Epilogue(checked_bias, checked_residual, activation)

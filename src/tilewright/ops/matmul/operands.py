@@ -52,9 +52,11 @@ def addresses(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
     """(origin, int64 element offset of every row, step along a row) of a float32 matrix with any strides of whole
     elements.
 
-    Origin is a one-element view of matrix[0, 0], from which kernels address the rest.
+    Origin is a view that begins at matrix[0, 0], from which kernels address the rest.
     """
     row, step = (stride // matrix.itemsize for stride in matrix.strides)
+    if step == 1 and len(matrix):
+        return matrix[0], np.arange(len(matrix), dtype=np.int64) * row, 1  # a fifth of as_strided's five microseconds
     origin = np.lib.stride_tricks.as_strided(matrix, (1,), (matrix.itemsize,), writeable=False)
     return origin, np.arange(matrix.shape[0], dtype=np.int64) * row, step
 

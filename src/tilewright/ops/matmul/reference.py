@@ -1,6 +1,16 @@
 """What matmul computes, in NumPy float64: out = activation(a @ b + residual + bias)."""
 
+import math
+
 import numpy as np
+
+ACTIVATIONS = {
+    None: lambda x: x,
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu_tanh": lambda x: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "gelu": lambda x: x / 2 * np.vectorize(math.erfc, otypes=[float])(-x / math.sqrt(2)),
+    "tanh": np.tanh,
+}
 
 
 def matmul(a, b, bias=None, activation=None, residual=None):
@@ -10,4 +20,4 @@ def matmul(a, b, bias=None, activation=None, residual=None):
         out = out + np.asarray(residual, np.float64)
     if bias is not None:
         out = out + np.asarray(bias, np.float64)
-    return {None: lambda x: x, "relu": lambda x: np.maximum(x, 0)}[activation](out)
+    return ACTIVATIONS[activation](out)

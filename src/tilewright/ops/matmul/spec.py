@@ -8,7 +8,8 @@ import numpy as np
 
 from tilewright.ops._arrays import rounded
 
-ACTIVATIONS = (None, "relu")
+ACTIVATIONS = (None, "relu", "gelu_tanh", "gelu", "tanh")
+STEEPEST = 1.13  # the largest slope of an activation, GELU's: it may amplify the error of its argument by that
 DTYPES = ("float32", "bfloat16")
 EPS32 = float(np.finfo(np.float32).eps)
 
@@ -137,8 +138,11 @@ def bound(case: Case, inputs: dict, result: np.ndarray, c: float = 1.0) -> np.nd
     """
     a = inputs["a"][..., inputs["rows"], :] if "rows" in inputs else inputs["a"]
     size = np.abs(a.astype(np.float64)) @ np.abs(inputs["b"].astype(np.float64))
-    later = np.abs(result) + sum(np.abs(inputs[x]) for x in ("bias", "residual") if x in inputs)
-    return EPS32 * (c * math.sqrt(max(case.K, 1)) * size + 2 * later) + np.finfo(np.float32).tiny
+    later = (4 if case.activation else 1) * np.abs(result) + sum(
+        np.abs(inputs[x]) for x in ("bias", "residual") if x in inputs
+    )
+    slope = STEEPEST if case.activation else 1.0
+    return EPS32 * slope * (c * math.sqrt(max(case.K, 1)) * size + 2 * later) + np.finfo(np.float32).tiny
 
 
 def cases() -> list[Case]:
@@ -158,6 +162,7 @@ def cases() -> list[Case]:
     found += [Case(1, 96, 40), Case(200, 33, 65), Case(5, 40, 1537), Case(30, 1, 385), Case(1, 1, 4099)]
     found += [Case(14, 37, 50, layout=layout) for layout in ("F", "strided", "reversed")]
     epilogues = [(True, None, False), (False, "relu", False), (False, None, True), (True, "relu", True)]
+    epilogues += [(True, name, False) for name in ("gelu_tanh", "gelu", "tanh")]
     found += [Case(19, 45, 33, bias=b, activation=act, residual=r) for b, act, r in epilogues]
     found += [Case(7, 0, 0, bias=True), Case(4, 6, 0, bias=True, residual=True, activation="relu")]
     found += [Case(6, 20, 31, batch=(3,)), Case(5, 9, 17, batch=(2, 2), bias=True, residual=True, layout="strided")]

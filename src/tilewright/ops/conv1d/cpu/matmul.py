@@ -45,7 +45,8 @@ def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, window: Window, ep
     starts = first % window.dilation * row + first // window.dilation
     index = np.arange(B)[:, None] * (window.dilation * row) + starts  # (B, positions)
     windows = np.lib.stride_tricks.as_strided(flat, (len(flat) - K + 1, K * C), (4 * C, 4), writeable=False)
-    y = matmul(windows, weights.data, rows=index.reshape(-1), bias=epilogue.bias, activation=epilogue.activation)
+    bias = epilogue.bias if epilogue.bias.size else None
+    y = matmul(windows, weights.data, rows=index.reshape(-1), bias=bias, activation=epilogue.activation)
     y = y.reshape(*index.shape, O)  # (B, positions, O)
     if epilogue.pool:
         np.max(y, axis=1, out=out[:, :, 0])

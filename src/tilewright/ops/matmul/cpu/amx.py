@@ -18,9 +18,10 @@ import numpy as np
 from numba import types
 
 from tilewright import simd
+from tilewright.hardware import cpu
 from tilewright.ops._threads import launch
-from tilewright.ops.matmul.cpu.finish import ACTIVATIONS
-from tilewright.ops.matmul.cpu.packed import columns_of, finish_empty, finisher
+from tilewright.ops.matmul.cpu.finish import ACTIVATIONS, finisher
+from tilewright.ops.matmul.cpu.packed import columns_of, finish_empty
 from tilewright.ops.matmul.cpu.words import TILE_WORDS, words_of
 from tilewright.ops.matmul.operands import Epilogue, Packed, Rows
 from tilewright.simd import amx
@@ -29,26 +30,32 @@ LANES = 16  # a tile's row is one AVX-512 register
 BLOCK = 32  # rows and columns of out in four tiles
 TILE = 256  # words of a tile
 STATE = 9 * TILE  # words of simd.amx's state
-MC = 192  # rows in a task
+MC = 384, 192  # most rows in a task, by limbs: half as many read B from L3 twice as often
+FAR = 8 * TILE  # words ahead that B is fetched where few rows wait for memory: 8 KiB
 KC = 768  # words along K in a block: A's 192 rows are 576 KiB of L2, twice that with two limbs
+NO_BIAS = np.empty(0, np.float32)
 BLOCK_AT = STATE  # in scratch: a 32 x 32 block on its way to out
 PACKED = BLOCK_AT + BLOCK * BLOCK  # in scratch: A's packed tiles
 
 
 def tile_packer(limbs: int):
     """The inline function that packs a cache block of A, as one limb or two."""
+    convert = limbs == 1 and cpu().has("avx512bf16")  # a CPU with tiles has it, the emulation's may not
 
     @simd.inline
     def pack_block(a, starts, rows, p, depth, numbers, scratch):
-        """Rows (i, end), words p to p + depth, as tiles; rows that fill up the last 32 repeat its last row."""
+        """Rows (i, end), words p to p + depth, as tiles; those that would fill up the last 32 are left as they are."""
         i, end = rows
         padded = (end - i + BLOCK - 1) // BLOCK * BLOCK
-        for r in range(padded):
-            start = starts[min(i + r, end - 1)]
+        for r in range(end - i):
+            start = starts[i + r]
             at = PACKED + r // BLOCK * BLOCK * depth + (r % BLOCK) * LANES
             for s in range(depth // TILE_WORDS):
                 number = 2 * (p + s * TILE_WORDS)
-                words = simd.load_rounded(a, start + number, numbers - number, LANES)
+                if convert and number + 2 * LANES <= numbers:
+                    words = simd.load_converted(a, start + number, LANES)
+                else:
+                    words = simd.load_rounded(a, start + number, numbers - number, LANES)
                 simd.store(scratch, at + 2 * s * TILE, words)
                 if limbs == 2:
                     words = simd.load_remainder(a, start + number, numbers - number, LANES)
@@ -58,34 +65,38 @@ def tile_packer(limbs: int):
     return pack_block
 
 
-def tile_movers(tiles):
-    """(clear tiles 0 to 3, add them to a block of out)."""
-    zero, store = tiles.zero, tiles.store
+def tile_movers(tiles, finish):
+    """(clear the tiles of a block, take them to a block of out); high: 2 for 32 rows, 1 for the first 16 alone.
+
+    finish: what becomes of the last block's sums, see `finish.finisher`.
+    """
+    (zero, store), add_tile, finish_tile = (tiles.zero, tiles.store), finisher(LANES), finish(LANES)
 
     @simd.inline
-    def clear(state):
+    def clear(high, state):
         zero(state, 0)
         zero(state, 1)
-        zero(state, 2)
-        zero(state, 3)
+        if high == 2:
+            zero(state, 2)
+            zero(state, 3)
 
     @simd.inline
-    def put(state, scratch, out, corner, end, base, add):
-        """out's block at corner (i, j), rows below `end`, = tiles 0 to 3, + base's block if `add`. By way of scratch.
+    def put(high, state, scratch, target, corner, size, stage):
+        """out's block at corner (i, j), of `size` rows and columns, from tiles 0 to 3; target and stage as in `packed`.
 
-        Tile loads and stores straight from and to out, whose rows lie pages apart, took a third longer in all.
+        By way of scratch: tile loads and stores straight from and to out, whose rows lie pages apart, took a third
+        longer.
         """
         store(state, 0, scratch, BLOCK_AT, BLOCK)
         store(state, 1, scratch, BLOCK_AT + LANES, BLOCK)
-        store(state, 2, scratch, BLOCK_AT + LANES * BLOCK, BLOCK)
-        store(state, 3, scratch, BLOCK_AT + LANES * BLOCK + LANES, BLOCK)
-        (i, j), stride, base_stride = corner, out.strides[0] // 4, base.strides[0] // 4
-        for r in range(min(BLOCK, end - i)):
-            for c in range(0, BLOCK, LANES):
-                x, left = simd.load(scratch, BLOCK_AT + r * BLOCK + c, LANES), out.shape[1] - j - c
-                if add:
-                    x = simd.add(simd.load_first(base, (i + r) * base_stride + j + c, left, LANES), x)
-                simd.store_first(out, (i + r) * stride + j + c, x, left)
+        if high == 2:
+            store(state, 2, scratch, BLOCK_AT + LANES * BLOCK, BLOCK)
+            store(state, 3, scratch, BLOCK_AT + LANES * BLOCK + LANES, BLOCK)
+        (out, residual, _), (first, last, activation) = target, stage
+        if last:
+            finish_tile((scratch, BLOCK_AT, BLOCK), target, corner, size, (first, activation))
+        else:
+            add_tile((scratch, BLOCK_AT, BLOCK), (out, residual, NO_BIAS), corner, size, (first, 0))
 
     return clear, put
 
@@ -95,57 +106,65 @@ def tile_multiplier(limbs: int, tiles):
     load, dot = tiles.load, tiles.dot
 
     @simd.inline
-    def four_products(state):
+    def products(high, state):
         dot(state, 0, 4, 6)
         dot(state, 1, 4, 7)
-        dot(state, 2, 5, 6)
-        dot(state, 3, 5, 7)
+        if high == 2:
+            dot(state, 2, 5, 6)
+            dot(state, 3, 5, 7)
 
     @simd.inline
-    def multiply(state, scratch, panels, at, limb_at, depth):
+    def load_rows(high, state, scratch, at):
+        load(state, 4, scratch, at, LANES)
+        if high == 2:
+            load(state, 5, scratch, at + TILE, LANES)
+
+    @simd.inline
+    def load_columns(state, panels, at):
+        load(state, 6, panels, at, BLOCK)
+        load(state, 7, panels, at + LANES, BLOCK)
+
+    @simd.inline
+    def multiply(high, state, scratch, panels, at, limb_at, depth):
         """Tiles 0 to 3 += A @ B over `depth` words.
 
         at: (in scratch, in panels); limb_at: how far on their second limbs lie.
         """
         (a, b), (a_limb, b_limb) = at, limb_at
+        ahead = 2 * TILE if high == 2 else FAR  # a tile load waits for its slowest line
         for _ in range(depth // TILE_WORDS):
-            for line in range(0, 2 * TILE, LANES):  # B comes from L2 or L3, and a tile load waits for its slowest line
-                simd.prefetch(panels, b + 2 * TILE + line)
+            for line in range(0, 2 * TILE, LANES):
+                simd.prefetch(panels, b + ahead + line)
+                if limbs == 2 and high == 1:
+                    simd.prefetch(panels, b + b_limb + ahead + line)
             if limbs == 2:  # the small products first
-                load(state, 4, scratch, a + a_limb, LANES)
-                load(state, 5, scratch, a + a_limb + TILE, LANES)
-                load(state, 6, panels, b, BLOCK)
-                load(state, 7, panels, b + LANES, BLOCK)
-                four_products(state)
-            load(state, 4, scratch, a, LANES)
-            load(state, 5, scratch, a + TILE, LANES)
+                load_rows(high, state, scratch, a + a_limb)
+                load_columns(state, panels, b)
+                products(high, state)
+            load_rows(high, state, scratch, a)
             if limbs == 1:
-                load(state, 6, panels, b, BLOCK)
-                load(state, 7, panels, b + LANES, BLOCK)
-            four_products(state)
+                load_columns(state, panels, b)
+            products(high, state)
             if limbs == 2:
-                load(state, 6, panels, b + b_limb, BLOCK)
-                load(state, 7, panels, b + b_limb + LANES, BLOCK)
-                four_products(state)
+                load_columns(state, panels, b + b_limb)
+                products(high, state)
             a, b = a + 2 * TILE, b + TILE_WORDS * BLOCK
 
     return multiply
 
 
 @functools.cache
-def product_kernel(limbs: int, emulated: bool):
-    """The kernel for one or two limbs, on the hardware's tiles or on their emulation."""
+def product_kernel(limbs: int, emulated: bool, finish=finisher):
+    """The kernel for one or two limbs, on the hardware's tiles or on their emulation; finish: see `finish.finisher`."""
     tiles = amx.Emulated if emulated else amx.Hardware
-    pack_block, (clear, put), multiply = tile_packer(limbs), tile_movers(tiles), tile_multiplier(limbs, tiles)
-    configure, release, finish_rows = tiles.configure, tiles.release, finisher(LANES)
+    pack_block, (clear, put) = tile_packer(limbs), tile_movers(tiles, finish)
+    multiply = tile_multiplier(limbs, tiles)
+    configure, release = tiles.configure, tiles.release
 
     @simd.inline
-    def one_task(task, a, starts, panels, out, epilogue, plan, scratch):
-        """MC rows x NC columns of out. epilogue: (bias, residual)."""
-        (M, N, K, numbers, NC, activation), (bias, residual) = (
-            (plan[1], plan[2], plan[3], plan[4], plan[5], plan[6]),
-            epilogue,
-        )
+    def one_task(task, a, starts, panels, target, plan, scratch):
+        """MC rows x NC columns of out. target: (out, residual, bias)."""
+        M, N, K, numbers, NC, activation, MC = plan[1], plan[2], plan[3], plan[4], plan[5], plan[6], plan[7]
         state = scratch[:STATE].reshape(9, LANES, LANES)
         groups, b_limb = (N + NC - 1) // NC, (N + BLOCK - 1) // BLOCK * BLOCK * K
         i, j0 = task // groups * MC, task % groups * NC
@@ -155,33 +174,40 @@ def product_kernel(limbs: int, emulated: bool):
             a_limb = pack_block(a, starts, (i, end), p, depth, numbers, scratch)
             for j in range(j0, j1, BLOCK):
                 for r in range(i, end, BLOCK):
-                    at = (PACKED + (r - i) * depth, j * K + p * BLOCK)
-                    clear(state)
-                    multiply(state, scratch, panels, at, (a_limb, b_limb), depth)
-                    if p == 0 and residual.size:
-                        put(state, scratch, out, (r, j), end, residual, True)
+                    at, stage = (PACKED + (r - i) * depth, j * K + p * BLOCK), (p == 0, p + depth == K, activation)
+                    size = (min(BLOCK, end - r), min(BLOCK, N - j))
+                    if end - r > LANES:
+                        clear(2, state)
+                        multiply(2, state, scratch, panels, at, (a_limb, b_limb), depth)
+                        put(2, state, scratch, target, (r, j), size, stage)
                     else:
-                        put(state, scratch, out, (r, j), end, out, p > 0)
-                if p + depth == K and (bias.size or activation):
-                    finish_rows(out, (i, end, j), min(BLOCK, N - j), bias, activation)
+                        clear(1, state)
+                        multiply(1, state, scratch, panels, at, (a_limb, b_limb), depth)
+                        put(1, state, scratch, target, (r, j), size, stage)
 
     signature = types.void(
         simd.INPUT, simd.INDICES, simd.INPUT, simd.OUTPUT_2D, simd.INPUT, simd.INPUT_2D, simd.PLAN, simd.OUTPUT
     )
 
-    @simd.kernel(signature, name=f"matmul.amx.{limbs}{'.emulated' if emulated else ''}")
+    @simd.kernel(signature, name=f"matmul.amx.{limbs}.{finish.__name__}{'.emulated' if emulated else ''}")
     def tile_product(a, starts, panels, out, bias, residual, plan, scratch):
-        """plan: next task, M, N, words along K, K, NC, activation. Scratch begins with the tile state, see simd.amx."""
+        """plan: next task, M, N, words along K, K, NC, activation, MC. Scratch begins with simd.amx's tile state."""
         state = scratch[:STATE].reshape(9, LANES, LANES)
-        configure(state)
-        tasks = ((plan[1] + MC - 1) // MC) * ((plan[2] + plan[5] - 1) // plan[5])
+        configure(state, min(plan[1], LANES))
+        tasks = ((plan[1] + plan[7] - 1) // plan[7]) * ((plan[2] + plan[5] - 1) // plan[5])
         task = simd.fetch_add(plan, 0, 1)
         while task < tasks:
-            one_task(task, a, starts, panels, out, (bias, residual), plan, scratch)
+            one_task(task, a, starts, panels, (out, residual, bias), plan, scratch)
             task = simd.fetch_add(plan, 0, 1)
         release(state)
 
     return tile_product
+
+
+def rows_of(M: int, limbs: int) -> int:
+    """MC: equal tasks of whole blocks, none above the most. It changes no result."""
+    tasks = -(-M // MC[limbs - 1])
+    return -(-M // (tasks * BLOCK)) * BLOCK
 
 
 def multiply(rows: Rows, weights: Packed, out: np.ndarray, epilogue: Epilogue, *, emulated: bool = False) -> None:
@@ -193,9 +219,9 @@ def multiply(rows: Rows, weights: Packed, out: np.ndarray, epilogue: Epilogue, *
     if rows.array.strides[1] != 4:
         rows = Rows(np.ascontiguousarray(rows.array), rows.index)
     origin, starts, _ = rows.addresses()
-    M, N, K = rows.count, weights.N, words_of(weights.K)
-    NC = columns_of(M, N, BLOCK)
-    plan = np.array([0, M, N, K, weights.K, NC, ACTIVATIONS[epilogue.activation]], np.int64)
+    M, N, K, MC = rows.count, weights.N, words_of(weights.K), rows_of(rows.count, limbs)
+    NC = columns_of(M, N, BLOCK, MC)
+    plan = np.array([0, M, N, K, weights.K, NC, ACTIVATIONS[epilogue.activation], MC], np.int64)
     arrays = (origin, starts, weights.data, out, epilogue.bias, epilogue.residual, plan)
     words = PACKED + limbs * MC * min(K, KC)
     launch(product_kernel(limbs, emulated), *arrays, tasks=-(-M // MC) * -(-N // NC), words=words)

@@ -1,12 +1,46 @@
 """The end of every CPU rung: residual, bias and activation, so that a fused and an unfused rung compute the same
 function."""
 
+import functools
+import math
+
 import numpy as np
 
 from tilewright import simd
 
-ACTIVATIONS = {None: 0, "relu": 1}
-RELU = ACTIVATIONS["relu"]
+ACTIVATIONS = {None: 0, "relu": 1, "gelu_tanh": 2, "gelu": 3, "tanh": 4}
+RELU, GELU_TANH, GELU, TANH = (ACTIVATIONS[name] for name in ("relu", "gelu_tanh", "gelu", "tanh"))
+SLOPE, CUBIC = math.sqrt(2 / math.pi), 0.044715  # of GELU's tanh form
+HALF_ROOT = math.sqrt(0.5)
+
+
+@simd.inline
+def activate_number(x, activation):
+    """One float32, computed in float64; a NaN stays."""
+    if activation == RELU:
+        return np.float32(0) if x < 0 else x
+    if activation == GELU_TANH:
+        t = SLOPE * (x + CUBIC * math.pow(np.float64(x), 3.0))
+        return np.float32(0.5 * x * (1 + math.tanh(t))) if x > -np.inf else np.float32(0)
+    if activation == GELU:
+        return np.float32(0.5 * x * math.erfc(-HALF_ROOT * x)) if x > -np.inf else np.float32(0)
+    if activation == TANH:
+        return np.float32(math.tanh(np.float64(x)))
+    return x
+
+
+@simd.inline
+def activate(x, activation):
+    """A vector."""
+    if activation == RELU:
+        return simd.maximum(x, simd.fill(x, 0.0))
+    if activation == GELU_TANH:
+        return simd.gelu_tanh(x)
+    if activation == GELU:
+        return simd.gelu_exact(x)
+    if activation == TANH:
+        return simd.tanh(x)
+    return x
 
 
 @simd.inline
@@ -16,6 +50,60 @@ def finish(total, i, j, bias, residual, activation):
         total += residual[i, j]
     if bias.size:
         total += bias[j]
-    if activation == RELU and total < 0:
-        total = np.float32(0)  # a NaN compares false and stays
-    return total
+    return activate_number(total, activation)
+
+
+@functools.cache
+def finisher(lanes: int):
+    """The inline function that takes a tile of sums from scratch to out, as soon as they leave the registers: a second
+    pass over out would find its rows, pages apart, in each other's place in the L1 cache."""
+
+    @simd.inline
+    def whole(tile, target, corner, size, stage):
+        """Rows of whole vectors: a mask would cost more than the bias. The loop for an activation is compiled for it
+        alone, because `stage` is constant where this is called."""
+        (scratch, at, width), (out, residual, bias), (i, j), (height, columns) = tile, target, corner, size
+        (first, activation), o_stride, r_stride = stage, out.strides[0] // 4, residual.strides[0] // 4
+        for r in range(height):
+            for c in range(0, columns, lanes):
+                x = simd.load(scratch, at + r * width + c, lanes)
+                if not first:
+                    x = simd.add(x, simd.load(out, (i + r) * o_stride + j + c, lanes))
+                elif residual.size:
+                    x = simd.add(x, simd.load(residual, (i + r) * r_stride + j + c, lanes))
+                if bias.size:
+                    x = simd.add(x, simd.load(bias, j + c, lanes))
+                simd.store(out, (i + r) * o_stride + j + c, activate(x, activation))
+
+    @simd.inline
+    def part(tile, target, corner, size, stage):
+        """Rows that end within a vector."""
+        (scratch, at, width), (out, residual, bias), (i, j), (height, columns) = tile, target, corner, size
+        (first, activation), o_stride, r_stride = stage, out.strides[0] // 4, residual.strides[0] // 4
+        for r in range(height):
+            for c in range(0, columns, lanes):
+                x, left = simd.load(scratch, at + r * width + c, lanes), columns - c
+                if not first:
+                    x = simd.add(x, simd.load_first(out, (i + r) * o_stride + j + c, left, lanes))
+                elif residual.size:
+                    x = simd.add(x, simd.load_first(residual, (i + r) * r_stride + j + c, left, lanes))
+                if bias.size:
+                    x = simd.add(x, simd.load_first(bias, j + c, left, lanes))
+                simd.store_first(out, (i + r) * o_stride + j + c, activate(x, activation), left)
+
+    @simd.inline
+    def finish_tile(tile, target, corner, size, stage):
+        """tile: (scratch, where it begins, its width); target: (out, residual, bias); corner: (i, j) of out; size: rows
+        and columns of the tile; stage: (whether these are all the sums, not those after an earlier block's in out,
+        activation)."""
+        first, activation = stage
+        if size[1] % lanes:
+            part(tile, target, corner, size, stage)
+        elif activation == GELU_TANH:
+            whole(tile, target, corner, size, (first, GELU_TANH))
+        elif activation == 0:
+            whole(tile, target, corner, size, (first, 0))
+        else:
+            whole(tile, target, corner, size, stage)
+
+    return finish_tile

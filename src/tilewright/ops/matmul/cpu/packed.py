@@ -18,15 +18,22 @@ from numba import types
 from tilewright import simd
 from tilewright.hardware import cpu
 from tilewright.ops._threads import launch, thread_count
-from tilewright.ops.matmul.cpu.finish import ACTIVATIONS, RELU
+from tilewright.ops.matmul.cpu.finish import ACTIVATIONS, activate_number, finisher
 from tilewright.ops.matmul.cpu.pack import TILINGS, row_packer
 from tilewright.ops.matmul.cpu.words import word_packer, words_of
 from tilewright.ops.matmul.operands import Epilogue, Packed, Rows
 
 KC = 768  # at most this many steps of K in a block: A's 192 rows are 576 KiB of L2; half costs 10 % in visits to out
+TILE = 400  # words at the start of scratch: a block of out on its way there, 12 x 32 at most, and a vector
 MC = 192  # rows in a task: sixteen panels of 12
 NC = 4096  # at most this many columns in a task: A is packed once for all of them
-PRODUCTS = {"float32": simd.block_rank1, "widened": simd.block_widened_pair, "dot_pairs": simd.block_dot_pair}
+PRODUCTS = {
+    "float32": simd.block_rank1,
+    "widened": simd.block_widened_pair,
+    "dot_pairs": simd.block_dot_pair,
+    "dot_quads": simd.block_dot_quad,
+}
+PLAIN = ("float32", "dot_quads")  # kinds whose A is packed as it lies: float32, or words that someone else made
 
 
 def depth_of(steps: int) -> int:
@@ -39,17 +46,16 @@ def depth_of(steps: int) -> int:
 
 
 @functools.cache
-def micro_kernels(kind: str, lanes: int):
-    """(pack a cache block of A, multiply one panel of B with it): the two inner loops."""
-    (HIGH, MIDDLE, SINGLE), NR, vectors = TILINGS[lanes].rows, TILINGS[lanes].NR, TILINGS[lanes].vectors
-    product = PRODUCTS[kind]
-    pack_rows = row_packer(lanes) if kind == "float32" else word_packer(lanes)
+def block_packer(kind: str, lanes: int):
+    """The inline function that packs a cache block of A."""
+    HIGH, MIDDLE, SINGLE = TILINGS[lanes].rows
+    pack_rows = row_packer(lanes) if kind in PLAIN else word_packer(lanes)
 
     @simd.inline
     def pack_block(a, starts, rows, p, depth, plan, packed):
         """Rows (i, end) of A from step p: panels of HIGH rows, then of MIDDLE, then single ones, each after the one
         before."""
-        (i, end), at = rows, 0
+        (i, end), at = rows, TILE
         while i < end:
             if end - i >= HIGH:
                 pack_rows(HIGH, a, starts, (i, p), depth, plan, packed, at)
@@ -61,73 +67,67 @@ def micro_kernels(kind: str, lanes: int):
                 pack_rows(SINGLE, a, starts, (i, p), depth, plan, packed, at)
                 i, at = i + SINGLE, at + SINGLE * depth
 
-    @simd.inline
-    def micro(rows, operands, at, depth, out, corner, base, add):
-        """rows x NR of out at corner (i, j) = their sum over one block of K, in registers from first to last, + base if
-        `add`.
+    return pack_block
 
-        operands: (packed A, panels of B); at: where this block begins in each.
+
+@functools.cache
+def panel_multiplier(kind: str, lanes: int, finish):
+    """The inline function that multiplies one panel of B with a packed block of A: the two inner loops."""
+    (HIGH, MIDDLE, SINGLE), NR, vectors = TILINGS[lanes].rows, TILINGS[lanes].NR, TILINGS[lanes].vectors
+    product, finish_tile = PRODUCTS[kind], finish(lanes)
+
+    @simd.inline
+    def micro(rows, operands, at, depth, target, corner, stage):
+        """rows x NR of out at corner (i, j): their sum over one block of K, in registers from first to last.
+
+        operands: (packed A, panels of B); at: where this block begins in each; target: (out, residual, bias);
+        stage: (is it the first block of K, is it the last). The last block's sum goes to the tile in scratch.
         """
-        (packed, panels), (a_at, b_at), (i, j) = operands, at, corner
+        (packed, panels), (a_at, b_at), (out, residual, _), (i, j) = operands, at, target, corner
+        first, last = stage
         block = simd.block_zeros(rows, vectors, lanes)
         for p in range(depth):
             block = product(block, packed, a_at + p * rows, panels, b_at + p * NR)
         columns, stride = out.shape[1] - j, out.strides[0] // 4
-        if add:
-            base_stride = base.strides[0] // 4
-            block = simd.block_add(block, base, i * base_stride + j, base_stride, columns)
-        simd.block_store(block, out, i * stride + j, stride, columns)
+        if last:
+            simd.block_store(block, packed, 0, NR, NR)
+        else:
+            if not first:
+                block = simd.block_add(block, out, i * stride + j, stride, columns)
+            elif residual.size:
+                base_stride = residual.strides[0] // 4
+                block = simd.block_add(block, residual, i * base_stride + j, base_stride, columns)
+            simd.block_store(block, out, i * stride + j, stride, columns)
 
     @simd.inline
-    def down_rows(operands, b_at, depth, out, span, base, add):
-        """One panel of B against all rows of the packed block; span: (i, end, j)."""
-        (i, end, j), at = span, 0
+    def down_rows(operands, b_at, depth, target, span, stage, activation):
+        """One panel of B against all rows of the packed block; span: (i, end, j, columns of the panel)."""
+        (i, end, j, columns), at, (first, last) = span, TILE, stage
         while i < end:
-            if end - i >= HIGH:
-                micro(HIGH, operands, (at, b_at), depth, out, (i, j), base, add)
-                i, at = i + HIGH, at + HIGH * depth
-            elif end - i >= MIDDLE:
-                micro(MIDDLE, operands, (at, b_at), depth, out, (i, j), base, add)
-                i, at = i + MIDDLE, at + MIDDLE * depth
+            rows = HIGH if end - i >= HIGH else MIDDLE if end - i >= MIDDLE else SINGLE
+            if rows == HIGH:
+                micro(HIGH, operands, (at, b_at), depth, target, (i, j), stage)
+            elif rows == MIDDLE:
+                micro(MIDDLE, operands, (at, b_at), depth, target, (i, j), stage)
             else:
-                micro(SINGLE, operands, (at, b_at), depth, out, (i, j), base, add)
-                i, at = i + SINGLE, at + SINGLE * depth
+                micro(SINGLE, operands, (at, b_at), depth, target, (i, j), stage)
+            if last:
+                finish_tile((operands[0], 0, NR), target, (i, j), (rows, columns), (first, activation))
+            i, at = i + rows, at + rows * depth
 
-    return pack_block, down_rows
-
-
-def finisher(lanes: int):
-    """The inline function that adds the bias and applies the activation to a strip of out while it is in cache."""
-
-    @simd.inline
-    def finish_rows(out, span, columns, bias, activation):
-        (i, end, j), stride = span, out.strides[0] // 4
-        for r in range(i, end):
-            for c in range(j, j + columns, lanes):
-                left = j + columns - c
-                x = simd.load_first(out, r * stride + c, left, lanes)
-                if bias.size:
-                    x = simd.add(x, simd.load_first(bias, c, left, lanes))
-                if activation == RELU:
-                    x = simd.maximum(x, simd.zeros(lanes))
-                simd.store_first(out, r * stride + c, x, left)
-
-    return finish_rows
+    return down_rows
 
 
 @functools.cache
-def product_kernel(kind: str, lanes: int):
-    """The kernel for a kind of product and a vector width."""
-    pack_block, down_rows = micro_kernels(kind, lanes)
-    finish_rows, NR = finisher(lanes), TILINGS[lanes].NR
+def product_kernel(kind: str, lanes: int, finish=finisher):
+    """The kernel for a kind of product and a vector width; finish: what becomes of a tile, see `finish.finisher`."""
+    pack_block, down_rows = block_packer(kind, lanes), panel_multiplier(kind, lanes, finish)
+    NR = TILINGS[lanes].NR
 
     @simd.inline
-    def one_task(task, a, starts, panels, out, epilogue, plan, packed):
-        """MC rows x NC columns of out. epilogue: (bias, residual)."""
-        (M, N, K, KC, NC, activation), (bias, residual) = (
-            (plan[1], plan[2], plan[3], plan[5], plan[6], plan[7]),
-            epilogue,
-        )
+    def one_task(task, a, starts, panels, target, plan, packed):
+        """MC rows x NC columns of out. target: (out, residual, bias)."""
+        M, N, K, KC, NC, activation = plan[1], plan[2], plan[3], plan[5], plan[6], plan[7]
         groups = (N + NC - 1) // NC
         i, j0 = task // groups * MC, task % groups * NC
         end, j1 = min(i + MC, M), min(j0 + NC, N)
@@ -135,33 +135,30 @@ def product_kernel(kind: str, lanes: int):
             depth = min(KC, K - p)
             pack_block(a, starts, (i, end), p, depth, plan, packed)
             for j in range(j0, j1, NR):
-                at = j * K + p * NR
-                if p == 0 and residual.size:
-                    down_rows((packed, panels), at, depth, out, (i, end, j), residual, True)
-                else:
-                    down_rows((packed, panels), at, depth, out, (i, end, j), out, p > 0)
-                if p + depth == K and (bias.size or activation):
-                    finish_rows(out, (i, end, j), min(NR, N - j), bias, activation)
+                stage = (p == 0, p + depth == K)
+                down_rows(
+                    (packed, panels), j * K + p * NR, depth, target, (i, end, j, min(NR, N - j)), stage, activation
+                )
 
     signature = types.void(
         simd.INPUT, simd.INDICES, simd.INPUT, simd.OUTPUT_2D, simd.INPUT, simd.INPUT_2D, simd.PLAN, simd.OUTPUT
     )
 
-    @simd.kernel(signature, name=f"matmul.packed.{kind}.{lanes}")
+    @simd.kernel(signature, name=f"matmul.packed.{kind}.{lanes}.{finish.__name__}")
     def packed_product(a, starts, panels, out, bias, residual, plan, scratch):
         """plan: next task, M, N, steps along K, A's step, KC, NC, activation, K in numbers."""
         M, N, NC = plan[1], plan[2], plan[6]
         tasks = ((M + MC - 1) // MC) * ((N + NC - 1) // NC)
         task = simd.fetch_add(plan, 0, 1)
         while task < tasks:
-            one_task(task, a, starts, panels, out, (bias, residual), plan, scratch)
+            one_task(task, a, starts, panels, (out, residual, bias), plan, scratch)
             task = simd.fetch_add(plan, 0, 1)
 
     return packed_product
 
 
-def columns_of(M: int, N: int, NR: int) -> int:
-    """NC: as wide as possible while every thread finds some four tasks to draw; a multiple of NR.
+def columns_of(M: int, N: int, NR: int, MC: int = MC) -> int:
+    """NC: as wide as possible while every thread finds some four tasks of MC rows to draw; a multiple of NR.
 
     It changes no result.
     """
@@ -184,14 +181,14 @@ def multiply(kind: str, rows: Rows, weights: Packed, out: np.ndarray, epilogue: 
     activation = ACTIVATIONS[epilogue.activation]
     plan = np.array([0, M, N, steps, step, depth, NC, activation, weights.K], np.int64)
     arrays = (origin, starts, weights.data, out, epilogue.bias, epilogue.residual, plan)
-    words = MC * (depth + lanes) + lanes * lanes  # the last packed rows may be written a vector too wide
+    words = TILE + MC * (depth + lanes) + lanes * lanes  # the last packed rows may be written a vector too wide
     launch(product_kernel(kind, lanes), *arrays, tasks=-(-M // MC) * -(-N // NC), words=words)
 
 
 def finish_empty(out: np.ndarray, epilogue: Epilogue) -> None:
-    """A sum of nothing is zero: out is the residual, the bias and the activation."""
+    """A sum of nothing is zero: out is what the residual, the bias and the activation make of that."""
     out[...] = epilogue.residual if epilogue.residual.size else 0
     if epilogue.bias.size:
         out += epilogue.bias
-    if epilogue.activation == "relu":
-        np.maximum(out, 0, out=out)
+    for at in np.ndindex(out.shape):
+        out[at] = activate_number(out[at], ACTIVATIONS[epilogue.activation])

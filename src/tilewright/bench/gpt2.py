@@ -1,0 +1,321 @@
+"""Text generation end to end, side by side with transformers and CTranslate2: a GPT-2 of full size with weights from a
+seed, or any other.
+
+Three workloads. "course": prompts of 16 tokens, 8 new ones, once as they are given (of equal prompts one is computed)
+and once without duplicates. "batch": 64 prompts, 128 new tokens. "single": one prompt, 64 new tokens. All engines take
+turns on the same threads, each peer at its fastest batch; a peer's rate on the course is that of its first prompts,
+because it does not depend on how many there are. Every token of ours that is compared must be the best of a float64
+reference, or so close to it that rounding explains the choice.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.bench.gpt2_engines import PEERS, Engine, Weights, ours
+from tilewright.bench.measure import Timing
+from tilewright.bench.profile import profile
+from tilewright.bench.results import Row
+from tilewright.bench.tables import PEER
+from tilewright.errors import InternalError, UsageError
+from tilewright.models.gpt2 import ACTIVATIONS, GPT2Config
+from tilewright.ops._threads import thread_count
+from tilewright.ops.attention.reference import attention
+from tilewright.ops.elementwise.reference import FUNCTIONS
+from tilewright.ops.layernorm.reference import layernorm
+
+Say = Callable[[str], None]
+CHECKED = 8  # prompts checked against float64 before anything is timed
+TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}  # of a logit, times their deviation where that is above 1
+COMPARED = 128  # prompts for the accuracy of bfloat16
+PEER_PROMPTS = 256  # of the course, for a peer: two batches or more
+PAUSE_S = 0.2  # between two engines: OpenMP's threads go on spinning for a while
+COURSE, BATCH, SINGLE = "course", "batch", "single"
+WORKLOADS = (COURSE, BATCH, SINGLE)
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What to measure. prompts: int (?, L), as they are given; count: of them, for the course. rounds: odd."""
+
+    config: GPT2Config
+    weights: Weights
+    prompts: np.ndarray
+    count: int
+    tokens: int = 8
+    against: tuple[str, ...] = tuple(PEERS)
+    workloads: tuple[str, ...] = WORKLOADS
+    rounds: int = 3
+    profile: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """ours: what we are given, by name; theirs: the prompts of a peer; batches: those that a peer may choose from."""
+
+    name: str
+    tokens: int
+    ours: dict[str, np.ndarray]
+    theirs: np.ndarray
+    batches: tuple[int, ...]
+
+    @property
+    def size(self) -> str:
+        """As results name it: "course: 16 -> 8"."""
+        return f"{self.name}: {self.theirs.shape[1]} -> {self.tokens}"
+
+
+def random_weights(config: GPT2Config, seed: int) -> dict[str, np.ndarray]:
+    """float32 weights as GPT-2 is initialised: N(0, 0.02**2), those that end a branch divided by sqrt(2 layers)."""
+    rng, weights = np.random.default_rng(seed), {}
+    for name, shape in config.tensor_shapes().items():
+        ends, norm = name.endswith("c_proj.weight"), "ln_" in name and name.endswith("weight")
+        weights[name] = rng.standard_normal(shape, dtype=np.float32)
+        weights[name] *= np.float32(0.02 / (math.sqrt(2 * config.n_layer) if ends else 1))
+        weights[name] += np.float32(norm)
+    return weights
+
+
+def random_prompts(config: GPT2Config, count: int, length: int = 16) -> np.ndarray:
+    """Token ids int32 (count, length)."""
+    return np.random.default_rng(1).integers(0, config.vocab_size, (count, length), dtype=np.int32)
+
+
+def workloads(setting: Setting) -> list[Workload]:
+    """Those that the setting names. Raises UsageError for prompts that leave the context no room for a token."""
+    prompts = setting.prompts
+    distinct = prompts[np.sort(np.unique(prompts, axis=0, return_index=True)[1])]
+    room = setting.config.n_positions - prompts.shape[1]
+    if room < 1:
+        raise UsageError(
+            f"prompts of {prompts.shape[1]} tokens leave no room in a context of {setting.config.n_positions}"
+        )
+    course = {"as given": prompts[: setting.count], "distinct prompts": distinct[: setting.count]}
+    every = [
+        Workload(
+            COURSE, min(setting.tokens, room), course, distinct[: min(setting.count, PEER_PROMPTS)], (32, 64, 128)
+        ),
+        Workload(BATCH, min(128, room), {"64 prompts": distinct[:64]}, distinct[:64], (32, 64)),
+        Workload(SINGLE, min(64, room), {"1 prompt": distinct[:1]}, distinct[:1], (1,)),
+    ]
+    return [workload for workload in every if workload.name in setting.workloads]
+
+
+def bench(setting: Setting, *, dtype: str, say: Say) -> list[Row]:
+    """Measure on `thread_count()` threads, after a check; nothing is reported if one fails.
+
+    Raises InternalError for wrong logits or tokens, UsageError for an unknown peer or workload.
+    """
+    for given, known in ((setting.against, PEERS), (setting.workloads, WORKLOADS)):
+        if unknown := set(given) - set(known):
+            raise UsageError(f"there is no {', '.join(sorted(unknown))} here; there are {', '.join(known)}")
+    wanted, rows = workloads(setting), []
+    engine = ours(setting.config, setting.weights, dtype)
+    say(f"tilewright {dtype}: prepared in {engine.once_s:.1f} s")
+    error = check(setting, engine)
+    say(f"checked {CHECKED} prompts against float64: largest error of a logit {error:.1e}")
+    peers = _peers(setting, dtype, say)
+    if dtype == "bfloat16":
+        rows += accuracy(setting, [engine, *peers], say)
+    for workload in wanted:
+        rows += _measured(setting, workload, [engine, *peers], f"passed {error:.1e}", say)
+        if setting.profile:
+            say(f"{workload.size}: where the time goes")
+            run = _call(engine, list(workload.ours.values())[-1], workload.tokens, 0)
+            size = f"{model_name(setting.config)}, {workload.size}"
+            rows += profile(run, size=size, dtype=dtype, vocabulary=setting.config.vocab_size)
+    return rows
+
+
+def _peers(setting: Setting, dtype: str, say: Say) -> list[Engine]:
+    """Those that are installed and have the dtype; of the others a line."""
+    engines = []
+    for name in setting.against:
+        try:
+            engines.append(PEERS[name](setting.config, setting.weights, dtype))
+            say(f"{engines[-1].key}: prepared in {engines[-1].once_s:.1f} s")
+        except (ImportError, UsageError) as error:
+            say(f"{name}: unavailable - {error}")
+    return engines
+
+
+def check(setting: Setting, engine: Engine) -> float:
+    """The largest error of `engine`'s logits against float64.
+
+    Raises InternalError if it is above the tolerance, or if a token is further than that from the best.
+    """
+    some = setting.prompts[:CHECKED]
+    tokens = min(setting.tokens, setting.config.n_positions - some.shape[1])
+    found = engine.generate(some, tokens, len(some))
+    exact = reference_logits(setting.config, setting.weights, np.hstack([some, found])[:, :-1], tokens)
+    allowed = TOLERANCE[engine.dtype] * max(1.0, float(exact.std()))
+    error = float(np.abs(engine.logits(some) - exact[:, 0]).max()) if engine.logits else 0.0
+    gap = float((exact.max(axis=2) - np.take_along_axis(exact, found[:, :, None], axis=2)[..., 0]).max())
+    if not (error <= allowed and gap <= 2 * allowed):
+        raise InternalError(
+            f"{engine.key}: the logits are off by {error:.3g} and a token is {gap:.3g} below the best; {allowed:.3g} "
+            "is allowed, nothing is reported"
+        )
+    return error
+
+
+def reference_logits(config: GPT2Config, weights: Weights, ids: np.ndarray, last: int) -> np.ndarray:
+    """float64 logits (n, last, V) after each of the last positions of ids (n, L), in plain NumPy."""
+
+    def w(name: str) -> np.ndarray:
+        return np.asarray(weights[name], np.float64)
+
+    def affine(x: np.ndarray, name: str) -> np.ndarray:
+        return x @ w(f"{name}.weight") + w(f"{name}.bias")
+
+    def normed(x: np.ndarray, name: str) -> np.ndarray:
+        return layernorm(x, w(f"{name}.weight"), w(f"{name}.bias"), config.layer_norm_epsilon)
+
+    (n, L), C, H = ids.shape, config.n_embd, config.n_head
+    scale = math.sqrt(H / C) if config.scale_attn_weights else 1.0
+    x = np.asarray(weights["wte.weight"][ids], np.float64) + w("wpe.weight")[:L]  # (n, L, C)
+    for i in range(config.n_layer):
+        q, k, v = np.split(affine(normed(x, f"h.{i}.ln_1"), f"h.{i}.attn.c_attn"), 3, axis=-1)
+        heads = (part.reshape(n, L, H, C // H).swapaxes(1, 2) for part in (q, k, v))  # (n, H, L, D)
+        y = attention(*heads, scale=scale / (i + 1) if config.scale_attn_by_inverse_layer_idx else scale)
+        x = x + affine(y.swapaxes(1, 2).reshape(n, L, C), f"h.{i}.attn.c_proj")
+        u = FUNCTIONS[ACTIVATIONS[config.activation_function]](affine(normed(x, f"h.{i}.ln_2"), f"h.{i}.mlp.c_fc"))
+        x = x + affine(u, f"h.{i}.mlp.c_proj")
+    return normed(x[:, -last:], "ln_f") @ w("wte.weight").T
+
+
+def accuracy(setting: Setting, engines: list[Engine], say: Say) -> list[Row]:
+    """What bfloat16 changes: logits and greedy tokens of each engine against our float32, whose own are checked."""
+    exact = ours(setting.config, setting.weights, "float32")
+    check(setting, exact)
+    assert exact.logits
+    some = setting.prompts[:COMPARED]
+    tokens = min(setting.tokens, setting.config.n_positions - some.shape[1])
+    logits, answers = exact.logits(some), exact.generate(some, tokens, len(some))
+    rows = []
+    for engine in engines:
+        if engine.logits is None:
+            continue
+        off = np.abs(engine.logits(some) - logits)
+        found = engine.generate(some, tokens, 64)
+        equal = f"{(found[:, 0] == answers[:, 0]).mean():.1%}", f"{(found == answers).mean():.1%}"
+        rows.append(Row(
+            op="gpt2_accuracy", rung=engine.name, size=f"{model_name(setting.config)}: {some.shape[1]} -> {tokens}",
+            dtype=engine.dtype, threads=thread_count(), rows=len(some), median_s=0.0, low_s=0.0, high_s=0.0, runs=1,
+            check=PEER if engine.name in PEERS else "passed",
+            label=f"{off.max():.2g}; {np.sqrt((off**2).mean()):.2g}; {equal[0]}; {equal[1]}",
+        ))  # fmt: skip
+        say(f"{engine.key} against our float32, {len(some)} prompts: logits off by {off.max():.2g} at most, equal are "
+            f"{equal[0]} of the first tokens and {equal[1]} of all {tokens}")  # fmt: skip
+    return rows
+
+
+def _measured(setting: Setting, workload: Workload, engines: list[Engine], passed: str, say: Say) -> list[Row]:
+    """One workload, engines in turns: a row for each way of ours and for each peer."""
+    our, peers = engines[0], {engine.name: engine for engine in engines[1:]}
+    batches = {name: best_batch(peer, workload) for name, peer in peers.items()}
+    calls = {name: _call(our, prompts, workload.tokens, 0) for name, prompts in workload.ours.items()}
+    calls |= {name: _call(peer, workload.theirs, workload.tokens, batches[name]) for name, peer in peers.items()}
+    timings, answers = take_turns(calls, setting.rounds)
+    if our.dtype == "float32":
+        compare(setting, workload, answers, list(peers))
+    rows, hardest = [], list(workload.ours)[-1]  # of the course the distinct prompts: nothing is computed once for two
+    for name, timing in timings.items():
+        ratios = {other: _ratios(timings, answers, name, other) for other in ([hardest] if name in peers else peers)}
+        other = min(ratios, key=lambda peer: statistics.median(ratios[peer]), default=None)
+        ratio = Timing(tuple(ratios[other])) if other else None
+        spread = "" if ratio is None else _spread(ratio, upside_down=name in peers)
+        rows.append(Row(
+            op="gpt2", rung=name, size=f"{model_name(setting.config)}, {workload.size}", dtype=our.dtype,
+            threads=thread_count(), rows=answers[name].size, median_s=timing.median_s, low_s=timing.low_s,
+            high_s=timing.high_s, runs=len(timing.rounds), peer=other, peer_ratio=ratio.median_s if ratio else None,
+            one_off_s=peers.get(name, our).once_s, check=PEER if name in peers else passed,
+            label="; ".join(filter(None, [f"batch {batches[name]}" if name in peers else "", spread])),
+        ))  # fmt: skip
+        say(f"{workload.size}, {name}: {answers[name].size / timing.median_s:,.1f} tokens/s  {rows[-1].label}")
+    return rows
+
+
+def _call(engine: Engine, prompts: np.ndarray, tokens: int, batch: int) -> Callable[[], np.ndarray]:
+    return lambda: engine.generate(prompts, tokens, batch)
+
+
+def _ratios(timings: dict[str, Timing], answers: dict[str, np.ndarray], name: str, other: str) -> list[float]:
+    """Round by round, how many times the tokens a second of `other` those of `name` are."""
+    fewer = answers[name].size / answers[other].size
+    return [fewer * b / a for a, b in zip(timings[name].rounds, timings[other].rounds, strict=True)]
+
+
+def _spread(ratio: Timing, *, upside_down: bool) -> str:
+    """Of how many times faster we are: the least and the most of all rounds."""
+    ends = sorted(1 / r if upside_down else r for r in ratio.rounds)
+    return f"{ends[0]:.2f} to {ends[-1]:.2f} x"
+
+
+def take_turns(
+    calls: dict[str, Callable[[], np.ndarray]], rounds: int
+) -> tuple[dict[str, Timing], dict[str, np.ndarray]]:
+    """(seconds of each call, its result): A, B, C, A, B, C, with a pause between two.
+
+    Raises InternalError if a call gives different results in two rounds.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    results: dict[str, np.ndarray] = {}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            time.sleep(PAUSE_S)
+            start = time.perf_counter()
+            result = call()
+            seconds[name].append(time.perf_counter() - start)
+            if not np.array_equal(results.setdefault(name, result), result):
+                raise InternalError(f"two runs of {name} gave different tokens; nothing is reported")
+    return {name: Timing(tuple(spent)) for name, spent in seconds.items()}, results
+
+
+def best_batch(peer: Engine, workload: Workload) -> int:
+    """The batch at which a peer is fastest, found on a small part of the work."""
+    choices = [batch for batch in workload.batches if batch <= len(workload.theirs)] or [len(workload.theirs)]
+    if len(choices) == 1:
+        return choices[0]
+    rates = {}
+    for batch in choices:
+        part, tokens = workload.theirs[:batch], min(workload.tokens, 16)
+        time.sleep(PAUSE_S)
+        start = time.perf_counter()
+        peer.generate(part, tokens, batch)
+        rates[batch] = batch / (time.perf_counter() - start)
+    return max(rates, key=rates.__getitem__)
+
+
+def compare(setting: Setting, workload: Workload, answers: dict[str, np.ndarray], peers: list[str]) -> None:
+    """Where our tokens and a peer's part, both must be as good as the best by float64's reckoning.
+
+    Raises InternalError for a token of ours that is not.
+    """
+    mine = list(workload.ours.values())[-1]
+    found = answers[list(workload.ours)[-1]]
+    for peer in peers:
+        their = answers[peer]
+        unlike = np.flatnonzero((found[: len(their)] != their).any(axis=1))[:CHECKED]
+        for i in unlike:
+            at = int(np.argmax(found[i] != their[i]))
+            ids = np.concatenate([mine[i], found[i, :at]])[None]
+            exact = reference_logits(setting.config, setting.weights, ids, 1)[0, 0]
+            gap, allowed = exact.max() - exact[found[i, at]], 2 * TOLERANCE["float32"] * max(1.0, float(exact.std()))
+            if not gap <= allowed:
+                raise InternalError(
+                    f"{workload.size}: token {at} of prompt {i} is {found[i, at]} and {peer}'s is {their[i, at]}; "
+                    f"ours is {gap:.3g} below the best, {allowed:.3g} is allowed, nothing is reported"
+                )
+
+
+def model_name(config: GPT2Config) -> str:
+    """By its number of parameters: "124M"."""
+    count = sum(math.prod(shape) for shape in config.tensor_shapes().values())
+    return f"{count / 1e6:.0f}M" if count >= 1e6 else f"{count / 1e3:.0f}K"

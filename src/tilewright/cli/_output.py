@@ -1,0 +1,56 @@
+"""What the command line writes, and what becomes of it where a stream is closed or full."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+
+from tilewright.errors import ResourceError, printable
+
+_lost: set[str] = set()  # the names of streams that could not be written
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """A line on stdout or stderr that tells how things go; what cannot be written is dropped, and the work goes on."""
+    name = "stderr" if err else "stdout"
+    try:
+        _write(name, text)
+    except OSError:
+        _drop(name)
+
+
+def show(text: str) -> bool:
+    """A result on stdout; False if nobody reads it any more (a closed pipe).
+
+    Raises ResourceError where it cannot be written, on a full disk.
+    """
+    try:
+        return _write("stdout", text)
+    except BrokenPipeError:
+        _drop("stdout")
+        return False
+    except OSError as error:
+        _drop("stdout")
+        what = (error.strerror or str(error)).lower()
+        raise ResourceError(f"cannot write: {what}", path="stdout", hint="send it to another place") from error
+
+
+def _write(name: str, text: str) -> bool:
+    """False if the stream was lost before. What its encoding lacks, and what could drive a terminal, is escaped."""
+    stream = getattr(sys, name)
+    if stream is None or name in _lost:
+        return False
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    stream.write(printable(text).encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    stream.flush()
+    return True
+
+
+def _drop(name: str) -> None:
+    """Lets the stream, and what its buffer still holds for the end of the process, go nowhere."""
+    _lost.add(name)
+    with suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, getattr(sys, name).fileno())
+        os.close(null)

@@ -1,0 +1,136 @@
+"""`tilewright generate`: a file of prompts in, a file of completions out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import typer
+from typer import Option
+
+from tilewright.cli._options import check_threads, parse_bytes, parse_rungs, verb
+from tilewright.cli._output import say, show
+
+SAMPLING = (
+    "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "min_tokens", "stop",
+    "stop_token_ids", "ignore_eos", "logprobs",
+)  # fmt: skip
+
+
+@dataclass
+class Options:
+    """One field an option."""
+
+    model: Annotated[str, Option("--model", "-p", metavar="PATH", help="A model directory, or model_parameters.bin.")]
+    input: Annotated[str, Option("--input", "-i", metavar="FILE", help="Prompts: .jsonl, .txt, or i32 [n][16].")]
+    output: Annotated[
+        str, Option("--output", "-o", metavar="FILE", help="Completions: .jsonl, .txt, or i32 [n][tokens].")
+    ]
+    count: Annotated[int | None, Option("--count", "-n", min=1, help="Only the first N prompts.")] = None
+    max_tokens: Annotated[int, Option(min=1, help="New tokens a prompt.")] = 8
+    min_tokens: Annotated[int, Option(min=0, help="None of them ends the text before this many.")] = 0
+    temperature: Annotated[float, Option(help="Divides the logits; 0 takes the best token.")] = 0.0
+    top_k: Annotated[int, Option(help="Only the K best tokens; 0: all.")] = 0
+    top_p: Annotated[float, Option(help="Only the best tokens whose probability reaches P.")] = 1.0
+    min_p: Annotated[float, Option(help="Only tokens at least P times as probable as the best.")] = 0.0
+    repetition_penalty: Annotated[float, Option(help="Above 1 makes tokens seen before less likely.")] = 1.0
+    samples: Annotated[int, Option(min=1, help="Completions of each prompt.")] = 1
+    seed: Annotated[int, Option(help="Of the random numbers.")] = 0
+    stop: Annotated[list[str] | None, Option(metavar="TEXT", help="Ends a text before it; may be repeated.")] = None
+    stop_token_ids: Annotated[list[int] | None, Option("--stop-id", metavar="ID", help="Ends a text.")] = None
+    ignore_eos: Annotated[bool, Option("--ignore-eos", help="End-of-text is a token like others.")] = False
+    logprobs: Annotated[int | None, Option(min=0, help="Report log-probabilities of the N best tokens.")] = None
+    dtype: Annotated[Literal["float32", "bfloat16"], Option(help="Accuracy class of the products.")] = "float32"
+    threads: Annotated[int | None, Option(min=1, help="CPU threads; one a core unless given.")] = None
+    max_batch_memory: Annotated[str, Option(metavar="SIZE", help="Keys and values of a batch, as in 512M.")] = "1G"
+    max_errors: Annotated[int | None, Option(min=0, help="Bad records allowed; any number unless given.")] = None
+    validate: Annotated[str | None, Option("--validate", metavar="FILE", help="Compare with FILE; FAIL exits 1.")] = (
+        None
+    )
+    answers: Annotated[str | None, Option("--answers", "-a", metavar="FILE", help="What -v compares with.")] = None
+    check: Annotated[bool, Option("-v", help="Compare with the file of -a, as --validate does.")] = False
+    rung: Annotated[list[str] | None, Option(metavar="OP=RUNG", help="Force a kernel; may be repeated.")] = None
+    json: Annotated[bool, Option("--json", help="One JSON object on stdout, text on stderr.")] = False
+
+
+@verb(Options)
+def generate(options: Options) -> None:
+    """Continue prompts with a GPT-2.
+
+    A record of a .jsonl or .txt input that cannot be used becomes a line with its error, and the exit code is 1. A
+    binary input has no place for errors: the first bad prompt ends the job with exit code 3. JSON lines may give their
+    own sampling parameters, by vLLM's names, and OpenAI batch lines are taken as they are. The output appears when it
+    is whole; until then an earlier one stays.
+    """
+    if options.check != bool(options.answers) and not (options.check and options.validate):
+        raise typer.BadParameter("-v and -a FILE go together", param_hint="-v")
+    memory, rungs = parse_bytes(options.max_batch_memory), parse_rungs(options.rung or [])
+    check_threads(options.threads)
+
+    from tilewright.models.sampling import SamplingParams
+    from tilewright.ops._ladder import using
+    from tilewright.ops._threads import thread_count, threads
+    from tilewright.runtime.generate import GenerateJob, generate
+
+    params = SamplingParams.of(n=options.samples, **{name: getattr(options, name) for name in SAMPLING})
+    job = GenerateJob(
+        model=options.model,
+        input=options.input,
+        output=options.output,
+        params=params,
+        count=options.count,
+        dtype=options.dtype,
+        seed=options.seed,
+        batch_memory=memory,
+        max_errors=options.max_errors,
+        answers=options.validate or options.answers,
+    )
+    with threads(options.threads), using(**rungs):
+        _say(options, _banner(options, thread_count()))
+        report = generate(job, lambda line: _say(options, line))
+    _say(options, _summary(report))
+    if options.json:
+        _print_json(options, report)
+    raise typer.Exit(report.exit_code)
+
+
+def _say(options: Options, text: str) -> None:
+    say(text, err=options.json)
+
+
+def _banner(options: Options, threads: int) -> str:
+    rows = {
+        "Model": f"GPT-2, {options.model}",
+        "Input": options.input,
+        "Output": options.output,
+        "Prompts": "all" if options.count is None else f"{options.count:,}",
+        "New tokens": f"{options.max_tokens:,}",
+        "Precision": options.dtype,
+        "Threads": str(threads),
+    }
+    line = "=" * 64
+    table = [f" {name + ':':<11} {value}" for name, value in rows.items()]
+    return "\n".join([line, " tilewright generate", line, *table, line])
+
+
+def _summary(report: Any) -> str:
+    lines = [
+        f"Elapsed time: {report.seconds['run']:f} (sec)",
+        f"Throughput: {report.tokens_per_second:f} (tokens/sec)",
+        f"Whole run: {report.seconds['total']:f} (sec), {report.tokens / report.seconds['total']:f} (tokens/sec)",
+        f"Peak memory: {report.peak_memory / 2**20:,.0f} MiB",
+    ]
+    if report.errors:
+        lines += [f"Bad records: {report.errors:,} of {report.records:,}"]
+        lines += [f"  {error}" for error in report.first_errors]
+    if report.validation:
+        lines += [f"Validation...{'PASS' if report.validation.passed else 'FAIL'}", f"  {report.validation.detail}"]
+    return "\n".join(lines)
+
+
+def _print_json(options: Options, report: Any) -> None:
+    from msgspec.json import encode
+
+    names = ("model", "input", "output", "dtype")
+    head = {"verb": "generate", **{name: getattr(options, name) for name in names}}
+    show(encode({**head, **report.as_dict(), "exit_code": report.exit_code}).decode())

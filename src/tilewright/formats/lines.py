@@ -1,0 +1,218 @@
+"""Text files a line at a time: a line that cannot be used is a record with its error, and costs no other record."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Annotated, Generic, TypeVar
+
+import msgspec
+import numpy as np
+
+from tilewright.errors import InputError
+from tilewright.formats.files import InputFile
+from tilewright.formats.records import Id, Record, RecordError
+
+MAX_LINE_BYTES = 16 << 20
+CHUNK_BYTES = 1 << 20
+
+LineId = Annotated[str, msgspec.Meta(max_length=512)] | Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+Raw = TypeVar("Raw")  # what a line says
+Content = TypeVar("Content")  # what becomes of it
+
+
+class BadLine(Exception):
+    """A rule that a line breaks, and the field."""
+
+    def __init__(self, message: str, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class LineReader(Generic[Raw, Content]):
+    """The records of a file, a line each. Blank lines are skipped.
+
+    Either every line has an id, or none has and the number of the line, from 1, is its id. count: how many records to
+    use from the start; None: all. Memory does not grow with the file, but for 8 bytes an id to find ids given twice
+    (by 64-bit hashes: two different ids of a million meet by chance once in 40 million files). Raises InputError for
+    an empty file (example: what a line looks like), or one that shrinks, or holds fewer than `count` records.
+
+    A kind of file supplies `_decode`, `_check` and `_recover`.
+    """
+
+    IDS: bool | None = None  # whether its lines have ids; None: the first one says
+
+    def __init__(self, path: str | os.PathLike[str], *, count: int | None, example: str) -> None:
+        self._count = count
+        self.file = InputFile(path, "input")
+        self.total = count
+        self.bytes = self.file.size
+        self._has_ids = self.IDS
+        if self.bytes == 0:
+            self.close()
+            raise InputError("the input is empty", path=self.file.path, hint=f"a line is {example}")
+
+    def close(self) -> None:
+        self.file.close()
+
+    def _decode(self, line: bytes) -> tuple[Id | None, Raw]:
+        """The id (None: not given) and what the line says. Raises BadLine."""
+        raise NotImplementedError
+
+    def _check(self, raw: Raw) -> Content:
+        """The content of a good record. Raises BadLine."""
+        raise NotImplementedError
+
+    def _recover(self, line: bytes | None) -> tuple[Id | None, Content]:
+        """What can still be read of a bad line (None: it is too long): its id, and a content without tokens."""
+        raise NotImplementedError
+
+    def _groups(self, size: int) -> Iterator[tuple[list[Record], list[Content], int]]:
+        """(records, their contents, end in bytes), `size` records at a time, ids given twice marked as errors."""
+        seen, found = SeenIds(), 0
+        records: list[Record] = []
+        contents: list[Content] = []
+        for record, content, end in self._records():
+            records.append(record)
+            contents.append(content)
+            found += 1
+            if len(records) == size or found == self._count:
+                yield self._marked(records, seen), contents, end
+                records, contents = [], []
+            if found == self._count:
+                return
+        if records:
+            yield self._marked(records, seen), contents, self.bytes
+        if found == 0 or self._count is not None:
+            wanted = f"; {self._count:,} were asked for" if self._count else ""
+            hint = "lower -n" if found else None
+            raise InputError(f"the input holds {found:,} records{wanted}", path=self.file.path, hint=hint)
+
+    def _marked(self, records: list[Record], seen: SeenIds) -> list[Record]:
+        again = seen.add([record.id for record in records]) if self._has_ids else [False] * len(records)
+        for i, (record, twice) in enumerate(zip(records, again, strict=True)):
+            if twice and record.error is None:
+                records[i] = replace(record, error=RecordError(record.line, "id", f"{record.id!r} was given before"))
+        return records
+
+    def _records(self) -> Iterator[tuple[Record, Content, int]]:
+        """(record, its content, end in bytes) of each line that is not blank."""
+        self._has_ids = self.IDS
+        for number, line, end in read_lines(self.file):
+            try:
+                if line is None:
+                    raise BadLine(f"is longer than {MAX_LINE_BYTES >> 20} MiB")
+                id, raw = self._decode(line)
+                self._check_id(id)
+                content = self._check(raw)
+            except BadLine as error:
+                known, content = self._recover(line)
+                if self._has_ids is None:
+                    self._has_ids = self._first_has_an_id()
+                if known is None and not self._has_ids:
+                    known = number
+                yield Record(number, known, RecordError(number, error.field, str(error))), content, end
+            else:
+                yield Record(number, number if id is None else id), content, end
+
+    def _first_has_an_id(self) -> bool:
+        """Whether the first line that can be read has one; False where none can."""
+        for _, line, _ in read_lines(self.file):
+            with suppress(BadLine):
+                if line is not None:
+                    return self._decode(line)[0] is not None
+        return False
+
+    def _check_id(self, id: Id | None) -> None:
+        given = id is not None
+        if self._has_ids is None:
+            self._has_ids = given
+        if given and not self._has_ids:
+            raise BadLine("is given, and the first line has none", "id")
+        if self._has_ids and not given:
+            raise BadLine("is missing, and the first line has one", "id")
+
+
+class SeenIds:
+    """64-bit hashes of all ids so far, in sorted runs; two are merged when the last is half as large as the other."""
+
+    def __init__(self) -> None:
+        self._runs: list[np.ndarray] = []
+
+    def add(self, ids: list[Id | None]) -> np.ndarray:
+        """bool (n,): which ids were given before, here or in an earlier call; None never was."""
+        again = np.zeros(len(ids), bool)
+        known = np.array([i for i, id in enumerate(ids) if id is not None], np.intp)
+        hashes, first = np.unique(np.array([_hash(id) for id in ids if id is not None], np.uint64), return_index=True)
+        old = np.zeros(len(hashes), bool)
+        for run in self._runs:
+            old |= run[np.minimum(np.searchsorted(run, hashes), len(run) - 1)] == hashes
+        again[known] = True
+        again[known[first[~old]]] = False
+        if not old.all():
+            self._runs.append(hashes[~old])
+        while len(self._runs) > 1 and len(self._runs[-2]) <= 2 * len(self._runs[-1]):
+            last = self._runs.pop()
+            self._runs[-1] = np.sort(np.concatenate([self._runs[-1], last]))
+        return again
+
+
+def _hash(id: Id) -> int:
+    text = f"{type(id).__name__} {id}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def read_lines(file: InputFile) -> Iterator[tuple[int, bytes | None, int]]:
+    """(number from 1, line or None if it is too long, end in bytes) of each line that is not blank."""
+    carry = bytearray()
+    number, too_long = 0, False
+    for offset in range(0, file.size, CHUNK_BYTES):
+        chunk = bytearray(min(CHUNK_BYTES, file.size - offset))
+        file.read_into(chunk, offset)
+        if offset + len(chunk) == file.size and not chunk.endswith(b"\n"):
+            chunk += b"\n"
+        start = 0
+        while (end := chunk.find(b"\n", start)) >= 0:
+            carry += chunk[start:end]
+            number += 1
+            used = min(offset + end + 1, file.size)  # the last line may have no end of its own
+            if too_long or len(carry) > MAX_LINE_BYTES:
+                yield number, None, used
+            elif not carry.isspace() and carry:
+                yield number, bytes(carry), used
+            carry.clear()
+            start, too_long = end + 1, False
+        too_long = too_long or len(carry) + len(chunk) - start > MAX_LINE_BYTES
+        if too_long:
+            carry.clear()
+        else:
+            carry += chunk[start:]
+
+
+def decode_text(line: bytes) -> str:
+    """The line as text. Raises BadLine naming the first byte that is not UTF-8."""
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise BadLine(f"byte {error.start} is not UTF-8") from error
+
+
+def json_error(error: Exception) -> BadLine:
+    """msgspec's "Expected `int`, got `str` - at `$.tokens[3]`" as a message and a field."""
+    if isinstance(error, RecursionError):
+        return BadLine("JSON is nested too deeply")
+    message, _, place = str(error).partition(" - at `$")
+    message = message.replace("`", "").replace("Expected", "expected", 1)
+    return BadLine(message, place.rstrip("`").lstrip("."))
+
+
+def check_tokens(ids: list[int], vocabulary: int, name: str) -> None:
+    """Raises BadLine naming the place in field `name` of the first id outside 0 to vocabulary - 1."""
+    if ids and (min(ids) < 0 or max(ids) >= vocabulary):
+        place = next(i for i, token in enumerate(ids) if not 0 <= token < vocabulary)
+        rule = f"token id {ids[place]} is outside the vocabulary (ids 0 to {vocabulary - 1})"
+        raise BadLine(rule, f"{name}[{place}]")

@@ -1,0 +1,242 @@
+"""Prompts in: JSON lines, OpenAI batch lines, a text file of one prompt a line, or the course's binary token files.
+
+A JSON line is {"id": ..., "prompt": "text"}, or has "prompt_token_ids" (or "input_ids") instead, and may give its own
+sampling fields. An OpenAI batch line has "custom_id", "method", "url" and a "body" with the prompt and those fields:
+https://platform.openai.com/docs/guides/batch. Other fields of a line, and "model", are ignored.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from tilewright.errors import InputError
+from tilewright.formats.course import TokenFile
+from tilewright.formats.lines import BadLine, LineId, LineReader, check_tokens, decode_text, json_error
+from tilewright.formats.records import Id, Prompt, PromptBatch
+
+Encode = Callable[[str], list[int]]
+
+SAMPLING = (
+    "n", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed", "stop", "stop_token_ids",
+    "ignore_eos", "max_tokens", "min_tokens", "logprobs",
+    "max_new_tokens", "min_new_tokens", "num_return_sequences", "do_sample", "eos_token_id",  # Hugging Face's names
+)  # fmt: skip
+UNSUPPORTED: dict[str, Any] = {  # OpenAI's fields that would change a result, and the value that changes nothing
+    "best_of": 1, "echo": False, "frequency_penalty": 0, "logit_bias": {}, "presence_penalty": 0, "stream": False,
+    "suffix": "",
+}  # fmt: skip
+PROMPT_FIELDS = ("prompt", "prompt_token_ids", "input_ids")
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+
+_Unset = msgspec.UnsetType
+_Request = msgspec.defstruct(
+    "_Request",
+    [
+        ("prompt", str | list[int] | _Unset, msgspec.UNSET),
+        ("prompt_token_ids", list[int] | _Unset, msgspec.UNSET),
+        ("input_ids", list[int] | _Unset, msgspec.UNSET),
+        ("messages", msgspec.Raw | _Unset, msgspec.UNSET),
+        *((name, Any, None) for name in (*SAMPLING, *UNSUPPORTED)),
+    ],
+)
+_Line = msgspec.defstruct(
+    "_Line",
+    [
+        ("id", LineId | _Unset, msgspec.UNSET),
+        ("custom_id", LineId | _Unset, msgspec.UNSET),
+        ("method", str, "POST"),
+        ("url", str, COMPLETIONS),
+        ("body", _Request | _Unset, msgspec.UNSET),
+    ],
+    bases=(_Request,),
+)
+
+
+class _IdOnly(msgspec.Struct):
+    id: LineId | None = None
+    custom_id: LineId | None = None
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+_decode_id = msgspec.json.Decoder(_IdOnly).decode
+
+
+class _Found(NamedTuple):
+    """What a line gives: `place` is the name of the prompt's field, `prompt` its text or token ids."""
+
+    place: str
+    prompt: str | list[int]
+    sampling: dict[str, Any]
+    openai: bool
+
+
+class _Content(NamedTuple):
+    """Prompt's fields of the same names."""
+
+    token_ids: np.ndarray
+    text: str | None = None
+    sampling: dict[str, Any] = {}  # noqa: RUF012 - never written to
+    openai: bool = False
+
+
+_NO_TOKENS = np.zeros(0, np.int32)
+
+
+class PromptLines(LineReader[_Found, _Content]):
+    """Prompts of a JSONL file in batches; lines that cannot be used become prompts with an error.
+
+    encode: text -> token ids, None where the model has no tokenizer; an InputError of it is the record's. Ids are 0 to
+    vocabulary - 1. max_length: tokens a prompt may have. count, memory and errors are LineReader's.
+    """
+
+    example = '{"id": ..., "prompt": "text"} or {"id": ..., "prompt_token_ids": [...]}'
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        encode: Encode | None,
+        vocabulary: int,
+        max_length: int,
+        count: int | None = None,
+    ) -> None:
+        super().__init__(path, count=count, example=self.example)
+        self._encode = encode
+        self._vocabulary = vocabulary
+        self._max_length = max_length
+
+    def batches(self, size: int) -> Iterator[PromptBatch]:
+        """All prompts in order, `size` at a time."""
+        for records, contents, end in self._groups(size):
+            prompts = [
+                Prompt(r.line, r.id, r.error, c.token_ids if r.error is None else _NO_TOKENS, *c[1:])
+                for r, c in zip(records, contents, strict=True)
+            ]
+            yield PromptBatch(prompts, end)
+
+    def _decode(self, line: bytes) -> tuple[Id | None, _Found]:
+        decode_text(line)
+        try:
+            record: Any = _decode_line(line)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise json_error(error) from error
+        openai = record.body is not msgspec.UNSET or record.custom_id is not msgspec.UNSET
+        if openai:
+            _check_batch_line(record)
+        request, inside = (record.body, "body.") if openai else (record, "")
+        given = [name for name in PROMPT_FIELDS if getattr(request, name) is not msgspec.UNSET]
+        if len(given) != 1:
+            both = f"and {' and '.join(given[1:])} are all given; one is wanted"
+            raise BadLine(both if given else "is missing", f"{inside}{given[0] if given else 'prompt'}")
+        id = record.custom_id if openai else record.id
+        found = _Found(f"{inside}{given[0]}", getattr(request, given[0]), _sampling(request, inside), openai)
+        return (None if id is msgspec.UNSET else id), found
+
+    def _check(self, raw: _Found) -> _Content:
+        ids = raw.prompt if isinstance(raw.prompt, list) else self._encoded(raw.prompt, raw.place)
+        if not ids:
+            raise BadLine("is empty", raw.place)
+        if len(ids) > self._max_length:
+            raise BadLine(f"has {len(ids):,} tokens; at most {self._max_length:,} are possible", raw.place)
+        check_tokens(ids, self._vocabulary, raw.place)
+        text = raw.prompt if isinstance(raw.prompt, str) else None
+        return _Content(np.array(ids, np.int32), text, raw.sampling, raw.openai)
+
+    def _encoded(self, text: str, place: str) -> list[int]:
+        if self._encode is None:
+            raise BadLine("is text, and the model has no tokenizer.json: give prompt_token_ids", place)
+        try:
+            return self._encode(text)
+        except InputError as error:
+            raise BadLine(error.message, place) from error
+
+    def _recover(self, line: bytes | None) -> tuple[Id | None, _Content]:
+        try:
+            found = _decode_id(line) if line else _IdOnly()
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            found = _IdOnly()
+        openai = found.custom_id is not None
+        return (found.custom_id if openai else found.id), _Content(_NO_TOKENS, openai=openai)
+
+
+class PromptText(PromptLines):
+    """Prompts of a UTF-8 text file, one a line, whose number is the id; blank lines are skipped."""
+
+    example = "a prompt"
+    IDS = False
+
+    def _decode(self, line: bytes) -> tuple[Id | None, _Found]:
+        return None, _Found("", decode_text(line).removesuffix("\r"), {}, False)
+
+    def _recover(self, line: bytes | None) -> tuple[Id | None, _Content]:
+        return None, _Content(_NO_TOKENS)
+
+
+class PromptFile:
+    """Prompts of a binary file, i32 [n][length]; the number of a prompt, from 1, is its id. Errors are TokenFile's."""
+
+    def __init__(self, path: str | os.PathLike[str], *, length: int, vocabulary: int, count: int | None = None) -> None:
+        self._rows = TokenFile(path, length=length, vocabulary=vocabulary, count=count, what="prompt")
+        self.file, self.total, self.bytes = self._rows.file, self._rows.total, self._rows.bytes
+
+    def close(self) -> None:
+        self._rows.close()
+
+    def batches(self, size: int) -> Iterator[PromptBatch]:
+        """All prompts in order, `size` at a time; their token ids are rows of one array."""
+        number = 1
+        for batch in self._rows.batches(size):
+            numbers = range(number, number + len(batch))
+            yield PromptBatch(
+                [Prompt(i, i, token_ids=ids) for i, ids in zip(numbers, batch.tokens, strict=True)], batch.end
+            )
+            number += len(batch)
+
+
+PromptReader = PromptLines | PromptFile
+
+
+def open_prompts(
+    path: str | os.PathLike[str],
+    *,
+    encode: Encode | None,
+    vocabulary: int,
+    max_length: int,
+    length: int = 16,
+    count: int | None = None,
+) -> PromptReader:
+    """The reader for a file's name: .jsonl JSON lines, .txt a prompt a line, all others binary.
+
+    length: token ids a prompt of a binary file has, 16 in the course's. The other arguments are PromptLines'. Raises
+    InputError.
+    """
+    name = os.fspath(path)
+    if not name.endswith((".jsonl", ".txt")):
+        return PromptFile(path, length=length, vocabulary=vocabulary, count=count)
+    kind = PromptLines if name.endswith(".jsonl") else PromptText
+    return kind(path, encode=encode, vocabulary=vocabulary, max_length=max_length, count=count)
+
+
+def _check_batch_line(record: Any) -> None:
+    """Raises BadLine for an OpenAI batch line that asks for something else than a completion."""
+    for name in ("custom_id", "body"):
+        if getattr(record, name) is msgspec.UNSET:
+            raise BadLine("is missing from a batch line", name)
+    if record.method != "POST":
+        raise BadLine(f"is {record.method[:40]!r}; POST is wanted", "method")
+    if record.url == CHAT or record.body.messages is not msgspec.UNSET:
+        raise BadLine(f"asks for a chat, and GPT-2 has no chat template; use {COMPLETIONS} with a prompt", "url")
+    if record.url != COMPLETIONS:
+        raise BadLine(f"is {record.url[:80]!r}; {COMPLETIONS} is wanted", "url")
+
+
+def _sampling(request: Any, inside: str) -> dict[str, Any]:
+    for name, neutral in UNSUPPORTED.items():
+        if (value := getattr(request, name)) is not None and value != neutral:
+            raise BadLine(f"is not supported; only {neutral!r} is", f"{inside}{name}")
+    return {name: value for name in SAMPLING if (value := getattr(request, name)) is not None}

@@ -1,0 +1,85 @@
+"""Weights of a model directory: model.safetensors, or the shards that model.safetensors.index.json lists."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from tilewright.errors import InputError
+from tilewright.formats import safetensors
+from tilewright.formats.files import InputFile
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+MAX_INDEX_BYTES = 64 << 20  # a million tensors
+
+
+class Stored(NamedTuple):
+    """A tensor of a directory: the file that holds it, and its read-only array, mapped."""
+
+    path: str
+    array: np.ndarray
+
+
+class _Index(msgspec.Struct):
+    weight_map: dict[str, str]
+    metadata: dict[str, Any] = {}
+
+
+def map_directory(path: str | os.PathLike[str]) -> dict[str, Stored]:
+    """Every tensor of the directory by its name, mapped. A model.safetensors goes before an index, as elsewhere.
+
+    Raises InputError for a damaged file, an index that names files elsewhere, and an index that is not exactly what
+    the shards hold.
+    """
+    whole, index = (os.path.join(path, name) for name in (WEIGHTS, INDEX))
+    if os.path.exists(whole) or not os.path.exists(index):
+        return _map_file(whole)
+    shard_of = _read_index(index)
+    stored: dict[str, Stored] = {}
+    for shard in sorted(set(shard_of.values())):
+        found = _map_file(os.path.join(path, shard))
+        for name in found:
+            if shard_of.get(name) != shard:
+                where = f"in {shard_of[name]}" if name in shard_of else "nowhere"
+                raise InputError(f"holds tensor {name[:200]!r}, which {INDEX} has {where}", path=found[name].path)
+        stored |= found
+    for name, shard in shard_of.items():
+        if name not in stored:
+            raise InputError(
+                f"tensor {name[:200]!r} is not in {shard}",
+                path=index,
+                hint="download the model again: files of two differ",
+            )
+    return stored
+
+
+def _map_file(path: str) -> dict[str, Stored]:
+    with InputFile(path, "model's weights") as file:
+        arrays = safetensors.map_tensors(file, safetensors.read_header(file))
+    return {name: Stored(path, array) for name, array in arrays.items()}
+
+
+def _read_index(path: str) -> dict[str, str]:
+    """Tensor -> the name of its shard, a file of the same directory."""
+    shard_of = read_json(path, "index of the weights", MAX_INDEX_BYTES, _Index).weight_map
+    for shard in set(shard_of.values()):
+        if not shard.endswith(".safetensors") or ".." in shard or set(shard) & set("/\\\0"):
+            what = f"names {shard[:200]!r}, which is no .safetensors file of this directory"
+            raise InputError(what, path=path, where="weight_map")
+    return shard_of
+
+
+def read_json(path: str, what: str, limit: int, kind: Any) -> Any:
+    """The JSON of a file as msgspec's `kind`. Raises InputError for more than `limit` bytes or anything else."""
+    with InputFile(path, what) as file:
+        if file.size > limit:
+            raise InputError(f"{file.size:,} bytes are no {what}; the limit is {limit:,}", path=path)
+        text = bytearray(file.size)
+        file.read_into(text, 0)
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"no valid {what}: {str(error)[:300]}", path=path) from error

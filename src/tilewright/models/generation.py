@@ -1,0 +1,318 @@
+"""Generation in batches that never stand still: sequences of any lengths share each step, finished ones leave it and
+waiting ones take their place.
+
+`Generator.step` is the whole engine. What a record gets depends on its tokens, its parameters, its id and the seed:
+not on the batch, because no operation of the model lets rows of a batch see each other.
+
+Three things are computed once: a prompt that several greedy requests have in common; the beginning that a prompt has in
+common with the one before it in sorted order, whose keys and values are copied; and nothing for rows of a prompt that
+no later layer looks at. Source of continuous batching: Yu et al., "Orca", OSDI 2022.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from tilewright.errors import ResourceError
+from tilewright.models.sampler import choose, stream, uniforms
+from tilewright.models.sampling import SamplingParams, finish
+from tilewright.ops.attention import Cache, span
+
+WINDOW = 4096  # requests between the oldest unfinished one and the newest read: what sorting can work with
+PREFILL_ROWS = 1536  # rows of prompts in a step: enough for the matrix products, little enough for the caches
+MAX_SLOTS = 768  # sequences at once: beyond it the matrix products gain nothing more
+SAMPLED_ROWS = 64  # rows of logits held at a time where they are needed whole
+
+Id = str | int
+
+
+class Request(NamedTuple):
+    """A prompt: int (n,) token ids, 0 < n < the model's context. id: names its random numbers."""
+
+    id: Id
+    token_ids: np.ndarray
+    params: SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """One completion. finish_reason: "stop" or "length". text_end: characters of its text to keep, None: all.
+
+    logprobs: see `sampler.choose`. failed: the logits were not finite from this token on.
+    """
+
+    index: int
+    token_ids: list[int]
+    finish_reason: str
+    text_end: int | None = None
+    logprobs: list[dict[int, float]] | None = None
+    failed: bool = False
+
+
+class Network(Protocol):
+    """What a model must offer to generate; see `gpt2.GPT2`."""
+
+    def workspace(self) -> Any: ...
+    def caches(self, slots: int, length: int) -> list[Cache]: ...
+    def cache_bytes(self, length: int) -> int: ...
+    def hidden(
+        self, ids: np.ndarray, positions: np.ndarray, caches: list[Cache], spans: np.ndarray, work: Any
+    ) -> np.ndarray: ...
+    def logits(self, hidden: np.ndarray) -> np.ndarray: ...
+    def best(self, hidden: np.ndarray) -> np.ndarray: ...
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """A completion on its way. tokens: prompt and completion; cached: positions whose keys and values are there.
+
+    shares: its beginning was copied from another sequence; apart: it must not be.
+    """
+
+    group: Group
+    index: int
+    tokens: list[int]
+    prompt: int
+    limit: int
+    slot: int = -1
+    cached: int = 0
+    shares: bool = False
+    apart: bool = False
+    stream: np.ndarray | None = None
+    logprobs: list[dict[int, float]] = field(default_factory=list)
+
+    @property
+    def completion(self) -> list[int]:
+        return self.tokens[self.prompt :]
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """All completions of a request, and the places in the order of the input that they answer."""
+
+    request: Request
+    places: list[int]
+    done: dict[int, Generated] = field(default_factory=dict)
+
+
+class Generator:
+    """Turns requests into completions on one model.
+
+    memory: bytes for keys and values. context: positions of the model. seed: for requests that have none. text_of:
+    decodes token ids, needed for stop strings.
+    """
+
+    def __init__(
+        self,
+        model: Network,
+        *,
+        context: int,
+        eos_token_ids: Sequence[int],
+        memory: int,
+        seed: int = 0,
+        text_of: Callable[[Sequence[int]], str] | None = None,
+    ):
+        self.model, self.context, self.eos = model, context, frozenset(eos_token_ids)
+        self.memory, self.seed, self.text_of = memory, seed, text_of
+        self.work = model.workspace()
+        self.caches: list[Cache] = []
+        self.length = 0
+        self.free: list[int] = []
+        self.waiting: list[Running] = []
+        self.running: list[Running] = []
+        self._sorted = True
+
+    def run(self, requests: Iterable[Request | None]) -> Iterator[list[Generated]]:
+        """The n completions of each request, in the order of the requests, which are read as they are needed.
+
+        A None among them is no request: it says that earlier ones should get on before the next is read.
+        """
+        source, read, emitted = iter(requests), 0, 0
+        answers: dict[int, list[Generated]] = {}
+        twins: dict[tuple, Group] = {}
+        exhausted = False
+        while True:
+            while not exhausted and len(self.waiting) < WINDOW and read < emitted + WINDOW:
+                request = next(source, END)
+                if isinstance(request, Request):
+                    self._enqueue(request, read, twins)
+                    read += 1
+                elif request is END:
+                    exhausted = True
+                elif self.waiting or self.running:
+                    break
+            if not self.waiting and not self.running:
+                return
+            for group in self.step():
+                twins.pop(twin_key(group.request), None)
+                for place in group.places:
+                    answers[place] = [group.done[i] for i in sorted(group.done)]
+            while emitted in answers:
+                yield answers.pop(emitted)
+                emitted += 1
+
+    def _enqueue(self, request: Request, place: int, twins: dict[tuple, Group]) -> None:
+        """A request becomes n waiting sequences, or one more place of a greedy twin that is not finished."""
+        key, params = twin_key(request), request.params
+        if params.greedy and key in twins:
+            twins[key].places.append(place)
+            return
+        group, tokens = Group(request, [place]), [int(t) for t in request.token_ids]
+        if params.greedy:
+            twins[key] = group
+        limit = min(len(tokens) + params.max_tokens, self.context)
+        for index in range(params.n):
+            sequence = Running(group, index, list(tokens), len(tokens), limit)
+            if not params.greedy:
+                seed = self.seed if params.seed is None else params.seed
+                sequence.stream = stream(seed, request.id, index)
+            self.waiting.append(sequence)
+        self._sorted = False
+
+    def step(self) -> list[Group]:
+        """One pass of the model: a position for every running sequence, all of the prompt for those that join.
+
+        Returns the groups that are complete with it.
+        """
+        joining = self._admit()
+        batch = self.running + joining
+        ids, positions, spans = self._rows(batch)
+        hidden = self.model.hidden(ids, positions, self.caches, spans, self.work)
+        tokens, logprobs, bad = self._choose(batch, hidden)
+        complete = []
+        self.running = []
+        for i, sequence in enumerate(batch):
+            if bad[i] and sequence.shares and not sequence.cached:
+                self._retry(sequence)
+                continue
+            sequence.cached = len(sequence.tokens)
+            sequence.tokens.append(int(tokens[i]))
+            if sequence.group.request.params.logprobs is not None:
+                sequence.logprobs.append(logprobs[i] or {})
+            if not self._finished(sequence, bool(bad[i])):
+                self.running.append(sequence)
+                continue
+            self.free.append(sequence.slot)
+            group = sequence.group
+            if len(group.done) == group.request.params.n:
+                complete.append(group)
+        return complete
+
+    def _retry(self, sequence: Running) -> None:
+        """Back to the waiting ones: what is not finite may come with a beginning that was copied from a bad prompt."""
+        self.free.append(sequence.slot)
+        sequence.shares, sequence.apart = False, True
+        self.waiting.append(sequence)
+        self._sorted = False
+
+    def _admit(self) -> list[Running]:
+        """Waiting sequences that there is room for, with a slot each, in the order of their tokens."""
+        if not self._sorted:
+            self.waiting.sort(key=lambda s: s.tokens, reverse=True)  # the last is taken first
+            self._sorted = True
+        joining: list[Running] = []
+        rows = 0
+        while self.waiting and rows < PREFILL_ROWS:
+            sequence = self.waiting[-1]
+            if sequence.limit > self.length:
+                if self.running or joining:
+                    break  # the caches are laid out anew when those that use them are through
+                self._lay_out()
+            if not self.free:
+                break
+            sequence.slot = self.free.pop()
+            joining.append(self.waiting.pop())
+            rows += len(sequence.tokens)
+        return joining
+
+    def _lay_out(self) -> None:
+        """Caches for the longest waiting sequence, as many slots as the memory holds."""
+        self.length = max(sequence.limit for sequence in self.waiting)
+        each = self.model.cache_bytes(self.length)
+        slots = min(self.memory // each, MAX_SLOTS)
+        if slots < 1:
+            raise ResourceError(
+                f"the keys and values of {self.length} positions take {each:,} bytes; {self.memory:,} are allowed",
+                hint="allow more memory (--max-batch-memory) or fewer tokens (--max-tokens)",
+            )
+        self.caches = []  # give the memory back before it is taken again
+        self.caches = self.model.caches(slots, self.length)
+        self.free = list(range(slots))[::-1]
+
+    def _rows(self, batch: list[Running]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Token ids and positions of the rows of a step, int64 (rows,), and the spans of each sequence's."""
+        spans: list[tuple[int, ...]] = []
+        ids: list[int] = []
+        positions: list[int] = []
+        before: Running | None = None
+        for sequence in batch:
+            first, source = sequence.cached, -1
+            if before is not None and first == 0 and not sequence.apart:
+                first = common(before.tokens, sequence.tokens)
+                source = before.slot if first else -1
+                sequence.shares = source >= 0
+            count = len(sequence.tokens) - first
+            spans.append(span(sequence.slot, first, count, len(ids), source))
+            ids += sequence.tokens[first:]
+            positions += range(first, first + count)
+            before = sequence if sequence.cached == 0 else None
+        return np.array(ids, np.int64), np.array(positions, np.int64), np.array(spans, np.int64)
+
+    def _choose(self, batch: list[Running], hidden: np.ndarray) -> tuple[np.ndarray, list, np.ndarray]:
+        """(next tokens (n,), log-probabilities of those who asked, whose logits are not finite)."""
+        tokens, bad = np.zeros(len(batch), np.int64), ~np.isfinite(hidden).all(axis=1)
+        logprobs: list[dict[int, float] | None] = [None] * len(batch)
+        simple = np.array([only_best(s) for s in batch]) & ~bad
+        if simple.any():
+            best = self.model.best(hidden if simple.all() else hidden[simple])
+            tokens[simple], bad[simple] = np.maximum(best, 0), bad[simple] | (best < 0)
+        others = np.flatnonzero(~simple & ~bad)
+        for at in range(0, len(others), SAMPLED_ROWS):
+            chosen = others[at : at + SAMPLED_ROWS]
+            part = [batch[i] for i in chosen]
+            steps = [len(s.tokens) - s.prompt for s in part]
+            chances = uniforms(np.stack([s.stream if s.stream is not None else NO_STREAM for s in part]), steps)
+            params, seen = [s.group.request.params for s in part], [np.array(s.tokens) for s in part]
+            found = choose(self.model.logits(hidden[chosen]), params, chances, seen, steps, self.eos)
+            tokens[chosen], bad[chosen] = np.maximum(found.tokens, 0), bad[chosen] | found.bad
+            for i, values in zip(chosen, found.logprobs, strict=True):
+                logprobs[i] = values
+        return tokens, logprobs, bad
+
+    def _finished(self, sequence: Running, bad: bool) -> bool:
+        """Whether the sequence ends with its last token; its group then has its completion."""
+        params, completion = sequence.group.request.params, sequence.completion
+        reason, cut = finish(completion, params, self.eos, self.text_of)
+        if reason is None and len(sequence.tokens) >= sequence.limit:
+            reason = "length"  # the context is full
+        if reason is None and not bad:
+            return False
+        logprobs = sequence.logprobs if params.logprobs is not None else None
+        sequence.group.done[sequence.index] = Generated(sequence.index, completion, reason or "", cut, logprobs, bad)
+        return True
+
+
+NO_STREAM = np.zeros(4, np.uint32)
+END = object()  # of the requests
+
+
+def twin_key(request: Request) -> tuple:
+    """Equal for greedy requests with the same answer."""
+    return np.asarray(request.token_ids, np.int64).tobytes(), request.params
+
+
+def only_best(sequence: Running) -> bool:
+    """Whether only the best token is wanted, not the logits."""
+    p = sequence.group.request.params
+    waits = len(sequence.tokens) - sequence.prompt < p.min_tokens
+    return p.greedy and p.logprobs is None and p.repetition_penalty == 1 and not waits
+
+
+def common(before: list[int], tokens: list[int]) -> int:
+    """How many tokens both begin with; the last of `tokens` is never counted, because its logits are wanted."""
+    limit = min(len(before), len(tokens) - 1)
+    return next((i for i in range(limit) if before[i] != tokens[i]), limit)

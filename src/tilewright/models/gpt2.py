@@ -1,0 +1,315 @@
+"""GPT-2: text generation by a stack of causal transformer layers.
+
+    x = wte[id] + wpe[position]
+    a layer:  x += proj(attention(LN1(x)));  x += out(gelu(in(LN2(x))))
+    logits = LN(x) @ wte.T
+
+Rows of a batch are positions of sequences of any lengths, side by side without padding: `spans` says which rows belong
+to which sequence, and the same code computes a prompt and a single new position. Source: Radford et al., "Language
+Models are Unsupervised Multitask Learners", 2019.
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from tilewright.errors import InputError, UsageError
+from tilewright.formats.records import Completion
+from tilewright.formats.tokenizer import Tokenizer
+from tilewright.models.generation import Generated, Generator, Request
+from tilewright.models.sampling import SamplingParams
+from tilewright.ops.attention import Cache, append, attend, bytes_a_sequence, checked_spans
+from tilewright.ops.embedding import embedding
+from tilewright.ops.layernorm import layernorm
+from tilewright.ops.matmul import matmul, prepare
+from tilewright.ops.matmul_argmax import matmul_argmax
+from tilewright.ops.matmul_argmax import prepare as prepare_argmax
+
+MODEL_TYPE = "gpt2"
+MAX_SIZE = 2**31
+ACTIVATIONS = {
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu": "gelu",
+    "relu": "relu",
+    "tanh": "tanh",
+}
+BATCH_MEMORY = 1 << 30  # bytes of keys and values unless the caller says: 512 sequences of the course's job
+PREFIX = "transformer."
+TIES = (
+    ("lm_head.weight", "wte.weight"),
+)  # the output matrix is the embedding's, whether a checkpoint repeats it or not
+MASKS = (".attn.bias", ".attn.masked_bias")  # causal masks that old checkpoints carry
+
+
+class GPT2Config(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes of a GPT-2, by Hugging Face's names; the defaults are the 124M model. Fields that do not change what is
+    computed are ignored. Raises ValueError for sizes that make no network and for variants that are not computed."""
+
+    model_type: str = MODEL_TYPE
+    vocab_size: int = 50257
+    n_positions: int = 1024
+    n_embd: int = 768
+    n_layer: int = 12
+    n_head: int = 12
+    n_inner: int | None = None
+    activation_function: str = "gelu_new"
+    layer_norm_epsilon: float = 1e-5
+    scale_attn_weights: bool = True
+    scale_attn_by_inverse_layer_idx: bool = False
+    add_cross_attention: bool = False
+    tie_word_embeddings: bool = True
+    eos_token_id: int | list[int] | None = 50256
+
+    def __post_init__(self):
+        if self.model_type != MODEL_TYPE:
+            raise ValueError(f"model_type is {self.model_type!r}; {MODEL_TYPE!r} is wanted")
+        for name in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "width"):
+            if not 1 <= getattr(self, name) <= MAX_SIZE:
+                raise ValueError(f"{name} is {getattr(self, name)}; at least 1 and at most {MAX_SIZE} is wanted")
+        if self.n_embd % self.n_head:
+            raise ValueError(f"n_embd is {self.n_embd} and n_head {self.n_head}: heads must divide the width")
+        if self.activation_function not in ACTIVATIONS:
+            raise ValueError(f"activation_function is {self.activation_function!r}; {', '.join(ACTIVATIONS)} are known")
+        if not 0 < self.layer_norm_epsilon < 1:
+            raise ValueError(f"layer_norm_epsilon is {self.layer_norm_epsilon}; it must be between 0 and 1")
+        if self.add_cross_attention or not self.tie_word_embeddings:
+            raise ValueError("cross attention and an output matrix of its own are not GPT-2 and not computed")
+
+    @property
+    def width(self) -> int:
+        """Of the feed-forward layer."""
+        return 4 * self.n_embd if self.n_inner is None else self.n_inner
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Tokens that end a text."""
+        ids = self.eos_token_id if isinstance(self.eos_token_id, list) else [self.eos_token_id]
+        return tuple(token for token in ids if token is not None)
+
+    def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Name and shape of every weight, in the order of the course's model_parameters.bin."""
+        C, W = self.n_embd, self.width
+        shapes: dict[str, tuple[int, ...]] = {}
+        for i in sorted(range(self.n_layer), key=str):  # 0, 1, 10, 11, 2: that file orders layers as text
+            shapes |= {
+                f"h.{i}.attn.c_attn.bias": (3 * C,), f"h.{i}.attn.c_attn.weight": (C, 3 * C),
+                f"h.{i}.attn.c_proj.bias": (C,), f"h.{i}.attn.c_proj.weight": (C, C),
+                f"h.{i}.ln_1.bias": (C,), f"h.{i}.ln_1.weight": (C,),
+                f"h.{i}.ln_2.bias": (C,), f"h.{i}.ln_2.weight": (C,),
+                f"h.{i}.mlp.c_fc.bias": (W,), f"h.{i}.mlp.c_fc.weight": (C, W),
+                f"h.{i}.mlp.c_proj.bias": (C,), f"h.{i}.mlp.c_proj.weight": (W, C),
+            }  # fmt: skip
+        shapes |= {"ln_f.bias": (C,), "ln_f.weight": (C,)}
+        return shapes | {"wpe.weight": (self.n_positions, C), "wte.weight": (self.vocab_size, C)}
+
+
+def own_name(name: str) -> str | None:
+    """The name of a checkpoint's tensor here; None for one that holds no weights of its own."""
+    name = name.removeprefix(PREFIX)
+    return None if name.endswith(MASKS) else name
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A prompt's token ids and its n completions: `output.outputs[0].text`."""
+
+    prompt_token_ids: list[int]
+    outputs: list[Completion]
+
+
+class Workspace:
+    """Arrays that are used again at the next step: memory that is new to a process costs more than the work on it."""
+
+    def __init__(self):
+        self.buffers: dict[str, np.ndarray] = {}
+
+    def take(self, name: str, rows: int, columns: int) -> np.ndarray:
+        """float32 (rows, columns), whatever was left in it; the array that had this name before is gone."""
+        size = rows * columns
+        if name not in self.buffers or self.buffers[name].size < size:
+            self.buffers[name] = np.empty(size, np.float32)
+        return self.buffers[name][:size].reshape(rows, columns)
+
+
+class Layer:
+    """The weights of one layer, prepared."""
+
+    def __init__(self, weights: Mapping[str, np.ndarray], i: int, dtype: str):
+        def vector(name: str) -> np.ndarray:
+            return np.array(weights[f"h.{i}.{name}"], np.float32)
+
+        def matrix(name: str):
+            return prepare(weights[f"h.{i}.{name}.weight"], dtype=dtype), vector(f"{name}.bias")
+
+        self.norm_1 = vector("ln_1.weight"), vector("ln_1.bias")
+        self.norm_2 = vector("ln_2.weight"), vector("ln_2.bias")
+        self.attn, self.attn_out = matrix("attn.c_attn"), matrix("attn.c_proj")
+        self.mlp, self.mlp_out = matrix("mlp.c_fc"), matrix("mlp.c_proj")
+
+
+class GPT2:
+    """A GPT-2 ready to run on this machine's CPU.
+
+    weights: float32 or bfloat16 arrays by the names of `config.tensor_shapes()`; they may be memory-mapped and
+    read-only. dtype: accuracy class of the products, "float32" or "bfloat16"; keys and values are kept in it. Raises
+    InputError if a tensor is missing, too many or of another shape.
+    """
+
+    def __init__(self, config: GPT2Config, weights: Mapping[str, np.ndarray], *, dtype: str = "float32"):
+        shapes = config.tensor_shapes()
+        for name in shapes.keys() | weights.keys():
+            found = weights[name].shape if name in weights else None
+            if found != shapes.get(name):
+                wanted = shapes.get(name, "no such tensor")
+                raise InputError(f"tensor {name} is {found or 'missing'}; {wanted} is wanted by the configuration")
+        self.config, self.dtype = config, dtype
+        self.wte, self.wpe = weights["wte.weight"], np.array(weights["wpe.weight"], np.float32)
+        self.layers = [Layer(weights, i, dtype) for i in range(config.n_layer)]
+        self.norm = np.array(weights["ln_f.weight"], np.float32), np.array(weights["ln_f.bias"], np.float32)
+        self.head = prepare(self.wte.T, dtype=dtype)
+        self.best_head = prepare_argmax(self.wte.T, dtype=dtype, weights=self.head)
+        self.activation = ACTIVATIONS[config.activation_function]
+        self.stop_ids = config.stop_ids
+        self.tokenizer: Tokenizer | None = None
+
+    def generate(
+        self,
+        prompts: Iterable[str | Sequence[int]],
+        params: SamplingParams | None = None,
+        *,
+        seed: int = 0,
+        max_batch_memory: int = BATCH_MEMORY,
+    ) -> Iterator[Output]:
+        """The completions of each prompt, in their order; prompts are read as they are needed.
+
+        prompts: texts, if the model has a tokenizer, or sequences of token ids. params: the same for all. seed: of the
+        random numbers, where params have none. max_batch_memory: bytes for keys and values. Raises UsageError with the
+        number of a prompt that cannot be continued, and where its logits are not finite.
+        """
+        params = SamplingParams() if params is None else params
+        kept: deque[np.ndarray] = deque()
+
+        def requests() -> Iterator[Request]:
+            for i, prompt in enumerate(prompts):
+                kept.append(self.checked_prompt(prompt, f"prompt {i}"))
+                yield Request(i, kept[-1], params)
+
+        for i, found in enumerate(self.generator(seed=seed, memory=max_batch_memory).run(requests())):
+            if any(one.failed for one in found):
+                raise UsageError(f"prompt {i}: the logits are not finite", hint="the weights are too large")
+            yield Output(kept.popleft().tolist(), [self.completion(one) for one in found])
+
+    def generator(self, *, seed: int, memory: int) -> Generator:
+        """An engine with keys, values and a workspace of its own."""
+        return Generator(
+            self, context=self.config.n_positions, eos_token_ids=self.stop_ids, memory=memory, seed=seed,
+            text_of=self.tokenizer.decode if self.tokenizer else None,
+        )  # fmt: skip
+
+    def checked_prompt(self, prompt: str | Sequence[int], name: str) -> np.ndarray:
+        """Token ids int64 (n,). Raises UsageError unless there is at least one, each is in the vocabulary, and one more
+        fits into the context."""
+        if isinstance(prompt, str):
+            if self.tokenizer is None:
+                raise UsageError(f"{name} is text, and the model has no tokenizer.json", hint="give token ids")
+            prompt = self.tokenizer.encode(prompt)
+        ids = np.asarray(prompt)
+        if ids.ndim != 1 or ids.size == 0 or ids.dtype.kind not in "iu":
+            raise UsageError(f"{name} is {ids.dtype} of shape {ids.shape}; at least one integer token id is wanted")
+        if not (ids.min() >= 0 and ids.max() < self.config.vocab_size):
+            at = int(np.argmax((ids < 0) | (ids >= self.config.vocab_size)))
+            raise UsageError(f"{name}: token id {ids[at]} at {at} is outside 0 to {self.config.vocab_size - 1}")
+        if len(ids) >= self.config.n_positions:
+            raise UsageError(
+                f"{name} has {len(ids)} tokens; the context of {self.config.n_positions} must hold one more"
+            )
+        return ids.astype(np.int64)
+
+    def completion(self, found: Generated) -> Completion:
+        """With its text, if the model has a tokenizer."""
+        text = self.tokenizer.decode(found.token_ids)[: found.text_end] if self.tokenizer else None
+        return Completion(found.index, found.token_ids, text, found.finish_reason, found.logprobs)
+
+    def workspace(self) -> Workspace:
+        """For `hidden`; one a generator."""
+        return Workspace()
+
+    def caches(self, slots: int, length: int) -> list[Cache]:
+        """Room for the keys and values of `slots` sequences of up to `length` positions: a Cache a layer."""
+        heads, D = self.config.n_head, self.config.n_embd // self.config.n_head
+        return [Cache.empty(slots, heads, length, D, self.dtype) for _ in self.layers]
+
+    def cache_bytes(self, length: int) -> int:
+        """Bytes that the keys and values of one sequence take in all layers."""
+        heads, D = self.config.n_head, self.config.n_embd // self.config.n_head
+        return self.config.n_layer * bytes_a_sequence(heads, length, D, self.dtype)
+
+    def hidden(
+        self, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray, work: Workspace
+    ) -> np.ndarray:
+        """What the last row of each span becomes: float32 (spans, C), after the last norm.
+
+        ids, positions: int64 (rows,), a row a token and its place in its sequence. spans: int64 (n, 5), see
+        `ops.attention.span`; the rows' keys and values are added to the caches.
+        """
+        (last, alone), R, C = last_rows(spans), len(ids), self.config.n_embd
+        each, ends = checked_spans(spans, caches[0], R), checked_spans(alone, caches[0], len(last))
+        prompts = checked_spans(spans[starting(spans)], caches[0], R)
+        x = embedding(ids, self.wte, out=work.take("x", R, C))  # (R, C)
+        x += self.wpe[positions]
+        for i, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
+            h = self.normed(x, layer.norm_1, work.take("h", R, C))
+            qkv = matmul(h, layer.attn[0], bias=layer.attn[1], out=work.take("qkv", R, 3 * C))
+            q, k, v = qkv[:, :C], qkv[:, C : 2 * C], qkv[:, 2 * C :]
+            new: tuple[np.ndarray, np.ndarray] | None = (k, v)
+            if i == len(self.layers) - 1 and len(last) < R:  # nothing looks at the other rows any more
+                append(k, v, cache, each)
+                x, q, each, R, new = x[last], q[last], ends, len(last), None
+            else:
+                append(k, v, cache, prompts)
+            y = attend(q, cache, each, scale=self.scale(i), new=new, out=work.take("h", R, C))
+            matmul(y, layer.attn_out[0], bias=layer.attn_out[1], residual=x, out=x)
+            h = self.normed(x, layer.norm_2, work.take("h", R, C))
+            u = work.take("u", R, self.config.width)
+            matmul(h, layer.mlp[0], bias=layer.mlp[1], activation=self.activation, out=u)
+            matmul(u, layer.mlp_out[0], bias=layer.mlp_out[1], residual=x, out=x)
+        return self.normed(x, self.norm)
+
+    def logits(self, hidden: np.ndarray) -> np.ndarray:
+        """float32 (n, C), of `hidden` -> (n, vocab_size)."""
+        return matmul(hidden, self.head)
+
+    def best(self, hidden: np.ndarray) -> np.ndarray:
+        """The token with the largest logit of each row, the lowest id on ties: int64 (n,); -1 if it is not finite."""
+        token, logit = matmul_argmax(hidden, self.best_head)
+        return np.where(np.isfinite(logit), token, -1)
+
+    def normed(self, x: np.ndarray, norm: tuple[np.ndarray, np.ndarray], out: np.ndarray | None = None) -> np.ndarray:
+        """LayerNorm with this model's epsilon."""
+        return layernorm(x, *norm, eps=self.config.layer_norm_epsilon, out=out)
+
+    def scale(self, i: int) -> float:
+        """The factor of layer i's scores."""
+        config = self.config
+        scale = 1 / math.sqrt(config.n_embd // config.n_head) if config.scale_attn_weights else 1.0
+        return scale / (i + 1) if config.scale_attn_by_inverse_layer_idx else scale
+
+
+def starting(spans: np.ndarray) -> np.ndarray:
+    """Which spans are no next position of a sequence, and may be the source of another or have one: bool (n,)."""
+    _, first, count, _, source = spans.T
+    return (count > 1) | (source >= 0) | (first == 0)
+
+
+def last_rows(spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(the last row of each span, spans of those rows alone): int64 (n,), (n, 5)."""
+    slot, first, count, row, _ = spans.T
+    ends = np.stack(
+        [slot, first + count - 1, np.ones_like(slot), np.arange(len(spans)), np.full_like(slot, -1)], axis=1
+    )
+    return row + count - 1, ends

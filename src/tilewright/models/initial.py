@@ -1,0 +1,47 @@
+"""Random weights, scaled like a trained network's; the same seed gives the same."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from tilewright.formats.files import BLOCK_BYTES
+
+
+def textcnn_scale(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
+    """(mean, standard deviation) of a TextCNN's tensor: 1 for the embedding, 1 / sqrt(inputs) for the layers.
+
+    A bias is drawn like a layer of as many inputs as it has outputs.
+    """
+    inputs = 1 if name == "embedding.weight" else math.prod(shape[1:]) if len(shape) > 1 else shape[0]
+    return 0.0, 1 / math.sqrt(inputs)
+
+
+def random_blocks(
+    shape: tuple[int, ...], seed: int, tensor: int, mean: float = 0.0, deviation: float = 1.0
+) -> Iterator[np.ndarray]:
+    """float32 blocks that fill `shape`, from N(mean, deviation**2).
+
+    Philox, a counter-based generator, keyed by (seed, tensor): a tensor's values depend on nothing else.
+    """
+    generator = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(tensor,))))
+    left = math.prod(shape)
+    while left:
+        block = generator.standard_normal(min(left, BLOCK_BYTES // 4), np.float32)
+        block *= np.float32(deviation)
+        if mean:
+            block += np.float32(mean)
+        left -= block.size
+        yield block
+
+
+def random_textcnn(shapes: dict[str, tuple[int, ...]], seed: int) -> dict[str, np.ndarray]:
+    """float32 arrays of these shapes, as `tilewright init textcnn` writes them."""
+    weights = {}
+    for number, (name, shape) in enumerate(shapes.items()):
+        array, filled = np.empty(math.prod(shape), np.float32), 0
+        for block in random_blocks(shape, seed, number, *textcnn_scale(name, shape)):
+            array[filled : filled + block.size] = block
+            filled += block.size
+        weights[name] = array.reshape(shape)
+    return weights

@@ -1,0 +1,1 @@
+"""CPU kernels of attention, a file an idea."""

@@ -1,0 +1,104 @@
+"""Writing keys and values into the cache: own rows from the batch, a shared beginning from another sequence's slot."""
+
+import functools
+
+import numpy as np
+from numba import types
+
+from tilewright import simd
+from tilewright.hardware import cpu
+from tilewright.ops._threads import launch
+from tilewright.ops.attention.operands import COLUMNS, COUNT, FIRST, PANEL_VECTORS, ROW, SLOT, SOURCE, Cache, Look
+from tilewright.ops.matmul.operands import addresses
+
+ELEMENTS = {"float32": types.float32, "bfloat16": types.uint16}
+
+
+def cache_array(dtype: str) -> types.Array:
+    """Numba's type for the cache's elements, seen flat."""
+    return types.Array(ELEMENTS[dtype], 1, "C")
+
+
+@functools.cache
+def row_writer(lanes: int):
+    """The inline function that writes one position of a head."""
+    PANEL = PANEL_VECTORS * lanes
+
+    @simd.inline
+    def write_row(k, v, row, keys, values, target, position, plan):
+        """D numbers of a key to its column of a panel, D of a value to its row, zeros to its end. row: (in k, in v),
+        target: (in keys, in values); plan[3]: D, plan[7]: the row's width."""
+        D, width, key_at = plan[3], plan[7], target[0] + position // PANEL * PANEL * plan[3] + position % PANEL
+        value_at, whole = target[1] + position * width, D - D % lanes
+        for d in range(0, whole, lanes):
+            simd.scatter(keys, key_at + d * PANEL, PANEL, simd.load(k, row[0] + d, lanes))
+        for d in range(whole, D):
+            simd.put(keys, key_at + d * PANEL, simd.fetch(k, row[0] + d))
+        for d in range(0, D, lanes):
+            simd.put_first(values, value_at + d, simd.load_first(v, row[1] + d, D - d, lanes), width - d)
+
+    return write_row
+
+
+@functools.cache
+def append_kernel(lanes: int, dtype: str):
+    """The kernel for a vector width and an element type. A task is a head: its sequences are written in order, because
+    one may begin as the one before it."""
+    PANEL, write_row = PANEL_VECTORS * lanes, row_writer(lanes)
+
+    @simd.inline
+    def copy_start(keys, values, target, source, count, plan):
+        """The first `count` positions of a head. target, source: (of keys, of values), element offsets."""
+        D, width = plan[3], plan[7]
+        simd.copy(keys, target[0], source[0], (count + PANEL - 1) // PANEL * PANEL * D)
+        simd.copy(values, target[1], source[1], count * width)
+
+    flat = cache_array(dtype)
+    signature = types.void(simd.INPUT, simd.INPUT, flat, flat, simd.INDICES, simd.PLAN, simd.OUTPUT)
+
+    @simd.kernel(signature, name=f"attention.append.{dtype}.{lanes}")
+    def append_rows(k, v, keys, values, spans, plan, scratch):
+        """plan: next head, spans, heads, D, row stride of k, of v, keys a head, width, length."""
+        D, k_stride, v_stride, keys_a_head, values_a_head = plan[3], plan[4], plan[5], plan[6], plan[7] * plan[8]
+        head = simd.fetch_add(plan, 0, 1)
+        while head < plan[2]:
+            for s in range(0, plan[1] * COLUMNS, COLUMNS):
+                at = spans[s + SLOT] * plan[2] + head
+                target = (at * keys_a_head, at * values_a_head)
+                if spans[s + SOURCE] >= 0:
+                    other = spans[s + SOURCE] * plan[2] + head
+                    source = (other * keys_a_head, other * values_a_head)
+                    copy_start(keys, values, target, source, spans[s + FIRST], plan)
+                for i in range(spans[s + COUNT]):
+                    row = spans[s + ROW] + i
+                    place = (row * k_stride + head * D, row * v_stride + head * D)
+                    write_row(k, v, place, keys, values, target, spans[s + FIRST] + i, plan)
+            head = simd.fetch_add(plan, 0, 1)
+
+    return append_rows
+
+
+def append_to(k: np.ndarray, v: np.ndarray, cache: Cache, spans: np.ndarray) -> None:
+    """k, v float32 (rows, heads * D), contiguous rows of any stride; spans int64 (n, COLUMNS)."""
+    lanes = cpu().lanes
+    (k_flat, _, _), (v_flat, _, _) = addresses(k), addresses(v)
+    keys_a_head = cache.keys[0, 0].size
+    sizes = [
+        cache.heads,
+        cache.D,
+        k.strides[0] // 4,
+        v.strides[0] // 4,
+        keys_a_head,
+        cache.values.shape[3],
+        cache.length,
+    ]
+    plan = np.array([0, len(spans), *sizes], np.int64)
+    kernel = append_kernel(lanes, cache.dtype)
+    arrays = (k_flat, v_flat, cache.keys.reshape(-1), cache.values.reshape(-1), spans.reshape(-1), plan)
+    launch(kernel, *arrays, tasks=cache.heads, words=1)
+
+
+def keep_new(cache: Cache, spans: np.ndarray, look: Look) -> None:
+    """What `Look.new` asks for, by a rung that does not do it on the way."""
+    if look.new is not None:
+        append_to(*look.new, cache, spans[spans[:, COUNT] == 1])

@@ -1,0 +1,178 @@
+"""Attention in explicit vectors: queries of one head against panels of keys, their scores in L1, then rows of values.
+
+A block of ROWS queries scores a panel of keys with one outer product a number of the head (`block_rank1_rows`), so that
+a loaded vector of keys feeds ROWS queries and nothing is summed across lanes. Softmax runs along the scores in scratch.
+Then one outer product a position adds its row of values to ROWS results. Sums run along d and along positions in
+order, whatever the block, so a query's bits do not depend on which others share its block.
+"""
+
+import functools
+
+import numpy as np
+
+from tilewright import simd
+from tilewright.hardware import cpu
+from tilewright.ops._threads import launch, threads
+from tilewright.ops.attention.cpu.append import row_writer
+from tilewright.ops.attention.cpu.fused import plan_of, signature
+from tilewright.ops.attention.operands import COLUMNS, COUNT, FIRST, PANEL_VECTORS, ROW, SLOT, Cache, Look, panels_of
+from tilewright.ops.matmul.operands import addresses
+
+# queries in a block: 16 accumulators of AVX-512's 32 registers, 8 of AVX2's 16, 16 of NEON's 32; and the smaller ones
+GROUP = 4  # heads of a lone query: 8 accumulators hide the latency of an FMA
+ROWS = {16: (8, 2, 1), 8: (4, 2, 1), 4: (8, 2, 1)}
+
+
+@functools.cache
+def softmax_rows(lanes: int):
+    """The inline function that turns a query's scores into shares."""
+
+    @simd.inline
+    def share(scores, at, visible, end, scale):
+        """scores.flat[at : at + end], a multiple of PANEL, = softmax of the first `visible` times scale, then zeros."""
+        for t in range(visible, end):
+            scores[at + t] = -np.inf
+        best, total = simd.load(scores, at, lanes), simd.zeros(lanes)
+        for t in range(lanes, end, lanes):
+            best = simd.maximum(best, simd.load(scores, at + t, lanes))
+        most, factor = simd.splat(simd.reduce_max(best), lanes), simd.splat(scale, lanes)
+        for t in range(0, end, lanes):
+            odds = simd.exp(simd.multiply(simd.subtract(simd.load(scores, at + t, lanes), most), factor))
+            simd.store(scores, at + t, odds)
+            total = simd.add(total, odds)
+        inverse = simd.splat(np.float32(1) / simd.reduce_add(total), lanes)
+        for t in range(0, end, lanes):
+            simd.store(scores, at + t, simd.multiply(simd.load(scores, at + t, lanes), inverse))
+
+    return share
+
+
+@functools.cache
+def block_function(lanes: int):
+    """The inline function that computes a block: scores, shares, values."""
+    PANEL, share = PANEL_VECTORS * lanes, softmax_rows(lanes)
+
+    @simd.inline
+    def weigh(height, vectors, arrays, places, length, end, plan, scores):
+        """`vectors` vectors of `height` results = shares times values. places: (of values, their stride between rows of
+        the block, of the result, the stride there, numbers to write)."""
+        (_, _, values, out), (v_at, v_step, o_at, o_step, left), width = arrays, places, plan[7]
+        sums = simd.block_zeros(height, vectors, lanes)
+        for t in range(length):
+            sums = simd.block_rank1_rows(sums, scores, t, end, values, v_at + t * width, v_step)
+        simd.block_store(sums, out, o_at, o_step, left)
+
+    @simd.inline
+    def attend_block(height, arrays, at, steps, seen, scale, plan, scores):
+        """A block of `height` rows. at: of the first row in (q, keys, values, out), steps: from row to row there; seen:
+        (keys visible to the first row, how many more to each next one)."""
+        (q, keys, _, _), (q_at, k_at, v_at, o_at), (q_step, k_step, v_step, o_step) = arrays, at, steps
+        (visible, more), D = seen, plan[3]
+        length = visible + more * (height - 1)
+        end = (length + PANEL - 1) // PANEL * PANEL
+        for t in range(0, end, PANEL):
+            block = simd.block_zeros(height, PANEL_VECTORS, lanes)
+            for d in range(D):
+                block = simd.block_rank1_rows(block, q, q_at + d, q_step, keys, k_at + t * D + d * PANEL, k_step)
+            simd.block_store(block, scores, t, end, PANEL)
+        for i in range(height):
+            share(scores, i * end, visible + i * more, end, scale)
+        for d in range(0, D, PANEL):
+            places = (v_at + d, v_step, o_at + d, o_step, D - d)
+            if d + lanes < D:
+                weigh(height, PANEL_VECTORS, arrays, places, length, end, plan, scores)
+            else:
+                weigh(height, 1, arrays, places, length, end, plan, scores)
+
+    return attend_block
+
+
+@functools.cache
+def head_functions(lanes: int, rows: tuple[int, int, int]):
+    """(one query of several heads, all queries of a head), each as blocks of the heights in `rows`."""
+    (HIGH, MIDDLE, SINGLE), attend_block = rows, block_function(lanes)
+
+    @simd.inline
+    def attend_heads(height, arrays, spans, s, head, scale, plan, scores):
+        """One query of `height` heads from `head` on."""
+        D, slot, row, seen = plan[3], spans[s + SLOT] * plan[2] + head, spans[s + ROW], spans[s + FIRST] + 1
+        keys, values = plan[6], plan[7] * plan[8]
+        at = (row * plan[4] + head * D, slot * keys, slot * values, row * plan[5] + head * D)
+        attend_block(height, arrays, at, (D, keys, values, D), (seen, 0), scale, plan, scores)
+
+    @simd.inline
+    def attend_queries(arrays, spans, s, head, scale, plan, scores):
+        """All queries of a span for one head."""
+        D, causal, slot = plan[3], plan[9], spans[s + SLOT] * plan[2] + head
+        i, count = 0, spans[s + COUNT]
+        while i < count:
+            height = HIGH if count - i >= HIGH else MIDDLE if count - i >= MIDDLE else SINGLE
+            row, visible = spans[s + ROW] + i, spans[s + FIRST] + (i + 1 if causal else count)
+            at = (row * plan[4] + head * D, slot * plan[6], slot * plan[7] * plan[8], row * plan[5] + head * D)
+            steps, seen = (plan[4], 0, 0, plan[5]), (visible, causal)
+            if height == HIGH:
+                attend_block(HIGH, arrays, at, steps, seen, scale, plan, scores)
+            elif height == MIDDLE:
+                attend_block(MIDDLE, arrays, at, steps, seen, scale, plan, scores)
+            else:
+                attend_block(SINGLE, arrays, at, steps, seen, scale, plan, scores)
+            i += height
+
+    return attend_heads, attend_queries
+
+
+@functools.cache
+def block_kernel(lanes: int, dtype: str, rows: tuple[int, int, int]):
+    """The kernel for a vector width, an element type of the cache, and heights of a block."""
+    (attend_heads, attend_queries), write_row = head_functions(lanes, rows), row_writer(lanes)
+    heads_at_once = GROUP if rows[0] > 1 else 1
+
+    @simd.inline
+    def keep_own(arrays, spans, s, head, plan):
+        """The key and value of a span's one row, while what `attend` reads next is on its way to the cache."""
+        (q, keys, values, _), D = arrays, plan[3]
+        slot, row = spans[s + SLOT] * plan[2] + head, spans[s + ROW] * plan[4] + head * D
+        target = (slot * plan[6], slot * plan[7] * plan[8])
+        write_row(q, q, (row + plan[10], row + plan[11]), keys, values, target, spans[s + FIRST], plan)
+
+    @simd.inline
+    def attend_group(arrays, spans, s, head, scale, plan, scores):
+        """GROUP heads of a span, or those that are left."""
+        last = min(head + GROUP, plan[2])
+        if spans[s + COUNT] == 1 and plan[10]:
+            for h in range(head, last):
+                keep_own(arrays, spans, s, h, plan)
+        if spans[s + COUNT] == 1 and last - head == heads_at_once:
+            attend_heads(heads_at_once, arrays, spans, s, head, scale, plan, scores)
+        else:
+            for h in range(head, last):
+                attend_queries(arrays, spans, s, h, scale, plan, scores)
+
+    @simd.kernel(signature(dtype), name=f"attention.blocks.{dtype}.{lanes}.{rows[0]}")
+    def attend_all(q, keys, values, spans, scale, out, plan, scores):
+        """A task is a group of heads of one span."""
+        groups = (plan[2] + GROUP - 1) // GROUP
+        task = simd.fetch_add(plan, 0, 1)
+        while task < plan[1] * groups:
+            s, head = task // groups * COLUMNS, task % groups * GROUP
+            attend_group((q, keys, values, out), spans, s, head, scale, plan, scores)
+            task = simd.fetch_add(plan, 0, 1)
+
+    return attend_all
+
+
+def attend(q: np.ndarray, cache: Cache, spans: np.ndarray, look: Look, out: np.ndarray, *, rows=None) -> None:
+    """The run function of the rungs in vectors; rows: heights of a block."""
+    lanes = cpu().lanes
+    rows = ROWS[lanes] if rows is None else rows
+    arrays = (addresses(q)[0], cache.keys.reshape(-1), cache.values.reshape(-1), spans.reshape(-1))
+    plan = plan_of(q, cache, spans, look, out)
+    words = max(rows[0], GROUP) * panels_of(cache.length) * PANEL_VECTORS * lanes
+    kernel = block_kernel(lanes, cache.dtype, rows)
+    launch(kernel, *arrays, np.float32(look.scale), out, plan, tasks=len(spans) * -(-cache.heads // GROUP), words=words)
+
+
+def attend_alone(q: np.ndarray, cache: Cache, spans: np.ndarray, look: Look, out: np.ndarray, *, rows) -> None:
+    """`attend` on the calling thread."""
+    with threads(1):
+        attend(q, cache, spans, look, out, rows=rows)

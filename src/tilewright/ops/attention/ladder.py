@@ -1,0 +1,47 @@
+"""The rungs of attention.
+
+run(q, cache, spans, look, out): q and out float32 (rows, heads * D) with contiguous rows, the keys of every span
+already in the cache.
+"""
+
+from tilewright.ops._ladder import Ladder
+from tilewright.ops._needs import dtype
+
+ladder = Ladder("attention", prefer=("cpu.threads",))
+float32 = dtype("float32")
+ONE_QUERY = (1, 1, 1)
+
+
+@ladder.rung("cpu.unfused", after=None, idea="four operations: scores, mask, softmax, values; all scores in memory")
+def unfused(q, cache, spans, look, out):
+    from tilewright.ops.attention.cpu.unfused import attend
+
+    attend(q, cache, spans, look, out)
+
+
+@ladder.rung("cpu.fused", after="cpu.unfused", needs=(float32,), idea="one kernel; the scores of a query stay in L1")
+def fused(q, cache, spans, look, out):
+    from tilewright.ops.attention.cpu.fused import attend
+
+    attend(q, cache, spans, look, out)
+
+
+@ladder.rung("cpu.vectors", after="cpu.fused", idea="a panel of keys is scored at once, rows of values as vectors")
+def vectors(q, cache, spans, look, out):
+    from tilewright.ops.attention.cpu.blocks import attend_alone
+
+    attend_alone(q, cache, spans, look, out, rows=ONE_QUERY)
+
+
+@ladder.rung("cpu.blocks", after="cpu.vectors", idea="a block of queries shares each loaded key and value")
+def blocks(q, cache, spans, look, out):
+    from tilewright.ops.attention.cpu.blocks import attend_alone
+
+    attend_alone(q, cache, spans, look, out, rows=None)
+
+
+@ladder.rung("cpu.threads", after="cpu.blocks", idea="threads draw heads of sequences")
+def all_threads(q, cache, spans, look, out):
+    from tilewright.ops.attention.cpu.blocks import attend
+
+    attend(q, cache, spans, look, out)

@@ -1,0 +1,111 @@
+"""What attention keeps and is handed: the cache of keys and values, and the spans of queries that look into it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.hardware import cpu
+
+SLOT, FIRST, COUNT, ROW, SOURCE = range(5)  # columns of a span
+COLUMNS = 5
+PANEL_VECTORS = 2  # vectors of keys that a register block scores at once
+
+
+@dataclass(frozen=True, eq=False)
+class Cache:
+    """Keys and values of one layer for a number of sequences, in the order in which the kernels read them.
+
+    keys (slots, heads, panels, D, PANEL): PANEL keys side by side, so that scores are computed PANEL at a time without
+    a sum across lanes. values (slots, heads, T, width): plain rows, width is D rounded up to whole vectors. Elements
+    are float32, or uint16 that are bfloat16. What was never written is never read.
+    """
+
+    keys: np.ndarray
+    values: np.ndarray
+    D: int
+
+    @classmethod
+    def empty(cls, slots: int, heads: int, length: int, D: int, dtype: str = "float32") -> "Cache":
+        """Room for `slots` sequences of up to `length` positions, heads of D numbers; memory is taken when written."""
+        kind, (panels, width) = element(dtype), (panels_of(length), width_of(D))
+        return cls(np.empty((slots, heads, panels, D, panel()), kind), np.empty((slots, heads, length, width), kind), D)
+
+    @property
+    def heads(self) -> int:
+        return self.keys.shape[1]
+
+    @property
+    def length(self) -> int:
+        """Positions that a slot has room for."""
+        return self.values.shape[2]
+
+    @property
+    def dtype(self) -> str:
+        return "float32" if self.keys.dtype == np.float32 else "bfloat16"
+
+    def plain(self, slot: int, head: int, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """float32 (length, D) keys and values of one head, copied."""
+        keys = self.keys[slot, head, : panels_of(length)].swapaxes(1, 2).reshape(-1, self.D)[:length]
+        return _widened(keys), _widened(self.values[slot, head, :length, : self.D])
+
+
+def element(dtype: str) -> type:
+    """How a cache of this accuracy class is stored."""
+    return np.float32 if dtype == "float32" else np.uint16
+
+
+def panel() -> int:
+    """Keys in a panel on this machine."""
+    return PANEL_VECTORS * cpu().lanes
+
+
+def panels_of(length: int) -> int:
+    """Panels for that many keys."""
+    return -(-length // panel())
+
+
+def width_of(D: int) -> int:
+    """Numbers in a row of values: whole vectors."""
+    return -(-D // cpu().lanes) * cpu().lanes
+
+
+def bytes_a_sequence(heads: int, length: int, D: int, dtype: str) -> int:
+    """Bytes that a slot of one layer takes."""
+    numbers = panels_of(length) * panel() * D + length * width_of(D)
+    return heads * numbers * np.dtype(element(dtype)).itemsize
+
+
+def span(slot: int, first: int, count: int, row: int, source: int = -1) -> tuple[int, int, int, int, int]:
+    """Queries of one sequence: `count` rows from `row` of the batch are its positions from `first` on, in `slot`.
+
+    source: a slot whose first `first` positions are this sequence's too and are copied by `append`; -1: they are there.
+    """
+    return slot, first, count, row, source
+
+
+@dataclass(frozen=True, eq=False)
+class Spans:
+    """Spans that were checked: int64 (n, COLUMNS), inside `slots` slots of `length` positions and `rows` rows."""
+
+    array: np.ndarray
+    slots: int
+    length: int
+    rows: int
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """How queries look at keys: the factor of the scores, and whether a position sees only itself and those before.
+
+    new: float32 keys and values (rows, heads * D), rows as far apart as q's, which spans of one row keep first.
+    """
+
+    scale: float
+    causal: bool
+    new: tuple[np.ndarray, np.ndarray] | None = None
+
+
+def _widened(array: np.ndarray) -> np.ndarray:
+    if array.dtype == np.float32:
+        return np.ascontiguousarray(array)
+    return (array.astype(np.uint32) << 16).view(np.float32)

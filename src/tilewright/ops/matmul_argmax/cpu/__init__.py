@@ -1,0 +1,1 @@
+"""CPU kernels of matmul_argmax, a file an idea."""

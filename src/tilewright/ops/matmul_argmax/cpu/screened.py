@@ -1,0 +1,202 @@
+"""Screening in 8 bits: a product costs a quarter of a float32 one, in time and in bytes, and rules out nearly all
+columns; the few that are left are computed in float32 and compared.
+
+A row x is t q + d, a column w is s r + e, with q and r of 8 bits. Then x . w = t s (q . r) + d . (s r) + x . e, and by
+Cauchy-Schwarz the last two are at most |d| |s r| + |x| |e|: a bound, not an estimate, so the largest column is always
+among those whose upper end reaches the largest lower end. To |e| the rounding of the float32 sums is added, so that the
+answer is the argmax of those sums, ties included. Where more than KEPT columns are left (columns nearly alike), the row
+is undecided and computed in full.
+
+The instruction multiplies unsigned by signed bytes: q is stored plus 128, and 128 times the sum of r, taken off again.
+"""
+
+import functools
+
+import numpy as np
+from numba import types
+
+from tilewright import simd
+from tilewright.ops._threads import launch
+from tilewright.ops.matmul.cpu.pack import TILINGS
+from tilewright.ops.matmul.cpu.packed import MC, TILE, columns_of, product_kernel
+from tilewright.ops.matmul.operands import Rows
+from tilewright.ops.matmul_argmax.operands import Screen
+
+LEVELS = 127
+CHUNK = 1024  # columns quantised at a time: whole panels, and a few MiB
+GROUP_KEPT = 510  # candidates a row and group of columns, with their upper ends
+FIELDS = 2 + 2 * GROUP_KEPT  # of a group: candidates, largest lower end, then (column, upper end) of each
+KEPT = 256  # candidates a row that are computed in float32
+STEP, OFFSET, NORM, LOSS = range(4)  # rows of Screen.columns
+HEIGHT = 12  # rows of a tile; behind them is room for a vector
+SAFETY = 1.001  # of norms, far above their own rounding
+EPS32 = float(np.finfo(np.float32).eps)
+
+
+def screen(b: np.ndarray) -> Screen:
+    """b (K, N) in 8 bits, a step a column."""
+    rows, NR = np.ascontiguousarray(b.T), TILINGS[16].NR  # (N, K)
+    N, K = rows.shape
+    panels = np.zeros((-(-N // NR), K // 4, NR), np.int32)
+    columns = np.zeros((4, len(panels) * NR), np.float32)
+    for i in range(0, N, CHUNK):
+        part, at = rows[i : i + CHUNK], slice(i, min(i + CHUNK, N))
+        step, levels, lost = rounded_to_levels(part)
+        columns[STEP, at] = step
+        columns[OFFSET, at] = (128 * levels.sum(axis=1, dtype=np.int32)).view(np.float32)
+        columns[NORM, at] = step * norms(levels.astype(np.float32))
+        columns[LOSS, at] = norms(lost) + np.float32((K + 12) * EPS32) * norms(part)  # of the sums, of `lost` itself
+        words = np.zeros((-(-len(part) // NR) * NR, K // 4), np.int32)
+        words[: len(part)] = levels.view(np.int32)
+        panels[i // NR : i // NR + len(words) // NR] = words.reshape(-1, NR, K // 4).swapaxes(1, 2)
+    return Screen(panels.reshape(-1).view(np.float32), columns, rows)
+
+
+def rounded_to_levels(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(step float32 (n,), levels int8 (n, K), rows - step * levels float32 (n, K)) of float32 (n, K)."""
+    step = np.maximum(np.abs(rows).max(axis=1) / np.float32(LEVELS), np.finfo(np.float32).tiny)
+    levels = np.rint(rows / step[:, None])
+    return step, levels.astype(np.int8), rows - step[:, None] * levels
+
+
+def norms(rows: np.ndarray) -> np.ndarray:
+    """Euclidean norm of each row, float32, rounded up."""
+    return np.sqrt(np.einsum("ij,ij->i", rows, rows)) * np.float32(SAFETY)
+
+
+def quantised(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(words of four bytes q + 128, as float32 (M, K / 4); float32 (M, 3): step, norm of the loss, norm of the row)."""
+    step, levels, lost = rounded_to_levels(a)
+    size = norms(a)
+    words = (levels.astype(np.int16) + 128).astype(np.uint8).view(np.float32)
+    return words, np.stack([step, norms(lost) + np.float32(2 * EPS32) * size, size], axis=1)
+
+
+@functools.cache
+def keep_candidates(lanes: int):
+    """The inline function that ends a tile of int32 dot products: out collects the columns that may be the largest."""
+
+    @simd.inline
+    def append(found, at, column, upper):
+        """One more candidate of the group at `at`; where there is no room, only their number grows."""
+        n = int(simd.fetch(found, at))
+        if n < GROUP_KEPT:
+            simd.put(found, at + 2 + 2 * n, np.float32(column))
+            simd.put(found, at + 3 + 2 * n, upper)
+        simd.put(found, at, np.float32(min(n, GROUP_KEPT) + 1))
+
+    @simd.inline
+    def finish_tile(tile, target, corner, size, stage):
+        """As `matmul.cpu.finish.finisher`'s. target: (found, moments of the rows, fields of the columns); stage:
+        (unused, columns in a group)."""
+        (scratch, at, width), (found, moments, fields), (i, j), (height, columns), (_, NC) = (
+            tile, target, corner, size, stage
+        )  # fmt: skip
+        padded = fields.size // 4
+        for r in range(height):
+            group = (i + r) * (found.strides[0] // 4) + j // NC * FIELDS
+            m = (i + r) * 3
+            step, lost = simd.broadcast(moments, m, lanes), simd.broadcast(moments, m + 1, lanes)
+            norm, lower = simd.broadcast(moments, m + 2, lanes), simd.fetch(found, group + 1)
+            for c in range(0, columns, lanes):
+                k = j + c
+                dot = simd.integers_less(
+                    simd.load(scratch, at + r * width + c, lanes), simd.load(fields, OFFSET * padded + k, lanes)
+                )
+                middle = simd.multiply(dot, simd.multiply(step, simd.load(fields, k, lanes)))
+                reach = simd.multiply(norm, simd.load(fields, LOSS * padded + k, lanes))
+                reach = simd.fma(lost, simd.load(fields, NORM * padded + k, lanes), reach)
+                upper = simd.add(middle, reach)
+                if simd.reduce_max(upper) >= lower:
+                    simd.store(scratch, at + r * width + c, upper)
+                    simd.store(scratch, at + HEIGHT * width, simd.subtract(middle, reach))
+                    for i_ in range(min(lanes, columns - c)):
+                        ends = simd.fetch(scratch, at + r * width + c + i_)
+                        lower = max(lower, simd.fetch(scratch, at + HEIGHT * width + i_))
+                        if ends >= lower:
+                            append(found, group, k + i_, ends)
+            simd.put(found, group + 1, lower)
+
+    return finish_tile
+
+
+@functools.cache
+def decide_kernel(lanes: int):
+    """The kernel that computes the candidates of a row, `lanes` at a time, in float32."""
+
+    @simd.inline
+    def gather_candidates(found, at, groups, K, starts, first):
+        """starts[first:] = where the weights of each candidate begin; gives their number, KEPT + 1 for too many."""
+        lower, count = np.float32(-np.inf), 0
+        for g in range(groups):
+            lower = max(lower, found[at + g * FIELDS + 1])
+        for g in range(groups):
+            n = int(found[at + g * FIELDS])
+            if n > GROUP_KEPT:
+                return KEPT + 1
+            for c in range(n):
+                place = at + g * FIELDS + 2 + 2 * c
+                if found[place + 1] >= lower:
+                    if count == KEPT:
+                        return KEPT + 1
+                    starts[first + count] = int(found[place]) * K
+                    count += 1
+        return count
+
+    @simd.inline
+    def compare(a, a_at, weights, starts, first, count, K, scratch):
+        """(column, value) of the largest of `count` candidates, the lowest column of equals."""
+        column, value, last = -1, np.float32(-np.inf), first + count - 1
+        for c in range(0, count, lanes):
+            total = simd.zeros(lanes)
+            for p in range(0, K, lanes):
+                square = simd.block_zeros(lanes, 1, lanes)
+                square = simd.block_transpose(simd.block_gather(square, weights, starts, first + c, last, p))
+                total = simd.block_dot_rows(total, square, a, a_at + p)
+            simd.store(scratch, 0, total)
+            for i in range(min(lanes, count - c)):
+                found = starts[first + c + i] // K
+                if scratch[i] > value or (scratch[i] == value and found < column):
+                    column, value = found, scratch[i]
+        return column, value
+
+    signature = types.void(
+        simd.INPUT, simd.INPUT, simd.INPUT, types.Array(types.int64, 1, "C"), simd.PLAN, simd.OUTPUT, simd.OUTPUT
+    )
+
+    @simd.kernel(signature, name=f"matmul_argmax.decide.{lanes}")
+    def decide(a, weights, found, starts, plan, values, scratch):
+        """plan: next row, rows, K, groups. starts (rows * KEPT): its first entry of a row becomes the answer, -1 for
+        none."""
+        rows, K, groups = plan[1], plan[2], plan[3]
+        row = simd.fetch_add(plan, 0, 1)
+        while row < rows:
+            count = gather_candidates(found, row * groups * FIELDS, groups, K, starts, row * KEPT)
+            column, value = -1, np.float32(0)
+            if count <= KEPT:
+                column, value = compare(a, row * K, weights, starts, row * KEPT, count, K, scratch)
+            starts[row * KEPT], values[row] = column, value
+            row = simd.fetch_add(plan, 0, 1)
+
+    return decide
+
+
+def best(a: np.ndarray, screen: Screen) -> tuple[np.ndarray, np.ndarray]:
+    """(column, value) of each row; column -1 where there were too many candidates."""
+    lanes, (M, K), N = 16, a.shape, len(screen.rows)
+    a = np.ascontiguousarray(a)
+    words, moments = quantised(a)
+    origin, starts, step = Rows(words, None).addresses()
+    NC = columns_of(M, N, TILINGS[lanes].NR)
+    groups, steps = -(-N // NC), K // 4
+    found = np.empty((M, groups * FIELDS), np.float32)
+    found[:, 0::FIELDS], found[:, 1::FIELDS] = 0, -np.inf
+    plan = np.array([0, M, N, steps, step, steps, NC, NC, 0], np.int64)
+    scratch = TILE + MC * (steps + lanes) + lanes * lanes
+    arrays = (origin, starts, screen.panels, found, screen.columns.reshape(-1), moments, plan)
+    launch(product_kernel("dot_quads", lanes, keep_candidates), *arrays, tasks=-(-M // MC) * groups, words=scratch)
+    candidates, values = np.empty(M * KEPT, np.int64), np.empty(M, np.float32)
+    plan = np.array([0, M, K, groups], np.int64)
+    arrays = (a.reshape(-1), screen.rows.reshape(-1), found.reshape(-1), candidates, plan, values)
+    launch(decide_kernel(lanes), *arrays, tasks=M, words=lanes)
+    return candidates[::KEPT].copy(), values

@@ -1,0 +1,1 @@
+"""CPU kernels of softmax, a file an idea."""

@@ -1,0 +1,128 @@
+"""exp, tanh and GELU of float32 vectors, for every input: the worst errors stand in README.md and are tested.
+
+Each is a range reduction, a polynomial and a power of two put back at the end, so that results below the normal range
+are rounded once. Polynomials were fitted to the least relative error over the reduced range (weighted least squares,
+iterated towards equal ripples), but for tanh's, which is that of Moshier's Cephes library (tanhf.c). Sources: Muller et
+al., "Handbook of Floating-Point Arithmetic", 2018, chapter 4 for error-free sums and products; Hendrycks and Gimpel,
+"Gaussian Error Linear Units", 2016.
+"""
+
+from tilewright.simd.kernel import inline
+from tilewright.simd.vectors import (
+    absolute,
+    add,
+    copy_sign,
+    divide,
+    fill,
+    fma,
+    maximum,
+    minimum,
+    multiply,
+    round_even,
+    scale,
+    select_greater,
+    subtract,
+)
+
+LOG2_E = 1.4426950408889634
+LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440054690583e-4  # the first has few bits: n * LN2_HIGH is exact
+EXP_LEAST, EXP_MOST = -104.0, 89.0  # exp is 0 below the first and infinite above the second
+SLOPE, SLOPE_REST = 1.5957691669464111, -4.534068032135963e-08  # 2 sqrt(2 / pi) as the sum of two float32
+CUBIC, CUBIC_REST = 0.07135481387376785, 2.3988323966106506e-09  # 0.044715 times that
+TANH_FORM_END, EXACT_END = 11.0, 16.0  # below minus these GELU is -0, and its power of two is still in `scale`'s range
+KNEE = 3.5  # z = KNEE is t = 0 where Mills' ratio is expanded in t = (z - KNEE) / (z + KNEE)
+
+
+@inline
+def exp_parts(x):
+    """(p, n) with exp(x) = p * 2**n, p near 1, for x from -300 to 90."""
+    n = round_even(multiply(x, fill(x, LOG2_E)))
+    r = fma(n, fill(x, -LN2_LOW), fma(n, fill(x, -LN2_HIGH), x))  # |r| <= ln(2) / 2
+    p = fma(fill(x, 0.001381461275741458), r, fill(x, 0.008368710055947304))
+    p = fma(p, r, fill(x, 0.04166838899254799))
+    p = fma(p, r, fill(x, 0.1666652113199234))
+    p = fma(p, r, fill(x, 0.4999999403953552))
+    return add(fma(p, multiply(r, r), r), fill(x, 1.0)), n
+
+
+@inline
+def exp(x):
+    """e**x; 0 and infinity where float32 ends, NaN stays."""
+    x = minimum(maximum(x, fill(x, EXP_LEAST)), fill(x, EXP_MOST))
+    p, n = exp_parts(x)
+    return scale(p, n)
+
+
+@inline
+def tanh(x):
+    """The hyperbolic tangent: an odd polynomial up to 0.625, 1 - 2 / (exp(2|x|) + 1) beyond."""
+    size = absolute(x)
+    z = multiply(x, x)
+    p = fma(fill(x, -5.70498872745e-3), z, fill(x, 2.06390887954e-2))
+    p = fma(p, z, fill(x, -5.37397155531e-2))
+    p = fma(p, z, fill(x, 1.33314422036e-1))
+    p = fma(p, z, fill(x, -3.33332819422e-1))
+    small = fma(multiply(p, z), x, x)
+    one, two = fill(x, 1.0), fill(x, 2.0)
+    large = subtract(one, divide(two, add(exp(multiply(size, two)), one)))
+    return copy_sign(select_greater(size, fill(x, 0.625), large, small), x)
+
+
+@inline
+def gelu_tanh(x):
+    """x / (1 + exp(-t)), t = 2 sqrt(2 / pi) (x + 0.044715 x**3): the tanh form of GELU, which GPT-2 uses.
+
+    t is the sum of two float32, because exp turns an absolute error of t into a relative one.
+    """
+    size = minimum(absolute(x), fill(x, TANH_FORM_END))
+    zero, one = fill(x, 0.0), fill(x, 1.0)
+    slope, cubic = fill(x, SLOPE), fill(x, CUBIC)
+    square = multiply(size, size)
+    square_rest = fma(size, size, subtract(zero, square))
+    bend = multiply(cubic, square)
+    bend_rest = fma(cubic, square_rest, fma(fill(x, CUBIC_REST), square, fma(cubic, square, subtract(zero, bend))))
+    factor = add(slope, bend)
+    moved = subtract(factor, slope)  # bend as it was added; Knuth's exact sum
+    factor_rest = add(subtract(slope, subtract(factor, moved)), subtract(bend, moved))
+    factor_rest = add(add(factor_rest, bend_rest), fill(x, SLOPE_REST))
+    t = multiply(size, factor)
+    t_rest = fma(size, factor_rest, fma(size, factor, subtract(zero, t)))
+    p, n = exp_parts(subtract(zero, t))
+    p = fma(p, subtract(zero, t_rest), p)
+    share = divide(maximum(x, fill(x, -TANH_FORM_END)), add(one, scale(p, n)))
+    return select_greater(zero, x, scale(multiply(share, p), n), share)
+
+
+@inline
+def mills_polynomial(t):
+    """(z + KNEE) exp(z**2 / 2) times the normal distribution's tail beyond z, for z from 0 to 16."""
+    p = fma(fill(t, 0.00010486592509550974), t, fill(t, 0.00041171498014591634))
+    p = fma(p, t, fill(t, -0.0004947400884702802))
+    p = fma(p, t, fill(t, -0.0031679386738687754))
+    p = fma(p, t, fill(t, 0.006494678556919098))
+    p = fma(p, t, fill(t, 0.017404653131961823))
+    p = fma(p, t, fill(t, -0.11605340242385864))
+    p = fma(p, t, fill(t, 0.31542518734931946))
+    p = fma(p, t, fill(t, -0.5655617117881775))
+    return fma(p, t, fill(t, 0.7444160580635071))
+
+
+@inline
+def gelu_exact(x):
+    """x times the normal distribution function: GELU in its exact form.
+
+    The tail beyond z = |x| is exp(-z**2 / 2) P(t) / (z + KNEE), P a polynomial in t = (z - KNEE) / (z + KNEE).
+    """
+    z = minimum(absolute(x), fill(x, EXACT_END))
+    zero, one = fill(x, 0.0), fill(x, 1.0)
+    inverse = divide(one, add(z, fill(x, KNEE)))
+    t = multiply(subtract(z, fill(x, KNEE)), inverse)
+    ratio = mills_polynomial(t)
+    square = multiply(z, z)
+    square_rest = fma(z, z, subtract(zero, square))
+    p, n = exp_parts(multiply(square, fill(x, -0.5)))
+    p = fma(p, multiply(square_rest, fill(x, -0.5)), p)
+    tail = multiply(multiply(ratio, inverse), p)
+    upper = multiply(x, subtract(one, scale(tail, n)))
+    lower = scale(multiply(maximum(x, fill(x, -EXACT_END)), tail), n)
+    return select_greater(zero, x, lower, upper)

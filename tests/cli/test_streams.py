@@ -1,0 +1,83 @@
+"""The command line in a process of its own: signals, and streams that are closed or full."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tilewright import cli
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_demo_leaves_nothing(tmp_path, number):
+    process = tilewright("demo", env={"TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.readline()
+    while not list(tmp_path.glob("*/.params.bin*")):
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 130 and "the demo was stopped: nothing is left of it" in errors
+    assert os.listdir(tmp_path) == []
+
+
+def tilewright(*arguments, env=None, **options) -> subprocess.Popen:
+    """The command line in a process of its own."""
+    around = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2]), **(env or {})}
+    return subprocess.Popen([sys.executable, "-m", "tilewright", *arguments], env=around, text=True, **options)
+
+
+def closed_pipe():
+    """The writing end of a pipe that nobody reads."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    return open(writing, "w")
+
+
+def full_disk():
+    return open("/dev/full", "w")
+
+
+@pytest.mark.parametrize("broken", [closed_pipe, full_disk])
+def test_a_job_does_not_need_its_stdout(run, small, broken):
+    run(*small)
+    os.rename("out.bin", "expected.bin")
+    for streams in (("stdout",), ("stdout", "stderr")):
+        with broken() as stream:
+            process = tilewright(*small, **{"stderr": subprocess.PIPE, **dict.fromkeys(streams, stream)})
+            errors = process.communicate()[1]
+        assert (process.returncode, errors or "") == (0, "")
+        assert Path("out.bin").read_bytes() == Path("expected.bin").read_bytes()
+        os.unlink("out.bin")
+
+
+RESULTS = [["doctor"], ["validate", "in.bin", "in.bin"], ["validate", "in.bin", "in.bin", "--json"], ["classify"]]
+
+
+@pytest.mark.parametrize("arguments", RESULTS)
+def test_a_result_that_cannot_be_written(run, small, arguments):
+    """On a full disk that is an error; a reader that is gone has what it wanted."""
+    call = [*small, "--json"] if arguments == ["classify"] else arguments
+    with full_disk() as stream:
+        process = tilewright(*call, stdout=stream, stderr=subprocess.PIPE)
+        errors = process.communicate()[1]
+    assert process.returncode == 4
+    assert "Error: stdout: cannot write: no space left on device" in errors and "Traceback" not in errors
+    with closed_pipe() as stream:
+        process = tilewright(*call, stdout=stream, stderr=subprocess.PIPE)
+        errors = process.communicate()[1]
+    assert process.returncode == 0 and "Error" not in errors and "Exception" not in errors
+
+
+def test_a_ladder_that_nobody_reads_stops(monkeypatch):
+    with closed_pipe() as stream:
+        process = tilewright("ladder", "matmul", stdout=stream, stderr=subprocess.PIPE)
+        assert process.communicate(timeout=20) == (None, "") and process.returncode == 0
+
+
+def test_names_that_no_terminal_shows(run, small):
+    code, out, _ = run(*small, "-o", "out\x1b[31m.bin")
+    assert code == 0 and "out\\x1b[31m.bin" in out and "\x1b" not in out

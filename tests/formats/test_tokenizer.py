@@ -1,0 +1,136 @@
+"""The tokenizer: the library's answers, and each of its ways to fail is one paragraph with the file's name."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tilewright.errors import InputError
+from tilewright.formats import tokenizer as module
+from tilewright.formats.tokenizer import Tokenizer
+
+
+def alphabet():
+    """GPT-2's letters for the 256 bytes, in the order of their ids."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return [chr(byte) for byte in plain] + [chr(256 + i) for i in range(len(others))]
+
+
+def contents(**changes):
+    """A small tokenizer like GPT-2's, with <|endoftext|> as its last token; id 256 is "he"."""
+    letters = alphabet()
+    vocab = {letter: id for id, letter in enumerate([*letters, "he"])}
+    end = {"id": 257, "content": "<|endoftext|>", "special": True, "normalized": False, "single_word": False}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    fields = {
+        "version": "1.0",
+        "added_tokens": [{**end, "lstrip": False, "rstrip": False}],
+        "pre_tokenizer": level,
+        "decoder": level,
+        "model": {"type": "BPE", "vocab": vocab, "merges": ["h e"]},
+    }
+    return json.dumps({**fields, **changes})
+
+
+@pytest.fixture
+def save(tmp_path):
+    def run(text):
+        (tmp_path / "tokenizer.json").write_bytes(text if isinstance(text, bytes) else text.encode())
+        return tmp_path / "tokenizer.json"
+
+    return run
+
+
+@pytest.mark.parametrize("text", ["the hen", " x\n\ty ", "\u00e9\u4e16\U0001f600\x00", ""])
+def test_there_and_back(save, text):
+    tokenizer = Tokenizer(save(contents()))
+    ids = tokenizer.encode(text)
+    assert tokenizer.size == 258 and all(type(id) is int and 0 <= id < 258 for id in ids)
+    assert tokenizer.decode(ids) == text and len(ids) == len(text.encode()) - text.count("he")
+
+
+def test_special_tokens(save):
+    tokenizer = Tokenizer(save(contents()))
+    assert tokenizer.encode("<|endoftext|>he") == [257, 256] and tokenizer.decode([256, 257, 256]) == "hehe"
+    assert tokenizer.decode([256, 99_999]) == "he"
+    part = tokenizer.encode("\u4e16")[:2]
+    assert tokenizer.decode(part) == "\ufffd"
+
+
+def test_nothing_is_cut_or_padded(save):
+    truncation = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
+    padding = {"strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0}
+    padding |= {"pad_type_id": 0, "pad_token": "!"}
+    tokenizer = Tokenizer(save(contents(truncation=truncation, padding=padding)))
+    assert len(tokenizer.encode("abcdef")) == 6
+
+
+def bpe(**fields):
+    return contents(model={"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"], **fields})
+
+
+HOSTILE = {
+    "empty": b"",
+    "no JSON": b"{",
+    "another object": b"{}",
+    "a list": b"[]",
+    "bad UTF-8": b'{"version": "\xff"}',
+    "nested": b'{"version":' * 100_000,
+    "a list 100,000 deep": b'{"model":' + b"[" * 100_000,
+    "10,000 digits": contents().replace("257", "9" * 10_000).encode(),
+    "a negative id": contents().replace("257", "-1").encode(),
+    "a pickle": b"\x80\x04\x95\x10\0\0\0\0\0\0\0\x8c\x05posix\x94",
+    "unknown model": contents(model={"type": "Magic"}),
+    "merge of unknown tokens": bpe(merges=["a z"]),
+    "bad pattern": contents(
+        pre_tokenizer={"type": "Split", "pattern": {"Regex": "(("}, "behavior": "Isolated", "invert": False}
+    ),
+    "a panic: prefix longer than a token": bpe(continuing_subword_prefix="#####"),
+    "a panic: no charsmap": contents(normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
+    "no token for the unknown": contents(model={"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "?"}),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_files(save, capfd, name):
+    path = save(HOSTILE[name])
+    with pytest.raises(InputError) as caught:
+        Tokenizer(path)
+    assert str(caught.value).startswith(f"{path}: no valid tokenizer: ") and len(str(caught.value)) < 600
+    assert "\n" not in str(caught.value) and capfd.readouterr() == ("", "")
+
+
+def test_no_file(tmp_path, save, monkeypatch):
+    for name, message in [("gone", "no such tokenizer"), ("", "is a directory")]:
+        with pytest.raises(InputError, match=message):
+            Tokenizer(f"{tmp_path}/{name}")
+    monkeypatch.setattr(module, "MAX_BYTES", 100)
+    with pytest.raises(InputError, match="are no tokenizer; the limit is 100"):
+        Tokenizer(save(contents()))
+
+
+def test_a_failure_later_is_an_input_error_too(save):
+    tokenizer = Tokenizer(save(contents()))
+
+    class PanicException(BaseException):
+        pass
+
+    class Library:
+        def encode(self, text):
+            raise PanicException("index out\nof range")
+
+        def decode(self, ids):
+            raise KeyboardInterrupt
+
+    tokenizer._library = Library()
+    with pytest.raises(InputError, match="cannot encode this text: index out of range"):
+        tokenizer.encode("x")
+    with pytest.raises(KeyboardInterrupt):
+        tokenizer.decode([1])
+
+
+def test_the_library_is_imported_when_it_is_used():
+    code = "import sys, tilewright.formats.tokenizer; sys.exit('tokenizers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,138 @@
+"""The largest column: its index and not only its value, ties, what screening must not lose, and the door."""
+
+import numpy as np
+import pytest
+
+from tilewright.errors import UsageError
+from tilewright.hardware import cpu
+from tilewright.ops._ladder import using
+from tilewright.ops._threads import threads
+from tilewright.ops.matmul import prepare as prepare_matrix
+from tilewright.ops.matmul_argmax import ladder, matmul_argmax, prepare
+from tilewright.ops.matmul_argmax.cpu import fused, screened
+from tilewright.ops.matmul_argmax.reference import matmul_argmax as reference
+from tilewright.ops.matmul_argmax.spec import Case
+
+RUNGS = [
+    name
+    for name in ladder.rungs
+    if not any("this CPU" in why for why in ladder.rungs[name].refuses(Case(1, 1, 16).problem))
+]
+screening = pytest.mark.skipif(not cpu().has("avx512vnni"), reason="this CPU has no avx512vnni")
+
+
+def columns(rng, N: int, K: int) -> np.ndarray:
+    """float32 (K, N), the transpose of a row-major matrix."""
+    return rng.standard_normal((N, K), dtype=np.float32).T
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize(("M", "N", "K"), [(1, 1, 16), (37, 3001, 96), (200, 33, 16)])
+def test_the_index_is_that_of_the_largest(rung, M, N, K, rng):
+    a, b = rng.standard_normal((M, K), dtype=np.float32), columns(rng, N, K)
+    with using(matmul_argmax=rung):
+        index, value = matmul_argmax(a, prepare(b))
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    assert index.dtype == np.int64 and value.dtype == np.float32
+    assert (exact.max(axis=1) - exact[np.arange(M), index] <= 1e-5 * K).all()
+    assert np.abs(value - reference(a, b)[1]).max() <= 1e-5 * K
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_of_equal_columns_the_first_is_taken(rung, rng):
+    b = np.ascontiguousarray(columns(rng, 700, 32).T)
+    a = rng.standard_normal((9, 32), dtype=np.float32)
+    best = (a @ b.T).argmax(axis=1)
+    for copy in (best + 1) % 700, (best + 311) % 700, (best + 650) % 700:
+        b[copy] = b[best]
+    exact = a.astype(np.float64) @ b.T.astype(np.float64)
+    with using(matmul_argmax=rung), threads(2):
+        index, _ = matmul_argmax(a, prepare(b.T))
+    assert index.tolist() == [int(np.flatnonzero(row == row.max())[0]) for row in exact]
+
+
+@screening
+def test_screening_gives_the_bits_of_the_fused_sum(rng):
+    a, b = rng.standard_normal((60, 64), dtype=np.float32), columns(rng, 5000, 64)
+    answers = []
+    for rung in ("cpu.fused", "cpu.screened"):
+        with using(matmul="cpu.threads", matmul_argmax=rung):
+            answers.append([x.tobytes() for x in matmul_argmax(a, prepare(b))])
+    assert answers[0] == answers[1]
+
+
+@screening
+def test_rows_that_screening_cannot_decide_are_computed_in_full(rng):
+    b = (columns(rng, 4000, 32) * np.float32(1e-4) + rng.standard_normal((32, 1), dtype=np.float32)).T
+    b = np.ascontiguousarray(b).T
+    a = rng.standard_normal((5, 32), dtype=np.float32)
+    with using(matmul="cpu.threads", matmul_argmax="cpu.screened"):
+        prepared = prepare(b)
+        undecided, _ = screened.best(a, prepared.screen)
+        index, _ = matmul_argmax(a, prepared)
+    assert (undecided == -1).any(), "the case is meant to have more candidates than are kept"
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    assert (exact.max(axis=1) - exact[np.arange(5), index] <= 1e-5).all()
+
+
+@screening
+@pytest.mark.parametrize("size", [1e-30, 1.0, 1e15])
+def test_the_bound_holds_whatever_the_size_of_numbers(size, rng):
+    """Outliers in a few places, as trained models have them, and columns of very different length."""
+    a = rng.standard_normal((40, 64), dtype=np.float32)
+    a[:, 7] *= 300
+    b = np.ascontiguousarray(columns(rng, 3000, 64).T) * rng.lognormal(0, 2, (3000, 1)).astype(np.float32)
+    a, b = a * np.float32(size), b * np.float32(size)
+    with using(matmul="cpu.threads", matmul_argmax="cpu.screened"):
+        found, _ = matmul_argmax(a, prepare(b.T))
+    with using(matmul="cpu.threads", matmul_argmax="cpu.logits"):
+        wanted, _ = matmul_argmax(a, prepare(b.T))
+    assert (found == wanted).all()
+
+
+@screening
+def test_a_bound_that_is_too_small_would_be_seen(rng, monkeypatch):
+    """The saboteur: without the loss of the columns the largest is missed."""
+    a, b = rng.standard_normal((300, 64), dtype=np.float32), columns(rng, 5000, 64)
+    with using(matmul="cpu.threads", matmul_argmax="cpu.screened"):
+        prepared = prepare(b)
+        wanted, _ = matmul_argmax(a, prepared)
+        prepared.screen.columns[[screened.NORM, screened.LOSS]] = 0
+        found, _ = matmul_argmax(a, prepared)
+    assert (found != wanted).any()
+
+
+def test_tiles_end_in_the_same_comparison(rng):
+    """The AMX kernel on emulated tiles."""
+    a, b = rng.standard_normal((19, 40), dtype=np.float32), columns(rng, 75, 40)
+    with using(matmul="cpu.widened"):
+        weights = prepare_matrix(b, dtype="bfloat16")
+    index, value = fused.best("amx", a, weights, emulated=True)
+    wanted = fused.best("widened", a, weights)
+    assert index.tolist() == wanted[0].tolist()
+    assert np.abs(value - wanted[1]).max() <= 1e-4
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_a_row_does_not_depend_on_the_others(rung, rng):
+    a, b = rng.standard_normal((50, 48), dtype=np.float32), columns(rng, 900, 48)
+    with using(matmul_argmax=rung):
+        prepared = prepare(b)
+        with threads(2):
+            together = matmul_argmax(a, prepared)
+        with threads(1):
+            alone = [matmul_argmax(row[None], prepared) for row in a]
+    assert [int(i[0]) for i, _ in alone] == together[0].tolist()
+    assert b"".join(v.tobytes() for _, v in alone) == together[1].tobytes()
+
+
+def test_what_does_not_fit_is_refused(rng):
+    b = columns(rng, 20, 16)
+    prepared = prepare(b)
+    with pytest.raises(UsageError, match=r"a is \(2, 15\); \(M, 16\) is wanted"):
+        matmul_argmax(np.zeros((2, 15), np.float32), prepared)
+    with pytest.raises(UsageError, match="at least one column"):
+        prepare(np.zeros((16, 0), np.float32))
+    with pytest.raises(UsageError, match="weights are"):
+        prepare(b, weights=prepare_matrix(b[:, :5]))
+    assert [len(x) for x in matmul_argmax(np.zeros((0, 16), np.float32), prepared)] == [0, 0]

@@ -30,9 +30,12 @@ LANES = 16  # a tile's row is one AVX-512 register
 BLOCK = 32  # rows and columns of out in four tiles
 TILE = 256  # words of a tile
 STATE = 9 * TILE  # words of simd.amx's state
-MC = 384, 192  # most rows in a task, by limbs: half as many read B from L3 twice as often
+MC = 384  # most rows in a task: fewer read B from L3 more often
+BLOCK_WORDS = (
+    192 * 768
+)  # of a block of A, 576 KiB of L2: of deep ones fewer rows, 1360 against 1700 GFLOP/s at K = 3072
 FAR = 8 * TILE  # words ahead that B is fetched where few rows wait for memory: 8 KiB
-KC = 768  # words along K in a block: A's 192 rows are 576 KiB of L2, twice that with two limbs
+KC = 768  # words along K in a block
 NO_BIAS = np.empty(0, np.float32)
 BLOCK_AT = STATE  # in scratch: a 32 x 32 block on its way to out
 PACKED = BLOCK_AT + BLOCK * BLOCK  # in scratch: A's packed tiles
@@ -204,9 +207,10 @@ def product_kernel(limbs: int, emulated: bool, finish=finisher):
     return tile_product
 
 
-def rows_of(M: int, limbs: int) -> int:
-    """MC: equal tasks of whole blocks, none above the most. It changes no result."""
-    tasks = -(-M // MC[limbs - 1])
+def rows_of(M: int, words: int, limbs: int) -> int:
+    """MC for a depth in words: equal tasks of whole blocks. It changes no result."""
+    most = min(MC, BLOCK_WORDS // (limbs * min(words, KC)) // BLOCK * BLOCK)
+    tasks = -(-M // most)
     return -(-M // (tasks * BLOCK)) * BLOCK
 
 
@@ -219,7 +223,8 @@ def multiply(rows: Rows, weights: Packed, out: np.ndarray, epilogue: Epilogue, *
     if rows.array.strides[1] != 4:
         rows = Rows(np.ascontiguousarray(rows.array), rows.index)
     origin, starts, _ = rows.addresses()
-    M, N, K, MC = rows.count, weights.N, words_of(weights.K), rows_of(rows.count, limbs)
+    M, N, K = rows.count, weights.N, words_of(weights.K)
+    MC = rows_of(M, K, limbs)
     NC = columns_of(M, N, BLOCK, MC)
     plan = np.array([0, M, N, K, weights.K, NC, ACTIVATIONS[epilogue.activation], MC], np.int64)
     arrays = (origin, starts, weights.data, out, epilogue.bias, epilogue.residual, plan)

@@ -55,7 +55,7 @@ def best(kind: str, a: np.ndarray, weights: Packed, *, emulated: bool = False) -
     rows = Rows(a if kind == "float32" else np.ascontiguousarray(a), None)
     steps = weights.K if kind == "float32" else words_of(weights.K)
     origin, starts, step = rows.addresses()
-    MC = amx.rows_of(M, 1) if kind == "amx" else packed.MC
+    MC = amx.rows_of(M, steps, 1) if kind == "amx" else packed.MC
     NC = columns_of(M, N, TILINGS[lanes].NR, MC)
     groups = -(-N // NC)
     found = np.empty((M, 2 * groups), np.float32)  # a value and its column for each group

@@ -37,8 +37,9 @@ BLOCK_WORDS = (
 FAR = 8 * TILE  # words ahead that B is fetched where few rows wait for memory: 8 KiB
 KC = 768  # words along K in a block
 NO_BIAS = np.empty(0, np.float32)
-BLOCK_AT = STATE  # in scratch: a 32 x 32 block on its way to out
-PACKED = BLOCK_AT + BLOCK * BLOCK  # in scratch: A's packed tiles
+BLOCK_AT = STATE  # in scratch: blocks of 32 x 32 on their way to out
+WIDE = 4 * BLOCK  # columns of out that are finished together: its rows lie pages apart, and each piece of one costs
+PACKED = BLOCK_AT + BLOCK * WIDE  # in scratch: A's packed tiles
 
 
 def tile_packer(limbs: int):
@@ -69,7 +70,7 @@ def tile_packer(limbs: int):
 
 
 def tile_movers(tiles, finish):
-    """(clear the tiles of a block, take them to a block of out); high: 2 for 32 rows, 1 for the first 16 alone.
+    """(clear the tiles of a block, take them to scratch, from there to out); high: 2 for 32 rows, 1 for 16.
 
     finish: what becomes of the last block's sums, see `finish.finisher`.
     """
@@ -84,24 +85,28 @@ def tile_movers(tiles, finish):
             zero(state, 3)
 
     @simd.inline
-    def put(high, state, scratch, target, corner, size, stage):
-        """out's block at corner (i, j), of `size` rows and columns, from tiles 0 to 3; target and stage as in `packed`.
+    def put(high, state, scratch, column):
+        """Tiles 0 to 3 to scratch, from a column of the blocks there.
 
-        By way of scratch: tile loads and stores straight from and to out, whose rows lie pages apart, took a third
-        longer.
+        Tile loads and stores straight from and to out, whose rows lie pages apart, took a third longer in all.
         """
-        store(state, 0, scratch, BLOCK_AT, BLOCK)
-        store(state, 1, scratch, BLOCK_AT + LANES, BLOCK)
+        at = BLOCK_AT + column
+        store(state, 0, scratch, at, WIDE)
+        store(state, 1, scratch, at + LANES, WIDE)
         if high == 2:
-            store(state, 2, scratch, BLOCK_AT + LANES * BLOCK, BLOCK)
-            store(state, 3, scratch, BLOCK_AT + LANES * BLOCK + LANES, BLOCK)
+            store(state, 2, scratch, at + LANES * WIDE, WIDE)
+            store(state, 3, scratch, at + LANES * WIDE + LANES, WIDE)
+
+    @simd.inline
+    def end_block(scratch, target, corner, size, stage):
+        """Blocks of `size` rows and columns from scratch to out at corner (i, j); target and stage as in `packed`."""
         (out, residual, _), (first, last, activation) = target, stage
         if last:
-            finish_tile((scratch, BLOCK_AT, BLOCK), target, corner, size, (first, activation))
+            finish_tile((scratch, BLOCK_AT, WIDE), target, corner, size, (first, activation))
         else:
-            add_tile((scratch, BLOCK_AT, BLOCK), (out, residual, NO_BIAS), corner, size, (first, 0))
+            add_tile((scratch, BLOCK_AT, WIDE), (out, residual, NO_BIAS), corner, size, (first, 0))
 
-    return clear, put
+    return clear, put, end_block
 
 
 def tile_multiplier(limbs: int, tiles):
@@ -160,7 +165,7 @@ def tile_multiplier(limbs: int, tiles):
 def product_kernel(limbs: int, emulated: bool, finish=finisher):
     """The kernel for one or two limbs, on the hardware's tiles or on their emulation; finish: see `finish.finisher`."""
     tiles = amx.Emulated if emulated else amx.Hardware
-    pack_block, (clear, put) = tile_packer(limbs), tile_movers(tiles, finish)
+    pack_block, (clear, put, end_block) = tile_packer(limbs), tile_movers(tiles, finish)
     multiply = tile_multiplier(limbs, tiles)
     configure, release = tiles.configure, tiles.release
 
@@ -175,18 +180,21 @@ def product_kernel(limbs: int, emulated: bool, finish=finisher):
         for p in range(0, K, KC):
             depth = min(KC, K - p)
             a_limb = pack_block(a, starts, (i, end), p, depth, numbers, scratch)
-            for j in range(j0, j1, BLOCK):
+            for j in range(j0, j1, WIDE):
+                stage = (p == 0, p + depth == K, activation)
                 for r in range(i, end, BLOCK):
-                    at, stage = (PACKED + (r - i) * depth, j * K + p * BLOCK), (p == 0, p + depth == K, activation)
-                    size = (min(BLOCK, end - r), min(BLOCK, N - j))
-                    if end - r > LANES:
-                        clear(2, state)
-                        multiply(2, state, scratch, panels, at, (a_limb, b_limb), depth)
-                        put(2, state, scratch, target, (r, j), size, stage)
-                    else:
-                        clear(1, state)
-                        multiply(1, state, scratch, panels, at, (a_limb, b_limb), depth)
-                        put(1, state, scratch, target, (r, j), size, stage)
+                    size = (min(BLOCK, end - r), min(WIDE, j1 - j))
+                    for column in range(0, size[1], BLOCK):
+                        at = (PACKED + (r - i) * depth, (j + column) * K + p * BLOCK)
+                        if end - r > LANES:
+                            clear(2, state)
+                            multiply(2, state, scratch, panels, at, (a_limb, b_limb), depth)
+                            put(2, state, scratch, column)
+                        else:
+                            clear(1, state)
+                            multiply(1, state, scratch, panels, at, (a_limb, b_limb), depth)
+                            put(1, state, scratch, column)
+                    end_block(scratch, target, (r, j), size, stage)
 
     signature = types.void(
         simd.INPUT, simd.INDICES, simd.INPUT, simd.OUTPUT_2D, simd.INPUT, simd.INPUT_2D, simd.PLAN, simd.OUTPUT

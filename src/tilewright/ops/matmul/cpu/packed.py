@@ -24,7 +24,10 @@ from tilewright.ops.matmul.cpu.words import word_packer, words_of
 from tilewright.ops.matmul.operands import Epilogue, Packed, Rows
 
 KC = 768  # at most this many steps of K in a block: A's 192 rows are 576 KiB of L2; half costs 10 % in visits to out
-TILE = 400  # words at the start of scratch: a block of out on its way there, 12 x 32 at most, and a vector
+PANELS = (
+    4  # of B that a panel of A meets one after the other: it stays in L1, and rows of out are finished in longer pieces
+)
+TILE = 12 * 32 * PANELS + 16  # words at the start of scratch: blocks of out on their way there, and a vector
 MC = 192  # rows in a task: sixteen panels of 12
 NC = 4096  # at most this many columns in a task: A is packed once for all of them
 PRODUCTS = {
@@ -74,23 +77,24 @@ def block_packer(kind: str, lanes: int):
 def panel_multiplier(kind: str, lanes: int, finish):
     """The inline function that multiplies one panel of B with a packed block of A: the two inner loops."""
     (HIGH, MIDDLE, SINGLE), NR, vectors = TILINGS[lanes].rows, TILINGS[lanes].NR, TILINGS[lanes].vectors
-    product, finish_tile = PRODUCTS[kind], finish(lanes)
+    product, finish_tile, WIDE = PRODUCTS[kind], finish(lanes), PANELS * NR
 
     @simd.inline
     def micro(rows, operands, at, depth, target, corner, stage):
         """rows x NR of out at corner (i, j): their sum over one block of K, in registers from first to last.
 
         operands: (packed A, panels of B); at: where this block begins in each; target: (out, residual, bias);
-        stage: (is it the first block of K, is it the last). The last block's sum goes to the tile in scratch.
+        stage: (is it the first block of K, is it the last). The last block's sum goes to scratch, to a column of the
+        tile there, which is corner's third.
         """
-        (packed, panels), (a_at, b_at), (out, residual, _), (i, j) = operands, at, target, corner
+        (packed, panels), (a_at, b_at), (out, residual, _), (i, j, column) = operands, at, target, corner
         first, last = stage
         block = simd.block_zeros(rows, vectors, lanes)
         for p in range(depth):
             block = product(block, packed, a_at + p * rows, panels, b_at + p * NR)
         columns, stride = out.shape[1] - j, out.strides[0] // 4
         if last:
-            simd.block_store(block, packed, 0, NR, NR)
+            simd.block_store(block, packed, column, WIDE, NR)
         else:
             if not first:
                 block = simd.block_add(block, out, i * stride + j, stride, columns)
@@ -100,20 +104,27 @@ def panel_multiplier(kind: str, lanes: int, finish):
             simd.block_store(block, out, i * stride + j, stride, columns)
 
     @simd.inline
-    def down_rows(operands, b_at, depth, target, span, stage, activation):
-        """One panel of B against all rows of the packed block; span: (i, end, j, columns of the panel)."""
-        (i, end, j, columns), at, (first, last) = span, TILE, stage
+    def across(rows, operands, at, reach, target, corner, stage):
+        """One panel of A against the panels of B side by side. reach: (depth, columns, words from column to column)."""
+        (a_at, b_at), (depth, columns, step), (i, j) = at, reach, corner
+        for column in range(0, columns, NR):
+            micro(rows, operands, (a_at, b_at + column * step), depth, target, (i, j + column, column), stage)
+
+    @simd.inline
+    def down_rows(operands, b_at, reach, target, span, stage, activation):
+        """Up to PANELS panels of B against all rows of the packed block; span: (i, end, j)."""
+        (i, end, j), at, (first, last) = span, TILE, stage
         while i < end:
             rows = HIGH if end - i >= HIGH else MIDDLE if end - i >= MIDDLE else SINGLE
             if rows == HIGH:
-                micro(HIGH, operands, (at, b_at), depth, target, (i, j), stage)
+                across(HIGH, operands, (at, b_at), reach, target, (i, j), stage)
             elif rows == MIDDLE:
-                micro(MIDDLE, operands, (at, b_at), depth, target, (i, j), stage)
+                across(MIDDLE, operands, (at, b_at), reach, target, (i, j), stage)
             else:
-                micro(SINGLE, operands, (at, b_at), depth, target, (i, j), stage)
+                across(SINGLE, operands, (at, b_at), reach, target, (i, j), stage)
             if last:
-                finish_tile((operands[0], 0, NR), target, (i, j), (rows, columns), (first, activation))
-            i, at = i + rows, at + rows * depth
+                finish_tile((operands[0], 0, WIDE), target, (i, j), (rows, reach[1]), (first, activation))
+            i, at = i + rows, at + rows * reach[0]
 
     return down_rows
 
@@ -122,7 +133,7 @@ def panel_multiplier(kind: str, lanes: int, finish):
 def product_kernel(kind: str, lanes: int, finish=finisher):
     """The kernel for a kind of product and a vector width; finish: what becomes of a tile, see `finish.finisher`."""
     pack_block, down_rows = block_packer(kind, lanes), panel_multiplier(kind, lanes, finish)
-    NR = TILINGS[lanes].NR
+    NR, WIDE = TILINGS[lanes].NR, PANELS * TILINGS[lanes].NR
 
     @simd.inline
     def one_task(task, a, starts, panels, target, plan, packed):
@@ -134,11 +145,9 @@ def product_kernel(kind: str, lanes: int, finish=finisher):
         for p in range(0, K, KC):
             depth = min(KC, K - p)
             pack_block(a, starts, (i, end), p, depth, plan, packed)
-            for j in range(j0, j1, NR):
-                stage = (p == 0, p + depth == K)
-                down_rows(
-                    (packed, panels), j * K + p * NR, depth, target, (i, end, j, min(NR, N - j)), stage, activation
-                )
+            for j in range(j0, j1, WIDE):
+                stage, reach = (p == 0, p + depth == K), (depth, min(WIDE, j1 - j), K)
+                down_rows((packed, panels), j * K + p * NR, reach, target, (i, end, j), stage, activation)
 
     signature = types.void(
         simd.INPUT, simd.INDICES, simd.INPUT, simd.OUTPUT_2D, simd.INPUT, simd.INPUT_2D, simd.PLAN, simd.OUTPUT

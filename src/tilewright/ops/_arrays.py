@@ -39,6 +39,8 @@ def as_float32(name: str, value) -> np.ndarray:
     Raises UsageError for any other dtype: a silent conversion would hide where the accuracy went.
     """
     array = as_numpy(name, value)
+    if array.dtype == np.float32 and array.flags.carray:
+        return array
     if array.dtype == BFLOAT16:
         return array.astype(np.float32)
     if array.dtype != np.float32:

@@ -19,6 +19,7 @@ from tilewright.ops.attention.operands import COLUMNS, COUNT, FIRST, PANEL_VECTO
 from tilewright.ops.matmul.operands import addresses
 
 # queries in a block: 16 accumulators of AVX-512's 32 registers, 8 of AVX2's 16, 16 of NEON's 32; and the smaller ones
+ALONE = 1 << 17  # numbers of values up to which one thread does all: 20 microseconds, as long as waking another
 GROUP = 4  # heads of a lone query: 8 accumulators hide the latency of an FMA
 ROWS = {16: (8, 2, 1), 8: (4, 2, 1), 4: (8, 2, 1)}
 
@@ -168,8 +169,10 @@ def attend(q: np.ndarray, cache: Cache, spans: np.ndarray, look: Look, out: np.n
     arrays = (addresses(q)[0], cache.keys.reshape(-1), cache.values.reshape(-1), spans.reshape(-1))
     plan = plan_of(q, cache, spans, look, out)
     words = max(rows[0], GROUP) * panels_of(cache.length) * PANEL_VECTORS * lanes
-    kernel = block_kernel(lanes, cache.dtype, rows)
-    launch(kernel, *arrays, np.float32(look.scale), out, plan, tasks=len(spans) * -(-cache.heads // GROUP), words=words)
+    kernel, tasks = block_kernel(lanes, cache.dtype, rows), len(spans) * -(-cache.heads // GROUP)
+    if len(spans) == 1 and int(spans[0, FIRST] + spans[0, COUNT]) * cache.values.shape[3] * cache.heads <= ALONE:
+        tasks = 1  # for `launch`: the calling thread draws them all
+    launch(kernel, *arrays, np.float32(look.scale), out, plan, tasks=tasks, words=words)
 
 
 def attend_alone(q: np.ndarray, cache: Cache, spans: np.ndarray, look: Look, out: np.ndarray, *, rows) -> None:

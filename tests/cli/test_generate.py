@@ -143,10 +143,10 @@ LINES = {
     "a prompt of another type": ({"prompt": 7}, "prompt", "expected"),
     "a float as token id": ({"prompt_token_ids": [1.5]}, "prompt_token_ids[0]", "expected int"),
     "an id given before": ({"id": "a", "prompt": "x"}, "id", "'a' was given before"),
-    "a temperature out of range": ({"prompt": "x", "temperature": 9}, "", "temperature is 9"),
-    "a top_p out of range": ({"prompt": "x", "top_p": 0}, "", "top_p is 0"),
-    "n with temperature 0": ({"prompt": "x", "n": 2}, "", "n is 2; 1 with temperature 0"),
-    "max_tokens that are none": ({"prompt": "x", "max_tokens": "many"}, "", "max_tokens is 'many'"),
+    "a temperature out of range": ({"prompt": "x", "temperature": 9}, "temperature", "is 9"),
+    "a top_p out of range": ({"prompt": "x", "top_p": 0}, "top_p", "is 0"),
+    "n with temperature 0": ({"prompt": "x", "n": 2}, "n", "is 2; 1 with temperature 0"),
+    "max_tokens that are none": ({"prompt": "x", "max_tokens": "many"}, "max_tokens", "is 'many'"),
 }
 RAW = {
     "a broken JSON line": (b'{"prompt": "x', "", "truncated"),

@@ -136,3 +136,22 @@ def test_what_does_not_fit_is_refused(rng):
     with pytest.raises(UsageError, match="weights are"):
         prepare(b, weights=prepare_matrix(b[:, :5]))
     assert [len(x) for x in matmul_argmax(np.zeros((0, 16), np.float32), prepared)] == [0, 0]
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("size", [1e-24, 1e-30, 1e18])
+def test_sizes_at_the_ends_of_float32_lose_nothing(rung, size, rng):
+    a, b = rng.standard_normal((300, 64), dtype=np.float32) * np.float32(size), columns(rng, 2000, 64)
+    with using(matmul="cpu.threads", matmul_argmax=rung):
+        index, _ = matmul_argmax(a, prepare(b))
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    assert (exact.max(axis=1) - exact[np.arange(300), index] <= 1e-4 * size).all()
+
+
+@screening
+def test_an_infinite_column_is_found_by_screening_too(rng):
+    a, b = np.abs(rng.standard_normal((7, 64), dtype=np.float32)), np.ascontiguousarray(columns(rng, 500, 64))
+    b[0, 5] = np.inf
+    with using(matmul="cpu.threads", matmul_argmax="cpu.screened"):
+        index, value = matmul_argmax(a, prepare(b))
+    assert (index == 5).all() and np.isinf(value).all()

@@ -105,7 +105,7 @@ def test_batch_lines_of_openai(folder):
     choice = good["response"]["body"]["choices"][0]
     assert choice["token_ids"] == wanted.token_ids and choice["text"] == wanted.text
     assert len(choice["logprobs"]["token_logprobs"]) == 3
-    assert hot["response"] is None and "temperature is 3" in hot["error"]["message"]
+    assert hot["response"] is None and "temperature: is 3" in hot["error"]["message"]
     assert "'one' was given before" in twice["error"]["message"]
 
 

@@ -35,7 +35,7 @@ class Options:
     min_p: Annotated[float, Option(help="Only tokens at least P times as probable as the best.")] = 0.0
     repetition_penalty: Annotated[float, Option(help="Above 1 makes tokens seen before less likely.")] = 1.0
     samples: Annotated[int, Option(min=1, help="Completions of each prompt.")] = 1
-    seed: Annotated[int, Option(help="Of the random numbers.")] = 0
+    seed: Annotated[int, Option(min=-(2**63), max=2**63 - 1, help="Of the random numbers.")] = 0
     stop: Annotated[list[str] | None, Option(metavar="TEXT", help="Ends a text before it; may be repeated.")] = None
     stop_token_ids: Annotated[list[int] | None, Option("--stop-id", metavar="ID", help="Ends a text.")] = None
     ignore_eos: Annotated[bool, Option("--ignore-eos", help="End-of-text is a token like others.")] = False
@@ -59,8 +59,10 @@ def generate(options: Options) -> None:
 
     A record of a .jsonl or .txt input that cannot be used becomes a line with its error, and the exit code is 1. A
     binary input has no place for errors: the first bad prompt ends the job with exit code 3. JSON lines may give their
-    own sampling parameters, by vLLM's names, and OpenAI batch lines are taken as they are. The output appears when it
-    is whole; until then an earlier one stays.
+    own sampling parameters, by vLLM's names (others are ignored), and OpenAI batch lines are taken as they are. In text
+    files a prompt is a line, blank ones are skipped, and the line of a bad one stays empty. Random numbers belong to a
+    record's id, or to its line where it has none. The output appears when it is whole; until then an earlier one
+    stays.
     """
     if options.check != bool(options.answers) and not (options.check and options.validate):
         raise typer.BadParameter("-v and -a FILE go together", param_hint="-v")

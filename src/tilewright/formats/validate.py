@@ -118,8 +118,10 @@ def validate(
 ) -> Validation:
     """Compares two files of f32 logits, or two of JSON lines (logits by the tolerance, the fields of EXACT exactly).
 
-    columns: numbers a sentence, to name places by sentence. prefix: the reference may hold more than the output.
-    Raises InputError for a file that is neither, UsageError where only one of the two is `.jsonl`.
+    Two binary files that hold token ids are compared exactly, as `validate_tokens` does with one a prompt and none
+    allowed to differ: as floats, ids would all be within the tolerance. columns: numbers a sentence, to name places by
+    sentence. prefix: the reference may hold more than the output. Raises InputError for a file that is neither,
+    UsageError where only one of the two is `.jsonl`.
     """
     jsonl = [os.fspath(path).endswith(".jsonl") for path in (output, reference)]
     if jsonl[0] != jsonl[1]:
@@ -127,7 +129,19 @@ def validate(
     with InputFile(output, "output") as a, InputFile(reference, "reference") as b:
         if jsonl[0]:
             return _compare_lines(a, b, tolerance, prefix)
+        if _holds_ids(a) and _holds_ids(b):
+            return validate_tokens(output, reference, tokens=1, allowed=0, prefix=prefix)
         return _compare_floats(a, b, tolerance, columns, prefix)
+
+
+def _holds_ids(file: InputFile) -> bool:
+    """Whether the first numbers are integers from 0 to 2**23, not all zero: as floats they would be denormal, which
+    logits are not."""
+    words = np.empty(min(file.size // 4, BLOCK), "<i4")
+    if file.size % 4 or not words.size:
+        return False
+    file.read_into(words.data, 0)
+    return bool((words >= 0).all() and (words < 1 << 23).all() and words.any())
 
 
 def errors(found: np.ndarray, expected: np.ndarray) -> np.ndarray:

@@ -13,12 +13,13 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import msgspec
 import numpy as np
 
 from tilewright.errors import InputError, UsageError
-from tilewright.formats.records import Completion
+from tilewright.formats.records import Completion, Id
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.models.generation import Generated, Generator, Request
 from tilewright.models.sampling import SamplingParams
@@ -31,6 +32,7 @@ from tilewright.ops.matmul_argmax import prepare as prepare_argmax
 
 MODEL_TYPE = "gpt2"
 MAX_SIZE = 2**31
+MAX_LAYERS = 4096  # names of tensors are made from it before a file is looked at
 ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -69,8 +71,9 @@ class GPT2Config(msgspec.Struct, frozen=True, kw_only=True):
         if self.model_type != MODEL_TYPE:
             raise ValueError(f"model_type is {self.model_type!r}; {MODEL_TYPE!r} is wanted")
         for name in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "width"):
-            if not 1 <= getattr(self, name) <= MAX_SIZE:
-                raise ValueError(f"{name} is {getattr(self, name)}; at least 1 and at most {MAX_SIZE} is wanted")
+            most = MAX_LAYERS if name == "n_layer" else MAX_SIZE
+            if not 1 <= getattr(self, name) <= most:
+                raise ValueError(f"{name} is {getattr(self, name)}; at least 1 and at most {most} is wanted")
         if self.n_embd % self.n_head:
             raise ValueError(f"n_embd is {self.n_embd} and n_head {self.n_head}: heads must divide the width")
         if self.activation_function not in ACTIVATIONS:
@@ -182,24 +185,36 @@ class GPT2:
         prompts: Iterable[str | Sequence[int]],
         params: SamplingParams | None = None,
         *,
+        ids: Iterable[Id] | None = None,
         seed: int = 0,
         max_batch_memory: int = BATCH_MEMORY,
     ) -> Iterator[Output]:
         """The completions of each prompt, in their order; prompts are read as they are needed.
 
-        prompts: texts, if the model has a tokenizer, or sequences of token ids. params: the same for all. seed: of the
-        random numbers, where params have none. max_batch_memory: bytes for keys and values. Raises UsageError with the
-        number of a prompt that cannot be continued, and where its logits are not finite.
+        prompts: texts, if the model has a tokenizer, or sequences of token ids. params: the same for all. ids: a name
+        for each prompt, by which its random numbers are drawn; without them its place is its name, so that samples,
+        unlike greedy tokens, change with the place. seed: of the random numbers, where params have none.
+        max_batch_memory: bytes for keys and values. Raises UsageError with the number of a prompt that cannot be
+        continued, or whose logits are not finite.
         """
         params = SamplingParams() if params is None else params
+        for name, value, kind in (("params", params, SamplingParams), ("seed", seed, int),
+                                  ("max_batch_memory", max_batch_memory, int)):  # fmt: skip
+            if not isinstance(value, kind) or isinstance(value, bool):
+                raise UsageError(f"{name} is {value!r}; {kind.__name__} is wanted")
+        if isinstance(prompts, str):
+            raise UsageError("prompts is one text; a list of prompts is wanted")
+        return self._generated(prompts, params, ids, self.generator(seed=seed, memory=max_batch_memory))
+
+    def _generated(self, prompts, params: SamplingParams, ids, generator: Generator) -> Iterator[Output]:
         kept: deque[np.ndarray] = deque()
 
         def requests() -> Iterator[Request]:
-            for i, prompt in enumerate(prompts):
+            for i, (prompt, id) in enumerate(zip(prompts, count() if ids is None else ids, strict=ids is not None)):
                 kept.append(self.checked_prompt(prompt, f"prompt {i}"))
-                yield Request(i, kept[-1], params)
+                yield Request(id, kept[-1], params)
 
-        for i, found in enumerate(self.generator(seed=seed, memory=max_batch_memory).run(requests())):
+        for i, found in enumerate(generator.run(requests())):
             if any(one.failed for one in found):
                 raise UsageError(f"prompt {i}: the logits are not finite", hint="the weights are too large")
             yield Output(kept.popleft().tolist(), [self.completion(one) for one in found])
@@ -217,10 +232,18 @@ class GPT2:
         if isinstance(prompt, str):
             if self.tokenizer is None:
                 raise UsageError(f"{name} is text, and the model has no tokenizer.json", hint="give token ids")
-            prompt = self.tokenizer.encode(prompt)
-        ids = np.asarray(prompt)
-        if ids.ndim != 1 or ids.size == 0 or ids.dtype.kind not in "iu":
-            raise UsageError(f"{name} is {ids.dtype} of shape {ids.shape}; at least one integer token id is wanted")
+            prompt = self._encoded(prompt, name)
+        try:
+            ids = np.asarray(prompt)
+        except ValueError as error:
+            raise UsageError(f"{name} is no list of token ids: {error}") from error
+        if ids.ndim == 1 and ids.size == 0:
+            raise UsageError(f"{name} is empty; at least one token id is wanted")
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            hint = "prompts is a list of prompts, each a list of token ids" if ids.ndim == 0 else None
+            raise UsageError(
+                f"{name} is {ids.dtype} of shape {ids.shape}; integer token ids (n,) are wanted", hint=hint
+            )
         if not (ids.min() >= 0 and ids.max() < self.config.vocab_size):
             at = int(np.argmax((ids < 0) | (ids >= self.config.vocab_size)))
             raise UsageError(f"{name}: token id {ids[at]} at {at} is outside 0 to {self.config.vocab_size - 1}")
@@ -230,10 +253,18 @@ class GPT2:
             )
         return ids.astype(np.int64)
 
+    def _encoded(self, text: str, name: str) -> list[int]:
+        assert self.tokenizer is not None
+        try:
+            text.encode()
+            return self.tokenizer.encode(text)
+        except UnicodeEncodeError as error:
+            raise UsageError(f"{name} is no valid text: {error}") from error
+
     def completion(self, found: Generated) -> Completion:
         """With its text, if the model has a tokenizer."""
         text = self.tokenizer.decode(found.token_ids)[: found.text_end] if self.tokenizer else None
-        return Completion(found.index, found.token_ids, text, found.finish_reason, found.logprobs)
+        return Completion(found.index, list(found.token_ids), text, found.finish_reason, found.logprobs)
 
     def workspace(self) -> Workspace:
         """For `hidden`; one a generator."""

@@ -158,7 +158,9 @@ class _Stream:
                 raise UsageError("stop has strings, and the model has no tokenizer.json")
             return params, prompt
         except UsageError as error:
-            return self.job.params, replace(prompt, error=RecordError(prompt.line, "", error.message))
+            field = next((name for name in prompt.sampling if error.message.startswith(f"{name} is ")), "")
+            message = error.message.removeprefix(field).lstrip()
+            return self.job.params, replace(prompt, error=RecordError(prompt.line, field, message))
 
     def skip_bad(self) -> None:
         """Move bad prompts at the front of `pending` to the results, and write those when they are many."""
@@ -196,8 +198,21 @@ def _check(job: GenerateJob) -> None:
         if job.params.n > 1 or job.params.logprobs is not None or job.params.stop or job.params.stop_token_ids:
             raise UsageError("a binary output holds max_tokens tokens a prompt: n, logprobs and stop need .jsonl")
         job.params = replace(job.params, ignore_eos=True)
+    if job.output.endswith(".txt") and job.params.n > 1:
+        raise UsageError("a text output holds one completion a prompt: several need .jsonl", path=job.output)
     if job.answers:
-        InputFile(job.answers, "answers").close()
+        _check_answers(job, job.answers)
+
+
+def _check_answers(job: GenerateJob, answers: str) -> None:
+    """Raises UsageError or InputError for a reference that no output of this job could be compared with."""
+    with InputFile(answers, "answers") as file:
+        if answers.endswith(".jsonl") != job.output.endswith(".jsonl") or job.output.endswith(".txt"):
+            raise UsageError("this output cannot be compared with that reference", path=answers,
+                             hint="compare .jsonl with .jsonl, and binary tokens with binary tokens")  # fmt: skip
+        if job.is_binary and file.size % (4 * job.params.max_tokens):
+            what = f"the answers have {file.size:,} bytes; a prompt takes {4 * job.params.max_tokens}"
+            raise InputError(what, path=answers, hint="--max-tokens says how many tokens a prompt has")
 
 
 def _check_model(job: GenerateJob, config: GPT2Config, has_tokenizer: bool) -> None:

@@ -57,6 +57,8 @@ def init_gpt2(path: str, seed: int, *, force: bool = False, **sizes: Any) -> int
     sizes: fields of GPT2Config. Weights are drawn from N(0, 0.02**2), those that end a layer's two branches from that
     divided by sqrt(2 layers), norms from N(1, 0.02**2). Source: Radford et al., 2019, section 2.3.
     """
+    if sizes.get("vocab_size", math.inf) <= GPT2Config().stop_ids[0]:
+        sizes = {"eos_token_id": None, **sizes}  # GPT-2's own is outside this vocabulary
     config = _configured(GPT2Config, **sizes)
 
     def scale(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
@@ -90,6 +92,9 @@ def _init(path: str, seed: int, config: Any, scale: Scale, force: bool) -> int:
             _check_replaced(path, _bytes(config), force)
             course.write_weights(path, tensors)
         else:
+            if not force and os.path.isdir(path) and os.listdir(path):
+                raise UsageError("there is a model, or something else", path=path,
+                                 hint="choose another name, or replace a model with --force")  # fmt: skip
             write_model(path, msgspec.to_builtins(config, str_keys=True), tensors)
     return _bytes(config)
 

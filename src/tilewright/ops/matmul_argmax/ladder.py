@@ -50,7 +50,7 @@ def fused(a: np.ndarray, prepared: Prepared, index: np.ndarray, value: np.ndarra
     index[...], value[...] = best(KINDS[prepared.weights.rung], a, prepared.weights)
 
 
-def _screen(b: np.ndarray) -> Screen:
+def _screen(b: np.ndarray) -> Screen | None:
     from tilewright.ops.matmul_argmax.cpu.screened import screen
 
     return screen(b)
@@ -66,6 +66,9 @@ def _screen(b: np.ndarray) -> Screen:
 def screened(a: np.ndarray, prepared: Prepared, index: np.ndarray, value: np.ndarray) -> None:
     from tilewright.ops.matmul_argmax.cpu.screened import best
 
+    if prepared.screen is None:
+        logits(a, prepared, index, value)
+        return
     index[...], value[...] = best(a, prepared.screen)
     undecided = np.flatnonzero(index < 0)  # too many candidates: the weights are too alike for 8 bits
     if len(undecided):

@@ -4,8 +4,8 @@ columns; the few that are left are computed in float32 and compared.
 A row x is t q + d, a column w is s r + e, with q and r of 8 bits. Then x . w = t s (q . r) + d . (s r) + x . e, and by
 Cauchy-Schwarz the last two are at most |d| |s r| + |x| |e|: a bound, not an estimate, so the largest column is always
 among those whose upper end reaches the largest lower end. To |e| the rounding of the float32 sums is added, so that the
-answer is the argmax of those sums, ties included. Where more than KEPT columns are left (columns nearly alike), the row
-is undecided and computed in full.
+answer is the argmax of those sums, ties included. Where more than KEPT columns are left (columns nearly alike), and
+where a product of norms might leave the range of float32, the row is undecided and computed in full.
 
 The instruction multiplies unsigned by signed bytes: q is stored plus 128, and 128 times the sum of r, taken off again.
 """
@@ -29,12 +29,13 @@ FIELDS = 2 + 2 * GROUP_KEPT  # of a group: candidates, largest lower end, then (
 KEPT = 256  # candidates a row that are computed in float32
 STEP, OFFSET, NORM, LOSS = range(4)  # rows of Screen.columns
 HEIGHT = 12  # rows of a tile; behind them is room for a vector
+SMALLEST, LARGEST = 1e-15, 1e15  # norms of rows and columns whose products float32 holds with all digits
 SAFETY = 1.001  # of norms, far above their own rounding
 EPS32 = float(np.finfo(np.float32).eps)
 
 
-def screen(b: np.ndarray) -> Screen:
-    """b (K, N) in 8 bits, a step a column."""
+def screen(b: np.ndarray) -> Screen | None:
+    """b (K, N) in 8 bits, a step a column; None where a column is not finite, or the longest too long or short."""
     rows, NR = np.ascontiguousarray(b.T), TILINGS[16].NR  # (N, K)
     N, K = rows.shape
     panels = np.zeros((-(-N // NR), K // 4, NR), np.int32)
@@ -49,19 +50,24 @@ def screen(b: np.ndarray) -> Screen:
         words = np.zeros((-(-len(part) // NR) * NR, K // 4), np.int32)
         words[: len(part)] = levels.view(np.int32)
         panels[i // NR : i // NR + len(words) // NR] = words.reshape(-1, NR, K // 4).swapaxes(1, 2)
+    longest = columns[NORM].max()
+    if not (np.isfinite(columns[[STEP, NORM, LOSS]]).all() and SMALLEST < longest < LARGEST):
+        return None
     return Screen(panels.reshape(-1).view(np.float32), columns, rows)
 
 
 def rounded_to_levels(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(step float32 (n,), levels int8 (n, K), rows - step * levels float32 (n, K)) of float32 (n, K)."""
     step = np.maximum(np.abs(rows).max(axis=1) / np.float32(LEVELS), np.finfo(np.float32).tiny)
-    levels = np.rint(rows / step[:, None])
-    return step, levels.astype(np.int8), rows - step[:, None] * levels
+    with np.errstate(invalid="ignore"):  # a row that is not finite is not screened
+        levels = np.rint(rows / step[:, None])
+        return step, levels.astype(np.int8), rows - step[:, None] * levels
 
 
 def norms(rows: np.ndarray) -> np.ndarray:
-    """Euclidean norm of each row, float32, rounded up."""
-    return np.sqrt(np.einsum("ij,ij->i", rows, rows)) * np.float32(SAFETY)
+    """Euclidean norm of each row, float32, rounded up; numbers are squared in float64, where none is lost."""
+    squares = np.einsum("ij,ij->i", rows, rows, dtype=np.float64, casting="same_kind")
+    return (np.sqrt(squares) * SAFETY).astype(np.float32)
 
 
 def quantised(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -195,8 +201,9 @@ def best(a: np.ndarray, screen: Screen) -> tuple[np.ndarray, np.ndarray]:
     scratch = TILE + MC * (steps + lanes) + lanes * lanes
     arrays = (origin, starts, screen.panels, found, screen.columns.reshape(-1), moments, plan)
     launch(product_kernel("dot_quads", lanes, keep_candidates), *arrays, tasks=-(-M // MC) * groups, words=scratch)
+    unsafe = ~((moments[:, 2] > SMALLEST) & (moments[:, 2] < LARGEST))  # a NaN is unsafe, too
     candidates, values = np.empty(M * KEPT, np.int64), np.empty(M, np.float32)
     plan = np.array([0, M, K, groups], np.int64)
     arrays = (a.reshape(-1), screen.rows.reshape(-1), found.reshape(-1), candidates, plan, values)
     launch(decide_kernel(lanes), *arrays, tasks=M, words=lanes)
-    return candidates[::KEPT].copy(), values
+    return np.where(unsafe, -1, candidates[::KEPT]), values

@@ -162,7 +162,10 @@ def test_keep_table(run, small, sizes):
         assert run(*small, "--keep-table")[0] == 0
         assert run("validate", "out.bin", "ref.bin", "--tolerance", "0")[0] == 0
     assert sorted(os.listdir("m")) == ["config.json", "model.safetensors", "token_table.bin"]
-    assert run("init", "textcnn", "m", *sizes)[0] == 0  # a new model takes the place of the old one and its table
+    assert run("init", "textcnn", "m", *sizes)[0] == 2  # not without being asked
+    assert (
+        run("init", "textcnn", "m", *sizes, "--force")[0] == 0
+    )  # a new model takes the place of the old one and its table
     assert sorted(os.listdir("m")) == ["config.json", "model.safetensors"]
 
 
@@ -232,7 +235,7 @@ def test_a_full_disk(small, sizes):
     with open("m/model.safetensors", "rb") as file:
         earlier = file.read()
     found = subprocess.run(
-        [sys.executable, "-m", "tilewright", "init", "textcnn", "m", "--seed", "4", *sizes],
+        [sys.executable, "-m", "tilewright", "init", "textcnn", "m", "--seed", "4", "--force", *sizes],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2])},

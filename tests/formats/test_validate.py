@@ -214,3 +214,10 @@ def test_no_tokens(tmp_path, content):
     for files in (("a", "b"), ("b", "a")):
         with pytest.raises(InputError, match=f"{tmp_path / 'a'}: the .* has {len(content)} bytes; a prompt takes 32"):
             validate_tokens(*(tmp_path / name for name in files), tokens=8)
+
+
+def test_token_ids_are_compared_exactly_whatever_they_are_as_floats(tmp_path):
+    for name, values in (("a.bin", [7, 8, 500]), ("b.bin", [7, 9, 500])):
+        np.array(values, "<i4").tofile(tmp_path / name)
+    assert validate(tmp_path / "a.bin", tmp_path / "a.bin").passed
+    assert not validate(tmp_path / "a.bin", tmp_path / "b.bin").passed

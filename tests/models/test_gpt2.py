@@ -157,7 +157,7 @@ def test_a_wrong_weight_is_caught(rng):
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [
-        ([], "at least one integer token id"),
+        ([], "is empty; at least one token id"),
         ([1.5], "float64"),
         ([[1]], r"shape \(1, 1\)"),
         ([0, 97], "token id 97 at 1 is outside 0 to 96"),
@@ -221,3 +221,8 @@ def test_many_prompts_and_the_full_size(prompts, longest, new, sizes, rng):
     assert np.abs(logits_of(model, ids) - peer_logits(other, ids)).max() <= 1e-3
     params = tw.SamplingParams(temperature=0, max_tokens=new)
     assert diverging(other, model, ragged(rng, prompts, longest, vocabulary), params) <= prompts * new // 1000
+
+
+def test_a_number_of_layers_that_would_fill_the_memory_is_refused_at_once():
+    with pytest.raises(ValueError, match="n_layer is 3000000; at least 1 and at most 4096"):
+        GPT2Config(n_layer=3_000_000)

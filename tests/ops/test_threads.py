@@ -28,6 +28,15 @@ def on_three(main, helper) -> list[str]:
     return done
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C raises KeyboardInterrupt, also where the tests run in the background, which ignores it."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, previous)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("place", ["while it works", "while it waits"])
 def test_an_interrupt_waits_for_the_helpers(place):
     """They write to the caller's memory, which may be freed when the exception has left."""

@@ -117,7 +117,7 @@ def test_a_line_has_its_own_parameters(folder):
     assert len(two["token_ids"]) == 2 and two["token_ids"] == plain["token_ids"][:2]
     assert [one["index"] for one in three["choices"]] == [0, 1, 2]
     assert len({tuple(one["token_ids"]) for one in three["choices"]}) == 3
-    assert report.errors == 1 and "top_p is 0; a number above 0" in wrong["error"]["message"]
+    assert report.errors == 1 and "is 0; a number above 0" in wrong["error"]["message"]
     assert report.first_errors == ["line 4: top_p is 0; a number above 0 and at most 1 is wanted"]
 
 

@@ -106,7 +106,8 @@ def _rows(array: np.ndarray) -> np.ndarray:
 def _check_rows(cache: Cache, rows: int, **arrays: np.ndarray) -> None:
     """Raises UsageError unless each array is float32 (rows, H * D), its rows contiguous."""
     for name, x in arrays.items():
-        if x.dtype != np.float32 or x.shape != (rows, cache.heads * cache.D) or x.strides[1] != 4 or x.strides[0] % 4:
+        fits = x.dtype == np.float32 and x.shape == (rows, cache.heads * cache.D)
+        if not fits or (x.size and (x.strides[1] != 4 or x.strides[0] % 4)):
             wanted = f"float32 {(rows, cache.heads * cache.D)} with contiguous rows"
             raise UsageError(f"attention: {name} is {x.dtype} {x.shape}, strides {x.strides}; {wanted} is wanted")
 

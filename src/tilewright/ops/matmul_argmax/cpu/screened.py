@@ -43,10 +43,13 @@ def screen(b: np.ndarray) -> Screen | None:
     for i in range(0, N, CHUNK):
         part, at = rows[i : i + CHUNK], slice(i, min(i + CHUNK, N))
         step, levels, lost = rounded_to_levels(part)
-        columns[STEP, at] = step
-        columns[OFFSET, at] = (128 * levels.sum(axis=1, dtype=np.int32)).view(np.float32)
-        columns[NORM, at] = step * norms(levels.astype(np.float32))
-        columns[LOSS, at] = norms(lost) + np.float32((K + 12) * EPS32) * norms(part)  # of the sums, of `lost` itself
+        with np.errstate(over="ignore", invalid="ignore"):
+            columns[STEP, at] = step
+            columns[OFFSET, at] = (128 * levels.sum(axis=1, dtype=np.int32)).view(np.float32)
+            columns[NORM, at] = step * norms(levels.astype(np.float32))
+            columns[LOSS, at] = norms(lost) + np.float32((K + 12) * EPS32) * norms(
+                part
+            )  # of the sums, of `lost` itself
         words = np.zeros((-(-len(part) // NR) * NR, K // 4), np.int32)
         words[: len(part)] = levels.view(np.int32)
         panels[i // NR : i // NR + len(words) // NR] = words.reshape(-1, NR, K // 4).swapaxes(1, 2)
@@ -59,7 +62,7 @@ def screen(b: np.ndarray) -> Screen | None:
 def rounded_to_levels(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(step float32 (n,), levels int8 (n, K), rows - step * levels float32 (n, K)) of float32 (n, K)."""
     step = np.maximum(np.abs(rows).max(axis=1) / np.float32(LEVELS), np.finfo(np.float32).tiny)
-    with np.errstate(invalid="ignore"):  # a row that is not finite is not screened
+    with np.errstate(over="ignore", invalid="ignore"):  # a row that is not finite is not screened
         levels = np.rint(rows / step[:, None])
         return step, levels.astype(np.int8), rows - step[:, None] * levels
 
@@ -67,7 +70,8 @@ def rounded_to_levels(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndar
 def norms(rows: np.ndarray) -> np.ndarray:
     """Euclidean norm of each row, float32, rounded up; numbers are squared in float64, where none is lost."""
     squares = np.einsum("ij,ij->i", rows, rows, dtype=np.float64, casting="same_kind")
-    return (np.sqrt(squares) * SAFETY).astype(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):  # a norm that is not finite is looked for
+        return (np.sqrt(squares) * SAFETY).astype(np.float32)
 
 
 def quantised(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -75,7 +79,8 @@ def quantised(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     step, levels, lost = rounded_to_levels(a)
     size = norms(a)
     words = (levels.astype(np.int16) + 128).astype(np.uint8).view(np.float32)
-    return words, np.stack([step, norms(lost) + np.float32(2 * EPS32) * size, size], axis=1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return words, np.stack([step, norms(lost) + np.float32(2 * EPS32) * size, size], axis=1)
 
 
 @functools.cache

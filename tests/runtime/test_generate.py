@@ -118,7 +118,7 @@ def test_a_line_has_its_own_parameters(folder):
     assert [one["index"] for one in three["choices"]] == [0, 1, 2]
     assert len({tuple(one["token_ids"]) for one in three["choices"]}) == 3
     assert report.errors == 1 and "is 0; a number above 0" in wrong["error"]["message"]
-    assert report.first_errors == ["line 4: top_p is 0; a number above 0 and at most 1 is wanted"]
+    assert report.first_errors == ["line 4, top_p: is 0; a number above 0 and at most 1 is wanted"]
 
 
 def test_a_stop_string_without_a_tokenizer_is_the_lines_error(folder):

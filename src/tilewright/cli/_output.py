@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from typing import Any
 
 from tilewright.errors import ResourceError, printable
 
@@ -34,6 +35,37 @@ def show(text: str) -> bool:
         _drop("stdout")
         what = (error.strerror or str(error)).lower()
         raise ResourceError(f"cannot write: {what}", path="stdout", hint="send it to another place") from error
+
+
+def banner(verb: str, rows: dict[str, str]) -> str:
+    """What a job is about to do, as the course's programs print it."""
+    line = "=" * 64
+    table = [f" {name + ':':<11} {value}" for name, value in rows.items()]
+    return "\n".join([line, f" tilewright {verb}", line, *table, line])
+
+
+def summary(report: Any, count: int, rate: float, unit: str) -> str:
+    """What a job did. count: of `unit`; rate: units a second of the timed part."""
+    lines = [
+        f"Elapsed time: {report.seconds['run']:f} (sec)",
+        f"Throughput: {rate:f} ({unit}/sec)",
+        f"Whole run: {report.seconds['total']:f} (sec), {count / report.seconds['total']:f} ({unit}/sec)",
+        f"Peak memory: {report.peak_memory / 2**20:,.0f} MiB",
+    ]
+    if report.errors:
+        lines += [f"Bad records: {report.errors:,} of {report.records:,}"]
+        lines += [f"  {error}" for error in report.first_errors]
+    if report.validation:
+        lines += [f"Validation...{'PASS' if report.validation.passed else 'FAIL'}", f"  {report.validation.detail}"]
+    return "\n".join(lines)
+
+
+def show_report(verb: str, options: Any, report: Any) -> None:
+    """The report as one JSON object on stdout."""
+    from msgspec.json import encode
+
+    head = {"verb": verb, **{name: getattr(options, name) for name in ("model", "input", "output", "dtype")}}
+    show(encode({**head, **report.as_dict(), "exit_code": report.exit_code}).decode())
 
 
 def _write(name: str, text: str) -> bool:

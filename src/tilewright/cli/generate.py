@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 from typer import Option
 
 from tilewright.cli._options import check_threads, parse_bytes, parse_rungs, verb
-from tilewright.cli._output import say, show
+from tilewright.cli._output import banner, say, show_report, summary
 
 SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "min_tokens", "stop",
@@ -90,9 +90,9 @@ def generate(options: Options) -> None:
     with threads(options.threads), using(**rungs):
         _say(options, _banner(options, thread_count()))
         report = generate(job, lambda line: _say(options, line))
-    _say(options, _summary(report))
+    _say(options, summary(report, report.tokens, report.tokens_per_second, "tokens"))
     if options.json:
-        _print_json(options, report)
+        show_report("generate", options, report)
     raise typer.Exit(report.exit_code)
 
 
@@ -110,29 +110,4 @@ def _banner(options: Options, threads: int) -> str:
         "Precision": options.dtype,
         "Threads": str(threads),
     }
-    line = "=" * 64
-    table = [f" {name + ':':<11} {value}" for name, value in rows.items()]
-    return "\n".join([line, " tilewright generate", line, *table, line])
-
-
-def _summary(report: Any) -> str:
-    lines = [
-        f"Elapsed time: {report.seconds['run']:f} (sec)",
-        f"Throughput: {report.tokens_per_second:f} (tokens/sec)",
-        f"Whole run: {report.seconds['total']:f} (sec), {report.tokens / report.seconds['total']:f} (tokens/sec)",
-        f"Peak memory: {report.peak_memory / 2**20:,.0f} MiB",
-    ]
-    if report.errors:
-        lines += [f"Bad records: {report.errors:,} of {report.records:,}"]
-        lines += [f"  {error}" for error in report.first_errors]
-    if report.validation:
-        lines += [f"Validation...{'PASS' if report.validation.passed else 'FAIL'}", f"  {report.validation.detail}"]
-    return "\n".join(lines)
-
-
-def _print_json(options: Options, report: Any) -> None:
-    from msgspec.json import encode
-
-    names = ("model", "input", "output", "dtype")
-    head = {"verb": "generate", **{name: getattr(options, name) for name in names}}
-    show(encode({**head, **report.as_dict(), "exit_code": report.exit_code}).decode())
+    return banner("generate", rows)

@@ -31,9 +31,7 @@ BLOCK = 32  # rows and columns of out in four tiles
 TILE = 256  # words of a tile
 STATE = 9 * TILE  # words of simd.amx's state
 MC = 384  # most rows in a task: fewer read B from L3 more often
-BLOCK_WORDS = (
-    192 * 768
-)  # of a block of A, 576 KiB of L2: of deep ones fewer rows, 1360 against 1700 GFLOP/s at K = 3072
+BLOCK_WORDS = 192 * 768  # of a block of A, 576 KiB of L2: twice the rows of a deep one spill
 FAR = 8 * TILE  # words ahead that B is fetched where few rows wait for memory: 8 KiB
 KC = 768  # words along K in a block
 NO_BIAS = np.empty(0, np.float32)

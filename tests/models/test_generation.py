@@ -123,9 +123,9 @@ def test_what_was_never_written_is_never_read(rng, monkeypatch):
 
         def poisoned(*args, empty=empty, made=made, **options):
             array = empty(*args, **options)
-            if array.dtype in (np.float32, np.uint16):  # 0x7FFF is a NaN of bfloat16
-                array.fill(np.nan if array.dtype == np.float32 else 0x7FFF)
-                made.append(array.size)
+            if array.dtype in (np.float32, np.uint8):  # bytes of ones are NaNs of float32 and of bfloat16
+                array.fill(np.nan if array.dtype == np.float32 else 0xFF)
+                made.append(array.nbytes // 4)
             return array
 
         with monkeypatch.context() as patch:

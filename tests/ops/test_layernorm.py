@@ -26,6 +26,17 @@ def test_it_is_what_torch_computes(rng):
 
 
 @pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("C", [5, 33, 64])
+def test_a_bfloat16_out_is_the_result_rounded(rung, C, rng):
+    x, weight, bias = (rng.standard_normal(shape, dtype=np.float32) for shape in ((7, C), C, C))
+    out = np.zeros((7, C + 1), ml_dtypes.bfloat16)
+    with using(layernorm=rung):
+        wanted = layernorm(x, weight, bias)
+        layernorm(x, weight, bias, out=out[:, :C])
+    assert out[:, :C].tobytes() == wanted.astype(ml_dtypes.bfloat16).tobytes() and not out[:, C].any()
+
+
+@pytest.mark.parametrize("rung", RUNGS)
 @pytest.mark.parametrize("value", [0.1, 1e4, -3e-20])
 def test_a_constant_row_becomes_the_bias(rung, value):
     """Every addition of such a sum rounds the same way: what is left of the mean is all there is to see."""

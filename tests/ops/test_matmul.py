@@ -7,8 +7,9 @@ import tilewright as tw
 import tilewright.ops.matmul as matmul_module
 from compare import Guarded, compare
 from tilewright.errors import UsageError
-from tilewright.ops._arrays import target_for
+from tilewright.ops._arrays import BFLOAT16, target_for
 from tilewright.ops._ladder import Refused, using
+from tilewright.ops._threads import scratch
 from tilewright.ops.matmul import Problem, ladder, matmul, prepare, spec
 from tilewright.ops.matmul.cpu import amx
 from tilewright.ops.matmul.cpu.words import pack_words
@@ -31,6 +32,58 @@ def test_amx_kernels_on_emulated_tiles(limbs, M, N, K, rng):
     # two limbs are good for 96 eps32 a product at any depth, which the float32 bound allows from K = 768 on only
     c = 1.0 if limbs == 1 else max(4.0, 100 / np.sqrt(K))
     compare(np.ascontiguousarray(out.array), reference, spec.bound(case, inputs, reference, c))
+
+
+def same_but_for_denormals(found: np.ndarray, wanted: np.ndarray) -> bool:
+    """Equal bits of bfloat16; the instruction that rounds takes denormals for zero, and not every CPU has it."""
+    tiny = np.finfo(np.float32).tiny
+    found, wanted = (np.where(np.abs(x.astype(np.float32)) < tiny, np.float32(0), x) for x in (found, wanted))
+    return found.astype(BFLOAT16).tobytes() == wanted.astype(BFLOAT16).tobytes()
+
+
+@pytest.mark.parametrize(("M", "N", "K"), [(37, 50, 64), (64, 130, 32), (3, 70, 1536)])
+def test_amx_kernels_read_and_write_bfloat16(M, N, K, rng):
+    """The bits of the float32 operands' result, rounded."""
+    a, b = rng.standard_normal((M, K), dtype=np.float32).astype(BFLOAT16), rng.standard_normal((K, N), dtype=np.float32)
+    weights = pack_words(b, "emulated", limbs=1)
+    epilogue = Epilogue(rng.standard_normal(N, dtype=np.float32), np.empty((0, 0), np.float32), "gelu_tanh")
+    wanted, out = np.empty((M, N), np.float32), Guarded((M, N))
+    amx.multiply(Rows(a.astype(np.float32), None), weights, wanted, epilogue, emulated=True)
+    amx.multiply(Rows(a, None), weights, out.array, epilogue, emulated=True)
+    out.check()
+    assert out.array.tobytes() == wanted.tobytes()
+    rounded = np.zeros((M, N + 1), BFLOAT16)
+    amx.multiply(Rows(a, None), weights, rounded[:, :N], epilogue, emulated=True)
+    assert same_but_for_denormals(rounded[:, :N], wanted.astype(BFLOAT16)) and not rounded[:, N].any()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("M", "N", "K"), [(5, 40, 64), (200, 130, 768), (33, 70, 1536), (7, 45, 50), (13, 50, 1600), (12, 33, 0)]
+)
+def test_bfloat16_operands_and_results(M, N, K, dtype, rng):
+    """A bfloat16 a gives the bits of the same numbers in float32, whatever its strides; an out of it those, rounded."""
+    wide = rng.standard_normal((M, 2 * K), dtype=np.float32).astype(BFLOAT16)
+    b = rng.standard_normal((K, N), dtype=np.float32)
+    rest = {"bias": rng.standard_normal(N, dtype=np.float32), "activation": "gelu_tanh", "dtype": dtype}
+    rest["residual"] = rng.standard_normal((M, N), dtype=np.float32)
+    for a in (wide[:, :K], wide[:, 1 : K + 1] if K else wide, wide[:, ::2], np.ascontiguousarray(wide[:, :K])):
+        wanted = matmul(a.astype(np.float32), b, **rest)
+        assert matmul(a, b, **rest).tobytes() == wanted.tobytes()
+        for out in (np.empty((M, N), BFLOAT16), np.empty((M, 2 * N + 1), BFLOAT16)[:, 1::2]):
+            assert matmul(a, b, out=out, **rest) is out
+            assert same_but_for_denormals(out, wanted.astype(BFLOAT16))
+    picked = rng.integers(0, M, 9)
+    wanted = matmul(wide[:, :K].astype(np.float32), b, rows=picked, dtype=dtype)
+    assert matmul(wide[:, :K], b, rows=picked, dtype=dtype).tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_prepared_weights_and_scratch_begin_on_cache_lines(dtype, rng):
+    """A vector in two lines costs two loads; a tile of AMX sixteen times that."""
+    b = rng.standard_normal((100, 70), dtype=np.float32)
+    for array in (prepare(b, dtype=dtype).data, scratch(1 << 20), matmul(b.T, b, dtype=dtype)):
+        assert array.__array_interface__["data"][0] % 64 == 0
 
 
 def test_limbs_wait_for_a_depth_that_holds_the_bound():
@@ -143,7 +196,7 @@ BAD_CALLS = [
     (lambda a, b: matmul(a, b, dtype="int8"), "dtype is 'int8'"),
     (lambda a, b: matmul(a, b, rows=[0, 4]), "rows holds 0 to 4; a has rows 0 to 3"),
     (lambda a, b: matmul(a, b, out=np.zeros((4, 4), np.float32)), r"out is float32 \(4, 4\)"),
-    (lambda a, b: matmul(a, b, out=[0]), r"out is list; a writeable float32 NumPy array of shape \(4, 5\)"),
+    (lambda a, b: matmul(a, b, out=[0]), r"out is list; a writeable float32 or bfloat16 NumPy array of shape \(4, 5\)"),
     (lambda a, b: matmul(a[0], b), r"a is \(6,\)"),
     (lambda a, b: matmul("abc", b), "a is"),
 ]

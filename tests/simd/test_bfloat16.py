@@ -129,3 +129,24 @@ def test_widened_load_and_rounded_store(rng):
     there_and_back(halves.view(np.uint16), floats, again)
     assert (floats == halves[1 : LANES + 1].astype(np.float32)).all()
     assert (again[1 : LANES + 1] == halves.view(np.uint16)[1 : LANES + 1]).all() and again[0] == again[-1] == 0
+
+
+@pytest.mark.skipif(not cpu().has("avx512bf16"), reason="this CPU has no avx512bf16")
+def test_converted_store_rounds_to_nearest_even_and_takes_denormals_for_zero():
+    """Ties, infinities, NaN and the largest finite number; only denormals differ from `store_rounded`."""
+
+    @simd.kernel(types.void(simd.INPUT, types.Array(types.uint16, 1, "C")), name="test.converted_store")
+    def converted(x, out):
+        simd.store_converted(out, 0, simd.load(x, 0, 16))
+
+    bits = [0x3F808000, 0x3F818000, 0x3F808001, 0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x80000000, 0x00800000]
+    x = np.array([*bits, 0x00400000, 0x80000001, 0x7FC00000, *bits[:5]], np.uint32).view(np.float32)
+    out = np.zeros(16, np.uint16)
+    converted(x, out)
+    wanted = np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x).astype(
+        ml_dtypes.bfloat16
+    )
+    number = ~np.isnan(x)
+    assert (out[number] == wanted.view(np.uint16)[number]).all() and np.isnan(
+        out.view(ml_dtypes.bfloat16)[~number]
+    ).all()

@@ -18,6 +18,7 @@ def test_the_example_runs(tmp_path):
 
 
 def test_the_table_names_every_function():
-    types = {"INPUT", "INPUT_2D", "MATRIX", "OUTPUT", "OUTPUT_2D", "CONTIGUOUS", "INDICES", "PLAN", "Kernel"}
-    missing = [name for name in simd.__all__ if name not in types and f"`{name}" not in TEXT]
+    functions = [name for name in simd.__all__ if not name.isupper() and name != "Kernel"]
+    missing = [name for name in functions if f"`{name}" not in TEXT]
+    assert len(functions) > 40
     assert not missing

@@ -23,6 +23,8 @@ from tilewright.formats.records import Completion, Id
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.models.generation import Generated, Generator, Request
 from tilewright.models.sampling import SamplingParams
+from tilewright.ops._arrays import BFLOAT16
+from tilewright.ops._memory import empty
 from tilewright.ops.attention import Cache, append, attend, bytes_a_sequence, checked_spans
 from tilewright.ops.embedding import embedding
 from tilewright.ops.layernorm import layernorm
@@ -40,6 +42,7 @@ ACTIVATIONS = {
     "relu": "relu",
     "tanh": "tanh",
 }
+FLOAT32 = np.dtype(np.float32)
 BATCH_MEMORY = 1 << 30  # bytes of keys and values unless the caller says: 512 sequences of the course's job
 PREFIX = "transformer."
 TIES = (
@@ -131,12 +134,12 @@ class Workspace:
     def __init__(self):
         self.buffers: dict[str, np.ndarray] = {}
 
-    def take(self, name: str, rows: int, columns: int) -> np.ndarray:
-        """float32 (rows, columns), whatever was left in it; the array that had this name before is gone."""
-        size = rows * columns
+    def take(self, name: str, rows: int, columns: int, dtype: np.dtype = FLOAT32) -> np.ndarray:
+        """(rows, columns), whatever was left in it; the array that had this name before is gone."""
+        size = rows * columns * dtype.itemsize
         if name not in self.buffers or self.buffers[name].size < size:
-            self.buffers[name] = np.empty(size, np.float32)
-        return self.buffers[name][:size].reshape(rows, columns)
+            self.buffers[name] = empty(size, np.uint8)
+        return self.buffers[name][:size].view(dtype).reshape(rows, columns)
 
 
 class Layer:
@@ -176,6 +179,7 @@ class GPT2:
         self.norm = np.array(weights["ln_f.weight"], np.float32), np.array(weights["ln_f.bias"], np.float32)
         self.head = prepare(self.wte.T, dtype=dtype)
         self.best_head = prepare_argmax(self.wte.T, dtype=dtype, weights=self.head)
+        self.kind = BFLOAT16 if dtype == "bfloat16" else FLOAT32  # of what nothing but a product reads
         self.activation = ACTIVATIONS[config.activation_function]
         self.stop_ids = config.stop_ids
         self.tokenizer: Tokenizer | None = None
@@ -294,7 +298,7 @@ class GPT2:
         x = embedding(ids, self.wte, out=work.take("x", R, C))  # (R, C)
         x += self.wpe[positions]
         for i, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
-            h = self.normed(x, layer.norm_1, work.take("h", R, C))
+            h = self.normed(x, layer.norm_1, work.take("h", R, C, self.kind))
             qkv = matmul(h, layer.attn[0], bias=layer.attn[1], out=work.take("qkv", R, 3 * C))
             q, k, v = qkv[:, :C], qkv[:, C : 2 * C], qkv[:, 2 * C :]
             new: tuple[np.ndarray, np.ndarray] | None = (k, v)
@@ -305,8 +309,8 @@ class GPT2:
                 append(k, v, cache, prompts)
             y = attend(q, cache, each, scale=self.scale(i), new=new, out=work.take("h", R, C))
             matmul(y, layer.attn_out[0], bias=layer.attn_out[1], residual=x, out=x)
-            h = self.normed(x, layer.norm_2, work.take("h", R, C))
-            u = work.take("u", R, self.config.width)
+            h = self.normed(x, layer.norm_2, work.take("h", R, C, self.kind))
+            u = work.take("u", R, self.config.width, self.kind)
             matmul(h, layer.mlp[0], bias=layer.mlp[1], activation=self.activation, out=u)
             matmul(u, layer.mlp_out[0], bias=layer.mlp_out[1], residual=x, out=x)
         return self.normed(x, self.norm)

@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 
 from tilewright.errors import ResourceError, UsageError
+from tilewright.ops._memory import empty
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -57,19 +58,22 @@ def one_of(op: str, name: str, value, allowed):
     return value
 
 
-def result_for(op: str, out, shape: tuple[int, ...]) -> np.ndarray:
-    """`out`, or a new array where it is None.
+def result_for(op: str, out, shape: tuple[int, ...], *, rounded: bool = False) -> np.ndarray:
+    """`out`, or a new float32 array where it is None.
 
-    Raises UsageError unless it is a writeable float32 NumPy array of `shape`, ResourceError if memory holds no new one.
+    rounded: out may be bfloat16. Raises UsageError unless it is a writeable float32 NumPy array of `shape`,
+    ResourceError if memory holds no new one.
     """
     if out is None:
         try:
-            return np.empty(shape, np.float32)
+            return empty(shape)
         except (MemoryError, ValueError) as error:  # ValueError: more bytes than an address can name
             raise ResourceError(f"{op}: memory does not hold a float32 result of shape {shape}") from error
-    if not isinstance(out, np.ndarray) or out.dtype != np.float32 or out.shape != shape or not out.flags.writeable:
+    kinds = (np.dtype(np.float32), BFLOAT16) if rounded else (np.dtype(np.float32),)
+    if not isinstance(out, np.ndarray) or out.dtype not in kinds or out.shape != shape or not out.flags.writeable:
         what = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
-        raise UsageError(f"{op}: out is {what}; a writeable float32 NumPy array of shape {shape} is wanted")
+        wanted = " or ".join(kind.name for kind in kinds)
+        raise UsageError(f"{op}: out is {what}; a writeable {wanted} NumPy array of shape {shape} is wanted")
     return out
 
 
@@ -82,7 +86,7 @@ def target_for(out: np.ndarray, *inputs: np.ndarray, residual: np.ndarray | None
     """
     beside = not out.flags.aligned or any(stride % out.itemsize for stride in out.strides)
     if beside or any(np.may_share_memory(out, array) for array in inputs) or _crosses(out, residual):
-        return np.empty(out.shape, out.dtype)
+        return empty(out.shape, out.dtype)
     return out
 
 
@@ -101,7 +105,7 @@ def rows_for(out: np.ndarray) -> np.ndarray:
         return out.reshape(math.prod(out.shape[:-1]), out.shape[-1])
     if out.ndim == 2 and out.strides[1] == out.itemsize:
         return out
-    return np.empty((math.prod(out.shape[:-1]), out.shape[-1]), out.dtype)
+    return empty((math.prod(out.shape[:-1]), out.shape[-1]), out.dtype)
 
 
 def put_back(out: np.ndarray, target: np.ndarray) -> None:

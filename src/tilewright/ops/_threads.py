@@ -17,6 +17,7 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.hardware import cpu
+from tilewright.ops._memory import empty
 
 _count: ContextVar[int | None] = ContextVar("threads", default=None)
 _local = threading.local()
@@ -52,7 +53,7 @@ def scratch(words: int) -> np.ndarray:
     """float32 (at least `words`,): this thread's own workspace, reused by its next kernel; contents are left over."""
     buffer = getattr(_local, "buffer", None)
     if buffer is None or buffer.size < words:
-        buffer = _local.buffer = np.empty(words, np.float32)
+        buffer = _local.buffer = empty(words)
     return buffer
 
 

@@ -187,13 +187,14 @@ def _columns(N: int) -> int:
 
 
 def _workspace(config: GPT2Config, dtype: str, prompts: Prompts, tokens: int, at_once: int) -> int:
-    """Rows of a step in float32: x, h, three of qkv, its sum with the positions, the layer between; logits where the
-    search writes them; and the records on their way."""
+    """Rows of a step: x, h, three of qkv, its sum with the positions in float32, the layer between in the model's
+    dtype; logits where the search writes them; and the records on their way."""
     rows = min(PREFILL_ROWS + prompts.longest + at_once, prompts.tokens)
     fused = _output(config, dtype)[1].name == "cpu.fused"
     logits = 0 if fused else min(LOGITS_BYTES, 4 * config.vocab_size * at_once)
     records = min(prompts.count, WINDOW) * (RECORD + 64 * (prompts.longest + tokens))
-    return 4 * rows * (7 * config.n_embd + config.width) + 4 * at_once * config.n_embd + logits + records
+    word = 2 if dtype == "bfloat16" else 4
+    return rows * (28 * config.n_embd + word * config.width) + 4 * at_once * config.n_embd + logits + records
 
 
 def _file_bytes(model: str, config: GPT2Config) -> int:

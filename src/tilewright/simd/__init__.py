@@ -19,6 +19,7 @@ from tilewright.simd.bfloat16 import (
     put,
     put_first,
     scatter,
+    store_converted,
     store_rounded,
 )
 from tilewright.simd.blocks import (
@@ -35,7 +36,7 @@ from tilewright.simd.blocks import (
 from tilewright.simd.functions import exp, gelu_exact, gelu_tanh, tanh
 from tilewright.simd.integers import block_dot_quad, integers_less
 from tilewright.simd.kernel import Kernel, inline, kernel
-from tilewright.simd.types import CONTIGUOUS, INDICES, INPUT, INPUT_2D, MATRIX, OUTPUT, OUTPUT_2D, PLAN
+from tilewright.simd.types import CONTIGUOUS, INDICES, INPUT, INPUT_2D, MATRIX, OUTPUT, OUTPUT_2D, PLAN, ROUNDED_2D
 from tilewright.simd.vectors import (
     absolute,
     add,
@@ -53,6 +54,7 @@ from tilewright.simd.vectors import (
     minimum,
     multiply,
     prefetch,
+    prefetch_write,
     reduce_add,
     reduce_max,
     round_even,
@@ -75,6 +77,7 @@ __all__ = [
     "OUTPUT",
     "OUTPUT_2D",
     "PLAN",
+    "ROUNDED_2D",
     "Kernel",
     "absolute",
     "add",
@@ -118,6 +121,7 @@ __all__ = [
     "pair_remainder",
     "pair_rounded",
     "prefetch",
+    "prefetch_write",
     "put",
     "put_first",
     "reduce_add",
@@ -129,6 +133,7 @@ __all__ = [
     "splat",
     "square_root",
     "store",
+    "store_converted",
     "store_first",
     "store_rounded",
     "subtract",

@@ -266,6 +266,21 @@ def store_rounded(typingctx, array, index, value):
     return types.void(array, types.intp, value), codegen
 
 
+@intrinsic
+def store_converted(typingctx, array, index, value):
+    """As `store_rounded`, by an instruction that takes denormals for zero; needs "avx512bf16"."""
+
+    def codegen(context, builder, sig, args):
+        lanes = args[2].type.count
+        name, numbers = f"llvm.x86.avx512bf16.cvtneps2bf16.{32 * lanes}", vector_of(lanes, _BFloatType())
+        found = builder.bitcast(call(builder, name, numbers, args[2]), vector_of(lanes, I16))
+        at = pointer(context, builder, sig.args[0], args[0], args[1])
+        builder.store(found, builder.bitcast(at, found.type.as_pointer()), align=2)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, value), codegen
+
+
 def _element(builder, array, value):
     """A vector of float32 as the array keeps it: itself, or its upper halves, rounded, for uint16."""
     if array.dtype == types.float32:

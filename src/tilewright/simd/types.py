@@ -18,6 +18,7 @@ MATRIX = types.Array(types.float32, 2, "C", readonly=True)
 CONTIGUOUS = types.Array(types.float32, 2, "C")
 OUTPUT = types.Array(types.float32, 1, "C")
 OUTPUT_2D = types.Array(types.float32, 2, "A")
+ROUNDED_2D = types.Array(types.uint16, 2, "A")  # bfloat16
 INDICES = types.Array(types.int64, 1, "C", readonly=True)
 PLAN = types.Array(types.int64, 1, "C")  # [next task, sizes ...]: what threads draw from, and what they draw
 

@@ -287,17 +287,26 @@ def reduce_max(typingctx, a):
     return types.float32(a), codegen
 
 
-@intrinsic
-def prefetch(typingctx, array, index):
-    """Ask for the cache line of `array.flat[index]` in every cache level; never faults."""
+def _prefetching(name: str, write: int, doc: str):
+    """An intrinsic that asks for a cache line."""
 
-    def codegen(context, builder, sig, args):
-        at = pointer(context, builder, sig.args[0], args[0], args[1])
-        at = builder.bitcast(at, ir.IntType(8).as_pointer())
-        call(builder, "llvm.prefetch.p0", ir.VoidType(), at, I32(0), I32(3), I32(1))
-        return context.get_dummy_value()
+    def typing(typingctx, array, index):
+        def codegen(context, builder, sig, args):
+            at = pointer(context, builder, sig.args[0], args[0], args[1])
+            at = builder.bitcast(at, ir.IntType(8).as_pointer())
+            call(builder, "llvm.prefetch.p0", ir.VoidType(), at, I32(write), I32(3), I32(1))
+            return context.get_dummy_value()
 
-    return types.void(array, types.intp), codegen
+        return types.void(array, types.intp), codegen
+
+    typing.__name__, typing.__doc__ = name, doc
+    return intrinsic(typing)
+
+
+prefetch = _prefetching("prefetch", 0, "Ask for the cache line of `array.flat[index]` in every level; never faults.")
+prefetch_write = _prefetching(
+    "prefetch_write", 1, "As `prefetch`, for a line that will be written: no other core keeps it."
+)
 
 
 @intrinsic

@@ -12,6 +12,7 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.ops._arrays import as_float32, like
+from tilewright.ops._memory import empty
 from tilewright.ops.attention.ladder import ladder
 from tilewright.ops.attention.operands import COLUMNS, Cache, Look, Spans, bytes_a_sequence, span
 from tilewright.ops.attention.spec import Problem
@@ -36,7 +37,7 @@ def attention(q, k, v, *, causal: bool = True, scale: float | None = None, dtype
     B, H, Q, D, T = _sizes(**arrays)
     if out is not None and (not isinstance(out, np.ndarray) or out.dtype != np.float32 or out.shape != (B, H, Q, D)):
         raise UsageError(f"attention: out must be a float32 NumPy array of shape {(B, H, Q, D)}")
-    result = np.empty((B, H, Q, D), np.float32) if out is None else out
+    result = empty((B, H, Q, D)) if out is None else out
     if result.size == 0:
         return like(q, result)
     cache = Cache.empty(B, H, T, D, dtype)
@@ -71,7 +72,7 @@ def attend(
     looked at. Rows that no span names are not written. A query's bits depend on itself and its sequence's cache alone.
     Raises UsageError if a span leaves the rows or the cache, the arrays are others, or scale is not above 0.
     """
-    out = np.empty((len(q), cache.heads * cache.D), np.float32) if out is None else out
+    out = empty((len(q), cache.heads * cache.D)) if out is None else out
     _check_rows(cache, len(q), q=q, out=out)
     checked = checked_spans(spans, cache, len(q))
     if new is not None:

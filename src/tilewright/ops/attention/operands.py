@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.hardware import cpu
+from tilewright.ops._memory import empty
 
 SLOT, FIRST, COUNT, ROW, SOURCE = range(5)  # columns of a span
 COLUMNS = 5
@@ -28,7 +29,7 @@ class Cache:
     def empty(cls, slots: int, heads: int, length: int, D: int, dtype: str = "float32") -> "Cache":
         """Room for `slots` sequences of up to `length` positions, heads of D numbers; memory is taken when written."""
         kind, (panels, width) = element(dtype), (panels_of(length), width_of(D))
-        return cls(np.empty((slots, heads, panels, D, panel()), kind), np.empty((slots, heads, length, width), kind), D)
+        return cls(empty((slots, heads, panels, D, panel()), kind), empty((slots, heads, length, width), kind), D)
 
     @property
     def heads(self) -> int:

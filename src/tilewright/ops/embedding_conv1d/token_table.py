@@ -14,6 +14,7 @@ the token and the tap alone. Known from neural language models as first-layer pr
 import numpy as np
 
 from tilewright.errors import ResourceError
+from tilewright.ops._memory import empty
 from tilewright.ops.embedding_conv1d.cpu.gather_add import SLICE, cut_rows
 from tilewright.ops.embedding_conv1d.operands import Filters
 from tilewright.ops.matmul import matmul, prepare
@@ -44,9 +45,7 @@ class TokenTable:
                 f"a token table of {memory} bytes holds {self.capacity} rows; one sentence needs {one_sentence}",
                 hint=f"allow at least {one_sentence * row_bytes} bytes",
             )
-        self.slices = np.empty(
-            (slices, self.capacity, SLICE), np.float32
-        )  # memory is taken when a row is written, not here
+        self.slices = empty((slices, self.capacity, SLICE))  # memory is taken when a row is written, not here
         self.row_of = np.full((len(self.groups), len(table)), -1, np.int32)
         self.uses = np.zeros((len(self.groups), len(table)), np.int32)
         self.used = 0
@@ -107,9 +106,7 @@ class TokenTable:
     def _build(self, missing: np.ndarray) -> None:
         """The missing tokens' embeddings by each tap's weights, cut into slices."""
         room = min(PRODUCT_ROWS, int(missing.sum(axis=1).max(initial=0)))
-        products = np.empty(
-            (room, self.filters.O), np.float32
-        )  # one for all: fresh memory costs more than a product's store
+        products = empty((room, self.filters.O))  # one for all: fresh memory costs more than a product's store
         for group, packed in enumerate(self.packed):
             tokens = np.flatnonzero(missing[group])
             for start in range(0, tokens.size, PRODUCT_ROWS):

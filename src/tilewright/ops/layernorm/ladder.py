@@ -1,5 +1,9 @@
-"""The rungs of layernorm. run(x, weight, bias, eps, out): x and out float32 (rows, C) with contiguous rows."""
+"""The rungs of layernorm. run(x, weight, bias, eps, out): x float32 and out float32 or bfloat16 (rows, C) with contiguous
+rows."""
 
+import numpy as np
+
+from tilewright.ops._arrays import put_back
 from tilewright.ops._ladder import Ladder
 
 ladder = Ladder("layernorm", prefer=("cpu.threads",))
@@ -9,7 +13,9 @@ ladder = Ladder("layernorm", prefer=("cpu.threads",))
 def naive(x, weight, bias, eps, out):
     from tilewright.ops.layernorm.cpu.naive import normalise
 
-    normalise(x, weight, bias, eps, out)
+    result = out if out.dtype == np.float32 else np.empty(out.shape, np.float32)
+    normalise(x, weight, bias, eps, result)
+    put_back(out, result)
 
 
 @ladder.rung("cpu.vectors", after="cpu.naive", idea="whole vectors, four partial sums of each kind")

@@ -11,9 +11,20 @@ from itertools import groupby
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.ops._arrays import as_float32, as_numpy, like, one_of, put_back, result_for, rows_for, target_for
+from tilewright.ops._arrays import (
+    BFLOAT16,
+    as_float32,
+    as_numpy,
+    like,
+    one_of,
+    put_back,
+    result_for,
+    rows_for,
+    target_for,
+)
+from tilewright.ops._memory import empty
 from tilewright.ops.matmul.ladder import ladder
-from tilewright.ops.matmul.operands import Epilogue, Packed, Rows
+from tilewright.ops.matmul.operands import ROUNDED_DEPTH, Epilogue, Packed, Rows
 from tilewright.ops.matmul.spec import ACTIVATIONS, DTYPES, Problem
 
 __all__ = ["Packed", "Problem", "ladder", "matmul", "prepare"]
@@ -29,6 +40,10 @@ def prepare(b, *, dtype: str = "float32") -> Packed:
     rounded up to whole panels; a rung that packs nothing keeps b itself. Raises UsageError for a wrong dtype or rank,
     Refused if a rung forced by `using` does not take it.
     """
+    if getattr(b, "is_cuda", False):
+        from tilewright.ops.matmul import device
+
+        return device.prepare(b, dtype=dtype)
     b = as_float32("b", b)
     if b.ndim != 2:
         raise UsageError(f"prepare: b has shape {b.shape}; a matrix (K, N) is wanted")
@@ -44,13 +59,22 @@ def matmul(a, b, *, rows=None, bias=None, activation=None, residual=None, dtype=
     matrix (?, K) and its rows a[rows] are multiplied without being copied. bias: (N,). residual: the result's shape.
     activation: None, "relu", "tanh", "gelu" (exact) or "gelu_tanh" (the tanh form). Arrays are float32 or bfloat16
     with any strides, NumPy or anything that speaks DLPack. dtype: accuracy class of the products, "float32" (default)
-    or "bfloat16" (operands rounded); a prepared b has its own. out: float32 array to write to. It may share memory with
-    the operands, which costs a copy unless it is exactly the residual. Returns float32 (..., M, N), the same kind of
-    array as a. Raises UsageError naming the argument that does not fit. A row's bits depend on that row, b and the
-    epilogue: not on the other rows, their number, or the number of threads.
+    or "bfloat16" (operands rounded; an a that is bfloat16 is read as it lies); a prepared b has its own.
+
+    out: float32 or bfloat16 NumPy array to write to; in bfloat16, what is below 2^-126 may become 0. It may share
+    memory with the operands, which costs a copy unless it is exactly the residual. Returns float32 (..., M, N), the
+    same kind of array as a, or out. A row's bits depend on that row, b and the epilogue: not on the other rows, their
+    number, or the number of threads. Raises UsageError naming the argument that does not fit.
     """
-    x = as_float32("a", a)
+    if getattr(a, "is_cuda", False):
+        from tilewright.ops.matmul import device
+
+        epilogue = {"bias": bias, "activation": activation, "residual": residual}
+        return device.matmul(a, b, rows=rows, dtype=dtype, out=out, **epilogue)
     dtype = _class_of(b, dtype)
+    x = as_numpy("a", a)
+    if dtype != "bfloat16" or x.dtype != BFLOAT16:
+        x = as_float32("a", x)
     one_of("matmul", "activation", activation, ACTIVATIONS)
     if isinstance(b, Packed):
         weights, (K, N), batch = b, (b.K, b.N), x.shape[:-2]
@@ -66,7 +90,7 @@ def matmul(a, b, *, rows=None, bias=None, activation=None, residual=None, dtype=
         raise UsageError(f"matmul: a is {x.shape} and b is {(K, N)}: a has {x.shape[-1:]} columns, b has {K} rows")
     index = None if rows is None else _row_index(rows, x)
     M = x.shape[-2] if index is None else len(index)
-    result = result_for("matmul", out, (*batch, M, N))
+    result = result_for("matmul", out, (*batch, M, N), rounded=True)
     epilogue = _epilogue(bias, activation, residual, result.shape)
     data = b.data if isinstance(b, Packed) else weights
     target = result if out is None else target_for(result, x, data, epilogue.bias, residual=epilogue.residual)
@@ -78,7 +102,7 @@ def matmul(a, b, *, rows=None, bias=None, activation=None, residual=None, dtype=
             np.broadcast_to(x, (*batch, M, K)), np.broadcast_to(weights, (*batch, K, N)), dtype, target, epilogue
         )
     put_back(result, target)
-    return like(a, result)
+    return result if result.dtype == BFLOAT16 else like(a, result)
 
 
 def _run_batch(x: np.ndarray, b: np.ndarray, dtype: str, out: np.ndarray, epilogue: Epilogue) -> None:
@@ -103,6 +127,11 @@ def _run(packed: Packed, rows: Rows, out: np.ndarray, epilogue: Epilogue) -> Non
             f"matmul: b was prepared for rung {packed.rung}, and {rung.name} is chosen now: prepare it again"
         )
     if out.size == 0:
+        return
+    if out.dtype == BFLOAT16 and (packed.dtype != "bfloat16" or not 0 < packed.K <= ROUNDED_DEPTH):
+        sums = empty(out.shape)
+        _run(packed, rows, sums, epilogue)
+        out[...] = sums
         return
     target, residual = rows_for(out), epilogue.residual
     if residual.ndim != 2 or (residual.size and residual.strides[1] != 4):

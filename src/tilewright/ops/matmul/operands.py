@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+ROUNDED_DEPTH = 1536  # numbers along K in a block of a bfloat16 kernel: longer sums cannot wait in an out that rounds
+
 
 @dataclass(frozen=True, eq=False)
 class Packed:
@@ -27,8 +29,10 @@ class Packed:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The left operand: float32 (?, K) `array`, of which row i of the product is `array[index[i]]`; index None: all
-    in order."""
+    """The left operand: (?, K) `array`, of which row i of the product is `array[index[i]]`; index None: all in order.
+
+    It is float32, or bfloat16 for rungs of that class.
+    """
 
     array: np.ndarray
     index: np.ndarray | None
@@ -39,7 +43,7 @@ class Rows:
         return len(self.array) if self.index is None else len(self.index)
 
     def plain(self) -> np.ndarray:
-        """float32 (M, K), copied if rows are picked."""
+        """(M, K), copied if rows are picked."""
         return self.array if self.index is None else self.array[self.index]
 
     def addresses(self) -> tuple[np.ndarray, np.ndarray, int]:

@@ -3,6 +3,7 @@
 import numpy as np
 
 from tilewright.ops._ladder import Ladder
+from tilewright.ops._memory import empty
 from tilewright.ops._needs import at_most, cpu_feature, divides, dtype
 from tilewright.ops.matmul_argmax.operands import Prepared, Screen
 
@@ -30,7 +31,7 @@ def logits(a: np.ndarray, prepared: Prepared, index: np.ndarray, value: np.ndarr
     from tilewright.ops.matmul import matmul
 
     step = max(1, LOGITS_BYTES // (4 * prepared.weights.N))
-    out = np.empty((min(step, len(a)), prepared.weights.N), np.float32)
+    out = empty((min(step, len(a)), prepared.weights.N))
     for i in range(0, len(a), step):
         rows = a[i : i + step]
         products = matmul(rows, prepared.weights, out=out[: len(rows)])

@@ -12,6 +12,7 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
+from tilewright.ops._arrays import BFLOAT16
 from tilewright.ops._rows import draw_rows
 
 SUMS = 4  # vectors summed side by side: an addition takes 3 or 4 cycles, and one starts in each
@@ -63,8 +64,9 @@ def row_sums(lanes: int):
 
 
 @functools.cache
-def row_kernel(lanes: int):
-    """The kernel for a vector width."""
+def row_kernel(lanes: int, rounds: bool = False):
+    """The kernel for a vector width; rounds: out is bfloat16, as uint16."""
+    OUT, store = (simd.ROUNDED_2D, simd.store_rounded) if rounds else (simd.OUTPUT_2D, simd.store)
     sum_of, squares_of = row_sums(lanes)
 
     @simd.inline
@@ -73,21 +75,21 @@ def row_kernel(lanes: int):
         c = 0
         while c + lanes <= C:
             y = simd.multiply(simd.subtract(simd.load(x, at + c, lanes), mean), inverse)
-            simd.store(out, to + c, simd.fma(y, simd.load(weight, c, lanes), simd.load(bias, c, lanes)))
+            store(out, to + c, simd.fma(y, simd.load(weight, c, lanes), simd.load(bias, c, lanes)))
             c += lanes
         if c < C:
             left = C - c
             y = simd.multiply(simd.subtract(simd.load_first(x, at + c, left, lanes), mean), inverse)
             w, b = simd.load_first(weight, c, left, lanes), simd.load_first(bias, c, left, lanes)
-            simd.store_first(out, to + c, simd.fma(y, w, b), left)
+            simd.put_first(out, to + c, simd.fma(y, w, b), left)
 
-    arrays = simd.INPUT_2D, simd.INPUT, simd.INPUT, types.float64, simd.OUTPUT_2D, simd.PLAN, simd.OUTPUT
+    arrays = simd.INPUT_2D, simd.INPUT, simd.INPUT, types.float64, OUT, simd.PLAN, simd.OUTPUT
 
-    @simd.kernel(types.void(*arrays), name=f"layernorm.vectors.{lanes}")
+    @simd.kernel(types.void(*arrays), name=f"layernorm.vectors.{lanes}{'.rounded' if rounds else ''}")
     def normalise_rows(x, weight, bias, eps, out, plan, scratch):
         """plan: next row, rows in a task."""
         rows, C, step = x.shape[0], x.shape[1], plan[1]
-        x_stride, out_stride = x.strides[0] // 4, out.strides[0] // 4
+        x_stride, out_stride = x.strides[0] // 4, out.strides[0] // out.itemsize
         for lane in range(lanes):
             scratch[lane] = lane
         ramp = simd.load(scratch, 0, lanes)
@@ -106,5 +108,6 @@ def row_kernel(lanes: int):
 
 def normalise(x, weight, bias, eps: float, out: np.ndarray, alone: bool = False) -> None:
     """The run function of `cpu.vectors` (alone) and `cpu.threads`."""
-    lanes = cpu().lanes
-    draw_rows(row_kernel(lanes), x, weight, bias, eps, out=out, words=lanes, alone=alone)
+    lanes, rounds = cpu().lanes, out.dtype == BFLOAT16
+    out = out.view(np.uint16) if rounds else out
+    draw_rows(row_kernel(lanes, rounds), x, weight, bias, eps, out=out, words=lanes, alone=alone)

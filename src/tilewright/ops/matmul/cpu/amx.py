@@ -19,10 +19,11 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
+from tilewright.ops._memory import LINE
 from tilewright.ops._threads import launch
-from tilewright.ops.matmul.cpu.finish import ACTIVATIONS, finisher
+from tilewright.ops.matmul.cpu.finish import ACTIVATIONS, finisher, rounded_out, rounding_finisher
 from tilewright.ops.matmul.cpu.packed import columns_of, finish_empty
-from tilewright.ops.matmul.cpu.words import TILE_WORDS, words_of
+from tilewright.ops.matmul.cpu.words import TILE_WORDS, in_words, words_of
 from tilewright.ops.matmul.operands import Epilogue, Packed, Rows
 from tilewright.simd import amx
 
@@ -40,8 +41,8 @@ WIDE = 4 * BLOCK  # columns of out that are finished together: its rows lie page
 PACKED = BLOCK_AT + BLOCK * WIDE  # in scratch: A's packed tiles
 
 
-def tile_packer(limbs: int):
-    """The inline function that packs a cache block of A, as one limb or two."""
+def tile_packer(limbs: int, given_words: bool):
+    """The inline function that packs a cache block of A, as one limb or two; given_words: A comes in bfloat16 words."""
     convert = limbs == 1 and cpu().has("avx512bf16")  # a CPU with tiles has it, the emulation's may not
 
     @simd.inline
@@ -54,7 +55,9 @@ def tile_packer(limbs: int):
             at = PACKED + r // BLOCK * BLOCK * depth + (r % BLOCK) * LANES
             for s in range(depth // TILE_WORDS):
                 number = 2 * (p + s * TILE_WORDS)
-                if convert and number + 2 * LANES <= numbers:
+                if given_words:
+                    words = simd.load(a, start + p + s * TILE_WORDS, LANES)
+                elif convert and number + 2 * LANES <= numbers:
                     words = simd.load_converted(a, start + number, LANES)
                 else:
                     words = simd.load_rounded(a, start + number, numbers - number, LANES)
@@ -65,6 +68,15 @@ def tile_packer(limbs: int):
         return padded * depth  # where the second limb's tiles begin
 
     return pack_block
+
+
+@simd.inline
+def expect(out, corner, size):
+    """Ask for the lines of out that a block will be written to: its products take longer than they do."""
+    (i, j), (height, columns), stride = corner, size, out.strides[0] // out.itemsize
+    for r in range(i, i + height):
+        for c in range(j, j + columns, LINE // out.itemsize):
+            simd.prefetch_write(out, r * stride + c)
 
 
 def tile_movers(tiles, finish):
@@ -137,12 +149,12 @@ def tile_multiplier(limbs: int, tiles):
         at: (in scratch, in panels); limb_at: how far on their second limbs lie.
         """
         (a, b), (a_limb, b_limb) = at, limb_at
-        ahead = 2 * TILE if high == 2 else FAR  # a tile load waits for its slowest line
         for _ in range(depth // TILE_WORDS):
-            for line in range(0, 2 * TILE, LANES):
-                simd.prefetch(panels, b + ahead + line)
-                if limbs == 2 and high == 1:
-                    simd.prefetch(panels, b + b_limb + ahead + line)
+            if high == 1:  # few rows wait for memory, and a tile load for its slowest line
+                for line in range(0, 2 * TILE, LANES):
+                    simd.prefetch(panels, b + FAR + line)
+                    if limbs == 2:
+                        simd.prefetch(panels, b + b_limb + FAR + line)
             if limbs == 2:  # the small products first
                 load_rows(high, state, scratch, a + a_limb)
                 load_columns(state, panels, b)
@@ -160,12 +172,15 @@ def tile_multiplier(limbs: int, tiles):
 
 
 @functools.cache
-def product_kernel(limbs: int, emulated: bool, finish=finisher):
-    """The kernel for one or two limbs, on the hardware's tiles or on their emulation; finish: see `finish.finisher`."""
+def product_kernel(limbs: int, emulated: bool, finish=finisher, words: bool = False):
+    """The kernel for one or two limbs, on the hardware's tiles or on their emulation; finish, words: see
+    `packed.product_kernel`."""
     tiles = amx.Emulated if emulated else amx.Hardware
-    pack_block, (clear, put, end_block) = tile_packer(limbs), tile_movers(tiles, finish)
+    pack_block, (clear, put, end_block) = tile_packer(limbs, words), tile_movers(tiles, finish)
     multiply = tile_multiplier(limbs, tiles)
     configure, release = tiles.configure, tiles.release
+    OUT = simd.ROUNDED_2D if finish is rounding_finisher else simd.OUTPUT_2D
+    form = f"{'.words' if words else ''}{'.emulated' if emulated else ''}"
 
     @simd.inline
     def one_task(task, a, starts, panels, target, plan, scratch):
@@ -182,6 +197,7 @@ def product_kernel(limbs: int, emulated: bool, finish=finisher):
                 stage = (p == 0, p + depth == K, activation)
                 for r in range(i, end, BLOCK):
                     size = (min(BLOCK, end - r), min(WIDE, j1 - j))
+                    expect(target[0], (r, j), size)
                     for column in range(0, size[1], BLOCK):
                         at = (PACKED + (r - i) * depth, (j + column) * K + p * BLOCK)
                         if end - r > LANES:
@@ -194,11 +210,9 @@ def product_kernel(limbs: int, emulated: bool, finish=finisher):
                             put(1, state, scratch, column)
                     end_block(scratch, target, (r, j), size, stage)
 
-    signature = types.void(
-        simd.INPUT, simd.INDICES, simd.INPUT, simd.OUTPUT_2D, simd.INPUT, simd.INPUT_2D, simd.PLAN, simd.OUTPUT
-    )
+    signature = types.void(simd.INPUT, simd.INDICES, simd.INPUT, OUT, simd.INPUT, simd.INPUT_2D, simd.PLAN, simd.OUTPUT)
 
-    @simd.kernel(signature, name=f"matmul.amx.{limbs}.{finish.__name__}{'.emulated' if emulated else ''}")
+    @simd.kernel(signature, name=f"matmul.amx.{limbs}.{finish.__name__}{form}")
     def tile_product(a, starts, panels, out, bias, residual, plan, scratch):
         """plan: next task, M, N, words along K, K, NC, activation, MC. Scratch begins with simd.amx's tile state."""
         state = scratch[:STATE].reshape(9, LANES, LANES)
@@ -226,13 +240,13 @@ def multiply(rows: Rows, weights: Packed, out: np.ndarray, epilogue: Epilogue, *
         finish_empty(out, epilogue)
         return
     limbs = 1 if weights.dtype == "bfloat16" else 2
-    if rows.array.strides[1] != 4:
-        rows = Rows(np.ascontiguousarray(rows.array), rows.index)
+    (rows, words), (out, finish) = in_words(rows), rounded_out(out)
     origin, starts, _ = rows.addresses()
     M, N, K = rows.count, weights.N, words_of(weights.K)
     MC = rows_of(M, K, limbs)
     NC = columns_of(M, N, BLOCK, MC)
     plan = np.array([0, M, N, K, weights.K, NC, ACTIVATIONS[epilogue.activation], MC], np.int64)
     arrays = (origin, starts, weights.data, out, epilogue.bias, epilogue.residual, plan)
-    words = PACKED + limbs * MC * min(K, KC)
-    launch(product_kernel(limbs, emulated), *arrays, tasks=-(-M // MC) * -(-N // NC), words=words)
+    room = PACKED + limbs * MC * min(K, KC)
+    kernel = product_kernel(limbs, emulated, finish, words)
+    launch(kernel, *arrays, tasks=-(-M // MC) * -(-N // NC), words=room)

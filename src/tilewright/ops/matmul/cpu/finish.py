@@ -3,10 +3,13 @@ function."""
 
 import functools
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from tilewright import simd
+from tilewright.hardware import cpu
+from tilewright.ops._arrays import BFLOAT16
 
 ACTIVATIONS = {None: 0, "relu": 1, "gelu_tanh": 2, "gelu": 3, "tanh": 4}
 RELU, GELU_TANH, GELU, TANH = (ACTIVATIONS[name] for name in ("relu", "gelu_tanh", "gelu", "tanh"))
@@ -53,17 +56,32 @@ def finish(total, i, j, bias, residual, activation):
     return activate_number(total, activation)
 
 
+def rounding_finisher(lanes: int):
+    """`finisher` for an out of bfloat16."""
+    return finisher(lanes, rounds=True)
+
+
+def rounded_out(out: np.ndarray) -> tuple[np.ndarray, Callable]:
+    """(out as a kernel takes it, the finisher for it)."""
+    return (out.view(np.uint16), rounding_finisher) if out.dtype == BFLOAT16 else (out, finisher)
+
+
 @functools.cache
-def finisher(lanes: int):
+def finisher(lanes: int, rounds: bool = False):
     """The inline function that takes a tile of sums from scratch to out, as soon as they leave the registers: a second
-    pass over out would find its rows, pages apart, in each other's place in the L1 cache."""
+    pass over out would find its rows, pages apart, in each other's place in the L1 cache.
+
+    rounds: out holds bfloat16, as uint16, and all sums are whole: an earlier block's would have been rounded.
+    """
+    rounded = simd.store_converted if cpu().has("avx512bf16") and lanes == 16 else simd.store_rounded
+    store = rounded if rounds else simd.store
 
     @simd.inline
     def whole(tile, target, corner, size, stage):
         """Rows of whole vectors: a mask would cost more than the bias. The loop for an activation is compiled for it
         alone, because `stage` is constant where this is called."""
         (scratch, at, width), (out, residual, bias), (i, j), (height, columns) = tile, target, corner, size
-        (first, activation), o_stride, r_stride = stage, out.strides[0] // 4, residual.strides[0] // 4
+        (first, activation), o_stride, r_stride = stage, out.strides[0] // out.itemsize, residual.strides[0] // 4
         for r in range(height):
             for c in range(0, columns, lanes):
                 x = simd.load(scratch, at + r * width + c, lanes)
@@ -73,13 +91,13 @@ def finisher(lanes: int):
                     x = simd.add(x, simd.load(residual, (i + r) * r_stride + j + c, lanes))
                 if bias.size:
                     x = simd.add(x, simd.load(bias, j + c, lanes))
-                simd.store(out, (i + r) * o_stride + j + c, activate(x, activation))
+                store(out, (i + r) * o_stride + j + c, activate(x, activation))
 
     @simd.inline
     def part(tile, target, corner, size, stage):
         """Rows that end within a vector."""
         (scratch, at, width), (out, residual, bias), (i, j), (height, columns) = tile, target, corner, size
-        (first, activation), o_stride, r_stride = stage, out.strides[0] // 4, residual.strides[0] // 4
+        (first, activation), o_stride, r_stride = stage, out.strides[0] // out.itemsize, residual.strides[0] // 4
         for r in range(height):
             for c in range(0, columns, lanes):
                 x, left = simd.load(scratch, at + r * width + c, lanes), columns - c
@@ -89,7 +107,7 @@ def finisher(lanes: int):
                     x = simd.add(x, simd.load_first(residual, (i + r) * r_stride + j + c, left, lanes))
                 if bias.size:
                     x = simd.add(x, simd.load_first(bias, j + c, left, lanes))
-                simd.store_first(out, (i + r) * o_stride + j + c, activate(x, activation), left)
+                simd.put_first(out, (i + r) * o_stride + j + c, activate(x, activation), left)
 
     @simd.inline
     def finish_tile(tile, target, corner, size, stage):

@@ -16,6 +16,7 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
+from tilewright.ops._memory import empty
 from tilewright.ops._threads import launch
 from tilewright.ops.matmul.operands import Packed, addresses
 
@@ -116,7 +117,7 @@ def pack_panels(b: np.ndarray, rung: str) -> Packed:
     lanes = cpu().lanes
     NR = TILINGS[lanes].NR
     count = -(-N // NR)
-    panels = np.empty(count * K * NR, np.float32)
+    panels = empty(count * K * NR)
     if panels.size:
         source, starts, step = addresses(b.T)
         plan = np.array([0, K, N, step], np.int64)

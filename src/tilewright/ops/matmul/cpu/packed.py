@@ -18,9 +18,9 @@ from numba import types
 from tilewright import simd
 from tilewright.hardware import cpu
 from tilewright.ops._threads import launch, thread_count
-from tilewright.ops.matmul.cpu.finish import ACTIVATIONS, activate_number, finisher
+from tilewright.ops.matmul.cpu.finish import ACTIVATIONS, activate_number, finisher, rounded_out, rounding_finisher
 from tilewright.ops.matmul.cpu.pack import TILINGS, row_packer
-from tilewright.ops.matmul.cpu.words import word_packer, words_of
+from tilewright.ops.matmul.cpu.words import in_words, word_packer, words_of
 from tilewright.ops.matmul.operands import Epilogue, Packed, Rows
 
 KC = 768  # at most this many steps of K in a block: A's 192 rows are 576 KiB of L2; half costs 10 % in visits to out
@@ -49,10 +49,10 @@ def depth_of(steps: int) -> int:
 
 
 @functools.cache
-def block_packer(kind: str, lanes: int):
-    """The inline function that packs a cache block of A."""
+def block_packer(plain: bool, lanes: int):
+    """The inline function that packs a cache block of A, as it lies or rounded to words."""
     HIGH, MIDDLE, SINGLE = TILINGS[lanes].rows
-    pack_rows = row_packer(lanes) if kind in PLAIN else word_packer(lanes)
+    pack_rows = row_packer(lanes) if plain else word_packer(lanes)
 
     @simd.inline
     def pack_block(a, starts, rows, p, depth, plan, packed):
@@ -130,9 +130,14 @@ def panel_multiplier(kind: str, lanes: int, finish):
 
 
 @functools.cache
-def product_kernel(kind: str, lanes: int, finish=finisher):
-    """The kernel for a kind of product and a vector width; finish: what becomes of a tile, see `finish.finisher`."""
-    pack_block, down_rows = block_packer(kind, lanes), panel_multiplier(kind, lanes, finish)
+def product_kernel(kind: str, lanes: int, finish=finisher, words: bool = False):
+    """The kernel for a kind of product and a vector width.
+
+    finish: what becomes of a tile, see `finish.finisher`. words: A comes in bfloat16 words, to be packed as they lie.
+    """
+    plain = words or kind in PLAIN
+    pack_block, down_rows = block_packer(plain, lanes), panel_multiplier(kind, lanes, finish)
+    OUT, form = simd.ROUNDED_2D if finish is rounding_finisher else simd.OUTPUT_2D, ".words" if words else ""
     NR, WIDE = TILINGS[lanes].NR, PANELS * TILINGS[lanes].NR
 
     @simd.inline
@@ -149,11 +154,9 @@ def product_kernel(kind: str, lanes: int, finish=finisher):
                 stage, reach = (p == 0, p + depth == K), (depth, min(WIDE, j1 - j), K)
                 down_rows((packed, panels), j * K + p * NR, reach, target, (i, end, j), stage, activation)
 
-    signature = types.void(
-        simd.INPUT, simd.INDICES, simd.INPUT, simd.OUTPUT_2D, simd.INPUT, simd.INPUT_2D, simd.PLAN, simd.OUTPUT
-    )
+    signature = types.void(simd.INPUT, simd.INDICES, simd.INPUT, OUT, simd.INPUT, simd.INPUT_2D, simd.PLAN, simd.OUTPUT)
 
-    @simd.kernel(signature, name=f"matmul.packed.{kind}.{lanes}.{finish.__name__}")
+    @simd.kernel(signature, name=f"matmul.packed.{kind}.{lanes}.{finish.__name__}{form}")
     def packed_product(a, starts, panels, out, bias, residual, plan, scratch):
         """plan: next task, M, N, steps along K, A's step, KC, NC, activation, K in numbers."""
         M, N, NC = plan[1], plan[2], plan[6]
@@ -183,15 +186,16 @@ def multiply(kind: str, rows: Rows, weights: Packed, out: np.ndarray, epilogue: 
         return
     lanes, M, N = cpu().lanes, rows.count, weights.N
     steps = weights.K if kind == "float32" else words_of(weights.K)
-    if kind != "float32" and rows.array.strides[1] != 4:
-        rows = Rows(np.ascontiguousarray(rows.array), rows.index)
+    rows, words = (rows, False) if kind == "float32" else in_words(rows)
+    out, finish = rounded_out(out)
     origin, starts, step = rows.addresses()
     NC, depth = columns_of(M, N, TILINGS[lanes].NR), depth_of(steps)
     activation = ACTIVATIONS[epilogue.activation]
     plan = np.array([0, M, N, steps, step, depth, NC, activation, weights.K], np.int64)
     arrays = (origin, starts, weights.data, out, epilogue.bias, epilogue.residual, plan)
-    words = TILE + MC * (depth + lanes) + lanes * lanes  # the last packed rows may be written a vector too wide
-    launch(product_kernel(kind, lanes), *arrays, tasks=-(-M // MC) * -(-N // NC), words=words)
+    room = TILE + MC * (depth + lanes) + lanes * lanes  # the last packed rows may be written a vector too wide
+    kernel = product_kernel(kind, lanes, finish, words)
+    launch(kernel, *arrays, tasks=-(-M // MC) * -(-N // NC), words=room)
 
 
 def finish_empty(out: np.ndarray, epilogue: Epilogue) -> None:

@@ -12,9 +12,11 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
+from tilewright.ops._arrays import BFLOAT16
+from tilewright.ops._memory import empty
 from tilewright.ops._threads import launch
 from tilewright.ops.matmul.cpu.pack import TILINGS
-from tilewright.ops.matmul.operands import Packed
+from tilewright.ops.matmul.operands import Packed, Rows
 
 TILE_WORDS = 16  # words along K in an AMX tile
 
@@ -22,6 +24,18 @@ TILE_WORDS = 16  # words along K in an AMX tile
 def words_of(K: int) -> int:
     """Words along K in a packed operand."""
     return -(-K // (2 * TILE_WORDS)) * TILE_WORDS
+
+
+def in_words(rows: Rows) -> tuple[Rows, bool]:
+    """(the left operand as a bfloat16 kernel reads it, whether those are words): bfloat16 rows of whole tiles are words
+    already, everything else becomes float32 with contiguous rows, for the kernel to round."""
+    a = rows.array
+    if a.dtype == BFLOAT16:
+        begins = a.__array_interface__["data"][0]
+        if a.strides[1] == 2 and not (a.strides[0] % 4 or begins % 4 or a.shape[1] % (2 * TILE_WORDS)):
+            return Rows(a.view(np.float32), rows.index), True
+        a = a.astype(np.float32)
+    return Rows(a if a.strides[1] == 4 else np.ascontiguousarray(a), rows.index), False
 
 
 @functools.cache
@@ -85,7 +99,7 @@ def pack_words(b: np.ndarray, rung: str, *, limbs: int) -> Packed:
     lanes = cpu().lanes
     NR = TILINGS[lanes].NR
     count, words = -(-N // NR), words_of(K)
-    panels = np.empty(limbs * count * words * NR, np.float32)
+    panels = empty(limbs * count * words * NR)
     if panels.size:
         b = np.ascontiguousarray(b)
         plan = np.array([0, K, N, words, N, limbs], np.int64)

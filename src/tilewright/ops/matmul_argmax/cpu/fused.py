@@ -10,6 +10,7 @@ import numpy as np
 
 from tilewright import simd
 from tilewright.hardware import cpu
+from tilewright.ops._memory import empty
 from tilewright.ops._threads import launch
 from tilewright.ops.matmul.cpu import amx, packed
 from tilewright.ops.matmul.cpu.pack import TILINGS
@@ -58,7 +59,7 @@ def best(kind: str, a: np.ndarray, weights: Packed, *, emulated: bool = False) -
     MC = amx.rows_of(M, steps, 1) if kind == "amx" else packed.MC
     NC = columns_of(M, N, TILINGS[lanes].NR, MC)
     groups = -(-N // NC)
-    found = np.empty((M, 2 * groups), np.float32)  # a value and its column for each group
+    found = empty((M, 2 * groups))  # a value and its column for each group
     found[:, 0::2], found[:, 1::2] = -np.inf, 0
     if kind == "amx":
         kernel, words = amx.product_kernel(1, emulated, keep_best), amx.PACKED + MC * steps

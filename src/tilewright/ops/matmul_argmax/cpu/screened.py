@@ -16,6 +16,7 @@ import numpy as np
 from numba import types
 
 from tilewright import simd
+from tilewright.ops._memory import empty, zeros
 from tilewright.ops._threads import launch
 from tilewright.ops.matmul.cpu.pack import TILINGS
 from tilewright.ops.matmul.cpu.packed import MC, TILE, columns_of, product_kernel
@@ -38,8 +39,8 @@ def screen(b: np.ndarray) -> Screen | None:
     """b (K, N) in 8 bits, a step a column; None where a column is not finite, or the longest too long or short."""
     rows, NR = np.ascontiguousarray(b.T), TILINGS[16].NR  # (N, K)
     N, K = rows.shape
-    panels = np.zeros((-(-N // NR), K // 4, NR), np.int32)
-    columns = np.zeros((4, len(panels) * NR), np.float32)
+    panels = zeros((-(-N // NR), K // 4, NR), np.int32)
+    columns = zeros((4, len(panels) * NR))
     for i in range(0, N, CHUNK):
         part, at = rows[i : i + CHUNK], slice(i, min(i + CHUNK, N))
         step, levels, lost = rounded_to_levels(part)
@@ -50,7 +51,7 @@ def screen(b: np.ndarray) -> Screen | None:
             columns[LOSS, at] = norms(lost) + np.float32((K + 12) * EPS32) * norms(
                 part
             )  # of the sums, of `lost` itself
-        words = np.zeros((-(-len(part) // NR) * NR, K // 4), np.int32)
+        words = zeros((-(-len(part) // NR) * NR, K // 4), np.int32)
         words[: len(part)] = levels.view(np.int32)
         panels[i // NR : i // NR + len(words) // NR] = words.reshape(-1, NR, K // 4).swapaxes(1, 2)
     longest = columns[NORM].max()
@@ -200,7 +201,7 @@ def best(a: np.ndarray, screen: Screen) -> tuple[np.ndarray, np.ndarray]:
     origin, starts, step = Rows(words, None).addresses()
     NC = columns_of(M, N, TILINGS[lanes].NR)
     groups, steps = -(-N // NC), K // 4
-    found = np.empty((M, groups * FIELDS), np.float32)
+    found = empty((M, groups * FIELDS))
     found[:, 0::FIELDS], found[:, 1::FIELDS] = 0, -np.inf
     plan = np.array([0, M, N, steps, step, steps, NC, NC, 0], np.int64)
     scratch = TILE + MC * (steps + lanes) + lanes * lanes

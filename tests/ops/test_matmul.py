@@ -34,11 +34,12 @@ def test_amx_kernels_on_emulated_tiles(limbs, M, N, K, rng):
     compare(np.ascontiguousarray(out.array), reference, spec.bound(case, inputs, reference, c))
 
 
-def same_but_for_denormals(found: np.ndarray, wanted: np.ndarray) -> bool:
-    """Equal bits of bfloat16; the instruction that rounds takes denormals for zero, and not every CPU has it."""
-    tiny = np.finfo(np.float32).tiny
-    found, wanted = (np.where(np.abs(x.astype(np.float32)) < tiny, np.float32(0), x) for x in (found, wanted))
-    return found.astype(BFLOAT16).tobytes() == wanted.astype(BFLOAT16).tobytes()
+def rounded_alike(found: np.ndarray, wanted: np.ndarray) -> bool:
+    """bfloat16, neighbours at most and nearly always equal: GELU is computed to 14 bits. Below 3e-38 it is 0, and
+    denormals are where a CPU has the instruction that rounds."""
+    found, wanted = (np.where(np.abs(x.astype(np.float32)) < 4e-38, 0, x.astype(np.float32)) for x in (found, wanted))
+    apart = np.abs(found - wanted)
+    return bool((apart <= np.abs(wanted) / 128).all() and (apart > 0).mean() < 0.01)
 
 
 @pytest.mark.parametrize(("M", "N", "K"), [(37, 50, 64), (64, 130, 32), (3, 70, 1536)])
@@ -54,7 +55,7 @@ def test_amx_kernels_read_and_write_bfloat16(M, N, K, rng):
     assert out.array.tobytes() == wanted.tobytes()
     rounded = np.zeros((M, N + 1), BFLOAT16)
     amx.multiply(Rows(a, None), weights, rounded[:, :N], epilogue, emulated=True)
-    assert same_but_for_denormals(rounded[:, :N], wanted.astype(BFLOAT16)) and not rounded[:, N].any()
+    assert rounded_alike(rounded[:, :N], wanted.astype(BFLOAT16)) and not rounded[:, N].any()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -72,7 +73,7 @@ def test_bfloat16_operands_and_results(M, N, K, dtype, rng):
         assert matmul(a, b, **rest).tobytes() == wanted.tobytes()
         for out in (np.empty((M, N), BFLOAT16), np.empty((M, 2 * N + 1), BFLOAT16)[:, 1::2]):
             assert matmul(a, b, out=out, **rest) is out
-            assert same_but_for_denormals(out, wanted.astype(BFLOAT16))
+            assert rounded_alike(out, wanted.astype(BFLOAT16))
     picked = rng.integers(0, M, 9)
     wanted = matmul(wide[:, :K].astype(np.float32), b, rows=picked, dtype=dtype)
     assert matmul(wide[:, :K], b, rows=picked, dtype=dtype).tobytes() == wanted.tobytes()

@@ -33,7 +33,7 @@ from tilewright.simd.blocks import (
     block_transpose,
     block_zeros,
 )
-from tilewright.simd.functions import exp, gelu_exact, gelu_tanh, tanh
+from tilewright.simd.functions import exp, gelu_exact, gelu_tanh, gelu_tanh_bfloat16, tanh
 from tilewright.simd.integers import block_dot_quad, integers_less
 from tilewright.simd.kernel import Kernel, inline, kernel
 from tilewright.simd.types import CONTIGUOUS, INDICES, INPUT, INPUT_2D, MATRIX, OUTPUT, OUTPUT_2D, PLAN, ROUNDED_2D
@@ -106,6 +106,7 @@ __all__ = [
     "fma",
     "gelu_exact",
     "gelu_tanh",
+    "gelu_tanh_bfloat16",
     "inline",
     "integers_less",
     "kernel",

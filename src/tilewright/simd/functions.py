@@ -15,8 +15,6 @@ from tilewright.simd.vectors import (
     divide,
     fill,
     fma,
-    maximum,
-    minimum,
     multiply,
     round_even,
     scale,
@@ -34,6 +32,18 @@ KNEE = 3.5  # z = KNEE is t = 0 where Mills' ratio is expanded in t = (z - KNEE)
 
 
 @inline
+def at_least(x, least):
+    """max(x, least), a NaN as it is: one instruction, where `maximum` of two unknowns is three."""
+    return select_greater(fill(x, least), x, fill(x, least), x)
+
+
+@inline
+def at_most(x, most):
+    """min(x, most), a NaN as it is."""
+    return select_greater(x, fill(x, most), fill(x, most), x)
+
+
+@inline
 def exp_parts(x):
     """(p, n) with exp(x) = p * 2**n, p near 1, for x from -300 to 90."""
     n = round_even(multiply(x, fill(x, LOG2_E)))
@@ -48,7 +58,7 @@ def exp_parts(x):
 @inline
 def exp(x):
     """e**x; 0 and infinity where float32 ends, NaN stays."""
-    x = minimum(maximum(x, fill(x, EXP_LEAST)), fill(x, EXP_MOST))
+    x = at_most(at_least(x, EXP_LEAST), EXP_MOST)
     p, n = exp_parts(x)
     return scale(p, n)
 
@@ -74,7 +84,7 @@ def gelu_tanh(x):
 
     t is the sum of two float32, because exp turns an absolute error of t into a relative one.
     """
-    size = minimum(absolute(x), fill(x, TANH_FORM_END))
+    size = at_most(absolute(x), TANH_FORM_END)
     zero, one = fill(x, 0.0), fill(x, 1.0)
     slope, cubic = fill(x, SLOPE), fill(x, CUBIC)
     square = multiply(size, size)
@@ -89,8 +99,23 @@ def gelu_tanh(x):
     t_rest = fma(size, factor_rest, fma(size, factor, subtract(zero, t)))
     p, n = exp_parts(subtract(zero, t))
     p = fma(p, subtract(zero, t_rest), p)
-    share = divide(maximum(x, fill(x, -TANH_FORM_END)), add(one, scale(p, n)))
+    share = divide(at_least(x, -TANH_FORM_END), add(one, scale(p, n)))
     return select_greater(zero, x, scale(multiply(share, p), n), share)
+
+
+@inline
+def gelu_tanh_bfloat16(x):
+    """`gelu_tanh` good to 14 bits: for a result that is rounded to bfloat16's 8, at a third of the work; 0 below
+    x = -10, where it is less than 3e-38."""
+    y = at_least(x, -TANH_FORM_END)
+    t = multiply(y, fma(fill(x, -CUBIC * LOG2_E), multiply(y, y), fill(x, -SLOPE * LOG2_E)))
+    n = round_even(at_least(t, -100.0))
+    r = subtract(at_least(t, -100.0), n)  # |r| <= 1/2
+    p = fma(fill(x, 0.009570101276040077), r, fill(x, 0.05591786280274391))
+    p = fma(p, r, fill(x, 0.240247443318367))
+    p = fma(p, r, fill(x, 0.6931217908859253))
+    p = fma(p, r, fill(x, 0.9999992847442627))
+    return divide(y, add(fill(x, 1.0), scale(p, n)))
 
 
 @inline
@@ -113,7 +138,7 @@ def gelu_exact(x):
 
     The tail beyond z = |x| is exp(-z**2 / 2) P(t) / (z + KNEE), P a polynomial in t = (z - KNEE) / (z + KNEE).
     """
-    z = minimum(absolute(x), fill(x, EXACT_END))
+    z = at_most(absolute(x), EXACT_END)
     zero, one = fill(x, 0.0), fill(x, 1.0)
     inverse = divide(one, add(z, fill(x, KNEE)))
     t = multiply(subtract(z, fill(x, KNEE)), inverse)
@@ -124,5 +149,5 @@ def gelu_exact(x):
     p = fma(p, multiply(square_rest, fill(x, -0.5)), p)
     tail = multiply(multiply(ratio, inverse), p)
     upper = multiply(x, subtract(one, scale(tail, n)))
-    lower = scale(multiply(maximum(x, fill(x, -EXACT_END)), tail), n)
+    lower = scale(multiply(at_least(x, -EXACT_END), tail), n)
     return select_greater(zero, x, lower, upper)

@@ -19,6 +19,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from tilewright.hardware import cpu
 from tilewright.simd.types import I32, Vector, broadcast_lane, call, filled, lane_mask, pointer, vector_of
 
 SHIFT, SHIFT_BITS = 1.5 * 2**23, 0x4B400000  # x + SHIFT has the integer x in its low bits; SHIFT's own bits
@@ -220,15 +221,20 @@ copy_sign = _binary("copy_sign", _llvm("copysign"), "|a| with the sign of b.")
 
 @intrinsic
 def scale(typingctx, a, n):
-    """a * 2**n for a vector n of integers from -252 to 252, rounded once; a NaN in n counts as some integer.
+    """a * 2**n for a vector n of integers from -252 to 252, rounded once; a NaN in n counts as some integer, or as NaN.
 
-    Two factors, so that neither leaves the range of float32 where the product does not.
+    One instruction of AVX-512; elsewhere two factors, so that neither leaves the range of float32 where the product
+    does not.
     """
     if not _same_vector(a, n):
         return None
 
     def codegen(context, builder, sig, args):
         lanes = sig.return_type.lanes
+        if lanes == 16 and cpu().has("avx512f"):
+            everywhere, as_set = ir.Constant(ir.IntType(16), -1), I32(4)  # no lane masked; the current rounding mode
+            name, (value, n) = "llvm.x86.avx512.mask.scalef.ps.512", args
+            return call(builder, name, value.type, value, n, value, everywhere, as_set)
         ints = vector_of(lanes, I32)
         shifted = builder.fadd(args[1], filled(vector_of(lanes), SHIFT))  # the integer stands in the low bits now
         n = builder.sub(builder.bitcast(shifted, ints), filled(ints, SHIFT_BITS))

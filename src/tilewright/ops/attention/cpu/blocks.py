@@ -21,6 +21,7 @@ from tilewright.ops.matmul.operands import addresses
 # queries in a block: 16 accumulators of AVX-512's 32 registers, 8 of AVX2's 16, 16 of NEON's 32; and the smaller ones
 ALONE = 1 << 17  # numbers of values up to which one thread does all: 20 microseconds, as long as waking another
 GROUP = 4  # heads of a lone query: 8 accumulators hide the latency of an FMA
+RAMP = np.arange(16, dtype=np.float32)
 ROWS = {16: (8, 2, 1), 8: (4, 2, 1), 4: (8, 2, 1)}
 
 
@@ -30,12 +31,15 @@ def softmax_rows(lanes: int):
 
     @simd.inline
     def share(scores, at, visible, end, scale):
-        """scores.flat[at : at + end], a multiple of PANEL, = softmax of the first `visible` times scale, then zeros."""
-        for t in range(visible, end):
-            scores[at + t] = -np.inf
-        best, total = simd.load(scores, at, lanes), simd.zeros(lanes)
-        for t in range(lanes, end, lanes):
-            best = simd.maximum(best, simd.load(scores, at + t, lanes))
+        """scores.flat[at : at + end], whole vectors, = softmax of the first `visible` times scale, then zeros."""
+        hidden, ramp, total = simd.splat(np.float32(-np.inf), lanes), simd.load(RAMP, 0, lanes), simd.zeros(lanes)
+        best = hidden
+        for t in range(0, end, lanes):
+            x = simd.load(scores, at + t, lanes)
+            if t + lanes > visible:  # numbers stored one by one would have to reach the cache before they are loaded
+                x = simd.select_greater(simd.splat(np.float32(visible - t), lanes), ramp, x, hidden)
+                simd.store(scores, at + t, x)
+            best = simd.select_greater(best, x, best, x)  # a NaN among them makes the sum one
         most, factor = simd.splat(simd.reduce_max(best), lanes), simd.splat(scale, lanes)
         for t in range(0, end, lanes):
             odds = simd.exp(simd.multiply(simd.subtract(simd.load(scores, at + t, lanes), most), factor))
@@ -54,6 +58,15 @@ def block_function(lanes: int):
     PANEL, share = PANEL_VECTORS * lanes, softmax_rows(lanes)
 
     @simd.inline
+    def score(height, vectors, arrays, at, steps, D, target):
+        """`height` queries against `vectors` vectors of a panel of keys; target: (scores, where, their row stride)."""
+        (q, keys), (q_at, k_at), (q_step, k_step), (scores, to, stride) = arrays, at, steps, target
+        block = simd.block_zeros(height, vectors, lanes)
+        for d in range(D):
+            block = simd.block_rank1_rows(block, q, q_at + d, q_step, keys, k_at + d * PANEL, k_step)
+        simd.block_store(block, scores, to, stride, vectors * lanes)
+
+    @simd.inline
     def weigh(height, vectors, arrays, places, length, end, plan, scores):
         """`vectors` vectors of `height` results = shares times values. places: (of values, their stride between rows of
         the block, of the result, the stride there, numbers to write)."""
@@ -70,12 +83,12 @@ def block_function(lanes: int):
         (q, keys, _, _), (q_at, k_at, v_at, o_at), (q_step, k_step, v_step, o_step) = arrays, at, steps
         (visible, more), D = seen, plan[3]
         length = visible + more * (height - 1)
-        end = (length + PANEL - 1) // PANEL * PANEL
+        end = (length + lanes - 1) // lanes * lanes
         for t in range(0, end, PANEL):
-            block = simd.block_zeros(height, PANEL_VECTORS, lanes)
-            for d in range(D):
-                block = simd.block_rank1_rows(block, q, q_at + d, q_step, keys, k_at + t * D + d * PANEL, k_step)
-            simd.block_store(block, scores, t, end, PANEL)
+            if end - t > lanes:
+                score(height, PANEL_VECTORS, (q, keys), (q_at, k_at + t * D), (q_step, k_step), D, (scores, t, end))
+            else:  # short prompts have no second vector
+                score(height, 1, (q, keys), (q_at, k_at + t * D), (q_step, k_step), D, (scores, t, end))
         for i in range(height):
             share(scores, i * end, visible + i * more, end, scale)
         for d in range(0, D, PANEL):

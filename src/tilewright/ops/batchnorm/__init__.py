@@ -1,0 +1,84 @@
+"""Batch normalisation with stored statistics: each channel shifted and scaled; applied, or folded into weights.
+
+from tilewright.ops.batchnorm import batchnorm, fold
+y = batchnorm(x, gamma, beta, mean, variance, activation="relu")            # (..., C), four of (C,) -> (..., C)
+weights, bias = fold(weights, bias, gamma, beta, mean, variance, axis=2)    # the layer before does it then
+"""
+
+import operator
+
+import numpy as np
+
+from tilewright.errors import UsageError
+from tilewright.ops._arrays import as_float32, like, one_of, put_back, result_for, target_for
+from tilewright.ops._rows import over_rows
+from tilewright.ops.batchnorm.ladder import ladder
+from tilewright.ops.batchnorm.spec import ACTIVATIONS, Problem
+
+__all__ = ["Problem", "batchnorm", "fold", "ladder"]
+
+
+def batchnorm(x, gamma, beta, mean, variance, *, eps: float = 1e-5, activation=None, out=None):
+    """activation((x - mean) / sqrt(variance + eps) * gamma + beta), a channel of the last axis at a time.
+
+    x: (..., C), float32 or bfloat16, any strides, NumPy or anything that speaks DLPack. gamma, beta, mean, variance:
+    (C,). eps: at least 0, and variance + eps above 0. activation: None, "relu", "tanh", "gelu" (exact) or "gelu_tanh".
+    out: float32 NumPy array of x's shape to write to; it may be x. Scale and shift are formed in float64.
+    Returns float32 (..., C), the same kind of array as x. Raises UsageError naming the argument that does not fit.
+    Source: Ioffe and Szegedy, "Batch Normalization", 2015.
+    """
+    array = as_float32("x", x)
+    if array.ndim == 0:
+        raise UsageError("batchnorm: x is a single number; (..., C) is wanted")
+    one_of("batchnorm", "activation", activation, ACTIVATIONS)
+    C = array.shape[-1]
+    scale, shift = (v.astype(np.float32) for v in _scale_shift((gamma, beta, mean, variance), eps, C, "batchnorm"))
+    result = result_for("batchnorm", out, array.shape)
+    if result.size:
+        rung = ladder.choose(Problem(C))
+        target = result if out is None else target_for(result, residual=array)
+        over_rows(lambda rows, to: rung.run(rows, scale, shift, activation, to), array, target)
+        put_back(result, target)
+    return like(x, result)
+
+
+def fold(weights, bias, gamma, beta, mean, variance, *, eps: float = 1e-5, axis: int):
+    """(weights, bias) of a layer whose result is `batchnorm`'s of the layer with these weights and bias.
+
+    weights: any shape, a matrix, a convolution's or a transposed one's; axis: where its C output channels lie. bias:
+    (C,), or None for none. gamma, beta, mean, variance, eps: as for `batchnorm`. Computed in float64; returns new
+    float32 NumPy arrays of weights' shape and (C,). Raises UsageError naming the argument that does not fit.
+    """
+    array = as_float32("weights", weights)
+    try:
+        place = operator.index(axis)
+    except TypeError as error:
+        raise UsageError(f"fold: axis is {axis!r}; an integer is wanted") from error
+    if not -array.ndim <= place < array.ndim:
+        raise UsageError(f"fold: axis is {place}; weights has {array.ndim} axes")
+    C = array.shape[place]
+    scale, shift = _scale_shift((gamma, beta, mean, variance), eps, C, "fold")
+    old = np.zeros(C) if bias is None else _channels("bias", bias, C, "fold")
+    along = tuple(C if i == place % array.ndim else 1 for i in range(array.ndim))
+    return (array * scale.reshape(along)).astype(np.float32), (old * scale + shift).astype(np.float32)
+
+
+def _scale_shift(parameters, eps: float, C: int, op: str) -> tuple[np.ndarray, np.ndarray]:
+    """float64 (C,) each: y = x * scale + shift. parameters: gamma, beta, mean, variance."""
+    if not eps >= 0:
+        raise UsageError(f"{op}: eps is {eps}; it must be at least 0")
+    names = ("gamma", "beta", "mean", "variance")
+    gamma, beta, mean, variance = (_channels(*pair, C, op) for pair in zip(names, parameters, strict=True))
+    if not (variance + eps > 0).all():
+        worst = int(np.argmin(np.where(variance + eps > 0, np.inf, -1)))
+        raise UsageError(f"{op}: variance[{worst}] is {variance[worst]:g} and eps {eps:g}; their sum must be above 0")
+    scale = gamma / np.sqrt(variance + eps)
+    return scale, beta - mean * scale
+
+
+def _channels(name: str, value, C: int, op: str) -> np.ndarray:
+    """float64 (C,)."""
+    vector = as_float32(name, value)
+    if vector.shape != (C,):
+        raise UsageError(f"{op}: {name} has shape {vector.shape}; {(C,)} is wanted, one number a channel")
+    return vector.astype(np.float64)

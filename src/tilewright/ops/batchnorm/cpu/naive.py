@@ -1,0 +1,20 @@
+"""One number after the other: a product, a sum, the activation."""
+
+import numpy as np
+from numba import types
+
+from tilewright import simd
+from tilewright.ops.matmul.cpu.finish import ACTIVATIONS, activate_number
+
+
+@simd.kernel(types.void(simd.INPUT_2D, simd.INPUT, simd.INPUT, types.int64, simd.OUTPUT_2D), name="batchnorm.naive")
+def scale_shift(x, scale, shift, activation, out):
+    """x, out (rows, C); scale, shift (C,)."""
+    for i in range(x.shape[0]):
+        for c in range(x.shape[1]):
+            out[i, c] = activate_number(x[i, c] * scale[c] + shift[c], activation)
+
+
+def normalise(x: np.ndarray, scale: np.ndarray, shift: np.ndarray, activation: str | None, out: np.ndarray) -> None:
+    """The rung's run function."""
+    scale_shift(x, scale, shift, ACTIVATIONS[activation], out)

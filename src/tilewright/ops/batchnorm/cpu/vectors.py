@@ -1,0 +1,51 @@
+"""A row in vectors of channels: a multiply-add and the activation.
+
+Against `naive`: numbers go through in vectors. It loses where there are fewer channels than a vector has lanes. Reading
+and writing memory takes longer than the arithmetic, so a model folds the operation into the weights before it (`fold`).
+"""
+
+import functools
+
+import numpy as np
+from numba import types
+
+from tilewright import simd
+from tilewright.hardware import cpu
+from tilewright.ops._rows import draw_rows
+from tilewright.ops.matmul.cpu.finish import ACTIVATIONS, activate
+
+
+@functools.cache
+def row_kernel(lanes: int):
+    """The kernel for a vector width."""
+    arrays = simd.INPUT_2D, simd.INPUT, simd.INPUT, types.int64, simd.OUTPUT_2D, simd.PLAN, simd.OUTPUT
+
+    @simd.kernel(types.void(*arrays), name=f"batchnorm.vectors.{lanes}")
+    def scale_shift_rows(x, scale, shift, activation, out, plan, scratch):
+        """plan: next row, rows in a task."""
+        rows, C, step = x.shape[0], x.shape[1], plan[1]
+        x_stride, out_stride = x.strides[0] // 4, out.strides[0] // 4
+        first = simd.fetch_add(plan, 0, step)
+        while first < rows:
+            for i in range(first, min(first + step, rows)):
+                at, to, c = i * x_stride, i * out_stride, 0
+                while c + lanes <= C:
+                    y = simd.fma(simd.load(x, at + c, lanes), simd.load(scale, c, lanes), simd.load(shift, c, lanes))
+                    simd.store(out, to + c, activate(y, activation))
+                    c += lanes
+                if c < C:
+                    left = C - c
+                    factor, term = simd.load_first(scale, c, left, lanes), simd.load_first(shift, c, left, lanes)
+                    y = simd.fma(simd.load_first(x, at + c, left, lanes), factor, term)
+                    simd.store_first(out, to + c, activate(y, activation), left)
+            first = simd.fetch_add(plan, 0, step)
+
+    return scale_shift_rows
+
+
+def normalise(
+    x: np.ndarray, scale: np.ndarray, shift: np.ndarray, activation: str | None, out: np.ndarray, alone: bool = False
+) -> None:
+    """The run function of `cpu.vectors` (alone) and `cpu.threads`."""
+    kernel = row_kernel(cpu().lanes)
+    draw_rows(kernel, x, scale, shift, ACTIVATIONS[activation], out=out, words=1, alone=alone)

@@ -1,0 +1,27 @@
+"""The rungs of batchnorm. run(x, scale, shift, activation, out): x and out float32 (rows, C) with contiguous rows;
+out = activation(x * scale + shift)."""
+
+from tilewright.ops._ladder import Ladder
+
+ladder = Ladder("batchnorm", prefer=("cpu.threads",))
+
+
+@ladder.rung("cpu.naive", after=None, idea="one number after the other")
+def naive(x, scale, shift, activation, out):
+    from tilewright.ops.batchnorm.cpu.naive import normalise
+
+    normalise(x, scale, shift, activation, out)
+
+
+@ladder.rung("cpu.vectors", after="cpu.naive", idea="whole vectors of channels")
+def vectors(x, scale, shift, activation, out):
+    from tilewright.ops.batchnorm.cpu.vectors import normalise
+
+    normalise(x, scale, shift, activation, out, alone=True)
+
+
+@ladder.rung("cpu.threads", after="cpu.vectors", idea="threads draw rows")
+def all_threads(x, scale, shift, activation, out):
+    from tilewright.ops.batchnorm.cpu.vectors import normalise
+
+    normalise(x, scale, shift, activation, out)

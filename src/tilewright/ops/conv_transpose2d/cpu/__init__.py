@@ -1,0 +1,1 @@
+"""CPU kernels of conv_transpose2d, a file an idea."""

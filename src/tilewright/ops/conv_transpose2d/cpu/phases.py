@@ -1,0 +1,56 @@
+"""Output phases apart: the outputs a stride apart are an ordinary convolution with a dense kernel, and one matmul each.
+
+Against `zero_inserted`: no multiplication by inserted zeros, and no zeros in the rows. It loses to the fused kernels
+because the rows of every phase are written out, and because phases lie apart in out: bias and activation are passes
+over it.
+"""
+
+import itertools
+
+import numpy as np
+
+from tilewright.ops.conv_transpose2d.cpu.rows_matrix import between_zeros, some_images, windows
+from tilewright.ops.conv_transpose2d.operands import Axis, Epilogue, Packed
+from tilewright.ops.elementwise import gelu, relu, tanh
+from tilewright.ops.matmul import matmul, prepare
+
+ACTIVATIONS = {
+    "relu": relu,
+    "tanh": tanh,
+    "gelu_tanh": gelu,
+    "gelu": lambda x, out: gelu(x, approximate="none", out=out),
+}
+
+
+def pack_phases(weights: np.ndarray, rows: Axis, columns: Axis, rung: str, dtype: str) -> Packed:
+    """weights (KH, KW, O, C) as a matmul's b (taps * C, O) for each phase, phases of rows first."""
+    _, _, O, C = weights.shape
+    parts = []
+    for i, j in itertools.product(rows.phases, columns.phases):
+        dense = weights[np.ix_([k for _, k in rows.taps(i)], [k for _, k in columns.taps(j)])]  # (UH, UW, O, C)
+        parts.append(prepare(dense.transpose(0, 1, 3, 2).reshape(-1, O), dtype=dtype))
+    return Packed(rung, O, C, rows, columns, dtype, parts)
+
+
+def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, epilogue: Epilogue) -> None:
+    """The rung's run function."""
+    rows, columns, C = weights.rows, weights.columns, weights.C
+    out[...] = 0
+    for (i, j), b in zip(itertools.product(rows.phases, columns.phases), weights.data, strict=True):
+        target = out[:, i :: rows.stride, j :: columns.stride]
+        (down, UH), (across, UW) = _first(rows, i), _first(columns, j)
+        _, H, W, O = target.shape
+        for images in some_images(len(x) if target.size else 0, 4 * H * W * b.K):
+            canvas = between_zeros(x[images], (-down, -across), (H + UH - 1, W + UW - 1), (1, 1))
+            matrix = windows(canvas, UH, UW).reshape(-1, UH * UW * C)
+            target[images] = matmul(matrix, b).reshape(-1, H, W, O)
+    if epilogue.bias.size:
+        out += epilogue.bias
+    if epilogue.activation:
+        ACTIVATIONS[epilogue.activation](out, out=out)
+
+
+def _first(axis: Axis, phase: int) -> tuple[int, int]:
+    """(least d, number of taps) of a phase."""
+    taps = axis.taps(phase)
+    return taps[0][0], len(taps)

@@ -1,0 +1,230 @@
+"""What the fused kernels share: rows of pixels packed and multiplied by panels of weights, into sums that stay in L2.
+
+A task owns `count` rows, positions or tiles of some images. Its sums lie in scratch as [panel][row][column], a panel
+NR columns wide: a register block goes there whole, and from there to out when all its products are in. A *block* of
+the table is one stretch of depth: taps (or one product of a tile) with the panels that want them; a *job* is one panel.
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numba import types
+
+from tilewright import simd
+from tilewright.hardware import cpu
+from tilewright.ops._memory import empty
+from tilewright.ops._threads import thread_count
+from tilewright.ops.conv_transpose2d.cpu.naive import OUTPUT_4D
+from tilewright.ops.matmul.cpu.pack import TILINGS, pack_panels, row_packer
+from tilewright.ops.matmul.cpu.packed import PLAIN, PRODUCTS
+from tilewright.ops.matmul.cpu.words import pack_words, word_packer, words_of
+
+DEPTH = 768  # most steps of depth in a block: a panel of 12 rows is 36 KiB then, and stays in L1
+PANELS = 4  # of weights that a panel of rows meets one after the other
+JOB = 2  # numbers of a job in the table: where its panel begins, and the panel of sums it adds to
+
+
+def kind_of(dtype: str) -> str:
+    """The product of an accuracy class on this CPU, as matmul names it."""
+    if dtype == "float32":
+        return "float32"
+    return "dot_pairs" if cpu().has("avx512bf16") and cpu().lanes == 16 else "widened"
+
+
+def steps_of(C: int, dtype: str) -> int:
+    """Steps along C channels: numbers, or words of two."""
+    return C if dtype == "float32" else words_of(C)
+
+
+def padded(n: int, unit: int) -> int:
+    """n rounded up to a multiple."""
+    return -(-n // unit) * unit
+
+
+@functools.cache
+def packer(kind: str, lanes: int):
+    """The inline function that packs one block of rows."""
+    HIGH, MIDDLE, SINGLE = TILINGS[lanes].rows
+    pack_rows = row_packer(lanes) if kind in PLAIN else word_packer(lanes)
+
+    @simd.inline
+    def pack(scratch, starts, taps, source, size, plan, to):
+        """Panels of HIGH, MIDDLE and single rows: row i from scratch[source + starts[i]], for each tap further by its
+        offset. size: (rows, first step, steps)."""
+        (count, k, depth), i, at = size, 0, to
+        while i < count:
+            rows = HIGH if count - i >= HIGH else MIDDLE if count - i >= MIDDLE else SINGLE
+            for t in range(taps.size):
+                pixels, place = scratch[source + taps[t] :], at + t * depth * rows
+                if rows == HIGH:
+                    pack_rows(HIGH, pixels, starts, (i, k), depth, plan, scratch, place)
+                elif rows == MIDDLE:
+                    pack_rows(MIDDLE, pixels, starts, (i, k), depth, plan, scratch, place)
+                else:
+                    pack_rows(SINGLE, pixels, starts, (i, k), depth, plan, scratch, place)
+            i, at = i + rows, at + taps.size * depth * rows
+
+    return pack
+
+
+@functools.cache
+def multiplier(kind: str, lanes: int, vectors: int, fresh: bool):
+    """The inline function that multiplies packed rows by panels; fresh: into the sums, else onto them."""
+    (HIGH, MIDDLE, SINGLE), NR, WIDE = TILINGS[lanes].rows, TILINGS[lanes].NR, lanes * vectors
+    product = PRODUCTS[kind]
+
+    @simd.inline
+    def micro(rows, scratch, a_at, panels, b_at, depth, to):
+        """rows x WIDE sums over one block of depth, in registers from first to last."""
+        block = simd.block_zeros(rows, vectors, lanes)
+        for p in range(depth):
+            block = product(block, scratch, a_at + p * rows, panels, b_at + p * NR)
+        if not fresh:
+            block = simd.block_add(block, scratch, to, WIDE, WIDE)
+        simd.block_store(block, scratch, to, WIDE, WIDE)
+
+    @simd.inline
+    def multiply(scratch, places, size, panels, table, jobs):
+        """places: (packed rows, sums); size: (rows, rows there is room for, depth); jobs: (first, end) in the table."""
+        (packed, sums), (count, room, depth), (first, end) = places, size, jobs
+        for group in range(first, end, PANELS):
+            i, a_at = 0, packed
+            while i < count:
+                rows = HIGH if count - i >= HIGH else MIDDLE if count - i >= MIDDLE else SINGLE
+                for job in range(group, min(group + PANELS, end)):
+                    b_at, panel = simd.fetch(table, JOB * job), simd.fetch(table, JOB * job + 1)
+                    to = sums + (panel * room + i) * WIDE
+                    if rows == HIGH:
+                        micro(HIGH, scratch, a_at, panels, b_at, depth, to)
+                    elif rows == MIDDLE:
+                        micro(MIDDLE, scratch, a_at, panels, b_at, depth, to)
+                    else:
+                        micro(SINGLE, scratch, a_at, panels, b_at, depth, to)
+                i, a_at = i + rows, a_at + rows * depth
+
+    return multiply
+
+
+class Panels:
+    """Collects the panels of all blocks, and their jobs."""
+
+    def __init__(self, dtype: str):
+        self.dtype, self.arrays, self.jobs, self.size = dtype, [], [], 0
+
+    def add(self, b: np.ndarray, wanted: list[int]) -> tuple[int, int]:
+        """b (depth in numbers, columns): its panels go to the panels of sums `wanted`; (first, end) of their jobs."""
+        packed = pack_panels(b, "") if self.dtype == "float32" else pack_words(b, "", limbs=1)
+        length, first = packed.data.size // len(wanted), len(self.jobs)
+        self.jobs += [(self.size + n * length, panel) for n, panel in enumerate(wanted)]
+        self.arrays.append(packed.data)
+        self.size += packed.data.size
+        return first, len(self.jobs)
+
+    def joined(self) -> np.ndarray:
+        """All panels, one after the other."""
+        return np.concatenate(self.arrays, out=empty(self.size))
+
+
+@dataclass(frozen=True, eq=False)
+class Products:
+    """Packed weights of a fused kernel. table: jobs, then blocks, which begin at `blocks_at`; offsets: the taps of
+    blocks, down and across; columns: panels of sums; depth: steps of the deepest block, taps counted."""
+
+    panels: np.ndarray
+    table: np.ndarray
+    blocks: int
+    blocks_at: int
+    offsets: np.ndarray
+    columns: int
+    depth: int
+
+
+class Layout(NamedTuple):
+    """What a task needs to know. A task is some rows of positions: of one image, or all rows of several.
+
+    *_at: where something begins, in the table or in scratch. For tiles, a position is a tile.
+    """
+
+    B: int
+    H: int
+    W: int
+    C: int
+    O: int
+    Jh: int  # rows of positions in an image, positions in a row
+    Jw: int
+    images: int  # in a task, rows of positions of each, positions of a row
+    rows: int
+    width: int
+    step: int  # words from pixel to pixel in scratch
+    pixels: int  # in a row there
+    least_row: int  # the window's first row and column
+    least_column: int
+    window_rows: int
+    stride_rows: int
+    stride_columns: int
+    phases: int
+    columns: int  # panels of sums
+    blocks: int
+    blocks_at: int
+    offsets_at: int
+    phases_at: int
+    starts_at: int
+    pixels_at: int
+    packed_at: int
+    rows_at: int  # sums of pixels before they are packed; what is dealt out to the phases
+    activation: int
+
+
+LAYOUT = types.NamedUniTuple(types.int64, len(Layout._fields), Layout)
+SIGNATURE = types.void(
+    simd.INPUT, simd.INPUT, simd.INPUT, OUTPUT_4D, simd.INDICES, LAYOUT, simd.PLAN, simd.OUTPUT
+)  # x, panels, bias, out, table, layout, plan, scratch
+SUMS = 64  # words of scratch before the sums, which are zeros
+
+
+def cut(B: int, Jh: int, Jw: int, most: int) -> tuple[int, int, int]:
+    """(images, rows, width) of a task: about `most` positions, and as many tasks for each thread. It changes no
+    result."""
+    threads = thread_count()
+    if Jw > most:
+        return 1, 1, -(-Jw // -(-Jw // most))
+    if Jh * Jw <= most:
+        tasks = padded(-(-B // (most // (Jh * Jw))), min(threads, B))
+        return -(-B // tasks), Jh, Jw
+    bands = -(-Jh * Jw // most)
+    return 1, -(-Jh // (padded(bands, threads) if threads > B else bands)), Jw
+
+
+def tasks_of(layout: Layout) -> int:
+    """How many tasks there are."""
+    return -(-layout.B // layout.images) * -(-layout.Jh // layout.rows) * -(-layout.Jw // layout.width)
+
+
+@simd.inline
+def place_of(task, layout):
+    """(first image, images, first row, rows, first position of a row, positions) of a task."""
+    pieces, bands = (layout.Jw + layout.width - 1) // layout.width, (layout.Jh + layout.rows - 1) // layout.rows
+    left, band, b = task % pieces * layout.width, task // pieces % bands, task // pieces // bands * layout.images
+    row = band * layout.rows
+    rows, width = min(layout.rows, layout.Jh - row), min(layout.width, layout.Jw - left)
+    return b, min(layout.images, layout.B - b), row, rows, left, width
+
+
+def plan_for(C: int) -> np.ndarray:
+    """int64 plan: next task; the packers of matmul find their step of 1 in [4] and the number of channels in [8]."""
+    return np.array([0, 0, 0, 0, 1, 0, 0, 0, C], np.int64)
+
+
+@functools.cache
+def clearer(lanes: int):
+    """The inline function that writes zeros."""
+
+    @simd.inline
+    def clear(scratch, to, count):
+        """A multiple of `lanes` of them."""
+        for at in range(to, to + count, lanes):
+            simd.store(scratch, at, simd.zeros(lanes))
+
+    return clear

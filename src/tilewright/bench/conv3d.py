@@ -1,0 +1,156 @@
+"""Volumes side by side with scipy.ndimage and PyTorch: milliseconds, rates, the share of the larger of a case's two
+limits, and times each peer.
+
+Cases are the sizes of `ops/conv3d/spec.py`. All write to memory that they have written to before: new memory costs
+every library the same, and more than the convolution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from tilewright.bench.measure import interleave
+from tilewright.bench.results import Row
+from tilewright.bench.roofs import roofs
+from tilewright.errors import InternalError, UsageError
+from tilewright.ops._ladder import using
+from tilewright.ops._memory import zeros
+from tilewright.ops._threads import thread_count
+from tilewright.ops.conv3d import ladder, spec
+
+SEED = 20261121
+Call = Callable[[], object]
+
+
+def scipy_call(case: spec.Case, inputs: dict) -> Call | None:
+    """scipy.ndimage's way: `correlate`, or `correlate1d` along each axis as `gaussian_filter` does. None for channels.
+
+    Raises ModuleNotFoundError where scipy is not installed.
+    """
+    from scipy import ndimage
+
+    x, weights, out = inputs["x"], inputs["weights"], zeros(inputs["x"].shape)
+    border = {"mode": case.mode, "cval": case.cval}
+    if case.C or case.mode == "valid" or case.origin:
+        return None
+    if not isinstance(weights, tuple):
+        return lambda: ndimage.correlate(x, weights, output=out, **border)
+
+    def passes():
+        for axis, factor in enumerate(weights):
+            ndimage.correlate1d(out if axis else x, factor, axis, output=out, **border)
+        return out
+
+    return passes
+
+
+def torch_call(case: spec.Case, inputs: dict) -> Call | None:
+    """PyTorch's conv3d, three of them where the kernel is given as factors. None for a border that it does not have.
+
+    Raises ModuleNotFoundError where PyTorch is not installed.
+    """
+    import torch
+
+    torch.set_num_threads(thread_count())
+    if case.mode != "constant" or case.cval or case.origin or not all(K % 2 for K in (case.KD, case.KH, case.KW)):
+        return None
+    x, weights = inputs["x"], inputs["weights"]
+    x = torch.from_numpy(x if case.C else x[None])[None]
+    shapes = ((-1, 1, 1), (1, -1, 1), (1, 1, -1))
+    whole = [w.reshape(s) for w, s in zip(weights, shapes, strict=True)] if isinstance(weights, tuple) else [weights]
+    kernels = [torch.from_numpy(np.ascontiguousarray(w if case.C else w[None, None])) for w in whole]
+
+    def run():
+        y = x
+        for kernel in kernels:
+            y = torch.nn.functional.conv3d(y, kernel, padding=[K // 2 for K in kernel.shape[2:]])
+        return y
+
+    return run
+
+
+PEERS = {"scipy": scipy_call, "torch": torch_call}
+
+
+def bench(
+    cases: list[spec.Case] | None = None, *, against: tuple[str, ...] = ("scipy", "torch"), say: Callable[[str], None]
+) -> list[Row]:
+    """A row a case and contender, on the threads there are; ours checked against float64 before it is timed.
+
+    cases: `spec.sizes()` unless given. Where a peer is not installed, a line says so. Raises InternalError if a check
+    fails, UsageError for an unknown peer.
+    """
+    if unknown := set(against) - PEERS.keys():
+        raise UsageError(f"no peer is called {', '.join(sorted(unknown))}; there are {', '.join(PEERS)}")
+    rows = []
+    for case in spec.sizes() if cases is None else cases:
+        inputs = spec.make(case, np.random.default_rng(SEED))
+        call, out, rung, error = _checked(case, inputs)
+        say(f"{case.label or case.name}: {rung}, largest error {error:.2f} of its bound")
+        calls: dict[str, Call] = {"tilewright": partial(call, out=out), **_peers(case, inputs, against, say)}
+        rows += _rows(case, interleave(calls), f"passed {error:.2f}")
+    return rows
+
+
+def _checked(case: spec.Case, inputs: dict) -> tuple[Callable, np.ndarray, str, float]:
+    """(call, out, rung, error over bound) of the rung that runs when nobody forces one."""
+    rung = ladder.choose(case.problem)
+    with using(conv3d=rung.name):
+        call = spec.bind(case, inputs)
+        reference = spec.reference(case, inputs)
+        out = zeros(reference.shape)
+        call(out=out)
+    error = float(np.max(np.abs(out - reference) / spec.bound(case, inputs, reference, rung.c), initial=0.0))
+    if not error <= 1:
+        raise InternalError(
+            f"conv3d.{rung.name} is off by {error:.3g} times its bound on {case.name}; nothing is reported"
+        )
+    return call, out, rung.name, error
+
+
+def _peers(case: spec.Case, inputs: dict, against: tuple[str, ...], say: Callable[[str], None]) -> dict[str, Call]:
+    found: dict[str, Call] = {}
+    for name in against:
+        try:
+            call = PEERS[name](case, inputs)
+        except ModuleNotFoundError as missing:
+            say(f"no {name}: {missing.name} is not installed")
+            continue
+        if call is not None:
+            found[name] = call
+    return found
+
+
+def _rows(case: spec.Case, timings: dict, check: str) -> list[Row]:
+    """Ours names the faster peer; a peer's row says how many times faster than it we are."""
+    count, (flops, nbytes), ours = thread_count(), spec.cost(case), timings["tilewright"]
+    roof, peers = roofs(count), [name for name in timings if name != "tilewright"]
+    best = min(peers, key=lambda name: timings[name].median_s, default=None)
+    rows = []
+    for name, timing in timings.items():
+        versus = best if name == "tilewright" else name
+        rows.append(Row(
+            op="volumes", rung=name, size=case.name, dtype="float32", threads=count, rows=case.D,
+            median_s=timing.median_s, low_s=timing.low_s, high_s=timing.high_s, runs=len(timing.rounds),
+            gflops=flops / timing.median_s / 1e9, gbytes_s=nbytes / timing.median_s / 1e9,
+            roof_share=roof.seconds(flops, nbytes, "float32") / timing.median_s, roof_gflops=roof.float32_gflops,
+            roof_gbytes_s=roof.copy_gbytes_s, peer=versus,
+            peer_ratio=ours.times_faster_than(timings[versus]) if versus else None,
+            check=check if name == "tilewright" else "peer", label=case.label,
+        ))  # fmt: skip
+    return rows
+
+
+def lines(rows: list[Row]) -> list[str]:
+    """For a terminal: a line a case, then one a peer of it."""
+    text = []
+    for row in rows:
+        share = 100 * (row.roof_share or 0)
+        rates = f"{row.gflops:>8.1f} GFLOP/s{row.gbytes_s:>8.2f} GB/s{share:>6.1f} % of its limit"
+        ratio = f"   {row.peer_ratio:.1f} x slower" if row.check == "peer" and row.peer_ratio else ""
+        name = f"  {row.rung}" if row.check == "peer" else f"{row.label or row.size}, {row.threads} threads"
+        text.append(f"{name:<34}{row.median_s * 1e3:>10.2f} ms{rates}{ratio}")
+    return text

@@ -1,0 +1,51 @@
+"""Six loops over outputs and taps (eight with channels); the sum stays in a register until it is whole.
+
+They run on a copy of the volume with its border written out, twice the memory, so that no loop asks where it is. A
+product waits for the addition before it. `planes` is the same on threads, each of which draws planes of the result.
+"""
+
+import numpy as np
+from numba import types
+
+from tilewright import simd
+from tilewright.ops._threads import launch, thread_count
+from tilewright.ops.conv3d.cpu.gather import RESULT
+from tilewright.ops.conv3d.operands import Border, Packed
+
+PADDED = types.Array(types.float32, 4, "C", readonly=True)
+WEIGHTS = types.Array(types.float32, 5, "A", readonly=True)
+
+
+@simd.kernel(types.void(PADDED, WEIGHTS, RESULT, simd.PLAN, simd.OUTPUT), name="conv3d.naive")
+def loops(x, weights, out, plan, scratch):
+    """x (C, D + KD - 1, ...). plan: next plane."""
+    O, C, KD, KH, KW = weights.shape
+    _, D, H, W = out.shape
+    task = simd.fetch_add(plan, 0, 1)
+    while task < O * D:
+        o, z = task // D, task % D
+        for y in range(H):
+            for i in range(W):
+                total = np.float32(0)
+                for c in range(C):
+                    for a in range(KD):
+                        for b in range(KH):
+                            for t in range(KW):
+                                total += weights[o, c, a, b, t] * x[c, z + a, y + b, i + t]
+                out[o, z, y, i] = total
+        task = simd.fetch_add(plan, 0, 1)
+
+
+def padded(x: np.ndarray, border: Border) -> np.ndarray:
+    """x (C, D, H, W) with what lies around it written out: C-ordered (C, D + KD - 1, H + KH - 1, W + KW - 1)."""
+    wide = np.empty((len(x), len(border.z), len(border.y), len(border.x)), np.float32)
+    for c, z in np.ndindex(wide.shape[:2]):
+        wide[c, z] = x[c, border.z[z]][border.y[:, None], border.x]
+    wide[:, border.z < 0], wide[:, :, border.y < 0], wide[:, :, :, border.x < 0] = (border.cval,) * 3
+    return wide
+
+
+def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, border: Border, *, alone: bool = True) -> None:
+    """The rung's run function; alone: on this thread only."""
+    tasks = 1 if alone else min(thread_count(), out.shape[0] * out.shape[1])
+    launch(loops, padded(x, border), weights.weights, out, np.zeros(1, np.int64), tasks=tasks, words=1)

@@ -1,0 +1,93 @@
+"""How a volume is cut into tasks. It changes no result: an output's sum is the same in any tile.
+
+A task is a tile of YT rows x XT columns through ZT planes. It keeps the planes under its window in a ring in scratch
+and marches along z: each step gathers one plane, so a number is read once a tile, and again only in the halo.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.hardware import cpu
+from tilewright.ops._threads import thread_count
+from tilewright.ops.conv3d.operands import Packed
+from tilewright.ops.conv3d.spec import Problem
+
+ROWS = {16: 16, 8: 8, 4: 8}  # lanes: rows of outputs in registers. 16 sums cover the latency of two FMAs a cycle
+L2 = 1 << 20  # bytes, where the system does not say
+WIDEST = 512  # columns of a tile: 2 KiB, so that rows are read in long pieces
+STREAMED = 16 << 20  # bytes of out from which it goes past the caches, which could not hold it beside the input
+TASKS = 4  # for each thread at least, so that threads end together
+
+# what the plan of `rows` says: the next task; the result; the kernel, and how many of its planes are sums of two; the
+# tile; scratch; where maps of y and x begin, columns before the volume's own; columns before the first that is streamed
+NEXT, D, H, W, O, C, KD, KH, KW, HALF, ZT, YT, XT, PITCH, PLANE, Y_MAP, X_MAP, LEFT, SHIFT, STREAM = range(20)
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """ZT, YT, XT: outputs of a tile. pitch: numbers from row to row in scratch; rows: of a plane there."""
+
+    ZT: int
+    YT: int
+    XT: int
+    pitch: int
+    rows: int
+
+    @property
+    def plane(self) -> int:
+        """Numbers of a plane in scratch."""
+        return self.rows * self.pitch
+
+    def tasks(self, sizes: tuple[int, int, int]) -> int:
+        """Tiles in a result of these sizes."""
+        D, H, W = sizes
+        return -(-D // self.ZT) * -(-H // self.YT) * -(-W // self.XT)
+
+
+def rows_of(lanes: int, H: int) -> int:
+    """Rows of outputs in a block: as `ROWS` says, or fewer where there are few."""
+    return next((rows for rows in (1, 4) if rows >= H), ROWS[lanes])
+
+
+def pitch_of(columns: int, KW: int, lanes: int) -> int:
+    """Numbers from row to row in scratch: an odd number of 16, with room for a window at the last vector."""
+    return (-(-(columns + KW - 1 + lanes) // 16) | 1) * 16
+
+
+def tiling(weights: Packed, sizes: tuple[int, int, int], planes: int, rows: int) -> Tiling:
+    """Tiles of up to four blocks of `rows` rows whose `planes` planes in scratch take up to half of L2."""
+    (D, H, W), problem, lanes = sizes, weights.problem, cpu().lanes
+    words = (cpu().l2 or L2) // 2 // 4
+    for blocks, widest in ((4, WIDEST), (2, WIDEST), (1, WIDEST), (1, 256), (1, 128), (1, 64)):
+        pieces = -(-W // widest)
+        XT = -(-W // (pieces * lanes)) * lanes
+        strips = -(-H // (blocks * rows))
+        YT = -(-H // (strips * rows)) * rows
+        pitch, high = pitch_of(XT, problem.KW, lanes), YT + problem.KH - 1
+        if planes * high * pitch <= words:
+            break
+    tiles = strips * pieces
+    cuts = max(1, min(-(-TASKS * thread_count() // tiles), D // (8 * problem.KD)))
+    return Tiling(-(-D // cuts), YT, XT, pitch, high)
+
+
+def fused_tiling(problem: Problem, sizes: tuple[int, int, int], rows: int) -> tuple[Tiling, Tiling]:
+    """(tiles of `separable` as they are gathered, as they lie in its ring)."""
+    (D, H, W), lanes, words = sizes, cpu().lanes, (cpu().l2 or L2) * 3 // 4 // 4
+    for blocks, widest in ((4, 256), (4, 128), (2, 128), (2, 64), (1, 64)):
+        pieces, strips = -(-W // widest), -(-H // (blocks * rows))
+        XT, YT = -(-W // (pieces * lanes)) * lanes, -(-H // (strips * rows)) * rows
+        pitch, ring_pitch = pitch_of(XT, problem.KW, lanes), (-(-XT // 16) | 1) * 16
+        if (problem.KD - 1 + rows) * YT * ring_pitch + (YT + problem.KH + rows) * pitch <= words:
+            break
+    cuts = max(1, min(-(-TASKS * thread_count() // (strips * pieces)), D // (4 * problem.KD)))
+    ZT = -(-D // (cuts * rows)) * rows
+    return Tiling(ZT, YT, XT, pitch, YT + problem.KH - 1), Tiling(ZT, YT, XT, ring_pitch, YT)
+
+
+def streaming(out: np.ndarray, lanes: int) -> tuple[int, bool]:
+    """(columns before the first at a multiple of the vector, may rows be streamed from there on)."""
+    if any(stride % (4 * lanes) for stride in out.strides[:3]) or out.nbytes < STREAMED:
+        return 0, False
+    return -(out.__array_interface__["data"][0] // 4) % lanes, True

@@ -1,0 +1,317 @@
+"""What the test of every rung cannot say of conv3d: scipy and PyTorch agree, tiles are the whole by bits, what is not
+finite stays in its window, mistakes are named."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+import scipy.ndimage
+import torch
+
+from compare import Guarded, compare
+from course_volumes import CASES, TOLERANCE, course_case, rand
+from tilewright.errors import UsageError
+from tilewright.hardware import CPU
+from tilewright.ops._ladder import Refused, using
+from tilewright.ops._threads import threads
+from tilewright.ops.conv3d import conv3d, ladder, prepare, prepare_separable, spec
+from tilewright.ops.conv3d.cpu import tiles
+from tilewright.ops.conv3d.operands import index_map
+from tilewright.ops.conv3d.rank_one import TOLERANCE as NEAR
+from tilewright.ops.conv3d.rank_one import factors_of, product_of
+
+SOBEL = np.einsum("a,b,t->abt", [-1, 0, 1], [1, 2, 1], [1, 2, 1]).astype(np.float32)
+LAPLACE = np.float32(
+    [[[0, 0, 0], [0, 1, 0], [0, 0, 0]], [[0, 1, 0], [1, -6, 1], [0, 1, 0]], [[0, 0, 0], [0, 1, 0], [0, 0, 0]]]
+)
+TILED = ("cpu.naive", "cpu.taps", "cpu.vectors", "cpu.rows", "cpu.folded", "cpu.separable")  # all but the FFT
+
+
+def normal(rng, *shape) -> np.ndarray:
+    return rng.standard_normal(shape, dtype=np.float32)
+
+
+def gaussian(K: int) -> np.ndarray:
+    """One factor of a kernel K long."""
+    at = np.arange(K) - K // 2
+    return np.exp(-0.5 * (at / (K / 8)) ** 2)
+
+
+def weights_for(rung: str, rng, sizes=(5, 5, 5)) -> np.ndarray:
+    """A kernel that the rung takes."""
+    if rung == "cpu.separable":
+        return np.einsum("a,b,t->abt", *(normal(rng, K).astype(np.float64) for K in sizes)).astype(np.float32)
+    weights = normal(rng, *sizes)
+    return weights + weights[::-1] if rung == "cpu.folded" else weights
+
+
+def bound(x, weights, **border) -> np.ndarray:
+    size = scipy.ndimage.correlate(np.abs(x).astype(np.float64), np.abs(weights).astype(np.float64), **border)
+    return 4 * spec.EPS32 * np.sqrt(weights.size) * size + 1e-37
+
+
+def test_scipy_computes_the_same(rng):
+    """Sizes, even kernels, borders and origins at random, on the rung that is chosen."""
+    seen = set()
+    for _ in range(150):
+        x, sizes = normal(rng, *rng.integers(1, 24, 3)), rng.integers(1, 7, 3)
+        weights = weights_for(rng.choice(TILED), rng, sizes)
+        origin = tuple(int(rng.integers(-(K // 2), (K - 1) // 2 + 1)) for K in sizes)
+        border = {"mode": str(rng.choice(spec.MODES)), "origin": origin, "cval": float(rng.standard_normal())}
+        packed = prepare(weights)
+        seen.add(packed.rung)
+        expected = scipy.ndimage.correlate(x.astype(np.float64), weights.astype(np.float64), **border)
+        compare(conv3d(x, packed, **border), expected, bound(x, weights, **{**border, "cval": abs(border["cval"])}))
+    assert seen == set(ladder.prefer)
+
+
+@pytest.mark.parametrize("mode", ["grid-mirror", "grid-constant", "grid-wrap"])
+def test_scipys_other_names(mode, rng):
+    x, weights = normal(rng, 4, 5, 6), normal(rng, 3, 4, 5)
+    expected = scipy.ndimage.correlate(x.astype(np.float64), weights.astype(np.float64), mode=mode, cval=2)
+    compare(conv3d(x, weights, mode=mode, cval=2), expected, bound(x, weights, mode=mode, cval=2))
+
+
+def test_pytorch_computes_the_same(rng):
+    for C, O, K in [(1, 1, 3), (3, 5, 3), (4, 2, 5), (2, 3, 1)]:
+        x, weights = normal(rng, C, 9, 18, 20), normal(rng, O, C, K, K, K)
+        tensors = torch.from_numpy(x).double()[None], torch.from_numpy(weights).double()
+        sizes = np.abs(x), np.abs(weights)
+        for mode, padding in (("constant", K // 2), ("valid", 0)):
+            expected = torch.nn.functional.conv3d(*tensors, padding=padding)[0].numpy()
+            size = torch.nn.functional.conv3d(*(torch.from_numpy(a).double() for a in sizes), padding=padding).numpy()
+            result = conv3d(x, weights, mode=mode)
+            compare(result, expected, spec.EPS32 * np.sqrt(C * K**3) * size.reshape(expected.shape) + 1e-37)
+
+
+def test_rand_is_that_of_c():
+    assert list(islice(rand(), 5)) == [1804289383, 846930886, 1681692777, 1714636915, 1957747793]
+
+
+@pytest.mark.parametrize("number", CASES)
+def test_course_cases(number):
+    x, weights = course_case(number)
+    expected = scipy.ndimage.correlate(x.astype(np.float64), weights.astype(np.float64), mode="constant")
+    result = conv3d(x, weights)
+    error = np.abs(result - expected)
+    assert (np.minimum(error, error / np.abs(expected)) < TOLERANCE).all()
+    compare(result, expected, bound(x, weights, mode="constant"))
+
+
+@pytest.mark.parametrize("rung", TILED)
+def test_a_tile_is_the_whole_by_bits(rung, rng):
+    """A piece of the volume with its halo, anywhere, of any size, on any threads, at any alignment."""
+    x, weights = normal(rng, 40, 70, 90), weights_for(rung, rng, (5, 3, 4))
+    with using(conv3d=rung):
+        packed = prepare(weights)
+        whole = conv3d(x, packed, mode="valid")
+        for _ in range(12 if rung in ladder.prefer else 3):
+            low = np.array([rng.integers(0, n) for n in whole.shape])
+            high = np.array([rng.integers(a + 1, n + 1) for a, n in zip(low, whole.shape, strict=True)])
+            some = tuple(slice(a, b + K - 1) for a, b, K in zip(low, high, weights.shape, strict=True))
+            with threads(int(rng.integers(1, 4))):
+                tile = conv3d(x[some], packed, mode="valid")
+            assert tile.tobytes() == whole[tuple(map(slice, low, high))].tobytes()
+
+
+@pytest.mark.parametrize("rung", ladder.prefer)
+@pytest.mark.parametrize("mode", spec.MODES)
+def test_a_border_changes_no_bit(rung, mode, rng):
+    """A volume whose border is written out has the same outputs."""
+    x, weights = normal(rng, 20, 30, 40), weights_for(rung, rng, (5, 3, 4))
+    origins = (1, -1, 0)
+    maps = [index_map(n, K, mode, -(K // 2 + o)) for n, K, o in zip(x.shape, weights.shape, origins, strict=True)]
+    wide = x[np.ix_(*maps)]
+    outside = np.logical_or.outer(np.logical_or.outer(maps[0] < 0, maps[1] < 0), maps[2] < 0)
+    wide[outside] = 3
+    with using(conv3d=rung):
+        assert (
+            conv3d(x, weights, mode=mode, origin=origins, cval=3).tobytes()
+            == conv3d(wide, weights, mode="valid").tobytes()
+        )
+
+
+@pytest.mark.parametrize("rung", ladder.prefer)
+@pytest.mark.parametrize("W", [1, 16, 30, 64])
+def test_rows_past_the_caches(rung, W, rng, monkeypatch):
+    """Streamed, at every alignment of out: the same bits, and nothing beside it."""
+    x, weights = normal(rng, 6, 20, W), weights_for(rung, rng, (5, 3, 4))
+    with using(conv3d=rung):
+        packed = prepare(weights)
+        expected = conv3d(x, packed)
+        monkeypatch.setattr(tiles, "STREAMED", 0)
+        for shift in (0, 3, 4, 15):
+            out = Guarded((6, 20, W + shift))
+            conv3d(x, packed, out=out.array[:, :, shift:])
+            assert out.array[:, :, shift:].tobytes() == expected.tobytes()
+            assert np.isnan(out.array[:, :, :shift]).all()
+            out.check()
+
+
+@pytest.mark.parametrize("rung", ladder.prefer)
+def test_small_tiles(rung, rng, monkeypatch):
+    """Many tiles on each axis, as larger volumes have them, or smaller caches."""
+    x, weights = normal(rng, 60, 50, 200), weights_for(rung, rng, (3, 5, 4))
+    with using(conv3d=rung):
+        packed = prepare(weights)
+        expected = conv3d(x, packed, mode="mirror")
+        monkeypatch.setattr(CPU, "l2", property(lambda self: 1 << 12), raising=False)
+        monkeypatch.setattr(tiles, "TASKS", 100)
+        for count in (1, 2):
+            with threads(count):
+                assert conv3d(x, packed, mode="mirror").tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("lanes", [4, 8])
+@pytest.mark.parametrize("rung", ["cpu.taps", "cpu.vectors", *ladder.prefer])
+def test_shorter_vectors(lanes, rung, rng, monkeypatch):
+    """The kernels of machines without AVX-512 and without AVX2 run anywhere."""
+    monkeypatch.setattr(CPU, "lanes", lanes)
+    for case in spec.cases():
+        if not ladder.rungs[rung].refuses(case.problem):
+            inputs = spec.make(case, rng)
+            expected = spec.reference(case, inputs)
+            with using(conv3d=rung):
+                result = spec.bind(case, inputs)()
+            compare(result, expected, spec.bound(case, inputs, expected, ladder.rungs[rung].c))
+
+
+KERNELS = {"sobel": SOBEL, "laplace": LAPLACE, "box": np.full((3, 3, 3), 0.5, np.float32)}
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("rung", TILED)
+def test_what_is_not_finite_goes_where_six_loops_put_it(kernel, rung, rng):
+    """Zero times infinity is a NaN, in a factor too; and nothing beyond a window changes by a bit."""
+    weights = KERNELS[kernel]
+    x = normal(rng, 9, 40, 41)
+    poisoned = x.copy()
+    poisoned[2, 3, 4], poisoned[7, 20, 20], poisoned[5, 38, 40] = np.nan, np.inf, -np.inf
+    poisoned[7, 21, 21] = -np.inf
+    with using(conv3d="cpu.naive"):
+        expected = conv3d(poisoned, weights, mode="nearest")
+    with using(conv3d=rung):
+        if ladder.rungs[rung].refuses(prepare_problem(weights)):
+            pytest.skip(f"{rung} does not take {kernel}")
+        result, clean = conv3d(poisoned, weights, mode="nearest"), conv3d(x, weights, mode="nearest")
+    assert np.array_equal(np.isnan(result), np.isnan(expected))
+    assert np.array_equal(result[np.isinf(result)], expected[np.isinf(expected)])
+    assert np.isnan(result).any()
+    assert np.isfinite(result).sum() > 0.9 * result.size
+    finite = np.isfinite(expected)
+    assert result[finite].tobytes() == clean[finite].tobytes()
+
+
+def prepare_problem(weights):
+    with using(conv3d="cpu.naive"):
+        return prepare(weights).problem
+
+
+def test_kernels_of_rank_one_are_found(rng):
+    gauss = np.einsum("a,b,t->abt", gaussian(9), gaussian(17), gaussian(5)).astype(np.float32)
+    for weights in (SOBEL, KERNELS["box"], gauss, -gauss, gauss[:, ::2], gauss[:1], np.float32(1e-20) * gauss):
+        found = factors_of(weights)
+        assert (np.abs(product_of(found) - weights) <= NEAR * np.abs(weights)).all()
+        assert np.array_equal(product_of(found) == 0, weights == 0)
+        assert prepare(weights).rung == "cpu.separable"
+
+
+def test_other_kernels_are_not(rng):
+    bent = np.einsum("a,b,t->abt", gaussian(9), gaussian(9), gaussian(9)).astype(np.float32)
+    bent[8, 0, 3] *= 1.000002  # the smallest taps count too
+    broken = np.ones((3, 3, 3), np.float32)
+    broken[1, 1, 1] = np.nan
+    others = [LAPLACE, bent, broken, np.zeros((3, 3, 3), np.float32), normal(rng, 3, 3, 3), normal(rng, 1, 1, 9)]
+    for weights in others:
+        assert factors_of(weights) is None
+        assert prepare(weights).rung != "cpu.separable"
+    assert prepare(LAPLACE).rung == "cpu.folded"
+    assert prepare(normal(rng, 3, 3, 3)).rung == prepare(broken).rung == "cpu.rows"
+
+
+def test_factors_are_rounded_once(rng):
+    x, factors = normal(rng, 30, 20, 40), [gaussian(K) for K in (9, 7, 11)]
+    rounded = [factor.astype(np.float32) for factor in factors]
+    assert conv3d(x, prepare_separable(factors)).tobytes() == conv3d(x, prepare_separable(rounded)).tobytes()
+    weights = product_of(tuple(rounded))
+    expected = scipy.ndimage.correlate(x.astype(np.float64), weights, mode="constant")
+    compare(conv3d(x, prepare_separable(factors)), expected, bound(x, weights, mode="constant"))
+
+
+def test_a_transform_is_never_chosen_and_takes_no_nan(rng):
+    assert "cpu.fft" not in ladder.prefer
+    x, weights = normal(rng, 9, 9, 9), normal(rng, 3, 3, 3)
+    x[4, 4, 4] = np.inf
+    with using(conv3d="cpu.fft"), pytest.raises(UsageError, match="x has a number that is not finite"):
+        conv3d(x, weights)
+
+
+def test_other_arrays(rng):
+    x, weights = normal(rng, 9, 10, 11), normal(rng, 3, 3, 3)
+    expected = conv3d(x, weights)
+    tensor = conv3d(torch.from_numpy(x), torch.from_numpy(weights))
+    assert isinstance(tensor, torch.Tensor)
+    assert np.array_equal(tensor.numpy(), expected)
+    for out in (np.empty((9, 10, 22), np.float32)[:, :, ::2], np.empty((11, 10, 9), np.float32).T):
+        assert conv3d(x, weights, out=out) is out
+        assert np.array_equal(out, expected)
+    assert conv3d(x, weights, out=x) is x
+    assert np.array_equal(x, expected)
+
+
+@pytest.mark.parametrize("mode", spec.MODES)
+def test_an_empty_volume(mode):
+    for sizes in ((0, 4, 5), (4, 0, 5), (4, 5, 0)):
+        assert conv3d(np.empty(sizes, np.float32), np.ones((3, 3, 3), np.float32), mode=mode, cval=1e300).shape == sizes
+
+
+def test_weights_are_kept(rng):
+    x, weights = normal(rng, 9, 10, 11), normal(rng, 3, 3, 3)
+    packed = prepare(weights)
+    expected = conv3d(x, packed)
+    weights[:] = 0
+    assert np.array_equal(conv3d(x, packed), expected)
+
+
+X, W = np.ones((4, 5, 6), np.float32), np.ones((3, 2, 3), np.float32)
+C = {"x": np.ones((2, 4, 5, 6), np.float32), "weights": np.ones((7, 2, 3, 3, 3), np.float32)}
+MISTAKES = [
+    ({"x": X[0]}, "x is (5, 6) and weights are (3, 2, 3); x must be (D, H, W)"),
+    ({"x": X.astype(np.float64)}, "x is float64; float32 or bfloat16 is wanted"),
+    ({"weights": W.astype(np.float64)}, "weights is float64; float32 or bfloat16 is wanted"),
+    ({"weights": W[0]}, "weights has shape (2, 3); (KD, KH, KW) or (O, C, KD, KH, KW) is wanted"),
+    ({"weights": W[:0]}, "weights has shape (0, 2, 3)"),
+    ({**C, "x": X}, "x is (4, 5, 6) and weights are (7, 2, 3, 3, 3); x must be (C, D, H, W) with C = 2 channels"),
+    ({**C, "x": C["x"][:1]}, "x must be (C, D, H, W) with C = 2 channels"),
+    ({"mode": "same"}, "mode is 'same'; it must be one of reflect, constant"),
+    ({"cval": "x"}, "cval is 'x'; a number is wanted"),
+    ({"origin": 1.5}, "origin is 1.5; an integer, or one for each axis, is wanted"),
+    ({"origin": (0, 0)}, "origin is (0, 0); an integer, or one for each of three axes, is wanted"),
+    ({"origin": 2}, "origin is 2 and the kernel is (3, 2, 3); with 3 taps it goes from -1 to 1"),
+    ({"origin": (0, 1, 0)}, "with 2 taps it goes from -1 to 0"),
+    ({"mode": "valid", "origin": (0, -1, 0)}, "origin is (0, -1, 0); mode 'valid' has outputs for whole windows only"),
+    ({"mode": "valid", "weights": np.ones((5, 1, 1), np.float32)}, "x is (4, 5, 6) and the kernel is (5, 1, 1)"),
+    ({"out": np.empty((4, 5, 7), np.float32)}, "a writeable float32 NumPy array of shape (4, 5, 6) is wanted"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), MISTAKES)
+def test_mistakes_are_named(change, message):
+    with pytest.raises(UsageError) as caught:
+        conv3d(**{"x": X, "weights": W, **change})
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("factors", [(W[0, 0],) * 2, (W, W, W), (W[0, 0], W[0, 0], np.ones(0)), ([1, 2], [1], [1])])
+def test_wrong_factors_are_named(factors):
+    with pytest.raises(UsageError, match="three vectors of float32 or float64 are wanted"):
+        prepare_separable(factors)
+
+
+def test_a_rung_that_was_not_prepared_for():
+    with using(conv3d="cpu.naive"):
+        packed = prepare(W)
+    with pytest.raises(UsageError, match=r"prepared for rung cpu\.naive"):
+        conv3d(X, packed)
+    with using(conv3d="cpu.separable"), pytest.raises(Refused, match="no outer product"):
+        prepare(LAPLACE)

@@ -1,0 +1,82 @@
+"""float32 volumes that stay float32 go to `tilewright.ops.conv3d`, which sums in float32.
+
+What that cannot hold is done again in float64: where a result is infinite or NaN, be it that the input is or that a sum
+overflowed, the number of the float64 operation takes its place.
+"""
+
+from collections.abc import Callable
+from itertools import count
+
+import numpy as np
+
+from tilewright.ndimage._arguments import real_of
+from tilewright.ops._threads import launch, thread_count
+
+LEAST, MOST = (
+    2.0**-126,
+    2.0**100,
+)  # sizes between which a weight keeps its 24 bits, and a sum of products rarely overflows
+LONGEST = (
+    33  # taps of a pass up to which three passes in one tile beat three passes over the array: README of ops/correlate
+)
+THICK = 16  # conv3d's blocks are 16 rows, and for separable kernels 16 planes: fewer are as dear as 16
+BLOCK = 1 << 16  # numbers looked at in one go: they stay in the second-level cache
+
+Again = Callable[[np.ndarray], object]  # filters the input in float64 into the array it is given
+
+
+def in_float32(input: np.ndarray, output: np.ndarray, weights: list[np.ndarray], cval) -> bool:
+    """`tilewright.ops.conv3d` can do this, and is likely to be faster."""
+    if not (input.dtype == output.dtype == np.float32 and input.size and _is_thick(input.shape)):
+        return False
+    sizes = np.abs(np.concatenate([w.ravel() for w in weights]))
+    sizes = sizes[sizes != 0]
+    representable = bool(np.all((sizes >= LEAST) & (sizes <= MOST)))
+    return representable and not MOST < abs(real_of(cval)) < np.inf
+
+
+def _is_thick(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 3 and min(shape[:2]) >= THICK
+
+
+def dense(input, weights: np.ndarray, output, mode: str, cval: float, origins: list[int], again: Again) -> None:
+    """A kernel of input's dimensions."""
+    from tilewright.ops.conv3d import prepare
+
+    _convolve(input, prepare(weights.astype(np.float32)), output, mode, cval, origins, again)
+
+
+def separable(input, factors: list[np.ndarray], output, mode: str, cval: float, again: Again) -> None:
+    """A kernel that is the outer product of `factors`, one an axis."""
+    from tilewright.ops.conv3d import prepare_separable
+
+    _convolve(input, prepare_separable(factors), output, mode, cval, 0, again)
+
+
+def _convolve(input, packed, output, mode, cval, origin, again: Again) -> None:
+    from tilewright.ops.conv3d import conv3d
+
+    target = np.empty(input.shape, np.float32) if np.may_share_memory(input, output) else output
+    conv3d(input, packed, mode=mode, cval=cval, origin=origin, out=target)
+    if not _all_finite(target):
+        exact = np.empty(input.shape, np.float32)
+        again(exact)
+        np.copyto(target, exact, where=~np.isfinite(target))
+    if target is not output:
+        output[...] = target
+
+
+def _all_finite(array: np.ndarray) -> bool:
+    """No number of the array is infinite or NaN; threads draw blocks of rows."""
+    step = max(1, BLOCK * len(array) // array.size)
+    blocks = -(-len(array) // step)
+    drawn = count()
+    found: list[int] = []
+
+    def look(scratch) -> None:
+        while (block := next(drawn)) < blocks and not found:
+            if not np.isfinite(array[block * step : (block + 1) * step]).all():
+                found.append(block)
+
+    launch(look, tasks=min(blocks, thread_count()), words=1)
+    return not found

@@ -1,0 +1,1 @@
+"""CPU kernels of correlate, a file an idea."""

@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 RUN    := $(BIN)/python
 
-.PHONY: help setup demo check test test-long bench report clean
+.PHONY: help setup demo check test test-long test-gpu bench report clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -38,6 +38,10 @@ test: check ## everything that has to hold, in minutes on 2 cores
 
 test-long: $(VENV)/.test ## the same and the tests that take longer
 	$(RUN) -m pytest $(ARGS)
+
+test-gpu: $(VENV)/.test ## the kernels for GPUs on this machine's GPU; `make test` runs them as Python
+	$(BIN)/pip install --quiet --editable '.[gpu]'
+	TILEWRIGHT_GPU=1 $(RUN) -m pytest tests/ops/test_matmul_gpu.py $(ARGS)
 
 bench: $(VENV)/.test ## measure every ladder, the sentiment job and text generation on this machine, into results/
 	$(RUN) -m tilewright ladder all --save

@@ -127,7 +127,7 @@ def test_importing_loads_nothing_heavy(code):
 def test_make_help_has_a_line_for_every_word():
     text = run("make", "-C", str(ROOT), "--no-print-directory", "help")
     words = {line.split()[0] for line in text.splitlines()}
-    assert words == {"help", "setup", "demo", "check", "test", "test-long", "bench", "report", "clean"}
+    assert words == {"help", "setup", "demo", "check", "test", "test-long", "test-gpu", "bench", "report", "clean"}
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")

@@ -35,6 +35,22 @@ def test_caches_are_emptied_before_each_call_and_outside_its_time(monkeypatch):
     assert events == ["call"] * 3
 
 
+def test_a_call_begins_when_the_peers_threads_sleep_on_cores_that_work(monkeypatch):
+    events = []
+    monkeypatch.setattr(measure.time, "sleep", lambda s: events.append(f"sleep {s >= 0.2}"))
+    monkeypatch.setattr(measure, "rouse", lambda: events.append("rouse"))
+    monkeypatch.setattr(measure, "empty_caches", lambda: events.append("empty"))
+    interleave({"a": lambda: events.append("call")}, runs=2, warm_up=0, spinning={"a"})
+    assert events == ["sleep True", "empty", "rouse", "call"] * 2
+
+
+def test_rousing_takes_as_long_as_it_is_told():
+    measure.rouse(1)
+    start = time.perf_counter()
+    measure.rouse(20_000_000)
+    assert 0.002 < time.perf_counter() - start < 2
+
+
 def test_the_buffer_is_larger_than_the_last_cache():
     buffer = []
     measure.empty_caches(buffer)

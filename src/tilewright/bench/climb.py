@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.bench import device
 from tilewright.bench.measure import interleave
 from tilewright.bench.peers import peers
 from tilewright.bench.results import Row
 from tilewright.bench.roofs import roofs
 from tilewright.errors import InternalError, UsageError
 from tilewright.ops._ladder import Rung, operations, using
+from tilewright.ops._memory import empty
 from tilewright.ops._threads import threads
 
 # a rung that takes longer is timed on fewer rows: the lowest rungs are a thousand times slower than the highest
@@ -41,11 +43,16 @@ def parts(op: str):
 
 
 def climb(op: str, case, *, count: int, only: str | None = None) -> Iterator[Row]:
-    """Rows for the rungs that accept `case`, on `count` threads; only: one rung's name.
+    """Rows for the rungs that accept `case`, on `count` threads, or on a GPU if that is the case's device.
+
+    only: one rung's name.
 
     Raises Refused if `only` refuses the case, InternalError if a rung's check fails: what is wrong is never timed.
     """
     ladder, spec = parts(op)
+    if getattr(case, "device", "cpu") != "cpu":
+        yield from device.climb(ladder, spec, case, only=only)
+        return
     if only:
         with using(**{op: only}):
             ladder.choose(case.problem)
@@ -57,7 +64,8 @@ def climb(op: str, case, *, count: int, only: str | None = None) -> Iterator[Row
         ]
         fast = {c.rung.name: c for c in candidates if c.case is case}
         others = peers(op, case, spec.make(case, np.random.default_rng(SEED)))
-        timings = interleave({name: c.call for name, c in fast.items()} | others)
+        spinning = others if count > 1 else ()
+        timings = interleave({name: c.call for name, c in fast.items()} | others, spinning=spinning)
         slow = {c.rung.name: c for c in candidates if c.case is not case}
         timings |= interleave({name: c.call for name, c in slow.items()}, runs=3)
     yield from _rows(op, spec, case, count, candidates, timings, others)
@@ -81,7 +89,7 @@ def _candidate(ladder, spec, rung, case) -> Candidate:
         call = spec.bind(case, inputs)
         one_off_s = time.perf_counter() - start
         result = call()
-        out = np.empty_like(result)
+        out = empty(result.shape, result.dtype)
         reference = spec.reference(case, inputs)
         bound = spec.bound(case, inputs, reference, rung.c)
     with np.errstate(divide="ignore", invalid="ignore"):

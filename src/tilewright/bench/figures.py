@@ -113,7 +113,7 @@ def ladder_figure(rows: list[Row], ladder: Ladder) -> str:
 
 
 def _threads(count: int) -> str:
-    return "1 thread" if count == 1 else f"{count} threads"
+    return f"{count} thread{'s' * (count > 1)}" if count else "GPU"
 
 
 def measured_roofs(rows: list[Row]) -> tuple[float, float]:

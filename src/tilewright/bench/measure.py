@@ -5,17 +5,22 @@ Each round runs every call once in a random order, each after the caches were em
 of the round's own ratio.
 """
 
+import functools
 import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
+from numba import types
 
+from tilewright import simd
 from tilewright.hardware import cpu
+from tilewright.ops._threads import launch, thread_count
 
 RUNS = 11  # odd, so that the median is one of them
+SPIN_S = 0.25  # longer than the 0.2 s for which GNU's and Intel's OpenMP threads spin unless told otherwise
 
 
 @dataclass(frozen=True)
@@ -52,12 +57,39 @@ def empty_caches(buffer: list[np.ndarray] = []) -> None:  # noqa: B006 - kept be
     buffer[0] += 1
 
 
+@functools.cache
+def _busy():
+    """A kernel that counts to its plan's first number, in registers."""
+
+    @simd.kernel(types.void(simd.PLAN, simd.OUTPUT), name="bench.busy")
+    def count(plan, scratch):
+        x = np.uint64(plan[0])
+        for _ in range(plan[0]):
+            x = x * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
+        scratch[0] = np.float32(x)
+
+    return count
+
+
+def rouse(steps: int = 20_000_000) -> None:
+    """Keep every core busy for some 20 ms, without touching memory."""
+    launch(_busy(), np.array([steps]), tasks=thread_count(), words=1)
+
+
 def interleave(
-    calls: dict[str, Callable[[], object]], *, runs: int = RUNS, warm_up: int = 1, cold: bool = True
+    calls: dict[str, Callable[[], object]],
+    *,
+    runs: int = RUNS,
+    warm_up: int = 1,
+    cold: bool = True,
+    spinning: Collection[str] = (),
 ) -> dict[str, Timing]:
     """Time every call `runs` times, taking turns in random order, after `warm_up` untimed rounds.
 
-    cold: empty the caches before each call. Returns name -> Timing with the same number of rounds.
+    cold: empty the caches before each call. spinning: calls whose threads go on waiting at full speed when they have
+    returned (OpenMP's do, for 0.2 s), on cores that the next call needs. Every call then waits until they sleep, and
+    begins on cores that work: one that was idle is slow for some milliseconds. Returns name -> Timing with the same
+    number of rounds.
     """
     order = random.Random(0)
     rounds: dict[str, list[float]] = {name: [] for name in calls}
@@ -65,8 +97,12 @@ def interleave(
         names = list(calls)
         order.shuffle(names)
         for name in names:
+            if spinning:
+                time.sleep(SPIN_S)
             if cold:
                 empty_caches()
+            if spinning:
+                rouse()
             start = time.perf_counter()
             calls[name]()
             elapsed = time.perf_counter() - start

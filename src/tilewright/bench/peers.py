@@ -4,6 +4,7 @@ PyTorch brings MKL (float32 products) and oneDNN (bfloat16 products, convolution
 """
 
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import numpy as np
 
@@ -52,6 +53,45 @@ def _conv1d(torch, case, inputs: dict) -> dict:
     return {"oneDNN": call}
 
 
+def _conv_transpose2d(torch, case, inputs: dict) -> dict:
+    """In both layouts of memory; PyTorch crops both ends alike, so what more there is to crop becomes a view."""
+    crops = [min(pair) for pair in case.padding]
+    bias = _tensor(torch, inputs["bias"], case.dtype) if "bias" in inputs else None
+    call, ((top, bottom), (left, right)) = torch.nn.functional.conv_transpose2d, case.padding
+    activation = getattr(torch, case.activation) if case.activation in ("relu", "tanh") else (lambda y: y)
+
+    def with_layout(layout):
+        x = _tensor(torch, np.moveaxis(inputs["x"], 3, 1), case.dtype).contiguous(memory_format=layout)
+        weights = np.transpose(inputs["weights"], (3, 2, 0, 1))
+        weights = _tensor(torch, weights, case.dtype).contiguous(memory_format=layout)
+
+        def run():
+            y = call(x, weights, bias, stride=case.stride, padding=crops)
+            y = y[:, :, top - crops[0] : y.shape[2] - (bottom - crops[0]), left - crops[1] :]
+            return activation(y[:, :, :, : y.shape[3] - (right - crops[1])])
+
+        return run
+
+    return {"PyTorch": with_layout(torch.contiguous_format), "PyTorch, channels last": with_layout(torch.channels_last)}
+
+
+def _batchnorm(torch, case, inputs: dict) -> dict:
+    names = ("x", "mean", "variance", "gamma", "beta")
+    x, mean, variance, gamma, beta = (_tensor(torch, inputs[name], "float32") for name in names)
+    x, call = x.movedim(-1, 1), torch.nn.functional.batch_norm  # channels last in memory
+    activation = getattr(torch, case.activation) if case.activation in ("relu", "tanh") else (lambda y: y)
+    return {"PyTorch": lambda: activation(call(x, mean, variance, gamma, beta, eps=inputs["eps"]))}
+
+
+def _conv3d(torch, case, inputs: dict) -> dict:
+    from tilewright.bench.conv3d import scipy_call, torch_call
+
+    calls = {"PyTorch": torch_call(case, inputs)}
+    if find_spec("scipy"):
+        calls["scipy"] = scipy_call(case, inputs)
+    return {name: call for name, call in calls.items() if call}
+
+
 def _embedding_conv1d(torch, case, inputs: dict) -> dict:
     ids, table = torch.from_numpy(inputs["ids"]), _tensor(torch, inputs["table"], case.dtype)
     weights = [_tensor(torch, w, case.dtype) for w in inputs["weights"]]
@@ -96,7 +136,8 @@ def _matmul_argmax(torch, case, inputs: dict) -> dict:
 
 
 PEERS = {
-    "attention": _attention, "conv1d": _conv1d, "elementwise": _elementwise, "embedding": _embedding,
+    "attention": _attention, "batchnorm": _batchnorm, "conv1d": _conv1d, "conv3d": _conv3d,
+    "conv_transpose2d": _conv_transpose2d, "elementwise": _elementwise, "embedding": _embedding,
     "embedding_conv1d": _embedding_conv1d, "layernorm": _layernorm, "matmul": _matmul,
     "matmul_argmax": _matmul_argmax, "softmax": _softmax,
 }  # fmt: skip

@@ -20,7 +20,8 @@ KEY = ("op", "rung", "size", "dtype", "threads")
 class Row:
     """One measurement. Times in seconds; a figure that does not apply is None.
 
-    size: the case's name, rows included. rows: of it, those that were timed (a slow rung is timed on fewer).
+    threads: of the CPU; 0 on a GPU. size: the case's name, rows included.
+    rows: of it, those that were timed (a slow rung is timed on fewer).
     one_off_s: preparing weights. roof_share: of the tighter of the two limits measured in that process, roof_*.
     versus_below: rate over that of the rung it stands on.
     peer_ratio: how many times faster than `peer`, from interleaved rounds.
@@ -160,7 +161,9 @@ def commit() -> str:
 
 
 def save_here(rows: list[Row]) -> list[Path]:
-    """`save` to results/ of the current directory, under this machine's name."""
-    from tilewright.hardware import machine_name
+    """`save` to results/ of the current directory, under this machine's name; rows on 0 threads under its GPU's."""
+    from tilewright.hardware import gpu_name, machine_name
 
-    return save(Path("results"), machine_name(), rows)
+    there, here = [row for row in rows if not row.threads], [row for row in rows if row.threads]
+    written = save(Path("results"), gpu_name(), there) if there else []
+    return written + (save(Path("results"), machine_name(), here) if here else [])

@@ -31,9 +31,9 @@ class Roofs:
     amx_gflops: float | None
 
     def gflops(self, dtype: str) -> float:
-        """The fastest rate for an accuracy class."""
-        if dtype == "float32":
-            return self.float32_gflops
+        """The fastest rate for an accuracy class; a vector holds half as many float64."""
+        if dtype in ("float32", "float64"):
+            return self.float32_gflops / (2 if dtype == "float64" else 1)
         return max(self.float32_gflops, self.bfloat16_gflops or 0, self.amx_gflops or 0)
 
     def seconds(self, flops: float, nbytes: float, dtype: str) -> float:

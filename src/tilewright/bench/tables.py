@@ -120,7 +120,9 @@ def ladder_tables(rows: list[Row], ladder: Ladder) -> list[Table]:
         by_dtype = [headline(same, ladder) for same in groups(some, lambda row: row.dtype).values()]
         for shown in filter(None, by_dtype):
             tables.append(_ladder_table(shown, ladder, ()))
-        missing = [name for name in ladder.rungs if name not in {row.rung for row in some}]
+        measured = {row.rung for row in some}
+        kinds = {_on_a_gpu(name) for name in measured & ladder.rungs.keys()}
+        missing = [name for name in ladder.rungs if name not in measured and _on_a_gpu(name) in kinds]
         if missing and tables:
             note = (
                 "Not measured on this machine: "
@@ -130,6 +132,10 @@ def ladder_tables(rows: list[Row], ladder: Ladder) -> list[Table]:
             last = tables.pop()
             tables.append(Table(last.caption, last.header, last.rows, last.numbers, (*last.notes, note)))
     return tables
+
+
+def _on_a_gpu(rung: str) -> bool:
+    return rung.startswith(("simt.", "tile."))
 
 
 def _ladder_table(rows: list[Row], ladder: Ladder, notes: tuple[str, ...]) -> Table:
@@ -162,7 +168,7 @@ def _case(row: Row) -> str:
 
 
 def _threads(count: int) -> str:
-    return "1 thread" if count == 1 else f"{count} threads"
+    return f"{count} thread{'s' * (count > 1)}" if count else "GPU"
 
 
 def _counts(rows: list[Row]) -> list[int]:
@@ -265,4 +271,5 @@ def _accuracy_tables(rows: list[Row]) -> list[Table]:
 
 TEXT_TABLES: dict[str, Callable[[list[Row]], list[Table]]] = {
     "gpt2": _text_tables, "gpt2_profile": _profile_tables, "gpt2_accuracy": _accuracy_tables,
+    "dcgan_profile": _profile_tables,
 }  # fmt: skip

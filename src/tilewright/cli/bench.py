@@ -13,24 +13,30 @@ from tilewright.cli._output import say, show
 
 PROMPTS = "../shared/data/course/gpt2_input.bin"
 COUNT = 1024  # prompts of the course unless the user says
-PEERS = {"sentiment": "torch", "gpt2": "transformers,ctranslate2"}
+PEERS = {"sentiment": "torch", "gpt2": "transformers,ctranslate2", "dcgan": "torch", "conv3d": "scipy,torch"}
+IMAGES = 960  # of dcgan unless the user says: half a second
 
 
 @dataclass
 class Options:
     """One field an option."""
 
-    workload: Annotated[Literal["sentiment", "gpt2"], Argument(metavar="WORKLOAD", help="sentiment or gpt2")]
+    workload: Annotated[
+        Literal["sentiment", "gpt2", "dcgan", "conv3d"],
+        Argument(metavar="WORKLOAD", help="sentiment, gpt2, dcgan or conv3d"),
+    ]
     against: Annotated[str | None, Option(metavar="LIST", help="Peers, or 'none'; all that fit unless given.")] = None
     data: Annotated[str | None, Option("--input", "-i", metavar="FILE", help="Token ids, i32 [n][16].")] = None
-    count: Annotated[int | None, Option("--count", "-n", min=1, help="Only the first N sentences or prompts.")] = None
-    dtype: Annotated[Literal["float32", "bfloat16", "both"], Option(help="Accuracy class; both: gpt2.")] = "float32"
+    count: Annotated[int | None, Option("--count", "-n", min=1, help="So many sentences, prompts or images.")] = None
+    dtype: Annotated[Literal["float32", "bfloat16", "both"], Option(help="Accuracy class; both: gpt2, dcgan.")] = (
+        "float32"
+    )
     threads: Annotated[int | None, Option(min=1, help="CPU threads; one a core unless given.")] = None
     save: Annotated[bool, Option("--save", help="Add the rows to results/ of the current directory.")] = False
     model: Annotated[str | None, Option(metavar="PATH", help="gpt2: this model; else random weights, 124M.")] = None
     max_tokens: Annotated[int, Option(min=1, help="gpt2: new tokens of the course's prompts.")] = 8
     only: Annotated[str, Option(metavar="LIST", help="gpt2: of course, batch, single.")] = "course,batch,single"
-    rounds: Annotated[int, Option(min=1, help="gpt2: how often each engine has its turn.")] = 3
+    rounds: Annotated[int, Option(min=1, help="gpt2, dcgan: turns of each engine.")] = 3
     profile: Annotated[bool, Option("--profile", help="gpt2: where our time goes, operation by operation.")] = False
 
 
@@ -40,13 +46,14 @@ def bench(options: Options) -> None:
 
     sentiment uses the sentences of --input, else the course's 16,384 if they lie in ../shared/data/course, else the
     sample that is shipped. gpt2 uses the prompts of --input, else the course's 8,192 from there, else random ones: 8
-    new tokens for 1,024 of them, 128 for 64, and 64 for one.
+    new tokens for 1,024 of them, 128 for 64, and 64 for one. dcgan draws images from noise of a seed, and ends with the
+    time of each layer. conv3d filters random volumes.
     """
     check_threads(options.threads)
 
     from tilewright.bench.results import save_here
 
-    rows = _sentiment(options) if options.workload == "sentiment" else _gpt2(options)
+    rows = {"sentiment": _sentiment, "gpt2": _gpt2, "dcgan": _dcgan, "conv3d": _conv3d}[options.workload](options)
     if options.save:
         for path in save_here(rows):
             say(f"written to {path}")
@@ -59,7 +66,7 @@ def _peers(options: Options) -> tuple[str, ...]:
 
 def _sentiment(options: Options) -> list[Any]:
     if options.dtype == "both":
-        raise typer.BadParameter("both is for gpt2; write float32 or bfloat16", param_hint="--dtype")
+        raise typer.BadParameter("both is for gpt2 and dcgan; write float32 or bfloat16", param_hint="--dtype")
     from tilewright.bench.sentiment import bench as run
     from tilewright.demo import sentences
     from tilewright.ops._threads import thread_count
@@ -98,6 +105,36 @@ def _gpt2(options: Options) -> list[Any]:
             rows += bench(setting, dtype=dtype, say=lambda text: say(f"  {text}"))
     for table in bench_tables(rows):
         show(f"\n{table.text()}")
+    return rows
+
+
+def _dcgan(options: Options) -> list[Any]:
+    from tilewright.bench.dcgan import bench
+    from tilewright.bench.tables import bench_tables
+    from tilewright.ops._threads import thread_count, threads
+
+    count, rows = options.count or IMAGES, []
+    with threads(options.threads):
+        say(f"DCGAN, 64 x 64 pixels, random weights; {count:,} images; {thread_count()} threads")
+        for dtype in ("float32", "bfloat16") if options.dtype == "both" else (options.dtype,):
+            rows += bench(
+                count, dtype=dtype, against=_peers(options), rounds=options.rounds, say=lambda text: say(f"  {text}")
+            )
+    for table in bench_tables(rows):
+        show(f"\n{table.text()}")
+    return rows
+
+
+def _conv3d(options: Options) -> list[Any]:
+    if options.dtype != "float32":
+        raise typer.BadParameter("volumes are float32", param_hint="--dtype")
+    from tilewright.bench.conv3d import bench, lines
+    from tilewright.ops._threads import threads
+
+    with threads(options.threads):
+        rows = bench(against=_peers(options), say=lambda text: say(f"  {text}"))
+    for line in lines(rows):
+        show(line)
     return rows
 
 

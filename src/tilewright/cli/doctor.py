@@ -9,7 +9,10 @@ import typer
 from tilewright.cli._output import show
 
 INSTRUCTIONS = ("avx2", "fma", "avx512f", "avx512bf16", "amx-bf16")  # those that decide which rungs run
-LIBRARIES = ("numpy", "numba", "llvmlite", "safetensors", "msgspec", "typer", "rich", "psutil", "ml_dtypes", "torch")
+LIBRARIES = (
+    *("numpy", "numba", "llvmlite", "safetensors", "msgspec", "typer", "rich", "psutil", "ml_dtypes"),
+    *("torch", "triton", "numba-cuda"),
+)
 
 
 def doctor(
@@ -30,6 +33,7 @@ def doctor(
 def examine() -> dict[str, Any]:
     """All facts, ready for JSON; sizes in bytes."""
     import platform
+    from dataclasses import asdict
 
     from tilewright import hardware
 
@@ -44,6 +48,8 @@ def examine() -> dict[str, Any]:
             "instructions": {name: cpu.has(name) for name in INSTRUCTIONS},
         },
         "memory": {"total": cpu.memory, "available": hardware.available_memory()},
+        "gpus": [asdict(gpu) for gpu in hardware.gpus()],
+        "no_gpu": hardware.no_gpu(),
         "engines": hardware.engines(),
         "versions": {"python": platform.python_version(), "system": platform.platform(), **versions()},
         "compiled": compiled(),
@@ -108,6 +114,7 @@ def readable(found: dict[str, Any]) -> str:
         ("vectors", f"{cpu['lanes']} float32 lanes"),
         ("instructions", instructions),
     ]
+    lines += [("GPU", of_gpu(gpu)) for gpu in found["gpus"]] or [("GPU", f"none - {found['no_gpu']}")]
     for engine, why in found["engines"].items():
         lines.append((f"engine {engine}", "available" if why is None else f"unavailable - {why}"))
     lines.append(("versions", ", ".join(present)))
@@ -122,6 +129,13 @@ def readable(found: dict[str, Any]) -> str:
         count = "1 thread" if roof["threads"] == 1 else f"{roof['threads']} threads"
         lines.append((f"roofs, {count}", ", ".join([f"copy {roof['copy_gbytes_s']:.1f} GB/s", *known])))
     return "\n".join(f"{name:<18}{text}" for name, text in lines)
+
+
+def of_gpu(gpu: dict[str, Any]) -> str:
+    """One line: name, size, what it can do."""
+    major, minor = gpu["capability"]
+    size = f"{gpu['multiprocessors']} multiprocessors, {size_of(gpu['memory'])}, {size_of(gpu['l2'])} of L2"
+    return f"{gpu['name']}, {size}, compute capability {major}.{minor}, driver for CUDA {gpu['driver']}"
 
 
 def size_of(count: int | None) -> str:

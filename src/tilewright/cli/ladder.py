@@ -20,7 +20,11 @@ class Options:
     m: Annotated[int | None, Option("--m", min=1, help="Rows (of the batch).")] = None
     n: Annotated[int | None, Option("--n", min=1, help="Columns; with --m and --k, one product of that size.")] = None
     k: Annotated[int | None, Option("--k", min=1, help="Depth.")] = None
-    dtype: Annotated[Literal["float32", "bfloat16"] | None, Option(help="Only this accuracy class.")] = None
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16", "tf32"] | None,
+        Option(help="Only this accuracy class; the last two on a GPU."),
+    ] = None
+    device: Annotated[Literal["cpu", "cuda"], Option(help="Where.")] = "cpu"
     threads: Annotated[str | None, Option(metavar="LIST", help="Numbers of threads, as in 1,2.")] = None
     rung: Annotated[str | None, Option(help="Only this kernel.")] = None
     label: Annotated[str | None, Option(help="Only sizes whose name contains this.")] = None
@@ -40,7 +44,7 @@ def ladder(options: Options) -> None:
     from tilewright.ops._ladder import operations
     from tilewright.ops._threads import thread_count
 
-    counts = counts or tuple(sorted({1, thread_count()}))
+    counts = counts or (tuple(sorted({1, thread_count()})) if options.device == "cpu" else (0,))
     for op in operations() if options.op == "all" else [options.op]:
         tower, spec = parts(op)
         for case in _cases(spec, options):
@@ -56,7 +60,8 @@ def _climb(op: str, case: Any, count: int, options: Options) -> None:
     from tilewright.bench.climb import climb
     from tilewright.bench.results import save_here
 
-    read = show(f"{op} {case.name}  {case.label}  {count} thread{'s' * (count > 1)}")
+    where = f"{count} thread{'s' * (count > 1)}" if count else "on the GPU"
+    read = show(f"{op} {case.name}  {case.label}  {where}")
     if not read and not options.save:
         raise typer.Exit
     rows = list(climb(op, case, count=count, only=options.rung))
@@ -71,9 +76,10 @@ def _cases(spec: Any, options: Options) -> list[Any]:
     from tilewright.errors import UsageError
 
     wanted = options.label or ""
-    found = [
-        case for case in spec.sizes() if options.dtype in (None, case.dtype) and wanted in f"{case.label} {case.name}"
-    ]
+    if options.device != "cpu" and not hasattr(spec, "device_sizes"):
+        raise UsageError(f"{spec.__name__.split('.')[-2]} has no kernels for a GPU", hint="--device cpu has some")
+    every = spec.sizes() if options.device == "cpu" else spec.device_sizes()
+    found = [case for case in every if options.dtype in (None, case.dtype) and wanted in f"{case.label} {case.name}"]
     sizes = {"M": options.m, "N": options.n, "K": options.k}
     if not found:
         raise UsageError("no size has that name and dtype")
@@ -91,7 +97,7 @@ def _explained(tower: Any, case: Any, rung: str | None) -> str:
 
 def _table(rows: list[Any]) -> str:
     """Text columns, the rungs from the lowest to the highest."""
-    lines = [f"  {'rung':<16}{'time':>12}{'GFLOP/s':>10}{'GB/s':>8}{'roof':>7}{'x below':>9}{'x peer':>8}  check"]
+    lines = [f"  {'rung':<22}{'time':>12}{'GFLOP/s':>10}{'GB/s':>8}{'roof':>7}{'x below':>9}{'x peer':>8}  check"]
     for row in rows:
         few = "" if row.rows == max(r.rows for r in rows) else f"  ({row.rows} rows)"
         numbers = (
@@ -102,5 +108,5 @@ def _table(rows: list[Any]) -> str:
             f"{row.versus_below:>8.2f}x" if row.versus_below else f"{'':>9}",
             f"{row.peer_ratio:>7.2f}x" if row.peer_ratio else f"{'':>8}",
         )
-        lines.append(f"  {row.rung:<16}{''.join(numbers)}  {row.check}{few}")
+        lines.append(f"  {row.rung:<22}{''.join(numbers)}  {row.check}{few}")
     return "\n".join(lines)

@@ -1,6 +1,6 @@
 """The words with which a rung refuses. Each returns a need: a function of the problem that gives a reason, or None."""
 
-from tilewright.hardware import cpu
+from tilewright.hardware import cpu, gpus, unavailable
 
 
 def dtype(*names: str):
@@ -43,3 +43,26 @@ def amx_tiles(problem) -> str | None:
     from tilewright.simd import amx
 
     return None if amx.available() else "this CPU or its operating system offers no AMX bfloat16 tiles"
+
+
+def on(device: str, *names: str):
+    """The arrays are on `device`, and the accuracy class is one of `names`."""
+
+    def need(problem) -> str | None:
+        if problem.device != device:
+            return f"dtype is {problem.dtype} on {problem.device}, it takes {' or '.join(names)} on {device}"
+        return None if problem.dtype in names else f"dtype is {problem.dtype}, it takes {' or '.join(names)}"
+
+    return need
+
+
+def engine(name: str):
+    """The kernels of "simt" or "tile" can run here. Asked for problems on a GPU alone: it starts the driver."""
+    return lambda problem: unavailable(name) if problem.device == "cuda" else None
+
+
+def hopper(problem) -> str | None:
+    """The GPU has Hopper's matrix instructions and bulk copies, compute capability 9.0."""
+    if problem.device != "cuda" or any(gpu.capability == (9, 0) for gpu in gpus()):
+        return None
+    return "it needs a Hopper GPU (compute capability 9.0)"

@@ -20,8 +20,8 @@ def layernorm(x, weight, bias, *, eps: float = 1e-5, out=None):
     """(x - mean) / sqrt(variance + eps) * weight + bias over the last axis; the variance is that of all C numbers.
 
     x: (..., C), float32 or bfloat16, any strides, NumPy or anything that speaks DLPack. weight, bias: (C,).
-    eps: at least 0. out: float32 or bfloat16 NumPy array of x's shape to write to; it
-    may be x. Returns float32 (..., C), the same kind of array as x, or out. A row's bits depend on that row, weight, bias and eps alone.
+    eps: at least 0. out: float32 or bfloat16 NumPy array of x's shape to write to; it may be x.
+    Returns float32 (..., C), the same kind of array as x, or out. A row's bits depend on that row and the arguments.
     Squares are summed in float32: a row whose numbers exceed 1e17 in size is beyond it.
     Raises UsageError naming the argument that does not fit. Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
     """

@@ -1,5 +1,5 @@
-"""The rungs of layernorm. run(x, weight, bias, eps, out): x float32 and out float32 or bfloat16 (rows, C) with contiguous
-rows."""
+"""The rungs of layernorm. run(x, weight, bias, eps, out): x float32, out float32 or bfloat16, both (rows, C) with
+contiguous rows."""
 
 import numpy as np
 

@@ -7,17 +7,18 @@ Kernels are imported when a rung first runs, so that listing the ladder costs no
 import numpy as np
 
 from tilewright.ops._ladder import Ladder
-from tilewright.ops._needs import amx_tiles, at_least, cpu_feature, dtype
+from tilewright.ops._needs import amx_tiles, at_least, cpu_feature, on
 from tilewright.ops._threads import threads
+from tilewright.ops.matmul import gpu_ladder
 from tilewright.ops.matmul.operands import Epilogue, Packed, Rows
 
 LIMB_DEPTH = 768  # K from which two bfloat16 limbs hold the float32 bound whatever the numbers: see cpu/amx.py
 
 ladder = Ladder(
     "matmul",
-    prefer=("cpu.limbs", "cpu.threads", "cpu.amx", "cpu.dot_pairs", "cpu.widened"),
+    prefer=("cpu.limbs", "cpu.threads", "cpu.amx", "cpu.dot_pairs", "cpu.widened", *gpu_ladder.PREFER),
 )
-float32, bfloat16 = dtype("float32"), dtype("bfloat16")
+float32, bfloat16 = on("cpu", "float32"), on("cpu", "bfloat16")
 
 
 def _scalar(name: str, rows: Rows, weights: Packed, out: np.ndarray, epilogue: Epilogue) -> None:
@@ -166,3 +167,6 @@ def limbs(rows, weights, out, epilogue):
     from tilewright.ops.matmul.cpu.amx import multiply
 
     multiply(rows, weights, out, epilogue)
+
+
+gpu_ladder.declare(ladder)

@@ -11,6 +11,7 @@ from tilewright.ops._arrays import rounded
 ACTIVATIONS = (None, "relu", "gelu_tanh", "gelu", "tanh")
 STEEPEST = 1.13  # the largest slope of an activation, GELU's: it may amplify the error of its argument by that
 DTYPES = ("float32", "bfloat16")
+DEVICE_DTYPES = (*DTYPES, "float16", "tf32")  # accuracy classes on a GPU
 EPS32 = float(np.finfo(np.float32).eps)
 
 
@@ -42,6 +43,7 @@ class Case:
     gathered: bool = False  # a's rows picked by an index
     layout: str = "C"  # of both operands: "C", "F", "strided", "reversed"
     label: str = ""
+    device: str = "cpu"
 
     @property
     def name(self) -> str:
@@ -52,12 +54,12 @@ class Case:
 
     @property
     def problem(self) -> Problem:
-        return Problem(self.N, self.K, self.dtype)
+        return Problem(self.N, self.K, self.dtype, self.device)
 
 
 def make(case: Case, rng: np.random.Generator) -> dict:
-    """Random arguments of `matmul` for a case; in bfloat16 they are representable, so that rounding them changes
-    nothing."""
+    """Random arguments of `matmul` for a case; in a class of shorter numbers they are such, so that rounding them
+    changes nothing."""
     M, N, K = case.M, case.N, case.K
     rows = 2 * M + 3 if case.gathered else M
     values = {"a": _laid_out(rng, (*case.batch, rows, K), case.layout), "b": _laid_out(rng, (K, N), case.layout)}
@@ -65,8 +67,9 @@ def make(case: Case, rng: np.random.Generator) -> dict:
         values["bias"] = _normal(rng, (N,))
     if case.residual:
         values["residual"] = _laid_out(rng, (*case.batch, M, N), case.layout)
-    if case.dtype == "bfloat16":
-        values = {name: _replaced(value) if name in "ab" else value for name, value in values.items()}
+    if case.dtype != "float32":
+        short = ("a", "b", "residual")
+        values = {name: _replaced(value, case.dtype) if name in short else value for name, value in values.items()}
     if case.gathered:
         values["rows"] = rng.integers(0, rows, M)
     return {**values, "activation": case.activation}
@@ -87,9 +90,12 @@ def _laid_out(rng, shape, layout: str) -> np.ndarray:
     return _normal(rng, shape)
 
 
-def _replaced(array: np.ndarray) -> np.ndarray:
-    """The array, its numbers rounded to bfloat16, with the same strides."""
-    array[...] = rounded(array)
+def _replaced(array: np.ndarray, dtype: str) -> np.ndarray:
+    """The array, its numbers rounded to those of a class, with the same strides."""
+    if dtype == "tf32":  # ten bits behind the point
+        array[...] = (array.copy().view(np.uint32) + 0x1000 & 0xFFFFE000).view(np.float32)
+    else:
+        array[...] = rounded(array) if dtype == "bfloat16" else array.astype(np.float16)
     return array
 
 
@@ -107,6 +113,10 @@ def bind(case: Case, inputs: dict):
     """call(out=None) for the chosen rung, its weights prepared."""
     from tilewright.ops.matmul import matmul, prepare
 
+    if case.device != "cpu":
+        from tilewright.ops.matmul.device import bind as bind_there
+
+        return bind_there(case, inputs)
     rest = {name: value for name, value in inputs.items() if name != "b"}
     packed = prepare(inputs["b"], dtype=case.dtype)
     return lambda out=None: matmul(b=packed, out=out, **rest)
@@ -124,7 +134,7 @@ def reference(case: Case, inputs: dict) -> np.ndarray:
 def cost(case: Case) -> tuple[float, float]:
     """(floating-point operations, bytes moved if every operand is touched once)."""
     products = math.prod(case.batch) * case.M
-    word = 2 if case.dtype == "bfloat16" else 4
+    word = 2 if case.dtype.endswith("16") else 4
     return 2.0 * products * case.N * case.K, float(
         products * case.K * 4 + case.K * case.N * word + products * case.N * 4 * (2 if case.residual else 1)
     )
@@ -185,3 +195,28 @@ def sizes() -> list[Case]:
         (2048, 2048, 2048, "square"),
     ]
     return [Case(M, N, K, dtype, label=label) for dtype in DTYPES for M, N, K, label in shapes]
+
+
+def device_sizes() -> list[Case]:
+    """What the bench times on a GPU: squares, the models' layers as bare products, and as they stand in the models."""
+    shapes = [
+        (4096, 4096, 4096, "square"),
+        (8192, 8192, 8192, "square"),
+        (8192, 2304, 768, "gpt2 qkv"),
+        (8192, 768, 768, "gpt2 proj"),
+        (8192, 3072, 768, "gpt2 mlp in"),
+        (8192, 768, 3072, "gpt2 mlp out"),
+        (8192, 50257, 768, "gpt2 LM head"),
+        (16384, 1024, 4096, "textcnn tap"),
+        (16384, 2048, 4096, "textcnn linear 1"),
+        (16384, 1024, 2048, "textcnn linear 2"),
+    ]
+    layers = [
+        Case(8192, 2304, 768, bias=True, label="gpt2 qkv with bias"),
+        Case(8192, 768, 768, bias=True, residual=True, label="gpt2 proj with bias, residual"),
+        Case(8192, 3072, 768, bias=True, activation="gelu_tanh", label="gpt2 mlp in with bias, GELU"),
+        Case(8192, 768, 3072, bias=True, residual=True, label="gpt2 mlp out with bias, residual"),
+        Case(16384, 2048, 4096, bias=True, activation="relu", label="textcnn linear 1 with bias, ReLU"),
+    ]
+    every = [Case(M, N, K, label=label) for M, N, K, label in shapes] + layers
+    return [dataclasses.replace(case, dtype=dtype, device="cuda") for dtype in DEVICE_DTYPES for case in every]

@@ -1,0 +1,88 @@
+"""GPUs and their driver, asked through the driver's own library: no extra is needed to know what is there."""
+
+import ctypes
+import functools
+from dataclasses import dataclass
+
+from tilewright.hardware.engines import engines
+
+MULTIPROCESSORS, L2_BYTES, MAJOR, MINOR = 16, 38, 75, 76  # attributes, by the numbers of cuda.h
+WORKS = 0  # CUDA_SUCCESS
+
+
+@dataclass(frozen=True)
+class GPU:
+    """One device. memory, l2: bytes. capability: (9, 0) is Hopper. driver: the newest CUDA that it knows, "13.0"."""
+
+    name: str
+    multiprocessors: int
+    memory: int
+    l2: int
+    capability: tuple[int, int]
+    driver: str
+
+
+@functools.cache
+def _driver() -> tuple[ctypes.CDLL | None, str]:
+    """(the initialised driver library, "") or (None, why there is none)."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None, "this machine has no NVIDIA driver (libcuda.so.1)"
+    status = library.cuInit(0)
+    return (library, "") if status == WORKS else (None, f"the NVIDIA driver does not start (CUDA error {status})")
+
+
+@functools.cache
+def gpus() -> tuple[GPU, ...]:
+    """The NVIDIA GPUs of this machine in the driver's order; none where there is no driver."""
+    library, _ = _driver()
+    count, version = ctypes.c_int(), ctypes.c_int()
+    if library is None or library.cuDeviceGetCount(ctypes.byref(count)) != WORKS:
+        return ()
+    library.cuDriverGetVersion(ctypes.byref(version))
+    driver = f"{version.value // 1000}.{version.value % 1000 // 10}"
+    return tuple(_gpu(library, i, driver) for i in range(count.value))
+
+
+def _gpu(library: ctypes.CDLL, number: int, driver: str) -> GPU:
+    name, memory = ctypes.create_string_buffer(256), ctypes.c_size_t()
+    library.cuDeviceGetName(name, len(name), number)
+    library.cuDeviceTotalMem_v2(ctypes.byref(memory), number)
+
+    def attribute(which: int) -> int:
+        value = ctypes.c_int()
+        library.cuDeviceGetAttribute(ctypes.byref(value), which, number)
+        return value.value
+
+    capability = attribute(MAJOR), attribute(MINOR)
+    l2, multiprocessors = attribute(L2_BYTES), attribute(MULTIPROCESSORS)
+    return GPU(name.value.decode(errors="replace"), multiprocessors, memory.value, l2, capability, driver)
+
+
+def simulated(engine: str) -> bool:
+    """Its kernels run as Python on the CPU: NUMBA_ENABLE_CUDASIM=1 for simt, TRITON_INTERPRET=1 for tile."""
+    if engine == "simt":
+        from numba import config
+
+        return bool(getattr(config, "ENABLE_CUDASIM", False))
+    import triton
+
+    return bool(triton.knobs.runtime.interpret)
+
+
+def unavailable(engine: str) -> str | None:
+    """Why kernels of "simt" or "tile" cannot run here; None if they can."""
+    if why := engines()[engine]:
+        return why
+    return None if simulated(engine) else no_gpu()
+
+
+def no_gpu() -> str | None:
+    """Why there is no GPU; None if there is one."""
+    return None if gpus() else _driver()[1] or "the NVIDIA driver shows no GPU"
+
+
+def gpu_name() -> str:
+    """A folder name for results, "nvidia-h200"; "no-gpu" where there is none."""
+    return "-".join(gpus()[0].name.lower().split()) if gpus() else "no-gpu"

@@ -1,0 +1,190 @@
+"""matmul on a GPU: what `matmul` and `prepare` do when they are handed torch tensors that live there.
+
+The same arguments and the same function; arrays stay on their device, and work is queued on torch's current stream.
+"""
+
+import math
+from itertools import product
+
+import numpy as np
+
+from tilewright.errors import UsageError
+from tilewright.ops._arrays import one_of
+from tilewright.ops.matmul.ladder import ladder
+from tilewright.ops.matmul.operands import Epilogue, Packed, Rows
+from tilewright.ops.matmul.spec import ACTIVATIONS, DEVICE_DTYPES, Problem
+
+FLOATS = ("float32", "bfloat16", "float16")
+
+
+def prepare(b, *, dtype: str = "float32") -> Packed:
+    """Lay weights b (K, N), a tensor on a GPU, out for the rung that will multiply by them, on that GPU.
+
+    dtype: "float32", "bfloat16", "float16" or "tf32". Raises UsageError for a wrong dtype or rank, Refused if a rung
+    forced by `using` does not take it.
+    """
+    b = _floats("b", b)
+    if b.ndim != 2:
+        raise UsageError(f"prepare: b has shape {tuple(b.shape)}; a matrix (K, N) is wanted")
+    K, N = b.shape
+    rung = ladder.choose(Problem(N, K, one_of("matmul", "dtype", dtype, DEVICE_DTYPES), "cuda"))
+    return rung.prepare(b, rung.name, dtype) if rung.prepare else Packed(rung.name, K, N, dtype, b.float().contiguous())
+
+
+def matmul(a, b, *, rows=None, bias=None, activation=None, residual=None, dtype=None, out=None):
+    """activation(a @ b + residual + bias) with float32 sums; see `tilewright.ops.matmul.matmul`.
+
+    All arrays are torch tensors on one GPU: a and b float32, bfloat16 or float16, bias and residual float32 or the
+    16-bit dtype of the class. out: a float32 tensor, or one of the class's 16-bit dtype; None: a new float32 one.
+    Raises UsageError naming the argument that does not fit.
+    """
+    a = _floats("a", a)
+    dtype = _class_of(b, dtype)
+    one_of("matmul", "activation", activation, ACTIVATIONS)
+    prepared = isinstance(b, Packed)
+    weights = b.data if prepared else _floats("b", b)
+    if not prepared and weights.ndim < 2:
+        raise UsageError(f"matmul: b has shape {tuple(weights.shape)}; (..., K, N) is wanted")
+    K, N = (b.K, b.N) if prepared else weights.shape[-2:]
+    if a.ndim < 2 or a.shape[-1] != K:
+        raise UsageError(f"matmul: a is {tuple(a.shape)} and b is {(K, N)}: a's columns are not b's rows")
+    several = not prepared and weights.ndim > 2
+    if rows is not None:
+        rows = _row_index(rows, a, several)
+    batch = _broadcast(a.shape[:-2], weights.shape[:-2]) if several else tuple(a.shape[:-2])
+    shape = (*batch, a.shape[-2] if rows is None else len(rows), N)
+    _same_device(a, weights=weights, bias=bias, residual=residual, out=out, rows=rows)
+    result = _result(out, shape, a, dtype)
+    epilogue = _epilogue(bias, activation, residual, shape, a)
+    target = _target(result, (a, weights, epilogue.bias), epilogue.residual)
+    if several:
+        a, weights = a.expand(*batch, *a.shape[-2:]), weights.expand(*batch, K, N)
+        for at in product(*map(range, batch)):
+            part = Epilogue(epilogue.bias, epilogue.residual[at if residual is not None else ...], activation)
+            _run(prepare(weights[at], dtype=dtype), Rows(a[at], None), target[at], part)
+    else:
+        packed = b if prepared else prepare(weights, dtype=dtype)
+        flat = target.view(math.prod(shape[:-1]), N)
+        if residual is not None:
+            epilogue = Epilogue(epilogue.bias, epilogue.residual.reshape(flat.shape), activation)
+        _run(packed, Rows(a.reshape(math.prod(a.shape[:-1]), K), rows), flat, epilogue)
+    if target is not result:
+        result.copy_(target)
+    return result
+
+
+def _run(packed: Packed, rows: Rows, out, epilogue: Epilogue) -> None:
+    """One matrix by one packed matrix, into a contiguous out."""
+    rung = ladder.choose(Problem(packed.N, packed.K, packed.dtype, "cuda"))
+    if rung.name != packed.rung:
+        raise UsageError(
+            f"matmul: b was prepared for rung {packed.rung}, and {rung.name} is chosen now: prepare it again"
+        )
+    if out.numel():
+        rung.run(rows, packed, out, epilogue)
+
+
+def _floats(name: str, value):
+    """The tensor itself. Raises UsageError unless it is a torch tensor of a dtype in FLOATS."""
+    if not hasattr(value, "data_ptr"):
+        raise UsageError(f"matmul: {name} is a {type(value).__name__}; a torch tensor on the GPU is wanted")
+    if (kind := _kind(value)) not in FLOATS:
+        raise UsageError(f"matmul: {name} is {kind}; {', '.join(FLOATS)} are taken, convert it first")
+    return value
+
+
+def _kind(tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _class_of(b, dtype: str | None) -> str:
+    if not isinstance(b, Packed):
+        return one_of("matmul", "dtype", dtype or "float32", DEVICE_DTYPES)
+    if dtype not in (None, b.dtype):
+        raise UsageError(f"matmul: dtype is {dtype!r}, but b was prepared for {b.dtype}")
+    return b.dtype
+
+
+def _broadcast(left: tuple, right: tuple) -> tuple:
+    import torch
+
+    try:
+        return tuple(torch.broadcast_shapes(left, right))
+    except RuntimeError as error:
+        raise UsageError(
+            f"matmul: the batch dimensions {tuple(left)} of a and {tuple(right)} of b do not broadcast"
+        ) from error
+
+
+def _row_index(rows, a, several: bool):
+    """Integers (M,) on a's device, every entry a row of a; entries are looked at, which waits for the device."""
+    if not hasattr(rows, "data_ptr") or rows.ndim != 1 or rows.is_floating_point() or a.ndim != 2 or several:
+        raise UsageError(
+            f"matmul: rows picks from a matrix a (?, K) by a tensor of integers (M,); a is {tuple(a.shape)}"
+        )
+    if len(rows) and not (int(rows.min()) >= 0 and int(rows.max()) < len(a)):
+        raise UsageError(f"matmul: rows holds {int(rows.min())} to {int(rows.max())}; a has rows 0 to {len(a) - 1}")
+    return rows.long()
+
+
+def _same_device(a, **others) -> None:
+    for name, other in others.items():
+        if other is not None and getattr(other, "device", None) != a.device:
+            place = getattr(other, "device", f"a {type(other).__name__}")
+            raise UsageError(f"matmul: a is on {a.device} and {name} is {place}: move them to one device")
+
+
+def _result(out, shape: tuple, a, dtype: str):
+    """`out`, or a new float32 tensor where it is None."""
+    import torch
+
+    if out is None:
+        return a.new_empty(shape, dtype=torch.float32)
+    allowed = ("float32", dtype) if dtype in FLOATS else ("float32",)
+    if _kind(out) not in allowed or tuple(out.shape) != shape:
+        wanted = " or ".join(dict.fromkeys(allowed))
+        raise UsageError(
+            f"matmul: out is {_kind(out)} {tuple(out.shape)}; a {wanted} tensor of shape {shape} is wanted"
+        )
+    return out
+
+
+def _epilogue(bias, activation, residual, shape: tuple, a) -> Epilogue:
+    """Contiguous tensors, empty ones where there is none."""
+    if bias is not None and tuple(_floats("bias", bias).shape) != shape[-1:]:
+        raise UsageError(f"matmul: bias has shape {tuple(bias.shape)}; {shape[-1:]} is wanted, one number a column")
+    if residual is not None and tuple(_floats("residual", residual).shape) != shape:
+        raise UsageError(f"matmul: residual has shape {tuple(residual.shape)}; the result's {shape} is wanted")
+    bias = a.new_empty(0) if bias is None else bias.contiguous()
+    return Epilogue(bias, a.new_empty((0, 0)) if residual is None else residual.contiguous(), activation)
+
+
+def _target(out, inputs: tuple, residual):
+    """`out` where a kernel may write it while it reads the inputs, else a new tensor, which the caller copies to out.
+
+    It may be exactly the residual: each element of that is read before it is written, and by the same thread.
+    """
+    here = out.untyped_storage().data_ptr()
+    shared = any(out.numel() and x.numel() and x.untyped_storage().data_ptr() == here for x in inputs)
+    apart = residual.untyped_storage().data_ptr() != here or not residual.numel()
+    same = residual.data_ptr() == out.data_ptr() and residual.dtype == out.dtype
+    return out if out.is_contiguous() and not shared and (apart or same) else out.new_empty(out.shape)
+
+
+def bind(case, inputs: dict, device: str = "cuda"):
+    """call(out=None) on tensors made of a case's NumPy inputs, weights prepared; for the bench and the tests.
+
+    a and the residual are of the class's 16-bit dtype, where it has one: activations are kept so.
+    """
+    import torch
+
+    def moved(value):
+        return torch.from_numpy(np.array(value, order="K")).to(device) if isinstance(value, np.ndarray) else value
+
+    values = {name: moved(value) for name, value in inputs.items()}
+    for name in ("a", "residual") if case.dtype.endswith("16") else ():
+        if name in values:
+            values[name] = values[name].to(getattr(torch, case.dtype))
+    weights = values.pop("b")
+    packed = prepare(weights, dtype=case.dtype)
+    return lambda out=None: matmul(b=packed, out=out, **values)

@@ -1,0 +1,96 @@
+"""Several elements a thread: each number read from shared memory is used several times from a register."""
+
+from functools import cache
+
+from numba import cuda, float32
+
+from tilewright.ops.matmul.simt.finish import finish_for
+from tilewright.ops.matmul.simt.registers import kernel
+
+STRIP_TILE, STRIP_DEPTH, STRIP = 64, 8, 8  # out's tile 64 x 64 on 512 threads, each 8 elements of a column
+TILE, DEPTH, BLOCK = 64, 8, 8  # out's tile 64 x 64 on 64 threads, each 8 x 8
+PITCH = TILE + 1  # of a's tile, transposed: a column that a warp writes lies in as many banks
+
+
+@cache
+def strip(activation: str | None):
+    """kernel(a, b, out, bias, residual) on 512 threads: each has a strip of 8 elements of one column.
+
+    A number of b in a register meets 8 of a: 9 loads from shared memory for 8 multiply-adds, not 16. Loses on small
+    outputs: a block is 64 x 64.
+    """
+    finish = finish_for(activation)
+
+    @kernel
+    def multiply(a, b, out, bias, residual):
+        a_tile = cuda.shared.array((STRIP_TILE, STRIP_DEPTH), float32)
+        b_tile = cuda.shared.array((STRIP_DEPTH, STRIP_TILE), float32)
+        M, N, K = out.shape[0], out.shape[1], a.shape[1]
+        thread = cuda.threadIdx.x
+        top, left = cuda.blockIdx.x * STRIP_TILE, cuda.blockIdx.y * STRIP_TILE
+        y, x = thread // STRIP_TILE * STRIP, thread % STRIP_TILE  # the strip's place in the tile
+        ay, ax = thread // STRIP_DEPTH, thread % STRIP_DEPTH  # what this thread loads
+        by, bx = thread // STRIP_TILE, thread % STRIP_TILE
+        totals = cuda.local.array(STRIP, float32)
+        for r in range(STRIP):
+            totals[r] = 0
+        for start in range(0, K, STRIP_DEPTH):
+            inside = top + ay < M and start + ax < K
+            a_tile[ay, ax] = a[top + ay, start + ax] if inside else float32(0)
+            inside = start + by < K and left + bx < N
+            b_tile[by, bx] = b[start + by, left + bx] if inside else float32(0)
+            cuda.syncthreads()
+            for p in range(STRIP_DEPTH):
+                right = b_tile[p, x]
+                for r in range(STRIP):
+                    totals[r] += a_tile[y + r, p] * right
+            cuda.syncthreads()
+        for r in range(STRIP):
+            if top + y + r < M and left + x < N:
+                out[top + y + r, left + x] = finish(totals[r], top + y + r, left + x, bias, residual)
+
+    return multiply
+
+
+@cache
+def outer(activation: str | None):
+    """kernel(a, b, out, bias, residual) on 64 threads: each has a block of 8 x 8, sums of outer products.
+
+    8 + 8 loads for 64 multiply-adds; a's tile is transposed in shared memory, so that a step reads 8 adjacent numbers
+    of either. Loses where registers are short: 64 sums a thread leave fewer threads to hide latency.
+    """
+    finish = finish_for(activation)
+
+    @kernel
+    def multiply(a, b, out, bias, residual):
+        a_tile = cuda.shared.array((DEPTH, PITCH), float32)
+        b_tile = cuda.shared.array((DEPTH, TILE), float32)
+        M, N, K = out.shape[0], out.shape[1], a.shape[1]
+        thread = cuda.threadIdx.x
+        top, left = cuda.blockIdx.x * TILE, cuda.blockIdx.y * TILE
+        y, x = thread // 8 * BLOCK, thread % 8 * BLOCK
+        totals = cuda.local.array((BLOCK, BLOCK), float32)
+        column, row = cuda.local.array(BLOCK, float32), cuda.local.array(BLOCK, float32)
+        for r in range(BLOCK):
+            for c in range(BLOCK):
+                totals[r, c] = 0
+        for start in range(0, K, DEPTH):
+            for p in range(DEPTH):
+                i, q = p * 8 + thread // 8, thread % 8
+                a_tile[q, i] = a[top + i, start + q] if top + i < M and start + q < K else float32(0)
+                b_tile[p, thread] = b[start + p, left + thread] if start + p < K and left + thread < N else float32(0)
+            cuda.syncthreads()
+            for p in range(DEPTH):
+                for r in range(BLOCK):
+                    column[r], row[r] = a_tile[p, y + r], b_tile[p, x + r]
+                for r in range(BLOCK):
+                    for c in range(BLOCK):
+                        totals[r, c] += column[r] * row[c]
+            cuda.syncthreads()
+        for r in range(BLOCK):
+            for c in range(BLOCK):
+                i, j = top + y + r, left + x + c
+                if i < M and j < N:
+                    out[i, j] = finish(totals[r, c], i, j, bias, residual)
+
+    return multiply

@@ -1,0 +1,62 @@
+"""What follows a sum: residual, bias, activation. One function an activation, compiled into the kernel that calls
+it."""
+
+import math
+from functools import cache
+
+import numpy as np
+from numba import cuda, float32
+
+NONE, HALF, ONE, LOWEST = float32(0), float32(0.5), float32(1), float32(-np.inf)
+FAR = float32(80)  # exp of it is finite, and no sum is seen beside it
+SLOPE, CUBIC = float32(2 * math.sqrt(2 / math.pi)), float32(0.044715)
+HALF_ROOT = float32(math.sqrt(0.5))
+
+
+def _identity(x):
+    return x
+
+
+def _relu(x):
+    return NONE if x < 0 else x  # so that a NaN stays
+
+
+def _tanh(x):
+    return math.tanh(x)
+
+
+def _gelu_tanh(x):
+    # x (1 + tanh t) / 2 = x / (1 + exp(-2 t)): nothing cancels
+    return NONE if x == LOWEST else x / (ONE + math.exp(min(-SLOPE * (x + CUBIC * x * x * x), FAR)))
+
+
+def _gelu(x):
+    return NONE if x == LOWEST else HALF * x * math.erfc(-x * HALF_ROOT)
+
+
+ACTIVATIONS = {None: _identity, "relu": _relu, "tanh": _tanh, "gelu": _gelu, "gelu_tanh": _gelu_tanh}
+
+
+@cache
+def activation_for(activation: str | None):
+    """activate(x) -> float32, for kernels."""
+    return cuda.jit(ACTIVATIONS[activation], device=True, fastmath=False)
+
+
+@cache
+def finish_for(activation: str | None):
+    """finish(total, i, j, bias, residual) -> float32: activation(total + residual[i, j] + bias[j]).
+
+    Both may be empty; residual is (M, N).
+    """
+    activate = activation_for(activation)
+
+    @cuda.jit(device=True, fastmath=False)
+    def finish(total, i, j, bias, residual):
+        if residual.size:
+            total += residual[i, j]
+        if bias.size:
+            total += bias[j]
+        return activate(total)
+
+    return finish

@@ -1,0 +1,69 @@
+"""A tile of a and one of b in shared memory: read from device memory once a block, and then by all its threads."""
+
+from functools import cache
+
+from numba import cuda, float32
+
+from tilewright.ops.matmul.simt.finish import finish_for
+from tilewright.ops.matmul.simt.registers import kernel
+
+LARGEST = 32  # threads each way: 1024, the most that a block may have
+
+
+@cache
+def shared(activation: str | None):
+    """kernel(a, b, out, bias, residual) on T x T threads; T is the block's, known when it runs.
+
+    Each thread loads one number of either tile, then multiplies T pairs from shared memory: a T-th of the device
+    memory traffic. Loses where K is a few numbers: two barriers a tile.
+    """
+    finish = finish_for(activation)
+
+    @kernel
+    def multiply(a, b, out, bias, residual):
+        a_tile = cuda.shared.array((LARGEST, LARGEST), float32)
+        b_tile = cuda.shared.array((LARGEST, LARGEST), float32)
+        T, y, x = cuda.blockDim.x, cuda.threadIdx.y, cuda.threadIdx.x
+        i, j = cuda.blockIdx.x * T + y, cuda.blockIdx.y * T + x
+        M, N, K = out.shape[0], out.shape[1], a.shape[1]
+        total = float32(0)
+        for start in range(0, K, T):
+            a_tile[y, x] = a[i, start + x] if i < M and start + x < K else float32(0)
+            b_tile[y, x] = b[start + y, j] if start + y < K and j < N else float32(0)
+            cuda.syncthreads()
+            for p in range(T):
+                total += a_tile[y, p] * b_tile[p, x]
+            cuda.syncthreads()
+        if i < M and j < N:
+            out[i, j] = finish(total, i, j, bias, residual)
+
+    return multiply
+
+
+@cache
+def unrolled(activation: str | None):
+    """kernel(a, b, out, bias, residual) on 32 x 32 threads: a constant, so the compiler unrolls the inner loop.
+
+    No counting, and addresses in shared memory become offsets in the instructions. Loses nothing but code size.
+    """
+    finish, T = finish_for(activation), LARGEST
+
+    @kernel
+    def multiply(a, b, out, bias, residual):
+        a_tile = cuda.shared.array((T, T), float32)
+        b_tile = cuda.shared.array((T, T), float32)
+        y, x = cuda.threadIdx.y, cuda.threadIdx.x
+        i, j = cuda.blockIdx.x * T + y, cuda.blockIdx.y * T + x
+        M, N, K = out.shape[0], out.shape[1], a.shape[1]
+        total = float32(0)
+        for start in range(0, K, T):
+            a_tile[y, x] = a[i, start + x] if i < M and start + x < K else float32(0)
+            b_tile[y, x] = b[start + y, j] if start + y < K and j < N else float32(0)
+            cuda.syncthreads()
+            for p in range(T):
+                total += a_tile[y, p] * b_tile[p, x]
+            cuda.syncthreads()
+        if i < M and j < N:
+            out[i, j] = finish(total, i, j, bias, residual)
+
+    return multiply

@@ -1,0 +1,40 @@
+"""What follows a tile of sums: residual, bias, activation."""
+
+import triton
+import triton.language as tl
+
+SLOPE = tl.constexpr(1.5957691216057308)  # 2 sqrt(2 / pi)
+CUBIC = tl.constexpr(0.044715)
+HALF_ROOT = tl.constexpr(0.7071067811865476)
+
+
+@triton.jit
+def activate(x, ACTIVATION: tl.constexpr):
+    """One of matmul's activations, float32; a NaN stays."""
+    if ACTIVATION == "relu":
+        return tl.where(x < 0, 0.0, x)
+    elif ACTIVATION == "tanh":  # to 3 ulp: a series near zero, where the quotient of exponentials cancels
+        s = x * x
+        near = x * (1 + s * (-1 / 3 + s * (2 / 15 + s * (-17 / 315 + s * (62 / 2835)))))
+        power = tl.exp(tl.abs(x) * -2)
+        far = (1 - power) / (1 + power)
+        return tl.where(s < 0.0625, near, tl.where(x < 0, -far, far))
+    elif ACTIVATION == "gelu":
+        return tl.where(x < -30, 0.0, 0.5 * x * (1 + tl.erf(x * HALF_ROOT)))
+    elif ACTIVATION == "gelu_tanh":  # x (1 + tanh t) / 2 = x / (1 + exp(-2 t)): nothing cancels
+        return tl.where(x < -30, 0.0, x / (1 + tl.exp(tl.minimum((x + x * x * x * CUBIC) * -SLOPE, 80.0))))
+    else:
+        return x
+
+
+@triton.jit
+def finish(totals, i, j, extras, shape, ACTIVATION: tl.constexpr):
+    """activation(totals + residual + bias) for rows i and columns j; extras = (bias, residual), either None."""
+    bias, residual = extras
+    M, N = shape
+    if residual is not None:
+        inside = (i < M)[:, None] & (j < N)[None, :]
+        totals += tl.load(residual + i.to(tl.int64)[:, None] * N + j[None, :], mask=inside, other=0.0).to(tl.float32)
+    if bias is not None:
+        totals += tl.load(bias + j, mask=j < N, other=0.0).to(tl.float32)[None, :]
+    return activate(totals, ACTIVATION)

@@ -1,0 +1,74 @@
+"""Measuring on a GPU: what can be said of it without one."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from compare import compare
+from tilewright.bench import device, results
+from tilewright.bench.results import Row
+from tilewright.bench.tables import ladder_tables
+from tilewright.cli import main
+from tilewright.errors import ResourceError
+from tilewright.ops._ladder import Ladder
+from tilewright.ops.matmul import spec
+
+torch = pytest.importorskip("torch")
+ROW = Row("matmul", "cpu.threads", "8x8x8-float32", "float32", 2, 8, 0.5, 0.4, 0.6, 3, gflops=1.0, machine="here")
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "gelu_tanh"])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_the_vendor_computes_the_same_function(activation, transposed, rng, monkeypatch):
+    monkeypatch.setattr(device, "CHECKED", 8)  # fewer than there are columns
+    case = spec.Case(7, 9, 33, bias=True, residual=True, activation=activation)
+    inputs = spec.make(case, rng)
+    tensors = {name: torch.from_numpy(x) for name, x in inputs.items() if isinstance(x, np.ndarray)}
+    reference = spec.reference(case, inputs)
+    out = device.vendor(torch, case, tensors, transposed=transposed)()
+    compare(out.numpy(), reference, spec.bound(case, inputs, reference))
+    exact, *_ = device._truth(torch, case, tensors)
+    assert np.allclose(exact.numpy(), reference, rtol=1e-12, atol=1e-12)
+
+
+def test_without_a_gpu_there_is_nothing_to_measure(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ResourceError, match="there is no GPU to measure"):
+        device.torch_on_a_gpu()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("ladder", "matmul", "--device", "cuda", "--m", "8"), 4, "there is no GPU to measure"),
+        (("ladder", "softmax", "--device", "cuda"), 2, "softmax has no kernels for a GPU"),
+        (("ladder", "matmul", "--device", "cpu", "--dtype", "tf32"), 2, "no size has that name and dtype"),
+    ],
+)
+def test_the_command_line_says_why_not(monkeypatch, capsys, words, code, said):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit) as stopped:
+        main([*words])
+    assert stopped.value.code == code
+    assert said in capsys.readouterr().err
+
+
+def test_rows_of_a_gpu_have_a_machine_of_their_own(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tilewright.hardware.machine_name", lambda: "some-cpu")
+    monkeypatch.setattr("tilewright.hardware.gpu_name", lambda: "some-gpu")
+    results.save_here([ROW, replace(ROW, rung="simt.warps", threads=0)])
+    rows = {row.machine: row.rung for row in results.read(tmp_path / "results")}
+    assert rows == {"some-cpu": "cpu.threads", "some-gpu": "simt.warps"}
+
+
+def test_a_machine_is_not_told_what_another_kind_lacks():
+    ladder = Ladder("matmul", prefer=("cpu.threads",))
+    for name in ("cpu.threads", "cpu.amx", "simt.warps", "tile.limbs"):
+        ladder.rung(name, after=None, idea="it")(lambda: None)
+    (table,) = ladder_tables([ROW], ladder)
+    assert table.notes[-1] == "Not measured on this machine: cpu.amx (it)."
+    (table,) = ladder_tables([replace(ROW, rung="simt.warps", threads=0)], ladder)
+    assert table.notes[-1] == "Not measured on this machine: tile.limbs (it)."
+    assert "GFLOP/s, GPU" in table.header

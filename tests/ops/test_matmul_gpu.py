@@ -1,0 +1,264 @@
+"""matmul's rungs for GPUs: with TILEWRIGHT_GPU=1 (`make test-gpu`) on a GPU, on every case; else in numba-cuda's
+simulator and Triton's interpreter, which run kernels as Python, on tiny ones."""
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from compare import compare
+from tilewright.errors import UsageError
+from tilewright.ops._ladder import Refused, using
+from tilewright.ops.matmul import Problem, ladder, spec
+from tilewright.ops.matmul.spec import Case
+
+torch = pytest.importorskip("torch")
+device = pytest.importorskip("tilewright.ops.matmul.device")
+
+ON_GPU = os.environ.get("TILEWRIGHT_GPU") == "1"
+PLACE = "cuda" if ON_GPU else "cpu"
+RUNGS = [rung for name, rung in ladder.rungs.items() if not name.startswith("cpu.")]
+TINY = [
+    Case(3, 5, 0, bias=True, activation="relu"),
+    Case(2, 3, 7),
+    Case(11, 13, 9, bias=True, residual=True, activation="gelu"),
+    Case(3, 5, 19, activation="gelu_tanh"),
+    Case(3, 8, 16, bias=True, residual=True, activation="tanh"),
+    Case(5, 9, 17, layout="F"),
+]
+DEEP = 770  # at least what limbs want, and no multiple of a tile
+FEW = TINY[:1] + TINY[2:4]  # where the threads of a block wait for each other, or K is deep, a case takes seconds
+WIDE = Case(9, 131, 20, bias=True, residual=True, activation="relu")  # two tiles of 128
+TALL = Case(1300, 9, 17, bias=True)  # eleven, more than a group of eight
+
+
+@pytest.fixture(autouse=True)
+def bfloat16_is_multiplied(monkeypatch):
+    """Triton's interpreter keeps bfloat16 as 16-bit integers, and multiplies those; here it widens them first."""
+    if ON_GPU or ladder.rungs["tile.persistent"].refuses(Problem(8, 8, "bfloat16", "cuda")):
+        return
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    multiply = InterpreterBuilder.create_dot
+
+    def widened(handle):
+        if str(handle.dtype) != "bf16":
+            return handle
+        wide = (handle.data.astype(np.uint32) << 16).view(np.float32)
+        return TensorHandle(wide, type(handle.dtype)("fp32"))
+
+    def create_dot(self, a, b, *rest):
+        return multiply(self, widened(a), widened(b), *rest)
+
+    monkeypatch.setattr(InterpreterBuilder, "create_dot", create_dot)
+
+
+def classes(rung) -> list[str]:
+    """The accuracy classes that a rung takes, whatever is installed here."""
+    return [
+        dtype
+        for dtype in spec.DEVICE_DTYPES
+        if "dtype is" not in "".join(rung.refuses(Problem(9, DEEP, dtype, "cuda")))
+    ]
+
+
+def every():
+    """A parameter for each rung, class and case; one skip, with its reason, for what cannot run here."""
+    for rung in RUNGS:
+        for dtype in classes(rung):
+            if why := rung.refuses(Problem(9, DEEP, dtype, "cuda")):
+                mark = pytest.mark.skip(reason=f"{rung.name}: {'; '.join(why)}")
+                yield pytest.param(rung, None, id=f"{rung.name}-{dtype}", marks=mark)
+                continue
+            slow = rung.name.startswith(("simt.s", "simt.u", "simt.v", "simt.w", "simt.b", "tile.limbs"))
+            few = FEW if slow else TINY
+            wide = [WIDE] if rung.name in ("simt.buffered", "tile.persistent") else []
+            tall = [TALL] if rung.name.startswith("tile.p") or ON_GPU else []
+            every = [case for case in spec.cases() if case.dtype == "float32"] if ON_GPU else few + wide
+            found = every + tall
+            for case in found:
+                case = replace(case, dtype=dtype, device="cuda")
+                if "limbs" in rung.name and case.K < DEEP:
+                    case = replace(case, K=case.K + DEEP)
+                if not rung.refuses(case.problem):
+                    yield pytest.param(rung, case, id=f"{rung.name}-{case.name}")
+
+
+@pytest.mark.parametrize(("rung", "case"), list(every()))
+def test_rung(rung, case, rng):
+    inputs = spec.make(case, rng)
+    reference = spec.reference(case, inputs)
+    bound = spec.bound(case, inputs, reference, rung.c)
+    with using(matmul=rung.name):
+        call = device.bind(case, inputs, PLACE)
+        outs = [torch.full(reference.shape, torch.nan, device=PLACE) for _ in range(2)]
+        for out in outs:
+            call(out=out)
+    compare(outs[0].cpu().numpy(), reference, bound)
+    assert torch.equal(outs[0], outs[1]), "two runs give different bits"
+
+
+def accepted(*few: str, dtypes=spec.DEVICE_DTYPES):
+    """(rung, class) of those that run here: every rung on a GPU, else `few` of them."""
+    for rung in RUNGS:
+        for dtype in classes(rung):
+            runs = not rung.refuses(Problem(9, DEEP, dtype, "cuda"))
+            if runs and dtype in dtypes and (ON_GPU or rung.name in few):
+                yield pytest.param(rung, dtype, id=f"{rung.name}-{dtype}")
+
+
+@pytest.mark.parametrize(("rung", "dtype"), list(accepted("simt.buffered", "tile.persistent")))
+def test_a_rows_bits_do_not_depend_on_its_batch(rung, dtype, rng):
+    sizes = (1, 2, 65, 129, 300, 1000) if ON_GPU else (1, 3)
+    N, K = (300, 1537) if ON_GPU else (7, DEEP if "limbs" in rung.name else 33)
+    case = Case(max(sizes), N, K, dtype, bias=True, activation="gelu", device="cuda")
+    inputs = spec.make(case, rng)
+    bits = set()
+    with using(matmul=rung.name):
+        for size in sizes:
+            for at in (0, size - 1):
+                a = rng.standard_normal((size, K), dtype=np.float32)
+                a[at] = inputs["a"][0]
+                out = device.bind(replace(case, M=size), {**inputs, "a": a}, PLACE)()
+                bits.add(out[at].cpu().numpy().tobytes())
+    assert len(bits) == 1
+
+
+@pytest.mark.parametrize(("rung", "dtype"), list(accepted("tile.persistent", dtypes=("bfloat16", "float16"))))
+def test_a_16_bit_result_is_the_rounded_one(rung, dtype, rng):
+    if dtype == "bfloat16" and not ON_GPU:
+        pytest.skip("Triton's interpreter truncates where the GPU rounds to bfloat16")
+    for N in (16, 13):  # rows of 32 bytes, and rows that no bulk copy takes
+        case = Case(5, N, 40, dtype, bias=True, residual=True, activation="gelu_tanh", device="cuda")
+        with using(matmul=rung.name):
+            call = device.bind(case, spec.make(case, rng), PLACE)
+            out = torch.empty(5, N, dtype=getattr(torch, dtype), device=PLACE)
+            assert torch.equal(call(out=out), call().to(out.dtype))
+
+
+@pytest.mark.parametrize(("rung", "dtype"), list(accepted("simt.register", "tile.persistent")))
+def test_a_poisoned_row_stays_alone(rung, dtype, rng):
+    case = Case(6, 9, DEEP if "limbs" in rung.name else 24, dtype, device="cuda")
+    inputs = spec.make(case, rng)
+    with using(matmul=rung.name):
+        clean = device.bind(case, inputs, PLACE)()
+        inputs["a"][2] = np.nan
+        dirty = device.bind(case, inputs, PLACE)()
+    assert torch.equal(clean[[0, 1, 3, 4, 5]], dirty[[0, 1, 3, 4, 5]])
+    assert torch.isnan(dirty[2]).all()
+
+
+@pytest.mark.parametrize(("rung", "dtype"), list(accepted("tile.persistent")))
+def test_how_a_product_is_cut_does_not_show(rung, dtype, rng):
+    """The shape of tiles follows the number of rows; the bits may not."""
+    if not ON_GPU:
+        pytest.skip("Triton's interpreter multiplies tiles by BLAS, whose sums follow their shape")
+    if rung.name.startswith("simt."):
+        pytest.skip(f"{rung.name} has one shape of tiles")
+    from tilewright.ops.matmul.operands import Epilogue, Rows
+    from tilewright.ops.matmul.tile import launch
+
+    M, N, K = 300, 520, 1537
+    case = Case(M, N, K, dtype, device="cuda")
+    inputs = {name: torch.from_numpy(x).to(PLACE) for name, x in spec.make(case, rng).items() if name in "ab"}
+    with using(matmul=rung.name):
+        weights = device.prepare(inputs["b"], dtype=dtype)
+    none = torch.empty(0, device=PLACE)
+    own = launch.shape_for(weights, M, room=False)
+    bits = set()
+    for columns in (64, 128, 256) if "specialized" in rung.name and dtype != "float32" else (64, 128):
+        out = torch.full((M, N), torch.nan, device=PLACE)
+        shape = replace(own, BN=columns, stages=3, group=1)
+        launch.multiply(Rows(inputs["a"], None), weights, out, Epilogue(none, none, None), shape)
+        bits.add(out.cpu().numpy().tobytes())
+    assert len(bits) == 1
+
+
+def tensors(*shapes):
+    return [torch.ones(shape, device=PLACE) for shape in shapes]
+
+
+@pytest.fixture
+def simple():
+    """The simplest rung, where it can run."""
+    if why := ladder.rungs["simt.register"].refuses(Problem(5, 4, "float32", "cuda")):
+        pytest.skip("; ".join(why))
+    with using(matmul="simt.register"):
+        yield
+
+
+@pytest.mark.usefixtures("simple")
+def test_batches_gathered_rows_and_outputs_that_are_inputs(rng):
+    a, b = (torch.from_numpy(rng.standard_normal(s, dtype=np.float32)).to(PLACE) for s in ((2, 3, 4), (2, 4, 5)))
+    bound = 1e-5
+    wanted = (a.double() @ b.double()).cpu().numpy()
+    compare(device.matmul(a, b).cpu().numpy(), wanted, bound)
+    compare(device.matmul(a, b[0]).cpu().numpy(), (a.double() @ b[0].double()).cpu().numpy(), bound)
+    rows = torch.tensor([2, 0, 2], device=PLACE)
+    compare(device.matmul(a[0], b[0], rows=rows).cpu().numpy(), wanted[0][[2, 0, 2]], bound)
+    square = torch.from_numpy(rng.standard_normal((4, 4), dtype=np.float32)).to(PLACE)
+    wanted = (square.double() @ square.double() + square.double()).cpu().numpy()
+    compare(device.matmul(square, square, residual=square, out=square).cpu().numpy(), wanted, bound)
+    wide = torch.zeros(3, 8, device=PLACE)
+    device.matmul(a[0], b[0], out=wide[:, 1:6])
+    assert wide[:, 1:6].abs().sum() > 0 and wide[:, [0, 6, 7]].abs().sum() == 0
+
+
+@pytest.mark.usefixtures("simple")
+def test_what_does_not_fit_is_named():
+    a, b, bias = tensors((2, 4), (4, 5), (5,))
+    for words, call in {
+        "a's columns are not b's rows": lambda: device.matmul(a, b.T.contiguous()),
+        "bias has shape (4,); (5,) is wanted": lambda: device.matmul(a, b, bias=bias[:4]),
+        "residual has shape (2, 4)": lambda: device.matmul(a, b, residual=a),
+        "b is a ndarray; a torch tensor": lambda: device.matmul(a, np.ones((4, 5), np.float32)),
+        "a is int64; float32, bfloat16": lambda: device.matmul(a.long(), b),
+        "out is float32 (2, 4)": lambda: device.matmul(a, b, out=a),
+        "out is float16": lambda: device.matmul(a, b, out=tensors((2, 5))[0].half()),
+        "dtype is 'float64'": lambda: device.prepare(b, dtype="float64"),
+        "do not broadcast": lambda: device.matmul(*tensors((2, 2, 4), (3, 4, 5))),
+        "was prepared for bfloat16": lambda: device.matmul(a, other_class(b), dtype="float32"),
+        "it has cpu.memory": lambda: forced("simt.fast", a, b),
+        "by a tensor of integers (M,)": lambda: device.matmul(a, b, rows=[0]),
+    }.items():
+        with pytest.raises((UsageError, Refused)) as error:
+            call()
+        assert words in str(error.value)
+
+
+def other_class(b):
+    from tilewright.ops.matmul.operands import Packed
+
+    return Packed("tile.persistent", 4, 5, "bfloat16", b.T.contiguous())
+
+
+def forced(name, a, b):
+    with using(matmul=name):
+        return device.matmul(a, b)
+
+
+def test_a_gpu_rung_refuses_the_cpus_arrays_and_the_other_way_round():
+    on_cpu, on_gpu = Problem(64, 1024), Problem(64, 1024, "float32", "cuda")
+    for name, rung in ladder.rungs.items():
+        why = "; ".join(rung.refuses(on_cpu if not name.startswith("cpu.") else on_gpu))
+        assert "it takes" in why and ("on cuda" in why) and "on cpu" in why, name
+
+
+def test_what_is_missing_is_said(monkeypatch):
+    from tilewright.hardware import gpu
+
+    monkeypatch.setattr(gpu, "engines", lambda: {"simt": "No module named 'numba_cuda'", "tile": None})
+    monkeypatch.setattr(gpu, "simulated", lambda engine: False)
+    monkeypatch.setattr(gpu, "gpus", lambda: ())
+    monkeypatch.setattr(gpu, "_driver", lambda: (None, "this machine has no NVIDIA driver (libcuda.so.1)"))
+    problem = Problem(64, 1024, "float32", "cuda")
+    assert ladder.rungs["simt.buffered"].refuses(problem) == ["No module named 'numba_cuda'"]
+    assert ladder.rungs["tile.limbs"].refuses(problem) == ["this machine has no NVIDIA driver (libcuda.so.1)"]
+
+
+def test_asking_about_gpus_is_harmless_without_one():
+    from tilewright.hardware import gpu_name, gpus
+
+    assert isinstance(gpus(), tuple)
+    assert gpu_name() == "no-gpu" or gpus()

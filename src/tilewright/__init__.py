@@ -15,20 +15,24 @@ _PUBLIC = {
     "load": "tilewright.runtime.load",
     "SamplingParams": "tilewright.models.sampling",
     "matmul": "tilewright.ops.matmul",
+    "conv3d": "tilewright.ops.conv3d",
+    "conv_transpose2d": "tilewright.ops.conv_transpose2d",
     "conv1d": "tilewright.ops.conv1d",
     "embedding": "tilewright.ops.embedding",
     "using": "tilewright.ops._ladder",
     "threads": "tilewright.ops._threads",
     "TilewrightError": "tilewright.errors",
 }
-__all__ = list(_PUBLIC)
+__all__ = [*_PUBLIC, "ndimage"]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "ndimage":
+        return import_module("tilewright.ndimage")
     if name not in _PUBLIC:
-        raise AttributeError(f"module 'tilewright' has no attribute {name!r}; it has {', '.join(_PUBLIC)}")
+        raise AttributeError(f"module 'tilewright' has no attribute {name!r}; it has {', '.join(__all__)}")
     return getattr(import_module(_PUBLIC[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(_PUBLIC)
+    return sorted(__all__)

@@ -1,4 +1,4 @@
-"""`make demo`: sentiment of real sentences, then text from prompts, with models made from a seed, checked and timed."""
+"""`make demo`: sentiment, text, images and a filtered volume, with models made from a seed, checked and timed."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ PROMPTS = Path("../shared/data/course/gpt2_input.bin")
 CHECKED = 64
 GPT2: dict[str, Any] = {"n_layer": 4, "n_embd": 256, "n_head": 4}  # an eighth of the smallest published one
 GENERATED, NEW_TOKENS, CHECKED_PROMPTS = 512, 8, 8
+DRAWN, CHECKED_IMAGES = 64, 2
+VOLUME, CHECKED_PLANES, KERNEL = 128, 4, "gaussian:2"
+PICTURES = Path("demo")  # where the images and a slice of the volume stay
 
 
 def sentences(path: str | None = None) -> tuple[Any, str]:
@@ -33,7 +36,7 @@ def sentences(path: str | None = None) -> tuple[Any, str]:
 
 
 def run(say: Callable[[str], None]) -> bool:
-    """Make a model, classify, check, and say how fast; True if the check passed. Nothing is left on the disk.
+    """Make models, run each job, check, and say how fast; True if all checks passed. Two pictures stay in PICTURES.
 
     Raises Cancelled when it is stopped.
     """
@@ -46,6 +49,9 @@ def run(say: Callable[[str], None]) -> bool:
         with stoppable(), tempfile.TemporaryDirectory(prefix="tilewright-demo-") as folder:
             report, logits, error = _classified(ids, source, folder, say)
             written, gap = _generated(folder, say)
+            drawn, difference = _drawn(folder, say)
+            filtered, deviation = _convolved(folder, say)
+            _keep_pictures(folder)
     except Interrupted as stop:
         raise Cancelled("the demo was stopped: nothing is left of it") from stop
     rate, total = report.records_per_second, report.seconds["total"]
@@ -60,8 +66,11 @@ def run(say: Callable[[str], None]) -> bool:
     close = gap <= 1e-4
     verdict = "PASS" if close else "FAIL"
     say(f"check of {CHECKED_PROMPTS} prompts against float64: tokens are at most {gap:.1e} below the best: {verdict}")
+    told = _told("images", drawn, difference, "images.png"), _told("voxels", filtered, deviation, "volume.png")
+    for text, _ in told:
+        say(text)
     say("\nNext: tilewright ladder matmul | tilewright generate --help | tilewright doctor")
-    return passed and close
+    return passed and close and all(good for _, good in told)
 
 
 def _classified(ids: Any, source: str, folder: str, say: Callable[[str], None]) -> tuple[Any, Any, float]:
@@ -114,3 +123,96 @@ def _generated(folder: str, say: Callable[[str], None]) -> tuple[Any, float]:
     exact = reference_logits(config, weights, texts, NEW_TOKENS)
     chosen = np.take_along_axis(exact, tokens[:, :, None].astype(np.int64), axis=2)[..., 0]
     return report, float((exact.max(axis=2) - chosen).max())
+
+
+def _drawn(folder: str, say: Callable[[str], None]) -> tuple[Any, float]:
+    """(report, the largest error of CHECKED_IMAGES against float64). A grid is left in the folder."""
+    import numpy as np
+
+    from tilewright.bench.dcgan_reference import reference_images
+    from tilewright.models.dcgan import noise
+    from tilewright.runtime.draw import DrawJob, draw
+    from tilewright.runtime.load import read_weights
+
+    model, output, image = (os.path.join(folder, name) for name in ("dcgan", "images.npy", "images.png"))
+    _smooth_dcgan(model)
+    say(f"\nA DCGAN at the course's size with random but smooth weights, {DRAWN} images of random noise\n")
+    job = DrawJob(model=model, input=None, output=output, image=image, count=DRAWN, seed=1)
+    report = draw(job, lambda line: say(f"  {line}"))
+    config, weights = read_weights(model)
+    exact = reference_images(config, weights, noise(1, 0, CHECKED_IMAGES, config.z_size))
+    return report, float(np.abs(np.load(output, mmap_mode="r")[:CHECKED_IMAGES] - exact).max())
+
+
+def _smooth_dcgan(path: str) -> None:
+    """A generator whose kernels are all one bell, each times a random number: its images are patches of colour, where
+    those of independent taps would be noise."""
+    import msgspec
+    import numpy as np
+
+    from tilewright.formats.blocks import blocks_of
+    from tilewright.formats.models import write_model
+    from tilewright.runtime.load import read_weights
+    from tilewright.runtime.models import init_dcgan
+
+    init_dcgan(f"{path}.bin", 1)
+    config, weights = read_weights(f"{path}.bin")
+    bell = np.array([1, 4, 6, 4, 1], np.float32) / 8  # taps of both parities sum to 1: sizes of numbers stay
+    for name, kernel in weights.items():
+        if kernel.ndim == 4:
+            weights[name] = np.multiply.outer(np.outer(bell, bell), kernel.sum(axis=(0, 1)) / 2)
+    tensors = [(name, array.shape, blocks_of(array)) for name, array in weights.items()]
+    write_model(path, msgspec.to_builtins(config, str_keys=True), tensors)
+
+
+def _convolved(folder: str, say: Callable[[str], None]) -> tuple[Any, float]:
+    """(report, the largest error of CHECKED_PLANES against float64). Their first is left in the folder, with what it
+    was before beside it."""
+    import numpy as np
+
+    from tilewright.formats.images import write_png
+    from tilewright.ops.conv3d.reference import conv3d
+    from tilewright.runtime.convolve import ConvolveJob, convolve
+    from tilewright.runtime.kernels import kernel_of
+
+    given, output = (os.path.join(folder, name) for name in ("volume.npy", "filtered.npy"))
+    volume = _shells()
+    np.save(given, volume)
+    say(f"\nA volume of {VOLUME}^3 noisy voxels, smoothed by {KERNEL}\n")
+    report = convolve(ConvolveJob(input=given, kernel=KERNEL, output=output), lambda line: say(f"  {line}"))
+    filtered, kernel = np.load(output), kernel_of(KERNEL)
+    middle, (before, after) = VOLUME // 2, (halo[0] for halo in kernel.halo)
+    around = volume[middle - before : middle + CHECKED_PLANES + after]
+    weights = kernel.weights if kernel.lines is None else kernel.lines
+    exact = conv3d(around, weights)[before : before + CHECKED_PLANES]
+    pair = np.hstack([array[middle] for array in (volume, filtered)])
+    with open(os.path.join(folder, "volume.png"), "wb") as file:
+        write_png(file, (255 * np.clip(pair, 0, 1)).astype(np.uint8)[:, :, None])
+    return report, float(np.abs(filtered[middle : middle + CHECKED_PLANES] - exact).max())
+
+
+def _shells() -> Any:
+    """float32 (VOLUME, VOLUME, VOLUME), about 0 to 1: waves around a point, under noise."""
+    import numpy as np
+
+    z, y, x = np.ogrid[-1 : 1 : VOLUME * 1j, -1 : 1 : VOLUME * 1j, -1 : 1 : VOLUME * 1j]
+    waves = 0.5 + 0.3 * np.cos(24 * np.sqrt((x - 0.3) ** 2 + (y + 0.2) ** 2 + z**2))
+    noise = np.random.default_rng(1).standard_normal(waves.shape, np.float32)
+    return (waves + 0.25 * noise).astype(np.float32)
+
+
+def _keep_pictures(folder: str) -> None:
+    """Moves them to where they stay."""
+    import shutil
+
+    PICTURES.mkdir(exist_ok=True)
+    for name in ("images.png", "volume.png"):
+        shutil.copyfile(os.path.join(folder, name), PICTURES / name)
+
+
+def _told(unit: str, report: Any, error: float, name: str) -> tuple[str, bool]:
+    """(how fast, how right and where to look; whether the check passed)."""
+    verdict = "PASS" if error <= 1e-4 else "FAIL"
+    speed = f"{report.records:,} {unit} in {report.seconds['run']:.3f} s: {report.records_per_second:,.0f} a second"
+    check = f"check against float64: largest error {error:.1e}, 1e-4 is allowed: {verdict}"
+    return f"\n{speed}\n{check}\nto look at: {PICTURES / name}", error <= 1e-4

@@ -26,13 +26,15 @@ VERBS = {
     "generate": "Continue prompts with GPT-2: JSON lines, text, or the course's binary files.",
     "plan": "What a job would take: memory, operations, time.",
     "classify": "Classify sentences: the course's binary files, or JSON lines.",
-    "convert": "Convert a model: params.bin to a directory, or back.",
+    "draw": "Draw images with a DCGAN: text, .npy, PNG or BMP.",
+    "convolve": "Filter a volume: text, .npy, NIfTI, TIFF, Zarr; larger than memory, too.",
+    "convert": "Convert a model: the course's files and PyTorch's to a directory, or back.",
     "init": "Make a model of any size with random weights.",
     "validate": "Compare an output with a reference: PASS or FAIL.",
     "ladder": "Every kernel of an operation, checked and timed.",
     "bench": "A workload end to end, beside its peers.",
     "report": "Tables and figures from the measured results.",
-    "demo": "Make a model, classify real sentences, check and time it.",
+    "demo": "Make models, run every job, check and time them.",
     "doctor": "This machine, and what is missing on it.",
 }
 
@@ -40,7 +42,7 @@ EXIT_CODES = """Exit codes: 0 all is well; 1 finished, with bad records or a fai
 3 bad input or weights; 4 the machine refuses (disk, memory, permission); 5 internal error, or more bad records than
 allowed; 75 stopped, run it again; 130 second Ctrl-C, or the first where there is nothing to resume."""
 
-MEMORY = {"table_memory": "--table-memory", "batch_size": "--batch-size", "max_batch_memory": "--max-batch-memory"}
+MEMORY = {name: f"--{name.replace('_', '-')}" for name in ("table_memory", "batch_size", "max_batch_memory", "memory")}
 _options_given: ContextVar[dict[str, Any]] = ContextVar("options")  # of the verb that runs
 
 

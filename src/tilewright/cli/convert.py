@@ -1,4 +1,4 @@
-"""`tilewright convert SRC DST`: the same weights in the other layout."""
+"""`tilewright convert SRC DST`: the same weights in another layout."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from tilewright.cli._output import say
 
 
 def convert(
-    source: Annotated[str, typer.Argument(metavar="SRC", help="params.bin, or a model directory.")],
-    destination: Annotated[str, typer.Argument(metavar="DST", help="The other of the two.")],
+    source: Annotated[str, typer.Argument(metavar="SRC", help="The course's file, a state dict, or a directory.")],
+    destination: Annotated[str, typer.Argument(metavar="DST", help="A directory, or of one the course's file.")],
     force: Annotated[bool, typer.Option("--force", help="Replace a file at DST that is no such weights.")] = False,
 ) -> None:
-    """Convert a TextCNN: params.bin to a directory with config.json and model.safetensors, or such a directory back.
+    """Convert a model: the course's file (params.bin, model_parameters.bin, network.bin) to a directory with
+    config.json and model.safetensors, or such a directory back.
 
-    params.bin has room for one set of sizes only, the course's. The weights are checked and copied bit for bit; the
-    result appears when it is whole.
+    A headerless file has room for one set of sizes only, the course's. Of a DCGAN, PyTorch's state dict of the
+    generator (netG) is converted to a directory, too: .safetensors, or .pt and .pth, which PyTorch reads with
+    weights_only in a process of its own. It says no strides: layers are taken to double the size, and config.json can
+    be edited. The weights are checked and copied bit for bit; the result appears when it is whole.
     """
     import time
 

@@ -95,13 +95,13 @@ class AtomicDirectory:
     """The same promise for a directory whose files are all known: `with AtomicDirectory(path, known) as temporary`.
 
     The block writes into `temporary`, an empty directory beside `path`. An earlier directory is replaced as a whole,
-    and only if it holds nothing but files named in `known`: what others put there is never deleted. Raises
-    ResourceError where it holds more, is no directory, or the system refuses.
+    and only if it holds nothing but files named in `known`: what others put there is never deleted. what: what errors
+    say those are. Raises ResourceError where it holds more, is no directory, or the system refuses.
     """
 
-    def __init__(self, path: str | os.PathLike[str], known: frozenset[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], known: frozenset[str], what: str = "a model's") -> None:
         self.path = os.path.realpath(path)
-        self._known = known
+        self._known, self._what = known, what
         self._temporary = temporary_name(self.path)
 
     def __enter__(self) -> str:
@@ -130,10 +130,12 @@ class AtomicDirectory:
             except FileNotFoundError:
                 return
             except NotADirectoryError as error:
-                raise ResourceError("is a file, and a model directory is to be written", path=self.path) from error
+                raise ResourceError(
+                    f"is a file, and a directory of {self._what} files is to be written", path=self.path
+                ) from error
         if others:
             raise ResourceError(
-                f"holds other files than a model's ({', '.join(others[:3])}{', ...' if others[3:] else ''})",
+                f"holds other files than {self._what} ({', '.join(others[:3])}{', ...' if others[3:] else ''})",
                 path=self.path,
                 hint="choose a new directory: nothing was deleted or written",
             )
@@ -151,7 +153,7 @@ class AtomicDirectory:
             _sync_directory(os.path.dirname(self.path), self.path)
         finally:
             if earlier:
-                with naming(earlier, "remove the earlier model, which the new one has replaced"):
+                with naming(earlier, "remove the earlier directory, which the new one has replaced"):
                     shutil.rmtree(earlier)
 
     def _swap(self) -> str | None:

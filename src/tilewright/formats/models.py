@@ -20,7 +20,11 @@ from tilewright.formats.sharded import WEIGHTS, Stored, map_directory, read_json
 CONFIG, GENERATION, TABLE = "config.json", "generation_config.json", "token_table.bin"
 MAX_CONFIG_BYTES = 1 << 20
 COURSE_CONFIG: dict[str, Any] = {"model_type": "textcnn"}  # all sizes at their defaults: a file has no header
-COURSE_CONFIGS = {801_196_040: COURSE_CONFIG, 497_759_232: {"model_type": "gpt2"}}  # by the exact bytes of the file
+COURSE_CONFIGS = {  # by the exact bytes of the file
+    801_196_040: COURSE_CONFIG,
+    497_759_232: {"model_type": "gpt2"},
+    20_549_132: {"model_type": "dcgan"},
+}
 FLOATS = ("float32", "bfloat16", "float16")  # types that weights may have in a model directory
 
 _TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]

@@ -15,12 +15,13 @@ from tilewright.formats.mapped import forget
 from tilewright.formats.models import CONFIG, eos_token_ids, read_config, read_model
 from tilewright.formats.sharded import WEIGHTS
 from tilewright.formats.tokenizer import Tokenizer
-from tilewright.models import gpt2, textcnn
+from tilewright.models import dcgan, gpt2, textcnn
+from tilewright.models.dcgan import DCGAN, DCGANConfig
 from tilewright.models.gpt2 import GPT2, GPT2Config
 from tilewright.models.textcnn import TextCNN, TextCNNConfig
 
-Config = TextCNNConfig | GPT2Config
-Model = TextCNN | GPT2
+Config = TextCNNConfig | GPT2Config | DCGANConfig
+Model = TextCNN | GPT2 | DCGAN
 TOKENIZER = "tokenizer.json"
 
 
@@ -36,6 +37,7 @@ class Kind(NamedTuple):
 KINDS = {
     textcnn.MODEL_TYPE: Kind(TextCNNConfig, TextCNN),
     gpt2.MODEL_TYPE: Kind(GPT2Config, GPT2, gpt2.own_name, gpt2.TIES),
+    dcgan.MODEL_TYPE: Kind(DCGANConfig, DCGAN),
 }
 
 

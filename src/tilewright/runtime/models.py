@@ -13,23 +13,29 @@ from tilewright.errors import InputError, UsageError
 from tilewright.formats import course
 from tilewright.formats.blocks import blocks_of
 from tilewright.formats.models import COURSE_CONFIGS, write_model
+from tilewright.models.dcgan import CHANNELS, KERNEL, DCGANConfig, doubling
 from tilewright.models.gpt2 import GPT2Config
 from tilewright.models.initial import random_blocks, textcnn_scale
 from tilewright.models.textcnn import TextCNNConfig
 from tilewright.runtime.load import parse_config, read_weights
 from tilewright.runtime.signals import stoppable
+from tilewright.runtime.state_dict import SUFFIXES as STATE_DICTS
+from tilewright.runtime.state_dict import read_state_dict
 
 
 def convert(source: str, destination: str, *, force: bool = False) -> int:
-    """params.bin -> model directory, or a directory -> params.bin; returns the bytes of the weights.
+    """The course's file -> model directory, or a directory -> that file; a PyTorch state dict of a DCGAN generator
+    (.safetensors, .pt, .pth) -> directory. Returns the bytes of the weights.
 
-    Raises InputError for a source that is no model, or whose sizes params.bin cannot hold; ResourceError where the
-    destination cannot be written; UsageError, without `force`, where a file lies there that is no such weights.
+    Raises InputError for a source that is no model, or whose sizes the course's file cannot hold; ResourceError where
+    the destination cannot be written; UsageError, without `force`, where a file lies there that is no such weights.
     """
     with stoppable():
-        config, weights = read_weights(source)
+        is_file = not os.path.isdir(source)
+        read = read_state_dict if is_file and source.lower().endswith(STATE_DICTS) else read_weights
+        config, weights = read(source)
         tensors = [(name, array.shape, blocks_of(array)) for name, array in weights.items()]
-        if os.path.isdir(source):
+        if not is_file:
             _check_course_sizes(config, source)
             _check_replaced(destination, _bytes(config), force)
             course.write_weights(destination, tensors)
@@ -69,7 +75,41 @@ def init_gpt2(path: str, seed: int, *, force: bool = False, **sizes: Any) -> int
     return _init(path, seed, config, scale, force)
 
 
-def _configured(kind: type, **sizes: Any) -> Any:
+def init_dcgan(
+    path: str,
+    seed: int,
+    *,
+    force: bool = False,
+    channels: tuple[int, ...] = CHANNELS,
+    kernel: int = KERNEL,
+    **sizes: Any,
+) -> int:
+    """Writes a DCGAN generator with random weights, as `init_textcnn` does.
+
+    channels: of the projection and of each layer, which doubles the size. sizes: other fields of DCGANConfig. Weights
+    are drawn from N(0, 2 / inputs), those of the last layer from N(0, 1 / inputs), where inputs are the numbers
+    that meet in one output; norms are drawn near those that change nothing. (N(0, 0.02**2), where training starts,
+    would give gray images.) Source: He et al., "Delving Deep into Rectifiers", 2015.
+    """
+    if kernel < 2 or len(channels) < 2:
+        raise UsageError(f"kernel is {kernel} and channels are {channels}; at least 2 taps and 2 numbers are wanted")
+    layers = _configured(doubling, channels=channels[1:], kernel=kernel)
+    config = _configured(DCGANConfig, channels=channels[0], layers=layers, **sizes)
+    last = f"convs.{len(config.layers) - 1}."
+
+    def scale(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
+        if len(shape) == 1:
+            return float(name.endswith((".running_var", ".weight"))), 0.02
+        if name == "proj.weight":
+            return 0.0, math.sqrt(2 / shape[0])
+        stride = config.layers[int(name.split(".")[1])].stride
+        inputs = shape[3] * max(1.0, (shape[0] / stride) ** 2)  # of the kernel's taps, one in stride**2 meets an output
+        return 0.0, math.sqrt((1 if name.startswith(last) else 2) / inputs)
+
+    return _init(path, seed, config, scale, force)
+
+
+def _configured(kind: Callable[..., Any], **sizes: Any) -> Any:
     try:
         return kind(**sizes)
     except ValueError as error:

@@ -1,0 +1,107 @@
+"""`tilewright convolve`: a volume in, the volume filtered with a kernel out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import typer
+from typer import Option
+
+from tilewright.cli._options import check_threads, parse_bytes, parse_rungs, verb
+from tilewright.cli._output import banner, say, show, summary
+
+Modes = Literal[
+    "reflect", "constant", "nearest", "mirror", "wrap", "grid-mirror", "grid-constant", "grid-wrap"
+]  # fmt: skip
+FORMATS = ".txt, .npy, .nii, .nii.gz, .tif or .zarr"
+
+
+@dataclass
+class Options:
+    """One field an option."""
+
+    input: Annotated[str, Option("--input", "-i", metavar="FILE", help=f"A volume: {FORMATS}.")]
+    kernel: Annotated[
+        str,
+        Option(
+            "--kernel",
+            "-k",
+            metavar="KERNEL",
+            help="FILE.txt, FILE.npy, gaussian:SIGMA, box:SIZE, laplace, sobel:AXIS.",
+        ),
+    ]
+    output: Annotated[str, Option("--output", "-o", metavar="FILE", help=f"A volume: {FORMATS}.")]
+    mode: Annotated[Modes, Option(help="What stands outside the volume, as in scipy.ndimage.")] = "constant"
+    cval: Annotated[float, Option(help="The constant of --mode constant.")] = 0.0
+    dtype: Annotated[
+        Literal["float32", "float64"] | None, Option(help="Of sums and output; float32 but for float64 volumes.")
+    ] = None
+    threads: Annotated[int | None, Option(min=1, help="CPU threads; one a core unless given.")] = None
+    memory: Annotated[
+        str | None,
+        Option(metavar="SIZE", help="Of the whole process, as in 1G; changes no bits. Most of what is free."),
+    ] = None
+    validate: Annotated[str | None, Option(metavar="FILE", help="Compare the output with FILE; FAIL exits 1.")] = None
+    tolerance: Annotated[float, Option(min=0, help="Largest min(absolute, relative) error that passes.")] = 1e-4
+    rung: Annotated[list[str] | None, Option(metavar="OP=RUNG", help="Force a kernel; may be repeated.")] = None
+    json: Annotated[bool, Option("--json", help="One JSON object on stdout, text on stderr.")] = False
+
+
+@verb(Options)
+def convolve(options: Options) -> None:
+    """Filter a volume with a kernel, which is not flipped: out[z] = sum over a of in[z + a - K // 2] * kernel[a].
+
+    The names say the formats, and any goes to any. Axes are those of the array: (z, y, x), for NIfTI nibabel's (i, j,
+    k). .npy, .nii and .zarr are read and written in tiles and may be larger than memory. The output appears when it is
+    whole; until then an earlier one stays.
+    """
+    memory = None if options.memory is None else parse_bytes(options.memory)
+    rungs = parse_rungs(options.rung or [])
+    check_threads(options.threads)
+
+    from tilewright.ops._ladder import using
+    from tilewright.ops._threads import thread_count, threads
+    from tilewright.runtime.convolve import ConvolveJob, convolve
+
+    job = ConvolveJob(
+        input=options.input,
+        kernel=options.kernel,
+        output=options.output,
+        mode=options.mode,
+        cval=options.cval,
+        dtype=options.dtype,
+        memory=memory,
+        answers=options.validate,
+        tolerance=options.tolerance,
+    )
+    with threads(options.threads), using(**rungs):
+        _say(options, _banner(options, thread_count()))
+        report = convolve(job, lambda line: _say(options, line))
+    _say(options, summary(report, report.records, report.records_per_second, "voxels"))
+    if options.json:
+        _show(options, report)
+    raise typer.Exit(report.exit_code)
+
+
+def _say(options: Options, text: str) -> None:
+    say(text, err=options.json)
+
+
+def _show(options: Options, report: Any) -> None:
+    from msgspec.json import encode
+
+    head = {"verb": "convolve", **{name: getattr(options, name) for name in ("input", "kernel", "output", "mode")}}
+    show(encode({**head, **report.as_dict(), "exit_code": report.exit_code}).decode())
+
+
+def _banner(options: Options, threads: int) -> str:
+    rows = {
+        "Kernel": options.kernel,
+        "Input": options.input,
+        "Output": options.output,
+        "Mode": f"constant {options.cval:g}" if options.mode.endswith("constant") else options.mode,
+        "Precision": options.dtype or "as the input",
+        "Threads": str(threads),
+    }
+    return banner("convolve", rows)

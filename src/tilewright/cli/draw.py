@@ -1,0 +1,94 @@
+"""`tilewright draw`: noise in, images out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import typer
+from typer import Option
+
+from tilewright.cli._options import check_threads, parse_rungs, verb
+from tilewright.cli._output import banner, say, show_report, summary
+
+
+@dataclass
+class Options:
+    """One field an option."""
+
+    model: Annotated[str, Option("--model", "-p", metavar="PATH", help="network.bin, or a model directory.")]
+    output: Annotated[str, Option("--output", "-o", metavar="FILE", help=".txt, .npy, .png, .bmp, or DIR/.")]
+    input: Annotated[str | None, Option("--input", "-i", metavar="FILE", help="Noise: .txt or .npy (n, 100).")] = None
+    image: Annotated[str | None, Option(metavar="FILE", help="A grid of all images besides: .bmp or .png.")] = None
+    count: Annotated[int | None, Option("--count", "-n", min=1, help="The first N images; of --seed, without -i.")] = (
+        None
+    )
+    seed: Annotated[int | None, Option(min=0, max=2**63 - 1, help="Of the noise, where -i gives none; 0.")] = None
+    dtype: Annotated[Literal["float32", "bfloat16"], Option(help="Accuracy class of the products.")] = "float32"
+    threads: Annotated[int | None, Option(min=1, help="CPU threads; one a core unless given.")] = None
+    batch_size: Annotated[int | None, Option(min=1, max=1 << 20, help="Images a batch; changes no bits.")] = None
+    validate: Annotated[str | None, Option(metavar="FILE", help="Compare the output with FILE; FAIL exits 1.")] = None
+    answers: Annotated[str | None, Option("--answers", "-a", metavar="FILE", help="What -v compares with.")] = None
+    check: Annotated[bool, Option("-v", help="Compare with the file of -a, as --validate does.")] = False
+    tolerance: Annotated[float, Option(min=0, help="Largest min(absolute, relative) error that passes.")] = 1e-3
+    rung: Annotated[list[str] | None, Option(metavar="OP=RUNG", help="Force a kernel; may be repeated.")] = None
+    json: Annotated[bool, Option("--json", help="One JSON object on stdout, text on stderr.")] = False
+
+
+@verb(Options)
+def draw(options: Options) -> None:
+    """Draw images with a DCGAN generator.
+
+    The output's name says what it is: the course's .txt, .npy (n, height, width, channels), one picture with all images
+    (.png or .bmp), or a directory (DIR/) with a .png an image. Random noise belongs to the seed and the image's number:
+    the first 10 of 1,000 images are the 10 of another run. Outputs appear when they are whole; until then earlier ones
+    stay.
+    """
+    if options.check != bool(options.answers) and not (options.check and options.validate):
+        raise typer.BadParameter("-v and -a FILE go together", param_hint="-v")
+    if options.input is None and options.count is None:
+        raise typer.BadParameter("name an input, or say how many images of random noise with -n", param_hint="-i")
+    if options.input is not None and options.seed is not None:
+        raise typer.BadParameter("the input has the noise: a seed would not be used", param_hint="--seed")
+    rungs = parse_rungs(options.rung or [])
+    check_threads(options.threads)
+
+    from tilewright.ops._ladder import using
+    from tilewright.ops._threads import thread_count, threads
+    from tilewright.runtime.draw import DrawJob, draw
+
+    job = DrawJob(
+        model=options.model,
+        input=options.input,
+        output=options.output,
+        image=options.image,
+        count=options.count,
+        seed=options.seed or 0,
+        dtype=options.dtype,
+        batch=options.batch_size,
+        answers=options.validate or options.answers,
+        tolerance=options.tolerance,
+    )
+    with threads(options.threads), using(**rungs):
+        _say(options, _banner(options, thread_count()))
+        report = draw(job, lambda line: _say(options, line))
+    _say(options, summary(report, report.records, report.records_per_second, "images"))
+    if options.json:
+        show_report("draw", options, report)
+    raise typer.Exit(report.exit_code)
+
+
+def _say(options: Options, text: str) -> None:
+    say(text, err=options.json)
+
+
+def _banner(options: Options, threads: int) -> str:
+    rows = {
+        "Model": f"DCGAN, {options.model}",
+        "Input": options.input or f"random noise, seed {options.seed or 0}",
+        "Output": f"{options.output}, {options.image}" if options.image else options.output,
+        "Images": "all" if options.count is None else f"{options.count:,}",
+        "Precision": options.dtype,
+        "Threads": str(threads),
+    }
+    return banner("draw", rows)

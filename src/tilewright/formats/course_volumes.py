@@ -1,0 +1,167 @@
+"""The course's text files of volumes ("D H W " and its values) and of kernels ("K " and K^3 values)."""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Iterator
+from types import TracebackType
+
+import numpy as np
+
+from tilewright.errors import InputError
+from tilewright.formats.atomic import AtomicFile
+from tilewright.formats.files import InputFile
+from tilewright.formats.volumes import PIECE_BYTES, ArrayVolume, Shape, check_memory
+
+PIECE = 1 << 20  # bytes of text parsed at a time
+WRITTEN = 1 << 15  # values formatted at a time
+NUMERIC = b"0123456789+-.eE \t\n\v\f\r"  # what numbers and the space between them are written with
+
+
+def open_text(path: str, what: str, *, memory: int | None = None) -> ArrayVolume:
+    """A volume as text, held in memory as float32.
+
+    Raises InputError where its sizes are no positive integers or do not match the values - found before anything is
+    allocated where the file is too short to hold them - or a value is no finite number; ResourceError where it does not
+    fit into `memory` bytes.
+    """
+    with InputFile(path, what) as file:
+        sizes, begin = _sizes(file, 3, "three sizes, D H W")
+        return ArrayVolume(path, _values(file, tuple(sizes), begin, memory))
+
+
+def read_text_kernel(path: str) -> np.ndarray:
+    """float32 (K, K, K). Raises InputError as `open_text`, and for an even K."""
+    with InputFile(path, "kernel") as file:
+        (K,), begin = _sizes(file, 1, "the kernel's size, K")
+        if K % 2 == 0:
+            what = f"the kernel's size is {K}; a kernel as text has an odd one"
+            raise InputError(what, path=path, where="value 0", hint="give an even kernel as .npy")
+        return _values(file, (K, K, K), begin, None)
+
+
+def _sizes(file: InputFile, count: int, wanted: str) -> tuple[list[int], int]:
+    """The first `count` integers and the byte behind them."""
+    head = bytearray(min(file.size, 256))
+    file.read_into(head, 0)
+    found = re.match(rb"\s*" + rb"\s+".join([rb"(\d{1,9})"] * count) + rb"(?=\s|$)", head)
+    sizes = [int(word) for word in found.groups()] if found else [0]
+    if not found or min(sizes) < 1:
+        begins = bytes(head[:24]).decode("ascii", "replace")
+        raise InputError(
+            f"begins with {begins!r}; {wanted}, at least 1 each, are wanted", path=file.path, where="byte 0"
+        )
+    return sizes, found.end()
+
+
+def _values(file: InputFile, shape: tuple[int, ...], begin: int, memory: int | None) -> np.ndarray:
+    total = math.prod(shape)
+    most = (file.size - begin) // 2  # a value takes two bytes at least, the last one, too: a space before it
+    if total > most:
+        raise _count_error(file, shape, f"the {file.size:,} bytes hold at most {most:,}")
+    check_memory(file.path, 4 * total, memory)
+    values, done = np.empty(total, np.float32), 0
+    for offset, text in _texts(file, begin):
+        piece = _numbers(file, text, offset, done)
+        if done + piece.size > total:
+            raise _count_error(file, shape, "the file holds more")
+        with np.errstate(over="ignore"):
+            values[done : done + piece.size] = piece
+        _check_finite(file, values[done : done + piece.size], done, shape)
+        done += piece.size
+    if done != total:
+        raise _count_error(file, shape, f"the file holds {done:,}")
+    return values.reshape(shape)
+
+
+def _texts(file: InputFile, begin: int) -> Iterator[tuple[int, bytes]]:
+    """(byte, text) of pieces that end between two values."""
+    carry = b""
+    for offset in range(begin, file.size, PIECE):
+        piece = bytearray(min(PIECE, file.size - offset))
+        file.read_into(piece, offset)
+        text = carry + bytes(piece)
+        start = offset - len(carry)
+        if offset + len(piece) < file.size:
+            cut = max(text.rfind(space) for space in (b" ", b"\n", b"\t", b"\r")) + 1
+            if cut == 0 and len(text) > 4096:
+                raise InputError("more than 4,096 characters without a space", path=file.path, where=f"byte {start}")
+            text, carry = text[:cut], text[cut:]
+        yield start, text
+
+
+def _numbers(file: InputFile, text: bytes, offset: int, done: int) -> np.ndarray:
+    """float64 (n,): the numbers of a piece of text, of which `done` came before it."""
+    if not text.strip():
+        return np.empty(0)
+    if not text.translate(None, NUMERIC):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", DeprecationWarning)
+                return np.fromstring(text, np.float64, sep=" ")
+        except (ValueError, DeprecationWarning):  # the second before NumPy 2.3
+            pass
+    words = list(re.finditer(rb"\S+", text))
+    bad = next((i for i, word in enumerate(words) if not _is_number(word[0])), 0)
+    shown, byte = words[bad][0][:40].decode("ascii", "replace"), offset + words[bad].start()
+    raise InputError(f"{shown!r} is no finite number", path=file.path, where=f"value {done + bad}, byte {byte}")
+
+
+def _is_number(word: bytes) -> bool:
+    try:
+        return not word.translate(None, NUMERIC) and math.isfinite(float(word))
+    except ValueError:
+        return False
+
+
+def _check_finite(file: InputFile, values: np.ndarray, done: int, shape: tuple[int, ...]) -> None:
+    finite = np.isfinite(values)
+    if not finite.all():
+        place = done + int(np.argmin(finite))
+        index = [int(i) for i in np.unravel_index(place, shape)]
+        raise InputError("the value is too large for float32", path=file.path, where=f"value {place}, voxel {index}")
+
+
+def _count_error(file: InputFile, shape: tuple[int, ...], found: str) -> InputError:
+    product = " x ".join(str(n) for n in shape)
+    what = f"its sizes ask for {product} = {math.prod(shape):,} values; {found}"
+    return InputError(what, path=file.path, hint="correct the sizes or the data")
+
+
+class TextOutput:
+    """A volume as text, "%f " a value, written when it is complete; it is held in memory until then."""
+
+    unit: Shape = (1, 1, 1)
+    working = 4 * PIECE_BYTES
+
+    def __init__(self, path: str, shape: Shape, dtype: np.dtype) -> None:
+        self._file = AtomicFile(path)
+        self._shape, self._dtype = shape, dtype
+        self.held = math.prod(shape) * np.dtype(dtype).itemsize
+
+    def __enter__(self) -> TextOutput:
+        self._file.__enter__()
+        self.array = np.full(self._shape, 0, self._dtype)  # memory that is touched: the work's time is its own
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if error is None:
+                self._write()
+        except BaseException:
+            self._file.discard()
+            raise
+        self._file.__exit__(kind, error, trace)
+
+    def write(self, start: tuple[int, int, int], tile: np.ndarray) -> None:
+        """Puts tile (d, h, w) at `start`."""
+        self.array[tuple(slice(a, a + n) for a, n in zip(start, tile.shape, strict=True))] = tile
+
+    def _write(self) -> None:
+        self._file.write(" ".join(map(str, self._shape)).encode() + b" ")
+        flat = self.array.reshape(-1)
+        for first in range(0, flat.size, WRITTEN):
+            values = flat[first : first + WRITTEN].tolist()
+            self._file.write((("%f " * len(values)) % tuple(values)).encode())

@@ -1,0 +1,239 @@
+"""Images on disk: the course's text and .bmp, .npy, and PNG, one an image or all on a grid.
+
+A writer takes float32 images (n, height, width, channels) of values from -1 to 1, in any number of calls.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, Protocol
+
+import numpy as np
+
+from tilewright.errors import InputError, UsageError
+from tilewright.formats.atomic import AtomicFile
+from tilewright.formats.files import naming
+from tilewright.formats.npy import header_bytes
+from tilewright.formats.tables import suffix
+
+SCALE = 10_000  # "%.4f" shows four places
+NEGATIVE_ZERO = 2 * SCALE + 1  # its place in the table of texts
+BMP_HEADER = 54  # bytes: 14 of the file's and 40 of the image's
+MAX_BMP_BYTES, MAX_SIDE = 2**32 - 1, 2**31 - 1  # what the fields of their headers hold
+KINDS = (".txt", ".npy", ".png", ".bmp")
+PIXELS = {1: "L", 3: "RGB"}  # channels -> Pillow's name
+PNG_NAME = re.compile(r"\d{5,}\.png")
+
+
+def kind_of(path: str) -> str:
+    """What an output is: "/" for a directory, that ends so or is there already, else one of KINDS.
+
+    Raises UsageError for another name.
+    """
+    if path.endswith("/") or os.path.isdir(path):
+        return "/"
+    if suffix(path) not in KINDS:
+        raise UsageError(f"images are written to {', '.join(KINDS)}, or to a directory", path=path,
+                         hint="end its name with one of these, or with / for a .png an image")  # fmt: skip
+    return suffix(path)
+
+
+class Writer(Protocol):
+    """What takes a job's images."""
+
+    def write(self, images: np.ndarray) -> None:
+        """Images that follow those before."""
+
+    def finish(self) -> None:
+        """After the last."""
+
+
+class TextWriter:
+    """The course's text: their number, then a line an image, each value as "%.4f "."""
+
+    def __init__(self, file: AtomicFile, count: int) -> None:
+        self.file = file
+        file.write(b"%d\n" % count)
+
+    def write(self, images: np.ndarray) -> None:
+        for image in images:
+            self.file.write(formatted(image) + b"\n")
+
+    def finish(self) -> None:
+        """Nothing is left to do."""
+
+
+class ArrayWriter:
+    """A .npy file of float32 (count, *shape)."""
+
+    def __init__(self, file: AtomicFile, count: int, shape: tuple[int, ...]) -> None:
+        self.file = file
+        file.write(header_bytes((count, *shape), np.dtype("<f4")))
+
+    def write(self, images: np.ndarray) -> None:
+        self.file.write(np.ascontiguousarray(images, "<f4"))
+
+    def finish(self) -> None:
+        """Nothing is left to do."""
+
+
+class GridWriter:
+    """All images as tiles of one picture, row by row, unused tiles black; only 8-bit pixels are kept until the end.
+
+    suffix: ".bmp", a square of tiles, or ".png", with no more rows of them than needed.
+    """
+
+    def __init__(self, file: AtomicFile, count: int, shape: tuple[int, int, int], suffix: str) -> None:
+        self.file, self._suffix, self._done = file, suffix, 0
+        rows, self._columns = grid(count, suffix)
+        self._height, self._width, channels = shape
+        self._canvas = np.zeros((rows * self._height, self._columns * self._width, channels), np.uint8)
+
+    def write(self, images: np.ndarray) -> None:
+        for tile in pixels(images):
+            row, column = divmod(self._done, self._columns)
+            top, left = row * self._height, column * self._width
+            self._canvas[top : top + self._height, left : left + self._width] = tile
+            self._done += 1
+
+    def finish(self) -> None:
+        if self._suffix == ".png":
+            write_png(self.file, self._canvas)
+        else:
+            write_bmp(self.file, self._canvas)
+
+
+class FolderWriter:
+    """00000.png, 00001.png, ... in a directory that exists."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory, self._done = directory, 0
+
+    def write(self, images: np.ndarray) -> None:
+        for picture in pixels(images):
+            path = os.path.join(self._directory, f"{self._done:05d}.png")
+            with naming(path, "write"), open(path, "wb") as file:
+                write_png(file, picture)
+            self._done += 1
+
+    def finish(self) -> None:
+        """Everything reaches the disk, before the directory gets its name."""
+        for name in os.listdir(self._directory):
+            path = os.path.join(self._directory, name)
+            with naming(path, "write"):
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+
+
+def png_names(directory: str) -> frozenset[str]:
+    """The files of a directory that an earlier job wrote there."""
+    names = os.listdir(directory) if os.path.isdir(directory) else ()
+    return frozenset(name for name in names if PNG_NAME.fullmatch(name))
+
+
+def grid(count: int, suffix: str) -> tuple[int, int]:
+    """(rows, columns) of tiles for `count` images: as many columns as make a square."""
+    columns = math.isqrt(max(count - 1, 0)) + 1
+    return (columns if suffix == ".bmp" else -(-count // columns)), columns
+
+
+def check_grid(path: str, count: int, shape: tuple[int, int, int], suffix: str) -> int:
+    """Bytes that a GridWriter and its encoder take. Raises UsageError for a picture that its file cannot hold."""
+    rows, columns = grid(count, suffix)
+    height, width = rows * shape[0], columns * shape[1]
+    size = BMP_HEADER + height * _stride(width)
+    if max(height, width) > MAX_SIDE or (suffix == ".bmp" and size > MAX_BMP_BYTES):
+        limit = f"{MAX_BMP_BYTES:,} bytes" if suffix == ".bmp" else f"{MAX_SIDE:,} pixels a side"
+        raise UsageError(
+            f"{count:,} images make a picture of {width:,} x {height:,} pixels; a {suffix} file holds {limit}",
+            path=path,
+            hint="ask for fewer images, or write one file an image into a directory",
+        )
+    own = height * width * shape[2]
+    return own + height * width * (4 if suffix == ".png" else 0)  # Pillow keeps 4 bytes a pixel
+
+
+def check_channels(path: str, channels: int) -> None:
+    """Raises UsageError where a picture cannot hold such images."""
+    if channels not in PIXELS:
+        raise UsageError(f"the model's images have {channels} channels; pictures have 1 or 3", path=path,
+                         hint="write them to a .npy or .txt file")  # fmt: skip
+
+
+def check_finite_images(images: np.ndarray, first: int) -> None:
+    """Raises InputError naming the first image, from number `first` on, that is not finite."""
+    finite = np.isfinite(images).all(axis=(1, 2, 3))
+    if not finite.all():
+        raise InputError(f"image {first + int(np.argmin(finite))} (from 0) is not finite",
+                         hint="the weights are too large for the sums to stay in range: use another"
+                         " checkpoint")  # fmt: skip
+
+
+def pixels(images: np.ndarray) -> np.ndarray:
+    """uint8 of the same shape: int((x + 1) / 2 * 255) in float32, truncated."""
+    scaled = (images + np.float32(1)) / np.float32(2) * np.float32(255)
+    return np.clip(scaled, 0, 255).astype(np.uint8)
+
+
+def formatted(values: np.ndarray) -> bytes:
+    """Each float32 of an array as printf's "%.4f ".
+
+    A float32 times 10**4 needs 38 bits and is exact in float64, so that `rint` rounds as printf does, ties to even.
+    """
+    flat = values.reshape(-1)
+    scaled = np.rint(flat.astype(np.float64) * SCALE)
+    if not (np.abs(scaled) <= SCALE).all():
+        return "".join(f"{value:.4f} " for value in flat.tolist()).encode()
+    places = scaled.astype(np.int32)
+    places += SCALE
+    places[(places == SCALE) & np.signbit(flat)] = NEGATIVE_ZERO
+    return _texts()[places].tobytes().translate(None, b"\0")
+
+
+@cache
+def _texts() -> np.ndarray:
+    """uint64 (2 * SCALE + 2,): the 8 bytes of every text from "-1.0000 " to "1.0000 ", and of "-0.0000 "."""
+    texts = [b"%.4f " % (place / SCALE) for place in range(-SCALE, SCALE + 1)]
+    return np.array([*texts, b"-0.0000 "], "S8").view(np.uint64)
+
+
+def write_bmp(file: AtomicFile, canvas: np.ndarray) -> None:
+    """uint8 (height, width, 1 or 3), gray or red, green, blue: 24 bits a pixel, the lowest row first."""
+    height, width, _ = canvas.shape
+    size = height * _stride(width)
+    fields = ((BMP_HEADER + size, 4), (0, 4), (BMP_HEADER, 4), (40, 4), (width, 4), (height, 4), (1, 2), (24, 2),
+              (0, 4), (size, 4), (0, 4), (0, 4), (0, 4), (0, 4))  # fmt: skip
+    file.write(b"BM" + b"".join(value.to_bytes(count, "little") for value, count in fields))
+    for band in _bands(canvas):
+        rows = np.zeros((len(band), _stride(width)), np.uint8)
+        rows[:, : 3 * width].reshape(len(band), width, 3)[:] = band[::-1, :, ::-1]
+        file.write(rows)
+
+
+def _bands(canvas: np.ndarray) -> Iterator[np.ndarray]:
+    """Some rows at a time, the lowest first."""
+    step = 64
+    for end in range(len(canvas), 0, -step):
+        yield canvas[max(0, end - step) : end]
+
+
+def _stride(width: int) -> int:
+    """Bytes of a row: whole words."""
+    return -(-3 * width // 4) * 4
+
+
+def write_png(file: Any, canvas: np.ndarray) -> None:
+    """uint8 (height, width, 1 or 3). file: something with `write`."""
+    from PIL import Image
+
+    height, width, channels = canvas.shape
+    picture = Image.frombuffer(PIXELS[channels], (width, height), np.ascontiguousarray(canvas), "raw",
+                               PIXELS[channels], 0, 1)  # fmt: skip
+    picture.save(file, "PNG")

@@ -1,0 +1,272 @@
+"""NIfTI volumes, .nii and .nii.gz. nibabel reads and writes the headers; the values go by position, or through a
+stream of the exact length that the header tells of, so a compressed file cannot expand beyond it.
+
+The axes are those of nibabel's array: (i, j, k), and i runs fastest in the file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import logging
+import math
+import struct
+import zlib
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import InputError, ResourceError
+from tilewright.formats.atomic import AtomicFile
+from tilewright.formats.files import InputFile
+from tilewright.formats.raw_volumes import RawOutput, RawVolume
+from tilewright.formats.volumes import PIECE_BYTES, ArrayVolume, Shape, Volume, check_memory, check_shape
+
+LEAST_HEADER = (352, 544)  # bytes of NIfTI-1 and NIfTI-2 with the four that tell of extensions
+MAX_HEADER = 16 << 20  # bytes before the values: header and extensions
+DEFLATE_RATIO = 1032  # bytes that one byte of gzip can expand to
+NIFTI1_SIZES = 1 << 15  # sizes are 16-bit numbers there
+
+
+def open_nifti(path: str, what: str, *, memory: int | None = None) -> Volume:
+    """A .nii file, read box by box, or a .nii.gz one, held in memory as stored; values are scaled as the header says.
+
+    Raises InputError for a header that nibabel cannot read, a file that does not have the bytes it tells of, or other
+    than three dimensions (further ones of size 1 are dropped); ResourceError where the values do not fit into `memory`
+    bytes, or without nibabel.
+    """
+    file = InputFile(path, what)
+    try:
+        if not path.lower().endswith(".gz"):
+            head = _PlainStream(file)
+            header, shape, dtype, offset = _header(path, head)
+            _check_size(file, shape, dtype, offset)
+            volume = RawVolume(file, shape, dtype, offset, fortran=True)
+            volume.scale = _scale(path, header)
+            return _described(volume, header)
+        with file:
+            stream = _GzipStream(file)
+            header, shape, dtype, offset = _header(path, stream)
+            _check_gzip_size(file, shape, dtype)
+            check_memory(path, math.prod(shape) * dtype.itemsize, memory)
+            stream.skip(offset - stream.position)
+            values = np.empty(math.prod(shape), dtype)
+            stream.read_into(values.view(np.uint8).data)
+            stream.expect_end()
+        return _described(ArrayVolume(path, values.reshape(shape[::-1]).T, _scale(path, header)), header)
+    except BaseException:
+        file.close()
+        raise
+
+
+def nifti_output(path: str, shape: Shape, dtype: np.dtype, like: Volume) -> RawOutput | GzipOutput:
+    """A NIfTI file with the header of `like`, affine and extensions, if that is NIfTI; else with an identity affine."""
+    nibabel = _nibabel()
+    header = like.header if isinstance(like.header, nibabel.Nifti1Header) else None
+    if header is None:
+        header = (nibabel.Nifti1Header if max(shape) < NIFTI1_SIZES else nibabel.Nifti2Header)()
+        header.set_sform(np.eye(4), code="aligned")
+    header = header.as_byteswapped("<")
+    header.set_data_shape(shape)
+    header.set_data_dtype(np.dtype(dtype))
+    header.set_slope_inter(1, 0)
+    header["cal_max"] = header["cal_min"] = 0  # they told of other values
+    header.set_data_offset(0)  # write_to sets it behind the extensions
+    stream = io.BytesIO()
+    header.write_to(stream)
+    data = stream.getvalue().ljust(int(header["vox_offset"]), b"\0")
+    if path.lower().endswith(".gz"):
+        return GzipOutput(path, data, shape, dtype)
+    return RawOutput(path, data, shape, np.dtype(dtype), fortran=True)
+
+
+class GzipOutput:
+    """A gzip file of `header` and a volume in Fortran order, written when it is complete; held in memory until then."""
+
+    unit: Shape = (1, 1, 1)
+    working = 4 * PIECE_BYTES
+
+    def __init__(self, path: str, header: bytes, shape: Shape, dtype: np.dtype) -> None:
+        self._file = AtomicFile(path)
+        self._header, self._shape, self._dtype = header, shape, dtype
+        self.held = math.prod(shape) * np.dtype(dtype).itemsize
+
+    def __enter__(self) -> GzipOutput:
+        self._file.__enter__()
+        self.array = np.full(self._shape, 0, self._dtype)  # memory that is touched: the work's time is its own
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if error is None:
+                self._write()
+        except BaseException:
+            self._file.discard()
+            raise
+        self._file.__exit__(kind, error, trace)
+
+    def write(self, start: tuple[int, int, int], tile: np.ndarray) -> None:
+        """Puts tile (d, h, w) at `start`."""
+        self.array[tuple(slice(a, a + n) for a, n in zip(start, tile.shape, strict=True))] = tile
+
+    def _write(self) -> None:
+        D, H, W = self._shape
+        step = max(1, PIECE_BYTES // (D * H * self.array.itemsize))
+        with gzip.GzipFile("", "wb", 1, self._file, mtime=0) as stream:  # type: ignore[call-overload]
+            stream.write(self._header)
+            for first in range(0, W, step):
+                stream.write(np.ascontiguousarray(self.array[:, :, first : first + step].T).data)
+
+
+class _PlainStream:
+    """The bytes of a file from its start."""
+
+    def __init__(self, file: InputFile) -> None:
+        self.file, self.position = file, 0
+
+    def read(self, count: int) -> bytes:
+        data = bytearray(min(count, self.file.size - self.position))
+        self.file.read_into(data, self.position)
+        self.position += len(data)
+        return bytes(data)
+
+
+class _GzipStream:
+    """What a gzip file expands to, never more of it than is asked for."""
+
+    def __init__(self, file: InputFile) -> None:
+        self.file, self.position = file, 0
+        self._offset = 0
+        self._left = b""
+        self._inflate = zlib.decompressobj(31)
+
+    def read(self, count: int) -> bytes:
+        """At most `count` bytes; fewer only at the end."""
+        parts = []
+        while count > 0 and (part := self._next(count)):
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+
+    def skip(self, count: int) -> None:
+        while count > 0 and (part := self._next(min(count, PIECE_BYTES))):
+            count -= len(part)
+
+    def read_into(self, target: memoryview) -> None:
+        """Fills `target`. Raises InputError where the stream ends before."""
+        done = 0
+        while done < len(target):
+            part = self._next(min(len(target) - done, PIECE_BYTES))
+            if not part:
+                what = f"ends {len(target) - done:,} bytes before the values that its header tells of"
+                raise InputError(what, path=self.file.path, hint="the file was cut short or is damaged")
+            target[done : done + len(part)] = part
+            done += len(part)
+
+    def expect_end(self) -> None:
+        """Raises InputError if there is more: the file holds what its header does not tell of."""
+        if self._next(1):
+            what = f"expands beyond the {self.position - 1:,} bytes that its header tells of"
+            raise InputError(what, path=self.file.path, hint="the file is damaged, or made to fill memory")
+
+    def _next(self, count: int) -> bytes:
+        """Between 1 and `count` bytes; none at the end of the file."""
+        while True:
+            if not self._left and self._offset < self.file.size:
+                piece = bytearray(min(PIECE_BYTES, self.file.size - self._offset))
+                self.file.read_into(piece, self._offset)
+                self._offset += len(piece)
+                self._left = bytes(piece)
+            part = self._expand(count)
+            self.position += len(part)
+            if part or (not self._left and self._offset == self.file.size):
+                return part
+
+    def _expand(self, count: int) -> bytes:
+        if self._inflate.eof:  # several members may stand behind each other
+            self._inflate = zlib.decompressobj(31)
+        try:
+            part = self._inflate.decompress(self._left, count) if self._left else b""
+        except zlib.error as error:
+            where = f"byte {self._offset - len(self._left)}"
+            raise InputError(f"is no gzip file or damaged: {error}", path=self.file.path, where=where) from error
+        self._left = self._inflate.unconsumed_tail or self._inflate.unused_data
+        return part
+
+
+def _header(path: str, stream: Any) -> tuple[Any, Shape, np.dtype, int]:
+    """(nibabel's header with its extensions, shape, dtype, byte of the first value)."""
+    nibabel = _nibabel()
+    head = stream.read(LEAST_HEADER[0])
+    kinds = {348: nibabel.Nifti1Header, 540: nibabel.Nifti2Header}
+    order = next(
+        (order for order in "<>" if len(head) >= 352 and struct.unpack(f"{order}i", head[:4])[0] in kinds), None
+    )
+    if order is None:
+        raise InputError(f"is no NIfTI file: it begins with {head[:4]!r}", path=path)
+    if head[344:347] == b"ni1":
+        raise InputError("is half of a pair of .hdr and .img files", path=path, hint="convert it to one .nii file")
+    kind = kinds[struct.unpack(f"{order}i", head[:4])[0]]
+    least = LEAST_HEADER[kind is nibabel.Nifti2Header]
+    head += stream.read(least - len(head))
+    fields = np.frombuffer(head.ljust(least, b"\0"), kind.template_dtype.newbyteorder(order), 1)
+    offset = float(fields["vox_offset"][0])
+    if not least <= offset <= MAX_HEADER or offset % 1:
+        raise InputError(f"the values begin at byte {offset:,}; {least} to {MAX_HEADER:,} can be", path=path)
+    head += stream.read(int(offset) - len(head))
+    try:
+        header = kind.from_fileobj(io.BytesIO(head), check=False)
+        header.check_fix(logger=_silent)
+        shape, dtype = tuple(int(n) for n in header.get_data_shape()), header.get_data_dtype()
+    except (nibabel.spatialimages.HeaderDataError, *_DAMAGE) as error:
+        raise InputError(f"the header cannot be read: {error}", path=path) from error
+    while len(shape) > 3 and shape[-1] == 1:
+        shape = shape[:-1]
+    return header, check_shape(path, shape, dtype), dtype, int(offset)
+
+
+def _check_size(file: InputFile, shape: Shape, dtype: np.dtype, offset: int) -> None:
+    expected = offset + math.prod(shape) * dtype.itemsize
+    if file.size != expected:
+        raise InputError(
+            f"the header tells of {dtype} {shape} from byte {offset:,}, which takes {expected:,} bytes; "
+            f"the file has {file.size:,}",
+            path=file.path,
+            hint="the file was cut short or is damaged",
+        )
+
+
+def _check_gzip_size(file: InputFile, shape: Shape, dtype: np.dtype) -> None:
+    needed, most = math.prod(shape) * dtype.itemsize, DEFLATE_RATIO * file.size
+    if needed > most:
+        what = f"the header tells of {dtype} {shape}, {needed:,} bytes; {file.size:,} expand to {most:,} at most"
+        raise InputError(what, path=file.path, hint="the file was cut short or is damaged")
+
+
+def _scale(path: str, header: Any) -> tuple[float, float] | None:
+    slope, intercept = float(header["scl_slope"]), float(header["scl_inter"])
+    if slope == 0 or not math.isfinite(slope):
+        return None
+    if not math.isfinite(intercept):
+        raise InputError(f"the header scales values by {slope} and adds {intercept}", path=path)
+    return None if (slope, intercept) == (1.0, 0.0) else (slope, intercept)
+
+
+def _described(volume: Volume, header: Any) -> Volume:
+    volume.header = header
+    return volume
+
+
+def _nibabel() -> Any:
+    try:
+        import nibabel
+        import nibabel.spatialimages
+    except ImportError as error:
+        hint = "pip install 'tilewright[volume]'"
+        raise ResourceError("NIfTI needs nibabel, which is not installed", hint=hint) from error
+    return nibabel
+
+
+_DAMAGE = (ValueError, TypeError, KeyError, IndexError, OverflowError, RuntimeError, struct.error)
+_silent = logging.Logger("tilewright.nifti", logging.CRITICAL + 1)  # what is wrong is raised, not written to stderr

@@ -1,0 +1,90 @@
+"""NumPy's .npy files: the header is read as data, never evaluated, and checked against the file's size."""
+
+from __future__ import annotations
+
+import ast
+import io
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.errors import InputError
+from tilewright.formats.files import InputFile
+
+MAGIC = b"\x93NUMPY"
+MAX_HEADER = 10_000  # bytes, as NumPy itself allows: longer ones make a parser slow and describe no plain array
+KINDS = "biuf"  # of dtypes that are numbers
+
+
+@dataclass(frozen=True)
+class NpyHeader:
+    """What a .npy file holds: numbers of `dtype` from byte `offset`; fortran: the first index runs fastest."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    fortran: bool
+    offset: int
+
+
+def read_header(file: InputFile) -> NpyHeader:
+    """The header of a .npy file of plain numbers (bool, integers, floats up to 64 bits, either byte order).
+
+    Raises InputError for anything else - objects, which are pickles, complex numbers, records - and where the header
+    cannot be read or the file does not have exactly the bytes it tells of.
+    """
+    text, offset = _header_text(file)
+    shape, dtype, fortran = _parsed(file, text)
+    expected = offset + math.prod(shape) * dtype.itemsize
+    if file.size != expected:
+        difference = f"{abs(file.size - expected):,} {'too many' if file.size > expected else 'missing'}"
+        raise InputError(
+            f"the header tells of {dtype} {shape}, which takes {expected:,} bytes; the file has {file.size:,} "
+            f"({difference})",
+            path=file.path,
+            hint="the file was cut short or is damaged",
+        )
+    return NpyHeader(shape, dtype, fortran, offset)
+
+
+def header_bytes(shape: tuple[int, ...], dtype: np.dtype, *, fortran: bool = False) -> bytes:
+    """The header that `numpy.save` writes."""
+    stream = io.BytesIO()
+    fields = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": fortran, "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, fields)
+    return stream.getvalue()
+
+
+def _header_text(file: InputFile) -> tuple[str, int]:
+    """The header's text and the byte where the numbers begin."""
+    start = bytearray(min(12, file.size))
+    file.read_into(start, 0)
+    if not start.startswith(MAGIC) or len(start) < 12 or start[6] not in (1, 2, 3):
+        raise InputError(f"is no .npy file of version 1 to 3: it begins with {bytes(start[:8])!r}", path=file.path)
+    width = 2 if start[6] == 1 else 4
+    length = int.from_bytes(start[8 : 8 + width], "little")
+    if length > MAX_HEADER or 8 + width + length > file.size:
+        most = min(MAX_HEADER, file.size - 8 - width)
+        raise InputError(f"the header says it has {length:,} bytes; at most {most:,} can be", path=file.path)
+    text = bytearray(length)
+    file.read_into(text, 8 + width)
+    return text.decode("utf-8" if start[6] == 3 else "latin-1", "replace"), 8 + width + length
+
+
+def _parsed(file: InputFile, text: str) -> tuple[tuple[int, ...], np.dtype, bool]:
+    try:
+        fields = ast.literal_eval(text.strip())
+        shape, descr, fortran = fields["shape"], fields["descr"], fields["fortran_order"]
+        dtype = np.dtype(descr if isinstance(descr, str) else "O")
+    except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError) as error:
+        raise InputError(f"the header cannot be read: {text[:60]!r}...", path=file.path) from error
+    if dtype.kind not in KINDS or dtype.itemsize > 8:
+        what = "objects, which are pickles and never loaded" if dtype.hasobject else f"{str(descr)[:60]}"
+        hint = "save an array of integers or floats"
+        raise InputError(
+            f"holds {what}; bool, integers or floats of up to 64 bits are wanted", path=file.path, hint=hint
+        )
+    sizes = isinstance(shape, tuple) and all(type(n) is int and 0 <= n < 1 << 48 for n in shape)
+    if not sizes or len(shape) > 32 or not isinstance(fortran, bool) or math.prod(shape) >= 1 << 56:
+        raise InputError(f"the header's shape is {str(shape)[:60]}, its order {str(fortran)[:20]}", path=file.path)
+    return shape, dtype, fortran

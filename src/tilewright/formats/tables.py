@@ -1,0 +1,240 @@
+"""Rows of numbers, noise or images, read a few rows at a time: text that starts with their count, or .npy."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+
+from tilewright.errors import InputError, UsageError
+from tilewright.formats.files import InputFile
+from tilewright.formats.npy import read_header
+
+CHUNK_BYTES = 1 << 20  # of text, parsed at a time
+SCAN_BYTES = 4 << 20  # of an array, checked at a time
+LONGEST = 64  # characters of a number; the longest that printf writes of a float have 48
+SUFFIXES = (".txt", ".npy")
+
+
+class Rows(NamedTuple):
+    """values: float32 (n, *shape). end: bytes of the file used so far."""
+
+    values: np.ndarray
+    end: int
+
+
+class Table:
+    """`with open_table(...) as table: for rows in table.batches(256)`; total: rows to come; bytes: of the file."""
+
+    total: int
+
+    def __init__(
+        self, path: str | os.PathLike[str], shape: tuple[int, ...], what: str, row: str, checked: bool
+    ) -> None:
+        self.shape, self._width, self._row, self._checked = shape, math.prod(shape), row, checked
+        self.file = InputFile(path, what)
+        self.bytes = self.file.size
+
+    def __enter__(self) -> Table:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Twice does no harm."""
+        self.file.close()
+
+    def batches(self, size: int) -> Iterator[Rows]:
+        """All rows in order, `size` at a time."""
+        raise NotImplementedError
+
+    def _counted(self, rows: int, count: int | None) -> int:
+        """How many rows to use. Raises InputError where there are too few."""
+        if rows == 0:
+            raise InputError(f"the {self.file.what} holds no {self._row}s", path=self.file.path)
+        if count is not None and count > rows:
+            what = f"the {self.file.what} holds {rows:,} {self._row}s; {count:,} were asked for"
+            raise InputError(what, path=self.file.path, hint="lower -n")
+        return rows if count is None else count
+
+    def _check_finite(self, values: np.ndarray, first: int) -> None:
+        """values: flat, from place `first` of the table on. Raises InputError naming the first that is not finite."""
+        finite = np.isfinite(values)
+        if self._checked and not finite.all():
+            at = int(np.argmin(finite))
+            row, number = divmod(first + at, self._width)
+            raise InputError(f"holds {values[at]}; finite 32-bit floats are wanted", path=self.file.path,
+                             where=f"{self._row} {row}, number {number} (both from 0)")  # fmt: skip
+
+
+class TextTable(Table):
+    """n, then n rows of numbers, with any white space between.
+
+    checked: read the whole file once before any row is used, and refuse numbers that are not finite. Raises InputError
+    for anything that is no number, and for numbers that are not exactly as many as n rows have.
+    """
+
+    def __init__(self, path, *, shape: tuple[int, ...], count: int | None, what: str, row: str, checked: bool) -> None:
+        super().__init__(path, shape, what, row, checked)
+        with ExitStack() as failing:
+            failing.callback(self.close)
+            self.stated = 0
+            found = sum(len(values) for values, _ in islice(self._numbers(), None if checked else 1))
+            if checked and found != self.stated * self._width:
+                self._refuse(found)
+            self.total = self._counted(self.stated, count)
+            failing.pop_all()
+
+    def batches(self, size: int) -> Iterator[Rows]:
+        """All rows in order, `size` at a time."""
+        kept, held, left = [], 0, self.total
+        for values, end in self._numbers():
+            kept.append(values)
+            held += len(values)
+            while left and held >= min(size, left) * self._width:
+                n = min(size, left)
+                flat = np.concatenate(kept)
+                kept, held, left = [flat[n * self._width :]], held - n * self._width, left - n
+                yield Rows(flat[: n * self._width].reshape(n, *self.shape), end)
+            if left == 0:
+                return
+        self._refuse(held + (self.total - left) * self._width)
+
+    def _numbers(self) -> Iterator[tuple[np.ndarray, int]]:
+        """(flat finite float32, end in bytes) of all numbers behind the count."""
+        place = -1  # the count's own
+        for fields, end in read_fields(self.file):
+            if place < 0 and fields:
+                self.stated, fields, place = self._count(fields[0]), fields[1:], 0
+            values = self._parsed(fields, place)
+            place += len(fields)
+            if place > self.stated * self._width:
+                self._refuse(place, "at least ")
+            yield values, end
+        if place < 0:
+            raise InputError(f"the {self.file.what} is empty", path=self.file.path,
+                             hint=f"it starts with the number of {self._row}s")  # fmt: skip
+
+    def _count(self, field: bytes) -> int:
+        if not re.fullmatch(rb"\d{1,18}", field):
+            shown = field[:LONGEST].decode("latin-1")
+            raise InputError(f"starts with {shown!r}; the number of {self._row}s is wanted", path=self.file.path)
+        return int(field)
+
+    def _parsed(self, fields: list[bytes], first: int) -> np.ndarray:
+        try:
+            if max(map(len, fields), default=0) > LONGEST:
+                raise ValueError
+            with np.errstate(over="ignore"):
+                values = np.array(list(map(_number, fields)), np.float32)
+        except ValueError:
+            at = next(i for i, field in enumerate(fields) if not _is_number(field))
+            row, number = divmod(first + at, self._width)
+            shown = fields[at][:LONGEST].decode("latin-1")
+            raise InputError(f"{shown!r} is no number", path=self.file.path,
+                             where=f"{self._row} {row}, number {number} (both from 0)") from None  # fmt: skip
+        self._check_finite(values, first)
+        return values
+
+    def _refuse(self, found: int, least: str = "") -> None:
+        wanted = f"{self.stated:,} {self._row}s of {self._width:,} numbers are {self.stated * self._width:,}"
+        raise InputError(
+            f"the {self.file.what} starts with {self.stated}; {wanted}, and {least}{found:,} follow",
+            path=self.file.path,
+            hint=f"the file was cut short, or belongs to a model with other {self._row}s",
+        )
+
+
+class ArrayTable(Table):
+    """Rows of a .npy file (n, *shape), of any type of real number; they are rounded to float32.
+
+    checked: look for numbers that are not finite before any is used. Raises InputError for them, or another shape.
+    """
+
+    def __init__(self, path, *, shape: tuple[int, ...], count: int | None, what: str, row: str, checked: bool) -> None:
+        super().__init__(path, shape, what, row, checked)
+        with ExitStack() as failing:
+            failing.callback(self.close)
+            self._header = read_header(self.file)
+            found = self._header.shape
+            if found[1:] != shape or len(found) != len(shape) + 1:
+                wanted = f"({', '.join(map(str, ('n', *shape)))})"
+                raise InputError(f"the {what} has shape {found}; {wanted} is wanted", path=self.file.path)
+            if self._header.fortran and found[0] > 1:
+                raise InputError(f"the {what} is in Fortran order; C order is read", path=self.file.path,
+                                 hint="save numpy.ascontiguousarray of it")  # fmt: skip
+            self.total = self._counted(found[0], count)
+            for _ in self.batches(max(1, SCAN_BYTES // (4 * self._width))) if checked else ():
+                pass
+            failing.pop_all()
+
+    def batches(self, size: int) -> Iterator[Rows]:
+        """All rows in order, `size` at a time."""
+        dtype, begin = self._header.dtype, self._header.offset
+        for first in range(0, self.total, size):
+            stored = np.empty((min(size, self.total - first), *self.shape), dtype)
+            place = begin + first * self._width * dtype.itemsize
+            self.file.read_into(stored.reshape(-1).view(np.uint8).data, place)
+            with np.errstate(over="ignore"):
+                values = stored.astype(np.float32, copy=False)
+            self._check_finite(values.reshape(-1), first * self._width)
+            yield Rows(values, place + stored.nbytes)
+
+
+def open_table(
+    path: str | os.PathLike[str], *, shape: tuple[int, ...], count: int | None = None, what: str = "input",
+    row: str = "image", checked: bool = True,
+) -> Table:  # fmt: skip
+    """The rows of a .txt or .npy file.
+
+    shape: of a row. count: rows to use from the start, None: all. what, row: what errors call the file and a row.
+    checked: look at every number before any is used, and refuse what is not finite. Raises UsageError for another kind
+    of file, and InputError.
+    """
+    kinds = {".txt": TextTable, ".npy": ArrayTable}
+    kind = kinds.get(suffix(path))
+    if kind is None:
+        raise UsageError(f"the {what} is no {' or '.join(SUFFIXES)} file", path=path)
+    return kind(path, shape=shape, count=count, what=what, row=row, checked=checked)
+
+
+def suffix(path: str | os.PathLike[str]) -> str:
+    """The ending of a name in lower case, with its dot; "" where it has none."""
+    return os.path.splitext(os.fspath(path))[1].lower()
+
+
+def read_fields(file: InputFile) -> Iterator[tuple[list[bytes], int]]:
+    """(what stands between white space, end in bytes), a chunk at a time. Raises InputError for one without an end."""
+    carry = b""
+    for offset in range(0, file.size, CHUNK_BYTES):
+        chunk = bytearray(min(CHUNK_BYTES, file.size - offset))
+        file.read_into(chunk, offset)
+        end = offset + len(chunk)
+        text = carry + bytes(chunk)
+        fields = text.split()
+        carry = fields.pop() if end < file.size and fields and not text[-1:].isspace() else b""
+        if len(carry) > LONGEST:
+            raise InputError(f"{carry[:LONGEST].decode('latin-1')!r}... is no number", path=file.path,
+                             where=f"byte {end - len(carry)}")  # fmt: skip
+        yield fields, end
+
+
+def _number(field: bytes) -> float:
+    if b"_" in field:  # Python's own: 1_000
+        raise ValueError
+    return float(field)
+
+
+def _is_number(field: bytes) -> bool:
+    try:
+        _number(field)
+    except ValueError:
+        return False
+    return len(field) <= LONGEST

@@ -1,0 +1,137 @@
+"""TIFF stacks through tifffile: contiguous ones are read box by box, deflated ones of one channel held in memory."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import InputError, ResourceError
+from tilewright.formats.files import InputFile, naming
+from tilewright.formats.raw_volumes import RawOutput, RawVolume
+from tilewright.formats.volumes import ArrayVolume, Shape, Volume, check_memory, check_shape
+
+PLAIN, DEFLATED = (1,), (8, 32946)  # TIFF's numbers of compressions
+LEAST_TILE = 16 << 20  # bytes: a tile may be larger than the page, but not without end
+
+
+def open_tiff(path: str, what: str, *, memory: int | None = None) -> Volume:
+    """A TIFF stack (Z, Y, X), or a page a plane: read box by box where it is stored as one array, else held in memory.
+
+    Raises InputError for a file that tifffile cannot read, pages of several channels or other compressions than
+    deflate, data that expands beyond the size its header tells of, or other than three dimensions; ResourceError where
+    it does not fit into `memory` bytes, or without tifffile.
+    """
+    tifffile = _tifffile()
+    damage = (
+        tifffile.TiffFileError, ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, EOFError,
+        ZeroDivisionError, RuntimeError, MemoryError, AssertionError, NotImplementedError, struct.error, zlib.error,
+    )  # fmt: skip
+    file = InputFile(path, what)
+    try:
+        with os.fdopen(os.dup(file.fd), "rb") as stream, tifffile.TiffFile(stream, name="volume.tif") as tiff:
+            return _read(file, tiff, memory)
+    except damage as error:
+        file.close()
+        raise InputError(f"tifffile cannot read it: {str(error) or type(error).__name__}", path=path) from error
+    except OSError as error:
+        file.close()
+        with naming(path, "read"):
+            raise error
+    except BaseException:
+        file.close()
+        raise
+
+
+def _read(file: InputFile, tiff: Any, memory: int | None) -> Volume:
+    series = tiff.series[0]
+    page, dtype = series.keyframe, series.dtype
+    if len(tiff.series) > 1:
+        what = f"holds {len(tiff.series)} images of different sizes: {', '.join(str(s.shape) for s in tiff.series[:4])}"
+        raise InputError(what, path=file.path, hint="save one stack of equal pages")
+    if page.samplesperpixel != 1:
+        raise InputError(f"has {page.samplesperpixel} channels a pixel; one is wanted", path=file.path)
+    shape = check_shape(file.path, tuple(int(n) for n in series.shape), dtype)
+    needed = math.prod(shape) * dtype.itemsize
+    if series.dataoffset is not None:
+        if series.dataoffset + needed > file.size:
+            what = f"the header tells of {dtype} {shape}, {needed:,} bytes, and has {file.size:,}"
+            raise InputError(what, path=file.path, hint="the file was cut short or is damaged")
+        return RawVolume(file, shape, dtype.newbyteorder(tiff.byteorder), series.dataoffset)
+    _check_pages(file, series, needed)
+    check_memory(file.path, needed, memory)
+    array = np.empty((len(series.pages), *page.shape), dtype)
+    for plane, one in zip(array, series.pages, strict=True):
+        plane[...] = one.asarray(maxworkers=1)
+    file.close()
+    return ArrayVolume(file.path, array.reshape(shape))
+
+
+def _check_pages(file: InputFile, series: Any, needed: int) -> None:
+    """Raises InputError unless every piece of every page becomes the bytes that it should."""
+    page = series.keyframe
+    if page.compression not in (*PLAIN, *DEFLATED):
+        name = getattr(page.compression, "name", page.compression)
+        hint = "save the stack uncompressed or deflated"
+        raise InputError(f"compression {name} is not read", path=file.path, hint=hint)
+    size = math.prod(page.chunks) * page.dtype.itemsize
+    if len(series.pages) * page.nbytes != needed or size > max(needed, LEAST_TILE):
+        what = f"{len(series.pages)} pages of {page.shape} in pieces of {page.chunks} do not make {series.shape}"
+        raise InputError(what, path=file.path)
+    for number, one in enumerate(series.pages):
+        for offset, count in zip(one.dataoffsets, one.databytecounts, strict=True):
+            if offset + count > file.size:
+                raise InputError(
+                    f"page {number} lies behind the end of the file", path=file.path, hint="it was cut short"
+                )
+            if page.compression in DEFLATED and _expands_beyond(file, offset, count, size):
+                what = f"page {number} expands beyond the {size:,} bytes that its header tells of"
+                raise InputError(what, path=file.path, where=f"byte {offset}", hint="the file is damaged")
+
+
+def _expands_beyond(file: InputFile, offset: int, count: int, size: int) -> bool:
+    if 1032 * count <= size:  # deflate never expands more
+        return False
+    data = bytearray(count)
+    file.read_into(data, offset)
+    inflate, left, total = zlib.decompressobj(), bytes(data), 0
+    while left and not inflate.eof and total <= size:
+        total += len(inflate.decompress(left, 1 << 20))
+        left = inflate.unconsumed_tail
+    return total > size
+
+
+class TiffOutput(RawOutput):
+    """A TIFF stack, a page a plane, the values as one array, written tile by tile."""
+
+    def __init__(self, path: str, shape: Shape, dtype: np.dtype) -> None:
+        super().__init__(path, b"", shape, np.dtype(dtype))
+        self._tifffile = _tifffile()
+
+    def _write_header(self) -> int:
+        with open(self._temporary, "r+b") as stream:
+            offset, _ = self._tifffile.imwrite(
+                stream,
+                shape=self._shape,
+                dtype=self._dtype,
+                bigtiff=math.prod(self._shape) * self._dtype.itemsize > 0xF0000000,  # offsets have 32 bits else
+                photometric="minisblack",
+                metadata={"axes": "ZYX"},
+                returnoffset=True,
+            )
+        return offset
+
+
+def _tifffile() -> Any:
+    try:
+        import tifffile
+    except ImportError as error:
+        hint = "pip install 'tilewright[volume]'"
+        raise ResourceError("TIFF needs tifffile, which is not installed", hint=hint) from error
+    logging.getLogger("tifffile").addHandler(logging.NullHandler())  # what is wrong is raised, not written to stderr
+    return tifffile

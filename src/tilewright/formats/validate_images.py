@@ -1,0 +1,95 @@
+"""The course's check of images, text or .npy: the first element that fails and the worst, by image and pixel."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+
+import numpy as np
+
+from tilewright.errors import InputError
+from tilewright.formats.files import InputFile
+from tilewright.formats.npy import read_header
+from tilewright.formats.tables import open_table, read_fields, suffix
+from tilewright.formats.validate import TOLERANCE, Validation, _judge
+
+BATCH_NUMBERS = 1 << 20  # compared at a time
+HEAD = 32  # bytes that a count and the end of its line take at most
+
+Shape = tuple[int, ...]
+
+
+def validate_images(
+    output: str | os.PathLike[str],
+    reference: str | os.PathLike[str],
+    *,
+    shape: Shape | None = None,
+    tolerance: float = TOLERANCE,
+    prefix: bool = False,
+) -> Validation:
+    """Compares two .txt or .npy files of images, one of each kind, too.
+
+    An element passes if its absolute or its relative error is at most `tolerance`; NaN fails. shape: of an image,
+    (height, width, channels); None: as the files tell. prefix: the reference may hold more images than the output.
+    Raises InputError for a file that holds no such images.
+    """
+    shape = shape or _common_shape(output, reference)
+    result, size = Validation(), max(1, BATCH_NUMBERS // math.prod(shape))
+    with (
+        open_table(output, shape=shape, what="output", checked=False) as a,
+        open_table(reference, shape=shape, what="reference", checked=False) as b,
+    ):
+        if a.total > b.total or (a.total < b.total and not prefix):
+            result.fail(f"the output has {a.total:,} images and the reference {b.total:,}")
+        first = 0
+        for found, wanted in zip(a.batches(size), b.batches(size), strict=False):
+            n = min(len(found.values), len(wanted.values))
+            pair = np.stack([found.values[:n].reshape(-1), wanted.values[:n].reshape(-1)])
+            _judge(result, pair, tolerance, lambda i, first=first: _place(first, i, shape))
+            first += n
+    return result
+
+
+def holds_images(path: str | os.PathLike[str]) -> bool:
+    """Whether a file looks like images: a .npy of four dimensions, or a .txt whose first line is one integer. A file
+    that is not there, or is damaged, does not."""
+    try:
+        with InputFile(path, "file") as file:
+            if suffix(path) == ".npy":
+                return len(read_header(file).shape) == 4
+            head = bytearray(min(HEAD, file.size))
+            file.read_into(head, 0)
+            return suffix(path) == ".txt" and re.match(rb"\s*\d+[ \t\r]*\n", head) is not None
+    except InputError:
+        return False
+
+
+def _common_shape(*paths: str | os.PathLike[str]) -> Shape:
+    """Of an image: three dimensions where one of the files is .npy. Raises InputError where the files differ."""
+    shapes = [_shape(path) for path in paths]
+    if math.prod(shapes[0]) != math.prod(shapes[1]):
+        sizes = " and ".join(f"{math.prod(shape):,}" for shape in shapes)
+        raise InputError(f"images of {sizes} numbers cannot be compared", path=paths[0])
+    return max(shapes, key=len)
+
+
+def _shape(path: str | os.PathLike[str]) -> Shape:
+    with InputFile(path, "file") as file:
+        if suffix(path) == ".npy":
+            return read_header(file).shape[1:]
+        count, found = 0, -1
+        for fields, _ in read_fields(file):
+            if found < 0 and fields and re.fullmatch(rb"\d{1,18}", fields[0]):
+                count = int(fields[0])
+            found += len(fields)
+    if count < 1 or found < count or found % count:
+        raise InputError(f"starts with {count}, and {max(found, 0):,} numbers follow: no whole images", path=path)
+    return (found // count,)
+
+
+def _place(first: int, i: int, shape: Shape) -> str:
+    image, rest = divmod(i, math.prod(shape))
+    names = ("row", "column", "channel") if len(shape) == 3 else ("number",)
+    at = np.unravel_index(rest, shape)
+    return ", ".join([f"image {first + image}", *(f"{name} {j}" for name, j in zip(names, at, strict=True))])

@@ -1,0 +1,257 @@
+"""Volumes on disk: any format opened for reading by boxes, any written so that it appears whole or not at all."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from itertools import product
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+
+from tilewright.errors import InputError, ResourceError, UsageError
+
+SUFFIXES = (".txt", ".npy", ".nii", ".nii.gz", ".tif", ".tiff", ".zarr")
+PIECE_BYTES = 4 << 20  # read, checked and converted at a time: it stays in a core's cache
+
+Box = tuple[slice, slice, slice]
+Shape = tuple[int, int, int]
+
+
+class Volume:
+    """A volume of numbers that can be read in boxes. A kind of file supplies `_pieces`.
+
+    shape: (D, H, W). dtype: of the numbers as they are stored; wide: they need float64. finite: refuse all others.
+    unit: boxes whose edges lie on its multiples are read with the least work. held: bytes that stay in memory until
+    `close`; 0 for a volume that is read from the disk box by box. working: bytes that reading takes besides. header:
+    what an output of the same kind keeps.
+    """
+
+    held = 0
+    working = 4 * PIECE_BYTES
+
+    def __init__(self, path: str, shape: Shape, dtype: np.dtype, unit: Shape = (1, 1, 1)) -> None:
+        self.path, self.shape, self.dtype, self.unit = path, shape, dtype, unit
+        self.header: Any = None
+        self.wide = dtype == np.float64
+        self.finite = True
+
+    def __enter__(self) -> Volume:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives files and memory back."""
+
+    def read_into(self, start: tuple[int, int, int], target: np.ndarray) -> None:
+        """Fills target (d, h, w), float32 or float64, with the box that begins at `start`, converted.
+
+        Raises InputError naming the first number that is not finite, or where the file cannot be read.
+        """
+        for place, piece in self._pieces(start, target.shape):
+            self._check_finite(piece, [a + b.start for a, b in zip(start, place, strict=True)])
+            target[place] = piece
+
+    def load(self, dtype: np.dtype) -> np.ndarray:
+        """The whole volume, C-contiguous, converted; its own array where that is of `dtype`. Raises as `read_into`."""
+        array = np.empty(self.shape, dtype)
+        self.read_into((0, 0, 0), array)
+        return array
+
+    def _pieces(self, start: tuple[int, ...], shape: tuple[int, ...]) -> Iterator[tuple[Box, np.ndarray]]:
+        """(where in the box, numbers), which together fill it."""
+        raise NotImplementedError
+
+    def _check_finite(self, piece: np.ndarray, start: list[int]) -> None:
+        if piece.dtype.kind != "f" or not self.finite:
+            return
+        with np.errstate(all="ignore"):
+            if np.isfinite(piece.sum()):  # one fast pass; a sum that overflows is looked at again
+                return
+        finite = np.isfinite(piece)
+        if finite.all():
+            return
+        index = np.unravel_index(int(np.argmin(finite)), piece.shape)
+        place = [int(a + b) for a, b in zip(start, index, strict=True)]
+        raise InputError(
+            f"the value is {piece[index]}; every value must be finite",
+            path=self.path,
+            where=f"voxel {place}",
+            hint="replace such values first: one would spread to all voxels that the kernel reaches from it",
+        )
+
+
+class ArrayVolume(Volume):
+    """A volume in memory: array (D, H, W) of any real dtype and strides; its values are array * slope + intercept."""
+
+    def __init__(self, path: str, array: np.ndarray, scale: tuple[float, float] | None = None) -> None:
+        super().__init__(path, array.shape, array.dtype)  # type: ignore[arg-type]
+        self._array, self._scale = array, scale
+        self.held = array.nbytes
+
+    def load(self, dtype: np.dtype) -> np.ndarray:
+        """As `Volume.load`."""
+        if self._scale is not None or self._array.dtype != dtype or not self._array.flags.c_contiguous:
+            return super().load(dtype)
+        self._check_finite(self._array, [0, 0, 0])
+        return self._array
+
+    def _pieces(self, start: tuple[int, ...], shape: tuple[int, ...]) -> Iterator[tuple[Box, np.ndarray]]:
+        box = self._array[tuple(slice(a, a + n) for a, n in zip(start, shape, strict=True))]
+        for place in boxes(shape, self.dtype.itemsize):
+            yield place, scaled(box[place], self._scale)
+
+
+class Output(Protocol):
+    """A volume being written: a context that commits at its end. unit: tiles on its multiples share no piece of it.
+
+    held, working: bytes that it takes in memory, all the time and while it writes.
+    """
+
+    unit: Shape
+    held: int
+    working: int
+
+    def __enter__(self) -> Output: ...
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+
+    def write(self, start: tuple[int, int, int], tile: np.ndarray) -> None:
+        """Puts tile (d, h, w), C-contiguous and of the output's dtype, at `start`."""
+
+
+def suffix_of(path: str) -> str | None:
+    """The suffix of SUFFIXES that `path` ends with, in lower case; ".zarr" for a directory; None for others."""
+    name = os.fspath(path).rstrip("/").lower()
+    found = next((suffix for suffix in sorted(SUFFIXES, key=len, reverse=True) if name.endswith(suffix)), None)
+    return ".zarr" if found is None and os.path.isdir(path) else found
+
+
+def check_suffix(path: str, what: str) -> str:
+    """`suffix_of(path)`. Raises UsageError with the list of formats where it is none."""
+    found = suffix_of(path)
+    if found is None:
+        raise UsageError(f"the format of the {what} is not known by its name", path=path, hint=_formats())
+    return found
+
+
+def _formats() -> str:
+    return f"names end with {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
+
+
+def open_volume(path: str, what: str = "input", *, memory: int | None = None) -> Volume:
+    """The volume at `path`, by its name: the course's .txt, .npy, NIfTI, a TIFF stack, or a directory of Zarr.
+
+    memory: bytes that it may hold; None: any number. .npy, .nii and Zarr are read box by box and hold none. Raises
+    UsageError for a name of no format, InputError for a file that is not what its name says, whose header lies, or
+    that is no volume of three dimensions, ResourceError where memory or a package is missing.
+    """
+    suffix = check_suffix(path, what)
+    if suffix == ".txt":
+        from tilewright.formats.course_volumes import open_text
+
+        return open_text(path, what, memory=memory)
+    if suffix == ".npy":
+        from tilewright.formats.raw_volumes import open_npy
+
+        return open_npy(path, what)
+    if suffix in (".nii", ".nii.gz"):
+        from tilewright.formats.nifti import open_nifti
+
+        return open_nifti(path, what, memory=memory)
+    if suffix == ".zarr":
+        from tilewright.formats.zarr_volumes import open_zarr
+
+        return open_zarr(path, what)
+    from tilewright.formats.tiff import open_tiff
+
+    return open_tiff(path, what, memory=memory)
+
+
+def create_volume(path: str, shape: Shape, dtype: np.dtype, like: Volume) -> Output:
+    """An output by its name; `like` is the input, whose header it keeps if it is of the same kind.
+
+    dtype: float32 or float64. Raises as `open_volume`, and ResourceError where the output cannot be written.
+    """
+    suffix = check_suffix(path, "output")
+    if suffix == ".txt":
+        from tilewright.formats.course_volumes import TextOutput
+
+        return TextOutput(path, shape, dtype)
+    if suffix == ".npy":
+        from tilewright.formats.raw_volumes import npy_output
+
+        return npy_output(path, shape, dtype)
+    if suffix in (".nii", ".nii.gz"):
+        from tilewright.formats.nifti import nifti_output
+
+        return nifti_output(path, shape, dtype, like)
+    if suffix == ".zarr":
+        from tilewright.formats.zarr_volumes import ZarrOutput
+
+        return ZarrOutput(path, shape, dtype, like)
+    from tilewright.formats.tiff import TiffOutput
+
+    return TiffOutput(path, shape, dtype)
+
+
+def boxes(shape: tuple[int, ...], itemsize: int, axis: int = 0) -> Iterator[Box]:
+    """Boxes of at most PIECE_BYTES, or one plane, that fill `shape`; they are cut along `axis`."""
+    plane = itemsize * math.prod(shape) // max(1, shape[axis])
+    step = max(1, PIECE_BYTES // max(1, plane))
+    whole = [slice(0, n) for n in shape]
+    for first in range(0, shape[axis], step):
+        whole[axis] = slice(first, min(first + step, shape[axis]))
+        yield tuple(whole)  # type: ignore[misc]
+
+
+def aligned_boxes(start: tuple[int, ...], shape: tuple[int, ...], unit: Shape, most: int) -> Iterator[Box]:
+    """Boxes that fill `shape`, cut where a volume's units begin, each of one unit or as many as `most` voxels hold.
+
+    start: of the first box in the volume.
+    """
+    units = max(1, most // math.prod(unit))  # that a box may span, first along x, then y, then z
+    cuts: list[list[tuple[int, int]]] = []
+    for first, count, size in reversed(list(zip(start, shape, unit, strict=True))):
+        span = -(-(first + count) // size) - first // size
+        step = min(units, span)
+        units //= step
+        edges = range(first // size * size, first + count, step * size)
+        cuts.append([(max(e, first) - first, min(e + step * size, first + count) - first) for e in edges])
+    for z, y, x in product(*reversed(cuts)):
+        yield slice(*z), slice(*y), slice(*x)
+
+
+def scaled(piece: np.ndarray, scale: tuple[float, float] | None) -> np.ndarray:
+    """piece * slope + intercept in float64; the piece itself without a scale."""
+    return piece if scale is None else piece * np.float64(scale[0]) + np.float64(scale[1])
+
+
+def check_shape(path: str, shape: tuple[int, ...], dtype: np.dtype) -> Shape:
+    """`shape` itself. Raises InputError unless it has three dimensions and voxels, and dtype is bool, integer or float
+    of at most 64 bits."""
+    if len(shape) != 3:
+        raise InputError(
+            f"the volume has {len(shape)} dimensions, {shape}; three are wanted: (D, H, W)",
+            path=path,
+            hint="save one channel or one time of it",
+        )
+    if min(shape) < 1 or math.prod(shape) >= 1 << 56:
+        raise InputError(f"the shape is {shape}; every size must be at least 1", path=path)
+    if dtype.kind not in "biuf" or dtype.itemsize > 8:
+        raise InputError(f"the values are {dtype}; bool, integers or floats of up to 64 bits are wanted", path=path)
+    return shape  # type: ignore[return-value]
+
+
+def check_memory(path: str, needed: int, memory: int | None) -> None:
+    """Raises ResourceError if a volume that is held in memory needs more bytes than `memory`."""
+    if memory is not None and needed > max(memory, 0):
+        raise ResourceError(
+            f"the volume takes {needed:,} bytes in memory, and {max(memory, 0):,} are left",
+            path=path,
+            hint="give more --memory, or use .npy, .nii or .zarr, which are read and written in tiles",
+        )

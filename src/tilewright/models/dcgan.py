@@ -1,0 +1,255 @@
+"""DCGAN's generator: images from noise by a stack of transposed convolutions.
+
+    x = relu(norm(z @ W + b)) seen as (size, size, channels)
+    x = relu(norm(conv_transpose2d(x)))          # all layers but the last
+    image = tanh(conv_transpose2d(x))            # (height, width, channels), each value from -1 to 1
+
+Batch-norm uses the stored mean and variance, so it is a scale and a shift, and folds into the weights before it. What
+PyTorch's example calls its first layer, a transposed convolution of 1x1 pixels, is the projection here.
+Source: Radford et al., "Unsupervised Representation Learning with Deep Convolutional Generative Adversarial Networks",
+2016.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+import numpy as np
+
+from tilewright.errors import InputError, UsageError
+from tilewright.ops._arrays import BFLOAT16, as_numpy, result_for
+from tilewright.ops._memory import empty
+from tilewright.ops.batchnorm import fold
+from tilewright.ops.conv_transpose2d import conv_transpose2d
+from tilewright.ops.conv_transpose2d import prepare as prepare_convolution
+from tilewright.ops.matmul import matmul
+from tilewright.ops.matmul import prepare as prepare_matrix
+
+MODEL_TYPE = "dcgan"
+MAX_SIZE = 2**31
+MAX_LAYERS = 64  # names of tensors are made from it before a file is looked at
+MAX_FLOATS = 2**28  # of one image between two layers, 1 GiB: no weight's shape confirms a stride, so a limit guards it
+GROUP = 32  # images that go through the layers together: at the course's sizes 8 MiB between two layers at most
+GROUP_FLOATS = 2**22  # what a group may take between two layers, where its images are larger: 16 MiB
+
+
+class DCGANLayer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A transposed convolution: what it makes of (H, W) pixels is ((H - 1) * stride + kernel) minus the padding, which
+    is cropped before and after, of both axes."""
+
+    channels: int
+    kernel: int = 5
+    stride: int = 2
+    padding: tuple[int, int] = (1, 2)
+
+    def __post_init__(self):
+        for name in ("channels", "kernel", "stride"):
+            if not 1 <= getattr(self, name) <= MAX_SIZE:
+                raise ValueError(f"{name} is {getattr(self, name)}; at least 1 and at most {MAX_SIZE} is wanted")
+        if not all(0 <= cropped <= MAX_SIZE for cropped in self.padding):
+            raise ValueError(f"padding is {self.padding}; what is cropped before and after is wanted, from 0")
+
+    def size(self, before: int) -> int:
+        """Pixels a side, from those of the layer before."""
+        return (before - 1) * self.stride + self.kernel - sum(self.padding)
+
+
+def doubling(channels: Iterable[int], kernel: int) -> tuple[DCGANLayer, ...]:
+    """Layers that each double the size. kernel: at least 2; of an odd number of pixels too many, one more is cropped
+    behind, as TensorFlow does."""
+    before = (kernel - 2) // 2
+    padding = (before, kernel - 2 - before)
+    return tuple(DCGANLayer(channels=count, kernel=kernel, padding=padding) for count in channels)
+
+
+CHANNELS, KERNEL = (512, 256, 128, 64, 3), 5  # the course's
+
+
+class DCGANConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Sizes of a generator; the defaults are the course's. Raises ValueError for sizes that make no network.
+
+    size, channels: of what the projection makes. bias: whether the projection and the layers have one.
+    """
+
+    model_type: str = MODEL_TYPE
+    z_size: int = 100
+    size: int = 4
+    channels: int = CHANNELS[0]
+    layers: tuple[DCGANLayer, ...] = doubling(CHANNELS[1:], KERNEL)
+    batch_norm_eps: float = 1e-5
+    bias: bool = True
+
+    def __post_init__(self):
+        if self.model_type != MODEL_TYPE:
+            raise ValueError(f"model_type is {self.model_type!r}; {MODEL_TYPE!r} is wanted")
+        for name in ("z_size", "size", "channels"):
+            if not 1 <= getattr(self, name) <= MAX_SIZE:
+                raise ValueError(f"{name} is {getattr(self, name)}; at least 1 and at most {MAX_SIZE} is wanted")
+        if not 1 <= len(self.layers) <= MAX_LAYERS:
+            raise ValueError(f"layers are {len(self.layers)}; at least 1 and at most {MAX_LAYERS} is wanted")
+        if not 0 < self.batch_norm_eps < 1:
+            raise ValueError(f"batch_norm_eps is {self.batch_norm_eps}; it must be between 0 and 1")
+        for i, (size, _, channels) in enumerate(self.shapes()):
+            name = f"layers[{i - 1}]" if i else "the projection"
+            if size < 1:
+                raise ValueError(f"{name} crops everything: it leaves {size} pixels a side")
+            if size * size * channels > MAX_FLOATS:
+                what = f"{name} makes {size} x {size} pixels of {channels} channels"
+                raise ValueError(f"{what}; at most {MAX_FLOATS:,} numbers an image can be computed")
+
+    def shapes(self) -> Iterator[tuple[int, int, int]]:
+        """(height, width, channels) of an image after the projection and after each layer."""
+        size = self.size
+        yield size, size, self.channels
+        for layer in self.layers:
+            size = layer.size(size)
+            yield size, size, layer.channels
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(height, width, channels) of the result."""
+        *_, last = self.shapes()
+        return last
+
+    @property
+    def group(self) -> int:
+        """Images that go through the layers together; it changes no bits."""
+        largest = max(height * width * channels for height, width, channels in self.shapes())
+        return max(1, min(GROUP, GROUP_FLOATS // largest))
+
+    @property
+    def work_bytes(self) -> int:
+        """Bytes of the two buffers between the layers."""
+        inner = [height * width * channels for height, width, channels in self.shapes()][:-1]
+        return 4 * self.group * (max(inner[::2]) + max(inner[1::2], default=0))
+
+    @property
+    def flops(self) -> int:
+        """Operations an image: what the projection and every tap on every pixel take, cropped ones too."""
+        shapes = list(self.shapes())
+        total = 2 * self.z_size * self.size**2 * self.channels
+        for (height, width, channels), layer in zip(shapes, self.layers, strict=False):
+            total += 2 * height * width * channels * layer.kernel**2 * layer.channels
+        return total
+
+    def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Name and shape of every weight, in the order of the course's network.bin. A norm's bias and weight are the
+        beta and gamma of the literature."""
+        C = self.channels
+        shapes: dict[str, tuple[int, ...]] = {"proj.weight": (self.z_size, self.size**2 * C)}
+        if self.bias:
+            shapes["proj.bias"] = (self.size**2 * C,)
+        for i, layer in enumerate(self.layers):
+            shapes |= {f"norms.{i}.{name}": (C,) for name in ("bias", "weight", "running_mean", "running_var")}
+            shapes[f"convs.{i}.weight"] = (layer.kernel, layer.kernel, layer.channels, C)
+            C = layer.channels
+            if self.bias:
+                shapes[f"convs.{i}.bias"] = (C,)
+        return shapes
+
+
+def noise(seed: int, first: int, count: int, width: int) -> np.ndarray:
+    """float32 (count, width) from N(0, 1) for the images from number `first` on.
+
+    Philox, a counter-based generator, keyed by (seed, number of the image): an image's noise depends on nothing else.
+    seed: from 0 to 2**63 - 1.
+    """
+    rows = np.empty((count, width), np.float32)
+    for i, row in enumerate(rows, start=first):
+        np.random.Generator(np.random.Philox(key=(seed, i))).standard_normal(out=row, dtype=np.float32)
+    return rows
+
+
+class DCGAN:
+    """A generator ready to run on this machine's CPU.
+
+    weights: float32 or bfloat16 arrays by the names of `config.tensor_shapes()`; they may be memory-mapped and
+    read-only. dtype: accuracy class of the products, "float32" or "bfloat16". Raises InputError if a tensor is missing,
+    too many or of another shape, or a variance is negative.
+    """
+
+    def __init__(self, config: DCGANConfig, weights: Mapping[str, np.ndarray], *, dtype: str = "float32"):
+        shapes = config.tensor_shapes()
+        for name in shapes.keys() | weights.keys():
+            found = weights[name].shape if name in weights else None
+            if found != shapes.get(name):
+                wanted = shapes.get(name, "no such tensor")
+                what = "missing" if found is None else found
+                raise InputError(f"tensor {name} is {what}; {wanted} is wanted by the configuration")
+        self.config, self.dtype = config, dtype
+        matrix, bias = self._folded(weights, "proj", 0, axis=1)
+        self.projection = prepare_matrix(matrix, dtype=dtype), bias
+        self.layers = []
+        for i, layer in enumerate(config.layers):
+            kernel, bias = self._folded(weights, f"convs.{i}", i + 1, axis=2)
+            padding = (layer.padding, layer.padding)
+            prepared = prepare_convolution(kernel, stride=layer.stride, padding=padding, dtype=dtype)
+            self.layers.append((prepared, bias, "relu" if i < len(config.layers) - 1 else "tanh"))
+        self._kept = threading.local()
+
+    def generate(self, z, *, out: np.ndarray | None = None) -> np.ndarray:
+        """Noise (n, z_size) -> float32 (n, height, width, channels), each value from -1 to 1.
+
+        z: real numbers, NumPy or what it can read; they are rounded to float32. out: where to write. An image's bits do
+        not depend on the others, on their number, or on the number of threads. Raises UsageError for another shape or a
+        number that is not finite, with its place; ResourceError if memory does not hold the images.
+        """
+        noise = self._checked(z)
+        images = result_for("generate", out, (len(noise), *self.config.image_shape))
+        for first in range(0, len(noise), self.config.group):
+            some = slice(first, first + self.config.group)
+            self._draw(noise[some], images[some])
+        return images
+
+    def _draw(self, z: np.ndarray, images: np.ndarray) -> None:
+        """z float32 (n, z_size), n at most a group -> images float32 (n, height, width, channels)."""
+        n, shapes = len(z), list(self.config.shapes())
+        places = [*(self._buffer(i % 2, n, shape) for i, shape in enumerate(shapes[:-1])), images]
+        matrix, bias = self.projection
+        x = matmul(z, matrix, bias=bias, activation="relu", out=places[0].reshape(n, -1))
+        for (kernel, bias, activation), shape, place in zip(self.layers, shapes, places[1:], strict=False):
+            x = conv_transpose2d(x.reshape(n, *shape), kernel, bias=bias, activation=activation, out=place)
+
+    def _buffer(self, which: int, n: int, shape: tuple[int, int, int]) -> np.ndarray:
+        """float32 (n, *shape) of this thread's own memory, one of two in turn: memory that is new to a process costs
+        more than the work on it."""
+        if not hasattr(self._kept, "buffers"):
+            inner = [int(np.prod(shape)) for shape in self.config.shapes()][:-1]
+            sizes = [self.config.group * max(inner[i::2], default=0) for i in range(2)]
+            self._kept.buffers = [empty(size) for size in sizes]
+        count = n * int(np.prod(shape))
+        return self._kept.buffers[which][:count].reshape(n, *shape)
+
+    def _folded(self, weights: Mapping[str, np.ndarray], name: str, norm: int, axis: int):
+        """The float32 weights and bias of a layer, with the batch-norm behind it; the last layer has none."""
+        matrix = np.asarray(weights[f"{name}.weight"], np.float32)
+        columns = matrix.shape[axis]
+        bias = np.array(weights[f"{name}.bias"], np.float32) if self.config.bias else np.zeros(columns, np.float32)
+        if norm == len(self.config.layers):
+            return matrix, bias
+        names = ("weight", "bias", "running_mean", "running_var")
+        vectors = [np.asarray(weights[f"norms.{norm}.{vector}"], np.float32) for vector in names]
+        if not (vectors[3] >= 0).all():
+            at = int(np.argmin(vectors[3] >= 0))
+            raise InputError(f"tensor norms.{norm}.running_var holds {vectors[3][at]} at [{at}]; a variance is not"
+                             " negative", hint="the file is damaged: use another checkpoint")  # fmt: skip
+        tiled = [np.tile(vector, columns // len(vector)) for vector in vectors]  # the projection makes many pixels
+        with np.errstate(over="ignore"):
+            folded = fold(matrix, bias, *tiled, eps=self.config.batch_norm_eps, axis=axis)
+        if not all(np.isfinite(array).all() for array in folded):
+            raise InputError(f"{name} with norms.{norm} folded into it is beyond the range of float32",
+                             hint="the file is damaged: use another checkpoint")  # fmt: skip
+        return folded
+
+    def _checked(self, z) -> np.ndarray:
+        """float32 (n, z_size). Raises UsageError."""
+        noise, wanted = as_numpy("z", z), self.config.z_size
+        if noise.ndim != 2 or noise.shape[1] != wanted or not (noise.dtype.kind in "iuf" or noise.dtype == BFLOAT16):
+            raise UsageError(f"z is {noise.dtype} {noise.shape}; real numbers (n, {wanted}) are wanted")
+        with np.errstate(over="ignore"):
+            noise = np.ascontiguousarray(noise, np.float32)
+        finite = np.isfinite(noise)
+        if not finite.all():
+            image, place = np.argwhere(~finite)[0]
+            raise UsageError(f"z[{image}, {place}] is {noise[image, place]}; finite numbers are wanted")
+        return noise

@@ -1,0 +1,212 @@
+"""The job of `tilewright draw`: noise streamed in, images out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tilewright.errors import ResourceError, UsageError
+from tilewright.formats.atomic import AtomicDirectory, AtomicFile
+from tilewright.formats.files import InputFile, same_file
+from tilewright.formats.images import (
+    ArrayWriter,
+    FolderWriter,
+    GridWriter,
+    TextWriter,
+    Writer,
+    check_channels,
+    check_finite_images,
+    check_grid,
+    kind_of,
+    png_names,
+)
+from tilewright.formats.tables import SUFFIXES, Rows, Table, open_table, suffix
+from tilewright.formats.validate import TOLERANCE
+from tilewright.formats.validate_images import validate_images
+from tilewright.hardware import available_memory
+from tilewright.models.dcgan import DCGAN, DCGANConfig, noise
+from tilewright.ops._memory import empty
+from tilewright.runtime.load import config_of, place, read_weights
+from tilewright.runtime.outputs import check_output
+from tilewright.runtime.progress import Progress
+from tilewright.runtime.reports import Report, Say, phase
+from tilewright.runtime.signals import stoppable
+
+BATCH = 256  # images handed to the model at once, 12 MiB at the course's size
+BATCH_BYTES = 64 << 20  # of them, where they are larger
+PICTURES = (".bmp", ".png")
+
+
+@dataclass
+class DrawJob:
+    """What to draw.
+
+    input: noise, .txt or .npy; None: `count` images of random noise from `seed`. output: .txt, .npy, a grid as .png or
+    .bmp, or a directory (a trailing slash, or there already), which gets a .png an image. image: a grid besides. count:
+    with an input, images from its start (None: all). batch: images at a time (None: BATCH); it changes no bits.
+    answers: .txt or .npy to compare a .txt or .npy output with, within `tolerance`.
+    """
+
+    model: str
+    input: str | None
+    output: str
+    image: str | None = None
+    count: int | None = None
+    seed: int = 0
+    dtype: str = "float32"
+    batch: int | None = None
+    answers: str | None = None
+    tolerance: float = TOLERANCE
+
+
+class RandomNoise:
+    """Noise from a seed, read as a table is."""
+
+    def __init__(self, seed: int, count: int, width: int) -> None:
+        self.total, self.bytes = count, 4 * count * width
+        self._seed, self._width = seed, width
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def batches(self, size: int) -> Iterator[Rows]:
+        """All rows in order, `size` at a time."""
+        for first in range(0, self.total, size):
+            n = min(size, self.total - first)
+            yield Rows(noise(self._seed, first, n, self._width), 4 * (first + n) * self._width)
+
+
+def draw(job: DrawJob, say: Say = lambda text: None) -> Report:
+    """Runs the job. `say` gets a line for each phase.
+
+    Raises UsageError, InputError, ResourceError and Interrupted; in each case earlier outputs are untouched. Everything
+    that can be checked before the work starts is.
+    """
+    _check(job)
+    report, start = Report(), time.perf_counter()
+    with stoppable() as stop:
+        config = config_of(job.model, DCGANConfig)
+        with phase(report, "check"):
+            reader = _open_input(job, config)
+        with closing(reader):
+            say(f"Checking input: {reader.total:,} images...Done! ({report.seconds['check']:.3f} sec)")
+            batch = min(reader.total, job.batch or max(1, min(BATCH, BATCH_BYTES // (4 * _floats(config)))))
+            _check_outputs(job, config, reader.total, batch)
+            with ExitStack() as outputs:
+                writers = _open_outputs(job, config, reader.total, outputs)
+                model = _load(job, report, say)
+                images = empty((batch, *config.image_shape))
+                with Progress("images", total=reader.total, size=reader.bytes) as progress:
+                    for rows in reader.batches(batch):
+                        stop.check()
+                        _run(report, model, rows.values, images[: len(rows.values)], writers)
+                        progress.update(report.records, rows.end)
+                say(f"Generating {report.records:,} images...Done! ({report.seconds.get('run', 0.0):.3f} sec)")
+                computed = time.perf_counter()
+                for writer in writers:
+                    writer.finish()
+        report.seconds["write"] = report.seconds.get("write", 0.0) + time.perf_counter() - computed  # fsync and rename
+        say(f"Writing output...Done! ({report.seconds['write']:.3f} sec)")
+    return _finish(job, report, config, start)
+
+
+def _check(job: DrawJob) -> None:
+    """Raises UsageError or InputError for what needs no model to be wrong."""
+    if job.input is None and job.count is None:
+        raise UsageError("there is no input: name one, or say how many images of random noise to draw (-n)")
+    kind = kind_of(job.output)
+    if job.image:
+        if suffix(job.image) not in PICTURES or kind_of(job.image) == "/":
+            raise UsageError(f"the image is no {' or '.join(PICTURES)} file", path=job.image)
+        check_output(replace(job, output=job.image))
+        if same_file(job.image, job.output) or job.image == job.output:
+            raise UsageError("the image would overwrite the output", path=job.image, hint="choose another name")
+    check_output(job)
+    if job.answers:
+        if kind not in SUFFIXES or suffix(job.answers) not in SUFFIXES:
+            raise UsageError("this output cannot be compared with that reference", path=job.answers,
+                             hint="compare .txt or .npy with .txt or .npy")  # fmt: skip
+        InputFile(job.answers, "answers").close()
+
+
+def _open_input(job: DrawJob, config: DCGANConfig) -> Table | RandomNoise:
+    if job.input is None:
+        return RandomNoise(job.seed, job.count or 0, config.z_size)
+    return open_table(job.input, shape=(config.z_size,), count=job.count)
+
+
+def _floats(config: DCGANConfig) -> int:
+    height, width, channels = config.image_shape
+    return height * width * channels
+
+
+def _check_outputs(job: DrawJob, config: DCGANConfig, count: int, batch: int) -> None:
+    """Raises UsageError for images that an output cannot hold, ResourceError where memory cannot hold them."""
+    needed = config.work_bytes + 4 * batch * _floats(config)
+    for path in filter(None, (job.output, job.image)):
+        kind = kind_of(path)
+        if kind not in SUFFIXES:
+            check_channels(path, config.image_shape[2])
+        if kind in PICTURES:
+            needed += check_grid(path, count, config.image_shape, kind)
+    free = available_memory()
+    if needed > free:
+        raise ResourceError(
+            f"{count:,} images, {batch:,} at a time, take {needed:,} bytes of memory; {free:,} are free",
+            path=job.output,
+            hint="ask for fewer (-n) or smaller batches (--batch-size), or write .npy or .txt: a grid keeps all pixels",
+        )
+
+
+def _open_outputs(job: DrawJob, config: DCGANConfig, count: int, outputs: ExitStack) -> list[Writer]:
+    """The output last to appear: where it is, the image is."""
+    writers: list[Writer] = []
+    for path in filter(None, (job.output, job.image)):
+        kind = kind_of(path)
+        if kind == "/":
+            directory = AtomicDirectory(path, png_names(path), "a run's numbered .png")
+            writers.append(FolderWriter(outputs.enter_context(directory)))
+            continue
+        file = outputs.enter_context(AtomicFile(path))
+        if kind == ".txt":
+            writers.append(TextWriter(file, count))
+        elif kind == ".npy":
+            writers.append(ArrayWriter(file, count, config.image_shape))
+        else:
+            writers.append(GridWriter(file, count, config.image_shape, kind))
+    return writers
+
+
+def _load(job: DrawJob, report: Report, say: Say) -> DCGAN:
+    with phase(report, "load", say, "Loading weights"):
+        config, weights = read_weights(job.model)
+    with phase(report, "prepare", say, "Preparing model"):
+        model = place(config, weights, dtype=job.dtype)
+    with phase(report, "compile", say, "Compiling kernels"):  # or fetching them from the disk
+        model.generate(np.zeros((1, config.z_size), np.float32))
+    return model
+
+
+def _run(report: Report, model: DCGAN, z: np.ndarray, images: np.ndarray, writers: list[Writer]) -> None:
+    with phase(report, "run"):
+        model.generate(z, out=images)
+    with phase(report, "write"):
+        check_finite_images(images, report.records)
+        for writer in writers:
+            writer.write(images)
+    report.records += len(images)
+
+
+def _finish(job: DrawJob, report: Report, config: DCGANConfig, start: float) -> Report:
+    if job.answers:
+        with phase(report, "validate"):
+            report.validation = validate_images(
+                job.output, job.answers, shape=config.image_shape, tolerance=job.tolerance,
+                prefix=job.count is not None,
+            )  # fmt: skip
+    report.finish(start)
+    return report

@@ -1,0 +1,167 @@
+"""The kernels of `tilewright convolve`: by name, from a text file of the course's, or from .npy."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.errors import InputError, UsageError
+from tilewright.formats.course_volumes import read_text_kernel
+from tilewright.formats.raw_volumes import open_npy
+from tilewright.formats.volumes import Shape
+from tilewright.ops.conv3d import conv3d, prepare, prepare_separable
+from tilewright.ops.correlate import correlate, correlate1d
+
+NAMES = "gaussian:SIGMA, box:SIZE (one number or z,y,x), laplace, sobel:AXIS, FILE.txt and FILE.npy"
+TRUNCATE = 4.0  # standard deviations that a Gaussian reaches, as in scipy.ndimage
+MAX_SIZE = 1 << 20  # taps along an axis
+MAX_TAPS = 1 << 24  # of a kernel, 255 a side: ops.conv3d multiplies three lines out, 200 MB for so many
+_NUMBER = r"\d{1,9}(?:\.\d{0,9})?"
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """name: as the user gave it. weights: float64 (KD, KH, KW), not flipped; or lines: float64 (KD,), (KH,), (KW,),
+    whose outer product they are."""
+
+    name: str
+    weights: np.ndarray | None = None
+    lines: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+
+    @property
+    def shape(self) -> Shape:
+        """Taps along z, y, x."""
+        return self.weights.shape if self.lines is None else tuple(len(line) for line in self.lines)  # type: ignore
+
+    @property
+    def halo(self) -> tuple[Shape, Shape]:
+        """Voxels that it needs before and after a voxel; the centre of K taps is K // 2."""
+        return tuple(K // 2 for K in self.shape), tuple(K - 1 - K // 2 for K in self.shape)  # type: ignore
+
+    @property
+    def spare_blocks(self) -> int:
+        """Blocks of memory that `applied` takes in float64."""
+        return 1 if self.lines is None else 2
+
+
+def kernel_of(text: str) -> Kernel:
+    """The kernel that `text` names; the files' numbers are checked.
+
+    Names mean what they mean in tilewright.ndimage and SciPy: a Gaussian reaches 4 standard deviations, a box of even
+    size begins one voxel earlier, sobel is the derivative along its axis, smoothed by 1, 2, 1 along the others. Raises
+    UsageError for what is no kernel, with the list of those there are, InputError for a file that holds none.
+    """
+    name, colon, value = text.partition(":")
+    if text.lower().endswith(".txt"):
+        return Kernel(text, read_text_kernel(text).astype(np.float64))
+    if text.lower().endswith(".npy"):
+        return Kernel(text, _read_npy(text))
+    if name == "laplace" and not colon:
+        return Kernel(text, _laplace())
+    if name == "sobel" and re.fullmatch("[0-2]", value):
+        return Kernel(text, lines=_lines([_derivative() if i == int(value) else _smoothing() for i in range(3)]))
+    numbers = _numbers(value)
+    if name == "gaussian" and numbers and all(0 < n < MAX_SIZE / 2 / TRUNCATE for n in numbers):
+        return Kernel(text, lines=_lines([_gaussian(sigma) for sigma in numbers]))
+    if name == "box" and numbers and all(1 <= n < MAX_SIZE and n == int(n) for n in numbers):
+        return Kernel(text, lines=_lines([np.full(int(n), 1 / int(n)) for n in numbers]))
+    hint = f"there are {NAMES}"
+    if os.path.exists(text):
+        hint += "; name the file .txt or .npy"
+    raise UsageError(f"{text!r} is no kernel", hint=hint)
+
+
+def applied(kernel: Kernel, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray], None]:
+    """f(block, out): out (d, h, w) from a block with its halo, (d + KD - 1, h + KH - 1, w + KW - 1), both of `dtype`.
+
+    float32 goes to ops.conv3d, float64 to ops.correlate. Bits depend neither on the block's place nor on its size.
+    """
+    if dtype == np.float32:
+        prepared = prepared_float32(kernel)
+        return lambda block, out: _put(conv3d(block, prepared, mode="valid", out=out))
+    return lambda block, out: _correlate(kernel, block, out)
+
+
+def prepared_float32(kernel: Kernel):
+    """The kernel as ops.conv3d takes it."""
+    if kernel.lines is not None:
+        return prepare_separable(tuple(line.astype(np.float32) for line in kernel.lines))
+    return prepare(kernel.weights.astype(np.float32))  # type: ignore[union-attr]
+
+
+def _put(result: np.ndarray) -> None:
+    """`out` has it already."""
+
+
+def _correlate(kernel: Kernel, block: np.ndarray, out: np.ndarray) -> None:
+    before = kernel.halo[0]
+    inside = [slice(b, b + n) for b, n in zip(before, out.shape, strict=True)]
+    if kernel.lines is None:
+        out[...] = correlate(block, kernel.weights)[tuple(inside)]
+        return
+    for axis, line in enumerate(kernel.lines):
+        crop = [slice(None)] * 3
+        crop[axis] = inside[axis]
+        block = correlate1d(block, line, axis)[tuple(crop)]
+    out[...] = block
+
+
+def _read_npy(path: str) -> np.ndarray:
+    with open_npy(path, "kernel") as volume:
+        weights = np.empty(volume.shape, np.float64)
+        volume.read_into((0, 0, 0), weights)
+    return weights
+
+
+def _numbers(text: str) -> list[float]:
+    """One number three times, or three; none where it is neither."""
+    if re.fullmatch(rf"{_NUMBER}(,{_NUMBER},{_NUMBER})?", text):
+        numbers = [float(word) for word in text.split(",")]
+        return numbers * 3 if len(numbers) == 1 else numbers
+    return []
+
+
+def _lines(lines: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    z, y, x = lines
+    return z, y, x
+
+
+def _gaussian(sigma: float) -> np.ndarray:
+    radius = int(TRUNCATE * sigma + 0.5)
+    weights = np.exp(-0.5 / (sigma * sigma) * np.arange(-radius, radius + 1) ** 2)
+    return weights / weights.sum()
+
+
+def _laplace() -> np.ndarray:
+    weights = np.zeros((3, 3, 3))
+    weights[1, 1, 1] = -6
+    for axis in range(3):
+        for end in (0, 2):
+            weights[tuple(end if i == axis else 1 for i in range(3))] = 1
+    return weights
+
+
+def _derivative() -> np.ndarray:
+    return np.array([-1.0, 0.0, 1.0])
+
+
+def _smoothing() -> np.ndarray:
+    return np.array([1.0, 2.0, 1.0])
+
+
+def check_fits(kernel: Kernel, shape: Shape, path: str) -> None:
+    """Raises InputError if the kernel is larger than the volume along an axis."""
+    if any(n < K for K, n in zip(kernel.shape, shape, strict=True)):
+        sizes = [" x ".join(map(str, sizes)) for sizes in (kernel.shape, shape)]
+        raise InputError(
+            f"the kernel {kernel.name} is {sizes[0]} and the volume {sizes[1]} (z, y, x): it is larger than the volume",
+            path=path,
+            hint="use a smaller kernel",
+        )
+    if math.prod(kernel.shape) > MAX_TAPS:
+        raise InputError(f"the kernel has {math.prod(kernel.shape):,} taps; at most {MAX_TAPS:,} can be", path=path)

@@ -1,0 +1,246 @@
+"""Volumes in tiles: which ones, what a kernel needs around each, and reading and writing beside the computation.
+
+A block is a tile with its halo, the boundary rule already applied, so that what computes on it knows no boundary and
+gives the same bits in any tiling. Positions along an axis count from the volume's first voxel; those before 0 and from
+its size on are outside, and the index maps of ops.conv3d say which voxel stands there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from tilewright.errors import ResourceError
+from tilewright.formats.volumes import Shape, Volume
+from tilewright.ops._memory import empty
+from tilewright.ops.conv3d import ALIASES
+from tilewright.ops.conv3d.operands import index_map
+from tilewright.ops.conv3d.spec import MODES as PLAIN_MODES
+
+MODES = (*PLAIN_MODES, *ALIASES)
+CONSTANT = -1  # in an index map: no voxel, but the constant
+
+# The cost of a tiling, in voxels read from a disk's cache and decoded (1 GB/s): what `plan` makes small.
+COPY = 0.2  # a voxel copied from the block before
+TOUCH = 3.0  # a voxel of memory that is new to the process (measured on a virtual machine: 3 s/GB)
+TILE = 50_000  # a tile: its system calls, and threads that wait for each other
+
+
+class Tile(NamedTuple):
+    """A box of the volume."""
+
+    start: Shape
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """shape: of the volume. tile: of a tile; the last along an axis may be smaller. before, after: a tile's halo.
+
+    layer: planes that are read together; a block is read up to the end of one, and the next begins with the rest.
+    """
+
+    shape: Shape
+    tile: Shape
+    before: Shape
+    after: Shape
+    layer: int = 1
+
+    def tiles(self) -> Iterator[Tile]:
+        """All tiles, along z first, as a block shares most with the one behind it there."""
+        D, H, W = self.shape
+        d, h, w = self.tile
+        for y, x, z in product(range(0, H, h), range(0, W, w), range(0, D, d)):
+            yield Tile((z, y, x), (min(d, D - z), min(h, H - y), min(w, W - x)))
+
+    @property
+    def count(self) -> int:
+        """Of tiles."""
+        return math.prod(-(-n // t) for n, t in zip(self.shape, self.tile, strict=True))
+
+    @property
+    def block(self) -> Shape:
+        """The largest block, with the planes that are read ahead."""
+        d, h, w = (t + b + a for t, b, a in zip(self.tile, self.before, self.after, strict=True))
+        ahead = min(self.layer - 1, self.shape[0] - self.tile[0])
+        return d + ahead, h, w
+
+
+class Blocks:
+    """The blocks of a tiling, one after the other, in two buffers: `read` fills one while the other is in use."""
+
+    def __init__(self, volume: Volume, tiling: Tiling, *, mode: str, cval: float, dtype: np.dtype) -> None:
+        self._volume, self._tiling, self._cval = volume, tiling, cval
+        self._maps = [
+            index_map(n, b + a + 1, ALIASES.get(mode, mode), -b)
+            for n, b, a in zip(tiling.shape, tiling.before, tiling.after, strict=True)
+        ]
+        self._buffers = [empty(math.prod(tiling.block), dtype) for _ in range(2)]
+        self._last: tuple[tuple[int, ...], np.ndarray] | None = None  # the start of a block, with its halo
+
+    def read(self, tile: Tile) -> np.ndarray:
+        """The tile's block, C-contiguous; it stays as it is until the next but one is read."""
+        tiling, D = self._tiling, self._tiling.shape[0]
+        start = tuple(s - b for s, b in zip(tile.start, tiling.before, strict=True))
+        shape = tuple(n + b + a for n, b, a in zip(tile.shape, tiling.before, tiling.after, strict=True))
+        end = start[0] + shape[0]
+        planes = max(end, min(D, -(-end // tiling.layer) * tiling.layer)) - start[0]
+        self._buffers.reverse()
+        block = self._buffers[0][: planes * shape[1] * shape[2]].reshape(planes, *shape[1:])
+        have = self._keep(start, block)
+        self._fill(start, block, have)
+        self._last = start, block
+        return block[: shape[0]]
+
+    def _keep(self, start: tuple[int, ...], block: np.ndarray) -> int:
+        """Copies what the block before has of this one; the number of planes."""
+        if self._last is None or self._last[0][1:] != start[1:] or self._last[1].shape[1:] != block.shape[1:]:
+            return 0
+        (first, *_), before = self._last
+        if not first <= start[0] < first + len(before):
+            return 0
+        kept = before[start[0] - first :][: len(block)]
+        block[: len(kept)] = kept
+        return len(kept)
+
+    def _fill(self, start: tuple[int, ...], block: np.ndarray, have: int) -> None:
+        """Reads the planes of the block from `have` on, then copies within it what stands outside the volume."""
+        axes = [
+            _Axis.of(voxels[first + before :][:count], first, size, done)
+            for voxels, first, before, count, size, done in zip(
+                self._maps, start, self._tiling.before, block.shape, self._tiling.shape, (have, 0, 0), strict=True
+            )
+        ]
+        for (z, at_z, d), (y, at_y, h), (x, at_x, w) in product(*(axis.reads for axis in axes)):
+            self._volume.read_into((at_z, at_y, at_x), block[z : z + d, y : y + h, x : x + w])
+        for axis, along in enumerate(axes):
+            lines = np.moveaxis(block[have:] if axis else block, axis, 0)
+            for place, source in along.copies:
+                lines[place] = self._cval if source == CONSTANT else lines[source]
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """How a block is filled along one axis. reads: (place in the block, first voxel, count); copies: (place in the
+    block, the place that it is a copy of, or CONSTANT)."""
+
+    reads: list[tuple[int, int, int]]
+    copies: list[tuple[int, int]]
+
+    @classmethod
+    def of(cls, voxels: np.ndarray, first: int, size: int, have: int) -> _Axis:
+        """For positions from `first` on, at which `voxels` stand, and of which the block has the first `have`."""
+        count = len(voxels)
+        low, high = max(0, -first), min(count, size - first)  # the places that lie in the volume
+        begin = max(low, have)
+        reads = [(begin, first + begin, high - begin)] if begin < high else []
+        copies = []
+        for place in (p for p in range(have, count) if not low <= p < high):
+            source = int(voxels[place]) - first if voxels[place] != CONSTANT else CONSTANT
+            if voxels[place] == CONSTANT or low <= source < high:
+                copies.append((place, source))
+            else:  # it lies in the volume, but not in this block
+                reads.append((place, int(voxels[place]), 1))
+        return cls(_joined(reads), copies)
+
+
+def _joined(reads: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """The same reads, those that continue each other as one."""
+    joined: list[tuple[int, int, int]] = []
+    for place, voxel, count in sorted(reads):
+        if joined:
+            earlier = joined[-1]
+            if (earlier[0] + earlier[2], earlier[1] + earlier[2]) == (place, voxel):
+                joined[-1] = (*earlier[:2], earlier[2] + count)
+                continue
+        joined.append((place, voxel, count))
+    return joined
+
+
+def needed_bytes(tiling: Tiling, itemsize: int, spare_blocks: int = 0) -> int:
+    """Of two blocks and two tiles, and of `spare_blocks` more that the computation needs for itself."""
+    return itemsize * ((2 + spare_blocks) * math.prod(tiling.block) + 2 * math.prod(tiling.tile))
+
+
+def plan(
+    shape: Shape,
+    halo: tuple[Shape, Shape],
+    units: tuple[Shape, Shape],
+    *,
+    itemsize: int,
+    memory: int,
+    spare_blocks: int = 0,
+) -> Tiling:
+    """The tiling that costs the least within `memory` bytes.
+
+    halo: before and after. units: of reading and of writing; tiles begin at multiples of the second. itemsize: bytes of
+    a voxel of blocks and tiles. Raises ResourceError where not even the smallest tile fits.
+    """
+    reading, writing = units
+    sizes = [_sizes(n, unit) for n, unit in zip(shape, writing, strict=True)]
+    tilings = [Tiling(shape, tile, *halo, reading[0]) for tile in product(*sizes)]  # type: ignore[arg-type]
+    fitting = [t for t in tilings if needed_bytes(t, itemsize, spare_blocks) <= memory]
+    if not fitting:
+        least = min(needed_bytes(t, itemsize, spare_blocks) for t in tilings)
+        raise ResourceError(
+            f"the smallest tiles, {tilings[0].tile} and their halo, take {least:,} bytes; {max(0, memory):,} are left",
+            hint="give more --memory, or a volume in smaller chunks",
+        )
+    return min(fitting, key=lambda tiling: _cost(tiling, reading))
+
+
+def _sizes(n: int, unit: int) -> list[int]:
+    """Of a tile along an axis: a unit, 2, 4, ... of them, or all."""
+    sizes = [min(n, unit)]
+    while sizes[-1] < n:
+        sizes.append(min(n, 2 * sizes[-1]))
+    return sizes
+
+
+def _cost(tiling: Tiling, reading: Shape) -> float:
+    voxels, spread = math.prod(tiling.shape), 1.0
+    for axis in (1, 2):  # along z, nothing is read twice
+        unit, tile = reading[axis], tiling.tile[axis]
+        halo = sum(-(-side[axis] // unit) * unit for side in (tiling.before, tiling.after))
+        spread *= min(tile + halo, tiling.shape[axis]) / tile if tile < tiling.shape[axis] else 1.0
+    kept = tiling.block[0] - tiling.tile[0] if tiling.tile[0] < tiling.shape[0] else 0
+    copied = kept / tiling.tile[0] * spread
+    return voxels * (spread + COPY * copied) + TOUCH * needed_bytes(tiling, 1) + TILE * tiling.count
+
+
+def run(
+    tiling: Tiling,
+    read: Callable[[Tile], np.ndarray],
+    compute: Callable[[np.ndarray, np.ndarray], None],
+    write: Callable[[Tile, np.ndarray], None],
+    dtype: np.dtype,
+    done: Callable[[Tile], None] = lambda tile: None,
+) -> None:
+    """compute(block, out) for every tile, while the next block is read and the tile before is written by two threads.
+
+    done: called when a tile has been computed. An error of any of them ends it; when it ends, so have the threads.
+    """
+    buffers = [empty(math.prod(tiling.tile), dtype) for _ in range(2)]
+    written: Future[None] | None = None
+    tiles = list(tiling.tiles())
+    with ThreadPoolExecutor(1, "tilewright-read") as reader, ThreadPoolExecutor(1, "tilewright-write") as writer:
+        coming = reader.submit(read, tiles[0])
+        for i, tile in enumerate(tiles):
+            block = coming.result()
+            if i + 1 < len(tiles):
+                coming = reader.submit(read, tiles[i + 1])
+            buffers.reverse()
+            out = buffers[0][: math.prod(tile.shape)].reshape(tile.shape)
+            compute(block, out)
+            if written:
+                written.result()
+            written = writer.submit(write, tile, out)
+            done(tile)
+        if written:
+            written.result()

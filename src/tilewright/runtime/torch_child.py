@@ -1,0 +1,40 @@
+"""A process that reads a PyTorch checkpoint with weights_only and writes its tensors as safetensors.
+
+Run by its path, with the checkpoint, the file to write, and the checkpoint's bytes; it imports nothing of tilewright.
+What goes wrong ends it, and the last line of its traceback tells.
+"""
+
+import sys
+from typing import Any
+
+NESTED = ("state_dict", "model_state_dict", "netG", "generator", "G", "model")  # keys of training checkpoints
+
+
+def tensors_of(value: Any) -> dict[str, Any]:
+    """The tensors of a state dict, or of the one inside a training checkpoint."""
+    import torch
+
+    if isinstance(value, dict):
+        found = {name: x for name, x in value.items() if isinstance(name, str) and isinstance(x, torch.Tensor)}
+        if found:
+            return found
+        for name in NESTED:
+            if isinstance(value.get(name), dict):
+                return tensors_of(value[name])
+    keys = f" with keys {', '.join(map(str, list(value)[:5]))}" if isinstance(value, dict) else ""
+    raise ValueError(f"a {type(value).__name__}{keys} is no state dict")
+
+
+def main(source: str, destination: str, size: int) -> None:
+    """size: bytes of the source; tensors that claim more are refused before they are copied."""
+    import torch
+    from safetensors.torch import save_file
+
+    tensors = tensors_of(torch.load(source, map_location="cpu", weights_only=True))
+    if sum(x.numel() * x.element_size() for x in tensors.values()) > size:
+        raise ValueError("its tensors take more bytes than the file has")
+    save_file({name: x.detach().contiguous().clone() for name, x in tensors.items()}, destination)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -1,0 +1,204 @@
+"""NIfTI through nibabel: headers and affines are kept, values are scaled, lying and bursting files are refused."""
+
+import gzip
+import os
+import struct
+import tracemalloc
+import zlib
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+
+from tilewright.errors import InputError
+from tilewright.formats.volumes import ArrayVolume, create_volume, open_volume
+
+AFFINE = np.array([[0.0, -1.5, 0, 10], [2.0, 0, 0, -20], [0, 0, 3.0, 30], [0, 0, 0, 1]])
+SHAPE = (5, 6, 7)
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def image(rng, dtype=np.int16, kind=nibabel.Nifti1Image):
+    return kind((rng.random(SHAPE) * 100).astype(dtype), AFFINE)
+
+
+def load(name, dtype=np.float64):
+    with open_volume(name) as found:
+        return found.load(dtype)
+
+
+@pytest.mark.parametrize("name", ["v.nii", "v.nii.gz"])
+@pytest.mark.parametrize("kind", [nibabel.Nifti1Image, nibabel.Nifti2Image])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint32, np.float32, np.float64])
+def test_what_nibabel_saves(rng, name, kind, dtype):
+    saved = image(rng, dtype, kind)
+    nibabel.save(saved, name)
+    assert np.array_equal(load(name), np.asarray(saved.dataobj))
+
+
+@pytest.mark.parametrize("name", ["v.nii", "v.nii.gz"])
+def test_scaled_and_big_endian(rng, name):
+    saved = image(rng)
+    raw = nibabel.Nifti1Image(saved.dataobj, AFFINE, saved.header.as_byteswapped(">"))
+    raw.header.set_slope_inter(0.25, -3)
+    nibabel.save(raw, name)
+    with open_volume(name) as found:
+        assert found.dtype.str == ">i2" and not found.wide
+    assert np.abs(load(name) - nibabel.load(name).get_fdata()).max() < 1e-12
+
+
+@pytest.mark.parametrize("target", ["w.nii", "w.nii.gz"])
+@pytest.mark.parametrize("kind", [nibabel.Nifti1Image, nibabel.Nifti2Image])
+def test_header_and_extensions_are_kept(rng, target, kind):
+    saved = image(rng, kind=kind)
+    saved.header["descrip"] = b"kept"
+    saved.header.set_xyzt_units("mm", "sec")
+    saved.header["cal_max"] = 7
+    saved.header.set_slope_inter(2, 1)
+    saved.set_qform(AFFINE, code=3)
+    saved.header.extensions.append(nibabel.nifti1.Nifti1Extension("comment", b"hello" * 9))
+    nibabel.save(saved, "v.nii")
+    values = rng.standard_normal(SHAPE).astype(np.float32)
+    with open_volume("v.nii") as like, create_volume(target, SHAPE, values.dtype, like) as output:
+        output.write((0, 0, 0), values)
+    found = nibabel.load(target)
+    assert type(found.header) is type(saved.header)
+    assert np.array_equal(found.get_fdata(dtype=np.float32), values) and found.get_data_dtype() == np.float32
+    assert np.array_equal(found.affine, AFFINE) and np.allclose(found.header.get_qform(), AFFINE, atol=1e-5)
+    assert found.header["descrip"].item() == b"kept" and found.header.get_xyzt_units() == ("mm", "sec")
+    assert found.header["cal_max"] == 0 and found.header.extensions[0].get_content() == b"hello" * 9
+    assert np.allclose(found.header.get_zooms(), saved.header.get_zooms())
+
+
+def test_a_size_that_nifti_1_cannot_tell():
+    values = np.ones((40_000, 1, 1), np.float32)
+    with create_volume("w.nii", values.shape, values.dtype, ArrayVolume("a", values)) as output:
+        output.write((0, 0, 0), values)
+    assert isinstance(nibabel.load("w.nii"), nibabel.Nifti2Image) and np.array_equal(load("w.nii"), values)
+
+
+def test_the_same_bytes_twice(rng):
+    values = rng.standard_normal(SHAPE).astype(np.float32)
+    for name in ("a.nii.gz", "b.nii.gz"):
+        with create_volume(name, SHAPE, values.dtype, ArrayVolume("a", values)) as output:
+            output.write((0, 0, 0), values)
+    assert Path("a.nii.gz").read_bytes() == Path("b.nii.gz").read_bytes()
+
+
+def test_dimensions(rng):
+    nibabel.save(nibabel.Nifti1Image(np.zeros((4, 5, 6, 1, 1), np.int16), AFFINE), "v.nii")
+    assert load("v.nii").shape == (4, 5, 6)
+    nibabel.save(nibabel.Nifti1Image(np.zeros((4, 5, 6, 2), np.int16), AFFINE), "v.nii")
+    with pytest.raises(InputError, match=r"4 dimensions, \(4, 5, 6, 2\)"):
+        load("v.nii")
+
+
+def nifti_bytes(rng):
+    nibabel.save(image(rng), "good.nii")
+    with open("good.nii", "rb") as file:
+        return bytearray(file.read())
+
+
+def put(data, offset, form, value):
+    data[offset : offset + struct.calcsize(form)] = struct.pack(form, value)
+    return data
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: bytearray(b"no volume at all"), "is no NIfTI file"),
+        (lambda d: bytearray(), "is no NIfTI file"),
+        (lambda d: d[:300], "is no NIfTI file"),
+        (lambda d: put(d, 0, "<i", 349), "is no NIfTI file"),
+        (lambda d: put(d, 344, "4s", b"ni1\0"), "half of a pair"),
+        (lambda d: put(d, 40, "<h", 9), "cannot be read|dimensions"),
+        (lambda d: put(d, 42, "<h", -5), r"the shape is \(-5, 6, 7\)"),
+        (lambda d: put(d, 42, "<h", 6), "takes|ends 84 bytes before"),
+        (lambda d: put(d, 42, "<h", 4), "takes|expands beyond"),
+        (lambda d: put(d, 70, "<h", 32), "the values are complex64"),
+        (lambda d: put(d, 70, "<h", 999), "cannot be read"),
+        (lambda d: put(d, 108, "<f", 0.0), "the values begin at byte 0.0"),
+        (lambda d: put(d, 108, "<f", float("nan")), "the values begin at byte nan"),
+        (lambda d: put(d, 108, "<f", 1e30), "the values begin at byte 1.0"),
+        (lambda d: put(d, 108, "<f", 400.0), "takes|ends 48 bytes before"),
+        (lambda d: put(put(d, 112, "<f", 2.0), 116, "<f", float("inf")), "scales values by 2.0 and adds inf"),
+        (lambda d: d[:-1], "takes|ends 1 bytes before"),
+        (lambda d: d + b"\0", "takes|expands beyond"),
+    ],
+)
+def test_what_is_refused(rng, capfd, ending, change, message):
+    data = bytes(change(nifti_bytes(rng)))
+    name = "v.nii" + ending
+    with open(name, "wb") as file:
+        file.write(gzip.compress(data) if ending else data)
+    with pytest.raises(InputError, match=message) as caught:
+        load(name)
+    assert caught.value.path == name and capfd.readouterr().err == ""
+
+
+def test_sizes_beyond_what_the_file_can_expand_to(rng):
+    data = nifti_bytes(rng)
+    for axis in range(3):
+        put(data, 42 + 2 * axis, "<h", 32767)
+    with open("v.nii.gz", "wb") as file:
+        file.write(gzip.compress(bytes(data)))
+    with pytest.raises(InputError, match=r"70,362,301,923,326 bytes; .* expand to .* at most"):
+        load("v.nii.gz")
+
+
+def test_a_bomb(rng):
+    """A quarter of a gigabyte of zeros behind a small volume is refused without being expanded."""
+    code = zlib.compressobj(1, zlib.DEFLATED, 31)
+    data = code.compress(bytes(nifti_bytes(rng)))
+    zeros = bytes(1 << 22)
+    data += b"".join(code.compress(zeros) for _ in range(64)) + code.flush()
+    with open("v.nii.gz", "wb") as file:
+        file.write(data)
+    tracemalloc.start()
+    with pytest.raises(InputError, match="expands beyond the 772 bytes that its header tells of"):
+        load("v.nii.gz")
+    assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    tracemalloc.stop()
+
+
+def test_a_damaged_stream(rng):
+    data = bytearray(gzip.compress(bytes(nifti_bytes(rng))))
+    data[len(data) // 2] ^= 0xFF
+    with open("v.nii.gz", "wb") as file:
+        file.write(data)
+    with pytest.raises(InputError, match=r"damaged|ends|beyond"):
+        load("v.nii.gz")
+    with open("v.nii.gz", "wb") as file:
+        file.write(b"not gzip at all, but long enough to be one")
+    with pytest.raises(InputError, match="is no gzip file or damaged"):
+        load("v.nii.gz")
+
+
+def test_several_gzip_members(rng):
+    data = bytes(nifti_bytes(rng))
+    with open("v.nii.gz", "wb") as file:
+        file.write(gzip.compress(data[:500]) + gzip.compress(b"") + gzip.compress(data[500:]))
+    assert np.array_equal(load("v.nii.gz"), load("good.nii"))
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_mutated_files(rng, ending):
+    good = nifti_bytes(rng)
+    for _ in range(300):
+        data = bytearray(good[: rng.integers(1, len(good))] if rng.random() < 0.1 else good)
+        for _ in range(rng.integers(1, 4)):
+            data[rng.integers(0, min(len(data), 360))] = rng.integers(0, 256)
+        with open("v.nii" + ending, "wb") as file:
+            file.write(gzip.compress(bytes(data), 1) if ending else data)
+        try:
+            assert load("v.nii" + ending).ndim == 3
+        except InputError:
+            continue
+    assert len(os.listdir("/proc/self/fd")) < 100

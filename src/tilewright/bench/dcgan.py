@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.bench.dcgan_reference import reference_images
-from tilewright.bench.measure import Timing
+from tilewright.bench.measure import Timing, rouse
 from tilewright.bench.results import Row
 from tilewright.bench.roofs import roofs
 from tilewright.bench.tables import PEER
@@ -99,6 +99,7 @@ def take_turns(engines: list[Engine], rounds: int) -> dict[str, Timing]:
     for turn in range(rounds + 1):
         for engine in engines:
             time.sleep(PAUSE_S)
+            rouse()
             start = time.perf_counter()
             engine.run()
             if turn:

@@ -28,7 +28,7 @@ def run(monkeypatch):
     return call
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.long)])
 def test_beside_pytorch(run, dtype):
     pytest.importorskip("torch")
     rows, said = run("torch", dtype=dtype)

@@ -162,7 +162,7 @@ def test_small_tiles(rung, rng, monkeypatch):
                 assert conv3d(x, packed, mode="mirror").tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize("lanes", [4, 8])
+@pytest.mark.parametrize("lanes", [pytest.param(4, marks=pytest.mark.long), 8])
 @pytest.mark.parametrize("rung", ["cpu.taps", "cpu.vectors", *ladder.prefer])
 def test_shorter_vectors(lanes, rung, rng, monkeypatch):
     """The kernels of machines without AVX-512 and without AVX2 run anywhere."""

@@ -179,7 +179,7 @@ def test_out_may_have_gaps_or_be_x(rung, dtype, rng):
         assert (wide[:, 1::2] == 7).all() and (wide[..., ::3] == 7).all()
 
 
-@pytest.mark.parametrize("lanes", [4, 8])
+@pytest.mark.parametrize("lanes", [pytest.param(4, marks=pytest.mark.long), 8])
 @pytest.mark.parametrize("rung", ["cpu.threads", "cpu.columns", "cpu.winograd"])
 def test_narrower_vectors(rung, lanes, rng, monkeypatch):
     """The kernels for SSE's, NEON's and AVX2's widths, which any machine can run."""

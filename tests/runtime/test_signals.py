@@ -12,7 +12,9 @@ import pytest
 from tilewright.runtime.signals import stoppable
 
 JOB = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # however the tests were started: nohup and & ignore them
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 from tilewright.cli import main
 from tilewright.models.textcnn import TextCNN
 real = TextCNN.logits

@@ -25,7 +25,7 @@ $(VENV)/.test: $(VENV)/.core
 
 setup: $(VENV)/.core ## make .venv with the core install
 
-demo: $(VENV)/.core ## classify real sentences and continue prompts with models made from a seed, check and time them
+demo: $(VENV)/.core ## all four jobs on the CPU with models made from a seed, checked and timed
 	$(RUN) -m tilewright demo
 
 check: $(VENV)/.test ## format, lint and types

@@ -98,12 +98,14 @@ WRONG = [
     (["--kernel", "mean:3"], 2, "'mean:3' is no kernel. There are gaussian:SIGMA, box:SIZE"),
     (["--dtype", "float16"], 2, "float16"),
     (["--memory", "many"], 2, "'many' is no size"),
+    (["--cval", "1e300"], 2, "cval is 1e+300; it is too large for float32. Use --dtype float64"),
+    (["--kernel", "large.npy"], 3, "large.npy: a tap is too large for float32"),
     (["--threads", "1000000"], 2, "1,000,000 threads"),
     (["-o", "out.bmp"], 2, "out.bmp: the format of the output is not known by its name. Names end with .txt, .npy"),
     (["-o", "v.npy"], 2, "v.npy: the output would overwrite the input"),
     (["-i", "short.txt"], 3, "short.txt: its sizes ask for 2 x 2 x 2 = 8 values; the file holds 7"),
     (["-i", "nan.txt"], 3, "nan.txt, value 5, byte 16: 'nan' is no finite number"),
-    (["--kernel", "even.txt"], 3, "even.txt, value 0: the kernel's size is 2"),
+    (["--kernel", "even.txt"], 3, "even.txt, its first number: the kernel's size is 2"),
     (["--kernel", "box:11"], 3, "v.npy: the kernel box:11 is 11 x 11 x 11 and the volume 9 x 10 x 11"),
     (["-i", "pickle.npy"], 3, "pickle.npy: holds objects, which are pickles and never loaded"),
     (["-i", "four.npy"], 3, "four.npy: the volume has 4 dimensions, (1, 2, 3, 4)"),
@@ -130,6 +132,7 @@ def test_one_paragraph_and_nothing_half_written(run, volume, options, code, mess
         with open(name, "wb") as file:
             file.write(content)
     np.save("pickle.npy", np.array([{"a": 1}]), allow_pickle=True)
+    np.save("large.npy", np.full((3, 3, 3), 1e300))
     np.save("four.npy", np.zeros((1, 2, 3, 4)))
     np.save("complex.npy", np.zeros((3, 3, 3), complex))
     np.save("cut.npy", good)

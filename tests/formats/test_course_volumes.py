@@ -34,11 +34,11 @@ def test_any_white_space_and_notation(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "begins with ''; three sizes, D H W"),
+        ("", "begins with ''; three sizes D H W"),
         ("2 2", "three sizes"),
         ("a b c", "begins with 'a b c'"),
         ("2 2 -2 1 1 1 1", "three sizes"),
-        ("0 2 2 ", "at least 1 each"),
+        ("0 2 2 ", "of at least 1"),
         ("2 2 2.5 1 1 1 1 1 1 1 1", "three sizes"),
         ("9999999999 1 1 1", "three sizes"),
         ("1 1 3 1 2", "ask for 1 x 1 x 3 = 3 values; the 9 bytes hold at most"),
@@ -83,7 +83,7 @@ def test_kernels(tmp_path, rng):
         ("2 " + "1 " * 8, "the kernel's size is 2; a kernel as text has an odd one"),
         ("3 " + "1 " * 26, "27 values; the 54 bytes hold at most 26"),
         ("3 " + "1 " * 28, "holds more"),
-        ("x", "the kernel's size, K"),
+        ("x", "begins with 'x'; one size K of at least 1, then K x K x K taps"),
     ]:
         (tmp_path / "k.txt").write_text(text)
         with pytest.raises(InputError, match=message):

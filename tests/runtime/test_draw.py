@@ -259,6 +259,13 @@ def test_too_little_memory(tmp_path, run, monkeypatch):
     assert names(tmp_path) == []
 
 
+@pytest.mark.parametrize("output", ["out.npy", "out.txt"])
+def test_a_disk_that_is_too_small_is_found_before_the_work(tmp_path, run, output):
+    with pytest.raises(ResourceError, match=r"take at least [\d,]+ bytes and the disk has [\d,]+ left"):
+        run(None, output, count=10**13)
+    assert names(tmp_path) == []
+
+
 def test_pictures_of_other_channels(tmp_path):
     init_dcgan(str(tmp_path / "m"), 1, z_size=4, size=2, channels=(3, 5), kernel=4)
     for output in ("out.png", "out.bmp", "faces/"):

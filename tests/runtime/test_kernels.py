@@ -5,7 +5,7 @@ import pytest
 from scipy import ndimage
 
 from tilewright.errors import InputError, UsageError
-from tilewright.runtime.kernels import applied, check_fits, kernel_of
+from tilewright.runtime.kernels import Kernel, applied, check_fits, kernel_of
 
 NAMED = {
     "gaussian:1.5": lambda x: ndimage.gaussian_filter(x, 1.5, mode="constant"),
@@ -79,5 +79,7 @@ def test_a_kernel_larger_than_the_volume():
         InputError, match=r"v.npy: the kernel box:3,4,5 is 3 x 4 x 5 and the volume 3 x 4 x 4 \(z, y, x\)"
     ):
         check_fits(kernel_of("box:3,4,5"), (3, 4, 4), "v.npy")
-    with pytest.raises(InputError, match="the kernel has 16,974,593 taps; at most 16,777,216 can be"):
-        check_fits(kernel_of("box:257"), (999, 999, 999), "v.npy")
+    check_fits(kernel_of("box:257"), (999, 999, 999), "v.npy")
+    dense = Kernel("k.npy", np.broadcast_to(1.0, (257, 257, 257)))
+    with pytest.raises(InputError, match=r"k\.npy: the kernel has 16,974,593 taps; at most 16,777,216 can be"):
+        check_fits(dense, (999, 999, 999), "v.npy")

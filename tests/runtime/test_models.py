@@ -124,6 +124,22 @@ def test_another_file_is_not_replaced(tmp_path, small_course):
         assert mine.stat().st_size > 1000
 
 
+def test_another_directory_is_not_replaced(tmp_path, small_course):
+    """Neither by a model from a seed nor by a converted one; an empty one is."""
+    init_textcnn(str(tmp_path / "p.bin"), 7, **small_course)
+    init_textcnn(str(tmp_path / "m"), 8, **SIZES, **LAYERS)
+    before = weights(tmp_path / "m")
+    with pytest.raises(UsageError, match="there is a model, or something else"):
+        convert(str(tmp_path / "p.bin"), str(tmp_path / "m"))
+    assert {name: x.tobytes() for name, x in weights(tmp_path / "m").items()} == {
+        name: x.tobytes() for name, x in before.items()
+    }
+    convert(str(tmp_path / "p.bin"), str(tmp_path / "m"), force=True)
+    (tmp_path / "empty").mkdir()
+    convert(str(tmp_path / "p.bin"), str(tmp_path / "empty"))
+    assert weights(tmp_path / "m").keys() == weights(tmp_path / "empty").keys()
+
+
 def test_nan_is_not_converted(tmp_path, small_course):
     init_textcnn(str(tmp_path / "p.bin"), 7, **small_course)
     with open(tmp_path / "p.bin", "r+b") as file:

@@ -1,5 +1,6 @@
 """SIGINT, SIGTERM and SIGHUP: exit code 75, nothing left behind; the second one ends the process at once."""
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import time
 import numpy as np
 import pytest
 
+from tilewright.errors import Interrupted
 from tilewright.runtime.signals import stoppable
 
 JOB = """
@@ -91,6 +93,16 @@ def test_nohup_is_respected():
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_signal_in_a_callback_of_foreign_code_leaves_no_traceback(capfd):
+    """As while LLVM compiles: what is raised there is lost, and `check` raises it again."""
+    callback = ctypes.CFUNCTYPE(None)(lambda: (os.kill(os.getpid(), signal.SIGTERM), time.sleep(1)))
+    told = sys.unraisablehook
+    with pytest.raises(Interrupted, match="stopped by SIGTERM"), stoppable() as stop:
+        callback()
+        stop.check()
+    assert sys.unraisablehook is told and capfd.readouterr().err == ""
 
 
 def test_second_signal(tmp_path, start):

@@ -13,7 +13,7 @@ from torch import nn
 
 from compare import compare
 from dcgan_models import netg, netg_images
-from tilewright.errors import InputError, ResourceError
+from tilewright.errors import InputError, ResourceError, UsageError
 from tilewright.runtime import state_dict
 from tilewright.runtime.load import load
 from tilewright.runtime.models import convert
@@ -86,7 +86,7 @@ def test_half_precision(tmp_path, z):
     for dtype in (torch.float16, torch.bfloat16, torch.float64):
         tensors = {name: x.to(dtype) if x.is_floating_point() else x for name, x in model.state_dict().items()}
         save_file(tensors, tmp_path / "netG.safetensors")
-        convert(str(tmp_path / "netG.safetensors"), str(tmp_path / "m"))
+        convert(str(tmp_path / "netG.safetensors"), str(tmp_path / "m"), force=True)
         compare(load(tmp_path / "m").generate(z), expected, 1e-5 if dtype == torch.float64 else 0.1)
 
 
@@ -109,6 +109,7 @@ def without(name):
         (lambda t: t.update({"main.4.weight": torch.full((16,), torch.nan)}), r"main\.4\.weight holds nan at \[0\]"),
         (lambda t: t.update({"main.4.weight": torch.full((16,), 1e300, dtype=torch.float64)}), "holds inf"),
         (lambda t: t.update({"main.4.weight": torch.zeros(16, dtype=torch.int32)}), "is int32; float32"),
+        (lambda t: t["main.4.running_var"].sub_(9), r"running_var holds -[\d.]+ at \[0\]; a variance is not negative"),
     ],
 )  # fmt: skip
 def test_other_networks_are_refused(tmp_path, change, message):
@@ -118,6 +119,13 @@ def test_other_networks_are_refused(tmp_path, change, message):
     with pytest.raises(InputError, match=message) as caught:
         convert(str(tmp_path / "netG.safetensors"), str(tmp_path / "m"))
     assert str(caught.value).startswith(str(tmp_path / "netG.safetensors"))
+    assert os.listdir(tmp_path) == ["netG.safetensors"]
+
+
+def test_a_file_of_the_course_is_no_destination(tmp_path):
+    save_file(netg(**SIZES).state_dict(), tmp_path / "netG.safetensors")
+    with pytest.raises(UsageError, match=r"x\.bin: a state dict is converted to a directory"):
+        convert(str(tmp_path / "netG.safetensors"), str(tmp_path / "x.bin"))
     assert os.listdir(tmp_path) == ["netG.safetensors"]
 
 

@@ -12,7 +12,7 @@ from tilewright.cli._output import say
 def convert(
     source: Annotated[str, typer.Argument(metavar="SRC", help="The course's file, a state dict, or a directory.")],
     destination: Annotated[str, typer.Argument(metavar="DST", help="A directory, or of one the course's file.")],
-    force: Annotated[bool, typer.Option("--force", help="Replace a file at DST that is no such weights.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace what lies at DST.")] = False,
 ) -> None:
     """Convert a model: the course's file (params.bin, model_parameters.bin, network.bin) to a directory with
     config.json and model.safetensors, or such a directory back.

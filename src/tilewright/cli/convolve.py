@@ -28,7 +28,7 @@ class Options:
             "--kernel",
             "-k",
             metavar="KERNEL",
-            help="FILE.txt, FILE.npy, gaussian:SIGMA, box:SIZE, laplace, sobel:AXIS.",
+            help="FILE.txt (K, then K x K x K numbers), FILE.npy, gaussian:SIGMA, box:SIZE, laplace, sobel:AXIS.",
         ),
     ]
     output: Annotated[str, Option("--output", "-o", metavar="FILE", help=f"A volume: {FORMATS}.")]
@@ -54,7 +54,7 @@ def convolve(options: Options) -> None:
 
     The names say the formats, and any goes to any. Axes are those of the array: (z, y, x), for NIfTI nibabel's (i, j,
     k). .npy, .nii and .zarr are read and written in tiles and may be larger than memory. The output appears when it is
-    whole; until then an earlier one stays.
+    whole; until then an earlier one stays. As text, a volume is D H W and its values, x fastest, with six decimals.
     """
     memory = None if options.memory is None else parse_bytes(options.memory)
     rungs = parse_rungs(options.rung or [])

@@ -28,17 +28,17 @@ def open_text(path: str, what: str, *, memory: int | None = None) -> ArrayVolume
     fit into `memory` bytes.
     """
     with InputFile(path, what) as file:
-        sizes, begin = _sizes(file, 3, "three sizes, D H W")
+        sizes, begin = _sizes(file, 3, "three sizes D H W of at least 1")
         return ArrayVolume(path, _values(file, tuple(sizes), begin, memory))
 
 
 def read_text_kernel(path: str) -> np.ndarray:
     """float32 (K, K, K). Raises InputError as `open_text`, and for an even K."""
     with InputFile(path, "kernel") as file:
-        (K,), begin = _sizes(file, 1, "the kernel's size, K")
+        (K,), begin = _sizes(file, 1, "one size K of at least 1, then K x K x K taps")
         if K % 2 == 0:
             what = f"the kernel's size is {K}; a kernel as text has an odd one"
-            raise InputError(what, path=path, where="value 0", hint="give an even kernel as .npy")
+            raise InputError(what, path=path, where="its first number", hint="give an even kernel as .npy")
         return _values(file, (K, K, K), begin, None)
 
 
@@ -50,9 +50,7 @@ def _sizes(file: InputFile, count: int, wanted: str) -> tuple[list[int], int]:
     sizes = [int(word) for word in found.groups()] if found else [0]
     if not found or min(sizes) < 1:
         begins = bytes(head[:24]).decode("ascii", "replace")
-        raise InputError(
-            f"begins with {begins!r}; {wanted}, at least 1 each, are wanted", path=file.path, where="byte 0"
-        )
+        raise InputError(f"begins with {begins!r}; {wanted}, are wanted", path=file.path, where="byte 0")
     return sizes, found.end()
 
 

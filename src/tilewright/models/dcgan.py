@@ -28,7 +28,7 @@ from tilewright.ops.matmul import prepare as prepare_matrix
 MODEL_TYPE = "dcgan"
 MAX_SIZE = 2**31
 MAX_LAYERS = 64  # names of tensors are made from it before a file is looked at
-MAX_FLOATS = 2**28  # of one image between two layers, 1 GiB: no weight's shape confirms a stride, so a limit guards it
+MAX_FLOATS = 2**28  # of one image behind a layer, 1 GiB: no weight's shape confirms a stride, so a limit guards it
 GROUP = 48  # images that go through the layers together, 12 MiB between two layers: 9 % faster than 32, 4 % than 96
 GROUP_FLOATS = 2**22  # what a group may take between two layers, where its images are larger: 16 MiB
 
@@ -160,6 +160,15 @@ def noise(seed: int, first: int, count: int, width: int) -> np.ndarray:
     return rows
 
 
+def check_variances(weights: Mapping[str, np.ndarray], path: str | None = None) -> None:
+    """Raises InputError, naming the tensor and the place, for a variance below zero or NaN."""
+    for name, array in weights.items():
+        if name.endswith(".running_var") and not (array >= 0).all():
+            at = int(np.argmin(array >= 0))
+            raise InputError(f"tensor {name} holds {array[at]} at [{at}]; a variance is not negative", path=path,
+                             hint="the file is damaged: use another checkpoint")  # fmt: skip
+
+
 class DCGAN:
     """A generator ready to run on this machine's CPU.
 
@@ -176,6 +185,7 @@ class DCGAN:
                 wanted = shapes.get(name, "no such tensor")
                 what = "missing" if found is None else found
                 raise InputError(f"tensor {name} is {what}; {wanted} is wanted by the configuration")
+        check_variances(weights)
         self.config, self.dtype = config, dtype
         matrix, bias = self._folded(weights, "proj", 0, axis=1)
         self.projection = prepare_matrix(matrix, dtype=dtype), bias
@@ -229,10 +239,6 @@ class DCGAN:
             return matrix, bias
         names = ("weight", "bias", "running_mean", "running_var")
         vectors = [np.asarray(weights[f"norms.{norm}.{vector}"], np.float32) for vector in names]
-        if not (vectors[3] >= 0).all():
-            at = int(np.argmin(vectors[3] >= 0))
-            raise InputError(f"tensor norms.{norm}.running_var holds {vectors[3][at]} at [{at}]; a variance is not"
-                             " negative", hint="the file is damaged: use another checkpoint")  # fmt: skip
         tiled = [np.tile(vector, columns // len(vector)) for vector in vectors]  # the projection makes many pixels
         with np.errstate(over="ignore"):
             folded = fold(matrix, bias, *tiled, eps=self.config.batch_norm_eps, axis=axis)

@@ -89,7 +89,7 @@ def convolve(job: ConvolveJob, say: Say = lambda text: None) -> ConvolveReport:
                 )
                 say(f"Convolving {report.records:,} voxels in {tiles}...Done! ({report.seconds['run']:.3f} sec)")
                 computed = time.perf_counter()
-            report.seconds["write"] = report.seconds.get("write", 0.0) + time.perf_counter() - computed
+            report.seconds["write"] = time.perf_counter() - computed
             say(f"Writing output...Done! ({report.seconds['write']:.3f} sec)")
     if job.answers:
         with phase(report, "validate"):
@@ -113,7 +113,7 @@ def _whole(job: ConvolveJob, report: ConvolveReport, kernel: Kernel, ends: tuple
 def _tiled(
     job: ConvolveJob, report: ConvolveReport, kernel: Kernel, ends: tuple[Volume, Output], memory: int, stop: Stop
 ) -> None:
-    """The volume tile by tile; "read" and "write" are the seconds that the computation waited for them."""
+    """The volume tile by tile; "run" are the seconds of the computation, "wait" those it waited for the disk."""
     volume, output = ends
     dtype = _dtype(job, volume)
     left = memory - _resident() - volume.working - output.working - SLACK
@@ -176,6 +176,8 @@ def _check_paths(job: ConvolveJob) -> None:
         raise UsageError(f"mode is {job.mode!r}", hint=f"there are {', '.join(MODES)}")
     if not math.isfinite(job.cval):
         raise UsageError(f"cval is {job.cval}; a finite number is wanted")
+    if job.dtype != "float64" and abs(job.cval) > float(np.finfo(np.float32).max):
+        raise UsageError(f"cval is {job.cval}; it is too large for float32", hint="use --dtype float64")
     for what, path in (("input", job.input), ("kernel", job.kernel), ("answers", job.answers)):
         if path and _overlap(path, job.output):
             raise UsageError(f"the output would overwrite the {what}", path=job.output, hint="choose another output")

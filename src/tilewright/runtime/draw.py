@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -153,6 +154,7 @@ def _check_outputs(job: DrawJob, config: DCGANConfig, count: int, batch: int) ->
             check_channels(path, config.image_shape[2])
         if kind in PICTURES:
             needed += check_grid(path, count, config.image_shape, kind)
+    _check_disk(job, 4 * count * _floats(config))
     free = available_memory()
     if needed > free:
         raise ResourceError(
@@ -160,6 +162,18 @@ def _check_outputs(job: DrawJob, config: DCGANConfig, count: int, batch: int) ->
             path=job.output,
             hint="ask for fewer (-n) or smaller batches (--batch-size), or write .npy or .txt: a grid keeps all pixels",
         )
+
+
+def _check_disk(job: DrawJob, floats: int) -> None:
+    """Raises ResourceError where the disk cannot hold the values; as text one takes at least 7 bytes, "0.0000 "."""
+    kind = kind_of(job.output)
+    least = {".npy": floats, ".txt": floats // 4 * 7}.get(kind, 0)
+    folder = os.path.dirname(os.path.realpath(job.output))
+    if least and os.path.isdir(folder):
+        disk = os.statvfs(folder)
+        if least > (free := disk.f_bavail * disk.f_frsize):
+            raise ResourceError(f"the images take at least {least:,} bytes and the disk has {free:,} left",
+                                path=job.output, hint="ask for fewer (-n) or write to another disk")  # fmt: skip
 
 
 def _open_outputs(job: DrawJob, config: DCGANConfig, count: int, outputs: ExitStack) -> list[Writer]:

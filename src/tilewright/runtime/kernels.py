@@ -20,7 +20,7 @@ from tilewright.ops.correlate import correlate, correlate1d
 NAMES = "gaussian:SIGMA, box:SIZE (one number or z,y,x), laplace, sobel:AXIS, FILE.txt and FILE.npy"
 TRUNCATE = 4.0  # standard deviations that a Gaussian reaches, as in scipy.ndimage
 MAX_SIZE = 1 << 20  # taps along an axis
-MAX_TAPS = 1 << 24  # of a kernel, 255 a side: ops.conv3d multiplies three lines out, 200 MB for so many
+MAX_TAPS = 1 << 24  # of a kernel that is no product of lines, 255 a side: a voxel would take milliseconds
 _NUMBER = r"\d{1,9}(?:\.\d{0,9})?"
 
 
@@ -91,7 +91,11 @@ def prepared_float32(kernel: Kernel):
     """The kernel as ops.conv3d takes it."""
     if kernel.lines is not None:
         return prepare_separable(tuple(line.astype(np.float32) for line in kernel.lines))
-    return prepare(kernel.weights.astype(np.float32))  # type: ignore[union-attr]
+    with np.errstate(over="ignore"):
+        weights = kernel.weights.astype(np.float32)  # type: ignore[union-attr]
+    if not np.isfinite(weights).all():
+        raise InputError("a tap is too large for float32", path=kernel.name, hint="scale it, or use --dtype float64")
+    return prepare(weights)
 
 
 def _put(result: np.ndarray) -> None:
@@ -163,5 +167,6 @@ def check_fits(kernel: Kernel, shape: Shape, path: str) -> None:
             path=path,
             hint="use a smaller kernel",
         )
-    if math.prod(kernel.shape) > MAX_TAPS:
-        raise InputError(f"the kernel has {math.prod(kernel.shape):,} taps; at most {MAX_TAPS:,} can be", path=path)
+    if kernel.lines is None and math.prod(kernel.shape) > MAX_TAPS:
+        taps = f"{math.prod(kernel.shape):,} taps; at most {MAX_TAPS:,} can be"
+        raise InputError(f"the kernel has {taps}", path=kernel.name, hint="use a smaller one, or gaussian: or box:")

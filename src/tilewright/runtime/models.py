@@ -13,7 +13,7 @@ from tilewright.errors import InputError, UsageError
 from tilewright.formats import course
 from tilewright.formats.blocks import blocks_of
 from tilewright.formats.models import COURSE_CONFIGS, write_model
-from tilewright.models.dcgan import CHANNELS, KERNEL, DCGANConfig, doubling
+from tilewright.models.dcgan import CHANNELS, KERNEL, DCGANConfig, check_variances, doubling
 from tilewright.models.gpt2 import GPT2Config
 from tilewright.models.initial import random_blocks, textcnn_scale
 from tilewright.models.textcnn import TextCNNConfig
@@ -28,12 +28,17 @@ def convert(source: str, destination: str, *, force: bool = False) -> int:
     (.safetensors, .pt, .pth) -> directory. Returns the bytes of the weights.
 
     Raises InputError for a source that is no model, or whose sizes the course's file cannot hold; ResourceError where
-    the destination cannot be written; UsageError, without `force`, where a file lies there that is no such weights.
+    the destination cannot be written; UsageError for a state dict to a file, and, without `force`, where something
+    else lies there: a file that is no such weights, a directory that is not empty.
     """
     with stoppable():
         is_file = not os.path.isdir(source)
-        read = read_state_dict if is_file and source.lower().endswith(STATE_DICTS) else read_weights
-        config, weights = read(source)
+        is_state_dict = is_file and source.lower().endswith(STATE_DICTS)
+        if is_file:
+            _check_directory(destination, force, alone=is_state_dict)
+        config, weights = (read_state_dict if is_state_dict else read_weights)(source)
+        if is_state_dict:
+            check_variances(weights, source)
         tensors = [(name, array.shape, blocks_of(array)) for name, array in weights.items()]
         if not is_file:
             _check_course_sizes(config, source)
@@ -132,9 +137,7 @@ def _init(path: str, seed: int, config: Any, scale: Scale, force: bool) -> int:
             _check_replaced(path, _bytes(config), force)
             course.write_weights(path, tensors)
         else:
-            if not force and os.path.isdir(path) and os.listdir(path):
-                raise UsageError("there is a model, or something else", path=path,
-                                 hint="choose another name, or replace a model with --force")  # fmt: skip
+            _check_directory(path, force)
             write_model(path, msgspec.to_builtins(config, str_keys=True), tensors)
     return _bytes(config)
 
@@ -157,6 +160,17 @@ def _check_replaced(path: str, size: int, force: bool) -> None:
     if not force and os.path.isfile(path) and os.path.getsize(path) not in (0, size):
         what = f"holds {os.path.getsize(path):,} bytes and no weights of this model, which take {size:,}"
         raise UsageError(what, path=path, hint="nothing was written: choose another name, or replace it with --force")
+
+
+def _check_directory(path: str, force: bool, *, alone: bool = False) -> None:
+    """Raises UsageError for a directory that is not empty; alone: and for a name of the course's files."""
+    if alone and path.endswith(".bin"):
+        raise UsageError(
+            "a state dict is converted to a directory", path=path, hint="name one; it converts to the file"
+        )
+    if not force and os.path.isdir(path) and os.listdir(path):
+        raise UsageError("there is a model, or something else", path=path,
+                         hint="choose another name, or replace a model with --force")  # fmt: skip
 
 
 def _bytes(config: Any) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,7 +52,9 @@ def stoppable() -> Iterator[Stop]:
         return
     heard = [n for n in SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
     earlier = {number: signal.signal(number, stop.handle) for number in heard}
-    try:
+    told = sys.unraisablehook
+    sys.unraisablehook = lambda event: None if isinstance(event.exc_value, _Stopped) else told(event)
+    try:  # a callback from LLVM loses what is raised in it, with a traceback; `check` raises it again
         yield stop
     except _Stopped:
         raise Interrupted(
@@ -59,5 +62,6 @@ def stoppable() -> Iterator[Stop]:
             hint="run the same command again",
         ) from None
     finally:
+        sys.unraisablehook = told
         for number, handler in earlier.items():
             signal.signal(number, handler)

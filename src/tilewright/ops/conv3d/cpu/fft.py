@@ -1,8 +1,8 @@
 """Products of Fourier transforms, a block of the volume at a time (overlap-save), in float64 by scipy.fft.
 
-Its time hardly depends on the kernel's size, so it wins for large kernels that are not separable; README.md has the
-measured border. Its bits depend on where the blocks lie, so tiles of a volume differ from the whole in the last bits,
-and it is taken only when it is forced. Errors are 1e-16 of the largest number in a block, which is within the bound
+Its time hardly depends on the kernel's size, so it wins for large kernels that are not separable. Its bits depend on
+where the blocks lie, so tiles of a volume differ from the whole in the last bits, and it is taken only when it is
+forced. Errors are 1e-16 of the largest number in a block, which is within the bound
 while a block's numbers span less than eight decades. An infinity or NaN would spread over its block: it is refused.
 
 Source: Oppenheim and Schafer, "Discrete-Time Signal Processing", chapter 8.

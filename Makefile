@@ -43,10 +43,12 @@ test-gpu: $(VENV)/.test ## the kernels for GPUs on this machine's GPU; `make tes
 	$(BIN)/pip install --quiet --editable '.[gpu]'
 	TILEWRIGHT_GPU=1 $(RUN) -m pytest tests/ops/test_matmul_gpu.py $(ARGS)
 
-bench: $(VENV)/.test ## measure every ladder, the sentiment job and text generation on this machine, into results/
+bench: $(VENV)/.test ## measure every ladder and all four jobs on this machine, into results/
 	$(RUN) -m tilewright ladder all --save
 	$(RUN) -m tilewright bench sentiment --against torch --save
 	$(RUN) -m tilewright bench gpt2 --dtype both --profile --save
+	$(RUN) -m tilewright bench dcgan --dtype both --save
+	$(RUN) -m tilewright bench conv3d --save
 	$(MAKE) report
 
 report: $(VENV)/.core ## write the tables and the HTML page from results/

@@ -18,7 +18,7 @@ ROOF = Roofs(threads=1, copy_gbytes_s=10.0, float32_gflops=50.0, bfloat16_gflops
 def run(monkeypatch):
     """run(against, ...) -> (rows, the lines that were said)."""
     monkeypatch.setattr(dcgan, "DCGANConfig", lambda: SMALL)
-    monkeypatch.setattr(dcgan, "PAUSE_S", 0.0)
+    monkeypatch.setattr(dcgan, "SPIN_S", 0.0)
     monkeypatch.setattr(dcgan, "roofs", lambda count: ROOF)
 
     def call(*against, **options):

@@ -91,7 +91,8 @@ def bench(
         call, out, rung, error = _checked(case, inputs)
         say(f"{case.label or case.name}: {rung}, largest error {error:.2f} of its bound")
         calls: dict[str, Call] = {"tilewright": partial(call, out=out), **_peers(case, inputs, against, say)}
-        rows += _rows(case, interleave(calls), f"passed {error:.2f}")
+        spinning = calls.keys() & {"torch"} if thread_count() > 1 else ()
+        rows += _rows(case, interleave(calls, spinning=spinning), f"passed {error:.2f}")
     return rows
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.bench.dcgan_reference import reference_images
-from tilewright.bench.measure import Timing, rouse
+from tilewright.bench.measure import SPIN_S, Timing, rouse
 from tilewright.bench.results import Row
 from tilewright.bench.roofs import roofs
 from tilewright.bench.tables import PEER
@@ -31,7 +31,6 @@ TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}  # of a value from -1 to 1
 LAYOUTS = ("channels_last", "contiguous_format")
 PEER_BATCHES = (16, 64)
 PEER_IMAGES = 192  # at least, a turn: PyTorch's rate does not depend on how many there are
-PAUSE_S = 0.2  # between two engines: OpenMP's threads go on spinning for a while
 Say = Callable[[str], None]
 
 
@@ -98,7 +97,7 @@ def take_turns(engines: list[Engine], rounds: int) -> dict[str, Timing]:
     seconds: dict[str, list[float]] = {engine.name: [] for engine in engines}
     for turn in range(rounds + 1):
         for engine in engines:
-            time.sleep(PAUSE_S)
+            time.sleep(SPIN_S)
             rouse()
             start = time.perf_counter()
             engine.run()

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.bench.gpt2_engines import PEERS, Engine, Weights, ours
-from tilewright.bench.measure import Timing
+from tilewright.bench.measure import SPIN_S, Timing
 from tilewright.bench.profile import profile
 from tilewright.bench.results import Row
 from tilewright.bench.tables import PEER
@@ -35,7 +35,6 @@ CHECKED = 8  # prompts checked against float64 before anything is timed
 TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}  # of a logit, times their deviation where that is above 1
 COMPARED = 128  # prompts for the accuracy of bfloat16
 PEER_PROMPTS = 256  # of the course, for a peer: two batches or more
-PAUSE_S = 0.2  # between two engines: OpenMP's threads go on spinning for a while
 COURSE, BATCH, SINGLE = "course", "batch", "single"
 WORKLOADS = (COURSE, BATCH, SINGLE)
 
@@ -269,7 +268,7 @@ def take_turns(
     results: dict[str, np.ndarray] = {}
     for _ in range(rounds):
         for name, call in calls.items():
-            time.sleep(PAUSE_S)
+            time.sleep(SPIN_S)
             start = time.perf_counter()
             result = call()
             seconds[name].append(time.perf_counter() - start)
@@ -286,7 +285,7 @@ def best_batch(peer: Engine, workload: Workload) -> int:
     rates = {}
     for batch in choices:
         part, tokens = workload.theirs[:batch], min(workload.tokens, 16)
-        time.sleep(PAUSE_S)
+        time.sleep(SPIN_S)
         start = time.perf_counter()
         peer.generate(part, tokens, batch)
         rates[batch] = batch / (time.perf_counter() - start)

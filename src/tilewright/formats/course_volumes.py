@@ -6,14 +6,13 @@ import math
 import re
 import warnings
 from collections.abc import Iterator
-from types import TracebackType
 
 import numpy as np
 
 from tilewright.errors import InputError
-from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.files import InputFile
-from tilewright.formats.volumes import PIECE_BYTES, ArrayVolume, Shape, check_memory
+from tilewright.formats.raw_volumes import HeldOutput
+from tilewright.formats.volumes import ArrayVolume, check_memory
 
 PIECE = 1 << 20  # bytes of text parsed at a time
 WRITTEN = 1 << 15  # values formatted at a time
@@ -128,34 +127,8 @@ def _count_error(file: InputFile, shape: tuple[int, ...], found: str) -> InputEr
     return InputError(what, path=file.path, hint="correct the sizes or the data")
 
 
-class TextOutput:
+class TextOutput(HeldOutput):
     """A volume as text, "%f " a value, written when it is complete; it is held in memory until then."""
-
-    unit: Shape = (1, 1, 1)
-    working = 4 * PIECE_BYTES
-
-    def __init__(self, path: str, shape: Shape, dtype: np.dtype) -> None:
-        self._file = AtomicFile(path)
-        self._shape, self._dtype = shape, dtype
-        self.held = math.prod(shape) * np.dtype(dtype).itemsize
-
-    def __enter__(self) -> TextOutput:
-        self._file.__enter__()
-        self.array = np.full(self._shape, 0, self._dtype)  # memory that is touched: the work's time is its own
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        try:
-            if error is None:
-                self._write()
-        except BaseException:
-            self._file.discard()
-            raise
-        self._file.__exit__(kind, error, trace)
-
-    def write(self, start: tuple[int, int, int], tile: np.ndarray) -> None:
-        """Puts tile (d, h, w) at `start`."""
-        self.array[tuple(slice(a, a + n) for a, n in zip(start, tile.shape, strict=True))] = tile
 
     def _write(self) -> None:
         self._file.write(" ".join(map(str, self._shape)).encode() + b" ")

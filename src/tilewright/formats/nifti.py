@@ -12,15 +12,13 @@ import logging
 import math
 import struct
 import zlib
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from tilewright.errors import InputError, ResourceError
-from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.files import InputFile
-from tilewright.formats.raw_volumes import RawOutput, RawVolume
+from tilewright.formats.raw_volumes import HeldOutput, RawOutput, RawVolume
 from tilewright.formats.volumes import PIECE_BYTES, ArrayVolume, Shape, Volume, check_memory, check_shape
 
 LEAST_HEADER = (352, 544)  # bytes of NIfTI-1 and NIfTI-2 with the four that tell of extensions
@@ -81,34 +79,12 @@ def nifti_output(path: str, shape: Shape, dtype: np.dtype, like: Volume) -> RawO
     return RawOutput(path, data, shape, np.dtype(dtype), fortran=True)
 
 
-class GzipOutput:
+class GzipOutput(HeldOutput):
     """A gzip file of `header` and a volume in Fortran order, written when it is complete; held in memory until then."""
 
-    unit: Shape = (1, 1, 1)
-    working = 4 * PIECE_BYTES
-
     def __init__(self, path: str, header: bytes, shape: Shape, dtype: np.dtype) -> None:
-        self._file = AtomicFile(path)
-        self._header, self._shape, self._dtype = header, shape, dtype
-        self.held = math.prod(shape) * np.dtype(dtype).itemsize
-
-    def __enter__(self) -> GzipOutput:
-        self._file.__enter__()
-        self.array = np.full(self._shape, 0, self._dtype)  # memory that is touched: the work's time is its own
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        try:
-            if error is None:
-                self._write()
-        except BaseException:
-            self._file.discard()
-            raise
-        self._file.__exit__(kind, error, trace)
-
-    def write(self, start: tuple[int, int, int], tile: np.ndarray) -> None:
-        """Puts tile (d, h, w) at `start`."""
-        self.array[tuple(slice(a, a + n) for a, n in zip(start, tile.shape, strict=True))] = tile
+        super().__init__(path, shape, dtype)
+        self._header = header
 
     def _write(self) -> None:
         D, H, W = self._shape

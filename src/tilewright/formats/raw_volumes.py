@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
 
 import numpy as np
 
@@ -52,6 +54,39 @@ class RawVolume(Volume):
             size = self.dtype.itemsize
             self._file.read_into(memory[begin * size : (begin + count) * size].data, self._offset + first * size)
         return memory.view(self.dtype).reshape(sizes)
+
+
+class HeldOutput:
+    """A volume that is held in memory and written when it is complete, by a subclass's `_write` to `_file`."""
+
+    unit: Shape = (1, 1, 1)
+    working = 4 * PIECE_BYTES
+
+    def __init__(self, path: str, shape: Shape, dtype: np.dtype) -> None:
+        self._file = AtomicFile(path)
+        self._shape, self._dtype = shape, dtype
+        self.held = math.prod(shape) * np.dtype(dtype).itemsize
+
+    def __enter__(self) -> Self:
+        self._file.__enter__()
+        self.array = np.full(self._shape, 0, self._dtype)  # memory that is touched: the work's time is its own
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if error is None:
+                self._write()
+        except BaseException:
+            self._file.discard()
+            raise
+        self._file.__exit__(kind, error, trace)
+
+    def write(self, start: tuple[int, int, int], tile: np.ndarray) -> None:
+        """Puts tile (d, h, w) at `start`."""
+        self.array[tuple(slice(a, a + n) for a, n in zip(start, tile.shape, strict=True))] = tile
+
+    def _write(self) -> None:
+        raise NotImplementedError
 
 
 class RawOutput(AtomicFile):

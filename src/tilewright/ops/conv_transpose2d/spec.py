@@ -190,7 +190,7 @@ def cases() -> list[Case]:
     found += [Case(3, 7, 5, 33, 65), Case(17, 4, 4, 40, 32), Case(1, 9, 13, 24, 70), Case(5, 3, 1, 20, 12)]
     found += [Case(1, 4, 4, 803, 35), Case(2, 2, 2, 1601, 4), Case(1, 5, 6, 64, 3), Case(2, 18, 17, 8, 3)]
     found += _epilogues(Case(2, 3, 5, 18, 34)) + _epilogues(Case(1, 4, 3, 10, 3))
-    found += _epilogues(Case(1, 3, 3, 5, 6, (2, 2), (3, 3), none))
+    found += _epilogues(Case(1, 3, 3, 5, 6, (2, 2), (3, 3), none)) + _epilogues(Case(1, 2, 3, 6, 64))
     found += [Case(2, 4, 5, 20, 19, layout=layout, bias=True) for layout in ("F", "strided", "reversed")]
     return found + [dataclasses.replace(case, dtype="bfloat16") for case in found]
 

@@ -261,6 +261,8 @@ def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, epilogue: Epilogue
     if together:
         bias, vectors = bias_of_columns(bias, O, all_columns // O, NR), 1 if all_columns <= lanes else vectors
     out, phases, O, stride = deal_out(out, O, rows, columns, O if together else padded(O, NR))
+    if not together and bias.size:
+        bias = np.tile(bias, O // weights.O)  # phases of a row that became one have its bias each
     Jh, Jw = rows.positions(H), columns.positions(W)
     (least_row, down), (least_column, across) = rows.window, columns.window
     images, task_rows, width = cut(B, Jh, Jw, MOST)

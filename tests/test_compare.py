@@ -1,9 +1,12 @@
 """The tester is tested: twelve saboteurs of a real product, and the honest one."""
 
+import ctypes
+
+import ml_dtypes
 import numpy as np
 import pytest
 
-from compare import GUARD, Guarded, compare
+from compare import GUARD, Guarded, compare, frozen
 
 M, N, K = 9, 7, 33
 
@@ -91,3 +94,16 @@ def test_what_the_reference_has_not_finite_must_be_the_same():
 def test_a_bound_that_cannot_fail_is_refused():
     with pytest.raises(AssertionError, match="bound itself"):
         compare(np.zeros(1, np.float32), np.ones(1), np.inf)
+
+
+@pytest.mark.parametrize("kind", [np.float32, ml_dtypes.bfloat16])
+def test_a_read_beside_an_input_is_seen(kind):
+    rows = np.arange(40).astype(kind).reshape(5, 8)
+    for array in (rows, rows.T, rows[:, 2:5], rows[::-2, ::3], rows[0]):
+        copy = frozen({"x": array})["x"]
+        assert copy.strides == array.strides and not copy.flags.writeable and (copy == array).all()
+        assert copy.ctypes.data % 64 == array.ctypes.data % 64
+        low, high = np.lib.array_utils.byte_bounds(copy)
+        around = (ctypes.c_char * (high - low + 256)).from_address(low - 128)
+        beside = np.frombuffer(around, kind)
+        assert np.isnan(beside[: 128 // beside.itemsize]).all() and np.isnan(beside[-128 // beside.itemsize :]).all()

@@ -48,11 +48,13 @@ def test_rung(ladder, spec, rung, case, rng, monkeypatch):
             call(out=first.array)
         with threads(2):
             call(out=second.array)
+            whole = np.asarray(call())  # without gaps, as a guarded one never is
     ladder._chosen.cache_clear()
     first.check()
     second.check()
     compare(np.ascontiguousarray(first.array), reference, bound)
     assert first.array.tobytes() == second.array.tobytes(), "one thread and two give different bits"
+    assert whole.tobytes() == first.array.tobytes(), "an output without gaps gets other bits"
     if reference.size:
         assert set(ran) == {rung.name}
 

@@ -15,21 +15,23 @@ from tilewright.ops._ladder import Ladder
 from tilewright.ops.matmul import spec
 
 torch = pytest.importorskip("torch")
+vendor = pytest.importorskip("tilewright.bench.gpu.matmul")
 ROW = Row("matmul", "cpu.threads", "8x8x8-float32", "float32", 2, 8, 0.5, 0.4, 0.6, 3, gflops=1.0, machine="here")
 
 
 @pytest.mark.parametrize("activation", [None, "relu", "gelu_tanh"])
 @pytest.mark.parametrize("transposed", [False, True])
 def test_the_vendor_computes_the_same_function(activation, transposed, rng, monkeypatch):
-    monkeypatch.setattr(device, "CHECKED", 8)  # fewer than there are columns
+    monkeypatch.setattr(vendor, "CHECKED", 8)  # fewer than there are columns
     case = spec.Case(7, 9, 33, bias=True, residual=True, activation=activation)
     inputs = spec.make(case, rng)
     tensors = {name: torch.from_numpy(x) for name, x in inputs.items() if isinstance(x, np.ndarray)}
     reference = spec.reference(case, inputs)
-    out = device.vendor(torch, case, tensors, transposed=transposed)()
+    out = vendor.vendor(case, tensors, transposed=transposed)()
     compare(out.numpy(), reference, spec.bound(case, inputs, reference))
-    exact, *_ = device._truth(torch, case, tensors)
+    exact, allowed = vendor.truth(case, tensors)
     assert np.allclose(exact.numpy(), reference, rtol=1e-12, atol=1e-12)
+    assert np.allclose(allowed(2.0).numpy(), spec.bound(case, inputs, reference, 2.0), rtol=1e-12)
 
 
 def test_without_a_gpu_there_is_nothing_to_measure(monkeypatch):

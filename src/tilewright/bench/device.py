@@ -4,11 +4,14 @@ The L2 is emptied by writing a buffer four times its size, eight times; while th
 already queued, so that what is timed is the GPU's work and not the way there.
 """
 
+import importlib
+import importlib.util
 import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
+from typing import Any
 
 import numpy as np
 
@@ -16,13 +19,13 @@ from tilewright.bench.measure import RUNS, Timing
 from tilewright.bench.results import Row
 from tilewright.errors import InternalError, ResourceError
 from tilewright.hardware import gpus, no_gpu
+from tilewright.ops._device import moved
 from tilewright.ops._ladder import using
 from tilewright.ops.matmul.spec import Case
 
 SEED = 20261121
 SLOW_S = 0.25  # a rung that takes longer is timed on PROBE rows alone
-PROBE = 256  # rows that tell whether it does
-CHECKED = 2048  # rows that are compared with a float64 product
+PROBE = 256  # rows that tell whether it does, unless the op's spec says otherwise (PROBE_ROWS)
 
 
 def torch_on_a_gpu():
@@ -80,51 +83,18 @@ def roofs() -> Roofs:
     float32's roof is that of its multiply-adds; what runs on matrix units instead may pass it.
     """
     torch = torch_on_a_gpu()
+    from tilewright.bench.gpu.matmul import vendor
+
     size, calls = 8192, {}
     source = torch.randn(1 << 29, device="cuda")
     target = torch.empty_like(source)
     calls["copy"] = lambda: target.copy_(source)
     for dtype in ("float32", "tf32", "bfloat16", "float16"):
         square = Case(size, size, size, dtype)
-        calls[dtype] = vendor(torch, square, {x: torch.randn(size, size, device="cuda") for x in "ab"})
+        calls[dtype] = vendor(square, {x: torch.randn(size, size, device="cuda") for x in "ab"})
     best = {name: min(timing.rounds) for name, timing in interleave(calls, runs=5).items()}
     rates = {name: 2 * size**3 / seconds / 1e9 for name, seconds in best.items() if name != "copy"}
     return Roofs(2 * source.nbytes / best["copy"] / 1e9, rates)
-
-
-def vendor(torch, case, inputs: dict, *, transposed: bool = False) -> Callable[[], object]:
-    """cuBLAS on a case's tensors, bias in its own epilogue, residual and activation as kernels of their own.
-
-    transposed: b lies as (N, K).
-    """
-    kind = getattr(torch, case.dtype) if case.dtype.endswith("16") else torch.float32
-    a, b = inputs["a"].to(kind), inputs["b"].to(kind)
-    bias, residual = (inputs[x].to(kind) if x in inputs else None for x in ("bias", "residual"))
-    b = b.T.contiguous().T if transposed else b
-    out = torch.empty(len(a), b.shape[1], dtype=kind, device=a.device)
-    functions = {None: lambda x: x, "relu": torch.relu_, "gelu_tanh": partial(_gelu, torch)}
-    activate = functions[case.activation]
-
-    def call():
-        torch.backends.cuda.matmul.allow_tf32 = case.dtype == "tf32"
-        product = torch.mm(a, b, out=out) if bias is None else torch.addmm(bias, a, b, out=out)
-        return activate(product if residual is None else product.add_(residual))
-
-    return call
-
-
-def _gelu(torch, x):
-    return torch.nn.functional.gelu(x, approximate="tanh")
-
-
-def _peers(torch, case, tensors: dict) -> dict[str, Callable[[], object]]:
-    """cuBLAS with b as it comes and transposed."""
-    if case.batch or case.gathered or case.activation not in (None, "relu", "gelu_tanh"):
-        return {}
-    return {
-        "cuBLAS": vendor(torch, case, tensors),
-        "cuBLAS, b transposed": vendor(torch, case, tensors, transposed=True),
-    }
 
 
 def climb(ladder, spec, case, *, only: str | None = None) -> Iterator[Row]:
@@ -138,75 +108,98 @@ def climb(ladder, spec, case, *, only: str | None = None) -> Iterator[Row]:
         with using(**{ladder.op: only}):
             ladder.choose(case.problem)
     rungs = [r for r in ladder.rungs.values() if not r.refuses(case.problem) and only in (None, r.name)]
-    inputs = spec.make(case, np.random.default_rng(SEED))
-    tensors = {name: torch.from_numpy(value).cuda() for name, value in inputs.items() if isinstance(value, np.ndarray)}
-    truth = _truth(torch, case, tensors)
-    candidates = {rung.name: _candidate(torch, ladder, rung, spec, case, inputs, truth) for rung in rungs}
-    others = _peers(torch, case, tensors)
-    timings = interleave({name: c.call for name, c in candidates.items() if c.rows == case.M} | others)
-    timings |= interleave({name: c.call for name, c in candidates.items() if c.rows < case.M}, runs=3)
+    whole, probe = _Subject(ladder, spec, case), _Subject(ladder, spec, spec.with_rows(case, _probed(spec, case)))
+    candidates = {rung.name: _candidate(torch, rung, whole, probe) for rung in rungs}
+    beside = _beside(ladder.op)
+    others = beside.peers(case, whole.tensors) if beside else {}
+    timings = interleave({name: c.call for name, c in candidates.items() if c.case is case} | others)
+    timings |= interleave({name: c.call for name, c in candidates.items() if c.case is not case}, runs=3)
     yield from _rows(ladder, spec, case, timings, candidates, others)
+
+
+def _probed(spec, case) -> int:
+    """Rows that tell whether all of a case would take too long."""
+    return min(getattr(spec, "PROBE_ROWS", PROBE), spec.rows(case))
+
+
+def _beside(op: str):
+    """The operation's module in `bench.gpu`; None if it has none."""
+    name = f"tilewright.bench.gpu.{op}"
+    return importlib.import_module(name) if importlib.util.find_spec(name) else None
+
+
+class _Subject:
+    """A case with its inputs, the same for all rungs, and its truth, computed when it is first asked for."""
+
+    def __init__(self, ladder, spec, case):
+        self.ladder, self.spec, self.case = ladder, spec, case
+        self.device = importlib.import_module(f"tilewright.ops.{ladder.op}.device")
+        self.inputs = spec.make(case, np.random.default_rng(SEED))
+
+    @cached_property
+    def tensors(self) -> dict:
+        """The inputs on the GPU."""
+        return moved(self.inputs)
+
+    @cached_property
+    def truth(self):
+        """(exact, allowed) as in `bench.gpu`."""
+        if beside := _beside(self.ladder.op):
+            return beside.truth(self.case, self.tensors)
+        reference = self.spec.reference(self.case, self.inputs)
+
+        def allowed(c: float):
+            bound = self.spec.bound(self.case, self.inputs, reference, c)
+            return moved({"bound": np.broadcast_to(bound, reference.shape)})["bound"]
+
+        return moved({"exact": reference})["exact"], allowed
+
+    def bound(self, rung: str) -> Callable:
+        """The rung's call on this case."""
+        with using(**{self.ladder.op: rung}):
+            call = self.device.bind(self.case, self.inputs)
+
+        def forced(**options):
+            with using(**{self.ladder.op: rung}):
+                return call(**options)
+
+        return forced
 
 
 @dataclass
 class Candidate:
-    """A rung ready to be timed on the first `rows` rows of a case."""
+    """A rung ready to be timed on a case."""
 
     call: Callable[[], object]
-    rows: int
+    case: Any
     error: float  # worst error over its bound
     one_off_s: float
 
 
-def _truth(torch, case, tensors: dict):
-    """(exact, size, later) of the first CHECKED rows in float64, as `spec.bound` has them."""
-    a, b = tensors["a"][:CHECKED].double(), tensors["b"].double()
-    exact, size, later = a @ b, a.abs() @ b.abs(), 0.0
-    addends = [tensors["residual"][:CHECKED]] if "residual" in tensors else []
-    addends += [tensors["bias"]] if "bias" in tensors else []
-    for addend in addends:
-        exact = exact + addend.double()
-        later = later + addend.double().abs()
-    if case.activation:
-        exact = _gelu(torch, exact) if case.activation == "gelu_tanh" else exact.relu()
-    return exact, size, later + (4 if case.activation else 1) * exact.abs()
-
-
-def _candidate(torch, ladder, rung, spec, case, inputs: dict, truth) -> Candidate:
-    """Prepare a rung for the case, or for PROBE of its rows where all would take SLOW_S, and check it there.
+def _candidate(torch, rung, whole: _Subject, probe: _Subject) -> Candidate:
+    """Prepare a rung for the case, or for the probe where all of it would take SLOW_S, and check it there.
 
     It is timed writing what the peer writes: 16 bits in a 16-bit class.
     """
-
-    def bound(rows: int):
-        few = {name: value[:rows] if name in ("a", "residual") else value for name, value in inputs.items()}
-        with using(**{ladder.op: rung.name}):
-            return spec.bind(spec.with_rows(case, rows), few)
-
-    def forced(call, **options):
-        with using(**{ladder.op: rung.name}):
-            return call(**options)
-
-    rows = min(PROBE, case.M)
-    probe = bound(rows)
-    seconds = interleave({rung.name: lambda: forced(probe)}, runs=1)[rung.name].median_s * case.M / rows
-    if seconds < SLOW_S:
-        rows = case.M
+    spec, name = whole.spec, rung.name
+    scale = spec.rows(whole.case) / max(spec.rows(probe.case), 1)
+    subject = probe
+    if interleave({name: probe.bound(name)}, runs=1)[name].median_s * scale < SLOW_S:
+        subject = whole
     start = time.perf_counter()
-    call = bound(rows)
+    call = subject.bound(name)
     torch.cuda.synchronize()
     one_off_s = time.perf_counter() - start
-    exact, size, later = (x[:rows] for x in truth)
-    slope = spec.STEEPEST if case.activation else 1.0
-    allowed = spec.EPS32 * slope * (rung.c * np.sqrt(case.K) * size + 2 * later)
-    error = float(((forced(call)[:CHECKED] - exact).abs() / allowed).nan_to_num(nan=torch.inf).max())
+    (exact, allowed), result = subject.truth, call()
+    checked = result[: len(exact)]
+    off = torch.where(checked == exact, 0.0, (checked - exact).abs() / allowed(rung.c))
+    error = float(off.nan_to_num(nan=torch.inf).max())
     if not error <= 1:
-        raise InternalError(
-            f"{ladder.op}.{rung.name} is wrong on {case.name}: its error is {error:.3g} times the bound; not timed"
-        )
-    kind = getattr(torch, case.dtype) if case.dtype.endswith("16") else torch.float32
-    out = torch.empty(rows, case.N, dtype=kind, device="cuda")
-    return Candidate(lambda: forced(call, out=out), rows, error, one_off_s)
+        op, case = whole.ladder.op, subject.case.name
+        raise InternalError(f"{op}.{name} is wrong on {case}: its error is {error:.3g} times the bound; not timed")
+    dtype = subject.case.dtype
+    out = torch.empty_like(result, dtype=getattr(torch, dtype) if dtype.endswith("16") else result.dtype)
+    return Candidate(partial(call, out=out), subject.case, error, one_off_s)
 
 
 def _rows(ladder, spec, case, timings: dict, candidates: dict, others: dict) -> Iterator[Row]:
@@ -215,29 +208,29 @@ def _rows(ladder, spec, case, timings: dict, candidates: dict, others: dict) -> 
     peer = min(others, key=lambda name: timings[name].median_s) if others else None
     for name in [*candidates, *others]:
         timing, ours = timings[name], candidates.get(name)
-        timed = spec.with_rows(case, ours.rows) if ours else case
+        timed = ours.case if ours else case
         flops, nbytes = spec.cost(timed)
-        rates[name], after = timed.M / timing.median_s, ladder.rungs[name].after if ours else None
+        rates[name], after = spec.rows(timed) / timing.median_s, ladder.rungs[name].after if ours else None
         yield Row(
             op=ladder.op,
             rung=name,
             size=case.name,
             dtype=case.dtype,
             threads=0,
-            rows=timed.M,
+            rows=spec.rows(timed),
             label=case.label,
             median_s=timing.median_s,
             low_s=timing.low_s,
             high_s=timing.high_s,
             runs=len(timing.rounds),
-            gflops=flops / timing.median_s / 1e9,
+            gflops=flops / timing.median_s / 1e9 if flops else None,
             gbytes_s=nbytes / timing.median_s / 1e9,
             roof_share=roof.seconds(flops, nbytes, case.dtype) / timing.median_s,
             roof_gflops=roof.gflops[case.dtype],
             roof_gbytes_s=roof.copy_gbytes_s,
             versus_below=rates[name] / rates[after] if after in rates else None,
             peer=peer if ours else None,
-            peer_ratio=timing.times_faster_than(timings[peer]) if peer and ours and timed.M == case.M else None,
+            peer_ratio=timing.times_faster_than(timings[peer]) if peer and ours and timed is case else None,
             one_off_s=ours.one_off_s if ours else None,
             check=f"passed {ours.error:.2f}" if ours else "peer",
         )

@@ -6,15 +6,12 @@ The same arguments and the same function; arrays stay on their device, and work 
 import math
 from itertools import product
 
-import numpy as np
-
 from tilewright.errors import UsageError
 from tilewright.ops._arrays import one_of
+from tilewright.ops._device import FLOATS, moved, overlaps, result_for, same_device, tensor_of, torch_dtype
 from tilewright.ops.matmul.ladder import ladder
 from tilewright.ops.matmul.operands import Epilogue, Packed, Rows
 from tilewright.ops.matmul.spec import ACTIVATIONS, DEVICE_DTYPES, Problem
-
-FLOATS = ("float32", "bfloat16", "float16")
 
 
 def prepare(b, *, dtype: str = "float32") -> Packed:
@@ -23,7 +20,7 @@ def prepare(b, *, dtype: str = "float32") -> Packed:
     dtype: "float32", "bfloat16", "float16" or "tf32". Raises UsageError for a wrong dtype or rank, Refused if a rung
     forced by `using` does not take it.
     """
-    b = _floats("b", b)
+    b = tensor_of("matmul", "b", b)
     if b.ndim != 2:
         raise UsageError(f"prepare: b has shape {tuple(b.shape)}; a matrix (K, N) is wanted")
     K, N = b.shape
@@ -38,11 +35,11 @@ def matmul(a, b, *, rows=None, bias=None, activation=None, residual=None, dtype=
     16-bit dtype of the class. out: a float32 tensor, or one of the class's 16-bit dtype; None: a new float32 one.
     Raises UsageError naming the argument that does not fit.
     """
-    a = _floats("a", a)
+    a = tensor_of("matmul", "a", a)
     dtype = _class_of(b, dtype)
     one_of("matmul", "activation", activation, ACTIVATIONS)
     prepared = isinstance(b, Packed)
-    weights = b.data if prepared else _floats("b", b)
+    weights = b.data if prepared else tensor_of("matmul", "b", b)
     if not prepared and weights.ndim < 2:
         raise UsageError(f"matmul: b has shape {tuple(weights.shape)}; (..., K, N) is wanted")
     K, N = (b.K, b.N) if prepared else weights.shape[-2:]
@@ -53,8 +50,8 @@ def matmul(a, b, *, rows=None, bias=None, activation=None, residual=None, dtype=
         rows = _row_index(rows, a, several)
     batch = _broadcast(a.shape[:-2], weights.shape[:-2]) if several else tuple(a.shape[:-2])
     shape = (*batch, a.shape[-2] if rows is None else len(rows), N)
-    _same_device(a, weights=weights, bias=bias, residual=residual, out=out, rows=rows)
-    result = _result(out, shape, a, dtype)
+    same_device("matmul", "a", a, weights=weights, bias=bias, residual=residual, out=out, rows=rows)
+    result = result_for("matmul", out, shape, a, ("float32", dtype) if dtype in FLOATS else ("float32",))
     epilogue = _epilogue(bias, activation, residual, shape, a)
     target = _target(result, (a, weights, epilogue.bias), epilogue.residual)
     if several:
@@ -82,19 +79,6 @@ def _run(packed: Packed, rows: Rows, out, epilogue: Epilogue) -> None:
         )
     if out.numel():
         rung.run(rows, packed, out, epilogue)
-
-
-def _floats(name: str, value):
-    """The tensor itself. Raises UsageError unless it is a torch tensor of a dtype in FLOATS."""
-    if not hasattr(value, "data_ptr"):
-        raise UsageError(f"matmul: {name} is a {type(value).__name__}; a torch tensor on the GPU is wanted")
-    if (kind := _kind(value)) not in FLOATS:
-        raise UsageError(f"matmul: {name} is {kind}; {', '.join(FLOATS)} are taken, convert it first")
-    return value
-
-
-def _kind(tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _class_of(b, dtype: str | None) -> str:
@@ -127,33 +111,11 @@ def _row_index(rows, a, several: bool):
     return rows.long()
 
 
-def _same_device(a, **others) -> None:
-    for name, other in others.items():
-        if other is not None and getattr(other, "device", None) != a.device:
-            place = getattr(other, "device", f"a {type(other).__name__}")
-            raise UsageError(f"matmul: a is on {a.device} and {name} is {place}: move them to one device")
-
-
-def _result(out, shape: tuple, a, dtype: str):
-    """`out`, or a new float32 tensor where it is None."""
-    import torch
-
-    if out is None:
-        return a.new_empty(shape, dtype=torch.float32)
-    allowed = ("float32", dtype) if dtype in FLOATS else ("float32",)
-    if _kind(out) not in allowed or tuple(out.shape) != shape:
-        wanted = " or ".join(dict.fromkeys(allowed))
-        raise UsageError(
-            f"matmul: out is {_kind(out)} {tuple(out.shape)}; a {wanted} tensor of shape {shape} is wanted"
-        )
-    return out
-
-
 def _epilogue(bias, activation, residual, shape: tuple, a) -> Epilogue:
     """Contiguous tensors, empty ones where there is none."""
-    if bias is not None and tuple(_floats("bias", bias).shape) != shape[-1:]:
+    if bias is not None and tuple(tensor_of("matmul", "bias", bias).shape) != shape[-1:]:
         raise UsageError(f"matmul: bias has shape {tuple(bias.shape)}; {shape[-1:]} is wanted, one number a column")
-    if residual is not None and tuple(_floats("residual", residual).shape) != shape:
+    if residual is not None and tuple(tensor_of("matmul", "residual", residual).shape) != shape:
         raise UsageError(f"matmul: residual has shape {tuple(residual.shape)}; the result's {shape} is wanted")
     bias = a.new_empty(0) if bias is None else bias.contiguous()
     return Epilogue(bias, a.new_empty((0, 0)) if residual is None else residual.contiguous(), activation)
@@ -164,11 +126,10 @@ def _target(out, inputs: tuple, residual):
 
     It may be exactly the residual: each element of that is read before it is written, and by the same thread.
     """
-    here = out.untyped_storage().data_ptr()
-    shared = any(out.numel() and x.numel() and x.untyped_storage().data_ptr() == here for x in inputs)
-    apart = residual.untyped_storage().data_ptr() != here or not residual.numel()
+    apart = not overlaps(out, residual)
     same = residual.data_ptr() == out.data_ptr() and residual.dtype == out.dtype
-    return out if out.is_contiguous() and not shared and (apart or same) else out.new_empty(out.shape)
+    usable = out.is_contiguous() and not overlaps(out, *inputs) and (apart or same)
+    return out if usable else out.new_empty(out.shape)
 
 
 def bind(case, inputs: dict, device: str = "cuda"):
@@ -176,15 +137,10 @@ def bind(case, inputs: dict, device: str = "cuda"):
 
     a and the residual are of the class's 16-bit dtype, where it has one: activations are kept so.
     """
-    import torch
-
-    def moved(value):
-        return torch.from_numpy(np.array(value, order="K")).to(device) if isinstance(value, np.ndarray) else value
-
-    values = {name: moved(value) for name, value in inputs.items()}
+    values = moved(inputs, device)
     for name in ("a", "residual") if case.dtype.endswith("16") else ():
         if name in values:
-            values[name] = values[name].to(getattr(torch, case.dtype))
+            values[name] = values[name].to(torch_dtype(case.dtype))
     weights = values.pop("b")
     packed = prepare(weights, dtype=case.dtype)
     return lambda out=None: matmul(b=packed, out=out, **values)

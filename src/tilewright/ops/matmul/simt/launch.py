@@ -1,13 +1,8 @@
 """Starts the SIMT kernels on torch tensors: on the current stream of a GPU, or in numba-cuda's simulator on the CPU."""
 
-from contextlib import nullcontext
-
-from numba import config, cuda
-
+from tilewright.ops._simt import launch
 from tilewright.ops.matmul.operands import Epilogue, Packed, Rows
 from tilewright.ops.matmul.simt import blocks, naive, shared, warps
-
-config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # a small batch is no mistake
 
 # name -> (kernel for an activation, threads of a block, rows and columns of out a block has)
 KERNELS = {
@@ -43,9 +38,7 @@ def multiply(name: str, rows: Rows, weights: Packed, out, epilogue: Epilogue) ->
     create, threads, tile = KERNELS[name]
     arrays = (a, weights.data, out, epilogue.bias.float(), epilogue.residual.float())
     grid = tuple(-(-extent // tile) for extent in out.shape)
-    with cuda.gpus[out.device.index] if out.is_cuda else nullcontext():
-        kernel = create(epilogue.activation)
-        kernel[grid, threads, _stream(out)](*map(_view, arrays), *extents)
+    launch(create(epilogue.activation), grid, threads, arrays, *extents)
 
 
 def _widened(a, depth: int):
@@ -55,17 +48,3 @@ def _widened(a, depth: int):
     wide = a.new_zeros(len(a), depth)
     wide[:, : a.shape[1]] = a
     return wide
-
-
-def _view(tensor):
-    """The tensor's memory as numba-cuda takes it."""
-    return cuda.as_cuda_array(tensor) if tensor.is_cuda else tensor.numpy()
-
-
-def _stream(tensor):
-    """The stream that torch would use now."""
-    if not tensor.is_cuda:
-        return 0
-    import torch
-
-    return cuda.external_stream(torch.cuda.current_stream(tensor.device).cuda_stream)

@@ -4,8 +4,8 @@ from functools import cache
 
 from numba import cuda, float32
 
+from tilewright.ops._simt import kernel
 from tilewright.ops.matmul.simt.finish import finish_for
-from tilewright.ops.matmul.simt.registers import kernel
 
 THREADS = 16  # each way: 256 threads a block
 

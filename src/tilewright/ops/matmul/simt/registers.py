@@ -4,7 +4,7 @@ A tuple of float32 is so many registers: nothing indexes it at run time, so noth
 exists twice: as LLVM IR for the GPU, and in Python for numba-cuda's simulator, which runs kernels as Python.
 """
 
-from numba import config, cuda, float32
+from numba import config, float32
 
 ZERO = float32(0)
 ALIGNMENT = None if config.ENABLE_CUDASIM else 16  # bytes, of shared arrays; the simulator knows none
@@ -107,14 +107,3 @@ else:
             return context.make_tuple(builder, signature.return_type, totals)
 
         return block(block, column, row), generate
-
-
-def kernel(function):
-    """A kernel, compiled when it is first called."""
-    return cuda.jit(function, fastmath=False)
-
-
-def kernel_of(registers: int):
-    """A decorator: a kernel of at most so many registers a thread."""
-    limit = {} if config.ENABLE_CUDASIM else {"max_registers": registers}
-    return cuda.jit(fastmath=False, **limit)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from tilewright.hardware import gpus
+from tilewright.ops._device import multiprocessors, torch_dtype
 from tilewright.ops.matmul.operands import Epilogue, Packed, Rows
 from tilewright.ops.matmul.tile import product
 
@@ -15,16 +15,10 @@ ALIGNMENT = 16  # bytes: what a bulk copy wants of addresses and of rows
 CHUNK = 1024  # numbers of a row that a program splits
 
 
-def _torch_dtype(name: str):
-    import torch
-
-    return {"tf32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]
-
-
 def transpose(b, rung: str, dtype: str) -> Packed:
     """b (K, N) as (N, K') in the class's dtype: K' is K and zeros up to 16 bytes, at least one unit."""
     K, N = b.shape
-    data = b.new_zeros(N, _aligned(K, _torch_dtype(dtype)), dtype=_torch_dtype(dtype))
+    data = b.new_zeros(N, _aligned(K, torch_dtype(dtype)), dtype=torch_dtype(dtype))
     data[:, :K] = b.T
     return Packed(rung, K, N, dtype, data)
 
@@ -62,11 +56,6 @@ def left_limbs(rows: Rows, weights: Packed):
     limbs = a.new_empty(len(a), 2 * depth, dtype=weights.data.dtype)
     product.split[(len(a), -(-depth // CHUNK))](a, limbs, (a.shape[1], depth), CHUNK)
     return limbs
-
-
-def multiprocessors() -> int:
-    """How many programs run side by side; in the interpreter, which has none, three, so that they take turns."""
-    return gpus()[0].multiprocessors if gpus() else 3
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,53 @@
+"""Starting numba-cuda's kernels on torch tensors: on the current stream of a GPU, or in the simulator on the CPU."""
+
+from contextlib import nullcontext
+
+from numba import config, cuda
+
+config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # a small batch is no mistake
+SIMULATED = bool(getattr(config, "ENABLE_CUDASIM", False))
+
+
+def kernel(function):
+    """A kernel, compiled when it is first called."""
+    return cuda.jit(function, fastmath=False)
+
+
+def kernel_of(registers: int):
+    """A decorator: a kernel of at most so many registers a thread."""
+    limit = {} if SIMULATED else {"max_registers": registers}
+    return cuda.jit(fastmath=False, **limit)
+
+
+def inline(function):
+    """A function that kernels call."""
+    return cuda.jit(function, device=True, fastmath=False)
+
+
+def launch(kernel, grid, threads, tensors: tuple, *scalars, shared: int = 0) -> None:
+    """kernel[grid, threads](*tensors, *scalars) on the device and the current stream of the first tensor.
+
+    grid, threads: an integer or a tuple. shared: bytes of dynamic shared memory. Does nothing for an empty grid.
+    """
+    if 0 in (grid if isinstance(grid, tuple) else (grid,)):
+        return
+    first = tensors[0]
+    with cuda.gpus[first.device.index] if first.is_cuda else nullcontext():
+        kernel[grid, threads, _stream(first), shared](*map(view, tensors), *scalars)
+
+
+def view(tensor):
+    """The tensor's memory as numba-cuda takes it; bfloat16, which it does not know, as its 16 bits."""
+    import torch
+
+    plain = tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
+    return cuda.as_cuda_array(plain, sync=False) if tensor.is_cuda else plain.numpy()
+
+
+def _stream(tensor):
+    """The stream that torch would use now."""
+    if not tensor.is_cuda:
+        return 0
+    import torch
+
+    return cuda.external_stream(torch.cuda.current_stream(tensor.device).cuda_stream)

@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,6 @@ from tilewright.errors import InternalError, ResourceError
 from tilewright.hardware import gpus, no_gpu
 from tilewright.ops._device import moved
 from tilewright.ops._ladder import using
-from tilewright.ops.matmul.spec import Case
 
 SEED = 20261121
 SLOW_S = 0.25  # a rung that takes longer is timed on PROBE rows alone
@@ -62,39 +61,6 @@ def interleave(calls: dict[str, Callable[[], object]], *, runs: int = RUNS) -> d
             for name, (start, stop) in marks.items():
                 rounds[name].append(start.elapsed_time(stop) / 1e3)
     return {name: Timing(tuple(seconds)) for name, seconds in rounds.items()}
-
-
-@dataclass(frozen=True)
-class Roofs:
-    """What this GPU was measured to do. copy_gbytes_s counts bytes read and written; gflops by accuracy class."""
-
-    copy_gbytes_s: float
-    gflops: dict[str, float]
-
-    def seconds(self, flops: float, nbytes: float, dtype: str) -> float:
-        """The least time for that many operations and bytes."""
-        return max(flops / self.gflops[dtype], nbytes / self.copy_gbytes_s) / 1e9
-
-
-@cache
-def roofs() -> Roofs:
-    """The largest copy and the vendor's products of 8192^3: seconds, once a process.
-
-    float32's roof is that of its multiply-adds; what runs on matrix units instead may pass it.
-    """
-    torch = torch_on_a_gpu()
-    from tilewright.bench.gpu.matmul import vendor
-
-    size, calls = 8192, {}
-    source = torch.randn(1 << 29, device="cuda")
-    target = torch.empty_like(source)
-    calls["copy"] = lambda: target.copy_(source)
-    for dtype in ("float32", "tf32", "bfloat16", "float16"):
-        square = Case(size, size, size, dtype)
-        calls[dtype] = vendor(square, {x: torch.randn(size, size, device="cuda") for x in "ab"})
-    best = {name: min(timing.rounds) for name, timing in interleave(calls, runs=5).items()}
-    rates = {name: 2 * size**3 / seconds / 1e9 for name, seconds in best.items() if name != "copy"}
-    return Roofs(2 * source.nbytes / best["copy"] / 1e9, rates)
 
 
 def climb(ladder, spec, case, *, only: str | None = None) -> Iterator[Row]:
@@ -204,6 +170,8 @@ def _candidate(torch, rung, whole: _Subject, probe: _Subject) -> Candidate:
 
 def _rows(ladder, spec, case, timings: dict, candidates: dict, others: dict) -> Iterator[Row]:
     """One Row a rung and one a peer; threads is 0: on a GPU they are no setting."""
+    from tilewright.bench.device_roofs import roofs
+
     roof, rates = roofs(), {}
     peer = min(others, key=lambda name: timings[name].median_s) if others else None
     for name in [*candidates, *others]:

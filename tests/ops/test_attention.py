@@ -95,6 +95,49 @@ def test_a_beginning_copied_from_another_slot(dtype, shared, rng):
     assert found[2 * T + shared - 1 :].tobytes() == alone[2][shared - 1 :].tobytes()
 
 
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(("name", "dtype"), RUNGS)
+def test_keys_kept_while_they_are_looked_at(name, dtype, count, rng):
+    """Prompts that begin as others, chains of them, and next positions in one batch: as after `append`, bit for bit."""
+    P, heads = panel(), 6
+    lengths = [1, P + 3, P + 3, 4, 2 * P, 2 * P + 5, 9, 1]
+    sources = [-1, -1, 1, -1, 2, 4, 1, 0]  # the span that each begins as
+    shared = [7, 0, P + 1, 0, P, P + 2, 2, 8]
+    starts = np.cumsum([0, *lengths]).tolist()
+    spans = [
+        span(7 - i, shared[i], lengths[i], starts[i], source=-1 if sources[i] < 0 else 7 - sources[i])
+        for i in range(len(lengths))
+    ]
+    qkv = rng.standard_normal((starts[-1], 3 * heads * D), dtype=np.float32)
+    q, k, v = (qkv[:, i * heads * D : (i + 1) * heads * D] for i in range(3))
+    before = rows(rng, 7)
+    results = []
+    with using(attention=name), threads(count):
+        for together in (False, True):
+            cache = Cache.empty(8, heads, 4 * P, D, dtype)
+            append(*(np.hstack([x, x]) for x in before[1:]), cache, [span(7, 0, 7, 0)])
+            if not together:
+                append(k, v, cache, spans)
+            found = attend(q, cache, spans, new=(k, v) if together else None)
+            kept = [cache.plain(7 - i, h, shared[i] + lengths[i]) for i in range(8) for h in range(heads)]
+            results.append([found, *(x for pair in kept for x in pair)])
+    for one, other in zip(*results, strict=True):
+        assert one.tobytes() == other.tobytes()
+
+
+def test_runs_hold_what_depends_on_each_other():
+    from tilewright.ops.attention.cpu.blocks import runs_of
+
+    def runs(*pairs):
+        return runs_of(np.array([span(slot, 4, 2, 0, source) for slot, source in pairs], np.int64)).tolist()
+
+    assert runs((0, -1), (1, -1), (2, -1)) == [0, 1, 2, 3]
+    assert runs((0, -1), (1, 0), (2, 1), (3, -1)) == [0, 3, 4]
+    assert runs((0, -1), (1, -1), (2, 0), (3, -1)) == [0, 3, 4]
+    assert runs((0, 2), (1, -1), (2, -1)) == [0, 3]
+    assert runs((0, 9), (1, 9)) == [0, 1, 2]
+
+
 def test_rows_that_no_span_names_are_left_alone(rng):
     q, k, v = rows(rng, 9)
     cache, out = Cache.empty(1, H, 9, D), np.full((9, H * D), 7, np.float32)

@@ -294,7 +294,6 @@ class GPT2:
         """
         (last, alone), R, C = last_rows(spans), len(ids), self.config.n_embd
         each, ends = checked_spans(spans, caches[0], R), checked_spans(alone, caches[0], len(last))
-        prompts = checked_spans(spans[starting(spans)], caches[0], R)
         x = embedding(ids, self.wte, out=work.take("x", R, C))  # (R, C)
         x += self.wpe[positions]
         for i, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
@@ -305,8 +304,6 @@ class GPT2:
             if i == len(self.layers) - 1 and len(last) < R:  # nothing looks at the other rows any more
                 append(k, v, cache, each)
                 x, q, each, R, new = x[last], q[last], ends, len(last), None
-            else:
-                append(k, v, cache, prompts)
             y = attend(q, cache, each, scale=self.scale(i), new=new, out=work.take("h", R, C))
             matmul(y, layer.attn_out[0], bias=layer.attn_out[1], residual=x, out=x)
             h = self.normed(x, layer.norm_2, work.take("h", R, C, self.kind))
@@ -333,12 +330,6 @@ class GPT2:
         config = self.config
         scale = 1 / math.sqrt(config.n_embd // config.n_head) if config.scale_attn_weights else 1.0
         return scale / (i + 1) if config.scale_attn_by_inverse_layer_idx else scale
-
-
-def starting(spans: np.ndarray) -> np.ndarray:
-    """Which spans are no next position of a sequence, and may be the source of another or have one: bool (n,)."""
-    _, first, count, _, source = spans.T
-    return (count > 1) | (source >= 0) | (first == 0)
 
 
 def last_rows(spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -68,8 +68,8 @@ def attend(
 ) -> np.ndarray:
     """Queries q float32 (rows, H * D), whose keys are in the cache -> float32 (rows, H * D).
 
-    new: (k, v), rows as far apart as q's: spans of one row keep theirs first, as `append` would, but while they are
-    looked at. Rows that no span names are not written. A query's bits depend on itself and its sequence's cache alone.
+    new: (k, v), rows as far apart as q's: every span keeps its rows first, as `append` would, but while they are looked
+    at. Rows that no span names are not written. A query's bits depend on itself and its sequence's cache alone.
     Raises UsageError if a span leaves the rows or the cache, the arrays are others, or scale is not above 0.
     """
     out = empty((len(q), cache.heads * cache.D)) if out is None else out

@@ -98,7 +98,7 @@ class Spans:
 class Look:
     """How queries look at keys: the factor of the scores, and whether a position sees only itself and those before.
 
-    new: float32 keys and values (rows, heads * D), rows as far apart as q's, which spans of one row keep first.
+    new: float32 keys and values (rows, heads * D), rows as far apart as q's, which the spans keep first.
     """
 
     scale: float

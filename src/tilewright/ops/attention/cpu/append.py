@@ -41,9 +41,8 @@ def row_writer(lanes: int):
 
 
 @functools.cache
-def append_kernel(lanes: int, dtype: str):
-    """The kernel for a vector width and an element type. A task is a head: its sequences are written in order, because
-    one may begin as the one before it."""
+def span_writer(lanes: int):
+    """The inline function that writes a span's positions of one head, after the beginning that it copies."""
     PANEL, write_row = PANEL_VECTORS * lanes, row_writer(lanes)
 
     @simd.inline
@@ -53,26 +52,39 @@ def append_kernel(lanes: int, dtype: str):
         simd.copy(keys, target[0], source[0], (count + PANEL - 1) // PANEL * PANEL * D)
         simd.copy(values, target[1], source[1], count * width)
 
-    flat = cache_array(dtype)
+    @simd.inline
+    def write_span(rows, at, strides, cache, spans, s, head, plan):
+        """rows: (k, v), flat; at, strides: where their first rows begin, and how far apart rows are. cache: (keys,
+        values). plan: heads, D, keys a head, width and length in [2], [3], [6], [7], [8]."""
+        (k, v), (keys, values), D = rows, cache, plan[3]
+        keys_a_head, values_a_head = plan[6], plan[7] * plan[8]
+        slot = spans[s + SLOT] * plan[2] + head
+        target = (slot * keys_a_head, slot * values_a_head)
+        if spans[s + SOURCE] >= 0:
+            other = spans[s + SOURCE] * plan[2] + head
+            copy_start(keys, values, target, (other * keys_a_head, other * values_a_head), spans[s + FIRST], plan)
+        for i in range(spans[s + COUNT]):
+            row = spans[s + ROW] + i
+            place = (at[0] + row * strides[0] + head * D, at[1] + row * strides[1] + head * D)
+            write_row(k, v, place, keys, values, target, spans[s + FIRST] + i, plan)
+
+    return write_span
+
+
+@functools.cache
+def append_kernel(lanes: int, dtype: str):
+    """The kernel for a vector width and an element type. A task is a head: its sequences are written in order, because
+    one may begin as the one before it."""
+    write_span, flat = span_writer(lanes), cache_array(dtype)
     signature = types.void(simd.INPUT, simd.INPUT, flat, flat, simd.INDICES, simd.PLAN, simd.OUTPUT)
 
     @simd.kernel(signature, name=f"attention.append.{dtype}.{lanes}")
     def append_rows(k, v, keys, values, spans, plan, scratch):
         """plan: next head, spans, heads, D, row stride of k, of v, keys a head, width, length."""
-        D, k_stride, v_stride, keys_a_head, values_a_head = plan[3], plan[4], plan[5], plan[6], plan[7] * plan[8]
         head = simd.fetch_add(plan, 0, 1)
         while head < plan[2]:
             for s in range(0, plan[1] * COLUMNS, COLUMNS):
-                at = spans[s + SLOT] * plan[2] + head
-                target = (at * keys_a_head, at * values_a_head)
-                if spans[s + SOURCE] >= 0:
-                    other = spans[s + SOURCE] * plan[2] + head
-                    source = (other * keys_a_head, other * values_a_head)
-                    copy_start(keys, values, target, source, spans[s + FIRST], plan)
-                for i in range(spans[s + COUNT]):
-                    row = spans[s + ROW] + i
-                    place = (row * k_stride + head * D, row * v_stride + head * D)
-                    write_row(k, v, place, keys, values, target, spans[s + FIRST] + i, plan)
+                write_span((k, v), (0, 0), (plan[4], plan[5]), (keys, values), spans, s, head, plan)
             head = simd.fetch_add(plan, 0, 1)
 
     return append_rows
@@ -101,4 +113,4 @@ def append_to(k: np.ndarray, v: np.ndarray, cache: Cache, spans: np.ndarray) -> 
 def keep_new(cache: Cache, spans: np.ndarray, look: Look) -> None:
     """What `Look.new` asks for, by a rung that does not do it on the way."""
     if look.new is not None:
-        append_to(*look.new, cache, spans[spans[:, COUNT] == 1])
+        append_to(*look.new, cache, spans)

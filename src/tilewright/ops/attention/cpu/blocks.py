@@ -4,6 +4,9 @@ A block of ROWS queries scores a panel of keys with one outer product a number o
 a loaded vector of keys feeds ROWS queries and nothing is summed across lanes. Softmax runs along the scores in scratch.
 Then one outer product a position adds its row of values to ROWS results. Sums run along d and along positions in
 order, whatever the block, so a query's bits do not depend on which others share its block.
+
+New keys and values are kept by the task that looks at them, span after span: what it has just written is in its own
+core's cache, while reading what another core wrote costs several times as much.
 """
 
 import functools
@@ -12,10 +15,21 @@ import numpy as np
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._threads import launch, threads
-from tilewright.ops.attention.cpu.append import row_writer
+from tilewright.ops._threads import launch, thread_count, threads
+from tilewright.ops.attention.cpu.append import row_writer, span_writer
 from tilewright.ops.attention.cpu.fused import plan_of, signature
-from tilewright.ops.attention.operands import COLUMNS, COUNT, FIRST, PANEL_VECTORS, ROW, SLOT, Cache, Look, panels_of
+from tilewright.ops.attention.operands import (
+    COLUMNS,
+    COUNT,
+    FIRST,
+    PANEL_VECTORS,
+    ROW,
+    SLOT,
+    SOURCE,
+    Cache,
+    Look,
+    panels_of,
+)
 from tilewright.ops.matmul.operands import addresses
 
 # queries in a block: 16 accumulators of AVX-512's 32 registers, 8 of AVX2's 16, 16 of NEON's 32; and the smaller ones
@@ -175,16 +189,71 @@ def block_kernel(lanes: int, dtype: str, rows: tuple[int, int, int]):
     return attend_all
 
 
+@functools.cache
+def prompt_kernel(lanes: int, dtype: str, rows: tuple[int, int, int]):
+    """The kernel for spans that keep their rows and may begin as others do: a task is some heads of a run of them."""
+    (_, attend_queries), write_span = head_functions(lanes, rows), span_writer(lanes)
+
+    @simd.kernel(signature(dtype), name=f"attention.prompts.{dtype}.{lanes}.{rows[0]}")
+    def attend_runs(q, keys, values, spans, scale, out, plan, scores):
+        """spans: then the first span of each run, and their end. plan[12:]: runs, heads in a task."""
+        per, table = plan[13], plan[1] * COLUMNS
+        groups = (plan[2] + per - 1) // per
+        new, strides = (plan[10], plan[11]), (plan[4], plan[4])
+        task = simd.fetch_add(plan, 0, 1)
+        while task < plan[12] * groups:
+            run, head = table + task // groups, task % groups * per
+            for h in range(head, min(head + per, plan[2])):
+                for s in range(spans[run] * COLUMNS, spans[run + 1] * COLUMNS, COLUMNS):
+                    write_span((q, q), new, strides, (keys, values), spans, s, h, plan)
+                    attend_queries((q, keys, values, out), spans, s, h, scale, plan, scores)
+            task = simd.fetch_add(plan, 0, 1)
+
+    return attend_runs
+
+
+def runs_of(spans: np.ndarray) -> np.ndarray:
+    """int64: the first span of each run, and the number of spans. A run holds each span with the one in the batch whose
+    beginning it copies, and all between; runs may be computed in any order."""
+    writer = {int(slot): i for i, slot in reversed(list(enumerate(spans[:, SLOT])))}
+    first = np.arange(len(spans))
+    for i in np.flatnonzero(spans[:, SOURCE] >= 0).tolist():
+        other = writer.get(int(spans[i, SOURCE]), i)
+        first[max(i, other)] = min(first[max(i, other)], i, other)
+    needed = np.minimum.accumulate(first[::-1])[::-1]  # the earliest span that this one or a later one needs
+    return np.append(np.flatnonzero(needed >= np.arange(len(spans))), len(spans))
+
+
 def attend(q: np.ndarray, cache: Cache, spans: np.ndarray, look: Look, out: np.ndarray, *, rows=None) -> None:
     """The run function of the rungs in vectors; rows: heights of a block."""
-    lanes = cpu().lanes
-    rows = ROWS[lanes] if rows is None else rows
-    arrays = (addresses(q)[0], cache.keys.reshape(-1), cache.values.reshape(-1), spans.reshape(-1))
-    plan = plan_of(q, cache, spans, look, out)
-    words = max(rows[0], GROUP) * panels_of(cache.length) * PANEL_VECTORS * lanes
-    kernel, tasks = block_kernel(lanes, cache.dtype, rows), len(spans) * -(-cache.heads // GROUP)
+    rows = ROWS[cpu().lanes] if rows is None else rows
+    starting = (spans[:, COUNT] > 1) | (spans[:, SOURCE] >= 0)
+    if look.new is None or not starting.any():
+        _attend_each(q, cache, spans, look, out, rows)
+        return
+    if not starting.all():  # before the others, which may begin as they do
+        _attend_each(q, cache, spans[~starting], look, out, rows)
+    spans = spans[starting]
+    runs = runs_of(spans)
+    per = GROUP if len(runs) > 8 * thread_count() else 1
+    table, plan = np.append(spans, runs), np.append(plan_of(q, cache, spans, look, out), [len(runs) - 1, per])
+    kernel, tasks = prompt_kernel(cpu().lanes, cache.dtype, rows), (len(runs) - 1) * -(-cache.heads // per)
+    _launch(kernel, (q, cache, table, look, out), plan, rows, tasks)
+
+
+def _attend_each(q: np.ndarray, cache: Cache, spans: np.ndarray, look: Look, out: np.ndarray, rows) -> None:
+    """Spans in any order; those of one row keep it first, where `look` has it."""
+    kernel, tasks = block_kernel(cpu().lanes, cache.dtype, rows), len(spans) * -(-cache.heads // GROUP)
     if len(spans) == 1 and int(spans[0, FIRST] + spans[0, COUNT]) * cache.values.shape[3] * cache.heads <= ALONE:
         tasks = 1  # for `launch`: the calling thread draws them all
+    _launch(kernel, (q, cache, spans.reshape(-1), look, out), plan_of(q, cache, spans, look, out), rows, tasks)
+
+
+def _launch(kernel, operands: tuple, plan: np.ndarray, rows: tuple[int, int, int], tasks: int) -> None:
+    """operands: q, cache, spans, look, out."""
+    q, cache, spans, look, out = operands
+    arrays = (addresses(q)[0], cache.keys.reshape(-1), cache.values.reshape(-1), spans)
+    words = max(rows[0], GROUP) * panels_of(cache.length) * PANEL_VECTORS * cpu().lanes
     launch(kernel, *arrays, np.float32(look.scale), out, plan, tasks=tasks, words=words)
 
 

@@ -41,7 +41,7 @@ test-long: $(VENV)/.test ## the same and the tests that take longer
 
 test-gpu: $(VENV)/.test ## the kernels for GPUs on this machine's GPU; `make test` runs them as Python
 	$(BIN)/pip install --quiet --editable '.[gpu]'
-	TILEWRIGHT_GPU=1 $(RUN) -m pytest tests/ops/test_matmul_gpu.py $(ARGS)
+	TILEWRIGHT_GPU=1 $(RUN) -m pytest -k gpu $(ARGS)
 
 bench: $(VENV)/.test ## measure every ladder and all four jobs on this machine, into results/
 	$(RUN) -m tilewright ladder all --save

@@ -61,7 +61,11 @@ def test_a_library_that_is_not_there_is_named():
     found["roofs"] = [
         {"threads": 2, "copy_gbytes_s": 30.25, "float32_gflops": 400.4, "bfloat16_gflops": None, "amx_gflops": 1500.0}
     ]
+    found["gpu_roofs"] = {
+        "copy_gbytes_s": 4277.2, "gflops": {"float32": 60000.0, "bfloat16": 736000.0}, "link_gbytes_s": {"to it": 55.04}
+    }  # fmt: skip
     text = doctor.readable(found)
+    assert "roofs, GPU        copy 4,277 GB/s, float32 60.0 TFLOP/s, bfloat16 736.0 TFLOP/s; to it 55.0 GB/s" in text
     assert "not installed     torch\n" in text
     assert "roofs, 2 threads  copy 30.2 GB/s, float32 400 GFLOP/s, AMX 1,500 GFLOP/s" in text
 

@@ -27,6 +27,7 @@ def doctor(
     found = examine()
     if roofs:
         found["roofs"] = measured(found["cpu"]["cores"])
+        found["gpu_roofs"] = measured_gpu()
     show(dumps(found) if json else readable(found))
 
 
@@ -99,6 +100,18 @@ def measured(cores: int) -> list[dict[str, Any]]:
     return [asdict(roofs(count)) for count in sorted({1, cores})]
 
 
+def measured_gpu() -> dict[str, Any] | None:
+    """The first GPU's roofs; None where there is none, or no PyTorch to use it."""
+    from tilewright.errors import ResourceError
+
+    try:
+        from tilewright.bench.device_roofs import roofs
+
+        return roofs().report()
+    except ResourceError:
+        return None
+
+
 def readable(found: dict[str, Any]) -> str:
     """The facts as lines of text."""
     cpu, memory, compiled = found["cpu"], found["memory"], found["compiled"]
@@ -128,6 +141,10 @@ def readable(found: dict[str, Any]) -> str:
         known = [f"{name} {rate:,.0f} GFLOP/s" for name, rate in rates.items() if rate]
         count = "1 thread" if roof["threads"] == 1 else f"{roof['threads']} threads"
         lines.append((f"roofs, {count}", ", ".join([f"copy {roof['copy_gbytes_s']:.1f} GB/s", *known])))
+    if roof := found.get("gpu_roofs"):
+        rates = ", ".join(f"{name} {rate / 1e3:,.1f} TFLOP/s" for name, rate in roof["gflops"].items())
+        links = ", ".join(f"{name} {rate:,.1f} GB/s" for name, rate in roof["link_gbytes_s"].items())
+        lines.append(("roofs, GPU", f"copy {roof['copy_gbytes_s']:,.0f} GB/s, {rates}; {links}"))
     return "\n".join(f"{name:<18}{text}" for name, text in lines)
 
 

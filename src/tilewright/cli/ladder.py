@@ -47,6 +47,8 @@ def ladder(options: Options) -> None:
     counts = counts or (tuple(sorted({1, thread_count()})) if options.device == "cpu" else (0,))
     for op in operations() if options.op == "all" else [options.op]:
         tower, spec = parts(op)
+        if options.op == "all" and options.device != "cpu" and not hasattr(spec, "device_sizes"):
+            continue
         for case in _cases(spec, options):
             if options.explain:
                 show(f"{op} {case.problem}\n{_explained(tower, case, options.rung)}\n")

@@ -106,3 +106,18 @@ def test_a_broken_marker_is_refused_and_nothing_written(root, text, message):
 def test_no_results_are_an_error(tmp_path):
     with pytest.raises(InputError, match="no results here"):
         write(tmp_path)
+
+
+def test_the_headline_has_our_rows_of_the_first_sizes(root, row, monkeypatch):
+    job = {"op": "sentiment", "size": "16384 sentences", "rows": 100}
+    rows = [row("table inside", **job, median_s=2.0, peer="PyTorch", peer_ratio=3.0)]
+    rows += [row("PyTorch", **job, median_s=0.01, check="peer")]
+    rows += [row("tilewright", op="volumes", size=f"size {i}", rows=8, median_s=0.0025) for i in range(3)]
+    save(root / "results", "made-up-2c", rows)
+    (root / "README.md").write_text("<!-- headline:jobs -->\n<!-- /headline:jobs -->\n")
+    write(root)
+    text = (root / "README.md").read_text()
+    wanted = "| sentiment | made-up-2c | 16384 sentences | float32 | table inside | 50 sentences/s | PyTorch | 3.00 |"
+    assert wanted in text
+    assert "| volumes | made-up-2c | size 1 | float32 | tilewright | 2.5 ms |  |  |" in text
+    assert "size 2" not in text and "10,000" not in text

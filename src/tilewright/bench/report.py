@@ -10,18 +10,20 @@ import re
 from pathlib import Path
 
 from tilewright.bench import figures, page
+from tilewright.bench.headline import headline_tables
 from tilewright.bench.results import Row, read, write_text
 from tilewright.bench.tables import bench_tables, groups, ladder_tables, sizes_tables
 from tilewright.errors import InputError
 from tilewright.formats.files import naming
 from tilewright.ops._ladder import Ladder
 
-BEGIN = re.compile(r"^<!-- (ladder|sizes|bench):(\S+) -->$", re.MULTILINE)
+BEGIN = re.compile(r"^<!-- (ladder|sizes|bench|headline):(\S+) -->$", re.MULTILINE)
 UNMEASURED = "Not measured yet: `make bench` does."
 
 
 def write(root: Path) -> list[Path]:
-    """Rewrite README.md, src/tilewright/ops/*/README.md, the figures and results/report.html under `root`.
+    """Rewrite README.md, results/README.md, src/tilewright/ops/*/README.md, the figures and results/report.html under
+    `root`.
 
     Returns the files that changed. Raises InputError for a broken result file or marker, and if there are no results.
     """
@@ -31,7 +33,7 @@ def write(root: Path) -> list[Path]:
         raise InputError("there are no results here", path=results, hint="measure first: `make bench`")
     by_op, all_ladders = groups(rows, lambda row: row.op), ladders()
     changed = []
-    for path in [root / "README.md", *sorted((root / "src/tilewright/ops").glob("*/README.md"))]:
+    for path in [root / "README.md", results / "README.md", *sorted((root / "src/tilewright/ops").glob("*/README.md"))]:
         if path.exists():
             with naming(path, "read"):
                 text = path.read_text()
@@ -63,12 +65,15 @@ def rewritten(text: str, path: Path, by_op: dict[str, list[Row]], all_ladders: d
         stop = text.find(closing, begin.end())
         if stop < 0 or BEGIN.search(text, begin.end(), stop):
             raise InputError(f"the marker {begin[0]} is not closed by {closing.strip()}", path=path, where=where)
-        if kind != "bench" and name not in all_ladders:
+        if kind in ("ladder", "sizes") and name not in all_ladders:
             known = ", ".join(all_ladders)
             raise InputError(f"there is no operation {name!r}; there are {known}", path=path, where=where)
         rows = by_op.get(name, [])
         makers = {"ladder": ladder_tables, "sizes": sizes_tables}
-        tables = makers[kind](rows, all_ladders[name]) if kind in makers else bench_tables(rows)
+        if kind in makers:
+            tables = makers[kind](rows, all_ladders[name])
+        else:
+            tables = bench_tables(rows) if kind == "bench" else headline_tables(by_op)
         body = "\n\n".join(table.markdown() for table in tables) or UNMEASURED
         parts += [text[end : begin.end()], "\n", body, closing]
         end = stop + len(closing)

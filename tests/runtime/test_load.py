@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tilewright.errors import InputError
+from tilewright.errors import InputError, ResourceError, UsageError
 from tilewright.models.textcnn import TextCNN
 from tilewright.runtime.load import config_of, load
 
@@ -22,6 +22,16 @@ def test_load(model, sentences):
     found = load(model)
     assert isinstance(found, TextCNN) and found.logits(sentences).shape == (40, 2)
     assert found.config == config_of(model) and found.config.id2label == {0: "negative", 1: "positive"}
+
+
+def test_the_device_is_the_one_that_is_there(model, sentences, monkeypatch):
+    monkeypatch.setattr("tilewright.runtime.devices.no_gpu", lambda: "the driver shows no GPU")
+    wanted = load(model).logits(sentences)
+    assert load(model, device="auto").logits(sentences).tobytes() == wanted.tobytes()
+    with pytest.raises(ResourceError, match="the driver shows no GPU"):
+        load(model, device="cuda")
+    with pytest.raises(UsageError, match="device is 'tpu'"):
+        load(model, device="tpu")
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from typing import Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+DEVICE_HELP = "Where it runs; auto takes the GPU if there is one."
+Device = Annotated[Literal["cpu", "cuda", "auto"], typer.Option("--device", help=DEVICE_HELP)]
 
 
 def verb(options: type) -> Callable[[Callable[[Any], None]], Callable[..., None]]:

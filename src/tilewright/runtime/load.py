@@ -19,6 +19,7 @@ from tilewright.models import dcgan, gpt2, textcnn
 from tilewright.models.dcgan import DCGAN, DCGANConfig
 from tilewright.models.gpt2 import GPT2, GPT2Config
 from tilewright.models.textcnn import TextCNN, TextCNNConfig
+from tilewright.runtime.devices import place_for
 
 Config = TextCNNConfig | GPT2Config | DCGANConfig
 Model = TextCNN | GPT2 | DCGAN
@@ -78,8 +79,8 @@ def read_weights(path: str | os.PathLike[str]) -> tuple[Any, dict[str, np.ndarra
 def load(path: str | os.PathLike[str], **options: Any) -> Any:
     """The model at `path`: a directory (config.json, model.safetensors) or the course's file.
 
-    options: keyword arguments of the model's class (`dtype`; TextCNN: `table_memory`). Raises InputError and
-    ResourceError.
+    options: keyword arguments of the model's class (`dtype`; TextCNN: `table_memory`), and `device`: "cpu", "cuda" or
+    "auto", which is a GPU if there is one. Raises InputError, UsageError and ResourceError.
     """
     config, weights = read_weights(path)
     model = place(config, weights, **options)
@@ -90,7 +91,10 @@ def load(path: str | os.PathLike[str], **options: Any) -> Any:
 
 
 def place(config: Config, weights: dict[str, np.ndarray], **options: Any) -> Any:
-    """The model on this machine's CPU; mapped weights that it has packed leave memory."""
+    """The model on the `device` of its options, else on this machine's CPU; mapped weights that it has packed leave
+    memory."""
+    if "device" in options:
+        options["device"] = place_for(options["device"])
     model = KINDS[config.model_type].model(config, weights, **options)
     for array in weights.values():
         forget(array)

@@ -1,0 +1,121 @@
+"""Where a job runs: what each thing that a GPU needs says when it is missing, and a batch that is halved."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from tilewright.errors import ResourceError, UsageError
+from tilewright.hardware import GPU, no_gpu
+from tilewright.runtime import devices
+from tilewright.runtime.devices import gpu_faults, halving, place_for
+from tilewright.runtime.job import ClassifyJob, classify
+
+WORKS = {"cpu": None, "simt": None, "tile": None, "torch": None, "mpi": None}
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A machine with all that a GPU needs, as far as anyone can tell."""
+    monkeypatch.setattr(devices, "no_gpu", lambda: None)
+    monkeypatch.setattr(devices, "gpus", lambda: (GPU("NVIDIA X", 1, 1, 1, (9, 0), "12.4"),))
+    monkeypatch.setattr(devices, "engines", lambda: dict(WORKS))
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+
+@pytest.mark.parametrize("device", ["cuda", "auto"])
+def test_the_gpu_is_taken_where_all_is_there(gpu, device):
+    assert place_for(device) == "cuda"
+    assert place_for("cpu") == "cpu"
+
+
+LACKS = {
+    "this machine has no NVIDIA driver": ("no_gpu", lambda: "this machine has no NVIDIA driver (libcuda.so.1)"),
+    "No module named 'torch'": ("engines", lambda: WORKS | {"torch": "No module named 'torch'"}),
+    "No module named 'triton'": ("engines", lambda: WORKS | {"tile": "No module named 'triton'"}),
+    "No module named 'numba_cuda'": ("engines", lambda: WORKS | {"simt": "No module named 'numba_cuda'"}),
+    "is built for the CPU alone": ("torch.version.cuda", None),
+    "built for CUDA 13.0, and the driver knows CUDA up to 12.4": ("torch.cuda.is_available", lambda: False),
+}
+
+
+@pytest.mark.parametrize("says", LACKS)
+def test_what_is_missing_is_said_with_what_to_do(gpu, monkeypatch, says):
+    name, value = LACKS[says]
+    monkeypatch.setattr(name if name.startswith("torch") else f"tilewright.runtime.devices.{name}", value)
+    with pytest.raises(ResourceError) as caught:
+        place_for("cuda")
+    assert says in str(caught.value)
+    assert caught.value.hint
+    assert place_for("auto") == "cpu"
+
+
+@pytest.mark.skipif(no_gpu() is None, reason="a GPU is here")
+def test_this_machine_without_a_gpu_says_so():
+    with pytest.raises(ResourceError, match="no GPU to run on: "):
+        place_for("cuda")
+    assert place_for("auto") == "cpu"
+
+
+def test_another_word_is_refused():
+    with pytest.raises(UsageError, match="device is 'gpu'; cpu, cuda, auto are"):
+        place_for("gpu")
+
+
+def needs(memory: int, tried: list[int]):
+    def run(batch: int) -> int:
+        tried.append(batch)
+        if batch > memory:
+            raise torch.cuda.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {batch} GiB. Much advice")
+        return batch
+
+    return run
+
+
+def test_a_batch_is_halved_until_it_fits():
+    tried = []
+    assert halving(needs(30, tried), 100) == 25
+    assert tried == [100, 50, 25]
+
+
+def test_a_batch_of_one_that_does_not_fit_is_an_error():
+    tried = []
+    with pytest.raises(ResourceError, match="even for a batch of 1: CUDA out of memory"):
+        halving(needs(0, tried), 5)
+    assert tried == [5, 2, 1]
+
+
+def test_a_fault_of_the_gpu_is_an_error_of_the_machine():
+    with pytest.raises(ResourceError, match=r"the GPU failed: illegal memory access\. Run"), gpu_faults():
+        raise torch.AcceleratorError("illegal memory access\nCUDA kernel errors might be reported later")
+
+
+@pytest.fixture
+def job(tmp_path, model, sentences):
+    """job(output, **options) on the small model."""
+    return lambda output, **options: ClassifyJob(model, str(tmp_path / "in.bin"), str(tmp_path / output), **options)
+
+
+@pytest.mark.skipif(no_gpu() is None, reason="a GPU is here")
+def test_a_job_for_a_missing_gpu_leaves_nothing(job, tmp_path):
+    with pytest.raises(ResourceError, match="no GPU"):
+        classify(job("out.bin", device="cuda"))
+    assert not (tmp_path / "out.bin").exists()
+    assert classify(job("out.bin", device="auto")).records == 40
+
+
+def test_a_gpus_table_is_not_kept(gpu, job, tmp_path):
+    with pytest.raises(UsageError, match="--keep-table is for the CPU"):
+        classify(job("out.bin", device="cuda", table_path=str(tmp_path / "table")))
+
+
+@pytest.mark.skipif(os.environ.get("TILEWRIGHT_GPU") != "1", reason="it takes a GPU: TILEWRIGHT_GPU=1")
+def test_a_job_gives_the_same_answers_on_the_gpu(job, tmp_path):
+    for batch in (40, 7):
+        classify(job(f"gpu{batch}.bin", device="cuda", batch=batch))
+    classify(job("cpu.bin"))
+    whole, parts, here = (np.fromfile(tmp_path / f"{name}.bin", "<f4") for name in ("gpu40", "gpu7", "cpu"))
+    assert np.array_equal(whole, parts)
+    assert np.allclose(whole, here, atol=1e-5)

@@ -11,6 +11,7 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.ops._arrays import as_float32, like, one_of, put_back, result_for, target_for
+from tilewright.ops._device import on_gpu
 from tilewright.ops._rows import over_rows
 from tilewright.ops.batchnorm.ladder import ladder
 from tilewright.ops.batchnorm.spec import ACTIVATIONS, Problem
@@ -24,9 +25,14 @@ def batchnorm(x, gamma, beta, mean, variance, *, eps: float = 1e-5, activation=N
     x: (..., C), float32 or bfloat16, any strides, NumPy or anything that speaks DLPack. gamma, beta, mean, variance:
     (C,). eps: at least 0, and variance + eps above 0. activation: None, "relu", "tanh", "gelu" (exact) or "gelu_tanh".
     out: float32 NumPy array of x's shape to write to; it may be x. Scale and shift are formed in float64.
+    Tensors on a GPU stay there: see `device.py`.
     Returns float32 (..., C), the same kind of array as x. Raises UsageError naming the argument that does not fit.
     Source: Ioffe and Szegedy, "Batch Normalization", 2015.
     """
+    if on_gpu(x):
+        from tilewright.ops.batchnorm import device
+
+        return device.batchnorm(x, gamma, beta, mean, variance, eps=eps, activation=activation, out=out)
     array = as_float32("x", x)
     if array.ndim == 0:
         raise UsageError("batchnorm: x is a single number; (..., C) is wanted")

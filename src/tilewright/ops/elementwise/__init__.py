@@ -6,13 +6,12 @@ gelu(x, approximate="none", out=x)                  # the exact form, in place
 """
 
 from tilewright.ops._arrays import as_float32, like, one_of, put_back, result_for, target_for
+from tilewright.ops._device import on_gpu
 from tilewright.ops._rows import over_rows
 from tilewright.ops.elementwise.ladder import ladder
-from tilewright.ops.elementwise.spec import Problem
+from tilewright.ops.elementwise.spec import GELU, Problem
 
 __all__ = ["Problem", "gelu", "ladder", "relu", "tanh"]
-
-GELU = {"tanh": "gelu_tanh", "none": "gelu"}
 
 
 def relu(x, *, out=None):
@@ -41,6 +40,10 @@ def tanh(x, *, out=None):
 
 
 def _apply(function: str, x, out):
+    if on_gpu(x):
+        from tilewright.ops.elementwise import device
+
+        return device.apply(function, x, out)
     array = as_float32("x", x)
     result = result_for(function, out, array.shape)
     if result.size == 0:

@@ -6,8 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.ops._device_rows import shortened
 from tilewright.ops.elementwise.reference import FUNCTIONS
 
+DEVICE_DTYPES = ("float32", "bfloat16", "float16")  # accuracy classes on a GPU
+PROBE_ROWS = 1 << 14  # rows that fill a GPU
+GELU = {"tanh": "gelu_tanh", "none": "gelu"}  # PyTorch's words
 WORST_ULP = {"relu": 0.0, "tanh": 1.4, "gelu_tanh": 3.7, "gelu": 6.6}  # README.md; tests hold them
 OPERATIONS = {"relu": 1, "gelu_tanh": 45, "gelu": 45, "tanh": 30}  # additions, multiplications, fma as one; a division
 
@@ -31,17 +35,19 @@ class Case:
     spread: float = 3.0
     dtype: str = "float32"
     label: str = ""
+    device: str = "cpu"
 
     @property
     def name(self) -> str:
         """For test ids and result rows."""
         words = [self.function, "x".join(map(str, self.shape)), self.layout if self.layout != "C" else ""]
-        return "-".join(w for w in [*words, f"spread{self.spread:g}" if self.spread != 3 else ""] if w)
+        words += [f"spread{self.spread:g}" if self.spread != 3 else "", self.dtype if self.dtype != "float32" else ""]
+        return "-".join(w for w in words if w)
 
     @property
     def problem(self) -> Problem:
         """What the ladder sees."""
-        return Problem(self.function, self.dtype)
+        return Problem(self.function, self.dtype, self.device)
 
 
 def make(case: Case, rng: np.random.Generator) -> dict:
@@ -50,10 +56,10 @@ def make(case: Case, rng: np.random.Generator) -> dict:
     if case.layout == "F":
         x = np.moveaxis(rng.standard_normal((C, *outer), dtype=np.float32), 0, -1)
     else:
-        x = rng.standard_normal((*outer, 3 * C), dtype=np.float32)
-        x = x[..., ::3] if case.layout == "strided" else np.ascontiguousarray(x[..., :C])
+        x = rng.standard_normal((*outer, 3 * C if case.layout == "strided" else C), dtype=np.float32)
+        x = x[..., ::3] if case.layout == "strided" else x
     x *= np.float32(case.spread)
-    return {"x": x}
+    return {"x": shortened(x, case.dtype)}
 
 
 def rows(case: Case) -> int:
@@ -70,6 +76,10 @@ def bind(case: Case, inputs: dict):
     """call(out=None) for the chosen rung."""
     from tilewright.ops import elementwise
 
+    if case.device != "cpu":
+        from tilewright.ops.elementwise.device import bind as bind_there
+
+        return bind_there(case, inputs)
     if case.function.startswith("gelu"):
         form = "tanh" if case.function == "gelu_tanh" else "none"
         return lambda out=None: elementwise.gelu(inputs["x"], approximate=form, out=out)
@@ -85,7 +95,7 @@ def reference(case: Case, inputs: dict) -> np.ndarray:
 def cost(case: Case) -> tuple[float, float]:
     """(operations of our polynomials, bytes: in and out once)."""
     numbers = float(math.prod(case.shape))
-    return OPERATIONS[case.function] * numbers, 8 * numbers
+    return OPERATIONS[case.function] * numbers, (4 if case.dtype.endswith("16") else 8) * numbers
 
 
 def bound(case: Case, inputs: dict, result: np.ndarray, c: float = 1.0) -> np.ndarray:
@@ -116,3 +126,11 @@ def sizes() -> list[Case]:
         Case("tanh", (1024, 3072)),
         Case("relu", (1024, 3072)),
     ]
+
+
+def device_sizes() -> list[Case]:
+    """What the bench times on a GPU: GPT-2's hidden layer at 16,384 positions."""
+    shape = (16384, 3072)
+    found = [Case(function, shape, label="gpt2 hidden") for function in ("gelu_tanh", "gelu", "tanh", "relu")]
+    found += [Case("gelu_tanh", shape, dtype="bfloat16", label="gpt2 hidden")]
+    return [dataclasses.replace(case, device="cuda") for case in found]

@@ -9,6 +9,7 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.ops._arrays import BFLOAT16, as_float32, like, put_back, result_for, target_for
+from tilewright.ops._device import on_gpu
 from tilewright.ops._rows import over_rows
 from tilewright.ops.layernorm.ladder import ladder
 from tilewright.ops.layernorm.spec import Problem
@@ -20,11 +21,16 @@ def layernorm(x, weight, bias, *, eps: float = 1e-5, out=None):
     """(x - mean) / sqrt(variance + eps) * weight + bias over the last axis; the variance is that of all C numbers.
 
     x: (..., C), float32 or bfloat16, any strides, NumPy or anything that speaks DLPack. weight, bias: (C,).
-    eps: at least 0. out: float32 or bfloat16 NumPy array of x's shape to write to; it may be x.
+    eps: at least 0. out: float32 or bfloat16 NumPy array of x's shape to write to; it may be x. Tensors on a GPU stay
+    there: see `device.py`.
     Returns float32 (..., C), the same kind of array as x, or out. A row's bits depend on that row and the arguments.
     Squares are summed in float32: a row whose numbers exceed 1e17 in size is beyond it.
     Raises UsageError naming the argument that does not fit. Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
     """
+    if on_gpu(x):
+        from tilewright.ops.layernorm import device
+
+        return device.layernorm(x, weight, bias, eps=eps, out=out)
     array = as_float32("x", x)
     if array.ndim == 0:
         raise UsageError("layernorm: x is a single number; (..., C) is wanted")

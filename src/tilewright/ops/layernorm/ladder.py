@@ -5,11 +5,14 @@ import numpy as np
 
 from tilewright.ops._arrays import put_back
 from tilewright.ops._ladder import Ladder
+from tilewright.ops._needs import on
+from tilewright.ops.layernorm import gpu_ladder
 
-ladder = Ladder("layernorm", prefer=("cpu.threads",))
+ladder = Ladder("layernorm", prefer=("cpu.threads", *gpu_ladder.PREFER))
+needs = (on("cpu", "float32"),)
 
 
-@ladder.rung("cpu.naive", after=None, idea="one number after the other: mean, variance, result")
+@ladder.rung("cpu.naive", after=None, needs=needs, idea="one number after the other: mean, variance, result")
 def naive(x, weight, bias, eps, out):
     from tilewright.ops.layernorm.cpu.naive import normalise
 
@@ -18,15 +21,18 @@ def naive(x, weight, bias, eps, out):
     put_back(out, result)
 
 
-@ladder.rung("cpu.vectors", after="cpu.naive", idea="whole vectors, four partial sums of each kind")
+@ladder.rung("cpu.vectors", after="cpu.naive", needs=needs, idea="whole vectors, four partial sums of each kind")
 def vectors(x, weight, bias, eps, out):
     from tilewright.ops.layernorm.cpu.vectors import normalise
 
     normalise(x, weight, bias, eps, out, alone=True)
 
 
-@ladder.rung("cpu.threads", after="cpu.vectors", idea="threads draw rows")
+@ladder.rung("cpu.threads", after="cpu.vectors", needs=needs, idea="threads draw rows")
 def all_threads(x, weight, bias, eps, out):
     from tilewright.ops.layernorm.cpu.vectors import normalise
 
     normalise(x, weight, bias, eps, out)
+
+
+gpu_ladder.declare(ladder)

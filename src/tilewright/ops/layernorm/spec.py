@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+DEVICE_DTYPES = ("float32", "bfloat16", "float16")  # accuracy classes on a GPU
+PROBE_ROWS = 1 << 14  # rows that fill a GPU
 EPS32 = float(np.finfo(np.float32).eps)
 
 
@@ -20,7 +22,10 @@ class Problem:
 
 @dataclass(frozen=True)
 class Case:
-    """A stack of rows: its shape, its layout, the size of the numbers around which each row lies."""
+    """A stack of rows: its shape, its layout, the size of the numbers around which each row lies.
+
+    In a 16-bit class the result is what has 16 bits; x, which is GPT-2's running sum, is float32 in every class.
+    """
 
     shape: tuple[int, ...]
     layout: str = "C"  # "C", "F", "strided": every third number
@@ -28,17 +33,19 @@ class Case:
     eps: float = 1e-5
     dtype: str = "float32"
     label: str = ""
+    device: str = "cpu"
 
     @property
     def name(self) -> str:
         """For test ids and result rows."""
         words = ["x".join(map(str, self.shape)), self.layout if self.layout != "C" else ""]
-        return "-".join(w for w in [*words, f"around{self.offset:g}" if self.offset else ""] if w)
+        words += [f"around{self.offset:g}" if self.offset else "", self.dtype if self.dtype != "float32" else ""]
+        return "-".join(w for w in words if w)
 
     @property
     def problem(self) -> Problem:
         """What the ladder sees."""
-        return Problem(self.shape[-1], self.dtype)
+        return Problem(self.shape[-1], self.dtype, self.device)
 
 
 def make(case: Case, rng: np.random.Generator) -> dict:
@@ -48,8 +55,8 @@ def make(case: Case, rng: np.random.Generator) -> dict:
         x = rng.standard_normal((C, *outer), dtype=np.float32)
         x = np.moveaxis(x, 0, -1)
     else:
-        x = rng.standard_normal((*outer, 3 * C), dtype=np.float32)
-        x = x[..., ::3] if case.layout == "strided" else np.ascontiguousarray(x[..., :C])
+        x = rng.standard_normal((*outer, 3 * C if case.layout == "strided" else C), dtype=np.float32)
+        x = x[..., ::3] if case.layout == "strided" else x
     x += np.float32(case.offset)
     weight, bias = rng.standard_normal((2, C), dtype=np.float32)
     return {"x": x, "weight": weight, "bias": bias, "eps": case.eps}
@@ -69,6 +76,10 @@ def bind(case: Case, inputs: dict):
     """call(out=None) for the chosen rung."""
     from tilewright.ops.layernorm import layernorm
 
+    if case.device != "cpu":
+        from tilewright.ops.layernorm.device import bind as bind_there
+
+        return bind_there(case, inputs)
     return lambda out=None: layernorm(**inputs, out=out)
 
 
@@ -82,7 +93,7 @@ def reference(case: Case, inputs: dict) -> np.ndarray:
 def cost(case: Case) -> tuple[float, float]:
     """(operations: a sum, a difference with its square summed, and three for the result; bytes: in and out once)."""
     numbers = math.prod(case.shape)
-    return 7.0 * numbers, 8.0 * numbers + 8.0 * case.shape[-1]
+    return 7.0 * numbers, (6.0 if case.dtype.endswith("16") else 8.0) * numbers + 8.0 * case.shape[-1]
 
 
 def bound(case: Case, inputs: dict, result: np.ndarray, c: float = 1.0) -> np.ndarray:
@@ -121,3 +132,14 @@ def sizes() -> list[Case]:
         Case((1, 768), label="gpt2 one position"),
         Case((1024, 1600), label="gpt2-xl"),
     ]
+
+
+def device_sizes() -> list[Case]:
+    """What the bench times on a GPU: GPT-2's positions of 6,400 prompts, a decoding step's, the widest model's."""
+    found = [
+        Case((102400, 768), label="gpt2"),
+        Case((102400, 768), dtype="bfloat16", label="gpt2"),
+        Case((6400, 768), dtype="bfloat16", label="gpt2 decode"),
+        Case((65536, 1600), dtype="bfloat16", label="gpt2-xl"),
+    ]
+    return [dataclasses.replace(case, device="cuda") for case in found]

@@ -6,6 +6,7 @@ shares = softmax(scores)                            # (..., C) -> (..., C); -inf
 
 from tilewright.errors import UsageError
 from tilewright.ops._arrays import as_float32, like, put_back, result_for, target_for
+from tilewright.ops._device import on_gpu
 from tilewright.ops._rows import over_rows
 from tilewright.ops.softmax.ladder import ladder
 from tilewright.ops.softmax.spec import Problem
@@ -17,11 +18,16 @@ def softmax(x, *, out=None):
     """exp(x) / sum(exp(x)) over the last axis, without overflow: x (..., C) -> float32 (..., C), x's kind of array.
 
     x: float32 or bfloat16, any strides, NumPy or anything that speaks DLPack; C of any size. out: float32 NumPy array
-    of x's shape to write to; it may be x. -inf becomes exactly 0. A row of nothing but -inf, or with a NaN or +inf in
-    it, becomes NaN throughout, as in NumPy. A row's bits depend on that row alone.
+    of x's shape to write to; it may be x. A tensor on a GPU stays there: see `device.py`. -inf becomes exactly 0. A row
+    of nothing but -inf, or with a NaN or +inf in it, becomes NaN throughout, as in NumPy. A row's bits depend on that
+    row alone.
     Raises UsageError naming the argument that does not fit. Source of the single pass over a row's sum (`cpu.online`):
     Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
     """
+    if on_gpu(x):
+        from tilewright.ops.softmax import device
+
+        return device.softmax(x, out=out)
     array = as_float32("x", x)
     if array.ndim == 0:
         raise UsageError("softmax: x is a single number; (..., C) is wanted")

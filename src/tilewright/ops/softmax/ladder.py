@@ -1,18 +1,21 @@
 """The rungs of softmax. run(x, out): float32 (rows, C), rows contiguous; out may be x."""
 
 from tilewright.ops._ladder import Ladder
+from tilewright.ops._needs import on
+from tilewright.ops.softmax import gpu_ladder
 
-ladder = Ladder("softmax", prefer=("cpu.threads",))
+ladder = Ladder("softmax", prefer=("cpu.threads", *gpu_ladder.PREFER))
+needs = (on("cpu", "float32"),)
 
 
-@ladder.rung("cpu.naive", after=None, idea="one number after the other: largest, exp and sum, division")
+@ladder.rung("cpu.naive", after=None, needs=needs, idea="one number after the other: largest, exp and sum, division")
 def naive(x, out):
     from tilewright.ops.softmax.cpu.naive import normalise
 
     normalise(x, out)
 
 
-@ladder.rung("cpu.vectors", after="cpu.naive", idea="whole vectors, several maxima and sums side by side")
+@ladder.rung("cpu.vectors", after="cpu.naive", needs=needs, idea="whole vectors, several maxima and sums side by side")
 def vectors(x, out):
     from tilewright.ops.softmax.cpu.vectors import normalise
 
@@ -20,7 +23,10 @@ def vectors(x, out):
 
 
 @ladder.rung(
-    "cpu.online", after="cpu.vectors", idea="largest and sum in one pass, the sum rescaled as the largest grows"
+    "cpu.online",
+    after="cpu.vectors",
+    needs=needs,
+    idea="largest and sum in one pass, the sum rescaled as the largest grows",
 )
 def online(x, out):
     from tilewright.ops.softmax.cpu.online import normalise
@@ -28,8 +34,11 @@ def online(x, out):
     normalise(x, out)
 
 
-@ladder.rung("cpu.threads", after="cpu.vectors", idea="threads draw rows")
+@ladder.rung("cpu.threads", after="cpu.vectors", needs=needs, idea="threads draw rows")
 def all_threads(x, out):
     from tilewright.ops.softmax.cpu.vectors import normalise
 
     normalise(x, out)
+
+
+gpu_ladder.declare(ladder)

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.ops._device_rows import shortened
+
+DEVICE_DTYPES = ("float32", "bfloat16", "float16")  # accuracy classes on a GPU
+PROBE_ROWS = 1 << 14  # rows that fill a GPU
 EPS32 = float(np.finfo(np.float32).eps)
 
 
@@ -28,18 +32,19 @@ class Case:
     masked: float = 0.0
     dtype: str = "float32"
     label: str = ""
+    device: str = "cpu"
 
     @property
     def name(self) -> str:
         """For test ids and result rows."""
         words = ["x".join(map(str, self.shape)), self.layout if self.layout != "C" else ""]
         words += [f"spread{self.spread:g}" if self.spread != 3 else "", f"masked{self.masked:g}" if self.masked else ""]
-        return "-".join(w for w in words if w)
+        return "-".join(w for w in [*words, self.dtype if self.dtype != "float32" else ""] if w)
 
     @property
     def problem(self) -> Problem:
         """What the ladder sees."""
-        return Problem(self.shape[-1], self.dtype)
+        return Problem(self.shape[-1], self.dtype, self.device)
 
 
 def make(case: Case, rng: np.random.Generator) -> dict:
@@ -48,12 +53,12 @@ def make(case: Case, rng: np.random.Generator) -> dict:
     if case.layout == "F":
         x = np.moveaxis(rng.standard_normal((C, *outer), dtype=np.float32), 0, -1)
     else:
-        x = rng.standard_normal((*outer, 3 * C), dtype=np.float32)
-        x = x[..., ::3] if case.layout == "strided" else np.ascontiguousarray(x[..., :C])
+        x = rng.standard_normal((*outer, 3 * C if case.layout == "strided" else C), dtype=np.float32)
+        x = x[..., ::3] if case.layout == "strided" else x
     x *= np.float32(case.spread)
     if case.masked:
         x[rng.random(x.shape) < case.masked] = -np.inf
-    return {"x": x}
+    return {"x": shortened(x, case.dtype)}
 
 
 def rows(case: Case) -> int:
@@ -70,6 +75,10 @@ def bind(case: Case, inputs: dict):
     """call(out=None) for the chosen rung."""
     from tilewright.ops.softmax import softmax
 
+    if case.device != "cpu":
+        from tilewright.ops.softmax.device import bind as bind_there
+
+        return bind_there(case, inputs)
     return lambda out=None: softmax(**inputs, out=out)
 
 
@@ -83,7 +92,7 @@ def reference(case: Case, inputs: dict) -> np.ndarray:
 def cost(case: Case) -> tuple[float, float]:
     """(operations: maximum, difference, exp of 13, sum, product; bytes: in and out once)."""
     numbers = math.prod(case.shape)
-    return 17.0 * numbers, 8.0 * numbers
+    return 17.0 * numbers, (4.0 if case.dtype.endswith("16") else 8.0) * numbers
 
 
 def bound(case: Case, inputs: dict, result: np.ndarray, c: float = 1.0) -> np.ndarray:
@@ -120,3 +129,14 @@ def sizes() -> list[Case]:
         Case((16 * 12, 1024), label="gpt2 decode, full context"),
         Case((64, 50257), label="gpt2 vocabulary"),
     ]
+
+
+def device_sizes() -> list[Case]:
+    """What the bench times on a GPU: long rows that fill it, GPT-2's scores of short prompts, its vocabulary."""
+    found = [
+        Case((65536, 1024), label="scores, full context"),
+        Case((65536, 1024), dtype="bfloat16", label="scores, full context"),
+        Case((1024 * 12 * 16, 16), label="gpt2 prefill, 1,024 prompts"),
+        Case((1024, 50257), label="gpt2 vocabulary"),
+    ]
+    return [dataclasses.replace(case, device="cuda") for case in found]

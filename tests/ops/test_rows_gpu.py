@@ -1,0 +1,267 @@
+"""The rungs for GPUs of the operations on rows, softmax, layernorm, batchnorm, elementwise, embedding: with
+TILEWRIGHT_GPU=1 (`make test-gpu`) on a GPU, on every case; else in numba-cuda's simulator and Triton's interpreter,
+which run kernels as Python, on tiny ones."""
+
+import importlib
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from compare import compare
+from tilewright.errors import UsageError
+from tilewright.ops._ladder import using
+
+torch = pytest.importorskip("torch")
+
+ON_GPU = os.environ.get("TILEWRIGHT_GPU") == "1"
+PLACE = "cuda" if ON_GPU else "cpu"
+OPS = ("softmax", "layernorm", "batchnorm", "elementwise", "embedding")
+BARRIERS = {"simt.shared": 1, "simt.shuffles": 1, "simt.online": 1, "simt.warps": 8, "simt.vectors": 8}  # rows a block
+SMALL = 600  # numbers of a case in Triton's interpreter
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning"),  # NumPy's, where a GPU computes NaN in silence
+    pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning"),
+]
+
+
+def parts(op: str):
+    """(spec, ladder, device) of an operation."""
+    package = f"tilewright.ops.{op}"
+    return (importlib.import_module(f"{package}.{name}") for name in ("spec", "ladder", "device"))
+
+
+def rungs(op: str):
+    _, module, _ = parts(op)
+    return [rung for name, rung in module.ladder.rungs.items() if not name.startswith("cpu.")]
+
+
+def numbers(case) -> int:
+    return int(np.prod(case.shape)) * getattr(case, "C", 1)
+
+
+def chosen(op: str, rung, dtype: str):
+    """The cases on which a rung is tried in a class: all of them on a GPU, in float32; elsewhere what takes no time."""
+    spec, _, _ = parts(op)
+    cases = [replace(case, dtype=dtype, device="cuda") for case in spec.cases()]
+    cases = [case for case in cases if not rung.refuses(case.problem)]
+    if ON_GPU:
+        return cases if dtype == "float32" else [case for case in cases if numbers(case) <= SMALL]
+    if rung.name in BARRIERS and op in ("softmax", "layernorm"):  # 256 threads, which wait for each other
+        tiny = [case for case in cases if numbers(case) <= 64 and int(np.prod(case.shape[:-1])) <= BARRIERS[rung.name]]
+        return sorted(tiny, key=numbers)[-1:]
+    few = [case for case in cases if numbers(case) <= (90 if rung.name.startswith("simt.") else SMALL)]
+    return few if dtype == "float32" else few[-3:]
+
+
+def every():
+    """A parameter for each operation, rung, class and case; one skip, with its reason, for what cannot run here."""
+    for op in OPS:
+        spec, _, _ = parts(op)
+        for rung in rungs(op):
+            for dtype in spec.DEVICE_DTYPES:
+                cases = chosen(op, rung, dtype)
+                why = rung.refuses(replace(spec.cases()[4], dtype=dtype, device="cuda").problem)
+                if why and not any(words in "; ".join(why) for words in ("it takes", "it needs a multiple")):
+                    mark = pytest.mark.skip(reason=f"{op}.{rung.name}: {'; '.join(why)}")
+                    yield pytest.param(op, rung, None, id=f"{op}-{rung.name}-{dtype}", marks=mark)
+                for case in cases:
+                    yield pytest.param(op, rung, case, id=f"{op}-{rung.name}-{case.name}")
+
+
+@pytest.mark.parametrize(("op", "rung", "case"), list(every()))
+def test_rung(op, rung, case, rng):
+    spec, _, device = parts(op)
+    inputs = spec.make(case, rng)
+    reference = spec.reference(case, inputs)
+    bound = spec.bound(case, inputs, reference, rung.c)
+    runs = 2 if ON_GPU or rung.name not in BARRIERS else 1  # a second in the simulator
+    with using(**{op: rung.name}):
+        call = device.bind(case, inputs, PLACE)
+        outs = [torch.full(reference.shape, torch.nan, device=PLACE) for _ in range(runs)]
+        for out in outs:
+            assert call(out=out) is out
+    compare(outs[0].cpu().numpy(), reference, bound)
+    assert outs[0].cpu().numpy().tobytes() == outs[-1].cpu().numpy().tobytes(), "two runs give different bits"
+
+
+def runnable(op: str, *few: str):
+    """The rungs of an operation that run here: every one on a GPU, else `few` of them."""
+    spec, _, _ = parts(op)
+    for rung in rungs(op):
+        problem = replace(spec.cases()[0], device="cuda").problem
+        hardware = [why for why in rung.refuses(problem) if "needs a multiple" not in why]
+        if not hardware and (ON_GPU or rung.name in few):
+            yield rung
+
+
+FEW = ("tile.registers", "tile.online", "tile.chunks", "tile.blocks", "tile.rows", "simt.naive")
+ROWWISE = [(op, rung) for op in OPS for rung in runnable(op, *FEW)]
+WIDTH = 768 if ON_GPU else 24
+
+
+def one(op: str, rows: int, dtype: str = "float32"):
+    """A case of so many rows, WIDTH numbers each, and where its rows are among its inputs."""
+    spec, _, _ = parts(op)
+    if op == "embedding":
+        return spec.Case((rows,), 50, WIDTH, dtype=dtype, positions=9, device="cuda"), ("ids", "positions")
+    if op == "elementwise":
+        return spec.Case("gelu_tanh", (rows, WIDTH), dtype=dtype, device="cuda"), ("x",)
+    return spec.Case((rows, WIDTH), dtype=dtype, device="cuda"), ("x",)
+
+
+@pytest.mark.parametrize(("op", "rung"), ROWWISE, ids=lambda value: getattr(value, "name", value))
+def test_a_rows_bits_do_not_depend_on_its_batch(op, rung, rng):
+    spec, _, device = parts(op)
+    sizes = (1, 2, 65, 129, 1000) if ON_GPU else (1, 2, 5)
+    first, names = one(op, max(sizes))
+    inputs, bits = spec.make(first, rng), set()
+    with using(**{op: rung.name}):
+        for size in sizes:
+            for at in {0, size // 2, size - 1}:
+                case, _ = one(op, size)
+                fresh = spec.make(case, rng)
+                mixed = inputs | {name: fresh[name] for name in names}
+                for name in names:
+                    mixed[name][at] = inputs[name][0]
+                bits.add(device.bind(case, mixed, PLACE)()[at].cpu().numpy().tobytes())
+    assert len(bits) == 1
+
+
+@pytest.mark.parametrize(("op", "rung"), ROWWISE, ids=lambda value: getattr(value, "name", value))
+def test_a_poisoned_row_stays_alone(op, rung, rng):
+    spec, _, device = parts(op)
+    case, names = one(op, 6)
+    inputs = spec.make(case, rng)
+    with using(**{op: rung.name}):
+        clean = device.bind(case, inputs, PLACE)()
+        inputs[names[0]][2] = -1 if op == "embedding" else np.nan
+        dirty = device.bind(case, inputs, PLACE)()
+    assert torch.equal(clean[[0, 1, 3, 4, 5]], dirty[[0, 1, 3, 4, 5]])
+    assert torch.isnan(dirty[2]).all()
+
+
+TILES = [(op, rung) for op, rung in ROWWISE if rung.name.startswith("tile.")]
+
+
+@pytest.mark.parametrize(("op", "rung"), TILES, ids=lambda value: getattr(value, "name", value))
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_16_bit_result_is_the_rounded_one(op, rung, dtype, rng):
+    if dtype == "bfloat16" and not ON_GPU:
+        pytest.skip("Triton's interpreter truncates where the GPU rounds to bfloat16")
+    spec, _, device = parts(op)
+    case, _ = one(op, 5, dtype)
+    with using(**{op: rung.name}):
+        call = device.bind(case, spec.make(case, rng), PLACE)
+        out = torch.full((5, WIDTH), torch.nan, dtype=getattr(torch, dtype), device=PLACE)
+        difference = (call(out=out).double() - call().double()).abs()
+    worst = (call().double().abs() * torch.finfo(out.dtype).eps / 2 + 2.0**-25) * 1.01
+    assert (difference <= worst).all()
+
+
+@pytest.mark.parametrize(("op", "rung"), TILES, ids=lambda value: getattr(value, "name", value))
+def test_where_inputs_and_outputs_may_lie(op, rung, rng):
+    """Not aligned, not contiguous, or over the input itself: the same bits, and nothing else is written."""
+    spec, _, device = parts(op)
+    case, names = one(op, 4)
+    inputs = spec.make(case, rng)
+    with using(**{op: rung.name}):
+        wanted = device.bind(case, inputs, PLACE)()
+        wide = torch.zeros(5, 2 * WIDTH + 3, device=PLACE)
+        for out in (wide[1:, 1 : WIDTH + 1], wide[:4, ::2][:, :WIDTH]):
+            wide.zero_()
+            device.bind(case, inputs, PLACE)(out=out)
+            assert torch.equal(out, wanted)
+            out.zero_()
+            assert not wide.any()
+        shifted = torch.zeros(4 * WIDTH + 1, device=PLACE)[1:].view(4, WIDTH)
+        assert torch.equal(device.bind(case, inputs, PLACE)(out=shifted), wanted)
+        if "x" in names:
+            call = getattr(device, "gelu" if op == "elementwise" else op)
+            rest = {name: torch.from_numpy(v).to(PLACE) for name, v in inputs.items() if hasattr(v, "shape")}
+            x = rest.pop("x")
+            shifted.copy_(x)
+            assert torch.equal(call(shifted, **rest), wanted)
+            assert torch.equal(call(x, **rest, out=x), wanted)
+            both = torch.zeros(5, WIDTH, device=PLACE)
+            both[:4].copy_(shifted)
+            assert torch.equal(call(both[:4], **rest, out=both[1:]), wanted)
+
+
+@pytest.mark.parametrize(
+    "rung", list(runnable("embedding", "tile.rows", "simt.naive", "simt.warps")), ids=lambda r: r.name
+)
+def test_ids_and_positions_that_a_table_does_not_have_make_rows_nan(rung):
+    from tilewright.ops.embedding.device import embedding
+
+    table = torch.arange(16, dtype=torch.float32, device=PLACE).view(4, 4)
+    ids, places = torch.tensor([0, 4, -1, 3, 2**40, 1]), torch.tensor([0, 0, 1, 2, 1, -5])
+    with using(embedding=rung.name):
+        out = embedding(ids.to(PLACE), table)
+        assert out.isnan().all(1).tolist() == [False, True, True, False, True, False]
+        added = embedding(ids.to(PLACE), table, positions=places.to(PLACE), position_table=table[:2].contiguous())
+    assert added.isnan().all(1).tolist() == [False, True, True, True, True, True]
+    assert added[0].tolist() == [0, 2, 4, 6] and out[3].tolist() == [12, 13, 14, 15]
+
+
+def test_what_does_not_fit_is_named():
+    from tilewright.ops.batchnorm.device import batchnorm
+    from tilewright.ops.elementwise.device import gelu
+    from tilewright.ops.embedding.device import embedding
+    from tilewright.ops.layernorm.device import layernorm
+    from tilewright.ops.softmax.device import softmax
+
+    x, c = torch.ones(2, 4, device=PLACE), torch.ones(4, device=PLACE)
+    ids, table = torch.zeros(3, dtype=torch.int64, device=PLACE), torch.ones(5, 4, device=PLACE)
+    for words, call in {
+        "softmax: x is a single number": lambda: softmax(x[0, 0]),
+        "softmax: x is int64": lambda: softmax(ids),
+        "softmax: out is float32 (4,)": lambda: softmax(x, out=c),
+        "layernorm: weight has shape (3,); (4,)": lambda: layernorm(x, c[:3], c),
+        "layernorm: bias is a ndarray": lambda: layernorm(x, c, np.ones(4, np.float32)),
+        "layernorm: eps is -1": lambda: layernorm(x, c, c, eps=-1),
+        "batchnorm: variance has shape (2, 4)": lambda: batchnorm(x, c, c, c, x),
+        "batchnorm: activation is 'swish'": lambda: batchnorm(x, c, c, c, c, activation="swish"),
+        "gelu: approximate is 'fast'": lambda: gelu(x, approximate="fast"),
+        "embedding: ids is float32": lambda: embedding(x, table),
+        "embedding: table has shape (4,)": lambda: embedding(ids, c),
+        "embedding: position_table is missing": lambda: embedding(ids, table, positions=ids),
+        "embedding: positions has shape (2,)": lambda: embedding(ids, table, positions=ids[:2], position_table=table),
+        "embedding: position_table has shape (5, 2)": lambda: embedding(
+            ids, table, positions=ids, position_table=table[:, :2]
+        ),
+        "embedding: out is float64": lambda: embedding(ids, table, out=torch.ones(3, 4, device=PLACE).double()),
+    }.items():
+        with pytest.raises(UsageError) as error:
+            call()
+        assert words in str(error.value)
+
+
+def test_a_gpu_rung_refuses_the_cpus_arrays_and_the_other_way_round():
+    for op in OPS:
+        spec, module, _ = parts(op)
+        on_cpu = spec.cases()[0].problem
+        for name, rung in module.ladder.rungs.items():
+            problem = replace(on_cpu, device="cuda") if name.startswith("cpu.") else on_cpu
+            assert "it takes" in "; ".join(rung.refuses(problem)), f"{op}.{name}"
+
+
+@pytest.mark.parametrize("function", ["relu", "tanh", "gelu", "gelu_tanh"])
+def test_the_error_over_all_of_float32(function):
+    """Every bit pattern so many apart, both signs and every exponent: within the rung's share of `spec.WORST_ULP`."""
+    spec, _, device = parts("elementwise")
+    for rung in runnable("elementwise", "tile.blocks"):
+        patterns = np.arange(0, 2**32, 4099 if ON_GPU else 400_009).astype(np.uint32).view(np.float32)
+        x = patterns[~np.isnan(patterns)]
+        reference = spec.FUNCTIONS[function](x)
+        with using(elementwise=rung.name):
+            actual = device.apply(function, torch.from_numpy(x).to(PLACE), None).cpu().numpy()
+        finite = np.isfinite(reference)
+        assert (actual[~finite] == reference[~finite]).all()
+        bound = spec.bound(spec.Case(function, x.shape), {"x": x}, reference[finite], rung.c)
+        compare(actual[finite], reference[finite], bound)
+        nan = device.apply(function, torch.full((5,), torch.nan, device=PLACE), None)
+        assert torch.isnan(nan).all()

@@ -11,6 +11,7 @@ from compare import compare
 from tilewright.errors import UsageError
 from tilewright.ops._ladder import Refused, using
 from tilewright.ops.matmul import Problem, ladder, spec
+from tilewright.ops.matmul.gpu_ladder import LIMB_DEPTH
 from tilewright.ops.matmul.spec import Case
 
 torch = pytest.importorskip("torch")
@@ -29,8 +30,10 @@ TINY = [
 ]
 DEEP = 770  # at least what limbs want, and no multiple of a tile
 FEW = TINY[:1] + TINY[2:4]  # where the threads of a block wait for each other, or K is deep, a case takes seconds
+NARROW = Case(5, 2, 70, bias=True, activation="relu")
 WIDE = Case(9, 131, 20, bias=True, residual=True, activation="relu")  # two tiles of 128
 TALL = Case(1300, 9, 17, bias=True)  # eleven, more than a group of eight
+WHOLE = Case(300, 392, 136, bias=True, residual=True, activation="gelu_tanh")  # rows that bulk copies take
 
 
 @pytest.fixture(autouse=True)
@@ -71,16 +74,19 @@ def every():
                 mark = pytest.mark.skip(reason=f"{rung.name}: {'; '.join(why)}")
                 yield pytest.param(rung, None, id=f"{rung.name}-{dtype}", marks=mark)
                 continue
-            slow = rung.name.startswith(("simt.s", "simt.u", "simt.v", "simt.w", "simt.b", "tile.limbs"))
+            slow = rung.name.startswith(("simt.s", "simt.u", "simt.v", "simt.w", "simt.b", "simt.n", "tile.limbs"))
             few = FEW if slow else TINY
             wide = [WIDE] if rung.name in ("simt.buffered", "tile.persistent") else []
             tall = [TALL] if rung.name.startswith("tile.p") or ON_GPU else []
-            every = [case for case in spec.cases() if case.dtype == "float32"] if ON_GPU else few + wide
+            few = [replace(FEW[1], N=3), NARROW] if rung.name == "simt.narrow" else few
+            every = (
+                [case for case in spec.cases() if case.dtype == "float32"] + [NARROW, WHOLE] if ON_GPU else few + wide
+            )
             found = every + tall
             for case in found:
                 case = replace(case, dtype=dtype, device="cuda")
                 if "limbs" in rung.name and case.K < DEEP:
-                    case = replace(case, K=case.K + DEEP)
+                    case = replace(case, K=case.K + (DEEP if case.N % 2 else LIMB_DEPTH))
                 if not rung.refuses(case.problem):
                     yield pytest.param(rung, case, id=f"{rung.name}-{case.name}")
 
@@ -108,10 +114,11 @@ def accepted(*few: str, dtypes=spec.DEVICE_DTYPES):
                 yield pytest.param(rung, dtype, id=f"{rung.name}-{dtype}")
 
 
-@pytest.mark.parametrize(("rung", "dtype"), list(accepted("simt.buffered", "tile.persistent")))
+@pytest.mark.parametrize(("rung", "dtype"), list(accepted("simt.buffered", "simt.narrow", "tile.persistent")))
 def test_a_rows_bits_do_not_depend_on_its_batch(rung, dtype, rng):
     sizes = (1, 2, 65, 129, 300, 1000) if ON_GPU else (1, 3)
     N, K = (300, 1537) if ON_GPU else (7, DEEP if "limbs" in rung.name else 33)
+    N = 7 if rung.name == "simt.narrow" else N
     case = Case(max(sizes), N, K, dtype, bias=True, activation="gelu", device="cuda")
     inputs = spec.make(case, rng)
     bits = set()
@@ -129,12 +136,28 @@ def test_a_rows_bits_do_not_depend_on_its_batch(rung, dtype, rng):
 def test_a_16_bit_result_is_the_rounded_one(rung, dtype, rng):
     if dtype == "bfloat16" and not ON_GPU:
         pytest.skip("Triton's interpreter truncates where the GPU rounds to bfloat16")
-    for N in (16, 13):  # rows of 32 bytes, and rows that no bulk copy takes
-        case = Case(5, N, 40, dtype, bias=True, residual=True, activation="gelu_tanh", device="cuda")
+    M = 300 if ON_GPU else 5
+    for N in (16, 13, 392) if ON_GPU else (16, 13):  # whole rows of 32 bytes, rows that no bulk copy takes, tiles
+        case = Case(M, N, 40, dtype, bias=True, residual=True, activation="gelu_tanh", device="cuda")
         with using(matmul=rung.name):
             call = device.bind(case, spec.make(case, rng), PLACE)
-            out = torch.empty(5, N, dtype=getattr(torch, dtype), device=PLACE)
+            out = torch.empty(M, N, dtype=getattr(torch, dtype), device=PLACE)
             assert torch.equal(call(out=out), call().to(out.dtype))
+
+
+@pytest.mark.parametrize(("rung", "dtype"), list(accepted("tile.persistent", dtypes=("bfloat16", "float16", "tf32"))))
+def test_a_float32_residual_is_replaced_by_the_result(rung, dtype, rng):
+    for M, N in ((300, 392), (1300, 64), (3, 4)) if ON_GPU else ((3, 12),):
+        case = Case(M, N, 40, dtype, bias=True, residual=True, activation="relu", device="cuda")
+        inputs = spec.make(case, rng)
+        reference = spec.reference(case, inputs)
+        tensors = {name: torch.from_numpy(x).to(PLACE) for name, x in inputs.items() if name != "activation"}
+        with using(matmul=rung.name):
+            packed = device.prepare(tensors["b"], dtype=dtype)
+            residual = tensors["residual"]
+            a = tensors["a"] if dtype == "tf32" else tensors["a"].to(getattr(torch, dtype))
+            device.matmul(a, packed, bias=tensors["bias"], residual=residual, activation="relu", out=residual)
+        compare(residual.cpu().numpy(), reference, spec.bound(case, inputs, reference, rung.c))
 
 
 @pytest.mark.parametrize(("rung", "dtype"), list(accepted("simt.register", "tile.persistent")))
@@ -165,7 +188,7 @@ def test_how_a_product_is_cut_does_not_show(rung, dtype, rng):
     with using(matmul=rung.name):
         weights = device.prepare(inputs["b"], dtype=dtype)
     none = torch.empty(0, device=PLACE)
-    own = launch.shape_for(weights, M, room=False)
+    own = launch.shape_for(weights.rung, launch.LINE // weights.data.element_size(), N, M, narrow=True)
     bits = set()
     for columns in (64, 128, 256) if "specialized" in rung.name and dtype != "float32" else (64, 128):
         out = torch.full((M, N), torch.nan, device=PLACE)
@@ -173,6 +196,38 @@ def test_how_a_product_is_cut_does_not_show(rung, dtype, rng):
         launch.multiply(Rows(inputs["a"], None), weights, out, Epilogue(none, none, None), shape)
         bits.add(out.cpu().numpy().tobytes())
     assert len(bits) == 1
+
+
+@pytest.mark.parametrize(("rung", "dtype"), list(accepted("tile.limbs", dtypes=("float32",))))
+@pytest.mark.parametrize("K", [192, 768, 4100] if ON_GPU else [192])
+def test_the_bound_holds_for_the_numbers_that_limbs_lose_most_of(rung, dtype, K, rng):
+    """Of 1 + 2^-8 + 2^-17 three products miss 255 eps32, of 1 + 2^-9 + 2^-17 four miss 128, with one sign for all."""
+    if "limbs" not in rung.name:
+        pytest.skip(f"{rung.name} does not split numbers")
+    case, worst = Case(3, 17, K, device="cuda"), np.float32(1 + 2.0 ** (-8 if K >= 768 else -9) + 2.0**-17)
+    inputs = {"a": np.full((3, K), worst), "b": np.full((K, 17), worst), "activation": None}
+    reference = spec.reference(case, inputs)
+    with using(matmul=rung.name):
+        out = device.bind(case, inputs, PLACE)().cpu().numpy()
+    compare(out, reference, spec.bound(case, inputs, reference, rung.c))
+
+
+def test_blocks_of_96_columns_give_the_same_bits(rng):
+    if why := ladder.rungs["simt.buffered"].refuses(Problem(9, 9, "float32", "cuda")):
+        pytest.skip("; ".join(why))
+    from tilewright.ops.matmul.operands import Epilogue, Rows
+    from tilewright.ops.matmul.simt import launch
+
+    M, N, K = (300, 770, 130) if ON_GPU else (9, 90, 10)
+    case = Case(M, N, K, bias=True, residual=True, device="cuda")
+    inputs = {name: torch.from_numpy(x).to(PLACE) for name, x in spec.make(case, rng).items() if name != "activation"}
+    with using(matmul="simt.buffered"):
+        weights = device.prepare(inputs["b"])
+    outs, ends = [], Epilogue(inputs["bias"], inputs["residual"], "relu")
+    for columns in (128, 96):
+        outs.append(torch.full((M, N), torch.nan, device=PLACE))
+        launch.multiply("buffered", Rows(inputs["a"], None), weights, outs[-1], ends, columns)
+    assert torch.equal(*outs) and not outs[0].isnan().any()
 
 
 def tensors(*shapes):

@@ -4,6 +4,7 @@ The same arguments and the same function; arrays stay on their device, and work 
 """
 
 import math
+from functools import cache
 from itertools import product
 
 from tilewright.errors import UsageError
@@ -53,7 +54,7 @@ def matmul(a, b, *, rows=None, bias=None, activation=None, residual=None, dtype=
     same_device("matmul", "a", a, weights=weights, bias=bias, residual=residual, out=out, rows=rows)
     result = result_for("matmul", out, shape, a, ("float32", dtype) if dtype in FLOATS else ("float32",))
     epilogue = _epilogue(bias, activation, residual, shape, a)
-    target = _target(result, (a, weights, epilogue.bias), epilogue.residual)
+    target = result if out is None else _target(result, (a, weights, epilogue.bias), epilogue.residual)
     if several:
         a, weights = a.expand(*batch, *a.shape[-2:]), weights.expand(*batch, K, N)
         for at in product(*map(range, batch)):
@@ -61,10 +62,12 @@ def matmul(a, b, *, rows=None, bias=None, activation=None, residual=None, dtype=
             _run(prepare(weights[at], dtype=dtype), Rows(a[at], None), target[at], part)
     else:
         packed = b if prepared else prepare(weights, dtype=dtype)
-        flat = target.view(math.prod(shape[:-1]), N)
-        if residual is not None:
-            epilogue = Epilogue(epilogue.bias, epilogue.residual.reshape(flat.shape), activation)
-        _run(packed, Rows(a.reshape(math.prod(a.shape[:-1]), K), rows), flat, epilogue)
+        flat = target
+        if len(shape) > 2:
+            a, flat = a.reshape(math.prod(a.shape[:-1]), K), target.view(math.prod(shape[:-1]), N)
+            if residual is not None:
+                epilogue = Epilogue(epilogue.bias, epilogue.residual.reshape(flat.shape), activation)
+        _run(packed, Rows(a, rows), flat, epilogue)
     if target is not result:
         result.copy_(target)
     return result
@@ -117,8 +120,16 @@ def _epilogue(bias, activation, residual, shape: tuple, a) -> Epilogue:
         raise UsageError(f"matmul: bias has shape {tuple(bias.shape)}; {shape[-1:]} is wanted, one number a column")
     if residual is not None and tuple(tensor_of("matmul", "residual", residual).shape) != shape:
         raise UsageError(f"matmul: residual has shape {tuple(residual.shape)}; the result's {shape} is wanted")
-    bias = a.new_empty(0) if bias is None else bias.contiguous()
-    return Epilogue(bias, a.new_empty((0, 0)) if residual is None else residual.contiguous(), activation)
+    bias = _nothing(a.device, 1) if bias is None else bias.contiguous()
+    return Epilogue(bias, _nothing(a.device, 2) if residual is None else residual.contiguous(), activation)
+
+
+@cache
+def _nothing(device, rank: int):
+    """An empty float32 tensor, made once."""
+    import torch
+
+    return torch.empty((0,) * rank, device=device)
 
 
 def _target(out, inputs: tuple, residual):
@@ -126,10 +137,19 @@ def _target(out, inputs: tuple, residual):
 
     It may be exactly the residual: each element of that is read before it is written, and by the same thread.
     """
-    apart = not overlaps(out, residual)
+    apart = _apart(out, residual)
     same = residual.data_ptr() == out.data_ptr() and residual.dtype == out.dtype
-    usable = out.is_contiguous() and not overlaps(out, *inputs) and (apart or same)
+    usable = out.is_contiguous() and (apart or same) and all(_apart(out, x) for x in inputs)
     return out if usable else out.new_empty(out.shape)
+
+
+def _apart(out, other) -> bool:
+    """Whether two tensors share no memory: by their addresses, or their storages, which takes three times as long."""
+    if other.data_ptr() >= out.data_ptr() + out.nbytes and out.is_contiguous():
+        return True
+    if other.data_ptr() + other.nbytes <= out.data_ptr() and other.is_contiguous():
+        return True
+    return not overlaps(out, other)
 
 
 def bind(case, inputs: dict, device: str = "cuda"):

@@ -9,10 +9,11 @@ from tilewright.ops._ladder import Ladder
 from tilewright.ops._needs import at_least, at_most, engine, hopper, on
 
 PREFER = (
-    *("tile.specialized_limbs", "tile.limbs", "simt.buffered"),
+    *("simt.narrow", "tile.specialized_limbs", "tile.limbs", "simt.buffered"),
     *("tile.specialized", "tile.persistent"),
 )
-LIMB_DEPTH = 768  # K from which three products of bfloat16 limbs hold the float32 bound
+LIMB_DEPTH = 192  # K from which products of bfloat16 limbs hold the float32 bound
+NARROW = 16  # columns whose sums of four rows a thread holds in registers
 COLUMNS = 65535 * 8  # of blocks side by side there are at most 65,535, and the smallest has 8 columns
 
 # name, the rung it stands on, what changes
@@ -33,6 +34,7 @@ SIMT = (
 
 ROUNDED = ("bfloat16", "float16", "tf32")  # accuracy classes that matrix units multiply as they are
 DEEP = at_least("K", LIMB_DEPTH)
+LIMBS = 10.0  # constant of their bound: three products are off by up to 255 eps32 |a| |b|, four by 128
 
 # name, the rung it stands on, accuracy classes, what else it needs, constant of its bound, what changes. Matrix units
 # truncate where they add: on an H200 sums of one sign were off by 1.7 units of the bound at K = 1,024 and by 6.5 at
@@ -45,15 +47,15 @@ TILE = (
         None,
         ("float32",),
         (DEEP,),
-        4.0,
-        "float32 as two bfloat16 limbs, three products of them on matrix units",
+        LIMBS,
+        "float32 as two bfloat16 limbs, three or four products of them on matrix units",
     ),
     (
         "specialized_limbs",
         "limbs",
         ("float32",),
         (DEEP, hopper),
-        4.0,
+        LIMBS,
         "one warp copies limbs in, two warpgroups multiply",
     ),
 )
@@ -66,6 +68,9 @@ def declare(ladder: Ladder) -> None:
         prepare = _pad_tiles if name in ("vectors", "warps", "buffered") else None
         below = None if after is None else f"simt.{after}"
         ladder.rung(f"simt.{name}", after=below, needs=needs, idea=idea, prepare=prepare)(partial(_simt, name))
+    narrow = (*needs, at_least("N", 1), at_most("N", NARROW))
+    idea = "for few columns: a warp has four rows, its threads share K and add their sums by shuffles"
+    ladder.rung("simt.narrow", after="simt.coalesced", needs=narrow, idea=idea, prepare=_transpose_narrow)(_narrow)
     for name, after, dtypes, more, c, idea in TILE:
         needs = (on("cuda", *dtypes), engine("tile"), *more)
         prepare = _transpose_limbs if "limbs" in name else _transpose
@@ -83,6 +88,18 @@ def _pad_tiles(b, rung: str, dtype: str):
     from tilewright.ops.matmul.simt.launch import pad_tiles
 
     return pad_tiles(b, rung)
+
+
+def _narrow(rows, weights, out, epilogue) -> None:
+    from tilewright.ops.matmul.simt.launch import multiply_narrow
+
+    multiply_narrow(rows, weights, out, epilogue)
+
+
+def _transpose_narrow(b, rung: str, dtype: str):
+    from tilewright.ops.matmul.simt.launch import transpose
+
+    return transpose(b, rung)
 
 
 def _tile(rows, weights, out, epilogue) -> None:

@@ -160,7 +160,7 @@ def _pack_limbs(b: np.ndarray, rung: str) -> Packed:
     after="cpu.amx",
     needs=(float32, amx_tiles, at_least("K", LIMB_DEPTH)),
     prepare=_pack_limbs,
-    c=4.0,
+    c=10.0,
     idea="each float32 split in two bfloat16 limbs, three tile products of them",
 )
 def limbs(rows, weights, out, epilogue):

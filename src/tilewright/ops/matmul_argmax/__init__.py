@@ -9,6 +9,7 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.ops._arrays import as_float32
+from tilewright.ops._device import on_gpu
 from tilewright.ops.matmul import Packed
 from tilewright.ops.matmul import prepare as prepare_matrix
 from tilewright.ops.matmul_argmax.ladder import ladder
@@ -24,6 +25,10 @@ def prepare(b, *, dtype: str = "float32", weights: Packed | None = None) -> Prep
     weights: what `matmul.prepare` made of the same b, if it is there already. A rung that screens keeps N * K bytes
     beside it, and b itself. Raises UsageError for a wrong dtype or shape.
     """
+    if on_gpu(b):
+        from tilewright.ops.matmul_argmax import device
+
+        return device.prepare(b, dtype=dtype, weights=weights)
     b = as_float32("b", b)
     if b.ndim != 2 or 0 in b.shape:
         raise UsageError(f"matmul_argmax: b has shape {b.shape}; a matrix (K, N) with at least one column is wanted")
@@ -34,21 +39,37 @@ def prepare(b, *, dtype: str = "float32", weights: Packed | None = None) -> Prep
     return Prepared(rung.name, weights, rung.prepare(b) if rung.prepare else None)
 
 
-def matmul_argmax(a, b: Prepared) -> tuple[np.ndarray, np.ndarray]:
+def matmul_argmax(a, b: Prepared, out=None):
     """(index int64 (M,), value float32 (M,)) of the largest product in each row of a @ b, the lowest index of equals.
 
-    a: float32 or bfloat16 (M, K), finite; b: what `prepare` gave. A value is within matmul's bound of the true product;
-    a column is never passed over for a product that is smaller in these sums. A row's answer depends on that row and b
-    alone. Raises UsageError for another shape.
+    a: float32 or bfloat16 (M, K), finite; b: what `prepare` gave; out: a pair of arrays to write to. A value is within
+    matmul's bound of the true product; a column is never passed over for a product that is smaller in these sums. A
+    row's answer depends on that row and b alone. GPU tensors give tensors there; a NaN then has the value NaN. Raises
+    UsageError for another shape.
     """
+    if on_gpu(a):
+        from tilewright.ops.matmul_argmax import device
+
+        return device.matmul_argmax(a, b, out)
     a = as_float32("a", a)
     if a.ndim != 2 or a.shape[1] != b.weights.K:
         raise UsageError(f"matmul_argmax: a is {a.shape}; (M, {b.weights.K}) is wanted")
+    index, value = _results(len(a), out)
     if len(a) == 0:
-        return np.empty(0, np.int64), np.empty(0, np.float32)
+        return index, value
     rung = ladder.choose(Problem(b.weights.N, b.weights.K, b.weights.dtype, b.weights.rung))
     if rung.name != b.rung:
         raise UsageError(f"matmul_argmax: b was prepared for rung {b.rung}, and {rung.name} is chosen now")
-    index, value = np.empty(len(a), np.int64), np.empty(len(a), np.float32)
     rung.run(a, b, index, value)
     return index, value
+
+
+def _results(M: int, out) -> tuple[np.ndarray, np.ndarray]:
+    """The pair of arrays to write to."""
+    if out is None:
+        return np.empty(M, np.int64), np.empty(M, np.float32)
+    for name, array, dtype in zip(("index", "value"), out, (np.int64, np.float32), strict=True):
+        if not isinstance(array, np.ndarray) or array.shape != (M,) or array.dtype != dtype:
+            what = f"{getattr(array, 'dtype', type(array).__name__)} {getattr(array, 'shape', '')}"
+            raise UsageError(f"matmul_argmax: out's {name} is {what}; {np.dtype(dtype)} ({M},) is wanted")
+    return tuple(out)

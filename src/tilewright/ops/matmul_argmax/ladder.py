@@ -4,15 +4,18 @@ import numpy as np
 
 from tilewright.ops._ladder import Ladder
 from tilewright.ops._memory import empty
-from tilewright.ops._needs import at_most, cpu_feature, divides, dtype
+from tilewright.ops._needs import at_most, cpu_feature, divides, on
+from tilewright.ops.matmul_argmax import gpu_ladder
 from tilewright.ops.matmul_argmax.operands import Prepared, Screen
 
 LOGITS_BYTES = 16 << 20  # of products held at once where they are written
 MOST_COLUMNS = 1 << 24  # a column's number is kept as a float32
 MOST_DEPTH = 4096  # of a sum that is taken in one block: 192 rows of it are 3 MiB
 TILE_DEPTH = 1536  # matmul.cpu.amx's block of K
+WHOLE = 0.4  # constant of the bound, in units of that of limbs, where numbers are not split
 
-ladder = Ladder("matmul_argmax", prefer=("cpu.screened", "cpu.fused", "cpu.logits"))
+ladder = Ladder("matmul_argmax", prefer=("cpu.screened", "cpu.fused", "cpu.logits", *gpu_ladder.PREFER))
+here = on("cpu", "float32", "bfloat16")
 
 
 KINDS = {"cpu.threads": "float32", "cpu.widened": "widened", "cpu.dot_pairs": "dot_pairs", "cpu.amx": "amx"}
@@ -26,7 +29,7 @@ def one_block(problem) -> str | None:
     return f"K is {problem.K}, it takes up to {most}" if most < problem.K else None
 
 
-@ladder.rung("cpu.logits", after=None, idea="every product is written, then the largest is looked for")
+@ladder.rung("cpu.logits", after=None, needs=(here,), idea="every product is written, then the largest is looked for")
 def logits(a: np.ndarray, prepared: Prepared, index: np.ndarray, value: np.ndarray) -> None:
     from tilewright.ops.matmul import matmul
 
@@ -42,7 +45,8 @@ def logits(a: np.ndarray, prepared: Prepared, index: np.ndarray, value: np.ndarr
 @ladder.rung(
     "cpu.fused",
     after="cpu.logits",
-    needs=(one_block, at_most("N", MOST_COLUMNS)),
+    needs=(here, one_block, at_most("N", MOST_COLUMNS)),
+    c=WHOLE,
     idea="the largest is kept as products leave the registers; none is written",
 )
 def fused(a: np.ndarray, prepared: Prepared, index: np.ndarray, value: np.ndarray) -> None:
@@ -60,7 +64,7 @@ def _screen(b: np.ndarray) -> Screen | None:
 @ladder.rung(
     "cpu.screened",
     after="cpu.fused",
-    needs=(dtype("float32"), cpu_feature("avx512vnni"), divides("K", 16), at_most("N", MOST_COLUMNS)),
+    needs=(on("cpu", "float32"), cpu_feature("avx512vnni"), divides("K", 16), at_most("N", MOST_COLUMNS)),
     prepare=_screen,
     idea="products in 8 bits with a bound of their error; only columns that may be the largest in float32",
 )
@@ -76,3 +80,6 @@ def screened(a: np.ndarray, prepared: Prepared, index: np.ndarray, value: np.nda
         columns, values = np.empty(len(undecided), np.int64), np.empty(len(undecided), np.float32)
         logits(a[undecided], prepared, columns, values)
         index[undecided], value[undecided] = columns, values
+
+
+gpu_ladder.declare(ladder)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.ops._arrays import rounded
+from tilewright.ops.matmul.spec import DEVICE_DTYPES
 
 EPS32 = float(np.finfo(np.float32).eps)
-LIMBS = 4.0  # the constant of matmul's rung that splits float32 in limbs, on which cpu.logits may run
+LIMBS = 10.0  # the constant of matmul's rung that splits float32 in limbs, on which cpu.logits may run
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Case:
     dtype: str = "float32"
     alike: bool = False
     label: str = ""
+    device: str = "cpu"
 
     @property
     def name(self) -> str:
@@ -45,7 +47,8 @@ class Case:
         from tilewright.ops.matmul import Problem as Product
         from tilewright.ops.matmul import ladder
 
-        return Problem(self.N, self.K, self.dtype, ladder.choose(Product(self.N, self.K, self.dtype)).name)
+        layout = ladder.choose(Product(self.N, self.K, self.dtype, self.device)).name
+        return Problem(self.N, self.K, self.dtype, layout, self.device)
 
 
 def make(case: Case, rng: np.random.Generator) -> dict:
@@ -54,9 +57,16 @@ def make(case: Case, rng: np.random.Generator) -> dict:
     b = rng.standard_normal((case.N, case.K), dtype=np.float32)
     if case.alike:
         b = np.float32(1e-4) * b + b[:1]
-    if case.dtype == "bfloat16":
-        a, b = rounded(a), rounded(b)
-    return {"a": a, "b": b.T}
+    if case.dtype == "float32":
+        return {"a": a, "b": b.T}
+    return {"a": as_class(a, case.dtype), "b": as_class(b, case.dtype).T}
+
+
+def as_class(array: np.ndarray, dtype: str) -> np.ndarray:
+    """The numbers of a float32 array, rounded to those of a shorter class."""
+    if dtype == "tf32":  # ten bits behind the point
+        return (array.view(np.uint32) + 0x1000 & 0xFFFFE000).view(np.float32)
+    return rounded(array) if dtype == "bfloat16" else array.astype(np.float16).astype(np.float32)
 
 
 def rows(case: Case) -> int:
@@ -73,6 +83,10 @@ def bind(case: Case, inputs: dict):
     """call(out=None) for the chosen rung, its weights prepared; it gives the values."""
     from tilewright.ops.matmul_argmax import matmul_argmax, prepare
 
+    if case.device != "cpu":
+        from tilewright.ops.matmul_argmax.device import bind as bind_there
+
+        return bind_there(case, inputs)
     prepared = prepare(inputs["b"], dtype=case.dtype)
 
     def call(out=None):
@@ -94,7 +108,7 @@ def reference(case: Case, inputs: dict) -> np.ndarray:
 
 def cost(case: Case) -> tuple[float, float]:
     """(operations of the whole product, bytes of a and b)."""
-    word = 2 if case.dtype == "bfloat16" else 4
+    word = 2 if case.dtype.endswith("16") else 4
     return 2.0 * case.M * case.N * case.K, float(case.M * case.K * 4 + case.K * case.N * word)
 
 
@@ -118,4 +132,13 @@ def sizes() -> list[Case]:
         Case(M, 50257, 768, dtype, label=f"gpt2 LM head, {M} rows")
         for dtype in ("float32", "bfloat16")
         for M in (1, 64, 512)
+    ]
+
+
+def device_sizes() -> list[Case]:
+    """GPT-2's LM head on a GPU: a batch of generation, and a large one."""
+    return [
+        Case(M, 50257, 768, dtype, label=f"gpt2 LM head, {M} rows", device="cuda")
+        for dtype in DEVICE_DTYPES
+        for M in (64, 6400)
     ]

@@ -3,8 +3,8 @@ adds.
 
 Bfloat16 (`cpu.amx`) multiplies the rounded operands. The float32 class (`cpu.limbs`) splits x = hi + lo, two bfloat16
 limbs, and sums lo * hi' + hi * hi' + hi * lo' with float32 accumulators. What that drops (lo * lo', and the bits below
-the second limb) is at most 3 * 2^-18 |a| |b| a product, whatever the numbers: 96 eps32, which the rung's bound of
-4 * eps32 * sqrt(K) exceeds from K = 576 on; the rung asks for more. Numbers below 2^-110 lose their second limb (tiles
+the second limb) is at most 2^-15 |a| |b| a product, whatever the numbers: 256 eps32, which the rung's bound of
+10 * eps32 * sqrt(K) exceeds from K = 656 on; the rung asks for more. Numbers below 2^-110 lose their second limb (tiles
 take denormals for zero), those above 3.38e38 round to infinity, and an infinite operand gives NaN (infinity times a
 second limb of zero).
 

@@ -108,11 +108,8 @@ def add4(left, right):
 
 
 @cache
-def _writer(activation: str | None):
-    """write(totals, out, y, x, spread, bias, residual): a thread's 8 x 16, where out has such elements.
-
-    Constant indices alone: a tuple that is indexed by a variable leaves the registers.
-    """
+def quad_writer(activation: str | None):
+    """write_quad(values, out, i, j, bias, residual): four elements of a row, where out has such."""
     activate = activation_for(activation)
 
     @cuda.jit(device=True, fastmath=False)
@@ -141,6 +138,17 @@ def _writer(activation: str | None):
                 write_one(values[2], out, at + 2, j + 2, bias, residual)
             if j + 3 < N:
                 write_one(values[3], out, at + 3, j + 3, bias, residual)
+
+    return write_quad
+
+
+@cache
+def _writer(activation: str | None):
+    """write(totals, out, y, x, spread, bias, residual): a thread's 8 x 16, where out has such elements.
+
+    Constant indices alone: a tuple that is indexed by a variable leaves the registers.
+    """
+    write_quad = quad_writer(activation)
 
     @cuda.jit(device=True, fastmath=False)
     def write_row(values, out, i, j, right, bias, residual):

@@ -3,8 +3,9 @@
 import triton
 import triton.language as tl
 
-SLOPE = tl.constexpr(1.5957691216057308)  # 2 sqrt(2 / pi)
-CUBIC = tl.constexpr(0.044715)
+INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
+SLOPE = tl.constexpr(-2.302208198144325)  # -2 sqrt(2 / pi) log2 e
+CUBIC = tl.constexpr(-0.1029432395800235)  # that times 0.044715
 HALF_ROOT = tl.constexpr(0.7071067811865476)
 
 
@@ -22,7 +23,14 @@ def activate(x, ACTIVATION: tl.constexpr):
     elif ACTIVATION == "gelu":
         return tl.where(x < -30, 0.0, 0.5 * x * (1 + tl.erf(x * HALF_ROOT)))
     elif ACTIVATION == "gelu_tanh":  # x (1 + tanh t) / 2 = x / (1 + exp(-2 t)): nothing cancels
-        return tl.where(x < -30, 0.0, x / (1 + tl.exp(tl.minimum((x + x * x * x * CUBIC) * -SLOPE, 80.0))))
+        power = x * (x * x * CUBIC + SLOPE)  # of two; a GPU's own 2^x and 1 / x are good to 2 ulp
+        if INTERPRETED:
+            return tl.maximum(x, -30.0) / (1 + tl.exp2(tl.minimum(power, 126.0)))
+        else:
+            power = tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [power], tl.float32, True, 1)
+            return tl.maximum(x, -30.0) * tl.inline_asm_elementwise(
+                "rcp.approx.ftz.f32 $0, $1;", "=f,f", [1 + power], tl.float32, True, 1
+            )
     else:
         return x
 

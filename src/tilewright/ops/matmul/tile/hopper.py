@@ -15,24 +15,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from tilewright.ops.matmul.tile import finish as in_triton
+from tilewright.ops.matmul.tile.hopper_ends import HALF, keep_best, move, place, write, write_moved
 
-activate = gluon.jit(in_triton.activate.fn)
-
-HALF = gl.constexpr(64)  # rows of a tile a warpgroup has: what one of its instructions multiplies
-REGISTERS = 168  # a thread, of 3 x 128; two warpgroups then take 240, and the copying warp's gives all but 24 away
-
-
-@gluon.jit
-def place(tile, M, N, BLOCKS: gl.constexpr):
-    """(row, column) of a tile's first element; see `product.place`."""
-    BM: gl.constexpr = BLOCKS[0]
-    BN: gl.constexpr = BLOCKS[1]
-    GROUP: gl.constexpr = BLOCKS[3]
-    down, across = gl.cdiv(M, BM), gl.cdiv(N, BN)
-    first = tile // (GROUP * across) * GROUP
-    height = min(down - first, GROUP)
-    return (first + tile % (GROUP * across) % height) * BM, tile % (GROUP * across) // height * BN
+REGISTERS = 168  # a thread, of 3 x 128; two warpgroups then take 240, and the copying warps' gives all but 24 away
 
 
 @gluon.jit
@@ -61,8 +46,9 @@ def copy_in(a, b, stages, shape, BLOCKS: gl.constexpr, LIMBS: gl.constexpr):
 
 
 @gluon.jit
-def multiply_one(a_tiles, b_tiles, full, empty, step, K, BLOCKS: gl.constexpr, WHICH: gl.constexpr):
+def multiply_one(stages, step, K, BLOCKS: gl.constexpr, WHICH: gl.constexpr):
     """(sums, step): half a tile of products. One product is in flight while the next is queued."""
+    a_tiles, b_tiles, full, empty = stages
     BN: gl.constexpr = BLOCKS[1]
     DEEP: gl.constexpr = 256 // a_tiles.dtype.primitive_bitwidth  # of an instruction: 32 bytes
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, DEEP])
@@ -82,8 +68,9 @@ def multiply_one(a_tiles, b_tiles, full, empty, step, K, BLOCKS: gl.constexpr, W
 
 
 @gluon.jit
-def multiply_limbs(a_tiles, b_tiles, full, empty, step, K, BLOCKS: gl.constexpr, WHICH: gl.constexpr):
-    """(sums, step): half a tile of three limb products a block, the small ones first; see `product.limb_product`."""
+def multiply_limbs(stages, step, K, BLOCKS: gl.constexpr, PRODUCTS: gl.constexpr, WHICH: gl.constexpr):
+    """(sums, step): half a tile of three or four limb products a block; see `product.limb_sums`."""
+    a_tiles, b_tiles, full, empty = stages
     BN: gl.constexpr = BLOCKS[1]
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
     STAGES: gl.constexpr = full.type.shape[0]
@@ -94,7 +81,9 @@ def multiply_limbs(a_tiles, b_tiles, full, empty, step, K, BLOCKS: gl.constexpr,
         mbarrier.wait(full.index(stage), step // STAGES & 1)
         a_high, a_low = a_tiles.index(4 * stage + WHICH), a_tiles.index(4 * stage + 2 + WHICH)
         b_high, b_low = b_tiles.index(2 * stage).permute((1, 0)), b_tiles.index(2 * stage + 1).permute((1, 0))
-        part = warpgroup_mma(a_low, b_high, part, use_acc=False, is_async=True)
+        if PRODUCTS == 4:
+            part = warpgroup_mma(a_low, b_low, part, use_acc=False, is_async=True)
+        part = warpgroup_mma(a_low, b_high, part, use_acc=PRODUCTS == 4, is_async=True)
         part = warpgroup_mma(a_high, b_low, part, is_async=True)
         part = warpgroup_mma(a_high, b_high, part, is_async=True)
         part = warpgroup_mma_wait(0, deps=(part,))
@@ -105,104 +94,91 @@ def multiply_limbs(a_tiles, b_tiles, full, empty, step, K, BLOCKS: gl.constexpr,
 
 
 @gluon.jit
-def elements(i, j, shape, ROWS: gl.constexpr, COLUMNS: gl.constexpr, LAYOUT: gl.constexpr):
-    """(columns, offset in out, whether it is inside) of the elements of a tile at (i, j), in a layout."""
-    M, N = shape
-    rows = i + gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))[:, None]
-    columns = j + gl.arange(0, COLUMNS, gl.SliceLayout(0, LAYOUT))[None, :]
-    return columns, rows.to(gl.int64) * N + columns, (rows < M) & (columns < N)
-
-
-@gluon.jit
-def write(totals, out, room, i, j, extras, shape, FORM: gl.constexpr):
-    """Finish half a tile of sums and store it at (i, j): by a bulk copy out of `room`, or each thread what it has.
-
-    16-bit numbers that no bulk copy takes change hands first, so that a warp's lie side by side.
-    """
-    bias, residual = extras
-    BULK: gl.constexpr = FORM[1]
-    ACTIVATION: gl.constexpr = FORM[2]
-    LAYOUT: gl.constexpr = totals.type.layout
-    ROWS: gl.constexpr = totals.type.shape[0]
-    COLUMNS: gl.constexpr = totals.type.shape[1]
-    columns, at, inside = elements(i, j, shape, ROWS, COLUMNS, LAYOUT)
-    if residual is not None:
-        totals += gl.load(residual + at, mask=inside, other=0.0).to(gl.float32)
-    if bias is not None:
-        totals += gl.load(bias + columns, mask=columns < shape[1], other=0.0).to(gl.float32)
-    totals = activate(totals, ACTIVATION)
-    if BULK:
-        tma.store_wait(0)
-        room.store(totals.to(out.dtype))
-        fence_async_shared()
-        tma.async_copy_shared_to_global(out, [i, j], room)
-    elif out.dtype.element_ty.primitive_bitwidth == 16:
-        BESIDE: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
-        columns, at, inside = elements(i, j, shape, ROWS, COLUMNS, BESIDE)
-        gl.store(out + at, gl.convert_layout(totals.to(out.dtype.element_ty), BESIDE), mask=inside)
-    else:
-        gl.store(out + at, totals, mask=inside)
-
-
-@gluon.jit
-def consume(out, rooms, stages, extras, shape, BLOCKS: gl.constexpr, FORM: gl.constexpr, WHICH: gl.constexpr):
-    """A multiplying warpgroup: its half of every tile of this program. FORM: limbs, bulk stores, activation."""
-    a_tiles, b_tiles, full, empty = stages
+def consume(out, stages, moves, extras, shape, BLOCKS: gl.constexpr, FORM: gl.constexpr, WHICH: gl.constexpr):
+    """A multiplying warpgroup: its half of every tile of this program. FORM: see `product`."""
     M, N, K = shape
     BM: gl.constexpr = BLOCKS[0]
     BN: gl.constexpr = BLOCKS[1]
-    BULK: gl.constexpr = FORM[1]
     step = 0
     for tile in range(gl.program_id(0), gl.cdiv(M, BM) * gl.cdiv(N, BN), gl.num_programs(0)):
         i, j = place(tile, M, N, BLOCKS)
-        if FORM[0] == 2:
-            totals, step = multiply_limbs(a_tiles, b_tiles, full, empty, step, K, BLOCKS, WHICH)
+        if FORM[0] == 1:
+            totals, step = multiply_one(stages, step, K, BLOCKS, WHICH)
         else:
-            totals, step = multiply_one(a_tiles, b_tiles, full, empty, step, K, BLOCKS, WHICH)
-        write(totals, out, rooms.index(WHICH), i + WHICH * HALF, j, extras, (M, N), FORM)
-    if BULK:
+            totals, step = multiply_limbs(stages, step, K, BLOCKS, FORM[0], WHICH)
+        if FORM[1] == "best":
+            keep_best(totals, out, i + WHICH * HALF, j, (M, N))
+        elif FORM[1] == "moved":
+            write_moved(totals, out, moves, extras[0], (tile // gl.num_programs(0), j, N), FORM, WHICH)
+        else:
+            write(totals, out, moves[0].index(WHICH), i + WHICH * HALF, j, extras, (M, N), FORM)
+    if FORM[1] == "bulk":
         tma.store_wait(0)
 
 
 @gluon.jit
-def consume_first(out, rooms, stages, extras, shape, BLOCKS: gl.constexpr, FORM: gl.constexpr):
+def consume_first(out, stages, moves, extras, shape, BLOCKS: gl.constexpr, FORM: gl.constexpr):
     """The warpgroup of the upper half."""
-    consume(out, rooms, stages, extras, shape, BLOCKS, FORM, 0)
+    consume(out, stages, moves, extras, shape, BLOCKS, FORM, 0)
 
 
 @gluon.jit
-def consume_second(out, rooms, stages, extras, shape, BLOCKS: gl.constexpr, FORM: gl.constexpr):
+def consume_second(out, stages, moves, extras, shape, BLOCKS: gl.constexpr, FORM: gl.constexpr):
     """The warpgroup of the lower half."""
-    consume(out, rooms, stages, extras, shape, BLOCKS, FORM, 1)
+    consume(out, stages, moves, extras, shape, BLOCKS, FORM, 1)
 
 
 @gluon.jit
-def product(a, b, out, extras, shape, BLOCKS: gl.constexpr, STAGES: gl.constexpr, FORM: gl.constexpr):
-    """out (M, N) = activation(a @ b^T + residual + bias) as `product.product`, or with limbs as `product.limb_product`.
+def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
+    """So many barriers in shared memory, each of so many arrivals."""
+    found = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
+    for at in gl.static_range(COUNT):
+        mbarrier.init(found.index(at), count=ARRIVALS)
+    return found
 
-    a, b: descriptors of boxes (HALF, BK) and (BN, BK). out: a descriptor of boxes (HALF, BN), or a pointer.
-    FORM: limbs (1 or 2), whether out is a descriptor, activation.
+
+@gluon.jit
+def product(a, b, out, bias, residual, shape, BLOCKS: gl.constexpr, FORM: gl.constexpr):
+    """out (M, N) = activation(a @ b^T + residual + bias) as `product.product`, or with limbs.
+
+    a, b: descriptors of boxes (HALF, BK) and (BN, BK). FORM: 1, or the number of limb products; how a tile ends;
+    activation; stages. A tile's end is "alone": out is a pointer, and so is the residual; "bulk": out is a descriptor
+    of boxes (HALF, BN); "moved": out and the residual are descriptors of boxes (HALF, a line of 128 bytes); "best": out
+    is `keep_best`'s.
     """
-    LIMBS: gl.constexpr = FORM[0]
+    LIMBS: gl.constexpr = 1 if FORM[0] == 1 else 2
+    STAGES: gl.constexpr = FORM[3]
     a_tiles = gl.allocate_shared_memory(a.dtype, [STAGES * LIMBS * 2] + a.block_type.shape, a.layout)
     b_tiles = gl.allocate_shared_memory(b.dtype, [STAGES * LIMBS] + b.block_type.shape, b.layout)
-    if FORM[1]:
-        rooms = gl.allocate_shared_memory(out.dtype, [2] + out.block_type.shape, out.layout)
+    stages = (a_tiles, b_tiles, barriers(STAGES, 1), barriers(STAGES, 2))
+    extras = (bias, residual)
+    if FORM[1] == "moved":
+        ROOMS: gl.constexpr = 2 * BLOCKS[1] // out.block_type.shape[1]
+        rooms = gl.allocate_shared_memory(out.dtype, [ROOMS] + out.block_type.shape, out.layout)
+        moves = (rooms, barriers(ROOMS, 1), barriers(ROOMS, 1))
+        fence_async_shared()
+        gl.warp_specialize(
+            [
+                (consume_first, (out, stages, moves, (bias, None), shape, BLOCKS, FORM)),
+                (consume_second, (out, stages, moves, (bias, None), shape, BLOCKS, FORM)),
+                (copy_in, (a, b, stages, shape, BLOCKS, LIMBS)),
+                (move, (out, residual, moves, shape, BLOCKS)),
+            ],
+            [4, 1, 1],
+            [240, 24, 24],
+        )
     else:
-        rooms = a_tiles
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(full.index(stage), count=1)
-        mbarrier.init(empty.index(stage), count=2)
-    fence_async_shared()
-    stages = (a_tiles, b_tiles, full, empty)
-    gl.warp_specialize(
-        [
-            (consume_first, (out, rooms, stages, extras, shape, BLOCKS, FORM)),
-            (consume_second, (out, rooms, stages, extras, shape, BLOCKS, FORM)),
-            (copy_in, (a, b, stages, shape, BLOCKS, LIMBS)),
-        ],
-        [4, 1],
-        [240, 24],
-    )
+        if FORM[1] == "bulk":
+            moves = (gl.allocate_shared_memory(out.dtype, [2] + out.block_type.shape, out.layout),)
+        else:
+            moves = (a_tiles,)
+        fence_async_shared()
+        gl.warp_specialize(
+            [
+                (consume_first, (out, stages, moves, extras, shape, BLOCKS, FORM)),
+                (consume_second, (out, stages, moves, extras, shape, BLOCKS, FORM)),
+                (copy_in, (a, b, stages, shape, BLOCKS, LIMBS)),
+            ],
+            [4, 1],
+            [240, 24],
+        )

@@ -1,17 +1,16 @@
 """Starts the tile kernels on torch tensors: on a GPU's current stream, or in Triton's interpreter on the CPU."""
 
 from dataclasses import dataclass
-
-import triton
-from triton.tools.tensor_descriptor import TensorDescriptor
+from functools import lru_cache
 
 from tilewright.ops._device import multiprocessors, torch_dtype
 from tilewright.ops.matmul.operands import Epilogue, Packed, Rows
 from tilewright.ops.matmul.tile import product
+from tilewright.ops.matmul.tile.start import ALIGNMENT, describe, hopper_descriptor, special, start, triton_descriptor
 
 LINE = 128  # bytes of a tile's row: the longest that a bulk copy lays out without bank conflicts
 LIMB_BLOCK = 64  # of K: what limbs are padded to, a LINE of them
-ALIGNMENT = 16  # bytes: what a bulk copy wants of addresses and of rows
+LONG = 768  # numbers of a sum over which three limb products of each are spread thinly enough; see the README
 CHUNK = 1024  # numbers of a row that a program splits
 
 
@@ -44,7 +43,7 @@ def left_operand(rows: Rows, weights: Packed):
     """a in the weights' dtype, as wide as they are, contiguous: itself where it is all that."""
     a, dtype, depth = rows.plain(), weights.data.dtype, weights.data.shape[1]
     if a.shape[1] == depth and a.data_ptr() % ALIGNMENT == 0:
-        return a.to(dtype).contiguous()
+        return a if a.dtype == dtype and a.is_contiguous() else a.to(dtype).contiguous()
     wide = a.new_zeros(len(a), depth, dtype=dtype)
     wide[:, : a.shape[1]] = a
     return wide
@@ -53,9 +52,16 @@ def left_operand(rows: Rows, weights: Packed):
 def left_limbs(rows: Rows, weights: Packed):
     """a (M, K) as bfloat16 (M, 2 K'), split as the weights are."""
     a, depth = rows.plain().float().contiguous(), weights.data.shape[1] // 2
-    limbs = a.new_empty(len(a), 2 * depth, dtype=weights.data.dtype)
-    product.split[(len(a), -(-depth // CHUNK))](a, limbs, (a.shape[1], depth), CHUNK)
+    M, K = a.shape
+    limbs = a.new_empty(M, 2 * depth, dtype=weights.data.dtype)
+    key = ("split", a.device, K, depth, a.data_ptr() % ALIGNMENT)
+    start(product.split, key, (M, -(-depth // CHUNK)), (a, limbs, (K, depth), CHUNK))
     return limbs
+
+
+def products_of(weights: Packed) -> int:
+    """Products of a block: of a class as it is one, of limbs three, and the fourth where K is short."""
+    return 1 if weights.dtype != "float32" else 3 if weights.K >= LONG else 4
 
 
 @dataclass(frozen=True)
@@ -75,31 +81,31 @@ COSTS = {256: 1.0, 128: 0.52, 64: 0.42}
 LIMB_COSTS = {128: 1.0, 64: 0.63}
 
 
-def shape_for(weights: Packed, M: int, *, room: bool) -> Shape:
-    """The shape of the tiles, by the rung that prepared the weights.
-
-    room: shared memory is needed for nothing but operands and 16-bit results.
+def quickest(costs: dict[int, float], M: int, N: int) -> int:
+    """Columns of the tiles with which a product is finished first.
 
     Programs take tiles in turns, and the last turn may leave most of them idle: narrower tiles, which multiply more
     slowly, then finish earlier.
     """
+    down, programs = -(-M // 128), multiprocessors()
+    return min(costs, key=lambda columns: -(-down * -(-N // columns) // programs) * costs[columns])
 
-    def turns(columns: int) -> int:
-        return -(-triton.cdiv(M, 128) * triton.cdiv(weights.N, columns) // multiprocessors())
 
-    def least(costs: dict[int, float]) -> int:
-        return min(costs, key=lambda columns: turns(columns) * costs[columns])
+@lru_cache(maxsize=4096)
+def shape_for(rung: str, depth: int, N: int, M: int, *, narrow: bool) -> Shape:
+    """The shape of the tiles, by the rung that prepared the weights.
 
-    depth = LINE // weights.data.element_size()
-    if weights.rung == "tile.specialized":
-        columns = least(COSTS)
+    depth: numbers in a LINE. narrow: results need so much shared memory that 256 columns are too wide.
+    """
+    if rung == "tile.specialized":
+        columns = quickest({n: cost for n, cost in COSTS.items() if n < 256 or not narrow}, M, N)
         return Shape(128, columns, depth, {256: 3, 128: 5, 64: 6}[columns])
-    if weights.rung == "tile.specialized_limbs":
-        columns = least(LIMB_COSTS)
+    if rung == "tile.specialized_limbs":
+        columns = quickest(LIMB_COSTS, M, N)
         return Shape(128, columns, depth, {128: 3, 64: 4}[columns])
-    if weights.rung == "tile.limbs":
+    if rung == "tile.limbs":
         return Shape(128, 128, depth // 2, 3)  # two limbs of either
-    return Shape(128, 256 if room and least({256: COSTS[256], 128: COSTS[128]}) == 256 else 128, depth, 3)
+    return Shape(128, 128 if narrow else quickest({256: 1.0, 128: 0.52}, M, N), depth, 3)
 
 
 def multiply(rows: Rows, weights: Packed, out, epilogue: Epilogue, shape: Shape | None = None) -> None:
@@ -109,39 +115,37 @@ def multiply(rows: Rows, weights: Packed, out, epilogue: Epilogue, shape: Shape 
     """
     limbs = 2 if weights.dtype == "float32" else 1
     a = left_limbs(rows, weights) if limbs == 2 else left_operand(rows, weights)
-    M, N = out.shape
-    K, extras = (
-        weights.data.shape[1] // limbs,
-        tuple(x if x.numel() else None for x in (epilogue.bias, epilogue.residual)),
-    )
-    room = out.element_size() == 2 and not epilogue.residual.numel()
-    s = shape or shape_for(weights, M, room=room)
-    specialized = "specialized" in weights.rung
-    aligned = N * out.element_size() % ALIGNMENT == 0 and out.data_ptr() % ALIGNMENT == 0
-    bulk = aligned and (out.element_size() == 2 or not specialized)  # a float32 tile leaves no room for stages
-    grid = (min(multiprocessors(), triton.cdiv(M, s.BM) * triton.cdiv(N, s.BN)),)
-    blocks, height = (s.BM, s.BN, s.BK, s.group), s.BM // 2 if specialized else s.BM
-    describe = _hopper_descriptor if specialized else TensorDescriptor.from_tensor
-    target = describe(out, [height, s.BN]) if bulk else out
-    left, right = describe(a, [height, s.BK]), describe(weights.data, [s.BN, s.BK])
+    M, N, K = *out.shape, weights.data.shape[1] // limbs
+    bias, residual = (x if x.numel() else None for x in (epilogue.bias, epilogue.residual))
+    word, specialized = out.element_size(), "specialized" in weights.rung
+    end = _end(out, residual, weights.rung)
+    narrow = word == 4 or residual is not None if not specialized else word == 4 and end == "moved"
+    s = shape or shape_for(weights.rung, LINE // a.element_size(), N, M, narrow=narrow)
+    height, wide = s.BM // 2 if specialized else s.BM, LINE // word if end == "moved" else s.BN
+    operands = describe(a, [height, s.BK]), describe(weights.data, [s.BN, s.BK])
+    target = out if end == "alone" else describe(out, [height, wide])
+    extras = bias, describe(residual, [height, wide]) if end == "moved" else residual
+    form = (products_of(weights), end, epilogue.activation, s.stages)
+    kinds = tuple(None if x is None else (x.dtype, x.data_ptr() % ALIGNMENT) for x in (out, bias, residual))
+    key = (weights.rung, a.device, a.dtype, kinds, form, special(M), N, K, s)
+    grid = (min(multiprocessors(), -(-M // s.BM) * -(-N // s.BN)), 1)
+    arguments = (*operands, target, *extras, (M, N, K), (s.BM, s.BN, s.BK, s.group), form)
     if specialized:
         from tilewright.ops.matmul.tile import hopper
 
-        form = (limbs, bulk, epilogue.activation)
-        hopper.product[grid](
-            left, right, target, extras, (M, N, K), blocks, s.stages, form, num_warps=4, maxnreg=hopper.REGISTERS
-        )
+        start(hopper.product, key, grid, arguments, hopper_descriptor, num_warps=4, maxnreg=hopper.REGISTERS)
     else:
-        kernel = product.limb_product if limbs == 2 else product.product
-        options = {"num_warps": s.warps, "num_stages": s.stages}
-        kernel[grid](left, right, target, extras, (M, N, K), blocks, bulk, epilogue.activation, **options)
+        start(product.product, key, grid, arguments, triton_descriptor, num_warps=s.warps, num_stages=s.stages)
 
 
-def _hopper_descriptor(tensor, box: list[int]):
-    """A descriptor that says how a box lies in shared memory."""
-    import torch
-    from triton.experimental.gluon import language as gl
-    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as HopperDescriptor
+def _end(out, residual, rung: str) -> str:
+    """How a tile ends: "bulk" copies out; beside them, on Hopper, a residual "moved" by a warp of its own; or "alone".
 
-    kind = {torch.float32: gl.float32, torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}[tensor.dtype]
-    return HopperDescriptor.from_tensor(tensor, box, gl.NVMMASharedLayout.get_default_for(box, kind))
+    Bulk copies take rows that are multiples of 16 bytes. A float32 tile leaves no room for stages on Hopper, nor beside
+    limbs, unless it comes with a residual: it is narrower then.
+    """
+    aligned = out.shape[1] * out.element_size() % ALIGNMENT == 0 and out.data_ptr() % ALIGNMENT == 0
+    alike = residual is not None and residual.dtype == out.dtype and residual.data_ptr() % ALIGNMENT == 0
+    if rung == "tile.specialized" and aligned and alike:
+        return "moved"
+    return "bulk" if aligned and ("specialized" not in rung or out.element_size() == 2) else "alone"

@@ -1,0 +1,33 @@
+"""cuBLAS and a search through what it wrote, beside matmul_argmax; and products in float64."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from tilewright.ops.matmul_argmax.spec import EPS32, LIMBS
+
+CHECKED = 512  # rows that are compared: float64 logits of so many are 206 MB
+LINE = 64  # numbers: cuBLAS multiplies at full rate where rows of its result are multiples of 128 bytes
+
+
+def truth(case, tensors: dict):
+    """Products in float64, on the GPU; see `tilewright.bench.gpu`."""
+    a, b = tensors["a"][:CHECKED].double(), tensors["b"].double()
+    exact, size = (a @ b).amax(dim=1), (a.abs() @ b.abs()).amax(dim=1)
+    return exact, lambda c: EPS32 * LIMBS * c * np.sqrt(case.K) * size
+
+
+def peers(case, tensors: dict) -> dict[str, Callable[[], object]]:
+    """cuBLAS and PyTorch's search for the largest, and cuBLAS alone; its columns padded to whole lines."""
+    kind = getattr(torch, case.dtype) if case.dtype.endswith("16") else torch.float32
+    a, rows = tensors["a"].to(kind), tensors["b"].T.to(kind)
+    padded = rows.new_zeros(-(-case.N // LINE) * LINE, case.K)
+    padded[: case.N] = rows
+    logits = torch.empty(len(a), len(padded), dtype=kind, device=a.device)
+
+    def product():
+        torch.backends.cuda.matmul.allow_tf32 = case.dtype == "tf32"
+        return torch.mm(a, padded.T, out=logits)
+
+    return {"cuBLAS and max": lambda: product()[:, : case.N].max(dim=1), "cuBLAS, no max": product}

@@ -1,0 +1,45 @@
+"""Few columns: a warp has four rows of out, and its threads share K."""
+
+from functools import cache
+
+from numba import cuda, float32
+
+from tilewright.ops._simt import kernel
+from tilewright.ops.matmul.simt.exchange import THREADS, WARP, warp_sum
+from tilewright.ops.matmul.simt.finish import finish_for
+
+ROWS = 4  # of a warp: a number of b in a register meets four of a
+TILE = THREADS // WARP * ROWS  # rows of a block
+
+
+@cache
+def narrow(activation: str | None, N: int):
+    """kernel(a, b, out, bias, residual) for out (M, N); b is transposed, (N, K).
+
+    A thread takes every 32nd number of K, so that a warp reads 128 adjacent bytes of each row; its 4 x N sums stay in
+    registers, and are added over the warp by shuffles. a is read once, which is all there is to do: loses where N is
+    more than its registers.
+    """
+    finish = finish_for(activation)
+
+    @kernel
+    def multiply(a, b, out, bias, residual):
+        M, K = a.shape
+        lane, top = cuda.threadIdx.x % WARP, cuda.blockIdx.x * TILE + cuda.threadIdx.x // WARP * ROWS
+        totals, column = cuda.local.array((ROWS, N), float32), cuda.local.array(ROWS, float32)
+        for r in range(ROWS):
+            for j in range(N):
+                totals[r, j] = 0
+        for p in range(lane, K, WARP):
+            for r in range(ROWS):
+                column[r] = a[min(top + r, M - 1), p]
+            for j in range(N):
+                for r in range(ROWS):
+                    totals[r, j] += column[r] * b[j, p]
+        for r in range(ROWS):
+            for j in range(N):
+                total = warp_sum(totals[r, j])
+                if lane == j and top + r < M:
+                    out[top + r, j] = finish(total, top + r, j, bias, residual)
+
+    return multiply

@@ -1,0 +1,200 @@
+"""matmul_argmax's rungs for GPUs: with TILEWRIGHT_GPU=1 (`make test-gpu`) on a GPU, on every case; else in numba-cuda's
+simulator and Triton's interpreter, which run kernels as Python, on tiny ones."""
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from compare import compare
+from tilewright.errors import UsageError
+from tilewright.ops._ladder import using
+from tilewright.ops.matmul import Problem as Product
+from tilewright.ops.matmul import ladder as matrix_ladder
+from tilewright.ops.matmul_argmax import ladder, spec
+from tilewright.ops.matmul_argmax.spec import Case
+
+torch = pytest.importorskip("torch")
+device = pytest.importorskip("tilewright.ops.matmul_argmax.device")
+
+ON_GPU = os.environ.get("TILEWRIGHT_GPU") == "1"
+PLACE = "cuda" if ON_GPU else "cpu"
+RUNGS = [rung for name, rung in ladder.rungs.items() if not name.startswith("cpu.")]
+DEEP = 770  # at least what limbs want
+TINY = [Case(1, 1, 16), Case(3, 40, 9)]
+ONE_LIMB = [Case(3, 140, DEEP)]  # two tiles of 128
+
+
+@pytest.fixture(autouse=True)
+def as_on_a_gpu(monkeypatch):
+    """Triton's interpreter multiplies bfloat16 as the integers it keeps them in, and reduces by any function but its
+    own one element after another: here it widens them first, and knows `larger`."""
+    if ON_GPU or matrix_ladder.rungs["tile.persistent"].refuses(Product(8, 8, "bfloat16", "cuda")):
+        return
+    from triton.runtime.interpreter import InterpreterBuilder, ReduceOps, TensorHandle
+
+    from tilewright.ops.matmul_argmax.tile import best
+
+    multiply, reduce = InterpreterBuilder.create_dot, ReduceOps.apply_impl
+
+    def widened(handle):
+        if str(handle.dtype) != "bf16":
+            return handle
+        wide = (handle.data.astype(np.uint32) << 16).view(np.float32)
+        return TensorHandle(wide, type(handle.dtype)("fp32"))
+
+    def apply(self, input):
+        return self.min_max(input[0], np.max) if self.combine_fn is best.larger else reduce(self, input)
+
+    monkeypatch.setattr(
+        InterpreterBuilder, "create_dot", lambda self, a, b, *rest: multiply(self, widened(a), widened(b), *rest)
+    )
+    monkeypatch.setattr(ReduceOps, "apply_impl", apply)
+
+
+def classes(rung) -> list[str]:
+    """The accuracy classes that a rung takes, whatever is installed here."""
+    problem = Case(9, 40, DEEP, device="cuda").problem
+    found = [(dtype, rung.refuses(replace(problem, dtype=dtype))) for dtype in spec.DEVICE_DTYPES]
+    return [dtype for dtype, why in found if "dtype is" not in "".join(why)]
+
+
+def accepted(cases=None):
+    """A parameter for each rung, class and case; one skip, with its reason, for what cannot run here."""
+    for rung in RUNGS:
+        for dtype in classes(rung):
+            if not ON_GPU and rung.name.startswith("simt.") and dtype in ("float16", "tf32"):
+                continue  # the product is matmul's, and its tests see them
+            case = Case(9, 40, DEEP, dtype, device="cuda")
+            if why := rung.refuses(case.problem):
+                mark = pytest.mark.skip(reason=f"{rung.name}: {'; '.join(why)}")
+                yield pytest.param(rung, None, id=f"{rung.name}-{dtype}", marks=mark)
+                continue
+            slow = dtype == "float32" and rung.name.startswith("simt.")  # a product of 128 x 128 in the simulator
+            own = [c for c in spec.cases() if c.dtype == "float32"] + [Case(300, 700, 1537)] if ON_GPU else TINY
+            if "limbs" in rung.name or slow:
+                deep = [replace(c, K=c.K + DEEP) for c in own]
+                own = deep if ON_GPU else deep[1:] if slow else ONE_LIMB
+            for case in cases or own:
+                case = replace(case, dtype=dtype, device="cuda")
+                if not rung.refuses(case.problem):
+                    yield pytest.param(rung, case, id=f"{rung.name}-{case.name}")
+
+
+@pytest.mark.parametrize(("rung", "case"), list(accepted()))
+def test_rung(rung, case, rng):
+    inputs = spec.make(case, rng)
+    exact = inputs["a"].astype(np.float64) @ inputs["b"].astype(np.float64)
+    reference = spec.reference(case, inputs)
+    bound = spec.bound(case, inputs, reference, rung.c)
+    a, prepared = placed(rung, case, inputs)
+    results = [empty(case.M) for _ in range(2)]
+    with using(matmul_argmax=rung.name):
+        for result in results:
+            device.matmul_argmax(a, prepared, result)
+    index, value = (x.cpu().numpy() for x in results[0])
+    compare(value, reference, bound)
+    assert (exact.max(axis=1) - exact[np.arange(case.M), index] <= 2 * bound).all()
+    for first, second in zip(*results, strict=True):
+        assert torch.equal(first, second), "two runs give different bits"
+
+
+def placed(rung, case: Case, inputs: dict):
+    """(a, prepared b) where the kernels run."""
+    b = torch.from_numpy(inputs["b"]).to(PLACE)
+    a = torch.from_numpy(inputs["a"]).to(PLACE)
+    if case.dtype.endswith("16"):
+        a = a.to(getattr(torch, case.dtype))
+    with using(matmul_argmax=rung.name):
+        return a, device.prepare(b, dtype=case.dtype)
+
+
+def empty(M: int):
+    """Where results go: NaN, and a column that there is not."""
+    return torch.full((M,), -7, device=PLACE), torch.full((M,), torch.nan, device=PLACE)
+
+
+FEW = Case(5, 40, DEEP)
+
+
+@pytest.mark.parametrize(("rung", "case"), list(accepted([FEW])))
+def test_of_equal_columns_the_first_is_taken_and_a_poisoned_row_stays_alone(rung, case, rng):
+    """Small integers: sums are exact, and equal ones are many."""
+    inputs = {
+        x: np.float32(rng.integers(-1, 2, size)) for x, size in (("a", (case.M, case.K)), ("b", (case.K, case.N)))
+    }
+    inputs["b"][:, case.N // 2 :] = inputs["b"][:, : -(-case.N // 2)]
+    wanted = (inputs["a"] @ inputs["b"]).argmax(axis=1)
+    inputs["a"][3] = np.nan
+    a, prepared = placed(rung, case, inputs)
+    with using(matmul_argmax=rung.name):
+        index, value = (x.cpu() for x in device.matmul_argmax(a, prepared))
+    assert [index[i] for i in (0, 1, 2, 4)] == [wanted[i] for i in (0, 1, 2, 4)]
+    assert value.isnan().tolist() == [False, False, False, True, False]
+    assert 0 <= int(index[3]) < case.N
+
+
+@pytest.mark.parametrize(("rung", "case"), list(accepted([Case(1000 if ON_GPU else 3, 300 if ON_GPU else 40, 801)])))
+def test_a_rows_bits_do_not_depend_on_its_batch(rung, case, rng):
+    if not ON_GPU and rung.name.startswith("tile.") and case.dtype not in ("float32", "float16"):
+        pytest.skip("one class is enough where a run takes a second")
+    inputs = spec.make(case, rng)
+    found = set()
+    for size in (1, 2, 65, 129, 300, 1000) if ON_GPU else (1, 3):
+        a, prepared = placed(rung, case, {**inputs, "a": np.roll(inputs["a"], size - 1, axis=0)[:size]})
+        with using(matmul_argmax=rung.name):
+            index, value = device.matmul_argmax(a, prepared)
+        found.add((int(index[size - 1]), value[size - 1].cpu().numpy().tobytes()))
+    assert len(found) == 1
+
+
+def test_how_a_product_is_cut_does_not_show(rng):
+    """The shape of tiles follows the number of rows; the bits may not."""
+    if not ON_GPU:
+        pytest.skip("Triton's interpreter multiplies tiles by BLAS, whose sums follow their shape")
+    from tilewright.ops.matmul_argmax.tile import launch
+
+    for rung in (r for r in RUNGS if r.name.startswith("tile.")):
+        for dtype in classes(rung):
+            case = Case(300, 1000, 1537, dtype, device="cuda")
+            if rung.refuses(case.problem):
+                continue
+            a, prepared = placed(rung, case, spec.make(case, rng))
+            name = rung.name.removeprefix("tile.")
+            own, found = launch.shape_for(name, 128 // prepared.weights.data.element_size(), case.N, case.M), set()
+            for columns in (64, 128):
+                result = empty(case.M)
+                launch.search(name, a, prepared, *result, replace(own, BN=columns, stages=3, group=1))
+                found.add(b"".join(x.cpu().numpy().tobytes() for x in result))
+            assert len(found) == 1, (rung.name, dtype)
+
+
+def test_what_does_not_fit_is_named():
+    b = torch.ones(16, 20, device=PLACE)
+    if why := ladder.rungs["simt.row"].refuses(Case(2, 20, 16, device="cuda").problem):
+        pytest.skip("; ".join(why))
+    prepared, a = device.prepare(b), torch.ones(2, 16, device=PLACE)
+    good = empty(2)
+    for words, call in {
+        "a is (2, 15); (M, 16) is wanted": lambda: device.matmul_argmax(a[:, :15], prepared),
+        "a is a ndarray": lambda: device.matmul_argmax(np.ones((2, 16), np.float32), prepared),
+        "at least one column": lambda: device.prepare(b[:, :0]),
+        "dtype is 'float64'": lambda: device.prepare(b, dtype="float64"),
+        "weights are (16, 20) float32, b is (16, 20) bfloat16": lambda: device.prepare(
+            b, dtype="bfloat16", weights=prepared.weights
+        ),
+        "out's index is int32": lambda: device.matmul_argmax(a, prepared, (good[0].int(), good[1])),
+        "out's value is float32 (1,)": lambda: device.matmul_argmax(a, prepared, (good[0], good[1][:1])),
+    }.items():
+        with pytest.raises(UsageError) as error:
+            call()
+        assert words in str(error.value)
+    assert [len(x) for x in device.matmul_argmax(a[:0], prepared)] == [0, 0]
+
+
+def test_a_gpu_rung_refuses_the_cpus_arrays_and_the_other_way_round():
+    on_cpu, on_gpu = Case(2, 20, 16).problem, replace(Case(2, 20, 16).problem, device="cuda")
+    for name, rung in ladder.rungs.items():
+        why = "; ".join(rung.refuses(on_cpu if not name.startswith("cpu.") else on_gpu))
+        assert "it takes" in why and "on cuda" in why and "on cpu" in why, name

@@ -4,6 +4,8 @@ from tilewright.ops.attention import attention, attend, append, Cache, span
 y = attention(q, k, v)                              # (B, H, Q, D), (B, H, T, D) twice: plain arrays
 append(k_rows, v_rows, cache, spans)                # sequences of any lengths, keys kept in a cache
 y = attend(q_rows, cache, spans)                    # (rows, H * D): prefill and decode alike
+
+Torch tensors on a GPU stay there: see `tilewright.ops.attention.device`, which has `append_and_attend`, too.
 """
 
 import math
@@ -12,6 +14,7 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.ops._arrays import as_float32, like
+from tilewright.ops._device import on_gpu
 from tilewright.ops._memory import empty
 from tilewright.ops.attention.ladder import ladder
 from tilewright.ops.attention.operands import COLUMNS, Cache, Look, Spans, bytes_a_sequence, span
@@ -33,6 +36,10 @@ def attention(q, k, v, *, causal: bool = True, scale: float | None = None, dtype
     write to. Raises UsageError naming the argument that does not fit. Source: Vaswani et al., "Attention Is All You
     Need", 2017.
     """
+    if on_gpu(q):
+        from tilewright.ops.attention import device
+
+        return device.attention(q, k, v, causal=causal, scale=scale, dtype=dtype, out=out)
     arrays = {name: as_float32(name, value) for name, value in (("q", q), ("k", k), ("v", v))}
     B, H, Q, D, T = _sizes(**arrays)
     if out is not None and (not isinstance(out, np.ndarray) or out.dtype != np.float32 or out.shape != (B, H, Q, D)):
@@ -55,6 +62,11 @@ def append(k, v, cache: Cache, spans) -> None:
     own rows are written, in the order of the spans. Raises UsageError if a span leaves the rows or the cache, or the
     arrays are others.
     """
+    if on_gpu(k):
+        from tilewright.ops.attention import device
+
+        device.append(k, v, cache, spans)
+        return
     from tilewright.ops.attention.cpu.append import append_to
 
     _check_rows(cache, len(k), k=k, v=v)
@@ -72,6 +84,10 @@ def attend(
     at. Rows that no span names are not written. A query's bits depend on itself and its sequence's cache alone.
     Raises UsageError if a span leaves the rows or the cache, the arrays are others, or scale is not above 0.
     """
+    if on_gpu(q):
+        from tilewright.ops.attention import device
+
+        return device.attend(q, cache, spans, causal=causal, scale=scale, new=new, out=out)
     out = empty((len(q), cache.heads * cache.D)) if out is None else out
     _check_rows(cache, len(q), q=q, out=out)
     checked = checked_spans(spans, cache, len(q))

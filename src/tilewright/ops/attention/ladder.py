@@ -1,18 +1,24 @@
-"""The rungs of attention.
+"""The rungs of attention; those of a GPU are in `gpu_ladder`.
 
 run(q, cache, spans, look, out): q and out float32 (rows, heads * D) with contiguous rows, the keys of every span
 already in the cache.
 """
 
 from tilewright.ops._ladder import Ladder
-from tilewright.ops._needs import dtype
+from tilewright.ops._needs import on
+from tilewright.ops.attention import gpu_ladder
 
-ladder = Ladder("attention", prefer=("cpu.threads",))
-float32 = dtype("float32")
+ladder = Ladder("attention", prefer=("cpu.threads", *gpu_ladder.PREFER))
+float32, both = on("cpu", "float32"), on("cpu", "float32", "bfloat16")
 ONE_QUERY = (1, 1, 1)
 
 
-@ladder.rung("cpu.unfused", after=None, idea="four operations: scores, mask, softmax, values; all scores in memory")
+@ladder.rung(
+    "cpu.unfused",
+    after=None,
+    needs=(both,),
+    idea="four operations: scores, mask, softmax, values; all scores in memory",
+)
 def unfused(q, cache, spans, look, out):
     from tilewright.ops.attention.cpu.unfused import attend
 
@@ -26,22 +32,29 @@ def fused(q, cache, spans, look, out):
     attend(q, cache, spans, look, out)
 
 
-@ladder.rung("cpu.vectors", after="cpu.fused", idea="a panel of keys is scored at once, rows of values as vectors")
+@ladder.rung(
+    "cpu.vectors", after="cpu.fused", needs=(both,), idea="a panel of keys is scored at once, rows of values as vectors"
+)
 def vectors(q, cache, spans, look, out):
     from tilewright.ops.attention.cpu.blocks import attend_alone
 
     attend_alone(q, cache, spans, look, out, rows=ONE_QUERY)
 
 
-@ladder.rung("cpu.blocks", after="cpu.vectors", idea="a block of queries shares each loaded key and value")
+@ladder.rung(
+    "cpu.blocks", after="cpu.vectors", needs=(both,), idea="a block of queries shares each loaded key and value"
+)
 def blocks(q, cache, spans, look, out):
     from tilewright.ops.attention.cpu.blocks import attend_alone
 
     attend_alone(q, cache, spans, look, out, rows=None)
 
 
-@ladder.rung("cpu.threads", after="cpu.blocks", idea="threads draw heads of sequences")
+@ladder.rung("cpu.threads", after="cpu.blocks", needs=(both,), idea="threads draw heads of sequences")
 def all_threads(q, cache, spans, look, out):
     from tilewright.ops.attention.cpu.blocks import attend
 
     attend(q, cache, spans, look, out)
+
+
+gpu_ladder.declare(ladder)

@@ -1,10 +1,12 @@
 """What attention keeps and is handed: the cache of keys and values, and the spans of queries that look into it."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from tilewright.hardware import cpu
+from tilewright.ops._device import kind, torch_dtype
 from tilewright.ops._memory import empty
 
 SLOT, FIRST, COUNT, ROW, SOURCE = range(5)  # columns of a span
@@ -21,15 +23,20 @@ class Cache:
     are float32, or uint16 that are bfloat16. What was never written is never read.
     """
 
-    keys: np.ndarray
-    values: np.ndarray
+    keys: Any
+    values: Any
     D: int
 
     @classmethod
-    def empty(cls, slots: int, heads: int, length: int, D: int, dtype: str = "float32") -> "Cache":
-        """Room for `slots` sequences of up to `length` positions, heads of D numbers; memory is taken when written."""
-        kind, (panels, width) = element(dtype), (panels_of(length), width_of(D))
-        return cls(empty((slots, heads, panels, D, panel()), kind), empty((slots, heads, length, width), kind), D)
+    def empty(cls, slots: int, heads: int, length: int, D: int, dtype: str = "float32", device: str = "cpu") -> "Cache":
+        """Room for `slots` sequences of up to `length` positions, heads of D numbers; memory is taken when written.
+
+        device: "cuda" for a DeviceCache.
+        """
+        if device != "cpu":
+            return DeviceCache.on(device, slots, heads, length, D, dtype)
+        word, (panels, width) = element(dtype), (panels_of(length), width_of(D))
+        return cls(empty((slots, heads, panels, D, panel()), word), empty((slots, heads, length, width), word), D)
 
     @property
     def heads(self) -> int:
@@ -48,6 +55,28 @@ class Cache:
         """float32 (length, D) keys and values of one head, copied."""
         keys = self.keys[slot, head, : panels_of(length)].swapaxes(1, 2).reshape(-1, self.D)[:length]
         return _widened(keys), _widened(self.values[slot, head, :length, : self.D])
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceCache(Cache):
+    """The same in torch tensors: keys and values (slots, heads, length, D), float32, bfloat16 or float16."""
+
+    @classmethod
+    def on(cls, device, slots: int, heads: int, length: int, D: int, dtype: str = "float32") -> "DeviceCache":
+        """Room on a device; there memory is taken at once."""
+        import torch
+
+        shape = (slots, heads, length, D)
+        keys, values = (torch.empty(shape, dtype=torch_dtype(dtype), device=device) for _ in range(2))
+        return cls(keys, values, D)
+
+    @property
+    def dtype(self) -> str:
+        return kind(self.keys)
+
+    def plain(self, slot: int, head: int, length: int) -> tuple[Any, Any]:
+        """float32 (length, D) keys and values of one head, copied."""
+        return self.keys[slot, head, :length].float(), self.values[slot, head, :length].float()
 
 
 def element(dtype: str) -> type:
@@ -70,8 +99,10 @@ def width_of(D: int) -> int:
     return -(-D // cpu().lanes) * cpu().lanes
 
 
-def bytes_a_sequence(heads: int, length: int, D: int, dtype: str) -> int:
+def bytes_a_sequence(heads: int, length: int, D: int, dtype: str, device: str = "cpu") -> int:
     """Bytes that a slot of one layer takes."""
+    if device != "cpu":
+        return 2 * heads * length * D * (4 if dtype == "float32" else 2)
     numbers = panels_of(length) * panel() * D + length * width_of(D)
     return heads * numbers * np.dtype(element(dtype)).itemsize
 

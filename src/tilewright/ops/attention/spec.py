@@ -9,6 +9,9 @@ import numpy as np
 from tilewright.ops._arrays import rounded
 
 EPS32 = float(np.finfo(np.float32).eps)
+DTYPES = ("float32", "bfloat16")
+DEVICE_DTYPES = (*DTYPES, "float16")  # accuracy classes on a GPU
+EPS16 = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class Case:
     causal: bool = True
     dtype: str = "float32"
     label: str = ""
+    device: str = "cpu"
 
     @property
     def name(self) -> str:
@@ -42,15 +46,20 @@ class Case:
     @property
     def problem(self) -> Problem:
         """What the ladder sees."""
-        return Problem(self.D, self.dtype)
+        return Problem(self.D, self.dtype, self.device)
 
 
 def make(case: Case, rng: np.random.Generator) -> dict:
-    """Random arguments of `attention`, of a size that makes some keys matter more than others."""
+    """Random arguments of `attention`, of a size that makes some keys matter more than others.
+
+    What is kept in 16 bits is such that rounding changes nothing; on a GPU queries are, too.
+    """
     B, H, Q, T, D = case.B, case.H, case.Q, case.T, case.D
     values = {name: rng.standard_normal((B, H, n, D), dtype=np.float32) for name, n in (("q", Q), ("k", T), ("v", T))}
     if case.dtype == "bfloat16":
-        values |= {name: rounded(values[name]) for name in "kv"}
+        values |= {name: rounded(values[name]) for name in ("kv" if case.device == "cpu" else "qkv")}
+    elif case.dtype == "float16":
+        values = {name: x.astype(np.float16).astype(np.float32) for name, x in values.items()}
     return {**values, "causal": case.causal}
 
 
@@ -66,6 +75,10 @@ def with_rows(case: Case, count: int) -> Case:
 
 def bind(case: Case, inputs: dict):
     """call(out=None) for the chosen rung; the keys and values are in the cache before."""
+    if case.device != "cpu":
+        from tilewright.ops.attention.device import bind as bind_there
+
+        return bind_there(case, inputs)
     from tilewright.ops.attention import Cache, append, attend, span
 
     B, H, Q, T, D = case.B, case.H, case.Q, case.T, case.D
@@ -96,23 +109,24 @@ def reference(case: Case, inputs: dict) -> np.ndarray:
 def cost(case: Case) -> tuple[float, float]:
     """(operations of both products over visible keys, bytes of q, out, keys and values)."""
     seen = sum(range(case.T - case.Q + 1, case.T + 1)) if case.causal else case.Q * case.T
-    word = 2 if case.dtype == "bfloat16" else 4
-    heads = case.B * case.H
-    return 4.0 * heads * seen * case.D, float(heads * case.D * (8 * case.Q + 2 * word * case.T))
+    word = 4 if case.dtype == "float32" else 2
+    heads, row = case.B * case.H, 4 if case.device == "cpu" else word
+    return 4.0 * heads * seen * case.D, float(heads * case.D * 2 * (row * case.Q + word * case.T))
 
 
 def bound(case: Case, inputs: dict, result: np.ndarray, c: float = 1.0) -> np.ndarray:
     """An error e of the scores changes each share by a factor within 1 + 2 e, and sums of T shares round like any sum.
 
     So: eps32 * (2 * sqrt(D) * scale * max_t(|q| . |k_t|) + 4 sqrt(T) + 16) * (shares @ |v|), the last part standing for
-    exp, the division and the products.
+    exp, the division and the products. A GPU rounds shares to the class's 16 bits: eps16 * (shares @ |v|) more.
     """
     from tilewright.ops.attention.reference import attention
 
     q, k, v = (np.abs(inputs[name].astype(np.float64)) for name in "qkv")
     scores = (q @ k.swapaxes(-1, -2)).max(axis=-1, keepdims=True, initial=0) / math.sqrt(case.D)
     spread = attention(inputs["q"], inputs["k"], v, causal=case.causal)
-    return EPS32 * (c * (2 * math.sqrt(case.D) * scores + 4 * math.sqrt(case.T)) + 16) * spread
+    shares = EPS16.get(case.dtype, 0.0) if case.device != "cpu" else 0.0
+    return (EPS32 * (c * (2 * math.sqrt(case.D) * scores + 4 * math.sqrt(case.T)) + 16) + shares) * spread
 
 
 def cases() -> list[Case]:
@@ -133,4 +147,20 @@ def sizes() -> list[Case]:
         Case(64, 12, 1, 128, 64, label="gpt2 decode, longer"),
         Case(1, 12, 1024, 1024, 64, label="gpt2 full context"),
         Case(1, 12, 1, 1024, 64, label="gpt2 decode, full context"),
+    ]
+
+
+def device_sizes() -> list[Case]:
+    """What the bench times on a GPU: GPT-2's prefill and decode of the course's job, longer decoding, long prompts."""
+    shapes = [
+        (6400, 12, 16, 16, "gpt2 prefill"),
+        (6400, 12, 1, 20, "gpt2 decode"),
+        (1024, 12, 1, 150, "gpt2 decode, longer"),
+        (64, 12, 1024, 1024, "gpt2 full context"),
+        (256, 12, 1, 1024, "gpt2 decode, full context"),
+    ]
+    return [
+        Case(B, H, Q, T, 64, dtype=dtype, label=label, device="cuda")
+        for dtype in DEVICE_DTYPES
+        for B, H, Q, T, label in shapes
     ]

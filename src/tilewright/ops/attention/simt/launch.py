@@ -1,0 +1,38 @@
+"""Starts the SIMT kernels on torch tensors: on the current stream of a GPU, or in numba-cuda's simulator on the CPU."""
+
+import numpy as np
+
+from tilewright.ops._simt import launch
+from tilewright.ops.attention.device_spans import DeviceSpans, Steps
+from tilewright.ops.attention.operands import DeviceCache, Look
+from tilewright.ops.attention.simt import append as appending
+from tilewright.ops.attention.simt import fused, unfused
+from tilewright.ops.attention.simt.unfused import TILE
+from tilewright.ops.attention.simt.warp import LANES
+
+
+def attend(name: str, q, cache: DeviceCache, spans: DeviceSpans | Steps, look: Look, out) -> None:
+    """The rungs' run function; see `gpu_ladder`."""
+    if look.new is not None:
+        append_pieces(*look.new, cache, [(1, 0, spans.pieces())] if isinstance(spans, Steps) else spans.kept)
+    tiles, result = spans.tiles(TILE), out.float().contiguous()
+    scale, q = np.float32(look.scale), q.float().contiguous()
+    if name == "fused":
+        arrays = (q, cache.keys, cache.values, result, tiles)
+        launch(fused.fused(cache.D), (len(tiles), cache.heads), (LANES, fused.WARPS), arrays, scale, look.causal)
+    else:
+        scores = q.new_empty(len(tiles) * TILE, cache.heads, spans.longest)
+        block, grid = (TILE, TILE), (len(tiles), cache.heads, -(-spans.longest // TILE))
+        launch(unfused.score, grid, block, (q, cache.keys, scores, tiles), scale, look.causal)
+        launch(unfused.normalise, (len(tiles) * TILE, cache.heads), LANES, (scores, tiles))
+        grid = (len(tiles), cache.heads, -(-cache.D // TILE))
+        launch(unfused.weigh, grid, block, (scores, cache.values, result, tiles), look.causal)
+    if result is not out:
+        out.copy_(result)
+
+
+def append_pieces(k, v, cache: DeviceCache, tables) -> None:
+    """Keep rows as the tables [(positions of a piece, 0, pieces)] say."""
+    for _, _, pieces in tables:
+        arrays = (k.float().contiguous(), v.float().contiguous(), cache.keys, cache.values, pieces)
+        launch(appending.append, (len(pieces), cache.heads), appending.THREADS, arrays)

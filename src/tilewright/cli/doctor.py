@@ -142,9 +142,9 @@ def readable(found: dict[str, Any]) -> str:
         count = "1 thread" if roof["threads"] == 1 else f"{roof['threads']} threads"
         lines.append((f"roofs, {count}", ", ".join([f"copy {roof['copy_gbytes_s']:.1f} GB/s", *known])))
     if roof := found.get("gpu_roofs"):
-        rates = ", ".join(f"{name} {rate / 1e3:,.1f} TFLOP/s" for name, rate in roof["gflops"].items())
+        speeds = ", ".join(f"{name} {rate / 1e3:,.1f} TFLOP/s" for name, rate in roof["gflops"].items())
         links = ", ".join(f"{name} {rate:,.1f} GB/s" for name, rate in roof["link_gbytes_s"].items())
-        lines.append(("roofs, GPU", f"copy {roof['copy_gbytes_s']:,.0f} GB/s, {rates}; {links}"))
+        lines.append(("roofs, GPU", f"copy {roof['copy_gbytes_s']:,.0f} GB/s, {speeds}; {links}"))
     return "\n".join(f"{name:<18}{text}" for name, text in lines)
 
 

@@ -43,7 +43,7 @@ def test_fold_rounds_once(rng):
     assert np.array_equal(fold(weights, None, **bn, axis=1)[0], (weights * scale).astype(np.float32))
 
 
-@pytest.mark.parametrize("rung", list(ladder.rungs))
+@pytest.mark.parametrize("rung", [name for name in ladder.rungs if name.startswith("cpu.")])
 def test_in_place_and_into_strides(rung, rng):
     from tilewright.ops._ladder import using
 

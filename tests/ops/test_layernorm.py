@@ -16,7 +16,7 @@ from tilewright.ops.layernorm import ladder, layernorm, spec
 from tilewright.ops.layernorm.cpu import vectors
 from tilewright.ops.layernorm.reference import layernorm as truth
 
-RUNGS = list(ladder.rungs)
+RUNGS = [name for name in ladder.rungs if name.startswith("cpu.")]
 
 
 def test_it_is_what_torch_computes(rng):

@@ -14,7 +14,7 @@ from tilewright.ops._threads import threads
 from tilewright.ops.softmax import ladder, softmax
 from tilewright.ops.softmax.reference import softmax as truth
 
-RUNGS = list(ladder.rungs)
+RUNGS = [name for name in ladder.rungs if name.startswith("cpu.")]
 
 
 @pytest.mark.parametrize("rung", RUNGS)

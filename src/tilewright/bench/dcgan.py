@@ -136,26 +136,28 @@ def torch_engines(config: DCGANConfig, weights: dict, z: np.ndarray, dtype: str,
         yield Engine(name, run, batch * turns, once_s, f"batch {batch}")
 
 
-def _torch_generator(torch, config: DCGANConfig, weights: dict, dtype: str, layout):
-    """z (n, z_size) -> images (n, channels, height, width) by PyTorch's layers."""
+def torch_weights(torch, config: DCGANConfig, weights: dict) -> Iterator[tuple[Any, Any]]:
+    """(matrix, bias) of the projection, (z_size, columns), and of each layer, (C, O, KH, KW); norms folded in."""
     from tilewright.ops.batchnorm import fold
 
-    kind = torch.float32 if dtype == "float32" else torch.bfloat16
-
-    def folded(name: str, norm: int, axis: int):
+    for i in range(len(config.layers) + 1):
+        name, axis = (f"convs.{i - 1}", 2) if i else ("proj", 1)
         matrix, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
-        if norm < len(config.layers):
+        if i < len(config.layers):
             names = ("weight", "bias", "running_mean", "running_var")
-            vectors = [weights[f"norms.{norm}.{vector}"] for vector in names]
+            vectors = [weights[f"norms.{i}.{vector}"] for vector in names]
             tiled = [np.tile(vector, matrix.shape[axis] // len(vector)) for vector in vectors]
             matrix, bias = fold(matrix, bias, *tiled, eps=config.batch_norm_eps, axis=axis)
-        return torch.from_numpy(matrix), torch.from_numpy(bias).to(kind)
+        tensor = torch.from_numpy(matrix)
+        yield tensor.permute(3, 2, 0, 1) if i else tensor, torch.from_numpy(bias)
 
-    matrix, bias = folded("proj", 0, 1)
-    matrix, layers = matrix.T.contiguous().to(kind), []
-    for i in range(len(config.layers)):
-        kernel, term = folded(f"convs.{i}", i + 1, 2)
-        layers.append((kernel.permute(3, 2, 0, 1).to(kind).contiguous(memory_format=layout), term))
+
+def _torch_generator(torch, config: DCGANConfig, weights: dict, dtype: str, layout):
+    """z (n, z_size) -> images (n, channels, height, width) by PyTorch's layers."""
+    kind = torch.float32 if dtype == "float32" else torch.bfloat16
+    (matrix, bias), *kernels = torch_weights(torch, config, weights)
+    matrix, bias = matrix.T.contiguous().to(kind), bias.to(kind)
+    layers = [(kernel.to(kind).contiguous(memory_format=layout), term.to(kind)) for kernel, term in kernels]
 
     def draw(z):
         with torch.inference_mode():

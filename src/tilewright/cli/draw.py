@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 from typer import Option
 
-from tilewright.cli._options import check_threads, parse_rungs, verb
+from tilewright.cli._options import Device, check_threads, parse_rungs, verb
 from tilewright.cli._output import banner, say, show_report, summary
 
 
@@ -24,7 +24,8 @@ class Options:
         None
     )
     seed: Annotated[int | None, Option(min=0, max=2**63 - 1, help="Of the noise, where -i gives none; 0.")] = None
-    dtype: Annotated[Literal["float32", "bfloat16"], Option(help="Accuracy class of the products.")] = "float32"
+    dtype: Annotated[Literal["float32", "bfloat16", "float16"], Option(help="Accuracy; float16: GPU.")] = "float32"
+    device: Device = "cpu"
     threads: Annotated[int | None, Option(min=1, help="CPU threads; one a core unless given.")] = None
     batch_size: Annotated[int | None, Option(min=1, max=1 << 20, help="Images a batch; changes no bits.")] = None
     validate: Annotated[str | None, Option(metavar="FILE", help="Compare the output with FILE; FAIL exits 1.")] = None
@@ -55,6 +56,7 @@ def draw(options: Options) -> None:
 
     from tilewright.ops._ladder import using
     from tilewright.ops._threads import thread_count, threads
+    from tilewright.runtime.devices import place_for
     from tilewright.runtime.draw import DrawJob, draw
 
     job = DrawJob(
@@ -65,12 +67,13 @@ def draw(options: Options) -> None:
         count=options.count,
         seed=options.seed or 0,
         dtype=options.dtype,
+        device=place_for(options.device),
         batch=options.batch_size,
         answers=options.validate or options.answers,
         tolerance=options.tolerance,
     )
     with threads(options.threads), using(**rungs):
-        _say(options, _banner(options, thread_count()))
+        _say(options, _banner(options, job.device, thread_count()))
         report = draw(job, lambda line: _say(options, line))
     _say(options, summary(report, report.records, report.records_per_second, "images"))
     if options.json:
@@ -82,13 +85,13 @@ def _say(options: Options, text: str) -> None:
     say(text, err=options.json)
 
 
-def _banner(options: Options, threads: int) -> str:
+def _banner(options: Options, device: str, threads: int) -> str:
     rows = {
         "Model": f"DCGAN, {options.model}",
         "Input": options.input or f"random noise, seed {options.seed or 0}",
         "Output": f"{options.output}, {options.image}" if options.image else options.output,
         "Images": "all" if options.count is None else f"{options.count:,}",
         "Precision": options.dtype,
-        "Threads": str(threads),
+        **({"Threads": str(threads)} if device == "cpu" else {"Device": device}),
     }
     return banner("draw", rows)

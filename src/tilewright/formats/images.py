@@ -1,6 +1,7 @@
 """Images on disk: the course's text and .bmp, .npy, and PNG, one an image or all on a grid.
 
-A writer takes float32 images (n, height, width, channels) of values from -1 to 1, in any number of calls.
+A writer takes float32 images (n, height, width, channels) of values from -1 to 1, in any number of calls; one of
+pictures also takes their 8-bit pixels.
 """
 
 from __future__ import annotations
@@ -177,7 +178,9 @@ def check_finite_images(images: np.ndarray, first: int) -> None:
 
 
 def pixels(images: np.ndarray) -> np.ndarray:
-    """uint8 of the same shape: int((x + 1) / 2 * 255) in float32, truncated."""
+    """uint8 of the same shape: int((x + 1) / 2 * 255) in float32, truncated; images that are uint8 as they are."""
+    if images.dtype == np.uint8:
+        return images
     scaled = (images + np.float32(1)) / np.float32(2) * np.float32(255)
     return np.clip(scaled, 0, 255).astype(np.uint8)
 

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from tilewright.errors import InputError, UsageError
-from tilewright.ops._arrays import BFLOAT16, as_numpy, result_for
+from tilewright.ops._arrays import BFLOAT16, as_numpy, one_of, result_for
 from tilewright.ops._memory import empty
 from tilewright.ops.batchnorm import fold
 from tilewright.ops.conv_transpose2d import conv_transpose2d
@@ -124,6 +124,11 @@ class DCGANConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return 4 * self.group * (max(inner[::2]) + max(inner[1::2], default=0))
 
     @property
+    def activations(self) -> tuple[str, ...]:
+        """Of the layers."""
+        return *("relu",) * (len(self.layers) - 1), "tanh"
+
+    @property
     def flops(self) -> int:
         """Operations an image: what the projection and every tap on every pixel take, cropped ones too."""
         shapes = list(self.shapes())
@@ -170,14 +175,24 @@ def check_variances(weights: Mapping[str, np.ndarray], path: str | None = None) 
 
 
 class DCGAN:
-    """A generator ready to run on this machine's CPU.
+    """A generator ready to run on this machine's CPU, or on its GPU.
 
     weights: float32 or bfloat16 arrays by the names of `config.tensor_shapes()`; they may be memory-mapped and
-    read-only. dtype: accuracy class of the products, "float32" or "bfloat16". Raises InputError if a tensor is missing,
-    too many or of another shape, or a variance is negative.
+    read-only. dtype: accuracy class of the products, "float32" or "bfloat16"; on a GPU also "float16" and "tf32".
+    device: "cpu" or "cuda". batch: images that go through a GPU's layers together (None: `models.dcgan_device.BATCH`);
+    it changes no bits. Raises InputError if a tensor is missing, too many or of another shape, or a variance is
+    negative.
     """
 
-    def __init__(self, config: DCGANConfig, weights: Mapping[str, np.ndarray], *, dtype: str = "float32"):
+    def __init__(
+        self,
+        config: DCGANConfig,
+        weights: Mapping[str, np.ndarray],
+        *,
+        dtype: str = "float32",
+        device: str = "cpu",
+        batch: int | None = None,
+    ):
         shapes = config.tensor_shapes()
         for name in shapes.keys() | weights.keys():
             found = weights[name].shape if name in weights else None
@@ -186,16 +201,26 @@ class DCGAN:
                 what = "missing" if found is None else found
                 raise InputError(f"tensor {name} is {what}; {wanted} is wanted by the configuration")
         check_variances(weights)
-        self.config, self.dtype = config, dtype
-        matrix, bias = self._folded(weights, "proj", 0, axis=1)
+        self.config, self.dtype, self.gpu = config, dtype, None
+        if one_of("DCGAN", "device", device, ("cpu", "cuda")) == "cuda":
+            from tilewright.models.dcgan_device import Generator
+
+            self.gpu = Generator(config, self._layers(weights), dtype=dtype, batch=batch)
+            return
+        (matrix, bias), *kernels = self._layers(weights)
         self.projection = prepare_matrix(matrix, dtype=dtype), bias
         self.layers = []
-        for i, layer in enumerate(config.layers):
-            kernel, bias = self._folded(weights, f"convs.{i}", i + 1, axis=2)
+        for layer, (kernel, bias), activation in zip(config.layers, kernels, config.activations, strict=True):
             padding = (layer.padding, layer.padding)
             prepared = prepare_convolution(kernel, stride=layer.stride, padding=padding, dtype=dtype)
-            self.layers.append((prepared, bias, "relu" if i < len(config.layers) - 1 else "tanh"))
+            self.layers.append((prepared, bias, activation))
         self._kept = threading.local()
+
+    def _layers(self, weights: Mapping[str, np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """(weights, bias) of the projection and of each layer, norms folded in; one after the other, for memory."""
+        yield self._folded(weights, "proj", 0, axis=1)
+        for i in range(len(self.config.layers)):
+            yield self._folded(weights, f"convs.{i}", i + 1, axis=2)
 
     def generate(self, z, *, out: np.ndarray | None = None) -> np.ndarray:
         """Noise (n, z_size) -> float32 (n, height, width, channels), each value from -1 to 1.
@@ -204,8 +229,11 @@ class DCGAN:
         not depend on the others, on their number, or on the number of threads. Raises UsageError for another shape or a
         number that is not finite, with its place; ResourceError if memory does not hold the images.
         """
-        noise = self._checked(z)
+        noise = self.checked(z)
         images = result_for("generate", out, (len(noise), *self.config.image_shape))
+        if self.gpu is not None:
+            self.gpu.generate(noise, images)
+            return images
         for first in range(0, len(noise), self.config.group):
             some = slice(first, first + self.config.group)
             self._draw(noise[some], images[some])
@@ -247,8 +275,8 @@ class DCGAN:
                              hint="the file is damaged: use another checkpoint")  # fmt: skip
         return folded
 
-    def _checked(self, z) -> np.ndarray:
-        """float32 (n, z_size). Raises UsageError."""
+    def checked(self, z) -> np.ndarray:
+        """Noise as float32 (n, z_size). Raises UsageError as `generate` does."""
         noise, wanted = as_numpy("z", z), self.config.z_size
         if noise.ndim != 2 or noise.shape[1] != wanted or not (noise.dtype.kind in "iuf" or noise.dtype == BFLOAT16):
             raise UsageError(f"z is {noise.dtype} {noise.shape}; real numbers (n, {wanted}) are wanted")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
@@ -29,17 +29,21 @@ from tilewright.formats.tables import SUFFIXES, Rows, Table, open_table, suffix
 from tilewright.formats.validate import TOLERANCE
 from tilewright.formats.validate_images import validate_images
 from tilewright.hardware import available_memory
+from tilewright.models import dcgan_device
 from tilewright.models.dcgan import DCGAN, DCGANConfig, noise
 from tilewright.ops._memory import empty
+from tilewright.runtime.devices import gpu_faults, halving, place_for
 from tilewright.runtime.load import config_of, place, read_weights
 from tilewright.runtime.outputs import check_output
 from tilewright.runtime.progress import Progress
 from tilewright.runtime.reports import Report, Say, phase
 from tilewright.runtime.signals import stoppable
+from tilewright.runtime.staging import Staging
 
 BATCH = 256  # images handed to the model at once, 12 MiB at the course's size
 BATCH_BYTES = 64 << 20  # of them, where they are larger
 PICTURES = (".bmp", ".png")
+Results = tuple[np.ndarray, ...]
 
 
 @dataclass
@@ -48,7 +52,8 @@ class DrawJob:
 
     input: noise, .txt or .npy; None: `count` images of random noise from `seed`. output: .txt, .npy, a grid as .png or
     .bmp, or a directory (a trailing slash, or there already), which gets a .png an image. image: a grid besides. count:
-    with an input, images from its start (None: all). batch: images at a time (None: BATCH); it changes no bits.
+    with an input, images from its start (None: all). batch: images at a time (None: BATCH, or the GPU's); it changes no
+    bits. device: "cpu", "cuda" or "auto". dtype: accuracy class, "float16" on a GPU alone.
     answers: .txt or .npy to compare a .txt or .npy output with, within `tolerance`.
     """
 
@@ -59,6 +64,7 @@ class DrawJob:
     count: int | None = None
     seed: int = 0
     dtype: str = "float32"
+    device: str = "cpu"
     batch: int | None = None
     answers: str | None = None
     tolerance: float = TOLERANCE
@@ -81,6 +87,9 @@ class RandomNoise:
             yield Rows(noise(self._seed, first, n, self._width), 4 * (first + n) * self._width)
 
 
+Source = Table | RandomNoise
+
+
 def draw(job: DrawJob, say: Say = lambda text: None) -> Report:
     """Runs the job. `say` gets a line for each phase.
 
@@ -88,6 +97,7 @@ def draw(job: DrawJob, say: Say = lambda text: None) -> Report:
     that can be checked before the work starts is.
     """
     _check(job)
+    job = replace(job, device=place_for(job.device))
     report, start = Report(), time.perf_counter()
     with stoppable() as stop:
         config = config_of(job.model, DCGANConfig)
@@ -95,16 +105,22 @@ def draw(job: DrawJob, say: Say = lambda text: None) -> Report:
             reader = _open_input(job, config)
         with closing(reader):
             say(f"Checking input: {reader.total:,} images...Done! ({report.seconds['check']:.3f} sec)")
-            batch = min(reader.total, job.batch or max(1, min(BATCH, BATCH_BYTES // (4 * _floats(config)))))
+            batch = min(reader.total, job.batch or _batch(job, config))
             _check_outputs(job, config, reader.total, batch)
             with ExitStack() as outputs:
                 writers = _open_outputs(job, config, reader.total, outputs)
-                model = _load(job, report, say)
-                images = empty((batch, *config.image_shape))
-                with Progress("images", total=reader.total, size=reader.bytes) as progress:
-                    for rows in reader.batches(batch):
+                model = _load(job, batch, report, say)
+                drawn = _drawn(model, reader, batch, _pictures_alone(job))
+                with Progress("images", total=reader.total, size=reader.bytes) as progress, closing(drawn):
+                    while True:
+                        with phase(report, "run"):  # a GPU works on the next batch meanwhile
+                            item = next(drawn, None)
+                        if item is None:
+                            break
+                        rows, results = item
                         stop.check()
-                        _run(report, model, rows.values, images[: len(rows.values)], writers)
+                        with phase(report, "write"):
+                            _write(report, results[0], results[1:], writers)
                         progress.update(report.records, rows.end)
                 say(f"Generating {report.records:,} images...Done! ({report.seconds.get('run', 0.0):.3f} sec)")
                 computed = time.perf_counter()
@@ -134,10 +150,17 @@ def _check(job: DrawJob) -> None:
         InputFile(job.answers, "answers").close()
 
 
-def _open_input(job: DrawJob, config: DCGANConfig) -> Table | RandomNoise:
+def _open_input(job: DrawJob, config: DCGANConfig) -> Source:
     if job.input is None:
         return RandomNoise(job.seed, job.count or 0, config.z_size)
     return open_table(job.input, shape=(config.z_size,), count=job.count)
+
+
+def _batch(job: DrawJob, config: DCGANConfig) -> int:
+    """Images at a time, where the job does not say."""
+    if job.device == "cuda":
+        return dcgan_device.batch_for(config)
+    return max(1, min(BATCH, BATCH_BYTES // (4 * _floats(config))))
 
 
 def _floats(config: DCGANConfig) -> int:
@@ -147,7 +170,8 @@ def _floats(config: DCGANConfig) -> int:
 
 def _check_outputs(job: DrawJob, config: DCGANConfig, count: int, batch: int) -> None:
     """Raises UsageError for images that an output cannot hold, ResourceError where memory cannot hold them."""
-    needed = config.work_bytes + 4 * batch * _floats(config)
+    images = 4 * batch * _floats(config)
+    needed = images + config.work_bytes if job.device == "cpu" else dcgan_device.SLOTS * images
     for path in filter(None, (job.output, job.image)):
         kind = kind_of(path)
         if kind not in SUFFIXES:
@@ -195,23 +219,50 @@ def _open_outputs(job: DrawJob, config: DCGANConfig, count: int, outputs: ExitSt
     return writers
 
 
-def _load(job: DrawJob, report: Report, say: Say) -> DCGAN:
+def _load(job: DrawJob, batch: int, report: Report, say: Say) -> DCGAN:
     with phase(report, "load", say, "Loading weights"):
         config, weights = read_weights(job.model)
     with phase(report, "prepare", say, "Preparing model"):
-        model = place(config, weights, dtype=job.dtype)
+        if job.device == "cpu":
+            model = place(config, weights, dtype=job.dtype)
+        else:
+            model = halving(lambda n: place(config, weights, dtype=job.dtype, device="cuda", batch=n), max(1, batch))
     with phase(report, "compile", say, "Compiling kernels"):  # or fetching them from the disk
         model.generate(np.zeros((1, config.z_size), np.float32))
     return model
 
 
-def _run(report: Report, model: DCGAN, z: np.ndarray, images: np.ndarray, writers: list[Writer]) -> None:
-    with phase(report, "run"):
-        model.generate(z, out=images)
-    with phase(report, "write"):
+def _pictures_alone(job: DrawJob) -> bool:
+    """Whether 8-bit pixels are all that is wanted of the images."""
+    return all(kind_of(path) not in SUFFIXES for path in filter(None, (job.output, job.image)))
+
+
+def _drawn(model: DCGAN, reader: Source, batch: int, pixels: bool) -> Generator[tuple[Rows, Results], None, None]:
+    """(noise, results) a batch at a time, valid until the next is asked for.
+
+    Results are images; with pixels, from a GPU, 8-bit pixels and which images hold a NaN.
+    """
+    if model.gpu is not None:
+        gpu = model.gpu
+        slots = list(zip(gpu.pixels, gpu.spoiled, strict=True)) if pixels else [(images,) for images in gpu.images]
+        start = lambda slot, rows: gpu.start(slot, model.checked(rows.values), pixels=pixels)  # noqa: E731
+        with gpu_faults():
+            yield from Staging(slots).run(reader.batches(gpu.batch), start)
+        return
+    kept = empty((batch, *model.config.image_shape))
+    for rows in reader.batches(batch):
+        images = kept[: len(rows.values)]
+        model.generate(rows.values, out=images)
+        yield rows, (images,)
+
+
+def _write(report: Report, images: np.ndarray, spoiled: tuple[np.ndarray, ...], writers: list[Writer]) -> None:
+    if spoiled and spoiled[0].any():
+        check_finite_images(np.where(spoiled[0], np.nan, 0.0)[:, None, None, None], report.records)
+    elif not spoiled:
         check_finite_images(images, report.records)
-        for writer in writers:
-            writer.write(images)
+    for writer in writers:
+        writer.write(images)
     report.records += len(images)
 
 

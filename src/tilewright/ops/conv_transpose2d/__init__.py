@@ -5,20 +5,19 @@ y = conv_transpose2d(x, weights, stride=2, padding=((1, 2), (1, 2)))    # (B, H,
 packed = prepare(weights, stride=2, padding=((1, 2), (1, 2)))           # once; then conv_transpose2d(x, packed)
 """
 
-import operator
-
 import numpy as np
 
 from tilewright.errors import ResourceError, UsageError
 from tilewright.ops._arrays import as_float32, like, one_of, put_back, result_for, target_for
+from tilewright.ops._device import on_gpu
+from tilewright.ops.conv_transpose2d.arguments import axes, check_padding, same_window
 from tilewright.ops.conv_transpose2d.ladder import ladder
-from tilewright.ops.conv_transpose2d.operands import Axis, Epilogue, Packed
+from tilewright.ops.conv_transpose2d.operands import Epilogue, Packed
 from tilewright.ops.conv_transpose2d.spec import ACTIVATIONS, DTYPES, Problem
 
 __all__ = ["Packed", "Problem", "conv_transpose2d", "ladder", "prepare"]
 
 NO_BIAS = np.empty(0, np.float32)
-MOST = 2**31 - 1  # of a stride or a crop: what kernels count with must not overflow
 
 
 def prepare(weights, *, stride=1, padding=0, dtype: str = "float32") -> Packed:
@@ -29,13 +28,17 @@ def prepare(weights, *, stride=1, padding=0, dtype: str = "float32") -> Packed:
     bytes, or 2 in bfloat16, up to four times as many for small kernels; a rung that packs nothing keeps weights itself.
     Raises UsageError for a wrong dtype, rank, stride or padding, Refused if a rung forced by `using` does not take it.
     """
+    if on_gpu(weights):
+        from tilewright.ops.conv_transpose2d import device
+
+        return device.prepare(weights, stride=stride, padding=padding, dtype=dtype)
     weights = as_float32("weights", weights)
     if weights.ndim != 4 or not weights.size:
         raise UsageError(
             f"conv_transpose2d: weights has shape {weights.shape}; (KH, KW, O, C) is wanted, at least one of each"
         )
     KH, KW, O, C = weights.shape
-    rows, columns = _axes((KH, KW), stride, padding)
+    rows, columns = axes((KH, KW), stride, padding)
     problem = Problem(O, C, rows, columns, one_of("conv_transpose2d", "dtype", dtype, DTYPES))
     rung = ladder.choose(problem)
     if rung.prepare:
@@ -58,6 +61,11 @@ def conv_transpose2d(x, weights, *, stride=None, padding=None, bias=None, activa
     of threads. Where neighbouring outputs share products (`cpu.winograd`), an infinity or NaN in x reaches the tile of
     outputs around it.
     """
+    if on_gpu(x):
+        from tilewright.ops.conv_transpose2d import device
+
+        options = {"bias": bias, "activation": activation, "out": out, "dtype": dtype}
+        return device.conv_transpose2d(x, weights, stride=stride, padding=padding, **options)
     array = as_float32("x", x)
     one_of("conv_transpose2d", "activation", activation, ACTIVATIONS)
     packed = _packed(weights, stride, padding, dtype)
@@ -73,11 +81,7 @@ def conv_transpose2d(x, weights, *, stride=None, padding=None, bias=None, activa
             f"conv_transpose2d: bias has shape {bias.shape}; {(O,)} is wanted, one number an output channel"
         )
     B, H, W, _ = array.shape
-    if min(size := (rows.size(H), columns.size(W))) < 1:
-        raise UsageError(
-            f"conv_transpose2d: the padding of {_crops(rows, columns)} crops all of the full result of "
-            f"{(size[0] + rows.first + rows.last, size[1] + columns.first + columns.last)}"
-        )
+    size = check_padding(rows, columns, H, W)
     result = result_for("conv_transpose2d", out, (B, *size, O))
     target = result if out is None else target_for(result, array, bias, *packed.arrays())
     try:
@@ -93,16 +97,7 @@ def _packed(weights, stride, padding, dtype) -> Packed:
     if not isinstance(weights, Packed):
         stride, padding = 1 if stride is None else stride, 0 if padding is None else padding
         return prepare(weights, stride=stride, padding=padding, dtype=dtype or "float32")
-    rows, columns = weights.rows, weights.columns
-    if dtype not in (None, weights.dtype):
-        raise UsageError(f"conv_transpose2d: dtype is {dtype!r}, but weights was prepared for {weights.dtype}")
-    own = (rows.stride, columns.stride), _crops(rows, columns)
-    wanted = (own[0] if stride is None else stride), (own[1] if padding is None else padding)
-    if _axes((rows.K, columns.K), *wanted) != (rows, columns):
-        raise UsageError(
-            f"conv_transpose2d: stride is {wanted[0]} and padding {wanted[1]}, but weights was prepared for a stride "
-            f"of {own[0]} and a padding of {own[1]}"
-        )
+    same_window(weights, stride, padding, dtype)
     return weights
 
 
@@ -119,32 +114,3 @@ def _run(x: np.ndarray, packed: Packed, out: np.ndarray, epilogue: Epilogue) -> 
     target = out if out.strides[3] == 4 else np.empty(out.shape, np.float32)
     rung.run(np.ascontiguousarray(x), packed, target, epilogue)
     put_back(out, target)
-
-
-def _crops(rows: Axis, columns: Axis) -> tuple[tuple[int, int], tuple[int, int]]:
-    return (rows.first, rows.last), (columns.first, columns.last)
-
-
-def _axes(kernel: tuple[int, int], stride, padding) -> tuple[Axis, Axis]:
-    """Rows and columns. Raises UsageError for a stride or padding that is none."""
-    pair = stride if isinstance(stride, tuple | list) else (stride, stride)
-    crops = padding if isinstance(padding, tuple | list) else ((padding, padding), (padding, padding))
-    if len(pair) != 2 or len(crops) != 2 or not all(isinstance(c, tuple | list) and len(c) == 2 for c in crops):
-        raise UsageError(
-            f"conv_transpose2d: stride is {stride!r} and padding {padding!r}; an integer or (down, across) and an "
-            "integer or ((top, bottom), (left, right)) are wanted"
-        )
-    strides = [_integer("stride", value, 1) for value in pair]
-    cropped = [[_integer("padding", value, 0) for value in crop] for crop in crops]
-    rows, columns = (Axis(K, s, *crop) for K, s, crop in zip(kernel, strides, cropped, strict=True))
-    return rows, columns
-
-
-def _integer(name: str, value, least: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError as error:
-        raise UsageError(f"conv_transpose2d: {name} is {value!r}; an integer is wanted") from error
-    if not least <= number <= MOST:
-        raise UsageError(f"conv_transpose2d: {name} is {number}; {least} to {MOST} is wanted")
-    return number

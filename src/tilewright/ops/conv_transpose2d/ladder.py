@@ -6,14 +6,15 @@ Kernels are imported when a rung first runs, so that listing the ladder costs no
 
 from tilewright.hardware import cpu
 from tilewright.ops._ladder import Ladder
-from tilewright.ops._needs import dtype
+from tilewright.ops._needs import on
 from tilewright.ops._threads import threads
+from tilewright.ops.conv_transpose2d import gpu_ladder
 from tilewright.ops.conv_transpose2d.spec import OfTiles
 
 CHANNELS = 16  # from which the tiles' sums cost less than the multiplications they save
 
-ladder = Ladder("conv_transpose2d", prefer=("cpu.winograd", "cpu.columns", "cpu.threads"))
-float32, either = dtype("float32"), dtype("float32", "bfloat16")
+ladder = Ladder("conv_transpose2d", prefer=("cpu.winograd", "cpu.columns", "cpu.threads", *gpu_ladder.PREFER))
+float32, either = on("cpu", "float32"), on("cpu", "float32", "bfloat16")
 
 
 def _all_columns(problem) -> int:
@@ -178,3 +179,6 @@ def winograd(x, weights, out, epilogue):
     from tilewright.ops.conv_transpose2d.cpu.winograd import convolve
 
     convolve(x, weights, out, epilogue)
+
+
+gpu_ladder.declare(ladder)

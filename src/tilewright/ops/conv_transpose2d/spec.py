@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,12 +10,21 @@ import numpy as np
 from tilewright.ops._arrays import rounded
 from tilewright.ops.conv_transpose2d.operands import Axis
 from tilewright.ops.conv_transpose2d.tiles import term_sizes
-from tilewright.ops.matmul.spec import ACTIVATIONS, DTYPES, EPS32, STEEPEST
+from tilewright.ops.matmul.spec import ACTIVATIONS, DEVICE_DTYPES, DTYPES, EPS32, STEEPEST
 
-__all__ = ["ACTIVATIONS", "DTYPES"]
+__all__ = ["ACTIVATIONS", "DEVICE_DTYPES", "DTYPES"]
 
 Pair = tuple[int, int]
 HALF_ULP16 = 2.0**-9  # the largest relative error of rounding to bfloat16
+
+
+FITS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "float32": lambda array: array,
+    "bfloat16": rounded,
+    "float16": lambda array: array.astype(np.float16).astype(np.float32),
+    "tf32": lambda array: (array.view(np.uint32) + 0x1000 & 0xFFFFE000).view(np.float32),  # ten bits behind the point
+}
+PROBE_ROWS = 16  # images that tell whether a slow rung takes too long
 
 
 class OfTiles(float):
@@ -53,6 +63,7 @@ class Case:
     activation: str | None = None
     layout: str = "C"  # of x and weights: "C", "F" (channels first), "strided", "reversed"
     label: str = ""
+    device: str = "cpu"
 
     @property
     def name(self) -> str:
@@ -73,12 +84,13 @@ class Case:
     @property
     def problem(self) -> Problem:
         """What the ladder sees."""
-        return Problem(self.O, self.C, *self.axes, self.dtype)
+        return Problem(self.O, self.C, *self.axes, self.dtype, self.device)
 
 
 def make(case: Case, rng: np.random.Generator) -> dict:
-    """Random arguments of `conv_transpose2d`; in bfloat16 they are representable, so rounding changes nothing."""
-    fit = rounded if case.dtype == "bfloat16" else (lambda array: array)
+    """Random arguments of `conv_transpose2d`; in a class of shorter numbers they are such, so rounding them changes
+    nothing."""
+    fit = FITS[case.dtype]
     values = {
         "x": _laid_out(rng, (case.B, case.H, case.W, case.C), case.layout, fit),
         "weights": _laid_out(rng, (*case.K, case.O, case.C), case.layout, fit),
@@ -112,6 +124,10 @@ def with_rows(case: Case, count: int) -> Case:
 
 def bind(case: Case, inputs: dict):
     """call(out=None) for the chosen rung, its weights prepared."""
+    if case.device != "cpu":
+        from tilewright.ops.conv_transpose2d.device import bind as bind_there
+
+        return bind_there(case, inputs)
     from tilewright.ops.conv_transpose2d import conv_transpose2d, prepare
 
     rest = {name: value for name, value in inputs.items() if name in ("x", "bias", "activation")}
@@ -135,9 +151,11 @@ def cost(case: Case) -> tuple[float, float]:
         sum(0 <= h * axis.stride + k - axis.first < axis.size(n) for h in range(n) for k in range(axis.K))
         for axis, n in zip(case.axes, (case.H, case.W), strict=True)
     ]
-    (OH, OW), word = (axis.size(n) for axis, n in zip(case.axes, (case.H, case.W), strict=True)), 4
+    OH, OW = (axis.size(n) for axis, n in zip(case.axes, (case.H, case.W), strict=True))
+    short = 2 if case.dtype.endswith("16") else 4
+    word = short if case.device == "cuda" else 4  # of activations
     inputs = case.B * case.H * case.W * case.C * word + case.B * OH * OW * case.O * word
-    kernel = math.prod(case.K) * case.C * case.O * (2 if case.dtype == "bfloat16" else 4)
+    kernel = math.prod(case.K) * case.C * case.O * short
     return 2.0 * case.B * math.prod(pairs) * case.C * case.O, float(inputs + kernel)
 
 
@@ -200,3 +218,9 @@ def sizes() -> list[Case]:
     shapes = [(4, 512, 256, "relu"), (8, 256, 128, "relu"), (16, 128, 64, "relu"), (32, 64, 3, "tanh")]
     layers = [Case(32, H, H, C, O, bias=True, activation=name, label=f"dcgan {H}x{H}") for H, C, O, name in shapes]
     return [dataclasses.replace(case, dtype=dtype) for dtype in DTYPES for case in layers]
+
+
+def device_sizes() -> list[Case]:
+    """What the bench times on a GPU: the same layers, a batch of which fills it."""
+    layers = [case for case in sizes() if case.dtype == "float32"]
+    return [dataclasses.replace(case, B=1024, dtype=dtype, device="cuda") for dtype in DEVICE_DTYPES for case in layers]

@@ -1,0 +1,140 @@
+"""A generator on a GPU against the CPU's images; elsewhere the same code on tiny layers, their kernels simulated."""
+
+import os
+
+import numpy as np
+import pytest
+
+from dcgan_models import SMALL, random_noise, random_weights
+from tilewright.errors import ResourceError, UsageError
+from tilewright.formats.images import pixels
+from tilewright.hardware import unavailable
+from tilewright.models.dcgan import DCGAN, DCGANConfig, DCGANLayer
+
+torch = pytest.importorskip("torch")
+
+from tilewright.models import dcgan_device  # noqa: E402
+from tilewright.ops._ladder import using  # noqa: E402
+
+ON_GPU = os.environ.get("TILEWRIGHT_GPU") == "1"
+PLACE = "cuda" if ON_GPU else "cpu"
+LAYERS = (DCGANLayer(channels=4, kernel=3, padding=(0, 1)), DCGANLayer(channels=3, kernel=2, padding=(0, 0)))
+TINY = DCGANConfig(z_size=3, size=1, channels=5, layers=LAYERS)
+LIMITS = {"float32": 1e-4, "tf32": 1e-2, "float16": 2e-2, "bfloat16": 0.1}
+CONFIG = DCGANConfig() if ON_GPU else TINY
+WEIGHTS = random_weights(CONFIG)
+SLOW = {
+    "matmul": "simt.register",
+    "conv_transpose2d": "simt.gather",
+}  # quickly simulated
+
+
+@pytest.fixture(scope="module", name="course")
+def _course():
+    """(noise, the CPU's images, its folded layers)."""
+    z, model = random_noise(CONFIG, 5), DCGAN(CONFIG, WEIGHTS)
+    return z, model.generate(z), list(model._layers(WEIGHTS))
+
+
+def placed(dtype, batch, layers):
+    """The generator alone; without a GPU its kernels are simulated."""
+    if why := unavailable("simt" if dtype == "float32" else "tile"):
+        pytest.skip(why)
+    return dcgan_device.Generator(CONFIG, iter(layers), dtype=dtype, batch=batch, place=PLACE)
+
+
+def simulated(dtype):
+    """The rungs to use where there is no GPU."""
+    return using(**SLOW) if dtype == "float32" and not ON_GPU else using()
+
+
+@pytest.mark.parametrize("dtype", list(LIMITS) if ON_GPU else ["float32", "float16"])
+def test_images_are_those_of_the_cpu(dtype, course):
+    z, wanted, layers = course
+    with simulated(dtype):
+        model = placed(dtype, 3, layers)
+        images = np.full_like(wanted, np.nan)
+        model.generate(z, images)
+        assert np.abs(images - wanted).max() < LIMITS[dtype]
+        again = np.full_like(wanted, np.nan)
+        model.generate(z[::-1].copy(), again)
+    assert again[::-1].tobytes() == images.tobytes(), "an image's bits depend on its place"
+
+
+def test_pixels_are_the_hosts_and_a_spoiled_image_is_marked(course):
+    z, _, layers = course
+    with simulated("float32"):
+        model = placed("float32", 4, layers)
+        bad = z.copy()
+        bad[1] = np.nan
+        assert model.start(1, bad[:3], pixels=True) == 3
+        images = model.images[1][:3].cpu().numpy()
+        assert model.spoiled[1][:3].tolist() == [0, 1, 0]
+        for i in (0, 2):
+            assert np.array_equal(model.pixels[1][i].cpu().numpy(), pixels(images[i]))
+        model.start(0, z[:1])
+        assert torch.equal(model.images[0][0], model.images[1][0])
+
+
+def test_batches_follow_the_largest_layer():
+    assert dcgan_device.batch_for(DCGANConfig()) == dcgan_device.BATCH
+    large = DCGANConfig(size=64, channels=8, layers=(DCGANLayer(channels=3, kernel=16, stride=16, padding=(0, 0)),))
+    assert dcgan_device.batch_for(large) == dcgan_device.BATCH_FLOATS // (1024 * 1024 * 3)
+
+
+def test_what_a_gpu_cannot_do_is_said():
+    weights = random_weights(SMALL)
+    with pytest.raises(UsageError, match="device is 'tpu'"):
+        DCGAN(SMALL, weights, device="tpu")
+    with pytest.raises(UsageError, match=r"dtype is 'int8'; on a GPU float32, bfloat16, float16, tf32 are"):
+        dcgan_device.Generator(SMALL, iter(()), dtype="int8", place=PLACE)
+
+
+@pytest.mark.skipif(ON_GPU, reason="there is a GPU")
+def test_a_job_without_a_gpu_is_refused(tmp_path):
+    from tilewright.runtime.draw import DrawJob, draw
+
+    with pytest.raises(ResourceError, match="GPU"):
+        draw(DrawJob(model="nowhere", input=None, output=str(tmp_path / "x.npy"), count=1, device="cuda"))
+
+
+def test_a_job_writes_the_same_pictures(tmp_path, monkeypatch):
+    """`draw` on a GPU, or on a generator whose kernels are simulated: batches of 4, as floats and as 8-bit pixels."""
+    from tilewright.runtime import draw as job
+    from tilewright.runtime.models import init_dcgan
+
+    init_dcgan(str(tmp_path / "model"), 3, z_size=3, size=1, channels=(4, 3), kernel=4)
+    if not ON_GPU:
+        monkeypatch.setattr(job, "place_for", lambda device: device)
+        monkeypatch.setattr(dcgan_device, "Generator", lambda *a, **k: placed_from(*a, **k))
+    options = {"model": str(tmp_path / "model"), "input": None, "count": 7, "seed": 3, "batch": 4}
+    for name, device in (("cpu", "cpu"), ("gpu", "cuda")):
+        with simulated("float32") if device == "cuda" else using():
+            for output in ("npy", "png"):
+                job.draw(job.DrawJob(**options, output=str(tmp_path / f"{name}.{output}"), device=device))
+    own, wanted = (np.load(tmp_path / f"{name}.npy") for name in ("gpu", "cpu"))
+    assert np.abs(own - wanted).max() < 1e-4
+    from PIL import Image
+
+    pictures = [np.asarray(Image.open(tmp_path / f"{name}.png")).astype(int) for name in ("gpu", "cpu")]
+    assert np.abs(pictures[0] - pictures[1]).max() <= 1
+
+
+GENERATOR = dcgan_device.Generator
+
+
+def placed_from(*arguments, **options):
+    return GENERATOR(*arguments, **options, place=PLACE)
+
+
+@pytest.mark.parametrize("crops", [(1, 2), (1, 1), (2, 1)])
+def test_the_benchs_peer_draws_the_same_images(crops):
+    from tilewright.bench.dcgan import random_weights as weights_of
+    from tilewright.bench.dcgan_device import torch_generator
+    from tilewright.bench.dcgan_reference import reference_images
+
+    layers = tuple(DCGANLayer(channels=count, kernel=5, padding=crops) for count in (6, 3))
+    config = DCGANConfig(z_size=7, size=2, channels=8, layers=layers)
+    weights, z = weights_of(config, 1), random_noise(config, 4)
+    images = torch_generator(config, weights, "float32", PLACE)(torch.from_numpy(z).to(PLACE))
+    assert np.abs(images.cpu().numpy() - reference_images(config, weights, z)).max() < 1e-4

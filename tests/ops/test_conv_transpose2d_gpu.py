@@ -1,0 +1,248 @@
+"""conv_transpose2d's rungs for GPUs: with TILEWRIGHT_GPU=1 (`make test-gpu`) on a GPU, on every case; else in
+numba-cuda's simulator and Triton's interpreter, which run kernels as Python, on tiny ones."""
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from compare import compare
+from tilewright.errors import UsageError
+from tilewright.ops._ladder import Refused, using
+from tilewright.ops.conv_transpose2d import ladder, spec
+from tilewright.ops.conv_transpose2d.gpu_ladder import LIMB_DEPTH
+from tilewright.ops.conv_transpose2d.spec import Case
+
+torch = pytest.importorskip("torch")
+device = pytest.importorskip("tilewright.ops.conv_transpose2d.device")
+
+ON_GPU = os.environ.get("TILEWRIGHT_GPU") == "1"
+PLACE = "cuda" if ON_GPU else "cpu"
+RUNGS = [rung for name, rung in ladder.rungs.items() if not name.startswith("cpu.")]
+NONE = ((0, 0), (0, 0))
+DEEP = 72  # channels that every rung takes, with the course's window
+TINY = [
+    Case(2, 1, 2, 3, 4, bias=True, activation="relu"),
+    Case(1, 1, 1, 1, 1, (1, 1), (1, 1), NONE, bias=True, activation="gelu"),
+    Case(1, 2, 2, 3, 2, (3, 3), (4, 7), NONE, bias=True, activation="tanh"),
+    Case(1, 3, 2, 4, 5, (3, 4), (1, 3), ((1, 1), (0, 2)), activation="gelu_tanh"),
+    Case(0, 3, 4, 2, 3),
+    Case(1, 2, 2, 5, 3, layout="F"),
+]
+WIDE = [Case(1, 2, 3, 16, 130), Case(2, 8, 9, 16, 10, (2, 2))]  # several tiles of channels, of positions
+WIDE += [Case(1, 1, 140, 8, 3, (2, 5), (2, 2), ((0, 0), (1, 2)), bias=True)]  # rows longer than a tile
+WIDE += [Case(1, 4, 2, 16, 3, bias=True, activation="tanh"), Case(2, 2, 6, 16, 1, (4, 3), (3, 2), ((2, 1), (0, 1)))]
+
+
+@pytest.fixture(autouse=True)
+def quick_and_right(monkeypatch):
+    """Where kernels are simulated: products by a rung without barriers, which take a second each; and Triton's
+    interpreter, which keeps bfloat16 as 16-bit integers and would multiply those, widens them first."""
+    if ON_GPU:
+        return
+    monkeypatch.setattr("tilewright.ops.conv_transpose2d.simt.matrices.PRODUCT", "simt.register", raising=False)
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    multiply = InterpreterBuilder.create_dot
+
+    def widened(handle):
+        if str(handle.dtype) != "bf16":
+            return handle
+        wide = (handle.data.astype(np.uint32) << 16).view(np.float32)
+        return TensorHandle(wide, type(handle.dtype)("fp32"))
+
+    monkeypatch.setattr(
+        InterpreterBuilder, "create_dot", lambda self, a, b, *rest: multiply(self, widened(a), widened(b), *rest)
+    )
+
+
+def problem(dtype: str, C: int = DEEP):
+    return Case(1, 2, 2, C, 3, dtype=dtype, device="cuda").problem
+
+
+def classes(rung) -> list[str]:
+    """The accuracy classes that a rung takes, whatever is installed here."""
+    return [dtype for dtype in spec.DEVICE_DTYPES if "dtype is" not in "".join(rung.refuses(problem(dtype)))]
+
+
+def cases(rung, dtype):
+    """What a rung is tested on. On a GPU all cases in float32 and float16, and every third in the others, whose kernels
+    are the same but for the class: most of the time is compiling."""
+    if not ON_GPU:
+        few = TINY[:2] + TINY[3:5] if "limbs" in rung.name else TINY
+        return few + (WIDE if rung.name.startswith("tile") and dtype == "float16" else [])
+    every = [case for case in spec.cases() if case.dtype == "float32"]
+    return TINY + WIDE + (every if dtype in ("float32", "float16") else every[::3])
+
+
+def every():
+    """A parameter for each rung, class and case; one skip, with its reason, for what cannot run here."""
+    for rung in RUNGS:
+        for dtype in classes(rung):
+            if why := rung.refuses(problem(dtype)):
+                mark = pytest.mark.skip(reason=f"{rung.name}: {'; '.join(why)}")
+                yield pytest.param(rung, None, id=f"{rung.name}-{dtype}", marks=mark)
+                continue
+            for case in cases(rung, dtype):
+                case = replace(case, dtype=dtype, device="cuda")
+                if "limbs" in rung.name and rung.refuses(case.problem):
+                    taps = np.prod([-(-K // s) for K, s in zip(case.K, case.stride, strict=True)])
+                    case = replace(case, C=-(-LIMB_DEPTH // int(taps)))
+                elif rung.name in ("tile.boxes", "tile.blocks"):
+                    case = replace(case, C=-(-case.C // 8) * 8)
+                if not rung.refuses(case.problem):
+                    yield pytest.param(rung, case, id=f"{rung.name}-{case.name}")
+
+
+@pytest.mark.parametrize(("rung", "case"), list(every()))
+def test_rung(rung, case, rng):
+    inputs = spec.make(case, rng)
+    reference = spec.reference(case, inputs)
+    bound = spec.bound(case, inputs, reference, rung.c)
+    with using(conv_transpose2d=rung.name):
+        call = device.bind(case, inputs, PLACE)
+        outs = [torch.full(reference.shape, torch.nan, device=PLACE) for _ in range(2)]
+        for out in outs:
+            call(out=out)
+    compare(outs[0].cpu().numpy(), reference, bound)
+    assert torch.equal(outs[0], outs[1]), "two runs give different bits"
+
+
+def accepted(*few: str, dtypes=spec.DEVICE_DTYPES):
+    """(rung, class) of those that run here: every rung on a GPU, else `few` of them."""
+    for rung in RUNGS:
+        for dtype in classes(rung):
+            if not rung.refuses(problem(dtype)) and dtype in dtypes and (ON_GPU or rung.name in few):
+                yield pytest.param(rung, dtype, id=f"{rung.name}-{dtype}")
+
+
+@pytest.mark.parametrize(("rung", "dtype"), list(accepted("simt.coalesced")))  # interpreted tiles are BLAS's
+def test_an_images_bits_do_not_depend_on_its_batch(rung, dtype, rng):
+    sizes = (1, 2, 7, 33, 200) if ON_GPU else (1, 3)
+    case = Case(max(sizes), 3, 5, 96 if ON_GPU else 6, 3, dtype=dtype, bias=True, activation="tanh", device="cuda")
+    inputs = spec.make(case, rng)
+    bits = set()
+    with using(conv_transpose2d=rung.name):
+        for size in sizes:
+            for at in (0, size - 1):
+                x = rng.standard_normal((size, *inputs["x"].shape[1:]), dtype=np.float32)
+                x[at] = inputs["x"][0]
+                out = device.bind(replace(case, B=size), {**inputs, "x": x}, PLACE)()
+                bits.add(out[at].cpu().numpy().tobytes())
+    assert len(bits) == 1
+
+
+@pytest.mark.parametrize(("rung", "dtype"), list(accepted("simt.gather", "tile.phases")))
+def test_a_poisoned_image_stays_alone(rung, dtype, rng):
+    case = Case(6, 1, 2, DEEP, 3, dtype=dtype, device="cuda")
+    inputs = spec.make(case, rng)
+    with using(conv_transpose2d=rung.name):
+        clean = device.bind(case, inputs, PLACE)()
+        inputs["x"][2] = np.nan
+        dirty = device.bind(case, inputs, PLACE)()
+    assert torch.equal(clean[[0, 1, 3, 4, 5]], dirty[[0, 1, 3, 4, 5]])
+    assert torch.isnan(dirty[2]).all()
+
+
+@pytest.mark.parametrize(
+    ("rung", "dtype"), list(accepted("tile.phases", "tile.columns", dtypes=("bfloat16", "float16")))
+)
+def test_a_16_bit_result_is_the_rounded_one(rung, dtype, rng):
+    if dtype == "bfloat16" and not ON_GPU:
+        pytest.skip("Triton's interpreter truncates where the GPU rounds to bfloat16")
+    case = Case(3, 4, 5, 24, 12, dtype=dtype, bias=True, activation="relu", device="cuda")
+    with using(conv_transpose2d=rung.name):
+        call = device.bind(case, spec.make(case, rng), PLACE)
+        out = torch.empty(call().shape, dtype=getattr(torch, dtype), device=PLACE)
+        assert torch.equal(call(out=out), call().to(out.dtype))
+
+
+def tensors(*shapes):
+    return [torch.ones(shape, device=PLACE) for shape in shapes]
+
+
+@pytest.fixture
+def simple():
+    """The simplest rung, where it can run."""
+    if why := ladder.rungs["simt.gather"].refuses(problem("float32")):
+        pytest.skip("; ".join(why))
+    with using(conv_transpose2d="simt.gather"):
+        yield
+
+
+@pytest.mark.usefixtures("simple")
+def test_the_public_functions_take_tensors_and_write_to_out(rng):
+    x, weights = (
+        torch.from_numpy(rng.standard_normal(s, dtype=np.float32)).to(PLACE) for s in ((2, 2, 3, 4), (3, 3, 2, 4))
+    )
+    packed = device.prepare(weights, stride=2, padding=((0, 1), (1, 0)))
+    whole = device.conv_transpose2d(x, packed)
+    assert whole.shape == (2, 4, 6, 2) and whole.device == x.device
+    wide = torch.zeros(2, 4, 6, 5, device=PLACE)
+    device.conv_transpose2d(x, weights, stride=2, padding=((0, 1), (1, 0)), out=wide[..., 1:3])
+    assert torch.equal(wide[..., 1:3], whole) and wide[..., [0, 3, 4]].abs().sum() == 0
+    square = torch.from_numpy(rng.standard_normal((1, 3, 3, 4), dtype=np.float32)).to(PLACE)
+    kernel = torch.from_numpy(rng.standard_normal((3, 3, 4, 4), dtype=np.float32)).to(PLACE)
+    wanted = device.conv_transpose2d(square, kernel, padding=1)
+    assert torch.equal(device.conv_transpose2d(square, kernel, padding=1, out=square), wanted)
+    assert square is not wanted and torch.equal(square, wanted)
+
+
+@pytest.mark.usefixtures("simple")
+def test_what_does_not_fit_is_named():
+    x, weights, bias = tensors((1, 2, 2, 4), (3, 3, 5, 4), (5,))
+    packed = device.prepare(weights, stride=2)
+    for words, call in {
+        "x must be (B, H, W, C) with C = 4": lambda: device.conv_transpose2d(x[..., :3], weights),
+        "bias has shape (4,); (5,) is wanted": lambda: device.conv_transpose2d(x, weights, bias=bias[:4]),
+        "weights is a ndarray; a torch tensor": lambda: device.conv_transpose2d(x, np.ones((3, 3, 5, 4), np.float32)),
+        "weights has shape (3, 3, 5)": lambda: device.prepare(weights[..., 0]),
+        "x is int64; float32, bfloat16": lambda: device.conv_transpose2d(x.long(), weights),
+        "out is float32 (1, 2, 2, 4)": lambda: device.conv_transpose2d(x, weights, out=x),
+        "out is float16": lambda: device.conv_transpose2d(x, weights, out=tensors((1, 4, 4, 5))[0].half()),
+        "dtype is 'float64'": lambda: device.prepare(weights, dtype="float64"),
+        "activation is 'swish'": lambda: device.conv_transpose2d(x, weights, activation="swish"),
+        "crops all of the full result": lambda: device.conv_transpose2d(x, weights, padding=2),
+        "was prepared for a stride of (2, 2)": lambda: device.conv_transpose2d(x, packed, stride=1),
+        "was prepared for float32": lambda: device.conv_transpose2d(x, packed, dtype="bfloat16"),
+        "it has cpu.scatter": lambda: forced("simt.fast", x, weights),
+        "was prepared for rung simt.gather": lambda: forced("simt.gather_tested", x, packed),
+        "images has shape (3, 3, 5)": lambda: device.pixels(weights[..., 0]),
+        "out is torch.float32": lambda: device.pixels(x, out=x),
+    }.items():
+        with pytest.raises((UsageError, Refused)) as error:
+            call()
+        assert words in str(error.value)
+
+
+def forced(name, x, weights):
+    with using(conv_transpose2d=name):
+        return device.conv_transpose2d(x, weights)
+
+
+def test_a_gpu_rung_refuses_the_cpus_arrays_and_the_other_way_round():
+    here = Case(1, 4, 4, DEEP, 3)
+    for name, rung in ladder.rungs.items():
+        place = "cuda" if name.startswith("cpu.") else "cpu"
+        why = "; ".join(rung.refuses(replace(here, device=place).problem))
+        assert f"on {place}, it takes" in why, name
+
+
+def test_a_ladder_ends_in_a_rung_that_takes_everything():
+    for case in [replace(case, dtype=dtype, device="cuda") for case in spec.cases() for dtype in spec.DEVICE_DTYPES]:
+        reasons = {name: ladder.rungs[name].refuses(case.problem) for name in ladder.prefer if "cpu." not in name}
+        missing = ("No module", "driver", "GPU")
+        assert any(not why or any(word in "".join(why) for word in missing) for why in reasons.values()), reasons
+
+
+def test_pixels_are_those_of_the_host(rng):
+    from tilewright.formats.images import pixels
+
+    images = np.tanh(rng.standard_normal((3, 5, 7, 3), dtype=np.float32) * 3)
+    images[0, 0, 0] = [-1, 1, 0]
+    images[2] = 0.25
+    images[2, 4, 6, 2] = np.nan
+    own, spoiled = device.pixels(torch.from_numpy(images).to(PLACE))
+    assert np.array_equal(own[:2].cpu().numpy(), pixels(images[:2]))
+    assert spoiled.tolist() == [0, 0, 1] and own[2, 4, 6, 2] == 0

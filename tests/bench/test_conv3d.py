@@ -68,3 +68,33 @@ def test_wrong_volumes_are_not_reported(monkeypatch):
     monkeypatch.setattr(spec, "reference", lambda case, inputs: np.zeros((8, 9, 20)))
     with pytest.raises(InternalError, match=r"conv3d\.cpu\.rows is off by .* nothing is reported"):
         conv3d.bench(CASES[:1], say=lambda text: None)
+
+
+def test_rows_of_a_gpu_name_their_peers(monkeypatch):
+    from tilewright.bench import device
+    from tilewright.bench.results import Row
+
+    case = spec.Case(8, 9, 20, 3, 3, 3, label="large", device="cuda")
+
+    def climb(ladder, spec, case, *, only):
+        common = {"op": "conv3d", "size": case.name, "dtype": "float32", "threads": 0, "rows": 8, "runs": 3}
+        for name, seconds, check in ((only, 1e-3, "passed 0.1"), ("cuDNN", 8e-3, "peer"), ("CuPy", 4e-3, "peer")):
+            times = dict.fromkeys(("median_s", "low_s", "high_s"), seconds)
+            yield Row(rung=name, check=check, gflops=1.0, gbytes_s=1.0, label=case.label, **common, **times)
+
+    monkeypatch.setattr(device, "climb", climb)
+    monkeypatch.setattr(conv3d.ladder, "choose", lambda problem: conv3d.ladder.rungs["simt.march"])
+    said: list[str] = []
+    rows = conv3d.bench_on_gpu([case], say=said.append)
+    assert [(row.op, row.rung, row.peer_ratio) for row in rows[1:]] == [
+        ("volumes", "cuDNN", 8.0),
+        ("volumes", "CuPy", 4.0),
+    ]
+    assert rows[0].rung == "tilewright" and said == ["large: simt.march, passed 0.1"]
+    assert [row.rung for row in conv3d.bench_on_gpu([case], against=("cupy",), say=said.append)] == [
+        "tilewright",
+        "CuPy",
+    ]
+    assert "GPU" in conv3d.lines(rows)[0]
+    with pytest.raises(UsageError, match="no peer is called scipy"):
+        conv3d.bench_on_gpu([case], against=("scipy",), say=said.append)

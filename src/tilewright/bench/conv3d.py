@@ -1,13 +1,15 @@
 """Volumes side by side with scipy.ndimage and PyTorch: milliseconds, rates, the share of the larger of a case's two
 limits, and times each peer.
 
-Cases are the sizes of `ops/conv3d/spec.py`. All write to memory that they have written to before: new memory costs
-every library the same, and more than the convolution.
+Cases are the sizes of `ops/conv3d/spec.py`. On the CPU all write to memory that they have written to before: new memory
+costs every library the same, and more than the convolution. On a GPU the peers are CuPy and cuDNN, and the L2 cache is
+empty before each call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -73,6 +75,36 @@ def torch_call(case: spec.Case, inputs: dict) -> Call | None:
 
 
 PEERS = {"scipy": scipy_call, "torch": torch_call}
+
+
+def bench_on_gpu(
+    cases: list[spec.Case] | None = None, *, against: tuple[str, ...] | None = None, say: Callable[[str], None]
+) -> list[Row]:
+    """`bench` on one GPU: the rung that runs when nobody forces one, its first planes checked against float64.
+
+    cases: `spec.device_sizes()` unless given. against: names of peers, all that fit unless given. Raises ResourceError
+    without a GPU, UsageError for an unknown peer, InternalError if a check fails.
+    """
+    from tilewright.bench import device
+
+    if unknown := set(against or ()) - {"cudnn", "cupy"}:
+        raise UsageError(f"no peer is called {', '.join(sorted(unknown))}; on a GPU there are cudnn, cupy")
+    rows = []
+    for case in spec.device_sizes() if cases is None else cases:
+        rung = ladder.choose(case.problem).name
+        found = [
+            row
+            for row in device.climb(ladder, spec, case, only=rung)
+            if row.check != "peer" or against is None or row.rung.lower() in against
+        ]
+        ours = next(row for row in found if row.check != "peer")
+        say(f"{case.label or case.name}: {rung}, {ours.check}")
+        for row in found:
+            mine = row is ours
+            peer, ratio = (row.peer, row.peer_ratio) if mine else (row.rung, row.median_s / ours.median_s)
+            name = "tilewright" if mine else row.rung
+            rows.append(replace(row, op="volumes", rung=name, peer=peer, peer_ratio=ratio))
+    return rows
 
 
 def bench(
@@ -152,6 +184,10 @@ def lines(rows: list[Row]) -> list[str]:
         share = 100 * (row.roof_share or 0)
         rates = f"{row.gflops:>8.1f} GFLOP/s{row.gbytes_s:>8.2f} GB/s{share:>6.1f} % of its limit"
         ratio = f"   {row.peer_ratio:.1f} x slower" if row.check == "peer" and row.peer_ratio else ""
-        name = f"  {row.rung}" if row.check == "peer" else f"{row.label or row.size}, {row.threads} threads"
+        name = (
+            f"  {row.rung}"
+            if row.check == "peer"
+            else f"{row.label or row.size}, {f'{row.threads} threads' if row.threads else 'GPU'}"
+        )
         text.append(f"{name:<34}{row.median_s * 1e3:>10.2f} ms{rates}{ratio}")
     return text

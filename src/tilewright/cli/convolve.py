@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer import Option
 
-from tilewright.cli._options import check_threads, parse_bytes, parse_rungs, verb
+from tilewright.cli._options import Device, check_threads, parse_bytes, parse_rungs, verb
 from tilewright.cli._output import banner, say, show, summary
 
 Modes = Literal[
@@ -37,6 +37,7 @@ class Options:
     dtype: Annotated[
         Literal["float32", "float64"] | None, Option(help="Of sums and output; float32 but for float64 volumes.")
     ] = None
+    device: Device = "cpu"
     threads: Annotated[int | None, Option(min=1, help="CPU threads; one a core unless given.")] = None
     memory: Annotated[
         str | None,
@@ -74,6 +75,7 @@ def convolve(options: Options) -> None:
         memory=memory,
         answers=options.validate,
         tolerance=options.tolerance,
+        device=options.device,
     )
     with threads(options.threads), using(**rungs):
         _say(options, _banner(options, thread_count()))
@@ -102,6 +104,7 @@ def _banner(options: Options, threads: int) -> str:
         "Output": options.output,
         "Mode": f"constant {options.cval:g}" if options.mode.endswith("constant") else options.mode,
         "Precision": options.dtype or "as the input",
+        "Device": options.device,
         "Threads": str(threads),
     }
     return banner("convolve", rows)

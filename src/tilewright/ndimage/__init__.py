@@ -30,6 +30,8 @@ from tilewright.ndimage._arguments import (
     turned,
 )
 from tilewright.ndimage._kernels import by_parts, filter_chain, filter_cross, filter_dense, filter_line, filter_mean
+from tilewright.ndimage._tensors import filter_tensor, turned_tensor
+from tilewright.ops._device import on_gpu
 
 __all__ = [
     "convolve",
@@ -81,13 +83,19 @@ def correlate(input, weights, output=None, mode="reflect", cval=0.0, origin=0, *
     """Correlation with weights of as many dimensions as input, or as there are `axes`.
 
     axes: None for all, or which axes the kernel lies along. origin: one, or one an axis. mode: one for all axes. The
-    rest is as in `correlate1d`.
+    rest is as in `correlate1d`. A float32 volume (D, H, W) may be a torch tensor on a GPU, and so may weights and
+    output: it is filtered there, in float32.
     """
+    if on_gpu(input):
+        return filter_tensor(input, weights, output, mode, cval, origin, axes)
     return _filter_all(input, weights, output, mode, cval, origin, False, axes)
 
 
 def convolve(input, weights, output=None, mode="reflect", cval=0.0, origin=0, *, axes=None):
     """`correlate` with the kernel turned round along every axis."""
+    if on_gpu(input):
+        weights, origins = turned_tensor(weights, origin)
+        return filter_tensor(input, weights, output, mode, cval, origins, axes)
     return _filter_all(input, weights, output, mode, cval, origin, True, axes)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +17,15 @@ from tilewright.formats.files import same_file
 from tilewright.formats.validate_volumes import TOLERANCE, validate_volumes
 from tilewright.formats.volumes import Output, Volume, check_memory, check_suffix, create_volume, open_volume
 from tilewright.hardware import available_memory
+from tilewright.ops._memory import empty
 from tilewright.ops.conv3d import conv3d
+from tilewright.runtime.devices import place_for
 from tilewright.runtime.kernels import Kernel, applied, check_fits, kernel_of, prepared_float32
 from tilewright.runtime.progress import Progress
 from tilewright.runtime.reports import Report, Say, phase
 from tilewright.runtime.signals import Stop, stoppable
-from tilewright.runtime.tiles import MODES, Blocks, Tile, plan, run
+from tilewright.runtime.slabs import pinned, through
+from tilewright.runtime.tiles import MODES, Allocate, Blocks, Tile, plan, run
 
 SLACK = 32 << 20  # bytes: threads, and what the allocator keeps
 FREE = 0.8  # of the available memory that a job may take where nothing is said
@@ -33,7 +37,8 @@ class ConvolveJob:
 
     kernel: a name or a file, see runtime/kernels.py; it is not flipped. mode, cval: what stands outside the volume, as
     in scipy.ndimage. dtype: "float32" or "float64", of the sums and the output; None: as the input needs. memory: bytes
-    that the process may take; None: most of what is free. answers: a volume to compare the output with.
+    that the process may take; None: most of what is free. answers: a volume to compare the output with. device:
+    "cpu", "cuda" or "auto"; a GPU computes in float32.
     """
 
     input: str
@@ -45,6 +50,7 @@ class ConvolveJob:
     memory: int | None = None
     answers: str | None = None
     tolerance: float = TOLERANCE
+    device: str = "cpu"
 
 
 @dataclass
@@ -63,7 +69,7 @@ def convolve(job: ConvolveJob, say: Say = lambda text: None) -> ConvolveReport:
     """
     _check_paths(job)
     report, start = ConvolveReport(), time.perf_counter()
-    memory = _memory(job)
+    place, memory = place_for(job.device), _memory(job)
     with stoppable() as stop:
         with phase(report, "check"):
             kernel = kernel_of(job.kernel)
@@ -71,18 +77,20 @@ def convolve(job: ConvolveJob, say: Say = lambda text: None) -> ConvolveReport:
         with volume:
             check_fits(kernel, volume.shape, job.input)
             dtype = _dtype(job, volume)
+            place = _place(job, place, dtype)
             size = " x ".join(map(str, volume.shape))
             say(f"Checking input: {size} voxels of {volume.dtype}...Done! ({report.seconds['check']:.3f} sec)")
             output = create_volume(job.output, volume.shape, dtype, volume)
             check_memory(job.output, output.held, memory - _resident())
             with output:
                 with phase(report, "compile", say, "Compiling kernels"):  # or fetching them from the disk
-                    compute = applied(kernel, dtype)
+                    compute = _compute(kernel, dtype, place)
                     compute(np.zeros(kernel.shape, dtype), np.empty((1, 1, 1), dtype))
-                if volume.held and output.held and dtype == np.float32:
+                if volume.held and output.held and dtype == np.float32 and place == "cpu":
                     _whole(job, report, kernel, (volume, output), memory)
                 else:
-                    _tiled(job, report, kernel, (volume, output), memory, stop)
+                    allocate = empty if place == "cpu" else pinned
+                    _tiled(job, report, kernel, (volume, output), Means(compute, allocate, memory, stop))
                 report.records = math.prod(volume.shape)
                 tiles = (
                     f"{report.tiles:,} tiles of {' x '.join(map(str, report.tile))}" if report.tiles else "one piece"
@@ -110,23 +118,31 @@ def _whole(job: ConvolveJob, report: ConvolveReport, kernel: Kernel, ends: tuple
     _check_finite(job, (0, 0, 0), output.array)
 
 
-def _tiled(
-    job: ConvolveJob, report: ConvolveReport, kernel: Kernel, ends: tuple[Volume, Output], memory: int, stop: Stop
-) -> None:
+@dataclass(frozen=True)
+class Means:
+    """What tiles are computed with. memory: bytes that the process may take."""
+
+    compute: Callable[[np.ndarray, np.ndarray], None]
+    allocate: Allocate
+    memory: int
+    stop: Stop
+
+
+def _tiled(job: ConvolveJob, report: ConvolveReport, kernel: Kernel, ends: tuple[Volume, Output], means: Means) -> None:
     """The volume tile by tile; "run" are the seconds of the computation, "wait" those it waited for the disk."""
     volume, output = ends
     dtype = _dtype(job, volume)
-    left = memory - _resident() - volume.working - output.working - SLACK
+    left = means.memory - _resident() - volume.working - output.working - SLACK
     spare = kernel.spare_blocks if dtype == np.float64 else 0
     units = volume.unit, output.unit
     tiling = plan(volume.shape, kernel.halo, units, itemsize=dtype.itemsize, memory=left, spare_blocks=spare)
-    blocks = Blocks(volume, tiling, mode=job.mode, cval=job.cval, dtype=dtype)
+    blocks = Blocks(volume, tiling, mode=job.mode, cval=job.cval, dtype=dtype, allocate=means.allocate)
     report.tiles, report.tile = tiling.count, tiling.tile
-    compute, spent = applied(kernel, dtype), [0.0]
+    spent = [0.0]
 
     def timed(block: np.ndarray, out: np.ndarray) -> None:
         start = time.perf_counter()
-        compute(block, out)
+        means.compute(block, out)
         spent[0] += time.perf_counter() - start
 
     def write(tile: Tile, out: np.ndarray) -> None:
@@ -136,11 +152,11 @@ def _tiled(
     with Progress("voxels", total=math.prod(volume.shape), size=1) as progress, phase(report, "tiles"):
 
         def done(tile: Tile) -> None:
-            stop.check()
+            means.stop.check()
             report.records += math.prod(tile.shape)
             progress.update(report.records, 0)
 
-        run(tiling, blocks.read, timed, write, dtype, done)
+        run(tiling, blocks.read, timed, write, dtype, done, means.allocate)
     report.seconds["run"] = spent[0]
     report.seconds["wait"] = report.seconds.pop("tiles") - spent[0]
 
@@ -158,6 +174,22 @@ def _check_finite(job: ConvolveJob, start: tuple[int, ...], out: np.ndarray) -> 
 
 def _dtype(job: ConvolveJob, volume: Volume) -> np.dtype:
     return np.dtype(job.dtype or ("float64" if volume.wide else "float32"))
+
+
+def _place(job: ConvolveJob, place: str, dtype: np.dtype) -> str:
+    """Where it is computed: what `place_for` found, but "auto" keeps float64 on the CPU. Raises UsageError for float64
+    that is to be computed on a GPU."""
+    if place == "cpu" or dtype == np.float32:
+        return place
+    if job.device == "auto":
+        return "cpu"
+    hint = "use --dtype float32, or leave --device out"
+    raise UsageError(f"the volume would be computed in {dtype}, and a GPU computes in float32", hint=hint)
+
+
+def _compute(kernel: Kernel, dtype: np.dtype, place: str) -> Callable[[np.ndarray, np.ndarray], None]:
+    """f(block, out), as `kernels.applied` says."""
+    return applied(kernel, dtype) if place == "cpu" else through(prepared_float32(kernel, place), place)
 
 
 def _memory(job: ConvolveJob) -> int:

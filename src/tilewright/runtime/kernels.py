@@ -87,15 +87,15 @@ def applied(kernel: Kernel, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray
     return lambda block, out: _correlate(kernel, block, out)
 
 
-def prepared_float32(kernel: Kernel):
-    """The kernel as ops.conv3d takes it."""
+def prepared_float32(kernel: Kernel, device: str = "cpu"):
+    """The kernel as ops.conv3d takes it for volumes there."""
     if kernel.lines is not None:
-        return prepare_separable(tuple(line.astype(np.float32) for line in kernel.lines))
+        return prepare_separable(tuple(line.astype(np.float32) for line in kernel.lines), device=device)
     with np.errstate(over="ignore"):
         weights = kernel.weights.astype(np.float32)  # type: ignore[union-attr]
     if not np.isfinite(weights).all():
         raise InputError("a tap is too large for float32", path=kernel.name, hint="scale it, or use --dtype float64")
-    return prepare(weights)
+    return prepare(weights, device=device)
 
 
 def _put(result: np.ndarray) -> None:

@@ -31,6 +31,8 @@ COPY = 0.2  # a voxel copied from the block before
 TOUCH = 3.0  # a voxel of memory that is new to the process (measured on a virtual machine: 3 s/GB)
 TILE = 50_000  # a tile: its system calls, and threads that wait for each other
 
+Allocate = Callable[[int, np.dtype], np.ndarray]
+
 
 class Tile(NamedTuple):
     """A box of the volume."""
@@ -75,13 +77,15 @@ class Tiling:
 class Blocks:
     """The blocks of a tiling, one after the other, in two buffers: `read` fills one while the other is in use."""
 
-    def __init__(self, volume: Volume, tiling: Tiling, *, mode: str, cval: float, dtype: np.dtype) -> None:
+    def __init__(
+        self, volume: Volume, tiling: Tiling, *, mode: str, cval: float, dtype: np.dtype, allocate: Allocate = empty
+    ) -> None:
         self._volume, self._tiling, self._cval = volume, tiling, cval
         self._maps = [
             index_map(n, b + a + 1, ALIASES.get(mode, mode), -b)
             for n, b, a in zip(tiling.shape, tiling.before, tiling.after, strict=True)
         ]
-        self._buffers = [empty(math.prod(tiling.block), dtype) for _ in range(2)]
+        self._buffers = [allocate(math.prod(tiling.block), dtype) for _ in range(2)]
         self._last: tuple[tuple[int, ...], np.ndarray] | None = None  # the start of a block, with its halo
 
     def read(self, tile: Tile) -> np.ndarray:
@@ -221,12 +225,14 @@ def run(
     write: Callable[[Tile, np.ndarray], None],
     dtype: np.dtype,
     done: Callable[[Tile], None] = lambda tile: None,
+    allocate: Allocate = empty,
 ) -> None:
     """compute(block, out) for every tile, while the next block is read and the tile before is written by two threads.
 
-    done: called when a tile has been computed. An error of any of them ends it; when it ends, so have the threads.
+    done: called when a tile has been computed. allocate: makes the tiles' memory. An error of any of them ends it; when
+    it ends, so have the threads.
     """
-    buffers = [empty(math.prod(tiling.tile), dtype) for _ in range(2)]
+    buffers = [allocate(math.prod(tiling.tile), dtype) for _ in range(2)]
     written: Future[None] | None = None
     tiles = list(tiling.tiles())
     with ThreadPoolExecutor(1, "tilewright-read") as reader, ThreadPoolExecutor(1, "tilewright-write") as writer:

@@ -7,72 +7,46 @@ y = conv3d(x, prepare_separable((wz, wy, wx)))                  # three vectors 
 y = conv3d(x, weights)                                          # (C, D, H, W), (O, C, KD, KH, KW) -> (O, D, H, W)
 """
 
-import operator
-from dataclasses import replace
-
 import numpy as np
 
-from tilewright.errors import ResourceError, UsageError
-from tilewright.ops._arrays import as_float32, as_numpy, like, one_of, put_back, result_for, target_for
+from tilewright.errors import ResourceError
+from tilewright.ops._arrays import as_float32, like, put_back, result_for, target_for
+from tilewright.ops._device import on_gpu
 from tilewright.ops._memory import empty
+from tilewright.ops.conv3d.arguments import ALIASES, check_rung, pack, pack_factors, volume_shape, window_for
 from tilewright.ops.conv3d.ladder import ladder
-from tilewright.ops.conv3d.operands import Border, Packed, index_map
-from tilewright.ops.conv3d.rank_one import factors_of, product_of
-from tilewright.ops.conv3d.spec import MODES, Problem
+from tilewright.ops.conv3d.operands import Border, Packed, Window, index_map
+from tilewright.ops.conv3d.spec import Problem
 
-__all__ = ["Packed", "Problem", "conv3d", "ladder", "prepare", "prepare_separable"]
-
-ALIASES = {"grid-mirror": "reflect", "grid-constant": "constant", "grid-wrap": "wrap"}  # as in scipy.ndimage
+__all__ = ["ALIASES", "Packed", "Problem", "conv3d", "ladder", "prepare", "prepare_separable"]
 
 
-def prepare(weights) -> Packed:
+def prepare(weights, *, device=None) -> Packed:
     """Look at weights once, and lay them out for the rung that will convolve with them.
 
-    weights: (KD, KH, KW), or (O, C, KD, KH, KW) for volumes with channels; float32 or bfloat16, any strides. The result
-    holds copies. A single kernel that is an outer product of three vectors, each tap to `rank_one.TOLERANCE` of its
-    size, becomes three passes.
-    Raises UsageError for a wrong dtype or rank, Refused if a rung forced by `using` does not take it.
+    weights: (KD, KH, KW), or (O, C, KD, KH, KW) for volumes with channels; float32 or bfloat16, any strides.
+    device: for volumes there, "cuda" or a torch device; None: where the weights are. The result holds copies. A single
+    kernel that is an outer product of three vectors, each tap to `rank_one.TOLERANCE` of its size, becomes three
+    passes. Raises UsageError for a wrong dtype or rank, Refused if a rung forced by `using` does not take it.
     """
-    weights = as_float32("weights", weights)
-    if weights.ndim not in (3, 5) or not weights.size:
-        raise UsageError(
-            f"conv3d: weights has shape {weights.shape}; (KD, KH, KW) or (O, C, KD, KH, KW) is wanted, at least one of "
-            "each"
-        )
-    channels = weights.ndim == 5
-    whole = np.array(weights if channels else weights[None, None])  # a copy: the caller may change his
-    factors = None if channels else factors_of(weights)
-    O, C, KD, KH, KW = whole.shape
-    symmetric = KD > 1 and np.array_equal(whole, whole[:, :, ::-1])
-    problem = Problem(O, C, KD, KH, KW, separable=factors is not None, symmetric=symmetric)
-    return _packed(problem, whole, factors, channels)
+    if on_gpu(weights) or device not in (None, "cpu"):
+        from tilewright.ops.conv3d import device as gpu
+
+        return gpu.prepare(weights, device=device)
+    return pack(weights)
 
 
-def prepare_separable(factors) -> Packed:
+def prepare_separable(factors, *, device=None) -> Packed:
     """The same for a kernel given as (wz, wy, wx): weights[a, b, t] = wz[a] * wy[b] * wx[t].
 
-    Each: one-dimensional, at least one number; float32 or float64, rounded to float32.
+    Each: one-dimensional, at least one number; float32 or float64, rounded to float32. device: None is the CPU.
     Raises UsageError for anything else, Refused if a rung forced by `using` does not take it.
     """
-    arrays = [as_numpy("factors", factor) for factor in factors]
-    wrong = [a for a in arrays if a.ndim != 1 or not a.size or a.dtype not in (np.float32, np.float64)]
-    if len(arrays) != 3 or wrong:
-        what = ", ".join(f"{a.dtype} {a.shape}" for a in arrays)
-        raise UsageError(f"conv3d: factors are {what}; three vectors of float32 or float64 are wanted")
-    wz, wy, wx = (np.array(array, np.float32) for array in arrays)
-    symmetric = len(wz) > 1 and np.array_equal(wz, wz[::-1])
-    problem = Problem(1, 1, len(wz), len(wy), len(wx), separable=True, symmetric=symmetric)
-    rung = ladder.choose(problem)
-    if rung.name == "cpu.separable":
-        return Packed(rung.name, problem, False, None, (wz, wy, wx))
-    return _packed(problem, product_of((wz, wy, wx)).astype(np.float32)[None, None], (wz, wy, wx), False)
+    if device not in (None, "cpu"):
+        from tilewright.ops.conv3d import device as gpu
 
-
-def _packed(problem: Problem, weights: np.ndarray, factors, channels: bool) -> Packed:
-    """For the rung that is chosen now."""
-    rung = ladder.choose(problem)
-    plain = Packed(rung.name, problem, channels, weights, factors)
-    return replace(plain, data=rung.prepare(plain)) if rung.prepare else plain
+        return gpu.prepare_separable(factors, device=device)
+    return pack_factors(factors)
 
 
 def conv3d(x, weights, *, mode="constant", cval=0.0, origin=0, out=None):
@@ -91,15 +65,16 @@ def conv3d(x, weights, *, mode="constant", cval=0.0, origin=0, out=None):
     size, or the number of threads, so a volume may be convolved in tiles. The rung `cpu.fft` alone breaks that.
     Raises UsageError naming the argument that does not fit, ResourceError where memory does not hold the result.
     """
+    if on_gpu(x):
+        from tilewright.ops.conv3d import device
+
+        return device.conv3d(x, weights, mode=mode, cval=cval, origin=origin, out=out)
     array = as_float32("x", x)
     packed = weights if isinstance(weights, Packed) else prepare(weights)
-    one_of("conv3d", "mode", mode, (*MODES, *ALIASES, "valid"))
-    C, sizes = packed.problem.C, packed.sizes
-    if array.ndim != 3 + packed.channels or (packed.channels and len(array) != C):
-        wanted = f"(C, D, H, W) with C = {C} channels" if packed.channels else "(D, H, W)"
-        raise UsageError(f"conv3d: x is {array.shape} and weights are {packed.shape}; x must be {wanted}")
+    sizes = packed.sizes
+    shape = volume_shape(array.shape, packed)
     volume = array if packed.channels else array[None]
-    border = _border(volume.shape[1:], sizes, ALIASES.get(mode, mode), cval, origin)
+    border = _border(shape, sizes, window_for(shape, sizes, mode, cval, origin))
     inner = tuple(len(m) - K + 1 for m, K in zip((border.z, border.y, border.x), sizes, strict=True))
     result = result_for("conv3d", out, (packed.problem.O, *inner) if packed.channels else inner)
     target = result if out is None else target_for(result, array)
@@ -113,11 +88,7 @@ def conv3d(x, weights, *, mode="constant", cval=0.0, origin=0, out=None):
 
 def _run(x: np.ndarray, packed: Packed, out: np.ndarray, border: Border) -> None:
     """The chosen rung, on out (O, D, H, W), rows contiguous."""
-    rung = ladder.choose(packed.problem)
-    if rung.name != packed.rung:
-        raise UsageError(
-            f"conv3d: weights were prepared for rung {packed.rung}, and {rung.name} is chosen now: prepare them again"
-        )
+    rung = check_rung(packed, "cpu")
     if out.size == 0:
         return
     target = out if out.strides[3] == 4 else empty(out.shape)
@@ -125,37 +96,8 @@ def _run(x: np.ndarray, packed: Packed, out: np.ndarray, border: Border) -> None
     put_back(out, target)
 
 
-def _border(volume: tuple[int, ...], sizes: tuple[int, ...], mode: str, cval, origin) -> Border:
-    """Index maps for the three axes. Raises UsageError for an origin, a size or a cval that does not fit."""
-    origins = _origins(origin, sizes)
-    if mode == "valid":
-        if any(origins):
-            raise UsageError(
-                f"conv3d: origin is {origin}; mode 'valid' has outputs for whole windows only, 0 is wanted"
-            )
-        if any(n < K for n, K in zip(volume, sizes, strict=True)):
-            raise UsageError(f"conv3d: x is {volume} and the kernel is {tuple(sizes)}; mode 'valid' needs it inside x")
-    try:
-        with np.errstate(over="ignore"):
-            number = np.float32(cval)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise UsageError(f"conv3d: cval is {cval!r}; a number is wanted") from error
-    first = [-(K // 2 + at) for K, at in zip(sizes, origins, strict=True)]
-    z, y, x = (index_map(n, K, mode, at) for n, K, at in zip(volume, sizes, first, strict=True))
-    return Border(z, y, x, left=0 if mode == "valid" else -first[2], cval=number)
-
-
-def _origins(origin, sizes: tuple[int, ...]) -> tuple[int, ...]:
-    try:
-        found = tuple(map(operator.index, origin)) if np.ndim(origin) else (operator.index(origin),) * 3
-    except TypeError as error:
-        raise UsageError(f"conv3d: origin is {origin!r}; an integer, or one for each axis, is wanted") from error
-    if len(found) != 3:
-        raise UsageError(f"conv3d: origin is {origin!r}; an integer, or one for each of three axes, is wanted")
-    for at, K in zip(found, sizes, strict=True):
-        if not -(K // 2) <= at <= (K - 1) // 2:
-            raise UsageError(
-                f"conv3d: origin is {origin!r} and the kernel is {tuple(sizes)}; with {K} taps it goes from "
-                f"{-(K // 2)} to {(K - 1) // 2}"
-            )
-    return found
+def _border(volume: tuple[int, ...], sizes: tuple[int, ...], window: Window) -> Border:
+    """Index maps for the three axes."""
+    axes = zip(volume, sizes, window.first, strict=True)
+    z, y, x = (index_map(n, K, window.mode, -first) for n, K, first in axes)
+    return Border(z, y, x, left=window.first[2], cval=window.cval)

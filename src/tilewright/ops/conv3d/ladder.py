@@ -6,13 +6,9 @@ Every rung's run(x, weights, out, border) computes out (O, D, H, W) of x (C, D, 
 from importlib.util import find_spec
 
 from tilewright.ops._ladder import Ladder
-from tilewright.ops._needs import at_most
+from tilewright.ops._needs import at_most, on
+from tilewright.ops.conv3d import gpu_ladder
 from tilewright.ops.conv3d.operands import Packed
-
-
-def _separable(problem) -> str | None:
-    """The kernel is an outer product of three vectors."""
-    return None if problem.separable else "the kernel is no outer product of three vectors"
 
 
 def _symmetric(problem) -> str | None:
@@ -25,31 +21,34 @@ def _scipy(problem) -> str | None:
     return None if find_spec("scipy") else "unavailable - No module named 'scipy'"
 
 
-ladder = Ladder("conv3d", prefer=("cpu.separable", "cpu.folded", "cpu.rows"))
+ladder = Ladder("conv3d", prefer=("cpu.separable", "cpu.folded", "cpu.rows", *gpu_ladder.PREFER))
+on_cpu = on("cpu", "float32")
 
 
-@ladder.rung("cpu.naive", after=None, idea="six loops; the sum stays in a register until it is whole")
+@ladder.rung("cpu.naive", after=None, needs=(on_cpu,), idea="six loops; the sum stays in a register until it is whole")
 def naive(x, weights, out, border):
     from tilewright.ops.conv3d.cpu.naive import convolve
 
     convolve(x, weights, out, border)
 
 
-@ladder.rung("cpu.taps", after="cpu.naive", idea="the taps are one run of vectors, reduced once at the end")
+@ladder.rung(
+    "cpu.taps", after="cpu.naive", needs=(on_cpu,), idea="the taps are one run of vectors, reduced once at the end"
+)
 def taps(x, weights, out, border):
     from tilewright.ops.conv3d.cpu.taps import convolve
 
     convolve(x, weights, out, border)
 
 
-@ladder.rung("cpu.threads", after="cpu.naive", idea="threads draw planes")
+@ladder.rung("cpu.threads", after="cpu.naive", needs=(on_cpu,), idea="threads draw planes")
 def all_threads(x, weights, out, border):
     from tilewright.ops.conv3d.cpu.naive import convolve
 
     convolve(x, weights, out, border, alone=False)
 
 
-@ladder.rung("cpu.vectors", after="cpu.threads", idea="a vector is a piece of a row of outputs")
+@ladder.rung("cpu.vectors", after="cpu.threads", needs=(on_cpu,), idea="a vector is a piece of a row of outputs")
 def vectors(x, weights, out, border):
     from tilewright.ops.conv3d.cpu.vectors import convolve
 
@@ -65,6 +64,7 @@ def _columns_first(weights: Packed):
 @ladder.rung(
     "cpu.rows",
     after="cpu.vectors",
+    needs=(on_cpu,),
     prepare=_columns_first,
     idea="sixteen rows of outputs stay in registers, and each loaded vector feeds up to KH of them",
 )
@@ -83,7 +83,7 @@ def _folded_columns(weights: Packed):
 @ladder.rung(
     "cpu.folded",
     after="cpu.rows",
-    needs=(_symmetric,),
+    needs=(on_cpu, _symmetric),
     prepare=_folded_columns,
     idea="planes that meet equal taps are added first, and multiplied once",
 )
@@ -96,7 +96,7 @@ def folded(x, weights, out, border):
 @ladder.rung(
     "cpu.separable",
     after="cpu.rows",
-    needs=(_separable,),
+    needs=(on_cpu, gpu_ladder.separable),
     c=4.0,
     idea="three short passes, along y, x and z, over a tile that stays in cache",
 )
@@ -109,10 +109,13 @@ def separable(x, weights, out, border):
 @ladder.rung(
     "cpu.fft",
     after="cpu.naive",
-    needs=(_scipy, at_most("O", 1), at_most("C", 1)),
+    needs=(on_cpu, _scipy, at_most("O", 1), at_most("C", 1)),
     idea="products of Fourier transforms by scipy, in float64, a block of the volume at a time",
 )
 def fft(x, weights, out, border):
     from tilewright.ops.conv3d.cpu.fft import convolve
 
     convolve(x, weights, out, border)
+
+
+gpu_ladder.declare(ladder)

@@ -55,6 +55,18 @@ class Border:
         return np.concatenate([self.z, self.y, self.x])
 
 
+@dataclass(frozen=True)
+class Window:
+    """Where a window lies, for a rung on a GPU: output i reads numbers i - first .. i - first + K - 1 of each axis.
+
+    mode, cval: what stands where the volume has none, one of MODES in `spec` or "valid", where that never happens.
+    """
+
+    first: tuple[int, int, int]
+    mode: str
+    cval: np.float32
+
+
 def index_map(n: int, K: int, mode: str, first: int) -> np.ndarray:
     """int64: which of an axis' n numbers each padded position is, -1 for none.
 

@@ -8,6 +8,7 @@ import numpy as np
 
 EPS32 = float(np.finfo(np.float32).eps)
 MODES = ("reflect", "constant", "nearest", "mirror", "wrap")  # scipy.ndimage's; "valid" stands beside them
+PROBE_ROWS = 16  # planes that tell whether a slow rung takes too long
 SEPARABLE = ("factors", "product", "gaussian")  # kinds of weights in a case
 
 
@@ -53,6 +54,7 @@ class Case:
     layout: str = "C"
     dtype: str = "float32"
     label: str = ""
+    device: str = "cpu"
 
     @property
     def name(self) -> str:
@@ -68,7 +70,8 @@ class Case:
     def problem(self) -> Problem:
         """What the ladder sees."""
         separable, symmetric = self.kind in SEPARABLE, self.kind in ("symmetric", "gaussian")
-        return Problem(max(self.O, 1), max(self.C, 1), self.KD, self.KH, self.KW, separable, symmetric)
+        sizes = (max(self.O, 1), max(self.C, 1), self.KD, self.KH, self.KW)
+        return Problem(*sizes, separable, symmetric, device=self.device)
 
     @property
     def taps(self) -> int:
@@ -196,3 +199,14 @@ def sizes() -> list[Case]:
         Case(256, 256, 256, 17, 17, 17, kind="gaussian", mode="reflect", label="gaussian, sigma 2"),
         Case(64, 64, 64, 3, 3, 3, O=32, C=16, label="channels"),
     ]
+
+
+def device_sizes() -> list[Case]:
+    """The same on a GPU, and volumes that fill one; the course's largest is nearly nothing there."""
+    large = [Case(512, 512, 512, K, K, K, label=f"large, K {K}") for K in (3, 5, 7)]
+    large += [Case(512, 512, 512, 5, 5, 5, mode="reflect", label="large, K 5, reflect")]
+    large += [
+        Case(512, 512, 512, K, K, K, kind="gaussian", mode="reflect", label=f"large, gaussian, sigma {K // 8}")
+        for K in (9, 17)
+    ]
+    return [dataclasses.replace(case, device="cuda") for case in [*large, *sizes()]]

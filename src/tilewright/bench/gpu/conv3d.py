@@ -1,0 +1,112 @@
+"""cuDNN and CuPy beside conv3d, and sums over windows in float64."""
+
+import math
+from collections.abc import Callable
+from importlib.util import find_spec
+
+import numpy as np
+import torch
+
+from tilewright.ops.conv3d.arguments import window_for
+from tilewright.ops.conv3d.operands import index_map
+from tilewright.ops.conv3d.spec import EPS32
+
+CHECKED = 16  # planes that are compared; all of them, where there are channels
+
+
+def truth(case, tensors: dict):
+    """The first planes in float64, on the GPU; see `tilewright.bench.gpu`."""
+    x, weights = tensors["x"], tensors["weights"]
+    if isinstance(weights, tuple):
+        weights = np.einsum("a,b,t->abt", *weights, dtype=np.float64)
+    weights = np.asarray(weights.cpu() if torch.is_tensor(weights) else weights, np.float64)
+    planes = case.D if case.C else CHECKED
+    if not case.C:
+        x, weights = x[None], weights[None, None]
+    exact, size = _sums(x, weights, case, planes)
+    exact, size = (exact, size) if case.C else (exact[0], size[0])
+    return exact, lambda c: c * EPS32 * math.sqrt(case.taps) * size + np.finfo(np.float32).tiny
+
+
+def _sums(x, weights: np.ndarray, case, planes: int):
+    """(sums, sums of sizes) of `planes` planes, tap by tap."""
+    sizes = weights.shape[2:]
+    window = window_for(tuple(x.shape[1:]), sizes, case.mode, case.cval, case.origin)
+    axes = zip(x.shape[1:], sizes, window.first, strict=True)
+    maps = [torch.from_numpy(index_map(n, K, window.mode, -first)).to(x.device) for n, K, first in axes]
+    maps[0] = maps[0][: planes + sizes[0] - 1]
+    around = (maps[0] < 0)[:, None, None] | (maps[1] < 0)[:, None] | (maps[2] < 0)
+    wide = x[:, maps[0]][:, :, maps[1]][:, :, :, maps[2]].double().masked_fill(around, float(window.cval))
+    D, H, W = (n - K + 1 for n, K in zip(wide.shape[1:], sizes, strict=True))
+    exact = torch.zeros(len(weights), D, H, W, dtype=torch.float64, device=x.device)
+    size = torch.zeros_like(exact)
+    for o, c, a, b, t in np.ndindex(weights.shape):
+        part = wide[c, a : a + D, b : b + H, t : t + W]
+        exact[o] += part * weights[o, c, a, b, t]
+        size[o] += part.abs() * abs(weights[o, c, a, b, t])
+    return exact, size
+
+
+def peers(case, tensors: dict) -> dict[str, Callable[[], object]]:
+    """Those that are installed and compute this case."""
+    found = {"cuDNN": _cudnn(case, tensors), "CuPy": _cupy(case, tensors) if find_spec("cupyx") else None}
+    return {name: call for name, call in found.items() if call}
+
+
+def _cudnn(case, tensors: dict) -> Callable[[], object] | None:
+    """PyTorch's conv3d in float32, three of them where the kernel is given as factors; it knows zeros around alone."""
+    odd = all(K % 2 for K in (case.KD, case.KH, case.KW))
+    if case.mode not in ("constant", "valid") or case.cval or case.origin or not odd:
+        return None
+    x, weights = tensors["x"], tensors["weights"]
+    shapes = ((-1, 1, 1), (1, -1, 1), (1, 1, -1))
+    if isinstance(weights, tuple):
+        kernels = [torch.from_numpy(w.reshape(s)).to(x.device) for w, s in zip(weights, shapes, strict=True)]
+    else:
+        kernels = [weights]
+    kernels = [kernel if case.C else kernel[None, None] for kernel in kernels]
+    x = (x if case.C else x[None])[None]
+
+    def call():
+        torch.backends.cudnn.allow_tf32 = False
+        y = x
+        for kernel in kernels:
+            around = [K // 2 if case.mode == "constant" else 0 for K in kernel.shape[2:]]
+            y = torch.nn.functional.conv3d(y, kernel, padding=around)
+        return y
+
+    return call
+
+
+def _cupy(case, tensors: dict) -> Callable[[], object] | None:
+    """CuPy's ndimage: `correlate`, or `correlate1d` along each axis as its `gaussian_filter` does."""
+    if case.C or case.mode == "valid" or case.origin:
+        return None
+    import cupy
+    from cupyx.scipy import ndimage
+
+    x, weights, border = cupy.from_dlpack(tensors["x"]), tensors["weights"], {"mode": case.mode, "cval": case.cval}
+    out = cupy.empty_like(x)
+    if not isinstance(weights, tuple):
+        taps = cupy.from_dlpack(weights)
+        return _on_torchs_stream(lambda: ndimage.correlate(x, taps, output=out, **border))
+    factors, between = [cupy.asarray(factor) for factor in weights], cupy.empty_like(x)
+
+    def passes():
+        ndimage.correlate1d(x, factors[0], 0, output=out, **border)
+        ndimage.correlate1d(out, factors[1], 1, output=between, **border)
+        ndimage.correlate1d(between, factors[2], 2, output=out, **border)
+        return out
+
+    return _on_torchs_stream(passes)
+
+
+def _on_torchs_stream(call: Callable[[], object]) -> Callable[[], object]:
+    """CuPy has a current stream of its own."""
+    import cupy
+
+    def run():
+        with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
+            return call()
+
+    return run

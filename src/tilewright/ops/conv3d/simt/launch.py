@@ -1,0 +1,132 @@
+"""Starts the SIMT kernels on torch tensors: on the current stream of a GPU, or in numba-cuda's simulator on the CPU."""
+
+import math
+
+import numpy as np
+
+from tilewright.ops._device import multiprocessors
+from tilewright.ops._simt import launch
+from tilewright.ops.conv3d.gpu_ladder import MOST_PLANES, MOST_TAPS, TILE, halo_bytes
+from tilewright.ops.conv3d.operands import Packed, Window
+from tilewright.ops.conv3d.simt import naive, shared
+from tilewright.ops.conv3d.simt.again import Numbers, start
+from tilewright.ops.conv3d.simt.border import CODES, CONSTANT
+from tilewright.ops.conv3d.simt.march import march
+from tilewright.ops.conv3d.simt.separable import separable
+from tilewright.ops.conv3d.simt.window import QUAD, Form
+
+LANES, THREADS = 16, 128  # of a marching block: 16 quads of a row, and 8 threads down
+REGISTERS = 65536  # of a multiprocessor
+FUSED = 9  # taps along z: their sums leave room for two rows a thread
+STRAIGHT = 1400  # multiply-adds in a loop: K 7 took 1.8 ms with 1,372 on an H200 and 2.5 with 2,744 (512^3)
+LINES = 65535  # blocks along a grid's second axis
+
+
+def convolve(name: str, x, weights: Packed, out, window: Window) -> None:
+    """out (O, D, H, W) of x (C, ...), float32 on one device, by the rung of that name."""
+    border = CODES[window.mode], window.cval
+    if name == "naive":
+        grid = -(-out.numel() // naive.THREADS)
+        launch(naive.naive, grid, naive.THREADS, (x, weights.data, out), window.first, *border)
+    elif name == "march":
+        march_in_parts((x[0], out[0]), weights, window)
+    elif name == "separable":
+        convolve_separably((x[0], out[0]), weights, window)
+    else:
+        grid = len(out)
+        for extent, tile in zip(out.shape[1:], TILE, strict=True):
+            grid *= -(-extent // tile)
+        if name == "shared":
+            nbytes = halo_bytes(weights.sizes)
+            launch(shared.shared, grid, shared.THREADS, (x, weights.data, out), window.first, *border, shared=nbytes)
+        else:
+            kernel = shared.constant(weights.sizes)
+            launch(kernel, grid, shared.THREADS, (x, out), weights.data, window.first, *border)
+
+
+def parts_of(weights: Packed) -> list[tuple[int, Numbers]]:
+    """As many planes of weights at a time as `march` takes: the first of each part, and the numbers of its planes."""
+    KD, KH, KW = weights.sizes
+    parts = -(-KD // min(MOST_PLANES, MOST_TAPS // (KH * KW)))
+    step, planes = -(-KD // parts), weights.weights.reshape(KD, KH * KW)
+    return [(first, Numbers(tuple(planes[first : first + step].ravel()))) for first in range(0, KD, step)]
+
+
+def march_in_parts(arrays: tuple, weights: Packed, window: Window) -> None:
+    """`march` with one part of the weights after the other; each adds to what the one before gave."""
+    KH, KW = weights.sizes[1:]
+    for first, taps in weights.data:
+        here = Window((window.first[0] - first, *window.first[1:]), window.mode, window.cval)
+        form = form_for((len(taps.values) // (KH * KW), KH, KW), here, adds=first > 0)
+        march_on(march, form, arrays, taps, here)
+
+
+def form_for(sizes: tuple[int, int, int], window: Window, *, adds: bool = False) -> Form:
+    """How `march` takes a kernel of these sizes: as many rows as leave its loop in the cache of instructions."""
+    fitting = [rows for rows in (4, 2, 1) if rows * QUAD * math.prod(sizes) <= STRAIGHT and rows * sizes[0] <= 14]
+    rows = max(fitting, default=1)
+    sums = sizes[0] * rows * QUAD
+    return Form(sizes, -window.first[2] % QUAD, rows, LANES, THREADS, 96 if sums <= 28 else 128, adds)
+
+
+def convolve_separably(arrays: tuple, weights: Packed, window: Window) -> None:
+    """The three passes fused; along z apart, where their sums would take too many registers."""
+    (KD, KH, KW), (x, out) = weights.sizes, arrays
+    if KD <= FUSED:
+        march_on(separable, separable_form(weights.sizes, window), arrays, weights.data[0], window)
+        return
+    between = x.new_empty(out.shape[0] + KD - 1, *out.shape[1:])
+    march_on(separable, separable_form((1, KH, KW), window), (x, between), weights.data[1], window)
+    along = Window((0, 0, 0), "valid", window.cval)
+    form = Form((KD, 1, 1), 0, 1, LANES, THREADS, 128 if KD <= 17 else 255)
+    march_on(march, form, (between, out), weights.data[2], along)
+
+
+def factors_of(weights: Packed) -> list[Numbers]:
+    """For `convolve_separably`: all three; those along y and x; that along z."""
+    wz, wy, wx = weights.factors
+    one = np.ones(1, np.float32)
+    return [Numbers(tuple(np.concatenate(numbers))) for numbers in ((wz, wy, wx), (one, wy, wx), (wz,))]
+
+
+def separable_form(sizes: tuple[int, int, int], window: Window) -> Form:
+    """How `separable` takes factors of these sizes."""
+    rows = 4 if sizes[0] <= 3 else 2
+    registers = 128 if sizes[0] * rows <= 12 else 168
+    return Form(sizes, -window.first[2] % QUAD, rows, LANES, THREADS, registers)
+
+
+def march_on(create, form: Form, arrays: tuple, weights: Numbers, window: Window) -> None:
+    """arrays: x and out (D, H, W). create: `march` or `separable`; chunks of planes keep all multiprocessors busy.
+
+    Rows that no quads fill are copied, with what stands before and behind them.
+    """
+    (x, out), mode, before = arrays, CODES[window.mode], window.first[2] + form.lead
+    modes = mode, mode
+    if x.shape[2] % QUAD or x.data_ptr() % (4 * QUAD):
+        x = widened(x, before, out.shape[2] + form.lead + form.sizes[2] - 1, window)
+        modes, before = (mode, CONSTANT), 0
+    across, down = -(-out.shape[2] // form.tile[1]), -(-out.shape[1] // form.tile[0])
+    planes = chunk(form, across * down, out.shape[0])
+    grid, first = (across * down, -(-out.shape[0] // planes)), (*window.first[:2], before)
+    start(create(form), grid, form.threads, (x, out), weights, (first, planes, modes), window.cval)
+
+
+def widened(x, before: int, width: int, window: Window):
+    """x (D, H, W) with `before` numbers of its border before each row, and behind it up to `width`, a multiple of 4."""
+    wide = x.new_empty(*x.shape[:2], -(-width // QUAD) * QUAD)
+    border = CODES[window.mode], window.cval
+    launch(naive.widen, len(x) * x.shape[1], naive.ROW_THREADS, (x, wide), before, *border)
+    return wide
+
+
+def chunk(form: Form, tiles: int, planes: int) -> int:
+    """Planes that a block marches along: as many as finish first, all blocks side by side or in turns."""
+    slots = multiprocessors() * max(1, REGISTERS // (form.registers * form.threads))
+    halo, best, cost = form.sizes[0] - 1, planes, float("inf")
+    for pieces in range(1, min(planes, 64) + 1):
+        length = -(-planes // pieces)
+        turns = -(-tiles * -(-planes // length) // slots)
+        if turns * (length + halo) < cost:
+            best, cost = length, turns * (length + halo)
+    return max(best, -(-planes // LINES))

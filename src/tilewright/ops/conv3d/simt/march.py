@@ -1,0 +1,71 @@
+"""Planes of a tile march through shared memory; each number that a thread loads feeds KD sums for each window row."""
+
+from functools import cache
+
+from numba import cuda, float32, int32
+
+from tilewright.ops._simt import kernel_of
+from tilewright.ops.conv3d.simt.border import CONSTANT
+from tilewright.ops.conv3d.simt.planes import base_of, edges_for, nowhere_for, offsets_for, writer_for
+from tilewright.ops.conv3d.simt.window import QUAD, Form, gather_for, step_for, stow_for
+from tilewright.ops.matmul.simt.registers import ALIGNMENT
+
+
+@cache
+def march(form: Form):
+    """kernel(x (D, H, P), out, weights, first, chunk, modes, fill): a block marches along `chunk` planes of its tile.
+
+    P is a multiple of 4, x lies at a multiple of 16 bytes. weights: a tuple. first: of a plane and a row of the window,
+    and of the quad in which it begins, `lead` before it. modes: what stands outside, along z and y, and along x: there
+    CONSTANT, if whoever calls has written it out. Where form.adds, results are added to what out holds.
+
+    While a plane is multiplied, the next is on its way to registers, and it is written to shared memory after a
+    barrier. A plane that has come meets all KD planes of the weights: the sums of KD outputs of a column are open at a
+    time, and the oldest is finished. Loses on small volumes: a block computes KD - 1 planes more than it writes, and
+    few blocks march.
+    """
+    KD, (BY, BX), lanes, rows = form.sizes[0], form.tile, form.lanes, form.rows
+    stage, pitch, wide = form.shares * form.threads * QUAD, form.across * QUAD, BX + form.sizes[2] - 1
+    both, finished, zeros = 2 * stage, (KD - 1) * rows * QUAD, (float32(0),) * form.sums
+    offsets, write, fill_edges, lead = (
+        offsets_for(form, form.shares),
+        writer_for(rows, form.adds),
+        edges_for(form),
+        form.lead,
+    )
+    gather, stow, step = gather_for(form), stow_for(form), step_for(form)
+
+    @kernel_of(form.registers)
+    def convolve(x, out, weights, first, chunk, modes, fill):
+        tile = cuda.shared.array(both, float32, alignment=ALIGNMENT)
+        (D, H, P), (planes, height, width) = x.shape, out.shape
+        thread, across = cuda.threadIdx.x, (width + BX - 1) // BX
+        top, left = cuda.blockIdx.x // across * BY, cuda.blockIdx.x % across * BX
+        z, start = cuda.blockIdx.y * chunk, left + lead - first[2]  # the first column under a window
+        corner = top - first[1], left - first[2]
+        at_edge = modes[1] != CONSTANT and (start < 0 or start + wide > P)
+        places = offsets(corner[0], corner[1], H, P, modes[0])
+        row, column = thread // lanes * rows, thread % lanes * QUAD
+        at, now, sums = row * pitch + column, 0, zeros
+        base = base_of(z - first[0], D, H * P, modes[0])
+        quads, edges = gather(x, base, places), nowhere
+        if at_edge:
+            edges = edge_places(corner, first[2] - lead, H, P, modes[1])
+        beyond = fetch_edge(x, base, edges)
+        y, column = top + row, left + column
+        room, target = (int32(height - y), int32(width - column)), (z * height + y) * width + column
+        for p in range(min(chunk, planes - z) + KD - 1):
+            stow(tile, now + QUAD * thread, quads, base, places, fill)
+            cuda.syncthreads()
+            if at_edge:
+                put_edge(tile, now, edges, beyond)
+                cuda.syncthreads()
+            base = base_of(z - first[0] + p + 1, D, H * P, modes[0])
+            quads, beyond = gather(x, base, places), fetch_edge(x, base, edges)
+            sums = step(sums, tile, now + at, weights)
+            now = stage - now
+            if p >= KD - 1:
+                write(out, target, width, room, sums[finished:])
+                target += height * width
+
+    return convolve

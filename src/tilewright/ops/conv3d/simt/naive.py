@@ -1,0 +1,48 @@
+"""A thread an output: every number under its window comes from device memory, or from a cache on the way."""
+
+from numba import cuda, float32
+
+from tilewright.ops._simt import kernel
+from tilewright.ops.conv3d.simt.border import place
+
+THREADS = 256
+ROW_THREADS = 128  # that copy a row
+
+
+@kernel
+def naive(x, weights, out, first, mode, fill):
+    """out (O, D, H, W) of x (C, ...) and weights (O, C, KD, KH, KW), a thread an output along x.
+
+    first: how far a window begins before its output, on each axis. mode: a code of `border`. fill: what stands where
+    that says none. The lowest rung: C * KD * KH * KW loads for as many multiply-adds.
+    """
+    O, C, KD, KH, KW = weights.shape
+    _, planes, height, width = out.shape
+    _, D, H, W = x.shape
+    i = cuda.grid(1)
+    if i >= out.size:
+        return
+    column, row, plane, o = i % width, i // width % height, i // (width * height) % planes, i // (out.size // O)
+    total = float32(0)
+    for c in range(C):
+        for a in range(KD):
+            z = place(plane + a - first[0], D, mode)
+            for b in range(KH):
+                y = place(row + b - first[1], H, mode)
+                for t in range(KW):
+                    at = place(column + t - first[2], W, mode)
+                    number = fill if z < 0 or y < 0 or at < 0 else x[c, z, y, at]
+                    total += weights[o, c, a, b, t] * number
+    out[o, plane, row, column] = total
+
+
+@kernel
+def widen(x, wide, first, mode, fill):
+    """wide (D, H, P) = x (D, H, W) and what stands before and behind its rows; a block a row.
+
+    The kernels that load 16 bytes at a time want rows that begin at a multiple of that.
+    """
+    plane, row = cuda.blockIdx.x // x.shape[1], cuda.blockIdx.x % x.shape[1]
+    for i in range(cuda.threadIdx.x, wide.shape[2], ROW_THREADS):
+        at = place(i - first, x.shape[2], mode)
+        wide[plane, row, i] = fill if at < 0 else x[plane, row, at]

@@ -1,0 +1,66 @@
+"""A marching kernel for outer products of three vectors: three short sums in place of a long one."""
+
+from functools import cache
+
+from numba import cuda, float32, int32
+
+from tilewright.ops._simt import kernel_of
+from tilewright.ops.conv3d.simt.border import CONSTANT
+from tilewright.ops.conv3d.simt.planes import base_of, edges_for, nowhere_for, offsets_for, writer_for
+from tilewright.ops.conv3d.simt.window import QUAD, Form, gather_for, line_for, separable_step_for, stow_for
+from tilewright.ops.matmul.simt.registers import ALIGNMENT, store4
+
+
+@cache
+def separable(form: Form):
+    """kernel(x (D, H, P), out, factors, first, chunk, modes, fill): `march` for a kernel that is an outer product.
+
+    factors: wz, wy and wx in one tuple. Rows of a plane are convolved along x once, from one place in shared memory to
+    another; what a thread reads there goes into sums along y, and those into KD open sums along z. KW + KH + KD
+    products an output, and a few for the halo. Loses to `march` where KH * KW are few: a barrier more for each plane.
+    """
+    KD, (BY, BX), lanes, rows = form.sizes[0], form.tile, form.lanes, form.rows
+    stage, pitch, wide = form.shares * form.threads * QUAD, form.across * QUAD, BX + form.sizes[2] - 1
+    finished, zeros, threads = (KD - 1) * rows * QUAD, (float32(0),) * form.sums, form.threads
+    quads_of_lines = (BY + form.sizes[1] - 1) * lanes
+    numbers_of_lines = quads_of_lines * QUAD
+    offsets, write, fill_edges, lead = offsets_for(form, form.shares), writer_for(rows), edges_for(form), form.lead
+    gather, stow, line, step = gather_for(form), stow_for(form), line_for(form), separable_step_for(form)
+
+    @kernel_of(form.registers)
+    def convolve(x, out, factors, first, chunk, modes, fill):
+        tile = cuda.shared.array(stage, float32, alignment=ALIGNMENT)
+        lines = cuda.shared.array(numbers_of_lines, float32, alignment=ALIGNMENT)
+        (D, H, P), (planes, height, width) = x.shape, out.shape
+        thread, across = cuda.threadIdx.x, (width + BX - 1) // BX
+        top, left = cuda.blockIdx.x // across * BY, cuda.blockIdx.x % across * BX
+        z, start = cuda.blockIdx.y * chunk, left + lead - first[2]  # the first column under a window
+        corner = top - first[1], left - first[2]
+        at_edge = modes[1] != CONSTANT and (start < 0 or start + wide > P)
+        places = offsets(corner[0], corner[1], H, P, modes[0])
+        row, column = thread // lanes * rows, thread % lanes * QUAD
+        at, sums = row * BX + column, zeros
+        base = base_of(z - first[0], D, H * P, modes[0])
+        quads, edges = gather(x, base, places), nowhere
+        if at_edge:
+            edges = edge_places(corner, first[2] - lead, H, P, modes[1])
+        beyond = fetch_edge(x, base, edges)
+        y, column = top + row, left + column
+        room, target = (int32(height - y), int32(width - column)), (z * height + y) * width + column
+        for p in range(min(chunk, planes - z) + KD - 1):
+            stow(tile, QUAD * thread, quads, base, places, fill)
+            cuda.syncthreads()
+            if at_edge:
+                put_edge(tile, 0, edges, beyond)
+                cuda.syncthreads()
+            base = base_of(z - first[0] + p + 1, D, H * P, modes[0])
+            quads, beyond = gather(x, base, places), fetch_edge(x, base, edges)
+            for quad in range(thread, quads_of_lines, threads):
+                store4(lines, quad * QUAD, line(tile, quad // lanes * pitch + quad % lanes * QUAD, factors))
+            cuda.syncthreads()
+            sums = step(sums, lines, at, factors)
+            if p >= KD - 1:
+                write(out, target, width, room, sums[finished:])
+                target += height * width
+
+    return convolve

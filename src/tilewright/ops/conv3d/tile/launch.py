@@ -1,0 +1,51 @@
+"""Starts the tile kernels on torch tensors: on a GPU's current stream, or in Triton's interpreter on the CPU."""
+
+import math
+
+import triton
+
+from tilewright.ops._device import multiprocessors
+from tilewright.ops.conv3d.operands import Packed, Window
+from tilewright.ops.conv3d.tile.march import march
+from tilewright.ops.conv3d.tile.passes import along
+
+BLOCK, WARPS = (16, 64), 4
+ROWS, PLANES = (512, 1), (8, 128)  # positions along the axis of a pass, and along what lies within it
+PROGRAMS = 4  # side by side on a multiprocessor
+
+
+def march_on(x, weights: Packed, out, window: Window) -> None:
+    """out (1, D, H, W) of x (1, ...), float32 on one device, by `tile.march`."""
+    x, out = x[0], out[0]
+    tiles = triton.cdiv(out.shape[1], BLOCK[0]) * triton.cdiv(out.shape[2], BLOCK[1])
+    pieces = max(1, min(out.shape[0] // (2 * weights.sizes[0]), PROGRAMS * multiprocessors() // tiles))
+    chunk = triton.cdiv(out.shape[0], pieces)
+    grid, extents = (tiles, triton.cdiv(out.shape[0], chunk)), (*x.shape, *out.shape, chunk)
+    place = (*window.first, float(window.cval))
+    march[grid](x, out, weights.data, extents, place, weights.sizes, window.mode, BLOCK, num_warps=WARPS)
+
+
+def pass_by_pass(x, weights: Packed, out, window: Window) -> None:
+    """out (1, D, H, W) of x (1, ...) along z, y and x, one after the other; weights.data: a vector for each."""
+    mode, first, fill = window.mode, list(window.first), float(window.cval)
+    x = x[0]
+    if mode == "constant" and fill:  # beyond the results of a pass stands another number
+        x, first, mode = _surrounded(x, weights.sizes, window), [0, 0, 0], "valid"
+    shape = list(x.shape)
+    for axis, factor in enumerate(weights.data):
+        n, (outer, inner) = shape[axis], (math.prod(shape[:axis]), math.prod(shape[axis + 1 :]))
+        shape[axis] = out.shape[axis + 1]
+        result = out if axis == 2 else x.new_empty(shape)
+        block = ROWS if axis == 2 else PLANES
+        tiles = outer * triton.cdiv(shape[axis], block[0]) * triton.cdiv(inner, block[1])
+        extents = n, shape[axis], inner, len(factor)
+        along[(tiles,)](x, result, factor, extents, first[axis], fill, mode, block, num_warps=WARPS)
+        x = result
+
+
+def _surrounded(x, sizes: tuple[int, int, int], window: Window):
+    """x (D, H, W) within as many constants as its windows see."""
+    wide = x.new_full([n + K - 1 for n, K in zip(x.shape, sizes, strict=True)], float(window.cval))
+    inner = [slice(at, at + n) for at, n in zip(window.first, x.shape, strict=True)]
+    wide[tuple(inner)] = x
+    return wide

@@ -1,0 +1,247 @@
+"""conv3d's rungs for GPUs: with TILEWRIGHT_GPU=1 (`make test-gpu`) on a GPU, on every case; else in numba-cuda's
+simulator and Triton's interpreter, which run kernels as Python, on tiny ones."""
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from compare import compare
+from tilewright.errors import UsageError
+from tilewright.ops._ladder import Refused, using
+from tilewright.ops.conv3d import Problem, conv3d, ladder, prepare, spec
+from tilewright.ops.conv3d.spec import Case
+
+torch = pytest.importorskip("torch")
+device = pytest.importorskip("tilewright.ops.conv3d.device")
+
+ON_GPU = os.environ.get("TILEWRIGHT_GPU") == "1"
+PLACE = "cuda" if ON_GPU else "cpu"
+RUNGS = [rung for name, rung in ladder.rungs.items() if not name.startswith("cpu.")]
+SMALL = Problem(1, 1, 3, 3, 3, separable=True, device="cuda")
+TINY = [
+    Case(2, 3, 8, 3, 3, 3),
+    Case(3, 4, 5, 3, 2, 4, mode="mirror", origin=(1, -1, 1)),
+    Case(2, 3, 7, 2, 3, 5, mode="constant", cval=1.5),
+    Case(3, 3, 4, 3, 3, 3, mode="valid"),
+    Case(2, 3, 4, 8, 1, 3, mode="wrap"),
+]
+SEPARABLE = [Case(3, 4, 8, 3, 3, 3, kind="factors", cval=0.5), Case(2, 3, 5, 2, 5, 3, kind="product", mode="wrap")]
+CHANNELS = Case(2, 3, 4, 2, 1, 3, O=2, C=2, mode="reflect")
+WIDE = Case(2, 34, 68, 1, 3, 3, mode="nearest")  # four tiles of 32 x 64
+# rows that quads fill, in tiles of 32 x 64 and in none: what stands beyond them is written by other means
+EDGES = [Case(5, 40, 132, *sizes, mode=mode, cval=0.5) for sizes in ((5, 5, 5), (2, 3, 7)) for mode in spec.MODES]
+EDGES += [Case(3, 5, 4, 3, 6, 7, mode=mode, origin=(1, -1, 2), cval=0.5) for mode in spec.MODES]
+EDGES += [Case(6, 40, 132, 9, 17, 12, kind="factors", mode=mode, cval=0.5) for mode in spec.MODES]
+EDGES += [Case(70, 66, 200, 3, 3, 3, mode="mirror"), Case(64, 64, 64, 7, 7, 7, mode="wrap", origin=(3, -3, 3))]
+EDGES += [Case(40, 64, 64, 33, 33, 33, kind="factors", mode="reflect"), Case(9, 40, 131, 5, 5, 5, mode="valid")]
+
+
+def tiny(rung) -> list[Case]:
+    """Cases for a simulator, in which a block whose threads wait for each other takes a second."""
+    if rung.name in ("simt.separable", "tile.passes"):
+        return SEPARABLE
+    return [*TINY, CHANNELS, *([WIDE] if rung.name == "simt.march" else [])]
+
+
+def every():
+    """A parameter for each rung and case; one skip, with its reason, for what cannot run here."""
+    for rung in RUNGS:
+        if why := rung.refuses(SMALL):
+            yield pytest.param(rung, None, id=rung.name, marks=pytest.mark.skip(reason=f"{rung.name}: {why}"))
+            continue
+        for case in [*spec.cases(), *EDGES] if ON_GPU else tiny(rung):
+            case = replace(case, device="cuda")
+            if not rung.refuses(case.problem):
+                yield pytest.param(rung, case, id=f"{rung.name}-{case.name}")
+
+
+@pytest.mark.parametrize(("rung", "case"), list(every()))
+def test_rung(rung, case, rng):
+    inputs = spec.make(case, rng)
+    reference = spec.reference(case, inputs)
+    bound = spec.bound(case, inputs, reference, rung.c)
+    with using(conv3d=rung.name):
+        call = device.bind(case, inputs, PLACE)
+        outs = [torch.full(reference.shape, torch.nan, device=PLACE) for _ in range(2 if ON_GPU else 1)]
+        for out in outs:
+            call(out=out)
+    compare(outs[0].cpu().numpy(), reference, bound)
+    assert torch.equal(outs[0], outs[-1]), "two runs give different bits"
+
+
+def accepted(*few: str):
+    """The rungs that run here: every one on a GPU, else `few` of them."""
+    for rung in RUNGS:
+        if not rung.refuses(SMALL) and (ON_GPU or rung.name in few):
+            yield pytest.param(rung, id=rung.name)
+
+
+def made(rng, *shape):
+    return torch.from_numpy(rng.standard_normal(shape, dtype=np.float32)).to(PLACE)
+
+
+@pytest.mark.parametrize("rung", list(accepted("simt.constant", "tile.march")))
+def test_a_tile_has_the_bits_of_the_whole(rung, rng):
+    """An output's bits depend on the numbers under its window and on the weights: not on place, size or border."""
+    D, H, W = (40, 70, 131) if ON_GPU else (4, 6, 9)
+    x, weights = made(rng, D, H, W), np.einsum("a,b,t->abt", *rng.standard_normal((3, 3), dtype=np.float32))
+    with using(conv3d=rung.name):
+        packed = device.prepare(weights, device=PLACE)
+        inner = device.conv3d(x, packed, mode="valid")
+        for mode in ("constant", "reflect", "wrap") if ON_GPU else ("constant",):
+            assert torch.equal(device.conv3d(x, packed, mode=mode)[1:-1, 1:-1, 1:-1], inner)
+        for z, y, at in ((1, 2, 3), (D // 2 - 2, 1, 5), (0, H // 2 - 2, W // 2)):
+            part = device.conv3d(x[z:, y:, at : W - 1], packed, mode="valid")
+            assert torch.equal(part, inner[z:, y:, at : W - 3])
+
+
+@pytest.mark.parametrize("rung", list(accepted("simt.naive", "tile.march")))
+def test_what_is_not_finite_stays_under_its_windows(rung, rng):
+    x, weights = made(rng, 9, 10, 11)[:, :5, :6], np.ones((3, 3, 3), np.float32)
+    x = x if ON_GPU else x[:4]
+    with using(conv3d=rung.name):
+        packed = device.prepare(weights, device=PLACE)
+        clean = device.conv3d(x, packed)
+        dirty = x.clone()
+        dirty[1, 2, 3] = torch.nan
+        out = device.conv3d(dirty, packed)
+    near = torch.zeros_like(x, dtype=torch.bool)
+    near[0:3, 1:4, 2:5] = True
+    assert torch.isnan(out[near]).all()
+    assert torch.equal(out[~near], clean[~near])
+
+
+@pytest.fixture
+def simple():
+    """The simplest rung, where it can run."""
+    if why := ladder.rungs["simt.naive"].refuses(SMALL):
+        pytest.skip("; ".join(why))
+    with using(conv3d="simt.naive"):
+        yield
+
+
+@pytest.mark.usefixtures("simple")
+def test_outputs_that_are_inputs_have_gaps_or_are_empty(rng):
+    x, weights = made(rng, 3, 4, 5), rng.standard_normal((3, 3, 3), dtype=np.float32)
+    wanted = device.conv3d(x, weights)
+    wide = torch.zeros(3, 4, 8, device=PLACE)
+    assert torch.equal(device.conv3d(x, weights, out=wide[:, :, 1:6])[:], wanted)
+    assert torch.equal(wide[:, :, 1:6], wanted) and wide[:, :, [0, 6, 7]].abs().sum() == 0
+    short = x.bfloat16()
+    assert torch.equal(device.conv3d(short, weights), device.conv3d(short.float(), weights))
+    assert torch.equal(device.conv3d(x, torch.from_numpy(weights).to(PLACE), out=x), wanted)
+    assert device.conv3d(x[:, :0], weights).shape == (3, 0, 5)
+    assert device.conv3d(x[:2], weights[:2], mode="valid").shape == (1, 2, 3)
+
+
+@pytest.mark.usefixtures("simple")
+def test_what_does_not_fit_is_named(rng):
+    x, weights = made(rng, 3, 4, 5), np.ones((3, 3, 3), np.float32)
+    for words, call in {
+        "x is a ndarray; a torch tensor": lambda: device.conv3d(x.cpu().numpy(), weights),
+        "x is int64; float32": lambda: device.conv3d(x.long(), weights),
+        "x is (3, 4, 5) and weights are (1, 1, 3, 3, 3)": lambda: device.conv3d(x, weights[None, None]),
+        "weights has shape (3, 3)": lambda: device.conv3d(x, weights[0]),
+        "mode is 'edge'": lambda: device.conv3d(x, weights, mode="edge"),
+        "cval is 'a'": lambda: device.conv3d(x, weights, cval="a"),
+        "with 3 taps it goes from -1 to 1": lambda: device.conv3d(x, weights, origin=2),
+        "mode 'valid' needs it inside x": lambda: device.conv3d(x[:2], weights, mode="valid"),
+        "out is float32 (3, 4)": lambda: device.conv3d(x, weights, out=x[:, :, 0]),
+        "out is float16": lambda: device.conv3d(x, weights, out=x.half()),
+        "were prepared for rung cpu.": lambda: device.conv3d(x, on_cpu(weights)),
+        "three vectors": lambda: device.prepare_separable((np.ones(3), np.ones(3)), device=PLACE),
+        "it has cpu.naive": lambda: forced("simt.fast", x, weights),
+        "352 taps, it takes up to 343": lambda: forced("simt.march", x, np.ones((1, 11, 32), np.float32)),
+        "O is 2, it takes up to 1": lambda: forced("simt.march", x[None], np.ones((2, 1, 3, 3, 3), np.float32)),
+        "no outer product of": lambda: forced("tile.passes", x, np.eye(9, dtype=np.float32).reshape(3, 9, 3)),
+        "of shared memory": lambda: forced("simt.shared", x, np.ones((19, 19, 19), np.float32)),
+    }.items():
+        with pytest.raises((UsageError, Refused)) as error:
+            call()
+        assert words in str(error.value)
+
+
+def on_cpu(weights):
+    with using(conv3d="cpu.rows"):
+        return prepare(weights)
+
+
+def forced(name, x, weights):
+    with using(conv3d=name):
+        return device.conv3d(x, weights)
+
+
+def test_a_gpu_rung_refuses_the_cpus_arrays_and_the_other_way_round():
+    on_cpu = replace(SMALL, device="cpu")
+    for name, rung in ladder.rungs.items():
+        why = "; ".join(rung.refuses(on_cpu if not name.startswith("cpu.") else SMALL))
+        assert "it takes" in why and ("on cuda" in why) and "on cpu" in why, name
+
+
+def test_blocks_march_in_few_turns():
+    from tilewright.ops.conv3d.operands import Window
+    from tilewright.ops.conv3d.simt.launch import chunk, form_for
+
+    form = form_for((5, 5, 5), Window((2, 2, 2), "constant", np.float32(0)))
+    assert form.lead == 2 and form.quads == 3
+    for tiles, planes in ((1, 1), (1, 200_000), (128, 512), (10_000, 100)):
+        length = chunk(form, tiles, planes)
+        assert 1 <= length <= planes and -(-planes // length) <= 65535
+
+
+@pytest.mark.skipif(not ON_GPU, reason="a tensor on a GPU is needed")
+def test_the_public_function_sends_tensors_on(rng):
+    x, weights = made(rng, 6, 7, 8), rng.standard_normal((3, 3, 3), dtype=np.float32)
+    expected = conv3d(x.cpu().numpy(), weights, mode="mirror")
+    for given in (weights, torch.from_numpy(weights).cuda(), prepare(weights, device="cuda")):
+        out = conv3d(x, given, mode="mirror")
+        assert out.is_cuda
+        compare(out.cpu().numpy(), expected, 1e-5)
+
+
+@pytest.mark.usefixtures("simple")
+def test_ndimage_filters_tensors(rng):
+    from tilewright import ndimage
+    from tilewright.ndimage._tensors import filter_tensor, turned_tensor
+
+    x, weights = made(rng, 3, 4, 5), rng.standard_normal((3, 2, 3))
+    correlated = ndimage.correlate(x.cpu().numpy(), weights, mode="grid-wrap", origin=(0, -1, 1))
+    convolved = ndimage.convolve(x.cpu().numpy(), weights, cval=2.0, mode="constant")
+    out = torch.full_like(x, torch.nan)
+    if ON_GPU:
+        assert ndimage.correlate(x, weights, out, mode="grid-wrap", origin=(0, -1, 1)) is out
+        turned = ndimage.convolve(x, torch.from_numpy(weights).cuda(), mode="constant", cval=2.0)
+    else:
+        filter_tensor(x, weights, out, "grid-wrap", 0.0, (0, -1, 1), None)
+        turned = filter_tensor(
+            x, *turned_tensor(weights, 0)[:1], None, "constant", 2.0, turned_tensor(weights, 0)[1], None
+        )
+    compare(out.cpu().numpy(), correlated.astype(np.float64), 1e-5)
+    compare(turned.cpu().numpy(), convolved.astype(np.float64), 1e-5)
+    for words, given in {
+        "float32 volumes (D, H, W)": (x[0], weights, None, "reflect", 0.0, 0, None),
+        "float64 (3, 4, 5)": (x.double(), weights, None, "reflect", 0.0, 0, None),
+        "along all axes": (x, weights, None, "reflect", 0.0, 0, (0, 1)),
+        "weights has shape (2, 3)": (x, weights[0], None, "reflect", 0.0, 0, None),
+        "a tensor on the GPU, or None": (x, weights, np.float32, "reflect", 0.0, 0, None),
+        "boundary mode": (x, weights, None, "edge", 0.0, 0, None),
+    }.items():
+        with pytest.raises(RuntimeError) as error:
+            filter_tensor(*given)
+        assert words in str(error.value)
+
+
+@pytest.mark.parametrize("case", [TINY[1], SEPARABLE[1], CHANNELS, Case(20, 3, 4, 5, 3, 3, cval=2.0)], ids=str)
+def test_what_the_bench_compares_with_is_the_reference(case, rng):
+    from tilewright.bench.gpu import conv3d as beside
+
+    inputs = spec.make(case, rng)
+    weights = inputs["weights"]
+    tensors = {"x": torch.from_numpy(inputs["x"])} | {"weights": torch.from_numpy(weights)}
+    exact, allowed = beside.truth(case, tensors)
+    reference = spec.reference(case, inputs)
+    bound = spec.bound(case, inputs, reference, 2.0)
+    compare(exact.numpy().astype(np.float32), reference[: len(exact)], 1e-5)
+    assert np.allclose(allowed(2.0).numpy(), np.broadcast_to(bound, reference.shape)[: len(exact)], rtol=1e-6)

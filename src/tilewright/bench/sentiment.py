@@ -3,6 +3,7 @@ sentences.
 
 Three figures of ours: the whole input with the token table built inside, again with the table in memory, and what a run
 that loads a kept table would see is the second. PyTorch runs the same network the usual way; its fastest batch counts.
+On a GPU `sentiment_device` measures the same.
 """
 
 from __future__ import annotations
@@ -40,15 +41,25 @@ def reference_logits(config: TextCNNConfig, weights: dict[str, np.ndarray], ids:
 
 
 def bench(
-    ids: np.ndarray, *, count: int, dtype: str = "float32", against: str | None = "torch", say: Callable[[str], None]
+    ids: np.ndarray,
+    *,
+    count: int,
+    dtype: str = "float32",
+    device: str = "cpu",
+    against: str | None = "torch",
+    say: Callable[[str], None],
 ) -> list[Row]:
-    """Run ids int32 (n, 16) on `count` threads; check SAMPLE of them before anything is reported.
+    """Run ids int32 (n, 16) on `count` threads, or on the GPU; check SAMPLE of them before anything is reported.
 
     Where the peer is not installed, a line says so, and the rows are ours. Raises InternalError if the check fails,
     UsageError for an unknown peer.
     """
     if against not in (None, "torch"):
         raise UsageError(f"no peer is called {against!r}; there is torch")
+    if device != "cpu":
+        from tilewright.bench.sentiment_device import bench as bench_there
+
+        return bench_there(ids, dtype=dtype, against=against, say=say)
     config = TextCNNConfig()
     say("making weights from a seed (801 MB)")
     weights = random_textcnn(config.tensor_shapes(), seed=1)

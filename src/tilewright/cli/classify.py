@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 from typer import Option
 
-from tilewright.cli._options import check_threads, parse_bytes, parse_rungs, verb
+from tilewright.cli._options import Device, check_threads, parse_bytes, parse_rungs, verb
 from tilewright.cli._output import banner, say, show_report, summary
 
 
@@ -20,7 +20,8 @@ class Options:
     input: Annotated[str, Option("--input", "-i", metavar="FILE", help="Token ids: i32 [n][length], or .jsonl.")]
     output: Annotated[str, Option("--output", "-o", metavar="FILE", help="Logits: f32 [n][labels], or .jsonl.")]
     count: Annotated[int | None, Option("--count", "-n", min=1, help="Only the first N sentences.")] = None
-    dtype: Annotated[Literal["float32", "bfloat16"], Option(help="Accuracy class of the products.")] = "float32"
+    device: Device = "cpu"
+    dtype: Annotated[Literal["float32", "bfloat16", "float16"], Option(help="Accuracy; float16: GPU.")] = "float32"
     threads: Annotated[int | None, Option(min=1, help="CPU threads; one a core unless given.")] = None
     validate: Annotated[str | None, Option(metavar="FILE", help="Compare the output with FILE; FAIL exits 1.")] = None
     answers: Annotated[str | None, Option("--answers", "-a", metavar="FILE", help="What -v compares with.")] = None
@@ -53,6 +54,7 @@ def classify(options: Options) -> None:
     from tilewright.formats.models import table_path
     from tilewright.ops._ladder import using
     from tilewright.ops._threads import thread_count, threads
+    from tilewright.runtime.devices import place_for
     from tilewright.runtime.job import ClassifyJob, classify
 
     job = ClassifyJob(
@@ -61,6 +63,7 @@ def classify(options: Options) -> None:
         output=options.output,
         count=options.count,
         dtype=options.dtype,
+        device=place_for(options.device),
         table_memory=table_memory,
         table_path=table_path(options.model) if options.keep_table else None,
         batch=options.batch_size,
@@ -69,7 +72,7 @@ def classify(options: Options) -> None:
         tolerance=options.tolerance,
     )
     with threads(options.threads), using(**rungs):
-        _say(options, _banner(options, thread_count()))
+        _say(options, _banner(options, job.device, thread_count()))
         report = classify(job, lambda line: _say(options, line))
     _say(options, summary(report, report.records, report.records_per_second, "sentences"))
     if options.json:
@@ -81,13 +84,13 @@ def _say(options: Options, text: str) -> None:
     say(text, err=options.json)
 
 
-def _banner(options: Options, threads: int) -> str:
+def _banner(options: Options, device: str, threads: int) -> str:
     rows = {
         "Model": f"TextCNN, {options.model}",
         "Input": options.input,
         "Output": options.output,
         "Sentences": "all" if options.count is None else f"{options.count:,}",
         "Precision": options.dtype,
-        "Threads": str(threads),
+        **({"Threads": str(threads)} if device == "cpu" else {"Device": device}),
     }
     return banner("classify", rows)

@@ -76,12 +76,13 @@ class TextCNNConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class TextCNN:
-    """A TextCNN ready to run on this machine's CPU.
+    """A TextCNN ready to run on this machine's CPU, or on its GPU.
 
     weights: float32 arrays by the names of `config.tensor_shapes()`; they may be memory-mapped and read-only.
-    dtype: accuracy class of the products, "float32" or "bfloat16". table_memory: bytes that the token table may occupy;
-    None: no limit. Raises InputError if a tensor is missing, too many or of another shape, UsageError for a
-    table_memory that is no number of bytes.
+    dtype: accuracy class of the products, "float32" or "bfloat16", on a GPU "float16", too. device: "cpu" or "cuda".
+    table_memory: bytes that the token table may occupy; None: no limit, on a GPU what it has free but for a reserve.
+    Raises InputError if a tensor is missing, too many or of another shape, UsageError for a table_memory that is no
+    number of bytes, ResourceError where memory does not suffice.
     """
 
     def __init__(
@@ -90,10 +91,13 @@ class TextCNN:
         weights: Mapping[str, np.ndarray],
         *,
         dtype: str = "float32",
+        device: str = "cpu",
         table_memory: int | None = None,
     ):
         if table_memory is not None and (not isinstance(table_memory, INTEGERS) or table_memory < 0):
             raise UsageError(f"table_memory is {table_memory!r}; a number of bytes is wanted, as in 4 << 30 for 4 GiB")
+        if device not in ("cpu", "cuda"):
+            raise UsageError(f"device is {device!r}; cpu and cuda are")
         shapes = config.tensor_shapes()
         for name in shapes.keys() | weights.keys():
             found = weights[name].shape if name in weights else None
@@ -102,7 +106,13 @@ class TextCNN:
                 raise InputError(
                     f"tensor {name} is {'missing' if found is None else found}; {wanted} is wanted by the configuration"
                 )
-        self.config, self.dtype = config, dtype
+        self.config, self.dtype, self.there = config, dtype, None
+        if device != "cpu":
+            from tilewright.models.textcnn_device import DeviceTextCNN
+
+            self.there = DeviceTextCNN(config, weights, dtype=dtype, table_memory=table_memory, device=device)
+            self.convolutions = self.there.convolutions
+            return
         branches = range(len(config.kernel_sizes))
         self.convolutions = prepare_convolutions(
             weights["embedding.weight"],
@@ -130,6 +140,8 @@ class TextCNN:
         ids = as_numpy("ids", ids)
         if ids.ndim != 2 or ids.shape[1] != self.config.sequence_length:
             raise UsageError(f"ids has shape {ids.shape}; (n, {self.config.sequence_length}) is wanted")
+        if self.there:
+            return self.there.logits(ids)
         out = np.empty((len(ids), self.config.num_labels), np.float32)
         precompute(ids, self.convolutions)
         for first in range(0, len(ids), BATCH):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from tilewright.formats.jsonl import LabelWriter, TokenLines
 from tilewright.formats.records import Batch
 from tilewright.formats.validate import TOLERANCE, validate
 from tilewright.models.textcnn import TextCNN, TextCNNConfig
+from tilewright.runtime.devices import gpu_faults, halving, place_for
 from tilewright.runtime.kept_table import KeptTable
 from tilewright.runtime.load import config_of, place, read_weights
 from tilewright.runtime.outputs import check_output
@@ -32,8 +33,8 @@ class ClassifyJob:
 
     count: sentences from the start (None: all). batch: sentences a batch; it changes no bits. max_errors: bad records
     allowed, None: any number; a binary file has no place for an error, so its first bad record ends the job.
-    table_memory: bytes. table_path: where to keep the token table. answers: a reference to compare the output with,
-    within `tolerance`.
+    device: "cpu", "cuda" or "auto". table_memory: bytes. table_path: where to keep the token table. answers: a
+    reference to compare the output with, within `tolerance`.
     """
 
     model: str
@@ -41,6 +42,7 @@ class ClassifyJob:
     output: str
     count: int | None = None
     dtype: str = "float32"
+    device: str = "cpu"
     table_memory: int | None = None
     table_path: str | None = None
     batch: int = BATCH
@@ -59,9 +61,10 @@ def classify(job: ClassifyJob, say: Say = lambda text: None) -> Report:
     Raises UsageError, InputError, ResourceError, InternalError (more bad records than `max_errors`) and Interrupted;
     in each case an earlier output is untouched. Everything that can be checked before the work starts is.
     """
+    job = replace(job, device=place_for(job.device))
     _check_paths(job)
     report, start = Report(), time.perf_counter()
-    with stoppable() as stop:
+    with stoppable() as stop, nullcontext() if job.device == "cpu" else gpu_faults():
         config = config_of(job.model, TextCNNConfig)
         with phase(report, "check"):
             reader = _open_input(job, config)
@@ -92,6 +95,10 @@ def _check_paths(job: ClassifyJob) -> None:
             f"the input is {kind} and the output would not be; name both .jsonl or neither", path=job.output
         )
     check_output(job)
+    if job.table_path and job.device != "cpu":
+        raise UsageError(
+            "--keep-table is for the CPU's token table: a GPU's is made again in less time than it is read"
+        )
     if job.max_errors and not job.is_jsonl:
         raise UsageError("--max-errors needs a .jsonl input: a binary output has no place for the error of a record")
 
@@ -111,7 +118,7 @@ def _load(job: ClassifyJob, report: Report, say: Say) -> TextCNN:
     with phase(report, "load", say, "Loading weights"):
         config, weights = read_weights(job.model)
     with phase(report, "prepare", say, "Preparing model"):
-        model = place(config, weights, dtype=job.dtype, table_memory=job.table_memory)
+        model = place(config, weights, dtype=job.dtype, device=job.device, table_memory=job.table_memory)
     with phase(report, "compile", say, "Compiling kernels"):  # or fetching them from the disk
         model.logits(np.zeros((1, config.sequence_length), np.int32))
     return model
@@ -128,9 +135,20 @@ def _run(job: ClassifyJob, report: Report, model: TextCNN, writer: LogitsWriter 
     report.records += len(batch)
     count_errors(job, report, batch.errors)
     with phase(report, "run"):
-        logits = model.logits(batch.tokens)
+        logits = _logits(job, model, batch.tokens)
     with phase(report, "write"):
         count_errors(job, report, writer.write(batch, logits))
+
+
+def _logits(job: ClassifyJob, model: TextCNN, tokens: np.ndarray) -> np.ndarray:
+    """The batch's logits; on a GPU without memory for what it takes, in smaller parts."""
+    if job.device == "cpu" or not len(tokens):
+        return model.logits(tokens)
+
+    def parts(size: int) -> np.ndarray:
+        return np.concatenate([model.logits(tokens[first : first + size]) for first in range(0, len(tokens), size)])
+
+    return halving(parts, len(tokens))
 
 
 def _finish(job: ClassifyJob, report: Report, columns: int, start: float) -> Report:

@@ -6,22 +6,19 @@ packed = prepare(weight)                                        # once; then con
 features = conv1d(x, packed, activation="relu", pool="max")     # (B, O)
 """
 
-import operator
-
 import numpy as np
 
 from tilewright.errors import ResourceError, UsageError
 from tilewright.ops._arrays import as_float32, like, one_of, put_back, result_for, target_for
+from tilewright.ops._device import on_gpu
 from tilewright.ops.conv1d.ladder import ladder
-from tilewright.ops.conv1d.operands import Epilogue, Packed, Window
+from tilewright.ops.conv1d.operands import ACTIVATIONS, Epilogue, Packed, Window, window_of
 from tilewright.ops.conv1d.spec import POOLS, Problem
 from tilewright.ops.matmul.spec import DTYPES
 
 __all__ = ["Packed", "Problem", "conv1d", "ladder", "prepare"]
 
-ACTIVATIONS = (None, "relu")
 NO_BIAS = np.empty(0, np.float32)
-MOST_PADDING = 2**31 - 1  # zeros on a side: what kernels count with must not overflow
 
 
 def prepare(weight, *, dtype: str = "float32") -> Packed:
@@ -31,6 +28,10 @@ def prepare(weight, *, dtype: str = "float32") -> Packed:
     rounded up to whole panels; a rung that packs nothing keeps weight itself. While it is made a second copy may exist.
     Raises UsageError for a wrong dtype or rank, Refused if a rung forced by `using` does not take it.
     """
+    if on_gpu(weight):
+        from tilewright.ops.conv1d import device
+
+        return device.prepare(weight, dtype=dtype)
     weight = as_float32("weight", weight)
     if weight.ndim != 3 or not weight.size:
         raise UsageError(f"conv1d: weight has shape {weight.shape}; (O, C, K) is wanted, at least one of each")
@@ -53,6 +54,12 @@ def conv1d(x, weight, *, bias=None, stride=1, padding=0, dilation=1, activation=
     Raises UsageError naming the argument that does not fit. A sample's bits depend on that sample, weight and the
     options: not on the other samples, their number, or the number of threads.
     """
+    if on_gpu(x):
+        from tilewright.ops.conv1d import device
+
+        window = {"stride": stride, "padding": padding, "dilation": dilation}
+        fused = {"bias": bias, "activation": activation, "pool": pool}
+        return device.conv1d(x, weight, **window, **fused, dtype=dtype, out=out)
     array = as_float32("x", x)
     one_of("conv1d", "activation", activation, ACTIVATIONS)
     one_of("conv1d", "pool", pool, POOLS)
@@ -64,7 +71,7 @@ def conv1d(x, weight, *, bias=None, stride=1, padding=0, dilation=1, activation=
         raise UsageError(
             f"conv1d: x is {array.shape} and weight is {(O, C, K)}; x must be (B, C, L) with C = {C} channels"
         )
-    window = _window(stride, padding, dilation, array.shape[2], K)
+    window = window_of(stride, padding, dilation, array.shape[2], K)
     bias = NO_BIAS if bias is None else np.ascontiguousarray(as_float32("bias", bias))
     if bias is not NO_BIAS and bias.shape != (O,):
         raise UsageError(f"conv1d: bias has shape {bias.shape}; {(O,)} is wanted, one number an output channel")
@@ -94,27 +101,3 @@ def _run(x: np.ndarray, packed: Packed, out: np.ndarray, window: Window, epilogu
     target = out if out.strides[2] == 4 or epilogue.pool else np.empty(out.shape, np.float32)
     rung.run(x, packed, target, window, epilogue)
     put_back(out, target)
-
-
-def _window(stride, padding, dilation, L: int, K: int) -> Window:
-    """The window with steps no longer than they have to be. Raises UsageError unless it has a position."""
-    window = Window(_integer("stride", stride, 1), _integer("padding", padding, 0), _integer("dilation", dilation, 1))
-    if window.padding > MOST_PADDING:
-        raise UsageError(f"conv1d: padding is {window.padding}; at most {MOST_PADDING} is wanted")
-    if window.positions(L, K) < 1:
-        raise UsageError(
-            f"conv1d: {K} taps with dilation {window.dilation} span {window.span(K)} positions; x has {L}, "
-            f"{L + 2 * window.padding} with its padding of {window.padding} on both sides"
-        )
-    # a step that is never taken is cut to one that rungs can make room for
-    return Window(min(window.stride, L + 2 * window.padding), window.padding, window.dilation if K > 1 else 1)
-
-
-def _integer(name: str, value, least: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError as error:
-        raise UsageError(f"conv1d: {name} is {value!r}; an integer is wanted") from error
-    if number < least:
-        raise UsageError(f"conv1d: {name} is {number}; at least {least} is wanted")
-    return number

@@ -7,19 +7,20 @@ Kernels are imported when a rung first runs, so that listing the ladder costs no
 import numpy as np
 
 from tilewright.ops._ladder import Ladder
-from tilewright.ops._needs import dtype
+from tilewright.ops._needs import on
+from tilewright.ops.conv1d import gpu_ladder
 from tilewright.ops.conv1d.operands import Packed
 
 DEEP, WIDE = 8192, 128  # C * K and O from which float32 goes to matmul: the table in README.md
 
-ladder = Ladder("conv1d", prefer=("cpu.matmul", "cpu.channel_tiles"))
-float32 = dtype("float32")
+ladder = Ladder("conv1d", prefer=("cpu.matmul", "cpu.channel_tiles", *gpu_ladder.PREFER))
+float32 = on("cpu", "float32")
 
 
 def _deep_and_wide(problem) -> str | None:
     """C * K and O are so large that matmul is ahead; bfloat16 has no other rung, so any will do there."""
     depth = problem.C * problem.K
-    if problem.dtype != "float32" or (depth >= DEEP and problem.O >= WIDE):
+    if problem.dtype != "float32" or problem.device != "cpu" or (depth >= DEEP and problem.O >= WIDE):
         return None
     return f"C * K is {depth} and O is {problem.O}, it needs {DEEP} and {WIDE}: below, channel tiles are faster"
 
@@ -73,7 +74,7 @@ def _pack_matrix(weight: np.ndarray, rung: str, dtype: str) -> Packed:
 @ladder.rung(
     "cpu.matmul",
     after="cpu.channel_tiles",
-    needs=(dtype("float32", "bfloat16"), _deep_and_wide),
+    needs=(on("cpu", "float32", "bfloat16"), _deep_and_wide),
     prepare=_pack_matrix,
     c=4.0,
     idea="one matmul over overlapping rows of x, channels last: im2col without its matrix",
@@ -82,3 +83,6 @@ def matmul(x, weights, out, window, epilogue):
     from tilewright.ops.conv1d.cpu.matmul import convolve
 
     convolve(x, weights, out, window, epilogue)
+
+
+gpu_ladder.declare(ladder)

@@ -1,9 +1,15 @@
 """What a conv1d rung is handed: checked, three-dimensional, and without a None in it."""
 
+import operator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from tilewright.errors import UsageError
+
+ACTIVATIONS = (None, "relu")
+MOST_PADDING = 2**31 - 1  # zeros on a side: what kernels count with must not overflow
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,3 +55,27 @@ class Epilogue:
     bias: np.ndarray
     activation: str | None
     pool: str | None
+
+
+def window_of(stride, padding, dilation, L: int, K: int) -> Window:
+    """The window with steps no longer than they have to be. Raises UsageError unless it has a position."""
+    window = Window(_integer("stride", stride, 1), _integer("padding", padding, 0), _integer("dilation", dilation, 1))
+    if window.padding > MOST_PADDING:
+        raise UsageError(f"conv1d: padding is {window.padding}; at most {MOST_PADDING} is wanted")
+    if window.positions(L, K) < 1:
+        raise UsageError(
+            f"conv1d: {K} taps with dilation {window.dilation} span {window.span(K)} positions; x has {L}, "
+            f"{L + 2 * window.padding} with its padding of {window.padding} on both sides"
+        )
+    # a step that is never taken is cut to one that rungs can make room for
+    return Window(min(window.stride, L + 2 * window.padding), window.padding, window.dilation if K > 1 else 1)
+
+
+def _integer(name: str, value, least: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError as error:
+        raise UsageError(f"conv1d: {name} is {value!r}; an integer is wanted") from error
+    if number < least:
+        raise UsageError(f"conv1d: {name} is {number}; at least {least} is wanted")
+    return number

@@ -10,6 +10,8 @@ from tilewright.ops._arrays import rounded
 from tilewright.ops.conv1d.operands import Window
 from tilewright.ops.matmul.spec import DTYPES, EPS32
 
+PROBE_ROWS = 16  # sentences that tell whether a rung takes too long
+
 POOLS = (None, "max")
 
 
@@ -45,6 +47,7 @@ class Case:
     pool: str | None = None
     layout: str = "C"  # of x and weight: "C", "F" (channels last), "strided", "reversed"
     label: str = ""
+    device: str = "cpu"
 
     @property
     def name(self) -> str:
@@ -61,7 +64,7 @@ class Case:
     @property
     def problem(self) -> Problem:
         """What the ladder sees."""
-        return Problem(self.O, self.C, self.K, self.dtype)
+        return Problem(self.O, self.C, self.K, self.dtype, self.device)
 
     @property
     def positions(self) -> int:
@@ -70,8 +73,15 @@ class Case:
 
 
 def make(case: Case, rng: np.random.Generator) -> dict:
-    """Random arguments of `conv1d` for a case; in bfloat16 they are representable, so rounding changes nothing."""
-    fit = rounded if case.dtype == "bfloat16" else (lambda array: array)
+    """Random arguments of `conv1d` for a case; in a class of shorter numbers they are such, as they stay."""
+
+    def fit(array: np.ndarray) -> np.ndarray:
+        if case.dtype == "tf32":  # ten bits behind the point
+            return (array.view(np.uint32) + 0x1000 & 0xFFFFE000).view(np.float32)
+        if case.dtype == "float16":
+            return array.astype(np.float16).astype(np.float32)
+        return rounded(array) if case.dtype == "bfloat16" else array
+
     values = {
         "x": _laid_out(rng, (case.B, case.C, case.L), case.layout, fit),
         "weight": _laid_out(rng, (case.O, case.C, case.K), case.layout, fit),
@@ -109,6 +119,10 @@ def bind(case: Case, inputs: dict):
     """call(out=None) for the chosen rung, its weights prepared."""
     from tilewright.ops.conv1d import conv1d, prepare
 
+    if case.device != "cpu":
+        from tilewright.ops.conv1d.device import bind as bind_there
+
+        return bind_there(case, inputs)
     rest = {name: value for name, value in inputs.items() if name != "weight"}
     packed = prepare(inputs["weight"], dtype=case.dtype)
     return lambda out=None: conv1d(weight=packed, out=out, **rest)
@@ -124,7 +138,7 @@ def reference(case: Case, inputs: dict) -> np.ndarray:
 def cost(case: Case) -> tuple[float, float]:
     """(floating-point operations, bytes moved if every operand is touched once)."""
     results = case.B * case.O * (1 if case.pool else case.positions)
-    word = 2 if case.dtype == "bfloat16" else 4
+    word = 2 if case.dtype.endswith("16") else 4
     moved = case.B * case.C * case.L * 4 + case.O * case.C * case.K * word + results * 4
     return 2.0 * case.B * case.O * case.positions * case.C * case.K, float(moved)
 
@@ -175,3 +189,11 @@ def sizes() -> list[Case]:
     branches = [dataclasses.replace(fused, K=K) for K in (3, 5, 7, 9)]
     few = [Case(1, 4096, 32, 1, 9, label="waveform"), Case(16, 512, 64, 64, 5, padding=2, label="features")]
     return [dataclasses.replace(case, dtype=dtype) for dtype in DTYPES for case in branches + few]
+
+
+def device_sizes() -> list[Case]:
+    """What the bench times on a GPU: TextCNN's narrowest branch in either class, and few channels over long signals."""
+    fused = Case(256, 16, 1024, 4096, 3, bias=True, activation="relu", pool="max", label="textcnn")
+    few = [Case(64, 4096, 32, 1, 9, label="waveform"), Case(64, 512, 64, 64, 5, padding=2, label="features")]
+    cases = [fused, dataclasses.replace(fused, dtype="bfloat16"), *few]
+    return [dataclasses.replace(case, device="cuda") for case in cases]

@@ -10,6 +10,7 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.ops._arrays import as_float32, like, put_back, result_for, rows_for, target_for
+from tilewright.ops._device import on_gpu
 from tilewright.ops.embedding import checked_ids
 from tilewright.ops.embedding_conv1d.ladder import ladder
 from tilewright.ops.embedding_conv1d.operands import Filters, Prepared
@@ -26,6 +27,10 @@ def prepare(table, weights, biases, *, length: int, dtype: str = "float32", memo
     vocabulary times the taps). Raises UsageError for shapes that do not fit, ResourceError if `memory` does not hold
     the rows of one sentence.
     """
+    if on_gpu(table):
+        from tilewright.ops.embedding_conv1d import device
+
+        return device.prepare(table, weights, biases, length=length, dtype=dtype, memory=memory)
     rows = as_float32("table", table)
     filters = tuple(as_float32(f"weights[{i}]", w) for i, w in enumerate(weights))
     if (
@@ -58,6 +63,11 @@ def precompute(ids, prepared: Prepared) -> None:
 
     Does nothing for a rung without a table, or where the table has no room for all of it.
     """
+    if on_gpu(prepared.table):
+        from tilewright.ops.embedding_conv1d import device
+
+        device.precompute(ids, prepared)
+        return
     if hasattr(prepared.state, "precompute"):
         prepared.state.precompute(_checked(ids, prepared))
 
@@ -78,6 +88,10 @@ def embedding_conv1d(ids, prepared: Prepared, *, out=None):
     largest kernel. A sentence's bits do not depend on the others, on their number, on the table's memory or on the
     number of threads.
     """
+    if on_gpu(prepared.table):
+        from tilewright.ops.embedding_conv1d import device
+
+        return device.embedding_conv1d(ids, prepared, out=out)
     checked, filters = _checked(ids, prepared), prepared.filters
     rung = ladder.choose(Problem(filters.C, filters.O, filters.kernels, prepared.dtype))
     if rung.name != prepared.rung:

@@ -3,11 +3,12 @@
 import numpy as np
 
 from tilewright.ops._ladder import Ladder
-from tilewright.ops._needs import dtype
+from tilewright.ops._needs import on
+from tilewright.ops.embedding_conv1d import gpu_ladder
 from tilewright.ops.embedding_conv1d.operands import Filters, Prepared
 
-ladder = Ladder("embedding_conv1d", prefer=("cpu.gather_add",))
-CLASSES = (dtype("float32", "bfloat16"),)
+ladder = Ladder("embedding_conv1d", prefer=("cpu.gather_add", *gpu_ladder.PREFER))
+CLASSES = (on("cpu", "float32", "bfloat16"),)
 
 
 def _prepare_filters(table: np.ndarray, filters: Filters, *, dtype: str, length: int, memory: int | None):
@@ -67,3 +68,6 @@ def table_sums(ids, prepared, out):
 )
 def gather_add(ids, prepared, out):
     _from_table(ids, prepared, out, vectors=True)
+
+
+gpu_ladder.declare(ladder)

@@ -3,16 +3,14 @@
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 
 @dataclass(frozen=True, eq=False)
 class Filters:
     """The branches: weights, each (O, C, K) with its own K; biases, each (O,), one after the other in `bias`
     (branches * O,)."""
 
-    weights: tuple[np.ndarray, ...]
-    bias: np.ndarray
+    weights: tuple[Any, ...]
+    bias: Any
 
     @property
     def kernels(self) -> tuple[int, ...]:
@@ -40,6 +38,6 @@ class Prepared:
 
     rung: str
     dtype: str
-    table: np.ndarray
+    table: Any
     filters: Filters
     state: Any

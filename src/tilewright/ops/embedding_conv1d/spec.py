@@ -9,6 +9,10 @@ import numpy as np
 from tilewright.ops._arrays import rounded
 from tilewright.ops.matmul.spec import DTYPES, EPS32
 
+ROUNDINGS = {"float32": 0.0, "bfloat16": 2.0**-7, "float16": 2.0**-10}  # of the rows of a GPU's table
+DRAWN = 4_194_301  # numbers of an array that are drawn before they repeat: 190 million would take seconds; a prime
+PROBE_ROWS = 64  # sentences that tell whether a rung takes too long
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -35,6 +39,7 @@ class Case:
     dtype: str = "float32"
     memory: int | None = None
     label: str = ""
+    device: str = "cpu"
 
     @property
     def name(self) -> str:
@@ -46,23 +51,23 @@ class Case:
     @property
     def problem(self) -> Problem:
         """What the ladder sees."""
-        return Problem(self.C, self.O, self.kernels, self.dtype)
+        return Problem(self.C, self.O, self.kernels, self.dtype, self.device)
 
 
 def make(case: Case, rng: np.random.Generator) -> dict:
-    """Random arguments; ids follow Zipf's law as words do. In bfloat16 the operands are representable."""
+    """Random arguments; ids follow Zipf's law as words do. In a 16-bit class the operands are representable."""
 
     def normal(*shape: int) -> np.ndarray:
-        return rng.standard_normal(shape, dtype=np.float32)
-
-    def fit(array: np.ndarray) -> np.ndarray:
-        return rounded(array) if case.dtype == "bfloat16" else array
+        some = rng.standard_normal(min(math.prod(shape), DRAWN), dtype=np.float32)
+        if case.dtype == "float16":
+            some = some.astype(np.float16).astype(np.float32)
+        return np.resize(rounded(some) if case.dtype == "bfloat16" else some, shape)
 
     return {
         "ids": ((rng.zipf(1.3, (case.B, case.L)) - 1) % case.V).astype(np.int32),
-        "table": fit(normal(case.V, case.C)),
-        "weights": [fit(normal(case.O, case.C, K)) for K in case.kernels],
-        "biases": [normal(case.O) for _ in case.kernels],
+        "table": normal(case.V, case.C),
+        "weights": [normal(case.O, case.C, K) for K in case.kernels],
+        "biases": [rng.standard_normal(case.O, dtype=np.float32) for _ in case.kernels],
     }
 
 
@@ -80,6 +85,10 @@ def bind(case: Case, inputs: dict):
     """call(out=None) for the chosen rung, its weights prepared; a table's rows exist after the first call."""
     from tilewright.ops.embedding_conv1d import embedding_conv1d, prepare
 
+    if case.device != "cpu":
+        from tilewright.ops.embedding_conv1d.device import bind as bind_there
+
+        return bind_there(case, inputs)
     operands = inputs["table"], inputs["weights"], inputs["biases"]
     prepared = prepare(*operands, length=case.L, dtype=case.dtype, memory=case.memory)
     return lambda out=None: embedding_conv1d(inputs["ids"], prepared, out=out)
@@ -105,15 +114,22 @@ def cost(case: Case) -> tuple[float, float]:
 
 def bound(case: Case, inputs: dict, result: np.ndarray, c: float = 1.0) -> np.ndarray:
     """c * eps32 * sqrt(C * K) * (sum of |terms|) of the worst position; a maximum's error is at most its inputs'
-    largest."""
-    x = np.abs(inputs["table"].astype(np.float64))[inputs["ids"]]
+    largest. On a GPU a class of 16 bits keeps its table in them: a rounding of each row that is added."""
+    x = inputs["table"].astype(np.float64)[inputs["ids"]]
+    rounding = ROUNDINGS[case.dtype] if case.device != "cpu" else 0.0
     parts = []
     for weight, bias in zip(inputs["weights"], inputs["biases"], strict=True):
         _, C, K = weight.shape
-        positions = x.shape[1] - K + 1
-        size = sum(x[:, t : t + positions] @ np.abs(weight[:, :, t].astype(np.float64)).T for t in range(K)).max(axis=1)
-        parts.append(c * math.sqrt(C * K) * size + (K + 1) * (size / math.sqrt(C) + np.abs(bias)))
-    return EPS32 * np.concatenate(parts, axis=1)
+        w = weight.astype(np.float64)
+
+        def largest(x: np.ndarray, w: np.ndarray, change=lambda row: row, K: int = K) -> np.ndarray:
+            positions = x.shape[1] - K + 1
+            return sum(change(x[:, t : t + positions] @ w[:, :, t].T) for t in range(K)).max(axis=1)
+
+        size = largest(np.abs(x), np.abs(w))
+        part = c * math.sqrt(C * K) * size + (K + 1) * (size / math.sqrt(C) + np.abs(bias))
+        parts.append(EPS32 * part + (rounding * largest(x, w, np.abs) if rounding else 0.0))
+    return np.concatenate(parts, axis=1)
 
 
 def cases() -> list[Case]:
@@ -133,3 +149,8 @@ def cases() -> list[Case]:
 def sizes() -> list[Case]:
     """The course's TextCNN at two batch sizes."""
     return [Case(B, 16, 21635, 4096, 1024, (3, 5, 7, 9), dtype, label="textcnn") for dtype in DTYPES for B in (64, 256)]
+
+
+def device_sizes() -> list[Case]:
+    """The course's TextCNN on a GPU, with a quarter of its file's sentences: PyTorch takes a fifth of a second."""
+    return [Case(4096, 16, 21635, 4096, 1024, (3, 5, 7, 9), dtype, label="textcnn", device="cuda") for dtype in DTYPES]

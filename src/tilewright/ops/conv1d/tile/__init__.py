@@ -1,0 +1,1 @@
+"""conv1d on matrix units of NVIDIA GPUs."""

@@ -1,0 +1,95 @@
+"""TextCNN on a GPU (TILEWRIGHT_GPU=1), else its kernels as Python: logits against float64, and a sentence's bits in
+every company."""
+
+import os
+
+import numpy as np
+import pytest
+
+from tilewright.bench.sentiment import reference_logits
+from tilewright.errors import ResourceError, UsageError
+from tilewright.formats.validate import largest_error
+from tilewright.models.initial import random_textcnn
+from tilewright.models.textcnn import TextCNN, TextCNNConfig
+from tilewright.ops._ladder import using
+
+torch = pytest.importorskip("torch")
+device = pytest.importorskip("tilewright.models.textcnn_device")
+
+ON_GPU = os.environ.get("TILEWRIGHT_GPU") == "1"
+PLACE = "cuda" if ON_GPU else "cpu"
+SIZES = (
+    {"vocab_size": 3000, "sequence_length": 16, "hidden_size": 1024, "num_filters": 200, "kernel_sizes": (3, 5, 9)}
+    if ON_GPU
+    else {"vocab_size": 12, "sequence_length": 4, "hidden_size": 8, "num_filters": 6, "kernel_sizes": (1, 3)}
+)
+CONFIG = TextCNNConfig(**SIZES, hidden_sizes=(64, 32) if ON_GPU else (7,), num_labels=3, id2label={})
+WEIGHTS = random_textcnn(CONFIG.tensor_shapes(), seed=3)
+COUNT = 2300 if ON_GPU else 20
+IDS = ((np.random.default_rng(5).zipf(1.2, (COUNT, CONFIG.sequence_length)) - 1) % CONFIG.vocab_size).astype(np.int32)
+TOLERANCE = {"float32": 5e-5, "float16": 0.02, "bfloat16": 0.1}
+DTYPES = list(TOLERANCE) if ON_GPU else ["float32"]
+FAST = {} if ON_GPU else {"matmul": "simt.register"}  # in the simulator
+
+
+def placed(dtype: str = "float32", memory: int | None = None):
+    return device.DeviceTextCNN(CONFIG, WEIGHTS, dtype=dtype, table_memory=memory, device=PLACE)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_logits_against_float64_and_bits_in_every_company(dtype, rng):
+    with using(**FAST):
+        model = placed(dtype)
+        logits = model.logits(IDS)
+        assert logits.dtype == np.float32 and logits.shape == (COUNT, 3)
+        assert largest_error(logits, reference_logits(CONFIG, WEIGHTS, IDS)) < TOLERANCE[dtype]
+        for size in (0, 1, 17, 200, COUNT) if ON_GPU else (0, 1):
+            chosen = rng.permutation(COUNT)[:size]
+            assert model.logits(IDS[chosen]).tobytes() == logits[chosen].tobytes(), f"a batch of {size}"
+        assert model.settled, "no token of the last call was new"
+        model.forget()
+        assert model.logits(IDS[:1]).tobytes() == logits[:1].tobytes()
+        model.settled = True  # it is not: the other sentences have other tokens
+        assert model.logits(IDS).tobytes() == logits.tobytes(), "after a run as if there were none"
+        again = placed(dtype)
+        assert again.logits(IDS[:3]).tobytes() == logits[:3].tobytes(), "another table, other places"
+
+
+def test_little_memory_for_the_table_changes_no_bits():
+    table_bytes = (
+        (CONFIG.sequence_length + 2) * sum(CONFIG.kernel_sizes) * -(-CONFIG.num_filters // 32) * 128
+    )  # two tokens more than a sentence has
+    some = IDS[:300] if ON_GPU else IDS[:6]
+    with using(**FAST):
+        model = placed(memory=table_bytes)
+        assert model.logits(some).tobytes() == placed().logits(some).tobytes()
+        assert model.convolutions.state.built > model.convolutions.state.capacity, "this test wants rows to be dropped"
+        with pytest.raises(ResourceError, match="a token table of 100 bytes"):
+            placed(memory=100)
+
+
+@pytest.mark.parametrize("sizes", [device.SIZES, device.SIZES[:1], device.SIZES[:2]])
+@pytest.mark.parametrize("n", [0, 1, 127, 129, 1000, 1024, 1025, 7168, 8191, 8193, 20000])
+def test_batches_hold_every_sentence_once(n, sizes):
+    model = object.__new__(device.DeviceTextCNN)
+    model.batches = dict.fromkeys(sizes)
+    pieces = list(model._pieces(5, 5 + n))
+    assert [start for start, _, _ in pieces] == [5 + sum(count for *_, count in pieces[:i]) for i in range(len(pieces))]
+    assert sum(count for *_, count in pieces) == n
+    assert all(1 <= count <= size in sizes for _, size, count in pieces)
+    assert len(pieces) <= 1 or n > max(count for *_, count in pieces)
+
+
+@pytest.mark.skipif(not ON_GPU, reason="it takes a GPU: TILEWRIGHT_GPU=1")
+def test_the_models_door_leads_to_the_gpu():
+    model = TextCNN(CONFIG, WEIGHTS, device="cuda")
+    here = TextCNN(CONFIG, WEIGHTS)
+    assert largest_error(model.logits(IDS), here.logits(IDS)) < TOLERANCE["float32"]
+    sentence = IDS[0].tolist()
+    assert model.classify([sentence])[0]["label"] == here.classify([sentence])[0]["label"]
+    with pytest.raises(UsageError, match="ids has shape"):
+        model.logits(IDS[:, :4])
+    wrong = IDS.copy()
+    wrong[7, 3] = CONFIG.vocab_size
+    with pytest.raises(UsageError, match=r"ids\[7, 3\] is 3000"):
+        model.logits(wrong)

@@ -147,8 +147,8 @@ def test_rows_beside_a_peer_of_known_speed(setting, engine, monkeypatch, clock):
 
     slowed = dataclasses.replace(engine, generate=half_as_long)
     peer = sleeper("transformers", clock, lambda batch: 0.1, lambda p, t: engine.generate(p, t, 0))
-    monkeypatch.setattr(gpt2, "ours", lambda config, weights, dtype: slowed)
-    monkeypatch.setitem(gpt2.PEERS, "transformers", lambda config, weights, dtype: peer)
+    monkeypatch.setattr(gpt2, "ours", lambda config, weights, dtype, device: slowed)
+    monkeypatch.setitem(gpt2.PEERS, "transformers", lambda config, weights, dtype, device: peer)
     lines = []
     few = dataclasses.replace(setting, against=("transformers",), workloads=("course",))
     given, distinct, theirs = bench(few, dtype="float32", say=lines.append)
@@ -165,7 +165,7 @@ def test_rows_beside_a_peer_of_known_speed(setting, engine, monkeypatch, clock):
 
 
 def test_a_peer_that_is_missing_is_a_line(setting, monkeypatch):
-    def missing(config, weights, dtype):
+    def missing(config, weights, dtype, device):
         raise ImportError("No module named 'ctranslate2'")
 
     monkeypatch.setitem(gpt2.PEERS, "ctranslate2", missing)

@@ -197,6 +197,31 @@ def test_identical_greedy_prompts_are_computed_once(rng):
     assert len({tuple(one[0].token_ids) for one in sampled}) > 40
 
 
+def test_equal_parameters_make_twins_whatever_comes_between(rng, monkeypatch):
+    from tilewright.models import generation
+
+    monkeypatch.setattr(generation, "WINDOW", 3)  # kinds of parameters that are remembered
+    model, rows, ids = tiny(), [], rng.integers(0, V, 20)
+    hidden = model.hidden
+    model.hidden = lambda ids, *rest: (rows.append(len(ids)), hidden(ids, *rest))[1]
+    params = [SamplingParams(temperature=0, max_tokens=1 + i % 2) for i in range(50)]
+    found = answers(model, [Request(i, ids, p) for i, p in enumerate(params)])
+    assert [len(one[0].token_ids) for one in found] == [p.max_tokens for p in params] and sum(rows) == 20 + 1 + 1
+    params = [SamplingParams(temperature=0, max_tokens=1 + i) for i in range(20)]
+    found = answers(model, [Request(i, ids, p) for i, p in enumerate(params)])
+    assert [len(one[0].token_ids) for one in found] == list(range(1, 21))
+
+
+def test_a_prompt_is_named_by_its_place_among_many(rng):
+    prompts = rng.integers(0, V, (600, 4))
+    wanted = [one.outputs for one in tiny().generate(prompts.tolist(), GREEDY)]
+    assert [one.outputs for one in tiny().generate(prompts.astype(np.uint16), GREEDY)] == wanted
+    prompts[300, 2] = V
+    for given in (prompts, list(prompts), prompts.tolist()):
+        with pytest.raises(UsageError, match=rf"prompt 300: token id {V} at 2"):
+            list(tiny().generate(given, GREEDY))
+
+
 def test_seeds_and_ids_name_the_samples(rng):
     model, ids = tiny(), rng.integers(0, V, 9)
     params = SamplingParams(max_tokens=10)

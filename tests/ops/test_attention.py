@@ -169,7 +169,7 @@ def test_what_is_not_visible_changes_nothing(name, dtype, rng):
         assert attend(q[:n], cache, [span(1, 0, n, 0)]).tobytes() == wanted.tobytes()
 
 
-@pytest.mark.parametrize("name", list(ladder.rungs))
+@pytest.mark.parametrize("name", dict(RUNGS))
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_poisoned_sequence_stays_alone(name, value, rng):
     q, k, v = rows(rng, 30)

@@ -1,11 +1,11 @@
-"""Text generation end to end, side by side with transformers and CTranslate2: a GPT-2 of full size with weights from a
-seed, or any other.
+"""Text generation end to end, side by side with transformers and CTranslate2, on a GPU with transformers and PyTorch: a
+GPT-2 of full size with weights from a seed, or any other.
 
 Three workloads. "course": prompts of 16 tokens, 8 new ones, once as they are given (of equal prompts one is computed)
-and once without duplicates. "batch": 64 prompts, 128 new tokens. "single": one prompt, 64 new tokens. All engines take
-turns on the same threads, each peer at its fastest batch; a peer's rate on the course is that of its first prompts,
-because it does not depend on how many there are. Every token of ours that is compared must be the best of a float64
-reference, or so close to it that rounding explains the choice.
+and once without duplicates. "batch": 64 prompts, on a GPU 1,024, 128 new tokens. "single": one prompt, 64 new tokens.
+All engines take turns on the same threads or GPU, each peer at its fastest batch; a peer's rate on a CPU is that of the
+course's first prompts, because it does not depend on how many there are. Every token of ours that is compared must be
+the best of a float64 reference, or so close to it that rounding explains the choice.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.bench.gpt2_device import profile as device_profile
 from tilewright.bench.gpt2_engines import PEERS, Engine, Weights, ours
 from tilewright.bench.measure import SPIN_S, Timing
 from tilewright.bench.profile import profile
@@ -41,7 +42,8 @@ WORKLOADS = (COURSE, BATCH, SINGLE)
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """What to measure. prompts: int (?, L), as they are given; count: of them, for the course. rounds: odd."""
+    """What to measure. prompts: int (?, L), as they are given; count: of them, for the course. device: "cpu" or
+    "cuda". rounds: odd."""
 
     config: GPT2Config
     weights: Weights
@@ -52,6 +54,12 @@ class Setting:
     workloads: tuple[str, ...] = WORKLOADS
     rounds: int = 3
     profile: bool = False
+    device: str = "cpu"
+
+    @property
+    def threads(self) -> int:
+        """As rows name them: 0 on a GPU."""
+        return thread_count() if self.device == "cpu" else 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,11 +104,13 @@ def workloads(setting: Setting) -> list[Workload]:
             f"prompts of {prompts.shape[1]} tokens leave no room in a context of {setting.config.n_positions}"
         )
     course = {"as given": prompts[: setting.count], "distinct prompts": distinct[: setting.count]}
+    here = setting.device == "cpu"
+    theirs = distinct[: min(setting.count, PEER_PROMPTS)] if here else course["distinct prompts"]
+    batch = distinct[: 64 if here else 1024]
+    few, many = ((32, 64, 128), (32, 64)) if here else ((512, 1024, 2048), (512, 1024))
     every = [
-        Workload(
-            COURSE, min(setting.tokens, room), course, distinct[: min(setting.count, PEER_PROMPTS)], (32, 64, 128)
-        ),
-        Workload(BATCH, min(128, room), {"64 prompts": distinct[:64]}, distinct[:64], (32, 64)),
+        Workload(COURSE, min(setting.tokens, room), course, theirs, few),
+        Workload(BATCH, min(128, room), {f"{len(batch):,} prompts": batch}, batch, many),
         Workload(SINGLE, min(64, room), {"1 prompt": distinct[:1]}, distinct[:1], (1,)),
     ]
     return [workload for workload in every if workload.name in setting.workloads]
@@ -115,12 +125,12 @@ def bench(setting: Setting, *, dtype: str, say: Say) -> list[Row]:
         if unknown := set(given) - set(known):
             raise UsageError(f"there is no {', '.join(sorted(unknown))} here; there are {', '.join(known)}")
     wanted, rows = workloads(setting), []
-    engine = ours(setting.config, setting.weights, dtype)
+    engine = ours(setting.config, setting.weights, dtype, setting.device)
     say(f"tilewright {dtype}: prepared in {engine.once_s:.1f} s")
     error = check(setting, engine)
     say(f"checked {CHECKED} prompts against float64: largest error of a logit {error:.1e}")
     peers = _peers(setting, dtype, say)
-    if dtype == "bfloat16":
+    if dtype != "float32":
         rows += accuracy(setting, [engine, *peers], say)
     for workload in wanted:
         rows += _measured(setting, workload, [engine, *peers], f"passed {error:.1e}", say)
@@ -128,7 +138,10 @@ def bench(setting: Setting, *, dtype: str, say: Say) -> list[Row]:
             say(f"{workload.size}: where the time goes")
             run = _call(engine, list(workload.ours.values())[-1], workload.tokens, 0)
             size = f"{model_name(setting.config)}, {workload.size}"
-            rows += profile(run, size=size, dtype=dtype, vocabulary=setting.config.vocab_size)
+            if setting.device == "cpu":
+                rows += profile(run, size=size, dtype=dtype, vocabulary=setting.config.vocab_size)
+            else:
+                rows += device_profile(run, size=size, dtype=dtype)
     return rows
 
 
@@ -137,7 +150,7 @@ def _peers(setting: Setting, dtype: str, say: Say) -> list[Engine]:
     engines = []
     for name in setting.against:
         try:
-            engines.append(PEERS[name](setting.config, setting.weights, dtype))
+            engines.append(PEERS[name](setting.config, setting.weights, dtype, setting.device))
             say(f"{engines[-1].key}: prepared in {engines[-1].once_s:.1f} s")
         except (ImportError, UsageError) as error:
             say(f"{name}: unavailable - {error}")
@@ -190,8 +203,8 @@ def reference_logits(config: GPT2Config, weights: Weights, ids: np.ndarray, last
 
 
 def accuracy(setting: Setting, engines: list[Engine], say: Say) -> list[Row]:
-    """What bfloat16 changes: logits and greedy tokens of each engine against our float32, whose own are checked."""
-    exact = ours(setting.config, setting.weights, "float32")
+    """What 16 bits change: logits and greedy tokens of each engine against our float32, whose own are checked."""
+    exact = ours(setting.config, setting.weights, "float32", setting.device)
     check(setting, exact)
     assert exact.logits
     some = setting.prompts[:COMPARED]
@@ -206,7 +219,7 @@ def accuracy(setting: Setting, engines: list[Engine], say: Say) -> list[Row]:
         equal = f"{(found[:, 0] == answers[:, 0]).mean():.1%}", f"{(found == answers).mean():.1%}"
         rows.append(Row(
             op="gpt2_accuracy", rung=engine.name, size=f"{model_name(setting.config)}: {some.shape[1]} -> {tokens}",
-            dtype=engine.dtype, threads=thread_count(), rows=len(some), median_s=0.0, low_s=0.0, high_s=0.0, runs=1,
+            dtype=engine.dtype, threads=setting.threads, rows=len(some), median_s=0.0, low_s=0.0, high_s=0.0, runs=1,
             check=PEER if engine.name in PEERS else "passed",
             label=f"{off.max():.2g}; {np.sqrt((off**2).mean()):.2g}; {equal[0]}; {equal[1]}",
         ))  # fmt: skip
@@ -218,9 +231,12 @@ def accuracy(setting: Setting, engines: list[Engine], say: Say) -> list[Row]:
 def _measured(setting: Setting, workload: Workload, engines: list[Engine], passed: str, say: Say) -> list[Row]:
     """One workload, engines in turns: a row for each way of ours and for each peer."""
     our, peers = engines[0], {engine.name: engine for engine in engines[1:]}
-    batches = {name: best_batch(peer, workload) for name, peer in peers.items()}
+    batches = {name: len(workload.theirs) if peer.whole else best_batch(peer, workload) for name, peer in peers.items()}
     calls = {name: _call(our, prompts, workload.tokens, 0) for name, prompts in workload.ours.items()}
     calls |= {name: _call(peer, workload.theirs, workload.tokens, batches[name]) for name, peer in peers.items()}
+    if setting.device != "cpu":  # rooms are laid out and graphs captured; the other peers chose their batch before
+        for name in [*workload.ours, *(peer.name for peer in peers.values() if peer.whole)]:
+            calls[name]()
     timings, answers = take_turns(calls, setting.rounds)
     if our.dtype == "float32":
         compare(setting, workload, answers, list(peers))
@@ -232,7 +248,7 @@ def _measured(setting: Setting, workload: Workload, engines: list[Engine], passe
         spread = "" if ratio is None else _spread(ratio, upside_down=name in peers)
         rows.append(Row(
             op="gpt2", rung=name, size=f"{model_name(setting.config)}, {workload.size}", dtype=our.dtype,
-            threads=thread_count(), rows=answers[name].size, median_s=timing.median_s, low_s=timing.low_s,
+            threads=setting.threads, rows=answers[name].size, median_s=timing.median_s, low_s=timing.low_s,
             high_s=timing.high_s, runs=len(timing.rounds), peer=other, peer_ratio=ratio.median_s if ratio else None,
             one_off_s=peers.get(name, our).once_s, check=PEER if name in peers else passed,
             label="; ".join(filter(None, [f"batch {batches[name]}" if name in peers else "", spread])),

@@ -2,7 +2,8 @@
 a text early.
 
 transformers runs in the dtype that is asked for, with its default attention; CTranslate2 on its converted model, in
-float32. Both are given as many threads as we are.
+float32. Both are given as many threads as we are. On a GPU there are transformers, and PyTorch with a static cache,
+torch.compile and CUDA graphs (`gpt2_torch`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Engine:
     """generate: prompts int (n, L), new tokens, batch -> int64 (n, new tokens); ours chooses its batch itself.
 
     logits: prompts int (n, L) -> float32 (n, V) after the last position; None where the engine shows none. once_s:
-    seconds to prepare it from weights in memory, kernels compiled or fetched.
+    seconds to prepare it from weights in memory, kernels compiled or fetched. whole: it is fastest with all prompts in
+    one batch.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Engine:
     once_s: float
     generate: Callable[[np.ndarray, int, int], np.ndarray]
     logits: Callable[[np.ndarray], np.ndarray] | None = None
+    whole: bool = False
 
     @property
     def key(self) -> str:
@@ -45,10 +48,10 @@ class Engine:
         return f"{self.name} {self.dtype}"
 
 
-def ours(config: GPT2Config, weights: Weights, dtype: str) -> Engine:
+def ours(config: GPT2Config, weights: Weights, dtype: str, device: str = "cpu") -> Engine:
     """tilewright."""
     start = time.perf_counter()
-    model = GPT2(config, weights, dtype=dtype)
+    model = GPT2(config, weights, dtype=dtype, device=device)
 
     def generate(prompts: np.ndarray, tokens: int, batch: int = 0) -> np.ndarray:
         params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
@@ -64,28 +67,26 @@ def ours(config: GPT2Config, weights: Weights, dtype: str) -> Engine:
     return Engine(OURS, dtype, time.perf_counter() - start, generate, logits)
 
 
-def transformers(config: GPT2Config, weights: Weights, dtype: str) -> Engine:
+def transformers(config: GPT2Config, weights: Weights, dtype: str, device: str = "cpu") -> Engine:
     """Hugging Face's GPT2LMHeadModel. Raises ImportError where transformers or torch is missing."""
     import torch
 
     torch.set_num_threads(thread_count())
     start = time.perf_counter()
-    model = _torch_model(config, weights)
-    if dtype == "bfloat16":
-        model = model.to(torch.bfloat16)
+    model = _torch_model(config, weights).to(device, getattr(torch, dtype))
 
     def generate(prompts: np.ndarray, tokens: int, batch: int) -> np.ndarray:
         parts = []
         for first in range(0, len(prompts), batch):
-            ids = torch.from_numpy(prompts[first : first + batch].astype(np.int64))
+            ids = torch.from_numpy(prompts[first : first + batch].astype(np.int64)).to(device)
             found = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False)
-            parts.append(found[:, prompts.shape[1] :].numpy())
+            parts.append(found[:, prompts.shape[1] :].cpu().numpy())
         return np.concatenate(parts)
 
     def logits(prompts: np.ndarray) -> np.ndarray:
         with torch.inference_mode():
-            found = model(torch.from_numpy(prompts.astype(np.int64)), logits_to_keep=1).logits
-        return found[:, -1].float().numpy()
+            found = model(torch.from_numpy(prompts.astype(np.int64)).to(device), logits_to_keep=1).logits
+        return found[:, -1].float().cpu().numpy()
 
     generate(np.zeros((1, 1), np.int64), 2, 1)
     return Engine("transformers", dtype, time.perf_counter() - start, generate, logits)
@@ -110,15 +111,15 @@ def _torch_model(config: GPT2Config, weights: Weights) -> Any:
     return model.eval()
 
 
-def ctranslate2(config: GPT2Config, weights: Weights, dtype: str = "float32") -> Engine:
+def ctranslate2(config: GPT2Config, weights: Weights, dtype: str = "float32", device: str = "cpu") -> Engine:
     """CTranslate2 on what its converter makes of the transformers model.
 
     Raises ImportError where it or transformers is missing, UsageError for a dtype that it has not.
     """
     import ctranslate2 as library
 
-    if dtype != "float32":
-        raise UsageError(f"ctranslate2 has no {dtype} on this CPU")
+    if dtype != "float32" or device != "cpu":
+        raise UsageError(f"ctranslate2 has no {dtype} on this {'CPU' if device == 'cpu' else 'GPU'}")
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="tilewright-bench-") as folder:
         _convert(config, weights, folder)
@@ -170,7 +171,20 @@ def _convert(config: GPT2Config, weights: Weights, folder: str) -> None:
         FromMemory(source).convert(folder, force=True)
 
 
-PEERS: dict[str, Callable[[GPT2Config, Weights, str], Engine]] = {
+def torch_static(config: GPT2Config, weights: Weights, dtype: str, device: str = "cuda") -> Engine:
+    """PyTorch with a static cache, on a GPU. Raises UsageError on a CPU."""
+    if device == "cpu":
+        raise UsageError("PyTorch with a static cache and CUDA graphs is a peer on a GPU")
+    from tilewright.bench.gpt2_torch import StaticGPT2
+
+    start = time.perf_counter()
+    model = StaticGPT2(config, weights, dtype)
+    model.generate(np.zeros((1, 1), np.int64), 2, 1)
+    return Engine("torch", dtype, time.perf_counter() - start, model.generate, model.logits, whole=True)
+
+
+PEERS: dict[str, Callable[[GPT2Config, Weights, str, str], Engine]] = {
     "transformers": transformers,
     "ctranslate2": ctranslate2,
+    "torch": torch_static,
 }

@@ -1,8 +1,8 @@
 """Rows of results as tables, for READMEs and for the HTML page.
 
-Each is named in a README by a marker: `ladder:OP` every rung at one size, `sizes:OP` what runs by default at every size,
-beside its peer, `bench:WORKLOAD` a workload end to end; of gpt2 also `bench:gpt2_profile`, where its time goes, and
-`bench:gpt2_accuracy`, what bfloat16 changes. `headline:jobs` is in `headline.py`.
+Each is named in a README by a marker: `ladder:OP` every rung at one size, `sizes:OP` what runs by default at every
+size, beside its peer, `bench:WORKLOAD` a workload end to end; of gpt2 also `bench:gpt2_profile`, where its time goes,
+and `bench:gpt2_accuracy`, what bfloat16 changes. `headline:jobs` is in `headline.py`.
 """
 
 import html

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
-from tilewright.cli._options import check_threads, verb
+from tilewright.cli._options import Device, check_threads, verb
 from tilewright.cli._output import say, show
 
 PROMPTS = "../shared/data/course/gpt2_input.bin"
-COUNT = 1024  # prompts of the course unless the user says
+COUNT = {"cpu": 1024, "cuda": 6400}  # prompts of the course unless the user says
 PEERS = {"sentiment": "torch", "gpt2": "transformers,ctranslate2", "dcgan": "torch", "conv3d": "scipy,torch"}
 IMAGES = 960  # of dcgan unless the user says: half a second
 
@@ -31,6 +31,7 @@ class Options:
     dtype: Annotated[Literal["float32", "bfloat16", "both"], Option(help="Accuracy class; both: gpt2, dcgan.")] = (
         "float32"
     )
+    device: Device = "cpu"
     threads: Annotated[int | None, Option(min=1, help="CPU threads; one a core unless given.")] = None
     save: Annotated[bool, Option("--save", help="Add the rows to results/ of the current directory.")] = False
     model: Annotated[str | None, Option(metavar="PATH", help="gpt2: this model; else random weights, 124M.")] = None
@@ -70,12 +71,15 @@ def _sentiment(options: Options) -> list[Any]:
     from tilewright.bench.sentiment import bench as run
     from tilewright.demo import sentences
     from tilewright.ops._threads import thread_count
+    from tilewright.runtime.devices import place_for
 
+    place = place_for(options.device)
     ids, source = sentences(options.data)
     ids, count, peers = ids[: options.count], options.threads or thread_count(), _peers(options)
-    say(f"{len(ids):,} sentences of {source}, {options.dtype}, {count} threads")
+    where = f"{count} threads" if place == "cpu" else "on the GPU"
+    say(f"{len(ids):,} sentences of {source}, {options.dtype}, {where}")
     peer = ",".join(peers) or None
-    rows = run(ids, count=count, dtype=options.dtype, against=peer, say=lambda text: say(f"  {text}"))
+    rows = run(ids, count=count, dtype=options.dtype, device=place, against=peer, say=lambda text: say(f"  {text}"))
     for row in rows:
         ratio = f"   {row.peer_ratio:.1f} x {row.peer}" if row.peer_ratio else ""
         show(f"{row.rung:<14} {row.rows / row.median_s:>12,.1f} sentences/s{ratio}")
@@ -83,23 +87,30 @@ def _sentiment(options: Options) -> list[Any]:
 
 
 def _gpt2(options: Options) -> list[Any]:
+    from dataclasses import replace
+
     from tilewright.bench.gpt2 import Setting, bench, model_name, random_prompts, random_weights
     from tilewright.bench.tables import bench_tables
     from tilewright.models.gpt2 import GPT2Config
     from tilewright.ops._threads import thread_count, threads
+    from tilewright.runtime.devices import place_for
     from tilewright.runtime.load import config_of, read_weights
 
+    place = place_for(options.device)
     config = config_of(options.model, GPT2Config) if options.model else GPT2Config()
-    count = options.count or COUNT
+    count = options.count or COUNT[place]
     prompts, source = _prompts(options.data, config.vocab_size) or (random_prompts(config, count), "random numbers")
     name = options.model or f"random weights, {model_name(config)}"
     with threads(options.threads):
-        say(f"GPT-2, {name}; prompts: {source}; {thread_count()} threads")
+        where = f"{thread_count()} threads" if place == "cpu" else "on the GPU"
+        say(f"GPT-2, {name}; prompts: {source}; {where}")
         weights = read_weights(options.model)[1] if options.model else random_weights(config, seed=1)
         setting = Setting(
             config, weights, prompts, count, tokens=options.max_tokens, rounds=options.rounds,
-            workloads=tuple(options.only.split(",")), against=_peers(options), profile=options.profile,
+            workloads=tuple(options.only.split(",")), against=_peers(options), profile=options.profile, device=place,
         )  # fmt: skip
+        if place == "cuda" and options.against is None:
+            setting = replace(setting, against=("transformers", "torch"))
         rows = []
         for dtype in ("float32", "bfloat16") if options.dtype == "both" else (options.dtype,):
             rows += bench(setting, dtype=dtype, say=lambda text: say(f"  {text}"))
@@ -112,7 +123,10 @@ def _dcgan(options: Options) -> list[Any]:
     from tilewright.bench.dcgan import bench
     from tilewright.bench.tables import bench_tables
     from tilewright.ops._threads import thread_count, threads
+    from tilewright.runtime.devices import place_for
 
+    if place_for(options.device) == "cuda":
+        return _dcgan_on_gpu(options)
     count, rows = options.count or IMAGES, []
     with threads(options.threads):
         say(f"DCGAN, 64 x 64 pixels, random weights; {count:,} images; {thread_count()} threads")
@@ -125,14 +139,37 @@ def _dcgan(options: Options) -> list[Any]:
     return rows
 
 
+def _dcgan_on_gpu(options: Options) -> list[Any]:
+    """float32's class, and a 16-bit one beside it: float16 unless bfloat16 is asked for; both: all three."""
+    from tilewright.bench.dcgan_device import IMAGES as MANY
+    from tilewright.bench.dcgan_device import bench
+    from tilewright.bench.tables import bench_tables
+    from tilewright.runtime.staging import Staging
+
+    classes = {"float32": ("float32", "float16"), "both": ("float32", "float16", "bfloat16")}
+    count, rows = options.count or MANY, []
+    say(f"DCGAN, 64 x 64 pixels, random weights; {count:,} images on the GPU")
+    for dtype in classes.get(options.dtype, (options.dtype,)):
+        say(f"{dtype}:")
+        rows += bench(count, dtype=dtype, against=_peers(options), staging=Staging, say=lambda text: say(f"  {text}"))
+    for table in bench_tables(rows):
+        show(f"\n{table.text()}")
+    return rows
+
+
 def _conv3d(options: Options) -> list[Any]:
     if options.dtype != "float32":
         raise typer.BadParameter("volumes are float32", param_hint="--dtype")
-    from tilewright.bench.conv3d import bench, lines
+    from tilewright.bench.conv3d import bench, bench_on_gpu, lines
     from tilewright.ops._threads import threads
+    from tilewright.runtime.devices import place_for
 
-    with threads(options.threads):
-        rows = bench(against=_peers(options), say=lambda text: say(f"  {text}"))
+    if place_for(options.device) == "cuda":
+        peers = None if options.against is None else _peers(options)
+        rows = bench_on_gpu(against=peers, say=lambda text: say(f"  {text}"))
+    else:
+        with threads(options.threads):
+            rows = bench(against=_peers(options), say=lambda text: say(f"  {text}"))
     for line in lines(rows):
         show(line)
     return rows

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 from typer import Option
 
-from tilewright.cli._options import check_threads, parse_bytes, parse_rungs, verb
+from tilewright.cli._options import Device, check_threads, parse_bytes, parse_rungs, verb
 from tilewright.cli._output import banner, say, show_report, summary
 
 SAMPLING = (
@@ -40,9 +40,12 @@ class Options:
     stop_token_ids: Annotated[list[int] | None, Option("--stop-id", metavar="ID", help="Ends a text.")] = None
     ignore_eos: Annotated[bool, Option("--ignore-eos", help="End-of-text is a token like others.")] = False
     logprobs: Annotated[int | None, Option(min=0, help="Report log-probabilities of the N best tokens.")] = None
-    dtype: Annotated[Literal["float32", "bfloat16"], Option(help="Accuracy class of the products.")] = "float32"
+    device: Device = "cpu"
+    dtype: Annotated[Literal["float32", "bfloat16", "float16"], Option(help="Accuracy; float16: GPU.")] = "float32"
     threads: Annotated[int | None, Option(min=1, help="CPU threads; one a core unless given.")] = None
-    max_batch_memory: Annotated[str, Option(metavar="SIZE", help="Keys and values of a batch, as in 512M.")] = "1G"
+    max_batch_memory: Annotated[
+        str | None, Option(metavar="SIZE", help="Keys and values of a batch, as in 512M; 1G, or most of a GPU's.")
+    ] = None
     max_errors: Annotated[int | None, Option(min=0, help="Bad records allowed; any number unless given.")] = None
     validate: Annotated[str | None, Option("--validate", metavar="FILE", help="Compare with FILE; FAIL exits 1.")] = (
         None
@@ -66,12 +69,14 @@ def generate(options: Options) -> None:
     """
     if options.check != bool(options.answers) and not (options.check and options.validate):
         raise typer.BadParameter("-v and -a FILE go together", param_hint="-v")
-    memory, rungs = parse_bytes(options.max_batch_memory), parse_rungs(options.rung or [])
+    memory = None if options.max_batch_memory is None else parse_bytes(options.max_batch_memory)
+    rungs = parse_rungs(options.rung or [])
     check_threads(options.threads)
 
     from tilewright.models.sampling import SamplingParams
     from tilewright.ops._ladder import using
     from tilewright.ops._threads import thread_count, threads
+    from tilewright.runtime.devices import place_for
     from tilewright.runtime.generate import GenerateJob, generate
 
     params = SamplingParams.of(n=options.samples, **{name: getattr(options, name) for name in SAMPLING})
@@ -82,13 +87,14 @@ def generate(options: Options) -> None:
         params=params,
         count=options.count,
         dtype=options.dtype,
+        device=place_for(options.device),
         seed=options.seed,
         batch_memory=memory,
         max_errors=options.max_errors,
         answers=options.validate or options.answers,
     )
     with threads(options.threads), using(**rungs):
-        _say(options, _banner(options, thread_count()))
+        _say(options, _banner(options, job.device, thread_count()))
         report = generate(job, lambda line: _say(options, line))
     _say(options, summary(report, report.tokens, report.tokens_per_second, "tokens"))
     if options.json:
@@ -100,7 +106,7 @@ def _say(options: Options, text: str) -> None:
     say(text, err=options.json)
 
 
-def _banner(options: Options, threads: int) -> str:
+def _banner(options: Options, device: str, threads: int) -> str:
     rows = {
         "Model": f"GPT-2, {options.model}",
         "Input": options.input,
@@ -108,6 +114,6 @@ def _banner(options: Options, threads: int) -> str:
         "Prompts": "all" if options.count is None else f"{options.count:,}",
         "New tokens": f"{options.max_tokens:,}",
         "Precision": options.dtype,
-        "Threads": str(threads),
+        **({"Threads": str(threads)} if device == "cpu" else {"Device": device}),
     }
     return banner("generate", rows)

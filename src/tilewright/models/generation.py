@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -54,16 +55,17 @@ class Generated:
 
 
 class Network(Protocol):
-    """What a model must offer to generate; see `gpt2.GPT2`."""
+    """What a model must offer to generate; see `gpt2.GPT2`. hidden states are arrays of the device's own kind."""
 
     def workspace(self) -> Any: ...
     def caches(self, slots: int, length: int) -> list[Cache]: ...
     def cache_bytes(self, length: int) -> int: ...
     def hidden(
         self, ids: np.ndarray, positions: np.ndarray, caches: list[Cache], spans: np.ndarray, work: Any
-    ) -> np.ndarray: ...
-    def logits(self, hidden: np.ndarray) -> np.ndarray: ...
-    def best(self, hidden: np.ndarray) -> np.ndarray: ...
+    ) -> Any: ...
+    def finite(self, hidden: Any) -> np.ndarray: ...
+    def logits(self, hidden: Any) -> np.ndarray: ...
+    def best(self, hidden: Any) -> np.ndarray: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -92,10 +94,14 @@ class Running:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """All completions of a request, and the places in the order of the input that they answer."""
+    """All completions of a request, and the places in the order of the input that they answer.
+
+    key: equal for greedy requests with the same answer.
+    """
 
     request: Request
     places: list[int]
+    key: tuple
     done: dict[int, Generated] = field(default_factory=dict)
 
 
@@ -105,6 +111,9 @@ class Generator:
     memory: bytes for keys and values. context: positions of the model. seed: for requests that have none. text_of:
     decodes token ids, needed for stop strings.
     """
+
+    most = MAX_SLOTS  # sequences that advance together
+    ahead = window = WINDOW  # requests waiting at most, and between the oldest unfinished one and the newest read
 
     def __init__(
         self,
@@ -125,6 +134,9 @@ class Generator:
         self.waiting: list[Running] = []
         self.running: list[Running] = []
         self._sorted = True
+        self._kinds: dict[SamplingParams, int] = {}
+        self._numbers = count()
+        self._kind: tuple[SamplingParams | None, int] = None, -1
 
     def run(self, requests: Iterable[Request | None]) -> Iterator[list[Generated]]:
         """The n completions of each request, in the order of the requests, which are read as they are needed.
@@ -136,32 +148,38 @@ class Generator:
         twins: dict[tuple, Group] = {}
         exhausted = False
         while True:
-            while not exhausted and len(self.waiting) < WINDOW and read < emitted + WINDOW:
+            while not exhausted and len(self.waiting) < self.ahead and read < emitted + self.window:
                 request = next(source, END)
                 if isinstance(request, Request):
                     self._enqueue(request, read, twins)
                     read += 1
                 elif request is END:
                     exhausted = True
-                elif self.waiting or self.running:
+                elif self.waiting or self.busy:
                     break
-            if not self.waiting and not self.running:
+            if not self.waiting and not self.busy:
                 return
             for group in self.step():
-                twins.pop(twin_key(group.request), None)
+                twins.pop(group.key, None)
                 for place in group.places:
                     answers[place] = [group.done[i] for i in sorted(group.done)]
             while emitted in answers:
                 yield answers.pop(emitted)
                 emitted += 1
 
+    @property
+    def busy(self) -> bool:
+        """Whether sequences are on their way."""
+        return bool(self.running)
+
     def _enqueue(self, request: Request, place: int, twins: dict[tuple, Group]) -> None:
         """A request becomes n waiting sequences, or one more place of a greedy twin that is not finished."""
-        key, params = twin_key(request), request.params
+        ids, params = np.asarray(request.token_ids, np.int64), request.params
+        key = ids.tobytes(), self._number(params)
         if params.greedy and key in twins:
             twins[key].places.append(place)
             return
-        group, tokens = Group(request, [place]), [int(t) for t in request.token_ids]
+        group, tokens = Group(request, [place], key), ids.tolist()
         if params.greedy:
             twins[key] = group
         limit = min(len(tokens) + params.max_tokens, self.context)
@@ -173,6 +191,14 @@ class Generator:
             self.waiting.append(sequence)
         self._sorted = False
 
+    def _number(self, params: SamplingParams) -> int:
+        """Equal for equal parameters, as long as few others come between: to hash them takes longer than a prompt."""
+        if params is not self._kind[0]:
+            if len(self._kinds) == WINDOW:
+                self._kinds.clear()
+            self._kind = params, self._kinds.setdefault(params, next(self._numbers))
+        return self._kind[1]
+
     def step(self) -> list[Group]:
         """One pass of the model: a position for every running sequence, all of the prompt for those that join.
 
@@ -182,25 +208,33 @@ class Generator:
         batch = self.running + joining
         ids, positions, spans = self._rows(batch)
         hidden = self.model.hidden(ids, positions, self.caches, spans, self.work)
-        tokens, logprobs, bad = self._choose(batch, hidden)
-        complete = []
-        self.running = []
-        for i, sequence in enumerate(batch):
-            if bad[i] and sequence.shares and not sequence.cached:
+        self.running, complete = self._settle(batch, *self._choose(batch, hidden))
+        return complete
+
+    def _settle(self, batch: list[Running], tokens: np.ndarray, logprobs: list, bad: np.ndarray):
+        """A token more for each sequence, as `_choose` found it: (those that go on, groups that are complete now)."""
+        going: list[Running] = []
+        complete: list[Group] = []
+        for sequence, token, chances, failed in zip(batch, tokens.tolist(), logprobs, bad.tolist(), strict=True):
+            if failed and sequence.shares and not sequence.cached:
                 self._retry(sequence)
                 continue
             sequence.cached = len(sequence.tokens)
-            sequence.tokens.append(int(tokens[i]))
+            sequence.tokens.append(token)
             if sequence.group.request.params.logprobs is not None:
-                sequence.logprobs.append(logprobs[i] or {})
-            if not self._finished(sequence, bool(bad[i])):
-                self.running.append(sequence)
-                continue
-            self.free.append(sequence.slot)
-            group = sequence.group
-            if len(group.done) == group.request.params.n:
-                complete.append(group)
-        return complete
+                sequence.logprobs.append(chances or {})
+            if self._finished(sequence, failed):
+                self._leave(sequence, complete)
+            else:
+                going.append(sequence)
+        return going, complete
+
+    def _leave(self, sequence: Running, complete: list[Group]) -> None:
+        """A finished sequence gives its slot back; its group joins `complete` if it was the last one of it."""
+        self.free.append(sequence.slot)
+        group = sequence.group
+        if len(group.done) == group.request.params.n:
+            complete.append(group)
 
     def _retry(self, sequence: Running) -> None:
         """Back to the waiting ones: what is not finite may come with a beginning that was copied from a bad prompt."""
@@ -209,39 +243,45 @@ class Generator:
         self.waiting.append(sequence)
         self._sorted = False
 
-    def _admit(self) -> list[Running]:
-        """Waiting sequences that there is room for, with a slot each, in the order of their tokens."""
+    def _admit(self, rows: int = PREFILL_ROWS, there: int = 0) -> list[Running]:
+        """Waiting sequences that there is room for, with a slot each, in the order of their tokens.
+
+        rows: of prompts, after which no other sequence joins. there: sequences that they join.
+        """
         if not self._sorted:
             self.waiting.sort(key=lambda s: s.tokens, reverse=True)  # the last is taken first
             self._sorted = True
         joining: list[Running] = []
-        rows = 0
-        while self.waiting and rows < PREFILL_ROWS:
+        while self.waiting and rows > 0 and there + len(joining) < self.most:
             sequence = self.waiting[-1]
             if sequence.limit > self.length:
-                if self.running or joining:
+                if self.busy or joining:
                     break  # the caches are laid out anew when those that use them are through
                 self._lay_out()
             if not self.free:
                 break
             sequence.slot = self.free.pop()
             joining.append(self.waiting.pop())
-            rows += len(sequence.tokens)
+            rows -= len(sequence.tokens)
         return joining
 
     def _lay_out(self) -> None:
         """Caches for the longest waiting sequence, as many slots as the memory holds."""
         self.length = max(sequence.limit for sequence in self.waiting)
+        slots = self._slots(MAX_SLOTS)
+        self.caches = []  # give the memory back before it is taken again
+        self.caches = self.model.caches(slots, self.length)
+        self.free = list(range(slots))[::-1]
+
+    def _slots(self, most: int) -> int:
+        """How many sequences of `self.length` positions the memory holds, at most `most`."""
         each = self.model.cache_bytes(self.length)
-        slots = min(self.memory // each, MAX_SLOTS)
-        if slots < 1:
+        if self.memory < each:
             raise ResourceError(
                 f"the keys and values of {self.length} positions take {each:,} bytes; {self.memory:,} are allowed",
                 hint="allow more memory (--max-batch-memory) or fewer tokens (--max-tokens)",
             )
-        self.caches = []  # give the memory back before it is taken again
-        self.caches = self.model.caches(slots, self.length)
-        self.free = list(range(slots))[::-1]
+        return min(self.memory // each, most)
 
     def _rows(self, batch: list[Running]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Token ids and positions of the rows of a step, int64 (rows,), and the spans of each sequence's."""
@@ -262,9 +302,9 @@ class Generator:
             before = sequence if sequence.cached == 0 else None
         return np.array(ids, np.int64), np.array(positions, np.int64), np.array(spans, np.int64)
 
-    def _choose(self, batch: list[Running], hidden: np.ndarray) -> tuple[np.ndarray, list, np.ndarray]:
+    def _choose(self, batch: list[Running], hidden: Any) -> tuple[np.ndarray, list, np.ndarray]:
         """(next tokens (n,), log-probabilities of those who asked, whose logits are not finite)."""
-        tokens, bad = np.zeros(len(batch), np.int64), ~np.isfinite(hidden).all(axis=1)
+        tokens, bad = np.zeros(len(batch), np.int64), ~self.model.finite(hidden)
         logprobs: list[dict[int, float] | None] = [None] * len(batch)
         simple = np.array([only_best(s) for s in batch]) & ~bad
         if simple.any():
@@ -298,11 +338,6 @@ class Generator:
 
 NO_STREAM = np.zeros(4, np.uint32)
 END = object()  # of the requests
-
-
-def twin_key(request: Request) -> tuple:
-    """Equal for greedy requests with the same answer."""
-    return np.asarray(request.token_ids, np.int64).tobytes(), request.params
 
 
 def only_best(sequence: Running) -> bool:

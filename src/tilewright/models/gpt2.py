@@ -13,7 +13,8 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -22,10 +23,10 @@ from tilewright.errors import InputError, UsageError
 from tilewright.formats.records import Completion, Id
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.models.generation import Generated, Generator, Request
+from tilewright.models.host_place import BATCH_MEMORY as BATCH_MEMORY
+from tilewright.models.host_place import Host, Workspace
 from tilewright.models.sampling import SamplingParams
-from tilewright.ops._arrays import BFLOAT16
-from tilewright.ops._memory import empty
-from tilewright.ops.attention import Cache, append, attend, bytes_a_sequence, checked_spans
+from tilewright.ops.attention import Cache, append, attend, checked_spans
 from tilewright.ops.embedding import embedding
 from tilewright.ops.layernorm import layernorm
 from tilewright.ops.matmul import matmul, prepare
@@ -42,8 +43,7 @@ ACTIVATIONS = {
     "relu": "relu",
     "tanh": "tanh",
 }
-FLOAT32 = np.dtype(np.float32)
-BATCH_MEMORY = 1 << 30  # bytes of keys and values unless the caller says: 512 sequences of the course's job
+BLOCK = 256  # prompts checked at a time
 PREFIX = "transformer."
 TIES = (
     ("lm_head.weight", "wte.weight"),
@@ -128,29 +128,15 @@ class Output:
     outputs: list[Completion]
 
 
-class Workspace:
-    """Arrays that are used again at the next step: memory that is new to a process costs more than the work on it."""
-
-    def __init__(self):
-        self.buffers: dict[str, np.ndarray] = {}
-
-    def take(self, name: str, rows: int, columns: int, dtype: np.dtype = FLOAT32) -> np.ndarray:
-        """(rows, columns), whatever was left in it; the array that had this name before is gone."""
-        size = rows * columns * dtype.itemsize
-        if name not in self.buffers or self.buffers[name].size < size:
-            self.buffers[name] = empty(size, np.uint8)
-        return self.buffers[name][:size].view(dtype).reshape(rows, columns)
-
-
 class Layer:
-    """The weights of one layer, prepared."""
+    """The weights of one layer, prepared. place: where they go."""
 
-    def __init__(self, weights: Mapping[str, np.ndarray], i: int, dtype: str):
-        def vector(name: str) -> np.ndarray:
-            return np.array(weights[f"h.{i}.{name}"], np.float32)
+    def __init__(self, weights: Mapping[str, np.ndarray], i: int, dtype: str, place: Any):
+        def vector(name: str):
+            return place.vector(weights[f"h.{i}.{name}"])
 
         def matrix(name: str):
-            return prepare(weights[f"h.{i}.{name}.weight"], dtype=dtype), vector(f"{name}.bias")
+            return prepare(place.array(weights[f"h.{i}.{name}.weight"]), dtype=dtype), vector(f"{name}.bias")
 
         self.norm_1 = vector("ln_1.weight"), vector("ln_1.bias")
         self.norm_2 = vector("ln_2.weight"), vector("ln_2.bias")
@@ -158,28 +144,52 @@ class Layer:
         self.mlp, self.mlp_out = matrix("mlp.c_fc"), matrix("mlp.c_proj")
 
 
+class Rows:
+    """The rows of one pass on the CPU, and how they look at each other. spans: int64 (n, 5), as `attention.span`."""
+
+    def __init__(self, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray):
+        self.ids, self.positions, self.caches = ids, positions, caches
+        self.last, alone = last_rows(spans)
+        self.each = checked_spans(spans, caches[0], len(ids))
+        self.ends = checked_spans(alone, caches[0], len(spans))
+
+    def attended(self, i: int, x: np.ndarray, qkv: np.ndarray, scale: float, work: Workspace):
+        """(x, what layer i's attention makes of qkv), of the last row of each span where nothing looks at the others
+        any more. The new keys and values are kept."""
+        R, C = x.shape
+        q, k, v = qkv[:, :C], qkv[:, C : 2 * C], qkv[:, 2 * C :]
+        cache, n = self.caches[i], len(self.last)
+        if i < len(self.caches) - 1 or n == R:
+            return x, attend(q, cache, self.each, scale=scale, new=(k, v), out=work.take("h", R, C))
+        append(k, v, cache, self.each)
+        return x[self.last], attend(q[self.last], cache, self.ends, scale=scale, out=work.take("h", n, C))
+
+
 class GPT2:
-    """A GPT-2 ready to run on this machine's CPU.
+    """A GPT-2 ready to run on this machine's CPU or GPU.
 
     weights: float32 or bfloat16 arrays by the names of `config.tensor_shapes()`; they may be memory-mapped and
-    read-only. dtype: accuracy class of the products, "float32" or "bfloat16"; keys and values are kept in it. Raises
-    InputError if a tensor is missing, too many or of another shape.
+    read-only. dtype: accuracy class of the products, "float32" or "bfloat16", on a GPU "float16" too; keys and values
+    are kept in it. device: "cpu" or "cuda", where the weights are copied once. Raises InputError if a tensor is
+    missing, too many or of another shape, UsageError for another device or dtype.
     """
 
-    def __init__(self, config: GPT2Config, weights: Mapping[str, np.ndarray], *, dtype: str = "float32"):
+    def __init__(
+        self, config: GPT2Config, weights: Mapping[str, np.ndarray], *, dtype: str = "float32", device: str = "cpu"
+    ):
         shapes = config.tensor_shapes()
         for name in shapes.keys() | weights.keys():
             found = weights[name].shape if name in weights else None
             if found != shapes.get(name):
                 wanted = shapes.get(name, "no such tensor")
                 raise InputError(f"tensor {name} is {found or 'missing'}; {wanted} is wanted by the configuration")
-        self.config, self.dtype = config, dtype
-        self.wte, self.wpe = weights["wte.weight"], np.array(weights["wpe.weight"], np.float32)
-        self.layers = [Layer(weights, i, dtype) for i in range(config.n_layer)]
-        self.norm = np.array(weights["ln_f.weight"], np.float32), np.array(weights["ln_f.bias"], np.float32)
+        self.config, self.dtype, self.device = config, dtype, device
+        self.place = place = place_of(device, dtype)
+        self.wte, self.wpe = place.array(weights["wte.weight"]), place.vector(weights["wpe.weight"])
+        self.layers = [Layer(weights, i, dtype, place) for i in range(config.n_layer)]
+        self.norm = place.vector(weights["ln_f.weight"]), place.vector(weights["ln_f.bias"])
         self.head = prepare(self.wte.T, dtype=dtype)
         self.best_head = prepare_argmax(self.wte.T, dtype=dtype, weights=self.head)
-        self.kind = BFLOAT16 if dtype == "bfloat16" else FLOAT32  # of what nothing but a product reads
         self.activation = ACTIVATIONS[config.activation_function]
         self.stop_ids = config.stop_ids
         self.tokenizer: Tokenizer | None = None
@@ -191,44 +201,63 @@ class GPT2:
         *,
         ids: Iterable[Id] | None = None,
         seed: int = 0,
-        max_batch_memory: int = BATCH_MEMORY,
+        max_batch_memory: int | None = None,
     ) -> Iterator[Output]:
         """The completions of each prompt, in their order; prompts are read as they are needed.
 
         prompts: texts, if the model has a tokenizer, or sequences of token ids. params: the same for all. ids: a name
         for each prompt, by which its random numbers are drawn; without them its place is its name, so that samples,
         unlike greedy tokens, change with the place. seed: of the random numbers, where params have none.
-        max_batch_memory: bytes for keys and values. Raises UsageError with the number of a prompt that cannot be
-        continued, or whose logits are not finite.
+        max_batch_memory: bytes for keys and values; None: 1 GiB on a CPU, most of what is free on a GPU. Raises
+        UsageError with the number of a prompt that cannot be continued, or whose logits are not finite.
         """
         params = SamplingParams() if params is None else params
+        memory = self.place.memory if max_batch_memory is None else max_batch_memory
         for name, value, kind in (("params", params, SamplingParams), ("seed", seed, int),
-                                  ("max_batch_memory", max_batch_memory, int)):  # fmt: skip
+                                  ("max_batch_memory", memory, int)):  # fmt: skip
             if not isinstance(value, kind) or isinstance(value, bool):
                 raise UsageError(f"{name} is {value!r}; {kind.__name__} is wanted")
         if isinstance(prompts, str):
             raise UsageError("prompts is one text; a list of prompts is wanted")
-        return self._generated(prompts, params, ids, self.generator(seed=seed, memory=max_batch_memory))
+        return self._generated(prompts, params, ids, self.generator(seed=seed, memory=memory))
 
     def _generated(self, prompts, params: SamplingParams, ids, generator: Generator) -> Iterator[Output]:
         kept: deque[np.ndarray] = deque()
 
         def requests() -> Iterator[Request]:
-            for i, (prompt, id) in enumerate(zip(prompts, count() if ids is None else ids, strict=ids is not None)):
-                kept.append(self.checked_prompt(prompt, f"prompt {i}"))
-                yield Request(id, kept[-1], params)
+            named, first = zip(prompts, count() if ids is None else ids, strict=ids is not None), 0
+            while block := list(islice(named, BLOCK)):
+                checked = self.checked_prompts([prompt for prompt, _ in block], first)
+                kept.extend(checked)
+                first += len(block)
+                yield from (Request(id, prompt, params) for (_, id), prompt in zip(block, checked, strict=True))
 
         for i, found in enumerate(generator.run(requests())):
-            if any(one.failed for one in found):
-                raise UsageError(f"prompt {i}: the logits are not finite", hint="the weights are too large")
-            yield Output(kept.popleft().tolist(), [self.completion(one) for one in found])
+            completions = []
+            for one in found:
+                if one.failed:
+                    raise UsageError(f"prompt {i}: the logits are not finite", hint="the weights are too large")
+                completions.append(self.completion(one))
+            yield Output(kept.popleft().tolist(), completions)
 
     def generator(self, *, seed: int, memory: int) -> Generator:
         """An engine with keys, values and a workspace of its own."""
-        return Generator(
+        return self.place.engine(
             self, context=self.config.n_positions, eos_token_ids=self.stop_ids, memory=memory, seed=seed,
             text_of=self.tokenizer.decode if self.tokenizer else None,
         )  # fmt: skip
+
+    def checked_prompts(self, prompts: list, first: int) -> list[np.ndarray]:
+        """`checked_prompt` of each; first: the number of the first one, by which they are named."""
+        most = self.config.n_positions
+        if all(isinstance(p, np.ndarray) and p.ndim == 1 and p.dtype.kind in "iu" and 0 < len(p) < most
+               for p in prompts):  # fmt: skip
+            flat = np.concatenate(prompts)  # looked at together: a call of NumPy takes as long as a prompt
+            if flat.min() >= 0 and flat.max() < self.config.vocab_size:
+                ends = np.cumsum([len(p) for p in prompts]).tolist()
+                flat = flat.astype(np.int64)
+                return [flat[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+        return [self.checked_prompt(prompt, f"prompt {first + i}") for i, prompt in enumerate(prompts)]
 
     def checked_prompt(self, prompt: str | Sequence[int], name: str) -> np.ndarray:
         """Token ids int64 (n,). Raises UsageError unless there is at least one, each is in the vocabulary, and one more
@@ -270,58 +299,70 @@ class GPT2:
         text = self.tokenizer.decode(found.token_ids)[: found.text_end] if self.tokenizer else None
         return Completion(found.index, list(found.token_ids), text, found.finish_reason, found.logprobs)
 
-    def workspace(self) -> Workspace:
+    def workspace(self) -> Any:
         """For `hidden`; one a generator."""
-        return Workspace()
+        return self.place.workspace()
 
-    def caches(self, slots: int, length: int) -> list[Cache]:
+    def caches(self, slots: int, length: int) -> list[Any]:
         """Room for the keys and values of `slots` sequences of up to `length` positions: a Cache a layer."""
         heads, D = self.config.n_head, self.config.n_embd // self.config.n_head
-        return [Cache.empty(slots, heads, length, D, self.dtype) for _ in self.layers]
+        return [self.place.cache(slots, heads, length, D, self.dtype) for _ in self.layers]
 
     def cache_bytes(self, length: int) -> int:
         """Bytes that the keys and values of one sequence take in all layers."""
         heads, D = self.config.n_head, self.config.n_embd // self.config.n_head
-        return self.config.n_layer * bytes_a_sequence(heads, length, D, self.dtype)
+        return self.config.n_layer * self.place.cache_bytes(heads, length, D, self.dtype)
 
-    def hidden(
-        self, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray, work: Workspace
-    ) -> np.ndarray:
-        """What the last row of each span becomes: float32 (spans, C), after the last norm.
+    def hidden(self, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Any], spans: np.ndarray, work: Any):
+        """What the last row of each span becomes: (spans, C), after the last norm, float32 on a CPU.
 
         ids, positions: int64 (rows,), a row a token and its place in its sequence. spans: int64 (n, 5), see
         `ops.attention.span`; the rows' keys and values are added to the caches.
         """
-        (last, alone), R, C = last_rows(spans), len(ids), self.config.n_embd
-        each, ends = checked_spans(spans, caches[0], R), checked_spans(alone, caches[0], len(last))
-        x = embedding(ids, self.wte, out=work.take("x", R, C))  # (R, C)
-        x += self.wpe[positions]
-        for i, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
-            h = self.normed(x, layer.norm_1, work.take("h", R, C, self.kind))
-            qkv = matmul(h, layer.attn[0], bias=layer.attn[1], out=work.take("qkv", R, 3 * C))
-            q, k, v = qkv[:, :C], qkv[:, C : 2 * C], qkv[:, 2 * C :]
-            new: tuple[np.ndarray, np.ndarray] | None = (k, v)
-            if i == len(self.layers) - 1 and len(last) < R:  # nothing looks at the other rows any more
-                append(k, v, cache, each)
-                x, q, each, R, new = x[last], q[last], ends, len(last), None
-            y = attend(q, cache, each, scale=self.scale(i), new=new, out=work.take("h", R, C))
-            matmul(y, layer.attn_out[0], bias=layer.attn_out[1], residual=x, out=x)
-            h = self.normed(x, layer.norm_2, work.take("h", R, C, self.kind))
-            u = work.take("u", R, self.config.width, self.kind)
-            matmul(h, layer.mlp[0], bias=layer.mlp[1], activation=self.activation, out=u)
-            matmul(u, layer.mlp_out[0], bias=layer.mlp_out[1], residual=x, out=x)
-        return self.normed(x, self.norm)
+        return self.through(self.batch(ids, positions, caches, spans), work)
 
-    def logits(self, hidden: np.ndarray) -> np.ndarray:
-        """float32 (n, C), of `hidden` -> (n, vocab_size)."""
-        return matmul(hidden, self.head)
+    def batch(self, *rows: Any) -> Any:
+        """The rows of a pass, see `Rows`; on a GPU those of prompts."""
+        return Rows(*rows) if self.device == "cpu" else self.place.batch(*rows)
 
-    def best(self, hidden: np.ndarray) -> np.ndarray:
+    def through(self, rows: Any, work: Any):
+        """`rows`, as the place makes them, through all layers."""
+        out = work.take("x", len(rows.ids), self.config.n_embd)
+        x = embedding(rows.ids, self.wte, positions=rows.positions, position_table=self.wpe, out=out)
+        for i in range(len(self.layers)):
+            x = self._layer(i, x, rows, work)
+        return self.normed(x, self.norm, self.place.final(work, *x.shape))
+
+    def _layer(self, i: int, x: Any, rows: Any, work: Any):
+        """x (R, C) after layer i; of the last layer only the rows that something looks at."""
+        layer, place, (R, C) = self.layers[i], self.place, x.shape
+        h = self.normed(x, layer.norm_1, work.take("h", R, C, place.kind))
+        qkv = matmul(h, layer.attn[0], bias=layer.attn[1], out=work.take("qkv", R, 3 * C, place.rows))
+        x, y = rows.attended(i, x, qkv, self.scale(i), work)
+        matmul(y, layer.attn_out[0], bias=layer.attn_out[1], residual=x, out=x)
+        h = self.normed(x, layer.norm_2, work.take("h", len(x), C, place.kind))
+        u = work.take("u", len(x), self.config.width, place.kind)
+        matmul(h, layer.mlp[0], bias=layer.mlp[1], activation=self.activation, out=u)
+        return matmul(u, layer.mlp_out[0], bias=layer.mlp_out[1], residual=x, out=x)
+
+    def finite(self, hidden: Any) -> np.ndarray:
+        """Which rows of `hidden` are: bool (n,)."""
+        return np.isfinite(self.place.numpy(hidden)).all(axis=1)
+
+    def logits(self, hidden: Any) -> np.ndarray:
+        """float32 (n, vocab_size), of `hidden` (n, C)."""
+        return self.place.numpy(matmul(hidden, self.head))
+
+    def best(self, hidden: Any) -> np.ndarray:
         """The token with the largest logit of each row, the lowest id on ties: int64 (n,); -1 if it is not finite."""
-        token, logit = matmul_argmax(hidden, self.best_head)
+        token, logit = map(self.place.numpy, matmul_argmax(hidden, self.best_head))
         return np.where(np.isfinite(logit), token, -1)
 
-    def normed(self, x: np.ndarray, norm: tuple[np.ndarray, np.ndarray], out: np.ndarray | None = None) -> np.ndarray:
+    def best_on_device(self, hidden: Any, out: Any = None) -> tuple[Any, Any]:
+        """(token int64 (n,), logit float32 (n,)) of the largest logit of each row, on a GPU, where they stay."""
+        return matmul_argmax(hidden, self.best_head, out=out)
+
+    def normed(self, x: Any, norm: tuple[Any, Any], out: Any = None):
         """LayerNorm with this model's epsilon."""
         return layernorm(x, *norm, eps=self.config.layer_norm_epsilon, out=out)
 
@@ -330,6 +371,17 @@ class GPT2:
         config = self.config
         scale = 1 / math.sqrt(config.n_embd // config.n_head) if config.scale_attn_weights else 1.0
         return scale / (i + 1) if config.scale_attn_by_inverse_layer_idx else scale
+
+
+def place_of(device: str, dtype: str) -> Any:
+    """Where a model's arrays live. Raises UsageError for another device."""
+    if device == "cpu":
+        return Host(dtype)
+    if device != "cuda":
+        raise UsageError(f"device is {device!r}; cpu, cuda are")
+    from tilewright.models.device_place import Device
+
+    return Device(dtype)
 
 
 def last_rows(spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

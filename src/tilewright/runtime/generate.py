@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,8 +21,9 @@ from tilewright.formats.prompts import open_prompts
 from tilewright.formats.records import Completion, Prompt, RecordError
 from tilewright.formats.validate import validate, validate_tokens
 from tilewright.models.generation import WINDOW, Generated, Request
-from tilewright.models.gpt2 import BATCH_MEMORY, GPT2, GPT2Config
+from tilewright.models.gpt2 import GPT2, GPT2Config
 from tilewright.models.sampling import SamplingParams
+from tilewright.runtime.devices import gpu_faults, place_for
 from tilewright.runtime.load import config_of, place, read_weights, tokenizer_of
 from tilewright.runtime.outputs import check_output
 from tilewright.runtime.progress import Progress
@@ -40,9 +41,10 @@ TEXT = (".jsonl", ".txt")  # of all others, a file holds the course's binary tok
 class GenerateJob:
     """What to generate. Files named .jsonl hold JSON lines, .txt a prompt or completion a line, others i32 tokens.
 
-    params: of all prompts; a JSON line may give its own. seed: where neither gives one. batch_memory: bytes for keys
-    and values. max_errors: bad records allowed, None: any number; a binary file has no place for an error. answers: a
-    reference; of binary outputs up to 0.05 % of the tokens may differ, others must be equal.
+    params: of all prompts; a JSON line may give its own. seed: where neither gives one. device: "cpu", "cuda" or
+    "auto". batch_memory: bytes for keys and values, None: see `GPT2.generate`. max_errors: bad records allowed, None:
+    any number; a binary file has no place for an error. answers: a reference; of binary outputs up to 0.05 % of the
+    tokens may differ, others must be equal.
     """
 
     model: str
@@ -51,8 +53,9 @@ class GenerateJob:
     params: SamplingParams = field(default_factory=lambda: SamplingParams(temperature=0, max_tokens=8))
     count: int | None = None
     dtype: str = "float32"
+    device: str = "cpu"
     seed: int = 0
-    batch_memory: int = BATCH_MEMORY
+    batch_memory: int | None = None
     max_errors: int | None = None
     answers: str | None = None
 
@@ -96,7 +99,8 @@ def generate(job: GenerateJob, say: Say = lambda text: None) -> GenerateReport:
             model = _load(job, report, say)
             model.tokenizer = tokenizer
             model.stop_ids = eos_token_ids(job.model) or config.stop_ids
-            with Progress("prompts", total=reader.total, size=reader.bytes) as progress:
+            faults = gpu_faults() if job.device == "cuda" else nullcontext()
+            with faults, Progress("prompts", total=reader.total, size=reader.bytes) as progress:
                 _Stream(job, report, model, reader, _writer(job, file), progress, stop).run()
             say(f"Generating {report.tokens:,} tokens...Done! ({report.seconds.get('run', 0.0):.3f} sec)")
             computed = time.perf_counter()
@@ -113,11 +117,13 @@ class _Stream:
         self.writer, self.progress, self.stop = writer, progress, stop
         self.pending: deque[Prompt] = deque()  # read and not yet written
         self.results: list[tuple[Prompt, list[Completion]]] = []
-        self.end = 0
+        self.end, self.most_pending = 0, PENDING
 
     def run(self) -> None:
         """The whole input."""
-        generator = self.model.generator(seed=self.job.seed, memory=self.job.batch_memory)
+        memory = self.model.place.memory if self.job.batch_memory is None else self.job.batch_memory
+        generator = self.model.generator(seed=self.job.seed, memory=memory)
+        self.most_pending += 2 * (generator.window - WINDOW)
         found = generator.run(self.requests())
         while True:
             with phase(self.report, "run"):
@@ -133,7 +139,7 @@ class _Stream:
         """The good prompts; bad ones wait in `pending` for their turn to be written. None: too many do."""
         for batch in self.reader.batches(READ):
             self.skip_bad()
-            while len(self.pending) > PENDING:
+            while len(self.pending) > self.most_pending:
                 yield None
                 self.skip_bad()
             self.stop.check()
@@ -191,6 +197,9 @@ class _Stream:
 
 def _check(job: GenerateJob) -> None:
     check_output(job)
+    job.device = place_for(job.device)
+    if job.dtype == "float16" and job.device == "cpu":
+        raise UsageError("dtype is 'float16', which the CPU has not", hint="write bfloat16, or --device cuda")
     if job.is_binary:
         if job.input.endswith(TEXT):
             raise UsageError("tokens of prompts with text have no place in a binary output", path=job.output,
@@ -235,7 +244,7 @@ def _load(job: GenerateJob, report: GenerateReport, say: Say) -> GPT2:
     with phase(report, "load", say, "Loading weights"):
         config, weights = read_weights(job.model)
     with phase(report, "prepare", say, "Preparing model"):
-        model = place(config, weights, dtype=job.dtype)
+        model = place(config, weights, dtype=job.dtype, device=job.device)
     with phase(report, "compile", say, "Compiling kernels"):  # or fetching them from the disk
         list(model.generate([np.zeros(1, np.int64)], SamplingParams(temperature=0, max_tokens=1)))
     return model

@@ -1,0 +1,340 @@
+"""Generation on a GPU: what `generation.Generator` promises, queued so far ahead that the GPU never waits.
+
+Greedy sequences run in lanes. Into one go all prompts that fit, and behind them as many decode steps as they surely
+need; while the GPU works on that, the host reads requests, fills the other lane, and takes in what an earlier one has
+given. Sequences whose logits or text the host must look at take a step at a time, as on a CPU.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import ResourceError
+from tilewright.models.device_place import STEPS
+from tilewright.models.device_sequences import Sequences
+from tilewright.models.generation import Generated, Generator, Group, Request, Running
+from tilewright.models.sampling import SamplingParams
+
+LANES = 3  # one on the GPU, one queued behind it, one in the host's hands
+LANE = 2560  # sequences of a lane
+PROMPT_ROWS = 1 << 16  # of prompts in a pass
+STOPPING = 16  # steps ahead where a token may end a sequence before its limit
+WASTE = 8  # steps of sequences that go on, for one of a sequence that has ended
+ROUND = 16  # positions: rooms are a multiple of them long, so that the next generator finds one of its size
+READ = 256  # requests read at a time
+HINT = "end what else runs on it, or run on the CPU"
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """Sequences that are advanced together. old: how many were there before the last launch; tokens, landed: see
+    `Room.advance`."""
+
+    sequences: Sequences = field(default_factory=Sequences.none)
+    old: int = 0
+    tokens: Any = None
+    landed: Any = None
+
+
+class DeviceGenerator(Generator):
+    """A `Generator` for a model on a GPU, with the same arguments."""
+
+    ahead, window = LANE, 8 * LANE
+    model: Any
+
+    def __init__(self, *model: Any, **options: Any):
+        super().__init__(*model, **options)
+        self.lanes = [Lane() for _ in range(LANES)]
+        self.flying: deque[Lane] = deque()
+        self.plain, self.ordered = Sequences.none(), True  # those that wait for a lane
+        self.kinds: dict[int, SamplingParams] = {}  # number of parameters -> parameters
+        self.room: Any = None
+        self.most = LANE
+        self.read = 0
+        self.twins: dict[tuple[bytes, int], int] = {}  # what is on its way -> the place of its first request
+        self.keys: dict[int, tuple[bytes, int]] = {}  # the other way round
+        self.others: dict[int, list[int]] = {}  # that place -> places of equal requests
+        self.answers: dict[int, list[Generated]] = {}  # not yet given out
+
+    @property
+    def busy(self) -> bool:
+        """Whether sequences are on their way."""
+        return bool(self.running) or any(len(lane.sequences) for lane in self.lanes)
+
+    @property
+    def waits(self) -> bool:
+        """Whether sequences have not begun."""
+        return bool(self.waiting) or len(self.plain) > 0
+
+    def run(self, requests: Iterable[Request | None]) -> Iterator[list[Generated]]:
+        """See `Generator.run`; what it holds on the GPU is left to the next generator."""
+        source, emitted, exhausted, self.read = iter(requests), 0, False, 0
+        groups: dict[tuple, Group] = {}  # of looked-at requests on their way
+        try:
+            while True:
+                exhausted = exhausted or self._read(source, emitted, groups)
+                if not self.waits and not self.busy:
+                    if exhausted:
+                        return
+                    continue
+                for group in self._turn():
+                    groups.pop(group.key, None)
+                    for place in group.places:
+                        self.answers[place] = [group.done[i] for i in sorted(group.done)]
+                while emitted in self.answers:
+                    yield self.answers.pop(emitted)
+                    emitted += 1
+        finally:
+            self.model.place.idle, self.room, self.length = self.room, None, 0
+
+    def _read(self, source: Iterator, emitted: int, groups: dict) -> bool:
+        """Requests until enough of them wait, or the source has none now: whether it is exhausted."""
+        while True:
+            wanted = min(READ, self.ahead - len(self.waiting) - len(self.plain), emitted + self.window - self.read)
+            if wanted <= 0:
+                return False
+            block = list(islice(source, wanted))
+            self._sort_in(block, groups)
+            if len(block) < wanted:
+                return True
+            if None in block and (self.waits or self.busy):
+                return False
+
+    def _sort_in(self, block: list[Request | None], groups: dict) -> None:
+        """Requests join the sequences of a lane, if the best tokens are all that is wanted, or the others."""
+        known, kind, plain = None, -1, False
+        ids, places, kinds, limits = [], [], [], []
+        for request in block:
+            if request is None:
+                continue
+            place, params = self.read, request.params
+            self.read += 1
+            if params is not known:
+                known, kind, plain = params, self._number(params), is_plain(params)
+                if plain:
+                    self.kinds[kind] = params
+            if not plain:
+                self._enqueue(request, place, groups)
+                continue
+            tokens = np.asarray(request.token_ids, np.int64)
+            key = tokens.tobytes(), kind
+            first = self.twins.setdefault(key, place)
+            if first != place:
+                self.others.setdefault(first, []).append(place)
+                continue
+            self.keys[place] = key
+            ids.append(tokens)
+            places.append(place)
+            kinds.append(kind)
+            limits.append(len(tokens) + params.max_tokens)
+        if ids:
+            new = Sequences.of(ids, places, kinds, np.minimum(limits, self.context))
+            self.plain, self.ordered = Sequences.joined([self.plain, new]), False
+        if len(self.kinds) > 2 * self.window:
+            used = np.concatenate([self.plain.kind, *(lane.sequences.kind for lane in self.lanes)])
+            self.kinds = {number: self.kinds[number] for number in np.unique(used).tolist()}
+
+    def _turn(self) -> list[Group]:
+        """Give the GPU work for a lane that has none; if there is none, take in what it has done for another.
+
+        Returns the groups of looked-at sequences that are complete with it.
+        """
+        for lane in self.lanes:
+            if lane not in self.flying and self._launch(lane):
+                return []
+        complete = self.step() if self.waiting or self.running else []
+        if self.flying:
+            self._land(self.flying.popleft())
+        return complete
+
+    def step(self) -> list[Group]:
+        """One token for each sequence that the host looks at: the groups that are complete with it."""
+        before, joining = self.running, self._admit(PROMPT_ROWS, len(self.running))
+        self.running, complete = [], []
+
+        def settle(part: list[Running], hidden: Any) -> None:
+            going, done = self._settle(part, *self._choose(part, hidden))
+            self.running += going
+            complete.extend(done)
+
+        if before:
+            ids, count, slots = (
+                np.array(c) for c in zip(*((s.tokens[-1], len(s.tokens), s.slot) for s in before), strict=True)
+            )
+            self.room.start(ids, count - 1, slots)
+            self.room.advance(len(before), 1)
+            settle(before, self.room.hidden(len(before)))
+        if joining:
+            columns = Sequences.of([np.array(s.tokens) for s in joining], [0] * len(joining), [0] * len(joining),
+                                   np.array([s.limit for s in joining]))  # fmt: skip
+            columns.slot, columns.apart = np.array([s.slot for s in joining]), np.array([s.apart for s in joining])
+
+            def joined(part: Sequences, hidden: Any, at: int) -> None:
+                some = joining[at : at + len(part)]
+                for s, shares in zip(some, part.shares.tolist(), strict=True):
+                    s.shares = shares
+                settle(some, hidden)
+
+            self._prompts(columns, joined, 0)
+        return complete
+
+    def _lay_out(self) -> None:
+        limits = [s.limit for s in self.waiting]
+        self.length = max(*limits, int(self.plain.limit.max(initial=0)), 0)
+        self.length = min(-(-self.length // ROUND) * ROUND, self.context)
+        slots = self._slots(LANES * LANE)
+        if self.room is not None:
+            self.model.place.idle, self.room = self.room, None
+        self.room = self._room(slots)
+        slots, _, self.most = self.room.sizes
+        self.caches, self.free = self.room.caches, list(range(slots))[::-1]
+
+    def _room(self, slots: int):
+        """One with that many slots, or half as many until the GPU's memory suffices."""
+        import torch
+
+        while True:
+            try:
+                return self.model.place.room(self.model, slots, self.length, -(-slots // LANES))
+            except torch.cuda.OutOfMemoryError as error:
+                what = str(error).partition(". ")[0]
+            if slots == 1:
+                raise ResourceError(f"the GPU has too little memory for one sequence: {what}", hint=HINT)
+            slots //= 2
+            torch.cuda.empty_cache()
+
+    def _joining(self, there: int) -> Sequences:
+        """Waiting sequences for a lane of so many, as many as there is room for, with a slot each, in the order of
+        their tokens."""
+        if not self.ordered:
+            self.plain, self.ordered = self.plain.ordered(), True
+        if len(self.plain) and self.plain.limit[0] > self.length and not self.busy:
+            self._lay_out()  # the caches are laid out anew when those that use them are through
+        n = min(self.most - there, len(self.free), len(self.plain))
+        n = int(np.argmax(np.append(self.plain.limit[:n] > self.length, True)))
+        joining, self.plain = self.plain.pick(slice(n)), self.plain.pick(slice(n, None))
+        joining.slot = np.array([self.free.pop() for _ in range(n)], np.int64)
+        return joining
+
+    def _launch(self, lane: Lane) -> bool:
+        """Let waiting sequences join the lane and queue its next steps; False if there is nothing to do."""
+        lane.old = old = len(lane.sequences)
+        joining = self._joining(old)
+        if not old and not len(joining):
+            return False
+        lane.sequences = batch = Sequences.joined([lane.sequences, joining])
+        left = batch.limit - batch.count
+        left[old:] -= 1
+        positions = batch.count.copy()
+        positions[:old] -= 1
+        last = batch.tokens[np.arange(len(batch)), batch.count - 1]
+        self.room.start(last, np.minimum(positions, self.length - 1), np.where(left > 0, batch.slot, -1))
+        rows = np.cumsum(joining.count) // PROMPT_ROWS
+        for part in np.unique(rows):
+            some = np.flatnonzero(rows == part)
+            part = joining.pick(slice(some[0], some[-1] + 1))
+            self._prompts(part, lambda part, hidden, at: self.room.choose(hidden, at), old + int(some[0]))
+            batch.shares[old + some] = part.shares
+        lane.tokens, lane.landed = self.room.advance(len(batch), self._steps(batch.kind, left))
+        self.flying.append(lane)
+        return True
+
+    def _prompts(self, part: Sequences, then: Callable, at: int) -> None:
+        """The prompts of `part` through the model: then(part, hidden (n, C), at), in halves if the memory wants it."""
+        import torch
+
+        try:
+            hidden = self.model.hidden(*self._inputs(part), self.room.prompts)
+        except torch.cuda.OutOfMemoryError as error:
+            hidden, what = None, str(error).partition(". ")[0]
+        if hidden is not None:
+            then(part, hidden, at)
+            return
+        if len(part) == 1:
+            raise ResourceError(f"the GPU has too little memory for a prompt: {what}", hint=HINT)
+        self.room.prompts = self.model.workspace()
+        torch.cuda.empty_cache()
+        half = len(part) // 2
+        first, second = part.pick(slice(half)), part.pick(slice(half, None))
+        self._prompts(first, then, at)
+        self._prompts(second, then, at + half)
+        part.shares = np.concatenate([first.shares, second.shares])
+
+    def _inputs(self, part: Sequences) -> tuple:
+        ids, positions, spans = part.rows()
+        return ids, positions, self.caches, spans
+
+    def _steps(self, kinds: np.ndarray, left: np.ndarray) -> int:
+        """Steps to queue for sequences that may still get `left` tokens (n,).
+
+        As many as leave at most one row in WASTE to sequences that have their tokens already.
+        """
+        n, stops = len(left), any(self._stops(int(kind)) for kind in np.unique(kinds))
+        most = min(int(left.max()), STOPPING if stops else STEPS)
+        going = n - np.cumsum(
+            np.bincount(np.minimum(left, most), minlength=most + 1)
+        )  # that want more than 0, 1, 2 ...
+        useful, done = np.cumsum(going[:most]), np.arange(1, most + 1)
+        fits = np.flatnonzero((done * n - useful) * WASTE <= useful)
+        return int(fits[-1]) + 1 if len(fits) else min(most, 1)
+
+    def _stops(self, kind: int) -> list[int]:
+        """The tokens that end a sequence with these parameters."""
+        params = self.kinds[kind]
+        return [*params.stop_token_ids, *(() if params.ignore_eos else self.eos)]
+
+    def _land(self, lane: Lane) -> None:
+        """Take in what a lane's steps have given."""
+        if lane.landed is not None:
+            lane.landed.synchronize()
+        batch, found = lane.sequences, lane.tokens.numpy().T  # (n, 1 + steps)
+        lane.tokens = None
+        column, rows = np.arange(found.shape[1]), np.arange(len(batch))
+        first = (rows < lane.old).astype(np.int64)  # old ones have the token of the first column
+        failed, stopped = found < 0, np.zeros(found.shape, bool)
+        for kind in np.unique(batch.kind):
+            if stops := self._stops(int(kind)):
+                stopped |= (batch.kind == kind)[:, None] & np.isin(found, stops)
+        hit = (failed | stopped) & (column >= first[:, None])
+        ends = np.minimum(first + batch.limit - batch.count, found.shape[1])
+        ends = np.where(hit.any(axis=1), np.minimum(ends, hit.argmax(axis=1) + 1), ends)
+        failed, stopped = failed[rows, ends - 1], stopped[rows, ends - 1]
+        again = failed & batch.shares & (rows >= lane.old) & (ends == 1)
+        batch.append(np.maximum(found, 0), first, ends)
+        done = failed | stopped | (batch.count >= batch.limit)
+        self.free += batch.slot[done].tolist()
+        self._retried(batch.pick(again))
+        done &= ~again
+        self._answer(batch.pick(done), failed[done], stopped[done])
+        lane.sequences = batch.pick(~(done | again))
+
+    def _retried(self, bad: Sequences) -> None:
+        """Back to the waiting ones: what is not finite may come with a beginning that was copied from a bad prompt."""
+        if len(bad):
+            bad.tokens[np.arange(len(bad)), bad.prompt] = -1
+            bad.count, bad.apart, bad.shares = bad.prompt.copy(), np.ones(len(bad), bool), np.zeros(len(bad), bool)
+            self.plain, self.ordered = Sequences.joined([self.plain, bad]), False
+
+    def _answer(self, done: Sequences, failed: np.ndarray, stopped: np.ndarray) -> None:
+        """Completions of sequences that have ended, for all places that wait for them."""
+        columns = done.place, done.prompt, done.count, done.tokens, failed, stopped
+        for place, prompt, count, row, bad, stop in zip(*(column.tolist() for column in columns), strict=True):
+            reason = "" if bad else "stop" if stop else "length"
+            self.answers[place] = answer = [Generated(0, row[prompt:count], reason, None, None, bad)]
+            del self.twins[self.keys.pop(place)]
+            if place in self.others:
+                self.answers |= dict.fromkeys(self.others.pop(place), answer)
+
+
+def is_plain(params: SamplingParams) -> bool:
+    """Whether the best tokens are all that is wanted, and only tokens end them."""
+    return (
+        params.greedy and params.logprobs is None and params.repetition_penalty == 1 and not params.min_tokens
+        and not params.stop
+    )  # fmt: skip

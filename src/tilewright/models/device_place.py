@@ -1,0 +1,268 @@
+"""A GPU as the place of a model: tensors, workspaces, the rows of a pass; and a room, where sequences live while they
+are continued.
+
+A decode step - embedding, all layers, the best token - reads and writes tensors that stay where they are, so that it is
+captured once as a CUDA graph for each number of rows and then replayed: the host queues a step in microseconds.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.ops._arrays import one_of
+from tilewright.ops._device import FLOATS, torch_dtype
+from tilewright.ops.attention.operands import DeviceCache
+
+SHARE = 0.7  # of the GPU's free memory, for keys and values unless the caller says
+STEPS = 128  # tokens that a room notes before they are copied
+FINE = 16  # numbers of rows between two powers of two for which a graph is captured
+
+
+class Workspace:
+    """Tensors that are used again at the next pass, each (rows, columns) view made once."""
+
+    def __init__(self, device: Any):
+        self.device = device
+        self.buffers: dict[str, Any] = {}
+        self.views: dict[tuple, Any] = {}
+
+    def take(self, name: str, rows: int, columns: int, dtype: Any = None):
+        """(rows, columns), float32 unless given, whatever was left in it."""
+        import torch
+
+        key = name, rows, columns, dtype
+        if key not in self.views:
+            dtype = dtype or torch.float32
+            size = rows * columns * dtype.itemsize
+            if name not in self.buffers or len(self.buffers[name]) < size:
+                self.views.clear()
+                self.buffers.pop(name, None)  # its memory may serve the larger one
+                self.buffers[name] = torch.empty(size, dtype=torch.uint8, device=self.device)
+            self.views[key] = self.buffers[name][:size].view(dtype).view(rows, columns)
+        return self.views[key]
+
+
+class Device:
+    """A GPU as the place of a model, see `host_place.Host`; of products, queries, keys and values in the class's dtype.
+
+    name: "cuda", or "cpu" where kernels are run as Python.
+    """
+
+    def __init__(self, dtype: str, name: str = "cuda"):
+        import torch
+
+        self.device = torch.device(name)
+        self.kind = self.rows = torch_dtype(one_of("gpt2", "dtype", dtype, FLOATS))
+        self.idle: Room | None = None  # what the last generator has left
+
+    @property
+    def memory(self) -> int:
+        """Bytes of keys and values unless the caller says: a share of what is free."""
+        import torch
+
+        if self.device.type == "cpu":
+            return 1 << 30
+        free, _ = torch.cuda.mem_get_info(self.device)
+        free += torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        return int(SHARE * (free + (self.idle.nbytes if self.idle else 0)))
+
+    def array(self, weights: np.ndarray):
+        """A float32 copy on the device."""
+        import torch
+
+        return torch.from_numpy(np.array(weights, np.float32)).to(self.device)
+
+    vector = array
+
+    def upload(self, values: np.ndarray):
+        """A copy on the device; nothing waits for it."""
+        import torch
+
+        tensor = torch.from_numpy(np.ascontiguousarray(values))
+        return tensor if self.device.type == "cpu" else tensor.pin_memory().to(self.device, non_blocking=True)
+
+    def numpy(self, values: Any) -> np.ndarray:
+        """A copy on the host, 16 bits widened to float32."""
+        return (values.float() if values.is_floating_point() else values).cpu().numpy()
+
+    def workspace(self) -> Workspace:
+        """For one generator."""
+        return Workspace(self.device)
+
+    def batch(self, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Any], spans: np.ndarray) -> PromptRows:
+        """See `PromptRows`."""
+        return PromptRows(self, ids, positions, caches, spans)
+
+    def cache(self, slots: int, heads: int, length: int, D: int, dtype: str):
+        """Keys and values of one layer, see `DeviceCache`."""
+        return DeviceCache.on(self.device, slots, heads, length, D, dtype)
+
+    def cache_bytes(self, heads: int, length: int, D: int, dtype: str) -> int:
+        """Bytes of one sequence's keys and values in one layer."""
+        return 2 * heads * length * D * torch_dtype(dtype).itemsize
+
+    def final(self, work: Workspace, rows: int, columns: int):
+        """Where the last norm's result goes: only products read it."""
+        return work.take("final", rows, columns, self.kind)
+
+    def engine(self, *model: Any, **options: Any):
+        """See `DeviceGenerator`."""
+        from tilewright.models.device_generation import DeviceGenerator
+
+        return DeviceGenerator(*model, **options)
+
+    def room(self, model: Any, slots: int, length: int, rows: int) -> Room:
+        """The room that the last generator has left, if it is one of these sizes, else a new one."""
+        left, self.idle = self.idle, None
+        if left is not None and left.sizes == (slots, length, rows):
+            return left
+        del left  # its memory may be wanted
+        return Room(model, slots, length, rows)
+
+
+class PromptRows:
+    """The rows of prompts, and how they look at each other. spans: int64 (n, 5), see `ops.attention.span`."""
+
+    def __init__(self, place: Device, ids, positions, caches: Sequence[Any], spans: np.ndarray):
+        from tilewright.models.gpt2 import last_rows
+        from tilewright.ops.attention.device import spans_of
+
+        last, alone = last_rows(spans)
+        self.caches, self.every = caches, len(last) == len(ids)
+        self.ids, self.positions = place.upload(ids), place.upload(positions.astype(np.int32))
+        self.each, self.ends = spans_of(spans, caches[0]), spans_of(alone, caches[0])
+        self.last = place.upload(last)
+
+    def attended(self, i: int, x: Any, qkv: Any, scale: float, work: Workspace):
+        """(x, what layer i's attention makes of qkv), of the last row of each span where nothing looks at the others
+        any more. The new keys and values are kept."""
+        from tilewright.ops.attention.device import append, attend
+
+        C, cache, each = x.shape[1], self.caches[i], self.each
+        q, k, v = qkv[:, :C], qkv[:, C : 2 * C], qkv[:, 2 * C :]
+        new: tuple | None = (k, v)
+        if i == len(self.caches) - 1 and not self.every:
+            append(k, v, cache, each)
+            x, q, each, new = x.index_select(0, self.last), q.index_select(0, self.last), self.ends, None
+        return x, attend(q, cache, each, scale=scale, new=new, out=work.take("y", len(x), C, qkv.dtype))
+
+
+class StepRows:
+    """Rows that are one new position each of as many sequences: the first R of a room's."""
+
+    def __init__(self, room: Room, R: int):
+        self.ids, self.positions, self.slots = room.ids[:R], room.positions[:R], room.slots[:R]
+        self.caches, self.longest = room.caches, room.sizes[1]
+
+    def attended(self, i: int, x: Any, qkv: Any, scale: float, work: Workspace):
+        """(x, what layer i's attention makes of qkv); the new keys and values are kept."""
+        from tilewright.ops.attention.device import append_and_attend
+
+        C = x.shape[1]
+        out = work.take("y", len(x), C, qkv.dtype)
+        return x, append_and_attend(
+            qkv[:, :C], qkv[:, C : 2 * C], qkv[:, 2 * C :], self.caches[i], self.slots, self.positions,
+            longest=self.longest, scale=scale, out=out,
+        )  # fmt: skip
+
+
+class Room:
+    """Slots for the keys and values of sequences, and the tensors of a decode step of up to `rows` of them.
+
+    ids, positions, slots: what row i will look at next; a slot of -1 is nobody's. notes (STEPS + 1, rows): the tokens
+    of each step, -1 where a row's logits are not finite.
+    """
+
+    def __init__(self, model: Any, slots: int, length: int, rows: int):
+        import torch
+
+        self.model = weakref.proxy(model)  # which keeps the room, and is to be freed with it
+        self.sizes, device = (slots, length, rows), model.place.device
+        self.caches = model.caches(slots, length)
+        self.nbytes = slots * model.cache_bytes(length)
+        self.prompts, self.work = Workspace(device), Workspace(device)
+        self.ids = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.positions = torch.zeros(rows, dtype=torch.int32, device=device)
+        self.slots = torch.full_like(self.positions, -1)
+        self.best = torch.zeros(rows, dtype=torch.int64, device=device), torch.zeros(rows, device=device)
+        self.notes = torch.zeros(STEPS + 1, rows, dtype=torch.int64, device=device)
+        self.at = torch.zeros(1, dtype=torch.int64, device=device)  # the row of notes that the next step writes
+        self.graphs: dict[int, Any] = {}  # by their number of rows; None: it was run once
+        self.pool: Any = None
+        self._step(rows)  # the workspace has its full size before a graph holds its address
+
+    def start(self, ids: np.ndarray, positions: np.ndarray, slots: np.ndarray) -> None:
+        """The sequences of the next steps: int (n,) each, what each looks at next and where."""
+        n, R = len(ids), len(self.ids)
+        table = np.zeros((3, R), np.int32)
+        table[:, :n], table[2, n:] = (ids, positions, slots), -1
+        moved = self.model.place.upload(table)
+        self.ids.copy_(moved[0])
+        self.positions.copy_(moved[1])
+        self.slots.copy_(moved[2])
+        self.at.fill_(1)
+
+    def choose(self, hidden: Any, at: int) -> None:
+        """Rows from `at` on will look at the best tokens after hidden (n, C), which are noted."""
+        import torch
+
+        tokens, values = self.model.best_on_device(hidden)
+        self.ids[at : at + len(hidden)] = torch.where(values.isfinite(), tokens, -1)
+
+    def advance(self, n: int, steps: int):
+        """`steps` steps of the first n rows, queued: int64 (1 + steps, n) on the host once `landed`, which is returned
+        beside it (None: it is there already). Its first line is what the rows looked at first."""
+        import torch
+
+        self.notes[0].copy_(self.ids)
+        R = self.rounded(n)
+        for _ in range(steps):
+            self.step(R)
+        notes = self.notes[: 1 + steps, :n]
+        if self.model.place.device.type == "cpu":
+            return notes.clone(), None
+        landed = torch.cuda.Event()
+        kept = torch.empty(notes.shape, dtype=torch.int64, pin_memory=True)
+        kept.copy_(notes.contiguous(), non_blocking=True)
+        landed.record()
+        return kept, landed
+
+    def hidden(self, n: int):
+        """(n, C): the states from which the last step chose."""
+        R, C = self.rounded(n), self.model.config.n_embd
+        return self.model.place.final(self.work, R, C)[:n]
+
+    def rounded(self, n: int) -> int:
+        """A number of rows of at least n, one of few."""
+        unit = max(8, (1 << max(n - 1, 1).bit_length()) // (2 * FINE))
+        return min(-(-n // unit) * unit, len(self.ids))
+
+    def step(self, R: int) -> None:
+        """One step of the first R rows: as it is written the first time, which compiles its kernels; then captured."""
+        import torch
+
+        if self.model.place.device.type == "cpu" or R not in self.graphs:
+            self.graphs[R] = None
+            self._step(R)
+            return
+        if self.graphs[R] is None:
+            self.pool = self.pool or torch.cuda.graph_pool_handle()
+            self.graphs[R] = graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+                self._step(R)
+        self.graphs[R].replay()
+
+    def _step(self, R: int) -> None:
+        import torch
+
+        hidden = self.model.through(StepRows(self, R), self.work)
+        tokens, values = self.model.best_on_device(hidden, out=tuple(part[:R] for part in self.best))
+        ids, positions = self.ids[:R], self.positions[:R]
+        ids.copy_(torch.where(values.isfinite(), tokens, -1))
+        positions.add_(1).clamp_(max=self.sizes[1] - 1)  # of ended sequences, whose rows go on until the host knows
+        self.notes.index_copy_(0, self.at, self.ids[None])
+        self.at.add_(1).clamp_(max=STEPS)

@@ -1,0 +1,110 @@
+"""Sequences as columns of NumPy: what the host knows of thousands of them, handled by calls that take no longer for
+thousands than for one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+
+@dataclass(slots=True, eq=False)
+class Sequences:
+    """n greedy sequences. place: of the request; kind: number of its parameters; prompt: its tokens; count: tokens
+    now; limit: tokens at most; slot: -1: none yet; apart: its beginning must not be copied; shares: it was; tokens
+    (n, width): -1 behind count."""
+
+    place: np.ndarray
+    kind: np.ndarray
+    prompt: np.ndarray
+    count: np.ndarray
+    limit: np.ndarray
+    slot: np.ndarray
+    apart: np.ndarray
+    shares: np.ndarray
+    tokens: np.ndarray
+
+    @classmethod
+    def of(cls, ids: list[np.ndarray], place: list[int], kind: list[int], limit: np.ndarray) -> Sequences:
+        """Of prompts int64 (m,) each."""
+        n, count = len(ids), np.fromiter(map(len, ids), np.int64, len(ids))
+        inside = np.arange(count.max(initial=0)) < count[:, None]
+        tokens = np.full(inside.shape, -1, np.int64)
+        if n:
+            tokens[inside] = np.concatenate(ids)
+        no = np.zeros(n, bool)
+        places, kinds = np.array(place, np.int64), np.array(kind, np.int64)
+        return cls(places, kinds, count, count.copy(), limit, np.full(n, -1), no, no.copy(), tokens)
+
+    @classmethod
+    def none(cls) -> Sequences:
+        """No sequence."""
+        return cls.of([], [], [], np.zeros(0, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.place)
+
+    def pick(self, rows: np.ndarray | slice) -> Sequences:
+        """Those of a mask, an index or a slice."""
+        return Sequences(*(getattr(self, name)[rows] for name in NAMES))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Sequences]) -> Sequences:
+        """All of them, one after the other."""
+        some = [part for part in parts if len(part)] or list(parts[:1])
+        if len(some) == 1:
+            return some[0]
+        width = max(part.tokens.shape[1] for part in some)
+        for part in some:
+            part.widen(width)
+        return cls(*(np.concatenate([getattr(part, name) for part in some]) for name in NAMES))
+
+    def widen(self, width: int) -> None:
+        """Room for tokens up to `width`."""
+        n, now = self.tokens.shape
+        if now < width:
+            wide = np.full((n, width), -1, np.int64)
+            wide[:, :now] = self.tokens
+            self.tokens = wide
+
+    def ordered(self) -> Sequences:
+        """In the order of their tokens, so that neighbours have as much in common as there is."""
+        width = self.tokens.shape[1]
+        if len(self) < 2 or width == 0:
+            return self
+        keys = (self.tokens + 1).astype(">u4").view(f"S{4 * width}")[:, 0]  # bytes in the order of the numbers
+        return self.pick(np.argsort(keys, kind="stable"))
+
+    def append(self, found: np.ndarray, first: np.ndarray, ends: np.ndarray) -> None:
+        """Columns first to ends (n,) of found (n, m) become each row's next tokens."""
+        column = np.arange(found.shape[1])
+        rows, at = np.nonzero((column >= first[:, None]) & (column < ends[:, None]))
+        count = self.count + ends - first
+        self.widen(int(count.max(initial=0)))
+        self.tokens[rows, self.count[rows] + at - first[rows]] = found[rows, at]
+        self.count = count
+
+    def rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Token ids and positions of the rows of prompts, int64 (rows,), and their spans, int64 (n, 5).
+
+        A prompt begins with what it has in common with the one before it, whose keys and values are copied.
+        """
+        n, count = len(self), self.count
+        column = np.arange(count.max())
+        tokens = self.tokens[:, : len(column)]
+        first = np.zeros(n, np.int64)
+        if n > 1:
+            equal = tokens[1:] == tokens[:-1]
+            same = np.where(equal.all(axis=1), len(column), equal.argmin(axis=1))
+            first[1:] = np.minimum(same, np.minimum(count[1:] - 1, count[:-1]))
+        first[self.apart] = 0
+        self.shares = first > 0
+        new = count - first
+        sources = np.where(self.shares, np.roll(self.slot, 1), -1)
+        spans = np.stack([self.slot, first, new, np.cumsum(new) - new, sources], axis=1)
+        wanted = (column < count[:, None]) & (column >= first[:, None])
+        return tokens[wanted], np.broadcast_to(column, wanted.shape)[wanted], spans
+
+
+NAMES = [field.name for field in fields(Sequences)]

@@ -1,0 +1,72 @@
+"""The CPU as the place of a model: where its arrays live and what they are made of; see `device_place` for the GPU."""
+
+from typing import Any
+
+import numpy as np
+
+from tilewright.models.generation import Generator
+from tilewright.ops._arrays import BFLOAT16
+from tilewright.ops._memory import empty
+from tilewright.ops.attention import Cache, bytes_a_sequence
+
+FLOAT32 = np.dtype(np.float32)
+BATCH_MEMORY = 1 << 30  # bytes of keys and values unless the caller says: 512 sequences of the course's job
+
+
+class Workspace:
+    """Arrays that are used again at the next step: memory that is new to a process costs more than the work on it."""
+
+    def __init__(self):
+        self.buffers: dict[str, np.ndarray] = {}
+
+    def take(self, name: str, rows: int, columns: int, dtype: np.dtype = FLOAT32) -> np.ndarray:
+        """(rows, columns), whatever was left in it; the array that had this name before is gone."""
+        size = rows * columns * dtype.itemsize
+        if name not in self.buffers or self.buffers[name].size < size:
+            self.buffers[name] = empty(size, np.uint8)
+        return self.buffers[name][:size].view(dtype).reshape(rows, columns)
+
+
+class Host:
+    """The CPU as the place of a model: arrays are NumPy's, weights stay where they are mapped until prepared.
+
+    kind: of what nothing but a product reads; rows: of queries, keys, values and attention's results. memory: bytes of
+    keys and values unless the caller says.
+    """
+
+    memory = BATCH_MEMORY
+    rows = FLOAT32
+
+    def __init__(self, dtype: str):
+        self.kind = BFLOAT16 if dtype == "bfloat16" else FLOAT32
+
+    def array(self, weights: np.ndarray) -> np.ndarray:
+        """As it is."""
+        return weights
+
+    def vector(self, weights: np.ndarray) -> np.ndarray:
+        """A float32 copy."""
+        return np.array(weights, np.float32)
+
+    def workspace(self) -> Workspace:
+        """For one generator."""
+        return Workspace()
+
+    def cache(self, *sizes: Any) -> Cache:
+        """See `Cache.empty`."""
+        return Cache.empty(*sizes)
+
+    def final(self, work: Workspace, rows: int, columns: int) -> None:
+        """The last norm's result is a new array."""
+
+    def engine(self, *model: Any, **options: Any) -> Generator:
+        """See `Generator`."""
+        return Generator(*model, **options)
+
+    def numpy(self, values: np.ndarray) -> np.ndarray:
+        """The values themselves."""
+        return values
+
+    def cache_bytes(self, heads: int, length: int, D: int, dtype: str) -> int:
+        """Bytes of one sequence's keys and values in one layer."""
+        return bytes_a_sequence(heads, length, D, dtype)

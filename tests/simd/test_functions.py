@@ -66,6 +66,8 @@ def worst(name: str, lanes: int, x: np.ndarray) -> tuple[float, float]:
         wanted = TRUTH[name](
             np.maximum(x.astype(np.float64), -1e4) if name.startswith("gelu") else x.astype(np.float64)
         )
+        if name == "exp":
+            wanted[wanted < np.finfo(np.float32).tiny] = 0
         rounded = wanted.astype(np.float32)
     assert (np.isnan(found) == np.isnan(x)).all()
     ends = np.isinf(rounded)
@@ -96,7 +98,7 @@ def test_every_width_computes_the_same_bits(name, rng):
 @pytest.mark.parametrize(
     ("name", "x", "wanted"),
     [
-        ("exp", [0.0, -0.0, -np.inf, np.inf, 89.0, -104.5, 1e-45], [1, 1, 0, np.inf, np.inf, 0, 1]),
+        ("exp", [0.0, -0.0, -np.inf, np.inf, 89.0, -104.5, 1e-45, -87.34], [1, 1, 0, np.inf, np.inf, 0, 1, 0]),
         ("tanh", [0.0, -0.0, np.inf, -np.inf, 1e-45, -1e-45, 20.0], [0.0, -0.0, 1, -1, 1e-45, -1e-45, 1]),
         ("gelu_tanh", [0.0, -0.0, np.inf, -np.inf, 3e38, -3e38, 50.0], [0.0, -0.0, np.inf, -0.0, 3e38, -0.0, 50]),
         (
@@ -127,6 +129,14 @@ def test_signs_and_order_are_kept():
     assert computed("tanh", -x, 16).tobytes() == (-computed("tanh", x, 16)).tobytes()
     coarse = np.linspace(-100, 88, 3001, dtype=np.float32)
     assert (np.diff(computed("exp", coarse, 16)) >= 0).all()
+
+
+def test_exp_ends_where_normal_numbers_do():
+    tiny = np.finfo(np.float32).tiny
+    x = np.float32(-87.336) - np.arange(200, dtype=np.float32) * np.float32(2.0**-17)  # neighbours around the end
+    found = computed("exp", x, 16)
+    assert ((found == 0) | (found >= tiny)).all() and (found == 0).any() and (found > 0).any()
+    assert ((found > 0) == (np.exp(x.astype(np.float64)) >= tiny)).all()
 
 
 def test_the_measure_sees_an_error(monkeypatch):

@@ -20,7 +20,7 @@ ON_GPU = os.environ.get("TILEWRIGHT_GPU") == "1"
 PLACE = "cuda" if ON_GPU else "cpu"
 LAYERS = (DCGANLayer(channels=4, kernel=3, padding=(0, 1)), DCGANLayer(channels=3, kernel=2, padding=(0, 0)))
 TINY = DCGANConfig(z_size=3, size=1, channels=5, layers=LAYERS)
-LIMITS = {"float32": 1e-4, "tf32": 1e-2, "float16": 2e-2, "bfloat16": 0.1}
+LIMITS = {"float32": 2e-4, "tf32": 2e-2, "float16": 5e-2, "bfloat16": 0.2}
 CONFIG = DCGANConfig() if ON_GPU else TINY
 WEIGHTS = random_weights(CONFIG)
 SLOW = {
@@ -105,7 +105,7 @@ def test_a_job_writes_the_same_pictures(tmp_path, monkeypatch):
 
     init_dcgan(str(tmp_path / "model"), 3, z_size=3, size=1, channels=(4, 3), kernel=4)
     if not ON_GPU:
-        monkeypatch.setattr(job, "place_for", lambda device: device)
+        monkeypatch.setattr("tilewright.runtime.devices._check_gpu", lambda: None)
         monkeypatch.setattr(dcgan_device, "Generator", lambda *a, **k: placed_from(*a, **k))
     options = {"model": str(tmp_path / "model"), "input": None, "count": 7, "seed": 3, "batch": 4}
     for name, device in (("cpu", "cpu"), ("gpu", "cuda")):

@@ -35,72 +35,6 @@ KINDS = {
 SIMPLE = [KINDS[name] for name in ("greedy", "longer", "one token", "stops")]
 
 
-class StandIns:
-    """The operations in float64: sums whose order does not show once they are rounded."""
-
-    def embedding(self, ids, table, *, positions, position_table, out):
-        rows = table[ids.clamp(min=0)] + position_table[positions.long()]
-        return out.copy_(rows.masked_fill(ids[:, None] < 0, math.nan))
-
-    def layernorm(self, x, weight, bias, *, eps, out):
-        x = x.double()
-        variance = x.var(dim=1, correction=0, keepdim=True)
-        return out.copy_((x - x.mean(dim=1, keepdim=True)) / (variance + eps).sqrt() * weight + bias)
-
-    def prepare(self, b, *, dtype):
-        return b.to(getattr(torch, dtype)).double()
-
-    def matmul(self, a, b, *, bias=0.0, activation=None, residual=0.0, out=None):
-        y = a.double() @ b + bias + residual
-        y = torch.nn.functional.gelu(y, approximate="tanh") if activation else y
-        return y.float() if out is None else out.copy_(y)
-
-    def prepare_argmax(self, b, *, dtype, weights):
-        return weights
-
-    def matmul_argmax(self, a, b, out=None):
-        logits = self.matmul(a, b)
-        values, tokens = logits.max(dim=1)  # a NaN is the largest of all
-        return (tokens, values) if out is None else (out[0].copy_(tokens), out[1].copy_(values))
-
-    def spans_of(self, spans, cache):
-        return np.asarray(spans)
-
-    def append(self, k, v, cache, spans):
-        for slot, first, count, row, source in spans.tolist():
-            for new, kept in ((k, cache.keys), (v, cache.values)):
-                if source >= 0:
-                    kept[slot, :, :first] = kept[source, :, :first]
-                kept[slot, :, first : first + count] = new[row : row + count].view(count, -1, cache.D).transpose(0, 1)
-
-    def attend(self, q, cache, spans, *, scale, new=None, out):
-        if new is not None:
-            self.append(*new, cache, spans)
-        counts = torch.from_numpy(spans[:, 2])
-        slots, first = (torch.from_numpy(spans[:, i]).repeat_interleave(counts) for i in (0, 1))
-        within = torch.arange(len(q)) - torch.from_numpy(spans[:, 3]).repeat_interleave(counts)
-        return out.copy_(self.looked(q, cache, slots, first + within, scale))
-
-    def append_and_attend(self, q, k, v, cache, slots, positions, *, longest, scale, out):
-        there = slots >= 0
-        slots, positions = slots[there].long(), positions[there].long()
-        assert not there.any() or int(positions.max()) < longest
-        for new, kept in ((k, cache.keys), (v, cache.values)):
-            kept[slots, :, positions] = new[there].view(-1, cache.heads, cache.D)
-        out.zero_()
-        out[there] = self.looked(q[there], cache, slots, positions, scale).to(out.dtype)
-        return out
-
-    def looked(self, q, cache, slots, positions, scale):
-        hidden = torch.arange(cache.length) > positions[:, None]  # (n, T)
-        keys, values = (
-            part[slots].double().masked_fill(hidden[:, None, :, None], 0) for part in (cache.keys, cache.values)
-        )
-        scores = (keys @ q.double().view(len(q), cache.heads, cache.D, 1))[..., 0] * scale  # (n, H, T)
-        odds = scores.masked_fill(hidden[:, None], -math.inf).softmax(dim=2)
-        return (odds[:, :, None] @ values).reshape(len(q), cache.heads * cache.D)
-
-
 @pytest.fixture(autouse=True)
 def small_lanes(monkeypatch):
     """Lanes that fill up and rooms that are filled with NaN; on a CPU the stand-ins."""
@@ -119,6 +53,8 @@ def small_lanes(monkeypatch):
         return
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # rows are few: to share them out takes longer than the work
+    from gpt2_stand_ins import StandIns
+
     stand_ins, device = StandIns(), pytest.importorskip("tilewright.ops.attention.device")
     for name in ("embedding", "layernorm", "matmul", "matmul_argmax", "prepare", "prepare_argmax"):
         monkeypatch.setattr(gpt2, name, getattr(stand_ins, name))
@@ -332,22 +268,24 @@ def test_memory_that_does_not_suffice_means_fewer_slots(monkeypatch, rng):
 
 def test_prompts_that_do_not_fit_at_once_are_computed_in_halves(monkeypatch, rng):
     model, requests = on_gpu(), company(rng, 20, SIMPLE)
-    wanted, passes, hidden = answers(model, requests), [], model.hidden
+    wanted, passes, states = answers(model, requests), [], device_place.Room.prompt_states
 
-    def small(ids, *rest):
+    def small(room, ids, *rest):
         passes.append(len(ids))
         if len(ids) > 60:
             raise torch.cuda.OutOfMemoryError("out of memory. Tried to allocate 1 GiB.")
-        return hidden(ids, *rest)
+        return states(room, ids, *rest)
 
-    monkeypatch.setattr(model, "hidden", small)
+    monkeypatch.setattr(device_place.Room, "prompt_states", small)
     assert answers(model, requests) == wanted and max(passes) > 60 and min(passes) < 60
 
 
 def test_rows_of_prompts():
-    prompts = [np.array(ids) for ids in ([1, 2, 5, 6], [1, 2, 3], [1, 2, 3], [1, 2], [256], [255, 0])]
-    part = Sequences.of(prompts, list(range(6)), [0] * 6, np.full(6, 9)).ordered()
-    assert part.place.tolist() == [3, 1, 2, 0, 5, 4]
+    prompts = [np.array(ids) for ids in ([1, 2, 5, 6], [1, 2, 3], [1, 2, 3], [1, 2], [256], [255, 0], [1, 2, 3])]
+    part = Sequences.of(prompts, np.arange(7))
+    part.kind[2] = 1
+    part, twins = part.ordered()
+    assert part.place.tolist() == [3, 1, 2, 0, 5, 4] and twins == [[1, 6]]
     part.slot, part.apart = np.array([4, 2, 3, 1, 0, 5]), np.arange(6) == 3
     ids, positions, spans = part.rows()
     assert ids.tolist() == [1, 2, 3, 3, 1, 2, 5, 6, 255, 0, 256]
@@ -358,18 +296,54 @@ def test_rows_of_prompts():
     assert part.shares.tolist() == [False, True, True, False, False, False]
 
 
+def test_beginnings_are_copied_where_that_saves_something(rng):
+    ids = rng.integers(0, V, (20, 16))
+    ids[:, 0] = np.arange(20) // 2  # one row of 32 would be saved
+    part, _ = Sequences.of(list(ids), np.arange(20)).ordered()
+    assert not part.shares.any() and len(part.rows()[0]) == 320 and not part.shares.any()
+    ids[:, 1] = ids[:, 0]
+    part, _ = Sequences.of(list(ids), np.arange(20)).ordered()
+    assert len(part.rows()[0]) == 300 and part.shares.sum() == 10
+
+
+def test_equal_requests_are_computed_once(monkeypatch, rng):
+    model, rows, ids = on_gpu(), [], rng.integers(0, V, 20)
+    hidden = device_place.Room.prompt_states
+    monkeypatch.setattr(
+        device_place.Room,
+        "prompt_states",
+        lambda room, ids, *rest: (rows.append(len(ids)), hidden(room, ids, *rest))[1],
+    )
+    found = answers(model, [Request(i, ids, SamplingParams(temperature=0, max_tokens=8)) for i in range(40)])
+    assert len(found) == 40 and all(repr(one) == repr(found[0]) for one in found) and rows == [20]
+
+
+def test_prompts_that_lie_as_before_are_captured(rng):
+    """On a GPU a third lane of prompts of one length is replayed, and must give what others give."""
+    model, prompts = on_gpu(), rng.integers(0, V, (5 * 48, 6))
+    prompts[:, 0] = np.arange(5 * 48) % V  # nothing in common within a lane
+    found = [one.outputs[0].token_ids for one in model.generate(prompts, GREEDY)]
+    again = [one.outputs[0].token_ids for one in model.generate(prompts[::-1], GREEDY)]
+    alone = [next(model.generate(prompts[i : i + 1], GREEDY)).outputs[0].token_ids for i in range(0, 240, 17)]
+    assert again[::-1] == found and alone == found[::17]
+    passes = model.place.idle.passes.values() if ON_GPU else [True]
+    assert any(passes), "nothing was captured"
+
+
 def test_the_job_writes_what_the_cpus_job_writes(tmp_path, monkeypatch, rng):
     """Prompts of a file, bad ones and some with parameters of their own; and the course's binary tokens."""
     import json
 
     from tilewright.runtime import generate as job
+    from tilewright.runtime import load
 
     save(tmp_path / "m", tokenizer=False)
     lines = [{"prompt_token_ids": rng.integers(0, V, n).tolist()} for n in (5, 9, 1, 30)]
     lines[1:1] = [{"prompt_token_ids": [V]}, {"prompt_token_ids": [1, 2], "temperature": 1, "n": 2}]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines * 20))
     rng.integers(0, V, (90, 16), np.int32).tofile(tmp_path / "in.bin")
-    monkeypatch.setattr(job, "place_for", lambda device: device)
+    for module in (job, load):
+        monkeypatch.setattr(module, "place_for", lambda device: device)
     if not ON_GPU:
         monkeypatch.setattr(job, "gpu_faults", job.nullcontext)
     monkeypatch.chdir(tmp_path)

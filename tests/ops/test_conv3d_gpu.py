@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.ndimage
 
 from compare import compare
 from tilewright.errors import UsageError
@@ -27,7 +28,8 @@ TINY = [
     Case(3, 3, 4, 3, 3, 3, mode="valid"),
     Case(2, 3, 4, 8, 1, 3, mode="wrap"),
 ]
-SEPARABLE = [Case(3, 4, 8, 3, 3, 3, kind="factors", cval=0.5), Case(2, 3, 5, 2, 5, 3, kind="product", mode="wrap")]
+SEPARABLE = [Case(3, 4, 8, 3, 3, 3, kind="factors", cval=0.5), Case(2, 3, 8, 2, 5, 3, kind="product", mode="wrap")]
+SEPARABLE += [Case(2, 3, 4, 18, 3, 1, kind="factors", mode="mirror")]
 CHANNELS = Case(2, 3, 4, 2, 1, 3, O=2, C=2, mode="reflect")
 WIDE = Case(2, 34, 68, 1, 3, 3, mode="nearest")  # four tiles of 32 x 64
 # rows that quads fill, in tiles of 32 x 64 and in none: what stands beyond them is written by other means
@@ -42,7 +44,12 @@ def tiny(rung) -> list[Case]:
     """Cases for a simulator, in which a block whose threads wait for each other takes a second."""
     if rung.name in ("simt.separable", "tile.passes"):
         return SEPARABLE
-    return [*TINY, CHANNELS, *([WIDE] if rung.name == "simt.march" else [])]
+    return [
+        *TINY,
+        CHANNELS,
+        Case(2, 3, 4, 2, 3, 2, O=3, C=4, mode="constant", cval=0.5),
+        *([WIDE] if rung.name == "simt.march" else []),
+    ]
 
 
 def every():
@@ -191,6 +198,15 @@ def test_blocks_march_in_few_turns():
         assert 1 <= length <= planes and -(-planes // length) <= 65535
 
 
+@pytest.mark.parametrize("rung", list(accepted("simt.naive")))
+def test_an_output_may_lie_anywhere(rung, rng):
+    x, weights = made(rng, 3, 4, 8), np.ones((3, 1, 3), np.float32)
+    with using(conv3d=rung.name):
+        wanted = device.conv3d(x, weights)
+        odd = torch.zeros(97, device=PLACE)[1:].view(3, 4, 8)
+        assert torch.equal(device.conv3d(x, weights, out=odd), wanted)
+
+
 @pytest.mark.skipif(not ON_GPU, reason="a tensor on a GPU is needed")
 def test_the_public_function_sends_tensors_on(rng):
     x, weights = made(rng, 6, 7, 8), rng.standard_normal((3, 3, 3), dtype=np.float32)
@@ -207,8 +223,8 @@ def test_ndimage_filters_tensors(rng):
     from tilewright.ndimage._tensors import filter_tensor, turned_tensor
 
     x, weights = made(rng, 3, 4, 5), rng.standard_normal((3, 2, 3))
-    correlated = ndimage.correlate(x.cpu().numpy(), weights, mode="grid-wrap", origin=(0, -1, 1))
-    convolved = ndimage.convolve(x.cpu().numpy(), weights, cval=2.0, mode="constant")
+    correlated = scipy.ndimage.correlate(x.cpu().numpy(), weights, mode="grid-wrap", origin=(0, -1, 1))
+    convolved = scipy.ndimage.convolve(x.cpu().numpy(), weights, cval=2.0, mode="constant")
     out = torch.full_like(x, torch.nan)
     if ON_GPU:
         assert ndimage.correlate(x, weights, out, mode="grid-wrap", origin=(0, -1, 1)) is out

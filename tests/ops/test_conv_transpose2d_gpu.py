@@ -30,7 +30,7 @@ TINY = [
     Case(0, 3, 4, 2, 3),
     Case(1, 2, 2, 5, 3, layout="F"),
 ]
-WIDE = [Case(1, 2, 3, 16, 130), Case(2, 8, 9, 16, 10, (2, 2))]  # several tiles of channels, of positions
+WIDE = [Case(1, 1, 3, 16, 130), Case(2, 8, 9, 16, 10, (2, 2))]  # several tiles of channels, of positions
 WIDE += [Case(1, 1, 140, 8, 3, (2, 5), (2, 2), ((0, 0), (1, 2)), bias=True)]  # rows longer than a tile
 WIDE += [Case(1, 4, 2, 16, 3, bias=True, activation="tanh"), Case(2, 2, 6, 16, 1, (4, 3), (3, 2), ((2, 1), (0, 1)))]
 
@@ -67,13 +67,17 @@ def classes(rung) -> list[str]:
 
 
 def cases(rung, dtype):
-    """What a rung is tested on. On a GPU all cases in float32 and float16, and every third in the others, whose kernels
-    are the same but for the class: most of the time is compiling."""
+    """(case, whether only `make test-long` runs it). Most of the time on a GPU is compiling, and classes but for
+    float16 and float32 have the same kernels."""
+    few = TINY[:2] + TINY[3:5] if "limbs" in rung.name else TINY
     if not ON_GPU:
-        few = TINY[:2] + TINY[3:5] if "limbs" in rung.name else TINY
-        return few + (WIDE if rung.name.startswith("tile") and dtype == "float16" else [])
-    every = [case for case in spec.cases() if case.dtype == "float32"]
-    return TINY + WIDE + (every if dtype in ("float32", "float16") else every[::3])
+        if rung.name.startswith("tile") and dtype == "float16":
+            few = few + WIDE[:2] + (WIDE[2:] if "blocks" in rung.name else [])
+        yield from ((case, False) for case in (few if dtype in ("float16", "float32") else few[:2]))
+        return
+    often = dtype in ("float16", "float32")
+    yield from ((case, not often and i % 3 > 0) for i, case in enumerate(TINY + WIDE))
+    yield from ((case, not often or i % 12 > 0) for i, case in enumerate(spec.cases()) if case.dtype == "float32")
 
 
 def every():
@@ -84,7 +88,7 @@ def every():
                 mark = pytest.mark.skip(reason=f"{rung.name}: {'; '.join(why)}")
                 yield pytest.param(rung, None, id=f"{rung.name}-{dtype}", marks=mark)
                 continue
-            for case in cases(rung, dtype):
+            for case, rarely in cases(rung, dtype):
                 case = replace(case, dtype=dtype, device="cuda")
                 if "limbs" in rung.name and rung.refuses(case.problem):
                     taps = np.prod([-(-K // s) for K, s in zip(case.K, case.stride, strict=True)])
@@ -92,7 +96,8 @@ def every():
                 elif rung.name in ("tile.boxes", "tile.blocks"):
                     case = replace(case, C=-(-case.C // 8) * 8)
                 if not rung.refuses(case.problem):
-                    yield pytest.param(rung, case, id=f"{rung.name}-{case.name}")
+                    marks = [pytest.mark.long] if rarely else []
+                    yield pytest.param(rung, case, id=f"{rung.name}-{case.name}", marks=marks)
 
 
 @pytest.mark.parametrize(("rung", "case"), list(every()))
@@ -135,7 +140,7 @@ def test_an_images_bits_do_not_depend_on_its_batch(rung, dtype, rng):
 
 @pytest.mark.parametrize(("rung", "dtype"), list(accepted("simt.gather", "tile.phases")))
 def test_a_poisoned_image_stays_alone(rung, dtype, rng):
-    case = Case(6, 1, 2, DEEP, 3, dtype=dtype, device="cuda")
+    case = Case(6, 1, 2, DEEP if ON_GPU else 8, 3, dtype=dtype, device="cuda")
     inputs = spec.make(case, rng)
     with using(conv_transpose2d=rung.name):
         clean = device.bind(case, inputs, PLACE)()

@@ -193,6 +193,18 @@ def test_what_does_not_fit_is_named():
     assert [len(x) for x in device.matmul_argmax(a[:0], prepared)] == [0, 0]
 
 
+def test_a_bound_case_gives_values_in_what_it_is_handed(rng):
+    case = Case(3, 40, 9, "float16", device="cuda")
+    if why := ladder.rungs["tile.fused"].refuses(case.problem):
+        pytest.skip("; ".join(why))
+    inputs = spec.make(case, rng)
+    with using(matmul_argmax="tile.fused"):
+        call = device.bind(case, inputs, PLACE)
+        values, short = call(), call(out=torch.empty(3, dtype=torch.float16, device=PLACE))
+        whole = call(out=torch.empty(3, device=PLACE))
+    assert torch.equal(values, whole) and torch.equal(short, whole.half())
+
+
 def test_a_gpu_rung_refuses_the_cpus_arrays_and_the_other_way_round():
     on_cpu, on_gpu = Case(2, 20, 16).problem, replace(Case(2, 20, 16).problem, device="cuda")
     for name, rung in ladder.rungs.items():

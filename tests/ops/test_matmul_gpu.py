@@ -3,6 +3,7 @@ simulator and Triton's interpreter, which run kernels as Python, on tiny ones.""
 
 import os
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -228,6 +229,23 @@ def test_blocks_of_96_columns_give_the_same_bits(rng):
         outs.append(torch.full((M, N), torch.nan, device=PLACE))
         launch.multiply("buffered", Rows(inputs["a"], None), weights, outs[-1], ends, columns)
     assert torch.equal(*outs) and not outs[0].isnan().any()
+
+
+@pytest.mark.parametrize("rung", ["tile.specialized", "tile.specialized_limbs"])
+def test_tiles_fit_in_a_multiprocessors_shared_memory(rung):
+    """Stages of both operands, rooms for results where they leave by bulk copies, barriers: 227 KiB on Hopper."""
+    launch = pytest.importorskip("tilewright.ops.matmul.tile.launch")
+    limbs = 2 if "limbs" in rung else 1
+    for M, N, word, residual in product((1, 64, 300, 1024, 6400, 16384), (2, 64, 768, 3072, 50257), (2, 4), (0, 2, 4)):
+        if limbs == 2 and word == 2:
+            continue  # a float32 class has float32 results
+        out = torch.empty(1, N, dtype={2: torch.bfloat16, 4: torch.float32}[word])
+        added = None if not residual else torch.empty(1, N, dtype={2: torch.bfloat16, 4: torch.float32}[residual])
+        end = launch._end(out, added, rung)
+        shape = launch.shape_for(rung, 64, N, M, narrow=word == 4 and end == "moved")
+        rooms = 0 if end == "alone" and word == 4 else shape.BM * shape.BN * word
+        stages = shape.stages * limbs * (shape.BM + shape.BN) * launch.LINE
+        assert stages + rooms + 1024 <= 227 << 10, (M, N, word, residual, end, shape)
 
 
 def tensors(*shapes):

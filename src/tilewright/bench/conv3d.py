@@ -78,12 +78,17 @@ PEERS = {"scipy": scipy_call, "torch": torch_call}
 
 
 def bench_on_gpu(
-    cases: list[spec.Case] | None = None, *, against: tuple[str, ...] | None = None, say: Callable[[str], None]
+    cases: list[spec.Case] | None = None,
+    *,
+    against: tuple[str, ...] | None = None,
+    say: Callable[[str], None],
+    done: Callable[[list[Row]], object] = list,
 ) -> list[Row]:
     """`bench` on one GPU: the rung that runs when nobody forces one, its first planes checked against float64.
 
-    cases: `spec.device_sizes()` unless given. against: names of peers, all that fit unless given. Raises ResourceError
-    without a GPU, UsageError for an unknown peer, InternalError if a check fails.
+    cases: `spec.device_sizes()` unless given. against: names of peers, all that fit unless given. done: is called with
+    the rows of each case. Raises ResourceError without a GPU, UsageError for an unknown peer, InternalError if a check
+    fails.
     """
     from tilewright.bench import device
 
@@ -104,6 +109,7 @@ def bench_on_gpu(
             peer, ratio = (row.peer, row.peer_ratio) if mine else (row.rung, row.median_s / ours.median_s)
             name = "tilewright" if mine else row.rung
             rows.append(replace(row, op="volumes", rung=name, peer=peer, peer_ratio=ratio))
+        done(rows[-len(found) :])
     return rows
 
 

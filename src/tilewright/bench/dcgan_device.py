@@ -28,7 +28,7 @@ from tilewright.ops.matmul import device as products
 
 TOLERANCE = {"float32": 1e-4, "tf32": 1e-2, "float16": 2e-2, "bfloat16": 0.1}  # of a value from -1 to 1
 IMAGES = 1 << 16  # of a turn, unless the user says: 60 ms
-PEER_BATCHES = (256, 1024)
+PEER_BATCH = 1024
 Say = Callable[[str], None]
 
 
@@ -61,7 +61,7 @@ def bench(count: int, *, dtype: str, against: tuple[str, ...] = ("torch",), stag
     error = _check(model, weights)
     ours = _ours(model, count, time.perf_counter() - start)
     say(f"checked {CHECKED} images against float64: largest error {error:.1e} (limit {TOLERANCE[dtype]:.0e})")
-    engines = [ours, *(_peers(config, weights, dtype, count) if against else ())]
+    engines = [ours, *(_peers(config, weights, dtype, count, say) if against else ())]
     timings = interleave({engine.name: engine.run for engine in engines})
     if staging is not None:
         host = _to_host(model, staging, count)
@@ -124,31 +124,30 @@ def _walled(engine: Engine) -> Timing:
     return Timing(tuple(seconds))
 
 
-def _peers(config: DCGANConfig, weights: dict, dtype: str, count: int) -> Iterator[Engine]:
-    """PyTorch at its fastest batch: compiled in 16 bits; in float32 as it is, and with tf32."""
+def _peers(config: DCGANConfig, weights: dict, dtype: str, count: int, say: Say) -> Iterator[Engine]:
+    """PyTorch: compiled in 16 bits; in float32 as it is, and with tf32."""
     torch = torch_on_a_gpu()
     torch.backends.cudnn.benchmark = True
-    kinds = {"float32": ("float32", "tf32")}.get(dtype, (dtype,))
-    for kind in kinds:
+    for kind in ("float32", "tf32") if dtype == "float32" else (dtype,):
         start = time.perf_counter()
-        short = kind.endswith("16")
-        draw = torch_generator(config, weights, kind)
-        best: tuple[float, Any, int] | None = None
-        for batch in PEER_BATCHES:
-            replay = _graph(torch, torch.compile(draw) if short else draw, batch, config.z_size)
-            seconds = interleave({"peer": replay}, runs=3)["peer"].median_s / batch
-            if best is None or seconds < best[0]:
-                best = seconds, replay, batch
-        assert best is not None
-        _, replay, batch = best
-        turns = -(-count // batch)
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = kind == "tf32"
+        draw, compiled = torch_generator(config, weights, kind), ""
+        try:
+            if kind.endswith("16"):
+                replay, compiled = _graph(torch, torch.compile(draw, dynamic=False), config.z_size), ", compiled"
+            else:
+                replay = _graph(torch, draw, config.z_size)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            say(f"PyTorch cannot compile its generator: {str(error).splitlines()[0]}")
+            replay = _graph(torch, draw, config.z_size)
+        turns = -(-count // PEER_BATCH)
 
         def run(replay=replay, turns=turns):
             for _ in range(turns):
                 replay()
 
-        name = f"PyTorch {kind}, channels last" + (", compiled" if short else "")
-        yield Engine(name, run, turns * batch, time.perf_counter() - start, f"batch {batch}")
+        name = f"PyTorch {kind}, channels last{compiled}"
+        yield Engine(name, run, turns * PEER_BATCH, time.perf_counter() - start, f"batch {PEER_BATCH}")
 
 
 def torch_generator(config: DCGANConfig, weights: dict, kind: str, place: str = "cuda") -> Callable:
@@ -174,6 +173,7 @@ def torch_generator(config: DCGANConfig, weights: dict, kind: str, place: str = 
     layers = [(k.to(place, number).contiguous(memory_format=layout), b.to(place, number)) for k, b in kernels]
     crops = [(max(layer.padding), max(layer.padding) - min(layer.padding), layer.stride) for layer in config.layers]
 
+    @torch.no_grad()
     def draw(z):
         x = linear(z.to(number), matrix, bias).relu()
         x = x.view(len(z), config.size, config.size, config.channels).permute(0, 3, 1, 2)
@@ -183,16 +183,11 @@ def torch_generator(config: DCGANConfig, weights: dict, kind: str, place: str = 
         x = x.permute(0, 2, 3, 1).float()
         return x.flip(1, 2) if mirrored else x
 
-    def as_kind(z):
-        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = kind == "tf32"
-        with torch.inference_mode():
-            return draw(z)
-
-    return as_kind if not kind.endswith("16") else torch.inference_mode()(draw)
+    return draw
 
 
-def _graph(torch, draw: Callable, batch: int, width: int) -> Callable[[], object]:
-    z = torch.randn(batch, width, device="cuda")
+def _graph(torch, draw: Callable, width: int) -> Callable[[], object]:
+    z = torch.randn(PEER_BATCH, width, device="cuda")
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

@@ -15,6 +15,7 @@ KERNELS = {  # those that models.gpt2 starts -> the operation
     "registers": "layernorm", "chunks": "layernorm", "gather": "embedding", "append": "append",
     "look": "attention, prompts", "look_at_new": "attention, prompts",
     "step": "attention, one position", "step_plain": "attention, one position",
+    "step_in_turn": "attention, one position",
 }  # fmt: skip
 
 

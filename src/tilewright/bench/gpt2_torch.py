@@ -165,16 +165,3 @@ class StaticGPT2:
 
     def _best_token(self, x):
         return (self._normed(x, *self.norm) @ self.wte.T).argmax(dim=-1)
-
-    def logits(self, prompts: np.ndarray) -> np.ndarray:
-        """float32 (n, V) after the last position."""
-        import torch
-
-        with torch.inference_mode():
-            ids = torch.from_numpy(prompts.astype(np.int64)).to(self.device)
-            x = self.wte[ids] + self.wpe[: ids.shape[1]]
-            heads = self.config.n_head, ids.shape[1], self.config.n_embd // self.config.n_head
-            for i, layer in enumerate(self.layers):
-                cache = torch.zeros(2, len(ids), *heads, dtype=self.kind, device=self.device)
-                x = self._prompt_layer(x, layer, cache, self.scale(i))
-            return (self._normed(x[:, -1], *self.norm) @ self.wte.T).float().cpu().numpy()

@@ -28,9 +28,9 @@ class Options:
     against: Annotated[str | None, Option(metavar="LIST", help="Peers, or 'none'; all that fit unless given.")] = None
     data: Annotated[str | None, Option("--input", "-i", metavar="FILE", help="Token ids, i32 [n][16].")] = None
     count: Annotated[int | None, Option("--count", "-n", min=1, help="So many sentences, prompts or images.")] = None
-    dtype: Annotated[Literal["float32", "bfloat16", "both"], Option(help="Accuracy class; both: gpt2, dcgan.")] = (
-        "float32"
-    )
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16", "both"], Option(help="Accuracy; float16: GPU; both: gpt2, dcgan.")
+    ] = "float32"
     device: Device = "cpu"
     threads: Annotated[int | None, Option(min=1, help="CPU threads; one a core unless given.")] = None
     save: Annotated[bool, Option("--save", help="Add the rows to results/ of the current directory.")] = False
@@ -47,8 +47,8 @@ def bench(options: Options) -> None:
 
     sentiment uses the sentences of --input, else the course's 16,384 if they lie in ../shared/data/course, else the
     sample that is shipped. gpt2 uses the prompts of --input, else the course's 8,192 from there, else random ones: 8
-    new tokens for 1,024 of them, 128 for 64, and 64 for one. dcgan draws images from noise of a seed, and ends with the
-    time of each layer. conv3d filters random volumes.
+    new tokens for 1,024 of them (on a GPU 6,400), 128 for 64 (1,024), and 64 for one. dcgan draws images from noise of
+    a seed, and ends with the time of each layer. conv3d filters random volumes.
     """
     check_threads(options.threads)
 
@@ -165,8 +165,11 @@ def _conv3d(options: Options) -> list[Any]:
     from tilewright.runtime.devices import place_for
 
     if place_for(options.device) == "cuda":
+        from tilewright.bench.results import save_here
+
         peers = None if options.against is None else _peers(options)
-        rows = bench_on_gpu(against=peers, say=lambda text: say(f"  {text}"))
+        keep = save_here if options.save else list  # case by case: what comes later may fail
+        rows = bench_on_gpu(against=peers, say=lambda text: say(f"  {text}"), done=keep)
     else:
         with threads(options.threads):
             rows = bench(against=_peers(options), say=lambda text: say(f"  {text}"))

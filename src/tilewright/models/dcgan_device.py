@@ -71,6 +71,7 @@ class Generator:
         self.spoiled = [torch.zeros(self.batch, dtype=torch.uint8, device=place) for _ in range(SLOTS)]
         self._staged = [torch.zeros(x.shape, pin_memory=x.is_cuda) for x in self.noise]
         self._graphs: dict[tuple[int, bool], Any] = {}
+        self._pool: Any = None
 
     def _moved(self, array: np.ndarray):
         import torch
@@ -124,7 +125,8 @@ class Generator:
             self.run(slot, pixels=pixels)
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            self._pool = self._pool or torch.cuda.graph_pool_handle()  # no graph leaves anything in it
+            with torch.cuda.graph(graph, pool=self._pool):
                 self.run(slot, pixels=pixels)
             self._graphs[slot, pixels] = graph
         self._graphs[slot, pixels].replay()

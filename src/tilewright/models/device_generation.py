@@ -8,9 +8,9 @@ given. Sequences whose logits or text the host must look at take a step at a tim
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy as np
 from tilewright.errors import ResourceError
 from tilewright.models.device_place import STEPS
 from tilewright.models.device_sequences import Sequences
-from tilewright.models.generation import Generated, Generator, Group, Request, Running
+from tilewright.models.generation import END, Block, Generated, Generator, Group, Request, Running
 from tilewright.models.sampling import SamplingParams
 
 LANES = 3  # one on the GPU, one queued behind it, one in the host's hands
@@ -27,7 +27,6 @@ PROMPT_ROWS = 1 << 16  # of prompts in a pass
 STOPPING = 16  # steps ahead where a token may end a sequence before its limit
 WASTE = 8  # steps of sequences that go on, for one of a sequence that has ended
 ROUND = 16  # positions: rooms are a multiple of them long, so that the next generator finds one of its size
-READ = 256  # requests read at a time
 HINT = "end what else runs on it, or run on the CPU"
 
 
@@ -45,7 +44,7 @@ class Lane:
 class DeviceGenerator(Generator):
     """A `Generator` for a model on a GPU, with the same arguments."""
 
-    ahead, window = LANE, 8 * LANE
+    ahead, window, takes_blocks = LANE, 8 * LANE, True
     model: Any
 
     def __init__(self, *model: Any, **options: Any):
@@ -57,9 +56,7 @@ class DeviceGenerator(Generator):
         self.room: Any = None
         self.most = LANE
         self.read = 0
-        self.twins: dict[tuple[bytes, int], int] = {}  # what is on its way -> the place of its first request
-        self.keys: dict[int, tuple[bytes, int]] = {}  # the other way round
-        self.others: dict[int, list[int]] = {}  # that place -> places of equal requests
+        self.others: dict[int, list[int]] = {}  # place -> places of requests with the same answer
         self.answers: dict[int, list[Generated]] = {}  # not yet given out
 
     @property
@@ -72,7 +69,7 @@ class DeviceGenerator(Generator):
         """Whether sequences have not begun."""
         return bool(self.waiting) or len(self.plain) > 0
 
-    def run(self, requests: Iterable[Request | None]) -> Iterator[list[Generated]]:
+    def run(self, requests: Iterable[Request | Block | None]) -> Iterator[list[Generated]]:
         """See `Generator.run`; what it holds on the GPU is left to the next generator."""
         source, emitted, exhausted, self.read = iter(requests), 0, False, 0
         groups: dict[tuple, Group] = {}  # of looked-at requests on their way
@@ -95,47 +92,33 @@ class DeviceGenerator(Generator):
 
     def _read(self, source: Iterator, emitted: int, groups: dict) -> bool:
         """Requests until enough of them wait, or the source has none now: whether it is exhausted."""
+        found: list[Request] = []
         while True:
-            wanted = min(READ, self.ahead - len(self.waiting) - len(self.plain), emitted + self.window - self.read)
-            if wanted <= 0:
-                return False
-            block = list(islice(source, wanted))
-            self._sort_in(block, groups)
-            if len(block) < wanted:
-                return True
-            if None in block and (self.waits or self.busy):
-                return False
+            waiting = len(found) + len(self.waiting) + len(self.plain)
+            enough = waiting >= self.ahead or self.read + len(found) >= emitted + self.window
+            item = END if enough else next(source, END)
+            if isinstance(item, Request):
+                found.append(item)
+            elif isinstance(item, Block):
+                self._sort_in(item.ids, item.prompts, item.params, groups)
+            elif item is END or waiting or self.busy:
+                for params, some in groupby(found, key=lambda request: request.params):
+                    ids, prompts, _ = zip(*some, strict=True)
+                    self._sort_in(ids, prompts, params, groups)
+                return item is END and not enough
 
-    def _sort_in(self, block: list[Request | None], groups: dict) -> None:
+    def _sort_in(self, ids: Sequence, prompts: Sequence, params: SamplingParams, groups: dict) -> None:
         """Requests join the sequences of a lane, if the best tokens are all that is wanted, or the others."""
-        known, kind, plain = None, -1, False
-        ids, places, kinds, limits = [], [], [], []
-        for request in block:
-            if request is None:
-                continue
-            place, params = self.read, request.params
-            self.read += 1
-            if params is not known:
-                known, kind, plain = params, self._number(params), is_plain(params)
-                if plain:
-                    self.kinds[kind] = params
-            if not plain:
-                self._enqueue(request, place, groups)
-                continue
-            tokens = np.asarray(request.token_ids, np.int64)
-            key = tokens.tobytes(), kind
-            first = self.twins.setdefault(key, place)
-            if first != place:
-                self.others.setdefault(first, []).append(place)
-                continue
-            self.keys[place] = key
-            ids.append(tokens)
-            places.append(place)
-            kinds.append(kind)
-            limits.append(len(tokens) + params.max_tokens)
-        if ids:
-            new = Sequences.of(ids, places, kinds, np.minimum(limits, self.context))
-            self.plain, self.ordered = Sequences.joined([self.plain, new]), False
+        first, self.read = self.read, self.read + len(prompts)
+        if not is_plain(params):
+            for place, (id, tokens) in enumerate(zip(ids, prompts, strict=True), first):
+                self._enqueue(Request(id, tokens, params), place, groups)
+            return
+        kind = self._number(params)
+        self.kinds[kind] = params
+        new = Sequences.of(prompts, np.arange(first, self.read), kind)
+        new.limit = np.minimum(new.prompt + params.max_tokens, self.context)
+        self.plain, self.ordered = Sequences.joined([self.plain, new]), False
         if len(self.kinds) > 2 * self.window:
             used = np.concatenate([self.plain.kind, *(lane.sequences.kind for lane in self.lanes)])
             self.kinds = {number: self.kinds[number] for number in np.unique(used).tolist()}
@@ -171,8 +154,7 @@ class DeviceGenerator(Generator):
             self.room.advance(len(before), 1)
             settle(before, self.room.hidden(len(before)))
         if joining:
-            columns = Sequences.of([np.array(s.tokens) for s in joining], [0] * len(joining), [0] * len(joining),
-                                   np.array([s.limit for s in joining]))  # fmt: skip
+            columns = Sequences.of([np.array(s.tokens) for s in joining], np.arange(len(joining)))
             columns.slot, columns.apart = np.array([s.slot for s in joining]), np.array([s.apart for s in joining])
 
             def joined(part: Sequences, hidden: Any, at: int) -> None:
@@ -213,12 +195,16 @@ class DeviceGenerator(Generator):
         """Waiting sequences for a lane of so many, as many as there is room for, with a slot each, in the order of
         their tokens."""
         if not self.ordered:
-            self.plain, self.ordered = self.plain.ordered(), True
+            self.plain, twins = self.plain.ordered()
+            for place, other in twins:
+                self.others.setdefault(place, []).extend([other, *self.others.pop(other, ())])
+            self.ordered = True
         if len(self.plain) and self.plain.limit[0] > self.length and not self.busy:
             self._lay_out()  # the caches are laid out anew when those that use them are through
         n = min(self.most - there, len(self.free), len(self.plain))
         n = int(np.argmax(np.append(self.plain.limit[:n] > self.length, True)))
         joining, self.plain = self.plain.pick(slice(n)), self.plain.pick(slice(n, None))
+        self.free.sort(reverse=True)  # the same slots for the same lane, whose prompts may be captured
         joining.slot = np.array([self.free.pop() for _ in range(n)], np.int64)
         return joining
 
@@ -250,7 +236,7 @@ class DeviceGenerator(Generator):
         import torch
 
         try:
-            hidden = self.model.hidden(*self._inputs(part), self.room.prompts)
+            hidden = self.room.prompt_states(*part.rows())
         except torch.cuda.OutOfMemoryError as error:
             hidden, what = None, str(error).partition(". ")[0]
         if hidden is not None:
@@ -258,17 +244,13 @@ class DeviceGenerator(Generator):
             return
         if len(part) == 1:
             raise ResourceError(f"the GPU has too little memory for a prompt: {what}", hint=HINT)
-        self.room.prompts = self.model.workspace()
+        self.room.forget()
         torch.cuda.empty_cache()
         half = len(part) // 2
         first, second = part.pick(slice(half)), part.pick(slice(half, None))
         self._prompts(first, then, at)
         self._prompts(second, then, at + half)
         part.shares = np.concatenate([first.shares, second.shares])
-
-    def _inputs(self, part: Sequences) -> tuple:
-        ids, positions, spans = part.rows()
-        return ids, positions, self.caches, spans
 
     def _steps(self, kinds: np.ndarray, left: np.ndarray) -> int:
         """Steps to queue for sequences that may still get `left` tokens (n,).
@@ -323,11 +305,10 @@ class DeviceGenerator(Generator):
 
     def _answer(self, done: Sequences, failed: np.ndarray, stopped: np.ndarray) -> None:
         """Completions of sequences that have ended, for all places that wait for them."""
-        columns = done.place, done.prompt, done.count, done.tokens, failed, stopped
-        for place, prompt, count, row, bad, stop in zip(*(column.tolist() for column in columns), strict=True):
+        columns = done.place, done.count - done.prompt, done.completions(), failed, stopped
+        for place, count, row, bad, stop in zip(*(column.tolist() for column in columns), strict=True):
             reason = "" if bad else "stop" if stop else "length"
-            self.answers[place] = answer = [Generated(0, row[prompt:count], reason, None, None, bad)]
-            del self.twins[self.keys.pop(place)]
+            self.answers[place] = answer = [Generated(0, row[:count], reason, None, None, bad)]
             if place in self.others:
                 self.answers |= dict.fromkeys(self.others.pop(place), answer)
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tilewright.ops._arrays import one_of
 from tilewright.ops._device import FLOATS, torch_dtype
-from tilewright.ops.attention.operands import DeviceCache
+from tilewright.ops.attention.operands import SOURCE, DeviceCache
 
 SHARE = 0.7  # of the GPU's free memory, for keys and values unless the caller says
 STEPS = 128  # tokens that a room notes before they are copied
+PASSES = 16  # of prompts that are remembered
 FINE = 16  # numbers of rows between two powers of two for which a graph is captured
 
 
@@ -29,6 +30,7 @@ class Workspace:
         self.device = device
         self.buffers: dict[str, Any] = {}
         self.views: dict[tuple, Any] = {}
+        self.grown = 0  # times that a buffer was replaced by a larger one
 
     def take(self, name: str, rows: int, columns: int, dtype: Any = None):
         """(rows, columns), float32 unless given, whatever was left in it."""
@@ -40,6 +42,7 @@ class Workspace:
             size = rows * columns * dtype.itemsize
             if name not in self.buffers or len(self.buffers[name]) < size:
                 self.views.clear()
+                self.grown += 1
                 self.buffers.pop(name, None)  # its memory may serve the larger one
                 self.buffers[name] = torch.empty(size, dtype=torch.uint8, device=self.device)
             self.views[key] = self.buffers[name][:size].view(dtype).view(rows, columns)
@@ -170,6 +173,16 @@ class StepRows:
         )  # fmt: skip
 
 
+class Pass(NamedTuple):
+    """Prompts that were captured: the CUDA graph, the rows that it reads, the states that it leaves, and how often the
+    workspace had grown."""
+
+    graph: Any
+    rows: PromptRows
+    hidden: Any
+    grown: int
+
+
 class Room:
     """Slots for the keys and values of sequences, and the tensors of a decode step of up to `rows` of them.
 
@@ -193,6 +206,7 @@ class Room:
         self.at = torch.zeros(1, dtype=torch.int64, device=device)  # the row of notes that the next step writes
         self.graphs: dict[int, Any] = {}  # by their number of rows; None: it was run once
         self.pool: Any = None
+        self.passes: dict[bytes, Pass | None] = {}  # prompts by their spans; None: they came once
         self._step(rows)  # the workspace has its full size before a graph holds its address
 
     def start(self, ids: np.ndarray, positions: np.ndarray, slots: np.ndarray) -> None:
@@ -205,6 +219,41 @@ class Room:
         self.positions.copy_(moved[1])
         self.slots.copy_(moved[2])
         self.at.fill_(1)
+
+    def prompt_states(self, ids: np.ndarray, positions: np.ndarray, spans: np.ndarray):
+        """`GPT2.hidden` of prompts. Where they are whole, and lie as they lay before, their pass is captured: a job has
+        many lanes full of prompts of one length."""
+        model, key = self.model, spans.tobytes()
+        passed = self.passes.get(key)
+        if model.place.device.type == "cpu" or (spans[:, SOURCE] >= 0).any():
+            return model.hidden(ids, positions, self.caches, spans, self.prompts)
+        if passed is not None and passed.grown == self.prompts.grown:
+            passed.rows.ids.copy_(model.place.upload(ids))
+            passed.graph.replay()
+            return passed.hidden
+        if len(self.passes) >= PASSES:
+            self.passes.clear()
+        rows, again = model.batch(ids, positions, self.caches, spans), key in self.passes
+        self.passes[key] = None
+        hidden = model.through(rows, self.prompts)
+        if again:
+            graph, kept = self._captured(lambda: model.through(rows, self.prompts))
+            self.passes[key] = Pass(graph, rows, kept, self.prompts.grown)
+        return hidden
+
+    def forget(self) -> None:
+        """Give memory back: the workspace of prompts and what was captured on it."""
+        self.passes, self.prompts = {}, Workspace(self.model.place.device)
+
+    def _captured(self, call: Any) -> tuple[Any, Any]:
+        """(a CUDA graph of the call, its result)."""
+        import torch
+
+        self.pool = self.pool or torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+            result = call()
+        return graph, result
 
     def choose(self, hidden: Any, at: int) -> None:
         """Rows from `at` on will look at the best tokens after hidden (n, C), which are noted."""
@@ -243,17 +292,12 @@ class Room:
 
     def step(self, R: int) -> None:
         """One step of the first R rows: as it is written the first time, which compiles its kernels; then captured."""
-        import torch
-
         if self.model.place.device.type == "cpu" or R not in self.graphs:
             self.graphs[R] = None
             self._step(R)
             return
         if self.graphs[R] is None:
-            self.pool = self.pool or torch.cuda.graph_pool_handle()
-            self.graphs[R] = graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
-                self._step(R)
+            self.graphs[R], _ = self._captured(lambda: self._step(R))
         self.graphs[R].replay()
 
     def _step(self, R: int) -> None:

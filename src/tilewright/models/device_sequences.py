@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+SAVED = 16  # rows of prompts: one of them must be saved by copies, which take kernels of their own
+
 
 @dataclass(slots=True, eq=False)
 class Sequences:
@@ -26,21 +28,20 @@ class Sequences:
     tokens: np.ndarray
 
     @classmethod
-    def of(cls, ids: list[np.ndarray], place: list[int], kind: list[int], limit: np.ndarray) -> Sequences:
-        """Of prompts int64 (m,) each."""
+    def of(cls, ids: Sequence[np.ndarray], place: np.ndarray, kind: int = 0) -> Sequences:
+        """Of prompts int64 (m,) each, whose limit is yet to be set."""
         n, count = len(ids), np.fromiter(map(len, ids), np.int64, len(ids))
         inside = np.arange(count.max(initial=0)) < count[:, None]
         tokens = np.full(inside.shape, -1, np.int64)
         if n:
             tokens[inside] = np.concatenate(ids)
         no = np.zeros(n, bool)
-        places, kinds = np.array(place, np.int64), np.array(kind, np.int64)
-        return cls(places, kinds, count, count.copy(), limit, np.full(n, -1), no, no.copy(), tokens)
+        return cls(place, np.full(n, kind), count, count.copy(), count.copy(), np.full(n, -1), no, no.copy(), tokens)
 
     @classmethod
     def none(cls) -> Sequences:
         """No sequence."""
-        return cls.of([], [], [], np.zeros(0, np.int64))
+        return cls.of([], np.arange(0))
 
     def __len__(self) -> int:
         return len(self.place)
@@ -68,13 +69,19 @@ class Sequences:
             wide[:, :now] = self.tokens
             self.tokens = wide
 
-    def ordered(self) -> Sequences:
-        """In the order of their tokens, so that neighbours have as much in common as there is."""
+    def ordered(self) -> tuple[Sequences, list[tuple[int, int]]]:
+        """In the order of their tokens, so that neighbours have as much in common as there is; and of those that are
+        equal, parameters and all, the first alone: with pairs (its place, another's)."""
         width = self.tokens.shape[1]
         if len(self) < 2 or width == 0:
-            return self
+            return self, []
         keys = (self.tokens + 1).astype(">u4").view(f"S{4 * width}")[:, 0]  # bytes in the order of the numbers
-        return self.pick(np.argsort(keys, kind="stable"))
+        rows = self.pick(np.lexsort((self.kind, keys)))
+        again = np.zeros(len(self), bool)
+        again[1:] = (rows.tokens[1:] == rows.tokens[:-1]).all(axis=1) & (rows.kind[1:] == rows.kind[:-1])
+        first = np.maximum.accumulate(np.where(again, 0, np.arange(len(self))))
+        twins = np.stack([rows.place[first], rows.place], axis=1)[again].tolist()
+        return (rows.pick(~again), twins) if twins else (rows, [])
 
     def append(self, found: np.ndarray, first: np.ndarray, ends: np.ndarray) -> None:
         """Columns first to ends (n,) of found (n, m) become each row's next tokens."""
@@ -85,10 +92,17 @@ class Sequences:
         self.tokens[rows, self.count[rows] + at - first[rows]] = found[rows, at]
         self.count = count
 
+    def completions(self) -> np.ndarray:
+        """The tokens behind each prompt, (n, the most of them), and anything behind fewer."""
+        most = int((self.count - self.prompt).max(initial=0))
+        columns = self.prompt[:, None] + np.arange(most)
+        return np.take_along_axis(self.tokens, np.minimum(columns, self.tokens.shape[1] - 1), axis=1)
+
     def rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Token ids and positions of the rows of prompts, int64 (rows,), and their spans, int64 (n, 5).
 
-        A prompt begins with what it has in common with the one before it, whose keys and values are copied.
+        A prompt begins with what it has in common with the one before it, whose keys and values are copied; unless
+        that saves less than one row in SAVED, since prompts that begin alike are as good as different ones then.
         """
         n, count = len(self), self.count
         column = np.arange(count.max())
@@ -99,6 +113,8 @@ class Sequences:
             same = np.where(equal.all(axis=1), len(column), equal.argmin(axis=1))
             first[1:] = np.minimum(same, np.minimum(count[1:] - 1, count[:-1]))
         first[self.apart] = 0
+        if first.sum() * SAVED < count.sum():
+            first[:] = 0
         self.shares = first > 0
         new = count - first
         sources = np.where(self.shares, np.roll(self.slot, 1), -1)

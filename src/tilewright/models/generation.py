@@ -39,7 +39,15 @@ class Request(NamedTuple):
     params: SamplingParams
 
 
-@dataclass(frozen=True, slots=True)
+class Block(NamedTuple):
+    """Requests with the same parameters."""
+
+    ids: Sequence[Id]
+    prompts: Sequence[np.ndarray]
+    params: SamplingParams
+
+
+@dataclass(slots=True)
 class Generated:
     """One completion. finish_reason: "stop" or "length". text_end: characters of its text to keep, None: all.
 
@@ -112,6 +120,7 @@ class Generator:
     decodes token ids, needed for stop strings.
     """
 
+    takes_blocks = False  # of requests, see `Block`
     most = MAX_SLOTS  # sequences that advance together
     ahead = window = WINDOW  # requests waiting at most, and between the oldest unfinished one and the newest read
 
@@ -138,10 +147,11 @@ class Generator:
         self._numbers = count()
         self._kind: tuple[SamplingParams | None, int] = None, -1
 
-    def run(self, requests: Iterable[Request | None]) -> Iterator[list[Generated]]:
+    def run(self, requests: Iterable[Request | Block | None]) -> Iterator[list[Generated]]:
         """The n completions of each request, in the order of the requests, which are read as they are needed.
 
-        A None among them is no request: it says that earlier ones should get on before the next is read.
+        Blocks only where they are taken. A None among them is no request: it says that earlier ones should get on
+        before the next is read.
         """
         source, read, emitted = iter(requests), 0, 0
         answers: dict[int, list[Generated]] = {}

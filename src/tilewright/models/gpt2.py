@@ -22,7 +22,7 @@ import numpy as np
 from tilewright.errors import InputError, UsageError
 from tilewright.formats.records import Completion, Id
 from tilewright.formats.tokenizer import Tokenizer
-from tilewright.models.generation import Generated, Generator, Request
+from tilewright.models.generation import Block, Generated, Generator, Request
 from tilewright.models.host_place import BATCH_MEMORY as BATCH_MEMORY
 from tilewright.models.host_place import Host, Workspace
 from tilewright.models.sampling import SamplingParams
@@ -224,13 +224,16 @@ class GPT2:
     def _generated(self, prompts, params: SamplingParams, ids, generator: Generator) -> Iterator[Output]:
         kept: deque[np.ndarray] = deque()
 
-        def requests() -> Iterator[Request]:
+        def requests() -> Iterator[Request | Block]:
             named, first = zip(prompts, count() if ids is None else ids, strict=ids is not None), 0
             while block := list(islice(named, BLOCK)):
                 checked = self.checked_prompts([prompt for prompt, _ in block], first)
                 kept.extend(checked)
                 first += len(block)
-                yield from (Request(id, prompt, params) for (_, id), prompt in zip(block, checked, strict=True))
+                if generator.takes_blocks:
+                    yield Block([id for _, id in block], checked, params)
+                else:
+                    yield from (Request(id, prompt, params) for (_, id), prompt in zip(block, checked, strict=True))
 
         for i, found in enumerate(generator.run(requests())):
             completions = []
@@ -249,12 +252,15 @@ class GPT2:
 
     def checked_prompts(self, prompts: list, first: int) -> list[np.ndarray]:
         """`checked_prompt` of each; first: the number of the first one, by which they are named."""
-        most = self.config.n_positions
-        if all(isinstance(p, np.ndarray) and p.ndim == 1 and p.dtype.kind in "iu" and 0 < len(p) < most
-               for p in prompts):  # fmt: skip
+        if set(map(type, prompts)) == {np.ndarray} and {(p.ndim, p.dtype.kind) for p in prompts} <= {
+            (1, "i"),
+            (1, "u"),
+        }:
+            counts = list(map(len, prompts))
             flat = np.concatenate(prompts)  # looked at together: a call of NumPy takes as long as a prompt
-            if flat.min() >= 0 and flat.max() < self.config.vocab_size:
-                ends = np.cumsum([len(p) for p in prompts]).tolist()
+            short = min(counts) > 0 and max(counts) < self.config.n_positions
+            if short and flat.min() >= 0 and flat.max() < self.config.vocab_size:
+                ends = np.cumsum(counts).tolist()
                 flat = flat.astype(np.int64)
                 return [flat[a:b] for a, b in zip([0, *ends], ends, strict=False)]
         return [self.checked_prompt(prompt, f"prompt {first + i}") for i, prompt in enumerate(prompts)]

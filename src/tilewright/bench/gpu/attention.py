@@ -10,6 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from tilewright.ops.attention.spec import EPS16, EPS32
 
 CHECKED = 1 << 26  # scores that are compared, at least those of one sequence
+LONG = 128  # queries
 
 
 def truth(case, tensors: dict):
@@ -30,7 +31,7 @@ def truth(case, tensors: dict):
 
 
 def peers(case, tensors: dict) -> dict[str, Callable[[], object]]:
-    """PyTorch's fused attention as it chooses, and cuDNN's where that takes the dtype; q, k, v as it likes them."""
+    """PyTorch's fused attention as it chooses, and cuDNN's for long prompts in 16 bits; q, k, v as they like them."""
     if case.Q not in (1, case.T) or not case.causal:
         return {}
     kind = getattr(torch, case.dtype)
@@ -44,4 +45,4 @@ def peers(case, tensors: dict) -> dict[str, Callable[[], object]]:
         with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
             return scaled_dot_product_attention(q, k, v, is_causal=causal)
 
-    return {"PyTorch": chosen} if case.dtype == "float32" or not causal else {"PyTorch": chosen, "cuDNN": cudnn}
+    return {"PyTorch": chosen} | ({"cuDNN": cudnn} if case.Q >= LONG and case.dtype != "float32" else {})

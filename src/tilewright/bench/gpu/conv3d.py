@@ -18,26 +18,41 @@ def truth(case, tensors: dict):
     """The first planes in float64, on the GPU; see `tilewright.bench.gpu`."""
     x, weights = tensors["x"], tensors["weights"]
     if isinstance(weights, tuple):
-        weights = np.einsum("a,b,t->abt", *weights, dtype=np.float64)
-    weights = np.asarray(weights.cpu() if torch.is_tensor(weights) else weights, np.float64)
-    planes = case.D if case.C else CHECKED
-    if not case.C:
-        x, weights = x[None], weights[None, None]
-    exact, size = _sums(x, weights, case, planes)
-    exact, size = (exact, size) if case.C else (exact[0], size[0])
+        exact, size = _passes(x, weights, case)
+    else:
+        weights = np.asarray(weights.cpu(), np.float64)
+        exact, size = _sums(x, weights, case) if case.C else (y[0] for y in _sums(x[None], weights[None, None], case))
     return exact, lambda c: c * EPS32 * math.sqrt(case.taps) * size + np.finfo(np.float32).tiny
 
 
-def _sums(x, weights: np.ndarray, case, planes: int):
-    """(sums, sums of sizes) of `planes` planes, tap by tap."""
-    sizes = weights.shape[2:]
+def _surrounded(x, case):
+    """As much of x (C, D, H, W) as the checked planes need, in float64, with what stands around it."""
+    sizes, planes = (case.KD, case.KH, case.KW), case.D if case.C else CHECKED
     window = window_for(tuple(x.shape[1:]), sizes, case.mode, case.cval, case.origin)
     axes = zip(x.shape[1:], sizes, window.first, strict=True)
     maps = [torch.from_numpy(index_map(n, K, window.mode, -first)).to(x.device) for n, K, first in axes]
-    maps[0] = maps[0][: planes + sizes[0] - 1]
+    maps[0] = maps[0][: planes + case.KD - 1]
     around = (maps[0] < 0)[:, None, None] | (maps[1] < 0)[:, None] | (maps[2] < 0)
-    wide = x[:, maps[0]][:, :, maps[1]][:, :, :, maps[2]].double().masked_fill(around, float(window.cval))
-    D, H, W = (n - K + 1 for n, K in zip(wide.shape[1:], sizes, strict=True))
+    wide = x[:, maps[0]][:, :, maps[1]][:, :, :, maps[2]].double()
+    return wide.masked_fill(around, float(window.cval))
+
+
+def _passes(x, factors: tuple, case):
+    """(sums, sums of sizes), an axis at a time."""
+    exact = _surrounded(x[None], case)[0]
+    size = exact.abs()
+    for axis, factor in enumerate(factors):
+        count = exact.shape[axis] - len(factor) + 1
+        pairs = [(float(w), t) for t, w in enumerate(factor)]
+        exact = sum(w * exact.narrow(axis, t, count) for w, t in pairs)
+        size = sum(abs(w) * size.narrow(axis, t, count) for w, t in pairs)
+    return exact, size
+
+
+def _sums(x, weights: np.ndarray, case):
+    """(sums, sums of sizes), tap by tap."""
+    wide = _surrounded(x, case)
+    D, H, W = (n - K + 1 for n, K in zip(wide.shape[1:], weights.shape[2:], strict=True))
     exact = torch.zeros(len(weights), D, H, W, dtype=torch.float64, device=x.device)
     size = torch.zeros_like(exact)
     for o, c, a, b, t in np.ndindex(weights.shape):

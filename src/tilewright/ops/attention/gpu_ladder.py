@@ -9,7 +9,7 @@ from tilewright.ops._ladder import Ladder
 from tilewright.ops._needs import at_most, engine, on
 
 PREFER = ("tile.kept", "tile.blocks", "simt.fused")
-WIDEST = 256  # numbers of a head that a block of queries keeps in registers
+WIDEST = 128  # numbers of a head; a block of queries of twice as many would leave the registers
 
 # name, the rung it stands on, what changes
 SIMT = (

@@ -143,6 +143,5 @@ def device_sizes() -> list[Case]:
     found = [
         Case((1024, 32, 32, 64), activation="relu", label="dcgan 32x32"),
         Case((1024, 32, 32, 64), activation="relu", dtype="float16", label="dcgan 32x32"),
-        Case((1024, 4, 4, 512), activation="relu", label="dcgan 4x4"),
     ]
     return [dataclasses.replace(case, device="cuda") for case in found]

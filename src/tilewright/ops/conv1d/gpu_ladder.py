@@ -36,7 +36,7 @@ def declare(ladder: Ladder) -> None:
     ladder.rung("tile.matmul", after=None, needs=rounded, prepare=_pack_matrix, c=8.0, idea=idea)(_tile)
     exact = (on("cuda", "float32"), engine("tile"), _deep)
     idea = "the same in the float32 class, by limbs"
-    ladder.rung("tile.limbs", after="tile.matmul", needs=exact, prepare=_pack_matrix, c=4.0, idea=idea)(_tile)
+    ladder.rung("tile.limbs", after="tile.matmul", needs=exact, prepare=_pack_matrix, c=10.0, idea=idea)(_tile)
 
 
 def _deep(problem) -> str | None:

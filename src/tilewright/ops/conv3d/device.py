@@ -8,6 +8,8 @@ from tilewright.ops._device import moved, overlaps, result_for, same_device, ten
 from tilewright.ops.conv3d.arguments import check_rung, pack, pack_factors, volume_shape, window_for
 from tilewright.ops.conv3d.operands import Packed
 
+ALIGNMENT = 16  # bytes, of an output: kernels store so many at a time
+
 
 def prepare(weights, *, device=None) -> Packed:
     """Lay weights (KD, KH, KW) or (O, C, KD, KH, KW) out for the rung that will convolve with them on a GPU.
@@ -48,7 +50,8 @@ def conv3d(x, weights, *, mode="constant", cval=0.0, origin=0, out=None):
     for weights in (data for data in on_device if hasattr(data, "device")):
         same_device("conv3d", "x", x, weights=weights)
     if result.numel():
-        target = result if result.is_contiguous() and not overlaps(result, x) else result.new_empty(shape)
+        usable = result.is_contiguous() and result.data_ptr() % ALIGNMENT == 0 and not overlaps(result, x)
+        target = result if usable else result.new_empty(shape)
         whole = slice(None) if packed.channels else None
         rung.run(x.float().contiguous()[whole], packed, target[whole], window)
         if target is not result:

@@ -9,7 +9,7 @@ from functools import partial
 from tilewright.ops._ladder import Ladder
 from tilewright.ops._needs import at_most, engine, on
 
-PREFER = ("simt.separable", "tile.passes", "simt.march", "tile.march", "simt.shared", "simt.naive")
+PREFER = ("simt.separable", "tile.passes", "simt.march", "tile.march", "tile.channels", "simt.shared", "simt.naive")
 MOST_TAPS = 343  # of a kernel whose weights are parameters of the kernel, all written out in its code
 MOST_PLANES = 7  # of a kernel, which are as many open sums for each output of a thread
 LONGEST = 33  # taps along an axis: more, and a plane with its halo does not fit in shared memory
@@ -67,6 +67,7 @@ SIMT = (
 )
 MARCH = "a tile marches; a shifted tile is loaded for each tap of a plane, and feeds KD open sums"
 PASSES = "three kernels, each along one axis"
+CHANNELS = "one matrix product over channels and taps, of numbers that are fetched as they are needed"
 
 
 def declare(ladder: Ladder) -> None:
@@ -81,6 +82,8 @@ def declare(ladder: Ladder) -> None:
     ladder.rung("tile.march", after=None, needs=(*needs, few), idea=MARCH, prepare=prepare)(_march)
     needs = (*needs, separable)
     ladder.rung("tile.passes", after="tile.march", needs=needs, idea=PASSES, prepare=_factors, c=4.0)(_pass_by_pass)
+    needs = (GPU, engine("tile"))
+    ladder.rung("tile.channels", after=None, needs=needs, idea=CHANNELS, prepare=_columns)(_with_channels)
 
 
 def _simt(name: str, x, weights, out, window) -> None:
@@ -99,6 +102,18 @@ def _pass_by_pass(x, weights, out, window) -> None:
     from tilewright.ops.conv3d.tile.launch import pass_by_pass
 
     pass_by_pass(x, weights, out, window)
+
+
+def _with_channels(x, weights, out, window) -> None:
+    from tilewright.ops.conv3d.tile.launch import with_channels
+
+    with_channels(x, weights, out, window)
+
+
+def _columns(weights, device) -> list:
+    from tilewright.ops.conv3d.tile.launch import lay_out
+
+    return lay_out(weights, device)
 
 
 def _factors(weights, device) -> list:

@@ -48,9 +48,9 @@ SIMT = (
     ("phases", "zero_inserted", "outputs a stride apart are an ordinary convolution: a matmul for each of the phases"),
 )
 
-# The constant of their bounds. Matrix units truncate where they add; what three products of limbs leave out is at most
-# 3 * 2**-18 of the sum of |products|, 96 eps32, and 8 * sqrt(LIMB_DEPTH) are 128.
-C = 8.0
+# The constants of their bounds. Matrix units truncate where they add; three products of limbs are off by up to 255 eps32
+# of the sum of |products|, for a half unit of bfloat16 is 2**-8, and LIMBS_C * sqrt(LIMB_DEPTH) are 256.
+C, LIMBS_C = 8.0, 16.0
 
 # name, the rung it stands on, what else it needs, what changes; each also in limbs
 TILE = (
@@ -78,7 +78,7 @@ def declare(ladder: Ladder) -> None:
         below = {None: "tile.phases", "phases": "tile.limbs"}.get(after, f"tile.{after}_limbs")
         needs = (on("cuda", "float32"), engine("tile"), _deep, *more)
         own = "tile.limbs" if after is None else f"tile.{name}_limbs"
-        ladder.rung(own, after=below, needs=needs, idea=LIMBS + idea, prepare=_prepare_tile, c=C)(_tile)
+        ladder.rung(own, after=below, needs=needs, idea=LIMBS + idea, prepare=_prepare_tile, c=LIMBS_C)(_tile)
 
 
 def _simt(name: str, x, weights, out, epilogue) -> None:

@@ -131,6 +131,6 @@ def sizes() -> list[Case]:
 def device_sizes() -> list[Case]:
     """What the bench times on a GPU: GPT-2's hidden layer at 16,384 positions."""
     shape = (16384, 3072)
-    found = [Case(function, shape, label="gpt2 hidden") for function in ("gelu_tanh", "gelu", "tanh", "relu")]
-    found += [Case("gelu_tanh", shape, dtype="bfloat16", label="gpt2 hidden")]
+    found = [Case("gelu_tanh", shape, dtype=dtype, label="gpt2 hidden") for dtype in ("float32", "bfloat16")]
+    found += [Case("tanh", shape)]
     return [dataclasses.replace(case, device="cuda") for case in found]

@@ -24,8 +24,8 @@ def embedding(ids, table, *, out=None, positions=None, position_table=None):
     _check_positions(ids, C, positions, position_table)
     same_device("embedding", "ids", ids, table=table, positions=positions, position_table=position_table)
     result = result_for("embedding", out, (*ids.shape, C), ids, FLOATS)
-    ids, table = ready(ids), ready(table)
-    places = None if positions is None else (ready(positions).view(-1), ready(position_table))
+    ids, table = ids.contiguous(), ready(table)
+    places = None if positions is None else (positions.contiguous().view(-1), ready(position_table))
     target = result if out is None or writable(out, ids, table, *places or ()) else result.new_empty(result.shape)
     if target.numel():
         tables = (table, places[1]) if places else (table,)

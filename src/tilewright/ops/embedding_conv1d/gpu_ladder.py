@@ -28,18 +28,18 @@ TILE = (
 
 
 def declare(ladder: Ladder) -> None:
-    """Add the rungs; nothing is imported before one of them runs. c = 4 is that of matmul's limbs, which make rows."""
+    """Add the rungs; nothing is imported before one of them runs. c = 10 is that of matmul's limbs, which make rows."""
     float32 = (on("cuda", "float32"), engine("simt"))
     idea = "look the rows up, then convolve them with conv1d, ReLU and maximum fused"
     ladder.rung("simt.gather", after=None, needs=float32, prepare=_prepare_filters, idea=idea)(_gather)
     for name, after, idea in SIMT:
         prepare = partial(_prepare_table, "simt" if name == "gather_add" else None)
-        rung = ladder.rung(f"simt.{name}", after=f"simt.{after}", needs=float32, prepare=prepare, c=4.0, idea=idea)
+        rung = ladder.rung(f"simt.{name}", after=f"simt.{after}", needs=float32, prepare=prepare, c=10.0, idea=idea)
         rung(partial(_simt, name))
     needs = (on("cuda", *DTYPES), engine("tile"))
     for name, below, idea in TILE:
         prepare = partial(_prepare_table, "tile" if name == "gather_add" else None)
-        ladder.rung(f"tile.{name}", after=below and f"tile.{below}", needs=needs, prepare=prepare, c=4.0, idea=idea)(
+        ladder.rung(f"tile.{name}", after=below and f"tile.{below}", needs=needs, prepare=prepare, c=10.0, idea=idea)(
             _tile
         )
 

@@ -11,7 +11,7 @@ from tilewright.ops._needs import at_most, divides, engine, on
 from tilewright.ops.layernorm.spec import DEVICE_DTYPES
 
 PREFER = ("tile.registers", "tile.chunks", "simt.vectors", "simt.warps")
-WIDEST = 16384  # numbers of a row in registers: 32 a thread of 16 warps
+WIDEST = 2048  # numbers of a row in a warp's registers: 64 a thread
 
 # name, the rung it stands on, what else it needs, what changes
 SIMT = (

@@ -132,11 +132,10 @@ def sizes() -> list[Case]:
 
 
 def device_sizes() -> list[Case]:
-    """What the bench times on a GPU: long rows that fill it, GPT-2's scores of short prompts, its vocabulary."""
+    """What the bench times on a GPU: scores of long prompts, in two classes, and GPT-2's vocabulary."""
     found = [
         Case((65536, 1024), label="scores, full context"),
         Case((65536, 1024), dtype="bfloat16", label="scores, full context"),
-        Case((1024 * 12 * 16, 16), label="gpt2 prefill, 1,024 prompts"),
         Case((1024, 50257), label="gpt2 vocabulary"),
     ]
     return [dataclasses.replace(case, device="cuda") for case in found]

@@ -31,7 +31,7 @@ def shape_for(cache: DeviceCache, BM: int, longest: int) -> tuple[Shape, bool]:
     short = longest <= BN
     if short:
         BN = min(BN, max(LEAST, triton.next_power_of_2(longest)))
-    deep = 3 if cache.D <= 128 else 2  # blocks on their way: wider ones fill shared memory
+    deep = 3 if cache.D <= 64 else 2  # blocks on their way; with three wider ones fewer programs share a multiprocessor
     return (Shape(BM, BN, 4, deep) if BM >= 64 else Shape(BM, BN, 1)), short
 
 
@@ -113,7 +113,8 @@ def decode(q, cache: DeviceCache, spans: Steps, look: Look, out, shape: Shape | 
     s, short = shape_for(cache, LEAST, spans.longest)
     s = shape or s
     together = heads_together(rows, heads) if short and not plain else 1
-    (step.step_plain if plain else step.step)[(rows * heads // together,)](
+    kernel = step.step_plain if plain else step.step_in_turn if together > 1 else step.step
+    kernel[(rows * heads // together,)](
         (q, k, v), (cache.keys, cache.values), out, (spans.slots, spans.positions), sizes, look.scale * LOG2E,
         (s.BM, s.BN, cache.D, padded(cache.D), together), (True, short, PRECISION),
         num_warps=s.warps, num_stages=s.stages,

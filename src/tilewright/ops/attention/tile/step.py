@@ -35,45 +35,75 @@ def last_block(kept, new, start, position, D: tl.constexpr, DP: tl.constexpr, BN
 
 @triton.jit
 def step(qkv, cache, out, places, sizes, scale, SHAPE: tl.constexpr, FORM: tl.constexpr):
-    """One query a row against all of its sequence: a program some heads of a row. Zeros for rows of slot -1.
+    """One query a row against all of its sequence: a program a head of a row. Zeros for rows of slot -1.
 
     The matrix unit's other fifteen rows are idle: memory is the limit, and the bits are those of `blocks.look`.
     qkv, of the cache's dtype; places: (slots, positions). sizes: (heads, length, row stride of q, of k, of v, of out);
-    SHAPE: (16, BN, D, DP, heads of a program); FORM: (True, whether BN keys are all that any sequence has, precision).
+    otherwise as `blocks.look`, with BM = 16.
     """
     BM: tl.constexpr = SHAPE[0]
     BN: tl.constexpr = SHAPE[1]
     D: tl.constexpr = SHAPE[2]
     DP: tl.constexpr = SHAPE[3]
-    HEADS: tl.constexpr = SHAPE[4]
     SHORT: tl.constexpr = FORM[1]
+    PRECISION: tl.constexpr = FORM[2]
+    head, row = tl.program_id(0) % sizes[0], tl.program_id(0) // sizes[0]
+    slot, position = tl.load(places[0] + row), tl.load(places[1] + row)
+    queries = tl.arange(0, BM)
+    sums, weights, tops = nothing(BM, DP)
+    if slot < 0:
+        write_rows((sums, weights, tops), out, row, sizes[5], head, queries == 0, D)
+        return
+    keys, values, k_new, v_new = places_of(qkv, cache, row, head, slot, sizes, D)
+    q = rows_of(qkv[0], row, sizes[2], head, queries == 0, D, DP, BM)
+    if SHORT:
+        k = last_block(keys, k_new, 0, position, D, DP, BN)
+        v = last_block(values, v_new, 0, position, D, DP, BN)
+        seen = (tl.arange(0, BN) <= position)[None, :] & (queries >= 0)[:, None]
+        sums, weights, tops = begin(q, k, v, seen, scale, PRECISION)
+    else:
+        whole = position // BN * BN
+        for at in tl.range(0, whole, BN):
+            k, v = keys_from(keys, at, None, D, DP, BN), keys_from(values, at, None, D, DP, BN)
+            sums, weights, tops = absorb((sums, weights, tops), q, k, v, None, scale, PRECISION)
+        k = last_block(keys, k_new, whole, position, D, DP, BN)
+        v = last_block(values, v_new, whole, position, D, DP, BN)
+        seen = (whole + tl.arange(0, BN) <= position)[None, :] & (queries >= 0)[:, None]
+        sums, weights, tops = absorb((sums, weights, tops), q, k, v, seen, scale, PRECISION)
+    keep(k_new, keys, position, D, DP)
+    keep(v_new, values, position, D, DP)
+    write_rows((sums, weights, tops), out, row, sizes[5], head, queries == 0, D)
+
+
+@triton.jit
+def step_in_turn(qkv, cache, out, places, sizes, scale, SHAPE: tl.constexpr, FORM: tl.constexpr):
+    """`step` for sequences of a block at most, where a program takes several heads: the next are on their way while one
+    is looked at. Loses where there are few rows. SHAPE: (16, BN, D, DP, heads of a program)."""
+    BM: tl.constexpr = SHAPE[0]
+    BN: tl.constexpr = SHAPE[1]
+    D: tl.constexpr = SHAPE[2]
+    DP: tl.constexpr = SHAPE[3]
+    HEADS: tl.constexpr = SHAPE[4]
     PRECISION: tl.constexpr = FORM[2]
     groups = sizes[0] // HEADS
     row, group = tl.program_id(0) // groups, tl.program_id(0) % groups
     slot, position = tl.load(places[0] + row), tl.load(places[1] + row)
     queries = tl.arange(0, BM)
     if slot < 0:
-        for head in tl.range(group * HEADS, group * HEADS + HEADS):
-            write_rows(nothing(BM, DP), out, row, sizes[5], head, queries == 0, D)
+        for i in range(HEADS):
+            write_rows(nothing(BM, DP), out, row, sizes[5], group * HEADS + i, queries == 0, D)
         return
-    for head in tl.range(group * HEADS, group * HEADS + HEADS, num_stages=STAGES if SHORT and HEADS > 1 else 1):
+    for i in tl.range(0, HEADS, num_stages=STAGES):
+        head = group * HEADS + i
         keys, values, k_new, v_new = places_of(qkv, cache, row, head, slot, sizes, D)
         q = rows_of(qkv[0], row, sizes[2], head, queries == 0, D, DP, BM)
-        if SHORT:
-            k = last_block(keys, k_new, 0, position, D, DP, BN)
-            v = last_block(values, v_new, 0, position, D, DP, BN)
-            seen = (tl.arange(0, BN) <= position)[None, :] & (queries >= 0)[:, None]
-            sums, weights, tops = begin(q, k, v, seen, scale, PRECISION)
-        else:
-            sums, weights, tops = nothing(BM, DP)
-            for at in tl.range(0, position + 1, BN):
-                k = last_block(keys, k_new, at, position, D, DP, BN)
-                v = last_block(values, v_new, at, position, D, DP, BN)
-                seen = (at + tl.arange(0, BN) <= position)[None, :] & (queries >= 0)[:, None]
-                sums, weights, tops = absorb((sums, weights, tops), q, k, v, seen, scale, PRECISION)
+        k = last_block(keys, k_new, 0, position, D, DP, BN)
+        v = last_block(values, v_new, 0, position, D, DP, BN)
+        seen = (tl.arange(0, BN) <= position)[None, :] & (queries >= 0)[:, None]
+        state = begin(q, k, v, seen, scale, PRECISION)
         keep(k_new, keys, position, D, DP)
         keep(v_new, values, position, D, DP)
-        write_rows((sums, weights, tops), out, row, sizes[5], head, queries == 0, D)
+        write_rows(state, out, row, sizes[5], head, queries == 0, D)
 
 
 @triton.jit

@@ -4,12 +4,12 @@ import math
 
 import numpy as np
 
+from tilewright.errors import UsageError
 from tilewright.ops._device import multiprocessors
 from tilewright.ops._simt import launch
 from tilewright.ops.conv3d.gpu_ladder import MOST_PLANES, MOST_TAPS, TILE, halo_bytes
 from tilewright.ops.conv3d.operands import Packed, Window
 from tilewright.ops.conv3d.simt import naive, shared
-from tilewright.ops.conv3d.simt.again import Numbers, start
 from tilewright.ops.conv3d.simt.border import CODES, CONSTANT
 from tilewright.ops.conv3d.simt.march import march
 from tilewright.ops.conv3d.simt.separable import separable
@@ -17,8 +17,9 @@ from tilewright.ops.conv3d.simt.window import QUAD, Form
 
 LANES, THREADS = 16, 128  # of a marching block: 16 quads of a row, and 8 threads down
 REGISTERS = 65536  # of a multiprocessor
-FUSED = 9  # taps along z: their sums leave room for two rows a thread
+FUSED = 17  # taps along z whose sums find room in a thread's registers
 STRAIGHT = 1400  # multiply-adds in a loop: K 7 took 1.8 ms with 1,372 on an H200 and 2.5 with 2,744 (512^3)
+MOST_A_PLANE = 2**31 - 1  # numbers: their places are kept in 32 bits
 LINES = 65535  # blocks along a grid's second axis
 
 
@@ -44,12 +45,12 @@ def convolve(name: str, x, weights: Packed, out, window: Window) -> None:
             launch(kernel, grid, shared.THREADS, (x, out), weights.data, window.first, *border)
 
 
-def parts_of(weights: Packed) -> list[tuple[int, Numbers]]:
+def parts_of(weights: Packed) -> list[tuple[int, tuple]]:
     """As many planes of weights at a time as `march` takes: the first of each part, and the numbers of its planes."""
     KD, KH, KW = weights.sizes
     parts = -(-KD // min(MOST_PLANES, MOST_TAPS // (KH * KW)))
     step, planes = -(-KD // parts), weights.weights.reshape(KD, KH * KW)
-    return [(first, Numbers(tuple(planes[first : first + step].ravel()))) for first in range(0, KD, step)]
+    return [(first, tuple(planes[first : first + step].ravel())) for first in range(0, KD, step)]
 
 
 def march_in_parts(arrays: tuple, weights: Packed, window: Window) -> None:
@@ -57,7 +58,7 @@ def march_in_parts(arrays: tuple, weights: Packed, window: Window) -> None:
     KH, KW = weights.sizes[1:]
     for first, taps in weights.data:
         here = Window((window.first[0] - first, *window.first[1:]), window.mode, window.cval)
-        form = form_for((len(taps.values) // (KH * KW), KH, KW), here, adds=first > 0)
+        form = form_for((len(taps) // (KH * KW), KH, KW), here, adds=first > 0)
         march_on(march, form, arrays, taps, here)
 
 
@@ -78,25 +79,24 @@ def convolve_separably(arrays: tuple, weights: Packed, window: Window) -> None:
     between = x.new_empty(out.shape[0] + KD - 1, *out.shape[1:])
     march_on(separable, separable_form((1, KH, KW), window), (x, between), weights.data[1], window)
     along = Window((0, 0, 0), "valid", window.cval)
-    form = Form((KD, 1, 1), 0, 1, LANES, THREADS, 128 if KD <= 17 else 255)
+    form = Form((KD, 1, 1), 0, 1, LANES, THREADS, 255)
     march_on(march, form, (between, out), weights.data[2], along)
 
 
-def factors_of(weights: Packed) -> list[Numbers]:
+def factors_of(weights: Packed) -> list[tuple]:
     """For `convolve_separably`: all three; those along y and x; that along z."""
     wz, wy, wx = weights.factors
     one = np.ones(1, np.float32)
-    return [Numbers(tuple(np.concatenate(numbers))) for numbers in ((wz, wy, wx), (one, wy, wx), (wz,))]
+    return [tuple(np.concatenate(numbers)) for numbers in ((wz, wy, wx), (one, wy, wx), (wz,))]
 
 
 def separable_form(sizes: tuple[int, int, int], window: Window) -> Form:
     """How `separable` takes factors of these sizes."""
-    rows = 4 if sizes[0] <= 3 else 2
-    registers = 128 if sizes[0] * rows <= 12 else 168
-    return Form(sizes, -window.first[2] % QUAD, rows, LANES, THREADS, registers)
+    rows = 4 if sizes[0] <= 3 else 2 if sizes[0] <= 9 else 1
+    return Form(sizes, -window.first[2] % QUAD, rows, LANES, THREADS, 128 if sizes[0] <= 5 else 168)
 
 
-def march_on(create, form: Form, arrays: tuple, weights: Numbers, window: Window) -> None:
+def march_on(create, form: Form, arrays: tuple, weights: tuple, window: Window) -> None:
     """arrays: x and out (D, H, W). create: `march` or `separable`; chunks of planes keep all multiprocessors busy.
 
     Rows that no quads fill are copied, with what stands before and behind them.
@@ -106,10 +106,12 @@ def march_on(create, form: Form, arrays: tuple, weights: Numbers, window: Window
     if x.shape[2] % QUAD or x.data_ptr() % (4 * QUAD):
         x = widened(x, before, out.shape[2] + form.lead + form.sizes[2] - 1, window)
         modes, before = (mode, CONSTANT), 0
+    if x.shape[1] * x.shape[2] > MOST_A_PLANE:
+        raise UsageError(f"conv3d: a plane has {x.shape[1]} x {x.shape[2]} numbers; the rung simt.naive takes so many")
     across, down = -(-out.shape[2] // form.tile[1]), -(-out.shape[1] // form.tile[0])
     planes = chunk(form, across * down, out.shape[0])
     grid, first = (across * down, -(-out.shape[0] // planes)), (*window.first[:2], before)
-    start(create(form), grid, form.threads, (x, out), weights, (first, planes, modes), window.cval)
+    launch(create(form), grid, form.threads, (x, out), weights, first, planes, modes, window.cval)
 
 
 def widened(x, before: int, width: int, window: Window):

@@ -6,7 +6,7 @@ from numba import cuda, float32, int32
 
 from tilewright.ops._simt import kernel_of
 from tilewright.ops.conv3d.simt.border import CONSTANT
-from tilewright.ops.conv3d.simt.planes import base_of, edges_for, nowhere_for, offsets_for, writer_for
+from tilewright.ops.conv3d.simt.planes import base_of, edges_for, offsets_for, writer_for
 from tilewright.ops.conv3d.simt.window import QUAD, Form, gather_for, step_for, stow_for
 from tilewright.ops.matmul.simt.registers import ALIGNMENT
 
@@ -27,12 +27,8 @@ def march(form: Form):
     KD, (BY, BX), lanes, rows = form.sizes[0], form.tile, form.lanes, form.rows
     stage, pitch, wide = form.shares * form.threads * QUAD, form.across * QUAD, BX + form.sizes[2] - 1
     both, finished, zeros = 2 * stage, (KD - 1) * rows * QUAD, (float32(0),) * form.sums
-    offsets, write, fill_edges, lead = (
-        offsets_for(form, form.shares),
-        writer_for(rows, form.adds),
-        edges_for(form),
-        form.lead,
-    )
+    offsets, write, lead = offsets_for(form, form.shares), writer_for(rows, form.adds), form.lead
+    edge_places, fetch_edge, put_edge = edges_for(form)
     gather, stow, step = gather_for(form), stow_for(form), step_for(form)
 
     @kernel_of(form.registers)
@@ -48,10 +44,8 @@ def march(form: Form):
         row, column = thread // lanes * rows, thread % lanes * QUAD
         at, now, sums = row * pitch + column, 0, zeros
         base = base_of(z - first[0], D, H * P, modes[0])
-        quads, edges = gather(x, base, places), nowhere
-        if at_edge:
-            edges = edge_places(corner, first[2] - lead, H, P, modes[1])
-        beyond = fetch_edge(x, base, edges)
+        edges = edge_places(corner, first[2] - lead, H, P, modes[1], at_edge)
+        quads, beyond = gather(x, base, places), fetch_edge(x, base, edges)
         y, column = top + row, left + column
         room, target = (int32(height - y), int32(width - column)), (z * height + y) * width + column
         for p in range(min(chunk, planes - z) + KD - 1):

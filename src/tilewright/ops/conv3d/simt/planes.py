@@ -115,22 +115,12 @@ def writer_for(rows: int, adds: bool = False):
 def edges_for(form: Form):
     """(places, fetch, put) for the numbers before and behind rows of x that a thread writes into the tile.
 
-    places(corner, first, H, W, mode): for each where it lies in a plane of x, and where in the tile; -1 for none.
-    corner: (row, column) of x at which the tile, with its halo, begins. first: how far a window begins before its
-    output, along x. fetch(x, base, places): the numbers. put(tile, now, places, numbers): writes them.
+    places(corner, first, H, W, mode, there): where each lies in a plane of x, and in the tile; -1 for none. corner:
+    (row, column) of x at which the tile, with its halo, begins. first: how far a window begins before its output, along
+    x. there: whether there are any. fetch(x, base, places): the numbers. put(tile, now, places, numbers): writes them.
     """
-    count = _edge_count(form)
+    count = max(1, -(-(form.tile[0] + form.sizes[1] - 1) * (form.sizes[2] - 1) // form.threads))
     return _edge_places(form, count), _edge_fetch(count), _edge_put(count)
-
-
-def nowhere_for(form: Form) -> tuple:
-    """What `places` of `edges_for` gives where there are none."""
-    return (int32(-1),) * (2 * _edge_count(form))
-
-
-def _edge_count(form: Form) -> int:
-    """Numbers a thread writes, at least one."""
-    return max(1, -(-(form.tile[0] + form.sizes[1] - 1) * (form.sizes[2] - 1) // form.threads))
 
 
 @cache
@@ -139,12 +129,12 @@ def _edge_places(form: Form, count: int):
     skipped, several = (count - 1) * form.threads, max(sides, 1)
 
     @inline
-    def last(corner, first, H, W, mode):
+    def last(corner, first, H, W, mode, there):
         i = cuda.threadIdx.x + skipped
         row, side = i // several, i % several
         at = side - first if side < first else W + side - first
         column = at - corner[1]
-        if i >= height * sides or not 0 <= column < pitch:
+        if not there or i >= height * sides or not 0 <= column < pitch:
             return int32(-1), int32(-1)
         return int32(place(corner[0] + row, H, mode) * W + place(at, W, mode)), int32(row * pitch + column)
 
@@ -153,8 +143,8 @@ def _edge_places(form: Form, count: int):
     others = _edge_places(form, count - 1)
 
     @inline
-    def places(corner, first, H, W, mode):
-        return others(corner, first, H, W, mode) + last(corner, first, H, W, mode)
+    def places(corner, first, H, W, mode, there):
+        return others(corner, first, H, W, mode, there) + last(corner, first, H, W, mode, there)
 
     return places
 

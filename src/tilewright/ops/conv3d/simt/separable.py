@@ -6,7 +6,7 @@ from numba import cuda, float32, int32
 
 from tilewright.ops._simt import kernel_of
 from tilewright.ops.conv3d.simt.border import CONSTANT
-from tilewright.ops.conv3d.simt.planes import base_of, edges_for, nowhere_for, offsets_for, writer_for
+from tilewright.ops.conv3d.simt.planes import base_of, edges_for, offsets_for, writer_for
 from tilewright.ops.conv3d.simt.window import QUAD, Form, gather_for, line_for, separable_step_for, stow_for
 from tilewright.ops.matmul.simt.registers import ALIGNMENT, store4
 
@@ -24,7 +24,8 @@ def separable(form: Form):
     finished, zeros, threads = (KD - 1) * rows * QUAD, (float32(0),) * form.sums, form.threads
     quads_of_lines = (BY + form.sizes[1] - 1) * lanes
     numbers_of_lines = quads_of_lines * QUAD
-    offsets, write, fill_edges, lead = offsets_for(form, form.shares), writer_for(rows), edges_for(form), form.lead
+    offsets, write, lead = offsets_for(form, form.shares), writer_for(rows, form.adds), form.lead
+    edge_places, fetch_edge, put_edge = edges_for(form)
     gather, stow, line, step = gather_for(form), stow_for(form), line_for(form), separable_step_for(form)
 
     @kernel_of(form.registers)
@@ -41,10 +42,8 @@ def separable(form: Form):
         row, column = thread // lanes * rows, thread % lanes * QUAD
         at, sums = row * BX + column, zeros
         base = base_of(z - first[0], D, H * P, modes[0])
-        quads, edges = gather(x, base, places), nowhere
-        if at_edge:
-            edges = edge_places(corner, first[2] - lead, H, P, modes[1])
-        beyond = fetch_edge(x, base, edges)
+        edges = edge_places(corner, first[2] - lead, H, P, modes[1], at_edge)
+        quads, beyond = gather(x, base, places), fetch_edge(x, base, edges)
         y, column = top + row, left + column
         room, target = (int32(height - y), int32(width - column)), (z * height + y) * width + column
         for p in range(min(chunk, planes - z) + KD - 1):

@@ -151,7 +151,8 @@ def shape_for(weights: Packed, shape: tuple[int, ...]) -> Shape:
     block, N = _block(weights.C, weights.dtype), weights.data.columns
     limbs = weights.dtype == "float32"
     if "blocks" in weights.rung and not (H % GROUP or W % GROUP or C % block):
-        return Shape(256, 64, block, 3, 8 if limbs else 4, box_for(256, -(-height // GROUP), -(-width // GROUP)))
+        BM = 128 if limbs else 256
+        return Shape(BM, 64, block, 2, BM // 32, box_for(BM, -(-height // GROUP), -(-width // GROUP)))
     if "boxes" in weights.rung:
         BM = 128 if limbs else 256
         return Shape(BM, 128 if N > 64 else 64, block, 3, 8, small_box(BM, images, height, width))
@@ -195,9 +196,9 @@ def _window(weights: Packed, s: Shape) -> tuple[int, int, int]:
     return down, across, depth // s.BK
 
 
-def _form(data, activation: str | None, sizes) -> tuple[int, str | None, bool]:
-    _, OH, OW, _, _, s, t, *_ = sizes
-    return data.ndim - 3, activation, OH % s == 0 and OW % t == 0
+def _form(data, activation: str | None, sizes) -> tuple[int, str | None, bool, int]:
+    _, OH, OW, O, _, s, t, *_ = sizes
+    return data.ndim - 3, activation, OH % s == 0 and OW % t == 0, t * O
 
 
 def _by_pointers(x, weights: Packed, out, bias, activation, sizes, s: Shape) -> None:

@@ -26,19 +26,20 @@ def products(totals, x, weights, limbs: tl.constexpr):
 def store(totals, out, bias, place, n, start, sizes, FORM: tl.constexpr):
     """Finish sums (positions, columns) and write them. place: image, row and column of each position; n: the columns,
     (i t + l) O + o for a phase that lies i rows and l columns beside `start`. FORM: limbs, activation, whether all
-    phases have as many outputs."""
+    phases have as many outputs, t O: a constant, so that the compiler sees which outputs lie side by side."""
     b, j, k = place
     B, OH, OW, O, N, s, t, _, _, _ = sizes
     ACTIVATION: tl.constexpr = FORM[1]
-    o, i, l = n % O, n // (t * O), n // O % t
+    RUN: tl.constexpr = FORM[3]
     if bias is not None:
-        totals += tl.load(bias + o, mask=n < N, other=0.0).to(tl.float32)[None, :]
-    row, column = j * s + start[0], k * t + start[1]
+        totals += tl.load(bias + n % O, mask=n < N, other=0.0).to(tl.float32)[None, :]
     inside = ((b < B) & (j * s < OH) & (k * t < OW))[:, None] & (n < N)[None, :]
+    row = j * s + start[0]
     if not FORM[2]:
-        inside = inside & (row[:, None] + i[None, :] < OH) & (column[:, None] + l[None, :] < OW)
-    pixel = out + ((b.to(tl.int64) * OH + row) * OW + column) * O
-    at = pixel[:, None] + ((i * OW + l) * O + o)[None, :]
+        column = (k * t + start[1])[:, None] + (n // O % t)[None, :]
+        inside = inside & (row[:, None] + (n // RUN)[None, :] < OH) & (column < OW)
+    first = (b.to(tl.int64) * OH + row) * (OW * O) + k * RUN + start[1] * O
+    at = out + (first[:, None] + (n // RUN * (OW * O) + n % RUN)[None, :])
     tl.store(at, activate(totals, ACTIVATION).to(out.dtype.element_ty), mask=inside)
 
 
@@ -66,7 +67,7 @@ def phases(x, weights, out, extras, sizes, window, TILE: tl.constexpr, FORM: tl.
     BK: tl.constexpr = TILE[2]
     sides, height, width = tl.cdiv(N, BN), tl.cdiv(OH, s), tl.cdiv(OW, t)
     tiles = tl.cdiv(B * height * width, BM) * sides
-    start, (d, e), (high, wide), (above, before) = phase_of(table, tl.program_id(0) // tiles)
+    start, first, count, place = phase_of(table, tl.program_id(0) // tiles)
     tile = tl.program_id(0) % tiles
     m, n, c = tile // sides * BM + tl.arange(0, BM), tile % sides * BN + tl.arange(0, BN), tl.arange(0, BK)
     b, j, k = m // (height * width), m // width % height, m % width
@@ -74,23 +75,23 @@ def phases(x, weights, out, extras, sizes, window, TILE: tl.constexpr, FORM: tl.
     columns = weights + n[:, None] * (window[0] * window[1] * depth) + c[None, :]
     low = N * window[0] * window[1] * depth
     totals = tl.zeros((BM, BN), tl.float32)
-    for step in tl.range(high * wide * window[2]):
+    for step in tl.range(count[0] * count[1] * window[2]):
         tap, p = step // window[2], step % window[2] * BK
-        u, v = tap // wide, tap % wide
-        h, w, q = j + d + u, k + e + v, p + c
+        u, v = tap // count[1], tap % count[1]
+        h, w, q = j + first[0] + u, k + first[1] + v, p + c
         inside = ((b < B) & (h >= 0) & (h < H) & (w >= 0) & (w < W))[:, None]
         pixel = (b.to(tl.int64) * H + h) * W + w
-        if FORM[3]:
+        if FORM[4]:
             left = tl.load(x + (pixel[:, None] * depth + q[None, :]), mask=inside, other=0.0)
         else:
             left = tl.load(x + (pixel[:, None] * C + q[None, :]), mask=inside & (q < C)[None, :], other=0.0)
-        at = columns + (((above + u) * window[1] + before + v) * depth + p)
+        at = columns + (((place[0] + u) * window[1] + place[1] + v) * depth + p)
         right = tl.load(at, mask=n[:, None] < N, other=0.0)
         if FORM[0] == 2:
-            first = left.to(tl.bfloat16)
-            second = (left - first.to(tl.float32)).to(tl.bfloat16)
+            high = left.to(tl.bfloat16)
+            rest = (left - high.to(tl.float32)).to(tl.bfloat16)
             right = (right, tl.load(at + low, mask=n[:, None] < N, other=0.0))
-            totals = products(totals, (first, second), right, 2)
+            totals = products(totals, (high, rest), right, 2)
         else:
             totals = products(totals, (left,), (right,), 1)
     store(totals, out, bias, (b, j, k), n, start, sizes, FORM)

@@ -27,4 +27,4 @@ def blocks(x, out, N, FUNCTION: tl.constexpr, BLOCK: tl.constexpr):
 def run(function: str, x, out, block: int = BLOCK, warps: int = WARPS) -> None:
     """The rung's run function; block, warps: other than the rung's own, for measurements."""
     N = x.numel()
-    blocks[(-(-N // block),)](x, out, N, function, block, num_warps=warps)
+    blocks[(-(-N // block),)](x, out, N, function, block, num_warps=warps, enable_fp_fusion=False)

@@ -1,7 +1,8 @@
 """exp, tanh and GELU of float32 tiles for every input: the polynomials of `tilewright.simd.functions`, in Triton.
 
-They are arranged so that it does no harm if the compiler makes one of a product and a sum, and so that a result below
-the normal range is rounded once. The worst errors are those of `spec.WORST_ULP`.
+A result below the normal range is rounded once. Divisions are the GPU's own, which err by 2 ULP, so the worst errors
+are larger than on the CPU: `spec.WORST_ULP` times the rung's constant. Kernels that call GELU are to be compiled with
+`enable_fp_fusion=False`: a product and a sum that became one would take its error-free sums apart.
 """
 
 import triton
@@ -11,36 +12,25 @@ from tilewright.ops.matmul.tile.finish import activate
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN2_HIGH, LN2_LOW = tl.constexpr(0.693359375), tl.constexpr(-2.12194440054690583e-4)  # n * LN2_HIGH is exact
-EXP_LEAST, EXP_MOST = (
-    tl.constexpr(-104.0),
-    tl.constexpr(40.0),
-)  # exp is 0 below the first; nobody asks beyond the second
+EXP_LEAST, EXP_MOST = tl.constexpr(-104.0), tl.constexpr(89.0)  # exp is 0 below the first, infinite above the second
 TO_INTEGER = tl.constexpr(12582912.0)  # 1.5 * 2**23: a number added to it is rounded to an integer, in its last bits
-LIFT, LOWER = tl.constexpr((127 + 64) << 23), tl.constexpr(2.0**-64)  # 2**64 as bits, and its inverse
-SLOPE, SLOPE_REST = tl.constexpr(1.595768928527832), tl.constexpr(1.930778950054446e-07)  # 2 sqrt(2 / pi)
+INTEGER_BITS = tl.constexpr(0x4B400000)  # of TO_INTEGER
+SLOPE, SLOPE_REST = tl.constexpr(1.5957691669464111), tl.constexpr(-4.534068032135963e-08)  # 2 sqrt(2 / pi)
 CUBIC, CUBIC_REST = tl.constexpr(0.07135481387376785), tl.constexpr(2.3988323966106506e-09)  # 0.044715 times that
 TANH_FORM_END, EXACT_END = tl.constexpr(11.0), tl.constexpr(16.0)  # below minus these GELU is -0
 KNEE = tl.constexpr(3.5)  # where Mills' ratio is expanded
 
 
 @triton.jit
-def at_least(x, least):
-    """max(x, least), a NaN as it is."""
-    return tl.maximum(x, least, propagate_nan=tl.PropagateNan.ALL)
-
-
-@triton.jit
-def reciprocal(x):
-    """1 / x to 1 ULP, for x from 1 to 2**60: the root's instruction, squared, and a step of Newton's. Triton's division
-    asks about the ends of the range first."""
-    root = tl.rsqrt(x)
-    inverse = root * root
-    return tl.fma(tl.fma(-x, inverse, 1.0), inverse, inverse)
+def between(x, least, most):
+    """x moved into a range, a NaN as it is."""
+    x = tl.where(x < least, least, x)
+    return tl.where(x > most, most, x)
 
 
 @triton.jit
 def exp_parts(x):
-    """(p, n) with exp(x) = p * 2**n, p near 1, for x from -300 to 90; n is in the last bits of a float32."""
+    """(p, n) with exp(x) = p * 2**n, p near 1 and n an int32, for x from -300 to 90."""
     moved = tl.fma(x, LOG2_E, TO_INTEGER)
     n = moved - TO_INTEGER
     r = tl.fma(n, -LN2_LOW, tl.fma(n, -LN2_HIGH, x))  # |r| <= ln(2) / 2
@@ -48,20 +38,21 @@ def exp_parts(x):
     p = tl.fma(p, r, 0.04166838899254799)
     p = tl.fma(p, r, 0.1666652113199234)
     p = tl.fma(p, r, 0.4999999403953552)
-    return tl.fma(p, r * r, r) + 1.0, moved
+    return tl.fma(p, r * r, r) + 1.0, moved.to(tl.int32, bitcast=True) - INTEGER_BITS
 
 
 @triton.jit
-def scale(p, moved):
-    """p * 2**n for what `exp_parts` gives, n from -186 to 63: by way of p * 2**(n + 64), so that only the last product
-    may be rounded. TO_INTEGER itself leaves no bit where the exponent goes."""
-    return p * ((moved.to(tl.int32, bitcast=True) << 23) + LIFT).to(tl.float32, bitcast=True) * LOWER
+def scale(p, n):
+    """p * 2**n, n an int32 from -252 to 254; two factors, so that only the last product may be rounded."""
+    half = n >> 1
+    first = ((half + 127) << 23).to(tl.float32, bitcast=True)
+    return p * first * ((n - half + 127) << 23).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def exp(x):
-    """e**x for x up to 40: 0 where float32 ends, NaN stays."""
-    p, n = exp_parts(at_least(x, EXP_LEAST))
+    """e**x; 0 and infinity where float32 ends, NaN stays."""
+    p, n = exp_parts(between(x, EXP_LEAST, EXP_MOST))
     return scale(p, n)
 
 
@@ -77,7 +68,7 @@ def exp_to(out, x):
 
 @triton.jit
 def tanh(x):
-    """The hyperbolic tangent: an odd polynomial up to 0.625, 1 - 2 / (exp(2|x|) + 1) beyond; a NaN is not beyond."""
+    """The hyperbolic tangent: an odd polynomial up to 0.625, 1 - 2 / (exp(2|x|) + 1) beyond."""
     size = tl.abs(x)
     z = x * x
     p = tl.fma(z, -5.70498872745e-3, 2.06390887954e-2)
@@ -85,28 +76,26 @@ def tanh(x):
     p = tl.fma(p, z, 1.33314422036e-1)
     p = tl.fma(p, z, -3.33332819422e-1)
     small = tl.fma(p * z, x, x)
-    large = 1.0 - 2.0 * reciprocal(exp(tl.minimum(size * 2.0, EXP_MOST)) + 1.0)
+    large = 1.0 - 2.0 / (exp(size * 2.0) + 1.0)
     return tl.where(size > 0.625, tl.where(x < 0, -large, large), small)
 
 
 @triton.jit
 def gelu_tanh(x):
-    """x / (1 + exp(-t)), t = 2 sqrt(2 / pi) (x + 0.044715 x**3), t as the sum of two float32.
-
-    SLOPE is a multiple of 2**-20: where `factor`, a sum of it and a product, is taken from it, and the product added by
-    a multiply-add, what is left is what `factor` was rounded by, exactly.
-    """
-    size = tl.minimum(tl.abs(x), TANH_FORM_END)
+    """x / (1 + exp(-t)), t = 2 sqrt(2 / pi) (x + 0.044715 x**3), t as the sum of two float32."""
+    size = tl.where(tl.abs(x) > TANH_FORM_END, TANH_FORM_END, tl.abs(x))
     square = size * size
     square_rest = tl.fma(size, size, -square)
-    factor = tl.fma(square, CUBIC, SLOPE)
-    rest = tl.fma(square, CUBIC, SLOPE - factor) + SLOPE_REST
-    rest = tl.fma(square_rest, CUBIC, tl.fma(square, CUBIC_REST, rest))
+    bend = square * CUBIC
+    bend_rest = tl.fma(square_rest, CUBIC, tl.fma(square, CUBIC_REST, tl.fma(square, CUBIC, -bend)))
+    factor = bend + SLOPE
+    moved = factor - SLOPE  # bend as it was added
+    factor_rest = (SLOPE - (factor - moved)) + (bend - moved) + bend_rest + SLOPE_REST
     t = size * factor
-    t_rest = tl.fma(size, rest, tl.fma(size, factor, -t))
+    t_rest = tl.fma(size, factor_rest, tl.fma(size, factor, -t))
     p, n = exp_parts(-t)
     p = tl.fma(p, -t_rest, p)
-    share = at_least(x, -TANH_FORM_END) * reciprocal(scale(p, n) + 1.0)
+    share = tl.where(x < -TANH_FORM_END, -TANH_FORM_END, x) / (scale(p, n) + 1.0)
     return tl.where(x < 0, scale(share * p, n), share)
 
 
@@ -114,8 +103,8 @@ def gelu_tanh(x):
 def gelu(x):
     """x times the normal distribution function, whose tail beyond z = |x| is exp(-z**2 / 2) P(t) / (z + KNEE) with a
     polynomial P in t = (z - KNEE) / (z + KNEE)."""
-    z = tl.minimum(tl.abs(x), EXACT_END)
-    inverse = reciprocal(z + KNEE)
+    z = tl.where(tl.abs(x) > EXACT_END, EXACT_END, tl.abs(x))
+    inverse = 1.0 / (z + KNEE)
     t = (z - KNEE) * inverse
     p = tl.fma(t, 0.00010486592509550974, 0.00041171498014591634)
     p = tl.fma(p, t, -0.0004947400884702802)
@@ -132,7 +121,7 @@ def gelu(x):
     p = tl.fma(p, square_rest * -0.5, p)
     tail = ratio * inverse * p
     upper = x * (1.0 - scale(tail, n))
-    lower = scale(at_least(x, -EXACT_END) * tail, n)
+    lower = scale(tl.where(x < -EXACT_END, -EXACT_END, x) * tail, n)
     return tl.where(x < 0, lower, upper)
 
 

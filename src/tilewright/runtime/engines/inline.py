@@ -1,0 +1,32 @@
+"""Shards in this process, one after the other: for small jobs, which would not earn back the start of a worker."""
+
+from __future__ import annotations
+
+from tilewright.runtime.jobs.task import Engine, Job, Place, run_shard
+
+
+class Inline(Engine):
+    """Nobody watches this worker: one that hangs hangs the job, one that dies ends it (and it can be resumed)."""
+
+    def run(self, job: Job) -> None:
+        """Raises what the task does, and Interrupted between two shards or, where a shard is long, at a beat."""
+        worker = job.task.open(Place())
+        try:
+            for number in job.todo:
+                job.stop.check()
+                job.done(run_shard(worker, job.directory, job.directory.shard(number), _Beat(job)))
+            job.stop.check()
+        finally:
+            worker.close()
+
+
+class _Beat:
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def __call__(self) -> None:
+        if self._job.stop.left(self._job.options.grace) < 0:
+            self._job.stop.check()
+
+    def at(self, record: int) -> None:
+        self()

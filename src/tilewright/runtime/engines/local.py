@@ -1,0 +1,279 @@
+"""Workers of this machine, a process each, watched: one that dies or hangs is replaced and its shard run again."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+
+from tilewright.errors import InternalError, UsageError
+from tilewright.formats.files import naming
+from tilewright.hardware import cgroup
+from tilewright.runtime.engines.schedule import schedule
+from tilewright.runtime.engines.worker import Alive, Done, Failed, Ready, Setup
+from tilewright.runtime.jobs.stop import SIGNALS
+from tilewright.runtime.jobs.task import Engine, Job, Place
+
+TICK = 0.2  # seconds between two looks at those who say nothing
+START_SECONDS = 1800.0  # a worker may take to load its model: the largest, from the slowest of network disks
+LAST_SECONDS = 5.0  # for workers to close what they have open; then they are killed
+LOG_BYTES = 1 << 20  # of what a worker said, to find its last words
+FALSE_STARTS = 2  # in a row, workers that end before their first shard: so would all others
+GIVEN_UP = 3  # shards that ended every worker: what is wrong is not in the shards
+
+
+class Local(Engine):
+    """workers: processes, each on its part of the cores this process may use, or on one of `gpus` (CUDA's names)."""
+
+    def __init__(self, workers: int = 1, gpus: tuple[str, ...] = ()) -> None:
+        if workers < 1:
+            raise UsageError(f"workers is {workers}; it must be at least 1")
+        self.workers, self.gpus = workers, gpus
+
+    def run(self, job: Job) -> None:
+        """Raises what a worker does, Interrupted, InternalError for shards that end every worker, ResourceError."""
+        count = min(self.workers, len(job.todo))
+        _Supervisor(job, places(count, self.gpus)).run()
+
+
+def places(workers: int, gpus: tuple[str, ...] = ()) -> list[Place]:
+    """Where each of the workers runs: the cores that may be used, divided, and the GPUs in turn."""
+    if workers == 1:
+        return [Place(gpu=gpus[0] if gpus else None)]
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    quota = cgroup.cores()
+    if quota is not None:
+        cores = cores[: max(round(quota), 1)]
+    return [
+        Place(number, workers, _part(cores, number, workers), gpus[number % len(gpus)] if gpus else None)
+        for number in range(workers)
+    ]
+
+
+def _part(cores: list[int], number: int, workers: int) -> tuple[int, ...] | None:
+    if not cores:
+        return None
+    if workers >= len(cores):
+        return (cores[number % len(cores)],)
+    return tuple(cores[len(cores) * number // workers : len(cores) * (number + 1) // workers])
+
+
+@dataclass
+class _Hand:
+    """A worker's process, as its supervisor sees it. heard: when it last gave a sign of life."""
+
+    place: Place
+    process: subprocess.Popen[bytes]
+    pipe: Connection
+    log: str
+    log_start: int
+    heard: float = field(default_factory=time.monotonic)
+    ready: bool = False
+    record: int | None = None
+    hung: bool = False
+
+
+class _Supervisor:
+    def __init__(self, job: Job, places: list[Place]) -> None:
+        self.job, self.places = job, places
+        self.schedule = schedule(job.todo)
+        self.hands: dict[int, _Hand] = {}
+        self.false_starts = self.replaced = 0
+
+    def run(self) -> None:
+        woken, waking = socket.socketpair()
+        for end in (woken, waking):
+            end.setblocking(False)
+        earlier = _wake_up(waking.fileno())
+        self.job.stop.at_once = self.strike
+        try:
+            self.work(woken)
+            self.dismiss()
+        finally:
+            self.kill()
+            self.job.stop.at_once = lambda: None
+            _wake_up(earlier)
+            woken.close()
+            waking.close()
+            self.job.directory.clean()
+        self.job.facts |= {"workers": len(self.places), "replaced": self.replaced}
+        if self.schedule.given_up:
+            raise self.gave_up()
+
+    def work(self, woken: socket.socket) -> None:
+        """Until all shards are committed or given up; with a signal, until those that run are."""
+        stop, grace = self.job.stop, self.job.options.grace
+        while not self.schedule.over:
+            if stop.name and (not self.schedule.running or stop.left(grace) <= 0):
+                stop.check()
+            if not stop.name:
+                self.hire()
+                self.give()
+            by_pipe = {hand.pipe: hand for hand in self.hands.values()}
+            for source in wait([woken, *by_pipe], max(min(TICK, stop.left(grace)), 0)):
+                if isinstance(source, Connection):
+                    self.hear(by_pipe[source])
+                else:
+                    with suppress(BlockingIOError):
+                        woken.recv(64)
+            self.watch()
+            if len(self.schedule.given_up) >= GIVEN_UP:
+                raise self.gave_up()
+
+    def hire(self) -> None:
+        """A process for each place that has none, while there are shards for it."""
+        wanted = len(self.schedule.todo) + self.schedule.running
+        for place in self.places:
+            if place.number not in self.hands and len(self.hands) < wanted:
+                self.hands[place.number] = self.start(place)
+
+    def start(self, place: Place) -> _Hand:
+        ours, theirs = socket.socketpair()
+        logs, name = self.job.directory.logs, f"worker-{place.number}.log"
+        with naming(logs.where(name), "open"):
+            log = logs.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        environment = os.environ | ({"CUDA_VISIBLE_DEVICES": place.gpu} if place.gpu else {})
+        code = f"import sys; sys.path[:] = {sys.path!r}; from tilewright.runtime.engines.worker import main; "
+        code += f"main({theirs.fileno()}, {os.getpid()})"
+        earlier = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # inherited: none ends it before it ignores them
+        try:
+            with naming(sys.executable, "start a worker with"):
+                process = subprocess.Popen(
+                    [sys.executable, "-c", code],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=[theirs.fileno()],
+                    env=environment,
+                )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
+            theirs.close()
+            start = os.fstat(log).st_size
+            os.close(log)
+        hand = _Hand(place, process, Connection(ours.detach()), name, start)
+        with suppress(ConnectionError):  # it has died already, which is heard when its pipe is read
+            hand.pipe.send_bytes(pickle.dumps(Setup(self.job.task, self.job.directory.output, place)))
+        return hand
+
+    def give(self) -> None:
+        """A shard for each worker that has none."""
+        for number, hand in self.hands.items():
+            if hand.ready and self.schedule.paces[number].at is None:
+                given = self.schedule.next(number)
+                if given:
+                    hand.heard, hand.record = time.monotonic(), None
+                    with suppress(ConnectionError):
+                        hand.pipe.send(given)
+
+    def hear(self, hand: _Hand) -> None:
+        """One message, or the end of the process."""
+        try:
+            message = hand.pipe.recv()
+        except (EOFError, ConnectionError, OSError):
+            self.lose(hand)
+            return
+        hand.heard, number = time.monotonic(), hand.place.number
+        if isinstance(message, Alive):
+            hand.record = hand.record if message.record is None else message.record
+        elif isinstance(message, Ready):
+            hand.ready = True
+            self.schedule.join(number)
+        elif isinstance(message, Done):
+            self.false_starts = 0
+            self.schedule.done(number)
+            self.job.done(message.record)
+        elif isinstance(message, Failed):
+            raise message.error
+
+    def watch(self) -> None:
+        """Kills those who have not been heard of for too long; their end is heard like any other."""
+        now = time.monotonic()
+        for number, hand in self.hands.items():
+            busy = hand.ready and self.schedule.paces[number].at is not None
+            allowed = self.job.options.watchdog if busy else float("inf") if hand.ready else START_SECONDS
+            if now - hand.heard > allowed and not hand.hung:
+                hand.hung = True
+                hand.process.kill()
+
+    def lose(self, hand: _Hand) -> None:
+        hand.pipe.close()
+        with suppress(subprocess.TimeoutExpired):
+            hand.process.wait(LAST_SECONDS)
+        hand.process.kill()  # where it only closed its end
+        hand.process.wait()
+        del self.hands[hand.place.number]
+        self.replaced += 1
+        why = self.end_of(hand)
+        if not hand.ready:
+            self.false_starts += 1
+            if self.false_starts >= FALSE_STARTS and not self.job.stop.name:
+                raise InternalError(f"workers end as they start: {why}", path=self.job.directory.logs.where(hand.log))
+        self.schedule.lost(hand.place.number, why, hand.record)
+
+    def end_of(self, hand: _Hand) -> str:
+        """How a worker ended: "SIGSEGV", "exit code 1: ValueError: ..."."""
+        if hand.hung:
+            return f"no sign of life for {self.job.options.watchdog:g} s"
+        code = hand.process.returncode
+        if code < 0:
+            return signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        said = self.job.directory.logs.read(hand.log, LOG_BYTES, hand.log_start) or b""
+        lines = said.decode(errors="replace").strip().splitlines()
+        return f"exit code {code}" + (f": {lines[-1][:200]}" if lines else "")
+
+    def gave_up(self) -> InternalError:
+        shards = self.schedule.given_up
+        first, why = next(iter(shards.items()))
+        more = f" (and {len(shards) - 1} more)" if len(shards) > 1 else ""
+        return InternalError(
+            f"shard {first} ended every worker that ran it: {why}{more}; {self.records(first)}",
+            path=self.job.directory.path,
+            hint="see logs/ in it; what is done is kept, and the same command tries again",
+        )
+
+    def records(self, number: int) -> str:
+        """Which part of the input a shard is."""
+        cut = self.job.directory.manifest.cut
+        if not hasattr(cut, "span"):
+            return "it is the whole input"
+        begin, end = cut.span(number)
+        return f"bytes {begin:,} to {end:,}" if hasattr(cut, "size") else f"records {begin:,} to {begin + end - 1:,}"
+
+    def dismiss(self) -> None:
+        """Lets all workers end by themselves, for LAST_SECONDS."""
+        for hand in self.hands.values():
+            with suppress(ConnectionError):
+                hand.pipe.send(None)
+        until = time.monotonic() + LAST_SECONDS
+        for hand in self.hands.values():
+            with suppress(subprocess.TimeoutExpired):
+                hand.process.wait(max(until - time.monotonic(), 0))
+
+    def strike(self) -> None:
+        """Kills all processes without waiting for their end; safe in a signal's handler."""
+        for hand in self.hands.values():
+            hand.process.kill()
+
+    def kill(self) -> None:
+        """No process is left."""
+        self.strike()
+        for hand in self.hands.values():
+            hand.process.wait()
+            hand.pipe.close()
+        self.hands = {}
+
+
+def _wake_up(fd: int) -> int:
+    """Signals write to this descriptor, so that `wait` returns; the earlier one, -1 outside the main thread."""
+    try:
+        return signal.set_wakeup_fd(fd, warn_on_full_buffer=False)
+    except ValueError:
+        return -1

@@ -1,0 +1,245 @@
+"""What the ranks of MPI say to each other: rank 0 hands out shards and watches, the others ask for them.
+
+One thread of rank 0 does all its talking, so that a long shard of its own keeps nobody waiting. Whoever waits says so
+every second, and nobody waits longer than the watchdog: no rank can hang the job, rank 0 included.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.errors import InternalError
+from tilewright.runtime.engines.local import START_SECONDS
+from tilewright.runtime.engines.schedule import Assignment, Schedule, schedule
+from tilewright.runtime.jobs.directory import Record
+from tilewright.runtime.jobs.merge import Report
+from tilewright.runtime.jobs.stop import Stop
+from tilewright.runtime.jobs.task import Job
+
+POLL_SECONDS = 0.001  # between two looks for messages: MPI's own waiting would take a core
+ALIVE_SECONDS = 1.0  # between two signs of life of who waits
+TO_LEAD, FROM_LEAD = 1, 2  # tags
+
+
+@dataclass
+class Hello:
+    """A rank is there, and waits; said again and again, it is a sign of life."""
+
+
+@dataclass
+class Want:
+    """A rank has loaded what it needs, or committed a shard, and wants one."""
+
+    record: Record | None = None
+
+
+@dataclass
+class Asked:
+    """A signal asked a rank to stop."""
+
+    name: str
+
+
+@dataclass
+class Begin:
+    """There are shards to be run."""
+
+
+@dataclass
+class Finished:
+    """The output is there."""
+
+    report: Report
+
+
+@dataclass
+class Bye:
+    """A rank has nothing more to say."""
+
+
+class Link:
+    """How a rank speaks with rank 0."""
+
+    def __init__(self, comm: Any, stop: Stop, watchdog: float) -> None:
+        self._comm, self._stop, self._watchdog = comm, stop, watchdog
+        self._said = self._heard = time.monotonic()
+        self._asked = False
+        self._sent: list[Any] = []
+
+    def send(self, message: object) -> None:
+        self._sent = [request for request in self._sent if not request.Test()]
+        self._sent.append(self._comm.isend((self._comm.rank, message), 0, TO_LEAD))
+        self._said = time.monotonic()
+
+    def pulse(self) -> None:
+        """A sign of life, if the last one is long ago."""
+        if self._stop.name and not self._asked:
+            self._asked = True
+            self.send(Asked(self._stop.name))
+        if time.monotonic() - self._said >= ALIVE_SECONDS:
+            self.send(Hello())
+
+    def receive(self) -> object:
+        """The next message but signs of life. Raises InternalError where rank 0 gives none."""
+        heard = time.monotonic()
+        while True:
+            self.pulse()
+            if self._comm.iprobe(0, FROM_LEAD):
+                message = self._comm.recv(None, 0, FROM_LEAD)
+                heard = time.monotonic()
+                if not isinstance(message, Hello):
+                    return message
+            if time.monotonic() - heard > self._watchdog:
+                raise InternalError(f"rank 0 gave no sign of life for {self._watchdog:g} s")
+            time.sleep(POLL_SECONDS)
+
+    def end(self) -> None:
+        """The last message; returns when it is on its way."""
+        self.send(Bye())
+        for request in self._sent:
+            request.Wait()
+
+
+class Counter(threading.Thread):
+    """The thread of rank 0 that hands out shards; while it runs nobody else here calls MPI."""
+
+    def __init__(self, comm: Any) -> None:
+        super().__init__(name="shards", daemon=True)
+        self._comm = comm
+        self._posted: queue.SimpleQueue[object] = queue.SimpleQueue()  # by rank 0
+        self._inbox: queue.SimpleQueue[Assignment | None] = queue.SimpleQueue()  # for rank 0
+        self._sent: list[Any] = []
+        self._job: Job | None = None
+        self._schedule: Schedule = schedule([])
+        self._heard = dict.fromkeys(range(comm.size), time.monotonic())
+        self._loading: set[int] = set()
+        self._waiting: set[int] = set()
+        self._others = set(range(1, comm.size))  # that have not said goodbye
+        self._asked = ""
+        self.start()
+
+    def begin(self, job: Job) -> None:
+        """There are shards to be run."""
+        self._posted.put(job)
+
+    def post(self, message: object) -> None:
+        """What rank 0 would send to itself."""
+        self._posted.put(message)
+
+    def given(self) -> Assignment | None:
+        """Rank 0's next shard; None when those of all ranks are done, or the job is to stop and nobody runs one."""
+        while True:
+            with suppress(queue.Empty):
+                return self._inbox.get(timeout=0.1)
+
+    def pulse(self) -> None:
+        """Rank 0's own sign of life."""
+        self._heard[0] = time.monotonic()
+
+    def close(self) -> None:
+        """Returns when no rank needs it any more."""
+        self._posted.put(None)
+        self.join()
+
+    def run(self) -> None:
+        going = True
+        while going or self._others:
+            source, message = self._next()
+            if message is None and source == 0:
+                going = False
+            elif message is not None:
+                self._hear(message, source)
+            else:
+                time.sleep(POLL_SECONDS)
+            if self._job:
+                self._hand_out(self._job)
+                self._watch(self._job)
+        for request in self._sent:
+            request.Wait()
+
+    def _next(self) -> tuple[int, Any]:
+        """(rank, message); (0, None) at rank 0's end, (-1, None) where there is none."""
+        with suppress(queue.Empty):
+            return 0, self._posted.get_nowait()
+        return self._comm.recv(tag=TO_LEAD) if self._comm.iprobe(tag=TO_LEAD) else (-1, None)
+
+    def _hear(self, message: Any, source: int) -> None:
+        self._heard[source] = time.monotonic()
+        if isinstance(message, Job):
+            self._start(message)
+        elif isinstance(message, Hello):
+            self._send(Hello(), source)
+        elif isinstance(message, Want):
+            self._loading.discard(source)
+            self._waiting.add(source)
+            if message.record is None:
+                self._schedule.join(source)
+            elif self._job:
+                self._schedule.done(source)
+                self._job.done(message.record)
+        elif isinstance(message, Asked):
+            self._asked = f"{message.name} of rank {source}"
+        elif isinstance(message, Bye):
+            self._others.discard(source)
+        elif isinstance(message, Finished):
+            self._job = None
+            for rank in self._others:
+                self._send(message, rank)
+
+    def _start(self, job: Job) -> None:
+        self._job, self._schedule = job, schedule(job.todo)
+        self._waiting = set()
+        self._loading = {0, *self._others}
+        self._heard = dict.fromkeys(self._heard, time.monotonic())
+        for rank in self._others:
+            self._send(Begin(), rank)
+
+    def _send(self, message: object, rank: int) -> None:
+        self._sent = [request for request in self._sent if not request.Test()]
+        self._sent.append(self._comm.isend(message, rank, FROM_LEAD))
+
+    def _hand_out(self, job: Job) -> None:
+        if self._asked:
+            job.stop.ask(self._asked)
+        if (job.stop.name and not self._schedule.running) or self._schedule.over:
+            if 0 in self._waiting:
+                self._waiting.discard(0)
+                self._inbox.put(None)
+        elif not job.stop.name:
+            for rank in sorted(self._waiting):
+                if given := self._schedule.next(rank):
+                    self._waiting.discard(rank)
+                    self._inbox.put(given) if rank == 0 else self._send(given, rank)
+
+    def _watch(self, job: Job) -> None:
+        """Raises InternalError naming a rank that gives no sign of life, Interrupted at the end of the grace time."""
+        now = time.monotonic()
+        if job.stop.left(job.options.grace) <= 0:
+            job.stop.check()
+        for rank, heard in self._heard.items():
+            if rank == 0 and (0 in self._waiting or not self._schedule.running):
+                continue
+            allowed = START_SECONDS if rank in self._loading else job.options.watchdog
+            if now - heard > allowed and (rank == 0 or rank in self._others):
+                pace = self._schedule.paces.get(rank)
+                doing = f", while it ran shard {pace.at.shard}" if pace and pace.at else ""
+                raise InternalError(f"rank {rank} gave no sign of life for {allowed:g} s{doing}")
+
+
+class RankBeat:
+    """A rank's signs of life."""
+
+    def __init__(self, pulse: Callable[[], None]) -> None:
+        self._pulse = pulse
+
+    def __call__(self) -> None:
+        self._pulse()
+
+    def at(self, record: int) -> None:
+        self._pulse()

@@ -1,0 +1,116 @@
+"""What runs in a worker's process: shards that the supervisor hands it, until there are none or the supervisor dies."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import pickle
+import signal
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from tilewright.errors import ResourceError, TilewrightError
+from tilewright.runtime.jobs.directory import JobDirectory, Record
+from tilewright.runtime.jobs.stop import SIGNALS
+from tilewright.runtime.jobs.task import Place, Task, run_shard
+
+BEAT_SECONDS = 0.2  # between two signs of life: a supervisor of 64 workers gets 320 a second
+DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl.h
+
+
+@dataclass
+class Setup:
+    """The first message to a worker."""
+
+    task: Task
+    output: str
+    place: Place
+
+
+@dataclass
+class Ready:
+    """The worker has loaded what it needs."""
+
+
+@dataclass
+class Alive:
+    """record: the one that comes next and alone."""
+
+    record: int | None = None
+
+
+@dataclass
+class Done:
+    """A shard is committed."""
+
+    record: Record
+
+
+@dataclass
+class Failed:
+    """The job cannot go on."""
+
+    error: TilewrightError
+
+
+def main(fd: int, parent: int) -> None:
+    """Works for the process `parent`, which is at the other end of the socket `fd`."""
+    _die_with(parent)
+    for number in SIGNALS:  # they reach every process of a terminal or a batch job; what is to be done the parent says
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    faulthandler.enable()
+    pipe = Connection(fd)
+    with suppress(EOFError, ConnectionError):  # the parent has ended
+        try:
+            _work(pipe)
+        except TilewrightError as error:
+            pipe.send(Failed(error))
+        except MemoryError:
+            pipe.send(Failed(ResourceError("a worker has not enough memory", hint="ask for fewer workers")))
+
+
+def _work(pipe: Connection) -> None:
+    setup: Setup = pickle.loads(pipe.recv_bytes())
+    if setup.place.cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, setup.place.cores)  # everything that counts cores, here and in libraries, follows
+    with JobDirectory(setup.output) as directory:
+        worker = setup.task.open(setup.place)
+        try:
+            pipe.send(Ready())
+            beat = PipeBeat(pipe)
+            while (given := pipe.recv()) is not None:
+                shard = directory.shard(given.shard, alone=given.alone, skip=given.skip)
+                pipe.send(Done(run_shard(worker, directory, shard, beat)))
+        finally:
+            worker.close()
+
+
+class PipeBeat:
+    """Signs of life, at most one in BEAT_SECONDS; but those of records that run alone, each."""
+
+    def __init__(self, pipe: Any) -> None:
+        self._pipe = pipe
+        self._last = time.monotonic()
+
+    def __call__(self) -> None:
+        now = time.monotonic()
+        if now - self._last >= BEAT_SECONDS:
+            self._last = now
+            self._pipe.send(Alive())
+
+    def at(self, record: int) -> None:
+        self._pipe.send(Alive(record))
+
+
+def _die_with(parent: int) -> None:
+    """No worker outlives its supervisor, however that ends. Elsewhere than on Linux its next message fails."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+    if os.getppid() != parent:  # it has ended already
+        os._exit(1)

@@ -1,0 +1,194 @@
+"""How an input becomes numbered shards without being read: rows by number, lines by the byte at which they begin."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from tilewright.formats.files import InputFile, naming
+
+CHUNK_BYTES = 1 << 20
+TAIL_BYTES = 65536  # read at a time behind the end of a shard, where only the rest of one line is wanted
+ENTRY = struct.Struct("<Q8s")  # of the index: lines of a stretch, check
+
+
+class Records(msgspec.Struct, frozen=True, tag="records", forbid_unknown_fields=True):
+    """Rows of one size, one behind the other from byte `offset`: raw binary, .npy. per_shard: rows a shard.
+
+    record_bytes is 0 where rows are made and not read.
+    """
+
+    record_bytes: int
+    count: int
+    per_shard: int
+    offset: int = 0
+
+    @property
+    def shards(self) -> int:
+        return -(-self.count // self.per_shard)
+
+    def span(self, number: int) -> tuple[int, int]:
+        """(first row, rows) of a shard."""
+        first = number * self.per_shard
+        return first, min(self.per_shard, self.count - first)
+
+
+class Lines(msgspec.Struct, frozen=True, tag="lines", forbid_unknown_fields=True):
+    """Text and JSONL: shard k owns the lines that begin in bytes [k * per_shard, (k + 1) * per_shard)."""
+
+    size: int
+    per_shard: int
+
+    @property
+    def shards(self) -> int:
+        return -(-self.size // self.per_shard)
+
+    def span(self, number: int) -> tuple[int, int]:
+        """(begin, end) of a shard in bytes."""
+        begin = number * self.per_shard
+        return begin, min(begin + self.per_shard, self.size)
+
+
+class Whole(msgspec.Struct, frozen=True, tag="whole", forbid_unknown_fields=True):
+    """One shard: what cannot be cut."""
+
+    @property
+    def shards(self) -> int:
+        return 1
+
+
+Cut = Records | Lines | Whole
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One piece of the input, for a Worker. alone: one record at a time, `beat.at(record)` before each.
+
+    skip: records (rows from 0, lines from 1) that have ended their worker and are errors now, with the reason.
+    """
+
+    number: int
+    cut: Cut
+    index: LineIndex | None = None
+    alone: bool = False
+    skip: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def rows(self) -> range:
+        """The numbers of its rows, from 0."""
+        assert isinstance(self.cut, Records)
+        first, count = self.cut.span(self.number)
+        return range(first, first + count)
+
+    @property
+    def offset(self) -> int:
+        """The byte at which its first row begins."""
+        assert isinstance(self.cut, Records)
+        return self.cut.offset + self.rows.start * self.cut.record_bytes
+
+    def lines(self, file: InputFile) -> Iterator[tuple[int, bytes | None, int]]:
+        """(number from 1, line or None if it is too long, where it ends in bytes) of its lines that are not blank."""
+        assert isinstance(self.cut, Lines) and self.index is not None
+        number = self.index.first_line(file, self.number)
+        for line, end in lines_between(file, *self.cut.span(self.number)):
+            if line is None or (line and not line.isspace()):
+                yield number, line, end
+            number += 1
+
+
+def lines_between(file: InputFile, begin: int, end: int) -> Iterator[tuple[bytes | None, int]]:
+    """(line without its end, or None if it is too long, end in bytes) of each line that begins in [begin, end)."""
+    from tilewright.formats.lines import MAX_LINE_BYTES  # brings NumPy, which those who only hand out shards do without
+
+    place = _first_start(file, begin, end)
+    if place is None:
+        return
+    carry, too_long = bytearray(), False
+    while place < file.size:
+        chunk = bytearray(min(CHUNK_BYTES, max(end - place, 0) + TAIL_BYTES, file.size - place))
+        file.read_into(chunk, place)
+        if place + len(chunk) == file.size and not chunk.endswith(b"\n"):
+            chunk += b"\n"
+        start = 0
+        while (stop := chunk.find(b"\n", start)) >= 0:
+            carry += chunk[start:stop]
+            start = stop + 1
+            yield (None if too_long or len(carry) > MAX_LINE_BYTES else bytes(carry)), min(place + start, file.size)
+            if place + start >= end:
+                return
+            carry.clear()
+            too_long = False
+        too_long = too_long or len(carry) + len(chunk) - start > MAX_LINE_BYTES
+        carry = bytearray() if too_long else carry + chunk[start:]
+        place += len(chunk)
+        if too_long and place >= end:  # whatever follows belongs to later shards
+            yield None, end
+            return
+
+
+def _first_start(file: InputFile, begin: int, end: int) -> int | None:
+    """Where the first line begins in [begin, end); None: nowhere."""
+    if begin == 0:
+        return 0
+    for place in range(begin - 1, end - 1, TAIL_BYTES):
+        chunk = bytearray(min(TAIL_BYTES, end - 1 - place))
+        file.read_into(chunk, place)
+        found = chunk.find(b"\n")
+        if found >= 0:
+            return place + found + 1
+    return None
+
+
+class LineIndex:
+    """The number of lines that begin in each stretch of an input, in a file that any process may fill.
+
+    16 bytes a stretch: the count and a check keyed by the job, so that what is torn, damaged or of another job counts
+    as not there and is counted again. fd: of the file, open for reading and writing; path: what errors call it.
+    """
+
+    def __init__(self, fd: int, path: str, cut: Lines, key: str) -> None:
+        self._fd, self._path, self._cut, self._key = fd, path, cut, key.encode()[:64]
+        self._firsts = array("Q", [1])  # number of the first line of each stretch so far
+
+    def first_line(self, file: InputFile, number: int) -> int:
+        """The number, from 1, of the first line that begins in stretch `number` or behind it. Reads what is not known.
+
+        Raises InputError where the file shrank, ResourceError where the index cannot be written.
+        """
+        while len(self._firsts) <= number:
+            at = len(self._firsts) - 1
+            with naming(self._path, "read"):
+                known = os.pread(self._fd, ENTRY.size * min(number - at, 1 << 16), ENTRY.size * at)
+            whole = len(known) // ENTRY.size * ENTRY.size
+            for count, check in ENTRY.iter_unpack(known[:whole]):
+                self._add(file, count if check == self._check(len(self._firsts) - 1, count) else None)
+            if not whole:
+                self._add(file, None)
+        return self._firsts[number]
+
+    def _add(self, file: InputFile, count: int | None) -> None:
+        at = len(self._firsts) - 1
+        if count is None:
+            count = _starts(file, *self._cut.span(at))
+            with naming(self._path, "write"):
+                os.pwrite(self._fd, ENTRY.pack(count, self._check(at, count)), ENTRY.size * at)
+        self._firsts.append(self._firsts[-1] + count)
+
+    def _check(self, at: int, count: int) -> bytes:
+        return hashlib.blake2b(b"%d %d" % (at, count), key=self._key, digest_size=8).digest()
+
+
+def _starts(file: InputFile, begin: int, end: int) -> int:
+    """How many lines begin in [begin, end)."""
+    count = int(begin == 0)
+    for place in range(max(begin - 1, 0), end - 1, CHUNK_BYTES):
+        chunk = bytearray(min(CHUNK_BYTES, end - 1 - place))
+        file.read_into(chunk, place)
+        count += chunk.count(b"\n")
+    return count

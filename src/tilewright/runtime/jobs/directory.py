@@ -1,0 +1,335 @@
+"""OUT.job/: everything that a job has done so far, on the disk and sealed.
+
+manifest.json        what the results depend on, and how the input is cut
+shards/00042.part    a shard's output, with its record (counts, sha256, seconds) behind it
+errors/00042.jsonl   those of its records that failed, a line each
+logs/                what the workers said
+lines.index          how many lines begin in each stretch of a text
+damaged/             what was not as it had been written
+lease                who works on it
+report.json          of the finished job
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from tilewright.errors import ResourceError, UsageError
+from tilewright.formats.files import BLOCK_BYTES, naming
+from tilewright.runtime.jobs.cut import LineIndex, Lines, Shard
+from tilewright.runtime.jobs.durable import Draft, Folder
+from tilewright.runtime.jobs.manifest import Damaged, Manifest, Sealed, encoded, seal, unseal
+
+if TYPE_CHECKING:  # brings NumPy, which those who only hand out shards do without
+    from tilewright.formats.records import RecordError
+
+MANIFEST, REPORT, LEASE, INDEX = "manifest.json", "report.json", "lease", "lines.index"
+FOLDERS = ("shards", "errors", "logs", "damaged")
+SYNC_SECONDS = 0.5  # between two fsyncs of the names of shards: each took 4 ms on a virtual disk, like a tiny shard
+MOST_BYTES = 1 << 20  # of a manifest or a report
+TRAILER_BYTES = 4096  # at most: a record and its length
+LENGTH_BYTES = 9  # of the record: eight hexadecimal digits and the end of the line
+
+_PART = re.compile(r"(\d{5,18})\.part")
+S = TypeVar("S", bound=Sealed)
+
+
+class Record(Sealed, frozen=True):
+    """What a committed shard says of itself. manifest: the seal of the job's. size, sha256: of its output.
+
+    error_size, error_sha256: of its file of errors. seconds: it took; finished: when, seconds since 1970.
+    """
+
+    shard: int
+    manifest: str
+    records: int
+    errors: int
+    size: int
+    sha256: str
+    error_size: int
+    error_sha256: str
+    seconds: float
+    finished: float
+
+    @property
+    def trailer(self) -> bytes:
+        """What stands behind its output."""
+        line = encoded(self)
+        return line + f"{len(line):08x}\n".encode()
+
+
+class JobDirectory:
+    """`with JobDirectory(output) as directory`. make: make it where it is not there.
+
+    Any number of processes may have it open and commit shards; only the holder of its lease may do the rest. Raises
+    ResourceError wherever the system refuses, and where a part of it is a symbolic link.
+    """
+
+    def __init__(self, output: str, *, make: bool = False) -> None:
+        self.output = os.path.realpath(output)
+        self.path = f"{self.output}.job"
+        self.folders: list[Folder] = []
+        self._index_fd = -1
+        try:
+            self.root = self._open(Folder(self.path, make=make))
+            parts = [self._open(Folder(name, inside=self.root, make=make)) for name in FOLDERS]
+        except BaseException:
+            self.close()
+            raise
+        self.shards, self.errors, self.logs, self.damaged = parts
+        self._synced, self._unsynced = time.monotonic(), False  # the names of shards
+        self._manifest: Manifest | None = None
+        self._index: LineIndex | None = None
+
+    def _open(self, folder: Folder) -> Folder:
+        self.folders.append(folder)
+        return folder
+
+    def __enter__(self) -> JobDirectory:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if error is None and self._unsynced:
+                self.sync()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        for folder in self.folders:
+            folder.close()
+        fd, self._index_fd = self._index_fd, -1
+        if fd >= 0:
+            with suppress(OSError):  # what is missing in the index is counted again
+                os.close(fd)
+
+    @property
+    def manifest(self) -> Manifest:
+        """Of the job. Raises Damaged where it is not there or not as it was written."""
+        if self._manifest is None:
+            self._manifest = self.sealed(MANIFEST, Manifest)
+        return self._manifest
+
+    def sealed(self, name: str, kind: type[S]) -> S:
+        """What a file says. Raises Damaged where it is not there or not as it was written."""
+        raw = self.root.read(name, MOST_BYTES + 1)
+        if raw is None:
+            raise Damaged(f"there is no {name}")
+        return unseal(raw, kind)
+
+    def begin(self, manifest: Manifest, *, restart: bool = False) -> None:
+        """The new run's manifest: kept where the earlier one asks for the same results, but for its cut.
+
+        One that is damaged is written again; shards that belong to another do not count. Raises UsageError naming the
+        field that differs, unless `restart`, which begins with nothing.
+        """
+        self.clean()
+        if restart:
+            self._forget()
+        try:
+            earlier = self.manifest
+        except Damaged:
+            self._manifest = seal(manifest)
+            self.root.place(MANIFEST, encoded(self._manifest))
+            return
+        if what := earlier.differs(manifest):
+            raise UsageError(
+                f"the job was begun for other results: {what}",
+                path=self.path,
+                hint="give another output, or --restart to throw away what was done",
+            )
+
+    def _forget(self) -> None:
+        for name in (REPORT, MANIFEST):  # in this order: what is left of a half-done restart is a job to resume
+            self.root.remove(name)
+        for folder in (self.shards, self.errors, self.damaged, self.logs):
+            for name in folder.names():
+                folder.remove(name)
+
+    def clean(self) -> None:
+        """Removes temporary files that processes have left which are no more."""
+        for folder in (self.root, self.shards, self.errors):
+            folder.clean()
+
+    def shard(self, number: int, *, alone: bool = False, skip: tuple[tuple[int, str], ...] = ()) -> Shard:
+        """A shard to be run."""
+        cut = self.manifest.cut
+        if isinstance(cut, Lines) and self._index is None:
+            path = self.root.where(INDEX)
+            with naming(path, "open"):
+                self._index_fd = self.root.open(INDEX, os.O_RDWR | os.O_CREAT)
+            self._index = LineIndex(self._index_fd, path, cut, self.manifest.seal)
+        return Shard(number, cut, self._index, alone, skip)
+
+    def attempt(self, number: int) -> Attempt:
+        """A private try at a shard, `with directory.attempt(42) as out: out.write(...); out.commit(...)`."""
+        return Attempt(self, number)
+
+    def sync_names(self) -> bool:
+        """Whether a commit is to flush the names of shards: a power cut may cost those of half a second."""
+        now = time.monotonic()
+        self._unsynced = now - self._synced < SYNC_SECONDS
+        if not self._unsynced:
+            self._synced = now
+        return not self._unsynced
+
+    def sync(self) -> None:
+        """Makes the names of all shards survive a power cut."""
+        self.shards.sync()
+        self._unsynced = False
+
+    def committed(self) -> Iterator[int]:
+        """Numbers of shards of which there is a file, in order."""
+        found = (_PART.fullmatch(name) for name in self.shards.names())
+        return iter(sorted(int(match[1]) for match in found if match))
+
+    def missing(self) -> list[int]:
+        """Numbers of shards still to be run; what lies in the place of one and is none of this job's is put aside."""
+        done = set()
+        for number in self.committed():
+            if self.record(number) is None:
+                self.quarantine(number)
+            else:
+                done.add(number)
+        return [number for number in range(self.manifest.cut.shards) if number not in done]
+
+    def record(self, number: int) -> Record | None:
+        """Of a committed shard of this job; None where there is none, or it is not of this job or damaged."""
+        fd = self.shards.open_or_none(part_name(number))
+        if fd is None:
+            return None
+        try:
+            return self._record(fd, number)
+        except Damaged:
+            return None
+        finally:
+            os.close(fd)
+
+    def _record(self, fd: int, number: int) -> Record:
+        """Raises Damaged unless the file ends with the record of this shard of this job."""
+        with naming(self.shards.where(part_name(number)), "read"):
+            size = os.fstat(fd).st_size
+            tail = os.pread(fd, TRAILER_BYTES, max(size - TRAILER_BYTES, 0))
+        try:
+            length = int(tail[-LENGTH_BYTES:], 16)
+        except ValueError as error:
+            raise Damaged("the file does not end with a record") from error
+        record = unseal(tail[-LENGTH_BYTES - length : -LENGTH_BYTES], Record)
+        if not tail.endswith(record.trailer) or record.size + len(record.trailer) != size:
+            raise Damaged("the file is longer or shorter than its record says")
+        if (record.shard, record.manifest) != (number, self.manifest.seal):
+            raise Damaged("the record is of another shard or job")
+        return record
+
+    def copy(self, number: int, write: Callable[[Any], object]) -> Record:
+        """Hands a shard's output to `write` in blocks; its record. Raises Damaged, after the last block, where it is
+        not what was written, and before the first where it is not there."""
+        fd = self.shards.open_or_none(part_name(number))
+        if fd is None:
+            raise Damaged("the shard is not there")
+        try:
+            record, digest = self._record(fd, number), hashlib.sha256()
+            for place in range(0, record.size, BLOCK_BYTES):
+                with naming(self.shards.where(part_name(number)), "read"):
+                    block = os.pread(fd, min(BLOCK_BYTES, record.size - place), place)
+                digest.update(block)
+                write(block)
+        finally:
+            os.close(fd)
+        if digest.hexdigest() != record.sha256:
+            raise Damaged("the sha256 of the shard is not that of its record")
+        return record
+
+    def quarantine(self, number: int) -> None:
+        """Moves a shard's file to damaged/, so that it is missing."""
+        self.shards.move(part_name(number), self.damaged, part_name(number))
+
+
+class Attempt:
+    """A shard's output on its way: private, hashed as it is written, there after `commit` or never."""
+
+    def __init__(self, directory: JobDirectory, number: int) -> None:
+        self._directory, self.number = directory, number
+        self._draft = Draft(directory.shards, part_name(number))
+        self._digest = hashlib.sha256()
+        self._errors = bytearray()
+        self._start = time.perf_counter()
+        self.errors = 0
+
+    def __enter__(self) -> Attempt:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._draft.discard()
+
+    def write(self, data: Any) -> None:
+        """Appends a bytes-like object or a C-contiguous array to the shard's output."""
+        self._digest.update(data)
+        self._draft.write(data)
+
+    def error(self, error: RecordError) -> None:
+        """Notes a record that failed; what the output says of it is the caller's."""
+        self.errors += 1
+        self._errors += msgspec.json.encode(error) + b"\n"
+
+    def commit(self, records: int) -> Record:
+        """Makes the shard whole and on the disk. Raises ResourceError, and then there is none."""
+        directory = self._directory
+        if self._errors:
+            directory.errors.place(error_name(self.number), bytes(self._errors))
+        record = seal(
+            Record(
+                shard=self.number,
+                manifest=directory.manifest.seal,
+                records=records,
+                errors=self.errors,
+                size=self._draft.bytes_written,
+                sha256=self._digest.hexdigest(),
+                error_size=len(self._errors),
+                error_sha256=hashlib.sha256(self._errors).hexdigest(),
+                seconds=time.perf_counter() - self._start,
+                finished=time.time(),
+            )
+        )
+        self._draft.write(record.trailer)
+        self._draft.commit(sync_names=directory.sync_names())
+        return record
+
+
+def part_name(number: int) -> str:
+    """The name of a shard's file."""
+    return f"{number:05d}.part"
+
+
+def error_name(number: int) -> str:
+    """The name of the file of a shard's errors."""
+    return f"{number:05d}.jsonl"
+
+
+def check_job(output: str) -> None:
+    """Raises UsageError unless there is a job for this output."""
+    path = f"{os.path.realpath(output)}.job"
+    if not os.path.isdir(path):
+        raise UsageError("there is no job for this output", path=path, hint="give the output of a job that was begun")
+
+
+def check_space(path: str, size: int) -> None:
+    """Raises ResourceError where the disk that would hold `path` has not `size` bytes left."""
+    with naming(path, "ask for the space left on its disk"):
+        disk = os.statvfs(os.path.dirname(path))
+    left = disk.f_bavail * disk.f_frsize
+    if left < size:
+        raise ResourceError(
+            f"the output takes {size:,} bytes and its disk has {left:,} left",
+            path=path,
+            hint="free some space and run the same command again: nothing needs to be computed again",
+        )

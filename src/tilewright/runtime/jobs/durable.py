@@ -1,0 +1,241 @@
+"""Files of a job directory: whole and on the disk or not there, and never through a symbolic link."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import stat
+import time
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+from tilewright.errors import ResourceError
+from tilewright.formats.atomic import temporary_name
+from tilewright.formats.files import naming
+
+BUFFER_BYTES = 1 << 20  # written at a time
+FOREIGN_SECONDS = (
+    3600  # after which a temporary file of another host, whose processes cannot be asked for, is left over
+)
+STEPS = ("opened", "written", "flushed", "synced", "closed", "renamed", "durable")  # of a commit, in order
+
+_TEMPORARY = re.compile(r"\.(.+)-(\d{1,9})-[0-9a-f]{8}\.tmp", re.DOTALL)
+
+
+def step(label: str, name: str) -> None:
+    """Called as each of STEPS of the file `name` is done; tests replace it and let the process end there."""
+
+
+def alive(pid: int) -> bool:
+    """Whether a process of this number runs on this host; one that has ended and that nobody asks for does not."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # somebody else's
+        return True
+    stat = process_stat(pid)
+    return not stat or stat[0] != b"Z"  # containers often have no init that would clear them away
+
+
+def process_stat(pid: int) -> list[bytes]:
+    """What /proc says of a process, from its state on; [] where the system does not say."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
+class Folder:
+    """A directory held open; names in it are never followed where they are symbolic links.
+
+    make: make it if it is not there. Raises ResourceError, naming the path, wherever the system refuses.
+    """
+
+    def __init__(self, path: str, *, inside: Folder | None = None, make: bool = False) -> None:
+        self.fd = -1
+        self.path: str = os.path.join(inside.path, path) if inside else path
+        parent = inside.fd if inside else None
+        with naming(self.path, "open the directory"):
+            if make:
+                with suppress(FileExistsError):
+                    os.mkdir(path, 0o777, dir_fd=parent)
+                    if inside:
+                        os.fsync(inside.fd)
+            try:
+                self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+            except OSError as error:
+                if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                    raise ResourceError(
+                        "is a symbolic link or a file, and a job's directory is wanted",
+                        path=self.path,
+                        hint="remove it: nothing is written through a link",
+                    ) from error
+                raise
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            fd, self.fd = self.fd, -1
+            os.close(fd)
+
+    def where(self, name: str) -> str:
+        """The path of a name, for errors."""
+        return os.path.join(self.path, name)
+
+    def open(self, name: str, flags: int) -> int:
+        """A descriptor of the file `name` itself. Raises OSError."""
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o666, dir_fd=self.fd)
+
+    def open_or_none(self, name: str) -> int | None:
+        """A descriptor for reading; None where there is no regular file of that name."""
+        with naming(self.where(name), "read"):
+            try:
+                fd = self.open(name, os.O_RDONLY)
+            except FileNotFoundError:
+                return None
+            except OSError as error:
+                if error.errno in (errno.ELOOP, errno.ENXIO):
+                    return None
+                raise
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                return fd
+            os.close(fd)
+            return None
+
+    def read(self, name: str, most: int, start: int = 0) -> bytes | None:
+        """At most `most` bytes of a file from byte `start`, None where there is none."""
+        fd = self.open_or_none(name)
+        if fd is None:
+            return None
+        try:
+            with naming(self.where(name), "read"):
+                return os.pread(fd, most, start)
+        finally:
+            os.close(fd)
+
+    def place(self, name: str, data: bytes) -> None:
+        """Writes a whole file, in all of STEPS."""
+        with Draft(self, name) as draft:
+            draft.write(data)
+            draft.commit()
+
+    def names(self) -> list[str]:
+        """What is in it."""
+        with naming(self.path, "list"):
+            return os.listdir(self.fd)
+
+    def remove(self, name: str) -> None:
+        """Removes a file, a link or a directory with all it holds, links not followed; nothing to do if not there."""
+        with naming(self.where(name), "remove"), suppress(FileNotFoundError):
+            if stat.S_ISDIR(os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_mode):
+                shutil.rmtree(name, dir_fd=self.fd)
+            else:
+                os.unlink(name, dir_fd=self.fd)
+
+    def move(self, name: str, target: Folder, new: str) -> None:
+        """Renames into another folder, over what is there; nothing to do if not there."""
+        with naming(self.where(name), "rename"), suppress(FileNotFoundError):
+            os.replace(name, new, src_dir_fd=self.fd, dst_dir_fd=target.fd)
+
+    def sync(self) -> None:
+        """Makes the names in it survive a power cut."""
+        with naming(self.path, "flush the directory"):
+            try:
+                os.fsync(self.fd)
+            except OSError as error:
+                if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that know no fsync of a directory
+                    raise
+
+    def clean(self) -> None:
+        """Removes temporary files of processes that have ended."""
+        host = os.fsdecode(os.fsencode(os.uname().nodename)[:80]).replace("/", "_")
+        for name in self.names():
+            found = _TEMPORARY.fullmatch(name)
+            if found and self._abandoned(name, found[1].endswith(f".{host}"), int(found[2])):
+                self.remove(name)
+
+    def _abandoned(self, name: str, here: bool, pid: int) -> bool:
+        if here:
+            return not alive(pid)
+        with suppress(OSError):
+            return time.time() - os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_mtime > FOREIGN_SECONDS
+        return False
+
+
+class Draft:
+    """A file on its way into a folder: under a private name until `commit`, removed by the end of the block.
+
+    Raises ResourceError naming the file's path to be, wherever the system refuses.
+    """
+
+    def __init__(self, folder: Folder, name: str) -> None:
+        self._folder, self._name = folder, name
+        self._temporary = os.path.basename(temporary_name(name))
+        self._buffer = bytearray()
+        self.path = folder.where(name)
+        self.bytes_written = 0
+        with naming(self.path, "write"):
+            self._fd = folder.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        step("opened", name)
+
+    def __enter__(self) -> Draft:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.discard()
+
+    def write(self, data: Any) -> None:
+        """Appends a bytes-like object or a C-contiguous array."""
+        view = memoryview(data).cast("B")
+        self.bytes_written += len(view)
+        if len(view) >= BUFFER_BYTES:
+            self._flush()
+            self._put(view)
+            return
+        self._buffer += view
+        if len(self._buffer) >= BUFFER_BYTES:
+            self._flush()
+
+    def commit(self, *, sync_names: bool = True) -> None:
+        """STEPS: flush, fsync, close, rename, fsync of the directory, each checked. sync_names: the last one now."""
+        step("written", self._name)
+        self._flush()
+        step("flushed", self._name)
+        with naming(self.path, "write"):
+            os.fsync(self._fd)
+            step("synced", self._name)
+            self._close()
+            step("closed", self._name)
+            os.replace(self._temporary, self._name, src_dir_fd=self._folder.fd, dst_dir_fd=self._folder.fd)
+        self._temporary = ""
+        step("renamed", self._name)
+        if sync_names:
+            self._folder.sync()
+            step("durable", self._name)
+
+    def discard(self) -> None:
+        """Removes the private file; nothing to do after `commit`."""
+        with suppress(OSError):  # what is thrown away need not be on the disk
+            self._close()
+        if self._temporary:
+            with suppress(OSError):
+                os.unlink(self._temporary, dir_fd=self._folder.fd)
+            self._temporary = ""
+
+    def _flush(self) -> None:
+        self._put(memoryview(self._buffer))
+        self._buffer = bytearray()
+
+    def _put(self, view: memoryview) -> None:
+        with naming(self.path, "write"):
+            while len(view):
+                view = view[os.write(self._fd, view) :]
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)

@@ -1,0 +1,103 @@
+"""What a job's results depend on, and how its input is cut: two runs of one manifest give the same bytes.
+
+Everything a job keeps is sealed: it carries the sha256 of all its other fields, so that a changed bit is found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import TypeVar
+
+import msgspec
+
+from tilewright.errors import InputError
+from tilewright.formats.files import InputFile
+from tilewright.runtime.jobs.cut import Cut
+
+VERSION = 1
+SAMPLES, SAMPLE_BYTES = 16, 65536  # of an input that is identified without being read: 1 MiB, some milliseconds
+
+Scalar = str | int | float | bool | None
+Value = Scalar | list[Scalar]
+
+
+class Damaged(ValueError):
+    """A sealed file is not what was written."""
+
+
+class Sealed(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """seal: the sha256 of everything else, set by `seal`."""
+
+    seal: str = ""
+
+
+S = TypeVar("S", bound=Sealed)
+
+
+def seal(content: S) -> S:
+    """The same with its seal."""
+    bare = msgspec.structs.replace(content, seal="")
+    return msgspec.structs.replace(content, seal=hashlib.sha256(encoded(bare)).hexdigest())
+
+
+def encoded(content: Sealed) -> bytes:
+    """One line of JSON, with one spelling for each content."""
+    return msgspec.json.encode(content, order="deterministic") + b"\n"
+
+
+def unseal(raw: bytes, kind: type[S]) -> S:
+    """What `encoded(seal(...))` was made of. Raises Damaged for anything else."""
+    try:
+        content = msgspec.json.decode(raw, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Damaged(str(error)) from error
+    if encoded(seal(content)) != raw:
+        raise Damaged("the seal does not fit")
+    return content
+
+
+class Manifest(Sealed, frozen=True):
+    """fingerprint: everything that changes results, field -> value. cut: how the input becomes shards."""
+
+    fingerprint: dict[str, Value]
+    cut: Cut
+    version: int = VERSION
+
+    def differs(self, other: Manifest) -> str | None:
+        """The first field in which `other`, the new one, asks for other results: "seed was 3 and is 4"; or None."""
+        if self.version != other.version:
+            return f"the version of the job's files was {self.version} and is {other.version}"
+        missing = object()
+        for field in dict.fromkeys((*self.fingerprint, *other.fingerprint)):
+            was, is_ = self.fingerprint.get(field, missing), other.fingerprint.get(field, missing)
+            if was != is_ or type(was) is not type(is_):
+                old, new = ("not there" if value is missing else repr(value) for value in (was, is_))
+                return f"{field} was {old} and is {new}"
+        return None
+
+
+def file_identity(name: str, path: str) -> dict[str, Value]:
+    """What tells this version of a file from others without reading it all: fingerprint fields that begin with `name`.
+
+    They are its bytes, when it was changed (ns), and the sha256 of 16 pieces of 64 KiB. Raises InputError.
+    """
+    with InputFile(path, name) as file:
+        changed = os.fstat(file.fd).st_mtime_ns
+        digest, size = hashlib.sha256(), min(SAMPLE_BYTES, file.size)
+        places = sorted({(file.size - size) * i // (SAMPLES - 1) for i in range(SAMPLES)})
+        for place in places:
+            piece = bytearray(size)
+            file.read_into(piece, place)
+            digest.update(piece)
+        return {f"{name}.bytes": file.size, f"{name}.sample": digest.hexdigest(), f"{name}.changed": changed}
+
+
+def check_unchanged(manifest: Manifest, fingerprint: dict[str, Value]) -> None:
+    """Raises InputError naming the field, where what the results depend on has changed while the job ran."""
+    what = manifest.differs(Manifest(fingerprint=fingerprint, cut=manifest.cut))
+    if what:
+        raise InputError(
+            f"what the job reads was changed while it ran: {what}",
+            hint="let whatever writes it finish, then run again with --restart",
+        )

@@ -1,0 +1,264 @@
+"""Shards in order become the output; and what can be said of a job from outside: is it intact, how far is it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from tilewright.formats.atomic import AtomicFile
+from tilewright.formats.files import BLOCK_BYTES, InputFile
+from tilewright.runtime.jobs.directory import (
+    LEASE,
+    MANIFEST,
+    REPORT,
+    JobDirectory,
+    Record,
+    check_job,
+    check_space,
+    error_name,
+)
+from tilewright.runtime.jobs.lease import Holder, holder_of, lives
+from tilewright.runtime.jobs.manifest import Damaged, Sealed, encoded, seal
+from tilewright.runtime.jobs.stop import Stop
+from tilewright.runtime.jobs.task import Task, Totals
+
+HASHERS = 4  # threads: sha256 lets the others run, and one thread hashes 0.4 to 2 GB/s
+RECENT = 64  # shards from which the rate is taken
+
+
+class Report(Sealed, frozen=True):
+    """What a finished job did. size: bytes of the output. computed: shards of the last run, the others were there.
+
+    seconds: of the last run, by phase and in "total". facts: what its engine says. exit_code: 1 where records failed.
+    """
+
+    manifest: str
+    output: str
+    size: int
+    sha256: str
+    records: int
+    errors: int
+    shards: int
+    computed: int = 0
+    seconds: dict[str, float] = msgspec.field(default_factory=dict)
+    facts: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    @property
+    def exit_code(self) -> int:
+        return int(self.errors > 0)
+
+
+@dataclass(frozen=True)
+class Verified:
+    """damaged: what is not as it was written, "shard 42: ...", or not there. checked: files that were read."""
+
+    damaged: list[str]
+    checked: int
+    bad_shards: list[int] = field(default_factory=list)
+
+    @property
+    def intact(self) -> bool:
+        return not self.damaged
+
+
+@dataclass(frozen=True)
+class Status:
+    """state: "running", "stopped" or "finished". shards, done: in all and committed. records, errors: of those.
+
+    rate: records a second of the last shards; seconds_left: at that rate, None where nothing is known. holder: who
+    works on it.
+    """
+
+    state: str
+    shards: int
+    done: int
+    records: int
+    errors: int
+    rate: float
+    seconds_left: float | None
+    holder: Holder | None
+
+
+class DamagedShards(Exception):
+    """numbers: of shards that are not what was committed."""
+
+    def __init__(self, numbers: list[int]) -> None:
+        super().__init__(numbers)
+        self.numbers = numbers
+
+
+def merge(task: Task, directory: JobDirectory, stop: Stop) -> Report:
+    """Writes the output, in order.
+
+    Raises DamagedShards, Interrupted, and ResourceError before the first byte where the disk has no space for it; then
+    an earlier output is as it was.
+    """
+    count = directory.manifest.cut.shards
+    totals, bad = _totals(directory, count)
+    if bad:
+        raise DamagedShards(bad)
+    header = task.header(totals)
+    check_space(directory.output, len(header) + totals.size)
+    digest = hashlib.sha256()
+    with AtomicFile(directory.output) as file, ThreadPoolExecutor(1) as hasher:
+        hashed = hasher.submit(digest.update, b"")
+
+        def write(block: bytes) -> None:
+            nonlocal hashed
+            stop.check()
+            if not bad:  # else the rest is read only to find what else is damaged
+                hashed.result()  # one block behind: while the next is read and compared with its shard's hash
+                hashed = hasher.submit(digest.update, block)
+                file.write(block)
+
+        write(header)
+        for number in range(count):
+            try:
+                directory.copy(number, write)
+            except Damaged:
+                bad.append(number)
+        if bad:
+            raise DamagedShards(bad)
+        hashed.result()
+    return Report(
+        manifest=directory.manifest.seal,
+        output=os.path.basename(directory.output),
+        size=file.bytes_written,
+        sha256=digest.hexdigest(),
+        records=totals.records,
+        errors=totals.errors,
+        shards=count,
+    )
+
+
+def _totals(directory: JobDirectory, count: int) -> tuple[Totals, list[int]]:
+    """Of all shards; and those that are not there."""
+    records = errors = size = 0
+    bad = []
+    for number in range(count):
+        record = directory.record(number)
+        if record is None:
+            bad.append(number)
+        else:
+            records, errors, size = records + record.records, errors + record.errors, size + record.size
+    return Totals(records, errors, size, count), bad
+
+
+def save_report(directory: JobDirectory, report: Report) -> Report:
+    """Keeps the report of a job whose output is there."""
+    report = seal(report)
+    directory.root.place(REPORT, encoded(report))
+    return report
+
+
+def verify(output: str) -> Verified:
+    """Reads the manifest, every shard, every file of errors and the output again, and compares their hashes.
+
+    Raises UsageError where there is no job for this output, ResourceError where a file cannot be read.
+    """
+    check_job(output)
+    with JobDirectory(output) as directory:
+        return check(directory)
+
+
+def check(directory: JobDirectory, beat: Callable[[], object] = lambda: None) -> Verified:
+    """`verify` for a directory that is open. beat: called with every block, by several threads."""
+    try:
+        shards = directory.manifest.cut.shards
+    except Damaged as error:
+        return Verified([f"{MANIFEST}: {error}"], 1)
+    there = list(directory.committed())
+    with ThreadPoolExecutor(HASHERS) as pool:
+        found = [
+            (n, what)
+            for n, what in zip(there, pool.map(lambda n: _shard(directory, n, beat), there), strict=True)
+            if what
+        ]
+    damaged = [f"shard {number}: {what}" for number, what in found]
+    bad = [number for number, _ in found]
+    finished = REPORT in directory.root.names()
+    if finished:
+        damaged += _report(directory, beat)
+        missing = shards - len([number for number in there if number < shards])
+        if missing:
+            damaged.append(f"shards: {missing:,} of {shards:,} are not there")
+    return Verified(damaged, 1 + len(there) + 2 * finished, bad)
+
+
+def _shard(directory: JobDirectory, number: int, beat: Callable[[], object]) -> str:
+    """What is wrong with a shard; "": nothing."""
+    try:
+        record = directory.copy(number, lambda block: beat())
+    except Damaged as error:
+        return str(error)
+    if not record.errors:
+        return ""
+    errors = directory.errors.read(error_name(number), record.error_size + 1) or b""
+    return "" if hashlib.sha256(errors).hexdigest() == record.error_sha256 else "its file of errors has changed"
+
+
+def _report(directory: JobDirectory, beat: Callable[[], object]) -> Iterator[str]:
+    """What is wrong with the report and the output."""
+    try:
+        report = directory.sealed(REPORT, Report)
+    except Damaged as error:
+        yield f"{REPORT}: {error}"
+        return
+    if report.manifest != directory.manifest.seal:
+        yield f"{REPORT}: it is of another job"
+    if not os.path.lexists(directory.output):
+        yield "output: it is not there"
+        return
+    with InputFile(directory.output, "output") as file:
+        digest = hashlib.sha256()
+        for place in range(0, file.size, BLOCK_BYTES):
+            block = bytearray(min(BLOCK_BYTES, file.size - place))
+            file.read_into(block, place)
+            digest.update(block)
+            beat()
+    if (file.size, digest.hexdigest()) != (report.size, report.sha256):
+        yield f"output: its {file.size:,} bytes are not the {report.size:,} that were written"
+
+
+def status(output: str) -> Status:
+    """How far a job is. Raises UsageError where there is none for this output, or its manifest is damaged."""
+    check_job(output)
+    with JobDirectory(output) as directory:
+        try:
+            shards = directory.manifest.cut.shards
+        except Damaged:
+            shards = 0
+        records = [record for number in directory.committed() if (record := directory.record(number))]
+        holder = holder_of(directory.root.read(LEASE, 4096))
+        finished = REPORT in directory.root.names()
+    working = holder is not None and lives(holder)
+    state = "running" if working else "finished" if finished else "stopped"
+    total = sum(record.records for record in records)
+    rate = _rate(records)
+    share = total / len(records) if records else 0.0  # records a shard, as far as is known
+    left = (shards - len(records)) * share / rate if rate else None
+    return Status(
+        state=state,
+        shards=shards,
+        done=len(records),
+        records=total,
+        errors=sum(record.errors for record in records),
+        rate=rate,
+        seconds_left=0.0 if finished else left,
+        holder=holder if working else None,
+    )
+
+
+def _rate(records: list[Record]) -> float:
+    """Records a second from the start of the first of the last shards to the end of the last one."""
+    recent = sorted(records, key=lambda record: record.finished)[-RECENT:]
+    if not recent:
+        return 0.0
+    begin = min(record.finished - record.seconds for record in recent)
+    return sum(record.records for record in recent) / max(recent[-1].finished - begin, 1e-9)

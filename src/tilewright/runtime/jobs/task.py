@@ -1,0 +1,128 @@
+"""What a verb implements to become a job, and what an engine is handed to run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol, Self
+
+import msgspec
+
+from tilewright.runtime.jobs.cut import Cut, Shard
+from tilewright.runtime.jobs.directory import Attempt, JobDirectory, Record
+from tilewright.runtime.jobs.manifest import Value
+from tilewright.runtime.jobs.stop import Stop
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a worker runs: its number of how many; the cores it may use (None: all); its GPU, as CUDA names it."""
+
+    number: int = 0
+    of: int = 1
+    cores: tuple[int, ...] | None = None
+    gpu: str | None = None
+
+
+class Beat(Protocol):
+    """How a worker shows that it is alive: called at least once in `Options.watchdog` seconds while a shard runs."""
+
+    def __call__(self) -> None: ...
+
+    def at(self, record: int) -> None:
+        """This record comes next and alone: if the worker ends now, it is to blame."""
+
+
+class Worker(Protocol):
+    """Runs shards, one after the other, in a process of its own."""
+
+    def run(self, shard: Shard, out: Attempt, beat: Beat) -> int:
+        """Writes the output of a shard to `out`, and its failed records to `out.error`; returns how many it has.
+
+        What it writes depends on the shard and the task's fingerprint alone. Raises a TilewrightError to end the job;
+        any other exception ends the worker, and the shard is tried again in a new one.
+        """
+
+    def close(self) -> None:
+        """No more shards come."""
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Of all shards: records, those that failed, bytes of output, shards."""
+
+    records: int
+    errors: int
+    size: int
+    shards: int
+
+
+class Task(Protocol):
+    """One job of a verb: small, and made of what pickle can carry, since each worker gets a copy."""
+
+    def fingerprint(self) -> dict[str, Value]:
+        """Everything that changes results. Asked for before the first shard and after the last: they must be equal."""
+
+    def cut(self, shard_size: int | None) -> Cut:
+        """The shards, without reading the input. shard_size: in the cut's own unit; None: as the task likes."""
+
+    def open(self, place: Place) -> Worker:
+        """Called in the worker's process: loads the model, opens the input."""
+
+    def header(self, totals: Totals) -> bytes:
+        """What stands before the first shard in the output."""
+
+
+class Options(NamedTuple):
+    """shard_size: of a new job. grace: seconds from the signal to the end. watchdog: seconds without a sign of life
+    after which a worker counts as hung. max_errors: records that may fail, None: any number. restart: from nothing.
+    """
+
+    shard_size: int | None = None
+    grace: float = 20.0  # batch systems kill 30 s after they have asked
+    watchdog: float = 600.0  # seconds: many times a batch of the largest model
+    max_errors: int | None = None
+    restart: bool = False
+
+
+@dataclass
+class Job:
+    """What an engine is handed: run `todo`, and call `done` with the record of each. stop: to be asked often."""
+
+    task: Task
+    directory: JobDirectory
+    options: Options
+    stop: Stop
+    todo: list[int]
+    done: Callable[[Record], None]
+    facts: dict[str, Any] = field(default_factory=dict)  # what the engine wants in the report
+
+
+class Engine:
+    """Runs shards; the whole job lies in its `with` block. lead: this process plans, merges and reports, the others,
+    ranks of MPI, follow it."""
+
+    lead = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Nothing to close."""
+
+    def run(self, job: Job) -> None:
+        """Until all of `job.todo` is committed. Raises Interrupted where `job.stop` asks for it, or an error."""
+        raise NotImplementedError
+
+    def follow(self, task: Task, output: str, options: Options) -> Any:
+        """What those do that do not lead; returns the report."""
+        raise NotImplementedError
+
+    def tell(self, report: Any) -> None:
+        """The job is done: lets those who follow know."""
+
+
+def run_shard(worker: Worker, directory: JobDirectory, shard: Shard, beat: Beat) -> Record:
+    """One shard from nothing to its commit."""
+    with directory.attempt(shard.number) as out:
+        return out.commit(worker.run(shard, out, beat))

@@ -1,0 +1,236 @@
+"""Supervised workers: those that die, hang or trap are replaced; signals end the job in order, and nobody is left."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+import toy_jobs
+from tilewright.errors import InputError, InternalError, UsageError
+from tilewright.runtime.engines import local
+from tilewright.runtime.engines.local import Local, places
+from tilewright.runtime.jobs.run import run
+from tilewright.runtime.jobs.task import Options
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_any_number_of_workers(place, workers):
+    report = run(place.task(), place.output, Local(workers))
+    place.check()
+    assert report.facts == {"workers": workers, "replaced": 0}
+    assert {worker for _, _, worker in place.begun()} <= set(range(workers))
+    assert sorted(shard for shard, _, _ in place.begun()) == list(range(10))
+
+
+def test_a_worker_a_gpu(monkeypatch):
+    assert [p.gpu for p in places(3, ("4", "GPU-5"))] == ["4", "GPU-5", "4"]
+    monkeypatch.setattr(local.os, "sched_getaffinity", lambda pid: {1, 3, 5, 7, 9}, raising=False)
+    monkeypatch.setattr(local.cgroup, "cores", lambda: None)
+    assert [p.cores for p in places(2)] == [(1, 3), (5, 7, 9)]
+    assert [p.cores for p in places(7)] == [(1,), (3,), (5,), (7,), (9,), (1,), (3,)]
+    assert places(1)[0].cores is None
+    monkeypatch.setattr(local.cgroup, "cores", lambda: 2.0)
+    assert [p.cores for p in places(2)] == [(1,), (3,)]
+    with pytest.raises(UsageError, match="workers is 0"):
+        Local(0)
+
+
+def test_a_worker_has_its_part_of_the_machine(place):
+    """Its cores, its GPU's name, and the environment of who started it."""
+    report = run(toy_jobs.Looking(place.input), place.output, Local(2, ("3", "1")), Options(shard_size=20))
+    cores = sorted(os.sched_getaffinity(0))
+    assert report.records == 2
+    for number, line in enumerate(Path(place.output).read_text().splitlines()):
+        said = json.loads(line)
+        assert said["gpu"] == ("3", "1")[said["worker"]], number
+        assert set(said["cores"]) <= set(cores) and len(said["cores"]) <= max(len(cores) // 2 + 1, 1)
+
+
+@pytest.mark.parametrize("what", ["exit", "kill", "stop", "hang", "raise"])
+def test_a_worker_that_ends_is_replaced(place, what):
+    report = run(place.task(trouble={6: (what, 1)}), place.output, Local(2), Options(watchdog=1.0))
+    place.check()
+    assert (report.errors, report.facts["replaced"]) == (0, 1)
+    begun = [shard for shard, _, _ in place.begun()]
+    assert sorted(begun) == sorted([*range(10), 1])  # its shard, and no other, was run again
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [("exit", "exit code 3"), ("kill", "SIGKILL"), ("raise", "exit code 1: ZeroDivisionError: record 6")],
+)
+def test_a_record_that_traps(place, what, why):
+    """After two workers its shard is run a record at a time: record 6 is reported, the others are as ever."""
+    report = run(place.task(trouble={6: (what, 9)}), place.output, Local(2))
+    place.check(place.squares[:48] + place.squares[56:])
+    assert (report.errors, report.exit_code, report.facts["replaced"]) == (1, 1, 3)
+    error = json.loads(Path(f"{place.output}.job/errors/00001.jsonl").read_text())
+    assert error == {"line": 6, "field": "", "message": f"it ended its worker: {why}"}
+
+
+def test_a_shard_that_ends_every_worker(place, monkeypatch):
+    """Where records cannot be told apart: the others are run, the error names the shard, and a rerun tries again."""
+    Path(place.input).write_bytes(b"line\n" * 100)
+    task = toy_jobs.Upper(place.input, toy_jobs.Knobs(place.notes, {17: ("exit", 3)}))
+    with pytest.raises(InternalError, match="shard 1 ended every worker that ran it: exit code 3; bytes 64 to 128"):
+        run(task, place.output, Local(2))
+    assert len(place.parts()) == 7 and not os.path.exists(place.output)
+    assert run(task, place.output, Local(2)).computed == 1
+    assert Path(place.output).read_bytes().count(b"LINE") == 100
+
+
+def test_many_shards_that_end_every_worker_end_the_job(place):
+    trouble = dict.fromkeys(range(1, 100, 12), ("exit", 99))
+    Path(place.input).write_bytes(b"line\n" * 100)
+    with pytest.raises(InternalError, match=r"ended every worker.*\(and 2 more\)"):
+        run(toy_jobs.Upper(place.input, toy_jobs.Knobs(place.notes, trouble)), place.output, Local(2))
+
+
+def test_an_error_of_the_input_ends_the_job(place):
+    with pytest.raises(InputError, match="record 21: is not to my taste") as caught:
+        run(place.task(trouble={21: ("error", 1)}), place.output, Local(2))
+    assert caught.value.exit_code == 3 and place.temporary() == []
+    run(place.task(), place.output, Local(2))
+    place.check()
+
+
+def test_workers_that_cannot_start(place):
+    with pytest.raises(InternalError, match="workers end as they start: exit code 1: RuntimeError: no model") as caught:
+        run(toy_jobs.Startless(place.input), place.output, Local(2))
+    assert caught.value.path.endswith(".log")
+
+
+def test_an_input_that_shrinks(place):
+    """Never a SIGBUS: the worker's own error."""
+    place.fill(400)
+    process = place.start(knobs={"slow": 0.01})
+    place.wait_for(3)
+    os.truncate(place.input, 100)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 3 and "the input shrank while it was read" in said
+
+
+def check_nobody_is_left(place):
+    """No process of the job, soon."""
+    until = time.monotonic() + 5
+    pids = {pid for _, pid, _ in place.begun()}
+    while pids := {pid for pid in pids if alive(pid)}:
+        assert time.monotonic() < until, pids
+        time.sleep(0.01)
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+GRACE = 5.0  # seconds
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+@pytest.mark.parametrize("count", [2, pytest.param(30, marks=pytest.mark.long)])
+def test_signals(place, number, count, rng, kill_group):
+    """At random times: exit 75 within the grace time, nobody left, what is whole is kept; and all of it at the end."""
+    place.fill(100 * count)  # 25 shards a signal
+    for more in rng.integers(1, 4, count).tolist():
+        process = place.start(knobs={"slow": 0.005}, options={"grace": GRACE})
+        try:
+            place.wait_for(len(place.begun()) + more)
+            time.sleep(rng.random() * 0.05)
+            process.send_signal(number)
+            sent, before = time.monotonic(), place.parts()
+            said = process.communicate(timeout=60)[1]
+            assert process.returncode == 75, said
+            assert f"stopped by {number.name}" in said and "Traceback" not in said
+            assert time.monotonic() - sent < GRACE + 1
+            assert set(before) <= set(place.parts()) and not os.path.exists(place.output)
+            assert place.temporary() == []
+            check_nobody_is_left(place)
+        finally:
+            kill_group(process)
+    assert len(place.begun()) == len(place.parts()), "a shard was begun twice"
+    run(place.task(), place.output, Local(2))
+    place.check()
+
+
+@pytest.mark.parametrize("to_all", [False, True], ids=["supervisor", "group"])
+def test_a_signal_while_a_shard_hangs(place, to_all):
+    """The grace time ends it: 75, and the shard is not there."""
+    process = place.start(knobs={"trouble": {"6": ["hang", 1]}}, options={"grace": 1.0})
+    place.wait_for(10)
+    sent = time.monotonic()
+    os.killpg(process.pid, signal.SIGTERM) if to_all else process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 75 and time.monotonic() - sent < 5, said
+    assert len(place.parts()) == 9 and place.temporary() == []
+    check_nobody_is_left(place)
+    assert run(place.task(), place.output, Local(2)).computed == 1
+    place.check()
+
+
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_interrupt_ends_it_at_once(place, first):
+    process = place.start(knobs={"trouble": {"6": ["hang", 1]}}, options={"grace": 60.0})
+    place.wait_for(10)
+    process.send_signal(first)
+    time.sleep(0.3)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    sent = time.monotonic()
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130 and time.monotonic() - sent < 2 and "Traceback" not in said
+    check_nobody_is_left(place)
+    run(place.task(), place.output, Local(2))
+    place.check()
+
+
+def test_workers_do_not_outlive_their_supervisor(place):
+    process = place.start(knobs={"trouble": {"6": ["hang", 1], "30": ["hang", 1]}})
+    place.wait_for(6)
+    process.kill()
+    process.communicate()
+    check_nobody_is_left(place)
+    run(place.task(), place.output, Local(2))
+    place.check()
+
+
+def test_one_worker_is_ten_times_slower(place):
+    """Four workers, twenty shards each: within 1.15 of ideal, from when the last of them begins its first shard."""
+    place.fill(80)
+    records = []
+    task = place.task(slow=0.12, slowest=0)
+    run(task, place.output, Local(4), Options(shard_size=1), seen=records.append)
+    place.check()
+    worker_of = {shard: worker for shard, _, worker in place.begun()}
+    spent = [[], [], [], []]
+    for record in records:
+        spent[worker_of[record.shard]].append((record.finished - record.seconds, record.finished))
+    begin = max(min(shards)[0] for shards in spent)
+    rates = [len(shards) / sum(end - start for start, end in shards) for shards in spent]
+    left = sum((end - max(start, begin)) / (end - start) for shards in spent for start, end in shards if end > begin)
+    ideal, took = left / sum(rates), max(record.finished for record in records) - begin
+    assert took < 1.15 * ideal, (took, ideal)
+    assert 2 <= len(spent[0]) <= 9
+
+
+def peaks(place, count):
+    process = place.start(task="upper", options={"shard_size": 1 << 16})
+    said, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert len(place.parts()) == count
+    return json.loads(said)
+
+
+def test_memory_does_not_grow_with_the_input(place):
+    """1 and 100 shards of 64 KiB: the peaks of supervisor and workers grow by less than 10 %."""
+    found = []
+    for count in (1, 100):
+        Path(place.input).write_bytes((b"l" * 1023 + b"\n") * 64 * count)
+        found.append(peaks(place, count))
+        os.rename(f"{place.output}.job", f"{place.path}/{count}.job")
+    assert all(found[1][whose] < 1.1 * found[0][whose] for whose in ("peak", "workers")), found

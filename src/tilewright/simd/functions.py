@@ -1,10 +1,10 @@
 """exp, tanh and GELU of float32 vectors, for every input: the worst errors stand in README.md and are tested.
 
 Each is a range reduction, a polynomial and a power of two put back at the end; below the normal range exp is 0, and the
-others are rounded once. Polynomials were fitted to the least relative error over the reduced range (weighted least squares,
-iterated towards equal ripples), but for tanh's, which is that of Moshier's Cephes library (tanhf.c). Sources: Muller et
-al., "Handbook of Floating-Point Arithmetic", 2018, chapter 4 for error-free sums and products; Hendrycks and Gimpel,
-"Gaussian Error Linear Units", 2016.
+others are rounded once. Polynomials were fitted to the least relative error over the reduced range (weighted least
+squares, iterated towards equal ripples), but for tanh's, which is that of Moshier's Cephes library (tanhf.c). Sources:
+Muller et al., "Handbook of Floating-Point Arithmetic", 2018, chapter 4 for error-free sums and products; Hendrycks and
+Gimpel, "Gaussian Error Linear Units", 2016.
 """
 
 from tilewright.simd.kernel import inline

@@ -76,7 +76,7 @@ def _pack_matrix(weight: np.ndarray, rung: str, dtype: str) -> Packed:
     after="cpu.channel_tiles",
     needs=(on("cpu", "float32", "bfloat16"), _deep_and_wide),
     prepare=_pack_matrix,
-    c=4.0,
+    c=10.0,
     idea="one matmul over overlapping rows of x, channels last: im2col without its matrix",
 )
 def matmul(x, weights, out, window, epilogue):

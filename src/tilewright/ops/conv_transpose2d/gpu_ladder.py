@@ -48,8 +48,8 @@ SIMT = (
     ("phases", "zero_inserted", "outputs a stride apart are an ordinary convolution: a matmul for each of the phases"),
 )
 
-# The constants of their bounds. Matrix units truncate where they add; three products of limbs are off by up to 255 eps32
-# of the sum of |products|, for a half unit of bfloat16 is 2**-8, and LIMBS_C * sqrt(LIMB_DEPTH) are 256.
+# The constants of their bounds. Matrix units truncate where they add; three products of limbs are off by up to
+# 255 eps32 of the sum of |products|, for a half unit of bfloat16 is 2**-8, and LIMBS_C * sqrt(LIMB_DEPTH) are 256.
 C, LIMBS_C = 8.0, 16.0
 
 # name, the rung it stands on, what else it needs, what changes; each also in limbs

@@ -80,7 +80,7 @@ def _pack_matrix(weights, rows, columns, rung, dtype):
     after="cpu.gather",
     needs=(float32,),
     prepare=_pack_matrix,
-    c=4.0,
+    c=10.0,
     idea="one matmul over x with zeros between its pixels",
 )
 def zero_inserted(x, weights, out, epilogue):
@@ -100,7 +100,7 @@ def _pack_phases(weights, rows, columns, rung, dtype):
     after="cpu.zero_inserted",
     needs=(either,),
     prepare=_pack_phases,
-    c=4.0,
+    c=10.0,
     idea="outputs a stride apart are an ordinary convolution: a dense kernel and a matmul each",
 )
 def phases(x, weights, out, epilogue):

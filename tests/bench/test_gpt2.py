@@ -109,7 +109,8 @@ def test_names_that_are_not_known(setting):
 def test_engines_take_turns():
     order = []
     calls = {name: lambda name=name: order.append(name) or np.zeros(2) for name in "abc"}
-    timings, results = take_turns(calls, 2)
+    timings, results, restless = take_turns(calls, 2)
+    assert not restless
     assert order == ["a", "b", "c", "a", "b", "c"]
     assert [len(timing.rounds) for timing in timings.values()] == [2, 2, 2] and set(results) == set("abc")
 
@@ -118,6 +119,9 @@ def test_a_call_that_changes_its_mind_is_not_timed():
     answers = iter((np.zeros(2), np.zeros(2), np.ones(2)))
     with pytest.raises(InternalError, match="two runs of fickle"):
         take_turns({"fickle": lambda: next(answers)}, 3)
+    answers = iter(map(np.array, ([1], [2], [1])))
+    *_, restless = take_turns({"library": lambda: next(answers)}, 3, ["library"])
+    assert restless == {"library"}
 
 
 def sleeper(name, clock, seconds_of, tokens_of):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -187,6 +188,7 @@ def torch_generator(config: DCGANConfig, weights: dict, kind: str, place: str = 
 
 
 def _graph(torch, draw: Callable, width: int) -> Callable[[], object]:
+    """Images of PEER_BATCH as a CUDA graph."""
     z = torch.randn(PEER_BATCH, width, device="cuda")
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -197,7 +199,12 @@ def _graph(torch, draw: Callable, width: int) -> Callable[[], object]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         draw(z)
-    return graph.replay
+    return partial(_replay, graph, (z, draw))
+
+
+def _replay(graph, kept: tuple) -> None:
+    """kept: the noise and the weights that the graph reads, which must live as long as it does."""
+    graph.replay()
 
 
 def _rows(engines: list[Engine], timings: dict[str, Timing], dtype: str, passed: str) -> Iterator[Row]:

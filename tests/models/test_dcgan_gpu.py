@@ -1,11 +1,10 @@
 """A generator on a GPU against the CPU's images; elsewhere the same code on tiny layers, their kernels simulated."""
 
-import os
-
 import numpy as np
 import pytest
 
 from dcgan_models import SMALL, random_noise, random_weights
+from gpu import ON_GPU, PLACE
 from tilewright.errors import ResourceError, UsageError
 from tilewright.formats.images import pixels
 from tilewright.hardware import unavailable
@@ -16,8 +15,6 @@ torch = pytest.importorskip("torch")
 from tilewright.models import dcgan_device  # noqa: E402
 from tilewright.ops._ladder import using  # noqa: E402
 
-ON_GPU = os.environ.get("TILEWRIGHT_GPU") == "1"
-PLACE = "cuda" if ON_GPU else "cpu"
 LAYERS = (DCGANLayer(channels=4, kernel=3, padding=(0, 1)), DCGANLayer(channels=3, kernel=2, padding=(0, 0)))
 TINY = DCGANConfig(z_size=3, size=1, channels=5, layers=LAYERS)
 LIMITS = {"float32": 2e-4, "tf32": 2e-2, "float16": 5e-2, "bfloat16": 0.2}

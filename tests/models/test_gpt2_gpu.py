@@ -2,12 +2,12 @@
 float64 stand in for the kernels."""
 
 import math
-import os
 
 import numpy as np
 import pytest
 
 from gpt2_models import TINY, divergences, random_weights, save, tiny
+from gpu import ON_GPU
 from tilewright.errors import ResourceError, UsageError
 from tilewright.models import gpt2
 from tilewright.models.device_sequences import Sequences
@@ -20,7 +20,6 @@ torch = pytest.importorskip("torch")
 device_place = pytest.importorskip("tilewright.models.device_place")
 device_generation = pytest.importorskip("tilewright.models.device_generation")
 
-ON_GPU = os.environ.get("TILEWRIGHT_GPU") == "1"
 V, CONTEXT = TINY["vocab_size"], TINY["n_positions"]
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
 KINDS = {

@@ -1,11 +1,10 @@
 """TextCNN on a GPU (TILEWRIGHT_GPU=1), else its kernels as Python: logits against float64, and a sentence's bits in
 every company."""
 
-import os
-
 import numpy as np
 import pytest
 
+from gpu import ON_GPU, PLACE
 from tilewright.bench.sentiment import reference_logits
 from tilewright.errors import ResourceError, UsageError
 from tilewright.formats.validate import largest_error
@@ -16,8 +15,6 @@ from tilewright.ops._ladder import using
 torch = pytest.importorskip("torch")
 device = pytest.importorskip("tilewright.models.textcnn_device")
 
-ON_GPU = os.environ.get("TILEWRIGHT_GPU") == "1"
-PLACE = "cuda" if ON_GPU else "cpu"
 SIZES = (
     {"vocab_size": 3000, "sequence_length": 16, "hidden_size": 1024, "num_filters": 200, "kernel_sizes": (3, 5, 9)}
     if ON_GPU

@@ -1,13 +1,13 @@
 """attention's rungs for GPUs: with TILEWRIGHT_GPU=1 (`make test-gpu`) on a GPU, on every case; else in numba-cuda's
 simulator and Triton's interpreter, which run kernels as Python, on tiny ones."""
 
-import os
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from compare import compare
+from gpu import ON_GPU, PLACE, widen_bfloat16
 from tilewright.errors import UsageError
 from tilewright.ops._ladder import Refused, using
 from tilewright.ops.attention import Problem, bytes_a_sequence, ladder, spec
@@ -17,8 +17,6 @@ from tilewright.ops.attention.spec import Case
 torch = pytest.importorskip("torch")
 device = pytest.importorskip("tilewright.ops.attention.device")
 
-ON_GPU = os.environ.get("TILEWRIGHT_GPU") == "1"
-PLACE = "cuda" if ON_GPU else "cpu"
 RUNGS = [rung for name, rung in ladder.rungs.items() if not name.startswith("cpu.")]
 H, D = 2, 16
 TINY = [Case(1, 1, 1, 1, 1), Case(2, 2, 5, 5, 8), Case(1, 2, 3, 20, 20), Case(2, 1, 1, 6, 16), Case(0, 2, 3, 4, 8)]
@@ -28,23 +26,7 @@ BLOCKS = [Case(1, 1, 67, 131, 16), Case(1, 1, 1, 70, 16), Case(1, 1, 3, 66, 8, c
 
 @pytest.fixture(autouse=True)
 def bfloat16_is_multiplied(monkeypatch):
-    """Triton's interpreter keeps bfloat16 as 16-bit integers, and multiplies those; here it widens them first."""
-    if ON_GPU or ladder.rungs["tile.blocks"].refuses(Problem(D, "bfloat16", "cuda")):
-        return
-    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
-
-    multiply = InterpreterBuilder.create_dot
-
-    def widened(handle):
-        if str(handle.dtype) != "bf16":
-            return handle
-        wide = (handle.data.astype(np.uint32) << 16).view(np.float32)
-        return TensorHandle(wide, type(handle.dtype)("fp32"))
-
-    def create_dot(self, a, b, *rest):
-        return multiply(self, widened(a), widened(b), *rest)
-
-    monkeypatch.setattr(InterpreterBuilder, "create_dot", create_dot)
+    widen_bfloat16(monkeypatch)
 
 
 def accepted(*few: str, dtypes=spec.DEVICE_DTYPES):

@@ -1,7 +1,6 @@
 """conv3d's rungs for GPUs: with TILEWRIGHT_GPU=1 (`make test-gpu`) on a GPU, on every case; else in numba-cuda's
 simulator and Triton's interpreter, which run kernels as Python, on tiny ones."""
 
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +8,7 @@ import pytest
 import scipy.ndimage
 
 from compare import compare
+from gpu import ON_GPU, PLACE
 from tilewright.errors import UsageError
 from tilewright.ops._ladder import Refused, using
 from tilewright.ops.conv3d import Problem, conv3d, ladder, prepare, spec
@@ -17,8 +17,6 @@ from tilewright.ops.conv3d.spec import Case
 torch = pytest.importorskip("torch")
 device = pytest.importorskip("tilewright.ops.conv3d.device")
 
-ON_GPU = os.environ.get("TILEWRIGHT_GPU") == "1"
-PLACE = "cuda" if ON_GPU else "cpu"
 RUNGS = [rung for name, rung in ladder.rungs.items() if not name.startswith("cpu.")]
 SMALL = Problem(1, 1, 3, 3, 3, separable=True, device="cuda")
 TINY = [

@@ -1,13 +1,13 @@
 """conv_transpose2d's rungs for GPUs: with TILEWRIGHT_GPU=1 (`make test-gpu`) on a GPU, on every case; else in
 numba-cuda's simulator and Triton's interpreter, which run kernels as Python, on tiny ones."""
 
-import os
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from compare import compare
+from gpu import ON_GPU, PLACE, widen_bfloat16
 from tilewright.errors import UsageError
 from tilewright.ops._ladder import Refused, using
 from tilewright.ops.conv_transpose2d import ladder, spec
@@ -17,8 +17,6 @@ from tilewright.ops.conv_transpose2d.spec import Case
 torch = pytest.importorskip("torch")
 device = pytest.importorskip("tilewright.ops.conv_transpose2d.device")
 
-ON_GPU = os.environ.get("TILEWRIGHT_GPU") == "1"
-PLACE = "cuda" if ON_GPU else "cpu"
 RUNGS = [rung for name, rung in ladder.rungs.items() if not name.startswith("cpu.")]
 NONE = ((0, 0), (0, 0))
 DEEP = 72  # channels that every rung takes, with the course's window
@@ -37,24 +35,11 @@ WIDE += [Case(1, 4, 2, 16, 3, bias=True, activation="tanh"), Case(2, 2, 6, 16, 1
 
 @pytest.fixture(autouse=True)
 def quick_and_right(monkeypatch):
-    """Where kernels are simulated: products by a rung without barriers, which take a second each; and Triton's
-    interpreter, which keeps bfloat16 as 16-bit integers and would multiply those, widens them first."""
+    """Where kernels are simulated: products by a rung without barriers, which take a second each."""
     if ON_GPU:
         return
     monkeypatch.setattr("tilewright.ops.conv_transpose2d.simt.matrices.PRODUCT", "simt.register", raising=False)
-    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
-
-    multiply = InterpreterBuilder.create_dot
-
-    def widened(handle):
-        if str(handle.dtype) != "bf16":
-            return handle
-        wide = (handle.data.astype(np.uint32) << 16).view(np.float32)
-        return TensorHandle(wide, type(handle.dtype)("fp32"))
-
-    monkeypatch.setattr(
-        InterpreterBuilder, "create_dot", lambda self, a, b, *rest: multiply(self, widened(a), widened(b), *rest)
-    )
+    widen_bfloat16(monkeypatch)
 
 
 def problem(dtype: str, C: int = DEEP):

@@ -1,13 +1,13 @@
 """matmul_argmax's rungs for GPUs: with TILEWRIGHT_GPU=1 (`make test-gpu`) on a GPU, on every case; else in numba-cuda's
 simulator and Triton's interpreter, which run kernels as Python, on tiny ones."""
 
-import os
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from compare import compare
+from gpu import ON_GPU, PLACE, widen_bfloat16
 from tilewright.errors import UsageError
 from tilewright.ops._ladder import using
 from tilewright.ops.matmul import Problem as Product
@@ -18,8 +18,6 @@ from tilewright.ops.matmul_argmax.spec import Case
 torch = pytest.importorskip("torch")
 device = pytest.importorskip("tilewright.ops.matmul_argmax.device")
 
-ON_GPU = os.environ.get("TILEWRIGHT_GPU") == "1"
-PLACE = "cuda" if ON_GPU else "cpu"
 RUNGS = [rung for name, rung in ladder.rungs.items() if not name.startswith("cpu.")]
 DEEP = 770  # at least what limbs want
 TINY = [Case(1, 1, 16), Case(3, 40, 9)]
@@ -28,28 +26,19 @@ ONE_LIMB = [Case(3, 140, DEEP)]  # two tiles of 128
 
 @pytest.fixture(autouse=True)
 def as_on_a_gpu(monkeypatch):
-    """Triton's interpreter multiplies bfloat16 as the integers it keeps them in, and reduces by any function but its
-    own one element after another: here it widens them first, and knows `larger`."""
+    """Triton's interpreter reduces by any function but its own one element after another: here it knows `larger`."""
     if ON_GPU or matrix_ladder.rungs["tile.persistent"].refuses(Product(8, 8, "bfloat16", "cuda")):
         return
-    from triton.runtime.interpreter import InterpreterBuilder, ReduceOps, TensorHandle
+    from triton.runtime.interpreter import ReduceOps
 
     from tilewright.ops.matmul_argmax.tile import best
 
-    multiply, reduce = InterpreterBuilder.create_dot, ReduceOps.apply_impl
-
-    def widened(handle):
-        if str(handle.dtype) != "bf16":
-            return handle
-        wide = (handle.data.astype(np.uint32) << 16).view(np.float32)
-        return TensorHandle(wide, type(handle.dtype)("fp32"))
+    reduce = ReduceOps.apply_impl
 
     def apply(self, input):
         return self.min_max(input[0], np.max) if self.combine_fn is best.larger else reduce(self, input)
 
-    monkeypatch.setattr(
-        InterpreterBuilder, "create_dot", lambda self, a, b, *rest: multiply(self, widened(a), widened(b), *rest)
-    )
+    widen_bfloat16(monkeypatch)
     monkeypatch.setattr(ReduceOps, "apply_impl", apply)
 
 

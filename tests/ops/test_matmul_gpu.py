@@ -1,7 +1,6 @@
 """matmul's rungs for GPUs: with TILEWRIGHT_GPU=1 (`make test-gpu`) on a GPU, on every case; else in numba-cuda's
 simulator and Triton's interpreter, which run kernels as Python, on tiny ones."""
 
-import os
 from dataclasses import replace
 from itertools import product
 
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 
 from compare import compare
+from gpu import ON_GPU, PLACE, widen_bfloat16
 from tilewright.errors import UsageError
 from tilewright.ops._ladder import Refused, using
 from tilewright.ops.matmul import Problem, ladder, spec
@@ -18,8 +18,6 @@ from tilewright.ops.matmul.spec import Case
 torch = pytest.importorskip("torch")
 device = pytest.importorskip("tilewright.ops.matmul.device")
 
-ON_GPU = os.environ.get("TILEWRIGHT_GPU") == "1"
-PLACE = "cuda" if ON_GPU else "cpu"
 RUNGS = [rung for name, rung in ladder.rungs.items() if not name.startswith("cpu.")]
 TINY = [
     Case(3, 5, 0, bias=True, activation="relu"),
@@ -39,23 +37,7 @@ WHOLE = Case(300, 392, 136, bias=True, residual=True, activation="gelu_tanh")  #
 
 @pytest.fixture(autouse=True)
 def bfloat16_is_multiplied(monkeypatch):
-    """Triton's interpreter keeps bfloat16 as 16-bit integers, and multiplies those; here it widens them first."""
-    if ON_GPU or ladder.rungs["tile.persistent"].refuses(Problem(8, 8, "bfloat16", "cuda")):
-        return
-    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
-
-    multiply = InterpreterBuilder.create_dot
-
-    def widened(handle):
-        if str(handle.dtype) != "bf16":
-            return handle
-        wide = (handle.data.astype(np.uint32) << 16).view(np.float32)
-        return TensorHandle(wide, type(handle.dtype)("fp32"))
-
-    def create_dot(self, a, b, *rest):
-        return multiply(self, widened(a), widened(b), *rest)
-
-    monkeypatch.setattr(InterpreterBuilder, "create_dot", create_dot)
+    widen_bfloat16(monkeypatch)
 
 
 def classes(rung) -> list[str]:

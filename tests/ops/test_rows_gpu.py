@@ -3,20 +3,18 @@ TILEWRIGHT_GPU=1 (`make test-gpu`) on a GPU, on every case; else in numba-cuda's
 which run kernels as Python, on tiny ones."""
 
 import importlib
-import os
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from compare import compare
+from gpu import ON_GPU, PLACE
 from tilewright.errors import UsageError
 from tilewright.ops._ladder import using
 
 torch = pytest.importorskip("torch")
 
-ON_GPU = os.environ.get("TILEWRIGHT_GPU") == "1"
-PLACE = "cuda" if ON_GPU else "cpu"
 OPS = ("softmax", "layernorm", "batchnorm", "elementwise", "embedding")
 BARRIERS = {"simt.shared": 1, "simt.shuffles": 1, "simt.online": 1, "simt.warps": 8, "simt.vectors": 8}  # rows a block
 SMALL = 600  # numbers of a case in Triton's interpreter

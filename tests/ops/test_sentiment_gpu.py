@@ -2,7 +2,6 @@
 in numba-cuda's simulator and Triton's interpreter, which run kernels as Python, on tiny ones."""
 
 import importlib
-import os
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 
 from compare import compare
+from gpu import ON_GPU, PLACE, widen_bfloat16
 from tilewright.errors import ResourceError, UsageError
 from tilewright.ops._ladder import Refused, using
 from tilewright.ops.conv1d import spec as conv1d_spec
@@ -19,8 +19,6 @@ torch = pytest.importorskip("torch")
 conv1d = pytest.importorskip("tilewright.ops.conv1d.device")
 sentences = pytest.importorskip("tilewright.ops.embedding_conv1d.device")
 
-ON_GPU = os.environ.get("TILEWRIGHT_GPU") == "1"
-PLACE = "cuda" if ON_GPU else "cpu"
 DTYPES = ("float32", "bfloat16", "float16", "tf32")
 OPS = {"conv1d": (conv1d, conv1d_spec), "embedding_conv1d": (sentences, table_spec)}
 Conv, Table = conv1d_spec.Case, table_spec.Case
@@ -38,20 +36,7 @@ DEEP = 400  # channels: with two taps as many as limbs want
 
 @pytest.fixture(autouse=True)
 def bfloat16_is_multiplied(monkeypatch):
-    """Triton's interpreter keeps bfloat16 as 16-bit integers, and multiplies those; here it widens them first."""
-    if ON_GPU:
-        return
-    interpreter = pytest.importorskip("triton.runtime.interpreter")
-    multiply, handle = interpreter.InterpreterBuilder.create_dot, interpreter.TensorHandle
-
-    def widened(x):
-        wide = (x.data.astype(np.uint32) << 16).view(np.float32) if str(x.dtype) == "bf16" else x.data
-        return handle(wide, type(x.dtype)("fp32")) if str(x.dtype) == "bf16" else x
-
-    def create_dot(self, a, b, *rest):
-        return multiply(self, widened(a), widened(b), *rest)
-
-    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", create_dot)
+    widen_bfloat16(monkeypatch)
 
 
 @contextmanager

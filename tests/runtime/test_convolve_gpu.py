@@ -8,6 +8,7 @@ import pytest
 from scipy import ndimage
 
 from compare import compare
+from gpu import ON_GPU
 from tilewright.errors import ResourceError, UsageError
 from tilewright.ops._ladder import using
 from tilewright.ops._memory import empty
@@ -19,7 +20,6 @@ from tilewright.runtime.kernels import kernel_of
 torch = pytest.importorskip("torch")
 device = pytest.importorskip("tilewright.ops.conv3d.device")
 
-ON_GPU = os.environ.get("TILEWRIGHT_GPU") == "1"
 SHAPE = (70, 81, 93) if ON_GPU else (5, 4, 6)
 KERNELS = ("k.npy", "box:3,5,7", "gaussian:1.5") if ON_GPU else ("k.npy",)
 

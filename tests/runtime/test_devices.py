@@ -1,11 +1,10 @@
 """Where a job runs: what each thing that a GPU needs says when it is missing, and a batch that is halved."""
 
-import os
-
 import numpy as np
 import pytest
 import torch
 
+from gpu import ON_GPU
 from tilewright.errors import ResourceError, UsageError
 from tilewright.hardware import GPU, no_gpu
 from tilewright.runtime import devices
@@ -111,7 +110,7 @@ def test_a_gpus_table_is_not_kept(gpu, job, tmp_path):
         classify(job("out.bin", device="cuda", table_path=str(tmp_path / "table")))
 
 
-@pytest.mark.skipif(os.environ.get("TILEWRIGHT_GPU") != "1", reason="it takes a GPU: TILEWRIGHT_GPU=1")
+@pytest.mark.skipif(not ON_GPU, reason="it takes a GPU: TILEWRIGHT_GPU=1")
 def test_a_job_gives_the_same_answers_on_the_gpu(job, tmp_path):
     for batch in (40, 7):
         classify(job(f"gpu{batch}.bin", device="cuda", batch=batch))

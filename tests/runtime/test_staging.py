@@ -1,15 +1,12 @@
 """Results of batches come in order, each whole, while the next is computed."""
 
-import os
-
 import numpy as np
 import pytest
 
+from gpu import PLACE
+from tilewright.runtime.staging import Staging
+
 torch = pytest.importorskip("torch")
-
-from tilewright.runtime.staging import Staging  # noqa: E402
-
-PLACE = "cuda" if os.environ.get("TILEWRIGHT_GPU") == "1" else "cpu"
 
 
 def squares(sizes, slots=2):

@@ -44,7 +44,7 @@ def test_without_a_gpu_there_is_nothing_to_measure(monkeypatch):
     ("words", "code", "said"),
     [
         (("ladder", "matmul", "--device", "cuda", "--m", "8"), 4, "there is no GPU to measure"),
-        (("ladder", "softmax", "--device", "cuda"), 2, "softmax has no kernels for a GPU"),
+        (("ladder", "correlate", "--device", "cuda"), 2, "correlate has no kernels for a GPU"),
         (("ladder", "matmul", "--device", "cpu", "--dtype", "tf32"), 2, "no size has that name and dtype"),
     ],
 )

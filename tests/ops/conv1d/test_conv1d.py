@@ -13,6 +13,7 @@ from tilewright.ops.conv1d import Problem, conv1d, ladder, prepare, spec
 from tilewright.ops.conv1d.cpu.turn import turn
 
 DEEP = spec.Case(3, 6, 128, 2731, 3)  # every rung takes it
+RUNGS = [name for name in ladder.rungs if name.startswith("cpu.")]
 WINDOWS = [(1, 0, 1), (2, 3, 1), (1, 4, 3), (3, 2, 2), (5, 0, 4)]
 
 
@@ -45,7 +46,7 @@ def test_a_tensor_in_is_a_tensor_out(rng):
     assert np.array_equal(y.numpy(), conv1d(x.numpy(), weight.numpy()))
 
 
-@pytest.mark.parametrize("rung", ladder.rungs)
+@pytest.mark.parametrize("rung", RUNGS)
 @pytest.mark.parametrize(("activation", "pool"), [("relu", None), ("relu", "max"), (None, "max")])
 def test_what_is_not_finite_goes_where_pytorch_sends_it(rung, activation, pool, rng):
     """NaN wins over everything, at the first, a middle and the last position; minus infinity becomes 0 in a ReLU."""
@@ -184,7 +185,7 @@ def test_out_may_lie_anywhere(pool, rng):
         assert np.array_equal(out, expected)
 
 
-@pytest.mark.parametrize("rung", ladder.rungs)
+@pytest.mark.parametrize("rung", RUNGS)
 def test_out_may_lie_on_x(rung, rng):
     """A caller may write the result over its input: every rung has read x before it writes."""
     memory, weight = normal(rng, 2 * 2731 * 6), normal(rng, 128, 2731, 3)

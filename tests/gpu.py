@@ -31,3 +31,22 @@ def widen_bfloat16(monkeypatch) -> None:
         return multiply(self, widened(a), widened(b), *rest)
 
     monkeypatch.setattr(InterpreterBuilder, "create_dot", create_dot)
+
+
+def round_fma_once(monkeypatch) -> None:
+    """Until Triton 3.8 the interpreter rounds the product of a fused multiply-add, too: let it use float64.
+
+    Nothing to do on a GPU, or without Triton.
+    """
+    if ON_GPU:
+        return
+    try:
+        from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+    except ImportError:
+        return
+
+    def create_fma(self, x, y, z):
+        wide = x.data.astype(np.float64) * y.data + z.data
+        return TensorHandle(wide.astype(z.data.dtype), z.dtype.scalar)
+
+    monkeypatch.setattr(InterpreterBuilder, "create_fma", create_fma)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from compare import compare
-from gpu import ON_GPU, PLACE
+from gpu import ON_GPU, PLACE, round_fma_once
 from tilewright.errors import UsageError
 from tilewright.ops._ladder import using
 
@@ -24,6 +24,11 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def fused_multiply_adds(monkeypatch):
+    round_fma_once(monkeypatch)
 
 
 def parts(op: str):

@@ -18,9 +18,9 @@ def softmax(x, *, out=None):
     """exp(x) / sum(exp(x)) over the last axis, without overflow: x (..., C) -> float32 (..., C), x's kind of array.
 
     x: float32 or bfloat16, any strides, NumPy or anything that speaks DLPack; C of any size. out: float32 NumPy array
-    of x's shape to write to; it may be x. A tensor on a GPU stays there: see `device.py`. -inf becomes exactly 0. A row
-    of nothing but -inf, or with a NaN or +inf in it, becomes NaN throughout, as in NumPy. A row's bits depend on that
-    row alone.
+    of x's shape to write to; it may be x. A tensor on a GPU stays there: see `device.py`. -inf becomes exactly 0, and
+    what lies so far below the largest that its exp is no normal number may, too. A row of nothing but -inf, or with a
+    NaN or +inf in it, becomes NaN throughout, as in NumPy. A row's bits depend on that row alone.
     Raises UsageError naming the argument that does not fit. Source of the single pass over a row's sum (`cpu.online`):
     Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
     """

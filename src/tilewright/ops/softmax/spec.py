@@ -100,14 +100,14 @@ def bound(case: Case, inputs: dict, result: np.ndarray, c: float = 1.0) -> np.nd
 
     d = x - max is rounded by eps32 / 2 * |d|, which exp makes the relative error of a share p; in the sum each counts
     with its share. So p * eps32 * (|d| / 2 + sum(p * |d|) / 2 + c * sqrt(C) + 8): the sum, then twice exp, the inverse,
-    the product. Shares below the normal range are rounded to a multiple of 2**-149, and exp to one before that.
+    the product. An exp below the normal range may be 0, and a share there is off by that, 2**-126.
     """
     with np.errstate(invalid="ignore"):
         x = inputs["x"].astype(np.float64)
         d = np.abs(x - x.max(axis=-1, keepdims=True))
         moved = np.where(result > 0, d, 0)
         share = EPS32 * (moved / 2 + (result * moved).sum(axis=-1, keepdims=True) / 2 + c * math.sqrt(x.shape[-1]) + 8)
-        return np.nan_to_num(result * share) + 2.0**-148
+        return np.nan_to_num(result * share) + 2.0**-126
 
 
 def cases() -> list[Case]:

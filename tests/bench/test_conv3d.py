@@ -21,6 +21,7 @@ CASES = [
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(measure, "empty_caches", lambda: None)
+    monkeypatch.setattr(measure, "SPIN_S", 0.0)
 
 
 def test_a_row_for_each_that_can():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dcgan_models import SMALL
-from tilewright.bench import dcgan
+from tilewright.bench import dcgan, measure
 from tilewright.bench.roofs import Roofs
 from tilewright.bench.tables import bench_tables
 from tilewright.errors import InternalError, UsageError
@@ -19,6 +19,8 @@ def run(monkeypatch):
     """run(against, ...) -> (rows, the lines that were said)."""
     monkeypatch.setattr(dcgan, "DCGANConfig", lambda: SMALL)
     monkeypatch.setattr(dcgan, "SPIN_S", 0.0)
+    monkeypatch.setattr(measure, "SPIN_S", 0.0)
+    monkeypatch.setattr(measure, "empty_caches", lambda: None)
     monkeypatch.setattr(dcgan, "roofs", lambda count: ROOF)
 
     def call(*against, **options):

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -39,6 +40,7 @@ class Mpi(Engine):
         self._comm: Any = None
         self._counter: Counter | None = None
         self._witness: Witness
+        self._log: str | None = None
 
     def __enter__(self) -> Mpi:  # everything that a rank does lies in this block
         """Raises UsageError for a launcher that started many processes of which each believes to be alone."""
@@ -79,14 +81,26 @@ class Mpi(Engine):
         return Place(self._comm.rank, self._comm.size, cores, part.gpu)
 
     def abort(self, error: BaseException) -> None:
-        """Ends all ranks, and says on stderr which one could not go on."""
+        """Ends all ranks, and says which one could not go on: on stderr, and in the job's ranks.log, as mpiexec may end
+        before it has passed on what was said."""
         sys.stdout.flush()
         if not isinstance(error, TilewrightError):
             traceback.print_exception(error)
         what = error if isinstance(error, TilewrightError) else repr(error)
-        sys.stderr.write(f"rank {self._comm.rank} on {os.uname().nodename}: {what}\n")
+        last = f"rank {self._comm.rank} on {os.uname().nodename}: {what}\n"
+        self._note(last)
+        sys.stderr.write(last)
         sys.stderr.flush()
         self._end(getattr(error, "exit_code", 5))
+
+    def _note(self, line: str) -> None:
+        """Adds it to ranks.log, if there is a job yet; best effort, for the error itself says more."""
+        if self._log:
+            with suppress(OSError):
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+                log = os.open(self._log, flags, 0o666)
+                os.write(log, line.encode(errors="surrogateescape"))
+                os.close(log)
 
     def _end(self, code: int) -> None:
         self._witness.say(ALL)
@@ -143,7 +157,7 @@ class Mpi(Engine):
 
     def _sign(self, directory: JobDirectory) -> None:
         """Tells the witness of this node who this is, and where to write if it is killed."""
-        log = directory.logs.where("ranks.log")
+        self._log = log = directory.logs.where("ranks.log")
         self._witness.say(f"{self._comm.rank} {os.getpid()} {log}\n".encode(errors="surrogateescape"))
 
     def _open(self, task: Task) -> Worker:

@@ -108,7 +108,7 @@ def test_no_results_are_an_error(tmp_path):
         write(tmp_path)
 
 
-def test_the_headline_has_our_rows_of_the_first_sizes(root, row, monkeypatch):
+def test_the_headline_has_our_rows_of_the_first_sizes(root, row):
     job = {"op": "sentiment", "size": "16384 sentences", "rows": 100}
     rows = [row("table inside", **job, median_s=2.0, peer="PyTorch", peer_ratio=3.0)]
     rows += [row("PyTorch", **job, median_s=0.01, check="peer")]

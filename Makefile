@@ -25,8 +25,8 @@ $(VENV)/.test: $(VENV)/.core
 
 setup: $(VENV)/.core ## make .venv with the core install
 
-demo: $(VENV)/.core ## all four jobs on the CPU with models made from a seed, checked and timed
-	$(RUN) -m tilewright demo
+demo: $(VENV)/.core ## verse, reviews, faces, a volume; then every job at full size, checked and timed
+	$(RUN) -m tilewright demo $(ARGS)
 
 check: $(VENV)/.test ## format, lint and types
 	$(BIN)/ruff format --check .
@@ -34,7 +34,7 @@ check: $(VENV)/.test ## format, lint and types
 	$(BIN)/mypy
 
 test: check ## everything that has to hold, in minutes on 2 cores
-	$(RUN) -m pytest -m "not long" $(ARGS)
+	$(RUN) -m pytest -n 2 --dist loadfile -m "not long" $(ARGS)
 
 test-long: $(VENV)/.test ## the same and the tests that take longer
 	$(RUN) -m pytest $(ARGS)

@@ -13,6 +13,7 @@ from tilewright.models.generation import Generator, Request
 from tilewright.models.gpt2 import GPT2
 from tilewright.models.sampling import SamplingParams
 from tilewright.ops._threads import threads
+from tilewright.ops.attention import Cache
 
 V, CONTEXT = TINY["vocab_size"], TINY["n_positions"]
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
@@ -347,3 +348,25 @@ def test_outputs_come_in_the_order_of_the_prompts():
     assert [one.prompt_token_ids for one in outputs] == prompts
     assert [len(one.outputs[0].token_ids) for one in outputs] == [3, 3, 3, 3, 1]
     assert list(tiny().generate([])) == []
+
+
+def test_a_models_next_run_takes_the_caches_of_the_last(rng, monkeypatch):
+    model, made = tiny(), []
+    empty = Cache.empty
+    monkeypatch.setattr(Cache, "empty", lambda *sizes: made.append(sizes) or empty(*sizes))
+    prompts, params = company_prompts(rng), SamplingParams(temperature=0, max_tokens=5)
+    first = list(model.generate(prompts, params))
+    layers = len(made)
+    assert layers == TINY["n_layer"]
+    assert list(model.generate(prompts, params)) == first
+    assert len(made) == layers  # none is new
+    turns = zip(model.generate(prompts, params), model.generate(prompts, params), strict=True)
+    assert [pair[0] for pair in turns] == first  # two at a time: one has to make its own
+    assert len(made) == 2 * layers
+    longer = SamplingParams(temperature=0, max_tokens=9)
+    assert len(list(model.generate(prompts, longer))) == len(prompts)
+    assert model.place.kept[0] == made[-1] and len(model.place.kept[1]) == layers  # the short ones are let go
+
+
+def company_prompts(rng) -> list[list[int]]:
+    return [rng.integers(0, TINY["vocab_size"], 4).tolist() for _ in range(6)]

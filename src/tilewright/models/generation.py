@@ -68,6 +68,7 @@ class Network(Protocol):
     def workspace(self) -> Any: ...
     def caches(self, slots: int, length: int) -> list[Cache]: ...
     def cache_bytes(self, length: int) -> int: ...
+    def keep(self, caches: list[Cache]) -> None: ...
     def hidden(
         self, ids: np.ndarray, positions: np.ndarray, caches: list[Cache], spans: np.ndarray, work: Any
     ) -> Any: ...
@@ -153,6 +154,12 @@ class Generator:
         Blocks only where they are taken. A None among them is no request: it says that earlier ones should get on
         before the next is read.
         """
+        try:
+            yield from self._run(requests)
+        finally:
+            self._give_back()
+
+    def _run(self, requests: Iterable[Request | Block | None]) -> Iterator[list[Generated]]:
         source, read, emitted = iter(requests), 0, 0
         answers: dict[int, list[Generated]] = {}
         twins: dict[tuple, Group] = {}
@@ -176,6 +183,11 @@ class Generator:
             while emitted in answers:
                 yield answers.pop(emitted)
                 emitted += 1
+
+    def _give_back(self) -> None:
+        """The next generator of this model finds the memory of this one's caches, which is new to nobody."""
+        self.model.keep(self.caches)
+        self.caches, self.length, self.free, self.waiting, self.running = [], 0, [], [], []
 
     @property
     def busy(self) -> bool:

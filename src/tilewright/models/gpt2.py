@@ -314,6 +314,10 @@ class GPT2:
         heads, D = self.config.n_head, self.config.n_embd // self.config.n_head
         return [self.place.cache(slots, heads, length, D, self.dtype) for _ in self.layers]
 
+    def keep(self, caches: list[Any]) -> None:
+        """These are free again: `caches` may give them out once more."""
+        self.place.keep(caches)
+
     def cache_bytes(self, length: int) -> int:
         """Bytes that the keys and values of one sequence take in all layers."""
         heads, D = self.config.n_head, self.config.n_embd // self.config.n_head

@@ -1,8 +1,13 @@
 """What the tests of GPU kernels share: where they run, and what Triton's interpreter does otherwise than a GPU."""
 
+import importlib
 import os
 
 import numpy as np
+import pytest
+
+from compare import compare
+from tilewright.ops._ladder import using
 
 ON_GPU = os.environ.get("TILEWRIGHT_GPU") == "1"  # `make test-gpu`; else kernels run as Python
 PLACE = "cuda" if ON_GPU else "cpu"
@@ -50,3 +55,54 @@ def round_fma_once(monkeypatch) -> None:
         return TensorHandle(wide.astype(z.data.dtype), z.dtype.scalar)
 
     monkeypatch.setattr(InterpreterBuilder, "create_fma", create_fma)
+
+
+def accepted(ladder, problem, dtypes, *few: str):
+    """A parameter (rung, class) for each rung for GPUs and each accuracy class that it takes, whatever is installed
+    here; for what cannot run here one skip, with its reason.
+
+    problem(dtype): one that such rungs take in the class. few: the rungs where there is no GPU; all of them unless
+    given.
+    """
+    for rung in ladder.rungs.values():
+        for dtype in dtypes:
+            why = "; ".join(rung.refuses(problem(dtype)))
+            if rung.name.startswith("cpu.") or "dtype is" in why or (few and not ON_GPU and rung.name not in few):
+                continue
+            marks = [pytest.mark.skip(reason=f"{rung.name}: {why}")] if why else []
+            yield pytest.param(rung, dtype, id=f"{rung.name}-{dtype}", marks=marks)
+
+
+def every(ladder, problem, dtypes, cases):
+    """A parameter (rung, case) for each rung, class and case that it takes; one skip for what cannot run here.
+
+    problem: as `accepted` takes it. cases(rung, dtype): cases, or pairs of one and whether only `make test-long` runs
+    it.
+    """
+    for able in accepted(ladder, problem, dtypes):
+        rung, dtype = able.values
+        if able.marks:
+            yield pytest.param(rung, None, id=able.id, marks=able.marks)
+            continue
+        for found in cases(rung, dtype):
+            case, rarely = found if isinstance(found, tuple) else (found, False)
+            if not rung.refuses(case.problem):
+                yield pytest.param(
+                    rung, case, id=f"{rung.name}-{case.name}", marks=[pytest.mark.long] if rarely else []
+                )
+
+
+def check(op: str, rung, case, rng, runs: int = 2) -> None:
+    """The rung's result on a case is within its bound, all of it written, and has the same bits in each of `runs`."""
+    import torch
+
+    spec, device = (importlib.import_module(f"tilewright.ops.{op}.{name}") for name in ("spec", "device"))
+    inputs = spec.make(case, rng)
+    reference = spec.reference(case, inputs)
+    with using(**{op: rung.name}):
+        call = device.bind(case, inputs, PLACE)
+        outs = [torch.full(reference.shape, torch.nan, device=PLACE) for _ in range(runs)]
+        for out in outs:
+            call(out=out)
+    compare(outs[0].cpu().numpy(), reference, spec.bound(case, inputs, reference, rung.c))
+    assert all(torch.equal(outs[0], out) for out in outs[1:]), "two runs give different bits"

@@ -1,5 +1,7 @@
 """Measuring on a GPU: what can be said of it without one."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -74,3 +76,10 @@ def test_a_machine_is_not_told_what_another_kind_lacks():
     (table,) = ladder_tables([replace(ROW, rung="simt.warps", threads=0)], ladder)
     assert table.notes[-1] == "Not measured on this machine: tile.limbs (it)."
     assert "GFLOP/s, GPU" in table.header
+
+
+def test_a_process_that_leaves_has_said_all_and_frees_nothing():
+    script = "import atexit\nfrom tilewright.bench.gpt2_device import leave\n"
+    script += "atexit.register(print, 'late')\nprint('said')\nleave()"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "said\n", "")

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import gpu
 from compare import compare
 from gpu import ON_GPU, PLACE, widen_bfloat16
 from tilewright.errors import UsageError
@@ -17,7 +18,6 @@ from tilewright.ops.attention.spec import Case
 torch = pytest.importorskip("torch")
 device = pytest.importorskip("tilewright.ops.attention.device")
 
-RUNGS = [rung for name, rung in ladder.rungs.items() if not name.startswith("cpu.")]
 H, D = 2, 16
 TINY = [Case(1, 1, 1, 1, 1), Case(2, 2, 5, 5, 8), Case(1, 2, 3, 20, 20), Case(2, 1, 1, 6, 16), Case(0, 2, 3, 4, 8)]
 TINY += [Case(1, 2, 4, 7, 16, causal=False)]
@@ -29,45 +29,27 @@ def bfloat16_is_multiplied(monkeypatch):
     widen_bfloat16(monkeypatch)
 
 
+def problem(dtype: str) -> Problem:
+    return Problem(D, dtype, "cuda")
+
+
 def accepted(*few: str, dtypes=spec.DEVICE_DTYPES):
-    """(rung, class) of those that run here, one skip for each that cannot: every rung on a GPU, else `few` of them."""
-    for rung in RUNGS:
-        for dtype in dtypes:
-            why = "; ".join(rung.refuses(Problem(D, dtype, "cuda")))
-            if "dtype is" in why or not (ON_GPU or rung.name in few):
-                continue
-            marks = [pytest.mark.skip(reason=f"{rung.name}: {why}")] if why else []
-            yield pytest.param(rung, dtype, id=f"{rung.name}-{dtype}", marks=marks)
+    """(rung, class) of those that run here: every rung on a GPU, else `few` of them."""
+    return list(gpu.accepted(ladder, problem, dtypes, *few))
 
 
-def every():
-    """A parameter for each rung, class and case."""
-    for found in accepted(*(rung.name for rung in RUNGS)):
-        rung, dtype = found.values
-        if found.marks:
-            yield pytest.param(rung, None, id=found.id, marks=found.marks)
-            continue
-        few = [case for case in TINY if case.T < 8] if rung.name.startswith("simt.") else [*TINY, *BLOCKS]
-        few = few[1:2] if dtype == "float16" else few
-        widths = (20, 64) if dtype == "float16" else range(1, 1000)  # compiled apart, but the same as bfloat16's
-        large = [case for case in spec.cases() if case.dtype == "float32" and case.D in widths] + BLOCKS
-        for case in large if ON_GPU else few:
-            case = replace(case, dtype=dtype, device="cuda")
-            yield pytest.param(rung, case, id=f"{rung.name}-{case.name}")
+def cases(rung, dtype):
+    """Of a class that it takes. On a GPU float16's are few: they are compiled apart, but the same as bfloat16's."""
+    few = [case for case in TINY if case.T < 8] if rung.name.startswith("simt.") else [*TINY, *BLOCKS]
+    few = few[1:2] if dtype == "float16" else few
+    widths = (20, 64) if dtype == "float16" else range(1, 1000)
+    large = [case for case in spec.cases() if case.dtype == "float32" and case.D in widths] + BLOCKS
+    return [replace(case, dtype=dtype, device="cuda") for case in (large if ON_GPU else few)]
 
 
-@pytest.mark.parametrize(("rung", "case"), list(every()))
+@pytest.mark.parametrize(("rung", "case"), list(gpu.every(ladder, problem, spec.DEVICE_DTYPES, cases)))
 def test_rung(rung, case, rng):
-    inputs = spec.make(case, rng)
-    reference = spec.reference(case, inputs)
-    bound = spec.bound(case, inputs, reference, rung.c)
-    with using(attention=rung.name):
-        call = device.bind(case, inputs, PLACE)
-        outs = [torch.full(reference.shape, torch.nan, device=PLACE) for _ in range(2)]
-        for out in outs:
-            call(out=out)
-    compare(outs[0].cpu().numpy(), reference, bound)
-    assert torch.equal(outs[0], outs[1]), "two runs give different bits"
+    gpu.check("attention", rung, case, rng)
 
 
 def rows(rng, count: int, dtype: str) -> list:
@@ -102,7 +84,7 @@ def integers(*numbers):
 MOST = ("simt.fused", "tile.blocks", "tile.kept")
 
 
-@pytest.mark.parametrize(("rung", "dtype"), list(accepted(*MOST, dtypes=("float32", "bfloat16"))))
+@pytest.mark.parametrize(("rung", "dtype"), accepted(*MOST, dtypes=("float32", "bfloat16")))
 def test_sequences_of_any_lengths_have_the_bits_that_they_have_alone(rung, dtype, rng):
     """Kept before or on the way, in slots out of order, whatever the others' lengths are."""
     if ON_GPU:
@@ -124,7 +106,7 @@ def test_sequences_of_any_lengths_have_the_bits_that_they_have_alone(rung, dtype
             assert torch.equal(first[at : at + n], at_once(*(x[at : at + n] for x in (q, k, v)), dtype)), n
 
 
-@pytest.mark.parametrize(("rung", "dtype"), list(accepted(*MOST, dtypes=("float32", "bfloat16"))))
+@pytest.mark.parametrize(("rung", "dtype"), accepted(*MOST, dtypes=("float32", "bfloat16")))
 def test_however_a_text_is_cut_into_steps_its_bits_are_the_same(rung, dtype, rng):
     """Prompts cut anywhere, and single positions by the kernel for decoding."""
     if rung.name == "simt.unfused":
@@ -154,7 +136,7 @@ def test_however_a_text_is_cut_into_steps_its_bits_are_the_same(rung, dtype, rng
             assert torch.equal(found[first:], wanted[first:])
 
 
-@pytest.mark.parametrize(("rung", "dtype"), list(accepted(*MOST, dtypes=("float32", "bfloat16"))))
+@pytest.mark.parametrize(("rung", "dtype"), accepted(*MOST, dtypes=("float32", "bfloat16")))
 def test_decoding_leaves_nobodys_rows_alone(rung, dtype, rng):
     q, k, v = rows(rng, 4, dtype)
     slots, positions = integers(2, -1, 0, -1), integers(1, 7, 0, 0)
@@ -171,8 +153,8 @@ def test_decoding_leaves_nobodys_rows_alone(rung, dtype, rng):
     assert torch.isnan(cache.keys[1]).all() and torch.isnan(cache.keys[2, :, 2:]).all()
 
 
-@pytest.mark.parametrize(("rung", "dtype"), list(accepted("tile.kept", dtypes=("float16", "bfloat16"))))
-@pytest.mark.parametrize("T", [17, 66])
+@pytest.mark.parametrize(("rung", "dtype"), accepted("tile.kept", dtypes=("float16", "bfloat16")))
+@pytest.mark.parametrize("T", [17, 66, 128])
 def test_heads_that_a_program_takes_in_turn_have_the_bits_that_they_have_alone(rung, dtype, T, rng, monkeypatch):
     if rung.name.startswith("simt.") or rung.name == "tile.blocks":
         pytest.skip(f"{rung.name}: a program has one head")
@@ -183,6 +165,7 @@ def test_heads_that_a_program_takes_in_turn_have_the_bits_that_they_have_alone(r
     found = []
     for programs in (1 << 20, 1):
         monkeypatch.setattr(launch, "PROGRAMS", programs)
+        monkeypatch.setattr(launch, "LONG_PROGRAMS", programs)
         cache = cache_of(2, T + 1, dtype)
         device.append(*past, cache, [span(0, 0, T, 0), span(1, 0, T, T)])
         places = integers(1, -1, 0), integers(T, 0, T - 1)
@@ -190,7 +173,7 @@ def test_heads_that_a_program_takes_in_turn_have_the_bits_that_they_have_alone(r
     assert torch.equal(*found) and not torch.isnan(found[0]).any()
 
 
-@pytest.mark.parametrize(("rung", "dtype"), list(accepted("simt.fused", "tile.kept", dtypes=("float32", "bfloat16"))))
+@pytest.mark.parametrize(("rung", "dtype"), accepted("simt.fused", "tile.kept", dtypes=("float32", "bfloat16")))
 def test_beginnings_copied_down_a_chain(rung, dtype, rng):
     """Sources are in the same call, in chains, or were there before."""
     T, shared = (90, (70, 70, 20, 75, 1, 33)) if ON_GPU else (4, (3, 3, 1))
@@ -241,7 +224,7 @@ def test_who_owns_a_copied_position(rng):
         assert found == wanted
 
 
-@pytest.mark.parametrize(("rung", "dtype"), list(accepted("simt.fused", "tile.kept", dtypes=("float32",))))
+@pytest.mark.parametrize(("rung", "dtype"), accepted("simt.fused", "tile.kept", dtypes=("float32",)))
 @pytest.mark.parametrize("value", [np.nan, np.inf] if ON_GPU else [np.inf])
 @pytest.mark.filterwarnings("ignore:.*invalid value:RuntimeWarning")
 def test_a_poisoned_sequence_stays_alone(rung, dtype, value, rng):
@@ -256,7 +239,7 @@ def test_a_poisoned_sequence_stays_alone(rung, dtype, value, rng):
     assert torch.equal(clean[:, :D], dirty[:, :D]) and not torch.isfinite(dirty[4:6, D:]).all()
 
 
-@pytest.mark.parametrize(("rung", "dtype"), list(accepted("tile.kept", dtypes=("bfloat16", "float16"))))
+@pytest.mark.parametrize(("rung", "dtype"), accepted("tile.kept", dtypes=("bfloat16", "float16")))
 def test_a_16_bit_result_is_the_rounded_one(rung, dtype, rng):
     if dtype == "bfloat16" and not ON_GPU:
         pytest.skip("Triton's interpreter truncates where the GPU rounds to bfloat16")

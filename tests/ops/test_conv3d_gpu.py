@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import scipy.ndimage
 
+import gpu
 from compare import compare
-from gpu import ON_GPU, PLACE
+from gpu import ON_GPU, PLACE, widen_bfloat16
 from tilewright.errors import UsageError
 from tilewright.ops._ladder import Refused, using
 from tilewright.ops.conv3d import Problem, conv3d, ladder, prepare, spec
@@ -28,6 +29,8 @@ TINY = [
 ]
 SEPARABLE = [Case(3, 4, 8, 3, 3, 3, kind="factors", cval=0.5), Case(2, 3, 8, 2, 5, 3, kind="product", mode="wrap")]
 SEPARABLE += [Case(2, 3, 4, 18, 3, 1, kind="factors", mode="mirror")]
+DEEP = [Case(2, 3, 5, 2, 4, 4, O=3, C=9, mode=mode, cval=0.5) for mode in ("constant", "reflect")]
+DEEP += [Case(3, 4, 34, 1, 3, 4, O=20, C=24, mode="valid"), Case(1, 2, 3, 1, 2, 2, O=70, C=70, mode="wrap")]
 CHANNELS = Case(2, 3, 4, 2, 1, 3, O=2, C=2, mode="reflect")
 WIDE = Case(2, 34, 68, 1, 3, 3, mode="nearest")  # four tiles of 32 x 64
 # rows that quads fill, in tiles of 32 x 64 and in none: what stands beyond them is written by other means
@@ -42,6 +45,8 @@ def tiny(rung) -> list[Case]:
     """Cases for a simulator, in which a block whose threads wait for each other takes a second."""
     if rung.name in ("simt.separable", "tile.passes"):
         return SEPARABLE
+    if rung.name == "tile.taps_limbs":
+        return DEEP
     return [
         *TINY,
         CHANNELS,
@@ -50,13 +55,23 @@ def tiny(rung) -> list[Case]:
     ]
 
 
+@pytest.fixture(autouse=True)
+def bfloat16_is_multiplied(monkeypatch):
+    widen_bfloat16(monkeypatch)
+
+
+def small(rung) -> Problem:
+    """One that the rung takes."""
+    return replace(SMALL, O=3, C=10, separable=False) if rung.name == "tile.taps_limbs" else SMALL
+
+
 def every():
     """A parameter for each rung and case; one skip, with its reason, for what cannot run here."""
     for rung in RUNGS:
-        if why := rung.refuses(SMALL):
+        if why := rung.refuses(small(rung)):
             yield pytest.param(rung, None, id=rung.name, marks=pytest.mark.skip(reason=f"{rung.name}: {why}"))
             continue
-        for case in [*spec.cases(), *EDGES] if ON_GPU else tiny(rung):
+        for case in [*spec.cases(), *EDGES, *DEEP] if ON_GPU else tiny(rung):
             case = replace(case, device="cuda")
             if not rung.refuses(case.problem):
                 yield pytest.param(rung, case, id=f"{rung.name}-{case.name}")
@@ -64,22 +79,13 @@ def every():
 
 @pytest.mark.parametrize(("rung", "case"), list(every()))
 def test_rung(rung, case, rng):
-    inputs = spec.make(case, rng)
-    reference = spec.reference(case, inputs)
-    bound = spec.bound(case, inputs, reference, rung.c)
-    with using(conv3d=rung.name):
-        call = device.bind(case, inputs, PLACE)
-        outs = [torch.full(reference.shape, torch.nan, device=PLACE) for _ in range(2 if ON_GPU else 1)]
-        for out in outs:
-            call(out=out)
-    compare(outs[0].cpu().numpy(), reference, bound)
-    assert torch.equal(outs[0], outs[-1]), "two runs give different bits"
+    gpu.check("conv3d", rung, case, rng, runs=2 if ON_GPU else 1)
 
 
 def accepted(*few: str):
     """The rungs that run here: every one on a GPU, else `few` of them."""
     for rung in RUNGS:
-        if not rung.refuses(SMALL) and (ON_GPU or rung.name in few):
+        if not rung.refuses(small(rung)) and (ON_GPU or rung.name in few):
             yield pytest.param(rung, id=rung.name)
 
 
@@ -91,31 +97,45 @@ def made(rng, *shape):
 def test_a_tile_has_the_bits_of_the_whole(rung, rng):
     """An output's bits depend on the numbers under its window and on the weights: not on place, size or border."""
     D, H, W = (40, 70, 131) if ON_GPU else (4, 6, 9)
-    x, weights = made(rng, D, H, W), np.einsum("a,b,t->abt", *rng.standard_normal((3, 3), dtype=np.float32))
+    O, C = small(rung).O, small(rung).C
+    x, weights = made(rng, C, D, H, W), np.einsum("a,b,t->abt", *rng.standard_normal((3, 3), dtype=np.float32))
+    weights = rng.standard_normal((O, C, 3, 3, 3), dtype=np.float32) if C > 1 else weights[None, None]
     with using(conv3d=rung.name):
         packed = device.prepare(weights, device=PLACE)
         inner = device.conv3d(x, packed, mode="valid")
         for mode in ("constant", "reflect", "wrap") if ON_GPU else ("constant",):
-            assert torch.equal(device.conv3d(x, packed, mode=mode)[1:-1, 1:-1, 1:-1], inner)
+            assert torch.equal(device.conv3d(x, packed, mode=mode)[:, 1:-1, 1:-1, 1:-1], inner)
         for z, y, at in ((1, 2, 3), (D // 2 - 2, 1, 5), (0, H // 2 - 2, W // 2)):
-            part = device.conv3d(x[z:, y:, at : W - 1], packed, mode="valid")
-            assert torch.equal(part, inner[z:, y:, at : W - 3])
+            part = device.conv3d(x[:, z:, y:, at : W - 1], packed, mode="valid")
+            assert torch.equal(part, inner[:, z:, y:, at : W - 3])
 
 
-@pytest.mark.parametrize("rung", list(accepted("simt.naive", "tile.march")))
+@pytest.mark.parametrize("rung", list(accepted("simt.naive", "tile.march", "tile.taps_limbs")))
 def test_what_is_not_finite_stays_under_its_windows(rung, rng):
-    x, weights = made(rng, 9, 10, 11)[:, :5, :6], np.ones((3, 3, 3), np.float32)
-    x = x if ON_GPU else x[:4]
+    O, C = small(rung).O, small(rung).C
+    x, weights = made(rng, C, 9, 10, 11)[:, :, :5, :6], np.ones((O, C, 3, 3, 3), np.float32)
+    x = x if ON_GPU else x[:, :4]
     with using(conv3d=rung.name):
         packed = device.prepare(weights, device=PLACE)
         clean = device.conv3d(x, packed)
         dirty = x.clone()
-        dirty[1, 2, 3] = torch.nan
+        dirty[0, 1, 2, 3] = torch.nan
         out = device.conv3d(dirty, packed)
-    near = torch.zeros_like(x, dtype=torch.bool)
-    near[0:3, 1:4, 2:5] = True
+    near = torch.zeros_like(out, dtype=torch.bool)
+    near[:, 0:3, 1:4, 2:5] = True
     assert torch.isnan(out[near]).all()
     assert torch.equal(out[~near], clean[~near])
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # the interpreter's, for limbs of infinity
+@pytest.mark.parametrize("rung", list(accepted("tile.taps_limbs")))
+def test_what_stands_around_may_be_infinite(rung, rng):
+    O, C = small(rung).O, small(rung).C
+    x, weights = made(rng, C, 3, 3, 3), np.ones((O, C, 3, 3, 3), np.float32)
+    with using(conv3d=rung.name):
+        out = device.conv3d(x, weights, cval=np.inf)
+    assert torch.isfinite(out[:, 1, 1, 1]).all()
+    assert not torch.isfinite(out[:, 0]).any()
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+import gpu
 from compare import compare
 from gpu import ON_GPU, PLACE, widen_bfloat16
 from tilewright.errors import UsageError
@@ -18,7 +19,6 @@ from tilewright.ops.matmul.spec import Case
 torch = pytest.importorskip("torch")
 device = pytest.importorskip("tilewright.ops.matmul.device")
 
-RUNGS = [rung for name, rung in ladder.rungs.items() if not name.startswith("cpu.")]
 TINY = [
     Case(3, 5, 0, bias=True, activation="relu"),
     Case(2, 3, 7),
@@ -40,64 +40,35 @@ def bfloat16_is_multiplied(monkeypatch):
     widen_bfloat16(monkeypatch)
 
 
-def classes(rung) -> list[str]:
-    """The accuracy classes that a rung takes, whatever is installed here."""
-    return [
-        dtype
-        for dtype in spec.DEVICE_DTYPES
-        if "dtype is" not in "".join(rung.refuses(Problem(9, DEEP, dtype, "cuda")))
-    ]
+def problem(dtype: str) -> Problem:
+    return Problem(9, DEEP, dtype, "cuda")
 
 
-def every():
-    """A parameter for each rung, class and case; one skip, with its reason, for what cannot run here."""
-    for rung in RUNGS:
-        for dtype in classes(rung):
-            if why := rung.refuses(Problem(9, DEEP, dtype, "cuda")):
-                mark = pytest.mark.skip(reason=f"{rung.name}: {'; '.join(why)}")
-                yield pytest.param(rung, None, id=f"{rung.name}-{dtype}", marks=mark)
-                continue
-            slow = rung.name.startswith(("simt.s", "simt.u", "simt.v", "simt.w", "simt.b", "simt.n", "tile.limbs"))
-            few = FEW if slow else TINY
-            wide = [WIDE] if rung.name in ("simt.buffered", "tile.persistent") else []
-            tall = [TALL] if rung.name.startswith("tile.p") or ON_GPU else []
-            few = [replace(FEW[1], N=3), NARROW] if rung.name == "simt.narrow" else few
-            every = (
-                [case for case in spec.cases() if case.dtype == "float32"] + [NARROW, WHOLE] if ON_GPU else few + wide
-            )
-            found = every + tall
-            for case in found:
-                case = replace(case, dtype=dtype, device="cuda")
-                if "limbs" in rung.name and case.K < DEEP:
-                    case = replace(case, K=case.K + (DEEP if case.N % 2 else LIMB_DEPTH))
-                if not rung.refuses(case.problem):
-                    yield pytest.param(rung, case, id=f"{rung.name}-{case.name}")
+def cases(rung, dtype):
+    """Of a class that it takes; deep where limbs want it."""
+    slow = rung.name.startswith(("simt.s", "simt.u", "simt.v", "simt.w", "simt.b", "simt.n", "tile.limbs"))
+    few = [replace(FEW[1], N=3), NARROW] if rung.name == "simt.narrow" else FEW if slow else TINY
+    wide = [WIDE] if rung.name in ("simt.buffered", "tile.persistent") else []
+    tall = [TALL] if rung.name.startswith("tile.p") or ON_GPU else []
+    large = [case for case in spec.cases() if case.dtype == "float32"] + [NARROW, WHOLE]
+    for case in (large if ON_GPU else few + wide) + tall:
+        case = replace(case, dtype=dtype, device="cuda")
+        if "limbs" in rung.name and case.K < DEEP:
+            case = replace(case, K=case.K + (DEEP if case.N % 2 else LIMB_DEPTH))
+        yield case
 
 
-@pytest.mark.parametrize(("rung", "case"), list(every()))
+@pytest.mark.parametrize(("rung", "case"), list(gpu.every(ladder, problem, spec.DEVICE_DTYPES, cases)))
 def test_rung(rung, case, rng):
-    inputs = spec.make(case, rng)
-    reference = spec.reference(case, inputs)
-    bound = spec.bound(case, inputs, reference, rung.c)
-    with using(matmul=rung.name):
-        call = device.bind(case, inputs, PLACE)
-        outs = [torch.full(reference.shape, torch.nan, device=PLACE) for _ in range(2)]
-        for out in outs:
-            call(out=out)
-    compare(outs[0].cpu().numpy(), reference, bound)
-    assert torch.equal(outs[0], outs[1]), "two runs give different bits"
+    gpu.check("matmul", rung, case, rng)
 
 
 def accepted(*few: str, dtypes=spec.DEVICE_DTYPES):
     """(rung, class) of those that run here: every rung on a GPU, else `few` of them."""
-    for rung in RUNGS:
-        for dtype in classes(rung):
-            runs = not rung.refuses(Problem(9, DEEP, dtype, "cuda"))
-            if runs and dtype in dtypes and (ON_GPU or rung.name in few):
-                yield pytest.param(rung, dtype, id=f"{rung.name}-{dtype}")
+    return list(gpu.accepted(ladder, problem, dtypes, *few))
 
 
-@pytest.mark.parametrize(("rung", "dtype"), list(accepted("simt.buffered", "simt.narrow", "tile.persistent")))
+@pytest.mark.parametrize(("rung", "dtype"), accepted("simt.buffered", "simt.narrow", "tile.persistent"))
 def test_a_rows_bits_do_not_depend_on_its_batch(rung, dtype, rng):
     sizes = (1, 2, 65, 129, 300, 1000) if ON_GPU else (1, 3)
     N, K = (300, 1537) if ON_GPU else (7, DEEP if "limbs" in rung.name else 33)
@@ -115,7 +86,7 @@ def test_a_rows_bits_do_not_depend_on_its_batch(rung, dtype, rng):
     assert len(bits) == 1
 
 
-@pytest.mark.parametrize(("rung", "dtype"), list(accepted("tile.persistent", dtypes=("bfloat16", "float16"))))
+@pytest.mark.parametrize(("rung", "dtype"), accepted("tile.persistent", dtypes=("bfloat16", "float16")))
 def test_a_16_bit_result_is_the_rounded_one(rung, dtype, rng):
     if dtype == "bfloat16" and not ON_GPU:
         pytest.skip("Triton's interpreter truncates where the GPU rounds to bfloat16")
@@ -128,7 +99,7 @@ def test_a_16_bit_result_is_the_rounded_one(rung, dtype, rng):
             assert torch.equal(call(out=out), call().to(out.dtype))
 
 
-@pytest.mark.parametrize(("rung", "dtype"), list(accepted("tile.persistent", dtypes=("bfloat16", "float16", "tf32"))))
+@pytest.mark.parametrize(("rung", "dtype"), accepted("tile.persistent", dtypes=("bfloat16", "float16", "tf32")))
 def test_a_float32_residual_is_replaced_by_the_result(rung, dtype, rng):
     for M, N in ((300, 392), (1300, 64), (3, 4)) if ON_GPU else ((3, 12),):
         case = Case(M, N, 40, dtype, bias=True, residual=True, activation="relu", device="cuda")
@@ -143,7 +114,7 @@ def test_a_float32_residual_is_replaced_by_the_result(rung, dtype, rng):
         compare(residual.cpu().numpy(), reference, spec.bound(case, inputs, reference, rung.c))
 
 
-@pytest.mark.parametrize(("rung", "dtype"), list(accepted("simt.register", "tile.persistent")))
+@pytest.mark.parametrize(("rung", "dtype"), accepted("simt.register", "tile.persistent"))
 def test_a_poisoned_row_stays_alone(rung, dtype, rng):
     case = Case(6, 9, DEEP if "limbs" in rung.name else 24, dtype, device="cuda")
     inputs = spec.make(case, rng)
@@ -155,7 +126,7 @@ def test_a_poisoned_row_stays_alone(rung, dtype, rng):
     assert torch.isnan(dirty[2]).all()
 
 
-@pytest.mark.parametrize(("rung", "dtype"), list(accepted("tile.persistent")))
+@pytest.mark.parametrize(("rung", "dtype"), accepted("tile.persistent"))
 def test_how_a_product_is_cut_does_not_show(rung, dtype, rng):
     """The shape of tiles follows the number of rows; the bits may not."""
     if not ON_GPU:
@@ -181,7 +152,7 @@ def test_how_a_product_is_cut_does_not_show(rung, dtype, rng):
     assert len(bits) == 1
 
 
-@pytest.mark.parametrize(("rung", "dtype"), list(accepted("tile.limbs", dtypes=("float32",))))
+@pytest.mark.parametrize(("rung", "dtype"), accepted("tile.limbs", dtypes=("float32",)))
 @pytest.mark.parametrize("K", [192, 768, 4100] if ON_GPU else [192])
 def test_the_bound_holds_for_the_numbers_that_limbs_lose_most_of(rung, dtype, K, rng):
     """Of 1 + 2^-8 + 2^-17 three products miss 255 eps32, of 1 + 2^-9 + 2^-17 four miss 128, with one sign for all."""
@@ -193,24 +164,6 @@ def test_the_bound_holds_for_the_numbers_that_limbs_lose_most_of(rung, dtype, K,
     with using(matmul=rung.name):
         out = device.bind(case, inputs, PLACE)().cpu().numpy()
     compare(out, reference, spec.bound(case, inputs, reference, rung.c))
-
-
-def test_blocks_of_96_columns_give_the_same_bits(rng):
-    if why := ladder.rungs["simt.buffered"].refuses(Problem(9, 9, "float32", "cuda")):
-        pytest.skip("; ".join(why))
-    from tilewright.ops.matmul.operands import Epilogue, Rows
-    from tilewright.ops.matmul.simt import launch
-
-    M, N, K = (300, 770, 130) if ON_GPU else (9, 90, 10)
-    case = Case(M, N, K, bias=True, residual=True, device="cuda")
-    inputs = {name: torch.from_numpy(x).to(PLACE) for name, x in spec.make(case, rng).items() if name != "activation"}
-    with using(matmul="simt.buffered"):
-        weights = device.prepare(inputs["b"])
-    outs, ends = [], Epilogue(inputs["bias"], inputs["residual"], "relu")
-    for columns in (128, 96):
-        outs.append(torch.full((M, N), torch.nan, device=PLACE))
-        launch.multiply("buffered", Rows(inputs["a"], None), weights, outs[-1], ends, columns)
-    assert torch.equal(*outs) and not outs[0].isnan().any()
 
 
 @pytest.mark.parametrize("rung", ["tile.specialized", "tile.specialized_limbs"])

@@ -91,6 +91,21 @@ def test_rung(op, rung, case, rng):
     assert outs[0].cpu().numpy().tobytes() == outs[-1].cpu().numpy().tobytes(), "two runs give different bits"
 
 
+def test_a_thread_that_loads_four_numbers_at_once_misses_none(rng):
+    spec, module, device = parts("softmax")
+    if why := module.ladder.rungs["simt.online"].refuses(spec.Case((1, 1030), device="cuda").problem):
+        pytest.skip("; ".join(why))
+    x = rng.standard_normal((1, 1030), dtype=np.float32)
+    x[0, rng.random(1030) < 0.7] = -np.inf
+    x[0, 5::256] = -np.inf
+    with using(softmax="simt.online"):
+        exact = spec.reference(None, {"x": x})
+        out = device.softmax(torch.from_numpy(x).to(PLACE)).cpu().numpy()
+        assert np.abs(out - exact).max() < 1e-7
+        x[0, 5 + 256] = np.nan  # a thread's other numbers are all -inf
+        assert np.isnan(device.softmax(torch.from_numpy(x).to(PLACE)).cpu().numpy()).all()
+
+
 def runnable(op: str, *few: str):
     """The rungs of an operation that run here: every one on a GPU, else `few` of them."""
     spec, _, _ = parts(op)

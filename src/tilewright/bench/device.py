@@ -34,7 +34,8 @@ def torch_on_a_gpu():
     except ImportError as error:
         raise ResourceError("measuring on a GPU needs PyTorch", hint="pip install 'tilewright[gpu]'") from error
     if not torch.cuda.is_available():
-        raise ResourceError(f"there is no GPU to measure: {no_gpu() or 'PyTorch sees none'}")
+        why = no_gpu() or "PyTorch sees none"
+        raise ResourceError(f"there is no GPU to measure: {why}", hint="leave --device cuda out to measure the CPU")
     return torch
 
 
@@ -95,17 +96,20 @@ def _beside(op: str):
 
 
 class _Subject:
-    """A case with its inputs, the same for all rungs, and its truth, computed when it is first asked for."""
+    """A case with its inputs, the same for all rungs, and its truth, computed when it is first asked for.
 
-    def __init__(self, ladder, spec, case):
-        self.ladder, self.spec, self.case = ladder, spec, case
+    place: "cuda", or "cpu" where kernels are run as Python.
+    """
+
+    def __init__(self, ladder, spec, case, place: str = "cuda"):
+        self.ladder, self.spec, self.case, self.place = ladder, spec, case, place
         self.device = importlib.import_module(f"tilewright.ops.{ladder.op}.device")
         self.inputs = spec.make(case, np.random.default_rng(SEED))
 
     @cached_property
     def tensors(self) -> dict:
         """The inputs on the GPU."""
-        return moved(self.inputs)
+        return moved(self.inputs, self.place)
 
     @cached_property
     def truth(self):
@@ -116,14 +120,14 @@ class _Subject:
 
         def allowed(c: float):
             bound = self.spec.bound(self.case, self.inputs, reference, c)
-            return moved({"bound": np.broadcast_to(bound, reference.shape)})["bound"]
+            return moved({"bound": np.broadcast_to(bound, reference.shape)}, self.place)["bound"]
 
-        return moved({"exact": reference})["exact"], allowed
+        return moved({"exact": reference}, self.place)["exact"], allowed
 
     def bound(self, rung: str) -> Callable:
         """The rung's call on this case."""
         with using(**{self.ladder.op: rung}):
-            call = self.device.bind(self.case, self.inputs)
+            call = self.device.bind(self.case, self.inputs, self.place)
 
         def forced(**options):
             with using(**{self.ladder.op: rung}):

@@ -104,6 +104,9 @@ class Device:
         """Keys and values of one layer, see `DeviceCache`."""
         return DeviceCache.on(self.device, slots, heads, length, D, dtype)
 
+    def keep(self, caches: list[Any]) -> None:
+        """They belong to a room, which keeps them."""
+
     def cache_bytes(self, heads: int, length: int, D: int, dtype: str) -> int:
         """Bytes of one sequence's keys and values in one layer."""
         return 2 * heads * length * D * torch_dtype(dtype).itemsize

@@ -71,6 +71,11 @@ def using(**rungs: str) -> Iterator[None]:
         _forced.reset(token)
 
 
+def forced() -> dict[str, str]:
+    """The rungs that are forced here, by operation."""
+    return dict(_forced.get({}))
+
+
 class Ladder:
     """The rungs of one operation in the order of declaration, and the order in which they are preferred."""
 

@@ -44,6 +44,11 @@ def threads(count: int | None) -> Iterator[None]:
         _count.reset(token)
 
 
+def asked_threads() -> int | None:
+    """What `threads` says here."""
+    return _count.get()
+
+
 def thread_count() -> int:
     """The number of threads a kernel launched here uses."""
     return _count.get() or cpu().cores

@@ -5,7 +5,7 @@ The same arguments and the same function; arrays stay on their device, and work 
 
 from tilewright.errors import UsageError
 from tilewright.ops._arrays import one_of
-from tilewright.ops._device import moved, overlaps, result_for, same_device, tensor_of, torch_dtype
+from tilewright.ops._device import FLOATS, moved, overlaps, result_for, same_device, tensor_of, torch_dtype
 from tilewright.ops.conv1d.ladder import ladder
 from tilewright.ops.conv1d.operands import ACTIVATIONS, Epilogue, Packed, window_of
 from tilewright.ops.conv1d.spec import POOLS, Problem
@@ -31,8 +31,9 @@ def prepare(weight, *, dtype: str = "float32") -> Packed:
 def conv1d(x, weight, *, bias=None, stride=1, padding=0, dilation=1, activation=None, pool=None, dtype=None, out=None):
     """Cross-correlation with float32 sums; see `tilewright.ops.conv1d.conv1d`.
 
-    All arrays are torch tensors on one GPU: x and weight float32, bfloat16 or float16, bias and out float32. Raises
-    UsageError naming the argument that does not fit.
+    All arrays are torch tensors on one GPU: x and weight float32, bfloat16 or float16, bias float32. out: a float32
+    tensor, or one of the class's 16-bit dtype; None: a new float32 one. Raises UsageError naming the argument that does
+    not fit.
     """
     x = tensor_of("conv1d", "x", x)
     one_of("conv1d", "activation", activation, ACTIVATIONS)
@@ -52,7 +53,8 @@ def conv1d(x, weight, *, bias=None, stride=1, padding=0, dilation=1, activation=
     same_device("conv1d", "x", x, weight=data, bias=bias, out=out)
     bias = x.new_empty(0, dtype=torch_dtype("float32")) if bias is None else bias.contiguous()
     shape = (len(x), O) if pool else (len(x), O, window.positions(x.shape[2], K))
-    result = result_for("conv1d", out, shape, x)
+    kinds = ("float32", packed.dtype) if packed.dtype in FLOATS else ("float32",)
+    result = result_for("conv1d", out, shape, x, kinds)
     usable = result.is_contiguous() and not overlaps(result, x, bias, data)
     target = result if usable else result.new_empty(shape)
     rung = ladder.choose(Problem(O, C, K, packed.dtype, "cuda"))

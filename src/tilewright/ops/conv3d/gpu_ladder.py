@@ -7,13 +7,18 @@ import math
 from functools import partial
 
 from tilewright.ops._ladder import Ladder
-from tilewright.ops._needs import at_most, engine, on
+from tilewright.ops._needs import at_least, at_most, engine, on
 
-PREFER = ("simt.separable", "tile.passes", "simt.march", "tile.march", "tile.channels", "simt.shared", "simt.naive")
+PREFER = (
+    *("simt.separable", "tile.passes", "simt.march", "tile.march"),
+    *("tile.taps_limbs", "tile.channels", "simt.shared", "simt.naive"),
+)
 MOST_TAPS = 343  # of a kernel whose weights are parameters of the kernel, all written out in its code
 MOST_PLANES = 7  # of a kernel, which are as many open sums for each output of a thread
 LONGEST = 33  # taps along an axis: more, and a plane with its halo does not fit in shared memory
 SHARED = 48 << 10  # bytes of shared memory that a block has unless it asks for more
+LIMB_DEPTH, LIMBS_C = 256, 16.0  # they are off by up to 255 eps32 of the sum of |products|: LIMBS_C * 256**0.5
+FEWEST = 8  # channels for which a tile of 16 is worth it
 TILE = (2, 4, 32)  # of outputs, along z, y and x: a warp lies along a row, so that its loads meet in no bank
 
 
@@ -47,6 +52,12 @@ def _fits(problem) -> str | None:
     return None if nbytes <= SHARED else f"a tile with its halo takes {nbytes:,} bytes of shared memory"
 
 
+def _deep(problem) -> str | None:
+    """The sums are so long that three products of bfloat16 limbs hold the float32 bound."""
+    depth = problem.C * problem.KD * problem.KH * problem.KW
+    return None if depth >= LIMB_DEPTH else f"an output has {depth} products, it needs {LIMB_DEPTH}"
+
+
 GPU = on("cuda", "float32")
 ALONE = at_most("O", 1), at_most("C", 1)
 SHORT = tuple(at_most(axis, LONGEST) for axis in ("KD", "KH", "KW"))
@@ -67,6 +78,7 @@ SIMT = (
 )
 MARCH = "a tile marches; a shifted tile is loaded for each tap of a plane, and feeds KD open sums"
 PASSES = "three kernels, each along one axis"
+TAPS = "a product a tap on matrix units, in float32 as two bfloat16 limbs, three products of them"
 CHANNELS = "one matrix product over channels and taps, of numbers that are fetched as they are needed"
 
 
@@ -84,6 +96,8 @@ def declare(ladder: Ladder) -> None:
     ladder.rung("tile.passes", after="tile.march", needs=needs, idea=PASSES, prepare=_factors, c=4.0)(_pass_by_pass)
     needs = (GPU, engine("tile"))
     ladder.rung("tile.channels", after=None, needs=needs, idea=CHANNELS, prepare=_columns)(_with_channels)
+    needs = (*needs, at_least("C", FEWEST), _deep)
+    ladder.rung("tile.taps_limbs", after="tile.channels", needs=needs, idea=TAPS, prepare=_limbs, c=LIMBS_C)(_by_taps)
 
 
 def _simt(name: str, x, weights, out, window) -> None:
@@ -108,6 +122,18 @@ def _with_channels(x, weights, out, window) -> None:
     from tilewright.ops.conv3d.tile.launch import with_channels
 
     with_channels(x, weights, out, window)
+
+
+def _by_taps(x, weights, out, window) -> None:
+    from tilewright.ops.conv3d.tile.launch import tap_by_tap
+
+    tap_by_tap(x, weights, out, window)
+
+
+def _limbs(weights, device):
+    from tilewright.ops.conv3d.tile.launch import lay_out_limbs
+
+    return lay_out_limbs(weights, device)
 
 
 def _columns(weights, device) -> list:

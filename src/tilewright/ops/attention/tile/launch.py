@@ -12,6 +12,8 @@ from tilewright.ops.attention.tile import blocks, step, whole
 
 LOG2E = math.log2(math.e)
 PROGRAMS = 4096  # of decoding: about three times as many as an H200 runs side by side
+LONG_PROGRAMS = 1024  # the same, of sequences of several blocks: an H200 runs nearly as many side by side
+LONG_TOGETHER = 6  # heads that such a program takes, at most: what more of them are was not measured
 PRECISION = "tf32x3"  # of float32 products: each number as two of 11 bits, three products; 16-bit ones are exact
 
 
@@ -99,9 +101,11 @@ def look_at_new(q, cache: DeviceCache, tables, look: Look, out) -> None:
         )  # fmt: skip
 
 
-def heads_together(rows: int, heads: int) -> int:
+def heads_together(rows: int, heads: int, short: bool) -> int:
     """Heads that a program of decoding takes one after another, the next on their way: as many as leave PROGRAMS."""
-    return max(n for n in range(1, heads + 1) if heads % n == 0 and (n == 1 or rows * heads // n >= PROGRAMS))
+    most, programs = (heads, PROGRAMS) if short else (LONG_TOGETHER, LONG_PROGRAMS)
+    fitting = range(1, min(most, heads) + 1)
+    return max(n for n in fitting if heads % n == 0 and (n == 1 or rows * heads // n >= programs))
 
 
 def decode(q, cache: DeviceCache, spans: Steps, look: Look, out, shape: Shape | None = None) -> None:
@@ -112,8 +116,9 @@ def decode(q, cache: DeviceCache, spans: Steps, look: Look, out, shape: Shape | 
     sizes = (heads, cache.length, q.stride(0), k.stride(0), v.stride(0), out.stride(0))
     s, short = shape_for(cache, LEAST, spans.longest)
     s = shape or s
-    together = heads_together(rows, heads) if short and not plain else 1
-    kernel = step.step_plain if plain else step.step_in_turn if together > 1 else step.step
+    together = 1 if plain else heads_together(rows, heads, short)
+    several = step.step_in_turn if short else step.step_along
+    kernel = step.step_plain if plain else several if together > 1 else step.step
     kernel[(rows * heads // together,)](
         (q, k, v), (cache.keys, cache.values), out, (spans.slots, spans.positions), sizes, look.scale * LOG2E,
         (s.BM, s.BN, cache.D, padded(cache.D), together), (True, short, PRECISION),

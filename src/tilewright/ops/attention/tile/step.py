@@ -6,6 +6,7 @@ import triton.language as tl
 from tilewright.ops.attention.tile.blocks import absorb, begin, box, keys_from, nothing, rows_of, write_rows
 
 STAGES = tl.constexpr(3)  # heads on their way
+AHEAD = tl.constexpr(2)  # blocks: with three fewer programs share a multiprocessor
 
 
 @triton.jit
@@ -104,6 +105,43 @@ def step_in_turn(qkv, cache, out, places, sizes, scale, SHAPE: tl.constexpr, FOR
         keep(k_new, keys, position, D, DP)
         keep(v_new, values, position, D, DP)
         write_rows(state, out, row, sizes[5], head, queries == 0, D)
+
+
+@triton.jit
+def step_along(qkv, cache, out, places, sizes, scale, SHAPE: tl.constexpr, FORM: tl.constexpr):
+    """`step` for sequences of several blocks, where a program takes several heads: block after block, the next one on
+    its way, be it of this head or of the next. Loses where there are few rows. SHAPE: as of `step_in_turn`."""
+    BM: tl.constexpr = SHAPE[0]
+    BN: tl.constexpr = SHAPE[1]
+    D: tl.constexpr = SHAPE[2]
+    DP: tl.constexpr = SHAPE[3]
+    HEADS: tl.constexpr = SHAPE[4]
+    PRECISION: tl.constexpr = FORM[2]
+    groups = sizes[0] // HEADS
+    row, group = tl.program_id(0) // groups, tl.program_id(0) % groups
+    slot, position = tl.load(places[0] + row), tl.load(places[1] + row)
+    queries = tl.arange(0, BM)
+    if slot < 0:
+        for i in range(HEADS):
+            write_rows(nothing(BM, DP), out, row, sizes[5], group * HEADS + i, queries == 0, D)
+        return
+    blocks = position // BN + 1
+    sums, weights, tops = nothing(BM, DP)
+    for i in tl.range(0, HEADS * blocks, num_stages=AHEAD):
+        head, at = group * HEADS + i // blocks, i % blocks * BN
+        keys, values, k_new, v_new = places_of(qkv, cache, row, head, slot, sizes, D)
+        q = rows_of(qkv[0], row, sizes[2], head, queries == 0, D, DP, BM)
+        k = last_block(keys, k_new, at, position, D, DP, BN)
+        v = last_block(values, v_new, at, position, D, DP, BN)
+        seen = (at + tl.arange(0, BN) <= position)[None, :] & (queries >= 0)[:, None]
+        first = at == 0
+        sums, weights = tl.where(first, 0.0, sums), tl.where(first, 0.0, weights)
+        tops = tl.where(first, float("-inf"), tops)
+        sums, weights, tops = absorb((sums, weights, tops), q, k, v, seen, scale, PRECISION)
+        if at + BN > position:
+            keep(k_new, keys, position, D, DP)
+            keep(v_new, values, position, D, DP)
+            write_rows((sums, weights, tops), out, row, sizes[5], head, queries == 0, D)
 
 
 @triton.jit

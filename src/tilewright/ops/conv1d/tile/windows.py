@@ -30,7 +30,8 @@ def convolve(x, weights: Packed, out, window: Window, epilogue: Epilogue) -> Non
         padded[: len(some), window.padding : window.padding + L] = some.transpose(1, 2)
         shape = (len(some), positions, K, C)
         windows = padded.as_strided(shape, (row, window.stride * C, window.dilation * C, 1)).reshape(-1, K * C)
-        y = matmul(windows, weights.data, bias=bias, activation=epilogue.activation)
+        y = out.new_empty(len(windows), weights.O)  # of out's dtype: the largest of rounded numbers is the rounded one
+        y = matmul(windows, weights.data, bias=bias, activation=epilogue.activation, out=y)
         y = y.view(len(some), positions, weights.O).transpose(1, 2)
         target = out[first : first + count]
         target.copy_(y.amax(2, keepdim=True) if epilogue.pool else y)

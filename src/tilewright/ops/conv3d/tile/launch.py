@@ -10,10 +10,13 @@ from tilewright.ops.conv3d.operands import Packed, Window
 from tilewright.ops.conv3d.tile.channels import channels
 from tilewright.ops.conv3d.tile.march import march
 from tilewright.ops.conv3d.tile.passes import along
+from tilewright.ops.conv3d.tile.taps import taps
 
 BLOCK, WARPS = (2, 128), 2  # 1.1 ms for K 3 and 2.4 for K 5, 16 x 64 on four 2.6 and 7.3 (H200, 512^3)
 ROWS, PLANES = (512, 1), (8, 128)  # positions along the axis of a pass, and along what lies within it
 OUTPUTS, DEPTH = 128, 16  # of a tile of `channels`
+FEWER = 64  # outputs of a tile of `taps`, on two warps: 0.42 ms for 16 to 32 channels of 64^3, 128 on four 0.47 (H200)
+LEAST, MOST_IN, MOST_OUT = 16, 32, 64  # channels of a tile of `taps`: what matrix units take, what registers hold
 PROGRAMS = 4  # side by side on a multiprocessor
 
 
@@ -38,6 +41,36 @@ def with_channels(x, weights: Packed, out, window: Window) -> None:
     extents = *x.shape[1:], O, *out.shape[2:], count, x.shape[0] * math.prod(weights.sizes), depth
     grid, place = (triton.cdiv(count, block[0]), triton.cdiv(O, block[1])), (*window.first, float(window.cval))
     channels[grid](x, out, columns, places, extents, place, window.mode, block, num_warps=4)
+
+
+def lay_out_limbs(weights: Packed, device):
+    """For `tap_by_tap`: two bfloat16 limbs of weights (taps, O, C), both channels up to whole tiles."""
+    import torch
+
+    O, C = weights.weights.shape[:2]
+    matrices = torch.from_numpy(weights.weights).to(device).reshape(O, C, -1).permute(2, 0, 1)
+    matrices = torch.nn.functional.pad(matrices, (0, -C % _channels(C, MOST_IN), 0, -O % _channels(O, MOST_OUT)))
+    high = matrices.bfloat16()
+    return torch.stack([high, (matrices - high.float()).bfloat16()])
+
+
+def _channels(count: int, most: int) -> int:
+    """Of a tile."""
+    return min(most, max(LEAST, triton.next_power_of_2(count)))
+
+
+def tap_by_tap(x, weights: Packed, out, window: Window, outputs: int = FEWER, **options: int) -> None:
+    """out (O, D, H, W) of x (C, ...), float32 on one device, by `tile.taps_limbs`.
+
+    outputs, options: of a tile, and of Triton, other than the rung's own, for measurements.
+    """
+    data, O, C, count = weights.data, len(out), len(x), math.prod(out.shape[1:])
+    block = outputs, _channels(O, MOST_OUT), _channels(C, MOST_IN), x.numel() >= 1 << 31, data.shape[3] > C
+    extents, sizes = (C, *x.shape[1:], O, *out.shape[2:], count), (*weights.sizes, data.shape[3])
+    grid, place = (triton.cdiv(count, outputs), data.shape[2] // block[1]), (*window.first, float(window.cval))
+    warps = 2 if block[1] * block[2] <= 512 else 4  # more on two would spill
+    options = {"num_warps": warps, "num_stages": 3, **options}
+    taps[grid](x, out, data, extents, sizes, place, window.mode, block, **options)
 
 
 def march_on(x, weights: Packed, out, window: Window) -> None:

@@ -223,7 +223,7 @@ def fill_without_taps(out: np.ndarray, rows: Axis, columns: Axis, epilogue: Epil
     if all(len(axis.phases) == axis.stride for axis in (rows, columns)):
         return
     bias = epilogue.bias if epilogue.bias.size else np.zeros(out.shape[3], np.float32)
-    out[...] = [activate_number(number, ACTIVATIONS[epilogue.activation]) for number in bias]
+    out[...] = [activate_number.py_func(float(number), ACTIVATIONS[epilogue.activation]) for number in bias]
 
 
 def deal_out(out: np.ndarray, O: int, rows: Axis, columns: Axis, apart: int) -> tuple[np.ndarray, list, int, int]:

@@ -205,7 +205,7 @@ def _by_pointers(x, weights: Packed, out, bias, activation, sizes, s: Shape) -> 
     (B, H, W, C), data, table = x.shape, weights.data.data, weights.data.table
     tiles = triton.cdiv(B * weights.rows.positions(H) * weights.columns.positions(W), s.BM)
     grid = (tiles * triton.cdiv(sizes[4], s.BN) * len(table),)
-    form = (*_form(data, activation, sizes), C % s.BK == 0)
+    form = (*_form(data, activation, sizes), data.shape[-1] == C)
     tile, window = (s.BM, s.BN, s.BK), _window(weights, s)
     pointers.phases[grid](x, data, out, (bias, table), sizes, window, tile, form, **s.options())
 

@@ -58,7 +58,7 @@ def phases(x, weights, out, extras, sizes, window, TILE: tl.constexpr, FORM: tl.
 
     x (B, H, W, C); weights (N, taps down, taps across, blocks * BK), two of them if they are limbs. extras: bias, or
     None, and the table of `phase_of`. sizes: (B, OH, OW, O, N, s, t, H, W, C). window: taps down and across, blocks of
-    the depth. TILE: positions, columns, depth. FORM: as `store` takes it; whether C is whole blocks.
+    the depth. TILE: positions, columns, depth. FORM: as `store` takes it; whether C is as deep as the weights.
     """
     bias, table = extras
     B, OH, OW, _, N, s, t, H, W, C = sizes

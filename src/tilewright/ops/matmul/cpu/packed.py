@@ -204,4 +204,4 @@ def finish_empty(out: np.ndarray, epilogue: Epilogue) -> None:
     if epilogue.bias.size:
         out += epilogue.bias
     for at in np.ndindex(out.shape):
-        out[at] = activate_number(out[at], ACTIVATIONS[epilogue.activation])
+        out[at] = activate_number.py_func(float(out[at]), ACTIVATIONS[epilogue.activation])

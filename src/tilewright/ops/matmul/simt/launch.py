@@ -1,9 +1,8 @@
 """Starts the SIMT kernels on torch tensors: on the current stream of a GPU, or in numba-cuda's simulator on the CPU."""
 
-from tilewright.ops._device import multiprocessors
 from tilewright.ops._simt import launch
 from tilewright.ops.matmul.operands import Epilogue, Packed, Rows
-from tilewright.ops.matmul.simt import blocks, naive, narrow, shared, three_quarters, warps
+from tilewright.ops.matmul.simt import blocks, naive, narrow, shared, warps
 
 # name -> (kernel for an activation, threads of a block, rows and columns of out a block has)
 KERNELS = {
@@ -20,7 +19,6 @@ KERNELS = {
     "warps": (warps.warps, (warps.THREADS,), warps.TILE),
     "buffered": (warps.buffered, (warps.THREADS,), warps.TILE),
 }
-COSTS = {warps.TILE: 1.0, three_quarters.COLUMNS: 0.8}  # columns of a block -> what a turn takes
 
 
 def pad_tiles(b, rung: str) -> Packed:
@@ -44,30 +42,16 @@ def multiply_narrow(rows: Rows, weights: Packed, out, epilogue: Epilogue) -> Non
     launch(create, -(-len(out) // narrow.TILE), narrow.THREADS, arrays)
 
 
-def multiply(name: str, rows: Rows, weights: Packed, out, epilogue: Epilogue, columns: int | None = None) -> None:
-    """out (M, N) = activation(rows @ weights + residual + bias); contiguous float32 tensors on one device.
-
-    columns: of a block, other than the rung's own, for measurements.
-    """
+def multiply(name: str, rows: Rows, weights: Packed, out, epilogue: Epilogue) -> None:
+    """out (M, N) = activation(rows @ weights + residual + bias); contiguous float32 tensors on one device."""
     a, extents = rows.plain().float().contiguous(), ()
     create, threads, tile = KERNELS[name]
-    across = tile
     if weights.rung.split(".")[1] in ("vectors", "warps", "buffered"):
         extents = tuple(weights.data.shape)
         a = _widened(a, extents[0])
-        across = columns or _columns(*out.shape, extents[1]) if name == "buffered" else tile
-        create = three_quarters.buffered if across == three_quarters.COLUMNS else create
     arrays = (a, weights.data, out, epilogue.bias.float(), epilogue.residual.float())
-    grid = (-(-out.shape[0] // tile), -(-out.shape[1] // across))
+    grid = (-(-out.shape[0] // tile), -(-out.shape[1] // tile))
     launch(create(epilogue.activation), grid, threads, arrays, *extents)
-
-
-def _columns(M: int, N: int, width: int) -> int:
-    """Columns of a block: those with which all turns of two blocks a multiprocessor are over first; sums do not depend
-    on it. width: of b's rows."""
-    fitting = {n: cost for n, cost in COSTS.items() if -(-N // n) * n <= width}
-    down, programs = -(-M // warps.TILE), 2 * multiprocessors()
-    return min(fitting, key=lambda n: -(-down * -(-N // n) // programs) * fitting[n])
 
 
 def _widened(a, depth: int):

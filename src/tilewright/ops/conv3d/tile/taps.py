@@ -1,0 +1,55 @@
+"""Volumes with many channels on matrix units: for each tap of the window weights (O, C) by numbers (C, outputs)."""
+
+import triton
+import triton.language as tl
+
+from tilewright.ops.conv3d.tile.border import place
+
+
+@triton.jit
+def taps(x, out, weights, extents, sizes, window, MODE: tl.constexpr, BLOCK: tl.constexpr):
+    """out (O, planes, height, width) of x (C, D, H, W), float32 as two bfloat16 limbs.
+
+    extents: C, D, H, W, O, height, width, numbers of a volume of out. sizes: taps of the window along each axis, and
+    channels up to whole blocks. weights: limbs (2, taps, O up to whole tiles, those channels). window: how far it
+    begins before its output, and what stands where MODE says none. BLOCK: outputs, channels of out and of x of a tile,
+    whether numbers of x are so many that they are counted in 64 bits, and whether its channels are no whole tiles.
+
+    Outputs lie along rows, so that loads are of adjacent numbers. Matrix units truncate where they add; so a block's
+    sum leaves them, and is added to the total with rounding. Loses where a tile's channels are more than there are.
+    """
+    BM: tl.constexpr = BLOCK[0]
+    BN: tl.constexpr = BLOCK[1]
+    BC: tl.constexpr = BLOCK[2]
+    C, D, H, W, O, height, width, count = extents
+    KD, KH, KW, deep = sizes
+    above, before, left, fill = window
+    at = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
+    line = at // width
+    column, row, plane = (at % width).to(tl.int32), (line % height).to(tl.int32), (line // height).to(tl.int32)
+    o, c = tl.program_id(1) * BN + tl.arange(0, BN), tl.arange(0, BC)
+    rows, volume = tl.num_programs(1) * BN, (tl.full((), D, tl.int64) if BLOCK[3] else D) * H * W
+    low = KD * KH * KW * rows * deep
+    spots = (c * volume)[:, None] + ((plane * H + row) * W + column)[None, :]  # (BC, BM) of a window's first tap
+    totals = tl.zeros((BN, BM), tl.float32)
+    for step in tl.range(KD * KH * KW * (deep // BC)):
+        tap, first = step // (deep // BC), step % (deep // BC) * BC
+        u, v, w = tap // (KH * KW) - above, tap // KW % KH - before, tap % KW - left
+        z, y, t = place(plane + u, D, MODE), place(row + v, H, MODE), place(column + w, W, MODE)
+        there, channel = (at < count) & (tl.minimum(tl.minimum(z, y), t) >= 0), first + c
+        inside = there[None, :] & (channel < C)[:, None]
+        if MODE == "constant" or MODE == "valid":  # a tap lies as far from the first for all outputs
+            numbers = tl.load(x + (first * volume + (u * H + v) * W + w) + spots, mask=inside, other=fill)
+        else:
+            where = (channel * volume)[:, None] + ((z * H + y) * W + t)[None, :]
+            numbers = tl.load(x + where, mask=inside, other=fill)
+        if BLOCK[4]:  # weights are 0 there, but what stands around may be infinite
+            numbers = tl.where((channel < C)[:, None], numbers, 0.0)
+        high = numbers.to(tl.bfloat16)
+        rest = (numbers - high.to(tl.float32)).to(tl.bfloat16)
+        of = weights + ((tap * rows + o)[:, None] * deep + channel[None, :])
+        own, own_rest = tl.load(of), tl.load(of + low)
+        part = tl.dot(own, rest, tl.dot(own_rest, high))
+        totals += tl.dot(own, high, part)
+    target = out + o.to(tl.int64)[:, None] * count + at[None, :]
+    tl.store(target, totals, mask=(o < O)[:, None] & (at < count)[None, :])

@@ -1,0 +1,54 @@
+"""The plan for a GPU against what the operations lay out for one, here with the CPU's tensors."""
+
+import pytest
+
+from gpu import PLACE
+from tilewright.errors import ResourceError
+from tilewright.models.gpt2 import GPT2Config
+from tilewright.ops._ladder import Refused
+from tilewright.ops.attention.operands import DeviceCache
+from tilewright.runtime import plan_device
+from tilewright.runtime.plan import Prompts
+from tilewright.runtime.plan_device import matrix_bytes, plan_on_gpu
+
+torch = pytest.importorskip("torch")
+products = pytest.importorskip("tilewright.ops.matmul.device")
+generation = pytest.importorskip("tilewright.models.device_generation")
+
+COURSE, GIB = Prompts(6400, 6400 * 16, 16), 1 << 30
+
+
+@pytest.mark.parametrize(("K", "N", "dtype"), [(37, 50, "float32"), (200, 37, "float32"), (37, 50, "bfloat16")])
+def test_a_matrix_takes_what_it_takes(K, N, dtype):
+    try:
+        packed = products.prepare(torch.ones(K, N, device=PLACE), dtype=dtype)
+    except Refused as error:
+        pytest.skip(str(error))
+    assert packed.data.nbytes == matrix_bytes(K, N, dtype)
+
+
+def test_lanes_are_those_of_the_engine():
+    for name in ("LANES", "LANE", "PROMPT_ROWS", "ROUND", "STEPS"):
+        assert getattr(plan_device, name) == getattr(generation, name)
+
+
+def test_the_courses_job_on_a_large_gpu():
+    config = GPT2Config()
+    plan = plan_on_gpu(config, COURSE, tokens=8, dtype="bfloat16", memory=139 * GIB)
+    assert plan.at_once == COURSE.count
+    cache = DeviceCache.on("cpu", 2, config.n_head, 32, config.n_embd // config.n_head, "bfloat16")
+    assert plan.keys_values == 7680 // 2 * config.n_layer * (cache.keys.nbytes + cache.values.nbytes)
+    assert plan.weights > 2 * 124_439_808  # parameters
+    assert plan.peak_memory < 20 * GIB
+    assert plan.least_seconds(1e3, 1e9) == pytest.approx(plan.flops / 1e12)
+    assert plan.least_seconds(1e9, 1.0) == pytest.approx(plan.moved / 1e9)
+    assert set(plan.as_dict()) > {"peak_memory", "moved", "at_once"}
+
+
+def test_little_memory_means_fewer_at_once_and_none_an_error():
+    config = GPT2Config()
+    less, plenty = (plan_on_gpu(config, COURSE, tokens=8, dtype="float32", memory=n * GIB) for n in (4, 139))
+    assert 0 < less.at_once < COURSE.count
+    assert less.moved > plenty.moved
+    with pytest.raises(ResourceError, match="keys and values of 32 positions"):
+        plan_on_gpu(config, COURSE, tokens=8, dtype="float32", memory=GIB)

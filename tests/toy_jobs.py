@@ -10,6 +10,7 @@ from tilewright.formats.files import InputFile
 from tilewright.runtime.jobs import durable
 from tilewright.runtime.jobs.cut import Lines, Records
 from tilewright.runtime.jobs.manifest import file_identity
+from tilewright.runtime.jobs.task import Watch
 
 WIDTH = 4  # bytes of a number
 
@@ -212,6 +213,13 @@ class LookingWorker:
         """Nothing is open."""
 
 
+class Seen(Watch):
+    """Hands on the record of every committed shard."""
+
+    def __init__(self, call):
+        self.committed = lambda record, worker: call(record)
+
+
 def main() -> None:
     """`python -c "import toy_jobs; toy_jobs.main()" '{"task": ..., "output": ..., ...}'`: a job in its own process."""
     import json
@@ -230,8 +238,10 @@ def main() -> None:
     said = json.loads(sys.argv[1])
     knobs = said.get("knobs", {})
     knobs["trouble"] = {int(record): tuple(what) for record, what in knobs.get("trouble", {}).items()}
-    task = {"squares": Squares, "upper": Upper}[said.get("task", "squares")](said["input"], knobs=Knobs(**knobs))
-    engine = {"inline": Inline, "mpi": Mpi}.get(said["engine"], lambda: Local(said["engine"]))()
+    kinds = {"squares": Squares, "upper": Upper, "looking": Looking}
+    task = kinds[said.get("task", "squares")](said["input"], knobs=Knobs(**knobs))
+    engines = {"inline": Inline, "mpi": Mpi, "mpi on GPUs": lambda: Mpi(gpu=True)}
+    engine = engines.get(said["engine"], lambda: Local(said["engine"]))()
     try:
         report = run(task, said["output"], engine, Options(**said.get("options", {})))
     except TilewrightError as error:

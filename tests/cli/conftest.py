@@ -41,4 +41,4 @@ def small(run, rng):
     tokens.tofile("in.bin")
     with open("in.jsonl", "w") as file:
         file.writelines(json.dumps({"id": f"s{i}", "tokens": row}) + "\n" for i, row in enumerate(tokens.tolist()))
-    return ("classify", "--model", "m", "-i", "in.bin", "-o", "out.bin")
+    return ("classify", "--model", "m", "-i", "in.bin", "-o", "out.bin", "--restart")

@@ -39,6 +39,15 @@ def test_a_missing_engine_is_a_line_with_its_reason(run, monkeypatch):
     assert "engine tile       unavailable - No module named 'triton'\n" in text
 
 
+def test_whether_a_job_could_run_on_the_gpu_is_said(run, monkeypatch):
+    monkeypatch.setattr("tilewright.runtime.devices.no_gpu", lambda: "it is elsewhere")
+    _, text = run("doctor")
+    assert "--device cuda     does not: there is no GPU to run on: it is elsewhere\n" in text
+    monkeypatch.setattr("tilewright.runtime.devices._check_gpu", lambda: None)
+    _, text = run("doctor")
+    assert "--device cuda     works\n" in text
+
+
 def test_the_cache_is_described_and_not_made(monkeypatch, tmp_path):
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
     found = doctor.compiled()

@@ -19,13 +19,13 @@ COURSE = Path(__file__).resolve().parents[3] / "shared/data/course/gpt2_input.bi
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capfd):
-    """run(*options) -> (exit code, stdout, stderr) of `generate -p m -i in.jsonl -o out.jsonl` and the options."""
+    """run(*options) -> (exit code, stdout, stderr) of `generate -p m -i in.jsonl -o out.jsonl --restart` and these."""
     monkeypatch.chdir(tmp_path)
     save(tmp_path / "m")
 
     def call(*options, verb="generate"):
         capfd.readouterr()
-        given = ["-p", "m", "-i", "in.jsonl", "-o", "out.jsonl"] if verb == "generate" else []
+        given = ["-p", "m", "-i", "in.jsonl", "-o", "out.jsonl", "--restart"] if verb == "generate" else []
         with pytest.raises(SystemExit) as caught:
             main([verb, *given, *options])
         captured = capfd.readouterr()  # of the descriptors: a library in Rust writes past sys.stderr

@@ -1,27 +1,13 @@
 """The command line in a process of its own: signals, and streams that are closed or full."""
 
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tilewright import cli
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_demo_leaves_nothing(tmp_path, number):
-    process = tilewright("demo", env={"TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    process.stdout.readline()
-    while not list(tmp_path.glob("*/.params.bin*")):
-        time.sleep(0.01)
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=20)
-    assert process.returncode == 130 and "the demo was stopped: nothing is left of it" in errors
-    assert os.listdir(tmp_path) == []
 
 
 def tilewright(*arguments, env=None, **options) -> subprocess.Popen:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from tilewright.errors import InputError
-from tilewright.formats.volumes import ArrayVolume, create_volume, open_volume
+from tilewright.formats.volumes import ArrayVolume, open_volume
+from volume_files import creating
 
 AFFINE = np.array([[0.0, -1.5, 0, 10], [2.0, 0, 0, -20], [0, 0, 3.0, 30], [0, 0, 0, 1]])
 SHAPE = (5, 6, 7)
@@ -64,7 +65,7 @@ def test_header_and_extensions_are_kept(rng, target, kind):
     saved.header.extensions.append(nibabel.nifti1.Nifti1Extension("comment", b"hello" * 9))
     nibabel.save(saved, "v.nii")
     values = rng.standard_normal(SHAPE).astype(np.float32)
-    with open_volume("v.nii") as like, create_volume(target, SHAPE, values.dtype, like) as output:
+    with open_volume("v.nii") as like, creating(target, SHAPE, values.dtype, like) as output:
         output.write((0, 0, 0), values)
     found = nibabel.load(target)
     assert type(found.header) is type(saved.header)
@@ -77,7 +78,7 @@ def test_header_and_extensions_are_kept(rng, target, kind):
 
 def test_a_size_that_nifti_1_cannot_tell():
     values = np.ones((40_000, 1, 1), np.float32)
-    with create_volume("w.nii", values.shape, values.dtype, ArrayVolume("a", values)) as output:
+    with creating("w.nii", values.shape, values.dtype, ArrayVolume("a", values)) as output:
         output.write((0, 0, 0), values)
     assert isinstance(nibabel.load("w.nii"), nibabel.Nifti2Image) and np.array_equal(load("w.nii"), values)
 
@@ -85,7 +86,7 @@ def test_a_size_that_nifti_1_cannot_tell():
 def test_the_same_bytes_twice(rng):
     values = rng.standard_normal(SHAPE).astype(np.float32)
     for name in ("a.nii.gz", "b.nii.gz"):
-        with create_volume(name, SHAPE, values.dtype, ArrayVolume("a", values)) as output:
+        with creating(name, SHAPE, values.dtype, ArrayVolume("a", values)) as output:
             output.write((0, 0, 0), values)
     assert Path("a.nii.gz").read_bytes() == Path("b.nii.gz").read_bytes()
 

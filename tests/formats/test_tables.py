@@ -54,6 +54,17 @@ def test_batches(opened, values, monkeypatch, kind, size, count):
     assert batches[-1].end <= table.bytes and (count not in (None, 11) or batches[-1].end == table.bytes)
 
 
+@pytest.mark.parametrize("kind", ["text", "array"])
+def test_any_rows_in_any_order(opened, values, rng, monkeypatch, kind):
+    monkeypatch.setattr(tables, "CHUNK_BYTES", 50)
+    table = opened(text(values) if kind == "text" else values, checked=False)
+    for _ in range(40):
+        first = int(rng.integers(0, 11))
+        rows = range(first, int(rng.integers(first, 12)))
+        found = [batch.values for batch in table.batches(int(rng.integers(1, 5)), rows)]
+        assert b"".join(part.tobytes() for part in found) == values[rows.start : rows.stop].tobytes()
+
+
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7, 20, 64])
 @pytest.mark.parametrize("separator", ["\n", "  ", "\r\n", "\t \n\n"])
 def test_any_white_space_and_any_chunks(opened, values, monkeypatch, chunk, separator):

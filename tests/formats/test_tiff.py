@@ -8,7 +8,8 @@ import tifffile
 from PIL import Image
 
 from tilewright.errors import InputError, ResourceError
-from tilewright.formats.volumes import ArrayVolume, create_volume, open_volume
+from tilewright.formats.volumes import ArrayVolume, open_volume
+from volume_files import creating
 
 SHAPE = (5, 20, 30)
 
@@ -66,7 +67,7 @@ def test_what_pillow_writes(rng, compression):
 
 def test_one_plane_of_ours(rng):
     array = rng.standard_normal((1, 20, 30)).astype(np.float32)
-    with create_volume("v.tif", array.shape, array.dtype, ArrayVolume("a", array)) as output:
+    with creating("v.tif", array.shape, array.dtype, ArrayVolume("a", array)) as output:
         output.write((0, 0, 0), array)
     assert np.array_equal(load(), array)
 

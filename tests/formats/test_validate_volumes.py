@@ -6,7 +6,8 @@ import pytest
 from tilewright.errors import InputError
 from tilewright.formats import validate_volumes as module
 from tilewright.formats.validate_volumes import is_volume, validate_volumes
-from tilewright.formats.volumes import ArrayVolume, create_volume
+from tilewright.formats.volumes import ArrayVolume
+from volume_files import creating
 
 NAMES = ("v.npy", "v.nii", "v.nii.gz", "v.tif", "v.zarr", "v.txt")
 
@@ -17,7 +18,7 @@ def _here(tmp_path, monkeypatch):
 
 
 def write(name, array):
-    with create_volume(name, array.shape, array.dtype, ArrayVolume("a", array)) as output:
+    with creating(name, array.shape, array.dtype, ArrayVolume("a", array)) as output:
         output.write((0, 0, 0), array)
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from tilewright.errors import InputError, ResourceError, UsageError
 from tilewright.formats import volumes
-from tilewright.formats.volumes import ArrayVolume, aligned_boxes, boxes, create_volume, open_volume, suffix_of
+from tilewright.formats.volumes import ArrayVolume, aligned_boxes, boxes, form_of, open_volume, suffix_of
+from volume_files import creating
 
 NAMES = ("v.npy", "v.nii", "v.nii.gz", "v.tif", "v.tiff", "v.zarr", "v.txt")
 SHAPE = (9, 7, 11)
@@ -25,7 +26,7 @@ def volume(rng, dtype=np.float32):
 
 def write(name, array, like=None, step=2):
     """In tiles along z and x, `step` units thick."""
-    with create_volume(name, array.shape, array.dtype, like or ArrayVolume("a", array)) as output:
+    with creating(name, array.shape, array.dtype, like or ArrayVolume("a", array)) as output:
         d, h, w = (step * u for u in output.unit)
         D, H, W = array.shape
         for x in range(0, W, w):
@@ -155,7 +156,7 @@ def test_names(tmp_path):
     assert [suffix_of(name) for name in ("A.NII.GZ", "x.zarr/", "y.TIF", "z.gz")] == [".nii.gz", ".zarr", ".tif", None]
     (tmp_path / "array").mkdir()
     assert suffix_of("array") == ".zarr"
-    for act in (lambda: open_volume("v.dat"), lambda: create_volume("v", SHAPE, np.dtype("f4"), None)):
+    for act in (lambda: open_volume("v.dat"), lambda: form_of("v", SHAPE, np.dtype("f4"), None)):
         with pytest.raises(UsageError, match=r"not known by its name. Names end with \.txt, \.npy, .* or \.zarr"):
             act()
 
@@ -173,7 +174,7 @@ def test_a_package_that_is_not_installed(rng, monkeypatch, name, module):
     with pytest.raises(ResourceError, match=rf"needs .*{module}, which is not installed.*tilewright\[volume\]"):
         open_volume(name)
     with pytest.raises(ResourceError, match=r"tilewright\[volume\]"):
-        create_volume("w" + name, SHAPE, np.dtype("f4"), ArrayVolume("a", volume(rng)))
+        form_of("w" + name, SHAPE, np.dtype("f4"), ArrayVolume("a", volume(rng)))
 
 
 @pytest.mark.parametrize("name", ["v.txt", "v.nii.gz"])
@@ -194,27 +195,6 @@ def test_a_file_that_shrinks(rng, name):
         os.truncate(name, os.path.getsize(name) // 3)
         with pytest.raises(InputError, match="shrank"):
             found.load(np.float32)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_an_output_that_fails_leaves_the_earlier_one(rng, name):
-    array = volume(rng)
-    write(name, array)
-    with pytest.raises(ZeroDivisionError), create_volume(name, SHAPE, array.dtype, ArrayVolume("a", array)) as output:
-        output.write((0, 0, 0), np.zeros(SHAPE, np.float32))
-        raise ZeroDivisionError
-    assert os.listdir(".") == [name]
-    with open_volume(name) as found:
-        assert np.abs(found.load(np.float32) - array).max() < 1e-5
-
-
-@pytest.mark.parametrize("name", ["v.npy", "v.nii", "v.tif"])
-def test_an_output_larger_than_the_disk(name):
-    like = ArrayVolume("a", np.zeros((1, 1, 1), np.float32))
-    output = create_volume(name, (1 << 14, 1 << 14, 1 << 14), np.dtype("f4"), like)
-    with pytest.raises(ResourceError, match=r"the output takes .* bytes and the disk has"), output:
-        pytest.fail("it was opened")
-    assert os.listdir(".") == []
 
 
 def test_descriptors_are_closed(rng):

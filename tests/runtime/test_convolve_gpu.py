@@ -15,7 +15,10 @@ from tilewright.ops._memory import empty
 from tilewright.runtime import convolve as module
 from tilewright.runtime import slabs
 from tilewright.runtime.convolve import ConvolveJob, convolve
+from tilewright.runtime.jobs import start
+from tilewright.runtime.jobs.start import Settings
 from tilewright.runtime.kernels import kernel_of
+from tilewright.runtime.tiles import Tiling
 
 torch = pytest.importorskip("torch")
 device = pytest.importorskip("tilewright.ops.conv3d.device")
@@ -31,7 +34,8 @@ def here(tmp_path, monkeypatch, rng):
     np.save("v.npy", rng.standard_normal(SHAPE, dtype=np.float32))
     np.save("k.npy", rng.standard_normal((3, 2, 3)))
     if not ON_GPU:
-        monkeypatch.setattr(module, "place_for", lambda device: "cpu" if device == "cpu" else "cuda")
+        for place in (module, start):
+            monkeypatch.setattr(place, "place_for", lambda device: "cpu" if device == "cpu" else "cuda")
         monkeypatch.setattr(module, "pinned", empty)
         monkeypatch.setattr(module, "_compute", simulated)
         monkeypatch.setattr(slabs, "gpu_faults", no_faults)
@@ -58,7 +62,7 @@ class no_faults:
 
 
 def run(output, kernel="k.npy", **options):
-    job = ConvolveJob("v.npy", kernel, output, **{"device": "cuda", **options})
+    job = ConvolveJob("v.npy", kernel, output, **{"device": "cuda", "settings": Settings(restart=True), **options})
     return convolve(job)
 
 
@@ -79,8 +83,8 @@ def test_bits_depend_neither_on_tiles_nor_on_slabs(monkeypatch):
     plan = module.plan
 
     def small(shape, halo, units, **options):
-        tiling = plan(shape, halo, units, **options)
-        return type(tiling)(shape, (4, SHAPE[1], SHAPE[2] // 2), *halo, 1)
+        plan(shape, halo, units, **options)
+        return Tiling(shape, (4, SHAPE[1], SHAPE[2] // 2), *halo, 1)
 
     monkeypatch.setattr(module, "plan", small)
     report = run("tiles.npy")
@@ -126,7 +130,8 @@ def test_without_a_gpu(monkeypatch):
     def none(device):
         raise ResourceError("there is no GPU to run on: no driver")
 
-    monkeypatch.setattr(module, "place_for", none)
+    for place in (module, start):
+        monkeypatch.setattr(place, "place_for", none)
     with pytest.raises(ResourceError, match="there is no GPU"):
         run("out.npy")
     assert sorted(os.listdir(".")) == ["k.npy", "v.npy"]

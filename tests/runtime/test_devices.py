@@ -8,8 +8,8 @@ from gpu import ON_GPU
 from tilewright.errors import ResourceError, UsageError
 from tilewright.hardware import GPU, no_gpu
 from tilewright.runtime import devices
+from tilewright.runtime.classify import ClassifyJob, classify
 from tilewright.runtime.devices import gpu_faults, halving, place_for
-from tilewright.runtime.job import ClassifyJob, classify
 
 WORKS = {"cpu": None, "simt": None, "tile": None, "torch": None, "mpi": None}
 
@@ -36,6 +36,7 @@ LACKS = {
     "No module named 'triton'": ("engines", lambda: WORKS | {"tile": "No module named 'triton'"}),
     "No module named 'numba_cuda'": ("engines", lambda: WORKS | {"simt": "No module named 'numba_cuda'"}),
     "is built for the CPU alone": ("torch.version.cuda", None),
+    "compute capability is 7.5, they need 8.0": ("gpus", lambda: (GPU("Tesla T4", 1, 1, 1, (7, 5), "13.0"),)),
     "built for CUDA 13.0, and the driver knows CUDA up to 12.4": ("torch.cuda.is_available", lambda: False),
 }
 
@@ -61,6 +62,15 @@ def test_this_machine_without_a_gpu_says_so():
 def test_another_word_is_refused():
     with pytest.raises(UsageError, match="device is 'gpu'; cpu, cuda, auto are"):
         place_for("gpu")
+
+
+def test_what_only_a_gpu_has_is_refused_on_the_cpu(gpu, monkeypatch):
+    assert place_for("auto", "float16") == "cuda"
+    with pytest.raises(UsageError, match=r"float16 is for a GPU, and this runs on the CPU\. Take bfloat16"):
+        place_for("cpu", "float16")
+    monkeypatch.setattr(devices, "no_gpu", lambda: "this machine has none")
+    with pytest.raises(UsageError, match="runs on the CPU; there is no GPU to run on: this machine has none"):
+        place_for("auto", "float16")
 
 
 def needs(memory: int, tried: list[int]):

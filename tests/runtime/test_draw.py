@@ -19,9 +19,11 @@ from tilewright.models import dcgan
 from tilewright.models.dcgan import DCGANConfig
 from tilewright.runtime import draw as draw_module
 from tilewright.runtime.draw import DrawJob, draw
+from tilewright.runtime.jobs.start import Settings
 from tilewright.runtime.load import read_weights
 from tilewright.runtime.models import convert, init_dcgan
 
+AGAIN = Settings(restart=True)
 SIZES = {"z_size": 7, "size": 2, "channels": (8, 6, 5, 3), "kernel": 5}  # 16 x 16 pixels
 
 
@@ -41,10 +43,12 @@ def _z(tmp_path, rng):
 
 
 @pytest.fixture(name="run")
-def _run(tmp_path, model, z):
-    def call(input="in.npy", output="out.npy", image=None, **options):
+def _run(tmp_path, model, z, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda fd: None)  # nine a job, of milliseconds each
+
+    def call(input="in.npy", output="out.npy", image=None, settings=AGAIN, **options):
         paths = {"input": input and str(tmp_path / input), "image": image and str(tmp_path / image)}
-        return draw(DrawJob(model=model, output=f"{tmp_path}/{output}", **paths, **options))
+        return draw(DrawJob(model=model, output=f"{tmp_path}/{output}", **paths, settings=settings, **options))
 
     return call
 
@@ -59,7 +63,7 @@ def test_images_are_right(tmp_path, model, z, run):
     compare(np.load(tmp_path / "out.npy"), reference(config, weights, z), 1e-5)
     assert (report.records, report.errors, report.exit_code) == (20, 0, 0)
     assert {"check", "load", "prepare", "compile", "run", "write", "total"} <= report.seconds.keys()
-    assert report.records_per_second > 0 and names(tmp_path) == ["out.npy"]
+    assert report.records_per_second > 0 and names(tmp_path) == ["out.npy", "out.npy.job"]
 
 
 def test_the_course_network(tmp_path, rng):
@@ -100,8 +104,9 @@ def test_the_course_network_as_a_directory(tmp_path):
 def test_batches_change_no_bits(tmp_path, run, dtype):
     run(dtype=dtype, output="out.txt", image="out.png")
     expected = [(tmp_path / name).read_bytes() for name in ("out.txt", "out.png")]
-    for batch in (1, 7, 19, 64):
-        run(dtype=dtype, output="out.txt", image="out.png", batch=batch)
+    for batch, size in ((1, None), (7, 3), (19, 20), (64, 1)):
+        settings = Settings(restart=True, shard_size=size)
+        assert run(dtype=dtype, output="out.txt", image="out.png", batch=batch, settings=settings).computed == 20
         assert [(tmp_path / name).read_bytes() for name in ("out.txt", "out.png")] == expected
 
 
@@ -310,9 +315,12 @@ def test_a_signal(tmp_path, run, monkeypatch):
 
     assert threading.current_thread() is threading.main_thread()
     monkeypatch.setattr(dcgan.DCGAN, "generate", interrupted)
+    size = Settings(shard_size=4)
     with pytest.raises(Interrupted, match="stopped by SIGTERM"):
-        run(output="faces/", image="out.png", batch=2)
-    assert names(tmp_path) == []
+        run(output="faces/", image="out.png", batch=2, settings=size)
+    assert names(tmp_path) == ["faces.job"]
+    report = run(output="faces/", image="out.png", batch=2, settings=size)
+    assert 0 < report.computed < 20 and len(os.listdir(tmp_path / "faces")) == 20
 
 
 def test_memory_does_not_grow_with_the_images(tmp_path, model):
@@ -324,7 +332,7 @@ def test_memory_does_not_grow_with_the_images(tmp_path, model):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
     def peak(count):
-        command = [sys.executable, "-c", code, model, str(tmp_path / "out.npy"), str(count)]
+        command = [sys.executable, "-c", code, model, str(tmp_path / f"{count}.npy"), str(count)]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
         return int(done.stdout)
 

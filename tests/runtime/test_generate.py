@@ -15,8 +15,9 @@ from gpt2_models import save, tiny
 from tilewright.errors import InputError, InternalError, Interrupted, ResourceError, UsageError
 from tilewright.models.gpt2 import GPT2
 from tilewright.models.sampling import SamplingParams
-from tilewright.runtime import generate as module
+from tilewright.runtime import generate_worker as module
 from tilewright.runtime.generate import GenerateJob, generate
+from tilewright.runtime.jobs.start import Settings
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6)
 
@@ -30,8 +31,10 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def run(input="in.jsonl", output="out.jsonl", model="m", params=GREEDY, **options):
-    return generate(GenerateJob(model, input, output, params, **options))
+def run(input="in.jsonl", output="out.jsonl", model="m", params=GREEDY, restart=True, **options):
+    """With fields of GenerateJob and of Settings; it begins with nothing unless told so."""
+    given = {name: options.pop(name) for name in Settings.__dataclass_fields__ if name in options}
+    return generate(GenerateJob(model, input, output, params, settings=Settings(restart=restart, **given), **options))
 
 
 def write(lines, name="in.jsonl"):
@@ -292,16 +295,17 @@ def test_stopped_and_run_again(folder, rng, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(GPT2, "hidden", stopped)
         with pytest.raises(Interrupted):
-            run()
+            run(shard_size=4000)
     assert Path("out.jsonl").read_text() == "earlier"
-    assert sorted(os.listdir(".")) == ["in.jsonl", "m", "out.jsonl", "plain"]
-    run()
+    assert sorted(os.listdir(".")) == ["in.jsonl", "m", "out.jsonl", "out.jsonl.job", "plain"]
+    report = run(restart=False)
+    assert 0 < report.computed < report.records == 300  # the shard that ran was finished and kept
     assert Path("out.jsonl").read_bytes() == wanted
 
 
 def peak(name: str) -> int:
     """Bytes: what a process of its own says was its largest size."""
-    command = ["generate", "-p", "m", "-i", name, "-o", "out.jsonl", "--max-tokens", "1", "--json",
+    command = ["generate", "-p", "m", "-i", name, "-o", f"{name}.out.jsonl", "--max-tokens", "1", "--json",
                "--max-batch-memory", "8M"]  # fmt: skip
     done = subprocess.run([sys.executable, "-m", "tilewright", *command], capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1), done.stderr

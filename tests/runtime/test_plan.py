@@ -139,7 +139,7 @@ def test_the_peak_is_within_15_percent_of_a_real_run(tmp_path, dtype):
     init_gpt2(path, 3, vocab_size=50257, n_positions=128, n_embd=256, n_layer=4, n_head=4)
     np.random.default_rng(0).integers(0, 50257, (400, 16), np.int32).tofile(source)
     options = ["--model", path, "-i", str(source), "--dtype", dtype, "--max-tokens", "8", "--json"]
-    run = ["generate", *options, "-o", str(tmp_path / "out.bin")]
+    run = ["generate", *options, "-o", str(tmp_path / "out.bin"), "--restart"]
     tilewright(*run, "-n", "1")  # kernels are on the disk after it
     planned = json.loads(tilewright("plan", "generate", *options))
     real = json.loads(tilewright(*run))

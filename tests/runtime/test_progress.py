@@ -1,12 +1,14 @@
-"""Plain lines every few seconds where there is no terminal, a bar where there is one."""
+"""Plain lines every few seconds where there is no terminal, a bar where there is one; one for all workers of a job."""
 
 import errno
 import io
+from types import SimpleNamespace
 
 import pytest
 
 from tilewright.runtime import progress as module
-from tilewright.runtime.progress import Progress
+from tilewright.runtime.jobs.cut import Lines, Records, Whole
+from tilewright.runtime.progress import JobProgress, amount, duration
 
 
 class Terminal(io.StringIO):
@@ -21,19 +23,6 @@ def clock(monkeypatch):
     return now
 
 
-@pytest.mark.parametrize(
-    ("total", "expected"),
-    [(200, "60 of 200 sentences (30%), 10 sentences/s, 6 s\n"), (None, "60 sentences (50%), 10 sentences/s, 6 s\n")],
-)
-def test_plain_lines(clock, total, expected):
-    stream = io.StringIO()
-    with Progress("sentences", total=total, size=1000, stream=stream) as progress:
-        for seconds, records in [(1, 10), (4.9, 49), (6, 60), (10.9, 109)]:
-            clock[0] = 100 + seconds
-            progress.update(records, 500)
-    assert stream.getvalue() == expected
-
-
 class Full(io.StringIO):
     def write(self, text):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -45,14 +34,92 @@ class FullTerminal(Terminal, Full):
 
 @pytest.mark.parametrize("kind", [Full, FullTerminal])
 def test_a_stream_that_cannot_be_written_stops_nothing(clock, kind):
-    with Progress("sentences", total=10, size=1000, stream=kind()) as progress:
+    with JobProgress("sentences", kind()) as watch:
+        watch.begin(Records(0, 10, 10))
+        watch.at_work(0, 1)
         for seconds in (6, 12, 18):
             clock[0] = 100 + seconds
-            progress.update(5, 500)
+            watch.at_work(0, 5)
+    assert watch._lost
 
 
 def test_bar():
     stream = Terminal()
-    with Progress("sentences", total=10, size=1000, stream=stream) as progress:
-        progress.update(5, 500)
+    with JobProgress("sentences", stream) as watch:
+        watch.begin(Records(0, 10, 10))
+        watch.at_work(0, 5)
     assert "50%" in stream.getvalue() and "sentences/s" in stream.getvalue()
+
+
+def shard(number, records):
+    return SimpleNamespace(shard=number, records=records)
+
+
+def test_all_workers_of_a_job(clock):
+    """The first run did 20 records; this one begins 10 s after its start, from when on there is a line every 5 s."""
+    stream = io.StringIO()
+    with JobProgress("prompts", stream) as watch:
+        watch.begin(Records(0, 100, 20))
+        watch.committed(shard(0, 20), None)
+        clock[0] = 110
+        watch.at_work(0, 0)  # no line: there is nothing to say yet
+        watch.at_work(1, 0)
+        clock[0] = 112
+        watch.committed(shard(1, 20), 0)
+        clock[0] = 116
+        watch.at_work(1, 0)
+        watch.at_work(1, 4)
+        clock[0] = 122
+        watch.at_work(1, 20)
+        clock[0] = 128
+        watch.committed(shard(2, 20), 1)  # the same records
+    assert stream.getvalue().splitlines() == [
+        "40 of 100 prompts (40%), 3.3 prompts/s, 6 s, 18 s left; by worker 3.3 0",
+        "60 of 100 prompts (60%), 3.3 prompts/s, 12 s, 12 s left; by worker 1.7 1.7",
+        "60 of 100 prompts (60%), 2.2 prompts/s, 18 s, 18 s left; by worker 1.1 1.1",
+    ]
+
+
+def test_text_of_which_nobody_knows_the_lines(clock):
+    """The share is that of bytes: 100 of 400, and 10 lines of the shard at work, each like the 20 before: 50 more."""
+    stream = io.StringIO()
+    with JobProgress("prompts", stream) as watch:
+        watch.begin(Lines(400, 100))
+        watch.at_work(0, 0)
+        watch.committed(shard(0, 20), 0)
+        clock[0] = 106
+        watch.at_work(0, 10)
+        watch.at_work(0, 0)  # a sign of life that counts nothing takes nothing back
+        clock[0] = 112
+        watch.at_work(0, 0)
+    assert stream.getvalue().splitlines() == [
+        "30 prompts (38%), 5 prompts/s, 6 s, 10 s left",
+        "30 prompts (38%), 2.5 prompts/s, 12 s, 20 s left",
+    ]
+
+
+def test_many_workers(clock):
+    stream = io.StringIO()
+    with JobProgress("images", stream) as watch:
+        watch.begin(Records(0, 900, 1))
+        for worker in range(9):
+            watch.at_work(worker, 0)
+        for worker in range(9):
+            clock[0] = 104 + 6 * (worker == 8)
+            watch.at_work(worker, 10 * (worker + 1))
+    assert stream.getvalue().splitlines() == [
+        "450 of 900 images (50%), 45 images/s, 10 s, 10 s left; 9 workers, 1 to 9 each",
+    ]
+
+
+def test_a_job_on_a_terminal():
+    stream = Terminal()
+    with JobProgress("images", stream) as watch:
+        watch.begin(Whole())
+        watch.committed(shard(0, 7), 0)
+    assert "100%" in stream.getvalue() and "images/s" in stream.getvalue()
+
+
+def test_figures():
+    assert [amount(rate) for rate in (0.0, 3.456, 1234.5)] == ["0", "3.5", "1,234"]
+    assert [duration(s) for s in (0.4, 100, 1000, 10000)] == ["0 s", "100 s", "17 min", "2.8 h"]

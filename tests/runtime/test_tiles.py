@@ -1,5 +1,6 @@
 """Tiles: a tiled volume equals the whole one by bits, the plan keeps its memory, reading and writing run beside."""
 
+import itertools
 import threading
 
 import numpy as np
@@ -10,19 +11,29 @@ from tilewright.formats.volumes import ArrayVolume
 from tilewright.ops.conv3d import conv3d, prepare, prepare_separable
 from tilewright.ops.correlate import correlate
 from tilewright.runtime.kernels import Kernel, applied
-from tilewright.runtime.tiles import MODES, Blocks, Tiling, needed_bytes, plan, run
+from tilewright.runtime.tiles import MODES, Blocks, Tile, Tiling, needed_bytes, plan, run
 
 FLOAT32 = np.dtype(np.float32)
 
 
-def tiled(array, kernel, tiling, mode, cval, dtype=FLOAT32):
+def buffers_for(tiling, dtype=FLOAT32):
+    return [np.empty(np.prod(tiling.tile), dtype) for _ in range(2)]
+
+
+def tiled(array, kernel, tiling, mode, cval, dtype=FLOAT32, slabs=((0, None),), axis=0):
+    """slabs: (first plane along `axis`, number; None: all), one after the other with the same blocks."""
     out = np.full(array.shape, np.nan, dtype)
     blocks = Blocks(ArrayVolume("v", array), tiling, mode=mode, cval=cval, dtype=dtype)
 
     def write(tile, values):
         out[tuple(slice(a, a + n) for a, n in zip(*tile, strict=True))] = values
 
-    run(tiling, blocks.read, applied(kernel, dtype), write, dtype)
+    for first, count in slabs:
+        start, shape = [0, 0, 0], list(array.shape)
+        start[axis], shape[axis] = first, shape[axis] if count is None else count
+        tiles = list(tiling.tiles(Tile(tuple(start), tuple(shape))))
+        assert len(tiles) == tiling.count(Tile(tuple(start), tuple(shape)))
+        run(tiles, buffers_for(tiling, dtype), blocks.read, applied(kernel, dtype), write)
     return out
 
 
@@ -46,6 +57,19 @@ def test_1000_random_tilings_equal_the_whole(rng):
         whole = conv3d(array, packed, mode=mode, cval=cval)
         found = tiled(array, kernel, tiling, mode, cval)
         assert found.tobytes() == whole.tobytes(), (tiling, kernel.shape, mode)
+
+
+def test_slabs_in_any_order_equal_the_whole(rng):
+    for _ in range(200):
+        array, kernel, tiling, mode, cval = random_case(rng)
+        axis = int(rng.choice((0, 2)))
+        cuts = np.unique(np.append(rng.integers(0, array.shape[axis], 3), (0, array.shape[axis])))
+        slabs = [(int(a), int(b - a)) for a, b in itertools.pairwise(cuts)]
+        if rng.random() < 0.5:
+            rng.shuffle(slabs)
+        packed = prepare(kernel.weights.astype(np.float32)) if kernel.lines is None else prepare_separable(kernel.lines)
+        whole = conv3d(array, packed, mode=mode, cval=cval)
+        assert tiled(array, kernel, tiling, mode, cval, slabs=slabs, axis=axis).tobytes() == whole.tobytes()
 
 
 def test_larger_tilings_equal_the_whole(rng):
@@ -126,7 +150,7 @@ def test_tiles_fill_the_volume(rng):
         count = np.zeros(tiling.shape, int)
         for tile in tiling.tiles():
             count[tuple(slice(a, a + n) for a, n in zip(*tile, strict=True))] += 1
-        assert (count == 1).all() and tiling.count == len(list(tiling.tiles()))
+        assert (count == 1).all() and tiling.count() == len(list(tiling.tiles()))
 
 
 @pytest.mark.parametrize("memory", [1 << 20, 10 << 20, 100 << 20, 1 << 30])
@@ -178,7 +202,7 @@ def test_reading_and_writing_run_beside_the_computation():
         wait("compute", tile.start[0] + 1)
         assert out[0, 0, 0] == tile.start[0]
 
-    run(tiling, read, compute, write, np.dtype(np.float32))
+    run(list(tiling.tiles()), buffers_for(tiling), read, compute, write)
     assert begun["write"] == list(range(6))
 
 
@@ -199,6 +223,6 @@ def test_an_error_of_any_side_ends_it(side, at):
 
     before = threading.active_count()
     with pytest.raises(ZeroDivisionError, match=side):
-        run(tiling, part("read"), part("compute"), part("write"), np.dtype(np.float32), part("done"))
+        run(list(tiling.tiles()), buffers_for(tiling), part("read"), part("compute"), part("write"), part("done"))
     assert threading.active_count() == before
     assert all(count <= at + 3 for count in calls.values())

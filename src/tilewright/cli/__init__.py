@@ -25,16 +25,20 @@ from tilewright.errors import Cancelled, InternalError, Interrupted, ResourceErr
 VERBS = {
     "generate": "Continue prompts with GPT-2: JSON lines, text, or the course's binary files.",
     "plan": "What a job would take: memory, operations, time.",
-    "classify": "Classify sentences: the course's binary files, or JSON lines.",
+    "classify": "Classify sentences: text, JSON lines, or the course's binary files.",
     "draw": "Draw images with a DCGAN: text, .npy, PNG or BMP.",
     "convolve": "Filter a volume: text, .npy, NIfTI, TIFF, Zarr; larger than memory, too.",
+    "models": "The models that have a name: poet, critic, portraits.",
     "convert": "Convert a model: the course's files and PyTorch's to a directory, or back.",
     "init": "Make a model of any size with random weights.",
+    "status": "How far a job is, and who works on it.",
+    "verify": "Whether a job's output and its shards are what was written.",
     "validate": "Compare an output with a reference: PASS or FAIL.",
     "ladder": "Every kernel of an operation, checked and timed.",
     "bench": "A workload end to end, beside its peers.",
     "report": "Tables and figures from the measured results.",
-    "demo": "Make models, run every job, check and time them.",
+    "demo": "Verse, reviews, faces, a volume; then every job at full size, checked and timed.",
+    "slurm": "A job as a batch script of Slurm, which goes on after time limits.",
     "doctor": "This machine, and what is missing on it.",
 }
 
@@ -42,6 +46,7 @@ EXIT_CODES = """Exit codes: 0 all is well; 1 finished, with bad records or a fai
 3 bad input or weights; 4 the machine refuses (disk, memory, permission); 5 internal error, or more bad records than
 allowed; 75 stopped, run it again; 130 second Ctrl-C, or the first where there is nothing to resume."""
 
+HELP = {"help_option_names": ["-h", "--help"]}
 MEMORY = {name: f"--{name.replace('_', '-')}" for name in ("table_memory", "batch_size", "max_batch_memory", "memory")}
 _options_given: ContextVar[dict[str, Any]] = ContextVar("options")  # of the verb that runs
 
@@ -56,7 +61,9 @@ class Verbs(TyperGroup):
         if cmd_name not in VERBS:
             return None
         app = _app()
-        app.command(cmd_name, help=None)(_guarded(getattr(import_module(f"tilewright.cli.{cmd_name}"), cmd_name)))
+        module = import_module(f"tilewright.cli.{cmd_name}")
+        settings = HELP | getattr(module, "CONTEXT", {})
+        app.command(cmd_name, help=None, context_settings=settings)(_guarded(getattr(module, cmd_name)))
         return typer.main.get_command(app)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -69,12 +76,16 @@ class Verbs(TyperGroup):
 
 
 def _guarded(verb: Callable[..., None]) -> Callable[..., None]:
-    """The verb, whose errors end the process as `fail` does."""
+    """The verb, given a directory where --model is a name; its errors end the process as `fail` does."""
 
     @functools.wraps(verb)
     def called(**options: Any) -> None:
         _options_given.set(options)
         try:
+            if isinstance(options.get("model"), str):
+                from tilewright.runtime.named_models import model_path
+
+                options["model"] = model_path(options["model"])
             verb(**options)
         except (typer.Exit, typer.BadParameter, SystemExit):
             raise
@@ -85,12 +96,11 @@ def _guarded(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 def _app(**options: Any) -> typer.Typer:
-    settings = {"help_option_names": ["-h", "--help"]}
     return typer.Typer(
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
-        context_settings=settings,
+        context_settings=HELP,
         **options,
     )
 

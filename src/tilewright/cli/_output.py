@@ -46,10 +46,13 @@ def banner(verb: str, rows: dict[str, str]) -> str:
 
 def summary(report: Any, count: int, rate: float, unit: str) -> str:
     """What a job did. count: of `unit`; rate: units a second of the timed part."""
-    lines = [
-        f"Elapsed time: {report.seconds['run']:f} (sec)",
+    timed = [
+        f"Elapsed time: {report.seconds.get('run', 0.0):f} (sec)",
         f"Throughput: {rate:f} ({unit}/sec)",
         f"Whole run: {report.seconds['total']:f} (sec), {count / report.seconds['total']:f} ({unit}/sec)",
+    ]
+    lines = [
+        *(timed if report.computed or not report.job else ()),  # else there was nothing to do
         f"Peak memory: {report.peak_memory / 2**20:,.0f} MiB",
     ]
     if report.errors:

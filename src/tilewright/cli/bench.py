@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
-from tilewright.cli._options import Device, check_threads, verb
+from tilewright.cli._options import Device, check_threads, parse_sizes, verb
 from tilewright.cli._output import say, show
 
 PROMPTS = "../shared/data/course/gpt2_input.bin"
@@ -22,8 +22,8 @@ class Options:
     """One field an option."""
 
     workload: Annotated[
-        Literal["sentiment", "gpt2", "dcgan", "conv3d"],
-        Argument(metavar="WORKLOAD", help="sentiment, gpt2, dcgan or conv3d"),
+        Literal["sentiment", "gpt2", "dcgan", "conv3d", "scaling"],
+        Argument(metavar="WORKLOAD", help="sentiment, gpt2, dcgan, conv3d or scaling"),
     ]
     against: Annotated[str | None, Option(metavar="LIST", help="Peers, or 'none'; all that fit unless given.")] = None
     data: Annotated[str | None, Option("--input", "-i", metavar="FILE", help="Token ids, i32 [n][16].")] = None
@@ -35,10 +35,17 @@ class Options:
     threads: Annotated[int | None, Option(min=1, help="CPU threads; one a core unless given.")] = None
     save: Annotated[bool, Option("--save", help="Add the rows to results/ of the current directory.")] = False
     model: Annotated[str | None, Option(metavar="PATH", help="gpt2: this model; else random weights, 124M.")] = None
-    max_tokens: Annotated[int, Option(min=1, help="gpt2: new tokens of the course's prompts.")] = 8
-    only: Annotated[str, Option(metavar="LIST", help="gpt2: of course, batch, single.")] = "course,batch,single"
+    max_tokens: Annotated[int, Option(min=1, help="gpt2: new tokens of the course's prompts; scaling: of all.")] = 8
+    only: Annotated[
+        str | None, Option(metavar="LIST", help="gpt2: of course, batch, single; scaling: of sentiment, gpt2, dcgan.")
+    ] = None
     rounds: Annotated[int, Option(min=1, help="gpt2, dcgan: turns of each engine.")] = 3
     profile: Annotated[bool, Option("--profile", help="gpt2: where our time goes, operation by operation.")] = False
+    workers: Annotated[str, Option(metavar="LIST", help="scaling: how many, from 1 on.")] = "1,2"
+    engine: Annotated[Literal["local", "mpi"], Option(help="scaling: what runs the shards.")] = "local"
+    launcher: Annotated[str, Option(help="scaling: starts {n} ranks.")] = "mpiexec -n {n}"
+    folder: Annotated[str | None, Option(metavar="DIR", help="scaling: of models and outputs; a temporary one.")] = None
+    tiny: Annotated[bool, Option("--tiny", help="scaling: models that are for tests alone.")] = False
 
 
 @verb(Options)
@@ -48,16 +55,23 @@ def bench(options: Options) -> None:
     sentiment uses the sentences of --input, else the course's 16,384 if they lie in ../shared/data/course, else the
     sample that is shipped. gpt2 uses the prompts of --input, else the course's 8,192 from there, else random ones: 8
     new tokens for 1,024 of them (on a GPU 6,400), 128 for 64 (1,024), and 64 for one. dcgan draws images from noise of
-    a seed, and ends with the time of each layer. conv3d filters random volumes.
+    a seed, and ends with the time of each layer. conv3d filters random volumes. scaling runs whole jobs with 1, 2, ...
+    workers, each on a GPU or on its own cores, and compares their bytes.
     """
     check_threads(options.threads)
 
     from tilewright.bench.results import save_here
 
-    rows = {"sentiment": _sentiment, "gpt2": _gpt2, "dcgan": _dcgan, "conv3d": _conv3d}[options.workload](options)
+    rows = {"sentiment": _sentiment, "gpt2": _gpt2, "dcgan": _dcgan, "conv3d": _conv3d, "scaling": _scaling}[
+        options.workload
+    ](options)
     if options.save:
         for path in save_here(rows):
             say(f"written to {path}")
+    if any(row.op == "gpt2_profile" and not row.threads for row in rows):  # on a GPU
+        from tilewright.bench.gpt2_device import leave
+
+        leave()
 
 
 def _peers(options: Options) -> tuple[str, ...]:
@@ -73,7 +87,7 @@ def _sentiment(options: Options) -> list[Any]:
     from tilewright.ops._threads import thread_count
     from tilewright.runtime.devices import place_for
 
-    place = place_for(options.device)
+    place = place_for(options.device, options.dtype)
     ids, source = sentences(options.data)
     ids, count, peers = ids[: options.count], options.threads or thread_count(), _peers(options)
     where = f"{count} threads" if place == "cpu" else "on the GPU"
@@ -96,7 +110,7 @@ def _gpt2(options: Options) -> list[Any]:
     from tilewright.runtime.devices import place_for
     from tilewright.runtime.load import config_of, read_weights
 
-    place = place_for(options.device)
+    place = place_for(options.device, options.dtype)
     config = config_of(options.model, GPT2Config) if options.model else GPT2Config()
     count = options.count or COUNT[place]
     prompts, source = _prompts(options.data, config.vocab_size) or (random_prompts(config, count), "random numbers")
@@ -107,7 +121,8 @@ def _gpt2(options: Options) -> list[Any]:
         weights = read_weights(options.model)[1] if options.model else random_weights(config, seed=1)
         setting = Setting(
             config, weights, prompts, count, tokens=options.max_tokens, rounds=options.rounds,
-            workloads=tuple(options.only.split(",")), against=_peers(options), profile=options.profile, device=place,
+            workloads=tuple((options.only or "course,batch,single").split(",")), against=_peers(options),
+            profile=options.profile, device=place,
         )  # fmt: skip
         if place == "cuda" and options.against is None:
             setting = replace(setting, against=("transformers", "torch"))
@@ -125,7 +140,7 @@ def _dcgan(options: Options) -> list[Any]:
     from tilewright.ops._threads import thread_count, threads
     from tilewright.runtime.devices import place_for
 
-    if place_for(options.device) == "cuda":
+    if place_for(options.device, options.dtype) == "cuda":
         return _dcgan_on_gpu(options)
     count, rows = options.count or IMAGES, []
     with threads(options.threads):
@@ -164,7 +179,7 @@ def _conv3d(options: Options) -> list[Any]:
     from tilewright.ops._threads import threads
     from tilewright.runtime.devices import place_for
 
-    if place_for(options.device) == "cuda":
+    if place_for(options.device, options.dtype) == "cuda":
         from tilewright.bench.results import save_here
 
         peers = None if options.against is None else _peers(options)
@@ -175,6 +190,37 @@ def _conv3d(options: Options) -> list[Any]:
             rows = bench(against=_peers(options), say=lambda text: say(f"  {text}"))
     for line in lines(rows):
         show(line)
+    return rows
+
+
+def _scaling(options: Options) -> list[Any]:
+    """Each job by each number of workers."""
+    from pathlib import Path
+    from tempfile import TemporaryDirectory
+
+    from tilewright.bench.scaling import COUNT as RECORDS
+    from tilewright.bench.scaling import JOBS, Setting, bench
+    from tilewright.bench.tables import bench_tables
+    from tilewright.runtime.devices import place_for
+
+    jobs = tuple((options.only or ",".join(JOBS)).split(","))
+    workers = parse_sizes(options.workers)
+    if not set(jobs) <= set(JOBS):
+        raise typer.BadParameter(f"{options.only!r}: there are {', '.join(JOBS)}", param_hint="--only")
+    if options.dtype == "both":
+        raise typer.BadParameter("both is for gpt2 and dcgan; write float32 or bfloat16", param_hint="--dtype")
+    if workers[:1] != (1,) or list(workers) != sorted(workers):
+        raise typer.BadParameter(f"{options.workers!r}: write 1,2,4", param_hint="--workers")
+    device, rows = place_for(options.device), []
+    with TemporaryDirectory() as temporary:
+        setting = Setting(
+            Path(options.folder or temporary), workers, options.engine, device, options.dtype, options.launcher,
+            options.max_tokens, options.tiny,
+        )  # fmt: skip
+        for job in jobs:
+            rows += bench(job, options.count or RECORDS[device][job], setting, lambda text: say(f"  {text}"))
+    for table in bench_tables(rows):
+        show(f"\n{table.text()}")
     return rows
 
 

@@ -8,17 +8,24 @@ from typing import Annotated, Literal
 import typer
 from typer import Option
 
+from tilewright.cli._jobs import JobOptions, settings_of, speaker
 from tilewright.cli._options import Device, check_threads, parse_bytes, parse_rungs, verb
-from tilewright.cli._output import banner, say, show_report, summary
+from tilewright.cli._output import banner, show_report, summary
 
 
-@dataclass
-class Options:
+@dataclass(kw_only=True)
+class Options(JobOptions):
     """One field an option."""
 
-    model: Annotated[str, Option("--model", "-p", metavar="PATH", help="params.bin, or a model directory.")]
-    input: Annotated[str, Option("--input", "-i", metavar="FILE", help="Token ids: i32 [n][length], or .jsonl.")]
-    output: Annotated[str, Option("--output", "-o", metavar="FILE", help="Logits: f32 [n][labels], or .jsonl.")]
+    model: Annotated[
+        str, Option("--model", "-p", metavar="PATH", help="A name such as critic, a directory, or params.bin.")
+    ]
+    input: Annotated[
+        str, Option("--input", "-i", metavar="FILE", help="Sentences: .jsonl, .parquet, .txt, or i32 [n][length].")
+    ]
+    output: Annotated[
+        str, Option("--output", "-o", metavar="FILE", help="Logits: f32 [n][labels], or .jsonl, .parquet.")
+    ]
     count: Annotated[int | None, Option("--count", "-n", min=1, help="Only the first N sentences.")] = None
     device: Device = "cpu"
     dtype: Annotated[Literal["float32", "bfloat16", "float16"], Option(help="Accuracy; float16: GPU.")] = "float32"
@@ -30,7 +37,6 @@ class Options:
     table_memory: Annotated[str | None, Option(metavar="SIZE", help="Limit of the token table, as in 256M.")] = None
     keep_table: Annotated[bool, Option("--keep-table", help="Keep the token table beside the model.")] = False
     batch_size: Annotated[int, Option(min=1, max=1 << 20, help="Sentences a batch; changes no bits.")] = 16384
-    max_errors: Annotated[int | None, Option(min=0, help="Bad .jsonl records allowed; any number unless given.")] = None
     rung: Annotated[list[str] | None, Option(metavar="OP=RUNG", help="Force a kernel; may be repeated.")] = None
     json: Annotated[bool, Option("--json", help="One JSON object on stdout, text on stderr.")] = False
 
@@ -39,9 +45,10 @@ class Options:
 def classify(options: Options) -> None:
     """Classify sentences.
 
-    A record of a .jsonl input that cannot be used becomes a line with its error, and the exit code is 1. A binary
-    input has no place for errors: the first bad sentence ends the job with exit code 3. The output appears when it is
-    whole; until then an earlier one stays.
+    A record of a .jsonl or .txt input that cannot be used becomes a line with its error, and the exit code is 1. A
+    binary input has no place for errors: the first bad sentence ends the job with exit code 3. The output appears when
+    it is whole; until then an earlier one stays. What is done is kept in OUTPUT.job: the same command goes on where a
+    stopped one was, and does nothing where all is there.
     """
     if options.check and not (options.answers or options.validate):
         raise typer.BadParameter("-v compares with the answers of -a; none are given", param_hint="-v")
@@ -54,8 +61,7 @@ def classify(options: Options) -> None:
     from tilewright.formats.models import table_path
     from tilewright.ops._ladder import using
     from tilewright.ops._threads import thread_count, threads
-    from tilewright.runtime.devices import place_for
-    from tilewright.runtime.job import ClassifyJob, classify
+    from tilewright.runtime.classify import ClassifyJob, classify
 
     job = ClassifyJob(
         model=options.model,
@@ -63,34 +69,31 @@ def classify(options: Options) -> None:
         output=options.output,
         count=options.count,
         dtype=options.dtype,
-        device=place_for(options.device),
+        device=options.device,
         table_memory=table_memory,
         table_path=table_path(options.model) if options.keep_table else None,
         batch=options.batch_size,
-        max_errors=options.max_errors,
         answers=options.validate or (options.answers if options.check else None),
         tolerance=options.tolerance,
+        settings=settings_of(options),
     )
+    say = speaker(options, lambda: _banner(options, thread_count()))
     with threads(options.threads), using(**rungs):
-        _say(options, _banner(options, job.device, thread_count()))
-        report = classify(job, lambda line: _say(options, line))
-    _say(options, summary(report, report.records, report.records_per_second, "sentences"))
-    if options.json:
-        show_report("classify", options, report)
+        report = classify(job, say)
+    if report.lead:
+        say(summary(report, report.computed, report.records_per_second, "sentences"))
+        if options.json:
+            show_report("classify", options, report)
     raise typer.Exit(report.exit_code)
 
 
-def _say(options: Options, text: str) -> None:
-    say(text, err=options.json)
-
-
-def _banner(options: Options, device: str, threads: int) -> str:
+def _banner(options: Options, threads: int) -> str:
     rows = {
         "Model": f"TextCNN, {options.model}",
         "Input": options.input,
         "Output": options.output,
         "Sentences": "all" if options.count is None else f"{options.count:,}",
         "Precision": options.dtype,
-        **({"Threads": str(threads)} if device == "cpu" else {"Device": device}),
+        **({"Threads": str(threads)} if options.device == "cpu" else {"Device": options.device}),
     }
     return banner("classify", rows)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer import Option
 
+from tilewright.cli._jobs import JobOptions, settings_of, speaker
 from tilewright.cli._options import Device, check_threads, parse_bytes, parse_rungs, verb
 from tilewright.cli._output import banner, say, show, summary
 
@@ -17,8 +18,8 @@ Modes = Literal[
 FORMATS = ".txt, .npy, .nii, .nii.gz, .tif or .zarr"
 
 
-@dataclass
-class Options:
+@dataclass(kw_only=True)
+class Options(JobOptions):
     """One field an option."""
 
     input: Annotated[str, Option("--input", "-i", metavar="FILE", help=f"A volume: {FORMATS}.")]
@@ -43,6 +44,9 @@ class Options:
         str | None,
         Option(metavar="SIZE", help="Of the whole process, as in 1G; changes no bits. Most of what is free."),
     ] = None
+    shard_size: Annotated[str | None, Option(metavar="PLANES", help="Of a new job: planes of the volume a shard.")] = (
+        None
+    )
     validate: Annotated[str | None, Option(metavar="FILE", help="Compare the output with FILE; FAIL exits 1.")] = None
     tolerance: Annotated[float, Option(min=0, help="Largest min(absolute, relative) error that passes.")] = 1e-4
     rung: Annotated[list[str] | None, Option(metavar="OP=RUNG", help="Force a kernel; may be repeated.")] = None
@@ -55,8 +59,11 @@ def convolve(options: Options) -> None:
 
     The names say the formats, and any goes to any. Axes are those of the array: (z, y, x), for NIfTI nibabel's (i, j,
     k). .npy, .nii and .zarr are read and written in tiles and may be larger than memory. The output appears when it is
-    whole; until then an earlier one stays. As text, a volume is D H W and its values, x fastest, with six decimals.
+    whole; until then an earlier one stays, and OUT.job/ keeps what is done: the same command goes on. As text, a volume
+    is D H W and its values, x fastest, with six decimals.
     """
+    if options.max_errors is not None:
+        raise typer.BadParameter("a volume has no records of which some may fail", param_hint="--max-errors")
     memory = None if options.memory is None else parse_bytes(options.memory)
     rungs = parse_rungs(options.rung or [])
     check_threads(options.threads)
@@ -76,18 +83,17 @@ def convolve(options: Options) -> None:
         answers=options.validate,
         tolerance=options.tolerance,
         device=options.device,
+        settings=settings_of(options),
     )
     with threads(options.threads), using(**rungs):
-        _say(options, _banner(options, thread_count()))
-        report = convolve(job, lambda line: _say(options, line))
-    _say(options, summary(report, report.records, report.records_per_second, "voxels"))
+        count = thread_count()
+        report = convolve(job, speaker(options, lambda: _banner(options, count)))
+    if not report.lead:
+        raise typer.Exit(report.exit_code)
+    say(summary(report, report.records, report.records_per_second, "voxels"), err=options.json)
     if options.json:
         _show(options, report)
     raise typer.Exit(report.exit_code)
-
-
-def _say(options: Options, text: str) -> None:
-    say(text, err=options.json)
 
 
 def _show(options: Options, report: Any) -> None:

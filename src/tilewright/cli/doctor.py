@@ -51,10 +51,23 @@ def examine() -> dict[str, Any]:
         "memory": {"total": cpu.memory, "available": hardware.available_memory()},
         "gpus": [asdict(gpu) for gpu in hardware.gpus()],
         "no_gpu": hardware.no_gpu(),
+        "no_cuda": no_cuda(),
         "engines": hardware.engines(),
         "versions": {"python": platform.python_version(), "system": platform.platform(), **versions()},
         "compiled": compiled(),
     }
+
+
+def no_cuda() -> str | None:
+    """Why `--device cuda` would be refused; None: it works."""
+    from tilewright.errors import ResourceError
+    from tilewright.runtime.devices import place_for
+
+    try:
+        place_for("cuda")
+    except ResourceError as error:
+        return error.message
+    return None
 
 
 def versions() -> dict[str, str | None]:
@@ -130,6 +143,7 @@ def readable(found: dict[str, Any]) -> str:
     lines += [("GPU", of_gpu(gpu)) for gpu in found["gpus"]] or [("GPU", f"none - {found['no_gpu']}")]
     for engine, why in found["engines"].items():
         lines.append((f"engine {engine}", "available" if why is None else f"unavailable - {why}"))
+    lines.append(("--device cuda", "works" if found["no_cuda"] is None else f"does not: {found['no_cuda']}"))
     lines.append(("versions", ", ".join(present)))
     if missing:
         lines.append(("not installed", ", ".join(missing)))

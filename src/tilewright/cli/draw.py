@@ -8,15 +8,18 @@ from typing import Annotated, Literal
 import typer
 from typer import Option
 
+from tilewright.cli._jobs import JobOptions, settings_of, speaker
 from tilewright.cli._options import Device, check_threads, parse_rungs, verb
 from tilewright.cli._output import banner, say, show_report, summary
 
 
-@dataclass
-class Options:
+@dataclass(kw_only=True)
+class Options(JobOptions):
     """One field an option."""
 
-    model: Annotated[str, Option("--model", "-p", metavar="PATH", help="network.bin, or a model directory.")]
+    model: Annotated[
+        str, Option("--model", "-p", metavar="PATH", help="A name such as portraits, a directory, or network.bin.")
+    ]
     output: Annotated[str, Option("--output", "-o", metavar="FILE", help=".txt, .npy, .png, .bmp, or DIR/.")]
     input: Annotated[str | None, Option("--input", "-i", metavar="FILE", help="Noise: .txt or .npy (n, 100).")] = None
     image: Annotated[str | None, Option(metavar="FILE", help="A grid of all images besides: .bmp or .png.")] = None
@@ -28,6 +31,7 @@ class Options:
     device: Device = "cpu"
     threads: Annotated[int | None, Option(min=1, help="CPU threads; one a core unless given.")] = None
     batch_size: Annotated[int | None, Option(min=1, max=1 << 20, help="Images a batch; changes no bits.")] = None
+    shard_size: Annotated[str | None, Option(metavar="IMAGES", help="Of a new job: images a shard.")] = None
     validate: Annotated[str | None, Option(metavar="FILE", help="Compare the output with FILE; FAIL exits 1.")] = None
     answers: Annotated[str | None, Option("--answers", "-a", metavar="FILE", help="What -v compares with.")] = None
     check: Annotated[bool, Option("-v", help="Compare with the file of -a, as --validate does.")] = False
@@ -43,7 +47,7 @@ def draw(options: Options) -> None:
     The output's name says what it is: the course's .txt, .npy (n, height, width, channels), one picture with all images
     (.png or .bmp), or a directory (DIR/) with a .png an image. Random noise belongs to the seed and the image's number:
     the first 10 of 1,000 images are the 10 of another run. Outputs appear when they are whole; until then earlier ones
-    stay.
+    stay, and OUT.job/ keeps what is done: the same command goes on.
     """
     if options.check != bool(options.answers) and not (options.check and options.validate):
         raise typer.BadParameter("-v and -a FILE go together", param_hint="-v")
@@ -51,12 +55,13 @@ def draw(options: Options) -> None:
         raise typer.BadParameter("name an input, or say how many images of random noise with -n", param_hint="-i")
     if options.input is not None and options.seed is not None:
         raise typer.BadParameter("the input has the noise: a seed would not be used", param_hint="--seed")
+    if options.max_errors is not None:
+        raise typer.BadParameter("an image cannot fail alone", param_hint="--max-errors")
     rungs = parse_rungs(options.rung or [])
     check_threads(options.threads)
 
     from tilewright.ops._ladder import using
     from tilewright.ops._threads import thread_count, threads
-    from tilewright.runtime.devices import place_for
     from tilewright.runtime.draw import DrawJob, draw
 
     job = DrawJob(
@@ -67,31 +72,30 @@ def draw(options: Options) -> None:
         count=options.count,
         seed=options.seed or 0,
         dtype=options.dtype,
-        device=place_for(options.device),
+        device=options.device,
         batch=options.batch_size,
         answers=options.validate or options.answers,
         tolerance=options.tolerance,
+        settings=settings_of(options),
     )
     with threads(options.threads), using(**rungs):
-        _say(options, _banner(options, job.device, thread_count()))
-        report = draw(job, lambda line: _say(options, line))
-    _say(options, summary(report, report.records, report.records_per_second, "images"))
+        count = thread_count()
+        report = draw(job, speaker(options, lambda: _banner(options, count)))
+    if not report.lead:
+        raise typer.Exit(report.exit_code)
+    say(summary(report, report.records, report.records_per_second, "images"), err=options.json)
     if options.json:
         show_report("draw", options, report)
     raise typer.Exit(report.exit_code)
 
 
-def _say(options: Options, text: str) -> None:
-    say(text, err=options.json)
-
-
-def _banner(options: Options, device: str, threads: int) -> str:
+def _banner(options: Options, threads: int) -> str:
     rows = {
         "Model": f"DCGAN, {options.model}",
         "Input": options.input or f"random noise, seed {options.seed or 0}",
         "Output": f"{options.output}, {options.image}" if options.image else options.output,
         "Images": "all" if options.count is None else f"{options.count:,}",
         "Precision": options.dtype,
-        **({"Threads": str(threads)} if device == "cpu" else {"Device": device}),
+        **({"Threads": str(threads)} if options.device == "cpu" else {"Device": options.device}),
     }
     return banner("draw", rows)

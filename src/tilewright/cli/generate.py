@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 import typer
 from typer import Option
 
+from tilewright.cli._jobs import JobOptions, settings_of, speaker
 from tilewright.cli._options import Device, check_threads, parse_bytes, parse_rungs, verb
-from tilewright.cli._output import banner, say, show_report, summary
+from tilewright.cli._output import banner, show_report, summary
 
 SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "min_tokens", "stop",
@@ -17,14 +18,18 @@ SAMPLING = (
 )  # fmt: skip
 
 
-@dataclass
-class Options:
+@dataclass(kw_only=True)
+class Options(JobOptions):
     """One field an option."""
 
-    model: Annotated[str, Option("--model", "-p", metavar="PATH", help="A model directory, or model_parameters.bin.")]
-    input: Annotated[str, Option("--input", "-i", metavar="FILE", help="Prompts: .jsonl, .txt, or i32 [n][16].")]
+    model: Annotated[
+        str, Option("--model", "-p", metavar="PATH", help="A name such as poet, a directory, or model_parameters.bin.")
+    ]
+    input: Annotated[
+        str, Option("--input", "-i", metavar="FILE", help="Prompts: .jsonl, .parquet, .txt, or i32 [n][16].")
+    ]
     output: Annotated[
-        str, Option("--output", "-o", metavar="FILE", help="Completions: .jsonl, .txt, or i32 [n][tokens].")
+        str, Option("--output", "-o", metavar="FILE", help="Completions: .jsonl, .parquet, .txt, or i32 [n][tokens].")
     ]
     count: Annotated[int | None, Option("--count", "-n", min=1, help="Only the first N prompts.")] = None
     max_tokens: Annotated[int, Option(min=1, help="New tokens a prompt.")] = 8
@@ -46,7 +51,6 @@ class Options:
     max_batch_memory: Annotated[
         str | None, Option(metavar="SIZE", help="Keys and values of a batch, as in 512M; 1G, or most of a GPU's.")
     ] = None
-    max_errors: Annotated[int | None, Option(min=0, help="Bad records allowed; any number unless given.")] = None
     validate: Annotated[str | None, Option("--validate", metavar="FILE", help="Compare with FILE; FAIL exits 1.")] = (
         None
     )
@@ -65,7 +69,8 @@ def generate(options: Options) -> None:
     own sampling parameters, by vLLM's names (others are ignored), and OpenAI batch lines are taken as they are. In text
     files a prompt is a line, blank ones are skipped, and the line of a bad one stays empty. Random numbers belong to a
     record's id, or to its line where it has none. The output appears when it is whole; until then an earlier one
-    stays.
+    stays. What is done is kept in OUTPUT.job: the same command goes on where a stopped one was, and does nothing where
+    all is there.
     """
     if options.check != bool(options.answers) and not (options.check and options.validate):
         raise typer.BadParameter("-v and -a FILE go together", param_hint="-v")
@@ -76,7 +81,6 @@ def generate(options: Options) -> None:
     from tilewright.models.sampling import SamplingParams
     from tilewright.ops._ladder import using
     from tilewright.ops._threads import thread_count, threads
-    from tilewright.runtime.devices import place_for
     from tilewright.runtime.generate import GenerateJob, generate
 
     params = SamplingParams.of(n=options.samples, **{name: getattr(options, name) for name in SAMPLING})
@@ -87,26 +91,23 @@ def generate(options: Options) -> None:
         params=params,
         count=options.count,
         dtype=options.dtype,
-        device=place_for(options.device),
+        device=options.device,
         seed=options.seed,
         batch_memory=memory,
-        max_errors=options.max_errors,
         answers=options.validate or options.answers,
+        settings=settings_of(options),
     )
+    say = speaker(options, lambda: _banner(options, thread_count()))
     with threads(options.threads), using(**rungs):
-        _say(options, _banner(options, job.device, thread_count()))
-        report = generate(job, lambda line: _say(options, line))
-    _say(options, summary(report, report.tokens, report.tokens_per_second, "tokens"))
-    if options.json:
-        show_report("generate", options, report)
+        report = generate(job, say)
+    if report.lead:
+        say(summary(report, int(report.figures.get("tokens", 0)), report.tokens_per_second, "tokens"))
+        if options.json:
+            show_report("generate", options, report)
     raise typer.Exit(report.exit_code)
 
 
-def _say(options: Options, text: str) -> None:
-    say(text, err=options.json)
-
-
-def _banner(options: Options, device: str, threads: int) -> str:
+def _banner(options: Options, threads: int) -> str:
     rows = {
         "Model": f"GPT-2, {options.model}",
         "Input": options.input,
@@ -114,6 +115,6 @@ def _banner(options: Options, device: str, threads: int) -> str:
         "Prompts": "all" if options.count is None else f"{options.count:,}",
         "New tokens": f"{options.max_tokens:,}",
         "Precision": options.dtype,
-        **({"Threads": str(threads)} if device == "cpu" else {"Device": device}),
+        **({"Threads": str(threads)} if options.device == "cpu" else {"Device": options.device}),
     }
     return banner("generate", rows)

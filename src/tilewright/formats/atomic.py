@@ -91,6 +91,21 @@ class AtomicFile:
             os.close(fd)
 
 
+class Headed:
+    """A file of a header and whatever is written behind it."""
+
+    def __init__(self, file: AtomicFile, header: bytes) -> None:
+        self._file = file
+        file.write(header)
+
+    def write(self, data: Any) -> None:
+        """As AtomicFile's."""
+        self._file.write(data)
+
+    def finish(self) -> None:
+        """Nothing is left to do."""
+
+
 class AtomicDirectory:
     """The same promise for a directory whose files are all known: `with AtomicDirectory(path, known) as temporary`.
 
@@ -105,7 +120,7 @@ class AtomicDirectory:
         self._temporary = temporary_name(self.path)
 
     def __enter__(self) -> str:
-        self._check_replaceable()
+        self.check_replaceable()
         _remove_abandoned(self.path)
         with naming(self.path, "write"):
             os.mkdir(self._temporary)
@@ -122,8 +137,9 @@ class AtomicDirectory:
             if self._temporary in _unfinished:
                 _remove(self._temporary)
 
-    def _check_replaceable(self) -> None:
-        _check_directory(self.path)
+    def check_replaceable(self) -> None:
+        """Raises ResourceError where what is there now must not be replaced."""
+        check_directory(self.path)
         with naming(self.path, "write"):
             try:
                 others = sorted(set(os.listdir(self.path)) - self._known)
@@ -139,6 +155,11 @@ class AtomicDirectory:
                 path=self.path,
                 hint="choose a new directory: nothing was deleted or written",
             )
+
+    def adopt(self, directory: str) -> None:
+        """Gives this name to a directory on the same disk, all files of which are whole and flushed."""
+        self._temporary = directory
+        self._commit()
 
     def _commit(self) -> None:
         global _swapping
@@ -240,7 +261,7 @@ def _remove(path: str) -> None:
     _unfinished.discard(path)
 
 
-def _check_directory(path: str) -> None:
+def check_directory(path: str) -> None:
     """Raises ResourceError where there is no directory to write `path` into."""
     directory = os.path.dirname(path)
     if not os.path.lexists(directory):
@@ -249,7 +270,7 @@ def _check_directory(path: str) -> None:
 
 def _replaceable(path: str) -> int | None:
     """The permission bits of the regular file at `path`, or None where nothing is there. Raises ResourceError."""
-    _check_directory(path)
+    check_directory(path)
     with naming(path, "write"):
         try:
             mode = os.stat(path).st_mode

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.formats.atomic import AtomicFile
-from tilewright.formats.records import Completion, Prompt
+from tilewright.formats.files import Writable
+from tilewright.formats.records import Completion, Prompt, RecordError
 
 Result = tuple[Prompt, Sequence[Completion]]  # completions are ignored where the prompt has an error
 
@@ -30,7 +30,7 @@ class CompletionWriter:
     added; its logprobs name tokens as "token_id:464", like vLLM's with return_tokens_as_token_ids.
     """
 
-    def __init__(self, file: AtomicFile) -> None:
+    def __init__(self, file: Writable) -> None:
         self.file = file
         self._encode_lines = msgspec.json.Encoder().encode_lines
 
@@ -39,13 +39,26 @@ class CompletionWriter:
         self.file.write(self._encode_lines([_answer(*r) if r[0].openai else _line(*r) for r in results]))
 
 
+def error_line(said: bytes, error: RecordError) -> bytes:
+    """What CompletionWriter writes for a record of which it wrote the line `said`, if it has this error."""
+    answer = msgspec.json.decode(said)
+    openai = "custom_id" in answer
+    prompt = Prompt(error.line, answer["custom_id" if openai else "id"], error, openai=openai)
+    return msgspec.json.encode(_answer(prompt, []) if openai else _line(prompt, [])) + b"\n"
+
+
+def empty_line(said: bytes, error: RecordError) -> bytes:
+    """The same for TextWriter."""
+    return b"\n"
+
+
 class TextWriter:
     """Writes the text of each completion as a line to an open AtomicFile; a prompt with an error gets an empty line.
 
     A backslash is doubled; line ends and other control characters become escapes like \\n and \\x1b.
     """
 
-    def __init__(self, file: AtomicFile) -> None:
+    def __init__(self, file: Writable) -> None:
         self.file = file
 
     def write(self, results: Iterable[Result]) -> None:

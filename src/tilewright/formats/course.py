@@ -13,7 +13,7 @@ import numpy as np
 from tilewright.errors import InputError
 from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.blocks import write_blocks
-from tilewright.formats.files import InputFile
+from tilewright.formats.files import InputFile, Writable
 from tilewright.formats.records import Batch, Completion, Prompt, RecordError
 
 SCAN_RECORDS = 1 << 16  # sentences whose ids are checked at a time: 4 MiB at 16 tokens
@@ -51,9 +51,9 @@ def write_weights(
 class TokenFile:
     """Sentences of a binary file, read by position in batches. what: what errors call one of them.
 
-    count: how many to use from the start; None: all. The ids of the whole file are checked once, before any work, and
-    again as they are used. Raises InputError for an empty file, a size that is no whole number of sentences, fewer
-    than `count`, or an id outside the vocabulary, with its sentence and position, both from 0.
+    count: how many to use from the start; None: all. The ids of the first `scan` bytes (None: all) are checked once,
+    before any work, and all as they are used. Raises InputError for an empty file, a size that is no whole number of
+    sentences, fewer than `count`, or an id outside the vocabulary, with its sentence and position, both from 0.
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class TokenFile:
         vocabulary: int,
         count: int | None = None,
         what: str = "sentence",
+        scan: int | None = None,
     ) -> None:
         self._vocabulary = vocabulary
         self._length = length
@@ -72,18 +73,20 @@ class TokenFile:
             self.file = failing.enter_context(InputFile(path, "input"))
             self.total = self._sentences(count)
             self.bytes = self.total * 4 * length
-            for _ in self.batches(SCAN_RECORDS):
+            scanned = self.total if scan is None else min(self.total, scan // (4 * length))
+            for _ in self.batches(SCAN_RECORDS, range(scanned)):
                 pass
             failing.pop_all()
 
     def close(self) -> None:
         self.file.close()
 
-    def batches(self, size: int) -> Iterator[Batch]:
-        """All sentences in order, `size` at a time."""
+    def batches(self, size: int, rows: range | None = None) -> Iterator[Batch]:
+        """All sentences in order, or those of `rows`, `size` at a time."""
         row = 4 * self._length
-        for first in range(0, self.total, size):
-            tokens = np.empty((min(size, self.total - first), self._length), "<i4")
+        rows = range(self.total) if rows is None else rows
+        for first in range(rows.start, rows.stop, size):
+            tokens = np.empty((min(size, rows.stop - first), self._length), "<i4")
             self.file.read_into(tokens.data, first * row)
             self._check(tokens, first)
             yield Batch(tokens, (first + len(tokens)) * row)
@@ -118,11 +121,14 @@ class TokenFile:
 
 
 class LogitsWriter:
-    """Writes logits as f32 [n][labels] to an open AtomicFile. Raises InputError for logits that are not finite."""
+    """Writes logits as f32 [n][labels] to an open AtomicFile. Raises InputError for logits that are not finite.
 
-    def __init__(self, file: AtomicFile) -> None:
+    first: the number of the first sentence, from 0.
+    """
+
+    def __init__(self, file: Writable, first: int = 0) -> None:
         self.file = file
-        self._written = 0
+        self._written = first
 
     def write(self, batch: Batch, logits: np.ndarray) -> list[RecordError]:
         """logits: float32 (n, labels) of the batch's n sentences. Returns the errors of records: there are none."""
@@ -140,7 +146,7 @@ class LogitsWriter:
 class TokenWriter:
     """Writes completions as i32 [n][tokens] to an open AtomicFile, which has a place for nothing else."""
 
-    def __init__(self, file: AtomicFile, tokens: int) -> None:
+    def __init__(self, file: Writable, tokens: int) -> None:
         self.file = file
         self._tokens = tokens
 

@@ -6,13 +6,15 @@ import math
 import re
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from tilewright.errors import InputError
+from tilewright.formats.atomic import AtomicFile, Headed
 from tilewright.formats.files import InputFile
-from tilewright.formats.raw_volumes import HeldOutput
-from tilewright.formats.volumes import ArrayVolume, check_memory
+from tilewright.formats.volumes import ArrayVolume, Shape, check_memory
 
 PIECE = 1 << 20  # bytes of text parsed at a time
 WRITTEN = 1 << 15  # values formatted at a time
@@ -127,12 +129,21 @@ def _count_error(file: InputFile, shape: tuple[int, ...], found: str) -> InputEr
     return InputError(what, path=file.path, hint="correct the sizes or the data")
 
 
-class TextOutput(HeldOutput):
-    """A volume as text, "%f " a value, written when it is complete; it is held in memory until then."""
+@dataclass(frozen=True)
+class TextForm:
+    """A volume as text: "D H W ", then "%f " a value."""
 
-    def _write(self) -> None:
-        self._file.write(" ".join(map(str, self._shape)).encode() + b" ")
-        flat = self.array.reshape(-1)
+    shape: Shape
+    unit: ClassVar[Shape] = (1, 1, 1)
+    axis: ClassVar[int] = 0
+
+    def encode(self, slab: np.ndarray) -> Iterator[bytes]:
+        """What the file has of some of its planes."""
+        flat = slab.reshape(-1)
         for first in range(0, flat.size, WRITTEN):
             values = flat[first : first + WRITTEN].tolist()
-            self._file.write((("%f " * len(values)) % tuple(values)).encode())
+            yield (("%f " * len(values)) % tuple(values)).encode()
+
+    def encoder(self, file: AtomicFile) -> Headed:
+        """What writes the sizes, and behind them what `encode` gave."""
+        return Headed(file, " ".join(map(str, self.shape)).encode() + b" ")

@@ -9,6 +9,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
+from typing import Any, Protocol
 
 from tilewright.errors import InputError, ResourceError
 
@@ -38,6 +39,16 @@ def naming(path: str | os.PathLike[str], doing: str) -> Iterator[None]:
     except OSError as error:
         hint = _HINTS.get(error.errno or 0)
         raise ResourceError(f"cannot {doing}: {reason(error)}", path=path, hint=hint) from error
+
+
+class Writable(Protocol):
+    """What writers write to: an open AtomicFile, or the attempt at a shard. path: what errors call it."""
+
+    @property
+    def path(self) -> str: ...
+
+    def write(self, data: Any) -> object:
+        """Appends a bytes-like object or a C-contiguous array."""
 
 
 class InputFile:

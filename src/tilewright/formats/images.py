@@ -1,23 +1,22 @@
 """Images on disk: the course's text and .bmp, .npy, and PNG, one an image or all on a grid.
 
-A writer takes float32 images (n, height, width, channels) of values from -1 to 1, in any number of calls; one of
-pictures also takes their 8-bit pixels.
+Images are float32 (n, height, width, channels) of values from -1 to 1, or their 8-bit pixels.
 """
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import re
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from tilewright.errors import InputError, UsageError
 from tilewright.formats.atomic import AtomicFile
-from tilewright.formats.files import naming
 from tilewright.formats.npy import header_bytes
 from tilewright.formats.tables import suffix
 
@@ -43,94 +42,64 @@ def kind_of(path: str) -> str:
     return suffix(path)
 
 
-class Writer(Protocol):
-    """What takes a job's images."""
-
-    def write(self, images: np.ndarray) -> None:
-        """Images that follow those before."""
-
-    def finish(self) -> None:
-        """After the last."""
+def text_header(count: int) -> bytes:
+    """What the course's text begins with: how many images follow, a line each."""
+    return b"%d\n" % count
 
 
-class TextWriter:
-    """The course's text: their number, then a line an image, each value as "%.4f "."""
-
-    def __init__(self, file: AtomicFile, count: int) -> None:
-        self.file = file
-        file.write(b"%d\n" % count)
-
-    def write(self, images: np.ndarray) -> None:
-        for image in images:
-            self.file.write(formatted(image) + b"\n")
-
-    def finish(self) -> None:
-        """Nothing is left to do."""
+def text_of(images: np.ndarray) -> bytes:
+    """The course's text of images: a line each, each value as "%.4f "."""
+    return b"".join(formatted(image) + b"\n" for image in images)
 
 
-class ArrayWriter:
-    """A .npy file of float32 (count, *shape)."""
-
-    def __init__(self, file: AtomicFile, count: int, shape: tuple[int, ...]) -> None:
-        self.file = file
-        file.write(header_bytes((count, *shape), np.dtype("<f4")))
-
-    def write(self, images: np.ndarray) -> None:
-        self.file.write(np.ascontiguousarray(images, "<f4"))
-
-    def finish(self) -> None:
-        """Nothing is left to do."""
+def array_header(count: int, shape: tuple[int, ...]) -> bytes:
+    """What a .npy file of float32 (count, *shape) begins with."""
+    return header_bytes((count, *shape), np.dtype("<f4"))
 
 
-class GridWriter:
-    """All images as tiles of one picture, row by row, unused tiles black; only 8-bit pixels are kept until the end.
+class GridEncoder:
+    """All images as tiles of one picture, row by row, unused tiles black; their 8-bit pixels are kept until the end.
 
     suffix: ".bmp", a square of tiles, or ".png", with no more rows of them than needed.
     """
 
-    def __init__(self, file: AtomicFile, count: int, shape: tuple[int, int, int], suffix: str) -> None:
-        self.file, self._suffix, self._done = file, suffix, 0
+    def __init__(self, file: Any, count: int, shape: tuple[int, int, int], suffix: str) -> None:
+        self._file, self._suffix, self._done = file, suffix, 0
         rows, self._columns = grid(count, suffix)
-        self._height, self._width, channels = shape
+        self._height, self._width, channels = self._shape = shape
         self._canvas = np.zeros((rows * self._height, self._columns * self._width, channels), np.uint8)
+        self._rest = bytearray()  # of an image that is not whole yet
 
-    def write(self, images: np.ndarray) -> None:
-        for tile in pixels(images):
+    def write(self, block: bytes | memoryview) -> None:
+        """Pixels that follow those before, in any pieces."""
+        self._rest += memoryview(block).cast("B")
+        size = math.prod(self._shape)
+        whole = len(self._rest) // size
+        for tile in np.frombuffer(self._rest[: whole * size], np.uint8).reshape(whole, *self._shape):
             row, column = divmod(self._done, self._columns)
             top, left = row * self._height, column * self._width
             self._canvas[top : top + self._height, left : left + self._width] = tile
             self._done += 1
+        del self._rest[: whole * size]
 
     def finish(self) -> None:
+        """Writes the picture."""
         if self._suffix == ".png":
-            write_png(self.file, self._canvas)
+            write_png(self._file, self._canvas)
         else:
-            write_bmp(self.file, self._canvas)
+            write_bmp(self._file, self._canvas)
 
 
-class FolderWriter:
-    """00000.png, 00001.png, ... in a directory that exists."""
+def png_of(picture: np.ndarray) -> bytes:
+    """uint8 (height, width, 1 or 3) as a .png file."""
+    stream = io.BytesIO()
+    write_png(stream, picture)
+    return stream.getvalue()
 
-    def __init__(self, directory: str) -> None:
-        self._directory, self._done = directory, 0
 
-    def write(self, images: np.ndarray) -> None:
-        for picture in pixels(images):
-            path = os.path.join(self._directory, f"{self._done:05d}.png")
-            with naming(path, "write"), open(path, "wb") as file:
-                write_png(file, picture)
-            self._done += 1
-
-    def finish(self) -> None:
-        """Everything reaches the disk, before the directory gets its name."""
-        for name in os.listdir(self._directory):
-            path = os.path.join(self._directory, name)
-            with naming(path, "write"):
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    os.fsync(fd)
-                finally:
-                    os.close(fd)
+def png_name(number: int) -> str:
+    """Of an image in a directory."""
+    return f"{number:05d}.png"
 
 
 def png_names(directory: str) -> frozenset[str]:
@@ -146,7 +115,7 @@ def grid(count: int, suffix: str) -> tuple[int, int]:
 
 
 def check_grid(path: str, count: int, shape: tuple[int, int, int], suffix: str) -> int:
-    """Bytes that a GridWriter and its encoder take. Raises UsageError for a picture that its file cannot hold."""
+    """Bytes that a GridEncoder and what it writes take. Raises UsageError for a picture that its file cannot hold."""
     rows, columns = grid(count, suffix)
     height, width = rows * shape[0], columns * shape[1]
     size = BMP_HEADER + height * _stride(width)

@@ -1,4 +1,5 @@
-"""Sentences as JSON lines: {"id": ..., "tokens": [...]}, {"input_ids": [...]} or a bare list; labels or errors out.
+"""Sentences as JSON lines: {"id": ..., "text": ...}, {"tokens": [...]}, {"input_ids": [...]} or a bare list; labels
+or errors out.
 
 Other fields of an input line are ignored. Either every line has an id (a string or a 64-bit integer), or none has and
 the number of the line, from 1, is its id.
@@ -13,9 +14,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tilewright.formats.atomic import AtomicFile
+from tilewright.errors import InputError
+from tilewright.formats.files import Writable
 from tilewright.formats.lines import BadLine, LineId, LineReader, check_tokens, decode_text, json_error
 from tilewright.formats.records import Batch, Id, RecordError
+from tilewright.formats.sentence_encoder import Content, SentenceEncoder
 
 
 class _Line(msgspec.Struct):
@@ -24,53 +27,82 @@ class _Line(msgspec.Struct):
     input_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
 
 
+class _TextLine(_Line):
+    text: str | msgspec.UnsetType = msgspec.UNSET
+
+
 class _IdOnly(msgspec.Struct):
     id: LineId | None = None
 
 
 _decode_line = msgspec.json.Decoder(_Line).decode
+_decode_text = msgspec.json.Decoder(_TextLine).decode
 _decode_list = msgspec.json.Decoder(list[int]).decode
 _decode_id = msgspec.json.Decoder(_IdOnly).decode
 
 
-class TokenLines(LineReader[tuple[str, list[int]], list[int]]):
+class TokenLines(LineReader[tuple[str, Content], Content]):
     """Sentences of a JSONL file in batches; lines that cannot be used become records with an error.
 
-    length: token ids a sentence has; ids are 0 to vocabulary - 1. count, memory and errors are LineReader's.
+    length: token ids a sentence has; ids are 0 to vocabulary - 1. encoder: of the model's tokenizer; with it a line may
+    give text, and ids may be as short as a text; None: there is no "text", it is ignored like other fields. count,
+    memory and errors are LineReader's.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, length: int, vocabulary: int, count: int | None = None) -> None:
-        super().__init__(path, count=count, example='{"id": ..., "tokens": [...]}')
+    example = '{"id": ..., "tokens": [...]}'
+    example_of_text = '{"id": ..., "text": "a sentence"}'
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        length: int,
+        vocabulary: int,
+        encoder: SentenceEncoder | None = None,
+        count: int | None = None,
+    ) -> None:
+        super().__init__(path, count=count, example=self.example_of_text if encoder else self.example)
         self._length = length
         self._vocabulary = vocabulary
+        self._encoder = encoder
+        self._decode_line = _decode_text if encoder else _decode_line
 
     def batches(self, size: int) -> Iterator[Batch]:
         """All records in order, `size` at a time."""
         for records, sentences, end in self._groups(size):
-            good = [ids for ids, record in zip(sentences, records, strict=True) if record.error is None]
-            yield Batch(np.array(good, np.int32).reshape(-1, self._length), end, records)
+            good = [content for content, record in zip(sentences, records, strict=True) if record.error is None]
+            rows = self._encoder.rows(good) if self._encoder else np.array(good, np.int32).reshape(-1, self._length)
+            yield Batch(rows, end, records)
 
-    def _decode(self, line: bytes) -> tuple[Id | None, tuple[str, list[int]]]:
+    def _decode(self, line: bytes) -> tuple[Id | None, tuple[str, Content]]:
         decode_text(line)
         try:
             if line.lstrip().startswith(b"["):
                 return None, ("", _decode_list(line))
-            record = _decode_line(line)
+            record: Any = self._decode_line(line)
         except (msgspec.MsgspecError, RecursionError) as error:
             raise json_error(error) from error
-        given = [name for name in ("tokens", "input_ids") if getattr(record, name) is not msgspec.UNSET]
+        names = ("text", "tokens", "input_ids") if self._encoder else ("tokens", "input_ids")
+        given = [name for name in names if getattr(record, name) is not msgspec.UNSET]
         if len(given) != 1:
-            raise BadLine("and input_ids are both given; one is wanted" if given else "is missing", "tokens")
+            both = f"and {' and '.join(given[1:])} are all given; one is wanted"
+            raise BadLine(both if given else "is missing", (given or names)[0])
         return (None if record.id is msgspec.UNSET else record.id), (given[0], getattr(record, given[0]))
 
-    def _check(self, raw: tuple[str, list[int]]) -> list[int]:
-        name, ids = raw
-        if len(ids) != self._length:
-            raise BadLine(f"has {len(ids)} ids; the model takes {self._length}", name)
-        check_tokens(ids, self._vocabulary, name)
-        return ids
+    def _check(self, raw: tuple[str, Content]) -> Content:
+        name, content = raw
+        if not isinstance(content, str):
+            check_tokens(content, self._vocabulary, name)
+        if self._encoder is None:
+            if len(content) != self._length:
+                raise BadLine(f"has {len(content)} ids; the model takes {self._length}", name)
+            return content
+        try:
+            return self._encoder.checked(content) if isinstance(content, str) else self._encoder.filled(content)
+        except InputError as error:
+            raise BadLine(error.message, name) from error
 
-    def _recover(self, line: bytes | None) -> tuple[Id | None, list[int]]:
+    def _recover(self, line: bytes | None) -> tuple[Id | None, Content]:
         try:
             return (_decode_id(line).id if line else None), []
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -83,7 +115,7 @@ class LabelWriter:
     error: {"line", "field", "message"}. answer: turns one sentence's logits (labels,) into its label.
     """
 
-    def __init__(self, file: AtomicFile, answer: Callable[[np.ndarray], dict[str, Any]]) -> None:
+    def __init__(self, file: Writable, answer: Callable[[np.ndarray], dict[str, Any]]) -> None:
         self.file = file
         self._answer = answer
         self._encode_lines = msgspec.json.Encoder().encode_lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Generic, TypeVar
@@ -18,6 +18,9 @@ from tilewright.formats.records import Id, Record, RecordError
 
 MAX_LINE_BYTES = 16 << 20
 CHUNK_BYTES = 1 << 20
+FIRST_BYTES = 64 << 20  # within which a line that can be read must say whether lines have ids
+
+Line = tuple[int, bytes | None, int]  # number from 1, the line or None if it is too long, where it ends in bytes
 
 LineId = Annotated[str, msgspec.Meta(max_length=512)] | Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
@@ -41,6 +44,8 @@ class LineReader(Generic[Raw, Content]):
     (by 64-bit hashes: two different ids of a million meet by chance once in 40 million files). Raises InputError for
     an empty file (example: what a line looks like), or one that shrinks, or holds fewer than `count` records.
 
+    `only` lets it read some of the lines, again and again: one shard of a job after the other.
+
     A kind of file supplies `_decode`, `_check` and `_recover`.
     """
 
@@ -52,12 +57,21 @@ class LineReader(Generic[Raw, Content]):
         self.total = count
         self.bytes = self.file.size
         self._has_ids = self.IDS
+        self._only: Iterable[Line] | None = None
+        self.hashes: list[np.ndarray] = []  # of the ids read since `only`, uint64
         if self.bytes == 0:
             self.close()
             raise InputError("the input is empty", path=self.file.path, hint=f"a line is {example}")
 
     def close(self) -> None:
         self.file.close()
+
+    def only(self, lines: Iterable[Line]) -> None:
+        """What is read next is these lines, and their ids are known from their `hashes`. What a line without an id
+        means is still said by the first of the file."""
+        if self.IDS is None:
+            self.IDS = self._first_has_an_id()
+        self._only, self.hashes = lines, []
 
     def _decode(self, line: bytes) -> tuple[Id | None, Raw]:
         """The id (None: not given) and what the line says. Raises BadLine."""
@@ -87,13 +101,14 @@ class LineReader(Generic[Raw, Content]):
                 return
         if records:
             yield self._marked(records, seen), contents, self.bytes
-        if found == 0 or self._count is not None:
-            wanted = f"; {self._count:,} were asked for" if self._count else ""
-            hint = "lower -n" if found else None
-            raise InputError(f"the input holds {found:,} records{wanted}", path=self.file.path, hint=hint)
+        if self._only is None and (found == 0 or self._count is not None):
+            raise too_few(self.file, found, self._count)
 
     def _marked(self, records: list[Record], seen: SeenIds) -> list[Record]:
-        again = seen.add([record.id for record in records]) if self._has_ids else [False] * len(records)
+        hashes = id_hashes([record.id for record in records] if self._has_ids else [])
+        if self._only is not None:
+            self.hashes.append(hashes)
+        again = seen.add(hashes) if self._has_ids else [False] * len(records)
         for i, (record, twice) in enumerate(zip(records, again, strict=True)):
             if twice and record.error is None:
                 records[i] = replace(record, error=RecordError(record.line, "id", f"{record.id!r} was given before"))
@@ -102,7 +117,7 @@ class LineReader(Generic[Raw, Content]):
     def _records(self) -> Iterator[tuple[Record, Content, int]]:
         """(record, its content, end in bytes) of each line that is not blank."""
         self._has_ids = self.IDS
-        for number, line, end in read_lines(self.file):
+        for number, line, end in read_lines(self.file) if self._only is None else self._only:
             try:
                 if line is None:
                     raise BadLine(f"is longer than {MAX_LINE_BYTES >> 20} MiB")
@@ -121,10 +136,12 @@ class LineReader(Generic[Raw, Content]):
 
     def _first_has_an_id(self) -> bool:
         """Whether the first line that can be read has one; False where none can."""
-        for _, line, _ in read_lines(self.file):
+        for _, line, end in read_lines(self.file):
             with suppress(BadLine):
                 if line is not None:
                     return self._decode(line)[0] is not None
+            if end > FIRST_BYTES:
+                break
         return False
 
     def _check_id(self, id: Id | None) -> None:
@@ -143,11 +160,11 @@ class SeenIds:
     def __init__(self) -> None:
         self._runs: list[np.ndarray] = []
 
-    def add(self, ids: list[Id | None]) -> np.ndarray:
-        """bool (n,): which ids were given before, here or in an earlier call; None never was."""
-        again = np.zeros(len(ids), bool)
-        known = np.array([i for i, id in enumerate(ids) if id is not None], np.intp)
-        hashes, first = np.unique(np.array([_hash(id) for id in ids if id is not None], np.uint64), return_index=True)
+    def add(self, given: np.ndarray) -> np.ndarray:
+        """bool (n,): which of `id_hashes` were given before, here or in an earlier call; those of None never were."""
+        again = np.zeros(len(given), bool)
+        known = np.flatnonzero(given)
+        hashes, first = np.unique(given[known], return_index=True)
         old = np.zeros(len(hashes), bool)
         for run in self._runs:
             old |= run[np.minimum(np.searchsorted(run, hashes), len(run) - 1)] == hashes
@@ -161,13 +178,34 @@ class SeenIds:
         return again
 
 
+def id_hashes(ids: list[Id | None]) -> np.ndarray:
+    """uint64 (n,); 0 for None, and for nothing else."""
+    return np.array([0 if id is None else _hash(id) for id in ids], np.uint64)
+
+
 def _hash(id: Id) -> int:
     text = f"{type(id).__name__} {id}"
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") or 1
 
 
-def read_lines(file: InputFile) -> Iterator[tuple[int, bytes | None, int]]:
-    """(number from 1, line or None if it is too long, end in bytes) of each line that is not blank."""
+def end_of(file: InputFile, count: int) -> int:
+    """Where the record of this number, from 1, ends in bytes. Raises InputError if there are fewer."""
+    found = 0
+    for _, _, end in read_lines(file):
+        found += 1
+        if found == count:
+            return end
+    raise too_few(file, found, count)
+
+
+def too_few(file: InputFile, found: int, wanted: int | None) -> InputError:
+    """The error of a file without records, or with fewer than were asked for."""
+    asked = f"; {wanted:,} were asked for" if wanted else ""
+    return InputError(f"the input holds {found:,} records{asked}", path=file.path, hint="lower -n" if found else None)
+
+
+def read_lines(file: InputFile) -> Iterator[Line]:
+    """Each line that is not blank."""
     carry = bytearray()
     number, too_long = 0, False
     for offset in range(0, file.size, CHUNK_BYTES):

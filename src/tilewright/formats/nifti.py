@@ -12,13 +12,16 @@ import logging
 import math
 import struct
 import zlib
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
 from tilewright.errors import InputError, ResourceError
+from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.files import InputFile
-from tilewright.formats.raw_volumes import HeldOutput, RawOutput, RawVolume
+from tilewright.formats.raw_volumes import RawForm, RawVolume
 from tilewright.formats.volumes import PIECE_BYTES, ArrayVolume, Shape, Volume, check_memory, check_shape
 
 LEAST_HEADER = (352, 544)  # bytes of NIfTI-1 and NIfTI-2 with the four that tell of extensions
@@ -58,7 +61,7 @@ def open_nifti(path: str, what: str, *, memory: int | None = None) -> Volume:
         raise
 
 
-def nifti_output(path: str, shape: Shape, dtype: np.dtype, like: Volume) -> RawOutput | GzipOutput:
+def nifti_form(path: str, shape: Shape, dtype: np.dtype, like: Volume) -> RawForm | GzipForm:
     """A NIfTI file with the header of `like`, affine and extensions, if that is NIfTI; else with an identity affine."""
     nibabel = _nibabel()
     header = like.header if isinstance(like.header, nibabel.Nifti1Header) else None
@@ -74,25 +77,40 @@ def nifti_output(path: str, shape: Shape, dtype: np.dtype, like: Volume) -> RawO
     stream = io.BytesIO()
     header.write_to(stream)
     data = stream.getvalue().ljust(int(header["vox_offset"]), b"\0")
-    if path.lower().endswith(".gz"):
-        return GzipOutput(path, data, shape, dtype)
-    return RawOutput(path, data, shape, np.dtype(dtype), fortran=True)
+    return GzipForm(data) if path.lower().endswith(".gz") else RawForm(shape, dtype, data, fortran=True)
 
 
-class GzipOutput(HeldOutput):
-    """A gzip file of `header` and a volume in Fortran order, written when it is complete; held in memory until then."""
+@dataclass(frozen=True)
+class GzipForm:
+    """A gzip file of a header and a volume in Fortran order."""
 
-    def __init__(self, path: str, header: bytes, shape: Shape, dtype: np.dtype) -> None:
-        super().__init__(path, shape, dtype)
-        self._header = header
+    head: bytes
+    unit: ClassVar[Shape] = (1, 1, 1)
+    axis: ClassVar[int] = 2
 
-    def _write(self) -> None:
-        D, H, W = self._shape
-        step = max(1, PIECE_BYTES // (D * H * self.array.itemsize))
-        with gzip.GzipFile("", "wb", 1, self._file, mtime=0) as stream:  # type: ignore[call-overload]
-            stream.write(self._header)
-            for first in range(0, W, step):
-                stream.write(np.ascontiguousarray(self.array[:, :, first : first + step].T).data)
+    def encode(self, slab: np.ndarray) -> Iterator[bytes]:
+        """The numbers of planes along x, not compressed: that is done where they come together."""
+        step = max(1, PIECE_BYTES // (math.prod(slab.shape[:2]) * slab.itemsize))
+        for first in range(0, slab.shape[2], step):
+            yield np.ascontiguousarray(slab[:, :, first : first + step].T).tobytes()
+
+    def encoder(self, file: AtomicFile) -> GzipEncoder:
+        """What compresses the header and the numbers behind it."""
+        return GzipEncoder(file, self.head)
+
+
+class GzipEncoder:
+    """Compresses what is written."""
+
+    def __init__(self, file: AtomicFile, head: bytes) -> None:
+        self._stream = gzip.GzipFile("", "wb", 1, file, mtime=0)  # type: ignore[call-overload]
+        self._stream.write(head)
+
+    def write(self, block: bytes | memoryview) -> None:
+        self._stream.write(block)
+
+    def finish(self) -> None:
+        self._stream.close()
 
 
 class _PlainStream:

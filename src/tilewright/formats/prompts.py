@@ -180,17 +180,31 @@ class PromptText(PromptLines):
 class PromptFile:
     """Prompts of a binary file, i32 [n][length]; the number of a prompt, from 1, is its id. Errors are TokenFile's."""
 
-    def __init__(self, path: str | os.PathLike[str], *, length: int, vocabulary: int, count: int | None = None) -> None:
-        self._rows = TokenFile(path, length=length, vocabulary=vocabulary, count=count, what="prompt")
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        length: int,
+        vocabulary: int,
+        count: int | None = None,
+        scan: int | None = None,
+    ) -> None:
+        self._rows = TokenFile(path, length=length, vocabulary=vocabulary, count=count, what="prompt", scan=scan)
         self.file, self.total, self.bytes = self._rows.file, self._rows.total, self._rows.bytes
+        self._only: range | None = None
+        self.hashes: list[np.ndarray] = []  # of ids: there are none
 
     def close(self) -> None:
         self._rows.close()
 
+    def only(self, rows: range) -> None:
+        """What is read next is these rows, counted from 0."""
+        self._only = rows
+
     def batches(self, size: int) -> Iterator[PromptBatch]:
         """All prompts in order, `size` at a time; their token ids are rows of one array."""
-        number = 1
-        for batch in self._rows.batches(size):
+        number = 1 if self._only is None else self._only.start + 1
+        for batch in self._rows.batches(size, self._only):
             numbers = range(number, number + len(batch))
             yield PromptBatch(
                 [Prompt(i, i, token_ids=ids) for i, ids in zip(numbers, batch.tokens, strict=True)], batch.end
@@ -209,17 +223,23 @@ def open_prompts(
     max_length: int,
     length: int = 16,
     count: int | None = None,
+    scan: int | None = None,
 ) -> PromptReader:
-    """The reader for a file's name: .jsonl JSON lines, .txt a prompt a line, all others binary.
+    """The reader for a file's name: .jsonl JSON lines, .parquet such rows, .txt a prompt a line, all others binary.
 
-    length: token ids a prompt of a binary file has, 16 in the course's. The other arguments are PromptLines'. Raises
-    InputError.
+    length: token ids a prompt of a binary file has, 16 in the course's; scan: TokenFile's. The other arguments are
+    PromptLines'. Raises InputError.
     """
     name = os.fspath(path)
-    if not name.endswith((".jsonl", ".txt")):
-        return PromptFile(path, length=length, vocabulary=vocabulary, count=count)
-    kind = PromptLines if name.endswith(".jsonl") else PromptText
-    return kind(path, encode=encode, vocabulary=vocabulary, max_length=max_length, count=count)
+    if not name.endswith((".jsonl", ".txt", ".parquet")):
+        return PromptFile(path, length=length, vocabulary=vocabulary, count=count, scan=scan)
+    kind = PromptText if name.endswith(".txt") else PromptLines
+    reader = kind(path, encode=encode, vocabulary=vocabulary, max_length=max_length, count=count)
+    if name.endswith(".parquet"):
+        from tilewright.formats.parquet import as_rows
+
+        return as_rows(reader, count)
+    return reader
 
 
 def _check_batch_line(record: Any) -> None:

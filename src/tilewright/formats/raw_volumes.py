@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Self
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from tilewright.errors import ResourceError
-from tilewright.formats.atomic import AtomicFile
-from tilewright.formats.files import InputFile, naming
+from tilewright.formats.files import InputFile
 from tilewright.formats.npy import header_bytes, read_header
-from tilewright.formats.volumes import PIECE_BYTES, Box, Shape, Volume, boxes, check_shape, scaled
+from tilewright.formats.volumes import Box, Shape, Volume, boxes, check_shape, scaled
 
 
 class RawVolume(Volume):
@@ -56,93 +53,42 @@ class RawVolume(Volume):
         return memory.view(self.dtype).reshape(sizes)
 
 
-class HeldOutput:
-    """A volume that is held in memory and written when it is complete, by a subclass's `_write` to `_file`."""
+@dataclass(frozen=True)
+class RawForm:
+    """A file of a volume's numbers, float32 or float64, between `head` and `tail`; fortran: the first index runs
+    fastest. axis: along which a slab that is whole along the others is one run of the file."""
 
-    unit: Shape = (1, 1, 1)
-    working = 4 * PIECE_BYTES
+    shape: Shape
+    dtype: np.dtype
+    head: bytes
+    tail: bytes = b""
+    fortran: bool = False
+    unit: ClassVar[Shape] = (1, 1, 1)
 
-    def __init__(self, path: str, shape: Shape, dtype: np.dtype) -> None:
-        self._file = AtomicFile(path)
-        self._shape, self._dtype = shape, dtype
-        self.held = math.prod(shape) * np.dtype(dtype).itemsize
+    @property
+    def axis(self) -> int:
+        return 2 if self.fortran else 0
 
-    def __enter__(self) -> Self:
-        self._file.__enter__()
-        self.array = np.full(self._shape, 0, self._dtype)  # memory that is touched: the work's time is its own
-        return self
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return len(self.head) + math.prod(self.shape) * self.dtype.itemsize + len(self.tail)
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        try:
-            if error is None:
-                self._write()
-        except BaseException:
-            self._file.discard()
-            raise
-        self._file.__exit__(kind, error, trace)
+    def span(self, first: int, count: int) -> tuple[int, int]:
+        """(offset, bytes) of a slab of `count` planes along `axis`."""
+        plane = math.prod(self.shape) // self.shape[self.axis] * self.dtype.itemsize
+        return len(self.head) + first * plane, count * plane
 
-    def write(self, start: tuple[int, int, int], tile: np.ndarray) -> None:
-        """Puts tile (d, h, w) at `start`."""
-        self.array[tuple(slice(a, a + n) for a, n in zip(start, tile.shape, strict=True))] = tile
-
-    def _write(self) -> None:
-        raise NotImplementedError
-
-
-class RawOutput(AtomicFile):
-    """A file of `header` and the numbers of a volume behind it, written tile by tile in any order."""
-
-    held = 0
-    working = 4 * PIECE_BYTES
-
-    def __init__(self, path: str, header: bytes, shape: Shape, dtype: np.dtype, *, fortran: bool = False) -> None:
-        super().__init__(path)
-        self._header, self._shape, self._dtype, self._fortran = header, shape, dtype, fortran
-        self.unit: Shape = (1, 1, 1)
-        self._begin = 0  # byte of the first value
-
-    def __enter__(self) -> RawOutput:
-        super().__enter__()
-        try:
-            self._check_room()
-            with naming(self.path, "write"):
-                self._begin = self._write_header()
-        except BaseException:
-            self.discard()
-            raise
-        return self
-
-    def _write_header(self) -> int:
-        """Writes what stands before the values, and makes the file as long as it will be; the byte of the first."""
-        AtomicFile.write(self, self._header)
-        os.ftruncate(self._fd, len(self._header) + math.prod(self._shape) * self._dtype.itemsize)
-        return len(self._header)
-
-    def _check_room(self) -> None:
-        """A disk that is too small is found before the work."""
-        with naming(self.path, "write"):
-            disk = os.fstatvfs(self._fd)
-        free, total = disk.f_bavail * disk.f_frsize, math.prod(self._shape) * self._dtype.itemsize
-        if total > free:
-            what = f"cannot write: the output takes {total:,} bytes and the disk has {free:,} left"
-            raise ResourceError(what, path=self.path, hint="free some space or write to another disk")
-
-    def write(self, start: tuple[int, int, int], tile: np.ndarray) -> None:  # type: ignore[override]
-        """Puts tile (d, h, w), of the output's dtype, at `start`."""
-        for place in boxes(tile.shape, self._dtype.itemsize, axis=2 if self._fortran else 0):
-            first, piece, shape = [a + s.start for a, s in zip(start, place, strict=True)], tile[place], self._shape
-            if self._fortran:
+    def runs_of(self, start: Shape, tile: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+        """(offset, numbers) of all that a tile (d, h, w) at `start` writes."""
+        stored = self.dtype.newbyteorder("<")
+        for place in boxes(tile.shape, self.dtype.itemsize, axis=self.axis):
+            first, piece, shape = [a + s.start for a, s in zip(start, place, strict=True)], tile[place], self.shape
+            if self.fortran:
                 first, piece, shape = first[::-1], piece.T, shape[::-1]
-            self._write_piece(first, np.ascontiguousarray(piece), shape)
-
-    def _write_piece(self, first: list[int], piece: np.ndarray, shape: Shape) -> None:
-        values, size = piece.reshape(-1), self._dtype.itemsize
-        with naming(self.path, "write"):
+            values = np.ascontiguousarray(piece, stored).reshape(-1)
             for begin, at, count in runs(first, list(piece.shape), shape):
-                view, offset = values[begin : begin + count].view(np.uint8).data, self._begin + at * size
-                while len(view):
-                    done = os.pwrite(self._fd, view, offset)
-                    view, offset = view[done:], offset + done
+                yield len(self.head) + at * self.dtype.itemsize, values[begin : begin + count]
 
 
 def runs(start: list[int], sizes: list[int], shape: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
@@ -170,6 +116,6 @@ def open_npy(path: str, what: str) -> RawVolume:
         raise
 
 
-def npy_output(path: str, shape: Shape, dtype: np.dtype) -> RawOutput:
+def npy_form(shape: Shape, dtype: np.dtype) -> RawForm:
     """A .npy file of float32 or float64 in C order, as `numpy.save` would write it."""
-    return RawOutput(path, header_bytes(shape, np.dtype(dtype).newbyteorder("<")), shape, np.dtype(dtype))
+    return RawForm(shape, dtype, header_bytes(shape, dtype.newbyteorder("<")))

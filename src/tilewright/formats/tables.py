@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
@@ -51,8 +51,8 @@ class Table:
         """Twice does no harm."""
         self.file.close()
 
-    def batches(self, size: int) -> Iterator[Rows]:
-        """All rows in order, `size` at a time."""
+    def batches(self, size: int, rows: range | None = None) -> Iterator[Rows]:
+        """These rows in order, None: all, `size` at a time."""
         raise NotImplementedError
 
     def _counted(self, rows: int, count: int | None) -> int:
@@ -90,22 +90,33 @@ class TextTable(Table):
             if checked and found != self.stated * self._width:
                 self._refuse(found)
             self.total = self._counted(self.stated, count)
+            self._stream: Iterator[tuple[np.ndarray, int]] | None = None
+            self._at, self._rest, self._end = 0, np.empty(0, np.float32), 0  # the row that comes next, what is parsed
             failing.pop_all()
 
-    def batches(self, size: int) -> Iterator[Rows]:
-        """All rows in order, `size` at a time."""
-        kept, held, left = [], 0, self.total
-        for values, end in self._numbers():
+    def batches(self, size: int, rows: range | None = None) -> Iterator[Rows]:
+        """These rows in order, None: all, `size` at a time. Rows behind those asked for last are found by reading on,
+        others from the start."""
+        rows = range(self.total) if rows is None else rows
+        if self._stream is None or rows.start < self._at:
+            self._stream, self._at, self._rest = self._numbers(), 0, self._rest[:0]
+        while self._at < rows.start:
+            self._next(min(size, rows.start - self._at))
+        for first in range(rows.start, rows.stop, size):
+            yield self._next(min(size, rows.stop - first))
+
+    def _next(self, count: int) -> Rows:
+        wanted, kept = count * self._width, [self._rest]
+        held = len(self._rest)
+        while held < wanted:
+            values, self._end = next(self._stream or iter(()), (None, 0))
+            if values is None:
+                self._refuse(held + self._at * self._width)
             kept.append(values)
             held += len(values)
-            while left and held >= min(size, left) * self._width:
-                n = min(size, left)
-                flat = np.concatenate(kept)
-                kept, held, left = [flat[n * self._width :]], held - n * self._width, left - n
-                yield Rows(flat[: n * self._width].reshape(n, *self.shape), end)
-            if left == 0:
-                return
-        self._refuse(held + (self.total - left) * self._width)
+        flat = np.concatenate(kept)
+        self._rest, self._at = flat[wanted:], self._at + count
+        return Rows(flat[:wanted].reshape(count, *self.shape), self._end)
 
     def _numbers(self) -> Iterator[tuple[np.ndarray, int]]:
         """(flat finite float32, end in bytes) of all numbers behind the count."""
@@ -143,7 +154,7 @@ class TextTable(Table):
         self._check_finite(values, first)
         return values
 
-    def _refuse(self, found: int, least: str = "") -> None:
+    def _refuse(self, found: int, least: str = "") -> NoReturn:
         wanted = f"{self.stated:,} {self._row}s of {self._width:,} numbers are {self.stated * self._width:,}"
         raise InputError(
             f"the {self.file.what} starts with {self.stated}; {wanted}, and {least}{found:,} follow",
@@ -175,11 +186,12 @@ class ArrayTable(Table):
                 pass
             failing.pop_all()
 
-    def batches(self, size: int) -> Iterator[Rows]:
-        """All rows in order, `size` at a time."""
+    def batches(self, size: int, rows: range | None = None) -> Iterator[Rows]:
+        """These rows in order, None: all, `size` at a time."""
         dtype, begin = self._header.dtype, self._header.offset
-        for first in range(0, self.total, size):
-            stored = np.empty((min(size, self.total - first), *self.shape), dtype)
+        rows = range(self.total) if rows is None else rows
+        for first in range(rows.start, rows.stop, size):
+            stored = np.empty((min(size, rows.stop - first), *self.shape), dtype)
             place = begin + first * self._width * dtype.itemsize
             self.file.read_into(stored.reshape(-1).view(np.uint8).data, place)
             with np.errstate(over="ignore"):

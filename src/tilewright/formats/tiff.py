@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import struct
+import tempfile
 import zlib
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from tilewright.errors import InputError, ResourceError
 from tilewright.formats.files import InputFile, naming
-from tilewright.formats.raw_volumes import RawOutput, RawVolume
+from tilewright.formats.raw_volumes import RawForm, RawVolume
 from tilewright.formats.volumes import ArrayVolume, Shape, Volume, check_memory, check_shape
 
 PLAIN, DEFLATED = (1,), (8, 32946)  # TIFF's numbers of compressions
@@ -106,25 +107,24 @@ def _expands_beyond(file: InputFile, offset: int, count: int, size: int) -> bool
     return total > size
 
 
-class TiffOutput(RawOutput):
-    """A TIFF stack, a page a plane, the values as one array, written tile by tile."""
-
-    def __init__(self, path: str, shape: Shape, dtype: np.dtype) -> None:
-        super().__init__(path, b"", shape, np.dtype(dtype))
-        self._tifffile = _tifffile()
-
-    def _write_header(self) -> int:
-        with open(self._temporary, "r+b") as stream:
-            offset, _ = self._tifffile.imwrite(
-                stream,
-                shape=self._shape,
-                dtype=self._dtype,
-                bigtiff=math.prod(self._shape) * self._dtype.itemsize > 0xF0000000,  # offsets have 32 bits else
-                photometric="minisblack",
-                metadata={"axes": "ZYX"},
-                returnoffset=True,
-            )
-        return offset
+def tiff_form(shape: Shape, dtype: np.dtype) -> RawForm:
+    """A TIFF stack, a page a plane, the values as one array."""
+    size = math.prod(shape) * dtype.itemsize
+    with tempfile.TemporaryFile() as stream, naming(tempfile.gettempdir(), "write"):
+        tifffile = _tifffile()
+        begin, _ = tifffile.imwrite(  # a file with a hole for the values
+            tifffile.FileHandle(stream, name="volume.tif"),
+            shape=shape,
+            dtype=dtype,
+            bigtiff=size > 0xF0000000,  # offsets have 32 bits else
+            photometric="minisblack",
+            metadata={"axes": "ZYX"},
+            returnoffset=True,
+        )
+        stream.seek(0)
+        head = stream.read(begin)
+        stream.seek(begin + size)
+        return RawForm(shape, dtype, head, stream.read())
 
 
 def _tifffile() -> Any:

@@ -43,6 +43,11 @@ class Tokenizer:
         with _failures_of(self.path, "the tokenizer cannot encode this text"):
             return self._library.encode(text).ids
 
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` of each; the library works on them in parallel."""
+        with _failures_of(self.path, "the tokenizer cannot encode these texts"):
+            return [encoding.ids for encoding in self._library.encode_batch(texts)]
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of token ids without special tokens; bytes that are no UTF-8 become U+FFFD, unknown ids nothing."""
         with _failures_of(self.path, "the tokenizer cannot decode these ids"):

@@ -1,4 +1,4 @@
-"""Volumes on disk: any format opened for reading by boxes, any written so that it appears whole or not at all."""
+"""Volumes on disk: any format opened for reading by boxes, and how each stores what is written."""
 
 from __future__ import annotations
 
@@ -7,11 +7,20 @@ import os
 from collections.abc import Iterator
 from itertools import product
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from tilewright.errors import InputError, ResourceError, UsageError
+
+if TYPE_CHECKING:
+    from tilewright.formats.course_volumes import TextForm
+    from tilewright.formats.nifti import GzipForm
+    from tilewright.formats.raw_volumes import RawForm
+    from tilewright.formats.zarr_volumes import ZarrForm
+
+    # unit: tiles on its multiples share no piece of it; axis: along which slabs are stored one behind the other
+    Form: TypeAlias = TextForm | GzipForm | RawForm | ZarrForm
 
 SUFFIXES = (".txt", ".npy", ".nii", ".nii.gz", ".tif", ".tiff", ".zarr")
 PIECE_BYTES = 4 << 20  # read, checked and converted at a time: it stays in a core's cache
@@ -106,24 +115,6 @@ class ArrayVolume(Volume):
             yield place, scaled(box[place], self._scale)
 
 
-class Output(Protocol):
-    """A volume being written: a context that commits at its end. unit: tiles on its multiples share no piece of it.
-
-    held, working: bytes that it takes in memory, all the time and while it writes.
-    """
-
-    unit: Shape
-    held: int
-    working: int
-
-    def __enter__(self) -> Output: ...
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
-
-    def write(self, start: tuple[int, int, int], tile: np.ndarray) -> None:
-        """Puts tile (d, h, w), C-contiguous and of the output's dtype, at `start`."""
-
-
 def suffix_of(path: str) -> str | None:
     """The suffix of SUFFIXES that `path` ends with, in lower case; ".zarr" for a directory; None for others."""
     name = os.fspath(path).rstrip("/").lower()
@@ -172,31 +163,32 @@ def open_volume(path: str, what: str = "input", *, memory: int | None = None) ->
     return open_tiff(path, what, memory=memory)
 
 
-def create_volume(path: str, shape: Shape, dtype: np.dtype, like: Volume) -> Output:
-    """An output by its name; `like` is the input, whose header it keeps if it is of the same kind.
+def form_of(path: str, shape: Shape, dtype: np.dtype, like: Volume) -> Form:
+    """How a volume is to be stored at `path`, by its name; `like` is the input, whose header it keeps if it is of the
+    same kind.
 
-    dtype: float32 or float64. Raises as `open_volume`, and ResourceError where the output cannot be written.
+    dtype: float32 or float64. Raises UsageError for a name of no format, ResourceError where a package is missing.
     """
-    suffix = check_suffix(path, "output")
+    suffix, dtype = check_suffix(path, "output"), np.dtype(dtype)
     if suffix == ".txt":
-        from tilewright.formats.course_volumes import TextOutput
+        from tilewright.formats.course_volumes import TextForm
 
-        return TextOutput(path, shape, dtype)
+        return TextForm(shape)
     if suffix == ".npy":
-        from tilewright.formats.raw_volumes import npy_output
+        from tilewright.formats.raw_volumes import npy_form
 
-        return npy_output(path, shape, dtype)
+        return npy_form(shape, dtype)
     if suffix in (".nii", ".nii.gz"):
-        from tilewright.formats.nifti import nifti_output
+        from tilewright.formats.nifti import nifti_form
 
-        return nifti_output(path, shape, dtype, like)
+        return nifti_form(path, shape, dtype, like)
     if suffix == ".zarr":
-        from tilewright.formats.zarr_volumes import ZarrOutput
+        from tilewright.formats.zarr_volumes import ZarrForm
 
-        return ZarrOutput(path, shape, dtype, like)
-    from tilewright.formats.tiff import TiffOutput
+        return ZarrForm(shape, dtype, like)
+    from tilewright.formats.tiff import tiff_form
 
-    return TiffOutput(path, shape, dtype)
+    return tiff_form(shape, dtype)
 
 
 def boxes(shape: tuple[int, ...], itemsize: int, axis: int = 0) -> Iterator[Box]:

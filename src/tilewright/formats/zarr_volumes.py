@@ -8,14 +8,12 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from tilewright.errors import InputError, ResourceError, TilewrightError
-from tilewright.formats.atomic import AtomicDirectory, _check_directory
+from tilewright.formats.atomic import AtomicDirectory, check_directory
 from tilewright.formats.files import InputFile, naming
 from tilewright.formats.volumes import Box, Shape, Volume, aligned_boxes
 from tilewright.formats.zarr_layout import Layout, check_chunk, read_layout
@@ -23,7 +21,6 @@ from tilewright.formats.zarr_layout import Layout, check_chunk, read_layout
 CALL_BYTES = 32 << 20  # of numbers in one call of zarr, which works on up to ten chunks at a time
 WORKING = 3  # copies of what a call works on: as stored, decoded, and where it goes
 CHUNK = 64  # of a new array in each direction: 1 MiB of float32, a file that reads well and halos that stay small
-SYNCING = 8  # threads that flush files: a file system commits those that wait together in one go
 _OURS = re.compile(r"zarr\.json|\.zarray|\.zattrs|\.zmetadata|c|(c\.)?\d+(\.\d+)*")
 
 
@@ -59,55 +56,49 @@ class ZarrVolume(Volume):
                 ) from error
 
 
-class ZarrOutput(AtomicDirectory):
-    """A Zarr array that appears when it is whole; an earlier one is replaced as a whole, other directories never.
+class ZarrForm:
+    """A Zarr array of float32 or float64, in files named by `encode` and `metadata`.
 
     An array like `like` keeps its version, chunks, shards, compressor, attributes and dimension names.
     """
 
-    held = 0
+    axis = 0
 
-    def __init__(self, path: str, shape: Shape, dtype: np.dtype, like: Volume) -> None:
-        super().__init__(path.rstrip("/"), frozenset())
-        self._shape, self._dtype = shape, np.dtype(dtype)
-        self._options = _options_like(like.header, like.layout) if isinstance(like, ZarrVolume) else {}
-        chunks = self._options.setdefault("chunks", tuple(min(CHUNK, n) for n in shape))
-        self.unit: Shape = self._options.get("shards") or chunks
-        self.working = WORKING * max(CALL_BYTES, math.prod(self.unit) * self._dtype.itemsize)
-        self._array: Any = None
-        self._zarr = _zarr()
+    def __init__(self, shape: Shape, dtype: np.dtype, like: Volume) -> None:
+        options = _options_like(like.header, like.layout) if isinstance(like, ZarrVolume) else {}
+        chunks = options.setdefault("chunks", tuple(min(CHUNK, n) for n in shape))
+        self.unit: Shape = options.get("shards") or chunks
+        self.working = WORKING * max(CALL_BYTES, math.prod(self.unit) * dtype.itemsize)
+        self._zarr, self._itemsize = _zarr(), dtype.itemsize
+        files: dict[str, Any] = {}
+        store = self._zarr.storage.MemoryStore(files)
+        self._zarr.create_array(store, shape=shape, dtype=dtype, fill_value=0, **options)
+        self.metadata = {name: content.to_bytes() for name, content in files.items()}
 
-    def __enter__(self) -> ZarrOutput:  # type: ignore[override]
-        temporary = super().__enter__()
-        try:
-            store = self._zarr.storage.LocalStore(temporary)
-            with naming(self.path, "write"):
-                options = {"shape": self._shape, "dtype": self._dtype, "fill_value": 0, **self._options}
-                self._array = self._zarr.create_array(store, overwrite=True, **options)
-        except BaseException as error:
-            super().__exit__(type(error), error, None)
-            raise
-        return self
+    def encode(self, start: tuple[int, ...], tile: np.ndarray) -> Iterator[tuple[str, bytes]]:
+        """(name, content) of the files of a tile (d, h, w) at `start`, which is a multiple of `unit`; the tile ends at
+        one, or where the volume does. Chunks of nothing but zeros have no file."""
+        files: dict[str, Any] = {}
+        store = self._zarr.storage.MemoryStore(files)
+        buffer = self._zarr.core.buffer.default_buffer_prototype().buffer
+        files |= {name: buffer.from_bytes(content) for name, content in self.metadata.items()}
+        array = self._zarr.open_array(store, mode="r+")
+        for place in aligned_boxes(start, tile.shape, self.unit, CALL_BYTES // self._itemsize):
+            array[tuple(slice(a + s.start, a + s.stop) for a, s in zip(start, place, strict=True))] = tile[place]
+            for name in [name for name in files if name not in self.metadata]:
+                yield name, files.pop(name).to_bytes()
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        try:
-            if error is None:
-                with naming(self.path, "write"):
-                    _sync_tree(self._temporary)
-        except BaseException as failure:
-            super().__exit__(type(failure), failure, None)
-            raise
-        super().__exit__(kind, error, trace)
 
-    def write(self, start: tuple[int, int, int], tile: np.ndarray) -> None:
-        """Puts tile (d, h, w) at `start`, which is a multiple of `unit`; it ends at one, or where the volume does."""
-        for place in aligned_boxes(start, tile.shape, self.unit, CALL_BYTES // self._dtype.itemsize):
-            box = tuple(slice(a + s.start, a + s.stop) for a, s in zip(start, place, strict=True))
-            with naming(self.path, "write"):
-                self._array[box] = tile[place]
+def check_zarr(path: str) -> AtomicDirectory:
+    """How an array at `path` is replaced: as a whole; other directories never. Raises ResourceError for those."""
+    directory = _ZarrDirectory(path.rstrip("/"), frozenset())
+    directory.check_replaceable()
+    return directory
 
-    def _check_replaceable(self) -> None:
-        _check_directory(self.path)
+
+class _ZarrDirectory(AtomicDirectory):
+    def check_replaceable(self) -> None:
+        check_directory(self.path)
         if not os.path.lexists(self.path):
             return
         if not os.path.isdir(self.path):
@@ -212,23 +203,6 @@ def _options_like(array: Any, layout: Layout) -> dict[str, Any]:
         {"name": "v2", "separator": separator} if layout.version == 2 else array.metadata.chunk_key_encoding
     )
     return options
-
-
-def _sync_tree(folder: str) -> None:
-    """Every file and directory below `folder` reaches the disk."""
-    names = [os.path.join(at, name) for at, _, files in os.walk(folder) for name in files]
-    names += [at for at, _, _ in os.walk(folder)]
-    with ThreadPoolExecutor(SYNCING) as pool:
-        for _ in pool.map(_sync, names):
-            pass
-
-
-def _sync(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _zarr() -> Any:

@@ -185,6 +185,7 @@ class GPT2:
                 raise InputError(f"tensor {name} is {found or 'missing'}; {wanted} is wanted by the configuration")
         self.config, self.dtype, self.device = config, dtype, device
         self.place = place = place_of(device, dtype)
+        self.keep = self.place.keep  # of caches that are free again
         self.wte, self.wpe = place.array(weights["wte.weight"]), place.vector(weights["wpe.weight"])
         self.layers = [Layer(weights, i, dtype, place) for i in range(config.n_layer)]
         self.norm = place.vector(weights["ln_f.weight"]), place.vector(weights["ln_f.bias"])
@@ -313,10 +314,6 @@ class GPT2:
         """Room for the keys and values of `slots` sequences of up to `length` positions: a Cache a layer."""
         heads, D = self.config.n_head, self.config.n_embd // self.config.n_head
         return [self.place.cache(slots, heads, length, D, self.dtype) for _ in self.layers]
-
-    def keep(self, caches: list[Any]) -> None:
-        """These are free again: `caches` may give them out once more."""
-        self.place.keep(caches)
 
     def cache_bytes(self, length: int) -> int:
         """Bytes that the keys and values of one sequence take in all layers."""

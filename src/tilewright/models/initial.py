@@ -2,10 +2,13 @@
 
 import math
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 
 import numpy as np
 
 from tilewright.formats.files import BLOCK_BYTES
+from tilewright.hardware import cpu
 
 
 def textcnn_scale(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
@@ -37,11 +40,13 @@ def random_blocks(
 
 def random_textcnn(shapes: dict[str, tuple[int, ...]], seed: int) -> dict[str, np.ndarray]:
     """float32 arrays of these shapes, as `tilewright init textcnn` writes them."""
-    weights = {}
-    for number, (name, shape) in enumerate(shapes.items()):
-        array, filled = np.empty(math.prod(shape), np.float32), 0
+
+    def filled(number: int, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        array, end = np.empty(math.prod(shape), np.float32), 0
         for block in random_blocks(shape, seed, number, *textcnn_scale(name, shape)):
-            array[filled : filled + block.size] = block
-            filled += block.size
-        weights[name] = array.reshape(shape)
-    return weights
+            array[end : end + block.size] = block
+            end += block.size
+        return array.reshape(shape)
+
+    with ThreadPoolExecutor(cpu().cores) as pool:  # NumPy's generators let other threads run
+        return dict(zip(shapes, pool.map(filled, count(), shapes.keys(), shapes.values()), strict=True))

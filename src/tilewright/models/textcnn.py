@@ -4,7 +4,7 @@
     logits   = Linear(ReLU(Linear( ... features)))                                     # matmul, bias and ReLU fused
 
 Source: Kim, "Convolutional Neural Networks for Sentence Classification", 2014; without dropout, normalisation or
-padding mask.
+padding mask: a sentence always has `sequence_length` ids, and where padding fills it up, that is a token like others.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,6 +14,8 @@ import msgspec
 import numpy as np
 
 from tilewright.errors import InputError, UsageError
+from tilewright.formats.sentence_encoder import Content, SentenceEncoder, encoder_for
+from tilewright.formats.tokenizer import Tokenizer
 from tilewright.ops._arrays import as_numpy
 from tilewright.ops.embedding_conv1d import embedding_conv1d, precompute
 from tilewright.ops.embedding_conv1d import prepare as prepare_convolutions
@@ -29,7 +31,8 @@ MAX_LENGTH = 65536  # no weight's shape confirms the sequence length, so a limit
 
 
 class TextCNNConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Sizes of a TextCNN; the defaults are the course's model. Raises ValueError for sizes that make no network."""
+    """Sizes of a TextCNN; the defaults are the course's model. pad_token_id: fills sentences up; None: none may be
+    short. Raises ValueError for sizes that make no network."""
 
     model_type: str = MODEL_TYPE
     vocab_size: int = 21635
@@ -39,6 +42,7 @@ class TextCNNConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     kernel_sizes: tuple[int, ...] = (3, 5, 7, 9)
     hidden_sizes: tuple[int, ...] = (2048, 1024, 512)
     num_labels: int = 2
+    pad_token_id: int | None = None
     id2label: dict[int, str] = msgspec.field(default_factory=lambda: {0: "negative", 1: "positive"})
 
     def __post_init__(self):
@@ -56,6 +60,8 @@ class TextCNNConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             raise ValueError(
                 f"kernel_sizes is {self.kernel_sizes}; each is from 1 to the sequence_length {self.sequence_length}"
             )
+        if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
+            raise ValueError(f"pad_token_id is {self.pad_token_id}; ids are 0 to {self.vocab_size - 1}")
         if set(self.id2label) - set(range(self.num_labels)):
             raise ValueError(f"id2label names {sorted(self.id2label)}; there are {self.num_labels} labels from 0")
 
@@ -107,6 +113,7 @@ class TextCNN:
                     f"tensor {name} is {'missing' if found is None else found}; {wanted} is wanted by the configuration"
                 )
         self.config, self.dtype, self.there = config, dtype, None
+        self.tokenizer: Tokenizer | None = None
         if device != "cpu":
             from tilewright.models.textcnn_device import DeviceTextCNN
 
@@ -154,24 +161,39 @@ class TextCNN:
         return out
 
     def classify(self, sentences: Iterable) -> list[dict]:
-        """Sentences as sequences of token ids -> [{"label", "score", "logits"}]; score is the softmax of the label's
-        logit.
+        """Sentences -> [{"label", "score", "logits"}]; score is the softmax of the label's logit.
 
-        Raises UsageError naming the sentence and the position, both from 0, of what is no id of the vocabulary.
+        sentences: texts, if the model has a tokenizer, or sequences of token ids; see `SentenceEncoder` for those that
+        are longer or shorter than sequence_length. Raises UsageError naming the sentence that cannot be classified,
+        and the position of what is no id of the vocabulary, both from 0.
         """
-        rows = [self._row(number, sentence) for number, sentence in enumerate(sentences)]
-        logits = self.logits(np.array(rows, np.int32).reshape(-1, self.config.sequence_length))
-        return [self.answer(row) for row in logits]
+        if isinstance(sentences, str):
+            raise UsageError("sentences is one text; a list of sentences is wanted")
+        encoder = encoder_for(self.tokenizer, self.config)
+        contents = [self._content(number, sentence, encoder) for number, sentence in enumerate(sentences)]
+        ids = encoder.rows(contents) if encoder else np.array(contents, np.int32)
+        return [self.answer(row) for row in self.logits(ids.reshape(-1, self.config.sequence_length))]
 
-    def _row(self, number: int, sentence) -> list[int]:
-        """A sentence's ids, each an integer of the vocabulary."""
+    def _content(self, number: int, sentence, encoder: SentenceEncoder | None) -> Content:
+        """What counts of a sentence's text, or its ids, each an integer of the vocabulary."""
         L, V = self.config.sequence_length, self.config.vocab_size
+        if isinstance(sentence, str) and encoder is None:
+            what = f"sentence {number} is text, and the model has no tokenizer.json"
+            raise UsageError(what, hint=f"give {L} token ids")
+        wanted = f"text or a sequence of up to {L} token ids" if encoder else f"a sequence of {L} token ids"
+        if isinstance(sentence, bytes):
+            raise UsageError(f"sentence {number} is bytes; {wanted} is wanted")
         try:
+            if encoder and isinstance(sentence, str):
+                return encoder.checked(sentence)
             row = list(sentence)
+            filled = encoder.filled(row) if encoder else row
         except TypeError as error:
-            raise UsageError(f"sentence {number} is {sentence!r}; a sequence of {L} token ids is wanted") from error
-        if len(row) != L:
-            raise UsageError(f"sentence {number} has {len(row)} token ids; the model takes {L}")
+            raise UsageError(f"sentence {number} is {sentence!r}; {wanted} is wanted") from error
+        except InputError as error:
+            raise UsageError(f"sentence {number} {error.message}") from error
+        if len(filled) != L:
+            raise UsageError(f"sentence {number} has {len(filled)} token ids; the model takes {L}")
         for position, token in enumerate(row):
             if not isinstance(token, INTEGERS) or isinstance(token, bool) or not 0 <= token < V:
                 raise UsageError(f"sentence {number}, position {position}: {token!r} is no id; 0 to {V - 1} are")

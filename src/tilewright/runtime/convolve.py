@@ -1,13 +1,19 @@
-"""The job of `tilewright convolve`: a volume in, the volume filtered with a kernel out, in tiles where it is large."""
+"""The job of `tilewright convolve`: a volume in, the volume filtered with a kernel out.
+
+A shard is a slab of the output: planes along the axis along which the format stores slabs one behind the other. A
+worker computes it in tiles with their halo (tiles.py), so its bits depend neither on the slabs nor on the tiles.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
@@ -15,20 +21,31 @@ import psutil
 from tilewright.errors import InputError, UsageError
 from tilewright.formats.files import same_file
 from tilewright.formats.validate_volumes import TOLERANCE, validate_volumes
-from tilewright.formats.volumes import Output, Volume, check_memory, check_suffix, create_volume, open_volume
+from tilewright.formats.volumes import Volume, check_memory, check_suffix, form_of, open_volume, suffix_of
 from tilewright.hardware import available_memory
 from tilewright.ops._memory import empty
-from tilewright.ops.conv3d import conv3d
+from tilewright.runtime import volume_shards
 from tilewright.runtime.devices import place_for
+from tilewright.runtime.fingerprint import Around, device_class, directory_identity, own_version
+from tilewright.runtime.jobs import trace
+from tilewright.runtime.jobs.cut import Cut, Records, Shard
+from tilewright.runtime.jobs.directory import Attempt, JobDirectory
+from tilewright.runtime.jobs.manifest import Value, file_identity
+from tilewright.runtime.jobs.start import Settings, quiet, start
+from tilewright.runtime.jobs.stop import Stop
+from tilewright.runtime.jobs.task import Beat, Place, Totals
 from tilewright.runtime.kernels import Kernel, applied, check_fits, kernel_of, prepared_float32
-from tilewright.runtime.progress import Progress
 from tilewright.runtime.reports import Report, Say, phase
-from tilewright.runtime.signals import Stop, stoppable
 from tilewright.runtime.slabs import pinned, through
-from tilewright.runtime.tiles import MODES, Allocate, Blocks, Tile, plan, run
+from tilewright.runtime.tiles import MODES, Blocks, Tile, Tiling, plan, run
+
+if TYPE_CHECKING:
+    from tilewright.formats.volumes import Form
 
 SLACK = 32 << 20  # bytes: threads, and what the allocator keeps
 FREE = 0.8  # of the available memory that a job may take where nothing is said
+PIECES = 4  # shards a worker at least, where there are several
+WORK = 200_000_000_000  # multiplications of a shard at most: a few seconds on two cores
 
 
 @dataclass
@@ -37,8 +54,8 @@ class ConvolveJob:
 
     kernel: a name or a file, see runtime/kernels.py; it is not flipped. mode, cval: what stands outside the volume, as
     in scipy.ndimage. dtype: "float32" or "float64", of the sums and the output; None: as the input needs. memory: bytes
-    that the process may take; None: most of what is free. answers: a volume to compare the output with. device:
-    "cpu", "cuda" or "auto"; a GPU computes in float32.
+    that all processes may take; None: most of what is free. answers: a volume to compare the output with. device:
+    "cpu", "cuda" or "auto"; a GPU computes in float32. settings: how it is run; a shard's size counts planes.
     """
 
     input: str
@@ -51,114 +68,261 @@ class ConvolveJob:
     answers: str | None = None
     tolerance: float = TOLERANCE
     device: str = "cpu"
+    settings: Settings = field(default_factory=Settings)
 
 
 @dataclass
 class ConvolveReport(Report):
-    """records: voxels. tiles: how many the volume was computed in; 0: as a whole. tile: their shape."""
+    """records, computed: voxels. tiles: how many the volume was computed in. tile: their shape."""
 
     tiles: int = 0
     tile: tuple[int, ...] = ()
 
 
-def convolve(job: ConvolveJob, say: Say = lambda text: None) -> ConvolveReport:
+def convolve(job: ConvolveJob, say: Say = quiet) -> ConvolveReport:
     """Runs the job. `say` gets a line for each phase.
 
-    Raises UsageError, InputError, ResourceError and Interrupted; in each case an earlier output is untouched. The
-    result's bits depend neither on the memory nor on the tiles that follow from it.
+    Raises UsageError, InputError, ResourceError and Interrupted; in each case an earlier output is untouched, what is
+    done is kept, and the same call goes on. The result's bits depend neither on the memory nor on what follows from it.
     """
-    _check_paths(job)
-    report, start = ConvolveReport(), time.perf_counter()
-    place, memory = place_for(job.device), _memory(job)
-    with stoppable() as stop:
-        with phase(report, "check"):
-            kernel = kernel_of(job.kernel)
-            volume = open_volume(job.input, memory=memory - _resident())
-        with volume:
-            check_fits(kernel, volume.shape, job.input)
-            dtype = _dtype(job, volume)
-            place = _place(job, place, dtype)
-            size = " x ".join(map(str, volume.shape))
-            say(f"Checking input: {size} voxels of {volume.dtype}...Done! ({report.seconds['check']:.3f} sec)")
-            output = create_volume(job.output, volume.shape, dtype, volume)
-            check_memory(job.output, output.held, memory - _resident())
-            with output:
-                with phase(report, "compile", say, "Compiling kernels"):  # or fetching them from the disk
-                    compute = _compute(kernel, dtype, place)
-                    compute(np.zeros(kernel.shape, dtype), np.empty((1, 1, 1), dtype))
-                if volume.held and output.held and dtype == np.float32 and place == "cpu":
-                    _whole(job, report, kernel, (volume, output), memory)
-                else:
-                    allocate = empty if place == "cpu" else pinned
-                    _tiled(job, report, kernel, (volume, output), Means(compute, allocate, memory, stop))
-                report.records = math.prod(volume.shape)
-                tiles = (
-                    f"{report.tiles:,} tiles of {' x '.join(map(str, report.tile))}" if report.tiles else "one piece"
-                )
-                say(f"Convolving {report.records:,} voxels in {tiles}...Done! ({report.seconds['run']:.3f} sec)")
-                computed = time.perf_counter()
-            report.seconds["write"] = time.perf_counter() - computed
-            say(f"Writing output...Done! ({report.seconds['write']:.3f} sec)")
+    report, made = ConvolveReport(), []
+
+    def make(speak: Say) -> ConvolveTask:
+        made.append(_task(job, speak))
+        return made[0]
+
+    start_time = time.perf_counter()
+    try:
+        figures = start(make, job.output, job.settings, report, device=job.device, unit="planes", say=say)
+    finally:
+        for task in made:
+            task.close()
+    if not report.lead:
+        return report
+    task, spent = made[0], report.seconds
+    plane = math.prod(task.shape) // task.shape[task.axis]
+    report.records, report.computed = report.records * plane, report.computed * plane
+    report.tiles, report.tile = int(figures.get("tiles", 0)), task.tile
+    if report.computed:
+        tiles = f"{report.figures.pop('tiles'):,.0f} tiles of {' x '.join(map(str, report.tile))}"
+        say(f"Convolving {report.computed:,} voxels in {tiles}...Done! ({spent.get('run', 0.0):.3f} sec)")
+        spent["write"] = spent.get("write", 0.0) + spent["merge"]
+        say(f"Writing output...Done! ({spent['write']:.3f} sec)")
     if job.answers:
         with phase(report, "validate"):
             report.validation = validate_volumes(job.output, job.answers, tolerance=job.tolerance)
-    report.finish(start)
+    report.finish(start_time)
     return report
 
 
-def _whole(job: ConvolveJob, report: ConvolveReport, kernel: Kernel, ends: tuple[Volume, Any], memory: int) -> None:
-    """The volume as a whole, where both ends hold it in memory anyway."""
-    volume, output = ends
-    check_memory(job.input, output.held, memory - _resident())
-    with phase(report, "read"):
-        array = volume.load(output.array.dtype)
-    prepared = prepared_float32(kernel)
-    with phase(report, "run"):
-        conv3d(array, prepared, mode=job.mode, cval=job.cval, out=output.array)
-    _check_finite(job, (0, 0, 0), output.array)
+def _task(job: ConvolveJob, say: Say) -> ConvolveTask:
+    """Everything that can be checked before the work is. Raises UsageError, InputError and ResourceError."""
+    _check_paths(job)
+    begin, place = time.perf_counter(), place_for(job.device)
+    task = ConvolveTask(job, Around.here(), say, workers=job.settings.workers or 1)
+    try:
+        volume, kernel = task.opened(), kernel_of(job.kernel)
+        check_fits(kernel, volume.shape, job.input)
+        task.dtype = str(_dtype(job, volume))
+        task.job = replace(job, device=_place(job, place, np.dtype(task.dtype)))
+        task.shape, task.unit, task.kernel = volume.shape, volume.unit, _digest(kernel)
+        volume_shards.check_output(job.output, volume.shape, np.dtype(task.dtype))
+        form = task.form()
+        task.axis, task.out_unit = form.axis, form.unit[form.axis]
+        most = WORK // kernel.taps * np.dtype(task.dtype).itemsize
+        task.best = min(volume_shards.shard_bytes(form), most)
+        task.tile = _tiling(task, volume, kernel, form, task.cut(job.settings.shard_size)).tile
+    except BaseException:
+        task.close()
+        raise
+    size = " x ".join(map(str, volume.shape))
+    say(f"Checking input: {size} voxels of {volume.dtype}...Done! ({time.perf_counter() - begin:.3f} sec)")
+    return task
 
 
-@dataclass(frozen=True)
-class Means:
-    """What tiles are computed with. memory: bytes that the process may take."""
+@dataclass
+class ConvolveTask:
+    """A `Task`. kernel: the sha256 of its taps. unit, out_unit: of reading, and of writing along `axis`, in voxels.
+    best: bytes of numbers a shard should have. tile: as this process would choose it."""
 
-    compute: Callable[[np.ndarray, np.ndarray], None]
-    allocate: Allocate
-    memory: int
-    stop: Stop
+    job: ConvolveJob
+    around: Around
+    say: Say = quiet
+    dtype: str = ""
+    kernel: str = ""
+    shape: tuple[int, ...] = ()
+    unit: tuple[int, ...] = ()
+    axis: int = 0
+    out_unit: int = 1
+    best: int = volume_shards.SHARD_BYTES
+    tile: tuple[int, ...] = ()
+    workers: int = 1
+    _volume: Volume | None = None
+    _form: Form | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_volume": None, "_form": None}  # workers open their own
+
+    def opened(self) -> Volume:
+        """The input, opened once in this process."""
+        if self._volume is None:
+            self._volume = open_volume(self.job.input, memory=self.memory() - _resident())
+        return self._volume
+
+    def close(self) -> None:
+        """Closes the input."""
+        volume, self._volume = self._volume, None
+        if volume is not None:
+            volume.close()
+
+    def memory(self) -> int:
+        """Bytes that a process of this job may take."""
+        if self.job.memory is not None:
+            return self.job.memory // self.workers
+        return int(_resident() + FREE * available_memory() / self.workers)
+
+    def fingerprint(self) -> dict[str, Value]:
+        """See `task.Task`."""
+        job = self.job
+        fields: dict[str, Value] = {"verb": "convolve", "version": own_version(), "dtype": self.dtype}
+        fields |= {"device": device_class(job.device), "format": suffix_of(job.output), "kernel": self.kernel}
+        fields |= {"mode": job.mode, "cval": job.cval}
+        fields |= {f"rung.{op}": name for op, name in sorted(self.around.rungs.items())}
+        return fields | (directory_identity("input", job.input) if os.path.isdir(job.input) else
+                         file_identity("input", job.input))  # fmt: skip
+
+    def cut(self, shard_size: int | None) -> Cut:
+        """Slabs of `shard_size` planes, rounded up to what the output stores together."""
+        count = self.shape[self.axis]
+        plane = math.prod(self.shape) // count * np.dtype(self.dtype).itemsize
+        step, workers = self.out_unit, self.workers
+        if shard_size is None:
+            both = math.lcm(step, self.unit[self.axis])  # so that no chunk of the input is decoded twice
+            step = both if both * plane <= self.best else step
+            shard_size = min(max(1, self.best // plane), -(-count // (PIECES * workers)) if workers > 1 else count)
+        return Records(0, count, min(max(1, -(-shard_size // step)) * step, -(-count // step) * step))
+
+    def box(self, first: int, count: int) -> Tile:
+        """The slab of so many planes."""
+        start, shape = [0, 0, 0], list(self.shape)
+        start[self.axis], shape[self.axis] = first, min(count, self.shape[self.axis] - first)
+        return Tile(tuple(start), tuple(shape))  # type: ignore[arg-type]
+
+    def open(self, place: Place) -> ConvolveWorker:
+        """See `task.Task`."""
+        return ConvolveWorker(self)
+
+    def header(self, totals: Totals) -> bytes:
+        """The output is no stream of shards."""
+        return b""
+
+    def outputs(self) -> list[str]:
+        """See `task.Assembling`."""
+        return [self.job.output]
+
+    def check_outputs(self) -> None:
+        """See `task.Assembling`."""
+        volume_shards.check_output(self.job.output, self.shape, np.dtype(self.dtype))  # type: ignore[arg-type]
+
+    def assemble(self, directory: JobDirectory, totals: Totals, stop: Stop) -> list[tuple[int, str]]:
+        """See `task.Assembling`."""
+        return volume_shards.assemble(self.form(), directory, totals, stop)
+
+    def form(self) -> Form:
+        """How the output is stored."""
+        if self._form is None:
+            dtype, shape = np.dtype(self.dtype), self.shape
+            self._form = form_of(self.job.output, shape, dtype, self.opened())  # type: ignore[arg-type]
+        return self._form
 
 
-def _tiled(job: ConvolveJob, report: ConvolveReport, kernel: Kernel, ends: tuple[Volume, Output], means: Means) -> None:
-    """The volume tile by tile; "run" are the seconds of the computation, "wait" those it waited for the disk."""
-    volume, output = ends
-    dtype = _dtype(job, volume)
-    left = means.memory - _resident() - volume.working - output.working - SLACK
-    spare = kernel.spare_blocks if dtype == np.float64 else 0
-    units = volume.unit, output.unit
-    tiling = plan(volume.shape, kernel.halo, units, itemsize=dtype.itemsize, memory=left, spare_blocks=spare)
-    blocks = Blocks(volume, tiling, mode=job.mode, cval=job.cval, dtype=dtype, allocate=means.allocate)
-    report.tiles, report.tile = tiling.count, tiling.tile
-    spent = [0.0]
+class ConvolveWorker:
+    """Opens the input and prepares the kernel, then computes slabs."""
 
-    def timed(block: np.ndarray, out: np.ndarray) -> None:
-        start = time.perf_counter()
-        means.compute(block, out)
-        spent[0] += time.perf_counter() - start
+    def __init__(self, task: ConvolveTask) -> None:
+        self.task, self.report, self.dtype = task, Report(), np.dtype(task.dtype)
+        job, on_cpu = task.job, task.job.device == "cpu"
+        with ExitStack() as stack:
+            stack.enter_context(task.around.entered())
+            stack.callback(task.close)
+            self.volume, kernel = task.opened(), kernel_of(job.kernel)
+            self.form = task.form()
+            with phase(self.report, "compile", task.say, "Compiling kernels"):  # or fetching them from the disk
+                self.compute = _compute(kernel, self.dtype, job.device)
+                self.compute(np.zeros(kernel.shape, self.dtype), np.empty((1, 1, 1), self.dtype))
+            self.kernel, self.allocate = kernel, empty if on_cpu else pinned
+            self.blocks: Blocks | None = None
+            self.all_open = stack.pop_all()
 
-    def write(tile: Tile, out: np.ndarray) -> None:
-        _check_finite(job, tile.start, out)
-        output.write(tile.start, out)
+    def run(self, shard: Shard, out: Attempt, beat: Beat) -> int:
+        """See `task.Worker`."""
+        self._plan(shard.cut)
+        assert self.blocks is not None
+        box = self.task.box(shard.rows.start, len(shard.rows))
+        tiles = list(self.tiling.tiles(box))
+        done, plane = 0, math.prod(box.shape) // len(shard.rows)
+        begin, before = time.perf_counter(), self.report.seconds.get("run", 0.0)
 
-    with Progress("voxels", total=math.prod(volume.shape), size=1) as progress, phase(report, "tiles"):
+        def finished(tile: Tile) -> None:
+            nonlocal done
+            done += math.prod(tile.shape)
+            beat(done // plane)
 
-        def done(tile: Tile) -> None:
-            means.stop.check()
-            report.records += math.prod(tile.shape)
-            progress.update(report.records, 0)
+        with volume_shards.writing(self.form, out, box, self.dtype) as put:
 
-        run(tiling, blocks.read, timed, write, dtype, done, means.allocate)
-    report.seconds["run"] = spent[0]
-    report.seconds["wait"] = report.seconds.pop("tiles") - spent[0]
+            def write(tile: Tile, numbers: np.ndarray) -> None:
+                _check_finite(self.task.job, tile.start, numbers)
+                with trace.span(trace.WRITE):
+                    put(tile, numbers)
+
+            run(tiles, self.buffers, self.blocks.read, self._timed, write, finished)
+        waited = time.perf_counter() - begin - (self.report.seconds["run"] - before)
+        self.report.seconds["wait"] = self.report.seconds.get("wait", 0.0) + waited
+        out.figures = self.report.take_seconds() | {"tiles": len(tiles)}
+        return len(shard.rows)
+
+    def _timed(self, block: np.ndarray, out: np.ndarray) -> None:
+        with trace.span(trace.COMPUTE), phase(self.report, "run"):
+            self.compute(block, out)
+
+    def _plan(self, cut: Cut) -> None:
+        """With the first shard, as its size is that of the job's first run."""
+        if self.blocks is None:
+            job, task = self.task.job, self.task
+            self.tiling = _tiling(task, self.volume, self.kernel, self.form, cut)
+            self.blocks = Blocks(
+                self.volume, self.tiling, mode=job.mode, cval=job.cval, dtype=self.dtype, allocate=self.allocate
+            )
+            self.buffers = [self.allocate(math.prod(self.tiling.tile), self.dtype) for _ in range(2)]
+
+    def close(self) -> None:
+        """See `task.Worker`."""
+        self.all_open.close()
+
+
+def _tiling(task: ConvolveTask, volume: Volume, kernel: Kernel, form: Form, cut: Cut) -> Tiling:
+    """The tiles of a shard. Raises ResourceError where they, or what reading and writing take, do not fit."""
+    assert isinstance(cut, Records)
+    box, dtype = task.box(0, cut.per_shard).shape, np.dtype(task.dtype)
+    left = task.memory() - _resident()
+    held = volume_shards.held_bytes(form, math.prod(box) * dtype.itemsize)
+    check_memory(task.job.output, held, left)
+    return plan(
+        volume.shape,
+        kernel.halo,
+        (volume.unit, form.unit),
+        itemsize=dtype.itemsize,
+        memory=left - held - volume.working - SLACK,
+        spare_blocks=kernel.spare_blocks if dtype == np.float64 else 0,
+        box=box,
+    )
+
+
+def _digest(kernel: Kernel) -> str:
+    digest = hashlib.sha256()
+    for array in kernel.lines or (kernel.weights,):
+        digest.update(f"{array.shape}".encode() + np.ascontiguousarray(array, "<f8").tobytes())  # type: ignore
+    return digest.hexdigest()
 
 
 def _check_finite(job: ConvolveJob, start: tuple[int, ...], out: np.ndarray) -> None:
@@ -190,10 +354,6 @@ def _place(job: ConvolveJob, place: str, dtype: np.dtype) -> str:
 def _compute(kernel: Kernel, dtype: np.dtype, place: str) -> Callable[[np.ndarray, np.ndarray], None]:
     """f(block, out), as `kernels.applied` says."""
     return applied(kernel, dtype) if place == "cpu" else through(prepared_float32(kernel, place), place)
-
-
-def _memory(job: ConvolveJob) -> int:
-    return job.memory if job.memory is not None else int(_resident() + FREE * available_memory())
 
 
 def _resident() -> int:

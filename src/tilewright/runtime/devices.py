@@ -11,33 +11,47 @@ from tilewright.errors import ResourceError, UsageError
 from tilewright.hardware import engines, gpus, no_gpu
 
 DEVICES = ("cpu", "cuda", "auto")
+GPU_DTYPES = ("float16", "tf32")  # accuracy classes that no kernel on a CPU has
+LEAST = (8, 0)  # compute capability, Ampere's: from there on matrix units know bfloat16 and tf32
 EXTRA = "install what the GPU needs, pip install 'tilewright[gpu]', or leave --device cuda out"
 T = TypeVar("T")
 
 
-def place_for(device: str) -> str:
+def place_for(device: str, dtype: str = "float32") -> str:
     """The word itself, one of DEVICES, but for "auto": "cuda" where that can run, else "cpu".
 
-    Raises UsageError for another word, and for "cuda" ResourceError where PyTorch, Triton or numba-cuda is not
-    installed, there is no GPU, or its driver is older than PyTorch's CUDA.
+    dtype: the accuracy class that is wanted there. Raises UsageError for another word, and for float16 on the CPU; for
+    "cuda" ResourceError where PyTorch, Triton or numba-cuda is not installed, there is no GPU, it is older than LEAST,
+    or its driver is older than PyTorch's CUDA.
     """
     if device not in DEVICES:
         raise UsageError(f"device is {device!r}; {', '.join(DEVICES)} are")
-    if device == "cpu":
-        return "cpu"
-    try:
-        _check_gpu()
-    except ResourceError:
-        if device == "cuda":
-            raise
-        return "cpu"
-    return "cuda"
+    if device != "cpu":
+        try:
+            _check_gpu()
+            return "cuda"
+        except ResourceError as error:
+            if device == "cuda":
+                raise
+            missing = f"; {error.message}"
+    if dtype in GPU_DTYPES:
+        why = "" if device == "cpu" else missing
+        raise UsageError(f"{dtype} is for a GPU, and this runs on the CPU{why}", hint="take bfloat16 or float32")
+    return "cpu"
 
 
 def _check_gpu() -> None:
     """Raises ResourceError unless the kernels of both engines can run on a GPU here."""
     if why := no_gpu():
         raise ResourceError(f"there is no GPU to run on: {why}", hint="leave --device cuda out to run on the CPU")
+    gpu = gpus()[0]
+    if gpu.capability < LEAST:
+        (major, minor), (wanted, _) = gpu.capability, LEAST
+        raise ResourceError(
+            f"the {gpu.name} is too old for tilewright's kernels: its compute capability is {major}.{minor}, they need "
+            f"{wanted}.0, without which matrix units have no bfloat16",
+            hint="leave --device cuda out to run on the CPU",
+        )
     missing = [why for engine, why in engines().items() if engine in ("torch", "tile", "simt") and why]
     if missing:
         raise ResourceError(f"the GPU cannot be used: {'; '.join(missing)}", hint=EXTRA)
@@ -49,10 +63,9 @@ def _check_gpu() -> None:
         warnings.simplefilter("ignore")
         works = torch.cuda.is_available()
     if not works:
-        driver = gpus()[0].driver
         raise ResourceError(
-            f"PyTorch {torch.__version__} cannot use the {gpus()[0].name}: it is built for CUDA {torch.version.cuda}, "
-            f"and the driver knows CUDA up to {driver}",
+            f"PyTorch {torch.__version__} cannot use the {gpu.name}: it is built for CUDA {torch.version.cuda}, "
+            f"and the driver knows CUDA up to {gpu.driver}",
             hint="update the driver, or install a PyTorch built for this one",
         )
 

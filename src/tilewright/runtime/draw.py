@@ -1,4 +1,4 @@
-"""The job of `tilewright draw`: noise streamed in, images out."""
+"""The job of `tilewright draw`: noise in, images out, shard by shard."""
 
 from __future__ import annotations
 
@@ -6,25 +6,13 @@ import os
 import time
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tilewright.errors import ResourceError, UsageError
-from tilewright.formats.atomic import AtomicDirectory, AtomicFile
+from tilewright.errors import InputError, ResourceError, UsageError
 from tilewright.formats.files import InputFile, same_file
-from tilewright.formats.images import (
-    ArrayWriter,
-    FolderWriter,
-    GridWriter,
-    TextWriter,
-    Writer,
-    check_channels,
-    check_finite_images,
-    check_grid,
-    kind_of,
-    png_names,
-)
+from tilewright.formats.images import check_channels, check_finite_images, check_grid, kind_of
 from tilewright.formats.tables import SUFFIXES, Rows, Table, open_table, suffix
 from tilewright.formats.validate import TOLERANCE
 from tilewright.formats.validate_images import validate_images
@@ -33,16 +21,25 @@ from tilewright.models import dcgan_device
 from tilewright.models.dcgan import DCGAN, DCGANConfig, noise
 from tilewright.ops._memory import empty
 from tilewright.runtime.devices import gpu_faults, halving, place_for
+from tilewright.runtime.fingerprint import Around, fingerprint
+from tilewright.runtime.image_shards import PICTURES, ImageOutputs
+from tilewright.runtime.inputs import Sizing, cut_rows
+from tilewright.runtime.jobs import trace
+from tilewright.runtime.jobs.cut import Cut, Shard
+from tilewright.runtime.jobs.directory import Attempt, JobDirectory
+from tilewright.runtime.jobs.manifest import Value
+from tilewright.runtime.jobs.placed import room
+from tilewright.runtime.jobs.start import Settings, quiet, start
+from tilewright.runtime.jobs.stop import Stop
+from tilewright.runtime.jobs.task import Beat, Place, Totals
 from tilewright.runtime.load import config_of, place, read_weights
 from tilewright.runtime.outputs import check_output
-from tilewright.runtime.progress import Progress
 from tilewright.runtime.reports import Report, Say, phase
-from tilewright.runtime.signals import stoppable
 from tilewright.runtime.staging import Staging
 
 BATCH = 256  # images handed to the model at once, 12 MiB at the course's size
 BATCH_BYTES = 64 << 20  # of them, where they are larger
-PICTURES = (".bmp", ".png")
+SHARD = {"cpu": 16, "cuda": 16}  # batches: some seconds of work on a CPU; on a GPU it waits at a shard's end alone
 Results = tuple[np.ndarray, ...]
 
 
@@ -54,7 +51,7 @@ class DrawJob:
     .bmp, or a directory (a trailing slash, or there already), which gets a .png an image. image: a grid besides. count:
     with an input, images from its start (None: all). batch: images at a time (None: BATCH, or the GPU's); it changes no
     bits. device: "cpu", "cuda" or "auto". dtype: accuracy class, "float16" on a GPU alone.
-    answers: .txt or .npy to compare a .txt or .npy output with, within `tolerance`.
+    answers: .txt or .npy to compare a .txt or .npy output with, within `tolerance`. settings: how it is run.
     """
 
     model: str
@@ -68,6 +65,7 @@ class DrawJob:
     batch: int | None = None
     answers: str | None = None
     tolerance: float = TOLERANCE
+    settings: Settings = field(default_factory=Settings)
 
 
 class RandomNoise:
@@ -80,55 +78,182 @@ class RandomNoise:
     def close(self) -> None:
         """Nothing is open."""
 
-    def batches(self, size: int) -> Iterator[Rows]:
-        """All rows in order, `size` at a time."""
-        for first in range(0, self.total, size):
-            n = min(size, self.total - first)
+    def batches(self, size: int, rows: range) -> Iterator[Rows]:
+        """These rows in order, `size` at a time."""
+        for first in range(rows.start, rows.stop, size):
+            n = min(size, rows.stop - first)
             yield Rows(noise(self._seed, first, n, self._width), 4 * (first + n) * self._width)
 
 
 Source = Table | RandomNoise
 
 
-def draw(job: DrawJob, say: Say = lambda text: None) -> Report:
+def draw(job: DrawJob, say: Say = quiet) -> Report:
     """Runs the job. `say` gets a line for each phase.
 
-    Raises UsageError, InputError, ResourceError and Interrupted; in each case earlier outputs are untouched. Everything
-    that can be checked before the work starts is.
+    Raises UsageError, InputError, ResourceError and Interrupted; in each case an earlier output is untouched, what is
+    done is kept, and the same call goes on. Everything that can be checked before the work starts is.
     """
+    report, made = Report(), []
+
+    def make(speak: Say) -> DrawTask:
+        made.append(_task(job, speak))
+        return made[0]
+
+    start(make, job.output, job.settings, report, device=job.device, unit="images", say=say)
+    if not report.lead:
+        return report
+    spent = report.seconds
+    if report.computed:
+        say(f"Generating {report.computed:,} images...Done! ({spent.get('run', 0.0):.3f} sec)")
+        spent["write"] = spent.get("write", 0.0) + spent["merge"]
+        say(f"Writing output...Done! ({spent['write']:.3f} sec)")
+    if job.answers:
+        with phase(report, "validate"):
+            report.validation = validate_images(
+                job.output, job.answers, shape=made[0].config.image_shape, tolerance=job.tolerance,
+                prefix=job.count is not None,
+            )  # fmt: skip
+    return report
+
+
+def _task(job: DrawJob, say: Say) -> DrawTask:
+    """Everything that can be checked before the work is. Raises UsageError, InputError and ResourceError."""
     _check(job)
-    job = replace(job, device=place_for(job.device))
-    report, start = Report(), time.perf_counter()
-    with stoppable() as stop:
-        config = config_of(job.model, DCGANConfig)
-        with phase(report, "check"):
-            reader = _open_input(job, config)
-        with closing(reader):
-            say(f"Checking input: {reader.total:,} images...Done! ({report.seconds['check']:.3f} sec)")
-            batch = min(reader.total, job.batch or _batch(job, config))
-            _check_outputs(job, config, reader.total, batch)
-            with ExitStack() as outputs:
-                writers = _open_outputs(job, config, reader.total, outputs)
-                model = _load(job, batch, report, say)
-                drawn = _drawn(model, reader, batch, _pictures_alone(job))
-                with Progress("images", total=reader.total, size=reader.bytes) as progress, closing(drawn):
-                    while True:
-                        with phase(report, "run"):  # a GPU works on the next batch meanwhile
-                            item = next(drawn, None)
-                        if item is None:
-                            break
-                        rows, results = item
-                        stop.check()
-                        with phase(report, "write"):
-                            _write(report, results[0], results[1:], writers)
-                        progress.update(report.records, rows.end)
-                say(f"Generating {report.records:,} images...Done! ({report.seconds.get('run', 0.0):.3f} sec)")
-                computed = time.perf_counter()
-                for writer in writers:
-                    writer.finish()
-        report.seconds["write"] = report.seconds.get("write", 0.0) + time.perf_counter() - computed  # fsync and rename
-        say(f"Writing output...Done! ({report.seconds['write']:.3f} sec)")
-    return _finish(job, report, config, start)
+    begin, job = time.perf_counter(), replace(job, device=place_for(job.device, job.dtype))
+    config = config_of(job.model, DCGANConfig)
+    with closing(_open_input(job, config, checked=True)) as reader:
+        count = reader.total
+    say(f"Checking input: {count:,} images...Done! ({time.perf_counter() - begin:.3f} sec)")
+    job = replace(job, batch=min(count, job.batch or _batch(job, config)))
+    _check_outputs(job, config, count, job.batch or 1)
+    return DrawTask(job, config, ImageOutputs(job.output, job.image, count, config.image_shape), Around.here(), say)
+
+
+@dataclass
+class DrawTask:
+    """A `Task`. The job's batch is set."""
+
+    job: DrawJob
+    config: DCGANConfig
+    images: ImageOutputs
+    around: Around
+    say: Say = quiet
+    workers: int = 1
+
+    def fingerprint(self) -> dict[str, Value]:
+        """See `task.Task`."""
+        job = self.job
+        fields = fingerprint("draw", job, self.around)
+        fields |= {"count": self.images.count, "output": kind_of(job.output), "image": job.image}
+        return fields if job.input else fields | {"seed": job.seed}
+
+    def cut(self, shard_size: int | None) -> Cut:
+        """Images by number."""
+        batch = _batch(self.job, self.config)
+        sizing = Sizing(SHARD[self.job.device] * batch, batch).for_workers(self.workers)
+        return cut_rows(self.images.count, 0, shard_size, sizing)
+
+    def open(self, place: Place) -> DrawWorker:
+        """See `task.Task`."""
+        return DrawWorker(self)
+
+    def header(self, totals: Totals) -> bytes:
+        """The outputs are no streams of shards."""
+        return b""
+
+    def outputs(self) -> list[str]:
+        """See `task.Assembling`."""
+        return self.images.paths
+
+    def check_outputs(self) -> None:
+        """See `task.Assembling`."""
+        self.images.check()
+
+    def assemble(self, directory: JobDirectory, totals: Totals, stop: Stop) -> list[tuple[int, str]]:
+        """See `task.Assembling`."""
+        return self.images.assemble(directory, totals, stop)
+
+
+class DrawWorker:
+    """Loads the model, then draws shards with it."""
+
+    def __init__(self, task: DrawTask) -> None:
+        self.task, self.job, self.report = task, task.job, Report()
+        with ExitStack() as stack:
+            stack.enter_context(task.around.entered())
+            if self.job.device != "cpu":
+                stack.enter_context(gpu_faults())
+            self.model = self._load(task.say)
+            self.reader = stack.enter_context(closing(_open_input(self.job, task.config, checked=False)))
+            gpu, alone = self.model.gpu, task.images.pixels_alone
+            if gpu is None:
+                self.kept = empty((self.job.batch or 1, *task.config.image_shape))
+            else:  # its memory, which the GPU copies to by itself, serves all shards
+                self.staging = Staging([*zip(gpu.pixels, gpu.spoiled, strict=True)] if alone else
+                                       [(images,) for images in gpu.images])  # fmt: skip
+            self.open = stack.pop_all()
+
+    def _load(self, say: Say) -> DCGAN:
+        job, report = self.job, self.report
+        with phase(report, "load", say, "Loading weights"):
+            config, weights = read_weights(job.model)
+        with phase(report, "prepare", say, "Preparing model"):
+            if job.device == "cpu":
+                model = place(config, weights, dtype=job.dtype)
+            else:
+                fits = lambda n: place(config, weights, dtype=job.dtype, device="cuda", batch=n)  # noqa: E731
+                model = halving(fits, job.batch or 1)
+        with phase(report, "compile", say, "Compiling kernels"):  # or fetching them from the disk
+            model.generate(np.zeros((1, config.z_size), np.float32))
+        return model
+
+    def run(self, shard: Shard, out: Attempt, beat: Beat) -> int:
+        """See `task.Worker`."""
+        first, done = shard.rows.start, 0
+        with self.task.images.writing(out, first) as write, closing(self._drawn(shard, beat)) as drawn:
+            while True:
+                with trace.span(trace.COMPUTE), phase(self.report, "run"):  # a GPU works on the next batch meanwhile
+                    results = next(drawn, None)
+                if results is None:
+                    break
+                with trace.span(trace.WRITE), phase(self.report, "write"):
+                    _check_finite(results[0], results[1:], first + done)
+                    write(results[0])
+                done += len(results[0])
+                beat(done)
+        out.figures = self.report.take_seconds()
+        return len(shard.rows)
+
+    def _drawn(self, shard: Shard, beat: Beat) -> Generator[Results, None, None]:
+        """What is drawn of a batch, valid until the next is asked for: images, or, where they are all that is wanted of
+        a GPU, 8-bit pixels and which images hold a NaN."""
+        gpu, alone = self.model.gpu, self.task.images.pixels_alone
+        if gpu is None:
+            for rows in self._noise(shard, beat, len(self.kept)):
+                images = self.kept[: len(rows.values)]
+                self.model.generate(rows.values, out=images)
+                yield (images,)
+            return
+        start = lambda slot, rows: gpu.start(slot, self.model.checked(rows.values), pixels=alone)  # noqa: E731
+        for _, results in self.staging.run(self._noise(shard, beat, gpu.batch), start):
+            yield results
+
+    def _noise(self, shard: Shard, beat: Beat, size: int) -> Iterator[Rows]:
+        skip = dict(shard.skip)
+        if skip:
+            image, why = next(iter(skip.items()))
+            raise InputError(f"image {image} (from 0) cannot be drawn: {why}", path=self.job.input or self.job.model)
+        if not shard.alone:
+            yield from self.reader.batches(size, shard.rows)
+            return
+        for row in shard.rows:
+            beat.at(row)
+            yield from self.reader.batches(1, range(row, row + 1))
+
+    def close(self) -> None:
+        """See `task.Worker`."""
+        self.open.close()
 
 
 def _check(job: DrawJob) -> None:
@@ -150,10 +275,10 @@ def _check(job: DrawJob) -> None:
         InputFile(job.answers, "answers").close()
 
 
-def _open_input(job: DrawJob, config: DCGANConfig) -> Source:
+def _open_input(job: DrawJob, config: DCGANConfig, *, checked: bool) -> Source:
     if job.input is None:
         return RandomNoise(job.seed, job.count or 0, config.z_size)
-    return open_table(job.input, shape=(config.z_size,), count=job.count)
+    return open_table(job.input, shape=(config.z_size,), count=job.count, checked=checked)
 
 
 def _batch(job: DrawJob, config: DCGANConfig) -> int:
@@ -192,86 +317,15 @@ def _check_disk(job: DrawJob, floats: int) -> None:
     """Raises ResourceError where the disk cannot hold the values; as text one takes at least 7 bytes, "0.0000 "."""
     kind = kind_of(job.output)
     least = {".npy": floats, ".txt": floats // 4 * 7}.get(kind, 0)
-    folder = os.path.dirname(os.path.realpath(job.output))
-    if least and os.path.isdir(folder):
-        disk = os.statvfs(folder)
-        if least > (free := disk.f_bavail * disk.f_frsize):
-            raise ResourceError(f"the images take at least {least:,} bytes and the disk has {free:,} left",
-                                path=job.output, hint="ask for fewer (-n) or write to another disk")  # fmt: skip
+    there = os.path.isdir(os.path.dirname(os.path.realpath(job.output)))
+    if least and there and least > (free := room(job.output)):
+        raise ResourceError(f"the images take at least {least:,} bytes and the disk has {free:,} left",
+                            path=job.output, hint="ask for fewer (-n) or write to another disk")  # fmt: skip
 
 
-def _open_outputs(job: DrawJob, config: DCGANConfig, count: int, outputs: ExitStack) -> list[Writer]:
-    """The output last to appear: where it is, the image is."""
-    writers: list[Writer] = []
-    for path in filter(None, (job.output, job.image)):
-        kind = kind_of(path)
-        if kind == "/":
-            directory = AtomicDirectory(path, png_names(path), "a run's numbered .png")
-            writers.append(FolderWriter(outputs.enter_context(directory)))
-            continue
-        file = outputs.enter_context(AtomicFile(path))
-        if kind == ".txt":
-            writers.append(TextWriter(file, count))
-        elif kind == ".npy":
-            writers.append(ArrayWriter(file, count, config.image_shape))
-        else:
-            writers.append(GridWriter(file, count, config.image_shape, kind))
-    return writers
-
-
-def _load(job: DrawJob, batch: int, report: Report, say: Say) -> DCGAN:
-    with phase(report, "load", say, "Loading weights"):
-        config, weights = read_weights(job.model)
-    with phase(report, "prepare", say, "Preparing model"):
-        if job.device == "cpu":
-            model = place(config, weights, dtype=job.dtype)
-        else:
-            model = halving(lambda n: place(config, weights, dtype=job.dtype, device="cuda", batch=n), max(1, batch))
-    with phase(report, "compile", say, "Compiling kernels"):  # or fetching them from the disk
-        model.generate(np.zeros((1, config.z_size), np.float32))
-    return model
-
-
-def _pictures_alone(job: DrawJob) -> bool:
-    """Whether 8-bit pixels are all that is wanted of the images."""
-    return all(kind_of(path) not in SUFFIXES for path in filter(None, (job.output, job.image)))
-
-
-def _drawn(model: DCGAN, reader: Source, batch: int, pixels: bool) -> Generator[tuple[Rows, Results], None, None]:
-    """(noise, results) a batch at a time, valid until the next is asked for.
-
-    Results are images; with pixels, from a GPU, 8-bit pixels and which images hold a NaN.
-    """
-    if model.gpu is not None:
-        gpu = model.gpu
-        slots = list(zip(gpu.pixels, gpu.spoiled, strict=True)) if pixels else [(images,) for images in gpu.images]
-        start = lambda slot, rows: gpu.start(slot, model.checked(rows.values), pixels=pixels)  # noqa: E731
-        with gpu_faults():
-            yield from Staging(slots).run(reader.batches(gpu.batch), start)
-        return
-    kept = empty((batch, *model.config.image_shape))
-    for rows in reader.batches(batch):
-        images = kept[: len(rows.values)]
-        model.generate(rows.values, out=images)
-        yield rows, (images,)
-
-
-def _write(report: Report, images: np.ndarray, spoiled: tuple[np.ndarray, ...], writers: list[Writer]) -> None:
+def _check_finite(images: np.ndarray, spoiled: tuple[np.ndarray, ...], first: int) -> None:
+    """Raises InputError naming the first image that is not finite. spoiled: which are not, where the GPU has looked."""
     if spoiled and spoiled[0].any():
-        check_finite_images(np.where(spoiled[0], np.nan, 0.0)[:, None, None, None], report.records)
+        check_finite_images(np.where(spoiled[0], np.nan, 0.0)[:, None, None, None], first)
     elif not spoiled:
-        check_finite_images(images, report.records)
-    for writer in writers:
-        writer.write(images)
-    report.records += len(images)
-
-
-def _finish(job: DrawJob, report: Report, config: DCGANConfig, start: float) -> Report:
-    if job.answers:
-        with phase(report, "validate"):
-            report.validation = validate_images(
-                job.output, job.answers, shape=config.image_shape, tolerance=job.tolerance,
-                prefix=job.count is not None,
-            )  # fmt: skip
-    report.finish(start)
-    return report
+        check_finite_images(images, first)

@@ -39,6 +39,11 @@ class Kernel:
         return self.weights.shape if self.lines is None else tuple(len(line) for line in self.lines)  # type: ignore
 
     @property
+    def taps(self) -> int:
+        """Multiplications a voxel."""
+        return math.prod(self.shape) if self.lines is None else sum(self.shape)
+
+    @property
     def halo(self) -> tuple[Shape, Shape]:
         """Voxels that it needs before and after a voxel; the centre of K taps is K // 2."""
         return tuple(K // 2 for K in self.shape), tuple(K - 1 - K // 2 for K in self.shape)  # type: ignore

@@ -20,6 +20,7 @@ from tilewright.models.dcgan import DCGAN, DCGANConfig
 from tilewright.models.gpt2 import GPT2, GPT2Config
 from tilewright.models.textcnn import TextCNN, TextCNNConfig
 from tilewright.runtime.devices import place_for
+from tilewright.runtime.named_models import check_model, model_path
 
 Config = TextCNNConfig | GPT2Config | DCGANConfig
 Model = TextCNN | GPT2 | DCGAN
@@ -56,6 +57,7 @@ def parse_config(values: dict[str, Any], path: str | os.PathLike[str]) -> Any:
 
 def config_of(path: str | os.PathLike[str], wanted: type | None = None) -> Any:
     """The model's configuration, without its weights. wanted: the class it must have, of KINDS."""
+    check_model(path)
     config = parse_config(read_config(path), path)
     if wanted is not None and not isinstance(config, wanted):
         names = {kind.config: name for name, kind in KINDS.items()}
@@ -77,16 +79,19 @@ def read_weights(path: str | os.PathLike[str]) -> tuple[Any, dict[str, np.ndarra
 
 
 def load(path: str | os.PathLike[str], **options: Any) -> Any:
-    """The model at `path`: a directory (config.json, model.safetensors) or the course's file.
+    """The model at `path`: a directory (config.json, model.safetensors), the course's file, or, where nothing of that
+    name lies here, a named model: "poet", "critic", "portraits".
 
     options: keyword arguments of the model's class (`dtype`; TextCNN: `table_memory`), and `device`: "cpu", "cuda" or
     "auto", which is a GPU if there is one. Raises InputError, UsageError and ResourceError.
     """
+    path = model_path(path)
     config, weights = read_weights(path)
     model = place(config, weights, **options)
+    if isinstance(model, GPT2 | TextCNN):
+        model.tokenizer = tokenizer_of(path)
     if isinstance(model, GPT2):
         model.stop_ids = eos_token_ids(path) or config.stop_ids
-        model.tokenizer = tokenizer_of(path)
     return model
 
 
@@ -94,7 +99,7 @@ def place(config: Config, weights: dict[str, np.ndarray], **options: Any) -> Any
     """The model on the `device` of its options, else on this machine's CPU; mapped weights that it has packed leave
     memory."""
     if "device" in options:
-        options["device"] = place_for(options["device"])
+        options["device"] = place_for(options["device"], options.get("dtype", "float32"))
     model = KINDS[config.model_type].model(config, weights, **options)
     for array in weights.values():
         forget(array)

@@ -1,27 +1,59 @@
-"""Where an output must not go: over what the job reads."""
+"""What a job reads: where its output must not go, and what its results depend on."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, ClassVar
 
 from tilewright.errors import UsageError
+from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.files import same_file
 from tilewright.formats.models import CONFIG, GENERATION, table_path
+from tilewright.formats.parquet import ParquetEncoder
 from tilewright.formats.sharded import INDEX, WEIGHTS
+from tilewright.runtime.jobs.directory import JobDirectory, check_space
+from tilewright.runtime.jobs.sinks import FileSink, deliver
+from tilewright.runtime.jobs.stop import Stop
+from tilewright.runtime.jobs.task import Totals
 from tilewright.runtime.load import TOKENIZER
 
 
 def check_output(job: Any) -> None:
     """Raises UsageError if the job's output is its input, its answers, or a file of its model, there or not yet."""
     read = {name: getattr(job, name) for name in ("input", "answers", "model")}
-    read |= {f"model's {os.path.basename(path)}": path for path in _model_files(job.model)}
+    read |= {f"model's {os.path.basename(path)}": path for path in model_files(job.model)}
     for name, path in read.items():
         if path and (same_file(path, job.output) or os.path.realpath(path) == os.path.realpath(job.output)):
             raise UsageError(f"the output would overwrite the {name}", path=job.output, hint="choose another output")
 
 
-def _model_files(path: str) -> list[str]:
+class AsParquet:
+    """Mixed into a `Task` whose shards are JSON lines: an `Assembling` one, whose output is a Parquet file of them.
+
+    columns: `ParquetEncoder`'s.
+    """
+
+    job: Any
+    columns: ClassVar[dict[str, str]]
+    header: Any  # the task's own
+
+    def outputs(self) -> list[str]:
+        """The one there is."""
+        return [self.job.output]
+
+    def check_outputs(self) -> None:
+        """Raises ResourceError where it cannot be written."""
+        AtomicFile(self.job.output).__enter__().discard()
+
+    def assemble(self, directory: JobDirectory, totals: Totals, stop: Stop) -> list[tuple[int, str]]:
+        """Writes it; its bytes and sha256."""
+        self.header(totals)  # refuses an input without records
+        check_space(directory.output, totals.size)
+        sink = FileSink(directory.output, lambda file: ParquetEncoder(file, self.columns))
+        return deliver(directory, totals.shards, [sink], stop)
+
+
+def model_files(path: str) -> list[str]:
     """Every file that is, or would be taken for, a part of the model at `path`."""
     if not os.path.isdir(path):
         return [table_path(path)]

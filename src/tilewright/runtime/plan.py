@@ -17,10 +17,12 @@ from tilewright.formats.prompts import open_prompts
 from tilewright.hardware import cpu
 from tilewright.models.generation import MAX_SLOTS, PREFILL_ROWS, WINDOW
 from tilewright.models.gpt2 import BATCH_MEMORY, GPT2Config
+from tilewright.models.sampling import SamplingParams
 from tilewright.ops import matmul, matmul_argmax
 from tilewright.ops._ladder import Rung
 from tilewright.ops.attention import bytes_a_sequence
 from tilewright.ops.matmul_argmax.ladder import LOGITS_BYTES
+from tilewright.runtime.inputs import cut_lines, cut_rows
 from tilewright.runtime.load import config_of, tokenizer_of
 from tilewright.simd import cache
 
@@ -100,14 +102,7 @@ def plan_generate(
     Raises InputError for a model or an input that cannot be read, UsageError for a length that its context has not,
     ResourceError if the keys and values of one sequence take more than `batch_memory`.
     """
-    config = config_of(model, GPT2Config)
-    prompts = (
-        _read(model, input, config, count) if input else Prompts(count or WINDOW, (count or WINDOW) * length, length)
-    )
-    if prompts.longest >= config.n_positions:
-        raise UsageError(
-            f"a prompt has {prompts.longest} tokens; the context of {config.n_positions} must hold one more"
-        )
+    config, prompts = prompts_of(model, input, count=count, length=length)
     limit = min(prompts.longest + tokens, config.n_positions)
     each = config.n_layer * bytes_a_sequence(config.n_head, limit, config.n_embd // config.n_head, dtype)
     if each > batch_memory:
@@ -127,6 +122,28 @@ def plan_generate(
         compiling=0 if _compiled(dtype) else COMPILING,
         flops=flops(config, prompts, tokens), steps=-(-prompts.count // max(1, at_once)) * tokens,
     )  # fmt: skip
+
+
+def prompts_of(model: str, input: str | None, *, count: int | None, length: int) -> tuple[GPT2Config, Prompts]:
+    """The model's configuration, and the prompts as `plan_generate` sees them. Raises InputError and UsageError."""
+    config = config_of(model, GPT2Config)
+    made = Prompts(count or WINDOW, (count or WINDOW) * length, length)
+    prompts = _read(model, input, config, count) if input else made
+    if prompts.longest >= config.n_positions:
+        raise UsageError(
+            f"a prompt has {prompts.longest} tokens; the context of {config.n_positions} must hold one more"
+        )
+    return config, prompts
+
+
+def shards_of(input: str | None, prompts: Prompts, *, count: int | None, tokens: int, device: str, workers: int) -> int:
+    """How many shards `tilewright generate` cuts the input into, unless it is told their size."""
+    from tilewright.runtime.generate import TEXT, sizing_for
+
+    sizing = sizing_for(device, SamplingParams(max_tokens=tokens)).for_workers(workers)
+    if input and input.endswith(TEXT):
+        return cut_lines(input, count, None, sizing).shards
+    return cut_rows(prompts.count, 0, None, sizing).shards
 
 
 def flops(config: GPT2Config, prompts: Prompts, tokens: int) -> float:

@@ -5,30 +5,33 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, Self, TextIO
+
+from tilewright.runtime.jobs.cut import Cut, Lines, Records, RowGroups, Whole
+from tilewright.runtime.jobs.directory import Record
+from tilewright.runtime.jobs.task import Watch
 
 EVERY = 5.0  # seconds between plain lines
 REFRESH = 0.1  # seconds between two states of the bar
+SHOWN = 8  # workers whose rates are shown one by one
 
 
-class Progress:
-    """`with Progress("sentences", total=..., size=...) as progress: progress.update(records, bytes)`.
+class _Display:
+    """A bar or lines. unit: what is counted."""
 
-    total: records to come, or None; then the share is that of `size`, the bytes of the input. stream: where to write.
-    """
-
-    def __init__(self, unit: str, *, total: int | None, size: int, stream: TextIO | None = None) -> None:
-        self._unit, self._total, self._size = unit, total, size
+    def __init__(self, unit: str, stream: TextIO | None) -> None:
+        self._unit = unit
         self._stream = stream or sys.stderr
-        self._start = self._last = time.perf_counter()
+        self._last = time.perf_counter()
         self._bar: Any = None
         self._lost = False  # the stream cannot be written any more
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         if self._stream.isatty():
             self._bar = _bar(self._stream, self._unit)
-            self._task = self._bar.add_task("", total=self._total or self._size, rate="")
+            self._task = self._bar.add_task("", total=1.0, text="")
             self._try(self._bar.start)
             self._last = 0.0
         return self
@@ -37,22 +40,20 @@ class Progress:
         if self._bar:
             self._try(self._bar.stop)
 
-    def update(self, records: int, end: int) -> None:
-        """records: how many are done; end: bytes of the input that are used."""
-        if self._lost:
-            return
+    def _due(self) -> bool:
+        """Whether something is to be shown, now."""
         now = time.perf_counter()
-        rate = f"{records / max(now - self._start, 1e-9):,.0f} {self._unit}/s"
+        if self._lost or now - self._last < (REFRESH if self._bar else EVERY):
+            return False
+        self._last = now
+        return True
+
+    def _show(self, share: float, count: str, text: str) -> None:
         if self._bar:
-            self._bar.update(self._task, completed=records if self._total else end, rate=rate)
-            if now - self._last >= REFRESH:
-                self._last = now
-                self._try(self._bar.refresh)
-        elif now - self._last >= EVERY:
-            self._last = now
-            of = f" of {self._total:,}" if self._total else ""
-            share = records / self._total if self._total else end / self._size
-            line = f"{records:,}{of} {self._unit} ({share:.0%}), {rate}, {now - self._start:.0f} s\n"
+            self._bar.update(self._task, completed=share, text=text)
+            self._try(self._bar.refresh)
+        else:
+            line = f"{count} {self._unit} ({share:.0%}), {text}\n"
             self._try(lambda: (self._stream.write(line), self._stream.flush()))
 
     def _try(self, write: Callable[[], object]) -> None:
@@ -64,10 +65,107 @@ class Progress:
             self._lost = True
 
 
+@dataclass
+class _Hand:
+    """A worker. begun: when it got its first shard; records: of the shards it has committed; at: of the one it runs."""
+
+    begun: float = field(default_factory=lambda: time.perf_counter())
+    records: int = 0
+    at: int = 0
+
+    @property
+    def rate(self) -> float:
+        return (self.records + self.at) / max(time.perf_counter() - self.begun, 1e-9)
+
+
+class JobProgress(_Display, Watch):
+    """All workers of a job: records done, rate, time left, and the rate of each worker where there are several.
+
+    `with JobProgress("sentences") as watch: run(..., watch)`. stream: where to write. The rate is that of this run,
+    from the first shard on; the share counts what earlier runs have done, too.
+    """
+
+    def __init__(self, unit: str, stream: TextIO | None = None) -> None:
+        super().__init__(unit, stream)
+        self._cut: Cut = Whole()
+        self._hands: dict[int, _Hand] = {}
+        self._shards = self._records = self._bytes = 0  # committed, those of earlier runs included
+        self._earlier = 0.0  # share of those
+
+    def begin(self, cut: Cut) -> None:
+        self._cut = cut
+
+    def committed(self, record: Record, worker: int | None) -> None:
+        self._shards += 1
+        self._records += record.records
+        if isinstance(self._cut, Lines):
+            begin, end = self._cut.span(record.shard)
+            self._bytes += end - begin
+        if worker is None:
+            self._earlier = self._share(0)
+        else:
+            hand = self._hands.setdefault(worker, _Hand())
+            hand.records, hand.at = hand.records + record.records, 0
+            self._update()
+
+    def at_work(self, worker: int, done: int) -> None:
+        hand = self._hands.setdefault(worker, _Hand())
+        hand.at = max(hand.at, done)
+        self._update()
+
+    def _share(self, running: int) -> float:
+        """Of all work. running: records of shards that are not yet committed."""
+        if isinstance(self._cut, Records | RowGroups):
+            return min((self._records + running) / self._cut.count, 1.0)
+        if isinstance(self._cut, Lines):
+            bytes_each = self._bytes / self._records if self._records else 0.0
+            return min((self._bytes + running * bytes_each) / self._cut.size, 1.0)
+        return float(self._shards)
+
+    def _update(self) -> None:
+        if not self._bar and not any(hand.records or hand.at for hand in self._hands.values()):
+            self._last = time.perf_counter()  # no line while models are loaded, nor for that time
+        elif self._due():
+            running = sum(hand.at for hand in self._hands.values())
+            share = self._share(running)
+            total = self._cut.count if isinstance(self._cut, Records | RowGroups) else None
+            self._show(share, _of(self._records + running, total), self._text(share))
+
+    def _text(self, share: float) -> str:
+        hands = [hand for _, hand in sorted(self._hands.items())]
+        spent = time.perf_counter() - min(hand.begun for hand in hands)
+        here = sum(hand.records + hand.at for hand in hands)
+        text = f"{amount(here / max(spent, 1e-9))} {self._unit}/s, {duration(spent)}"
+        if share > self._earlier:
+            text += f", {duration(spent * (1 - share) / (share - self._earlier))} left"
+        rates = [amount(hand.rate) for hand in hands]
+        if 1 < len(hands) <= SHOWN:
+            text += f"; by worker {' '.join(rates)}"
+        elif len(hands) > SHOWN:
+            slowest, fastest = (amount(choose(hand.rate for hand in hands)) for choose in (min, max))
+            text += f"; {len(hands)} workers, {slowest} to {fastest} each"
+        return text
+
+
+def duration(seconds: float) -> str:
+    """0.4 -> "0 s", 100 -> "100 s", 1000 -> "17 min", 10000 -> "2.8 h"."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def amount(rate: float) -> str:
+    """1234.5 -> "1,234", 3.456 -> "3.5"."""
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+
+
+def _of(records: int, total: int | None) -> str:
+    return f"{records:,} of {total:,}" if total else f"{records:,}"
+
+
 def _bar(stream: TextIO, unit: str) -> Any:
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-    rate = TextColumn("{task.fields[rate]}")
-    columns = (TextColumn(unit), BarColumn(), TaskProgressColumn(), rate, TimeRemainingColumn())
+    columns = (TextColumn(unit), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[text]}"))
     return Progress(*columns, console=Console(file=stream), transient=True, auto_refresh=False)

@@ -10,18 +10,21 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tilewright.errors import InternalError
-from tilewright.formats.records import RecordError
 from tilewright.formats.validate import Validation
 
 SHOWN_ERRORS = 5
+SECONDS = "seconds."  # figures of a shard that are seconds of a phase begin with it
 
 Say = Callable[[str], None]
 
 
 @dataclass
 class Report:
-    """What a job did. seconds: by phase and in "total"; "run" is the model's. peak_memory: bytes, with mapped files."""
+    """What a job did. seconds: by phase and in "total"; "run" is the model's. peak_memory: bytes, with mapped files.
+
+    computed: records of this run; figures: what else its shards counted. job: shards, and what the engine says. lead:
+    False for a rank of MPI that only followed another.
+    """
 
     records: int = 0
     errors: int = 0
@@ -30,6 +33,10 @@ class Report:
     records_per_second: float = 0.0
     peak_memory: int = 0
     validation: Validation | None = None
+    computed: int = 0
+    figures: dict[str, float] = field(default_factory=dict)
+    job: dict[str, Any] = field(default_factory=dict)
+    lead: bool = True
 
     @property
     def exit_code(self) -> int:
@@ -39,24 +46,16 @@ class Report:
     def finish(self, start: float) -> None:
         """The figures of the whole run, which began at `start` of time.perf_counter()."""
         self.seconds["total"] = time.perf_counter() - start
-        self.records_per_second = self.records / max(self.seconds.get("run", 0.0), 1e-9)
+        self.records_per_second = self.computed / max(self.seconds.get("run", 0.0), 1e-9)
         self.peak_memory = peak_memory()
+
+    def take_seconds(self) -> dict[str, float]:
+        """The seconds of all phases so far, as figures of a shard; they begin at nothing again."""
+        taken, self.seconds = {f"{SECONDS}{name}": spent for name, spent in self.seconds.items()}, {}
+        return taken
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
-
-
-def count_errors(job: Any, report: Report, errors: list[RecordError]) -> None:
-    """Adds the errors; raises InternalError if there are now more than the job's `max_errors`."""
-    report.errors += len(errors)
-    report.first_errors += map(str, errors[: SHOWN_ERRORS - len(report.first_errors)])
-    if job.max_errors is not None and report.errors > job.max_errors:
-        raise InternalError(
-            f"{report.errors:,} of the first {report.records:,} records are bad and {job.max_errors:,} are allowed; "
-            f"the first is {report.first_errors[0]}",
-            path=job.input,
-            hint="correct them or allow more",
-        )
 
 
 @contextmanager

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tilewright.runtime.jobs import trace
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -36,7 +38,9 @@ class Staging:
         waiting = None
         for number, batch in enumerate(batches):
             slot = number % len(self._results)
-            queued = batch, slot, *self._copy(slot, start(slot, batch))
+            with trace.device_span(trace.COMPUTE) if self._copies else trace.OFF:
+                rows = start(slot, batch)
+            queued = batch, slot, *self._copy(slot, rows)
             if waiting:
                 yield self._arrived(*waiting)
             waiting = queued
@@ -53,10 +57,10 @@ class Staging:
                 host[:rows].copy_(result[:rows])
             return rows, None
         self._copies.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._copies):
+        with torch.cuda.stream(self._copies), trace.device_span(trace.COPY_OUT):
             for host, result in pairs:
                 host[:rows].copy_(result[:rows], non_blocking=True)
-            return rows, self._copies.record_event()
+        return rows, self._copies.record_event()
 
     def _arrived(self, batch: Batch, slot: int, rows: int, copied: Any) -> tuple[Batch, tuple[np.ndarray, ...]]:
         if copied is not None:

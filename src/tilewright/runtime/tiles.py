@@ -8,7 +8,7 @@ its size on are outside, and the index maps of ops.conv3d say which voxel stands
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
@@ -54,17 +54,17 @@ class Tiling:
     after: Shape
     layer: int = 1
 
-    def tiles(self) -> Iterator[Tile]:
-        """All tiles, along z first, as a block shares most with the one behind it there."""
-        D, H, W = self.shape
+    def tiles(self, box: Tile | None = None) -> Iterator[Tile]:
+        """The tiles of a box, None: of the volume, along z first, as a block shares most with the one behind it."""
+        (z0, y0, x0), (D, H, W) = box or Tile((0, 0, 0), self.shape)
         d, h, w = self.tile
         for y, x, z in product(range(0, H, h), range(0, W, w), range(0, D, d)):
-            yield Tile((z, y, x), (min(d, D - z), min(h, H - y), min(w, W - x)))
+            yield Tile((z0 + z, y0 + y, x0 + x), (min(d, D - z), min(h, H - y), min(w, W - x)))
 
-    @property
-    def count(self) -> int:
-        """Of tiles."""
-        return math.prod(-(-n // t) for n, t in zip(self.shape, self.tile, strict=True))
+    def count(self, box: Tile | None = None) -> int:
+        """Of these tiles."""
+        shape = box.shape if box else self.shape
+        return math.prod(-(-n // t) for n, t in zip(shape, self.tile, strict=True))
 
     @property
     def block(self) -> Shape:
@@ -180,14 +180,16 @@ def plan(
     itemsize: int,
     memory: int,
     spare_blocks: int = 0,
+    box: Shape | None = None,
 ) -> Tiling:
-    """The tiling that costs the least within `memory` bytes.
+    """The tiling that costs the least within `memory` bytes, for boxes of at most `box` (None: the volume).
 
     halo: before and after. units: of reading and of writing; tiles begin at multiples of the second. itemsize: bytes of
     a voxel of blocks and tiles. Raises ResourceError where not even the smallest tile fits.
     """
     reading, writing = units
-    sizes = [_sizes(n, unit) for n, unit in zip(shape, writing, strict=True)]
+    box = box or shape
+    sizes = [_sizes(n, unit) for n, unit in zip(box, writing, strict=True)]
     tilings = [Tiling(shape, tile, *halo, reading[0]) for tile in product(*sizes)]  # type: ignore[arg-type]
     fitting = [t for t in tilings if needed_bytes(t, itemsize, spare_blocks) <= memory]
     if not fitting:
@@ -196,7 +198,7 @@ def plan(
             f"the smallest tiles, {tilings[0].tile} and their halo, take {least:,} bytes; {max(0, memory):,} are left",
             hint="give more --memory, or a volume in smaller chunks",
         )
-    return min(fitting, key=lambda tiling: _cost(tiling, reading))
+    return min(fitting, key=lambda tiling: _cost(tiling, box, reading))
 
 
 def _sizes(n: int, unit: int) -> list[int]:
@@ -207,42 +209,42 @@ def _sizes(n: int, unit: int) -> list[int]:
     return sizes
 
 
-def _cost(tiling: Tiling, reading: Shape) -> float:
-    voxels, spread = math.prod(tiling.shape), 1.0
+def _cost(tiling: Tiling, box: Shape, reading: Shape) -> float:
+    voxels, spread = math.prod(box), 1.0
     for axis in (1, 2):  # along z, nothing is read twice
         unit, tile = reading[axis], tiling.tile[axis]
         halo = sum(-(-side[axis] // unit) * unit for side in (tiling.before, tiling.after))
         spread *= min(tile + halo, tiling.shape[axis]) / tile if tile < tiling.shape[axis] else 1.0
     kept = tiling.block[0] - tiling.tile[0] if tiling.tile[0] < tiling.shape[0] else 0
     copied = kept / tiling.tile[0] * spread
-    return voxels * (spread + COPY * copied) + TOUCH * needed_bytes(tiling, 1) + TILE * tiling.count
+    return (
+        voxels * (spread + COPY * copied) + TOUCH * needed_bytes(tiling, 1) + TILE * tiling.count(Tile((0, 0, 0), box))
+    )
 
 
 def run(
-    tiling: Tiling,
+    tiles: Sequence[Tile],
+    buffers: Sequence[np.ndarray],
     read: Callable[[Tile], np.ndarray],
     compute: Callable[[np.ndarray, np.ndarray], None],
     write: Callable[[Tile, np.ndarray], None],
-    dtype: np.dtype,
     done: Callable[[Tile], None] = lambda tile: None,
-    allocate: Allocate = empty,
 ) -> None:
     """compute(block, out) for every tile, while the next block is read and the tile before is written by two threads.
 
-    done: called when a tile has been computed. allocate: makes the tiles' memory. An error of any of them ends it; when
-    it ends, so have the threads.
+    buffers: two, flat, for the largest tile each. done: called when a tile has been computed. An error of any of them
+    ends it; when it ends, so have the threads.
     """
-    buffers = [allocate(math.prod(tiling.tile), dtype) for _ in range(2)]
     written: Future[None] | None = None
-    tiles = list(tiling.tiles())
+    out_of, next_out = buffers
     with ThreadPoolExecutor(1, "tilewright-read") as reader, ThreadPoolExecutor(1, "tilewright-write") as writer:
         coming = reader.submit(read, tiles[0])
         for i, tile in enumerate(tiles):
             block = coming.result()
             if i + 1 < len(tiles):
                 coming = reader.submit(read, tiles[i + 1])
-            buffers.reverse()
-            out = buffers[0][: math.prod(tile.shape)].reshape(tile.shape)
+            out_of, next_out = next_out, out_of
+            out = out_of[: math.prod(tile.shape)].reshape(tile.shape)
             compute(block, out)
             if written:
                 written.result()

@@ -105,3 +105,13 @@ def kill_group():
             stream.close()
 
     return call
+
+
+@pytest.fixture(scope="session")
+def verbs(tmp_path_factory):
+    """A directory with models and inputs of `classify` and `generate`, see verb_jobs.py."""
+    import verb_jobs
+
+    path = tmp_path_factory.mktemp("verbs")
+    verb_jobs.make(path)
+    return path

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import toy_jobs
 from tilewright.errors import ResourceError, UsageError
 from tilewright.formats.records import RecordError
 from tilewright.runtime.engines.inline import Inline
@@ -299,5 +300,5 @@ def test_a_durable_shard_survives(place, tmp_path_factory, monkeypatch):
             disk.copy()
             kept.append(sorted(os.listdir(f"{target}/out.job/shards")))
 
-        run(place.task(), place.output, Inline(), Options(shard_size=10), seen)
+        run(place.task(), place.output, Inline(), Options(shard_size=10), toy_jobs.Seen(seen))
     assert kept == [[f"{n:05d}.part" for n in range(count)] for count in range(1, 5)]

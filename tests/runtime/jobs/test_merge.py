@@ -119,7 +119,7 @@ def test_a_shard_that_vanishes_before_the_merge(place, monkeypatch):
         if record.shard == 9 and len(place.begun()) == 10:
             os.unlink(f"{place.output}.job/shards/00004.part")
 
-    assert run(place.task(), place.output, Inline(), seen=vanish).computed == 11
+    assert run(place.task(), place.output, Inline(), watch=toy_jobs.Seen(vanish)).computed == 11
     place.check()
 
 
@@ -158,7 +158,7 @@ def test_status(place):
         if now.done:
             assert now.seconds_left == pytest.approx((40 - now.records) / now.rate)
 
-    run(place.task(slow=0.002), place.output, Inline(), seen=look)
+    run(place.task(slow=0.002), place.output, Inline(), watch=toy_jobs.Seen(look))
     assert seen == [("running", 10, n, 4 * n, True) for n in range(1, 11)]
     end = status(place.output)
     assert (end.state, end.done, end.seconds_left, end.holder) == ("finished", 10, 0.0, None)

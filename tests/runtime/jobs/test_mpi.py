@@ -1,6 +1,7 @@
 """Ranks: the same bytes on any number of them, and no way to hang the job."""
 
 import importlib.util
+import json
 import os
 import shutil
 import signal
@@ -10,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tilewright import hardware
 from tilewright.errors import InputError, ResourceError, UsageError
+from tilewright.runtime.engines import mpi as module
 from tilewright.runtime.engines.inline import Inline
-from tilewright.runtime.engines.mpi import SIZES, check_size
+from tilewright.runtime.engines.mpi import SIZES, check_size, gpu_names
 from tilewright.runtime.jobs import durable
 from tilewright.runtime.jobs.run import run
 
@@ -26,7 +29,7 @@ def ranks(place, kill_group):
     started = []
 
     def call(count, **said):
-        started.append(place.start(before=[str(MPIEXEC), "-n", str(count)], engine="mpi", **said))
+        started.append(place.start(before=[str(MPIEXEC), "-n", str(count)], **{"engine": "mpi", **said}))
         return started[-1]
 
     yield call
@@ -52,13 +55,18 @@ def wait_for_witness(place):
 
 
 def resume(place):
-    """By another engine, which is quicker to start, as soon as all ranks are gone: mpiexec does not wait for them."""
+    """By another engine, which is quicker to start."""
+    wait_until_gone(place)
+    run(place.task(), place.output, Inline())
+    place.check()
+
+
+def wait_until_gone(place):
+    """All ranks: mpiexec does not wait for them."""
     until = time.monotonic() + 10
     while any(durable.alive(pid) for _, pid, _ in place.begun()):
         assert time.monotonic() < until
         time.sleep(0.01)
-    run(place.task(), place.output, Inline())
-    place.check()
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
@@ -92,8 +100,8 @@ def test_a_resume(place, ranks):
         ("hang", 30, 5, "rank {rank} gave no sign of life for 2 s"),
         ("stop", 2, 5, "rank {rank} gave no sign of life for 2 s"),
         ("stop", 30, 5, "rank {rank} gave no sign of life for 2 s"),
-        ("kill", 2, 9, "rank {rank} on {host}: process {pid} was ended from outside"),
-        ("kill", 30, 9, "rank {rank} on {host}: process {pid} was ended from outside"),
+        ("kill", 2, 9, "rank {rank} on {host}: process {pid} was killed or crashed"),
+        ("kill", 30, 9, "rank {rank} on {host}: process {pid} was killed or crashed"),
     ],
 )
 def test_a_rank_that_fails_ends_the_job(place, ranks, what, record, code, message):
@@ -108,7 +116,41 @@ def test_a_rank_that_fails_ends_the_job(place, ranks, what, record, code, messag
     errors = wait_for_witness(place)  # on stderr, too, if mpiexec has not yet closed it
     assert message.format(rank=rank, host=host, pid=pid, record=record) in errors, errors
     assert not os.path.exists(place.output)
+    blamed = [(death["shard"], death["record"]) for death in deaths(place)]
+    nobody_knows = what == "stop" and rank == 0  # it is rank 0 who knows what the others run
+    assert blamed == ([] if what == "error" or nobody_knows else [(record // 4, None)])
     resume(place)
+
+
+def deaths(place):
+    """What the job's directory says of shards that ended ranks."""
+    path = Path(f"{place.output}.job/logs/deaths.jsonl")
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        ("kill", "killed or crashed"),
+        pytest.param("raise", "ZeroDivisionError('record 6')", marks=pytest.mark.long),
+    ],
+)
+def test_a_record_that_ends_its_rank_each_time(place, ranks, what, why):
+    """Two runs end at its shard, two at the record, which runs alone; the fifth reports it, the others are as ever."""
+    for runs in range(1, 5):
+        code, errors, _ = finish(ranks(2, knobs={"trouble": {6: [what, 9]}}))
+        assert code in (5, 9), errors
+        wait_until_gone(place)
+        until = time.monotonic() + 10
+        while len(deaths(place)) < runs:  # its witness outlives a rank
+            assert time.monotonic() < until
+            time.sleep(0.01)
+    assert [(death["shard"], death["record"]) for death in deaths(place)] == [(1, None)] * 2 + [(1, 6)] * 2
+    code, errors, _ = finish(ranks(2, knobs={"trouble": {6: [what, 9]}}))
+    assert code == 1, errors
+    place.check(place.squares[:48] + place.squares[56:])
+    error = json.loads(Path(f"{place.output}.job/errors/00001.jsonl").read_text())
+    assert error == {"line": 6, "field": "", "message": f"it ended its worker: {why}"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
@@ -160,6 +202,57 @@ def test_one_rank_is_ten_times_slower(place, ranks):
     assert 1 <= sum(rank == 1 for _, _, rank in place.begun()) <= 6
 
 
+def test_a_rank_a_gpu(place, ranks, monkeypatch):
+    """In turn; the variable is there before anything of the job is made."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-3")
+    code, errors, _ = finish(ranks(3, engine="mpi on GPUs", task="looking", options={"shard_size": 10}))
+    assert code == 0, errors
+    said = [json.loads(line) for line in Path(place.output).read_text().splitlines()]
+    assert {(one["worker"], one["gpu"]) for one in said} <= {(0, "5"), (1, "GPU-3"), (2, "5")} and len(said) == 4
+
+
+class Node:
+    """Ranks of one node, of which this is one; they have these variables."""
+
+    def __init__(self, rank, given):
+        self.rank, self.given = rank, given
+
+    def allgather(self, mine):
+        return self.given
+
+    def bcast(self, count):
+        return count or 4
+
+
+@pytest.mark.parametrize(
+    ("rank", "given", "names"),
+    [
+        (0, ["2,3", "2,3"], ("2", "3")),
+        (1, ["0", "1"], ("1",)),  # as batch systems do that give each task its own
+        (0, [None, None], ("0", "1", "2", "3")),
+        (1, [None, "7"], ("7",)),
+    ],
+)
+def test_the_gpus_of_a_rank(monkeypatch, rank, given, names):
+    monkeypatch.setattr(module, "_count_gpus", lambda: 4)
+    hardware.gpus.cache_clear()
+    assert gpu_names(Node(rank, given)) == names
+
+
+def test_gpus_that_cannot_be_chosen_any_more(monkeypatch):
+    """The driver reads the variable once."""
+    hardware.gpus()
+    assert gpu_names(Node(0, ["3"])) == ("3",)
+    with pytest.raises(UsageError, match="has looked for GPUs before its rank took one of 2"):
+        gpu_names(Node(0, ["3,4"]))
+
+
+def test_gpus_are_counted_elsewhere():
+    hardware.gpus.cache_clear()
+    count = module._count_gpus()
+    assert hardware.gpus.cache_info().currsize == 0 and count == len(hardware.gpus())
+
+
 @pytest.mark.parametrize("name", SIZES)
 def test_copies_of_rank_0_of_1(place, monkeypatch, name):
     monkeypatch.setenv(name, "4")
@@ -184,3 +277,14 @@ def test_without_mpi4py(place, monkeypatch):
     with pytest.raises(ResourceError, match=r"MPI cannot be used: .*pip install 'tilewright\[mpi\]'"):
         run(place.task(), place.output, Mpi())
     assert not os.path.exists(f"{place.output}.job")
+
+
+def test_a_trace_of_all_ranks(place, ranks, tmp_path_factory):
+    path = tmp_path_factory.mktemp("trace") / "out.json"
+    code, errors, _ = finish(ranks(2, knobs={"slow": 0.01}, options={"trace": str(path)}))
+    assert code == 0, errors
+    events = json.loads(path.read_text())["traceEvents"]
+    names = {event["pid"]: event["args"]["name"].split(" (")[0] for event in events if event["name"] == "process_name"}
+    shards = {event["name"]: names[event["pid"]] for event in events if event["name"].startswith("shard ")}
+    assert len(shards) == 10 and set(shards.values()) == {"worker 0", "worker 1"}
+    assert set(names.values()) == {"lead", "worker 0", "worker 1"}

@@ -14,6 +14,7 @@ import pytest
 import toy_jobs
 from tilewright.errors import InputError, Interrupted, ResourceError, UsageError
 from tilewright.runtime.engines.inline import Inline
+from tilewright.runtime.jobs import run as run_module
 from tilewright.runtime.jobs import stop as stop_module
 from tilewright.runtime.jobs.run import run
 from tilewright.runtime.jobs.task import Options
@@ -33,7 +34,7 @@ class Spoilsport(Inline):
 
 def test_a_run(place):
     seen = []
-    report = run(place.task(), place.output, Inline(), seen=seen.append)
+    report = run(place.task(), place.output, Inline(), watch=toy_jobs.Seen(seen.append))
     place.check()
     assert (report.records, report.errors, report.shards, report.computed) == (40, 0, 10, 10)
     assert {"plan", "run", "merge", "total"} == set(report.seconds) and report.seconds["total"] >= report.seconds["run"]
@@ -44,6 +45,14 @@ def test_a_run(place):
 def test_shards_change_no_bits(place, size):
     assert run(place.task(), place.output, Inline(), Options(shard_size=size)).shards == -(-40 // size)
     place.check()
+
+
+def test_more_shards_than_can_be(place, monkeypatch):
+    monkeypatch.setattr(run_module, "MOST_SHARDS", 39)
+    with pytest.raises(UsageError, match="would become 40 shards; at most 39"):
+        run(place.task(), place.output, Inline(), Options(shard_size=1))
+    assert not os.path.exists(f"{place.output}.job")
+    assert run(place.task(), place.output, Inline(), Options(shard_size=2)).shards == 20
 
 
 def test_an_empty_input(place):
@@ -119,7 +128,7 @@ def test_an_input_that_changes_meanwhile(place, how):
 
     message = r"input\.(sample|changed) was" if how == "changed" else "the input shrank while it was read"
     with pytest.raises(InputError, match=message) as caught:
-        run(place.task(), place.output, Inline(), seen=meddle)
+        run(place.task(), place.output, Inline(), watch=toy_jobs.Seen(meddle))
     assert caught.value.exit_code == 3 and Path(place.output).read_bytes() == b"earlier"
     with pytest.raises(UsageError, match=r"input\."):
         run(place.task(), place.output, Inline())
@@ -278,7 +287,7 @@ def test_a_signal_between_two_shards(place):
 
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Interrupted, match="stopped by SIGTERM") as caught:
-        run(place.task(), place.output, Inline(), seen=interrupt)
+        run(place.task(), place.output, Inline(), watch=toy_jobs.Seen(interrupt))
     assert caught.value.exit_code == 75 and signal.getsignal(signal.SIGTERM) is before
     assert len(place.parts()) == 4 and Path(place.output).read_bytes() == b"earlier"
     assert run(place.task(), place.output, Inline()).computed == 6
@@ -323,7 +332,7 @@ def test_many_shards_cost_little(place):
                 (pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir("/proc/self/fd")), threading.active_count())
             )
 
-    report = run(toy_jobs.Squares(place.input), place.output, Inline(), Options(shard_size=2), look)
+    report = run(toy_jobs.Squares(place.input), place.output, Inline(), Options(shard_size=2), toy_jobs.Seen(look))
     assert report.shards == 1000 and report.seconds["total"] < 5.0
     assert used[1][0] - used[0][0] < 800 << 10 and used[1][1:] == used[0][1:], used
     place.check()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.task import Engine, Job, Place, run_shard
 
 
@@ -9,22 +10,26 @@ class Inline(Engine):
     """Nobody watches this worker: one that hangs hangs the job, one that dies ends it (and it can be resumed)."""
 
     def run(self, job: Job) -> None:
-        """Raises what the task does, and Interrupted between two shards or, where a shard is long, at a beat."""
-        worker = job.task.open(Place())
-        try:
-            for number in job.todo:
+        """Raises what the task does, and Interrupted between two shards or, where a shard is long, within it."""
+        traced = trace.recording(job.directory, 0, job.options.trace is not None)
+        with traced, job.stop.in_time(job.options.grace):
+            worker = job.task.open(Place())
+            try:
+                for number in job.todo:
+                    job.stop.check()
+                    job.at_work(0, 0)
+                    job.done(run_shard(worker, job.directory, job.directory.shard(number), _Beat(job)), 0)
                 job.stop.check()
-                job.done(run_shard(worker, job.directory, job.directory.shard(number), _Beat(job)))
-            job.stop.check()
-        finally:
-            worker.close()
+            finally:
+                worker.close()
 
 
 class _Beat:
     def __init__(self, job: Job) -> None:
         self._job = job
 
-    def __call__(self) -> None:
+    def __call__(self, done: int = 0) -> None:
+        self._job.at_work(0, done)
         if self._job.stop.left(self._job.options.grace) < 0:
             self._job.stop.check()
 

@@ -160,7 +160,8 @@ class _Supervisor:
             os.close(log)
         hand = _Hand(place, process, Connection(ours.detach()), name, start)
         with suppress(ConnectionError):  # it has died already, which is heard when its pipe is read
-            hand.pipe.send_bytes(pickle.dumps(Setup(self.job.task, self.job.directory.output, place)))
+            traced = self.job.options.trace is not None
+            hand.pipe.send_bytes(pickle.dumps(Setup(self.job.task, self.job.directory.output, place, traced)))
         return hand
 
     def give(self) -> None:
@@ -170,6 +171,7 @@ class _Supervisor:
                 given = self.schedule.next(number)
                 if given:
                     hand.heard, hand.record = time.monotonic(), None
+                    self.job.at_work(number, 0)
                     with suppress(ConnectionError):
                         hand.pipe.send(given)
 
@@ -183,13 +185,14 @@ class _Supervisor:
         hand.heard, number = time.monotonic(), hand.place.number
         if isinstance(message, Alive):
             hand.record = hand.record if message.record is None else message.record
+            self.job.at_work(number, message.done)
         elif isinstance(message, Ready):
             hand.ready = True
             self.schedule.join(number)
         elif isinstance(message, Done):
             self.false_starts = 0
             self.schedule.done(number)
-            self.job.done(message.record)
+            self.job.done(message.record, number)
         elif isinstance(message, Failed):
             raise message.error
 

@@ -6,11 +6,12 @@ An error in any rank ends all of them, with the rank named; MPI itself would wai
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 import time
 import traceback
-from contextlib import suppress
+from contextlib import ExitStack, closing
 from types import TracebackType
 from typing import Any
 
@@ -18,8 +19,9 @@ from tilewright.errors import ResourceError, TilewrightError, UsageError
 from tilewright.runtime.engines.local import places
 from tilewright.runtime.engines.ranks import Begin, Counter, Finished, Hello, Link, RankBeat, Want
 from tilewright.runtime.engines.schedule import Assignment
-from tilewright.runtime.engines.witness import ALL, BYE, Witness
-from tilewright.runtime.jobs.directory import JobDirectory
+from tilewright.runtime.engines.witness import LOG, Witness, add_line, log_size, note_death
+from tilewright.runtime.jobs import trace
+from tilewright.runtime.jobs.directory import JobDirectory, Record
 from tilewright.runtime.jobs.merge import Report
 from tilewright.runtime.jobs.stop import stopping
 from tilewright.runtime.jobs.task import Engine, Job, Options, Place, Task, Worker, run_shard
@@ -31,34 +33,41 @@ SIZES = (  # where launchers say how many processes they started
 
 
 class Mpi(Engine):
-    """gpus: of a node, as CUDA names them; the ranks of a node take them in turn."""
+    """gpu: the ranks of a node take its GPUs in turn, one each, before anything in them asks the driver."""
 
-    def __init__(self, gpus: tuple[str, ...] = ()) -> None:
-        self.gpus = gpus
+    def __init__(self, *, gpu: bool = False) -> None:
+        self.gpu = gpu
         self.lead = True
+        self.workers = 1  # ranks
         self.place = Place()
         self._comm: Any = None
         self._counter: Counter | None = None
         self._witness: Witness
-        self._log: str | None = None
+        self._logs: str | None = None  # of the job
+        self._shard: int | None = None  # that this rank runs
 
     def __enter__(self) -> Mpi:  # everything that a rank does lies in this block
         """Raises UsageError for a launcher that started many processes of which each believes to be alone."""
+        low = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # for the witness, see there
         try:
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:
+            os.close(low)
             hint = "install MPI for Python: pip install 'tilewright[mpi]'"
             raise ResourceError(f"MPI cannot be used: {error}", hint=hint) from error
         self._comm = MPI.COMM_WORLD
         self.lead = self._comm.rank == 0
-        check_size(self._comm.size)
+        self.workers = self._comm.size
+        check_size(self.workers)
         if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
             raise ResourceError("this MPI serves one thread only; MPI_THREAD_SERIALIZED is wanted")
         self._hooks = sys.excepthook, threading.excepthook
         sys.excepthook = lambda kind, error, trace: self.abort(error)
         node = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.place = self._my_place(node)
-        self._witness = Witness(node)
+        if self.place.gpu:
+            os.environ["CUDA_VISIBLE_DEVICES"] = self.place.gpu
+        self._witness = Witness(node, low)
         if self.lead:
             threading.excepthook = lambda failed: self.abort(failed.exc_value or SystemExit())
             self._counter = Counter(self._comm)
@@ -70,13 +79,13 @@ class Mpi(Engine):
         if self._counter:
             self._counter.close()
         sys.excepthook, threading.excepthook = self._hooks
-        self._witness.say(BYE)
+        self._witness.close()
 
     def _my_place(self, node: Any) -> Place:
         """This rank's part of its node: its GPU, and of the cores a part where the launcher gave all to each."""
         mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
         same = len({tuple(cores or ()) for cores in node.allgather(mine)}) == 1
-        part = places(node.size, self.gpus)[node.rank]
+        part = places(node.size, gpu_names(node) if self.gpu else ())[node.rank]
         cores = part.cores if same else None
         return Place(self._comm.rank, self._comm.size, cores, part.gpu)
 
@@ -88,22 +97,16 @@ class Mpi(Engine):
             traceback.print_exception(error)
         what = error if isinstance(error, TilewrightError) else repr(error)
         last = f"rank {self._comm.rank} on {os.uname().nodename}: {what}\n"
-        self._note(last)
+        if self._logs:
+            add_line(self._logs, LOG, last)
+            if self._shard is not None and isinstance(error, Exception) and not isinstance(error, TilewrightError):
+                note_death(self._logs, self._shard, self._witness.record, repr(error))
         sys.stderr.write(last)
         sys.stderr.flush()
         self._end(getattr(error, "exit_code", 5))
 
-    def _note(self, line: str) -> None:
-        """Adds it to ranks.log, if there is a job yet; best effort, for the error itself says more."""
-        if self._log:
-            with suppress(OSError):
-                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-                log = os.open(self._log, flags, 0o666)
-                os.write(log, line.encode(errors="surrogateescape"))
-                os.close(log)
-
     def _end(self, code: int) -> None:
-        self._witness.say(ALL)
+        self._witness.tell(all=True)
         self._comm.Abort(code)
         os._exit(code)
 
@@ -114,17 +117,18 @@ class Mpi(Engine):
         job.stop.at_once = lambda: self._end(130)
         self._sign(job.directory)
         counter.begin(job)
-        worker = self._open(job.task)
-        try:
-            counter.post(Want())
-            while (given := counter.given()) is not None:
-                shard = job.directory.shard(given.shard)
-                counter.pulse()
-                counter.post(Want(run_shard(worker, job.directory, shard, RankBeat(counter.pulse))))
-            job.stop.check()
-        finally:
-            worker.close()
-            job.stop.at_once = lambda: None
+        with trace.recording(job.directory, 0, job.options.trace is not None):
+            worker = self._open(job.task)
+            try:
+                counter.post(Want())
+                while (given := counter.given()) is not None:
+                    counter.pulse()
+                    beat = RankBeat(counter.pulse, self._witness, job.stop)
+                    counter.post(Want(self._run(worker, job.directory, given, beat)))
+                job.stop.check()
+            finally:
+                worker.close()
+                job.stop.at_once = lambda: None
         job.facts |= {"ranks": self._comm.size}
 
     def tell(self, report: Report) -> None:
@@ -134,38 +138,72 @@ class Mpi(Engine):
 
     def follow(self, task: Task, output: str, options: Options) -> Report:
         """On all other ranks: what rank 0 says, until it has finished."""
-        with stopping() as stop:
+        with stopping() as stop, ExitStack() as opened:
             link = Link(self._comm, stop, options.watchdog)
             worker: Worker | None = None
-            directory: JobDirectory | None = None
             link.send(Hello())
             while not isinstance(message := link.receive(), Finished):
                 if isinstance(message, Begin):
-                    if directory is None:
-                        directory = _found(output)
+                    if worker is None:
+                        directory = opened.enter_context(closing(_found(output)))
                         self._sign(directory)
-                    worker = worker or self._open(task)
+                        traced = options.trace is not None
+                        opened.enter_context(trace.recording(directory, self._comm.rank, traced))
+                        worker = opened.enter_context(closing(self._open(task)))
                     link.send(Want())
-                elif isinstance(message, Assignment) and worker and directory:
-                    link.send(Want(run_shard(worker, directory, directory.shard(message.shard), RankBeat(link.pulse))))
-            if worker:
-                worker.close()
-            if directory:
-                directory.close()
+                elif isinstance(message, Assignment) and worker:
+                    link.send(Want(self._run(worker, directory, message, RankBeat(link.pulse, self._witness, stop))))
+            opened.close()
             link.end()
             return message.report
 
+    def _run(self, worker: Worker, directory: JobDirectory, given: Assignment, beat: RankBeat) -> Record:
+        """A shard, of which the witness is told first."""
+        self._at(given.shard)
+        shard = directory.shard(given.shard, alone=given.alone, skip=given.skip)
+        record = run_shard(worker, directory, shard, beat)
+        self._at(None)
+        return record
+
+    def _at(self, shard: int | None) -> None:
+        self._shard = shard
+        self._witness.tell(shard=shard, record=None)
+
     def _sign(self, directory: JobDirectory) -> None:
         """Tells the witness of this node who this is, and where to write if it is killed."""
-        self._log = log = directory.logs.where("ranks.log")
-        self._witness.say(f"{self._comm.rank} {os.getpid()} {log}\n".encode(errors="surrogateescape"))
+        self._logs = directory.logs.path
+        who = {"rank": self._comm.rank, "pid": os.getpid()}
+        self._witness.tell(**who, logs=self._logs, log_size=log_size(self._logs))
 
     def _open(self, task: Task) -> Worker:
-        if self.place.gpu:
-            os.environ["CUDA_VISIBLE_DEVICES"] = self.place.gpu
         if self.place.cores:
             os.sched_setaffinity(0, self.place.cores)
         return task.open(self.place)
+
+
+def gpu_names(node: Any) -> tuple[str, ...]:
+    """The GPUs that this rank may choose from, as CUDA names them; node: the communicator of the ranks of this node.
+
+    Raises UsageError where there are several and this process has asked the driver: that hides none of them any more.
+    """
+    from tilewright.hardware import gpus
+
+    asked = bool(gpus.cache_info().currsize)
+    given = node.allgather(os.environ.get("CUDA_VISIBLE_DEVICES") or None)
+    count = node.bcast(_count_gpus() if node.rank == 0 and None in given else 0)
+    own = given[node.rank]
+    names = tuple(own.split(",")) if own else tuple(map(str, range(count)))
+    if asked and len(names) > 1:
+        hint = "set CUDA_VISIBLE_DEVICES for each rank, or run the job before anything else uses a GPU"
+        raise UsageError(f"this process has looked for GPUs before its rank took one of {len(names)}", hint=hint)
+    return names
+
+
+def _count_gpus() -> int:
+    """By a process of its own; 0 where there is no driver."""
+    code = f"import sys; sys.path[:] = {sys.path!r}; from tilewright.hardware import gpus; print(len(gpus()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    return int(done.stdout) if done.returncode == 0 else 0
 
 
 def check_size(size: int) -> None:

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.errors import InternalError
+from tilewright.runtime.engines.deaths import assignments
 from tilewright.runtime.engines.local import START_SECONDS
 from tilewright.runtime.engines.schedule import Assignment, Schedule, schedule
+from tilewright.runtime.engines.witness import Witness, note_death
 from tilewright.runtime.jobs.directory import Record
 from tilewright.runtime.jobs.merge import Report
 from tilewright.runtime.jobs.stop import Stop
@@ -29,7 +31,13 @@ TO_LEAD, FROM_LEAD = 1, 2  # tags
 
 @dataclass
 class Hello:
-    """A rank is there, and waits; said again and again, it is a sign of life."""
+    """A rank is there, and waits or works; said again and again, it is a sign of life.
+
+    done: records of its shard; record: the one that comes next and alone.
+    """
+
+    done: int = 0
+    record: int | None = None
 
 
 @dataclass
@@ -77,13 +85,13 @@ class Link:
         self._sent.append(self._comm.isend((self._comm.rank, message), 0, TO_LEAD))
         self._said = time.monotonic()
 
-    def pulse(self) -> None:
-        """A sign of life, if the last one is long ago."""
+    def pulse(self, done: int = 0, record: int | None = None) -> None:
+        """A sign of life, if the last one is long ago or a record comes alone."""
         if self._stop.name and not self._asked:
             self._asked = True
             self.send(Asked(self._stop.name))
-        if time.monotonic() - self._said >= ALIVE_SECONDS:
-            self.send(Hello())
+        if record is not None or time.monotonic() - self._said >= ALIVE_SECONDS:
+            self.send(Hello(done, record))
 
     def receive(self) -> object:
         """The next message but signs of life. Raises InternalError where rank 0 gives none."""
@@ -118,6 +126,8 @@ class Counter(threading.Thread):
         self._job: Job | None = None
         self._schedule: Schedule = schedule([])
         self._heard = dict.fromkeys(range(comm.size), time.monotonic())
+        self._pulsed = 0.0
+        self._alone: dict[int, int | None] = {}  # the record at which a rank is
         self._loading: set[int] = set()
         self._waiting: set[int] = set()
         self._others = set(range(1, comm.size))  # that have not said goodbye
@@ -138,9 +148,12 @@ class Counter(threading.Thread):
             with suppress(queue.Empty):
                 return self._inbox.get(timeout=0.1)
 
-    def pulse(self) -> None:
+    def pulse(self, done: int = 0, record: int | None = None) -> None:
         """Rank 0's own sign of life."""
-        self._heard[0] = time.monotonic()
+        self._heard[0] = now = time.monotonic()
+        if record is not None or now - self._pulsed >= ALIVE_SECONDS:
+            self._pulsed = now
+            self.post(Hello(done, record))
 
     def close(self) -> None:
         """Returns when no rank needs it any more."""
@@ -174,7 +187,11 @@ class Counter(threading.Thread):
         if isinstance(message, Job):
             self._start(message)
         elif isinstance(message, Hello):
-            self._send(Hello(), source)
+            self._alone[source] = message.record
+            if source:
+                self._send(Hello(), source)
+            if self._job:
+                self._job.at_work(source, message.done)
         elif isinstance(message, Want):
             self._loading.discard(source)
             self._waiting.add(source)
@@ -182,7 +199,7 @@ class Counter(threading.Thread):
                 self._schedule.join(source)
             elif self._job:
                 self._schedule.done(source)
-                self._job.done(message.record)
+                self._job.done(message.record, source)
         elif isinstance(message, Asked):
             self._asked = f"{message.name} of rank {source}"
         elif isinstance(message, Bye):
@@ -193,7 +210,7 @@ class Counter(threading.Thread):
                 self._send(message, rank)
 
     def _start(self, job: Job) -> None:
-        self._job, self._schedule = job, schedule(job.todo)
+        self._job, self._schedule = job, schedule(assignments(job.directory, job.todo))
         self._waiting = set()
         self._loading = {0, *self._others}
         self._heard = dict.fromkeys(self._heard, time.monotonic())
@@ -214,6 +231,7 @@ class Counter(threading.Thread):
         elif not job.stop.name:
             for rank in sorted(self._waiting):
                 if given := self._schedule.next(rank):
+                    job.at_work(rank, 0)
                     self._waiting.discard(rank)
                     self._inbox.put(given) if rank == 0 else self._send(given, rank)
 
@@ -227,19 +245,28 @@ class Counter(threading.Thread):
                 continue
             allowed = START_SECONDS if rank in self._loading else job.options.watchdog
             if now - heard > allowed and (rank == 0 or rank in self._others):
+                why, doing = f"no sign of life for {allowed:g} s", ""
                 pace = self._schedule.paces.get(rank)
-                doing = f", while it ran shard {pace.at.shard}" if pace and pace.at else ""
-                raise InternalError(f"rank {rank} gave no sign of life for {allowed:g} s{doing}")
+                if pace and pace.at:
+                    doing = f", while it ran shard {pace.at.shard}"
+                    record = self._alone.get(rank) if pace.at.alone else None
+                    note_death(job.directory.logs.path, pace.at.shard, record, why)
+                raise InternalError(f"rank {rank} gave {why}{doing}")
 
 
 class RankBeat:
-    """A rank's signs of life."""
+    """A rank's signs of life. The witness is told first of a record that comes alone, and that the rank is to stop."""
 
-    def __init__(self, pulse: Callable[[], None]) -> None:
-        self._pulse = pulse
+    def __init__(self, pulse: Callable[..., None], witness: Witness, stop: Stop) -> None:
+        self._pulse, self._witness, self._stop = pulse, witness, stop
+        self._told = False
 
-    def __call__(self) -> None:
-        self._pulse()
+    def __call__(self, done: int = 0) -> None:
+        if self._stop.name and not self._told:
+            self._told = True
+            self._witness.tell(stopping=True)
+        self._pulse(done)
 
     def at(self, record: int) -> None:
-        self._pulse()
+        self._witness.tell(record=record)
+        self._pulse(record=record)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 TRIES = 2  # workers that a shard may end before its records are run one at a time
@@ -99,6 +100,6 @@ class Schedule:
         self.todo.appendleft(assignment)
 
 
-def schedule(shards: list[int]) -> Schedule:
+def schedule(shards: Iterable[int | Assignment]) -> Schedule:
     """For these shards, in this order."""
-    return Schedule(deque(Assignment(number) for number in shards))
+    return Schedule(deque(Assignment(given) if isinstance(given, int) else given for given in shards))

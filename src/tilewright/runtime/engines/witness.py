@@ -1,10 +1,14 @@
 """Names the rank of a node that was killed: mpiexec ends all others within milliseconds, and then names any of them.
 
-A process of its own, for those that are killed say nothing. Every rank is connected to it; the kernel closes the
-connections of the dead in the order in which they died, and epoll tells of them in that order. Runs as a script, with
-the standard library alone.
+A process of its own, for those that are killed say nothing. Every rank has three connections to it: on one it tells
+what it does, two are silent. The kernel closes the silent ones of the dead in the order in which they died, and epoll
+tells of them in that order (of one with something to read it might tell too early). They are two, of a low and of a
+high descriptor, because kernels close those of a dead process in this order or in that, and mpiexec, which ends the
+others, hears of it by one of MPI's in between. Runs as a script, with the standard library alone.
 """
 
+import fcntl
+import json
 import os
 import secrets
 import select
@@ -12,29 +16,68 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from typing import Any
 
 ALONE_SECONDS = 60.0  # after which a witness to whom nobody came goes home
-BYE, ALL = b"bye\n", b"all\n"  # this rank has ended well; one has ended them all, and said why
+HIGH = 512  # above MPI's descriptors, and below 1024, how many a process has at least
+LOG, DEATHS = "ranks.log", "deaths.jsonl"  # in the job's logs: what ended ranks, and at which shards
+WHY = "killed or crashed"  # of a rank that has ended without a word
 
 
 class Witness:
-    """A rank's connection to the witness of its node; where there is none, nothing happens."""
+    """A rank's connections to the witness of its node; where there is none, nothing happens."""
 
-    def __init__(self, node) -> None:
-        """node: the communicator of the ranks of this node, all of which come here."""
+    def __init__(self, node, low: int) -> None:
+        """node: the communicator of the ranks of this node, all of which come here. low: a descriptor opened before
+        MPI's, which becomes a connection.
+        """
         self._socket = None
+        self._silent = [low]
+        self.record: int | None = None  # the last that was told of
         if sys.platform != "linux":
             return
         name = node.bcast(_start() if node.rank == 0 else None)
         with suppress(OSError):
-            self._socket = socket.socket(socket.AF_UNIX)
-            self._socket.connect(name)
+            with connected(name) as silent:
+                os.dup2(silent.fileno(), low, inheritable=False)
+            with connected(name) as silent:
+                self._silent.append(fcntl.fcntl(silent.fileno(), fcntl.F_DUPFD_CLOEXEC, HIGH))
+            self._socket = connected(name)
 
-    def say(self, what: bytes) -> None:
-        """A line: BYE, ALL, or who this is, "RANK PID LOG"."""
+    def tell(self, **what: Any) -> None:
+        """What is new of this rank.
+
+        rank, pid, logs, log_size: who it is, the folder of the job's logs, and how long the log in it is; shard,
+        record: what it is at, None where nothing; stopping=True: it may be killed for that; calm=True: it has ended
+        well; all=True: one ends them all, and has said why.
+        """
+        self.record = what.get("record", self.record)
         if self._socket:
             with suppress(OSError):
-                self._socket.sendall(what)
+                self._socket.sendall(json.dumps(what).encode() + b"\n")
+
+    def close(self) -> None:
+        """This rank has ended well."""
+        self.tell(calm=True)
+        for fd in self._silent:
+            os.close(fd)
+        if self._socket:
+            self._socket.close()
+
+
+def connected(name: str) -> socket.socket:
+    """A connection to the witness of this name, which knows whose it is. Raises OSError where there is none."""
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.settimeout(ALONE_SECONDS)
+        connection.connect(name)
+        connection.sendall(b"%d\n" % os.getpid())
+        connection.recv(1)  # from now on it watches
+        connection.settimeout(None)
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
 
 def _start() -> str:
@@ -48,43 +91,105 @@ def _start() -> str:
     return name
 
 
+class _Rank:
+    """A connection of the rank with this pid. known: all that was told there, nothing where it is silent."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection, self._buffer = connection, b""
+        connection.setblocking(False)
+        self.pid = 0
+        self.known: dict[str, Any] = {}
+
+    def hear(self) -> bool:
+        """Takes all that is said; False: it has ended."""
+        while True:
+            try:
+                heard = self._connection.recv(1 << 16)
+            except BlockingIOError:
+                return True
+            except ConnectionError:
+                heard = b""
+            *lines, self._buffer = (self._buffer + heard).split(b"\n")
+            for line in lines:
+                if self.pid:
+                    self.known.update(json.loads(line))
+                else:
+                    self.pid = int(line)
+            if not heard:
+                return False
+
+
 def main(fd: int) -> None:
-    """Watches until all ranks have said BYE, one ALL, or one has ended without a word."""
+    """Watches until all ranks have ended well, one has ended them all, or one has ended without a word."""
     server = socket.socket(fileno=fd)
     poll = select.epoll()
     poll.register(fd, select.EPOLLIN)
-    ranks: dict[int, tuple[socket.socket, bytearray]] = {}
-    while events := poll.poll(None if ranks else ALONE_SECONDS):
+    there: dict[int, _Rank] = {}
+    gone: list[_Rank] = []  # who has closed the one on which it told
+    while events := poll.poll(None if there else ALONE_SECONDS):
         for ready, _ in events:
             if ready == fd:
                 connection = server.accept()[0]
                 poll.register(connection, select.EPOLLIN)
-                ranks[connection.fileno()] = connection, bytearray()
-                continue
-            connection, said = ranks[ready]
-            with suppress(ConnectionError):
-                if heard := connection.recv(4096):
-                    said += heard
-                    continue
-            if said.endswith(ALL):
-                return
-            if not said.endswith(BYE):
-                _tell(said)
-                return
-            poll.unregister(connection)
-            del ranks[ready]
-            if not ranks:
-                return
+                with suppress(OSError):
+                    connection.send(b"\n")
+                there[connection.fileno()] = _Rank(connection)
+            elif not there[ready].hear():
+                poll.unregister(ready)
+                ended = there.pop(ready)
+                if ended.known:
+                    gone.append(ended)
+                elif _died(ended.pid, [*there.values(), *gone]):
+                    return
+                if not there:
+                    return
 
 
-def _tell(said: bytearray) -> None:
-    """Says who has ended, on stderr and in the job's log."""
-    rank, pid, log = [*said.decode(errors="replace").rstrip("\n").split(" ", 2), "", "", ""][:3]
-    what = f"rank {rank or '?'} on {os.uname().nodename}: process {pid or '?'} was ended from outside\n"
-    if log:
-        with suppress(OSError), open(log, "a", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW)) as file:
-            file.write(what)
+def _died(pid: int, ranks: list[_Rank]) -> bool:
+    """Whether it was no good end that this process has come to; then nothing else is to be told."""
+    for rank in ranks:
+        rank.hear()
+    if any(rank.known.get("all") for rank in ranks):  # the others end because of it
+        return True
+    known = next((rank.known for rank in ranks if rank.pid == pid and rank.known), {"pid": pid})
+    if known.get("calm"):
+        return False
+    _tell(known)
+    return True
+
+
+def _tell(known: dict) -> None:
+    """Says who has ended, on stderr and in the job's logs; nothing if another node has said why all end."""
+    logs = known.get("logs")
+    if logs and log_size(logs) > known["log_size"]:
+        return
+    what = f"rank {known.get('rank', '?')} on {os.uname().nodename}: process {known.get('pid', '?')} was {WHY}\n"
+    if logs:
+        if known.get("shard") is not None and not known.get("stopping"):
+            note_death(logs, known["shard"], known.get("record"), WHY)
+        add_line(logs, LOG, what)
     sys.stderr.write(what)
+
+
+def log_size(logs: str) -> int:
+    """Bytes of the log."""
+    with suppress(OSError):
+        return os.lstat(os.path.join(logs, LOG)).st_size
+    return 0
+
+
+def note_death(logs: str, shard: int, record: int | None, why: str) -> None:
+    """For the next run: this shard has ended its rank, at this record if it ran alone."""
+    add_line(logs, DEATHS, json.dumps({"shard": shard, "record": record, "why": why}) + "\n")
+
+
+def add_line(logs: str, name: str, line: str) -> None:
+    """Adds it to a file in the job's logs; best effort, for the job ends anyway."""
+    with suppress(OSError):
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(os.path.join(logs, name), flags, 0o666)
+        os.write(fd, line.encode(errors="surrogateescape"))
+        os.close(fd)
 
 
 if __name__ == "__main__":

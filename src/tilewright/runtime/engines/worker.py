@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from tilewright.errors import ResourceError, TilewrightError
+from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.directory import JobDirectory, Record
 from tilewright.runtime.jobs.stop import SIGNALS
 from tilewright.runtime.jobs.task import Place, Task, run_shard
@@ -30,6 +31,7 @@ class Setup:
     task: Task
     output: str
     place: Place
+    trace: bool = False
 
 
 @dataclass
@@ -39,9 +41,10 @@ class Ready:
 
 @dataclass
 class Alive:
-    """record: the one that comes next and alone."""
+    """record: the one that comes next and alone. done: records of the shard."""
 
     record: int | None = None
+    done: int = 0
 
 
 @dataclass
@@ -79,7 +82,10 @@ def _work(pipe: Connection) -> None:
     setup: Setup = pickle.loads(pipe.recv_bytes())
     if setup.place.cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, setup.place.cores)  # everything that counts cores, here and in libraries, follows
-    with JobDirectory(setup.output) as directory:
+    with (
+        JobDirectory(setup.output) as directory,
+        trace.recording(directory, setup.place.number, setup.trace),
+    ):
         worker = setup.task.open(setup.place)
         try:
             pipe.send(Ready())
@@ -98,11 +104,11 @@ class PipeBeat:
         self._pipe = pipe
         self._last = time.monotonic()
 
-    def __call__(self) -> None:
+    def __call__(self, done: int = 0) -> None:
         now = time.monotonic()
         if now - self._last >= BEAT_SECONDS:
             self._last = now
-            self._pipe.send(Alive())
+            self._pipe.send(Alive(None, done))
 
     def at(self, record: int) -> None:
         self._pipe.send(Alive(record))

@@ -55,6 +55,24 @@ class Lines(msgspec.Struct, frozen=True, tag="lines", forbid_unknown_fields=True
         return begin, min(begin + self.per_shard, self.size)
 
 
+class RowGroups(msgspec.Struct, frozen=True, tag="row_groups", forbid_unknown_fields=True):
+    """Parquet: a shard is a row group. rows: of each that are wanted."""
+
+    rows: tuple[int, ...]
+
+    @property
+    def shards(self) -> int:
+        return len(self.rows)
+
+    @property
+    def count(self) -> int:
+        return sum(self.rows)
+
+    def span(self, number: int) -> tuple[int, int]:
+        """(first row, rows) of a shard."""
+        return sum(self.rows[:number]), self.rows[number]
+
+
 class Whole(msgspec.Struct, frozen=True, tag="whole", forbid_unknown_fields=True):
     """One shard: what cannot be cut."""
 
@@ -63,7 +81,7 @@ class Whole(msgspec.Struct, frozen=True, tag="whole", forbid_unknown_fields=True
         return 1
 
 
-Cut = Records | Lines | Whole
+Cut = Records | Lines | RowGroups | Whole
 
 
 @dataclass(frozen=True)
@@ -93,7 +111,15 @@ class Shard:
         return self.cut.offset + self.rows.start * self.cut.record_bytes
 
     def lines(self, file: InputFile) -> Iterator[tuple[int, bytes | None, int]]:
-        """(number from 1, line or None if it is too long, where it ends in bytes) of its lines that are not blank."""
+        """(number from 1, line or None if it is too long, where it ends in bytes) of its lines that are not blank.
+
+        Those of a row group are its rows as JSON, and end nowhere.
+        """
+        if isinstance(self.cut, RowGroups):
+            from tilewright.formats.parquet import row_lines
+
+            yield from row_lines(file, self.number, *self.cut.span(self.number))
+            return
         assert isinstance(self.cut, Lines) and self.index is not None
         number = self.index.first_line(file, self.number)
         for line, end in lines_between(file, *self.cut.span(self.number)):

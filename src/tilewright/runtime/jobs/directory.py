@@ -1,12 +1,13 @@
 """OUT.job/: everything that a job has done so far, on the disk and sealed.
 
 manifest.json        what the results depend on, and how the input is cut
-shards/00042.part    a shard's output, with its record (counts, sha256, seconds) behind it
+shards/00042.part    a shard's output and notes, with its record (counts, sha256, seconds) behind them
 errors/00042.jsonl   those of its records that failed, a line each
 logs/                what the workers said
 lines.index          how many lines begin in each stretch of a text
 damaged/             what was not as it had been written
 lease                who works on it
+output               what shards write in place, until it becomes the output
 report.json          of the finished job
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -33,6 +35,7 @@ if TYPE_CHECKING:  # brings NumPy, which those who only hand out shards do witho
     from tilewright.formats.records import RecordError
 
 MANIFEST, REPORT, LEASE, INDEX = "manifest.json", "report.json", "lease", "lines.index"
+STAGE = "output"
 FOLDERS = ("shards", "errors", "logs", "damaged")
 SYNC_SECONDS = 0.5  # between two fsyncs of the names of shards: each took 4 ms on a virtual disk, like a tiny shard
 MOST_BYTES = 1 << 20  # of a manifest or a report
@@ -46,7 +49,8 @@ S = TypeVar("S", bound=Sealed)
 class Record(Sealed, frozen=True):
     """What a committed shard says of itself. manifest: the seal of the job's. size, sha256: of its output.
 
-    error_size, error_sha256: of its file of errors. seconds: it took; finished: when, seconds since 1970.
+    error_size, error_sha256: of its file of errors; notes_size, notes_sha256: of what else it keeps for the merge.
+    figures: what its verb counts, tokens or seconds of a phase. seconds: it took; finished: when, seconds since 1970.
     """
 
     shard: int
@@ -59,6 +63,9 @@ class Record(Sealed, frozen=True):
     error_sha256: str
     seconds: float
     finished: float
+    notes_size: int = 0
+    notes_sha256: str = ""
+    figures: dict[str, float] = msgspec.field(default_factory=dict)
 
     @property
     def trailer(self) -> bytes:
@@ -81,6 +88,7 @@ class JobDirectory:
         self._index_fd = -1
         try:
             self.root = self._open(Folder(self.path, make=make))
+            self.made = self.root.made
             parts = [self._open(Folder(name, inside=self.root, make=make)) for name in FOLDERS]
         except BaseException:
             self.close()
@@ -151,9 +159,16 @@ class JobDirectory:
     def _forget(self) -> None:
         for name in (REPORT, MANIFEST):  # in this order: what is left of a half-done restart is a job to resume
             self.root.remove(name)
+        self.root.remove(STAGE)
         for folder in (self.shards, self.errors, self.damaged, self.logs):
             for name in folder.names():
                 folder.remove(name)
+
+    def remove(self) -> None:
+        """All of it."""
+        with naming(self.path, "remove"):
+            shutil.rmtree(self.path)
+        self._unsynced = False
 
     def clean(self) -> None:
         """Removes temporary files that processes have left which are no more."""
@@ -224,7 +239,7 @@ class JobDirectory:
         except ValueError as error:
             raise Damaged("the file does not end with a record") from error
         record = unseal(tail[-LENGTH_BYTES - length : -LENGTH_BYTES], Record)
-        if not tail.endswith(record.trailer) or record.size + len(record.trailer) != size:
+        if not tail.endswith(record.trailer) or record.size + record.notes_size + len(record.trailer) != size:
             raise Damaged("the file is longer or shorter than its record says")
         if (record.shard, record.manifest) != (number, self.manifest.seal):
             raise Damaged("the record is of another shard or job")
@@ -249,6 +264,34 @@ class JobDirectory:
             raise Damaged("the sha256 of the shard is not that of its record")
         return record
 
+    def notes(self, number: int) -> bytes:
+        """What a shard keeps beside its output. Raises Damaged where it is not there or not what was written."""
+        fd = self.shards.open_or_none(part_name(number))
+        if fd is None:
+            raise Damaged("the shard is not there")
+        try:
+            record = self._record(fd, number)
+            with naming(self.shards.where(part_name(number)), "read"):
+                notes = os.pread(fd, record.notes_size, record.size)
+        finally:
+            os.close(fd)
+        if (hashlib.sha256(notes).hexdigest() if notes else "") != record.notes_sha256:
+            raise Damaged("the sha256 of the shard's notes is not that of its record")
+        return notes
+
+    def first_errors(self, most: int) -> list[str]:
+        """What is wrong with the first records that failed: "line 4, tokens[0]: ..."."""
+        from tilewright.formats.records import RecordError
+
+        found: list[str] = []
+        for number in self.committed():
+            record = self.record(number) if len(found) < most else None
+            if record and record.errors:
+                lines = (self.errors.read(error_name(number), record.error_size) or b"").splitlines()
+                with suppress(msgspec.MsgspecError):  # damaged: `verify` tells of it
+                    found += [str(msgspec.json.decode(line, type=RecordError)) for line in lines[: most - len(found)]]
+        return found
+
     def quarantine(self, number: int) -> None:
         """Moves a shard's file to damaged/, so that it is missing."""
         self.shards.move(part_name(number), self.damaged, part_name(number))
@@ -258,18 +301,25 @@ class Attempt:
     """A shard's output on its way: private, hashed as it is written, there after `commit` or never."""
 
     def __init__(self, directory: JobDirectory, number: int) -> None:
-        self._directory, self.number = directory, number
+        self.directory, self.number = directory, number
         self._draft = Draft(directory.shards, part_name(number))
         self._digest = hashlib.sha256()
         self._errors = bytearray()
         self._start = time.perf_counter()
         self.errors = 0
+        self.notes = bytearray()  # what the merge has to know of the shard beside its output
+        self.figures: dict[str, float] = {}  # added up over all shards
 
     def __enter__(self) -> Attempt:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._draft.discard()
+
+    @property
+    def path(self) -> str:
+        """Of the output that it will be a part of."""
+        return self.directory.output
 
     def write(self, data: Any) -> None:
         """Appends a bytes-like object or a C-contiguous array to the shard's output."""
@@ -283,7 +333,7 @@ class Attempt:
 
     def commit(self, records: int) -> Record:
         """Makes the shard whole and on the disk. Raises ResourceError, and then there is none."""
-        directory = self._directory
+        directory = self.directory
         if self._errors:
             directory.errors.place(error_name(self.number), bytes(self._errors))
         record = seal(
@@ -298,8 +348,12 @@ class Attempt:
                 error_sha256=hashlib.sha256(self._errors).hexdigest(),
                 seconds=time.perf_counter() - self._start,
                 finished=time.time(),
+                notes_size=len(self.notes),
+                notes_sha256=hashlib.sha256(self.notes).hexdigest() if self.notes else "",
+                figures={name: float(value) for name, value in self.figures.items()},  # an int reads back as another
             )
         )
+        self._draft.write(self.notes)
         self._draft.write(record.trailer)
         self._draft.commit(sync_names=directory.sync_names())
         return record

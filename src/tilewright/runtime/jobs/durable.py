@@ -53,19 +53,20 @@ def process_stat(pid: int) -> list[bytes]:
 class Folder:
     """A directory held open; names in it are never followed where they are symbolic links.
 
-    make: make it if it is not there. Raises ResourceError, naming the path, wherever the system refuses.
+    make: make it if it is not there; made: it was not. Raises ResourceError, naming the path, wherever the system
+    refuses.
     """
 
     def __init__(self, path: str, *, inside: Folder | None = None, make: bool = False) -> None:
         self.fd = -1
+        self.made = False
         self.path: str = os.path.join(inside.path, path) if inside else path
         parent = inside.fd if inside else None
         with naming(self.path, "open the directory"):
             if make:
                 with suppress(FileExistsError):
                     os.mkdir(path, 0o777, dir_fd=parent)
-                    if inside:
-                        os.fsync(inside.fd)
+                    self.made = True
             try:
                 self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
             except OSError as error:

@@ -39,14 +39,16 @@ class _Taken(ResourceError):
 class Lease:
     """`with Lease(directory):` raises ResourceError naming host and pid where another run goes on.
 
+    shared: for runs of parts, any number of which go on beside each other; that needs locks.
     Where the file system knows no locks, what the file says decides: a process of this host is asked whether it lives,
     and one of another host is believed to.
     """
 
-    def __init__(self, directory: JobDirectory) -> None:
+    def __init__(self, directory: JobDirectory, *, shared: bool = False) -> None:
         self._root = directory.root
         self._path = directory.root.where(LEASE)
         self._fd = -1
+        self._shared = shared
 
     def __enter__(self) -> Lease:
         until = time.monotonic() + DYING_SECONDS
@@ -71,18 +73,19 @@ class Lease:
             raise
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        with suppress(ResourceError):  # the file stays: removing it would let two runs lock two files of one name
-            self._write(b"")
+        if not self._shared:  # else it may name another run by now, and who is named is asked for whether it lives
+            with suppress(ResourceError):  # the file stays: removing it would let two runs lock two files of one name
+                self._write(b"")
         self._close()
 
     def _lock(self) -> bool:
         """Whether the lock is ours; False: there are none here."""
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._fd, (fcntl.LOCK_SH if self._shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
             raise self._taken(holder_of(self._root.read(LEASE, 4096))) from None
         except OSError as error:
-            if error.errno in UNKNOWN:
+            if error.errno in UNKNOWN and not self._shared:
                 return False
             with naming(self._path, "lock"):
                 raise

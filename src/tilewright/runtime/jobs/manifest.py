@@ -26,6 +26,14 @@ class Damaged(ValueError):
     """A sealed file is not what was written."""
 
 
+class DamagedShards(Exception):
+    """numbers: of shards that are not what was committed."""
+
+    def __init__(self, numbers: list[int]) -> None:
+        super().__init__(numbers)
+        self.numbers = numbers
+
+
 class Sealed(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """seal: the sha256 of everything else, set by `seal`."""
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from tilewright.formats.atomic import AtomicFile
-from tilewright.formats.files import BLOCK_BYTES, InputFile
+from tilewright.formats.files import BLOCK_BYTES, InputFile, naming
 from tilewright.runtime.jobs.directory import (
     LEASE,
     MANIFEST,
@@ -24,18 +24,20 @@ from tilewright.runtime.jobs.directory import (
     error_name,
 )
 from tilewright.runtime.jobs.lease import Holder, holder_of, lives
-from tilewright.runtime.jobs.manifest import Damaged, Sealed, encoded, seal
+from tilewright.runtime.jobs.manifest import Damaged, DamagedShards, Sealed, encoded, seal
+from tilewright.runtime.jobs.pieces import damage
 from tilewright.runtime.jobs.stop import Stop
-from tilewright.runtime.jobs.task import Task, Totals
+from tilewright.runtime.jobs.task import Assembling, Task, Totals
 
 HASHERS = 4  # threads: sha256 lets the others run, and one thread hashes 0.4 to 2 GB/s
 RECENT = 64  # shards from which the rate is taken
 
 
 class Report(Sealed, frozen=True):
-    """What a finished job did. size: bytes of the output. computed: shards of the last run, the others were there.
+    """What a finished job did. size: bytes of the output; others: further outputs, (bytes, sha256) by path.
 
-    seconds: of the last run, by phase and in "total". facts: what its engine says. exit_code: 1 where records failed.
+    computed: shards of the last run, the others were there. seconds: of the last run, by phase and in "total".
+    figures: of all shards together. facts: what its engine says. exit_code: 1 where records failed.
     """
 
     manifest: str
@@ -45,8 +47,10 @@ class Report(Sealed, frozen=True):
     records: int
     errors: int
     shards: int
+    others: dict[str, tuple[int, str]] = msgspec.field(default_factory=dict)
     computed: int = 0
     seconds: dict[str, float] = msgspec.field(default_factory=dict)
+    figures: dict[str, float] = msgspec.field(default_factory=dict)
     facts: dict[str, Any] = msgspec.field(default_factory=dict)
 
     @property
@@ -56,11 +60,13 @@ class Report(Sealed, frozen=True):
 
 @dataclass(frozen=True)
 class Verified:
-    """damaged: what is not as it was written, "shard 42: ...", or not there. checked: files that were read."""
+    """damaged: what is not as it was written, "shard 42: ...", or not there. checked: files that were read. finished:
+    the job has written its output."""
 
     damaged: list[str]
     checked: int
     bad_shards: list[int] = field(default_factory=list)
+    finished: bool = False
 
     @property
     def intact(self) -> bool:
@@ -85,16 +91,8 @@ class Status:
     holder: Holder | None
 
 
-class DamagedShards(Exception):
-    """numbers: of shards that are not what was committed."""
-
-    def __init__(self, numbers: list[int]) -> None:
-        super().__init__(numbers)
-        self.numbers = numbers
-
-
 def merge(task: Task, directory: JobDirectory, stop: Stop) -> Report:
-    """Writes the output, in order.
+    """Writes the output, in order, or lets the task do it.
 
     Raises DamagedShards, Interrupted, and ResourceError before the first byte where the disk has no space for it; then
     an earlier output is as it was.
@@ -103,6 +101,26 @@ def merge(task: Task, directory: JobDirectory, stop: Stop) -> Report:
     totals, bad = _totals(directory, count)
     if bad:
         raise DamagedShards(bad)
+    if isinstance(task, Assembling):
+        (size, sha256), *others = task.assemble(directory, totals, stop)
+    else:
+        (size, sha256), others = _concatenated(task, directory, totals, stop), []
+    return Report(
+        manifest=directory.manifest.seal,
+        output=os.path.basename(directory.output),
+        size=size,
+        sha256=sha256,
+        others=dict(zip(task.outputs()[1:], others, strict=True)) if isinstance(task, Assembling) else {},
+        records=totals.records,
+        errors=totals.errors,
+        shards=count,
+        figures=totals.figures,
+    )
+
+
+def _concatenated(task: Task, directory: JobDirectory, totals: Totals, stop: Stop) -> tuple[int, str]:
+    """Writes the shards one behind the other; bytes and sha256 of the output."""
+    bad: list[int] = []
     header = task.header(totals)
     check_space(directory.output, len(header) + totals.size)
     digest = hashlib.sha256()
@@ -118,7 +136,7 @@ def merge(task: Task, directory: JobDirectory, stop: Stop) -> Report:
                 file.write(block)
 
         write(header)
-        for number in range(count):
+        for number in range(totals.shards):
             try:
                 directory.copy(number, write)
             except Damaged:
@@ -126,20 +144,34 @@ def merge(task: Task, directory: JobDirectory, stop: Stop) -> Report:
         if bad:
             raise DamagedShards(bad)
         hashed.result()
-    return Report(
-        manifest=directory.manifest.seal,
-        output=os.path.basename(directory.output),
-        size=file.bytes_written,
-        sha256=digest.hexdigest(),
-        records=totals.records,
-        errors=totals.errors,
-        shards=count,
-    )
+    return file.bytes_written, digest.hexdigest()
+
+
+def digest_of(path: str, beat: Callable[[], object]) -> tuple[int, str]:
+    """Bytes and sha256 of a file, or of all files below a directory with their names."""
+    digest = hashlib.sha256()
+    if not os.path.isdir(path):
+        with InputFile(path, "output") as file:
+            for place in range(0, file.size, BLOCK_BYTES):
+                block = bytearray(min(BLOCK_BYTES, file.size - place))
+                file.read_into(block, place)
+                digest.update(block)
+                beat()
+            return file.size, digest.hexdigest()
+    total = 0
+    with naming(path, "list"):
+        names = sorted(os.listdir(path))
+    for name in names:
+        size, sha256 = digest_of(os.path.join(path, name), beat)
+        digest.update(f"{name!r} {size} {sha256}\n".encode())
+        total += size
+    return total, digest.hexdigest()
 
 
 def _totals(directory: JobDirectory, count: int) -> tuple[Totals, list[int]]:
     """Of all shards; and those that are not there."""
     records = errors = size = 0
+    figures: dict[str, float] = {}
     bad = []
     for number in range(count):
         record = directory.record(number)
@@ -147,7 +179,9 @@ def _totals(directory: JobDirectory, count: int) -> tuple[Totals, list[int]]:
             bad.append(number)
         else:
             records, errors, size = records + record.records, errors + record.errors, size + record.size
-    return Totals(records, errors, size, count), bad
+            for name, value in record.figures.items():
+                figures[name] = figures.get(name, 0) + value
+    return Totals(records, errors, size, count, figures), bad
 
 
 def save_report(directory: JobDirectory, report: Report) -> Report:
@@ -174,27 +208,30 @@ def check(directory: JobDirectory, beat: Callable[[], object] = lambda: None) ->
     except Damaged as error:
         return Verified([f"{MANIFEST}: {error}"], 1)
     there = list(directory.committed())
+    finished = REPORT in directory.root.names()
+
+    def look(number: int) -> str:
+        return _shard(directory, number, beat, in_place=not finished)  # else that is the output
+
     with ThreadPoolExecutor(HASHERS) as pool:
-        found = [
-            (n, what)
-            for n, what in zip(there, pool.map(lambda n: _shard(directory, n, beat), there), strict=True)
-            if what
-        ]
+        found = [(n, what) for n, what in zip(there, pool.map(look, there), strict=True) if what]
     damaged = [f"shard {number}: {what}" for number, what in found]
     bad = [number for number, _ in found]
-    finished = REPORT in directory.root.names()
     if finished:
         damaged += _report(directory, beat)
         missing = shards - len([number for number in there if number < shards])
         if missing:
             damaged.append(f"shards: {missing:,} of {shards:,} are not there")
-    return Verified(damaged, 1 + len(there) + 2 * finished, bad)
+    return Verified(damaged, 1 + len(there) + 2 * finished, bad, finished)
 
 
-def _shard(directory: JobDirectory, number: int, beat: Callable[[], object]) -> str:
-    """What is wrong with a shard; "": nothing."""
+def _shard(directory: JobDirectory, number: int, beat: Callable[[], object], *, in_place: bool) -> str:
+    """What is wrong with a shard, and with what it wrote in place; "": nothing."""
     try:
         record = directory.copy(number, lambda block: beat())
+        directory.notes(number)
+        if in_place and (what := damage(directory, number, beat)):
+            return what
     except Damaged as error:
         return str(error)
     if not record.errors:
@@ -212,18 +249,14 @@ def _report(directory: JobDirectory, beat: Callable[[], object]) -> Iterator[str
         return
     if report.manifest != directory.manifest.seal:
         yield f"{REPORT}: it is of another job"
-    if not os.path.lexists(directory.output):
-        yield "output: it is not there"
-        return
-    with InputFile(directory.output, "output") as file:
-        digest = hashlib.sha256()
-        for place in range(0, file.size, BLOCK_BYTES):
-            block = bytearray(min(BLOCK_BYTES, file.size - place))
-            file.read_into(block, place)
-            digest.update(block)
-            beat()
-    if (file.size, digest.hexdigest()) != (report.size, report.sha256):
-        yield f"output: its {file.size:,} bytes are not the {report.size:,} that were written"
+    outputs = {directory.output: (report.size, report.sha256)} | report.others
+    for path, written in outputs.items():
+        name = "output" if path == directory.output else f"output {path}"
+        found = digest_of(path, beat) if os.path.lexists(path) else None
+        if found is None:
+            yield f"{name}: it is not there"
+        elif found != written:
+            yield f"{name}: its {found[0]:,} bytes are not the {written[0]:,} that were written"
 
 
 def status(output: str) -> Status:

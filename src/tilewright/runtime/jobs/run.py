@@ -2,67 +2,121 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 
 import msgspec
 
-from tilewright.errors import InternalError
+from tilewright.errors import InternalError, TilewrightError, UsageError
 from tilewright.formats.atomic import AtomicFile
+from tilewright.runtime.jobs import trace
+from tilewright.runtime.jobs.cut import Cut
 from tilewright.runtime.jobs.directory import REPORT, JobDirectory, Record
 from tilewright.runtime.jobs.lease import Lease
-from tilewright.runtime.jobs.manifest import Manifest, check_unchanged
-from tilewright.runtime.jobs.merge import DamagedShards, Report, check, merge, save_report
+from tilewright.runtime.jobs.manifest import DamagedShards, Manifest, check_unchanged
+from tilewright.runtime.jobs.merge import Report, check, merge, save_report
 from tilewright.runtime.jobs.stop import Stop, stopping
-from tilewright.runtime.jobs.task import Engine, Job, Options, Task
+from tilewright.runtime.jobs.task import Assembling, Engine, Job, Options, Settling, Task, Watch
 
+MOST_SHARDS = 1_000_000  # 150 MB in the process that hands them out
 ROUNDS = 3  # of running what is missing and merging: a disk that damages shards each time is not to be worked around
 
-Seen = Callable[[Record], None]
 
-
-def run(
-    task: Task, output: str, engine: Engine, options: Options | None = None, seen: Seen = lambda record: None
-) -> Report:
-    """Runs what is missing of a job and merges it. seen: called with the record of every shard, old ones first.
+def run(task: Task, output: str, engine: Engine, options: Options | None = None, watch: Watch | None = None) -> Report:
+    """Runs what is missing of a job and merges it. watch: told of every shard, old ones first.
 
     Raises UsageError (the job was begun for other results), InputError (also: what it reads was changed meanwhile),
     ResourceError (also: another run works on it), InternalError (more failed records than `max_errors`; a shard that
     ends every worker) and Interrupted. In each case an earlier output is untouched and the same call goes on.
     """
-    options = options or Options()
     with engine:
-        if not engine.lead:
-            return engine.follow(task, output, options)
-        with stopping() as stop:
+        return run_within(task, output, engine, options, watch)
+
+
+def run_within(
+    task: Task, output: str, engine: Engine, options: Options | None = None, watch: Watch | None = None
+) -> Report:
+    """`run` for an engine whose `with` block the caller is in."""
+    options = options or Options()
+    if not engine.lead:
+        return engine.follow(task, output, options)
+    with stopping() as stop:
+        if isinstance(task, Assembling):
+            task.check_outputs()
+        else:
             AtomicFile(output).__enter__().discard()  # one that cannot be written is found before the work
-            manifest = Manifest(fingerprint=task.fingerprint(), cut=task.cut(options.shard_size))
-            with JobDirectory(output, make=True) as directory, Lease(directory):
-                directory.begin(manifest, restart=options.restart)
-                report = _Run(task, directory, engine, options, stop, seen).until_whole()
-        engine.tell(report)
-        return report
+        manifest = Manifest(fingerprint=task.fingerprint(), cut=check_cut(task.cut(options.shard_size)))
+        check_part(options)
+        with (
+            JobDirectory(output, make=True) as directory,
+            Lease(directory, shared=options.part is not None),
+            nullcontext() if options.part else _leaving_nothing(directory),
+        ):
+            directory.begin(manifest, restart=options.restart)
+            with trace.tracing(directory, options.trace):
+                work = _Run(task, directory, engine, options, stop, watch or Watch())
+                report = work.part(*options.part) if options.part else work.until_whole()
+    engine.tell(report)
+    return report
+
+
+def check_cut(cut: Cut) -> Cut:
+    """Raises UsageError for more shards than a directory, and the memory of who hands them out, should hold."""
+    if cut.shards > MOST_SHARDS:
+        raise UsageError(
+            f"the input would become {cut.shards:,} shards; at most {MOST_SHARDS:,} are possible",
+            hint="give a larger --shard-size",
+        )
+    return cut
+
+
+def check_part(options: Options) -> None:
+    """Raises UsageError where a part is none, or is asked for what only a run of all can do."""
+    if options.part is None:
+        return
+    number, count = options.part
+    if not 0 <= number < count:
+        raise UsageError(f"part {number} of {count}: they are counted from 0 to {count - 1}")
+    if options.restart or options.trace:
+        what = "restart the job" if options.restart else "be traced"
+        raise UsageError(f"a part cannot {what}: others work on it, too", hint="do that in a run without --part")
+
+
+@contextmanager
+def _leaving_nothing(directory: JobDirectory) -> Iterator[None]:
+    """A job that ends before its first shard for a reason that the user knows now, leaves no directory."""
+    try:
+        yield
+    except TilewrightError as error:
+        if directory.made and not isinstance(error, InternalError) and next(directory.committed(), None) is None:
+            directory.remove()
+        raise
 
 
 class _Run:
-    def __init__(self, task: Task, directory: JobDirectory, engine: Engine, options: Options, stop: Stop, seen: Seen):
+    def __init__(self, task: Task, directory: JobDirectory, engine: Engine, options: Options, stop: Stop, watch: Watch):
         self.task, self.directory, self.engine = task, directory, engine
-        self.options, self.stop, self.seen = options, stop, seen
+        self.options, self.stop, self.watch = options, stop, watch
         self.records = self.errors = self.computed = 0
+        self.todo: list[int] = []
         self.seconds: dict[str, float] = {}
         self.facts: dict[str, object] = {}
         self.start = time.perf_counter()
 
     def until_whole(self) -> Report:
+        self.watch.begin(self.directory.manifest.cut)
         finished = self.finished()
         if finished:
             return finished
         for tries in range(ROUNDS):
-            self.count_committed(self.seen if tries == 0 else None)
+            self.count_committed(self.watch if tries == 0 else Watch())
             self.compute()
             begin = time.perf_counter()
             check_unchanged(self.directory.manifest, self.task.fingerprint())
             try:
+                self.settle()
                 merged = merge(self.task, self.directory, self.stop)
             except DamagedShards as error:
                 for number in error.numbers:
@@ -79,6 +133,27 @@ class _Run:
             hint="check the disk and the memory of this machine",
         )
 
+    def part(self, number: int, count: int) -> Report:
+        """The shards of a part; its report is kept nowhere."""
+        self.watch.begin(self.directory.manifest.cut)
+        self.count_committed(self.watch)
+        self.todo = [shard for shard in self.todo if shard % count == number]
+        self.compute()
+        check_unchanged(self.directory.manifest, self.task.fingerprint())
+        self.seconds["total"] = time.perf_counter() - self.start
+        return Report(
+            manifest=self.directory.manifest.seal,
+            output=os.path.basename(self.directory.output),
+            size=0,
+            sha256="",
+            records=self.records,
+            errors=self.errors,
+            shards=self.directory.manifest.cut.shards,
+            computed=self.computed,
+            seconds=self.seconds,
+            facts={**self.facts},
+        )
+
     def finished(self) -> Report | None:
         """The report of a job that is finished and intact; what is damaged is put aside."""
         if REPORT not in self.directory.root.names():
@@ -93,30 +168,34 @@ class _Run:
         self.directory.root.remove(REPORT)
         return None
 
-    def count_committed(self, seen: Seen | None) -> None:
+    def count_committed(self, watch: Watch) -> None:
         begin = time.perf_counter()
         self.todo = self.directory.missing()
         self.records = self.errors = 0
         for number in self.directory.committed():
             record = self.directory.record(number)
             if record:
-                if seen:
-                    seen(record)
+                watch.committed(record, None)
                 self.count(record.records, record.errors)
         self.phase("plan", begin)
 
     def compute(self) -> None:
         begin = time.perf_counter()
         if self.todo:
-            job = Job(self.task, self.directory, self.options, self.stop, self.todo, self.done)
+            job = Job(self.task, self.directory, self.options, self.stop, self.todo, self.done, self.watch.at_work)
             self.engine.run(job)
             self.facts |= job.facts
         self.directory.sync()
         self.phase("run", begin)
 
-    def done(self, record: Record) -> None:
+    def settle(self) -> None:
+        if isinstance(self.task, Settling):
+            self.task.settle(self.directory, self.stop)
+            self.count_committed(Watch())  # there may be more errors now
+
+    def done(self, record: Record, worker: int) -> None:
         self.computed += 1
-        self.seen(record)
+        self.watch.committed(record, worker)
         self.count(record.records, record.errors)
 
     def count(self, records: int, errors: int) -> None:
@@ -124,11 +203,15 @@ class _Run:
         self.errors += errors
         allowed = self.options.max_errors
         if allowed is not None and self.errors > allowed:
+            first = next(iter(self.directory.first_errors(1)), "not known any more")
             raise InternalError(
-                f"{self.errors:,} of the first {self.records:,} records are bad and {allowed:,} are allowed",
+                f"{self.errors:,} of the first {self.records:,} records are bad and {allowed:,} are allowed; the first "
+                f"is {first}",
                 path=self.directory.errors.path,
                 hint="correct them or allow more; what is done is kept",
             )
 
     def phase(self, name: str, begin: float) -> None:
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin
+        end = time.perf_counter()
+        self.seconds[name] = self.seconds.get(name, 0.0) + end - begin
+        trace.note(name, begin, end)

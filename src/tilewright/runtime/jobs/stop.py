@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,14 @@ from tilewright.errors import Interrupted
 from tilewright.formats import atomic
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+AGAIN_SECONDS = 1.0  # between two tries to end what does not ask
+
+
+_outer: Stop | None = None  # of the block of `stopping` that the main thread is in
+
+
+class _Late(KeyboardInterrupt):
+    """Raised where the program is at the end of the grace time; no `except` of a library takes it for its own error."""
 
 
 class Stop:
@@ -22,6 +31,7 @@ class Stop:
     def __init__(self) -> None:
         self.name = ""
         self.since = 0.0
+        self._grace: float | None = None  # of `in_time`
         self.at_once: Callable[[], object] = lambda: None
 
     def ask(self, name: str) -> None:
@@ -41,28 +51,65 @@ class Stop:
                 hint="run the same command again",
             )
 
+    @contextmanager
+    def in_time(self, grace: float) -> Iterator[None]:
+        """For work in the main thread that asks too seldom: Interrupted comes at the end of the grace time, by itself.
+
+        What is raised in a callback of foreign code (LLVM's) is lost; it is raised again a second later.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        earlier, told, self._grace = signal.signal(signal.SIGALRM, self._ring), sys.unraisablehook, grace
+        sys.unraisablehook = lambda event: None if isinstance(event.exc_value, _Late) else told(event)
+        if self.name:
+            self._wind(grace)
+        try:
+            yield
+        except _Late:
+            self.check()
+        finally:
+            self._grace = None
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, earlier)
+            sys.unraisablehook = told
+
+    def _wind(self, grace: float) -> None:
+        signal.setitimer(signal.ITIMER_REAL, max(self.left(grace), 0.001), AGAIN_SECONDS)
+
+    def _ring(self, number: int, frame: FrameType | None) -> None:
+        raise _Late(self.name)
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.name and number == signal.SIGINT:
             self.at_once()
             atomic.remove_unfinished()
             os._exit(130)
         self.ask(signal.Signals(number).name)
+        if self._grace is not None:
+            self._wind(self._grace)
 
 
 @contextmanager
 def stopping() -> Iterator[Stop]:
     """Within the block SIGNALS ask for the stop, but for a SIGHUP that `nohup` had ignored.
 
-    Outside the main thread there are no signals, and nobody asks.
+    A block within another is a part of it. Outside the main thread there are no signals, and nobody asks.
     """
+    global _outer
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
+    if _outer:
+        yield _outer
+        return
     heard = [n for n in SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
     earlier = {number: signal.signal(number, stop._handle) for number in heard}
+    _outer = stop
     try:
         yield stop
     finally:
+        _outer = None
         for number, handler in earlier.items():
             signal.signal(number, handler)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import msgspec
 
+from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.cut import Cut, Shard
 from tilewright.runtime.jobs.directory import Attempt, JobDirectory, Record
 from tilewright.runtime.jobs.manifest import Value
@@ -25,9 +26,12 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Beat(Protocol):
-    """How a worker shows that it is alive: called at least once in `Options.watchdog` seconds while a shard runs."""
+    """How a worker shows that it is alive: called at least once in `Options.watchdog` seconds while a shard runs.
 
-    def __call__(self) -> None: ...
+    done: records of the shard that are done so far, 0 where that is not known.
+    """
+
+    def __call__(self, done: int = 0) -> None: ...
 
     def at(self, record: int) -> None:
         """This record comes next and alone: if the worker ends now, it is to blame."""
@@ -49,12 +53,13 @@ class Worker(Protocol):
 
 @dataclass(frozen=True)
 class Totals:
-    """Of all shards: records, those that failed, bytes of output, shards."""
+    """Of all shards: records, those that failed, bytes of output, shards, and the sums of their figures."""
 
     records: int
     errors: int
     size: int
     shards: int
+    figures: dict[str, float] = field(default_factory=dict)
 
 
 class Task(Protocol):
@@ -73,9 +78,34 @@ class Task(Protocol):
         """What stands before the first shard in the output."""
 
 
+@runtime_checkable
+class Settling(Protocol):
+    """A task whose shards know too little of each other: what is said of a record may depend on an earlier one."""
+
+    def settle(self, directory: JobDirectory, stop: Stop) -> None:
+        """Called when all shards are there: commits those again that are to say something else. Changes nothing in
+        those that it has settled before. Raises DamagedShards or Interrupted."""
+
+
+@runtime_checkable
+class Assembling(Protocol):
+    """A task whose output is not its shards one behind the other in one file."""
+
+    def outputs(self) -> list[str]:
+        """Every file or directory that it writes, the job's own output first."""
+
+    def check_outputs(self) -> None:
+        """Raises ResourceError where one of them cannot be written."""
+
+    def assemble(self, directory: JobDirectory, totals: Totals, stop: Stop) -> list[tuple[int, str]]:
+        """Writes them, each whole or not at all; bytes and sha256 of each. Raises DamagedShards or Interrupted."""
+
+
 class Options(NamedTuple):
     """shard_size: of a new job. grace: seconds from the signal to the end. watchdog: seconds without a sign of life
     after which a worker counts as hung. max_errors: records that may fail, None: any number. restart: from nothing.
+    trace: the path of a Chrome trace that is wanted. part: (k, n), only the shards whose number is k modulo n, for n
+    processes that know nothing of each other; the output is made by a run of all.
     """
 
     shard_size: int | None = None
@@ -83,18 +113,37 @@ class Options(NamedTuple):
     watchdog: float = 600.0  # seconds: many times a batch of the largest model
     max_errors: int | None = None
     restart: bool = False
+    trace: str | None = None
+    part: tuple[int, int] | None = None
+
+
+class Watch:
+    """Who looks on while a job runs; this one says nothing. Calls come from one thread at a time."""
+
+    def begin(self, cut: Cut) -> None:
+        """The job begins or goes on; it is cut like this."""
+
+    def committed(self, record: Record, worker: int | None) -> None:
+        """A shard is there. worker: the number of the one that ran it, None for those of earlier runs."""
+
+    def at_work(self, worker: int, done: int) -> None:
+        """A worker lives. done: records of its shard that are done so far."""
 
 
 @dataclass
 class Job:
-    """What an engine is handed: run `todo`, and call `done` with the record of each. stop: to be asked often."""
+    """What an engine is handed: run `todo`, and call `done` with the record of each and the number of its worker.
+
+    at_work: to be called with a worker's number and what it says by `beat(done)`. stop: to be asked often.
+    """
 
     task: Task
     directory: JobDirectory
     options: Options
     stop: Stop
     todo: list[int]
-    done: Callable[[Record], None]
+    done: Callable[[Record, int], None]
+    at_work: Callable[[int, int], None]
     facts: dict[str, Any] = field(default_factory=dict)  # what the engine wants in the report
 
 
@@ -124,5 +173,7 @@ class Engine:
 
 def run_shard(worker: Worker, directory: JobDirectory, shard: Shard, beat: Beat) -> Record:
     """One shard from nothing to its commit."""
-    with directory.attempt(shard.number) as out:
-        return out.commit(worker.run(shard, out, beat))
+    with trace.span(trace.SHARD, f"shard {shard.number}"), directory.attempt(shard.number) as out:
+        records = worker.run(shard, out, beat)
+        with trace.span(trace.COMMIT):
+            return out.commit(records)

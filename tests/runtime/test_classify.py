@@ -1,8 +1,10 @@
 """The job end to end: right answers, in any batches; bad input costs no output; a full disk costs no earlier output."""
 
 import errno
+import itertools
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -10,14 +12,19 @@ import safetensors.numpy
 
 from tilewright.errors import InputError, InternalError, ResourceError, UsageError
 from tilewright.formats import atomic
-from tilewright.runtime import job as job_module
-from tilewright.runtime.job import ClassifyJob, classify
+from tilewright.runtime import classify as module
+from tilewright.runtime.classify import ClassifyJob, classify
+from tilewright.runtime.jobs.start import Settings
 
 
 @pytest.fixture
 def run(tmp_path, model, sentences):
-    def call(input="in.bin", output="out.bin", **options):
-        return classify(ClassifyJob(model, str(tmp_path / input), str(tmp_path / output), **options))
+    """run(input, output, ...) with fields of ClassifyJob and of Settings; it begins with nothing unless told so."""
+
+    def call(input="in.bin", output="out.bin", restart=True, **options):
+        given = {name: options.pop(name) for name in Settings.__dataclass_fields__ if name in options}
+        settings = Settings(restart=restart, **given)
+        return classify(ClassifyJob(model, str(tmp_path / input), str(tmp_path / output), settings=settings, **options))
 
     return call
 
@@ -54,7 +61,7 @@ def test_logits_are_right(tmp_path, model, sentences, run):
     assert {"check", "load", "prepare", "compile", "run", "write", "total"} <= report.seconds.keys()
     assert sum(report.seconds.values()) <= 2 * report.seconds["total"] + 1e-3
     assert report.records_per_second > 0 and report.peak_memory > 10 << 20
-    assert names(tmp_path) == ["in.bin", "model", "out.bin"]
+    assert names(tmp_path) == ["in.bin", "model", "out.bin", "out.bin.job"]
 
 
 @pytest.mark.parametrize("batch", [1, 7, 39, 41])
@@ -143,7 +150,7 @@ def test_validation(tmp_path, run):
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        (UsageError, {"output": "out.jsonl"}, "name both"),
+        (UsageError, {"output": "out.jsonl"}, "the input is binary and the output would not be"),
         (UsageError, {"output": "in.bin"}, "overwrite the input"),
         (UsageError, {"max_errors": 3}, "--max-errors needs"),
         (InputError, {"input": "gone.bin"}, "no such input"),
@@ -164,7 +171,7 @@ def test_validation(tmp_path, run):
     ],
 )
 def test_refusals_come_first(tmp_path, run, monkeypatch, kind, options, message):
-    monkeypatch.setattr(job_module, "read_weights", lambda path: pytest.fail("the work was started"))
+    monkeypatch.setattr(module, "read_weights", lambda path: pytest.fail("the work was started"))
     (tmp_path / "out.bin").write_bytes(b"earlier")
     (tmp_path / "empty.bin").write_bytes(b"")
     (tmp_path / "odd.bin").write_bytes(bytes(30))
@@ -225,7 +232,7 @@ def test_overflows_in_jsonl_are_records(tmp_path, model, sentences, run):
 
 @pytest.mark.parametrize("output", ["out.bin", "out.jsonl"])
 def test_every_write_fails_once(tmp_path, sentences, run, monkeypatch, output):
-    """ENOSPC at the Nth write, fsync, close or rename, for every N: exit code 4, earlier output intact."""
+    """ENOSPC at the Nth write, fsync or rename, for every N: exit code 4, earlier output intact, and it is resumed."""
     input = "in.bin"
     if output == "out.jsonl":
         input = "in.jsonl"
@@ -233,34 +240,43 @@ def test_every_write_fails_once(tmp_path, sentences, run, monkeypatch, output):
     made = [0, 0]
 
     def failing(call):
-        def counted(*args):
+        def counted(*args, **named):
             made[0] += 1
             if made[0] == made[1]:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return call(*args)
+            return call(*args, **named)
 
         return counted
 
     for name in ("write", "fsync", "replace"):
         monkeypatch.setattr(atomic.os, name, failing(getattr(os, name)))
-    run(input, output, batch=15)
-    total, before = made[0], names(tmp_path)
-    assert total == 3 + 3  # three batches; fsync, rename, fsync of the directory
-    for nth in range(1, total + 1):
+    size = 20 if output == "out.bin" else 500
+    run(input, output, shard_size=size)
+    expected, before = (tmp_path / output).read_bytes(), names(tmp_path)
+    for nth in itertools.count(1):
         (tmp_path / output).write_bytes(b"earlier")
+        shutil.rmtree(tmp_path / f"{output}.job")
         made[:] = [0, nth]
-        with pytest.raises(ResourceError, match=f"{output}: .*o space left on device") as caught:
-            run(input, output, batch=15)
-        assert caught.value.exit_code == 4 and names(tmp_path) == before
-        assert nth == total or (tmp_path / output).read_bytes() == b"earlier"
+        try:
+            run(input, output, restart=False, shard_size=size)
+            assert made[0] < nth  # it was not heard of
+            break
+        except ResourceError as error:
+            caught = error
+        assert "o space left on device" in str(caught)
+        assert caught.exit_code == 4 and set(names(tmp_path)) <= set(before)
+        assert (tmp_path / output).read_bytes() in (b"earlier", expected)
+        run(input, output, restart=False)
+        assert (tmp_path / output).read_bytes() == expected and names(tmp_path) == before
+    assert nth > 15  # manifest, shards, output and report: write, fsync, rename each
 
 
 def test_an_input_that_shrinks(tmp_path, run, monkeypatch):
     (tmp_path / "out.bin").write_bytes(b"earlier")
-    load = job_module.read_weights
-    monkeypatch.setattr(job_module, "read_weights", lambda path: (os.truncate(tmp_path / "in.bin", 500), load(path))[1])
+    load = module.read_weights
+    monkeypatch.setattr(module, "read_weights", lambda path: (os.truncate(tmp_path / "in.bin", 500), load(path))[1])
     with pytest.raises(InputError, match="shrank"):
-        run(batch=4)
+        run(batch=4, shard_size=8)
     assert (tmp_path / "out.bin").read_bytes() == b"earlier"
 
 

@@ -1,0 +1,73 @@
+"""Options that all four jobs have, and how they speak."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal
+
+import typer
+from typer import Option
+
+from tilewright.cli._output import say
+
+Engine = Literal["inline", "local", "mpi", "ray"]
+
+
+@dataclass(kw_only=True)
+class JobOptions:
+    """One field an option; the options of a verb inherit them."""
+
+    workers: Annotated[
+        int | None,
+        Option(min=1, max=1024, help="Processes: each takes a GPU, or a part of the cores; one if not given."),
+    ] = None
+    engine: Annotated[
+        Engine | None,
+        Option(help="What runs the shards; inline: here, local: supervised processes, mpi: ranks, ray: actors."),
+    ] = None
+    shard_size: Annotated[
+        str | None, Option(metavar="SIZE", help="Of a new job: records of a binary input, bytes of a text, as in 4M.")
+    ] = None
+    max_errors: Annotated[int | None, Option(min=0, help="Bad records allowed; any number unless given.")] = None
+    restart: Annotated[bool, Option("--restart", help="Throw away what was done before.")] = False
+    grace: Annotated[float, Option(min=0, help="Seconds from a signal to the end; what is whole by then is kept.")] = 20
+    watchdog: Annotated[float, Option(min=1, help="Seconds without a sign of life that a worker may take.")] = 600
+    trace: Annotated[
+        str | None, Option(metavar="FILE", help="Write a Chrome trace: who read, computed, wrote what, when.")
+    ] = None
+    part: Annotated[
+        str | None,
+        Option(metavar="K/N", help="Only part K (from 0) of N, and no output: for N processes that share a job."),
+    ] = None
+
+
+def settings_of(options: Any) -> Any:
+    """The runtime's `Settings` of a verb's options."""
+    from tilewright.cli._options import parse_bytes
+    from tilewright.runtime.jobs.start import Settings
+
+    given = {field.name: getattr(options, field.name) for field in fields(JobOptions)}
+    if options.shard_size is not None:
+        given["shard_size"] = parse_bytes(options.shard_size)
+        if given["shard_size"] < 1:
+            raise typer.BadParameter("a shard has at least 1 record or byte", param_hint="--shard-size")
+    if options.part is not None:
+        numbers = options.part.split("/")
+        if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
+            raise typer.BadParameter(f"{options.part!r} is no part; write 0/8", param_hint="--part")
+        given["part"] = tuple(map(int, numbers))
+    return Settings(**given)
+
+
+def speaker(options: Any, banner: Callable[[], str]) -> Callable[[str], None]:
+    """Says lines, on stderr with --json, the banner before the first: a rank of MPI that says nothing has none."""
+    begun: list[bool] = []
+
+    def speak(line: str) -> None:
+        if not begun:
+            begun.append(True)
+            say(banner(), err=options.json)
+        say(line, err=options.json)
+
+    return speak

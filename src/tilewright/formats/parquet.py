@@ -1,0 +1,224 @@
+"""Parquet, with the extra `parquet`: the rows of a row group as JSON lines, and JSON lines as a Parquet file.
+
+A row is what a JSON line of the same fields would be: a column that is null is a field that is not given. An input of
+the project has a column of texts or of lists of token ids, and may have others of COLUMNS; all others are not read.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import msgspec
+
+from tilewright.errors import InputError, ResourceError
+from tilewright.formats.files import InputFile, Writable
+from tilewright.formats.lines import MAX_LINE_BYTES, Line, LineReader
+from tilewright.formats.prompts import PROMPT_FIELDS, SAMPLING
+
+COLUMNS = ("id", "text", "tokens", *PROMPT_FIELDS, *SAMPLING)
+MOST_GROUPS = 100_000  # row groups of a file: the job's manifest names them all
+MOST_BYTES = 4 << 30  # of the columns of a row group, uncompressed: their pages are in memory together
+READ = 1024  # rows that become Python's objects at a time
+ROWS, BYTES = 1 << 16, 64 << 20  # of a row group that is written, whichever comes first; the bytes are its lines'
+
+R = TypeVar("R", bound=LineReader)
+
+
+class _Source(io.RawIOBase):
+    """An InputFile as pyarrow reads files; one that shrinks is our error."""
+
+    def __init__(self, file: InputFile) -> None:
+        super().__init__()
+        self._file, self._at = file, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset + (0, self._at, self._file.size)[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        count = max(min(len(buffer), self._file.size - self._at), 0)
+        self._file.read_into(memoryview(buffer)[:count], self._at)
+        self._at += count
+        return count
+
+
+def _pyarrow(path: str) -> Any:
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        hint = "install it: pip install 'tilewright[parquet]'"
+        raise ResourceError(f"Parquet needs pyarrow: {error}", path=path, hint=hint) from error
+    return pyarrow
+
+
+@contextmanager
+def _opened(file: InputFile) -> Iterator[Any]:
+    """pyarrow's ParquetFile. Raises InputError for whatever it refuses, in the block, too."""
+    arrow = _pyarrow(file.path)
+    try:
+        with arrow.PythonFile(_Source(file), mode="r") as source, arrow.parquet.ParquetFile(source) as opened:
+            yield opened
+    except (arrow.ArrowException, OSError, KeyError, UnicodeDecodeError, OverflowError) as error:
+        said = str(error).strip().partition("\n")[0]
+        raise InputError(f"cannot be read as Parquet: {said}", path=file.path) from error
+
+
+def row_groups(file: InputFile, count: int | None = None) -> tuple[int, ...]:
+    """Rows of each row group, of the first `count` rows (None: all). Raises InputError, also for fewer rows."""
+    with _opened(file) as opened:
+        about = opened.metadata
+        if about.num_row_groups > MOST_GROUPS:
+            raise InputError(f"it has {about.num_row_groups:,} row groups; {MOST_GROUPS:,} are allowed", path=file.path)
+        groups = [about.row_group(number) for number in range(about.num_row_groups)]
+        for number, group in enumerate(groups):
+            if group.total_byte_size > MOST_BYTES:
+                what = f"its {group.total_byte_size:,} bytes are more than {MOST_BYTES:,}"
+                raise InputError(what, path=file.path, where=f"row group {number}", hint="write smaller row groups")
+    rows: list[int] = []
+    left = sum(group.num_rows for group in groups) if count is None else count
+    for group in groups:
+        if left > 0 and group.num_rows > 0:
+            rows.append(min(group.num_rows, left))
+            left -= rows[-1]
+        elif left > 0:
+            rows.append(0)
+    if left > 0 or not sum(rows):
+        asked = f"; {count:,} were asked for" if count else ""
+        hint = "lower -n" if count and sum(rows) else None
+        raise InputError(f"the input holds {sum(rows):,} records{asked}", path=file.path, hint=hint)
+    return tuple(rows)
+
+
+def has_ids(file: InputFile) -> bool:
+    """Whether its rows have ids: then all must. Raises InputError."""
+    with _opened(file) as opened:
+        return "id" in opened.schema_arrow.names
+
+
+def row_lines(file: InputFile, group: int, first: int, count: int) -> Iterator[Line]:
+    """(number from 1, JSON line or None if it is too long, 0) of the first `count` rows of a row group, the first of
+    which is row `first`, from 0, of the file. Raises InputError."""
+    with _opened(file) as opened:
+        names = [name for name in opened.schema_arrow.names if name in COLUMNS]
+        number = first
+        for batch in opened.iter_batches(READ, [group], columns=names, use_threads=False):
+            for row in range(min(batch.num_rows, first + count - number)):
+                number += 1
+                line = _line({name: batch.column(name)[row] for name in names})
+                yield number, line if len(line) <= MAX_LINE_BYTES else None, 0
+            if number == first + count:
+                return
+    if number < first + count:
+        what = f"it has {number - first:,} rows, and {count:,} are in the file's own list"
+        raise InputError(what, path=file.path, where=f"row group {group}")
+
+
+def all_lines(file: InputFile, count: int | None) -> Iterator[Line]:
+    """Those of all row groups."""
+    first = 0
+    for group, rows in enumerate(row_groups(file, count)):
+        yield from row_lines(file, group, first, rows)
+        first += rows
+
+
+def as_rows(reader: R, count: int | None) -> R:
+    """A reader of JSON lines as one of the rows of its file, which is a Parquet file."""
+    try:
+        reader.IDS = has_ids(reader.file)
+        reader.total = sum(row_groups(reader.file, count))
+    except BaseException:
+        reader.close()
+        raise
+    reader.only(all_lines(reader.file, count))
+    return reader
+
+
+def _line(row: dict[str, Any]) -> bytes:
+    """A row as JSON; b"\\xff", which is none and not UTF-8 either, where its text is not UTF-8."""
+    try:
+        given = {name: value.as_py() for name, value in row.items()}
+        return msgspec.json.encode({name: value for name, value in given.items() if value is not None}, enc_hook=str)
+    except UnicodeDecodeError:
+        return b"\xff"
+
+
+class ParquetEncoder:
+    """Makes a Parquet file of JSON lines, which come in blocks. ids become strings, what is not given becomes null.
+
+    columns: name -> a type by pyarrow's names, as in "string" or "list<int32>". Row groups do not depend on blocks.
+    """
+
+    def __init__(self, file: Writable, columns: dict[str, str]) -> None:
+        arrow = _pyarrow(file.path)
+        self._arrow, self._schema = arrow, arrow.schema([(name, _type(arrow, kind)) for name, kind in columns.items()])
+        self._writer = arrow.parquet.ParquetWriter(_Target(file), self._schema, compression="snappy")
+        self._rest, self._lines, self._bytes = b"", list[bytes](), 0
+
+    def write(self, block: bytes | memoryview) -> None:
+        """The next bytes."""
+        *lines, self._rest = (self._rest + bytes(block)).split(b"\n")
+        for line in lines:
+            self._lines.append(line)
+            self._bytes += len(line)
+            if len(self._lines) == ROWS or self._bytes >= BYTES:
+                self._flush()
+
+    def finish(self) -> None:
+        """There are no more."""
+        self._flush()
+        self._writer.close()
+
+    def _flush(self) -> None:
+        rows = [row for line in self._lines for row in _rows(msgspec.json.decode(line))]
+        if rows:
+            columns = [self._arrow.array([row.get(f.name) for row in rows], f.type) for f in self._schema]
+            self._writer.write_table(self._arrow.Table.from_arrays(columns, schema=self._schema), len(rows))
+        self._lines, self._bytes = [], 0
+
+
+class _Target(io.RawIOBase):
+    """Where pyarrow writes."""
+
+    def __init__(self, file: Writable) -> None:
+        super().__init__()
+        self._file = file
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._file.write(bytes(data))
+        return len(data)
+
+
+def _rows(said: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A line as rows: one, or one a completion."""
+    choices = said.pop("choices", None)
+    for more in [{}] if choices is None else choices:
+        row = said | more
+        row["id"] = None if row["id"] is None else str(row["id"])
+        if row.get("logprobs") is not None:
+            row["logprobs"] = [[(int(id), value) for id, value in token.items()] for token in row["logprobs"]]
+        yield row
+
+
+def _type(arrow: Any, kind: str) -> Any:
+    if kind == "error":
+        return arrow.struct([("line", arrow.int64()), ("field", arrow.string()), ("message", arrow.string())])
+    if kind == "logprobs":
+        return arrow.list_(arrow.map_(arrow.int32(), arrow.float32()))
+    inner = kind.removeprefix("list<").removesuffix(">")
+    plain = getattr(arrow, inner)()
+    return plain if inner == kind else arrow.list_(plain)

@@ -1,0 +1,94 @@
+"""From text to the token ids that a model takes: always the same number.
+
+Of a longer text the first `length` tokens count, a shorter one is filled up behind with the padding id: so the ids, and
+the answer, depend on the sentence alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from tilewright.errors import InputError
+from tilewright.formats.tokenizer import Tokenizer
+
+CHARACTERS = 256  # of a text, for each token that counts: what lies behind them costs no memory
+TEXTS = 1024  # handed to the tokenizer at once, which works on them in parallel
+
+Content = str | list[int]  # of a good record: its text, or its ids
+
+
+class Sizes(Protocol):
+    """What a model's configuration says about sentences."""
+
+    @property
+    def sequence_length(self) -> int: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def pad_token_id(self) -> int | None: ...
+
+
+class SentenceEncoder:
+    """Texts, and ids that may be fewer, as exactly `length` token ids.
+
+    pad_id: what fills them up. vocabulary: the model's, ids are 0 to vocabulary - 1. Raises InputError for a tokenizer
+    with more tokens.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, length: int, pad_id: int, vocabulary: int) -> None:
+        self._tokenizer, self._vocabulary = tokenizer, vocabulary
+        self.length, self._pad_id = length, pad_id
+        if tokenizer.size > vocabulary:
+            raise self._unfit(f"the tokenizer has {tokenizer.size:,} tokens")
+
+    def checked(self, text: str) -> str:
+        """The part of a text that can count. Raises InputError for one without words, or that is no valid Unicode."""
+        if not text or text.isspace():
+            raise InputError("is empty; a sentence has at least one word")
+        text = text[: CHARACTERS * self.length]
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"is no valid Unicode: character {error.start} is half of a surrogate pair") from None
+        return text
+
+    def filled(self, ids: Sequence[int]) -> list[int]:
+        """Ids, filled up to the length. Raises InputError for none, or too many."""
+        if not 1 <= len(ids) <= self.length:
+            raise InputError(f"has {len(ids)} ids; the model takes 1 to {self.length}")
+        return [*ids, *[self._pad_id] * (self.length - len(ids))]
+
+    def rows(self, contents: Sequence[Content]) -> np.ndarray:
+        """int32 (n, length) of what `checked` and `filled` gave.
+
+        Raises InputError if the tokenizer fails, or gives an id outside the vocabulary.
+        """
+        found = np.full((len(contents), self.length), self._pad_id, np.int32)
+        for first in range(0, len(contents), TEXTS):
+            block = contents[first : first + TEXTS]
+            texts = iter(self._tokenizer.encode_batch([text for text in block if isinstance(text, str)]))
+            for i, content in enumerate(block, first):
+                ids = next(texts)[: self.length] if isinstance(content, str) else content
+                found[i, : len(ids)] = ids
+        if found.max(initial=0) >= self._vocabulary:
+            raise self._unfit(f"the tokenizer gave id {found.max():,}")
+        return found
+
+    def _unfit(self, what: str) -> InputError:
+        hint = "take the tokenizer.json that came with the model"
+        what = f"{what}; the model's vocabulary has {self._vocabulary:,}"
+        return InputError(what, path=self._tokenizer.path, hint=hint)
+
+
+def encoder_for(tokenizer: Tokenizer | None, config: Sizes) -> SentenceEncoder | None:
+    """The encoder of a model; None where it has no tokenizer. Raises InputError where the two do not fit."""
+    if tokenizer is None:
+        return None
+    if config.pad_token_id is None:
+        what = "there is a tokenizer, and config.json has no pad_token_id to fill short sentences up with"
+        raise InputError(what, path=tokenizer.path, hint="add pad_token_id, or take tokenizer.json away")
+    length, vocabulary = config.sequence_length, config.vocab_size
+    return SentenceEncoder(tokenizer, length=length, pad_id=config.pad_token_id, vocabulary=vocabulary)

@@ -1,0 +1,58 @@
+"""Sentences in: JSON lines, a text file of one sentence a line, or the course's binary token files."""
+
+from __future__ import annotations
+
+import os
+
+from tilewright.errors import UsageError
+from tilewright.formats.course import TokenFile
+from tilewright.formats.jsonl import TokenLines
+from tilewright.formats.lines import decode_text
+from tilewright.formats.records import Id
+from tilewright.formats.sentence_encoder import Content, SentenceEncoder
+
+SentenceReader = TokenLines | TokenFile
+
+
+class SentenceText(TokenLines):
+    """Sentences of a UTF-8 text file, one a line, whose number is the id; blank lines are skipped."""
+
+    example_of_text = "a sentence"
+    IDS = False
+
+    def _decode(self, line: bytes) -> tuple[Id | None, tuple[str, Content]]:
+        return None, ("", decode_text(line).removesuffix("\r"))
+
+    def _recover(self, line: bytes | None) -> tuple[Id | None, Content]:
+        return None, []
+
+
+def open_sentences(
+    path: str | os.PathLike[str],
+    *,
+    encoder: SentenceEncoder | None,
+    length: int,
+    vocabulary: int,
+    count: int | None = None,
+    scan: int | None = None,
+) -> SentenceReader:
+    """The reader for a file's name: .jsonl JSON lines, .parquet such rows, .txt a sentence a line, all others binary.
+
+    encoder: None where the model has no tokenizer. length: token ids of a sentence, below vocabulary. count: sentences
+    from the start; None: all. scan: TokenFile's. Raises UsageError for text without an encoder, InputError as the
+    readers do.
+    """
+    name = os.fspath(path)
+    if not name.endswith((".jsonl", ".txt", ".parquet")):
+        return TokenFile(path, length=length, vocabulary=vocabulary, count=count, scan=scan)
+    kind = SentenceText if name.endswith(".txt") else TokenLines
+    if kind is SentenceText and encoder is None:
+        raise UsageError(
+            "the input is text, and the model has no tokenizer.json", path=name, hint="give token ids in a .jsonl file"
+        )
+    reader = kind(path, length=length, vocabulary=vocabulary, encoder=encoder, count=count)
+    if name.endswith(".parquet"):
+        from tilewright.formats.parquet import as_rows
+
+        return as_rows(reader, count)
+    return reader

@@ -1,0 +1,195 @@
+"""Shards as calls of Ray's actors, one a worker, replaced when it dies or hangs: for clusters that are run by Ray.
+
+Every node must see the job's directory and the input under the same paths. Where an actor is, it says in a file of the
+job's logs, which outlives it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilewright.errors import InternalError, ResourceError, TilewrightError, UsageError
+from tilewright.runtime.engines.local import START_SECONDS
+from tilewright.runtime.engines.schedule import Assignment, Schedule, schedule
+from tilewright.runtime.engines.worker import BEAT_SECONDS
+from tilewright.runtime.jobs import trace
+from tilewright.runtime.jobs.directory import JobDirectory, Record
+from tilewright.runtime.jobs.task import Engine, Job, Place, Task, run_shard
+
+TICK = 0.5  # seconds between two looks at what actors say
+
+
+class Ray(Engine):
+    """workers: actors; gpu: each has one. A CPU's actors share the cores of the cluster."""
+
+    def __init__(self, workers: int, *, gpu: bool = False) -> None:
+        self.workers, self.gpu = workers, gpu
+        self._ray: Any = None
+        self._ours = False  # this process has started the cluster, or joined it
+
+    def __enter__(self) -> Ray:
+        try:
+            import ray
+        except ImportError as error:
+            raise ResourceError(
+                f"Ray cannot be used: {error}", hint="install it: pip install 'tilewright[ray]'"
+            ) from error
+        self._ray, self._ours = ray, not ray.is_initialized()
+        if self._ours:  # RAY_ADDRESS says which
+            ray.init(log_to_driver=False, logging_level="ERROR")
+        there = ray.cluster_resources()
+        most = int(there.get("GPU" if self.gpu else "CPU", 0))
+        if not 1 <= self.workers <= most:
+            raise UsageError(
+                f"{self.workers} workers: this cluster has {most} {'GPUs' if self.gpu else 'cores'} for them"
+            )
+        self._cores = int(there["CPU"]) // self.workers
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._ours:
+            self._ray.shutdown()
+
+    def run(self, job: Job) -> None:
+        """Raises what a worker does, Interrupted, InternalError for a shard or a start that ends every actor."""
+        wanted = {"num_cpus": self._cores, "num_gpus": int(self.gpu), "max_restarts": 0}
+        driver = _Driver(self._ray, job, self._ray.remote(Actor).options(**wanted), self._cores)
+        try:
+            driver.work(min(self.workers, len(job.todo)))
+        finally:
+            for number in list(driver.hands):
+                driver.dismiss(number)
+            job.directory.clean()
+        job.facts |= {"workers": self.workers, "replaced": driver.replaced}
+
+
+class Actor:
+    """What runs on a node; it is the beat of its own shards."""
+
+    def __init__(self, task: Task, output: str, place: Place, cores: int, traced: bool) -> None:
+        self._task, self._output, self._place, self._cores, self._traced = task, output, place, cores, traced
+        self._said = 0.0
+
+    def open(self) -> None:
+        """Loads the model."""
+        mine = sorted(os.sched_getaffinity(0))  # Ray counts cores and hands out none
+        first = self._place.number * self._cores % len(mine)
+        os.sched_setaffinity(0, (mine * 2)[first : first + self._cores])
+        self._worker = self._task.open(self._place)
+
+    def run(self, given: Assignment) -> Record:
+        """A shard, from nothing to its commit."""
+        number = self._place.number
+        with JobDirectory(self._output) as directory, trace.recording(directory, number, self._traced):
+            self._fd = directory.logs.open(said_name(number), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            try:
+                shard = directory.shard(given.shard, alone=given.alone, skip=given.skip)
+                return run_shard(self._worker, directory, shard, self)
+            finally:
+                os.close(self._fd)
+
+    def __call__(self, done: int = 0, record: int = -1) -> None:
+        now = time.monotonic()
+        if record >= 0 or now - self._said > BEAT_SECONDS:
+            self._said = now
+            os.pwrite(self._fd, b"%20d%20d%20d" % (record, done, now * 1e3), 0)
+
+    def at(self, record: int) -> None:
+        """This record comes next and alone."""
+        self(record=record)
+
+
+def said_name(number: int) -> str:
+    """The file in the job's logs that tells where a worker is: the record that runs alone, how many are done."""
+    return f"said-{number}"
+
+
+@dataclass
+class _Hand:
+    """An actor as the driver sees it: what it works on, what it said last, and when that was new."""
+
+    actor: Any
+    call: Any
+    ready: bool = False
+    said: bytes = b""
+    heard: float = field(default_factory=time.monotonic)
+
+
+class _Driver:
+    def __init__(self, ray: Any, job: Job, actor: Any, cores: int) -> None:
+        self.ray, self.job, self.actor, self.cores = ray, job, actor, cores
+        self.schedule: Schedule = schedule(job.todo)
+        self.hands: dict[int, _Hand] = {}
+        self.replaced = 0
+
+    def work(self, workers: int) -> None:
+        """Until all shards are committed; with a signal, until those that run are."""
+        stop, grace = self.job.stop, self.job.options.grace
+        while not self.schedule.over:
+            if stop.name and (not self.schedule.running or stop.left(grace) <= 0):
+                stop.check()
+            for number in range(0 if stop.name else workers):
+                self.give(number)
+            calls = {hand.call: number for number, hand in self.hands.items() if hand.call is not None}
+            self.ray.wait(list(calls), num_returns=1, timeout=TICK)
+            for call in self.ray.wait(list(calls), num_returns=len(calls), timeout=0)[0]:
+                self.hear(calls[call])
+            for number in list(self.hands):
+                self.watch(number)
+            for shard, why in self.schedule.given_up.items():
+                raise InternalError(f"shard {shard} ended every actor that ran it: {why}", path=self.job.directory.path)
+
+    def give(self, number: int) -> None:
+        """An actor, if there is none; a shard, if it has none."""
+        hand = self.hands.get(number)
+        if hand is None and len(self.hands) < len(self.schedule.todo) + self.schedule.running:
+            task, place, traced = self.job.task, Place(number), self.job.options.trace is not None
+            actor = self.actor.remote(task, self.job.directory.output, place, self.cores, traced)
+            self.hands[number] = _Hand(actor, actor.open.remote())
+        elif hand and hand.call is None and (given := self.schedule.next(number)):
+            hand.call, hand.heard, hand.said = hand.actor.run.remote(given), time.monotonic(), b""
+            self.job.at_work(number, 0)
+
+    def hear(self, number: int) -> None:
+        """What a call gave: a record, an error, or the actor's end."""
+        hand, errors = self.hands[number], self.ray.exceptions
+        try:
+            record = self.ray.get(hand.call)
+        except errors.RayError as error:
+            cause = getattr(error, "cause", None)
+            if isinstance(cause, TilewrightError):
+                raise cause from error
+            self.lose(number, repr(cause) if cause else str(error).strip().partition("\n")[0])
+            return
+        hand.call = None
+        if hand.ready:
+            self.schedule.done(number)
+            self.job.done(record, number)
+        else:
+            hand.ready = True
+            self.schedule.join(number)
+
+    def watch(self, number: int) -> None:
+        """Reads what an actor says; one that says nothing for too long is lost."""
+        hand = self.hands[number]
+        said = self.job.directory.logs.read(said_name(number), 60) or b""
+        if hand.ready and said != hand.said:
+            hand.said, hand.heard = said, time.monotonic()
+            self.job.at_work(number, int(said[20:40] or 0))
+        allowed = self.job.options.watchdog if hand.ready else START_SECONDS
+        if hand.call is not None and time.monotonic() - hand.heard > allowed:
+            self.lose(number, f"no sign of life for {allowed:g} s")
+
+    def lose(self, number: int, why: str) -> None:
+        if not self.hands[number].ready:
+            raise InternalError(f"an actor ended as it started: {why}", path=self.job.directory.path)
+        self.dismiss(number)
+        self.replaced += 1
+        record = int((self.job.directory.logs.read(said_name(number), 20) or b"").strip() or -1)
+        self.schedule.lost(number, why, record if record >= 0 else None)
+
+    def dismiss(self, number: int) -> None:
+        self.ray.kill(self.hands.pop(number).actor, no_restart=True)

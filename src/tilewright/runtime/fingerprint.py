@@ -1,0 +1,88 @@
+"""What results depend on beside the input's content and a verb's own settings; and what a worker takes along."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilewright.formats.files import naming
+from tilewright.formats.models import table_path
+from tilewright.ops._ladder import forced, using
+from tilewright.ops._threads import asked_threads, threads
+from tilewright.runtime.jobs.manifest import Value, file_identity
+from tilewright.runtime.outputs import model_files
+
+EXACT = ("amx-bf16", "avx512bf16")  # features of a CPU by which a kernel rounds in another way
+
+
+@dataclass(frozen=True)
+class Around:
+    """The rungs that are forced and the threads that were asked for, where the job was called."""
+
+    rungs: dict[str, str] = field(default_factory=dict)
+    threads: int | None = None
+
+    @classmethod
+    def here(cls) -> Around:
+        return cls(forced(), asked_threads())
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """The same in another process."""
+        with using(**self.rungs), threads(self.threads):
+            yield
+
+
+def device_class(device: str) -> str:
+    """What has the same bits: "cpu, 16 lanes, amx-bf16", "cuda 9.0". device: "cpu" or "cuda"."""
+    from tilewright.hardware import cpu, gpus
+
+    if device == "cuda":
+        return "cuda " + ".".join(map(str, gpus()[0].capability)) if gpus() else "cuda"
+    return ", ".join([f"cpu, {cpu().lanes} lanes", *(name for name in EXACT if cpu().has(name))])
+
+
+def own_version() -> str:
+    """Of tilewright; "" where it is not installed, but run from its sources."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("tilewright")
+    except PackageNotFoundError:
+        return ""
+
+
+def fingerprint(verb: str, job: Any, around: Around) -> dict[str, Value]:
+    """Of a job with `model`, `input`, `dtype` and `device`: fields of the manifest. Raises InputError for a file that
+    is not there."""
+    fields: dict[str, Value] = {"verb": verb, "version": own_version(), "dtype": job.dtype}
+    fields["device"] = device_class(job.device)
+    fields |= {f"rung.{op}": name for op, name in sorted(around.rungs.items())}
+    if job.input:
+        fields |= file_identity("input", job.input)
+    if not os.path.isdir(job.model):
+        return fields | file_identity("model", job.model)
+    kept = table_path(job.model)  # changes no bits, and is written by the job itself
+    for path in filter(os.path.isfile, model_files(job.model)):
+        if path == kept:
+            continue
+        fields |= file_identity(f"model.{os.path.basename(path)}", path)
+    return fields
+
+
+def directory_identity(name: str, path: str) -> dict[str, Value]:
+    """What tells this version of a directory from others: names, sizes and times of all its files."""
+    digest, size = hashlib.sha256(), 0
+    with naming(path, "list"):
+        for at, folders, names in os.walk(path):
+            folders.sort()
+            for file in sorted(names):
+                status = os.stat(os.path.join(at, file))
+                line = f"{os.path.relpath(at, path)!r} {file!r} {status.st_size} {status.st_mtime_ns}\n"
+                digest.update(line.encode(errors="surrogateescape"))
+                size += status.st_size
+    return {f"{name}.bytes": size, f"{name}.files": digest.hexdigest()}

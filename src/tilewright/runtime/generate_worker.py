@@ -1,0 +1,200 @@
+"""The worker of `tilewright generate`: the prompts of a shard to the model and back, in the order of the input."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.errors import InputError, UsageError
+from tilewright.formats.completions import CompletionWriter, TextWriter
+from tilewright.formats.course import TokenWriter
+from tilewright.formats.files import Writable
+from tilewright.formats.models import eos_token_ids
+from tilewright.formats.prompts import PromptFile
+from tilewright.formats.records import Completion, Prompt, PromptBatch, RecordError
+from tilewright.models.generation import WINDOW, Generated, Request
+from tilewright.models.gpt2 import GPT2
+from tilewright.models.sampling import SamplingParams
+from tilewright.runtime.devices import gpu_faults
+from tilewright.runtime.jobs import trace
+from tilewright.runtime.jobs.cut import Shard
+from tilewright.runtime.jobs.directory import Attempt
+from tilewright.runtime.jobs.task import Beat
+from tilewright.runtime.load import place as placed
+from tilewright.runtime.load import read_weights, tokenizer_of
+from tilewright.runtime.reports import Report, Say, phase
+
+if TYPE_CHECKING:
+    from tilewright.runtime.generate import GenerateJob, GenerateTask
+
+READ = 256  # prompts read at a time
+WRITTEN = 64  # results written at a time
+PENDING = 2 * WINDOW  # prompts read and not yet written: the engine's, and bad ones between them
+
+
+class GenerateWorker:
+    """Loads the model, then continues the prompts of shards with it."""
+
+    def __init__(self, task: GenerateTask) -> None:
+        self.task, self.job, self.report = task, task.job, Report()
+        with ExitStack() as stack:
+            stack.enter_context(task.around.entered())
+            if self.job.device != "cpu":
+                stack.enter_context(gpu_faults())
+            task.tokenizer = task.tokenizer or tokenizer_of(self.job.model)
+            self.reader = stack.enter_context(closing(task.reader()))
+            self.model = _load(self.job, self.report, task.say)
+            self.model.tokenizer = task.tokenizer
+            self.model.stop_ids = eos_token_ids(self.job.model) or task.config.stop_ids
+            memory = self.model.place.memory if self.job.batch_memory is None else self.job.batch_memory
+            self.generator = self.model.generator(seed=self.job.seed, memory=memory)
+            self.open = stack.pop_all()
+
+    def run(self, shard: Shard, out: Attempt, beat: Beat) -> int:
+        """See `task.Worker`."""
+        if isinstance(self.reader, PromptFile):
+            self.reader.only(shard.rows)
+        else:
+            self.reader.only(shard.lines(self.reader.file))
+        stream = _Stream(self, out, beat)
+        stream.run_alone(dict(shard.skip)) if shard.alone else stream.run()
+        out.notes += b"".join(hashes.tobytes() for hashes in self.reader.hashes)
+        out.figures = self.report.take_seconds() | {"tokens": stream.tokens, "prompt_tokens": stream.prompt_tokens}
+        return stream.records
+
+    def close(self) -> None:
+        """No more shards come."""
+        self.open.close()
+
+
+class _Stream:
+    """The prompts of a shard on their way to the model, and back in the order of the input."""
+
+    def __init__(self, worker: GenerateWorker, out: Attempt, beat: Beat) -> None:
+        self.job, self.report, self.model = worker.job, worker.report, worker.model
+        self.generator, self.reader, self.out, self.beat = worker.generator, worker.reader, out, beat
+        self.writer = _writer(self.job, out)
+        self.pending: deque[Prompt] = deque()  # read and not yet written
+        self.results: list[tuple[Prompt, list[Completion]]] = []
+        self.most_pending = PENDING + 2 * (self.generator.window - WINDOW)
+        self.records = self.tokens = self.prompt_tokens = 0
+
+    def run(self) -> None:
+        """All of them, in batches."""
+        found = self.generator.run(self.requests())
+        while True:
+            with trace.span(trace.COMPUTE), phase(self.report, "run"):
+                completions = next(found, None)
+            self.beat(self.records - len(self.pending))
+            self.skip_bad()
+            if completions is None:
+                break
+            self.keep(self.pending.popleft(), completions)
+        self.write()
+
+    def run_alone(self, skip: dict[int, str]) -> None:
+        """One after the other, as one of them may have ended a worker. skip: those that have, and how."""
+        first = isinstance(self.reader, PromptFile)  # whose rows count from 0, not from 1
+        for batch in self.reader.batches(1):
+            number = batch.prompts[0].line - first
+            if number in skip:
+                batch = PromptBatch([self.dead(batch.prompts[0], skip[number])], batch.end)
+            else:
+                self.beat.at(number)
+            for request in self.accepted(batch):
+                self.keep(self.pending.popleft(), next(self.generator.run([request])))
+            self.skip_bad()
+        self.write()
+
+    def dead(self, prompt: Prompt, why: str) -> Prompt:
+        """A prompt that has ended its worker, with that as its error; a binary output has no place for it."""
+        if self.job.is_binary:
+            raise InputError(f"prompt {prompt.line} cannot be continued: {why}", path=self.job.input)
+        return replace(prompt, error=prompt.error or RecordError(prompt.line, "", why))
+
+    def requests(self) -> Iterator[Request | None]:
+        """The good prompts; bad ones wait in `pending` for their turn to be written. None: too many do."""
+        for batch in self.reader.batches(READ):
+            self.skip_bad()
+            while len(self.pending) > self.most_pending:
+                yield None
+                self.skip_bad()
+            self.beat(self.records - len(self.pending))
+            yield from self.accepted(batch)
+
+    def accepted(self, batch: PromptBatch) -> Iterator[Request]:
+        """The good ones of a batch, all of which are now pending."""
+        for prompt in batch.prompts:
+            params, prompt = self.parameters(prompt)
+            self.pending.append(prompt)
+            self.records += 1
+            if prompt.error is None:
+                self.prompt_tokens += len(prompt.token_ids)
+                yield Request(prompt.line if prompt.id is None else prompt.id, prompt.token_ids, params)
+
+    def parameters(self, prompt: Prompt) -> tuple[SamplingParams, Prompt]:
+        """The prompt's sampling parameters, or the prompt with what is wrong with them."""
+        if prompt.error is not None or not prompt.sampling:
+            return self.job.params, prompt
+        try:
+            params = self.job.params.merged(prompt.sampling)
+            if params.stop and self.model.tokenizer is None:
+                raise UsageError("stop has strings, and the model has no tokenizer.json")
+            if params.n > 1 and self.job.output.endswith(".txt"):
+                raise UsageError(f"n is {params.n}; a text output holds one completion a prompt")
+            return params, prompt
+        except UsageError as error:
+            field = next((name for name in prompt.sampling if error.message.startswith(f"{name} is ")), "")
+            message = error.message.removeprefix(field).lstrip()
+            return self.job.params, replace(prompt, error=RecordError(prompt.line, field, message))
+
+    def skip_bad(self) -> None:
+        """Move bad prompts at the front of `pending` to the results, and write those when they are many."""
+        while self.pending and self.pending[0].error is not None:
+            self.fail(self.pending.popleft())
+        if len(self.results) >= WRITTEN:
+            self.write()
+
+    def keep(self, prompt: Prompt, completions: list[Generated]) -> None:
+        """One prompt's completions, or the error that its logits are."""
+        if any(one.failed for one in completions):
+            error = RecordError(prompt.line, "", "the logits are not finite: the weights are too large")
+            if self.job.is_binary:
+                raise InputError(f"prompt {prompt.line}: {error.message}", path=self.job.input)
+            self.fail(replace(prompt, error=error))
+            return
+        self.tokens += sum(len(one.token_ids) for one in completions)
+        self.results.append((prompt, [self.model.completion(one) for one in completions]))
+
+    def fail(self, prompt: Prompt) -> None:
+        """A prompt with its error."""
+        if prompt.error is not None:
+            self.out.error(prompt.error)
+        self.results.append((prompt, []))
+
+    def write(self) -> None:
+        """Everything kept so far."""
+        with trace.span(trace.WRITE), phase(self.report, "write"):
+            self.writer.write(self.results)
+        self.results = []
+
+
+def _load(job: GenerateJob, report: Report, say: Say) -> GPT2:
+    with phase(report, "load", say, "Loading weights"):
+        config, weights = read_weights(job.model)
+    with phase(report, "prepare", say, "Preparing model"):
+        model = placed(config, weights, dtype=job.dtype, device=job.device)
+    with phase(report, "compile", say, "Compiling kernels"):  # or fetching them from the disk
+        list(model.generate([np.zeros(1, np.int64)], SamplingParams(temperature=0, max_tokens=1)))
+    return model
+
+
+def _writer(job: GenerateJob, file: Writable) -> Any:
+    if job.is_binary:
+        return TokenWriter(file, job.params.max_tokens)
+    return TextWriter(file) if job.output.endswith(".txt") else CompletionWriter(file)

@@ -1,0 +1,61 @@
+"""How large shards are: records that take some seconds, whatever an input's records are like."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilewright.errors import UsageError
+from tilewright.formats.files import InputFile
+from tilewright.formats.lines import end_of
+from tilewright.runtime.jobs.cut import Cut, Lines, Records, RowGroups, Whole
+
+SCAN_BYTES = 64 << 20  # of a binary input, whose ids are checked before the work: a third of a second from a slow disk
+SAMPLE_BYTES = 1 << 20  # of text, from which the length of its lines is taken
+PIECES = 20  # shards a worker, where there are several: the last ones then even out what their speeds differ
+
+
+@dataclass(frozen=True)
+class Sizing:
+    """records: that a shard should have; least: that it must, for the model's batches to be full; most_bytes: of
+    text."""
+
+    records: int
+    least: int
+    workers: int = 1
+    most_bytes: int = 256 << 20
+
+    def for_workers(self, workers: int) -> Sizing:
+        """The same for so many workers, among whom the input is to be divided evenly."""
+        return replace(self, least=min(self.least, self.records), workers=workers)
+
+    def a_shard(self, total: int) -> int:
+        """Records a shard of an input of so many."""
+        if self.workers == 1:
+            return self.records
+        return min(self.records, max(self.least, -(-total // (PIECES * self.workers))))
+
+
+def cut_rows(count: int, row_bytes: int, shard_size: int | None, sizing: Sizing) -> Cut:
+    """Of a binary input. shard_size: rows."""
+    return Records(row_bytes, count, shard_size or sizing.a_shard(count))
+
+
+def cut_lines(path: str, count: int | None, shard_size: int | None, sizing: Sizing) -> Cut:
+    """Of a text, whose first `count` records are wanted (None: all). shard_size: bytes. Raises InputError.
+
+    Of Parquet, its row groups; UsageError for a shard_size.
+    """
+    with InputFile(path, "input") as file:
+        if path.endswith(".parquet"):
+            if shard_size is not None:
+                raise UsageError("the shards of a Parquet file are its row groups", hint="leave out --shard-size")
+            from tilewright.formats.parquet import row_groups
+
+            return RowGroups(row_groups(file, count))
+        size = file.size if count is None else end_of(file, count)
+        if shard_size is None:
+            sample = bytearray(min(SAMPLE_BYTES, size))
+            file.read_into(sample, 0)
+            line = max(len(sample) / (sample.count(b"\n") or 1), 1.0)
+            shard_size = min(int(line * sizing.a_shard(int(size / line))), sizing.most_bytes)
+    return Lines(size, max(shard_size, 1)) if size else Whole()

@@ -1,0 +1,138 @@
+"""Ids given twice in different shards: found when all shards are there, in bounded memory, and made errors.
+
+A shard's notes are the 64-bit hashes of its ids, in order. Two different ids of a million meet by chance once in 40
+million files. What the output says of a record that comes later with an id that was given before is what a run without
+shards would say.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+
+import msgspec
+import numpy as np
+
+from tilewright.formats.files import InputFile
+from tilewright.formats.records import Id, RecordError
+from tilewright.runtime.jobs.directory import Attempt, JobDirectory, Record, error_name
+from tilewright.runtime.jobs.manifest import Damaged, DamagedShards
+from tilewright.runtime.jobs.stop import Stop
+
+MOST_HASHES = 4 << 20  # sorted at a time: 100 MB with what sorting takes
+
+ErrorLine = Callable[[bytes, RecordError], bytes]  # (the output's line of a record, its error) -> the line with it
+
+Fields = tuple[str, ...]  # of an input line that may have its id, the first one first
+
+
+def settle_ids(directory: JobDirectory, input: InputFile, fields: Fields, error_line: ErrorLine, stop: Stop) -> None:
+    """Commits again the shards in which a record has an id of an earlier shard, with the error of that.
+
+    8 bytes of memory an id given twice. Raises DamagedShards, Interrupted.
+    """
+    for number, places in given_before(directory, stop):
+        stop.check()
+        try:
+            _mark(directory, number, set(places.tolist()), input, fields, error_line)
+        except Damaged as error:
+            raise DamagedShards([number]) from error
+
+
+def given_before(directory: JobDirectory, stop: Stop) -> Iterator[tuple[int, np.ndarray]]:
+    """(shard, places of records in it) of ids that were given before, in this shard or an earlier one."""
+    numbers = list(directory.committed())
+    ends = np.cumsum([_noted(directory, number) for number in numbers])
+    parts = -(-int(ends[-1]) // MOST_HASHES) if numbers else 0
+    found = []
+    for part in range(parts):
+        kept, places = [], []
+        for number, end in zip(numbers, ends.tolist(), strict=True):
+            stop.check()
+            hashes = _hashes(directory, number)
+            mine = np.flatnonzero((hashes % np.uint64(parts) == part) & (hashes != 0))
+            kept.append(hashes[mine])
+            places.append(mine + (end - len(hashes)))
+        found.append(_repeated(np.concatenate(kept), np.concatenate(places)))
+    later = np.sort(np.concatenate(found)) if found else np.zeros(0, np.int64)
+    for number, end, size in zip(numbers, ends.tolist(), np.diff(ends, prepend=0).tolist(), strict=True):
+        inside = later[np.searchsorted(later, end - size) : np.searchsorted(later, end)]
+        if len(inside):
+            yield number, inside - (end - size)
+
+
+def _repeated(hashes: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """The places of hashes that stand at an earlier place, too. places: ascending."""
+    order = np.argsort(hashes, kind="stable")
+    again = hashes[order[1:]] == hashes[order[:-1]]
+    return places[order[1:][again]]
+
+
+def _noted(directory: JobDirectory, number: int) -> int:
+    """Ids that a shard has noted."""
+    record = directory.record(number)
+    if record is None:
+        raise DamagedShards([number])
+    return record.notes_size // 8
+
+
+def _hashes(directory: JobDirectory, number: int) -> np.ndarray:
+    try:
+        return np.frombuffer(directory.notes(number), "<u8")
+    except Damaged as error:
+        raise DamagedShards([number]) from error
+
+
+def _mark(
+    directory: JobDirectory, number: int, places: set[int], input: InputFile, fields: Fields, error_line: ErrorLine
+) -> None:
+    """Commits a shard with errors at these places, unless they have errors already."""
+    errors = {error.line: error for error in _errors(directory, number)}
+    failed = len(errors)
+    with directory.attempt(number) as out:
+        lines = zip(directory.shard(number).lines(input), _output_lines(directory, number), strict=True)
+        for place, ((line, given, _), said) in enumerate(lines):
+            if place in places and line not in errors:
+                errors[line] = RecordError(line, "id", f"{_id(given, fields)!r} was given before")
+                said = error_line(said, errors[line])
+            out.write(said)
+        if len(errors) > failed:
+            for line in sorted(errors):
+                out.error(errors[line])
+            _commit(directory, out, number)
+
+
+def _errors(directory: JobDirectory, number: int) -> list[RecordError]:
+    """Of a shard. Raises Damaged where they are not what was written."""
+    record = _record(directory, number)
+    raw = directory.errors.read(error_name(number), record.error_size) if record.errors else b""
+    if hashlib.sha256(raw or b"").hexdigest() != record.error_sha256:
+        raise Damaged("its file of errors has changed")
+    return [msgspec.json.decode(line, type=RecordError) for line in (raw or b"").splitlines()]
+
+
+def _record(directory: JobDirectory, number: int) -> Record:
+    record = directory.record(number)
+    if record is None:
+        raise Damaged("the shard is not there")
+    return record
+
+
+def _id(line: bytes | None, fields: Fields) -> Id | None:
+    """Of a good line of the input."""
+    record = msgspec.json.decode(line or b"{}")
+    return next((record[field] for field in fields if field in record), None)
+
+
+def _commit(directory: JobDirectory, out: Attempt, number: int) -> None:
+    record = _record(directory, number)
+    out.notes += directory.notes(number)
+    out.figures = record.figures
+    out.commit(record.records)
+
+
+def _output_lines(directory: JobDirectory, number: int) -> Iterator[bytes]:
+    """Of a shard, with their ends."""
+    blocks: list[bytes] = []
+    directory.copy(number, blocks.append)
+    yield from b"".join(blocks).splitlines(keepends=True)

@@ -1,0 +1,210 @@
+"""The merge of shards that were written in place (pieces.py): every piece is read again, then one rename.
+
+What is not as a shard's list says is looked for in OUT, where it is if a finished job's output was damaged in other
+places, or the job ended between the rename and its report; else the shard counts as damaged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from types import TracebackType
+from typing import Self
+
+from tilewright.formats.atomic import AtomicDirectory
+from tilewright.formats.files import BLOCK_BYTES, naming
+from tilewright.runtime.jobs.directory import STAGE, JobDirectory
+from tilewright.runtime.jobs.durable import Folder
+from tilewright.runtime.jobs.manifest import Damaged
+from tilewright.runtime.jobs.pieces import THREADS, Outside, Piece, Tree, parsed
+from tilewright.runtime.jobs.sinks import Beat
+
+
+class _Placed:
+    """A Sink, see sinks.py."""
+
+    def __init__(self, directory: JobDirectory, beat: Beat) -> None:
+        self._directory, self._beat = directory, beat
+        self._tree, self._earlier = Tree(directory.root, STAGE), Outside(directory.output)
+
+    def __enter__(self) -> Self:
+        with ExitStack() as opened:
+            self._pool = opened.enter_context(ThreadPoolExecutor(THREADS, "tilewright-read"))
+            self._hasher = opened.enter_context(ThreadPoolExecutor(1, "tilewright-hash"))
+            self._threads = opened.pop_all()
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._threads.close()
+        if error is None:
+            self._finish()
+
+    def _finish(self) -> None:
+        raise NotImplementedError
+
+    def write(self, block: bytes | memoryview) -> None:
+        """What a shard says beside what it wrote in place is for other outputs."""
+
+    def _pieces(self, number: int) -> list[Piece]:
+        return parsed(self._directory.notes(number))
+
+
+class PlacedFile(_Placed):
+    """A file of `head`, what the shards wrote in place, in their order, and `tail`."""
+
+    def __init__(self, directory: JobDirectory, head: bytes, tail: bytes, beat: Beat) -> None:
+        super().__init__(directory, beat)
+        self._head, self._tail = head, tail
+        self._digest, self._size = hashlib.sha256(head), len(head)
+        self._hashed: Future[None] | None = None
+
+    def begin(self, number: int) -> None:
+        """Raises Damaged where a piece of this shard is neither in its place nor in the earlier output."""
+        pieces, missing = self._pieces(number), 0
+        for first in range(0, len(pieces), THREADS):
+            some = pieces[first : first + THREADS]
+            blocks = list(self._pool.map(self._block, some))
+            missing += blocks.count(None)
+            if self._hashed:
+                self._hashed.result()
+            self._hashed = self._hasher.submit(self._add, blocks)
+        if missing:
+            raise Damaged(f"{missing} of {len(pieces)} pieces of the output are not what was written")
+
+    def _block(self, piece: Piece) -> bytes | None:
+        """The bytes of a piece, which are in its place now; None where they are nowhere."""
+        if piece.size > BLOCK_BYTES:
+            return None
+        self._beat()
+        for tree in (self._tree, self._earlier):
+            block = tree.get(piece)
+            if hashlib.sha256(block).hexdigest() == piece.sha256:
+                if tree is self._earlier:
+                    self._tree.put("", piece.offset, block)
+                return block
+        return None
+
+    def _add(self, blocks: list[bytes | None]) -> None:
+        for block in filter(None, blocks):  # where one is None nothing is delivered
+            self._digest.update(block)
+            self._size += len(block)
+
+    def _finish(self) -> None:
+        output = self._directory.output
+        self._tree.put("", 0, self._head)
+        self._tree.put("", self._size, self._tail, whole=True)
+        with naming(output, "write"):
+            fd = self._tree.open("", os.O_RDWR)
+            try:
+                with suppress(FileNotFoundError):
+                    os.fchmod(fd, stat.S_IMODE(os.stat(output).st_mode))
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.replace(self._tree.path, output)
+        self._size += len(self._tail)
+        self._digest.update(self._tail)
+        _sync_directory(os.path.dirname(output))
+
+    @property
+    def digest(self) -> tuple[int, str]:
+        return self._size, self._digest.hexdigest()
+
+
+class PlacedTree(_Placed):
+    """A directory of what the shards wrote in place, each file a piece, and of `files`, content by name.
+
+    folder: how it replaces an earlier one.
+    """
+
+    def __init__(
+        self, directory: JobDirectory, files: Mapping[str, bytes], folder: AtomicDirectory, beat: Beat
+    ) -> None:
+        super().__init__(directory, beat)
+        self._files, self._folder = files, folder
+        self._found: dict[str, tuple[int, str]] = {}
+
+    def begin(self, number: int) -> None:
+        """Raises Damaged where a file of this shard is neither in its place nor in the earlier output."""
+        pieces = self._pieces(number)
+        missing = list(self._pool.map(self._whole, pieces)).count(False)
+        if missing:
+            raise Damaged(f"{missing} of {len(pieces)} files of the output are not what was written")
+        self._found |= {piece.name: (piece.size, piece.sha256) for piece in pieces}
+
+    def _whole(self, piece: Piece) -> bool:
+        """Whether a file is in its place, now."""
+        self._beat()
+        if self._tree.holds(piece):
+            return True
+        if not self._earlier.holds(piece):
+            return False
+        self._tree.put(piece.name, 0, b"", whole=True)
+        for number, block in enumerate(self._earlier.blocks(piece)):
+            self._tree.put(piece.name, number * BLOCK_BYTES, block)
+        self._tree.sync([piece.name])
+        return True
+
+    def _finish(self) -> None:
+        self._folder.check_replaceable()
+        for name, content in self._files.items():
+            self._tree.put(name, 0, content, whole=True)
+            self._found[name] = len(content), hashlib.sha256(content).hexdigest()
+        self._remove_strays()
+        self._tree.sync(self._files)
+        self._folder.adopt(self._tree.path)
+
+    def _remove_strays(self) -> None:
+        """What attempts have left that is no part of the output."""
+        with naming(self._tree.path, "remove what is too much of it"):
+            for at, folders, names in os.walk(self._tree.path, topdown=False):
+                for name in (*names, *(name for name in folders if os.path.islink(os.path.join(at, name)))):
+                    path = os.path.join(at, name)
+                    if os.path.relpath(path, self._tree.path) not in self._found:
+                        os.unlink(path)
+                if at != self._tree.path and not os.listdir(at):
+                    os.rmdir(at)
+
+    @property
+    def digest(self) -> tuple[int, str]:
+        return _digest_of(self._found)
+
+
+def _digest_of(files: Mapping[str, tuple[int, str]]) -> tuple[int, str]:
+    """Bytes and sha256 of a directory with these files, (bytes, sha256) by name, as `merge.digest_of` tells them."""
+    folders: dict[str, dict[str, tuple[int, str]]] = {}
+    entries = {}
+    for name, known in files.items():
+        top, _, rest = name.partition("/")
+        if rest:
+            folders.setdefault(top, {})[rest] = known
+        else:
+            entries[name] = known
+    entries |= {name: _digest_of(inside) for name, inside in folders.items()}
+    digest = hashlib.sha256()
+    for name, (size, sha256) in sorted(entries.items()):
+        digest.update(f"{name!r} {size} {sha256}\n".encode())
+    return sum(size for size, _ in entries.values()), digest.hexdigest()
+
+
+def room(output: str) -> int:
+    """Bytes that an output may take: those that its disk has left, and those that its job has written already."""
+    output, done = os.path.realpath(output), 0
+    with naming(output, "ask for the space left on its disk"):
+        disk = os.statvfs(os.path.dirname(output))
+        for folder in (f"{output}.job", f"{output}.job/shards"):
+            with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+                done += sum(512 * entry.stat(follow_symlinks=False).st_blocks for entry in entries)
+    return disk.f_bavail * disk.f_frsize + done
+
+
+def _sync_directory(path: str) -> None:
+    folder = Folder(path)
+    try:
+        folder.sync()
+    finally:
+        folder.close()

@@ -1,0 +1,161 @@
+"""What becomes of a job's shards where they are not just joined: they are encoded here, or were written in place
+(pieces.py)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from tilewright.formats.atomic import AtomicFile
+from tilewright.runtime.jobs.directory import JobDirectory, Record
+from tilewright.runtime.jobs.manifest import Damaged, DamagedShards
+from tilewright.runtime.jobs.stop import Stop
+
+Beat = Callable[[], object]
+
+
+class Sink(Protocol):
+    """Takes shards in order; a context at whose end, without an error, the output appears."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+
+    def begin(self, number: int) -> None:
+        """A shard follows. Raises Damaged where what it wrote in place is not there or not what was committed."""
+
+    def write(self, block: bytes | memoryview) -> None:
+        """The next bytes of its output."""
+
+    @property
+    def digest(self) -> tuple[int, str]:
+        """After the end: bytes and sha256 of the output, as `merge.digest_of` tells them."""
+
+
+def deliver(directory: JobDirectory, shards: int, sinks: Sequence[Sink], stop: Stop) -> list[tuple[int, str]]:
+    """Hands all shards to each of the sinks; their digests. The first sink's output is the last to appear.
+
+    Raises DamagedShards, Interrupted and ResourceError; then the first output is as it was.
+    """
+    bad: list[int] = []
+    with ExitStack() as opened:
+        for sink in sinks:
+            opened.enter_context(sink)
+
+        def write(block: bytes) -> None:
+            stop.check()
+            if not bad:  # else the rest is read only to find what else is damaged
+                for sink in sinks:
+                    sink.write(block)
+
+        for number in range(shards):
+            try:
+                for sink in sinks:
+                    sink.begin(number)
+                directory.copy(number, write)
+            except Damaged:
+                bad.append(number)
+        if bad:
+            raise DamagedShards(bad)
+    return [sink.digest for sink in sinks]
+
+
+class Encoder(Protocol):
+    """Makes of the shards what stands in a file."""
+
+    def write(self, block: bytes | memoryview) -> None:
+        """The next bytes of the shards."""
+
+    def finish(self) -> None:
+        """There are no more."""
+
+
+class FileSink:
+    """One file, of what the encoder that `make(file)` gives writes into it."""
+
+    def __init__(self, path: str, make: Callable[[Any], Encoder]) -> None:
+        self._file, self._make = HashedFile(path), make
+
+    def __enter__(self) -> FileSink:
+        self._file.__enter__()
+        try:
+            self._encoder = self._make(self._file)
+        except BaseException:
+            self._file.discard()
+            raise
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if error is None:
+                self._encoder.finish()
+        except BaseException:
+            self._file.discard()
+            raise
+        self._file.__exit__(kind, error, trace)
+
+    def begin(self, number: int) -> None:
+        """Nothing was written in place."""
+
+    def write(self, block: bytes | memoryview) -> None:
+        self._encoder.write(block)
+
+    @property
+    def digest(self) -> tuple[int, str]:
+        return self._file.bytes_written, self._file.digest.hexdigest()
+
+
+class Section:
+    """Of each shard's output the bytes `span(record)`, begin and end, for another sink."""
+
+    def __init__(self, sink: FileSink, directory: JobDirectory, span: Callable[[Record], tuple[int, int]]) -> None:
+        self._sink, self._directory, self._span = sink, directory, span
+
+    def __enter__(self) -> Section:
+        self._sink.__enter__()
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._sink.__exit__(kind, error, trace)
+
+    def begin(self, number: int) -> None:
+        record = self._directory.record(number)
+        if record is None:
+            raise Damaged("the shard is not there")
+        (self._begin, self._end), self._at = self._span(record), 0
+
+    def write(self, block: bytes | memoryview) -> None:
+        part = memoryview(block)[max(self._begin - self._at, 0) : max(self._end - self._at, 0)]
+        self._at += len(block)
+        if part:
+            self._sink.write(part)
+
+    @property
+    def digest(self) -> tuple[int, str]:
+        return self._sink.digest
+
+
+class HashedFile(AtomicFile):
+    """digest: the sha256 of what is written, which a thread computes beside the writing."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.digest = hashlib.sha256()
+        self._pool = ThreadPoolExecutor(1, "tilewright-hash")
+
+    def write(self, data: Any) -> None:
+        """As AtomicFile's."""
+        hashed = self._pool.submit(self.digest.update, data)
+        try:
+            super().write(data)
+        finally:
+            hashed.result()
+
+    def discard(self) -> None:
+        """As AtomicFile's, which calls it at every end."""
+        self._pool.shutdown()
+        super().discard()

@@ -1,0 +1,218 @@
+"""One call that makes a verb a job: on the engine that was asked for, with what it did in the verb's own report."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tilewright.errors import Interrupted, ResourceError, UsageError
+from tilewright.runtime.devices import place_for
+from tilewright.runtime.jobs import merge
+from tilewright.runtime.jobs.cut import Cut
+from tilewright.runtime.jobs.directory import JobDirectory, Record
+from tilewright.runtime.jobs.run import run_within
+from tilewright.runtime.jobs.stop import stopping
+from tilewright.runtime.jobs.task import Engine, Options, Task, Watch
+from tilewright.runtime.progress import JobProgress
+from tilewright.runtime.reports import SECONDS, SHOWN_ERRORS, Report, Say, phase
+
+ENGINES = ("inline", "local", "mpi", "ray")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What every verb may be asked for, and what changes no result.
+
+    engine: of ENGINES; None: inline for one worker, local for several. workers: processes; None: one, with engine
+    "local" one a GPU. shard_size: records or bytes a shard of a new job, as the input is cut. max_errors: records that
+    may fail, None: any number. restart: throw away what was done. grace: seconds from a signal to the end. watchdog:
+    seconds without a sign of life after which a worker is replaced. trace: where to write a Chrome trace. part: (k, n),
+    only every n-th shard from k on, and no output: for n processes that share a job without knowing of each other.
+    """
+
+    engine: str | None = None
+    workers: int | None = None
+    shard_size: int | None = None
+    max_errors: int | None = None
+    restart: bool = False
+    grace: float = Options().grace
+    watchdog: float = Options().watchdog
+    trace: str | None = None
+    part: tuple[int, int] | None = None
+
+    @property
+    def options(self) -> Options:
+        return Options(self.shard_size, self.grace, self.watchdog, self.max_errors, self.restart, self.trace, self.part)
+
+    @property
+    def is_inline(self) -> bool:
+        """Whether this process is the only worker."""
+        return (self.engine or ("inline" if (self.workers or 1) == 1 else "local")) == "inline"
+
+
+def visible_gpus() -> tuple[str, ...]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    from tilewright.hardware import gpus
+
+    names = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = len(gpus())
+    return tuple(names.split(","))[:count] if names else tuple(map(str, range(count)))
+
+
+def engine_of(settings: Settings, device: str) -> Engine:
+    """device: as `place_for` takes it. On GPUs a worker has one, on a CPU a part of the cores.
+
+    Raises UsageError for an unknown engine or workers that it cannot have, ResourceError where the device is missing.
+    """
+    name, workers = settings.engine, settings.workers
+    if name is not None and name not in ENGINES:
+        raise UsageError(f"engine is {name!r}; {', '.join(ENGINES)} are")
+    if workers is not None and workers < 1:
+        raise UsageError(f"workers is {workers}; it must be at least 1")
+    if name == "mpi":  # here nothing may fail on one rank alone: the others would wait for it
+        if workers is not None:
+            raise UsageError("--workers is for the engine local: the launcher of MPI says how many ranks there are")
+        from tilewright.runtime.engines.mpi import Mpi
+
+        return Mpi(gpu=device != "cpu")
+    if name == "ray":
+        from tilewright.runtime.engines.ray import Ray
+
+        return Ray(workers or 1, gpu=place_for(device) == "cuda")
+    gpus = visible_gpus() if place_for(device) == "cuda" else ()
+    if settings.is_inline:
+        if workers not in (None, 1):
+            raise UsageError(f"engine inline is one worker; {workers} need the engine local")
+        from tilewright.runtime.engines.inline import Inline
+
+        return Inline()
+    if gpus and workers is not None and workers > len(gpus):
+        raise ResourceError(f"{workers} workers need a GPU each, and there are {len(gpus)}", hint="ask for fewer")
+    from tilewright.runtime.engines.local import Local
+
+    return Local(workers or len(gpus) or 1, gpus)
+
+
+class VerbTask(Task, Protocol):
+    """workers: how many there are, for `cut`. It has `say`, too, which is `quiet` for workers in other processes."""
+
+    workers: int
+
+
+def quiet(text: str) -> None:
+    """Says nothing: what a worker in another process has for `say`."""
+
+
+@dataclass
+class _Figures(Watch):
+    """What this run's shards say, handed on to a progress display."""
+
+    shown: JobProgress
+    earlier: int = 0
+    records: int = 0
+    begun: float = float("inf")
+    ended: float = 0.0
+    sums: dict[str, float] = field(default_factory=dict)
+    workers: set[int] = field(default_factory=set)
+
+    def begin(self, cut: Cut) -> None:
+        self.shown.begin(cut)
+
+    def at_work(self, worker: int, done: int) -> None:
+        self.shown.at_work(worker, done)
+
+    def committed(self, record: Record, worker: int | None) -> None:
+        self.shown.committed(record, worker)
+        if worker is None:
+            self.earlier += 1
+            return
+        self.records += record.records
+        self.workers.add(worker)
+        self.begun = min(self.begun, record.finished - record.seconds)
+        self.ended = max(self.ended, record.finished)
+        for name, value in record.figures.items():
+            self.sums[name] = self.sums.get(name, 0) + value
+
+
+def start(
+    make: Callable[[Say], VerbTask],
+    output: str,
+    settings: Settings,
+    report: Report,
+    *,
+    device: str,
+    unit: str,
+    say: Say = quiet,
+) -> dict[str, float]:
+    """Runs a verb's job until its output is there; what it did stands in `report`. Returns the figures of all shards.
+
+    make: checks all that can be checked before the work, and makes the task; it is called in the engine's block, by
+    every rank of MPI, with what its worker may say. report.lead is False for a rank that only followed and for a part:
+    they have no output, and nothing to say. Raises what `run` does.
+    """
+    began = time.perf_counter()
+    with stopping() as stop, engine_of(settings, device) as engine:
+        report.lead = engine.lead
+        with phase(report, "check"):
+            task = make(say if engine.lead else quiet)
+        stop.check()
+        task.workers = getattr(engine, "workers", 1) * (settings.part or (0, 1))[1]
+        if not settings.is_inline:
+            vars(task)["say"] = quiet  # mypy takes a field that can be called for a method
+        if not engine.lead:
+            done = run_within(task, output, engine, settings.options)
+            report.records, report.errors = done.records, done.errors
+            return done.figures
+        with JobProgress(unit) as shown, _resumable(settings):
+            watch = _Figures(shown)
+            done = run_within(task, output, engine, settings.options, watch)
+    _fold(report, done, watch)
+    if done.errors:
+        with JobDirectory(output) as directory:
+            report.first_errors = directory.first_errors(SHOWN_ERRORS)
+    if settings.part:
+        report.lead = False
+        say(f"Part {settings.part[0]} of {settings.part[1]} is there: {done.computed:,} of {done.shards:,} shards now")
+    elif not done.computed:
+        say(f"Nothing to do: all {done.shards:,} shards were there")
+    elif watch.earlier:
+        say(f"Resumed: {watch.earlier:,} of {done.shards:,} shards were there")
+    report.finish(began)
+    return done.figures
+
+
+@contextmanager
+def _resumable(settings: Settings) -> Iterator[None]:
+    try:
+        yield
+    except Interrupted as error:
+        if settings.restart:
+            error.hint = "run the same command again, without --restart"
+        raise
+
+
+def _fold(report: Report, done: merge.Report, watch: _Figures) -> None:
+    """seconds of a phase: of all workers, divided by their number; "run" of several: first shard to last commit."""
+    workers = max(len(watch.workers), 1)
+    report.records, report.errors, report.computed = done.records, done.errors, watch.records
+    for name, value in watch.sums.items():
+        if name.startswith(SECONDS):
+            phase_name = name.removeprefix(SECONDS)
+            report.seconds[phase_name] = report.seconds.get(phase_name, 0.0) + value / workers
+    if workers > 1:
+        report.seconds["run"] = watch.ended - watch.begun
+    report.seconds["merge"] = done.seconds.get("merge", 0.0) if done.computed else 0.0
+    report.figures = {name: value for name, value in watch.sums.items() if not name.startswith(SECONDS)}
+    report.job = {
+        "directory": f"{done.output}.job",
+        "shards": done.shards,
+        "computed": done.computed,
+        "bytes": done.size,
+        "sha256": done.sha256,
+        "seconds": done.seconds if done.computed else {},
+        **done.facts,
+    }

@@ -1,0 +1,253 @@
+"""--trace: who did what when, as a Chrome trace (for chrome://tracing and ui.perfetto.dev).
+
+A worker is a process of the picture, and each of ROWS one of its rows. Workers write files of their own in the job's
+logs/, a line an event; the run makes one of them at its end, however it ends. While nobody traces, a span costs a look
+at one variable.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tilewright.errors import UsageError
+from tilewright.formats.atomic import AtomicFile
+from tilewright.formats.files import naming
+
+if TYPE_CHECKING:
+    from tilewright.runtime.jobs.directory import JobDirectory
+
+SHARD, READ, COPY_IN, COMPUTE, COPY_OUT, WRITE, COMMIT = ROWS = (
+    "shard", "read", "copy in", "compute", "copy out", "write", "commit",
+)  # fmt: skip
+GPU = ", GPU"  # behind a row's name where the GPU's own clock measured it
+KEPT = 4096  # events in memory before they are written
+MOST = 200_000  # events of one process, about 20 MB: the first ones; viewers are slow with many more
+PIECE = "trace-"  # begins the names of what each process writes
+OFF: AbstractContextManager[None] = nullcontext()
+
+_recorder: Recorder | None = None  # of this process, while it traces
+
+
+class Event(msgspec.Struct, array_like=True):
+    """What happened in a row. lane: where several threads share it; begin: ns since 1970; took: ns."""
+
+    row: str
+    lane: int
+    name: str
+    begin: int
+    took: int
+
+
+class Who(msgspec.Struct):
+    """The first line of a process's file. worker: None for the process that leads."""
+
+    worker: int | None
+    host: str
+    pid: int
+
+
+def span(row: str, name: str = "") -> AbstractContextManager[None]:
+    """The block is what happens in `row`, one of ROWS, under this name."""
+    return OFF if _recorder is None else _recorder.span(row, name or row)
+
+
+def device_span(row: str, name: str = "") -> AbstractContextManager[None]:
+    """The same for what the block queues on torch's current CUDA stream: measured on the GPU, which may be behind.
+
+    Not for a block that is captured as a CUDA graph; its replay is.
+    """
+    return OFF if _recorder is None else _recorder.device_span(row, name or row)
+
+
+def note(row: str, begin: float, end: float) -> None:
+    """The same for what took from `begin` to `end` of time.perf_counter()."""
+    if _recorder:
+        _recorder.add(row, row, round(begin * 1e9), round((end - begin) * 1e9))
+
+
+@contextmanager
+def recording(directory: JobDirectory, worker: int | None, on: bool = True) -> Iterator[None]:
+    """Within the block this process records its spans, as those of this worker.
+
+    Raises ResourceError where its file cannot be written.
+    """
+    global _recorder
+    if not on:
+        yield
+        return
+    earlier, ours = _recorder, Recorder(directory, worker)
+    _recorder = ours
+    try:
+        yield
+    finally:
+        _recorder = earlier
+        ours.close()
+
+
+@contextmanager
+def tracing(directory: JobDirectory, path: str | None) -> Iterator[None]:
+    """A run whose trace is wanted in `path`; None: nowhere. It is written however the run ends, if not by SIGKILL.
+
+    Raises UsageError where `path` is the job's output, and ResourceError where it cannot be written, before the run.
+    """
+    if path is None:
+        yield
+        return
+    if os.path.realpath(path) == directory.output:
+        raise UsageError("the trace would be written over the output", path=path, hint="give --trace another file")
+    AtomicFile(path).__enter__().discard()
+    for name in _pieces(directory):
+        directory.logs.remove(name)
+    begin = time.time_ns()
+    try:
+        with recording(directory, None):
+            yield
+    finally:
+        merge(directory, path, begin)
+
+
+class Recorder:
+    """Spans of one process, on their way to its file."""
+
+    def __init__(self, directory: JobDirectory, worker: int | None) -> None:
+        name = f"{PIECE}{'lead' if worker is None else worker}-{os.getpid()}.jsonl"
+        self._path = directory.logs.where(name)
+        with naming(self._path, "open"):
+            self._fd = directory.logs.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._epoch = time.time_ns() - time.perf_counter_ns()
+        self._events: list[Event] = []
+        self._on_gpu: list[tuple[str, str, Any, Any]] = []
+        self._gpu: tuple[Any, int] | None = None  # an event of the GPU, and when it was, in ns of perf_counter
+        self._lanes: dict[int, int] = {}
+        self._left = MOST
+        self._write([Who(worker, os.uname().nodename, os.getpid())])
+
+    @contextmanager
+    def span(self, row: str, name: str) -> Iterator[None]:
+        """See the function."""
+        begin = time.perf_counter_ns()
+        try:
+            yield
+        finally:
+            self.add(row, name, begin, time.perf_counter_ns() - begin)
+            if row == SHARD or len(self._events) >= KEPT:
+                self.flush()
+
+    def add(self, row: str, name: str, begin: int, took: int) -> None:
+        """begin, took: ns of perf_counter."""
+        lane = self._lanes.setdefault(threading.get_ident(), len(self._lanes))
+        self._events.append(Event(row, lane, name, self._epoch + begin, took))
+
+    @contextmanager
+    def device_span(self, row: str, name: str) -> Iterator[None]:
+        """See the function."""
+        import torch
+
+        if self._gpu is None:
+            self._gpu = self._tick()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        try:
+            yield
+        finally:
+            end.record()
+            self._on_gpu.append((row, name, begin, end))
+
+    def _tick(self) -> tuple[Any, int]:
+        import torch
+
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        event.synchronize()
+        return event, time.perf_counter_ns()
+
+    def flush(self) -> None:
+        """Writes what there is; waits for the GPU, where it was asked to measure."""
+        on_gpu, self._on_gpu = self._on_gpu, []
+        if self._gpu and on_gpu:
+            tick, when = self._gpu
+            for row, name, begin, end in on_gpu:
+                end.synchronize()
+                since = round(tick.elapsed_time(begin) * 1e6)  # it counts in ms
+                took = round(begin.elapsed_time(end) * 1e6)
+                self._events.append(Event(row + GPU, 0, name, self._epoch + when + since, took))
+            self._gpu = self._tick()  # anew: what it counts is float32
+        events, self._events = self._events, []
+        self._write(events[: self._left])
+        self._left = max(self._left - len(events), 0)
+
+    def _write(self, lines: list[Any]) -> None:
+        with naming(self._path, "write"):
+            os.write(self._fd, b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+
+    def close(self) -> None:
+        try:
+            self.flush()
+        finally:
+            os.close(self._fd)
+
+
+def merge(directory: JobDirectory, path: str, begin: int) -> None:
+    """Makes a Chrome trace of what the processes of a job wrote. begin: when it began, ns since 1970."""
+    with AtomicFile(path) as file:
+        file.write(b'{"displayTimeUnit": "ms", "traceEvents": [\n')
+        first = True
+        for number, name in enumerate(_pieces(directory)):
+            for event in _events(directory, name, number, begin):
+                file.write((b"" if first else b",\n") + msgspec.json.encode(event))
+                first = False
+        file.write(b"\n]}\n")
+
+
+def _pieces(directory: JobDirectory) -> list[str]:
+    return sorted(name for name in directory.logs.names() if name.startswith(PIECE))
+
+
+def _events(directory: JobDirectory, name: str, number: int, begin: int) -> Iterator[dict[str, Any]]:
+    """A process's events as viewers want them: times in µs, rows by number, and what all are called."""
+    fd = directory.logs.open_or_none(name)
+    if fd is None:
+        return
+    rows: dict[str, int] = {}
+
+    def named(what: str, tid: int, **values: object) -> dict[str, Any]:
+        return {"ph": "M", "name": what, "pid": number, "tid": tid, "args": values}
+
+    with os.fdopen(fd, "rb") as lines:
+        who = _decoded(next(lines, b""), Who)
+        if who is None:
+            return
+        what = "lead" if who.worker is None else f"worker {who.worker}"
+        yield named("process_name", 0, name=f"{what} ({who.host}, process {who.pid})")
+        yield named("process_sort_index", 0, sort_index=-1 if who.worker is None else who.worker)
+        for line in lines:
+            event = _decoded(line, Event)
+            if event is None:  # the process ended while it wrote
+                continue
+            row = event.row + (f" {event.lane + 1}" if event.lane else "")
+            if row not in rows:
+                rows[row] = len(rows)
+                yield named("thread_name", rows[row], name=row)
+                yield named("thread_sort_index", rows[row], sort_index=_place(event.row))
+            times = {"ts": (event.begin - begin) / 1e3, "dur": event.took / 1e3}
+            yield {"ph": "X", "name": event.name, "pid": number, "tid": rows[row], **times}
+
+
+def _place(row: str) -> int:
+    """Where a row stands: as in ROWS, others behind them."""
+    return len(list(takewhile(lambda name: name != row.removesuffix(GPU), ROWS)))
+
+
+def _decoded(line: bytes, kind: Callable[..., Any]) -> Any:
+    try:
+        return msgspec.json.decode(line, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,72 @@
+"""The models that come with the package, by name: what `--model poet` and `tw.load("poet")` mean."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilewright.errors import InputError
+
+FOLDER = Path(__file__).resolve().parent.parent / "data" / "models"
+NAMES = ("poet", "critic", "portraits")
+CARD = "README.md"
+MAX_CARD_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class NamedModel:
+    """A model of the package, as its card's first lines tell. bytes: of all its files. hidden: by a file or directory
+    of that name in the current directory, which is what the name means there."""
+
+    name: str
+    path: str
+    bytes: int
+    hidden: bool
+    task: str = ""
+    figures: str = ""
+    data: str = ""
+    license: str = ""
+    seed: str = ""
+
+
+def model_path(path: str | os.PathLike[str]) -> str:
+    """The directory of the named model, unless something of that name lies in the current directory; all other paths
+    as they are."""
+    name = os.fspath(path)
+    return str(FOLDER / name) if name in NAMES and not os.path.lexists(name) and (FOLDER / name).is_dir() else name
+
+
+def check_model(path: str | os.PathLike[str]) -> None:
+    """Raises InputError, listing the names, for a bare name of which nothing lies in the current directory."""
+    name = os.fspath(path)
+    if os.path.lexists(name) or os.path.dirname(name):
+        return
+    known = "this installation lacks it" if name in NAMES else f"those with a name are {', '.join(NAMES)}"
+    what = f"no such model: nothing of that name lies here, and {known}"
+    raise InputError(what, path=name, hint="`tilewright models` lists them; a path may be given, too")
+
+
+def named_models() -> list[NamedModel]:
+    """Those that are installed, in the order of NAMES."""
+    return [_described(name) for name in NAMES if (FOLDER / name).is_dir()]
+
+
+def _described(name: str) -> NamedModel:
+    folder = FOLDER / name
+    size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+    card = _front_matter(folder / CARD)
+    told = {key: card.get(key, "") for key in ("task", "figures", "data", "license", "seed")}
+    return NamedModel(name=name, path=str(folder), bytes=size, hidden=os.path.lexists(name), **told)
+
+
+def _front_matter(card: Path) -> dict[str, str]:
+    """`key: value` lines between the `---` that a card begins with and the next; {} where it has none."""
+    if not card.is_file():
+        return {}
+    with card.open(encoding="utf-8", errors="replace") as file:
+        head, _, rest = file.read(MAX_CARD_BYTES).partition("\n")
+    if head.strip() != "---":
+        return {}
+    pairs = (line.partition(":") for line in rest.partition("\n---")[0].splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}

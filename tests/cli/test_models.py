@@ -1,0 +1,47 @@
+"""`tilewright models`, and names where --model is an option."""
+
+import json
+
+import pytest
+
+from named_stand_ins import stand_ins
+from tilewright.runtime import named_models
+
+
+@pytest.fixture(autouse=True)
+def _shipped(tmp_path, monkeypatch):
+    stand_ins(tmp_path / "shipped")
+    monkeypatch.setattr(named_models, "FOLDER", tmp_path / "shipped")
+
+
+def test_the_list(run, tmp_path):
+    code, text, _ = run("models")
+    assert code == 0 and [line.split()[0] for line in text.splitlines() if line[:1].strip()] == [*named_models.NAMES]
+    assert "figures  1 of 2" in text and "licence  MIT" in text and "hidden" not in text
+    (tmp_path / "poet").write_text("")
+    assert "hidden   by ./poet" in run("models")[1]
+    found = json.loads(run("models", "--json")[1])["models"]
+    assert [one["name"] for one in found] == [*named_models.NAMES] and found[0]["hidden"] is True
+
+
+@pytest.mark.parametrize(
+    ("verb", "text", "output"),
+    [
+        (["generate", "--model", "poet"], "To be\n", "verse.txt"),
+        (["classify", "--model", "critic"], "Good.\nBad.\n", "labels.jsonl"),
+        (["draw", "--model", "portraits", "-n", "4"], None, "grid.png"),
+    ],
+)
+def test_every_job_knows_them(run, tmp_path, verb, text, output):
+    given = []
+    if text:
+        (tmp_path / "in.txt").write_text(text)
+        given = ["-i", "in.txt"]
+    code, _, errors = run(*verb, *given, "-o", output)
+    assert (code, errors) == (0, "") and (tmp_path / output).stat().st_size
+
+
+def test_a_wrong_name(run):
+    code, text, errors = run("draw", "--model", "potraits", "-n", "1", "-o", "x.png", "--json")
+    assert code == 3 and "Error: potraits: no such model" in errors and "poet, critic, portraits" in errors
+    assert json.loads(text)["error"]["path"] == "potraits"

@@ -1,0 +1,35 @@
+"""`--part K/N`: processes that share a job, and the command without it, which makes the output."""
+
+from pathlib import Path
+
+import pytest
+
+from tilewright.cli import main
+from tilewright.runtime.models import init_dcgan
+
+
+def draw(*more):
+    """The exit code of a job of 64 images in 8 shards."""
+    with pytest.raises(SystemExit) as ended:
+        main(["draw", "-p", "m", "-n", "64", "-o", "out.npy", "--shard-size", "8", *more])
+    return ended.value.code
+
+
+def test_parts_of_a_job(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    init_dcgan("m", 1, z_size=4, channels=(8, 4, 3))
+    assert draw() == 0
+    whole = Path("out.npy").read_bytes()
+    Path("out.npy").unlink()
+    assert draw("--restart", "--part", "0/3") == 2
+    assert draw("--part", "3") == 2 and draw("--part", "3/3") == 2
+    for path in Path("out.npy.job").rglob("*"):
+        if path.is_file():
+            path.unlink()
+    capsys.readouterr()
+    for number, count in ((0, 3), (2, 2)):
+        assert draw("--part", f"{number}/3") == 0
+        assert f"Part {number} of 3 is there: {count} of 8 shards now" in capsys.readouterr().out
+    assert not Path("out.npy").exists()
+    assert draw() == 0 and "Resumed: 5 of 8 shards were there" in capsys.readouterr().out
+    assert Path("out.npy").read_bytes() == whole

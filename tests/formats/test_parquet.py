@@ -1,0 +1,211 @@
+"""Rows of Parquet files as JSON lines and back; files that are damaged or lie are InputErrors."""
+
+import io
+import json
+import os
+import sys
+
+import msgspec
+import pytest
+
+from tilewright.errors import InputError, ResourceError
+from tilewright.formats import parquet as module
+from tilewright.formats.files import InputFile
+from tilewright.formats.parquet import ParquetEncoder, all_lines, has_ids, row_groups, row_lines
+from tilewright.formats.prompts import open_prompts
+from tilewright.formats.sentences import open_sentences
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+ROWS = [
+    {"id": f"r{i}", "prompt_token_ids": [i, 1, 2], "temperature": 0.5 if i % 2 else None, "photo": b"\xff\xd8"}
+    for i in range(10)
+]
+
+
+@pytest.fixture
+def file(tmp_path):
+    """An open Parquet file of these rows or this table."""
+    opened = []
+
+    def write(rows, size=4, **options):
+        table = pa.Table.from_pylist(rows) if isinstance(rows, list) else rows
+        pq.write_table(table, tmp_path / "in.parquet", row_group_size=size, **options)
+        opened.append(InputFile(tmp_path / "in.parquet", "input"))
+        return opened[-1]
+
+    yield write
+    for each in opened:
+        each.close()
+
+
+def test_rows_as_lines(file):
+    """Columns that nobody wants are not read; a null is a field that is not given."""
+    found = file(ROWS)
+    assert row_groups(found) == (4, 4, 2) and has_ids(found)
+    lines = list(row_lines(found, 1, 4, 4))
+    assert [number for number, _, _ in lines] == [5, 6, 7, 8]
+    assert json.loads(lines[0][1]) == {"id": "r4", "prompt_token_ids": [4, 1, 2]}
+    assert json.loads(lines[1][1]) == {"id": "r5", "prompt_token_ids": [5, 1, 2], "temperature": 0.5}
+    assert [number for number, _, _ in all_lines(found, None)] == list(range(1, 11))
+
+
+@pytest.mark.parametrize(("count", "groups"), [(1, (1,)), (4, (4,)), (5, (4, 1)), (10, (4, 4, 2))])
+def test_the_first_rows(file, count, groups):
+    found = file(ROWS)
+    assert row_groups(found, count) == groups
+    assert [number for number, _, _ in all_lines(found, count)] == list(range(1, count + 1))
+
+
+def test_too_few_rows(file):
+    with pytest.raises(InputError, match="the input holds 10 records; 11 were asked for"):
+        row_groups(file(ROWS), 11)
+    with pytest.raises(InputError, match="the input holds 0 records"):
+        row_groups(file(pa.table({"text": pa.array([], "string")})))
+
+
+def test_text_that_is_no_utf8_costs_its_record_alone(file):
+    texts = pa.Array.from_buffers(pa.binary(), 3, pa.array([b"good", b"\xff\xfe", b"fine"], pa.binary()).buffers())
+    lines = list(all_lines(file(pa.table({"text": texts.view(pa.string())})), None))
+    assert [line for _, line, _ in lines] == [b'{"text":"good"}', b"\xff", b'{"text":"fine"}']
+
+
+def test_a_long_row(file, monkeypatch):
+    monkeypatch.setattr(module, "MAX_LINE_BYTES", 40)
+    lines = all_lines(file([{"text": "a" * 10}, {"text": "a" * 100}]), None)
+    assert [line is None for _, line, _ in lines] == [False, True]
+
+
+def given(row):
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def test_the_readers_are_those_of_json_lines(file, tmp_path):
+    rows = [{"id": i, "prompt_token_ids": [i]} for i in range(5)] + [{"id": None, "prompt_token_ids": [99]}]
+    file(rows)
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(given(row)) + "\n" for row in rows))
+    found = []
+    for name in ("in.parquet", "in.jsonl"):
+        reader = open_prompts(tmp_path / name, encode=None, vocabulary=50, max_length=8, length=16)
+        found.append([(p.line, p.id, str(p.error), p.token_ids.tolist()) for b in reader.batches(4) for p in b.prompts])
+        reader.close()
+    assert found[0] == found[1] and found[0][4] == (5, 4, "None", [4])
+
+
+def test_rows_without_ids(file, tmp_path):
+    file([{"tokens": [1, 2]}, {"tokens": [3]}])
+    reader = open_sentences(tmp_path / "in.parquet", encoder=None, length=2, vocabulary=9)
+    (batch,) = reader.batches(8)
+    reader.close()
+    assert reader.total == 2 and [record.id for record in batch.records] == [1, 2]
+    assert str(batch.records[1].error) == "line 2, tokens: has 1 ids; the model takes 2"
+
+
+def damaged(rng, data):
+    """A byte or some of them changed, removed, put in; half of the time in the part that describes the others."""
+    data = bytearray(data)
+    for _ in range(rng.choice([1, 1, 2, 8])):
+        at = int(rng.integers(len(data)))
+        at = at if rng.random() < 0.5 else max(len(data) - 1 - at % 900, 0)
+        kind = rng.random()
+        if kind < 0.7:
+            data[at] = int(rng.integers(256))
+        elif kind < 0.8:
+            del data[at : at + int(rng.integers(1, 20))]
+        elif kind < 0.9:
+            data[at:at] = rng.bytes(int(rng.integers(1, 9)))
+        else:
+            data[at : at + 4] = b"\xff\xff\xff\x7f"
+    return bytes(data)
+
+
+@pytest.mark.parametrize("count", [400, pytest.param(10_000, marks=pytest.mark.long)])
+def test_damaged_files(file, tmp_path, rng, count):
+    file(ROWS, compression="snappy")
+    whole = (tmp_path / "in.parquet").read_bytes()
+    refused = 0
+    for _ in range(count):
+        (tmp_path / "bad.parquet").write_bytes(damaged(rng, whole))
+        with InputFile(tmp_path / "bad.parquet", "input") as bad:
+            try:
+                has_ids(bad)
+                sum(1 for _ in all_lines(bad, None))
+            except InputError as error:
+                assert error.path.endswith("bad.parquet")
+                refused += 1
+    assert refused > count / 2
+
+
+def test_a_row_group_that_lies(file):
+    """The file's list says more rows than there are."""
+    found = file(ROWS)
+    with pytest.raises(InputError, match=r"row group 2: it has 2 rows, and 4 are in the file's own list"):
+        list(row_lines(found, 2, 8, 4))
+
+
+def test_limits(file, monkeypatch):
+    found = file(ROWS)
+    monkeypatch.setattr(module, "MOST_GROUPS", 2)
+    with pytest.raises(InputError, match="it has 3 row groups; 2 are allowed"):
+        row_groups(found)
+    monkeypatch.setattr(module, "MOST_GROUPS", 3)
+    monkeypatch.setattr(module, "MOST_BYTES", 10)
+    with pytest.raises(InputError, match=r"row group 0: its .* bytes are more than 10"):
+        row_groups(found)
+
+
+def test_a_file_that_shrinks(file, tmp_path):
+    found = file([{"text": os.urandom(50_000).hex()} for _ in range(20)], 10)
+    lines = all_lines(found, None)
+    next(lines)
+    os.truncate(tmp_path / "in.parquet", 100)
+    with pytest.raises(InputError, match="shrank while it was read"):
+        list(lines)
+
+
+def test_without_pyarrow(file, monkeypatch):
+    found = file(ROWS)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ResourceError, match=r"Parquet needs pyarrow: .*pip install 'tilewright\[parquet\]'"):
+        row_groups(found)
+
+
+class Written(io.BytesIO):
+    path = "out.parquet"
+
+
+def encoded(lines, size):
+    """The bytes of a Parquet file of these lines, handed over in blocks of this size."""
+    out, text = Written(), b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+    columns = {"id": "string", "text": "string", "token_ids": "list<int32>", "logprobs": "logprobs", "error": "error"}
+    encoder = ParquetEncoder(out, columns | {"index": "int32"})
+    for first in range(0, len(text), size):
+        encoder.write(text[first : first + size])
+    encoder.finish()
+    return out.getvalue()
+
+
+def test_lines_as_rows(monkeypatch):
+    """The bytes do not depend on the blocks; row groups are of ROWS lines."""
+    monkeypatch.setattr(module, "ROWS", 3)
+    error = {"line": 3, "field": "id", "message": "was given before"}
+    two = [{"index": n, "text": "ab"[n], "token_ids": [n]} for n in range(2)]
+    lines = [
+        {"id": 7, "text": "so", "token_ids": [1, 2], "logprobs": [{"1": -0.5, "9": -1.0}, {"2": 0.0}]},
+        {"id": "b", "choices": two},
+        {"id": None, "error": error},
+        {"id": "d", "token_ids": []},
+    ]
+    found = {encoded(lines, size) for size in (1, 7, 1000)}
+    assert len(found) == 1
+    read = pq.ParquetFile(io.BytesIO(found.pop()))
+    assert [read.metadata.row_group(n).num_rows for n in range(read.num_row_groups)] == [4, 1]
+    rows = read.read().to_pylist()
+    assert [row["id"] for row in rows] == ["7", "b", "b", None, "d"]
+    assert rows[0]["logprobs"] == [[(1, -0.5), (9, -1.0)], [(2, 0.0)]] and rows[3]["error"] == error
+    assert [(row["index"], row["text"], row["token_ids"]) for row in rows[1:3]] == [(0, "a", [0]), (1, "b", [1])]
+    assert rows[4]["token_ids"] == [] and rows[4]["error"] is None
+
+
+def test_no_lines():
+    assert pq.read_table(io.BytesIO(encoded([], 1))).num_rows == 0

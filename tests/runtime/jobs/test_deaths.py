@@ -1,0 +1,157 @@
+"""A rank that ends ends the job; who it was, at which shard and record is known, and later runs get past it."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from tilewright.runtime.engines import witness as module
+from tilewright.runtime.engines.deaths import assignments
+from tilewright.runtime.engines.schedule import Assignment
+from tilewright.runtime.engines.witness import Witness, note_death
+from tilewright.runtime.jobs.directory import JobDirectory
+
+
+def test_shards_that_have_ended_ranks(place):
+    with JobDirectory(place.output, make=True) as directory:
+        assert assignments(directory, [3, 5]) == [Assignment(3), Assignment(5)]
+        for shard, record in [(5, None), (6, None), (5, None), (7, None), (7, 70), (7, 71), (7, 71), (8, 80)]:
+            note_death(directory.logs.path, shard, record, "SIGSEGV")
+        with open(directory.logs.where("deaths.jsonl"), "a") as file:
+            file.write('{"shard": 6, "recor')
+        skip = ((71, "it ended its worker: SIGSEGV"),)
+        assert assignments(directory, [5, 6, 7, 8, 9]) == [
+            Assignment(5, True, (), 2),
+            Assignment(6, False, (), 1),  # once may be chance
+            Assignment(7, True, skip, 4),
+            Assignment(8, False, (), 1),
+            Assignment(9),
+        ]
+
+
+@pytest.fixture
+def ranks(tmp_path, monkeypatch):
+    """Processes that tell a witness what they are told to, and die."""
+    if sys.platform != "linux":
+        pytest.skip("a witness needs Linux's epoll and abstract sockets")
+    (tmp_path / "logs").mkdir()
+    start_process, started = subprocess.Popen, []
+    with monkeypatch.context() as patch:
+        silent = {"stderr": subprocess.DEVNULL}
+        patch.setattr(subprocess, "Popen", lambda *a, **k: started.append(start_process(*a, **k, **silent)))
+        name = module._start()
+    code = """if True:
+        import sys
+        from tilewright.runtime.engines.witness import connected
+        silent, other = (connected(chr(0) + sys.argv[1]) for _ in range(2))
+        for line in sys.stdin:
+            other.sendall(line.encode())
+            print(flush=True)
+    """
+
+    def start(number):
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        process = subprocess.Popen([sys.executable, "-c", code, name[1:]], **pipes)
+        started.append(process)
+
+        def tell(**what):
+            process.stdin.write(json.dumps(what) + "\n")
+            process.stdin.flush()
+            process.stdout.readline()
+
+        tell(rank=number, pid=process.pid, logs=str(tmp_path / "logs"), log_size=0)
+
+        def kill():
+            process.kill()
+            process.wait()
+
+        return SimpleNamespace(tell=tell, kill=kill, pid=process.pid)
+
+    start.witness = started[0].pid
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def logged(tmp_path, name="ranks.log", wait=True):
+    """What stands in the log, as soon as something does."""
+    path, until = tmp_path / "logs" / name, time.monotonic() + (10 if wait else 0.3)
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    return path.read_text() if path.exists() else ""
+
+
+def test_a_killed_rank_is_named_with_its_shard(ranks, tmp_path):
+    first, second = ranks(0), ranks(1)
+    first.tell(shard=7, record=None)
+    second.tell(shard=8, record=None)
+    second.tell(record=83)
+    second.kill()
+    deaths = logged(tmp_path, "deaths.jsonl")
+    assert json.loads(deaths) == {"shard": 8, "record": 83, "why": "killed or crashed"}
+    assert logged(tmp_path) == f"rank 1 on {os.uname().nodename}: process {second.pid} was killed or crashed\n"
+
+
+def test_the_first_to_die_is_named(ranks, tmp_path):
+    """However late the witness looks, and whatever the second one was just telling."""
+    first, second = ranks(0), ranks(1)
+    os.kill(ranks.witness, signal.SIGSTOP)
+    second.tell(shard=8, record=None)
+    first.tell(shard=7, record=None)
+    first.kill()
+    second.kill()
+    os.kill(ranks.witness, signal.SIGCONT)
+    assert logged(tmp_path).startswith("rank 0 on ") and '"shard": 7' in logged(tmp_path, "deaths.jsonl")
+
+
+def test_a_rank_that_is_to_stop_blames_no_shard(ranks, tmp_path):
+    """Batch systems kill what has not stopped in time."""
+    rank = ranks(0)
+    rank.tell(shard=7, record=None)
+    rank.tell(stopping=True)
+    rank.kill()
+    assert "was killed" in logged(tmp_path) and not logged(tmp_path, "deaths.jsonl", wait=False)
+
+
+def test_a_rank_that_another_ended_is_not_named(ranks, tmp_path):
+    """It dies before the one that has said why, which is still writing."""
+    first, second = ranks(0), ranks(1)
+    second.tell(shard=8, record=None)
+    first.tell(all=True)
+    second.kill()
+    assert logged(tmp_path, wait=False) == ""
+
+
+def test_a_rank_that_another_node_ended_is_not_named(ranks, tmp_path):
+    """That node has said why in the job's log."""
+    rank = ranks(0)
+    rank.tell(shard=8, record=None)
+    (tmp_path / "logs" / "ranks.log").write_text("rank 5 on elsewhere: ...\n")
+    rank.kill()
+    time.sleep(0.3)
+    assert logged(tmp_path) == "rank 5 on elsewhere: ...\n" and not logged(tmp_path, "deaths.jsonl", wait=False)
+
+
+def test_a_rank_without_a_witness(monkeypatch):
+    monkeypatch.setattr(module.sys, "platform", "darwin")
+    rank = Witness(None, os.open(os.devnull, os.O_RDONLY))
+    rank.tell(shard=1, record=5)
+    assert rank.record == 5
+    rank.close()
+
+
+def test_a_socket_that_is_gone_stops_nothing(monkeypatch):
+    rank = Witness.__new__(Witness)
+    rank.record = None
+    rank._silent = []
+    rank._socket, other = socket.socketpair()
+    other.close()
+    rank.tell(shard=1)
+    rank.close()

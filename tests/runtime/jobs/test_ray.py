@@ -1,0 +1,186 @@
+"""The adapter to Ray, on a stand-in for the five calls that it uses; and on Ray itself where that is installed."""
+
+import importlib.util
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import toy_jobs
+from tilewright.errors import InputError, InternalError, Interrupted, ResourceError, TilewrightError, UsageError
+from tilewright.runtime.engines import ray as module
+from tilewright.runtime.engines.ray import Ray
+from tilewright.runtime.jobs.run import run
+from tilewright.runtime.jobs.task import Options
+
+
+class RayError(Exception):
+    cause = None
+
+
+class Ended(BaseException):
+    """An actor dies, where this is its process."""
+
+
+class Hung(BaseException):
+    """It would sleep for an hour."""
+
+
+class Actor:
+    """Runs a call at once, so that its reference is what it gave, or will never give."""
+
+    def __init__(self, started, kind, *said):
+        self._actor = kind(*said)
+        self.killed = False
+        started.append(self)
+
+    def __getattr__(self, name):
+        return SimpleNamespace(remote=lambda *said: self._call(getattr(self._actor, name), said))
+
+    def _call(self, method, said):
+        assert not self.killed
+        call = SimpleNamespace(value=None, error=None, ready=True)
+        try:
+            call.value = method(*said)
+        except Ended:
+            call.error = RayError("The actor died.\nIts node says more.")
+        except Hung:
+            call.ready = False
+        except (ArithmeticError, RuntimeError, TilewrightError) as error:
+            call.error = RayError()
+            call.error.cause = error
+        return _Hashable(call)
+
+
+class _Hashable:
+    def __init__(self, call):
+        self.call = call
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """Ray, as far as the engine knows it: 4 cores and no GPU. Actors live in this process."""
+    started, state = [], SimpleNamespace(on=False)
+
+    def get(ref):
+        if ref.call.error:
+            raise ref.call.error
+        return ref.call.value
+
+    def wait(refs, num_returns, timeout):
+        return [ref for ref in refs if ref.call.ready][:num_returns], []
+
+    def remote(kind):
+        options = lambda **wanted: SimpleNamespace(remote=lambda *said: Actor(started, kind, *said))  # noqa: E731
+        return SimpleNamespace(options=options)
+
+    fake = SimpleNamespace(
+        init=lambda **said: setattr(state, "on", True),
+        shutdown=lambda: setattr(state, "on", False),
+        is_initialized=lambda: state.on,
+        cluster_resources=lambda: {"CPU": 4.0},
+        remote=remote,
+        get=get,
+        wait=wait,
+        kill=lambda actor, no_restart: setattr(actor, "killed", True),
+        exceptions=SimpleNamespace(RayError=RayError),
+        started=started,
+        state=state,
+    )
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    monkeypatch.setattr(module, "TICK", 0.0)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: None)
+    monkeypatch.setattr(os, "_exit", raising(Ended))
+    monkeypatch.setattr(toy_jobs.time, "sleep", lambda seconds: raising(Hung)() if seconds > 9 else None)
+    return fake
+
+
+def raising(kind):
+    def call(*said):
+        raise kind
+
+    return call
+
+
+def test_a_job(place, cluster):
+    report = run(place.task(), place.output, Ray(2))
+    place.check()
+    assert report.facts == {"workers": 2, "replaced": 0} and len(cluster.started) == 2
+    assert {worker for _, _, worker in place.begun()} == {0, 1}
+    assert all(actor.killed for actor in cluster.started) and not cluster.state.on
+
+
+@pytest.mark.parametrize("what", ["exit", "raise", "hang"])
+def test_an_actor_that_ends_is_replaced(place, cluster, what):
+    report = run(place.task(trouble={6: (what, 1)}), place.output, Ray(2), Options(watchdog=0.2))
+    place.check()
+    assert (report.errors, report.facts["replaced"]) == (0, 1)
+
+
+@pytest.mark.parametrize(("what", "why"), [("exit", "The actor died."), ("raise", "ZeroDivisionError('record 6')")])
+def test_a_record_that_traps(place, cluster, what, why):
+    report = run(place.task(trouble={6: (what, 9)}), place.output, Ray(2))
+    place.check(place.squares[:48] + place.squares[56:])
+    assert (report.errors, report.facts["replaced"]) == (1, 3)
+    error = json.loads(Path(f"{place.output}.job/errors/00001.jsonl").read_text())
+    assert error["message"] == f"it ended its worker: {why}"
+
+
+def test_an_error_of_the_input_ends_the_job(place, cluster):
+    with pytest.raises(InputError, match="record 21: is not to my taste"):
+        run(place.task(trouble={21: ("error", 1)}), place.output, Ray(2))
+    assert all(actor.killed for actor in cluster.started)
+
+
+def test_a_shard_that_ends_every_actor(place, cluster):
+    Path(place.input).write_bytes(b"line\n" * 100)
+    task = toy_jobs.Upper(place.input, toy_jobs.Knobs(place.notes, {17: ("exit", 3)}))
+    with pytest.raises(InternalError, match="shard 1 ended every actor that ran it: The actor died"):
+        run(task, place.output, Ray(2))
+
+
+def test_actors_that_cannot_start(place, cluster):
+    with pytest.raises(InternalError, match=r"an actor ended as it started: RuntimeError\('no model'\)"):
+        run(toy_jobs.Startless(place.input), place.output, Ray(2))
+
+
+def test_a_signal(place, cluster):
+    """What runs is committed; nothing new is begun."""
+    ask = toy_jobs.Seen(lambda record: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Interrupted):
+        run(place.task(), place.output, Ray(2), None, ask)
+    assert len(place.parts()) == len(place.begun()) == 2
+    run(place.task(), place.output, Ray(2))
+    place.check()
+
+
+def test_what_the_cluster_has_not(place, cluster):
+    with pytest.raises(UsageError, match="5 workers: this cluster has 4 cores"):
+        run(place.task(), place.output, Ray(5))
+    with pytest.raises(UsageError, match="1 workers: this cluster has 0 GPUs"):
+        run(place.task(), place.output, Ray(1, gpu=True))
+
+
+def test_without_ray(place, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ResourceError, match=r"Ray cannot be used: .*pip install 'tilewright\[ray\]'"):
+        run(place.task(), place.output, Ray(1))
+
+
+@pytest.mark.long
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
+def test_ray_itself(place):
+    import ray
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20)
+    try:
+        report = run(place.task(trouble={6: ("kill", 9), 30: ("hang", 1)}), place.output, Ray(2), Options(watchdog=3.0))
+    finally:
+        ray.shutdown()
+    place.check(place.squares[:48] + place.squares[56:])
+    assert (report.errors, report.facts["replaced"]) == (1, 4)

@@ -1,0 +1,225 @@
+"""`classify` and `generate` as jobs: cut, damaged, changed, run again - the same bytes, or the field that differs."""
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tilewright.errors import TilewrightError, UsageError
+from tilewright.models.sampling import SamplingParams
+from tilewright.runtime.classify import ClassifyJob
+from tilewright.runtime.generate import GenerateJob, generate
+from tilewright.runtime.jobs.directory import JobDirectory
+from tilewright.runtime.jobs.merge import status, verify
+from tilewright.runtime.jobs.start import Settings
+from verb_jobs import ERRORS, RECORDS, SAMPLED, VERBS, clear, expected, files, job_of, run
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("size", [700, 2500, 9000])
+def test_shards_change_no_bits(verbs, verb, size):
+    """Bad lines, and ids given twice in one shard or in two, are what they are without shards."""
+    job = job_of(verbs, verb, f"{verb}.jsonl", "cut", shard_size=size)
+    report = run(job)
+    assert Path(job.output).read_bytes() == expected(verbs, verb)
+    assert (report.records, report.errors, report.exit_code) == (RECORDS, ERRORS, 1) and report.job["shards"] > 1
+    assert [error.partition(":")[0] for error in report.first_errors[:2]] == ["line 10", "line 41"]
+    assert verify(job.output).intact and status(job.output).errors == ERRORS
+    clear(job)
+
+
+def test_ids_of_other_forms(verbs, tmp_path):
+    """OpenAI's lines, and an id that a bad line has given before."""
+    body = {"prompt": "the cat", "max_tokens": 2, "temperature": 0}
+    line = {"method": "POST", "url": "/v1/completions", "body": body}
+    ids = ["a", "b", "a", "c", "b", "a"]
+    lines = [{"custom_id": one, **line} for one in ids]
+    lines[1]["body"] = body | {"temperature": 7}
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    whole, cut = (
+        GenerateJob(str(verbs / "gpt2"), str(tmp_path / "in.jsonl"), str(tmp_path / f"{size}.jsonl"), SAMPLED,
+                    settings=Settings(shard_size=size))
+        for size in (10_000, 100)
+    )  # fmt: skip
+    assert generate(whole).errors == generate(cut).errors == 4
+    assert Path(whole.output).read_bytes() == Path(cut.output).read_bytes()
+    assert "'b' was given before" in Path(cut.output).read_text()
+
+
+def test_ids_of_a_text_output(verbs, tmp_path):
+    """Nothing in it says so, but a line stays empty; and no record has two lines."""
+    lines = [{"id": "abcab"[i], "prompt": "the cat"} for i in range(5)]
+    lines[2] |= {"n": 2, "temperature": 1}
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    for size in (10_000, 40):
+        job = GenerateJob(str(verbs / "gpt2"), str(tmp_path / "in.jsonl"), str(tmp_path / f"{size}.txt"),
+                          SamplingParams(temperature=0, max_tokens=4), settings=Settings(shard_size=size))  # fmt: skip
+        report = generate(job)
+        found = Path(job.output).read_text().split("\n")
+        assert report.errors == 3 and len(found) == 6 and found[0] == found[1] != ""
+        assert found[2:] == ["", "", "", ""]
+        assert report.first_errors[0] == "line 3, n: is 2; a text output holds one completion a prompt"
+        assert report.first_errors[1:] == [f"line {i}, id: '{'ab'[i - 4]}' was given before" for i in (4, 5)]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_finished_job_does_nothing(verbs, verb):
+    job = job_of(verbs, verb, f"{verb}.jsonl", "again", shard_size=2000)
+    run(job)
+    before = files(verbs)
+    report = run(job_of(verbs, verb, f"{verb}.jsonl", "again", shard_size=500, max_errors=ERRORS))
+    assert (report.computed, report.records, report.errors) == (0, RECORDS, ERRORS) and files(verbs) == before
+    Path(job.output).unlink()
+    assert run(job).computed == 0 and Path(job.output).read_bytes() == expected(verbs, verb)
+    with pytest.raises(TilewrightError, match=r"13 of the first 240 records are bad and 12 are allowed; .* line 10"):
+        run(job_of(verbs, verb, f"{verb}.jsonl", "again", max_errors=12))
+    clear(job)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_damaged_shard_alone_is_made_again(verbs, verb):
+    job = job_of(verbs, verb, f"{verb}.jsonl", "damaged", shard_size=2000)
+    shards = run(job).job["shards"]
+    with JobDirectory(job.output) as directory:
+        behind = directory.record(2).size
+    for at in (10, -10, behind + 3):  # in the output, in the record, in the ids behind the output
+        part = Path(f"{job.output}.job/shards/00002.part")
+        raw = bytearray(part.read_bytes())
+        raw[at] ^= 4
+        part.write_bytes(raw)
+        assert [one.partition(":")[0] for one in verify(job.output).damaged] == ["shard 2"]
+        assert not verify(job.output).intact
+        report = run(job)
+        assert report.job["computed"] == 1 < shards and verify(job.output).intact
+        assert Path(job.output).read_bytes() == expected(verbs, verb)
+    clear(job)
+
+
+def fields(verb):
+    """(what is changed, in a copy of the job's options or of its files; the field that is named)."""
+    yield "count", lambda job: vars(job).update(count=7), "count was None and is 7"
+    yield "dtype", lambda job: vars(job).update(dtype="bfloat16"), "dtype was 'float32' and is 'bfloat16'"
+    yield "input", lambda job: append(job.input), "input.bytes was"
+    yield "touched", lambda job: os.utime(job.input, (1, 1)), "input.changed was"
+    yield "weights", lambda job: flip(f"{job.model}/model.safetensors"), "model.model.safetensors.(sample|changed) was"
+    yield "config", lambda job: append(f"{job.model}/config.json"), "model.config.json.bytes was"
+    if verb == "generate":
+        yield "seed", lambda job: vars(job).update(seed=4), "seed was 0 and is 4"
+        for name, value in {"temperature": 0.5, "max_tokens": 2, "top_p": 0.9, "stop": ("x",), "logprobs": 2}.items():
+            change = {"temperature": 1, "max_tokens": 3, name: value}
+            yield name, lambda job, change=change: vars(job).update(params=SamplingParams(**change)), f"{name} was"
+        yield "tokenizer", lambda job: append(f"{job.model}/tokenizer.json"), "model.tokenizer.json.bytes was"
+
+
+def append(path):
+    with open(path, "a") as file:
+        file.write("\n")
+
+
+def flip(path):
+    with open(path, "r+b") as file:
+        file.seek(-1, 2)
+        last = file.read(1)[0]
+        file.seek(-1, 2)
+        file.write(bytes([last ^ 1]))
+
+
+@pytest.mark.parametrize(("verb", "name"), [(verb, name) for verb in VERBS for name, _, _ in fields(verb)])
+def test_other_results_are_refused(verbs, tmp_path, verb, name):
+    for one in ("textcnn", "gpt2"):
+        shutil.copytree(verbs / one, tmp_path / one)
+    shutil.copy(verbs / f"{verb}.jsonl", tmp_path)
+    job = job_of(tmp_path, verb, f"{verb}.jsonl", "out")
+    run(job)
+    before = files(tmp_path / "out.jsonl.job")
+    change, message = next((change, message) for field, change, message in fields(verb) if field == name)
+    change(job)
+    with pytest.raises(UsageError, match=f"begun for other results: .*{message}"):
+        run(job)
+    assert files(tmp_path / "out.jsonl.job") == before
+
+
+def test_forced_rungs_are_results(verbs, tmp_path):
+    from tilewright.ops._ladder import using
+
+    job = job_of(verbs, "classify", "classify.bin", str(tmp_path / "out"))
+    run(job)
+    with using(matmul="cpu.packed"), pytest.raises(UsageError, match=r"rung\.matmul was not there and is 'cpu.packed'"):
+        run(job)
+
+
+def test_records_that_end_their_worker(verbs, tmp_path):
+    """One at a time, the one to blame left out: the other lines are those of the whole run."""
+    from tilewright.runtime.jobs.cut import Lines
+    from tilewright.runtime.jobs.manifest import Manifest
+    from tilewright.runtime.jobs.task import Place
+
+    for verb in VERBS:
+        job = job_of(verbs, verb, f"{verb}.jsonl", str(tmp_path / verb))
+        task = task_of(job)
+        with JobDirectory(job.output, make=True) as directory:
+            directory.begin(Manifest(fingerprint={}, cut=Lines(os.path.getsize(job.input), 1 << 20)))
+            worker, seen = task.open(Place()), []
+            with directory.attempt(0) as out:
+                shard = directory.shard(0, alone=True, skip=((3, "it ended its worker: SIGSEGV"),))
+                record = out.commit(worker.run(shard, out, Noted(seen)))
+            worker.close()
+            assert (record.records, record.errors) == (RECORDS, ERRORS + 1) and seen == [1, 2, *range(4, RECORDS + 1)]
+            lines: list[bytes] = []
+            directory.copy(0, lines.append)
+        found, wanted = b"".join(lines).splitlines(), expected(verbs, verb).splitlines()
+        assert json.loads(found[2])["error"] == {"line": 3, "field": "", "message": "it ended its worker: SIGSEGV"}
+        assert found[:2] + found[3:] == wanted[:2] + wanted[3:]
+
+
+class Noted:
+    """A beat that keeps the records that come alone."""
+
+    def __init__(self, seen):
+        self.at = seen.append
+
+    def __call__(self, done=0):
+        """Lives."""
+
+
+def task_of(job):
+    """What `start` would be given."""
+    from tilewright.runtime import classify as classify_module
+    from tilewright.runtime import generate as generate_module
+
+    module = classify_module if isinstance(job, ClassifyJob) else generate_module
+    return module._task(job, lambda text: None)
+
+
+def test_status_and_verify(verbs, tmp_path, monkeypatch, capsys):
+    from tilewright.cli import main
+
+    def said(*argv):
+        with pytest.raises(SystemExit) as caught:
+            main([*argv])
+        return caught.value.code or 0, capsys.readouterr().out
+
+    job = job_of(verbs, "classify", "classify.jsonl", str(tmp_path / "out"), shard_size=2000)
+    assert said("status", job.output)[0] == 2
+    run(job)
+    code, out = said("status", job.output)
+    assert code == 0 and out.startswith("finished: ") and "240 records, 13 bad" in out
+    assert said("verify", job.output)[0] == 0
+    with open(job.output, "ab") as file:
+        file.write(b"x")
+    code, out = said("verify", job.output)
+    assert code == 1 and "output: its" in out
+    code, out = said("verify", job.output, "--json")
+    assert code == 1 and json.loads(out)["intact"] is False
+    assert json.loads(said("status", job.output, "--json")[1])["records"] == RECORDS
+
+
+def test_the_expected_outputs_are_those_of_one_shard(verbs):
+    """So that the comparisons above mean something."""
+    for verb in VERBS:
+        lines = expected(verbs, verb).splitlines()
+        assert len(lines) == RECORDS and sum(b'"error"' in line for line in lines) == ERRORS
+        assert len({hashlib.sha256(line).digest() for line in lines}) > 200

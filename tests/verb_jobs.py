@@ -1,0 +1,108 @@
+"""Jobs of `classify` and `generate` on small models: their inputs, and what an uninterrupted run makes of them."""
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import numpy as np
+
+from gpt2_models import save
+from tilewright.models.sampling import SamplingParams
+from tilewright.runtime.classify import ClassifyJob, ClassifyTask, classify
+from tilewright.runtime.generate import GenerateJob, generate
+from tilewright.runtime.jobs.merge import verify
+from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.models import init_textcnn
+
+RECORDS = 240
+ERRORS = 13  # 8 bad lines, 5 ids that were given before
+VERBS = ("classify", "generate")
+SAMPLED = SamplingParams(temperature=1, max_tokens=3)
+
+
+def make(path):
+    """Models and inputs of both verbs, each with bad lines and ids given twice; outputs of an uninterrupted run."""
+    rng = np.random.default_rng(7)
+    init_textcnn(str(path / "textcnn"), 3, vocab_size=50, sequence_length=6, hidden_size=8, num_filters=5,
+                 kernel_sizes=(2, 3), hidden_sizes=(7,))  # fmt: skip
+    save(path / "gpt2")
+    sentences = rng.integers(0, 50, (RECORDS, 6), np.int32)
+    sentences.tofile(path / "classify.bin")
+    write(path / "classify.jsonl", [{"tokens": row, "custom_id": [0]} for row in sentences.tolist()])
+    write(path / "generate.jsonl", [{"prompt": f"the cat {i % 91}"} for i in range(RECORDS)])
+    for verb in VERBS:
+        job = job_of(path, verb, f"{verb}.jsonl", f"expected.{verb}")
+        assert run(job).errors == ERRORS
+        shutil.rmtree(f"{job.output}.job")
+
+
+def write(path, records):
+    """JSON lines with ids, of which some are given twice, and with lines that cannot be read."""
+    lines = [json.dumps({"id": f"s{i}", **record}) for i, record in enumerate(records)]
+    for i in range(9, RECORDS, 31):
+        lines[i] = '{"id": "broken'
+    for i in range(40, RECORDS, 37):
+        lines[i] = lines[i].replace(f'"s{i}"', f'"s{i - 39}"')
+    path.write_text("\n".join(lines) + "\n")
+
+
+def job_of(path, verb, input, output, **settings):
+    """A job in `path`; the output's name ends as the input's."""
+    output = str(path / f"{output}{Path(input).suffix}")
+    if verb == "classify":
+        return ClassifyJob(str(path / "textcnn"), str(path / input), output, settings=Settings(**settings))
+    return GenerateJob(str(path / "gpt2"), str(path / input), output, SAMPLED, settings=Settings(**settings))
+
+
+def run(job):
+    return (classify if isinstance(job, ClassifyJob) else generate)(job)
+
+
+def expected(path, verb):
+    return (path / f"expected.{verb}.jsonl").read_bytes()
+
+
+def files(path):
+    """What lies below a directory but for leases, with times."""
+    return {one: one.stat().st_mtime_ns for one in path.rglob("*") if one.is_file() and one.name != "lease"}
+
+
+def clear(job):
+    shutil.rmtree(f"{job.output}.job", ignore_errors=True)
+    Path(job.output).unlink(missing_ok=True)
+
+
+def command(path, verb, output, *options):
+    """The command line of a job in small shards."""
+    model, sampling = {"classify": ("textcnn", ()), "generate": ("gpt2", ("--temperature", "1", "--max-tokens", "3"))}[
+        verb
+    ]
+    given = ("-p", path / model, "-i", path / f"{verb}.jsonl", "-o", output)
+    return [verb, *map(str, (*given, *sampling, "--shard-size", 1000, "--threads", "1", *options))]
+
+
+def intact(job_output, wanted):
+    """The output is whole and right, and nothing was left beside it."""
+    assert Path(job_output).read_bytes() == wanted
+    assert verify(job_output).intact
+    assert not [one for one in Path(f"{job_output}.job").rglob("*") if one.name.endswith(".tmp")]
+
+
+class Trapping(ClassifyTask):
+    """A job whose kernel ends its process on a sentence that begins with the token ids of record 60."""
+
+    def open(self, place):
+        worker = super().open(place)
+        with open(self.job.input) as file:
+            poison = json.loads(file.readlines()[59])["tokens"]
+        compute = worker._logits
+
+        def trap(tokens):
+            if poison in tokens.tolist():
+                os.kill(os.getpid(), signal.SIGSEGV)
+            return compute(tokens)
+
+        worker._logits = trap
+        return worker

@@ -1,8 +1,8 @@
 """tilewright: batch inference from the kernel up.
 
     import tilewright as tw
-    model = tw.load("sentiment")                    # a model directory, or the course's params.bin
-    model.classify([[12, 7, 0, ...], ...])          # [{"label", "score", "logits"}]
+    model = tw.load("critic")                       # a name, a model directory, or a file of the course
+    model.classify(["A warm, funny film.", ...])    # [{"label", "score", "logits"}]
     tw.matmul(a, b, bias=b, activation="relu")
 
 Importing this package loads nothing heavy; each name brings what it needs when it is first used.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tilewright.bench import results
+from tilewright.bench import results, transcript
 from tilewright.bench.report import UNMEASURED, write
 from tilewright.bench.results import save
 from tilewright.errors import InputError
@@ -121,3 +121,19 @@ def test_the_headline_has_our_rows_of_the_first_sizes(root, row):
     assert wanted in text
     assert "| volumes | made-up-2c | size 1 | float32 | tilewright | 2.5 ms |  |  |" in text
     assert "size 2" not in text and "10,000" not in text
+
+
+def test_the_demos_output_is_what_was_kept(root):
+    """Text in a block, then the pictures that are there."""
+    (root / "README.md").write_text("<!-- demo:output -->\nold\n<!-- /demo:output -->\n")
+    write(root)
+    assert transcript.MISSING in (root / "README.md").read_text()
+    kept = root / transcript.FOLDER
+    kept.mkdir()
+    (kept / "demo.txt").write_text("poet continues\n\n    To be\n")
+    (kept / "faces.png").write_bytes(b"")
+    assert write(root) == [root / "README.md"] and write(root) == []
+    block = "```\n$ tilewright demo\npoet continues\n\n    To be\n```"
+    picture = "![faces that portraits drew](results/demo/faces.png)"
+    wanted = f"<!-- demo:output -->\n{block}\n\n{picture}\n<!-- /demo:output -->\n"
+    assert (root / "README.md").read_text() == wanted

@@ -187,7 +187,7 @@ GOOD = IDS[:3].tolist()
         ([[0, 300] + [0] * 14], "sentence 0, position 1: 300 is no id"),
         ([*GOOD, [1, 2, 3]], "sentence 3 has 3 token ids; the model takes 16"),
         ([0] * 16, "sentence 0 is 0; a sequence of 16 token ids is wanted"),
-        (["a sentence of 16"], "sentence 0, position 0: 'a' is no id"),
+        (["a sentence of 16"], "sentence 0 is text, and the model has no tokenizer.json"),
         (np.zeros((1, 16)), r"sentence 0, position 0: np\.float64\(0\.0\) is no id"),
     ],
 )
@@ -212,3 +212,55 @@ def test_a_table_memory_that_is_no_number_of_bytes(memory):
 def test_ragged_ids_are_refused():
     with pytest.raises(UsageError, match="ids is a list that NumPy cannot read"):
         TextCNN(CONFIG, WEIGHTS).logits([[1, 2], [3]])
+
+
+class Letters:
+    """A tokenizer of lower-case letters, of which all others are the unknown, id 1."""
+
+    path, size = "tokenizer.json", 28
+
+    def encode_batch(self, texts):
+        return [[ord(c) - 95 if "a" <= c <= "z" else 1 for c in text if c != " "] for text in texts]
+
+
+LETTERS = TextCNNConfig(
+    vocab_size=30, sequence_length=12, hidden_size=8, num_filters=5, hidden_sizes=(), pad_token_id=0
+)  # as critic has them: longer than its kernels, one linear layer, a padding id
+
+
+@pytest.fixture(scope="module")
+def reader_of_letters():
+    model = TextCNN(LETTERS, random_textcnn(LETTERS.tensor_shapes(), seed=6))
+    model.tokenizer = Letters()
+    return model
+
+
+def test_sentences_may_be_text(reader_of_letters):
+    texts = ["a b", "good film", "\U0001f600", "\0", "x" * 10_000, "word " * 10_000, "\u00e9", "it's"]
+    found = reader_of_letters.classify(texts)
+    ids = np.zeros((len(texts), 12), np.int32)
+    for row, tokens in zip(ids, Letters().encode_batch(texts), strict=True):
+        row[: len(tokens)] = tokens[:12]
+    expected = reference_logits(LETTERS, random_textcnn(LETTERS.tensor_shapes(), seed=6), ids)
+    assert largest_error(np.array([answer["logits"] for answer in found]), expected) < 1e-5
+    assert [reader_of_letters.classify([text])[0] for text in texts] == found, "a sentence alone"
+    assert reader_of_letters.classify([*texts[::-1], [2, 3]])[:-1] == found[::-1], "in other company"
+    assert reader_of_letters.classify([[2, 3]]) == reader_of_letters.classify(["a b"]), "ids are filled up, too"
+
+
+@pytest.mark.parametrize(
+    ("sentences", "message"),
+    [
+        (["good", ""], "sentence 1 is empty; a sentence has at least one word"),
+        ([" \n"], "sentence 0 is empty"),
+        (["a\udcff"], "sentence 0 is no valid Unicode: character 1 is half of a surrogate pair"),
+        (["a", [0] * 13], "sentence 1 has 13 ids; the model takes 1 to 12"),
+        ([[]], "sentence 0 has 0 ids"),
+        ([[3, 30]], "sentence 0, position 1: 30 is no id"),
+        ([b"abc"], "sentence 0 is bytes; text or a sequence of up to 12 token ids is wanted"),
+        ("good", "sentences is one text; a list of sentences is wanted"),
+    ],
+)
+def test_texts_are_checked(reader_of_letters, sentences, message):
+    with pytest.raises(UsageError, match=message):
+        reader_of_letters.classify(sentences)

@@ -21,6 +21,10 @@ SIZES = (
     else {"vocab_size": 12, "sequence_length": 4, "hidden_size": 8, "num_filters": 6, "kernel_sizes": (1, 3)}
 )
 CONFIG = TextCNNConfig(**SIZES, hidden_sizes=(64, 32) if ON_GPU else (7,), num_labels=3, id2label={})
+CRITIC = TextCNNConfig(  # as the model of that name: longer than its kernels, one linear layer, a padding id
+    vocab_size=8000 if ON_GPU else 12, sequence_length=64 if ON_GPU else 10, hidden_size=96 if ON_GPU else 6,
+    num_filters=64 if ON_GPU else 5, hidden_sizes=(), pad_token_id=0,
+)  # fmt: skip
 WEIGHTS = random_textcnn(CONFIG.tensor_shapes(), seed=3)
 COUNT = 2300 if ON_GPU else 20
 IDS = ((np.random.default_rng(5).zipf(1.2, (COUNT, CONFIG.sequence_length)) - 1) % CONFIG.vocab_size).astype(np.int32)
@@ -50,6 +54,18 @@ def test_logits_against_float64_and_bits_in_every_company(dtype, rng):
         assert model.logits(IDS).tobytes() == logits.tobytes(), "after a run as if there were none"
         again = placed(dtype)
         assert again.logits(IDS[:3]).tobytes() == logits[:3].tobytes(), "another table, other places"
+
+
+def test_padding_is_a_token_like_others(rng):
+    weights = random_textcnn(CRITIC.tensor_shapes(), seed=8)
+    ids = rng.integers(1, CRITIC.vocab_size, (5, CRITIC.sequence_length), np.int32)
+    for row, length in enumerate((0, 1, 4, CRITIC.sequence_length)):
+        ids[row, length:] = CRITIC.pad_token_id
+    with using(**FAST):
+        model = device.DeviceTextCNN(CRITIC, weights, dtype="float32", table_memory=None, device=PLACE)
+        logits = model.logits(ids)
+        assert largest_error(logits, reference_logits(CRITIC, weights, ids)) < TOLERANCE["float32"]
+        assert model.logits(ids[2:3]).tobytes() == logits[2:3].tobytes()
 
 
 def test_little_memory_for_the_table_changes_no_bits():

@@ -36,6 +36,14 @@ def test_two_kernels_of_one_name_are_refused():
         simd.kernel(types.void(simd.INPUT), name="test.copy")(lambda x: None)
 
 
+def test_an_inline_function_is_called_by_kernels_alone():
+    """Without the wrappers that Numba makes for others a call from Python would end the process."""
+    twice = simd.inline(lambda x: 2 * x)
+    with pytest.raises(TypeError, match=r"is compiled into kernels alone: call .*py_func"):
+        twice(3)
+    assert twice.py_func(3) == 6
+
+
 @simd.kernel(types.int64(simd.PLAN, types.int64), name="test.meet")
 def meet(arrived, patience):
     """Arrive, then spin until two have: it ends early only if both run at the same time."""

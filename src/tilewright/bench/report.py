@@ -13,11 +13,12 @@ from tilewright.bench import figures, page
 from tilewright.bench.headline import headline_tables
 from tilewright.bench.results import Row, read, write_text
 from tilewright.bench.tables import bench_tables, groups, ladder_tables, sizes_tables
+from tilewright.bench.transcript import transcript
 from tilewright.errors import InputError
 from tilewright.formats.files import naming
 from tilewright.ops._ladder import Ladder
 
-BEGIN = re.compile(r"^<!-- (ladder|sizes|bench|headline):(\S+) -->$", re.MULTILINE)
+BEGIN = re.compile(r"^<!-- (ladder|sizes|bench|headline|demo):(\S+) -->$", re.MULTILINE)
 UNMEASURED = "Not measured yet: `make bench` does."
 
 
@@ -68,13 +69,19 @@ def rewritten(text: str, path: Path, by_op: dict[str, list[Row]], all_ladders: d
         if kind in ("ladder", "sizes") and name not in all_ladders:
             known = ", ".join(all_ladders)
             raise InputError(f"there is no operation {name!r}; there are {known}", path=path, where=where)
-        rows = by_op.get(name, [])
-        makers = {"ladder": ladder_tables, "sizes": sizes_tables}
-        if kind in makers:
-            tables = makers[kind](rows, all_ladders[name])
-        else:
-            tables = bench_tables(rows) if kind == "bench" else headline_tables(by_op)
-        body = "\n\n".join(table.markdown() for table in tables) or UNMEASURED
+        body = transcript(path.parent) if kind == "demo" else _tables(kind, name, by_op, all_ladders)
         parts += [text[end : begin.end()], "\n", body, closing]
         end = stop + len(closing)
     return "".join(parts) + text[end:]
+
+
+def _tables(kind: str, name: str, by_op: dict[str, list[Row]], all_ladders: dict[str, Ladder]) -> str:
+    """What stands between two markers that ask for tables."""
+    rows = by_op.get(name, [])
+    if kind == "headline":
+        tables = headline_tables(by_op)
+    elif kind == "bench":
+        tables = bench_tables(rows)
+    else:
+        tables = {"ladder": ladder_tables, "sizes": sizes_tables}[kind](rows, all_ladders[name])
+    return "\n\n".join(table.markdown() for table in tables) or UNMEASURED

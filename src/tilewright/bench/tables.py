@@ -269,7 +269,24 @@ def _accuracy_tables(rows: list[Row]) -> list[Table]:
     return [Table(f"against float32; {origin(rows)}", ("engine", "case", "dtype", "prompts", *figures), lines, 3)]
 
 
+def _scaling_tables(rows: list[Row]) -> list[Table]:
+    """Jobs by several workers: the time of their shards, and what else a run took."""
+    lines = []
+    for row in rows:
+        workers = int(row.label)
+        each = "a GPU" if not row.threads else "1 core" if row.threads == 1 else f"{row.threads} cores"
+        figures = three(row.rows / row.median_s), three(row.median_s), three(row.one_off_s), times(row.versus_below)
+        share = percent(row.versus_below / workers if row.versus_below else None)
+        lines.append((row.size, row.dtype, row.rung.split(",")[0], each, str(workers), *figures, share))
+    header = ("job", "dtype", "engine", "a worker has", "workers", "records/s", "s", "besides, s", "x one", "of linear")
+    note = (
+        "s: of the shards, as if all workers had begun with the last of them. Besides: the rest of the process, from "
+        "its start to its end, with loading, fetching kernels, merging. All gave the bytes of one worker."
+    )
+    return [Table(f"scaling; {origin(rows)}", header, tuple(lines), 4, (note,))]
+
+
 TEXT_TABLES: dict[str, Callable[[list[Row]], list[Table]]] = {
     "gpt2": _text_tables, "gpt2_profile": _profile_tables, "gpt2_accuracy": _accuracy_tables,
-    "dcgan_profile": _profile_tables,
+    "dcgan_profile": _profile_tables, "scaling": _scaling_tables,
 }  # fmt: skip

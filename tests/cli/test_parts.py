@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from tilewright.cli import main
+from tilewright.errors import UsageError
+from tilewright.runtime.jobs.merge import status
 from tilewright.runtime.models import init_dcgan
 
 
@@ -29,7 +31,19 @@ def test_parts_of_a_job(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     for number, count in ((0, 3), (2, 2)):
         assert draw("--part", f"{number}/3") == 0
-        assert f"Part {number} of 3 is there: {count} of 8 shards now" in capsys.readouterr().out
+        assert f"Part {number} of 3 is there, {count} of 8 shards are new." in capsys.readouterr().out
     assert not Path("out.npy").exists()
     assert draw() == 0 and "Resumed: 5 of 8 shards were there" in capsys.readouterr().out
     assert Path("out.npy").read_bytes() == whole
+
+
+def test_what_is_said_of_a_finished_job(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    init_dcgan("m", 1, z_size=4, channels=(8, 4, 3))
+    assert draw() == 0 and "were there" not in capsys.readouterr().out
+    assert draw() == 0 and "Nothing to do: all 8 shards and the output were there" in capsys.readouterr().out
+    Path("out.npy").unlink()
+    assert draw() == 0 and "Nothing to do" not in capsys.readouterr().out and Path("out.npy").exists()
+    Path("out.npy.job/manifest.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"manifest\.json: .* Give the command"):
+        status("out.npy")

@@ -186,3 +186,10 @@ def test_a_tokenizer_has_to_fit_its_model(tmp_path):
         Tokenizer(save(tmp_path / "tokenizer.json", unk_token="[GONE]"))  # noqa: S106 - no password
     with pytest.raises(ValueError, match="pad_token_id is 9; ids are 0 to 8"):
         TextCNNConfig(vocab_size=9, pad_token_id=9)
+
+
+@pytest.mark.parametrize("name", ["in.txt", "in.jsonl"])
+def test_a_byte_order_mark_is_no_text(tmp_path, encoder, name):
+    content = b"a good film\nbad\n" if name == "in.txt" else b'{"id": 1, "text": "a good film"}\n'
+    plain, marked = (read(tmp_path / name, start + content, encoder) for start in (b"", b"\xef\xbb\xbf"))
+    assert plain == marked and not any(record.error for record in plain[1])

@@ -264,3 +264,22 @@ def test_sentences_may_be_text(reader_of_letters):
 def test_texts_are_checked(reader_of_letters, sentences, message):
     with pytest.raises(UsageError, match=message):
         reader_of_letters.classify(sentences)
+
+
+@pytest.mark.parametrize("rung", ["cpu.gather_add", "cpu.table_sums"])
+@pytest.mark.parametrize("memory", [None, 60_000])
+def test_threads_of_a_caller_share_a_table(logits, rung, memory):
+    """Each call adds rows to the table, or, where they do not all fit, moves those of the others."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with using(embedding_conv1d=rung):
+        model = TextCNN(CONFIG, WEIGHTS, table_memory=memory)
+        whole = TextCNN(CONFIG, WEIGHTS).logits(IDS)
+
+    def called(ids: np.ndarray) -> np.ndarray:
+        with using(embedding_conv1d=rung):  # of this thread alone
+            return model.logits(ids)
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(called, np.split(IDS, 100)))
+    assert np.array_equal(np.concatenate(found), whole)

@@ -82,10 +82,11 @@ def _guarded(verb: Callable[..., None]) -> Callable[..., None]:
     def called(**options: Any) -> None:
         _options_given.set(options)
         try:
-            if isinstance(options.get("model"), str):
-                from tilewright.runtime.named_models import model_path
+            for name in ("model", "source"):  # what --model and convert's SRC are called
+                if isinstance(options.get(name), str):
+                    from tilewright.runtime.named_models import resolved
 
-                options["model"] = model_path(options["model"])
+                    options[name] = resolved(options[name], options.get("output") or options.get("destination"))
             verb(**options)
         except (typer.Exit, typer.BadParameter, SystemExit):
             raise

@@ -34,6 +34,7 @@ def _text(model: Any) -> str:
         "size": f"{model.bytes / 1e6:.1f} MB",
         "licence": model.license,
         "path": model.path,
+        "limits": f"{model.path}/README.md says what it is not good for",
     }
     lines = [f"{model.name:<11}{model.task}", *(f"  {name:<9}{text}" for name, text in rows.items() if text)]
     if model.hidden:

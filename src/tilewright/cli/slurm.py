@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -65,8 +66,16 @@ def slurm(options: Options) -> None:
         show(text.rstrip("\n"))
         return
 
+    from tilewright.errors import UsageError
     from tilewright.formats.atomic import AtomicFile
+    from tilewright.formats.files import InputFile
 
+    if os.path.isfile(options.script):
+        with InputFile(options.script, "script") as there:
+            start = bytearray(min(there.size, 2))
+            there.read_into(start, 0)
+        if start not in (b"", b"#!"):
+            raise UsageError("is there, and is no script", path=options.script, hint="choose another name")
     with AtomicFile(options.script) as file:
         file.write(text.encode())
     say(f"Written to {options.script}")

@@ -25,10 +25,15 @@ def validate(
     """
     from msgspec.json import encode
 
+    from tilewright.errors import UsageError
     from tilewright.formats.validate import TOLERANCE, validate
     from tilewright.formats.validate_images import holds_images, validate_images
     from tilewright.formats.validate_volumes import is_volume, validate_volumes
 
+    for path in (output, reference):
+        if path.lower().endswith((".png", ".bmp")):
+            raise UsageError("pictures are not compared: their pixels are rounded", path=path,
+                             hint="draw to .npy or .txt, and compare those")  # fmt: skip
     if holds_images(output) and holds_images(reference):
         result = validate_images(output, reference, tolerance=TOLERANCE if tolerance is None else tolerance)
     elif is_volume(output) and is_volume(reference):

@@ -18,6 +18,7 @@ from tilewright.formats.records import Id, Record, RecordError
 
 MAX_LINE_BYTES = 16 << 20
 CHUNK_BYTES = 1 << 20
+BOM = b"\xef\xbb\xbf"  # that some editors write first; no part of the text
 FIRST_BYTES = 64 << 20  # within which a line that can be read must say whether lines have ids
 
 Line = tuple[int, bytes | None, int]  # number from 1, the line or None if it is too long, where it ends in bytes
@@ -213,7 +214,7 @@ def read_lines(file: InputFile) -> Iterator[Line]:
         file.read_into(chunk, offset)
         if offset + len(chunk) == file.size and not chunk.endswith(b"\n"):
             chunk += b"\n"
-        start = 0
+        start = len(BOM) if offset == 0 and chunk.startswith(BOM) else 0
         while (end := chunk.find(b"\n", start)) >= 0:
             carry += chunk[start:end]
             number += 1

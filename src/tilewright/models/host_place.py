@@ -16,7 +16,7 @@ BATCH_MEMORY = 1 << 30  # bytes of keys and values unless the caller says: 512 s
 class Workspace:
     """Arrays that are used again at the next step: memory that is new to a process costs more than the work on it."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.buffers: dict[str, np.ndarray] = {}
 
     def take(self, name: str, rows: int, columns: int, dtype: np.dtype = FLOAT32) -> np.ndarray:

@@ -7,6 +7,7 @@ Source: Kim, "Convolutional Neural Networks for Sentence Classification", 2014; 
 padding mask: a sentence always has `sequence_length` ids, and where padding fills it up, that is a token like others.
 """
 
+import threading
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
@@ -117,6 +118,7 @@ class TextCNN:
         if device != "cpu":
             from tilewright.models.textcnn_device import DeviceTextCNN
 
+            self.lock = threading.Lock()  # its graphs and buffers are one caller's at a time
             self.there = DeviceTextCNN(config, weights, dtype=dtype, table_memory=table_memory, device=device)
             self.convolutions = self.there.convolutions
             return
@@ -148,7 +150,8 @@ class TextCNN:
         if ids.ndim != 2 or ids.shape[1] != self.config.sequence_length:
             raise UsageError(f"ids has shape {ids.shape}; (n, {self.config.sequence_length}) is wanted")
         if self.there:
-            return self.there.logits(ids)
+            with self.lock:
+                return self.there.logits(ids)
         out = np.empty((len(ids), self.config.num_labels), np.float32)
         precompute(ids, self.convolutions)
         for first in range(0, len(ids), BATCH):

@@ -122,8 +122,11 @@ def _task(job: ClassifyJob, say: Say) -> ClassifyTask:
 
 def _check_paths(job: ClassifyJob) -> None:
     if job.is_binary == job.output.endswith((".jsonl", ".parquet")):
-        kind, other = ("binary", "name it without .jsonl") if job.is_binary else ("text", "name it .jsonl or .parquet")
-        raise UsageError(f"the input is {kind} and the output would not be", path=job.output, hint=other)
+        text = ".jsonl or .parquet"
+        if job.is_binary:
+            raise UsageError("an input of that name is binary, and the output would not be", path=job.input,
+                             hint=f"name text .txt, {text}; of binary token ids the output is no {text}")  # fmt: skip
+        raise UsageError("the input is text and the output would not be", path=job.output, hint=f"name it {text}")
     check_output(job)
     if job.table_path and job.device != "cpu":
         raise UsageError(

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilewright.errors import InputError
+from tilewright.errors import InputError, UsageError
 
 FOLDER = Path(__file__).resolve().parent.parent / "data" / "models"
 NAMES = ("poet", "critic", "portraits")
@@ -37,9 +37,22 @@ def model_path(path: str | os.PathLike[str]) -> str:
     return str(FOLDER / name) if name in NAMES and not os.path.lexists(name) and (FOLDER / name).is_dir() else name
 
 
+def resolved(path: str, output: str | None) -> str:
+    """`model_path`. Raises UsageError for an output that would hide the model from the next command."""
+    found = model_path(path)
+    if found != path and output is not None and os.path.realpath(output) == os.path.realpath(path):
+        raise UsageError(f"here the output would hide the model {path!r} of that name", path=output,
+                         hint="choose another output")  # fmt: skip
+    return found
+
+
 def check_model(path: str | os.PathLike[str]) -> None:
-    """Raises InputError, listing the names, for a bare name of which nothing lies in the current directory."""
+    """Raises InputError, listing the names, for a bare name of which nothing lies in the current directory; and for a
+    directory that is no model and hides one of that name."""
     name = os.fspath(path)
+    if name in NAMES and os.path.isdir(name) and not os.path.lexists(os.path.join(name, "config.json")):
+        raise InputError("this directory has no config.json, and hides the model of that name", path=name,
+                         hint=f"rename it, or give the model's path: {FOLDER / name}")  # fmt: skip
     if os.path.lexists(name) or os.path.dirname(name):
         return
     known = "this installation lacks it" if name in NAMES else f"those with a name are {', '.join(NAMES)}"

@@ -52,6 +52,9 @@ TEXTS = [
     b"x",
     b"one line that is long\n",
     b"a\r\nb\r\n",
+    b"\xef\xbb\xbfa\nb\n",  # a byte-order mark is no part of the first line
+    b"\xef\xbb\xbf\nb\n",
+    b"\xef\xbb\xbf",
     b"a\n \n\tb\n",
 ]
 

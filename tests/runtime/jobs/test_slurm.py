@@ -19,7 +19,7 @@ COMMAND = ("classify", "-i", "it's in.bin", "-o", "out.bin", "--model", "m")
 JOB = """#!/bin/bash
 trap 'exit 75' USR1
 echo job "$@" >> notes
-[ -e sleep ] && for _ in {1..1000}; do sleep 0.01; done
+[ -e slow ] && for _ in {1..3000}; do sleep 0.01; done
 [ -e kill ] && kill -KILL $$
 exit $(cat code)
 """
@@ -89,7 +89,7 @@ def test_a_step_of_mpi(there):
 def test_a_time_limit(there, monkeypatch, number, code):
     """The job ends in order, and is queued again; also where srun says that the last ranks were killed."""
     put(there / "job", JOB.replace("exit 75", f"exit {code}"))
-    put(there / "sleep", "")
+    put(there / "slow", "")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "50")
     process = start(there, Request(COMMAND))
     until = time.monotonic() + 30
@@ -183,3 +183,7 @@ def test_the_verb(there, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["slurm", "--submit", "generate"])
     assert ended.value.code == 2
+    Path("prompts.jsonl").write_text("{}")
+    with pytest.raises(SystemExit) as ended:
+        main(["slurm", "--script", "prompts.jsonl", "generate"])
+    assert ended.value.code == 2 and Path("prompts.jsonl").read_text() == "{}"

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -66,6 +67,18 @@ def test_a_run_that_fails_has_its_trace(place, tmp_path_factory):
 def test_a_trace_is_not_the_output(place):
     with pytest.raises(UsageError, match="the trace would be written over the output"):
         run(place.task(), place.output, Inline(), Options(trace=place.output))
+
+
+def test_a_trace_takes_the_place_of_traces_alone(place):
+    place.fill(4)
+    before = Path(place.input).read_bytes()
+    with pytest.raises(UsageError, match="is there, and is no trace"):
+        run(place.task(), place.output, Inline(), Options(trace=place.input))
+    assert Path(place.input).read_bytes() == before and not os.path.exists(place.output)
+    trace_path = f"{place.output}.trace"
+    for _ in range(2):
+        run(place.task(), place.output, Inline(), Options(trace=trace_path, restart=True))
+    assert json.loads(Path(trace_path).read_bytes())["traceEvents"]
 
 
 def test_nothing_is_recorded_where_nobody_asked(place):

@@ -44,8 +44,9 @@ def gather(ids: np.ndarray, prepared: Prepared, out: np.ndarray) -> None:
 def _from_table(ids: np.ndarray, prepared: Prepared, out: np.ndarray, *, vectors: bool) -> None:
     from tilewright.ops.embedding_conv1d.cpu.gather_add import add_rows
 
-    for first, end in prepared.state.batches(ids):
-        add_rows(ids[first:end], prepared.state, out[first:end], vectors=vectors)
+    with prepared.state.lock:  # no other thread adds rows or moves them meanwhile
+        for first, end in prepared.state.batches(ids):
+            add_rows(ids[first:end], prepared.state, out[first:end], vectors=vectors)
 
 
 @ladder.rung(

@@ -11,6 +11,8 @@ batch that needs more rows than there is room for is cut in two. None of this ch
 the token and the tap alone. Known from neural language models as first-layer pre-computation (Devlin et al. 2014).
 """
 
+import threading
+
 import numpy as np
 
 from tilewright.errors import ResourceError
@@ -50,13 +52,15 @@ class TokenTable:
         self.uses = np.zeros((len(self.groups), len(table)), np.int32)
         self.used = 0
         self.built = 0  # rows computed since the start; more than `used` where some were dropped
+        self.lock = threading.RLock()  # held by a caller from its first batch to the end of its last one
 
     def precompute(self, ids: np.ndarray) -> None:
         """Compute the rows that sentences ids (B, L) will need, if there is room for all: one large product instead
         of many small."""
-        missing = (self._counts(ids) > 0) & (self.row_of < 0)
-        if self.used + int(missing.sum()) <= self.capacity:
-            self._build(missing)
+        with self.lock:
+            missing = (self._counts(ids) > 0) & (self.row_of < 0)
+            if self.used + int(missing.sum()) <= self.capacity:
+                self._build(missing)
 
     def batches(self, ids: np.ndarray):
         """Yield (first, end): sentences of ids (B, L) whose rows all exist until the next batch is asked for."""

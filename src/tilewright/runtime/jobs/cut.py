@@ -130,7 +130,10 @@ class Shard:
 
 def lines_between(file: InputFile, begin: int, end: int) -> Iterator[tuple[bytes | None, int]]:
     """(line without its end, or None if it is too long, end in bytes) of each line that begins in [begin, end)."""
-    from tilewright.formats.lines import MAX_LINE_BYTES  # brings NumPy, which those who only hand out shards do without
+    from tilewright.formats.lines import (
+        BOM,
+        MAX_LINE_BYTES,
+    )  # brings NumPy, which those who only hand out shards do without
 
     place = _first_start(file, begin, end)
     if place is None:
@@ -141,7 +144,7 @@ def lines_between(file: InputFile, begin: int, end: int) -> Iterator[tuple[bytes
         file.read_into(chunk, place)
         if place + len(chunk) == file.size and not chunk.endswith(b"\n"):
             chunk += b"\n"
-        start = 0
+        start = len(BOM) if place == 0 and chunk.startswith(BOM) else 0
         while (stop := chunk.find(b"\n", start)) >= 0:
             carry += chunk[start:stop]
             start = stop + 1

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from tilewright.errors import UsageError
 from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.files import BLOCK_BYTES, InputFile, naming
 from tilewright.runtime.jobs.directory import (
@@ -265,8 +266,9 @@ def status(output: str) -> Status:
     with JobDirectory(output) as directory:
         try:
             shards = directory.manifest.cut.shards
-        except Damaged:
-            shards = 0
+        except Damaged as error:
+            hint = "give the command of the job again"
+            raise UsageError(f"{MANIFEST}: {error}", path=directory.path, hint=hint) from error
         records = [record for number in directory.committed() if (record := directory.record(number))]
         holder = holder_of(directory.root.read(LEASE, 4096))
         finished = REPORT in directory.root.names()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 
 import msgspec
 
-from tilewright.errors import InternalError, TilewrightError, UsageError
+from tilewright.errors import InternalError, ResourceError, TilewrightError, UsageError
 from tilewright.formats.atomic import AtomicFile
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.cut import Cut
@@ -90,8 +90,9 @@ def _leaving_nothing(directory: JobDirectory) -> Iterator[None]:
     try:
         yield
     except TilewrightError as error:
-        if directory.made and not isinstance(error, InternalError) and next(directory.committed(), None) is None:
-            directory.remove()
+        with suppress(ResourceError):  # what ended the job is to be told, not this
+            if directory.made and not isinstance(error, InternalError) and next(directory.committed(), None) is None:
+                directory.remove()
         raise
 
 
@@ -162,7 +163,7 @@ class _Run:
         if found.intact:
             report = self.directory.sealed(REPORT, Report)
             self.count(report.records, report.errors)
-            return msgspec.structs.replace(report, computed=0)
+            return msgspec.structs.replace(report, computed=0, seconds={})  # no merge, for one
         for number in found.bad_shards:
             self.directory.quarantine(number)
         self.directory.root.remove(REPORT)

@@ -112,7 +112,6 @@ class _Figures(Watch):
     """What this run's shards say, handed on to a progress display."""
 
     shown: JobProgress
-    earlier: int = 0
     records: int = 0
     begun: float = float("inf")
     ended: float = 0.0
@@ -128,7 +127,6 @@ class _Figures(Watch):
     def committed(self, record: Record, worker: int | None) -> None:
         self.shown.committed(record, worker)
         if worker is None:
-            self.earlier += 1
             return
         self.records += record.records
         self.workers.add(worker)
@@ -176,11 +174,17 @@ def start(
             report.first_errors = directory.first_errors(SHOWN_ERRORS)
     if settings.part:
         report.lead = False
-        say(f"Part {settings.part[0]} of {settings.part[1]} is there: {done.computed:,} of {done.shards:,} shards now")
+        part, new = (
+            f"Part {settings.part[0]} of {settings.part[1]}",
+            f"{done.computed:,} of {done.shards:,} shards are new",
+        )
+        say(f"{part} is there, {new}. When all are, the same command without --part makes the output")
+    elif "merge" not in done.seconds:
+        say(f"Nothing to do: all {done.shards:,} shards and the output were there")
     elif not done.computed:
-        say(f"Nothing to do: all {done.shards:,} shards were there")
-    elif watch.earlier:
-        say(f"Resumed: {watch.earlier:,} of {done.shards:,} shards were there")
+        say(f"All {done.shards:,} shards were there: the output was made of them")
+    elif done.computed < done.shards:
+        say(f"Resumed: {done.shards - done.computed:,} of {done.shards:,} shards were there")
     report.finish(began)
     return done.figures
 
@@ -205,7 +209,7 @@ def _fold(report: Report, done: merge.Report, watch: _Figures) -> None:
             report.seconds[phase_name] = report.seconds.get(phase_name, 0.0) + value / workers
     if workers > 1:
         report.seconds["run"] = watch.ended - watch.begun
-    report.seconds["merge"] = done.seconds.get("merge", 0.0) if done.computed else 0.0
+    report.seconds["merge"] = done.seconds.get("merge", 0.0)
     report.figures = {name: value for name, value in watch.sums.items() if not name.startswith(SECONDS)}
     report.job = {
         "directory": f"{done.output}.job",
@@ -213,6 +217,6 @@ def _fold(report: Report, done: merge.Report, watch: _Figures) -> None:
         "computed": done.computed,
         "bytes": done.size,
         "sha256": done.sha256,
-        "seconds": done.seconds if done.computed else {},
+        "seconds": done.seconds,
         **done.facts,
     }

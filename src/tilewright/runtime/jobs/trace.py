@@ -19,7 +19,7 @@ import msgspec
 
 from tilewright.errors import UsageError
 from tilewright.formats.atomic import AtomicFile
-from tilewright.formats.files import naming
+from tilewright.formats.files import InputFile, naming
 
 if TYPE_CHECKING:
     from tilewright.runtime.jobs.directory import JobDirectory
@@ -30,6 +30,7 @@ SHARD, READ, COPY_IN, COMPUTE, COPY_OUT, WRITE, COMMIT = ROWS = (
 GPU = ", GPU"  # behind a row's name where the GPU's own clock measured it
 KEPT = 4096  # events in memory before they are written
 MOST = 200_000  # events of one process, about 20 MB: the first ones; viewers are slow with many more
+BEGINNING = b'{"displayTimeUnit": "ms", "traceEvents": [\n'  # of a trace
 PIECE = "trace-"  # begins the names of what each process writes
 OFF: AbstractContextManager[None] = nullcontext()
 
@@ -96,13 +97,22 @@ def recording(directory: JobDirectory, worker: int | None, on: bool = True) -> I
 def tracing(directory: JobDirectory, path: str | None) -> Iterator[None]:
     """A run whose trace is wanted in `path`; None: nowhere. It is written however the run ends, if not by SIGKILL.
 
-    Raises UsageError where `path` is the job's output, and ResourceError where it cannot be written, before the run.
+    Before the run it raises UsageError where `path` is the job's output or a file that is no trace, and ResourceError
+    where it cannot be written.
     """
     if path is None:
         yield
         return
     if os.path.realpath(path) == directory.output:
         raise UsageError("the trace would be written over the output", path=path, hint="give --trace another file")
+    if os.path.isfile(path) and os.path.getsize(path):
+        with InputFile(path, "trace") as file:
+            there = bytearray(min(file.size, len(BEGINNING)))
+            file.read_into(there, 0)
+        if there != BEGINNING:
+            raise UsageError(
+                "is there, and is no trace", path=path, hint="give --trace another file, or remove this one"
+            )
     AtomicFile(path).__enter__().discard()
     for name in _pieces(directory):
         directory.logs.remove(name)
@@ -198,7 +208,7 @@ class Recorder:
 def merge(directory: JobDirectory, path: str, begin: int) -> None:
     """Makes a Chrome trace of what the processes of a job wrote. begin: when it began, ns since 1970."""
     with AtomicFile(path) as file:
-        file.write(b'{"displayTimeUnit": "ms", "traceEvents": [\n')
+        file.write(BEGINNING)
         first = True
         for number, name in enumerate(_pieces(directory)):
             for event in _events(directory, name, number, begin):

@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from gpt2_models import save
+from tilewright.formats.sentence_encoder import encoder_for
 from tilewright.models.sampling import SamplingParams
 from tilewright.runtime.classify import ClassifyJob, ClassifyTask, classify
 from tilewright.runtime.generate import GenerateJob, generate
 from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.load import tokenizer_of
 from tilewright.runtime.models import init_textcnn
 
 RECORDS = 240
@@ -102,6 +104,27 @@ class Trapping(ClassifyTask):
         def trap(tokens):
             if poison in tokens.tolist():
                 os.kill(os.getpid(), signal.SIGSEGV)
+            return compute(tokens)
+
+        worker._logits = trap
+        return worker
+
+
+POISON = "a sentence that no other line has"
+
+
+class TrappingThere(ClassifyTask):
+    """A job of texts whose kernel on a GPU fails its assertion on POISON."""
+
+    def open(self, place):
+        import torch
+
+        worker = super().open(place)
+        encoder = encoder_for(tokenizer_of(self.job.model), self.config)
+        poison, compute = encoder.rows([POISON])[0].tolist(), worker._logits
+
+        def trap(tokens):
+            torch._assert_async(torch.tensor(poison not in tokens.tolist(), device="cuda"))
             return compute(tokens)
 
         worker._logits = trap

@@ -332,10 +332,9 @@ def test_prompts_that_lie_as_before_are_captured(rng):
 def test_the_job_writes_what_the_cpus_job_writes(tmp_path, monkeypatch, rng):
     """Prompts of a file, bad ones and some with parameters of their own; and the course's binary tokens."""
     import json
-    from contextlib import nullcontext
 
     from tilewright.runtime import generate as job
-    from tilewright.runtime import generate_worker, load
+    from tilewright.runtime import load
     from tilewright.runtime.jobs import start
 
     save(tmp_path / "m", tokenizer=False)
@@ -345,8 +344,6 @@ def test_the_job_writes_what_the_cpus_job_writes(tmp_path, monkeypatch, rng):
     rng.integers(0, V, (90, 16), np.int32).tofile(tmp_path / "in.bin")
     for module in (job, load, start):
         monkeypatch.setattr(module, "place_for", lambda device, dtype="": device)
-    if not ON_GPU:
-        monkeypatch.setattr(generate_worker, "gpu_faults", nullcontext)
     monkeypatch.chdir(tmp_path)
     for ending in ("jsonl", "bin"):
         report = job.generate(job.GenerateJob("m", f"in.{ending}", f"there.{ending}", GREEDY, device="cuda"))

@@ -38,7 +38,6 @@ def here(tmp_path, monkeypatch, rng):
             monkeypatch.setattr(place, "place_for", lambda device: "cpu" if device == "cpu" else "cuda")
         monkeypatch.setattr(module, "pinned", empty)
         monkeypatch.setattr(module, "_compute", simulated)
-        monkeypatch.setattr(slabs, "gpu_faults", no_faults)
     with using(conv3d="simt.naive") if not ON_GPU else using():
         yield
 
@@ -51,14 +50,6 @@ def simulated(kernel, dtype, place):
 
 
 computed_on_the_cpu = module._compute
-
-
-class no_faults:
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        return False
 
 
 def run(output, kernel="k.npy", **options):

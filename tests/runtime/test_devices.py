@@ -96,9 +96,27 @@ def test_a_batch_of_one_that_does_not_fit_is_an_error():
     assert tried == [5, 2, 1]
 
 
-def test_a_fault_of_the_gpu_is_an_error_of_the_machine():
-    with pytest.raises(ResourceError, match=r"the GPU failed: illegal memory access\. Run"), gpu_faults():
-        raise torch.AcceleratorError("illegal memory access\nCUDA kernel errors might be reported later")
+class CudaAPIError(Exception):
+    """Stands in for numba-cuda's, which its simulator does not have."""
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        torch.AcceleratorError("illegal memory access\nCUDA kernel errors might be reported later"),
+        RuntimeError("Triton Error [CUDA]: illegal memory access"),
+        CudaAPIError("[700] illegal memory access"),
+    ],
+    ids=["torch", "triton", "numba"],
+)
+def test_a_fault_of_the_gpu_is_an_error_of_the_machine(fault):
+    with pytest.raises(ResourceError, match=r"the GPU failed: .*illegal memory access\. Run"), gpu_faults():
+        raise fault
+
+
+def test_another_error_stays_what_it_is():
+    with pytest.raises(RuntimeError, match="mine"), gpu_faults():
+        raise RuntimeError("mine")
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from tilewright.formats.volumes import Volume, check_memory, check_suffix, form_
 from tilewright.hardware import available_memory
 from tilewright.ops._memory import empty
 from tilewright.runtime import volume_shards
-from tilewright.runtime.devices import place_for
+from tilewright.runtime.devices import gpu_faults, place_for
 from tilewright.runtime.fingerprint import Around, device_class, directory_identity, own_version
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.cut import Cut, Records, Shard
@@ -245,6 +245,8 @@ class ConvolveWorker:
         with ExitStack() as stack:
             stack.enter_context(task.around.entered())
             stack.callback(task.close)
+            if not on_cpu:
+                stack.enter_context(gpu_faults())
             self.volume, kernel = task.opened(), kernel_of(job.kernel)
             self.form = task.form()
             with phase(self.report, "compile", task.say, "Compiling kernels"):  # or fetching them from the disk

@@ -95,10 +95,16 @@ def halving(run: Callable[[int], T], batch: int) -> T:
 @contextmanager
 def gpu_faults() -> Iterator[None]:
     """What the GPU's driver reports within the block - a fault, a lost device - becomes a ResourceError."""
-    import torch
-
     try:
         yield
-    except torch.AcceleratorError as error:
+    except Exception as error:
+        if not is_gpu_fault(error):
+            raise
         what = str(error).partition("\n")[0]
         raise ResourceError(f"the GPU failed: {what}", hint="run the same command again, or on the CPU") from error
+
+
+def is_gpu_fault(error: BaseException) -> bool:
+    """Whether PyTorch, numba-cuda or Triton says what the driver has reported. None of them needs to be installed."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return bool(kinds & {"AcceleratorError", "CudaAPIError"}) or str(error).startswith("Triton Error [CUDA]")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tilewright.errors import ResourceError
-from tilewright.runtime.devices import gpu_faults, halving
+from tilewright.runtime.devices import halving
 
 SLAB = 64 << 20  # bytes of a slab: more than a millisecond of the host link, so that starting it costs little
 IN_FLIGHT = 3  # slabs: one on each way, and one that is convolved
@@ -34,14 +34,13 @@ def through(prepared, device: str = "cuda") -> Callable[[np.ndarray, np.ndarray]
     """f(block, out): out (d, h, w) from a block with its halo, both float32 on the host, best `pinned`.
 
     prepared: what `ops.conv3d.prepare` gave for the device. Bits depend neither on the block's place nor on its size,
-    nor on slabs. Raises ResourceError where the GPU fails, or has no memory for the smallest slab.
+    nor on slabs. Raises ResourceError where the GPU has no memory for the smallest slab.
     """
 
     def compute(block: np.ndarray, out: np.ndarray) -> None:
         plane = 4 * max(1, math.prod(block.shape[1:]))
         planes = min(len(out), max(1, SLAB // plane, prepared.sizes[0]))
-        with gpu_faults():
-            halving(lambda count: _pass(prepared, block, out, count, device), planes)
+        halving(lambda count: _pass(prepared, block, out, count, device), planes)
 
     return compute
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from tilewright.errors import Interrupted, ResourceError, UsageError
-from tilewright.runtime.devices import place_for
+from tilewright.runtime.devices import gpu_faults, place_for
 from tilewright.runtime.jobs import merge
 from tilewright.runtime.jobs.cut import Cut
 from tilewright.runtime.jobs.directory import JobDirectory, Record
@@ -153,7 +153,8 @@ def start(
     they have no output, and nothing to say. Raises what `run` does.
     """
     began = time.perf_counter()
-    with stopping() as stop, engine_of(settings, device) as engine:
+    faults = gpu_faults() if settings.is_inline and device != "cpu" else nullcontext()  # else the worker is replaced
+    with stopping() as stop, engine_of(settings, device) as engine, faults:
         report.lead = engine.lead
         with phase(report, "check"):
             task = make(say if engine.lead else quiet)

@@ -69,18 +69,29 @@ def test_all_of_it(small, capsys):
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [
-        ("", "the prompt is empty"),
-        ("word " * 10_000, "the prompt has 50000 tokens; the context of 160"),
-        ("caf\udce9", "the prompt is no valid text"),
+        ("", 'the prompt is empty. Give it some words, as in --prompt "My lord,"'),
+        (" \n ", "the prompt is empty"),
+        (
+            "word " * 10_000,
+            "the prompt is too long: it has 10,000 words, and the first 32 of them fill the poet's memory",
+        ),
+        ("x" * 160, "the prompt is too long: it has 1 word, and the first of them alone more than fills"),
+        ("caf\udce9", "the prompt is no valid text: its character 4 is no UTF-8. Type it anew"),
     ],
-    ids=["empty", "long", "no UTF-8"],
+    ids=["empty", "blank", "long", "a long word", "no UTF-8"],
 )
 def test_a_prompt_that_cannot_be_continued(small, prompt, message):
     """Is refused at once, in one line, and nothing is left."""
     said = []
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(UsageError) as caught:
         demo.run(said.append, prompt=prompt)
+    assert message in str(caught.value) and "token" not in str(caught.value)
     assert said == [] and os.listdir(small) == []
+
+
+def test_the_longest_prompt_can_be_continued(small):
+    """A token of the stand-in is a byte; 159 of its 160 positions can be given."""
+    assert named.poet_for("x" * 159) and named.poet_for(" ".join(["word"] * 32))
 
 
 def test_every_check_can_fail(small, monkeypatch):

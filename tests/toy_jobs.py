@@ -82,6 +82,9 @@ class Squares:
     def fingerprint(self):
         return {"verb": "squares", "seed": self.seed, "npy": self.npy, **file_identity("input", self.input)}
 
+    def files(self):
+        return {"input": self.input}
+
     def cut(self, shard_size):
         return Records(WIDTH, os.path.getsize(self.input) // WIDTH, shard_size or 4)
 
@@ -135,6 +138,9 @@ class Upper:
 
     def fingerprint(self):
         return {"verb": "upper", **file_identity("input", self.input)}
+
+    def files(self):
+        return {"input": self.input}
 
     def cut(self, shard_size):
         return Lines(os.path.getsize(self.input), shard_size or 64)

@@ -315,7 +315,7 @@ INPUTS = {
     "the input as output": (["-o", "in.jsonl"], 2, "overwrite the input"),
     "text to a binary file": (["-o", "out.bin"], 2, "no place in a binary output"),
     "no answers": (["--validate", "gone.jsonl"], 3, "no such answers"),
-    "no memory": (["--max-batch-memory", "1K"], 4, "1,024 are allowed. Allow more memory (--max-batch-memory)"),
+    "no memory": (["--max-batch-memory", "1K"], 4, "1,024 are allowed. Allow more memory (max_batch_memory, --max-"),
     "an unknown rung": (["--rung", "attention=cpu.bogus"], 2, "attention has no rung 'cpu.bogus'"),
     "too many new tokens": (["-i", "ok.bin", "-o", "o.bin", "--max-tokens", "60"], 2, "the context of the model is 64"),
 }

@@ -1,12 +1,13 @@
 """`--part K/N`: processes that share a job, and the command without it, which makes the output."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tilewright.cli import main
 from tilewright.errors import UsageError
-from tilewright.runtime.jobs.merge import status
+from tilewright.runtime.jobs.status import status
 from tilewright.runtime.models import init_dcgan
 
 
@@ -35,6 +36,22 @@ def test_parts_of_a_job(tmp_path, monkeypatch, capsys):
     assert not Path("out.npy").exists()
     assert draw() == 0 and "Resumed: 5 of 8 shards were there" in capsys.readouterr().out
     assert Path("out.npy").read_bytes() == whole
+
+
+def test_the_report_of_a_part(tmp_path, monkeypatch, capsys):
+    """Of its own shards; text goes to stderr."""
+    monkeypatch.chdir(tmp_path)
+    init_dcgan("m", 1, z_size=4, channels=(8, 4, 3))
+    for again in (False, True):
+        for number, shards in ((0, 3), (2, 2)):
+            assert draw("--part", f"{number}/3", "--json") == 0
+            out, err = capsys.readouterr()
+            report = json.loads(out)
+            wanted = {"verb": "draw", "output": "out.npy", "part": f"{number}/3", "records": 8 * shards, "errors": 0}
+            wanted |= {"directory": "out.npy.job", "shards": 8, "computed": 0 if again else shards, "exit_code": 0}
+            assert {name: report[name] for name in wanted} == wanted and report["seconds"]["total"] > 0
+            assert f"Part {number} of 3 is there" in err
+    assert draw("--json") == 0 and "part" not in json.loads(capsys.readouterr().out)["job"]
 
 
 def test_what_is_said_of_a_finished_job(tmp_path, monkeypatch, capsys):

@@ -57,7 +57,12 @@ def test_ids(tmp_path):
         (b'{"id":"q","tokens":[1,"2",3]}', "tokens[1]", "expected int, got str", "q"),
         (b'{"id":"q","tokens":[1,2.5,3]}', "tokens[1]", "expected int, got float", "q"),
         (b'{"id":"q","tokens":[1,true,3]}', "tokens[1]", "expected int, got bool", "q"),
-        (b'{"id":"q","tokens":[1,NaN,3]}', "", "JSON is malformed", None),
+        (b'{"id":"q","tokens":[1,NaN,3]}', "", "JSON is malformed", "q"),
+        (b'{"id":"q","note":"a\tb","tokens":[1,2,3]}', "", "JSON is malformed", "q"),
+        (b'{"id":"q","tokens":[1,2,3],"note":"\\ud800"}', "note", r"\ud800 is half of a surrogate pair", "q"),
+        (b'{"id":-7,"a b":["\\udfff"]}', "", r"\udfff is half of a surrogate pair", -7),
+        (b'{"id":"\\ud83d","tokens":[1,2,3]}', "id", r"\ud83d is half of a surrogate pair", None),
+        (b'{"id":"q","\\ud800":"\\udc01"}', "", r"\udc01 is half of a surrogate pair", "q"),
         (b'{"id":"q","tokens":"1 2 3"}', "tokens", "expected array, got str", "q"),
         (b'{"id":"q","tokens":[1,2]}', "tokens", "has 2 ids; the model takes 3", "q"),
         (b'{"id":"q","input_ids":[1,2,3,4]}', "input_ids", "has 4 ids", "q"),
@@ -131,8 +136,10 @@ def test_count_and_batches(tmp_path, size, count):
 def test_whole_file_errors(tmp_path):
     with pytest.raises(InputError, match="is empty"):
         read(tmp_path / "in", b"")
-    with pytest.raises(InputError, match="holds 0 records"):
-        read(tmp_path / "in", b"\n  \n")
+    for blank in (b"\n  \n", b" ", b"\xef\xbb\xbf\r\n", b"\n" * (3 << 20)):
+        (tmp_path / "in").write_bytes(blank)
+        with pytest.raises(InputError, match="holds 0 records: all its lines are blank"):
+            TokenLines(tmp_path / "in", length=L, vocabulary=V)  # before anything is read of it
     with pytest.raises(InputError, match="holds 2 records; 3 were asked for"):
         read(tmp_path / "in", ["[1,2,3]"] * 2, count=3)
 

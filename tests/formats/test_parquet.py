@@ -4,15 +4,19 @@ import io
 import json
 import os
 import sys
+from dataclasses import replace
 
 import msgspec
+import numpy as np
 import pytest
 
 from tilewright.errors import InputError, ResourceError
 from tilewright.formats import parquet as module
+from tilewright.formats.completions import CompletionWriter
 from tilewright.formats.files import InputFile
-from tilewright.formats.parquet import ParquetEncoder, all_lines, has_ids, row_groups, row_lines
+from tilewright.formats.parquet import ParquetEncoder, TextIds, all_lines, has_ids, row_groups, row_lines
 from tilewright.formats.prompts import open_prompts
+from tilewright.formats.records import Completion, Prompt, RecordError
 from tilewright.formats.sentences import open_sentences
 
 pa = pytest.importorskip("pyarrow")
@@ -67,7 +71,16 @@ def test_too_few_rows(file):
 def test_text_that_is_no_utf8_costs_its_record_alone(file):
     texts = pa.Array.from_buffers(pa.binary(), 3, pa.array([b"good", b"\xff\xfe", b"fine"], pa.binary()).buffers())
     lines = list(all_lines(file(pa.table({"text": texts.view(pa.string())})), None))
-    assert [line for _, line, _ in lines] == [b'{"text":"good"}', b"\xff", b'{"text":"fine"}']
+    assert [line for _, line, _ in lines] == [b'{"text":"good"}', b'{"text":"\xff"}', b'{"text":"fine"}']
+
+
+def test_text_that_is_no_utf8_costs_no_id(file, tmp_path):
+    texts = pa.Array.from_buffers(pa.binary(), 2, pa.array([b"good", b"\xff"], pa.binary()).buffers())
+    file(pa.table({"text": texts.view(pa.string()), "prompt": texts.view(pa.string()), "id": [7, 8]}))
+    reader = open_prompts(tmp_path / "in.parquet", encode=None, vocabulary=9, max_length=9)
+    (batch,) = reader.batches(9)
+    reader.close()
+    assert [prompt.id for prompt in batch.prompts] == [7, 8] and "is not UTF-8" in batch.prompts[1].error.message
 
 
 def test_a_long_row(file, monkeypatch):
@@ -174,11 +187,11 @@ class Written(io.BytesIO):
     path = "out.parquet"
 
 
-def encoded(lines, size):
+def encoded(lines, size, ids="string"):
     """The bytes of a Parquet file of these lines, handed over in blocks of this size."""
     out, text = Written(), b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
-    columns = {"id": "string", "text": "string", "token_ids": "list<int32>", "logprobs": "logprobs", "error": "error"}
-    encoder = ParquetEncoder(out, columns | {"index": "int32"})
+    columns = {"text": "string", "token_ids": "list<int32>", "logprobs": "logprobs", "error": "error"}
+    encoder = ParquetEncoder(out, columns | {"index": "int32"}, ids)
     for first in range(0, len(text), size):
         encoder.write(text[first : first + size])
     encoder.finish()
@@ -205,6 +218,33 @@ def test_lines_as_rows(monkeypatch):
     assert rows[0]["logprobs"] == [[(1, -0.5), (9, -1.0)], [(2, 0.0)]] and rows[3]["error"] == error
     assert [(row["index"], row["text"], row["token_ids"]) for row in rows[1:3]] == [(0, "a", [0]), (1, "b", [1])]
     assert rows[4]["token_ids"] == [] and rows[4]["error"] is None
+
+
+def test_integer_ids():
+    """Stay integers; a string among them is refused, at whatever place."""
+    lines = [{"id": -(2**63), "text": "a"}, {"id": None, "text": "b"}, {"id": 2**63 - 1, "text": "c"}]
+    read = pq.read_table(io.BytesIO(encoded(lines, 9, "int64")))
+    assert read.schema.field("id").type == pa.int64() and read["id"].to_pylist() == [-(2**63), None, 2**63 - 1]
+    for place in range(4):
+        with pytest.raises(TextIds):
+            encoded([*lines[:place], {"id": "7"}, *lines[place:]], 9, "int64")
+
+
+def test_answers_to_openai_lines():
+    """Are rows like those of any other prompt."""
+    logprobs = [{5: -0.5, 2: -1.0}, {7: 0.0}]
+    made = [Completion(0, [5, 7], "so", "stop", logprobs), Completion(1, [5], "be it", "length")]
+    error = RecordError(3, "body.prompt", "is missing")
+    results = [(Prompt(1, "a", token_ids=np.ones(2, int)), made), (Prompt(3, "b", error), ())]
+    expected = []
+    for openai in (False, True):
+        text = io.BytesIO()
+        CompletionWriter(text).write([(replace(prompt, openai=openai), done) for prompt, done in results])
+        lines = [msgspec.json.decode(line) for line in text.getvalue().splitlines()]
+        expected.append(pq.read_table(io.BytesIO(encoded(lines, 1000))).to_pylist())
+    assert expected[0] == expected[1] and len(expected[0]) == 3
+    assert expected[0][0]["logprobs"] == [[(5, -0.5), (2, -1.0)], [(7, 0.0)]]
+    assert expected[0][2]["error"] == {"line": 3, "field": "body.prompt", "message": "is missing"}
 
 
 def test_no_lines():

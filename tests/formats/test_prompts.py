@@ -81,7 +81,7 @@ def test_batch_lines(tmp_path):
         (b'"text"', "", "expected object, got str", None),
         (b"[1,2]", "", "expected object, got array", None),
         (b'{"id":"q","prompt":"\xff"}', "", "byte 20 is not UTF-8", "q"),
-        (b'{"id":"q","prompt":"\\ud800 and more"}', "", "surrogate", None),
+        (b'{"id":"q","prompt":"\\ud800 and more"}', "prompt", "surrogate", "q"),
         (b'{"id":"q","stop":' + b"[" * 100_000, "", "nested too deeply", None),
         (b'{"id":"q","prompt":"' + b"a" * (16 << 20) + b'"}', "", "is longer than 16 MiB", None),
         (b'{"id":"q"}', "prompt", "is missing", "q"),

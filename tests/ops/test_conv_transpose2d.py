@@ -7,20 +7,29 @@ import numpy as np
 import pytest
 
 from compare import Guarded, compare
+from tilewright import simd
 from tilewright.errors import UsageError
 from tilewright.hardware.cpu import CPU
 from tilewright.ops._ladder import Refused, using
 from tilewright.ops._threads import threads
-from tilewright.ops.conv_transpose2d import conv_transpose2d, ladder, prepare, spec, tiles
-from tilewright.ops.conv_transpose2d.operands import Axis
+from tilewright.ops.conv_transpose2d import NO_BIAS, conv_transpose2d, ladder, prepare, spec, tiles
+from tilewright.ops.conv_transpose2d.cpu import amx as images
+from tilewright.ops.conv_transpose2d.operands import Axis, Epilogue
 from tilewright.ops.conv_transpose2d.reference import conv_transpose2d as truth
 
 SAME = ((1, 2), (1, 2))  # of the course's 5 x 5 at stride 2
-RUNGS = [
-    pytest.param(name, dtype, id=f"{name}-{dtype}")
-    for name, dtype in itertools.product(ladder.rungs, spec.DTYPES)
-    if not any("dtype" in why for why in ladder.rungs[name].refuses(spec.Case(1, 1, 1, 1, 1, dtype=dtype).problem))
-]
+
+
+def rungs():
+    """(rung, accuracy class) of all on a CPU; one skip for what this one lacks."""
+    for name, dtype in itertools.product(ladder.rungs, spec.DTYPES):
+        why = ladder.rungs[name].refuses(spec.Case(1, 1, 1, 1, 1, dtype=dtype).problem)
+        if not any("dtype" in one for one in why):
+            marks = [pytest.mark.skip(reason=one) for one in why if "this CPU" in one]
+            yield pytest.param(name, dtype, id=f"{name}-{dtype}", marks=marks)
+
+
+RUNGS = list(rungs())
 
 
 def normal(rng, *shape) -> np.ndarray:
@@ -103,7 +112,8 @@ def test_what_the_dcgan_and_the_example_of_pytorch_run():
     """The choice follows from the shape of weights, stride, padding and dtype."""
     for dtype in spec.DTYPES:
         chosen = [ladder.choose(case.problem).name for case in spec.sizes() if case.dtype == dtype]
-        assert chosen == ["cpu.winograd"] * 4
+        tiled = dtype == "bfloat16" and simd.amx.available()
+        assert chosen == ["cpu.amx" if tiled else "cpu.winograd"] * 4
     window = {"K": (4, 4), "padding": ((1, 1), (1, 1))}
     assert ladder.choose(spec.Case(1, 4, 4, 512, 256, **window).problem).name == "cpu.winograd"
     large = spec.Case(1, 4, 4, 64, 64, K=(7, 7), padding=((3, 3), (3, 3)))
@@ -132,6 +142,43 @@ def test_the_tiles_compute_the_phases(window, rng):
         products = (tiles.B @ d) * np.where(np.isin(range(4), needed), factors, 0)
         wanted = [sum(d[j + at - least] * g[k] for at, k in axis.taps(phase)) for j in range(2)]
         assert np.abs(tiles.A @ products - wanted).max() < 1e-12
+
+
+SMALL = [case for case in spec.cases() if case.dtype == "bfloat16" and case.layout == "C" and case.C < 100]
+
+
+def on_emulated_tiles(x, weights, axes, bias=NO_BIAS, activation=None, out=None) -> np.ndarray:
+    """The AMX rung's kernels where there are no tiles."""
+    packed = images.pack_images(weights, *axes, "cpu.amx", "bfloat16")
+    shape = len(x), axes[0].size(x.shape[1]), axes[1].size(x.shape[2]), weights.shape[2]
+    out = np.full(shape, np.nan, np.float32) if out is None else out
+    images.convolve(x, packed, out, Epilogue(bias, activation), emulated=True)
+    return out
+
+
+@pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
+def test_the_amx_kernels_on_emulated_tiles(case, rng):
+    """Taps, phases, bands, few channels and the epilogue; more than sixteen images, and none."""
+    inputs = spec.make(case, rng)
+    reference, out = spec.reference(case, inputs), Guarded(spec.reference(case, inputs).shape)
+    if reference.size:
+        bias = inputs["bias"] if case.bias else NO_BIAS
+        on_emulated_tiles(inputs["x"], inputs["weights"], case.axes, bias, inputs["activation"], out.array)
+        out.check()
+        compare(out.array, reference, spec.bound(case, inputs, reference))
+
+
+def test_an_image_in_a_tile_does_not_depend_on_the_others(rng):
+    """Sixteen images are a tile, two tiles go together: alone, in each place, beside numbers that are not finite."""
+    axes = Axis(5, 2, 1, 2), Axis(5, 2, 1, 2)
+    for O in (3, 34):
+        x, weights, bias = normal(rng, 35, 3, 2, 40), normal(rng, 5, 5, O, 40), normal(rng, O)
+        whole = on_emulated_tiles(x, weights, axes, bias, "tanh")
+        for some in ([7], [34, 0], list(range(17)), list(range(34, -1, -1))):
+            assert on_emulated_tiles(x[some], weights, axes, bias, "tanh").tobytes() == whole[some].tobytes()
+        x[4], x[20, 1, 1, 2] = np.nan, np.inf
+        dirty, others = on_emulated_tiles(x, weights, axes, bias, "tanh"), np.setdiff1d(np.arange(35), [4, 20])
+        assert dirty[others].tobytes() == whole[others].tobytes() and np.isnan(dirty[4]).all()
 
 
 def errors(rung: str, case: spec.Case, inputs: dict) -> np.ndarray:

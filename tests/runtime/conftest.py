@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tilewright.formats.files import InputFile
 from tilewright.runtime.models import init_textcnn
 
 SIZES = {
@@ -28,3 +29,17 @@ def sentences(tmp_path, rng):
     tokens = rng.integers(0, SIZES["vocab_size"], (40, SIZES["sequence_length"]), np.int32)
     tokens.tofile(tmp_path / "in.bin")
     return tokens
+
+
+@pytest.fixture
+def bytes_read(monkeypatch):
+    """bytes_read(path): how many of a file this process has read by position."""
+    found = {}
+    read = InputFile.read_into
+
+    def counted(self, target, offset):
+        found[str(self.path)] = found.get(str(self.path), 0) + memoryview(target).nbytes
+        return read(self, target, offset)
+
+    monkeypatch.setattr(InputFile, "read_into", counted)
+    return lambda path: found.get(str(path), 0)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from named_stand_ins import stand_ins
 from tilewright.errors import InputError, InternalError, ResourceError, UsageError
 from tilewright.formats import atomic
 from tilewright.runtime import classify as module
@@ -278,6 +279,22 @@ def test_an_input_that_shrinks(tmp_path, run, monkeypatch):
     with pytest.raises(InputError, match="shrank"):
         run(batch=4, shard_size=8)
     assert (tmp_path / "out.bin").read_bytes() == b"earlier"
+
+
+def test_sentences_that_are_cut_are_counted_in_each_shard(tmp_path):
+    """And added up, in a job that goes on, too, and in one that has nothing to do."""
+    stand_ins(tmp_path / "models")  # a token of theirs is a byte, and a sentence has 12
+    (tmp_path / "in.txt").write_text("".join(f"{'x' * (11 + i % 3)}\n" for i in range(40)))
+    job = ClassifyJob(str(tmp_path / "models/critic"), str(tmp_path / "in.txt"), str(tmp_path / "out.jsonl"),
+                      settings=Settings(shard_size=100))  # fmt: skip
+    parts = tmp_path / "out.jsonl.job/shards"
+    for computed in (40, 8, 0):
+        said = []
+        report = classify(job, said.append)
+        assert (report.computed, report.cut) == (computed, 13) and report.job["shards"] > 4
+        assert said[-1] == "13 of 40 sentences are longer than the model's 12 tokens and were cut"
+        if computed == 40:
+            (parts / sorted(os.listdir(parts))[1]).unlink()
 
 
 def test_many_jobs_leak_nothing(run):

@@ -48,7 +48,8 @@ def test_what_is_missing_is_said_with_what_to_do(gpu, monkeypatch, says):
     with pytest.raises(ResourceError) as caught:
         place_for("cuda")
     assert says in str(caught.value)
-    assert caught.value.hint
+    hint = caught.value.hint
+    assert "driver, or install" in hint or 'device="cpu", --device cpu on the command line' in hint  # for both readers
     assert place_for("auto") == "cpu"
 
 
@@ -111,6 +112,12 @@ class CudaAPIError(Exception):
 )
 def test_a_fault_of_the_gpu_is_an_error_of_the_machine(fault):
     with pytest.raises(ResourceError, match=r"the GPU failed: .*illegal memory access\. Run"), gpu_faults():
+        raise fault
+
+
+def test_a_gpu_without_memory_is_an_error_of_the_machine():
+    fault = torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate much. And more about settings.")
+    with pytest.raises(ResourceError, match=r"has too little memory: CUDA out of memory\. End what"), gpu_faults():
         raise fault
 
 

@@ -61,6 +61,22 @@ def test_bad_configurations(model, fields):
     assert caught.value.path == f"{model}/config.json" and next(iter(fields)) in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"vocab_size": "50"}, "config.json, field vocab_size: no valid configuration: expected int, got str"),
+        ({"kernel_sizes": [2, 3.5]}, "config.json, field kernel_sizes[1]: no valid configuration: expected int, got"),
+        ({"surprise": 1}, "config.json: no valid configuration: Object contains unknown field surprise"),
+        ({"vocab_size": 0}, "config.json: no valid configuration: vocab_size is 0; at least 1"),
+    ],
+)
+def test_a_bad_field_is_told_without_the_words_of_a_library(model, fields, message):
+    change_config(model, **fields)
+    with pytest.raises(InputError) as caught:
+        load(model)
+    assert message in str(caught.value) and "`" not in str(caught.value) and "$" not in str(caught.value)
+
+
 def test_sizes_that_do_not_match_the_weights(model):
     change_config(model, vocab_size=51)
     with pytest.raises(InputError, match=r"embedding\.weight is \(50, 8\); \(51, 8\) is wanted"):

@@ -1,6 +1,7 @@
 """classify and generate from Parquet and into it: what JSON lines give, a shard a row group."""
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -63,12 +64,33 @@ def test_prompts(rows, tmp_path):
     lines, found, report = check_all(generate, job, tmp_path)
     assert (report.records, report.errors) == (9, 1) and len(found[4]["token_ids"]) == 3
     for line, row in zip(lines, found, strict=True):
-        assert row["id"] == str(line["id"]) and all(
-            row[name] == line.get(name) for name in ("text", "token_ids", "error")
-        )
+        assert row["id"] == line["id"] and all(row[name] == line.get(name) for name in ("text", "token_ids", "error"))
         assert [dict(token).keys() for token in row["logprobs"] or []] == [
             {int(id) for id in token} for token in line.get("logprobs", [])
         ]
+
+
+@pytest.mark.parametrize(
+    ("ids", "kind"),
+    [
+        ([3, 1, 2], "int64"),
+        (["3", "1", "2"], "string"),
+        ([3, 1, "2"], "string"),
+        ([None] * 3, "int64"),  # they are counted
+    ],
+    ids=["integers", "strings", "both", "none"],
+)
+def test_ids_keep_their_type(model, tmp_path, ids, kind):
+    """Where one is a string, all are: a column has one type. Each shard is a row group or two of the output."""
+    lines = [{"tokens": [i] * 6} | ({} if id is None else {"id": id}) for i, id in enumerate(ids)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    job = ClassifyJob(model, str(tmp_path / "in.jsonl"), str(tmp_path / "o.parquet"), settings=Settings(shard_size=30))
+    assert classify(job).job["shards"] > 1
+    found = pq.read_table(tmp_path / "o.parquet")["id"]
+    expected = [1, 2, 3] if ids == [None] * 3 else ids
+    assert str(found.type) == kind
+    assert found.to_pylist() == [id if kind == "int64" else str(id) for id in expected]
+    assert sorted(os.listdir(tmp_path)) == ["in.jsonl", "model", "o.parquet", "o.parquet.job"]
 
 
 def test_several_completions(rows, tmp_path):

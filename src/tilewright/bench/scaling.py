@@ -133,6 +133,7 @@ def _check(setting: Setting) -> None:
 
 def _prepare(job: str, count: int, setting: Setting) -> list[str]:
     """Makes model and input where they are not there; the verb and what it needs besides the output."""
+    setting.folder.mkdir(parents=True, exist_ok=True)
     model, records = setting.folder / job, setting.folder / f"{job}.{count}.bin"
     if not model.exists():
         sizes = shlex.split(TINY[job]) if setting.tiny else []

@@ -17,14 +17,14 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from tilewright.cli._output import say
 from tilewright.errors import Cancelled, InternalError, Interrupted, ResourceError, TilewrightError, printable
 
 VERBS = {
     "generate": "Continue prompts with GPT-2: JSON lines, text, or the course's binary files.",
-    "plan": "What a job would take: memory, operations, time.",
+    "plan": "What a job would take: shards, memory, disk.",
     "classify": "Classify sentences: text, JSON lines, or the course's binary files.",
     "draw": "Draw images with a DCGAN: text, .npy, PNG or BMP.",
     "convolve": "Filter a volume: text, .npy, NIfTI, TIFF, Zarr; larger than memory, too.",
@@ -47,6 +47,8 @@ EXIT_CODES = """Exit codes: 0 all is well; 1 finished, with bad records or a fai
 allowed; 75 stopped, run it again; 130 second Ctrl-C, or the first where there is nothing to resume."""
 
 HELP = {"help_option_names": ["-h", "--help"]}
+READ = ("input", "kernel", "answers", "validate", "reference", "source")  # options that name files
+WRITTEN = ("output", "image", "trace", "destination")
 MEMORY = {name: f"--{name.replace('_', '-')}" for name in ("table_memory", "batch_size", "max_batch_memory", "memory")}
 _options_given: ContextVar[dict[str, Any]] = ContextVar("options")  # of the verb that runs
 
@@ -63,7 +65,7 @@ class Verbs(TyperGroup):
         app = _app()
         module = import_module(f"tilewright.cli.{cmd_name}")
         settings = HELP | getattr(module, "CONTEXT", {})
-        app.command(cmd_name, help=None, context_settings=settings)(_guarded(getattr(module, cmd_name)))
+        app.command(cmd_name, cls=Verb, help=None, context_settings=settings)(_guarded(getattr(module, cmd_name)))
         return typer.main.get_command(app)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -75,6 +77,36 @@ class Verbs(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
+class Verb(TyperCommand):
+    """One of them."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            error.message = _in_our_words(error)
+            raise
+
+
+def _in_our_words(error: typer.BadParameter) -> str:
+    """What typer says of a bad value. Its later versions quote Pydantic, whose words are about Python."""
+    words, about = str(error.message).removeprefix("Value error, "), getattr(error.__cause__, "errors", None)
+    if about is None or not words.startswith("Input should be "):
+        return words
+    rule = words.removeprefix("Input should be ").partition(", unable to")[0]
+    rule = f"a number {rule}" if rule.startswith(("greater", "less")) else rule
+    return f"{about()[0]['input']!r} is given; {rule} is wanted"
+
+
+def _check_files(verb: str, options: dict[str, Any]) -> None:
+    """Raises UsageError where a file is standard input or output, or a pipe."""
+    from tilewright.formats.files import check_no_stream
+
+    given = {name: options[name] for name in (*READ, *WRITTEN) if isinstance(options.get(name), str)}
+    for name, path in given.items() if verb not in ("status", "verify") else ():
+        check_no_stream(path, name, written=name in WRITTEN and verb != "validate")
+
+
 def _guarded(verb: Callable[..., None]) -> Callable[..., None]:
     """The verb, given a directory where --model is a name; its errors end the process as `fail` does."""
 
@@ -82,6 +114,7 @@ def _guarded(verb: Callable[..., None]) -> Callable[..., None]:
     def called(**options: Any) -> None:
         _options_given.set(options)
         try:
+            _check_files(verb.__name__, options)
             for name in ("model", "source"):  # what --model and convert's SRC are called
                 if isinstance(options.get(name), str):
                     from tilewright.runtime.named_models import resolved
@@ -123,7 +156,9 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Batch inference from the kernel up. `tilewright VERB --help` tells more about a verb."""
+    """Batch inference from the kernel up. `tilewright demo` shows it in a minute, `tilewright VERB --help` tells
+    more about a verb.
+    """
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -15,15 +15,19 @@ Device = Annotated[Literal["cpu", "cuda", "auto"], typer.Option("--device", help
 
 
 def verb(options: type) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
-    """Makes `f(options)` a function with a keyword argument for each field of the dataclass, as typer wants it."""
+    """Makes `f(options)` a function with a keyword argument for each field of the dataclass, as typer wants it.
+
+    Those of the verb itself come first, then those that it has in common with others.
+    """
 
     def wrap(function: Callable[[Any], None]) -> Callable[..., None]:
         def called(**values: Any) -> None:
             function(options(**values))
 
-        called.__doc__ = function.__doc__
+        called.__name__, called.__doc__ = function.__name__, function.__doc__
         hints = get_type_hints(options, include_extras=True)  # the signature's own are text, and mean nothing elsewhere
-        fields = inspect.signature(options).parameters.values()
+        depth = {name: i for i, kind in enumerate(options.__mro__) for name in vars(kind).get("__annotations__", ())}
+        fields = sorted(inspect.signature(options).parameters.values(), key=lambda field: depth[field.name])
         called.__annotations__ = hints
         typed = [field.replace(annotation=hints[field.name]) for field in fields]
         vars(called)["__signature__"] = inspect.Signature(typed)
@@ -32,11 +36,11 @@ def verb(options: type) -> Callable[[Callable[[Any], None]], Callable[..., None]
     return wrap
 
 
-def parse_bytes(text: str) -> int:
-    """Bytes of a text such as "256M"; K, M, G and T are powers of 1024."""
+def parse_bytes(text: str, option: str | None = None) -> int:
+    """Bytes of a text such as "256M", which was given for this option; K, M, G and T are powers of 1024."""
     found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if not found:
-        raise typer.BadParameter(f"{text!r} is no size; write 256M or 4G")
+        raise typer.BadParameter(f"{text!r} is no size; write 256M or 4G", param_hint=option)
     return int(float(found[1]) * _UNITS[found[2].upper()])
 
 

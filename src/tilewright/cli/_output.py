@@ -71,6 +71,17 @@ def show_report(verb: str, options: Any, report: Any) -> None:
     show(encode({**head, **report.as_dict(), "exit_code": report.exit_code}).decode())
 
 
+def show_part(verb: str, options: Any, report: Any) -> None:
+    """With --json, what a part of a job did, as one object on stdout; nothing where the report is of no part."""
+    from msgspec.json import encode
+
+    if options.json and "part" in report.job:
+        names = ("part", "directory", "shards", "computed")
+        said = {"verb": verb, "output": options.output, **{name: report.job[name] for name in names}}
+        said |= {"records": report.records, "errors": report.errors}
+        show(encode({**said, "seconds": report.seconds, "exit_code": report.exit_code}).decode())
+
+
 def _write(name: str, text: str) -> bool:
     """False if the stream was lost before. What its encoding lacks, and what could drive a terminal, is escaped."""
     stream = getattr(sys, name)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from typer import Option
 
 from tilewright.cli._jobs import JobOptions, settings_of, speaker
 from tilewright.cli._options import Device, check_threads, parse_bytes, parse_rungs, verb
-from tilewright.cli._output import banner, show_report, summary
+from tilewright.cli._output import banner, show_part, show_report, summary
+
+if TYPE_CHECKING:
+    from tilewright.runtime.classify import ClassifyJob
 
 
 @dataclass(kw_only=True)
@@ -21,49 +24,54 @@ class Options(JobOptions):
         str, Option("--model", "-p", metavar="PATH", help="A name such as critic, a directory, or params.bin.")
     ]
     input: Annotated[
-        str, Option("--input", "-i", metavar="FILE", help="Sentences: .jsonl, .parquet, .txt, or i32 [n][length].")
+        str,
+        Option(
+            "--input",
+            "-i",
+            metavar="FILE",
+            help="Sentences: .txt (one a line), .jsonl, .parquet; any other name: token ids, i32 [n][length].",
+        ),
     ]
     output: Annotated[
-        str, Option("--output", "-o", metavar="FILE", help="Logits: f32 [n][labels], or .jsonl, .parquet.")
+        str,
+        Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Labels: .jsonl, .parquet; of an input of token ids: logits, f32 [n][labels].",
+        ),
     ]
     count: Annotated[int | None, Option("--count", "-n", min=1, help="Only the first N sentences.")] = None
     device: Device = "cpu"
-    dtype: Annotated[Literal["float32", "bfloat16", "float16"], Option(help="Accuracy; float16: GPU.")] = "float32"
+    dtype: Annotated[Literal["float32", "bfloat16", "float16"], Option(help="Precision; float16 on a GPU only.")] = (
+        "float32"
+    )
     threads: Annotated[int | None, Option(min=1, help="CPU threads; one a core unless given.")] = None
     validate: Annotated[str | None, Option(metavar="FILE", help="Compare the output with FILE; FAIL exits 1.")] = None
     answers: Annotated[str | None, Option("--answers", "-a", metavar="FILE", help="What -v compares with.")] = None
     check: Annotated[bool, Option("-v", help="Compare with the file of -a, as --validate does.")] = False
     tolerance: Annotated[float, Option(min=0, help="Largest min(absolute, relative) error that passes.")] = 1e-3
-    table_memory: Annotated[str | None, Option(metavar="SIZE", help="Limit of the token table, as in 256M.")] = None
-    keep_table: Annotated[bool, Option("--keep-table", help="Keep the token table beside the model.")] = False
+    table_memory: Annotated[str | None, Option(metavar="SIZE", help="Most that the token table takes, as in 256M.")] = (
+        None
+    )
+    keep_table: Annotated[bool, Option("--keep-table", help="Keep the token table for later runs.")] = False
     batch_size: Annotated[int, Option(min=1, max=1 << 20, help="Sentences a batch; changes no bits.")] = 16384
     rung: Annotated[list[str] | None, Option(metavar="OP=RUNG", help="Force a kernel; may be repeated.")] = None
     json: Annotated[bool, Option("--json", help="One JSON object on stdout, text on stderr.")] = False
 
 
-@verb(Options)
-def classify(options: Options) -> None:
-    """Classify sentences.
-
-    A record of a .jsonl or .txt input that cannot be used becomes a line with its error, and the exit code is 1. A
-    binary input has no place for errors: the first bad sentence ends the job with exit code 3. The output appears when
-    it is whole; until then an earlier one stays. What is done is kept in OUTPUT.job: the same command goes on where a
-    stopped one was, and does nothing where all is there.
-    """
+def job_of(options: Options) -> ClassifyJob:
+    """What the options ask for. Raises BadParameter for those that do not go together."""
     if options.check and not (options.answers or options.validate):
         raise typer.BadParameter("-v compares with the answers of -a; none are given", param_hint="-v")
     if options.answers and not options.check:
         raise typer.BadParameter("-a names the answers that -v compares with; give -v, too", param_hint="-a")
-    table_memory = None if options.table_memory is None else parse_bytes(options.table_memory)
-    rungs = parse_rungs(options.rung or [])
-    check_threads(options.threads)
+    table_memory = None if options.table_memory is None else parse_bytes(options.table_memory, "--table-memory")
 
     from tilewright.formats.models import table_path
-    from tilewright.ops._ladder import using
-    from tilewright.ops._threads import thread_count, threads
-    from tilewright.runtime.classify import ClassifyJob, classify
+    from tilewright.runtime.classify import ClassifyJob
 
-    job = ClassifyJob(
+    return ClassifyJob(
         model=options.model,
         input=options.input,
         output=options.output,
@@ -77,9 +85,35 @@ def classify(options: Options) -> None:
         tolerance=options.tolerance,
         settings=settings_of(options),
     )
+
+
+@verb(Options)
+def classify(options: Options) -> None:
+    """Classify sentences with a TextCNN.
+
+    \b
+    tilewright classify --model critic -i reviews.txt -o labels.jsonl
+
+    A sentence or row that cannot be used becomes a line with its error, and the exit code is 1; token ids have no place
+    for errors: the first bad sentence ends the job with exit code 3. Of a text that is longer than the model takes, the
+    beginning counts, and the end of the job says how many were. A .jsonl line is {"id": 7, "text": "..."}, or has
+    "tokens"; without ids, lines are counted from 1. In Parquet, ids are integers where all are, else strings.
+
+    The output appears when it is whole; until then an earlier one stays. What is done is kept in OUTPUT.job: the same
+    command goes on where a stopped one was, and does nothing where all is there.
+    """
+    rungs = parse_rungs(options.rung or [])
+    check_threads(options.threads)
+    job = job_of(options)
+
+    from tilewright.ops._ladder import using
+    from tilewright.ops._threads import thread_count, threads
+    from tilewright.runtime.classify import classify
+
     say = speaker(options, lambda: _banner(options, thread_count()))
     with threads(options.threads), using(**rungs):
         report = classify(job, say)
+    show_part("classify", options, report)
     if report.lead:
         say(summary(report, report.computed, report.records_per_second, "sentences"))
         if options.json:

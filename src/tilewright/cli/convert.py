@@ -10,12 +10,17 @@ from tilewright.cli._output import say
 
 
 def convert(
-    source: Annotated[str, typer.Argument(metavar="SRC", help="The course's file, a state dict, or a directory.")],
-    destination: Annotated[str, typer.Argument(metavar="DST", help="A directory, or of one the course's file.")],
+    source: Annotated[str, typer.Argument(metavar="SRC", help="A directory, the course's file, or a state dict.")],
+    destination: Annotated[
+        str, typer.Argument(metavar="DST", help="A directory; where SRC is one, the course's file.")
+    ],
     force: Annotated[bool, typer.Option("--force", help="Replace what lies at DST.")] = False,
 ) -> None:
     """Convert a model: the course's file (params.bin, model_parameters.bin, network.bin) to a directory with
     config.json and model.safetensors, or such a directory back.
+
+    \b
+    tilewright convert params.bin sentiment
 
     A headerless file has room for one set of sizes only, the course's. Of a DCGAN, PyTorch's state dict of the
     generator (netG) is converted to a directory, too: .safetensors, or .pt and .pth, which PyTorch reads with

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer import Option
 
 from tilewright.cli._jobs import JobOptions, settings_of, speaker
 from tilewright.cli._options import Device, check_threads, parse_bytes, parse_rungs, verb
-from tilewright.cli._output import banner, say, show, summary
+from tilewright.cli._output import banner, say, show, show_part, summary
+
+if TYPE_CHECKING:
+    from tilewright.runtime.convolve import ConvolveJob
 
 Modes = Literal[
     "reflect", "constant", "nearest", "mirror", "wrap", "grid-mirror", "grid-constant", "grid-wrap"
@@ -34,45 +37,38 @@ class Options(JobOptions):
     ]
     output: Annotated[str, Option("--output", "-o", metavar="FILE", help=f"A volume: {FORMATS}.")]
     mode: Annotated[Modes, Option(help="What stands outside the volume, as in scipy.ndimage.")] = "constant"
-    cval: Annotated[float, Option(help="The constant of --mode constant.")] = 0.0
+    cval: Annotated[float, Option(help="What --mode constant puts there.")] = 0.0
     dtype: Annotated[
-        Literal["float32", "float64"] | None, Option(help="Of sums and output; float32 but for float64 volumes.")
+        Literal["float32", "float64"] | None,
+        Option(help="Precision of sums and output; unless given float64 for volumes of it, else float32."),
     ] = None
     device: Device = "cpu"
     threads: Annotated[int | None, Option(min=1, help="CPU threads; one a core unless given.")] = None
     memory: Annotated[
         str | None,
-        Option(metavar="SIZE", help="Of the whole process, as in 1G; changes no bits. Most of what is free."),
+        Option(
+            metavar="SIZE", help="Of the whole process, as in 1G; most of what is free unless given. Changes no bits."
+        ),
     ] = None
     shard_size: Annotated[str | None, Option(metavar="PLANES", help="Of a new job: planes of the volume a shard.")] = (
         None
     )
+    max_errors: Annotated[int | None, Option(hidden=True)] = None
     validate: Annotated[str | None, Option(metavar="FILE", help="Compare the output with FILE; FAIL exits 1.")] = None
     tolerance: Annotated[float, Option(min=0, help="Largest min(absolute, relative) error that passes.")] = 1e-4
     rung: Annotated[list[str] | None, Option(metavar="OP=RUNG", help="Force a kernel; may be repeated.")] = None
     json: Annotated[bool, Option("--json", help="One JSON object on stdout, text on stderr.")] = False
 
 
-@verb(Options)
-def convolve(options: Options) -> None:
-    """Filter a volume with a kernel, which is not flipped: out[z] = sum over a of in[z + a - K // 2] * kernel[a].
-
-    The names say the formats, and any goes to any. Axes are those of the array: (z, y, x), for NIfTI nibabel's (i, j,
-    k). .npy, .nii and .zarr are read and written in tiles and may be larger than memory. The output appears when it is
-    whole; until then an earlier one stays, and OUT.job/ keeps what is done: the same command goes on. As text, a volume
-    is D H W and its values, x fastest, with six decimals.
-    """
+def job_of(options: Options) -> ConvolveJob:
+    """What the options ask for. Raises BadParameter for those that do not go together."""
     if options.max_errors is not None:
         raise typer.BadParameter("a volume has no records of which some may fail", param_hint="--max-errors")
-    memory = None if options.memory is None else parse_bytes(options.memory)
-    rungs = parse_rungs(options.rung or [])
-    check_threads(options.threads)
+    memory = None if options.memory is None else parse_bytes(options.memory, "--memory")
 
-    from tilewright.ops._ladder import using
-    from tilewright.ops._threads import thread_count, threads
-    from tilewright.runtime.convolve import ConvolveJob, convolve
+    from tilewright.runtime.convolve import ConvolveJob
 
-    job = ConvolveJob(
+    return ConvolveJob(
         input=options.input,
         kernel=options.kernel,
         output=options.output,
@@ -85,9 +81,32 @@ def convolve(options: Options) -> None:
         device=options.device,
         settings=settings_of(options),
     )
+
+
+@verb(Options)
+def convolve(options: Options) -> None:
+    """Filter a volume with a kernel, which is not flipped: out[z] = sum over a of in[z + a - K // 2] * kernel[a].
+
+    \b
+    tilewright convolve -i scan.nii.gz --kernel gaussian:1.5 -o smooth.nii.gz
+
+    The names say the formats, and any goes to any. Axes are those of the array: (z, y, x), for NIfTI nibabel's (i, j,
+    k). .npy, .nii and .zarr are read and written in tiles and may be larger than memory. The output appears when it is
+    whole; until then an earlier one stays, and OUT.job/ keeps what is done: the same command goes on. As text, a volume
+    is D H W and its values, x fastest, with six decimals.
+    """
+    rungs = parse_rungs(options.rung or [])
+    check_threads(options.threads)
+    job = job_of(options)
+
+    from tilewright.ops._ladder import using
+    from tilewright.ops._threads import thread_count, threads
+    from tilewright.runtime.convolve import convolve
+
     with threads(options.threads), using(**rungs):
         count = thread_count()
         report = convolve(job, speaker(options, lambda: _banner(options, count)))
+    show_part("convolve", options, report)
     if not report.lead:
         raise typer.Exit(report.exit_code)
     say(summary(report, report.records, report.records_per_second, "voxels"), err=options.json)

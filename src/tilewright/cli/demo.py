@@ -11,7 +11,9 @@ from tilewright.cli._output import say
 
 
 def demo(
-    prompt: Annotated[str | None, Option(metavar="TEXT", help="What the poet continues.")] = None,
+    prompt: Annotated[
+        str | None, Option(metavar="TEXT", help="What the poet continues, instead of a line of Hamlet.")
+    ] = None,
     save: Annotated[
         bool, Option("--save", help="Keep text and pictures in results/demo/ of the current directory, for README.md.")
     ] = False,

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from typer import Option
 
 from tilewright.cli._jobs import JobOptions, settings_of, speaker
 from tilewright.cli._options import Device, check_threads, parse_rungs, verb
-from tilewright.cli._output import banner, say, show_report, summary
+from tilewright.cli._output import banner, say, show_part, show_report, summary
+
+if TYPE_CHECKING:
+    from tilewright.runtime.draw import DrawJob
 
 
 @dataclass(kw_only=True)
@@ -20,18 +23,23 @@ class Options(JobOptions):
     model: Annotated[
         str, Option("--model", "-p", metavar="PATH", help="A name such as portraits, a directory, or network.bin.")
     ]
-    output: Annotated[str, Option("--output", "-o", metavar="FILE", help=".txt, .npy, .png, .bmp, or DIR/.")]
-    input: Annotated[str | None, Option("--input", "-i", metavar="FILE", help="Noise: .txt or .npy (n, 100).")] = None
-    image: Annotated[str | None, Option(metavar="FILE", help="A grid of all images besides: .bmp or .png.")] = None
-    count: Annotated[int | None, Option("--count", "-n", min=1, help="The first N images; of --seed, without -i.")] = (
-        None
+    output: Annotated[str, Option("--output", "-o", metavar="FILE", help="Images: .txt, .npy, .png, .bmp, or DIR/.")]
+    input: Annotated[
+        str | None, Option("--input", "-i", metavar="FILE", help="Noise: .txt or .npy (n, 100); random without.")
+    ] = None
+    image: Annotated[str | None, Option(metavar="FILE", help="A grid of all images, too: .bmp or .png.")] = None
+    count: Annotated[
+        int | None, Option("--count", "-n", min=1, help="How many images; with -i, the first N of it.")
+    ] = None
+    seed: Annotated[int | None, Option(min=0, max=2**63 - 1, help="Seed of the random noise; 0 unless given.")] = None
+    dtype: Annotated[Literal["float32", "bfloat16", "float16"], Option(help="Precision; float16 on a GPU only.")] = (
+        "float32"
     )
-    seed: Annotated[int | None, Option(min=0, max=2**63 - 1, help="Of the noise, where -i gives none; 0.")] = None
-    dtype: Annotated[Literal["float32", "bfloat16", "float16"], Option(help="Accuracy; float16: GPU.")] = "float32"
     device: Device = "cpu"
     threads: Annotated[int | None, Option(min=1, help="CPU threads; one a core unless given.")] = None
     batch_size: Annotated[int | None, Option(min=1, max=1 << 20, help="Images a batch; changes no bits.")] = None
     shard_size: Annotated[str | None, Option(metavar="IMAGES", help="Of a new job: images a shard.")] = None
+    max_errors: Annotated[int | None, Option(hidden=True)] = None
     validate: Annotated[str | None, Option(metavar="FILE", help="Compare the output with FILE; FAIL exits 1.")] = None
     answers: Annotated[str | None, Option("--answers", "-a", metavar="FILE", help="What -v compares with.")] = None
     check: Annotated[bool, Option("-v", help="Compare with the file of -a, as --validate does.")] = False
@@ -40,15 +48,8 @@ class Options(JobOptions):
     json: Annotated[bool, Option("--json", help="One JSON object on stdout, text on stderr.")] = False
 
 
-@verb(Options)
-def draw(options: Options) -> None:
-    """Draw images with a DCGAN generator.
-
-    The output's name says what it is: the course's .txt, .npy (n, height, width, channels), one picture with all images
-    (.png or .bmp), or a directory (DIR/) with a .png an image. Random noise belongs to the seed and the image's number:
-    the first 10 of 1,000 images are the 10 of another run. Outputs appear when they are whole; until then earlier ones
-    stay, and OUT.job/ keeps what is done: the same command goes on.
-    """
+def job_of(options: Options) -> DrawJob:
+    """What the options ask for. Raises BadParameter for those that do not go together."""
     if options.check != bool(options.answers) and not (options.check and options.validate):
         raise typer.BadParameter("-v and -a FILE go together", param_hint="-v")
     if options.input is None and options.count is None:
@@ -57,14 +58,10 @@ def draw(options: Options) -> None:
         raise typer.BadParameter("the input has the noise: a seed would not be used", param_hint="--seed")
     if options.max_errors is not None:
         raise typer.BadParameter("an image cannot fail alone", param_hint="--max-errors")
-    rungs = parse_rungs(options.rung or [])
-    check_threads(options.threads)
 
-    from tilewright.ops._ladder import using
-    from tilewright.ops._threads import thread_count, threads
-    from tilewright.runtime.draw import DrawJob, draw
+    from tilewright.runtime.draw import DrawJob
 
-    job = DrawJob(
+    return DrawJob(
         model=options.model,
         input=options.input,
         output=options.output,
@@ -78,9 +75,32 @@ def draw(options: Options) -> None:
         tolerance=options.tolerance,
         settings=settings_of(options),
     )
+
+
+@verb(Options)
+def draw(options: Options) -> None:
+    """Draw images with a DCGAN generator.
+
+    \b
+    tilewright draw --model portraits -n 24 --seed 2 -o faces.png
+
+    The output's name says what it is: the course's .txt, .npy (n, height, width, channels), one picture with all images
+    (.png or .bmp), or a directory (DIR/) with a .png an image. Random noise belongs to the seed and the image's number:
+    the first 10 of 1,000 images are the 10 of another run. Outputs appear when they are whole; until then earlier ones
+    stay, and OUT.job/ keeps what is done: the same command goes on.
+    """
+    rungs = parse_rungs(options.rung or [])
+    check_threads(options.threads)
+    job = job_of(options)
+
+    from tilewright.ops._ladder import using
+    from tilewright.ops._threads import thread_count, threads
+    from tilewright.runtime.draw import draw
+
     with threads(options.threads), using(**rungs):
         count = thread_count()
         report = draw(job, speaker(options, lambda: _banner(options, count)))
+    show_part("draw", options, report)
     if not report.lead:
         raise typer.Exit(report.exit_code)
     say(summary(report, report.records, report.records_per_second, "images"), err=options.json)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from typer import Option
 
 from tilewright.cli._jobs import JobOptions, settings_of, speaker
 from tilewright.cli._options import Device, check_threads, parse_bytes, parse_rungs, verb
-from tilewright.cli._output import banner, show_report, summary
+from tilewright.cli._output import banner, show_part, show_report, summary
+
+if TYPE_CHECKING:
+    from tilewright.runtime.generate import GenerateJob
 
 SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "min_tokens", "stop",
@@ -26,30 +29,51 @@ class Options(JobOptions):
         str, Option("--model", "-p", metavar="PATH", help="A name such as poet, a directory, or model_parameters.bin.")
     ]
     input: Annotated[
-        str, Option("--input", "-i", metavar="FILE", help="Prompts: .jsonl, .parquet, .txt, or i32 [n][16].")
+        str,
+        Option(
+            "--input",
+            "-i",
+            metavar="FILE",
+            help="Prompts: .txt (one a line), .jsonl, .parquet; any other name: token ids, i32 [n][16].",
+        ),
     ]
     output: Annotated[
-        str, Option("--output", "-o", metavar="FILE", help="Completions: .jsonl, .parquet, .txt, or i32 [n][tokens].")
+        str,
+        Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Completions: .txt (one a line), .jsonl, .parquet; any other name: token ids, i32 [n][tokens].",
+        ),
     ]
     count: Annotated[int | None, Option("--count", "-n", min=1, help="Only the first N prompts.")] = None
-    max_tokens: Annotated[int, Option(min=1, help="New tokens a prompt.")] = 8
-    min_tokens: Annotated[int, Option(min=0, help="None of them ends the text before this many.")] = 0
-    temperature: Annotated[float, Option(help="Divides the logits; 0 takes the best token.")] = 0.0
-    top_k: Annotated[int, Option(help="Only the K best tokens; 0: all.")] = 0
-    top_p: Annotated[float, Option(help="Only the best tokens whose probability reaches P.")] = 1.0
-    min_p: Annotated[float, Option(help="Only tokens at least P times as probable as the best.")] = 0.0
+    max_tokens: Annotated[int, Option(min=1, help="New tokens a prompt, at most.")] = 8
+    min_tokens: Annotated[int, Option(min=0, help="Before this many, nothing ends a text.")] = 0
+    temperature: Annotated[float, Option(help="0 takes the likeliest token; more is more random, up to 2.")] = 0.0
+    top_k: Annotated[int, Option(help="Choose among the K likeliest tokens; 0: all.")] = 0
+    top_p: Annotated[float, Option(help="Choose among the likeliest tokens that together have this probability.")] = 1.0
+    min_p: Annotated[float, Option(help="Choose among tokens at least so many times as probable as the best.")] = 0.0
     repetition_penalty: Annotated[float, Option(help="Above 1 makes tokens seen before less likely.")] = 1.0
     samples: Annotated[int, Option(min=1, help="Completions of each prompt.")] = 1
-    seed: Annotated[int, Option(min=-(2**63), max=2**63 - 1, help="Of the random numbers.")] = 0
-    stop: Annotated[list[str] | None, Option(metavar="TEXT", help="Ends a text before it; may be repeated.")] = None
-    stop_token_ids: Annotated[list[int] | None, Option("--stop-id", metavar="ID", help="Ends a text.")] = None
-    ignore_eos: Annotated[bool, Option("--ignore-eos", help="End-of-text is a token like others.")] = False
-    logprobs: Annotated[int | None, Option(min=0, help="Report log-probabilities of the N best tokens.")] = None
+    seed: Annotated[int, Option(min=-(2**63), max=2**63 - 1, help="Seed of the random numbers.")] = 0
+    stop: Annotated[list[str] | None, Option(metavar="TEXT", help="Ends a completion before it; may be repeated.")] = (
+        None
+    )
+    stop_token_ids: Annotated[
+        list[int] | None, Option("--stop-id", metavar="ID", help="Token that ends a completion.")
+    ] = None
+    ignore_eos: Annotated[bool, Option("--ignore-eos", help="The token end-of-text ends nothing.")] = False
+    logprobs: Annotated[int | None, Option(min=0, help="Report log-probabilities of the N best tokens, up to 20.")] = (
+        None
+    )
     device: Device = "cpu"
-    dtype: Annotated[Literal["float32", "bfloat16", "float16"], Option(help="Accuracy; float16: GPU.")] = "float32"
+    dtype: Annotated[Literal["float32", "bfloat16", "float16"], Option(help="Precision; float16 on a GPU only.")] = (
+        "float32"
+    )
     threads: Annotated[int | None, Option(min=1, help="CPU threads; one a core unless given.")] = None
     max_batch_memory: Annotated[
-        str | None, Option(metavar="SIZE", help="Keys and values of a batch, as in 512M; 1G, or most of a GPU's.")
+        str | None,
+        Option(metavar="SIZE", help="Keys and values of a batch, as in 512M; unless given 1G, or most of a GPU's."),
     ] = None
     validate: Annotated[str | None, Option("--validate", metavar="FILE", help="Compare with FILE; FAIL exits 1.")] = (
         None
@@ -60,31 +84,17 @@ class Options(JobOptions):
     json: Annotated[bool, Option("--json", help="One JSON object on stdout, text on stderr.")] = False
 
 
-@verb(Options)
-def generate(options: Options) -> None:
-    """Continue prompts with a GPT-2.
-
-    A record of a .jsonl or .txt input that cannot be used becomes a line with its error, and the exit code is 1. A
-    binary input has no place for errors: the first bad prompt ends the job with exit code 3. JSON lines may give their
-    own sampling parameters, by vLLM's names (others are ignored), and OpenAI batch lines are taken as they are. In text
-    files a prompt is a line, blank ones are skipped, and the line of a bad one stays empty. Random numbers belong to a
-    record's id, or to its line where it has none. The output appears when it is whole; until then an earlier one
-    stays. What is done is kept in OUTPUT.job: the same command goes on where a stopped one was, and does nothing where
-    all is there.
-    """
+def job_of(options: Options) -> GenerateJob:
+    """What the options ask for. Raises BadParameter for those that do not go together."""
     if options.check != bool(options.answers) and not (options.check and options.validate):
         raise typer.BadParameter("-v and -a FILE go together", param_hint="-v")
-    memory = None if options.max_batch_memory is None else parse_bytes(options.max_batch_memory)
-    rungs = parse_rungs(options.rung or [])
-    check_threads(options.threads)
+    memory = None if options.max_batch_memory is None else parse_bytes(options.max_batch_memory, "--max-batch-memory")
 
     from tilewright.models.sampling import SamplingParams
-    from tilewright.ops._ladder import using
-    from tilewright.ops._threads import thread_count, threads
-    from tilewright.runtime.generate import GenerateJob, generate
+    from tilewright.runtime.generate import GenerateJob
 
     params = SamplingParams.of(n=options.samples, **{name: getattr(options, name) for name in SAMPLING})
-    job = GenerateJob(
+    return GenerateJob(
         model=options.model,
         input=options.input,
         output=options.output,
@@ -97,9 +107,36 @@ def generate(options: Options) -> None:
         answers=options.validate or options.answers,
         settings=settings_of(options),
     )
+
+
+@verb(Options)
+def generate(options: Options) -> None:
+    """Continue prompts with a GPT-2.
+
+    \b
+    tilewright generate --model poet -i lines.txt -o verse.txt --max-tokens 64 --temperature 0.7
+
+    A prompt or row that cannot be used becomes a line with its error, and the exit code is 1; token ids have no place
+    for errors: the first bad prompt ends the job with exit code 3. A .jsonl line is {"id": 7, "prompt": "..."}, or has
+    "prompt_token_ids", and may give its own sampling parameters, by vLLM's names; OpenAI batch lines are taken as they
+    are. In .txt files blank lines are skipped, and the line of a bad prompt stays empty. Random numbers belong to a
+    record's id, or to its line where it has none. In Parquet, ids are integers where all are, else strings.
+
+    The output appears when it is whole; until then an earlier one stays. What is done is kept in OUTPUT.job: the same
+    command goes on where a stopped one was, and does nothing where all is there.
+    """
+    rungs = parse_rungs(options.rung or [])
+    check_threads(options.threads)
+    job = job_of(options)
+
+    from tilewright.ops._ladder import using
+    from tilewright.ops._threads import thread_count, threads
+    from tilewright.runtime.generate import generate
+
     say = speaker(options, lambda: _banner(options, thread_count()))
     with threads(options.threads), using(**rungs):
         report = generate(job, say)
+    show_part("generate", options, report)
     if report.lead:
         say(summary(report, int(report.figures.get("tokens", 0)), report.tokens_per_second, "tokens"))
         if options.json:

@@ -23,9 +23,9 @@ class Options:
 def status(options: Options) -> None:
     """How far a job is: shards and records done, bad records, rate, time left, and who works on it.
 
-    Reads the job's directory and changes nothing.
+    Reads the job's directory and changes nothing. A run counts as at work while it holds the job's lock, on any host.
     """
-    from tilewright.runtime.jobs.merge import status
+    from tilewright.runtime.jobs.status import status
 
     found = status(options.output)
     if options.json:
@@ -40,10 +40,19 @@ def _text(found: Any) -> str:
     lines = [
         f"{found.state}: {found.done:,} of {found.shards:,} shards, {found.records:,} records, {found.errors:,} bad",
     ]
-    if found.holder:
-        lines += [f"at work: {found.holder}"]
-    if found.seconds_left is not None and found.state != "finished":
+    if found.gone:
+        lines += [f"gone since then: {', '.join(found.gone)}; `tilewright verify` reads what is left"]
+    if found.state == "perhaps running":
+        lines += [
+            f"perhaps at work: {found.holder or 'another run'}; this file system has no locks, so ask there: only what "
+            "runs on this host can be known here"
+        ]
+    elif found.state == "running":
+        lines += [f"at work: {found.holder or 'a run whose name cannot be read'}"]
+    if found.seconds_left is not None and found.state not in ("finished", "damaged"):
         lines += [f"{found.rate:,.1f} records a second; {found.seconds_left:,.0f} s left at that rate"]
     if found.state == "stopped":
         lines += ["the command that began it goes on"]
+    if found.state == "damaged":
+        lines += ["the command that made it, given again, makes that again"]
     return "\n".join(lines)

@@ -11,9 +11,9 @@ from tilewright.cli._output import show
 
 def validate(
     output: Annotated[str, typer.Argument(metavar="OUT", help="The file to check.")],
-    reference: Annotated[str, typer.Argument(metavar="REF", help="The right answers.")],
+    reference: Annotated[str, typer.Argument(metavar="REF", help="The right answers, in a file of the same kind.")],
     tolerance: Annotated[
-        float | None, typer.Option(min=0, help="Largest min(absolute, relative) error; 1e-3, of a voxel 1e-4.")
+        float | None, typer.Option(min=0, help="Largest min(absolute, relative) error; 1e-3, for volumes 1e-4.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:

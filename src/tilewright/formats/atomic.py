@@ -268,6 +268,17 @@ def check_directory(path: str) -> None:
         raise ResourceError(f"cannot write: there is no directory {directory}", path=path, hint="make it first")
 
 
+def check_writable(path: str) -> None:
+    """Raises ResourceError where an AtomicFile could not be written, as far as that is known without writing one."""
+    path = os.path.realpath(path)
+    _replaceable(path)
+    folder = os.path.dirname(path)
+    with naming(path, "write"):
+        os.stat(os.path.join(folder, ""))  # one that is a file is refused
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
+
+
 def _replaceable(path: str) -> int | None:
     """The permission bits of the regular file at `path`, or None where nothing is there. Raises ResourceError."""
     check_directory(path)

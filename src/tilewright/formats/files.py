@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Protocol
 
-from tilewright.errors import InputError, ResourceError
+from tilewright.errors import InputError, ResourceError, UsageError
 
 BLOCK_BYTES = 4 << 20  # copied or checked at a time: large enough for full disk speed, small beside any model
 
@@ -116,6 +116,25 @@ def _open_regular(path: str, what: str) -> int:
     os.close(fd)
     kind = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
     raise InputError(f"the {what} is {kind}", path=path, hint="give a regular file")
+
+
+def check_no_stream(path: str | os.PathLike[str], what: str, *, written: bool = False) -> None:
+    """Raises UsageError for "-", a pipe or a socket: files are read by position and again after a stop, and what is
+    written (written) appears when it is whole."""
+    name = os.fspath(path)
+    try:
+        mode = os.stat(name).st_mode
+    except (OSError, ValueError):
+        mode = 0
+    if name != "-" and not stat.S_ISFIFO(mode) and not stat.S_ISSOCK(mode):
+        return
+    if written:
+        kind = "standard output" if name == "-" else "a pipe"
+        raise UsageError(f"the {what} is {kind}; it must be a file, which appears when it is whole", path=name,
+                         hint="name a file, and pass it on when the command is done")  # fmt: skip
+    kind = "standard input" if name == "-" else "a pipe"
+    raise UsageError(f"the {what} is {kind}; it must be a file, which can be read again", path=name,
+                     hint="save it first, as in `cat > FILE`, and name that file")  # fmt: skip
 
 
 def same_file(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> bool:

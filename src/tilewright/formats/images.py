@@ -114,11 +114,17 @@ def grid(count: int, suffix: str) -> tuple[int, int]:
     return (columns if suffix == ".bmp" else -(-count // columns)), columns
 
 
+def bmp_bytes(count: int, shape: tuple[int, int, int]) -> int:
+    """Of a .bmp file of all images."""
+    rows, columns = grid(count, ".bmp")
+    return BMP_HEADER + rows * shape[0] * _stride(columns * shape[1])
+
+
 def check_grid(path: str, count: int, shape: tuple[int, int, int], suffix: str) -> int:
     """Bytes that a GridEncoder and what it writes take. Raises UsageError for a picture that its file cannot hold."""
     rows, columns = grid(count, suffix)
     height, width = rows * shape[0], columns * shape[1]
-    size = BMP_HEADER + height * _stride(width)
+    size = bmp_bytes(count, shape)
     if max(height, width) > MAX_SIDE or (suffix == ".bmp" and size > MAX_BMP_BYTES):
         limit = f"{MAX_BMP_BYTES:,} bytes" if suffix == ".bmp" else f"{MAX_SIDE:,} pixels a side"
         raise UsageError(

@@ -16,7 +16,7 @@ import numpy as np
 
 from tilewright.errors import InputError
 from tilewright.formats.files import Writable
-from tilewright.formats.lines import BadLine, LineId, LineReader, check_tokens, decode_text, json_error
+from tilewright.formats.lines import BadLine, LineId, LineReader, check_tokens, decode_text, json_error, recovered
 from tilewright.formats.records import Batch, Id, RecordError
 from tilewright.formats.sentence_encoder import Content, SentenceEncoder
 
@@ -38,7 +38,6 @@ class _IdOnly(msgspec.Struct):
 _decode_line = msgspec.json.Decoder(_Line).decode
 _decode_text = msgspec.json.Decoder(_TextLine).decode
 _decode_list = msgspec.json.Decoder(list[int]).decode
-_decode_id = msgspec.json.Decoder(_IdOnly).decode
 
 
 class TokenLines(LineReader[tuple[str, Content], Content]):
@@ -71,8 +70,11 @@ class TokenLines(LineReader[tuple[str, Content], Content]):
         """All records in order, `size` at a time."""
         for records, sentences, end in self._groups(size):
             good = [content for content, record in zip(sentences, records, strict=True) if record.error is None]
-            rows = self._encoder.rows(good) if self._encoder else np.array(good, np.int32).reshape(-1, self._length)
-            yield Batch(rows, end, records)
+            if self._encoder:
+                rows, cut = self._encoder.encoded(good)
+            else:
+                rows, cut = np.array(good, np.int32).reshape(-1, self._length), 0
+            yield Batch(rows, end, records, cut)
 
     def _decode(self, line: bytes) -> tuple[Id | None, tuple[str, Content]]:
         decode_text(line)
@@ -81,7 +83,7 @@ class TokenLines(LineReader[tuple[str, Content], Content]):
                 return None, ("", _decode_list(line))
             record: Any = self._decode_line(line)
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise json_error(error) from error
+            raise json_error(error, line) from error
         names = ("text", "tokens", "input_ids") if self._encoder else ("tokens", "input_ids")
         given = [name for name in names if getattr(record, name) is not msgspec.UNSET]
         if len(given) != 1:
@@ -103,10 +105,7 @@ class TokenLines(LineReader[tuple[str, Content], Content]):
             raise BadLine(error.message, name) from error
 
     def _recover(self, line: bytes | None) -> tuple[Id | None, Content]:
-        try:
-            return (_decode_id(line).id if line else None), []
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return None, []
+        return recovered(line, _IdOnly).id, []
 
 
 class LabelWriter:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -27,6 +28,7 @@ LineId = Annotated[str, msgspec.Meta(max_length=512)] | Annotated[int, msgspec.M
 
 Raw = TypeVar("Raw")  # what a line says
 Content = TypeVar("Content")  # what becomes of it
+Ids = TypeVar("Ids", bound=msgspec.Struct)  # the fields that may hold a line's id, each with a default
 
 
 class BadLine(Exception):
@@ -42,8 +44,9 @@ class LineReader(Generic[Raw, Content]):
 
     Either every line has an id, or none has and the number of the line, from 1, is its id. count: how many records to
     use from the start; None: all. Memory does not grow with the file, but for 8 bytes an id to find ids given twice
-    (by 64-bit hashes: two different ids of a million meet by chance once in 40 million files). Raises InputError for
-    an empty file (example: what a line looks like), or one that shrinks, or holds fewer than `count` records.
+    (by 64-bit hashes: two different ids of a million meet by chance once in 40 million files). Raises InputError at
+    once for a file that is empty or holds blank lines alone (example: what a line looks like), later for one that
+    shrinks, or holds fewer than `count` records.
 
     `only` lets it read some of the lines, again and again: one shard of a job after the other.
 
@@ -60,9 +63,11 @@ class LineReader(Generic[Raw, Content]):
         self._has_ids = self.IDS
         self._only: Iterable[Line] | None = None
         self.hashes: list[np.ndarray] = []  # of the ids read since `only`, uint64
-        if self.bytes == 0:
+        try:
+            self._check_not_blank(example)
+        except BaseException:
             self.close()
-            raise InputError("the input is empty", path=self.file.path, hint=f"a line is {example}")
+            raise
 
     def close(self) -> None:
         self.file.close()
@@ -85,6 +90,11 @@ class LineReader(Generic[Raw, Content]):
     def _recover(self, line: bytes | None) -> tuple[Id | None, Content]:
         """What can still be read of a bad line (None: it is too long): its id, and a content without tokens."""
         raise NotImplementedError
+
+    def _check_not_blank(self, example: str) -> None:
+        if next(read_lines(self.file), None) is None:
+            what = "is empty" if self.bytes == 0 else "holds 0 records: all its lines are blank"
+            raise InputError(f"the input {what}", path=self.file.path, hint=f"a line is {example}")
 
     def _groups(self, size: int) -> Iterator[tuple[list[Record], list[Content], int]]:
         """(records, their contents, end in bytes), `size` records at a time, ids given twice marked as errors."""
@@ -240,13 +250,54 @@ def decode_text(line: bytes) -> str:
         raise BadLine(f"byte {error.start} is not UTF-8") from error
 
 
-def json_error(error: Exception) -> BadLine:
-    """msgspec's "Expected `int`, got `str` - at `$.tokens[3]`" as a message and a field."""
+def json_error(error: Exception, line: bytes = b"") -> BadLine:
+    """msgspec's "Expected `int`, got `str` - at `$.tokens[3]`" of a line as a message and a field."""
     if isinstance(error, RecursionError):
         return BadLine("JSON is nested too deeply")
+    if not isinstance(error, msgspec.ValidationError):
+        said = _loosely(line)  # of half a pair msgspec says that the line is cut short
+        for name, value in said.items() if isinstance(said, dict) else ():
+            if half := _half_pair(value):
+                field = name if len(name) <= 64 and name.isidentifier() else ""
+                return BadLine(f"\\u{ord(half):04x} is half of a surrogate pair", field)
     message, _, place = str(error).partition(" - at `$")
     message = message.replace("`", "").replace("Expected", "expected", 1)
     return BadLine(message, place.rstrip("`").lstrip("."))
+
+
+def recovered(line: bytes | None, kind: type[Ids]) -> Ids:
+    """The ids that can still be read of a bad line (None: it is too long), or the defaults of `kind`.
+
+    Also of a line that is no JSON but by the rules of Python: half a surrogate pair, NaN, a tab in a string.
+    """
+    if line is None:
+        return kind()
+    with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return msgspec.json.decode(line, type=kind)
+    said = _loosely(line)
+    with suppress(msgspec.MsgspecError, UnicodeEncodeError):
+        given = {name: said[name] for name in kind.__struct_fields__ if name in said} if isinstance(said, dict) else {}
+        found = msgspec.convert(given, kind)
+        msgspec.json.encode(found)  # refuses half a pair in the id itself
+        return found
+    return kind()
+
+
+def _loosely(line: bytes) -> Any:
+    """What Python reads of a line; None where it cannot."""
+    with suppress(ValueError, RecursionError):
+        return json.loads(line, strict=False)
+    return None
+
+
+def _half_pair(value: Any) -> str | None:
+    """The first half of a surrogate pair in the texts of a value that was JSON; None where there is none."""
+    with suppress(RecursionError):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            return error.object[error.start]
+    return None
 
 
 def check_tokens(ids: list[int], vocabulary: int, name: str) -> None:

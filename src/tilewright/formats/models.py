@@ -77,7 +77,12 @@ def eos_token_ids(path: str | os.PathLike[str]) -> tuple[int, ...]:
 
 
 def read_model(
-    path: str | os.PathLike[str], shapes_of: ShapesOf, rename: Rename | None = None, ties: Ties = ()
+    path: str | os.PathLike[str],
+    shapes_of: ShapesOf,
+    rename: Rename | None = None,
+    ties: Ties = (),
+    *,
+    headers: bool = False,
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The configuration, and the weights by name, in the order of `shapes_of(config)`, as views of the mapped files.
 
@@ -85,7 +90,8 @@ def read_model(
     model's names; an alias may be there too, and then must hold the very bytes of the other. float16 weights are
     widened to float32, which takes memory; float32 and bfloat16 ones are not copied. Raises InputError naming the
     tensor that is missing, too many, given twice, of another shape or type or not tied, or the byte where a file is
-    damaged.
+    damaged. headers: nothing but those of the files is read: float16 weights stay what they are, and no bytes are
+    compared.
     """
     config = read_config(path)
     shapes = shapes_of(config)
@@ -97,9 +103,12 @@ def read_model(
     tensors = _renamed(stored, rename)
     for alias, name in ties:
         if alias in tensors and alias not in shapes:
-            _check_tied(alias, tensors.pop(alias), name, tensors.get(name))
+            twin = tensors.pop(alias)
+            if not headers:
+                _check_tied(alias, twin, name, tensors.get(name))
     _check(tensors, shapes, files.pop() if len(files) == 1 else os.fspath(path))
-    return config, {name: _widened(tensors[name].array) for name in shapes}
+    arrays = {name: tensors[name].array for name in shapes}
+    return config, arrays if headers else {name: _widened(array) for name, array in arrays.items()}
 
 
 def write_model(

@@ -30,8 +30,9 @@ DEFLATE_RATIO = 1032  # bytes that one byte of gzip can expand to
 NIFTI1_SIZES = 1 << 15  # sizes are 16-bit numbers there
 
 
-def open_nifti(path: str, what: str, *, memory: int | None = None) -> Volume:
+def open_nifti(path: str, what: str, *, memory: int | None = None, headers: bool = False) -> Volume:
     """A .nii file, read box by box, or a .nii.gz one, held in memory as stored; values are scaled as the header says.
+    headers: see `open_volume`.
 
     Raises InputError for a header that nibabel cannot read, a file that does not have the bytes it tells of, or other
     than three dimensions (further ones of size 1 are dropped); ResourceError where the values do not fit into `memory`
@@ -51,6 +52,9 @@ def open_nifti(path: str, what: str, *, memory: int | None = None) -> Volume:
             header, shape, dtype, offset = _header(path, stream)
             _check_gzip_size(file, shape, dtype)
             check_memory(path, math.prod(shape) * dtype.itemsize, memory)
+            if headers:
+                unread = np.broadcast_to(np.zeros((), dtype), shape)
+                return _described(ArrayVolume(path, unread, _scale(path, header)), header)
             stream.skip(offset - stream.position)
             values = np.empty(math.prod(shape), dtype)
             stream.read_into(values.view(np.uint8).data)

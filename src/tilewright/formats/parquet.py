@@ -146,23 +146,34 @@ def as_rows(reader: R, count: int | None) -> R:
 
 
 def _line(row: dict[str, Any]) -> bytes:
-    """A row as JSON; b"\\xff", which is none and not UTF-8 either, where its text is not UTF-8."""
-    try:
-        given = {name: value.as_py() for name, value in row.items()}
-        return msgspec.json.encode({name: value for name, value in given.items() if value is not None}, enc_hook=str)
-    except UnicodeDecodeError:
-        return b"\xff"
+    """A row as JSON, but that a text which is not UTF-8 stands as b"\\xff", which is not either."""
+    given, broken = {}, []
+    for name, value in row.items():
+        try:
+            given[name] = value.as_py()
+        except UnicodeDecodeError:
+            broken.append(b'"%s":"\xff"' % name.encode())
+    line = msgspec.json.encode({name: value for name, value in given.items() if value is not None}, enc_hook=str)
+    return b"{%s}" % b",".join(part for part in (line[1:-1], *broken) if part) if broken else line
+
+
+class TextIds(Exception):
+    """An id is a string, and the column takes integers."""
 
 
 class ParquetEncoder:
-    """Makes a Parquet file of JSON lines, which come in blocks. ids become strings, what is not given becomes null.
+    """Makes a Parquet file of JSON lines, which come in blocks; what is not given becomes null.
 
-    columns: name -> a type by pyarrow's names, as in "string" or "list<int32>". Row groups do not depend on blocks.
+    columns: name -> a type by pyarrow's names, as in "string" or "list<int32>". ids: the type of the column "id", which
+    comes first: "int64", or "string", where integers are written out, too. Row groups do not depend on blocks. `write`
+    and `finish` raise TextIds for a string where ids are integers.
     """
 
-    def __init__(self, file: Writable, columns: dict[str, str]) -> None:
+    def __init__(self, file: Writable, columns: dict[str, str], ids: str = "string") -> None:
         arrow = _pyarrow(file.path)
-        self._arrow, self._schema = arrow, arrow.schema([(name, _type(arrow, kind)) for name, kind in columns.items()])
+        kinds = {"id": ids} | columns
+        self._arrow, self._schema = arrow, arrow.schema([(name, _type(arrow, kind)) for name, kind in kinds.items()])
+        self._id: type = str if ids == "string" else int
         self._writer = arrow.parquet.ParquetWriter(_Target(file), self._schema, compression="snappy")
         self._rest, self._lines, self._bytes = b"", list[bytes](), 0
 
@@ -182,6 +193,11 @@ class ParquetEncoder:
 
     def _flush(self) -> None:
         rows = [row for line in self._lines for row in _rows(msgspec.json.decode(line))]
+        for row in rows:
+            if self._id is int and isinstance(row["id"], str):
+                self._writer.close()  # else it does so when it is collected, and there is no file any more
+                raise TextIds
+            row["id"] = None if row["id"] is None else self._id(row["id"])
         if rows:
             columns = [self._arrow.array([row.get(f.name) for row in rows], f.type) for f in self._schema]
             self._writer.write_table(self._arrow.Table.from_arrays(columns, schema=self._schema), len(rows))
@@ -205,13 +221,29 @@ class _Target(io.RawIOBase):
 
 def _rows(said: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """A line as rows: one, or one a completion."""
+    if "custom_id" in said:
+        said = _line_of(said)
     choices = said.pop("choices", None)
     for more in [{}] if choices is None else choices:
         row = said | more
-        row["id"] = None if row["id"] is None else str(row["id"])
         if row.get("logprobs") is not None:
             row["logprobs"] = [[(int(id), value) for id, value in token.items()] for token in row["logprobs"]]
         yield row
+
+
+def _line_of(answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer to an OpenAI batch line as `completions` answers any other."""
+    line: dict[str, Any] = {"id": answer["custom_id"]}
+    if error := answer["error"]:
+        field = error["param"] or ""
+        rule = error["message"].removeprefix(f"line {error['line']}{', ' if field else ''}{field}: ")
+        return line | {"error": {"line": error["line"], "field": field, "message": rule}}
+    choices = answer["response"]["body"]["choices"]
+    for choice in choices:
+        if found := choice["logprobs"]:
+            tokens = found["top_logprobs"]
+            choice["logprobs"] = [{id.removeprefix("token_id:"): x for id, x in token.items()} for token in tokens]
+    return line | {"choices": choices}
 
 
 def _type(arrow: Any, kind: str) -> Any:

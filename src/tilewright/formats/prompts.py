@@ -16,7 +16,7 @@ import numpy as np
 
 from tilewright.errors import InputError
 from tilewright.formats.course import TokenFile
-from tilewright.formats.lines import BadLine, LineId, LineReader, check_tokens, decode_text, json_error
+from tilewright.formats.lines import BadLine, LineId, LineReader, check_tokens, decode_text, json_error, recovered
 from tilewright.formats.records import Id, Prompt, PromptBatch
 
 Encode = Callable[[str], list[int]]
@@ -63,7 +63,6 @@ class _IdOnly(msgspec.Struct):
 
 
 _decode_line = msgspec.json.Decoder(_Line).decode
-_decode_id = msgspec.json.Decoder(_IdOnly).decode
 
 
 class _Found(NamedTuple):
@@ -124,7 +123,7 @@ class PromptLines(LineReader[_Found, _Content]):
         try:
             record: Any = _decode_line(line)
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise json_error(error) from error
+            raise json_error(error, line) from error
         openai = record.body is not msgspec.UNSET or record.custom_id is not msgspec.UNSET
         if openai:
             _check_batch_line(record)
@@ -156,10 +155,7 @@ class PromptLines(LineReader[_Found, _Content]):
             raise BadLine(error.message, place) from error
 
     def _recover(self, line: bytes | None) -> tuple[Id | None, _Content]:
-        try:
-            found = _decode_id(line) if line else _IdOnly()
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            found = _IdOnly()
+        found = recovered(line, _IdOnly)
         openai = found.custom_id is not None
         return (found.custom_id if openai else found.id), _Content(_NO_TOKENS, openai=openai)
 

@@ -48,7 +48,7 @@ class SentenceEncoder:
         """The part of a text that can count. Raises InputError for one without words, or that is no valid Unicode."""
         if not text or text.isspace():
             raise InputError("is empty; a sentence has at least one word")
-        text = text[: CHARACTERS * self.length]
+        text = text[: CHARACTERS * self.length + 1]  # the one more tells `encoded` that there was more
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -62,20 +62,26 @@ class SentenceEncoder:
         return [*ids, *[self._pad_id] * (self.length - len(ids))]
 
     def rows(self, contents: Sequence[Content]) -> np.ndarray:
-        """int32 (n, length) of what `checked` and `filled` gave.
+        """int32 (n, length) of what `checked` and `filled` gave. Raises InputError as `encoded` does."""
+        return self.encoded(contents)[0]
+
+    def encoded(self, contents: Sequence[Content]) -> tuple[np.ndarray, int]:
+        """`rows`, and how many of the texts are longer than what counts.
 
         Raises InputError if the tokenizer fails, or gives an id outside the vocabulary.
         """
+        cut = 0
         found = np.full((len(contents), self.length), self._pad_id, np.int32)
         for first in range(0, len(contents), TEXTS):
             block = contents[first : first + TEXTS]
             texts = iter(self._tokenizer.encode_batch([text for text in block if isinstance(text, str)]))
             for i, content in enumerate(block, first):
-                ids = next(texts)[: self.length] if isinstance(content, str) else content
-                found[i, : len(ids)] = ids
+                ids = next(texts) if isinstance(content, str) else content
+                cut += len(ids) > self.length or len(content) > CHARACTERS * self.length
+                found[i, : min(len(ids), self.length)] = ids[: self.length]
         if found.max(initial=0) >= self._vocabulary:
             raise self._unfit(f"the tokenizer gave id {found.max():,}")
-        return found
+        return found, cut
 
     def _unfit(self, what: str) -> InputError:
         hint = "take the tokenizer.json that came with the model"

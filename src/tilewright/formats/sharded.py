@@ -11,6 +11,7 @@ import numpy as np
 from tilewright.errors import InputError
 from tilewright.formats import safetensors
 from tilewright.formats.files import InputFile
+from tilewright.formats.lines import json_error
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_INDEX_BYTES = 64 << 20  # a million tensors
@@ -82,4 +83,6 @@ def read_json(path: str, what: str, limit: int, kind: Any) -> Any:
     try:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"no valid {what}: {str(error)[:300]}", path=path) from error
+        wrong = json_error(error)
+        field = f"field {wrong.field[:100]}" if wrong.field else None
+        raise InputError(f"no valid {what}: {str(wrong)[:300]}", path=path, where=field) from error

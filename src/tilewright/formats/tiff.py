@@ -21,8 +21,9 @@ PLAIN, DEFLATED = (1,), (8, 32946)  # TIFF's numbers of compressions
 LEAST_TILE = 16 << 20  # bytes: a tile may be larger than the page, but not without end
 
 
-def open_tiff(path: str, what: str, *, memory: int | None = None) -> Volume:
+def open_tiff(path: str, what: str, *, memory: int | None = None, headers: bool = False) -> Volume:
     """A TIFF stack (Z, Y, X), or a page a plane: read box by box where it is stored as one array, else held in memory.
+    headers: see `open_volume`.
 
     Raises InputError for a file that tifffile cannot read, pages of several channels or other compressions than
     deflate, data that expands beyond the size its header tells of, or other than three dimensions; ResourceError where
@@ -36,7 +37,7 @@ def open_tiff(path: str, what: str, *, memory: int | None = None) -> Volume:
     file = InputFile(path, what)
     try:
         with os.fdopen(os.dup(file.fd), "rb") as stream, tifffile.TiffFile(stream, name="volume.tif") as tiff:
-            return _read(file, tiff, memory)
+            return _read(file, tiff, memory, headers)
     except damage as error:
         file.close()
         raise InputError(f"tifffile cannot read it: {str(error) or type(error).__name__}", path=path) from error
@@ -49,7 +50,7 @@ def open_tiff(path: str, what: str, *, memory: int | None = None) -> Volume:
         raise
 
 
-def _read(file: InputFile, tiff: Any, memory: int | None) -> Volume:
+def _read(file: InputFile, tiff: Any, memory: int | None, headers: bool) -> Volume:
     series = tiff.series[0]
     page, dtype = series.keyframe, series.dtype
     if len(tiff.series) > 1:
@@ -64,8 +65,11 @@ def _read(file: InputFile, tiff: Any, memory: int | None) -> Volume:
             what = f"the header tells of {dtype} {shape}, {needed:,} bytes, and has {file.size:,}"
             raise InputError(what, path=file.path, hint="the file was cut short or is damaged")
         return RawVolume(file, shape, dtype.newbyteorder(tiff.byteorder), series.dataoffset)
-    _check_pages(file, series, needed)
+    _check_pages(file, series, needed, headers=headers)
     check_memory(file.path, needed, memory)
+    if headers:
+        file.close()
+        return ArrayVolume(file.path, np.broadcast_to(np.zeros((), dtype), shape))
     array = np.empty((len(series.pages), *page.shape), dtype)
     for plane, one in zip(array, series.pages, strict=True):
         plane[...] = one.asarray(maxworkers=1)
@@ -73,8 +77,8 @@ def _read(file: InputFile, tiff: Any, memory: int | None) -> Volume:
     return ArrayVolume(file.path, array.reshape(shape))
 
 
-def _check_pages(file: InputFile, series: Any, needed: int) -> None:
-    """Raises InputError unless every piece of every page becomes the bytes that it should."""
+def _check_pages(file: InputFile, series: Any, needed: int, *, headers: bool) -> None:
+    """Raises InputError unless every piece of every page becomes the bytes that it should; headers: as they say."""
     page = series.keyframe
     if page.compression not in (*PLAIN, *DEFLATED):
         name = getattr(page.compression, "name", page.compression)
@@ -90,7 +94,7 @@ def _check_pages(file: InputFile, series: Any, needed: int) -> None:
                 raise InputError(
                     f"page {number} lies behind the end of the file", path=file.path, hint="it was cut short"
                 )
-            if page.compression in DEFLATED and _expands_beyond(file, offset, count, size):
+            if not headers and page.compression in DEFLATED and _expands_beyond(file, offset, count, size):
                 what = f"page {number} expands beyond the {size:,} bytes that its header tells of"
                 raise InputError(what, path=file.path, where=f"byte {offset}", hint="the file is damaged")
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.errors import InputError, UsageError
 from tilewright.formats.files import InputFile
-from tilewright.formats.lines import read_lines
+from tilewright.formats.lines import json_error, read_lines
 
 TOLERANCE = 1e-3
 SMALL = 1e-8  # answers up to this size count by their absolute error alone
@@ -225,7 +225,7 @@ def _judge_logits(result: Validation, ours: Any, theirs: Any, tolerance: float, 
     try:
         pair = [msgspec.convert(logits, list[float]) for logits in (ours, theirs)]
     except msgspec.ValidationError as error:
-        result.fail(f"{place}: logits are no list of numbers ({error})")
+        result.fail(f"{place}: logits are no list of numbers ({json_error(error)})")
         return
     if len(pair[0]) != len(pair[1]):
         result.fail(f"{place}: {len(pair[0])} logits, and {len(pair[1])} are wanted")
@@ -242,4 +242,6 @@ def _objects(file: InputFile) -> Iterator[dict[str, Any]]:
                 raise InputError("is longer than 16 MiB", path=file.path, where=f"line {number}")
             yield msgspec.json.decode(line, type=dict[str, Any])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise InputError(f"no JSON object: {error}", path=file.path, where=f"line {number}") from error
+            raise InputError(
+                f"no JSON object: {json_error(error, line or b'')}", path=file.path, where=f"line {number}"
+            ) from error

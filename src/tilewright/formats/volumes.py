@@ -134,10 +134,11 @@ def _formats() -> str:
     return f"names end with {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
 
 
-def open_volume(path: str, what: str = "input", *, memory: int | None = None) -> Volume:
+def open_volume(path: str, what: str = "input", *, memory: int | None = None, headers: bool = False) -> Volume:
     """The volume at `path`, by its name: the course's .txt, .npy, NIfTI, a TIFF stack, or a directory of Zarr.
 
-    memory: bytes that it may hold; None: any number. .npy, .nii and Zarr are read box by box and hold none. Raises
+    memory: bytes that it may hold; None: any number. .npy, .nii and Zarr are read box by box and hold none. headers:
+    read no more than tells its shape; of one that is held all values are zeros then, and take no memory. Raises
     UsageError for a name of no format, InputError for a file that is not what its name says, whose header lies, or
     that is no volume of three dimensions, ResourceError where memory or a package is missing.
     """
@@ -145,7 +146,7 @@ def open_volume(path: str, what: str = "input", *, memory: int | None = None) ->
     if suffix == ".txt":
         from tilewright.formats.course_volumes import open_text
 
-        return open_text(path, what, memory=memory)
+        return open_text(path, what, memory=memory, headers=headers)
     if suffix == ".npy":
         from tilewright.formats.raw_volumes import open_npy
 
@@ -153,14 +154,14 @@ def open_volume(path: str, what: str = "input", *, memory: int | None = None) ->
     if suffix in (".nii", ".nii.gz"):
         from tilewright.formats.nifti import open_nifti
 
-        return open_nifti(path, what, memory=memory)
+        return open_nifti(path, what, memory=memory, headers=headers)
     if suffix == ".zarr":
         from tilewright.formats.zarr_volumes import open_zarr
 
         return open_zarr(path, what)
     from tilewright.formats.tiff import open_tiff
 
-    return open_tiff(path, what, memory=memory)
+    return open_tiff(path, what, memory=memory, headers=headers)
 
 
 def form_of(path: str, shape: Shape, dtype: np.dtype, like: Volume) -> Form:

@@ -115,6 +115,11 @@ class Generator:
         """Queue the 8-bit pixels of a slot's images."""
         convolutions.pixels(self.images[slot], out=self.pixels[slot], spoiled=self.spoiled[slot])
 
+    def warm_up(self, *, pixels: bool = False) -> None:
+        """Run a batch in every slot, so that all memory is taken that any will. Raises torch's OutOfMemoryError."""
+        for slot in range(SLOTS):
+            self.replay(slot, pixels=pixels)
+
     def replay(self, slot: int, *, pixels: bool = False) -> None:
         """Queue a batch as `run` does, as a graph: captured when it is first wanted, after a run that compiles."""
         import torch

@@ -301,7 +301,8 @@ class Generator:
         if self.memory < each:
             raise ResourceError(
                 f"the keys and values of {self.length} positions take {each:,} bytes; {self.memory:,} are allowed",
-                hint="allow more memory (--max-batch-memory) or fewer tokens (--max-tokens)",
+                hint="allow more memory (max_batch_memory, --max-batch-memory on the command line) or fewer tokens "
+                "(max_tokens, --max-tokens)",
             )
         return min(self.memory // each, most)
 

@@ -82,7 +82,8 @@ class DeviceTextCNN:
             except torch.cuda.OutOfMemoryError as error:
                 if not found:
                     what = f"the GPU's memory does not hold a batch of {size} sentences beside the weights"
-                    raise ResourceError(what, hint="give --table-memory less, or run on the CPU") from error
+                    hint = "give the token table less (table_memory, --table-memory on the command line)"
+                    raise ResourceError(what, hint=f"{hint}, or run on the CPU") from error
                 break
         return found
 

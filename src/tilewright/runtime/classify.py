@@ -20,7 +20,7 @@ from tilewright.formats.sentences import SentenceReader, open_sentences
 from tilewright.formats.validate import TOLERANCE, validate
 from tilewright.models.textcnn import TextCNN, TextCNNConfig
 from tilewright.runtime.devices import gpu_faults, halving, place_for
-from tilewright.runtime.fingerprint import Around, fingerprint
+from tilewright.runtime.fingerprint import Around, files_of, fingerprint
 from tilewright.runtime.inputs import SCAN_BYTES, Sizing, cut_lines, cut_rows
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.cut import Cut, Records, Shard
@@ -73,27 +73,38 @@ class ClassifyJob:
         return not self.input.endswith(TEXT)
 
 
-def classify(job: ClassifyJob, say: Say = quiet) -> Report:
+@dataclass
+class ClassifyReport(Report):
+    """cut: texts that have more tokens than the model takes: what is behind those was not read."""
+
+    cut: int = 0
+
+
+def classify(job: ClassifyJob, say: Say = quiet) -> ClassifyReport:
     """Runs the job. `say` gets a line for each phase.
 
     Raises UsageError, InputError, ResourceError, InternalError (more bad records than allowed) and Interrupted; in each
     case an earlier output is untouched, what is done is kept, and the same call goes on. Everything that can be checked
     before the work starts is.
     """
-    report = Report()
+    report = ClassifyReport()
     made: list[ClassifyTask] = []
 
     def make(speak: Say) -> ClassifyTask:
-        made.append(_task(job, speak))
+        made.append(task_of(job, speak))
         return made[0]
 
-    start(make, job.output, job.settings, report, device=job.device, unit="sentences", say=say)
+    figures = start(make, job.output, job.settings, report, device=job.device, unit="sentences", say=say)
     if not report.lead:
         return report
+    report.cut = int(figures.get("cut", 0))
     spent = report.seconds
     if report.computed:
         say(f"Classifying {report.computed:,} sentences...Done! ({spent.get('run', 0.0):.3f} sec)")
         say(f"Writing output...Done! ({spent.get('write', 0.0) + spent['merge']:.3f} sec)")
+    if report.cut:
+        length = f"the model's {made[0].config.sequence_length} tokens"
+        say(f"{report.cut:,} of {report.records:,} sentences are longer than {length} and were cut")
     if made[0].kept:  # after the output: a full disk here costs the table, not the answers
         with phase(report, "table", say, "Keeping token table"):
             made[0].kept.save()
@@ -109,7 +120,8 @@ def classify(job: ClassifyJob, say: Say = quiet) -> Report:
     return report
 
 
-def _task(job: ClassifyJob, say: Say) -> ClassifyTask:
+def task_of(job: ClassifyJob, say: Say = quiet) -> ClassifyTask:
+    """Everything that can be checked before the work is. Raises UsageError, InputError and ResourceError."""
     job = replace(job, device=place_for(job.device, job.dtype))
     _check_paths(job)
     kind = RowsTask if job.output.endswith(".parquet") else ClassifyTask
@@ -162,6 +174,9 @@ class ClassifyTask:
     def fingerprint(self) -> dict[str, Value]:
         return fingerprint("classify", self.job, self.around) | {"count": self.job.count}
 
+    def files(self) -> dict[str, str]:
+        return files_of(self.job)
+
     def cut(self, shard_size: int | None) -> Cut:
         sizing = SIZING[self.job.device].for_workers(self.workers)
         if not self.job.is_binary:
@@ -187,7 +202,7 @@ class RowsTask(AsParquet, ClassifyTask):
     """Whose output is a Parquet file."""
 
     columns: ClassVar = {
-        "id": "string", "label": "string", "score": "float64", "logits": "list<float32>", "error": "error",
+        "label": "string", "score": "float64", "logits": "list<float32>", "error": "error",
     }  # fmt: skip
 
 
@@ -229,7 +244,7 @@ class ClassifyWorker:
         """See `task.Worker`."""
         first = shard.rows.start if isinstance(shard.cut, Records) else 0
         writer = LogitsWriter(out, first) if self.job.is_binary else LabelWriter(out, self.model.answer)
-        records = 0
+        records = cut = 0
         for batch in self._batches(shard, beat):
             beat(records)
             with trace.span(trace.COMPUTE), phase(self.report, "run"):
@@ -237,10 +252,10 @@ class ClassifyWorker:
             with trace.span(trace.WRITE), phase(self.report, "write"):
                 for error in [*batch.errors, *writer.write(batch, logits)]:
                     out.error(error)
-            records += len(batch)
+            records, cut = records + len(batch), cut + batch.cut
         if not isinstance(self.reader, TokenFile):
             out.notes += b"".join(hashes.tobytes() for hashes in self.reader.hashes)
-        out.figures = self.report.take_seconds()
+        out.figures = self.report.take_seconds() | {"cut": cut}
         return records
 
     def _batches(self, shard: Shard, beat: Beat) -> Iterator[Batch]:

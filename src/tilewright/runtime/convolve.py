@@ -26,7 +26,7 @@ from tilewright.hardware import available_memory
 from tilewright.ops._memory import empty
 from tilewright.runtime import volume_shards
 from tilewright.runtime.devices import gpu_faults, place_for
-from tilewright.runtime.fingerprint import Around, device_class, directory_identity, own_version
+from tilewright.runtime.fingerprint import Around, device_class, directory_identity, files_of, own_version
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.cut import Cut, Records, Shard
 from tilewright.runtime.jobs.directory import Attempt, JobDirectory
@@ -88,7 +88,7 @@ def convolve(job: ConvolveJob, say: Say = quiet) -> ConvolveReport:
     report, made = ConvolveReport(), []
 
     def make(speak: Say) -> ConvolveTask:
-        made.append(_task(job, speak))
+        made.append(task_of(job, speak))
         return made[0]
 
     start_time = time.perf_counter()
@@ -115,23 +115,23 @@ def convolve(job: ConvolveJob, say: Say = quiet) -> ConvolveReport:
     return report
 
 
-def _task(job: ConvolveJob, say: Say) -> ConvolveTask:
+def task_of(job: ConvolveJob, say: Say = quiet, *, program: int = 0) -> ConvolveTask:
     """Everything that can be checked before the work is. Raises UsageError, InputError and ResourceError."""
     _check_paths(job)
     begin, place = time.perf_counter(), place_for(job.device)
-    task = ConvolveTask(job, Around.here(), say, workers=job.settings.workers or 1)
+    task = ConvolveTask(job, Around.here(), say, workers=job.settings.workers or 1, program=program)
     try:
         volume, kernel = task.opened(), kernel_of(job.kernel)
         check_fits(kernel, volume.shape, job.input)
         task.dtype = str(_dtype(job, volume))
         task.job = replace(job, device=_place(job, place, np.dtype(task.dtype)))
         task.shape, task.unit, task.kernel = volume.shape, volume.unit, _digest(kernel)
-        volume_shards.check_output(job.output, volume.shape, np.dtype(task.dtype))
+        volume_shards.check_room(job.output, volume.shape, np.dtype(task.dtype))
         form = task.form()
         task.axis, task.out_unit = form.axis, form.unit[form.axis]
         most = WORK // kernel.taps * np.dtype(task.dtype).itemsize
         task.best = min(volume_shards.shard_bytes(form), most)
-        task.tile = _tiling(task, volume, kernel, form, task.cut(job.settings.shard_size)).tile
+        task.tile = tiling_of(task, volume, kernel, form, task.cut(job.settings.shard_size)).tile
     except BaseException:
         task.close()
         raise
@@ -143,7 +143,8 @@ def _task(job: ConvolveJob, say: Say) -> ConvolveTask:
 @dataclass
 class ConvolveTask:
     """A `Task`. kernel: the sha256 of its taps. unit, out_unit: of reading, and of writing along `axis`, in voxels.
-    best: bytes of numbers a shard should have. tile: as this process would choose it."""
+    best: bytes of numbers a shard should have. tile: as this process would choose it. program: 0, or, of a job that is
+    only planned and of whose input the header alone is read, bytes that a worker takes beside the input and tiles."""
 
     job: ConvolveJob
     around: Around
@@ -157,6 +158,7 @@ class ConvolveTask:
     best: int = volume_shards.SHARD_BYTES
     tile: tuple[int, ...] = ()
     workers: int = 1
+    program: int = 0
     _volume: Volume | None = None
     _form: Form | None = None
 
@@ -166,8 +168,13 @@ class ConvolveTask:
     def opened(self) -> Volume:
         """The input, opened once in this process."""
         if self._volume is None:
-            self._volume = open_volume(self.job.input, memory=self.memory() - _resident())
+            left = self.memory() - self.resident()
+            self._volume = open_volume(self.job.input, memory=left, headers=self.program > 0)
         return self._volume
+
+    def resident(self) -> int:
+        """Bytes that a worker takes, with the input where it is held, beside tiles."""
+        return self.program + (self._volume.held if self._volume else 0) if self.program else _resident()
 
     def close(self) -> None:
         """Closes the input."""
@@ -179,7 +186,7 @@ class ConvolveTask:
         """Bytes that a process of this job may take."""
         if self.job.memory is not None:
             return self.job.memory // self.workers
-        return int(_resident() + FREE * available_memory() / self.workers)
+        return int((self.program or _resident()) + FREE * available_memory() / self.workers)
 
     def fingerprint(self) -> dict[str, Value]:
         """See `task.Task`."""
@@ -190,6 +197,10 @@ class ConvolveTask:
         fields |= {f"rung.{op}": name for op, name in sorted(self.around.rungs.items())}
         return fields | (directory_identity("input", job.input) if os.path.isdir(job.input) else
                          file_identity("input", job.input))  # fmt: skip
+
+    def files(self) -> dict[str, str]:
+        """See `task.Reading`."""
+        return {} if os.path.isdir(self.job.input) else files_of(self.job)
 
     def cut(self, shard_size: int | None) -> Cut:
         """Slabs of `shard_size` planes, rounded up to what the output stores together."""
@@ -291,7 +302,7 @@ class ConvolveWorker:
         """With the first shard, as its size is that of the job's first run."""
         if self.blocks is None:
             job, task = self.task.job, self.task
-            self.tiling = _tiling(task, self.volume, self.kernel, self.form, cut)
+            self.tiling = tiling_of(task, self.volume, self.kernel, self.form, cut)
             self.blocks = Blocks(
                 self.volume, self.tiling, mode=job.mode, cval=job.cval, dtype=self.dtype, allocate=self.allocate
             )
@@ -302,11 +313,11 @@ class ConvolveWorker:
         self.all_open.close()
 
 
-def _tiling(task: ConvolveTask, volume: Volume, kernel: Kernel, form: Form, cut: Cut) -> Tiling:
+def tiling_of(task: ConvolveTask, volume: Volume, kernel: Kernel, form: Form, cut: Cut) -> Tiling:
     """The tiles of a shard. Raises ResourceError where they, or what reading and writing take, do not fit."""
     assert isinstance(cut, Records)
     box, dtype = task.box(0, cut.per_shard).shape, np.dtype(task.dtype)
-    left = task.memory() - _resident()
+    left = task.memory() - task.resident()
     held = volume_shards.held_bytes(form, math.prod(box) * dtype.itemsize)
     check_memory(task.job.output, held, left)
     return plan(

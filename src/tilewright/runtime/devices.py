@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from types import TracebackType
 from typing import TypeVar
 
 from tilewright.errors import ResourceError, UsageError
@@ -13,7 +13,8 @@ from tilewright.hardware import engines, gpus, no_gpu
 DEVICES = ("cpu", "cuda", "auto")
 GPU_DTYPES = ("float16", "tf32")  # accuracy classes that no kernel on a CPU has
 LEAST = (8, 0)  # compute capability, Ampere's: from there on matrix units know bfloat16 and tf32
-EXTRA = "install what the GPU needs, pip install 'tilewright[gpu]', or leave --device cuda out"
+ON_CPU = 'run on the CPU: device="cpu", --device cpu on the command line'
+EXTRA = f"install what the GPU needs, pip install 'tilewright[gpu]', or {ON_CPU}"
 T = TypeVar("T")
 
 
@@ -43,14 +44,14 @@ def place_for(device: str, dtype: str = "float32") -> str:
 def _check_gpu() -> None:
     """Raises ResourceError unless the kernels of both engines can run on a GPU here."""
     if why := no_gpu():
-        raise ResourceError(f"there is no GPU to run on: {why}", hint="leave --device cuda out to run on the CPU")
+        raise ResourceError(f"there is no GPU to run on: {why}", hint=ON_CPU)
     gpu = gpus()[0]
     if gpu.capability < LEAST:
         (major, minor), (wanted, _) = gpu.capability, LEAST
         raise ResourceError(
             f"the {gpu.name} is too old for tilewright's kernels: its compute capability is {major}.{minor}, they need "
             f"{wanted}.0, without which matrix units have no bfloat16",
-            hint="leave --device cuda out to run on the CPU",
+            hint=ON_CPU,
         )
     missing = [why for engine, why in engines().items() if engine in ("torch", "tile", "simt") and why]
     if missing:
@@ -92,19 +93,27 @@ def halving(run: Callable[[int], T], batch: int) -> T:
         torch.cuda.empty_cache()
 
 
-@contextmanager
-def gpu_faults() -> Iterator[None]:
-    """What the GPU's driver reports within the block - a fault, a lost device - becomes a ResourceError."""
-    try:
-        yield
-    except Exception as error:
-        if not is_gpu_fault(error):
-            raise
+class gpu_faults:
+    """What the GPU's driver reports within the block - a fault, a lost device, no memory - becomes a ResourceError."""
+
+    def __enter__(self) -> None:
+        """Nothing is asked of a GPU."""
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is None:
+            return
         what = str(error).partition("\n")[0]
-        raise ResourceError(f"the GPU failed: {what}", hint="run the same command again, or on the CPU") from error
+        if _is(error, "OutOfMemoryError"):
+            hint = f"end what else runs on it, or {ON_CPU}"
+            raise ResourceError(f"the GPU has too little memory: {what.partition('. ')[0]}", hint=hint) from error
+        if _is_gpu_fault(error):
+            raise ResourceError(f"the GPU failed: {what}", hint=f"run the same command again, or {ON_CPU}") from error
 
 
-def is_gpu_fault(error: BaseException) -> bool:
+def _is_gpu_fault(error: BaseException) -> bool:
     """Whether PyTorch, numba-cuda or Triton says what the driver has reported. None of them needs to be installed."""
-    kinds = {kind.__name__ for kind in type(error).__mro__}
-    return bool(kinds & {"AcceleratorError", "CudaAPIError"}) or str(error).startswith("Triton Error [CUDA]")
+    return _is(error, "AcceleratorError", "CudaAPIError") or str(error).startswith("Triton Error [CUDA]")
+
+
+def _is(error: BaseException, *names: str) -> bool:
+    return any(kind.__name__ in names for kind in type(error).__mro__)

@@ -21,7 +21,7 @@ from tilewright.models import dcgan_device
 from tilewright.models.dcgan import DCGAN, DCGANConfig, noise
 from tilewright.ops._memory import empty
 from tilewright.runtime.devices import gpu_faults, halving, place_for
-from tilewright.runtime.fingerprint import Around, fingerprint
+from tilewright.runtime.fingerprint import Around, files_of, fingerprint
 from tilewright.runtime.image_shards import PICTURES, ImageOutputs
 from tilewright.runtime.inputs import Sizing, cut_rows
 from tilewright.runtime.jobs import trace
@@ -97,7 +97,7 @@ def draw(job: DrawJob, say: Say = quiet) -> Report:
     report, made = Report(), []
 
     def make(speak: Say) -> DrawTask:
-        made.append(_task(job, speak))
+        made.append(task_of(job, speak))
         return made[0]
 
     start(make, job.output, job.settings, report, device=job.device, unit="images", say=say)
@@ -117,12 +117,15 @@ def draw(job: DrawJob, say: Say = quiet) -> Report:
     return report
 
 
-def _task(job: DrawJob, say: Say) -> DrawTask:
-    """Everything that can be checked before the work is. Raises UsageError, InputError and ResourceError."""
+def task_of(job: DrawJob, say: Say = quiet, *, checked: bool = True) -> DrawTask:
+    """Everything that can be checked before the work is; checked: all noise, too, which is read for it.
+
+    Raises UsageError, InputError and ResourceError.
+    """
     _check(job)
     begin, job = time.perf_counter(), replace(job, device=place_for(job.device, job.dtype))
     config = config_of(job.model, DCGANConfig)
-    with closing(_open_input(job, config, checked=True)) as reader:
+    with closing(_open_input(job, config, checked=checked)) as reader:
         count = reader.total
     say(f"Checking input: {count:,} images...Done! ({time.perf_counter() - begin:.3f} sec)")
     job = replace(job, batch=min(count, job.batch or _batch(job, config)))
@@ -147,6 +150,10 @@ class DrawTask:
         fields = fingerprint("draw", job, self.around)
         fields |= {"count": self.images.count, "output": kind_of(job.output), "image": job.image}
         return fields if job.input else fields | {"seed": job.seed}
+
+    def files(self) -> dict[str, str]:
+        """See `task.Reading`."""
+        return files_of(self.job)
 
     def cut(self, shard_size: int | None) -> Cut:
         """Images by number."""
@@ -198,15 +205,20 @@ class DrawWorker:
         job, report = self.job, self.report
         with phase(report, "load", say, "Loading weights"):
             config, weights = read_weights(job.model)
-        with phase(report, "prepare", say, "Preparing model"):
-            if job.device == "cpu":
-                model = place(config, weights, dtype=job.dtype)
-            else:
-                fits = lambda n: place(config, weights, dtype=job.dtype, device="cuda", batch=n)  # noqa: E731
-                model = halving(fits, job.batch or 1)
-        with phase(report, "compile", say, "Compiling kernels"):  # or fetching them from the disk
-            model.generate(np.zeros((1, config.z_size), np.float32))
-        return model
+
+        def ready(batch: int) -> DCGAN:
+            """The model with all that a batch takes: what does not fit into a GPU's memory fails here."""
+            with phase(report, "prepare", say, "Preparing model"):
+                size = {} if job.device == "cpu" else {"device": "cuda", "batch": batch}
+                model = place(config, weights, dtype=job.dtype, **size)
+            with phase(report, "compile", say, "Compiling kernels"):  # or fetching them from the disk
+                if model.gpu:
+                    model.gpu.warm_up(pixels=self.task.images.pixels_alone)
+                else:
+                    model.generate(np.zeros((1, config.z_size), np.float32))
+            return model
+
+        return ready(0) if job.device == "cpu" else halving(ready, job.batch or 1)
 
     def run(self, shard: Shard, out: Attempt, beat: Beat) -> int:
         """See `task.Worker`."""

@@ -62,16 +62,20 @@ def fingerprint(verb: str, job: Any, around: Around) -> dict[str, Value]:
     fields: dict[str, Value] = {"verb": verb, "version": own_version(), "dtype": job.dtype}
     fields["device"] = device_class(job.device)
     fields |= {f"rung.{op}": name for op, name in sorted(around.rungs.items())}
-    if job.input:
-        fields |= file_identity("input", job.input)
-    if not os.path.isdir(job.model):
-        return fields | file_identity("model", job.model)
-    kept = table_path(job.model)  # changes no bits, and is written by the job itself
-    for path in filter(os.path.isfile, model_files(job.model)):
-        if path == kept:
-            continue
-        fields |= file_identity(f"model.{os.path.basename(path)}", path)
+    for name, path in files_of(job).items():
+        fields |= file_identity(name, path)
     return fields
+
+
+def files_of(job: Any) -> dict[str, str]:
+    """The files in the fingerprint of a job with `input` and, but for `convolve`, `model`: name -> path."""
+    files = {"input": job.input} if job.input else {}
+    model = getattr(job, "model", None)
+    if model is None or not os.path.isdir(model):
+        return files | ({} if model is None else {"model": model})
+    kept = table_path(model)  # changes no bits, and is written by the job itself
+    parts = [path for path in model_files(model) if path != kept and os.path.isfile(path)]
+    return files | {f"model.{os.path.basename(path)}": path for path in parts}
 
 
 def directory_identity(name: str, path: str) -> dict[str, Value]:

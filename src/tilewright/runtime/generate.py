@@ -15,7 +15,7 @@ from tilewright.formats.validate import validate, validate_tokens
 from tilewright.models.gpt2 import GPT2Config
 from tilewright.models.sampling import SamplingParams
 from tilewright.runtime.devices import place_for
-from tilewright.runtime.fingerprint import Around, fingerprint
+from tilewright.runtime.fingerprint import Around, files_of, fingerprint
 from tilewright.runtime.generate_worker import GenerateWorker
 from tilewright.runtime.inputs import SCAN_BYTES, Sizing, cut_lines, cut_rows
 from tilewright.runtime.jobs.cut import Cut, Records
@@ -80,7 +80,7 @@ def generate(job: GenerateJob, say: Say = quiet) -> GenerateReport:
     made: list[GenerateTask] = []
 
     def make(speak: Say) -> GenerateTask:
-        made.append(_task(job, speak))
+        made.append(task_of(job, speak))
         return made[0]
 
     figures = start(make, job.output, job.settings, report, device=job.device, unit="prompts", say=say)
@@ -100,7 +100,8 @@ def generate(job: GenerateJob, say: Say = quiet) -> GenerateReport:
     return report
 
 
-def _task(job: GenerateJob, say: Say) -> GenerateTask:
+def task_of(job: GenerateJob, say: Say = quiet) -> GenerateTask:
+    """Everything that can be checked before the work is. Raises UsageError, InputError and ResourceError."""
     job = replace(job, device=place_for(job.device, job.dtype))
     _check(job)
     config, tokenizer = config_of(job.model, GPT2Config), tokenizer_of(job.model)
@@ -143,6 +144,9 @@ class GenerateTask:
         form = job.output.rpartition(".")[2] if job.output.endswith(TEXT) else "binary"
         return fingerprint("generate", job, self.around) | {"count": job.count, "seed": job.seed, "output": form} | own
 
+    def files(self) -> dict[str, str]:
+        return files_of(self.job)
+
     def cut(self, shard_size: int | None) -> Cut:
         sizing = sizing_for(self.job.device, self.job.params).for_workers(self.workers)
         if self.job.input.endswith(TEXT):
@@ -169,7 +173,7 @@ class RowsTask(AsParquet, GenerateTask):
     """Whose output is a Parquet file, a row a completion."""
 
     columns: ClassVar = {
-        "id": "string", "index": "int32", "text": "string", "token_ids": "list<int32>", "finish_reason": "string",
+        "index": "int32", "text": "string", "token_ids": "list<int32>", "finish_reason": "string",
         "logprobs": "logprobs", "error": "error",
     }  # fmt: skip
 

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from tilewright.formats.atomic import AtomicDirectory, AtomicFile, Headed
+from tilewright.formats.atomic import AtomicDirectory, AtomicFile, Headed, check_writable
 from tilewright.formats.images import (
     GridEncoder,
     array_header,
@@ -24,7 +24,8 @@ from tilewright.formats.images import (
     text_header,
     text_of,
 )
-from tilewright.runtime.jobs.directory import Attempt, JobDirectory, Record, check_space
+from tilewright.runtime.jobs.directory import Attempt, JobDirectory, Record
+from tilewright.runtime.jobs.durable import check_space
 from tilewright.runtime.jobs.pieces import Placing
 from tilewright.runtime.jobs.placed import PlacedFile, PlacedTree
 from tilewright.runtime.jobs.sinks import FileSink, Section, Sink, deliver
@@ -63,13 +64,15 @@ class ImageOutputs:
         """Of an image."""
         return math.prod(self.shape)
 
-    def check(self) -> None:
-        """Raises ResourceError where an output cannot be written."""
+    def check(self, *, write: bool = True) -> None:
+        """Raises ResourceError where an output cannot be written; without `write` as far as is known without."""
         for path in filter(None, (self.output, self.image)):
             if kind_of(path) == "/":
                 self._folder(path)
-            else:
+            elif write:
                 AtomicFile(path).__enter__().discard()
+            else:
+                check_writable(path)
 
     def _folder(self, path: str) -> AtomicDirectory:
         folder = AtomicDirectory(path, png_names(path), "a run's numbered .png")

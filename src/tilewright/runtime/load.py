@@ -11,6 +11,7 @@ import numpy as np
 
 from tilewright.errors import InputError
 from tilewright.formats.blocks import check_finite
+from tilewright.formats.lines import json_error
 from tilewright.formats.mapped import forget
 from tilewright.formats.models import CONFIG, eos_token_ids, read_config, read_model
 from tilewright.formats.sharded import WEIGHTS
@@ -52,7 +53,9 @@ def parse_config(values: dict[str, Any], path: str | os.PathLike[str]) -> Any:
     try:
         return msgspec.convert(values, kind.config, str_keys=True)
     except msgspec.ValidationError as error:
-        raise InputError(f"no valid configuration: {error}", path=name) from error
+        wrong = json_error(error)
+        field = f"field {wrong.field}" if wrong.field else None
+        raise InputError(f"no valid configuration: {wrong}", path=name, where=field) from error
 
 
 def config_of(path: str | os.PathLike[str], wanted: type | None = None) -> Any:
@@ -67,14 +70,20 @@ def config_of(path: str | os.PathLike[str], wanted: type | None = None) -> Any:
 
 def read_weights(path: str | os.PathLike[str]) -> tuple[Any, dict[str, np.ndarray]]:
     """The configuration and the mapped, finite weights of the model at `path`. Raises InputError."""
-    config = config_of(path)
-    kind = KINDS[config.model_type]
-    _, weights = read_model(path, lambda values: config.tensor_shapes(), kind.rename, kind.ties)
+    config, weights = mapped_weights(path, headers=False)
     whole = os.path.join(path, WEIGHTS)
     file = whole if os.path.isfile(whole) else os.fspath(path)
     for name, array in weights.items():
         check_finite(name, array, file)
         forget(array)
+    return config, weights
+
+
+def mapped_weights(path: str | os.PathLike[str], *, headers: bool = True) -> tuple[Any, dict[str, np.ndarray]]:
+    """As `read_weights`, but of no number is looked whether it is finite; headers: nor is any read."""
+    config = config_of(path)
+    kind = KINDS[config.model_type]
+    _, weights = read_model(path, lambda values: config.tensor_shapes(), kind.rename, kind.ties, headers=headers)
     return config, weights
 
 

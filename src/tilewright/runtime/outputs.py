@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from functools import partial
 from typing import Any, ClassVar
 
 from tilewright.errors import UsageError
 from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.files import same_file
 from tilewright.formats.models import CONFIG, GENERATION, table_path
-from tilewright.formats.parquet import ParquetEncoder
+from tilewright.formats.parquet import ParquetEncoder, TextIds
 from tilewright.formats.sharded import INDEX, WEIGHTS
-from tilewright.runtime.jobs.directory import JobDirectory, check_space
+from tilewright.runtime.jobs.directory import JobDirectory
+from tilewright.runtime.jobs.durable import check_space
 from tilewright.runtime.jobs.sinks import FileSink, deliver
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Totals
@@ -30,7 +33,7 @@ def check_output(job: Any) -> None:
 class AsParquet:
     """Mixed into a `Task` whose shards are JSON lines: an `Assembling` one, whose output is a Parquet file of them.
 
-    columns: `ParquetEncoder`'s.
+    columns: `ParquetEncoder`'s, which come behind "id". Ids are int64 where all are integers, else strings.
     """
 
     job: Any
@@ -49,8 +52,11 @@ class AsParquet:
         """Writes it; its bytes and sha256."""
         self.header(totals)  # refuses an input without records
         check_space(directory.output, totals.size)
-        sink = FileSink(directory.output, lambda file: ParquetEncoder(file, self.columns))
-        return deliver(directory, totals.shards, [sink], stop)
+        for ids in ("int64", "string"):
+            sink = FileSink(directory.output, partial(ParquetEncoder, columns=self.columns, ids=ids))
+            with suppress(TextIds):  # in most files the first id says so
+                return deliver(directory, totals.shards, [sink], stop)
+        raise AssertionError("strings are never refused")
 
 
 def model_files(path: str) -> list[str]:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tilewright.errors import ResourceError
-from tilewright.formats.atomic import AtomicFile
+from tilewright.formats.atomic import AtomicFile, check_writable
 from tilewright.formats.raw_volumes import RawForm
 from tilewright.formats.volumes import Shape, suffix_of
 from tilewright.formats.zarr_volumes import ZarrForm, check_zarr
-from tilewright.runtime.jobs.directory import Attempt, JobDirectory, check_space
+from tilewright.runtime.jobs.directory import Attempt, JobDirectory
+from tilewright.runtime.jobs.durable import check_space
 from tilewright.runtime.jobs.pieces import Placing
 from tilewright.runtime.jobs.placed import PlacedFile, PlacedTree, room
 from tilewright.runtime.jobs.sinks import FileSink, Sink, deliver
@@ -70,10 +71,17 @@ def writing(form: Form, out: Attempt, box: Tile, dtype: np.dtype) -> Iterator[Ca
 
 def check_output(path: str, shape: Shape, dtype: np.dtype) -> None:
     """Raises ResourceError where a volume cannot be written there, or its disk has no space for it."""
+    check_room(path, shape, dtype)
+    if suffix_of(path) != ".zarr":
+        AtomicFile(path).__enter__().discard()
+
+
+def check_room(path: str, shape: Shape, dtype: np.dtype) -> None:
+    """The same as far as it is known without writing."""
     if suffix_of(path) == ".zarr":
         check_zarr(path)
         return
-    AtomicFile(path).__enter__().discard()
+    check_writable(path)
     if suffix_of(path) not in IN_PLACE:
         return
     needed = math.prod(shape) * dtype.itemsize

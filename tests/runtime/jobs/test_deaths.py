@@ -47,9 +47,14 @@ def ranks(tmp_path, monkeypatch):
         patch.setattr(subprocess, "Popen", lambda *a, **k: started.append(start_process(*a, **k, **silent)))
         name = module._start()
     code = """if True:
-        import sys
-        from tilewright.runtime.engines.witness import connected
+        import signal, sys
+        from tilewright.runtime.engines.witness import SIGNALS, connected
         silent, other = (connected(chr(0) + sys.argv[1]) for _ in range(2))
+        signals = connected(chr(0) + sys.argv[1], SIGNALS)
+        signals.setblocking(False)
+        signal.set_wakeup_fd(signals.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGUSR2):
+            signal.signal(number, lambda number, frame: None)
         for line in sys.stdin:
             other.sendall(line.encode())
             print(flush=True)
@@ -120,6 +125,31 @@ def test_a_rank_that_is_to_stop_blames_no_shard(ranks, tmp_path):
     assert "was killed" in logged(tmp_path) and not logged(tmp_path, "deaths.jsonl", wait=False)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGUSR2])
+def test_a_rank_that_a_signal_asked_blames_no_shard(ranks, tmp_path, number):
+    """Even if it had no time to say so; a signal that asks for nothing changes nothing."""
+    first, second = ranks(0), ranks(1)
+    first.tell(shard=6, record=None)
+    second.tell(shard=7, record=None)
+    os.kill(second.pid, number)
+    second.tell(shard=7)  # it has come by now
+    second.kill()
+    asked = number != signal.SIGUSR2
+    said = f"process {second.pid} was killed or crashed" + ", after a signal had asked it to stop" * asked
+    assert logged(tmp_path) == f"rank 1 on {os.uname().nodename}: {said}\n"
+    assert bool(logged(tmp_path, "deaths.jsonl", wait=not asked)) == (not asked)
+
+
+def test_a_signal_of_another_rank_is_no_excuse(ranks, tmp_path):
+    first, second = ranks(0), ranks(1)
+    first.tell(shard=6, record=None)
+    second.tell(shard=7, record=None)
+    os.kill(first.pid, signal.SIGTERM)
+    first.tell(shard=6)
+    second.kill()
+    assert '"shard": 7' in logged(tmp_path, "deaths.jsonl")
+
+
 def test_a_rank_that_another_ended_is_not_named(ranks, tmp_path):
     """It dies before the one that has said why, which is still writing."""
     first, second = ranks(0), ranks(1)
@@ -150,7 +180,7 @@ def test_a_rank_without_a_witness(monkeypatch):
 def test_a_socket_that_is_gone_stops_nothing(monkeypatch):
     rank = Witness.__new__(Witness)
     rank.record = None
-    rank._silent = []
+    rank._silent, rank._signals = [], None
     rank._socket, other = socket.socketpair()
     other.close()
     rank.tell(shard=1)

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ from tilewright.runtime.jobs.manifest import Damaged, Manifest
 from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.run import run
 from tilewright.runtime.jobs.task import Options
+
+FSYNC = os.fsync  # which the tests here do without
 
 
 @pytest.fixture
@@ -302,3 +305,22 @@ def test_a_durable_shard_survives(place, tmp_path_factory, monkeypatch):
 
         run(place.task(), place.output, Inline(), Options(shard_size=10), toy_jobs.Seen(seen))
     assert kept == [[f"{n:05d}.part" for n in range(count)] for count in range(1, 5)]
+
+
+@pytest.mark.parametrize("flushed", [False, pytest.param(True, marks=pytest.mark.long)], ids=["cpu", "disk"])
+def test_a_commit_costs_less_than_a_hundredth_of_a_second(job, monkeypatch, flushed):
+    """Under 1 % of a shard of one second, with 1 MB of output, its hash and its flushed name: of the processor's time;
+    and in the long test of all time, as it is where nothing else keeps the disk busy, in the quickest quarter of 50."""
+    monkeypatch.setattr(module, "SYNC_SECONDS", 0.0)  # as it is where shards take longer
+    if flushed:
+        monkeypatch.setattr(os, "fsync", FSYNC)
+    clock = time.perf_counter if flushed else time.thread_time
+    data, spent = os.urandom(1_000_000), []
+    for number in range(50):
+        begin = clock()
+        with job.attempt(number) as out:
+            out.write(data)
+            out.figures["seconds.run"] = 1.0
+            out.commit(4)
+        spent.append(clock() - begin)
+    assert sorted(spent)[12] < 0.01, sorted(spent)

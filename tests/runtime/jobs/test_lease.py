@@ -4,14 +4,16 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
-from tilewright.errors import ResourceError
+from tilewright.errors import InputError, ResourceError
 from tilewright.runtime.engines.inline import Inline
 from tilewright.runtime.jobs import lease
 from tilewright.runtime.jobs.directory import JobDirectory
@@ -152,3 +154,77 @@ def test_two_runs_at_a_time(place):
         refused = [end for end in ends if end != shards]
         assert len(refused) < 2 and all("another run works on this job: " in end for end in refused), ends
         place.check()
+
+
+@pytest.mark.parametrize("way", ["locked", "unlocked"])
+def test_the_first_leaves_nothing_behind(place, monkeypatch, way):
+    """It had no shard yet: its directory goes, and the second, which has waited for the lease in it, makes another."""
+    monkeypatch.setattr(lease, "DYING_SECONDS", 60.0)
+    if way == "unlocked":
+        monkeypatch.setattr(fcntl, "flock", no_locks)
+    ends = []
+    second = threading.Thread(target=lambda: ends.append(run(place.task(), place.output, Inline()).computed))
+    with JobDirectory(place.output, make=True) as directory, Lease(directory):
+        second.start()
+        time.sleep(0.3)
+        assert ends == []
+        directory.remove()
+        assert not os.path.exists(f"{place.output}.job")
+    second.join()
+    assert ends == [10]
+    place.check()
+
+
+@pytest.mark.parametrize("after", ["job", "shards", "logs", "lease"])
+def test_the_directory_goes_as_it_is_made(place, monkeypatch, after):
+    """Removed by another run after each of the steps of a run that begins."""
+    times = []
+
+    def once(name, call):
+        def wrapped(path, *args, **named):
+            done = call(path, *args, **named)
+            if not times and os.path.basename(path) == (f"{os.path.basename(place.output)}.job", after)[after != "job"]:
+                times.append(name)
+                shutil.rmtree(f"{place.output}.job")
+            return done
+
+        return wrapped
+
+    name = "open" if after == "lease" else "mkdir"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, name, once(name, getattr(os, name)))
+        run(place.task(), place.output, Inline())
+    assert times == [name]
+    place.check()
+
+
+def test_a_directory_that_goes_each_time(place, monkeypatch):
+    monkeypatch.setattr(JobDirectory, "is_there", lambda self: False)
+    with pytest.raises(ResourceError, match="another run has removed it meanwhile") as caught:
+        run(place.task(), place.output, Inline())
+    assert caught.value.exit_code == 4
+
+
+def test_one_fails_at_once_and_one_does_not(place, monkeypatch):
+    """Fifty times, at the same time: the failure of the one is not that of the other."""
+    monkeypatch.setattr(lease, "DYING_SECONDS", 60.0)
+    for _ in range(50):
+        ends, together = [], threading.Barrier(2)
+
+        def attempt(task, ends=ends, together=together):
+            together.wait()
+            try:
+                ends.append(run(task, place.output, Inline()).records)
+            except InputError:
+                ends.append("bad")
+
+        tasks = [place.task(trouble={0: ("error", 99)}), place.task()]
+        both = [threading.Thread(target=attempt, args=(task,)) for task in tasks]
+        for thread in both:
+            thread.start()
+        for thread in both:
+            thread.join()
+        assert sorted(map(str, ends)) in (["40", "bad"], ["40", "40"]), ends
+        place.check()
+        shutil.rmtree(f"{place.output}.job")
+        os.unlink(place.output)

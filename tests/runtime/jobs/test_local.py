@@ -4,15 +4,19 @@ import json
 import os
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import toy_jobs
 from tilewright.errors import InputError, InternalError, UsageError
 from tilewright.runtime.engines import local
-from tilewright.runtime.engines.local import Local, places
+from tilewright.runtime.engines.local import Local, facts_of, places
+from tilewright.runtime.jobs.merge import Report
 from tilewright.runtime.jobs.run import run
+from tilewright.runtime.jobs.start import _outcome
 from tilewright.runtime.jobs.task import Options
 
 
@@ -53,9 +57,30 @@ def test_a_worker_has_its_part_of_the_machine(place):
 def test_a_worker_that_ends_is_replaced(place, what):
     report = run(place.task(trouble={6: (what, 1)}), place.output, Local(2), Options(watchdog=1.0))
     place.check()
-    assert (report.errors, report.facts["replaced"]) == (0, 1)
+    why = {
+        "exit": "exit code 3",
+        "stop": "no sign of life for 1 s",
+        "raise": "exit code 1: ZeroDivisionError: record 6",
+    }
+    why |= {"kill": "SIGKILL", "hang": why["stop"]}
+    assert report.errors == 0 and report.facts == {"workers": 2, "replaced": 1, "ended": {why[what]: 1}}
     begun = [shard for shard, _, _ in place.begun()]
     assert sorted(begun) == sorted([*range(10), 1])  # its shard, and no other, was run again
+
+
+def test_what_is_said_of_workers_that_ended():
+    """At the end, by the run in which it happened."""
+    done = Report(manifest="", output="out", size=0, sha256="", records=8, errors=0, shards=4, computed=4)
+    for ended, line in (
+        ({"SIGKILL": 1}, "A worker ended and was replaced: SIGKILL; see logs/ in out.job"),
+        ({"SIGSEGV": 2, "exit code 3": 1},
+         "3 workers ended and were replaced: SIGSEGV (2 times), exit code 3; see logs/ in out.job"),
+    ):  # fmt: skip
+        ran = msgspec.structs.replace(done, seconds={"merge": 0.1}, facts=facts_of(2, Counter(ended)))
+        assert list(_outcome(ran, None)) == [line]
+        later = msgspec.structs.replace(ran, seconds={}, computed=0)
+        assert list(_outcome(later, None)) == ["Nothing to do: all 4 shards and the output were there"]
+    assert facts_of(2, Counter()) == {"workers": 2, "replaced": 0}
 
 
 @pytest.mark.parametrize(

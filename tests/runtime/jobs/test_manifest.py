@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import time
 
 import pytest
@@ -75,6 +76,34 @@ def test_what_differs_is_named(changes, message):
 def test_the_cut_is_no_difference():
     assert manifest().differs(manifest(Records(4, 40, 5))) is None
     assert manifest().differs(seal(manifest())) is None
+
+
+def test_a_file_that_was_touched_or_more():
+    """Times are told as a clock shows them; size and sample count whatever the time is."""
+    was = {"input.bytes": 3, "input.sample": "ab" * 32, "input.changed": 1_700_000_000_123_456_789, "seed": 1}
+    then = Manifest(fingerprint=was, cut=Whole())
+    now = Manifest(fingerprint={**was, "input.changed": 1_700_000_007_000_000_000}, cut=Whole())
+    day = time.strftime("%F", time.localtime(1_700_000_000))
+    assert re.fullmatch(rf"input\.changed was {day} ..:..:20\.123 and is {day} ..:..:27\.000", then.differs(now))
+    assert then.touched(now) == ["input"] and then.differs(now, but=["input"]) is None
+    assert then.touched(then) == []
+    for field, value in (("input.bytes", 4), ("input.sample", "ab" * 31 + "cd")):
+        other = Manifest(fingerprint={**now.fingerprint, field: value}, cut=Whole())
+        assert then.touched(other) == [] and then.differs(other, but=[]).startswith(field)
+    assert "input.sample was sha256 abababababab and is" in then.differs(other)
+
+
+@pytest.mark.parametrize("size", [0, 1, 65536, 65537, 999_999, (1 << 20) - 1, 1 << 20])
+def test_samples_are_all_of_a_small_file(tmp_path, size, rng):
+    """Whichever of its bytes changes."""
+    path, content = tmp_path / "in", bytearray(rng.bytes(size))
+    path.write_bytes(content)
+    known = file_identity("input", str(path))["input.sample"]
+    for at in rng.integers(0, size, 30).tolist() if size else []:
+        content[at] ^= 1
+        path.write_bytes(content)
+        assert file_identity("input", str(path))["input.sample"] != known, at
+        content[at] ^= 1
 
 
 def test_an_input_is_known_by_a_sample(tmp_path):

@@ -12,8 +12,7 @@ from tilewright.errors import InternalError, ResourceError, UsageError
 from tilewright.runtime.engines.inline import Inline
 from tilewright.runtime.jobs import directory as module
 from tilewright.runtime.jobs import run as run_module
-from tilewright.runtime.jobs.lease import Lease
-from tilewright.runtime.jobs.merge import status, verify
+from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.run import run
 from tilewright.runtime.jobs.task import Options
 
@@ -144,33 +143,6 @@ def test_verify_names_what_is_not_there(place):
     os.unlink(f"{place.output}.job/shards/00004.part")
     found = verify(place.output)
     assert found.damaged == ["output: it is not there", "shards: 1 of 10 are not there"]
-
-
-def test_status(place):
-    with pytest.raises(UsageError, match="there is no job"):
-        status(place.output)
-    seen = []
-
-    def look(record):
-        now = status(place.output)
-        seen.append((now.state, now.shards, now.done, now.records, now.holder.pid == os.getpid()))
-        assert (now.rate > 0) == (now.done > 0)
-        if now.done:
-            assert now.seconds_left == pytest.approx((40 - now.records) / now.rate)
-
-    run(place.task(slow=0.002), place.output, Inline(), watch=toy_jobs.Seen(look))
-    assert seen == [("running", 10, n, 4 * n, True) for n in range(1, 11)]
-    end = status(place.output)
-    assert (end.state, end.done, end.seconds_left, end.holder) == ("finished", 10, 0.0, None)
-    os.unlink(f"{place.output}.job/report.json")
-    os.unlink(f"{place.output}.job/shards/00004.part")
-    assert status(place.output).state == "stopped" and status(place.output).done == 9
-
-
-def test_a_lease_is_no_obstacle_to_those_who_look(place):
-    run(place.task(), place.output, Inline())
-    with module.JobDirectory(place.output) as directory, Lease(directory):
-        assert status(place.output).state == "running" and verify(place.output).intact
 
 
 def test_errors_are_counted(place):

@@ -10,11 +10,12 @@ import pytest
 
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.models.sampling import SamplingParams
-from tilewright.runtime.classify import ClassifyJob
+from tilewright.runtime.classify import ClassifyJob, classify
 from tilewright.runtime.generate import GenerateJob, generate
 from tilewright.runtime.jobs.directory import JobDirectory
-from tilewright.runtime.jobs.merge import status, verify
+from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.jobs.status import status
 from verb_jobs import ERRORS, RECORDS, SAMPLED, VERBS, clear, expected, files, job_of, run
 
 
@@ -103,7 +104,6 @@ def fields(verb):
     yield "count", lambda job: vars(job).update(count=7), "count was None and is 7"
     yield "dtype", lambda job: vars(job).update(dtype="bfloat16"), "dtype was 'float32' and is 'bfloat16'"
     yield "input", lambda job: append(job.input), "input.bytes was"
-    yield "touched", lambda job: os.utime(job.input, (1, 1)), "input.changed was"
     yield "weights", lambda job: flip(f"{job.model}/model.safetensors"), "model.model.safetensors.(sample|changed) was"
     yield "config", lambda job: append(f"{job.model}/config.json"), "model.config.json.bytes was"
     if verb == "generate":
@@ -140,6 +140,25 @@ def test_other_results_are_refused(verbs, tmp_path, verb, name):
     with pytest.raises(UsageError, match=f"begun for other results: .*{message}"):
         run(job)
     assert files(tmp_path / "out.jsonl.job") == before
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_files_that_were_copied_are_no_other_results(verbs, tmp_path, verb):
+    """Input and model, with other times of change: that is said, and nothing is done again."""
+    job = job_of(verbs, verb, f"{verb}.jsonl", str(tmp_path / "out"), shard_size=2000)
+    with pytest.raises(TilewrightError, match="0 are allowed"):
+        run(job_of(verbs, verb, f"{verb}.jsonl", str(tmp_path / "out"), shard_size=2000, max_errors=0))
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    shutil.copy(job.input, moved)
+    shutil.copytree(job.model, moved / Path(job.model).name, copy_function=shutil.copy)
+    said: list[str] = []
+    there = job_of(moved, verb, f"{verb}.jsonl", str(tmp_path / "out"))
+    report = (classify if verb == "classify" else generate)(there, said.append)
+    names = ["input", "model.config.json", "model.model.safetensors"]
+    assert set(names) <= set(report.job["touched"]) and 0 < report.job["computed"] < report.job["shards"]
+    line = "input has another time of change than when the job was begun, and the same content: the job went on"
+    assert line in said and Path(job.output).read_bytes() == expected(verbs, verb)
 
 
 def test_forced_rungs_are_results(verbs, tmp_path):
@@ -191,7 +210,7 @@ def task_of(job):
     from tilewright.runtime import generate as generate_module
 
     module = classify_module if isinstance(job, ClassifyJob) else generate_module
-    return module._task(job, lambda text: None)
+    return module.task_of(job, lambda text: None)
 
 
 def test_status_and_verify(verbs, tmp_path, monkeypatch, capsys):

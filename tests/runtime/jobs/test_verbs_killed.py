@@ -136,7 +136,7 @@ def test_a_shard_costs_little(verbs, tmp_path):
 SIZE = 10 << 30
 SCRIPT = """
 import sys, time, json
-from tilewright.runtime.generate import GenerateJob, _task
+from tilewright.runtime.generate import GenerateJob, task_of
 from tilewright.runtime.engines.inline import Inline
 from tilewright.runtime.jobs.run import run
 from tilewright.runtime.jobs.manifest import Manifest
@@ -155,7 +155,7 @@ class Ends(Watch):
 
 job = GenerateJob(model, input, output, SamplingParams(temperature=0, max_tokens=1), batch_memory=1 << 20)
 begin = time.perf_counter()
-task = _task(job, print)
+task = task_of(job, print)
 Manifest(fingerprint=task.fingerprint(), cut=task.cut(None))
 planned = time.perf_counter() - begin
 try:

@@ -6,15 +6,18 @@ Kernels are imported when a rung first runs, so that listing the ladder costs no
 
 from tilewright.hardware import cpu
 from tilewright.ops._ladder import Ladder
-from tilewright.ops._needs import on
+from tilewright.ops._needs import amx_tiles, on
 from tilewright.ops._threads import threads
 from tilewright.ops.conv_transpose2d import gpu_ladder
 from tilewright.ops.conv_transpose2d.spec import OfTiles
 
 CHANNELS = 16  # from which the tiles' sums cost less than the multiplications they save
 
-ladder = Ladder("conv_transpose2d", prefer=("cpu.winograd", "cpu.columns", "cpu.threads", *gpu_ladder.PREFER))
-float32, either = on("cpu", "float32"), on("cpu", "float32", "bfloat16")
+ladder = Ladder(
+    "conv_transpose2d",
+    prefer=("cpu.amx", "cpu.pixels", "cpu.winograd", "cpu.columns", "cpu.threads", *gpu_ladder.PREFER),
+)
+float32, either, bfloat16 = on("cpu", "float32"), on("cpu", "float32", "bfloat16"), on("cpu", "bfloat16")
 
 
 def _all_columns(problem) -> int:
@@ -24,6 +27,11 @@ def _all_columns(problem) -> int:
 def _few_columns(problem) -> str | None:
     columns, most = _all_columns(problem), 32 if cpu().lanes == 16 else 16
     return None if columns <= most else f"all phases have {columns} columns, a register block {most}"
+
+
+def _one_vector(problem) -> str | None:
+    columns, lanes = _all_columns(problem), cpu().lanes
+    return None if columns <= lanes else f"all phases have {columns} columns, a vector {lanes} lanes"
 
 
 def _tiled(problem) -> str | None:
@@ -161,6 +169,25 @@ def columns(x, weights, out, epilogue):
     convolve(x, weights, out, epilogue, together=True)
 
 
+def _pack_pixels(weights, rows, columns, rung, dtype):
+    from tilewright.ops.conv_transpose2d.cpu.pixels import pack_pixels
+
+    return pack_pixels(weights, rows, columns, rung, dtype)
+
+
+@ladder.rung(
+    "cpu.pixels",
+    after="cpu.columns",
+    needs=(either, _one_vector),
+    prepare=_pack_pixels,
+    idea="few channels: vectors along pixels, and no tap that a phase has not",
+)
+def pixels(x, weights, out, epilogue):
+    from tilewright.ops.conv_transpose2d.cpu.pixels import convolve
+
+    convolve(x, weights, out, epilogue)
+
+
 def _pack_tiles(weights, rows, columns, rung, dtype):
     from tilewright.ops.conv_transpose2d.cpu.winograd import pack_tiles
 
@@ -177,6 +204,25 @@ def _pack_tiles(weights, rows, columns, rung, dtype):
 )
 def winograd(x, weights, out, epilogue):
     from tilewright.ops.conv_transpose2d.cpu.winograd import convolve
+
+    convolve(x, weights, out, epilogue)
+
+
+def _pack_images(weights, rows, columns, rung, dtype):
+    from tilewright.ops.conv_transpose2d.cpu.amx import pack_images
+
+    return pack_images(weights, rows, columns, rung, dtype)
+
+
+@ladder.rung(
+    "cpu.amx",
+    after="cpu.threads",
+    needs=(bfloat16, amx_tiles),
+    prepare=_pack_images,
+    idea="AMX tiles whose rows are images: a position's channels are a tile as they are, for every tap",
+)
+def amx(x, weights, out, epilogue):
+    from tilewright.ops.conv_transpose2d.cpu.amx import convolve
 
     convolve(x, weights, out, epilogue)
 

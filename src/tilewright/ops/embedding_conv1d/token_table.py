@@ -24,6 +24,20 @@ from tilewright.ops.matmul import matmul, prepare
 PRODUCT_ROWS = 4096  # tokens multiplied at a time: their rows, 16 MiB at 1024 filters, wait in L3 to be cut into slices
 
 
+def room(vocabulary: int, O: int, kernels: tuple[int, ...], *, length: int, memory: int | None) -> tuple[int, int]:
+    """(rows that a table holds at most, bytes of one). Arguments as TokenTable's. Raises ResourceError if not even one
+    sentence's rows fit."""
+    row_bytes, most = 4 * SLICE * -(-O // SLICE), vocabulary * sum(kernels)
+    capacity = most if memory is None else min(most, memory // row_bytes)
+    one_sentence = sum(K * (length - K + 1) for K in kernels)
+    if capacity < min(one_sentence, most):
+        raise ResourceError(
+            f"a token table of {memory} bytes holds {capacity} rows; one sentence needs {one_sentence}",
+            hint=f"allow at least {one_sentence * row_bytes} bytes",
+        )
+    return capacity, row_bytes
+
+
 class TokenTable:
     """Rows of O floats for (token, group), a group being one tap of one branch.
 
@@ -37,16 +51,8 @@ class TokenTable:
         self.table, self.filters = table, filters
         self.groups = filters.taps()
         self.packed = [prepare(filters.weights[b][:, :, tap].T, dtype=dtype) for b, tap in self.groups]
-        slices = -(-filters.O // SLICE)
-        row_bytes = 4 * SLICE * slices
-        most = len(table) * len(self.groups)
-        self.capacity = most if memory is None else min(most, memory // row_bytes)
-        one_sentence = sum(K * (length - K + 1) for K in filters.kernels)
-        if self.capacity < min(one_sentence, most):
-            raise ResourceError(
-                f"a token table of {memory} bytes holds {self.capacity} rows; one sentence needs {one_sentence}",
-                hint=f"allow at least {one_sentence * row_bytes} bytes",
-            )
+        self.capacity, row_bytes = room(len(table), filters.O, filters.kernels, length=length, memory=memory)
+        slices = row_bytes // (4 * SLICE)
         self.slices = empty((slices, self.capacity, SLICE))  # memory is taken when a row is written, not here
         self.row_of = np.full((len(self.groups), len(table)), -1, np.int32)
         self.uses = np.zeros((len(self.groups), len(table)), np.int32)

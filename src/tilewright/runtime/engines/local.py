@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -41,6 +42,12 @@ class Local(Engine):
         """Raises what a worker does, Interrupted, InternalError for shards that end every worker, ResourceError."""
         count = min(self.workers, len(job.todo))
         _Supervisor(job, places(count, self.gpus)).run()
+
+
+def facts_of(workers: int, ended: Counter[str]) -> dict[str, object]:
+    """What a report says of workers. ended: why, and how often; those that ended without a signal's asking were
+    replaced."""
+    return {"workers": workers, "replaced": ended.total()} | ({"ended": dict(ended)} if ended else {})
 
 
 def places(workers: int, gpus: tuple[str, ...] = ()) -> list[Place]:
@@ -85,7 +92,8 @@ class _Supervisor:
         self.job, self.places = job, places
         self.schedule = schedule(job.todo)
         self.hands: dict[int, _Hand] = {}
-        self.false_starts = self.replaced = 0
+        self.false_starts = 0
+        self.ended: Counter[str] = Counter()  # workers before their time, by why
 
     def run(self) -> None:
         woken, waking = socket.socketpair()
@@ -103,7 +111,7 @@ class _Supervisor:
             woken.close()
             waking.close()
             self.job.directory.clean()
-        self.job.facts |= {"workers": len(self.places), "replaced": self.replaced}
+        self.job.facts |= facts_of(len(self.places), self.ended)
         if self.schedule.given_up:
             raise self.gave_up()
 
@@ -213,8 +221,8 @@ class _Supervisor:
         hand.process.kill()  # where it only closed its end
         hand.process.wait()
         del self.hands[hand.place.number]
-        self.replaced += 1
         why = self.end_of(hand)
+        self.ended[why] += 1
         if not hand.ready:
             self.false_starts += 1
             if self.false_starts >= FALSE_STARTS and not self.job.stop.name:

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from tilewright.errors import ResourceError, TilewrightError, UsageError
+from tilewright.runtime.engines.launchers import check_size
 from tilewright.runtime.engines.local import places
 from tilewright.runtime.engines.ranks import Begin, Counter, Finished, Hello, Link, RankBeat, Want
 from tilewright.runtime.engines.schedule import Assignment
@@ -27,9 +28,6 @@ from tilewright.runtime.jobs.stop import stopping
 from tilewright.runtime.jobs.task import Engine, Job, Options, Place, Task, Worker, run_shard
 
 FOUND_SECONDS = 30.0  # until a new directory must be seen on other nodes: NFS keeps what it knows for so long
-SIZES = (  # where launchers say how many processes they started
-    "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS",
-)  # fmt: skip
 
 
 class Mpi(Engine):
@@ -139,6 +137,7 @@ class Mpi(Engine):
     def follow(self, task: Task, output: str, options: Options) -> Report:
         """On all other ranks: what rank 0 says, until it has finished."""
         with stopping() as stop, ExitStack() as opened:
+            stop.at_once = lambda: self._end(130)
             link = Link(self._comm, stop, options.watchdog)
             worker: Worker | None = None
             link.send(Hello())
@@ -155,6 +154,7 @@ class Mpi(Engine):
                     link.send(Want(self._run(worker, directory, message, RankBeat(link.pulse, self._witness, stop))))
             opened.close()
             link.end()
+            stop.at_once = lambda: None
             return message.report
 
     def _run(self, worker: Worker, directory: JobDirectory, given: Assignment, beat: RankBeat) -> Record:
@@ -204,17 +204,6 @@ def _count_gpus() -> int:
     code = f"import sys; sys.path[:] = {sys.path!r}; from tilewright.hardware import gpus; print(len(gpus()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     return int(done.stdout) if done.returncode == 0 else 0
-
-
-def check_size(size: int) -> None:
-    """Raises UsageError where the launcher says that it started several processes and MPI sees one."""
-    for name in SIZES:
-        started = os.environ.get(name, "")
-        if size == 1 and started.isdigit() and int(started) > 1:
-            raise UsageError(
-                f"the launcher started {started} processes ({name}) and MPI sees one: each would do the whole job",
-                hint="use the mpiexec of the MPI that mpi4py was built with",
-            )
 
 
 def _found(output: str) -> JobDirectory:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.errors import InternalError, ResourceError, TilewrightError, UsageError
-from tilewright.runtime.engines.local import START_SECONDS
+from tilewright.runtime.engines.local import START_SECONDS, facts_of
 from tilewright.runtime.engines.schedule import Assignment, Schedule, schedule
 from tilewright.runtime.engines.worker import BEAT_SECONDS
 from tilewright.runtime.jobs import trace
@@ -63,7 +64,7 @@ class Ray(Engine):
             for number in list(driver.hands):
                 driver.dismiss(number)
             job.directory.clean()
-        job.facts |= {"workers": self.workers, "replaced": driver.replaced}
+        job.facts |= facts_of(self.workers, driver.ended)
 
 
 class Actor:
@@ -123,7 +124,7 @@ class _Driver:
         self.ray, self.job, self.actor, self.cores = ray, job, actor, cores
         self.schedule: Schedule = schedule(job.todo)
         self.hands: dict[int, _Hand] = {}
-        self.replaced = 0
+        self.ended: Counter[str] = Counter()  # actors before their time, by why
 
     def work(self, workers: int) -> None:
         """Until all shards are committed; with a signal, until those that run are."""
@@ -187,7 +188,7 @@ class _Driver:
         if not self.hands[number].ready:
             raise InternalError(f"an actor ended as it started: {why}", path=self.job.directory.path)
         self.dismiss(number)
-        self.replaced += 1
+        self.ended[why] += 1
         record = int((self.job.directory.logs.read(said_name(number), 20) or b"").strip() or -1)
         self.schedule.lost(number, why, record if record >= 0 else None)
 

@@ -1,10 +1,11 @@
 """Names the rank of a node that was killed: mpiexec ends all others within milliseconds, and then names any of them.
 
-A process of its own, for those that are killed say nothing. Every rank has three connections to it: on one it tells
-what it does, two are silent. The kernel closes the silent ones of the dead in the order in which they died, and epoll
-tells of them in that order (of one with something to read it might tell too early). They are two, of a low and of a
-high descriptor, because kernels close those of a dead process in this order or in that, and mpiexec, which ends the
-others, hears of it by one of MPI's in between. Runs as a script, with the standard library alone.
+A process of its own, for those that are killed say nothing. Every rank has four connections to it: on one it tells
+what it does, into one signals are written as they come, whatever the rank is at, and two are silent. The kernel closes
+the silent ones of the dead in the order in which they died, and epoll tells of them in that order (of one with
+something to read it might tell too early). They are two, of a low and of a high descriptor, because kernels close those
+of a dead process in this order or in that, and mpiexec, which ends the others, hears of it by one of MPI's in between.
+Runs as a script, with the standard library alone.
 """
 
 import fcntl
@@ -12,6 +13,7 @@ import json
 import os
 import secrets
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -21,6 +23,8 @@ from typing import Any
 ALONE_SECONDS = 60.0  # after which a witness to whom nobody came goes home
 HIGH = 512  # above MPI's descriptors, and below 1024, how many a process has at least
 LOG, DEATHS = "ranks.log", "deaths.jsonl"  # in the job's logs: what ended ranks, and at which shards
+ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)  # may be followed by SIGKILL
+SIGNALS = b"signals"  # what a connection for them begins with
 WHY = "killed or crashed"  # of a rank that has ended without a word
 
 
@@ -33,6 +37,8 @@ class Witness:
         """
         self._socket = None
         self._silent = [low]
+        self._signals: socket.socket | None = None
+        self._earlier = -1  # where signals were written before
         self.record: int | None = None  # the last that was told of
         if sys.platform != "linux":
             return
@@ -42,6 +48,10 @@ class Witness:
                 os.dup2(silent.fileno(), low, inheritable=False)
             with connected(name) as silent:
                 self._silent.append(fcntl.fcntl(silent.fileno(), fcntl.F_DUPFD_CLOEXEC, HIGH))
+            self._signals = connected(name, SIGNALS)
+            self._signals.setblocking(False)
+            with suppress(ValueError):  # outside the main thread, where nobody hears signals
+                self._earlier = signal.set_wakeup_fd(self._signals.fileno(), warn_on_full_buffer=False)
             self._socket = connected(name)
 
     def tell(self, **what: Any) -> None:
@@ -61,17 +71,24 @@ class Witness:
         self.tell(calm=True)
         for fd in self._silent:
             os.close(fd)
+        if self._signals:
+            with suppress(ValueError):
+                signal.set_wakeup_fd(self._earlier)
+            self._signals.close()
         if self._socket:
             self._socket.close()
 
 
-def connected(name: str) -> socket.socket:
-    """A connection to the witness of this name, which knows whose it is. Raises OSError where there is none."""
+def connected(name: str, kind: bytes = b"") -> socket.socket:
+    """A connection to the witness of this name, which knows whose it is and of which kind, SIGNALS or none.
+
+    Raises OSError where there is no witness.
+    """
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.settimeout(ALONE_SECONDS)
         connection.connect(name)
-        connection.sendall(b"%d\n" % os.getpid())
+        connection.sendall(b"%d %s\n" % (os.getpid(), kind))
         connection.recv(1)  # from now on it watches
         connection.settimeout(None)
     except OSError:
@@ -92,13 +109,16 @@ def _start() -> str:
 
 
 class _Rank:
-    """A connection of the rank with this pid. known: all that was told there, nothing where it is silent."""
+    """A connection of the rank with this pid. known: all that was told there, nothing where it is silent or for
+    signals; asked: by a signal to stop."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection, self._buffer = connection, b""
         connection.setblocking(False)
         self.pid = 0
+        self.kind = b""
         self.known: dict[str, Any] = {}
+        self.asked = False
 
     def hear(self) -> bool:
         """Takes all that is said; False: it has ended."""
@@ -109,14 +129,23 @@ class _Rank:
                 return True
             except ConnectionError:
                 heard = b""
-            *lines, self._buffer = (self._buffer + heard).split(b"\n")
-            for line in lines:
-                if self.pid:
-                    self.known.update(json.loads(line))
-                else:
-                    self.pid = int(line)
+            self._take(heard)
             if not heard:
                 return False
+
+    def _take(self, heard: bytes) -> None:
+        self._buffer += heard
+        if not self.pid and b"\n" in self._buffer:
+            who, _, self._buffer = self._buffer.partition(b"\n")
+            pid, _, self.kind = who.partition(b" ")
+            self.pid = int(pid)
+        if self.kind == SIGNALS:
+            self.asked = self.asked or any(number in self._buffer for number in ASKING)
+            self._buffer = b""
+        elif self.pid:
+            *lines, self._buffer = self._buffer.split(b"\n")
+            for line in lines:
+                self.known.update(json.loads(line))
 
 
 def main(fd: int) -> None:
@@ -137,7 +166,7 @@ def main(fd: int) -> None:
             elif not there[ready].hear():
                 poll.unregister(ready)
                 ended = there.pop(ready)
-                if ended.known:
+                if ended.known or ended.kind == SIGNALS:
                     gone.append(ended)
                 elif _died(ended.pid, [*there.values(), *gone]):
                     return
@@ -154,6 +183,8 @@ def _died(pid: int, ranks: list[_Rank]) -> bool:
     known = next((rank.known for rank in ranks if rank.pid == pid and rank.known), {"pid": pid})
     if known.get("calm"):
         return False
+    if any(rank.asked for rank in ranks if rank.pid == pid):
+        known = {**known, "stopping": True}
     _tell(known)
     return True
 
@@ -163,7 +194,8 @@ def _tell(known: dict) -> None:
     logs = known.get("logs")
     if logs and log_size(logs) > known["log_size"]:
         return
-    what = f"rank {known.get('rank', '?')} on {os.uname().nodename}: process {known.get('pid', '?')} was {WHY}\n"
+    what = f"rank {known.get('rank', '?')} on {os.uname().nodename}: process {known.get('pid', '?')} was {WHY}"
+    what += ", after a signal had asked it to stop\n" if known.get("stopping") else "\n"
     if logs:
         if known.get("shard") is not None and not known.get("stopping"):
             note_death(logs, known["shard"], known.get("record"), WHY)

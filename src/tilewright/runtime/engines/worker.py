@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from types import TracebackType
 from typing import Any
 
 from tilewright.errors import ResourceError, TilewrightError
@@ -68,6 +69,7 @@ def main(fd: int, parent: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     faulthandler.enable()
+    sys.excepthook = _leave
     pipe = Connection(fd)
     with suppress(EOFError, ConnectionError):  # the parent has ended
         try:
@@ -76,6 +78,14 @@ def main(fd: int, parent: int) -> None:
             pipe.send(Failed(error))
         except MemoryError:
             pipe.send(Failed(ResourceError("a worker has not enough memory", hint="ask for fewer workers")))
+
+
+def _leave(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Ends the process by an error at once: libraries would abort as they give back what a GPU that has failed held,
+    and the supervisor would hear of that alone."""
+    sys.__excepthook__(kind, error, trace)
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def _work(pipe: Connection) -> None:

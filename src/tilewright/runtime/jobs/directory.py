@@ -7,6 +7,7 @@ logs/                what the workers said
 lines.index          how many lines begin in each stretch of a text
 damaged/             what was not as it had been written
 lease                who works on it
+contents.json        the sha256 of large files that it reads
 output               what shards write in place, until it becomes the output
 report.json          of the finished job
 """
@@ -16,7 +17,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -25,22 +25,25 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from tilewright.errors import ResourceError, UsageError
+from tilewright.errors import UsageError
 from tilewright.formats.files import BLOCK_BYTES, naming
 from tilewright.runtime.jobs.cut import LineIndex, Lines, Shard
-from tilewright.runtime.jobs.durable import Draft, Folder
+from tilewright.runtime.jobs.durable import Draft, Folder, Removed
 from tilewright.runtime.jobs.manifest import Damaged, Manifest, Sealed, encoded, seal, unseal
 
 if TYPE_CHECKING:  # brings NumPy, which those who only hand out shards do without
     from tilewright.formats.records import RecordError
 
 MANIFEST, REPORT, LEASE, INDEX = "manifest.json", "report.json", "lease", "lines.index"
+CONTENTS = "contents.json"
 STAGE = "output"
 FOLDERS = ("shards", "errors", "logs", "damaged")
 SYNC_SECONDS = 0.5  # between two fsyncs of the names of shards: each took 4 ms on a virtual disk, like a tiny shard
 MOST_BYTES = 1 << 20  # of a manifest or a report
 TRAILER_BYTES = 4096  # at most: a record and its length
 LENGTH_BYTES = 9  # of the record: eight hexadecimal digits and the end of the line
+
+OTHERWISE = "give another output, or --restart to throw away what was done"
 
 _PART = re.compile(r"(\d{5,18})\.part")
 S = TypeVar("S", bound=Sealed)
@@ -78,7 +81,8 @@ class JobDirectory:
     """`with JobDirectory(output) as directory`. make: make it where it is not there.
 
     Any number of processes may have it open and commit shards; only the holder of its lease may do the rest. Raises
-    ResourceError wherever the system refuses, and where a part of it is a symbolic link.
+    ResourceError wherever the system refuses, and where a part of it is a symbolic link; Removed where that was done
+    as it was made.
     """
 
     def __init__(self, output: str, *, make: bool = False) -> None:
@@ -90,8 +94,10 @@ class JobDirectory:
             self.root = self._open(Folder(self.path, make=make))
             self.made = self.root.made
             parts = [self._open(Folder(name, inside=self.root, make=make)) for name in FOLDERS]
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if make and isinstance(error.__cause__, FileNotFoundError) and os.path.isdir(os.path.dirname(self.path)):
+                raise Removed(self.path) from error
             raise
         self.shards, self.errors, self.logs, self.damaged = parts
         self._synced, self._unsynced = time.monotonic(), False  # the names of shards
@@ -134,40 +140,62 @@ class JobDirectory:
             raise Damaged(f"there is no {name}")
         return unseal(raw, kind)
 
-    def begin(self, manifest: Manifest, *, restart: bool = False) -> None:
+    def begin(self, manifest: Manifest, *, restart: bool = False) -> list[str]:
         """The new run's manifest: kept where the earlier one asks for the same results, but for its cut.
 
         One that is damaged is written again; shards that belong to another do not count. Raises UsageError naming the
-        field that differs, unless `restart`, which begins with nothing.
+        field that differs, unless `restart`, which begins with nothing. Returns the names of files that have another
+        time of change, and else look as they were: see `contents.check_touched`.
         """
         self.clean()
         if restart:
             self._forget()
         try:
-            earlier = self.manifest
+            return self.compare(manifest)
         except Damaged:
             self._manifest = seal(manifest)
             self.root.place(MANIFEST, encoded(self._manifest))
-            return
-        if what := earlier.differs(manifest):
+            return []
+
+    def compare(self, manifest: Manifest) -> list[str]:
+        """As `begin`, for a job that is there; changes nothing. Raises Damaged where it has no manifest."""
+        earlier = self.manifest
+        touched = earlier.touched(manifest)
+        if what := earlier.differs(manifest, but=touched):
             raise UsageError(
                 f"the job was begun for other results: {what}",
                 path=self.path,
-                hint="give another output, or --restart to throw away what was done",
+                hint=OTHERWISE,
             )
+        return touched
 
     def _forget(self) -> None:
-        for name in (REPORT, MANIFEST):  # in this order: what is left of a half-done restart is a job to resume
+        for name in (
+            REPORT,
+            MANIFEST,
+            CONTENTS,
+        ):  # in this order: what is left of a half-done restart is a job to resume
             self.root.remove(name)
         self.root.remove(STAGE)
         for folder in (self.shards, self.errors, self.damaged, self.logs):
             for name in folder.names():
                 folder.remove(name)
 
+    def is_there(self) -> bool:
+        """Whether its paths still lead to what is open."""
+        with suppress(FileNotFoundError), naming(self.path, "look at"):
+            return all(
+                os.path.samestat(os.stat(folder.path, follow_symlinks=False), os.fstat(folder.fd))
+                for folder in self.folders
+            )
+        return False
+
     def remove(self) -> None:
-        """All of it."""
+        """All of it, by the holder of the lease, which goes last: nobody else has one on half of it."""
+        for name in (*(name for name in self.root.names() if name != LEASE), LEASE):
+            self.root.remove(name)
         with naming(self.path, "remove"):
-            shutil.rmtree(self.path)
+            os.rmdir(self.path)
         self._unsynced = False
 
     def clean(self) -> None:
@@ -367,23 +395,3 @@ def part_name(number: int) -> str:
 def error_name(number: int) -> str:
     """The name of the file of a shard's errors."""
     return f"{number:05d}.jsonl"
-
-
-def check_job(output: str) -> None:
-    """Raises UsageError unless there is a job for this output."""
-    path = f"{os.path.realpath(output)}.job"
-    if not os.path.isdir(path):
-        raise UsageError("there is no job for this output", path=path, hint="give the output of a job that was begun")
-
-
-def check_space(path: str, size: int) -> None:
-    """Raises ResourceError where the disk that would hold `path` has not `size` bytes left."""
-    with naming(path, "ask for the space left on its disk"):
-        disk = os.statvfs(os.path.dirname(path))
-    left = disk.f_bavail * disk.f_frsize
-    if left < size:
-        raise ResourceError(
-            f"the output takes {size:,} bytes and its disk has {left:,} left",
-            path=path,
-            hint="free some space and run the same command again: nothing needs to be computed again",
-        )

@@ -50,6 +50,13 @@ def process_stat(pid: int) -> list[bytes]:
         return []
 
 
+class Removed(ResourceError):
+    """Another run has removed the job's directory, as it had nothing to keep in it."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("another run has removed it meanwhile", path=path, hint="run the same command again")
+
+
 class Folder:
     """A directory held open; names in it are never followed where they are symbolic links.
 
@@ -240,3 +247,16 @@ class Draft:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+
+def check_space(path: str, size: int) -> None:
+    """Raises ResourceError where the disk that would hold `path` has not `size` bytes left."""
+    with naming(path, "ask for the space left on its disk"):
+        disk = os.statvfs(os.path.dirname(path))
+    left = disk.f_bavail * disk.f_frsize
+    if left < size:
+        raise ResourceError(
+            f"the output takes {size:,} bytes and its disk has {left:,} left",
+            path=path,
+            hint="free some space and run the same command again: nothing needs to be computed again",
+        )

@@ -14,9 +14,10 @@ import msgspec
 from tilewright.errors import ResourceError
 from tilewright.formats.files import naming
 from tilewright.runtime.jobs.directory import LEASE, JobDirectory
-from tilewright.runtime.jobs.durable import Draft, alive, process_stat
+from tilewright.runtime.jobs.durable import Draft, Removed, alive, process_stat
 
 DYING_SECONDS = 2.0  # that a run may still be seen after its launcher has ended: mpiexec does not wait for all ranks
+LOOK_SECONDS = 0.05  # after which a lock is not that of another who only looks
 UNKNOWN = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # of file systems without flock
 
 
@@ -37,7 +38,8 @@ class _Taken(ResourceError):
 
 
 class Lease:
-    """`with Lease(directory):` raises ResourceError naming host and pid where another run goes on.
+    """`with Lease(directory):` raises ResourceError naming host and pid where another run goes on, and Removed where
+    one has taken the directory away.
 
     shared: for runs of parts, any number of which go on beside each other; that needs locks.
     Where the file system knows no locks, what the file says decides: a process of this host is asked whether it lives,
@@ -45,7 +47,7 @@ class Lease:
     """
 
     def __init__(self, directory: JobDirectory, *, shared: bool = False) -> None:
-        self._root = directory.root
+        self._directory, self._root = directory, directory.root
         self._path = directory.root.where(LEASE)
         self._fd = -1
         self._shared = shared
@@ -63,10 +65,15 @@ class Lease:
 
     def _take(self) -> None:
         with naming(self._path, "open"):
-            self._fd = self._root.open(LEASE, os.O_RDWR | os.O_CREAT)
+            try:
+                self._fd = self._root.open(LEASE, os.O_RDWR | os.O_CREAT)
+            except FileNotFoundError:
+                raise Removed(self._root.path) from None
         try:
             if not self._lock():
                 self._take_without_locks()
+            if not self._is_there():
+                raise Removed(self._root.path)
             self._write(encoded_holder())
         except BaseException:
             self._close()
@@ -107,6 +114,13 @@ class Lease:
         with naming(self._path, "open"):
             self._fd = self._root.open(LEASE, os.O_RDWR)
 
+    def _is_there(self) -> bool:
+        """Whether what is held is the lease of this job, and not one that was removed."""
+        with suppress(FileNotFoundError):
+            found = os.stat(LEASE, dir_fd=self._root.fd, follow_symlinks=False)
+            return os.path.samestat(found, os.fstat(self._fd)) and self._directory.is_there()
+        return False
+
     def _taken(self, holder: Holder | None) -> _Taken:
         return _Taken(
             f"another run works on this job: {holder or 'one that has just begun'}",
@@ -144,6 +158,48 @@ def lives(holder: Holder) -> bool:
     if holder.host != os.uname().nodename:
         return True
     return alive(holder.pid) and _started(holder.pid) == holder.start
+
+
+def work_on(directory: JobDirectory) -> tuple[bool | None, Holder | None]:
+    """Whether a run, or runs of parts, work on a job, None where nobody can know; and who that is, if it can be read.
+
+    Takes the lock for a moment: a run that begins just then tries again.
+    """
+    fd = None
+    with suppress(OSError):  # it may not be ours to write
+        fd = directory.root.open(LEASE, os.O_RDWR)
+    fd = directory.root.open_or_none(LEASE) if fd is None else fd
+    if fd is None:
+        return False, None
+    try:
+        working = _is_locked(fd)
+        holder = holder_of(directory.root.read(LEASE, 4096))
+    finally:
+        os.close(fd)
+    if working is None and holder is None:
+        return False, None
+    if holder is not None and holder.host == os.uname().nodename:
+        if working is None:
+            return lives(holder), holder if lives(holder) else None
+        holder = holder if lives(holder) else None  # one of several parts, of which others are at work
+    return working, None if working is False else holder
+
+
+def _is_locked(fd: int) -> bool | None:
+    """Whether anybody holds a lock on it; None: the file system does not say."""
+    until = time.monotonic() + LOOK_SECONDS
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a shared one would not tell of parts
+            return False
+        except BlockingIOError:
+            if time.monotonic() > until:
+                return True
+        except OSError as error:
+            if error.errno in (*UNKNOWN, errno.EBADF):  # NFS locks for writing only what is open for writing
+                return None
+            raise
+        time.sleep(0.01)
 
 
 def _started(pid: int) -> int:

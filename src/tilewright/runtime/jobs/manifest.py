@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
+from collections.abc import Container
 from typing import TypeVar
 
 import msgspec
@@ -17,6 +19,7 @@ from tilewright.runtime.jobs.cut import Cut
 
 VERSION = 1
 SAMPLES, SAMPLE_BYTES = 16, 65536  # of an input that is identified without being read: 1 MiB, some milliseconds
+BYTES, SAMPLE, CHANGED = ".bytes", ".sample", ".changed"  # what a file's fields in a fingerprint end with
 
 Scalar = str | int | float | bool | None
 Value = Scalar | list[Scalar]
@@ -72,23 +75,53 @@ class Manifest(Sealed, frozen=True):
     cut: Cut
     version: int = VERSION
 
-    def differs(self, other: Manifest) -> str | None:
-        """The first field in which `other`, the new one, asks for other results: "seed was 3 and is 4"; or None."""
+    def differs(self, other: Manifest, but: Container[str] = ()) -> str | None:
+        """The first field in which `other`, the new one, asks for other results: "seed was 3 and is 4"; or None.
+
+        but: names of files whose time of change does not count.
+        """
         if self.version != other.version:
             return f"the version of the job's files was {self.version} and is {other.version}"
         missing = object()
         for field in dict.fromkeys((*self.fingerprint, *other.fingerprint)):
             was, is_ = self.fingerprint.get(field, missing), other.fingerprint.get(field, missing)
+            if field.endswith(CHANGED) and field.removesuffix(CHANGED) in but:
+                continue
             if was != is_ or type(was) is not type(is_):
-                old, new = ("not there" if value is missing else repr(value) for value in (was, is_))
+                old, new = ("not there" if value is missing else _told(field, value) for value in (was, is_))
                 return f"{field} was {old} and is {new}"
         return None
+
+    def touched(self, other: Manifest) -> list[str]:
+        """Names of files that differ from those of `other` in their time of change, but not in size and samples."""
+        mine, others = self.fingerprint, other.fingerprint
+        names = [field.removesuffix(CHANGED) for field in mine if field.endswith(CHANGED)]
+        return [
+            name
+            for name in names
+            if mine[name + CHANGED] != others.get(name + CHANGED)
+            and all(mine.get(name + part) == others.get(name + part) for part in (BYTES, SAMPLE))
+        ]
+
+
+def _told(field: str, value: object) -> str:
+    """A value of a fingerprint as a user reads it: a time of change (ns) as local time, the beginning of a hash."""
+    if isinstance(value, str) and field.endswith((SAMPLE, ".files")):
+        return f"sha256 {value[:12]}"
+    return local_time(value) if isinstance(value, int) and field.endswith(CHANGED) else repr(value)
+
+
+def local_time(ns: int) -> str:
+    """Nanoseconds since 1970 as "2026-01-31 23:59:59.123"."""
+    seconds, rest = divmod(ns, 10**9)
+    return f"{time.strftime('%F %T', time.localtime(seconds))}.{rest // 10**6:03d}"
 
 
 def file_identity(name: str, path: str) -> dict[str, Value]:
     """What tells this version of a file from others without reading it all: fingerprint fields that begin with `name`.
 
-    They are its bytes, when it was changed (ns), and the sha256 of 16 pieces of 64 KiB. Raises InputError.
+    They are its bytes, when it was changed (ns), and the sha256 of 16 pieces of 64 KiB, which are all of a file of up
+    to 1 MiB. Raises InputError.
     """
     with InputFile(path, name) as file:
         changed = os.fstat(file.fd).st_mtime_ns
@@ -98,7 +131,7 @@ def file_identity(name: str, path: str) -> dict[str, Value]:
             piece = bytearray(size)
             file.read_into(piece, place)
             digest.update(piece)
-        return {f"{name}.bytes": file.size, f"{name}.sample": digest.hexdigest(), f"{name}.changed": changed}
+        return {name + BYTES: file.size, name + SAMPLE: digest.hexdigest(), name + CHANGED: changed}
 
 
 def check_unchanged(manifest: Manifest, fingerprint: dict[str, Value]) -> None:

@@ -15,23 +15,18 @@ from tilewright.errors import UsageError
 from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.files import BLOCK_BYTES, InputFile, naming
 from tilewright.runtime.jobs.directory import (
-    LEASE,
     MANIFEST,
     REPORT,
     JobDirectory,
-    Record,
-    check_job,
-    check_space,
     error_name,
 )
-from tilewright.runtime.jobs.lease import Holder, holder_of, lives
+from tilewright.runtime.jobs.durable import check_space
 from tilewright.runtime.jobs.manifest import Damaged, DamagedShards, Sealed, encoded, seal
 from tilewright.runtime.jobs.pieces import damage
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Assembling, Task, Totals
 
 HASHERS = 4  # threads: sha256 lets the others run, and one thread hashes 0.4 to 2 GB/s
-RECENT = 64  # shards from which the rate is taken
 
 
 class Report(Sealed, frozen=True):
@@ -72,24 +67,6 @@ class Verified:
     @property
     def intact(self) -> bool:
         return not self.damaged
-
-
-@dataclass(frozen=True)
-class Status:
-    """state: "running", "stopped" or "finished". shards, done: in all and committed. records, errors: of those.
-
-    rate: records a second of the last shards; seconds_left: at that rate, None where nothing is known. holder: who
-    works on it.
-    """
-
-    state: str
-    shards: int
-    done: int
-    records: int
-    errors: int
-    rate: float
-    seconds_left: float | None
-    holder: Holder | None
 
 
 def merge(task: Task, directory: JobDirectory, stop: Stop) -> Report:
@@ -192,6 +169,13 @@ def save_report(directory: JobDirectory, report: Report) -> Report:
     return report
 
 
+def check_job(output: str) -> None:
+    """Raises UsageError unless there is a job for this output."""
+    path = f"{os.path.realpath(output)}.job"
+    if not os.path.isdir(path):
+        raise UsageError("there is no job for this output", path=path, hint="give the output of a job that was begun")
+
+
 def verify(output: str) -> Verified:
     """Reads the manifest, every shard, every file of errors and the output again, and compares their hashes.
 
@@ -258,42 +242,3 @@ def _report(directory: JobDirectory, beat: Callable[[], object]) -> Iterator[str
             yield f"{name}: it is not there"
         elif found != written:
             yield f"{name}: its {found[0]:,} bytes are not the {written[0]:,} that were written"
-
-
-def status(output: str) -> Status:
-    """How far a job is. Raises UsageError where there is none for this output, or its manifest is damaged."""
-    check_job(output)
-    with JobDirectory(output) as directory:
-        try:
-            shards = directory.manifest.cut.shards
-        except Damaged as error:
-            hint = "give the command of the job again"
-            raise UsageError(f"{MANIFEST}: {error}", path=directory.path, hint=hint) from error
-        records = [record for number in directory.committed() if (record := directory.record(number))]
-        holder = holder_of(directory.root.read(LEASE, 4096))
-        finished = REPORT in directory.root.names()
-    working = holder is not None and lives(holder)
-    state = "running" if working else "finished" if finished else "stopped"
-    total = sum(record.records for record in records)
-    rate = _rate(records)
-    share = total / len(records) if records else 0.0  # records a shard, as far as is known
-    left = (shards - len(records)) * share / rate if rate else None
-    return Status(
-        state=state,
-        shards=shards,
-        done=len(records),
-        records=total,
-        errors=sum(record.errors for record in records),
-        rate=rate,
-        seconds_left=0.0 if finished else left,
-        holder=holder if working else None,
-    )
-
-
-def _rate(records: list[Record]) -> float:
-    """Records a second from the start of the first of the last shards to the end of the last one."""
-    recent = sorted(records, key=lambda record: record.finished)[-RECENT:]
-    if not recent:
-        return 0.0
-    begin = min(record.finished - record.seconds for record in recent)
-    return sum(record.records for record in recent) / max(recent[-1].finished - begin, 1e-9)

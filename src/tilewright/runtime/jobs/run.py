@@ -5,22 +5,24 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 
 import msgspec
 
 from tilewright.errors import InternalError, ResourceError, TilewrightError, UsageError
 from tilewright.formats.atomic import AtomicFile
-from tilewright.runtime.jobs import trace
+from tilewright.runtime.jobs import contents, trace
 from tilewright.runtime.jobs.cut import Cut
 from tilewright.runtime.jobs.directory import REPORT, JobDirectory, Record
+from tilewright.runtime.jobs.durable import Removed
 from tilewright.runtime.jobs.lease import Lease
 from tilewright.runtime.jobs.manifest import DamagedShards, Manifest, check_unchanged
 from tilewright.runtime.jobs.merge import Report, check, merge, save_report
 from tilewright.runtime.jobs.stop import Stop, stopping
-from tilewright.runtime.jobs.task import Assembling, Engine, Job, Options, Settling, Task, Watch
+from tilewright.runtime.jobs.task import Assembling, Engine, Job, Options, Reading, Settling, Task, Watch
 
 MOST_SHARDS = 1_000_000  # 150 MB in the process that hands them out
+REMOVED = 20  # times that another run may remove the job directory as this one begins on it
 ROUNDS = 3  # of running what is missing and merging: a disk that damages shards each time is not to be worked around
 
 
@@ -50,16 +52,37 @@ def run_within(
         manifest = Manifest(fingerprint=task.fingerprint(), cut=check_cut(task.cut(options.shard_size)))
         check_part(options)
         with (
-            JobDirectory(output, make=True) as directory,
-            Lease(directory, shared=options.part is not None),
+            _held(output, shared=options.part is not None) as directory,
             nullcontext() if options.part else _leaving_nothing(directory),
         ):
-            directory.begin(manifest, restart=options.restart)
-            with trace.tracing(directory, options.trace):
-                work = _Run(task, directory, engine, options, stop, watch or Watch())
+            files = task.files() if isinstance(task, Reading) else {}
+            touched = directory.begin(manifest, restart=options.restart)
+            contents.check_touched(directory, manifest, touched, files, stop.check)
+            if options.part and options.part[0]:
+                files = {}  # part 0 hashes them
+            work = _Run(task, directory, engine, options, stop, watch or Watch())
+            work.began = manifest
+            work.facts |= {"touched": touched} if touched else {}
+            with trace.tracing(directory, options.trace), contents.hashing(directory, files):
                 report = work.part(*options.part) if options.part else work.until_whole()
     engine.tell(report)
     return report
+
+
+@contextmanager
+def _held(output: str, *, shared: bool) -> Iterator[JobDirectory]:
+    """The job's directory, with its lease; made again where a run that had nothing to keep removes it meanwhile."""
+    for left in reversed(range(REMOVED)):
+        with ExitStack() as stack:
+            try:
+                directory = stack.enter_context(JobDirectory(output, make=True))
+                stack.enter_context(Lease(directory, shared=shared))
+            except Removed:
+                if not left:
+                    raise
+                continue
+            yield directory
+            return
 
 
 def check_cut(cut: Cut) -> Cut:
@@ -104,6 +127,7 @@ class _Run:
         self.todo: list[int] = []
         self.seconds: dict[str, float] = {}
         self.facts: dict[str, object] = {}
+        self.began = directory.manifest  # with the files as this run found them
         self.start = time.perf_counter()
 
     def until_whole(self) -> Report:
@@ -115,7 +139,7 @@ class _Run:
             self.count_committed(self.watch if tries == 0 else Watch())
             self.compute()
             begin = time.perf_counter()
-            check_unchanged(self.directory.manifest, self.task.fingerprint())
+            check_unchanged(self.began, self.task.fingerprint())
             try:
                 self.settle()
                 merged = merge(self.task, self.directory, self.stop)
@@ -135,20 +159,22 @@ class _Run:
         )
 
     def part(self, number: int, count: int) -> Report:
-        """The shards of a part; its report is kept nowhere."""
+        """The shards of a part; its report, which counts their records alone, is kept nowhere."""
         self.watch.begin(self.directory.manifest.cut)
         self.count_committed(self.watch)
         self.todo = [shard for shard in self.todo if shard % count == number]
         self.compute()
-        check_unchanged(self.directory.manifest, self.task.fingerprint())
+        check_unchanged(self.began, self.task.fingerprint())
         self.seconds["total"] = time.perf_counter() - self.start
+        mine = range(number, self.directory.manifest.cut.shards, count)
+        records = [record for shard in mine if (record := self.directory.record(shard))]
         return Report(
             manifest=self.directory.manifest.seal,
             output=os.path.basename(self.directory.output),
             size=0,
             sha256="",
-            records=self.records,
-            errors=self.errors,
+            records=sum(record.records for record in records),
+            errors=sum(record.errors for record in records),
             shards=self.directory.manifest.cut.shards,
             computed=self.computed,
             seconds=self.seconds,
@@ -163,7 +189,8 @@ class _Run:
         if found.intact:
             report = self.directory.sealed(REPORT, Report)
             self.count(report.records, report.errors)
-            return msgspec.structs.replace(report, computed=0, seconds={})  # no merge, for one
+            facts = {name: fact for name, fact in report.facts.items() if name != "touched"} | self.facts
+            return msgspec.structs.replace(report, computed=0, seconds={}, facts=facts)  # no merge, for one
         for number in found.bad_shards:
             self.directory.quarantine(number)
         self.directory.root.remove(REPORT)

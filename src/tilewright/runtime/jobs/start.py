@@ -11,6 +11,7 @@ from typing import Protocol
 
 from tilewright.errors import Interrupted, ResourceError, UsageError
 from tilewright.runtime.devices import gpu_faults, place_for
+from tilewright.runtime.engines.launchers import check_alone
 from tilewright.runtime.jobs import merge
 from tilewright.runtime.jobs.cut import Cut
 from tilewright.runtime.jobs.directory import JobDirectory, Record
@@ -66,11 +67,14 @@ def visible_gpus() -> tuple[str, ...]:
 def engine_of(settings: Settings, device: str) -> Engine:
     """device: as `place_for` takes it. On GPUs a worker has one, on a CPU a part of the cores.
 
-    Raises UsageError for an unknown engine or workers that it cannot have, ResourceError where the device is missing.
+    Raises UsageError for an unknown engine or workers that it cannot have, and where an MPI launcher started several
+    processes for another engine than MPI's and no part; ResourceError where the device is missing.
     """
     name, workers = settings.engine, settings.workers
     if name is not None and name not in ENGINES:
         raise UsageError(f"engine is {name!r}; {', '.join(ENGINES)} are")
+    if name != "mpi" and settings.part is None:
+        check_alone()
     if workers is not None and workers < 1:
         raise UsageError(f"workers is {workers}; it must be at least 1")
     if name == "mpi":  # here nothing may fail on one rank alone: the others would wait for it
@@ -95,6 +99,11 @@ def engine_of(settings: Settings, device: str) -> Engine:
     from tilewright.runtime.engines.local import Local
 
     return Local(workers or len(gpus) or 1, gpus)
+
+
+def workers_of(engine: Engine, settings: Settings) -> int:
+    """How many share the input, those of all parts together: for `VerbTask.cut`."""
+    return getattr(engine, "workers", 1) * (settings.part or (0, 1))[1]
 
 
 class VerbTask(Task, Protocol):
@@ -159,7 +168,7 @@ def start(
         with phase(report, "check"):
             task = make(say if engine.lead else quiet)
         stop.check()
-        task.workers = getattr(engine, "workers", 1) * (settings.part or (0, 1))[1]
+        task.workers = workers_of(engine, settings)
         if not settings.is_inline:
             vars(task)["say"] = quiet  # mypy takes a field that can be called for a method
         if not engine.lead:
@@ -175,19 +184,32 @@ def start(
             report.first_errors = directory.first_errors(SHOWN_ERRORS)
     if settings.part:
         report.lead = False
-        part, new = (
-            f"Part {settings.part[0]} of {settings.part[1]}",
-            f"{done.computed:,} of {done.shards:,} shards are new",
-        )
-        say(f"{part} is there, {new}. When all are, the same command without --part makes the output")
-    elif "merge" not in done.seconds:
-        say(f"Nothing to do: all {done.shards:,} shards and the output were there")
-    elif not done.computed:
-        say(f"All {done.shards:,} shards were there: the output was made of them")
-    elif done.computed < done.shards:
-        say(f"Resumed: {done.shards - done.computed:,} of {done.shards:,} shards were there")
+        report.job["part"] = "{}/{}".format(*settings.part)
+    for line in _outcome(done, settings.part):
+        say(line)
     report.finish(began)
     return done.figures
+
+
+def _outcome(done: merge.Report, part: tuple[int, int] | None) -> Iterator[str]:
+    """What a user should know of the run: what was there already, and what went otherwise than planned."""
+    for name in done.facts.get("touched", ()):
+        yield f"{name} has another time of change than when the job was begun, and the same content: the job went on"
+    ended = done.facts.get("ended", {}) if done.computed else {}
+    if ended:
+        count = sum(ended.values())
+        whose = "A worker ended and was" if count == 1 else f"{count:,} workers ended and were"
+        why = ", ".join(f"{why} ({times:,} times)" if times > 1 else why for why, times in ended.items())
+        yield f"{whose} replaced: {why}; see logs/ in {done.output}.job"
+    if part:
+        new = f"Part {part[0]} of {part[1]} is there, {done.computed:,} of {done.shards:,} shards are new"
+        yield f"{new}. When all are, the same command without --part makes the output"
+    elif "merge" not in done.seconds:
+        yield f"Nothing to do: all {done.shards:,} shards and the output were there"
+    elif not done.computed:
+        yield f"All {done.shards:,} shards were there: the output was made of them"
+    elif done.computed < done.shards:
+        yield f"Resumed: {done.shards - done.computed:,} of {done.shards:,} shards were there"
 
 
 @contextmanager

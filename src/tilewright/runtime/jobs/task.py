@@ -79,6 +79,14 @@ class Task(Protocol):
 
 
 @runtime_checkable
+class Reading(Protocol):
+    """A task that says which files are in its fingerprint. One that does not has to find their times unchanged."""
+
+    def files(self) -> dict[str, str]:
+        """Their paths, by the names with which their fields begin, as of `file_identity`."""
+
+
+@runtime_checkable
 class Settling(Protocol):
     """A task whose shards know too little of each other: what is said of a record may depend on an earlier one."""
 

@@ -1,0 +1,41 @@
+"""What the launchers of MPI tell the processes that they start: how many there are."""
+
+from __future__ import annotations
+
+import os
+
+from tilewright.errors import UsageError
+
+SIZES = (  # variables in which they say it; Slurm sets its own in what srun starts, and in no batch script
+    "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS",
+)  # fmt: skip
+
+
+def started() -> tuple[str, int]:
+    """The variable that tells of several processes, and how many those are; ("", 1) where none does."""
+    for name in SIZES:
+        said = os.environ.get(name, "")
+        if said.isdecimal() and int(said) > 1:
+            return name, int(said)
+    return "", 1
+
+
+def check_size(size: int) -> None:
+    """Raises UsageError where the launcher says that it started several processes and MPI sees one."""
+    name, count = started()
+    if size == 1 and count > 1:
+        raise UsageError(
+            f"the launcher started {count} processes ({name}) and MPI sees one: each would do the whole job",
+            hint="use the mpiexec of the MPI that mpi4py was built with",
+        )
+
+
+def check_alone() -> None:
+    """Raises UsageError where a launcher started several processes of a job that is to run in one, or is to start its
+    workers itself."""
+    name, count = started()
+    if count > 1:
+        raise UsageError(
+            f"this was started {count} times by an MPI launcher ({name}), and each would do the whole job",
+            hint=f"add --engine mpi, or --part K/{count}; where each has an output of its own, unset {name}",
+        )

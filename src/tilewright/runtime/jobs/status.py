@@ -1,0 +1,85 @@
+"""How far a job is, as seen from outside."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from tilewright.errors import UsageError
+from tilewright.runtime.jobs.directory import MANIFEST, REPORT, JobDirectory, Record
+from tilewright.runtime.jobs.lease import Holder, work_on
+from tilewright.runtime.jobs.manifest import Damaged
+from tilewright.runtime.jobs.merge import Report, check_job
+
+RECENT = 64  # shards from which the rate is taken
+
+
+@dataclass(frozen=True)
+class Status:
+    """state: "running", "perhaps running" (see holder), "stopped", "finished", or "damaged": it was finished and not
+    all of it is there any more. shards, done: in all and committed. records, errors: of those.
+
+    rate: records a second of the last shards; seconds_left: at that rate, None where nothing is known. holder: who
+    works on it, None if that is nobody or cannot be read; of one on another host nothing is known where the file system
+    has no locks. gone: what a finished job lacks.
+    """
+
+    state: str
+    shards: int
+    done: int
+    records: int
+    errors: int
+    rate: float
+    seconds_left: float | None
+    holder: Holder | None
+    gone: list[str] = field(default_factory=list)
+
+
+def status(output: str) -> Status:
+    """How far a job is. Raises UsageError where there is none for this output, or its manifest is damaged."""
+    check_job(output)
+    with JobDirectory(output) as directory:
+        try:
+            shards = directory.manifest.cut.shards
+        except Damaged as error:
+            hint = "give the command of the job again"
+            raise UsageError(f"{MANIFEST}: {error}", path=directory.path, hint=hint) from error
+        records = [record for number in directory.committed() if (record := directory.record(number))]
+        finished = REPORT in directory.root.names()
+        gone = _gone(directory, shards - len(records)) if finished else []
+        working, holder = work_on(directory)
+    total = sum(record.records for record in records)
+    rate = _rate(records)
+    share = total / len(records) if records else 0.0  # records a shard, as far as is known
+    left = (shards - len(records)) * share / rate if rate else None
+    idle = "damaged" if gone else "finished" if finished else "stopped"
+    return Status(
+        state=idle if working is False else "running" if working else "perhaps running",
+        shards=shards,
+        done=len(records),
+        records=total,
+        errors=sum(record.errors for record in records),
+        rate=rate,
+        seconds_left=0.0 if finished and not gone else left,
+        holder=holder,
+        gone=gone,
+    )
+
+
+def _gone(directory: JobDirectory, missing: int) -> list[str]:
+    """What a finished job lacks, as far as names and records tell; `verify` reads it all."""
+    found = [f"{missing:,} shard{'s' * (missing > 1)}"] if missing else []
+    try:
+        others = directory.sealed(REPORT, Report).others
+    except Damaged:
+        return [*found, "an intact report"]
+    return found + [path for path in (directory.output, *others) if not os.path.lexists(path)]
+
+
+def _rate(records: list[Record]) -> float:
+    """Records a second from the start of the first of the last shards to the end of the last one."""
+    recent = sorted(records, key=lambda record: record.finished)[-RECENT:]
+    if not recent:
+        return 0.0
+    begin = min(record.finished - record.seconds for record in recent)
+    return sum(record.records for record in recent) / max(recent[-1].finished - begin, 1e-9)

@@ -43,12 +43,14 @@ test-gpu: $(VENV)/.test ## the kernels for GPUs on this machine's GPU; `make tes
 	$(BIN)/pip install --quiet --editable '.[gpu]'
 	TILEWRIGHT_GPU=1 $(RUN) -m pytest -k gpu $(ARGS)
 
-bench: $(VENV)/.test ## measure every ladder and all four jobs on this machine, into results/
+bench: $(VENV)/.test ## measure every ladder, all four jobs and their workers on this machine's CPU, into results/
 	$(RUN) -m tilewright ladder all --save
 	$(RUN) -m tilewright bench sentiment --against torch --save
+	$(RUN) -m tilewright bench sentiment --dtype bfloat16 --against torch --save
 	$(RUN) -m tilewright bench gpt2 --dtype both --profile --save
 	$(RUN) -m tilewright bench dcgan --dtype both --save
 	$(RUN) -m tilewright bench conv3d --save
+	$(RUN) -m tilewright bench scaling --save
 	$(MAKE) report
 
 report: $(VENV)/.core ## write the tables and the HTML page from results/

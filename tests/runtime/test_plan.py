@@ -1,159 +1,90 @@
-"""The plan against the thing: arrays that a model really makes, and the peak of a real run."""
+"""What the plans of all verbs have in common."""
 
-import json
-import subprocess
-import sys
+from pathlib import Path
 
-import msgspec
-import numpy as np
 import pytest
 
-from tilewright.errors import InputError, ResourceError, UsageError
-from tilewright.models.generation import Generator, Request
-from tilewright.models.gpt2 import GPT2, GPT2Config
-from tilewright.models.sampling import SamplingParams
-from tilewright.ops._memory import LINE
+from tilewright.errors import ResourceError, UsageError
+from tilewright.formats.files import InputFile
 from tilewright.runtime import plan as planning
-from tilewright.runtime.load import read_weights
-from tilewright.runtime.models import init_gpt2
-from tilewright.runtime.plan import Prompts, flops, plan_generate
-
-SIZES = {"vocab_size": 301, "n_positions": 64, "n_embd": 48, "n_layer": 2, "n_head": 3}
+from tilewright.runtime.classify import ClassifyJob, classify
+from tilewright.runtime.jobs.cut import Lines, RowGroups
+from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.plan import ALWAYS, MERGING, RUNNING, SUPERVISOR, Part, counted_in, peak_of, sample_lines
+from tilewright.runtime.plan_classify import plan
 
 
 @pytest.fixture
-def model(tmp_path):
-    init_gpt2(str(tmp_path / "model"), 3, **SIZES)
-    return str(tmp_path / "model")
+def job(model, sentences, tmp_path):
+    def made(**settings):
+        given = {"shard_size": 10, **settings}
+        return ClassifyJob(model, str(tmp_path / "in.bin"), str(tmp_path / "out.bin"), settings=Settings(**given))
+
+    return made
 
 
-def arrays_of(thing, seen):
-    """Every array that an object holds, views of one memory once."""
-    if isinstance(thing, np.ndarray):
-        base = thing
-        while isinstance(base.base, np.ndarray):
-            base = base.base
-        seen[base.__array_interface__["data"][0]] = base
-    elif isinstance(thing, (list, tuple)):
-        for part in thing:
-            arrays_of(part, seen)
-    elif type(thing).__module__.startswith("tilewright.") and not isinstance(thing, GPT2Config):
-        names = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
-        for part in [*getattr(thing, "__dict__", {}).values(), *(getattr(thing, name) for name in names)]:
-            arrays_of(part, seen)
-    return seen
+def test_the_peak_is_what_is_always_there_and_the_phase_that_takes_most():
+    parts = (Part("a", 5, ALWAYS), Part("b", 3, RUNNING), Part("c", 4, MERGING), Part("d", 2, RUNNING))
+    assert peak_of(parts) == 10
+    assert peak_of(parts[:1]) == 5
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_prepared_weights_are_what_the_model_holds_besides_the_embedding(model, dtype):
-    config, weights = read_weights(model)
-    placed = GPT2(config, weights, dtype=dtype)
-    mapped = {name: array.__array_interface__["data"][0] for name, array in weights.items()}
-    first, end = min(mapped.values()), max(mapped[name] + weights[name].nbytes for name in weights)
-    held = arrays_of(placed, {})
-    own = [array.nbytes for at, array in held.items() if not first <= at < end]
-    to_align = LINE * len(own)
-    assert 0 <= sum(own) - plan_generate(model, dtype=dtype).prepared <= to_align
+def test_a_short_text_is_read_and_of_a_long_one_some_of_every_part(tmp_path, monkeypatch):
+    monkeypatch.setattr(planning, "SAMPLE", 4000)
+    for count in (10, 5000):
+        path = tmp_path / f"{count}.txt"
+        path.write_text("".join(f"{i}\n\n" for i in range(count)))
+        with InputFile(path, "input") as file:
+            found, part = sample_lines(file, Lines(file.size, 100))
+            lines = [int(line) for _, line, _ in found]
+        assert (part == 1.0) == (count == 10)
+        assert len(lines) / part == pytest.approx(count, rel=0.05)
+        assert lines == sorted(set(lines)) and max(lines) == count - 1
+        assert sum(line < count / 2 for line in lines) == pytest.approx(len(lines) / 2, rel=0.1)
 
 
-def test_keys_and_values_are_what_the_generator_lays_out_and_uses(model):
-    config, weights = read_weights(model)
-    placed = GPT2(config, weights)
-    for count, tokens, slots in ((5, 8, 1000), (200, 8, 10), (200, 8, 1000), (200, 1, 1000)):
-        each = placed.cache_bytes(16 + tokens)
-        memory, params = slots * each, SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
-        prompts = np.random.default_rng(0).integers(0, 301, (count, 16))
-        found = plan_generate(model, count=count, tokens=tokens, batch_memory=memory)
-        generator = placed.generator(seed=0, memory=memory)
-        most = most_at_once(generator, [Request(i, ids, params) for i, ids in enumerate(prompts)])
-        assert found.at_once == most
-        assert found.keys_values == most * each
+def test_rows_are_counted_and_lines_of_a_sample_are_not():
+    assert counted_in(RowGroups((4, 3)), 2, 1.0) == (7, True)
+    assert counted_in(Lines(100, 10), 5, 0.25) == (20, False)
+    assert counted_in(Lines(100, 10), 5, 1.0) == (5, True)
 
 
-def most_at_once(generator: Generator, requests):
-    most, step = 0, generator.step
-
-    def counted():
-        nonlocal most
-        found = step()
-        most = max(most, len(generator.running) + len(found))
-        return found
-
-    generator.step = counted
-    list(generator.run(requests))
-    return most
-
-
-def test_operations_of_the_full_size():
-    config = GPT2Config()
-    assert flops(config, Prompts(1, 16, 16), 8) == pytest.approx(4.53e9, rel=0.01)
-    assert flops(config, Prompts(100, 1600, 16), 8) == pytest.approx(100 * flops(config, Prompts(1, 16, 16), 8))
+def test_the_state_is_that_of_what_is_there(job, tmp_path):
+    new = plan(job())
+    assert (new.begun.state, new.begun.done, new.begun.cut.shards) == ("new", 0, 4)
+    assert new.needed == new.outputs.bytes + new.outputs.shards <= new.disk
+    classify(job())
+    done = plan(job(shard_size=None))
+    assert (done.begun.state, done.begun.done, done.begun.cut.shards, done.needed) == ("finished", 4, 4, 0)
+    assert plan(job(restart=True)).begun.state == "new"
+    report = tmp_path / "out.bin.job" / "report.json"
+    report.unlink()
+    next((tmp_path / "out.bin.job" / "shards").glob("*.part")).unlink()
+    stopped = plan(job())
+    assert (stopped.begun.state, stopped.begun.done) == ("stopped", 3)
 
 
-def test_the_plan_reads_no_weights(model, tmp_path):
-    before = plan_generate(model)
-    file = tmp_path / "model" / "model.safetensors"
-    size = file.stat().st_size
-    file.write_bytes(b"\0" * size)
-    assert plan_generate(model) == before
-    assert before.weights_file == size
+def test_another_job_in_the_place_is_refused_as_by_the_run(job, model, tmp_path):
+    classify(job())
+    Path(tmp_path / "in.bin").write_bytes(b"\0" * 480)
+    with pytest.raises(UsageError) as ours:
+        plan(job())
+    with pytest.raises(UsageError) as theirs:
+        classify(job())
+    assert str(ours.value) == str(theirs.value)
 
 
-def test_prompts_are_counted_as_the_job_would(model, tmp_path):
-    lines = [{"id": i, "prompt_token_ids": list(range(1, 2 + i))} for i in range(9)]
-    text = "\n".join(json.dumps(line) for line in lines) + '\nnonsense\n{"id": "far", "prompt_token_ids": [301]}\n'
-    (tmp_path / "in.jsonl").write_text(text)
-    found = plan_generate(model, str(tmp_path / "in.jsonl"), tokens=5)
-    assert (found.prompts, found.prompt_tokens, found.longest) == (9, 45, 9)
-    assert plan_generate(model, str(tmp_path / "in.jsonl"), count=4).prompts == 4
+def test_an_output_that_cannot_be_written_is_refused(job, tmp_path):
+    (tmp_path / "out.bin").mkdir()
+    with pytest.raises(ResourceError, match="is a directory"):
+        plan(job())
 
 
-def test_what_cannot_be_is_refused(model, tmp_path):
-    with pytest.raises(ResourceError, match="bytes; 1,000 are allowed"):
-        plan_generate(model, batch_memory=1000)
-    with pytest.raises(UsageError, match="64 tokens; the context of 64 must"):
-        plan_generate(model, length=64)
-    with pytest.raises(InputError):
-        plan_generate(str(tmp_path / "none"))
-
-
-def test_kernels_that_are_not_compiled_are_in_the_peak(model, monkeypatch, tmp_path):
-    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "empty"))
-    cold = plan_generate(model, count=1)
-    monkeypatch.setattr(planning, "_compiled", lambda dtype: True)
-    warm = plan_generate(model, count=1)
-    assert (cold.compiling, warm.compiling) == (planning.COMPILING, 0)
-    assert cold.peak_memory > warm.peak_memory
-
-
-def tilewright(*arguments):
-    done = subprocess.run([sys.executable, "-m", "tilewright", *arguments], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_peak_is_within_15_percent_of_a_real_run(tmp_path, dtype):
-    """With enough weights and sequences that they, not the program, decide."""
-    path, source = str(tmp_path / "model"), tmp_path / "in.bin"
-    init_gpt2(path, 3, vocab_size=50257, n_positions=128, n_embd=256, n_layer=4, n_head=4)
-    np.random.default_rng(0).integers(0, 50257, (400, 16), np.int32).tofile(source)
-    options = ["--model", path, "-i", str(source), "--dtype", dtype, "--max-tokens", "8", "--json"]
-    run = ["generate", *options, "-o", str(tmp_path / "out.bin"), "--restart"]
-    tilewright(*run, "-n", "1")  # kernels are on the disk after it
-    planned = json.loads(tilewright("plan", "generate", *options))
-    real = json.loads(tilewright(*run))
-    assert planned["compiling"] == 0
-    assert planned["peak_memory"] == pytest.approx(real["peak_memory"], rel=0.15)
-
-
-def test_the_command_line_says_it_in_words_and_as_one_object(model, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    text = tilewright("plan", "generate", "--model", model, "-n", "100", "--dtype", "bfloat16")
-    found = plan_generate(model, count=100, dtype="bfloat16")
-    assert "100 prompts, 1,600 tokens, the longest 16; 8 new ones each" in text
-    assert f"{found.peak_memory:,} bytes" in text
-    assert "time: not known" in text and "tilewright ladder matmul" in text
-    told = msgspec.json.decode(tilewright("plan", "generate", "--model", model, "-n", "100", "--json"))
-    assert told["verb"] == "plan" and told["least_seconds"] is None
-    assert told["peak_memory"] == plan_generate(model, count=100).peak_memory
+def test_workers_each_take_the_memory_and_one_process_hands_out(job):
+    one, three = plan(job()), plan(job(workers=3))
+    assert one.total_memory == one.peak_memory
+    assert three.processes == 3
+    assert three.total_memory == 3 * three.peak_memory + SUPERVISOR
+    assert plan(job(workers=9)).processes == 4  # no more than shards
+    part = plan(job(shard_size=None, part=(0, 2)))
+    assert (part.begun.workers, part.processes) == (2, 1)

@@ -8,8 +8,8 @@ from tilewright.models.gpt2 import GPT2Config
 from tilewright.ops._ladder import Refused
 from tilewright.ops.attention.operands import DeviceCache
 from tilewright.runtime import plan_device
-from tilewright.runtime.plan import Prompts
 from tilewright.runtime.plan_device import matrix_bytes, plan_on_gpu
+from tilewright.runtime.plan_generate import Prompts
 
 torch = pytest.importorskip("torch")
 products = pytest.importorskip("tilewright.ops.matmul.device")

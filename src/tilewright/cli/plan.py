@@ -1,114 +1,248 @@
-"""`tilewright plan JOB`: what a job would take, before it takes it."""
+"""`tilewright plan VERB ...`: what a job would take. The command line is the job's own, with plan before it."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from importlib import import_module
+from typing import Annotated, Any
 
 from typer import Argument, BadParameter, Option
 
-from tilewright.cli._options import check_threads, parse_bytes, verb
+from tilewright.cli import generate
+from tilewright.cli._options import check_threads, parse_bytes, parse_rungs, verb
 from tilewright.cli._output import show
+
+JOBS = ("generate", "classify", "draw", "convolve")
+PROMPTS = Option("--input", "-i", metavar="FILE", help="Prompts; without: as many as --count says.")
+COMPLETIONS = Option("--output", "-o", metavar="FILE", help="Completions; without: JSON lines, in this directory.")
+CONTEXT = {"allow_interspersed_args": False}  # what stands behind the verb is the verb's
 
 
 @dataclass
 class Options:
     """One field an option."""
 
-    job: Annotated[Literal["generate"], Argument(metavar="JOB", help="generate")]
-    model: Annotated[
-        str, Option("--model", "-p", metavar="PATH", help="A name such as poet, a directory, or model_parameters.bin.")
+    command: Annotated[
+        list[str], Argument(metavar="VERB ...", help=f"{', '.join(JOBS)}, and its options as they are typed.")
     ]
-    input: Annotated[str | None, Option("--input", "-i", metavar="FILE", help="Prompts, as for generate.")] = None
-    count: Annotated[int | None, Option("--count", "-n", min=1, help="Only the first N prompts.")] = None
+
+
+@dataclass(kw_only=True)
+class GenerateOptions(generate.Options):
+    """Those of `generate`, of which -i and -o may be left out, and some that only a plan has."""
+
+    input: Annotated[str | None, PROMPTS] = None  # type: ignore[assignment]
+    output: Annotated[str | None, COMPLETIONS] = None  # type: ignore[assignment]
     length: Annotated[int, Option(min=1, help="Tokens of a prompt where no --input is given.")] = 16
-    max_tokens: Annotated[int, Option(min=1, help="New tokens a prompt.")] = 8
-    device: Annotated[Literal["cpu", "cuda"], Option(help="Where it would run.")] = "cpu"
-    workers: Annotated[int, Option(min=1, max=1024, help="Processes that would share the work.")] = 1
-    dtype: Annotated[Literal["float32", "bfloat16", "float16"], Option(help="Accuracy; float16: GPU.")] = "float32"
-    threads: Annotated[int | None, Option(min=1, help="CPU threads; one a core unless given.")] = None
-    max_batch_memory: Annotated[str, Option(metavar="SIZE", help="Keys and values of a batch, as in 512M.")] = "1G"
     gpu_memory: Annotated[
         str | None, Option(metavar="SIZE", help="Of the GPU, as in 141G; this machine's, if it has one.")
     ] = None
-    json: Annotated[bool, Option("--json", help="One JSON object on stdout.")] = False
 
 
 @verb(Options)
 def plan(options: Options) -> None:
-    """What `tilewright generate` would take: memory, operations, and the least time where this machine was measured.
+    """What a job would take: records, shards, memory, disk, and what of it is there already.
 
-    Loads no weights. Every prompt counts, as if no two were equal and greedy tokens were chosen. Each worker takes the
-    memory.
+    \b
+    tilewright plan classify --model critic -i reviews.txt -o labels.jsonl
+
+    The command line is the job's own with plan before it. What the job would refuse at its start is refused, with the
+    same exit code. Nothing is written, no weights are loaded; of a long text a sample is read, and "about" stands
+    before what is taken from it. --json writes one JSON object.
     """
+    job, *given = options.command
+    if job not in JOBS:
+        raise BadParameter(f"{job!r} is no job; {', '.join(JOBS)} are", param_hint="VERB")
+    from tilewright.cli import HELP, Verb, _app, _guarded
+
+    module = import_module(f"tilewright.cli.{job}")
+
+    @verb(GenerateOptions if job == "generate" else module.Options)
+    def planned(options: Any) -> None:
+        with ExitStack() as stack:
+            _enter(stack, options)
+            text, figures = _generate(options) if job == "generate" else _planned(job, module.job_of(options))
+        if options.json:
+            from msgspec.json import encode
+
+            text = encode(figures).decode()
+        show(text)
+
+    planned.__name__, planned.__doc__ = job, f"What `tilewright {job}` would take with these options."
+    app = _app()
+    app.command(job, cls=Verb, context_settings=HELP)(_guarded(planned))
+    app(args=given, prog_name=f"tilewright plan {job}")
+
+
+def _enter(stack: ExitStack, options: Any) -> None:
+    rungs = parse_rungs(options.rung or [])
     check_threads(options.threads)
-    if options.device == "cuda":
-        _plan_on_gpu(options)
-        return
-    if options.dtype == "float16":
-        raise BadParameter("the CPU has no float16; write bfloat16, or --device cuda", param_hint="--dtype")
-    memory = parse_bytes(options.max_batch_memory)
 
-    from tilewright.hardware import available_memory, cpu
-    from tilewright.runtime.plan import Prompts, plan_generate
+    from tilewright.ops._ladder import using
+    from tilewright.ops._threads import threads
 
-    found = plan_generate(
-        options.model, options.input, count=options.count, length=options.length, tokens=options.max_tokens,
-        dtype=options.dtype, batch_memory=memory,
-    )  # fmt: skip
-    threads = options.threads or cpu().cores
-    least_s, free = _least_seconds(found, threads), available_memory()
-    shards = _shards(options, Prompts(found.prompts, found.prompt_tokens, found.longest))
-    if options.json:
-        _show_json(options, found.as_dict() | {"threads": threads, "available_memory": free}, shards, least_s)
-        return
-    show(
-        "\n".join(
-            [*_lines(found, free), _cut(found.prompts, shards, options.workers), *_effort(found, threads, least_s)]
-        )
+    stack.enter_context(threads(options.threads))
+    stack.enter_context(using(**rungs))
+
+
+def _planned(name: str, job: Any) -> tuple[str, dict[str, Any]]:
+    """In words, and as figures."""
+    found = import_module(f"tilewright.runtime.plan_{name}").plan(job)
+    return "\n".join([*_head(found), *_memory(found.parts, found), *_disk(found)]), found.as_dict()
+
+
+def _head(found: Any) -> list[str]:
+    """Records and shards, and what the verb has to say."""
+    figures, begun = found.figures, found.begun
+    records = f"{'' if found.counted else 'about '}{found.records:,} {found.unit}"
+    if found.verb == "convolve":
+        tile, shape = (" x ".join(map(str, figures[name])) for name in ("tile", "shape"))
+        records += f" of {shape}, {found.dtype}, in {figures['tiles']:,} tiles of {tile}"
+    elif found.verb == "generate":
+        tokens = f"{figures['prompt_tokens']:,} tokens, the longest {figures['longest']:,}"
+        records += f", {tokens}; {figures['new_tokens']:,} new ones each"
+    elif "batch" in figures:
+        records += f", {figures['batch']:,} at a time"
+    state = {"new": "", "finished": "; the job is finished, and nothing is to be done"}.get(
+        begun.state, f"; {begun.done:,} of them are there ({begun.state})"
+    )
+    lines = [records, f"shards: {begun.cut.shards:,}, {_shard(found)}{state}"]
+    if begun.touched:
+        lines.append(f"touched since the job was begun, so that their content is compared: {', '.join(begun.touched)}")
+    if "token_table" in figures:
+        lines.append(_table(figures))
+    return lines
+
+
+def _shard(found: Any) -> str:
+    """How large one is, and what a kill costs."""
+    cut = found.begun.cut
+    unit = "planes" if found.verb == "convolve" else found.unit
+    per = getattr(cut, "per_shard", None)
+    if per is None:
+        size = "a row group of the input each" if cut.shards > 1 else "the whole input"
+    elif hasattr(cut, "size"):
+        each = -(-found.records // max(cut.shards, 1))
+        size = f"of {min(per, cut.size):,} bytes, about {each:,} {unit}"
+    else:
+        size = f"of {min(per, cut.count):,} {unit}"
+    return f"{size}; a stopped job loses at most one a worker ({found.processes:,})"
+
+
+def _table(figures: dict[str, Any]) -> str:
+    if not figures["token_table"]:
+        return "token table: not used"
+    return (
+        f"token table: used, about {figures['table_rows']:,} rows, {_size(figures['table_bytes'])}; "
+        f"at most {_size(figures['table_at_most'])}"
     )
 
 
-def _plan_on_gpu(options: Options) -> None:
-    from tilewright.errors import UsageError
-    from tilewright.hardware import gpus
-    from tilewright.runtime.plan import prompts_of
-    from tilewright.runtime.plan_device import plan_on_gpu
+def _memory(parts: Any, found: Any) -> list[str]:
+    """A line a part, and the peak."""
+    from tilewright.hardware import available_memory
 
-    if not (options.gpu_memory or gpus()):
+    if not parts:
+        return ["memory on a GPU: as much as a batch takes; one that does not fit is halved"]
+    free, peak = available_memory(), found.peak_memory
+    rows = {part.name: _mib(part.bytes) for part in parts if part.bytes}
+    rows["expected peak"] = f"{_mib(peak)}   {peak:,} bytes; {free / 2**20:,.0f} MiB are free"
+    if found.supervised:
+        rows[f"{found.processes:,} workers and who hands out shards"] = _mib(found.total_memory)
+    return _rows(rows)
+
+
+def _disk(found: Any) -> list[str]:
+    outputs = found.outputs
+    if found.begun.state == "finished":
+        return []
+    about = "" if outputs.exact else "about "
+    fits = "fits" if found.needed <= found.disk else "does NOT fit: free some space or write to another disk"
+    return [
+        f"output: {about}{_size(outputs.bytes)}; beside it OUT.job keeps {about}{_size(outputs.shards)}; "
+        f"the disk has {_size(found.disk)}: it {fits}"
+    ]
+
+
+def _generate(options: Any) -> tuple[str, dict[str, Any]]:
+    """The plan with operations and time; without an input, of prompts that are nowhere."""
+    from tilewright.hardware import available_memory, cpu, gpus
+
+    if options.device == "cuda" and not (options.gpu_memory or gpus()):
+        from tilewright.errors import UsageError
+
         raise UsageError("there is no GPU here whose memory could be asked for", hint="say --gpu-memory 80G")
-    memory = parse_bytes(options.gpu_memory) if options.gpu_memory else gpus()[0].memory
-    config, prompts = prompts_of(options.model, options.input, count=options.count, length=options.length)
-    found = plan_on_gpu(config, prompts, tokens=options.max_tokens, dtype=options.dtype, memory=memory)
-    shards, figures = _shards(options, prompts), vars(prompts) | found.as_dict()
-    if options.json:
-        _show_json(options, {**figures, "gpu_memory": memory}, shards, None)
-        return
-    rows = {
-        "weights": _mib(found.weights),
-        "keys and values": f"{_mib(found.keys_values)}   {found.at_once:,} sequences at once",
-        "workspace": _mib(found.workspace),
-        "CUDA": _mib(found.program),
-        "expected peak": f"{_mib(found.peak_memory)}   of {memory / 2**20:,.0f} MiB on the GPU",
-    }
+    memory = parse_bytes(options.gpu_memory, "--gpu-memory") if options.gpu_memory else None
+    threads = options.threads or cpu().cores
+    if options.input is None:
+        lines, figures, model = _made(options, memory)
+    else:
+        from tilewright.runtime.plan_generate import plan
+
+        options.output = options.output or "out.jsonl"
+        found, model = plan(generate.job_of(options), memory)
+        on_gpu = found.device != "cpu"
+        lines = [*_head(found), *(_on_gpu(model) if on_gpu else _memory(found.parts, found)), *_disk(found)]
+        figures = model.as_dict() | found.as_dict() | {"peak_memory": model.peak_memory}
+    least_s = None if options.device == "cuda" else _least_seconds(model, threads)
+    figures |= {"threads": threads, "available_memory": available_memory(), "least_seconds": least_s}
+    return "\n".join([*lines, *_effort(options, model, threads, least_s)]), figures
+
+
+def _made(options: Any, memory: int | None) -> tuple[list[str], dict[str, Any], Any]:
+    """(lines, figures, the plan) of prompts that are nowhere."""
+    from tilewright.hardware import available_memory, gpus
+    from tilewright.models.gpt2 import BATCH_MEMORY
+    from tilewright.ops._arrays import one_of
+    from tilewright.runtime.plan_device import plan_on_gpu
+    from tilewright.runtime.plan_generate import made_prompts, plan_generate
+
+    what: dict[str, Any] = {"count": options.count, "length": options.length}
+    config, prompts = made_prompts(options.model, **what)
+    if options.device == "cuda":
+        found: Any = plan_on_gpu(
+            config, prompts, tokens=options.max_tokens, dtype=options.dtype, memory=memory or gpus()[0].memory
+        )
+        lines = _on_gpu(found)
+    else:
+        one_of("plan", "dtype", options.dtype, ("float32", "bfloat16"))
+        batch = (
+            parse_bytes(options.max_batch_memory, "--max-batch-memory") if options.max_batch_memory else BATCH_MEMORY
+        )
+        found = plan_generate(options.model, tokens=options.max_tokens, dtype=options.dtype, batch_memory=batch, **what)
+        rows = {part.name: _mib(part.bytes) for part in found.parts if part.bytes}
+        free = available_memory()
+        peak = f"{found.peak_memory:,} bytes; {free / 2**20:,.0f} MiB are free"
+        lines = _rows(rows | {"expected peak": f"{_mib(found.peak_memory)}   {peak}"})
     head = f"{prompts.count:,} prompts, {prompts.tokens:,} tokens, the longest {prompts.longest:,}"
-    work = f"work: {found.flops / 1e9:,.1f} GFLOP, {found.moved / 1e9:,.1f} GB through the GPU's memory"
-    show("\n".join([f"{head}; {options.max_tokens:,} new ones each", *_table(rows),
-                    _cut(prompts.count, shards, options.workers), work]))  # fmt: skip
+    about = {"verb": "plan", "job": "generate", "model": options.model, "device": options.device}
+    return [f"{head}; {options.max_tokens:,} new ones each", *lines], about | vars(prompts) | found.as_dict(), found
 
 
-def _shards(options: Options, prompts: Any) -> int:
-    from tilewright.runtime.plan import shards_of
+def _on_gpu(found: Any) -> list[str]:
+    return _rows(
+        {
+            "weights": _mib(found.weights),
+            "keys and values": f"{_mib(found.keys_values)}   {found.at_once:,} sequences at once",
+            "workspace": _mib(found.workspace),
+            "CUDA": _mib(found.program),
+            "expected peak, on the GPU": _mib(found.peak_memory),
+        }
+    )
 
-    return shards_of(options.input, prompts, count=options.count, tokens=options.max_tokens, device=options.device,
-                     workers=options.workers)  # fmt: skip
 
-
-def _show_json(options: Options, figures: dict[str, Any], shards: int, least_s: float | None) -> None:
-    from msgspec.json import encode
-
-    head = {"verb": "plan", "job": options.job, "model": options.model, "device": options.device}
-    show(encode({**head, **figures, "shards": shards, "least_seconds": least_s}).decode())
+def _effort(options: Any, found: Any, threads: int, least_s: float | None) -> list[str]:
+    work = f"work of a worker: {found.flops / 1e9:,.1f} GFLOP, {found.dtype}; {found.at_once:,} sequences at once"
+    if options.device == "cuda":
+        return [f"{work}; {found.moved / 1e9:,.1f} GB through the GPU's memory"]
+    time = (
+        f"at least {least_s:,.1f} s on {threads} threads, by this machine's measured roofs"
+        if least_s is not None
+        else f"not known: roofs of this machine with {threads} threads are not in ./results; "
+        f"`tilewright ladder matmul --threads {threads} --save` measures them"
+    )
+    return [work, f"time: {time}"]
 
 
 def _least_seconds(found: Any, threads: int) -> float | None:
@@ -129,36 +263,14 @@ def _mib(count: int) -> str:
     return f"{count / 2**20:>9,.0f} MiB"
 
 
-def _table(rows: dict[str, str]) -> list[str]:
+def _size(count: int) -> str:
+    """1234567 -> "1.2 MiB"."""
+    for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
+        if count < 1024 or unit == "TiB":
+            break
+        count /= 1024  # type: ignore[assignment]
+    return f"{count:,.0f} bytes" if unit == "bytes" else f"{count:,.1f} {unit}"
+
+
+def _rows(rows: dict[str, str]) -> list[str]:
     return [f"  {name:<38}{text}" for name, text in rows.items()]
-
-
-def _cut(prompts: int, shards: int, workers: int) -> str:
-    each = -(-prompts // max(shards, 1))
-    return f"shards: {shards:,}, of about {each:,} prompts; a stopped job loses at most one a worker ({workers:,})"
-
-
-def _lines(found: Any, free: int) -> list[str]:
-    rows = {
-        "weights, prepared": _mib(found.prepared),
-        "weights file, while they are prepared": _mib(found.weights_file + found.copied),
-        "keys and values": f"{_mib(found.keys_values)}   {found.at_once:,} sequences at once",
-        "workspace and records": _mib(found.workspace),
-        "embedding rows, mapped": _mib(found.embedding),
-        "program": _mib(found.program),
-        "compiling kernels, the first time": _mib(found.compiling),
-        "expected peak": f"{_mib(found.peak_memory)}   {found.peak_memory:,} bytes; {free / 2**20:,.0f} MiB are free",
-    }
-    prompts = f"{found.prompts:,} prompts, {found.prompt_tokens:,} tokens, the longest {found.longest:,}"
-    return [f"{prompts}; {found.new_tokens:,} new ones each", *_table(rows)]
-
-
-def _effort(found: Any, threads: int, least_s: float | None) -> list[str]:
-    work = f"{found.flops / 1e9:,.1f} GFLOP for {found.prompts * found.new_tokens:,} new tokens, {found.dtype}"
-    time = (
-        f"at least {least_s:,.1f} s on {threads} threads, by this machine's measured roofs"
-        if least_s is not None
-        else f"not known: roofs of this machine with {threads} threads are not in ./results; "
-        f"`tilewright ladder matmul --threads {threads} --save` measures them"
-    )
-    return [f"work: {work}", f"time: {time}"]

@@ -1,225 +1,229 @@
-"""What a generation job would take, computed from the configuration and the input alone: memory, operations.
+"""What a job would take, before it takes it: shards, memory, disk, and what of it is there already.
 
-Memory has two peaks. While the weights are prepared, the mapped file and what was made of it are there together; while
-the job runs, what was made, keys and values, a step's workspace, and the rows of the embedding that were looked up.
+A verb's plan begins as the verb does, with `task_of`, so that what it would refuse is refused, and its shards are those
+of the run. Of the input a sample is read, of the weights the header; no kernel is compiled, nothing is written.
 """
 
 from __future__ import annotations
 
 import os
-from contextlib import closing
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from tilewright.errors import ResourceError, UsageError
-from tilewright.formats.prompts import open_prompts
+from tilewright.formats.atomic import check_writable
+from tilewright.formats.files import BLOCK_BYTES, InputFile
 from tilewright.hardware import cpu
-from tilewright.models.generation import MAX_SLOTS, PREFILL_ROWS, WINDOW
-from tilewright.models.gpt2 import BATCH_MEMORY, GPT2Config
-from tilewright.models.sampling import SamplingParams
-from tilewright.ops import matmul, matmul_argmax
-from tilewright.ops._ladder import Rung
-from tilewright.ops.attention import bytes_a_sequence
-from tilewright.ops.matmul_argmax.ladder import LOGITS_BYTES
-from tilewright.runtime.inputs import cut_lines, cut_rows
-from tilewright.runtime.load import config_of, tokenizer_of
+from tilewright.ops import matmul
+from tilewright.runtime.jobs.cut import Cut, Lines, Records, RowGroups, lines_between
+from tilewright.runtime.jobs.directory import JobDirectory
+from tilewright.runtime.jobs.manifest import Damaged, Manifest
+from tilewright.runtime.jobs.pieces import THREADS
+from tilewright.runtime.jobs.placed import room
+from tilewright.runtime.jobs.run import check_cut, check_part
+from tilewright.runtime.jobs.start import Settings, VerbTask, engine_of, workers_of
+from tilewright.runtime.jobs.status import status
+from tilewright.runtime.jobs.task import Assembling
 from tilewright.simd import cache
 
 PROGRAM = 178 << 20  # Python, NumPy, Numba, LLVM and the kernels (measured: Numba 0.68 on Linux, x86-64)
-COMPILING = 190 << 20  # what LLVM keeps after it has compiled every kernel of the model (measured there)
+SUPERVISOR = 130 << 20  # of a process that hands out shards and merges, and computes nothing (measured there)
+KEPT_FREE = 32 << 20  # of what was freed: from larger blocks glibc gives memory back, smaller ones it keeps
+SAMPLE, STRETCHES = 512 << 10, 8  # bytes of a text that are looked at, from so many places
+TRAILER, NOTE = 640, 84  # bytes of a shard beside its records, and of a piece of the output in its list
 TILE_DEPTH = 32  # bfloat16 that a tile register holds along K: panels of words are padded to it
-RECORD = 2048  # bytes of Python objects for a prompt on its way, and 64 a token
-READ = 1024  # prompts read at a time
+
+REREAD = (
+    2 * THREADS * BLOCK_BYTES
+)  # of an output whose pieces lie in place: `PlacedFile` hashes some as it reads others
+
+ALWAYS, PREPARING, RUNNING, MERGING = "always", "preparing", "running", "merging"
+
+
+class Part(NamedTuple):
+    """Memory of a worker: bytes that are there `when`, ALWAYS or in one of the phases that follow each other."""
+
+    name: str
+    bytes: int
+    when: str = ALWAYS
+
+
+def peak_of(parts: tuple[Part, ...]) -> int:
+    """Bytes: what is always there, and the phase that takes most."""
+    phases = {part.when: 0 for part in parts}
+    for part in parts:
+        phases[part.when] += part.bytes
+    always = phases.pop(ALWAYS, 0)
+    return always + max(phases.values(), default=0)
 
 
 @dataclass(frozen=True)
-class Prompts:
-    """How many there are, and their tokens: of all together, of the longest one."""
+class Outputs:
+    """bytes: of the outputs; exact: they are known, else estimated; shards: what OUT.job keeps beside them."""
 
-    count: int
-    tokens: int
-    longest: int
+    bytes: int
+    exact: bool
+    shards: int
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What the job would take; bytes unless the name says otherwise.
-
-    at_once: sequences in a batch. weights_file: mapped while they are prepared. prepared: weights as the kernels read
-    them. copied: beside both, while the last is prepared. keys_values: of the sequences at once. workspace: of a step,
-    and the records on their way. embedding: mapped rows that may be looked up. program: the process without all this.
-    compiling: kernels that this machine has not compiled yet. flops: of all prompts, none found equal to another.
+class Begun:
+    """cut: of the job, as an earlier run began it or this one would. done: shards that are there. state: "new",
+    "running", "stopped" or "finished". touched: files whose time of change is another. workers: that share the input.
     """
 
-    prompts: int
-    prompt_tokens: int
-    longest: int
-    new_tokens: int
+    cut: Cut
+    done: int
+    state: str
+    touched: tuple[str, ...]
+    workers: int
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """What a job would take. records: of all shards, counted or estimated from a sample. parts: a worker's memory,
+    none on a GPU. processes: that compute here. disk: bytes that its output and its job may take there. figures: the
+    verb's own."""
+
+    verb: str
+    model: str
+    unit: str
+    device: str
     dtype: str
-    at_once: int
-    weights_file: int
-    prepared: int
-    copied: int
-    keys_values: int
-    workspace: int
-    embedding: int
-    program: int
-    compiling: int
-    flops: float
-    steps: int
+    records: int
+    counted: bool
+    begun: Begun
+    parts: tuple[Part, ...]
+    outputs: Outputs
+    processes: int
+    supervised: bool
+    disk: int
+    figures: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def peak_memory(self) -> int:
-        """Bytes: the larger of the two peaks."""
-        preparing = self.weights_file + self.copied
-        running = self.compiling + self.keys_values + self.workspace + self.embedding
-        return self.program + self.prepared + max(preparing, running)
+    def peak_memory(self) -> int | None:
+        """Bytes of a process that computes; None where that is not known."""
+        return peak_of(self.parts) if self.parts else None
 
     @property
-    def bytes_read(self) -> int:
-        """By all steps, at least: each reads the prepared weights once."""
-        return self.steps * self.prepared
+    def total_memory(self) -> int | None:
+        """Bytes of all processes on this machine."""
+        if self.peak_memory is None:
+            return None
+        return self.processes * self.peak_memory + self.supervised * SUPERVISOR
+
+    @property
+    def needed(self) -> int:
+        """Bytes of the disk that the whole job takes until its output is there."""
+        return 0 if self.begun.state == "finished" else self.outputs.bytes + self.outputs.shards
 
     def as_dict(self) -> dict[str, Any]:
         """All figures by name."""
-        return {**asdict(self), "peak_memory": self.peak_memory, "bytes_read": self.bytes_read}
+        cut = self.begun.cut
+        return {
+            "verb": "plan", "job": self.verb, "model": self.model, "device": self.device, "dtype": self.dtype,
+            self.unit: self.records, "records": self.records, "counted": self.counted, "shards": cut.shards,
+            "shard_size": getattr(cut, "per_shard", None), "workers": self.processes, "state": self.begun.state,
+            "shards_done": self.begun.done, "peak_memory": self.peak_memory, "total_memory": self.total_memory,
+            "memory": {part.name: part.bytes for part in self.parts}, "output_bytes": self.outputs.bytes,
+            "output_exact": self.outputs.exact, "job_bytes": self.outputs.shards, "disk_needed": self.needed,
+            "disk_room": self.disk, "fits_on_disk": self.needed <= self.disk, **self.figures,
+        }  # fmt: skip
 
 
-def plan_generate(
-    model: str,
-    input: str | None = None,
-    *,
-    count: int | None = None,
-    length: int = 16,
-    tokens: int = 8,
-    dtype: str = "float32",
-    batch_memory: int = BATCH_MEMORY,
-) -> Plan:
-    """The plan of `tilewright generate` for a model and an input; without one, for `count` prompts of `length` tokens,
-    or as many as make a full batch. tokens: new ones a prompt. batch_memory: bytes allowed for keys and values.
+def begun_of(task: VerbTask, settings: Settings, output: str, device: str) -> Begun:
+    """How the job would begin. Sets the task's workers, on which its cut depends.
 
-    Raises InputError for a model or an input that cannot be read, UsageError for a length that its context has not,
-    ResourceError if the keys and values of one sequence take more than `batch_memory`.
+    Raises UsageError where it was begun for other results, or the engine cannot be had, ResourceError where the output
+    cannot be written.
     """
-    config, prompts = prompts_of(model, input, count=count, length=length)
-    limit = min(prompts.longest + tokens, config.n_positions)
-    each = config.n_layer * bytes_a_sequence(config.n_head, limit, config.n_embd // config.n_head, dtype)
-    if each > batch_memory:
-        raise ResourceError(
-            f"the keys and values of {limit} positions take {each:,} bytes; {batch_memory:,} are allowed",
-            hint="allow more memory (--max-batch-memory) or fewer tokens (--max-tokens)",
-        )
-    mean = max(1, prompts.tokens // max(1, prompts.count))
-    joining = -(-PREFILL_ROWS // mean)  # sequences that begin in a step, and stay for one step a token
-    at_once = min(batch_memory // each, MAX_SLOTS, prompts.count, joining * tokens)
-    prepared, copied = _prepared(config, dtype)
-    return Plan(
-        prompts=prompts.count, prompt_tokens=prompts.tokens, longest=prompts.longest, new_tokens=tokens, dtype=dtype,
-        at_once=at_once, weights_file=_file_bytes(model, config), prepared=prepared, copied=copied,
-        keys_values=at_once * each, workspace=_workspace(config, dtype, prompts, tokens, at_once),
-        embedding=4 * config.vocab_size * config.n_embd, program=PROGRAM,
-        compiling=0 if _compiled(dtype) else COMPILING,
-        flops=flops(config, prompts, tokens), steps=-(-prompts.count // max(1, at_once)) * tokens,
+    task.workers = workers_of(engine_of(settings, device), settings)
+    if not isinstance(task, Assembling):
+        check_writable(output)
+    manifest = Manifest(fingerprint=task.fingerprint(), cut=check_cut(task.cut(settings.shard_size)))
+    check_part(settings.options)
+    new = Begun(manifest.cut, 0, "new", (), task.workers)
+    if settings.restart or not os.path.isdir(f"{os.path.realpath(output)}.job"):
+        return new
+    with JobDirectory(output) as directory:
+        try:
+            touched = directory.compare(manifest)
+        except Damaged:
+            return new
+        cut = directory.manifest.cut
+    found = status(output)
+    return Begun(cut, found.done, found.state, tuple(touched), task.workers)
+
+
+def plan_of(
+    verb: str, task: Any, unit: str, records: tuple[int, bool], parts: tuple[Part, ...], outputs: Outputs, **more: Any
+) -> JobPlan:
+    """The plan of a verb's task. records: how many, and whether they were counted. parts: on a CPU. outputs: without
+    what each shard takes for itself. more: `begun`, and the verb's figures."""
+    job, begun = task.job, more.pop("begun")
+    todo = max(begun.cut.shards - begun.done, 1)
+    parallel = (job.settings.part or (0, 1))[1]
+    kept = outputs.shards + TRAILER * begun.cut.shards
+    return JobPlan(
+        verb=verb, model=getattr(job, "model", ""), unit=unit, device=job.device,
+        dtype=getattr(task, "dtype", job.dtype),
+        records=records[0], counted=records[1], begun=begun, parts=parts if job.device == "cpu" else (),
+        outputs=Outputs(outputs.bytes, outputs.exact, kept), processes=min(begun.workers // parallel, todo),
+        supervised=not job.settings.is_inline and job.settings.engine != "mpi", disk=room(job.output), figures=more,
     )  # fmt: skip
 
 
-def prompts_of(model: str, input: str | None, *, count: int | None, length: int) -> tuple[GPT2Config, Prompts]:
-    """The model's configuration, and the prompts as `plan_generate` sees them. Raises InputError and UsageError."""
-    config = config_of(model, GPT2Config)
-    made = Prompts(count or WINDOW, (count or WINDOW) * length, length)
-    prompts = _read(model, input, config, count) if input else made
-    if prompts.longest >= config.n_positions:
-        raise UsageError(
-            f"a prompt has {prompts.longest} tokens; the context of {config.n_positions} must hold one more"
-        )
-    return config, prompts
+def share(records: int, workers: int) -> int:
+    """Records that one of the workers may get."""
+    return -(-records // max(workers, 1))
 
 
-def shards_of(input: str | None, prompts: Prompts, *, count: int | None, tokens: int, device: str, workers: int) -> int:
-    """How many shards `tilewright generate` cuts the input into, unless it is told their size."""
-    from tilewright.runtime.generate import TEXT, sizing_for
+def sample_lines(file: InputFile, cut: Cut) -> tuple[Iterator[tuple[int, bytes | None, int]] | None, float]:
+    """(number, line, end) of lines of a text that are not blank, and the share of its bytes that they stand for.
 
-    sizing = sizing_for(device, SamplingParams(max_tokens=tokens)).for_workers(workers)
-    if input and input.endswith(TEXT):
-        return cut_lines(input, count, None, sizing).shards
-    return cut_rows(prompts.count, 0, None, sizing).shards
+    Numbers count the sample. None where it is no text but rows, of which the first serve.
+    """
+    if not isinstance(cut, Lines):
+        return None, 1.0
+    size = min(file.size, cut.size)
+    if size <= SAMPLE:
+        spans = [(0, size)]
+    else:
+        length = SAMPLE // STRETCHES
+        spans = [(first := (size - length) * i // (STRETCHES - 1), first + length) for i in range(STRETCHES)]
 
+    def lines() -> Iterator[tuple[int, bytes | None, int]]:
+        number = 0
+        for begin, end in spans:
+            for line, at in lines_between(file, begin, end):
+                if line is None or (line and not line.isspace()):
+                    number += 1
+                    yield number, line, at
 
-def flops(config: GPT2Config, prompts: Prompts, tokens: int) -> float:
-    """Operations of all prompts: every position through every layer, the output matrix for the new tokens alone."""
-    C, n = config.n_embd, prompts.count
-    positions = prompts.tokens + n * (tokens - 1)
-    seen = positions * (positions / max(1, n) + 1) / 2  # keys that queries look at, were all prompts of one length
-    layers = config.n_layer * (positions * (8 * C * C + 4 * C * config.width) + 4 * C * seen)
-    return float(layers + 2 * config.vocab_size * C * n * tokens)
-
-
-def _read(model: str, path: str, config: GPT2Config, count: int | None) -> Prompts:
-    """Of the good prompts of a file."""
-    tokenizer = tokenizer_of(model)
-    reader = open_prompts(
-        path, encode=tokenizer.encode if tokenizer else None, vocabulary=config.vocab_size,
-        max_length=config.n_positions - 1, count=count,
-    )  # fmt: skip
-    found, total, longest = 0, 0, 1
-    with closing(reader):
-        for batch in reader.batches(READ):
-            lengths = [len(prompt.token_ids) for prompt in batch.prompts if prompt.error is None]
-            found, total, longest = found + len(lengths), total + sum(lengths), max([longest, *lengths])
-    return Prompts(found, total, longest)
+    return lines(), sum(end - begin for begin, end in spans) / max(size, 1)
 
 
-def _prepared(config: GPT2Config, dtype: str) -> tuple[int, int]:
-    """(bytes of all weights as they are kept, bytes of a copy that preparing the output matrix makes on the way)."""
-    C, V, W = config.n_embd, config.vocab_size, config.width
-    matrices = (C, 3 * C), (C, C), (C, W), (W, C)
-    vectors = config.n_layer * (4 * C + 3 * C + 2 * C + W) + 2 * C + config.n_positions * C
-    layers = config.n_layer * sum(_packed(K, N, dtype) for K, N in matrices)
-    layout, search = _output(config, dtype)
-    screened = search.prepare is not None  # 8 bits a number, and four of 32 bits a column
-    copied = 0 if layout == "cpu.threads" else 4 * V * C  # words are made of rows, and the embedding lies in columns
-    return 4 * vectors + layers + _packed(C, V, dtype) + screened * _columns(V) * (C + 16), copied
+def counted_in(cut: Cut, seen: int, part: float) -> tuple[int, bool]:
+    """(records of the whole input, whether they were counted), of which `seen` were found in `part` of it."""
+    if isinstance(cut, Records | RowGroups):
+        return cut.count, True
+    return round(seen / max(part, 1e-9)), part >= 1.0
 
 
-def _output(config: GPT2Config, dtype: str) -> tuple[str, Rung]:
-    """(the rung that lays the output matrix out, the rung that searches its products)."""
-    V, C = config.vocab_size, config.n_embd
-    layout = matmul.ladder.choose(matmul.Problem(V, C, dtype)).name
-    return layout, matmul_argmax.ladder.choose(matmul_argmax.Problem(V, C, dtype, layout))
-
-
-def _packed(K: int, N: int, dtype: str) -> int:
+def packed_bytes(K: int, N: int, dtype: str) -> int:
     """Bytes of a matrix in panels: of float32, of two bfloat16 limbs, or of one."""
     if dtype == "float32" and matmul.ladder.choose(matmul.Problem(N, K, dtype)).name != "cpu.limbs":
-        return _columns(N) * 4 * K
+        return columns_of(N) * 4 * K
     deep = -(-K // TILE_DEPTH) * TILE_DEPTH
-    return _columns(N) * deep * (4 if dtype == "float32" else 2)
+    return columns_of(N) * deep * (4 if dtype == "float32" else 2)
 
 
-def _columns(N: int) -> int:
+def columns_of(N: int) -> int:
     """In whole panels."""
     panel = max(16, 2 * cpu().lanes)
     return -(-N // panel) * panel
 
 
-def _workspace(config: GPT2Config, dtype: str, prompts: Prompts, tokens: int, at_once: int) -> int:
-    """Rows of a step: x, h, three of qkv, its sum with the positions in float32, the layer between in the model's
-    dtype; logits where the search writes them; and the records on their way."""
-    rows = min(PREFILL_ROWS + prompts.longest + at_once, prompts.tokens)
-    fused = _output(config, dtype)[1].name == "cpu.fused"
-    logits = 0 if fused else min(LOGITS_BYTES, 4 * config.vocab_size * at_once)
-    records = min(prompts.count, WINDOW) * (RECORD + 64 * (prompts.longest + tokens))
-    word = 2 if dtype == "bfloat16" else 4
-    return rows * (28 * config.n_embd + word * config.width) + 4 * at_once * config.n_embd + logits + records
-
-
-def _file_bytes(model: str, config: GPT2Config) -> int:
-    """Of the weights on disk."""
-    files = sorted(Path(model).glob("*.safetensors")) if os.path.isdir(model) else [Path(model)]
-    return sum(file.stat().st_size for file in files)
-
-
-def _compiled(dtype: str) -> bool:
-    """Whether this machine has compiled the model's kernels, as far as those of attention tell."""
-    return os.environ.get("TILEWRIGHT_CACHE") != "off" and any(cache.directory().glob(f"attention.*{dtype}*"))
+def is_compiled(*patterns: str) -> bool:
+    """Whether this machine has compiled kernels of all these names."""
+    return os.environ.get("TILEWRIGHT_CACHE") != "off" and all(any(cache.directory().glob(p)) for p in patterns)

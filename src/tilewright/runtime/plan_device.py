@@ -1,4 +1,4 @@
-"""What a generation job would take on a GPU, by the configuration and the input alone; see `plan` for the CPU.
+"""What a generation job would take on a GPU, by the configuration and the input alone; see `plan_generate` for the CPU.
 
 Needs no GPU and no PyTorch.
 """
@@ -11,7 +11,7 @@ from typing import Any
 from tilewright.errors import ResourceError
 from tilewright.models.gpt2 import GPT2Config
 from tilewright.ops.matmul.gpu_ladder import LIMB_DEPTH
-from tilewright.runtime.plan import Prompts, flops
+from tilewright.runtime.plan_generate import Prompts, flops
 
 DRIVER = 600 << 20  # CUDA's context, cuBLAS and the kernels (an H200, driver for CUDA 13.0)
 LANES, LANE, PROMPT_ROWS, ROUND = 3, 2560, 1 << 16, 16  # as in `models.device_generation`, which needs PyTorch

@@ -1,0 +1,173 @@
+"""`tilewright plan VERB ...`: the verb's own command line, its shards and refusals, and the peak of a real run."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import fields
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilewright.cli.plan import JOBS, GenerateOptions
+from tilewright.runtime.jobs.directory import JobDirectory
+from tilewright.runtime.models import init_dcgan, init_gpt2, init_textcnn
+
+SMALL = {
+    "generate": ("--model", "gpt2", "-i", "in.bin", "-o", "out.bin", "--max-tokens", "2"),
+    "classify": ("--model", "textcnn", "-i", "in.bin", "-o", "out.bin"),
+    "draw": ("--model", "dcgan", "-n", "40", "--seed", "3", "-o", "out.npy"),
+    "convolve": ("-i", "in.npy", "--kernel", "box:3", "-o", "out.npy"),
+}
+
+
+@pytest.fixture
+def small(tmp_path, rng):
+    """A model and an input of every verb."""
+    init_gpt2(str(tmp_path / "gpt2"), 3, vocab_size=97, n_positions=32, n_embd=16, n_layer=1, n_head=2)
+    init_textcnn(str(tmp_path / "textcnn"), 3, vocab_size=97, sequence_length=16, hidden_size=8, num_filters=5,
+                 kernel_sizes=(2, 3), hidden_sizes=(7,))  # fmt: skip
+    init_dcgan(str(tmp_path / "dcgan"), 3, z_size=5, channels=(8, 4, 3))
+    rng.integers(0, 97, (40, 16), np.int32).tofile(tmp_path / "in.bin")
+    np.save(tmp_path / "in.npy", rng.random((20, 12, 10), np.float32))
+
+
+def lying(folder):
+    """Everything below a folder, with times."""
+    return {one: one.stat().st_mtime_ns for one in [folder, *folder.rglob("*")]}
+
+
+@pytest.mark.parametrize("verb", JOBS)
+@pytest.mark.parametrize("options", [(), ("--shard-size", "7"), ("--part", "0/2")])
+def test_shards_are_those_of_the_run_and_nothing_is_written(run, small, tmp_path, verb, options):
+    line = (verb, *SMALL[verb], *options)
+    before = lying(tmp_path)
+    code, text, errors = run("plan", *line, "--json")
+    assert code == 0, errors
+    assert lying(tmp_path) == before
+    told = json.loads(text)
+    assert run(*line, "--threads", "1")[0] == 0
+    with JobDirectory(line[line.index("-o") + 1]) as directory:
+        cut = directory.manifest.cut
+    assert (told["shards"], told["shard_size"]) == (cut.shards, cut.per_shard)
+    assert (told["verb"], told["job"], told["state"], told["shards_done"]) == ("plan", verb, "new", 0)
+    after = json.loads(run("plan", *line, "--json")[1])
+    assert after["shards"] == cut.shards
+    assert after["state"] == ("stopped" if "--part" in options else "finished")
+    assert 0 < after["shards_done"] <= cut.shards
+    assert (after["disk_needed"] == 0) == (after["state"] == "finished")
+
+
+def test_it_says_it_in_words(run, small):
+    for verb in JOBS:
+        code, text, _ = run("plan", verb, *SMALL[verb], "--shard-size", "10")
+        assert code == 0
+        assert "expected peak" in text and "output: " in text and "fits" in text
+        assert "shards: 2, of 10 planes" in text if verb == "convolve" else "shards: 4, of 10 " in text
+        assert ("token table: used" in text) == (verb == "classify")
+        assert ("tiles of" in text) == (verb == "convolve")
+    assert run(*("classify", *SMALL["classify"], "--shard-size", "10"))[0] == 0
+    text = run("plan", "classify", *SMALL["classify"])[1]
+    assert "shards: 4, of 10 sentences" in text and "the job is finished, and nothing is to be done" in text
+    assert (
+        "2 workers and who hands out shards"
+        in run("plan", "draw", *SMALL["draw"], "--shard-size", "10", "--workers", "2")[1]
+    )
+
+
+@pytest.mark.parametrize("verb", JOBS)
+def test_what_the_verb_refuses_is_refused_with_its_code_and_words(run, small, tmp_path, verb):
+    given = list(SMALL[verb])
+    of_model = ("--model", "none"), ("--model", {"draw": "gpt2"}.get(verb, "dcgan"))
+    changes = [
+        *(of_model if "--model" in given else [("--kernel", "none"), ("--kernel", "box:99")]),
+        ("-o", given[given.index("-i") + 1] if "-i" in given else "dcgan/config.json"),
+        ("-o", "none/out.npy"), ("-o", "dcgan/config.json/x.npy"),
+        ("--shard-size", "0"), ("--shard-size", "x"), ("--threads", "1000"), ("--part", "3/2"), ("--workers", "0"),
+        ("--rung", "matmul"), ("--dtype", "none"), ("--engine", "inline", "--workers", "2"), ("--device", "cuda"),
+        *([("-i", "none.bin"), ("-i", "in.npy" if verb != "convolve" else "in.bin")] if "-i" in given else []),
+        *([("-n", "99")] if verb in ("generate", "classify") else []),
+        *([("--max-errors", "1")] if verb in ("draw", "convolve") else []),
+        ("--nonsense",),
+    ]  # fmt: skip
+    for change in changes:
+        line = [*given, *change]
+        ours, theirs = run("plan", verb, *line), run(verb, *line)
+        if change[:1] == ("--device",) and theirs[0] == 0:
+            continue  # there is a GPU
+        assert theirs[0] != 0, change
+        if change[0] == "--device" and verb == "generate":
+            assert ours[0] != 0  # of its own: --gpu-memory would help
+            continue
+        assert (ours[0], said(ours)) == (theirs[0], said(theirs)), change
+
+
+def said(answer):
+    """An error without the lines of usage, which name the command."""
+    return "".join(answer[2].partition("Error: ")[1:]) or answer[2].split("Error")[-1].split("\n", 1)[-1]
+
+
+def test_a_job_that_was_begun_for_other_results_is_refused(run, small):
+    assert run("draw", *SMALL["draw"])[0] == 0
+    other = [*SMALL["draw"], "--seed", "4"]
+    code, _, errors = run("plan", "draw", *other)
+    assert code == 2 and "seed was 3 and is 4" in errors
+    assert run("plan", "draw", *other, "--restart")[0] == 0
+
+
+def test_every_option_of_a_verb_is_one_of_its_plan():
+    theirs = {field.name for field in fields(import_module("tilewright.cli.generate").Options)}
+    assert theirs < {field.name for field in fields(GenerateOptions)}  # the others take the very same
+
+
+def test_its_own_usage(run):
+    code, _, errors = run("plan", "bench")
+    assert code == 2 and "'bench' is no job" in errors
+    assert run("plan")[0] == 2
+    code, text, _ = run("plan", "classify", "--help")
+    assert code == 0 and "tilewright plan classify" in text and "--table-memory" in text
+
+
+def test_a_gpu_that_is_elsewhere_can_be_planned_for(run, small):
+    line = ("plan", "generate", *SMALL["generate"], "--device", "cuda", "--dtype", "float16", "--gpu-memory", "80G")
+    code, text, errors = run(*line)
+    assert code == 0, errors
+    assert "expected peak, on the GPU" in text and "through the GPU's memory" in text
+    told = json.loads(run(*line, "--json")[1])
+    assert told["device"] == "cuda" and told["shards"] == 1 and told["peak_memory"] > 600 << 20
+
+
+def tilewright(*arguments):
+    """The JSON that a command of its own process writes."""
+    command = [sys.executable, "-m", "tilewright", *map(str, arguments), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def middling(folder, verb, rng):
+    """The command line of a job of which the model and the work take more memory than the program."""
+    if verb == "classify":
+        init_textcnn(str(folder / "m"), 3, vocab_size=8000, hidden_size=256, num_filters=256)
+        rng.integers(0, 8000, (6000, 16), np.int32).tofile(folder / "in.bin")
+        return ("--model", folder / "m", "-i", folder / "in.bin", "-o", folder / "out.bin")
+    if verb == "draw":
+        init_dcgan(str(folder / "m"), 3)
+        return ("--model", folder / "m", "-n", "600", "-o", folder / "out.npy")
+    np.save(folder / "in.npy", rng.random((192, 256, 256), np.float32))
+    return ("-i", folder / "in.npy", "-k", "box:9", "-o", folder / "out.npy", "--memory", "500M")
+
+
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.long)])
+@pytest.mark.parametrize("verb", ["classify", "draw", "convolve"])
+def test_the_peak_is_within_15_percent_of_a_real_run(tmp_path, rng, verb, dtype):
+    """That of generate stands in runtime/test_plan_generate.py."""
+    dtype = "float64" if (verb, dtype) == ("convolve", "bfloat16") else dtype
+    line = (verb, *middling(Path(tmp_path), verb, rng), "--dtype", dtype, "--restart")
+    tilewright(*line)  # kernels are on the disk after it
+    planned, real = tilewright("plan", *line), tilewright(*line)
+    assert planned["memory"]["compiling kernels, the first time"] == 0
+    assert planned["peak_memory"] == pytest.approx(real["peak_memory"], rel=0.15)
+    assert planned["shards"] == real["job"]["shards"] and planned["output_bytes"] == real["job"]["bytes"]

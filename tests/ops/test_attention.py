@@ -126,7 +126,7 @@ def test_keys_kept_while_they_are_looked_at(name, dtype, count, rng):
 
 
 def test_runs_hold_what_depends_on_each_other():
-    from tilewright.ops.attention.cpu.blocks import runs_of
+    from tilewright.ops.attention.cpu.append import runs_of
 
     def runs(*pairs):
         return runs_of(np.array([span(slot, 4, 2, 0, source) for slot, source in pairs], np.int64)).tolist()

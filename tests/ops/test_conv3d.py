@@ -2,6 +2,7 @@
 finite stays in its window, mistakes are named."""
 
 from itertools import islice
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -316,3 +317,32 @@ def test_a_rung_that_was_not_prepared_for():
         conv3d(X, packed)
     with using(conv3d="cpu.separable"), pytest.raises(Refused, match="no outer product"):
         prepare(LAPLACE)
+
+
+def test_index_maps_are_shared_and_cannot_be_written_to():
+    first, again = (index_map(5, 3, "mirror", -1) for _ in range(2))
+    assert first is again
+    with pytest.raises(ValueError, match="read-only"):
+        first[0] = 7
+
+
+def test_copies_do_not_cross_lines_where_windows_stay_in_l1(monkeypatch):
+    """The volume's own numbers begin at a vector of scratch; not where three lines a row, not two, are too many."""
+    monkeypatch.setattr(tiles, "cpu", lambda: SimpleNamespace(lanes=16, l1d=32 << 10))
+    for K, left, pad in [(3, 1, 15), (3, 0, 0), (3, 2, 14), (5, 2, 0)]:
+        assert tiles.pad_of(spec.Problem(1, 1, K, K, K), 16, left) == pad
+    assert tiles.pad_of(spec.Problem(32, 16, 3, 3, 3), 16, 1) == 0
+
+
+@pytest.mark.parametrize("rung", ["cpu.rows", "cpu.folded"])
+@pytest.mark.parametrize("shape", [(9, 5, 20), (5, 66, 33), (4, 20, 600), (3, 150, 17), (2, 16, 1100)])
+def test_rows_come_beside_any_blocks(rung, shape, rng):
+    """More blocks in a plane than rows, and fewer; rows of fewer vectors than a block copies, and of more."""
+    x = normal(rng, *shape)
+    for sizes in ((3, 3, 3), (5, 1, 1), (2, 5, 3), (4, 2, 1)):
+        weights = weights_for(rung, rng, sizes)
+        with using(conv3d="cpu.naive"):
+            expected = conv3d(x, weights, mode="wrap")
+        with using(conv3d=rung):
+            result = conv3d(x, weights, mode="wrap")
+        compare(result, expected, bound(x, weights, mode="wrap"))

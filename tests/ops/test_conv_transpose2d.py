@@ -9,7 +9,7 @@ import pytest
 from compare import Guarded, compare
 from tilewright import simd
 from tilewright.errors import UsageError
-from tilewright.hardware.cpu import CPU
+from tilewright.hardware.cpu import CPU, cpu
 from tilewright.ops._ladder import Refused, using
 from tilewright.ops._threads import threads
 from tilewright.ops.conv_transpose2d import NO_BIAS, conv_transpose2d, ladder, prepare, spec, tiles
@@ -38,7 +38,7 @@ def normal(rng, *shape) -> np.ndarray:
 
 def layer(rung: str, rng, C: int = 20, O: int = 18):
     """(C, weights) that a rung takes."""
-    O = 4 if rung == "cpu.columns" else O
+    O = {"cpu.columns": 4, "cpu.pixels": cpu().lanes // 4}.get(rung, O)
     return C, normal(rng, 5, 5, O, C)
 
 
@@ -113,12 +113,17 @@ def test_what_the_dcgan_and_the_example_of_pytorch_run():
     for dtype in spec.DTYPES:
         chosen = [ladder.choose(case.problem).name for case in spec.sizes() if case.dtype == dtype]
         tiled = dtype == "bfloat16" and simd.amx.available()
-        assert chosen == ["cpu.amx" if tiled else "cpu.winograd"] * 4
+        last = "cpu.pixels" if cpu().lanes == 16 else "cpu.winograd"
+        assert chosen == (["cpu.amx"] * 4 if tiled else ["cpu.winograd"] * 3 + [last])
     window = {"K": (4, 4), "padding": ((1, 1), (1, 1))}
     assert ladder.choose(spec.Case(1, 4, 4, 512, 256, **window).problem).name == "cpu.winograd"
     large = spec.Case(1, 4, 4, 64, 64, K=(7, 7), padding=((3, 3), (3, 3)))
     assert ladder.choose(large.problem).name == "cpu.threads"
-    assert ladder.choose(dataclasses.replace(large, O=3).problem).name == "cpu.columns"
+    assert ladder.choose(dataclasses.replace(large, O=cpu().lanes // 4).problem).name == "cpu.pixels"
+    assert ladder.choose(dataclasses.replace(large, O=cpu().lanes // 4 + 1).problem).name == "cpu.columns"
+    single = spec.Case(1, 4, 4, 8, cpu().lanes // 2, K=(3, 3), stride=(1, 1), padding=((1, 1), (1, 1)))
+    assert ladder.choose(single.problem).name == "cpu.pixels"
+    assert "half full" in ladder.rungs["cpu.pixels"].refuses(dataclasses.replace(single, O=single.O + 1).problem)[0]
 
 
 def test_a_tile_takes_49_products_for_100():
@@ -227,13 +232,17 @@ def test_out_may_have_gaps_or_be_x(rung, dtype, rng):
 
 
 @pytest.mark.parametrize("lanes", [pytest.param(4, marks=pytest.mark.long), 8])
-@pytest.mark.parametrize("rung", ["cpu.threads", "cpu.columns", "cpu.winograd"])
+@pytest.mark.parametrize("rung", ["cpu.threads", "cpu.columns", "cpu.pixels", "cpu.winograd"])
 def test_narrower_vectors(rung, lanes, rng, monkeypatch):
     """The kernels for SSE's, NEON's and AVX2's widths, which any machine can run."""
     monkeypatch.setattr(CPU, "lanes", lanes)
     ladder._chosen.cache_clear()
     for case in spec.cases():
-        if case.dtype == "float32" and case.layout == "C" and not ladder.rungs[rung].refuses(case.problem):
+        if (
+            case.layout == "C"
+            and (case.dtype == "float32" or rung == "cpu.pixels")
+            and not ladder.rungs[rung].refuses(case.problem)
+        ):
             inputs = spec.make(case, rng)
             reference = spec.reference(case, inputs)
             guarded = Guarded(reference.shape)

@@ -30,7 +30,9 @@ def _few_columns(problem) -> str | None:
 
 
 def _one_vector(problem) -> str | None:
-    columns, lanes = _all_columns(problem), cpu().lanes
+    columns, lanes, most = _all_columns(problem), cpu().lanes, cpu().lanes // 2
+    if most < problem.O:
+        return f"O is {problem.O}, it needs {most} at most: vectors of more channels are half full"
     return None if columns <= lanes else f"all phases have {columns} columns, a vector {lanes} lanes"
 
 

@@ -25,6 +25,7 @@ from tilewright.formats.files import BLOCK_BYTES, naming
 from tilewright.runtime.jobs.directory import STAGE, Attempt, JobDirectory
 from tilewright.runtime.jobs.durable import Folder
 from tilewright.runtime.jobs.manifest import Damaged
+from tilewright.runtime.jobs.mapped import write_at
 
 TITLE = b"tilewright pieces 1\n"
 THREADS = 4  # that hash: one does 0.4 to 2 GB/s
@@ -117,15 +118,12 @@ class Tree:
     def put(self, name: str, offset: int, data: Any, *, whole: bool = False) -> None:
         """Writes bytes or a C-contiguous array in its place. whole: it is all of the file."""
         view = memoryview(data).cast("B")
-        end = offset + len(view)
         with naming(self.path, "write"):
-            fd = self.open(name, os.O_WRONLY | os.O_CREAT)
+            fd = self.open(name, os.O_RDWR | os.O_CREAT)
             try:
-                while len(view):
-                    done = os.pwrite(fd, view, offset)
-                    view, offset = view[done:], offset + done
+                write_at(fd, offset, view)
                 if whole:
-                    os.ftruncate(fd, end)
+                    os.ftruncate(fd, offset + len(view))
             finally:
                 os.close(fd)
 
@@ -210,14 +208,12 @@ class Placing:
     def _open(self) -> None:
         if self._fd < 0:
             with naming(self._tree.path, "write"):
-                self._fd = self._tree.open("", os.O_WRONLY | os.O_CREAT)
+                self._fd = self._tree.open("", os.O_RDWR | os.O_CREAT)
 
     def _write(self, offset: int, view: memoryview) -> None:
         self._open()
         with naming(self._tree.path, "write"):
-            while len(view):
-                done = os.pwrite(self._fd, view, offset)
-                view, offset = view[done:], offset + done
+            write_at(self._fd, offset, view)
 
     def files(self, contents: Iterable[tuple[str, bytes | Callable[[], bytes]]]) -> None:
         """Whole files, (name, content or what makes it), several at a time."""

@@ -7,7 +7,7 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._threads import launch
+from tilewright.ops._threads import launch, thread_count
 from tilewright.ops.attention.operands import COLUMNS, COUNT, FIRST, PANEL_VECTORS, ROW, SLOT, SOURCE, Cache, Look
 from tilewright.ops.matmul.operands import addresses
 
@@ -73,41 +73,62 @@ def span_writer(lanes: int):
 
 @functools.cache
 def append_kernel(lanes: int, dtype: str):
-    """The kernel for a vector width and an element type. A task is a head: its sequences are written in order, because
-    one may begin as the one before it."""
+    """The kernel for a vector width and an element type. A task is some heads of a run of spans (`runs_of`), whose rows
+    are read as they lie: a head after the other would read a piece of every row at a time, each in a page of its own.
+    """
     write_span, flat = span_writer(lanes), cache_array(dtype)
     signature = types.void(simd.INPUT, simd.INPUT, flat, flat, simd.INDICES, simd.PLAN, simd.OUTPUT)
 
     @simd.kernel(signature, name=f"attention.append.{dtype}.{lanes}")
     def append_rows(k, v, keys, values, spans, plan, scratch):
-        """plan: next head, spans, heads, D, row stride of k, of v, keys a head, width, length."""
-        head = simd.fetch_add(plan, 0, 1)
-        while head < plan[2]:
-            for s in range(0, plan[1] * COLUMNS, COLUMNS):
-                write_span((k, v), (0, 0), (plan[4], plan[5]), (keys, values), spans, s, head, plan)
-            head = simd.fetch_add(plan, 0, 1)
+        """plan: next task, spans, heads, D, row stride of k, of v, keys a head, width, length, runs, heads in a task.
+        spans: then the first span of each run, and their end."""
+        per, table = plan[10], plan[1] * COLUMNS
+        groups = (plan[2] + per - 1) // per
+        task = simd.fetch_add(plan, 0, 1)
+        while task < plan[9] * groups:
+            run, head = table + task // groups, task % groups * per
+            for s in range(spans[run] * COLUMNS, spans[run + 1] * COLUMNS, COLUMNS):
+                for h in range(head, min(head + per, plan[2])):
+                    write_span((k, v), (0, 0), (plan[4], plan[5]), (keys, values), spans, s, h, plan)
+            task = simd.fetch_add(plan, 0, 1)
 
     return append_rows
+
+
+def runs_of(spans: np.ndarray) -> np.ndarray:
+    """int64: the first span of each run, and the number of spans. A run holds each span with the one in the batch whose
+    beginning it copies, and all between; runs may be computed in any order."""
+    writer = {int(slot): i for i, slot in reversed(list(enumerate(spans[:, SLOT])))}
+    first = np.arange(len(spans))
+    for i in np.flatnonzero(spans[:, SOURCE] >= 0).tolist():
+        other = writer.get(int(spans[i, SOURCE]), i)
+        first[max(i, other)] = min(first[max(i, other)], i, other)
+    needed = np.minimum.accumulate(first[::-1])[::-1]  # the earliest span that this one or a later one needs
+    return np.append(np.flatnonzero(needed >= np.arange(len(spans))), len(spans))
 
 
 def append_to(k: np.ndarray, v: np.ndarray, cache: Cache, spans: np.ndarray) -> None:
     """k, v float32 (rows, heads * D), contiguous rows of any stride; spans int64 (n, COLUMNS)."""
     lanes = cpu().lanes
     (k_flat, _, _), (v_flat, _, _) = addresses(k), addresses(v)
-    keys_a_head = cache.keys[0, 0].size
+    runs = runs_of(spans)
+    per = cache.heads if len(runs) > 8 * thread_count() else 1
     sizes = [
         cache.heads,
         cache.D,
         k.strides[0] // 4,
         v.strides[0] // 4,
-        keys_a_head,
+        cache.keys[0, 0].size,
         cache.values.shape[3],
         cache.length,
+        len(runs) - 1,
+        per,
     ]
     plan = np.array([0, len(spans), *sizes], np.int64)
-    kernel = append_kernel(lanes, cache.dtype)
-    arrays = (k_flat, v_flat, cache.keys.reshape(-1), cache.values.reshape(-1), spans.reshape(-1), plan)
-    launch(kernel, *arrays, tasks=cache.heads, words=1)
+    kernel, tasks = append_kernel(lanes, cache.dtype), (len(runs) - 1) * -(-cache.heads // per)
+    arrays = (k_flat, v_flat, cache.keys.reshape(-1), cache.values.reshape(-1), np.append(spans, runs), plan)
+    launch(kernel, *arrays, tasks=tasks, words=1)
 
 
 def keep_new(cache: Cache, spans: np.ndarray, look: Look) -> None:

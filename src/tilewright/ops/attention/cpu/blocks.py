@@ -16,7 +16,7 @@ import numpy as np
 from tilewright import simd
 from tilewright.hardware import cpu
 from tilewright.ops._threads import launch, thread_count, threads
-from tilewright.ops.attention.cpu.append import row_writer, span_writer
+from tilewright.ops.attention.cpu.append import row_writer, runs_of, span_writer
 from tilewright.ops.attention.cpu.fused import plan_of, signature
 from tilewright.ops.attention.operands import (
     COLUMNS,
@@ -210,18 +210,6 @@ def prompt_kernel(lanes: int, dtype: str, rows: tuple[int, int, int]):
             task = simd.fetch_add(plan, 0, 1)
 
     return attend_runs
-
-
-def runs_of(spans: np.ndarray) -> np.ndarray:
-    """int64: the first span of each run, and the number of spans. A run holds each span with the one in the batch whose
-    beginning it copies, and all between; runs may be computed in any order."""
-    writer = {int(slot): i for i, slot in reversed(list(enumerate(spans[:, SLOT])))}
-    first = np.arange(len(spans))
-    for i in np.flatnonzero(spans[:, SOURCE] >= 0).tolist():
-        other = writer.get(int(spans[i, SOURCE]), i)
-        first[max(i, other)] = min(first[max(i, other)], i, other)
-    needed = np.minimum.accumulate(first[::-1])[::-1]  # the earliest span that this one or a later one needs
-    return np.append(np.flatnonzero(needed >= np.arange(len(spans))), len(spans))
 
 
 def attend(q: np.ndarray, cache: Cache, spans: np.ndarray, look: Look, out: np.ndarray, *, rows=None) -> None:

@@ -10,7 +10,7 @@ It loses with KD = 3, where adding costs as much as the third of the products th
 import functools
 
 from tilewright import simd
-from tilewright.ops.conv3d.cpu.tiles import HALF, KD, KH, KW, PITCH, PLANE, C
+from tilewright.ops.conv3d.cpu.tiles import HALF, KD, KH, KW, PAD, PITCH, PLANE, C
 
 
 @functools.cache
@@ -20,11 +20,12 @@ def folder(rows: int, lanes: int):
     @simd.inline
     def fold(z, y, columns, scratch, plan):
         """Rows y to y + rows + KH - 1 of the ring, planes z + a and z + KD - 1 - a, into the planes behind it."""
-        to, high, wide = plan[C] * plan[KD] * plan[PLANE], rows + plan[KH] - 1, columns + plan[KW] - 1
+        slots, high, wide = plan[KD] + 1, rows + plan[KH] - 1, columns + plan[KW] - 1
+        to, skip = plan[C] * slots * plan[PLANE], y * plan[PITCH] + plan[PAD]
         for c in range(plan[C]):
             for a in range(plan[HALF]):
-                near = (c * plan[KD] + (z + a) % plan[KD]) * plan[PLANE] + y * plan[PITCH]
-                far = (c * plan[KD] + (z + plan[KD] - 1 - a) % plan[KD]) * plan[PLANE] + y * plan[PITCH]
+                near = (c * slots + (z + a) % slots) * plan[PLANE] + skip
+                far = (c * slots + (z + plan[KD] - 1 - a) % slots) * plan[PLANE] + skip
                 for r in range(0, high * plan[PITCH], plan[PITCH]):
                     for i in range(r, r + wide, lanes):
                         both = simd.add(simd.load(scratch, near + i, lanes), simd.load(scratch, far + i, lanes))

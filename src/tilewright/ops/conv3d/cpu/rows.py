@@ -4,8 +4,9 @@ A block is one vector of x wide and 16 rows of y high. For each channel, plane o
 taps of that column are held in registers and slide down the rows (`slide.block_slide`): 20 loads and 5 taps for 80
 multiply-adds with KH = 5, which leaves the FMA units the limit. The rung below loads a vector for every product.
 
-The tile that a task marches through stays in L2 (`tiles`, `gather`); while it computes a plane it asks for the next.
-With HALF > 0 it is also the rung `cpu.folded`, see there. Where H is 4 or less a block has 4 rows or 1.
+The tile that a task marches through stays in L2 (`tiles`, `gather`); beside the columns of a plane's blocks it copies
+the rows of the next (`feed`). With HALF > 0 it is also the rung `cpu.folded`, see there. Where H is 4 or less a block
+has 4 rows or 1.
 
 It loses where KH = 1: a vector loaded is then a vector multiplied.
 """
@@ -19,8 +20,9 @@ from tilewright import simd
 from tilewright.hardware import cpu
 from tilewright.ops._threads import launch
 from tilewright.ops.conv3d.cpu import tiles
+from tilewright.ops.conv3d.cpu.feed import BESIDE, feeder, start_of
 from tilewright.ops.conv3d.cpu.folded import folder
-from tilewright.ops.conv3d.cpu.gather import RESULT, VOLUME, ask, gatherer
+from tilewright.ops.conv3d.cpu.gather import RESULT, VOLUME, own
 from tilewright.ops.conv3d.cpu.slide import OWN, block_put, borrow, column, fence
 from tilewright.ops.conv3d.cpu.tiles import (
     HALF,
@@ -29,13 +31,12 @@ from tilewright.ops.conv3d.cpu.tiles import (
     KW,
     LEFT,
     NEXT,
+    PAD,
     PITCH,
     PLANE,
     SHIFT,
     STREAM,
-    X_MAP,
     XT,
-    Y_MAP,
     YT,
     ZT,
     C,
@@ -52,25 +53,32 @@ ALONE = 1 << 21  # multiply-adds up to which one thread does all: 20 us, as long
 @functools.cache
 def block_kernel(rows: int, taps: int, lanes: int):
     """The inline function that computes one block: the sum over channels, planes, shifts and rows of the kernel."""
-    slide = column(taps)
+    slide, (_, take, _, _) = column(taps), feeder(lanes)
 
     @simd.inline
-    def sums(weights, w_at, scratch, at, first, plan):
-        """at: (of the block's first row in a plane of the ring, in a folded plane); first: slot of the ring's plane."""
-        block, (ring_at, fold_at) = simd.block_zeros(rows, 1, lanes), at
-        ring, strip = plan[C] * plan[KD] * plan[PLANE], (rows + plan[KH] - 1) * plan[PITCH]
-        for c in range(plan[C]):
+    def sums(weights, w_at, scratch, at, first, x, piece, plan):
+        """(block, vectors of `piece` that were copied beside it). at: (of the block's first row in a plane of the ring,
+        in a folded plane); first: slot of the ring's plane."""
+        block, k, (ring_at, fold_at) = simd.block_zeros(rows, 1, lanes), 0, at
+        # read once: for all that the compiler knows, a copied vector may change the plan
+        planes, half, columns, taps_down, pitch = plan[KD], plan[HALF], plan[KW], plan[KH], plan[PITCH]
+        channels, plane = plan[C], plan[PLANE]
+        slots, high = planes + 1, rows + taps_down - 1
+        for c in range(channels):
             slot = first
-            for a in range(plan[KD] - plan[HALF]):
-                if a < plan[HALF]:
-                    x_at = ring + (c * plan[HALF] + a) * strip + fold_at
+            for a in range(planes - half):
+                if a < half:
+                    x_at = channels * slots * plane + (c * half + a) * high * pitch + fold_at
                 else:
-                    x_at = (c * plan[KD] + slot) * plan[PLANE] + ring_at
-                slot = slot + 1 if slot + 1 < plan[KD] else 0  # a division would cost as much as a short column
-                for t in range(plan[KW]):
-                    block = slide(block, plan[KH], weights, w_at, scratch, x_at + t, plan[PITCH])
-                    w_at += plan[KH]
-        return block
+                    x_at = (c * slots + slot) * plane + ring_at
+                slot = slot + 1 if slot + 1 < slots else 0  # a division would cost as much as a short column
+                for t in range(columns):
+                    if k + BESIDE <= piece[0]:
+                        take(k, BESIDE, piece, x, scratch)
+                        k += BESIDE
+                    block = slide(block, taps_down, weights, w_at, scratch, x_at + t, pitch)
+                    w_at += taps_down
+        return block, k
 
     return sums
 
@@ -78,36 +86,47 @@ def block_kernel(rows: int, taps: int, lanes: int):
 @functools.cache
 def plane_kernel(rows: int, taps: int, lanes: int):
     """The inline function that computes a tile's outputs in one plane."""
-    fold, sums = folder(rows, lanes), block_kernel(rows, taps, lanes)
+    fold, sums, (piece_of, _, end, bring) = folder(rows, lanes), block_kernel(rows, taps, lanes), feeder(lanes)
 
     @simd.inline
-    def strip(place, corner, x, maps, weights, out, scratch, plan):
-        """One row of blocks of output channel o. corner: the tile's (first row, end, first column, end)."""
+    def strip(place, corner, pair, feed, source, operands, scratch, plan):
+        """One row of blocks of output channel o, and beside each `many` rows of the tile, of planes before `until`; the
+        next pair. corner: the tile's (first row, end, first column, end); feed: (until, many, tile); source:
+        (x, maps, cval); operands: (weights, out)."""
+        weights, out = operands
         (o, z, y), (y0, y1, x0, x1), step, shift = place, corner, out.strides[2] // 4, plan[SHIFT]
         start = o * (out.strides[0] // 4) + z * (out.strides[1] // 4) + y * step
         w_at = o * plan[C] * (plan[KD] - plan[HALF]) * plan[KH] * plan[KW]
-        next_plane = simd.fetch(maps, z + plan[KD]) if z + plan[KD] < plan[Y_MAP] else -1
-        first = z % plan[KD]
+        until, many, tile = feed
         i = x0
         while i < x1:
-            if o == 0:
-                high = rows if y + rows < y1 else y1 - y + plan[KH] - 1
-                for c in range(plan[C]):
-                    ask(x, c, next_plane, (y, y + high), i, maps, plan[Y_MAP])
-            block = sums(weights, w_at, scratch, ((y - y0) * plan[PITCH] + i - x0, i - x0), first, plan)
+            wanted = pair[0][0] < until
+            piece = piece_of(pair, tile, source, plan) if wanted else (0, 0, 0, 0, 0, 0)
             stream = plan[STREAM] != 0 and (shift == 0 or i != x0)
+            if not stream:  # the block's lines of out come while it is computed
+                for r in range(rows):
+                    simd.prefetch_write(out, start + i + r * step)
+            at = ((y - y0) * plan[PITCH] + i - x0 + plan[PAD], i - x0)
+            block, k = sums(weights, w_at, scratch, at, z % (plan[KD] + 1), source[0], piece, plan)
             block_put(block, out, start + i, step, (y1 - y, x1 - i), stream)
             i += shift if shift and i == x0 else lanes
+            if wanted:
+                pair = end(k, piece, pair, tile, source, scratch, plan)
+            for _ in range(1, many):
+                if pair[0][0] < until:
+                    pair = bring(pair, tile, source, scratch, plan)
+        return pair
 
     @simd.inline
-    def plane(z, corner, x, maps, weights, out, scratch, plan):
+    def plane(z, corner, pair, feed, source, operands, scratch, plan):
         """All of the tile's outputs in plane z."""
         y0, y1, x0, x1 = corner
         for y in range(y0, y1, rows):
             if plan[HALF]:
                 fold(z, y - y0, x1 - x0, scratch, plan)
             for o in range(plan[O]):
-                strip((o, z, y), corner, x, maps, weights, out, scratch, plan)
+                pair = strip((o, z, y), corner, pair, feed, source, operands, scratch, plan)
+        return pair
 
     return plane
 
@@ -115,24 +134,26 @@ def plane_kernel(rows: int, taps: int, lanes: int):
 @functools.cache
 def tile_kernel(rows: int, taps: int, lanes: int):
     """The kernel for blocks of rows x lanes, and kernels of `taps` rows (0: any number)."""
-    gather, plane = gatherer(lanes), plane_kernel(rows, taps, lanes)
+    plane, bring = plane_kernel(rows, taps, lanes), feeder(lanes)[3]
 
     @simd.inline
     def tile(task, x, weights, maps, cval, out, plan, scratch):
-        """March along z."""
+        """March along z: before a plane, what its windows see and no block has brought; beside it, the next plane."""
         across, down = (plan[W] + plan[XT] - 1) // plan[XT], (plan[H] + plan[YT] - 1) // plan[YT]
         y0, x0 = task % down * plan[YT], task // down % across * plan[XT]
         z0 = task // down // across * plan[ZT]
         y1, x1, z1 = min(y0 + plan[YT], plan[H]), min(x0 + plan[XT], plan[W]), min(z0 + plan[ZT], plan[D])
-        area = (y1 - y0 + plan[KH] - 1, x1 - x0 + plan[KW] - 1, plan[PITCH])
-        axes = (plan[Y_MAP], plan[X_MAP], plan[LEFT])
-        for z in range(z0, z1 + plan[KD] - 1):
-            for c in range(plan[C]):
-                slot = c * plan[KD] + z % plan[KD]
-                gather(x, (c, z, y0, x0), area, axes, maps, cval, scratch, slot * plan[PLANE])
-            done = z - plan[KD] + 1
-            if done >= z0:
-                plane(done, (y0, y1, x0, x1), x, maps, weights, out, scratch, plan)
+        high, wide = y1 - y0 + plan[KH] - 1, x1 - x0 + plan[KW] - 1
+        whole = (y0, high, (x0, x0 + wide, *own(x.shape[3], x0, wide, plan[LEFT])))
+        blocks = plan[O] * ((y1 - y0 + rows - 1) // rows) * ((x1 - x0 + lanes - 1) // lanes)
+        many = max(1, plan[C] * high // blocks)
+        source = (x, maps, cval)
+        pair, last = start_of(z0, high, plan), z1 + plan[KD] - 1
+        for z in range(z0, z1):
+            while pair[0][0] < z + plan[KD]:
+                pair = bring(pair, whole, source, scratch, plan)
+            feed = (min(z + plan[KD] + 1, last), many, whole)
+            pair = plane(z, (y0, y1, x0, x1), pair, feed, source, (weights, out), scratch, plan)
 
     signature = types.void(VOLUME, simd.INPUT, simd.INDICES, types.float32, RESULT, simd.PLAN, simd.OUTPUT)
 
@@ -161,14 +182,15 @@ def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, border: Border, *,
     """The rung's run function; half: so many planes are the sums of two."""
     problem, sizes, lanes = weights.problem, out.shape[1:], cpu().lanes
     rows, taps = tiles.rows_of(lanes, sizes[1]), problem.KH if problem.KH in OWN[lanes] else 0
-    cut = tiles.tiling(weights, sizes, problem.C * problem.KD, rows)
+    cut = tiles.tiling(weights, sizes, problem.C * (problem.KD + 1), rows)
     kernel = tile_kernel(rows, taps, lanes)
     maps = border.maps
     plan = np.array([
-        0, *sizes, problem.O, problem.C, problem.KD, problem.KH, problem.KW, half, cut.ZT, cut.YT, cut.XT, cut.pitch,
-        cut.plane, len(border.z), len(border.z) + len(border.y), border.left, *tiles.streaming(out, lanes),
+        0, *sizes, problem.O, problem.C, *weights.sizes, half, cut.ZT, cut.YT, cut.XT, cut.pitch, cut.plane,
+        tiles.pad_of(problem, rows, border.left), len(border.z), len(border.z) + len(border.y), border.left,
+        *tiles.streaming(out, lanes),
     ])  # fmt: skip
     alone = out.size * problem.C * problem.KD * problem.KH * problem.KW <= ALONE
-    words = problem.C * (problem.KD * cut.plane + half * (rows + problem.KH - 1) * cut.pitch) + lanes
+    words = problem.C * ((problem.KD + 1) * cut.plane + half * (rows + problem.KH - 1) * cut.pitch) + lanes
     tasks = 1 if alone else cut.tasks(sizes)
     launch(kernel, x, weights.data, maps, border.cval, out, plan, tasks=tasks, words=words)

@@ -1,7 +1,7 @@
 """How a volume is cut into tasks. It changes no result: an output's sum is the same in any tile.
 
 A task is a tile of YT rows x XT columns through ZT planes. It keeps the planes under its window in a ring in scratch
-and marches along z: each step gathers one plane, so a number is read once a tile, and again only in the halo.
+and marches along z: each step brings one plane, so a number is read once a tile, and again only in the halo.
 """
 
 from dataclasses import dataclass
@@ -9,19 +9,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.hardware import cpu
+from tilewright.ops._memory import LINE
 from tilewright.ops._threads import thread_count
 from tilewright.ops.conv3d.operands import Packed
 from tilewright.ops.conv3d.spec import Problem
 
 ROWS = {16: 16, 8: 8, 4: 8}  # lanes: rows of outputs in registers. 16 sums cover the latency of two FMAs a cycle
-L2 = 1 << 20  # bytes, where the system does not say
+L1, L2 = 32 << 10, 1 << 20  # bytes, where the system does not say
 WIDEST = 512  # columns of a tile: 2 KiB, so that rows are read in long pieces
 STREAMED = 16 << 20  # bytes of out from which it goes past the caches, which could not hold it beside the input
 TASKS = 4  # for each thread at least, so that threads end together
 
 # what the plan of `rows` says: the next task; the result; the kernel, and how many of its planes are sums of two; the
-# tile; scratch; where maps of y and x begin, columns before the volume's own; columns before the first that is streamed
-NEXT, D, H, W, O, C, KD, KH, KW, HALF, ZT, YT, XT, PITCH, PLANE, Y_MAP, X_MAP, LEFT, SHIFT, STREAM = range(20)
+# tile; scratch, and what of a row there comes before the first column, so that the volume's own begin at a vector;
+# where maps of y and x begin, columns before the volume's own; columns before the first that is streamed
+NEXT, D, H, W, O, C, KD, KH, KW, HALF, ZT, YT, XT, PITCH, PLANE, PAD, Y_MAP, X_MAP, LEFT, SHIFT, STREAM = range(21)
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,16 @@ def rows_of(lanes: int, H: int) -> int:
 
 
 def pitch_of(columns: int, KW: int, lanes: int) -> int:
-    """Numbers from row to row in scratch: an odd number of 16, with room for a window at the last vector."""
-    return (-(-(columns + KW - 1 + lanes) // 16) | 1) * 16
+    """Numbers from row to row in scratch: an odd number of 16, with room for a vector before the first column, and for
+    a window at the last vector."""
+    return (-(-(columns + KW - 1 + 2 * lanes) // 16) | 1) * 16
+
+
+def pad_of(problem: Problem, rows: int, left: int) -> int:
+    """Numbers before a row's first column in scratch, so that the volume's own begin at a vector, and no copy of one
+    crosses lines. A block's windows then lie in three lines of a row, not two: it pays while those stay in L1."""
+    lines = problem.C * problem.KD * (rows + problem.KH - 1) * 3
+    return -left % cpu().lanes if lines * LINE <= (cpu().l1d or L1) // 2 else 0
 
 
 def tiling(weights: Packed, sizes: tuple[int, int, int], planes: int, rows: int) -> Tiling:

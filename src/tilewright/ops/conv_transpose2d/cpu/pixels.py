@@ -40,6 +40,7 @@ from tilewright.ops.conv_transpose2d.cpu.taps import (
 )
 from tilewright.ops.conv_transpose2d.operands import Axis, Epilogue, Packed
 from tilewright.ops.matmul.cpu.finish import ACTIVATIONS, activate
+from tilewright.ops.matmul.cpu.pack import TILINGS
 from tilewright.ops.matmul.cpu.packed import PLAIN, PRODUCTS
 from tilewright.ops.matmul.cpu.words import pack_words
 
@@ -73,9 +74,10 @@ def pack_pixels(weights: np.ndarray, rows: Axis, columns: Axis, rung: str, dtype
 
 def _words(kernel: np.ndarray, steps: int) -> np.ndarray:
     """kernel (taps, O, C) rounded, two channels a word: (taps, O, steps), float32 by its bits alone."""
-    NR = 2 * cpu().lanes if cpu().lanes > 4 else 16
     flat = kernel.reshape(-1, kernel.shape[2])
-    panels = pack_words(np.ascontiguousarray(flat.T), "", limbs=1).data.reshape(-1, padded(steps, LINE), NR)
+    panels = pack_words(np.ascontiguousarray(flat.T), "", limbs=1).data.reshape(
+        -1, padded(steps, LINE), TILINGS[cpu().lanes].NR
+    )
     return panels.transpose(0, 2, 1).reshape(-1, panels.shape[1])[: len(flat), :steps].reshape(*kernel.shape[:2], steps)
 
 
@@ -150,7 +152,7 @@ def pixel_kernel(kind: str, O: int, lanes: int):
             count = place[1] * (place[3] + layout.window_rows - 1) * layout.pixels
             fill(place, x, layout, scratch)
             planes(count, plane, steps, starts, layout, scratch)
-            for p in range(0, count, WIDE):
+            for p in range(0, count - (layout.window_rows - 1) * layout.pixels, WIDE):
                 sums_of(p, plane, steps, weights, table, layout, scratch)
             turn(place[1] * place[3], place[5], bias, sums, layout, scratch)
             put(place, table, bias, out, layout, scratch)

@@ -1,0 +1,84 @@
+"""Rows of the planes to come, copied into the ring a few vectors at a time, between columns of multiply-adds.
+
+A row is asked for AHEAD rows before it is copied, so that it is in the first cache then. Its copy in one piece would
+hold up the multiply-adds behind it; two vectors beside a column of taps do not.
+
+A row is (z, c, r, slot): plane, channel, row of the tile, and the slot of the ring that the plane has.
+"""
+
+import functools
+
+from tilewright import simd
+from tilewright.ops.conv3d.cpu.gather import row_rest, row_start
+from tilewright.ops.conv3d.cpu.tiles import KD, LEFT, PAD, PITCH, PLANE, X_MAP, Y_MAP, C
+
+AHEAD = 4  # rows: 4 KiB of 256 columns, an eighth of the first cache, and longer than memory takes to answer
+BESIDE = 2  # vectors copied beside a column of taps: the 9 columns of K = 3 copy 18, a row of 288 numbers
+
+
+@simd.inline
+def row_after(row, rows, plan):
+    """The next row of a tile with so many: through a plane, then its other channels, then the next plane."""
+    z, c, r, slot = row
+    r += 1
+    if r == rows:
+        r, c = 0, c + 1
+        if c == plan[C]:
+            z, c, slot = z + 1, 0, slot + 1 if slot < plan[KD] else 0
+    return z, c, r, slot
+
+
+@simd.inline
+def start_of(z, rows, plan):
+    """(the first row of plane z of a tile with so many, the row to ask for beside it)."""
+    first = later = (z, 0, 0, z % (plan[KD] + 1))
+    for _ in range(AHEAD):
+        later = row_after(later, rows, plan)
+    return first, later
+
+
+@functools.cache
+def feeder(lanes: int):
+    """(piece, take, end, bring): inline functions that copy a row of a tile, by parts or at once.
+
+    pair: (the row, the row to ask for); tile: (first row, rows, span), its halo with it; span: see `row_rest`. source:
+    (x, maps, cval).
+    """
+    rest = row_rest(lanes)
+
+    @simd.inline
+    def piece(pair, tile, source, plan):
+        """(whole vectors of a row; where in x; where in scratch; what to ask for in x; where in x the row begins, or
+        -1; where in scratch)."""
+        (x, maps, _), ((z, c, r, slot), (later_z, later_c, later_r, _)), (y0, _, (first, _, low, high)) = (
+            source,
+            pair,
+            tile,
+        )
+        start = row_start(x, (c, z, y0 + r), maps, plan[Y_MAP])
+        ask = row_start(x, (later_c, later_z, y0 + later_r), maps, plan[Y_MAP]) if later_z < plan[Y_MAP] else -1
+        at = (c * (plan[KD] + 1) + slot) * plan[PLANE] + r * plan[PITCH] + plan[PAD]
+        skip, vectors = low - plan[LEFT], (high - low) // lanes if start >= 0 else 0
+        return vectors, start + skip, at + low - first, (ask if ask >= 0 else start) + skip, start, at
+
+    @simd.inline
+    def take(k, count, piece, x, scratch):
+        """Copy vectors k to k + count of a piece."""
+        for i in range(k * lanes, (k + count) * lanes, lanes):
+            simd.store(scratch, piece[2] + i, simd.load(x, piece[1] + i, lanes))
+            simd.prefetch(x, piece[3] + i)
+
+    @simd.inline
+    def end(k, piece, pair, tile, source, scratch, plan):
+        """All of a piece but its first k vectors; the pair after it."""
+        x, maps, cval = source
+        take(k, piece[0] - k, piece, x, scratch)
+        rest(x, piece[4], tile[2], (plan[X_MAP], plan[LEFT]), maps, cval, scratch, piece[5])
+        return row_after(pair[0], tile[1], plan), row_after(pair[1], tile[1], plan)
+
+    @simd.inline
+    def bring(pair, tile, source, scratch, plan):
+        """A row at once; the pair after it."""
+        return end(0, piece(pair, tile, source, plan), pair, tile, source, scratch, plan)
+
+    return piece, take, end, bring

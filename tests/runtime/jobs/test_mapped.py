@@ -1,0 +1,97 @@
+"""Large blocks by memory map: the bytes that were given and no others, whoever else writes, and errors as errors."""
+
+import errno
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tilewright.runtime.jobs import mapped
+from tilewright.runtime.jobs.mapped import LEAST_BYTES, reserve, write_at
+
+
+@pytest.fixture
+def file(tmp_path):
+    """(path, descriptor) of a file of 100 bytes."""
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 100)
+    fd = os.open(path, os.O_RDWR)
+    yield path, fd
+    os.close(fd)
+
+
+def block(rng, size):
+    return memoryview(rng.integers(0, 256, size, np.uint8).tobytes())
+
+
+@pytest.mark.parametrize("offset", [0, 1, 99, 4096, 12_345])
+@pytest.mark.parametrize("size", [0, 7, LEAST_BYTES - 1, LEAST_BYTES, LEAST_BYTES + 4097])
+def test_bytes_are_where_they_belong(file, rng, offset, size):
+    path, fd = file
+    view = block(rng, size)
+    write_at(fd, offset, view)
+    wanted = bytearray(b"x" * 100).ljust(offset + size if size else 100, b"\0")
+    wanted[offset : offset + size] = view
+    assert path.read_bytes() == wanted
+
+
+def test_neighbours_that_write_at_once(file, rng):
+    """Blocks that share pages, in two processes, again and again."""
+    path = file[0]
+    size, count = LEAST_BYTES + 333, 6
+    code = """if True:
+        import os, sys
+        from tilewright.runtime.jobs.mapped import write_at
+        first, size, count = map(int, sys.argv[2:])
+        fd = os.open(sys.argv[1], os.O_RDWR)
+        for _ in range(5):
+            for i in range(first, count, 2):
+                write_at(fd, i * size, memoryview(bytes([i + 1]) * size))
+    """
+    both = [
+        subprocess.Popen([sys.executable, "-c", code, str(path), str(first), str(size), str(count)])
+        for first in range(2)
+    ]
+    assert [one.wait(60) for one in both] == [0, 0]
+    assert path.read_bytes() == b"".join(bytes([i + 1]) * size for i in range(count))
+
+
+class Refusing:
+    """A libc whose fallocate fails."""
+
+    def __init__(self, *numbers):
+        self.numbers = list(numbers)
+
+    def fallocate(self, *_):
+        import ctypes
+
+        if not self.numbers:
+            return 0
+        ctypes.set_errno(self.numbers.pop(0))
+        return -1
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG])
+def test_a_disk_that_refuses(file, rng, monkeypatch, number):
+    path, fd = file
+    monkeypatch.setattr(mapped, "_libc", Refusing(number))
+    with pytest.raises(OSError, match=os.strerror(number)):
+        write_at(fd, 3, block(rng, LEAST_BYTES))
+    assert path.read_bytes() == b"x" * 100
+
+
+@pytest.mark.parametrize("numbers", [(errno.EOPNOTSUPP,), (errno.EINTR, errno.EINVAL), None])
+def test_a_file_system_that_reserves_nothing(file, rng, monkeypatch, numbers):
+    path, fd = file
+    monkeypatch.setattr(mapped, "_libc", numbers and Refusing(*numbers))
+    view = block(rng, LEAST_BYTES + 5)
+    write_at(fd, 1, view)
+    assert path.read_bytes() == b"x" + view
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reserving is Linux's")
+def test_an_interrupted_call_is_repeated(file, monkeypatch):
+    monkeypatch.setattr(mapped, "_libc", Refusing(errno.EINTR, errno.EINTR))
+    assert reserve(file[1], 0, 10)

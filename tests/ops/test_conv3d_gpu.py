@@ -93,12 +93,22 @@ def made(rng, *shape):
     return torch.from_numpy(rng.standard_normal(shape, dtype=np.float32)).to(PLACE)
 
 
-def packed(rung, lines):
-    """A kernel of three vectors, as the rung takes it; for rungs with channels all of them have it."""
-    if rung.name in ("simt.separable", "tile.passes"):
-        return device.prepare_separable(lines, device=PLACE)
-    shape = small(rung).O, small(rung).C, *(len(line) for line in lines)
-    return device.prepare(np.broadcast_to(np.einsum("a,b,t->abt", *lines), shape), device=PLACE)
+LINES = ("simt.separable", "tile.passes")  # rungs for three vectors, which have no channels
+
+
+def prepared(rung, lines):
+    """f(x, ...): `device.conv3d` of x (C, D, H, W) with the kernel of three vectors; for rungs with channels all of
+    them have it."""
+    if rung.name not in LINES:
+        shape = small(rung).O, small(rung).C, *(len(line) for line in lines)
+        weights = device.prepare(np.broadcast_to(np.einsum("a,b,t->abt", *lines), shape), device=PLACE)
+        return lambda x, **options: device.conv3d(x, weights, **options)
+    weights = device.prepare_separable(lines, device=PLACE)
+
+    def convolve(x, out=None, **options):
+        return device.conv3d(x[0], weights, out=None if out is None else out[0], **options)[None]
+
+    return convolve
 
 
 ONES = (np.ones(3, np.float32),) * 3
@@ -110,12 +120,12 @@ def test_a_tile_has_the_bits_of_the_whole(rung, rng):
     D, H, W = (40, 70, 131) if ON_GPU else (4, 6, 9)
     x, lines = made(rng, small(rung).C, D, H, W), tuple(rng.standard_normal((3, 3), dtype=np.float32))
     with using(conv3d=rung.name):
-        weights = packed(rung, lines)
-        inner = device.conv3d(x, weights, mode="valid")
+        conv3d = prepared(rung, lines)
+        inner = conv3d(x, mode="valid")
         for mode in ("constant", "reflect", "wrap") if ON_GPU else ("constant",):
-            assert torch.equal(device.conv3d(x, weights, mode=mode)[:, 1:-1, 1:-1, 1:-1], inner)
+            assert torch.equal(conv3d(x, mode=mode)[:, 1:-1, 1:-1, 1:-1], inner)
         for z, y, at in ((1, 2, 3), (D // 2 - 2, 1, 5), (0, H // 2 - 2, W // 2)):
-            part = device.conv3d(x[:, z:, y:, at : W - 1], weights, mode="valid")
+            part = conv3d(x[:, z:, y:, at : W - 1], mode="valid")
             assert torch.equal(part, inner[:, z:, y:, at : W - 3])
 
 
@@ -124,11 +134,11 @@ def test_what_is_not_finite_stays_under_its_windows(rung, rng):
     x = made(rng, small(rung).C, 9, 10, 11)[:, :, :5, :6]
     x = x if ON_GPU else x[:, :4]
     with using(conv3d=rung.name):
-        weights = packed(rung, ONES)
-        clean = device.conv3d(x, weights)
+        conv3d = prepared(rung, ONES)
+        clean = conv3d(x)
         dirty = x.clone()
         dirty[0, 1, 2, 3] = torch.nan
-        out = device.conv3d(dirty, weights)
+        out = conv3d(dirty)
     near = torch.zeros_like(out, dtype=torch.bool)
     near[:, 0:3, 1:4, 2:5] = True
     assert torch.isnan(out[near]).all()
@@ -140,7 +150,7 @@ def test_what_is_not_finite_stays_under_its_windows(rung, rng):
 def test_what_stands_around_may_be_infinite(rung, rng):
     x = made(rng, small(rung).C, 3, 3, 3)
     with using(conv3d=rung.name):
-        out = device.conv3d(x, packed(rung, ONES), cval=np.inf)
+        out = prepared(rung, ONES)(x, cval=np.inf)
     assert torch.isfinite(out[:, 1, 1, 1]).all()
     assert not torch.isfinite(out[:, 0]).any()
 
@@ -227,10 +237,10 @@ def test_blocks_march_in_few_turns():
 def test_an_output_may_lie_anywhere(rung, rng):
     x = made(rng, small(rung).C, 3, 4, 8)
     with using(conv3d=rung.name):
-        weights = packed(rung, ONES)
-        wanted = device.conv3d(x, weights)
+        conv3d = prepared(rung, ONES)
+        wanted = conv3d(x)
         odd = torch.zeros(wanted.numel() + 1, device=PLACE)[1:].view(wanted.shape)
-        assert torch.equal(device.conv3d(x, weights, out=odd), wanted)
+        assert torch.equal(conv3d(x, out=odd), wanted)
 
 
 @pytest.mark.skipif(not ON_GPU, reason="a tensor on a GPU is needed")

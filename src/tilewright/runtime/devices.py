@@ -82,8 +82,12 @@ def halving(run: Callable[[int], T], batch: int) -> T:
     while True:
         try:
             return run(batch)
-        except torch.cuda.OutOfMemoryError as error:
-            what = str(error).partition(". ")[0]  # the rest is about settings of PyTorch
+        except (torch.cuda.OutOfMemoryError, torch.AcceleratorError) as error:
+            cause = _of_memory(error)
+            if cause is None:
+                raise
+            what = str(cause).partition(". ")[0]  # the rest is about settings of PyTorch
+            del cause
         if batch <= 1:
             raise ResourceError(
                 f"the GPU has too little memory, even for a batch of 1: {what}",
@@ -102,10 +106,10 @@ class gpu_faults:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if error is None:
             return
+        if cause := _of_memory(error):
+            what, hint = str(cause).partition(". ")[0], f"end what else runs on it, or {ON_CPU}"
+            raise ResourceError(f"the GPU has too little memory: {what}", hint=hint) from error
         what = str(error).partition("\n")[0]
-        if _is(error, "OutOfMemoryError"):
-            hint = f"end what else runs on it, or {ON_CPU}"
-            raise ResourceError(f"the GPU has too little memory: {what.partition('. ')[0]}", hint=hint) from error
         if _is_gpu_fault(error):
             raise ResourceError(f"the GPU failed: {what}", hint=f"run the same command again, or {ON_CPU}") from error
 
@@ -113,6 +117,13 @@ class gpu_faults:
 def _is_gpu_fault(error: BaseException) -> bool:
     """Whether PyTorch, numba-cuda or Triton says what the driver has reported. None of them needs to be installed."""
     return _is(error, "AcceleratorError", "CudaAPIError") or str(error).startswith("Triton Error [CUDA]")
+
+
+def _of_memory(error: BaseException | None) -> BaseException | None:
+    """PyTorch's OutOfMemoryError that this is or came of: within the capture of a graph, that fails for it, too."""
+    while error is not None and not _is(error, "OutOfMemoryError"):
+        error = error.__context__
+    return error
 
 
 def _is(error: BaseException, *names: str) -> bool:

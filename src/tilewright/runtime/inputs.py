@@ -11,13 +11,13 @@ from tilewright.runtime.jobs.cut import Cut, Lines, Records, RowGroups, Whole
 
 SCAN_BYTES = 64 << 20  # of a binary input, whose ids are checked before the work: a third of a second from a slow disk
 SAMPLE_BYTES = 1 << 20  # of text, from which the length of its lines is taken
-PIECES = 20  # shards a worker, where there are several: the last ones then even out what their speeds differ
+PIECES = 20  # shards a worker, at most, where there are several: the last ones then even out what their speeds differ
 
 
 @dataclass(frozen=True)
 class Sizing:
-    """records: that a shard should have; least: that it must, for the model's batches to be full; most_bytes: of
-    text."""
+    """records: that a shard should have; least: that it must where there are as many, or its begin and end, when the
+    model's batches are not full, cost too much; most_bytes: of text."""
 
     records: int
     least: int
@@ -29,10 +29,12 @@ class Sizing:
         return replace(self, least=min(self.least, self.records), workers=workers)
 
     def a_shard(self, total: int) -> int:
-        """Records a shard of an input of so many."""
+        """Records a shard of an input of so many: each worker's part in equal pieces."""
         if self.workers == 1:
             return self.records
-        return min(self.records, max(self.least, -(-total // (PIECES * self.workers))))
+        part = max(-(-total // self.workers), 1)
+        pieces = max(min(part // self.least, PIECES), 1)
+        return min(self.records, -(-part // pieces))
 
 
 def cut_rows(count: int, row_bytes: int, shard_size: int | None, sizing: Sizing) -> Cut:

@@ -82,8 +82,9 @@ def main(fd: int, parent: int) -> None:
 
 def _leave(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Ends the process by an error at once: libraries would abort as they give back what a GPU that has failed held,
-    and the supervisor would hear of that alone."""
+    and the supervisor would hear of that alone. What it hears is the last line."""
     sys.__excepthook__(kind, error, trace)
+    sys.stderr.write(f"{kind.__qualname__}: {str(error).partition(chr(10))[0]}\n")
     sys.stderr.flush()
     os._exit(1)
 

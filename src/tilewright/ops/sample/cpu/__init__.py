@@ -1,0 +1,1 @@
+"""CPU kernels of sample, a file an idea."""

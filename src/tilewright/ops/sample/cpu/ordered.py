@@ -1,0 +1,103 @@
+"""NumPy, a row at a time: the best tokens in order, all of them where u falls beyond, and running sums.
+
+Integers that hold score and id sort five times as fast as a stable argsort (V = 50257, NumPy 2.4, AVX-512). It loses
+wherever time counts: a row of 4,000 takes 50 to 250 us, one of 50,257 up to 4 ms where its weights are alike.
+"""
+
+import numpy as np
+
+from tilewright.ops.sample.operands import (
+    BANNED_END,
+    BEST,
+    MIN_P,
+    PENALTY,
+    SEEN,
+    SEEN_END,
+    TEMPERATURE,
+    TOP_K,
+    TOP_P,
+    Rules,
+    U,
+)
+
+HEAD = 1024  # tokens ordered first: a trained model's u falls among them nearly always
+LOW, WORD = np.uint64(0xFFFFFFFF), np.uint64(32)
+
+
+def sample(logits: np.ndarray, rules: Rules, chosen: np.ndarray, logarithms: np.ndarray) -> None:
+    """The rung's run function."""
+    for i, raw in enumerate(logits):
+        numbers, words = rules.numbers[i], rules.words[i].tolist()
+        scores = _scores(raw, numbers[PENALTY], words, rules.ids)
+        best = int(scores.argmax())  # the lowest id of equals
+        if not np.isfinite(raw).all() or not np.isfinite(scores[best]):
+            chosen[i, 0] = -1
+            continue
+        chosen[i, 0] = _draw(scores, scores[best], numbers, words[TOP_K]) if numbers[TEMPERATURE] else best
+        if words[BEST] >= 0:
+            wide = raw.astype(np.float64)
+            logarithms[i] = wide.max() + np.log(np.exp(wide - wide.max()).sum())
+            count = min(words[BEST], len(raw))
+            chosen[i, 1 : 1 + count] = _best(raw, count) if count else ()
+
+
+def _scores(raw: np.ndarray, penalty: float, words: list[int], ids: np.ndarray) -> np.ndarray:
+    """The row after repetition penalty and banned tokens, float32 (V,); `raw` itself where there is neither."""
+    if words[SEEN] == words[BANNED_END]:
+        return raw
+    scores, seen = raw.copy(), ids[words[SEEN] : words[SEEN_END]]
+    x = raw[seen].astype(np.float64)  # a token seen twice is penalised once: both writes are equal
+    with np.errstate(over="ignore"):  # an infinity makes the row bad
+        scores[seen] = np.where(x > 0, x / penalty, x * penalty)
+    scores[ids[words[SEEN_END] : words[BANNED_END]]] = -np.inf
+    return scores
+
+
+def _draw(scores: np.ndarray, top: np.float32, numbers: np.ndarray, top_k: int) -> int:
+    """A token of scores (V,), whose maximum is `top`."""
+    V, u, top_p, min_p = len(scores), numbers[U], numbers[TOP_P], numbers[MIN_P]
+    if 0 < top_k < V:
+        ids = _best(scores, top_k)
+        weights = _weights(scores[ids], top, numbers[TEMPERATURE])
+        sums = np.cumsum(weights)
+        return int(ids[_place(weights, sums, sums[-1], numbers)])
+    every = _weights(scores, top, numbers[TEMPERATURE])
+    total = every.sum()
+    ids = _best(scores, min(HEAD, V))
+    sums = np.cumsum(every[ids])
+    reached = sums[-1] >= (top_p if top_p < 1 else u) * total and (top_p < 1 or min_p == 0)
+    if not reached and every[ids[-1]] >= min_p:
+        ids = _best(scores, V)  # the sums begin with the same bits
+        sums = np.cumsum(every[ids])
+    return int(ids[_place(every[ids], sums, total, numbers)])
+
+
+def _place(weights: np.ndarray, sums: np.ndarray, total: float, numbers: np.ndarray) -> int:
+    """Where u falls among falling weights (m,) with these running sums; total: of top_k's tokens, or of all."""
+    kept, u, top_p, min_p = len(weights), numbers[U], numbers[TOP_P], numbers[MIN_P]
+    if top_p < 1:
+        kept = min(kept, int(np.searchsorted(sums, top_p * total)) + 1)
+    if min_p > 0:  # the best weight is 1
+        kept = min(kept, int(np.searchsorted(-weights, -min_p, side="right")))
+    limited = top_p < 1 or min_p > 0
+    target = u * (sums[kept - 1] if limited else total)
+    return int(np.searchsorted(sums[:kept], min(target, sums[kept - 1])))  # rounding never leads past the last weight
+
+
+def _weights(scores: np.ndarray, top: np.float32, temperature: float) -> np.ndarray:
+    """exp((scores - top) / temperature) in float64: 1 for the best token, whatever the temperature."""
+    with np.errstate(over="ignore", under="ignore"):  # a tiny temperature: the others' weight is 0
+        return np.exp((scores.astype(np.float64) - np.float64(top)) / temperature)
+
+
+def _best(scores: np.ndarray, count: int) -> np.ndarray:
+    """Ids of the `count` best of scores float32 (V,), best first, the lower id first among equals."""
+    V = len(scores)
+    ids = np.arange(V, dtype=np.uint64)
+    if count < V:
+        ids = np.flatnonzero(scores >= np.partition(scores, V - count)[V - count]).astype(np.uint64)
+    bits = (scores[ids] + np.float32(0)).view(np.uint32)  # + 0: -0.0 equals 0.0
+    rising = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))  # unsigned integers in the order of the floats
+    keys = (~rising).astype(np.uint64) << WORD | ids
+    keys.sort()
+    return (keys[:count] & LOW).astype(np.int64)

@@ -1,0 +1,51 @@
+"""What sample computes, in NumPy float64 with a full sort of every row."""
+
+import numpy as np
+
+
+def sample(logits, numbers, words, ids):
+    """(tokens (n,), -1 where there is none; margins (n,)): see `operands.Rules` for the arguments.
+
+    margins: by how much of the sum of all weights a sum could be off before another token were chosen.
+    """
+    found = [_row(row, *a, ids) for row, *a in zip(np.asarray(logits, np.float32), numbers, words, strict=True)]
+    tokens, margins = zip(*found, strict=True) if found else ((), ())
+    return np.array(tokens, np.float64), np.array(margins, np.float64)
+
+
+def _row(row, numbers, words, ids):
+    """(token, margin) of one row."""
+    u, temperature, top_p, min_p, penalty = numbers.tolist()
+    top_k, seen, seen_end, banned_end, _ = words.tolist()
+    scores = row.copy()
+    x = row[ids[seen:seen_end]].astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        scores[ids[seen:seen_end]] = np.where(x > 0, x / penalty, x * penalty)
+    scores[ids[seen_end:banned_end]] = -np.inf
+    if not np.isfinite(row).all() or not np.isfinite(scores.max()):
+        return -1, np.inf
+    order = np.argsort(-scores, kind="stable")
+    if temperature == 0:
+        return order[0], np.inf
+    wide = scores[order[: top_k or None]].astype(np.float64)
+    with np.errstate(over="ignore", under="ignore"):
+        weights = np.exp((wide - wide[0]) / temperature)
+    sums = np.cumsum(weights)
+    kept, margin = len(weights), np.inf
+    if top_p < 1:
+        kept, margin = _reaches(sums, top_p * sums[-1])
+        kept += 1
+    if min_p > 0:
+        kept = min(kept, int((weights >= min_p).sum()))
+        with np.errstate(divide="ignore"):  # weights differ by some part of themselves, or not at all
+            margin = min(margin, *np.abs(weights[1:] / min_p - 1)) if len(weights) > 1 and min_p < 1 else margin
+    place, near = _reaches(sums[:kept], u * sums[kept - 1])
+    return order[place], min(margin, near)
+
+
+def _reaches(sums, target):
+    """(the first place at which the sums reach the target, by how much of the last sum it is not a neighbour)."""
+    place = min(int(np.searchsorted(sums, target)), len(sums) - 1)
+    near = [target - sums[place - 1]] if place else []
+    near += [sums[place] - target] if place < len(sums) - 1 else []
+    return place, min(near, default=np.inf) / sums[-1]

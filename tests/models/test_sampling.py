@@ -10,7 +10,7 @@ from tilewright.errors import UsageError
 from tilewright.models.sampler import choose, philox, stream, uniform, uniforms
 from tilewright.models.sampling import Finish, SamplingParams, finish
 
-V = 3000  # more than the sampler orders at first
+V = 3000  # many vectors and buckets
 GREEDY = SamplingParams(temperature=0)
 
 
@@ -156,23 +156,26 @@ def test_numbers_stay_inside_zero_and_one(monkeypatch):
         assert (uniforms(streams, [0, 1]) == bound).all()
 
 
-def reference(logits, p: SamplingParams, u: float) -> int:
-    """The token by a plain sort of everything."""
-    order = sorted(range(len(logits)), key=lambda t: (-logits[t], t))
+def prefix(logits, p: SamplingParams) -> tuple[list[int], np.ndarray, int]:
+    """(top_k's tokens by a plain sort, the running sums of their weights, how many top_p and min_p keep)."""
+    order = sorted(range(len(logits)), key=lambda t: (-logits[t], t))[: p.top_k or None]
     wide = logits.astype(np.float64)
-    weights = np.exp((wide - wide.max()) / p.temperature)
-    order = order[: p.top_k or None]
-    total = np.cumsum(weights[order])[-1] if 0 < p.top_k < len(logits) else weights.sum()
-    kept, mass = [], 0.0
-    for t in order:
-        if p.top_p < 1 and mass >= p.top_p * total:
-            break
-        kept.append(t)
-        mass += weights[t]
-    kept = [t for t in kept if weights[t] >= p.min_p]
-    sums = np.cumsum(weights[kept])
-    target = u * (sums[-1] if p.top_p < 1 or p.min_p > 0 else total)
-    return kept[np.flatnonzero(sums >= min(target, sums[-1]))[0]]
+    weights = np.exp((wide - wide.max()) / p.temperature)[order]
+    sums, kept = np.cumsum(weights), int((weights >= p.min_p).sum())
+    if p.top_p < 1:
+        kept = min(kept, int((sums < p.top_p * sums[-1]).sum()) + 1)
+    return order, sums, kept
+
+
+def reference(logits, p: SamplingParams, u: float) -> int:
+    order, sums, kept = prefix(logits, p)
+    return order[np.searchsorted(sums[:kept], u * sums[kept - 1])]
+
+
+def beside(logits, p: SamplingParams, u: float, token: int) -> float:
+    order, sums, kept = prefix(logits, p)  # by how much of the sum u's place lies outside of the token's part of it
+    at, target = order.index(token), u * sums[kept - 1]
+    return max((sums[at - 1] if at else 0) - target, target - sums[at]) / sums[-1]
 
 
 def rows_of_logits(rng) -> np.ndarray:
@@ -189,9 +192,12 @@ def rows_of_logits(rng) -> np.ndarray:
 def test_draws_are_those_of_a_full_sort(top_k, top_p, min_p, rng):
     logits = rows_of_logits(rng)
     p = SamplingParams(top_k=top_k, top_p=top_p, min_p=min_p, temperature=0.8)
-    for u in (2.0**-53, 0.37, 0.93, 1 - 2.0**-53):
+    for u in (2.0**-53, 0.37, 0.93):
         tokens = choose(logits, [p] * 6, np.full(6, u), [()] * 6, [0] * 6).tokens
         assert tokens.tolist() == [reference(row, p, u) for row in logits], f"u = {u}"
+    u = 1 - 2.0**-53  # within rounding of every sum's end
+    tokens = choose(logits, [p] * 6, np.full(6, u), [()] * 6, [0] * 6).tokens
+    assert all(beside(row, p, u, token) < 1e-14 for row, token in zip(logits, tokens, strict=True))
 
 
 def test_top_k_top_p_and_min_p_keep_what_they_should():

@@ -19,14 +19,15 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from tilewright.errors import ResourceError
-from tilewright.models.sampler import choose, stream, uniforms
+from tilewright.models.sampler import Choices, choose, stream, uniforms
 from tilewright.models.sampling import SamplingParams, finish
 from tilewright.ops.attention import Cache, span
 
 WINDOW = 4096  # requests between the oldest unfinished one and the newest read: what sorting can work with
 PREFILL_ROWS = 1536  # rows of prompts in a step: enough for the matrix products, little enough for the caches
 MAX_SLOTS = 768  # sequences at once: beyond it the matrix products gain nothing more
-SAMPLED_ROWS = 64  # rows of logits held at a time where they are needed whole
+SAMPLED_ROWS = 64  # rows of logits at first, and at least, where they are needed whole
+LOGITS_BYTES = 16 << 20  # of those held at a time
 
 Id = str | int
 
@@ -333,18 +334,24 @@ class Generator:
         if simple.any():
             best = self.model.best(hidden if simple.all() else hidden[simple])
             tokens[simple], bad[simple] = np.maximum(best, 0), bad[simple] | (best < 0)
-        others = np.flatnonzero(~simple & ~bad)
-        for at in range(0, len(others), SAMPLED_ROWS):
-            chosen = others[at : at + SAMPLED_ROWS]
-            part = [batch[i] for i in chosen]
-            steps = [len(s.tokens) - s.prompt for s in part]
-            chances = uniforms(np.stack([s.stream if s.stream is not None else NO_STREAM for s in part]), steps)
-            params, seen = [s.group.request.params for s in part], [np.array(s.tokens) for s in part]
-            found = choose(self.model.logits(hidden[chosen]), params, chances, seen, steps, self.eos)
+        others, at, rows = np.flatnonzero(~simple & ~bad), 0, SAMPLED_ROWS
+        while at < len(others):
+            chosen = others[at : at + rows]
+            logits = self.model.logits(hidden[chosen])
+            found = self._sample([batch[i] for i in chosen], logits)
             tokens[chosen], bad[chosen] = np.maximum(found.tokens, 0), bad[chosen] | found.bad
             for i, values in zip(chosen, found.logprobs, strict=True):
                 logprobs[i] = values
+            at, rows = at + rows, max(rows, LOGITS_BYTES // logits[0].nbytes)
         return tokens, logprobs, bad
+
+    def _sample(self, part: list[Running], logits: np.ndarray) -> Choices:
+        """The next tokens of sequences whose logits (n, V) are there."""
+        steps = [len(s.tokens) - s.prompt for s in part]
+        chances = uniforms(np.stack([s.stream if s.stream is not None else NO_STREAM for s in part]), steps)
+        params = [s.group.request.params for s in part]
+        seen = [s.tokens if p.repetition_penalty != 1 else () for s, p in zip(part, params, strict=True)]
+        return choose(logits, params, chances, seen, steps, self.eos)
 
     def _finished(self, sequence: Running, bad: bool) -> bool:
         """Whether the sequence ends with its last token; its group then has its completion."""

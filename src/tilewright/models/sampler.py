@@ -2,8 +2,7 @@
 
     raw logits -> repetition penalty -> min_tokens -> temperature -> top_k -> top_p -> min_p -> inverse CDF
 
-Tokens are ordered by falling logit, equal ones by rising id. top_k, top_p and min_p each keep a prefix of that order,
-and a uniform number u chooses the first token at which the running sum of the weights reaches u times their total.
+The choice itself is an operation, `ops.sample`; here parameters become its rules.
 """
 
 import hashlib
@@ -14,12 +13,12 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.models.sampling import SamplingParams
+from tilewright.ops.sample import Rules, rules, sample
 
 ROUNDS = 10
 MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 WEYL = (np.uint64(0x9E3779B9), np.uint64(0xBB67AE85))  # golden ratio and sqrt(3) - 1: what a round adds to the key
 LOW, WORD = np.uint64(0xFFFFFFFF), np.uint64(32)
-HEAD = 1024  # tokens ordered first: a trained model's u falls among them nearly always
 
 
 def philox(counters: np.ndarray, keys: np.ndarray) -> np.ndarray:
@@ -76,7 +75,7 @@ def choose(
     logits: np.ndarray,
     params: Sequence[SamplingParams],
     uniforms: np.ndarray,
-    seen: Sequence[np.ndarray],
+    seen: Sequence[Sequence[int]],
     steps: Sequence[int],
     eos_token_ids: Collection[int] = (),
 ) -> Choices:
@@ -84,101 +83,40 @@ def choose(
 
     logits: float32 (n, V). uniforms: float64 (n,) in (0, 1); greedy rows ignore theirs. seen: token ids of prompt and
     completion so far; used with a repetition_penalty only. steps: tokens of the completion so far.
-    Log-probabilities are those of the raw logits. Raises UsageError if a row's part is missing.
+    Log-probabilities are those of the raw logits, computed in float64 and rounded to float32. Raises UsageError if a
+    row's part is missing.
     """
     n = len(logits)
     if logits.ndim != 2 or not n == len(params) == len(uniforms) == len(seen) == len(steps):
         given = [len(part) for part in (params, uniforms, seen, steps)]
         raise UsageError(f"choose: logits has shape {logits.shape}; params, uniforms, seen, steps have {given} rows")
-    tokens, bad = np.full(n, -1, np.int64), np.zeros(n, bool)
+    V = logits.shape[1]
+    tokens, logarithms, best = sample(logits, _rules(params, uniforms, seen, steps, eos_token_ids, V))
     logprobs: list[dict[int, float] | None] = [None] * n
     for i, p in enumerate(params):
-        raw = np.ascontiguousarray(logits[i], np.float32)
-        scores = _scores(raw, p, seen[i], steps[i], eos_token_ids)
-        best = int(scores.argmax())  # the lowest id of equals
-        bad[i] = not np.isfinite(raw).all() or not np.isfinite(scores[best])
-        if bad[i]:
-            continue
-        tokens[i] = best if p.greedy else _draw(scores, scores[best], p, float(uniforms[i]))
-        if p.logprobs is not None:
-            logprobs[i] = log_probabilities(raw, int(tokens[i]), p.logprobs)
-    return Choices(tokens, logprobs, bad)
+        if p.logprobs is not None and tokens[i] >= 0:
+            ids = [tokens[i], *best[i, : p.logprobs]]
+            wide = logits[i, ids].astype(np.float64) - logarithms[i]
+            logprobs[i] = dict(zip(map(int, ids), wide.astype(np.float32).tolist(), strict=True))
+    return Choices(tokens, logprobs, tokens < 0)
 
 
-def log_probabilities(logits: np.ndarray, token: int, best: int) -> dict[int, float]:
-    """Log-softmax of one row of logits, (V,): of `token`, then of the `best` tokens in falling order.
-
-    Computed in float64 and rounded to float32.
-    """
-    wide = logits.astype(np.float64)
-    top = wide.max()
-    total = top + np.log(np.exp(wide - top).sum())
-    ids = [token, *(_best(logits, best) if best else ())]
-    return {int(i): float(np.float32(wide[i] - total)) for i in ids}
-
-
-def _scores(raw: np.ndarray, p: SamplingParams, seen: np.ndarray, step: int, eos_token_ids: Collection[int]):
-    """The row after repetition penalty and min_tokens, float32 (V,); `raw` itself where there is neither."""
-    banned = [t for t in {*eos_token_ids, *p.stop_token_ids} if t < len(raw)] if step < p.min_tokens else []
-    if not banned and p.repetition_penalty == 1:
-        return raw
-    scores = raw.copy()
-    if p.repetition_penalty != 1 and len(seen):
-        x = raw[seen].astype(np.float64)  # a token seen twice is penalised once: both writes are equal
-        with np.errstate(over="ignore"):  # an infinity makes the row bad
-            scores[seen] = np.where(x > 0, x / p.repetition_penalty, x * p.repetition_penalty)
-    scores[banned] = -np.inf
-    return scores
+def _rules(params, uniforms, seen, steps, eos_token_ids: Collection[int], V: int) -> Rules:
+    """The rows' parameters as columns."""
+    limits = [p.top_k for p in params], [p.top_p for p in params], [p.min_p for p in params]
+    penalised = any(p.repetition_penalty != 1 for p in params)
+    early = any(step < p.min_tokens for p, step in zip(params, steps, strict=True))
+    return rules(
+        uniforms,
+        limits,
+        temperature=[p.temperature for p in params],
+        penalty=[p.repetition_penalty for p in params],
+        seen=[s if p.repetition_penalty != 1 else () for p, s in zip(params, seen, strict=True)] if penalised else (),
+        banned=[_banned(p, step, eos_token_ids, V) for p, step in zip(params, steps, strict=True)] if early else (),
+        best=[-1 if p.logprobs is None else p.logprobs for p in params],
+    )
 
 
-def _draw(scores: np.ndarray, top: np.float32, p: SamplingParams, u: float) -> int:
-    """A token of scores (V,), whose maximum is `top`, by temperature, top_k, top_p, min_p and u."""
-    V = len(scores)
-    if 0 < p.top_k < V:
-        ids = _best(scores, p.top_k)
-        weights = _weights(scores[ids], top, p.temperature)
-        sums = np.cumsum(weights)
-        return int(ids[_place(weights, sums, sums[-1], p, u)])
-    every = _weights(scores, top, p.temperature)
-    total = every.sum()
-    ids = _best(scores, min(HEAD, V))
-    sums = np.cumsum(every[ids])
-    reached = sums[-1] >= (p.top_p if p.top_p < 1 else u) * total and (p.top_p < 1 or p.min_p == 0)
-    if not reached and every[ids[-1]] >= p.min_p:
-        ids = _best(scores, V)  # the sums begin with the same bits
-        sums = np.cumsum(every[ids])
-    return int(ids[_place(every[ids], sums, total, p, u)])
-
-
-def _place(weights: np.ndarray, sums: np.ndarray, total: float, p: SamplingParams, u: float) -> int:
-    """Where u falls among falling weights (m,) with these running sums; total: of top_k's tokens, or of all."""
-    kept = len(weights)
-    if p.top_p < 1:
-        kept = min(kept, int(np.searchsorted(sums, p.top_p * total)) + 1)
-    if p.min_p > 0:  # the best weight is 1
-        kept = min(kept, int(np.searchsorted(-weights, -p.min_p, side="right")))
-    limited = p.top_p < 1 or p.min_p > 0
-    target = u * (sums[kept - 1] if limited else total)
-    return int(np.searchsorted(sums[:kept], min(target, sums[kept - 1])))  # rounding never leads past the last weight
-
-
-def _weights(scores: np.ndarray, top: np.float32, temperature: float) -> np.ndarray:
-    """exp((scores - top) / temperature) in float64: 1 for the best token, whatever the temperature."""
-    with np.errstate(over="ignore", under="ignore"):  # a tiny temperature: the others' weight is 0
-        return np.exp((scores.astype(np.float64) - np.float64(top)) / temperature)
-
-
-def _best(scores: np.ndarray, count: int) -> np.ndarray:
-    """Ids of the `count` best of scores float32 (V,), best first, the lower id first among equals.
-
-    Integers that hold score and id sort five times as fast as a stable argsort (V = 50257, NumPy 2.4, AVX-512).
-    """
-    V = len(scores)
-    ids = np.arange(V, dtype=np.uint64)
-    if count < V:
-        ids = np.flatnonzero(scores >= np.partition(scores, V - count)[V - count]).astype(np.uint64)
-    bits = (scores[ids] + np.float32(0)).view(np.uint32)  # + 0: -0.0 equals 0.0
-    rising = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))  # unsigned integers in the order of the floats
-    keys = (~rising).astype(np.uint64) << WORD | ids
-    keys.sort()
-    return (keys[:count] & LOW).astype(np.int64)
+def _banned(p: SamplingParams, step: int, eos_token_ids: Collection[int], V: int) -> list[int]:
+    """The tokens that would end a completion before min_tokens."""
+    return [t for t in {*eos_token_ids, *p.stop_token_ids} if t < V] if step < p.min_tokens else []

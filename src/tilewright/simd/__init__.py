@@ -33,6 +33,7 @@ from tilewright.simd.blocks import (
     block_transpose,
     block_zeros,
 )
+from tilewright.simd.doubles import exp_double, lanes_at_least, load_double, lowest_bit, reduce_add_double, splat_double
 from tilewright.simd.functions import exp, gelu_exact, gelu_tanh, gelu_tanh_bfloat16, tanh
 from tilewright.simd.integers import block_dot_quad, integers_less
 from tilewright.simd.kernel import Kernel, inline, kernel
@@ -100,6 +101,7 @@ __all__ = [
     "copy_sign",
     "divide",
     "exp",
+    "exp_double",
     "fetch",
     "fetch_add",
     "fill",
@@ -110,12 +112,15 @@ __all__ = [
     "inline",
     "integers_less",
     "kernel",
+    "lanes_at_least",
     "load",
     "load_converted",
+    "load_double",
     "load_first",
     "load_remainder",
     "load_rounded",
     "load_widened",
+    "lowest_bit",
     "maximum",
     "minimum",
     "multiply",
@@ -126,12 +131,14 @@ __all__ = [
     "put",
     "put_first",
     "reduce_add",
+    "reduce_add_double",
     "reduce_max",
     "round_even",
     "scale",
     "scatter",
     "select_greater",
     "splat",
+    "splat_double",
     "square_root",
     "store",
     "store_converted",

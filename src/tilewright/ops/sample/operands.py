@@ -38,11 +38,11 @@ def rules(
     u: np.ndarray | Sequence[float],
     limits: tuple = (0, 1.0, 0.0),
     *,
-    temperature: float | Sequence[float] = 1.0,
-    penalty: float | Sequence[float] = 1.0,
-    seen: Sequence[Sequence[int]] = (),
-    banned: Sequence[Sequence[int]] = (),
-    best: int | Sequence[int] = -1,
+    temperature: float | Sequence[float] | np.ndarray = 1.0,
+    penalty: float | Sequence[float] | np.ndarray = 1.0,
+    seen: Sequence[Sequence[int] | np.ndarray] = (),
+    banned: Sequence[Sequence[int] | np.ndarray] = (),
+    best: int | Sequence[int] | np.ndarray = -1,
 ) -> Rules:
     """The rules of n rows, each part a number for all or one a row.
 

@@ -55,11 +55,11 @@ def make(case: Case, rng: np.random.Generator) -> dict:
         logits = np.round(logits)
     elif case.kind == "one":
         logits[:, case.V // 2] += 1000
-    edits = {}
+    u, penalty, seen, banned = rng.random(case.M), np.ones(case.M), [], []
     if case.edits:
-        seen, banned = ([rng.integers(0, case.V, most // 2) for most in range(case.M)] for _ in range(2))
-        edits = {"penalty": rng.uniform(0.5, 2, case.M), "seen": seen, "banned": [ids[: case.V // 2] for ids in banned]}
-    given = rules(rng.random(case.M), case.limits, temperature=case.temperature, **edits)
+        seen, banned = ([rng.integers(0, case.V, case.V // 4) for _ in range(case.M)] for _ in range(2))
+        penalty = rng.uniform(0.5, 2, case.M)
+    given = rules(u, case.limits, temperature=case.temperature, penalty=penalty, seen=seen, banned=banned)
     return {"logits": logits, **given._asdict()}
 
 

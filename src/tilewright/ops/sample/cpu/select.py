@@ -123,3 +123,32 @@ def best_of_row(lanes: int):
         bring_forward(room.keys, count, k)
 
     return best
+
+
+@functools.cache
+def kept_of_row(lanes: int):
+    """keep_best(room, V, k), for a vector width."""
+    best = best_of_row(lanes)
+
+    @simd.inline
+    def keep_best(room, V, k):
+        """The k best scores close up, in their order; room.places says where they were. `best` has found them."""
+        best(room, V, k)
+        worst = room.keys[0]
+        for i in range(1, k):
+            worst = max(worst, room.keys[i])
+        bound = simd.broadcast(room.scores, place_of(worst), lanes)
+        count = 0
+        for c in range(0, V, lanes):
+            mask = simd.lanes_at_least(simd.load(room.scores, c, lanes), bound)
+            while mask:
+                place = c + simd.lowest_bit(mask)
+                mask &= mask - 1
+                if place < V and key_of(room.bits[place], place) <= worst:
+                    room.scores[count] = room.scores[place]
+                    room.places[count] = place
+                    count += 1
+        for c in range(k, (k + lanes - 1) // lanes * lanes):
+            room.scores[c] = -np.inf
+
+    return keep_best

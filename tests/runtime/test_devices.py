@@ -140,6 +140,14 @@ def test_a_gpu_without_memory_is_an_error_of_the_machine():
         raise fault
 
 
+def test_an_error_of_ours_that_came_of_it_says_more():
+    with pytest.raises(ResourceError, match="does not fit. Give the token table less"), gpu_faults():
+        try:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+        except torch.cuda.OutOfMemoryError as error:
+            raise ResourceError("the batch does not fit", hint="give the token table less") from error
+
+
 def test_another_error_stays_what_it_is():
     with pytest.raises(RuntimeError, match="mine"), gpu_faults():
         raise RuntimeError("mine")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TypeVar
 
-from tilewright.errors import ResourceError, UsageError
+from tilewright.errors import ResourceError, TilewrightError, UsageError
 from tilewright.hardware import engines, gpus, no_gpu
 
 DEVICES = ("cpu", "cuda", "auto")
@@ -104,7 +104,7 @@ class gpu_faults:
         """Nothing is asked of a GPU."""
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if error is None:
+        if error is None or isinstance(error, TilewrightError):
             return
         if cause := _of_memory(error):
             what, hint = str(cause).partition(". ")[0], f"end what else runs on it, or {ON_CPU}"

@@ -6,16 +6,19 @@ import shlex
 import subprocess
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import toy_jobs
 from tilewright.errors import InputError, Interrupted, UsageError
+from tilewright.formats.files import InputFile
 from tilewright.runtime.engines.inline import Inline
+from tilewright.runtime.engines.local import Local
 from tilewright.runtime.jobs import contents
 from tilewright.runtime.jobs.contents import hashing
-from tilewright.runtime.jobs.cut import Whole
+from tilewright.runtime.jobs.cut import LineIndex, Lines, Whole
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.manifest import Manifest, file_identity
 from tilewright.runtime.jobs.run import run
@@ -130,6 +133,39 @@ def test_a_change_while_the_job_goes_on(large):
     with pytest.raises(InputError, match=r"changed while it ran: input\.changed was 19\d\d-.* and is 2"):
         run(task(large), large.output, Inline(), watch=toy_jobs.Seen(meddle))
     assert not os.path.exists(large.output)
+
+
+@pytest.mark.parametrize("engine", [Inline(), Local(2)], ids=["inline", "local"])
+def test_what_was_read_of_an_edited_file_is_not_kept(place, engine):
+    """It is put back later, and then vouches for nothing that was computed meanwhile."""
+    good = Path(place.input).read_bytes()
+
+    def meddle(record):
+        if len(place.parts()) >= 3:
+            Path(place.input).write_bytes(b"\xff" * len(good))
+
+    with pytest.raises(InputError, match=r"changed while it ran: input\.changed was 2"):
+        run(place.task(slow=0.02), place.output, engine, watch=toy_jobs.Seen(meddle))
+    assert 3 <= len(place.parts()) <= 6  # some more may have been read before
+    Path(place.input).write_bytes(good)
+    assert run(place.task(), place.output, Inline()).facts["touched"] == ["input"]
+    place.check()
+
+
+def test_lines_of_an_edited_file_are_counted_anew(place):
+    """As many bytes, but other lines, whose numbers are in the output."""
+    Path(place.input).write_bytes(b"one line\n" * 100)
+    task = toy_jobs.Upper(place.input, toy_jobs.Knobs(place.notes))
+    with pytest.raises(Interrupted):
+        run(task, place.output, Inline(), Options(shard_size=90), toy_jobs.Seen(interrupt_at(2)))
+    (place.path / "edited").write_bytes(b"x" * 900)
+    seal = JobDirectory(place.output).manifest.seal
+    with open(f"{place.output}.job/lines.index", "r+b") as index, closing(InputFile(place.path / "edited", "it")) as it:
+        LineIndex(index.fileno(), "", Lines(900, 90), seal).first_line(it, 10)
+    os.utime(place.input, (1, 1))
+    run(task, place.output, Inline())
+    lines = Path(place.output).read_bytes().splitlines()
+    assert lines == [b"# 100 lines, 0 bad", *(b"%d ONE LINE" % n for n in range(1, 101))]
 
 
 @pytest.mark.parametrize("how", ["never", "damaged", "another job's"])

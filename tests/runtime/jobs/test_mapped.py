@@ -91,6 +91,31 @@ def test_a_file_system_that_reserves_nothing(file, rng, monkeypatch, numbers):
     assert path.read_bytes() == b"x" + view
 
 
+def test_a_file_system_that_maps_nothing(file, rng, monkeypatch):
+    path, fd = file
+
+    def mapping(*_, **__):
+        raise OSError(errno.ENODEV, "no such device")
+
+    monkeypatch.setattr(mapped.mmap, "mmap", mapping)
+    view = block(rng, LEAST_BYTES + 5)
+    write_at(fd, 1, view)
+    assert path.read_bytes() == b"x" + view
+
+
+def test_only_whole_pages_are_mapped(file, rng, monkeypatch):
+    """Others may hold blocks of the disk that are not reserved."""
+    seen, mapping = [], mapped.mmap.mmap
+
+    def watched(fd, size, offset):
+        seen.append((offset, offset + size))
+        return mapping(fd, size, offset=offset)
+
+    monkeypatch.setattr(mapped.mmap, "mmap", watched)
+    write_at(file[1], 5000, block(rng, LEAST_BYTES + 100))
+    assert seen == [(8192, 5000 + LEAST_BYTES + 100 - (5000 + LEAST_BYTES + 100) % mapped.PAGE)]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reserving is Linux's")
 def test_an_interrupted_call_is_repeated(file, monkeypatch):
     monkeypatch.setattr(mapped, "_libc", Refusing(errno.EINTR, errno.EINTR))

@@ -169,7 +169,9 @@ class _Supervisor:
         hand = _Hand(place, process, Connection(ours.detach()), name, start)
         with suppress(ConnectionError):  # it has died already, which is heard when its pipe is read
             traced = self.job.options.trace is not None
-            hand.pipe.send_bytes(pickle.dumps(Setup(self.job.task, self.job.directory.output, place, traced)))
+            directory = self.job.directory
+            setup = Setup(self.job.task, directory.output, place, traced, directory.began)
+            hand.pipe.send_bytes(pickle.dumps(setup))
         return hand
 
     def give(self) -> None:

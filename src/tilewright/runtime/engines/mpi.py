@@ -149,6 +149,7 @@ class Mpi(Engine):
                         traced = options.trace is not None
                         opened.enter_context(trace.recording(directory, self._comm.rank, traced))
                         worker = opened.enter_context(closing(self._open(task)))
+                    directory.began = message.began
                     link.send(Want())
                 elif isinstance(message, Assignment) and worker:
                     link.send(Want(self._run(worker, directory, message, RankBeat(link.pulse, self._witness, stop))))

@@ -20,6 +20,7 @@ from tilewright.runtime.engines.local import START_SECONDS
 from tilewright.runtime.engines.schedule import Assignment, Schedule, schedule
 from tilewright.runtime.engines.witness import Witness, note_death
 from tilewright.runtime.jobs.directory import Record
+from tilewright.runtime.jobs.manifest import AsBegun
 from tilewright.runtime.jobs.merge import Report
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Job
@@ -56,7 +57,9 @@ class Asked:
 
 @dataclass
 class Begin:
-    """There are shards to be run."""
+    """There are shards to be run, of files that are as they were when rank 0 began."""
+
+    began: AsBegun
 
 
 @dataclass
@@ -215,7 +218,7 @@ class Counter(threading.Thread):
         self._loading = {0, *self._others}
         self._heard = dict.fromkeys(self._heard, time.monotonic())
         for rank in self._others:
-            self._send(Begin(), rank)
+            self._send(Begin(job.directory.began), rank)
 
     def _send(self, message: object, rank: int) -> None:
         self._sent = [request for request in self._sent if not request.Test()]

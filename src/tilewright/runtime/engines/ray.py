@@ -18,6 +18,7 @@ from tilewright.runtime.engines.schedule import Assignment, Schedule, schedule
 from tilewright.runtime.engines.worker import BEAT_SECONDS
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.directory import JobDirectory, Record
+from tilewright.runtime.jobs.manifest import AsBegun
 from tilewright.runtime.jobs.task import Engine, Job, Place, Task, run_shard
 
 TICK = 0.5  # seconds between two looks at what actors say
@@ -70,9 +71,9 @@ class Ray(Engine):
 class Actor:
     """What runs on a node; it is the beat of its own shards."""
 
-    def __init__(self, task: Task, output: str, place: Place, cores: int, traced: bool) -> None:
+    def __init__(self, task: Task, output: str, place: Place, cores: int, traced: bool, began: AsBegun) -> None:
         self._task, self._output, self._place, self._cores, self._traced = task, output, place, cores, traced
-        self._said = 0.0
+        self._began, self._said = began, 0.0
 
     def open(self) -> None:
         """Loads the model."""
@@ -86,6 +87,7 @@ class Actor:
         number = self._place.number
         with JobDirectory(self._output) as directory, trace.recording(directory, number, self._traced):
             self._fd = directory.logs.open(said_name(number), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            directory.began = self._began
             try:
                 shard = directory.shard(given.shard, alone=given.alone, skip=given.skip)
                 return run_shard(self._worker, directory, shard, self)
@@ -148,7 +150,8 @@ class _Driver:
         hand = self.hands.get(number)
         if hand is None and len(self.hands) < len(self.schedule.todo) + self.schedule.running:
             task, place, traced = self.job.task, Place(number), self.job.options.trace is not None
-            actor = self.actor.remote(task, self.job.directory.output, place, self.cores, traced)
+            directory = self.job.directory
+            actor = self.actor.remote(task, directory.output, place, self.cores, traced, directory.began)
             self.hands[number] = _Hand(actor, actor.open.remote())
         elif hand and hand.call is None and (given := self.schedule.next(number)):
             hand.call, hand.heard, hand.said = hand.actor.run.remote(given), time.monotonic(), b""

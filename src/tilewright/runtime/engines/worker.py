@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from tilewright.errors import ResourceError, TilewrightError
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.directory import JobDirectory, Record
+from tilewright.runtime.jobs.manifest import AsBegun
 from tilewright.runtime.jobs.stop import SIGNALS
 from tilewright.runtime.jobs.task import Place, Task, run_shard
 
@@ -33,6 +34,7 @@ class Setup:
     output: str
     place: Place
     trace: bool = False
+    began: AsBegun = field(default_factory=AsBegun)
 
 
 @dataclass
@@ -97,6 +99,7 @@ def _work(pipe: Connection) -> None:
         JobDirectory(setup.output) as directory,
         trace.recording(directory, setup.place.number, setup.trace),
     ):
+        directory.began = setup.began
         worker = setup.task.open(setup.place)
         try:
             pipe.send(Ready())

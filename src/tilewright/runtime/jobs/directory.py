@@ -29,7 +29,7 @@ from tilewright.errors import UsageError
 from tilewright.formats.files import BLOCK_BYTES, naming
 from tilewright.runtime.jobs.cut import LineIndex, Lines, Shard
 from tilewright.runtime.jobs.durable import Draft, Folder, Removed
-from tilewright.runtime.jobs.manifest import Damaged, Manifest, Sealed, encoded, seal, unseal
+from tilewright.runtime.jobs.manifest import AsBegun, Damaged, Manifest, Sealed, encoded, seal, unseal
 
 if TYPE_CHECKING:  # brings NumPy, which those who only hand out shards do without
     from tilewright.formats.records import RecordError
@@ -78,14 +78,15 @@ class Record(Sealed, frozen=True):
 
 
 class JobDirectory:
-    """`with JobDirectory(output) as directory`. make: make it where it is not there.
+    """`with JobDirectory(output) as directory`. make: make it where it is not there. look: folders in
+    it that are not there, as its run has just begun, are empty.
 
     Any number of processes may have it open and commit shards; only the holder of its lease may do the rest. Raises
     ResourceError wherever the system refuses, and where a part of it is a symbolic link; Removed where that was done
     as it was made.
     """
 
-    def __init__(self, output: str, *, make: bool = False) -> None:
+    def __init__(self, output: str, *, make: bool = False, look: bool = False) -> None:
         self.output = os.path.realpath(output)
         self.path = f"{self.output}.job"
         self.folders: list[Folder] = []
@@ -93,7 +94,7 @@ class JobDirectory:
         try:
             self.root = self._open(Folder(self.path, make=make))
             self.made = self.root.made
-            parts = [self._open(Folder(name, inside=self.root, make=make)) for name in FOLDERS]
+            parts = [self._open(Folder(name, inside=self.root, make=make, look=look)) for name in FOLDERS]
         except BaseException as error:
             self.close()
             if make and isinstance(error.__cause__, FileNotFoundError) and os.path.isdir(os.path.dirname(self.path)):
@@ -103,6 +104,7 @@ class JobDirectory:
         self._synced, self._unsynced = time.monotonic(), False  # the names of shards
         self._manifest: Manifest | None = None
         self._index: LineIndex | None = None
+        self.began = AsBegun()
 
     def _open(self, folder: Folder) -> Folder:
         self.folders.append(folder)
@@ -170,11 +172,7 @@ class JobDirectory:
         return touched
 
     def _forget(self) -> None:
-        for name in (
-            REPORT,
-            MANIFEST,
-            CONTENTS,
-        ):  # in this order: what is left of a half-done restart is a job to resume
+        for name in (REPORT, MANIFEST, CONTENTS):  # in this order: half a restart leaves a job to resume
             self.root.remove(name)
         self.root.remove(STAGE)
         for folder in (self.shards, self.errors, self.damaged, self.logs):
@@ -212,6 +210,10 @@ class JobDirectory:
                 self._index_fd = self.root.open(INDEX, os.O_RDWR | os.O_CREAT)
             self._index = LineIndex(self._index_fd, path, cut, self.manifest.seal)
         return Shard(number, cut, self._index, alone, skip)
+
+    def forget_lines(self) -> None:
+        """How many lines begin where is counted anew."""
+        self.root.remove(INDEX)
 
     def attempt(self, number: int) -> Attempt:
         """A private try at a shard, `with directory.attempt(42) as out: out.write(...); out.commit(...)`."""

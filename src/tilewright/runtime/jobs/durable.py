@@ -60,11 +60,11 @@ class Removed(ResourceError):
 class Folder:
     """A directory held open; names in it are never followed where they are symbolic links.
 
-    make: make it if it is not there; made: it was not. Raises ResourceError, naming the path, wherever the system
-    refuses.
+    make: make it if it is not there; made: it was not. look: for who only reads, one that is not there is empty. Raises
+    ResourceError, naming the path, wherever the system refuses.
     """
 
-    def __init__(self, path: str, *, inside: Folder | None = None, make: bool = False) -> None:
+    def __init__(self, path: str, *, inside: Folder | None = None, make: bool = False, look: bool = False) -> None:
         self.fd = -1
         self.made = False
         self.path: str = os.path.join(inside.path, path) if inside else path
@@ -77,6 +77,8 @@ class Folder:
             try:
                 self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
             except OSError as error:
+                if look and error.errno == errno.ENOENT:
+                    return
                 if error.errno in (errno.ELOOP, errno.ENOTDIR):
                     raise ResourceError(
                         "is a symbolic link or a file, and a job's directory is wanted",
@@ -100,6 +102,8 @@ class Folder:
 
     def open_or_none(self, name: str) -> int | None:
         """A descriptor for reading; None where there is no regular file of that name."""
+        if self.fd < 0:
+            return None
         with naming(self.where(name), "read"):
             try:
                 fd = self.open(name, os.O_RDONLY)
@@ -134,7 +138,7 @@ class Folder:
     def names(self) -> list[str]:
         """What is in it."""
         with naming(self.path, "list"):
-            return os.listdir(self.fd)
+            return os.listdir(self.fd) if self.fd >= 0 else []
 
     def remove(self, name: str) -> None:
         """Removes a file, a link or a directory with all it holds, links not followed; nothing to do if not there."""

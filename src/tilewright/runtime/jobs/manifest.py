@@ -9,12 +9,13 @@ import hashlib
 import os
 import time
 from collections.abc import Container
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
 
 from tilewright.errors import InputError
-from tilewright.formats.files import InputFile
+from tilewright.formats.files import InputFile, naming
 from tilewright.runtime.jobs.cut import Cut
 
 VERSION = 1
@@ -83,13 +84,13 @@ class Manifest(Sealed, frozen=True):
         if self.version != other.version:
             return f"the version of the job's files was {self.version} and is {other.version}"
         missing = object()
-        for field in dict.fromkeys((*self.fingerprint, *other.fingerprint)):
-            was, is_ = self.fingerprint.get(field, missing), other.fingerprint.get(field, missing)
-            if field.endswith(CHANGED) and field.removesuffix(CHANGED) in but:
+        for name in dict.fromkeys((*self.fingerprint, *other.fingerprint)):
+            was, is_ = self.fingerprint.get(name, missing), other.fingerprint.get(name, missing)
+            if name.endswith(CHANGED) and name.removesuffix(CHANGED) in but:
                 continue
             if was != is_ or type(was) is not type(is_):
-                old, new = ("not there" if value is missing else _told(field, value) for value in (was, is_))
-                return f"{field} was {old} and is {new}"
+                old, new = ("not there" if value is missing else _told(name, value) for value in (was, is_))
+                return f"{name} was {old} and is {new}"
         return None
 
     def touched(self, other: Manifest) -> list[str]:
@@ -136,9 +137,37 @@ def file_identity(name: str, path: str) -> dict[str, Value]:
 
 def check_unchanged(manifest: Manifest, fingerprint: dict[str, Value]) -> None:
     """Raises InputError naming the field, where what the results depend on has changed while the job ran."""
-    what = manifest.differs(Manifest(fingerprint=fingerprint, cut=manifest.cut))
-    if what:
-        raise InputError(
-            f"what the job reads was changed while it ran: {what}",
-            hint="let whatever writes it finish, then run again with --restart",
-        )
+    if what := manifest.differs(Manifest(fingerprint=fingerprint, cut=manifest.cut)):
+        raise _changed(what)
+
+
+def _changed(what: str) -> InputError:
+    return InputError(
+        f"what the job reads was changed while it ran: {what}",
+        hint="put back what was there and run again; or let whatever writes it finish, and run again with --restart",
+    )
+
+
+@dataclass(frozen=True)
+class AsBegun:
+    """The files that a run reads, by their names in the fingerprint: (path, time of change (ns) as the run began).
+
+    A shard is committed only if they are as they were: it outlives the run, and a file that is put back later would
+    vouch for what was computed from another content.
+    """
+
+    files: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, manifest: Manifest, files: dict[str, str]) -> AsBegun:
+        """manifest: with their times as this run has found them; files: their paths."""
+        times = {name: manifest.fingerprint.get(name + CHANGED) for name in files}
+        return cls({name: (path, t) for name, path in files.items() if isinstance(t := times[name], int)})
+
+    def check(self) -> None:
+        """Raises InputError, naming the file."""
+        for name, (path, was) in self.files.items():
+            with naming(path, "look at"):
+                now = os.stat(path).st_mtime_ns
+            if now != was:
+                raise _changed(f"{name + CHANGED} was {local_time(was)} and is {local_time(now)}")

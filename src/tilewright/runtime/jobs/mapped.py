@@ -16,19 +16,40 @@ import sys
 import numpy as np
 
 LEAST_BYTES = 1 << 20  # below that a map costs more than it saves
-UNABLE = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV, errno.EACCES}  # file systems that do not reserve
+PAGE = mmap.ALLOCATIONGRANULARITY
+# of file systems that do not reserve or map
+UNABLE = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV, errno.EACCES, errno.EPERM}
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 def write_at(fd: int, offset: int, view: memoryview) -> None:
     """All bytes of view to `offset`; fd is open for reading and writing. Raises OSError."""
     if len(view) >= LEAST_BYTES and reserve(fd, offset, len(view)):
-        before = offset % mmap.ALLOCATIONGRANULARITY
-        with mmap.mmap(fd, before + len(view), offset=offset - before) as mapped:
-            target = np.frombuffer(mapped, np.uint8)
-            target[before:] = np.frombuffer(view, np.uint8)  # lets other threads run, as a slice of mmap does not
-            del target  # else the map cannot be closed
-        return
+        # whole pages: of the first and the last, which may hold several blocks of the disk, part is not reserved
+        begin, end = -offset % PAGE, len(view) - (offset + len(view)) % PAGE
+        if _copied(fd, offset + begin, view[begin:end]):
+            _write(fd, offset, view[:begin])
+            _write(fd, offset + end, view[end:])
+            return
+    _write(fd, offset, view)
+
+
+def _copied(fd: int, offset: int, pages: memoryview) -> bool:
+    """Whether these pages could be mapped, and are written."""
+    try:
+        mapped = mmap.mmap(fd, len(pages), offset=offset)
+    except OSError as error:
+        if error.errno not in UNABLE:
+            raise
+        return False
+    with mapped:
+        target = np.frombuffer(mapped, np.uint8)
+        target[:] = np.frombuffer(pages, np.uint8)  # lets other threads run, as a slice of mmap does not
+        del target  # else the map cannot be closed
+    return True
+
+
+def _write(fd: int, offset: int, view: memoryview) -> None:
     while len(view):
         done = os.pwrite(fd, view, offset)
         view, offset = view[done:], offset + done

@@ -182,7 +182,7 @@ def verify(output: str) -> Verified:
     Raises UsageError where there is no job for this output, ResourceError where a file cannot be read.
     """
     check_job(output)
-    with JobDirectory(output) as directory:
+    with JobDirectory(output, look=True) as directory:
         return check(directory)
 
 

@@ -16,7 +16,7 @@ from tilewright.runtime.jobs.cut import Cut
 from tilewright.runtime.jobs.directory import REPORT, JobDirectory, Record
 from tilewright.runtime.jobs.durable import Removed
 from tilewright.runtime.jobs.lease import Lease
-from tilewright.runtime.jobs.manifest import DamagedShards, Manifest, check_unchanged
+from tilewright.runtime.jobs.manifest import AsBegun, DamagedShards, Manifest, check_unchanged
 from tilewright.runtime.jobs.merge import Report, check, merge, save_report
 from tilewright.runtime.jobs.stop import Stop, stopping
 from tilewright.runtime.jobs.task import Assembling, Engine, Job, Options, Reading, Settling, Task, Watch
@@ -58,6 +58,9 @@ def run_within(
             files = task.files() if isinstance(task, Reading) else {}
             touched = directory.begin(manifest, restart=options.restart)
             contents.check_touched(directory, manifest, touched, files, stop.check)
+            directory.began = AsBegun.of(manifest, files)
+            if touched:
+                directory.forget_lines()  # which may have been counted in what the file held meanwhile
             if options.part and options.part[0]:
                 files = {}  # part 0 hashes them
             work = _Run(task, directory, engine, options, stop, watch or Watch())

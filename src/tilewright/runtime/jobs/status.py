@@ -36,14 +36,17 @@ class Status:
 
 
 def status(output: str) -> Status:
-    """How far a job is. Raises UsageError where there is none for this output, or its manifest is damaged."""
+    """How far a job is. Raises UsageError where there is none for this output, it is at its very start, or its
+    manifest is damaged."""
     check_job(output)
-    with JobDirectory(output) as directory:
+    with JobDirectory(output, look=True) as directory:
         try:
             shards = directory.manifest.cut.shards
         except Damaged as error:
             hint = "give the command of the job again"
-            raise UsageError(f"{MANIFEST}: {error}", path=directory.path, hint=hint) from error
+            nothing = MANIFEST not in directory.root.names() and next(directory.committed(), None) is None
+            what = "the job is begun, and nothing of it is done yet" if nothing else f"{MANIFEST}: {error}"
+            raise UsageError(what, path=directory.path, hint=hint) from error
         records = [record for number in directory.committed() if (record := directory.record(number))]
         finished = REPORT in directory.root.names()
         gone = _gone(directory, shards - len(records)) if finished else []

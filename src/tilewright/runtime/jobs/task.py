@@ -180,8 +180,9 @@ class Engine:
 
 
 def run_shard(worker: Worker, directory: JobDirectory, shard: Shard, beat: Beat) -> Record:
-    """One shard from nothing to its commit."""
+    """One shard from nothing to its commit. Raises InputError where what it read has changed since the run began."""
     with trace.span(trace.SHARD, f"shard {shard.number}"), directory.attempt(shard.number) as out:
         records = worker.run(shard, out, beat)
+        directory.began.check()
         with trace.span(trace.COMMIT):
             return out.commit(records)

@@ -97,22 +97,12 @@ def recording(directory: JobDirectory, worker: int | None, on: bool = True) -> I
 def tracing(directory: JobDirectory, path: str | None) -> Iterator[None]:
     """A run whose trace is wanted in `path`; None: nowhere. It is written however the run ends, if not by SIGKILL.
 
-    Before the run it raises UsageError where `path` is the job's output or a file that is no trace, and ResourceError
-    where it cannot be written.
+    Before the run it raises as `check_path`, and ResourceError where the trace cannot be written.
     """
     if path is None:
         yield
         return
-    if os.path.realpath(path) == directory.output:
-        raise UsageError("the trace would be written over the output", path=path, hint="give --trace another file")
-    if os.path.isfile(path) and os.path.getsize(path):
-        with InputFile(path, "trace") as file:
-            there = bytearray(min(file.size, len(BEGINNING)))
-            file.read_into(there, 0)
-        if there != BEGINNING:
-            raise UsageError(
-                "is there, and is no trace", path=path, hint="give --trace another file, or remove this one"
-            )
+    check_path(path, directory.output)
     AtomicFile(path).__enter__().discard()
     for name in _pieces(directory):
         directory.logs.remove(name)
@@ -122,6 +112,20 @@ def tracing(directory: JobDirectory, path: str | None) -> Iterator[None]:
             yield
     finally:
         merge(directory, path, begin)
+
+
+def check_path(path: str, output: str) -> None:
+    """Raises UsageError where `path` is the job's output or a file that is no trace."""
+    if os.path.realpath(path) == os.path.realpath(output):
+        raise UsageError("the trace would be written over the output", path=path, hint="give --trace another file")
+    if os.path.isfile(path) and os.path.getsize(path):
+        with InputFile(path, "trace") as file:
+            there = bytearray(min(file.size, len(BEGINNING)))
+            file.read_into(there, 0)
+        if there != BEGINNING:
+            raise UsageError(
+                "is there, and is no trace", path=path, hint="give --trace another file, or remove this one"
+            )
 
 
 class Recorder:

@@ -80,7 +80,7 @@ def test_a_pipe_with_json(run, named):
     ("options", "message"),
     [
         (["--engine", "foo"], "'foo' is not one of 'inline', 'local', 'mpi', 'ray'"),
-        (["--max-tokens", "0"], "0"),
+        (["--max-tokens", "0"], "'0' is given; a number greater than or equal to 1 is wanted"),
         (["--max-tokens", "many"], "'many'"),
         (["--max-batch-memory", "many"], "Invalid value for --max-batch-memory: 'many' is no size; write 256M or 4G"),
         (["--temperature", "5"], "temperature is 5.0; a number from 0 to 2 is wanted"),
@@ -109,6 +109,12 @@ def test_help_begins_with_what_the_verb_needs(run, verb):
     assert {"--input", "--output", "--json"} <= set(names[:first]) and shared <= set(names[first:])
     assert ("--max-errors" in names) == (verb in ("classify", "generate"))
     assert f"  tilewright {verb} -" in out  # an example on a line of its own
+
+
+@pytest.mark.parametrize("verb", ["classify", "generate"])
+def test_help_says_what_becomes_of_ids_in_parquet(run, verb):
+    said = " ".join(run(verb, "--help")[1].split())
+    assert 'In Parquet, ids are integers where all are, else strings: then 5 and "5" become the same.' in said
 
 
 @pytest.mark.parametrize(("verb", "module"), [("classify", classify), ("generate", generate)])

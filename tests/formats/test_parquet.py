@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
 
 import msgspec
 import numpy as np
@@ -81,6 +82,17 @@ def test_text_that_is_no_utf8_costs_no_id(file, tmp_path):
     (batch,) = reader.batches(9)
     reader.close()
     assert [prompt.id for prompt in batch.prompts] == [7, 8] and "is not UTF-8" in batch.prompts[1].error.message
+
+
+@pytest.mark.parametrize("kind", ["timestamp[ns]", "duration[ns]", "time64[ns]", "timestamp[us]"])
+def test_a_value_that_python_has_no_type_for(file, kind):
+    """Nanoseconds, and a year behind 9999."""
+    if "[ns]" in kind and find_spec("pandas"):
+        pytest.skip("pandas has a type for nanoseconds")
+    value = 2**62 if kind == "timestamp[us]" else 1001
+    array = pa.array([1000, value]).view(pa.type_for_alias(kind))
+    with pytest.raises(InputError, match=r"in\.parquet, column id: cannot be read: .*\. Write the column as text$"):
+        list(all_lines(file(pa.table({"id": array, "text": ["a", "b"]})), None))
 
 
 def test_a_long_row(file, monkeypatch):

@@ -141,7 +141,7 @@ def test_a_gpu_without_memory_is_an_error_of_the_machine():
 
 
 def test_an_error_of_ours_that_came_of_it_says_more():
-    with pytest.raises(ResourceError, match="does not fit. Give the token table less"), gpu_faults():
+    with pytest.raises(ResourceError, match=r"does not fit\. Give the token table less"), gpu_faults():
         try:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
         except torch.cuda.OutOfMemoryError as error:

@@ -1,14 +1,20 @@
 """What the plans of all verbs have in common."""
 
+import hashlib
+import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tilewright.errors import ResourceError, UsageError
+from tilewright.errors import ResourceError, TilewrightError, UsageError
 from tilewright.formats.files import InputFile
 from tilewright.runtime import plan as planning
 from tilewright.runtime.classify import ClassifyJob, classify
+from tilewright.runtime.jobs.contents import Contents
 from tilewright.runtime.jobs.cut import Lines, RowGroups
+from tilewright.runtime.jobs.directory import JobDirectory
+from tilewright.runtime.jobs.manifest import encoded, seal
 from tilewright.runtime.jobs.start import Settings
 from tilewright.runtime.plan import ALWAYS, MERGING, RUNNING, SUPERVISOR, Part, counted_in, peak_of, sample_lines
 from tilewright.runtime.plan_classify import plan
@@ -72,6 +78,49 @@ def test_another_job_in_the_place_is_refused_as_by_the_run(job, model, tmp_path)
     with pytest.raises(UsageError) as theirs:
         classify(job())
     assert str(ours.value) == str(theirs.value)
+
+
+def test_a_job_that_was_killed_at_its_very_start_is_new(job, tmp_path):
+    (tmp_path / "out.bin.job" / "shards").mkdir(parents=True)
+    found = plan(job()).begun
+    assert (found.state, found.done, found.cut.shards) == ("new", 0, 4)
+    assert list((tmp_path / "out.bin.job").iterdir()) == [tmp_path / "out.bin.job" / "shards"]
+
+
+def test_a_touched_file_is_refused_as_by_the_run_unless_its_hash_is_known(job, sentences, bytes_read, tmp_path):
+    path = tmp_path / "in.bin"
+    np.tile(sentences, (1200, 1)).tofile(path)  # larger than its samples
+    settings = {"shard_size": 10_000}
+    classify(job(**settings))
+    with JobDirectory(str(tmp_path / "out.bin")) as directory:
+        sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+        known = encoded(seal(Contents(manifest=directory.manifest.seal, sha256={"input": sha256})))
+        directory.root.place("contents.json", known)
+    read = bytes_read(path)
+    plan(job(**settings))
+    untouched = bytes_read(path) - read
+    os.utime(path, (1, 1))
+    read = bytes_read(path)
+    assert plan(job(**settings)).begun.touched == ("input",)
+    assert bytes_read(path) - read == untouched  # for the hash none of it was
+    (tmp_path / "out.bin.job" / "contents.json").unlink()
+    with pytest.raises(UsageError, match="ended before all of it was hashed") as ours:
+        plan(job(**settings))
+    with pytest.raises(UsageError) as theirs:
+        classify(job(**settings))
+    assert str(ours.value) == str(theirs.value)
+
+
+@pytest.mark.parametrize("name", ["nowhere/trace", ".", "out.bin", "in.bin"])
+def test_a_trace_that_cannot_be_written_is_refused_as_by_the_run(job, tmp_path, name):
+    trace = str(tmp_path / name)
+    with pytest.raises(TilewrightError) as ours:
+        plan(job(trace=trace))
+    with pytest.raises(TilewrightError) as theirs:
+        classify(job(trace=trace))
+    assert (str(ours.value), ours.value.exit_code) == (str(theirs.value), theirs.value.exit_code)
+    assert plan(job(trace=str(tmp_path / "trace.json"))).begun.state == "new"
+    assert not (tmp_path / "trace.json").exists()
 
 
 def test_an_output_that_cannot_be_written_is_refused(job, tmp_path):

@@ -82,6 +82,14 @@ def test_rows_that_were_not_seen_are_estimated(tmp_path, monkeypatch, rng):
     assert used <= found.figures["table_rows"] <= 1.5 * used
 
 
+@pytest.mark.parametrize("count", [1, 500, 70_000])
+def test_bad_lines_are_counted(model, tmp_path, count):
+    """Also where there is no good one, and where there are more than are encoded."""
+    (tmp_path / "in.jsonl").write_text("{bad\n" * count)
+    found = plan(ClassifyJob(model, str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl")))
+    assert (found.records, found.counted) == (count, True) and found.outputs.bytes > 0
+
+
 def test_10_gib_are_planned_by_a_sample(model, tmp_path, bytes_read):
     source = tmp_path / "large.bin"
     with open(source, "wb") as file:

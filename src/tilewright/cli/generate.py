@@ -120,7 +120,8 @@ def generate(options: Options) -> None:
     for errors: the first bad prompt ends the job with exit code 3. A .jsonl line is {"id": 7, "prompt": "..."}, or has
     "prompt_token_ids", and may give its own sampling parameters, by vLLM's names; OpenAI batch lines are taken as they
     are. In .txt files blank lines are skipped, and the line of a bad prompt stays empty. Random numbers belong to a
-    record's id, or to its line where it has none. In Parquet, ids are integers where all are, else strings.
+    record's id, or to its line where it has none. In Parquet, ids are integers where all are, else strings: then
+    5 and "5" become the same.
 
     The output appears when it is whole; until then an earlier one stays. What is done is kept in OUTPUT.job: the same
     command goes on where a stopped one was, and does nothing where all is there.

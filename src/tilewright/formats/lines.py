@@ -18,6 +18,7 @@ from tilewright.formats.files import InputFile
 from tilewright.formats.records import Id, Record, RecordError
 
 MAX_LINE_BYTES = 16 << 20
+LOOSE_BYTES = 1 << 20  # of a line that Python reads a second time: its objects take up to 50 times as many bytes
 CHUNK_BYTES = 1 << 20
 BOM = b"\xef\xbb\xbf"  # that some editors write first; no part of the text
 FIRST_BYTES = 64 << 20  # within which a line that can be read must say whether lines have ids
@@ -268,7 +269,8 @@ def json_error(error: Exception, line: bytes = b"") -> BadLine:
 def recovered(line: bytes | None, kind: type[Ids]) -> Ids:
     """The ids that can still be read of a bad line (None: it is too long), or the defaults of `kind`.
 
-    Also of a line that is no JSON but by the rules of Python: half a surrogate pair, NaN, a tab in a string.
+    Also of a line that is no JSON but by the rules of Python: half a surrogate pair, NaN, a tab in a string. Not if it
+    is longer than LOOSE_BYTES.
     """
     if line is None:
         return kind()
@@ -284,7 +286,9 @@ def recovered(line: bytes | None, kind: type[Ids]) -> Ids:
 
 
 def _loosely(line: bytes) -> Any:
-    """What Python reads of a line; None where it cannot."""
+    """What Python reads of a line; None where it cannot, or the line is longer than LOOSE_BYTES."""
+    if len(line) > LOOSE_BYTES:
+        return None
     with suppress(ValueError, RecursionError):
         return json.loads(line, strict=False)
     return None

@@ -116,7 +116,7 @@ def row_lines(file: InputFile, group: int, first: int, count: int) -> Iterator[L
         for batch in opened.iter_batches(READ, [group], columns=names, use_threads=False):
             for row in range(min(batch.num_rows, first + count - number)):
                 number += 1
-                line = _line({name: batch.column(name)[row] for name in names})
+                line = _line({name: batch.column(name)[row] for name in names}, file.path)
                 yield number, line if len(line) <= MAX_LINE_BYTES else None, 0
             if number == first + count:
                 return
@@ -145,14 +145,18 @@ def as_rows(reader: R, count: int | None) -> R:
     return reader
 
 
-def _line(row: dict[str, Any]) -> bytes:
-    """A row as JSON, but that a text which is not UTF-8 stands as b"\\xff", which is not either."""
+def _line(row: dict[str, Any], path: str) -> bytes:
+    """A row of the file as JSON, but that a text which is not UTF-8 stands as b"\\xff", which is not either. Raises
+    InputError for a value that Python has no type for: a time in nanoseconds, the year 10000."""
     given, broken = {}, []
     for name, value in row.items():
         try:
             given[name] = value.as_py()
         except UnicodeDecodeError:
             broken.append(b'"%s":"\xff"' % name.encode())
+        except (ValueError, OverflowError) as error:
+            said, hint = str(error).partition(". ")[0], "write the column as text"
+            raise InputError(f"cannot be read: {said}", path=path, where=f"column {name}", hint=hint) from error
     line = msgspec.json.encode({name: value for name, value in given.items() if value is not None}, enc_hook=str)
     return b"{%s}" % b",".join(part for part in (line[1:-1], *broken) if part) if broken else line
 

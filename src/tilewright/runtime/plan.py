@@ -15,6 +15,7 @@ from tilewright.formats.atomic import check_writable
 from tilewright.formats.files import BLOCK_BYTES, InputFile
 from tilewright.hardware import cpu
 from tilewright.ops import matmul
+from tilewright.runtime.jobs import contents, trace
 from tilewright.runtime.jobs.cut import Cut, Lines, Records, RowGroups, lines_between
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.manifest import Damaged, Manifest
@@ -23,7 +24,7 @@ from tilewright.runtime.jobs.placed import room
 from tilewright.runtime.jobs.run import check_cut, check_part
 from tilewright.runtime.jobs.start import Settings, VerbTask, engine_of, workers_of
 from tilewright.runtime.jobs.status import status
-from tilewright.runtime.jobs.task import Assembling
+from tilewright.runtime.jobs.task import Assembling, Reading
 from tilewright.simd import cache
 
 PROGRAM = 178 << 20  # Python, NumPy, Numba, LLVM and the kernels (measured: Numba 0.68 on Linux, x86-64)
@@ -135,21 +136,33 @@ def begun_of(task: VerbTask, settings: Settings, output: str, device: str) -> Be
     """How the job would begin. Sets the task's workers, on which its cut depends.
 
     Raises UsageError where it was begun for other results, or the engine cannot be had, ResourceError where the output
-    cannot be written.
+    or the trace cannot be written.
     """
     task.workers = workers_of(engine_of(settings, device), settings)
     if not isinstance(task, Assembling):
         check_writable(output)
     manifest = Manifest(fingerprint=task.fingerprint(), cut=check_cut(task.cut(settings.shard_size)))
     check_part(settings.options)
-    new = Begun(manifest.cut, 0, "new", (), task.workers)
-    if settings.restart or not os.path.isdir(f"{os.path.realpath(output)}.job"):
-        return new
-    with JobDirectory(output) as directory:
+    begun = Begun(manifest.cut, 0, "new", (), task.workers)
+    if not settings.restart and os.path.isdir(f"{os.path.realpath(output)}.job"):
+        begun = _found(task, output, manifest) or begun
+    if settings.trace is not None:
+        trace.check_path(settings.trace, output)
+        check_writable(settings.trace)
+    return begun
+
+
+def _found(task: VerbTask, output: str, manifest: Manifest) -> Begun | None:
+    """What an earlier run began; None where it has no manifest that can be read. Raises as `begun_of`."""
+    with JobDirectory(output, look=True) as directory:
         try:
             touched = directory.compare(manifest)
         except Damaged:
-            return new
+            return None
+        files = task.files() if isinstance(task, Reading) else {}
+        known = files.keys() & contents.known_hashes(directory).keys()  # the run hashes these, and compares
+        unknown = [name for name in touched if name not in known]
+        contents.check_touched(directory, manifest, unknown, files, lambda: None)
         cut = directory.manifest.cut
     found = status(output)
     return Begun(cut, found.done, found.state, tuple(touched), task.workers)

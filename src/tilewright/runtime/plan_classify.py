@@ -36,7 +36,7 @@ from tilewright.runtime.plan import (
 )  # fmt: skip
 
 COMPILING = 92 << 20  # what LLVM keeps after it has compiled the verb's kernels (measured: Numba 0.68, x86-64)
-SAMPLED = 1 << 16  # sentences of a binary input, or rows of Parquet, that are looked at
+SAMPLED = 1 << 16  # sentences whose token ids are looked at, of lines, a binary input or rows of Parquet
 RECORD = 1500  # bytes of Python objects for a line on its way
 LINE, LOGIT = 62, 13  # bytes of a line of JSON without id and label, and of a logit in it
 PAGE = 4096
@@ -48,8 +48,8 @@ def plan(job: ClassifyJob) -> JobPlan:
     job, config = task.job, task.config
     begun = begun_of(task, job.settings, job.output, job.device)
     weights = mapped_weights(job.model)[1]
-    ids, part, id_bytes = _sample(task, begun)
-    records = counted_in(begun.cut, len(ids), part)
+    ids, seen, part, id_bytes = _sample(task, begun)
+    records = counted_in(begun.cut, seen, part)
     table = _table(task, ids, share(records[0], begun.workers))
     return plan_of(
         "classify", task, "sentences", records, _memory(task, weights, ids, table, records[0]),
@@ -59,8 +59,9 @@ def plan(job: ClassifyJob) -> JobPlan:
     )  # fmt: skip
 
 
-def _sample(task: ClassifyTask, begun: Begun) -> tuple[np.ndarray, float, float]:
-    """(ids int32 (n, L) of some sentences, the share of the input that they are, bytes of an id as JSON)."""
+def _sample(task: ClassifyTask, begun: Begun) -> tuple[np.ndarray, int, float, float]:
+    """(ids int32 (n, L) of some sentences, the records looked at, the share of the input that these are, bytes of an id
+    as JSON). n is 0 where all that were looked at are bad, and less than the records where there are very many."""
     with closing(task.reader(0)) as reader:
         if isinstance(reader, TokenFile):
             count = min(reader.total, SAMPLED)
@@ -68,16 +69,20 @@ def _sample(task: ClassifyTask, begun: Begun) -> tuple[np.ndarray, float, float]
             spans = [(reader.total - each) * i // (STRETCHES - 1) for i in range(places)] if places > 1 else [0]
             each = each if places > 1 else count
             batches = [b.tokens for first in spans for b in reader.batches(each, range(first, first + each))]
-            return np.concatenate(batches), len(spans) * each / reader.total, 0.0
+            ids = np.concatenate(batches)
+            return ids, len(ids), len(ids) / reader.total, 0.0
         lines, part = sample_lines(reader.file, begun.cut)
         if lines is not None:
             reader.only(lines)
-        found = list(islice(reader.batches(4096), SAMPLED // 4096))
+        all_batches = reader.batches(4096)
+        found = list(islice(all_batches, SAMPLED // 4096))
+        rest = 0 if lines is None else sum(len(batch.records or ()) for batch in all_batches)
     records = [record for batch in found for record in batch.records or ()]
     said = [2 + len(record.id) if isinstance(record.id, str) else len(str(record.id)) for record in records]
     bad = len(records) - sum(len(batch.tokens) for batch in found)
     ids = np.concatenate([batch.tokens for batch in found] or [np.zeros((0, task.config.sequence_length), np.int32)])
-    return np.pad(ids, ((0, bad), (0, 0)), mode="edge") if len(ids) else ids, part, float(np.mean(said or [8]))
+    ids = np.pad(ids, ((0, bad), (0, 0)), mode="edge") if len(ids) else ids
+    return ids, len(records) + rest, part, float(np.mean(said or [8]))
 
 
 def _table(task: ClassifyTask, ids: np.ndarray, records: int) -> tuple[int, int, int] | None:

@@ -55,18 +55,21 @@ def ranks(tmp_path, monkeypatch):
         signal.set_wakeup_fd(signals.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGUSR2):
             signal.signal(number, lambda number, frame: None)
-        for line in sys.stdin:
-            other.sendall(line.encode())
+        for line in sys.stdin.buffer:
+            other.sendall(line)
             print(flush=True)
     """
 
     def start(number):
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         process = subprocess.Popen([sys.executable, "-c", code, name[1:]], **pipes)
         started.append(process)
 
         def tell(**what):
-            process.stdin.write(json.dumps(what) + "\n")
+            say(json.dumps(what).encode())
+
+        def say(line):
+            process.stdin.write(line + b"\n")
             process.stdin.flush()
             process.stdout.readline()
 
@@ -76,9 +79,9 @@ def ranks(tmp_path, monkeypatch):
             process.kill()
             process.wait()
 
-        return SimpleNamespace(tell=tell, kill=kill, pid=process.pid)
+        return SimpleNamespace(tell=tell, say=say, kill=kill, pid=process.pid)
 
-    start.witness = started[0].pid
+    start.witness, start.name = started[0].pid, name
     yield start
     for process in started:
         process.kill()
@@ -167,6 +170,67 @@ def test_a_rank_that_another_node_ended_is_not_named(ranks, tmp_path):
     rank.kill()
     time.sleep(0.3)
     assert logged(tmp_path) == "rank 5 on elsewhere: ...\n" and not logged(tmp_path, "deaths.jsonl", wait=False)
+
+
+@pytest.mark.parametrize("first", [b"garbage\n", b"-5 \n", b"12 other\n", b"\n", b"\xff\xfe", b""])
+def test_who_begins_otherwise_is_no_rank(ranks, tmp_path, first):
+    """Before the first rank comes and later; the witness goes on, and tells nothing of it."""
+
+    def come():
+        with socket.socket(socket.AF_UNIX) as stray:
+            stray.settimeout(10)
+            stray.connect(ranks.name)
+            assert stray.recv(1) == b"\n"
+            stray.sendall(first)
+            stray.shutdown(socket.SHUT_WR)
+            assert stray.recv(1) == b""
+
+    come()
+    rank = ranks(0)
+    come()
+    rank.kill()
+    assert logged(tmp_path) == f"rank 0 on {os.uname().nodename}: process {rank.pid} was killed or crashed\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{", b"[]", b"7", b"\xff", b"[" * 100_000, b'{"rank": "\\u001b[31m", "shard": 9}', b'{"rank": true}',
+        b'{"shard": "9"}', b'{"shard": 9, "more": 1}', b'{"all": 1}', b'{"logs": null}', b'{"pid": 1}', b"9" * 5000,
+    ],
+)  # fmt: skip
+def test_what_no_rank_would_tell_is_not_heard(ranks, tmp_path, line):
+    """And whose process it is, is known from the kernel."""
+    rank = ranks(0)
+    rank.tell(shard=7, record=None)
+    rank.say(line)
+    rank.kill()
+    assert logged(tmp_path) == f"rank 0 on {os.uname().nodename}: process {rank.pid} was killed or crashed\n"
+    assert json.loads(logged(tmp_path, "deaths.jsonl"))["shard"] == 7
+
+
+def test_a_folder_of_no_name_ends_nothing():
+    module.note_death("a\0b", 1, None, "killed")
+    assert module.log_size("a\0b") == 0
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_who_is_another_user_is_sent_away(monkeypatch, other):
+    if sys.platform != "linux":
+        pytest.skip("a witness needs Linux's epoll and abstract sockets")
+    user = os.geteuid()
+    monkeypatch.setattr(module.os, "geteuid", lambda: user + other)
+    name = f"\0tilewright-test-{os.getpid()}-{other}"
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
+        server.bind(name)
+        server.listen()
+        client.settimeout(10)
+        client.connect(name)
+        accepted = module._accept(server)
+        assert client.recv(1) == (b"" if other else b"\n")
+    assert (accepted is None) == other
+    if accepted:
+        accepted[0].close()
 
 
 def test_a_rank_without_a_witness(monkeypatch):

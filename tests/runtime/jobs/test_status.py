@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import threading
 import time
 
@@ -14,7 +15,7 @@ from tilewright.cli import main
 from tilewright.errors import UsageError
 from tilewright.runtime.engines.inline import Inline
 from tilewright.runtime.jobs import lease
-from tilewright.runtime.jobs.directory import JobDirectory
+from tilewright.runtime.jobs.directory import FOLDERS, JobDirectory
 from tilewright.runtime.jobs.lease import Lease
 from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.run import run
@@ -40,6 +41,27 @@ def test_status(place):
     os.unlink(f"{place.output}.job/report.json")
     os.unlink(f"{place.output}.job/shards/00004.part")
     assert status(place.output).state == "stopped" and status(place.output).done == 9
+
+
+@pytest.mark.parametrize("made", range(len(FOLDERS) + 1))
+def test_a_job_that_was_killed_at_its_very_start(place, made):
+    """Between the first folder and the manifest there is nothing to tell, and nothing is changed."""
+    os.mkdir(f"{place.output}.job")
+    for name in FOLDERS[:made]:
+        os.mkdir(f"{place.output}.job/{name}")
+    with pytest.raises(UsageError, match="the job is begun, and nothing of it is done yet"):
+        status(place.output)
+    assert verify(place.output).damaged == ["manifest.json: there is no manifest.json"]
+    assert sorted(os.listdir(f"{place.output}.job")) == sorted(FOLDERS[:made])
+    run(place.task(), place.output, Inline())
+    place.check()
+
+
+def test_a_finished_job_without_its_folder_of_shards(place):
+    run(place.task(), place.output, Inline())
+    shutil.rmtree(f"{place.output}.job/shards")
+    found = status(place.output)
+    assert (found.state, found.done, found.gone) == ("damaged", 0, ["10 shards"])
 
 
 def test_a_lease_is_no_obstacle_to_those_who_look(place):

@@ -11,21 +11,20 @@ SIZES = (  # variables in which they say it; Slurm sets its own in what srun sta
 )  # fmt: skip
 
 
-def started() -> tuple[str, int]:
-    """The variable that tells of several processes, and how many those are; ("", 1) where none does."""
-    for name in SIZES:
-        said = os.environ.get(name, "")
-        if said.isdecimal() and int(said) > 1:
-            return name, int(said)
-    return "", 1
+def started() -> tuple[list[str], int]:
+    """The variables that tell of several processes, and how many the first tells of; ([], 1) where none does."""
+    said = {name: os.environ.get(name, "") for name in SIZES}
+    counts = {name: int(text) for name, text in said.items() if text.isdecimal() and int(text) > 1}
+    return list(counts), next(iter(counts.values()), 1)
 
 
 def check_size(size: int) -> None:
     """Raises UsageError where the launcher says that it started several processes and MPI sees one."""
-    name, count = started()
+    names, count = started()
+    said = ", ".join(names)
     if size == 1 and count > 1:
         raise UsageError(
-            f"the launcher started {count} processes ({name}) and MPI sees one: each would do the whole job",
+            f"the launcher started {count} processes ({said}) and MPI sees one: each would do the whole job",
             hint="use the mpiexec of the MPI that mpi4py was built with",
         )
 
@@ -33,9 +32,9 @@ def check_size(size: int) -> None:
 def check_alone() -> None:
     """Raises UsageError where a launcher started several processes of a job that is to run in one, or is to start its
     workers itself."""
-    name, count = started()
+    names, count = started()
     if count > 1:
         raise UsageError(
-            f"this was started {count} times by an MPI launcher ({name}), and each would do the whole job",
-            hint=f"add --engine mpi, or --part K/{count}; where each has an output of its own, unset {name}",
+            f"this was started {count} times by an MPI launcher ({', '.join(names)}), and each would do the whole job",
+            hint=f"add --engine mpi, or --part K/{count}; where each has an output of its own, unset {' '.join(names)}",
         )

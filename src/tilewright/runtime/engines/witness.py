@@ -5,16 +5,19 @@ what it does, into one signals are written as they come, whatever the rank is at
 the silent ones of the dead in the order in which they died, and epoll tells of them in that order (of one with
 something to read it might tell too early). They are two, of a low and of a high descriptor, because kernels close those
 of a dead process in this order or in that, and mpiexec, which ends the others, hears of it by one of MPI's in between.
+An abstract socket has no permissions: processes of other users are sent away, and what no rank would say is not heard.
 Runs as a script, with the standard library alone.
 """
 
 import fcntl
 import json
 import os
+import re
 import secrets
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from contextlib import suppress
@@ -25,6 +28,11 @@ HIGH = 512  # above MPI's descriptors, and below 1024, how many a process has at
 LOG, DEATHS = "ranks.log", "deaths.jsonl"  # in the job's logs: what ended ranks, and at which shards
 ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)  # may be followed by SIGKILL
 SIGNALS = b"signals"  # what a connection for them begins with
+FIRST = re.compile(rb"(\d{1,10}) (signals|)")  # the line that a connection begins with: a process, and the kind
+FIELDS: dict[str, tuple[type, ...]] = {  # what a rank tells, see `Witness.tell`
+    "rank": (int,), "pid": (int,), "logs": (str,), "log_size": (int,), "shard": (int, type(None)),
+    "record": (int, type(None)), "stopping": (bool,), "calm": (bool,), "all": (bool,),
+}  # fmt: skip
 WHY = "killed or crashed"  # of a rank that has ended without a word
 
 
@@ -82,14 +90,15 @@ class Witness:
 def connected(name: str, kind: bytes = b"") -> socket.socket:
     """A connection to the witness of this name, which knows whose it is and of which kind, SIGNALS or none.
 
-    Raises OSError where there is no witness.
+    Raises OSError where there is no witness, or one of another user.
     """
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.settimeout(ALONE_SECONDS)
         connection.connect(name)
         connection.sendall(b"%d %s\n" % (os.getpid(), kind))
-        connection.recv(1)  # from now on it watches
+        if not connection.recv(1):  # from now on it watches
+            raise ConnectionAbortedError(name)
         connection.settimeout(None)
     except OSError:
         connection.close()
@@ -109,11 +118,12 @@ def _start() -> str:
 
 
 class _Rank:
-    """A connection of the rank with this pid. known: all that was told there, nothing where it is silent or for
-    signals; asked: by a signal to stop."""
+    """A connection of the rank with this pid, 0 before its first line. known: all that was told there, nothing where it
+    is silent or for signals; asked: by a signal to stop."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection, self._buffer = connection, b""
+    def __init__(self, connection: socket.socket, peer: int) -> None:
+        """peer: the process as the kernel knows it, 0 where it has no number here, as in another container."""
+        self._connection, self._buffer, self._peer = connection, b"", peer
         connection.setblocking(False)
         self.pid = 0
         self.kind = b""
@@ -121,7 +131,7 @@ class _Rank:
         self.asked = False
 
     def hear(self) -> bool:
-        """Takes all that is said; False: it has ended."""
+        """Takes all that is said; False: it has ended, or is no rank's."""
         while True:
             try:
                 heard = self._connection.recv(1 << 16)
@@ -129,23 +139,52 @@ class _Rank:
                 return True
             except ConnectionError:
                 heard = b""
-            self._take(heard)
-            if not heard:
+            if not self._take(heard) or not heard:
                 return False
 
-    def _take(self, heard: bytes) -> None:
+    def close(self) -> None:
+        self._connection.close()
+
+    def _take(self, heard: bytes) -> bool:
         self._buffer += heard
         if not self.pid and b"\n" in self._buffer:
             who, _, self._buffer = self._buffer.partition(b"\n")
-            pid, _, self.kind = who.partition(b" ")
-            self.pid = int(pid)
+            first = FIRST.fullmatch(who)
+            if not first:
+                return False
+            self.pid, self.kind = self._peer or int(first[1]), first[2]
         if self.kind == SIGNALS:
             self.asked = self.asked or any(number in self._buffer for number in ASKING)
             self._buffer = b""
         elif self.pid:
             *lines, self._buffer = self._buffer.split(b"\n")
             for line in lines:
-                self.known.update(json.loads(line))
+                if told := _told(line):
+                    self.known.update(told, pid=self.pid)
+        return True
+
+
+def _told(line: bytes) -> dict[str, Any]:
+    """What a line tells, nothing where it is none of a rank's."""
+    try:
+        told = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(told, dict) or any(type(value) not in FIELDS.get(name, ()) for name, value in told.items()):
+        return {}
+    return told
+
+
+def _accept(server: socket.socket) -> tuple[socket.socket, _Rank] | None:
+    """A connection of this user's; those of others are closed."""
+    connection = server.accept()[0]
+    peer, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    if user != os.geteuid():
+        connection.close()
+        return None
+    with suppress(OSError):
+        connection.send(b"\n")
+    return connection, _Rank(connection, peer)
 
 
 def main(fd: int) -> None:
@@ -158,19 +197,21 @@ def main(fd: int) -> None:
     while events := poll.poll(None if there else ALONE_SECONDS):
         for ready, _ in events:
             if ready == fd:
-                connection = server.accept()[0]
-                poll.register(connection, select.EPOLLIN)
-                with suppress(OSError):
-                    connection.send(b"\n")
-                there[connection.fileno()] = _Rank(connection)
+                if accepted := _accept(server):
+                    connection, rank = accepted
+                    poll.register(connection, select.EPOLLIN)
+                    there[connection.fileno()] = rank
             elif not there[ready].hear():
                 poll.unregister(ready)
                 ended = there.pop(ready)
+                if not ended.pid:
+                    ended.close()
+                    continue
                 if ended.known or ended.kind == SIGNALS:
                     gone.append(ended)
                 elif _died(ended.pid, [*there.values(), *gone]):
                     return
-                if not there:
+                if not any(rank.pid for rank in there.values()):
                     return
 
 
@@ -192,7 +233,7 @@ def _died(pid: int, ranks: list[_Rank]) -> bool:
 def _tell(known: dict) -> None:
     """Says who has ended, on stderr and in the job's logs; nothing if another node has said why all end."""
     logs = known.get("logs")
-    if logs and log_size(logs) > known["log_size"]:
+    if logs and log_size(logs) > known.get("log_size", 0):
         return
     what = f"rank {known.get('rank', '?')} on {os.uname().nodename}: process {known.get('pid', '?')} was {WHY}"
     what += ", after a signal had asked it to stop\n" if known.get("stopping") else "\n"
@@ -205,7 +246,7 @@ def _tell(known: dict) -> None:
 
 def log_size(logs: str) -> int:
     """Bytes of the log."""
-    with suppress(OSError):
+    with suppress(OSError, ValueError):
         return os.lstat(os.path.join(logs, LOG)).st_size
     return 0
 
@@ -217,7 +258,7 @@ def note_death(logs: str, shard: int, record: int | None, why: str) -> None:
 
 def add_line(logs: str, name: str, line: str) -> None:
     """Adds it to a file in the job's logs; best effort, for the job ends anyway."""
-    with suppress(OSError):
+    with suppress(OSError, ValueError):  # a name may hold what none can
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(os.path.join(logs, name), flags, 0o666)
         os.write(fd, line.encode(errors="surrogateescape"))

@@ -56,7 +56,7 @@ def check_touched(
     now: with their fields as they are; who comes so far compares them again at the end, so that a change while they
     are read is found. files: their paths. beat: called with every block.
     """
-    known = _known(directory)
+    known = known_hashes(directory)
     for name in names:
         if _number(now, name + BYTES) <= SAMPLES * SAMPLE_BYTES:
             continue
@@ -90,7 +90,7 @@ def _refuse(directory: JobDirectory, now: Manifest, name: str, path: str | None)
 def hashing(directory: JobDirectory, files: dict[str, str]) -> Iterator[None]:
     """Within the block a thread takes the sha256 of those of `files` (name in the fingerprint: path) of which it is
     not known, the smallest first. What fails there costs nothing but that knowledge."""
-    known = _known(directory)
+    known = known_hashes(directory)
     sizes = {name: _number(directory.manifest, name + BYTES) for name in files if name not in known}
     todo = [name for name in sorted(sizes, key=sizes.__getitem__) if sizes[name] > SAMPLES * SAMPLE_BYTES]
     if not todo:
@@ -144,7 +144,8 @@ def _digest(path: str, beat: Callable[[], object]) -> str:
     return digest.hexdigest()
 
 
-def _known(directory: JobDirectory) -> dict[str, str]:
+def known_hashes(directory: JobDirectory) -> dict[str, str]:
+    """The sha256 of files, by their names in the fingerprint, as far as a run of this job has come with them."""
     with suppress(Damaged):
         contents = directory.sealed(CONTENTS, Contents)
         if contents.manifest == directory.manifest.seal:

@@ -211,10 +211,6 @@ class JobDirectory:
             self._index = LineIndex(self._index_fd, path, cut, self.manifest.seal)
         return Shard(number, cut, self._index, alone, skip)
 
-    def forget_lines(self) -> None:
-        """How many lines begin where is counted anew."""
-        self.root.remove(INDEX)
-
     def attempt(self, number: int) -> Attempt:
         """A private try at a shard, `with directory.attempt(42) as out: out.write(...); out.commit(...)`."""
         return Attempt(self, number)

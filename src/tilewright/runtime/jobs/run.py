@@ -13,7 +13,7 @@ from tilewright.errors import InternalError, ResourceError, TilewrightError, Usa
 from tilewright.formats.atomic import AtomicFile
 from tilewright.runtime.jobs import contents, trace
 from tilewright.runtime.jobs.cut import Cut
-from tilewright.runtime.jobs.directory import REPORT, JobDirectory, Record
+from tilewright.runtime.jobs.directory import INDEX, REPORT, JobDirectory, Record
 from tilewright.runtime.jobs.durable import Removed
 from tilewright.runtime.jobs.lease import Lease
 from tilewright.runtime.jobs.manifest import AsBegun, DamagedShards, Manifest, check_unchanged
@@ -60,7 +60,7 @@ def run_within(
             contents.check_touched(directory, manifest, touched, files, stop.check)
             directory.began = AsBegun.of(manifest, files)
             if touched:
-                directory.forget_lines()  # which may have been counted in what the file held meanwhile
+                directory.root.remove(INDEX)  # lines may have been counted in what the file held meanwhile
             if options.part and options.part[0]:
                 files = {}  # part 0 hashes them
             work = _Run(task, directory, engine, options, stop, watch or Watch())

@@ -170,7 +170,7 @@ def test_a_compressed_archive(tmp_path):
 def test_without_pytorch(tmp_path, monkeypatch):
     torch.save(netg(**SIZES).state_dict(), tmp_path / "x.pt")
     monkeypatch.setattr(state_dict.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ResourceError, match=r"PyTorch is not installed.*Pip install torch, or save"):
+    with pytest.raises(ResourceError, match=r"PyTorch is not installed.*Install it, pip install torch, or save"):
         convert(str(tmp_path / "x.pt"), str(tmp_path / "m"))
 
 

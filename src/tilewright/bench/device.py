@@ -29,13 +29,18 @@ PROBE = 256  # rows that tell whether it does, unless the op's spec says otherwi
 
 def torch_on_a_gpu():
     """torch. Raises ResourceError if there is none here, or no GPU for it."""
+    if why := no_gpu():
+        raise ResourceError(f"there is no GPU to measure: {why}", hint="leave --device cuda out to measure the CPU")
     try:
         import torch
     except ImportError as error:
-        raise ResourceError("measuring on a GPU needs PyTorch", hint="pip install 'tilewright[gpu]'") from error
+        raise ResourceError(
+            "measuring on a GPU needs PyTorch", hint="install it: pip install 'tilewright[gpu]'"
+        ) from error
     if not torch.cuda.is_available():
-        why = no_gpu() or "PyTorch sees none"
-        raise ResourceError(f"there is no GPU to measure: {why}", hint="leave --device cuda out to measure the CPU")
+        raise ResourceError(
+            "there is no GPU to measure: PyTorch sees none", hint="leave --device cuda out to measure the CPU"
+        )
     return torch
 
 

@@ -21,7 +21,7 @@ class Options:
     kind: Annotated[Literal["textcnn", "gpt2", "dcgan"], typer.Argument(metavar="KIND", help="textcnn, gpt2 or dcgan")]
     path: Annotated[str, typer.Argument(metavar="PATH", help="A directory, or FILE.bin for the course's layout.")]
     seed: Annotated[int, Option(min=0, max=2**63 - 1, help="The same seed gives the same weights.")] = 0
-    force: Annotated[bool, Option("--force", help="Replace a model, or a FILE.bin that is no such weights.")] = False
+    force: Annotated[bool, Option("--force", help="Replace what lies there.")] = False
     vocab_size: Annotated[int | None, Option(min=1, help="21635 for textcnn, 50257 for gpt2.")] = None
     sequence_length: Annotated[int | None, Option(min=1, help="textcnn: tokens a sentence; 16.")] = None
     hidden_size: Annotated[int | None, Option(min=1, help="textcnn: width of the embedding; 4096.")] = None

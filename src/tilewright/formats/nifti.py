@@ -261,7 +261,7 @@ def _nibabel() -> Any:
         import nibabel
         import nibabel.spatialimages
     except ImportError as error:
-        hint = "pip install 'tilewright[volume]'"
+        hint = "install it: pip install 'tilewright[volume]'"
         raise ResourceError("NIfTI needs nibabel, which is not installed", hint=hint) from error
     return nibabel
 

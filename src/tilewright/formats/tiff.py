@@ -135,7 +135,7 @@ def _tifffile() -> Any:
     try:
         import tifffile
     except ImportError as error:
-        hint = "pip install 'tilewright[volume]'"
+        hint = "install it: pip install 'tilewright[volume]'"
         raise ResourceError("TIFF needs tifffile, which is not installed", hint=hint) from error
     logging.getLogger("tifffile").addHandler(logging.NullHandler())  # what is wrong is raised, not written to stderr
     return tifffile

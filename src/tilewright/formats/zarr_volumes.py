@@ -211,7 +211,7 @@ def _zarr() -> Any:
         import zarr.storage
     except ImportError as error:
         raise ResourceError(
-            "Zarr needs the package zarr, which is not installed", hint="pip install 'tilewright[volume]'"
+            "Zarr needs the package zarr, which is not installed", hint="install it: pip install 'tilewright[volume]'"
         ) from error
     return zarr
 

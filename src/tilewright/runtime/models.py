@@ -42,7 +42,7 @@ def convert(source: str, destination: str, *, force: bool = False) -> int:
         tensors = [(name, array.shape, blocks_of(array)) for name, array in weights.items()]
         if not is_file:
             _check_course_sizes(config, source)
-            _check_replaced(destination, _bytes(config), force)
+            _check_replaced(destination, force)
             course.write_weights(destination, tensors)
         else:
             write_model(destination, msgspec.to_builtins(config, str_keys=True), tensors)
@@ -53,8 +53,8 @@ def init_textcnn(path: str, seed: int, *, force: bool = False, **sizes: Any) -> 
     """Writes a TextCNN with random weights to a directory, or to a file if `path` ends in .bin; returns their bytes.
 
     sizes: fields of TextCNNConfig. The embedding is drawn from N(0, 1), a layer from N(0, 1 / inputs). Raises
-    UsageError for sizes that make no network or that a file cannot hold, and, without `force`, for a path where a file
-    lies that is no such weights.
+    UsageError for sizes that make no network or that a file cannot hold, and, without `force`, for a path where
+    something lies.
     """
     two = sizes.get("num_labels", 2) == 2
     labels = {0: "negative", 1: "positive"} if two else {}
@@ -134,7 +134,7 @@ def _init(path: str, seed: int, config: Any, scale: Scale, force: bool) -> int:
     with stoppable():
         if path.endswith(".bin"):
             _check_course_sizes(config, path)
-            _check_replaced(path, _bytes(config), force)
+            _check_replaced(path, force)
             course.write_weights(path, tensors)
         else:
             _check_directory(path, force)
@@ -155,10 +155,10 @@ def _check_course_sizes(config: Any, path: str) -> None:
             )
 
 
-def _check_replaced(path: str, size: int, force: bool) -> None:
-    """Raises UsageError for a file that is neither empty nor as long as the weights that are to take its place."""
-    if not force and os.path.isfile(path) and os.path.getsize(path) not in (0, size):
-        what = f"holds {os.path.getsize(path):,} bytes and no weights of this model, which take {size:,}"
+def _check_replaced(path: str, force: bool) -> None:
+    """Raises UsageError for a file that is not empty: weights look like any others, and may have taken days."""
+    if not force and os.path.isfile(path) and os.path.getsize(path):
+        what = f"there are {os.path.getsize(path):,} bytes of weights, or of something else"
         raise UsageError(what, path=path, hint="nothing was written: choose another name, or replace it with --force")
 
 

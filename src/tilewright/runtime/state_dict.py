@@ -77,7 +77,7 @@ def _unpickle(path: str, converted: str) -> None:
     _check_archive(path, size)
     if importlib.util.find_spec("torch") is None:
         raise ResourceError("PyTorch is not installed, and only PyTorch reads this file", path=path,
-                            hint="pip install torch, or save the state dict as .safetensors")  # fmt: skip
+                            hint="install it, pip install torch, or save the state dict as .safetensors")  # fmt: skip
     command = [sys.executable, "-P", torch_child.__file__, path, converted, str(size)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT, check=False)

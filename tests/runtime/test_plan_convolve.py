@@ -24,7 +24,7 @@ def volume(tmp_path, rng):
 
 @pytest.mark.parametrize("name", ["out.npy", "out.txt", "out.nii", "out.nii.gz", "out.zarr", "out.tif"])
 def test_tiles_and_bytes_are_those_of_the_run(volume, tmp_path, name):
-    job = ConvolveJob(str(volume), "gaussian:1", str(tmp_path / name), memory=1 << 30)
+    job = ConvolveJob(str(volume), "gaussian:1", str(tmp_path / name), memory=8 << 30)
     found, real = plan(job), convolve(job)
     assert (found.figures["tiles"], found.figures["tile"]) == (real.tiles, list(real.tile))
     assert found.records == real.records

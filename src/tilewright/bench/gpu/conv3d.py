@@ -30,7 +30,7 @@ def _surrounded(x, case):
     sizes, planes = (case.KD, case.KH, case.KW), case.D if case.C else CHECKED
     window = window_for(tuple(x.shape[1:]), sizes, case.mode, case.cval, case.origin)
     axes = zip(x.shape[1:], sizes, window.first, strict=True)
-    maps = [torch.from_numpy(index_map(n, K, window.mode, -first)).to(x.device) for n, K, first in axes]
+    maps = [torch.tensor(index_map(n, K, window.mode, -first), device=x.device) for n, K, first in axes]
     maps[0] = maps[0][: planes + case.KD - 1]
     around = (maps[0] < 0)[:, None, None] | (maps[1] < 0)[:, None] | (maps[2] < 0)
     wide = x[:, maps[0]][:, :, maps[1]][:, :, :, maps[2]].double()

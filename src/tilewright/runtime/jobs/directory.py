@@ -181,7 +181,7 @@ class JobDirectory:
 
     def is_there(self) -> bool:
         """Whether its paths still lead to what is open."""
-        with suppress(FileNotFoundError), naming(self.path, "look at"):
+        with naming(self.path, "look at"), suppress(FileNotFoundError):
             return all(
                 os.path.samestat(os.stat(folder.path, follow_symlinks=False), os.fstat(folder.fd))
                 for folder in self.folders

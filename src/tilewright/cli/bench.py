@@ -11,7 +11,6 @@ from typer import Argument, Option
 from tilewright.cli._options import Device, check_threads, parse_sizes, verb
 from tilewright.cli._output import say, show
 
-PROMPTS = "../shared/data/course/gpt2_input.bin"
 COUNT = {"cpu": 1024, "cuda": 6400}  # prompts of the course unless the user says
 PEERS = {"sentiment": "torch", "gpt2": "transformers,ctranslate2", "dcgan": "torch", "conv3d": "scipy,torch"}
 IMAGES = 960  # of dcgan unless the user says: half a second
@@ -52,11 +51,11 @@ class Options:
 def bench(options: Options) -> None:
     """Time the whole job on this machine, its result checked first.
 
-    sentiment uses the sentences of --input, else the course's 16,384 if they lie in ../shared/data/course, else the
-    sample that is shipped. gpt2 uses the prompts of --input, else the course's 8,192 from there, else random ones: 8
-    new tokens for 1,024 of them (on a GPU 6,400), 128 for 64 (1,024), and 64 for one. dcgan draws images from noise of
-    a seed, and ends with the time of each layer. conv3d filters random volumes. scaling runs whole jobs with 1, 2, ...
-    workers, each on a GPU or on its own cores, and compares their bytes.
+    sentiment uses the sentences of --input, else the course's 16,384 if they lie in ./course or the folder that
+    TILEWRIGHT_COURSE names, else the sample that is shipped. gpt2 uses the prompts of --input, else the course's 8,192
+    from there, else random ones: 8 new tokens for 1,024 of them (on a GPU 6,400), 128 for 64 (1,024), and 64 for one.
+    dcgan draws images from noise of a seed, and ends with the time of each layer. conv3d filters random volumes.
+    scaling runs whole jobs with 1, 2, ... workers, each on a GPU or on its own cores, and compares their bytes.
     """
     check_threads(options.threads)
 
@@ -226,13 +225,14 @@ def _scaling(options: Options) -> list[Any]:
 
 def _prompts(path: str | None, vocabulary: int) -> tuple[Any, str] | None:
     """(int32 ids (n, 16), where they come from): the given file or the course's; None if it is not there."""
-    from pathlib import Path
-
     import numpy as np
 
+    from tilewright.demo import COURSE
     from tilewright.formats.course import TokenFile
 
-    if path is None and not (Path(PROMPTS).exists() and vocabulary > 50256):  # a smaller model has not its words
+    course = COURSE / "gpt2_input.bin"
+    if path is None and not (course.exists() and vocabulary > 50256):  # a smaller model has not its words
         return None
-    reader = TokenFile(path or PROMPTS, length=16, vocabulary=vocabulary)
-    return np.concatenate([batch.tokens for batch in reader.batches(1 << 16)]), path or PROMPTS
+    path = path or str(course)
+    reader = TokenFile(path, length=16, vocabulary=vocabulary)
+    return np.concatenate([batch.tokens for batch in reader.batches(1 << 16)]), path

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tilewright.demo.course import sentences
+from tilewright.demo.course import COURSE, sentences
 from tilewright.errors import Cancelled, Interrupted
 
-__all__ = ["FOLDER", "PROMPT", "Clock", "run", "sentences"]
+__all__ = ["COURSE", "FOLDER", "PROMPT", "Clock", "run", "sentences"]
 
 PROMPT = "To be, or not to be:"
 FOLDER = Path("demo")  # of the current directory: the pictures

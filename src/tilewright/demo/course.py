@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tilewright.demo import Clock, Say
 
-COURSE = Path("../shared/data/course/sentiment_inputs.bin")
+COURSE = Path(os.environ.get("TILEWRIGHT_COURSE", "course"))  # the folder of the course's inputs, where there is one
 SAMPLE = Path(__file__).parent.parent / "data" / "sentences.bin"  # the first 1,024 of the course's sentences
 SEED = 1
 LIMIT = 1e-4  # of an error against float64
@@ -29,7 +30,8 @@ def sentences(path: str | None = None) -> tuple[Any, str]:
     from tilewright.formats.course import TokenFile
     from tilewright.models.textcnn import TextCNNConfig
 
-    chosen = Path(path) if path else COURSE if COURSE.exists() else SAMPLE
+    course = COURSE / "sentiment_inputs.bin"
+    chosen = Path(path) if path else course if course.exists() else SAMPLE
     config = TextCNNConfig()
     reader = TokenFile(str(chosen), length=config.sequence_length, vocabulary=config.vocab_size)
     return np.concatenate([batch.tokens for batch in reader.batches(1 << 16)]), str(chosen)

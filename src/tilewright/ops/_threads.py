@@ -17,7 +17,7 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.hardware import cpu
-from tilewright.ops._memory import empty
+from tilewright.ops._memory import zeros
 
 _count: ContextVar[int | None] = ContextVar("threads", default=None)
 _local = threading.local()
@@ -55,10 +55,14 @@ def thread_count() -> int:
 
 
 def scratch(words: int) -> np.ndarray:
-    """float32 (at least `words`,): this thread's own workspace, reused by its next kernel; contents are left over."""
+    """float32 (at least `words`,): this thread's own workspace, reused by its next kernel; contents are left over.
+
+    Zeros at first: blocks that pass the end of an array compute with what lies there and drop it, and where that was
+    another's memory it was full of subnormal numbers, with which a multiply-add takes a hundred cycles.
+    """
     buffer = getattr(_local, "buffer", None)
     if buffer is None or buffer.size < words:
-        buffer = _local.buffer = empty(words)
+        buffer = _local.buffer = zeros(words)
     return buffer
 
 

@@ -45,6 +45,10 @@ class UsageError(TilewrightError):
     exit_code = 2
 
 
+class Refused(UsageError):
+    """No rung, or not the one that was asked for, accepts the problem; the message lists each rung's reasons."""
+
+
 class InputError(TilewrightError):
     """An input, a configuration or a weights file is not what it should be."""
 

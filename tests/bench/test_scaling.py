@@ -66,6 +66,8 @@ def test_workers_that_begin_one_after_the_other():
     events = [{"pid": pid, "ts": 1e6 * begin, "dur": 2e6} for pid, begin in shards]
     assert seconds_together(events) == pytest.approx(4 * 5 / 3.5)
     assert seconds_together(events[:3]) == pytest.approx(6)
+    each_one = [events[0], {"pid": 1, "ts": 1e6, "dur": 2e6}]  # the first is idle while the second ends
+    assert seconds_together(each_one) == pytest.approx(2)
 
 
 def test_other_bytes(setting, pretend):

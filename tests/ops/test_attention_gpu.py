@@ -9,8 +9,8 @@ import pytest
 import gpu
 from compare import compare
 from gpu import ON_GPU, PLACE, widen_bfloat16
-from tilewright.errors import UsageError
-from tilewright.ops._ladder import Refused, using
+from tilewright.errors import Refused, UsageError
+from tilewright.ops._ladder import using
 from tilewright.ops.attention import Problem, bytes_a_sequence, ladder, spec
 from tilewright.ops.attention.operands import span
 from tilewright.ops.attention.spec import Case

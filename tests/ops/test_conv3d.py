@@ -11,9 +11,9 @@ import torch
 
 from compare import Guarded, compare
 from course_volumes import CASES, TOLERANCE, course_case, rand
-from tilewright.errors import UsageError
+from tilewright.errors import Refused, UsageError
 from tilewright.hardware import CPU
-from tilewright.ops._ladder import Refused, using
+from tilewright.ops._ladder import using
 from tilewright.ops._threads import threads
 from tilewright.ops.conv3d import conv3d, ladder, prepare, prepare_separable, spec
 from tilewright.ops.conv3d.cpu import tiles

@@ -10,8 +10,8 @@ import scipy.ndimage
 import gpu
 from compare import compare
 from gpu import ON_GPU, PLACE, widen_bfloat16
-from tilewright.errors import UsageError
-from tilewright.ops._ladder import Refused, using
+from tilewright.errors import Refused, UsageError
+from tilewright.ops._ladder import using
 from tilewright.ops.conv3d import Problem, conv3d, ladder, prepare, spec
 from tilewright.ops.conv3d.spec import Case
 

@@ -8,9 +8,9 @@ import pytest
 
 from compare import Guarded, compare
 from tilewright import simd
-from tilewright.errors import UsageError
+from tilewright.errors import Refused, UsageError
 from tilewright.hardware.cpu import CPU, cpu
-from tilewright.ops._ladder import Refused, using
+from tilewright.ops._ladder import using
 from tilewright.ops._threads import threads
 from tilewright.ops.conv_transpose2d import NO_BIAS, conv_transpose2d, ladder, prepare, spec, tiles
 from tilewright.ops.conv_transpose2d.cpu import amx as images

@@ -8,8 +8,8 @@ import pytest
 
 import gpu
 from gpu import ON_GPU, PLACE, widen_bfloat16
-from tilewright.errors import UsageError
-from tilewright.ops._ladder import Refused, using
+from tilewright.errors import Refused, UsageError
+from tilewright.ops._ladder import using
 from tilewright.ops.conv_transpose2d import ladder, spec
 from tilewright.ops.conv_transpose2d.gpu_ladder import LIMB_DEPTH
 from tilewright.ops.conv_transpose2d.spec import Case

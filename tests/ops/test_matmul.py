@@ -6,9 +6,9 @@ import pytest
 import tilewright as tw
 import tilewright.ops.matmul as matmul_module
 from compare import Guarded, compare
-from tilewright.errors import UsageError
+from tilewright.errors import Refused, UsageError
 from tilewright.ops._arrays import BFLOAT16, target_for
-from tilewright.ops._ladder import Refused, using
+from tilewright.ops._ladder import using
 from tilewright.ops._threads import scratch
 from tilewright.ops.matmul import Problem, ladder, matmul, prepare, spec
 from tilewright.ops.matmul.cpu import amx

@@ -219,7 +219,7 @@ def test_validation(array, weights):
             r"voxel \[0, 0, 0\]: the result is too large for float32.*--dtype float64",
         ),
         (InputError, {"input": "four.npy"}, "4 dimensions"),
-        (ResourceError, {"memory": 1 << 20}, "are left. Give more --memory"),
+        (ResourceError, {"memory": 1 << 20}, r"are left. Give more --memory, about \d+M, or"),
         (ResourceError, {"output": "gone/out.npy"}, "there is no directory"),
         (ResourceError, {"output": "d.zarr"}, "holds other things"),
     ],

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -122,6 +123,28 @@ def test_a_line_has_its_own_parameters(folder):
     assert len({tuple(one["token_ids"]) for one in three["choices"]}) == 3
     assert report.errors == 1 and "is 0; a number above 0" in wrong["error"]["message"]
     assert report.first_errors == ["line 4, top_p: is 0; a number above 0 and at most 1 is wanted"]
+
+
+def test_completions_that_the_context_has_no_room_for_are_told_once(folder):
+    write([{"id": 1, "prompt_token_ids": [1] * 60}, {"id": 2, "prompt_token_ids": [2]}, {"id": 3, "prompt": ""}])
+    many = SamplingParams(temperature=0, max_tokens=10, ignore_eos=True)
+    said = []
+
+    def told(params):
+        said.clear()
+        report = generate(
+            GenerateJob("m", "in.jsonl", "out.jsonl", params, settings=Settings(restart=True)), said.append
+        )
+        return report.cut, [line for line in said if "context" in line]
+
+    cut, lines = told(many)
+    assert cut == 1 and [len(line["token_ids"]) for line in read()[:2]] == [4, 10]
+    assert lines == ["1 of 3 prompts got fewer tokens than were asked for: the model's context of 64 tokens was full"]
+    assert told(replace(many, max_tokens=4)) == (0, [])
+    cut, lines = told(replace(many, max_tokens=64))
+    assert cut == 2 and len(lines) == 1 and lines[0].startswith("64 new tokens (--max-tokens) are more than fit")
+    write([{"prompt_token_ids": [1] * 60, "max_tokens": 4}, {"prompt_token_ids": [1] * 60, "max_tokens": 5}])
+    assert told(many)[0] == 1
 
 
 def test_a_stop_string_without_a_tokenizer_is_the_lines_error(folder):

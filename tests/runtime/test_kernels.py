@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
+import tilewright as tw
 from tilewright.errors import InputError, UsageError
 from tilewright.runtime.kernels import Kernel, applied, check_fits, kernel_of
 
@@ -48,7 +49,20 @@ def test_the_numbers_of_a_gaussian():
     ],
 )  # fmt: skip
 def test_what_is_no_kernel(name):
-    with pytest.raises(UsageError, match=r"is no kernel. There are gaussian:SIGMA, box:SIZE .*laplace, sobel:AXIS"):
+    with pytest.raises(UsageError, match=r"is no kernel.* There are gaussian:SIGMA, box:SIZE .*laplace, sobel:AXIS"):
+        kernel_of(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        *((f"gaussian:{sigma}", "SIGMA is a decimal above 0 and below") for sigma in ("0", "-1", "nan", "", "1,2")),
+        *((f"box:{size}", "SIZE is an integer from 1 to 1,048,575") for size in ("0", "2.5", "")),
+        ("sobel:3", "AXIS is 0, 1 or 2"), ("laplace:1", "laplace has no parameter"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_parameter_is_said(name, rule):
+    with pytest.raises(UsageError, match=f"^{name!r} is no kernel: {rule}"):
         kernel_of(name)
 
 
@@ -76,9 +90,13 @@ def test_files(tmp_path, rng):
 def test_a_kernel_larger_than_the_volume():
     check_fits(kernel_of("box:3,4,5"), (3, 4, 5), "v.npy")
     with pytest.raises(
-        InputError, match=r"v.npy: the kernel box:3,4,5 is 3 x 4 x 5 and the volume 3 x 4 x 4 \(z, y, x\)"
+        InputError,
+        match=r"v.npy: the kernel box:3,4,5 is 3 x 4 x 5 and the volume 3 x 4 x 4 \(z, y, x\).*tilewright\.ndimage",
     ):
         check_fits(kernel_of("box:3,4,5"), (3, 4, 4), "v.npy")
+    thin = np.arange(48.0).reshape(3, 4, 4)  # what the message refers to, on such a volume
+    close = np.abs(tw.ndimage.uniform_filter(thin, (3, 4, 5)) - ndimage.uniform_filter(thin, (3, 4, 5))).max() < 1e-12
+    assert close and tw.ndimage.uniform_filter(thin[:1], 5).shape == (1, 4, 4)
     check_fits(kernel_of("box:257"), (999, 999, 999), "v.npy")
     dense = Kernel("k.npy", np.broadcast_to(1.0, (257, 257, 257)))
     with pytest.raises(InputError, match=r"k\.npy: the kernel has 16,974,593 taps; at most 16,777,216 can be"):

@@ -3,9 +3,8 @@
 import pytest
 
 from gpu import PLACE
-from tilewright.errors import ResourceError
+from tilewright.errors import Refused, ResourceError
 from tilewright.models.gpt2 import GPT2Config
-from tilewright.ops._ladder import Refused
 from tilewright.ops.attention.operands import DeviceCache
 from tilewright.runtime import plan_device
 from tilewright.runtime.plan_device import matrix_bytes, plan_on_gpu

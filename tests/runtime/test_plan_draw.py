@@ -5,6 +5,7 @@ import pytest
 
 from tilewright.errors import InputError
 from tilewright.ops._memory import LINE
+from tilewright.runtime import plan_draw
 from tilewright.runtime.draw import DrawJob, draw
 from tilewright.runtime.load import load
 from tilewright.runtime.models import init_dcgan
@@ -65,11 +66,39 @@ def test_an_image_besides_is_in_all_figures(model, tmp_path):
     assert parts_of(both)["pictures of all images"] > 0 == parts_of(plain)["pictures of all images"]
 
 
-def test_of_noise_nothing_but_its_header_is_read(model, tmp_path, bytes_read):
+def test_of_much_noise_nothing_but_its_header_is_read(model, tmp_path, bytes_read, monkeypatch):
+    monkeypatch.setattr(plan_draw, "NOISE", 1 << 20)
     np.save(tmp_path / "z.npy", np.full((200_000, 5), np.nan, np.float32))
     job = DrawJob(model, str(tmp_path / "z.npy"), str(tmp_path / "out.npy"))
     assert plan(job).records == 200_000
     assert bytes_read(tmp_path / "z.npy") < 2 << 20
-    np.save(tmp_path / "z.npy", np.zeros((4, 6), np.float32))
-    with pytest.raises(InputError):
+    np.save(tmp_path / "z.npy", np.zeros((200_000, 6), np.float32))
+    with pytest.raises(InputError, match="shape"):
         plan(job)
+
+
+@pytest.mark.parametrize(
+    ("name", "noise", "message"),
+    [
+        ("z.npy", np.zeros((4, 6), np.float32), r"has shape \(4, 6\); \(n, 5\) is wanted"),
+        ("z.npy", np.array([[0, 1, 2, 3, np.nan]]), r"image 0, number 4 .* holds nan"),
+        ("z.txt", "2 1 2 3 4 5 6 7 8 9", "2 images of 5 numbers are 10, and 9 follow"),
+        ("z.txt", "1 1 2 3 4 inf", "image 0, number 4 .* holds inf"),
+        ("z.txt", "1 1 2 3 4 x", "'x' is no number"),
+        ("z.txt", "", "is empty"),
+        ("z.txt", None, "no such input"),
+    ],
+)
+def test_noise_that_the_job_refuses_is_refused_with_its_words(model, tmp_path, name, noise, message):
+    source = tmp_path / name
+    if isinstance(noise, str):
+        source.write_text(noise)
+    elif noise is not None:
+        np.save(source, noise)
+    job = DrawJob(model, str(source), str(tmp_path / "out.npy"))
+    said = []
+    for verb in (plan, draw):
+        with pytest.raises(InputError, match=message) as error:
+            verb(job)
+        said.append(str(error.value))
+    assert said[0] == said[1]

@@ -14,7 +14,7 @@ from tilewright.models.gpt2 import GPT2, GPT2Config
 from tilewright.models.sampling import SamplingParams
 from tilewright.ops._memory import LINE
 from tilewright.runtime import plan_generate as planning
-from tilewright.runtime.generate import GenerateJob
+from tilewright.runtime.generate import GenerateJob, generate
 from tilewright.runtime.load import read_weights
 from tilewright.runtime.models import init_gpt2
 from tilewright.runtime.plan_generate import Prompts, flops, plan, plan_generate
@@ -121,6 +121,20 @@ def test_prompts_are_counted_as_the_job_would(model, tmp_path):
     assert (several.prompts, several.prompt_tokens) == (27, 135)
 
 
+def test_sampling_fields_and_room_in_the_context_are_looked_at(model, tmp_path):
+    """As the job does: a bad field costs its record alone, and is counted."""
+    own = [{"prompt_token_ids": [1] * 60}, {"top_p": 7}, {"stop": "x"}, {"max_tokens": 99}, {"n": 2}]
+    lines = [{"prompt_token_ids": [1]} | one for one in own]
+    source = tmp_path / "in.jsonl"
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    job = job_of(model, source)
+    whole, found = plan(job)
+    assert found.prompts == 2 and (whole.figures["bad"], whole.figures["cut"]) == (3, 2)
+    assert whole.figures["first_bad"] == "top_p: is 7; a number above 0 and at most 1 is wanted"
+    done = generate(job)
+    assert (done.errors, done.cut) == (3, 2)
+
+
 def test_of_a_long_text_a_sample_is_read(model, tmp_path, bytes_read):
     source = tmp_path / "in.jsonl"
     lines = [{"id": i, "prompt_token_ids": [1] * (1 + i % 7), "other": "x" * 1000} for i in range(20_000)]
@@ -185,3 +199,8 @@ def test_the_command_line_says_it_in_words_and_as_one_object(model, tmp_path, mo
     told = msgspec.json.decode(tilewright("plan", "generate", "--model", model, "-n", "100", "--json"))
     assert told["verb"] == "plan" and told["least_seconds"] is None
     assert told["peak_memory"] == plan_generate(model, count=100).peak_memory
+    (tmp_path / "in.jsonl").write_text('{"prompt_token_ids": [1]}\n{"prompt_token_ids": [1], "top_p": 7}\n')
+    text = tilewright("plan", "generate", "--model", model, "-i", "in.jsonl", "--max-tokens", "64")
+    assert "bad prompts: 1, each gets an error; the first: top_p: is 7; a number" in text
+    assert "prompts with less room in the model's context than new tokens: 1\n" in text
+    assert "context of 64" in tilewright("plan", "generate", "--model", model, "--max-tokens", "64")

@@ -1,5 +1,6 @@
 """Register blocks against NumPy: the rank-1 chain bit for bit, edges, gathers, transposes."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numba import types
@@ -100,3 +101,24 @@ def test_gather_and_transpose(lanes, rng):
         out.check()
         picked = [starts[min(first + i, last)] + 7 for i in range(lanes)]
         assert (out.array == np.stack([memory[at : at + lanes] for at in picked]).T).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_rows_a_stride_apart_are_turned_into_part_of_an_array(lanes, dtype, rng):
+    """`block_load` repeats the last row, `block_put` writes the first columns alone, rounded as they are kept."""
+    kept = types.float32 if dtype == "float32" else types.uint16
+    signature = types.void(simd.INPUT, types.Array(kept, 2, "A"), types.int64, types.int64)
+
+    @simd.kernel(signature, name=f"test.turned.{lanes}.{dtype}")
+    def turned(array, out, stride, count):
+        square = simd.block_load(simd.block_zeros(lanes, 1, lanes), array, 3, stride, count)
+        simd.block_put(simd.block_transpose(square), out, 0, out.strides[0] // out.itemsize, count)
+
+    memory = rng.standard_normal(lanes * 40 + 3, dtype=np.float32)
+    for count in range(1, lanes + 1):
+        out = np.full((lanes, 24), 7, ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float32)
+        turned(memory, out if dtype == "float32" else out.view(np.uint16), 40, count)
+        rows = np.stack([memory[3 + 40 * i : 3 + 40 * i + lanes] for i in range(count)])
+        assert (out[:, :count] == rows.T.astype(out.dtype)).all()
+        assert (out[:, count:] == 7).all()

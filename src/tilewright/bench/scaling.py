@@ -183,18 +183,23 @@ def _run(job: str, command: list[str], workers: int, setting: Setting) -> Run:
 
 
 def seconds_together(shards: list[dict]) -> float:
-    """What all shards would take if all workers had begun together: from the moment at which the last of them has, by
-    the share of the work that was done then. shards: events of a Chrome trace, a process a worker.
+    """What all shards would take if all workers had begun together. shards: events of a Chrome trace, a process a
+    worker.
 
-    It takes shards for equally long; the last one of an input may be shorter.
+    The smaller of two estimates, neither of which is too small: from the moment at which the last worker has begun, by
+    the share of the work that was done then, which takes idle workers at the end for slow ones where shards are few;
+    and the longest time that a worker was at work, where those that began early did more than their part. Both take
+    shards for equally long; the last one of an input may be shorter.
     """
-    firsts: dict[int, float] = {}
+    spans: dict[int, tuple[float, float]] = {}
     for event in shards:
-        firsts[event["pid"]] = min(event["ts"], firsts.get(event["pid"], event["ts"]))
-    begin, end = max(firsts.values()), max(event["ts"] + event["dur"] for event in shards)
+        first, last = spans.get(event["pid"], (event["ts"], 0.0))
+        spans[event["pid"]] = min(event["ts"], first), max(event["ts"] + event["dur"], last)
+    begin, end = max(first for first, _ in spans.values()), max(last for _, last in spans.values())
     ends = [(event["ts"], event["ts"] + event["dur"]) for event in shards]
     done = sum((last - max(first, begin)) / (last - first) for first, last in ends if last > begin)
-    return (end - begin) * len(shards) / done / 1e6  # of µs
+    at_work = max(last - first for first, last in spans.values())
+    return min((end - begin) * len(shards) / done, at_work) / 1e6  # of µs
 
 
 def _call(command: list[str], environment: os._Environ[str] | dict[str, str], cores: list[int] | None = None) -> None:

@@ -227,10 +227,10 @@ def _prompts(path: str | None, vocabulary: int) -> tuple[Any, str] | None:
     """(int32 ids (n, 16), where they come from): the given file or the course's; None if it is not there."""
     import numpy as np
 
-    from tilewright.demo import COURSE
+    from tilewright.demo import course_file
     from tilewright.formats.course import TokenFile
 
-    course = COURSE / "gpt2_input.bin"
+    course = course_file("gpt2_input.bin")
     if path is None and not (course.exists() and vocabulary > 50256):  # a smaller model has not its words
         return None
     path = path or str(course)

@@ -97,8 +97,8 @@ def classify(options: Options) -> None:
     A sentence or row that cannot be used becomes a line with its error, and the exit code is 1; token ids have no place
     for errors: the first bad sentence ends the job with exit code 3. Of a text that is longer than the model takes, the
     beginning counts, and the end of the job says how many were. A .jsonl line is {"id": 7, "text": "..."}, or has
-    "tokens"; without ids, lines are counted from 1. In Parquet, ids are integers where all are, else strings: then 5
-    and "5" become the same.
+    "tokens"; without ids, lines are counted from 1. In .txt files a blank line is no sentence and has no line in the
+    output. In Parquet, ids are integers where all are, else strings: then 5 and "5" become the same.
 
     The output appears when it is whole; until then an earlier one stays. What is done is kept in OUTPUT.job: the same
     command goes on where a stopped one was, and does nothing where all is there.

@@ -25,7 +25,13 @@ class Options(JobOptions):
     ]
     output: Annotated[str, Option("--output", "-o", metavar="FILE", help="Images: .txt, .npy, .png, .bmp, or DIR/.")]
     input: Annotated[
-        str | None, Option("--input", "-i", metavar="FILE", help="Noise: .txt or .npy (n, 100); random without.")
+        str | None,
+        Option(
+            "--input",
+            "-i",
+            metavar="FILE",
+            help="Noise: .npy (n, 100), or .txt: n and n x 100 numbers; random without.",
+        ),
     ] = None
     image: Annotated[str | None, Option(metavar="FILE", help="A grid of all images, too: .bmp or .png.")] = None
     count: Annotated[
@@ -85,9 +91,10 @@ def draw(options: Options) -> None:
     tilewright draw --model portraits -n 24 --seed 2 -o faces.png
 
     The output's name says what it is: the course's .txt, .npy (n, height, width, channels), one picture with all images
-    (.png or .bmp), or a directory (DIR/) with a .png an image. Random noise belongs to the seed and the image's number:
-    the first 10 of 1,000 images are the 10 of another run. Outputs appear when they are whole; until then earlier ones
-    stay, and OUT.job/ keeps what is done: the same command goes on.
+    (.png or .bmp), or a directory (DIR/) with a .png an image. Noise in a .txt is the number of images, then as many
+    numbers an image as the model takes (100), with any white space between. Random noise belongs to the seed and the
+    image's number: the first 10 of 1,000 images are the 10 of another run. Outputs appear when they are whole; until
+    then earlier ones stay, and OUT.job/ keeps what is done: the same command goes on.
     """
     rungs = parse_rungs(options.rung or [])
     check_threads(options.threads)

@@ -119,9 +119,9 @@ def generate(options: Options) -> None:
     A prompt or row that cannot be used becomes a line with its error, and the exit code is 1; token ids have no place
     for errors: the first bad prompt ends the job with exit code 3. A .jsonl line is {"id": 7, "prompt": "..."}, or has
     "prompt_token_ids", and may give its own sampling parameters, by vLLM's names; OpenAI batch lines are taken as they
-    are. In .txt files blank lines are skipped, and the line of a bad prompt stays empty. Random numbers belong to a
-    record's id, or to its line where it has none. In Parquet, ids are integers where all are, else strings: then
-    5 and "5" become the same.
+    are. In .txt files a blank line is no prompt and has no line in the output; the line of a bad prompt stays empty.
+    Random numbers belong to a record's id, or to its line where it has none. In Parquet, ids are integers where all
+    are, else strings: then 5 and "5" become the same.
 
     The output appears when it is whole; until then an earlier one stays. What is done is kept in OUTPUT.job: the same
     command goes on where a stopped one was, and does nothing where all is there.

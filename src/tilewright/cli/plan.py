@@ -49,7 +49,7 @@ def plan(options: Options) -> None:
 
     The command line is the job's own with plan before it. What the job would refuse at its start is refused, with the
     same exit code. Nothing is written, no weights are loaded; of a long text a sample is read, and "about" stands
-    before what is taken from it. --json writes one JSON object.
+    before what is taken from it; of much noise (16 MiB) and of volumes the header. --json writes one JSON object.
     """
     job, *given = options.command
     if job not in JOBS:
@@ -108,10 +108,21 @@ def _head(found: Any) -> list[str]:
         begun.state, f"; {begun.done:,} of them are there ({begun.state})"
     )
     lines = [records, f"shards: {begun.cut.shards:,}, {_shard(found)}{state}"]
+    lines += _noticed(found) if found.verb == "generate" else []
     if begun.touched:
         lines.append(f"touched since the job was begun, so that their content is compared: {', '.join(begun.touched)}")
     if "token_table" in figures:
         lines.append(_table(figures))
+    return lines
+
+
+def _noticed(found: Any) -> list[str]:
+    """Prompts that the job would fail, and those that get fewer tokens than are asked for."""
+    figures, lines, about = found.figures, [], "" if found.counted else "about "
+    if figures["bad"]:
+        lines.append(f"bad prompts: {about}{figures['bad']:,}, each gets an error; the first: {figures['first_bad']}")
+    if figures["cut"]:
+        lines.append(f"prompts with less room in the model's context than new tokens: {about}{figures['cut']:,}")
     return lines
 
 
@@ -215,6 +226,11 @@ def _made(options: Any, memory: int | None) -> tuple[list[str], dict[str, Any], 
         free = available_memory()
         peak = f"{found.peak_memory:,} bytes; {free / 2**20:,.0f} MiB are free"
         lines = _rows(rows | {"expected peak": f"{_mib(found.peak_memory)}   {peak}"})
+    if options.length + options.max_tokens > config.n_positions:
+        lines = [
+            f"these are more tokens than the model's context of {config.n_positions:,}: completions end there",
+            *lines,
+        ]
     head = f"{prompts.count:,} prompts, {prompts.tokens:,} tokens, the longest {prompts.longest:,}"
     about = {"verb": "plan", "job": "generate", "model": options.model, "device": options.device}
     return [f"{head}; {options.max_tokens:,} new ones each", *lines], about | vars(prompts) | found.as_dict(), found

@@ -49,9 +49,11 @@ def _text(found: Any) -> str:
         ]
     elif found.state == "running":
         lines += [f"at work: {found.holder or 'a run whose name cannot be read'}"]
-    if found.seconds_left is not None and found.state not in ("finished", "damaged"):
+    if found.seconds_left is not None and found.state not in ("finished", "damaged") and not found.too_many:
         lines += [f"{found.rate:,.1f} records a second; {found.seconds_left:,.0f} s left at that rate"]
-    if found.state == "stopped":
+    if found.too_many:
+        lines += [f"stopped by --max-errors: {found.too_many}; allow more, or give --restart with a corrected input"]
+    elif found.state == "stopped":
         lines += ["the command that began it goes on"]
     if found.state == "damaged":
         lines += ["the command that made it, given again, makes that again"]

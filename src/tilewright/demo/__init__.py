@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tilewright.demo.course import COURSE, sentences
+from tilewright.demo.course import course_file, sentences
 from tilewright.errors import Cancelled, Interrupted
 
-__all__ = ["COURSE", "FOLDER", "PROMPT", "Clock", "run", "sentences"]
+__all__ = ["FOLDER", "PROMPT", "Clock", "course_file", "run", "sentences"]
 
 PROMPT = "To be, or not to be:"
 FOLDER = Path("demo")  # of the current directory: the pictures
@@ -53,9 +53,12 @@ def run(say: Say, *, prompt: str = PROMPT, folder: Path = FOLDER) -> bool:
     from tilewright.demo import course, named
     from tilewright.demo.ahead import compiling_ahead
     from tilewright.hardware import cpu
+    from tilewright.runtime.kept_kernels import cache_or_none
     from tilewright.runtime.signals import stoppable
 
     clock = Clock()
+    if notice := cache_or_none():
+        say(notice)
     try:
         with stoppable(), compiling_ahead():
             poet = named.poet_for(prompt)
@@ -69,5 +72,6 @@ def run(say: Say, *, prompt: str = PROMPT, folder: Path = FOLDER) -> bool:
             passed = [job(say, clock) for job in (course.sentiment, course.text, course.images, course.volume)]
     except Interrupted as stop:
         raise Cancelled("the demo was stopped: a picture that it named is whole, nothing else is left of it") from stop
-    say(f"\n{clock.total_s:.0f} s, of which {clock.compiling_s:.0f} s compiling kernels, the first time only\n\n{NEXT}")
+    kernels = f"{clock.compiling_s:.0f} s compiling or loading kernels, which are compiled the first time only"
+    say(f"\n{clock.total_s:.0f} s, of which {kernels}\n\n{NEXT}")
     return all(passed)

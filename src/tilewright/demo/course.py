@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tilewright.demo import Clock, Say
 
-COURSE = Path(os.environ.get("TILEWRIGHT_COURSE", "course"))  # the folder of the course's inputs, where there is one
 SAMPLE = Path(__file__).parent.parent / "data" / "sentences.bin"  # the first 1,024 of the course's sentences
 SEED = 1
 LIMIT = 1e-4  # of an error against float64
@@ -23,6 +22,11 @@ The course's jobs at full size in float32, with random weights and fewer records
 published for the course's own program and, where one is known, the fastest, on the GPUs of a cluster"""
 
 
+def course_file(name: str) -> Path:
+    """One of the course's inputs, if it is there: in ./course, or in the folder that TILEWRIGHT_COURSE names."""
+    return Path(os.environ.get("TILEWRIGHT_COURSE", "course")) / name
+
+
 def sentences(path: str | None = None) -> tuple[Any, str]:
     """(int32 ids (n, 16), where they come from): the given file, the course's, or the shipped sample."""
     import numpy as np
@@ -30,7 +34,7 @@ def sentences(path: str | None = None) -> tuple[Any, str]:
     from tilewright.formats.course import TokenFile
     from tilewright.models.textcnn import TextCNNConfig
 
-    course = COURSE / "sentiment_inputs.bin"
+    course = course_file("sentiment_inputs.bin")
     chosen = Path(path) if path else course if course.exists() else SAMPLE
     config = TextCNNConfig()
     reader = TokenFile(str(chosen), length=config.sequence_length, vocabulary=config.vocab_size)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     Form: TypeAlias = TextForm | GzipForm | RawForm | ZarrForm
 
 SUFFIXES = (".txt", ".npy", ".nii", ".nii.gz", ".tif", ".tiff", ".zarr")
+MORE_MEMORY = "give more --memory"
 PIECE_BYTES = 4 << 20  # read, checked and converted at a time: it stays in a core's cache
 
 Box = tuple[slice, slice, slice]
@@ -240,11 +241,20 @@ def check_shape(path: str, shape: tuple[int, ...], dtype: np.dtype) -> Shape:
     return shape  # type: ignore[return-value]
 
 
+class MemoryShort(ResourceError):
+    """More memory is needed than a job may take. missing: bytes, of this process and as far as is known here."""
+
+    def __init__(self, message: str, *, missing: int = 0, path: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message, path=path, hint=f"{MORE_MEMORY}, or {hint}")
+        self.missing = missing
+
+
 def check_memory(path: str, needed: int, memory: int | None) -> None:
-    """Raises ResourceError if a volume that is held in memory needs more bytes than `memory`."""
+    """Raises MemoryShort if a volume that is held in memory needs more bytes than `memory`."""
     if memory is not None and needed > max(memory, 0):
-        raise ResourceError(
+        raise MemoryShort(
             f"the volume takes {needed:,} bytes in memory, and {max(memory, 0):,} are left",
+            missing=needed - memory,
             path=path,
-            hint="give more --memory, or use .npy, .nii or .zarr, which are read and written in tiles",
+            hint="use .npy, .nii or .zarr, which are read and written in tiles",
         )

@@ -160,8 +160,12 @@ def noise(seed: int, first: int, count: int, width: int) -> np.ndarray:
     seed: from 0 to 2**63 - 1.
     """
     rows = np.empty((count, width), np.float32)
+    bits = np.random.Philox(key=(seed, first))
+    state, draw = bits.state, np.random.Generator(bits).standard_normal
     for i, row in enumerate(rows, start=first):
-        np.random.Generator(np.random.Philox(key=(seed, i))).standard_normal(out=row, dtype=np.float32)
+        state["state"]["key"][1] = i
+        bits.state = state  # a fresh one's: a third of the time of a fresh one
+        draw(out=row, dtype=np.float32)
     return rows
 
 

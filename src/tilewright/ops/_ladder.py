@@ -15,13 +15,9 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from tilewright.errors import UsageError
+from tilewright.errors import Refused, UsageError
 
 Need = Callable[[Hashable], "str | None"]  # a problem in, a reason to refuse out (None: fine)
-
-
-class Refused(UsageError):
-    """No rung, or not the one that was asked for, accepts the problem; the message lists each rung's reasons."""
 
 
 @dataclass(frozen=True)

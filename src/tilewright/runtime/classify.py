@@ -231,7 +231,7 @@ class ClassifyWorker:
             config, weights = read_weights(job.model)
         with phase(report, "prepare", say, "Preparing model"):
             model = placed(config, weights, dtype=job.dtype, device=job.device, table_memory=job.table_memory)
-        with phase(report, "compile", say, "Compiling kernels"):  # or fetching them from the disk
+        with phase(report, "compile", say, "Compiling or loading kernels"):
             model.logits(np.zeros((1, config.sequence_length), np.int32))
         if job.table_path:
             with phase(report, "table", say, "Loading token table"):

@@ -19,12 +19,12 @@ import numpy as np
 import psutil
 
 from tilewright.errors import InputError, UsageError
-from tilewright.formats.files import same_file
 from tilewright.formats.validate_volumes import TOLERANCE, validate_volumes
-from tilewright.formats.volumes import Volume, check_memory, check_suffix, form_of, open_volume, suffix_of
+from tilewright.formats.volumes import MORE_MEMORY, MemoryShort, Volume, check_memory, form_of, open_volume, suffix_of
 from tilewright.hardware import available_memory
 from tilewright.ops._memory import empty
 from tilewright.runtime import volume_shards
+from tilewright.runtime.convolve_checks import check_paths, enough_memory
 from tilewright.runtime.devices import gpu_faults, place_for
 from tilewright.runtime.fingerprint import Around, device_class, directory_identity, files_of, own_version
 from tilewright.runtime.jobs import trace
@@ -37,7 +37,7 @@ from tilewright.runtime.jobs.task import Beat, Place, Totals
 from tilewright.runtime.kernels import Kernel, applied, check_fits, kernel_of, prepared_float32
 from tilewright.runtime.reports import Report, Say, phase
 from tilewright.runtime.slabs import pinned, through
-from tilewright.runtime.tiles import MODES, Blocks, Tile, Tiling, plan, run
+from tilewright.runtime.tiles import Blocks, Tile, Tiling, plan, run
 
 if TYPE_CHECKING:
     from tilewright.formats.volumes import Form
@@ -116,8 +116,27 @@ def convolve(job: ConvolveJob, say: Say = quiet) -> ConvolveReport:
 
 
 def task_of(job: ConvolveJob, say: Say = quiet, *, program: int = 0) -> ConvolveTask:
-    """Everything that can be checked before the work is. Raises UsageError, InputError and ResourceError."""
-    _check_paths(job)
+    """Everything that can be checked before the work is. Raises UsageError, InputError and ResourceError.
+
+    Where the job's memory is too little, that says about how much would do.
+    """
+
+    def checked(memory: int) -> None:
+        _task_of(replace(job, memory=memory), quiet, program or max(1, _resident())).close()
+
+    try:
+        return _task_of(job, say, program)
+    except MemoryShort as short:
+        enough = (
+            enough_memory(job.memory, job.settings.workers or 1, short, checked) if job.memory is not None else None
+        )
+        if enough and short.hint:
+            short.hint = short.hint.replace(MORE_MEMORY, f"{MORE_MEMORY}, about {enough >> 20}M")
+        raise
+
+
+def _task_of(job: ConvolveJob, say: Say, program: int) -> ConvolveTask:
+    check_paths(job)
     begin, place = time.perf_counter(), place_for(job.device)
     task = ConvolveTask(job, Around.here(), say, workers=job.settings.workers or 1, program=program)
     try:
@@ -260,7 +279,7 @@ class ConvolveWorker:
                 stack.enter_context(gpu_faults())
             self.volume, kernel = task.opened(), kernel_of(job.kernel)
             self.form = task.form()
-            with phase(self.report, "compile", task.say, "Compiling kernels"):  # or fetching them from the disk
+            with phase(self.report, "compile", task.say, "Compiling or loading kernels"):
                 self.compute = _compute(kernel, self.dtype, job.device)
                 self.compute(np.zeros(kernel.shape, self.dtype), np.empty((1, 1, 1), self.dtype))
             self.kernel, self.allocate = kernel, empty if on_cpu else pinned
@@ -371,30 +390,3 @@ def _compute(kernel: Kernel, dtype: np.dtype, place: str) -> Callable[[np.ndarra
 
 def _resident() -> int:
     return psutil.Process().memory_info().rss
-
-
-def _check_paths(job: ConvolveJob) -> None:
-    """Everything that the words of the command alone can tell."""
-    check_suffix(job.input, "input")
-    check_suffix(job.output, "output")
-    if job.mode not in MODES:
-        raise UsageError(f"mode is {job.mode!r}", hint=f"there are {', '.join(MODES)}")
-    if not math.isfinite(job.cval):
-        raise UsageError(f"cval is {job.cval}; a finite number is wanted")
-    if job.dtype != "float64" and abs(job.cval) > float(np.finfo(np.float32).max):
-        raise UsageError(f"cval is {job.cval}; it is too large for float32", hint="use --dtype float64")
-    for what, path in (("input", job.input), ("kernel", job.kernel), ("answers", job.answers)):
-        if path and _overlap(path, job.output):
-            raise UsageError(f"the output would overwrite the {what}", path=job.output, hint="choose another output")
-    if job.answers:
-        check_suffix(job.answers, "answers")
-        if not os.path.exists(job.answers):
-            raise InputError("no such answers", path=job.answers, hint="check the path")
-
-
-def _overlap(path: str, output: str) -> bool:
-    """They are one file, or one lies in the other, which is a directory."""
-    if same_file(path, output):
-        return True
-    a, b = os.path.realpath(path), os.path.realpath(output)
-    return a == b or a.startswith(b + os.sep) or b.startswith(a + os.sep)

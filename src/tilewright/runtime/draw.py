@@ -117,14 +117,16 @@ def draw(job: DrawJob, say: Say = quiet) -> Report:
     return report
 
 
-def task_of(job: DrawJob, say: Say = quiet, *, checked: bool = True) -> DrawTask:
-    """Everything that can be checked before the work is; checked: all noise, too, which is read for it.
+def task_of(job: DrawJob, say: Say = quiet, *, scan: int | None = None) -> DrawTask:
+    """Everything that can be checked before the work is; all noise is read for it, but, where a plan is all that is
+    wanted, of a file of more than `scan` bytes its header alone.
 
     Raises UsageError, InputError and ResourceError.
     """
     _check(job)
     begin, job = time.perf_counter(), replace(job, device=place_for(job.device, job.dtype))
     config = config_of(job.model, DCGANConfig)
+    checked = scan is None or job.input is None or not os.path.isfile(job.input) or os.path.getsize(job.input) <= scan
     with closing(_open_input(job, config, checked=checked)) as reader:
         count = reader.total
     say(f"Checking input: {count:,} images...Done! ({time.perf_counter() - begin:.3f} sec)")
@@ -197,8 +199,7 @@ class DrawWorker:
             if gpu is None:
                 self.kept = empty((self.job.batch or 1, *task.config.image_shape))
             else:  # its memory, which the GPU copies to by itself, serves all shards
-                self.staging = Staging([*zip(gpu.pixels, gpu.spoiled, strict=True)] if alone else
-                                       [(images,) for images in gpu.images])  # fmt: skip
+                self.staging = Staging([*zip(gpu.pixels if alone else gpu.images, gpu.spoiled, strict=True)])
             self.open = stack.pop_all()
 
     def _load(self, say: Say) -> DCGAN:
@@ -211,9 +212,9 @@ class DrawWorker:
             with phase(report, "prepare", say, "Preparing model"):
                 size = {} if job.device == "cpu" else {"device": "cuda", "batch": batch}
                 model = place(config, weights, dtype=job.dtype, **size)
-            with phase(report, "compile", say, "Compiling kernels"):  # or fetching them from the disk
+            with phase(report, "compile", say, "Compiling or loading kernels"):
                 if model.gpu:
-                    model.gpu.warm_up(pixels=self.task.images.pixels_alone)
+                    model.gpu.warm_up(pixels=True)
                 else:
                     model.generate(np.zeros((1, config.z_size), np.float32))
             return model
@@ -238,16 +239,16 @@ class DrawWorker:
         return len(shard.rows)
 
     def _drawn(self, shard: Shard, beat: Beat) -> Generator[Results, None, None]:
-        """What is drawn of a batch, valid until the next is asked for: images, or, where they are all that is wanted of
-        a GPU, 8-bit pixels and which images hold a NaN."""
-        gpu, alone = self.model.gpu, self.task.images.pixels_alone
+        """What is drawn of a batch, valid until the next is asked for: images; from a GPU, which images are not finite,
+        too, and 8-bit pixels in place of images where they are all that is wanted."""
+        gpu = self.model.gpu
         if gpu is None:
             for rows in self._noise(shard, beat, len(self.kept)):
                 images = self.kept[: len(rows.values)]
                 self.model.generate(rows.values, out=images)
                 yield (images,)
             return
-        start = lambda slot, rows: gpu.start(slot, self.model.checked(rows.values), pixels=alone)  # noqa: E731
+        start = lambda slot, rows: gpu.start(slot, self.model.checked(rows.values), pixels=True)  # noqa: E731
         for _, results in self.staging.run(self._noise(shard, beat, gpu.batch), start):
             yield results
 

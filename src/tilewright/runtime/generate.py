@@ -63,10 +63,12 @@ class GenerateJob:
 
 @dataclass
 class GenerateReport(Report):
-    """tokens: generated; prompt_tokens: read, in all. tokens_per_second: of this run."""
+    """tokens: generated; prompt_tokens: read, in all; cut: prompts with completions that the context had no room for.
+    tokens_per_second: of this run."""
 
     tokens: int = 0
     prompt_tokens: int = 0
+    cut: int = 0
     tokens_per_second: float = 0.0
 
 
@@ -86,12 +88,16 @@ def generate(job: GenerateJob, say: Say = quiet) -> GenerateReport:
     figures = start(make, job.output, job.settings, report, device=job.device, unit="prompts", say=say)
     if not report.lead:
         return report
-    report.tokens, report.prompt_tokens = (int(figures.get(name, 0)) for name in ("tokens", "prompt_tokens"))
+    names = ("tokens", "prompt_tokens", "cut")
+    report.tokens, report.prompt_tokens, report.cut = (int(figures.get(name, 0)) for name in names)
     new, run_s = report.figures.get("tokens", 0), report.seconds.get("run", 0.0)
     report.tokens_per_second = new / max(run_s, 1e-9)
     if report.computed:
         say(f"Generating {int(new):,} tokens...Done! ({run_s:.3f} sec)")
         say(f"Writing output...Done! ({report.seconds.get('write', 0.0) + report.seconds['merge']:.3f} sec)")
+    if report.cut and not beyond_context(job.params.max_tokens, made[0].config):  # else it was said at the start
+        context = f"the model's context of {made[0].config.n_positions:,} tokens was full"
+        say(f"{report.cut:,} of {report.records:,} prompts got fewer tokens than were asked for: {context}")
     if job.answers:
         if job.is_binary:
             report.validation = validate_tokens(job.output, job.answers, tokens=job.params.max_tokens, prefix=True)
@@ -112,7 +118,17 @@ def task_of(job: GenerateJob, say: Say = quiet) -> GenerateTask:
     task = kind(job, config, Around.here(), say, tokenizer=tokenizer)
     with closing(task.reader(SCAN_BYTES)) as reader:
         task.size = reader.bytes
+    if notice := beyond_context(job.params.max_tokens, config):
+        say(notice)
     return task
+
+
+def beyond_context(max_tokens: int, config: GPT2Config) -> str:
+    """What is to be said of more new tokens than any prompt can get; empty where some can."""
+    if max_tokens < config.n_positions:
+        return ""
+    room = f"the model's context of {config.n_positions:,} tokens, which holds the prompt, too"
+    return f"{max_tokens:,} new tokens (--max-tokens) are more than fit: completions end at the end of {room}"
 
 
 @dataclass

@@ -64,7 +64,9 @@ class GenerateWorker:
         stream = _Stream(self, out, beat)
         stream.run_alone(dict(shard.skip)) if shard.alone else stream.run()
         out.notes += b"".join(hashes.tobytes() for hashes in self.reader.hashes)
-        out.figures = self.report.take_seconds() | {"tokens": stream.tokens, "prompt_tokens": stream.prompt_tokens}
+        out.figures = self.report.take_seconds() | {
+            "tokens": stream.tokens, "prompt_tokens": stream.prompt_tokens, "cut": stream.cut,
+        }  # fmt: skip
         return stream.records
 
     def close(self) -> None:
@@ -82,7 +84,7 @@ class _Stream:
         self.pending: deque[Prompt] = deque()  # read and not yet written
         self.results: list[tuple[Prompt, list[Completion]]] = []
         self.most_pending = PENDING + 2 * (self.generator.window - WINDOW)
-        self.records = self.tokens = self.prompt_tokens = 0
+        self.records = self.tokens = self.prompt_tokens = self.cut = 0
 
     def run(self) -> None:
         """All of them, in batches."""
@@ -130,28 +132,12 @@ class _Stream:
     def accepted(self, batch: PromptBatch) -> Iterator[Request]:
         """The good ones of a batch, all of which are now pending."""
         for prompt in batch.prompts:
-            params, prompt = self.parameters(prompt)
+            params, prompt = parameters_of(self.job, prompt, has_tokenizer=self.model.tokenizer is not None)
             self.pending.append(prompt)
             self.records += 1
             if prompt.error is None:
                 self.prompt_tokens += len(prompt.token_ids)
                 yield Request(prompt.line if prompt.id is None else prompt.id, prompt.token_ids, params)
-
-    def parameters(self, prompt: Prompt) -> tuple[SamplingParams, Prompt]:
-        """The prompt's sampling parameters, or the prompt with what is wrong with them."""
-        if prompt.error is not None or not prompt.sampling:
-            return self.job.params, prompt
-        try:
-            params = self.job.params.merged(prompt.sampling)
-            if params.stop and self.model.tokenizer is None:
-                raise UsageError("stop has strings, and the model has no tokenizer.json")
-            if params.n > 1 and self.job.output.endswith(".txt"):
-                raise UsageError(f"n is {params.n}; a text output holds one completion a prompt")
-            return params, prompt
-        except UsageError as error:
-            field = next((name for name in prompt.sampling if error.message.startswith(f"{name} is ")), "")
-            message = error.message.removeprefix(field).lstrip()
-            return self.job.params, replace(prompt, error=RecordError(prompt.line, field, message))
 
     def skip_bad(self) -> None:
         """Move bad prompts at the front of `pending` to the results, and write those when they are many."""
@@ -169,7 +155,15 @@ class _Stream:
             self.fail(replace(prompt, error=error))
             return
         self.tokens += sum(len(one.token_ids) for one in completions)
+        self.cut += any(self.is_cut(prompt, one) for one in completions)
         self.results.append((prompt, [self.model.completion(one) for one in completions]))
+
+    def is_cut(self, prompt: Prompt, one: Generated) -> bool:
+        """Whether the context was full before the completion had as many tokens as were asked for."""
+        if one.finish_reason != "length" or len(prompt.token_ids) + len(one.token_ids) < self.model.config.n_positions:
+            return False
+        params, _ = parameters_of(self.job, prompt, has_tokenizer=self.model.tokenizer is not None)
+        return len(one.token_ids) < params.max_tokens
 
     def fail(self, prompt: Prompt) -> None:
         """A prompt with its error."""
@@ -184,12 +178,29 @@ class _Stream:
         self.results = []
 
 
+def parameters_of(job: GenerateJob, prompt: Prompt, *, has_tokenizer: bool) -> tuple[SamplingParams, Prompt]:
+    """The prompt's sampling parameters, or the job's and the prompt with what is wrong with its own."""
+    if prompt.error is not None or not prompt.sampling:
+        return job.params, prompt
+    try:
+        params = job.params.merged(prompt.sampling)
+        if params.stop and not has_tokenizer:
+            raise UsageError("stop has strings, and the model has no tokenizer.json")
+        if params.n > 1 and job.output.endswith(".txt"):
+            raise UsageError(f"n is {params.n}; a text output holds one completion a prompt")
+        return params, prompt
+    except UsageError as error:
+        field = next((name for name in prompt.sampling if error.message.startswith(f"{name} is ")), "")
+        message = error.message.removeprefix(field).lstrip()
+        return job.params, replace(prompt, error=RecordError(prompt.line, field, message))
+
+
 def _load(job: GenerateJob, report: Report, say: Say) -> GPT2:
     with phase(report, "load", say, "Loading weights"):
         config, weights = read_weights(job.model)
     with phase(report, "prepare", say, "Preparing model"):
         model = placed(config, weights, dtype=job.dtype, device=job.device)
-    with phase(report, "compile", say, "Compiling kernels"):  # or fetching them from the disk
+    with phase(report, "compile", say, "Compiling or loading kernels"):
         list(model.generate([np.zeros(1, np.int64)], SamplingParams(temperature=0, max_tokens=1)))
     return model
 

@@ -20,6 +20,13 @@ from tilewright.ops.correlate import correlate, correlate1d
 NAMES = "gaussian:SIGMA, box:SIZE (one number or z,y,x), laplace, sobel:AXIS, FILE.txt and FILE.npy"
 TRUNCATE = 4.0  # standard deviations that a Gaussian reaches, as in scipy.ndimage
 MAX_SIZE = 1 << 20  # taps along an axis
+MAX_SIGMA = MAX_SIZE / 2 / TRUNCATE
+RULES = {
+    "gaussian": f"SIGMA is a decimal above 0 and below {MAX_SIGMA:,.0f}, as in gaussian:1.5, or three: gaussian:1,2,2",
+    "box": f"SIZE is an integer from 1 to {MAX_SIZE - 1:,}, as in box:3, or three: box:1,3,3",
+    "laplace": "laplace has no parameter",
+    "sobel": "AXIS is 0, 1 or 2, as in sobel:0",
+}
 MAX_TAPS = 1 << 24  # of a kernel that is no product of lines, 255 a side: a voxel would take milliseconds
 _NUMBER = r"\d{1,9}(?:\.\d{0,9})?"
 
@@ -71,14 +78,15 @@ def kernel_of(text: str) -> Kernel:
     if name == "sobel" and re.fullmatch("[0-2]", value):
         return Kernel(text, lines=_lines([_derivative() if i == int(value) else _smoothing() for i in range(3)]))
     numbers = _numbers(value)
-    if name == "gaussian" and numbers and all(0 < n < MAX_SIZE / 2 / TRUNCATE for n in numbers):
+    if name == "gaussian" and numbers and all(0 < n < MAX_SIGMA for n in numbers):
         return Kernel(text, lines=_lines([_gaussian(sigma) for sigma in numbers]))
     if name == "box" and numbers and all(1 <= n < MAX_SIZE and n == int(n) for n in numbers):
         return Kernel(text, lines=_lines([np.full(int(n), 1 / int(n)) for n in numbers]))
     hint = f"there are {NAMES}"
     if os.path.exists(text):
         hint += "; name the file .txt or .npy"
-    raise UsageError(f"{text!r} is no kernel", hint=hint)
+    rule = f": {RULES[name]}" if name in RULES else ""
+    raise UsageError(f"{text!r} is no kernel{rule}", hint=hint)
 
 
 def applied(kernel: Kernel, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray], None]:
@@ -170,7 +178,7 @@ def check_fits(kernel: Kernel, shape: Shape, path: str) -> None:
         raise InputError(
             f"the kernel {kernel.name} is {sizes[0]} and the volume {sizes[1]} (z, y, x): it is larger than the volume",
             path=path,
-            hint="use a smaller kernel",
+            hint="use a smaller kernel, or, in Python, tilewright.ndimage, which filters such volumes, too",
         )
     if kernel.lines is None and math.prod(kernel.shape) > MAX_TAPS:
         taps = f"{math.prod(kernel.shape):,} taps; at most {MAX_TAPS:,} can be"

@@ -32,14 +32,15 @@ from tilewright.runtime.plan import (
 )  # fmt: skip
 
 COMPILING = 121 << 20  # what LLVM keeps after it has compiled the verb's kernels (measured: Numba 0.68, x86-64)
+NOISE = 16 << 20  # bytes of a file of noise that is read as the job reads it: text takes two seconds
 TEXT_BYTES = 7.5  # of a value as text: "0.1234 " or "-0.1234 "
 PNG_BYTES = 128  # of a picture beside its pixels
 
 
 def plan(job: DrawJob) -> JobPlan:
-    """What the job would take. Raises what `draw` does before its first shard, but of noise that is read no further
-    than its header."""
-    task = task_of(job, checked=False)
+    """What the job would take. Raises what `draw` does before its first shard; of more noise than NOISE bytes it looks
+    at the header alone."""
+    task = task_of(job, scan=NOISE)
     job, images = task.job, task.images
     images.check(write=False)
     weights = mapped_weights(job.model)[1]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.errors import ResourceError, UsageError
-from tilewright.formats.prompts import PromptFile, PromptReader
+from tilewright.formats.prompts import PromptFile
 from tilewright.hardware import gpus
 from tilewright.models.generation import MAX_SLOTS, PREFILL_ROWS, WINDOW
 from tilewright.models.gpt2 import BATCH_MEMORY, GPT2Config
@@ -24,7 +24,8 @@ from tilewright.ops import matmul, matmul_argmax
 from tilewright.ops._ladder import Rung
 from tilewright.ops.attention import bytes_a_sequence
 from tilewright.ops.matmul_argmax.ladder import LOGITS_BYTES
-from tilewright.runtime.generate import COURSE_PROMPT, GenerateJob, task_of
+from tilewright.runtime.generate import COURSE_PROMPT, GenerateJob, GenerateTask, task_of
+from tilewright.runtime.generate_worker import parameters_of
 from tilewright.runtime.jobs.cut import Cut
 from tilewright.runtime.load import config_of, mapped_weights
 from tilewright.runtime.plan import (
@@ -133,7 +134,7 @@ def plan(job: GenerateJob, memory: int | None = None) -> tuple[JobPlan, Plan | D
     job, config = task.job, task.config
     begun = begun_of(task, job.settings, job.output, here.device)
     mapped_weights(job.model)
-    prompts, records, text = _read(task.reader(), begun.cut)
+    prompts, records, text, noticed = _read(task, begun.cut)
     tokens, n = job.params.max_tokens, job.params.n
     part = Prompts(share(prompts.count, begun.workers) * n, share(prompts.tokens, begun.workers) * n, prompts.longest)
     found: Plan | DevicePlan
@@ -146,7 +147,7 @@ def plan(job: GenerateJob, memory: int | None = None) -> tuple[JobPlan, Plan | D
     whole = plan_of(
         "generate", task, "prompts", records, found.parts if isinstance(found, Plan) else (),
         _outputs(job, records, text), begun=begun, prompt_tokens=prompts.tokens, longest=prompts.longest,
-        new_tokens=tokens, at_once=found.at_once, flops=begun.workers * found.flops,
+        new_tokens=tokens, at_once=found.at_once, flops=begun.workers * found.flops, **noticed,
     )  # fmt: skip
     return whole, found
 
@@ -207,27 +208,35 @@ def flops(config: GPT2Config, prompts: Prompts, tokens: int) -> float:
     return float(layers + 2 * config.vocab_size * C * n * tokens)
 
 
-def _read(reader: PromptReader, cut: Cut) -> tuple[Prompts, tuple[int, bool], tuple[float, float]]:
-    """(good prompts of an input, (all its records, whether they were counted), (bytes of an id, of a token's text)), by
-    a sample where it is long. Closes the reader.
+def _read(task: GenerateTask, cut: Cut) -> tuple[Prompts, tuple[int, bool], tuple[float, float], dict[str, Any]]:
+    """(good prompts of an input, (all its records, whether they were counted), (bytes of an id, of a token's text),
+    what the job would notice), by a sample where it is long.
+
+    The last: bad records, what is wrong with the first, and cut, prompts whose context has no room for all new tokens.
     """
-    with closing(reader):
+    with closing(task.reader()) as reader:
         if isinstance(reader, PromptFile):
             count = counted_in(cut, 0, 1.0)
-            return Prompts(count[0], count[0] * COURSE_PROMPT, COURSE_PROMPT), count, (0.0, TOKEN_TEXT)
+            noticed: dict[str, Any] = {"bad": 0, "first_bad": None, "cut": 0}
+            return Prompts(count[0], count[0] * COURSE_PROMPT, COURSE_PROMPT), count, (0.0, TOKEN_TEXT), noticed
         lines, part = sample_lines(reader.file, cut)
         if lines is not None:
             reader.only(lines)
-        seen = [prompt for batch in islice(reader.batches(SAMPLED), 1 if lines is None else None)
+        seen = [parameters_of(task.job, prompt, has_tokenizer=task.tokenizer is not None)
+                for batch in islice(reader.batches(SAMPLED), 1 if lines is None else None)
                 for prompt in batch.prompts]  # fmt: skip
     records = counted_in(cut, len(seen), part)
-    good = [prompt for prompt in seen if prompt.error is None]
-    lengths = [len(prompt.token_ids) for prompt in good]
+    good = [(params, prompt) for params, prompt in seen if prompt.error is None]
+    lengths = [len(prompt.token_ids) for _, prompt in good]
     scale = records[0] / max(len(seen), 1)
+    full = sum(len(prompt.token_ids) + params.max_tokens > task.config.n_positions for params, prompt in good)
+    first = next((prompt.error for _, prompt in seen if prompt.error is not None), None)
+    why = first and ": ".join(filter(None, (first.field, first.message)))  # a sample's lines have other numbers
+    noticed = {"bad": round((len(seen) - len(good)) * scale), "first_bad": why, "cut": round(full * scale)}
     found = Prompts(round(len(good) * scale), round(sum(lengths) * scale), max([1, *lengths]))
-    texts = [len(prompt.text) / len(prompt.token_ids) for prompt in good if prompt.text]
-    ids = [len(str(prompt.id)) + 2 for prompt in seen]
-    return found, records, (float(np.mean(ids or [8])), float(np.mean(texts or [TOKEN_TEXT])))
+    texts = [len(prompt.text) / len(prompt.token_ids) for _, prompt in good if prompt.text]
+    ids = [len(str(prompt.id)) + 2 for _, prompt in seen]
+    return found, records, (float(np.mean(ids or [8])), float(np.mean(texts or [TOKEN_TEXT]))), noticed
 
 
 def _outputs(job: GenerateJob, records: tuple[int, bool], text: tuple[float, float]) -> Outputs:

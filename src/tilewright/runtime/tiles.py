@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tilewright.errors import ResourceError
-from tilewright.formats.volumes import Shape, Volume
+from tilewright.formats.volumes import MemoryShort, Shape, Volume
 from tilewright.ops._memory import empty
 from tilewright.ops.conv3d import ALIASES
 from tilewright.ops.conv3d.operands import index_map
@@ -185,7 +184,7 @@ def plan(
     """The tiling that costs the least within `memory` bytes, for boxes of at most `box` (None: the volume).
 
     halo: before and after. units: of reading and of writing; tiles begin at multiples of the second. itemsize: bytes of
-    a voxel of blocks and tiles. Raises ResourceError where not even the smallest tile fits.
+    a voxel of blocks and tiles. Raises MemoryShort where not even the smallest tile fits.
     """
     reading, writing = units
     box = box or shape
@@ -194,9 +193,10 @@ def plan(
     fitting = [t for t in tilings if needed_bytes(t, itemsize, spare_blocks) <= memory]
     if not fitting:
         least = min(needed_bytes(t, itemsize, spare_blocks) for t in tilings)
-        raise ResourceError(
+        raise MemoryShort(
             f"the smallest tiles, {tilings[0].tile} and their halo, take {least:,} bytes; {max(0, memory):,} are left",
-            hint="give more --memory, or a volume in smaller chunks",
+            missing=least - memory,
+            hint="a volume in smaller chunks",
         )
     return min(fitting, key=lambda tiling: _cost(tiling, box, reading))
 

@@ -10,7 +10,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from tilewright.simd.blocks import _row_times_vectors, _scalars
+from tilewright.simd.blocks import _each_vector, _row_times_vectors, _scalars, _whole_or_part
 from tilewright.simd.types import I32, I64, Vector, call, filled, lane_mask, pointer, vector_of
 from tilewright.simd.vectors import load_bfloat16, load_some, load_vector
 
@@ -315,6 +315,37 @@ def put_first(typingctx, array, index, value, count):
         return context.get_dummy_value()
 
     return types.void(array, types.intp, value, types.intp), codegen
+
+
+@intrinsic
+def block_put(typingctx, block, array, at, stride, columns):
+    """The first `columns` columns of the block to `array`, laid out as by `block_store`, rounded where it holds
+    uint16."""
+
+    def codegen(context, builder, sig, args):
+        value, array_, at_, stride_, columns_ = args
+        start = pointer(context, builder, sig.args[1], array_, at_)
+        word = 4 if sig.args[1].dtype == types.float32 else 2
+
+        def each():
+            for number, target, column in _each_vector(builder, block, start, stride_):
+                found = _element(builder, sig.args[1], builder.extract_value(value, number))
+                yield found, builder.bitcast(target, found.type.as_pointer()), column
+
+        def whole():
+            for found, target, _ in each():
+                builder.store(found, target, align=word)
+
+        def part():
+            name = f"llvm.masked.store.v{block.lanes}{'f32' if word == 4 else 'i16'}.p0"
+            for found, target, column in each():
+                mask = lane_mask(builder, builder.sub(columns_, I64(column)), block.lanes)
+                call(builder, name, ir.VoidType(), found, target, I32(word), mask)
+
+        _whole_or_part(builder, block, columns_, whole, part)
+        return context.get_dummy_value()
+
+    return types.void(block, array, types.intp, types.intp, types.intp), codegen
 
 
 @intrinsic

@@ -198,6 +198,24 @@ def block_gather(typingctx, block, array, starts, first, last, offset):
 
 
 @intrinsic
+def block_load(typingctx, block, array, at, stride, rows):
+    """A block whose row i is `array.flat[at + min(i, rows - 1) * stride :]`; `block` gives the shape only."""
+
+    def codegen(context, builder, sig, args):
+        value, array_, at_, stride_, rows_ = args
+        start, last = pointer(context, builder, sig.args[1], array_, at_), builder.sub(rows_, I64(1))
+        for i in range(block.rows):
+            row = builder.select(builder.icmp_signed("<", I64(i), last), I64(i), last)
+            source = builder.gep(start, [builder.mul(row, stride_)])
+            for j in range(block.vectors):
+                vector = load_vector(builder, builder.gep(source, [I64(j * block.lanes)]), block.lanes)
+                value = builder.insert_value(value, vector, i * block.vectors + j)
+        return value
+
+    return block(block, array, types.intp, types.intp, types.intp), codegen
+
+
+@intrinsic
 def block_transpose(typingctx, block):
     """The transpose of a square block (rows == lanes, one vector a row), by log2(lanes) rounds of two-register
     shuffles.

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from compare import compare
-from tilewright.errors import ResourceError, UsageError
+from tilewright.errors import Refused, ResourceError, UsageError
 from tilewright.hardware import CPU
-from tilewright.ops._ladder import Refused, using
+from tilewright.ops._ladder import using
 from tilewright.ops._threads import threads
 from tilewright.ops.conv1d import Problem, conv1d, ladder, prepare, spec
 from tilewright.ops.conv1d.cpu.turn import turn

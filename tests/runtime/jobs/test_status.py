@@ -7,12 +7,13 @@ import os
 import shutil
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 import toy_jobs
 from tilewright.cli import main
-from tilewright.errors import UsageError
+from tilewright.errors import InternalError, UsageError
 from tilewright.runtime.engines.inline import Inline
 from tilewright.runtime.jobs import lease
 from tilewright.runtime.jobs.directory import FOLDERS, JobDirectory
@@ -20,6 +21,7 @@ from tilewright.runtime.jobs.lease import Lease
 from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.run import run
 from tilewright.runtime.jobs.status import status
+from tilewright.runtime.jobs.task import Options
 
 
 def test_status(place):
@@ -41,6 +43,28 @@ def test_status(place):
     os.unlink(f"{place.output}.job/report.json")
     os.unlink(f"{place.output}.job/shards/00004.part")
     assert status(place.output).state == "stopped" and status(place.output).done == 9
+
+
+def test_a_job_that_its_bad_records_stopped(place, capsys):
+    Path(place.input).write_bytes(b"line\nbad\n" * 40)
+    task = toy_jobs.Upper(place.input)
+    for _ in range(2):  # the second has nothing to compute before it is stopped
+        with pytest.raises(InternalError, match="bad and 3 are allowed"):
+            run(task, place.output, Inline(), Options(max_errors=3))
+        found = status(place.output)
+        assert found.state == "stopped" and found.too_many.startswith(f"{found.errors} of the first {found.records}")
+        assert "records are bad and 3 are allowed; the first is line 2" in found.too_many
+        out = said(capsys, place.output)
+        assert f"stopped by --max-errors: {found.too_many}; allow more" in out and "goes on" not in out
+        assert json.loads(said(capsys, place.output, "--json"))["too_many"] == found.too_many
+    with open(f"{place.output}.job/ended.json", "a") as file:
+        file.write("x")
+    assert status(place.output).too_many is None  # it is not what was written
+    during = []
+    watch = toy_jobs.Seen(lambda record: during.append(status(place.output).too_many))
+    assert run(task, place.output, Inline(), watch=watch).errors == 40
+    assert set(during) == {None} and status(place.output).too_many is None
+    assert not os.path.exists(f"{place.output}.job/ended.json")
 
 
 @pytest.mark.parametrize("made", range(len(FOLDERS) + 1))

@@ -10,6 +10,7 @@ lease                who works on it
 contents.json        the sha256 of large files that it reads
 output               what shards write in place, until it becomes the output
 report.json          of the finished job
+ended.json           of a run that --max-errors has stopped: by what
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:  # brings NumPy, which those who only hand out shards do witho
     from tilewright.formats.records import RecordError
 
 MANIFEST, REPORT, LEASE, INDEX = "manifest.json", "report.json", "lease", "lines.index"
-CONTENTS = "contents.json"
+CONTENTS, ENDED = "contents.json", "ended.json"
 STAGE = "output"
 FOLDERS = ("shards", "errors", "logs", "damaged")
 SYNC_SECONDS = 0.5  # between two fsyncs of the names of shards: each took 4 ms on a virtual disk, like a tiny shard

@@ -13,11 +13,12 @@ from tilewright.errors import InternalError, ResourceError, TilewrightError, Usa
 from tilewright.formats.atomic import AtomicFile
 from tilewright.runtime.jobs import contents, trace
 from tilewright.runtime.jobs.cut import Cut
-from tilewright.runtime.jobs.directory import INDEX, REPORT, JobDirectory, Record
+from tilewright.runtime.jobs.directory import ENDED, INDEX, REPORT, JobDirectory, Record
 from tilewright.runtime.jobs.durable import Removed
 from tilewright.runtime.jobs.lease import Lease
 from tilewright.runtime.jobs.manifest import AsBegun, DamagedShards, Manifest, check_unchanged
 from tilewright.runtime.jobs.merge import Report, check, merge, save_report
+from tilewright.runtime.jobs.status import note_end
 from tilewright.runtime.jobs.stop import Stop, stopping
 from tilewright.runtime.jobs.task import Assembling, Engine, Job, Options, Reading, Settling, Task, Watch
 
@@ -57,6 +58,7 @@ def run_within(
         ):
             files = task.files() if isinstance(task, Reading) else {}
             touched = directory.begin(manifest, restart=options.restart)
+            directory.root.remove(ENDED)
             contents.check_touched(directory, manifest, touched, files, stop.check)
             directory.began = AsBegun.of(manifest, files)
             if touched:
@@ -235,9 +237,10 @@ class _Run:
         allowed = self.options.max_errors
         if allowed is not None and self.errors > allowed:
             first = next(iter(self.directory.first_errors(1)), "not known any more")
+            why = f"{self.errors:,} of the first {self.records:,} records are bad and {allowed:,} are allowed"
+            note_end(self.directory, f"{why}; the first is {first}")
             raise InternalError(
-                f"{self.errors:,} of the first {self.records:,} records are bad and {allowed:,} are allowed; the first "
-                f"is {first}",
+                f"{why}; the first is {first}",
                 path=self.directory.errors.path,
                 hint="correct them or allow more; what is done is kept",
             )

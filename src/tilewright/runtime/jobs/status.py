@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from tilewright.errors import UsageError
-from tilewright.runtime.jobs.directory import MANIFEST, REPORT, JobDirectory, Record
+from tilewright.errors import ResourceError, UsageError
+from tilewright.runtime.jobs.directory import ENDED, MANIFEST, REPORT, JobDirectory, Record
 from tilewright.runtime.jobs.lease import Holder, work_on
-from tilewright.runtime.jobs.manifest import Damaged
+from tilewright.runtime.jobs.manifest import Damaged, Sealed, encoded, seal
 from tilewright.runtime.jobs.merge import Report, check_job
 
 RECENT = 64  # shards from which the rate is taken
+
+
+class Ended(Sealed, frozen=True):
+    """too_many: bad records, how many and how many were allowed."""
+
+    too_many: str
 
 
 @dataclass(frozen=True)
@@ -21,7 +28,7 @@ class Status:
 
     rate: records a second of the last shards; seconds_left: at that rate, None where nothing is known. holder: who
     works on it, None if that is nobody or cannot be read; of one on another host nothing is known where the file system
-    has no locks. gone: what a finished job lacks.
+    has no locks. gone: what a finished job lacks. too_many: of a stopped one, why --max-errors stopped it, else None.
     """
 
     state: str
@@ -33,6 +40,7 @@ class Status:
     seconds_left: float | None
     holder: Holder | None
     gone: list[str] = field(default_factory=list)
+    too_many: str | None = None
 
 
 def status(output: str) -> Status:
@@ -51,6 +59,7 @@ def status(output: str) -> Status:
         finished = REPORT in directory.root.names()
         gone = _gone(directory, shards - len(records)) if finished else []
         working, holder = work_on(directory)
+        too_many = None if working or finished else _too_many(directory)
     total = sum(record.records for record in records)
     rate = _rate(records)
     share = total / len(records) if records else 0.0  # records a shard, as far as is known
@@ -66,7 +75,21 @@ def status(output: str) -> Status:
         seconds_left=0.0 if finished and not gone else left,
         holder=holder,
         gone=gone,
+        too_many=too_many,
     )
+
+
+def note_end(directory: JobDirectory, too_many: str) -> None:
+    """Keeps why this run ends, with more bad records than are allowed; a disk that refuses costs that alone."""
+    with suppress(ResourceError):
+        directory.root.place(ENDED, encoded(seal(Ended(too_many=too_many))))
+
+
+def _too_many(directory: JobDirectory) -> str | None:
+    try:
+        return directory.sealed(ENDED, Ended).too_many
+    except Damaged:
+        return None
 
 
 def _gone(directory: JobDirectory, missing: int) -> list[str]:

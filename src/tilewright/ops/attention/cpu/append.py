@@ -41,9 +41,33 @@ def row_writer(lanes: int):
 
 
 @functools.cache
+def square_writer(lanes: int):
+    """The inline function that writes several positions of a head, of one panel."""
+    PANEL = PANEL_VECTORS * lanes
+
+    @simd.inline
+    def write_rows(rows, at, strides, cache, target, some, plan):
+        """`row_writer`'s for some positions, (first, at most `lanes`): a square of keys is turned in registers and goes
+        to its panel a vector at a time, where single numbers took as long as attention itself."""
+        (k, v), row, (keys, values), (position, count), D, width = rows, at, cache, some, plan[3], plan[7]
+        key_at, whole = target[0] + position // PANEL * PANEL * D + position % PANEL, D - D % lanes
+        for d in range(0, whole, lanes):
+            square = simd.block_load(simd.block_zeros(lanes, 1, lanes), k, row[0] + d, strides[0], count)
+            simd.block_put(simd.block_transpose(square), keys, key_at + d * PANEL, PANEL, count)
+        for i in range(count):
+            for d in range(whole, D):
+                simd.put(keys, key_at + d * PANEL + i, simd.fetch(k, row[0] + i * strides[0] + d))
+            value_at, number = target[1] + (position + i) * width, row[1] + i * strides[1]
+            for d in range(0, D, lanes):
+                simd.put_first(values, value_at + d, simd.load_first(v, number + d, D - d, lanes), width - d)
+
+    return write_rows
+
+
+@functools.cache
 def span_writer(lanes: int):
     """The inline function that writes a span's positions of one head, after the beginning that it copies."""
-    PANEL, write_row = PANEL_VECTORS * lanes, row_writer(lanes)
+    PANEL, write_row, write_rows = PANEL_VECTORS * lanes, row_writer(lanes), square_writer(lanes)
 
     @simd.inline
     def copy_start(keys, values, target, source, count, plan):
@@ -63,10 +87,16 @@ def span_writer(lanes: int):
         if spans[s + SOURCE] >= 0:
             other = spans[s + SOURCE] * plan[2] + head
             copy_start(keys, values, target, (other * keys_a_head, other * values_a_head), spans[s + FIRST], plan)
-        for i in range(spans[s + COUNT]):
-            row = spans[s + ROW] + i
+        i, count = 0, spans[s + COUNT]
+        while i < count:
+            row, position = spans[s + ROW] + i, spans[s + FIRST] + i
             place = (at[0] + row * strides[0] + head * D, at[1] + row * strides[1] + head * D)
-            write_row(k, v, place, keys, values, target, spans[s + FIRST] + i, plan)
+            many = min(lanes, count - i, PANEL - position % PANEL)
+            if many == 1:
+                write_row(k, v, place, keys, values, target, position, plan)
+            else:
+                write_rows((k, v), place, strides, (keys, values), target, (position, many), plan)
+            i += many
 
     return write_span
 

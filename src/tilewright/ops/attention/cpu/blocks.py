@@ -15,6 +15,7 @@ import numpy as np
 
 from tilewright import simd
 from tilewright.hardware import cpu
+from tilewright.ops._memory import LINE
 from tilewright.ops._threads import launch, thread_count, threads
 from tilewright.ops.attention.cpu.append import row_writer, runs_of, span_writer
 from tilewright.ops.attention.cpu.fused import plan_of, signature
@@ -190,9 +191,28 @@ def block_kernel(lanes: int, dtype: str, rows: tuple[int, int, int]):
 
 
 @functools.cache
+def expecter(dtype: str):
+    """The inline function that asks for what one head of a span will read."""
+    many = LINE // 4
+
+    @simd.inline
+    def expect_span(arrays, spans, s, head, plan):
+        q, D = arrays[0], plan[3]
+        for row in range(spans[s + ROW], spans[s + ROW] + spans[s + COUNT]):
+            at = row * plan[4] + head * D
+            for d in range(at, at + D, many):
+                simd.prefetch(q, d)
+                simd.prefetch(q, d + plan[10])
+                simd.prefetch(q, d + plan[11])
+
+    return expect_span
+
+
+@functools.cache
 def prompt_kernel(lanes: int, dtype: str, rows: tuple[int, int, int]):
     """The kernel for spans that keep their rows and may begin as others do: a task is some heads of a run of them."""
     (_, attend_queries), write_span = head_functions(lanes, rows), span_writer(lanes)
+    expect_span = expecter(dtype)
 
     @simd.kernel(signature(dtype), name=f"attention.prompts.{dtype}.{lanes}.{rows[0]}")
     def attend_runs(q, keys, values, spans, scale, out, plan, scores):
@@ -203,8 +223,11 @@ def prompt_kernel(lanes: int, dtype: str, rows: tuple[int, int, int]):
         task = simd.fetch_add(plan, 0, 1)
         while task < plan[12] * groups:
             run, head = table + task // groups, task % groups * per
-            for h in range(head, min(head + per, plan[2])):
-                for s in range(spans[run] * COLUMNS, spans[run + 1] * COLUMNS, COLUMNS):
+            last = min(head + per, plan[2])
+            for s in range(spans[run] * COLUMNS, spans[run + 1] * COLUMNS, COLUMNS):
+                for h in range(head, last):
+                    if h + 1 < last:
+                        expect_span((q, keys, values, out), spans, s, h + 1, plan)
                     write_span((q, q), new, strides, (keys, values), spans, s, h, plan)
                     attend_queries((q, keys, values, out), spans, s, h, scale, plan, scores)
             task = simd.fetch_add(plan, 0, 1)

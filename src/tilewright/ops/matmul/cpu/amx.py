@@ -178,16 +178,9 @@ def tile_multiplier(limbs: int, tiles):
     return multiply
 
 
-@functools.cache
-def product_kernel(limbs: int, emulated: bool, finish=finisher, words: bool = False):
-    """The kernel for one or two limbs, on the hardware's tiles or on their emulation; finish, words: see
-    `packed.product_kernel`."""
-    tiles = amx.Emulated if emulated else amx.Hardware
-    pack_block, (clear, put, end_row) = tile_packer(limbs, words), tile_movers(tiles, finish)
-    multiply = tile_multiplier(limbs, tiles)
-    configure, release = tiles.configure, tiles.release
-    OUT = simd.ROUNDED_2D if finish is rounding_finisher else simd.OUTPUT_2D
-    form = f"{'.words' if words else ''}{'.emulated' if emulated else ''}"
+def piece_multiplier(limbs: int, tiles, finish):
+    """(the inline function that computes a piece, `tile_movers`' that takes a row of one to out)."""
+    (clear, put, end_row), multiply = tile_movers(tiles, finish), tile_multiplier(limbs, tiles)
 
     @simd.inline
     def one_piece(piece, waiting, operands, target, scratch, plan):
@@ -217,6 +210,19 @@ def product_kernel(limbs: int, emulated: bool, finish=finisher, words: bool = Fa
                 put(1, state, scratch, to + column)
         for r in range(row, BLOCK):
             end_row(r, waiting, scratch, target, activation)
+
+    return one_piece, end_row
+
+
+@functools.cache
+def product_kernel(limbs: int, emulated: bool, finish=finisher, words: bool = False):
+    """The kernel for one or two limbs, on the hardware's tiles or on their emulation; finish, words: see
+    `packed.product_kernel`."""
+    tiles = amx.Emulated if emulated else amx.Hardware
+    pack_block, (one_piece, end_row) = tile_packer(limbs, words), piece_multiplier(limbs, tiles, finish)
+    configure, release = tiles.configure, tiles.release
+    OUT = simd.ROUNDED_2D if finish is rounding_finisher else simd.OUTPUT_2D
+    form = f"{'.words' if words else ''}{'.emulated' if emulated else ''}"
 
     @simd.inline
     def one_task(task, waiting, a, starts, panels, target, plan, scratch):

@@ -1,0 +1,69 @@
+"""What of `tilewright convolve` can be checked before a volume is opened, and how much memory would have done."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tilewright.errors import InputError, TilewrightError, UsageError
+from tilewright.formats.files import same_file
+from tilewright.formats.volumes import MemoryShort, check_suffix
+from tilewright.runtime.tiles import MODES
+
+if TYPE_CHECKING:
+    from tilewright.runtime.convolve import ConvolveJob
+
+SPARE = 128 << 20  # bytes a process: kernels that are compiled, and tiles that are not the smallest
+STEP = 64 << 20  # of what is said: it is about so much
+TRIES = 4  # what is held, what writing takes, the tiles: each may be short in turn
+
+
+def check_paths(job: ConvolveJob) -> None:
+    """Everything that the words of the command alone can tell."""
+    check_suffix(job.input, "input")
+    check_suffix(job.output, "output")
+    if job.mode not in MODES:
+        raise UsageError(f"mode is {job.mode!r}", hint=f"there are {', '.join(MODES)}")
+    if not math.isfinite(job.cval):
+        raise UsageError(f"cval is {job.cval}; a finite number is wanted")
+    if job.dtype != "float64" and abs(job.cval) > float(np.finfo(np.float32).max):
+        raise UsageError(f"cval is {job.cval}; it is too large for float32", hint="use --dtype float64")
+    for what, path in (("input", job.input), ("kernel", job.kernel), ("answers", job.answers)):
+        if path and _overlap(path, job.output):
+            raise UsageError(f"the output would overwrite the {what}", path=job.output, hint="choose another output")
+    if job.answers:
+        check_suffix(job.answers, "answers")
+        if not os.path.exists(job.answers):
+            raise InputError("no such answers", path=job.answers, hint="check the path")
+
+
+def _overlap(path: str, output: str) -> bool:
+    """They are one file, or one lies in the other, which is a directory."""
+    if same_file(path, output):
+        return True
+    a, b = os.path.realpath(path), os.path.realpath(output)
+    return a == b or a.startswith(b + os.sep) or b.startswith(a + os.sep)
+
+
+def enough_memory(memory: int, workers: int, short: MemoryShort, checked: Callable[[int], object]) -> int | None:
+    """About how many bytes would do where `memory` was too little by `short`, each process taking its part.
+
+    checked(memory): raises MemoryShort where that is too little, too; of the volume it reads the header. None where it
+    finds another obstacle.
+    """
+    memory += workers * SPARE
+    for _ in range(TRIES):
+        memory = -(-(memory + workers * short.missing) // STEP) * STEP
+        try:
+            checked(memory)
+        except MemoryShort as again:
+            short = again
+        except TilewrightError:
+            return None
+        else:
+            return memory
+    return None

@@ -1,0 +1,36 @@
+"""Whether compiled kernels can be kept; a run goes on where they cannot, and compiles its own."""
+
+from __future__ import annotations
+
+import os
+
+from tilewright.errors import ResourceError
+
+CACHE = "TILEWRIGHT_CACHE"
+
+
+def cache_or_none() -> str:
+    """Where kernels cannot be kept because their place, which nobody chose, cannot be made: switches the cache off, for
+    this process and those that it starts, and returns what is to be said of it; else nothing.
+
+    A place that was chosen, or that is not safe to load from, is refused where the first kernel is asked for.
+    """
+    if os.environ.get(CACHE):
+        return ""
+    from tilewright.simd import cache
+
+    try:
+        place = cache.home()
+        cache.check(cache.directory())
+        return ""
+    except ResourceError as error:
+        if not isinstance(error.__cause__, OSError):
+            return ""
+        where, why = str(place), (error.__cause__.strerror or str(error.__cause__)).lower()
+    except RuntimeError:  # pathlib's, where neither HOME nor the list of users tells
+        where, why = "~/.cache", "this user has no home directory"
+    os.environ[CACHE] = "off"
+    return (
+        f"Compiled kernels cannot be kept in {where} ({why}): every run compiles them, which takes up to minutes, "
+        f"unless {CACHE} names a directory of your own"
+    )

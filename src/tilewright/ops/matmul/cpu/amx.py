@@ -10,9 +10,6 @@ second limb of zero).
 
 A's cache block is packed as tiles of 1 KiB, [32 rows][step][2][16 rows of 16 words]; B's panels are those of `words`,
 read in place. Blocks of K are summed apart and added, as in `packed`.
-
-A piece of 32 x 128 sums leaves the tiles for scratch, and goes on to out a row at a time between the products of the
-next piece: tiles multiply for 16 cycles an instruction, in which vectors have the rest of the core.
 """
 
 import functools
@@ -39,11 +36,9 @@ BLOCK_WORDS = 192 * 768  # of a block of A, 576 KiB of L2: twice the rows of a d
 FAR = 8 * TILE  # words ahead that B is fetched where few rows wait for memory: 8 KiB
 KC = 768  # words along K in a block
 NO_BIAS = np.empty(0, np.float32)
-WIDE = 4 * BLOCK  # columns of a piece of out: its rows lie pages apart, and each visit to one costs
-PIECE = BLOCK * WIDE  # sums of a piece
-PIECE_AT = STATE  # in scratch: a piece on its way to out, and the one that is being computed
-PACKED = PIECE_AT + 2 * PIECE  # in scratch: A's packed tiles
-NOTHING = (0, 0, 0, 0, True, False, PIECE_AT)  # no piece is on its way, see `tile_movers`
+BLOCK_AT = STATE  # in scratch: blocks of 32 x 32 on their way to out
+WIDE = 4 * BLOCK  # columns of out that are finished together: its rows lie pages apart, and each piece of one costs
+PACKED = BLOCK_AT + BLOCK * WIDE  # in scratch: A's packed tiles
 
 
 def tile_packer(limbs: int, given_words: bool):
@@ -76,16 +71,16 @@ def tile_packer(limbs: int, given_words: bool):
 
 
 @simd.inline
-def expect(out, i, j, columns):
-    """Ask for the lines of a row of out that will be written to: the products of a piece take longer than they do."""
-    at = i * (out.strides[0] // out.itemsize) + j
-    for c in range(0, columns, LINE // out.itemsize):
-        simd.prefetch_write(out, at + c)
+def expect(out, corner, size):
+    """Ask for the lines of out that a block will be written to: its products take longer than they do."""
+    (i, j), (height, columns), stride = corner, size, out.strides[0] // out.itemsize
+    for r in range(i, i + height):
+        for c in range(j, j + columns, LINE // out.itemsize):
+            simd.prefetch_write(out, r * stride + c)
 
 
 def tile_movers(tiles, finish):
-    """(clear the tiles of a block, take them to scratch, take a row of a piece from there to out); high: 2 for 32 rows,
-    1 for 16.
+    """(clear the tiles of a block, take them to scratch, from there to out); high: 2 for 32 rows, 1 for 16.
 
     finish: what becomes of the last block's sums, see `finish.finisher`.
     """
@@ -100,11 +95,12 @@ def tile_movers(tiles, finish):
             zero(state, 3)
 
     @simd.inline
-    def put(high, state, scratch, at):
-        """Tiles 0 to 3 to a piece in scratch.
+    def put(high, state, scratch, column):
+        """Tiles 0 to 3 to scratch, from a column of the blocks there.
 
         Tile loads and stores straight from and to out, whose rows lie pages apart, took a third longer in all.
         """
+        at = BLOCK_AT + column
         store(state, 0, scratch, at, WIDE)
         store(state, 1, scratch, at + LANES, WIDE)
         if high == 2:
@@ -112,18 +108,15 @@ def tile_movers(tiles, finish):
             store(state, 3, scratch, at + LANES * WIDE + LANES, WIDE)
 
     @simd.inline
-    def end_row(row, piece, scratch, target, activation):
-        """A row of a piece to out; piece: (i, j) of out, rows, columns, is it of the first block of K, of the last,
-        where in scratch. target and activation as in `packed`."""
-        i, j, height, columns, first, last, at = piece
-        (out, residual, _), (corner, size) = target, ((i + row, j), (1, columns))
-        if row < height:
-            if last:
-                finish_tile((scratch, at + row * WIDE, WIDE), target, corner, size, (first, activation))
-            else:
-                add_tile((scratch, at + row * WIDE, WIDE), (out, residual, NO_BIAS), corner, size, (first, 0))
+    def end_block(scratch, target, corner, size, stage):
+        """Blocks of `size` rows and columns from scratch to out at corner (i, j); target and stage as in `packed`."""
+        (out, residual, _), (first, last, activation) = target, stage
+        if last:
+            finish_tile((scratch, BLOCK_AT, WIDE), target, corner, size, (first, activation))
+        else:
+            add_tile((scratch, BLOCK_AT, WIDE), (out, residual, NO_BIAS), corner, size, (first, 0))
 
-    return clear, put, end_row
+    return clear, put, end_block
 
 
 def tile_multiplier(limbs: int, tiles):
@@ -150,13 +143,13 @@ def tile_multiplier(limbs: int, tiles):
         load(state, 7, panels, at + LANES, BLOCK)
 
     @simd.inline
-    def multiply(high, state, scratch, panels, at, limb_at, steps):
-        """Tiles 0 to 3 += A @ B over `steps` tiles along K.
+    def multiply(high, state, scratch, panels, at, limb_at, depth):
+        """Tiles 0 to 3 += A @ B over `depth` words.
 
         at: (in scratch, in panels); limb_at: how far on their second limbs lie.
         """
         (a, b), (a_limb, b_limb) = at, limb_at
-        for _ in range(steps):
+        for _ in range(depth // TILE_WORDS):
             if high == 1:  # few rows wait for memory, and a tile load for its slowest line
                 for line in range(0, 2 * TILE, LANES):
                     simd.prefetch(panels, b + FAR + line)
@@ -178,71 +171,44 @@ def tile_multiplier(limbs: int, tiles):
     return multiply
 
 
-def piece_multiplier(limbs: int, tiles, finish):
-    """(the inline function that computes a piece, `tile_movers`' that takes a row of one to out)."""
-    (clear, put, end_row), multiply = tile_movers(tiles, finish), tile_multiplier(limbs, tiles)
-
-    @simd.inline
-    def one_piece(piece, waiting, operands, target, scratch, plan):
-        """32 rows x WIDE columns of out to scratch, and beside it the piece that waits there to out.
-
-        operands: (state, panels, A's tiles, B's words, (how far on their second limbs lie), depth).
-        """
-        state, panels, a_at, b_at, limb_at, depth = operands
-        (i, j, height, columns, _, _, to), K, activation = piece, plan[3], plan[6]
-        steps, row = depth // TILE_WORDS, 0
-        turn = max(1, steps * ((columns + BLOCK - 1) // BLOCK) // BLOCK)  # steps for each row
-        for column in range(0, columns, BLOCK):
-            a, b = a_at, b_at + column * K
-            if height > LANES:
-                clear(2, state)
-                for s in range(0, steps, turn):
-                    some = min(turn, steps - s)
-                    multiply(2, state, scratch, panels, (a, b), limb_at, some)
-                    a, b = a + 2 * TILE * some, b + TILE_WORDS * BLOCK * some
-                    expect(target[0], i + row, j, columns)
-                    end_row(row, waiting, scratch, target, activation)
-                    row += 1
-                put(2, state, scratch, to + column)
-            else:
-                clear(1, state)
-                multiply(1, state, scratch, panels, (a, b), limb_at, steps)
-                put(1, state, scratch, to + column)
-        for r in range(row, BLOCK):
-            end_row(r, waiting, scratch, target, activation)
-
-    return one_piece, end_row
-
-
 @functools.cache
 def product_kernel(limbs: int, emulated: bool, finish=finisher, words: bool = False):
     """The kernel for one or two limbs, on the hardware's tiles or on their emulation; finish, words: see
     `packed.product_kernel`."""
     tiles = amx.Emulated if emulated else amx.Hardware
-    pack_block, (one_piece, end_row) = tile_packer(limbs, words), piece_multiplier(limbs, tiles, finish)
+    pack_block, (clear, put, end_block) = tile_packer(limbs, words), tile_movers(tiles, finish)
+    multiply = tile_multiplier(limbs, tiles)
     configure, release = tiles.configure, tiles.release
     OUT = simd.ROUNDED_2D if finish is rounding_finisher else simd.OUTPUT_2D
     form = f"{'.words' if words else ''}{'.emulated' if emulated else ''}"
 
     @simd.inline
-    def one_task(task, waiting, a, starts, panels, target, plan, scratch):
-        """MC rows x NC columns of out, but for a last piece that waits; waiting: of the task before."""
-        M, N, K, numbers, NC, MC = plan[1], plan[2], plan[3], plan[4], plan[5], plan[7]
+    def one_task(task, a, starts, panels, target, plan, scratch):
+        """MC rows x NC columns of out. target: (out, residual, bias)."""
+        M, N, K, numbers, NC, activation, MC = plan[1], plan[2], plan[3], plan[4], plan[5], plan[6], plan[7]
         state = scratch[:STATE].reshape(9, LANES, LANES)
         groups, b_limb = (N + NC - 1) // NC, (N + BLOCK - 1) // BLOCK * BLOCK * K
         i, j0 = task // groups * MC, task % groups * NC
         end, j1 = min(i + MC, M), min(j0 + NC, N)
         for p in range(0, K, KC):
             depth = min(KC, K - p)
-            limb_at = (pack_block(a, starts, (i, end), p, depth, numbers, scratch), b_limb)
+            a_limb = pack_block(a, starts, (i, end), p, depth, numbers, scratch)
             for j in range(j0, j1, WIDE):
+                stage = (p == 0, p + depth == K, activation)
                 for r in range(i, end, BLOCK):
-                    to = 2 * PIECE_AT + PIECE - waiting[6]  # the other place
-                    piece = (r, j, min(BLOCK, end - r), min(WIDE, j1 - j), p == 0, p + depth == K, to)
-                    operands = (state, panels, PACKED + (r - i) * depth, j * K + p * BLOCK, limb_at, depth)
-                    one_piece(piece, waiting, operands, target, scratch, plan)
-                    waiting = piece
-        return waiting
+                    size = (min(BLOCK, end - r), min(WIDE, j1 - j))
+                    expect(target[0], (r, j), size)
+                    for column in range(0, size[1], BLOCK):
+                        at = (PACKED + (r - i) * depth, (j + column) * K + p * BLOCK)
+                        if end - r > LANES:
+                            clear(2, state)
+                            multiply(2, state, scratch, panels, at, (a_limb, b_limb), depth)
+                            put(2, state, scratch, column)
+                        else:
+                            clear(1, state)
+                            multiply(1, state, scratch, panels, at, (a_limb, b_limb), depth)
+                            put(1, state, scratch, column)
+                    end_block(scratch, target, (r, j), size, stage)
 
     signature = types.void(simd.INPUT, simd.INDICES, simd.INPUT, OUT, simd.INPUT, simd.INPUT_2D, simd.PLAN, simd.OUTPUT)
 
@@ -252,13 +218,10 @@ def product_kernel(limbs: int, emulated: bool, finish=finisher, words: bool = Fa
         state = scratch[:STATE].reshape(9, LANES, LANES)
         configure(state, min(plan[1], LANES))
         tasks = ((plan[1] + plan[7] - 1) // plan[7]) * ((plan[2] + plan[5] - 1) // plan[5])
-        target, waiting = (out, residual, bias), NOTHING
         task = simd.fetch_add(plan, 0, 1)
         while task < tasks:
-            waiting = one_task(task, waiting, a, starts, panels, target, plan, scratch)
+            one_task(task, a, starts, panels, (out, residual, bias), plan, scratch)
             task = simd.fetch_add(plan, 0, 1)
-        for row in range(BLOCK):
-            end_row(row, waiting, scratch, target, plan[6])
         release(state)
 
     return tile_product

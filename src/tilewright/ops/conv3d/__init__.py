@@ -7,6 +7,8 @@ y = conv3d(x, prepare_separable((wz, wy, wx)))                  # three vectors 
 y = conv3d(x, weights)                                          # (C, D, H, W), (O, C, KD, KH, KW) -> (O, D, H, W)
 """
 
+import functools
+
 import numpy as np
 
 from tilewright.errors import ResourceError
@@ -15,7 +17,7 @@ from tilewright.ops._device import on_gpu
 from tilewright.ops._memory import empty
 from tilewright.ops.conv3d.arguments import ALIASES, check_rung, pack, pack_factors, volume_shape, window_for
 from tilewright.ops.conv3d.ladder import ladder
-from tilewright.ops.conv3d.operands import Border, Packed, Window, index_map
+from tilewright.ops.conv3d.operands import Border, Packed, index_map
 from tilewright.ops.conv3d.spec import Problem
 
 __all__ = ["ALIASES", "Packed", "Problem", "conv3d", "ladder", "prepare", "prepare_separable"]
@@ -74,7 +76,7 @@ def conv3d(x, weights, *, mode="constant", cval=0.0, origin=0, out=None):
     sizes = packed.sizes
     shape = volume_shape(array.shape, packed)
     volume = array if packed.channels else array[None]
-    border = _border(shape, sizes, window_for(shape, sizes, mode, cval, origin))
+    border = _border(shape, sizes, mode, cval, origin)
     inner = tuple(len(m) - K + 1 for m, K in zip((border.z, border.y, border.x), sizes, strict=True))
     result = result_for("conv3d", out, (packed.problem.O, *inner) if packed.channels else inner)
     target = result if out is None else target_for(result, array)
@@ -96,8 +98,19 @@ def _run(x: np.ndarray, packed: Packed, out: np.ndarray, border: Border) -> None
     put_back(out, target)
 
 
-def _border(volume: tuple[int, ...], sizes: tuple[int, ...], window: Window) -> Border:
-    """Index maps for the three axes."""
+def _border(volume: tuple[int, ...], sizes: tuple[int, int, int], mode, cval, origin) -> Border:
+    """Index maps for the three axes, the same object for the same arguments."""
+    try:
+        return _kept_border(volume, sizes, mode, origin, cval, repr(cval))  # 0.0 == -0.0
+    except TypeError:  # what cannot be a key: an origin as a list, or nothing of use, which is refused here
+        return _new_border(volume, sizes, mode, origin, cval)
+
+
+def _new_border(volume: tuple[int, ...], sizes: tuple[int, int, int], mode, origin, cval, _=None) -> Border:
+    window = window_for(volume, sizes, mode, cval, origin)
     axes = zip(volume, sizes, window.first, strict=True)
     z, y, x = (index_map(n, K, window.mode, -first) for n, K, first in axes)
     return Border(z, y, x, left=window.first[2], cval=window.cval)
+
+
+_kept_border = functools.lru_cache(maxsize=96)(_new_border)

@@ -62,7 +62,8 @@ def _packed(problem: Problem, weights: np.ndarray | None, factors, channels: boo
 
 def check_rung(packed: Packed, device: str):
     """The rung that runs now on `device`. Raises UsageError unless the weights were prepared for it."""
-    rung = ladder.choose(replace(packed.problem, device=device))
+    problem = packed.problem
+    rung = ladder.choose(problem if problem.device == device else replace(problem, device=device))
     if rung.name != packed.rung:
         raise UsageError(
             f"conv3d: weights were prepared for rung {packed.rung}, and {rung.name} is chosen now: prepare them again"

@@ -18,7 +18,7 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._threads import launch
+from tilewright.ops._threads import launch, thread_count
 from tilewright.ops.conv3d.cpu import tiles
 from tilewright.ops.conv3d.cpu.feed import BESIDE, feeder, start_of
 from tilewright.ops.conv3d.cpu.folded import folder
@@ -178,19 +178,26 @@ def columns_first(weights: np.ndarray, half: int = 0) -> np.ndarray:
     return np.ascontiguousarray(weights[:, :, : weights.shape[2] - half].swapaxes(3, 4)).reshape(-1)
 
 
-def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, border: Border, *, half: int = 0) -> None:
-    """The rung's run function; half: so many planes are the sums of two."""
-    problem, sizes, lanes = weights.problem, out.shape[1:], cpu().lanes
+@functools.lru_cache(maxsize=16)  # after a kernel has emptied the caches, Python takes several times as long for it
+def laid_out(weights: Packed, border: Border, sizes: tuple[int, int, int], half: int, threads: int, lanes: int):
+    """(kernel, maps, plan but for `streaming`, tiles, words of scratch) for volumes of one shape; see `convolve`."""
+    problem = weights.problem
     rows, taps = tiles.rows_of(lanes, sizes[1]), problem.KH if problem.KH in OWN[lanes] else 0
-    cut = tiles.tiling(weights, sizes, problem.C * (problem.KD + 1), rows)
-    kernel = tile_kernel(rows, taps, lanes)
-    maps = border.maps
+    cut = tiles.tiling(weights, sizes, problem.C * (problem.KD + 1), rows, threads)
     plan = np.array([
         0, *sizes, problem.O, problem.C, *weights.sizes, half, cut.ZT, cut.YT, cut.XT, cut.pitch, cut.plane,
-        tiles.pad_of(problem, rows, border.left), len(border.z), len(border.z) + len(border.y), border.left,
-        *tiles.streaming(out, lanes),
+        tiles.pad_of(problem, rows, border.left), len(border.z), len(border.z) + len(border.y), border.left, 0, 0,
     ])  # fmt: skip
-    alone = out.size * problem.C * problem.KD * problem.KH * problem.KW <= ALONE
     words = problem.C * ((problem.KD + 1) * cut.plane + half * (rows + problem.KH - 1) * cut.pitch) + lanes
-    tasks = 1 if alone else cut.tasks(sizes)
+    return tile_kernel(rows, taps, lanes), border.maps, plan, cut.tasks(sizes), words
+
+
+def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, border: Border, *, half: int = 0) -> None:
+    """The rung's run function; half: so many planes are the sums of two."""
+    problem, lanes = weights.problem, cpu().lanes
+    kernel, maps, plan, tasks, words = laid_out(weights, border, out.shape[1:], half, thread_count(), lanes)
+    plan = plan.copy()
+    plan[SHIFT:] = tiles.streaming(out, lanes)
+    if out.size * problem.C * problem.KD * problem.KH * problem.KW <= ALONE:
+        tasks = 1
     launch(kernel, x, weights.data, maps, border.cval, out, plan, tasks=tasks, words=words)

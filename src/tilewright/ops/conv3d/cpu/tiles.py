@@ -65,8 +65,8 @@ def pad_of(problem: Problem, rows: int, left: int) -> int:
     return -left % cpu().lanes if lines * LINE <= (cpu().l1d or L1) // 2 else 0
 
 
-def tiling(weights: Packed, sizes: tuple[int, int, int], planes: int, rows: int) -> Tiling:
-    """Tiles of up to four blocks of `rows` rows whose `planes` planes in scratch take up to half of L2."""
+def tiling(weights: Packed, sizes: tuple[int, int, int], planes: int, rows: int, threads: int) -> Tiling:
+    """Tiles of up to four blocks of `rows` rows, whose `planes` planes in scratch take half of L2; some a thread."""
     (D, H, W), problem, lanes = sizes, weights.problem, cpu().lanes
     words = (cpu().l2 or L2) // 2 // 4
     for blocks, widest in ((4, WIDEST), (2, WIDEST), (1, WIDEST), (1, 256), (1, 128), (1, 64)):
@@ -78,7 +78,7 @@ def tiling(weights: Packed, sizes: tuple[int, int, int], planes: int, rows: int)
         if planes * high * pitch <= words:
             break
     tiles = strips * pieces
-    cuts = max(1, min(-(-TASKS * thread_count() // tiles), D // (8 * problem.KD)))
+    cuts = max(1, min(-(-TASKS * threads // tiles), D // (8 * problem.KD)))
     return Tiling(-(-D // cuts), YT, XT, pitch, high)
 
 

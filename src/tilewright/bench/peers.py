@@ -135,9 +135,31 @@ def _matmul_argmax(torch, case, inputs: dict) -> dict:
     return {"MKL" if case.dtype == "float32" else "oneDNN": lambda: torch.mm(a, b).argmax(dim=1)}
 
 
+def _sample(torch, case, inputs: dict) -> dict:
+    logits = torch.from_numpy(inputs["logits"])
+    return {"PyTorch": lambda: drawn(torch, case, logits)}
+
+
+def drawn(torch, case, logits):
+    """Tokens (M, 1) as transformers draws them, in float32: what top_k and top_p leave out is masked, and a token drawn
+    from the softmax of the rest."""
+    scores, (top_k, top_p, min_p) = logits / case.temperature, case.limits
+    if top_k:
+        scores = scores.masked_fill(scores < scores.topk(top_k)[0][:, -1:], -torch.inf)
+    if top_p < 1:
+        ordered, ids = scores.sort(descending=False)
+        out = ordered.softmax(-1).cumsum(-1) <= 1 - top_p
+        out[:, -1] = False
+        scores = scores.masked_fill(out.scatter(1, ids, out), -torch.inf)
+    shares = scores.softmax(-1)
+    if min_p:
+        shares = shares.masked_fill(shares < min_p * shares.amax(-1, keepdim=True), 0.0)
+    return torch.multinomial(shares, 1)
+
+
 PEERS = {
     "attention": _attention, "batchnorm": _batchnorm, "conv1d": _conv1d, "conv3d": _conv3d,
     "conv_transpose2d": _conv_transpose2d, "elementwise": _elementwise, "embedding": _embedding,
     "embedding_conv1d": _embedding_conv1d, "layernorm": _layernorm, "matmul": _matmul,
-    "matmul_argmax": _matmul_argmax, "softmax": _softmax,
+    "matmul_argmax": _matmul_argmax, "sample": _sample, "softmax": _softmax,
 }  # fmt: skip

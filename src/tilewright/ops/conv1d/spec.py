@@ -139,7 +139,8 @@ def cost(case: Case) -> tuple[float, float]:
     """(floating-point operations, bytes moved if every operand is touched once)."""
     results = case.B * case.O * (1 if case.pool else case.positions)
     word = 2 if case.dtype.endswith("16") else 4
-    moved = case.B * case.C * case.L * 4 + case.O * case.C * case.K * word + results * 4
+    moved = case.B * case.C * case.L * 4 + case.O * case.C * case.K * word
+    moved += results * (word if case.device != "cpu" else 4)
     return 2.0 * case.B * case.O * case.positions * case.C * case.K, float(moved)
 
 

@@ -132,12 +132,13 @@ def reference(case: Case, inputs: dict) -> np.ndarray:
 
 
 def cost(case: Case) -> tuple[float, float]:
-    """(floating-point operations, bytes moved if every operand is touched once)."""
+    """(floating-point operations, bytes moved if every operand is touched once); see `device.bind` for what activations
+    are on a GPU."""
     products = math.prod(case.batch) * case.M
-    word = 2 if case.dtype.endswith("16") else 4
-    return 2.0 * products * case.N * case.K, float(
-        products * case.K * 4 + case.K * case.N * word + products * case.N * 4 * (2 if case.residual else 1)
-    )
+    short = 2 if case.dtype.endswith("16") else 4
+    word = short if case.device != "cpu" else 4  # of activations
+    activations = products * (case.K + case.N * (2 if case.residual else 1))
+    return 2.0 * products * case.N * case.K, float(activations * word + case.K * case.N * short)
 
 
 def bound(case: Case, inputs: dict, result: np.ndarray, c: float = 1.0) -> np.ndarray:

@@ -8,6 +8,7 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.ops._arrays import as_float32
+from tilewright.ops._device import on_gpu
 from tilewright.ops._rows import as_rows
 from tilewright.ops.sample.ladder import ladder
 from tilewright.ops.sample.operands import BEST, Drawn, Rules, rules
@@ -25,18 +26,24 @@ def sample(logits, given: Rules) -> Drawn:
     falling logit, equal ones by rising id; top_k, top_p and min_p each keep a prefix of that order, and u chooses the
     first token at which the running sum of the weights reaches u times their total. A row's answer depends on that row
     and its rules alone. Weights and sums are float64: another token than that of an exact sum is possible where u lies
-    within some 1e-13 of where two tokens meet. Raises UsageError for parts of other shapes or a token id that is none.
+    within some 1e-13 of where two tokens meet. A torch tensor on a GPU is sampled there; rules and results are NumPy's.
+    Raises UsageError for parts of other shapes or a token id that is none.
     """
-    array = as_float32("logits", logits)
+    there = on_gpu(logits)
+    array = logits if there else as_float32("logits", logits)
     n = len(array) if array.ndim == 2 else -1
     if array.ndim != 2 or not 0 < array.shape[1] < MOST:
-        raise UsageError(f"sample: logits has shape {array.shape}; (n, V) with V from 1 to {MOST - 1} is wanted")
+        raise UsageError(f"sample: logits has shape {tuple(array.shape)}; (n, V) with V from 1 to {MOST - 1} is wanted")
     numbers, words, ids = given
     if numbers.shape != (n, 5) or words.shape != (n, 5):
         raise UsageError(f"sample: there are {n} rows of logits, and rules for {len(numbers)}")
     V = array.shape[1]
     if len(ids) and not 0 <= ids.min() <= ids.max() < V:
         raise UsageError(f"sample: token ids go from {ids.min()} to {ids.max()}; 0 to {V - 1} are there")
+    if there and n:
+        from tilewright.ops.sample import device
+
+        return device.sample(array, given)
     most = min(int(words[:, BEST].max(initial=0)), V)
     chosen, logarithms = np.zeros((n, 1 + max(most, 0)), np.int64), np.zeros(n)
     if n:

@@ -5,9 +5,10 @@ import numpy as np
 
 from tilewright.ops._ladder import Ladder
 from tilewright.ops._needs import on
+from tilewright.ops.sample import gpu_ladder
 from tilewright.ops.sample.operands import Rules
 
-ladder = Ladder("sample", prefer=("cpu.buckets",))
+ladder = Ladder("sample", prefer=("cpu.buckets", *gpu_ladder.PREFER))
 here = on("cpu", "float32")
 
 
@@ -28,3 +29,6 @@ def buckets(logits: np.ndarray, rules: Rules, chosen: np.ndarray, logarithms: np
     from tilewright.ops.sample.cpu.buckets import sample
 
     sample(logits, rules, chosen, logarithms)
+
+
+gpu_ladder.declare(ladder)

@@ -33,6 +33,7 @@ class Case:
     edits: bool = False
     label: str = ""
     dtype: str = "float32"
+    device: str = "cpu"
 
     @property
     def name(self) -> str:
@@ -45,7 +46,7 @@ class Case:
     @property
     def problem(self) -> Problem:
         """What the ladder sees."""
-        return Problem(self.V)
+        return Problem(self.V, device=self.device)
 
 
 def make(case: Case, rng: np.random.Generator) -> dict:
@@ -124,8 +125,17 @@ def cases() -> list[Case]:
 
 def sizes() -> list[Case]:
     """A step of the poet and of GPT-2: plain, with top_k, with top_p; logits of a trained model and of random ones."""
+    return _sizes((512, 4000, "poet"), (64, 50257, "gpt2"))
+
+
+def device_sizes() -> list[Case]:
+    """The same with the rows of a lane on a GPU."""
+    return [dataclasses.replace(case, device="cuda") for case in _sizes((2560, 4000, "poet"), (2560, 50257, "gpt2"))]
+
+
+def _sizes(*models: tuple[int, int, str]) -> list[Case]:
     found = []
-    for M, V, name in ((512, 4000, "poet"), (64, 50257, "gpt2")):
+    for M, V, name in models:
         found += [Case(M, V, label=f"{name}, {M} rows"), Case(M, V, 0.3, label=f"{name}, {M} rows, random weights")]
         found += [Case(M, V, limits=(50, 1.0, 0.0), label=f"{name}, {M} rows, top_k 50")]
         found += [Case(M, V, limits=(0, 0.9, 0.0), label=f"{name}, {M} rows, top_p 0.9")]

@@ -1,0 +1,26 @@
+"""PyTorch beside sample."""
+
+from collections.abc import Callable
+
+import torch
+
+from tilewright.bench.peers import drawn
+from tilewright.ops.sample import spec
+from tilewright.ops.sample.operands import Rules
+
+LOOKED_AT = 64  # rows: the truth sorts each
+
+
+def truth(case, tensors: dict):
+    """See `tilewright.bench.gpu`."""
+    count = min(LOOKED_AT, case.M)
+    parts = [tensors[name][:count].cpu().numpy() for name in ("logits", *Rules._fields[:2])]
+    inputs = dict(zip(("logits", *Rules._fields), [*parts, tensors["ids"].cpu().numpy()], strict=True))
+    exact = spec.reference(case, inputs)
+    place = tensors["logits"].device
+    return torch.from_numpy(exact).to(place), lambda c: torch.from_numpy(spec.bound(case, inputs, exact, c)).to(place)
+
+
+def peers(case, tensors: dict) -> dict[str, Callable[[], object]]:
+    """As transformers draws."""
+    return {"PyTorch": lambda: drawn(torch, case, tensors["logits"])}

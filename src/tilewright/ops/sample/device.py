@@ -1,0 +1,78 @@
+"""sample on a GPU: what `sample` does when it is handed a torch tensor there."""
+
+import numpy as np
+
+from tilewright.ops._device import tensor_of
+from tilewright.ops.sample.ladder import ladder
+from tilewright.ops.sample.operands import BANNED_END, BEST, PENALTY, SEEN, SEEN_END, Drawn, Rules
+from tilewright.ops.sample.spec import Problem
+
+
+def sample(logits, given: Rules) -> Drawn:
+    """As `tilewright.ops.sample.sample`, which has checked the rules: logits float32, bfloat16 or float16 (n, V) on a
+    GPU; rules and results stay on the host, but for the rows' numbers."""
+    import torch
+
+    raw = tensor_of("sample", "logits", logits).float().contiguous()
+    n, V = raw.shape
+    tokens = torch.full((n,), -1, dtype=torch.int64, device=raw.device)
+    numbers, words = (torch.from_numpy(np.ascontiguousarray(part)).to(raw.device) for part in given[:2])
+    ladder.choose(Problem(V, device="cuda")).run(raw, _edited(raw, given), numbers, words, tokens)
+    logarithms, best = _best(raw, given.words[:, BEST])
+    return Drawn(tokens.cpu().numpy(), logarithms, best)
+
+
+def _edited(raw, given: Rules):
+    """Scores: the logits, or a copy in which penalties and banned tokens are."""
+    import torch
+
+    if not len(given.ids):
+        return raw
+    scores, words, ids = raw.clone(), given.words, torch.from_numpy(given.ids).to(raw.device)
+
+    def places(first: int, last: int):
+        """(row, place in ids) of a part of ids, in order."""
+        counts = words[:, last] - words[:, first]
+        rows = np.repeat(np.arange(len(words)), counts)
+        at = np.arange(len(rows)) + np.repeat(words[:, first] - (np.cumsum(counts) - counts), counts)
+        return (torch.from_numpy(part).to(raw.device) for part in (rows, at))
+
+    rows, at = places(SEEN, SEEN_END)
+    x = raw[rows, ids[at]].double()
+    penalty = torch.from_numpy(given.numbers[:, PENALTY].copy()).to(raw.device)[rows]
+    scores[rows, ids[at]] = torch.where(x > 0, x / penalty, x * penalty).float()
+    rows, at = places(SEEN_END, BANNED_END)
+    scores[rows, ids[at]] = -torch.inf
+    return scores
+
+
+def _best(raw, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(float64 (n,) logarithms of the sums of exp, int64 (n, most) best tokens) of the rows that want them."""
+    import torch
+
+    n, V = raw.shape
+    most = min(int(wanted.max(initial=0)), V)
+    logarithms, best = np.zeros(n), np.zeros((n, max(most, 0)), np.int64)
+    if len(asked := np.flatnonzero(wanted >= 0)):
+        some = raw[torch.from_numpy(asked).to(raw.device)]
+        logarithms[asked] = some.double().logsumexp(1).cpu().numpy()
+        order = (some + 0.0).sort(dim=1, descending=True, stable=True).indices  # 0.0 and -0.0 are equal
+        best[asked] = order[:, : best.shape[1]].cpu().numpy()
+    return logarithms, best
+
+
+def bind(case, inputs: dict, device: str = "cuda"):
+    """call(out=None) on a tensor made of a case's NumPy input; for the bench and the tests. It gives float32 tokens."""
+    import torch
+
+    logits = torch.from_numpy(inputs["logits"]).to(device)
+    given = Rules(inputs["numbers"], inputs["words"], inputs["ids"])
+
+    def call(out=None):
+        tokens = torch.from_numpy(sample(logits, given).tokens).to(device, torch.float32)
+        if out is None:
+            return tokens
+        out.copy_(tokens)
+        return out
+
+    return call

@@ -1,0 +1,1 @@
+"""Tile kernels of sample, in Triton."""

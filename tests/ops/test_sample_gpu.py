@@ -1,0 +1,76 @@
+"""Tokens that a GPU draws against a full sort: with TILEWRIGHT_GPU=1 (`make test-gpu`) on a GPU, on every case; else in
+Triton's interpreter, on small ones."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gpu import ON_GPU, PLACE, every
+from ops.test_sample import SURE, some_rows, some_rules
+from tilewright.ops.sample import ladder, rules, spec
+from tilewright.ops.sample import sample as on_cpu
+from tilewright.ops.sample.reference import sample as reference
+
+torch = pytest.importorskip("torch")
+SMALL = 10_000  # numbers of a case in the interpreter
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning"),  # NumPy's, where a GPU computes in silence
+    pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning"),
+]
+
+
+def cases(rung, dtype):
+    return [replace(case, device="cuda") for case in spec.cases() if case.M and (ON_GPU or case.M * case.V <= SMALL)]
+
+
+def sampled(logits, given):
+    from tilewright.ops.sample import device
+
+    return device.sample(torch.from_numpy(logits).to(PLACE), given)
+
+
+@pytest.mark.parametrize(
+    ("rung", "case"), list(every(ladder, lambda dtype: spec.Problem(9, dtype, "cuda"), ["float32"], cases))
+)
+def test_tokens_are_those_of_a_full_sort(rung, case, rng):
+    inputs = spec.make(case, rng)
+    wanted, margins = reference(**inputs)
+    found = sampled(inputs["logits"], spec.Rules(inputs["numbers"], inputs["words"], inputs["ids"])).tokens
+    assert ((found == wanted) | (margins < SURE)).all()
+    assert (found != wanted).sum() <= 1
+
+
+@pytest.mark.parametrize(
+    ("n", "V"), [(40, 1), (60, 257), (40 if ON_GPU else 12, 4000), *([(30, 50257)] if ON_GPU else [])]
+)
+def test_rows_of_every_kind(n, V, rng):
+    """Ties, levels, one-hot rows, bad ones; every limit; and as the CPU draws them."""
+    logits, given = some_rows(rng, n, V), some_rules(rng, n, V)
+    found, (wanted, margins) = sampled(logits, given).tokens, reference(logits, *given)
+    other = np.flatnonzero(found != wanted)
+    assert (margins[other] < SURE).all(), (other, found[other], wanted[other], margins[other])
+    assert len(other) <= 1
+    here = on_cpu(logits, given).tokens
+    assert ((found == here) | (margins < SURE)).all()
+
+
+def test_a_row_is_the_same_in_any_company(rng):
+    logits, given = some_rows(rng, 20, 300), some_rules(rng, 20, 300)
+    whole = sampled(logits, given).tokens
+    some = rng.permutation(20)[:7]
+    assert np.array_equal(
+        sampled(logits[some], type(given)(*(part[some] for part in given[:2]), given.ids)).tokens, whole[some]
+    )
+
+
+def test_the_best_and_the_logarithm(rng):
+    logits = some_rows(rng, 30, 200)
+    given = rules(rng.random(30), best=rng.integers(-1, 9, 30))
+    found, here = sampled(logits, given), on_cpu(logits, given)
+    for i in np.flatnonzero(here.tokens >= 0):
+        asked = int(given.words[i, 4])
+        assert found.best[i, : max(asked, 0)].tolist() == here.best[i, : max(asked, 0)].tolist()
+        assert asked < 0 or np.isclose(found.logarithms[i], here.logarithms[i], rtol=1e-12, atol=1e-10)

@@ -193,6 +193,14 @@ def public_functions_are_documented(source: Source) -> Iterator[Finding]:
             yield function.lineno, f"{function.name} is public and has no docstring"
 
 
+def ideas_stand_alone(source: Source) -> Iterator[Finding]:
+    """A table shows some rungs of a ladder: an idea that refers to the one above may stand below another there."""
+    if source.inside[:1] == ("ops",) and source.path.name in ("ladder.py", "gpu_ladder.py"):
+        for node in source.walk(ast.Constant):
+            if isinstance(node.value, str) and node.value.startswith("the same"):
+                yield node.lineno, f"an idea refers to another: {node.value!r}"
+
+
 def work_is_done(source: Source) -> Iterator[Finding]:
     """What is left to do is an issue, not a comment."""
     if source.path.name in ("lints.py", "test_layout.py"):

@@ -29,6 +29,7 @@ def test_every_rule_holds_in_every_file():
 
 OP, CLI, TEST = "src/tilewright/ops/matmul/cpu/packed.py", "src/tilewright/cli/classify.py", "tests/test_made_up.py"
 REFERENCE, SIMD = "src/tilewright/ops/matmul/reference.py", "src/tilewright/simd/vectors.py"
+LADDER = "src/tilewright/ops/matmul/gpu_ladder.py"
 
 OFFENDERS = [
     (lints.imports_go_down, OP, "from tilewright.models import textcnn\n", 1, "ops imports models"),
@@ -62,6 +63,7 @@ OFFENDERS = [
     (lints.imports_do_nothing, OP, "import os\nDEBUG = os.environ.get('DEBUG')\n", 2, "environment is read"),
     (lints.imports_do_nothing, OP, "class C:\n    x = os.getenv('X')\n", 2, "environment is read"),
     (lints.public_functions_are_documented, OP, "def multiply(): ...\n", 1, "multiply is public"),
+    (lints.ideas_stand_alone, LADDER, "SIMT = (\n    ('x', None, 'the same in limbs'),\n)\n", 2, "refers to another"),
     (lints.work_is_done, OP, "x = 1\n# TODO: two\n", 2, "unfinished"),
 ]
 
@@ -94,6 +96,8 @@ INNOCENTS = [
     (lints.public_functions_are_documented, OP, "def _multiply(): ...\ndef f():\n    'What it gives.'\n"),
     (lints.public_functions_are_documented, OP, "@ladder.rung('cpu.x', after=None, idea='x')\ndef x(): ...\n"),
     (lints.public_functions_are_documented, "src/tilewright/ops/_arrays.py", "def f(): ...\n"),
+    (lints.ideas_stand_alone, LADDER, "idea = 'by limbs, with the same sums'\n"),
+    (lints.ideas_stand_alone, OP, "idea = 'the same by limbs'\n"),
     (lints.work_is_done, OP, "todo = 1\n"),
 ]
 

@@ -68,6 +68,8 @@ def test_workers_that_begin_one_after_the_other():
     assert seconds_together(events[:3]) == pytest.approx(6)
     each_one = [events[0], {"pid": 1, "ts": 1e6, "dur": 2e6}]  # the first is idle while the second ends
     assert seconds_together(each_one) == pytest.approx(2)
+    late = [events[0], {"pid": 1, "ts": 1.5e6, "dur": 2e6}]  # it would have been alone for too long
+    assert seconds_together(late) == pytest.approx(2 * 2 / 1.25)
 
 
 def test_other_bytes(setting, pretend):

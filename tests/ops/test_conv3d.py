@@ -16,6 +16,7 @@ from tilewright.hardware import CPU
 from tilewright.ops._ladder import using
 from tilewright.ops._threads import threads
 from tilewright.ops.conv3d import conv3d, ladder, prepare, prepare_separable, spec
+from tilewright.ops.conv3d.cpu import rows as in_rows
 from tilewright.ops.conv3d.cpu import tiles
 from tilewright.ops.conv3d.operands import index_map
 from tilewright.ops.conv3d.rank_one import TOLERANCE as NEAR
@@ -50,6 +51,17 @@ def weights_for(rung: str, rng, sizes=(5, 5, 5)) -> np.ndarray:
 def bound(x, weights, **border) -> np.ndarray:
     size = scipy.ndimage.correlate(np.abs(x).astype(np.float64), np.abs(weights).astype(np.float64), **border)
     return 4 * spec.EPS32 * np.sqrt(weights.size) * size + 1e-37
+
+
+@pytest.mark.parametrize("rung", TILED)
+def test_planes_and_rows_may_run_backwards(rung, rng):
+    """Rows are contiguous, and begin below x's first number: no copy is made, and the bits are those of one."""
+    x, weights = normal(rng, 9, 11, 40), weights_for(rung, rng)
+    with using(conv3d=rung):
+        for flipped in (x[::-1], x[:, ::-1], x[::-1, ::-1]):
+            for mode in ("reflect", "constant"):
+                wanted = conv3d(np.ascontiguousarray(flipped), weights, mode=mode, cval=3)
+                assert conv3d(flipped, weights, mode=mode, cval=3).tobytes() == wanted.tobytes()
 
 
 def test_scipy_computes_the_same(rng):
@@ -159,6 +171,7 @@ def test_small_tiles(rung, rng, monkeypatch):
         expected = conv3d(x, packed, mode="mirror")
         monkeypatch.setattr(CPU, "l2", property(lambda self: 1 << 12), raising=False)
         monkeypatch.setattr(tiles, "TASKS", 100)
+        monkeypatch.setattr(in_rows, "laid_out", in_rows.laid_out.__wrapped__)  # it would not look at the caches again
         for count in (1, 2):
             with threads(count):
                 assert conv3d(x, packed, mode="mirror").tobytes() == expected.tobytes()
@@ -346,3 +359,22 @@ def test_rows_come_beside_any_blocks(rung, shape, rng):
         with using(conv3d=rung):
             result = conv3d(x, weights, mode="wrap")
         compare(result, expected, bound(x, weights, mode="wrap"))
+
+
+def test_what_was_laid_out_before_changes_nothing(rng):
+    """Borders are kept by their values: an object that was changed is looked at again, a bad origin refused again."""
+
+    class Number:
+        value = 1.0
+
+        def __float__(self):
+            return self.value
+
+    x, cval = rng.standard_normal((6, 7, 8), dtype=np.float32), Number()
+    weights = prepare(np.ones((3, 3, 3), np.float32))
+    assert conv3d(x, weights, cval=cval).tobytes() == conv3d(x, weights, cval=1.0).tobytes()
+    cval.value = 2.0
+    assert conv3d(x, weights, cval=cval).tobytes() == conv3d(x, weights, cval=2.0).tobytes()
+    conv3d(x, weights, origin=0)
+    with pytest.raises(UsageError, match=r"origin is 0\.0"):
+        conv3d(x, weights, origin=0.0)

@@ -186,7 +186,7 @@ def test_prepared_weights_belong_to_a_rung(rng):
 
 
 BAD_CALLS = [
-    (lambda a, b: matmul(a, b.T), r"a is \(4, 6\) and b is \(5, 6\)"),
+    (lambda a, b: matmul(a, b.T), r"a is \(4, 6\) and b is \(5, 6\): a has 6 columns, b has 5 rows$"),
     (lambda a, b: matmul(a.astype(np.float64), b), "a is float64"),
     (lambda a, b: matmul(a, b, bias=np.zeros(4, np.float32)), r"bias has shape \(4,\)"),
     (lambda a, b: matmul(a, b, residual=np.zeros((4, 4), np.float32)), r"residual has shape \(4, 4\)"),
@@ -198,7 +198,7 @@ BAD_CALLS = [
     (lambda a, b: matmul(a, b, rows=[0, 4]), "rows holds 0 to 4; a has rows 0 to 3"),
     (lambda a, b: matmul(a, b, out=np.zeros((4, 4), np.float32)), r"out is float32 \(4, 4\)"),
     (lambda a, b: matmul(a, b, out=[0]), r"out is list; a writeable float32 or bfloat16 NumPy array of shape \(4, 5\)"),
-    (lambda a, b: matmul(a[0], b), r"a is \(6,\)"),
+    (lambda a, b: matmul(a[0], b), r"a is \(6,\) and b is \(6, 5\); a has to be \(M, K\)"),
     (lambda a, b: matmul("abc", b), "a is"),
 ]
 

@@ -217,7 +217,8 @@ def test_batches_gathered_rows_and_outputs_that_are_inputs(rng):
 def test_what_does_not_fit_is_named():
     a, b, bias = tensors((2, 4), (4, 5), (5,))
     for words, call in {
-        "a's columns are not b's rows": lambda: device.matmul(a, b.T.contiguous()),
+        "a is (2, 4) and b is (5, 4): a has 4 columns, b has 5 rows": lambda: device.matmul(a, b.T.contiguous()),
+        "a is (4,) and b is (4, 5); a has to be (M, K)": lambda: device.matmul(a[0], b),
         "bias has shape (4,); (5,) is wanted": lambda: device.matmul(a, b, bias=bias[:4]),
         "residual has shape (2, 4)": lambda: device.matmul(a, b, residual=a),
         "b is a ndarray; a torch tensor": lambda: device.matmul(a, np.ones((4, 5), np.float32)),

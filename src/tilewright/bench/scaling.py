@@ -186,10 +186,11 @@ def seconds_together(shards: list[dict]) -> float:
     """What all shards would take if all workers had begun together. shards: events of a Chrome trace, a process a
     worker.
 
-    The smaller of two estimates, neither of which is too small: from the moment at which the last worker has begun, by
-    the share of the work that was done then, which takes idle workers at the end for slow ones where shards are few;
-    and the longest time that a worker was at work, where those that began early did more than their part. Both take
-    shards for equally long; the last one of an input may be shorter.
+    From the moment at which the last worker has begun, by the share of the work that was done then. That takes workers
+    that idle at the end for slow ones, which is much where shards are few: then, if all began within half a shard, the
+    longest time that a worker was at work counts if it is less. Shards are taken for equally long; the last one of an
+    input may be shorter. What a worker does while it is still alone is not slowed by others: with few shards a worker
+    that begins late flatters.
     """
     spans: dict[int, tuple[float, float]] = {}
     for event in shards:
@@ -198,8 +199,10 @@ def seconds_together(shards: list[dict]) -> float:
     begin, end = max(first for first, _ in spans.values()), max(last for _, last in spans.values())
     ends = [(event["ts"], event["ts"] + event["dur"]) for event in shards]
     done = sum((last - max(first, begin)) / (last - first) for first, last in ends if last > begin)
-    at_work = max(last - first for first, last in spans.values())
-    return min((end - begin) * len(shards) / done, at_work) / 1e6  # of µs
+    together = (end - begin) * len(shards) / done
+    if begin - min(first for first, _ in spans.values()) <= min(event["dur"] for event in shards) / 2:
+        together = min(together, max(last - first for first, last in spans.values()))
+    return together / 1e6  # of µs
 
 
 def _call(command: list[str], environment: os._Environ[str] | dict[str, str], cores: list[int] | None = None) -> None:

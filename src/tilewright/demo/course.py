@@ -24,7 +24,7 @@ published for the course's own program and, where one is known, the fastest, on 
 
 def course_file(name: str) -> Path:
     """One of the course's inputs, if it is there: in ./course, or in the folder that TILEWRIGHT_COURSE names."""
-    return Path(os.environ.get("TILEWRIGHT_COURSE", "course")) / name
+    return Path(os.environ.get("TILEWRIGHT_COURSE") or "course").expanduser() / name
 
 
 def sentences(path: str | None = None) -> tuple[Any, str]:

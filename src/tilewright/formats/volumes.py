@@ -245,7 +245,7 @@ class MemoryShort(ResourceError):
     """More memory is needed than a job may take. missing: bytes, of this process and as far as is known here."""
 
     def __init__(self, message: str, *, missing: int = 0, path: str | None = None, hint: str | None = None) -> None:
-        super().__init__(message, path=path, hint=f"{MORE_MEMORY}, or {hint}")
+        super().__init__(message, path=path, hint=f"{MORE_MEMORY}, or {hint}" if hint else MORE_MEMORY)
         self.missing = missing
 
 

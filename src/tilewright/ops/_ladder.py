@@ -1,7 +1,8 @@
 """Which kernel runs, and why: the whole dispatch of the project.
 
-An operation's ladder is a chain of rungs, each one idea, declared once where its kernel is. The command line, the
-tests, the bench and the READMEs read that declaration. Choice follows a fixed preference and never looks at the number
+An operation's ladder is a tree of rungs, each one idea, declared once, in the operation's `ladder.py` or
+`gpu_ladder.py`; its function imports the kernel. The command line, the tests, the bench and the READMEs read that
+declaration. Choice follows a fixed preference and never looks at the number
 of rows in the batch.
 """
 

@@ -90,7 +90,7 @@ def classify(job: ClassifyJob, say: Say = quiet) -> ClassifyReport:
     report = ClassifyReport()
     made: list[ClassifyTask] = []
 
-    def make(speak: Say) -> ClassifyTask:
+    def make(speak: Say, _: int) -> ClassifyTask:
         made.append(task_of(job, speak))
         return made[0]
 

@@ -87,8 +87,8 @@ def convolve(job: ConvolveJob, say: Say = quiet) -> ConvolveReport:
     """
     report, made = ConvolveReport(), []
 
-    def make(speak: Say) -> ConvolveTask:
-        made.append(task_of(job, speak))
+    def make(speak: Say, workers: int) -> ConvolveTask:
+        made.append(task_of(job, speak, workers=workers))
         return made[0]
 
     start_time = time.perf_counter()
@@ -115,30 +115,30 @@ def convolve(job: ConvolveJob, say: Say = quiet) -> ConvolveReport:
     return report
 
 
-def task_of(job: ConvolveJob, say: Say = quiet, *, program: int = 0) -> ConvolveTask:
-    """Everything that can be checked before the work is. Raises UsageError, InputError and ResourceError.
+def task_of(job: ConvolveJob, say: Say = quiet, *, workers: int | None = None, program: int = 0) -> ConvolveTask:
+    """Everything that can be checked before the work is; workers: that share its memory (None: as the settings say).
+    Raises UsageError, InputError and ResourceError.
 
     Where the job's memory is too little, that says about how much would do.
     """
+    sharing = workers or job.settings.workers or 1
 
     def checked(memory: int) -> None:
-        _task_of(replace(job, memory=memory), quiet, program or max(1, _resident())).close()
+        _task_of(replace(job, memory=memory), quiet, sharing, program or max(1, _resident())).close()
 
     try:
-        return _task_of(job, say, program)
+        return _task_of(job, say, sharing, program)
     except MemoryShort as short:
-        enough = (
-            enough_memory(job.memory, job.settings.workers or 1, short, checked) if job.memory is not None else None
-        )
+        enough = enough_memory(job.memory, sharing, short, checked) if job.memory is not None else None
         if enough and short.hint:
             short.hint = short.hint.replace(MORE_MEMORY, f"{MORE_MEMORY}, about {enough >> 20}M")
         raise
 
 
-def _task_of(job: ConvolveJob, say: Say, program: int) -> ConvolveTask:
+def _task_of(job: ConvolveJob, say: Say, workers: int, program: int) -> ConvolveTask:
     check_paths(job)
     begin, place = time.perf_counter(), place_for(job.device)
-    task = ConvolveTask(job, Around.here(), say, workers=job.settings.workers or 1, program=program)
+    task = ConvolveTask(job, Around.here(), say, workers=workers, program=program)
     try:
         volume, kernel = task.opened(), kernel_of(job.kernel)
         check_fits(kernel, volume.shape, job.input)

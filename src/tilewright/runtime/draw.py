@@ -96,7 +96,7 @@ def draw(job: DrawJob, say: Say = quiet) -> Report:
     """
     report, made = Report(), []
 
-    def make(speak: Say) -> DrawTask:
+    def make(speak: Say, _: int) -> DrawTask:
         made.append(task_of(job, speak))
         return made[0]
 

@@ -81,7 +81,7 @@ def generate(job: GenerateJob, say: Say = quiet) -> GenerateReport:
     report = GenerateReport()
     made: list[GenerateTask] = []
 
-    def make(speak: Say) -> GenerateTask:
+    def make(speak: Say, _: int) -> GenerateTask:
         made.append(task_of(job, speak))
         return made[0]
 

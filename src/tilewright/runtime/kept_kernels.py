@@ -20,15 +20,15 @@ def cache_or_none() -> str:
     from tilewright.simd import cache
 
     try:
-        place = cache.home()
         cache.check(cache.directory())
         return ""
     except ResourceError as error:
-        if not isinstance(error.__cause__, OSError):
+        if isinstance(error.__cause__, RuntimeError):  # pathlib's, where neither HOME nor the list of users tells
+            where, why = "~/.cache", error.message
+        elif isinstance(error.__cause__, OSError):
+            where, why = str(cache.home()), (error.__cause__.strerror or str(error.__cause__)).lower()
+        else:
             return ""
-        where, why = str(place), (error.__cause__.strerror or str(error.__cause__)).lower()
-    except RuntimeError:  # pathlib's, where neither HOME nor the list of users tells
-        where, why = "~/.cache", "this user has no home directory"
     os.environ[CACHE] = "off"
     return (
         f"Compiled kernels cannot be kept in {where} ({why}): every run compiles them, which takes up to minutes, "

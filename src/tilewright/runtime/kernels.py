@@ -22,7 +22,7 @@ TRUNCATE = 4.0  # standard deviations that a Gaussian reaches, as in scipy.ndima
 MAX_SIZE = 1 << 20  # taps along an axis
 MAX_SIGMA = MAX_SIZE / 2 / TRUNCATE
 RULES = {
-    "gaussian": f"SIGMA is a decimal above 0 and below {MAX_SIGMA:,.0f}, as in gaussian:1.5, or three: gaussian:1,2,2",
+    "gaussian": f"SIGMA is a decimal above 0 and below {MAX_SIGMA:,.0f}, as in gaussian:0.5, or three: gaussian:1,2,2",
     "box": f"SIZE is an integer from 1 to {MAX_SIZE - 1:,}, as in box:3, or three: box:1,3,3",
     "laplace": "laplace has no parameter",
     "sobel": "AXIS is 0, 1 or 2, as in sobel:0",

@@ -217,7 +217,9 @@ def _read(task: GenerateTask, cut: Cut) -> tuple[Prompts, tuple[int, bool], tupl
     with closing(task.reader()) as reader:
         if isinstance(reader, PromptFile):
             count = counted_in(cut, 0, 1.0)
-            noticed: dict[str, Any] = {"bad": 0, "first_bad": None, "cut": 0}
+            room = task.config.n_positions - COURSE_PROMPT
+            cut_short = count[0] if task.job.params.max_tokens > room else 0
+            noticed: dict[str, Any] = {"bad": 0, "first_bad": None, "cut": cut_short}
             return Prompts(count[0], count[0] * COURSE_PROMPT, COURSE_PROMPT), count, (0.0, TOKEN_TEXT), noticed
         lines, part = sample_lines(reader.file, cut)
         if lines is not None:

@@ -25,8 +25,13 @@ def home() -> Path:
     """`$TILEWRIGHT_CACHE`, else `$XDG_CACHE_HOME/tilewright`, else `~/.cache/tilewright`."""
     if chosen := os.environ.get("TILEWRIGHT_CACHE"):
         return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "tilewright"
+    if base := os.environ.get("XDG_CACHE_HOME"):
+        return Path(base) / "tilewright"
+    try:
+        return Path.home() / ".cache" / "tilewright"
+    except RuntimeError as error:
+        hint = "name a directory for compiled kernels: TILEWRIGHT_CACHE"
+        raise ResourceError("this user has no home directory", hint=hint) from error
 
 
 @functools.cache

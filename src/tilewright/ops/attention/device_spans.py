@@ -92,7 +92,7 @@ class Steps:
     longest: int
 
     def tiles(self, size: int):
-        """int32 (n, 5): a tile a row, and of count 0 for nobody's."""
+        """int32 (n, 5): a tile a row, and of count 0 for nobody's; a tile of any size holds its one query."""
         import torch
 
         count, rows = self.slots.ge(0).int(), torch.arange(len(self.slots), device=self.slots.device).int()

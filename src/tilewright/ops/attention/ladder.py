@@ -1,7 +1,7 @@
 """The rungs of attention; those of a GPU are in `gpu_ladder`.
 
-run(q, cache, spans, look, out): q and out float32 (rows, heads * D) with contiguous rows, the keys of every span
-already in the cache.
+run(q, cache, spans, look, out): q and out float32 (rows, heads * D) with contiguous rows; keys and values of a span's
+rows are in the cache, or in `look.new`, and then the rung keeps them first.
 """
 
 from tilewright.ops._ladder import Ladder

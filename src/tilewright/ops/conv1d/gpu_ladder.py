@@ -10,7 +10,7 @@ from tilewright.ops._ladder import Ladder
 from tilewright.ops._needs import engine, on
 
 PREFER = ("tile.limbs", "simt.fused", "tile.matmul")
-LIMB_DEPTH = 768  # C * K from which matmul's limbs hold the float32 bound
+LIMB_DEPTH = 768  # C * K from which matmul's limbs are three products, not four; shorter sums take `simt.fused`
 
 # name, the rung it stands on, what changes
 SIMT = (
@@ -35,12 +35,12 @@ def declare(ladder: Ladder) -> None:
     idea = "the matrix of windows, in pieces, by matmul on matrix units"
     ladder.rung("tile.matmul", after=None, needs=rounded, prepare=_pack_matrix, c=8.0, idea=idea)(_tile)
     exact = (on("cuda", "float32"), engine("tile"), _deep)
-    idea = "the same in the float32 class, by limbs"
+    idea = "the matrix of windows, in pieces, by matmul of float32 as two bfloat16 limbs on matrix units"
     ladder.rung("tile.limbs", after="tile.matmul", needs=exact, prepare=_pack_matrix, c=10.0, idea=idea)(_tile)
 
 
 def _deep(problem) -> str | None:
-    """The sums are so long that limbs hold the float32 bound."""
+    """The sums are so long that three products of limbs hold the float32 bound."""
     depth = problem.C * problem.K
     return None if depth >= LIMB_DEPTH else f"C * K is {depth}, it needs {LIMB_DEPTH}"
 

@@ -100,17 +100,11 @@ def _run(x: np.ndarray, packed: Packed, out: np.ndarray, border: Border) -> None
 
 def _border(volume: tuple[int, ...], sizes: tuple[int, int, int], mode, cval, origin) -> Border:
     """Index maps for the three axes, the same object for the same arguments."""
-    try:
-        return _kept_border(volume, sizes, mode, origin, cval, repr(cval))  # 0.0 == -0.0
-    except TypeError:  # what cannot be a key: an origin as a list, or nothing of use, which is refused here
-        return _new_border(volume, sizes, mode, origin, cval)
-
-
-def _new_border(volume: tuple[int, ...], sizes: tuple[int, int, int], mode, origin, cval, _=None) -> Border:
     window = window_for(volume, sizes, mode, cval, origin)
-    axes = zip(volume, sizes, window.first, strict=True)
-    z, y, x = (index_map(n, K, window.mode, -first) for n, K, first in axes)
-    return Border(z, y, x, left=window.first[2], cval=window.cval)
+    return _kept_border(volume, sizes, window.first, window.mode, window.cval.tobytes())  # 0.0 == -0.0
 
 
-_kept_border = functools.lru_cache(maxsize=96)(_new_border)
+@functools.lru_cache(maxsize=96)
+def _kept_border(volume, sizes, first: tuple[int, int, int], mode: str, cval: bytes) -> Border:
+    z, y, x = (index_map(n, K, mode, -at) for n, K, at in zip(volume, sizes, first, strict=True))
+    return Border(z, y, x, left=first[2], cval=np.frombuffer(cval, np.float32)[0])

@@ -104,6 +104,8 @@ def window_for(volume: tuple[int, ...], sizes: tuple[int, int, int], mode: str, 
 
 
 def _origins(origin, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    if type(origin) is int and origin == 0:
+        return 0, 0, 0
     try:
         found = tuple(map(operator.index, origin)) if np.ndim(origin) else (operator.index(origin),) * 3
     except TypeError as error:

@@ -1,4 +1,5 @@
-"""The rungs of conv3d: each is declared once, here; the kernels are in `cpu/`, a file an idea.
+"""The rungs of conv3d: each is declared once, here; the kernels are in `cpu/`, where rungs that
+differ little share a file.
 
 Every rung's run(x, weights, out, border) computes out (O, D, H, W) of x (C, D, H, W), rows of both contiguous.
 """

@@ -1,4 +1,5 @@
-"""The rungs of conv_transpose2d: each is declared once, here; the kernels are in `cpu/`, a file an idea.
+"""The rungs of conv_transpose2d: each is declared once, here; the kernels are in `cpu/`, where rungs that
+differ little share a file.
 
 Every rung's run(x, weights, out, epilogue) computes out (B, OH, OW, O) from x (B, H, W, C) without gaps.
 Kernels are imported when a rung first runs, so that listing the ladder costs nothing.

@@ -24,7 +24,7 @@ from tilewright.ops._arrays import (
 )
 from tilewright.ops._memory import empty
 from tilewright.ops.matmul.ladder import ladder
-from tilewright.ops.matmul.operands import ROUNDED_DEPTH, Epilogue, Packed, Rows
+from tilewright.ops.matmul.operands import ROUNDED_DEPTH, Epilogue, Packed, Rows, check_depth
 from tilewright.ops.matmul.spec import ACTIVATIONS, DTYPES, Problem
 
 __all__ = ["Packed", "Problem", "ladder", "matmul", "prepare"]
@@ -86,8 +86,7 @@ def matmul(a, b, *, rows=None, bias=None, activation=None, residual=None, dtype=
             raise UsageError(f"matmul: b has shape {weights.shape}; rows needs a matrix (K, N)")
         K, N = weights.shape[-2:]
         batch = _broadcast(x.shape[:-2], weights.shape[:-2])
-    if x.ndim < 2 or x.shape[-1] != K:
-        raise UsageError(f"matmul: a is {x.shape} and b is {(K, N)}: a has {x.shape[-1:]} columns, b has {K} rows")
+    check_depth(x.shape, K, N)
     index = None if rows is None else _row_index(rows, x)
     M = x.shape[-2] if index is None else len(index)
     result = result_for("matmul", out, (*batch, M, N), rounded=True)

@@ -11,7 +11,7 @@ from tilewright.errors import UsageError
 from tilewright.ops._arrays import one_of
 from tilewright.ops._device import FLOATS, moved, overlaps, result_for, same_device, tensor_of, torch_dtype
 from tilewright.ops.matmul.ladder import ladder
-from tilewright.ops.matmul.operands import Epilogue, Packed, Rows
+from tilewright.ops.matmul.operands import Epilogue, Packed, Rows, check_depth
 from tilewright.ops.matmul.spec import ACTIVATIONS, DEVICE_DTYPES, Problem
 
 
@@ -44,8 +44,7 @@ def matmul(a, b, *, rows=None, bias=None, activation=None, residual=None, dtype=
     if not prepared and weights.ndim < 2:
         raise UsageError(f"matmul: b has shape {tuple(weights.shape)}; (..., K, N) is wanted")
     K, N = (b.K, b.N) if prepared else weights.shape[-2:]
-    if a.ndim < 2 or a.shape[-1] != K:
-        raise UsageError(f"matmul: a is {tuple(a.shape)} and b is {(K, N)}: a's columns are not b's rows")
+    check_depth(tuple(a.shape), K, N)
     several = not prepared and weights.ndim > 2
     if rows is not None:
         rows = _row_index(rows, a, several)

@@ -12,7 +12,7 @@ PREFER = (
     *("simt.narrow", "tile.specialized_limbs", "tile.limbs", "simt.buffered"),
     *("tile.specialized", "tile.persistent"),
 )
-LIMB_DEPTH = 192  # K from which products of bfloat16 limbs hold the float32 bound
+LIMB_DEPTH = 192  # K from which four products of bfloat16 limbs are taken: they hold the float32 bound from 164 on
 NARROW = 16  # columns whose sums of four rows a thread holds in registers
 COLUMNS = 65535 * 8  # of blocks side by side there are at most 65,535, and the smallest has 8 columns
 

@@ -1,4 +1,5 @@
-"""The rungs of matmul: each is declared once, here; the kernels are in `cpu/`, a file an idea.
+"""The rungs of matmul: each is declared once, here; the kernels are in `cpu/`, where rungs that
+differ little share a file.
 
 Every rung's run(rows, weights, out, epilogue) computes out (M, N) = activation(rows @ weights + residual + bias).
 Kernels are imported when a rung first runs, so that listing the ladder costs nothing.
@@ -12,7 +13,7 @@ from tilewright.ops._threads import threads
 from tilewright.ops.matmul import gpu_ladder
 from tilewright.ops.matmul.operands import Epilogue, Packed, Rows
 
-LIMB_DEPTH = 768  # K from which two bfloat16 limbs hold the float32 bound whatever the numbers: see cpu/amx.py
+LIMB_DEPTH = 768  # K from which limbs are taken; the float32 bound they hold from 656 on, see cpu/amx.py
 
 ladder = Ladder(
     "matmul",
@@ -88,7 +89,7 @@ def _pack_panels(b: np.ndarray, rung: str) -> Packed:
     after="cpu.vectors",
     needs=(float32,),
     prepare=_pack_panels,
-    idea="operands packed in the order of use, and a 12 x 32 block of out in registers",
+    idea="operands packed in the order of use, and a block of out in registers, 12 x 32 with AVX-512",
 )
 def packed(rows, weights, out, epilogue):
     with threads(1):

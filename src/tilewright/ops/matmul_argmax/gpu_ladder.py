@@ -27,7 +27,14 @@ SIMT = (
 TILE = (
     ("fused", None, ROUNDED, (), TRUNCATED, "a tile of products leaves the best of each row, and is never written"),
     ("specialized", "fused", ROUNDED, (hopper,), TRUNCATED, "one warp copies tiles in, two warpgroups multiply them"),
-    ("fused_limbs", None, ("float32",), (), LIMBS, "the same of three products of bfloat16 limbs"),
+    (
+        "fused_limbs",
+        None,
+        ("float32",),
+        (),
+        LIMBS,
+        "a tile of sums of three bfloat16 limb products leaves the best of each row, and is never written",
+    ),
     ("specialized_limbs", "fused_limbs", ("float32",), (hopper,), LIMBS, "one warp copies limbs in, two multiply"),
 )
 

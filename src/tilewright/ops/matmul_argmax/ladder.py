@@ -11,7 +11,6 @@ from tilewright.ops.matmul_argmax.operands import Prepared, Screen
 LOGITS_BYTES = 16 << 20  # of products held at once where they are written
 MOST_COLUMNS = 1 << 24  # a column's number is kept as a float32
 MOST_DEPTH = 4096  # of a sum that is taken in one block: 192 rows of it are 3 MiB
-TILE_DEPTH = 1536  # matmul.cpu.amx's block of K
 WHOLE = 0.4  # constant of the bound, in units of that of limbs, where numbers are not split
 
 ladder = Ladder("matmul_argmax", prefer=("cpu.screened", "cpu.fused", "cpu.logits", *gpu_ladder.PREFER))
@@ -25,7 +24,11 @@ def one_block(problem) -> str | None:
     """matmul's kernel for these weights can take a sum in one block: a partial one has nowhere to stay."""
     if problem.layout not in KINDS:
         return f"the weights are laid out for matmul's {problem.layout}"
-    most = TILE_DEPTH if problem.layout == "cpu.amx" else MOST_DEPTH
+    most = MOST_DEPTH
+    if problem.layout == "cpu.amx":
+        from tilewright.ops.matmul.cpu.amx import KC  # words of two numbers
+
+        most = 2 * KC
     return f"K is {problem.K}, it takes up to {most}" if most < problem.K else None
 
 

@@ -58,7 +58,8 @@ def run_within(
         ):
             files = task.files() if isinstance(task, Reading) else {}
             touched = directory.begin(manifest, restart=options.restart)
-            directory.root.remove(ENDED)
+            if options.part is None:  # another part may have ended so
+                directory.root.remove(ENDED)
             contents.check_touched(directory, manifest, touched, files, stop.check)
             directory.began = AsBegun.of(manifest, files)
             if touched:

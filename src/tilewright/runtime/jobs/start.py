@@ -147,7 +147,7 @@ class _Figures(Watch):
 
 
 def start(
-    make: Callable[[Say], VerbTask],
+    make: Callable[[Say, int], VerbTask],
     output: str,
     settings: Settings,
     report: Report,
@@ -159,7 +159,8 @@ def start(
     """Runs a verb's job until its output is there; what it did stands in `report`. Returns the figures of all shards.
 
     make: checks all that can be checked before the work, and makes the task; it is called in the engine's block, by
-    every rank of MPI, with what its worker may say. report.lead is False for a rank that only followed and for a part:
+    every rank of MPI, with what its worker may say and how many workers share the input.
+    report.lead is False for a rank that only followed and for a part:
     they have no output, and nothing to say. Raises what `run` does.
     """
     began = time.perf_counter()
@@ -167,8 +168,8 @@ def start(
     with stopping() as stop, engine_of(settings, device) as engine, faults:
         report.lead = engine.lead
         with phase(report, "check"):
-            task = make(say if engine.lead else quiet)
-            if place_for(device) == "cpu" and (notice := cache_or_none()) and engine.lead:
+            task = make(say if engine.lead else quiet, workers_of(engine, settings))
+            if device != "cuda" and (notice := cache_or_none()) and engine.lead:
                 say(notice)
         stop.check()
         task.workers = workers_of(engine, settings)

@@ -3,20 +3,27 @@
 import functools
 
 import numpy as np
-from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
 from tilewright.ops._threads import launch, thread_count
+from tilewright.ops.attention.cpu.plan import (
+    HEAD_SIZE,
+    HEADS,
+    HEADS_A_TASK,
+    K_STEP,
+    KEYS_A_HEAD,
+    NEXT,
+    RUNS,
+    SPANS,
+    V_STEP,
+    VALUES_A_HEAD,
+    WIDTH,
+    append_plan,
+    append_signature,
+)
 from tilewright.ops.attention.operands import COLUMNS, COUNT, FIRST, PANEL_VECTORS, ROW, SLOT, SOURCE, Cache, Look
 from tilewright.ops.matmul.operands import addresses
-
-ELEMENTS = {"float32": types.float32, "bfloat16": types.uint16}
-
-
-def cache_array(dtype: str) -> types.Array:
-    """Numba's type for the cache's elements, seen flat."""
-    return types.Array(ELEMENTS[dtype], 1, "C")
 
 
 @functools.cache
@@ -27,9 +34,10 @@ def row_writer(lanes: int):
     @simd.inline
     def write_row(k, v, row, keys, values, target, position, plan):
         """D numbers of a key to its column of a panel, D of a value to its row, zeros to its end. row: (in k, in v),
-        target: (in keys, in values); plan[3]: D, plan[7]: the row's width."""
-        D, width, key_at = plan[3], plan[7], target[0] + position // PANEL * PANEL * plan[3] + position % PANEL
-        value_at, whole = target[1] + position * width, D - D % lanes
+        target: (in keys, in values)."""
+        D, width = plan[HEAD_SIZE], plan[WIDTH]
+        key_at, value_at = target[0] + position // PANEL * PANEL * D + position % PANEL, target[1] + position * width
+        whole = D - D % lanes
         for d in range(0, whole, lanes):
             simd.scatter(keys, key_at + d * PANEL, PANEL, simd.load(k, row[0] + d, lanes))
         for d in range(whole, D):
@@ -49,7 +57,8 @@ def square_writer(lanes: int):
     def write_rows(rows, at, strides, cache, target, some, plan):
         """`row_writer`'s for some positions, (first, at most `lanes`): a square of keys is turned in registers and goes
         to its panel a vector at a time, where single numbers took as long as attention itself."""
-        (k, v), row, (keys, values), (position, count), D, width = rows, at, cache, some, plan[3], plan[7]
+        (k, v), row, (keys, values), (position, count) = rows, at, cache, some
+        D, width = plan[HEAD_SIZE], plan[WIDTH]
         key_at, whole = target[0] + position // PANEL * PANEL * D + position % PANEL, D - D % lanes
         for d in range(0, whole, lanes):
             square = simd.block_load(simd.block_zeros(lanes, 1, lanes), k, row[0] + d, strides[0], count)
@@ -72,20 +81,20 @@ def span_writer(lanes: int):
     @simd.inline
     def copy_start(keys, values, target, source, count, plan):
         """The first `count` positions of a head. target, source: (of keys, of values), element offsets."""
-        D, width = plan[3], plan[7]
+        D, width = plan[HEAD_SIZE], plan[WIDTH]
         simd.copy(keys, target[0], source[0], (count + PANEL - 1) // PANEL * PANEL * D)
         simd.copy(values, target[1], source[1], count * width)
 
     @simd.inline
     def write_span(rows, at, strides, cache, spans, s, head, plan):
         """rows: (k, v), flat; at, strides: where their first rows begin, and how far apart rows are. cache: (keys,
-        values). plan: heads, D, keys a head, width and length in [2], [3], [6], [7], [8]."""
-        (k, v), (keys, values), D = rows, cache, plan[3]
-        keys_a_head, values_a_head = plan[6], plan[7] * plan[8]
-        slot = spans[s + SLOT] * plan[2] + head
+        values)."""
+        (k, v), (keys, values), D = rows, cache, plan[HEAD_SIZE]
+        keys_a_head, values_a_head = plan[KEYS_A_HEAD], plan[VALUES_A_HEAD]
+        slot = spans[s + SLOT] * plan[HEADS] + head
         target = (slot * keys_a_head, slot * values_a_head)
         if spans[s + SOURCE] >= 0:
-            other = spans[s + SOURCE] * plan[2] + head
+            other = spans[s + SOURCE] * plan[HEADS] + head
             copy_start(keys, values, target, (other * keys_a_head, other * values_a_head), spans[s + FIRST], plan)
         i, count = 0, spans[s + COUNT]
         while i < count:
@@ -106,22 +115,20 @@ def append_kernel(lanes: int, dtype: str):
     """The kernel for a vector width and an element type. A task is some heads of a run of spans (`runs_of`), whose rows
     are read as they lie: a head after the other would read a piece of every row at a time, each in a page of its own.
     """
-    write_span, flat = span_writer(lanes), cache_array(dtype)
-    signature = types.void(simd.INPUT, simd.INPUT, flat, flat, simd.INDICES, simd.PLAN, simd.OUTPUT)
+    write_span = span_writer(lanes)
 
-    @simd.kernel(signature, name=f"attention.append.{dtype}.{lanes}")
+    @simd.kernel(append_signature(dtype), name=f"attention.append.{dtype}.{lanes}")
     def append_rows(k, v, keys, values, spans, plan, scratch):
-        """plan: next task, spans, heads, D, row stride of k, of v, keys a head, width, length, runs, heads in a task.
-        spans: then the first span of each run, and their end."""
-        per, table = plan[10], plan[1] * COLUMNS
-        groups = (plan[2] + per - 1) // per
-        task = simd.fetch_add(plan, 0, 1)
-        while task < plan[9] * groups:
+        """spans: then the first span of each run, and their end."""
+        per, table, steps = plan[HEADS_A_TASK], plan[SPANS] * COLUMNS, (plan[K_STEP], plan[V_STEP])
+        groups = (plan[HEADS] + per - 1) // per
+        task = simd.fetch_add(plan, NEXT, 1)
+        while task < plan[RUNS] * groups:
             run, head = table + task // groups, task % groups * per
             for s in range(spans[run] * COLUMNS, spans[run + 1] * COLUMNS, COLUMNS):
-                for h in range(head, min(head + per, plan[2])):
-                    write_span((k, v), (0, 0), (plan[4], plan[5]), (keys, values), spans, s, h, plan)
-            task = simd.fetch_add(plan, 0, 1)
+                for h in range(head, min(head + per, plan[HEADS])):
+                    write_span((k, v), (0, 0), steps, (keys, values), spans, s, h, plan)
+            task = simd.fetch_add(plan, NEXT, 1)
 
     return append_rows
 
@@ -144,18 +151,7 @@ def append_to(k: np.ndarray, v: np.ndarray, cache: Cache, spans: np.ndarray) -> 
     (k_flat, _, _), (v_flat, _, _) = addresses(k), addresses(v)
     runs = runs_of(spans)
     per = cache.heads if len(runs) > 8 * thread_count() else 1
-    sizes = [
-        cache.heads,
-        cache.D,
-        k.strides[0] // 4,
-        v.strides[0] // 4,
-        cache.keys[0, 0].size,
-        cache.values.shape[3],
-        cache.length,
-        len(runs) - 1,
-        per,
-    ]
-    plan = np.array([0, len(spans), *sizes], np.int64)
+    plan = append_plan(k, v, cache, spans, (len(runs) - 1, per))
     kernel, tasks = append_kernel(lanes, cache.dtype), (len(runs) - 1) * -(-cache.heads // per)
     arrays = (k_flat, v_flat, cache.keys.reshape(-1), cache.values.reshape(-1), np.append(spans, runs), plan)
     launch(kernel, *arrays, tasks=tasks, words=1)

@@ -1,33 +1,30 @@
-"""One scalar kernel for scores, mask, softmax and values: the scores of a query stay in scratch, that is in L1."""
+"""One scalar kernel for scores, mask, softmax and values: the scores of a query stay in scratch, that is in L1.
+
+Loses where prompts are long, from some 64 positions on: those products of `cpu.unfused` are matmul's, in vectors.
+"""
 
 import functools
 import math
 
 import numpy as np
-from numba import types
 
 from tilewright import simd
 from tilewright.ops._threads import launch, threads
-from tilewright.ops.attention.cpu.append import cache_array, keep_new
+from tilewright.ops.attention.cpu.append import keep_new
+from tilewright.ops.attention.cpu.plan import (
+    CAUSAL,
+    HEAD_SIZE,
+    HEADS,
+    KEYS_A_HEAD,
+    Q_STEP,
+    SPANS,
+    VALUES_A_HEAD,
+    WIDTH,
+    attend_plan,
+    attend_signature,
+)
 from tilewright.ops.attention.operands import COLUMNS, COUNT, FIRST, ROW, SLOT, Cache, Look, panel
 from tilewright.ops.matmul.operands import addresses
-
-
-def plan_of(q: np.ndarray, cache: Cache, spans: np.ndarray, look: Look, out: np.ndarray) -> np.ndarray:
-    """int64: next task, spans, heads, D, row stride of q, of out, keys a head, width, length, causal, and where new
-    keys and values lie, in elements from q: 0, 0 for none."""
-    strides = (q.strides[0] // 4, out.strides[0] // 4)
-    sizes = (cache.keys[0, 0].size, cache.values.shape[3], cache.length, int(look.causal))
-    own = (0, 0) if look.new is None else [(x.ctypes.data - q.ctypes.data) // 4 for x in look.new]
-    return np.array([0, len(spans), cache.heads, cache.D, *strides, *sizes, *own], np.int64)
-
-
-def signature(dtype: str):
-    """Of every attention kernel: q, keys, values, spans, scale, out, plan, scratch."""
-    flat = cache_array(dtype)
-    return types.void(
-        simd.INPUT, flat, flat, simd.INDICES, types.float32, simd.OUTPUT_2D, simd.PLAN, simd.OUTPUT
-    )  # fmt: skip
 
 
 @functools.cache
@@ -49,17 +46,17 @@ def scalar_kernel(PANEL: int):
             total += scores[t]
         return total
 
-    @simd.kernel(signature("float32"), name=f"attention.fused.{PANEL}")
+    @simd.kernel(attend_signature("float32"), name=f"attention.fused.{PANEL}")
     def attend_all(q, keys, values, spans, scale, out, plan, scores):
-        D, width, length = plan[3], plan[7], plan[8]
-        for s in range(0, plan[1] * COLUMNS, COLUMNS):
-            for head in range(plan[2]):
-                at = spans[s + SLOT] * plan[2] + head
-                k_at, v_at = at * plan[6], at * width * length
+        D, width = plan[HEAD_SIZE], plan[WIDTH]
+        for s in range(0, plan[SPANS] * COLUMNS, COLUMNS):
+            for head in range(plan[HEADS]):
+                at = spans[s + SLOT] * plan[HEADS] + head
+                k_at, v_at = at * plan[KEYS_A_HEAD], at * plan[VALUES_A_HEAD]
                 for i in range(spans[s + COUNT]):
                     row = spans[s + ROW] + i
-                    visible = spans[s + FIRST] + (i + 1 if plan[9] else spans[s + COUNT])
-                    q_at = row * plan[4] + head * D
+                    visible = spans[s + FIRST] + (i + 1 if plan[CAUSAL] else spans[s + COUNT])
+                    q_at = row * plan[Q_STEP] + head * D
                     total = one_query(q, q_at, keys, k_at, visible, scale, D, scores)
                     for d in range(D):
                         result = np.float32(0)
@@ -76,6 +73,6 @@ def attend(q: np.ndarray, cache: Cache, spans: np.ndarray, look: Look, out: np.n
     arrays = (addresses(q)[0], cache.keys.reshape(-1), cache.values.reshape(-1), spans.reshape(-1))
     with threads(1):
         launch(
-            scalar_kernel(panel()), *arrays, np.float32(look.scale), out, plan_of(q, cache, spans, look, out),
+            scalar_kernel(panel()), *arrays, np.float32(look.scale), out, attend_plan(q, cache, spans, look, out),
             tasks=1, words=cache.length,
         )  # fmt: skip

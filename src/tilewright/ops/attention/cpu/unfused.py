@@ -1,4 +1,5 @@
 """Attention as four operations on whole matrices: scores, mask, softmax, values. Every score is written to memory.
+Loses where sequences are short: each head of each span is two calls of matmul and one of softmax.
 
 The number of keys at hand orders the sums, so a position's last bits depend on how its text is cut into steps.
 """

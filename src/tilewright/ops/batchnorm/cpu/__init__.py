@@ -1,1 +1,1 @@
-"""CPU kernels of batchnorm, a file an idea."""
+"""CPU kernels of batchnorm."""

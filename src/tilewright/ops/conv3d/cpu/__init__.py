@@ -1,1 +1,1 @@
-"""CPU kernels of conv3d, a file an idea."""
+"""CPU kernels of conv3d."""

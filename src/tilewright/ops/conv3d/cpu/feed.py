@@ -9,7 +9,7 @@ A row is (z, c, r, slot): plane, channel, row of the tile, and the slot of the r
 import functools
 
 from tilewright import simd
-from tilewright.ops.conv3d.cpu.gather import row_rest, row_start
+from tilewright.ops.conv3d.cpu.gather import NOWHERE, row_rest, row_start
 from tilewright.ops.conv3d.cpu.tiles import KD, LEFT, PAD, PITCH, PLANE, X_MAP, Y_MAP, C
 
 AHEAD = 4  # rows: 4 KiB of 256 columns, an eighth of the first cache, and longer than memory takes to answer
@@ -49,17 +49,19 @@ def feeder(lanes: int):
     @simd.inline
     def piece(pair, tile, source, plan):
         """(whole vectors of a row; where in x; where in scratch; what to ask for in x; where in x the row begins, or
-        -1; where in scratch)."""
+        NOWHERE; where in scratch)."""
         (x, maps, _), ((z, c, r, slot), (later_z, later_c, later_r, _)), (y0, _, (first, _, low, high)) = (
             source,
             pair,
             tile,
         )
         start = row_start(x, (c, z, y0 + r), maps, plan[Y_MAP])
-        ask = row_start(x, (later_c, later_z, y0 + later_r), maps, plan[Y_MAP]) if later_z < plan[Y_MAP] else -1
+        ask = NOWHERE
+        if later_z < plan[Y_MAP]:
+            ask = row_start(x, (later_c, later_z, y0 + later_r), maps, plan[Y_MAP])
         at = (c * (plan[KD] + 1) + slot) * plan[PLANE] + r * plan[PITCH] + plan[PAD]
-        skip, vectors = low - plan[LEFT], (high - low) // lanes if start >= 0 else 0
-        return vectors, start + skip, at + low - first, (ask if ask >= 0 else start) + skip, start, at
+        skip, vectors = low - plan[LEFT], (high - low) // lanes if start != NOWHERE else 0
+        return vectors, start + skip, at + low - first, (ask if ask != NOWHERE else start) + skip, start, at
 
     @simd.inline
     def take(k, count, piece, x, scratch):

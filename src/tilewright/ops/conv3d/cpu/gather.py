@@ -14,15 +14,16 @@ from tilewright import simd
 
 VOLUME = types.Array(types.float32, 4, "A", readonly=True)  # (C, D, H, W), rows contiguous
 RESULT = types.Array(types.float32, 4, "A")  # (O, D, H, W), rows contiguous
+NOWHERE = -(1 << 62)  # where a row of cval begins; a volume's own may begin below 0, where its planes are reversed
 
 
 @simd.inline
 def row_start(x, place, maps, y_map):
-    """Where row y of padded plane z of channel c begins in x, or -1 if it is cval. place: (c, z, y)."""
+    """Where row y of padded plane z of channel c begins in x, or NOWHERE if it is cval. place: (c, z, y)."""
     c, z, y = place
     plane, line = simd.fetch(maps, z), simd.fetch(maps, y_map + y)
     start = c * (x.strides[0] // 4) + plane * (x.strides[1] // 4) + line * (x.strides[2] // 4)
-    return start if plane >= 0 and line >= 0 else -1
+    return start if plane >= 0 and line >= 0 else NOWHERE
 
 
 @simd.inline
@@ -61,10 +62,10 @@ def row_rest(lanes: int):
     @simd.inline
     def rest(x, start, span, axis, maps, cval, scratch, at):
         """All of the row at x[start:] but the whole vectors of its own numbers, to scratch at `at`; a row of cval, its
-        last vector filled, for a start of -1. span: the tile's (first column, last, first that is the volume's own,
+        last vector filled, for NOWHERE. span: the tile's (first column, last, first that is the volume's own,
         last); axis: where in maps x begins, how many columns come before the volume's own."""
         (first, last, low, high), (x_map, left) = span, axis
-        if start < 0:
+        if start == NOWHERE:
             fill(scratch, at, last - first, cval)
         else:
             tail = (high - low) % lanes
@@ -81,7 +82,7 @@ def row_rest(lanes: int):
 @functools.cache
 def gatherer(lanes: int):
     """The inline function that gathers a plane of a tile."""
-    fill, ends = row_parts(lanes)
+    rest = row_rest(lanes)
 
     @simd.inline
     def gather(x, place, area, axes, maps, cval, scratch, to):
@@ -91,21 +92,11 @@ def gatherer(lanes: int):
         """
         (c, z, y, first), (rows, columns, pitch), (y_map, x_map, left) = place, area, axes
         low, high = own(x.shape[3], first, columns, left)
-        plane, past = simd.fetch(maps, z), max(high, low)
+        whole, span = (high - low) // lanes * lanes, (first, first + columns, low, high)
         for r in range(rows):
-            line, at = simd.fetch(maps, y_map + y + r), to + r * pitch
-            if plane < 0 or line < 0:
-                fill(scratch, at, columns, cval)
-                continue
-            start = c * (x.strides[0] // 4) + plane * (x.strides[1] // 4) + line * (x.strides[2] // 4)
-            target, source = at + low - first, start + low - left
-            whole = (high - low) // lanes * lanes
-            for i in range(0, whole, lanes):
-                simd.store(scratch, target + i, simd.load(x, source + i, lanes))
-            rest = high - low - whole
-            if rest > 0:
-                simd.store(scratch, target + whole, simd.load_first(x, source + whole, rest, lanes))
-            ends(x, start, (first, low), maps, x_map, cval, scratch, at)
-            ends(x, start, (past, first + columns), maps, x_map, cval, scratch, at + past - first)
+            start, at = row_start(x, (c, z, y + r), maps, y_map), to + r * pitch
+            for i in range(0, whole if start != NOWHERE else 0, lanes):
+                simd.store(scratch, at + low - first + i, simd.load(x, start + low - left + i, lanes))
+            rest(x, start, span, (x_map, left), maps, cval, scratch, at)
 
     return gather

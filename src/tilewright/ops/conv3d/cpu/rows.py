@@ -46,6 +46,7 @@ from tilewright.ops.conv3d.cpu.tiles import (
     W,
 )
 from tilewright.ops.conv3d.operands import Border, Packed
+from tilewright.ops.conv3d.spec import Problem
 
 ALONE = 1 << 21  # multiply-adds up to which one thread does all: 20 us, as long as it takes to wake another
 
@@ -179,14 +180,14 @@ def columns_first(weights: np.ndarray, half: int = 0) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=16)  # after a kernel has emptied the caches, Python takes several times as long for it
-def laid_out(weights: Packed, border: Border, sizes: tuple[int, int, int], half: int, threads: int, lanes: int):
+def laid_out(problem: Problem, border: Border, sizes: tuple[int, int, int], half: int, threads: int, lanes: int):
     """(kernel, maps, plan but for `streaming`, tiles, words of scratch) for volumes of one shape; see `convolve`."""
-    problem = weights.problem
     rows, taps = tiles.rows_of(lanes, sizes[1]), problem.KH if problem.KH in OWN[lanes] else 0
-    cut = tiles.tiling(weights, sizes, problem.C * (problem.KD + 1), rows, threads)
+    cut = tiles.tiling(problem, sizes, problem.C * (problem.KD + 1), rows, threads)
     plan = np.array([
-        0, *sizes, problem.O, problem.C, *weights.sizes, half, cut.ZT, cut.YT, cut.XT, cut.pitch, cut.plane,
-        tiles.pad_of(problem, rows, border.left), len(border.z), len(border.z) + len(border.y), border.left, 0, 0,
+        0, *sizes, problem.O, problem.C, problem.KD, problem.KH, problem.KW, half,
+        cut.ZT, cut.YT, cut.XT, cut.pitch, cut.plane, tiles.pad_of(problem, rows, border.left),
+        len(border.z), len(border.z) + len(border.y), border.left, 0, 0,
     ])  # fmt: skip
     words = problem.C * ((problem.KD + 1) * cut.plane + half * (rows + problem.KH - 1) * cut.pitch) + lanes
     return tile_kernel(rows, taps, lanes), border.maps, plan, cut.tasks(sizes), words
@@ -195,7 +196,7 @@ def laid_out(weights: Packed, border: Border, sizes: tuple[int, int, int], half:
 def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, border: Border, *, half: int = 0) -> None:
     """The rung's run function; half: so many planes are the sums of two."""
     problem, lanes = weights.problem, cpu().lanes
-    kernel, maps, plan, tasks, words = laid_out(weights, border, out.shape[1:], half, thread_count(), lanes)
+    kernel, maps, plan, tasks, words = laid_out(problem, border, out.shape[1:], half, thread_count(), lanes)
     plan = plan.copy()
     plan[SHIFT:] = tiles.streaming(out, lanes)
     if out.size * problem.C * problem.KD * problem.KH * problem.KW <= ALONE:

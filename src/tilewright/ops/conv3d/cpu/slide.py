@@ -152,11 +152,11 @@ def borrow(typingctx, array):
 
 @functools.cache
 def column(taps: int):
-    """What slides a column of taps down a block: as many as this says, or, for 0, as its argument K says."""
+    """What slides a column of taps down a block: as many as this says, or, for 0, as its argument KH says."""
     if taps:
 
         @simd.inline
-        def slide(block, K, w, w_at, x, x_at, stride):
+        def slide(block, KH, w, w_at, x, x_at, stride):
             return block_slide(block, taps, w, w_at, x, x_at, stride)
 
         return slide

@@ -11,7 +11,6 @@ import numpy as np
 from tilewright.hardware import cpu
 from tilewright.ops._memory import LINE
 from tilewright.ops._threads import thread_count
-from tilewright.ops.conv3d.operands import Packed
 from tilewright.ops.conv3d.spec import Problem
 
 ROWS = {16: 16, 8: 8, 4: 8}  # lanes: rows of outputs in registers. 16 sums cover the latency of two FMAs a cycle
@@ -65,9 +64,9 @@ def pad_of(problem: Problem, rows: int, left: int) -> int:
     return -left % cpu().lanes if lines * LINE <= (cpu().l1d or L1) // 2 else 0
 
 
-def tiling(weights: Packed, sizes: tuple[int, int, int], planes: int, rows: int, threads: int) -> Tiling:
+def tiling(problem: Problem, sizes: tuple[int, int, int], planes: int, rows: int, threads: int) -> Tiling:
     """Tiles of up to four blocks of `rows` rows, whose `planes` planes in scratch take half of L2; some a thread."""
-    (D, H, W), problem, lanes = sizes, weights.problem, cpu().lanes
+    (D, H, W), lanes = sizes, cpu().lanes
     words = (cpu().l2 or L2) // 2 // 4
     for blocks, widest in ((4, WIDEST), (2, WIDEST), (1, WIDEST), (1, 256), (1, 128), (1, 64)):
         pieces = -(-W // widest)

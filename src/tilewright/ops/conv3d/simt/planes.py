@@ -8,13 +8,7 @@ from numba import cuda, int32, int64
 from tilewright.ops._simt import inline
 from tilewright.ops.conv3d.simt.border import place
 from tilewright.ops.conv3d.simt.window import QUAD, Form
-from tilewright.ops.matmul.simt.registers import ZERO, load, load4, store, store4
-
-
-@inline
-def add4(left, right):
-    """The sums of two quads."""
-    return left[0] + right[0], left[1] + right[1], left[2] + right[2], left[3] + right[3]
+from tilewright.ops.matmul.simt.registers import ZERO, add4, load, load4, store, store4
 
 
 @inline

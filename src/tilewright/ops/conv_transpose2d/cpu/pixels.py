@@ -183,9 +183,12 @@ def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, epilogue: Epilogue
     pixels_at = planes_at + padded(products.depth, lanes) * plane
     rows_at = pixels_at + padded(pixels + lanes, LINE) * step
     layout = Layout(
-        B, H, W, C, O_out, Jh, Jw, images, task_rows, width, step, line, least_row, least_column, down, rows.stride,
-        stride, len(phases), products.columns, products.blocks, 0, offsets_at, phases_at, starts_at, pixels_at,
-        planes_at, rows_at, ACTIVATIONS[epilogue.activation],
+        B=B, H=H, W=W, C=C, O=O_out, Jh=Jh, Jw=Jw, images=images, rows=task_rows, width=width, step=step, pixels=line,
+        least_row=least_row, least_column=least_column, window_rows=down,
+        stride_rows=rows.stride, stride_columns=stride, phases=len(phases), columns=products.columns,
+        blocks=products.blocks, blocks_at=products.blocks_at,
+        offsets_at=offsets_at, phases_at=phases_at, starts_at=starts_at,
+        pixels_at=pixels_at, packed_at=planes_at, rows_at=rows_at, activation=ACTIVATIONS[epilogue.activation],
     )  # fmt: skip
     plan, tasks = plan_for(C), tasks_of(layout)
     plan[1:4] = plane, products.depth, tasks

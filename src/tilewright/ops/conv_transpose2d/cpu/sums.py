@@ -144,36 +144,38 @@ class Products:
 class Layout(NamedTuple):
     """What a task needs to know. A task is some rows of positions: of one image, or all rows of several.
 
-    *_at: where something begins, in the table or in scratch. For tiles, a position is a tile.
+    A position gives every phase an output; in `winograd` it is a tile, and gives four. *_at: where something begins, in
+    the table or, in words, in scratch. Where the kernels differ, a comment says what it is in `taps`; in `winograd`; in
+    `pixels`.
     """
 
     B: int
     H: int
     W: int
     C: int
-    O: int
-    Jh: int  # rows of positions in an image, positions in a row
-    Jw: int
-    images: int  # in a task, rows of positions of each, positions of a row
-    rows: int
-    width: int
-    step: int  # words from pixel to pixel in scratch
-    pixels: int  # in a row there
+    O: int  # channels of a phase; of what `taps.deal_out` makes of phases, where it is asked
+    Jh: int  # rows of positions in an image
+    Jw: int  # positions in such a row
+    images: int  # in a task
+    rows: int  # of positions of each of these
+    width: int  # positions of such a row
+    step: int  # words from pixel to pixel of a task's part of x
+    pixels: int  # in a row of that part
     least_row: int  # the window's first row and column
     least_column: int
-    window_rows: int
+    window_rows: int  # the window's rows; 0, not read; the window's rows
     stride_rows: int
     stride_columns: int
-    phases: int
-    columns: int  # panels of sums
-    blocks: int
+    phases: int  # that outputs are dealt out to
+    columns: int  # panels of sums; 0, not read; rows of sums, a phase's channels after the other's
+    blocks: int  # in the table; the same; phases there, before rows of them became one
     blocks_at: int
-    offsets_at: int
-    phases_at: int
-    starts_at: int
-    pixels_at: int
-    packed_at: int
-    rows_at: int  # sums of pixels before they are packed; what is dealt out to the phases
+    offsets_at: int  # of taps in x's part; where each phase's 16 sums begin, 0 for none; of taps in a plane
+    phases_at: int  # (row, column, first column of sums) of each phase; for `winograd.tile_writer` (row, column)
+    starts_at: int  # of positions in x's part; of tiles' sums of x; of neighbouring pixels, then of rows of sums
+    pixels_at: int  # x's part; its sums down the rows; x's part
+    packed_at: int  # packed rows; the same; x's part as planes of channels
+    rows_at: int  # sums; sums of x across, then outputs to deal out, if any; outputs to deal out
     activation: int
 
 

@@ -326,9 +326,12 @@ def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, epilogue: Epilogue
     rows_at = pixels_at + images * task_rows * PRODUCTS * pixels * step
     packed_at = rows_at + room * max(step, SIDE * SIDE * lanes) + LINE
     layout = Layout(
-        B, H, W, C, O, Jh, Jw, images, task_rows, width, step, pixels, rows.window[0], columns.window[0], PRODUCTS,
-        rows.stride, stride, len(phases), products.columns, products.blocks, products.blocks_at, offsets_at, phases_at,
-        starts_at, pixels_at, packed_at, rows_at, ACTIVATIONS[epilogue.activation],
+        B=B, H=H, W=W, C=C, O=O, Jh=Jh, Jw=Jw, images=images, rows=task_rows, width=width, step=step, pixels=pixels,
+        least_row=rows.window[0], least_column=columns.window[0], window_rows=0,
+        stride_rows=rows.stride, stride_columns=stride, phases=len(phases), columns=0,
+        blocks=products.blocks, blocks_at=products.blocks_at,
+        offsets_at=offsets_at, phases_at=phases_at, starts_at=starts_at,
+        pixels_at=pixels_at, packed_at=packed_at, rows_at=rows_at, activation=ACTIVATIONS[epilogue.activation],
     )  # fmt: skip
     words = packed_at + padded(room * products.depth, LINE) + lanes * lanes  # packed rows may end a vector too wide
     arrays = (x.reshape(-1), products.panels, bias, out, np.concatenate(parts), layout, plan_for(C))

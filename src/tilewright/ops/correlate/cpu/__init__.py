@@ -1,1 +1,1 @@
-"""CPU kernels of correlate, a file an idea."""
+"""CPU kernels of correlate."""

@@ -1,1 +1,1 @@
-"""CPU kernels of the elementwise functions, a file an idea."""
+"""CPU kernels of the elementwise functions."""

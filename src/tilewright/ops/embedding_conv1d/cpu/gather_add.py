@@ -5,7 +5,7 @@ out[s, branch * O + f] = relu(max over positions p of bias[f] + sum over taps t 
 Every addition reads a new row, 1 MiB a sentence of the course's model, and few sentences in a row share a word: read
 row by row this runs at the rate of memory. But a thousand sentences share many. So the table lies in slices of 32
 columns, and a task takes one slice for all sentences of the batch: what they need of it, some 100,000 rows of 128
-bytes, stays in L3.
+bytes, stays in L3. That loses its point where sentences are few, or share no words: nothing of a slice is met twice.
 """
 
 import functools

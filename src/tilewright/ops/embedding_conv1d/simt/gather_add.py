@@ -3,7 +3,7 @@
 from numba import cuda, float32, int64
 
 from tilewright.ops._simt import inline, kernel, launch
-from tilewright.ops.matmul.simt.registers import load4
+from tilewright.ops.matmul.simt.registers import add4, load4
 
 THREADS = 128
 ZEROS = (float32(0), float32(0), float32(0), float32(0))
@@ -34,12 +34,6 @@ def table_sums(kept, places, bias, bounds, out):
             total += kept[0, places[s, position + tap], first + tap, f]
         best = larger(best, total)
     out[s, column] = best
-
-
-@inline
-def add4(left, right):
-    """The sums of two quads."""
-    return left[0] + right[0], left[1] + right[1], left[2] + right[2], left[3] + right[3]
 
 
 @inline

@@ -1,1 +1,1 @@
-"""CPU kernels of layernorm, a file an idea."""
+"""CPU kernels of layernorm."""

@@ -1,1 +1,1 @@
-"""CPU kernels of matmul, a file an idea."""
+"""CPU kernels of matmul."""

@@ -214,7 +214,11 @@ def product_kernel(limbs: int, emulated: bool, finish=finisher, words: bool = Fa
 
     @simd.kernel(signature, name=f"matmul.amx.{limbs}.{finish.__name__}{form}")
     def tile_product(a, starts, panels, out, bias, residual, plan, scratch):
-        """plan: next task, M, N, words along K, K, NC, activation, MC. Scratch begins with simd.amx's tile state."""
+        """plan: next task, M, N, words along K, K, NC, what the finisher gets beside `first`, MC. Scratch begins with
+        simd.amx's tile state.
+
+        What the finisher gets is an activation; for `matmul_argmax`'s `keep_best`, columns in a group.
+        """
         state = scratch[:STATE].reshape(9, LANES, LANES)
         configure(state, min(plan[1], LANES))
         tasks = ((plan[1] + plan[7] - 1) // plan[7]) * ((plan[2] + plan[5] - 1) // plan[5])

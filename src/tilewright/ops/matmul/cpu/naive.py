@@ -1,5 +1,7 @@
 """Scalar rungs: what the order of three loops and the place of one accumulator decide.
 
+From a few rows of a few dozen numbers on, all lose to `cpu.vectors`.
+
 Letters: out (M, N) = a (M, K) @ b (K, N). Every rung ends in `finish` (bias, residual, activation).
 """
 
@@ -14,7 +16,8 @@ SIGNATURE = types.void(simd.INPUT_2D, simd.INPUT_2D, simd.OUTPUT_2D, simd.INPUT,
 
 @simd.kernel(SIGNATURE, name="matmul.memory")
 def memory(a, b, out, bias, residual, activation):
-    """out[i, j] is read, added to and written K times: three memory accesses and one store an addition."""
+    """out[i, j] is read, added to and written K times: three loads and one store an addition. Loses to `reordered`,
+    which has them too, but for vectors."""
     for i in range(out.shape[0]):
         for j in range(out.shape[1]):
             out[i, j] = 0
@@ -25,7 +28,10 @@ def memory(a, b, out, bias, residual, activation):
 
 @simd.kernel(SIGNATURE, name="matmul.register")
 def register(a, b, out, bias, residual, activation):
-    """The sum of one element stays in a register until it is whole; the column of b is still walked with stride N."""
+    """The sum of one element stays in a register until it is whole; the column of b is still walked with stride N.
+
+    That takes the time: it wins little over `memory`, or loses (the table in README.md).
+    """
     for i in range(out.shape[0]):
         for j in range(out.shape[1]):
             total = np.float32(0)
@@ -58,7 +64,7 @@ ROWS_SIGNATURE = types.void(simd.MATRIX, simd.MATRIX, simd.CONTIGUOUS, simd.INPU
 @simd.kernel(ROWS_SIGNATURE, name="matmul.reordered")
 def reordered(a, b, out, bias, residual, activation):
     """Loops i, p, j: both b and out are walked along their rows, so a cache line is used whole and the compiler
-    vectorises."""
+    vectorises. Loses where b outgrows a cache: each row of a passes over all of it."""
     out[:] = 0
     add_rows(a, b, out)
     finish_all(out, bias, residual, activation)
@@ -70,7 +76,8 @@ COLUMNS = 256  # floats: 1 KiB of a row of out stays in L1 for 64 steps
 
 @simd.kernel(ROWS_SIGNATURE, name="matmul.blocked")
 def blocked(a, b, out, bias, residual, activation):
-    """The loops of `reordered` over blocks of b that stay in cache while every row of a passes."""
+    """The loops of `reordered` over blocks of b that stay in cache while every row of a passes. Loses where a has few
+    rows to share a block, or b's are short; and, in the table in README.md, on Zen 5."""
     N, K = out.shape[1], a.shape[1]
     out[:] = 0
     for j in range(0, N, COLUMNS):

@@ -3,7 +3,8 @@
 out (M, N) is cut into tasks of MC rows x NC columns. A task walks K in blocks of KC: it packs its MC x KC of A, which
 then stays in L2, and for each panel of B (KC x NR, which stays in L1) runs the micro-kernel down the rows. Sums along K
 are taken block by block: a block's sum starts from zero in registers and is then added to out, so an element's rounding
-follows from K alone.
+follows from K alone. Loses to `cpu.vectors` where b is not prepared and meets few rows: to pack it takes longer than to
+multiply.
 
 The same loops serve bfloat16: there a step along K is one word of two numbers, and only the packing of A and the
 product differ. Source: Goto and van de Geijn 2008; the names of the loops are those of Van Zee and van de Geijn,
@@ -24,9 +25,8 @@ from tilewright.ops.matmul.cpu.words import in_words, word_packer, words_of
 from tilewright.ops.matmul.operands import Epilogue, Packed, Rows
 
 KC = 768  # at most this many steps of K in a block: A's 192 rows are 576 KiB of L2; half costs 10 % in visits to out
-PANELS = (
-    4  # of B that a panel of A meets one after the other: it stays in L1, and rows of out are finished in longer pieces
-)
+# panels of B that a panel of A meets one after the other: it stays in L1, and rows of out are finished in longer pieces
+PANELS = 4
 TILE = 12 * 32 * PANELS + 16  # words at the start of scratch: blocks of out on their way there, and a vector
 MC = 192  # rows in a task: sixteen panels of 12
 NC = 4096  # at most this many columns in a task: A is packed once for all of them
@@ -158,7 +158,10 @@ def product_kernel(kind: str, lanes: int, finish=finisher, words: bool = False):
 
     @simd.kernel(signature, name=f"matmul.packed.{kind}.{lanes}.{finish.__name__}{form}")
     def packed_product(a, starts, panels, out, bias, residual, plan, scratch):
-        """plan: next task, M, N, steps along K, A's step, KC, NC, activation, K in numbers."""
+        """plan: next task, M, N, steps along K, A's step, KC, NC, what the finisher gets beside `first`, K in numbers.
+
+        That is an activation; for `matmul_argmax`'s finishers, columns in a group.
+        """
         M, N, NC = plan[1], plan[2], plan[6]
         tasks = ((M + MC - 1) // MC) * ((N + NC - 1) // NC)
         task = simd.fetch_add(plan, 0, 1)

@@ -5,7 +5,9 @@ import math
 from functools import cache
 
 import numpy as np
-from numba import cuda, float32
+from numba import float32
+
+from tilewright.ops._simt import inline
 
 NONE, HALF, ONE, LOWEST = float32(0), float32(0.5), float32(1), float32(-np.inf)
 FAR = float32(80)  # exp of it is finite, and no sum is seen beside it
@@ -40,7 +42,7 @@ ACTIVATIONS = {None: _identity, "relu": _relu, "tanh": _tanh, "gelu": _gelu, "ge
 @cache
 def activation_for(activation: str | None):
     """activate(x) -> float32, for kernels."""
-    return cuda.jit(ACTIVATIONS[activation], device=True, fastmath=False)
+    return inline(ACTIVATIONS[activation])
 
 
 @cache
@@ -51,7 +53,7 @@ def finish_for(activation: str | None):
     """
     activate = activation_for(activation)
 
-    @cuda.jit(device=True, fastmath=False)
+    @inline
     def finish(total, i, j, bias, residual):
         if residual.size:
             total += residual[i, j]

@@ -1,13 +1,22 @@
 """Values that stay in registers: blocks of sums as tuples, their rank-1 update, and 16-byte loads and stores.
 
-A tuple of float32 is so many registers: nothing indexes it at run time, so nothing can move it to memory. Each function
-exists twice: as LLVM IR for the GPU, and in Python for numba-cuda's simulator, which runs kernels as Python.
+A tuple of float32 is so many registers: nothing indexes it at run time, so nothing can move it to memory. All but
+`add4` exist twice: as LLVM IR for the GPU, and in Python for numba-cuda's simulator, which runs kernels as Python.
 """
 
 from numba import config, float32
 
+from tilewright.ops._simt import inline
+
 ZERO = float32(0)
 ALIGNMENT = None if config.ENABLE_CUDASIM else 16  # bytes, of shared arrays; the simulator knows none
+
+
+@inline
+def add4(left, right):
+    """The sums of two quads."""
+    return left[0] + right[0], left[1] + right[1], left[2] + right[2], left[3] + right[3]
+
 
 if config.ENABLE_CUDASIM:
 

@@ -10,9 +10,9 @@ from functools import cache
 
 from numba import cuda, float32
 
-from tilewright.ops._simt import kernel_of
+from tilewright.ops._simt import inline, kernel_of
 from tilewright.ops.matmul.simt.finish import activation_for
-from tilewright.ops.matmul.simt.registers import ALIGNMENT, ZERO, load, load4, rank1, store, store4
+from tilewright.ops.matmul.simt.registers import ALIGNMENT, ZERO, add4, load, load4, rank1, store, store4
 
 TILE = 128  # of out, each way
 DEPTH = 8  # of K: a tile of a or b is 4 KiB; with 16, the next tiles' registers would be missed
@@ -26,7 +26,7 @@ CLOSE = (4, 4)  # rows, columns between the 4 x 4 of which a thread has 2 x 4: s
 APART = (32, 16)  # or as far apart as a warp's threads reach
 
 
-@cuda.jit(device=True, fastmath=False)
+@inline
 def shares(M, depth, width):
     """Where this thread's share of the first tiles begins: in two rows of a, and in b. depth, width: of their rows.
 
@@ -41,7 +41,7 @@ def shares(M, depth, width):
     )
 
 
-@cuda.jit(device=True, fastmath=False)
+@inline
 def fetch(a, b, places, start, width):
     """This thread's share of the tiles from `start` on, two quads of a's rows and two of b's."""
     at = places[2] + start * width
@@ -53,7 +53,7 @@ def fetch(a, b, places, start, width):
     )
 
 
-@cuda.jit(device=True, fastmath=False)
+@inline
 def stow_column(quad, tile, at):
     """A quad of a row as a column: a's tile is transposed."""
     store(tile, at, quad[0])
@@ -62,7 +62,7 @@ def stow_column(quad, tile, at):
     store(tile, at + 3 * PITCH, quad[3])
 
 
-@cuda.jit(device=True, fastmath=False)
+@inline
 def stow(quads, a_tile, a_at, b_tile, b_at):
     """Write what `fetch` gave into shared memory."""
     thread = cuda.threadIdx.x
@@ -74,7 +74,7 @@ def stow(quads, a_tile, a_at, b_tile, b_at):
     store4(b_tile, at + 4 * TILE, quads[3])
 
 
-@cuda.jit(device=True, fastmath=False)
+@inline
 def step(totals, a_tile, a_at, b_tile, b_at, spread):
     """totals + one column of a's tile x one row of b's, in quads `spread` apart."""
     down, right = spread
@@ -84,7 +84,7 @@ def step(totals, a_tile, a_at, b_tile, b_at, spread):
     return rank1(totals, column, first + second)
 
 
-@cuda.jit(device=True, fastmath=False)
+@inline
 def four_steps(totals, a_tile, a_at, b_tile, b_at, spread):
     """totals + four columns of a's tile x four rows of b's."""
     totals = step(totals, a_tile, a_at, b_tile, b_at, spread)
@@ -93,7 +93,7 @@ def four_steps(totals, a_tile, a_at, b_tile, b_at, spread):
     return step(totals, a_tile, a_at + 3 * PITCH, b_tile, b_at + 3 * TILE, spread)
 
 
-@cuda.jit(device=True, fastmath=False)
+@inline
 def multiply_tiles(totals, a_tile, a_at, b_tile, b_at, spread):
     """totals + the product of two tiles' parts, which begin at a_at and b_at. Unrolled by hand: the compiler would not,
     and would wait at the head of every round for the first loads of it."""
@@ -101,18 +101,12 @@ def multiply_tiles(totals, a_tile, a_at, b_tile, b_at, spread):
     return four_steps(totals, a_tile, a_at + 4 * PITCH, b_tile, b_at + 4 * TILE, spread)
 
 
-@cuda.jit(device=True, fastmath=False)
-def add4(left, right):
-    """The sums of two quads."""
-    return left[0] + right[0], left[1] + right[1], left[2] + right[2], left[3] + right[3]
-
-
 @cache
 def quad_writer(activation: str | None):
     """write_quad(values, out, i, j, bias, residual): four elements of a row, where out has such."""
     activate = activation_for(activation)
 
-    @cuda.jit(device=True, fastmath=False)
+    @inline
     def write_one(value, out, at, j, bias, residual):
         if residual.size:
             value += load(residual, at)
@@ -120,7 +114,7 @@ def quad_writer(activation: str | None):
             value += load(bias, j)
         store(out, at, activate(value))
 
-    @cuda.jit(device=True, fastmath=False)
+    @inline
     def write_quad(values, out, i, j, bias, residual):
         M, N = out.shape
         at = i * N + j
@@ -150,14 +144,14 @@ def _writer(activation: str | None):
     """
     write_quad = quad_writer(activation)
 
-    @cuda.jit(device=True, fastmath=False)
+    @inline
     def write_row(values, out, i, j, right, bias, residual):
         write_quad(values[0:4], out, i, j, bias, residual)
         write_quad(values[4:8], out, i, j + right, bias, residual)
         write_quad(values[8:12], out, i, j + 2 * right, bias, residual)
         write_quad(values[12:16], out, i, j + 3 * right, bias, residual)
 
-    @cuda.jit(device=True, fastmath=False)
+    @inline
     def write(totals, out, y, x, spread, bias, residual):
         (down, right), i, j = spread, cuda.blockIdx.x * TILE + y, cuda.blockIdx.y * TILE + x
         write_row(totals[0:16], out, i, j, right, bias, residual)
@@ -196,7 +190,7 @@ def vectors(activation: str | None):
     return multiply
 
 
-@cuda.jit(device=True, fastmath=False)
+@inline
 def warp_place():
     """(row, column) of this thread's first 4 x 4 in the block's tile; the others are APART.
 

@@ -7,23 +7,12 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from triton.language import PropagateNan
 
 from tilewright.ops.matmul.tile import finish as in_triton
+from tilewright.ops.matmul.tile import product
 
-activate = gluon.jit(in_triton.activate.fn)
+activate, place = gluon.jit(in_triton.activate.fn), gluon.jit(product.place.fn)
 
 HALF = gl.constexpr(64)  # rows of a tile a warpgroup has: what one of its instructions multiplies
 NAN = gl.constexpr(PropagateNan.ALL)
-
-
-@gluon.jit
-def place(tile, M, N, BLOCKS: gl.constexpr):
-    """(row, column) of a tile's first element; see `product.place`."""
-    BM: gl.constexpr = BLOCKS[0]
-    BN: gl.constexpr = BLOCKS[1]
-    GROUP: gl.constexpr = BLOCKS[3]
-    down, across = gl.cdiv(M, BM), gl.cdiv(N, BN)
-    first = tile // (GROUP * across) * GROUP
-    height = min(down - first, GROUP)
-    return (first + tile % (GROUP * across) % height) * BM, tile % (GROUP * across) // height * BN
 
 
 @gluon.jit

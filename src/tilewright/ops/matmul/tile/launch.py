@@ -105,7 +105,7 @@ def shape_for(rung: str, depth: int, N: int, M: int, *, narrow: bool) -> Shape:
         return Shape(128, columns, depth, {128: 3, 64: 4}[columns])
     if rung == "tile.limbs":
         return Shape(128, 128, depth // 2, 3)  # two limbs of either
-    return Shape(128, 128 if narrow else quickest({256: 1.0, 128: 0.52}, M, N), depth, 3)
+    return Shape(128, 128 if narrow else quickest({n: COSTS[n] for n in (256, 128)}, M, N), depth, 3)
 
 
 def multiply(rows: Rows, weights: Packed, out, epilogue: Epilogue, shape: Shape | None = None) -> None:

@@ -1,1 +1,1 @@
-"""CPU kernels of matmul_argmax, a file an idea."""
+"""CPU kernels of matmul_argmax."""

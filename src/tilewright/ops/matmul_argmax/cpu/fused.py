@@ -2,6 +2,8 @@
 
 A task is MC rows x NC columns, so each row has a best column a group of NC; the groups' are compared last. A sum is
 taken in one block of K, because a partial one has nowhere to stay.
+Wins little where rows are few: the time is the weights' way from memory, and what is not written is short. Loses where
+columns are few and grow from left to right: each tile then has a new best, and looks for its column number by number.
 """
 
 import functools
@@ -63,10 +65,10 @@ def best(kind: str, a: np.ndarray, weights: Packed, *, emulated: bool = False) -
     found[:, 0::2], found[:, 1::2] = -np.inf, 0
     if kind == "amx":
         kernel, words = amx.product_kernel(1, emulated, keep_best), amx.PACKED + MC * steps
-        plan = np.array([0, M, N, steps, weights.K, NC, NC, MC], np.int64)
+        plan = np.array([0, M, N, steps, weights.K, NC, NC, MC], np.int64)  # NC again: columns in a group
     else:
         kernel, words = product_kernel(kind, lanes, keep_best), TILE + MC * (steps + lanes) + lanes * lanes
-        plan = np.array([0, M, N, steps, step, steps, NC, NC, weights.K], np.int64)
+        plan = np.array([0, M, N, steps, step, steps, NC, NC, weights.K], np.int64)  # NC again: columns in a group
     arrays = (origin, starts, weights.data, found, EMPTY, EMPTY.reshape(0, 0), plan)
     launch(kernel, *arrays, tasks=-(-M // MC) * groups, words=words)
     group, every = found[:, 0::2].argmax(axis=1), np.arange(M)

@@ -5,7 +5,8 @@ A row x is t q + d, a column w is s r + e, with q and r of 8 bits. Then x . w = 
 Cauchy-Schwarz the last two are at most |d| |s r| + |x| |e|: a bound, not an estimate, so the largest column is always
 among those whose upper end reaches the largest lower end. To |e| the rounding of the float32 sums is added, so that the
 answer is the argmax of those sums, ties included. Where more than KEPT columns are left (columns nearly alike), and
-where a product of norms might leave the range of float32, the row is undecided and computed in full.
+where a product of norms might leave the range of float32, the row is undecided and computed in full; it loses there,
+where a row is paid for twice.
 
 The instruction multiplies unsigned by signed bytes: q is stored plus 128, and 128 times the sum of r, taken off again.
 """
@@ -203,7 +204,7 @@ def best(a: np.ndarray, screen: Screen) -> tuple[np.ndarray, np.ndarray]:
     groups, steps = -(-N // NC), K // 4
     found = empty((M, groups * FIELDS))
     found[:, 0::FIELDS], found[:, 1::FIELDS] = 0, -np.inf
-    plan = np.array([0, M, N, steps, step, steps, NC, NC, 0], np.int64)
+    plan = np.array([0, M, N, steps, step, steps, NC, NC, 0], np.int64)  # NC again: columns in a group
     scratch = TILE + MC * (steps + lanes) + lanes * lanes
     arrays = (origin, starts, screen.panels, found, screen.columns.reshape(-1), moments, plan)
     launch(product_kernel("dot_quads", lanes, keep_candidates), *arrays, tasks=-(-M // MC) * groups, words=scratch)

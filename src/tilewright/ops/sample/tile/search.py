@@ -13,10 +13,9 @@ each pass. It loses where rows are few: then multiprocessors are idle, and a sor
 import triton
 import triton.language as tl
 
-CUTS = 8  # keys that a pass asks at: one below the range, and seven inside
-PASSES = 11  # 8^11 is more than the keys there are
-BLOCK = 512  # numbers of a row at a time
-LOWEST, HIGHEST = -(1 << 31), (1 << 31) - 1
+CUTS = tl.constexpr(8)  # keys that a pass asks at: one below the range, and seven inside
+PASSES = tl.constexpr(11)  # 8^11 is more than the keys there are
+BLOCK = tl.constexpr(512)  # numbers of a row at a time
 
 
 @triton.jit
@@ -33,14 +32,14 @@ def weights_of(x, most, temperature):
 
 
 @triton.jit
-def scores_at(row, first, V, BLOCK: tl.constexpr):
+def scores_at(row, first, V):
     """(ids, scores; -inf behind the end) of a block."""
     ids = first + tl.arange(0, BLOCK)
     return ids, tl.load(row + ids, mask=ids < V, other=-float("inf"))
 
 
 @triton.jit
-def reached(row, V, most, temperature, target, counts, CUTS: tl.constexpr, PASSES: tl.constexpr, BLOCK: tl.constexpr):
+def reached(row, V, most, temperature, target, counts):
     """The highest key at which, with all above it, there are `target` tokens (counts) or so much weight; the lowest
     key where rounding leaves less."""
     low, wide = tl.full((), -2147483648, tl.int64), tl.full((), 4294967296, tl.int64)  # the range's keys
@@ -49,7 +48,7 @@ def reached(row, V, most, temperature, target, counts, CUTS: tl.constexpr, PASSE
         cuts = low + step * tl.arange(0, CUTS)
         sums = tl.zeros((CUTS, BLOCK), tl.float64)
         for first in range(0, V, BLOCK):
-            ids, x = scores_at(row, first, V, BLOCK)
+            ids, x = scores_at(row, first, V)
             w = tl.where(counts, 1.0, weights_of(x, most, temperature))
             above = (keys_of(x)[None, :] >= cuts[:, None]) & (ids < V)[None, :]
             sums += tl.where(above, w[None, :], 0.0)
@@ -60,12 +59,12 @@ def reached(row, V, most, temperature, target, counts, CUTS: tl.constexpr, PASSE
 
 
 @triton.jit
-def measured(row, V, most, temperature, key, BLOCK: tl.constexpr):
+def measured(row, V, most, temperature, key):
     """(tokens above a key, their weight, tokens of the key, the weight of one)."""
     count, total = tl.zeros((BLOCK,), tl.int64), tl.zeros((BLOCK,), tl.float64)
     ties, each = tl.zeros((BLOCK,), tl.int64), tl.zeros((BLOCK,), tl.float64)
     for first in range(0, V, BLOCK):
-        ids, x = scores_at(row, first, V, BLOCK)
+        ids, x = scores_at(row, first, V)
         w, k, inside = weights_of(x, most, temperature), keys_of(x), ids < V
         count += ((k > key) & inside).to(tl.int64)
         total += tl.where((k > key) & inside, w, 0.0)
@@ -75,15 +74,13 @@ def measured(row, V, most, temperature, key, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def place_of(
-    row, V, most, temperature, target, counts, end, CUTS: tl.constexpr, PASSES: tl.constexpr, BLOCK: tl.constexpr
-):
+def place_of(row, V, most, temperature, target, counts, end):
     """((key, which of its tokens, from 1) at which the target is reached, none behind `end`, which is another such
     place; the weight up to it)."""
-    key = reached(row, V, most, temperature, target, counts, CUTS, PASSES, BLOCK)
+    key = reached(row, V, most, temperature, target, counts)
     end_key, end_tie = end
     key = tl.maximum(key, end_key)
-    count, total, ties, each = measured(row, V, most, temperature, key, BLOCK)
+    count, total, ties, each = measured(row, V, most, temperature, key)
     missing = tl.where(counts, target - count, (target - total) / each)
     tie = tl.minimum(tl.maximum(tl.ceil(missing), 1.0), ties.to(tl.float64)).to(tl.int64)
     tie = tl.where(key == end_key, tl.minimum(tie, end_tie), tie)
@@ -91,12 +88,12 @@ def place_of(
 
 
 @triton.jit
-def token_at(row, V, place, BLOCK: tl.constexpr):
+def token_at(row, V, place):
     """The id of a place."""
     key, tie = place
     found = tl.full((), -1, tl.int64)
     for first in range(0, V, BLOCK):
-        ids, x = scores_at(row, first, V, BLOCK)
+        ids, x = scores_at(row, first, V)
         equal = ((keys_of(x) == key) & (ids < V)).to(tl.int64)
         here = tl.sum(equal, 0)
         if (tie > 0) & (tie <= here):
@@ -107,12 +104,12 @@ def token_at(row, V, place, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def search(raw, scores, numbers, words, tokens, V, CUTS: tl.constexpr, PASSES: tl.constexpr, BLOCK: tl.constexpr):
+def search(raw, scores, numbers, words, tokens, V):
     """tokens (n,) of scores (n, V) by the rules of `operands.Rules`; raw (n, V): logits, which say what is finite."""
     i = tl.program_id(0).to(tl.int64)
     row, bad, top = scores + i * V, tl.zeros((BLOCK,), tl.int32), tl.full((BLOCK,), -float("inf"), tl.float32)
     for first in range(0, V, BLOCK):
-        ids, x = scores_at(row, first, V, BLOCK)
+        ids, x = scores_at(row, first, V)
         given = tl.load(raw + i * V + ids, mask=ids < V, other=0.0)
         bad |= (given - given != 0.0).to(tl.int32)
         top = tl.maximum(top, x)
@@ -124,25 +121,25 @@ def search(raw, scores, numbers, words, tokens, V, CUTS: tl.constexpr, PASSES: t
         most, place = highest.to(tl.float64), (keys_of(highest), tl.full((), 1, tl.int64))
         if temperature > 0.0:
             end = (tl.full((), -2147483648, tl.int64), tl.full((), 2147483647, tl.int64))
-            _, kept, last, each = measured(row, V, most, temperature, end[0], BLOCK)
+            _, kept, last, each = measured(row, V, most, temperature, end[0])
             kept += last * each
             if (top_k > 0) & (top_k < V):
-                end, kept = place_of(row, V, most, temperature, top_k.to(tl.float64), True, end, CUTS, PASSES, BLOCK)
+                end, kept = place_of(row, V, most, temperature, top_k.to(tl.float64), True, end)
             if top_p < 1.0:
-                end, kept = place_of(row, V, most, temperature, top_p * kept, False, end, CUTS, PASSES, BLOCK)
+                end, kept = place_of(row, V, most, temperature, top_p * kept, False, end)
             if min_p > 0.0:
-                end, kept = likely(row, V, most, temperature, min_p, end, kept, BLOCK)
-            place, _ = place_of(row, V, most, temperature, u * kept, False, end, CUTS, PASSES, BLOCK)
-        token = token_at(row, V, place, BLOCK)
+                end, kept = likely(row, V, most, temperature, min_p, end, kept)
+            place, _ = place_of(row, V, most, temperature, u * kept, False, end)
+        token = token_at(row, V, place)
     tl.store(tokens + i, token)
 
 
 @triton.jit
-def likely(row, V, most, temperature, least, end, kept, BLOCK: tl.constexpr):
+def likely(row, V, most, temperature, least, end, kept):
     """(end, kept) or, where it comes before, the last place whose weight is `least`, and the weight up to it."""
     lowest, total = tl.full((BLOCK,), 2147483647, tl.int64), tl.zeros((BLOCK,), tl.float64)
     for first in range(0, V, BLOCK):
-        ids, x = scores_at(row, first, V, BLOCK)
+        ids, x = scores_at(row, first, V)
         w, inside = weights_of(x, most, temperature), ids < V
         lowest = tl.minimum(lowest, tl.where((w >= least) & inside, keys_of(x), 2147483647))
         total += tl.where((w >= least) & inside, w, 0.0)
@@ -154,4 +151,4 @@ def likely(row, V, most, temperature, least, end, kept, BLOCK: tl.constexpr):
 
 def run(logits, scores, numbers, words, tokens) -> None:
     """The rung's run function, see `gpu_ladder`."""
-    search[(len(logits),)](logits, scores, numbers, words, tokens, logits.shape[1], CUTS, PASSES, BLOCK, num_warps=4)
+    search[(len(logits),)](logits, scores, numbers, words, tokens, logits.shape[1], num_warps=4)

@@ -1,1 +1,1 @@
-"""CPU kernels of softmax, a file an idea."""
+"""CPU kernels of softmax."""

@@ -46,7 +46,7 @@ def naive(x, out):
 def shared(x, out):
     """A block a row: neighbouring threads read neighbouring numbers; their results meet in shared memory, as a tree.
 
-    Loses where rows are short: most of the block has nothing to do, and waits at sixteen barriers.
+    Loses where rows are short: most of the block has nothing to do, and waits at twenty barriers.
     """
     room = cuda.shared.array(THREADS, float32)
     i, thread = cuda.blockIdx.x, cuda.threadIdx.x
@@ -66,7 +66,10 @@ def shared(x, out):
 
 @kernel
 def shuffles(x, out):
-    """A block a row; the threads of a warp exchange registers, so that two barriers do instead of eight."""
+    """A block a row; the threads of a warp exchange registers: two barriers a reduction in place of ten.
+
+    Loses where rows are shorter than the block: most of its warps bring nothing, and all wait.
+    """
     room = cuda.shared.array(WARPS, float32)
     i, thread = cuda.blockIdx.x, cuda.threadIdx.x
     largest = LOWEST

@@ -178,6 +178,9 @@ def test_rungs(run, small):
     code, _, errors = run(*small, "--rung", "matmul=cpu.bogus")
     assert code == 2 and "matmul has no rung 'cpu.bogus'" in errors
     assert run(*small, "--rung", "matmul=cpu.packed")[0] == 0
+    there = small[small.index("-o") + 1]
+    assert run(*small, "--rung", "matmul=cpu.bogus", "--restart")[0] == 2
+    assert "finished" in run("status", there)[1], "a slip of the pen threw away what was done"
 
 
 BAD = {

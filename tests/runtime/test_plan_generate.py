@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -133,6 +134,11 @@ def test_sampling_fields_and_room_in_the_context_are_looked_at(model, tmp_path):
     assert whole.figures["first_bad"] == "top_p: is 7; a number above 0 and at most 1 is wanted"
     done = generate(job)
     assert (done.errors, done.cut) == (3, 2)
+    many, few = (
+        replace(job, params=SamplingParams(temperature=0, max_tokens=count), output=str(tmp_path / "o.jsonl"))
+        for count in (10**9, 10)
+    )
+    assert plan(many)[0].peak_memory < 1.1 * plan(few)[0].peak_memory, "no more than the context has room for"
 
 
 def test_of_a_long_text_a_sample_is_read(model, tmp_path, bytes_read):

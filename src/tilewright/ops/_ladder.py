@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,13 @@ def operations() -> tuple[str, ...]:
 def using(**rungs: str) -> Iterator[None]:
     """`with using(matmul="cpu.packed"):` forces a rung; it raises `Refused` rather than fall back.
 
-    Nests; other ops keep theirs. Raises UsageError for an operation that does not exist.
+    Nests; other ops keep theirs. Raises UsageError for an operation that does not exist, Refused for a rung that it
+    does not have.
     """
     if unknown := rungs.keys() - set(operations()):
         raise UsageError(f"there is no operation {', '.join(sorted(unknown))}; there are {', '.join(operations())}")
+    for op, name in rungs.items():
+        import_module(f"tilewright.ops.{op}.ladder").ladder.check_name(name)
     token = _forced.set({**_forced.get({}), **rungs})
     try:
         yield
@@ -103,9 +107,14 @@ class Ladder:
 
         return declare
 
+    def check_name(self, name: str) -> None:
+        """Raises Refused for a rung that is not there."""
+        if name not in self.rungs:
+            raise Refused(f"{self.op} has no rung {name!r}; it has {', '.join(self.rungs)}")
+
     def _choose(self, problem: Hashable, forced: str | None) -> Rung:
-        if forced is not None and forced not in self.rungs:
-            raise Refused(f"{self.op} has no rung {forced!r}; it has {', '.join(self.rungs)}")
+        if forced is not None:
+            self.check_name(forced)
         reasons = {}
         for name in (forced,) if forced else self.prefer:
             reasons[name] = self.rungs[name].refuses(problem)

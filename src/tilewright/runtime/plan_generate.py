@@ -135,6 +135,8 @@ def plan(job: GenerateJob, memory: int | None = None) -> tuple[JobPlan, Plan | D
     begun = begun_of(task, job.settings, job.output, here.device)
     mapped_weights(job.model)
     prompts, records, text, noticed = _read(task, begun.cut)
+    room = config.n_positions - prompts.tokens // max(1, prompts.count)  # behind a prompt as long as most
+    job = replace(job, params=replace(job.params, max_tokens=min(job.params.max_tokens, max(1, room))))
     tokens, n = job.params.max_tokens, job.params.n
     part = Prompts(share(prompts.count, begun.workers) * n, share(prompts.tokens, begun.workers) * n, prompts.longest)
     found: Plan | DevicePlan

@@ -12,9 +12,10 @@ import pytest
 import tilewright as tw
 from gpt2_models import save
 from tilewright.cli import main
+from tilewright.demo import course_file
 from tilewright.models.gpt2 import GPT2
 
-COURSE = Path(__file__).resolve().parents[3] / "shared/data/course/gpt2_input.bin"
+COURSE = course_file("gpt2_input.bin").resolve()
 
 
 @pytest.fixture

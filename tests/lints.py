@@ -201,6 +201,16 @@ def ideas_stand_alone(source: Source) -> Iterator[Finding]:
                 yield node.lineno, f"an idea refers to another: {node.value!r}"
 
 
+def tile_kernels_unpack_flat(source: Source) -> Iterator[Finding]:
+    """Triton 3.6, the oldest that is allowed, takes no tuple within a tuple that is assigned to."""
+    for function in source.walk(ast.FunctionDef):
+        if any(_called(d).endswith("triton.jit") or _called(d) == "gluon.jit" for d in function.decorator_list):
+            targets = (t for node in ast.walk(function) if isinstance(node, ast.Assign) for t in node.targets)
+            for target in targets:
+                if isinstance(target, ast.Tuple) and any(isinstance(part, ast.Tuple) for part in target.elts):
+                    yield target.lineno, f"{function.name} unpacks a tuple within a tuple: Triton 3.6 cannot"
+
+
 def work_is_done(source: Source) -> Iterator[Finding]:
     """What is left to do is an issue, not a comment."""
     if source.path.name in ("lints.py", "test_layout.py"):

@@ -64,6 +64,7 @@ OFFENDERS = [
     (lints.imports_do_nothing, OP, "class C:\n    x = os.getenv('X')\n", 2, "environment is read"),
     (lints.public_functions_are_documented, OP, "def multiply(): ...\n", 1, "multiply is public"),
     (lints.ideas_stand_alone, LADDER, "SIMT = (\n    ('x', None, 'the same in limbs'),\n)\n", 2, "refers to another"),
+    (lints.tile_kernels_unpack_flat, OP, "@triton.jit\ndef f(x):\n    a, (b, c) = x\n", 3, "Triton 3.6 cannot"),
     (lints.work_is_done, OP, "x = 1\n# TODO: two\n", 2, "unfinished"),
 ]
 
@@ -98,6 +99,8 @@ INNOCENTS = [
     (lints.public_functions_are_documented, "src/tilewright/ops/_arrays.py", "def f(): ...\n"),
     (lints.ideas_stand_alone, LADDER, "idea = 'by limbs, with the same sums'\n"),
     (lints.ideas_stand_alone, OP, "idea = 'the same by limbs'\n"),
+    (lints.tile_kernels_unpack_flat, OP, "def f(x):\n    a, (b, c) = x\n"),
+    (lints.tile_kernels_unpack_flat, OP, "@gluon.jit\ndef f(x):\n    a, b = x\n"),
     (lints.work_is_done, OP, "todo = 1\n"),
 ]
 

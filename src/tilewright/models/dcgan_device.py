@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tilewright.errors import UsageError
+from tilewright.models.graphs import captured
 from tilewright.ops._device import torch_dtype
 from tilewright.ops.conv_transpose2d import device as convolutions
 from tilewright.ops.matmul import device as products
@@ -129,10 +131,7 @@ class Generator:
         if (slot, pixels) not in self._graphs:
             self.run(slot, pixels=pixels)
             torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
             self._pool = self._pool or torch.cuda.graph_pool_handle()  # no graph leaves anything in it
-            with torch.cuda.graph(graph, pool=self._pool):
-                self.run(slot, pixels=pixels)
-            self._graphs[slot, pixels] = graph
+            self._graphs[slot, pixels], _ = captured(partial(self.run, slot, pixels=pixels), self._pool)
         self._graphs[slot, pixels].replay()
         return None

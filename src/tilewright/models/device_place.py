@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tilewright.models.graphs import captured
 from tilewright.ops._arrays import one_of
 from tilewright.ops._device import FLOATS, torch_dtype
 from tilewright.ops.attention.operands import SOURCE, DeviceCache
@@ -240,7 +241,7 @@ class Room:
         self.passes[key] = None
         hidden = model.through(rows, self.prompts)
         if again:
-            graph, kept = self._captured(lambda: model.through(rows, self.prompts))
+            graph, kept = captured(lambda: model.through(rows, self.prompts), self._pool())
             self.passes[key] = Pass(graph, rows, kept, self.prompts.grown)
         return hidden
 
@@ -248,15 +249,12 @@ class Room:
         """Give memory back: the workspace of prompts and what was captured on it."""
         self.passes, self.prompts = {}, Workspace(self.model.place.device)
 
-    def _captured(self, call: Any) -> tuple[Any, Any]:
-        """(a CUDA graph of the call, its result)."""
+    def _pool(self) -> Any:
+        """The memory that all graphs share."""
         import torch
 
         self.pool = self.pool or torch.cuda.graph_pool_handle()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
-            result = call()
-        return graph, result
+        return self.pool
 
     def choose(self, hidden: Any, at: int) -> None:
         """Rows from `at` on will look at the best tokens after hidden (n, C), which are noted."""
@@ -300,7 +298,7 @@ class Room:
             self._step(R)
             return
         if self.graphs[R] is None:
-            self.graphs[R], _ = self._captured(lambda: self._step(R))
+            self.graphs[R], _ = captured(lambda: self._step(R), self._pool())
         self.graphs[R].replay()
 
     def _step(self, R: int) -> None:

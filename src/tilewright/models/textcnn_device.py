@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilewright.errors import ResourceError
+from tilewright.models.graphs import captured
 from tilewright.ops._device import torch_dtype
 from tilewright.ops.embedding import checked_ids
 from tilewright.ops.embedding_conv1d import device as convolutions
@@ -171,9 +172,7 @@ class Batch:
         if model.device.type == "cuda":
             self.compute()  # compiles what is not compiled yet
             torch.cuda.synchronize(model.device)
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
-                self.compute()
+            self.graph, _ = captured(self.compute)
 
     def compute(self) -> None:
         """Queue the network's kernels: activations are kept in the class's 16 bits, if it has any."""

@@ -2,8 +2,10 @@
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -59,7 +61,10 @@ def test_neighbours_that_write_at_once(file, rng):
 
 
 class Refusing:
-    """A libc whose fallocate fails."""
+    """A libc whose fallocate fails, on a disk."""
+
+    def fstatfs(self, *_):
+        return 0
 
     def __init__(self, *numbers):
         self.numbers = list(numbers)
@@ -71,6 +76,43 @@ class Refusing:
             return 0
         ctypes.set_errno(self.numbers.pop(0))
         return -1
+
+
+@pytest.fixture
+def in_memory():
+    """(path, descriptor) of a file in memory."""
+    folder = Path("/dev/shm")  # noqa: S108
+    if not folder.is_dir() or shutil.disk_usage(folder).free < 2 * mapped.AMPLE:
+        pytest.skip("no file system in memory, or a small one")
+    path = folder / f"tilewright-{os.getpid()}"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    yield path, fd
+    os.close(fd)
+    path.unlink()
+
+
+@pytest.mark.parametrize("offset", [0, 99, 4096])
+@pytest.mark.parametrize("size", [LEAST_BYTES, LEAST_BYTES + 4097])
+def test_memory_is_not_reserved(in_memory, rng, monkeypatch, offset, size):
+    path, fd = in_memory
+    monkeypatch.setattr(mapped, "reserve", None)
+    first, second = block(rng, size), block(rng, size)
+    write_at(fd, offset + size, second)  # beyond the end, as where a later shard is done first
+    write_at(fd, offset, first)
+    assert path.read_bytes() == bytes(offset) + first + second
+
+
+def test_memory_that_is_not_ample_is_reserved(in_memory, rng, monkeypatch):
+    """A page that there is no room for would be a SIGBUS."""
+    asked = []
+    monkeypatch.setattr(mapped, "AMPLE", 1 << 62)
+    monkeypatch.setattr(
+        mapped, "reserve", lambda fd, offset, size: asked.append((offset, size)) or reserve(fd, offset, size)
+    )
+    view = block(rng, LEAST_BYTES)
+    write_at(in_memory[1], 77, view)
+    assert asked == [(77, LEAST_BYTES)]
+    assert in_memory[0].read_bytes() == bytes(77) + view
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG])

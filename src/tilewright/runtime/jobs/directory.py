@@ -11,6 +11,7 @@ contents.json        the sha256 of large files that it reads
 output               what shards write in place, until it becomes the output
 report.json          of the finished job
 ended.json           of a run that --max-errors has stopped: by what
+earlier/             what was done before --restart, until the new run has a shard (earlier.py)
 """
 
 from __future__ import annotations
@@ -143,16 +144,14 @@ class JobDirectory:
             raise Damaged(f"there is no {name}")
         return unseal(raw, kind)
 
-    def begin(self, manifest: Manifest, *, restart: bool = False) -> list[str]:
+    def begin(self, manifest: Manifest) -> list[str]:
         """The new run's manifest: kept where the earlier one asks for the same results, but for its cut.
 
         One that is damaged is written again; shards that belong to another do not count. Raises UsageError naming the
-        field that differs, unless `restart`, which begins with nothing. Returns the names of files that have another
-        time of change, and else look as they were: see `contents.check_touched`.
+        field that differs. Returns the names of files that have another time of change, and else look as they were: see
+        `contents.check_touched`.
         """
         self.clean()
-        if restart:
-            self._forget()
         try:
             return self.compare(manifest)
         except Damaged:
@@ -172,13 +171,9 @@ class JobDirectory:
             )
         return touched
 
-    def _forget(self) -> None:
-        for name in (REPORT, MANIFEST, CONTENTS):  # in this order: half a restart leaves a job to resume
-            self.root.remove(name)
-        self.root.remove(STAGE)
-        for folder in (self.shards, self.errors, self.damaged, self.logs):
-            for name in folder.names():
-                folder.remove(name)
+    def reread(self) -> None:
+        """What is known of the job is asked of the disk again."""
+        self._manifest = self._index = None
 
     def is_there(self) -> bool:
         """Whether its paths still lead to what is open."""

@@ -15,6 +15,7 @@ from tilewright.runtime.jobs import contents, trace
 from tilewright.runtime.jobs.cut import Cut
 from tilewright.runtime.jobs.directory import ENDED, INDEX, REPORT, JobDirectory, Record
 from tilewright.runtime.jobs.durable import Removed
+from tilewright.runtime.jobs.earlier import Earlier
 from tilewright.runtime.jobs.lease import Lease
 from tilewright.runtime.jobs.manifest import AsBegun, DamagedShards, Manifest, check_unchanged
 from tilewright.runtime.jobs.merge import Report, check, merge, save_report
@@ -56,23 +57,32 @@ def run_within(
             _held(output, shared=options.part is not None) as directory,
             nullcontext() if options.part else _leaving_nothing(directory),
         ):
-            files = task.files() if isinstance(task, Reading) else {}
-            touched = directory.begin(manifest, restart=options.restart)
-            if options.part is None:  # another part may have ended so
-                directory.root.remove(ENDED)
-            contents.check_touched(directory, manifest, touched, files, stop.check)
-            directory.began = AsBegun.of(manifest, files)
-            if touched:
-                directory.root.remove(INDEX)  # lines may have been counted in what the file held meanwhile
-            if options.part and options.part[0]:
-                files = {}  # part 0 hashes them
-            work = _Run(task, directory, engine, options, stop, watch or Watch())
-            work.began = manifest
-            work.facts |= {"touched": touched} if touched else {}
-            with trace.tracing(directory, options.trace), contents.hashing(directory, files):
-                report = work.part(*options.part) if options.part else work.until_whole()
+            earlier = Earlier(directory)
+            earlier.settle(shared=options.part is not None)
+            with earlier.kept() if options.restart else nullcontext():
+                work = _Run(task, directory, engine, options, stop, watch or Watch(), earlier)
+                report = _worked(work, manifest)
     engine.tell(report)
     return report
+
+
+def _worked(work: _Run, manifest: Manifest) -> Report:
+    """Begins on a directory that is held, or goes on with it, until the part or the whole is done."""
+    task, directory, options = work.task, work.directory, work.options
+    files = task.files() if isinstance(task, Reading) else {}
+    touched = directory.begin(manifest)
+    if options.part is None:  # another part may have ended so
+        directory.root.remove(ENDED)
+    contents.check_touched(directory, manifest, touched, files, work.stop.check)
+    directory.began = AsBegun.of(manifest, files)
+    if touched:
+        directory.root.remove(INDEX)  # lines may have been counted in what the file held meanwhile
+        work.facts |= {"touched": touched}
+    if options.part and options.part[0]:
+        files = {}  # part 0 hashes them
+    work.began = manifest
+    with trace.tracing(directory, options.trace), contents.hashing(directory, files):
+        return work.part(*options.part) if options.part else work.until_whole()
 
 
 @contextmanager
@@ -126,14 +136,17 @@ def _leaving_nothing(directory: JobDirectory) -> Iterator[None]:
 
 
 class _Run:
-    def __init__(self, task: Task, directory: JobDirectory, engine: Engine, options: Options, stop: Stop, watch: Watch):
+    def __init__(
+        self, task: Task, directory: JobDirectory, engine: Engine, options: Options, stop: Stop, watch: Watch,
+        earlier: Earlier,
+    ) -> None:  # fmt: skip
         self.task, self.directory, self.engine = task, directory, engine
-        self.options, self.stop, self.watch = options, stop, watch
+        self.options, self.stop, self.watch, self.earlier = options, stop, watch, earlier
         self.records = self.errors = self.computed = 0
         self.todo: list[int] = []
         self.seconds: dict[str, float] = {}
         self.facts: dict[str, object] = {}
-        self.began = directory.manifest  # with the files as this run found them
+        self.began: Manifest  # with the files as this run found them
         self.start = time.perf_counter()
 
     def until_whole(self) -> Report:
@@ -220,6 +233,7 @@ class _Run:
             self.engine.run(job)
             self.facts |= job.facts
         self.directory.sync()
+        self.earlier.forget()
         self.phase("run", begin)
 
     def settle(self) -> None:
@@ -229,6 +243,7 @@ class _Run:
 
     def done(self, record: Record, worker: int) -> None:
         self.computed += 1
+        self.earlier.forget()
         self.watch.committed(record, worker)
         self.count(record.records, record.errors)
 

@@ -179,8 +179,7 @@ def start(
             done = run_within(task, output, engine, settings.options)
             report.records, report.errors = done.records, done.errors
             return done.figures
-        with JobProgress(unit) as shown, _resumable(settings):
-            watch = _Figures(shown)
+        with JobProgress(unit) as shown, _resumable(settings, watch := _Figures(shown)):
             done = run_within(task, output, engine, settings.options, watch)
     _fold(report, done, watch)
     if done.errors:
@@ -217,11 +216,11 @@ def _outcome(done: merge.Report, part: tuple[int, int] | None) -> Iterator[str]:
 
 
 @contextmanager
-def _resumable(settings: Settings) -> Iterator[None]:
+def _resumable(settings: Settings, watch: _Figures) -> Iterator[None]:
     try:
         yield
     except Interrupted as error:
-        if settings.restart:
+        if settings.restart and watch.workers:  # else what --restart was to throw away is still there
             error.hint = "run the same command again, without --restart"
         raise
 

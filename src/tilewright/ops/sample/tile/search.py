@@ -143,7 +143,8 @@ def likely(row, V, most, temperature, least, end, kept):
         w, inside = weights_of(x, most, temperature), ids < V
         lowest = tl.minimum(lowest, tl.where((w >= least) & inside, keys_of(x), 2147483647))
         total += tl.where((w >= least) & inside, w, 0.0)
-    key, (end_key, end_tie) = tl.min(lowest, 0), end
+    end_key, end_tie = end
+    key = tl.min(lowest, 0)
     before = key > end_key
     end = (tl.where(before, key, end_key), tl.where(before, tl.full((), 2147483647, tl.int64), end_tie))
     return end, tl.where(before, tl.sum(total, 0), kept)

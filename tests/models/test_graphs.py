@@ -1,0 +1,46 @@
+"""A capture that fails says why."""
+
+from contextlib import contextmanager
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from tilewright.models.graphs import captured  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def capture(monkeypatch):
+    """PyTorch's block without a GPU: an error within it ends the capture, which fails for that at the block's end."""
+
+    @contextmanager
+    def block(graph, pool, capture_error_mode):
+        try:
+            yield
+        except (RuntimeError, ValueError):
+            raise torch.AcceleratorError("operation failed due to a previous error during capture")  # noqa: B904
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "graph", block)
+
+
+def test_what_a_call_returns_comes_back():
+    _, result = captured(lambda: 5)
+    assert result == 5
+
+
+def test_a_lack_of_memory_is_told_as_one():
+    def call():
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(torch.cuda.OutOfMemoryError, match="CUDA out of memory"):
+        captured(call)
+
+
+def test_another_fault_stays_what_it_is():
+    def call():
+        raise ValueError("wrong")
+
+    with pytest.raises(torch.AcceleratorError, match="during capture"):
+        captured(call)

@@ -26,6 +26,7 @@ LANE = 2560  # sequences of a lane
 PROMPT_ROWS = 1 << 16  # of prompts in a pass
 STOPPING = 16  # steps ahead where a token may end a sequence before its limit
 WASTE = 8  # steps of sequences that go on, for one of a sequence that has ended
+LOGITS_BYTES = 256 << 20  # of those that are sampled, at a time; and as many again where they are edited
 ROUND = 16  # positions: rooms are a multiple of them long, so that the next generator finds one of its size
 HINT = "end what else runs on it, or run on the CPU"
 
@@ -251,6 +252,14 @@ class DeviceGenerator(Generator):
         self._prompts(first, then, at)
         self._prompts(second, then, at + half)
         part.shares = np.concatenate([first.shares, second.shares])
+
+    def _portions(self) -> tuple[int, int]:
+        return max(1, LOGITS_BYTES // (4 * self.model.config.vocab_size)), LOGITS_BYTES
+
+    def _logits(self, hidden: Any) -> Any:
+        """They are sampled where they are; in the interpreter, on the CPU, as those of a CPU."""
+        logits = self.model.logits_on_device(hidden)
+        return logits if logits.is_cuda else logits.numpy()
 
     def _steps(self, kinds: np.ndarray, left: np.ndarray) -> int:
         """Steps to queue for sequences that may still get `left` tokens (n,).

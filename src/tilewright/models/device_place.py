@@ -93,6 +93,10 @@ class Device:
         """A copy on the host, 16 bits widened to float32."""
         return (values.float() if values.is_floating_point() else values).cpu().numpy()
 
+    def finite(self, rows: Any) -> np.ndarray:
+        """Which of (n, C) hold no NaN and no infinity: bool (n,)."""
+        return rows.isfinite().all(1).cpu().numpy()
+
     def workspace(self) -> Workspace:
         """For one generator."""
         return Workspace(self.device)

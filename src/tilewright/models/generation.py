@@ -334,18 +334,26 @@ class Generator:
         if simple.any():
             best = self.model.best(hidden if simple.all() else hidden[simple])
             tokens[simple], bad[simple] = np.maximum(best, 0), bad[simple] | (best < 0)
-        others, at, rows = np.flatnonzero(~simple & ~bad), 0, SAMPLED_ROWS
+        others, at, (rows, held) = np.flatnonzero(~simple & ~bad), 0, self._portions()
         while at < len(others):
             chosen = others[at : at + rows]
-            logits = self.model.logits(hidden[chosen])
+            logits = self._logits(hidden[chosen])
             found = self._sample([batch[i] for i in chosen], logits)
             tokens[chosen], bad[chosen] = np.maximum(found.tokens, 0), bad[chosen] | found.bad
             for i, values in zip(chosen, found.logprobs, strict=True):
                 logprobs[i] = values
-            at, rows = at + rows, max(rows, LOGITS_BYTES // logits[0].nbytes)
+            at, rows = at + rows, max(rows, held // logits[0].nbytes)
         return tokens, logprobs, bad
 
-    def _sample(self, part: list[Running], logits: np.ndarray) -> Choices:
+    def _portions(self) -> tuple[int, int]:
+        """Rows of logits at first, and at least, and bytes of those held at a time."""
+        return SAMPLED_ROWS, LOGITS_BYTES
+
+    def _logits(self, hidden: Any) -> Any:
+        """(n, V) of hidden (n, C), for `sampler.choose`."""
+        return self.model.logits(hidden)
+
+    def _sample(self, part: list[Running], logits: Any) -> Choices:
         """The next tokens of sequences whose logits (n, V) are there."""
         steps = [len(s.tokens) - s.prompt for s in part]
         chances = uniforms(np.stack([s.stream if s.stream is not None else NO_STREAM for s in part]), steps)

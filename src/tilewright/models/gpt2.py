@@ -354,11 +354,15 @@ class GPT2:
 
     def finite(self, hidden: Any) -> np.ndarray:
         """Which rows of `hidden` are: bool (n,)."""
-        return np.isfinite(self.place.numpy(hidden)).all(axis=1)
+        return self.place.finite(hidden)
 
     def logits(self, hidden: Any) -> np.ndarray:
         """float32 (n, vocab_size), of `hidden` (n, C)."""
         return self.place.numpy(matmul(hidden, self.head))
+
+    def logits_on_device(self, hidden: Any) -> Any:
+        """As `logits`, on a GPU, where they stay."""
+        return matmul(hidden, self.head)
 
     def best(self, hidden: Any) -> np.ndarray:
         """The token with the largest logit of each row, the lowest id on ties: int64 (n,); -1 if it is not finite."""

@@ -78,6 +78,10 @@ class Host:
         """The values themselves."""
         return values
 
+    def finite(self, rows: np.ndarray) -> np.ndarray:
+        """Which of (n, C) hold no NaN and no infinity: bool (n,)."""
+        return np.isfinite(rows).all(axis=1)
+
     def cache_bytes(self, heads: int, length: int, D: int, dtype: str) -> int:
         """Bytes of one sequence's keys and values in one layer."""
         return bytes_a_sequence(heads, length, D, dtype)

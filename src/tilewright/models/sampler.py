@@ -7,12 +7,15 @@ The choice itself is an operation, `ops.sample`; here parameters become its rule
 
 import hashlib
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.models.sampling import SamplingParams
+from tilewright.ops._device import on_gpu
 from tilewright.ops.sample import Rules, rules, sample
 
 ROUNDS = 10
@@ -72,7 +75,7 @@ class Choices(NamedTuple):
 
 
 def choose(
-    logits: np.ndarray,
+    logits: Any,
     params: Sequence[SamplingParams],
     uniforms: np.ndarray,
     seen: Sequence[Sequence[int]],
@@ -81,8 +84,9 @@ def choose(
 ) -> Choices:
     """The next token of n completions; a row's choice and its bits depend on that row alone.
 
-    logits: float32 (n, V). uniforms: float64 (n,) in (0, 1); greedy rows ignore theirs. seen: token ids of prompt and
-    completion so far; used with a repetition_penalty only. steps: tokens of the completion so far.
+    logits: float32 (n, V), NumPy's, or a torch tensor on a GPU, where they are then sampled. uniforms: float64 (n,) in
+    (0, 1); greedy rows ignore theirs. seen: token ids of prompt and completion so far; used with a repetition_penalty
+    only. steps: tokens of the completion so far.
     Log-probabilities are those of the raw logits, computed in float64 and rounded to float32. Raises UsageError if a
     row's part is missing.
     """
@@ -93,12 +97,25 @@ def choose(
     V = logits.shape[1]
     tokens, logarithms, best = sample(logits, _rules(params, uniforms, seen, steps, eos_token_ids, V))
     logprobs: list[dict[int, float] | None] = [None] * n
-    for i, p in enumerate(params):
-        if p.logprobs is not None and tokens[i] >= 0:
-            ids = [tokens[i], *best[i, : p.logprobs]]
-            wide = logits[i, ids].astype(np.float64) - logarithms[i]
-            logprobs[i] = dict(zip(map(int, ids), wide.astype(np.float32).tolist(), strict=True))
+    asked = {i: [tokens[i], *best[i, : p.logprobs]] for i, p in enumerate(params) if p.logprobs is not None}
+    asked = {i: ids for i, ids in asked.items() if ids[0] >= 0}
+    if asked:
+        rows, ids = np.repeat([*asked], [*map(len, asked.values())]), np.concatenate([*asked.values()])
+        wide = _values(logits, rows, ids).astype(np.float64) - logarithms[rows]
+        pairs = zip(rows.tolist(), ids.tolist(), wide.astype(np.float32).tolist(), strict=True)
+        for i, row in groupby(pairs, key=itemgetter(0)):
+            logprobs[i] = {token: value for _, token, value in row}
     return Choices(tokens, logprobs, tokens < 0)
+
+
+def _values(logits: Any, rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """logits[rows, ids], from wherever they are."""
+    if not on_gpu(logits):
+        return logits[rows, ids]
+    import torch
+
+    rows_there, ids_there = (torch.from_numpy(part).to(logits.device) for part in (rows, ids))
+    return logits[rows_there, ids_there].cpu().numpy()
 
 
 def _rules(params, uniforms, seen, steps, eos_token_ids: Collection[int], V: int) -> Rules:

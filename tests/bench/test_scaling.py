@@ -89,12 +89,13 @@ def test_a_run_that_fails(setting, monkeypatch):
         bench("dcgan", 10, setting, print)
 
 
+@pytest.mark.parametrize("job", ["dcgan", "dcgan-pixels"])
 @pytest.mark.parametrize("workers", [(1,), pytest.param((1, 2), marks=pytest.mark.long)])
-def test_images(tmp_path, monkeypatch, workers):
+def test_images(tmp_path, monkeypatch, workers, job):
     """The whole way: rows whose times are those of the shards."""
     monkeypatch.setattr(module.os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
     monkeypatch.setattr(module.os, "sched_setaffinity", lambda pid, cores: None, raising=False)
-    (tmp_path / "dcgan.cpu.float32.warm").touch()
-    rows = bench("dcgan", 300, Setting(tmp_path, workers, tiny=True), lambda text: None)
+    (tmp_path / f"{job}.cpu.float32.warm").touch()
+    rows = bench(job, 300, Setting(tmp_path, workers, tiny=True), lambda text: None)
     assert [row.rows for row in rows] == [300] * len(workers) and all(0 < row.median_s < row.one_off_s for row in rows)
-    assert not list(tmp_path.glob("*.npy*"))
+    assert not [*tmp_path.glob("*.npy*"), *tmp_path.glob("*.bmp*")]

@@ -38,6 +38,17 @@ def test_a_lack_of_memory_is_told_as_one():
         captured(call)
 
 
+def test_a_lack_of_memory_behind_another_error_is_found():
+    def call():
+        try:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        finally:
+            raise ValueError("cannot go on")
+
+    with pytest.raises(torch.cuda.OutOfMemoryError, match="CUDA out of memory"):
+        captured(call)
+
+
 def test_another_fault_stays_what_it_is():
     def call():
         raise ValueError("wrong")

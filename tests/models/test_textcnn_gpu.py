@@ -56,6 +56,28 @@ def test_logits_against_float64_and_bits_in_every_company(dtype, rng):
         assert again.logits(IDS[:3]).tobytes() == logits[:3].tobytes(), "another table, other places"
 
 
+def test_little_memory_beside_the_batches(monkeypatch):
+    """Rows are made in the memory of the largest batch, or there is none for them."""
+    monkeypatch.setattr(device, "SIMULATED", 2)
+    with using(**FAST):
+        wanted = placed().logits(IDS[:2])
+        model, sizes = placed(), device.SIZES if ON_GPU else (2, 3)
+        model.batches |= {size: device.Batch(model, size) for size in sizes if size not in model.batches}
+        build = model.table._build
+
+        def short(*some):
+            if len(model.batches) > short.least:
+                raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+            build(*some)
+
+        short.least = 1
+        monkeypatch.setattr(model.table, "_build", short)
+        assert model.logits(IDS[:2]).tobytes() == wanted.tobytes() and list(model.batches) == [min(sizes)]
+        short.least = 0
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            model.logits(IDS)
+
+
 def test_padding_is_a_token_like_others(rng):
     weights = random_textcnn(CRITIC.tensor_shapes(), seed=8)
     ids = rng.integers(1, CRITIC.vocab_size, (5, CRITIC.sequence_length), np.int32)

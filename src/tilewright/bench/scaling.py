@@ -23,16 +23,18 @@ import numpy as np
 from tilewright.bench.results import Row
 from tilewright.errors import InternalError, ResourceError
 
-JOBS = ("sentiment", "gpt2", "dcgan")
+JOBS = ("sentiment", "gpt2", "dcgan", "dcgan-pixels")
 COUNT = {  # records of a run, unless the user says: on an H200 some seconds of one worker, on a CPU some of a core
-    "cuda": {"sentiment": 50_000_000, "gpt2": 25_600, "dcgan": 200_000},
-    "cpu": {"sentiment": 65_536, "gpt2": 512, "dcgan": 512},
+    "cuda": {"sentiment": 50_000_000, "gpt2": 25_600, "dcgan": 200_000, "dcgan-pixels": 340_000},
+    "cpu": {"sentiment": 65_536, "gpt2": 512, "dcgan": 512, "dcgan-pixels": 512},
 }
-RECORDS = {"sentiment": "sentences", "gpt2": "prompts", "dcgan": "images"}
-INIT = {"sentiment": "textcnn", "gpt2": "gpt2", "dcgan": "dcgan"}
+RECORDS = {"sentiment": "sentences", "gpt2": "prompts", "dcgan": "images", "dcgan-pixels": "images"}
+MODELS = {"sentiment": "textcnn", "gpt2": "gpt2", "dcgan": "dcgan", "dcgan-pixels": "dcgan"}
+# dcgan: float32 values, which all workers write into one file; its pixels: 8 bits each, a file a shard until the merge
+ENDINGS = {"sentiment": ".out", "gpt2": ".out", "dcgan": ".npy", "dcgan-pixels": ".bmp"}
 PROMPT = 16  # tokens of a sentence, and of a prompt
-TINY = {  # options of `tilewright init`, for tests
-    "sentiment": "--vocab-size 50 --hidden-size 8 --num-filters 4 --hidden-sizes 8",
+TINY = {  # options of `tilewright init` by model, for tests
+    "textcnn": "--vocab-size 50 --hidden-size 8 --num-filters 4 --hidden-sizes 8",
     "gpt2": "--vocab-size 50 --layers 1 --heads 2 --width 8 --context 256",
     "dcgan": "--z-size 4 --channels 8,4,3",
 }
@@ -136,8 +138,8 @@ def _prepare(job: str, count: int, setting: Setting) -> list[str]:
     setting.folder.mkdir(parents=True, exist_ok=True)
     model, records = setting.folder / job, setting.folder / f"{job}.{count}.bin"
     if not model.exists():
-        sizes = shlex.split(TINY[job]) if setting.tiny else []
-        _call([*_python(), "init", INIT[job], str(model), "--seed", "1", *sizes], os.environ)
+        sizes = shlex.split(TINY[MODELS[job]]) if setting.tiny else []
+        _call([*_python(), "init", MODELS[job], str(model), "--seed", "1", *sizes], os.environ)
     vocabulary = json.loads((model / "config.json").read_text()).get("vocab_size", 0)
     if vocabulary and not records.exists():
         rng = np.random.default_rng(1)
@@ -146,10 +148,10 @@ def _prepare(job: str, count: int, setting: Setting) -> list[str]:
                 shape = min(BLOCK, count - first), PROMPT
                 file.write(rng.integers(0, vocabulary, shape, np.int32).tobytes())
     own = {
-        "sentiment": ["classify", "-i", str(records)],
+        "textcnn": ["classify", "-i", str(records)],
         "gpt2": ["generate", "-i", str(records), "--max-tokens", str(setting.tokens), "--ignore-eos"],
         "dcgan": ["draw", "-n", str(count), "--seed", "1"],
-    }[job]
+    }[MODELS[job]]
     return [*own, "--model", str(model), "--dtype", setting.dtype, "--device", setting.device, *setting.more]
 
 
@@ -158,7 +160,7 @@ def _python() -> list[str]:
 
 
 def _run(job: str, command: list[str], workers: int, setting: Setting) -> Run:
-    output = setting.folder / f"{job}{'.npy' if job == 'dcgan' else '.out'}"
+    output = setting.folder / f"{job}{ENDINGS[job]}"
     trace = setting.folder / f"{job}.{setting.engine}.{workers}.json"
     whole = [*_python(), *command, "-o", str(output), "--trace", str(trace), "--restart", "--engine", setting.engine]
     if setting.engine == "mpi":

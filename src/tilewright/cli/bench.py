@@ -36,7 +36,10 @@ class Options:
     model: Annotated[str | None, Option(metavar="PATH", help="gpt2: this model; else random weights, 124M.")] = None
     max_tokens: Annotated[int, Option(min=1, help="gpt2: new tokens of the course's prompts; scaling: of all.")] = 8
     only: Annotated[
-        str | None, Option(metavar="LIST", help="gpt2: of course, batch, single; scaling: of sentiment, gpt2, dcgan.")
+        str | None,
+        Option(
+            metavar="LIST", help="gpt2: of course, batch, single; scaling: of sentiment, gpt2, dcgan, dcgan-pixels."
+        ),
     ] = None
     rounds: Annotated[int, Option(min=1, help="gpt2, dcgan: turns of each engine.")] = 3
     profile: Annotated[bool, Option("--profile", help="gpt2: where our time goes, operation by operation.")] = False

@@ -24,7 +24,10 @@ def captured(call: Callable[[], T], pool: Any = None) -> tuple[torch.cuda.CUDAGr
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             result = call()
     except torch.AcceleratorError as error:
-        if isinstance(error.__context__, torch.cuda.OutOfMemoryError):
-            raise error.__context__ from None
-        raise
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, torch.cuda.OutOfMemoryError):
+            cause = cause.__context__
+        if cause is None:
+            raise
+        raise cause from None
     return graph, result

@@ -89,7 +89,24 @@ class DeviceTextCNN:
         return found
 
     def logits(self, ids: np.ndarray) -> np.ndarray:
-        """Token ids int (n, sequence_length) -> float32 (n, num_labels), as `TextCNN.logits`."""
+        """Token ids int (n, sequence_length) -> float32 (n, num_labels), as `TextCNN.logits`.
+
+        Where there is no memory for the table's new rows, the largest batch gives its own, while there is a smaller
+        one. Raises torch's OutOfMemoryError.
+        """
+        import torch
+
+        while True:
+            try:
+                return self._logits(ids)
+            except torch.cuda.OutOfMemoryError:
+                if len(self.batches) == 1:
+                    raise
+            self._wait()
+            del self.batches[max(self.batches)]
+            torch.cuda.empty_cache()
+
+    def _logits(self, ids: np.ndarray) -> np.ndarray:
         import torch
 
         ids = np.ascontiguousarray(checked_ids(ids, self.config.vocab_size), np.int32)

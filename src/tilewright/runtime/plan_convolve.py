@@ -12,7 +12,7 @@ from tilewright.formats.volumes import PIECE_BYTES, suffix_of
 from tilewright.formats.zarr_volumes import WORKING, ZarrForm, ZarrVolume
 from tilewright.runtime.convolve import ConvolveJob, ConvolveTask, task_of, tiling_of
 from tilewright.runtime.jobs.cut import Records
-from tilewright.runtime.jobs.pieces import THREADS
+from tilewright.runtime.jobs.pieces import writers
 from tilewright.runtime.kernels import Kernel, kernel_of
 from tilewright.runtime.plan import (
     KEPT_FREE,
@@ -65,7 +65,7 @@ def _memory(task: ConvolveTask, kernel: Kernel, tiling: Tiling, cut: Records) ->
     if isinstance(form, ZarrForm):
         writing = WORKING * min(form.working // WORKING, tile)
     elif isinstance(form, RawForm):
-        writing = min(THREADS * BLOCK_BYTES, shard)  # what was written, read again for its hashes
+        writing = min(writers() * BLOCK_BYTES, shard)  # what was written, read again for its hashes
     else:
         writing = held_bytes(form, shard)
     whole = form.size if isinstance(form, RawForm) else 0

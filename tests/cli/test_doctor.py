@@ -1,6 +1,7 @@
 """`tilewright doctor` says what is there, and why the rest is not."""
 
 import json
+import os
 
 import pytest
 
@@ -57,6 +58,11 @@ def test_the_cache_is_described_and_not_made(monkeypatch, tmp_path):
     folder.mkdir(parents=True, mode=0o700)
     (folder / "f.kernel").write_bytes(b"12345")
     assert doctor.compiled() == {"directory": str(folder), "state": "in use", "kernels": 1, "bytes": 5}
+    with monkeypatch.context() as patch:  # root may always write
+        patch.setattr(os, "access", lambda path, mode: False)
+        assert doctor.compiled()["state"] == "in use, but it cannot be written: new kernels are not kept"
+        patch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "other"))
+        assert doctor.compiled()["state"].startswith("cannot be made: every run compiles")
     folder.chmod(0o777)
     assert doctor.compiled()["state"].startswith("refused: ")
     assert "others may write to it" in doctor.compiled()["state"]

@@ -50,6 +50,7 @@ def batch_line(id="r", url="/v1/completions", **body):
         ('{"prompt": "a", "max_tokens": 3, "temperature": 0.5}', [97], "a", {"max_tokens": 3, "temperature": 0.5}),
         ('{"prompt": "a", "stop": ["x", "y"], "seed": null, "n": "2"}', [97], "a", {"stop": ["x", "y"], "n": "2"}),
         ('{"prompt": "a", "temperature": 0, "ignore_eos": false}', [97], "a", {"temperature": 0, "ignore_eos": False}),
+        ('{"prompt": "a", "topic": "x", "n_best": 1, "notes": [], "stopped_by": "me"}', [97], "a", {}),
         ('{"prompt": "a", "do_sample": true, "echo": false, "suffix": null}', [97], "a", {"do_sample": True}),
     ],
 )
@@ -107,6 +108,9 @@ def test_batch_lines(tmp_path):
         (b'{"id":"q","prompt":"1234567"}', "prompt", "has 7 tokens; at most 6 are possible", "q"),
         (b'{"id":"q","prompt":"a\\tb"}', "prompt", "the tokenizer cannot encode this text", "q"),
         (b'{"id":"q","prompt":"a","frequency_penalty":0.5}', "frequency_penalty", "is not supported; only 0 is", "q"),
+        (b'{"id":"q","prompt":"a","tempreature":0}', "tempreature", "is no field; temperature is", "q"),
+        (b'{"id":"q","promt":"a"}', "promt", "is no field; prompt is", "q"),
+        (b'{"custom_id":"q","body":{"prompt":"a","Max_Token":3}}', "body.Max_Token", "max_tokens is", "q"),
         (b'{"id":null,"prompt":"a"}', "id", "got null", None),
         (b'{"id":1.5,"prompt":"a"}', "id", "got float", None),
         (b'{"id":"a","prompt":"a"}', "id", "'a' was given before", "a"),

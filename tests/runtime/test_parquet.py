@@ -2,16 +2,18 @@
 
 import json
 import os
+import sys
 from dataclasses import replace
 
 import pytest
 
 from gpt2_models import save
-from tilewright.errors import InputError, UsageError
+from tilewright.errors import InputError, ResourceError, UsageError
 from tilewright.models.sampling import SamplingParams
 from tilewright.runtime.classify import ClassifyJob, classify
 from tilewright.runtime.generate import GenerateJob, generate
 from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.outputs import check_output
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -117,3 +119,11 @@ def test_what_is_refused(rows, model, tmp_path, monkeypatch, options, kind, mess
     rows([{"tokens": [1] * 6}] * 2)
     with pytest.raises(kind, match=message):
         classify(ClassifyJob(model, "in.parquet", **({"output": "out.jsonl"} | options)))
+
+
+def test_an_output_without_pyarrow(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    job = ClassifyJob("model", "in.jsonl", "out.parquet")
+    with pytest.raises(ResourceError, match="Parquet needs pyarrow"):
+        check_output(job)
+    check_output(replace(job, output="out.jsonl"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -85,8 +87,6 @@ def versions() -> dict[str, str | None]:
 
 def compiled() -> dict[str, Any]:
     """The directory of compiled kernels and its state; nothing is made or compiled."""
-    import os
-
     from tilewright.errors import ResourceError
     from tilewright.simd import cache
 
@@ -99,9 +99,19 @@ def compiled() -> dict[str, Any]:
             cache.check(folder)
             files = [path.stat().st_size for path in folder.glob("*.kernel")]
             state = "in use" if files else state
+            if not os.access(folder, os.W_OK):
+                state += ", but it cannot be written: new kernels are not kept"
         except ResourceError as error:
             state = f"refused: {error}"
+    elif not _can_be_made(folder):
+        state = "cannot be made: every run compiles; set TILEWRIGHT_CACHE to a directory of your own"
     return {"directory": str(folder), "state": state, "kernels": len(files), "bytes": sum(files)}
+
+
+def _can_be_made(folder: Path) -> bool:
+    """Whether the nearest directory above that is there may be written."""
+    there = next(parent for parent in folder.absolute().parents if parent.exists())
+    return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
 
 
 def measured(cores: int) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -36,7 +37,7 @@ def verify(options: Options) -> None:
         said = {"verb": "verify", "output": options.output, "intact": found.intact, **vars(found)}
         show(encode({**said, "exit_code": int(not found.intact)}).decode())
     elif found.intact:
-        show(f"intact: {found.checked:,} files{'' if found.finished else '; the job is not finished: no output yet'}")
+        show(f"intact: {found.checked:,} files{'' if found.finished else _unfinished(options.output)}")
     else:
         show(
             "\n".join(
@@ -44,3 +45,9 @@ def verify(options: Options) -> None:
             )
         )
     raise typer.Exit(int(not found.intact))
+
+
+def _unfinished(output: str) -> str:
+    if not os.path.lexists(output):
+        return "; the job is not finished: no output yet"
+    return f"; the job is not finished: what is at {output} is of an earlier one, and was not looked at"

@@ -54,6 +54,11 @@ class _Source(io.RawIOBase):
         return count
 
 
+def check_installed(path: str) -> None:
+    """Raises ResourceError, naming the path, where there is no pyarrow to read or write it."""
+    _pyarrow(path)
+
+
 def _pyarrow(path: str) -> Any:
     try:
         import pyarrow.parquet

@@ -2,13 +2,16 @@
 
 A JSON line is {"id": ..., "prompt": "text"}, or has "prompt_token_ids" (or "input_ids") instead, and may give its own
 sampling fields. An OpenAI batch line has "custom_id", "method", "url" and a "body" with the prompt and those fields:
-https://platform.openai.com/docs/guides/batch. Other fields of a line, and "model", are ignored.
+https://platform.openai.com/docs/guides/batch. Other fields of a line, and "model", are ignored, but for names that are
+almost those of sampling fields: "tempreature" is the record's error.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -31,6 +34,7 @@ UNSUPPORTED: dict[str, Any] = {  # OpenAI's fields that would change a result, a
     "suffix": "",
 }  # fmt: skip
 PROMPT_FIELDS = ("prompt", "prompt_token_ids", "input_ids")
+ALIKE = 0.85  # difflib's ratio from which on a name is taken for a misspelt one
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 
 _Unset = msgspec.UnsetType
@@ -63,6 +67,8 @@ class _IdOnly(msgspec.Struct):
 
 
 _decode_line = msgspec.json.Decoder(_Line).decode
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_KNOWN = {*_Line.__struct_fields__, "model"}
 
 
 class _Found(NamedTuple):
@@ -128,6 +134,7 @@ class PromptLines(LineReader[_Found, _Content]):
         if openai:
             _check_batch_line(record)
         request, inside = (record.body, "body.") if openai else (record, "")
+        _check_names(line, inside)
         given = [name for name in PROMPT_FIELDS if getattr(request, name) is not msgspec.UNSET]
         if len(given) != 1:
             both = f"and {' and '.join(given[1:])} are all given; one is wanted"
@@ -158,6 +165,22 @@ class PromptLines(LineReader[_Found, _Content]):
         found = recovered(line, _IdOnly)
         openai = found.custom_id is not None
         return (found.custom_id if openai else found.id), _Content(_NO_TOKENS, openai=openai)
+
+
+def _check_names(line: bytes, inside: str) -> None:
+    """Raises BadLine for a field that nobody reads and that is named almost as one that changes results."""
+    fields = _decode_fields(line)
+    if inside:
+        fields = _decode_fields(fields["body"])
+    for name in fields.keys() - _KNOWN:
+        if meant := _meant(name):
+            raise BadLine(f"is no field; {meant} is", f"{inside}{name}")
+
+
+@lru_cache(1024)
+def _meant(name: str) -> str | None:
+    """The field that a misspelt name was to be."""
+    return next(iter(get_close_matches(name.lower(), (*PROMPT_FIELDS, *SAMPLING), 1, ALIKE)), None)
 
 
 class PromptText(PromptLines):

@@ -186,6 +186,7 @@ SAMPLING = {
     "--samples": ("2", "n is 2; 1 with temperature 0"),
     "--stop": ("", "none empty"),
     "--stop-id": ("-1", "stop_token_ids"),
+    "--stop-id=": ("4000", "stop_token_ids has 4000; the model's tokens are 0 to "),
     "--max-tokens": ("0", "--max-tokens"),
     "--max-batch-memory": ("much", "'much' is no size"),
     "--threads": ("0", "--threads"),
@@ -198,7 +199,7 @@ def test_an_option_out_of_range(run, option):
     write(GOOD)
     value, message = SAMPLING[option]
     before = sorted(os.listdir("."))
-    code, out, errors = run(option, value)
+    code, out, errors = run(option.removesuffix("="), value)
     assert code == 2 and message in out + errors
     assert sorted(os.listdir(".")) == before
 

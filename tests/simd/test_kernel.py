@@ -7,6 +7,7 @@ import pytest
 from numba import types
 
 from tilewright import simd
+from tilewright.errors import UsageError
 
 
 @simd.kernel(types.void(simd.INPUT, simd.OUTPUT), name="test.copy")
@@ -32,7 +33,7 @@ def test_read_only_arrays_are_inputs_and_never_outputs():
 
 
 def test_two_kernels_of_one_name_are_refused():
-    with pytest.raises(ValueError, match=r"two kernels are called 'test\.copy'"):
+    with pytest.raises(UsageError, match=r"two kernels are called 'test\.copy'"):
         simd.kernel(types.void(simd.INPUT), name="test.copy")(lambda x: None)
 
 

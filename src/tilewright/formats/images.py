@@ -72,15 +72,30 @@ class GridEncoder:
 
     def write(self, block: bytes | memoryview) -> None:
         """Pixels that follow those before, in any pieces."""
-        self._rest += memoryview(block).cast("B")
+        pixels = np.frombuffer(block, np.uint8)
         size = math.prod(self._shape)
-        whole = len(self._rest) // size
-        for tile in np.frombuffer(self._rest[: whole * size], np.uint8).reshape(whole, *self._shape):
+        if self._rest:  # its end first
+            more = -len(self._rest) % size
+            self._rest += pixels[:more].tobytes()
+            pixels = pixels[more:]
+            if len(self._rest) == size:
+                self._place(np.frombuffer(self._rest, np.uint8))
+                self._rest = bytearray()
+        whole = len(pixels) // size * size
+        self._place(pixels[:whole])
+        self._rest += pixels[whole:].tobytes()
+
+    def _place(self, pixels: np.ndarray) -> None:
+        """Whole images, into a row of tiles at a time."""
+        height, width, channels = self._shape
+        tiles = pixels.reshape(-1, height, width, channels)
+        places = self._canvas.reshape(-1, height, self._columns, width, channels)
+        while len(tiles):
             row, column = divmod(self._done, self._columns)
-            top, left = row * self._height, column * self._width
-            self._canvas[top : top + self._height, left : left + self._width] = tile
-            self._done += 1
-        del self._rest[: whole * size]
+            some = tiles[: self._columns - column]
+            places[row, :, column : column + len(some)] = some.transpose(1, 0, 2, 3)
+            self._done += len(some)
+            tiles = tiles[len(some) :]
 
     def finish(self) -> None:
         """Writes the picture."""

@@ -236,6 +236,8 @@ def _check_model(job: GenerateJob, config: GPT2Config, has_tokenizer: bool) -> N
         what = "stop has strings" if job.params.stop else "the output is text"
         raise UsageError(f"{what}, and the model has no tokenizer.json", path=job.model,
                          hint="write token ids to a .jsonl file, and stop at token ids")  # fmt: skip
+    if beyond := [token for token in job.params.stop_token_ids if token >= config.vocab_size]:
+        raise UsageError(f"stop_token_ids has {beyond[0]}; the model's tokens are 0 to {config.vocab_size - 1}")
     length = COURSE_PROMPT + job.params.max_tokens
     if job.is_binary and length > config.n_positions:
         raise UsageError(

@@ -11,6 +11,7 @@ import threading
 from numba import njit
 from numba.core.registry import CPUDispatcher
 
+from tilewright.errors import UsageError
 from tilewright.simd import cache
 
 _names: set[str] = set()
@@ -19,12 +20,13 @@ _names: set[str] = set()
 class Kernel:
     """A compiled function of one signature. Call it with NumPy arrays and numbers of the declared types.
 
-    Raises TypeError if an argument has another type.
+    Raises UsageError if there is another kernel of that name, whose compiled code would be kept in the same place, and,
+    called, TypeError if an argument has another type.
     """
 
     def __init__(self, function, signature, name: str):
         if name in _names:
-            raise ValueError(f"two kernels are called {name!r}")
+            raise UsageError(f"two kernels are called {name!r}", hint="give one of them another name=")
         _names.add(name)
         self.name, self.signature, self.function = name, signature, function
         self._lock = threading.Lock()

@@ -1,5 +1,6 @@
 """A capture that fails says why."""
 
+import warnings
 from contextlib import contextmanager
 
 import pytest
@@ -18,7 +19,10 @@ def capture(monkeypatch):
     def block(graph, pool, capture_error_mode):
         try:
             yield
-        except (RuntimeError, ValueError):
+        except (RuntimeError, ValueError) as error:
+            if isinstance(error, torch.cuda.OutOfMemoryError) and "at once" in str(error):
+                warnings.warn("The CUDA Graph is empty. This usually means", stacklevel=1)
+                raise
             raise torch.AcceleratorError("operation failed due to a previous error during capture")  # noqa: B904
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
@@ -35,6 +39,14 @@ def test_a_lack_of_memory_is_told_as_one():
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
     with pytest.raises(torch.cuda.OutOfMemoryError, match="CUDA out of memory"):
+        captured(call)
+
+
+def test_a_graph_that_is_still_empty_is_no_news():
+    def call():
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory at once")
+
+    with pytest.raises(torch.cuda.OutOfMemoryError, match="at once"):  # warnings are errors here
         captured(call)
 
 

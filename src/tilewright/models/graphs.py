@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,8 +22,10 @@ def captured(call: Callable[[], T], pool: Any = None) -> tuple[torch.cuda.CUDAGr
 
     graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            result = call()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The CUDA Graph is empty")  # said of a call that ended at its beginning
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                result = call()
     except torch.AcceleratorError as error:
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, torch.cuda.OutOfMemoryError):

@@ -17,7 +17,7 @@ import numpy as np
 
 from tilewright.bench.results import Row
 from tilewright.bench.roofs import Roofs, roofs
-from tilewright.models import gpt2
+from tilewright.models import gpt2, host_place
 from tilewright.ops._threads import thread_count
 from tilewright.ops.attention.operands import COUNT, FIRST, Cache
 from tilewright.ops.matmul.operands import Packed
@@ -77,6 +77,7 @@ def _rows_twice(name: str) -> Cost:
     return cost
 
 
+CALLERS = (gpt2, host_place)  # modules whose operations are timed
 COSTS: dict[str, Cost] = {
     "matmul": _matmul, "matmul_argmax": _matmul_argmax, "attend": _attend, "append": _append,
     "layernorm": _rows_twice("layernorm"), "embedding": _rows_twice("embedding"),
@@ -85,7 +86,7 @@ COSTS: dict[str, Cost] = {
 
 @contextmanager
 def profiled(roof: Roofs, dtype: str, vocabulary: int) -> Iterator[dict[str, Part]]:
-    """Operation -> Part of all that `models.gpt2` calls inside the block.
+    """Operation -> Part of all that GPT-2 calls on a CPU inside the block.
 
     An operation that has no entry in COSTS gets its time alone. vocabulary: by it the output matrix is known.
     """
@@ -109,14 +110,14 @@ def profiled(roof: Roofs, dtype: str, vocabulary: int) -> Iterator[dict[str, Par
 
         return call
 
-    originals = {name: value for name, value in vars(gpt2).items() if _is_operation(name, value)}
-    for name, function in originals.items():
-        setattr(gpt2, name, timed(name, function))
+    originals = [(module, *item) for module in CALLERS for item in vars(module).items() if _is_operation(*item)]
+    for module, name, function in originals:
+        setattr(module, name, timed(name, function))
     try:
         yield parts
     finally:
-        for name, function in originals.items():
-            setattr(gpt2, name, function)
+        for module, name, function in originals:
+            setattr(module, name, function)
 
 
 def _is_operation(name: str, value: Any) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilewright.models.graphs import captured
+from tilewright.models.host_place import last_rows
 from tilewright.ops._arrays import one_of
 from tilewright.ops._device import FLOATS, torch_dtype
 from tilewright.ops.attention.operands import SOURCE, DeviceCache
@@ -139,7 +140,6 @@ class PromptRows:
     """The rows of prompts, and how they look at each other. spans: int64 (n, 5), see `ops.attention.span`."""
 
     def __init__(self, place: Device, ids, positions, caches: Sequence[Any], spans: np.ndarray):
-        from tilewright.models.gpt2 import last_rows
         from tilewright.ops.attention.device import spans_of
 
         last, alone = last_rows(spans)

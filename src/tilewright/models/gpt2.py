@@ -24,9 +24,8 @@ from tilewright.formats.records import Completion, Id
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.models.generation import Block, Generated, Generator, Request
 from tilewright.models.host_place import BATCH_MEMORY as BATCH_MEMORY
-from tilewright.models.host_place import Host, Workspace
+from tilewright.models.host_place import Host
 from tilewright.models.sampling import SamplingParams
-from tilewright.ops.attention import Cache, append, attend, checked_spans
 from tilewright.ops.embedding import embedding
 from tilewright.ops.layernorm import layernorm
 from tilewright.ops.matmul import matmul, prepare
@@ -142,27 +141,6 @@ class Layer:
         self.norm_2 = vector("ln_2.weight"), vector("ln_2.bias")
         self.attn, self.attn_out = matrix("attn.c_attn"), matrix("attn.c_proj")
         self.mlp, self.mlp_out = matrix("mlp.c_fc"), matrix("mlp.c_proj")
-
-
-class Rows:
-    """The rows of one pass on the CPU, and how they look at each other. spans: int64 (n, 5), as `attention.span`."""
-
-    def __init__(self, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray):
-        self.ids, self.positions, self.caches = ids, positions, caches
-        self.last, alone = last_rows(spans)
-        self.each = checked_spans(spans, caches[0], len(ids))
-        self.ends = checked_spans(alone, caches[0], len(spans))
-
-    def attended(self, i: int, x: np.ndarray, qkv: np.ndarray, scale: float, work: Workspace):
-        """(x, what layer i's attention makes of qkv), of the last row of each span where nothing looks at the others
-        any more. The new keys and values are kept."""
-        R, C = x.shape
-        q, k, v = qkv[:, :C], qkv[:, C : 2 * C], qkv[:, 2 * C :]
-        cache, n = self.caches[i], len(self.last)
-        if i < len(self.caches) - 1 or n == R:
-            return x, attend(q, cache, self.each, scale=scale, new=(k, v), out=work.take("h", R, C))
-        append(k, v, cache, self.each)
-        return x[self.last], attend(q[self.last], cache, self.ends, scale=scale, out=work.take("h", n, C))
 
 
 class GPT2:
@@ -329,8 +307,8 @@ class GPT2:
         return self.through(self.batch(ids, positions, caches, spans), work)
 
     def batch(self, *rows: Any) -> Any:
-        """The rows of a pass, see `Rows`; on a GPU those of prompts."""
-        return Rows(*rows) if self.device == "cpu" else self.place.batch(*rows)
+        """The rows of a pass, as the place makes them; on a GPU those of prompts."""
+        return self.place.batch(*rows)
 
     def through(self, rows: Any, work: Any):
         """`rows`, as the place makes them, through all layers."""
@@ -393,12 +371,3 @@ def place_of(device: str, dtype: str) -> Any:
     from tilewright.models.device_place import Device
 
     return Device(dtype)
-
-
-def last_rows(spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(the last row of each span, spans of those rows alone): int64 (n,), (n, 5)."""
-    slot, first, count, row, _ = spans.T
-    ends = np.stack(
-        [slot, first + count - 1, np.ones_like(slot), np.arange(len(spans)), np.full_like(slot, -1)], axis=1
-    )
-    return row + count - 1, ends

@@ -1,5 +1,6 @@
 """The CPU as the place of a model: where its arrays live and what they are made of; see `device_place` for the GPU."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import numpy as np
 from tilewright.models.generation import Generator
 from tilewright.ops._arrays import BFLOAT16
 from tilewright.ops._memory import empty
-from tilewright.ops.attention import Cache, bytes_a_sequence
+from tilewright.ops.attention import Cache, append, attend, bytes_a_sequence, checked_spans
 
 FLOAT32 = np.dtype(np.float32)
 BATCH_MEMORY = 1 << 30  # bytes of keys and values unless the caller says: 512 sequences of the course's job
@@ -25,6 +26,27 @@ class Workspace:
         if name not in self.buffers or self.buffers[name].size < size:
             self.buffers[name] = empty(size, np.uint8)
         return self.buffers[name][:size].view(dtype).reshape(rows, columns)
+
+
+class Rows:
+    """The rows of one pass on the CPU, and how they look at each other. spans: int64 (n, 5), as `attention.span`."""
+
+    def __init__(self, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray):
+        self.ids, self.positions, self.caches = ids, positions, caches
+        self.last, alone = last_rows(spans)
+        self.each = checked_spans(spans, caches[0], len(ids))
+        self.ends = checked_spans(alone, caches[0], len(spans))
+
+    def attended(self, i: int, x: np.ndarray, qkv: np.ndarray, scale: float, work: Workspace):
+        """(x, what layer i's attention makes of qkv), of the last row of each span where nothing looks at the others
+        any more. The new keys and values are kept."""
+        R, C = x.shape
+        q, k, v = qkv[:, :C], qkv[:, C : 2 * C], qkv[:, 2 * C :]
+        cache, n = self.caches[i], len(self.last)
+        if i < len(self.caches) - 1 or n == R:
+            return x, attend(q, cache, self.each, scale=scale, new=(k, v), out=work.take("h", R, C))
+        append(k, v, cache, self.each)
+        return x[self.last], attend(q[self.last], cache, self.ends, scale=scale, out=work.take("h", n, C))
 
 
 class Host:
@@ -74,6 +96,10 @@ class Host:
         """See `Generator`."""
         return Generator(*model, **options)
 
+    def batch(self, *rows: Any) -> Rows:
+        """The rows of a pass."""
+        return Rows(*rows)
+
     def numpy(self, values: np.ndarray) -> np.ndarray:
         """The values themselves."""
         return values
@@ -85,3 +111,12 @@ class Host:
     def cache_bytes(self, heads: int, length: int, D: int, dtype: str) -> int:
         """Bytes of one sequence's keys and values in one layer."""
         return bytes_a_sequence(heads, length, D, dtype)
+
+
+def last_rows(spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(the last row of each span, spans of those rows alone): int64 (n,), (n, 5)."""
+    slot, first, count, row, _ = spans.T
+    ends = np.stack(
+        [slot, first + count - 1, np.ones_like(slot), np.arange(len(spans)), np.full_like(slot, -1)], axis=1
+    )
+    return row + count - 1, ends

@@ -7,8 +7,8 @@ import numpy as np
 from numba import cuda, float32, float64
 
 from tilewright.ops._simt import kernel, launch
+from tilewright.ops._simt_registers import load4, store4
 from tilewright.ops.matmul.simt.finish import activation_for
-from tilewright.ops.matmul.simt.registers import load4, store4
 
 THREADS = 256
 

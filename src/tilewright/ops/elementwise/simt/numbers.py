@@ -5,8 +5,8 @@ from functools import cache
 from numba import cuda, float32
 
 from tilewright.ops._simt import kernel, launch
+from tilewright.ops._simt_registers import load4, store4
 from tilewright.ops.elementwise.simt.functions import function_for
-from tilewright.ops.matmul.simt.registers import load4, store4
 
 THREADS = 256
 

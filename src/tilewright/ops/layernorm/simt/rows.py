@@ -6,8 +6,8 @@ import numpy as np
 from numba import cuda, float32
 
 from tilewright.ops._simt import kernel, launch
-from tilewright.ops.matmul.simt.registers import load4, store4
-from tilewright.ops.softmax.simt.reduce import THREADS, WARP, WARPS, block_sum, tree_sum, warp_sum
+from tilewright.ops._simt_reduce import THREADS, WARP, WARPS, block_sum, tree_sum, warp_sum
+from tilewright.ops._simt_registers import load4, store4
 
 ZERO, ONE = float32(0), float32(1)
 

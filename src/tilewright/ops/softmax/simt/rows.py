@@ -5,8 +5,7 @@ import math
 from numba import cuda, float32, float64
 
 from tilewright.ops._simt import inline, kernel, launch
-from tilewright.ops.matmul.simt.registers import load4, store4
-from tilewright.ops.softmax.simt.reduce import (
+from tilewright.ops._simt_reduce import (
     LOWEST,
     THREADS,
     WARP,
@@ -18,6 +17,7 @@ from tilewright.ops.softmax.simt.reduce import (
     warp_largest,
     warp_sum,
 )
+from tilewright.ops._simt_registers import load4, store4
 
 ZERO, ONE = float32(0), float32(1)
 

@@ -4,12 +4,12 @@ A tuple of float32 is so many registers: nothing indexes it at run time, so noth
 `add4` exist twice: as LLVM IR for the GPU, and in Python for numba-cuda's simulator, which runs kernels as Python.
 """
 
-from numba import config, float32
+from numba import float32
 
-from tilewright.ops._simt import inline
+from tilewright.ops._simt import SIMULATED, inline
 
 ZERO = float32(0)
-ALIGNMENT = None if config.ENABLE_CUDASIM else 16  # bytes, of shared arrays; the simulator knows none
+ALIGNMENT = None if SIMULATED else 16  # bytes, of shared arrays; the simulator knows none
 
 
 @inline
@@ -18,7 +18,7 @@ def add4(left, right):
     return left[0] + right[0], left[1] + right[1], left[2] + right[2], left[3] + right[3]
 
 
-if config.ENABLE_CUDASIM:
+if SIMULATED:
 
     def load(array, at):
         """Element `at` of an array, counted along its rows."""

@@ -50,6 +50,12 @@ def batch_line(id="r", url="/v1/completions", **body):
         ('{"prompt": "a", "max_tokens": 3, "temperature": 0.5}', [97], "a", {"max_tokens": 3, "temperature": 0.5}),
         ('{"prompt": "a", "stop": ["x", "y"], "seed": null, "n": "2"}', [97], "a", {"stop": ["x", "y"], "n": "2"}),
         ('{"prompt": "a", "temperature": 0, "ignore_eos": false}', [97], "a", {"temperature": 0, "ignore_eos": False}),
+        (
+            '{"prompt": "a", "prompt_tokens": 3, "input_id": 4, "top": 1, "eos_token": "x", "stops": null}',
+            [97],
+            "a",
+            {},
+        ),
         ('{"prompt": "a", "topic": "x", "n_best": 1, "notes": [], "stopped_by": "me"}', [97], "a", {}),
         ('{"prompt": "a", "do_sample": true, "echo": false, "suffix": null}', [97], "a", {"do_sample": True}),
     ],

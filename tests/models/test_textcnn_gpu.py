@@ -78,6 +78,25 @@ def test_little_memory_beside_the_batches(monkeypatch):
             model.logits(IDS)
 
 
+def test_places_are_nobodys_where_rows_could_not_be_made(monkeypatch):
+    """Else a token that has another place by now would lose it when its old one is given away."""
+    with using(**FAST):
+        table = placed(memory=placed().table.token_bytes * CONFIG.sequence_length).table
+        first, second = (np.arange(CONFIG.sequence_length, dtype=np.int32)[None] + i for i in (0, 3))
+        assert table._make_room(first)
+
+        def short(*_):
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(table, "_build", short)
+            with pytest.raises(torch.cuda.OutOfMemoryError):
+                table._make_room(second)
+        taken = np.flatnonzero(table.token_at >= 0)
+        assert 0 < len(taken) < table.capacity
+        assert table.place_of[table.token_at[taken]].tolist() == taken.tolist()
+
+
 def test_padding_is_a_token_like_others(rng):
     weights = random_textcnn(CRITIC.tensor_shapes(), seed=8)
     ids = rng.integers(1, CRITIC.vocab_size, (5, CRITIC.sequence_length), np.int32)

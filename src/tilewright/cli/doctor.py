@@ -110,7 +110,7 @@ def compiled() -> dict[str, Any]:
 
 def _can_be_made(folder: Path) -> bool:
     """Whether the nearest directory above that is there may be written."""
-    there = next(parent for parent in folder.absolute().parents if parent.exists())
+    there = next(parent for parent in folder.absolute().parents if os.path.lexists(parent))
     return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
 
 

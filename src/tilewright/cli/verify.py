@@ -50,4 +50,4 @@ def verify(options: Options) -> None:
 def _unfinished(output: str) -> str:
     if not os.path.lexists(output):
         return "; the job is not finished: no output yet"
-    return f"; the job is not finished: what is at {output} is of an earlier one, and was not looked at"
+    return f"; the job is not finished: what is at {output} may be of an earlier one"

@@ -34,7 +34,7 @@ UNSUPPORTED: dict[str, Any] = {  # OpenAI's fields that would change a result, a
     "suffix": "",
 }  # fmt: skip
 PROMPT_FIELDS = ("prompt", "prompt_token_ids", "input_ids")
-ALIKE = 0.85  # difflib's ratio from which on a name is taken for a misspelt one
+ALIKE = 0.88  # difflib's ratio from which on a name is taken for a misspelt one
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 
 _Unset = msgspec.UnsetType
@@ -128,14 +128,17 @@ class PromptLines(LineReader[_Found, _Content]):
         decode_text(line)
         try:
             record: Any = _decode_line(line)
+            fields = _decode_fields(line)
+            if record.body is not msgspec.UNSET:
+                fields = _decode_fields(fields["body"])
         except (msgspec.MsgspecError, RecursionError) as error:
             raise json_error(error, line) from error
         openai = record.body is not msgspec.UNSET or record.custom_id is not msgspec.UNSET
         if openai:
             _check_batch_line(record)
         request, inside = (record.body, "body.") if openai else (record, "")
-        _check_names(line, inside)
         given = [name for name in PROMPT_FIELDS if getattr(request, name) is not msgspec.UNSET]
+        _check_names(fields, inside, SAMPLING if given else PROMPT_FIELDS + SAMPLING)
         if len(given) != 1:
             both = f"and {' and '.join(given[1:])} are all given; one is wanted"
             raise BadLine(both if given else "is missing", f"{inside}{given[0] if given else 'prompt'}")
@@ -167,20 +170,17 @@ class PromptLines(LineReader[_Found, _Content]):
         return (found.custom_id if openai else found.id), _Content(_NO_TOKENS, openai=openai)
 
 
-def _check_names(line: bytes, inside: str) -> None:
-    """Raises BadLine for a field that nobody reads and that is named almost as one that changes results."""
-    fields = _decode_fields(line)
-    if inside:
-        fields = _decode_fields(fields["body"])
+def _check_names(fields: dict[str, msgspec.Raw], inside: str, wanted: tuple[str, ...]) -> None:
+    """Raises BadLine for a field that nobody reads and that is named almost as one of those that are wanted."""
     for name in fields.keys() - _KNOWN:
-        if meant := _meant(name):
+        if bytes(fields[name]) != b"null" and (meant := _meant(name, wanted)):
             raise BadLine(f"is no field; {meant} is", f"{inside}{name}")
 
 
 @lru_cache(1024)
-def _meant(name: str) -> str | None:
+def _meant(name: str, wanted: tuple[str, ...]) -> str | None:
     """The field that a misspelt name was to be."""
-    return next(iter(get_close_matches(name.lower(), (*PROMPT_FIELDS, *SAMPLING), 1, ALIKE)), None)
+    return next(iter(get_close_matches(name.lower(), wanted, 1, ALIKE)), None)
 
 
 class PromptText(PromptLines):

@@ -26,7 +26,7 @@ LANE = 2560  # sequences of a lane
 PROMPT_ROWS = 1 << 16  # of prompts in a pass
 STOPPING = 16  # steps ahead where a token may end a sequence before its limit
 WASTE = 8  # steps of sequences that go on, for one of a sequence that has ended
-LOGITS_BYTES = 256 << 20  # of those that are sampled, at a time; and as many again where they are edited
+LOGITS_BYTES = 64 << 20  # of those that are sampled, at a time; a sort for log-probabilities takes nine times as much
 ROUND = 16  # positions: rooms are a multiple of them long, so that the next generator finds one of its size
 HINT = "end what else runs on it, or run on the CPU"
 

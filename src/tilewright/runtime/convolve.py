@@ -19,6 +19,7 @@ import numpy as np
 import psutil
 
 from tilewright.errors import InputError, UsageError
+from tilewright.formats.files import BLOCK_BYTES
 from tilewright.formats.validate_volumes import TOLERANCE, validate_volumes
 from tilewright.formats.volumes import MORE_MEMORY, MemoryShort, Volume, check_memory, form_of, open_volume, suffix_of
 from tilewright.hardware import available_memory
@@ -31,6 +32,7 @@ from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.cut import Cut, Records, Shard
 from tilewright.runtime.jobs.directory import Attempt, JobDirectory
 from tilewright.runtime.jobs.manifest import Value, file_identity
+from tilewright.runtime.jobs.pieces import THREADS, writers
 from tilewright.runtime.jobs.start import Settings, quiet, start
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Beat, Place, Totals
@@ -344,7 +346,7 @@ def tiling_of(task: ConvolveTask, volume: Volume, kernel: Kernel, form: Form, cu
         kernel.halo,
         (volume.unit, form.unit),
         itemsize=dtype.itemsize,
-        memory=left - held - volume.working - SLACK,
+        memory=left - held - volume.working - SLACK - (writers() - THREADS) * BLOCK_BYTES,
         spare_blocks=kernel.spare_blocks if dtype == np.float64 else 0,
         box=box,
     )

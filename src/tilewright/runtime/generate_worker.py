@@ -201,7 +201,9 @@ def _load(job: GenerateJob, report: Report, say: Say) -> GPT2:
     with phase(report, "prepare", say, "Preparing model"):
         model = placed(config, weights, dtype=job.dtype, device=job.device)
     with phase(report, "compile", say, "Compiling or loading kernels"):
-        list(model.generate([np.zeros(1, np.int64)], SamplingParams(temperature=0, max_tokens=1)))
+        prompt = np.zeros(min(2, config.n_positions - 1), np.int64)  # of one token none attends to another
+        for temperature in {0.0, float(not job.params.greedy)}:
+            list(model.generate([prompt], SamplingParams(temperature=temperature, max_tokens=1)))
     return model
 
 

@@ -1,9 +1,11 @@
 """--restart throws nothing away before the new run has a shard of its own, wherever it is ended."""
 
+import errno
 import itertools
 import os
 import signal
 import struct
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,8 +13,11 @@ import pytest
 import toy_jobs
 from tilewright.errors import Interrupted, ResourceError, UsageError
 from tilewright.runtime.engines.inline import Inline
-from tilewright.runtime.jobs import durable
+from tilewright.runtime.jobs import durable, earlier
+from tilewright.runtime.jobs.merge import verify
+from tilewright.runtime.jobs.placed import room
 from tilewright.runtime.jobs.run import run
+from tilewright.runtime.jobs.status import status
 from tilewright.runtime.jobs.task import Options
 
 AGAIN = Options(restart=True)
@@ -46,23 +51,34 @@ class Killed(BaseException):
     """Stands for the end of the process."""
 
 
+class AtOnce:
+    """A thread that is not."""
+
+    def __init__(self, target, name):
+        self.start = target
+
+    def join(self):
+        """It is done."""
+
+
 @pytest.fixture
 def killed_at(monkeypatch):
-    """killed_at(n, call): call(), ended at the n-th change of a directory; whether it was."""
+    """killed_at(n, call): call(), whose process ends at the n-th change of a directory; whether it did."""
 
     def attempt(n, call):
         left = itertools.count(n - 1, -1)
 
         def ending(change):
             def changed(*given):
-                if next(left) == 0:
+                if next(left) <= 0:  # nothing changes any more
                     raise Killed
                 return change(*given)
 
             return changed
 
         with monkeypatch.context() as patch:
-            for name in ("move", "remove"):
+            patch.setattr(earlier, "Thread", AtOnce)
+            for name in ("move", "remove", "place"):
                 patch.setattr(durable.Folder, name, ending(getattr(durable.Folder, name)))
             try:
                 call()
@@ -160,3 +176,87 @@ def test_a_process_that_is_killed(begun, kill_group):
     assert process.returncode == -signal.SIGKILL and begun.parts() == []
     assert run(begun.task(), begun.output, Inline()).computed == 4
     begun.check()
+
+
+@pytest.mark.parametrize("error", [MemoryError(), KeyboardInterrupt(), SystemExit(3)])
+def test_whatever_ends_the_run(begun, error):
+    with pytest.raises(type(error)):
+        run(seeded(begun, 5), begun.output, Ending(0, error), AGAIN)
+    assert len(begun.parts()) == 6 and verify(begun.output).intact
+    assert run(begun.task(), begun.output, Inline()).computed == 4
+
+
+def test_a_folder_that_refuses(begun, monkeypatch):
+    """In the middle of setting aside, for once; and in putting back, which the next run then does."""
+    move, calls = durable.Folder.move, itertools.count()
+
+    def refusing(self, name, target, new):
+        if next(calls) in (5, 6):
+            raise ResourceError("cannot rename", path=name)
+        move(self, name, target, new)
+
+    monkeypatch.setattr(durable.Folder, "move", refusing)
+    with pytest.raises(ResourceError, match="cannot rename"):
+        run(begun.task(), begun.output, Inline(), AGAIN)
+    with pytest.raises(UsageError, match="set aside"):
+        verify(begun.output)
+    with pytest.raises(UsageError, match="any run of this output goes on where things stood"):
+        status(begun.output)
+    assert run(begun.task(), begun.output, Inline()).computed == 4
+    begun.check()
+
+
+def test_ranks_may_still_be_at_work(begun):
+    """What is set aside stays there, or a rank's shard would come between; the next run puts it back."""
+
+    class Ranks(Ending):
+        ends_workers = False
+
+    with pytest.raises(ResourceError, match="does not fit"):
+        run(seeded(begun, 5), begun.output, Ranks(0, REFUSAL), AGAIN)
+    assert begun.parts() == []
+    assert run(begun.task(), begun.output, Inline()).computed == 4
+    begun.check()
+
+
+def test_a_job_without_a_manifest(begun):
+    os.unlink(f"{begun.output}.job/manifest.json")
+    os.mkdir(f"{begun.output}.job/output")
+    with pytest.raises(ResourceError, match="does not fit"):
+        run(begun.task(), begun.output, Ending(0, REFUSAL), AGAIN)
+    assert os.path.isdir(f"{begun.output}.job/output") and len(begun.parts()) == 6
+
+
+def test_logs_of_the_run_that_failed_stay(begun):
+    logs = Path(f"{begun.output}.job/logs")
+    (logs / "deaths.jsonl").write_text("earlier")
+    (logs / "worker-0.log").write_text("earlier")
+
+    class Saying(Ending):
+        def run(self, job):
+            (logs / "worker-0.log").write_text("it does not fit")
+            super().run(job)
+
+    with pytest.raises(ResourceError, match="does not fit"):
+        run(begun.task(), begun.output, Saying(0, REFUSAL), AGAIN)
+    assert (logs / "deaths.jsonl").read_text() == "earlier"
+    assert (logs / "worker-0.log").read_text() == "it does not fit"
+    assert run(begun.task(), begun.output, Inline(), AGAIN).computed == 10 and list(logs.iterdir()) == []
+
+
+def test_a_full_disk_says_what_takes_the_space(begun):
+    full = ResourceError("cannot write: no space left on device")
+    full.__cause__ = OSError(errno.ENOSPC, "no space left on device")
+    with pytest.raises(ResourceError, match=r"or remove .*out\.job, which --restart keeps"):
+        run(begun.task(), begun.output, Ending(0, full), AGAIN)
+
+
+def test_room_counts_what_is_set_aside(begun):
+    before = room(begun.output)
+    aside = Path(f"{begun.output}.job/earlier/shards")
+    aside.mkdir(parents=True)
+    (aside / "00000.part").write_bytes(bytes(1 << 20))
+    assert room(begun.output) - before >= 0
+    (aside.parent / "output").write_bytes(bytes(1 << 20))
+    disk = os.statvfs(begun.path)
+    assert room(begun.output) - disk.f_bavail * disk.f_frsize >= 2 << 20

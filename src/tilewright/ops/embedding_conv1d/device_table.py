@@ -123,6 +123,7 @@ class DeviceTable:
         order[here[here >= 0]] = np.iinfo(np.int64).max
         places = np.argsort(order, kind="stable")[: len(tokens)]
         self._drop(self.token_at[places])
+        self.token_at[places] = -1  # before the memory for new rows may not suffice
         self._build(tokens, places)
         return True
 

@@ -33,6 +33,8 @@ FOUND_SECONDS = 30.0  # until a new directory must be seen on other nodes: NFS k
 class Mpi(Engine):
     """gpu: the ranks of a node take its GPUs in turn, one each, before anything in them asks the driver."""
 
+    ends_workers = False
+
     def __init__(self, *, gpu: bool = False) -> None:
         self.gpu = gpu
         self.lead = True

@@ -27,6 +27,8 @@ TICK = 0.5  # seconds between two looks at what actors say
 class Ray(Engine):
     """workers: actors; gpu: each has one. A CPU's actors share the cores of the cluster."""
 
+    ends_workers = False  # on other nodes they end a little later
+
     def __init__(self, workers: int, *, gpu: bool = False) -> None:
         self.workers, self.gpu = workers, gpu
         self._ray: Any = None

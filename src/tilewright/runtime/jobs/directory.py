@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # brings NumPy, which those who only hand out shards do witho
 
 MANIFEST, REPORT, LEASE, INDEX = "manifest.json", "report.json", "lease", "lines.index"
 CONTENTS, ENDED = "contents.json", "ended.json"
-STAGE = "output"
+STAGE, EARLIER = "output", "earlier"
 FOLDERS = ("shards", "errors", "logs", "damaged")
 SYNC_SECONDS = 0.5  # between two fsyncs of the names of shards: each took 4 ms on a virtual disk, like a tiny shard
 MOST_BYTES = 1 << 20  # of a manifest or a report
@@ -300,6 +300,15 @@ class JobDirectory:
         if (hashlib.sha256(notes).hexdigest() if notes else "") != record.notes_sha256:
             raise Damaged("the sha256 of the shard's notes is not that of its record")
         return notes
+
+    def check_settled(self) -> None:
+        """Raises UsageError where all that was done is set aside, and the new run has nothing yet."""
+        if EARLIER in self.root.names():
+            raise UsageError(
+                "what was done before --restart is set aside, and the new run has no shard yet",
+                path=self.path,
+                hint="if it does not run any more, any run of this output goes on where things stood before",
+            )
 
     def first_errors(self, most: int) -> list[str]:
         """What is wrong with the first records that failed: "line 4, tokens[0]: ..."."""

@@ -1,22 +1,24 @@
 """What --restart throws away, and when: not before the new run has its first shard.
 
 A run that ends sooner, as its worker refuses the model or the memory, leaves the job as it was. Until then all that
-was done lies in OUT.job/earlier/, moved there name by name, the manifest last and, on the way back, first. So a run
-that was killed is told by what there is: see `Earlier.settle`.
+was done lies in OUT.job/earlier/, moved there name by name, and then a file, WHOLE, says that all of it is there. It is
+the first to go on the way back. So what a run that was killed has left is told by that file: see `Earlier.settle`.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from threading import Thread
 
-from tilewright.errors import TilewrightError, UsageError
-from tilewright.runtime.jobs.directory import CONTENTS, MANIFEST, REPORT, STAGE, JobDirectory
+from tilewright.errors import ResourceError, UsageError
+from tilewright.runtime.jobs.directory import CONTENTS, EARLIER, ENDED, MANIFEST, REPORT, STAGE, JobDirectory
 from tilewright.runtime.jobs.durable import Folder
 
-EARLIER, FORGOTTEN = "earlier", "forgotten"
-FILES = (REPORT, CONTENTS, STAGE)  # beside the manifest
-FOLDERS = ("shards", "errors", "damaged")
+FORGOTTEN, WHOLE = "forgotten", "whole"
+FILES = (REPORT, ENDED, CONTENTS, STAGE, MANIFEST)
+FOLDERS = ("shards", "errors", "damaged", "logs")
 
 
 class Earlier:
@@ -24,8 +26,8 @@ class Earlier:
 
     def __init__(self, directory: JobDirectory) -> None:
         self._directory = directory
-        self._folders = [getattr(directory, name) for name in FOLDERS]
-        self._kept = False
+        self._kept = False  # something is in EARLIER
+        self._removing: Thread | None = None
 
     def settle(self, *, shared: bool) -> None:
         """Ends what an earlier run's --restart had begun as it was killed: what was done is put back, unless the new
@@ -33,22 +35,31 @@ class Earlier:
         root = self._directory.root
         names = root.names()
         if shared and {EARLIER, FORGOTTEN} & {*names}:
-            raise UsageError("a run with --restart was killed at its beginning", path=self._directory.path,
-                             hint="run the same command once without --part")  # fmt: skip
+            what = "a run with --restart was killed at its beginning"
+            raise UsageError(what, path=self._directory.path, hint="run the same command once without --part")
         root.remove(FORGOTTEN)
         if EARLIER in names:
             self._kept = True
-            self.end()
+            self._end()
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
-        """All that was done is set aside in this block, until `forget`; put back where the block fails before it."""
-        self._set_aside()
+    def kept(self, *, put_back: bool) -> Iterator[None]:
+        """All that was done is set aside in this block, until `forget`. put_back: if the block ends before that, no
+        worker is at work any more, and all is put back; else the next run does it."""
         try:
+            self._set_aside()
             yield
-        except TilewrightError:
-            self.end()
+        except ResourceError as error:
+            full = isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.ENOSPC, errno.EDQUOT)
+            if full and self._kept:
+                error.hint = f"free some space; or remove {self._directory.path}, which --restart keeps until now"
             raise
+        finally:
+            if put_back:
+                with suppress(ResourceError):  # what ended the block is to be told; the next run tries again
+                    self._end()
+            if self._removing:
+                self._removing.join()
 
     def forget(self) -> None:
         """The new run has something to lose; nothing to do the second time."""
@@ -56,23 +67,27 @@ class Earlier:
             self._kept = False
             root = self._directory.root
             root.move(EARLIER, root, FORGOTTEN)  # in one go: half of it would be put back
-            root.remove(FORGOTTEN)
+            self._removing = Thread(target=self._remove, name="tilewright-forget")  # while the run goes on
+            self._removing.start()
 
-    def end(self) -> None:
+    def _remove(self) -> None:
+        with suppress(ResourceError):  # the next run tries again
+            self._directory.root.remove(FORGOTTEN)
+
+    def _end(self) -> None:
         """Forgets what is set aside where the new run has a shard, else puts it back."""
         directory = self._directory
         if not self._kept:
             return
-        begun = MANIFEST in directory.root.names() and self._is_set_aside()
-        if begun and any(directory.record(number) for number in directory.committed()):
+        with _opened(EARLIER, directory.root) as earlier:
+            whole = WHOLE in earlier.names()
+        if whole and any(directory.record(number) for number in directory.committed()):
             self.forget()
         else:
-            self._put_back(begun)
+            self._put_back(whole)
 
-    def _is_set_aside(self) -> bool:
-        """Whether the manifest is, so that everything is, and what stands in its place is the new run's."""
-        with _opened(EARLIER, self._directory.root) as earlier:
-            return MANIFEST in earlier.names()
+    def _folders(self) -> Iterator[tuple[str, Folder]]:
+        return ((name, getattr(self._directory, name)) for name in FOLDERS)
 
     def _set_aside(self) -> None:
         root = self._directory.root
@@ -80,29 +95,34 @@ class Earlier:
         with _opened(EARLIER, root) as earlier:
             for name in FILES:
                 root.move(name, earlier, name)
-            for folder, name in zip(self._folders, FOLDERS, strict=True):
+            for name, folder in self._folders():
                 with _opened(name, earlier) as inside:
-                    _move_all(folder, inside)
-            for name in self._directory.logs.names():
-                self._directory.logs.remove(name)
-            root.move(MANIFEST, earlier, MANIFEST)
-            earlier.sync()
+                    for part in folder.names():
+                        folder.move(part, inside, part)
+            earlier.place(WHOLE, b"")
         self._directory.reread()
 
-    def _put_back(self, begun: bool) -> None:
+    def _put_back(self, whole: bool) -> None:
+        """whole: all that was done is set aside, and what is in its place is the new run's, of which only logs are
+        worth keeping."""
         root = self._directory.root
-        if begun:  # the new run's, of which nothing is worth keeping
-            for name in (*FILES, MANIFEST):
-                root.remove(name)
-            for folder in self._folders:
-                for name in folder.names():
-                    folder.remove(name)
         with _opened(EARLIER, root) as earlier:
-            for name in (MANIFEST, *reversed(FILES)):
+            if whole:
+                for name in FILES:
+                    root.remove(name)
+                for _, folder in self._folders():
+                    for part in folder.names():
+                        if not part.endswith(".log"):
+                            folder.remove(part)
+            earlier.remove(WHOLE)
+            for name in FILES:
                 earlier.move(name, root, name)
-            for folder, name in zip(self._folders, FOLDERS, strict=True):
+            for name, folder in self._folders():
                 with _opened(name, earlier) as inside:
-                    _move_all(inside, folder)
+                    newer = {part for part in folder.names() if name == "logs"}
+                    for part in inside.names():
+                        if part not in newer:
+                            inside.move(part, folder, part)
         root.remove(EARLIER)
         self._kept = False
         self._directory.reread()
@@ -116,8 +136,3 @@ def _opened(name: str, inside: Folder) -> Iterator[Folder]:
         yield folder
     finally:
         folder.close()
-
-
-def _move_all(source: Folder, target: Folder) -> None:
-    for name in source.names():
-        source.move(name, target, name)

@@ -19,7 +19,7 @@ import sys
 import numpy as np
 
 LEAST_BYTES = 1 << 20  # below that a map costs more than it saves
-AMPLE = 1 << 30  # free bytes that others do not fill while one block is copied: some milliseconds
+AMPLE = 8 << 30  # free bytes beside a block that others do not fill while it is copied: more than all workers hold
 PAGE = mmap.ALLOCATIONGRANULARITY
 TMPFS_MAGIC = 0x01021994
 # of file systems that do not reserve or map
@@ -29,7 +29,7 @@ _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 def write_at(fd: int, offset: int, view: memoryview) -> None:
     """All bytes of view to `offset`; fd is open for reading and writing. Raises OSError."""
-    if len(view) >= LEAST_BYTES and (_ample(fd) or reserve(fd, offset, len(view))):
+    if len(view) >= LEAST_BYTES and (_ample(fd, len(view)) or reserve(fd, offset, len(view))):
         # whole pages: of the first and the last, which may hold several blocks of the disk, part is not reserved
         begin, end = -offset % PAGE, (offset + len(view) - 1) // PAGE * PAGE - offset
         _write(fd, offset + end, view[end:])  # first, so that the file reaches as far as the map
@@ -60,13 +60,13 @@ def _write(fd: int, offset: int, view: memoryview) -> None:
         view, offset = view[done:], offset + done
 
 
-def _ample(fd: int) -> bool:
-    """Whether this is a file in memory, and so much is free that its pages need not be reserved."""
+def _ample(fd: int, size: int) -> bool:
+    """Whether this is a file in memory, and so much is free that pages of `size` bytes need not be reserved."""
     found = (ctypes.c_long * 32)()  # a struct statfs, whose first field is the type
     if _libc is None or _libc.fstatfs(fd, found) or found[0] != TMPFS_MAGIC:
         return False
     left = os.fstatvfs(fd)
-    return left.f_bavail * left.f_frsize >= AMPLE
+    return left.f_bavail * left.f_frsize >= AMPLE + size
 
 
 def reserve(fd: int, offset: int, size: int) -> bool:

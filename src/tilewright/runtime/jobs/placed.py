@@ -196,7 +196,7 @@ def room(output: str) -> int:
     output, done = os.path.realpath(output), 0
     with naming(output, "ask for the space left on its disk"):
         disk = os.statvfs(os.path.dirname(output))
-        for folder in (f"{output}.job", f"{output}.job/shards"):
+        for folder in (f"{output}.job{part}" for part in ("", "/shards", "/earlier", "/earlier/shards")):
             with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
                 done += sum(512 * entry.stat(follow_symlinks=False).st_blocks for entry in entries)
     return disk.f_bavail * disk.f_frsize + done

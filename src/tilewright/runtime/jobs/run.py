@@ -59,7 +59,7 @@ def run_within(
         ):
             earlier = Earlier(directory)
             earlier.settle(shared=options.part is not None)
-            with earlier.kept() if options.restart else nullcontext():
+            with earlier.kept(put_back=engine.ends_workers) if options.restart else nullcontext():
                 work = _Run(task, directory, engine, options, stop, watch or Watch(), earlier)
                 report = _worked(work, manifest)
     engine.tell(report)

@@ -48,6 +48,9 @@ def status(output: str) -> Status:
     manifest is damaged."""
     check_job(output)
     with JobDirectory(output, look=True) as directory:
+        working, holder = work_on(directory)
+        if not working:
+            directory.check_settled()
         try:
             shards = directory.manifest.cut.shards
         except Damaged as error:
@@ -58,7 +61,6 @@ def status(output: str) -> Status:
         records = [record for number in directory.committed() if (record := directory.record(number))]
         finished = REPORT in directory.root.names()
         gone = _gone(directory, shards - len(records)) if finished else []
-        working, holder = work_on(directory)
         too_many = None if working or finished else _too_many(directory)
     total = sum(record.records for record in records)
     rate = _rate(records)

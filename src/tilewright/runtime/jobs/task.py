@@ -157,9 +157,10 @@ class Job:
 
 class Engine:
     """Runs shards; the whole job lies in its `with` block. lead: this process plans, merges and reports, the others,
-    ranks of MPI, follow it."""
+    ranks of MPI, follow it. ends_workers: where `run` raises, no worker is at work any more."""
 
     lead = True
+    ends_workers = True
 
     def __enter__(self) -> Self:
         return self

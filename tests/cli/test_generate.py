@@ -146,6 +146,11 @@ LINES = {
     "an id given before": ({"id": "a", "prompt": "x"}, "id", "'a' was given before"),
     "a temperature out of range": ({"prompt": "x", "temperature": 9}, "temperature", "is 9"),
     "a top_p out of range": ({"prompt": "x", "top_p": 0}, "top_p", "is 0"),
+    "a stop id out of range": (
+        {"prompt": "x", "stop_token_ids": [5000]},
+        "stop_token_ids",
+        "is beyond the model's tokens",
+    ),
     "n with temperature 0": ({"prompt": "x", "n": 2}, "n", "is 2; 1 with temperature 0"),
     "max_tokens that are none": ({"prompt": "x", "max_tokens": "many"}, "max_tokens", "is 'many'"),
 }

@@ -80,7 +80,7 @@ def test_little_memory_for_the_table_changes_no_bits(rows, logits):
 
 
 def test_too_little_memory_is_refused():
-    with pytest.raises(ResourceError, match=r"one sentence needs 174.*at least 44544 bytes"):
+    with pytest.raises(ResourceError, match=r"a sentence may need 174.*at least 44544 bytes"):
         TextCNN(CONFIG, WEIGHTS, table_memory=1000)
 
 

@@ -271,6 +271,16 @@ def test_a_disk_that_is_too_small_is_found_before_the_work(tmp_path, run, output
     assert names(tmp_path) == []
 
 
+def test_what_is_finished_needs_no_room(run, monkeypatch):
+    monkeypatch.setattr(draw_module, "room", lambda output: 0)
+    with pytest.raises(ResourceError, match="the disk has 0 left"):
+        run(None, "out.npy", count=4)
+    with monkeypatch.context() as patch:
+        patch.setattr(draw_module, "room", lambda output: 1 << 40)
+        run(None, "out.npy", count=4)
+    assert run(None, "out.npy", count=4, settings=Settings()).computed == 0
+
+
 def test_pictures_of_other_channels(tmp_path):
     init_dcgan(str(tmp_path / "m"), 1, z_size=4, size=2, channels=(3, 5), kernel=4)
     for output in ("out.png", "out.bmp", "faces/"):

@@ -28,7 +28,7 @@ from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.cut import Cut, Shard
 from tilewright.runtime.jobs.directory import Attempt, JobDirectory
 from tilewright.runtime.jobs.manifest import Value
-from tilewright.runtime.jobs.placed import room
+from tilewright.runtime.jobs.placed import is_finished, room
 from tilewright.runtime.jobs.start import Settings, quiet, start
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Beat, Place, Totals
@@ -331,7 +331,7 @@ def _check_disk(job: DrawJob, floats: int) -> None:
     kind = kind_of(job.output)
     least = {".npy": floats, ".txt": floats // 4 * 7}.get(kind, 0)
     there = os.path.isdir(os.path.dirname(os.path.realpath(job.output)))
-    if least and there and least > (free := room(job.output)):
+    if least and there and not is_finished(job.output) and least > (free := room(job.output)):
         raise ResourceError(f"the images take at least {least:,} bytes and the disk has {free:,} left",
                             path=job.output, hint="ask for fewer (-n) or write to another disk")  # fmt: skip
 

@@ -132,7 +132,12 @@ class _Stream:
     def accepted(self, batch: PromptBatch) -> Iterator[Request]:
         """The good ones of a batch, all of which are now pending."""
         for prompt in batch.prompts:
-            params, prompt = parameters_of(self.job, prompt, has_tokenizer=self.model.tokenizer is not None)
+            params, prompt = parameters_of(
+                self.job,
+                prompt,
+                has_tokenizer=self.model.tokenizer is not None,
+                vocabulary=self.model.config.vocab_size,
+            )
             self.pending.append(prompt)
             self.records += 1
             if prompt.error is None:
@@ -162,7 +167,9 @@ class _Stream:
         """Whether the context was full before the completion had as many tokens as were asked for."""
         if one.finish_reason != "length" or len(prompt.token_ids) + len(one.token_ids) < self.model.config.n_positions:
             return False
-        params, _ = parameters_of(self.job, prompt, has_tokenizer=self.model.tokenizer is not None)
+        params, _ = parameters_of(
+            self.job, prompt, has_tokenizer=self.model.tokenizer is not None, vocabulary=self.model.config.vocab_size
+        )
         return len(one.token_ids) < params.max_tokens
 
     def fail(self, prompt: Prompt) -> None:
@@ -178,7 +185,9 @@ class _Stream:
         self.results = []
 
 
-def parameters_of(job: GenerateJob, prompt: Prompt, *, has_tokenizer: bool) -> tuple[SamplingParams, Prompt]:
+def parameters_of(
+    job: GenerateJob, prompt: Prompt, *, has_tokenizer: bool, vocabulary: int
+) -> tuple[SamplingParams, Prompt]:
     """The prompt's sampling parameters, or the job's and the prompt with what is wrong with its own."""
     if prompt.error is not None or not prompt.sampling:
         return job.params, prompt
@@ -186,6 +195,8 @@ def parameters_of(job: GenerateJob, prompt: Prompt, *, has_tokenizer: bool) -> t
         params = job.params.merged(prompt.sampling)
         if params.stop and not has_tokenizer:
             raise UsageError("stop has strings, and the model has no tokenizer.json")
+        if max(params.stop_token_ids, default=0) >= vocabulary:
+            raise UsageError(f"stop_token_ids is beyond the model's tokens, 0 to {vocabulary - 1}")
         if params.n > 1 and job.output.endswith(".txt"):
             raise UsageError(f"n is {params.n}; a text output holds one completion a prompt")
         return params, prompt

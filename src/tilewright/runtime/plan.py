@@ -155,6 +155,7 @@ def begun_of(task: VerbTask, settings: Settings, output: str, device: str) -> Be
 def _found(task: VerbTask, output: str, manifest: Manifest) -> Begun | None:
     """What an earlier run began; None where it has no manifest that can be read. Raises as `begun_of`."""
     with JobDirectory(output, look=True) as directory:
+        directory.check_settled()
         try:
             touched = directory.compare(manifest)
         except Damaged:

@@ -226,7 +226,8 @@ def _read(task: GenerateTask, cut: Cut) -> tuple[Prompts, tuple[int, bool], tupl
         lines, part = sample_lines(reader.file, cut)
         if lines is not None:
             reader.only(lines)
-        seen = [parameters_of(task.job, prompt, has_tokenizer=task.tokenizer is not None)
+        has, most = task.tokenizer is not None, task.config.vocab_size
+        seen = [parameters_of(task.job, prompt, has_tokenizer=has, vocabulary=most)
                 for batch in islice(reader.batches(SAMPLED), 1 if lines is None else None)
                 for prompt in batch.prompts]  # fmt: skip
     records = counted_in(cut, len(seen), part)

@@ -18,7 +18,7 @@ from tilewright.formats.zarr_volumes import ZarrForm, check_zarr
 from tilewright.runtime.jobs.directory import Attempt, JobDirectory
 from tilewright.runtime.jobs.durable import check_space
 from tilewright.runtime.jobs.pieces import Placing
-from tilewright.runtime.jobs.placed import PlacedFile, PlacedTree, room
+from tilewright.runtime.jobs.placed import PlacedFile, PlacedTree, is_finished, room
 from tilewright.runtime.jobs.sinks import FileSink, Sink, deliver
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Totals
@@ -82,7 +82,7 @@ def check_room(path: str, shape: Shape, dtype: np.dtype) -> None:
         check_zarr(path)
         return
     check_writable(path)
-    if suffix_of(path) not in IN_PLACE:
+    if suffix_of(path) not in IN_PLACE or is_finished(path):
         return
     needed = math.prod(shape) * dtype.itemsize
     if needed > (free := room(path)):

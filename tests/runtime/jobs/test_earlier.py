@@ -17,8 +17,10 @@ from tilewright.runtime.jobs import durable, earlier
 from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.placed import room
 from tilewright.runtime.jobs.run import run
+from tilewright.runtime.jobs.start import Settings
 from tilewright.runtime.jobs.status import status
 from tilewright.runtime.jobs.task import Options
+from tilewright.runtime.plan import begun_of
 
 AGAIN = Options(restart=True)
 
@@ -161,6 +163,8 @@ def test_killed_around_the_first_shard(begun, killed_at):
 
 def test_a_killed_restart_is_not_for_parts_to_end(begun, killed_at):
     assert killed_at(3, lambda: run(begun.task(), begun.output, Ending(0, REFUSAL), AGAIN))
+    with pytest.raises(UsageError, match="set aside"):
+        begun_of(begun.task(), Settings(), begun.output, "cpu")
     with pytest.raises(UsageError, match="without --part"):
         run(begun.task(), begun.output, Inline(), Options(part=(0, 2)))
     assert run(begun.task(), begun.output, Inline()).computed == 4
@@ -200,7 +204,7 @@ def test_a_folder_that_refuses(begun, monkeypatch):
         run(begun.task(), begun.output, Inline(), AGAIN)
     with pytest.raises(UsageError, match="set aside"):
         verify(begun.output)
-    with pytest.raises(UsageError, match="any run of this output goes on where things stood"):
+    with pytest.raises(UsageError, match="the next one of this output puts it back"):
         status(begun.output)
     assert run(begun.task(), begun.output, Inline()).computed == 4
     begun.check()
@@ -247,7 +251,7 @@ def test_logs_of_the_run_that_failed_stay(begun):
 def test_a_full_disk_says_what_takes_the_space(begun):
     full = ResourceError("cannot write: no space left on device")
     full.__cause__ = OSError(errno.ENOSPC, "no space left on device")
-    with pytest.raises(ResourceError, match=r"or remove .*out\.job, which --restart keeps"):
+    with pytest.raises(ResourceError, match=r"or remove .*out\.job, with what was done"):
         run(begun.task(), begun.output, Ending(0, full), AGAIN)
 
 

@@ -32,7 +32,7 @@ def room(vocabulary: int, O: int, kernels: tuple[int, ...], *, length: int, memo
     one_sentence = sum(K * (length - K + 1) for K in kernels)
     if capacity < min(one_sentence, most):
         raise ResourceError(
-            f"a token table of {memory} bytes holds {capacity} rows; one sentence needs {one_sentence}",
+            f"a token table of {memory} bytes holds {capacity} rows; a sentence may need {one_sentence}",
             hint=f"allow at least {one_sentence * row_bytes} bytes",
         )
     return capacity, row_bytes

@@ -305,9 +305,9 @@ class JobDirectory:
         """Raises UsageError where all that was done is set aside, and the new run has nothing yet."""
         if EARLIER in self.root.names():
             raise UsageError(
-                "what was done before --restart is set aside, and the new run has no shard yet",
+                "what was done before --restart is set aside until the new run has a shard",
                 path=self.path,
-                hint="if it does not run any more, any run of this output goes on where things stood before",
+                hint="if that run has ended, the next one of this output puts it back first",
             )
 
     def first_errors(self, most: int) -> list[str]:

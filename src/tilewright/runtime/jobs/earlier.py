@@ -52,7 +52,7 @@ class Earlier:
         except ResourceError as error:
             full = isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.ENOSPC, errno.EDQUOT)
             if full and self._kept:
-                error.hint = f"free some space; or remove {self._directory.path}, which --restart keeps until now"
+                error.hint = f"free some space; or remove {self._directory.path}, with what was done before"
             raise
         finally:
             if put_back:

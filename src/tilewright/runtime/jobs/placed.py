@@ -17,7 +17,7 @@ from typing import Self
 
 from tilewright.formats.atomic import AtomicDirectory
 from tilewright.formats.files import BLOCK_BYTES, naming
-from tilewright.runtime.jobs.directory import STAGE, JobDirectory
+from tilewright.runtime.jobs.directory import REPORT, STAGE, JobDirectory
 from tilewright.runtime.jobs.durable import Folder
 from tilewright.runtime.jobs.manifest import Damaged
 from tilewright.runtime.jobs.pieces import THREADS, Outside, Piece, Tree, parsed
@@ -189,6 +189,11 @@ def _digest_of(files: Mapping[str, tuple[int, str]]) -> tuple[int, str]:
     for name, (size, sha256) in sorted(entries.items()):
         digest.update(f"{name!r} {size} {sha256}\n".encode())
     return sum(size for size, _ in entries.values()), digest.hexdigest()
+
+
+def is_finished(output: str) -> bool:
+    """Whether a job has written it, so that nothing is to be written, or what was damaged."""
+    return os.path.exists(f"{os.path.realpath(output)}.job/{REPORT}")
 
 
 def room(output: str) -> int:

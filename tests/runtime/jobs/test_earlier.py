@@ -5,6 +5,7 @@ import itertools
 import os
 import signal
 import struct
+import time
 from pathlib import Path
 
 import msgspec
@@ -264,3 +265,23 @@ def test_room_counts_what_is_set_aside(begun):
     (aside.parent / "output").write_bytes(bytes(1 << 20))
     disk = os.statvfs(begun.path)
     assert room(begun.output) - disk.f_bavail * disk.f_frsize >= 2 << 20
+
+
+def test_killed_between_a_shard_and_forgetting(begun, monkeypatch):
+    """What the next run forgets first is gone before it has something to forget itself."""
+    with monkeypatch.context() as patch:
+        patch.setattr(earlier.Earlier, "forget", lambda self: None)
+        patch.setattr(Ending, "ends_workers", False)
+        with pytest.raises(Interrupted):
+            run(seeded(begun, 5), begun.output, Ending(1, Interrupted("enough")), AGAIN)
+    assert len(begun.parts()) == 1 and os.path.isdir(f"{begun.output}.job/earlier/shards")
+    remove = earlier.Earlier._remove
+
+    def slowly(self):
+        time.sleep(0.3)
+        remove(self)
+
+    monkeypatch.setattr(earlier.Earlier, "_remove", slowly)
+    assert run(seeded(begun, 7), begun.output, Inline(), AGAIN).computed == 10
+    begun.check(squares(begun, 7))
+    assert not {"earlier", "forgotten"} & {*os.listdir(f"{begun.output}.job")}

@@ -41,6 +41,7 @@ class Earlier:
         if EARLIER in names:
             self._kept = True
             self._end()
+            self._join()  # this run may have something to forget, too
 
     @contextmanager
     def kept(self, *, put_back: bool) -> Iterator[None]:
@@ -58,8 +59,7 @@ class Earlier:
             if put_back:
                 with suppress(ResourceError):  # what ended the block is to be told; the next run tries again
                     self._end()
-            if self._removing:
-                self._removing.join()
+            self._join()
 
     def forget(self) -> None:
         """The new run has something to lose; nothing to do the second time."""
@@ -73,6 +73,11 @@ class Earlier:
     def _remove(self) -> None:
         with suppress(ResourceError):  # the next run tries again
             self._directory.root.remove(FORGOTTEN)
+
+    def _join(self) -> None:
+        """What is forgotten is removed."""
+        if self._removing:
+            self._removing.join()
 
     def _end(self) -> None:
         """Forgets what is set aside where the new run has a shard, else puts it back."""

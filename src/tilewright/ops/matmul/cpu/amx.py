@@ -119,8 +119,45 @@ def tile_movers(tiles, finish):
     return clear, put, end_block
 
 
-def tile_multiplier(limbs: int, tiles):
-    """The inline function that multiplies into tiles 0 to 3."""
+@simd.inline
+def ask(array, at):
+    """For half of the lines of a tile of the next step."""
+    for line in range(0, TILE // 2, LANES):
+        simd.prefetch(array, at + 2 * TILE + line)
+
+
+def whole_step(tiles):
+    """The inline function for a step of 32 rows and one limb.
+
+    Its tiles lie in the second cache, and a tile load waits for its slowest line; so behind each product a quarter of
+    the next step's lines is asked for.
+    """
+    load, dot = tiles.load, tiles.dot
+
+    @simd.inline
+    def step(state, scratch, panels, a, b):
+        load(state, 6, panels, b, BLOCK)
+        load(state, 4, scratch, a, LANES)
+        dot(state, 0, 4, 6)
+        ask(scratch, a)
+        ask(panels, b)
+        load(state, 7, panels, b + LANES, BLOCK)
+        dot(state, 1, 4, 7)
+        ask(scratch, a + TILE // 2)
+        ask(panels, b + TILE // 2)
+        load(state, 5, scratch, a + TILE, LANES)
+        dot(state, 2, 5, 6)
+        ask(scratch, a + TILE)
+        ask(panels, b + TILE)
+        dot(state, 3, 5, 7)
+        ask(scratch, a + TILE + TILE // 2)
+        ask(panels, b + TILE + TILE // 2)
+
+    return step
+
+
+def any_step(limbs: int, tiles):
+    """The inline function for a step of 16 rows, or of two limbs."""
     load, dot = tiles.load, tiles.dot
 
     @simd.inline
@@ -143,29 +180,44 @@ def tile_multiplier(limbs: int, tiles):
         load(state, 7, panels, at + LANES, BLOCK)
 
     @simd.inline
+    def step(high, state, scratch, panels, at, limb_at):
+        (a, b), (a_limb, b_limb) = at, limb_at
+        if high == 1:  # few rows wait for memory, and a tile load for its slowest line
+            for line in range(0, 2 * TILE, LANES):
+                simd.prefetch(panels, b + FAR + line)
+                if limbs == 2:
+                    simd.prefetch(panels, b + b_limb + FAR + line)
+        if limbs == 2:  # the small products first
+            load_rows(high, state, scratch, a + a_limb)
+            load_columns(state, panels, b)
+            products(high, state)
+        load_rows(high, state, scratch, a)
+        if limbs == 1:
+            load_columns(state, panels, b)
+        products(high, state)
+        if limbs == 2:
+            load_columns(state, panels, b + b_limb)
+            products(high, state)
+
+    return step
+
+
+def tile_multiplier(limbs: int, tiles):
+    """The inline function that multiplies into tiles 0 to 3."""
+    whole, other = whole_step(tiles), any_step(limbs, tiles)
+
+    @simd.inline
     def multiply(high, state, scratch, panels, at, limb_at, depth):
         """Tiles 0 to 3 += A @ B over `depth` words.
 
         at: (in scratch, in panels); limb_at: how far on their second limbs lie.
         """
-        (a, b), (a_limb, b_limb) = at, limb_at
+        a, b = at
         for _ in range(depth // TILE_WORDS):
-            if high == 1:  # few rows wait for memory, and a tile load for its slowest line
-                for line in range(0, 2 * TILE, LANES):
-                    simd.prefetch(panels, b + FAR + line)
-                    if limbs == 2:
-                        simd.prefetch(panels, b + b_limb + FAR + line)
-            if limbs == 2:  # the small products first
-                load_rows(high, state, scratch, a + a_limb)
-                load_columns(state, panels, b)
-                products(high, state)
-            load_rows(high, state, scratch, a)
-            if limbs == 1:
-                load_columns(state, panels, b)
-            products(high, state)
-            if limbs == 2:
-                load_columns(state, panels, b + b_limb)
-                products(high, state)
+            if limbs == 1 and high == 2:
+                whole(state, scratch, panels, a, b)
+            else:
+                other(high, state, scratch, panels, (a, b), limb_at)
             a, b = a + 2 * TILE, b + TILE_WORDS * BLOCK
 
     return multiply

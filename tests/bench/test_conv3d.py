@@ -37,6 +37,20 @@ def test_a_row_for_each_that_can():
     assert len(conv3d.lines(rows)) == len(rows)
 
 
+def test_the_limit_is_the_larger_of_two_that_took_turns(monkeypatch):
+    """Scripted seconds: multiply-adds of 1, a copy of twice the bytes in 3 (so 1.5), and two rounds of ours and a
+    peer's."""
+    seconds = {"tilewright": (3.0, 6.0), "scipy": (30.0, 60.0), "multiply-adds": (1.0, 2.0), "copy": (3.0, 6.0)}
+    scripted = {name: measure.Timing(rounds) for name, rounds in seconds.items()}
+    monkeypatch.setattr(conv3d, "interleave", lambda calls, **_: {name: scripted[name] for name in calls})
+    monkeypatch.setattr(conv3d, "limits_beside", lambda *_: {"multiply-adds": (None, 1.0), "copy": (None, 0.5)})
+    ours, peer = conv3d.bench(CASES[:1], against=("scipy",), say=lambda text: None)
+    assert (ours.roof_share, peer.roof_share) == pytest.approx((0.5, 0.05))
+    flops, nbytes = spec.cost(CASES[0])
+    assert ours.roof_gflops == pytest.approx(flops / 1.5 / 1e9)
+    assert ours.roof_gbytes_s == pytest.approx(nbytes / 2.25 / 1e9)
+
+
 RUNGS = ("cpu.rows", "cpu.separable", "cpu.rows", "cpu.rows")
 
 

@@ -1,5 +1,5 @@
-"""Volumes side by side with scipy.ndimage and PyTorch: milliseconds, rates, the share of the larger of a case's two
-limits, and times each peer.
+"""Volumes side by side with scipy.ndimage and PyTorch, and with the larger of a case's two limits: its multiply-adds
+alone, and its bytes copied.
 
 Cases are the sizes of `ops/conv3d/spec.py`. On the CPU all write to memory that they have written to before: new memory
 costs every library the same, and more than the convolution. On a GPU the peers are CuPy and cuDNN, and the L2 cache is
@@ -14,9 +14,9 @@ from functools import partial
 
 import numpy as np
 
-from tilewright.bench.measure import interleave
+from tilewright.bench.measure import Timing, interleave
 from tilewright.bench.results import Row
-from tilewright.bench.roofs import roofs
+from tilewright.bench.roofs import limits_beside
 from tilewright.errors import InternalError, UsageError
 from tilewright.ops._ladder import using
 from tilewright.ops._memory import zeros
@@ -129,8 +129,11 @@ def bench(
         call, out, rung, error = _checked(case, inputs)
         say(f"{case.label or case.name}: {rung}, largest error {error:.2f} of its bound")
         calls: dict[str, Call] = {"tilewright": partial(call, out=out), **_peers(case, inputs, against, say)}
+        limits = limits_beside(*spec.cost(case))
         spinning = calls.keys() & {"torch"} if thread_count() > 1 else ()
-        rows += _rows(case, interleave(calls, spinning=spinning), f"passed {error:.2f}")
+        timings = interleave(calls | {name: limit for name, (limit, _) in limits.items()}, spinning=spinning)
+        least = [timings.pop(name).scaled(share) for name, (_, share) in limits.items()]
+        rows += _rows(case, timings, least, f"passed {error:.2f}")
     return rows
 
 
@@ -163,10 +166,13 @@ def _peers(case: spec.Case, inputs: dict, against: tuple[str, ...], say: Callabl
     return found
 
 
-def _rows(case: spec.Case, timings: dict, check: str) -> list[Row]:
-    """Ours names the faster peer; a peer's row says how many times faster than it we are."""
+def _rows(case: spec.Case, timings: dict[str, Timing], least: list[Timing], check: str) -> list[Row]:
+    """Ours names the faster peer; a peer's row says how many times faster than it we are.
+
+    least: the case's multiply-adds alone and its bytes copied, which took turns with the rest.
+    """
     count, (flops, nbytes), ours = thread_count(), spec.cost(case), timings["tilewright"]
-    roof, peers = roofs(count), [name for name in timings if name != "tilewright"]
+    peers, limit = [name for name in timings if name != "tilewright"], max(least, key=lambda timing: timing.median_s)
     best = min(peers, key=lambda name: timings[name].median_s, default=None)
     rows = []
     for name, timing in timings.items():
@@ -175,8 +181,8 @@ def _rows(case: spec.Case, timings: dict, check: str) -> list[Row]:
             op="volumes", rung=name, size=case.name, dtype="float32", threads=count, rows=case.D,
             median_s=timing.median_s, low_s=timing.low_s, high_s=timing.high_s, runs=len(timing.rounds),
             gflops=flops / timing.median_s / 1e9, gbytes_s=nbytes / timing.median_s / 1e9,
-            roof_share=roof.seconds(flops, nbytes, "float32") / timing.median_s, roof_gflops=roof.float32_gflops,
-            roof_gbytes_s=roof.copy_gbytes_s, peer=versus,
+            roof_share=limit.times_faster_than(timing) ** -1, roof_gflops=flops / least[0].median_s / 1e9,
+            roof_gbytes_s=nbytes / least[1].median_s / 1e9, peer=versus,
             peer_ratio=ours.times_faster_than(timings[versus]) if versus else None,
             check=check if name == "tilewright" else "peer", label=case.label,
         ))  # fmt: skip

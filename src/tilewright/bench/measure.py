@@ -44,6 +44,10 @@ class Timing:
         """The ninetieth percentile."""
         return float(np.quantile(self.rounds, 0.9))
 
+    def scaled(self, factor: float) -> "Timing":
+        """Of a call that does `factor` of the work."""
+        return Timing(tuple(factor * seconds for seconds in self.rounds))
+
     def times_faster_than(self, other: "Timing") -> float:
         """Median over rounds of other / self: above 1, self is faster."""
         return statistics.median(b / a for a, b in zip(self.rounds, other.rounds, strict=True))

@@ -5,7 +5,9 @@ operations a byte.
 """
 
 import functools
+import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +15,7 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
+from tilewright.ops._memory import zeros
 from tilewright.ops._threads import launch, thread_count, threads
 from tilewright.simd import amx
 
@@ -113,23 +116,39 @@ def _best(call, seconds: float = 0.3) -> float:
     return best
 
 
+def _repeat(kernel, tasks: int) -> None:
+    """Run a kernel of multiply-adds: STEPS steps a task."""
+    launch(kernel, np.ones(64 * 16, np.float32), np.array([0, tasks], np.int64), tasks=tasks, words=9 * 256)
+
+
 def _rate(kernel, flops_a_step: int) -> float:
-    words = np.ones(64 * 16, np.float32)
     tasks = 16 * thread_count()
+    return tasks * STEPS * flops_a_step / _best(lambda: _repeat(kernel, tasks)) / 1e9
 
-    def call():
-        launch(kernel, words, np.array([0, tasks], np.int64), tasks=tasks, words=9 * 256)
 
-    return tasks * STEPS * flops_a_step / _best(call) / 1e9
+def _copy_all(source: np.ndarray, target: np.ndarray) -> None:
+    """Copy in pieces of 256 KiB, as many threads as there are."""
+    launch(_copy, source, target, np.array([0, 1 << 16], np.int64), tasks=-(-source.nbytes >> 18), words=1)
 
 
 def _copy_rate() -> float:
     source, target = np.ones(COPY_BYTES // 4, np.float32), np.zeros(COPY_BYTES // 4, np.float32)
+    return 2 * COPY_BYTES / _best(lambda: _copy_all(source, target)) / 1e9
 
-    def call():
-        launch(_copy, source, target, np.array([0, 1 << 16], np.int64), tasks=COPY_BYTES >> 18, words=1)
 
-    return 2 * COPY_BYTES / _best(call) / 1e9
+def limits_beside(flops: float, nbytes: float) -> dict[str, tuple[Callable[[], object], float]]:
+    """What takes turns with a float32 kernel of so many operations and bytes: (call, share of the kernel's work in it).
+
+    One does multiply-adds in registers and nothing else, one copies. A machine that is shared makes half of its best
+    rate a moment later, so a roof measured apart is not what a kernel could have reached.
+    """
+    kernel, step = _block_kernel("float32", cpu().lanes)
+    tasks, words = math.ceil(flops / (STEPS * step)), 16 * math.ceil(nbytes / 128)
+    source, target = zeros(words), zeros(words)
+    return {
+        "multiply-adds": (lambda: _repeat(kernel, tasks), flops / (tasks * STEPS * step)),
+        "copy": (lambda: _copy_all(source, target), nbytes / (2 * source.nbytes)),
+    }
 
 
 @functools.cache

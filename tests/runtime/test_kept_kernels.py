@@ -9,7 +9,7 @@ from named_stand_ins import stand_ins
 from tilewright.errors import ResourceError
 from tilewright.runtime.draw import DrawJob, draw
 from tilewright.runtime.jobs import start
-from tilewright.runtime.kept_kernels import cache_or_none
+from tilewright.runtime.kept_kernels import cache_or_none, first_run
 from tilewright.simd import cache
 
 
@@ -33,6 +33,17 @@ def test_a_home_that_cannot_be_written_switches_the_cache_off(home):
     assert notice.startswith(f"Compiled kernels cannot be kept in {home}/.cache/tilewright (not a directory)")
     assert "TILEWRIGHT_CACHE" in notice and "\n" not in notice
     assert os.environ["TILEWRIGHT_CACHE"] == "off" and cache_or_none() == ""  # it is said once
+
+
+def test_a_first_run_says_that_it_compiles(home, monkeypatch):
+    notice = first_run()
+    assert "Nothing is compiled" in notice and f"{home}/.cache/tilewright" in notice and "\n" not in notice
+    cache.check(cache.directory())
+    assert first_run() == notice
+    (cache.directory() / "roofs.copy-0123.kernel").write_bytes(b"")
+    assert first_run() == ""
+    monkeypatch.setenv("TILEWRIGHT_CACHE", "off")
+    assert first_run() == ""
 
 
 def test_no_home_at_all(home, monkeypatch):

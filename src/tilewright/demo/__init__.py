@@ -53,11 +53,11 @@ def run(say: Say, *, prompt: str = PROMPT, folder: Path = FOLDER) -> bool:
     from tilewright.demo import course, named
     from tilewright.demo.ahead import compiling_ahead
     from tilewright.hardware import cpu
-    from tilewright.runtime.kept_kernels import cache_or_none
+    from tilewright.runtime.kept_kernels import cache_or_none, first_run
     from tilewright.runtime.signals import stoppable
 
     clock = Clock()
-    if notice := cache_or_none():
+    if notice := cache_or_none() or first_run():
         say(notice)
     try:
         with stoppable(), compiling_ahead():

@@ -1,4 +1,4 @@
-"""Whether compiled kernels can be kept; a run goes on where they cannot, and compiles its own."""
+"""Whether compiled kernels can be kept, and whether there are any; a run goes on where not, and compiles its own."""
 
 from __future__ import annotations
 
@@ -34,3 +34,18 @@ def cache_or_none() -> str:
         f"Compiled kernels cannot be kept in {where} ({why}): every run compiles them, which takes up to minutes, "
         f"unless {CACHE} names a directory of your own"
     )
+
+
+def first_run() -> str:
+    """What is to be said before a run that finds no kernel compiled for this machine; else nothing."""
+    from tilewright.simd import cache
+
+    if os.environ.get(CACHE) == "off":
+        return ""
+    try:
+        kept = any(cache.directory().glob("*.kernel"))
+    except (OSError, ResourceError):  # said where the first kernel is asked for
+        return ""
+    if kept:
+        return ""
+    return f"Nothing is compiled for this machine yet: this run takes a minute or two longer ({cache.home()} keeps it)"

@@ -18,7 +18,7 @@ from tilewright.runtime.jobs.directory import JobDirectory, Record
 from tilewright.runtime.jobs.run import run_within
 from tilewright.runtime.jobs.stop import stopping
 from tilewright.runtime.jobs.task import Engine, Options, Task, Watch
-from tilewright.runtime.kept_kernels import cache_or_none
+from tilewright.runtime.kept_kernels import cache_or_none, first_run
 from tilewright.runtime.progress import JobProgress
 from tilewright.runtime.reports import SECONDS, SHOWN_ERRORS, Report, Say, phase
 
@@ -169,7 +169,7 @@ def start(
         report.lead = engine.lead
         with phase(report, "check"):
             task = make(say if engine.lead else quiet, workers_of(engine, settings))
-            if device != "cuda" and (notice := cache_or_none()) and engine.lead:
+            if device != "cuda" and (notice := cache_or_none() or first_run()) and engine.lead:
                 say(notice)
         stop.check()
         task.workers = workers_of(engine, settings)

@@ -57,6 +57,23 @@ def test_rows_of_every_kind(n, V, rng):
     assert ((found == here) | (margins < SURE)).all()
 
 
+@pytest.mark.parametrize("V", [65, 700])
+def test_long_rows_are_narrowed_to_what_there_is_room_for(V, rng, monkeypatch):
+    """Room for 64 tokens: of most rows some are gathered, and of those with more equal scores none."""
+    from tilewright.ops.sample.tile import narrow
+
+    monkeypatch.setattr(narrow, "SHORT_ROW", 64)
+    monkeypatch.setattr(narrow, "ROOM", 64)
+    n = 60 if ON_GPU else 25
+    logits, given = some_rows(rng, n, V), some_rules(rng, n, V)
+    logits[:3] = 0.25
+    logits[3:6, : V - 5] = -1.5
+    found, (wanted, margins) = sampled(logits, given).tokens, reference(logits, *given)
+    other = np.flatnonzero(found != wanted)
+    assert (margins[other] < SURE).all(), (other, found[other], wanted[other], margins[other])
+    assert len(other) <= 1
+
+
 def test_a_row_is_the_same_in_any_company(rng):
     logits, given = some_rows(rng, 20, 300), some_rules(rng, 20, 300)
     whole = sampled(logits, given).tokens

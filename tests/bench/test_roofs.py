@@ -5,6 +5,7 @@ import pytest
 
 from tilewright.bench.roofs import Roofs, limits_beside, roofs
 from tilewright.hardware import cpu
+from tilewright.ops._threads import threads
 
 
 def test_the_time_of_the_tighter_limit():
@@ -23,19 +24,22 @@ def test_this_machines_limits_are_plausible():
     assert (found.bfloat16_gflops is not None) == cpu().has("avx512bf16")
 
 
-def test_limits_beside_a_kernel_do_its_work(monkeypatch):
-    """As many multiply-adds and bytes as asked for, rounded up to whole tasks; the share says by how much."""
+@pytest.mark.parametrize(("count", "tasks", "pieces"), [(1, 3, 5), (2, 4, 6), (16, 16, 16)])
+def test_limits_beside_a_kernel_do_its_work(count, tasks, pieces, monkeypatch):
+    """As many multiply-adds and bytes as asked for, rounded up to as many whole tasks for each thread; the share says
+    by how much."""
     from tilewright.bench import roofs as module
 
-    copied, tasks = [], []
+    copied, repeated = [], []
     monkeypatch.setattr(module, "_copy_all", lambda source, target: copied.append(source.nbytes + target.nbytes))
-    monkeypatch.setattr(module, "_repeat", lambda kernel, count: tasks.append(count))
+    monkeypatch.setattr(module, "_repeat", lambda kernel, tasks: repeated.append(tasks))
     step = module._block_kernel("float32", cpu().lanes)[1] * module.STEPS
-    limits = limits_beside(2.5 * step, 1000)
-    for call, _ in limits.values():
-        call()
-    assert tasks == [3] and limits["multiply-adds"][1] == pytest.approx(2.5 / 3)
-    assert copied == [1024] and limits["copy"][1] == pytest.approx(1000 / 1024)
+    with threads(count):
+        limits = limits_beside(2.5 * step, 8.5 * module.PIECE)
+        for call, _ in limits.values():
+            call()
+    assert repeated == [tasks] and limits["multiply-adds"][1] == pytest.approx(2.5 / tasks)
+    assert copied == [2 * pieces * module.PIECE] and limits["copy"][1] == pytest.approx(8.5 / 2 / pieces)
 
 
 def test_a_copy_is_whole():

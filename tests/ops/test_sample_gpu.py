@@ -57,21 +57,52 @@ def test_rows_of_every_kind(n, V, rng):
     assert ((found == here) | (margins < SURE)).all()
 
 
-@pytest.mark.parametrize("V", [65, 700])
-def test_long_rows_are_narrowed_to_what_there_is_room_for(V, rng, monkeypatch):
-    """Room for 64 tokens: of most rows some are gathered, and of those with more equal scores none."""
+@pytest.fixture
+def little_room(monkeypatch):
+    """Rows of more than 64 tokens are long ones."""
     from tilewright.ops.sample.tile import narrow
 
     monkeypatch.setattr(narrow, "SHORT_ROW", 64)
     monkeypatch.setattr(narrow, "ROOM", 64)
+
+
+@pytest.mark.parametrize("V", [65, 700])
+def test_long_rows_are_narrowed_to_what_there_is_room_for(V, rng, little_room):
+    """Room for 64 tokens: of most rows some are gathered, and of those with more equal scores none."""
     n = 60 if ON_GPU else 25
     logits, given = some_rows(rng, n, V), some_rules(rng, n, V)
     logits[:3] = 0.25
     logits[3:6, : V - 5] = -1.5
     found, (wanted, margins) = sampled(logits, given).tokens, reference(logits, *given)
     other = np.flatnonzero(found != wanted)
-    assert (margins[other] < SURE).all(), (other, found[other], wanted[other], margins[other])
+    assert (margins[other] < SURE).all() and ((found >= 0) == (wanted >= 0)).all(), (other, found[other], wanted[other])
     assert len(other) <= 1
+
+
+def test_long_rows_whose_scores_are_neighbours(rng, little_room):
+    """Ranges of one to four keys, which equal steps of a score hardly cut."""
+    low = rng.normal(0, 2, (16, 1)).astype(np.float32)
+    near = [low]
+    for _ in range(3):
+        near.append(np.nextafter(near[-1], np.float32(9)))
+    logits = np.choose(rng.integers(0, rng.integers(1, 5, (16, 1)), (16, 300)), near)
+    given = rules(rng.random(16))
+    wanted, margins = reference(logits, *given)
+    found = sampled(logits, given).tokens
+    assert ((found == wanted) | ((margins < SURE) & (found >= 0))).all()
+
+
+def test_long_rows_of_one_score_and_fewer_tokens_than_top_k(little_room):
+    logits, given = np.full((2, 65), 0.25, np.float32), rules([0.3, 0.9], (64, 1.0, 0.0), banned=[np.arange(17)] * 2)
+    assert sampled(logits, given).tokens.tolist() == reference(logits, *given)[0].tolist() == [31, 60]
+
+
+def test_a_target_that_rounding_leaves_out_of_reach_gives_a_token(rng, little_room):
+    logits = (rng.normal(0, 1, (60, 65)) * rng.choice([0.3, 3, 10], (60, 1))).astype(np.float32)
+    given = rules(np.full(60, 1 - 2.0**-53))
+    wanted, margins = reference(logits, *given)
+    found = sampled(logits, given).tokens
+    assert ((found == wanted) | ((margins < SURE) & (found >= 0))).all()
 
 
 def test_a_row_is_the_same_in_any_company(rng):

@@ -46,6 +46,13 @@ def test_a_first_run_says_that_it_compiles(home, monkeypatch):
     assert first_run() == ""
 
 
+def test_a_place_that_will_be_refused_is_not_said_to_keep_anything(home, monkeypatch):
+    home.mkdir()
+    (home / "file").write_text("no directory")
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(home / "file" / "x"))
+    assert first_run() == ""
+
+
 def test_no_home_at_all(home, monkeypatch):
     def nobody():
         raise RuntimeError("Could not determine home directory.")
@@ -67,9 +74,11 @@ def test_what_was_chosen_or_is_not_safe_is_refused_as_ever(home, monkeypatch):
         cache.check(cache.directory())
 
 
-def test_a_job_says_it_and_goes_on(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["cache_or_none", "first_run"])
+def test_a_job_says_it_and_goes_on(name, tmp_path, monkeypatch):
     stand_ins(tmp_path / "models")
-    monkeypatch.setattr(start, "cache_or_none", lambda: "cannot be kept")
+    monkeypatch.setattr(start, "cache_or_none", lambda: "cannot be kept" if name == "cache_or_none" else "")
+    monkeypatch.setattr(start, "first_run", lambda: "cannot be kept")
     said: list[str] = []
     job = DrawJob(str(tmp_path / "models/portraits"), None, str(tmp_path / "out.npy"), count=1)
     assert draw(job, said.append).records == 1

@@ -21,6 +21,7 @@ from tilewright.simd import amx
 
 STEPS = 20_000  # rank-1 updates of a register block in a task: long against the drawing of it
 COPY_BYTES = 256 << 20  # far beyond any cache
+PIECE = 256 << 10  # bytes of a task of copying
 
 
 @dataclass(frozen=True)
@@ -127,8 +128,9 @@ def _rate(kernel, flops_a_step: int) -> float:
 
 
 def _copy_all(source: np.ndarray, target: np.ndarray) -> None:
-    """Copy in pieces of 256 KiB, as many threads as there are."""
-    launch(_copy, source, target, np.array([0, 1 << 16], np.int64), tasks=-(-source.nbytes >> 18), words=1)
+    """Copy in pieces, as many threads as there are."""
+    tasks = math.ceil(source.nbytes / PIECE)
+    launch(_copy, source, target, np.array([0, PIECE // 4], np.int64), tasks=tasks, words=1)
 
 
 def _copy_rate() -> float:
@@ -143,8 +145,10 @@ def limits_beside(flops: float, nbytes: float) -> dict[str, tuple[Callable[[], o
     rate a moment later, so a roof measured apart is not what a kernel could have reached.
     """
     kernel, step = _block_kernel("float32", cpu().lanes)
-    tasks, words = math.ceil(flops / (STEPS * step)), 16 * math.ceil(nbytes / 128)
-    source, target = zeros(words), zeros(words)
+    count = thread_count()  # each thread has as many tasks as the others
+    tasks = count * max(1, math.ceil(flops / (STEPS * step * count)))
+    pieces = count * max(1, math.ceil(nbytes / (2 * PIECE * count)))
+    source, target = zeros(pieces * PIECE // 4), zeros(pieces * PIECE // 4)
     return {
         "multiply-adds": (lambda: _repeat(kernel, tasks), flops / (tasks * STEPS * step)),
         "copy": (lambda: _copy_all(source, target), nbytes / (2 * source.nbytes)),

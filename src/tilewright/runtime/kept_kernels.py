@@ -43,9 +43,11 @@ def first_run() -> str:
     if os.environ.get(CACHE) == "off":
         return ""
     try:
+        cache.check(cache.directory())
         kept = any(cache.directory().glob("*.kernel"))
     except (OSError, ResourceError):  # said where the first kernel is asked for
         return ""
     if kept:
         return ""
-    return f"Nothing is compiled for this machine yet: this run takes a minute or two longer ({cache.home()} keeps it)"
+    when = "what is needed will be now, in a minute or two"
+    return f"Nothing is compiled for this machine yet: {when} ({cache.home()} keeps it)"

@@ -6,8 +6,9 @@ range of keys: one comparison and one sum over registers a step. Of a longer row
 what lies above them is kept as a number and a weight, and halving goes on among them. More tokens of one score than
 that are not looked through at all: they have one weight.
 
-Sums run in the order of a block's lanes, whatever the other rows; a sum of two parts is rounded once more than
-`search`'s. What is left is waiting: for the sum of a block, which 31 steps of halving need one after the other.
+Sums run in the order of a block's lanes, whatever the other rows, and those of a long row in two parts; where rounding
+leaves them below a target that all tokens together reach, the last place is taken. What is left is waiting: for the sum
+of a block, which 31 steps of halving need one after the other.
 """
 
 import torch
@@ -52,21 +53,22 @@ def cuts_of(low, end, turn):
     Steps of the score soon meet few of the tokens of a model; steps of the key come to an end whatever the scores.
     """
     places = tl.arange(0, CUTS)
-    part, first, last = places.to(tl.float32) / CUTS, score_of(low), score_of(end - 1)
+    first, last = score_of(low).to(tl.float64), score_of(end - 1).to(tl.float64)  # in float32 cuts would not rise
     by_key = tl.minimum(low + (end - low + CUTS - 1) // CUTS * places, end)
-    by_score = keys_of(first * (1.0 - part) + last * part).to(tl.int64)
+    by_score = keys_of((first + (last - first) * (places.to(tl.float64) / CUTS)).to(tl.float32)).to(tl.int64)
     return tl.where(turn % 2 == 0, tl.minimum(tl.maximum(by_score, low), end), by_key).to(tl.int32)
 
 
 @triton.jit
 def narrowed(row, V, score, target, counts: tl.constexpr, low, end, room: tl.constexpr):
-    """(low, end, tokens above, their weight, tokens inside) of a range of keys in which a target is reached, from one
-    that ends above all: at most `room` tokens inside, or one key. score: as in `place_of`."""
+    """(low, end, tokens above, their weight, tokens inside, target) of a range of keys in which a target is reached,
+    from one that ends above all: at most `room` tokens inside, or one key. score: as in `place_of`. A target that
+    rounding leaves beyond the sum of all becomes that sum."""
     _, most, temperature = score
     inside, turn = tl.full((), 2147483647, tl.int64), tl.full((), 0, tl.int32)
     above, weight = tl.full((), 0, tl.int64), tl.full((), 0, tl.float64)
     places = tl.arange(0, CUTS)
-    while (inside > room) & (end - low > 1):
+    while (inside > room) & ((end - low > 1) | (turn == 0)):
         cuts = cuts_of(low, end, turn)
         sums, tokens = tl.zeros((CUTS, BLOCK), tl.float64), tl.zeros((CUTS, BLOCK), tl.int32)
         for first in range(0, V, BLOCK):
@@ -75,11 +77,9 @@ def narrowed(row, V, score, target, counts: tl.constexpr, low, end, room: tl.con
             sums += tl.where(higher, weights_of(x, most, temperature)[None, :], 0.0)
             tokens += higher.to(tl.int32)
         weights, numbers = tl.sum(sums, 1), tl.sum(tokens, 1).to(tl.int64)
-        if counts:
-            enough = numbers.to(tl.float64) >= target
-        else:
-            enough = weights >= target
-        at = tl.maximum(tl.sum(enough.to(tl.int32), 0), 1) - 1  # sums fall: the first ones are enough
+        reached = numbers.to(tl.float64) if counts else weights
+        target = tl.minimum(target, tl.max(reached, 0))
+        at = tl.sum((reached >= target).to(tl.int32), 0) - 1  # sums fall: the first ones are enough
         last, after = at == CUTS - 1, places == at + 1
         above = tl.where(last, above, tl.sum(tl.where(after, numbers, 0), 0))
         weight = tl.where(last, weight, tl.sum(tl.where(after, weights, 0.0), 0))
@@ -87,7 +87,7 @@ def narrowed(row, V, score, target, counts: tl.constexpr, low, end, room: tl.con
         end = tl.where(last, end, tl.sum(tl.where(after, cuts, 0), 0).to(tl.int64))
         low = tl.sum(tl.where(places == at, cuts, 0), 0).to(tl.int64)
         turn += 1
-    return low, end, above, weight, inside
+    return low, end, above, weight, inside, target
 
 
 @triton.jit
@@ -120,16 +120,17 @@ def place_among(own, outside, target, counts: tl.constexpr, low, end):
         else:
             enough = weight + tl.sum(tl.where(higher, weights, 0.0), 0) >= target
         low, end = tl.where(enough, cut, low), tl.where(enough, end, cut)
-    key = low.to(tl.int32)
+    some = tl.sum(valid.to(tl.int32), 0) > 0  # none where too many have one key
+    lowest = tl.min(tl.where(valid & (keys >= low.to(tl.int32)), keys, 2147483647), 0)
+    key = tl.where(some, lowest, low.to(tl.int32))  # not `low` itself, if rounding left less than the target everywhere
     higher = (keys > key) & valid
     count = above + tl.sum(higher.to(tl.int32), 0)
     total = weight + tl.sum(tl.where(higher, weights, 0.0), 0)
-    some = tl.sum(valid.to(tl.int32), 0) > 0  # none where too many have one key
     ties = tl.where(some, tl.sum(((keys == key) & valid).to(tl.int32), 0).to(tl.int64), inside)
-    each = weights_of(score_of(low), most, temperature)
+    each = weights_of(score_of(key), most, temperature)
     missing = (target - count) if counts else (target - total) / each
     tie = tl.minimum(tl.maximum(tl.ceil(missing.to(tl.float64)), 1.0), ties.to(tl.float64)).to(tl.int64)
-    return low, tie, total + tie * each
+    return key.to(tl.int64), tie, total + tie * each
 
 
 @triton.jit
@@ -148,7 +149,8 @@ def place_of(line, own, score, target, counts: tl.constexpr, end, SHORT: tl.cons
         none, zero = tl.full((), 0, tl.int64), tl.full((), 0, tl.float64)
         key, tie, total = place_among(own, (none, zero, none, most, temperature), target, counts, low, beyond)
     else:
-        low, beyond, above, weight, inside = narrowed(row, V, score, target, counts, low, beyond, SIZE)
+        found = narrowed(row, V, score, target, counts, low, beyond, SIZE)
+        low, beyond, above, weight, inside, target = found
         held = tl.where(inside <= SIZE, inside, 0)
         if held > 0:
             gathered(row, V, low, beyond, room)

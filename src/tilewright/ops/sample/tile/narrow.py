@@ -8,14 +8,14 @@ that are not looked through at all: they have one weight.
 
 Sums run in the order of a block's lanes, whatever the other rows, and those of a long row in two parts; where rounding
 leaves them below a target that all tokens together reach, the last place is taken. What is left is waiting: for the sum
-of a block, which 31 steps of halving need one after the other.
+of a block, which 31 steps of halving need one after the other. As `search`, it loses where rows are few.
 """
 
 import torch
 import triton
 import triton.language as tl
 
-from tilewright.ops.sample.tile.search import CUTS, weights_of
+from tilewright.ops.sample.tile.search import CUTS, order_of, scores_at, weights_of
 
 SHORT_ROW = 4096  # numbers: 32 for each of 128 threads, with their weights 96 registers
 ROOM = 2048  # numbers of a longer row that are looked through in registers
@@ -23,20 +23,6 @@ LEAST = 256  # fewer would leave lanes idle
 WARPS = {True: 4, False: 16}  # of a short row, of a longer one
 BLOCK = tl.constexpr(512)  # numbers of a long row at a time, where each meets CUTS sums
 WIDE = tl.constexpr(2048)  # the same, where each meets one
-
-
-@triton.jit
-def scores_at(row, first, V, SIZE: tl.constexpr):
-    """(ids, scores; -inf behind the end) of SIZE numbers of a row."""
-    ids = first + tl.arange(0, SIZE)
-    return ids, tl.load(row + ids, mask=ids < V, other=-float("inf"))
-
-
-@triton.jit
-def keys_of(x):
-    """int32 keys of float32 numbers, in their order; 0.0 and -0.0 have one, and the highest is no number's."""
-    bits = (x + 0.0).to(tl.int32, bitcast=True)
-    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @triton.jit
@@ -55,7 +41,7 @@ def cuts_of(low, end, turn):
     places = tl.arange(0, CUTS)
     first, last = score_of(low).to(tl.float64), score_of(end - 1).to(tl.float64)  # in float32 cuts would not rise
     by_key = tl.minimum(low + (end - low + CUTS - 1) // CUTS * places, end)
-    by_score = keys_of((first + (last - first) * (places.to(tl.float64) / CUTS)).to(tl.float32)).to(tl.int64)
+    by_score = order_of((first + (last - first) * (places.to(tl.float64) / CUTS)).to(tl.float32)).to(tl.int64)
     return tl.where(turn % 2 == 0, tl.minimum(tl.maximum(by_score, low), end), by_key).to(tl.int32)
 
 
@@ -73,7 +59,7 @@ def narrowed(row, V, score, target, counts: tl.constexpr, low, end, room: tl.con
         sums, tokens = tl.zeros((CUTS, BLOCK), tl.float64), tl.zeros((CUTS, BLOCK), tl.int32)
         for first in range(0, V, BLOCK):
             ids, x = scores_at(row, first, V, BLOCK)
-            higher = (keys_of(x)[None, :] >= cuts[:, None]) & (ids < V)[None, :]
+            higher = (order_of(x)[None, :] >= cuts[:, None]) & (ids < V)[None, :]
             sums += tl.where(higher, weights_of(x, most, temperature)[None, :], 0.0)
             tokens += higher.to(tl.int32)
         weights, numbers = tl.sum(sums, 1), tl.sum(tokens, 1).to(tl.int64)
@@ -96,7 +82,7 @@ def gathered(row, V, low, end, place):
     at = tl.full((), 0, tl.int32)
     for first in range(0, V, WIDE):
         ids, x = scores_at(row, first, V, WIDE)
-        key = keys_of(x).to(tl.int64)
+        key = order_of(x).to(tl.int64)
         taken = ((key >= low) & (key < end) & (ids < V)).to(tl.int32)
         tl.store(place + at + tl.cumsum(taken, 0) - 1, x, mask=taken > 0)
         at += tl.sum(taken, 0)
@@ -144,7 +130,7 @@ def place_of(line, own, score, target, counts: tl.constexpr, end, SHORT: tl.cons
     row, V, room = line
     lowest, most, temperature = score
     end_key, end_tie, kept = end
-    low, beyond = tl.maximum(end_key, lowest), keys_of(most.to(tl.float32)).to(tl.int64) + 1
+    low, beyond = tl.maximum(end_key, lowest), order_of(most.to(tl.float32)).to(tl.int64) + 1
     if SHORT:
         none, zero = tl.full((), 0, tl.int64), tl.full((), 0, tl.float64)
         key, tie, total = place_among(own, (none, zero, none, most, temperature), target, counts, low, beyond)
@@ -156,7 +142,7 @@ def place_of(line, own, score, target, counts: tl.constexpr, end, SHORT: tl.cons
             gathered(row, V, low, beyond, room)
         valid = tl.arange(0, SIZE) < held
         x = tl.load(room + tl.arange(0, SIZE), mask=valid, other=-float("inf"))
-        few = (keys_of(x), weights_of(x, most, temperature), valid)
+        few = (order_of(x), weights_of(x, most, temperature), valid)
         key, tie, total = place_among(few, (above, weight, inside, most, temperature), target, counts, low, beyond)
     behind = (key == end_key) & (tie > end_tie)
     return key, tl.where(behind, end_tie, tie), tl.where(behind, kept, total)
@@ -178,7 +164,7 @@ def likely(line, own, score, least, end, SHORT: tl.constexpr):
             ids, x = scores_at(row, first, V, WIDE)
             w = weights_of(x, most, temperature)
             wanted = (w >= least) & (ids < V)
-            lowest = tl.minimum(lowest, tl.where(wanted, keys_of(x), 2147483647))
+            lowest = tl.minimum(lowest, tl.where(wanted, order_of(x), 2147483647))
             sums += tl.where(wanted, w, 0.0)
         key, total = tl.min(lowest, 0).to(tl.int64), tl.sum(sums, 0)
     end_key, end_tie, kept = end
@@ -199,7 +185,7 @@ def token_at(row, V, own, key, tie, SHORT: tl.constexpr, SIZE: tl.constexpr):
     else:
         for first in range(0, V, WIDE):
             ids, x = scores_at(row, first, V, WIDE)
-            equal = ((keys_of(x) == key.to(tl.int32)) & (ids < V)).to(tl.int32)
+            equal = ((order_of(x) == key.to(tl.int32)) & (ids < V)).to(tl.int32)
             here = tl.sum(equal, 0)
             if (tie > 0) & (tie <= here):
                 match = (tl.cumsum(equal, 0) == tie) & (equal > 0)
@@ -232,7 +218,7 @@ def looked_over(raw, row, V, SHORT: tl.constexpr, SIZE: tl.constexpr):
 @triton.jit
 def lowest_of(x):
     """int32 keys, the highest for what is not finite."""
-    return tl.where(x - x == 0.0, keys_of(x), 2147483647)
+    return tl.where(x - x == 0.0, order_of(x), 2147483647)
 
 
 @triton.jit
@@ -263,8 +249,8 @@ def narrow(raw, scores, numbers, words, tokens, rooms, V, SIZE: tl.constexpr):
     token = tl.full((), -1, tl.int64)
     if (bad == 0) & (highest - highest == 0.0):
         most = highest.to(tl.float64)
-        own = (keys_of(x), weights_of(x, most, tl.where(temperature > 0.0, temperature, 1.0)), tl.arange(0, SIZE) < V)
-        key, tie = keys_of(highest).to(tl.int64), tl.full((), 1, tl.int64)
+        own = (order_of(x), weights_of(x, most, tl.where(temperature > 0.0, temperature, 1.0)), tl.arange(0, SIZE) < V)
+        key, tie = order_of(highest).to(tl.int64), tl.full((), 1, tl.int64)
         if temperature > 0.0:
             score, kept = (lowest, most, temperature), weight_of_all(row, V, own, most, temperature, SHORT)
             end = (lowest, tl.full((), 2147483647, tl.int64), kept)

@@ -19,10 +19,16 @@ BLOCK = tl.constexpr(512)  # numbers of a row at a time
 
 
 @triton.jit
-def keys_of(x):
-    """int64 keys of float32 numbers, in their order; 0.0 and -0.0 have one."""
+def order_of(x):
+    """int32 keys of float32 numbers, in their order; 0.0 and -0.0 have one, and the highest is no number's."""
     bits = (x + 0.0).to(tl.int32, bitcast=True)
-    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.int64)
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit
+def keys_of(x):
+    """The same as int64."""
+    return order_of(x).to(tl.int64)
 
 
 @triton.jit
@@ -32,9 +38,9 @@ def weights_of(x, most, temperature):
 
 
 @triton.jit
-def scores_at(row, first, V):
-    """(ids, scores; -inf behind the end) of a block."""
-    ids = first + tl.arange(0, BLOCK)
+def scores_at(row, first, V, SIZE: tl.constexpr):
+    """(ids, scores; -inf behind the end) of SIZE numbers of a row."""
+    ids = first + tl.arange(0, SIZE)
     return ids, tl.load(row + ids, mask=ids < V, other=-float("inf"))
 
 
@@ -48,7 +54,7 @@ def reached(row, V, most, temperature, target, counts):
         cuts = low + step * tl.arange(0, CUTS)
         sums = tl.zeros((CUTS, BLOCK), tl.float64)
         for first in range(0, V, BLOCK):
-            ids, x = scores_at(row, first, V)
+            ids, x = scores_at(row, first, V, BLOCK)
             w = tl.where(counts, 1.0, weights_of(x, most, temperature))
             above = (keys_of(x)[None, :] >= cuts[:, None]) & (ids < V)[None, :]
             sums += tl.where(above, w[None, :], 0.0)
@@ -64,7 +70,7 @@ def measured(row, V, most, temperature, key):
     count, total = tl.zeros((BLOCK,), tl.int64), tl.zeros((BLOCK,), tl.float64)
     ties, each = tl.zeros((BLOCK,), tl.int64), tl.zeros((BLOCK,), tl.float64)
     for first in range(0, V, BLOCK):
-        ids, x = scores_at(row, first, V)
+        ids, x = scores_at(row, first, V, BLOCK)
         w, k, inside = weights_of(x, most, temperature), keys_of(x), ids < V
         count += ((k > key) & inside).to(tl.int64)
         total += tl.where((k > key) & inside, w, 0.0)
@@ -93,7 +99,7 @@ def token_at(row, V, place):
     key, tie = place
     found = tl.full((), -1, tl.int64)
     for first in range(0, V, BLOCK):
-        ids, x = scores_at(row, first, V)
+        ids, x = scores_at(row, first, V, BLOCK)
         equal = ((keys_of(x) == key) & (ids < V)).to(tl.int64)
         here = tl.sum(equal, 0)
         if (tie > 0) & (tie <= here):
@@ -109,7 +115,7 @@ def search(raw, scores, numbers, words, tokens, V):
     i = tl.program_id(0).to(tl.int64)
     row, bad, top = scores + i * V, tl.zeros((BLOCK,), tl.int32), tl.full((BLOCK,), -float("inf"), tl.float32)
     for first in range(0, V, BLOCK):
-        ids, x = scores_at(row, first, V)
+        ids, x = scores_at(row, first, V, BLOCK)
         given = tl.load(raw + i * V + ids, mask=ids < V, other=0.0)
         bad |= (given - given != 0.0).to(tl.int32)
         top = tl.maximum(top, x)
@@ -139,7 +145,7 @@ def likely(row, V, most, temperature, least, end, kept):
     """(end, kept) or, where it comes before, the last place whose weight is `least`, and the weight up to it."""
     lowest, total = tl.full((BLOCK,), 2147483647, tl.int64), tl.zeros((BLOCK,), tl.float64)
     for first in range(0, V, BLOCK):
-        ids, x = scores_at(row, first, V)
+        ids, x = scores_at(row, first, V, BLOCK)
         w, inside = weights_of(x, most, temperature), ids < V
         lowest = tl.minimum(lowest, tl.where((w >= least) & inside, keys_of(x), 2147483647))
         total += tl.where((w >= least) & inside, w, 0.0)

@@ -74,6 +74,13 @@ def test_without_a_peer(monkeypatch):
     assert said[-1] == "no torch: torch is not installed"
 
 
+@pytest.mark.parametrize(("short", "times"), [(0.0, 1), (60.0, 3)])
+def test_short_calls_take_more_turns(short, times, monkeypatch):
+    monkeypatch.setattr(conv3d, "SHORT_S", short)
+    rows = conv3d.bench(CASES[:1], against=(), say=lambda text: None)
+    assert [row.runs for row in rows] == [times * measure.RUNS]
+
+
 def test_an_unknown_peer_is_named():
     with pytest.raises(UsageError, match="no peer is called itk; there are scipy, torch"):
         conv3d.bench(CASES, against=("itk",), say=lambda text: None)

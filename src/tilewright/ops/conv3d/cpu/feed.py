@@ -1,7 +1,9 @@
-"""Rows of the planes to come, copied into the ring a few vectors at a time, between columns of multiply-adds.
+"""What is done between columns of multiply-adds: rows of the planes to come are copied into the ring, a few vectors at
+a time, and the lines of out that the block will write are asked for.
 
 A row is asked for AHEAD rows before it is copied, so that it is in the first cache then. Its copy in one piece would
-hold up the multiply-adds behind it; two vectors beside a column of taps do not.
+hold up the multiply-adds behind it; two vectors beside a column of taps do not. Nor do one or two lines of out: a core
+waits for some sixteen lines at once, and sixteen requests together keep the windows from coming out of L2.
 
 A row is (z, c, r, slot): plane, channel, row of the tile, and the slot of the ring that the plane has.
 """
@@ -84,3 +86,25 @@ def feeder(lanes: int):
         return end(0, piece(pair, tile, source, plan), pair, tile, source, scratch, plan)
 
     return piece, take, end, bring
+
+
+@functools.cache
+def errands(taps: int, lanes: int):
+    """The inline function that does what is to be done beside a column of so many taps (0: any number)."""
+    take, asks = feeder(lanes)[1], 1 if taps >= 5 else 2  # K = 3 has 9 columns for 16 lines, K = 5 has 25, or 15 folded
+
+    @simd.inline
+    def beside(done, errand, scratch):
+        """Copies some vectors of a piece, asks for some lines of out; how many that makes. done: as many were before;
+        errand: (x, piece, out, (where in out the first line is, how many, how far apart))."""
+        (k, asked), (x, piece, out, (first, lines, step)) = done, errand
+        if k + BESIDE <= piece[0]:
+            take(k, BESIDE, piece, x, scratch)
+            k += BESIDE
+        if asked < lines:
+            for line in range(asked, asked + asks):
+                simd.prefetch_write(out, first + line * step)
+            asked += asks
+        return k, asked
+
+    return beside

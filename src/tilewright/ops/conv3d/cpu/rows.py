@@ -20,7 +20,7 @@ from tilewright import simd
 from tilewright.hardware import cpu
 from tilewright.ops._threads import launch, thread_count
 from tilewright.ops.conv3d.cpu import tiles
-from tilewright.ops.conv3d.cpu.feed import BESIDE, feeder, start_of
+from tilewright.ops.conv3d.cpu.feed import errands, feeder, start_of
 from tilewright.ops.conv3d.cpu.folded import folder
 from tilewright.ops.conv3d.cpu.gather import RESULT, VOLUME, own
 from tilewright.ops.conv3d.cpu.slide import OWN, block_put, borrow, column, fence
@@ -54,13 +54,13 @@ ALONE = 1 << 21  # multiply-adds up to which one thread does all: 20 us, as long
 @functools.cache
 def block_kernel(rows: int, taps: int, lanes: int):
     """The inline function that computes one block: the sum over channels, planes, shifts and rows of the kernel."""
-    slide, (_, take, _, _) = column(taps), feeder(lanes)
+    slide, beside = column(taps), errands(taps, lanes)
 
     @simd.inline
-    def sums(weights, w_at, scratch, at, first, x, piece, plan):
-        """(block, vectors of `piece` that were copied beside it). at: (of the block's first row in a plane of the ring,
-        in a folded plane); first: slot of the ring's plane."""
-        block, k, (ring_at, fold_at) = simd.block_zeros(rows, 1, lanes), 0, at
+    def sums(weights, w_at, scratch, at, first, errand, plan):
+        """(block, vectors of the piece that were copied beside it). at: (of the block's first row in a plane of the
+        ring, in a folded plane); first: slot of the ring's plane; errand: see `feed.errands`."""
+        block, done, (ring_at, fold_at) = simd.block_zeros(rows, 1, lanes), (0, 0), at
         # read once: for all that the compiler knows, a copied vector may change the plan
         planes, half, columns, taps_down, pitch = plan[KD], plan[HALF], plan[KW], plan[KH], plan[PITCH]
         channels, plane = plan[C], plan[PLANE]
@@ -74,12 +74,10 @@ def block_kernel(rows: int, taps: int, lanes: int):
                     x_at = (c * slots + slot) * plane + ring_at
                 slot = slot + 1 if slot + 1 < slots else 0  # a division would cost as much as a short column
                 for t in range(columns):
-                    if k + BESIDE <= piece[0]:
-                        take(k, BESIDE, piece, x, scratch)
-                        k += BESIDE
+                    done = beside(done, errand, scratch)
                     block = slide(block, taps_down, weights, w_at, scratch, x_at + t, pitch)
                     w_at += taps_down
-        return block, k
+        return block, done[0]
 
     return sums
 
@@ -104,11 +102,9 @@ def plane_kernel(rows: int, taps: int, lanes: int):
             wanted = pair[0][0] < until
             piece = piece_of(pair, tile, source, plan) if wanted else (0, 0, 0, 0, 0, 0)
             stream = plan[STREAM] != 0 and (shift == 0 or i != x0)
-            if not stream:  # the block's lines of out come while it is computed
-                for r in range(rows):
-                    simd.prefetch_write(out, start + i + r * step)
+            errand = (source[0], piece, out, (start + i, 0 if stream else rows, step))
             at = ((y - y0) * plan[PITCH] + i - x0 + plan[PAD], i - x0)
-            block, k = sums(weights, w_at, scratch, at, z % (plan[KD] + 1), source[0], piece, plan)
+            block, k = sums(weights, w_at, scratch, at, z % (plan[KD] + 1), errand, plan)
             block_put(block, out, start + i, step, (y1 - y, x1 - i), stream)
             i += shift if shift and i == x0 else lanes
             if wanted:

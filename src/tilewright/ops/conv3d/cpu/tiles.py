@@ -61,7 +61,7 @@ def pad_of(problem: Problem, rows: int, left: int) -> int:
     """Numbers before a row's first column in scratch, so that the volume's own begin at a vector, and no copy of one
     crosses lines. A block's windows then lie in three lines of a row, not two: it pays while those stay in L1."""
     lines = problem.C * problem.KD * (rows + problem.KH - 1) * 3
-    return -left % cpu().lanes if lines * LINE <= (cpu().l1d or L1) // 2 else 0
+    return -left % cpu().lanes if lines * LINE <= (cpu().l1d or L1) // 3 else 0
 
 
 def tiling(problem: Problem, sizes: tuple[int, int, int], planes: int, rows: int, threads: int) -> Tiling:

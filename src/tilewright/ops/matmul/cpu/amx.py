@@ -232,6 +232,7 @@ def product_kernel(limbs: int, emulated: bool, finish=finisher, words: bool = Fa
     multiply = tile_multiplier(limbs, tiles)
     configure, release = tiles.configure, tiles.release
     OUT = simd.ROUNDED_2D if finish is rounding_finisher else simd.OUTPUT_2D
+    in_rows = finish in (finisher, rounding_finisher)  # out has a block's rows and columns
     form = f"{'.words' if words else ''}{'.emulated' if emulated else ''}"
 
     @simd.inline
@@ -249,7 +250,8 @@ def product_kernel(limbs: int, emulated: bool, finish=finisher, words: bool = Fa
                 stage = (p == 0, p + depth == K, activation)
                 for r in range(i, end, BLOCK):
                     size = (min(BLOCK, end - r), min(WIDE, j1 - j))
-                    expect(target[0], (r, j), size)
+                    if in_rows:
+                        expect(target[0], (r, j), size)
                     for column in range(0, size[1], BLOCK):
                         at = (PACKED + (r - i) * depth, (j + column) * K + p * BLOCK)
                         if end - r > LANES:

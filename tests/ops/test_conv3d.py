@@ -345,6 +345,8 @@ def test_copies_do_not_cross_lines_where_windows_stay_in_l1(monkeypatch):
     for K, left, pad in [(3, 1, 15), (3, 0, 0), (3, 2, 14), (5, 2, 0)]:
         assert tiles.pad_of(spec.Problem(1, 1, K, K, K), 16, left) == pad
     assert tiles.pad_of(spec.Problem(32, 16, 3, 3, 3), 16, 1) == 0
+    monkeypatch.setattr(tiles, "cpu", lambda: SimpleNamespace(lanes=16, l1d=48 << 10))
+    assert [tiles.pad_of(spec.Problem(1, 1, K, K, K), 16, 2) for K in (3, 5)] == [14, 0]
 
 
 @pytest.mark.parametrize("rung", ["cpu.rows", "cpu.folded"])

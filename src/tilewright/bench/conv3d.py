@@ -15,8 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from tilewright.bench import measure
-from tilewright.bench.measure import Timing, interleave
+from tilewright.bench.measure import RUNS, Timing, interleave
 from tilewright.bench.results import Row
 from tilewright.bench.roofs import limits_beside
 from tilewright.errors import InternalError, UsageError
@@ -145,7 +144,7 @@ def _rounds(call: Call) -> int:
     """A short call is hit by what else a machine does in some rounds and not in others: it gets more of them."""
     start = time.perf_counter()
     call()
-    return measure.RUNS if time.perf_counter() - start > SHORT_S else 3 * measure.RUNS
+    return RUNS if time.perf_counter() - start > SHORT_S else 3 * RUNS
 
 
 def _checked(case: spec.Case, inputs: dict) -> tuple[Callable, np.ndarray, str, float]:

@@ -90,8 +90,11 @@ def feeder(lanes: int):
 
 @functools.cache
 def errands(taps: int, lanes: int):
-    """The inline function that does what is to be done beside a column of so many taps (0: any number)."""
-    take, asks = feeder(lanes)[1], 1 if taps >= 5 else 2  # K = 3 has 9 columns for 16 lines, K = 5 has 25, or 15 folded
+    """The inline function that does what is to be done beside a column of so many taps (0: any number).
+
+    K = 3 has 9 columns for a block's 16 lines, K = 5 has 25, or 15 folded. A kernel of one plane asks for fewer lines.
+    """
+    take, asks = feeder(lanes)[1], 1 if taps >= 5 else 2
 
     @simd.inline
     def beside(done, errand, scratch):

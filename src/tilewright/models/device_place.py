@@ -61,7 +61,7 @@ class Device:
         import torch
 
         self.device = torch.device(name)
-        self.kind = self.rows = torch_dtype(one_of("gpt2", "dtype", dtype, FLOATS))
+        self.kind = torch_dtype(one_of("gpt2", "dtype", dtype, FLOATS))
         self.idle: Room | None = None  # what the last generator has left
 
     @property

@@ -322,7 +322,7 @@ class GPT2:
         """x (R, C) after layer i; of the last layer only the rows that something looks at."""
         layer, place, (R, C) = self.layers[i], self.place, x.shape
         h = self.normed(x, layer.norm_1, work.take("h", R, C, place.kind))
-        qkv = matmul(h, layer.attn[0], bias=layer.attn[1], out=work.take("qkv", R, 3 * C, place.rows))
+        qkv = matmul(h, layer.attn[0], bias=layer.attn[1], out=work.take("qkv", R, 3 * C, place.kind))
         x, y = rows.attended(i, x, qkv, self.scale(i), work)
         matmul(y, layer.attn_out[0], bias=layer.attn_out[1], residual=x, out=x)
         h = self.normed(x, layer.norm_2, work.take("h", len(x), C, place.kind))

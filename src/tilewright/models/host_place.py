@@ -42,22 +42,20 @@ class Rows:
         any more. The new keys and values are kept."""
         R, C = x.shape
         q, k, v = qkv[:, :C], qkv[:, C : 2 * C], qkv[:, 2 * C :]
-        cache, n = self.caches[i], len(self.last)
+        kind, cache, n = qkv.dtype, self.caches[i], len(self.last)
         if i < len(self.caches) - 1 or n == R:
-            return x, attend(q, cache, self.each, scale=scale, new=(k, v), out=work.take("h", R, C))
+            return x, attend(q, cache, self.each, scale=scale, new=(k, v), out=work.take("h", R, C, kind))
         append(k, v, cache, self.each)
-        return x[self.last], attend(q[self.last], cache, self.ends, scale=scale, out=work.take("h", n, C))
+        return x[self.last], attend(q[self.last], cache, self.ends, scale=scale, out=work.take("h", n, C, kind))
 
 
 class Host:
     """The CPU as the place of a model: arrays are NumPy's, weights stay where they are mapped until prepared.
 
-    kind: of what nothing but a product reads; rows: of queries, keys, values and attention's results. memory: bytes of
-    keys and values unless the caller says.
+    kind: of what nothing but a product or attention reads. memory: bytes of keys and values unless the caller says.
     """
 
     memory = BATCH_MEMORY
-    rows = FLOAT32
 
     def __init__(self, dtype: str):
         self.kind = BFLOAT16 if dtype == "bfloat16" else FLOAT32
@@ -86,7 +84,7 @@ class Host:
 
         Those of other sizes than the last that were asked for are let go.
         """
-        if caches and caches[0].values.shape[:3] == self.kept[0][:3]:  # slots, heads, length
+        if caches and (*caches[0].values.shape[:2], caches[0].length) == self.kept[0][:3]:  # slots, heads, length
             self.kept[1][:] = caches
 
     def final(self, work: Workspace, rows: int, columns: int) -> None:

@@ -151,17 +151,20 @@ def _emulated_store(tiles, tile, array, at, stride):
 
 @inline
 def _emulated_dot(tiles, c, a, b):
-    bits = tiles.view(np.uint32)
+    """In the order of the instruction: the low halves' products in one sum, the high halves' in another. A product of
+    two bfloat16 is a float32, so that multiplying and adding rounds as a fused multiply-add does."""
+    bits, pair = tiles.view(np.uint32), np.empty(4, np.uint32)
+    value = pair.view(np.float32)
     for row in range(ROWS):
         for column in range(WORDS):
+            low = high = np.float32(0)
             for p in range(WORDS):
                 left, right = bits[a, row, p], bits[b, p, column]
-                pair = np.empty(4, np.uint32)
                 pair[0], pair[1] = left << np.uint32(16), right << np.uint32(16)
                 pair[2], pair[3] = left & np.uint32(0xFFFF0000), right & np.uint32(0xFFFF0000)
-                value = pair.view(np.float32)
-                tiles[c, row, column] += value[0] * value[1]
-                tiles[c, row, column] += value[2] * value[3]
+                low += value[0] * value[1]
+                high += value[2] * value[3]
+            tiles[c, row, column] += low + high
 
 
 class Hardware:

@@ -15,7 +15,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from tilewright.simd.types import I32, I64, Block, broadcast_lane, call, filled, pointer, vector_of
-from tilewright.simd.vectors import load_bfloat16, load_some, load_vector, store_some, store_vector
+from tilewright.simd.vectors import load_some, load_vector, store_some, store_vector
 
 
 @intrinsic(prefer_literal=True)
@@ -67,38 +67,35 @@ def block_rank1(typingctx, block, a, a_at, b, b_at):
     return block(block, a, types.intp, b, types.intp), codegen
 
 
+def multiplied_rows(context, builder, sig, args, load):
+    """The code of `block_rank1_rows`; `load(pointer, lanes)` gives a vector of b."""
+    (value, a_, a_at_, a_stride_, b_, b_at_, b_stride_), block = args, sig.return_type
+    a_start = pointer(context, builder, sig.args[1], a_, a_at_)
+    b_start = pointer(context, builder, sig.args[4], b_, b_at_)
+    for i in range(block.rows):
+        number = builder.load(builder.gep(a_start, [builder.mul(a_stride_, I64(i))]), align=4)
+        scalar = broadcast_lane(builder, number, block.lanes)
+        for j in range(block.vectors):
+            place = builder.add(builder.mul(b_stride_, I64(i)), I64(j * block.lanes))
+            vector, at = load(builder.gep(b_start, [place]), block.lanes), i * block.vectors + j
+            total = builder.extract_value(value, at)
+            both = call(builder, f"llvm.fma.v{block.lanes}f32", vector.type, scalar, vector, total)
+            value = builder.insert_value(value, both, at)
+    return value
+
+
 @intrinsic
 def block_rank1_rows(typingctx, block, a, a_at, a_stride, b, b_at, b_stride):
     """Row i of block += a.flat[a_at + i * a_stride] * b.flat[b_at + i * b_stride : + vectors * lanes].
 
     `block_rank1` for a matrix A that is not packed; with b_stride 0 all rows share their vectors of b, which are loaded
-    once, otherwise each has its own. b: float32, or uint16 seen as bfloat16 and widened.
+    once, otherwise each has its own.
     """
+    integer = types.intp
 
     def codegen(context, builder, sig, args):
-        value, a_, a_at_, a_stride_, b_, b_at_, b_stride_ = args
-        load = load_vector if sig.args[4].dtype == types.float32 else load_bfloat16
-        a_start = pointer(context, builder, sig.args[1], a_, a_at_)
-        b_start = pointer(context, builder, sig.args[4], b_, b_at_)
-        for i in range(block.rows):
-            number = builder.load(builder.gep(a_start, [builder.mul(a_stride_, I64(i))]), align=4)
-            scalar = broadcast_lane(builder, number, block.lanes)
-            for j in range(block.vectors):
-                place = builder.add(builder.mul(b_stride_, I64(i)), I64(j * block.lanes))
-                vector = load(builder, builder.gep(b_start, [place]), block.lanes)
-                at = i * block.vectors + j
-                both = call(
-                    builder,
-                    f"llvm.fma.v{block.lanes}f32",
-                    vector.type,
-                    scalar,
-                    vector,
-                    builder.extract_value(value, at),
-                )
-                value = builder.insert_value(value, both, at)
-        return value
+        return multiplied_rows(context, builder, sig, args, lambda at, lanes: load_vector(builder, at, lanes))
 
-    integer = types.intp
     return block(block, a, integer, integer, b, integer, integer), codegen
 
 
@@ -263,17 +260,48 @@ def block_dot_rows(typingctx, total, block, a, a_at):
     return total(total, block, a, types.intp), codegen
 
 
+def _of_two(name: str, emit, doc: str):
+    """An intrinsic of two equal blocks; `emit(builder, lanes, one, other)` combines two vectors."""
+
+    def typing(typingctx, a, b):
+        if a != b or not isinstance(a, Block):
+            return None
+
+        def codegen(context, builder, sig, args):
+            value = args[0]
+            for at in range(a.rows * a.vectors):
+                both = emit(builder, a.lanes, *(builder.extract_value(x, at) for x in args))
+                value = builder.insert_value(value, both, at)
+            return value
+
+        return a(a, b), codegen
+
+    typing.__name__, typing.__doc__ = name, doc
+    return intrinsic(typing)
+
+
+def _larger(builder, lanes: int, one, other):
+    return call(builder, f"llvm.maximum.v{lanes}f32", one.type, one, other)
+
+
+block_maximum = _of_two("block_maximum", _larger, "The larger of two equal blocks lane by lane, NaN if either is.")
+block_sum = _of_two(
+    "block_sum", lambda builder, lanes, one, other: builder.fadd(one, other), "The sum of two equal blocks."
+)
+
+
 @intrinsic
-def block_maximum(typingctx, a, b):
-    """The larger of two equal blocks lane by lane, NaN if either is."""
-    if a != b or not isinstance(a, Block):
+def block_scale_rows(typingctx, block, a, a_at):
+    """Row i of the block times a.flat[a_at + i]."""
+    if not isinstance(block, Block):
         return None
 
     def codegen(context, builder, sig, args):
-        value, name = args[0], f"llvm.maximum.v{a.lanes}f32"
-        for at in range(a.rows * a.vectors):
-            one, other = (builder.extract_value(x, at) for x in args)
-            value = builder.insert_value(value, call(builder, name, one.type, one, other), at)
+        value, a_, a_at_ = args
+        scalars = _scalars(builder, pointer(context, builder, sig.args[1], a_, a_at_), block.rows)
+        for at in range(block.rows * block.vectors):
+            factor = broadcast_lane(builder, scalars[at // block.vectors], block.lanes)
+            value = builder.insert_value(value, builder.fmul(builder.extract_value(value, at), factor), at)
         return value
 
-    return a(a, b), codegen
+    return block(block, a, types.intp), codegen

@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.ops._arrays import as_float32, like
+from tilewright.ops._arrays import BFLOAT16, as_float32, like
 from tilewright.ops._device import on_gpu
 from tilewright.ops._memory import empty
 from tilewright.ops.attention.ladder import ladder
@@ -56,7 +56,8 @@ def attention(q, k, v, *, causal: bool = True, scale: float | None = None, dtype
 
 
 def append(k, v, cache: Cache, spans) -> None:
-    """Keep the keys and values of new positions: k, v float32 (rows, H * D), contiguous rows.
+    """Keep the keys and values of new positions: k, v float32 or, for a cache of bfloat16, bfloat16 (rows, H * D),
+    contiguous rows.
 
     spans: n entries of `span`; one that names a source begins with that slot's positions, which are copied before its
     own rows are written, in the order of the spans. Raises UsageError if a span leaves the rows or the cache, or the
@@ -72,17 +73,19 @@ def append(k, v, cache: Cache, spans) -> None:
     _check_rows(cache, len(k), k=k, v=v)
     checked = checked_spans(spans, cache, len(k))
     if len(checked.array):
-        append_to(k, v, cache, checked.array)
+        append_to(*_as_kept(cache, k, v), cache, checked.array)
 
 
 def attend(
     q, cache: Cache, spans, *, causal: bool = True, scale: float | None = None, new=None, out=None
 ) -> np.ndarray:
-    """Queries q float32 (rows, H * D), whose keys are in the cache -> float32 (rows, H * D).
+    """Queries q (rows, H * D), whose keys are in the cache -> float32 (rows, H * D).
 
-    new: (k, v), rows as far apart as q's: every span keeps its rows first, as `append` would, but while they are looked
-    at. Rows that no span names are not written. A query's bits depend on itself and its sequence's cache alone.
-    Raises UsageError if a span leaves the rows or the cache, the arrays are others, or scale is not above 0.
+    q: float32; where the cache keeps bfloat16, it is rounded to that, or comes in it, and shares are rounded, too. new:
+    (k, v) of q's dtype, rows as far apart as q's: every span keeps its rows first, as `append` would, but while they
+    are looked at. out: float32, or bfloat16 where the cache is; rows that no span names are not written. A query's bits
+    depend on itself and its sequence's cache alone. Raises UsageError if a span leaves the rows or the cache, the
+    arrays are others, or scale is not above 0.
     """
     if on_gpu(q):
         from tilewright.ops.attention import device
@@ -93,15 +96,43 @@ def attend(
     checked = checked_spans(spans, cache, len(q))
     if new is not None:
         _check_rows(cache, len(q), k=new[0], v=new[1])
-        if not q.strides[0] == new[0].strides[0] == new[1].strides[0]:
-            raise UsageError("attention: the rows of q and of the new keys and values are not equally far apart")
+        if len({(x.dtype, x.strides[0]) for x in (q, *new)}) > 1:
+            raise UsageError("attention: q, new keys and new values are not of one dtype with rows equally far apart")
     look = Look(1 / math.sqrt(cache.D) if scale is None else scale, causal, new)
     if not 0 < look.scale < math.inf:
         raise UsageError(f"attention: scale is {scale}; a finite number above 0 is wanted")
     if len(checked.array):
-        rung = ladder.choose(Problem(cache.D, cache.dtype))
-        rung.run(q, cache, checked.array, look, out)
+        _run(q, cache, checked.array, look, out)
     return out
+
+
+def _run(q: np.ndarray, cache: Cache, spans: np.ndarray, look: Look, out: np.ndarray) -> None:
+    """The chosen rung, on arrays as it takes them."""
+    rung, width = ladder.choose(Problem(cache.D, cache.dtype)), q.shape[1]
+    q, *new = _as_kept(cache, q, *(look.new or ()))
+    look = Look(look.scale, look.causal, (new[0], new[1]) if new else None)
+    if q.shape[1] == width:
+        rung.run(q, cache, spans, look, out)
+        return
+    wide = empty(q.shape, out.dtype)  # heads of an odd width are filled up to whole words
+    wide[...] = _in_words(cache, out)
+    rung.run(q, cache, spans, look, wide)
+    out[...] = wide.reshape(len(q), cache.heads, -1)[:, :, : cache.D].reshape(out.shape)
+
+
+def _as_kept(cache: Cache, *arrays: np.ndarray) -> list[np.ndarray]:
+    """Rows of the cache's dtype, where that is bfloat16 as whole words: heads of an even width that begin at one."""
+    if cache.dtype == "float32":
+        return list(arrays)
+    whole = all(x.dtype == BFLOAT16 and not (x.ctypes.data % 4 or x.strides[0] % 4) for x in arrays)
+    return list(arrays) if whole and cache.D % 2 == 0 else [_in_words(cache, x.astype(BFLOAT16)) for x in arrays]
+
+
+def _in_words(cache: Cache, x: np.ndarray) -> np.ndarray:
+    """A copy of (rows, H * D) with heads of an even width."""
+    result = np.zeros((len(x), cache.heads, cache.D + cache.D % 2), x.dtype)
+    result[:, :, : cache.D] = x.reshape(len(x), cache.heads, cache.D)
+    return result.reshape(len(x), -1)
 
 
 def _sizes(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> tuple[int, int, int, int, int]:
@@ -121,11 +152,12 @@ def _rows(array: np.ndarray) -> np.ndarray:
 
 
 def _check_rows(cache: Cache, rows: int, **arrays: np.ndarray) -> None:
-    """Raises UsageError unless each array is float32 (rows, H * D), its rows contiguous."""
+    """Raises UsageError unless each array is (rows, H * D), rows contiguous, of a dtype that goes with the cache."""
+    kinds = [np.dtype(np.float32)] if cache.dtype == "float32" else [np.dtype(np.float32), BFLOAT16]
     for name, x in arrays.items():
-        fits = x.dtype == np.float32 and x.shape == (rows, cache.heads * cache.D)
-        if not fits or (x.size and (x.strides[1] != 4 or x.strides[0] % 4)):
-            wanted = f"float32 {(rows, cache.heads * cache.D)} with contiguous rows"
+        fits = x.dtype in kinds and x.shape == (rows, cache.heads * cache.D)
+        if not fits or (x.size and (x.strides[1] != x.itemsize or x.strides[0] % x.itemsize)):
+            wanted = f"{' or '.join(map(str, kinds))} {(rows, cache.heads * cache.D)} with contiguous rows"
             raise UsageError(f"attention: {name} is {x.dtype} {x.shape}, strides {x.strides}; {wanted} is wanted")
 
 

@@ -1,14 +1,15 @@
 """The rungs of attention; those of a GPU are in `gpu_ladder`.
 
-run(q, cache, spans, look, out): q and out float32 (rows, heads * D) with contiguous rows; keys and values of a span's
-rows are in the cache, or in `look.new`, and then the rung keeps them first.
+run(q, cache, spans, look, out): q (rows, heads * D) with contiguous rows, float32 or bfloat16 as the cache is, and out
+float32 or bfloat16; bfloat16 heads have an even width and begin at whole words. Keys and values of a span's rows are in
+the cache, or in `look.new`, and then the rung keeps them first.
 """
 
 from tilewright.ops._ladder import Ladder
-from tilewright.ops._needs import on
+from tilewright.ops._needs import amx_tiles, divides, on
 from tilewright.ops.attention import gpu_ladder
 
-ladder = Ladder("attention", prefer=("cpu.threads", *gpu_ladder.PREFER))
+ladder = Ladder("attention", prefer=("cpu.tiles", "cpu.threads", *gpu_ladder.PREFER))
 float32, both = on("cpu", "float32"), on("cpu", "float32", "bfloat16")
 ONE_QUERY = (1, 1, 1)
 
@@ -55,6 +56,19 @@ def all_threads(q, cache, spans, look, out):
     from tilewright.ops.attention.cpu.blocks import attend
 
     attend(q, cache, spans, look, out)
+
+
+@ladder.rung(
+    "cpu.tiles",
+    after="cpu.threads",
+    needs=(on("cpu", "bfloat16"), amx_tiles, divides("D", 32)),
+    idea="16 queries against 16 keys, and odds times values, in AMX tiles; softmax with queries along lanes",
+)
+def tiles(q, cache, spans, look, out):
+    from tilewright.ops.attention.cpu.blocks import attend
+    from tilewright.simd import amx
+
+    attend(q, cache, spans, look, out, tiles=amx.Hardware)
 
 
 gpu_ladder.declare(ladder)

@@ -1,5 +1,6 @@
 """What attention keeps and is handed: the cache of keys and values, and the spans of queries that look into it."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +20,16 @@ class Cache:
     """Keys and values of one layer for a number of sequences, in the order in which the kernels read them.
 
     keys (slots, heads, panels, D, PANEL): PANEL keys side by side, so that scores are computed PANEL at a time without
-    a sum across lanes. values (slots, heads, T, width): plain rows, width is D rounded up to whole vectors. Elements
-    are float32, or uint16 that are bfloat16. What was never written is never read.
+    a sum across lanes. values (slots, heads, length, width): plain rows, width is D rounded up to whole vectors.
+    Both are float32, or uint32 words of two bfloat16, as matrix instructions want them: then a word of keys holds the
+    numbers 2 d and 2 d + 1 of a key, and one of values those of positions 2 t and 2 t + 1, so that these axes are half
+    as long. length: positions that a slot has room for. What was never written has no influence.
     """
 
     keys: Any
     values: Any
     D: int
+    length: int
 
     @classmethod
     def empty(cls, slots: int, heads: int, length: int, D: int, dtype: str = "float32", device: str = "cpu") -> "Cache":
@@ -35,17 +39,12 @@ class Cache:
         """
         if device != "cpu":
             return DeviceCache.on(device, slots, heads, length, D, dtype)
-        word, (panels, width) = element(dtype), (panels_of(length), width_of(D))
-        return cls(empty((slots, heads, panels, D, panel()), word), empty((slots, heads, length, width), word), D)
+        keys, values = ((slots, heads, *shape) for shape in shapes_of(length, D, dtype))
+        return cls(empty(keys, element(dtype)), empty(values, element(dtype)), D, length)
 
     @property
     def heads(self) -> int:
         return self.keys.shape[1]
-
-    @property
-    def length(self) -> int:
-        """Positions that a slot has room for."""
-        return self.values.shape[2]
 
     @property
     def dtype(self) -> str:
@@ -53,8 +52,12 @@ class Cache:
 
     def plain(self, slot: int, head: int, length: int) -> tuple[np.ndarray, np.ndarray]:
         """float32 (length, D) keys and values of one head, copied."""
-        keys = self.keys[slot, head, : panels_of(length)].swapaxes(1, 2).reshape(-1, self.D)[:length]
-        return _widened(keys), _widened(self.values[slot, head, :length, : self.D])
+        keys = self.keys[slot, head, : panels_of(length)].swapaxes(1, 2)  # (panels, PANEL, D or its half)
+        values = self.values[slot, head]
+        if self.dtype != "float32":
+            keys, values = _numbers(keys), _numbers(values.swapaxes(0, 1)).swapaxes(0, 1)
+        keys = keys.reshape(-1, keys.shape[2])
+        return np.ascontiguousarray(keys[:length, : self.D]), np.ascontiguousarray(values[:length, : self.D])
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +71,7 @@ class DeviceCache(Cache):
 
         shape = (slots, heads, length, D)
         keys, values = (torch.empty(shape, dtype=torch_dtype(dtype), device=device) for _ in range(2))
-        return cls(keys, values, D)
+        return cls(keys, values, D, length)
 
     @property
     def dtype(self) -> str:
@@ -81,7 +84,7 @@ class DeviceCache(Cache):
 
 def element(dtype: str) -> type:
     """How a cache of this accuracy class is stored."""
-    return np.float32 if dtype == "float32" else np.uint16
+    return np.float32 if dtype == "float32" else np.uint32
 
 
 def panel() -> int:
@@ -99,12 +102,18 @@ def width_of(D: int) -> int:
     return -(-D // cpu().lanes) * cpu().lanes
 
 
+def shapes_of(length: int, D: int, dtype: str) -> tuple[tuple[int, int, int], tuple[int, int]]:
+    """Of the keys and of the values of one head."""
+    numbers = 1 if dtype == "float32" else 2  # in an element
+    return (panels_of(length), -(-D // numbers), panel()), (-(-length // numbers), width_of(D))
+
+
 def bytes_a_sequence(heads: int, length: int, D: int, dtype: str, device: str = "cpu") -> int:
     """Bytes that a slot of one layer takes."""
     if device != "cpu":
         return 2 * heads * length * D * (4 if dtype == "float32" else 2)
-    numbers = panels_of(length) * panel() * D + length * width_of(D)
-    return heads * numbers * np.dtype(element(dtype)).itemsize
+    keys, values = map(math.prod, shapes_of(length, D, dtype))
+    return heads * (keys + values) * np.dtype(element(dtype)).itemsize
 
 
 def span(slot: int, first: int, count: int, row: int, source: int = -1) -> tuple[int, int, int, int, int]:
@@ -129,7 +138,7 @@ class Spans:
 class Look:
     """How queries look at keys: the factor of the scores, and whether a position sees only itself and those before.
 
-    new: float32 keys and values (rows, heads * D), rows as far apart as q's, which the spans keep first.
+    new: keys and values (rows, heads * D) of q's dtype, rows as far apart as q's, which the spans keep first.
     """
 
     scale: float
@@ -137,7 +146,7 @@ class Look:
     new: tuple[np.ndarray, np.ndarray] | None = None
 
 
-def _widened(array: np.ndarray) -> np.ndarray:
-    if array.dtype == np.float32:
-        return np.ascontiguousarray(array)
-    return (array.astype(np.uint32) << 16).view(np.float32)
+def _numbers(words: np.ndarray) -> np.ndarray:
+    """float32 (..., 2 n) of the pairs in uint32 (..., n)."""
+    pairs = np.stack([words << np.uint32(16), words & np.uint32(0xFFFF0000)], axis=-1)
+    return pairs.reshape(*words.shape[:-1], -1).view(np.float32)

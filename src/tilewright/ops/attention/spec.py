@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.ops._arrays import rounded
+from tilewright.ops._arrays import BFLOAT16, rounded
 
 EPS32 = float(np.finfo(np.float32).eps)
 DTYPES = ("float32", "bfloat16")
 DEVICE_DTYPES = (*DTYPES, "float16")  # accuracy classes on a GPU
-EPS16 = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
+EPS16 = {"float32": 0.0, "bfloat16": 2.0**-7, "float16": 2.0**-10}  # of shares, where they are rounded
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ class Case:
 def make(case: Case, rng: np.random.Generator) -> dict:
     """Random arguments of `attention`, of a size that makes some keys matter more than others.
 
-    What is kept in 16 bits is such that rounding changes nothing; on a GPU queries are, too.
+    What is in 16 bits is such that rounding changes nothing.
     """
     B, H, Q, T, D = case.B, case.H, case.Q, case.T, case.D
     values = {name: rng.standard_normal((B, H, n, D), dtype=np.float32) for name, n in (("q", Q), ("k", T), ("v", T))}
     if case.dtype == "bfloat16":
-        values |= {name: rounded(values[name]) for name in ("kv" if case.device == "cpu" else "qkv")}
+        values = {name: rounded(x) for name, x in values.items()}
     elif case.dtype == "float16":
         values = {name: x.astype(np.float16).astype(np.float32) for name, x in values.items()}
     return {**values, "causal": case.causal}
@@ -82,9 +82,8 @@ def bind(case: Case, inputs: dict):
     from tilewright.ops.attention import Cache, append, attend, span
 
     B, H, Q, T, D = case.B, case.H, case.Q, case.T, case.D
-    q, k, v = (
-        np.ascontiguousarray(inputs[name].swapaxes(1, 2)).reshape(-1, H * D) for name in "qkv"
-    )  # fmt: skip
+    kind = np.float32 if case.dtype == "float32" else BFLOAT16
+    q, k, v = (inputs[name].swapaxes(1, 2).astype(kind, order="C").reshape(-1, H * D) for name in "qkv")
     cache = Cache.empty(B, H, T, D, case.dtype)
     append(k, v, cache, [span(b, 0, T, b * T) for b in range(B)])
     spans = np.array([span(b, T - Q, Q, b * Q) for b in range(B)], np.int64)
@@ -118,15 +117,14 @@ def bound(case: Case, inputs: dict, result: np.ndarray, c: float = 1.0) -> np.nd
     """An error e of the scores changes each share by a factor within 1 + 2 e, and sums of T shares round like any sum.
 
     So: eps32 * (2 * sqrt(D) * scale * max_t(|q| . |k_t|) + 4 sqrt(T) + 16) * (shares @ |v|), the last part standing for
-    exp, the division and the products. A GPU rounds shares to the class's 16 bits: eps16 * (shares @ |v|) more.
+    exp, the division and the products. Shares rounded to the class's 16 bits: eps16 * (shares @ |v|) more.
     """
     from tilewright.ops.attention.reference import attention
 
     q, k, v = (np.abs(inputs[name].astype(np.float64)) for name in "qkv")
     scores = (q @ k.swapaxes(-1, -2)).max(axis=-1, keepdims=True, initial=0) / math.sqrt(case.D)
     spread = attention(inputs["q"], inputs["k"], v, causal=case.causal)
-    shares = EPS16.get(case.dtype, 0.0) if case.device != "cpu" else 0.0
-    return (EPS32 * (c * (2 * math.sqrt(case.D) * scores + 4 * math.sqrt(case.T)) + 16) + shares) * spread
+    return (EPS32 * (c * (2 * math.sqrt(case.D) * scores + 4 * math.sqrt(case.T)) + 16) + EPS16[case.dtype]) * spread
 
 
 def cases() -> list[Case]:

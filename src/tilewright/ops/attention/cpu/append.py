@@ -8,6 +8,7 @@ from tilewright import simd
 from tilewright.hardware import cpu
 from tilewright.ops._threads import launch, thread_count
 from tilewright.ops.attention.cpu.plan import (
+    APPEND,
     HEAD_SIZE,
     HEADS,
     HEADS_A_TASK,
@@ -20,7 +21,9 @@ from tilewright.ops.attention.cpu.plan import (
     VALUES_A_HEAD,
     WIDTH,
     append_plan,
-    append_signature,
+    elements,
+    flat,
+    numbers_of,
 )
 from tilewright.ops.attention.operands import COLUMNS, COUNT, FIRST, PANEL_VECTORS, ROW, SLOT, SOURCE, Cache, Look
 from tilewright.ops.matmul.operands import addresses
@@ -34,7 +37,7 @@ def row_writer(lanes: int):
     @simd.inline
     def write_row(k, v, row, keys, values, target, position, plan):
         """D numbers of a key to its column of a panel, D of a value to its row, zeros to its end. row: (in k, in v),
-        target: (in keys, in values)."""
+        target: (in keys, in values), in elements."""
         D, width = plan[HEAD_SIZE], plan[WIDTH]
         key_at, value_at = target[0] + position // PANEL * PANEL * D + position % PANEL, target[1] + position * width
         whole = D - D % lanes
@@ -46,6 +49,79 @@ def row_writer(lanes: int):
             simd.put_first(values, value_at + d, simd.load_first(v, row[1] + d, D - d, lanes), width - d)
 
     return write_row
+
+
+@functools.cache
+def value_writer(lanes: int):
+    """The inline function that writes a value, or a pair of them, as words."""
+
+    @simd.inline
+    def some(v, at, count):
+        """`simd.load_halves`, without a mask where none is needed."""
+        return simd.load_halves(v, at, lanes, lanes) if count >= lanes else simd.load_halves(v, at, count, lanes)
+
+    @simd.inline
+    def put_values(v, at, step, values, value_at, position, size):
+        """The value at v[at] as that of `position`; step: how far on that of the next position lies, 0: there is none.
+
+        size: (numbers, columns of a row of words). An even position without a next one leaves 0 in its place.
+        """
+        D, width = size
+        for d in range(0, width, lanes):
+            words, target = some(v, at + d // 2, D - d), value_at + position // 2 * width + d
+            if position % 2:
+                words = simd.join_firsts(simd.load(values, target, lanes), words)
+            elif step:
+                words = simd.join_firsts(words, some(v, at + step + d // 2, D - d))
+            simd.store(values, target, words)
+
+    return put_values
+
+
+@functools.cache
+def word_row_writer(lanes: int):
+    """`row_writer` for words of two bfloat16."""
+    PANEL, put_values = PANEL_VECTORS * lanes, value_writer(lanes)
+
+    @simd.inline
+    def write_row(k, v, row, keys, values, target, position, plan):
+        D, words = plan[HEAD_SIZE], plan[HEAD_SIZE] // 2
+        key_at = target[0] + position // PANEL * PANEL * words + position % PANEL
+        whole = words - words % lanes
+        for w in range(0, whole, lanes):
+            simd.scatter(keys, key_at + w * PANEL, PANEL, simd.load(k, row[0] + w, lanes))
+        for w in range(whole, words):
+            simd.put(keys, key_at + w * PANEL, simd.fetch(k, row[0] + w))
+        put_values(v, row[1], 0, values, target[1], position, (D, plan[WIDTH]))
+
+    return write_row
+
+
+@functools.cache
+def word_square_writer(lanes: int):
+    """`square_writer` for words of two bfloat16."""
+    PANEL, put_values = PANEL_VECTORS * lanes, value_writer(lanes)
+
+    @simd.inline
+    def write_rows(rows, at, strides, cache, target, some, plan):
+        (k, v), row, (keys, values), (position, count) = rows, at, cache, some
+        words, size = plan[HEAD_SIZE] // 2, (plan[HEAD_SIZE], plan[WIDTH])
+        key_at, whole = target[0] + position // PANEL * PANEL * words + position % PANEL, words - words % lanes
+        for w in range(0, whole, lanes):
+            square = simd.block_load(simd.block_zeros(lanes, 1, lanes), k, row[0] + w, strides[0], count)
+            simd.block_put(simd.block_transpose(square), keys, key_at + w * PANEL, PANEL, count)
+        for i in range(count):
+            for w in range(whole, words):
+                simd.put(keys, key_at + w * PANEL + i, simd.fetch(k, row[0] + i * strides[0] + w))
+        i = position % 2
+        if i:
+            put_values(v, row[1], 0, values, target[1], position, size)
+        while i < count:
+            step = strides[1] if i + 1 < count else 0
+            put_values(v, row[1] + i * strides[1], step, values, target[1], position + i, size)
+            i += 2
+
+    return write_rows
 
 
 @functools.cache
@@ -74,22 +150,23 @@ def square_writer(lanes: int):
 
 
 @functools.cache
-def span_writer(lanes: int):
+def span_writer(lanes: int, dtype: str):
     """The inline function that writes a span's positions of one head, after the beginning that it copies."""
-    PANEL, write_row, write_rows = PANEL_VECTORS * lanes, row_writer(lanes), square_writer(lanes)
+    PANEL, NUMBERS, float32 = PANEL_VECTORS * lanes, numbers_of(dtype), dtype == "float32"
+    write_row = row_writer(lanes) if float32 else word_row_writer(lanes)
+    write_rows = square_writer(lanes) if float32 else word_square_writer(lanes)
 
     @simd.inline
     def copy_start(keys, values, target, source, count, plan):
         """The first `count` positions of a head. target, source: (of keys, of values), element offsets."""
-        D, width = plan[HEAD_SIZE], plan[WIDTH]
-        simd.copy(keys, target[0], source[0], (count + PANEL - 1) // PANEL * PANEL * D)
-        simd.copy(values, target[1], source[1], count * width)
+        simd.copy(keys, target[0], source[0], (count + PANEL - 1) // PANEL * PANEL * (plan[HEAD_SIZE] // NUMBERS))
+        simd.copy(values, target[1], source[1], (count + NUMBERS - 1) // NUMBERS * plan[WIDTH])
 
     @simd.inline
     def write_span(rows, at, strides, cache, spans, s, head, plan):
         """rows: (k, v), flat; at, strides: where their first rows begin, and how far apart rows are. cache: (keys,
         values)."""
-        (k, v), (keys, values), D = rows, cache, plan[HEAD_SIZE]
+        (k, v), (keys, values), step = rows, cache, plan[HEAD_SIZE] // NUMBERS
         keys_a_head, values_a_head = plan[KEYS_A_HEAD], plan[VALUES_A_HEAD]
         slot = spans[s + SLOT] * plan[HEADS] + head
         target = (slot * keys_a_head, slot * values_a_head)
@@ -99,7 +176,7 @@ def span_writer(lanes: int):
         i, count = 0, spans[s + COUNT]
         while i < count:
             row, position = spans[s + ROW] + i, spans[s + FIRST] + i
-            place = (at[0] + row * strides[0] + head * D, at[1] + row * strides[1] + head * D)
+            place = (at[0] + row * strides[0] + head * step, at[1] + row * strides[1] + head * step)
             many = min(lanes, count - i, PANEL - position % PANEL)
             if many == 1:
                 write_row(k, v, place, keys, values, target, position, plan)
@@ -115,9 +192,9 @@ def append_kernel(lanes: int, dtype: str):
     """The kernel for a vector width and an element type. A task is some heads of a run of spans (`runs_of`), whose rows
     are read as they lie: a head after the other would read a piece of every row at a time, each in a page of its own.
     """
-    write_span = span_writer(lanes)
+    write_span = span_writer(lanes, dtype)
 
-    @simd.kernel(append_signature(dtype), name=f"attention.append.{dtype}.{lanes}")
+    @simd.kernel(APPEND, name=f"attention.append.{dtype}.{lanes}")
     def append_rows(k, v, keys, values, spans, plan, scratch):
         """spans: then the first span of each run, and their end."""
         per, table, steps = plan[HEADS_A_TASK], plan[SPANS] * COLUMNS, (plan[K_STEP], plan[V_STEP])
@@ -146,14 +223,14 @@ def runs_of(spans: np.ndarray) -> np.ndarray:
 
 
 def append_to(k: np.ndarray, v: np.ndarray, cache: Cache, spans: np.ndarray) -> None:
-    """k, v float32 (rows, heads * D), contiguous rows of any stride; spans int64 (n, COLUMNS)."""
-    lanes = cpu().lanes
+    """k, v (rows, heads * D) as the cache keeps them, see `elements`; spans int64 (n, COLUMNS)."""
+    lanes, (k, v) = cpu().lanes, map(elements, (k, v))
     (k_flat, _, _), (v_flat, _, _) = addresses(k), addresses(v)
     runs = runs_of(spans)
     per = cache.heads if len(runs) > 8 * thread_count() else 1
     plan = append_plan(k, v, cache, spans, (len(runs) - 1, per))
     kernel, tasks = append_kernel(lanes, cache.dtype), (len(runs) - 1) * -(-cache.heads // per)
-    arrays = (k_flat, v_flat, cache.keys.reshape(-1), cache.values.reshape(-1), np.append(spans, runs), plan)
+    arrays = (k_flat, v_flat, *flat(cache), np.append(spans, runs), plan)
     launch(kernel, *arrays, tasks=tasks, words=1)
 
 

@@ -15,12 +15,13 @@ It loses to `fused` where vectors stay nearly empty: on 4 keys of heads of 4 num
 import functools
 
 import numpy as np
+from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
 from tilewright.ops._memory import LINE
 from tilewright.ops._threads import launch, thread_count, threads
-from tilewright.ops.attention.cpu.append import row_writer, runs_of, span_writer
+from tilewright.ops.attention.cpu.append import row_writer, runs_of, span_writer, word_row_writer
 from tilewright.ops.attention.cpu.plan import (
     CAUSAL,
     HEAD_SIZE,
@@ -38,7 +39,12 @@ from tilewright.ops.attention.cpu.plan import (
     WIDTH,
     attend_plan,
     attend_signature,
+    elements,
+    flat,
+    numbers_of,
 )
+from tilewright.ops.attention.cpu.tiles import state_of, tile_queries, tile_scratch
+from tilewright.ops.attention.cpu.words import scratch_words, word_block_function
 from tilewright.ops.attention.operands import (
     COLUMNS,
     COUNT,
@@ -52,10 +58,11 @@ from tilewright.ops.attention.operands import (
     panels_of,
 )
 from tilewright.ops.matmul.operands import addresses
+from tilewright.simd import amx
 
 ALONE = 1 << 17  # numbers of values up to which one thread does all: 20 microseconds, as long as waking another
 GROUP = 4  # heads of a lone query: 8 accumulators hide the latency of an FMA
-NUMBERS = LINE // 4  # float32 in a cache line
+WORDS_A_LINE = LINE // 4
 RAMP = np.arange(16, dtype=np.float32)
 # lanes: queries in a block, two vectors of sums each: 16 of AVX-512's 32 registers, 8 of AVX2's 16, 16 of NEON's 32;
 # then those of the smaller blocks that take what is left over
@@ -139,17 +146,18 @@ def block_function(lanes: int):
 
 
 @functools.cache
-def head_functions(lanes: int, rows: tuple[int, int, int]):
+def head_functions(lanes: int, dtype: str, rows: tuple[int, int, int]):
     """(one query of several heads, all queries of a head), each as blocks of the heights in `rows`."""
-    (HIGH, MIDDLE, SINGLE), attend_block = rows, block_function(lanes)
+    (HIGH, MIDDLE, SINGLE), NUMBERS = rows, numbers_of(dtype)
+    attend_block = block_function(lanes) if dtype == "float32" else word_block_function(lanes)
 
     @simd.inline
     def attend_heads(height, arrays, spans, s, head, scale, plan, scores):
         """One query of `height` heads from `head` on."""
         D, slot = plan[HEAD_SIZE], spans[s + SLOT] * plan[HEADS] + head
         row, seen, keys, values = spans[s + ROW], spans[s + FIRST] + 1, plan[KEYS_A_HEAD], plan[VALUES_A_HEAD]
-        at = (row * plan[Q_STEP] + head * D, slot * keys, slot * values, row * plan[OUT_STEP] + head * D)
-        attend_block(height, arrays, at, (D, keys, values, D), (seen, 0), scale, plan, scores)
+        at = (row * plan[Q_STEP] + head * (D // NUMBERS), slot * keys, slot * values, row * plan[OUT_STEP] + head * D)
+        attend_block(height, arrays, at, (D // NUMBERS, keys, values, D), (seen, 0), scale, plan, scores)
 
     @simd.inline
     def attend_queries(arrays, spans, s, head, scale, plan, scores):
@@ -159,7 +167,7 @@ def head_functions(lanes: int, rows: tuple[int, int, int]):
         while i < count:
             height = HIGH if count - i >= HIGH else MIDDLE if count - i >= MIDDLE else SINGLE
             row, visible = spans[s + ROW] + i, spans[s + FIRST] + (i + 1 if causal else count)
-            at = (row * plan[Q_STEP] + head * D, k_at, v_at, row * plan[OUT_STEP] + head * D)
+            at = (row * plan[Q_STEP] + head * (D // NUMBERS), k_at, v_at, row * plan[OUT_STEP] + head * D)
             steps, seen = (plan[Q_STEP], 0, 0, plan[OUT_STEP]), (visible, causal)
             if height == HIGH:
                 attend_block(HIGH, arrays, at, steps, seen, scale, plan, scores)
@@ -173,17 +181,18 @@ def head_functions(lanes: int, rows: tuple[int, int, int]):
 
 
 @functools.cache
-def block_kernel(lanes: int, dtype: str, rows: tuple[int, int, int]):
-    """The kernel for a vector width, an element type of the cache, and heights of a block."""
-    (attend_heads, attend_queries), write_row = head_functions(lanes, rows), row_writer(lanes)
-    heads_at_once = GROUP if rows[0] > 1 else 1
+def block_kernel(lanes: int, dtype: str, rows: tuple[int, int, int], out: types.Array = simd.OUTPUT_2D):
+    """The kernel for a vector width, an element type of the cache, heights of a block, and a type of the results."""
+    attend_heads, attend_queries = head_functions(lanes, dtype, rows)
+    write_row = row_writer(lanes) if dtype == "float32" else word_row_writer(lanes)
+    NUMBERS, heads_at_once = numbers_of(dtype), GROUP if rows[0] > 1 else 1
 
     @simd.inline
     def keep_own(arrays, spans, s, head, plan):
         """The key and value of a span's one row, while what `attend` reads next is on its way to the cache."""
         q, keys, values, _ = arrays
         slot = spans[s + SLOT] * plan[HEADS] + head
-        row = spans[s + ROW] * plan[Q_STEP] + head * plan[HEAD_SIZE]
+        row = spans[s + ROW] * plan[Q_STEP] + head * (plan[HEAD_SIZE] // NUMBERS)
         target = (slot * plan[KEYS_A_HEAD], slot * plan[VALUES_A_HEAD])
         write_row(q, q, (row + plan[NEW_K], row + plan[NEW_V]), keys, values, target, spans[s + FIRST], plan)
 
@@ -200,7 +209,7 @@ def block_kernel(lanes: int, dtype: str, rows: tuple[int, int, int]):
             for h in range(head, last):
                 attend_queries(arrays, spans, s, h, scale, plan, scores)
 
-    @simd.kernel(attend_signature(dtype), name=f"attention.blocks.{dtype}.{lanes}.{rows[0]}")
+    @simd.kernel(attend_signature(out), name=f"attention.blocks.{dtype}.{lanes}.{rows[0]}.{out.dtype}")
     def attend_all(q, keys, values, spans, scale, out, plan, scores):
         """A task is a group of heads of one span."""
         groups = (plan[HEADS] + GROUP - 1) // GROUP
@@ -213,29 +222,50 @@ def block_kernel(lanes: int, dtype: str, rows: tuple[int, int, int]):
     return attend_all
 
 
-@simd.inline
-def expect_span(q, spans, s, head, plan):
-    """Ask for the rows of q, and of new keys and values, that one head of a span will read."""
-    D = plan[HEAD_SIZE]
-    for row in range(spans[s + ROW], spans[s + ROW] + spans[s + COUNT]):
-        at = row * plan[Q_STEP] + head * D
-        for d in range(at, at + D, NUMBERS):
-            simd.prefetch(q, d)
-            simd.prefetch(q, d + plan[NEW_K])
-            simd.prefetch(q, d + plan[NEW_V])
-
-
 @functools.cache
-def prompt_kernel(lanes: int, dtype: str, rows: tuple[int, int, int]):
-    """The kernel for spans that keep their rows and may begin as others do: a task is some heads of a run of them."""
-    (_, attend_queries), write_span = head_functions(lanes, rows), span_writer(lanes)
+def run_function(lanes: int, dtype: str, attend_queries):
+    """The inline function that walks over runs of spans, which keep their rows and may begin as others do."""
+    write_span, NUMBERS, PANEL = span_writer(lanes, dtype), numbers_of(dtype), PANEL_VECTORS * lanes
 
-    @simd.kernel(attend_signature(dtype), name=f"attention.prompts.{dtype}.{lanes}.{rows[0]}")
-    def attend_runs(q, keys, values, spans, scale, out, plan, scores):
-        """spans: then the first span of each run, and their end."""
+    @simd.inline
+    def expect_new(arrays, spans, s, head, plan):
+        """Ask for the new keys and values of one head of a span, and for where they will be kept."""
+        q, keys, values, _ = arrays
+        size, first, count = plan[HEAD_SIZE] // NUMBERS, spans[s + FIRST], spans[s + COUNT]
+        for row in range(spans[s + ROW], spans[s + ROW] + count):
+            at = row * plan[Q_STEP] + head * size
+            for d in range(at, at + size, WORDS_A_LINE):
+                simd.prefetch(q, d + plan[NEW_K])
+                simd.prefetch(q, d + plan[NEW_V])
+        slot = spans[s + SLOT] * plan[HEADS] + head
+        k_at, v_at = slot * plan[KEYS_A_HEAD] + first // PANEL * PANEL * size, slot * plan[VALUES_A_HEAD]
+        for d in range(size):
+            simd.prefetch_write(keys, k_at + d * PANEL + first % PANEL)
+        for d in range(first // NUMBERS * plan[WIDTH], (first + count) // NUMBERS * plan[WIDTH], WORDS_A_LINE):
+            simd.prefetch_write(values, v_at + d)
+
+    @simd.inline
+    def expect_span(arrays, spans, s, head, plan):
+        """Ask for the lines that one head of a span will read and write: its rows lie pages apart, and a core waits for
+        a few lines at a time."""
+        (q, _, _, out), size = arrays, plan[HEAD_SIZE] // NUMBERS
+        for row in range(spans[s + ROW], spans[s + ROW] + spans[s + COUNT]):
+            at = row * plan[Q_STEP] + head * size
+            for d in range(at, at + size, WORDS_A_LINE):
+                simd.prefetch(q, d)
+            at = row * plan[OUT_STEP] + head * plan[HEAD_SIZE]
+            for d in range(at, at + plan[HEAD_SIZE], LINE // out.itemsize):
+                simd.prefetch_write(out, d)
+        if plan[NEW_K]:
+            expect_new(arrays, spans, s, head, plan)
+
+    @simd.inline
+    def attend_runs(q, keys, values, spans, scale, out, plan, scratch):
+        """spans: then the first span of each run, and their end. A task is some heads of a run."""
         per, table = plan[HEADS_A_TASK], plan[SPANS] * COLUMNS
         groups = (plan[HEADS] + per - 1) // per
         new, strides = (plan[NEW_K], plan[NEW_V]), (plan[Q_STEP], plan[Q_STEP])
+        arrays = (q, keys, values, out)
         task = simd.fetch_add(plan, NEXT, 1)
         while task < plan[RUNS] * groups:
             run, head = table + task // groups, task % groups * per
@@ -243,45 +273,88 @@ def prompt_kernel(lanes: int, dtype: str, rows: tuple[int, int, int]):
             for s in range(spans[run] * COLUMNS, spans[run + 1] * COLUMNS, COLUMNS):
                 for h in range(head, last):
                     if h + 1 < last:
-                        expect_span(q, spans, s, h + 1, plan)
-                    write_span((q, q), new, strides, (keys, values), spans, s, h, plan)
-                    attend_queries((q, keys, values, out), spans, s, h, scale, plan, scores)
+                        expect_span(arrays, spans, s, h + 1, plan)
+                    if plan[NEW_K]:
+                        write_span((q, q), new, strides, (keys, values), spans, s, h, plan)
+                    attend_queries(arrays, spans, s, h, scale, plan, scratch)
             task = simd.fetch_add(plan, NEXT, 1)
 
     return attend_runs
 
 
-def attend(q: np.ndarray, cache: Cache, spans: np.ndarray, look: Look, out: np.ndarray, *, rows=None) -> None:
-    """The run function of the rungs in vectors; rows: heights of a block."""
+@functools.cache
+def prompt_kernel(lanes: int, dtype: str, rows: tuple[int, int, int], out: types.Array = simd.OUTPUT_2D):
+    """The kernel for runs of spans; see `block_kernel`."""
+    attend_runs = run_function(lanes, dtype, head_functions(lanes, dtype, rows)[1])
+
+    @simd.kernel(attend_signature(out), name=f"attention.prompts.{dtype}.{lanes}.{rows[0]}.{out.dtype}")
+    def attend_prompts(q, keys, values, spans, scale, out, plan, scratch):
+        attend_runs(q, keys, values, spans, scale, out, plan, scratch)
+
+    return attend_prompts
+
+
+@functools.cache
+def tile_kernel(out: types.Array, tiles):
+    """The kernel for runs of spans of words on AMX tiles, `amx.Hardware` or `amx.Emulated`."""
+    attend_runs = run_function(amx.WORDS, "bfloat16", tile_queries(tiles, out is simd.ROUNDED_2D))
+    configure, release = tiles.configure, tiles.release
+
+    @simd.kernel(attend_signature(out), name=f"attention.tiles.{tiles.__name__}.{out.dtype}")
+    def attend_prompts(q, keys, values, spans, scale, out, plan, scratch):
+        state = state_of(scratch)
+        configure(state, amx.ROWS)
+        attend_runs(q, keys, values, spans, scale, out, plan, scratch)
+        release(state)
+
+    return attend_prompts
+
+
+def attend(q: np.ndarray, cache: Cache, spans: np.ndarray, look: Look, out: np.ndarray, *, rows=None, tiles=None):
+    """The run function of the rungs in vectors; rows: heights of a block. tiles: for spans of several rows."""
     rows = ROWS[cpu().lanes] if rows is None else rows
     starting = (spans[:, COUNT] > 1) | (spans[:, SOURCE] >= 0)
-    if look.new is None or not starting.any():
-        _attend_each(q, cache, spans, look, out, rows)
-        return
     if not starting.all():  # before the others, which may begin as they do
         _attend_each(q, cache, spans[~starting], look, out, rows)
+        if not starting.any():
+            return
     spans = spans[starting]
     runs = runs_of(spans)
     per = GROUP if len(runs) > 8 * thread_count() else 1
     table, plan = np.append(spans, runs), attend_plan(q, cache, spans, look, out, (len(runs) - 1, per))
-    kernel, tasks = prompt_kernel(cpu().lanes, cache.dtype, rows), (len(runs) - 1) * -(-cache.heads // per)
-    _launch(kernel, (q, cache, table, look, out), plan, rows, tasks)
+    kind, tasks = _type_of(out), (len(runs) - 1) * -(-cache.heads // per)
+    if tiles is None:
+        kernel, words = prompt_kernel(cpu().lanes, cache.dtype, rows, kind), _scratch(cache, rows)
+    else:
+        kernel, words = tile_kernel(kind, tiles), tile_scratch(cache.length, cache.D)
+    _launch(kernel, (q, cache, table, look, out), plan, tasks, words)
 
 
 def _attend_each(q: np.ndarray, cache: Cache, spans: np.ndarray, look: Look, out: np.ndarray, rows) -> None:
-    """Spans in any order; those of one row keep it first, where `look` has it."""
-    kernel, tasks = block_kernel(cpu().lanes, cache.dtype, rows), len(spans) * -(-cache.heads // GROUP)
+    """Spans of one row in any order; they keep it first, where `look` has it."""
+    kernel, tasks = block_kernel(cpu().lanes, cache.dtype, rows, _type_of(out)), len(spans) * -(-cache.heads // GROUP)
     if len(spans) == 1 and int(spans[0, FIRST] + spans[0, COUNT]) * cache.values.shape[3] * cache.heads <= ALONE:
         tasks = 1  # for `launch`: the calling thread draws them all
-    _launch(kernel, (q, cache, spans.reshape(-1), look, out), attend_plan(q, cache, spans, look, out), rows, tasks)
+    plan = attend_plan(q, cache, spans, look, out)
+    _launch(kernel, (q, cache, spans.reshape(-1), look, out), plan, tasks, _scratch(cache, rows))
 
 
-def _launch(kernel, operands: tuple, plan: np.ndarray, rows: tuple[int, int, int], tasks: int) -> None:
+def _type_of(out: np.ndarray) -> types.Array:
+    return simd.OUTPUT_2D if out.dtype == np.float32 else simd.ROUNDED_2D
+
+
+def _scratch(cache: Cache, rows: tuple[int, int, int]) -> int:
+    """Numbers of scratch that blocks take."""
+    height, length = max(rows[0], GROUP), panels_of(cache.length) * PANEL_VECTORS * cpu().lanes
+    return height * length if cache.dtype == "float32" else scratch_words(height, length, cache.D, cpu().lanes)
+
+
+def _launch(kernel, operands: tuple, plan: np.ndarray, tasks: int, words: int) -> None:
     """operands: q, cache, spans, look, out."""
     q, cache, spans, look, out = operands
-    arrays = (addresses(q)[0], cache.keys.reshape(-1), cache.values.reshape(-1), spans)
-    words = max(rows[0], GROUP) * panels_of(cache.length) * PANEL_VECTORS * cpu().lanes
-    launch(kernel, *arrays, np.float32(look.scale), out, plan, tasks=tasks, words=words)
+    arrays = (addresses(elements(q))[0], *flat(cache), spans, np.float32(look.scale))
+    out = out if out.dtype == np.float32 else out.view(np.uint16)
+    launch(kernel, *arrays, out, plan, tasks=tasks, words=words)
 
 
 def attend_alone(q: np.ndarray, cache: Cache, spans: np.ndarray, look: Look, out: np.ndarray, *, rows) -> None:

@@ -46,7 +46,7 @@ def scalar_kernel(PANEL: int):
             total += scores[t]
         return total
 
-    @simd.kernel(attend_signature("float32"), name=f"attention.fused.{PANEL}")
+    @simd.kernel(attend_signature(), name=f"attention.fused.{PANEL}")
     def attend_all(q, keys, values, spans, scale, out, plan, scores):
         D, width = plan[HEAD_SIZE], plan[WIDTH]
         for s in range(0, plan[SPANS] * COLUMNS, COLUMNS):

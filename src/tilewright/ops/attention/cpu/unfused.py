@@ -15,13 +15,13 @@ from tilewright.ops.softmax import softmax
 def attend(q: np.ndarray, cache: Cache, spans: np.ndarray, look: Look, out: np.ndarray) -> None:
     """The rung's run function; see `ladder`."""
     keep_new(cache, spans, look)
-    D = cache.D
+    D = q.shape[1] // cache.heads
     for slot, first, count, row, _ in spans.tolist():
         for head in range(cache.heads):
             T, part = first + count, (slice(row, row + count), slice(head * D, head * D + D))
             keys, values = cache.plain(slot, head, T)  # (T, D) each
-            scores = matmul(q[part], keys.T)  # (count, T)
+            scores = matmul(q[part][:, : cache.D].astype(np.float32), keys.T)  # (count, T)
             scores *= np.float32(look.scale)
             if look.causal:
                 scores[np.arange(T) > np.arange(first, T)[:, None]] = -np.inf
-            out[part] = matmul(softmax(scores), values)
+            out[part][:, : cache.D] = matmul(softmax(scores), values)

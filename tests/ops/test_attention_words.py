@@ -1,0 +1,83 @@
+"""Attention on words of two bfloat16: tiles and vectors agree bit for bit; rows come as they are kept, or rounded."""
+
+import numpy as np
+import pytest
+
+from tilewright.errors import UsageError
+from tilewright.hardware import cpu
+from tilewright.ops._arrays import BFLOAT16
+from tilewright.ops._threads import threads
+from tilewright.ops.attention import Cache, append, attend, checked_spans, span
+from tilewright.ops.attention.cpu import blocks
+from tilewright.ops.attention.operands import Look
+from tilewright.simd import amx
+
+# prompts of many lengths, a position alone behind another's beginning, and one that begins as a prompt of this batch
+SPANS = [
+    span(0, 0, 16, 0), span(1, 0, 5, 16), span(2, 0, 33, 21), span(3, 17, 1, 54, 2), span(4, 3, 20, 55, 2),
+    span(5, 0, 70, 75), span(6, 0, 1, 145),
+]  # fmt: skip
+ROWS, LENGTH = 146, 90
+
+
+def qkv_rows(rng, rows: int, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Queries, keys and values, bfloat16 (rows, width), side by side."""
+    qkv = rng.standard_normal((rows, 3 * width)).astype(BFLOAT16)
+    return qkv[:, :width], qkv[:, width : 2 * width], qkv[:, 2 * width :]
+
+
+def poisoned(heads: int, D: int) -> Cache:
+    """A cache full of NaN."""
+    cache = Cache.empty(9, heads, LENGTH, D, "bfloat16")
+    for kept in (cache.keys, cache.values):
+        kept.fill(0x7FFF7FFF)
+    return cache
+
+
+@pytest.mark.skipif(cpu().lanes != 16, reason="AMX tiles are those of CPUs whose vectors have 16 lanes")
+@pytest.mark.parametrize(("D", "heads", "kind", "new", "causal"), [
+    (32, 3, BFLOAT16, True, True), (64, 2, np.float32, True, True), (64, 1, BFLOAT16, False, False),
+    (96, 1, np.float32, False, True),
+])  # fmt: skip
+def test_tiles_have_the_bits_of_vectors(D, heads, kind, new, causal, rng):
+    q, k, v = qkv_rows(rng, ROWS, heads * D)
+    results = []
+    for tiles in (None, amx.Hardware if amx.available() else amx.Emulated):
+        cache, out = poisoned(heads, D), np.zeros((ROWS, heads * D), kind)
+        if not new:
+            append(k, v, cache, SPANS)
+        look = Look(D**-0.5, causal, (k, v) if new else None)
+        with threads(2):
+            blocks.attend(q, cache, checked_spans(SPANS, cache, ROWS).array, look, out, tiles=tiles)
+        results.append(out.astype(np.float32))
+    assert np.isfinite(results[0]).all() and np.abs(results[0]).min(axis=1).max() > 0
+    assert results[0].tobytes() == results[1].tobytes()
+
+
+@pytest.mark.parametrize("D", [6, 7])
+def test_float32_rows_are_rounded_and_bfloat16_rows_may_lie_anywhere(D, rng):
+    """Heads of an odd width, rows that begin within a word: the same numbers, kept and found."""
+    heads = 3
+    rows = [x.astype(np.float32) for x in qkv_rows(rng, ROWS, heads * D)]
+    lower = [x * np.float32(1 + 2**-10) for x in rows]  # rounds to the same bfloat16
+    memory = np.zeros((3, ROWS, heads * D + 3), BFLOAT16)
+    memory[:, :, 1:-2] = rows
+    results = []
+    for q, k, v in (lower, [x[:, 1:-2] for x in memory]):
+        cache = Cache.empty(9, heads, LENGTH, D, "bfloat16")
+        found = attend(q, cache, SPANS, new=(k, v))
+        results.append([found, *(x for head in range(heads) for x in cache.plain(4, head, 23))])
+    for one, other in zip(*results, strict=True):
+        assert one.dtype == np.float32 and one.tobytes() == other.tobytes()
+    rounded = np.zeros((ROWS, heads * D), BFLOAT16)
+    assert attend(q, cache, SPANS, out=rounded) is rounded
+    assert rounded.tobytes() == results[0][0].astype(BFLOAT16).tobytes()
+
+
+def test_rows_of_two_dtypes_are_refused(rng):
+    q, k, v = qkv_rows(rng, ROWS, 16)
+    cache = Cache.empty(9, 2, LENGTH, 8, "bfloat16")
+    with pytest.raises(UsageError, match="q, new keys and new values are not of one dtype"):
+        attend(q.astype(np.float32), cache, SPANS, new=(k, v))
+    with pytest.raises(UsageError, match=r"attention: q is bfloat16 .*; float32 .* is wanted"):
+        attend(q, Cache.empty(9, 2, LENGTH, 8), SPANS)

@@ -11,7 +11,7 @@ from tilewright.ops._arrays import BFLOAT16, rounded
 EPS32 = float(np.finfo(np.float32).eps)
 DTYPES = ("float32", "bfloat16")
 DEVICE_DTYPES = (*DTYPES, "float16")  # accuracy classes on a GPU
-EPS16 = {"float32": 0.0, "bfloat16": 2.0**-7, "float16": 2.0**-10}  # of shares, where they are rounded
+EPS16 = {"bfloat16": 2.0**-7, "float16": 2.0**-10}  # of shares, where they are rounded
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,8 @@ def bound(case: Case, inputs: dict, result: np.ndarray, c: float = 1.0) -> np.nd
     q, k, v = (np.abs(inputs[name].astype(np.float64)) for name in "qkv")
     scores = (q @ k.swapaxes(-1, -2)).max(axis=-1, keepdims=True, initial=0) / math.sqrt(case.D)
     spread = attention(inputs["q"], inputs["k"], v, causal=case.causal)
-    return (EPS32 * (c * (2 * math.sqrt(case.D) * scores + 4 * math.sqrt(case.T)) + 16) + EPS16[case.dtype]) * spread
+    shares = EPS16.get(case.dtype, 0.0)
+    return (EPS32 * (c * (2 * math.sqrt(case.D) * scores + 4 * math.sqrt(case.T)) + 16) + shares) * spread
 
 
 def cases() -> list[Case]:

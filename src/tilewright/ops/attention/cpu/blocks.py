@@ -1,4 +1,5 @@
 """Attention in explicit vectors: queries of one head against panels of keys, their scores in L1, then rows of values.
+Here are the blocks of float32, those of `words` and `tiles` are in their files, and the kernels that draw them all.
 
 A block of ROWS queries scores a panel of keys with one outer product a number of the head (`block_rank1_rows`), so that
 a loaded vector of keys feeds ROWS queries and nothing is summed across lanes. Softmax runs along the scores in scratch.
@@ -6,7 +7,7 @@ Then one outer product a position adds its row of values to ROWS results. Sums r
 order, whatever the block, so a query's bits do not depend on which others share its block.
 
 New keys and values are kept by the task that looks at them, span after span: one pass over the batch instead of two,
-1 to 10 % faster (Zen 5).
+1 to 10 % faster (Zen 5). Meanwhile the next head's lines are on their way.
 
 It loses to `fused` where vectors stay nearly empty: on 4 keys of heads of 4 numbers it took 1.2 to 3 times as long
 (Emerald Rapids, one thread).
@@ -63,6 +64,7 @@ from tilewright.simd import amx
 ALONE = 1 << 17  # numbers of values up to which one thread does all: 20 microseconds, as long as waking another
 GROUP = 4  # heads of a lone query: 8 accumulators hide the latency of an FMA
 WORDS_A_LINE = LINE // 4
+EXPECTED = 64  # rows of a span up to which the lines of its next head fit into L1 beside those of this one
 RAMP = np.arange(16, dtype=np.float32)
 # lanes: queries in a block, two vectors of sums each: 16 of AVX-512's 32 registers, 8 of AVX2's 16, 16 of NEON's 32;
 # then those of the smaller blocks that take what is left over
@@ -229,9 +231,9 @@ def run_function(lanes: int, dtype: str, attend_queries):
 
     @simd.inline
     def expect_new(arrays, spans, s, head, plan):
-        """Ask for the new keys and values of one head of a span, and for where they will be kept."""
+        """Ask for the new keys and values of one head of a span, and for where the first of them will be kept."""
         q, keys, values, _ = arrays
-        size, first, count = plan[HEAD_SIZE] // NUMBERS, spans[s + FIRST], spans[s + COUNT]
+        size, width, first, count = plan[HEAD_SIZE] // NUMBERS, plan[WIDTH], spans[s + FIRST], spans[s + COUNT]
         for row in range(spans[s + ROW], spans[s + ROW] + count):
             at = row * plan[Q_STEP] + head * size
             for d in range(at, at + size, WORDS_A_LINE):
@@ -241,7 +243,7 @@ def run_function(lanes: int, dtype: str, attend_queries):
         k_at, v_at = slot * plan[KEYS_A_HEAD] + first // PANEL * PANEL * size, slot * plan[VALUES_A_HEAD]
         for d in range(size):
             simd.prefetch_write(keys, k_at + d * PANEL + first % PANEL)
-        for d in range(first // NUMBERS * plan[WIDTH], (first + count) // NUMBERS * plan[WIDTH], WORDS_A_LINE):
+        for d in range(first // NUMBERS * width, (first + count + NUMBERS - 1) // NUMBERS * width, WORDS_A_LINE):
             simd.prefetch_write(values, v_at + d)
 
     @simd.inline
@@ -272,7 +274,7 @@ def run_function(lanes: int, dtype: str, attend_queries):
             last = min(head + per, plan[HEADS])
             for s in range(spans[run] * COLUMNS, spans[run + 1] * COLUMNS, COLUMNS):
                 for h in range(head, last):
-                    if h + 1 < last:
+                    if h + 1 < last and spans[s + COUNT] <= EXPECTED:
                         expect_span(arrays, spans, s, h + 1, plan)
                     if plan[NEW_K]:
                         write_span((q, q), new, strides, (keys, values), spans, s, h, plan)

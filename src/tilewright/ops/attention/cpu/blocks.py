@@ -267,19 +267,25 @@ def run_function(lanes: int, dtype: str, attend_queries):
         per, table = plan[HEADS_A_TASK], plan[SPANS] * COLUMNS
         groups = (plan[HEADS] + per - 1) // per
         new, strides = (plan[NEW_K], plan[NEW_V]), (plan[Q_STEP], plan[Q_STEP])
-        arrays = (q, keys, values, out)
+        arrays, tasks = (q, keys, values, out), plan[RUNS] * groups
         task = simd.fetch_add(plan, NEXT, 1)
-        while task < plan[RUNS] * groups:
+        while task < tasks:
+            ahead = simd.fetch_add(plan, NEXT, 1)  # known now, so that its first lines can be asked for
             run, head = table + task // groups, task % groups * per
-            last = min(head + per, plan[HEADS])
-            for s in range(spans[run] * COLUMNS, spans[run + 1] * COLUMNS, COLUMNS):
+            last, end = min(head + per, plan[HEADS]), spans[run + 1] * COLUMNS
+            for s in range(spans[run] * COLUMNS, end, COLUMNS):
                 for h in range(head, last):
-                    if h + 1 < last and spans[s + COUNT] <= EXPECTED:
+                    if h + 1 < last:
                         expect_span(arrays, spans, s, h + 1, plan)
+                    elif s + COLUMNS < end:
+                        expect_span(arrays, spans, s + COLUMNS, head, plan)
+                    elif ahead < tasks:
+                        first = spans[table + ahead // groups] * COLUMNS
+                        expect_span(arrays, spans, first, ahead % groups * per, plan)
                     if plan[NEW_K]:
                         write_span((q, q), new, strides, (keys, values), spans, s, h, plan)
                     attend_queries(arrays, spans, s, h, scale, plan, scratch)
-            task = simd.fetch_add(plan, NEXT, 1)
+            task = ahead
 
     return attend_runs
 

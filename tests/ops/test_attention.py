@@ -138,6 +138,7 @@ def test_runs_hold_what_depends_on_each_other():
     assert runs((0, -1), (1, -1), (2, 0), (3, -1)) == [0, 3, 4]
     assert runs((0, 2), (1, -1), (2, -1)) == [0, 3]
     assert runs((0, 9), (1, 9)) == [0, 1, 2]
+    assert runs((0, -1), (1, -1), (0, -1), (2, -1)) == [0, 3, 4]
 
 
 def test_rows_that_no_span_names_are_left_alone(rng):

@@ -74,6 +74,24 @@ def test_float32_rows_are_rounded_and_bfloat16_rows_may_lie_anywhere(D, rng):
     assert rounded.tobytes() == results[0][0].astype(BFLOAT16).tobytes()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_positions_of_one_slot_keep_their_neighbours(dtype, rng):
+    """Written again, out of order, by two spans of one call, and from rows that are all the same memory: two positions
+    of a value share a word."""
+    _, k, v = (x.astype(np.float32 if dtype == "float32" else BFLOAT16) for x in qkv_rows(rng, 9, 16))
+    wanted = v.astype(np.float32)[:, 8:]
+    for steps in ([(0, 9), (4, 5)], [(3, 4), (2, 3), (0, 9), (6, 7)], [(5, 9), (0, 5)]):
+        cache = Cache.empty(1, 2, 9, 8, dtype)
+        for first, end in steps:
+            append(k, v, cache, [span(0, first, end - first, first)])
+        assert np.array_equal(cache.plain(0, 1, 9)[1], wanted), steps
+    cache = Cache.empty(1, 2, 9, 8, dtype)
+    append(k, v, cache, [span(0, 5, 4, 5), span(0, 0, 5, 0)])
+    assert np.array_equal(cache.plain(0, 1, 9)[1], wanted)
+    append(k, np.broadcast_to(v[3], v.shape), cache, [span(0, 0, 9, 0)])
+    assert np.array_equal(cache.plain(0, 1, 9)[1], np.broadcast_to(wanted[3], wanted.shape))
+
+
 def test_rows_of_two_dtypes_are_refused(rng):
     q, k, v = qkv_rows(rng, ROWS, 16)
     cache = Cache.empty(9, 2, LENGTH, 8, "bfloat16")

@@ -59,14 +59,20 @@ def _attend(q: np.ndarray, cache: Cache, spans: Any, **options: Any) -> tuple[st
     first, count = spans[:, FIRST].astype(float), spans[:, COUNT].astype(float)
     seen = (count * first + count * (count + 1) / 2).sum()
     width = cache.heads * cache.D
-    kept = (first + count).sum() * width * 2 * cache.keys.itemsize
+    kept = (first + count).sum() * width * 2 * _word(cache)
     name = "attention, prompts" if (count > 1).any() else "attention, one position"
-    return name, 4.0 * width * seen, kept + 8 * width * count.sum()
+    out = options.get("out")
+    return name, 4.0 * width * seen, kept + (q.itemsize + (4 if out is None else out.itemsize)) * width * count.sum()
 
 
 def _append(k: np.ndarray, v: np.ndarray, cache: Cache, spans: Any) -> tuple[str, float, float]:
-    """Rows read as float32 and kept in the cache's type."""
-    return "append", 0.0, k.size * 2 * (4 + cache.keys.itemsize)
+    """Rows read, and kept in the cache's type."""
+    return "append", 0.0, k.size * 2 * (k.itemsize + _word(cache))
+
+
+def _word(cache: Cache) -> int:
+    """Bytes of a number that is kept."""
+    return 4 if cache.dtype == "float32" else 2
 
 
 def _rows_twice(name: str) -> Cost:

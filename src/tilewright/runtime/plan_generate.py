@@ -277,14 +277,15 @@ def _output(config: GPT2Config, dtype: str) -> tuple[str, Rung]:
 
 
 def _workspace(config: GPT2Config, dtype: str, prompts: Prompts, tokens: int, at_once: int) -> int:
-    """Rows of a step: x, h, three of qkv, its sum with the positions in float32, the layer between in the model's
-    dtype; logits where the search writes them; and the records on their way."""
+    """Rows of a step: x and its sums in float32, h, three of qkv and the layer between in the model's dtype; logits
+    where the search writes them; and the records on their way."""
     rows = min(PREFILL_ROWS + prompts.longest + at_once, prompts.tokens)
     fused = _output(config, dtype)[1].name == "cpu.fused"
     logits = 0 if fused else min(LOGITS_BYTES, 4 * config.vocab_size * at_once)
     records = min(prompts.count, WINDOW) * (RECORD + 64 * (prompts.longest + tokens))
     word = 2 if dtype == "bfloat16" else 4
-    return rows * (28 * config.n_embd + word * config.width) + 4 * at_once * config.n_embd + logits + records
+    row = (12 + 4 * word) * config.n_embd + word * config.width
+    return rows * row + 4 * at_once * config.n_embd + logits + records
 
 
 def _file_bytes(model: str) -> int:

@@ -44,6 +44,7 @@ from tilewright.simd.halves import (
     block_rank1_second,
     first_halves,
     join_firsts,
+    join_halves,
     load_halves,
     second_halves,
 )
@@ -131,6 +132,7 @@ __all__ = [
     "inline",
     "integers_less",
     "join_firsts",
+    "join_halves",
     "kernel",
     "lanes_at_least",
     "load",

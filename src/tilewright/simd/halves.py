@@ -48,18 +48,34 @@ first_halves = _taken("first_halves", _first, "The first number of each word, as
 second_halves = _taken("second_halves", _second, "The second number of each word, as float32.")
 
 
-@intrinsic
-def join_firsts(typingctx, a, b):
-    """Words of the first numbers of a and those of b."""
-    if not isinstance(a, Vector) or a != b:
-        return None
+def _joined(name: str, move, doc: str):
+    """An intrinsic that makes words of the first numbers of a and of what `move(builder, bits)` makes of b's bits."""
 
-    def codegen(context, builder, sig, args):
-        low, high = (_bits(builder, x) for x in args)
-        low = builder.and_(low, filled(low.type, LOW))
-        return builder.bitcast(builder.or_(low, builder.shl(high, filled(high.type, 16))), args[0].type)
+    def typing(typingctx, a, b):
+        if not isinstance(a, Vector) or a != b:
+            return None
 
-    return a(a, b), codegen
+        def codegen(context, builder, sig, args):
+            low, high = (_bits(builder, x) for x in args)
+            low = builder.and_(low, filled(low.type, LOW))
+            return builder.bitcast(builder.or_(low, move(builder, high)), args[0].type)
+
+        return a(a, b), codegen
+
+    typing.__name__, typing.__doc__ = name, doc
+    return intrinsic(typing)
+
+
+join_firsts = _joined(
+    "join_firsts",
+    lambda builder, bits: builder.shl(bits, filled(bits.type, 16)),
+    "Words of the first numbers of a and those of b.",
+)
+join_halves = _joined(
+    "join_halves",
+    lambda builder, bits: builder.and_(bits, filled(bits.type, HIGH)),
+    "Words of the first numbers of a and the second ones of b.",
+)
 
 
 @intrinsic(prefer_literal=True)

@@ -61,18 +61,18 @@ def value_writer(lanes: int):
         return simd.load_halves(v, at, lanes, lanes) if count >= lanes else simd.load_halves(v, at, count, lanes)
 
     @simd.inline
-    def put_values(v, at, step, values, value_at, position, size):
-        """The value at v[at] as that of `position`; step: how far on that of the next position lies, 0: there is none.
-
-        size: (numbers, columns of a row of words). An even position without a next one leaves 0 in its place.
-        """
-        D, width = size
+    def put_values(v, at, following, values, value_at, position, size):
+        """The value at v[at] as that of `position`; following: (whether an even position's next one is kept with it,
+        where that lies). size: (numbers, columns of a row of words)."""
+        (pair, after), (D, width) = following, size
         for d in range(0, width, lanes):
             words, target = some(v, at + d // 2, D - d), value_at + position // 2 * width + d
             if position % 2:
                 words = simd.join_firsts(simd.load(values, target, lanes), words)
-            elif step:
-                words = simd.join_firsts(words, some(v, at + step + d // 2, D - d))
+            elif pair:
+                words = simd.join_firsts(words, some(v, after + d // 2, D - d))
+            else:
+                words = simd.join_halves(words, simd.load(values, target, lanes))
             simd.store(values, target, words)
 
     return put_values
@@ -92,7 +92,7 @@ def word_row_writer(lanes: int):
             simd.scatter(keys, key_at + w * PANEL, PANEL, simd.load(k, row[0] + w, lanes))
         for w in range(whole, words):
             simd.put(keys, key_at + w * PANEL, simd.fetch(k, row[0] + w))
-        put_values(v, row[1], 0, values, target[1], position, (D, plan[WIDTH]))
+        put_values(v, row[1], (False, 0), values, target[1], position, (D, plan[WIDTH]))
 
     return write_row
 
@@ -115,10 +115,10 @@ def word_square_writer(lanes: int):
                 simd.put(keys, key_at + w * PANEL + i, simd.fetch(k, row[0] + i * strides[0] + w))
         i = position % 2
         if i:
-            put_values(v, row[1], 0, values, target[1], position, size)
+            put_values(v, row[1], (False, 0), values, target[1], position, size)
         while i < count:
-            step = strides[1] if i + 1 < count else 0
-            put_values(v, row[1] + i * strides[1], step, values, target[1], position + i, size)
+            value_at = row[1] + i * strides[1]
+            put_values(v, value_at, (i + 1 < count, value_at + strides[1]), values, target[1], position + i, size)
             i += 2
 
     return write_rows
@@ -212,12 +212,15 @@ def append_kernel(lanes: int, dtype: str):
 
 def runs_of(spans: np.ndarray) -> np.ndarray:
     """int64: the first span of each run, and the number of spans. A run holds each span with the one in the batch whose
-    beginning it copies, and all between; runs may be computed in any order."""
+    beginning it copies, with those of its own slot, whose words they may share, and all between; runs may be computed
+    in any order."""
     writer = {int(slot): i for i, slot in reversed(list(enumerate(spans[:, SLOT])))}
     first = np.arange(len(spans))
     for i in np.flatnonzero(spans[:, SOURCE] >= 0).tolist():
         other = writer.get(int(spans[i, SOURCE]), i)
         first[max(i, other)] = min(first[max(i, other)], i, other)
+    if len(writer) < len(spans):
+        first = np.minimum(first, [writer[int(slot)] for slot in spans[:, SLOT]])
     needed = np.minimum.accumulate(first[::-1])[::-1]  # the earliest span that this one or a later one needs
     return np.append(np.flatnonzero(needed >= np.arange(len(spans))), len(spans))
 

@@ -211,7 +211,7 @@ def block_kernel(lanes: int, dtype: str, rows: tuple[int, int, int], out: types.
             for h in range(head, last):
                 attend_queries(arrays, spans, s, h, scale, plan, scores)
 
-    @simd.kernel(attend_signature(out), name=f"attention.blocks.{dtype}.{lanes}.{rows[0]}.{out.dtype}")
+    @simd.kernel(attend_signature(out), name=f"attention.blocks.{dtype}.{lanes}.{rows[0]}{_form(out)}")
     def attend_all(q, keys, values, spans, scale, out, plan, scores):
         """A task is a group of heads of one span."""
         groups = (plan[HEADS] + GROUP - 1) // GROUP
@@ -225,9 +225,9 @@ def block_kernel(lanes: int, dtype: str, rows: tuple[int, int, int], out: types.
 
 
 @functools.cache
-def run_function(lanes: int, dtype: str, attend_queries):
-    """The inline function that walks over runs of spans, which keep their rows and may begin as others do."""
-    write_span, NUMBERS, PANEL = span_writer(lanes, dtype), numbers_of(dtype), PANEL_VECTORS * lanes
+def expecting(lanes: int, dtype: str):
+    """The inline function that asks for what one head of a span will read and write."""
+    NUMBERS, PANEL = numbers_of(dtype), PANEL_VECTORS * lanes
 
     @simd.inline
     def expect_new(arrays, spans, s, head, plan):
@@ -251,6 +251,8 @@ def run_function(lanes: int, dtype: str, attend_queries):
         """Ask for the lines that one head of a span will read and write: its rows lie pages apart, and a core waits for
         a few lines at a time."""
         (q, _, _, out), size = arrays, plan[HEAD_SIZE] // NUMBERS
+        if spans[s + COUNT] > EXPECTED:
+            return
         for row in range(spans[s + ROW], spans[s + ROW] + spans[s + COUNT]):
             at = row * plan[Q_STEP] + head * size
             for d in range(at, at + size, WORDS_A_LINE):
@@ -261,16 +263,25 @@ def run_function(lanes: int, dtype: str, attend_queries):
         if plan[NEW_K]:
             expect_new(arrays, spans, s, head, plan)
 
+    return expect_span
+
+
+@functools.cache
+def run_function(lanes: int, dtype: str, attend_queries):
+    """The inline function that walks over runs of spans, which keep their rows and may begin as others do."""
+    write_span, expect_span = span_writer(lanes, dtype), expecting(lanes, dtype)
+
     @simd.inline
     def attend_runs(q, keys, values, spans, scale, out, plan, scratch):
-        """spans: then the first span of each run, and their end. A task is some heads of a run."""
+        """spans: then the first span of each run, and their end. A task is some heads of a run; where it is one, there
+        are few, and a thread that holds the next would keep it from another."""
         per, table = plan[HEADS_A_TASK], plan[SPANS] * COLUMNS
         groups = (plan[HEADS] + per - 1) // per
         new, strides = (plan[NEW_K], plan[NEW_V]), (plan[Q_STEP], plan[Q_STEP])
-        arrays, tasks = (q, keys, values, out), plan[RUNS] * groups
+        arrays, tasks, many = (q, keys, values, out), plan[RUNS] * groups, per > 1
         task = simd.fetch_add(plan, NEXT, 1)
         while task < tasks:
-            ahead = simd.fetch_add(plan, NEXT, 1)  # known now, so that its first lines can be asked for
+            ahead = simd.fetch_add(plan, NEXT, 1) if many else tasks  # known now, its first lines can be asked for
             run, head = table + task // groups, task % groups * per
             last, end = min(head + per, plan[HEADS]), spans[run + 1] * COLUMNS
             for s in range(spans[run] * COLUMNS, end, COLUMNS):
@@ -285,7 +296,7 @@ def run_function(lanes: int, dtype: str, attend_queries):
                     if plan[NEW_K]:
                         write_span((q, q), new, strides, (keys, values), spans, s, h, plan)
                     attend_queries(arrays, spans, s, h, scale, plan, scratch)
-            task = ahead
+            task = ahead if many else simd.fetch_add(plan, NEXT, 1)
 
     return attend_runs
 
@@ -295,7 +306,7 @@ def prompt_kernel(lanes: int, dtype: str, rows: tuple[int, int, int], out: types
     """The kernel for runs of spans; see `block_kernel`."""
     attend_runs = run_function(lanes, dtype, head_functions(lanes, dtype, rows)[1])
 
-    @simd.kernel(attend_signature(out), name=f"attention.prompts.{dtype}.{lanes}.{rows[0]}.{out.dtype}")
+    @simd.kernel(attend_signature(out), name=f"attention.prompts.{dtype}.{lanes}.{rows[0]}{_form(out)}")
     def attend_prompts(q, keys, values, spans, scale, out, plan, scratch):
         attend_runs(q, keys, values, spans, scale, out, plan, scratch)
 
@@ -308,7 +319,7 @@ def tile_kernel(out: types.Array, tiles):
     attend_runs = run_function(amx.WORDS, "bfloat16", tile_queries(tiles, out is simd.ROUNDED_2D))
     configure, release = tiles.configure, tiles.release
 
-    @simd.kernel(attend_signature(out), name=f"attention.tiles.{tiles.__name__}.{out.dtype}")
+    @simd.kernel(attend_signature(out), name=f"attention.tiles.bfloat16.{tiles.__name__}{_form(out)}")
     def attend_prompts(q, keys, values, spans, scale, out, plan, scratch):
         state = state_of(scratch)
         configure(state, amx.ROWS)
@@ -345,6 +356,11 @@ def _attend_each(q: np.ndarray, cache: Cache, spans: np.ndarray, look: Look, out
         tasks = 1  # for `launch`: the calling thread draws them all
     plan = attend_plan(q, cache, spans, look, out)
     _launch(kernel, (q, cache, spans.reshape(-1), look, out), plan, tasks, _scratch(cache, rows))
+
+
+def _form(out: types.Array) -> str:
+    """The end of a kernel's name; the first dtype in it is that of the cache."""
+    return ".rounded" if out is simd.ROUNDED_2D else ""
 
 
 def _type_of(out: np.ndarray) -> types.Array:

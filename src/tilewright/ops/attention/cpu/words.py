@@ -3,7 +3,8 @@
 TDPBF16PS multiplies 32 numbers of a row by a column as two chains of multiply-adds, the first numbers of the words in
 one and the second in the other, and adds the two to its tile. Blocks of vectors that sum in the same order give the
 same bits, so a position's do not depend on whether it came in a prompt, which `tiles` multiplies where a CPU has them,
-or alone, which is this file's, or on the CPU. (Numbers below 1e-38, which tiles take for zero, may differ there.)
+or alone, which is this file's. (Numbers below 1e-38, which tiles take for zero, may differ, and what is not finite: a
+later position's infinity times a share of zero is NaN in all rows of a block, and blocks have other heights.)
 
 Odds are rounded to bfloat16 before they meet the values and divided by their sum afterwards. Source of the order: Intel
 SDM, volume 2, TDPBF16PS.

@@ -45,7 +45,7 @@ from tilewright.ops.attention.cpu.plan import (
     numbers_of,
 )
 from tilewright.ops.attention.cpu.tiles import state_of, tile_queries, tile_scratch
-from tilewright.ops.attention.cpu.words import scratch_words, word_block_function
+from tilewright.ops.attention.cpu.words import hider, scratch_words, word_block_function
 from tilewright.ops.attention.operands import (
     COLUMNS,
     COUNT,
@@ -65,7 +65,6 @@ ALONE = 1 << 17  # numbers of values up to which one thread does all: 20 microse
 GROUP = 4  # heads of a lone query: 8 accumulators hide the latency of an FMA
 WORDS_A_LINE = LINE // 4
 EXPECTED = 64  # rows of a span up to which the lines of its next head fit into L1 beside those of this one
-RAMP = np.arange(16, dtype=np.float32)
 # lanes: queries in a block, two vectors of sums each: 16 of AVX-512's 32 registers, 8 of AVX2's 16, 16 of NEON's 32;
 # then those of the smaller blocks that take what is left over
 ROWS = {16: (8, 2, 1), 8: (4, 2, 1), 4: (8, 2, 1)}
@@ -74,19 +73,12 @@ ROWS = {16: (8, 2, 1), 8: (4, 2, 1), 4: (8, 2, 1)}
 @functools.cache
 def softmax_rows(lanes: int):
     """The inline function that turns a query's scores into shares."""
+    hide = hider(lanes)
 
     @simd.inline
     def share(scores, at, visible, end, scale):
         """scores.flat[at : at + end], whole vectors, = softmax of the first `visible` times scale, then zeros."""
-        hidden, ramp, total = simd.splat(np.float32(-np.inf), lanes), simd.load(RAMP, 0, lanes), simd.zeros(lanes)
-        best = hidden
-        for t in range(0, end, lanes):
-            x = simd.load(scores, at + t, lanes)
-            if t + lanes > visible:  # numbers stored one by one would have to reach the cache before they are loaded
-                x = simd.select_greater(simd.splat(np.float32(visible - t), lanes), ramp, x, hidden)
-                simd.store(scores, at + t, x)
-            best = simd.select_greater(best, x, best, x)  # a NaN among them makes the sum one
-        most, factor = simd.splat(simd.reduce_max(best), lanes), simd.splat(scale, lanes)
+        most, factor, total = hide(scores, at, visible, end), simd.splat(scale, lanes), simd.zeros(lanes)
         for t in range(0, end, lanes):
             odds = simd.exp(simd.multiply(simd.subtract(simd.load(scores, at + t, lanes), most), factor))
             simd.store(scores, at + t, odds)

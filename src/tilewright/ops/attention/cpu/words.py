@@ -25,22 +25,37 @@ RAMP = np.arange(16, dtype=np.float32)
 
 
 @functools.cache
-def odds_of_row(lanes: int):
-    """The inline function that turns a query's scores into odds."""
+def hider(lanes: int):
+    """The inline function that hides what a query may not see."""
 
     @simd.inline
-    def odds(scores, at, visible, end, scale):
-        """scores.flat[at : at + end], whole vectors, = bfloat16(exp(scale * (score - the largest))) of the first
-        `visible`, then zeros. Returns 1 / their sum before rounding."""
-        hidden, ramp, total = simd.splat(np.float32(-np.inf), lanes), simd.load(RAMP, 0, lanes), simd.zeros(lanes)
-        best, nothing = hidden, simd.zeros(lanes)
+    def hide(scores, at, visible, end):
+        """scores.flat[at : at + end], whole vectors, = -infinity behind the first `visible`. Returns the largest of all
+        in every lane."""
+        hidden, ramp = simd.splat(np.float32(-np.inf), lanes), simd.load(RAMP, 0, lanes)
+        best = hidden
         for t in range(0, end, lanes):
             x = simd.load(scores, at + t, lanes)
             if t + lanes > visible:  # numbers stored one by one would have to reach the cache before they are loaded
                 x = simd.select_greater(simd.splat(np.float32(visible - t), lanes), ramp, x, hidden)
                 simd.store(scores, at + t, x)
             best = simd.select_greater(best, x, best, x)  # a NaN among them makes the sum one
-        most, factor = simd.splat(simd.reduce_max(best), lanes), simd.splat(scale, lanes)
+        return simd.splat(simd.reduce_max(best), lanes)
+
+    return hide
+
+
+@functools.cache
+def odds_of_row(lanes: int):
+    """The inline function that turns a query's scores into odds."""
+    hide = hider(lanes)
+
+    @simd.inline
+    def odds(scores, at, visible, end, scale):
+        """scores.flat[at : at + end], whole vectors, = bfloat16(exp(scale * (score - the largest))) of the first
+        `visible`, then zeros. Returns 1 / their sum before rounding."""
+        most, factor = hide(scores, at, visible, end), simd.splat(scale, lanes)
+        total = nothing = simd.zeros(lanes)
         for t in range(0, end, lanes):
             x = simd.exp(simd.multiply(simd.subtract(simd.load(scores, at + t, lanes), most), factor))
             simd.store(scores, at + t, simd.pair_rounded(nothing, x))  # a word with nothing below it is a float32

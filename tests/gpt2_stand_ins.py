@@ -5,6 +5,8 @@ import math
 import numpy as np
 import torch
 
+from tilewright.ops.sample import Rules, sample
+
 
 class StandIns:
     """The operations in float64: sums whose order does not show once they are rounded."""
@@ -33,6 +35,10 @@ class StandIns:
         logits = self.matmul(a, b)
         values, tokens = logits.max(dim=1)  # a NaN is the largest of all
         return (tokens, values) if out is None else (out[0].copy_(tokens), out[1].copy_(values))
+
+    def draw(self, logits, numbers, words, tokens):
+        given = Rules(numbers.numpy(), words.numpy(), np.zeros(0, np.int64))
+        tokens.copy_(torch.from_numpy(sample(logits.numpy(), given).tokens))
 
     def spans_of(self, spans, cache):
         return np.asarray(spans)

@@ -82,6 +82,13 @@ def test_the_check_catches_an_engine_that_is_wrong(setting, engine, field):
         check(setting, dataclasses.replace(engine, **{field: wrong}))
 
 
+def test_drawn_tokens_must_be_among_the_best(setting, engine):
+    assert check(setting, engine, 50) == check(setting, engine)
+    assert (engine.generate(setting.prompts, 8, 0, 50) != engine.generate(setting.prompts, 8, 0)).any()
+    with pytest.raises(InternalError, match="nothing is reported"):
+        check(setting, dataclasses.replace(engine, generate=lambda *given: engine.generate(*given[:3], 97)), 5)
+
+
 def test_logits_that_are_not_numbers_are_no_pass(setting, engine):
     broken = dataclasses.replace(engine, logits=lambda prompts: np.full((len(prompts), 97), np.nan, np.float32))
     with pytest.raises(InternalError, match="off by nan"):
@@ -89,12 +96,16 @@ def test_logits_that_are_not_numbers_are_no_pass(setting, engine):
 
 
 def test_workloads(setting):
-    course, batch, single = gpt2.workloads(dataclasses.replace(setting, count=25))
-    assert [workload.size for workload in (course, batch, single)] == [
+    every = gpt2.workloads(dataclasses.replace(setting, count=25, workloads=gpt2.WORKLOADS))
+    course, batch, single, sampled = every
+    assert [workload.size for workload in every] == [
         "course: 16 -> 8",
         "batch: 16 -> 24",
         "single: 16 -> 24",
+        "sampled: 16 -> 24",
     ]
+    assert [workload.top_k for workload in every] == [1, 1, 1, 50] and sampled.theirs is batch.theirs
+    assert [workload.name for workload in gpt2.workloads(setting)] == ["course", "batch", "single"]
     assert (len(course.ours["as given"]), len(course.ours["distinct prompts"]), len(single.theirs)) == (25, 20, 1)
     np.testing.assert_array_equal(course.ours["distinct prompts"], setting.prompts[:20])
     with pytest.raises(UsageError, match="no room"):
@@ -128,7 +139,7 @@ def test_a_call_that_changes_its_mind_is_not_timed():
 def sleeper(name, clock, seconds_of, tokens_of):
     """A peer of a known speed: seconds_of(prompts in a batch) for each batch."""
 
-    def generate(prompts, tokens, batch):
+    def generate(prompts, tokens, batch, top_k):
         for first in range(0, len(prompts), batch):
             clock.sleep(seconds_of(len(prompts[first : first + batch])))
         return tokens_of(prompts, tokens)
@@ -146,9 +157,9 @@ def test_a_peer_runs_at_its_fastest_batch(clock):
 def test_rows_beside_a_peer_of_known_speed(setting, engine, monkeypatch, clock):
     """A peer takes 0.1 s for 20 prompts of 8 tokens, and we take 0.05 s."""
 
-    def half_as_long(prompts, tokens, batch):
+    def half_as_long(prompts, tokens, batch, top_k):
         clock.sleep(0.05)
-        return engine.generate(prompts, tokens, batch)
+        return engine.generate(prompts, tokens, batch, top_k)
 
     slowed = dataclasses.replace(engine, generate=half_as_long)
     peer = sleeper("transformers", clock, lambda batch: 0.1, lambda p, t: engine.generate(p, t, 0))
@@ -167,6 +178,16 @@ def test_rows_beside_a_peer_of_known_speed(setting, engine, monkeypatch, clock):
     (table,) = bench_tables([given, distinct, theirs])
     ratio = table.header.index("we are x as fast")
     assert table.rows[1][ratio] == table.rows[2][ratio] == "2.00"
+
+
+def test_a_peer_may_draw_others_where_chance_is_meant(setting, engine, monkeypatch, clock):
+    draws = iter(range(100))
+    peer = sleeper("transformers", clock, lambda batch: 0.1, lambda p, t: np.full((len(p), t), next(draws)))
+    monkeypatch.setattr(gpt2, "ours", lambda config, weights, dtype, device: engine)
+    monkeypatch.setitem(gpt2.PEERS, "transformers", lambda config, weights, dtype, device: peer)
+    few = dataclasses.replace(setting, against=("transformers",), workloads=("sampled",))
+    mine, theirs = bench(few, dtype="float32", say=lambda text: None)
+    assert mine.rung == "20 prompts" and mine.check.startswith("passed") and "differ" not in theirs.label
 
 
 def test_a_peer_that_is_missing_is_a_line(setting, monkeypatch):
@@ -267,6 +288,9 @@ def test_transformers_and_its_bfloat16_run_the_same_model(setting, engine):
         peer = gpt2_engines.transformers(CONFIG, setting.weights, "float32")
         np.testing.assert_array_equal(peer.generate(prompts, 8, 4), engine.generate(prompts, 8, 0))
         assert np.abs(peer.logits(prompts) - engine.logits(prompts)).max() < 1e-4
+        assert (
+            check(setting, peer, 50) < 1e-4 and (peer.generate(prompts, 8, 4, 50) != peer.generate(prompts, 8, 4)).any()
+        )
         rounded = gpt2_engines.transformers(CONFIG, setting.weights, "bfloat16")
         assert np.abs(rounded.logits(prompts) - engine.logits(prompts)).max() > 1e-3
 
@@ -277,5 +301,16 @@ def test_ctranslate2_runs_the_same_model(setting, engine):
     peer = gpt2_engines.ctranslate2(CONFIG, setting.weights)
     found, expected = peer.generate(setting.prompts[:6], 8, 4), engine.generate(setting.prompts[:6], 8, 0)
     assert found.shape == expected.shape and (found == expected).mean() > 0.9  # its end-of-text token is never chosen
+    assert (peer.generate(setting.prompts[:6], 8, 4, 50) != found).any()
     with pytest.raises(UsageError, match="no bfloat16"):
         gpt2_engines.ctranslate2(CONFIG, setting.weights, "bfloat16")
+
+
+def test_pytorch_with_a_static_cache_runs_the_same_model(setting, engine):
+    pytest.importorskip("torch", reason="the peer is not installed")
+    from tilewright.bench.gpt2_torch import StaticGPT2
+
+    model = StaticGPT2(CONFIG, setting.weights, "float32", device="cpu")
+    np.testing.assert_array_equal(model.generate(setting.prompts, 8, 4), engine.generate(setting.prompts, 8, 0))
+    assert check(setting, Engine("torch", "float32", 0.0, model.generate), 50) == 0.0
+    assert (model.generate(setting.prompts, 8, 4, 50) != model.generate(setting.prompts, 8, 4)).any()

@@ -19,6 +19,7 @@ from tilewright.ops.attention.operands import DeviceCache
 torch = pytest.importorskip("torch")
 device_place = pytest.importorskip("tilewright.models.device_place")
 device_generation = pytest.importorskip("tilewright.models.device_generation")
+sample_device = pytest.importorskip("tilewright.ops.sample.device")
 
 V, CONTEXT = TINY["vocab_size"], TINY["n_positions"]
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
@@ -29,9 +30,13 @@ KINDS = {
     "waits": SamplingParams(temperature=0, max_tokens=6, min_tokens=2, stop_token_ids=tuple(range(40))),
     "stops": SamplingParams(temperature=0, max_tokens=9, stop_token_ids=tuple(range(0, V, 6))),
     "greedy with logprobs": SamplingParams(temperature=0, max_tokens=8, logprobs=20),
+    "sampled": SamplingParams(max_tokens=8),
+    "sampled three times": SamplingParams(n=3, max_tokens=7, temperature=0.8, top_k=40, top_p=0.9, seed=11),
+    "sampled, stops": SamplingParams(max_tokens=9, min_p=0.01, stop_token_ids=tuple(range(0, V, 6))),
     "sampled twice, penalised": SamplingParams(n=2, max_tokens=5, top_p=0.9, repetition_penalty=1.3, logprobs=3),
 }
 SIMPLE = [KINDS[name] for name in ("greedy", "longer", "one token", "stops")]
+SAMPLED = [KINDS[name] for name in ("sampled", "sampled three times", "sampled, stops")]
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +64,7 @@ def small_lanes(monkeypatch):
         monkeypatch.setattr(gpt2, name, getattr(stand_ins, name))
     for name in ("spans_of", "append", "attend", "append_and_attend"):
         monkeypatch.setattr(device, name, getattr(stand_ins, name))
+    monkeypatch.setattr(sample_device, "draw", stand_ins.draw)
     monkeypatch.setattr(gpt2, "place_of", lambda device, dtype: device_place.Device(dtype, "cpu"))
     yield
     torch.set_num_threads(threads)
@@ -89,7 +95,7 @@ def company(rng, count: int, kinds=None) -> list[Request]:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"] if ON_GPU else ["float32"])
-@pytest.mark.parametrize("kinds", [None, SIMPLE], ids=["every kind", "greedy ones"])
+@pytest.mark.parametrize("kinds", [None, SIMPLE, SAMPLED], ids=["every kind", "greedy ones", "sampled ones"])
 def test_a_record_is_the_same_in_every_company(dtype, kinds, rng):
     model, count = on_gpu(dtype), 120 if ON_GPU else 60
     requests = company(rng, count, kinds)
@@ -283,7 +289,7 @@ def test_rows_of_prompts():
     prompts = [np.array(ids) for ids in ([1, 2, 5, 6], [1, 2, 3], [1, 2, 3], [1, 2], [256], [255, 0], [1, 2, 3])]
     part = Sequences.of(prompts, np.arange(7))
     part.kind[2] = 1
-    part, twins = part.ordered()
+    part, twins = part.once()
     assert part.place.tolist() == [3, 1, 2, 0, 5, 4] and twins == [[1, 6]]
     part.slot, part.apart = np.array([4, 2, 3, 1, 0, 5]), np.arange(6) == 3
     ids, positions, spans = part.rows()
@@ -298,10 +304,10 @@ def test_rows_of_prompts():
 def test_beginnings_are_copied_where_that_saves_something(rng):
     ids = rng.integers(0, V, (20, 16))
     ids[:, 0] = np.arange(20) // 2  # one row of 32 would be saved
-    part, _ = Sequences.of(list(ids), np.arange(20)).ordered()
+    part = Sequences.of(list(ids), np.arange(20)).ordered()
     assert not part.shares.any() and len(part.rows()[0]) == 320 and not part.shares.any()
     ids[:, 1] = ids[:, 0]
-    part, _ = Sequences.of(list(ids), np.arange(20)).ordered()
+    part = Sequences.of(list(ids), np.arange(20)).ordered()
     assert len(part.rows()[0]) == 300 and part.shares.sum() == 10
 
 

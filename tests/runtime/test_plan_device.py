@@ -1,5 +1,7 @@
 """The plan for a GPU against what the operations lay out for one, here with the CPU's tensors."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from gpu import PLACE
@@ -13,6 +15,7 @@ from tilewright.runtime.plan_generate import Prompts
 torch = pytest.importorskip("torch")
 products = pytest.importorskip("tilewright.ops.matmul.device")
 generation = pytest.importorskip("tilewright.models.device_generation")
+drawing = pytest.importorskip("tilewright.models.device_draw")
 
 COURSE, GIB = Prompts(6400, 6400 * 16, 16), 1 << 30
 
@@ -42,6 +45,20 @@ def test_the_courses_job_on_a_large_gpu():
     assert plan.least_seconds(1e3, 1e9) == pytest.approx(plan.flops / 1e12)
     assert plan.least_seconds(1e9, 1.0) == pytest.approx(plan.moved / 1e9)
     assert set(plan.as_dict()) > {"peak_memory", "moved", "at_once"}
+
+
+def test_drawn_tokens_take_what_they_are_drawn_with():
+    config, lane = GPT2Config(), 2560
+    assert plan_device.DRAWN_BYTES == drawing.LOGITS_BYTES
+    model = SimpleNamespace(config=config, place=SimpleNamespace(device=torch.device("cpu")))
+    draw = drawing.Draw(model, lane, plan_device.STEPS)
+    taken = sum(x.nbytes for x in vars(draw).values() if isinstance(x, torch.Tensor))
+    greedy, sampled = (
+        plan_on_gpu(config, COURSE, tokens=8, dtype="bfloat16", memory=139 * GIB, sampled=chance)
+        for chance in (False, True)
+    )
+    assert sampled.workspace - greedy.workspace == plan_device.drawing(config, lane) == taken
+    assert plan_device.drawing(config, 3) < taken
 
 
 def test_little_memory_means_fewer_at_once_and_none_an_error():

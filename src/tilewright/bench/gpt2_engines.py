@@ -1,5 +1,5 @@
-"""GPT-2 on tilewright and on the libraries that others would use for it, behind one interface: greedy, and nothing ends
-a text early.
+"""GPT-2 on tilewright and on the libraries that others would use for it, behind one interface: greedy or drawn from the
+best tokens, and nothing ends a text early.
 
 transformers runs in the dtype that is asked for, with its default attention; CTranslate2 on its converted model, in
 float32. Both are given as many threads as we are. On a GPU there are transformers, and PyTorch with a static cache,
@@ -28,7 +28,8 @@ OURS = "tilewright"
 
 @dataclass(frozen=True, eq=False)
 class Engine:
-    """generate: prompts int (n, L), new tokens, batch -> int64 (n, new tokens); ours chooses its batch itself.
+    """generate: prompts int (n, L), new tokens, batch, top_k -> int64 (n, new tokens); ours chooses its batch itself.
+    top_k: of how many tokens one is drawn, at temperature 1; 1 is greedy.
 
     logits: prompts int (n, L) -> float32 (n, V) after the last position; None where the engine shows none. once_s:
     seconds to prepare it from weights in memory, kernels compiled or fetched. whole: it is fastest with all prompts in
@@ -38,7 +39,7 @@ class Engine:
     name: str
     dtype: str
     once_s: float
-    generate: Callable[[np.ndarray, int, int], np.ndarray]
+    generate: Callable[[np.ndarray, int, int, int], np.ndarray]
     logits: Callable[[np.ndarray], np.ndarray] | None = None
     whole: bool = False
 
@@ -53,8 +54,8 @@ def ours(config: GPT2Config, weights: Weights, dtype: str, device: str = "cpu") 
     start = time.perf_counter()
     model = GPT2(config, weights, dtype=dtype, device=device)
 
-    def generate(prompts: np.ndarray, tokens: int, batch: int = 0) -> np.ndarray:
-        params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
+    def generate(prompts: np.ndarray, tokens: int, batch: int = 0, top_k: int = 1) -> np.ndarray:
+        params = SamplingParams(temperature=float(top_k > 1), top_k=top_k, max_tokens=tokens, ignore_eos=True)
         return np.array([found.outputs[0].token_ids for found in model.generate(prompts, params)], np.int64)
 
     def logits(prompts: np.ndarray) -> np.ndarray:
@@ -75,11 +76,11 @@ def transformers(config: GPT2Config, weights: Weights, dtype: str, device: str =
     start = time.perf_counter()
     model = _torch_model(config, weights).to(device, getattr(torch, dtype))
 
-    def generate(prompts: np.ndarray, tokens: int, batch: int) -> np.ndarray:
-        parts = []
+    def generate(prompts: np.ndarray, tokens: int, batch: int, top_k: int = 1) -> np.ndarray:
+        how, parts = {"do_sample": True, "top_k": top_k} if top_k > 1 else {"do_sample": False}, []
         for first in range(0, len(prompts), batch):
             ids = torch.from_numpy(prompts[first : first + batch].astype(np.int64)).to(device)
-            found = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False)
+            found = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, **how)
             parts.append(found[:, prompts.shape[1] :].cpu().numpy())
         return np.concatenate(parts)
 
@@ -127,10 +128,10 @@ def ctranslate2(config: GPT2Config, weights: Weights, dtype: str = "float32", de
             folder, device="cpu", compute_type=dtype, inter_threads=1, intra_threads=thread_count()
         )
 
-    def generate(prompts: np.ndarray, tokens: int, batch: int) -> np.ndarray:
+    def generate(prompts: np.ndarray, tokens: int, batch: int, top_k: int = 1) -> np.ndarray:
         words = [[f"<{token}>" for token in prompt] for prompt in prompts.tolist()]
         found = generator.generate_batch(
-            words, max_batch_size=batch, beam_size=1, sampling_topk=1, include_prompt_in_result=False,
+            words, max_batch_size=batch, beam_size=1, sampling_topk=top_k, include_prompt_in_result=False,
             max_length=tokens, min_length=tokens,
         )  # fmt: skip
         return np.array([one.sequences_ids[0] for one in found], np.int64)

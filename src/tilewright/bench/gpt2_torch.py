@@ -1,5 +1,5 @@
 """GPT-2 in PyTorch as one writes it for speed on a GPU: a static cache, torch.compile, a CUDA graph of the prompts and
-one of a decode step. Greedy; all prompts of a batch have one length.
+one of a decode step. Greedy, or drawn from the best tokens; all prompts of a batch have one length.
 
 cuBLAS multiplies; what is between the products is fused by torch.compile, layer by layer; attention over the prompts is
 `scaled_dot_product_attention`. Of the prompts only the last position reaches the output matrix.
@@ -40,11 +40,12 @@ class StaticGPT2:
         ]
         self.compiled = self.device.type == "cuda"
         wrap = torch.compile(dynamic=False) if self.compiled else (lambda f: f)
-        self._prompt, self._step, self._best = wrap(self._prompt_layer), wrap(self._step_layer), wrap(self._best_token)
-        self.graphs: dict[tuple[int, int, int], tuple] = {}
+        self._prompt, self._step, self._next = wrap(self._prompt_layer), wrap(self._step_layer), wrap(self._next_token)
+        self.graphs: dict[tuple[int, int, int, int], tuple] = {}
 
-    def generate(self, prompts: np.ndarray, tokens: int, batch: int) -> np.ndarray:
-        """Prompts int (n, L) -> int64 (n, tokens), `batch` prompts at a time; the last batch is filled up."""
+    def generate(self, prompts: np.ndarray, tokens: int, batch: int, top_k: int = 1) -> np.ndarray:
+        """Prompts int (n, L) -> int64 (n, tokens), `batch` prompts at a time; the last batch is filled up. top_k: see
+        `gpt2_engines.Engine`."""
         import torch
 
         n = len(prompts)
@@ -52,11 +53,11 @@ class StaticGPT2:
         batch, found = min(batch, len(prompts)), []
         for first in range(0, len(prompts), batch):
             ids = torch.from_numpy(prompts[first : first + batch].astype(np.int64))
-            found.append(self._one_batch(ids, tokens).cpu())
+            found.append(self._one_batch(ids, tokens, top_k).cpu())
         return torch.cat(found)[:n].numpy()
 
-    def _one_batch(self, ids, tokens: int):
-        key = *ids.shape, tokens
+    def _one_batch(self, ids, tokens: int, top_k: int):
+        key = *ids.shape, tokens, top_k
         if key not in self.graphs:
             self.graphs.clear()  # one static cache at a time
             self.graphs[key] = self._captured(*key)
@@ -67,13 +68,14 @@ class StaticGPT2:
             step()
         return state["tokens"].clone()
 
-    def _captured(self, B: int, L: int, tokens: int) -> tuple:
+    def _captured(self, B: int, L: int, tokens: int, top_k: int) -> tuple:
         """(what computes the prompts, what computes a step, the tensors that they work on)."""
         import torch
 
         c, device = self.config, self.device
         shape = (c.n_layer, 2, B, c.n_head, L + tokens, c.n_embd // c.n_head)
         state = {
+            "top_k": top_k,
             "cache": torch.zeros(shape, dtype=self.kind, device=device),
             "prompts": torch.zeros(B, L, dtype=torch.int64, device=device),
             "next": torch.zeros(B, dtype=torch.int64, device=device),
@@ -113,7 +115,7 @@ class StaticGPT2:
         self._note(x, state)
 
     def _note(self, x, state: dict) -> None:
-        token = self._best(x)
+        token = self._next(x, state["top_k"])
         state["next"].copy_(token)
         state["tokens"].index_copy_(1, state["at"].clamp(max=state["tokens"].shape[1] - 1), token[:, None])
         state["at"].add_(1)
@@ -163,5 +165,13 @@ class StaticGPT2:
         y = (odds.unsqueeze(-1) * cache[1].float()).sum(2).to(x.dtype)
         return self._mixed(x, y.view(B, C), layer)
 
-    def _best_token(self, x):
-        return (self._normed(x, *self.norm) @ self.wte.T).argmax(dim=-1)
+    def _next_token(self, x, top_k: int):
+        import torch
+
+        logits = self._normed(x, *self.norm) @ self.wte.T
+        if top_k == 1:
+            return logits.argmax(dim=-1)
+        values, tokens = logits.topk(top_k, dim=-1)
+        odds = values.float().softmax(dim=-1)
+        drawn = (odds / torch.empty_like(odds).exponential_()).argmax(dim=-1, keepdim=True)  # multinomial waits for it
+        return tokens.gather(1, drawn)[:, 0]

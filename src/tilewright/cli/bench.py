@@ -38,7 +38,8 @@ class Options:
     only: Annotated[
         str | None,
         Option(
-            metavar="LIST", help="gpt2: of course, batch, single; scaling: of sentiment, gpt2, dcgan, dcgan-pixels."
+            metavar="LIST",
+            help="gpt2: of course, batch, single, sampled; scaling: of sentiment, gpt2, dcgan, dcgan-pixels.",
         ),
     ] = None
     rounds: Annotated[int, Option(min=1, help="gpt2, dcgan: turns of each engine.")] = 3
@@ -105,7 +106,7 @@ def _sentiment(options: Options) -> list[Any]:
 def _gpt2(options: Options) -> list[Any]:
     from dataclasses import replace
 
-    from tilewright.bench.gpt2 import Setting, bench, model_name, random_prompts, random_weights
+    from tilewright.bench.gpt2 import USUAL, Setting, bench, model_name, random_prompts, random_weights
     from tilewright.bench.tables import bench_tables
     from tilewright.models.gpt2 import GPT2Config
     from tilewright.ops._threads import thread_count, threads
@@ -123,7 +124,7 @@ def _gpt2(options: Options) -> list[Any]:
         weights = read_weights(options.model)[1] if options.model else random_weights(config, seed=1)
         setting = Setting(
             config, weights, prompts, count, tokens=options.max_tokens, rounds=options.rounds,
-            workloads=tuple((options.only or "course,batch,single").split(",")), against=_peers(options),
+            workloads=tuple(options.only.split(",")) if options.only else USUAL, against=_peers(options),
             profile=options.profile, device=place,
         )  # fmt: skip
         if place == "cuda" and options.against is None:

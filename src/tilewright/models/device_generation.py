@@ -1,8 +1,9 @@
 """Generation on a GPU: what `generation.Generator` promises, queued so far ahead that the GPU never waits.
 
-Greedy sequences run in lanes. Into one go all prompts that fit, and behind them as many decode steps as they surely
-need; while the GPU works on that, the host reads requests, fills the other lane, and takes in what an earlier one has
-given. Sequences whose logits or text the host must look at take a step at a time, as on a CPU.
+Sequences run in lanes, greedy ones in some and sampled ones in others. Into one go all prompts that fit, and behind
+them as many decode steps as they surely need; while the GPU works on that, the host reads requests, fills the other
+lane, and takes in what an earlier one has given. Sequences whose logits or text the host must look at take a step at a
+time, as on a CPU.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from tilewright.errors import ResourceError
+from tilewright.models.device_draw import Chances, chances
 from tilewright.models.device_place import STEPS
-from tilewright.models.device_sequences import Sequences
+from tilewright.models.device_sequences import Queue, Sequences
 from tilewright.models.generation import END, Block, Generated, Generator, Group, Request, Running
+from tilewright.models.sampler import stream
 from tilewright.models.sampling import SamplingParams
 
 LANES = 3  # one on the GPU, one queued behind it, one in the host's hands
@@ -33,9 +37,10 @@ HINT = "end what else runs on it, or run on the CPU"
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """Sequences that are advanced together. old: how many were there before the last launch; tokens, landed: see
-    `Room.advance`."""
+    """Sequences that are advanced together, and the queue they come from. old: how many were there before the last
+    launch; tokens, landed: see `Room.advance`."""
 
+    queue: Queue
     sequences: Sequences = field(default_factory=Sequences.none)
     old: int = 0
     tokens: Any = None
@@ -50,15 +55,15 @@ class DeviceGenerator(Generator):
 
     def __init__(self, *model: Any, **options: Any):
         super().__init__(*model, **options)
-        self.lanes = [Lane() for _ in range(LANES)]
+        self.greedy, self.sampled = Queue(False), Queue(True)
+        self.lanes = [Lane(self.greedy) for _ in range(LANES)]
         self.flying: deque[Lane] = deque()
-        self.plain, self.ordered = Sequences.none(), True  # those that wait for a lane
         self.kinds: dict[int, SamplingParams] = {}  # number of parameters -> parameters
         self.room: Any = None
         self.most = LANE
         self.read = 0
-        self.others: dict[int, list[int]] = {}  # place -> places of requests with the same answer
         self.answers: dict[int, list[Generated]] = {}  # not yet given out
+        self.partly: dict[int, list[Generated]] = {}  # of requests with several completions, some of which are there
 
     @property
     def busy(self) -> bool:
@@ -68,7 +73,12 @@ class DeviceGenerator(Generator):
     @property
     def waits(self) -> bool:
         """Whether sequences have not begun."""
-        return bool(self.waiting) or len(self.plain) > 0
+        return len(self.waiting) + self.queued > 0
+
+    @property
+    def queued(self) -> int:
+        """Sequences that wait for a lane."""
+        return len(self.greedy) + len(self.sampled)
 
     def run(self, requests: Iterable[Request | Block | None]) -> Iterator[list[Generated]]:
         """See `Generator.run`; what it holds on the GPU is left to the next generator."""
@@ -95,7 +105,7 @@ class DeviceGenerator(Generator):
         """Requests until enough of them wait, or the source has none now: whether it is exhausted."""
         found: list[Request] = []
         while True:
-            waiting = len(found) + len(self.waiting) + len(self.plain)
+            waiting = len(found) + len(self.waiting) + self.queued
             enough = waiting >= self.ahead or self.read + len(found) >= emitted + self.window
             item = END if enough else next(source, END)
             if isinstance(item, Request):
@@ -109,20 +119,25 @@ class DeviceGenerator(Generator):
                 return item is END and not enough
 
     def _sort_in(self, ids: Sequence, prompts: Sequence, params: SamplingParams, groups: dict) -> None:
-        """Requests join the sequences of a lane, if the best tokens are all that is wanted, or the others."""
+        """Requests join the sequences of a lane, if nothing but tokens is wanted, or the others."""
         first, self.read = self.read, self.read + len(prompts)
-        if not is_plain(params):
+        if not takes_a_lane(params):
             for place, (id, tokens) in enumerate(zip(ids, prompts, strict=True), first):
                 self._enqueue(Request(id, tokens, params), place, groups)
             return
-        kind = self._number(params)
+        kind, n = self._number(params), params.n
         self.kinds[kind] = params
-        new = Sequences.of(prompts, np.arange(first, self.read), kind)
+        new = Sequences.of([p for p in prompts for _ in range(n)], np.repeat(np.arange(first, self.read), n), kind)
         new.limit = np.minimum(new.prompt + params.max_tokens, self.context)
-        self.plain, self.ordered = Sequences.joined([self.plain, new]), False
+        if not params.greedy:
+            seed = self.seed if params.seed is None else params.seed
+            new.index = np.tile(np.arange(n), len(prompts))
+            new.stream = np.stack([stream(seed, id, index) for id in ids for index in range(n)])
+        (self.greedy if params.greedy else self.sampled).add(new)
         if len(self.kinds) > 2 * self.window:
-            used = np.concatenate([self.plain.kind, *(lane.sequences.kind for lane in self.lanes)])
-            self.kinds = {number: self.kinds[number] for number in np.unique(used).tolist()}
+            there = [self.greedy.sequences, self.sampled.sequences, *(lane.sequences for lane in self.lanes)]
+            used = np.unique(np.concatenate([each.kind for each in there]))
+            self.kinds = {number: self.kinds[number] for number in used.tolist()}
 
     def _turn(self) -> list[Group]:
         """Give the GPU work for a lane that has none; if there is none, take in what it has done for another.
@@ -169,7 +184,8 @@ class DeviceGenerator(Generator):
 
     def _lay_out(self) -> None:
         limits = [s.limit for s in self.waiting]
-        self.length = max(*limits, int(self.plain.limit.max(initial=0)), 0)
+        limits += [int(queue.sequences.limit.max(initial=0)) for queue in (self.greedy, self.sampled)]
+        self.length = max(limits)
         self.length = min(-(-self.length // ROUND) * ROUND, self.context)
         slots = self._slots(LANES * LANE)
         if self.room is not None:
@@ -192,27 +208,23 @@ class DeviceGenerator(Generator):
             slots //= 2
             torch.cuda.empty_cache()
 
-    def _joining(self, there: int) -> Sequences:
-        """Waiting sequences for a lane of so many, as many as there is room for, with a slot each, in the order of
-        their tokens."""
-        if not self.ordered:
-            self.plain, twins = self.plain.ordered()
-            for place, other in twins:
-                self.others.setdefault(place, []).extend([other, *self.others.pop(other, ())])
-            self.ordered = True
-        if len(self.plain) and self.plain.limit[0] > self.length and not self.busy:
+    def _joining(self, lane: Lane) -> Sequences:
+        """Waiting sequences for a lane, as many as there is room for, each with a slot, ordered by their tokens."""
+        there, queue = len(lane.sequences), lane.queue
+        if not there:
+            lane.queue = queue = max(self.greedy, self.sampled, key=len)
+        queue.order()
+        if len(queue) and queue.sequences.limit[0] > self.length and not self.busy:
             self._lay_out()  # the caches are laid out anew when those that use them are through
-        n = min(self.most - there, len(self.free), len(self.plain))
-        n = int(np.argmax(np.append(self.plain.limit[:n] > self.length, True)))
-        joining, self.plain = self.plain.pick(slice(n)), self.plain.pick(slice(n, None))
+        joining = queue.take(min(self.most - there, len(self.free)), self.length)
         self.free.sort(reverse=True)  # the same slots for the same lane, whose prompts may be captured
-        joining.slot = np.array([self.free.pop() for _ in range(n)], np.int64)
+        joining.slot = np.array([self.free.pop() for _ in range(len(joining))], np.int64)
         return joining
 
     def _launch(self, lane: Lane) -> bool:
         """Let waiting sequences join the lane and queue its next steps; False if there is nothing to do."""
         lane.old = old = len(lane.sequences)
-        joining = self._joining(old)
+        joining = self._joining(lane)
         if not old and not len(joining):
             return False
         lane.sequences = batch = Sequences.joined([lane.sequences, joining])
@@ -220,17 +232,27 @@ class DeviceGenerator(Generator):
         left[old:] -= 1
         positions = batch.count.copy()
         positions[:old] -= 1
-        last = batch.tokens[np.arange(len(batch)), batch.count - 1]
-        self.room.start(last, np.minimum(positions, self.length - 1), np.where(left > 0, batch.slot, -1))
+        last, steps = batch.tokens[np.arange(len(batch)), batch.count - 1], self._steps(batch.kind, left)
+        slots = np.where(left > 0, batch.slot, -1)
+        self.room.start(last, np.minimum(positions, self.length - 1), slots, self._chances(lane, steps))
         rows = np.cumsum(joining.count) // PROMPT_ROWS
         for part in np.unique(rows):
             some = np.flatnonzero(rows == part)
             part = joining.pick(slice(some[0], some[-1] + 1))
             self._prompts(part, lambda part, hidden, at: self.room.choose(hidden, at), old + int(some[0]))
             batch.shares[old + some] = part.shares
-        lane.tokens, lane.landed = self.room.advance(len(batch), self._steps(batch.kind, left))
+        lane.tokens, lane.landed = self.room.advance(len(batch), steps)
         self.flying.append(lane)
         return True
+
+    def _chances(self, lane: Lane, steps: int) -> Chances | None:
+        """Those of a lane's next tokens, if they are sampled."""
+        if not lane.queue.sampled:
+            return None
+        batch, old = lane.sequences, np.arange(len(lane.sequences)) < lane.old
+        kinds, each = np.unique(batch.kind, return_inverse=True)
+        params = [self.kinds[kind] for kind in kinds.tolist()]
+        return chances(params, each, batch.stream, batch.count - batch.prompt - old, steps)
 
     def _prompts(self, part: Sequences, then: Callable, at: int) -> None:
         """The prompts of `part` through the model: then(part, hidden (n, C), at), in halves if the memory wants it."""
@@ -300,31 +322,36 @@ class DeviceGenerator(Generator):
         batch.append(np.maximum(found, 0), first, ends)
         done = failed | stopped | (batch.count >= batch.limit)
         self.free += batch.slot[done].tolist()
-        self._retried(batch.pick(again))
+        self._retried(lane.queue, batch.pick(again))
         done &= ~again
-        self._answer(batch.pick(done), failed[done], stopped[done])
+        self._answer(lane.queue, batch.pick(done), failed[done], stopped[done])
         lane.sequences = batch.pick(~(done | again))
 
-    def _retried(self, bad: Sequences) -> None:
+    def _retried(self, queue: Queue, bad: Sequences) -> None:
         """Back to the waiting ones: what is not finite may come with a beginning that was copied from a bad prompt."""
         if len(bad):
             bad.tokens[np.arange(len(bad)), bad.prompt] = -1
             bad.count, bad.apart, bad.shares = bad.prompt.copy(), np.ones(len(bad), bool), np.zeros(len(bad), bool)
-            self.plain, self.ordered = Sequences.joined([self.plain, bad]), False
+            queue.add(bad)
 
-    def _answer(self, done: Sequences, failed: np.ndarray, stopped: np.ndarray) -> None:
+    def _answer(self, queue: Queue, done: Sequences, failed: np.ndarray, stopped: np.ndarray) -> None:
         """Completions of sequences that have ended, for all places that wait for them."""
-        columns = done.place, done.count - done.prompt, done.completions(), failed, stopped
-        for place, count, row, bad, stop in zip(*(column.tolist() for column in columns), strict=True):
+        counts, texts = done.count - done.prompt, done.completions()
+        columns = done.place, done.index, done.kind, counts, texts, failed, stopped
+        for place, index, kind, count, row, bad, stop in zip(*(column.tolist() for column in columns), strict=True):
             reason = "" if bad else "stop" if stop else "length"
-            self.answers[place] = answer = [Generated(0, row[:count], reason, None, None, bad)]
-            if place in self.others:
-                self.answers |= dict.fromkeys(self.others.pop(place), answer)
+            answer, n = [Generated(index, row[:count], reason, None, None, bad)], self.kinds[kind].n
+            if n > 1:
+                there = self.partly.setdefault(place, [])
+                there += answer
+                if len(there) < n:
+                    continue
+                answer = sorted(self.partly.pop(place), key=attrgetter("index"))
+            self.answers[place] = answer
+            if place in queue.others:
+                self.answers |= dict.fromkeys(queue.others.pop(place), answer)
 
 
-def is_plain(params: SamplingParams) -> bool:
-    """Whether the best tokens are all that is wanted, and only tokens end them."""
-    return (
-        params.greedy and params.logprobs is None and params.repetition_penalty == 1 and not params.min_tokens
-        and not params.stop
-    )  # fmt: skip
+def takes_a_lane(params: SamplingParams) -> bool:
+    """Whether tokens are all that is wanted, chosen by the logits alone, and only tokens end them."""
+    return params.logprobs is None and params.repetition_penalty == 1 and not params.min_tokens and not params.stop

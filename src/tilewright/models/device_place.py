@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tilewright.models.device_draw import Chances, Draw
 from tilewright.models.graphs import captured
 from tilewright.models.host_place import last_rows
 from tilewright.ops._arrays import one_of
@@ -195,7 +196,7 @@ class Room:
     """Slots for the keys and values of sequences, and the tensors of a decode step of up to `rows` of them.
 
     ids, positions, slots: what row i will look at next; a slot of -1 is nobody's. notes (STEPS + 1, rows): the tokens
-    of each step, -1 where a row's logits are not finite.
+    of each step, -1 where a row's logits are not finite. draws: whether they are drawn by chance, not the best ones.
     """
 
     def __init__(self, model: Any, slots: int, length: int, rows: int):
@@ -212,13 +213,16 @@ class Room:
         self.best = torch.zeros(rows, dtype=torch.int64, device=device), torch.zeros(rows, device=device)
         self.notes = torch.zeros(STEPS + 1, rows, dtype=torch.int64, device=device)
         self.at = torch.zeros(1, dtype=torch.int64, device=device)  # the row of notes that the next step writes
-        self.graphs: dict[int, Any] = {}  # by their number of rows; None: it was run once
+        self.draw: Draw | None = None
+        self.draws = False
+        self.graphs: dict[tuple[int, bool], Any] = {}  # by their number of rows, and draws; None: it was run once
         self.pool: Any = None
         self.passes: dict[bytes, Pass | None] = {}  # prompts by their spans; None: they came once
         self._step(rows)  # the workspace has its full size before a graph holds its address
 
-    def start(self, ids: np.ndarray, positions: np.ndarray, slots: np.ndarray) -> None:
-        """The sequences of the next steps: int (n,) each, what each looks at next and where."""
+    def start(self, ids: np.ndarray, positions: np.ndarray, slots: np.ndarray, chances: Chances | None = None) -> None:
+        """The sequences of the next steps: int (n,) each, what each looks at next and where; chances: by which their
+        tokens are drawn, None for the best ones."""
         n, R = len(ids), len(self.ids)
         table = np.zeros((3, R), np.int32)
         table[:, :n], table[2, n:] = (ids, positions, slots), -1
@@ -226,7 +230,11 @@ class Room:
         self.ids.copy_(moved[0])
         self.positions.copy_(moved[1])
         self.slots.copy_(moved[2])
-        self.at.fill_(1)
+        self.at.zero_()
+        self.draws = chances is not None
+        if chances is not None:
+            self.draw = self.draw or Draw(self.model, R, STEPS)
+            self.draw.start(chances)
 
     def prompt_states(self, ids: np.ndarray, positions: np.ndarray, spans: np.ndarray):
         """`GPT2.hidden` of prompts. Where they are whole, and lie as they lay before, their pass is captured: a job has
@@ -261,11 +269,17 @@ class Room:
         return self.pool
 
     def choose(self, hidden: Any, at: int) -> None:
-        """Rows from `at` on will look at the best tokens after hidden (n, C), which are noted."""
+        """Rows from `at` on will look at the tokens after hidden (n, C), which are noted."""
+        self.ids[at : at + len(hidden)] = self._tokens(hidden, first=at)
+
+    def _tokens(self, hidden: Any, *, first: int = 0, out: Any = None):
+        """int64 (n,): of rows from `first` on, -1 where their logits are not finite."""
         import torch
 
-        tokens, values = self.model.best_on_device(hidden)
-        self.ids[at : at + len(hidden)] = torch.where(values.isfinite(), tokens, -1)
+        if self.draws and self.draw is not None:
+            return self.draw.tokens(hidden, self.at, first)
+        tokens, values = self.model.best_on_device(hidden, out=out)
+        return torch.where(values.isfinite(), tokens, -1)
 
     def advance(self, n: int, steps: int):
         """`steps` steps of the first n rows, queued: int64 (1 + steps, n) on the host once `landed`, which is returned
@@ -273,6 +287,7 @@ class Room:
         import torch
 
         self.notes[0].copy_(self.ids)
+        self.at.fill_(1)
         R = self.rounded(n)
         for _ in range(steps):
             self.step(R)
@@ -297,21 +312,19 @@ class Room:
 
     def step(self, R: int) -> None:
         """One step of the first R rows: as it is written the first time, which compiles its kernels; then captured."""
-        if self.model.place.device.type == "cpu" or R not in self.graphs:
-            self.graphs[R] = None
+        kind = R, self.draws
+        if self.model.place.device.type == "cpu" or kind not in self.graphs:
+            self.graphs[kind] = None
             self._step(R)
             return
-        if self.graphs[R] is None:
-            self.graphs[R], _ = captured(lambda: self._step(R), self._pool())
-        self.graphs[R].replay()
+        if self.graphs[kind] is None:
+            self.graphs[kind], _ = captured(lambda: self._step(R), self._pool())
+        self.graphs[kind].replay()
 
     def _step(self, R: int) -> None:
-        import torch
-
         hidden = self.model.through(StepRows(self, R), self.work)
-        tokens, values = self.model.best_on_device(hidden, out=tuple(part[:R] for part in self.best))
         ids, positions = self.ids[:R], self.positions[:R]
-        ids.copy_(torch.where(values.isfinite(), tokens, -1))
+        ids.copy_(self._tokens(hidden, out=tuple(part[:R] for part in self.best)))
         positions.add_(1).clamp_(max=self.sizes[1] - 1)  # of ended sequences, whose rows go on until the host knows
         self.notes.index_copy_(0, self.at, self.ids[None])
         self.at.add_(1).clamp_(max=STEPS)

@@ -4,7 +4,7 @@ thousands than for one."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -13,12 +13,14 @@ SAVED = 16  # rows of prompts: one of them must be saved by copies, which take k
 
 @dataclass(slots=True, eq=False)
 class Sequences:
-    """n greedy sequences. place: of the request; kind: number of its parameters; prompt: its tokens; count: tokens
-    now; limit: tokens at most; slot: -1: none yet; apart: its beginning must not be copied; shares: it was; tokens
-    (n, width): -1 behind count."""
+    """n sequences. place: of the request; index: which of its completions; kind: number of its parameters; stream
+    uint32 (n, 4): the name of its random numbers; prompt: its tokens; count: tokens now; limit: tokens at most; slot:
+    -1: none yet; apart: its beginning must not be copied; shares: it was; tokens (n, width): -1 behind count."""
 
     place: np.ndarray
+    index: np.ndarray
     kind: np.ndarray
+    stream: np.ndarray
     prompt: np.ndarray
     count: np.ndarray
     limit: np.ndarray
@@ -35,8 +37,11 @@ class Sequences:
         tokens = np.full(inside.shape, -1, np.int64)
         if n:
             tokens[inside] = np.concatenate(ids)
-        no = np.zeros(n, bool)
-        return cls(place, np.full(n, kind), count, count.copy(), count.copy(), np.full(n, -1), no, no.copy(), tokens)
+        no, none = np.zeros(n, bool), np.zeros((n, 4), np.uint32)
+        return cls(
+            place, np.zeros(n, np.int64), np.full(n, kind), none, count, count.copy(), count.copy(), np.full(n, -1),
+            no, no.copy(), tokens,
+        )  # fmt: skip
 
     @classmethod
     def none(cls) -> Sequences:
@@ -69,14 +74,18 @@ class Sequences:
             wide[:, :now] = self.tokens
             self.tokens = wide
 
-    def ordered(self) -> tuple[Sequences, list[tuple[int, int]]]:
-        """In the order of their tokens, so that neighbours have as much in common as there is; and of those that are
-        equal, parameters and all, the first alone: with pairs (its place, another's)."""
+    def ordered(self) -> Sequences:
+        """In the order of their tokens, so that neighbours have as much in common as there is."""
         width = self.tokens.shape[1]
         if len(self) < 2 or width == 0:
-            return self, []
+            return self
         keys = (self.tokens + 1).astype(">u4").view(f"S{4 * width}")[:, 0]  # bytes in the order of the numbers
-        rows = self.pick(np.lexsort((self.kind, keys)))
+        return self.pick(np.lexsort((self.kind, keys)))
+
+    def once(self) -> tuple[Sequences, list[tuple[int, int]]]:
+        """`ordered`, and of those that are equal, parameters and all, the first alone: with pairs (its place,
+        another's)."""
+        rows = self.ordered()
         again = np.zeros(len(self), bool)
         again[1:] = (rows.tokens[1:] == rows.tokens[:-1]).all(axis=1) & (rows.kind[1:] == rows.kind[:-1])
         first = np.maximum.accumulate(np.where(again, 0, np.arange(len(self))))
@@ -124,3 +133,42 @@ class Sequences:
 
 
 NAMES = [field.name for field in fields(Sequences)]
+
+
+@dataclass(slots=True, eq=False)
+class Queue:
+    """Sequences that wait for a lane. sampled: by chance, so that equal ones differ; else equal ones are computed once.
+
+    others: place -> places of sequences with the same answer.
+    """
+
+    sampled: bool
+    sequences: Sequences = field(default_factory=Sequences.none)
+    others: dict[int, list[int]] = field(default_factory=dict)
+    is_ordered: bool = True
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def add(self, new: Sequences) -> None:
+        """More of them."""
+        self.sequences, self.is_ordered = Sequences.joined([self.sequences, new]), False
+
+    def order(self) -> None:
+        """In the order of their tokens, and equal ones once where that is right."""
+        if self.is_ordered:
+            return
+        self.is_ordered = True
+        if self.sampled:
+            self.sequences = self.sequences.ordered()
+            return
+        self.sequences, twins = self.sequences.once()
+        for place, other in twins:
+            self.others.setdefault(place, []).extend([other, *self.others.pop(other, ())])
+
+    def take(self, most: int, length: int) -> Sequences:
+        """The first ones, at most so many, whose limits are all within `length`."""
+        within = np.append(self.sequences.limit[:most] > length, True)
+        n = int(np.argmax(within))
+        taken, self.sequences = self.sequences.pick(slice(n)), self.sequences.pick(slice(n, None))
+        return taken

@@ -205,7 +205,7 @@ class GPT2:
 
         def requests() -> Iterator[Request | Block]:
             named, first = zip(prompts, count() if ids is None else ids, strict=ids is not None), 0
-            while block := list(islice(named, BLOCK)):
+            while block := list(islice(named, max(BLOCK // params.n, 1))):
                 checked = self.checked_prompts([prompt for prompt, _ in block], first)
                 kept.extend(checked)
                 first += len(block)
@@ -338,9 +338,9 @@ class GPT2:
         """float32 (n, vocab_size), of `hidden` (n, C)."""
         return self.place.numpy(matmul(hidden, self.head))
 
-    def logits_on_device(self, hidden: Any) -> Any:
+    def logits_on_device(self, hidden: Any, out: Any = None) -> Any:
         """As `logits`, on a GPU, where they stay."""
-        return matmul(hidden, self.head)
+        return matmul(hidden, self.head, out=out)
 
     def best(self, hidden: Any) -> np.ndarray:
         """The token with the largest logit of each row, the lowest id on ties: int64 (n,); -1 if it is not finite."""

@@ -16,6 +16,7 @@ from tilewright.runtime.plan_generate import Prompts, flops
 DRIVER = 600 << 20  # CUDA's context, cuBLAS and the kernels (an H200, driver for CUDA 13.0)
 LANES, LANE, PROMPT_ROWS, ROUND = 3, 2560, 1 << 16, 16  # as in `models.device_generation`, which needs PyTorch
 STEPS = 128  # as in `models.device_place`
+DRAWN_BYTES = 256 << 20  # of logits at a time, where tokens are drawn; as in `models.device_draw`
 LINE, LIMB_BLOCK = 8, 64  # 16-bit numbers that rows of weights are padded to; numbers, where they are limbs
 TILE_COLUMNS, TILE_DEPTH = 128, 8  # that float32 weights without limbs are padded to
 SHARE = 0.7  # of the GPU's free memory, for keys and values
@@ -54,11 +55,13 @@ class DevicePlan:
         return {**asdict(self), "peak_memory": self.peak_memory}
 
 
-def plan_on_gpu(config: GPT2Config, prompts: Prompts, *, tokens: int, dtype: str, memory: int) -> DevicePlan:
+def plan_on_gpu(
+    config: GPT2Config, prompts: Prompts, *, tokens: int, dtype: str, memory: int, sampled: bool = False
+) -> DevicePlan:
     """The plan for prompts of which each gets `tokens` new ones, on a GPU with `memory` bytes free.
 
-    dtype: "float32", "bfloat16" or "float16". Raises ResourceError if the keys and values of one sequence take more
-    than the share of the memory that they may have.
+    dtype: "float32", "bfloat16" or "float16". sampled: whether tokens are drawn by chance. Raises ResourceError if the
+    keys and values of one sequence take more than the share of the memory that they may have.
     """
     word, C = 4 if dtype == "float32" else 2, config.n_embd
     limit = min(prompts.longest + tokens, config.n_positions)
@@ -75,9 +78,10 @@ def plan_on_gpu(config: GPT2Config, prompts: Prompts, *, tokens: int, dtype: str
     lane, mean = -(-slots // LANES), prompts.tokens / max(prompts.count, 1)
     steps = -(-prompts.count // lane) * tokens
     seen = prompts.count * tokens * (mean + tokens / 2)  # keys that decoding reads
+    workspace = _workspace(config, word, lane, prompts) + (drawing(config, lane) if sampled else 0)
     return DevicePlan(
         dtype=dtype, at_once=min(slots, prompts.count), weights=weights, keys_values=slots * each,
-        workspace=_workspace(config, word, lane, prompts), program=DRIVER, flops=flops(config, prompts, tokens),
+        workspace=workspace, program=DRIVER, flops=flops(config, prompts, tokens),
         moved=float(steps * weights + seen * 2 * config.n_layer * C * word),
     )  # fmt: skip
 
@@ -97,6 +101,12 @@ def _weights(config: GPT2Config, dtype: str) -> int:
     layer = sum(matrix_bytes(*sizes, dtype) for sizes in ((C, 3 * C), (C, C), (C, W), (W, C)))
     vectors = config.n_layer * (4 * C + 3 * C + 2 * C + W) + 2 * C + (config.n_positions + config.vocab_size) * C
     return config.n_layer * layer + matrix_bytes(C, config.vocab_size, dtype) + 4 * vectors
+
+
+def drawing(config: GPT2Config, lane: int) -> int:
+    """Rules and random numbers of a lane's rows, the tokens drawn, and as many logits as are held at once."""
+    row = 4 * config.vocab_size
+    return min(max(1, DRAWN_BYTES // row), lane) * row + lane * (2 * 5 * 8 + 8 * (STEPS + 1) + 8)
 
 
 def _workspace(config: GPT2Config, word: int, lane: int, prompts: Prompts) -> int:

@@ -145,7 +145,8 @@ def plan(job: GenerateJob, memory: int | None = None) -> tuple[JobPlan, Plan | D
         found = _figures(job.model, config, part, tokens=tokens, dtype=job.dtype, batch_memory=allowed)
     else:
         free = memory or gpus()[0].memory
-        found = plan_on_gpu(config, part, tokens=tokens, dtype=job.dtype, memory=free)
+        what: dict[str, Any] = {"tokens": tokens, "dtype": job.dtype, "sampled": not job.params.greedy}
+        found = plan_on_gpu(config, part, memory=free, **what)
     whole = plan_of(
         "generate", task, "prompts", records, found.parts if isinstance(found, Plan) else (),
         _outputs(job, records, text), begun=begun, prompt_tokens=prompts.tokens, longest=prompts.longest,

@@ -14,12 +14,19 @@ def sample(logits, given: Rules) -> Drawn:
     import torch
 
     raw = tensor_of("sample", "logits", logits).float().contiguous()
-    n, V = raw.shape
-    tokens = torch.full((n,), -1, dtype=torch.int64, device=raw.device)
+    tokens = torch.full((len(raw),), -1, dtype=torch.int64, device=raw.device)
     numbers, words = (torch.from_numpy(np.ascontiguousarray(part)).to(raw.device) for part in given[:2])
-    ladder.choose(Problem(V, device="cuda")).run(raw, _edited(raw, given), numbers, words, tokens)
+    draw(raw, numbers, words, tokens, scores=_edited(raw, given))
     logarithms, best = _best(raw, given.words[:, BEST])
     return Drawn(tokens.cpu().numpy(), logarithms, best)
+
+
+def draw(logits, numbers, words, tokens, scores=None) -> None:
+    """tokens int64 (n,), -1 for a row with a NaN or an infinity, of logits float32 (n, V), by numbers and words as in
+    `Rules`: contiguous tensors on a GPU, where nothing waits for the host. scores: logits with penalties and banned
+    tokens in them, if there are any."""
+    rung = ladder.choose(Problem(logits.shape[1], device="cuda"))
+    rung.run(logits, logits if scores is None else scores, numbers, words, tokens)
 
 
 def _edited(raw, given: Rules):

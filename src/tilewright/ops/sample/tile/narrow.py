@@ -4,7 +4,8 @@ A row of up to SHORT_ROW numbers is loaded once, its weights are taken once, and
 range of keys: one comparison and one sum over registers a step. Of a longer row, passes ask at eight keys, as in
 `search`, but only until no more than ROOM tokens lie between two of them: those are copied to a place of their own,
 what lies above them is kept as a number and a weight, and halving goes on among them. More tokens of one score than
-that are not looked through at all: they have one weight.
+that are not looked through at all: they have one weight. The first pass over a longer row, the survey, is every
+target's first step, and its sum of all weights is what u and top_p are shares of.
 
 Sums run in the order of a block's lanes, whatever the other rows, and those of a long row in two parts; where rounding
 leaves them below a target that all tokens together reach, the last place is taken. What is left is waiting: for the sum
@@ -15,14 +16,14 @@ import torch
 import triton
 import triton.language as tl
 
-from tilewright.ops.sample.tile.search import CUTS, order_of, scores_at, weights_of
+from tilewright.ops.sample.tile.search import CUTS, order_of, scores_at
 
 SHORT_ROW = 4096  # numbers: 32 for each of 128 threads, with their weights 96 registers
 ROOM = 2048  # numbers of a longer row that are looked through in registers
 LEAST = 256  # fewer would leave lanes idle
 WARPS = {True: 4, False: 16}  # of a short row, of a longer one
 BLOCK = tl.constexpr(512)  # numbers of a long row at a time, where each meets CUTS sums
-WIDE = tl.constexpr(2048)  # the same, where each meets one
+WIDE = tl.constexpr(4096)  # the same, where each meets one
 
 
 @triton.jit
@@ -30,6 +31,19 @@ def score_of(key):
     """The float32 number of an int64 key."""
     bits = key.to(tl.int32)
     return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def weights_of(x, most, temperature):
+    """float64 exp((x - most) / temperature); of -inf, which is below every key that is asked at, no number.
+
+    The quotient is made from 1 / temperature, which all of a row have in common, and what that leaves: it is rounded as
+    a division's, and takes a third of its instructions (Markstein, IBM J. Res. Dev. 34, 1990).
+    """
+    few = tl.maximum(temperature, 1e-200)  # of less there is no reciprocal; a score below the best has no weight there
+    below, inverse = x.to(tl.float64) - most, 1.0 / few
+    near = below * inverse
+    return tl.exp(tl.fma(tl.fma(-near, few, below), inverse, near))
 
 
 @triton.jit
@@ -46,34 +60,53 @@ def cuts_of(low, end, turn):
 
 
 @triton.jit
-def narrowed(row, V, score, target, counts: tl.constexpr, low, end, room: tl.constexpr):
-    """(low, end, tokens above, their weight, tokens inside, target) of a range of keys in which a target is reached,
-    from one that ends above all: at most `room` tokens inside, or one key. score: as in `place_of`. A target that
-    rounding leaves beyond the sum of all becomes that sum."""
-    _, most, temperature = score
-    inside, turn = tl.full((), 2147483647, tl.int64), tl.full((), 0, tl.int32)
-    above, weight = tl.full((), 0, tl.int64), tl.full((), 0, tl.float64)
+def surveyed(row, V, most, temperature, cuts):
+    """What of a row lies at each of the keys `cuts` or above them: weights float64 (CUTS,), tokens int64 (CUTS,)."""
+    sums, tokens = tl.zeros((CUTS, BLOCK), tl.float64), tl.zeros((CUTS, BLOCK), tl.int32)
+    for first in range(0, V, BLOCK):
+        ids, x = scores_at(row, first, V, BLOCK)
+        higher = (order_of(x)[None, :] >= cuts[:, None]) & (ids < V)[None, :]
+        sums += tl.where(higher, weights_of(x, most, temperature)[None, :], 0.0)
+        tokens += higher.to(tl.int32)
+    return tl.sum(sums, 1), tl.sum(tokens, 1).to(tl.int64)
+
+
+@triton.jit
+def between(survey, target, counts: tl.constexpr, beyond):
+    """As `narrowed`, by one survey: (cuts, weights, tokens). beyond: the end of its range, the tokens above that, and
+    their weight."""
+    cuts, weights, numbers = survey
+    end, above, weight = beyond
     places = tl.arange(0, CUTS)
-    while (inside > room) & ((end - low > 1) | (turn == 0)):
-        cuts = cuts_of(low, end, turn)
-        sums, tokens = tl.zeros((CUTS, BLOCK), tl.float64), tl.zeros((CUTS, BLOCK), tl.int32)
-        for first in range(0, V, BLOCK):
-            ids, x = scores_at(row, first, V, BLOCK)
-            higher = (order_of(x)[None, :] >= cuts[:, None]) & (ids < V)[None, :]
-            sums += tl.where(higher, weights_of(x, most, temperature)[None, :], 0.0)
-            tokens += higher.to(tl.int32)
-        weights, numbers = tl.sum(sums, 1), tl.sum(tokens, 1).to(tl.int64)
-        reached = numbers.to(tl.float64) if counts else weights
-        target = tl.minimum(target, tl.max(reached, 0))
-        at = tl.sum((reached >= target).to(tl.int32), 0) - 1  # sums fall: the first ones are enough
-        last, after = at == CUTS - 1, places == at + 1
-        above = tl.where(last, above, tl.sum(tl.where(after, numbers, 0), 0))
-        weight = tl.where(last, weight, tl.sum(tl.where(after, weights, 0.0), 0))
-        inside = tl.sum(tl.where(places == at, numbers, 0), 0) - above
-        end = tl.where(last, end, tl.sum(tl.where(after, cuts, 0), 0).to(tl.int64))
-        low = tl.sum(tl.where(places == at, cuts, 0), 0).to(tl.int64)
+    reached = numbers.to(tl.float64) if counts else weights
+    target = tl.minimum(target, tl.max(reached, 0))
+    at = tl.sum((reached >= target).to(tl.int32), 0) - 1  # sums fall: the first ones are enough
+    last, after = at == CUTS - 1, places == at + 1
+    above = tl.where(last, above, tl.sum(tl.where(after, numbers, 0), 0))
+    weight = tl.where(last, weight, tl.sum(tl.where(after, weights, 0.0), 0))
+    inside = tl.sum(tl.where(places == at, numbers, 0), 0) - above
+    end = tl.where(last, end, tl.sum(tl.where(after, cuts, 0), 0).to(tl.int64))
+    return tl.sum(tl.where(places == at, cuts, 0), 0).to(tl.int64), end, above, weight, inside, target
+
+
+@triton.jit
+def narrowed(line, score, target, counts: tl.constexpr, survey, low, end, room: tl.constexpr):
+    """(low, end, tokens above, their weight, tokens inside, target) of a range of keys in which a target is reached, at
+    most `room` tokens inside, or one key. survey: of the whole row, whose keys lie below `end`; low: where passes over
+    the row may begin. line, score: as in `place_of`. A target that rounding leaves beyond the sum of all becomes that sum."""
+    row, V, _ = line
+    _, most, temperature = score
+    none, zero = tl.full((), 0, tl.int64), tl.full((), 0, tl.float64)
+    first, end, above, weight, inside, target = between(survey, target, counts, (end, none, zero))
+    turn = tl.full((), 1, tl.int32)
+    while (inside > room) & (end - first > 1):
+        first = tl.maximum(first, tl.minimum(low, end - 1))
+        cuts = cuts_of(first, end, turn)
+        weights, numbers = surveyed(row, V, most, temperature, cuts)
+        beyond = (end, above, weight)
+        first, end, above, weight, inside, target = between((cuts, weights, numbers), target, counts, beyond)
         turn += 1
-    return low, end, above, weight, inside, target
+    return first, end, above, weight, inside, target
 
 
 @triton.jit
@@ -124,8 +157,8 @@ def place_of(line, own, score, target, counts: tl.constexpr, end, SHORT: tl.cons
     """(key, which of its tokens, the weight up to it) of the place at which a target is reached, none behind `end`,
     which is another such place.
 
-    line: (row, V, where a long row's tokens may be put); own: of a SHORT row, as in `place_among`; score: (the row's
-    lowest key of a finite score, its highest score, temperature).
+    line: (row, V, where a long row's tokens may be put); own: of a SHORT row, as in `place_among`, of a longer one its
+    survey; score: (the row's lowest key of a finite score, its highest score, temperature).
     """
     row, V, room = line
     lowest, most, temperature = score
@@ -135,17 +168,18 @@ def place_of(line, own, score, target, counts: tl.constexpr, end, SHORT: tl.cons
         none, zero = tl.full((), 0, tl.int64), tl.full((), 0, tl.float64)
         key, tie, total = place_among(own, (none, zero, none, most, temperature), target, counts, low, beyond)
     else:
-        found = narrowed(row, V, score, target, counts, low, beyond, SIZE)
-        low, beyond, above, weight, inside, target = found
+        found = narrowed(line, score, target, counts, own, low, beyond, SIZE)
+        first, beyond, above, weight, inside, target = found
         held = tl.where(inside <= SIZE, inside, 0)
         if held > 0:
-            gathered(row, V, low, beyond, room)
+            gathered(row, V, first, beyond, room)
+        low = tl.maximum(first, tl.minimum(low, beyond - 1))
         valid = tl.arange(0, SIZE) < held
         x = tl.load(room + tl.arange(0, SIZE), mask=valid, other=-float("inf"))
         few = (order_of(x), weights_of(x, most, temperature), valid)
         key, tie, total = place_among(few, (above, weight, inside, most, temperature), target, counts, low, beyond)
-    behind = (key == end_key) & (tie > end_tie)
-    return key, tl.where(behind, end_tie, tie), tl.where(behind, kept, total)
+    behind = (key < end_key) | ((key == end_key) & (tie > end_tie))
+    return tl.where(behind, end_key, key), tl.where(behind, end_tie, tie), tl.where(behind, kept, total)
 
 
 @triton.jit
@@ -222,18 +256,6 @@ def lowest_of(x):
 
 
 @triton.jit
-def weight_of_all(row, V, own, most, temperature, SHORT: tl.constexpr):
-    """The sum of a row's weights."""
-    if SHORT:
-        return tl.sum(tl.where(own[2], own[1], 0.0), 0)
-    total = tl.zeros((WIDE,), tl.float64)
-    for first in range(0, V, WIDE):
-        ids, x = scores_at(row, first, V, WIDE)
-        total += tl.where(ids < V, weights_of(x, most, temperature), 0.0)
-    return tl.sum(total, 0)
-
-
-@triton.jit
 def narrow(raw, scores, numbers, words, tokens, rooms, V, SIZE: tl.constexpr):
     """tokens (n,) of scores (n, V) by the rules of `operands.Rules`; raw (n, V): logits, which say what is finite.
 
@@ -249,18 +271,24 @@ def narrow(raw, scores, numbers, words, tokens, rooms, V, SIZE: tl.constexpr):
     token = tl.full((), -1, tl.int64)
     if (bad == 0) & (highest - highest == 0.0):
         most = highest.to(tl.float64)
-        own = (order_of(x), weights_of(x, most, tl.where(temperature > 0.0, temperature, 1.0)), tl.arange(0, SIZE) < V)
+        own = (order_of(x), weights_of(x, most, temperature), order_of(x) >= lowest)
         key, tie = order_of(highest).to(tl.int64), tl.full((), 1, tl.int64)
         if temperature > 0.0:
-            score, kept = (lowest, most, temperature), weight_of_all(row, V, own, most, temperature, SHORT)
+            score = (lowest, most, temperature)
+            if SHORT:
+                seen, kept = own, tl.sum(tl.where(own[2], own[1], 0.0), 0)
+            else:
+                cuts = cuts_of(lowest, key + 1, 0)
+                heavier, more = surveyed(row, V, most, temperature, cuts)
+                seen, kept = (cuts, heavier, more), tl.max(heavier, 0)
             end = (lowest, tl.full((), 2147483647, tl.int64), kept)
             if (top_k > 0) & (top_k < V):
-                end = place_of(line, own, score, top_k.to(tl.float64), True, end, SHORT, SIZE)
+                end = place_of(line, seen, score, top_k.to(tl.float64), True, end, SHORT, SIZE)
             if top_p < 1.0:
-                end = place_of(line, own, score, top_p * end[2], False, end, SHORT, SIZE)
+                end = place_of(line, seen, score, top_p * end[2], False, end, SHORT, SIZE)
             if min_p > 0.0:
-                end = likely(line, own, score, min_p, end, SHORT)
-            key, tie, _ = place_of(line, own, score, u * end[2], False, end, SHORT, SIZE)
+                end = likely(line, seen, score, min_p, end, SHORT)
+            key, tie, _ = place_of(line, seen, score, u * end[2], False, end, SHORT, SIZE)
         token = token_at(row, V, own, key, tie, SHORT, SIZE)
     tl.store(tokens + i, token)
 

@@ -18,7 +18,7 @@ from tilewright.ops._memory import empty
 from tilewright.ops._threads import thread_count
 from tilewright.ops.conv_transpose2d.cpu.naive import OUTPUT_4D
 from tilewright.ops.matmul.cpu.pack import TILINGS, pack_panels, row_packer
-from tilewright.ops.matmul.cpu.packed import PLAIN, PRODUCTS
+from tilewright.ops.matmul.cpu.packed import PLAIN, stepper
 from tilewright.ops.matmul.cpu.words import pack_words, word_packer, words_of
 
 DEPTH = 768  # most steps of depth in a block: a panel of 12 rows is 36 KiB then, and stays in L1
@@ -72,15 +72,13 @@ def packer(kind: str, lanes: int):
 @functools.cache
 def multiplier(kind: str, lanes: int, vectors: int, fresh: bool):
     """The inline function that multiplies packed rows by panels; fresh: into the sums, else onto them."""
-    (HIGH, MIDDLE, SINGLE), NR, WIDE = TILINGS[lanes].rows, TILINGS[lanes].NR, lanes * vectors
-    product = PRODUCTS[kind]
+    (HIGH, MIDDLE, SINGLE), WIDE = TILINGS[lanes].rows, lanes * vectors
+    along = stepper(kind, lanes, vectors)
 
     @simd.inline
     def micro(rows, scratch, a_at, panels, b_at, depth, to):
         """rows x WIDE sums over one block of depth, in registers from first to last."""
-        block = simd.block_zeros(rows, vectors, lanes)
-        for p in range(depth):
-            block = product(block, scratch, a_at + p * rows, panels, b_at + p * NR)
+        block = along(simd.block_zeros(rows, vectors, lanes), rows, scratch, a_at, panels, b_at, depth)
         if not fresh:
             block = simd.block_add(block, scratch, to, WIDE, WIDE)
         simd.block_store(block, scratch, to, WIDE, WIDE)

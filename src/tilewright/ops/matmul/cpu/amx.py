@@ -19,9 +19,8 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._memory import LINE
 from tilewright.ops._threads import launch
-from tilewright.ops.matmul.cpu.finish import ACTIVATIONS, finisher, rounded_out, rounding_finisher
+from tilewright.ops.matmul.cpu.finish import ACTIVATIONS, expect, finisher, rounded_out, rounding_finisher
 from tilewright.ops.matmul.cpu.packed import columns_of, finish_empty
 from tilewright.ops.matmul.cpu.words import TILE_WORDS, in_words, words_of
 from tilewright.ops.matmul.operands import Epilogue, Packed, Rows
@@ -68,15 +67,6 @@ def tile_packer(limbs: int, given_words: bool):
         return padded * depth  # where the second limb's tiles begin
 
     return pack_block
-
-
-@simd.inline
-def expect(out, corner, size):
-    """Ask for the lines of out that a block will be written to: its products take longer than they do."""
-    (i, j), (height, columns), stride = corner, size, out.strides[0] // out.itemsize
-    for r in range(i, i + height):
-        for c in range(j, j + columns, LINE // out.itemsize):
-            simd.prefetch_write(out, r * stride + c)
 
 
 def tile_movers(tiles, finish):

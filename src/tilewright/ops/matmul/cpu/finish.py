@@ -10,6 +10,7 @@ import numpy as np
 from tilewright import simd
 from tilewright.hardware import cpu
 from tilewright.ops._arrays import BFLOAT16
+from tilewright.ops._memory import LINE
 
 ACTIVATIONS = {None: 0, "relu": 1, "gelu_tanh": 2, "gelu": 3, "tanh": 4}
 RELU, GELU_TANH, GELU, TANH = (ACTIVATIONS[name] for name in ("relu", "gelu_tanh", "gelu", "tanh"))
@@ -62,6 +63,15 @@ def finish(total, i, j, bias, residual, activation):
     if bias.size:
         total += bias[j]
     return activate_number(total, activation)
+
+
+@simd.inline
+def expect(out, corner, size):
+    """Ask for the lines of out that a block will be written to: its products take longer than they do."""
+    (i, j), (height, columns), stride = corner, size, out.strides[0] // out.itemsize
+    for r in range(i, i + height):
+        for c in range(j, j + columns, LINE // out.itemsize):
+            simd.prefetch_write(out, r * stride + c)
 
 
 def rounding_finisher(lanes: int):

@@ -18,18 +18,27 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
+from tilewright.ops._memory import LINE
 from tilewright.ops._threads import launch, thread_count
-from tilewright.ops.matmul.cpu.finish import ACTIVATIONS, activate_number, finisher, rounded_out, rounding_finisher
+from tilewright.ops.matmul.cpu.finish import (
+    ACTIVATIONS,
+    activate_number,
+    expect,
+    finisher,
+    rounded_out,
+    rounding_finisher,
+)
 from tilewright.ops.matmul.cpu.pack import TILINGS, row_packer
 from tilewright.ops.matmul.cpu.words import in_words, word_packer, words_of
 from tilewright.ops.matmul.operands import Epilogue, Packed, Rows
 
-KC = 768  # at most this many steps of K in a block: A's 192 rows are 576 KiB of L2; half costs 10 % in visits to out
+KC = 768  # at most this many steps of K in a block: half costs 10 % in visits to out
 # panels of B that a panel of A meets one after the other: it stays in L1, and rows of out are finished in longer pieces
 PANELS = 4
 TILE = 12 * 32 * PANELS + 16  # words at the start of scratch: blocks of out on their way there, and a vector
-MC = 192  # rows in a task: sixteen panels of 12
+MC = 96  # rows in a task: eight panels of 12; with twice as many A and four panels of B fill a megabyte of L2
 NC = 4096  # at most this many columns in a task: A is packed once for all of them
+AHEAD = 24  # steps: a line of B is on its way from L2 for some 300 cycles before it is multiplied
 PRODUCTS = {
     "float32": simd.block_rank1,
     "widened": simd.block_widened_pair,
@@ -74,10 +83,29 @@ def block_packer(plain: bool, lanes: int):
 
 
 @functools.cache
+def stepper(kind: str, lanes: int, vectors: int):
+    """The inline function that adds to a block, step by step, the products of a panel of A and a panel of B."""
+    product, NR, WIDE = PRODUCTS[kind], TILINGS[lanes].NR, lanes * vectors
+
+    @simd.inline
+    def along(block, rows, packed, a_at, panels, b_at, depth):
+        """block (rows x WIDE) after `depth` steps. A panel of B comes from L2 and is asked for ahead: its loads alone
+        leave the multipliers waiting (L1's rate with, 0.75 of it without; Emerald Rapids)."""
+        for p in range(depth):
+            for column in range(0, WIDE, LINE // 4):
+                simd.prefetch(panels, b_at + (p + AHEAD) * NR + column)
+            block = product(block, packed, a_at + p * rows, panels, b_at + p * NR)
+        return block
+
+    return along
+
+
+@functools.cache
 def panel_multiplier(kind: str, lanes: int, finish):
     """The inline function that multiplies one panel of B with a packed block of A: the two inner loops."""
     (HIGH, MIDDLE, SINGLE), NR, vectors = TILINGS[lanes].rows, TILINGS[lanes].NR, TILINGS[lanes].vectors
-    product, finish_tile, WIDE = PRODUCTS[kind], finish(lanes), PANELS * NR
+    along, finish_tile, WIDE = stepper(kind, lanes, vectors), finish(lanes), PANELS * NR
+    in_rows = finish in (finisher, rounding_finisher)  # out has a block's rows and columns
 
     @simd.inline
     def micro(rows, operands, at, depth, target, corner, stage):
@@ -89,10 +117,10 @@ def panel_multiplier(kind: str, lanes: int, finish):
         """
         (packed, panels), (a_at, b_at), (out, residual, _), (i, j, column) = operands, at, target, corner
         first, last = stage
-        block = simd.block_zeros(rows, vectors, lanes)
-        for p in range(depth):
-            block = product(block, packed, a_at + p * rows, panels, b_at + p * NR)
         columns, stride = out.shape[1] - j, out.strides[0] // 4
+        if last and in_rows:
+            expect(out, (i, j), (rows, min(columns, NR)))
+        block = along(simd.block_zeros(rows, vectors, lanes), rows, packed, a_at, panels, b_at, depth)
         if last:
             simd.block_store(block, packed, column, WIDE, NR)
         else:

@@ -93,7 +93,8 @@ def between(survey, target, counts: tl.constexpr, beyond):
 def narrowed(line, score, target, counts: tl.constexpr, survey, low, end, room: tl.constexpr):
     """(low, end, tokens above, their weight, tokens inside, target) of a range of keys in which a target is reached, at
     most `room` tokens inside, or one key. survey: of the whole row, whose keys lie below `end`; low: where passes over
-    the row may begin. line, score: as in `place_of`. A target that rounding leaves beyond the sum of all becomes that sum."""
+    the row may begin. line, score: as in `place_of`. A target that rounding leaves beyond the sum of all becomes that.
+    """
     row, V, _ = line
     _, most, temperature = score
     none, zero = tl.full((), 0, tl.int64), tl.full((), 0, tl.float64)

@@ -32,13 +32,13 @@ from tilewright.ops.matmul.cpu.pack import TILINGS, row_packer
 from tilewright.ops.matmul.cpu.words import in_words, word_packer, words_of
 from tilewright.ops.matmul.operands import Epilogue, Packed, Rows
 
-KC = 768  # at most this many steps of K in a block: half costs 10 % in visits to out
+KC = 768  # at most this many steps of K in a block: A's 192 rows are 576 KiB of L2; half costs 10 % in visits to out
 # panels of B that a panel of A meets one after the other: it stays in L1, and rows of out are finished in longer pieces
 PANELS = 4
 TILE = 12 * 32 * PANELS + 16  # words at the start of scratch: blocks of out on their way there, and a vector
-MC = 96  # rows in a task: eight panels of 12; with twice as many A and four panels of B fill a megabyte of L2
+MC = 192  # rows in a task: sixteen panels of 12
 NC = 4096  # at most this many columns in a task: A is packed once for all of them
-AHEAD = 24  # steps: a line of B is on its way from L2 for some 300 cycles before it is multiplied
+AHEAD = 24  # steps, on a CPU that does not ask by itself: some 300 cycles
 PRODUCTS = {
     "float32": simd.block_rank1,
     "widened": simd.block_widened_pair,
@@ -86,14 +86,17 @@ def block_packer(plain: bool, lanes: int):
 def stepper(kind: str, lanes: int, vectors: int):
     """The inline function that adds to a block, step by step, the products of a panel of A and a panel of B."""
     product, NR, WIDE = PRODUCTS[kind], TILINGS[lanes].NR, lanes * vectors
+    asks = cpu().name.startswith("Intel")
 
     @simd.inline
     def along(block, rows, packed, a_at, panels, b_at, depth):
-        """block (rows x WIDE) after `depth` steps. A panel of B comes from L2 and is asked for ahead: its loads alone
-        leave the multipliers waiting (L1's rate with, 0.75 of it without; Emerald Rapids)."""
+        """block (rows x WIDE) after `depth` steps. A panel of B comes from L2. Intel's cores are asked for it ahead:
+        with loads alone the multipliers wait (Emerald Rapids: 0.75 of the rate from L1). Zen 5 brings it in by itself,
+        and two more memory instructions a step cost it 30 %."""
         for p in range(depth):
-            for column in range(0, WIDE, LINE // 4):
-                simd.prefetch(panels, b_at + (p + AHEAD) * NR + column)
+            if asks:
+                for column in range(0, WIDE, LINE // 4):
+                    simd.prefetch(panels, b_at + (p + AHEAD) * NR + column)
             block = product(block, packed, a_at + p * rows, panels, b_at + p * NR)
         return block
 

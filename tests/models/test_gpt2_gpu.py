@@ -1,7 +1,9 @@
 """GPT-2 and its engine on a GPU: with TILEWRIGHT_GPU=1 on one; else on the CPU's tensors, and operations of PyTorch in
 float64 stand in for the kernels."""
 
+import gc
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -247,6 +249,34 @@ def test_a_room_is_left_to_the_next_generator(rng):
     assert model.place.idle is None
     run.close()
     assert model.place.idle is not None and answers(model, requests) == first
+
+
+def test_a_room_is_freed_with_its_model(rng):
+    """At once: what waits for Python's collector would hold most of a GPU's memory."""
+    model = on_gpu()
+    answers(model, [Request(i, rng.integers(0, V, 5), KINDS["sampled"]) for i in range(3)])
+    room = weakref.ref(model.place.idle)
+    gc.collect()
+    gc.disable()
+    try:
+        del model
+        assert room() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("first", ["greedy", "sampled"])
+def test_what_has_no_lane_gets_one(first, rng):
+    """Of a stream of one kind with a request of the other among the first, that one is not answered last."""
+    other = {"greedy": "sampled", "sampled": "greedy"}[first]
+    model, order = on_gpu(), []
+    requests = [Request(i, rng.integers(0, V, 5), KINDS[first]) for i in range(700)]
+    requests[60] = Request(60, rng.integers(0, V, 5), KINDS[other])
+    generator = model.generator(seed=0, memory=800 * model.cache_bytes(CONTEXT))
+    answer = generator._answer
+    generator._answer = lambda queue, done, *rest: (order.extend(done.place.tolist()), answer(queue, done, *rest))
+    assert len(list(generator.run(requests))) == 700
+    assert order.index(60) < 400
 
 
 def test_memory_that_does_not_suffice_means_fewer_slots(monkeypatch, rng):

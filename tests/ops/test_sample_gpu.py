@@ -122,3 +122,14 @@ def test_the_best_and_the_logarithm(rng):
         asked = int(given.words[i, 4])
         assert found.best[i, : max(asked, 0)].tolist() == here.best[i, : max(asked, 0)].tolist()
         assert asked < 0 or np.isclose(found.logarithms[i], here.logarithms[i], rtol=1e-12, atol=1e-10)
+
+
+@pytest.mark.parametrize("limits", [(0, 1.0, 0.0), (50, 0.9, 0.0), (0, 1.0, 0.05), (50, 1.0, 0.05)])
+def test_the_largest_random_number_takes_the_last_token_that_is_kept(limits, rng, request):
+    """However the sums were rounded, there is a token."""
+    n, V = (4000, 4097) if ON_GPU else (24, 300)
+    if not ON_GPU:
+        request.getfixturevalue("little_room")
+    logits, given = rng.standard_normal((n, V), np.float32), rules(np.full(n, 1 - 2**-53), limits, temperature=0.3)
+    found, (wanted, margins) = sampled(logits, given).tokens, reference(logits, *given)
+    assert (found >= 0).all() and ((found == wanted) | (margins < SURE)).all()

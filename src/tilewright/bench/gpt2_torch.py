@@ -171,7 +171,7 @@ class StaticGPT2:
         logits = self._normed(x, *self.norm) @ self.wte.T
         if top_k == 1:
             return logits.argmax(dim=-1)
-        values, tokens = logits.topk(top_k, dim=-1)
+        values, tokens = logits.topk(min(top_k, logits.shape[-1]), dim=-1)
         odds = values.float().softmax(dim=-1)
         drawn = (odds / torch.empty_like(odds).exponential_()).argmax(dim=-1, keepdim=True)  # multinomial waits for it
         return tokens.gather(1, drawn)[:, 0]

@@ -48,7 +48,7 @@ class Draw:
     def __init__(self, model: Any, rows: int, steps: int):
         import torch
 
-        self.model, self.place, where = model, model.place, model.place.device
+        self.model, where = model, model.place.device  # `model` is a room's proxy: nothing here keeps it
         self.numbers = torch.zeros(rows, 5, dtype=torch.float64, device=where)
         self.words = torch.zeros(rows, 5, dtype=torch.int64, device=where)
         self.uniforms = torch.full((steps + 1, rows), 0.5, dtype=torch.float64, device=where)
@@ -56,12 +56,17 @@ class Draw:
         V = model.config.vocab_size  # as many logits as a step ever holds: captured steps know where they lie
         self.logits = torch.empty(min(max(1, LOGITS_BYTES // (4 * V)), rows), V, device=where)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the GPU."""
+        return sum(part.nbytes for part in (self.numbers, self.words, self.uniforms, self.chosen, self.logits))
+
     def start(self, given: Chances) -> None:
         """What the next prompts and steps go by."""
         lines, n = given.uniforms.shape
         for kept, new in ((self.numbers[:n], given.numbers), (self.words[:n], given.words)):
-            kept.copy_(self.place.upload(new))
-        self.uniforms[:lines, :n].copy_(self.place.upload(given.uniforms))
+            kept.copy_(self.model.place.upload(new))
+        self.uniforms[:lines, :n].copy_(self.model.place.upload(given.uniforms))
 
     def tokens(self, hidden: Any, line: Any, first: int = 0):
         """int64 (n,) for rows from `first` on, -1 where the logits of hidden (n, C) are not finite. line: int64 (1,) on

@@ -55,13 +55,17 @@ class DeviceGenerator(Generator):
 
     def __init__(self, *model: Any, **options: Any):
         super().__init__(*model, **options)
+        self._begin()
+
+    def _begin(self) -> None:
+        """No request is known, and no memory held."""
         self.greedy, self.sampled = Queue(False), Queue(True)
         self.lanes = [Lane(self.greedy) for _ in range(LANES)]
         self.flying: deque[Lane] = deque()
+        self.caches, self.free, self.waiting, self.running = [], [], [], []
         self.kinds: dict[int, SamplingParams] = {}  # number of parameters -> parameters
         self.room: Any = None
-        self.most = LANE
-        self.read = 0
+        self.length, self.most, self.read = 0, LANE, 0
         self.answers: dict[int, list[Generated]] = {}  # not yet given out
         self.partly: dict[int, list[Generated]] = {}  # of requests with several completions, some of which are there
 
@@ -82,7 +86,7 @@ class DeviceGenerator(Generator):
 
     def run(self, requests: Iterable[Request | Block | None]) -> Iterator[list[Generated]]:
         """See `Generator.run`; what it holds on the GPU is left to the next generator."""
-        source, emitted, exhausted, self.read = iter(requests), 0, False, 0
+        source, emitted, exhausted = iter(requests), 0, False
         groups: dict[tuple, Group] = {}  # of looked-at requests on their way
         try:
             while True:
@@ -99,17 +103,20 @@ class DeviceGenerator(Generator):
                     yield self.answers.pop(emitted)
                     emitted += 1
         finally:
-            self.model.place.idle, self.room, self.length = self.room, None, 0
+            self.model.place.idle = self.room
+            self._begin()
 
     def _read(self, source: Iterator, emitted: int, groups: dict) -> bool:
         """Requests until enough of them wait, or the source has none now: whether it is exhausted."""
         found: list[Request] = []
+        more = 0  # sequences that `found` asks for
         while True:
-            waiting = len(found) + len(self.waiting) + self.queued
+            waiting = more + len(self.waiting) + self.queued
             enough = waiting >= self.ahead or self.read + len(found) >= emitted + self.window
             item = END if enough else next(source, END)
             if isinstance(item, Request):
                 found.append(item)
+                more += item.params.n
             elif isinstance(item, Block):
                 self._sort_in(item.ids, item.prompts, item.params, groups)
             elif item is END or waiting or self.busy:
@@ -121,6 +128,8 @@ class DeviceGenerator(Generator):
     def _sort_in(self, ids: Sequence, prompts: Sequence, params: SamplingParams, groups: dict) -> None:
         """Requests join the sequences of a lane, if nothing but tokens is wanted, or the others."""
         first, self.read = self.read, self.read + len(prompts)
+        if not len(prompts):
+            return
         if not takes_a_lane(params):
             for place, (id, tokens) in enumerate(zip(ids, prompts, strict=True), first):
                 self._enqueue(Request(id, tokens, params), place, groups)
@@ -209,14 +218,23 @@ class DeviceGenerator(Generator):
             torch.cuda.empty_cache()
 
     def _joining(self, lane: Lane) -> Sequences:
-        """Waiting sequences for a lane, as many as there is room for, each with a slot, ordered by their tokens."""
-        there, queue = len(lane.sequences), lane.queue
-        if not there:
-            lane.queue = queue = max(self.greedy, self.sampled, key=len)
-        queue.order()
-        if len(queue) and queue.sequences.limit[0] > self.length and not self.busy:
+        """Waiting sequences for a lane, as many as there is room for, each with a slot, ordered by their tokens.
+
+        The first lane takes no more where greedy or sampled ones wait that have no lane.
+        """
+        there, both = len(lane.sequences), [queue for queue in (self.greedy, self.sampled) if len(queue)]
+        served = [each.queue for each in self.lanes if len(each.sequences)]
+        unserved = [queue for queue in both if queue not in served]
+        for queue in both:
+            queue.order()
+        longer = any(queue.sequences.limit[0] > self.length for queue in both)
+        if longer and not self.busy:
             self._lay_out()  # the caches are laid out anew when those that use them are through
-        joining = queue.take(min(self.most - there, len(self.free)), self.length)
+        elif longer or (there and unserved and lane is self.lanes[0]):
+            return Sequences.none()
+        if not there:
+            lane.queue = max(unserved or both or [lane.queue], key=len)
+        joining = lane.queue.take(min(self.most - there, len(self.free)), self.length)
         self.free.sort(reverse=True)  # the same slots for the same lane, whose prompts may be captured
         joining.slot = np.array([self.free.pop() for _ in range(len(joining))], np.int64)
         return joining

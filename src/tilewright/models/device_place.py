@@ -233,8 +233,21 @@ class Room:
         self.at.zero_()
         self.draws = chances is not None
         if chances is not None:
-            self.draw = self.draw or Draw(self.model, R, STEPS)
+            self.draw = self.draw or self._drawing()
             self.draw.start(chances)
+
+    def _drawing(self) -> Draw:
+        """What tokens are drawn with, if need be in the memory of the prompts' workspace."""
+        import torch
+
+        try:
+            draw = Draw(self.model, len(self.ids), STEPS)
+        except torch.cuda.OutOfMemoryError:
+            self.forget()
+            torch.cuda.empty_cache()
+            draw = Draw(self.model, len(self.ids), STEPS)
+        self.nbytes += draw.nbytes
+        return draw
 
     def prompt_states(self, ids: np.ndarray, positions: np.ndarray, spans: np.ndarray):
         """`GPT2.hidden` of prompts. Where they are whole, and lie as they lay before, their pass is captured: a job has

@@ -179,7 +179,8 @@ def place_of(line, own, score, target, counts: tl.constexpr, end, SHORT: tl.cons
         x = tl.load(room + tl.arange(0, SIZE), mask=valid, other=-float("inf"))
         few = (order_of(x), weights_of(x, most, temperature), valid)
         key, tie, total = place_among(few, (above, weight, inside, most, temperature), target, counts, low, beyond)
-    behind = (key < end_key) | ((key == end_key) & (tie > end_tie))
+    nowhere = (tie < 1) | (key > order_of(most.to(tl.float32)))  # rounding left less than the target up to the end
+    behind = nowhere | (key < end_key) | ((key == end_key) & (tie > end_tie))
     return tl.where(behind, end_key, key), tl.where(behind, end_tie, tie), tl.where(behind, kept, total)
 
 
@@ -210,20 +211,20 @@ def likely(line, own, score, least, end, SHORT: tl.constexpr):
 
 @triton.jit
 def token_at(row, V, own, key, tie, SHORT: tl.constexpr, SIZE: tl.constexpr):
-    """The id of a place, -1 for none."""
+    """The id of a place: of its key the token with that number, or the last if there are fewer."""
     found = tl.full((), -1, tl.int32)
     if SHORT:
         keys, _, valid = own
         equal = ((keys == key.to(tl.int32)) & valid).to(tl.int32)
-        match = (tl.cumsum(equal, 0) == tie) & (equal > 0)
+        match = (tl.cumsum(equal, 0) == tl.minimum(tie, tl.sum(equal, 0))) & (equal > 0)
         found = tl.max(tl.where(match, tl.arange(0, SIZE), -1), 0)
     else:
         for first in range(0, V, WIDE):
             ids, x = scores_at(row, first, V, WIDE)
             equal = ((order_of(x) == key.to(tl.int32)) & (ids < V)).to(tl.int32)
             here = tl.sum(equal, 0)
-            if (tie > 0) & (tie <= here):
-                match = (tl.cumsum(equal, 0) == tie) & (equal > 0)
+            if (tie > 0) & (here > 0):
+                match = (tl.cumsum(equal, 0) == tl.minimum(tie, here)) & (equal > 0)
                 found = tl.max(tl.where(match, ids, -1), 0)
             tie -= here
     return found.to(tl.int64)

@@ -12,7 +12,6 @@ from gpt2_models import TINY, divergences, random_weights, save, tiny
 from gpu import ON_GPU
 from tilewright.errors import ResourceError, UsageError
 from tilewright.models import gpt2
-from tilewright.models.device_sequences import Sequences
 from tilewright.models.generation import Request
 from tilewright.models.gpt2 import GPT2, GPT2Config
 from tilewright.models.sampling import SamplingParams
@@ -313,32 +312,6 @@ def test_prompts_that_do_not_fit_at_once_are_computed_in_halves(monkeypatch, rng
 
     monkeypatch.setattr(device_place.Room, "prompt_states", small)
     assert answers(model, requests) == wanted and max(passes) > 60 and min(passes) < 60
-
-
-def test_rows_of_prompts():
-    prompts = [np.array(ids) for ids in ([1, 2, 5, 6], [1, 2, 3], [1, 2, 3], [1, 2], [256], [255, 0], [1, 2, 3])]
-    part = Sequences.of(prompts, np.arange(7))
-    part.kind[2] = 1
-    part, twins = part.once()
-    assert part.place.tolist() == [3, 1, 2, 0, 5, 4] and twins == [[1, 6]]
-    part.slot, part.apart = np.array([4, 2, 3, 1, 0, 5]), np.arange(6) == 3
-    ids, positions, spans = part.rows()
-    assert ids.tolist() == [1, 2, 3, 3, 1, 2, 5, 6, 255, 0, 256]
-    assert positions.tolist() == [0, 1, 2, 2, 0, 1, 2, 3, 0, 1, 0]
-    assert spans.tolist() == [
-        [4, 0, 2, 0, -1], [2, 2, 1, 2, 4], [3, 2, 1, 3, 2], [1, 0, 4, 4, -1], [0, 0, 2, 8, -1], [5, 0, 1, 10, -1],
-    ]  # fmt: skip
-    assert part.shares.tolist() == [False, True, True, False, False, False]
-
-
-def test_beginnings_are_copied_where_that_saves_something(rng):
-    ids = rng.integers(0, V, (20, 16))
-    ids[:, 0] = np.arange(20) // 2  # one row of 32 would be saved
-    part = Sequences.of(list(ids), np.arange(20)).ordered()
-    assert not part.shares.any() and len(part.rows()[0]) == 320 and not part.shares.any()
-    ids[:, 1] = ids[:, 0]
-    part = Sequences.of(list(ids), np.arange(20)).ordered()
-    assert len(part.rows()[0]) == 300 and part.shares.sum() == 10
 
 
 def test_equal_requests_are_computed_once(monkeypatch, rng):

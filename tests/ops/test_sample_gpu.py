@@ -10,6 +10,7 @@ from gpu import ON_GPU, PLACE, every
 from ops.test_sample import SURE, some_rows, some_rules
 from tilewright.ops.sample import ladder, rules, spec
 from tilewright.ops.sample import sample as on_cpu
+from tilewright.ops.sample.operands import U
 from tilewright.ops.sample.reference import sample as reference
 
 torch = pytest.importorskip("torch")
@@ -125,11 +126,14 @@ def test_the_best_and_the_logarithm(rng):
 
 
 @pytest.mark.parametrize("limits", [(0, 1.0, 0.0), (50, 0.9, 0.0), (0, 1.0, 0.05), (50, 1.0, 0.05)])
-def test_the_largest_random_number_takes_the_last_token_that_is_kept(limits, rng, request):
-    """However the sums were rounded, there is a token."""
+@pytest.mark.parametrize("beyond", [0.0, 1e-9])
+def test_the_largest_random_number_takes_the_last_token_that_is_kept(limits, beyond, rng, request):
+    """However the sums were rounded, there is a token. beyond: what rounding would leave a target above its sum by."""
     n, V = (4000, 4097) if ON_GPU else (24, 300)
     if not ON_GPU:
         request.getfixturevalue("little_room")
     logits, given = rng.standard_normal((n, V), np.float32), rules(np.full(n, 1 - 2**-53), limits, temperature=0.3)
-    found, (wanted, margins) = sampled(logits, given).tokens, reference(logits, *given)
+    wanted, margins = reference(logits, *given)
+    given.numbers[:, U] += beyond
+    found = sampled(logits, given).tokens
     assert (found >= 0).all() and ((found == wanted) | (margins < SURE)).all()

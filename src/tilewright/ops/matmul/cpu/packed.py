@@ -1,10 +1,10 @@
 """The five loops around the micro-kernel, on packed panels, drawn by any number of threads.
 
 out (M, N) is cut into tasks of MC rows x NC columns. A task walks K in blocks of KC: it packs its MC x KC of A, which
-then stays in L2, and for each panel of B (KC x NR, which stays in L1) runs the micro-kernel down the rows. Sums along K
-are taken block by block: a block's sum starts from zero in registers and is then added to out, so an element's rounding
-follows from K alone. Loses to `cpu.vectors` where b is not prepared and meets few rows: to pack it takes longer than to
-multiply.
+then stays in L2, and runs the micro-kernel down the rows for PANELS panels of B at a time (KC x NR each, in L2, too): a
+panel of A stays in L1 while they stream past it. Sums along K are taken block by block: a block's sum starts from zero
+in registers and is then added to out, so an element's rounding follows from K alone. Loses to `cpu.vectors` where b is
+not prepared and meets few rows: to pack it takes longer than to multiply.
 
 The same loops serve bfloat16: there a step along K is one word of two numbers, and only the packing of A and the
 product differ. Source: Goto and van de Geijn 2008; the names of the loops are those of Van Zee and van de Geijn,

@@ -1,31 +1,52 @@
-"""A launch ends when all its threads have ended, whatever happens meanwhile."""
+"""A launch runs a kernel on all its threads and ends when all have ended, whatever happens meanwhile."""
 
+import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
+import numpy as np
 import pytest
+from numba import types
 
+from tilewright import simd
 from tilewright.errors import UsageError
-from tilewright.ops import _threads
+from tilewright.ops import _team, _threads
 from tilewright.ops._threads import launch, thread_count, threads
 
+MAIN = 7.0  # what this thread's scratch begins with, and no helper's
+_sleep = types.ExternalFunction("usleep", types.int32(types.uint32))
+ARRIVED, LEFT, WAIT_HERE, WAIT_THERE, FAIL_HERE, FAIL_THERE = range(6)  # of a plan: what came, and what to do
 
-def on_three(main, helper) -> list[str]:
-    """What was done by a launch on three threads: main() on this one, helper() on two others; then it raises."""
-    done: list[str] = []
 
-    def kernel(scratch):
-        alone = threading.current_thread() is threading.main_thread()
-        (main if alone else helper)()
-        done.append("main" if alone else "helper")
+@simd.kernel(types.void(simd.PLAN, simd.OUTPUT), name="test.meet_all")
+def meet_all(plan, scratch):
+    """Three threads arrive, wait for each other, then wait (us) or fail as the plan has it for this one or the
+    others."""
+    here = scratch[0] == MAIN
+    simd.fetch_add(plan, ARRIVED, 1)
+    while simd.load_acquire(plan, ARRIVED) < 3:
+        simd.relax()
+    _sleep(np.uint32(plan[WAIT_HERE if here else WAIT_THERE]))
+    if plan[FAIL_HERE if here else FAIL_THERE]:
+        raise ZeroDivisionError("on purpose")
+    simd.fetch_add(plan, LEFT, 1 if here else 100)
 
+
+def on_three(**wishes) -> tuple[int, str]:
+    """(what left: 1 for this thread, 100 for a helper; what was raised) of a launch on three threads."""
+    plan = np.zeros(6, np.int64)
+    for name, value in wishes.items():
+        plan[globals()[name]] = value
+    _threads.scratch(1)[0] = MAIN
     with threads(3):
         try:
-            launch(kernel, tasks=9, words=1)
+            launch(meet_all, plan, tasks=9, words=1)
         except (KeyboardInterrupt, ZeroDivisionError) as error:
-            done.append(type(error).__name__)
-    return done
+            return int(plan[LEFT]), type(error).__name__
+    return int(plan[LEFT]), ""
 
 
 @pytest.fixture
@@ -36,35 +57,141 @@ def interruptible():
     signal.signal(signal.SIGINT, previous)
 
 
+def test_every_thread_takes_part_also_after_a_sleep():
+    """Helpers look for work for 200 us, then sleep: the launch wakes them."""
+    for pause in (0, 0, *np.linspace(0.0001, 0.0005, 100), 0.05):
+        time.sleep(pause)
+        assert on_three() == (201, "")
+
+
 @pytest.mark.usefixtures("interruptible")
-@pytest.mark.parametrize("place", ["while it works", "while it waits"])
-def test_an_interrupt_waits_for_the_helpers(place):
+@pytest.mark.parametrize("wishes", [{"WAIT_HERE": 300_000}, {"WAIT_THERE": 300_000}])
+def test_an_interrupt_waits_for_all(wishes):
     """They write to the caller's memory, which may be freed when the exception has left."""
+    on_three()
     here = threading.get_ident()
     threading.Timer(0.1, lambda: signal.pthread_kill(here, signal.SIGINT)).start()
-    done = on_three(lambda: time.sleep(0.2 * (place == "while it works")), lambda: time.sleep(0.5))
-    assert done == [*["main"] * (place == "while it waits"), "helper", "helper", "KeyboardInterrupt"]
-    assert on_three(time.time, time.time).count("helper") == 2  # and the helpers serve on
+    assert on_three(**wishes) == (201, "KeyboardInterrupt")
+    assert on_three() == (201, "")  # and the helpers serve on
 
 
-def test_an_interrupt_between_two_starts(monkeypatch):
-    """What had not been started is started, to be awaited: nobody is left waiting for it or by it."""
-
-    class Interrupted(map):
-        steps = 0
-
-        def __next__(self):
-            self.steps += 1
-            if self.steps == 2:
-                raise KeyboardInterrupt
-            return super().__next__()
-
-    monkeypatch.setattr(_threads, "map", Interrupted, raising=False)
-    assert on_three(time.time, lambda: time.sleep(0.1)) == ["helper", "helper", "KeyboardInterrupt"]
+@pytest.mark.parametrize(("wish", "left"), [("FAIL_HERE", 200), ("FAIL_THERE", 1)])
+def test_what_a_thread_raises_arrives(wish, left):
+    assert on_three(**{wish: 1}) == (left, "ZeroDivisionError")
+    assert on_three() == (201, "")
 
 
-def test_what_a_helper_raises_arrives():
-    assert on_three(time.time, lambda: 1 // 0) == ["main", "ZeroDivisionError"]
+def test_an_interrupt_behind_a_new_helper(monkeypatch):
+    """The helper works already and nobody has noted it: a second one for its place leaves at once."""
+
+    class Interrupted(threading.Thread):
+        def start(self):
+            super().start()
+            raise KeyboardInterrupt
+
+    team = _team.Team()
+    monkeypatch.setattr(_threads, "_team", lambda: team)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(threading, "Thread", Interrupted)
+        launch_on_two(np.zeros(6, np.int64))
+    for _ in range(3):
+        assert on_three() == (201, "")
+
+
+def launch_on_two(plan):
+    """`meet_all`, of which a third is said to have come."""
+    plan[ARRIVED] = 1
+    with threads(2):
+        launch(meet_all, plan, tasks=2, words=1)
+
+
+@simd.kernel(
+    types.void(types.float32, types.float64, simd.INPUT_2D, types.int64, simd.PLAN, simd.OUTPUT),
+    name="test.sum_arguments",
+)
+def sum_arguments(x, y, a, n, plan, scratch):
+    """Each of two threads writes what it got to its place of the plan, from its own scratch."""
+    seat = simd.fetch_add(plan, 0, 1)
+    while simd.load_acquire(plan, 0) < 2:
+        simd.relax()
+    for i in range(scratch.size):
+        scratch[i] = seat
+    simd.fetch_add(plan, 1, 1)
+    while simd.load_acquire(plan, 1) < 2:
+        simd.relax()
+    total = 0.0
+    for i in range(scratch.size):
+        total += scratch[i]
+    plan[2 + seat] = total == seat * scratch.size and x == 0.5 and y == 0.1 and a[1, 2] == 6 and a.shape[0] == n
+
+
+@pytest.mark.parametrize("words", [1, 5000, 100, 70_000])
+def test_arguments_arrive_on_every_thread_with_a_scratch_of_its_own(words):
+    a, plan = np.arange(24, dtype=np.float32).reshape(4, 6)[:, ::1][:, :4].copy(), np.zeros(4, np.int64)
+    a[1, 2] = 6
+    with threads(2):
+        launch(sum_arguments, 0.5, 0.1, a, 4, plan, tasks=2, words=words)
+        assert list(plan) == [2, 2, 1, 1]
+        with pytest.raises(TypeError, match="No matching definition"):
+            launch(sum_arguments, 0.5, 0.1, a.astype(np.float64), 4, plan, tasks=2, words=words)
+
+
+@simd.kernel(types.void(simd.PLAN, simd.OUTPUT), name="test.draw")
+def draw_tasks(plan, scratch):
+    """Count tasks 0 .. 999 at plan[1]."""
+    while simd.fetch_add(plan, 0, 1) < 1000:
+        simd.fetch_add(plan, 1, 1)
+
+
+def draw_often(found: list[int]) -> None:
+    """50 launches of `draw_tasks` on two threads."""
+    for _ in range(50):
+        plan = np.zeros(2, np.int64)
+        with threads(2):
+            launch(draw_tasks, plan, tasks=1000, words=1)
+        found.append(int(plan[1]))
+
+
+def test_launches_of_several_threads():
+    found: list[int] = []
+    callers = [threading.Thread(target=draw_often, args=(found,)) for _ in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert found == [1000] * 200
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_child_has_helpers_of_its_own():
+    on_three()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if on_three() == (201, "") else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert on_three() == (201, "")
+
+
+def test_a_process_ends_while_helpers_look_for_work():
+    code = """if True:
+        import numpy as np
+        from tilewright.ops._threads import threads
+        from tilewright.ops.softmax import softmax
+        with threads(2):
+            softmax(np.zeros((512, 512), np.float32))
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@simd.kernel(types.void(types.boolean, simd.PLAN, simd.OUTPUT), name="test.boolean")
+def boolean_kernel(flag, plan, scratch):
+    """An argument that is no word."""
+
+
+def test_a_kernel_whose_arguments_are_no_words_is_refused():
+    with threads(2), pytest.raises(Exception, match="threads run kernels of arrays, int64 and some floats"):
+        launch(boolean_kernel, True, np.zeros(2, np.int64), tasks=2, words=1)
 
 
 @pytest.mark.parametrize("count", ["x", 1.5, 0, -1])

@@ -4,14 +4,16 @@ Nothing here divides work in advance, so a core that is slow or shared takes few
 the same numbers whoever takes it, results do not depend on the number of threads.
 """
 
+from __future__ import annotations
+
+import functools
 import operator
 import os
-import queue
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from itertools import repeat
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,10 +21,13 @@ from tilewright.errors import UsageError
 from tilewright.hardware import cpu
 from tilewright.ops._memory import zeros
 
+if TYPE_CHECKING:
+    from tilewright.ops._team import Team
+    from tilewright.simd import Kernel
+
 _count: ContextVar[int | None] = ContextVar("threads", default=None)
 _local = threading.local()
-_workers: list[queue.SimpleQueue] = []
-_growing = threading.Lock()
+SPIN = 200_000  # nanoseconds for which a thread that has finished a kernel looks for its next: as long as waking takes
 
 
 @contextmanager
@@ -66,68 +71,27 @@ def scratch(words: int) -> np.ndarray:
     return buffer
 
 
-def launch(kernel, *args, tasks: int, words: int) -> None:
+def launch(kernel: Kernel, *args, tasks: int, words: int) -> None:
     """Run `kernel(*args, scratch)` on min(tasks, threads) threads; the kernel draws tasks until none is left.
 
     words: float32 of scratch for each thread. Returns when all have finished; raises what the first failing one raised.
-    An interrupt, too, is raised only when all have finished: they write to memory that is the caller's.
+    An interrupt, too, is raised only when all have finished: they write to memory that is the caller's. Launches of
+    several threads of Python run one after the other.
     """
-    helpers = min(thread_count(), tasks) - 1
+    count = thread_count()
+    helpers = min(count, tasks) - 1
     if helpers < 1:
         kernel(*args, scratch(words))
-        return
-    while len(_workers) < helpers:
-        _grow()
-    outcomes: list[BaseException | None] = []
-    finished: queue.SimpleQueue = queue.SimpleQueue()
-    # each step starts a helper, exactly once: the iterator knows how far it is when an interrupt comes between two
-    starts = map(queue.SimpleQueue.put, _workers[:helpers], repeat((kernel, args, words, outcomes, finished)))
-    failures: list[BaseException | None] = []
-    try:
-        for _ in starts:
-            pass
-        failures = [_attempt(kernel, args, words)]
-    finally:
-        failures += _wait(starts, outcomes, finished, helpers)
-    for failure in failures:
-        if failure is not None:
-            raise failure
+    else:
+        _team().run(kernel, (*args, scratch(words)), helpers, words, SPIN if count <= cpu().cores else 0)
 
 
-def _wait(starts: Iterator, outcomes: list, finished: queue.SimpleQueue, helpers: int) -> list[BaseException | None]:
-    """The outcomes of all helpers, behind the interrupts that came while they were awaited."""
-    interrupts: list[BaseException | None] = []
-    while len(outcomes) < helpers:  # it is the outcomes that count: an interrupt may lose what `get` took
-        try:
-            for _ in starts:
-                pass
-            finished.get()
-        except BaseException as interrupt:
-            interrupts.append(interrupt)
-    return interrupts + outcomes
+@functools.cache
+def _team() -> Team:
+    """This process's helpers."""
+    from tilewright.ops._team import Team  # Numba with it
+
+    return Team()
 
 
-def _attempt(kernel, args, words) -> BaseException | None:
-    try:
-        kernel(*args, scratch(words))
-    except BaseException as error:
-        return error
-    return None
-
-
-def _grow() -> None:
-    with _growing:
-        inbox: queue.SimpleQueue = queue.SimpleQueue()
-        threading.Thread(target=_serve, args=(inbox,), name=f"tilewright-{len(_workers) + 1}", daemon=True).start()
-        _workers.append(inbox)
-
-
-def _serve(inbox: queue.SimpleQueue) -> None:
-    while True:
-        kernel, args, words, outcomes, finished = inbox.get()
-        outcomes.append(_attempt(kernel, args, words))
-        finished.put(None)
-        del kernel, args, outcomes, finished
-
-
-os.register_at_fork(after_in_child=_workers.clear)  # threads do not survive a fork; the child starts its own
+os.register_at_fork(after_in_child=_team.cache_clear)  # threads do not survive a fork; the child starts its own

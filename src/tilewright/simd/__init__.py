@@ -1,10 +1,12 @@
 """Explicit vectors for Numba kernels: a small library of its own, without a line that knows a matrix or a model.
 
 `vectors` float32 vectors of any width; `blocks` register blocks for micro-kernels; `bfloat16` words and pair products;
-`amx` tiles; `kernel` the decorator; `cache` compiled code on disk. README.md in this folder has the table of functions.
+`amx` tiles; `atomics` what threads share; `kernel` the decorator; `cache` compiled code on disk. README.md in this
+folder has the table of functions.
 Importing this package imports Numba (a third of a second): import it where kernels are, not at a program's start.
 """
 
+from tilewright.simd.atomics import compare_exchange, exchange, fetch_add, load_acquire, relax, store_release
 from tilewright.simd.bfloat16 import (
     block_dot_pair,
     block_gather_converted,
@@ -59,7 +61,6 @@ from tilewright.simd.vectors import (
     copy_sign,
     divide,
     fetch,
-    fetch_add,
     fill,
     fma,
     load,
@@ -68,6 +69,7 @@ from tilewright.simd.vectors import (
     minimum,
     multiply,
     prefetch,
+    prefetch_far,
     prefetch_write,
     reduce_add,
     reduce_max,
@@ -116,9 +118,11 @@ __all__ = [
     "block_widened_pair",
     "block_zeros",
     "broadcast",
+    "compare_exchange",
     "copy",
     "copy_sign",
     "divide",
+    "exchange",
     "exp",
     "exp_double",
     "fetch",
@@ -136,6 +140,7 @@ __all__ = [
     "kernel",
     "lanes_at_least",
     "load",
+    "load_acquire",
     "load_converted",
     "load_double",
     "load_first",
@@ -150,12 +155,14 @@ __all__ = [
     "pair_remainder",
     "pair_rounded",
     "prefetch",
+    "prefetch_far",
     "prefetch_write",
     "put",
     "put_first",
     "reduce_add",
     "reduce_add_double",
     "reduce_max",
+    "relax",
     "round_even",
     "scale",
     "scatter",
@@ -167,6 +174,7 @@ __all__ = [
     "store",
     "store_converted",
     "store_first",
+    "store_release",
     "store_rounded",
     "subtract",
     "tanh",

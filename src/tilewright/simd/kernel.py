@@ -36,6 +36,12 @@ class Kernel:
     def __call__(self, *args):
         return self._call(*args)
 
+    @functools.cached_property
+    def address(self) -> int:
+        """Where the machine code is: int32 f(result *, excinfo **, the arguments as Numba flattens them)."""
+        (compiled,) = self.compiled().overloads.values()
+        return compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
+
     def _first_call(self, *args):
         return self.compiled()(*args)
 

@@ -293,14 +293,14 @@ def reduce_max(typingctx, a):
     return types.float32(a), codegen
 
 
-def _prefetching(name: str, write: int, doc: str):
+def _prefetching(name: str, write: int, doc: str, level: int = 3):
     """An intrinsic that asks for a cache line."""
 
     def typing(typingctx, array, index):
         def codegen(context, builder, sig, args):
             at = pointer(context, builder, sig.args[0], args[0], args[1])
             at = builder.bitcast(at, ir.IntType(8).as_pointer())
-            call(builder, "llvm.prefetch.p0", ir.VoidType(), at, I32(write), I32(3), I32(1))
+            call(builder, "llvm.prefetch.p0", ir.VoidType(), at, I32(write), I32(level), I32(1))
             return context.get_dummy_value()
 
         return types.void(array, types.intp), codegen
@@ -310,20 +310,10 @@ def _prefetching(name: str, write: int, doc: str):
 
 
 prefetch = _prefetching("prefetch", 0, "Ask for the cache line of `array.flat[index]` in every level; never faults.")
+prefetch_far = _prefetching("prefetch_far", 0, "As `prefetch`, up to the second level alone.", 2)
 prefetch_write = _prefetching(
     "prefetch_write", 1, "As `prefetch`, for a line that will be written: no other core keeps it."
 )
-
-
-@intrinsic
-def fetch_add(typingctx, array, index, value):
-    """Atomically `array.flat[index] += value`; gives the old value. Threads draw their next task with it."""
-
-    def codegen(context, builder, sig, args):
-        at = pointer(context, builder, sig.args[0], args[0], args[1])
-        return builder.atomic_rmw("add", at, args[2], "monotonic")
-
-    return types.int64(array, types.intp, types.int64), codegen
 
 
 @intrinsic

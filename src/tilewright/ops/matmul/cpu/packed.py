@@ -39,6 +39,7 @@ TILE = 12 * 32 * PANELS + 16  # words at the start of scratch: blocks of out on 
 MC = 192  # rows in a task: sixteen panels of 12
 NC = 4096  # at most this many columns in a task: A is packed once for all of them
 AHEAD = 24  # steps, on a CPU that does not ask by itself: some 300 cycles
+FAR = 128  # steps, where B comes from memory: 16 KiB of it
 PRODUCTS = {
     "float32": simd.block_rank1,
     "widened": simd.block_widened_pair,
@@ -86,15 +87,19 @@ def block_packer(plain: bool, lanes: int):
 def stepper(kind: str, lanes: int, vectors: int):
     """The inline function that adds to a block, step by step, the products of a panel of A and a panel of B."""
     product, NR, WIDE = PRODUCTS[kind], TILINGS[lanes].NR, lanes * vectors
-    asks = cpu().name.startswith("Intel")
+    asks, (_, MIDDLE, SINGLE) = cpu().name.startswith("Intel"), TILINGS[lanes].rows
 
     @simd.inline
     def along(block, rows, packed, a_at, panels, b_at, depth):
         """block (rows x WIDE) after `depth` steps. A panel of B comes from L2. Intel's cores are asked for it ahead:
         with loads alone the multipliers wait (Emerald Rapids: 0.75 of the rate from L1). Zen 5 brings it in by itself,
-        and two more memory instructions a step cost it 30 %."""
+        and two more memory instructions a step cost it 30 %. With few rows B comes from memory, and is asked for
+        farther ahead, as far as L2: the sixteen lines that L1 can wait for are too few to wait for memory."""
         for p in range(depth):
-            if asks:
+            if asks and rows <= MIDDLE:
+                for column in range(0, WIDE, LINE // 4):
+                    simd.prefetch_far(panels, b_at + (p + FAR) * NR + column)
+            if asks and rows > SINGLE:
                 for column in range(0, WIDE, LINE // 4):
                     simd.prefetch(panels, b_at + (p + AHEAD) * NR + column)
             block = product(block, packed, a_at + p * rows, panels, b_at + p * NR)

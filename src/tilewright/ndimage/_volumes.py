@@ -5,12 +5,10 @@ overflowed, the number of the float64 operation takes its place.
 """
 
 from collections.abc import Callable
-from itertools import count
 
 import numpy as np
 
 from tilewright.ndimage._arguments import real_of
-from tilewright.ops._threads import launch, thread_count
 
 LEAST, MOST = (
     2.0**-126,
@@ -20,7 +18,6 @@ LONGEST = (
     33  # taps of a pass up to which three passes in one tile beat three passes over the array: README of ops/correlate
 )
 THICK = 16  # conv3d's blocks are 16 rows, and for separable kernels 16 planes: fewer are as dear as 16
-BLOCK = 1 << 16  # numbers looked at in one go: they stay in the second-level cache
 
 Again = Callable[[np.ndarray], object]  # filters the input in float64 into the array it is given
 
@@ -54,29 +51,14 @@ def separable(input, factors: list[np.ndarray], output, mode: str, cval: float, 
 
 
 def _convolve(input, packed, output, mode, cval, origin, again: Again) -> None:
+    from tilewright.ops._finite import all_finite
     from tilewright.ops.conv3d import conv3d
 
     target = np.empty(input.shape, np.float32) if np.may_share_memory(input, output) else output
     conv3d(input, packed, mode=mode, cval=cval, origin=origin, out=target)
-    if not _all_finite(target):
+    if not all_finite(target):
         exact = np.empty(input.shape, np.float32)
         again(exact)
         np.copyto(target, exact, where=~np.isfinite(target))
     if target is not output:
         output[...] = target
-
-
-def _all_finite(array: np.ndarray) -> bool:
-    """No number of the array is infinite or NaN; threads draw blocks of rows."""
-    step = max(1, BLOCK * len(array) // array.size)
-    blocks = -(-len(array) // step)
-    drawn = count()
-    found: list[int] = []
-
-    def look(scratch) -> None:
-        while (block := next(drawn)) < blocks and not found:
-            if not np.isfinite(array[block * step : (block + 1) * step]).all():
-                found.append(block)
-
-    launch(look, tasks=min(blocks, thread_count()), words=1)
-    return not found

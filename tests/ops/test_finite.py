@@ -1,0 +1,26 @@
+"""One number among many is found, wherever it stands."""
+
+import numpy as np
+import pytest
+
+from tilewright.ops._finite import TASK, all_finite
+from tilewright.ops._threads import threads
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("size", [1, 15, 17, TASK - 1, TASK, 3 * TASK + 5])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_number_that_is_not_finite(count, size, value):
+    array = np.random.default_rng(0).standard_normal(size, dtype=np.float32)
+    array[0] = np.finfo(np.float32).max
+    with threads(count):
+        assert all_finite(array)
+        for at in {0, size // 2, size - 1}:
+            changed = array.copy()
+            changed[at] = value
+            assert not all_finite(changed)
+            assert not all_finite(np.repeat(changed, 2)[::2])
+
+
+def test_nothing_is_finite():
+    assert all_finite(np.zeros((0, 3), np.float32))

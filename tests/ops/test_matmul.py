@@ -1,5 +1,7 @@
 """What matmul promises beside its numbers, and the AMX kernels on emulated tiles."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -7,8 +9,10 @@ import tilewright as tw
 import tilewright.ops.matmul as matmul_module
 from compare import Guarded, compare
 from tilewright.errors import Refused, UsageError
+from tilewright.hardware import cpu
+from tilewright.ops import _needs
 from tilewright.ops._arrays import BFLOAT16, target_for
-from tilewright.ops._ladder import using
+from tilewright.ops._ladder import Ladder, using
 from tilewright.ops._threads import scratch
 from tilewright.ops.matmul import Problem, ladder, matmul, prepare, spec
 from tilewright.ops.matmul.cpu import amx
@@ -224,6 +228,19 @@ def test_explain_says_why(rng):
     text = ladder.explain(Problem(N=32, K=32, dtype="bfloat16"))
     assert "cpu.threads: refused - dtype is bfloat16, it takes float32" in text
     assert text.count("->") == 1
+
+
+@pytest.mark.parametrize(("name", "chosen"), [("Intel Xeon", "cpu.widened"), ("AMD EPYC", "cpu.dot_pairs")])
+def test_pairs_are_multiplied_where_that_is_faster(name, chosen, monkeypatch):
+    """A slow rung is passed over, and can be forced."""
+    features = frozenset({"avx512f", "avx512vl", "avx512bf16"})
+    machine = dataclasses.replace(cpu(), name=name, features=features)
+    monkeypatch.setattr(_needs, "cpu", lambda: machine)
+    fresh = Ladder("matmul", tuple(rung for rung in ladder.prefer if rung != "cpu.amx"))
+    fresh.rungs = ladder.rungs
+    problem = Problem(N=32, K=64, dtype="bfloat16")
+    assert fresh._choose(problem, None).name == chosen
+    assert fresh._choose(problem, "cpu.dot_pairs").name == "cpu.dot_pairs"
 
 
 def test_using_knows_the_operations():

@@ -93,23 +93,25 @@ def test_pairs_of_two_vectors(rng):
     assert same(as_numbers(second), rest)
 
 
-@pytest.mark.parametrize("name", ["block_widened_pair", "block_dot_pair"])
+@pytest.mark.parametrize("name", ["block_widened_pair", "block_mixed_pair", "block_dot_pair"])
 def test_a_block_of_pair_products(name, rng):
     if name == "block_dot_pair" and not cpu().has("avx512bf16"):
         pytest.skip("this CPU has no avx512bf16")
     product, rows, depth = getattr(simd, name), 12, 9
+    numbers = 2 if name == "block_mixed_pair" else 1
 
     @simd.kernel(types.void(simd.INPUT, simd.INPUT, simd.OUTPUT_2D), name=f"test.{name}")
     def multiplied(a, b, c):
         block = simd.block_zeros(rows, 2, LANES)
         for p in range(depth):
-            block = product(block, a, p * rows, b, p * 2 * LANES)
+            block = product(block, a, p * rows * numbers, b, p * 2 * LANES)
         simd.block_store(block, c, 0, c.shape[1], 2 * LANES)
 
     a = rng.standard_normal((depth, rows, 2)).astype(ml_dtypes.bfloat16)
     b = rng.standard_normal((depth, 2 * LANES, 2)).astype(ml_dtypes.bfloat16)
     c = np.full((rows, 2 * LANES), np.nan, np.float32)
-    multiplied(a.reshape(-1).view(np.float32), b.reshape(-1).view(np.float32), c)
+    apart = a.transpose(0, 2, 1).astype(np.float32).reshape(-1)
+    multiplied(apart if numbers == 2 else a.reshape(-1).view(np.float32), b.reshape(-1).view(np.float32), c)
     reference = np.einsum("pik,pjk->ij", a.astype(np.float64), b.astype(np.float64))
     size = np.einsum("pik,pjk->ij", np.abs(a.astype(np.float64)), np.abs(b.astype(np.float64)))
     compare(c, reference, np.finfo(np.float32).eps * 5 * size)

@@ -28,7 +28,8 @@ class Rung:
 
     name: engine, then idea: "cpu.packed". idea: one sentence, what changes from the rung `after`. run: the op's own
     call. prepare: turns weights into what `run` takes, once; None where `run` takes the plain array. c: the constant of
-    its error bound, in the units that the op's `spec.bound` states.
+    its error bound, in the units that the op's `spec.bound` states. slow: needs without which it runs, but is not
+    chosen.
     """
 
     name: str
@@ -38,10 +39,15 @@ class Rung:
     run: Callable
     prepare: Callable[..., Any] | None = None
     c: float = 1.0
+    slow: tuple[Need, ...] = ()
 
     def refuses(self, problem: Hashable) -> list[str]:
         """The reasons why this rung does not take `problem`; empty if it does."""
         return [why for need in self.needs if (why := need(problem)) is not None]
+
+    def unfit(self, problem: Hashable) -> list[str]:
+        """The reasons why this rung is not chosen for `problem` unless it is forced."""
+        return self.refuses(problem) or [why for need in self.slow if (why := need(problem)) is not None]
 
 
 _forced: ContextVar[dict[str, str]] = ContextVar("forced")
@@ -94,6 +100,7 @@ class Ladder:
         needs: tuple[Need, ...] = (),
         prepare: Callable | None = None,
         c: float = 1.0,
+        slow: tuple[Need, ...] = (),
     ):
         """Declare the decorated function as a rung that stands on `after`."""
 
@@ -102,7 +109,7 @@ class Ladder:
                 raise ValueError(f"{self.op}.{name} is declared twice")
             if after is not None and after not in self.rungs:
                 raise ValueError(f"{self.op}.{name} stands on {after!r}, which is not declared above it")
-            self.rungs[name] = Rung(name, idea, after, needs, run, prepare, c)
+            self.rungs[name] = Rung(name, idea, after, needs, run, prepare, c, slow)
             return run
 
         return declare
@@ -117,7 +124,8 @@ class Ladder:
             self.check_name(forced)
         reasons = {}
         for name in (forced,) if forced else self.prefer:
-            reasons[name] = self.rungs[name].refuses(problem)
+            rung = self.rungs[name]
+            reasons[name] = rung.refuses(problem) if forced else rung.unfit(problem)
             if not reasons[name]:
                 return self.rungs[name]
         lines = [
@@ -136,7 +144,7 @@ class Ladder:
         """One line a preferred rung: chosen, refused and why, or never reached."""
         chosen, lines, reached = self.choose(problem).name, [], True
         for name in dict.fromkeys((*self.prefer, chosen)):
-            why = self.rungs[name].refuses(problem)
+            why = self.rungs[name].unfit(problem)
             if name == chosen:
                 lines.append(f"-> {name}: {self.rungs[name].idea}")
                 reached = False

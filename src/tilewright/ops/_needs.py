@@ -15,6 +15,11 @@ def cpu_feature(name: str):
     return lambda problem: None if cpu().has(name) else f"this CPU has no {name}"
 
 
+def fast_pairs(problem) -> str | None:
+    """Pairs of bfloat16 are multiplied faster than float32 is."""
+    return None if cpu().multiplies_pairs else "this CPU multiplies float32 faster than pairs of bfloat16"
+
+
 def at_least(field: str, least: int):
     """`problem.field >= least`."""
     return lambda problem: (

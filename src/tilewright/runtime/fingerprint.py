@@ -43,7 +43,10 @@ def device_class(device: str) -> str:
 
     if device == "cuda":
         return "cuda " + ".".join(map(str, gpus()[0].capability)) if gpus() else "cuda"
-    return ", ".join([f"cpu, {cpu().lanes} lanes", *(name for name in EXACT if cpu().has(name))])
+    names = [name for name in EXACT if cpu().has(name)]
+    if names == ["avx512bf16"] and not cpu().multiplies_pairs:
+        names.append("float32 products")
+    return ", ".join([f"cpu, {cpu().lanes} lanes", *names])
 
 
 def own_version() -> str:

@@ -221,6 +221,25 @@ def block_widened_pair(typingctx, block, a, a_at, b, b_at):
 
 
 @intrinsic
+def block_mixed_pair(typingctx, block, a, a_at, b, b_at):
+    """As `block_widened_pair`, but a is float32: numbers of even k of all rows, then those of odd k. Only b's vectors
+    are taken apart, once for all rows."""
+
+    def codegen(context, builder, sig, args):
+        _, vectors = _operands(context, builder, sig, args, block)
+        start, value = pointer(context, builder, sig.args[1], args[1], args[2]), args[0]
+        name = f"llvm.fma.v{block.lanes}f32"
+        for half, numbers in enumerate(zip(*(_halves(builder, vector) for vector in vectors), strict=True)):
+            scalars = _scalars(builder, builder.gep(start, [I64(half * block.rows)]), block.rows)
+            value = _row_times_vectors(
+                builder, block, value, scalars, numbers, lambda s, v, c: call(builder, name, v.type, s, v, c)
+            )
+        return value
+
+    return block(block, a, types.intp, b, types.intp), codegen
+
+
+@intrinsic
 def block_dot_pair(typingctx, block, a, a_at, b, b_at):
     """block += two steps of `block_rank1` from bfloat16 words in one instruction a register: VDPBF16PS, needs
     "avx512bf16"."""

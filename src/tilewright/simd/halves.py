@@ -9,7 +9,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from tilewright.simd.blocks import multiplied_rows
-from tilewright.simd.types import I32, Vector, call, filled, lane_mask, pointer, vector_of
+from tilewright.simd.types import I32, Block, Vector, call, filled, lane_mask, pointer, vector_of
 from tilewright.simd.vectors import load_vector
 
 I16 = ir.IntType(16)
@@ -33,12 +33,19 @@ def _second(builder, words):
 
 
 def _taken(name: str, half, doc: str):
-    """An intrinsic that makes float32 numbers of words; `half(builder, words)` takes them."""
+    """An intrinsic that makes float32 numbers of words, a vector or a block; `half(builder, words)` takes them."""
 
     def typing(typingctx, words):
+        def of_block(context, builder, sig, args):
+            block = args[0]
+            for at in range(words.rows * words.vectors):
+                vector = half(builder, builder.extract_value(args[0], at))
+                block = builder.insert_value(block, vector, at)
+            return block
+
         if isinstance(words, Vector):
             return words(words), lambda context, builder, sig, args: half(builder, args[0])
-        return None
+        return (words(words), of_block) if isinstance(words, Block) else None
 
     typing.__name__, typing.__doc__ = name, doc
     return intrinsic(typing)

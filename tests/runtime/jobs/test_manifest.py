@@ -1,5 +1,6 @@
 """Sealed files: every changed bit is found; a manifest names what differs; an input is known by little of it."""
 
+import dataclasses
 import os
 import random
 import re
@@ -7,7 +8,9 @@ import time
 
 import pytest
 
+from tilewright import hardware
 from tilewright.errors import InputError
+from tilewright.runtime.fingerprint import device_class
 from tilewright.runtime.jobs.cut import Lines, Records, Whole
 from tilewright.runtime.jobs.manifest import Damaged, Manifest, check_unchanged, encoded, file_identity, seal, unseal
 
@@ -129,3 +132,18 @@ def test_ten_gigabytes_are_planned_at_once(tmp_path):
     start = time.process_time()
     seal(Manifest(fingerprint=file_identity("input", str(path)), cut=Lines(10 << 30, 8 << 20)))
     assert time.process_time() - start < 2
+
+
+@pytest.mark.parametrize(
+    ("name", "features", "said"),
+    [
+        ("AMD EPYC", ["avx512bf16"], "cpu, 16 lanes, avx512bf16"),
+        ("Intel Xeon", ["avx512bf16"], "cpu, 16 lanes, avx512bf16, float32 products"),
+        ("Intel Xeon", ["avx512bf16", "amx-bf16"], "cpu, 16 lanes, amx-bf16, avx512bf16"),
+        ("Intel Xeon", [], "cpu, 16 lanes"),
+    ],
+)
+def test_processors_that_round_in_other_ways_have_other_names(name, features, said, monkeypatch):
+    machine = dataclasses.replace(hardware.cpu(), name=name, features=frozenset({"avx512f", "avx512vl", *features}))
+    monkeypatch.setattr(hardware, "cpu", lambda: machine)
+    assert device_class("cpu") == said

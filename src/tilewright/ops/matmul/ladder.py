@@ -8,7 +8,7 @@ Kernels are imported when a rung first runs, so that listing the ladder costs no
 import numpy as np
 
 from tilewright.ops._ladder import Ladder
-from tilewright.ops._needs import amx_tiles, at_least, cpu_feature, on
+from tilewright.ops._needs import amx_tiles, at_least, cpu_feature, fast_pairs, on
 from tilewright.ops._threads import threads
 from tilewright.ops.matmul import gpu_ladder
 from tilewright.ops.matmul.operands import Epilogue, Packed, Rows
@@ -116,18 +116,19 @@ def _pack_words(b: np.ndarray, rung: str) -> Packed:
     after="cpu.threads",
     needs=(bfloat16,),
     prepare=_pack_words,
-    idea="operands packed as bfloat16, half the bytes; widened in registers",
+    idea="b packed as bfloat16, half the bytes; widened in registers, a when it is packed",
 )
 def widened(rows, weights, out, epilogue):
     from tilewright.ops.matmul.cpu.packed import multiply
 
-    multiply("widened", rows, weights, out, epilogue)
+    multiply("mixed", rows, weights, out, epilogue)
 
 
 @ladder.rung(
     "cpu.dot_pairs",
     after="cpu.widened",
     needs=(bfloat16, cpu_feature("avx512bf16")),
+    slow=(fast_pairs,),
     prepare=_pack_words,
     idea="one instruction multiplies and adds a pair of bfloat16 in each lane",
 )

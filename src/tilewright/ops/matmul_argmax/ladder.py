@@ -17,7 +17,7 @@ ladder = Ladder("matmul_argmax", prefer=("cpu.screened", "cpu.fused", "cpu.logit
 here = on("cpu", "float32", "bfloat16")
 
 
-KINDS = {"cpu.threads": "float32", "cpu.widened": "widened", "cpu.dot_pairs": "dot_pairs", "cpu.amx": "amx"}
+KINDS = {"cpu.threads": "float32", "cpu.widened": "mixed", "cpu.dot_pairs": "dot_pairs", "cpu.amx": "amx"}
 
 
 def one_block(problem) -> str | None:

@@ -7,8 +7,8 @@ in registers and is then added to out, so an element's rounding follows from K a
 not prepared and meets few rows: to pack it takes longer than to multiply.
 
 The same loops serve bfloat16: there a step along K is one word of two numbers, and only the packing of A and the
-product differ. Source: Goto and van de Geijn 2008; the names of the loops are those of Van Zee and van de Geijn,
-"BLIS", 2015.
+product differ. Where a CPU multiplies float32 alone, A's words are taken apart when they are packed ("mixed"). Source:
+Goto and van de Geijn 2008; the names of the loops are those of Van Zee and van de Geijn, "BLIS", 2015.
 """
 
 import functools
@@ -29,23 +29,25 @@ from tilewright.ops.matmul.cpu.finish import (
     rounding_finisher,
 )
 from tilewright.ops.matmul.cpu.pack import TILINGS, row_packer
-from tilewright.ops.matmul.cpu.words import in_words, word_packer, words_of
+from tilewright.ops.matmul.cpu.words import in_words, widened_packer, word_packer, words_of
 from tilewright.ops.matmul.operands import Epilogue, Packed, Rows
 
 KC = 768  # at most this many steps of K in a block: A's 192 rows are 576 KiB of L2; half costs 10 % in visits to out
 # panels of B that a panel of A meets one after the other: it stays in L1, and rows of out are finished in longer pieces
 PANELS = 4
 TILE = 12 * 32 * PANELS + 16  # words at the start of scratch: blocks of out on their way there, and a vector
-MC = 192  # rows in a task: sixteen panels of 12
+MC = 192  # rows in a task: sixteen panels of 12; half as many where a step takes two numbers of each
 NC = 4096  # at most this many columns in a task: A is packed once for all of them
 AHEAD = 24  # steps, on a CPU that does not ask by itself: some 300 cycles
 FAR = 128  # steps, where B comes from memory: 16 KiB of it
 PRODUCTS = {
     "float32": simd.block_rank1,
     "widened": simd.block_widened_pair,
+    "mixed": simd.block_mixed_pair,
     "dot_pairs": simd.block_dot_pair,
     "dot_quads": simd.block_dot_quad,
 }
+NUMBERS = {"mixed": 2}  # of a row of A in a step, where they are not one word
 PLAIN = ("float32", "dot_quads")  # kinds whose A is packed as it lies: float32, or words that someone else made
 
 
@@ -58,11 +60,19 @@ def depth_of(steps: int) -> int:
     return -(-steps // (8 * blocks)) * 8
 
 
+def rows_of(kind: str) -> int:
+    """MC for a kind of product."""
+    return MC // NUMBERS.get(kind, 1)
+
+
 @functools.cache
-def block_packer(plain: bool, lanes: int):
-    """The inline function that packs a cache block of A, as it lies or rounded to words."""
-    HIGH, MIDDLE, SINGLE = TILINGS[lanes].rows
-    pack_rows = row_packer(lanes) if plain else word_packer(lanes)
+def block_packer(kind: str, words: bool, lanes: int):
+    """The inline function that packs a cache block of A: as it lies, rounded to words, or as the numbers of words."""
+    (HIGH, MIDDLE, SINGLE), numbers = TILINGS[lanes].rows, NUMBERS.get(kind, 1)
+    if kind == "mixed":
+        pack_rows = widened_packer(lanes, words)
+    else:
+        pack_rows = row_packer(lanes) if words or kind in PLAIN else word_packer(lanes)
 
     @simd.inline
     def pack_block(a, starts, rows, p, depth, plan, packed):
@@ -72,13 +82,13 @@ def block_packer(plain: bool, lanes: int):
         while i < end:
             if end - i >= HIGH:
                 pack_rows(HIGH, a, starts, (i, p), depth, plan, packed, at)
-                i, at = i + HIGH, at + HIGH * depth
+                i, at = i + HIGH, at + HIGH * depth * numbers
             elif end - i >= MIDDLE:
                 pack_rows(MIDDLE, a, starts, (i, p), depth, plan, packed, at)
-                i, at = i + MIDDLE, at + MIDDLE * depth
+                i, at = i + MIDDLE, at + MIDDLE * depth * numbers
             else:
                 pack_rows(SINGLE, a, starts, (i, p), depth, plan, packed, at)
-                i, at = i + SINGLE, at + SINGLE * depth
+                i, at = i + SINGLE, at + SINGLE * depth * numbers
 
     return pack_block
 
@@ -87,7 +97,7 @@ def block_packer(plain: bool, lanes: int):
 def stepper(kind: str, lanes: int, vectors: int):
     """The inline function that adds to a block, step by step, the products of a panel of A and a panel of B."""
     product, NR, WIDE = PRODUCTS[kind], TILINGS[lanes].NR, lanes * vectors
-    asks, (_, MIDDLE, SINGLE) = cpu().name.startswith("Intel"), TILINGS[lanes].rows
+    numbers, asks, (_, MIDDLE, SINGLE) = NUMBERS.get(kind, 1), cpu().name.startswith("Intel"), TILINGS[lanes].rows
 
     @simd.inline
     def along(block, rows, packed, a_at, panels, b_at, depth):
@@ -102,7 +112,7 @@ def stepper(kind: str, lanes: int, vectors: int):
             if asks and rows > SINGLE:
                 for column in range(0, WIDE, LINE // 4):
                     simd.prefetch(panels, b_at + (p + AHEAD) * NR + column)
-            block = product(block, packed, a_at + p * rows, panels, b_at + p * NR)
+            block = product(block, packed, a_at + p * rows * numbers, panels, b_at + p * NR)
         return block
 
     return along
@@ -113,6 +123,7 @@ def panel_multiplier(kind: str, lanes: int, finish):
     """The inline function that multiplies one panel of B with a packed block of A: the two inner loops."""
     (HIGH, MIDDLE, SINGLE), NR, vectors = TILINGS[lanes].rows, TILINGS[lanes].NR, TILINGS[lanes].vectors
     along, finish_tile, WIDE = stepper(kind, lanes, vectors), finish(lanes), PANELS * NR
+    numbers = NUMBERS.get(kind, 1)
     in_rows = finish in (finisher, rounding_finisher)  # out has a block's rows and columns
 
     @simd.inline
@@ -160,7 +171,7 @@ def panel_multiplier(kind: str, lanes: int, finish):
                 across(SINGLE, operands, (at, b_at), reach, target, (i, j), stage)
             if last:
                 finish_tile((operands[0], 0, WIDE), target, (i, j), (rows, reach[1]), (first, activation))
-            i, at = i + rows, at + rows * reach[0]
+            i, at = i + rows, at + rows * reach[0] * numbers
 
     return down_rows
 
@@ -171,8 +182,8 @@ def product_kernel(kind: str, lanes: int, finish=finisher, words: bool = False):
 
     finish: what becomes of a tile, see `finish.finisher`. words: A comes in bfloat16 words, to be packed as they lie.
     """
-    plain = words or kind in PLAIN
-    pack_block, down_rows = block_packer(plain, lanes), panel_multiplier(kind, lanes, finish)
+    pack_block, down_rows = block_packer(kind, words, lanes), panel_multiplier(kind, lanes, finish)
+    MC = rows_of(kind)
     OUT, form = simd.ROUNDED_2D if finish is rounding_finisher else simd.OUTPUT_2D, ".words" if words else ""
     NR, WIDE = TILINGS[lanes].NR, PANELS * TILINGS[lanes].NR
 
@@ -218,6 +229,11 @@ def columns_of(M: int, N: int, NR: int, MC: int = MC) -> int:
     return -(-N // (groups * NR)) * NR
 
 
+def room_for(kind: str, depth: int, lanes: int) -> int:
+    """Words of scratch: a tile, and MC rows of `depth` steps, of which the last may be written a vector too wide."""
+    return TILE + rows_of(kind) * NUMBERS.get(kind, 1) * (depth + lanes) + lanes * lanes
+
+
 def multiply(kind: str, rows: Rows, weights: Packed, out: np.ndarray, epilogue: Epilogue) -> None:
     """The run function of every packed rung: out = activation(rows @ weights + residual + bias)."""
     if weights.K == 0:
@@ -228,13 +244,13 @@ def multiply(kind: str, rows: Rows, weights: Packed, out: np.ndarray, epilogue: 
     rows, words = (rows, False) if kind == "float32" else in_words(rows)
     out, finish = rounded_out(out)
     origin, starts, step = rows.addresses()
-    NC, depth = columns_of(M, N, TILINGS[lanes].NR), depth_of(steps)
+    MC, depth = rows_of(kind), depth_of(steps)
+    NC = columns_of(M, N, TILINGS[lanes].NR, MC)
     activation = ACTIVATIONS[epilogue.activation]
     plan = np.array([0, M, N, steps, step, depth, NC, activation, weights.K], np.int64)
     arrays = (origin, starts, weights.data, out, epilogue.bias, epilogue.residual, plan)
-    room = TILE + MC * (depth + lanes) + lanes * lanes  # the last packed rows may be written a vector too wide
     kernel = product_kernel(kind, lanes, finish, words)
-    launch(kernel, *arrays, tasks=-(-M // MC) * -(-N // NC), words=room)
+    launch(kernel, *arrays, tasks=-(-M // MC) * -(-N // NC), words=room_for(kind, depth, lanes))
 
 
 def finish_empty(out: np.ndarray, epilogue: Epilogue) -> None:

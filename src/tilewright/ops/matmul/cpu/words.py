@@ -61,6 +61,36 @@ def word_packer(lanes: int):
 
 
 @functools.cache
+def widened_packer(lanes: int, words: bool):
+    """The inline function that packs one panel of A as the float32 numbers of its words. words: A comes in them."""
+    gather = simd.block_gather_converted if cpu().has("avx512bf16") and lanes == 16 else simd.block_gather_rounded
+
+    @simd.inline
+    def pack_rows(rows, source, starts, corner, depth, plan, target, at):
+        """target[at + (2 * q + half) * rows + i] = number 2 * (p + q) + half of row first + i, q below depth; else as
+        the packer of `word_packer`."""
+        (first, p), numbers = corner, plan[8]
+        last, step = first + rows - 1, 2 * rows
+        whole = depth - depth % lanes if words else depth
+        for q in range(0, whole, lanes):
+            square = simd.block_zeros(lanes, 1, lanes)
+            if words:
+                square = simd.block_gather(square, source, starts, first, last, p + q)
+            else:
+                square = gather(square, source, starts, first, last, 2 * (p + q), numbers - 2 * (p + q))
+            square = simd.block_transpose(square)
+            simd.block_store(simd.first_halves(square), target, at + q * step, step, rows)
+            simd.block_store(simd.second_halves(square), target, at + q * step + rows, step, rows)
+        for i in range(rows):
+            for q in range(whole, depth):
+                word = simd.load_first(source, starts[first + i] + p + q, 1, lanes)
+                simd.store_first(target, at + q * step + i, simd.first_halves(word), 1)
+                simd.store_first(target, at + q * step + rows + i, simd.second_halves(word), 1)
+
+    return pack_rows
+
+
+@functools.cache
 def word_panel_kernel(lanes: int):
     """The kernel that packs B in words."""
     NR = TILINGS[lanes].NR

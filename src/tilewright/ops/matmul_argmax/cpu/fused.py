@@ -16,7 +16,7 @@ from tilewright.ops._memory import empty
 from tilewright.ops._threads import launch
 from tilewright.ops.matmul.cpu import amx, packed
 from tilewright.ops.matmul.cpu.pack import TILINGS
-from tilewright.ops.matmul.cpu.packed import TILE, columns_of, product_kernel
+from tilewright.ops.matmul.cpu.packed import columns_of, product_kernel
 from tilewright.ops.matmul.cpu.words import words_of
 from tilewright.ops.matmul.operands import Packed, Rows
 
@@ -58,7 +58,7 @@ def best(kind: str, a: np.ndarray, weights: Packed, *, emulated: bool = False) -
     rows = Rows(a if kind == "float32" else np.ascontiguousarray(a), None)
     steps = weights.K if kind == "float32" else words_of(weights.K)
     origin, starts, step = rows.addresses()
-    MC = amx.rows_of(M, steps, 1) if kind == "amx" else packed.MC
+    MC = amx.rows_of(M, steps, 1) if kind == "amx" else packed.rows_of(kind)
     NC = columns_of(M, N, TILINGS[lanes].NR, MC)
     groups = -(-N // NC)
     found = empty((M, 2 * groups))  # a value and its column for each group
@@ -67,7 +67,7 @@ def best(kind: str, a: np.ndarray, weights: Packed, *, emulated: bool = False) -
         kernel, words = amx.product_kernel(1, emulated, keep_best), amx.PACKED + MC * steps
         plan = np.array([0, M, N, steps, weights.K, NC, NC, MC], np.int64)  # NC again: columns in a group
     else:
-        kernel, words = product_kernel(kind, lanes, keep_best), TILE + MC * (steps + lanes) + lanes * lanes
+        kernel, words = product_kernel(kind, lanes, keep_best), packed.room_for(kind, steps, lanes)
         plan = np.array([0, M, N, steps, step, steps, NC, NC, weights.K], np.int64)  # NC again: columns in a group
     arrays = (origin, starts, weights.data, found, EMPTY, EMPTY.reshape(0, 0), plan)
     launch(kernel, *arrays, tasks=-(-M // MC) * groups, words=words)

@@ -162,6 +162,27 @@ def test_launches_of_several_threads():
     assert found == [1000] * 200
 
 
+def test_an_interrupt_while_scratch_is_made(monkeypatch):
+    """The next launch makes it whole: no helper computes in memory that is gone."""
+    team = _team.Team()
+    monkeypatch.setattr(_threads, "_team", lambda: team)
+    assert on_three() == (201, "")
+
+    class Gone:
+        def __getattr__(self, name):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(_team, "zeros", lambda words: Gone())
+        team._make_ready(2, 5000)
+    team._make_ready(2, 5000)
+    for helper in range(2):
+        seat, array = _team.SEATS + helper * _team.SEAT, team.scratches[helper]
+        assert (team.board[seat + _team.ROOM], array.size) == (5000, 5000)
+        assert team.board[seat + _team.SCRATCH] == array.ctypes.data
+    assert on_three() == (201, "")
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_forked_child_has_helpers_of_its_own():
     on_three()
@@ -172,14 +193,27 @@ def test_a_forked_child_has_helpers_of_its_own():
     assert on_three() == (201, "")
 
 
-def test_a_process_ends_while_helpers_look_for_work():
-    code = """if True:
-        import numpy as np
-        from tilewright.ops._threads import threads
-        from tilewright.ops.softmax import softmax
+BUSY = """if True:
+    import os, time
+    import numpy as np
+    from tilewright.ops._threads import threads
+    from tilewright.ops.softmax import softmax
+    with threads(2):
+        softmax(np.zeros((512, 512), np.float32))
+"""
+CLOSED = """
+    time.sleep(0.1)
+    os.closerange(3, 100)
+    for _ in range(3):
+        time.sleep(0.01)
         with threads(2):
-            softmax(np.zeros((512, 512), np.float32))
-    """
+            assert softmax(np.zeros((512, 512), np.float32)).sum() == 512
+"""
+
+
+@pytest.mark.parametrize("code", [BUSY, BUSY + CLOSED], ids=["while helpers look for work", "pipes closed"])
+def test_a_process_ends(code):
+    """As one that makes itself a daemon and closes all files does: its helpers look now and then."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 

@@ -1,5 +1,8 @@
 """What `@kernel` promises: one signature, no GIL, errors that arrive."""
 
+import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -75,3 +78,36 @@ def test_an_error_inside_arrives():
     assert divide_ten(5) == 2
     with pytest.raises(ZeroDivisionError):
         divide_ten(0)
+
+
+NAMESAKES = """if True:
+    import sys
+    import numpy as np
+    from numba import types
+    from tilewright import simd
+    from tilewright.ops._threads import launch, threads
+
+    def made(number):
+        @simd.kernel(types.void(simd.PLAN, simd.OUTPUT), name=f"namesake.{number}")
+        def write(plan, scratch):
+            plan[0] = number
+        return write
+
+    kernels = {number: made(number) for number in map(int, sys.argv[1:])}
+    for write in kernels.values():
+        write.compiled()
+    for number, write in kernels.items():
+        plan = np.zeros(1, np.int64)
+        with threads(2):
+            launch(write, plan, tasks=2, words=1)
+        assert plan[0] == number, (number, plan[0])
+"""
+
+
+def test_kernels_of_one_factory_that_two_processes_compiled(tmp_path):
+    """A third process loads both, and each is itself on several threads, too."""
+    for numbers in (["1"], ["2"], ["1", "2"]):
+        environment = {**os.environ, "TILEWRIGHT_CACHE": str(tmp_path / "cache")}
+        command = [sys.executable, "-c", NAMESAKES, *numbers]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")

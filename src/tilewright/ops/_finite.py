@@ -33,6 +33,7 @@ def finite_kernel(lanes: int):
 
 def all_finite(array: np.ndarray) -> bool:
     """No number of a float32 array is infinite or NaN."""
+    array = array.T if array.flags.f_contiguous else array
     if not array.flags.c_contiguous:
         return bool(np.isfinite(array).all())
     plan = np.zeros(2, np.int64)

@@ -21,7 +21,7 @@ import numpy as np
 from numba import types
 
 from tilewright import simd
-from tilewright.ops._memory import zeros
+from tilewright.ops._memory import LINE, zeros
 from tilewright.simd.frames import (
     ADDRESS,
     ARRAY,
@@ -120,8 +120,9 @@ def _start(board, helpers, address, args):
     for helper in range(helpers):
         seat = SEATS + helper * SEAT
         if simd.exchange(board, seat + STATE, POSTED) == ASLEEP:
-            while _write(np.int32(board[seat + WRITE]), board.ctypes.data + 8 * (seat + CLOCK), 1) < 1:
-                _sleep(np.uint32(1))  # a signal
+            pipe, byte = np.int32(board[seat + WRITE]), board.ctypes.data + 8 * (seat + CLOCK)
+            while _write(pipe, byte, 1) < 1 and simd.load_acquire(board, seat + STATE) == POSTED:
+                _sleep(np.uint32(1))  # a signal; or somebody has closed the pipe, and the helper looks by itself
     code = call_frame(address, board, JOB, RAISED_HERE)
     _await_helpers(board, helpers)
     propagate(code, board[RAISED_HERE])
@@ -149,19 +150,24 @@ class Team:
     """The helpers of this process, and the board."""
 
     def __init__(self) -> None:
-        self.board = np.zeros(SEATS + MOST_HELPERS * SEAT, np.int64)  # 1.3 MB, of which the seats taken are touched
+        words = SEATS + MOST_HELPERS * SEAT  # 1.3 MB, of which the seats taken are touched
+        board = np.zeros(words + LINE // 8, np.int64)
+        start = -board.ctypes.data % LINE // 8
+        self.board = board[start : start + words]
         self.scratches: list[np.ndarray] = []  # the helpers'
-        self.lock = threading.Lock()  # a board has room for one job
+        self.lock = threading.RLock()  # a board has room for one job
 
     def run(self, kernel: simd.Kernel, args: tuple, helpers: int, words: int, spin: int) -> None:
         """kernel(*args) here and on helpers, each with `words` float32 of its own in the last argument's place.
 
         spin: nanoseconds for which a helper then looks for the next kernel. Raises what the kernel raised here, else
-        what it raised on the first helper where it did; MemoryError and RuntimeError where helpers cannot be had.
+        what it raised on the first helper where it did; MemoryError, RuntimeError and OSError where helpers cannot be
+        had.
         """
         helpers, address = min(helpers, MOST_HELPERS), kernel.address
         with self.lock:
             start = _starters.get(kernel) or _make_starter(kernel)
+            serve.compiled()  # not in a helper, of which nobody would hear that it failed
             self._make_ready(helpers, words)
             self.board[SPIN] = spin
             start(self.board, helpers, address, args)
@@ -176,6 +182,8 @@ class Team:
                 name, args = f"tilewright-{helper + 1}", (self.board, seat)
                 threading.Thread(target=serve, args=args, name=name, daemon=True).start()
                 self.scratches.append(zeros(0))
-            if self.scratches[helper].size < words:
+            if self.board[seat + ROOM] < words:  # ROOM is written last: an interrupt may come between any two lines
+                self.board[seat + ROOM] = 0
                 self.scratches[helper] = zeros(words)
-                self.board[seat + SCRATCH], self.board[seat + ROOM] = self.scratches[helper].ctypes.data, words
+                self.board[seat + SCRATCH] = self.scratches[helper].ctypes.data
+                self.board[seat + ROOM] = words

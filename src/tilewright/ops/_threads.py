@@ -6,7 +6,6 @@ the same numbers whoever takes it, results do not depend on the number of thread
 
 from __future__ import annotations
 
-import functools
 import operator
 import os
 import threading
@@ -86,12 +85,25 @@ def launch(kernel: Kernel, *args, tasks: int, words: int) -> None:
         _team().run(kernel, (*args, scratch(words)), helpers, words, SPIN if count <= cpu().cores else 0)
 
 
-@functools.cache
 def _team() -> Team:
     """This process's helpers."""
+    if _teams:
+        return _teams[0]
     from tilewright.ops._team import Team  # Numba with it
 
-    return Team()
+    with _making:
+        if not _teams:
+            _teams.append(Team())
+    return _teams[0]
 
 
-os.register_at_fork(after_in_child=_team.cache_clear)  # threads do not survive a fork; the child starts its own
+def _forget() -> None:
+    """Threads do not survive a fork; the child starts its own."""
+    global _making
+    _teams.clear()
+    _making = threading.Lock()
+
+
+_teams: list[Team] = []  # none or one
+_making = threading.Lock()
+os.register_at_fork(after_in_child=_forget)

@@ -7,6 +7,7 @@ threads run it side by side; it never reassociates floating-point sums and never
 import functools
 import os
 import threading
+import types
 
 from numba import njit
 from numba.core.registry import CPUDispatcher
@@ -27,11 +28,11 @@ class Kernel:
     def __init__(self, function, signature, name: str):
         if name in _names:
             raise UsageError(f"two kernels are called {name!r}", hint="give one of them another name=")
-        _names.add(name)
         self.name, self.signature, self.function = name, signature, function
         self._lock = threading.Lock()
         self._call = self._first_call
         functools.update_wrapper(self, function)
+        _names.add(name)
 
     def __call__(self, *args):
         return self._call(*args)
@@ -40,7 +41,10 @@ class Kernel:
     def address(self) -> int:
         """Where the machine code is: int32 f(result *, excinfo **, the arguments as Numba flattens them)."""
         (compiled,) = self.compiled().overloads.values()
-        return compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
+        address = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
+        if not address:
+            raise RuntimeError(f"the machine code of kernel {self.name!r} cannot be found")
+        return address
 
     def _first_call(self, *args):
         return self.compiled()(*args)
@@ -49,13 +53,23 @@ class Kernel:
         """Numba's dispatcher, compiled or read from the cache: for `inspect_asm()` and the like."""
         with self._lock:
             if self._call == self._first_call:
-                dispatcher = njit(nogil=True, fastmath=False, boundscheck=False)(self.function)
+                dispatcher = njit(nogil=True, fastmath=False, boundscheck=False)(self._named())
                 if os.environ.get("TILEWRIGHT_CACHE") != "off":
                     dispatcher._cache = cache.KernelCache(self.name)
                 dispatcher.compile(self.signature)
                 dispatcher.disable_compile()
                 self._call = dispatcher
             return self._call
+
+    def _named(self):
+        """The function under this kernel's name, of which Numba makes the code's symbol: those of two kernels from one
+        factory, compiled by two processes, would be equal, and a third process would take one for the other."""
+        source = self.function
+        named = types.FunctionType(
+            source.__code__, source.__globals__, source.__name__, source.__defaults__, source.__closure__
+        )
+        named.__module__, named.__qualname__ = source.__module__, f"{source.__qualname__}.{self.name}"
+        return named
 
 
 def kernel(signature, *, name: str):

@@ -97,7 +97,7 @@ def block_packer(kind: str, words: bool, lanes: int):
 def stepper(kind: str, lanes: int, vectors: int):
     """The inline function that adds to a block, step by step, the products of a panel of A and a panel of B."""
     product, NR, WIDE = PRODUCTS[kind], TILINGS[lanes].NR, lanes * vectors
-    numbers, asks, (_, MIDDLE, SINGLE) = NUMBERS.get(kind, 1), cpu().name.startswith("Intel"), TILINGS[lanes].rows
+    numbers, asks, (_, MIDDLE, SINGLE) = NUMBERS.get(kind, 1), "Intel" in cpu().name, TILINGS[lanes].rows
 
     @simd.inline
     def along(block, rows, packed, a_at, panels, b_at, depth):

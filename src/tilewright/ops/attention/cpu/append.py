@@ -14,6 +14,7 @@ from tilewright.ops.attention.cpu.plan import (
     HEADS_A_TASK,
     K_STEP,
     KEYS_A_HEAD,
+    MANY,
     NEXT,
     RUNS,
     SPANS,
@@ -230,7 +231,7 @@ def append_to(k: np.ndarray, v: np.ndarray, cache: Cache, spans: np.ndarray) -> 
     lanes, (k, v) = cpu().lanes, map(elements, (k, v))
     (k_flat, _, _), (v_flat, _, _) = addresses(k), addresses(v)
     runs = runs_of(spans)
-    per = cache.heads if len(runs) > 8 * thread_count() else 1
+    per = cache.heads if len(runs) > MANY * thread_count() else 1
     plan = append_plan(k, v, cache, spans, (len(runs) - 1, per))
     kernel, tasks = append_kernel(lanes, cache.dtype), (len(runs) - 1) * -(-cache.heads // per)
     arrays = (k_flat, v_flat, *flat(cache), np.append(spans, runs), plan)

@@ -20,15 +20,17 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._memory import LINE
 from tilewright.ops._threads import launch, thread_count, threads
 from tilewright.ops.attention.cpu.append import row_writer, runs_of, span_writer, word_row_writer
+from tilewright.ops.attention.cpu.expect import NOTHING, asking, expecting, next_keys
 from tilewright.ops.attention.cpu.plan import (
+    AHEAD,
     CAUSAL,
     HEAD_SIZE,
     HEADS,
     HEADS_A_TASK,
     KEYS_A_HEAD,
+    MANY,
     NEW_K,
     NEW_V,
     NEXT,
@@ -63,8 +65,6 @@ from tilewright.simd import amx
 
 ALONE = 1 << 17  # numbers of values up to which one thread does all: 20 microseconds, as long as waking another
 GROUP = 4  # heads of a lone query: 8 accumulators hide the latency of an FMA
-WORDS_A_LINE = LINE // 4
-EXPECTED = 64  # rows of a span up to which the lines of its next head fit into L1 beside those of this one
 # lanes: queries in a block, two vectors of sums each: 16 of AVX-512's 32 registers, 8 of AVX2's 16, 16 of NEON's 32;
 # then those of the smaller blocks that take what is left over
 ROWS = {16: (8, 2, 1), 8: (4, 2, 1), 4: (8, 2, 1)}
@@ -93,15 +93,17 @@ def softmax_rows(lanes: int):
 @functools.cache
 def block_function(lanes: int):
     """The inline function that computes a block: scores, shares, values."""
-    PANEL, share = PANEL_VECTORS * lanes, softmax_rows(lanes)
+    PANEL, share, ask = PANEL_VECTORS * lanes, softmax_rows(lanes), asking(lanes)
 
     @simd.inline
-    def score(height, vectors, arrays, at, steps, D, target):
-        """`height` queries against `vectors` vectors of a panel of keys; target: (scores, where, their row stride)."""
+    def score(height, vectors, arrays, at, steps, D, target, ahead):
+        """`height` queries against `vectors` vectors of a panel of keys; target: (scores, where, their row stride);
+        ahead: as `expect.asking`."""
         (q, keys), (q_at, k_at), (q_step, k_step), (scores, to, stride) = arrays, at, steps, target
         block = simd.block_zeros(height, vectors, lanes)
         for d in range(D):
             block = simd.block_rank1_rows(block, q, q_at + d, q_step, keys, k_at + d * PANEL, k_step)
+            ask(height, ahead, d)
         simd.block_store(block, scores, to, stride, vectors * lanes)
 
     @simd.inline
@@ -115,18 +117,20 @@ def block_function(lanes: int):
         simd.block_store(sums, out, o_at, o_step, left)
 
     @simd.inline
-    def attend_block(height, arrays, at, steps, seen, scale, plan, scores):
+    def attend_block(height, arrays, at, steps, seen, scale, plan, scores, coming):
         """A block of `height` rows. at: of the first row in (q, keys, values, out), steps: from row to row there; seen:
-        (keys visible to the first row, how many more to each next one)."""
-        (q, keys, _, _), (q_at, k_at, v_at, o_at), (q_step, k_step, v_step, o_step) = arrays, at, steps
+        (keys visible to the first row, how many more to each next one); coming: see `expect.next_keys`."""
+        (q, keys, values, _), (q_at, k_at, v_at, o_at), (q_step, k_step, v_step, o_step) = arrays, at, steps
         (visible, more), D = seen, plan[HEAD_SIZE]
         length = visible + more * (height - 1)
         end = (length + lanes - 1) // lanes * lanes
         for t in range(0, end, PANEL):
+            places, target = (q_at, k_at + t * D), (scores, t, end)
+            ahead = (coming[0], keys, coming[1] + t * D, k_step, values, v_at + t * plan[WIDTH], v_step)
             if end - t > lanes:
-                score(height, PANEL_VECTORS, (q, keys), (q_at, k_at + t * D), (q_step, k_step), D, (scores, t, end))
+                score(height, PANEL_VECTORS, (q, keys), places, (q_step, k_step), D, target, ahead)
             else:  # short prompts have no second vector
-                score(height, 1, (q, keys), (q_at, k_at + t * D), (q_step, k_step), D, (scores, t, end))
+                score(height, 1, (q, keys), places, (q_step, k_step), D, target, ahead)
         for i in range(height):
             share(scores, i * end, visible + i * more, end, scale)
         for d in range(0, D, PANEL):
@@ -146,12 +150,12 @@ def head_functions(lanes: int, dtype: str, rows: tuple[int, int, int]):
     attend_block = block_function(lanes) if dtype == "float32" else word_block_function(lanes)
 
     @simd.inline
-    def attend_heads(height, arrays, spans, s, head, scale, plan, scores):
-        """One query of `height` heads from `head` on."""
+    def attend_heads(height, arrays, spans, s, head, scale, plan, scores, coming):
+        """One query of `height` heads from `head` on; coming: see `expect.next_keys`."""
         D, slot = plan[HEAD_SIZE], spans[s + SLOT] * plan[HEADS] + head
         row, seen, keys, values = spans[s + ROW], spans[s + FIRST] + 1, plan[KEYS_A_HEAD], plan[VALUES_A_HEAD]
         at = (row * plan[Q_STEP] + head * (D // NUMBERS), slot * keys, slot * values, row * plan[OUT_STEP] + head * D)
-        attend_block(height, arrays, at, (D // NUMBERS, keys, values, D), (seen, 0), scale, plan, scores)
+        attend_block(height, arrays, at, (D // NUMBERS, keys, values, D), (seen, 0), scale, plan, scores, coming)
 
     @simd.inline
     def attend_queries(arrays, spans, s, head, scale, plan, scores):
@@ -164,11 +168,11 @@ def head_functions(lanes: int, dtype: str, rows: tuple[int, int, int]):
             at = (row * plan[Q_STEP] + head * (D // NUMBERS), k_at, v_at, row * plan[OUT_STEP] + head * D)
             steps, seen = (plan[Q_STEP], 0, 0, plan[OUT_STEP]), (visible, causal)
             if height == HIGH:
-                attend_block(HIGH, arrays, at, steps, seen, scale, plan, scores)
+                attend_block(HIGH, arrays, at, steps, seen, scale, plan, scores, NOTHING)
             elif height == MIDDLE:
-                attend_block(MIDDLE, arrays, at, steps, seen, scale, plan, scores)
+                attend_block(MIDDLE, arrays, at, steps, seen, scale, plan, scores, NOTHING)
             else:
-                attend_block(SINGLE, arrays, at, steps, seen, scale, plan, scores)
+                attend_block(SINGLE, arrays, at, steps, seen, scale, plan, scores, NOTHING)
             i += height
 
     return attend_heads, attend_queries
@@ -191,14 +195,14 @@ def block_kernel(lanes: int, dtype: str, rows: tuple[int, int, int], out: types.
         write_row(q, q, (row + plan[NEW_K], row + plan[NEW_V]), keys, values, target, spans[s + FIRST], plan)
 
     @simd.inline
-    def attend_group(arrays, spans, s, head, scale, plan, scores):
-        """GROUP heads of a span, or those that are left."""
+    def attend_group(arrays, spans, s, head, scale, plan, scores, coming):
+        """GROUP heads of a span, or those that are left; coming: see `expect.next_keys`."""
         last = min(head + GROUP, plan[HEADS])
         if spans[s + COUNT] == 1 and plan[NEW_K]:
             for h in range(head, last):
                 keep_own(arrays, spans, s, h, plan)
         if spans[s + COUNT] == 1 and last - head == heads_at_once:
-            attend_heads(heads_at_once, arrays, spans, s, head, scale, plan, scores)
+            attend_heads(heads_at_once, arrays, spans, s, head, scale, plan, scores, coming)
         else:
             for h in range(head, last):
                 attend_queries(arrays, spans, s, h, scale, plan, scores)
@@ -206,56 +210,19 @@ def block_kernel(lanes: int, dtype: str, rows: tuple[int, int, int], out: types.
     @simd.kernel(attend_signature(out), name=f"attention.blocks.{dtype}.{lanes}.{rows[0]}{_form(out)}")
     def attend_all(q, keys, values, spans, scale, out, plan, scores):
         """A task is a group of heads of one span."""
-        groups = (plan[HEADS] + GROUP - 1) // GROUP
-        task = simd.fetch_add(plan, NEXT, 1)
-        while task < plan[SPANS] * groups:
+        groups, early = (plan[HEADS] + GROUP - 1) // GROUP, plan[AHEAD]
+        tasks, task = plan[SPANS] * groups, simd.fetch_add(plan, NEXT, 1)
+        while task < tasks:
             s, head = task // groups * COLUMNS, task % groups * GROUP
-            attend_group((q, keys, values, out), spans, s, head, scale, plan, scores)
-            task = simd.fetch_add(plan, NEXT, 1)
+            following = simd.fetch_add(plan, NEXT, 1) if early else tasks
+            coming = NOTHING
+            if following < tasks:
+                other = (following // groups * COLUMNS, following % groups * GROUP)
+                coming = next_keys(plan[HEAD_SIZE] // NUMBERS, spans, s, other, plan)
+            attend_group((q, keys, values, out), spans, s, head, scale, plan, scores, coming)
+            task = following if early else simd.fetch_add(plan, NEXT, 1)
 
     return attend_all
-
-
-@functools.cache
-def expecting(lanes: int, dtype: str):
-    """The inline function that asks for what one head of a span will read and write."""
-    NUMBERS, PANEL = numbers_of(dtype), PANEL_VECTORS * lanes
-
-    @simd.inline
-    def expect_new(arrays, spans, s, head, plan):
-        """Ask for the new keys and values of one head of a span, and for where the first of them will be kept."""
-        q, keys, values, _ = arrays
-        size, width, first, count = plan[HEAD_SIZE] // NUMBERS, plan[WIDTH], spans[s + FIRST], spans[s + COUNT]
-        for row in range(spans[s + ROW], spans[s + ROW] + count):
-            at = row * plan[Q_STEP] + head * size
-            for d in range(at, at + size, WORDS_A_LINE):
-                simd.prefetch(q, d + plan[NEW_K])
-                simd.prefetch(q, d + plan[NEW_V])
-        slot = spans[s + SLOT] * plan[HEADS] + head
-        k_at, v_at = slot * plan[KEYS_A_HEAD] + first // PANEL * PANEL * size, slot * plan[VALUES_A_HEAD]
-        for d in range(size):
-            simd.prefetch_write(keys, k_at + d * PANEL + first % PANEL)
-        for d in range(first // NUMBERS * width, (first + count + NUMBERS - 1) // NUMBERS * width, WORDS_A_LINE):
-            simd.prefetch_write(values, v_at + d)
-
-    @simd.inline
-    def expect_span(arrays, spans, s, head, plan):
-        """Ask for the lines that one head of a span will read and write: its rows lie pages apart, and a core waits for
-        a few lines at a time."""
-        (q, _, _, out), size = arrays, plan[HEAD_SIZE] // NUMBERS
-        if spans[s + COUNT] > EXPECTED:
-            return
-        for row in range(spans[s + ROW], spans[s + ROW] + spans[s + COUNT]):
-            at = row * plan[Q_STEP] + head * size
-            for d in range(at, at + size, WORDS_A_LINE):
-                simd.prefetch(q, d)
-            at = row * plan[OUT_STEP] + head * plan[HEAD_SIZE]
-            for d in range(at, at + plan[HEAD_SIZE], LINE // out.itemsize):
-                simd.prefetch_write(out, d)
-        if plan[NEW_K]:
-            expect_new(arrays, spans, s, head, plan)
-
-    return expect_span
 
 
 @functools.cache
@@ -265,15 +232,14 @@ def run_function(lanes: int, dtype: str, attend_queries):
 
     @simd.inline
     def attend_runs(q, keys, values, spans, scale, out, plan, scratch):
-        """spans: then the first span of each run, and their end. A task is some heads of a run; where it is one, there
-        are few, and a thread that holds the next would keep it from another."""
+        """spans: then the first span of each run, and their end. A task is some heads of a run."""
         per, table = plan[HEADS_A_TASK], plan[SPANS] * COLUMNS
         groups = (plan[HEADS] + per - 1) // per
         new, strides = (plan[NEW_K], plan[NEW_V]), (plan[Q_STEP], plan[Q_STEP])
-        arrays, tasks, many = (q, keys, values, out), plan[RUNS] * groups, per > 1
+        arrays, tasks, early = (q, keys, values, out), plan[RUNS] * groups, plan[AHEAD]
         task = simd.fetch_add(plan, NEXT, 1)
         while task < tasks:
-            ahead = simd.fetch_add(plan, NEXT, 1) if many else tasks  # known now, its first lines can be asked for
+            ahead = simd.fetch_add(plan, NEXT, 1) if early else tasks  # known now, its first lines can be asked for
             run, head = table + task // groups, task % groups * per
             last, end = min(head + per, plan[HEADS]), spans[run + 1] * COLUMNS
             for s in range(spans[run] * COLUMNS, end, COLUMNS):
@@ -288,7 +254,7 @@ def run_function(lanes: int, dtype: str, attend_queries):
                     if plan[NEW_K]:
                         write_span((q, q), new, strides, (keys, values), spans, s, h, plan)
                     attend_queries(arrays, spans, s, h, scale, plan, scratch)
-            task = ahead if many else simd.fetch_add(plan, NEXT, 1)
+            task = ahead if early else simd.fetch_add(plan, NEXT, 1)
 
     return attend_runs
 
@@ -331,8 +297,9 @@ def attend(q: np.ndarray, cache: Cache, spans: np.ndarray, look: Look, out: np.n
             return
     spans = spans[starting]
     runs = runs_of(spans)
-    per = GROUP if len(runs) > 8 * thread_count() else 1
-    table, plan = np.append(spans, runs), attend_plan(q, cache, spans, look, out, (len(runs) - 1, per))
+    many = len(runs) > MANY * thread_count()
+    per = GROUP if many else 1
+    table, plan = np.append(spans, runs), attend_plan(q, cache, spans, look, out, (len(runs) - 1, per), many)
     kind, tasks = _type_of(out), (len(runs) - 1) * -(-cache.heads // per)
     if tiles is None:
         kernel, words = prompt_kernel(cpu().lanes, cache.dtype, rows, kind), _scratch(cache, rows)
@@ -346,7 +313,7 @@ def _attend_each(q: np.ndarray, cache: Cache, spans: np.ndarray, look: Look, out
     kernel, tasks = block_kernel(cpu().lanes, cache.dtype, rows, _type_of(out)), len(spans) * -(-cache.heads // GROUP)
     if len(spans) == 1 and int(spans[0, FIRST] + spans[0, COUNT]) * cache.values.shape[3] * cache.heads <= ALONE:
         tasks = 1  # for `launch`: the calling thread draws them all
-    plan = attend_plan(q, cache, spans, look, out)
+    plan = attend_plan(q, cache, spans, look, out, early=tasks > MANY * thread_count())
     _launch(kernel, (q, cache, spans.reshape(-1), look, out), plan, tasks, _scratch(cache, rows))
 
 

@@ -11,8 +11,10 @@ from tilewright.ops.attention.operands import Cache, Look
 # spans, how many runs, and heads
 NEXT, SPANS, HEADS, HEAD_SIZE, KEYS_A_HEAD, WIDTH, VALUES_A_HEAD, RUNS, HEADS_A_TASK = range(9)
 # a kernel's that looks: numbers from row to row of q, of out; whether it is causal; where new keys and values lie, in
-# numbers from q, both 0 for none
-Q_STEP, OUT_STEP, CAUSAL, NEW_K, NEW_V = range(9, 14)
+# numbers from q, both 0 for none; whether a thread draws its next task a task early: not where there are few, as it
+# would keep it from another thread
+Q_STEP, OUT_STEP, CAUSAL, NEW_K, NEW_V, AHEAD = range(9, 15)
+MANY = 8  # tasks a thread
 # one's that only keeps: numbers from row to row of k, of v
 K_STEP, V_STEP = range(9, 11)
 
@@ -45,12 +47,18 @@ def flat(cache: Cache) -> tuple[np.ndarray, np.ndarray]:
 
 
 def attend_plan(
-    q: np.ndarray, cache: Cache, spans: np.ndarray, look: Look, out: np.ndarray, runs: tuple[int, int] = (0, 0)
+    q: np.ndarray,
+    cache: Cache,
+    spans: np.ndarray,
+    look: Look,
+    out: np.ndarray,
+    runs: tuple[int, int] = (0, 0),
+    early: bool = False,
 ) -> np.ndarray:
-    """Of a kernel that looks, int64; runs: (how many, heads of a task)."""
+    """Of a kernel that looks, int64; runs: (how many, heads of a task); early: see AHEAD."""
     strides = (q.strides[0] // 4, out.strides[0] // out.itemsize)
     own = (0, 0) if look.new is None else [(x.ctypes.data - q.ctypes.data) // 4 for x in look.new]
-    return np.array([*_of_every(cache, spans, runs), *strides, int(look.causal), *own], np.int64)
+    return np.array([*_of_every(cache, spans, runs), *strides, int(look.causal), *own, int(early)], np.int64)
 
 
 def append_plan(k: np.ndarray, v: np.ndarray, cache: Cache, spans: np.ndarray, runs: tuple[int, int]) -> np.ndarray:

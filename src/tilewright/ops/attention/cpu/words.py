@@ -15,6 +15,7 @@ import functools
 import numpy as np
 
 from tilewright import simd
+from tilewright.ops.attention.cpu.expect import asking
 from tilewright.ops.attention.cpu.plan import HEAD_SIZE, WIDTH
 from tilewright.ops.attention.operands import PANEL_VECTORS
 
@@ -68,7 +69,7 @@ def odds_of_row(lanes: int):
 @functools.cache
 def product_functions(lanes: int):
     """(queries widened, their scores, odds times values): inline functions of a block of `height` rows."""
-    PANEL = PANEL_VECTORS * lanes
+    PANEL, ask = PANEL_VECTORS * lanes, asking(lanes)
 
     @simd.inline
     def widen(height, q, at, step, words, room, scratch):
@@ -80,9 +81,9 @@ def product_functions(lanes: int):
                 simd.store(scratch, to + room, simd.second_halves(pairs))
 
     @simd.inline
-    def score(height, vectors, keys, place, words, room, scratch, target):
+    def score(height, vectors, keys, place, words, room, scratch, target, ahead):
         """The widened rows against `vectors` vectors of keys. place: (where, step between the rows' keys); target:
-        (where, step)."""
+        (where, step); ahead: as `expect.asking`."""
         total, (at, step) = simd.block_zeros(height, vectors, lanes), place
         for begin in range(0, words, TILE_WORDS):
             firsts, seconds = simd.block_zeros(height, vectors, lanes), simd.block_zeros(height, vectors, lanes)
@@ -90,6 +91,7 @@ def product_functions(lanes: int):
                 q_at, k_at = INVERSES + w, at + w * PANEL
                 firsts = simd.block_rank1_first(firsts, scratch, q_at, 2 * room, keys, k_at, step)
                 seconds = simd.block_rank1_second(seconds, scratch, q_at + room, 2 * room, keys, k_at, step)
+                ask(height, ahead, w)
             total = simd.block_sum(total, simd.block_sum(firsts, seconds))
         simd.block_store(total, scratch, target[0], target[1], vectors * lanes)
 
@@ -120,7 +122,7 @@ def word_block_function(lanes: int):
     PANEL, odds, (widen, score, weigh) = PANEL_VECTORS * lanes, odds_of_row(lanes), product_functions(lanes)
 
     @simd.inline
-    def attend_block(height, arrays, at, steps, seen, scale, plan, scratch):
+    def attend_block(height, arrays, at, steps, seen, scale, plan, scratch, coming):
         (q, keys, values, out), (q_at, k_at, v_at, o_at), (q_step, k_step, v_step, o_step) = arrays, at, steps
         (visible, more), D = seen, plan[HEAD_SIZE]
         words, length = D // 2, visible + more * (height - 1)
@@ -129,12 +131,15 @@ def word_block_function(lanes: int):
         widen(height, q, q_at, q_step, words, room, scratch)
         t = 0
         while t < end:
-            place, target = (k_at + t // PANEL * PANEL * words + t % PANEL, k_step), (scores + t, end)
+            panel = t // PANEL * PANEL
+            place, target = (k_at + panel * words + t % PANEL, k_step), (scores + t, end)
+            v_next, k_next = v_at + panel // 2 * plan[WIDTH], coming[1] + panel * words
+            ahead = (coming[0], keys, k_next, k_step, values, v_next, v_step)
             if height <= LOW and end - t > lanes:
-                score(height, PANEL_VECTORS, keys, place, words, room, scratch, target)
+                score(height, PANEL_VECTORS, keys, place, words, room, scratch, target, ahead)
                 t += PANEL
             else:
-                score(height, 1, keys, place, words, room, scratch, target)
+                score(height, 1, keys, place, words, room, scratch, target, ahead)
                 t += lanes
         for i in range(height):
             simd.put(scratch, i, odds(scratch, scores + i * end, visible + i * more, end, scale))

@@ -1,0 +1,98 @@
+"""Lines asked for before they are read: a core waits for few at a time, and a cache of short sequences lies all over
+memory, where no stream is long enough for the processor to foresee it.
+"""
+
+import functools
+
+from tilewright import simd
+from tilewright.ops._memory import LINE
+from tilewright.ops.attention.cpu.plan import (
+    HEAD_SIZE,
+    HEADS,
+    KEYS_A_HEAD,
+    NEW_K,
+    NEW_V,
+    OUT_STEP,
+    Q_STEP,
+    VALUES_A_HEAD,
+    WIDTH,
+    numbers_of,
+)
+from tilewright.ops.attention.operands import COUNT, FIRST, PANEL_VECTORS, ROW, SLOT
+
+WORDS_A_LINE = LINE // 4
+EXPECTED = 64  # rows of a span up to which the lines of its next head fit into L1 beside those of this one
+FORESEEN = 4 << 10  # words of a head's keys beyond which the processor foresees them
+NOTHING = (0, 0)  # no next keys
+
+
+@simd.inline
+def next_keys(size, spans, s, following, plan):
+    """What `asking` asks for while the lone query of the span at s is looked at: (whether anything, where the keys of
+    the next task begin). size: words of a key; following: (the next task's span, its first head)."""
+    slot = spans[following[0] + SLOT] * plan[HEADS] + following[1]
+    return (int(spans[s + FIRST] * size < FORESEEN), slot * plan[KEYS_A_HEAD])
+
+
+@functools.cache
+def asking(lanes: int):
+    """The inline function that asks for lines while a number of some heads meets a panel of their keys."""
+    PANEL = PANEL_VECTORS * lanes
+
+    @simd.inline
+    def ask(height, ahead, d):
+        """The panel's values and the next task's keys, as far in as number d of the keys that are read now: they take
+        the same room. ahead: (whether at all, keys, where the next begin, step from head to head, values, where, step).
+
+        Values go to L1, where they are read in a moment; keys to L2, beside what is in use.
+        """
+        wanted, keys, k_at, k_step, values, v_at, v_step = ahead
+        if wanted:
+            for i in range(height):
+                for line in range(d * PANEL, d * PANEL + PANEL, WORDS_A_LINE):
+                    simd.prefetch(values, v_at + i * v_step + line)
+                    simd.prefetch_far(keys, k_at + i * k_step + line)
+
+    return ask
+
+
+@functools.cache
+def expecting(lanes: int, dtype: str):
+    """The inline function that asks for what one head of a span will read and write."""
+    NUMBERS, PANEL = numbers_of(dtype), PANEL_VECTORS * lanes
+
+    @simd.inline
+    def expect_new(arrays, spans, s, head, plan):
+        """Ask for the new keys and values of one head of a span, and for where the first of them will be kept."""
+        q, keys, values, _ = arrays
+        size, width, first, count = plan[HEAD_SIZE] // NUMBERS, plan[WIDTH], spans[s + FIRST], spans[s + COUNT]
+        for row in range(spans[s + ROW], spans[s + ROW] + count):
+            at = row * plan[Q_STEP] + head * size
+            for d in range(at, at + size, WORDS_A_LINE):
+                simd.prefetch(q, d + plan[NEW_K])
+                simd.prefetch(q, d + plan[NEW_V])
+        slot = spans[s + SLOT] * plan[HEADS] + head
+        k_at, v_at = slot * plan[KEYS_A_HEAD] + first // PANEL * PANEL * size, slot * plan[VALUES_A_HEAD]
+        for d in range(size):
+            simd.prefetch_write(keys, k_at + d * PANEL + first % PANEL)
+        for d in range(first // NUMBERS * width, (first + count + NUMBERS - 1) // NUMBERS * width, WORDS_A_LINE):
+            simd.prefetch_write(values, v_at + d)
+
+    @simd.inline
+    def expect_span(arrays, spans, s, head, plan):
+        """Ask for the lines that one head of a span will read and write: its rows lie pages apart, and a core waits for
+        a few lines at a time."""
+        (q, _, _, out), size = arrays, plan[HEAD_SIZE] // NUMBERS
+        if spans[s + COUNT] > EXPECTED:
+            return
+        for row in range(spans[s + ROW], spans[s + ROW] + spans[s + COUNT]):
+            at = row * plan[Q_STEP] + head * size
+            for d in range(at, at + size, WORDS_A_LINE):
+                simd.prefetch(q, d)
+            at = row * plan[OUT_STEP] + head * plan[HEAD_SIZE]
+            for d in range(at, at + plan[HEAD_SIZE], LINE // out.itemsize):
+                simd.prefetch_write(out, d)
+        if plan[NEW_K]:
+            expect_new(arrays, spans, s, head, plan)
+
+    return expect_span

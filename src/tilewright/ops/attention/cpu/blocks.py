@@ -22,7 +22,7 @@ from tilewright import simd
 from tilewright.hardware import cpu
 from tilewright.ops._threads import launch, thread_count, threads
 from tilewright.ops.attention.cpu.append import row_writer, runs_of, span_writer, word_row_writer
-from tilewright.ops.attention.cpu.expect import NOTHING, asking, expecting, next_keys
+from tilewright.ops.attention.cpu.expect import NOBODY, NOTHING, asking, expecting, next_keys
 from tilewright.ops.attention.cpu.plan import (
     AHEAD,
     CAUSAL,
@@ -117,11 +117,11 @@ def block_function(lanes: int):
         simd.block_store(sums, out, o_at, o_step, left)
 
     @simd.inline
-    def attend_block(height, arrays, at, steps, seen, scale, plan, scores, coming):
+    def attend_block(height, arrays, at, steps, seen, scale, plan, scores):
         """A block of `height` rows. at: of the first row in (q, keys, values, out), steps: from row to row there; seen:
-        (keys visible to the first row, how many more to each next one); coming: see `expect.next_keys`."""
+        (keys visible to the first row, how many more to each next one, see `expect.next_keys`)."""
         (q, keys, values, _), (q_at, k_at, v_at, o_at), (q_step, k_step, v_step, o_step) = arrays, at, steps
-        (visible, more), D = seen, plan[HEAD_SIZE]
+        (visible, more, coming), D = seen, plan[HEAD_SIZE]
         length = visible + more * (height - 1)
         end = (length + lanes - 1) // lanes * lanes
         for t in range(0, end, PANEL):
@@ -150,12 +150,13 @@ def head_functions(lanes: int, dtype: str, rows: tuple[int, int, int]):
     attend_block = block_function(lanes) if dtype == "float32" else word_block_function(lanes)
 
     @simd.inline
-    def attend_heads(height, arrays, spans, s, head, scale, plan, scores, coming):
-        """One query of `height` heads from `head` on; coming: see `expect.next_keys`."""
-        D, slot = plan[HEAD_SIZE], spans[s + SLOT] * plan[HEADS] + head
+    def attend_heads(height, arrays, spans, first, scale, plan, scores, coming):
+        """One query of `height` heads; first: (its span, the first of them); coming: see `expect.next_keys`."""
+        (s, head), D = first, plan[HEAD_SIZE]
+        slot = spans[s + SLOT] * plan[HEADS] + head
         row, seen, keys, values = spans[s + ROW], spans[s + FIRST] + 1, plan[KEYS_A_HEAD], plan[VALUES_A_HEAD]
         at = (row * plan[Q_STEP] + head * (D // NUMBERS), slot * keys, slot * values, row * plan[OUT_STEP] + head * D)
-        attend_block(height, arrays, at, (D // NUMBERS, keys, values, D), (seen, 0), scale, plan, scores, coming)
+        attend_block(height, arrays, at, (D // NUMBERS, keys, values, D), (seen, 0, coming), scale, plan, scores)
 
     @simd.inline
     def attend_queries(arrays, spans, s, head, scale, plan, scores):
@@ -166,13 +167,13 @@ def head_functions(lanes: int, dtype: str, rows: tuple[int, int, int]):
             height = HIGH if count - i >= HIGH else MIDDLE if count - i >= MIDDLE else SINGLE
             row, visible = spans[s + ROW] + i, spans[s + FIRST] + (i + 1 if causal else count)
             at = (row * plan[Q_STEP] + head * (D // NUMBERS), k_at, v_at, row * plan[OUT_STEP] + head * D)
-            steps, seen = (plan[Q_STEP], 0, 0, plan[OUT_STEP]), (visible, causal)
+            steps, seen = (plan[Q_STEP], 0, 0, plan[OUT_STEP]), (visible, causal, NOTHING)
             if height == HIGH:
-                attend_block(HIGH, arrays, at, steps, seen, scale, plan, scores, NOTHING)
+                attend_block(HIGH, arrays, at, steps, seen, scale, plan, scores)
             elif height == MIDDLE:
-                attend_block(MIDDLE, arrays, at, steps, seen, scale, plan, scores, NOTHING)
+                attend_block(MIDDLE, arrays, at, steps, seen, scale, plan, scores)
             else:
-                attend_block(SINGLE, arrays, at, steps, seen, scale, plan, scores, NOTHING)
+                attend_block(SINGLE, arrays, at, steps, seen, scale, plan, scores)
             i += height
 
     return attend_heads, attend_queries
@@ -195,14 +196,15 @@ def block_kernel(lanes: int, dtype: str, rows: tuple[int, int, int], out: types.
         write_row(q, q, (row + plan[NEW_K], row + plan[NEW_V]), keys, values, target, spans[s + FIRST], plan)
 
     @simd.inline
-    def attend_group(arrays, spans, s, head, scale, plan, scores, coming):
-        """GROUP heads of a span, or those that are left; coming: see `expect.next_keys`."""
+    def attend_group(arrays, spans, first, scale, plan, scores, coming):
+        """GROUP heads of a span, or those that are left; first, coming: see `attend_heads`."""
+        s, head = first
         last = min(head + GROUP, plan[HEADS])
         if spans[s + COUNT] == 1 and plan[NEW_K]:
             for h in range(head, last):
                 keep_own(arrays, spans, s, h, plan)
         if spans[s + COUNT] == 1 and last - head == heads_at_once:
-            attend_heads(heads_at_once, arrays, spans, s, head, scale, plan, scores, coming)
+            attend_heads(heads_at_once, arrays, spans, first, scale, plan, scores, coming)
         else:
             for h in range(head, last):
                 attend_queries(arrays, spans, s, h, scale, plan, scores)
@@ -213,13 +215,13 @@ def block_kernel(lanes: int, dtype: str, rows: tuple[int, int, int], out: types.
         groups, early = (plan[HEADS] + GROUP - 1) // GROUP, plan[AHEAD]
         tasks, task = plan[SPANS] * groups, simd.fetch_add(plan, NEXT, 1)
         while task < tasks:
-            s, head = task // groups * COLUMNS, task % groups * GROUP
+            first = (task // groups * COLUMNS, task % groups * GROUP)
             following = simd.fetch_add(plan, NEXT, 1) if early else tasks
             coming = NOTHING
             if following < tasks:
                 other = (following // groups * COLUMNS, following % groups * GROUP)
-                coming = next_keys(plan[HEAD_SIZE] // NUMBERS, spans, s, other, plan)
-            attend_group((q, keys, values, out), spans, s, head, scale, plan, scores, coming)
+                coming = next_keys(plan[HEAD_SIZE] // NUMBERS, spans, first[0], other, plan)
+            attend_group((q, keys, values, out), spans, first, scale, plan, scores, coming)
             task = following if early else simd.fetch_add(plan, NEXT, 1)
 
     return attend_all
@@ -228,7 +230,7 @@ def block_kernel(lanes: int, dtype: str, rows: tuple[int, int, int], out: types.
 @functools.cache
 def run_function(lanes: int, dtype: str, attend_queries):
     """The inline function that walks over runs of spans, which keep their rows and may begin as others do."""
-    write_span, expect_span = span_writer(lanes, dtype), expecting(lanes, dtype)
+    write_span, (expect_rows, expect_results) = span_writer(lanes, dtype), expecting(lanes, dtype)
 
     @simd.inline
     def attend_runs(q, keys, values, spans, scale, out, plan, scratch):
@@ -244,15 +246,17 @@ def run_function(lanes: int, dtype: str, attend_queries):
             last, end = min(head + per, plan[HEADS]), spans[run + 1] * COLUMNS
             for s in range(spans[run] * COLUMNS, end, COLUMNS):
                 for h in range(head, last):
+                    other, next_head = NOBODY, h + 1
                     if h + 1 < last:
-                        expect_span(arrays, spans, s, h + 1, plan)
+                        other = s
                     elif s + COLUMNS < end:
-                        expect_span(arrays, spans, s + COLUMNS, head, plan)
+                        other, next_head = s + COLUMNS, head
                     elif ahead < tasks:
-                        first = spans[table + ahead // groups] * COLUMNS
-                        expect_span(arrays, spans, first, ahead % groups * per, plan)
+                        other, next_head = spans[table + ahead // groups] * COLUMNS, ahead % groups * per
+                    expect_rows(q, spans, other, next_head, plan)
                     if plan[NEW_K]:
                         write_span((q, q), new, strides, (keys, values), spans, s, h, plan)
+                    expect_results(arrays, spans, other, next_head, plan)
                     attend_queries(arrays, spans, s, h, scale, plan, scratch)
             task = ahead if early else simd.fetch_add(plan, NEXT, 1)
 

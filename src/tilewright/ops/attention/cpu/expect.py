@@ -24,6 +24,7 @@ WORDS_A_LINE = LINE // 4
 EXPECTED = 64  # rows of a span up to which the lines of its next head fit into L1 beside those of this one
 FORESEEN = 4 << 10  # words of a head's keys beyond which the processor foresees them
 NOTHING = (0, 0)  # no next keys
+NOBODY = -1  # no span
 
 
 @simd.inline
@@ -58,19 +59,29 @@ def asking(lanes: int):
 
 @functools.cache
 def expecting(lanes: int, dtype: str):
-    """The inline function that asks for what one head of a span will read and write."""
+    """(what asks for the rows of a span's next head, what asks for the lines that its results and its new keys and
+    values go to): inline functions. Two portions with work between them: no more lines are on their way at once than
+    a core waits for."""
     NUMBERS, PANEL = numbers_of(dtype), PANEL_VECTORS * lanes
 
     @simd.inline
-    def expect_new(arrays, spans, s, head, plan):
-        """Ask for the new keys and values of one head of a span, and for where the first of them will be kept."""
-        q, keys, values, _ = arrays
-        size, width, first, count = plan[HEAD_SIZE] // NUMBERS, plan[WIDTH], spans[s + FIRST], spans[s + COUNT]
-        for row in range(spans[s + ROW], spans[s + ROW] + count):
+    def expect_rows(q, spans, s, head, plan):
+        """Rows of q, and of new keys and values; s: the span, or NOBODY."""
+        if s == NOBODY or spans[s + COUNT] > EXPECTED:
+            return
+        size = plan[HEAD_SIZE] // NUMBERS
+        for row in range(spans[s + ROW], spans[s + ROW] + spans[s + COUNT]):
             at = row * plan[Q_STEP] + head * size
             for d in range(at, at + size, WORDS_A_LINE):
-                simd.prefetch(q, d + plan[NEW_K])
-                simd.prefetch(q, d + plan[NEW_V])
+                simd.prefetch(q, d)
+                if plan[NEW_K]:
+                    simd.prefetch(q, d + plan[NEW_K])
+                    simd.prefetch(q, d + plan[NEW_V])
+
+    @simd.inline
+    def expect_kept(keys, values, spans, s, head, plan):
+        """Where the first panel of new keys and all new values will be kept."""
+        size, width, first, count = plan[HEAD_SIZE] // NUMBERS, plan[WIDTH], spans[s + FIRST], spans[s + COUNT]
         slot = spans[s + SLOT] * plan[HEADS] + head
         k_at, v_at = slot * plan[KEYS_A_HEAD] + first // PANEL * PANEL * size, slot * plan[VALUES_A_HEAD]
         for d in range(size):
@@ -79,20 +90,16 @@ def expecting(lanes: int, dtype: str):
             simd.prefetch_write(values, v_at + d)
 
     @simd.inline
-    def expect_span(arrays, spans, s, head, plan):
-        """Ask for the lines that one head of a span will read and write: its rows lie pages apart, and a core waits for
-        a few lines at a time."""
-        (q, _, _, out), size = arrays, plan[HEAD_SIZE] // NUMBERS
-        if spans[s + COUNT] > EXPECTED:
+    def expect_results(arrays, spans, s, head, plan):
+        """Rows of out, and what `expect_kept` asks for; s: the span, or NOBODY."""
+        if s == NOBODY or spans[s + COUNT] > EXPECTED:
             return
+        _, keys, values, out = arrays
+        if plan[NEW_K]:
+            expect_kept(keys, values, spans, s, head, plan)
         for row in range(spans[s + ROW], spans[s + ROW] + spans[s + COUNT]):
-            at = row * plan[Q_STEP] + head * size
-            for d in range(at, at + size, WORDS_A_LINE):
-                simd.prefetch(q, d)
             at = row * plan[OUT_STEP] + head * plan[HEAD_SIZE]
             for d in range(at, at + plan[HEAD_SIZE], LINE // out.itemsize):
                 simd.prefetch_write(out, d)
-        if plan[NEW_K]:
-            expect_new(arrays, spans, s, head, plan)
 
-    return expect_span
+    return expect_rows, expect_results

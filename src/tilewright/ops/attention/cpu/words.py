@@ -81,10 +81,10 @@ def product_functions(lanes: int):
                 simd.store(scratch, to + room, simd.second_halves(pairs))
 
     @simd.inline
-    def score(height, vectors, keys, place, words, room, scratch, target, ahead):
-        """The widened rows against `vectors` vectors of keys. place: (where, step between the rows' keys); target:
-        (where, step); ahead: as `expect.asking`."""
-        total, (at, step) = simd.block_zeros(height, vectors, lanes), place
+    def score(height, vectors, keys, place, sizes, scratch, target, ahead):
+        """The widened rows against `vectors` vectors of keys. place: (where, step between the rows' keys); sizes:
+        (words of a row, room for them); target: (where, step); ahead: as `expect.asking`."""
+        total, (at, step), (words, room) = simd.block_zeros(height, vectors, lanes), place, sizes
         for begin in range(0, words, TILE_WORDS):
             firsts, seconds = simd.block_zeros(height, vectors, lanes), simd.block_zeros(height, vectors, lanes)
             for w in range(begin, min(begin + TILE_WORDS, words)):
@@ -122,9 +122,9 @@ def word_block_function(lanes: int):
     PANEL, odds, (widen, score, weigh) = PANEL_VECTORS * lanes, odds_of_row(lanes), product_functions(lanes)
 
     @simd.inline
-    def attend_block(height, arrays, at, steps, seen, scale, plan, scratch, coming):
+    def attend_block(height, arrays, at, steps, seen, scale, plan, scratch):
         (q, keys, values, out), (q_at, k_at, v_at, o_at), (q_step, k_step, v_step, o_step) = arrays, at, steps
-        (visible, more), D = seen, plan[HEAD_SIZE]
+        (visible, more, coming), D = seen, plan[HEAD_SIZE]
         words, length = D // 2, visible + more * (height - 1)
         room, end = (words + lanes - 1) // lanes * lanes, (length + lanes - 1) // lanes * lanes
         scores = INVERSES + 2 * height * room
@@ -136,10 +136,10 @@ def word_block_function(lanes: int):
             v_next, k_next = v_at + panel // 2 * plan[WIDTH], coming[1] + panel * words
             ahead = (coming[0], keys, k_next, k_step, values, v_next, v_step)
             if height <= LOW and end - t > lanes:
-                score(height, PANEL_VECTORS, keys, place, words, room, scratch, target, ahead)
+                score(height, PANEL_VECTORS, keys, place, (words, room), scratch, target, ahead)
                 t += PANEL
             else:
-                score(height, 1, keys, place, words, room, scratch, target, ahead)
+                score(height, 1, keys, place, (words, room), scratch, target, ahead)
                 t += lanes
         for i in range(height):
             simd.put(scratch, i, odds(scratch, scores + i * end, visible + i * more, end, scale))

@@ -1,11 +1,15 @@
 """Rows as tables."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from tilewright.bench import climb
 from tilewright.bench.tables import (
     PEER,
     Table,
     bench_tables,
+    default_row,
     headline,
     ladder_tables,
     percent,
@@ -13,6 +17,7 @@ from tilewright.bench.tables import (
     three,
     times,
 )
+from tilewright.ops._ladder import Rung
 
 
 @pytest.mark.parametrize(
@@ -93,6 +98,18 @@ def test_sizes_show_the_default_rung_beside_its_peer(row, ladder):
         ("least", "", "", "", "0.50"),
     ]
     assert table.rows[0][5:7] == ("500", "400 to 700")
+
+
+def test_the_default_is_no_rung_that_the_machine_does_not_choose(row, ladder):
+    rows = [row("cpu.fast", check="passed 0.10; slow here"), row("cpu.slow", check="passed 0.10")]
+    assert default_row(rows, ladder).rung == "cpu.slow"
+    assert default_row([row("cpu.fast", check="passed 0.10"), *rows[1:]], ladder).rung == "cpu.fast"
+
+
+@pytest.mark.parametrize(("slow", "check"), [((), "passed 0.25"), ((lambda _: "too slow",), "passed 0.25; slow here")])
+def test_a_climb_notes_which_rungs_the_machine_does_not_choose(slow, check):
+    rung = Rung("cpu.fast", "an idea", None, (), print, slow=slow)
+    assert climb._check(climb.Candidate(rung, SimpleNamespace(problem=None), print, 0.0, 0.25)) == check
 
 
 def test_a_workload_end_to_end(row):

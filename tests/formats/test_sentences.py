@@ -122,13 +122,13 @@ def test_json_lines(tmp_path, encoder, content, ids):
         (line(text=""), "text", "is empty; a sentence has at least one word"),
         (line(text=" \t\n"), "text", "is empty"),
         (line(text=3), "text", "expected str, got int"),
-        (line(), "text", "is missing"),
+        (line(txt="bad film"), "text", "is missing; what is there: id, txt"),
         (line(text="a", tokens=[1]), "text", "and tokens are all given; one is wanted"),
         (line(tokens=[]), "tokens", "has 0 ids; the model takes 1 to 5"),
         (line(tokens=[1] * 6), "tokens", "has 6 ids; the model takes 1 to 5"),
         (line(tokens=[1, 12]), "tokens[1]", "token id 12 is outside"),
         ('{"id": "q", "text": "\\ud800"}', "text", r"\ud800 is half of a surrogate pair"),
-        ('{"id": "q", "text": "' + "x" * 100, "", "truncated"),
+        ('{"id": "q", "text": "' + "x" * 100, "", "the JSON is not whole, it ends at byte 121"),
     ],
 )
 def test_a_bad_line_is_a_record_and_costs_no_other(tmp_path, encoder, content, field, message):
@@ -169,7 +169,8 @@ def test_without_a_tokenizer_there_is_no_text(tmp_path):
     rows, records = read(tmp_path / "in.jsonl", line(text="a", tokens=[1] * 5).encode(), None)
     assert rows == [[1] * 5] and not records[0].error
     _, records = read(tmp_path / "in.jsonl", b'{"tokens": [1]}\n{"text": "a"}', None)
-    assert [record.error.message for record in records] == ["has 1 ids; the model takes 5", "is missing"]
+    wanted = ["has 1 ids; the model takes 5", "is missing; what is there: text"]
+    assert [record.error.message for record in records] == wanted
 
 
 def test_the_example_in_an_error_is_one_for_this_file(tmp_path, encoder):

@@ -146,6 +146,13 @@ def test_an_index_that_is_none(tmp_path, weights, text):
         read(tmp_path / "m")
 
 
+def test_half_an_index(tmp_path, weights):
+    save(tmp_path / "m", weights, SHARDS)
+    (tmp_path / "m" / "model.safetensors.index.json").write_bytes(b'{"weight_map":')
+    with pytest.raises(InputError, match="no valid index of the weights: the JSON is not whole, it ends at byte 14"):
+        read(tmp_path / "m")
+
+
 @pytest.mark.parametrize(
     ("generation", "config", "ids"),
     [

@@ -229,6 +229,14 @@ def test_metadata_that_is_no_json(rng, data):
         load()
 
 
+def test_half_of_the_metadata(rng):
+    make(volume(rng))
+    with open("v.zarr/zarr.json", "wb") as file:
+        file.write(b'{"shape":')
+    with pytest.raises(InputError, match="metadata cannot be read: the JSON is not whole, it ends at byte 9"):
+        load()
+
+
 def test_metadata_that_is_too_large(rng):
     make(volume(rng))
     os.truncate("v.zarr/zarr.json", (16 << 20) + 1)

@@ -2,15 +2,24 @@
 
 import os
 import stat
+from importlib import import_module
 
+import numpy as np
 import pytest
+from numba import types
 
 from named_stand_ins import stand_ins
-from tilewright.errors import ResourceError
+from tilewright.errors import ResourceError, UsageError
+from tilewright.runtime.classify import ClassifyJob, classify
+from tilewright.runtime.convolve import ConvolveJob, convolve
 from tilewright.runtime.draw import DrawJob, draw
+from tilewright.runtime.generate import GenerateJob, generate
 from tilewright.runtime.jobs import start
-from tilewright.runtime.kept_kernels import cache_or_none, first_run
+from tilewright.runtime.jobs.start import quiet
+from tilewright.runtime.kept_kernels import cache_or_none, compiling_told, first_run
+from tilewright.runtime.reports import phase
 from tilewright.simd import cache
+from tilewright.simd.kernel import Kernel, _names
 
 
 @pytest.fixture
@@ -69,9 +78,20 @@ def test_what_was_chosen_or_is_not_safe_is_refused_as_ever(home, monkeypatch):
         cache.check(cache.directory())
     (home / "file").write_text("no directory")
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(home / "file" / "x"))
-    assert cache_or_none() == ""
+    with pytest.raises(UsageError, match=r"^TILEWRIGHT_CACHE is '.*file/x', where no directory can be made: not a dir"):
+        cache_or_none()
     with pytest.raises(ResourceError, match=r"cannot be made.*TILEWRIGHT_CACHE"):
         cache.check(cache.directory())
+
+
+def test_a_chosen_place_that_cannot_be_is_refused_before_anything_is_begun(tmp_path, monkeypatch):
+    stand_ins(tmp_path / "models")
+    (tmp_path / "file").write_text("no directory")
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "file" / "x"))
+    run, job = job_of("draw", tmp_path)
+    with pytest.raises(UsageError, match="TILEWRIGHT_CACHE"):
+        run(job)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "models"]
 
 
 @pytest.mark.parametrize("name", ["cache_or_none", "first_run"])
@@ -83,3 +103,66 @@ def test_a_job_says_it_and_goes_on(name, tmp_path, monkeypatch):
     job = DrawJob(str(tmp_path / "models/portraits"), None, str(tmp_path / "out.npy"), count=1)
     assert draw(job, said.append).records == 1
     assert said.count("cannot be kept") == 1
+
+
+def compiled(name):
+    """Compiles a kernel, or reads it from where an earlier one of that name was kept."""
+    _names.discard(name)
+    Kernel(lambda i: i + 1, types.intp(types.intp), name).compiled()
+
+
+def test_what_earlier_runs_did_not_need_is_said_to_be_compiled(home, monkeypatch):
+    said: list[str] = []
+    with compiling_told(said.append):
+        compiled("test.told")
+        compiled("test.told_once")
+    assert len(said) == 1 and f"{home}/.cache/tilewright" in said[0] and "\n" not in said[0]
+    with compiling_told(said.append):
+        compiled("test.told")  # it is kept
+    monkeypatch.setenv("TILEWRIGHT_CACHE", "off")
+    with compiling_told(said.append):
+        compiled("test.told")
+    assert len(said) == 1
+
+
+def test_a_first_run_is_told_once(home):
+    assert first_run()
+    said: list[str] = []
+    with compiling_told(said.append):
+        compiled("test.told")
+    assert said == []
+
+
+def job_of(verb, path):
+    model, output = str(path / "models"), str(path / "out")
+    if verb == "classify":
+        (path / "in.jsonl").write_text('{"text": "a film"}\n')
+        return classify, ClassifyJob(f"{model}/critic", str(path / "in.jsonl"), f"{output}.jsonl")
+    if verb == "generate":
+        (path / "in.jsonl").write_text('{"prompt": "a film"}\n')
+        return generate, GenerateJob(f"{model}/poet", str(path / "in.jsonl"), f"{output}.jsonl")
+    if verb == "draw":
+        return draw, DrawJob(f"{model}/portraits", None, f"{output}.npy", count=1)
+    np.save(path / "in.npy", np.ones((3, 3, 3), np.float32))
+    return convolve, ConvolveJob(str(path / "in.npy"), "box:3", f"{output}.npy")
+
+
+@pytest.mark.parametrize("verb", ["classify", "generate", "draw", "convolve"])
+def test_a_worker_that_compiles_says_so(verb, tmp_path, monkeypatch):
+    """Its own kernels are compiled in this process already, so that one more stands for them."""
+    stand_ins(tmp_path / "models")
+    said: list[str] = []
+
+    def compiling(*names):
+        compiled("test.told")
+        return phase(*names)
+
+    run, job = job_of(verb, tmp_path)
+    run(job, quiet)
+    module = import_module(f"tilewright.runtime.{verb if verb != 'generate' else 'generate_worker'}")
+    monkeypatch.setattr(module, "phase", compiling)
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(start, "first_run", lambda: "")
+    job.output = job.output.replace("out", "again")
+    run(job, said.append)
+    assert sum("Not all that this run needs is compiled yet" in line for line in said) == 1

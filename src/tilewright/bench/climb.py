@@ -14,6 +14,7 @@ from tilewright.bench.measure import interleave
 from tilewright.bench.peers import peers
 from tilewright.bench.results import Row
 from tilewright.bench.roofs import roofs
+from tilewright.bench.tables import SLOW
 from tilewright.errors import InternalError, UsageError
 from tilewright.ops._ladder import Rung, operations, using
 from tilewright.ops._memory import empty
@@ -114,7 +115,7 @@ def _rows(op, spec, case, count, candidates, timings, others) -> Iterator[Row]:
     roof, rates = roofs(count), {}
     common = {"op": op, "dtype": case.dtype, "threads": count, "label": case.label, "size": case.name}
     peer = min(others, key=lambda name: timings[name].median_s) if others else None
-    entries = [(c.rung.name, c.rung.after, c.case, c.one_off_s, f"passed {c.error:.2f}") for c in candidates]
+    entries = [(c.rung.name, c.rung.after, c.case, c.one_off_s, _check(c)) for c in candidates]
     for name, after, timed, one_off_s, check in entries + [(name, None, case, None, "peer") for name in others]:
         timing, (flops, nbytes) = timings[name], spec.cost(timed)
         rates[name] = spec.rows(timed) / timing.median_s
@@ -139,6 +140,11 @@ def _rows(op, spec, case, count, candidates, timings, others) -> Iterator[Row]:
             one_off_s=one_off_s,
             check=check,
         )
+
+
+def _check(candidate: Candidate) -> str:
+    """How near its bound the worst error was, and whether this machine chooses other rungs for being faster."""
+    return f"passed {candidate.error:.2f}{SLOW if candidate.rung.unfit(candidate.case.problem) else ''}"
 
 
 def replaced(case, **sizes):

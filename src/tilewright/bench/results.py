@@ -23,7 +23,7 @@ class Row:
     threads: of the CPU; 0 on a GPU. size: the case's name, rows included.
     rows: of it, those that were timed (a slow rung is timed on fewer).
     one_off_s: preparing weights. roof_share: of the tighter of the two limits measured in that process, roof_*.
-    versus_below: rate over that of the rung it stands on.
+    versus_below: rate over that of the rung it stands on. check: see `tables.PEER` and `SLOW`.
     peer_ratio: how many times faster than `peer`, from interleaved rounds.
     """
 

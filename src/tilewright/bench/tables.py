@@ -16,6 +16,7 @@ from tilewright.ops._ladder import Ladder
 
 T = TypeVar("T")
 PEER = "peer"  # a row's `check` where it is not ours
+SLOW = "; slow here"  # how it ends where the rung was not chosen on that machine, though it takes the case
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ def _counts(rows: list[Row]) -> list[int]:
 
 def default_row(rows: list[Row], ladder: Ladder) -> Row | None:
     """Of one size's rows, that of the rung which runs there when nobody forces one."""
-    by_name = {row.rung: row for row in rows}
+    by_name = {row.rung: row for row in rows if not row.check.endswith(SLOW)}
     return next((by_name[name] for name in ladder.prefer if name in by_name), None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,15 +11,18 @@ from typer import Option
 
 from tilewright.cli._jobs import JobOptions, settings_of, speaker
 from tilewright.cli._options import Device, check_threads, parse_bytes, parse_rungs, verb
-from tilewright.cli._output import banner, show_part, show_report, summary
+from tilewright.cli._output import banner, say, show_part, show_report, summary
+from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
+    from tilewright.models.sampling import SamplingParams
     from tilewright.runtime.generate import GenerateJob
 
 SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "min_tokens", "stop",
     "stop_token_ids", "ignore_eos", "logprobs",
 )  # fmt: skip
+DRAWING = ("seed", "top_k", "top_p", "min_p")  # what matters where tokens are drawn alone
 
 
 @dataclass(kw_only=True)
@@ -90,15 +94,13 @@ def job_of(options: Options) -> GenerateJob:
         raise typer.BadParameter("-v and -a FILE go together", param_hint="-v")
     memory = None if options.max_batch_memory is None else parse_bytes(options.max_batch_memory, "--max-batch-memory")
 
-    from tilewright.models.sampling import SamplingParams
     from tilewright.runtime.generate import GenerateJob
 
-    params = SamplingParams.of(n=options.samples, **{name: getattr(options, name) for name in SAMPLING})
     return GenerateJob(
         model=options.model,
         input=options.input,
         output=options.output,
-        params=params,
+        params=_params(options),
         count=options.count,
         dtype=options.dtype,
         device=options.device,
@@ -107,6 +109,34 @@ def job_of(options: Options) -> GenerateJob:
         answers=options.validate or options.answers,
         settings=settings_of(options),
     )
+
+
+def _params(options: Options) -> SamplingParams:
+    """Raises UsageError for a value out of range, by the option's name."""
+    from tilewright.models.sampling import SamplingParams
+
+    try:
+        return SamplingParams.of(n=options.samples, **{name: getattr(options, name) for name in SAMPLING})
+    except UsageError as error:  # "top_p is 2.0; a number above 0 and at most 1 is wanted"
+        name, _, rest = error.message.partition(" is ")
+        value, _, rule = rest.rpartition("; ")
+        rule = re.sub(r"\b(?:max_tokens|temperature)\b", lambda found: _flag(found[0]), rule)
+        raise UsageError(f"{_flag(name)} is {value}; {rule}") from error
+
+
+def _flag(parameter: str) -> str:
+    """The option that gives a sampling parameter."""
+    return {"n": "--samples", "stop_token_ids": "--stop-id"}.get(parameter, f"--{parameter.replace('_', '-')}")
+
+
+def _unused(options: Options) -> str:
+    """What is to be said of options without effect; else nothing."""
+    given = [_flag(name) for name in DRAWING if getattr(options, name) != getattr(Options, name)]
+    if options.temperature or not given:
+        return ""
+    but = ", but for records that give their own" if options.input.endswith((".jsonl", ".parquet")) else ""
+    said = f"the likeliest token is taken, whatever is given as {' and '.join(given)}"
+    return f"At --temperature 0, the default, {said}{but}"
 
 
 @verb(Options)
@@ -134,18 +164,21 @@ def generate(options: Options) -> None:
     from tilewright.ops._threads import thread_count, threads
     from tilewright.runtime.generate import generate
 
-    say = speaker(options, lambda: _banner(options, thread_count()))
+    speak = speaker(options, lambda: _banner(options, thread_count()))
     with threads(options.threads), using(**rungs):
-        report = generate(job, say)
+        report = generate(job, speak)
     show_part("generate", options, report)
     if report.lead:
-        say(summary(report, int(report.figures.get("tokens", 0)), report.tokens_per_second, "tokens"))
+        speak(summary(report, int(report.figures.get("tokens", 0)), report.tokens_per_second, "tokens"))
         if options.json:
             show_report("generate", options, report)
     raise typer.Exit(report.exit_code)
 
 
 def _banner(options: Options, threads: int) -> str:
+    """Of the one process that speaks; options without effect are told on stderr."""
+    if unused := _unused(options):
+        say(unused, err=True)
     rows = {
         "Model": f"GPT-2, {options.model}",
         "Input": options.input,

@@ -10,13 +10,19 @@ from typer import Argument, Option
 
 from tilewright.cli._options import parse_threads, verb
 from tilewright.cli._output import show
+from tilewright.ops._ladder import operations
+
+COLUMNS = (
+    "roof: of what this machine's arithmetic or memory was measured to allow; x below: rate over that of the rung it "
+    "stands on; x peer: times as fast as the fastest peer"
+)
 
 
 @dataclass
 class Options:
     """One field an option."""
 
-    op: Annotated[str, Argument(metavar="OP", help="An operation, such as matmul; or all.")]
+    op: Annotated[str, Argument(metavar="OP", help=f"all, or one of {', '.join(operations())}.")]
     m: Annotated[int | None, Option("--m", min=1, help="Rows (of the batch).")] = None
     n: Annotated[int | None, Option("--n", min=1, help="Columns; with --m and --k, one product of that size.")] = None
     k: Annotated[int | None, Option("--k", min=1, help="Depth.")] = None
@@ -41,7 +47,6 @@ def ladder(options: Options) -> None:
     counts = None if options.threads is None else parse_threads(options.threads)
 
     from tilewright.bench.climb import parts
-    from tilewright.ops._ladder import operations
     from tilewright.ops._threads import thread_count
 
     counts = counts or (tuple(sorted({1, thread_count()})) if options.device == "cpu" else (0,))
@@ -49,12 +54,14 @@ def ladder(options: Options) -> None:
         tower, spec = parts(op)
         if options.op == "all" and options.device != "cpu" and not hasattr(spec, "device_sizes"):
             continue
+        if options.explain:
+            _explain(tower, _cases(spec, options), options)
+            continue
         for case in _cases(spec, options):
-            if options.explain:
-                show(f"{op} {case.problem}\n{_explained(tower, case, options.rung)}\n")
-                continue
             for count in counts:
                 _climb(op, case, count, options)
+    if not options.explain:
+        show("\n".join([COLUMNS, *_without_peers(options)]))
 
 
 def _climb(op: str, case: Any, count: int, options: Options) -> None:
@@ -90,11 +97,37 @@ def _cases(spec: Any, options: Options) -> list[Any]:
     return list({case.name: case for case in (replaced(case, **sizes, label="") for case in found)}.values())
 
 
-def _explained(tower: Any, case: Any, rung: str | None) -> str:
+def _without_peers(options: Options) -> list[str]:
+    """Why there is nothing to compare with, where PyTorch would bring it."""
+    from importlib.util import find_spec
+
+    from tilewright.bench.peers import PEERS
+
+    if find_spec("torch") or (options.op != "all" and options.op not in PEERS):
+        return []
+    return ["No peers: PyTorch is not installed; pip install 'tilewright[bench]' brings it"]
+
+
+def _explain(tower: Any, cases: list[Any], options: Options) -> None:
+    """Which rung runs, and why: once for all problems of which the same is to be said."""
     from tilewright.ops._ladder import using
 
-    with using(**({tower.op: rung} if rung else {})):
-        return tower.explain(case.problem)
+    problems: dict[str, list[str]] = {}
+    with using(**({tower.op: options.rung} if options.rung else {})):
+        for case in cases:
+            names = problems.setdefault(_in_short(tower.explain(case.problem), options.device), [])
+            if (name := f"{tower.op} {case.problem}") not in names:
+                names.append(name)
+    for text, names in problems.items():
+        show("\n".join([*names, text, ""]))
+
+
+def _in_short(explained: str, device: str) -> str:
+    """`Ladder.explain`'s lines, those of rungs for other devices as one."""
+    lines = explained.splitlines()
+    others = [line for line in lines if (line[3:].startswith("cpu.") != (device == "cpu")) and line[:2] != "->"]
+    of_others = [f"   and {len(others)} for {'GPUs' if device == 'cpu' else 'CPUs'}"] if others else []
+    return "\n".join([line for line in lines if line not in others] + of_others)
 
 
 def _table(rows: list[Any]) -> str:

@@ -16,7 +16,17 @@ import numpy as np
 
 from tilewright.errors import InputError
 from tilewright.formats.files import Writable
-from tilewright.formats.lines import BadLine, LineId, LineReader, check_tokens, decode_text, json_error, recovered
+from tilewright.formats.lines import (
+    BadLine,
+    LineId,
+    LineReader,
+    check_tokens,
+    decode_fields,
+    decode_text,
+    json_error,
+    missing,
+    recovered,
+)
 from tilewright.formats.records import Batch, Id, RecordError
 from tilewright.formats.sentence_encoder import Content, SentenceEncoder
 
@@ -82,13 +92,14 @@ class TokenLines(LineReader[tuple[str, Content], Content]):
             if line.lstrip().startswith(b"["):
                 return None, ("", _decode_list(line))
             record: Any = self._decode_line(line)
+            names = ("text", "tokens", "input_ids") if self._encoder else ("tokens", "input_ids")
+            given = [name for name in names if getattr(record, name) is not msgspec.UNSET]
+            if not given:
+                raise missing(decode_fields(line), names[0])
         except (msgspec.MsgspecError, RecursionError) as error:
             raise json_error(error, line) from error
-        names = ("text", "tokens", "input_ids") if self._encoder else ("tokens", "input_ids")
-        given = [name for name in names if getattr(record, name) is not msgspec.UNSET]
-        if len(given) != 1:
-            both = f"and {' and '.join(given[1:])} are all given; one is wanted"
-            raise BadLine(both if given else "is missing", (given or names)[0])
+        if len(given) > 1:
+            raise BadLine(f"and {' and '.join(given[1:])} are all given; one is wanted", given[0])
         return (None if record.id is msgspec.UNSET else record.id), (given[0], getattr(record, given[0]))
 
     def _check(self, raw: tuple[str, Content]) -> Content:

@@ -21,11 +21,13 @@ MAX_LINE_BYTES = 16 << 20
 LOOSE_BYTES = 1 << 20  # of a line that Python reads a second time: its objects take up to 50 times as many bytes
 CHUNK_BYTES = 1 << 20
 BOM = b"\xef\xbb\xbf"  # that some editors write first; no part of the text
+TRUNCATED = "Input data was truncated"  # what msgspec says of JSON that ends early, and of half a surrogate pair
 FIRST_BYTES = 64 << 20  # within which a line that can be read must say whether lines have ids
 
 Line = tuple[int, bytes | None, int]  # number from 1, the line or None if it is too long, where it ends in bytes
 
 LineId = Annotated[str, msgspec.Meta(max_length=512)] | Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode  # of a line that is an object
 
 Raw = TypeVar("Raw")  # what a line says
 Content = TypeVar("Content")  # what becomes of it
@@ -251,19 +253,38 @@ def decode_text(line: bytes) -> str:
         raise BadLine(f"byte {error.start} is not UTF-8") from error
 
 
-def json_error(error: Exception, line: bytes = b"") -> BadLine:
-    """msgspec's "Expected `int`, got `str` - at `$.tokens[3]`" of a line as a message and a field."""
+def json_error(error: Exception, line: bytes | bytearray = b"") -> BadLine:
+    """msgspec's "Expected `int`, got `str` - at `$.tokens[3]`" of a line as a message and a field. line: what was
+    decoded; of a value that was converted none."""
     if isinstance(error, RecursionError):
         return BadLine("JSON is nested too deeply")
     if not isinstance(error, msgspec.ValidationError):
-        said = _loosely(line)  # of half a pair msgspec says that the line is cut short
+        said = _loosely(line)
         for name, value in said.items() if isinstance(said, dict) else ():
             if half := _half_pair(value):
                 field = name if len(name) <= 64 and name.isidentifier() else ""
                 return BadLine(f"\\u{ord(half):04x} is half of a surrogate pair", field)
-    message, _, place = str(error).partition(" - at `$")
+    message, _, place = json_words(error, line).partition(" - at `$")
     message = message.replace("`", "").replace("Expected", "expected", 1)
     return BadLine(message, place.rstrip("`").lstrip("."))
+
+
+def json_words(error: Exception, text: bytes | bytearray) -> str:
+    """What is wrong with a JSON text: msgspec's words, but for those of one that ends before it is whole."""
+    if str(error) != TRUNCATED:
+        return str(error) or type(error).__name__
+    if half := _half_pair(_loosely(text)):
+        return f"\\u{ord(half):04x} is half of a surrogate pair"
+    unread = ", or has half of a surrogate pair" if len(text) > LOOSE_BYTES else ""
+    return f"the JSON is not whole, it ends at byte {len(text.rstrip()):,}{unread}"
+
+
+def missing(fields: Iterable[str], place: str) -> BadLine:
+    """The field that is wanted is not there; what is."""
+    found = [name if len(name) <= 32 else f"{name[:29]}..." for name in fields]
+    more = [f"{len(found) - 5:,} more"] if len(found) > 6 else found[5:]
+    there = f"; what is there: {', '.join([*found[:5], *more])}" if found else ""
+    return BadLine(f"is missing{there}", place)
 
 
 def recovered(line: bytes | None, kind: type[Ids]) -> Ids:
@@ -285,7 +306,7 @@ def recovered(line: bytes | None, kind: type[Ids]) -> Ids:
     return kind()
 
 
-def _loosely(line: bytes) -> Any:
+def _loosely(line: bytes | bytearray) -> Any:
     """What Python reads of a line; None where it cannot, or the line is longer than LOOSE_BYTES."""
     if len(line) > LOOSE_BYTES:
         return None

@@ -19,7 +19,17 @@ import numpy as np
 
 from tilewright.errors import InputError
 from tilewright.formats.course import TokenFile
-from tilewright.formats.lines import BadLine, LineId, LineReader, check_tokens, decode_text, json_error, recovered
+from tilewright.formats.lines import (
+    BadLine,
+    LineId,
+    LineReader,
+    check_tokens,
+    decode_fields,
+    decode_text,
+    json_error,
+    missing,
+    recovered,
+)
 from tilewright.formats.records import Id, Prompt, PromptBatch
 
 Encode = Callable[[str], list[int]]
@@ -67,7 +77,6 @@ class _IdOnly(msgspec.Struct):
 
 
 _decode_line = msgspec.json.Decoder(_Line).decode
-_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _KNOWN = {*_Line.__struct_fields__, "model"}
 
 
@@ -128,9 +137,9 @@ class PromptLines(LineReader[_Found, _Content]):
         decode_text(line)
         try:
             record: Any = _decode_line(line)
-            fields = _decode_fields(line)
+            fields = decode_fields(line)
             if record.body is not msgspec.UNSET:
-                fields = _decode_fields(fields["body"])
+                fields = decode_fields(fields["body"])
         except (msgspec.MsgspecError, RecursionError) as error:
             raise json_error(error, line) from error
         openai = record.body is not msgspec.UNSET or record.custom_id is not msgspec.UNSET
@@ -139,9 +148,10 @@ class PromptLines(LineReader[_Found, _Content]):
         request, inside = (record.body, "body.") if openai else (record, "")
         given = [name for name in PROMPT_FIELDS if getattr(request, name) is not msgspec.UNSET]
         _check_names(fields, inside, SAMPLING if given else PROMPT_FIELDS + SAMPLING)
-        if len(given) != 1:
-            both = f"and {' and '.join(given[1:])} are all given; one is wanted"
-            raise BadLine(both if given else "is missing", f"{inside}{given[0] if given else 'prompt'}")
+        if not given:
+            raise missing(fields, f"{inside}prompt")
+        if len(given) > 1:
+            raise BadLine(f"and {' and '.join(given[1:])} are all given; one is wanted", f"{inside}{given[0]}")
         id = record.custom_id if openai else record.id
         found = _Found(f"{inside}{given[0]}", getattr(request, given[0]), _sampling(request, inside), openai)
         return (None if id is msgspec.UNSET else id), found

@@ -20,6 +20,7 @@ from tilewright.errors import InputError
 from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.blocks import write_blocks
 from tilewright.formats.files import InputFile
+from tilewright.formats.lines import json_words
 
 MAX_HEADER_BYTES = 100_000_000  # as in the reference implementation
 MAX_HEADER_ITEMS = 1_000_000  # commas and brackets: bounds the memory that parsing takes
@@ -135,7 +136,7 @@ def _parse(header: bytes, path: str) -> dict[str, _Entry]:
         entries = {name: msgspec.json.decode(entry, type=_Entry) for name, entry in raw.items()}
         json.loads(header, object_pairs_hook=_refuse_duplicates)  # of two equal names msgspec keeps the last in silence
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # ValueError: UTF-8, digits, a name given twice
-        what = str(error)[:300] or type(error).__name__
+        what = json_words(error, header)[:300]
         raise InputError(f"the header is not what safetensors says: {what}", path=path, where="byte 8") from error
     return entries
 

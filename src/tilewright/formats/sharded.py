@@ -83,6 +83,6 @@ def read_json(path: str, what: str, limit: int, kind: Any) -> Any:
     try:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        wrong = json_error(error)
+        wrong = json_error(error, text)
         field = f"field {wrong.field[:100]}" if wrong.field else None
         raise InputError(f"no valid {what}: {str(wrong)[:300]}", path=path, where=field) from error

@@ -17,6 +17,7 @@ import numpy as np
 from tilewright.errors import InputError
 from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.files import InputFile
+from tilewright.formats.lines import json_words
 
 MAGIC = b"TWTABLE1"
 MAX_HEADER_BYTES = 1 << 20
@@ -87,7 +88,7 @@ def _read_header(file: InputFile) -> tuple[Header, int]:
     try:
         return msgspec.json.decode(text, type=Header), 16 + length
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise _damaged(file.path, f"its header is {error}") from error
+        raise _damaged(file.path, f"its header cannot be read ({json_words(error, text)})") from error
 
 
 def _digests(parts: list[np.ndarray]) -> list[str]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from tilewright.errors import InputError
 from tilewright.formats.files import InputFile
+from tilewright.formats.lines import json_words
 from tilewright.formats.volumes import Shape, check_shape
 
 MAX_METADATA = 16 << 20  # bytes
@@ -158,7 +159,8 @@ def _object(path: str, name: str, data: bytes) -> dict[str, Any]:
     try:
         return msgspec.json.decode(data, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"the metadata cannot be read: {error}", path=os.path.join(path, name)) from error
+        what = f"the metadata cannot be read: {json_words(error, data)}"
+        raise InputError(what, path=os.path.join(path, name)) from error
 
 
 def _version_2(fields: dict[str, Any]) -> tuple:

@@ -36,6 +36,7 @@ from tilewright.runtime.jobs.pieces import THREADS, writers
 from tilewright.runtime.jobs.start import Settings, quiet, start
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Beat, Place, Totals
+from tilewright.runtime.kept_kernels import compiling_told
 from tilewright.runtime.kernels import Kernel, applied, check_fits, kernel_of, prepared_float32
 from tilewright.runtime.reports import Report, Say, phase
 from tilewright.runtime.slabs import pinned, through
@@ -281,7 +282,7 @@ class ConvolveWorker:
                 stack.enter_context(gpu_faults())
             self.volume, kernel = task.opened(), kernel_of(job.kernel)
             self.form = task.form()
-            with phase(self.report, "compile", task.say, "Compiling or loading kernels"):
+            with compiling_told(task.say), phase(self.report, "compile", task.say, "Compiling or loading kernels"):
                 self.compute = _compute(kernel, self.dtype, job.device)
                 self.compute(np.zeros(kernel.shape, self.dtype), np.empty((1, 1, 1), self.dtype))
             self.kernel, self.allocate = kernel, empty if on_cpu else pinned

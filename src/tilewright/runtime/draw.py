@@ -32,6 +32,7 @@ from tilewright.runtime.jobs.placed import is_finished, room
 from tilewright.runtime.jobs.start import Settings, quiet, start
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Beat, Place, Totals
+from tilewright.runtime.kept_kernels import compiling_told
 from tilewright.runtime.load import config_of, place, read_weights
 from tilewright.runtime.outputs import check_output
 from tilewright.runtime.reports import Report, Say, phase
@@ -193,7 +194,8 @@ class DrawWorker:
             stack.enter_context(task.around.entered())
             if self.job.device != "cpu":
                 stack.enter_context(gpu_faults())
-            self.model = self._load(task.say)
+            with compiling_told(task.say):
+                self.model = self._load(task.say)
             self.reader = stack.enter_context(closing(_open_input(self.job, task.config, checked=False)))
             gpu, alone = self.model.gpu, task.images.pixels_alone
             if gpu is None:

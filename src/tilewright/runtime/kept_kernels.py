@@ -1,21 +1,27 @@
-"""Whether compiled kernels can be kept, and whether there are any; a run goes on where not, and compiles its own."""
+"""What is said where compiled kernels cannot be kept, and where they are not there yet; a run goes on and compiles."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
-from tilewright.errors import ResourceError
+from tilewright.errors import ResourceError, UsageError
 
 CACHE = "TILEWRIGHT_CACHE"
+_first: set[str] = set()  # places of which this process has said that nothing is there
 
 
 def cache_or_none() -> str:
     """Where kernels cannot be kept because their place, which nobody chose, cannot be made: switches the cache off, for
     this process and those that it starts, and returns what is to be said of it; else nothing.
 
-    A place that was chosen, or that is not safe to load from, is refused where the first kernel is asked for.
+    Raises UsageError for a place that was chosen and cannot be made. One that is not safe to load from is refused where
+    the first kernel is asked for.
     """
-    if os.environ.get(CACHE):
+    chosen = os.environ.get(CACHE)
+    if chosen == "off":
         return ""
     from tilewright.simd import cache
 
@@ -23,6 +29,12 @@ def cache_or_none() -> str:
         cache.check(cache.directory())
         return ""
     except ResourceError as error:
+        if chosen and isinstance(error.__cause__, OSError):
+            why = (error.__cause__.strerror or str(error.__cause__)).lower()
+            hint = "name a directory of your own, or 'off' to compile in every run"
+            raise UsageError(f"{CACHE} is {chosen!r}, where no directory can be made: {why}", hint=hint) from error
+        if chosen:
+            return ""
         if isinstance(error.__cause__, RuntimeError):  # pathlib's, where neither HOME nor the list of users tells
             where, why = "~/.cache", error.message
         elif isinstance(error.__cause__, OSError):
@@ -49,5 +61,31 @@ def first_run() -> str:
         return ""
     if kept:
         return ""
+    _first.add(str(cache.home()))
     when = "what is needed will be now, in a minute or two"
     return f"Nothing is compiled for this machine yet: {when} ({cache.home()} keeps it)"
+
+
+@contextmanager
+def compiling_told(say: Callable[[str], None]) -> Iterator[None]:
+    """Where kernels are kept, says at the first that the block compiles, and earlier runs did not, that it takes time;
+    nothing where `first_run` has said it."""
+    from numba.core import event
+
+    from tilewright.simd import cache
+
+    class Compiled(event.Listener):
+        told = False
+
+        def on_start(self, event: Any) -> None:
+            ours = isinstance(event.data["dispatcher"]._cache, cache.KernelCache)
+            if ours and not self.told and str(cache.home()) not in _first:
+                self.told = True
+                when = "the rest will be now, which can take a minute"
+                say(f"Not all that this run needs is compiled yet: {when} ({cache.home()} keeps it)")
+
+        def on_end(self, event: Any) -> None:
+            pass
+
+    with event.install_listener("numba:compile", Compiled()):
+        yield

@@ -1,0 +1,65 @@
+"""Options of `tilewright generate`: what is out of range, what has no effect, what is taken unless given."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpt2_models import save
+from tilewright.cli.generate import Options
+
+
+@pytest.fixture(name="run")
+def _run(run, tmp_path):
+    """run(*options) -> (exit code, stdout, stderr) of `generate -p m -i in.jsonl -o out.jsonl --restart` and these."""
+    save(tmp_path / "m")
+    (tmp_path / "in.jsonl").write_text('{"prompt": "the cat"}\n')
+    return lambda *options: run("generate", "-p", "m", "-i", "in.jsonl", "-o", "out.jsonl", "--restart", *options)
+
+
+SAMPLING = {
+    "--temperature": ("2.5", "Error: --temperature is 2.5; a number from 0 to 2 is wanted"),
+    "--top-p": ("0", "Error: --top-p is 0.0; a number above 0 and at most 1 is wanted"),
+    "--top-k": ("-2", "--top-k is -2"),
+    "--min-p": ("1.5", "--min-p is 1.5"),
+    "--repetition-penalty": ("0", "--repetition-penalty is 0"),
+    "--logprobs": ("21", "--logprobs is 21"),
+    "--min-tokens": ("9", "--min-tokens is 9; at most --max-tokens, 8,"),
+    "--samples": ("2", "--samples is 2; 1 with --temperature 0"),
+    "--stop": ("", "--stop is ['']; a string or a list of strings, none empty, is wanted"),
+    "--stop-id": ("-1", "--stop-id is [-1]; a list of token ids from 0 is wanted"),
+    "--stop-id=": ("4000", "--stop-id is 4000; the model's tokens are 0 to "),
+    "--max-tokens": ("0", "--max-tokens"),
+    "--max-batch-memory": ("much", "'much' is no size"),
+    "--threads": ("0", "--threads"),
+    "--dtype": ("float8", "float8"),
+}
+
+
+@pytest.mark.parametrize("option", SAMPLING)
+def test_an_option_out_of_range(run, option):
+    value, message = SAMPLING[option]
+    before = sorted(os.listdir("."))
+    code, out, errors = run(option.removesuffix("="), value)
+    assert code == 2 and message in out + errors
+    assert sorted(os.listdir(".")) == before
+
+
+def test_options_that_only_a_temperature_gives_an_effect(run):
+    code, _, errors = run("--max-tokens", "1", "--seed", "5", "--top-p", "0.5")
+    said = "the likeliest token is taken, whatever is given as --seed and --top-p"
+    assert code == 0 and errors == f"At --temperature 0, the default, {said}, but for records that give their own\n"
+    Path("in.txt").write_text("the cat\n")
+    code, _, errors = run("--max-tokens", "1", "--top-k", "3", "-i", "in.txt")
+    assert code == 0 and errors == f"At --temperature 0, the default, {said.replace('--seed and --top-p', '--top-k')}\n"
+    code, _, errors = run("--max-tokens", "1", "--seed", "5", "--temperature", "1")
+    assert code == 0 and errors == ""
+
+
+def test_what_is_taken_unless_given_is_written_where_generate_is_shown(run):
+    """In the help, and in README."""
+    _, out, _ = run("--help")
+    out, readme = " ".join(out.split()), (Path(__file__).parents[2] / "README.md").read_text()
+    assert f"at most. [default: {Options.max_tokens}; x>=1]" in out and "[default: 0.0]" in out
+    (line,) = [line for line in readme.splitlines() if "generate --model poet" in line and "unless given" in line]
+    assert f"{Options.max_tokens} new tokens (--max-tokens), and greedy (--temperature 0)" in line

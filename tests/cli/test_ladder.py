@@ -1,0 +1,63 @@
+"""`tilewright ladder` as a newcomer reads it: what its columns are, what it compares with, how short --explain is."""
+
+import importlib.util
+import re
+
+import pytest
+
+from tilewright.bench.results import Row
+from tilewright.ops._ladder import operations
+
+ROW = Row("matmul", "cpu.threads", "8x8x8", "float32", 1, 8, 0.5, 0.4, 0.7, 11, 12.5, 2.0, 0.25, check="passed 0.10")
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Nothing is measured: every climb has this row."""
+    monkeypatch.setattr("tilewright.bench.climb.climb", lambda *args, **options: iter([ROW]))
+
+
+@pytest.fixture
+def absent(monkeypatch):
+    """PyTorch, as where it is not installed."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *package: None if name == "torch" else find(name))
+
+
+def test_help_names_the_operations(run):
+    _, out, _ = run("ladder", "--help")
+    assert f"one of {', '.join(operations())}." in re.sub(r"\s+", " ", out)
+
+
+def test_columns_are_explained_once(run, measured):
+    code, out, _ = run("ladder", "matmul", "--threads", "1,2")
+    assert code == 0 and out.count("cpu.threads") > 2 and "PyTorch" not in out
+    (line,) = [line for line in out.splitlines() if line.startswith("roof: ")]
+    assert out.endswith(f"{line}\n") and "x below: " in line and "x peer: " in line
+
+
+def test_without_pytorch_there_are_no_peers(run, measured, absent):
+    _, out, _ = run("ladder", "matmul", "--threads", "1")
+    assert out.endswith("No peers: PyTorch is not installed; pip install 'tilewright[bench]' brings it\n")
+    _, out, _ = run("ladder", "correlate", "--threads", "1")
+    assert "PyTorch" not in out  # it has no peer in any case
+
+
+def test_explain_says_the_same_once_and_of_other_devices_only_how_many(run):
+    code, out, _ = run("ladder", "matmul", "--explain", "--dtype", "float32")
+    assert code == 0 and "simt." not in out and "roof" not in out
+    blocks = [block.splitlines() for block in out.strip().split("\n\n")]
+    names = [line for block in blocks for line in block if line.startswith("matmul Problem(")]
+    texts = [[line for line in block if line not in names] for block in blocks]
+    assert len(names) == len(set(names)) > 5 and len(blocks) < len(names)
+    assert len({tuple(text) for text in texts}) == len(texts)
+    for text in texts:
+        assert sum(line.startswith("-> cpu.") for line in text) == 1 and any("refused" in line for line in text)
+        assert re.fullmatch(r"   and \d+ for GPUs", text[-1]) and len(text) < 12
+
+
+def test_explain_of_a_rung_that_is_forced(run):
+    _, out, _ = run("ladder", "matmul", "--explain", "--dtype", "float32", "--rung", "cpu.packed")
+    assert "-> cpu.packed: " in out
+    code, _, errors = run("ladder", "matmul", "--explain", "--rung", "simt.narrow")
+    assert code == 2 and "simt.narrow refuses" in errors

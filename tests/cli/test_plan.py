@@ -114,7 +114,10 @@ def test_a_job_that_was_begun_for_other_results_is_refused(run, small):
     other = [*SMALL["draw"], "--seed", "4"]
     code, _, errors = run("plan", "draw", *other)
     assert code == 2 and "seed was 3 and is 4" in errors
-    assert run("plan", "draw", *other, "--restart")[0] == 0
+    code, text, _ = run("plan", "draw", *other, "--restart")
+    assert code == 0 and "\n--restart throws away what was done before, 1 shard, when its own first one is" in text
+    assert json.loads(run("plan", "draw", *other, "--restart", "--json")[1])["shards_thrown_away"] == 1
+    assert "throws away" not in run("plan", "draw", *SMALL["draw"])[1]
 
 
 def test_every_option_of_a_verb_is_one_of_its_plan():

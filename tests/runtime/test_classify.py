@@ -16,6 +16,7 @@ from tilewright.formats import atomic
 from tilewright.runtime import classify as module
 from tilewright.runtime.classify import ClassifyJob, classify
 from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.progress import JobProgress
 
 
 @pytest.fixture
@@ -63,6 +64,16 @@ def test_logits_are_right(tmp_path, model, sentences, run):
     assert sum(report.seconds.values()) <= 2 * report.seconds["total"] + 1e-3
     assert report.records_per_second > 0 and report.peak_memory > 10 << 20
     assert names(tmp_path) == ["in.bin", "model", "out.bin", "out.bin.job"]
+
+
+def test_how_much_of_a_text_is_done_is_told_before_the_first_shard_is(tmp_path, run, sentences, monkeypatch):
+    told = []
+    monkeypatch.setattr(JobProgress, "at_work", lambda self, worker, done, share=None: told.append((done, share)))
+    lines = [f'{{"id": {i}, "tokens": {row.tolist()}}}\n' for i, row in enumerate(sentences)]
+    (tmp_path / "in.jsonl").write_text("".join(lines))
+    run("in.jsonl", "out.jsonl", batch=10)
+    parts = [sum(map(len, lines[: 10 * i])) / sum(map(len, lines)) for i in (1, 2, 3)]
+    assert [one for one in told if one[0]] == [(10 * i, pytest.approx(part)) for i, part in enumerate(parts, 1)]
 
 
 @pytest.mark.parametrize("batch", [1, 7, 39, 41])

@@ -314,7 +314,7 @@ def test_an_output_that_cannot_be_written_is_found_before_the_work(tmp_path, run
     assert names(tmp_path) == []
 
 
-def test_a_signal(tmp_path, run, monkeypatch):
+def test_a_signal(tmp_path, run, monkeypatch, capfd):
     generate, calls = dcgan.DCGAN.generate, []
 
     def interrupted(self, z, **options):
@@ -328,6 +328,8 @@ def test_a_signal(tmp_path, run, monkeypatch):
     size = Settings(shard_size=4)
     with pytest.raises(Interrupted, match="stopped by SIGTERM"):
         run(output="faces/", image="out.png", batch=2, settings=size)
+    said = "SIGTERM: finishing what is on its way, for at most 20 s (--grace); Ctrl-C ends at once\n"
+    assert said in capfd.readouterr().err
     assert names(tmp_path) == ["faces.job"]
     report = run(output="faces/", image="out.png", batch=2, settings=size)
     assert 0 < report.computed < 20 and len(os.listdir(tmp_path / "faces")) == 20

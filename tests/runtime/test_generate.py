@@ -19,6 +19,7 @@ from tilewright.models.sampling import SamplingParams
 from tilewright.runtime import generate_worker as module
 from tilewright.runtime.generate import GenerateJob, generate
 from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.progress import JobProgress
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6)
 
@@ -44,6 +45,21 @@ def write(lines, name="in.jsonl"):
 
 def read(name="out.jsonl"):
     return [json.loads(line) for line in Path(name).read_text().splitlines()]
+
+
+def test_work_is_told_before_the_first_prompt_ends(folder, monkeypatch):
+    """By the tokens read and made: all prompts end with the last step."""
+    told = []
+    monkeypatch.setattr(module, "TOLD_SECONDS", 0.0)
+    monkeypatch.setattr(JobProgress, "at_work", lambda self, worker, done, share=None: told.append((done, share)))
+    write([{"prompt": f"the cat {i}"} for i in range(20)])
+    run(params=SamplingParams(temperature=0, max_tokens=8, ignore_eos=True))
+    shares = [share for done, share in told if done == 0 and share is not None]
+    assert len(shares) == 7 and shares == sorted(shares) and 0.2 < shares[0] < 0.8 < shares[-1] < 1.0
+    told.clear()
+    run(input="in.jsonl", shard_size=100, params=GREEDY)  # of bytes: each shard has some of them
+    shares = [share for _, share in told if share is not None]
+    assert max(shares) == 1.0 and sum(share == 1.0 for share in shares) >= 4
 
 
 def test_lines_are_answered_in_order(folder, rng):

@@ -15,6 +15,16 @@ def test_one_worker_has_shards_of_the_size_that_is_best():
     assert Sizing(1000, 100).for_workers(1).a_shard(50) == 1000
 
 
+@pytest.mark.parametrize(("tokens", "total", "a_shard", "count"), [
+    (8, 100, 512, 1), (8, 1500, 512, 3), (64, 1500, 512, 3), (8, 20_000, 1250, 16), (8, 1_000_000, 8192, 123),
+    (64, 1_000_000, 1024, 977), (1024, 1500, 256, 6),
+])  # fmt: skip
+def test_a_small_job_of_one_worker_has_small_shards(tokens, total, a_shard, count):
+    """As small as costs nothing, and at most so many of them."""
+    sizing = sizing_for("cpu", SamplingParams(temperature=0, max_tokens=tokens)).for_workers(1)
+    assert (sizing.a_shard(total), shards(total, sizing)) == (a_shard, count)
+
+
 @pytest.mark.parametrize("workers", [2, 3, 4, 8])
 @pytest.mark.parametrize("total", [1, 7, 99, 100, 101, 350, 799, 1600, 12_345, 1_000_000])
 def test_several_workers_have_as_many_shards_each(workers, total):

@@ -98,6 +98,26 @@ def test_text_of_which_nobody_knows_the_lines(clock):
     ]
 
 
+def test_prompts_that_end_together(clock):
+    """What the worker says of its shard counts, of two as large, and no rate is told before one has ended."""
+    stream = io.StringIO()
+    with JobProgress("prompts", stream) as watch:
+        watch.begin(Lines(400, 200))
+        watch.at_work(0, 0, 0.0)  # no line: nothing is done yet
+        for seconds, done, share in ((5, 0, 0.02), (10, 0, 0.5), (15, 0, None), (16, 0, 0.4), (20, 2, 1.0)):
+            clock[0] = 100 + seconds
+            watch.at_work(0, done, share)
+        clock[0] = 126
+        watch.committed(shard(0, 20), 0)
+    assert stream.getvalue().splitlines() == [
+        "0 prompts (1%), 5 s, about 8 min left",
+        "0 prompts (25%), 10 s, 30 s left",
+        "0 prompts (25%), 15 s, 45 s left",
+        "2 prompts (50%), 0.1 prompts/s, 20 s, 20 s left",
+        "20 prompts (50%), 0.77 prompts/s, 26 s, 26 s left",
+    ]
+
+
 def test_many_workers(clock):
     stream = io.StringIO()
     with JobProgress("images", stream) as watch:

@@ -109,6 +109,11 @@ def _head(found: Any) -> list[str]:
     )
     lines = [records, f"shards: {begun.cut.shards:,}, {_shard(found)}{state}"]
     lines += _noticed(found) if found.verb == "generate" else []
+    if begun.thrown:
+        lines.append(
+            f"--restart throws away what was done before, {begun.thrown:,} shard{'s' * (begun.thrown > 1)}, "
+            "when its own first one is there"
+        )
     if begun.touched:
         lines.append(f"touched since the job was begun, so that their content is compared: {', '.join(begun.touched)}")
     if "token_table" in figures:

@@ -54,7 +54,7 @@ def _text(found: Any) -> str:
     if found.too_many:
         lines += [f"stopped by --max-errors: {found.too_many}; allow more, or give --restart with a corrected input"]
     elif found.state == "stopped":
-        lines += ["the command that began it goes on"]
+        lines += ["the same command, given again, goes on with it"]
     if found.state == "damaged":
         lines += ["the command that made it, given again, makes that again"]
     return "\n".join(lines)

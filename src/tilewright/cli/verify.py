@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -25,8 +25,8 @@ class Options:
 def verify(options: Options) -> None:
     """Whether an output and all that its job keeps are what was written: reads it all, compares the hashes.
 
-    Exit code 0: intact; 1: something is damaged, and is named. The command that made the output, given again, makes
-    damaged parts again.
+    Exit code 0: intact; 1: something is damaged, and is named; 75: the job is not finished, and what there is of it is
+    intact. The command that made the output, given again, makes damaged parts again, and what is missing.
     """
     from tilewright.runtime.jobs.merge import verify
 
@@ -35,19 +35,21 @@ def verify(options: Options) -> None:
         from msgspec.json import encode
 
         said = {"verb": "verify", "output": options.output, "intact": found.intact, **vars(found)}
-        show(encode({**said, "exit_code": int(not found.intact)}).decode())
-    elif found.intact:
-        show(f"intact: {found.checked:,} files{'' if found.finished else _unfinished(options.output)}")
+        show(encode({**said, "exit_code": found.exit_code}).decode())
     else:
-        show(
-            "\n".join(
-                [f"damaged: {len(found.damaged):,} of {found.checked:,} files", *map("  {}".format, found.damaged)]
-            )
-        )
-    raise typer.Exit(int(not found.intact))
+        show(_text(found, options.output))
+    raise typer.Exit(found.exit_code)
 
 
-def _unfinished(output: str) -> str:
-    if not os.path.lexists(output):
-        return "; the job is not finished: no output yet"
-    return f"; the job is not finished: what is at {output} may be of an earlier one"
+def _text(found: Any, output: str) -> str:
+    if not found.intact:
+        lines = [f"damaged: {len(found.damaged):,} of {found.checked:,} files", *map("  {}".format, found.damaged)]
+    elif found.finished:
+        return f"intact: {found.checked:,} files"
+    else:
+        there = f"{found.done:,} of {found.shards:,} shards {'is' if found.done == 1 else 'are'} there"
+        lines = [f"unfinished: {there}, and all that is there is intact"]
+    if not found.finished:
+        there = f"what is at {output} may be of an earlier one" if os.path.lexists(output) else "no output yet"
+        lines += [f"the job is not finished: {there}; its command goes on with it, if `tilewright status` says stopped"]
+    return "\n".join(lines)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -119,7 +119,7 @@ class Generator:
     """Turns requests into completions on one model.
 
     memory: bytes for keys and values. context: positions of the model. seed: for requests that have none. text_of:
-    decodes token ids, needed for stop strings.
+    decodes token ids, needed for stop strings. stepped: called by `run` behind each step.
     """
 
     takes_blocks = False  # of requests, see `Block`
@@ -138,6 +138,7 @@ class Generator:
     ):
         self.model, self.context, self.eos = model, context, frozenset(eos_token_ids)
         self.memory, self.seed, self.text_of = memory, seed, text_of
+        self.stepped: Callable[[], object] = lambda: None
         self.work = model.workspace()
         self.caches: list[Cache] = []
         self.length = 0
@@ -184,6 +185,12 @@ class Generator:
             while emitted in answers:
                 yield answers.pop(emitted)
                 emitted += 1
+            self.stepped()
+
+    def unfinished(self) -> float:
+        """What is left of the requests that were read, in requests: by positions taken, of those they take at most."""
+        there = chain(self.waiting, self.running)
+        return sum((1 - s.cached / s.limit) * len(s.group.places) / s.group.request.params.n for s in there)
 
     def _give_back(self) -> None:
         """The next generator of this model finds the memory of this one's caches, which is new to nobody."""

@@ -30,6 +30,7 @@ from tilewright.runtime.jobs.manifest import Value
 from tilewright.runtime.jobs.start import Settings, quiet, start
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Beat, Place, Totals
+from tilewright.runtime.kept_kernels import compiling_told
 from tilewright.runtime.kept_table import KeptTable
 from tilewright.runtime.load import config_of, read_weights, tokenizer_of
 from tilewright.runtime.load import place as placed
@@ -222,7 +223,8 @@ class ClassifyWorker:
             if self.job.device != "cpu":
                 stack.enter_context(gpu_faults())
             self.reader = stack.enter_context(closing(task.reader()))
-            self.model = self._load(task.say)
+            with compiling_told(task.say):
+                self.model = self._load(task.say)
             self.open = stack.pop_all()
 
     def _load(self, say: Say) -> TextCNN:
@@ -244,15 +246,15 @@ class ClassifyWorker:
         """See `task.Worker`."""
         first = shard.rows.start if isinstance(shard.cut, Records) else 0
         writer = LogitsWriter(out, first) if self.job.is_binary else LabelWriter(out, self.model.answer)
-        records = cut = 0
+        records, cut, share = 0, 0, None
         for batch in self._batches(shard, beat):
-            beat(records)
+            beat(records, share)
             with trace.span(trace.COMPUTE), phase(self.report, "run"):
                 logits = self._logits(batch.tokens)
             with trace.span(trace.WRITE), phase(self.report, "write"):
                 for error in [*batch.errors, *writer.write(batch, logits)]:
                     out.error(error)
-            records, cut = records + len(batch), cut + batch.cut
+            records, cut, share = records + len(batch), cut + batch.cut, shard.share(batch.end)
         if not isinstance(self.reader, TokenFile):
             out.notes += b"".join(hashes.tobytes() for hashes in self.reader.hashes)
         out.figures = self.report.take_seconds() | {"cut": cut}

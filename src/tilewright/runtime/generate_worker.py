@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -22,9 +23,10 @@ from tilewright.models.gpt2 import GPT2
 from tilewright.models.sampling import SamplingParams
 from tilewright.runtime.devices import gpu_faults
 from tilewright.runtime.jobs import trace
-from tilewright.runtime.jobs.cut import Shard
+from tilewright.runtime.jobs.cut import Records, RowGroups, Shard
 from tilewright.runtime.jobs.directory import Attempt
 from tilewright.runtime.jobs.task import Beat
+from tilewright.runtime.kept_kernels import compiling_told
 from tilewright.runtime.load import place as placed
 from tilewright.runtime.load import read_weights, tokenizer_of
 from tilewright.runtime.reports import Report, Say, phase
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 READ = 256  # prompts read at a time
 WRITTEN = 64  # results written at a time
+TOLD_SECONDS = 0.5  # between two looks at how far all sequences are
 PENDING = 2 * WINDOW  # prompts read and not yet written: the engine's, and bad ones between them
 
 
@@ -48,7 +51,8 @@ class GenerateWorker:
                 stack.enter_context(gpu_faults())
             task.tokenizer = task.tokenizer or tokenizer_of(self.job.model)
             self.reader = stack.enter_context(closing(task.reader()))
-            self.model = _load(self.job, self.report, task.say)
+            with compiling_told(task.say):
+                self.model = _load(self.job, self.report, task.say)
             self.model.tokenizer = task.tokenizer
             self.model.stop_ids = eos_token_ids(self.job.model) or task.config.stop_ids
             memory = self.model.place.memory if self.job.batch_memory is None else self.job.batch_memory
@@ -61,7 +65,7 @@ class GenerateWorker:
             self.reader.only(shard.rows)
         else:
             self.reader.only(shard.lines(self.reader.file))
-        stream = _Stream(self, out, beat)
+        stream = _Stream(self, shard, out, beat)
         stream.run_alone(dict(shard.skip)) if shard.alone else stream.run()
         out.notes += b"".join(hashes.tobytes() for hashes in self.reader.hashes)
         out.figures = self.report.take_seconds() | {
@@ -77,9 +81,10 @@ class GenerateWorker:
 class _Stream:
     """The prompts of a shard on their way to the model, and back in the order of the input."""
 
-    def __init__(self, worker: GenerateWorker, out: Attempt, beat: Beat) -> None:
+    def __init__(self, worker: GenerateWorker, shard: Shard, out: Attempt, beat: Beat) -> None:
         self.job, self.report, self.model = worker.job, worker.report, worker.model
         self.generator, self.reader, self.out, self.beat = worker.generator, worker.reader, out, beat
+        self.shard, self.expected, self.told = shard, 0.0, 0.0  # prompts in all, as it seems; when `stepped` told
         self.writer = _writer(self.job, out)
         self.pending: deque[Prompt] = deque()  # read and not yet written
         self.results: list[tuple[Prompt, list[Completion]]] = []
@@ -88,6 +93,15 @@ class _Stream:
 
     def run(self) -> None:
         """All of them, in batches."""
+        self.generator.stepped = self.stepped
+        try:
+            self.continue_all()
+        finally:
+            self.generator.stepped = lambda: None
+        self.write()
+
+    def continue_all(self) -> None:
+        """`run`, but for what is yet to be written at the end."""
         found = self.generator.run(self.requests())
         while True:
             with trace.span(trace.COMPUTE), phase(self.report, "run"):
@@ -95,9 +109,25 @@ class _Stream:
             self.beat(self.records - len(self.pending))
             self.skip_bad()
             if completions is None:
-                break
+                return
             self.keep(self.pending.popleft(), completions)
-        self.write()
+
+    def stepped(self) -> None:
+        """Tells how far the shard is, now and then: all that run together may have most of it behind them when the
+        first one ends."""
+        now = time.monotonic()
+        if now - self.told >= TOLD_SECONDS and self.expected:
+            self.told = now
+            share = (self.records - self.generator.unfinished()) / self.expected
+            self.beat(self.records - len(self.pending), min(share, 1.0))
+
+    def expect(self, batch: PromptBatch) -> None:
+        """How many prompts the shard has, as it seems from those that were read, these included."""
+        cut, share = self.shard.cut, self.shard.share(batch.end)
+        if share:
+            self.expected = (self.records + len(batch)) / share
+        elif isinstance(cut, Records | RowGroups):
+            self.expected = cut.span(self.shard.number)[1]
 
     def run_alone(self, skip: dict[int, str]) -> None:
         """One after the other, as one of them may have ended a worker. skip: those that have, and how."""
@@ -127,6 +157,7 @@ class _Stream:
                 yield None
                 self.skip_bad()
             self.beat(self.records - len(self.pending))
+            self.expect(batch)
             yield from self.accepted(batch)
 
     def accepted(self, batch: PromptBatch) -> Iterator[Request]:

@@ -12,17 +12,20 @@ from tilewright.runtime.jobs.cut import Cut, Lines, Records, RowGroups, Whole
 SCAN_BYTES = 64 << 20  # of a binary input, whose ids are checked before the work: a third of a second from a slow disk
 SAMPLE_BYTES = 1 << 20  # of text, from which the length of its lines is taken
 PIECES = 20  # shards a worker, at most, where there are several: the last ones then even out what their speeds differ
+SHARES = 16  # shards at least, where one worker has records enough for them: a kill costs about that part of a job
 
 
 @dataclass(frozen=True)
 class Sizing:
     """records: that a shard should have; least: that it must where there are as many, or its begin and end, when the
-    model's batches are not full, cost too much; most_bytes: of text."""
+    model's batches are not full, cost too much; alone: the same where one worker has all, for a small job, of which
+    `records` would be most (None: they take seconds); most_bytes: of text."""
 
     records: int
     least: int
     workers: int = 1
     most_bytes: int = 256 << 20
+    alone: int | None = None
 
     def for_workers(self, workers: int) -> Sizing:
         """The same for so many workers, among whom the input is to be divided evenly."""
@@ -31,7 +34,7 @@ class Sizing:
     def a_shard(self, total: int) -> int:
         """Records a shard of an input of so many: each worker's part in equal pieces."""
         if self.workers == 1:
-            return self.records
+            return min(self.records, max(-(-total // SHARES), self.alone or self.records))
         part = max(-(-total // self.workers), 1)
         pieces = max(min(part // self.least, PIECES), 1)
         return min(self.records, -(-part // pieces))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from tilewright.formats.atomic import check_writable
@@ -71,6 +71,7 @@ class Outputs:
 class Begun:
     """cut: of the job, as an earlier run began it or this one would. done: shards that are there. state: "new",
     "running", "stopped" or "finished". touched: files whose time of change is another. workers: that share the input.
+    thrown: shards of an earlier job that --restart throws away.
     """
 
     cut: Cut
@@ -78,6 +79,7 @@ class Begun:
     state: str
     touched: tuple[str, ...]
     workers: int
+    thrown: int = 0
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,8 @@ class JobPlan:
             "verb": "plan", "job": self.verb, "model": self.model, "device": self.device, "dtype": self.dtype,
             self.unit: self.records, "records": self.records, "counted": self.counted, "shards": cut.shards,
             "shard_size": getattr(cut, "per_shard", None), "workers": self.processes, "state": self.begun.state,
-            "shards_done": self.begun.done, "peak_memory": self.peak_memory, "total_memory": self.total_memory,
+            "shards_done": self.begun.done, "shards_thrown_away": self.begun.thrown,
+            "peak_memory": self.peak_memory, "total_memory": self.total_memory,
             "memory": {part.name: part.bytes for part in self.parts}, "output_bytes": self.outputs.bytes,
             "output_exact": self.outputs.exact, "job_bytes": self.outputs.shards, "disk_needed": self.needed,
             "disk_room": self.disk, "fits_on_disk": self.needed <= self.disk, **self.figures,
@@ -144,12 +147,21 @@ def begun_of(task: VerbTask, settings: Settings, output: str, device: str) -> Be
     manifest = Manifest(fingerprint=task.fingerprint(), cut=check_cut(task.cut(settings.shard_size)))
     check_part(settings.options)
     begun = Begun(manifest.cut, 0, "new", (), task.workers)
-    if not settings.restart and os.path.isdir(f"{os.path.realpath(output)}.job"):
-        begun = _found(task, output, manifest) or begun
+    if os.path.isdir(f"{os.path.realpath(output)}.job"):
+        if settings.restart:
+            begun = replace(begun, thrown=_shards_in(output))
+        else:
+            begun = _found(task, output, manifest) or begun
     if settings.trace is not None:
         trace.check_path(settings.trace, output)
         check_writable(settings.trace)
     return begun
+
+
+def _shards_in(output: str) -> int:
+    """How many a job for this output has, whatever it was begun for."""
+    with JobDirectory(output, look=True) as directory:
+        return sum(1 for _ in directory.committed())
 
 
 def _found(task: VerbTask, output: str, manifest: Manifest) -> Begun | None:

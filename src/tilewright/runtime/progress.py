@@ -15,6 +15,7 @@ from tilewright.runtime.jobs.task import Watch
 
 EVERY = 5.0  # seconds between plain lines
 REFRESH = 0.1  # seconds between two states of the bar
+LITTLE = 0.02  # of all work, before which the time that is left is told with an "about"
 SHOWN = 8  # workers whose rates are shown one by one
 
 
@@ -67,11 +68,13 @@ class _Display:
 
 @dataclass
 class _Hand:
-    """A worker. begun: when it got its first shard; records: of the shards it has committed; at: of the one it runs."""
+    """A worker. begun: when it got its first shard; records: of the shards it has committed; at: of the one it runs;
+    share: of that one's work, where the worker says it."""
 
     begun: float = field(default_factory=lambda: time.perf_counter())
     records: int = 0
     at: int = 0
+    share: float | None = None
 
     @property
     def rate(self) -> float:
@@ -82,7 +85,8 @@ class JobProgress(_Display, Watch):
     """All workers of a job: records done, rate, time left, and the rate of each worker where there are several.
 
     `with JobProgress("sentences") as watch: run(..., watch)`. stream: where to write. The rate is that of this run,
-    from the first shard on; the share counts what earlier runs have done, too.
+    from the first shard on; the share counts what earlier runs have done, too, and of a shard at work what its worker
+    says: prompts that end together count as they get on.
     """
 
     def __init__(self, unit: str, stream: TextIO | None = None) -> None:
@@ -102,32 +106,44 @@ class JobProgress(_Display, Watch):
             begin, end = self._cut.span(record.shard)
             self._bytes += end - begin
         if worker is None:
-            self._earlier = self._share(0)
+            self._earlier = self._share()
         else:
             hand = self._hands.setdefault(worker, _Hand())
-            hand.records, hand.at = hand.records + record.records, 0
+            hand.records, hand.at, hand.share = hand.records + record.records, 0, None
             self._update()
 
-    def at_work(self, worker: int, done: int) -> None:
+    def at_work(self, worker: int, done: int, share: float | None = None) -> None:
         hand = self._hands.setdefault(worker, _Hand())
         hand.at = max(hand.at, done)
+        if share is not None:
+            hand.share = max(hand.share or 0.0, share)
         self._update()
 
-    def _share(self, running: int) -> float:
-        """Of all work. running: records of shards that are not yet committed."""
+    def _share(self) -> float:
+        """Of all work: the shards that are committed, and of those at work what their workers say."""
+        said = [hand.share for hand in self._hands.values() if hand.share is not None]
+        running = sum(hand.at for hand in self._hands.values() if hand.share is None)
         if isinstance(self._cut, Records | RowGroups):
-            return min((self._records + running) / self._cut.count, 1.0)
-        if isinstance(self._cut, Lines):
+            committed = (self._records + running) / max(self._cut.count, 1)
+        elif isinstance(self._cut, Lines):
             bytes_each = self._bytes / self._records if self._records else 0.0
-            return min((self._bytes + running * bytes_each) / self._cut.size, 1.0)
-        return float(self._shards)
+            committed = (self._bytes + running * bytes_each) / self._cut.size
+        else:
+            committed = float(self._shards)
+        return min(committed + sum(said) * self._a_shard(), 1.0)
+
+    def _a_shard(self) -> float:
+        """The share of all work that a shard is."""
+        if isinstance(self._cut, Records):
+            return min(self._cut.per_shard / max(self._cut.count, 1), 1.0)
+        return min(self._cut.per_shard / self._cut.size, 1.0) if isinstance(self._cut, Lines) else 1 / self._cut.shards
 
     def _update(self) -> None:
-        if not self._bar and not any(hand.records or hand.at for hand in self._hands.values()):
+        if not self._bar and not any(hand.records or hand.at or hand.share for hand in self._hands.values()):
             self._last = time.perf_counter()  # no line while models are loaded, nor for that time
         elif self._due():
             running = sum(hand.at for hand in self._hands.values())
-            share = self._share(running)
+            share = self._share()
             total = self._cut.count if isinstance(self._cut, Records | RowGroups) else None
             self._show(share, _of(self._records + running, total), self._text(share))
 
@@ -135,9 +151,10 @@ class JobProgress(_Display, Watch):
         hands = [hand for _, hand in sorted(self._hands.items())]
         spent = time.perf_counter() - min(hand.begun for hand in hands)
         here = sum(hand.records + hand.at for hand in hands)
-        text = f"{amount(here / max(spent, 1e-9))} {self._unit}/s, {duration(spent)}"
-        if share > self._earlier:
-            text += f", {duration(spent * (1 - share) / (share - self._earlier))} left"
+        rate = f"{amount(here / max(spent, 1e-9))} {self._unit}/s, " if here else ""  # none has ended yet
+        text, new = f"{rate}{duration(spent)}", share - self._earlier
+        if new > 0:
+            text += f", {'about ' if new < LITTLE else ''}{duration(spent * (1 - share) / new)} left"
         rates = [amount(hand.rate) for hand in hands]
         if 1 < len(hands) <= SHOWN:
             text += f"; by worker {' '.join(rates)}"

@@ -80,6 +80,15 @@ def test_what_is_said_of_workers_that_ended():
         assert list(_outcome(ran, None)) == [line]
         later = msgspec.structs.replace(ran, seconds={}, computed=0)
         assert list(_outcome(later, None)) == ["Nothing to do: all 4 shards and the output were there"]
+    merged = msgspec.structs.replace(done, seconds={"merge": 0.1})
+    for shards, computed, line in (
+        (1, 0, "The only shard was there: the output was made of it"),
+        (4, 0, "All 4 shards were there: the output was made of them"),
+        (4, 3, "Resumed: 1 of 4 shards was there"),
+    ):
+        assert list(_outcome(msgspec.structs.replace(merged, shards=shards, computed=computed), None)) == [line]
+    alone = msgspec.structs.replace(done, shards=1, computed=0)
+    assert list(_outcome(alone, None)) == ["Nothing to do: the only shard and the output were there"]
     assert facts_of(2, Counter()) == {"workers": 2, "replaced": 0}
 
 

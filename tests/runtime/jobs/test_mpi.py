@@ -166,6 +166,15 @@ def test_signals(place, ranks, number):
     assert len(place.begun()) == 100
 
 
+def test_a_signal_during_the_last_shards_leaves_time_for_the_output(place, ranks):
+    process = ranks(2, knobs={"slow": 0.1})
+    place.wait_for(10)
+    process.send_signal(signal.SIGTERM)
+    code, errors, _ = finish(process)
+    assert code == 0, errors
+    place.check()
+
+
 def test_two_interrupts_of_a_terminal_blame_no_shard(place, ranks):
     """They reach the launcher, which kills at the second, and all ranks, which are each at a record and cannot say that
     they are to stop."""

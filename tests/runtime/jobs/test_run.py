@@ -14,10 +14,12 @@ import pytest
 import toy_jobs
 from tilewright.errors import InputError, Interrupted, ResourceError, UsageError
 from tilewright.runtime.engines.inline import Inline
+from tilewright.runtime.engines.local import Local
 from tilewright.runtime.jobs import run as run_module
 from tilewright.runtime.jobs import stop as stop_module
 from tilewright.runtime.jobs.run import run
-from tilewright.runtime.jobs.task import Options
+from tilewright.runtime.jobs.status import status
+from tilewright.runtime.jobs.task import Options, Watch
 
 
 class Spoilsport(Inline):
@@ -285,7 +287,7 @@ def test_a_signal_between_two_shards(place):
             os.kill(os.getpid(), signal.SIGTERM)
 
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Interrupted, match="stopped by SIGTERM") as caught:
+    with pytest.raises(Interrupted, match="stopped by SIGTERM: 4 of 10 shards are kept") as caught:
         run(place.task(), place.output, Inline(), watch=toy_jobs.Seen(interrupt))
     assert caught.value.exit_code == 75 and signal.getsignal(signal.SIGTERM) is before
     assert len(place.parts()) == 4 and Path(place.output).read_bytes() == b"earlier"
@@ -293,7 +295,37 @@ def test_a_signal_between_two_shards(place):
     place.check()
 
 
+class Begun(Watch):
+    """Asks the job to stop as it begins."""
+
+    def begin(self, cut):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_signal_before_anything_is_whole(place):
+    """That is what is said, and `status` agrees; with --restart, what was done before is kept, and that is said."""
+    with pytest.raises(Interrupted, match="SIGTERM: nothing was whole yet, so nothing was kept"):
+        run(place.task(), place.output, Inline(), watch=Begun())
+    with pytest.raises(UsageError, match=r"no job for this output.* before its first shard is whole leaves none"):
+        status(place.output)
+    run(place.task(), place.output, Inline())
+    with pytest.raises(Interrupted, match="nothing of the new run was whole yet, and what was done before is kept"):
+        run(place.task(), place.output, Inline(), Options(restart=True), Begun())
+    place.check()
+    with pytest.raises(Interrupted, match="was being checked, and is as it was"):
+        run(place.task(), place.output, Inline(), watch=Begun())
+
+
+@pytest.mark.parametrize("engine", [Inline, Local], ids=["inline", "local"])
+def test_a_signal_during_the_last_shard(place, engine):
+    """The output takes the rest of the grace time, and the job ends as any other."""
+    watch = toy_jobs.Seen(lambda record: record.shard == 9 and os.kill(os.getpid(), signal.SIGTERM))
+    assert run(place.task(), place.output, engine(), watch=watch).computed == 10
+    place.check()
+
+
 def test_a_signal_during_the_merge(place):
+    """It ends with the grace time, and not before."""
     task = place.task()
 
     def header(totals):
@@ -301,10 +333,10 @@ def test_a_signal_during_the_merge(place):
         return b""
 
     task.header = header
-    with pytest.raises(Interrupted):
-        run(task, place.output, Inline())
+    with pytest.raises(Interrupted, match="SIGUSR1: every shard is kept, and the output not written"):
+        run(task, place.output, Inline(), Options(grace=0))
     assert not os.path.exists(place.output) and len(place.parts()) == 10
-    assert run(place.task(), place.output, Inline()).computed == 0
+    assert run(task, place.output, Inline()).computed == 0
     place.check()
 
 

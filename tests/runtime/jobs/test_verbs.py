@@ -200,7 +200,7 @@ class Noted:
     def __init__(self, seen):
         self.at = seen.append
 
-    def __call__(self, done=0):
+    def __call__(self, done=0, share=None):
         """Lives."""
 
 
@@ -234,6 +234,15 @@ def test_status_and_verify(verbs, tmp_path, monkeypatch, capsys):
     code, out = said("verify", job.output, "--json")
     assert code == 1 and json.loads(out)["intact"] is False
     assert json.loads(said("status", job.output, "--json")[1])["records"] == RECORDS
+    for name in (".job/report.json", ".job/shards/00001.part", ""):
+        os.unlink(job.output + name)
+    code, out = said("verify", job.output)
+    shards = status(job.output).shards
+    assert code == 75 and out.startswith(f"unfinished: {shards - 1} of {shards} shards are there, and all that is")
+    assert "is intact\nthe job is not finished: no output yet; its command goes on with it" in out
+    report = json.loads(said("verify", job.output, "--json")[1])
+    assert (report["finished"], report["intact"], report["done"], report["exit_code"]) == (False, True, shards - 1, 75)
+    assert "\nthe same command, given again, goes on with it" in said("status", job.output)[1]
 
 
 def test_the_expected_outputs_are_those_of_one_shard(verbs):

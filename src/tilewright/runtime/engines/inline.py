@@ -19,7 +19,6 @@ class Inline(Engine):
                     job.stop.check()
                     job.at_work(0, 0)
                     job.done(run_shard(worker, job.directory, job.directory.shard(number), _Beat(job)), 0)
-                job.stop.check()
             finally:
                 worker.close()
 
@@ -28,8 +27,8 @@ class _Beat:
     def __init__(self, job: Job) -> None:
         self._job = job
 
-    def __call__(self, done: int = 0) -> None:
-        self._job.at_work(0, done)
+    def __call__(self, done: int = 0, share: float | None = None) -> None:
+        self._job.at_work(0, done, share)
         if self._job.stop.left(self._job.options.grace) < 0:
             self._job.stop.check()
 

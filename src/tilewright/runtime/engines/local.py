@@ -195,7 +195,7 @@ class _Supervisor:
         hand.heard, number = time.monotonic(), hand.place.number
         if isinstance(message, Alive):
             hand.record = hand.record if message.record is None else message.record
-            self.job.at_work(number, message.done)
+            self.job.at_work(number, message.done, message.share)
         elif isinstance(message, Ready):
             hand.ready = True
             self.schedule.join(number)

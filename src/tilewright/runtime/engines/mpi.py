@@ -125,7 +125,8 @@ class Mpi(Engine):
                     counter.pulse()
                     beat = RankBeat(counter.pulse, self._witness, job.stop)
                     counter.post(Want(self._run(worker, job.directory, given, beat)))
-                job.stop.check()
+                if not counter.over:
+                    job.stop.check()
             finally:
                 worker.close()
                 job.stop.at_once = lambda: None

@@ -34,11 +34,12 @@ TO_LEAD, FROM_LEAD = 1, 2  # tags
 class Hello:
     """A rank is there, and waits or works; said again and again, it is a sign of life.
 
-    done: records of its shard; record: the one that comes next and alone.
+    done, share: of its shard, see `task.Beat`; record: the one that comes next and alone.
     """
 
     done: int = 0
     record: int | None = None
+    share: float | None = None
 
 
 @dataclass
@@ -88,13 +89,13 @@ class Link:
         self._sent.append(self._comm.isend((self._comm.rank, message), 0, TO_LEAD))
         self._said = time.monotonic()
 
-    def pulse(self, done: int = 0, record: int | None = None) -> None:
+    def pulse(self, done: int = 0, record: int | None = None, share: float | None = None) -> None:
         """A sign of life, if the last one is long ago or a record comes alone."""
         if self._stop.name and not self._asked:
             self._asked = True
             self.send(Asked(self._stop.name))
         if record is not None or time.monotonic() - self._said >= ALIVE_SECONDS:
-            self.send(Hello(done, record))
+            self.send(Hello(done, record, share))
 
     def receive(self) -> object:
         """The next message but signs of life. Raises InternalError where rank 0 gives none."""
@@ -151,12 +152,17 @@ class Counter(threading.Thread):
             with suppress(queue.Empty):
                 return self._inbox.get(timeout=0.1)
 
-    def pulse(self, done: int = 0, record: int | None = None) -> None:
+    @property
+    def over(self) -> bool:
+        """Whether all shards are committed; for rank 0, which was given the last of its own."""
+        return self._schedule.over
+
+    def pulse(self, done: int = 0, record: int | None = None, share: float | None = None) -> None:
         """Rank 0's own sign of life."""
         self._heard[0] = now = time.monotonic()
         if record is not None or now - self._pulsed >= ALIVE_SECONDS:
             self._pulsed = now
-            self.post(Hello(done, record))
+            self.post(Hello(done, record, share))
 
     def close(self) -> None:
         """Returns when no rank needs it any more."""
@@ -194,7 +200,7 @@ class Counter(threading.Thread):
             if source:
                 self._send(Hello(), source)
             if self._job:
-                self._job.at_work(source, message.done)
+                self._job.at_work(source, message.done, message.share)
         elif isinstance(message, Want):
             self._loading.discard(source)
             self._waiting.add(source)
@@ -264,11 +270,11 @@ class RankBeat:
         self._pulse, self._witness, self._stop = pulse, witness, stop
         self._told = False
 
-    def __call__(self, done: int = 0) -> None:
+    def __call__(self, done: int = 0, share: float | None = None) -> None:
         if self._stop.name and not self._told:
             self._told = True
             self._witness.tell(stopping=True)
-        self._pulse(done)
+        self._pulse(done, share=share)
 
     def at(self, record: int) -> None:
         self._witness.tell(record=record)

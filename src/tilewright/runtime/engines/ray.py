@@ -21,6 +21,7 @@ from tilewright.runtime.jobs.directory import JobDirectory, Record
 from tilewright.runtime.jobs.manifest import AsBegun
 from tilewright.runtime.jobs.task import Engine, Job, Place, Task, run_shard
 
+SAID_BYTES = 80  # of four numbers
 TICK = 0.5  # seconds between two looks at what actors say
 
 
@@ -96,11 +97,11 @@ class Actor:
             finally:
                 os.close(self._fd)
 
-    def __call__(self, done: int = 0, record: int = -1) -> None:
+    def __call__(self, done: int = 0, share: float | None = None, *, record: int = -1) -> None:
         now = time.monotonic()
         if record >= 0 or now - self._said > BEAT_SECONDS:
             self._said = now
-            os.pwrite(self._fd, b"%20d%20d%20d" % (record, done, now * 1e3), 0)
+            os.pwrite(self._fd, b"%20d%20d%20d%20.6f" % (record, done, now * 1e3, -1 if share is None else share), 0)
 
     def at(self, record: int) -> None:
         """This record comes next and alone."""
@@ -108,7 +109,8 @@ class Actor:
 
 
 def said_name(number: int) -> str:
-    """The file in the job's logs that tells where a worker is: the record that runs alone, how many are done."""
+    """The file in the job's logs that tells where a worker is: the record that runs alone, how many are done, when,
+    and the share of the work."""
     return f"said-{number}"
 
 
@@ -181,10 +183,11 @@ class _Driver:
     def watch(self, number: int) -> None:
         """Reads what an actor says; one that says nothing for too long is lost."""
         hand = self.hands[number]
-        said = self.job.directory.logs.read(said_name(number), 60) or b""
+        said = self.job.directory.logs.read(said_name(number), SAID_BYTES) or b""
         if hand.ready and said != hand.said:
             hand.said, hand.heard = said, time.monotonic()
-            self.job.at_work(number, int(said[20:40] or 0))
+            share = float(said[60:] or -1)
+            self.job.at_work(number, int(said[20:40] or 0), share if share >= 0 else None)
         allowed = self.job.options.watchdog if hand.ready else START_SECONDS
         if hand.call is not None and time.monotonic() - hand.heard > allowed:
             self.lose(number, f"no sign of life for {allowed:g} s")

@@ -44,10 +44,11 @@ class Ready:
 
 @dataclass
 class Alive:
-    """record: the one that comes next and alone. done: records of the shard."""
+    """record: the one that comes next and alone. done, share: of the shard, see `task.Beat`."""
 
     record: int | None = None
     done: int = 0
+    share: float | None = None
 
 
 @dataclass
@@ -118,11 +119,11 @@ class PipeBeat:
         self._pipe = pipe
         self._last = time.monotonic()
 
-    def __call__(self, done: int = 0) -> None:
+    def __call__(self, done: int = 0, share: float | None = None) -> None:
         now = time.monotonic()
         if now - self._last >= BEAT_SECONDS:
             self._last = now
-            self._pipe.send(Alive(None, done))
+            self._pipe.send(Alive(None, done, share))
 
     def at(self, record: int) -> None:
         self._pipe.send(Alive(record))

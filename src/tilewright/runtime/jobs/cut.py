@@ -110,6 +110,13 @@ class Shard:
         assert isinstance(self.cut, Records)
         return self.cut.offset + self.rows.start * self.cut.record_bytes
 
+    def share(self, end: int) -> float | None:
+        """What lies before byte `end` of the input, of its bytes of a text; None where the input is none."""
+        if not isinstance(self.cut, Lines):
+            return None
+        first, stop = self.cut.span(self.number)
+        return min(max(end - first, 0) / max(stop - first, 1), 1.0)
+
     def lines(self, file: InputFile) -> Iterator[tuple[int, bytes | None, int]]:
         """(number from 1, line or None if it is too long, where it ends in bytes) of its lines that are not blank.
 

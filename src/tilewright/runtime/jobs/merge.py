@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from tilewright.errors import UsageError
+from tilewright.errors import Interrupted, UsageError
 from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.files import BLOCK_BYTES, InputFile, naming
 from tilewright.runtime.jobs.directory import (
@@ -57,16 +57,23 @@ class Report(Sealed, frozen=True):
 @dataclass(frozen=True)
 class Verified:
     """damaged: what is not as it was written, "shard 42: ...", or not there. checked: files that were read. finished:
-    the job has written its output."""
+    the job has written its output. shards, done: in all and there."""
 
     damaged: list[str]
     checked: int
     bad_shards: list[int] = field(default_factory=list)
     finished: bool = False
+    shards: int = 0
+    done: int = 0
 
     @property
     def intact(self) -> bool:
         return not self.damaged
+
+    @property
+    def exit_code(self) -> int:
+        """1: damaged; 75: the job is to be run again until it is finished."""
+        return 1 if self.damaged else 0 if self.finished else Interrupted.exit_code
 
 
 def merge(task: Task, directory: JobDirectory, stop: Stop) -> Report:
@@ -173,7 +180,8 @@ def check_job(output: str) -> None:
     """Raises UsageError unless there is a job for this output."""
     path = f"{os.path.realpath(output)}.job"
     if not os.path.isdir(path):
-        raise UsageError("there is no job for this output", path=path, hint="give the output of a job that was begun")
+        hint = "give the output of a begun job; one that is stopped before its first shard is whole leaves none"
+        raise UsageError("there is no job for this output", path=path, hint=hint)
 
 
 def verify(output: str) -> Verified:
@@ -209,7 +217,7 @@ def check(directory: JobDirectory, beat: Callable[[], object] = lambda: None) ->
         missing = shards - len([number for number in there if number < shards])
         if missing:
             damaged.append(f"shards: {missing:,} of {shards:,} are not there")
-    return Verified(damaged, 1 + len(there) + 2 * finished, bad, finished)
+    return Verified(damaged, 1 + len(there) + 2 * finished, bad, finished, shards, len(there))
 
 
 def _shard(directory: JobDirectory, number: int, beat: Callable[[], object], *, in_place: bool) -> str:

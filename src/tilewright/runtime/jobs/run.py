@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 
 import msgspec
 
-from tilewright.errors import InternalError, ResourceError, TilewrightError, UsageError
+from tilewright.errors import InternalError, Interrupted, ResourceError, TilewrightError, UsageError
 from tilewright.formats.atomic import AtomicFile
 from tilewright.runtime.jobs import contents, trace
 from tilewright.runtime.jobs.cut import Cut
@@ -17,7 +17,7 @@ from tilewright.runtime.jobs.directory import ENDED, INDEX, REPORT, JobDirectory
 from tilewright.runtime.jobs.durable import Removed
 from tilewright.runtime.jobs.earlier import Earlier
 from tilewright.runtime.jobs.lease import Lease
-from tilewright.runtime.jobs.manifest import AsBegun, DamagedShards, Manifest, check_unchanged
+from tilewright.runtime.jobs.manifest import AsBegun, Damaged, DamagedShards, Manifest, check_unchanged
 from tilewright.runtime.jobs.merge import Report, check, merge, save_report
 from tilewright.runtime.jobs.status import note_end
 from tilewright.runtime.jobs.stop import Stop, stopping
@@ -56,11 +56,13 @@ def run_within(
         with (
             _held(output, shared=options.part is not None) as directory,
             nullcontext() if options.part else _leaving_nothing(directory),
+            _telling(directory, begun := []),
         ):
             earlier = Earlier(directory)
             earlier.settle(shared=options.part is not None)
             with earlier.kept(put_back=engine.ends_workers) if options.restart else nullcontext():
                 work = _Run(task, directory, engine, options, stop, watch or Watch(), earlier)
+                begun.append(work)
                 report = _worked(work, manifest)
     engine.tell(report)
     return report
@@ -135,6 +137,32 @@ def _leaving_nothing(directory: JobDirectory) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def _telling(directory: JobDirectory, begun: list[_Run]) -> Iterator[None]:
+    """An interruption says what is kept."""
+    try:
+        yield
+    except Interrupted as error:
+        with suppress(ResourceError):  # it names the signal all the same
+            error.message = f"{error.message.partition(':')[0]}: {_kept(directory, begun[0] if begun else None)}"
+        raise
+
+
+def _kept(directory: JobDirectory, work: _Run | None) -> str:
+    """What is kept of a job that was told to stop."""
+    done, shards = sum(1 for _ in directory.committed()), 0
+    with suppress(Damaged):
+        shards = directory.manifest.cut.shards
+    if work and work.options.restart and not work.computed and not directory.made:
+        return "nothing of the new run was whole yet, and what was done before is kept"
+    if REPORT in directory.root.names():
+        return "what the finished job has written was being checked, and is as it was"
+    if not done:
+        return "nothing was whole yet, so nothing was kept, and the output not written"
+    count = "every shard is" if done >= shards else f"{done:,} of {shards:,} shards {'is' if done == 1 else 'are'}"
+    return f"{count} kept, and the output not written"
+
+
 class _Run:
     def __init__(
         self, task: Task, directory: JobDirectory, engine: Engine, options: Options, stop: Stop, watch: Watch,
@@ -154,14 +182,15 @@ class _Run:
         finished = self.finished()
         if finished:
             return finished
+        in_time = self.stop.late(self.options.grace)
         for tries in range(ROUNDS):
             self.count_committed(self.watch if tries == 0 else Watch())
             self.compute()
             begin = time.perf_counter()
             check_unchanged(self.began, self.task.fingerprint())
             try:
-                self.settle()
-                merged = merge(self.task, self.directory, self.stop)
+                self.settle(in_time)
+                merged = merge(self.task, self.directory, in_time)
             except DamagedShards as error:
                 for number in error.numbers:
                     self.directory.quarantine(number)
@@ -236,9 +265,9 @@ class _Run:
         self.earlier.forget()
         self.phase("run", begin)
 
-    def settle(self) -> None:
+    def settle(self, stop: Stop) -> None:
         if isinstance(self.task, Settling):
-            self.task.settle(self.directory, self.stop)
+            self.task.settle(self.directory, stop)
             self.count_committed(Watch())  # there may be more errors now
 
     def done(self, record: Record, worker: int) -> None:

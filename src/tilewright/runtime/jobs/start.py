@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -131,8 +132,8 @@ class _Figures(Watch):
     def begin(self, cut: Cut) -> None:
         self.shown.begin(cut)
 
-    def at_work(self, worker: int, done: int) -> None:
-        self.shown.at_work(worker, done)
+    def at_work(self, worker: int, done: int, share: float | None = None) -> None:
+        self.shown.at_work(worker, done, share)
 
     def committed(self, record: Record, worker: int | None) -> None:
         self.shown.committed(record, worker)
@@ -167,6 +168,8 @@ def start(
     faults = gpu_faults() if settings.is_inline and device != "cpu" else nullcontext()  # else the worker is replaced
     with stopping() as stop, engine_of(settings, device) as engine, faults:
         report.lead = engine.lead
+        if engine.lead:
+            stop.asked = _Announced(settings.grace)
         with phase(report, "check"):
             task = make(say if engine.lead else quiet, workers_of(engine, settings))
             if device != "cuda" and (notice := cache_or_none() or first_run()) and engine.lead:
@@ -208,11 +211,28 @@ def _outcome(done: merge.Report, part: tuple[int, int] | None) -> Iterator[str]:
         new = f"Part {part[0]} of {part[1]} is there, {done.computed:,} of {done.shards:,} shards are new"
         yield f"{new}. When all are, the same command without --part makes the output"
     elif "merge" not in done.seconds:
-        yield f"Nothing to do: all {done.shards:,} shards and the output were there"
+        what = "the only shard" if done.shards == 1 else f"all {done.shards:,} shards"
+        yield f"Nothing to do: {what} and the output were there"
     elif not done.computed:
-        yield f"All {done.shards:,} shards were there: the output was made of them"
+        one = done.shards == 1
+        were, them = ("The only shard was", "it") if one else (f"All {done.shards:,} shards were", "them")
+        yield f"{were} there: the output was made of {them}"
     elif done.computed < done.shards:
-        yield f"Resumed: {done.shards - done.computed:,} of {done.shards:,} shards were there"
+        there = done.shards - done.computed
+        yield f"Resumed: {there:,} of {done.shards:,} shards {'was' if there == 1 else 'were'} there"
+
+
+@dataclass(frozen=True)
+class _Announced:
+    """Says on stderr that the job is to stop: from a signal's handler, so without the stream's lock and buffer."""
+
+    grace: float
+
+    def __call__(self, name: str) -> None:
+        again = "a second Ctrl-C" if name == "SIGINT" else "Ctrl-C"
+        text = f"{name}: finishing what is on its way, for at most {self.grace:g} s (--grace); {again} ends at once\n"
+        with suppress(OSError, ValueError, AttributeError):  # AttributeError: there is no stderr
+            os.write(sys.stderr.fileno(), (b"\n" if sys.stderr.isatty() else b"") + text.encode())  # a bar has no end
 
 
 @contextmanager

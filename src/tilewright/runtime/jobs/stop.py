@@ -26,18 +26,21 @@ class _Late(KeyboardInterrupt):
 
 
 class Stop:
-    """Whether the job is to stop, and since when. at_once: called before a second SIGINT ends the process."""
+    """Whether the job is to stop, and since when. asked: called once, with why, as a signal's handler is: it takes no
+    lock. at_once: called before a second SIGINT ends the process."""
 
     def __init__(self) -> None:
         self.name = ""
         self.since = 0.0
         self._grace: float | None = None  # of `in_time`
+        self.asked: Callable[[str], object] = lambda name: None
         self.at_once: Callable[[], object] = lambda: None
 
     def ask(self, name: str) -> None:
         """Asks for the stop, for the reason `name`."""
         if not self.name:
             self.since, self.name = time.monotonic(), name
+            self.asked(name)
 
     def left(self, grace: float) -> float:
         """Seconds until the job must have ended; infinite while nobody asked."""
@@ -50,6 +53,11 @@ class Stop:
                 f"stopped by {self.name}: what is whole was kept, and the output not written",
                 hint="run the same command again",
             )
+
+    def late(self, grace: float) -> Stop:
+        """For what is worth the grace time, as the end of a job is whose shards are all there: its `check` raises at
+        the end of that."""
+        return _AtLast(self, grace)
 
     @contextmanager
     def in_time(self, grace: float) -> Iterator[None]:
@@ -88,6 +96,16 @@ class Stop:
         self.ask(signal.Signals(number).name)
         if self._grace is not None:
             self._wind(self._grace)
+
+
+class _AtLast(Stop):
+    def __init__(self, stop: Stop, grace: float) -> None:
+        super().__init__()
+        self._stop, self._seconds = stop, grace
+
+    def check(self) -> None:
+        if self._stop.left(self._seconds) <= 0:
+            self._stop.check()
 
 
 @contextmanager

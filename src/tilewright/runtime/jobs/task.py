@@ -28,10 +28,11 @@ class Place(msgspec.Struct, frozen=True):
 class Beat(Protocol):
     """How a worker shows that it is alive: called at least once in `Options.watchdog` seconds while a shard runs.
 
-    done: records of the shard that are done so far, 0 where that is not known.
+    done: records of the shard that are done so far, 0 where that is not known. share: of the shard's work, where the
+    worker knows more of that than `done` tells.
     """
 
-    def __call__(self, done: int = 0) -> None: ...
+    def __call__(self, done: int = 0, share: float | None = None) -> None: ...
 
     def at(self, record: int) -> None:
         """This record comes next and alone: if the worker ends now, it is to blame."""
@@ -134,15 +135,15 @@ class Watch:
     def committed(self, record: Record, worker: int | None) -> None:
         """A shard is there. worker: the number of the one that ran it, None for those of earlier runs."""
 
-    def at_work(self, worker: int, done: int) -> None:
-        """A worker lives. done: records of its shard that are done so far."""
+    def at_work(self, worker: int, done: int, share: float | None = None) -> None:
+        """A worker lives. done, share: see `Beat`."""
 
 
 @dataclass
 class Job:
     """What an engine is handed: run `todo`, and call `done` with the record of each and the number of its worker.
 
-    at_work: to be called with a worker's number and what it says by `beat(done)`. stop: to be asked often.
+    at_work: to be called with a worker's number and what it says by its `Beat`. stop: to be asked often.
     """
 
     task: Task
@@ -151,7 +152,7 @@ class Job:
     stop: Stop
     todo: list[int]
     done: Callable[[Record, int], None]
-    at_work: Callable[[int, int], None]
+    at_work: Callable[..., None]
     facts: dict[str, Any] = field(default_factory=dict)  # what the engine wants in the report
 
 

@@ -16,7 +16,7 @@ def test_one_worker_has_shards_of_the_size_that_is_best():
 
 
 @pytest.mark.parametrize(("tokens", "total", "a_shard", "count"), [
-    (8, 100, 512, 1), (8, 1500, 512, 3), (64, 1500, 512, 3), (8, 20_000, 1250, 16), (8, 1_000_000, 8192, 123),
+    (8, 100, 1024, 1), (8, 1500, 1024, 2), (64, 1500, 512, 3), (8, 20_000, 1250, 16), (8, 1_000_000, 8192, 123),
     (64, 1_000_000, 1024, 977), (1024, 1500, 256, 6),
 ])  # fmt: skip
 def test_a_small_job_of_one_worker_has_small_shards(tokens, total, a_shard, count):

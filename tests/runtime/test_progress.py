@@ -80,6 +80,22 @@ def test_all_workers_of_a_job(clock):
     ]
 
 
+def test_the_last_shard_is_as_large_as_what_is_left(clock):
+    """A tenth of it is 10 of 1,100, not of the size of a whole one; a shard that is run again begins anew."""
+    stream = io.StringIO()
+    with JobProgress("prompts", stream) as watch:
+        watch.begin(Records(0, 1100, 1000))
+        for seconds, share in ((0, 0.0), (10, 0.9), (20, 0.45)):
+            clock[0] = 100 + seconds
+            watch.at_work(0, 0, share)
+        watch.committed(shard(0, 1000), 0)
+        for seconds, share in ((90, 0.1), (100, 0.5)):
+            clock[0] = 100 + seconds
+            watch.at_work(0, 0, share)
+    percent = [line.split("(")[1].split()[0] for line in stream.getvalue().splitlines()]
+    assert percent == ["82%", "41%", "92%", "95%"]
+
+
 def test_text_of_which_nobody_knows_the_lines(clock):
     """The share is that of bytes: 100 of 400, and 10 lines of the shard at work, each like the 20 before: 50 more."""
     stream = io.StringIO()
@@ -99,7 +115,7 @@ def test_text_of_which_nobody_knows_the_lines(clock):
 
 
 def test_prompts_that_end_together(clock):
-    """What the worker says of its shard counts, of two as large, and no rate is told before one has ended."""
+    """What the worker says of its shard counts, of two as large; no rate is told of prompts that end together."""
     stream = io.StringIO()
     with JobProgress("prompts", stream) as watch:
         watch.begin(Lines(400, 200))
@@ -110,10 +126,10 @@ def test_prompts_that_end_together(clock):
         clock[0] = 126
         watch.committed(shard(0, 20), 0)
     assert stream.getvalue().splitlines() == [
-        "0 prompts (1%), 5 s, about 8 min left",
-        "0 prompts (25%), 10 s, 30 s left",
-        "0 prompts (25%), 15 s, 45 s left",
-        "2 prompts (50%), 0.1 prompts/s, 20 s, 20 s left",
+        "0 prompts (1% of the work), 5 s, about 8 min left",
+        "0 prompts (25% of the work), 10 s, 30 s left",
+        "0 prompts (25% of the work), 15 s, 45 s left",
+        "2 prompts (50% of the work), 20 s, 20 s left",
         "20 prompts (50%), 0.77 prompts/s, 26 s, 26 s left",
     ]
 

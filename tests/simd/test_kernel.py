@@ -48,6 +48,25 @@ def test_an_inline_function_is_called_by_kernels_alone():
     assert twice.py_func(3) == 6
 
 
+@simd.inline
+def some_of(arrays, i):
+    first, second = arrays
+    return first[i : i + 4].reshape(2, 2)[1, 1] + second[i]
+
+
+def test_no_references_are_counted(monkeypatch):
+    """Threads that share an array would wait for each other wherever it goes from one function to the next."""
+
+    def add(a, b):
+        for i in range(4):
+            a[i] = some_of((a, b), i) if b[i] > 0 else some_of((b, a), i)
+
+    monkeypatch.setenv("TILEWRIGHT_CACHE", "off")  # what is read from a file has no source to look into
+    kernel = simd.kernel(types.void(simd.OUTPUT, simd.OUTPUT), name="test.counts")(add)
+    (code,) = kernel.compiled().inspect_llvm().values()
+    assert "define" in code and "NRT_" not in code
+
+
 @simd.kernel(types.int64(simd.PLAN, types.int64), name="test.meet")
 def meet(arrived, patience):
     """Arrive, then spin until two have: it ends early only if both run at the same time."""

@@ -58,6 +58,8 @@ def summary(report: Any, count: int, rate: float, unit: str) -> str:
     if report.errors:
         lines += [f"Bad records: {report.errors:,} of {report.records:,}"]
         lines += [f"  {error}" for error in report.first_errors]
+        more = report.errors - len(report.first_errors)
+        lines += [f"  and {more:,} more"] * (more > 0)
     if report.validation:
         lines += [f"Validation...{'PASS' if report.validation.passed else 'FAIL'}", f"  {report.validation.detail}"]
     return "\n".join(lines)

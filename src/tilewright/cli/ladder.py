@@ -57,7 +57,10 @@ def ladder(options: Options) -> None:
         if options.explain:
             _explain(tower, _cases(spec, options), options)
             continue
-        for case in _cases(spec, options):
+        cases = _cases(spec, options)
+        if len(cases) > 1:
+            show(f"{op}, {len(cases)} sizes; Ctrl-C ends it, and --save keeps what was measured\n")
+        for case in cases:
             for count in counts:
                 _climb(op, case, count, options)
     if not options.explain:

@@ -101,7 +101,8 @@ class TokenFile:
             raise InputError(
                 f"the input has {file.size:,} bytes: {sentences:,} {self._what}s of {row} bytes and {rest} more",
                 path=file.path,
-                hint=f"the file was cut short, or belongs to a model of another {self._what} length",
+                hint=f"the file was cut short, belongs to a model of another {self._what} length, or holds no "
+                "token ids: only .txt, .jsonl and .parquet are read as text",
             )
         if count is not None and count > sentences:
             what = f"the input holds {sentences:,} {self._what}s; {count:,} were asked for"

@@ -276,12 +276,14 @@ def json_words(error: Exception, text: bytes | bytearray) -> str:
     if half := _half_pair(_loosely(text)):
         return f"\\u{ord(half):04x} is half of a surrogate pair"
     unread = ", or has half of a surrogate pair" if len(text) > LOOSE_BYTES else ""
-    return f"the JSON is not whole, it ends at byte {len(text.rstrip()):,}{unread}"
+    end = len(text.rstrip())
+    return f"the JSON is not whole, it ends at byte {end:,}{unread}" if end else "nothing is there where JSON is wanted"
 
 
 def missing(fields: Iterable[str], place: str) -> BadLine:
     """The field that is wanted is not there; what is."""
-    found = [name if len(name) <= 32 else f"{name[:29]}..." for name in fields]
+    found = [name if name.isprintable() else ascii(name) for name in fields]
+    found = [name if len(name) <= 32 else f"{name[:29]}..." for name in found]
     more = [f"{len(found) - 5:,} more"] if len(found) > 6 else found[5:]
     there = f"; what is there: {', '.join([*found[:5], *more])}" if found else ""
     return BadLine(f"is missing{there}", place)

@@ -119,7 +119,7 @@ class Generator:
     """Turns requests into completions on one model.
 
     memory: bytes for keys and values. context: positions of the model. seed: for requests that have none. text_of:
-    decodes token ids, needed for stop strings. stepped: called by `run` behind each step.
+    decodes token ids, needed for stop strings. stepped: called by `run` behind each step, on a CPU.
     """
 
     takes_blocks = False  # of requests, see `Block`

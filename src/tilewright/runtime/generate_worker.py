@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 READ = 256  # prompts read at a time
 WRITTEN = 64  # results written at a time
-TOLD_SECONDS = 0.5  # between two looks at how far all sequences are
+LOOK_SECONDS = 0.5  # between two looks at how far all sequences are
 PENDING = 2 * WINDOW  # prompts read and not yet written: the engine's, and bad ones between them
 
 
@@ -84,7 +84,8 @@ class _Stream:
     def __init__(self, worker: GenerateWorker, shard: Shard, out: Attempt, beat: Beat) -> None:
         self.job, self.report, self.model = worker.job, worker.report, worker.model
         self.generator, self.reader, self.out, self.beat = worker.generator, worker.reader, out, beat
-        self.shard, self.expected, self.told = shard, 0.0, 0.0  # prompts in all, as it seems; when `stepped` told
+        self.shard, self.expected, self.looked = shard, 0.0, 0.0  # prompts in all, as it seems; when `stepped` looked
+        self.share: float | None = None  # of the shard's work, when it did
         self.writer = _writer(self.job, out)
         self.pending: deque[Prompt] = deque()  # read and not yet written
         self.results: list[tuple[Prompt, list[Completion]]] = []
@@ -106,20 +107,24 @@ class _Stream:
         while True:
             with trace.span(trace.COMPUTE), phase(self.report, "run"):
                 completions = next(found, None)
-            self.beat(self.records - len(self.pending))
+            self.tell()
             self.skip_bad()
             if completions is None:
                 return
             self.keep(self.pending.popleft(), completions)
 
+    def tell(self) -> None:
+        """How far the shard is; always with its share, as a beat may be the only one in some time that is sent on."""
+        self.beat(self.records - len(self.pending), self.share)
+
     def stepped(self) -> None:
-        """Tells how far the shard is, now and then: all that run together may have most of it behind them when the
-        first one ends."""
+        """Looks now and then how far the shard is: all that run together may have most of it behind them when the first
+        one ends."""
         now = time.monotonic()
-        if now - self.told >= TOLD_SECONDS and self.expected:
-            self.told = now
-            share = (self.records - self.generator.unfinished()) / self.expected
-            self.beat(self.records - len(self.pending), min(share, 1.0))
+        if now - self.looked >= LOOK_SECONDS and self.expected:
+            self.looked = now
+            self.share = min((self.records - self.generator.unfinished()) / self.expected, 1.0)
+            self.tell()
 
     def expect(self, batch: PromptBatch) -> None:
         """How many prompts the shard has, as it seems from those that were read, these included."""
@@ -156,7 +161,7 @@ class _Stream:
             while len(self.pending) > self.most_pending:
                 yield None
                 self.skip_bad()
-            self.beat(self.records - len(self.pending))
+            self.tell()
             self.expect(batch)
             yield from self.accepted(batch)
 

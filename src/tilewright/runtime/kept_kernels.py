@@ -78,7 +78,7 @@ def compiling_told(say: Callable[[str], None]) -> Iterator[None]:
         told = False
 
         def on_start(self, event: Any) -> None:
-            ours = isinstance(event.data["dispatcher"]._cache, cache.KernelCache)
+            ours = isinstance(getattr(event.data["dispatcher"], "_cache", None), cache.KernelCache)
             if ours and not self.told and str(cache.home()) not in _first:
                 self.told = True
                 when = "the rest will be now, which can take a minute"

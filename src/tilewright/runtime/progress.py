@@ -49,12 +49,13 @@ class _Display:
         self._last = now
         return True
 
-    def _show(self, share: float, count: str, text: str) -> None:
+    def _show(self, share: float, count: str, text: str, of: str = "") -> None:
+        """count: how many, of how many; of: what `share` is one of, if not of these."""
         if self._bar:
             self._bar.update(self._task, completed=share, text=text)
             self._try(self._bar.refresh)
         else:
-            line = f"{count} {self._unit} ({share:.0%}), {text}\n"
+            line = f"{count} {self._unit} ({share:.0%}{of}), {text}\n"
             self._try(lambda: (self._stream.write(line), self._stream.flush()))
 
     def _try(self, write: Callable[[], object]) -> None:
@@ -115,8 +116,7 @@ class JobProgress(_Display, Watch):
     def at_work(self, worker: int, done: int, share: float | None = None) -> None:
         hand = self._hands.setdefault(worker, _Hand())
         hand.at = max(hand.at, done)
-        if share is not None:
-            hand.share = max(hand.share or 0.0, share)
+        hand.share = hand.share if share is None else share
         self._update()
 
     def _share(self) -> float:
@@ -130,7 +130,8 @@ class JobProgress(_Display, Watch):
             committed = (self._bytes + running * bytes_each) / self._cut.size
         else:
             committed = float(self._shards)
-        return min(committed + sum(said) * self._a_shard(), 1.0)
+        of_each = min(self._a_shard(), max(1 - committed, 0.0) / max(len(said), 1))  # the last ones are shorter
+        return min(committed + sum(said) * of_each, 1.0)
 
     def _a_shard(self) -> float:
         """The share of all work that a shard is."""
@@ -145,17 +146,23 @@ class JobProgress(_Display, Watch):
             running = sum(hand.at for hand in self._hands.values())
             share = self._share()
             total = self._cut.count if isinstance(self._cut, Records | RowGroups) else None
-            self._show(share, _of(self._records + running, total), self._text(share))
+            told = any(hand.share is not None for hand in self._hands.values())
+            of = " of the work" if told else ""
+            self._show(share, _of(self._records + running, total), self._text(share, told), of)
 
-    def _text(self, share: float) -> str:
+    def _text(self, share: float, told: bool) -> str:
+        """told: workers say what share of their shards is done; then many records may end together, and no rate of
+        theirs says anything."""
         hands = [hand for _, hand in sorted(self._hands.items())]
         spent = time.perf_counter() - min(hand.begun for hand in hands)
         here = sum(hand.records + hand.at for hand in hands)
-        rate = f"{amount(here / max(spent, 1e-9))} {self._unit}/s, " if here else ""  # none has ended yet
+        rate = "" if told else f"{amount(here / max(spent, 1e-9))} {self._unit}/s, "
         text, new = f"{rate}{duration(spent)}", share - self._earlier
         if new > 0:
             text += f", {'about ' if new < LITTLE else ''}{duration(spent * (1 - share) / new)} left"
         rates = [amount(hand.rate) for hand in hands]
+        if told:
+            return text
         if 1 < len(hands) <= SHOWN:
             text += f"; by worker {' '.join(rates)}"
         elif len(hands) > SHOWN:

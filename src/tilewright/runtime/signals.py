@@ -7,17 +7,28 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import NoReturn
 
 from tilewright.errors import Interrupted
 from tilewright.formats import atomic
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SHOW_CURSOR = "\x1b[?25h\n"  # that a bar hides; the bar's line ends
 
 
 class _Stopped(KeyboardInterrupt):
     """Raised in the main thread by the first signal; no `except` of a library takes it for an error of its own."""
+
+
+def end_at_once(words: str) -> NoReturn:
+    """Ends the process, from a signal's handler: the unfinished file of an output is removed, a bar's cursor is there
+    again, and stderr says why."""
+    atomic.remove_unfinished()
+    with suppress(OSError, ValueError, AttributeError):  # AttributeError: there is no stderr
+        os.write(sys.stderr.fileno(), f"{SHOW_CURSOR if sys.stderr.isatty() else ''}{words}\n".encode())
+    os._exit(130)
 
 
 class Stop:
@@ -34,8 +45,7 @@ class Stop:
         if atomic.swapping():  # two renames, then the job is done
             return
         if self.name:
-            atomic.remove_unfinished()
-            os._exit(130)
+            end_at_once("Ended at once: no output was written")
         self.name = signal.Signals(number).name
         raise _Stopped(self.name)
 

@@ -25,7 +25,7 @@ from numba.extending import intrinsic
 
 from tilewright.simd.kernel import inline
 from tilewright.simd.types import I64, call, pointer
-from tilewright.simd.vectors import load, store
+from tilewright.simd.vectors import load, splat, store
 
 SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XTILEDATA = 158, 0x1023, 18
 ROWS = 16  # of a tile
@@ -123,18 +123,24 @@ def _dot(typingctx, tiles, c, a, b):
 
 
 @inline
+def _fill(tiles, first, end, number):
+    for row in range(first * ROWS, end * ROWS):
+        store(tiles, row * WORDS, splat(number, WORDS))
+
+
+@inline
 def _emulated_configure(tiles, rows):
-    tiles[:8] = 0  # all 16 rows are computed: a row more is never looked at
+    _fill(tiles, 0, 8, np.float32(0))  # all 16 rows are computed: a row more is never looked at
 
 
 @inline
 def _emulated_release(tiles):
-    tiles[:8] = np.nan  # what a kernel reads after the release is not what it stored
+    _fill(tiles, 0, 8, np.float32(np.nan))  # what a kernel reads after the release is not what it stored
 
 
 @inline
 def _emulated_zero(tiles, tile):
-    tiles[tile] = 0
+    _fill(tiles, tile, tile + 1, np.float32(0))
 
 
 @inline
@@ -153,8 +159,8 @@ def _emulated_store(tiles, tile, array, at, stride):
 def _emulated_dot(tiles, c, a, b):
     """In the order of the instruction: the low halves' products in one sum, the high halves' in another. A product of
     two bfloat16 is a float32, so that multiplying and adding rounds as a fused multiply-add does."""
-    bits, pair = tiles.view(np.uint32), np.empty(4, np.uint32)
-    value = pair.view(np.float32)
+    bits = tiles.view(np.uint32)
+    pair, value = bits[8, -1], tiles[8, -1]  # behind the configuration
     for row in range(ROWS):
         for column in range(WORDS):
             low = high = np.float32(0)

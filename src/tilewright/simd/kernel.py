@@ -2,6 +2,9 @@
 
 A kernel states its types, so a wrong dtype is an error and not a second, slower compilation; it releases the GIL, so
 threads run it side by side; it never reassociates floating-point sums and never checks bounds.
+
+References are not counted (`_nrt`), so that a kernel allocates nothing and no inline function returns an array. Counts
+are shared: two threads that hand the same array from function to function waited for each other's cache line.
 """
 
 import functools
@@ -53,7 +56,7 @@ class Kernel:
         """Numba's dispatcher, compiled or read from the cache: for `inspect_asm()` and the like."""
         with self._lock:
             if self._call == self._first_call:
-                dispatcher = njit(nogil=True, fastmath=False, boundscheck=False)(self._named())
+                dispatcher = njit(nogil=True, fastmath=False, boundscheck=False, _nrt=False)(self._named())
                 if os.environ.get("TILEWRIGHT_CACHE") != "off":
                     dispatcher._cache = cache.KernelCache(self.name)
                 dispatcher.compile(self.signature)
@@ -76,7 +79,7 @@ def kernel(signature, *, name: str):
     """Declare a kernel: `signature` as Numba writes it ("void(float32[::1], intp)") or as a Numba signature; `name` is
     unique.
 
-    Source: numba.njit, with `fastmath` and `boundscheck` off and `nogil` on.
+    Source: numba.njit, with `fastmath`, `boundscheck` and reference counts off and `nogil` on.
     """
     return lambda function: Kernel(function, signature, name)
 
@@ -89,7 +92,7 @@ def inline(function):
     and C is left out: a sixth of the time that a kernel takes to compile (matmul.packed on an EPYC: 12.6 s, then 10.5).
     """
     compiled = njit(
-        nogil=True, fastmath=False, boundscheck=False, forceinline=True,
+        nogil=True, fastmath=False, boundscheck=False, _nrt=False, forceinline=True,
         no_cpython_wrapper=True, no_cfunc_wrapper=True,
     )(function)  # fmt: skip
     compiled.__class__ = _Inlined

@@ -219,6 +219,7 @@ def test_a_second_interrupt_ends_it_at_once(place, first):
     sent = time.monotonic()
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 130 and time.monotonic() - sent < 2 and "Traceback" not in said
+    assert said.endswith("Ended at once: the shards that are whole are kept\n")
     check_nobody_is_left(place)
     run(place.task(), place.output, Local(2))
     place.check()

@@ -159,7 +159,8 @@ def _kept(directory: JobDirectory, work: _Run | None) -> str:
         return "what the finished job has written was being checked, and is as it was"
     if not done:
         return "nothing was whole yet, so nothing was kept, and the output not written"
-    count = "every shard is" if done >= shards else f"{done:,} of {shards:,} shards {'is' if done == 1 else 'are'}"
+    of_all = f" of {shards:,}" if shards else ""
+    count = "every shard is" if done == shards else f"{done:,}{of_all} shards {'is' if done == 1 else 'are'}"
     return f"{count} kept, and the output not written"
 
 
@@ -287,7 +288,7 @@ class _Run:
             raise InternalError(
                 f"{why}; the first is {first}",
                 path=self.directory.errors.path,
-                hint="correct them or allow more; what is done is kept",
+                hint="allow more, and it goes on with what is done; or correct them, and give --restart",
             )
 
     def phase(self, name: str, begin: float) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
@@ -12,7 +11,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from tilewright.errors import Interrupted
-from tilewright.formats import atomic
+from tilewright.runtime.signals import end_at_once
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 AGAIN_SECONDS = 1.0  # between two tries to end what does not ask
@@ -91,8 +90,7 @@ class Stop:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.name and number == signal.SIGINT:
             self.at_once()
-            atomic.remove_unfinished()
-            os._exit(130)
+            end_at_once("Ended at once: the shards that are whole are kept")
         self.ask(signal.Signals(number).name)
         if self._grace is not None:
             self._wind(self._grace)

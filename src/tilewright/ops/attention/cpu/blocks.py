@@ -46,7 +46,8 @@ from tilewright.ops.attention.cpu.plan import (
     flat,
     numbers_of,
 )
-from tilewright.ops.attention.cpu.tiles import state_of, tile_queries, tile_scratch
+from tilewright.ops.attention.cpu.tiles import STATE, tile_queries, tile_scratch
+from tilewright.ops.attention.cpu.turned import SIDE
 from tilewright.ops.attention.cpu.words import hider, scratch_words, word_block_function
 from tilewright.ops.attention.operands import (
     COLUMNS,
@@ -283,9 +284,9 @@ def tile_kernel(out: types.Array, tiles):
 
     @simd.kernel(attend_signature(out), name=f"attention.tiles.bfloat16.{tiles.__name__}{_form(out)}")
     def attend_prompts(q, keys, values, spans, scale, out, plan, scratch):
-        state = state_of(scratch)
+        state = scratch[:STATE].reshape(9, SIDE, SIDE)
         configure(state, amx.ROWS)
-        attend_runs(q, keys, values, spans, scale, out, plan, scratch)
+        attend_runs(q, keys, values, spans, scale, out, plan, (scratch, state))
         release(state)
 
     return attend_prompts

@@ -32,21 +32,16 @@ VALUES = SUMS + SQUARE
 QUERIES = VALUES + GROUP * SQUARE
 
 
-@simd.inline
-def state_of(scratch):
-    """The state of `simd.amx`."""
-    return scratch[:STATE].reshape(9, SIDE, SIDE)
-
-
 @functools.cache
 def score_function(tiles):
     """The inline function that scores 16 queries."""
     zero, load, store, dot = tiles.zero, tiles.load, tiles.store, tiles.dot
 
     @simd.inline
-    def score(queries, q_at, q_step, keys, k_at, sizes, scratch, target):
-        """Rows of words of q against the keys, in squares at `target`. sizes: (words of a head, keys)."""
-        state, (words, length) = state_of(scratch), sizes
+    def score(queries, q_at, q_step, keys, k_at, sizes, room, target):
+        """Rows of words of q against the keys, in squares at `target`. sizes: (words of a head, keys); room: (scratch,
+        the state of `simd.amx` in it)."""
+        (scratch, state), (words, length) = room, sizes
         for t in range(0, length, PANEL):
             both = length - t > SIDE
             zero(state, 0)
@@ -99,9 +94,9 @@ def weigh_function(tiles):
             dot(state, 3, 4, 5)
 
     @simd.inline
-    def weigh(many, values, at, width, length, scratch, odds):
-        """`many` tiles of results, 4 or 2, side by side at RESULTS."""
-        state = state_of(scratch)
+    def weigh(many, values, at, width, length, room, odds):
+        """`many` tiles of results, 4 or 2, side by side at RESULTS; room: as `score_function`'s."""
+        scratch, state = room
         zero(state, 0)
         zero(state, 1)
         if many == GROUP:
@@ -139,40 +134,40 @@ def tile_queries(tiles, rounds: bool):
                 put(out, at + i * step + d, simd.multiply(x, inverse))
 
     @simd.inline
-    def attend_block(height, arrays, at, seen, scale, plan, scratch):
+    def attend_block(height, arrays, at, seen, scale, plan, room):
         """Up to 16 queries; at: of the first in (q, keys, values, out). seen: as `turned.turn_scores`."""
         (q, keys, values, out), (q_at, k_at, v_at, o_at), (visible, more) = arrays, at, seen
-        D, length = plan[HEAD_SIZE], visible + more * (height - 1)
+        D, length, scratch = plan[HEAD_SIZE], visible + more * (height - 1), room[0]
         words, squares = D // 2, (length + SIDE - 1) // SIDE
         scores = QUERIES + SIDE * words
         odds = scores + squares * SQUARE
         if height == SIDE:
-            score(q, q_at, plan[Q_STEP], keys, k_at, (words, length), scratch, scores)
+            score(q, q_at, plan[Q_STEP], keys, k_at, (words, length), room, scores)
         else:
             for i in range(height):
                 for w in range(0, words, SIDE):
                     simd.store(scratch, QUERIES + i * words + w, simd.load(q, q_at + i * plan[Q_STEP] + w, SIDE))
-            score(scratch, QUERIES, words, keys, k_at, (words, length), scratch, scores)
+            score(scratch, QUERIES, words, keys, k_at, (words, length), room, scores)
         best = turn_scores(scratch, scores, squares, seen)
         turned_odds(scratch, scores, squares, best, scale, SUMS)
         odds_to_words(scratch, scores, squares, odds)
         for d in range(0, D, GROUP * SIDE):
             if D - d >= GROUP * SIDE:
-                weigh(GROUP, values, v_at + d, plan[WIDTH], length, scratch, odds)
+                weigh(GROUP, values, v_at + d, plan[WIDTH], length, room, odds)
                 put_results(GROUP, height, scratch, out, o_at + d, plan[OUT_STEP])
             else:
-                weigh(2, values, v_at + d, plan[WIDTH], length, scratch, odds)
+                weigh(2, values, v_at + d, plan[WIDTH], length, room, odds)
                 put_results(2, height, scratch, out, o_at + d, plan[OUT_STEP])
 
     @simd.inline
-    def attend_queries(arrays, spans, s, head, scale, plan, scratch):
-        """As `blocks.head_functions`' second."""
+    def attend_queries(arrays, spans, s, head, scale, plan, room):
+        """As `blocks.head_functions`' second; room: as `score_function`'s."""
         D, causal, slot, count = plan[HEAD_SIZE], plan[CAUSAL], spans[s + SLOT] * plan[HEADS] + head, spans[s + COUNT]
         k_at, v_at = slot * plan[KEYS_A_HEAD], slot * plan[VALUES_A_HEAD]
         for i in range(0, count, SIDE):
             row, visible = spans[s + ROW] + i, spans[s + FIRST] + (i + 1 if causal else count)
             at = (row * plan[Q_STEP] + head * (D // 2), k_at, v_at, row * plan[OUT_STEP] + head * D)
-            attend_block(min(SIDE, count - i), arrays, at, (visible, causal), scale, plan, scratch)
+            attend_block(min(SIDE, count - i), arrays, at, (visible, causal), scale, plan, room)
 
     return attend_queries
 

@@ -96,6 +96,17 @@ def test_the_last_shard_is_as_large_as_what_is_left(clock):
     assert percent == ["82%", "41%", "92%", "95%"]
 
 
+def test_sentences_end_one_after_the_other(clock):
+    """Their rate is told beside the share of the bytes."""
+    stream = io.StringIO()
+    with JobProgress("sentences", stream) as watch:
+        watch.begin(Lines(400, 400))
+        watch.at_work(0, 0, 0.0)
+        clock[0] = 106
+        watch.at_work(0, 30, 0.25)
+    assert stream.getvalue() == "30 sentences (25%), 5 sentences/s, 6 s, 18 s left\n"
+
+
 def test_text_of_which_nobody_knows_the_lines(clock):
     """The share is that of bytes: 100 of 400, and 10 lines of the shard at work, each like the 20 before: 50 more."""
     stream = io.StringIO()

@@ -17,6 +17,7 @@ EVERY = 5.0  # seconds between plain lines
 REFRESH = 0.1  # seconds between two states of the bar
 LITTLE = 0.02  # of all work, before which the time that is left is told with an "about"
 SHOWN = 8  # workers whose rates are shown one by one
+TOGETHER = "prompts"  # of which many end with one step, so that a rate says nothing while there are shares
 
 
 class _Display:
@@ -146,23 +147,22 @@ class JobProgress(_Display, Watch):
             running = sum(hand.at for hand in self._hands.values())
             share = self._share()
             total = self._cut.count if isinstance(self._cut, Records | RowGroups) else None
-            told = any(hand.share is not None for hand in self._hands.values())
-            of = " of the work" if told else ""
-            self._show(share, _of(self._records + running, total), self._text(share, told), of)
+            apart = self._unit == TOGETHER and any(hand.share is not None for hand in self._hands.values())
+            of = " of the work" if apart else ""
+            self._show(share, _of(self._records + running, total), self._text(share, rated=not apart), of)
 
-    def _text(self, share: float, told: bool) -> str:
-        """told: workers say what share of their shards is done; then many records may end together, and no rate of
-        theirs says anything."""
+    def _text(self, share: float, *, rated: bool) -> str:
+        """Rates, where records tell them, time spent, and left."""
         hands = [hand for _, hand in sorted(self._hands.items())]
         spent = time.perf_counter() - min(hand.begun for hand in hands)
         here = sum(hand.records + hand.at for hand in hands)
-        rate = "" if told else f"{amount(here / max(spent, 1e-9))} {self._unit}/s, "
+        rate = f"{amount(here / max(spent, 1e-9))} {self._unit}/s, " if rated else ""
         text, new = f"{rate}{duration(spent)}", share - self._earlier
         if new > 0:
             text += f", {'about ' if new < LITTLE else ''}{duration(spent * (1 - share) / new)} left"
-        rates = [amount(hand.rate) for hand in hands]
-        if told:
+        if not rated:
             return text
+        rates = [amount(hand.rate) for hand in hands]
         if 1 < len(hands) <= SHOWN:
             text += f"; by worker {' '.join(rates)}"
         elif len(hands) > SHOWN:

@@ -207,6 +207,9 @@ def cases() -> list[Case]:
     found += [Case(1, 2, 5, 6, 17, (3, 5), (2, 2), ((0, 1), (1, 0))), Case(1, 1, 3, 2, 48, (5, 4), (3, 2), none)]
     found += [Case(3, 7, 5, 33, 65), Case(17, 4, 4, 40, 32), Case(1, 9, 13, 24, 70), Case(5, 3, 1, 20, 12)]
     found += [Case(1, 4, 4, 803, 35), Case(2, 2, 2, 1601, 4), Case(1, 5, 6, 64, 3), Case(2, 18, 17, 8, 3)]
+    # channels of one pixel end within a vector that is not their first: 4, 8 and 16 lanes, phases apart and merged
+    found += [Case(1, 2, 3, 4, O, (1, 1), (1, 1), none, bias=True) for O in (5, 7, 9, 15, 17, 25, 31)]
+    found += [Case(2, 3, 4, 5, O, (2, 3), (1, 2), ((0, 0), (1, 0))) for O in (3, 6, 9, 13, 15)]
     found += _epilogues(Case(2, 3, 5, 18, 34)) + _epilogues(Case(1, 4, 3, 10, 3))
     found += _epilogues(Case(1, 3, 3, 5, 6, (2, 2), (3, 3), none)) + _epilogues(Case(1, 2, 3, 6, 64))
     found += [Case(2, 4, 5, 20, 19, layout=layout, bias=True) for layout in ("F", "strided", "reversed")]

@@ -68,7 +68,7 @@ def term_sizes(x: np.ndarray, weights: np.ndarray, rows: Axis, columns: Axis) ->
     tiles = np.lib.stride_tricks.sliding_window_view(padded, (4, 4), axis=(1, 2))[:, ::SIDE, ::SIDE]
     sums = np.einsum("pa,qb,nijcab->nijpqc", np.abs(B), np.abs(B), tiles)
     out = np.zeros((n, SIDE * down * rows.stride, SIDE * across * columns.stride, weights.shape[2]))
-    whole = out.reshape(n, down, SIDE, rows.stride, across, SIDE, columns.stride, -1)
+    whole = out.reshape(n, down, SIDE, rows.stride, across, SIDE, columns.stride, weights.shape[2])
     for i, j in itertools.product(rows.phases, columns.phases):
         kernel = np.abs(dense_kernel(weights.astype(np.float64), taps_of(rows, i), taps_of(columns, j)))
         sizes = np.einsum("nijpqc,pt,qs,tsoc->nijpqo", sums, np.abs(G), np.abs(G), kernel, optimize=True)

@@ -157,7 +157,7 @@ def phase_writer(lanes: int, vectors: int, together: bool):
                 r = j * layout.stride_rows + simd.fetch(table, f)
                 q, column = left * layout.stride_columns + simd.fetch(table, f + 1), simd.fetch(table, f + 2)
                 inside = (out.shape[2] - q + layout.stride_columns - 1) // layout.stride_columns
-                for o in range(0, O, lanes):
+                for o in range((O - 1) // lanes * lanes, -1, -lanes):  # the last, which may be too wide, comes first
                     source = layout.rows_at + (column + o) // WIDE * room + t * WIDE + (column + o) % WIDE
                     to = image * stride_b + r * stride_r + q * stride_q + o
                     term = simd.load_first(bias, o, O - o if bias.size else 0, lanes)
@@ -167,7 +167,8 @@ def phase_writer(lanes: int, vectors: int, together: bool):
                         y = simd.load(scratch, source, lanes)
                         if not together:
                             y = activate(simd.add(y, term), layout.activation)
-                        # a mask costs much; what is too much for this position is written again by the next
+                        # A mask costs much. A whole vector past this position's channels overwrites the first ones of
+                        # the next position: they are written later, by the next store or by a later pass over o.
                         if o + lanes <= O or (together and apart == O and to + lanes <= end):
                             simd.store(out, to, y)
                         else:

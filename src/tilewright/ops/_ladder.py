@@ -64,7 +64,7 @@ def operations() -> tuple[str, ...]:
 def using(**rungs: str) -> Iterator[None]:
     """`with using(matmul="cpu.packed"):` forces a rung; it raises `Refused` rather than fall back.
 
-    Nests; other ops keep theirs. Raises UsageError for an operation that does not exist, Refused for a rung that it
+    Nests; other ops keep theirs. It holds for the operation wherever it runs, also beneath another one. Raises UsageError for an operation that does not exist, Refused for a rung that it
     does not have.
     """
     if unknown := rungs.keys() - set(operations()):
@@ -76,6 +76,18 @@ def using(**rungs: str) -> Iterator[None]:
         yield
     finally:
         _forced.reset(token)
+
+
+@contextmanager
+def preferring(**rungs: str) -> Iterator[None]:
+    """Choose these rungs inside, except for operations that a caller forces with `using`: his choice always wins.
+
+    For an operation that runs on another one. Raises Refused, as every forced rung does, where the caller's choice
+    does not take the problem.
+    """
+    chosen = _forced.get({})
+    with using(**{op: name for op, name in rungs.items() if op not in chosen}):
+        yield
 
 
 def forced() -> dict[str, str]:

@@ -7,12 +7,12 @@ table for rungs that have one.
 from functools import partial
 from importlib import import_module
 
-from tilewright.ops._ladder import Ladder, using
+from tilewright.ops._ladder import Ladder, preferring
 from tilewright.ops._needs import engine, on
 from tilewright.ops.embedding_conv1d.operands import Filters, Prepared
 
 PREFER = ("tile.gather_add", "simt.gather_add")
-CONVOLUTION = "simt.fused"  # the rung of conv1d beneath the token table
+CONVOLUTION = "simt.fused"  # the rung of conv1d beneath, unless `using` forces another
 DTYPES = ("float32", "bfloat16", "float16")
 
 # name, the rung it stands on, what changes
@@ -47,7 +47,7 @@ def declare(ladder: Ladder) -> None:
 def _prepare_filters(table, filters: Filters, *, dtype: str, length: int, memory: int | None):
     from tilewright.ops.conv1d.device import prepare
 
-    with using(conv1d=CONVOLUTION):
+    with preferring(conv1d=CONVOLUTION):
         return [prepare(weight, dtype=dtype) for weight in filters.weights]
 
 
@@ -56,7 +56,7 @@ def _gather(ids, prepared: Prepared, out) -> None:
 
     filters, O = prepared.filters, prepared.filters.O
     x = prepared.table[ids.long()].transpose(1, 2)  # (B, C, L)
-    with using(conv1d=CONVOLUTION):
+    with preferring(conv1d=CONVOLUTION):
         for branch, weight in enumerate(prepared.state):
             columns = slice(branch * O, (branch + 1) * O)
             out[:, columns] = conv1d(x, weight, bias=filters.bias[columns], activation="relu", pool="max")

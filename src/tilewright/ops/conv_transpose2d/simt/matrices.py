@@ -3,11 +3,11 @@
 Rows are windows of x, copied side by side for some images at a time; how many does not change a row's bits.
 """
 
-from tilewright.ops._ladder import using
+from tilewright.ops._ladder import preferring
 from tilewright.ops.conv_transpose2d.operands import Axis, Epilogue, Packed
 from tilewright.ops.matmul import device as products
 
-PRODUCT = "simt.buffered"  # the rung of matmul
+PRODUCT = "simt.buffered"  # the rung of matmul, unless `using` forces another
 MATRIX_BYTES = 1 << 28  # of rows at a time
 
 
@@ -15,7 +15,7 @@ def pack_matrix(weights, rows: Axis, columns: Axis, rung: str) -> Packed:
     """weights (KH, KW, O, C) as matmul's b (KH * KW * C, O), taps in reverse."""
     KH, KW, O, C = weights.shape
     turned = weights.flip(0, 1).permute(0, 1, 3, 2).reshape(KH * KW * C, O)
-    with using(matmul=PRODUCT):
+    with preferring(matmul=PRODUCT):
         return Packed(rung, O, C, rows, columns, "float32", products.prepare(turned.float().contiguous()))
 
 
@@ -23,7 +23,7 @@ def pack_phases(weights, rows: Axis, columns: Axis, rung: str) -> Packed:
     """A matrix (taps * C, O) for each phase (i, j), taps ascending in the input that they meet."""
     O, C = weights.shape[2:]
     packed = {}
-    with using(matmul=PRODUCT):
+    with preferring(matmul=PRODUCT):
         for i in rows.phases:
             for j in columns.phases:
                 down, across = ([k for _, k in axis.taps(at)] for axis, at in ((rows, i), (columns, j)))
@@ -93,5 +93,5 @@ def _inside(offset: int, n: int, size: int) -> tuple[int, int]:
 
 def _multiply(matrix, weights, epilogue: Epilogue):
     bias = epilogue.bias if epilogue.bias.numel() else None
-    with using(matmul=PRODUCT):
+    with preferring(matmul=PRODUCT):
         return products.matmul(matrix, weights, bias=bias, activation=epilogue.activation)

@@ -12,9 +12,10 @@ import pytest
 import zarr
 
 from tilewright.errors import InputError, ResourceError
-from tilewright.formats import zarr_layout, zarr_volumes
+from tilewright.formats import zarr_chunks, zarr_volumes
 from tilewright.formats.volumes import open_volume
-from tilewright.formats.zarr_layout import check_chunk, read_layout
+from tilewright.formats.zarr_chunks import check_chunk
+from tilewright.formats.zarr_layout import read_layout
 from tilewright.formats.zarr_volumes import check_zarr
 from volume_files import creating
 
@@ -306,7 +307,7 @@ def test_an_unknown_content_size_is_refused(rng):
 def test_zstd_sizes_of_every_width(rng):
     for size in (1, 255, 256, 65_791, 65_792, 1 << 20):
         frame = numcodecs.Zstd(1).encode(rng.bytes(size))
-        assert zarr_layout._zstd_size(memoryview(frame)) == size
+        assert zarr_chunks._zstd_size(memoryview(frame)) == size
 
 
 def test_a_gzip_chunk_of_several_members(rng):

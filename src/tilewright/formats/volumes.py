@@ -64,7 +64,8 @@ class Volume:
         """
         for place, piece in self._pieces(start, target.shape):
             self._check_finite(piece, [a + b.start for a, b in zip(start, place, strict=True)])
-            target[place] = piece
+            with np.errstate(invalid="ignore"):  # a signalling NaN where NaN may be
+                target[place] = piece
 
     def load(self, dtype: np.dtype) -> np.ndarray:
         """The whole volume, C-contiguous, converted; its own array where that is of `dtype`. Raises as `read_into`."""

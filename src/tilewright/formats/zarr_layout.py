@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,58 +88,6 @@ def read_layout(path: str, what: str) -> Layout:
             hint="save the array with one of them and without filters",
         )
     return Layout(version, shape, dtype, chunks, shards, compressor, checksum, files)
-
-
-def check_chunk(layout: Layout, data: bytes | memoryview) -> str | None:
-    """Why the stored chunk must not be decoded: it would not become the bytes it should; None if it may be."""
-    data = memoryview(data)
-    data = data[: len(data) - layout.checksum] if layout.checksum else data
-    found = _expanded(layout.compressor, data, layout.chunk_bytes)
-    if found == layout.chunk_bytes:
-        return None
-    size = "an unknown number of" if found is None else f"{found:,}" if found <= layout.chunk_bytes else "more"
-    return f"expands to {size} bytes; the metadata says {layout.chunk_bytes:,}"
-
-
-def _expanded(compressor: str | None, data: memoryview, limit: int) -> int | None:
-    """Bytes that the data expands to, as its own header says; counted up to limit + 1 where none does."""
-    if compressor is None:
-        return len(data)
-    if compressor == "blosc":
-        return int.from_bytes(data[4:8], "little") if len(data) >= 16 else None
-    if compressor == "lz4":
-        return int.from_bytes(data[:4], "little") if len(data) >= 4 else None
-    return _zstd_size(data) if compressor == "zstd" else _deflated_size(compressor, data, limit)
-
-
-def _zstd_size(data: memoryview) -> int | None:
-    """The content size of the first frame (RFC 8878, 3.1.1.1)."""
-    if len(data) < 6 or data[:4] != b"\x28\xb5\x2f\xfd":
-        return None
-    descriptor = data[4]
-    single = descriptor >> 5 & 1
-    width = (single, 2, 4, 8)[descriptor >> 6]
-    begin = 5 + (1 - single) + (0, 1, 2, 4)[descriptor & 3]
-    if width == 0 or len(data) < begin + width:
-        return None
-    return int.from_bytes(data[begin : begin + width], "little") + (256 if width == 2 else 0)
-
-
-def _deflated_size(compressor: str, data: memoryview, limit: int) -> int | None:
-    """Counted by expanding it piece by piece, as neither zlib's nor gzip's format can be believed."""
-    left, count = bytes(data), 0
-    try:
-        while left and count <= limit:
-            inflate = zlib.decompressobj(31 if compressor == "gzip" else 15)
-            while count <= limit and not inflate.eof:
-                part = inflate.decompress(left, 1 << 20)
-                count, left = count + len(part), inflate.unconsumed_tail
-                if not part and not left:
-                    break
-            left = inflate.unused_data if compressor == "gzip" else b""
-    except zlib.error:
-        return None
-    return count
 
 
 def _read(path: str, name: str) -> bytes | None:

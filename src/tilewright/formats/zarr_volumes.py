@@ -16,7 +16,8 @@ from tilewright.errors import InputError, ResourceError, TilewrightError
 from tilewright.formats.atomic import AtomicDirectory, check_directory
 from tilewright.formats.files import InputFile, naming
 from tilewright.formats.volumes import Box, Shape, Volume, aligned_boxes
-from tilewright.formats.zarr_layout import Layout, check_chunk, read_layout
+from tilewright.formats.zarr_chunks import check_chunk
+from tilewright.formats.zarr_layout import Layout, read_layout
 
 CALL_BYTES = 32 << 20  # of numbers in one call of zarr, which works on up to ten chunks at a time
 WORKING = 3  # copies of what a call works on: as stored, decoded, and where it goes

@@ -203,3 +203,31 @@ def test_mutated_files(rng, ending):
         except InputError:
             continue
     assert len(os.listdir("/proc/self/fd")) < 100
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+@pytest.mark.parametrize("kind", [nibabel.Nifti1Image, nibabel.Nifti2Image])
+def test_a_file_cut_short_anywhere_is_refused(rng, ending, kind):
+    """NIfTI-2 cut between the header of NIfTI-1 and its own was a ValueError; a .gz without its checksum was read."""
+    saved = image(rng, np.uint8, kind)
+    nibabel.save(saved, f"v.nii{ending}")
+    whole = Path(f"v.nii{ending}").read_bytes()
+    for count in range(len(whole)):
+        Path(f"v.nii{ending}").write_bytes(whole[:count])
+        with pytest.raises(InputError):
+            load(f"v.nii{ending}")
+    if ending:
+        for count in range(340, 560):  # cut before it was compressed
+            Path("v.nii.gz").write_bytes(gzip.compress(gzip.decompress(whole)[:count]))
+            with pytest.raises(InputError):
+                load("v.nii.gz")
+
+
+def test_gzip_members_without_content_are_refused(rng):
+    nibabel.save(image(rng), "v.nii.gz")
+    whole = Path("v.nii.gz").read_bytes()
+    Path("v.nii.gz").write_bytes(gzip.compress(b"") * 900 + whole + gzip.compress(b"") * 900)
+    load("v.nii.gz")
+    Path("v.nii.gz").write_bytes(gzip.compress(b"") * 50_000 + whole)
+    with pytest.raises(InputError, match="1,000 members in a row expand to nothing"):
+        load("v.nii.gz")

@@ -21,6 +21,7 @@ import numpy as np
 from tilewright.errors import InputError, ResourceError
 from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.files import InputFile
+from tilewright.formats.inflate import GZIP, Inflater
 from tilewright.formats.raw_volumes import RawForm, RawVolume
 from tilewright.formats.volumes import PIECE_BYTES, ArrayVolume, Shape, Volume, check_memory, check_shape
 
@@ -136,8 +137,7 @@ class _GzipStream:
     def __init__(self, file: InputFile) -> None:
         self.file, self.position = file, 0
         self._offset = 0
-        self._left = b""
-        self._inflate = zlib.decompressobj(31)
+        self._inflater = Inflater(self._compressed, GZIP)
 
     def read(self, count: int) -> bytes:
         """At most `count` bytes; fewer only at the end."""
@@ -163,34 +163,29 @@ class _GzipStream:
             done += len(part)
 
     def expect_end(self) -> None:
-        """Raises InputError if there is more: the file holds what its header does not tell of."""
+        """Raises InputError if there is more than the header tells of, or if gzip's checksum was cut off."""
         if self._next(1):
             what = f"expands beyond the {self.position - 1:,} bytes that its header tells of"
             raise InputError(what, path=self.file.path, hint="the file is damaged, or made to fill memory")
+        if not self._inflater.whole:
+            what = "ends before the checksum of its last gzip member"
+            raise InputError(what, path=self.file.path, hint="the file was cut short")
 
     def _next(self, count: int) -> bytes:
         """Between 1 and `count` bytes; none at the end of the file."""
-        while True:
-            if not self._left and self._offset < self.file.size:
-                piece = bytearray(min(PIECE_BYTES, self.file.size - self._offset))
-                self.file.read_into(piece, self._offset)
-                self._offset += len(piece)
-                self._left = bytes(piece)
-            part = self._expand(count)
-            self.position += len(part)
-            if part or (not self._left and self._offset == self.file.size):
-                return part
-
-    def _expand(self, count: int) -> bytes:
-        if self._inflate.eof:  # several members may stand behind each other
-            self._inflate = zlib.decompressobj(31)
         try:
-            part = self._inflate.decompress(self._left, count) if self._left else b""
+            part = self._inflater.next(count)
         except zlib.error as error:
-            where = f"byte {self._offset - len(self._left)}"
-            raise InputError(f"is no gzip file or damaged: {error}", path=self.file.path, where=where) from error
-        self._left = self._inflate.unconsumed_tail or self._inflate.unused_data
+            what = f"is no gzip file or damaged: {error}"
+            raise InputError(what, path=self.file.path, where=f"byte {self._offset}") from error
+        self.position += len(part)
         return part
+
+    def _compressed(self, count: int) -> bytes:
+        piece = bytearray(min(count, self.file.size - self._offset))
+        self.file.read_into(piece, self._offset)
+        self._offset += len(piece)
+        return bytes(piece)
 
 
 def _header(path: str, stream: Any) -> tuple[Any, Shape, np.dtype, int]:
@@ -208,7 +203,10 @@ def _header(path: str, stream: Any) -> tuple[Any, Shape, np.dtype, int]:
     kind = kinds[struct.unpack(f"{order}i", head[:4])[0]]
     least = LEAST_HEADER[kind is nibabel.Nifti2Header]
     head += stream.read(least - len(head))
-    fields = np.frombuffer(head.ljust(least, b"\0"), kind.template_dtype.newbyteorder(order), 1)
+    if len(head) < least:
+        what = f"has {len(head):,} bytes; the header alone takes {least:,}"
+        raise InputError(what, path=path, hint="the file was cut short")
+    fields = np.frombuffer(head, kind.template_dtype.newbyteorder(order), 1)
     offset = float(fields["vox_offset"][0])
     if not least <= offset <= MAX_HEADER or offset % 1:
         raise InputError(f"the values begin at byte {offset:,}; {least} to {MAX_HEADER:,} can be", path=path)

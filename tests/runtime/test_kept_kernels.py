@@ -70,12 +70,41 @@ def test_no_home_at_all(home, monkeypatch):
     assert "this user has no home directory" in cache_or_none()
 
 
-def test_what_was_chosen_or_is_not_safe_is_refused_as_ever(home, monkeypatch):
+def test_a_default_directory_that_others_can_change_switches_the_cache_off(home):
     cache.check(cache.directory())
     cache.directory().chmod(0o777)
-    assert cache_or_none() == "" and not os.environ["TILEWRIGHT_CACHE"]
+    where, notice = cache.directory(), cache_or_none()
+    assert notice.startswith(f"{where}: compiled kernels are not loaded from this directory: others may")
+    assert "every run compiles" in notice and "TILEWRIGHT_CACHE" in notice and "\n" not in notice
+    assert os.environ["TILEWRIGHT_CACHE"] == "off" and cache_or_none() == ""
+
+
+def test_a_chosen_directory_that_others_can_change_is_refused(home, monkeypatch):
+    """Exit code 2, and the directory above is as good a way in as the directory itself."""
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(home / "x"))
+    cache.check(cache.directory())
+    for folder in (cache.directory(), home / "x", home):
+        folder.chmod(0o777)
+        with pytest.raises(UsageError, match=rf"^TILEWRIGHT_CACHE is '{home}/x': .*others may write to") as caught:
+            cache_or_none()
+        assert caught.value.exit_code == 2 and "'off' to compile" in str(caught.value)
+        folder.chmod(0o700)
+    assert cache_or_none() == ""
+
+
+def test_in_python_the_default_directory_costs_a_warning_and_a_chosen_one_an_error(home, monkeypatch):
+    cache.check(cache.directory())
+    cache.directory().chmod(0o777)
+    with pytest.warns(RuntimeWarning, match="every process compiles its kernels: .*others may write to it"):
+        compiled("test.told")
+    assert not any(cache.directory().iterdir())
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(home / ".cache/tilewright"))
     with pytest.raises(ResourceError, match="others may write to it"):
-        cache.check(cache.directory())
+        compiled("test.told")
+
+
+def test_a_chosen_directory_that_cannot_be_made_is_refused(home, monkeypatch):
+    home.mkdir()
     (home / "file").write_text("no directory")
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(home / "file" / "x"))
     with pytest.raises(UsageError, match=r"^TILEWRIGHT_CACHE is '.*file/x', where no directory can be made: not a dir"):

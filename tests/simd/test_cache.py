@@ -1,10 +1,13 @@
 """Compiled kernels on disk: found again, never stale, never from a directory that others may write to."""
 
+import hashlib
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tilewright.errors import ResourceError
@@ -104,6 +107,79 @@ def test_a_foreign_directory_is_refused(tmp_path):
     os.chown(folder, 12345, 12345)
     with pytest.raises(ResourceError, match="belongs to user 12345"):
         cache.check(folder)
+
+
+@pytest.fixture
+def compiled(tmp_path, monkeypatch):
+    """Compiles, or loads, f(x) = x + `more` under a name of its own; returns what was done, and the result for 5."""
+    from numba import types
+    from numba.core import event
+
+    from tilewright.simd.kernel import Kernel, _names
+
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "kept"))
+
+    def run(name: str, more: int = 1) -> tuple[str, int]:
+        class Compiled(event.Listener):
+            count = 0
+
+            def on_start(self, event):
+                self.count += 1
+
+            def on_end(self, event):
+                pass
+
+        _names.discard(name)
+        kernel = Kernel(lambda x: x + more, types.int64(types.int64), name)
+        with event.install_listener("numba:compile", listener := Compiled()):
+            found = kernel(5)
+        assert kernel.address
+        return "compiled" if listener.count else "loaded", found
+
+    return run
+
+
+class Run:
+    """What a pickle can do when it is read."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.marker),)
+
+
+def test_a_file_holds_no_pickle_and_none_is_read(compiled, tmp_path):
+    assert [compiled("test.plain"), compiled("test.plain")] == [("compiled", 6), ("loaded", 6)]
+    file = kernel_file(tmp_path)
+    assert not any(op in file.read_bytes() for op in (b"numba.core", b"_rebuild", b"\x8c\x08builtins"))
+    for payload in (pickle.dumps(Run(tmp_path / "ran")), b"", b"\xc1", msgspec.msgpack.encode(["x"] * 11)):
+        for magic in (cache.MAGIC, b""):
+            file.write_bytes(magic + hashlib.sha256(payload).digest() + payload)
+            file.chmod(0o600)
+            assert compiled("test.plain") == ("compiled", 6) and not (tmp_path / "ran").exists()
+    assert compiled("test.plain") == ("loaded", 6)
+
+
+def test_a_file_of_another_kernel_is_not_loaded_under_this_name(compiled, tmp_path):
+    compiled("test.one", 1)
+    one = kernel_file(tmp_path)
+    content = one.read_bytes()
+    one.unlink()
+    compiled("test.two", 2)
+    kernel_file(tmp_path).write_bytes(content)
+    assert compiled("test.two", 2) == ("compiled", 7)
+
+
+def test_a_directory_in_place_of_a_kernel_and_what_a_killed_process_left(compiled, tmp_path):
+    compiled("test.plain")
+    file = kernel_file(tmp_path)
+    file.unlink()
+    file.mkdir()
+    (file.parent / ".new-0123abcd").write_bytes(b"half of a kernel")
+    cache.check(file.parent)  # as a new process would
+    assert [compiled("test.plain"), compiled("test.plain")] == [("compiled", 6), ("loaded", 6)]
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
 def test_a_private_directory_is_made(tmp_path):

@@ -94,17 +94,17 @@ def compiled() -> dict[str, Any]:
         return {"directory": None, "state": "off: every run compiles (TILEWRIGHT_CACHE=off)", "kernels": 0, "bytes": 0}
     folder = cache.directory()
     state, files = "empty: the first run compiles", []
-    if os.path.lexists(folder):
-        try:
-            cache.check(folder)
-            files = [path.stat().st_size for path in folder.glob("*.kernel")]
-            state = "in use" if files else state
-            if not os.access(folder, os.W_OK):
-                state += ", but it cannot be written: new kernels are not kept"
-        except ResourceError as error:
+    try:
+        cache.check(folder, make=False)
+        files = [path.stat().st_size for path in folder.glob("*.kernel") if path.is_file()]
+        state = "in use" if files else state
+        if not os.access(folder, os.W_OK):
+            state += ", but it cannot be written: new kernels are not kept"
+    except ResourceError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
             state = f"refused: {error}"
-    elif not _can_be_made(folder):
-        state = "cannot be made: every run compiles; set TILEWRIGHT_CACHE to a directory of your own"
+        elif not _can_be_made(folder):
+            state = "cannot be made: every run compiles; set TILEWRIGHT_CACHE to a directory of your own"
     return {"directory": str(folder), "state": state, "kernels": len(files), "bytes": sum(files)}
 
 

@@ -7,44 +7,45 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tilewright.errors import ResourceError, UsageError
+from tilewright.errors import ResourceError, UsageError, printable
 
 CACHE = "TILEWRIGHT_CACHE"
 _first: set[str] = set()  # places of which this process has said that nothing is there
 
 
 def cache_or_none() -> str:
-    """Where kernels cannot be kept because their place, which nobody chose, cannot be made: switches the cache off, for
-    this process and those that it starts, and returns what is to be said of it; else nothing.
+    """A notice where compiled kernels cannot be kept in the default directory; else "".
 
-    Raises UsageError for a place that was chosen and cannot be made. One that is not safe to load from is refused where
-    the first kernel is asked for.
+    With the notice, the cache is off for this process and those that it starts: the directory cannot be made, or
+    another user could change what lies in it. Raises UsageError where TILEWRIGHT_CACHE names such a directory.
     """
     chosen = os.environ.get(CACHE)
     if chosen == "off":
         return ""
     from tilewright.simd import cache
+    from tilewright.simd.private_directory import UnsafeDirectoryError
 
     try:
         cache.check(cache.directory())
         return ""
+    except UnsafeDirectoryError as error:
+        if chosen:
+            hint = "name a directory that only you may change, in one like that, or 'off' to compile in every run"
+            raise UsageError(f"{CACHE} is {chosen!r}: {error.message}", hint=hint) from error
+        what = f"{error.path}: {error.message}"
     except ResourceError as error:
-        if chosen and isinstance(error.__cause__, OSError):
-            why = (error.__cause__.strerror or str(error.__cause__)).lower()
+        why = (getattr(error.__cause__, "strerror", None) or str(error.__cause__ or error.message)).lower()
+        if chosen:
             hint = "name a directory of your own, or 'off' to compile in every run"
             raise UsageError(f"{CACHE} is {chosen!r}, where no directory can be made: {why}", hint=hint) from error
-        if chosen:
-            return ""
         if isinstance(error.__cause__, RuntimeError):  # pathlib's, where neither HOME nor the list of users tells
-            where, why = "~/.cache", error.message
-        elif isinstance(error.__cause__, OSError):
-            where, why = str(cache.home()), (error.__cause__.strerror or str(error.__cause__)).lower()
+            what = f"Compiled kernels cannot be kept in ~/.cache ({error.message})"
         else:
-            return ""
+            what = f"Compiled kernels cannot be kept in {cache.home()} ({why})"
     os.environ[CACHE] = "off"
     return (
-        f"Compiled kernels cannot be kept in {where} ({why}): every run compiles them, which takes up to minutes, "
-        f"unless {CACHE} names a directory of your own"
+        f"{printable(what)}: every run compiles them, which takes up to minutes, unless {CACHE} names a directory of "
+        "your own"
     )
 
 
@@ -56,7 +57,7 @@ def first_run() -> str:
         return ""
     try:
         cache.check(cache.directory())
-        kept = any(cache.directory().glob("*.kernel"))
+        kept = any(path.is_file() for path in cache.directory().glob("*.kernel"))
     except (OSError, ResourceError):  # said where the first kernel is asked for
         return ""
     if kept:

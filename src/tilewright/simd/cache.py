@@ -1,24 +1,34 @@
-"""Compiled kernels on disk: one file a kernel and signature, in a private directory that is checked before use.
+"""Compiled kernels on disk: one file per kernel and signature, in a directory that nobody else can change.
 
-The directory's name carries a hash of the source of `simd` and `ops`, of the versions that generate code and of the
-CPU, so nothing in it is ever stale and two machines may share a home. A file is a sha256 followed by what Numba
-serialises. Numba unpickles it, hence the check: the directory must belong to this user and be writable by nobody else.
-A truncated or altered file is ignored and written again; a write is private first and then renamed, so any number of
-processes may start at once.
+The directory's name holds a hash of the source of `simd` and `ops`, of the versions that generate code and of the CPU.
+So nothing in it is ever stale, and two machines may share a home. `private_directory.py` opens it once and checks who
+may write to it. A file is MAGIC, a sha256, and a MessagePack record of names, object code and bitcode (`Stored`):
+parsing it runs no code. Types come from the kernel's declaration, not from the file. A file that is truncated, altered,
+of another user or of another kernel is ignored, and written again. A file gets its name when it is whole, so any number
+of processes may start at once.
 """
 
 import functools
 import hashlib
 import os
-import pickle
-import stat
 import sys
-import tempfile
+import threading
+import warnings
 from pathlib import Path
 
-from tilewright.errors import ResourceError
+import msgspec
 
-_DIGEST = hashlib.sha256().digest_size
+from tilewright.errors import ResourceError
+from tilewright.simd.private_directory import PrivateDirectory, UnsafeDirectoryError
+
+MAGIC = b"TWKERNEL"
+MAX_BYTES = 256 << 20  # of a file; the largest kernel takes under 1 MB
+ENDING = ".kernel"
+_START = len(MAGIC) + hashlib.sha256().digest_size
+
+_lock = threading.Lock()
+_opened: dict[str, PrivateDirectory] = {}  # at most one: the directory in use
+_warned: set[str] = set()
 
 
 def home() -> Path:
@@ -56,76 +66,176 @@ def directory() -> Path:
     return home() / key()
 
 
-def check(path: Path) -> None:
-    """Make `path` (mode 0700) or check that it is ours alone.
+def check(path: Path, *, make: bool = True) -> None:
+    """Make `path` (mode 0700), or check that nobody else can change what is in it. It stays open for the kernels.
 
-    Raises ResourceError if it is no directory, belongs to someone else, or others may write to it: code is loaded from
-    there.
+    Raises ResourceError where it cannot be made, with the OSError as its cause; UnsafeDirectoryError where another user
+    could change it: code is loaded from there.
     """
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = path.lstat()
-    except OSError as error:
-        raise ResourceError(
-            f"the directory for compiled kernels cannot be made: {error.strerror}",
-            path=path,
-            hint="set TILEWRIGHT_CACHE to a directory of your own, or to 'off' to compile in every run",
-        ) from error
-    wrong = None
-    if not stat.S_ISDIR(found.st_mode):
-        wrong = "it is no directory"
-    elif hasattr(os, "getuid") and found.st_uid != os.getuid():
-        wrong = f"it belongs to user {found.st_uid}, and this process is user {os.getuid()}"
-    elif stat.S_IMODE(found.st_mode) & 0o022:
-        wrong = f"others may write to it (mode {stat.S_IMODE(found.st_mode):04o})"
-    if wrong:
-        raise ResourceError(
-            f"compiled kernels are not loaded from this directory because {wrong}",
-            path=path,
-            hint=f"remove it (rm -r {path}), or set TILEWRIGHT_CACHE to a private directory",
-        )
+    _open(path, make=make, again=True)
+
+
+def _open(path: Path, *, make: bool = True, again: bool = False) -> PrivateDirectory:
+    """again: check the directories above an open one once more."""
+    name = os.path.abspath(path)
+    with _lock:
+        known = _opened.get(name)
+        try:
+            if known is not None and not again and known.check():
+                return known
+            while _opened:
+                _opened.popitem()[1].close()
+            _opened[name] = PrivateDirectory(name, make=make)
+            return _opened[name]
+        except UnsafeDirectoryError as error:
+            error.hint = (
+                "set TILEWRIGHT_CACHE to a directory that only you may change, in one like that, or to 'off' to "
+                "compile in every run"
+            )
+            raise
+        except OSError as error:
+            raise ResourceError(
+                f"the directory for compiled kernels cannot be made: {error.strerror}",
+                path=path,
+                hint="set TILEWRIGHT_CACHE to a directory of your own, or to 'off' to compile in every run",
+            ) from error
+
+
+class Stored(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """A compiled kernel. kernel, signature: of which it is. library: Numba's name of it. unique, mangled, environment:
+    Numba's names of the function. tags: what its mangled name holds. others: environments of the functions inside it;
+    none has constants."""
+
+    kernel: str
+    signature: str
+    library: str
+    unique: str
+    mangled: str
+    environment: str
+    tags: list[str]
+    number: int
+    others: list[str]
+    object_code: bytes
+    bitcode: bytes
 
 
 class KernelCache:
-    """What Numba's dispatcher asks for in place of its own cache: load and save one kernel's machine code."""
+    """What Numba's dispatcher asks for in place of its own cache: load and save one kernel's machine code.
 
-    def __init__(self, name: str):
-        self.name = name
+    function: the kernel's Python function, under the name that Numba compiles.
+    """
 
-    def _file(self, signature) -> Path:
-        folder = directory()
-        check(folder)
-        safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in self.name)
-        return folder / f"{safe}-{hashlib.sha256(f'{self.name}{signature}'.encode()).hexdigest()[:12]}.kernel"
+    def __init__(self, name: str, function):
+        self.name, self.function = name, function
 
     def load_overload(self, signature, target_context):
-        """The compiled kernel, or None if there is no whole file of it."""
+        """The compiled kernel, or None if there is no whole file of it, or no directory to load from."""
         target_context.refresh()
-        try:
-            content = self._file(signature).read_bytes()
-        except FileNotFoundError:
+        folder = self._folder()
+        if folder is None:
             return None
-        digest, payload = content[:_DIGEST], content[_DIGEST:]
-        if hashlib.sha256(payload).digest() != digest:
+        content = folder.read(self._file(signature), MAX_BYTES)
+        stored = None if content is None else _decoded(content)
+        if stored is None or (stored.kernel, stored.signature) != (self.name, str(signature)):
             return None
-        from numba.core.compiler import CompileResult
-
-        return CompileResult._rebuild(target_context, *pickle.loads(payload))
+        return _rebuilt(stored, signature, self.function, target_context)
 
     def save_overload(self, signature, result) -> None:
         """Write the compiled kernel; a full or read-only disk costs the next run its compile time, not this one its
         result."""
-        from numba.core.serialize import dumps
-
-        payload = dumps(result._reduce())
-        target = self._file(signature)
+        folder = self._folder()
+        stored = _stored(self.name, signature, self.function, result)
+        if folder is None or stored is None:
+            return
+        payload = msgspec.msgpack.encode(stored)
         try:
-            handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".new-")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(hashlib.sha256(payload).digest() + payload)
-                os.replace(temporary, target)
-            except OSError:
-                os.unlink(temporary)
+            folder.write(self._file(signature), MAGIC + hashlib.sha256(payload).digest() + payload)
         except OSError:
             return
+
+    def _file(self, signature) -> str:
+        safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in self.name)
+        return f"{safe}-{hashlib.sha256(f'{self.name}{signature}'.encode()).hexdigest()[:12]}{ENDING}"
+
+    def _folder(self) -> PrivateDirectory | None:
+        """The open directory; None, with a warning, where the default one cannot be used. Raises ResourceError where
+        TILEWRIGHT_CACHE names it."""
+        try:
+            return _open(directory())
+        except ResourceError as error:
+            if os.environ.get("TILEWRIGHT_CACHE"):
+                raise
+            if str(error) not in _warned:
+                _warned.add(str(error))
+                warnings.warn(f"every process compiles its kernels: {error}", RuntimeWarning, stacklevel=2)
+            return None
+
+
+def _decoded(content: bytes) -> Stored | None:
+    """What a file holds; None if it is not whole."""
+    digest, payload = content[len(MAGIC) : _START], memoryview(content)[_START:]
+    if content[: len(MAGIC)] != MAGIC or hashlib.sha256(payload).digest() != digest:
+        return None
+    try:
+        return msgspec.msgpack.decode(payload, type=Stored)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def _stored(name: str, signature, function, result) -> Stored | None:
+    """The record of a compiled kernel; None for one that would not be the same again: with Python objects inside, or
+    with other types than its declaration."""
+    library, kind, code = result.library.serialize_using_object_code()
+    described, others = result.fndesc, result._find_referenced_environments()
+    plain = kind == "object" and not result.objectmode and not result.lifted and not result.reload_init
+    if not plain or any(environment.consts for environment in (result.environment, *others)):
+        return None
+    stored = Stored(
+        name, str(signature), library, described.unique_name, described.mangled_name, described.env_name,
+        list(described.abi_tags), described.uid, [environment.env_name for environment in others], *code,
+    )  # fmt: skip
+    again = _descriptor(stored, signature, function)
+    same = ("modname", "qualname", "args", "kws", "restype", "argtypes", "native", "inline", "noalias", "global_dict")
+    if any(getattr(again, field) != getattr(described, field) for field in same):
+        return None
+    return stored
+
+
+def _descriptor(stored: Stored, signature, function):
+    """Numba's description of the kernel: names of symbols from the file, everything else from the declaration."""
+    from numba.core.funcdesc import PythonFunctionDescriptor
+    from numba.core.sigutils import normalize_signature
+
+    arguments, result = normalize_signature(signature)
+    code = function.__code__
+    return PythonFunctionDescriptor(
+        True, function.__module__, function.__qualname__, stored.unique, function.__doc__ or "", None, result, None,
+        code.co_varnames[: code.co_argcount], (), mangler=lambda name, types, abi_tags=(), uid=None: stored.mangled,
+        argtypes=tuple(arguments), env_name=stored.environment, abi_tags=tuple(stored.tags), uid=stored.number,
+    )  # fmt: skip
+
+
+def _rebuilt(stored: Stored, signature, function, target_context):
+    """Numba's result of a compilation; None if the machine code does not hold the kernel."""
+    from numba.core.compiler import CompileResult
+    from numba.core.typing import signature as typed
+
+    described = _descriptor(stored, signature, function)
+    environments = [_environment(name, function.__globals__) for name in [described.env_name, *stored.others]]
+    code = (stored.library, "object", (stored.object_code, stored.bitcode))
+    result = CompileResult._rebuild(
+        target_context, code, described, environments[0], typed(described.restype, *described.argtypes), False, (), "",
+        [], tuple(environments[1:]),
+    )  # fmt: skip
+    return result if result.library.get_pointer_to_function(described.llvm_func_name) else None
+
+
+def _environment(name: str, globals_of_kernel: dict):
+    """The environment of that name, which has no constants; a new one if this process has none."""
+    from numba.core.environment import Environment, lookup_environment
+
+    if (found := lookup_environment(name)) is None:
+        found = Environment(globals_of_kernel)
+        found.env_name = name
+        Environment._memo[name] = found
+    return found

@@ -56,9 +56,10 @@ class Kernel:
         """Numba's dispatcher, compiled or read from the cache: for `inspect_asm()` and the like."""
         with self._lock:
             if self._call == self._first_call:
-                dispatcher = njit(nogil=True, fastmath=False, boundscheck=False, _nrt=False)(self._named())
+                named = self._named()
+                dispatcher = njit(nogil=True, fastmath=False, boundscheck=False, _nrt=False)(named)
                 if os.environ.get("TILEWRIGHT_CACHE") != "off":
-                    dispatcher._cache = cache.KernelCache(self.name)
+                    dispatcher._cache = cache.KernelCache(self.name, named)
                 dispatcher.compile(self.signature)
                 dispatcher.disable_compile()
                 self._call = dispatcher

@@ -17,7 +17,7 @@ from compare import compare
 from tilewright.errors import InputError, ResourceError, UsageError
 from tilewright.formats import atomic
 from tilewright.formats.volumes import ArrayVolume, open_volume
-from tilewright.runtime import convolve as module
+from tilewright.runtime import convolve_worker as module
 from tilewright.runtime.convolve import ConvolveJob, convolve
 from tilewright.runtime.jobs.pieces import Tree
 from tilewright.runtime.jobs.start import Settings
@@ -246,7 +246,7 @@ def test_refusals(array, weights, kind, options, message):
 @pytest.mark.parametrize("input", ["v.txt", "v.nii.gz"])
 def test_a_volume_that_memory_does_not_hold(rng, monkeypatch, input):
     write(input, rng.standard_normal((64, 64, 64)).astype(np.float32))
-    monkeypatch.setattr(module, "_resident", lambda: 0)
+    monkeypatch.setattr("tilewright.runtime.convolve._resident", lambda: 0)
     with pytest.raises(ResourceError, match=r"takes 1,048,576 bytes in memory, and 524,288 are left.*\.zarr"):
         run(input, "out.npy", "box:3", memory=1 << 19)
     with pytest.raises(ResourceError, match=r"takes 2,097,152 bytes in memory, and 1,310,720 are left") as caught:

@@ -12,7 +12,8 @@ from gpu import ON_GPU
 from tilewright.errors import ResourceError, UsageError
 from tilewright.ops._ladder import using
 from tilewright.ops._memory import empty
-from tilewright.runtime import convolve as module
+from tilewright.runtime import convolve as convolve_module
+from tilewright.runtime import convolve_worker as module
 from tilewright.runtime import slabs
 from tilewright.runtime.convolve import ConvolveJob, convolve
 from tilewright.runtime.jobs import start
@@ -34,7 +35,7 @@ def here(tmp_path, monkeypatch, rng):
     np.save("v.npy", rng.standard_normal(SHAPE, dtype=np.float32))
     np.save("k.npy", rng.standard_normal((3, 2, 3)))
     if not ON_GPU:
-        for place in (module, start):
+        for place in (convolve_module, start):
             monkeypatch.setattr(place, "place_for", lambda device: "cpu" if device == "cpu" else "cuda")
         monkeypatch.setattr(module, "pinned", empty)
         monkeypatch.setattr(module, "_compute", simulated)
@@ -121,7 +122,7 @@ def test_without_a_gpu(monkeypatch):
     def none(device):
         raise ResourceError("there is no GPU to run on: no driver")
 
-    for place in (module, start):
+    for place in (convolve_module, start):
         monkeypatch.setattr(place, "place_for", none)
     with pytest.raises(ResourceError, match="there is no GPU"):
         run("out.npy")

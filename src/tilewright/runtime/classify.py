@@ -30,6 +30,7 @@ from tilewright.runtime.jobs.manifest import Value
 from tilewright.runtime.jobs.start import Settings, quiet, start
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Beat, Place, Totals
+from tilewright.runtime.jobs.unchanged import AsBegun
 from tilewright.runtime.kept_kernels import compiling_told
 from tilewright.runtime.kept_table import KeptTable
 from tilewright.runtime.load import config_of, read_weights, tokenizer_of
@@ -229,6 +230,7 @@ class ClassifyWorker:
 
     def _load(self, say: Say) -> TextCNN:
         job, report = self.job, self.report
+        began = AsBegun.of({name: path for name, path in files_of(job).items() if name != "input"})
         with phase(report, "load", say, "Loading weights"):
             config, weights = read_weights(job.model)
         with phase(report, "prepare", say, "Preparing model"):
@@ -237,7 +239,7 @@ class ClassifyWorker:
             model.logits(np.zeros((1, config.sequence_length), np.int32))
         if job.table_path:
             with phase(report, "table", say, "Loading token table"):
-                self.kept = KeptTable(model, job.table_path)
+                self.kept = KeptTable(model, job.table_path, began)
             if job.settings.is_inline:
                 self.task.kept = self.kept
         return model

@@ -10,37 +10,31 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
 
-from tilewright.errors import InputError, UsageError
-from tilewright.formats.files import BLOCK_BYTES
+from tilewright.errors import UsageError
 from tilewright.formats.validate_volumes import TOLERANCE, validate_volumes
-from tilewright.formats.volumes import MORE_MEMORY, MemoryShort, Volume, check_memory, form_of, open_volume, suffix_of
+from tilewright.formats.volumes import MORE_MEMORY, MemoryShort, Volume, form_of, open_volume, suffix_of
 from tilewright.hardware import available_memory
-from tilewright.ops._memory import empty
 from tilewright.runtime import volume_shards
 from tilewright.runtime.convolve_checks import check_paths, enough_memory
-from tilewright.runtime.devices import gpu_faults, place_for
-from tilewright.runtime.fingerprint import Around, device_class, directory_identity, files_of, own_version
-from tilewright.runtime.jobs import trace
-from tilewright.runtime.jobs.cut import Cut, Records, Shard
-from tilewright.runtime.jobs.directory import Attempt, JobDirectory
+from tilewright.runtime.convolve_worker import HEADERS, ConvolveWorker, tiling_of
+from tilewright.runtime.devices import place_for
+from tilewright.runtime.fingerprint import Around, device_class, own_version
+from tilewright.runtime.jobs.cut import Cut, Records
+from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.manifest import Value, file_identity
-from tilewright.runtime.jobs.pieces import THREADS, writers
 from tilewright.runtime.jobs.start import Settings, quiet, start
 from tilewright.runtime.jobs.stop import Stop
-from tilewright.runtime.jobs.task import Beat, Place, Totals
-from tilewright.runtime.kept_kernels import compiling_told
-from tilewright.runtime.kernels import Kernel, applied, check_fits, kernel_of, prepared_float32
+from tilewright.runtime.jobs.task import Place, Totals
+from tilewright.runtime.jobs.unchanged import Tree
+from tilewright.runtime.kernels import Kernel, check_fits, kernel_of
 from tilewright.runtime.reports import Report, Say, phase
-from tilewright.runtime.slabs import pinned, through
-from tilewright.runtime.tiles import Blocks, Tile, Tiling, plan, run
+from tilewright.runtime.tiles import Tile
 
 if TYPE_CHECKING:
     from tilewright.formats.volumes import Form
@@ -147,7 +141,7 @@ def _task_of(job: ConvolveJob, say: Say, workers: int, program: int) -> Convolve
         check_fits(kernel, volume.shape, job.input)
         task.dtype = str(_dtype(job, volume))
         task.job = replace(job, device=_place(job, place, np.dtype(task.dtype)))
-        task.shape, task.unit, task.kernel = volume.shape, volume.unit, _digest(kernel)
+        task.shape, task.unit, task.kernel, task.taps = volume.shape, volume.unit, _digest(kernel), kernel
         volume_shards.check_room(job.output, volume.shape, np.dtype(task.dtype))
         form = task.form()
         task.axis, task.out_unit = form.axis, form.unit[form.axis]
@@ -164,15 +158,17 @@ def _task_of(job: ConvolveJob, say: Say, workers: int, program: int) -> Convolve
 
 @dataclass
 class ConvolveTask:
-    """A `Task`. kernel: the sha256 of its taps. unit, out_unit: of reading, and of writing along `axis`, in voxels.
-    best: bytes of numbers a shard should have. tile: as this process would choose it. program: 0, or, of a job that is
-    only planned and of whose input the header alone is read, bytes that a worker takes beside the input and tiles."""
+    """A `Task`. kernel: the sha256 of its taps; taps: the kernel itself, which is read once. unit, out_unit: of
+    reading, and of writing along `axis`, in voxels. best: bytes of numbers a shard should have. tile: as this process
+    would choose it. program: 0, or, of a job that is only planned and of whose input the header alone is read, bytes
+    that a worker takes beside the input and tiles. trees: a Zarr input, as `fingerprint` has found it."""
 
     job: ConvolveJob
     around: Around
     say: Say = quiet
     dtype: str = ""
     kernel: str = ""
+    taps: Kernel | None = None
     shape: tuple[int, ...] = ()
     unit: tuple[int, ...] = ()
     axis: int = 0
@@ -181,6 +177,7 @@ class ConvolveTask:
     tile: tuple[int, ...] = ()
     workers: int = 1
     program: int = 0
+    trees: dict[str, Tree] = field(default_factory=dict)
     _volume: Volume | None = None
     _form: Form | None = None
 
@@ -217,12 +214,14 @@ class ConvolveTask:
         fields |= {"device": device_class(job.device), "format": suffix_of(job.output), "kernel": self.kernel}
         fields |= {"mode": job.mode, "cval": job.cval}
         fields |= {f"rung.{op}": name for op, name in sorted(self.around.rungs.items())}
-        return fields | (directory_identity("input", job.input) if os.path.isdir(job.input) else
-                         file_identity("input", job.input))  # fmt: skip
+        if not os.path.isdir(job.input):
+            return fields | file_identity("input", job.input)
+        self.trees = {"input": Tree.of(job.input, HEADERS)}
+        return fields | self.trees["input"].fields("input")
 
     def files(self) -> dict[str, str]:
         """See `task.Reading`."""
-        return {} if os.path.isdir(self.job.input) else files_of(self.job)
+        return {"input": self.job.input}
 
     def cut(self, shard_size: int | None) -> Cut:
         """Slabs of `shard_size` planes, rounded up to what the output stores together."""
@@ -269,106 +268,11 @@ class ConvolveTask:
         return self._form
 
 
-class ConvolveWorker:
-    """Opens the input and prepares the kernel, then computes slabs."""
-
-    def __init__(self, task: ConvolveTask) -> None:
-        self.task, self.report, self.dtype = task, Report(), np.dtype(task.dtype)
-        job, on_cpu = task.job, task.job.device == "cpu"
-        with ExitStack() as stack:
-            stack.enter_context(task.around.entered())
-            stack.callback(task.close)
-            if not on_cpu:
-                stack.enter_context(gpu_faults())
-            self.volume, kernel = task.opened(), kernel_of(job.kernel)
-            self.form = task.form()
-            with compiling_told(task.say), phase(self.report, "compile", task.say, "Compiling or loading kernels"):
-                self.compute = _compute(kernel, self.dtype, job.device)
-                self.compute(np.zeros(kernel.shape, self.dtype), np.empty((1, 1, 1), self.dtype))
-            self.kernel, self.allocate = kernel, empty if on_cpu else pinned
-            self.blocks: Blocks | None = None
-            self.all_open = stack.pop_all()
-
-    def run(self, shard: Shard, out: Attempt, beat: Beat) -> int:
-        """See `task.Worker`."""
-        self._plan(shard.cut)
-        assert self.blocks is not None
-        box = self.task.box(shard.rows.start, len(shard.rows))
-        tiles = list(self.tiling.tiles(box))
-        done, plane = 0, math.prod(box.shape) // len(shard.rows)
-        begin, before = time.perf_counter(), self.report.seconds.get("run", 0.0)
-
-        def finished(tile: Tile) -> None:
-            nonlocal done
-            done += math.prod(tile.shape)
-            beat(done // plane)
-
-        with volume_shards.writing(self.form, out, box, self.dtype) as put:
-
-            def write(tile: Tile, numbers: np.ndarray) -> None:
-                _check_finite(self.task.job, tile.start, numbers)
-                with trace.span(trace.WRITE):
-                    put(tile, numbers)
-
-            run(tiles, self.buffers, self.blocks.read, self._timed, write, finished)
-        waited = time.perf_counter() - begin - (self.report.seconds["run"] - before)
-        self.report.seconds["wait"] = self.report.seconds.get("wait", 0.0) + waited
-        out.figures = self.report.take_seconds() | {"tiles": len(tiles)}
-        return len(shard.rows)
-
-    def _timed(self, block: np.ndarray, out: np.ndarray) -> None:
-        with trace.span(trace.COMPUTE), phase(self.report, "run"):
-            self.compute(block, out)
-
-    def _plan(self, cut: Cut) -> None:
-        """With the first shard, as its size is that of the job's first run."""
-        if self.blocks is None:
-            job, task = self.task.job, self.task
-            self.tiling = tiling_of(task, self.volume, self.kernel, self.form, cut)
-            self.blocks = Blocks(
-                self.volume, self.tiling, mode=job.mode, cval=job.cval, dtype=self.dtype, allocate=self.allocate
-            )
-            self.buffers = [self.allocate(math.prod(self.tiling.tile), self.dtype) for _ in range(2)]
-
-    def close(self) -> None:
-        """See `task.Worker`."""
-        self.all_open.close()
-
-
-def tiling_of(task: ConvolveTask, volume: Volume, kernel: Kernel, form: Form, cut: Cut) -> Tiling:
-    """The tiles of a shard. Raises ResourceError where they, or what reading and writing take, do not fit."""
-    assert isinstance(cut, Records)
-    box, dtype = task.box(0, cut.per_shard).shape, np.dtype(task.dtype)
-    left = task.memory() - task.resident()
-    held = volume_shards.held_bytes(form, math.prod(box) * dtype.itemsize)
-    check_memory(task.job.output, held, left)
-    return plan(
-        volume.shape,
-        kernel.halo,
-        (volume.unit, form.unit),
-        itemsize=dtype.itemsize,
-        memory=left - held - volume.working - SLACK - (writers() - THREADS) * BLOCK_BYTES,
-        spare_blocks=kernel.spare_blocks if dtype == np.float64 else 0,
-        box=box,
-    )
-
-
 def _digest(kernel: Kernel) -> str:
     digest = hashlib.sha256()
     for array in kernel.lines or (kernel.weights,):
         digest.update(f"{array.shape}".encode() + np.ascontiguousarray(array, "<f8").tobytes())  # type: ignore
     return digest.hexdigest()
-
-
-def _check_finite(job: ConvolveJob, start: tuple[int, ...], out: np.ndarray) -> None:
-    """Raises InputError where a sum of finite numbers was too large for its dtype."""
-    with np.errstate(all="ignore"):
-        if np.isfinite(out.sum()) or np.isfinite(out).all():
-            return
-    index = np.unravel_index(int(np.argmin(np.isfinite(out))), out.shape)
-    place = [int(a + b) for a, b in zip(start, index, strict=True)]
-    hint = "scale the volume or the kernel" + (", or use --dtype float64" if out.dtype == np.float32 else "")
-    raise InputError(f"the result is too large for {out.dtype}", path=job.input, where=f"voxel {place}", hint=hint)
 
 
 def _dtype(job: ConvolveJob, volume: Volume) -> np.dtype:
@@ -384,11 +288,6 @@ def _place(job: ConvolveJob, place: str, dtype: np.dtype) -> str:
         return "cpu"
     hint = "use --dtype float32, or leave --device out"
     raise UsageError(f"the volume would be computed in {dtype}, and a GPU computes in float32", hint=hint)
-
-
-def _compute(kernel: Kernel, dtype: np.dtype, place: str) -> Callable[[np.ndarray, np.ndarray], None]:
-    """f(block, out), as `kernels.applied` says."""
-    return applied(kernel, dtype) if place == "cpu" else through(prepared_float32(kernel, place), place)
 
 
 def _resident() -> int:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilewright.formats.files import naming
 from tilewright.formats.models import table_path
 from tilewright.ops._ladder import forced, using
 from tilewright.ops._threads import asked_threads, threads
@@ -66,30 +64,17 @@ def fingerprint(verb: str, job: Any, around: Around) -> dict[str, Value]:
     fields["device"] = device_class(job.device)
     fields |= {f"rung.{op}": name for op, name in sorted(around.rungs.items())}
     for name, path in files_of(job).items():
-        fields |= file_identity(name, path)
+        if not name.startswith("model.") or os.path.exists(path):
+            fields |= file_identity(name, path)
     return fields
 
 
 def files_of(job: Any) -> dict[str, str]:
-    """The files in the fingerprint of a job with `input` and, but for `convolve`, `model`: name -> path."""
+    """The files in the fingerprint of a job with `input` and, but for `convolve`, `model`: name -> path. Of a model's
+    directory also those that would be read if they were there."""
     files = {"input": job.input} if job.input else {}
     model = getattr(job, "model", None)
     if model is None or not os.path.isdir(model):
         return files | ({} if model is None else {"model": model})
     kept = table_path(model)  # changes no bits, and is written by the job itself
-    parts = [path for path in model_files(model) if path != kept and os.path.isfile(path)]
-    return files | {f"model.{os.path.basename(path)}": path for path in parts}
-
-
-def directory_identity(name: str, path: str) -> dict[str, Value]:
-    """What tells this version of a directory from others: names, sizes and times of all its files."""
-    digest, size = hashlib.sha256(), 0
-    with naming(path, "list"):
-        for at, folders, names in os.walk(path):
-            folders.sort()
-            for file in sorted(names):
-                status = os.stat(os.path.join(at, file))
-                line = f"{os.path.relpath(at, path)!r} {file!r} {status.st_size} {status.st_mtime_ns}\n"
-                digest.update(line.encode(errors="surrogateescape"))
-                size += status.st_size
-    return {f"{name}.bytes": size, f"{name}.files": digest.hexdigest()}
+    return files | {f"model.{os.path.basename(path)}": path for path in model_files(model) if path != kept}

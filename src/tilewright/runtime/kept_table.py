@@ -13,6 +13,7 @@ from tilewright.errors import UsageError
 from tilewright.formats.mapped import forget
 from tilewright.formats.token_table import read_table, write_table
 from tilewright.ops.embedding_conv1d.token_table import TokenTable
+from tilewright.runtime.jobs.unchanged import AsBegun
 
 BLOCK = 64 << 20  # bytes hashed at a time: weights are hashed in parallel, block by block
 
@@ -37,12 +38,15 @@ def fingerprint(prepared: Any) -> str:
 class KeptTable:
     """`kept = KeptTable(model, path)` loads what is there and fits; `kept.save()` writes it if rows were added since.
 
+    began: the model's files before they were read. Where one is another by now, rows may be of other weights than the
+    fingerprint, and are not written.
+
     loaded: rows that came from the file. Raises InputError for a damaged file, ResourceError where it cannot be
     written, UsageError for a model that has no table.
     """
 
-    def __init__(self, model: Any, path: str):
-        self.prepared, self.path = model.convolutions, path
+    def __init__(self, model: Any, path: str, began: AsBegun | None = None):
+        self.prepared, self.path, self._began = model.convolutions, path, began or AsBegun()
         if not isinstance(self.prepared.state, TokenTable):
             raise UsageError(
                 f"embedding_conv1d's rung {self.prepared.rung} has no token table to keep",
@@ -62,7 +66,7 @@ class KeptTable:
     def save(self) -> bool:
         """Write the table if it has rows that the file lacks; True if it was written."""
         table = self.prepared.state
-        if table.built == self._built:
+        if table.built == self._built or not self._began.holds():
             return False
         write_table(self.path, self.fingerprint, table.row_of, [one_slice[: table.used] for one_slice in table.slices])
         self._built = table.built

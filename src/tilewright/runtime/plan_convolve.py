@@ -10,7 +10,8 @@ from tilewright.formats.files import BLOCK_BYTES
 from tilewright.formats.raw_volumes import RawForm
 from tilewright.formats.volumes import PIECE_BYTES, suffix_of
 from tilewright.formats.zarr_volumes import WORKING, ZarrForm, ZarrVolume
-from tilewright.runtime.convolve import ConvolveJob, ConvolveTask, task_of, tiling_of
+from tilewright.runtime.convolve import ConvolveJob, ConvolveTask, task_of
+from tilewright.runtime.convolve_worker import tiling_of
 from tilewright.runtime.jobs.cut import Records
 from tilewright.runtime.jobs.pieces import writers
 from tilewright.runtime.kernels import Kernel, kernel_of

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from tilewright.formats.volumes import MemoryShort, Shape, Volume
+from tilewright.formats.volumes import MemoryShort, Shape
 from tilewright.ops._memory import empty
 from tilewright.ops.conv3d import ALIASES
 from tilewright.ops.conv3d.operands import index_map
@@ -73,11 +73,18 @@ class Tiling:
         return d + ahead, h, w
 
 
+class Boxes(Protocol):
+    """What blocks are read from: a `Volume`, or what stands for one."""
+
+    def read_into(self, start: tuple[int, int, int], target: np.ndarray) -> None:
+        """See `Volume.read_into`."""
+
+
 class Blocks:
     """The blocks of a tiling, one after the other, in two buffers: `read` fills one while the other is in use."""
 
     def __init__(
-        self, volume: Volume, tiling: Tiling, *, mode: str, cval: float, dtype: np.dtype, allocate: Allocate = empty
+        self, volume: Boxes, tiling: Tiling, *, mode: str, cval: float, dtype: np.dtype, allocate: Allocate = empty
     ) -> None:
         self._volume, self._tiling, self._cval = volume, tiling, cval
         self._maps = [

@@ -20,7 +20,7 @@ from tilewright.runtime.jobs import contents
 from tilewright.runtime.jobs.contents import hashing
 from tilewright.runtime.jobs.cut import LineIndex, Lines, Whole
 from tilewright.runtime.jobs.directory import JobDirectory
-from tilewright.runtime.jobs.manifest import Manifest, file_identity
+from tilewright.runtime.jobs.manifest import Manifest, encoded, file_identity, seal
 from tilewright.runtime.jobs.run import run
 from tilewright.runtime.jobs.task import Options
 
@@ -87,7 +87,7 @@ def test_a_small_file_that_was_touched(place):
     report = run(place.task(), place.output, Inline())
     assert (report.computed, report.facts["touched"]) == (0, ["input"])
     os.utime(place.input, ns=(0, JobDirectory(place.output).manifest.fingerprint["input.changed"]))
-    assert "touched" not in run(place.task(), place.output, Inline()).facts
+    assert run(place.task(), place.output, Inline()).facts["touched"] == ["input"]  # its ctime is another
 
 
 def interrupt_at(shard):
@@ -116,7 +116,7 @@ def test_a_change_between_the_samples(large):
     before = file_identity("input", large.input)
     change(large.input, BETWEEN)
     now = file_identity("input", large.input)
-    assert {name for name in now if now[name] != before[name]} == {"input.changed"}
+    assert {name for name in now if now[name] != before[name]} == {"input.changed", "input.ctime"}
     with pytest.raises(UsageError, match=r"the content of input is not what it was at 2.*--restart") as caught:
         go_on(large)
     assert caught.value.exit_code == 2 and not os.path.exists(large.output) and len(large.parts()) == 2
@@ -181,10 +181,51 @@ def test_a_hash_that_is_not_known(large, how):
     os.utime(large.input, (1, 1))
     with pytest.raises(UsageError, match=r"input\.changed was 2.* and is 19\d\d-.*:01\.000: its size is") as caught:
         go_on(large)
-    command = re.search(r"touch -d \S+ [^;]+", str(caught.value))[0]
-    assert shlex.split(command)[-1] == large.input and "--restart" in str(caught.value)
+    command = re.search(r"touch \S+same-content", str(caught.value))[0]
+    assert "--restart" in str(caught.value)
     subprocess.run(shlex.split(command), check=True)
-    assert "touched" not in go_on(large).facts
+    assert go_on(large).facts["touched"] == ["input"]
+    change(large.input, BETWEEN)  # of this nobody has said so
+    with pytest.raises(UsageError, match="so that nobody knows"):
+        go_on(large)
+
+
+@pytest.mark.parametrize("how", ["chmod", "link", "moved", "edited"])
+def test_a_status_that_was_changed(large, how):
+    """Only the ctime tells; the content decides."""
+    before = os.stat(large.input)
+    if how == "chmod":
+        os.chmod(large.input, 0o600)
+    elif how == "link":
+        os.link(large.input, f"{large.input}.too")
+    elif how == "moved":
+        os.rename(large.input, f"{large.input}.away")
+        os.rename(f"{large.input}.away", large.input)
+    else:
+        change(large.input, BETWEEN)
+        os.utime(large.input, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert os.stat(large.input).st_mtime_ns == before.st_mtime_ns
+    if how != "edited":
+        assert go_on(large).facts["touched"] == ["input"]
+        return
+    with pytest.raises(UsageError, match=r"the content of input is not what it was at 2"):
+        go_on(large)
+    os.unlink(kept(large))
+    with pytest.raises(UsageError, match=r"the status of input was changed .* nobody knows"):
+        go_on(large)
+
+
+def test_a_job_of_a_version_that_noted_no_ctime(place):
+    """It goes on."""
+    with pytest.raises(Interrupted):
+        run(place.task(), place.output, Inline(), watch=toy_jobs.Seen(interrupt_at(5)))
+    manifest = JobDirectory(place.output).manifest
+    older = {name: value for name, value in manifest.fingerprint.items() if name != "input.ctime"}
+    assert len(older) == len(manifest.fingerprint) - 1
+    then = seal(Manifest(fingerprint=older, cut=manifest.cut))
+    Path(f"{place.output}.job/manifest.json").write_bytes(encoded(then))
+    assert "touched" not in run(place.task(), place.output, Inline()).facts
+    place.check()
 
 
 def test_a_run_that_ends_before_the_hash(large, monkeypatch):

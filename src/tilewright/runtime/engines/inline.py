@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.runtime.jobs import trace
-from tilewright.runtime.jobs.task import Engine, Job, Place, run_shard
+from tilewright.runtime.jobs.task import Engine, Job, Place, open_worker, run_shard
 
 
 class Inline(Engine):
@@ -13,7 +13,7 @@ class Inline(Engine):
         """Raises what the task does, and Interrupted between two shards or, where a shard is long, within it."""
         traced = trace.recording(job.directory, 0, job.options.trace is not None)
         with traced, job.stop.in_time(job.options.grace):
-            worker = job.task.open(Place())
+            worker = open_worker(job.task, job.directory, Place())
             try:
                 for number in job.todo:
                     job.stop.check()

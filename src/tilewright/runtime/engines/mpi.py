@@ -25,7 +25,7 @@ from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.directory import JobDirectory, Record
 from tilewright.runtime.jobs.merge import Report
 from tilewright.runtime.jobs.stop import stopping
-from tilewright.runtime.jobs.task import Engine, Job, Options, Place, Task, Worker, run_shard
+from tilewright.runtime.jobs.task import Engine, Job, Options, Place, Task, Worker, open_worker, run_shard
 
 FOUND_SECONDS = 30.0  # until a new directory must be seen on other nodes: NFS keeps what it knows for so long
 
@@ -118,7 +118,7 @@ class Mpi(Engine):
         self._sign(job.directory)
         counter.begin(job)
         with trace.recording(job.directory, 0, job.options.trace is not None):
-            worker = self._open(job.task)
+            worker = self._open(job.task, job.directory)
             try:
                 counter.post(Want())
                 while (given := counter.given()) is not None:
@@ -151,8 +151,9 @@ class Mpi(Engine):
                         self._sign(directory)
                         traced = options.trace is not None
                         opened.enter_context(trace.recording(directory, self._comm.rank, traced))
-                        worker = opened.enter_context(closing(self._open(task)))
-                    directory.began = message.began
+                        directory.began = message.began
+                        worker = opened.enter_context(closing(self._open(task, directory)))
+                    directory.began = message.began.here(directory.manifest)
                     link.send(Want())
                 elif isinstance(message, Assignment) and worker:
                     link.send(Want(self._run(worker, directory, message, RankBeat(link.pulse, self._witness, stop))))
@@ -179,10 +180,10 @@ class Mpi(Engine):
         who = {"rank": self._comm.rank, "pid": os.getpid()}
         self._witness.tell(**who, logs=self._logs, log_size=log_size(self._logs))
 
-    def _open(self, task: Task) -> Worker:
+    def _open(self, task: Task, directory: JobDirectory) -> Worker:
         if self.place.cores:
             os.sched_setaffinity(0, self.place.cores)
-        return task.open(self.place)
+        return open_worker(task, directory, self.place)
 
 
 def gpu_names(node: Any) -> tuple[str, ...]:

@@ -20,10 +20,10 @@ from tilewright.runtime.engines.local import START_SECONDS
 from tilewright.runtime.engines.schedule import Assignment, Schedule, schedule
 from tilewright.runtime.engines.witness import Witness, note_death
 from tilewright.runtime.jobs.directory import Record
-from tilewright.runtime.jobs.manifest import AsBegun
 from tilewright.runtime.jobs.merge import Report
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Job
+from tilewright.runtime.jobs.unchanged import AsBegun
 
 POLL_SECONDS = 0.001  # between two looks for messages: MPI's own waiting would take a core
 ALIVE_SECONDS = 1.0  # between two signs of life of who waits

@@ -18,8 +18,8 @@ from tilewright.runtime.engines.schedule import Assignment, Schedule, schedule
 from tilewright.runtime.engines.worker import BEAT_SECONDS
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.directory import JobDirectory, Record
-from tilewright.runtime.jobs.manifest import AsBegun
-from tilewright.runtime.jobs.task import Engine, Job, Place, Task, run_shard
+from tilewright.runtime.jobs.task import Engine, Job, Place, Task, open_worker, run_shard
+from tilewright.runtime.jobs.unchanged import AsBegun
 
 SAID_BYTES = 80  # of four numbers
 TICK = 0.5  # seconds between two looks at what actors say
@@ -83,7 +83,10 @@ class Actor:
         mine = sorted(os.sched_getaffinity(0))  # Ray counts cores and hands out none
         first = self._place.number * self._cores % len(mine)
         os.sched_setaffinity(0, (mine * 2)[first : first + self._cores])
-        self._worker = self._task.open(self._place)
+        with JobDirectory(self._output) as directory:
+            directory.began = self._began
+            self._worker = open_worker(self._task, directory, self._place)
+            self._began = directory.began
 
     def run(self, given: Assignment) -> Record:
         """A shard, from nothing to its commit."""

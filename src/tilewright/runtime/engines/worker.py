@@ -18,9 +18,9 @@ from typing import Any
 from tilewright.errors import ResourceError, TilewrightError
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.directory import JobDirectory, Record
-from tilewright.runtime.jobs.manifest import AsBegun
 from tilewright.runtime.jobs.stop import SIGNALS
-from tilewright.runtime.jobs.task import Place, Task, run_shard
+from tilewright.runtime.jobs.task import Place, Task, open_worker, run_shard
+from tilewright.runtime.jobs.unchanged import AsBegun
 
 BEAT_SECONDS = 0.2  # between two signs of life: a supervisor of 64 workers gets 320 a second
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl.h
@@ -101,7 +101,7 @@ def _work(pipe: Connection) -> None:
         trace.recording(directory, setup.place.number, setup.trace),
     ):
         directory.began = setup.began
-        worker = setup.task.open(setup.place)
+        worker = open_worker(setup.task, directory, setup.place)
         try:
             pipe.send(Ready())
             beat = PipeBeat(pipe)

@@ -1,5 +1,7 @@
 """Files that have another time of change than when the job was begun: whether they hold the same is known by a hash.
 
+Both times count: mtime, and ctime, which an edit cannot put back, but which chmod, a hard link and a move change, too.
+
 A file of up to 1 MiB is known by its samples, which are all of it. Of a larger one a thread takes the sha256 while the
 job runs, and it counts if the file was the manifest's before and after. A file that was only touched, or copied over
 with the same bytes, then has this sha256 when the job goes on; one that was edited between its samples has not.
@@ -8,19 +10,22 @@ with the same bytes, then has this sha256 when the job goes on; one that was edi
 from __future__ import annotations
 
 import hashlib
+import os
 import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from typing import Any
 
 from tilewright.errors import TilewrightError, UsageError
-from tilewright.formats.files import InputFile
+from tilewright.formats.files import InputFile, naming
 from tilewright.runtime.jobs.directory import CONTENTS, OTHERWISE, JobDirectory
 from tilewright.runtime.jobs.manifest import (
     BYTES,
     CHANGED,
+    CTIME,
+    FILES,
     SAMPLE_BYTES,
     SAMPLES,
     Damaged,
@@ -31,9 +36,11 @@ from tilewright.runtime.jobs.manifest import (
     local_time,
     seal,
 )
+from tilewright.runtime.jobs.unchanged import Tree, files_below
 
 BLOCK_BYTES = 1 << 19  # read at a time: a quarter of a millisecond, and little memory beside that of a small job
 REST = 19  # times as long as it has worked, the thread then rests: a twentieth of a core, and of the disk's time
+SAME = "same-content"  # a file in the job's directory by which a user says what no hash can
 WAIT_SECONDS = 60.0  # for the thread's end: it is at a block, or an fsync
 
 
@@ -58,32 +65,56 @@ def check_touched(
     """
     known = known_hashes(directory)
     for name in names:
-        if _number(now, name + BYTES) <= SAMPLES * SAMPLE_BYTES:
+        if not _needs_hash(now, name):
             continue
-        path, was = files.get(name), local_time(_number(directory.manifest, name + CHANGED))
+        path = files.get(name)
+        was = "when the job was begun"
+        if changed := _number(directory.manifest, name + CHANGED):
+            was = f"at {local_time(changed)}"
         if path is None or name not in known:
             _refuse(directory, now, name, path)
         elif _digest(path, beat) != known[name]:
             raise UsageError(
                 f"the job was begun for other results: the content of {name} is not what it was "
-                f"at {was}, though it is as large",
+                f"{was}, though it is as large",
                 path=directory.path,
                 hint=OTHERWISE,
             )
 
 
+def _needs_hash(manifest: Manifest, name: str) -> bool:
+    """Whether its fields leave a doubt: of a small file the samples are all of it."""
+    return name + FILES in manifest.fingerprint or _number(manifest, name + BYTES) > SAMPLES * SAMPLE_BYTES
+
+
 def _refuse(directory: JobDirectory, now: Manifest, name: str, path: str | None) -> None:
+    """Raises UsageError, unless the user has said, since the last change, that the content is the same."""
+    if path is None:
+        raise UsageError(f"nobody knows whether the content of {name} is what it was", path=directory.path,
+                         hint=OTHERWISE)  # fmt: skip
+    if _said_same(directory, path):
+        return
     was, is_ = (_number(manifest, name + CHANGED) for manifest in (directory.manifest, now))
-    same = ""
-    if path is not None:
-        at = datetime.fromtimestamp(was // 10**9, UTC).strftime("%FT%T") + f".{was % 10**9:09d}Z"
-        same = f"if it holds the same, give it its time back, touch -d {at} {shlex.quote(path)}; else "
+    what = f"{name + CHANGED} was {local_time(was)} and is {local_time(is_)}"
+    if was == is_:
+        why = "as by an edit that puts the time back, by chmod or by a hard link"
+        what = f"the status of {name} was changed since the job was begun, {why}"
+    same = f"if it holds the same, say so, touch {shlex.quote(directory.root.where(SAME))}; else "
     raise UsageError(
-        f"{name + CHANGED} was {local_time(was)} and is {local_time(is_)}: its size is the same, and the job has ended "
-        "before all of it was hashed, so that nobody knows whether its content is",
+        f"{what}: its size is the same, and the job has ended before all of it was hashed, so that nobody knows "
+        "whether its content is",
         path=directory.path,
         hint=same + OTHERWISE,
     )
+
+
+def _said_same(directory: JobDirectory, path: str) -> bool:
+    """Whether SAME is there, and newer than the last change of the file or of what is in the directory."""
+    if SAME not in directory.root.names():
+        return False
+    with naming(path, "look at"):
+        newest = max(Tree.of(path).newest.values()) if os.path.isdir(path) else os.stat(path).st_ctime_ns
+        return os.stat(directory.root.where(SAME), follow_symlinks=False).st_ctime_ns > newest
 
 
 @contextmanager
@@ -92,7 +123,7 @@ def hashing(directory: JobDirectory, files: dict[str, str]) -> Iterator[None]:
     not known, the smallest first. What fails there costs nothing but that knowledge."""
     known = known_hashes(directory)
     sizes = {name: _number(directory.manifest, name + BYTES) for name in files if name not in known}
-    todo = [name for name in sorted(sizes, key=sizes.__getitem__) if sizes[name] > SAMPLES * SAMPLE_BYTES]
+    todo = [name for name in sorted(sizes, key=sizes.__getitem__) if _needs_hash(directory.manifest, name)]
     if not todo:
         yield
         return
@@ -118,9 +149,11 @@ def _hash(directory: JobDirectory, files: dict[str, str], known: dict[str, str],
     manifest = directory.manifest
 
     def is_as_begun(name: str) -> bool:
-        return all(
-            manifest.fingerprint.get(field) == value for field, value in file_identity(name, files[name]).items()
-        )
+        path = files[name]
+        fields = Tree.of(path).fields(name) if os.path.isdir(path) else file_identity(name, path)
+        known = manifest.fingerprint
+        older = {field for field in fields if field.endswith(CTIME)} - known.keys()  # a job begun by an older version
+        return all(known.get(field) == value for field, value in fields.items() if field not in older)
 
     with suppress(TilewrightError, _Enough):
         for name, path in files.items():
@@ -132,16 +165,26 @@ def _hash(directory: JobDirectory, files: dict[str, str], known: dict[str, str],
 
 
 def _digest(path: str, beat: Callable[[], object]) -> str:
-    """The sha256 of a file."""
+    """The sha256 of a file; of a directory, that of its files' names, sizes and bytes in one order."""
     digest = hashlib.sha256()
     block = memoryview(bytearray(BLOCK_BYTES))
+    if not os.path.isdir(path):
+        _add(path, digest, block, beat)
+        return digest.hexdigest()
+    for name in files_below(path):
+        where = os.path.join(path, name)
+        digest.update(f"{name!r} {os.path.getsize(where)}\n".encode(errors="surrogateescape"))
+        _add(where, digest, block, beat)
+    return digest.hexdigest()
+
+
+def _add(path: str, digest: Any, block: memoryview, beat: Callable[[], object]) -> None:
     with InputFile(path, "file") as file:
         for place in range(0, file.size, BLOCK_BYTES):
             part = block[: min(BLOCK_BYTES, file.size - place)]
             file.read_into(part, place)
             digest.update(part)
             beat()
-    return digest.hexdigest()
 
 
 def known_hashes(directory: JobDirectory) -> dict[str, str]:

@@ -31,7 +31,8 @@ from tilewright.errors import UsageError
 from tilewright.formats.files import BLOCK_BYTES, naming
 from tilewright.runtime.jobs.cut import LineIndex, Lines, Shard
 from tilewright.runtime.jobs.durable import Draft, Folder, Removed
-from tilewright.runtime.jobs.manifest import AsBegun, Damaged, Manifest, Sealed, encoded, seal, unseal
+from tilewright.runtime.jobs.manifest import Damaged, Manifest, Sealed, encoded, seal, unseal
+from tilewright.runtime.jobs.unchanged import AsBegun
 
 if TYPE_CHECKING:  # brings NumPy, which those who only hand out shards do without
     from tilewright.formats.records import RecordError
@@ -164,11 +165,7 @@ class JobDirectory:
         earlier = self.manifest
         touched = earlier.touched(manifest)
         if what := earlier.differs(manifest, but=touched):
-            raise UsageError(
-                f"the job was begun for other results: {what}",
-                path=self.path,
-                hint=OTHERWISE,
-            )
+            raise UsageError(f"the job was begun for other results: {what}", path=self.path, hint=OTHERWISE)
         return touched
 
     def reread(self) -> None:
@@ -363,8 +360,10 @@ class Attempt:
         self._errors += msgspec.json.encode(error) + b"\n"
 
     def commit(self, records: int) -> Record:
-        """Makes the shard whole and on the disk. Raises ResourceError, and then there is none."""
+        """Makes the shard whole and on the disk. Raises ResourceError, or InputError where what it was made of has
+        changed since the run began, and then there is none."""
         directory = self.directory
+        directory.began.check()
         if self._errors:
             directory.errors.place(error_name(self.number), bytes(self._errors))
         record = seal(

@@ -9,18 +9,18 @@ import hashlib
 import os
 import time
 from collections.abc import Container
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
 
 from tilewright.errors import InputError
-from tilewright.formats.files import InputFile, naming
+from tilewright.formats.files import InputFile
 from tilewright.runtime.jobs.cut import Cut
 
 VERSION = 1
 SAMPLES, SAMPLE_BYTES = 16, 65536  # of an input that is identified without being read: 1 MiB, some milliseconds
-BYTES, SAMPLE, CHANGED = ".bytes", ".sample", ".changed"  # what a file's fields in a fingerprint end with
+# what the fields of a file (SAMPLE) or a directory (FILES) in a fingerprint end with
+BYTES, SAMPLE, FILES, CHANGED, CTIME = ".bytes", ".sample", ".files", ".changed", ".ctime"
 
 Scalar = str | int | float | bool | None
 Value = Scalar | list[Scalar]
@@ -79,14 +79,15 @@ class Manifest(Sealed, frozen=True):
     def differs(self, other: Manifest, but: Container[str] = ()) -> str | None:
         """The first field in which `other`, the new one, asks for other results: "seed was 3 and is 4"; or None.
 
-        but: names of files whose time of change does not count.
+        but: names of files whose times do not count. A ctime that an earlier version did not note is no difference.
         """
         if self.version != other.version:
             return f"the version of the job's files was {self.version} and is {other.version}"
         missing = object()
-        for name in dict.fromkeys((*self.fingerprint, *other.fingerprint)):
+        names = dict.fromkeys((*self.fingerprint, *other.fingerprint))
+        for name in sorted(names, key=lambda name: name.endswith(CTIME)):  # last: it says the least
             was, is_ = self.fingerprint.get(name, missing), other.fingerprint.get(name, missing)
-            if name.endswith(CHANGED) and name.removesuffix(CHANGED) in but:
+            if _timed(name) in but or (name.endswith(CTIME) and was is missing):
                 continue
             if was != is_ or type(was) is not type(is_):
                 old, new = ("not there" if value is missing else _told(name, value) for value in (was, is_))
@@ -94,22 +95,28 @@ class Manifest(Sealed, frozen=True):
         return None
 
     def touched(self, other: Manifest) -> list[str]:
-        """Names of files that differ from those of `other` in their time of change, but not in size and samples."""
+        """Names of files that differ from those of `other` in their times (mtime, ctime), but not in size and samples,
+        and of directories that differ in ctimes alone."""
         mine, others = self.fingerprint, other.fingerprint
-        names = [field.removesuffix(CHANGED) for field in mine if field.endswith(CHANGED)]
+        names = dict.fromkeys(name for field in mine if (name := _timed(field)))
         return [
             name
             for name in names
-            if mine[name + CHANGED] != others.get(name + CHANGED)
-            and all(mine.get(name + part) == others.get(name + part) for part in (BYTES, SAMPLE))
+            if any(part in mine and mine[part] != others.get(part) for part in (name + CHANGED, name + CTIME))
+            and all(mine.get(name + part) == others.get(name + part) for part in (BYTES, SAMPLE, FILES))
         ]
+
+
+def _timed(field: str) -> str:
+    """The name of the file whose time a field is; "" for other fields."""
+    return field.rpartition(".")[0] if field.endswith((CHANGED, CTIME)) else ""
 
 
 def _told(field: str, value: object) -> str:
     """A value of a fingerprint as a user reads it: a time of change (ns) as local time, the beginning of a hash."""
-    if isinstance(value, str) and field.endswith((SAMPLE, ".files")):
+    if isinstance(value, str) and field.endswith((SAMPLE, FILES, CTIME)):
         return f"sha256 {value[:12]}"
-    return local_time(value) if isinstance(value, int) and field.endswith(CHANGED) else repr(value)
+    return local_time(value) if isinstance(value, int) and _timed(field) else repr(value)
 
 
 def local_time(ns: int) -> str:
@@ -121,53 +128,30 @@ def local_time(ns: int) -> str:
 def file_identity(name: str, path: str) -> dict[str, Value]:
     """What tells this version of a file from others without reading it all: fingerprint fields that begin with `name`.
 
-    They are its bytes, when it was changed (ns), and the sha256 of 16 pieces of 64 KiB, which are all of a file of up
-    to 1 MiB. Raises InputError.
+    They are its bytes, when it was changed (ns), the ctime (ns), which cannot be put back, and the sha256 of 16 pieces
+    of 64 KiB, which are all of a file of up to 1 MiB. Raises InputError.
     """
     with InputFile(path, name) as file:
-        changed = os.fstat(file.fd).st_mtime_ns
+        status = os.fstat(file.fd)
         digest, size = hashlib.sha256(), min(SAMPLE_BYTES, file.size)
         places = sorted({(file.size - size) * i // (SAMPLES - 1) for i in range(SAMPLES)})
         for place in places:
             piece = bytearray(size)
             file.read_into(piece, place)
             digest.update(piece)
-        return {name + BYTES: file.size, name + SAMPLE: digest.hexdigest(), name + CHANGED: changed}
+        times: dict[str, Value] = {name + CHANGED: status.st_mtime_ns, name + CTIME: status.st_ctime_ns}
+        return times | {name + BYTES: file.size, name + SAMPLE: digest.hexdigest()}
 
 
 def check_unchanged(manifest: Manifest, fingerprint: dict[str, Value]) -> None:
     """Raises InputError naming the field, where what the results depend on has changed while the job ran."""
     if what := manifest.differs(Manifest(fingerprint=fingerprint, cut=manifest.cut)):
-        raise _changed(what)
+        raise changed_while_running(what)
 
 
-def _changed(what: str) -> InputError:
+def changed_while_running(what: str) -> InputError:
+    """What a job reads is not what it was as the job began."""
     return InputError(
         f"what the job reads was changed while it ran: {what}",
         hint="put back what was there and run again; or let whatever writes it finish, and run again with --restart",
     )
-
-
-@dataclass(frozen=True)
-class AsBegun:
-    """The files that a run reads, by their names in the fingerprint: (path, time of change (ns) as the run began).
-
-    A shard is committed only if they are as they were: it outlives the run, and a file that is put back later would
-    vouch for what was computed from another content.
-    """
-
-    files: dict[str, tuple[str, int]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, manifest: Manifest, files: dict[str, str]) -> AsBegun:
-        """manifest: with their times as this run has found them; files: their paths."""
-        times = {name: manifest.fingerprint.get(name + CHANGED) for name in files}
-        return cls({name: (path, t) for name, path in files.items() if isinstance(t := times[name], int)})
-
-    def check(self) -> None:
-        """Raises InputError, naming the file."""
-        for name, (path, was) in self.files.items():
-            with naming(path, "look at"):
-                now = os.stat(path).st_mtime_ns
-            if now != was:
-                raise _changed(f"{name + CHANGED} was {local_time(was)} and is {local_time(now)}")

@@ -17,11 +17,12 @@ from tilewright.runtime.jobs.directory import ENDED, INDEX, REPORT, JobDirectory
 from tilewright.runtime.jobs.durable import Removed
 from tilewright.runtime.jobs.earlier import Earlier
 from tilewright.runtime.jobs.lease import Lease
-from tilewright.runtime.jobs.manifest import AsBegun, Damaged, DamagedShards, Manifest, check_unchanged
+from tilewright.runtime.jobs.manifest import Damaged, DamagedShards, Manifest, check_unchanged
 from tilewright.runtime.jobs.merge import Report, check, merge, save_report
 from tilewright.runtime.jobs.status import note_end
 from tilewright.runtime.jobs.stop import Stop, stopping
 from tilewright.runtime.jobs.task import Assembling, Engine, Job, Options, Reading, Settling, Task, Watch
+from tilewright.runtime.jobs.unchanged import AsBegun
 
 MOST_SHARDS = 1_000_000  # 150 MB in the process that hands them out
 REMOVED = 20  # times that another run may remove the job directory as this one begins on it
@@ -51,7 +52,11 @@ def run_within(
             task.check_outputs()
         else:
             AtomicFile(output).__enter__().discard()  # one that cannot be written is found before the work
+        began = AsBegun.of(task.files() if isinstance(task, Reading) else {})  # before they are read
         manifest = Manifest(fingerprint=task.fingerprint(), cut=check_cut(task.cut(options.shard_size)))
+        began = began.also(getattr(task, "trees", {}))
+        began.check_before(options.since)
+        began.check()
         check_part(options)
         with (
             _held(output, shared=options.part is not None) as directory,
@@ -63,12 +68,12 @@ def run_within(
             with earlier.kept(put_back=engine.ends_workers) if options.restart else nullcontext():
                 work = _Run(task, directory, engine, options, stop, watch or Watch(), earlier)
                 begun.append(work)
-                report = _worked(work, manifest)
+                report = _worked(work, manifest, began)
     engine.tell(report)
     return report
 
 
-def _worked(work: _Run, manifest: Manifest) -> Report:
+def _worked(work: _Run, manifest: Manifest, began: AsBegun) -> Report:
     """Begins on a directory that is held, or goes on with it, until the part or the whole is done."""
     task, directory, options = work.task, work.directory, work.options
     files = task.files() if isinstance(task, Reading) else {}
@@ -76,7 +81,7 @@ def _worked(work: _Run, manifest: Manifest) -> Report:
     if options.part is None:  # another part may have ended so
         directory.root.remove(ENDED)
     contents.check_touched(directory, manifest, touched, files, work.stop.check)
-    directory.began = AsBegun.of(manifest, files)
+    directory.began = began
     if touched:
         directory.root.remove(INDEX)  # lines may have been counted in what the file held meanwhile
         work.facts |= {"touched": touched}

@@ -164,7 +164,7 @@ def start(
     report.lead is False for a rank that only followed and for a part:
     they have no output, and nothing to say. Raises what `run` does.
     """
-    began = time.perf_counter()
+    began, since = time.perf_counter(), time.time_ns()
     faults = gpu_faults() if settings.is_inline and device != "cpu" else nullcontext()  # else the worker is replaced
     with stopping() as stop, engine_of(settings, device) as engine, faults:
         report.lead = engine.lead
@@ -183,7 +183,7 @@ def start(
             report.records, report.errors = done.records, done.errors
             return done.figures
         with JobProgress(unit) as shown, _resumable(settings, watch := _Figures(shown)):
-            done = run_within(task, output, engine, settings.options, watch)
+            done = run_within(task, output, engine, settings.options._replace(since=since), watch)
     _fold(report, done, watch)
     if done.errors:
         with JobDirectory(output) as directory:

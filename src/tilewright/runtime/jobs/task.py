@@ -84,7 +84,8 @@ class Reading(Protocol):
     """A task that says which files are in its fingerprint. One that does not has to find their times unchanged."""
 
     def files(self) -> dict[str, str]:
-        """Their paths, by the names with which their fields begin, as of `file_identity`."""
+        """Their paths, by the names with which their fields begin, as of `file_identity`; also of those that would be
+        read if they were there."""
 
 
 @runtime_checkable
@@ -115,6 +116,7 @@ class Options(NamedTuple):
     after which a worker counts as hung. max_errors: records that may fail, None: any number. restart: from nothing.
     trace: the path of a Chrome trace that is wanted. part: (k, n), only the shards whose number is k modulo n, for n
     processes that know nothing of each other; the output is made by a run of all.
+    since: when the command began (ns since 1970): what it reads must be older, as it was read before the job began.
     """
 
     shard_size: int | None = None
@@ -124,6 +126,7 @@ class Options(NamedTuple):
     restart: bool = False
     trace: str | None = None
     part: tuple[int, int] | None = None
+    since: int | None = None
 
 
 class Watch:
@@ -181,10 +184,15 @@ class Engine:
         """The job is done: lets those who follow know."""
 
 
+def open_worker(task: Task, directory: JobDirectory, place: Place) -> Worker:
+    """The worker of this process. Raises InputError where what it has opened is not as the run found it."""
+    directory.began = directory.began.here(directory.manifest)
+    return directory.began.opened(lambda: task.open(place))
+
+
 def run_shard(worker: Worker, directory: JobDirectory, shard: Shard, beat: Beat) -> Record:
     """One shard from nothing to its commit. Raises InputError where what it read has changed since the run began."""
     with trace.span(trace.SHARD, f"shard {shard.number}"), directory.attempt(shard.number) as out:
         records = worker.run(shard, out, beat)
-        directory.began.check()
         with trace.span(trace.COMMIT):
             return out.commit(records)

@@ -1,0 +1,271 @@
+"""What a run reads, as it was when the run began: checked when a worker has opened it and before each commit.
+
+A time of change (mtime) can be put back. The time of the last change of status (ctime) cannot, so that an edit which is
+taken back before the check is seen as well. chmod and hard links change the ctime, too: they end the run, and the next
+one compares the content (contents.py).
+
+Of a directory of many files, a Zarr array, one walk at the begin notes the newest ctime of each device that it lies on.
+A file that is read later and has no newer ctime is as it was then: who reads it checks that for each file, and for the
+directories above, whose ctimes tell of files that came or went. No list of files is needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol, TypeVar
+
+from tilewright.errors import InputError, ResourceError
+from tilewright.formats.files import naming
+from tilewright.runtime.jobs.manifest import (
+    BYTES,
+    CHANGED,
+    CTIME,
+    FILES,
+    Manifest,
+    Value,
+    changed_while_running,
+    file_identity,
+    local_time,
+)
+
+
+class Closing(Protocol):
+    """Has something open."""
+
+    def close(self) -> None:
+        """Gives it back."""
+
+
+W = TypeVar("W", bound=Closing)
+OPENINGS = 3  # of a worker: files come and go beside a model now and then, but not each time
+
+
+class Identity(NamedTuple):
+    """Of one version of a file: what `os.stat` says. Times are in ns."""
+
+    device: int
+    inode: int
+    size: int
+    changed: int
+    ctime: int
+
+    @classmethod
+    def of(cls, path: str) -> Identity | None:
+        """None where there is no such file. Raises ResourceError."""
+        with naming(path, "look at"):
+            try:
+                status = os.stat(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A directory and all files below it, links followed, as one walk has found them.
+
+    size: bytes of all files. files: sha256 of their names, sizes and times of change; ctimes: of their ctimes. newest:
+    the newest ctime (ns) of files and directories, by device. links: of each link's name and of what it leads to, the
+    hash. headers: names of files that say what the others mean.
+    """
+
+    path: str
+    size: int
+    files: str
+    ctimes: str
+    newest: dict[int, int]
+    links: frozenset[int] = frozenset()
+    headers: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, path: str, headers: tuple[str, ...] = ()) -> Tree:
+        """Walks through it. Raises ResourceError."""
+        digest, ctimes, size = hashlib.sha256(), hashlib.sha256(), 0
+        newest: dict[int, int] = {}
+        links: set[int] = set()
+
+        def note(status: os.stat_result) -> None:
+            newest[status.st_dev] = max(newest.get(status.st_dev, 0), status.st_ctime_ns)
+
+        with naming(path, "list"):
+            for at, folder, linked, names in _walk(path):
+                note(folder)
+                links.update(_link(os.path.relpath(where, path), os.stat(where)) for where in linked)
+                relative = os.path.relpath(at, path)
+                for name in names:
+                    status = os.stat(f"{at}/{name}")
+                    note(status)
+                    line = f"{relative!r} {name!r} {status.st_size} {status.st_mtime_ns}\n"
+                    digest.update(line.encode(errors="surrogateescape"))
+                    ctimes.update(b"%d\n" % status.st_ctime_ns)
+                    size += status.st_size
+        return cls(path, size, digest.hexdigest(), ctimes.hexdigest(), newest, frozenset(links), headers)
+
+    def fields(self, name: str) -> dict[str, Value]:
+        """Of a fingerprint."""
+        return {name + BYTES: self.size, name + FILES: self.files, name + CTIME: self.ctimes}
+
+    def check(self, names: Iterable[str]) -> None:
+        """Raises InputError unless these files, paths in the directory, are there as they were, or not, as they were
+        not. To be called after they have been read."""
+        checked: set[str] = set()
+        for name in names:
+            while name not in checked:
+                checked.add(name)
+                self._check(name)
+                name = os.path.dirname(name)
+
+    def _check(self, name: str) -> None:
+        path = os.path.join(self.path, name) if name else self.path
+        with naming(path, "look at"):
+            try:
+                status = os.stat(path)
+            except (FileNotFoundError, NotADirectoryError):
+                if name:
+                    return  # the ctime of the directory above tells whether it was there
+                raise
+            if self.links and name and os.path.islink(path) and _link(name, status) not in self.links:
+                raise changed_while_running(f"{path} leads to another file")
+        if status.st_ctime_ns > self.newest.get(status.st_dev, -1):
+            raise changed_while_running(f"{path} was changed at {local_time(status.st_ctime_ns)}")
+
+
+def _walk(path: str) -> Iterator[tuple[str, os.stat_result, list[str], list[str]]]:
+    """(directory, its status, paths of links in it, names of files in it) below a directory, in one order. Of a
+    directory to which a link leads a second time, nothing is walked again."""
+    seen: set[tuple[int, int]] = set()
+    for at, folders, names in os.walk(path, followlinks=True):
+        status = os.stat(at)
+        if (status.st_dev, status.st_ino) in seen:
+            folders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        folders.sort()
+        names.sort()
+        linked = [entry.path for entry in os.scandir(at) if entry.is_symlink()]
+        yield at, status, linked, names
+
+
+def files_below(path: str) -> Iterator[str]:
+    """The names, relative to the directory, of all files of a `Tree`, in its order. Raises ResourceError."""
+    with naming(path, "list"):
+        for at, _, _, names in _walk(path):
+            yield from (os.path.normpath(os.path.join(os.path.relpath(at, path), name)) for name in names)
+
+
+def _link(name: str, target: os.stat_result) -> int:
+    """A hash that is the same in every process."""
+    said = f"{name!r} {target.st_dev} {target.st_ino}".encode(errors="surrogateescape")
+    return int.from_bytes(hashlib.sha256(said).digest()[:8], "little")
+
+
+@dataclass(frozen=True)
+class AsBegun:
+    """What a run reads. files: by their names in the fingerprint, (path, identity), None for one that is not there.
+    trees: directories of many files, by theirs. host: on which that was found.
+
+    A shard is committed only if all is as it was: it outlives the run, and a file that is put back later would vouch
+    for what was computed from another content.
+    """
+
+    files: dict[str, tuple[str, Identity | None]] = field(default_factory=dict)
+    trees: dict[str, Tree] = field(default_factory=dict)
+    host: str = ""
+
+    @classmethod
+    def of(cls, files: dict[str, str]) -> AsBegun:
+        """files: paths by name, also of files that would be read if they were there."""
+        found = {name: (path, Identity.of(path)) for name, path in files.items() if not os.path.isdir(path)}
+        return cls(found, {}, platform.node())
+
+    def check(self) -> None:
+        """Raises InputError, naming the file."""
+        for name, (path, was) in self.files.items():
+            now = Identity.of(path)
+            if now != was:
+                raise changed_while_running(_difference(name, path, was, now))
+        for tree in self.trees.values():
+            tree.check(("", *tree.headers))
+
+    def holds(self) -> bool:
+        """Whether `check` has nothing to say."""
+        try:
+            self.check()
+        except (InputError, ResourceError):
+            return False
+        return True
+
+    def also(self, trees: dict[str, Tree]) -> AsBegun:
+        """The same with these directories."""
+        return replace(self, trees=trees)
+
+    def check_before(self, since: int | None) -> None:
+        """Raises InputError for a file that was changed at `since` (ns since 1970) or later: what was read of it before
+        the run began may be of another version."""
+        if since is None:
+            return
+        for path, was in self.files.values():
+            if was and was.ctime >= since:
+                raise changed_while_running(f"{path} was changed at {local_time(was.ctime)}")
+        for tree in self.trees.values():
+            if max(tree.newest.values(), default=0) >= since:
+                raise changed_while_running(f"a file in {tree.path} was changed when the job began")
+
+    def here(self, manifest: Manifest) -> AsBegun:
+        """The same for this process. On another host a file may be a copy, with the same time of change, whose identity
+        is another: its samples are compared with the manifest's. Raises InputError."""
+        if not self.host or platform.node() == self.host:
+            return self
+        files = {}
+        for name, (path, was) in self.files.items():
+            now = Identity.of(path)
+            same = now is not None and was is not None and (now.size, now.changed) == (was.size, was.changed)
+            if same:
+                fields = file_identity(name, path)
+                same = all(fields[part] == manifest.fingerprint.get(part) for part in fields if CTIME not in part
+                           and CHANGED not in part)  # fmt: skip
+            if not same and now is not was:
+                raise changed_while_running(f"{path} is another file on {platform.node()} than on {self.host}")
+            files[name] = (path, now)
+        trees = {name: Tree.of(tree.path, tree.headers) for name, tree in self.trees.items()}
+        for name, tree in trees.items():
+            if tree.files != self.trees[name].files:
+                raise changed_while_running(f"{tree.path} is another on {platform.node()} than on {self.host}")
+        return replace(self, files=files, trees=trees, host=platform.node())
+
+    def opened(self, make: Callable[[], W]) -> W:
+        """What `make` opens, from files that are as they were before and after. Raises InputError for others."""
+        for _ in range(OPENINGS):
+            folders = self._folders()
+            worker = make()
+            try:
+                self.check()
+                if self._folders() == folders:
+                    return worker
+            except BaseException:
+                worker.close()
+                raise
+            worker.close()  # a file that is not there may have been, meanwhile
+        raise changed_while_running(f"files come and go in {', '.join(folders)}")
+
+    def _folders(self) -> dict[str, Identity | None]:
+        """Of the directories of files that are not there."""
+        absent = {os.path.dirname(path) or "." for path, was in self.files.values() if was is None}
+        return {folder: Identity.of(folder) for folder in sorted(absent)}
+
+
+def _difference(name: str, path: str, was: Identity | None, now: Identity | None) -> str:
+    if was is None or now is None:
+        return f"{path} {'was not there and is' if was is None else 'was there and is not'}"
+    if was.changed != now.changed:
+        return f"{name + CHANGED} was {local_time(was.changed)} and is {local_time(now.changed)}"
+    if was.size != now.size:
+        return f"{name + BYTES} was {was.size:,} and is {now.size:,}"
+    if (was.device, was.inode) != (now.device, now.inode):
+        return f"{path} is another file, as old and as large"
+    why = "as by an edit that puts the time back, by chmod or by a hard link"
+    return f"the status of {path} was changed at {local_time(now.ctime)}, {why}"

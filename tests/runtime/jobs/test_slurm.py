@@ -1,5 +1,6 @@
 """Batch scripts: run by bash, with a launcher, a job and a Slurm that only note what they are told."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -16,10 +17,11 @@ from tilewright.runtime.engines.slurm import Request, script, submit
 
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 COMMAND = ("classify", "-i", "it's in.bin", "-o", "out.bin", "--model", "m")
+HANGS = 120  # seconds: of no test that passes, however busy the machine is
 JOB = """#!/bin/bash
 trap 'exit 75' USR1
 echo job "$@" >> notes
-[ -e slow ] && for _ in {1..3000}; do sleep 0.01; done
+[ -e slow ] && while true; do sleep 0.01; done
 [ -e kill ] && kill -KILL $$
 exit $(cat code)
 """
@@ -50,11 +52,24 @@ def put(path, text):
     path.chmod(0o755)
 
 
-def start(there, request):
-    put(there / "script", script(request))
-    assert subprocess.run(["bash", "-n", "script"], check=True, capture_output=True).stderr == b""
-    command = ["bash", str(there / "script")]
-    return subprocess.Popen(command, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+@pytest.fixture
+def start(there):
+    """Starts the script of a request; what it has started is killed with it at the end, however the test ends."""
+    started = []
+
+    def call(request):
+        put(there / "script", script(request))
+        assert subprocess.run(["bash", "-n", "script"], check=True, capture_output=True).stderr == b""
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        command = ["bash", str(there / "script")]
+        started.append(subprocess.Popen(command, cwd="/", start_new_session=True, **pipes))
+        return started[-1]
+
+    yield call
+    for process in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
 
 
 def notes(there):
@@ -62,9 +77,9 @@ def notes(there):
     return path.read_text().splitlines() if path.exists() else []
 
 
-def test_a_step_of_mpi(there):
-    process = start(there, Request(COMMAND, tasks=8, cores=4, gpus=1, time="04:00:00", more=("partition=a,b",)))
-    said = process.communicate(timeout=30)
+def test_a_step_of_mpi(there, start):
+    process = start(Request(COMMAND, tasks=8, cores=4, gpus=1, time="04:00:00", more=("partition=a,b",)))
+    said = process.communicate(timeout=HANGS)
     assert process.returncode == 0, said
     assert notes(there) == ["srun", f"job -m tilewright {' '.join(COMMAND)} --grace 60 --engine mpi"]
     asked = [line for line in (there / "script").read_text().splitlines() if line.startswith("#SBATCH")]
@@ -86,20 +101,63 @@ def test_a_step_of_mpi(there):
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
 @pytest.mark.parametrize("code", [75, 137])
-def test_a_time_limit(there, monkeypatch, number, code):
+def test_a_time_limit(there, start, monkeypatch, number, code):
     """The job ends in order, and is queued again; also where srun says that the last ranks were killed."""
     put(there / "job", JOB.replace("exit 75", f"exit {code}"))
     put(there / "slow", "")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "50")
-    process = start(there, Request(COMMAND))
-    until = time.monotonic() + 30
+    process = start(Request(COMMAND))
+    until = time.monotonic() + HANGS
     while len(notes(there)) < 2:
         assert time.monotonic() < until
         time.sleep(0.01)
     process.send_signal(number)
-    said = process.communicate(timeout=30)
+    said = process.communicate(timeout=HANGS)
     assert process.returncode == code, said
     assert notes(there)[2:] == ["scontrol requeue 42"]
+
+
+def test_signals_that_whoever_started_the_tests_ignores(tmp_path):
+    """As under `trap '' TERM`, `nohup` or `&`: bash could not trap them, and the tests above would wait for ever."""
+    name = f"{__file__}::test_a_time_limit[75-15]"
+    code = f"""if True:
+        import os, signal, sys
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        os.execv(sys.executable, [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", {name!r}])
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[3])
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+# Read by bash before the script: sends SIGTERM when the script comes to its STEP-th command after the trap.
+AT_STEP = """
+reached=-1
+each() {
+    case "$1" in "trap stop"*) reached=0; return ;; esac
+    [ "$reached" -ge 0 ] || return 0
+    if [ "$reached" -eq STEP ]; then
+        [ STEP -lt 2 ] || until grep -q ^job notes; do sleep 0.01; done
+        kill -TERM "$$"
+    fi
+    reached=$((reached + 1))
+}
+trap 'each "$BASH_COMMAND"' DEBUG
+"""
+
+
+@pytest.mark.parametrize("step", range(5))
+def test_a_signal_before_each_command_of_the_script(there, start, monkeypatch, step):
+    """From the trap to the wait no signal is lost. A job that has no trap yet dies of it, and is queued again, too."""
+    put(there / "slow", "")
+    put(there / "notes", "")
+    put(there / "at_step", AT_STEP.replace("STEP", str(step)))
+    monkeypatch.setenv("BASH_ENV", str(there / "at_step"))
+    process = start(Request(COMMAND))
+    said = process.communicate(timeout=HANGS)
+    assert process.returncode in ((75,) if step > 1 else (75, 128 + signal.SIGUSR1)), said
+    assert notes(there)[-1] == "scontrol requeue 42", said
 
 
 @pytest.mark.parametrize(
@@ -113,24 +171,24 @@ def test_a_time_limit(there, monkeypatch, number, code):
         ("137", "5", False),
     ],
 )
-def test_what_is_queued_again(there, monkeypatch, code, restarts, again):
+def test_what_is_queued_again(there, start, monkeypatch, code, restarts, again):
     put(there / "code", code)
     if code == "137":
         put(there / "kill", "")
     if restarts:
         monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
-    process = start(there, Request(COMMAND))
-    process.communicate(timeout=30)
+    process = start(Request(COMMAND))
+    process.communicate(timeout=HANGS)
     assert process.returncode == int(code)
     assert ("scontrol requeue 42" in notes(there)) == again
 
 
-def test_an_array(there, monkeypatch):
+def test_an_array(there, start, monkeypatch):
     request = Request(COMMAND, tasks=3, array=True)
     for task, part in (("2", " --part 2/3"), ("", "")):
         monkeypatch.setenv("SLURM_ARRAY_TASK_ID", task)
-        process = start(there, request)
-        said = process.communicate(timeout=30)
+        process = start(request)
+        said = process.communicate(timeout=HANGS)
         assert process.returncode == 0, said
         assert notes(there)[-1] == f"job -m tilewright {' '.join(COMMAND)} --grace 60{part}"
     assert "srun" not in notes(there) and "--array=0-2 SCRIPT" in (there / "script").read_text()

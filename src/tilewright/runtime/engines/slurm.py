@@ -72,10 +72,13 @@ command=({run} --grace {request.grace})
 {_start(request)}
 
 asked=
-stop() {{ asked=yes; kill -USR1 "$step" 2>/dev/null; }}
+step=
+ask() {{ while kill -USR1 "$step"; do sleep 1; done; }}  # once may be too soon: between its fork and its exec
+stop() {{ asked=yes; if [ "$step" ]; then ask > /dev/null 2>&1 & fi; }}
 trap stop USR1 TERM
 "${{command[@]}}" &
 step=$!
+[ -z "$asked" ] || stop  # the signal came before the step
 for _ in 1 2 3 4; do  # a signal ends a wait, and not the job
     wait "$step"
     code=$?

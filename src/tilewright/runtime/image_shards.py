@@ -121,9 +121,11 @@ class ImageOutputs:
         if kind in PICTURES:
             return self._grid(directory, self.output)
         if kind == ".npy":
-            return PlacedFile(directory, array_header(self.count, self.shape), b"", stop.check)
+            values = 4 * self.count * math.prod(self.shape)
+            return PlacedFile(directory, array_header(self.count, self.shape), values, b"", stop.check)
         if kind == "/":
-            return PlacedTree(directory, {}, self._folder(directory.output), stop.check)
+            folder = self._folder(directory.output)
+            return PlacedTree(directory, {}, folder, stop.check, lambda n: map(png_name, directory.shard(n).rows))
         check_space(directory.output, totals.size)
         joined = FileSink(directory.output, lambda file: Headed(file, text_header(self.count)))
         return Section(joined, directory, lambda record: (0, record.size - self._pixels(record)))

@@ -169,7 +169,7 @@ def _found(task: VerbTask, output: str, manifest: Manifest) -> Begun | None:
     with JobDirectory(output, look=True) as directory:
         directory.check_settled()
         try:
-            touched = directory.compare(manifest)
+            touched = directory.compare(manifest, task.cut)
         except Damaged:
             return None
         files = task.files() if isinstance(task, Reading) else {}

@@ -94,7 +94,8 @@ def assemble(form: Form, directory: JobDirectory, totals: Totals, stop: Stop) ->
     """Makes the shards the output; its bytes and sha256. Raises DamagedShards, Interrupted and ResourceError."""
     sink: Sink
     if isinstance(form, RawForm):
-        sink = PlacedFile(directory, form.head, form.tail, stop.check)
+        values = form.size - len(form.head) - len(form.tail)
+        sink = PlacedFile(directory, form.head, values, form.tail, stop.check)
     elif isinstance(form, ZarrForm):
         sink = PlacedTree(directory, form.metadata, check_zarr(directory.output), stop.check)
     else:

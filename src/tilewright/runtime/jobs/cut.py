@@ -8,6 +8,7 @@ import struct
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 
@@ -15,6 +16,8 @@ from tilewright.formats.files import InputFile, naming
 
 CHUNK_BYTES = 1 << 20
 TAIL_BYTES = 65536  # read at a time behind the end of a shard, where only the rest of one line is wanted
+Size = Annotated[int, msgspec.Meta(ge=0, le=2**62)]  # bytes or rows that a manifest may name
+Per = Annotated[int, msgspec.Meta(ge=1, le=2**62)]  # bytes or rows a shard
 ENTRY = struct.Struct("<Q8s")  # of the index: lines of a stretch, check
 
 
@@ -24,10 +27,10 @@ class Records(msgspec.Struct, frozen=True, tag="records", forbid_unknown_fields=
     record_bytes is 0 where rows are made and not read.
     """
 
-    record_bytes: int
-    count: int
-    per_shard: int
-    offset: int = 0
+    record_bytes: Size
+    count: Size
+    per_shard: Per
+    offset: Size = 0
 
     @property
     def shards(self) -> int:
@@ -42,8 +45,8 @@ class Records(msgspec.Struct, frozen=True, tag="records", forbid_unknown_fields=
 class Lines(msgspec.Struct, frozen=True, tag="lines", forbid_unknown_fields=True):
     """Text and JSONL: shard k owns the lines that begin in bytes [k * per_shard, (k + 1) * per_shard)."""
 
-    size: int
-    per_shard: int
+    size: Size
+    per_shard: Per
 
     @property
     def shards(self) -> int:
@@ -58,7 +61,7 @@ class Lines(msgspec.Struct, frozen=True, tag="lines", forbid_unknown_fields=True
 class RowGroups(msgspec.Struct, frozen=True, tag="row_groups", forbid_unknown_fields=True):
     """Parquet: a shard is a row group. rows: of each that are wanted."""
 
-    rows: tuple[int, ...]
+    rows: tuple[Size, ...]
 
     @property
     def shards(self) -> int:

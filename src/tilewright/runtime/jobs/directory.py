@@ -23,19 +23,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from tilewright.errors import UsageError
 from tilewright.formats.files import BLOCK_BYTES, naming
-from tilewright.runtime.jobs.cut import LineIndex, Lines, Shard
-from tilewright.runtime.jobs.durable import Draft, Folder, Removed
+from tilewright.runtime.jobs.cut import Cut, LineIndex, Lines, Shard
+from tilewright.runtime.jobs.durable import Folder, Removed
 from tilewright.runtime.jobs.manifest import Damaged, Manifest, Sealed, encoded, seal, unseal
+from tilewright.runtime.jobs.record import Attempt, Record, error_name, part_name, read_record
 from tilewright.runtime.jobs.unchanged import AsBegun
-
-if TYPE_CHECKING:  # brings NumPy, which those who only hand out shards do without
-    from tilewright.formats.records import RecordError
 
 MANIFEST, REPORT, LEASE, INDEX = "manifest.json", "report.json", "lease", "lines.index"
 CONTENTS, ENDED = "contents.json", "ended.json"
@@ -43,41 +41,12 @@ STAGE, EARLIER = "output", "earlier"
 FOLDERS = ("shards", "errors", "logs", "damaged")
 SYNC_SECONDS = 0.5  # between two fsyncs of the names of shards: each took 4 ms on a virtual disk, like a tiny shard
 MOST_BYTES = 1 << 20  # of a manifest or a report
-TRAILER_BYTES = 4096  # at most: a record and its length
-LENGTH_BYTES = 9  # of the record: eight hexadecimal digits and the end of the line
 
 OTHERWISE = "give another output, or --restart to throw away what was done"
 
 _PART = re.compile(r"(\d{5,18})\.part")
 S = TypeVar("S", bound=Sealed)
-
-
-class Record(Sealed, frozen=True):
-    """What a committed shard says of itself. manifest: the seal of the job's. size, sha256: of its output.
-
-    error_size, error_sha256: of its file of errors; notes_size, notes_sha256: of what else it keeps for the merge.
-    figures: what its verb counts, tokens or seconds of a phase. seconds: it took; finished: when, seconds since 1970.
-    """
-
-    shard: int
-    manifest: str
-    records: int
-    errors: int
-    size: int
-    sha256: str
-    error_size: int
-    error_sha256: str
-    seconds: float
-    finished: float
-    notes_size: int = 0
-    notes_sha256: str = ""
-    figures: dict[str, float] = msgspec.field(default_factory=dict)
-
-    @property
-    def trailer(self) -> bytes:
-        """What stands behind its output."""
-        line = encoded(self)
-        return line + f"{len(line):08x}\n".encode()
+Recut = Callable[[int | None], Cut]  # a task's `cut`
 
 
 class JobDirectory:
@@ -145,27 +114,34 @@ class JobDirectory:
             raise Damaged(f"there is no {name}")
         return unseal(raw, kind)
 
-    def begin(self, manifest: Manifest) -> list[str]:
+    def begin(self, manifest: Manifest, recut: Recut | None = None) -> list[str]:
         """The new run's manifest: kept where the earlier one asks for the same results, but for its cut.
 
-        One that is damaged is written again; shards that belong to another do not count. Raises UsageError naming the
-        field that differs. Returns the names of files that have another time of change, and else look as they were: see
-        `contents.check_touched`.
+        recut: cuts the input into shards of a given size. The earlier cut must be one of these, or an edited manifest
+        could leave records out. A manifest that is damaged is written again; shards that belong to another do not
+        count. Raises UsageError naming what differs. Returns the names of files that have another time of change, and
+        else look as they were: see `contents.check_touched`.
         """
         self.clean()
         try:
-            return self.compare(manifest)
+            return self.compare(manifest, recut)
         except Damaged:
             self._manifest = seal(manifest)
             self.root.place(MANIFEST, encoded(self._manifest))
             return []
 
-    def compare(self, manifest: Manifest) -> list[str]:
+    def compare(self, manifest: Manifest, recut: Recut | None = None) -> list[str]:
         """As `begin`, for a job that is there; changes nothing. Raises Damaged where it has no manifest."""
         earlier = self.manifest
         touched = earlier.touched(manifest)
         if what := earlier.differs(manifest, but=touched):
             raise UsageError(f"the job was begun for other results: {what}", path=self.path, hint=OTHERWISE)
+        if recut and (cut := recut(getattr(earlier.cut, "per_shard", None))) != earlier.cut:
+            raise UsageError(
+                f"the job's manifest was edited: it cuts the input as {earlier.cut}, and this input is cut as {cut}",
+                path=self.root.where(MANIFEST),
+                hint=OTHERWISE,
+            )
         return touched
 
     def reread(self) -> None:
@@ -222,15 +198,17 @@ class JobDirectory:
         self._unsynced = False
 
     def committed(self) -> Iterator[int]:
-        """Numbers of shards of which there is a file, in order."""
+        """Numbers of shards of which there is a file, in order. A name that no commit gives does not count: shard 0 is
+        "00000.part", and "0000000.part" beside it would make it count twice."""
         found = (_PART.fullmatch(name) for name in self.shards.names())
-        return iter(sorted(int(match[1]) for match in found if match))
+        return iter(sorted(int(match[1]) for match in found if match and part_name(int(match[1])) == match[0]))
 
     def missing(self) -> list[int]:
         """Numbers of shards still to be run; what lies in the place of one and is none of this job's is put aside."""
         done = set()
         for number in self.committed():
-            if self.record(number) is None:
+            record = self.record(number)
+            if record is None or self.wrong_errors(record):
                 self.quarantine(number)
             else:
                 done.add(number)
@@ -249,20 +227,7 @@ class JobDirectory:
             os.close(fd)
 
     def _record(self, fd: int, number: int) -> Record:
-        """Raises Damaged unless the file ends with the record of this shard of this job."""
-        with naming(self.shards.where(part_name(number)), "read"):
-            size = os.fstat(fd).st_size
-            tail = os.pread(fd, TRAILER_BYTES, max(size - TRAILER_BYTES, 0))
-        try:
-            length = int(tail[-LENGTH_BYTES:], 16)
-        except ValueError as error:
-            raise Damaged("the file does not end with a record") from error
-        record = unseal(tail[-LENGTH_BYTES - length : -LENGTH_BYTES], Record)
-        if not tail.endswith(record.trailer) or record.size + record.notes_size + len(record.trailer) != size:
-            raise Damaged("the file is longer or shorter than its record says")
-        if (record.shard, record.manifest) != (number, self.manifest.seal):
-            raise Damaged("the record is of another shard or job")
-        return record
+        return read_record(fd, self.shards.where(part_name(number)), number, self.manifest)
 
     def copy(self, number: int, write: Callable[[Any], object]) -> Record:
         """Hands a shard's output to `write` in blocks; its record. Raises Damaged, after the last block, where it is
@@ -298,6 +263,16 @@ class JobDirectory:
             raise Damaged("the sha256 of the shard's notes is not that of its record")
         return notes
 
+    def wrong_errors(self, record: Record) -> str:
+        """What is wrong with the file of a shard's errors; "": nothing."""
+        if not record.errors:
+            return ""
+        errors = self.errors.read(error_name(record.shard), record.error_size + 1) or b""
+        if hashlib.sha256(errors).hexdigest() != record.error_sha256:
+            return "its file of errors has changed"
+        lines = errors.count(b"\n")
+        return "" if lines == record.errors else f"its record counts {record.errors:,} errors, and its file {lines:,}"
+
     def check_settled(self) -> None:
         """Raises UsageError where all that was done is set aside, and the new run has nothing yet."""
         if EARLIER in self.root.names():
@@ -323,77 +298,3 @@ class JobDirectory:
     def quarantine(self, number: int) -> None:
         """Moves a shard's file to damaged/, so that it is missing."""
         self.shards.move(part_name(number), self.damaged, part_name(number))
-
-
-class Attempt:
-    """A shard's output on its way: private, hashed as it is written, there after `commit` or never."""
-
-    def __init__(self, directory: JobDirectory, number: int) -> None:
-        self.directory, self.number = directory, number
-        self._draft = Draft(directory.shards, part_name(number))
-        self._digest = hashlib.sha256()
-        self._errors = bytearray()
-        self._start = time.perf_counter()
-        self.errors = 0
-        self.notes = bytearray()  # what the merge has to know of the shard beside its output
-        self.figures: dict[str, float] = {}  # added up over all shards
-
-    def __enter__(self) -> Attempt:
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._draft.discard()
-
-    @property
-    def path(self) -> str:
-        """Of the output that it will be a part of."""
-        return self.directory.output
-
-    def write(self, data: Any) -> None:
-        """Appends a bytes-like object or a C-contiguous array to the shard's output."""
-        self._digest.update(data)
-        self._draft.write(data)
-
-    def error(self, error: RecordError) -> None:
-        """Notes a record that failed; what the output says of it is the caller's."""
-        self.errors += 1
-        self._errors += msgspec.json.encode(error) + b"\n"
-
-    def commit(self, records: int) -> Record:
-        """Makes the shard whole and on the disk. Raises ResourceError, or InputError where what it was made of has
-        changed since the run began, and then there is none."""
-        directory = self.directory
-        directory.began.check()
-        if self._errors:
-            directory.errors.place(error_name(self.number), bytes(self._errors))
-        record = seal(
-            Record(
-                shard=self.number,
-                manifest=directory.manifest.seal,
-                records=records,
-                errors=self.errors,
-                size=self._draft.bytes_written,
-                sha256=self._digest.hexdigest(),
-                error_size=len(self._errors),
-                error_sha256=hashlib.sha256(self._errors).hexdigest(),
-                seconds=time.perf_counter() - self._start,
-                finished=time.time(),
-                notes_size=len(self.notes),
-                notes_sha256=hashlib.sha256(self.notes).hexdigest() if self.notes else "",
-                figures={name: float(value) for name, value in self.figures.items()},  # an int reads back as another
-            )
-        )
-        self._draft.write(self.notes)
-        self._draft.write(record.trailer)
-        self._draft.commit(sync_names=directory.sync_names())
-        return record
-
-
-def part_name(number: int) -> str:
-    """The name of a shard's file."""
-    return f"{number:05d}.part"
-
-
-def error_name(number: int) -> str:
-    """The name of the file of a shard's errors."""
-    return f"{number:05d}.jsonl"

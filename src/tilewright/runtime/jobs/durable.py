@@ -124,8 +124,8 @@ class Folder:
         if fd is None:
             return None
         try:
-            with naming(self.where(name), "read"):
-                return os.pread(fd, most, start)
+            with naming(self.where(name), "read"):  # no more than there is: `most` may come from an edited record
+                return os.pread(fd, max(min(most, os.fstat(fd).st_size - start), 0), start)
         finally:
             os.close(fd)
 

@@ -41,7 +41,7 @@ def settle_ids(directory: JobDirectory, input: InputFile, fields: Fields, error_
 
 def given_before(directory: JobDirectory, stop: Stop) -> Iterator[tuple[int, np.ndarray]]:
     """(shard, places of records in it) of ids that were given before, in this shard or an earlier one."""
-    numbers = list(directory.committed())
+    numbers = list(range(directory.manifest.cut.shards))
     ends = np.cumsum([_noted(directory, number) for number in numbers])
     parts = -(-int(ends[-1]) // MOST_HASHES) if numbers else 0
     found = []
@@ -69,9 +69,9 @@ def _repeated(hashes: np.ndarray, places: np.ndarray) -> np.ndarray:
 
 
 def _noted(directory: JobDirectory, number: int) -> int:
-    """Ids that a shard has noted."""
+    """Ids that a shard has noted: one a record. Raises DamagedShards where there are fewer or more."""
     record = directory.record(number)
-    if record is None:
+    if record is None or record.notes_size != 8 * record.records:
         raise DamagedShards([number])
     return record.notes_size // 8
 

@@ -15,7 +15,7 @@ import msgspec
 
 from tilewright.errors import InputError
 from tilewright.formats.files import InputFile
-from tilewright.runtime.jobs.cut import Cut
+from tilewright.runtime.jobs.cut import Cut, Lines, Records
 
 VERSION = 1
 SAMPLES, SAMPLE_BYTES = 16, 65536  # of an input that is identified without being read: 1 MiB, some milliseconds
@@ -105,6 +105,28 @@ class Manifest(Sealed, frozen=True):
             if any(part in mine and mine[part] != others.get(part) for part in (name + CHANGED, name + CTIME))
             and all(mine.get(name + part) == others.get(name + part) for part in (BYTES, SAMPLE, FILES))
         ]
+
+    def flaw(self) -> str:
+        """How the cut contradicts the fingerprint, as after an edit of one of them; "": not at all.
+
+        A seal is a checksum and no signature: who edits a file can seal it anew. A run cuts its input again and
+        compares (`JobDirectory.compare`); this is what can be known without the input.
+        """
+        cut, size, count = self.cut, self.fingerprint.get("input.bytes"), self.fingerprint.get("count")
+        if (
+            isinstance(cut, Lines)
+            and isinstance(size, int)
+            and (cut.size > size or (count is None and cut.size < size))
+        ):
+            return f"the shards end at byte {cut.size:,}, the input at {size:,}"
+        if isinstance(cut, Records):
+            end = cut.offset + cut.count * cut.record_bytes
+            most = isinstance(count, int) and cut.count > count
+            if most or (cut.count != count and cut.record_bytes and isinstance(size, int) and end != size):
+                return (
+                    f"the shards end at record {cut.count:,}, byte {end:,}; the input has {size} bytes, {count} records"
+                )
+        return ""
 
 
 def _timed(field: str) -> str:

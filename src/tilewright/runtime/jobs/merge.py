@@ -18,7 +18,6 @@ from tilewright.runtime.jobs.directory import (
     MANIFEST,
     REPORT,
     JobDirectory,
-    error_name,
 )
 from tilewright.runtime.jobs.durable import check_space
 from tilewright.runtime.jobs.manifest import Damaged, DamagedShards, Sealed, encoded, seal
@@ -199,9 +198,12 @@ def verify(output: str) -> Verified:
 def check(directory: JobDirectory, beat: Callable[[], object] = lambda: None) -> Verified:
     """`verify` for a directory that is open. beat: called with every block, by several threads."""
     try:
-        shards = directory.manifest.cut.shards
+        manifest = directory.manifest
+        if flaw := manifest.flaw():
+            raise Damaged(flaw)
     except Damaged as error:
         return Verified([f"{MANIFEST}: {error}"], 1)
+    shards = manifest.cut.shards
     there = list(directory.committed())
     finished = REPORT in directory.root.names()
 
@@ -229,10 +231,7 @@ def _shard(directory: JobDirectory, number: int, beat: Callable[[], object], *, 
             return what
     except Damaged as error:
         return str(error)
-    if not record.errors:
-        return ""
-    errors = directory.errors.read(error_name(number), record.error_size + 1) or b""
-    return "" if hashlib.sha256(errors).hexdigest() == record.error_sha256 else "its file of errors has changed"
+    return directory.wrong_errors(record)
 
 
 def _report(directory: JobDirectory, beat: Callable[[], object]) -> Iterator[str]:
@@ -244,11 +243,17 @@ def _report(directory: JobDirectory, beat: Callable[[], object]) -> Iterator[str
         return
     if report.manifest != directory.manifest.seal:
         yield f"{REPORT}: it is of another job"
+    shards = directory.manifest.cut.shards
+    found, missing = _totals(directory, shards)
+    said = report.records, report.errors, report.shards
+    if not missing and said != (found.records, found.errors, shards):
+        counted = f"{found.records:,} records, {found.errors:,} errors in {shards:,} shards"
+        yield f"{REPORT}: it counts {said[0]:,} records, {said[1]:,} errors in {said[2]:,} shards; there are {counted}"
     outputs = {directory.output: (report.size, report.sha256)} | report.others
     for path, written in outputs.items():
         name = "output" if path == directory.output else f"output {path}"
-        found = digest_of(path, beat) if os.path.lexists(path) else None
-        if found is None:
+        there = digest_of(path, beat) if os.path.lexists(path) else None
+        if there is None:
             yield f"{name}: it is not there"
-        elif found != written:
-            yield f"{name}: its {found[0]:,} bytes are not the {written[0]:,} that were written"
+        elif there != written:
+            yield f"{name}: its {there[0]:,} bytes are not the {written[0]:,} that were written"

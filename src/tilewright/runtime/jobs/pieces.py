@@ -88,11 +88,15 @@ class Tree:
         return b""
 
     def blocks(self, piece: Piece) -> Iterator[bytes]:
-        """What is in the place of a piece. Raises OSError and ResourceError."""
+        """What is in the place of a piece. Raises OSError and ResourceError; Damaged for a file of another size, as a
+        piece of a directory is a whole file."""
         fd = self.open(piece.name, os.O_RDONLY)
         try:
-            if stat.S_ISREG(os.fstat(fd).st_mode):
-                for place in range(0, piece.size, BLOCK_BYTES):
+            status = os.fstat(fd)
+            if piece.name and status.st_size != piece.size:
+                raise Damaged(f"{piece.name} has {status.st_size:,} bytes, and {piece.size:,} are listed")
+            if stat.S_ISREG(status.st_mode):  # no further than the file: the size may come from an edited list
+                for place in range(0, min(piece.size, status.st_size - piece.offset), BLOCK_BYTES):
                     yield os.pread(fd, min(BLOCK_BYTES, piece.size - place), piece.offset + place)
         finally:
             os.close(fd)
@@ -100,7 +104,7 @@ class Tree:
     def holds(self, piece: Piece) -> bool:
         """Whether the bytes that the piece tells of are there."""
         digest, size = hashlib.sha256(), 0
-        with suppress(OSError, ResourceError):  # nothing, or something else is there
+        with suppress(OSError, ResourceError, Damaged):  # nothing, or something else is there
             for block in self.blocks(piece):
                 digest.update(block)
                 size += len(block)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from types import TracebackType
@@ -17,6 +17,7 @@ from typing import Self
 
 from tilewright.formats.atomic import AtomicDirectory
 from tilewright.formats.files import BLOCK_BYTES, naming
+from tilewright.runtime.jobs.cut import Records
 from tilewright.runtime.jobs.directory import REPORT, STAGE, JobDirectory
 from tilewright.runtime.jobs.durable import Folder
 from tilewright.runtime.jobs.manifest import Damaged
@@ -54,17 +55,19 @@ class _Placed:
 
 
 class PlacedFile(_Placed):
-    """A file of `head`, what the shards wrote in place, in their order, and `tail`."""
+    """A file of `head`, the `size` bytes that the shards wrote in place, in their order, and `tail`."""
 
-    def __init__(self, directory: JobDirectory, head: bytes, tail: bytes, beat: Beat) -> None:
+    def __init__(self, directory: JobDirectory, head: bytes, size: int, tail: bytes, beat: Beat) -> None:
         super().__init__(directory, beat)
-        self._head, self._tail = head, tail
+        self._head, self._tail, self._between = head, tail, size
         self._digest, self._size = hashlib.sha256(head), len(head)
         self._hashed: Future[None] | None = None
 
     def begin(self, number: int) -> None:
-        """Raises Damaged where a piece of this shard is neither in its place nor in the earlier output."""
+        """Raises Damaged where the pieces of this shard are not its part of the file, or one of them is neither in
+        its place nor in the earlier output."""
         pieces, missing = self._pieces(number), 0
+        self._check(number, pieces)
         for first in range(0, len(pieces), THREADS):
             some = pieces[first : first + THREADS]
             blocks = list(self._pool.map(self._block, some))
@@ -74,6 +77,20 @@ class PlacedFile(_Placed):
             self._hashed = self._hasher.submit(self._add, blocks)
         if missing:
             raise Damaged(f"{missing} of {len(pieces)} pieces of the output are not what was written")
+
+    def _check(self, number: int, pieces: list[Piece]) -> None:
+        """Raises Damaged where the listed bytes are not those of the shard's rows, each once."""
+        cut = self._directory.manifest.cut
+        assert isinstance(cut, Records)
+        first, rows = cut.span(number)
+        row = self._between // max(cut.count, 1)
+        at, end = (len(self._head) + row * n for n in (first, first + rows))
+        for piece in pieces:
+            if (piece.name, piece.offset) != ("", at):
+                raise Damaged(f"a piece is listed for byte {piece.offset:,} of the output, where {at:,} is next")
+            at += piece.size
+        if at != end:
+            raise Damaged(f"its pieces end at byte {at:,} of the output, and not at {end:,}")
 
     def _block(self, piece: Piece) -> bytes | None:
         """The bytes of a piece, which are in its place now; None where they are nowhere."""
@@ -118,19 +135,29 @@ class PlacedFile(_Placed):
 class PlacedTree(_Placed):
     """A directory of what the shards wrote in place, each file a piece, and of `files`, content by name.
 
-    folder: how it replaces an earlier one.
+    folder: how it replaces an earlier one. expected: the names of the files of a shard; None: any number of files.
     """
 
     def __init__(
-        self, directory: JobDirectory, files: Mapping[str, bytes], folder: AtomicDirectory, beat: Beat
+        self,
+        directory: JobDirectory,
+        files: Mapping[str, bytes],
+        folder: AtomicDirectory,
+        beat: Beat,
+        expected: Callable[[int], Iterable[str]] | None = None,
     ) -> None:
         super().__init__(directory, beat)
-        self._files, self._folder = files, folder
+        self._files, self._folder, self._expected = files, folder, expected
         self._found: dict[str, tuple[int, str]] = {}
 
     def begin(self, number: int) -> None:
         """Raises Damaged where a file of this shard is neither in its place nor in the earlier output."""
         pieces = self._pieces(number)
+        names = [piece.name for piece in pieces]
+        if len({*names}) < len(names) or not self._found.keys().isdisjoint(names) or any(p.offset for p in pieces):
+            raise Damaged("a file of the output is listed twice, or not from its first byte on")
+        if self._expected and sorted(names) != sorted(self._expected(number)):
+            raise Damaged(f"{len(names):,} files are listed, and they are not those of the shard")
         missing = list(self._pool.map(self._whole, pieces)).count(False)
         if missing:
             raise Damaged(f"{missing} of {len(pieces)} files of the output are not what was written")

@@ -77,7 +77,7 @@ def _worked(work: _Run, manifest: Manifest, began: AsBegun) -> Report:
     """Begins on a directory that is held, or goes on with it, until the part or the whole is done."""
     task, directory, options = work.task, work.directory, work.options
     files = task.files() if isinstance(task, Reading) else {}
-    touched = directory.begin(manifest)
+    touched = directory.begin(manifest, task.cut)
     if options.part is None:  # another part may have ended so
         directory.root.remove(ENDED)
     contents.check_touched(directory, manifest, touched, files, work.stop.check)
@@ -240,8 +240,8 @@ class _Run:
         if REPORT not in self.directory.root.names():
             return None
         found = check(self.directory, self.stop.check)
-        if found.intact:
-            report = self.directory.sealed(REPORT, Report)
+        others = self.task.outputs()[1:] if isinstance(self.task, Assembling) else []
+        if found.intact and [*(report := self.directory.sealed(REPORT, Report)).others] == others:
             self.count(report.records, report.errors)
             facts = {name: fact for name, fact in report.facts.items() if name != "touched"} | self.facts
             return msgspec.structs.replace(report, computed=0, seconds={}, facts=facts)  # no merge, for one

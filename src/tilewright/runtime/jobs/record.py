@@ -1,0 +1,152 @@
+"""A shard's file: its output and notes, with its record behind them; and the attempt that writes it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tilewright.formats.files import naming
+from tilewright.runtime.jobs.cut import Records
+from tilewright.runtime.jobs.durable import Draft
+from tilewright.runtime.jobs.manifest import Damaged, Manifest, Sealed, encoded, seal, unseal
+
+if TYPE_CHECKING:  # records.py loads NumPy, which those who only hand out shards do without
+    from tilewright.formats.records import RecordError
+    from tilewright.runtime.jobs.directory import JobDirectory
+
+TRAILER_BYTES = 4096  # at most: a record and its length
+LENGTH_BYTES = 9  # of the record: eight hexadecimal digits and the end of the line
+
+
+class Record(Sealed, frozen=True):
+    """What a committed shard says of itself. manifest: the seal of the job's. size, sha256: of its output.
+
+    error_size, error_sha256: of its file of errors; notes_size, notes_sha256: of what else it keeps for the merge.
+    figures: what its verb counts, tokens or seconds of a phase. seconds: it took; finished: when, seconds since 1970.
+    """
+
+    shard: int
+    manifest: str
+    records: int
+    errors: int
+    size: int
+    sha256: str
+    error_size: int
+    error_sha256: str
+    seconds: float
+    finished: float
+    notes_size: int = 0
+    notes_sha256: str = ""
+    figures: dict[str, float] = msgspec.field(default_factory=dict)
+
+    @property
+    def trailer(self) -> bytes:
+        """What stands behind its output."""
+        line = encoded(self)
+        return line + f"{len(line):08x}\n".encode()
+
+
+def read_record(fd: int, path: str, number: int, manifest: Manifest) -> Record:
+    """The record at the end of an open file. Raises Damaged unless it is the record of shard `number` of this job.
+
+    path: what errors call the file.
+    """
+    with naming(path, "read"):
+        size = os.fstat(fd).st_size
+        tail = os.pread(fd, TRAILER_BYTES, max(size - TRAILER_BYTES, 0))
+    try:
+        length = int(tail[-LENGTH_BYTES:], 16)
+    except ValueError as error:
+        raise Damaged("the file does not end with a record") from error
+    record = unseal(tail[-LENGTH_BYTES - length : -LENGTH_BYTES], Record)
+    if not tail.endswith(record.trailer) or record.size + record.notes_size + len(record.trailer) != size:
+        raise Damaged("the file is longer or shorter than its record says")
+    if (record.shard, record.manifest) != (number, manifest.seal):
+        raise Damaged("the record is of another shard or job")
+    cut = manifest.cut
+    if number >= cut.shards:
+        raise Damaged(f"the job has {cut.shards:,} shards, numbered from 0")
+    if isinstance(cut, Records) and record.records != cut.span(number)[1]:
+        raise Damaged(f"the record counts {record.records:,} records; the shard has {cut.span(number)[1]:,}")
+    if not 0 <= record.errors <= record.records or (record.errors == 0) != (record.error_size == 0):
+        raise Damaged(f"the record counts {record.errors:,} errors in {record.error_size:,} bytes")
+    return record
+
+
+class Attempt:
+    """A shard's output on its way: private, hashed as it is written, there after `commit` or never."""
+
+    def __init__(self, directory: JobDirectory, number: int) -> None:
+        self.directory, self.number = directory, number
+        self._draft = Draft(directory.shards, part_name(number))
+        self._digest = hashlib.sha256()
+        self._errors = bytearray()
+        self._start = time.perf_counter()
+        self.errors = 0
+        self.notes = bytearray()  # what the merge has to know of the shard beside its output
+        self.figures: dict[str, float] = {}  # added up over all shards
+
+    def __enter__(self) -> Attempt:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._draft.discard()
+
+    @property
+    def path(self) -> str:
+        """Of the output that it will be a part of."""
+        return self.directory.output
+
+    def write(self, data: Any) -> None:
+        """Appends a bytes-like object or a C-contiguous array to the shard's output."""
+        self._digest.update(data)
+        self._draft.write(data)
+
+    def error(self, error: RecordError) -> None:
+        """Notes a record that failed; what the output says of it is the caller's."""
+        self.errors += 1
+        self._errors += msgspec.json.encode(error) + b"\n"
+
+    def commit(self, records: int) -> Record:
+        """Makes the shard whole and on the disk. Raises ResourceError, or InputError where what it was made of has
+        changed since the run began, and then there is none."""
+        directory = self.directory
+        directory.began.check()
+        if self._errors:
+            directory.errors.place(error_name(self.number), bytes(self._errors))
+        record = seal(
+            Record(
+                shard=self.number,
+                manifest=directory.manifest.seal,
+                records=records,
+                errors=self.errors,
+                size=self._draft.bytes_written,
+                sha256=self._digest.hexdigest(),
+                error_size=len(self._errors),
+                error_sha256=hashlib.sha256(self._errors).hexdigest(),
+                seconds=time.perf_counter() - self._start,
+                finished=time.time(),
+                notes_size=len(self.notes),
+                notes_sha256=hashlib.sha256(self.notes).hexdigest() if self.notes else "",
+                figures={name: float(value) for name, value in self.figures.items()},  # an int reads back as another
+            )
+        )
+        self._draft.write(self.notes)
+        self._draft.write(record.trailer)
+        self._draft.commit(sync_names=directory.sync_names())
+        return record
+
+
+def part_name(number: int) -> str:
+    """The name of a shard's file."""
+    return f"{number:05d}.part"
+
+
+def error_name(number: int) -> str:
+    """The name of the file of a shard's errors."""
+    return f"{number:05d}.jsonl"

@@ -19,8 +19,9 @@ def test_the_time_of_the_tighter_limit():
 def test_this_machines_limits_are_plausible():
     found = roofs(1)
     assert found is roofs(1)
-    assert 1 < found.copy_gbytes_s < 2000
-    assert cpu().lanes / 4 < found.float32_gflops < 64 * 6 * cpu().lanes  # no core runs above 6 GHz or 32 FMAs a cycle
+    # Lower limits would only say how busy the machine is: beside eight other processes a copy was seen at 0.6 GB/s.
+    assert 0 < found.copy_gbytes_s < 2000
+    assert 0 < found.float32_gflops < 64 * 6 * cpu().lanes  # no core runs above 6 GHz or 32 FMAs a cycle
     assert (found.bfloat16_gflops is not None) == cpu().has("avx512bf16")
 
 

@@ -81,11 +81,21 @@ class Verb(TyperCommand):
     """One of them."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _check_repeated(self, ctx, args)
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
             error.message = _in_our_words(error)
             raise
+
+
+def _check_repeated(command: TyperCommand, ctx: Any, args: list[str]) -> None:
+    """Raises BadParameter for an option with one value that is given twice: the last would win without a word."""
+    order: list[Any] = command.make_parser(ctx).parse_args(args=list(args))[2]
+    single = [o for o in order if o.param_type_name == "option" and not o.multiple and not o.is_flag]
+    for option in single:
+        if single.count(option) > 1:
+            raise typer.BadParameter("it is given more than once, and takes one value", ctx=ctx, param=option)
 
 
 def _in_our_words(error: typer.BadParameter) -> str:

@@ -76,8 +76,17 @@ def parse_threads(text: str) -> tuple[int, ...]:
 
 
 def parse_rungs(texts: list[str]) -> dict[str, str]:
-    """["matmul=cpu.packed"] as {"matmul": "cpu.packed"}; names are checked where they are used."""
+    """["matmul=cpu.packed"] as {"matmul": "cpu.packed"}; names are checked where they are used.
+
+    Raises BadParameter for what is no pair, and for an operation that is given twice.
+    """
     pairs = [text.partition("=") for text in texts]
     if any(not (op.isidentifier() and name) for op, _, name in pairs):
         raise typer.BadParameter(f"{', '.join(texts)}: write OP=RUNG, as in matmul=cpu.packed", param_hint="--rung")
-    return {op: name for op, _, name in pairs}
+    rungs: dict[str, str] = {}
+    for op, _, name in pairs:
+        if op in rungs:
+            what = f"{op} is given twice, as {rungs[op]} and {name}: one kernel of an operation can be forced"
+            raise typer.BadParameter(what, param_hint="--rung")
+        rungs[op] = name
+    return rungs

@@ -13,6 +13,19 @@ from tilewright.cli._output import say, show
 
 COUNT = {"cpu": 1024, "cuda": 6400}  # prompts of the course unless the user says
 PEERS = {"sentiment": "torch", "gpt2": "transformers,ctranslate2", "dcgan": "torch", "conv3d": "scipy,torch"}
+# The workloads that an option is for, where that is not all of them.
+ONLY_FOR = {
+    "against": tuple(PEERS),
+    "data": ("sentiment", "gpt2"),
+    "count": ("sentiment", "gpt2", "dcgan", "scaling"),
+    "threads": tuple(PEERS),
+    "model": ("gpt2",),
+    "max_tokens": ("gpt2", "scaling"),
+    "only": ("gpt2", "scaling"),
+    "rounds": ("gpt2", "dcgan"),
+    "profile": ("gpt2",),
+    **dict.fromkeys(("workers", "engine", "launcher", "folder", "tiny"), ("scaling",)),
+}
 IMAGES = 960  # of dcgan unless the user says: half a second
 
 
@@ -62,6 +75,7 @@ def bench(options: Options) -> None:
     scaling runs whole jobs with 1, 2, ... workers, each on a GPU or on its own cores, and compares their bytes.
     """
     check_threads(options.threads)
+    _check(options)
 
     from tilewright.bench.results import save_here
 
@@ -75,6 +89,15 @@ def bench(options: Options) -> None:
         from tilewright.bench.gpt2_device import leave
 
         leave()
+
+
+def _check(options: Options) -> None:
+    """Raises BadParameter for an option that another workload has and this one would ignore."""
+    usual = Options(options.workload)
+    for name, workloads in ONLY_FOR.items():
+        if getattr(options, name) != getattr(usual, name) and options.workload not in workloads:
+            option = f"--{'input' if name == 'data' else name.replace('_', '-')}"
+            raise typer.BadParameter(f"it is for {', '.join(workloads)}, not for {options.workload}", param_hint=option)
 
 
 def _peers(options: Options) -> tuple[str, ...]:

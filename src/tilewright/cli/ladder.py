@@ -44,6 +44,7 @@ def ladder(options: Options) -> None:
 
     A rung that is far from its turn is timed on fewer rows; one whose check fails is never timed.
     """
+    _check(options)
     counts = None if options.threads is None else parse_threads(options.threads)
 
     from tilewright.bench.climb import parts
@@ -54,10 +55,12 @@ def ladder(options: Options) -> None:
         tower, spec = parts(op)
         if options.op == "all" and options.device != "cpu" and not hasattr(spec, "device_sizes"):
             continue
+        if options.rung:
+            tower.check_name(options.rung)
         if options.explain:
-            _explain(tower, _cases(spec, options), options)
+            _explain(tower, _cases(op, spec, options), options)
             continue
-        cases = _cases(spec, options)
+        cases = _cases(op, spec, options)
         if len(cases) > 1:
             show(f"{op}, {len(cases)} sizes; Ctrl-C ends it, and --save keeps what was measured\n")
         for case in cases:
@@ -82,22 +85,64 @@ def _climb(op: str, case: Any, count: int, options: Options) -> None:
         save_here(rows)
 
 
-def _cases(spec: Any, options: Options) -> list[Any]:
-    """The op's sizes, or the one that the options name."""
+def _check(options: Options) -> None:
+    """Raises UsageError for options that exclude each other: none is ignored."""
+    from tilewright.errors import UsageError
+
+    op = options.op
+    for name in ("m", "n", "k", "rung") if op == "all" else ():
+        if (value := getattr(options, name)) is not None:
+            raise UsageError(f"ladder all: --{name} {value} is for one operation", hint="name it in place of all")
+    if options.device != "cpu" and options.threads is not None:
+        raise UsageError(f"ladder {op}: --threads {options.threads} is for the CPU; --device {options.device} has none")
+    for name in ("threads", "save") if options.explain else ():
+        if getattr(options, name):
+            raise UsageError(f"ladder {op}: --{name} has no effect with --explain, which times nothing")
+
+
+def _cases(op: str, spec: Any, options: Options) -> list[Any]:
+    """The op's sizes, or the one that the options name. Raises UsageError naming the option that fits none."""
+    from tilewright.errors import UsageError
+
+    if options.device != "cpu" and not hasattr(spec, "device_sizes"):
+        raise UsageError(f"{op} has no kernels for a GPU", hint="--device cpu has some")
+    every = spec.sizes() if options.device == "cpu" else spec.device_sizes()
+    classes = list(dict.fromkeys(case.dtype for case in every))
+    found = [case for case in every if options.dtype in (None, case.dtype)]
+    if not found and options.op == "all":
+        return []
+    if not found:
+        has = " and ".join(classes)
+        raise UsageError(f"{op} has no size in --dtype {options.dtype} on --device {options.device}; it has {has}")
+    found = [case for case in found if (options.label or "") in f"{case.label} {case.name}"]
+    if not found and options.op != "all":
+        names = ", ".join(dict.fromkeys(case.label or case.name for case in every))
+        raise UsageError(f"{op} has no size whose name contains --label {options.label}; there are {names}")
+    sizes = {name: size for name, size in (("M", options.m), ("N", options.n), ("K", options.k)) if size is not None}
+    if not sizes:
+        return found
+    return list({case.name: case for case in (_resized(op, case, sizes) for case in found)}.values())
+
+
+def _resized(op: str, case: Any, sizes: dict[str, int]) -> Any:
+    """The case with other sizes. Raises UsageError naming the option and the operation where it has no such size."""
     from tilewright.bench.climb import replaced
     from tilewright.errors import UsageError
 
-    wanted = options.label or ""
-    if options.device != "cpu" and not hasattr(spec, "device_sizes"):
-        raise UsageError(f"{spec.__name__.split('.')[-2]} has no kernels for a GPU", hint="--device cpu has some")
-    every = spec.sizes() if options.device == "cpu" else spec.device_sizes()
-    found = [case for case in every if options.dtype in (None, case.dtype) and wanted in f"{case.label} {case.name}"]
-    sizes = {"M": options.m, "N": options.n, "K": options.k}
-    if not found:
-        raise UsageError("no size has that name and dtype")
-    if not any(sizes.values()):
-        return found
-    return list({case.name: case for case in (replaced(case, **sizes, label="") for case in found)}.values())
+    takes = [name for name in "MNK" if isinstance(getattr(case, name, None), int)]
+    for name, size in sizes.items():
+        if name not in takes:
+            its = (
+                f"it takes {' and '.join(f'--{name.lower()}' for name in takes)}"
+                if takes
+                else "it takes none of --m, --n, --k"
+            )
+            hint = "--label chooses one of its sizes"
+            raise UsageError(f"ladder {op}: --{name.lower()} {size} is no size of {op}; {its}", hint=hint)
+    changed = replaced(case, **sizes, label="")
+    if getattr(changed, "positions", 1) < 1:
+        raise UsageError(f"ladder {op}: --k {changed.K} leaves no output of {op}'s {case.L} positions")
+    return changed
 
 
 def _without_peers(options: Options) -> list[str]:

@@ -64,8 +64,8 @@ def operations() -> tuple[str, ...]:
 def using(**rungs: str) -> Iterator[None]:
     """`with using(matmul="cpu.packed"):` forces a rung; it raises `Refused` rather than fall back.
 
-    Nests; other ops keep theirs. It holds for the operation wherever it runs, also beneath another one. Raises UsageError for an operation that does not exist, Refused for a rung that it
-    does not have.
+    Nests; other ops keep theirs. It holds for the operation wherever it runs, also beneath another one. Raises
+    UsageError for an operation that does not exist, Refused for a rung that it does not have.
     """
     if unknown := rungs.keys() - set(operations()):
         raise UsageError(f"there is no operation {', '.join(sorted(unknown))}; there are {', '.join(operations())}")

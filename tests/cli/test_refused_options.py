@@ -1,0 +1,87 @@
+"""Options that make no sense together are refused by name: none is ignored, and none of two is taken in silence."""
+
+import importlib
+
+import pytest
+
+from tilewright.cli.bench import ONLY_FOR, Options
+from tilewright.ops._ladder import operations
+
+SIZES = ("m", "n", "k")
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("op", operations())
+def test_a_size_is_taken_or_refused_by_name(run, op, size):
+    """Every operation with every size option: a Case with an integer of that letter, or an error that names both."""
+    spec = importlib.import_module(f"tilewright.ops.{op}.spec")
+    takes = isinstance(getattr(spec.sizes()[0], size.upper(), None), int)
+    code, out, errors = run("ladder", op, f"--{size}", "5", "--explain")
+    if takes:
+        assert code == 0 and "-> cpu." in out
+    else:
+        assert code == 2 and f"--{size} 5" in errors and op in errors and "internal" not in errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["all", "--k", "5"], ["all", "--k 5"]),
+        (["all", "--rung", "cpu.naive"], ["all", "--rung cpu.naive"]),
+        (["matmul", "--device", "cuda", "--threads", "2"], ["matmul", "--threads 2"]),
+        (["matmul", "--explain", "--save"], ["matmul", "--save"]),
+        (["matmul", "--explain", "--threads", "1"], ["matmul", "--threads"]),
+        (["matmul", "--dtype", "tf32"], ["matmul", "--dtype tf32"]),
+        (["correlate", "--dtype", "bfloat16"], ["correlate", "--dtype bfloat16"]),
+        (["correlate", "--device", "cuda"], ["correlate", "GPU"]),
+        (["softmax", "--label", "no such"], ["softmax", "--label no such"]),
+        (["conv1d", "--k", "5000"], ["conv1d", "--k 5000"]),
+        (["matmul", "--rung", "no.such"], ["matmul", "no.such"]),
+        (["matmul", "--rung", "cpu.packed", "--rung", "cpu.vectors"], ["--rung", "more than once"]),
+    ],
+)
+def test_ladder_refuses(run, arguments, words):
+    code, out, errors = run("ladder", *arguments)
+    assert code == 2 and all(word in errors for word in words), errors
+    assert "GFLOP/s" not in out
+
+
+def test_all_operations_of_a_class_leave_out_those_that_have_none(run):
+    code, out, _ = run("ladder", "all", "--dtype", "bfloat16", "--explain")
+    assert code == 0 and "matmul Problem" in out and "correlate Problem" not in out
+
+
+@pytest.mark.parametrize("name", ONLY_FOR)
+def test_bench_refuses_an_option_of_another_workload(run, name):
+    workloads = [w for w in ("sentiment", "gpt2", "dcgan", "conv3d", "scaling") if w not in ONLY_FOR[name]]
+    usual = getattr(Options(workloads[0]), name)
+    option = "--input" if name == "data" else f"--{name.replace('_', '-')}"
+    value = {"against": "none", "engine": "mpi", "workers": "1,3"}.get(name, str((usual or 0) + 1)
+             if isinstance(usual, int | None) else "x")  # fmt: skip
+    given = [option] if isinstance(usual, bool) else [option, value]
+    for workload in workloads:
+        code, _, errors = run("bench", workload, *given)
+        assert code == 2 and option in errors and workload in errors
+
+
+VERBS = {
+    "generate": ["--model", "poet", "-i", "a.txt", "-o", "b.txt"],
+    "classify": ["--model", "critic", "-i", "a.txt", "-o", "b.jsonl"],
+    "draw": ["--model", "portraits", "--count", "1", "-o", "b.png"],
+    "convolve": ["-i", "a.npy", "--kernel", "gaussian:1", "-o", "b.npy"],
+}
+
+
+@pytest.mark.parametrize("before", [[], ["plan"]])
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_operation_that_is_forced_twice_is_refused(run, verb, before):
+    rungs = ["--rung", "matmul=cpu.packed", "--rung", "conv3d=cpu.taps", "--rung", "matmul=cpu.vectors"]
+    code, _, errors = run(*before, verb, *VERBS[verb], *rungs)
+    assert code == 2 and "matmul is given twice, as cpu.packed and cpu.vectors" in errors
+
+
+@pytest.mark.parametrize("before", [[], ["plan"]])
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_option_with_one_value_that_is_given_twice_is_refused(run, verb, before):
+    code, _, errors = run(*before, verb, *VERBS[verb], "-o", "c.npy")
+    assert code == 2 and "--output" in errors and "more than once" in errors

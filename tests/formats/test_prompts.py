@@ -197,7 +197,7 @@ def test_binary_errors_speak_of_prompts(tmp_path):
 
 
 def test_the_name_says_the_kind(tmp_path):
-    for name, kind in [("a.jsonl", PromptLines), ("a.txt", PromptText), ("a.bin", PromptFile), ("a", PromptFile)]:
+    for name, kind in [("a.jsonl", PromptLines), ("a.txt", PromptText), ("a.bin", PromptFile)]:
         (tmp_path / name).write_bytes(bytes(64))
         reader = open_prompts(tmp_path / name, encode=None, vocabulary=V, max_length=LONGEST)
         assert type(reader) is kind

@@ -87,10 +87,10 @@ def test_lengths(pair):
 
 @pytest.mark.parametrize("content", [b"", b"abc", bytes(7)])
 def test_no_floats(tmp_path, content):
-    (tmp_path / "a").write_bytes(content)
-    (tmp_path / "b").write_bytes(bytes(8))
-    for files in (("a", "b"), ("b", "a")):
-        with pytest.raises(InputError, match=f"{tmp_path / 'a'}: the .* has {len(content)} bytes"):
+    (tmp_path / "a.bin").write_bytes(content)
+    (tmp_path / "b.bin").write_bytes(bytes(8))
+    for files in (("a.bin", "b.bin"), ("b.bin", "a.bin")):
+        with pytest.raises(InputError, match=f"{tmp_path / 'a.bin'}: the .* has {len(content)} bytes"):
             validate(*(tmp_path / name for name in files))
 
 

@@ -30,6 +30,7 @@ from tilewright.formats.lines import (
     missing,
     recovered,
 )
+from tilewright.formats.names import check_records_name
 from tilewright.formats.records import Id, Prompt, PromptBatch
 
 Encode = Callable[[str], list[int]]
@@ -254,13 +255,14 @@ def open_prompts(
     count: int | None = None,
     scan: int | None = None,
 ) -> PromptReader:
-    """The reader for a file's name: .jsonl JSON lines, .parquet such rows, .txt a prompt a line, all others binary.
+    """The reader for a file's name: .jsonl JSON lines, .parquet such rows, .txt a prompt a line, .bin binary.
 
     length: token ids a prompt of a binary file has, 16 in the course's; scan: TokenFile's. The other arguments are
-    PromptLines'. Raises InputError.
+    PromptLines'. Raises UsageError for another name, and InputError.
     """
     name = os.fspath(path)
-    if not name.endswith((".jsonl", ".txt", ".parquet")):
+    check_records_name(name, "input")
+    if name.endswith(".bin"):
         return PromptFile(path, length=length, vocabulary=vocabulary, count=count, scan=scan)
     kind = PromptText if name.endswith(".txt") else PromptLines
     reader = kind(path, encode=encode, vocabulary=vocabulary, max_length=max_length, count=count)

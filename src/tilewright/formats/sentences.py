@@ -8,6 +8,7 @@ from tilewright.errors import UsageError
 from tilewright.formats.course import TokenFile
 from tilewright.formats.jsonl import TokenLines
 from tilewright.formats.lines import decode_text
+from tilewright.formats.names import check_records_name
 from tilewright.formats.records import Id
 from tilewright.formats.sentence_encoder import Content, SentenceEncoder
 
@@ -36,14 +37,15 @@ def open_sentences(
     count: int | None = None,
     scan: int | None = None,
 ) -> SentenceReader:
-    """The reader for a file's name: .jsonl JSON lines, .parquet such rows, .txt a sentence a line, all others binary.
+    """The reader for a file's name: .jsonl JSON lines, .parquet such rows, .txt a sentence a line, .bin binary.
 
     encoder: None where the model has no tokenizer. length: token ids of a sentence, below vocabulary. count: sentences
-    from the start; None: all. scan: TokenFile's. Raises UsageError for text without an encoder, InputError as the
-    readers do.
+    from the start; None: all. scan: TokenFile's. Raises UsageError for another name and for text without an encoder,
+    InputError as the readers do.
     """
     name = os.fspath(path)
-    if not name.endswith((".jsonl", ".txt", ".parquet")):
+    check_records_name(name, "input")
+    if name.endswith(".bin"):
         return TokenFile(path, length=length, vocabulary=vocabulary, count=count, scan=scan)
     kind = SentenceText if name.endswith(".txt") else TokenLines
     if kind is SentenceText and encoder is None:

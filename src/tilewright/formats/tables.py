@@ -14,6 +14,7 @@ import numpy as np
 
 from tilewright.errors import InputError, UsageError
 from tilewright.formats.files import InputFile
+from tilewright.formats.names import advice
 from tilewright.formats.npy import read_header
 
 CHUNK_BYTES = 1 << 20  # of text, parsed at a time
@@ -213,7 +214,9 @@ def open_table(
     kinds = {".txt": TextTable, ".npy": ArrayTable}
     kind = kinds.get(suffix(path))
     if kind is None:
-        raise UsageError(f"the {what} is no {' or '.join(SUFFIXES)} file", path=path)
+        raise UsageError(
+            f"the {what} is no {' or '.join(SUFFIXES)} file", path=path, hint=advice(path, "save it as one")
+        )
     return kind(path, shape=shape, count=count, what=what, row=row, checked=checked)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from tilewright.errors import InputError, UsageError
 from tilewright.formats.files import InputFile
 from tilewright.formats.lines import json_error, read_lines
+from tilewright.formats.names import check_records_name
 
 TOLERANCE = 1e-3
 SMALL = 1e-8  # answers up to this size count by their absolute error alone
@@ -121,11 +122,13 @@ def validate(
     Two binary files that hold token ids are compared exactly, as `validate_tokens` does with one a prompt and none
     allowed to differ: as floats, ids would all be within the tolerance. columns: numbers a sentence, to name places by
     sentence. prefix: the reference may hold more than the output. Raises InputError for a file that is neither,
-    UsageError where only one of the two is `.jsonl`.
+    UsageError for names that end otherwise, or where only one of the two is `.jsonl`.
     """
     jsonl = [os.fspath(path).endswith(".jsonl") for path in (output, reference)]
     if jsonl[0] != jsonl[1]:
         raise UsageError("one file is .jsonl and the other is not", hint="compare two files of one kind")
+    for path, what in ((output, "output"), (reference, "reference")):
+        check_records_name(path, what, (".jsonl", ".bin"))
     with InputFile(output, "output") as a, InputFile(reference, "reference") as b:
         if jsonl[0]:
             return _compare_lines(a, b, tolerance, prefix)

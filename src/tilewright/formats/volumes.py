@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from tilewright.errors import InputError, ResourceError, UsageError
+from tilewright.formats.names import advice
 
 if TYPE_CHECKING:
     from tilewright.formats.course_volumes import TextForm
@@ -128,7 +129,7 @@ def check_suffix(path: str, what: str) -> str:
     """`suffix_of(path)`. Raises UsageError with the list of formats where it is none."""
     found = suffix_of(path)
     if found is None:
-        raise UsageError(f"the format of the {what} is not known by its name", path=path, hint=_formats())
+        raise UsageError(f"the format of the {what} is not known by its name", path=path, hint=advice(path, _formats()))
     return found
 
 

@@ -135,13 +135,13 @@ def task_of(job: ClassifyJob, say: Say = quiet) -> ClassifyTask:
 
 
 def _check_paths(job: ClassifyJob) -> None:
-    if job.is_binary == job.output.endswith((".jsonl", ".parquet")):
+    check_output(job)
+    if job.output.endswith(".txt") or job.is_binary == job.output.endswith((".jsonl", ".parquet")):
         text = ".jsonl or .parquet"
         if job.is_binary:
             raise UsageError("an input of that name is binary, and the output would not be", path=job.input,
                              hint=f"name text .txt, {text}; of binary token ids the output is no {text}")  # fmt: skip
         raise UsageError("the input is text and the output would not be", path=job.output, hint=f"name it {text}")
-    check_output(job)
     if job.table_path and job.device != "cpu":
         raise UsageError(
             "--keep-table is for the CPU's token table: a GPU's is made again in less time than it is read"

@@ -11,6 +11,7 @@ from tilewright.errors import UsageError
 from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.files import same_file
 from tilewright.formats.models import CONFIG, GENERATION, table_path
+from tilewright.formats.names import check_records_name
 from tilewright.formats.parquet import ParquetEncoder, TextIds, check_installed
 from tilewright.formats.sharded import INDEX, WEIGHTS
 from tilewright.runtime.jobs.directory import JobDirectory
@@ -22,13 +23,18 @@ from tilewright.runtime.load import TOKENIZER
 
 
 def check_output(job: Any) -> None:
-    """Raises UsageError if the job's output is its input, its answers, or a file of its model, there or not yet, and
-    ResourceError if it is a Parquet file, and nothing here writes those."""
+    """Raises UsageError if the job's output is its input, its answers, or a file of its model, there or not yet, or if
+    the name of a file of records does not say what it holds; ResourceError for Parquet where nothing here writes it."""
     read = {name: getattr(job, name) for name in ("input", "answers", "model")}
     read |= {f"model's {os.path.basename(path)}": path for path in model_files(job.model)}
     for name, path in read.items():
         if path and (same_file(path, job.output) or os.path.realpath(path) == os.path.realpath(job.output)):
             raise UsageError(f"the output would overwrite the {name}", path=job.output, hint="choose another output")
+    if hasattr(job, "is_binary"):  # records: text, or numbers in .bin files
+        check_records_name(job.input, "input")
+        check_records_name(job.output, "output")
+        if job.answers:
+            check_records_name(job.answers, "answers", (".bin",) if job.output.endswith(".bin") else (".jsonl",))
     if job.output.endswith(".parquet"):
         check_installed(job.output)
 

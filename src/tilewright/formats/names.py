@@ -1,0 +1,51 @@
+"""What the end of a file's name says about its content, and what to do about names that say something else."""
+
+from __future__ import annotations
+
+import os
+
+from tilewright.errors import UsageError
+
+RECORDS = (".jsonl", ".parquet", ".txt", ".bin")  # files of prompts, sentences and answers
+_LINES = "write it as .jsonl, a JSON object a line"
+_SHEET = "save it as .parquet, or as .jsonl, a JSON object a line"
+_UNPACK = "unpack it first: files are read by position"
+_TEXT = "save its text as .txt, a record a line, or as .jsonl"
+ADVICE = {
+    **dict.fromkeys((".csv", ".tsv", ".psv", ".xls", ".xlsx", ".ods"), _SHEET),
+    ".json": f"{_LINES}: jq -c '.[]' FILE.json > FILE.jsonl",
+    **dict.fromkeys((".ndjson", ".jsonlines", ".ldjson", ".jl"), "rename it to .jsonl"),
+    **dict.fromkeys((".gz", ".zst", ".bz2", ".xz", ".lz4", ".zip", ".tar", ".tgz", ".7z", ".br"), _UNPACK),
+    **dict.fromkeys((".xml", ".yaml", ".yml", ".toml", ".avro", ".orc", ".arrow", ".feather", ".pq"), _SHEET),
+    **dict.fromkeys((".md", ".rst", ".html", ".htm", ".pdf", ".doc", ".docx", ".log", ".tex", ".rtf", ".text"), _TEXT),
+    ".npy": "write token ids as .bin: array.astype('<i4').tofile(NAME)",
+}
+
+
+def ending(path: str | os.PathLike[str]) -> str:
+    """The last suffix of a name in lower case, with its dot; "" where it has none."""
+    return os.path.splitext(os.fspath(path))[1].lower()
+
+
+def check_records_name(path: str | os.PathLike[str], what: str, kinds: tuple[str, ...] = RECORDS) -> None:
+    """Raises UsageError unless the name ends with one of `kinds`: numbers are binary in a .bin file only.
+
+    what: what errors call the file. A file that is missing, a directory or a device is refused where it is opened.
+    """
+    name = os.fspath(path)
+    if name.endswith(kinds) or not (os.path.isfile(name) or (what == "output" and not os.path.lexists(name))):
+        return
+    found = ending(name)
+    *most, last = (f"{kind} (raw 32-bit numbers)" if kind == ".bin" else kind for kind in kinds)
+    said = f"ends with {os.path.splitext(name)[1]}" if found else "has no suffix"
+    rule = f"{', '.join(most)} and {last} are known" if most else f"{last} is wanted"
+    hint = f"rename it to {found}" if found in kinds else ADVICE.get(found, "choose one of these")
+    if what == "output":
+        hint = "choose one of these"
+    raise UsageError(f"the name of the {what} {said}; {rule}", path=name, hint=hint)
+
+
+def advice(path: str | os.PathLike[str], otherwise: str) -> str:
+    """What to do about a compressed or renamed file; `otherwise` for all others."""
+    hint = ADVICE.get(ending(path))
+    return hint if hint == _UNPACK else otherwise

@@ -45,7 +45,8 @@ class SentenceEncoder:
             raise self._unfit(f"the tokenizer has {tokenizer.size:,} tokens")
 
     def checked(self, text: str) -> str:
-        """The part of a text that can count. Raises InputError for one without words, or that is no valid Unicode."""
+        """The part of a text that can count. Raises InputError for one without words, that is no valid Unicode, or that
+        the tokenizer makes too long."""
         if not text or text.isspace():
             raise InputError("is empty; a sentence has at least one word")
         text = text[: CHARACTERS * self.length + 1]  # the one more tells `encoded` that there was more
@@ -53,6 +54,7 @@ class SentenceEncoder:
             text.encode()
         except UnicodeEncodeError as error:
             raise InputError(f"is no valid Unicode: character {error.start} is half of a surrogate pair") from None
+        self._tokenizer.check(text)
         return text
 
     def filled(self, ids: Sequence[int]) -> list[int]:

@@ -9,8 +9,12 @@ from contextlib import contextmanager
 
 from tilewright.errors import InputError
 from tilewright.formats.files import InputFile
+from tilewright.formats.tokenizer_limits import checked_growth
 
 MAX_BYTES = 128 << 20  # GPT-2's has 1.4 MB, the largest vocabularies in use 35 MB
+MAX_ITEMS = 8_000_000  # commas and brackets of the file: a token or a merge takes some 100 bytes; Gemma's has 3 million
+MAX_TEXT = 1 << 20  # bytes of a text after normalization; each may take 500 bytes of memory
+MAX_TOGETHER = 4 << 20  # such bytes that the library works on at once, for 2 GiB of memory
 PROBE = "The quick brown fox, 3.14 \u00e9\u4e16\n"  # what a damaged vocabulary fails on shows when it is loaded
 
 
@@ -18,7 +22,8 @@ class Tokenizer:
     """The tokenizer of a file `tokenizer.json`; its truncation and padding are off: a prompt is all of its tokens.
 
     size: tokens, added ones too. Raises InputError for a file that is missing, too large, or no tokenizer, whatever
-    the library says or however it fails; ResourceError where the system refuses.
+    the library says or however it fails, and for one whose parts make texts too long (`tokenizer_limits.py`);
+    ResourceError where the system refuses.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -31,27 +36,79 @@ class Tokenizer:
                 raise InputError(what, path=self.path)
             content = bytearray(file.size)
             file.read_into(content, 0)
+        if sum(content.count(sign) for sign in (b",", b"[", b"{")) > MAX_ITEMS:
+            raise InputError(f"no valid tokenizer: it has more than {MAX_ITEMS:,} items", path=self.path)
         with _failures_of(self.path, "no valid tokenizer"), _quiet():
             self._library = Library.from_buffer(bytes(content))
             self._library.no_truncation()
             self._library.no_padding()
+            if getattr(self._library.model, "dropout", None):
+                self._library.model.dropout = None  # random merges are for training
+            self._growth = checked_growth(self._library, self.path)
             self.size: int = self._library.get_vocab_size()
             self._library.decode(self._library.encode(PROBE).ids)
 
+    def check(self, text: str) -> None:
+        """Raises InputError for a text that is, or becomes, longer than MAX_TEXT bytes: one step of the library copies
+        all of it, some 500 bytes of memory for each."""
+        size = _bytes_of(text)
+        if size <= MAX_TEXT >= self._growth.of(size):
+            return
+        grown = size if size > MAX_TEXT else self._measured(text)
+        if grown > MAX_TEXT:
+            has = f"has {size:,} bytes" + ("" if grown == size else f", of which the tokenizer makes over {MAX_TEXT:,}")
+            raise InputError(f"{has}; at most {MAX_TEXT:,} can be encoded", path=self.path)
+
     def encode(self, text: str) -> list[int]:
-        """The token ids of a text, with the special tokens that the tokenizer adds (GPT-2's adds none)."""
+        """The token ids of a text, with the special tokens that the tokenizer adds (GPT-2's adds none). Raises
+        InputError as `check` does."""
+        self.check(text)
         with _failures_of(self.path, "the tokenizer cannot encode this text"):
             return self._library.encode(text).ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """`encode` of each; the library works on them in parallel."""
-        with _failures_of(self.path, "the tokenizer cannot encode these texts"):
-            return [encoding.ids for encoding in self._library.encode_batch(texts)]
+        """`encode` of each; the library works on them in parallel, on so many that memory is bounded."""
+        found: list[list[int]] = []
+        for some in self._together(texts):
+            with _failures_of(self.path, "the tokenizer cannot encode these texts"):
+                found += [encoding.ids for encoding in self._library.encode_batch(some)]
+        return found
+
+    def _together(self, texts: Sequence[str]) -> Iterator[Sequence[str]]:
+        """The texts in their order, in groups that become at most MAX_TOGETHER bytes."""
+        first, size = 0, 0
+        for i, text in enumerate(texts):
+            self.check(text)
+            own = min(self._growth.of(_bytes_of(text)), MAX_TEXT)
+            if size + own > MAX_TOGETHER:
+                yield texts[first:i]
+                first, size = i, 0
+            size += own
+        if first < len(texts):
+            yield texts[first:]
+
+    def _measured(self, text: str) -> int:
+        """Bytes of the text before the model sees it, counted piece by piece, until they are more than MAX_TEXT."""
+        step, total = max(1, MAX_TEXT // (4 * self._growth.factor)), self._growth.extra
+        normalizer, splitter = self._library.normalizer, self._library.pre_tokenizer
+        with _failures_of(self.path, "the tokenizer cannot encode this text"):
+            for first in range(0, len(text), step):
+                piece = text[first : first + step]
+                piece = normalizer.normalize_str(piece) if normalizer else piece
+                pieces = [word for word, _ in splitter.pre_tokenize_str(piece)] if splitter else [piece]
+                total += sum(map(_bytes_of, pieces))
+                if total > MAX_TEXT:
+                    break
+        return total
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of token ids without special tokens; bytes that are no UTF-8 become U+FFFD, unknown ids nothing."""
         with _failures_of(self.path, "the tokenizer cannot decode these ids"):
             return self._library.decode(list(token_ids))
+
+
+def _bytes_of(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
 
 
 @contextmanager

@@ -50,7 +50,8 @@ def test_the_familiar_shape(run, volume):
     code, out, errors = run(*volume, "--threads", "2", "--memory", "8G")  # of which the tests before took some
     lines = out.splitlines()
     assert code == 0 and "Error" not in errors
-    assert " Kernel:     k.txt" in lines and " Mode:       constant 0" in lines and " Threads:    2" in lines
+    assert " Kernel:     k.txt, not flipped" in lines
+    assert " Mode:       constant 0 (the default of a kernel from a file)" in lines and " Threads:    2" in lines
     assert "Checking input: 9 x 10 x 11 voxels of float32...Done!" in out
     assert "Convolving 990 voxels in 1 tiles of 9 x 10 x 11...Done!" in out and "Writing output...Done!" in out
     elapsed = next(float(line.split()[2]) for line in lines if line.startswith("Elapsed time: "))
@@ -144,3 +145,14 @@ def test_one_paragraph_and_nothing_half_written(run, volume, options, code, mess
     if code != 2 or errors.startswith("Error: "):
         one_paragraph("\n".join(line for line in errors.splitlines() if line.startswith("Error")))
     assert {name: os.path.getmtime(name) for name in os.listdir(".")} == before
+
+
+def test_the_banner_says_what_stands_outside(run, volume):
+    """The rule in force, where it comes from, and whether the kernel is flipped."""
+    at = volume.index("--kernel") if "--kernel" in volume else volume.index("-k")
+    named = [*volume[: at + 1], "gaussian:1", *volume[at + 2 :]]
+    code, out, _ = run(*named)
+    assert code == 0 and " Mode:       reflect (the default of scipy.ndimage)" in out.splitlines()
+    assert " Kernel:     gaussian:1, as scipy.ndimage.gaussian_filter" in out.splitlines()
+    code, out, _ = run(*named, "--mode", "mirror", "--restart")
+    assert code == 0 and " Mode:       mirror" in out.splitlines()

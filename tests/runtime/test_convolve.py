@@ -311,7 +311,7 @@ def slow(self, tile):
         time.sleep(0.2)
     return real(self, tile)
 tiles.Blocks.read = slow
-from tilewright.runtime import convolve
+from tilewright.runtime import convolve_worker as convolve
 plan = convolve.plan
 def small(shape, halo, units, **options):
     tiling = plan(shape, halo, units, **options)

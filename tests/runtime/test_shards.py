@@ -308,15 +308,15 @@ import json, os, sys, time
 from tilewright.cli import main
 import tilewright.cli.convolve, tilewright.cli.draw, zarr
 from tilewright.models import dcgan
-from tilewright.runtime import convolve, draw
-compute, generate = convolve._compute, dcgan.DCGAN.generate
+from tilewright.runtime import convolve, convolve_worker, draw
+compute, generate = convolve_worker._compute, dcgan.DCGAN.generate
 def slow(*arguments):
     f = compute(*arguments)
     return lambda block, out: (time.sleep(0.02), f(block, out))[1]
 def slowly(*arguments, **options):
     time.sleep(0.02)
     return generate(*arguments, **options)
-convolve._compute, dcgan.DCGAN.generate = slow, slowly
+convolve_worker._compute, dcgan.DCGAN.generate = slow, slowly
 for line in sys.stdin:
     pid = os.fork()
     if pid == 0:

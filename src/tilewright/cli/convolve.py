@@ -36,8 +36,14 @@ class Options(JobOptions):
         ),
     ]
     output: Annotated[str, Option("--output", "-o", metavar="FILE", help=f"A volume: {FORMATS}.")]
-    mode: Annotated[Modes, Option(help="What stands outside the volume, as in scipy.ndimage.")] = "constant"
-    cval: Annotated[float, Option(help="What --mode constant puts there.")] = 0.0
+    mode: Annotated[
+        Modes | None,
+        Option(
+            help="What stands outside the volume, as in scipy.ndimage; unless given reflect for a kernel with a name, "
+            "as there, and zeros (constant) for a file."
+        ),
+    ] = None
+    cval: Annotated[float, Option(help="What --mode constant puts there; means that mode unless one is given.")] = 0.0
     dtype: Annotated[
         Literal["float32", "float64"] | None,
         Option(help="Precision of sums and output; unless given float64 for volumes of it, else float32."),
@@ -87,6 +93,10 @@ def job_of(options: Options) -> ConvolveJob:
 def convolve(options: Options) -> None:
     """Filter a volume with a kernel, which is not flipped: out[z] = sum over a of in[z + a - K // 2] * kernel[a].
 
+    That is scipy.ndimage.correlate. Its convolve, and tilewright.ndimage.convolve, flip the kernel: flip a file's
+    numbers along every axis for that. gaussian, box, laplace and sobel are scipy.ndimage's gaussian_filter,
+    uniform_filter, laplace and sobel, computed and written as floats.
+
     \b
     tilewright convolve -i scan.nii.gz --kernel gaussian:1.5 -o smooth.nii.gz
 
@@ -118,16 +128,29 @@ def convolve(options: Options) -> None:
 def _show(options: Options, report: Any) -> None:
     from msgspec.json import encode
 
-    head = {"verb": "convolve", **{name: getattr(options, name) for name in ("input", "kernel", "output", "mode")}}
+    head = {"verb": "convolve", **{name: getattr(options, name) for name in ("input", "kernel", "output")}}
+    head["mode"] = _mode(options)
     show(encode({**head, **report.as_dict(), "exit_code": report.exit_code}).decode())
 
 
+def _mode(options: Options) -> str:
+    from tilewright.runtime.kernels import default_mode
+
+    return options.mode or ("constant" if options.cval else default_mode(options.kernel))
+
+
 def _banner(options: Options, threads: int) -> str:
+    from tilewright.runtime.kernels import function_of
+
+    mode, function = _mode(options), function_of(options.kernel)
+    said = f"{mode} {options.cval:g}" if mode.endswith("constant") else mode
+    if options.mode is None:
+        said += f" (the default of {'scipy.ndimage' if function else 'a kernel from a file'})"
     rows = {
-        "Kernel": options.kernel,
+        "Kernel": f"{options.kernel}, {f'as scipy.ndimage.{function}' if function else 'not flipped'}",
         "Input": options.input,
         "Output": options.output,
-        "Mode": f"constant {options.cval:g}" if options.mode.endswith("constant") else options.mode,
+        "Mode": said,
         "Precision": options.dtype or "as the input",
         "Device": options.device,
         "Threads": str(threads),

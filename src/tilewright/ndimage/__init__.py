@@ -11,6 +11,11 @@ count, which scipy.ndimage takes for zeros; NaN among the weights makes NaN. The
 anew in long lines. An output may share memory with the input in any way. Up to four dimensions are filtered at once;
 more are fine where the kernel has an extent of 1.
 
+`tilewright convolve` is the job of the same filters for volumes on disk, larger than memory. Its names gaussian, box,
+laplace and sobel are `gaussian_filter`, `uniform_filter`, `laplace` and `sobel` here, with the same default mode,
+"reflect". A kernel from a file is not flipped there, as in `correlate`, and zeros stand outside unless --mode says
+else; `convolve` here flips. It computes and writes floats; here a result has the input's dtype.
+
 Source: the algorithms and argument rules of scipy.ndimage (P. Verveer and others), written anew.
 """
 

@@ -21,7 +21,7 @@ from tilewright.formats.validate_volumes import TOLERANCE, validate_volumes
 from tilewright.formats.volumes import MORE_MEMORY, MemoryShort, Volume, form_of, open_volume, suffix_of
 from tilewright.hardware import available_memory
 from tilewright.runtime import volume_shards
-from tilewright.runtime.convolve_checks import check_paths, enough_memory
+from tilewright.runtime.convolve_checks import check_paths, enough_memory, with_mode
 from tilewright.runtime.convolve_worker import HEADERS, ConvolveWorker, tiling_of
 from tilewright.runtime.devices import place_for
 from tilewright.runtime.fingerprint import Around, device_class, own_version
@@ -49,16 +49,18 @@ WORK = 200_000_000_000  # multiplications of a shard at most: a few seconds on t
 class ConvolveJob:
     """What to convolve. Formats follow from the names; see formats/volumes.py.
 
-    kernel: a name or a file, see runtime/kernels.py; it is not flipped. mode, cval: what stands outside the volume, as
-    in scipy.ndimage. dtype: "float32" or "float64", of the sums and the output; None: as the input needs. memory: bytes
-    that all processes may take; None: most of what is free. answers: a volume to compare the output with. device:
-    "cpu", "cuda" or "auto"; a GPU computes in float32. settings: how it is run; a shard's size counts planes.
+    kernel: a name or a file, see runtime/kernels.py. It is not flipped: out = scipy.ndimage.correlate(in, kernel).
+    mode, cval: what stands outside the volume, as in scipy.ndimage; None: "reflect" for a name, as scipy's function of
+    that name, zeros for a file, as in the course, and "constant" where a cval is given. dtype: "float32" or "float64",
+    of the sums and the output; None: as the input needs. memory: bytes that all processes may take; None: most of what
+    is free. answers: a volume to compare the output with. device: "cpu", "cuda" or "auto"; a GPU computes in float32.
+    settings: how it is run; a shard's size counts planes.
     """
 
     input: str
     kernel: str
     output: str
-    mode: str = "constant"
+    mode: str | None = None
     cval: float = 0.0
     dtype: str | None = None
     memory: int | None = None
@@ -133,6 +135,7 @@ def task_of(job: ConvolveJob, say: Say = quiet, *, workers: int | None = None, p
 
 
 def _task_of(job: ConvolveJob, say: Say, workers: int, program: int) -> ConvolveTask:
+    job = with_mode(job)
     check_paths(job)
     begin, place = time.perf_counter(), place_for(job.device)
     task = ConvolveTask(job, Around.here(), say, workers=workers, program=program)

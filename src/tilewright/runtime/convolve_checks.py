@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +13,9 @@ import numpy as np
 from tilewright.errors import InputError, TilewrightError, UsageError
 from tilewright.formats.files import same_file
 from tilewright.formats.volumes import MemoryShort, check_suffix
+from tilewright.runtime.jobs.directory import JobDirectory
+from tilewright.runtime.jobs.manifest import Damaged, Value
+from tilewright.runtime.kernels import default_mode
 from tilewright.runtime.tiles import MODES
 
 if TYPE_CHECKING:
@@ -22,12 +26,40 @@ STEP = 64 << 20  # of what is said: it is about so much
 TRIES = 4  # what is held, what writing takes, the tiles: each may be short in turn
 
 
+def with_mode(job: ConvolveJob) -> ConvolveJob:
+    """The same with its mode. Raises UsageError where an earlier version began this job with another default."""
+    if job.mode is not None:
+        return job
+    mode = "constant" if job.cval else default_mode(job.kernel)
+    if mode != "constant" and not job.settings.restart and _mode_begun(job.output) == "constant":
+        raise UsageError(
+            f"the job was begun with --mode constant, which was the default then; that of {job.kernel} is {mode} now",
+            path=f"{job.output.rstrip('/')}.job",
+            hint="give --mode constant to go on with it, another output, or --restart to throw away what was done",
+        )
+    return replace(job, mode=mode)
+
+
+def _mode_begun(output: str) -> Value:
+    """The mode of the job that this output has; None where there is none, or none that can be read."""
+    if not os.path.isdir(f"{os.path.realpath(output)}.job"):
+        return None
+    try:
+        with JobDirectory(output, look=True) as directory:
+            return directory.manifest.fingerprint.get("mode")
+    except (Damaged, TilewrightError):
+        return None  # the run says what is wrong with it
+
+
 def check_paths(job: ConvolveJob) -> None:
     """Everything that the words of the command alone can tell."""
     check_suffix(job.input, "input")
     check_suffix(job.output, "output")
     if job.mode not in MODES:
         raise UsageError(f"mode is {job.mode!r}", hint=f"there are {', '.join(MODES)}")
+    if job.cval and not str(job.mode).endswith("constant"):
+        raise UsageError(f"cval is {job.cval:g} and mode {job.mode!r}, which has no constant outside the volume",
+                         hint="leave --cval out, or give --mode constant")  # fmt: skip
     if not math.isfinite(job.cval):
         raise UsageError(f"cval is {job.cval}; a finite number is wanted")
     if job.dtype != "float64" and abs(job.cval) > float(np.finfo(np.float32).max):

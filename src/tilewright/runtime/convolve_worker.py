@@ -97,6 +97,7 @@ class ConvolveWorker:
         """With the first shard, as its size is that of the job's first run."""
         if self.blocks is None:
             job, task = self.task.job, self.task
+            assert job.mode is not None  # `task_of` has settled it
             self.tiling = tiling_of(task, self.volume, self.kernel, self.form, cut)
             self.blocks = Blocks(
                 self.watched, self.tiling, mode=job.mode, cval=job.cval, dtype=self.dtype, allocate=self.allocate

@@ -27,6 +27,7 @@ RULES = {
     "laplace": "laplace has no parameter",
     "sobel": "AXIS is 0, 1 or 2, as in sobel:0",
 }
+FUNCTIONS = {"gaussian": "gaussian_filter", "box": "uniform_filter", "laplace": "laplace", "sobel": "sobel"}
 MAX_TAPS = 1 << 24  # of a kernel that is no product of lines, 255 a side: a voxel would take milliseconds
 _NUMBER = r"\d{1,9}(?:\.\d{0,9})?"
 
@@ -59,6 +60,17 @@ class Kernel:
     def spare_blocks(self) -> int:
         """Blocks of memory that `applied` takes in float64."""
         return 1 if self.lines is None else 2
+
+
+def function_of(text: str) -> str | None:
+    """The function of scipy.ndimage that a kernel's name stands for; None for a file."""
+    return None if text.lower().endswith((".txt", ".npy")) else FUNCTIONS.get(text.partition(":")[0])
+
+
+def default_mode(text: str) -> str:
+    """What stands outside the volume unless the user says: for a name what scipy's function takes, for a file zeros,
+    as in the course."""
+    return "reflect" if function_of(text) else "constant"
 
 
 def kernel_of(text: str) -> Kernel:

@@ -208,7 +208,7 @@ def test_a_file_that_is_another_for_a_while(monkeypatch, verb, path):
     """An edit that keeps the size, while the worker opens its files, and while it computes a shard."""
     right = expected(verb)
     refused = [attack(monkeypatch, verb, right, path, "edit", moment) for moment in ("open", "later")]
-    assert any(refused) or path in ("k.npy", "textcnn/tokenizer.json") or not os.path.exists(path), refused
+    assert any(refused) or path == "k.npy", refused
 
 
 @pytest.mark.long
@@ -219,7 +219,7 @@ def test_all_ways_at_all_moments(monkeypatch, verb, path):
     right, each = expected(verb), [(way, moment) for way in ways for moment in MOMENTS]
     refused = {one: attack(monkeypatch, verb, right, path, *one) for one in each}
     print(f"{verb} {path}: {len(refused)} attacks, {sum(refused.values())} refused, 0 wrong outputs")
-    assert any(refused.values()) or path == "k.npy" or not os.path.exists(path), refused
+    assert any(refused.values()) or path == "k.npy", refused
 
 
 @pytest.mark.parametrize("verb", ["convolve", pytest.param("zarr", marks=pytest.mark.long)])

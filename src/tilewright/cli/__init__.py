@@ -20,7 +20,15 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from tilewright.cli._output import say
-from tilewright.errors import Cancelled, InternalError, Interrupted, ResourceError, TilewrightError, printable
+from tilewright.errors import (
+    Cancelled,
+    InternalError,
+    Interrupted,
+    ResourceError,
+    TilewrightError,
+    UsageError,
+    printable,
+)
 
 VERBS = {
     "generate": "Continue prompts with GPT-2: JSON lines, text, or the course's binary files.",
@@ -49,6 +57,7 @@ allowed; 75 stopped, run it again; 130 second Ctrl-C, or the first where there i
 HELP = {"help_option_names": ["-h", "--help"]}
 READ = ("input", "kernel", "answers", "validate", "reference", "source")  # options that name files
 WRITTEN = ("output", "image", "trace", "destination")
+TEXTS = ("stop", "prompt")  # options that are text, and no names of files
 MEMORY = {name: f"--{name.replace('_', '-')}" for name in ("table_memory", "batch_size", "max_batch_memory", "memory")}
 _options_given: ContextVar[dict[str, Any]] = ContextVar("options")  # of the verb that runs
 
@@ -117,6 +126,28 @@ def _check_files(verb: str, options: dict[str, Any]) -> None:
         check_no_stream(path, name, written=name in WRITTEN and verb != "validate")
 
 
+def _texts(options: dict[str, Any]) -> dict[str, Any]:
+    """Options that are text, decoded as UTF-8 in every locale: Python's C locale takes them for ASCII.
+
+    Raises UsageError for bytes that are no UTF-8.
+    """
+
+    def decoded(name: str, text: str) -> str:
+        try:
+            return os.fsencode(text).decode()
+        except UnicodeError as error:
+            raise UsageError(f"--{name} is {text!r}; text in UTF-8 is wanted") from error
+
+    found: dict[str, Any] = {}
+    for name in TEXTS:
+        given = options.get(name)
+        if isinstance(given, str):
+            found[name] = decoded(name, given)
+        elif given:
+            found[name] = [decoded(name, text) for text in given]
+    return found
+
+
 def _guarded(verb: Callable[..., None]) -> Callable[..., None]:
     """The verb, given a directory where --model is a name; its errors end the process as `fail` does."""
 
@@ -125,6 +156,7 @@ def _guarded(verb: Callable[..., None]) -> Callable[..., None]:
         _options_given.set(options)
         try:
             _check_files(verb.__name__, options)
+            options |= _texts(options)
             for name in ("model", "source"):  # what --model and convert's SRC are called
                 if isinstance(options.get(name), str):
                     from tilewright.runtime.named_models import resolved

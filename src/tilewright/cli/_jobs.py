@@ -31,6 +31,7 @@ class JobOptions:
     ] = None
     max_errors: Annotated[int | None, Option(min=0, help="Bad records allowed; any number unless given.")] = None
     restart: Annotated[bool, Option("--restart", help="Throw away what was done before.")] = False
+    force: Annotated[bool, Option("--force", help="Replace an output that this job has not made.")] = False
     grace: Annotated[float, Option(min=0, help="Seconds from a signal to the end; what is whole by then is kept.")] = 20
     watchdog: Annotated[float, Option(min=1, help="Seconds without a sign of life that a worker may take.")] = 600
     trace: Annotated[
@@ -48,6 +49,7 @@ def settings_of(options: Any) -> Any:
     from tilewright.runtime.jobs.start import Settings
 
     given = {field.name: getattr(options, field.name) for field in fields(JobOptions)}
+    given["keep_others"] = not given.pop("force")
     if options.shard_size is not None:
         given["shard_size"] = parse_bytes(options.shard_size)
         if given["shard_size"] < 1:

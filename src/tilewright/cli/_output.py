@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from math import isfinite
 from typing import Any
 
 from tilewright.errors import ResourceError, printable
@@ -37,6 +38,31 @@ def show(text: str) -> bool:
         raise ResourceError(f"cannot write: {what}", path="stdout", hint="send it to another place") from error
 
 
+def show_json(value: Any) -> bool:
+    """As `show`, an object as a line of JSON, in ASCII: every reader takes it, whatever the encoding of stdout. Bytes
+    of a file name that are no UTF-8 are told as "\\xff"."""
+    from json import dumps
+
+    from msgspec import to_builtins
+
+    return show(dumps(_plain(to_builtins(value)), separators=(",", ":")))
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can say: text without surrogates, None for a number that is not finite."""
+    if isinstance(value, dict):
+        return {_plain(name): _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float) and not isfinite(value):
+        return None
+    return (
+        value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        if isinstance(value, str)
+        else value
+    )
+
+
 def banner(verb: str, rows: dict[str, str]) -> str:
     """What a job is about to do, as the course's programs print it."""
     line = "=" * 64
@@ -67,21 +93,17 @@ def summary(report: Any, count: int, rate: float, unit: str) -> str:
 
 def show_report(verb: str, options: Any, report: Any) -> None:
     """The report as one JSON object on stdout."""
-    from msgspec.json import encode
-
     head = {"verb": verb, **{name: getattr(options, name) for name in ("model", "input", "output", "dtype")}}
-    show(encode({**head, **report.as_dict(), "exit_code": report.exit_code}).decode())
+    show_json({**head, **report.as_dict(), "exit_code": report.exit_code})
 
 
 def show_part(verb: str, options: Any, report: Any) -> None:
     """With --json, what a part of a job did, as one object on stdout; nothing where the report is of no part."""
-    from msgspec.json import encode
-
     if options.json and "part" in report.job:
         names = ("part", "directory", "shards", "computed")
         said = {"verb": verb, "output": options.output, **{name: report.job[name] for name in names}}
         said |= {"records": report.records, "errors": report.errors}
-        show(encode({**said, "seconds": report.seconds, "exit_code": report.exit_code}).decode())
+        show_json({**said, "seconds": report.seconds, "exit_code": report.exit_code})
 
 
 def _write(name: str, text: str) -> bool:

@@ -10,7 +10,7 @@ from typer import Option
 
 from tilewright.cli._jobs import JobOptions, settings_of, speaker
 from tilewright.cli._options import Device, check_threads, parse_bytes, parse_rungs, verb
-from tilewright.cli._output import banner, say, show, show_part, summary
+from tilewright.cli._output import banner, say, show_json, show_part, summary
 
 if TYPE_CHECKING:
     from tilewright.runtime.convolve import ConvolveJob
@@ -126,11 +126,9 @@ def convolve(options: Options) -> None:
 
 
 def _show(options: Options, report: Any) -> None:
-    from msgspec.json import encode
-
     head = {"verb": "convolve", **{name: getattr(options, name) for name in ("input", "kernel", "output")}}
     head["mode"] = _mode(options)
-    show(encode({**head, **report.as_dict(), "exit_code": report.exit_code}).decode())
+    show_json({**head, **report.as_dict(), "exit_code": report.exit_code})
 
 
 def _mode(options: Options) -> str:

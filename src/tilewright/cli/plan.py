@@ -11,7 +11,7 @@ from typer import Argument, BadParameter, Option
 
 from tilewright.cli import generate
 from tilewright.cli._options import check_threads, parse_bytes, parse_rungs, verb
-from tilewright.cli._output import show
+from tilewright.cli._output import show, show_json
 
 JOBS = ("generate", "classify", "draw", "convolve")
 PROMPTS = Option("--input", "-i", metavar="FILE", help="Prompts; without: as many as --count says.")
@@ -64,10 +64,9 @@ def plan(options: Options) -> None:
             _enter(stack, options)
             text, figures = _generate(options) if job == "generate" else _planned(job, module.job_of(options))
         if options.json:
-            from msgspec.json import encode
-
-            text = encode(figures).decode()
-        show(text)
+            show_json(figures)
+        else:
+            show(text)
 
     planned.__name__, planned.__doc__ = job, f"What `tilewright {job}` would take with these options."
     app = _app()

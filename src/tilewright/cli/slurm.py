@@ -77,7 +77,7 @@ def slurm(options: Options) -> None:
         if start not in (b"", b"#!"):
             raise UsageError("is there, and is no script", path=options.script, hint="choose another name")
     with AtomicFile(options.script) as file:
-        file.write(text.encode())
+        file.write(os.fsencode(text))
     say(f"Written to {options.script}")
     if options.submit:
         say(f"Submitted: {', '.join(submit(request, options.script))}")

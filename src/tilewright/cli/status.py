@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from tilewright.cli._options import verb
-from tilewright.cli._output import show
+from tilewright.cli._output import show, show_json
 
 
 @dataclass
@@ -29,9 +29,7 @@ def status(options: Options) -> None:
 
     found = status(options.output)
     if options.json:
-        from msgspec.json import encode
-
-        show(encode({"verb": "status", "output": options.output, **vars(found)}).decode())
+        show_json({"verb": "status", "output": options.output, **vars(found)})
         return
     show(_text(found))
 

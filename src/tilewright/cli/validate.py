@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli._output import show
+from tilewright.cli._output import show, show_json
 
 
 def validate(
@@ -23,8 +23,6 @@ def validate(
     Prints PASS (exit code 0) or FAIL (exit code 1) with the first element that fails and the one with the largest
     error. NaN fails.
     """
-    from msgspec.json import encode
-
     from tilewright.errors import UsageError
     from tilewright.formats.validate import TOLERANCE, validate
     from tilewright.formats.validate_images import holds_images, validate_images
@@ -41,5 +39,5 @@ def validate(
     else:
         result = validate(output, reference, tolerance=TOLERANCE if tolerance is None else tolerance)
     verdict = f"Validation...{'PASS' if result.passed else 'FAIL'}\n  {result.detail}"
-    show(encode(result).decode() if json else verdict)
+    show_json(result) if json else show(verdict)
     raise typer.Exit(0 if result.passed else 1)

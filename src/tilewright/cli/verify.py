@@ -10,7 +10,7 @@ import typer
 from typer import Argument, Option
 
 from tilewright.cli._options import verb
-from tilewright.cli._output import show
+from tilewright.cli._output import show, show_json
 
 
 @dataclass
@@ -32,10 +32,8 @@ def verify(options: Options) -> None:
 
     found = verify(options.output)
     if options.json:
-        from msgspec.json import encode
-
         said = {"verb": "verify", "output": options.output, "intact": found.intact, **vars(found)}
-        show(encode({**said, "exit_code": found.exit_code}).decode())
+        show_json({**said, "exit_code": found.exit_code})
     else:
         show(_text(found, options.output))
     raise typer.Exit(found.exit_code)

@@ -66,6 +66,10 @@ class AtomicFile:
                 self.bytes_written += count
                 view = view[count:]
 
+    def fileno(self) -> int:
+        """The descriptor of the temporary file, whose inode the output has after `commit`."""
+        return self._fd
+
     def commit(self) -> None:
         """fsync, close, rename, fsync of the directory; each is checked."""
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from tilewright.errors import InputError, ResourceError, UsageError
 
 BLOCK_BYTES = 4 << 20  # copied or checked at a time: large enough for full disk speed, small beside any model
 
+_SURROGATE, _SPELLED = re.compile("[\udc80-\udcff]"), re.compile("\0([89a-f][0-9a-f])")
 _HINTS = {
     errno.ENOSPC: "free some space or write to another disk",
     errno.EDQUOT: "free some of the quota or write to another disk",
@@ -29,6 +31,19 @@ def reason(error: OSError) -> str:
     """What the system says, in lower case: "no space left on device"."""
     text = error.strerror or str(error)
     return text[:1].lower() + text[1:]
+
+
+def spelled(path: str | os.PathLike[str]) -> str:
+    """A file's name as JSON can hold it, the same in every locale: UTF-8, and each other byte as NUL and two digits,
+    since no name has a NUL."""
+    text = os.fsencode(path).decode("utf-8", "surrogateescape")
+    return _SURROGATE.sub(lambda found: f"\0{ord(found[0]) - 0xDC00:02x}", text)
+
+
+def path_of(text: str) -> str:
+    """The name that `spelled` was given, as this locale has it."""
+    raw = _SPELLED.sub(lambda found: chr(0xDC00 + int(found[1], 16)), text)
+    return os.fsdecode(raw.encode("utf-8", "surrogateescape"))
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tilewright.errors import InputError, ResourceError, UsageError
-from tilewright.formats.files import InputFile, same_file
+from tilewright.formats.files import InputFile, same_file, spelled
 from tilewright.formats.images import check_channels, check_finite_images, check_grid, kind_of
 from tilewright.formats.tables import SUFFIXES, Rows, Table, open_table, suffix
 from tilewright.formats.validate import TOLERANCE
@@ -151,7 +151,7 @@ class DrawTask:
         """See `task.Task`."""
         job = self.job
         fields = fingerprint("draw", job, self.around)
-        fields |= {"count": self.images.count, "output": kind_of(job.output), "image": job.image}
+        fields |= {"count": self.images.count, "output": kind_of(job.output), "image": job.image and spelled(job.image)}
         return fields if job.input else fields | {"seed": job.seed}
 
     def files(self) -> dict[str, str]:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from tilewright.formats.files import spelled
 from tilewright.formats.models import table_path
 from tilewright.ops._ladder import forced, using
 from tilewright.ops._threads import asked_threads, threads
@@ -77,4 +78,5 @@ def files_of(job: Any) -> dict[str, str]:
     if model is None or not os.path.isdir(model):
         return files | ({} if model is None else {"model": model})
     kept = table_path(model)  # changes no bits, and is written by the job itself
-    return files | {f"model.{os.path.basename(path)}": path for path in model_files(model) if path != kept}
+    parts = [path for path in model_files(model) if path != kept]
+    return files | {f"model.{spelled(os.path.basename(path))}": path for path in parts}

@@ -15,7 +15,7 @@ from tilewright.formats.atomic import check_writable
 from tilewright.formats.files import BLOCK_BYTES, InputFile
 from tilewright.hardware import cpu
 from tilewright.ops import matmul
-from tilewright.runtime.jobs import contents, trace
+from tilewright.runtime.jobs import contents, made, trace
 from tilewright.runtime.jobs.cut import Cut, Lines, Records, RowGroups, lines_between
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.manifest import Damaged, Manifest
@@ -147,6 +147,13 @@ def begun_of(task: VerbTask, settings: Settings, output: str, device: str) -> Be
     manifest = Manifest(fingerprint=task.fingerprint(), cut=check_cut(task.cut(settings.shard_size)))
     check_part(settings.options)
     begun = Begun(manifest.cut, 0, "new", (), task.workers)
+    outputs = task.outputs() if isinstance(task, Assembling) else [os.path.realpath(output)]
+    if settings.keep_others:
+        if os.path.isdir(f"{os.path.realpath(output)}.job"):
+            with JobDirectory(output, look=True) as directory:
+                made.check_replaceable(directory, outputs, keep_others=True)
+        else:
+            made.check_without_job(outputs)
     if os.path.isdir(f"{os.path.realpath(output)}.job"):
         if settings.restart:
             begun = replace(begun, thrown=_shards_in(output))

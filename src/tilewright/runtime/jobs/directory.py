@@ -10,6 +10,7 @@ lease                who works on it
 contents.json        the sha256 of large files that it reads
 output               what shards write in place, until it becomes the output
 report.json          of the finished job
+made.json            which files at the names of its outputs it may replace (made.py)
 ended.json           of a run that --max-errors has stopped: by what
 earlier/             what was done before --restart, until the new run has a shard (earlier.py)
 """

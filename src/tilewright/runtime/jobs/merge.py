@@ -7,50 +7,24 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
-
-import msgspec
 
 from tilewright.errors import Interrupted, UsageError
 from tilewright.formats.atomic import AtomicFile
-from tilewright.formats.files import BLOCK_BYTES, InputFile, naming
+from tilewright.formats.files import path_of, spelled
 from tilewright.runtime.jobs.directory import (
     MANIFEST,
     REPORT,
     JobDirectory,
 )
 from tilewright.runtime.jobs.durable import check_space
-from tilewright.runtime.jobs.manifest import Damaged, DamagedShards, Sealed, encoded, seal
+from tilewright.runtime.jobs.finished import Report, digest_of
+from tilewright.runtime.jobs.made import note
+from tilewright.runtime.jobs.manifest import Damaged, DamagedShards
 from tilewright.runtime.jobs.pieces import damage
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Assembling, Task, Totals
 
 HASHERS = 4  # threads: sha256 lets the others run, and one thread hashes 0.4 to 2 GB/s
-
-
-class Report(Sealed, frozen=True):
-    """What a finished job did. size: bytes of the output; others: further outputs, (bytes, sha256) by path.
-
-    computed: shards of the last run, the others were there. seconds: of the last run, by phase and in "total".
-    figures: of all shards together. facts: what its engine says. exit_code: 1 where records failed.
-    """
-
-    manifest: str
-    output: str
-    size: int
-    sha256: str
-    records: int
-    errors: int
-    shards: int
-    others: dict[str, tuple[int, str]] = msgspec.field(default_factory=dict)
-    computed: int = 0
-    seconds: dict[str, float] = msgspec.field(default_factory=dict)
-    figures: dict[str, float] = msgspec.field(default_factory=dict)
-    facts: dict[str, Any] = msgspec.field(default_factory=dict)
-
-    @property
-    def exit_code(self) -> int:
-        return int(self.errors > 0)
 
 
 @dataclass(frozen=True)
@@ -91,10 +65,10 @@ def merge(task: Task, directory: JobDirectory, stop: Stop) -> Report:
         (size, sha256), others = _concatenated(task, directory, totals, stop), []
     return Report(
         manifest=directory.manifest.seal,
-        output=os.path.basename(directory.output),
+        output=spelled(os.path.basename(directory.output)),
         size=size,
         sha256=sha256,
-        others=dict(zip(task.outputs()[1:], others, strict=True)) if isinstance(task, Assembling) else {},
+        others=dict(zip(map(spelled, task.outputs()[1:]), others, strict=True)) if isinstance(task, Assembling) else {},
         records=totals.records,
         errors=totals.errors,
         shards=count,
@@ -128,28 +102,8 @@ def _concatenated(task: Task, directory: JobDirectory, totals: Totals, stop: Sto
         if bad:
             raise DamagedShards(bad)
         hashed.result()
+        note(directory, [file.fileno()])
     return file.bytes_written, digest.hexdigest()
-
-
-def digest_of(path: str, beat: Callable[[], object]) -> tuple[int, str]:
-    """Bytes and sha256 of a file, or of all files below a directory with their names."""
-    digest = hashlib.sha256()
-    if not os.path.isdir(path):
-        with InputFile(path, "output") as file:
-            for place in range(0, file.size, BLOCK_BYTES):
-                block = bytearray(min(BLOCK_BYTES, file.size - place))
-                file.read_into(block, place)
-                digest.update(block)
-                beat()
-            return file.size, digest.hexdigest()
-    total = 0
-    with naming(path, "list"):
-        names = sorted(os.listdir(path))
-    for name in names:
-        size, sha256 = digest_of(os.path.join(path, name), beat)
-        digest.update(f"{name!r} {size} {sha256}\n".encode())
-        total += size
-    return total, digest.hexdigest()
 
 
 def _totals(directory: JobDirectory, count: int) -> tuple[Totals, list[int]]:
@@ -166,13 +120,6 @@ def _totals(directory: JobDirectory, count: int) -> tuple[Totals, list[int]]:
             for name, value in record.figures.items():
                 figures[name] = figures.get(name, 0) + value
     return Totals(records, errors, size, count, figures), bad
-
-
-def save_report(directory: JobDirectory, report: Report) -> Report:
-    """Keeps the report of a job whose output is there."""
-    report = seal(report)
-    directory.root.place(REPORT, encoded(report))
-    return report
 
 
 def check_job(output: str) -> None:
@@ -249,7 +196,8 @@ def _report(directory: JobDirectory, beat: Callable[[], object]) -> Iterator[str
     if not missing and said != (found.records, found.errors, shards):
         counted = f"{found.records:,} records, {found.errors:,} errors in {shards:,} shards"
         yield f"{REPORT}: it counts {said[0]:,} records, {said[1]:,} errors in {said[2]:,} shards; there are {counted}"
-    outputs = {directory.output: (report.size, report.sha256)} | report.others
+    outputs = {directory.output: (report.size, report.sha256)}
+    outputs |= {path_of(path): written for path, written in report.others.items()}
     for path, written in outputs.items():
         name = "output" if path == directory.output else f"output {path}"
         there = digest_of(path, beat) if os.path.lexists(path) else None

@@ -34,6 +34,8 @@ class _Placed:
 
     def __enter__(self) -> Self:
         with ExitStack() as opened:
+            self._fd = self._opened()
+            opened.callback(os.close, self._fd)
             self._pool = opened.enter_context(ThreadPoolExecutor(THREADS, "tilewright-read"))
             self._hasher = opened.enter_context(ThreadPoolExecutor(1, "tilewright-hash"))
             self._threads = opened.pop_all()
@@ -46,6 +48,14 @@ class _Placed:
 
     def _finish(self) -> None:
         raise NotImplementedError
+
+    def _opened(self) -> int:
+        """A descriptor of the file or directory that shards write to, made where none of them wrote."""
+        raise NotImplementedError
+
+    def fileno(self) -> int:
+        """See `sinks.Sink`."""
+        return self._fd
 
     def write(self, block: bytes | memoryview) -> None:
         """What a shard says beside what it wrote in place is for other outputs."""
@@ -62,6 +72,10 @@ class PlacedFile(_Placed):
         self._head, self._tail, self._between = head, tail, size
         self._digest, self._size = hashlib.sha256(head), len(head)
         self._hashed: Future[None] | None = None
+
+    def _opened(self) -> int:
+        with naming(self._tree.path, "write"):
+            return self._tree.open("", os.O_RDWR | os.O_CREAT)
 
     def begin(self, number: int) -> None:
         """Raises Damaged where the pieces of this shard are not its part of the file, or one of them is neither in
@@ -149,6 +163,13 @@ class PlacedTree(_Placed):
         super().__init__(directory, beat)
         self._files, self._folder, self._expected = files, folder, expected
         self._found: dict[str, tuple[int, str]] = {}
+
+    def _opened(self) -> int:
+        folder = Folder(STAGE, inside=self._directory.root, make=True)
+        try:
+            return os.dup(folder.fd)
+        finally:
+            folder.close()
 
     def begin(self, number: int) -> None:
         """Raises Damaged where a file of this shard is neither in its place nor in the earlier output."""

@@ -11,14 +11,16 @@ import msgspec
 
 from tilewright.errors import InternalError, Interrupted, ResourceError, TilewrightError, UsageError
 from tilewright.formats.atomic import AtomicFile
-from tilewright.runtime.jobs import contents, trace
+from tilewright.formats.files import spelled
+from tilewright.runtime.jobs import contents, made, trace
 from tilewright.runtime.jobs.cut import Cut
 from tilewright.runtime.jobs.directory import ENDED, INDEX, REPORT, JobDirectory, Record
 from tilewright.runtime.jobs.durable import Removed
 from tilewright.runtime.jobs.earlier import Earlier
+from tilewright.runtime.jobs.finished import Report, save_report
 from tilewright.runtime.jobs.lease import Lease
 from tilewright.runtime.jobs.manifest import Damaged, DamagedShards, Manifest, check_unchanged
-from tilewright.runtime.jobs.merge import Report, check, merge, save_report
+from tilewright.runtime.jobs.merge import check, merge
 from tilewright.runtime.jobs.status import note_end
 from tilewright.runtime.jobs.stop import Stop, stopping
 from tilewright.runtime.jobs.task import Assembling, Engine, Job, Options, Reading, Settling, Task, Watch
@@ -65,6 +67,8 @@ def run_within(
         ):
             earlier = Earlier(directory)
             earlier.settle(shared=options.part is not None)
+            outputs = task.outputs() if isinstance(task, Assembling) else [directory.output]
+            made.check_replaceable(directory, outputs, keep_others=options.keep_others, beat=stop.check)
             with earlier.kept(put_back=engine.ends_workers) if options.restart else nullcontext():
                 work = _Run(task, directory, engine, options, stop, watch or Watch(), earlier)
                 begun.append(work)
@@ -224,7 +228,7 @@ class _Run:
         records = [record for shard in mine if (record := self.directory.record(shard))]
         return Report(
             manifest=self.directory.manifest.seal,
-            output=os.path.basename(self.directory.output),
+            output=spelled(os.path.basename(self.directory.output)),
             size=0,
             sha256="",
             records=sum(record.records for record in records),
@@ -240,7 +244,7 @@ class _Run:
         if REPORT not in self.directory.root.names():
             return None
         found = check(self.directory, self.stop.check)
-        others = self.task.outputs()[1:] if isinstance(self.task, Assembling) else []
+        others = [*map(spelled, self.task.outputs()[1:])] if isinstance(self.task, Assembling) else []
         if found.intact and [*(report := self.directory.sealed(REPORT, Report)).others] == others:
             self.count(report.records, report.errors)
             facts = {name: fact for name, fact in report.facts.items() if name != "touched"} | self.facts

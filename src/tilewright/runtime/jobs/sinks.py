@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from tilewright.formats.atomic import AtomicFile
+from tilewright.runtime.jobs import made
 from tilewright.runtime.jobs.directory import JobDirectory, Record
 from tilewright.runtime.jobs.manifest import Damaged, DamagedShards
 from tilewright.runtime.jobs.stop import Stop
@@ -24,6 +25,9 @@ class Sink(Protocol):
     def __enter__(self) -> Self: ...
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+
+    def fileno(self) -> int:
+        """A descriptor of what becomes the output by a rename."""
 
     def begin(self, number: int) -> None:
         """A shard follows. Raises Damaged where what it wrote in place is not there or not what was committed."""
@@ -61,6 +65,7 @@ def deliver(directory: JobDirectory, shards: int, sinks: Sequence[Sink], stop: S
                 bad.append(number)
         if bad:
             raise DamagedShards(bad)
+        made.note(directory, [sink.fileno() for sink in sinks])
     return [sink.digest for sink in sinks]
 
 
@@ -98,6 +103,9 @@ class FileSink:
             raise
         self._file.__exit__(kind, error, trace)
 
+    def fileno(self) -> int:
+        return self._file.fileno()
+
     def begin(self, number: int) -> None:
         """Nothing was written in place."""
 
@@ -121,6 +129,9 @@ class Section:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._sink.__exit__(kind, error, trace)
+
+    def fileno(self) -> int:
+        return self._sink.fileno()
 
     def begin(self, number: int) -> None:
         record = self._directory.record(number)

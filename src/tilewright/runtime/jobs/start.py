@@ -35,6 +35,7 @@ class Settings:
     may fail, None: any number. restart: throw away what was done. grace: seconds from a signal to the end. watchdog:
     seconds without a sign of life after which a worker is replaced. trace: where to write a Chrome trace. part: (k, n),
     only every n-th shard from k on, and no output: for n processes that share a job without knowing of each other.
+    keep_others: refuse to replace a file at an output's name that this job has not made.
     """
 
     engine: str | None = None
@@ -46,10 +47,12 @@ class Settings:
     watchdog: float = Options().watchdog
     trace: str | None = None
     part: tuple[int, int] | None = None
+    keep_others: bool = False
 
     @property
     def options(self) -> Options:
-        return Options(self.shard_size, self.grace, self.watchdog, self.max_errors, self.restart, self.trace, self.part)
+        names = {name: getattr(self, name) for name in Options._fields}
+        return Options(**names)
 
     @property
     def is_inline(self) -> bool:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tilewright.errors import ResourceError, UsageError
+from tilewright.formats.files import path_of
 from tilewright.runtime.jobs.directory import ENDED, MANIFEST, REPORT, JobDirectory, Record
 from tilewright.runtime.jobs.lease import Holder, work_on
 from tilewright.runtime.jobs.manifest import Damaged, Sealed, encoded, seal
@@ -101,7 +102,7 @@ def _gone(directory: JobDirectory, missing: int) -> list[str]:
         others = directory.sealed(REPORT, Report).others
     except Damaged:
         return [*found, "an intact report"]
-    return found + [path for path in (directory.output, *others) if not os.path.lexists(path)]
+    return found + [path for path in (directory.output, *map(path_of, others)) if not os.path.lexists(path)]
 
 
 def _rate(records: list[Record]) -> float:

@@ -117,6 +117,7 @@ class Options(NamedTuple):
     trace: the path of a Chrome trace that is wanted. part: (k, n), only the shards whose number is k modulo n, for n
     processes that know nothing of each other; the output is made by a run of all.
     since: when the command began (ns since 1970): what it reads must be older, as it was read before the job began.
+    keep_others: refuse to replace a file at the output's name that this job has not made.
     """
 
     shard_size: int | None = None
@@ -127,6 +128,7 @@ class Options(NamedTuple):
     trace: str | None = None
     part: tuple[int, int] | None = None
     since: int | None = None
+    keep_others: bool = False
 
 
 class Watch:

@@ -1,0 +1,129 @@
+"""Which file at an output's name a job may replace: one that it made itself, or was told to replace (--force).
+
+made.json holds the inodes of those files. The merge notes the inode of the new output before the rename, so a job that
+is killed right after the rename knows its output again. A copy of a finished job is known by size and sha256.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from tilewright.errors import UsageError
+from tilewright.formats.files import naming, spelled
+from tilewright.runtime.jobs.directory import REPORT, JobDirectory
+from tilewright.runtime.jobs.finished import Report, digest_of
+from tilewright.runtime.jobs.manifest import Damaged, Sealed, encoded, seal
+
+MADE = "made.json"
+MOST = 16  # inodes: of the outputs of the last few merges
+GET_VERSION = 0x80087601  # FS_IOC_GETVERSION: the generation of an inode, whose number may be used again
+
+
+class Made(Sealed, frozen=True):
+    """inodes: as `_inode` tells them."""
+
+    inodes: tuple[str, ...] = ()
+
+
+def note(directory: JobDirectory, fds: Iterable[int]) -> None:
+    """The job may replace these open files and directories. Raises ResourceError."""
+    known = _known(directory)
+    inodes = tuple(dict.fromkeys((*known, *map(_inode, fds))))[-MOST:]
+    if inodes != known:
+        directory.root.place(MADE, encoded(seal(Made(inodes=inodes))))
+
+
+def check_replaceable(
+    directory: JobDirectory, outputs: Iterable[str], *, keep_others: bool, beat: Callable[[], object] = lambda: None
+) -> None:
+    """Raises UsageError where there is something at one of `outputs` that no run of this job has made.
+
+    keep_others: else such files are noted, and may be replaced from now on. beat: called with every block that is read.
+    """
+    paths = map(os.path.realpath, outputs)
+    others = [path for path in paths if _is_there(path) and not _is_ours(directory, path, beat)]
+    if others and keep_others:
+        raise refusal(others[0])
+    fds = []
+    try:
+        for path in others:
+            with naming(path, "open"):
+                fds.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+        if fds:
+            note(directory, fds)
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def check_without_job(outputs: Iterable[str]) -> None:
+    """Raises UsageError where there is something at one of `outputs`, which have no job."""
+    for path in outputs:
+        if _is_there(path):
+            raise refusal(path)
+
+
+def refusal(path: str) -> UsageError:
+    """An error that tells what is at `path`."""
+    status = os.stat(path)
+    when = time.strftime("%F %T", time.localtime(status.st_mtime))
+    what = "a directory" if stat.S_ISDIR(status.st_mode) else f"a file of {status.st_size:,} bytes"
+    return UsageError(
+        f"the output is {what}, changed {when}, which this job has not made",
+        path=path,
+        hint="give another name; --force replaces it",
+    )
+
+
+def _is_there(path: str) -> bool:
+    """Whether a run would replace something: an empty directory and an empty file hold nothing."""
+    with naming(path, "look at"):
+        try:
+            status = os.stat(path)
+            return bool(os.listdir(path) if stat.S_ISDIR(status.st_mode) else status.st_size)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+
+def _is_ours(directory: JobDirectory, path: str, beat: Callable[[], object]) -> bool:
+    with naming(path, "open"):
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except PermissionError:
+            return False
+    try:
+        if _inode(fd) in _known(directory):
+            return True
+    finally:
+        os.close(fd)
+    if REPORT not in directory.root.names():
+        return False
+    try:
+        report = directory.sealed(REPORT, Report)
+    except Damaged:
+        return False
+    written = {directory.output: (report.size, report.sha256)}.get(path) or report.others.get(spelled(path))
+    return written is not None and digest_of(path, beat) == tuple(written)
+
+
+def _known(directory: JobDirectory) -> tuple[str, ...]:
+    with suppress(Damaged):
+        return directory.sealed(MADE, Made).inodes
+    return ()
+
+
+def _inode(fd: int) -> str:
+    """The number of a file's inode, and its generation where the file system has one."""
+    generation = bytearray(8)
+    try:
+        fcntl.ioctl(fd, GET_VERSION, generation)
+    except OSError as error:
+        if error.errno not in (errno.ENOTTY, errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EPERM, errno.EACCES):
+            raise
+    return f"{os.fstat(fd).st_ino}.{int.from_bytes(generation[:4], 'little')}"

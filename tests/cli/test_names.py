@@ -115,15 +115,16 @@ VERBS = [
 ]
 CASES = [(verb, options, form, output) for verb, options, form, outputs in VERBS for output in outputs]
 WAYS = [(locale, stem) for stem in NAMES for locale in LOCALES]
-QUICK = [(*case, *WAYS[(5 * number + 1) % len(WAYS)]) for number, case in enumerate(CASES)]
-REST = [(*case, *way) for case in CASES for way in WAYS if (*case, *way) not in QUICK]
+QUICK = [(case, WAYS[(5 * number + 1) % len(WAYS)]) for number, case in enumerate(CASES)]
+REST = [(case, way) for case in CASES for way in WAYS if (case, way) not in QUICK]
 ALL = [*QUICK, *(pytest.param(*case, marks=pytest.mark.long) for case in REST)]
 
 
-@pytest.mark.parametrize(("verb", "options", "form", "output", "locale", "stem"), ALL, ids=lambda value: ascii(value))
-def test_a_job_of_any_name(place, run, tmp_path, verb, options, form, output, locale, stem):
+@pytest.mark.parametrize(("case", "way"), ALL, ids=ascii)
+def test_a_job_of_any_name(place, run, tmp_path, case, way):
     """Its input, output, trace and image have such a name, in a directory of such a name; the bytes are those that
     plain names give; plan, status, verify and a second run know it."""
+    (verb, options, form, output), (locale, stem) = case, way
     folder = os.fsencode(tmp_path) + b"/" + stem
     os.mkdir(folder)
     here = folder + b"/" + stem

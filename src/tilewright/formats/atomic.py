@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from tilewright.errors import ResourceError
+from tilewright.formats.destinations import check_renames, resolved
 from tilewright.formats.files import naming
 
 _unfinished: set[str] = set()  # temporary files and directories of this process that still exist
@@ -32,7 +33,7 @@ class AtomicFile:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.path.realpath(path)
+        self.path = resolved(path)
         self.bytes_written = 0
         self._fd = -1
         self._temporary = temporary_name(self.path)
@@ -43,7 +44,8 @@ class AtomicFile:
         _unfinished.add(self._temporary)
         try:
             with naming(self.path, "write"):
-                self._fd = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                self._fd = os.open(self._temporary, flags, 0o666 if mode is None else mode & 0o666)
                 if mode is not None:
                     os.fchmod(self._fd, mode)
         except BaseException:
@@ -119,7 +121,7 @@ class AtomicDirectory:
     """
 
     def __init__(self, path: str | os.PathLike[str], known: frozenset[str], what: str = "a model's") -> None:
-        self.path = os.path.realpath(path)
+        self.path = resolved(path)
         self._known, self._what = known, what
         self._temporary = temporary_name(self.path)
 
@@ -185,6 +187,7 @@ class AtomicDirectory:
         """Renames the new directory to its name; returns where the earlier one went, if there was one."""
         earlier: str | None = temporary_name(self.path, "old")  # never taken for an unfinished one
         try:
+            os.chmod(self._temporary, stat.S_IMODE(os.stat(self.path).st_mode))
             os.rename(self.path, str(earlier))
         except FileNotFoundError:
             earlier = None
@@ -266,15 +269,16 @@ def _remove(path: str) -> None:
 
 
 def check_directory(path: str) -> None:
-    """Raises ResourceError where there is no directory to write `path` into."""
+    """Raises ResourceError where there is no directory to write `path` into, or no rename could put it there."""
     directory = os.path.dirname(path)
     if not os.path.lexists(directory):
         raise ResourceError(f"cannot write: there is no directory {directory}", path=path, hint="make it first")
+    check_renames(path)
 
 
 def check_writable(path: str) -> None:
     """Raises ResourceError where an AtomicFile could not be written, as far as that is known without writing one."""
-    path = os.path.realpath(path)
+    path = resolved(path)
     _replaceable(path)
     folder = os.path.dirname(path)
     with naming(path, "write"):

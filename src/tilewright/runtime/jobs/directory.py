@@ -28,7 +28,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tilewright.errors import UsageError
+from tilewright.errors import ResourceError, UsageError
+from tilewright.formats.destinations import is_mount, job_mode, resolved, trusted
 from tilewright.formats.files import BLOCK_BYTES, naming
 from tilewright.runtime.jobs.cut import Cut, LineIndex, Lines, Shard
 from tilewright.runtime.jobs.durable import Folder, Removed
@@ -60,12 +61,14 @@ class JobDirectory:
     """
 
     def __init__(self, output: str, *, make: bool = False, look: bool = False) -> None:
-        self.output = os.path.realpath(output)
+        self.output = resolved(output)
         self.path = f"{self.output}.job"
         self.folders: list[Folder] = []
         self._index_fd = -1
         try:
-            self.root = self._open(Folder(self.path, make=make))
+            self.root = self._open(Folder(self.path, make=make, mode=job_mode(self.output) if make else 0o777))
+            if make:
+                self._check_root()
             self.made = self.root.made
             parts = [self._open(Folder(name, inside=self.root, make=make, look=look)) for name in FOLDERS]
         except BaseException as error:
@@ -78,6 +81,20 @@ class JobDirectory:
         self._manifest: Manifest | None = None
         self._index: LineIndex | None = None
         self.began = AsBegun()
+
+    def _check_root(self) -> None:
+        """Raises ResourceError where the directory is another user's trap, or its files cannot be renamed to OUT."""
+        folder = os.path.dirname(self.path)
+        with naming(self.path, "look at"):
+            owner, device = os.fstat(self.root.fd).st_uid, os.fstat(self.root.fd).st_dev
+            here = device == os.stat(folder).st_dev and not is_mount(self.path)
+            ours = trusted(folder, owner)
+        if not ours:
+            what = f"user {owner} made this directory in {folder}, where anyone may"
+            raise ResourceError(what, path=self.path, hint="name an output in a directory of yours")
+        if not here:
+            what = "a job's directory is on the file system of its output, and this one is mounted"
+            raise ResourceError(what, path=self.path, hint="unmount it, or give another output")
 
     def _open(self, folder: Folder) -> Folder:
         self.folders.append(folder)

@@ -60,19 +60,23 @@ class Removed(ResourceError):
 class Folder:
     """A directory held open; names in it are never followed where they are symbolic links.
 
-    make: make it if it is not there; made: it was not. look: for who only reads, one that is not there is empty. Raises
-    ResourceError, naming the path, wherever the system refuses.
+    make: make it if it is not there; made: it was not. look: for who only reads, one that is not there is empty. mode:
+    permission bits; what is made in the folder has no others. Raises ResourceError, naming the path, wherever the
+    system refuses.
     """
 
-    def __init__(self, path: str, *, inside: Folder | None = None, make: bool = False, look: bool = False) -> None:
+    def __init__(
+        self, path: str, *, inside: Folder | None = None, make: bool = False, look: bool = False, mode: int = 0o777
+    ) -> None:
         self.fd = -1
         self.made = False
         self.path: str = os.path.join(inside.path, path) if inside else path
         parent = inside.fd if inside else None
+        self.mode: int = mode & (inside.mode if inside else 0o777)
         with naming(self.path, "open the directory"):
             if make:
                 with suppress(FileExistsError):
-                    os.mkdir(path, 0o777, dir_fd=parent)
+                    os.mkdir(path, self.mode, dir_fd=parent)
                     self.made = True
             try:
                 self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
@@ -87,6 +91,12 @@ class Folder:
                     ) from error
                 raise
 
+        with naming(self.path, "look at"):
+            status = os.fstat(self.fd)
+            if make and status.st_mode & 0o777 & ~self.mode and status.st_uid == os.geteuid():
+                os.fchmod(self.fd, stat.S_IMODE(status.st_mode) & ~(0o777 & ~self.mode))
+        self.mode &= status.st_mode | 0o700
+
     def close(self) -> None:
         if self.fd >= 0:
             fd, self.fd = self.fd, -1
@@ -98,7 +108,8 @@ class Folder:
 
     def open(self, name: str, flags: int) -> int:
         """A descriptor of the file `name` itself. Raises OSError."""
-        return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o666, dir_fd=self.fd)
+        flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        return os.open(name, flags, self.mode & 0o666, dir_fd=self.fd)
 
     def open_or_none(self, name: str) -> int | None:
         """A descriptor for reading; None where there is no regular file of that name."""

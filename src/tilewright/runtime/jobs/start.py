@@ -51,7 +51,8 @@ class Settings:
 
     @property
     def options(self) -> Options:
-        names = {name: getattr(self, name) for name in Options._fields}
+        """For the run of a job that begins now."""
+        names = {name: getattr(self, name) for name in Options._fields if name != "since"}
         return Options(**names)
 
     @property

@@ -33,6 +33,9 @@ SAMPLING = {
     "--max-batch-memory": ("much", "'much' is no size"),
     "--threads": ("0", "--threads"),
     "--dtype": ("float8", "float8"),
+    "--presence-penalty": ("-3", "--presence-penalty is -3.0; a number from -2 to 2 is wanted"),
+    "--frequency-penalty": ("2.5", "--frequency-penalty is 2.5; a number from -2 to 2 is wanted"),
+    "--bad-word": ("", "--bad-word is ['']; a string or a list of strings, none empty, is wanted"),
 }
 
 
@@ -52,6 +55,8 @@ def test_options_that_only_a_temperature_gives_an_effect(run):
     Path("in.txt").write_text("the cat\n")
     code, _, errors = run("--max-tokens", "1", "--top-k", "3", "-i", "in.txt")
     assert code == 0 and errors == f"At --temperature 0, the default, {said.replace('--seed and --top-p', '--top-k')}\n"
+    code, _, errors = run("--max-tokens", "1", "--seed", "0", "--top-p", "1", "-i", "in.txt")
+    assert code == 0 and said in errors, "also where the value is the default"
     code, _, errors = run("--max-tokens", "1", "--seed", "5", "--temperature", "1")
     assert code == 0 and errors == ""
 

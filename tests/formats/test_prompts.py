@@ -71,13 +71,17 @@ def test_batch_lines(tmp_path):
     content = [
         batch_line("a", prompt="ab", max_tokens=5, frequency_penalty=0, logit_bias={}, user="u", stream=False),
         batch_line("b", prompt=[1, 2], stop=None, logprobs=2),
-        '{"custom_id": "c", "body": {"prompt_token_ids": [3], "top_k": 4}, "top_k": 5}',
+        '{"custom_id": "c", "body": {"prompt_token_ids": [3], "top_k": 4}, "topic": 5}',
     ]
     prompts = read(tmp_path / "in.jsonl", content)
     assert [prompt.error for prompt in prompts] == [None] * 3 and all(prompt.openai for prompt in prompts)
     assert [prompt.id for prompt in prompts] == ["a", "b", "c"]
     assert [prompt.token_ids.tolist() for prompt in prompts] == [[97, 98], [1, 2], [3]]
-    assert [prompt.sampling for prompt in prompts] == [{"max_tokens": 5}, {"logprobs": 2}, {"top_k": 4}]
+    assert [prompt.sampling for prompt in prompts] == [
+        {"max_tokens": 5, "frequency_penalty": 0, "logit_bias": {}},
+        {"logprobs": 2},
+        {"top_k": 4},
+    ]
 
 
 @pytest.mark.parametrize(
@@ -113,10 +117,18 @@ def test_batch_lines(tmp_path):
         (b'{"id":"q","input_ids":[1,2,3,4,5,6,7]}', "input_ids", "has 7 tokens; at most 6 are possible", "q"),
         (b'{"id":"q","prompt":"1234567"}', "prompt", "has 7 tokens; at most 6 are possible", "q"),
         (b'{"id":"q","prompt":"a\\tb"}', "prompt", "the tokenizer cannot encode this text", "q"),
-        (b'{"id":"q","prompt":"a","frequency_penalty":0.5}', "frequency_penalty", "is not supported; only 0 is", "q"),
+        (
+            b'{"id":"q","prompt":"a","typical_p":0.5}',
+            "typical_p",
+            "is 0.5; this is not supported: leave it out, or give 1",
+            "q",
+        ),
         (b'{"id":"q","prompt":"a","tempreature":0}', "tempreature", "is no field; temperature is", "q"),
         (b'{"id":"q","promt":"a"}', "promt", "is no field; prompt is", "q"),
         (b'{"custom_id":"q","body":{"prompt":"a","Max_Token":3}}', "body.Max_Token", "max_tokens is", "q"),
+        (b'{"custom_id":"q","body":{"prompt":"a"},"top_k":5}', "top_k", "stands beside the body", "q"),
+        (b'{"custom_id":"q","body":{"prompt":"a","tools":[1]}}', "body.tools", "is [1]; this is not supported", "q"),
+        (b'{"id":"q","prompt":"a","max_length":' + b"9" * 5000 + b"}", "max_length", "give max_tokens, which", "q"),
         (b'{"id":null,"prompt":"a"}', "id", "got null", None),
         (b'{"id":1.5,"prompt":"a"}', "id", "got float", None),
         (b'{"id":"a","prompt":"a"}', "id", "'a' was given before", "a"),
@@ -130,7 +142,7 @@ def test_batch_lines(tmp_path):
         (b'{"custom_id":"q","body":{"prompt":["a","b"]}}', "body.prompt[0]", "expected int, got str", "q"),
         (b'{"custom_id":"q","body":{"prompt":[[1],[2]]}}', "body.prompt[0]", "expected int, got array", "q"),
         (b'{"custom_id":"q","body":{"prompt":[1,300]}}', "body.prompt[1]", "token id 300 is outside", "q"),
-        (b'{"custom_id":"q","body":{"prompt":"a","echo":true}}', "body.echo", "not supported; only False is", "q"),
+        (b'{"custom_id":"q","body":{"prompt":"a","echo":true}}', "body.echo", "is True; this is not supported", "q"),
         (b'{"custom_id":"q","method":"GET","body":{"prompt":"a"}}', "method", "is 'GET'; POST is wanted", "q"),
         (b'{"custom_id":"q","url":"/v1/embeddings","body":{"prompt":"a"}}', "url", "is '/v1/embeddings'", "q"),
         (b'{"custom_id":"q","url":"/v1/chat/completions","body":{}}', "url", "GPT-2 has no chat template", "q"),

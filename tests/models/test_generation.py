@@ -21,6 +21,10 @@ KINDS = {
     "greedy": GREEDY,
     "greedy with logprobs": SamplingParams(temperature=0, max_tokens=8, logprobs=20),
     "sampled": SamplingParams(max_tokens=8, logprobs=20),
+    "penalised by count": SamplingParams(max_tokens=9, presence_penalty=1.1, frequency_penalty=-1.7, logprobs=2),
+    "biased": SamplingParams(temperature=0, max_tokens=7, logit_bias={5: 4.0, 6: -100, 9: 2.5}, frequency_penalty=2),
+    "allowed": SamplingParams(max_tokens=9, allowed_token_ids=range(3, 40), no_repeat_ngram_size=2, logprobs=0),
+    "suppressed": SamplingParams(temperature=0, max_tokens=9, suppress_tokens=range(0, 97, 3), repetition_penalty=1.2),
     "sampled twice, penalised": SamplingParams(n=2, max_tokens=5, top_p=0.9, repetition_penalty=1.3, logprobs=3),
 }
 

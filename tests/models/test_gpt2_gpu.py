@@ -34,6 +34,10 @@ KINDS = {
     "sampled": SamplingParams(max_tokens=8),
     "sampled three times": SamplingParams(n=3, max_tokens=7, temperature=0.8, top_k=40, top_p=0.9, seed=11),
     "sampled, stops": SamplingParams(max_tokens=9, min_p=0.01, stop_token_ids=tuple(range(0, V, 6))),
+    "penalised by count": SamplingParams(max_tokens=9, presence_penalty=1.1, frequency_penalty=-1.7, logprobs=2),
+    "biased": SamplingParams(temperature=0, max_tokens=7, logit_bias={5: 4.0, 6: -100, 9: 2.5}, frequency_penalty=2),
+    "allowed": SamplingParams(max_tokens=9, allowed_token_ids=range(3, 40), no_repeat_ngram_size=2, logprobs=0),
+    "suppressed": SamplingParams(temperature=0, max_tokens=9, suppress_tokens=range(0, 97, 3), repetition_penalty=1.2),
     "sampled twice, penalised": SamplingParams(n=2, max_tokens=5, top_p=0.9, repetition_penalty=1.3, logprobs=3),
 }
 SIMPLE = [KINDS[name] for name in ("greedy", "longer", "one token", "stops")]

@@ -1,4 +1,4 @@
-"""Parameters against their rules, draws against a plain full sort, frequencies, and where a completion ends."""
+"""Parameters against their rules, draws against a plain full sort, and frequencies."""
 
 import math
 from dataclasses import asdict
@@ -8,7 +8,7 @@ import pytest
 
 from tilewright.errors import UsageError
 from tilewright.models.sampler import choose, philox, stream, uniform, uniforms
-from tilewright.models.sampling import Finish, SamplingParams, finish
+from tilewright.models.sampling import SamplingParams
 
 V = 3000  # many vectors and buckets
 GREEDY = SamplingParams(temperature=0)
@@ -22,9 +22,17 @@ def test_defaults_are_vllms():
         "top_k": 0,
         "min_p": 0.0,
         "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "logit_bias": (),
+        "bad_words": (),
+        "allowed_token_ids": None,
+        "suppress_tokens": (),
+        "no_repeat_ngram_size": 0,
         "seed": None,
         "stop": (),
         "stop_token_ids": (),
+        "include_stop_str_in_output": False,
         "ignore_eos": False,
         "max_tokens": 16,
         "min_tokens": 0,
@@ -50,6 +58,22 @@ WRONG = [
     ("min_p", 1.5, "from 0 to 1"),
     ("repetition_penalty", 0, "above 0"),
     ("repetition_penalty", math.inf, "finite"),
+    ("presence_penalty", 2.1, "from -2 to 2"),
+    ("frequency_penalty", -3, "from -2 to 2"),
+    ("logit_bias", {"x": 1}, "token ids"),
+    ("logit_bias", {5: 101}, "from -100 to 100"),
+    ("logit_bias", {5: math.nan}, "from -100 to 100"),
+    ("logit_bias", {5: True}, "a number"),
+    ("logit_bias", {-1: 1}, "token ids"),
+    ("logit_bias", {"5": 1, 5: 2}, "token ids"),
+    ("logit_bias", 7, "token ids"),
+    ("bad_words", ["a", ""], "none empty"),
+    ("bad_words", ["\ud800"], "strings"),
+    ("allowed_token_ids", [], "at least one"),
+    ("allowed_token_ids", [2**31], "token ids"),
+    ("suppress_tokens", "5", "token ids"),
+    ("no_repeat_ngram_size", -1, "or 0 for none"),
+    ("include_stop_str_in_output", 1, "true or false"),
     ("seed", 2**64, "64 bits"),
     ("seed", 1.0, "an integer"),
     ("stop", "", "none empty"),
@@ -349,52 +373,3 @@ def test_log_probabilities_are_of_the_raw_logits():
 def test_parts_of_other_lengths_are_refused():
     with pytest.raises(UsageError, match=r"logits has shape \(2, 4\).*\[2, 1, 2, 2\] rows"):
         choose(np.zeros((2, 4), np.float32), [GREEDY] * 2, [0.5], [()] * 2, [0] * 2)
-
-
-PIECES = ["", "The ", "e", "nd", "en", "d!", " and", "\ufffd"]
-
-
-def text_of(token_ids) -> str:
-    return "".join(PIECES[t] for t in token_ids)
-
-
-def ended(token_ids, **values) -> tuple[int, Finish]:
-    """(tokens until the end, how) of a completion that is asked after each token, as a job does."""
-    params = SamplingParams(**values)
-    for count in range(1, len(token_ids) + 1):
-        result = finish(token_ids[:count], params, {0}, text_of)
-        if result.reason:
-            return count, result
-    return len(token_ids), Finish(None)
-
-
-@pytest.mark.parametrize(
-    ("token_ids", "values", "count", "reason", "text"),
-    [
-        ([1, 2, 3], {}, 3, None, "The end"),
-        ([1, 0, 3], {}, 2, "stop", "The "),
-        ([1, 0, 3], {"ignore_eos": True}, 3, None, "The nd"),
-        ([0], {"max_tokens": 1}, 1, "stop", ""),
-        ([1, 2, 3], {"max_tokens": 2}, 2, "length", "The e"),
-        ([1, 5, 3], {"stop_token_ids": [5], "ignore_eos": True}, 2, "stop", "The d!"),
-        ([1, 0, 5, 3], {"stop_token_ids": [5], "min_tokens": 3}, 3, "stop", "The d!"),
-        ([1, 2, 3, 4], {"stop": "end"}, 3, "stop", "The "),
-        ([1, 4, 5], {"stop": ["end"]}, 3, "stop", "The "),
-        ([1, 4, 5], {"stop": ["d!", "nope", "he e"]}, 2, "stop", "T"),
-        ([1, 4, 5], {"stop": ["d!", "nd", "end"]}, 3, "stop", "The "),
-        ([1, 4, 5], {"stop": "!", "max_tokens": 3}, 3, "stop", "The end"),
-        ([2, 3, 2, 3], {"stop": "end", "min_tokens": 2}, 4, "stop", "end"),
-        ([2, 3, 6], {"stop": "end", "min_tokens": 1}, 2, "stop", ""),
-        ([2, 3, 6], {"stop": "e", "min_tokens": 3, "max_tokens": 3}, 3, "length", "end and"),
-    ],
-)
-def test_where_a_completion_ends(token_ids, values, count, reason, text):
-    found, result = ended(token_ids, **values)
-    assert (found, result.reason) == (count, reason)
-    assert text_of(token_ids[:found])[: result.cut] == text
-
-
-def test_stop_strings_need_a_tokenizer():
-    assert finish([5], SamplingParams(), ()) == Finish(None) == finish([], SamplingParams(max_tokens=1), ())
-    with pytest.raises(UsageError, match="no tokenizer"):
-        finish([5], SamplingParams(stop="a"), ())

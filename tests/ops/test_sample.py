@@ -8,7 +8,7 @@ import pytest
 from tilewright.errors import UsageError
 from tilewright.ops._ladder import using
 from tilewright.ops._threads import threads
-from tilewright.ops.sample import ladder, rules, sample
+from tilewright.ops.sample import Edits, ladder, rules, sample
 from tilewright.ops.sample.operands import BEST
 from tilewright.ops.sample.reference import sample as reference
 
@@ -51,7 +51,17 @@ def some_rules(rng, n: int, V: int):
     for i in np.flatnonzero(rng.random(n) < 0.2):
         seen[i], banned[i] = rng.integers(0, V, 9), rng.integers(0, V, rng.integers(0, 9))
     temperature = np.where(rng.random(n) < 0.05, 0, rng.choice(TEMPERATURES, n))
-    return rules(u, limits, temperature=temperature, penalty=rng.uniform(0.5, 2, n), seen=seen, banned=banned)
+    penalty, edits = rng.uniform(0.5, 2, n), [some_edits(rng, V) for _ in range(n)] if rng.random() < 0.7 else ()
+    return rules(u, limits, temperature=temperature, penalty=penalty, seen=seen, banned=banned, edits=edits)
+
+
+def some_edits(rng, V: int) -> Edits:
+    """Mostly none; tokens that are shifted before a penalty, after it, or both; few that are allowed."""
+    before, after = (
+        dict(zip(rng.integers(0, V, count).tolist(), rng.normal(0, 5, count), strict=True))
+        for count in rng.choice([0, 0, 0, 5, 40], 2)
+    )
+    return Edits(before, after, rng.integers(0, V, rng.choice([0, 0, 0, 1, 7, 90])))
 
 
 def compared(rng, n: int, V: int) -> int:
@@ -81,7 +91,8 @@ def test_a_row_is_the_same_in_any_company(rung, rng):
     given.words[:, BEST] = rng.integers(-1, 8, 70)
 
     def drawn(rows: np.ndarray) -> list[tuple]:
-        found = sample(logits[rows], type(given)(given.numbers[rows], given.words[rows], given.ids))
+        ends = given.ends[rows] if len(given.ends) else given.ends
+        found = sample(logits[rows], type(given)(given.numbers[rows], given.words[rows], given.ids, given.shifts, ends))
         return [
             (token, logarithm.tobytes() if asked >= 0 else b"", row[: max(asked, 0)].tolist())
             for token, logarithm, row, asked in zip(*found, given.words[rows, BEST], strict=True)

@@ -168,7 +168,7 @@ def test_completions_that_the_context_has_no_room_for_are_told_once(folder):
 def test_a_stop_string_without_a_tokenizer_is_the_lines_error(folder):
     write([{"prompt_token_ids": [1]}, {"prompt_token_ids": [1], "stop": "x"}])
     assert run(model="plain").errors == 1
-    assert "token_ids" in read()[0] and "no tokenizer.json" in read()[1]["error"]["message"]
+    assert "token_ids" in read()[0] and "has no tokenizer.json" in read()[1]["error"]["message"]
 
 
 def test_samples_are_the_records_own(folder, rng):

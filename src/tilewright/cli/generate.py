@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from tilewright.runtime.generate import GenerateJob
 
 SAMPLING = (
-    "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "min_tokens", "stop",
-    "stop_token_ids", "ignore_eos", "logprobs",
+    "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+    "bad_words", "max_tokens", "min_tokens", "stop", "stop_token_ids", "ignore_eos", "logprobs",
 )  # fmt: skip
 DRAWING = ("seed", "top_k", "top_p", "min_p")  # what matters where tokens are drawn alone
 
@@ -54,12 +54,23 @@ class Options(JobOptions):
     max_tokens: Annotated[int, Option(min=1, help="New tokens a prompt, at most.")] = 8
     min_tokens: Annotated[int, Option(min=0, help="Before this many, nothing ends a text.")] = 0
     temperature: Annotated[float, Option(help="0 takes the likeliest token; more is more random, up to 2.")] = 0.0
-    top_k: Annotated[int, Option(help="Choose among the K likeliest tokens; 0: all.")] = 0
-    top_p: Annotated[float, Option(help="Choose among the likeliest tokens that together have this probability.")] = 1.0
-    min_p: Annotated[float, Option(help="Choose among tokens at least so many times as probable as the best.")] = 0.0
+    top_k: Annotated[int | None, Option(help="Choose among the K likeliest tokens; 0, the default: all.")] = None
+    top_p: Annotated[
+        float | None, Option(help="Choose among the likeliest tokens that together have this probability. [default: 1]")
+    ] = None
+    min_p: Annotated[
+        float | None, Option(help="Choose among tokens at least so many times as probable as the best. [default: 0]")
+    ] = None
     repetition_penalty: Annotated[float, Option(help="Above 1 makes tokens seen before less likely.")] = 1.0
+    presence_penalty: Annotated[float, Option(help="Above 0 makes tokens of the completion less likely.")] = 0.0
+    frequency_penalty: Annotated[float, Option(help="The same for each time that a token is in it.")] = 0.0
+    bad_words: Annotated[
+        list[str] | None, Option("--bad-word", metavar="TEXT", help="Is not written; may be repeated.")
+    ] = None
     samples: Annotated[int, Option(min=1, help="Completions of each prompt.")] = 1
-    seed: Annotated[int, Option(min=-(2**63), max=2**63 - 1, help="Seed of the random numbers.")] = 0
+    seed: Annotated[
+        int | None, Option(min=-(2**63), max=2**63 - 1, help="Seed of the random numbers. [default: 0]")
+    ] = None
     stop: Annotated[list[str] | None, Option(metavar="TEXT", help="Ends a completion before it; may be repeated.")] = (
         None
     )
@@ -104,7 +115,7 @@ def job_of(options: Options) -> GenerateJob:
         count=options.count,
         dtype=options.dtype,
         device=options.device,
-        seed=options.seed,
+        seed=options.seed or 0,
         batch_memory=memory,
         answers=options.validate or options.answers,
         settings=settings_of(options),
@@ -113,25 +124,24 @@ def job_of(options: Options) -> GenerateJob:
 
 def _params(options: Options) -> SamplingParams:
     """Raises UsageError for a value out of range, by the option's name."""
-    from tilewright.models.sampling import SamplingParams
+    from tilewright.models.sampling import ParameterError, SamplingParams
 
     try:
         return SamplingParams.of(n=options.samples, **{name: getattr(options, name) for name in SAMPLING})
-    except UsageError as error:  # "top_p is 2.0; a number above 0 and at most 1 is wanted"
-        name, _, rest = error.message.partition(" is ")
-        value, _, rule = rest.rpartition("; ")
-        rule = re.sub(r"\b(?:max_tokens|temperature)\b", lambda found: _flag(found[0]), rule)
-        raise UsageError(f"{_flag(name)} is {value}; {rule}") from error
+    except ParameterError as error:
+        rule = re.sub(r"\b(?:max_tokens|temperature)\b", lambda found: _flag(found[0]), error.rule)
+        raise UsageError(f"{_flag(error.name)} is {error.value}; {rule}") from error
 
 
 def _flag(parameter: str) -> str:
     """The option that gives a sampling parameter."""
-    return {"n": "--samples", "stop_token_ids": "--stop-id"}.get(parameter, f"--{parameter.replace('_', '-')}")
+    others = {"n": "--samples", "stop_token_ids": "--stop-id", "bad_words": "--bad-word"}
+    return others.get(parameter, f"--{parameter.replace('_', '-')}")
 
 
 def _unused(options: Options) -> str:
     """What is to be said of options without effect; else nothing."""
-    given = [_flag(name) for name in DRAWING if getattr(options, name) != getattr(Options, name)]
+    given = [_flag(name) for name in DRAWING if getattr(options, name) is not None]
     if options.temperature or not given:
         return ""
     but = ", but for records that give their own" if options.input.endswith((".jsonl", ".parquet")) else ""

@@ -16,9 +16,9 @@ import msgspec
 from tilewright.errors import InputError, ResourceError
 from tilewright.formats.files import InputFile, Writable
 from tilewright.formats.lines import MAX_LINE_BYTES, Line, LineReader
-from tilewright.formats.prompts import PROMPT_FIELDS, SAMPLING
+from tilewright.formats.prompts import PROMPT_FIELDS, names_sampling
 
-COLUMNS = ("id", "text", "tokens", *PROMPT_FIELDS, *SAMPLING)
+COLUMNS = ("id", "text", "tokens", *PROMPT_FIELDS)  # and sampling fields
 MOST_GROUPS = 100_000  # row groups of a file: the job's manifest names them all
 MOST_BYTES = 4 << 30  # of the columns of a row group, uncompressed: their pages are in memory together
 READ = 1024  # rows that become Python's objects at a time
@@ -116,7 +116,7 @@ def row_lines(file: InputFile, group: int, first: int, count: int) -> Iterator[L
     """(number from 1, JSON line or None if it is too long, 0) of the first `count` rows of a row group, the first of
     which is row `first`, from 0, of the file. Raises InputError."""
     with _opened(file) as opened:
-        names = [name for name in opened.schema_arrow.names if name in COLUMNS]
+        names = [name for name in opened.schema_arrow.names if name in COLUMNS or names_sampling(name)]
         number = first
         for batch in opened.iter_batches(READ, [group], columns=names, use_threads=False):
             for row in range(min(batch.num_rows, first + count - number)):

@@ -2,8 +2,9 @@
 
 A JSON line is {"id": ..., "prompt": "text"}, or has "prompt_token_ids" (or "input_ids") instead, and may give its own
 sampling fields. An OpenAI batch line has "custom_id", "method", "url" and a "body" with the prompt and those fields:
-https://platform.openai.com/docs/guides/batch. Other fields of a line, and "model", are ignored, but for names that are
-almost those of sampling fields: "tempreature" is the record's error.
+https://platform.openai.com/docs/guides/batch. `sampling_fields` says which are honoured. One that would change the
+answer and is not honoured is the record's error, and so is a name that is almost one of those: "tempreature". All
+other fields of a line, and "model", are data, and ignored.
 """
 
 from __future__ import annotations
@@ -32,18 +33,10 @@ from tilewright.formats.lines import (
 )
 from tilewright.formats.names import check_records_name
 from tilewright.formats.records import Id, Prompt, PromptBatch
+from tilewright.formats.sampling_fields import HARMLESS, HONOURED, REFUSED, is_known, refusal, shown
 
 Encode = Callable[[str], list[int]]
 
-SAMPLING = (
-    "n", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed", "stop", "stop_token_ids",
-    "ignore_eos", "max_tokens", "min_tokens", "logprobs",
-    "max_new_tokens", "min_new_tokens", "num_return_sequences", "do_sample", "eos_token_id",  # Hugging Face's names
-)  # fmt: skip
-UNSUPPORTED: dict[str, Any] = {  # OpenAI's fields that would change a result, and the value that changes nothing
-    "best_of": 1, "echo": False, "frequency_penalty": 0, "logit_bias": {}, "presence_penalty": 0, "stream": False,
-    "suffix": "",
-}  # fmt: skip
 PROMPT_FIELDS = ("prompt", "prompt_token_ids", "input_ids")
 ALIKE = 0.88  # difflib's ratio from which on a name is taken for a misspelt one
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -56,7 +49,7 @@ _Request = msgspec.defstruct(
         ("prompt_token_ids", list[int] | _Unset, msgspec.UNSET),
         ("input_ids", list[int] | _Unset, msgspec.UNSET),
         ("messages", msgspec.Raw | _Unset, msgspec.UNSET),
-        *((name, Any, None) for name in (*SAMPLING, *UNSUPPORTED)),
+        *((name, Any, None) for name in HONOURED),
     ],
 )
 _Line = msgspec.defstruct(
@@ -138,7 +131,7 @@ class PromptLines(LineReader[_Found, _Content]):
         decode_text(line)
         try:
             record: Any = _decode_line(line)
-            fields = decode_fields(line)
+            outer = fields = decode_fields(line)
             if record.body is not msgspec.UNSET:
                 fields = decode_fields(fields["body"])
         except (msgspec.MsgspecError, RecursionError) as error:
@@ -146,15 +139,16 @@ class PromptLines(LineReader[_Found, _Content]):
         openai = record.body is not msgspec.UNSET or record.custom_id is not msgspec.UNSET
         if openai:
             _check_batch_line(record)
+            _check_outside(outer)
         request, inside = (record.body, "body.") if openai else (record, "")
         given = [name for name in PROMPT_FIELDS if getattr(request, name) is not msgspec.UNSET]
-        _check_names(fields, inside, SAMPLING if given else PROMPT_FIELDS + SAMPLING)
+        _check_names(fields, inside, HONOURED if given else PROMPT_FIELDS + HONOURED)
         if not given:
             raise missing(fields, f"{inside}prompt")
         if len(given) > 1:
             raise BadLine(f"and {' and '.join(given[1:])} are all given; one is wanted", f"{inside}{given[0]}")
         id = record.custom_id if openai else record.id
-        found = _Found(f"{inside}{given[0]}", getattr(request, given[0]), _sampling(request, inside), openai)
+        found = _Found(f"{inside}{given[0]}", getattr(request, given[0]), _sampling(request), openai)
         return (None if id is msgspec.UNSET else id), found
 
     def _check(self, raw: _Found) -> _Content:
@@ -182,10 +176,31 @@ class PromptLines(LineReader[_Found, _Content]):
 
 
 def _check_names(fields: dict[str, msgspec.Raw], inside: str, wanted: tuple[str, ...]) -> None:
-    """Raises BadLine for a field that nobody reads and that is named almost as one of those that are wanted."""
+    """Raises BadLine for a field that would change the answer and is not honoured, and for one that nobody reads and
+    that is named almost as one of `wanted`. inside: "body." for the fields of an OpenAI line's body."""
+    body = bool(inside)
     for name in fields.keys() - _KNOWN:
-        if bytes(fields[name]) != b"null" and (meant := _meant(name, wanted)):
-            raise BadLine(f"is no field; {meant} is", f"{inside}{name}")
+        raw = fields[name]
+        if bytes(raw) == b"null":
+            continue
+        if not is_known(name, body=body):
+            if meant := _meant(name, wanted):
+                raise BadLine(f"is no field; {meant} is", f"{inside}{name}")
+        elif rule := refusal(name, value := _value(raw), body=body):
+            raise BadLine(f"is {shown(value)}; {rule}", f"{inside}{name}")
+
+
+def names_sampling(column: str) -> bool:
+    """True for a column of a table that must be read: a sampling field, honoured or refused, or almost one's name."""
+    return column in HONOURED or column in REFUSED or (column not in HARMLESS and _meant(column, HONOURED) is not None)
+
+
+def _value(raw: msgspec.Raw) -> Any:
+    """A field's value; its text where it is no JSON that msgspec takes."""
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, RecursionError):
+        return bytes(raw).decode(errors="replace")
 
 
 @lru_cache(1024)
@@ -286,8 +301,12 @@ def _check_batch_line(record: Any) -> None:
         raise BadLine(f"is {record.url[:80]!r}; {COMPLETIONS} is wanted", "url")
 
 
-def _sampling(request: Any, inside: str) -> dict[str, Any]:
-    for name, neutral in UNSUPPORTED.items():
-        if (value := getattr(request, name)) is not None and value != neutral:
-            raise BadLine(f"is not supported; only {neutral!r} is", f"{inside}{name}")
-    return {name: value for name in SAMPLING if (value := getattr(request, name)) is not None}
+def _check_outside(fields: dict[str, msgspec.Raw]) -> None:
+    """Raises BadLine for a sampling field beside the body of an OpenAI line, where nobody reads it."""
+    for name in fields.keys() - {"custom_id", "method", "url", "body"}:
+        if name in PROMPT_FIELDS or (is_known(name, body=False) and bytes(fields[name]) != b"null"):
+            raise BadLine("stands beside the body; move it into the body", name)
+
+
+def _sampling(request: Any) -> dict[str, Any]:
+    return {name: value for name in HONOURED if (value := getattr(request, name)) is not None}

@@ -66,6 +66,11 @@ class Tokenizer:
         with _failures_of(self.path, "the tokenizer cannot encode this text"):
             return self._library.encode(text).ids
 
+    def encode_word(self, text: str) -> list[int]:
+        """`encode` without special tokens: a part of a text."""
+        with _failures_of(self.path, "the tokenizer cannot encode this text"):
+            return self._library.encode(text, add_special_tokens=False).ids
+
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` of each; the library works on them in parallel, on so many that memory is bounded."""
         found: list[list[int]] = []

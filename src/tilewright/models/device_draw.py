@@ -30,7 +30,7 @@ class Chances(NamedTuple):
 def chances(params: list[SamplingParams], each: np.ndarray, streams: np.ndarray, first: np.ndarray, steps: int):
     """The chances of n rows: params[each[i]], streams uint32 (n, 4), and the number `first` (n,) of the token that a
     row's line 0 is for."""
-    numbers, words, _ = rules_of(params)
+    numbers, words, *_ = rules_of(params)
     at = np.maximum(first + np.arange(1 + steps)[:, None], 0)  # a row that is decoded has no token to draw in line 0
     drawn = uniforms(np.tile(streams, (len(at), 1)), at.ravel()).reshape(at.shape)
     return Chances(numbers[each], words[each], drawn)

@@ -372,4 +372,4 @@ class DeviceGenerator(Generator):
 
 def takes_a_lane(params: SamplingParams) -> bool:
     """Whether tokens are all that is wanted, chosen by the logits alone, and only tokens end them."""
-    return params.logprobs is None and params.repetition_penalty == 1 and not params.min_tokens and not params.stop
+    return params.logprobs is None and params.plain and not params.min_tokens and not params.stop

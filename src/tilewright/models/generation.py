@@ -12,14 +12,14 @@ no later layer looks at. Source of continuous batching: Yu et al., "Orca", OSDI 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import chain, count
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from tilewright.errors import ResourceError
-from tilewright.models.sampler import Choices, choose, stream, uniforms
+from tilewright.models.requests import Block, Generated, Group, Request, Running
+from tilewright.models.sampler import BadWords, Choices, choose, stream, uniforms
 from tilewright.models.sampling import SamplingParams, finish
 from tilewright.ops.attention import Cache, span
 
@@ -28,39 +28,6 @@ PREFILL_ROWS = 1536  # rows of prompts in a step: enough for the matrix products
 MAX_SLOTS = 768  # sequences at once: beyond it the matrix products gain nothing more
 SAMPLED_ROWS = 64  # rows of logits at first, and at least, where they are needed whole
 LOGITS_BYTES = 16 << 20  # of those held at a time
-
-Id = str | int
-
-
-class Request(NamedTuple):
-    """A prompt: int (n,) token ids, 0 < n < the model's context. id: names its random numbers."""
-
-    id: Id
-    token_ids: np.ndarray
-    params: SamplingParams
-
-
-class Block(NamedTuple):
-    """Requests with the same parameters."""
-
-    ids: Sequence[Id]
-    prompts: Sequence[np.ndarray]
-    params: SamplingParams
-
-
-@dataclass(slots=True)
-class Generated:
-    """One completion. finish_reason: "stop" or "length". text_end: characters of its text to keep, None: all.
-
-    logprobs: see `sampler.choose`. failed: the logits were not finite from this token on.
-    """
-
-    index: int
-    token_ids: list[int]
-    finish_reason: str
-    text_end: int | None = None
-    logprobs: list[dict[int, float]] | None = None
-    failed: bool = False
 
 
 class Network(Protocol):
@@ -78,48 +45,12 @@ class Network(Protocol):
     def best(self, hidden: Any) -> np.ndarray: ...
 
 
-@dataclass(slots=True, eq=False)
-class Running:
-    """A completion on its way. tokens: prompt and completion; cached: positions whose keys and values are there.
-
-    shares: its beginning was copied from another sequence; apart: it must not be.
-    """
-
-    group: Group
-    index: int
-    tokens: list[int]
-    prompt: int
-    limit: int
-    slot: int = -1
-    cached: int = 0
-    shares: bool = False
-    apart: bool = False
-    stream: np.ndarray | None = None
-    logprobs: list[dict[int, float]] = field(default_factory=list)
-
-    @property
-    def completion(self) -> list[int]:
-        return self.tokens[self.prompt :]
-
-
-@dataclass(slots=True, eq=False)
-class Group:
-    """All completions of a request, and the places in the order of the input that they answer.
-
-    key: equal for greedy requests with the same answer.
-    """
-
-    request: Request
-    places: list[int]
-    key: tuple
-    done: dict[int, Generated] = field(default_factory=dict)
-
-
 class Generator:
     """Turns requests into completions on one model.
 
     memory: bytes for keys and values. context: positions of the model. seed: for requests that have none. text_of:
-    decodes token ids, needed for stop strings. stepped: called by `run` behind each step, on a CPU.
+    decodes token ids, needed for stop strings; tokens_of: encodes a part of a text, for bad words. stepped: called by
+    `run` behind each step, on a CPU.
     """
 
     takes_blocks = False  # of requests, see `Block`
@@ -135,9 +66,10 @@ class Generator:
         memory: int,
         seed: int = 0,
         text_of: Callable[[Sequence[int]], str] | None = None,
+        tokens_of: Callable[[str], list[int]] | None = None,
     ):
         self.model, self.context, self.eos = model, context, frozenset(eos_token_ids)
-        self.memory, self.seed, self.text_of = memory, seed, text_of
+        self.memory, self.seed, self.text_of, self.words = memory, seed, text_of, BadWords(tokens_of)
         self.stepped: Callable[[], object] = lambda: None
         self.work = model.workspace()
         self.caches: list[Cache] = []
@@ -213,8 +145,9 @@ class Generator:
         if params.greedy:
             twins[key] = group
         limit = min(len(tokens) + params.max_tokens, self.context)
+        best = params.greedy and params.logprobs is None and params.plain
         for index in range(params.n):
-            sequence = Running(group, index, list(tokens), len(tokens), limit)
+            sequence = Running(group, index, list(tokens), len(tokens), limit, best=best)
             if not params.greedy:
                 seed = self.seed if params.seed is None else params.seed
                 sequence.stream = stream(seed, request.id, index)
@@ -365,8 +298,7 @@ class Generator:
         steps = [len(s.tokens) - s.prompt for s in part]
         chances = uniforms(np.stack([s.stream if s.stream is not None else NO_STREAM for s in part]), steps)
         params = [s.group.request.params for s in part]
-        seen = [s.tokens if p.repetition_penalty != 1 else () for s, p in zip(part, params, strict=True)]
-        return choose(logits, params, chances, seen, steps, self.eos)
+        return choose(logits, params, chances, [s.tokens for s in part], steps, self.eos, self.words)
 
     def _finished(self, sequence: Running, bad: bool) -> bool:
         """Whether the sequence ends with its last token; its group then has its completion."""
@@ -387,9 +319,8 @@ END = object()  # of the requests
 
 def only_best(sequence: Running) -> bool:
     """Whether only the best token is wanted, not the logits."""
-    p = sequence.group.request.params
-    waits = len(sequence.tokens) - sequence.prompt < p.min_tokens
-    return p.greedy and p.logprobs is None and p.repetition_penalty == 1 and not waits
+    waits = len(sequence.tokens) - sequence.prompt < sequence.group.request.params.min_tokens
+    return sequence.best and not waits
 
 
 def common(before: list[int], tokens: list[int]) -> int:

@@ -25,7 +25,7 @@ from tilewright.formats.tokenizer import Tokenizer
 from tilewright.models.generation import Block, Generated, Generator, Request
 from tilewright.models.host_place import BATCH_MEMORY as BATCH_MEMORY
 from tilewright.models.host_place import Host
-from tilewright.models.sampling import SamplingParams
+from tilewright.models.sampling import SamplingParams, failed
 from tilewright.ops.embedding import embedding
 from tilewright.ops.layernorm import layernorm
 from tilewright.ops.matmul import matmul, prepare
@@ -198,6 +198,8 @@ class GPT2:
                 raise UsageError(f"{name} is {value!r}; {kind.__name__} is wanted")
         if isinstance(prompts, str):
             raise UsageError("prompts is one text; a list of prompts is wanted")
+        params.check_for(vocabulary=self.config.vocab_size, context=self.config.n_positions,
+                         has_tokenizer=self.tokenizer is not None)  # fmt: skip
         return self._generated(prompts, params, ids, self.generator(seed=seed, memory=memory))
 
     def _generated(self, prompts, params: SamplingParams, ids, generator: Generator) -> Iterator[Output]:
@@ -218,7 +220,7 @@ class GPT2:
             completions = []
             for one in found:
                 if one.failed:
-                    raise UsageError(f"prompt {i}: the logits are not finite", hint="the weights are too large")
+                    raise UsageError(f"prompt {i}: {failed(params)}")
                 completions.append(self.completion(one))
             yield Output(kept.popleft().tolist(), completions)
 
@@ -227,6 +229,7 @@ class GPT2:
         return self.place.engine(
             self, context=self.config.n_positions, eos_token_ids=self.stop_ids, memory=memory, seed=seed,
             text_of=self.tokenizer.decode if self.tokenizer else None,
+            tokens_of=self.tokenizer.encode_word if self.tokenizer else None,
         )  # fmt: skip
 
     def checked_prompts(self, prompts: list, first: int) -> list[np.ndarray]:

@@ -3,22 +3,28 @@
 import difflib
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 from tilewright.errors import UsageError
+from tilewright.formats.sampling_fields import ALIASES, HONOURED, is_known, refusal, shown
 
 MAX_N = 16384  # vLLM's default limit
 MAX_TEMPERATURE = 2.0  # vLLM's and OpenAI's
 MAX_LOGPROBS = 20  # vLLM's default max_logprobs: a record cannot ask for the whole vocabulary at every token
-ALIASES = {  # Hugging Face's names
-    "max_new_tokens": "max_tokens",
-    "min_new_tokens": "min_tokens",
-    "num_return_sequences": "n",
-    "eos_token_id": "stop_token_ids",
-    "stop_strings": "stop",
-}
+MAX_SHIFT, MAX_BIAS = 2.0, 100.0  # OpenAI's: of presence and frequency penalty, of a token's bias
+MAX_INTEGER = 2**31 - 1  # no vocabulary and no context is larger: a count above it means the same
+MAX_STRINGS, MAX_CHARACTERS = 1024, 1 << 16  # of stop strings and of bad words, which are compared at every token
+MAX_ANSWER = 1 << 20  # n * max_tokens * (logprobs + 1): some 100 MB of Python objects
+
+
+class ParameterError(UsageError):
+    """One parameter's value breaks its rule. name: the parameter, as the user spelled it; value: as text; rule."""
+
+    def __init__(self, name: str, value: str, rule: str) -> None:
+        super().__init__(f"{name} is {value}; {rule}")
+        self.name, self.value, self.rule = name, value, rule
 
 
 class _Rule(NamedTuple):
@@ -36,9 +42,13 @@ class _Rule(NamedTuple):
         fits = isinstance(value, self.kind) and (self.kind is bool or not isinstance(value, bool))
         if not fits or not self.holds(value):
             raise _refusal(name, value, self.words)
-        return {Integral: int, Real: float, bool: bool}[self.kind](value)
+        plain = {Integral: int, Real: float, bool: bool}[self.kind](value)
+        return min(plain, MAX_INTEGER) if name in _COUNTS else plain
 
 
+_COUNTS = ("top_k", "no_repeat_ngram_size", "max_tokens", "min_tokens")
+_SHIFT = _Rule(Real, lambda x: -MAX_SHIFT <= x <= MAX_SHIFT, f"a number from {-MAX_SHIFT:g} to {MAX_SHIFT:g}")
+_FLAG = _Rule(bool, lambda _: True, "true or false")
 _RULES = {
     "n": _Rule(Integral, lambda n: 1 <= n <= MAX_N, f"an integer from 1 to {MAX_N}"),
     "temperature": _Rule(Real, lambda t: 0 <= t <= MAX_TEMPERATURE, f"a number from 0 to {MAX_TEMPERATURE:g}"),
@@ -46,8 +56,12 @@ _RULES = {
     "top_k": _Rule(Integral, lambda k: k >= -1, "an integer of at least 1, or 0 for all tokens"),
     "min_p": _Rule(Real, lambda p: 0 <= p <= 1, "a number from 0 to 1"),
     "repetition_penalty": _Rule(Real, lambda r: 0 < r <= sys.float_info.max, "a finite number above 0"),
+    "presence_penalty": _SHIFT,
+    "frequency_penalty": _SHIFT,
+    "no_repeat_ngram_size": _Rule(Integral, lambda n: n >= 0, "an integer of at least 1, or 0 for none"),
     "seed": _Rule(Integral, lambda s: -(2**63) <= s < 2**64, "an integer of 64 bits, or none", optional=True),
-    "ignore_eos": _Rule(bool, lambda _: True, "true or false"),
+    "include_stop_str_in_output": _FLAG,
+    "ignore_eos": _FLAG,
     "max_tokens": _Rule(Integral, lambda m: m >= 1, "an integer of at least 1"),
     "min_tokens": _Rule(Integral, lambda m: m >= 0, "an integer of at least 0"),
     "logprobs": _Rule(
@@ -63,11 +77,18 @@ class SamplingParams:
     n: completions of a prompt; 1 when greedy. temperature: divides the logits; 0 is greedy.
     top_k: keep the k best tokens, 0 or -1 all. top_p: of those, the fewest best whose probability reaches p.
     min_p: of those, the ones at least min_p times as probable as the best. The three apply in this order.
+    logit_bias: {token id: what is added to its logit}, from -100 to 100; kept as sorted pairs.
     repetition_penalty: divides positive and multiplies negative logits of tokens seen in prompt or completion.
-    seed: None or -1: the job's. stop: strings that end a completion, which is cut before them. stop_token_ids: tokens
-    that end it. ignore_eos: end-of-text is a token like others. max_tokens, min_tokens: of a completion; before
-    min_tokens neither end-of-text nor stop tokens are chosen, and no stop string ends it.
-    logprobs: report the log-probabilities of the chosen token and of this many best ones.
+    frequency_penalty: is subtracted from a token's logit for each time it is in the completion; presence_penalty: once.
+    allowed_token_ids: no other token is chosen; None: all. suppress_tokens: tokens that are never chosen. bad_words:
+    strings, with and without a blank before them, whose last token is not chosen after their other ones.
+    no_repeat_ngram_size: so many tokens in a row are in prompt and completion only once (transformers' rule).
+    seed: None or -1: the job's. stop: strings that end a completion, which is cut before them, or after them with
+    include_stop_str_in_output. stop_token_ids: tokens that end it. ignore_eos: end-of-text is a token like others.
+    max_tokens, min_tokens: of a completion; before min_tokens neither end-of-text nor stop tokens are chosen, and no
+    stop string ends it. logprobs: report the log-probabilities of the chosen token and of this many best ones.
+
+    Counts above 2**31 - 1 count as that. `sampler` says in which order the rules apply.
     """
 
     n: int = 1
@@ -76,9 +97,17 @@ class SamplingParams:
     top_k: int = 0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    bad_words: tuple[str, ...] = ()
+    allowed_token_ids: tuple[int, ...] | None = None
+    suppress_tokens: tuple[int, ...] = ()
+    no_repeat_ngram_size: int = 0
     seed: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     max_tokens: int = 16
     min_tokens: int = 0
@@ -88,8 +117,15 @@ class SamplingParams:
         values = {name: rule.checked(name, getattr(self, name)) for name, rule in _RULES.items()}
         values["top_k"] = max(values["top_k"], 0)
         values["seed"] = None if values["seed"] == -1 else values["seed"]
-        values["stop"] = _strings(self.stop)
-        values["stop_token_ids"] = _token_ids(self.stop_token_ids)
+        values["logit_bias"] = _biases(self.logit_bias)
+        for name in ("stop", "bad_words"):
+            values[name] = _strings(name, getattr(self, name))
+        for name in ("stop_token_ids", "suppress_tokens"):
+            values[name] = _token_ids(name, getattr(self, name))
+        if self.allowed_token_ids is not None:
+            values["allowed_token_ids"] = _token_ids("allowed_token_ids", self.allowed_token_ids)
+            if not values["allowed_token_ids"]:
+                raise _refusal("allowed_token_ids", self.allowed_token_ids, "a list of at least one token id, or none,")
         for name, value in values.items():
             object.__setattr__(self, name, value)
         if self.min_tokens > self.max_tokens:
@@ -99,9 +135,12 @@ class SamplingParams:
 
     @classmethod
     def of(cls, **values: Any) -> "SamplingParams":
-        """Parameters by vLLM's or Hugging Face's names; None counts as not given, do_sample=False as temperature 0.
+        """Parameters by vLLM's, OpenAI's or Hugging Face's names; None counts as not given, do_sample=False as
+        temperature 0.
 
-        Raises UsageError for an unknown name, with the nearest known one, and for a parameter given twice.
+        `formats.sampling_fields` has the names. Harmless ones are ignored. Raises UsageError for a parameter that would
+        change the answer and is not honoured, for an unknown name, with the nearest known one, and for a parameter
+        given twice.
         """
         return cls().merged(values)
 
@@ -113,18 +152,22 @@ class SamplingParams:
         do_sample = given.pop("do_sample", None)
         if not isinstance(do_sample, bool | None):
             raise _refusal("do_sample", do_sample, "true or false")
-        chosen = asdict(self)
+        chosen = {each.name: getattr(self, each.name) for each in fields(self)}
         spelled: dict[str, str] = {}
         for name, value in given.items():
             parameter = ALIASES.get(name, name)
             if parameter not in chosen:
-                raise _unknown(name)
+                _check_name(name, value)
+                continue
             if parameter in spelled:
                 raise UsageError(f"{spelled[parameter]} and {name} are the same parameter", hint="give one of them")
             spelled[parameter], chosen[parameter] = name, value
         if do_sample is False:
             chosen["temperature"] = 0.0
-        merged = SamplingParams(**chosen)
+        try:
+            merged = SamplingParams(**chosen)
+        except ParameterError as error:
+            raise ParameterError(spelled.get(error.name, error.name), error.value, error.rule) from None
         if do_sample and merged.greedy:
             raise UsageError("do_sample is true and temperature is 0, which is greedy", hint="give a temperature")
         return merged
@@ -133,6 +176,54 @@ class SamplingParams:
     def greedy(self) -> bool:
         """Whether the best token is taken, without chance."""
         return self.temperature == 0
+
+    @property
+    def shifts(self) -> bool:
+        """Whether something is added to logits."""
+        return bool(self.presence_penalty or self.frequency_penalty or self.logit_bias)
+
+    @property
+    def bans(self) -> bool:
+        """Whether tokens are forbidden, by lists or by what came before; `min_tokens` is not counted."""
+        return bool(
+            self.bad_words or self.suppress_tokens or self.no_repeat_ngram_size or self.allowed_token_ids is not None
+        )
+
+    @property
+    def plain(self) -> bool:
+        """Whether logits are sampled as they are, whatever came before."""
+        return self.repetition_penalty == 1 and not self.shifts and not self.bans
+
+    def check_for(self, *, vocabulary: int, context: int, has_tokenizer: bool) -> None:
+        """Raises ParameterError for what a model of these sizes cannot do."""
+        for name in ("stop", "bad_words"):
+            if getattr(self, name) and not has_tokenizer:
+                what = shown(list(getattr(self, name)))
+                raise ParameterError(name, what, "strings need a tokenizer, and the model has no tokenizer.json")
+        biased = tuple(token for token, _ in self.logit_bias)
+        lists = {"allowed_token_ids": self.allowed_token_ids or (), "suppress_tokens": self.suppress_tokens}
+        for name, ids in (lists | {"logit_bias": biased}).items():
+            if beyond := [token for token in ids if token >= vocabulary]:
+                rule = f"token {beyond[0]} is beyond the model's tokens, 0 to {vocabulary - 1}"
+                raise ParameterError(name, shown(getattr(self, name)), rule)
+        self.check_answer(context)
+
+    def check_answer(self, context: int) -> None:
+        """Raises ParameterError for an answer of more than MAX_ANSWER values; context: positions of the model."""
+        tokens, values = min(self.max_tokens, context), 1 + (self.logprobs or 0)
+        size = self.n * tokens * values
+        if size > MAX_ANSWER:
+            name = max(("n", self.n), ("max_tokens", tokens), ("logprobs", values), key=lambda part: part[1])[0]
+            product = f"{self.n:,} * {tokens:,} * {values} = {size:,}"
+            rule = f"n * max_tokens * (logprobs + 1) is {product}; at most {MAX_ANSWER:,} is allowed for one prompt"
+            raise ParameterError(name, shown(getattr(self, name)), rule)
+
+
+def failed(params: SamplingParams) -> str:
+    """Why a completion failed: no token could be chosen."""
+    if params.bans or params.min_tokens:
+        return "its rules leave no token to choose, or the logits are not finite, as the weights are too large"
+    return "the logits are not finite: the weights are too large"
 
 
 class Finish(NamedTuple):
@@ -151,8 +242,10 @@ def finish(
     """Whether a completion ends with its last token; to be asked after each.
 
     token_ids: the tokens of the completion so far, without the prompt. text_of: decodes tokens; needed for `stop` only.
-    A token that ends it stays in token_ids; a stop string and what follows it are cut from the text. Like vLLM, a stop
-    string counts when it ends in the text after min_tokens. Raises UsageError for stop strings without `text_of`.
+    A token that ends it stays in token_ids; a stop string and what follows it are cut from the text, or only what
+    follows it with include_stop_str_in_output. Like vLLM, a stop string counts when it ends in the text after
+    min_tokens. Of several the first in the text counts, of two that begin together the shorter one. Raises UsageError
+    for stop strings without `text_of`.
     """
     count = len(token_ids)
     if not count or count < params.min_tokens:
@@ -165,45 +258,75 @@ def finish(
             raise UsageError("stop has strings, and this model has no tokenizer", hint="use stop_token_ids")
         text = text_of(token_ids)
         safe = len(text_of(token_ids[: params.min_tokens])) if params.min_tokens else 0
-        found = [text.find(stop, max(safe - len(stop) + 1, 0)) for stop in params.stop]
-        if max(found) >= 0:
-            return Finish("stop", min(at for at in found if at >= 0))
+        found = [(text.find(stop, max(safe - len(stop) + 1, 0)), len(stop)) for stop in params.stop]
+        if found := [(at, length) for at, length in found if at >= 0]:
+            at, length = min(found)
+            return Finish("stop", at + length * params.include_stop_str_in_output)
     return Finish("length" if count >= params.max_tokens else None)
 
 
-def _strings(value: Any) -> tuple[str, ...]:
-    """Stop strings from a string, a list or None."""
+def _strings(name: str, value: Any) -> tuple[str, ...]:
+    """Stop strings or bad words from a string, a list or None."""
     strings = (value,) if isinstance(value, str) else () if value is None else value
     listed = isinstance(strings, Iterable) and not isinstance(strings, bytes | Mapping)
     strings = tuple(strings) if listed else (None,)
-    if not all(isinstance(s, str) and s for s in strings):
-        raise _refusal("stop", value, "a string or a list of strings, none empty,")
+    if not all(isinstance(s, str) and s and _is_text(s) for s in strings):
+        raise _refusal(name, value, "a string or a list of strings, none empty,")
+    strings = tuple(dict.fromkeys(strings))
+    if len(strings) > MAX_STRINGS or sum(map(len, strings)) > MAX_CHARACTERS:
+        total = f"{len(strings):,} strings of {sum(map(len, strings)):,} characters"
+        raise ParameterError(name, total, f"at most {MAX_STRINGS:,} of {MAX_CHARACTERS:,} in all are allowed")
     return strings
 
 
-def _token_ids(value: Any) -> tuple[int, ...]:
+def _is_text(value: str) -> bool:
+    """Whether it is Unicode: no half of a surrogate pair."""
+    try:
+        return bool(value.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _token_ids(name: str, value: Any) -> tuple[int, ...]:
     """Token ids from one, a list or None, each once."""
     ids = () if value is None else (value,) if isinstance(value, Integral) else value
     listed = isinstance(ids, Iterable) and not isinstance(ids, str | bytes | Mapping)
     ids = tuple(ids) if listed else (None,)
-    if not all(isinstance(i, Integral) and not isinstance(i, bool) and int(i) >= 0 for i in ids):
-        raise _refusal("stop_token_ids", value, "a list of token ids from 0")
+    if not all(isinstance(i, Integral) and not isinstance(i, bool) and 0 <= int(i) <= MAX_INTEGER for i in ids):
+        raise _refusal(name, value, "a list of token ids from 0")
     return tuple(dict.fromkeys(int(i) for i in ids))
 
 
-def _refusal(name: str, value: Any, words: str) -> UsageError:
-    return UsageError(f"{name} is {_shown(value)}; {words} is wanted")
+def _biases(value: Any) -> tuple[tuple[int, float], ...]:
+    """(token id, bias), by id, from a mapping of ids, which JSON writes as texts, from pairs, or None. A bias of null
+    is none: a Parquet struct has every row's ids in each row."""
+    pairs = () if value is None else value.items() if isinstance(value, Mapping) else value
+    words = "an object of token ids, each with a number from -100 to 100,"
+    found: dict[int, float] = {}
+    try:
+        for token, bias in pairs:
+            if isinstance(token, str) and token.isdecimal() and token.isascii() and len(token) <= 10:
+                token = int(token)
+            whole = isinstance(token, Integral) and not isinstance(token, bool) and 0 <= int(token) <= MAX_INTEGER
+            if not whole or token in found or isinstance(bias, bool) or not isinstance(bias, Real | None):
+                raise ValueError
+            if bias is not None:
+                found[int(token)] = wide = float(bias)
+                if not -MAX_BIAS <= wide <= MAX_BIAS:
+                    raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        raise _refusal("logit_bias", value, words) from None
+    return tuple(sorted(found.items()))
 
 
-def _unknown(name: str) -> UsageError:
-    known = [*(f.name for f in fields(SamplingParams)), *ALIASES, "do_sample"]
-    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.0)[0]
-    return UsageError(f"{_shown(name)} is no sampling parameter; the nearest is {near}")
+def _refusal(name: str, value: Any, words: str) -> ParameterError:
+    return ParameterError(name, shown(value), f"{words} is wanted")
 
 
-def _shown(value: Any) -> str:
-    """A value for a message: short, and Python refuses to write integers of more than 4,300 digits."""
-    if isinstance(value, Integral) and int(value).bit_length() > 128:
-        return f"an integer of {int(value).bit_length()} bits"
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+def _check_name(name: str, value: Any) -> None:
+    """Raises UsageError for a name that is no parameter, unless its value changes nothing."""
+    if rule := refusal(name, value, body=True):
+        raise ParameterError(name, shown(value), rule)
+    if not is_known(name, body=True):
+        near = difflib.get_close_matches(str(name), HONOURED, n=1, cutoff=0.0)[0]
+        raise UsageError(f"{shown(name)} is no sampling parameter; the nearest is {near}")

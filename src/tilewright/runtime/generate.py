@@ -29,6 +29,11 @@ from tilewright.runtime.load import config_of, tokenizer_of
 from tilewright.runtime.outputs import AsParquet, check_output
 from tilewright.runtime.reports import Report, Say
 
+DEFAULTS = SamplingParams()
+ADDED = (  # parameters that earlier jobs' manifests do not name
+    "presence_penalty", "frequency_penalty", "logit_bias", "bad_words", "allowed_token_ids", "suppress_tokens",
+    "no_repeat_ngram_size", "include_stop_str_in_output",
+)  # fmt: skip
 COURSE_PROMPT = 16  # token ids of a prompt in a binary file
 TEXT = (".jsonl", ".txt", ".parquet")  # of all others, a file holds the course's binary tokens
 
@@ -155,8 +160,10 @@ class GenerateTask:
 
     def fingerprint(self) -> dict[str, Value]:
         job = self.job
-        sampling = {f"sampling.{one.name}": getattr(job.params, one.name) for one in fields(job.params)}
-        own = {name: list(value) if isinstance(value, tuple) else value for name, value in sampling.items()}
+        given = {one.name: getattr(job.params, one.name) for one in fields(job.params)}
+        new = {name for name in ADDED if given[name] == getattr(DEFAULTS, name)}  # jobs without them go on
+        sampling = {f"sampling.{name}": value for name, value in given.items() if name not in new}
+        own = {name: _sealed(value) for name, value in sampling.items()}
         form = job.output.rpartition(".")[2] if job.output.endswith(TEXT) else "binary"
         return fingerprint("generate", job, self.around) | {"count": job.count, "seed": job.seed, "output": form} | own
 
@@ -183,6 +190,13 @@ class GenerateTask:
             line = empty_line if self.job.output.endswith(".txt") else error_line
             with InputFile(self.job.input, "input") as file:
                 settle_ids(directory, file, ("custom_id", "id"), line, stop)
+
+
+def _sealed(value: Any) -> Value:
+    """A parameter as the manifest keeps it."""
+    if isinstance(value, tuple):
+        return [f"{each[0]}: {each[1]!r}" if isinstance(each, tuple) else each for each in value]
+    return value
 
 
 class RowsTask(AsParquet, GenerateTask):
@@ -219,6 +233,8 @@ def _check(job: GenerateJob) -> None:
             raise UsageError(f"a binary output holds --max-tokens tokens a prompt: {what}")
     if job.output.endswith(".txt") and job.params.n > 1:
         raise UsageError("a text output holds one completion a prompt: several need .jsonl", path=job.output)
+    if job.output.endswith(".txt") and job.params.logprobs is not None:
+        raise UsageError("a text output has no place for log-probabilities: they need .jsonl", path=job.output)
     if job.answers:
         _check_answers(job, job.answers)
 
@@ -242,6 +258,7 @@ def _check_model(job: GenerateJob, config: GPT2Config, has_tokenizer: bool) -> N
                          hint="write token ids to a .jsonl file, and stop at token ids")  # fmt: skip
     if beyond := [token for token in job.params.stop_token_ids if token >= config.vocab_size]:
         raise UsageError(f"--stop-id is {beyond[0]}; the model's tokens are 0 to {config.vocab_size - 1}")
+    job.params.check_for(vocabulary=config.vocab_size, context=config.n_positions, has_tokenizer=has_tokenizer)
     length = COURSE_PROMPT + job.params.max_tokens
     if job.is_binary and length > config.n_positions:
         raise UsageError(

@@ -18,9 +18,10 @@ from tilewright.formats.files import Writable
 from tilewright.formats.models import eos_token_ids
 from tilewright.formats.prompts import PromptFile
 from tilewright.formats.records import Completion, Prompt, PromptBatch, RecordError
+from tilewright.formats.sampling_fields import ALIASES, shown
 from tilewright.models.generation import WINDOW, Generated, Request
-from tilewright.models.gpt2 import GPT2
-from tilewright.models.sampling import SamplingParams
+from tilewright.models.gpt2 import GPT2, GPT2Config
+from tilewright.models.sampling import ParameterError, SamplingParams, failed
 from tilewright.runtime.devices import gpu_faults
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.cut import Records, RowGroups, Shard
@@ -168,12 +169,7 @@ class _Stream:
     def accepted(self, batch: PromptBatch) -> Iterator[Request]:
         """The good ones of a batch, all of which are now pending."""
         for prompt in batch.prompts:
-            params, prompt = parameters_of(
-                self.job,
-                prompt,
-                has_tokenizer=self.model.tokenizer is not None,
-                vocabulary=self.model.config.vocab_size,
-            )
+            params, prompt = parameters_of(self.job, prompt, self.model.config, self.model.tokenizer is not None)
             self.pending.append(prompt)
             self.records += 1
             if prompt.error is None:
@@ -190,7 +186,7 @@ class _Stream:
     def keep(self, prompt: Prompt, completions: list[Generated]) -> None:
         """One prompt's completions, or the error that its logits are."""
         if any(one.failed for one in completions):
-            error = RecordError(prompt.line, "", "the logits are not finite: the weights are too large")
+            error = RecordError(prompt.line, "", failed(self.params_of(prompt)))
             if self.job.is_binary:
                 raise InputError(f"prompt {prompt.line}: {error.message}", path=self.job.input)
             self.fail(replace(prompt, error=error))
@@ -203,10 +199,11 @@ class _Stream:
         """Whether the context was full before the completion had as many tokens as were asked for."""
         if one.finish_reason != "length" or len(prompt.token_ids) + len(one.token_ids) < self.model.config.n_positions:
             return False
-        params, _ = parameters_of(
-            self.job, prompt, has_tokenizer=self.model.tokenizer is not None, vocabulary=self.model.config.vocab_size
-        )
-        return len(one.token_ids) < params.max_tokens
+        return len(one.token_ids) < self.params_of(prompt).max_tokens
+
+    def params_of(self, prompt: Prompt) -> SamplingParams:
+        """Its own parameters, or the job's."""
+        return parameters_of(self.job, prompt, self.model.config, self.model.tokenizer is not None)[0]
 
     def fail(self, prompt: Prompt) -> None:
         """A prompt with its error."""
@@ -222,24 +219,28 @@ class _Stream:
 
 
 def parameters_of(
-    job: GenerateJob, prompt: Prompt, *, has_tokenizer: bool, vocabulary: int
+    job: GenerateJob, prompt: Prompt, config: GPT2Config, has_tokenizer: bool
 ) -> tuple[SamplingParams, Prompt]:
     """The prompt's sampling parameters, or the job's and the prompt with what is wrong with its own."""
     if prompt.error is not None or not prompt.sampling:
         return job.params, prompt
     try:
         params = job.params.merged(prompt.sampling)
-        if params.stop and not has_tokenizer:
-            raise UsageError("stop has strings, and the model has no tokenizer.json")
-        if max(params.stop_token_ids, default=0) >= vocabulary:
-            raise UsageError(f"stop_token_ids is beyond the model's tokens, 0 to {vocabulary - 1}")
+        params.check_for(vocabulary=config.vocab_size, context=config.n_positions, has_tokenizer=has_tokenizer)
+        if beyond := [token for token in params.stop_token_ids if token >= config.vocab_size]:
+            rule = f"it is beyond the model's tokens, 0 to {config.vocab_size - 1}"
+            raise ParameterError("stop_token_ids", shown(beyond[0]), rule)
         if params.n > 1 and job.output.endswith(".txt"):
-            raise UsageError(f"n is {params.n}; a text output holds one completion a prompt")
+            raise ParameterError("n", str(params.n), "a text output holds one completion a prompt")
+        if params.logprobs is not None and job.output.endswith(".txt"):
+            raise ParameterError("logprobs", str(params.logprobs), "a text output has no place for log-probabilities")
         return params, prompt
+    except ParameterError as error:
+        field = next((name for name in prompt.sampling if error.name in (name, ALIASES.get(name))), error.name)
+        said = f"is {error.value}; {error.rule}"
     except UsageError as error:
-        field = next((name for name in prompt.sampling if error.message.startswith(f"{name} is ")), "")
-        message = error.message.removeprefix(field).lstrip()
-        return job.params, replace(prompt, error=RecordError(prompt.line, field, message))
+        field, said = "", error.message
+    return job.params, replace(prompt, error=RecordError(prompt.line, field, said))
 
 
 def _load(job: GenerateJob, report: Report, say: Say) -> GPT2:

@@ -227,8 +227,8 @@ def _read(task: GenerateTask, cut: Cut) -> tuple[Prompts, tuple[int, bool], tupl
         lines, part = sample_lines(reader.file, cut)
         if lines is not None:
             reader.only(lines)
-        has, most = task.tokenizer is not None, task.config.vocab_size
-        seen = [parameters_of(task.job, prompt, has_tokenizer=has, vocabulary=most)
+        has = task.tokenizer is not None
+        seen = [parameters_of(task.job, prompt, task.config, has)
                 for batch in islice(reader.batches(SAMPLED), 1 if lines is None else None)
                 for prompt in batch.prompts]  # fmt: skip
     records = counted_in(cut, len(seen), part)

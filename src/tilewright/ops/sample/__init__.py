@@ -11,10 +11,10 @@ from tilewright.ops._arrays import as_float32
 from tilewright.ops._device import on_gpu
 from tilewright.ops._rows import as_rows
 from tilewright.ops.sample.ladder import ladder
-from tilewright.ops.sample.operands import BEST, Drawn, Rules, rules
+from tilewright.ops.sample.operands import BEST, Drawn, Edits, Rules, rules
 from tilewright.ops.sample.spec import Problem
 
-__all__ = ["Drawn", "Problem", "Rules", "ladder", "rules", "sample"]
+__all__ = ["Drawn", "Edits", "Problem", "Rules", "ladder", "rules", "sample"]
 
 MOST = 1 << 31  # tokens of a vocabulary: a place is kept in 32 bits
 
@@ -22,7 +22,8 @@ MOST = 1 << 31  # tokens of a vocabulary: a place is kept in 32 bits
 def sample(logits, given: Rules) -> Drawn:
     """The token of each row of logits, float32 or bfloat16 (n, V), by the rules of that row.
 
-    repetition penalty -> banned tokens -> temperature -> top_k -> top_p -> min_p -> inverse CDF. Tokens are ordered by
+    added before -> repetition penalty -> added after -> banned and allowed tokens -> temperature -> top_k -> top_p ->
+    min_p -> inverse CDF. What changes a logit is computed in float64 and rounded once. Tokens are ordered by
     falling logit, equal ones by rising id; top_k, top_p and min_p each keep a prefix of that order, and u chooses the
     first token at which the running sum of the weights reaches u times their total. A row's answer depends on that row
     and its rules alone. Weights and sums are float64: another token than that of an exact sum is possible where u lies
@@ -34,8 +35,9 @@ def sample(logits, given: Rules) -> Drawn:
     n = len(array) if array.ndim == 2 else -1
     if array.ndim != 2 or not 0 < array.shape[1] < MOST:
         raise UsageError(f"sample: logits has shape {tuple(array.shape)}; (n, V) with V from 1 to {MOST - 1} is wanted")
-    numbers, words, ids = given
-    if numbers.shape != (n, 5) or words.shape != (n, 5):
+    numbers, words, ids, shifts, ends = given
+    shifted = len(shifts) == len(ids) and ends.shape == (n, 2)
+    if numbers.shape != (n, 5) or words.shape != (n, 5) or (len(ends) and not shifted):
         raise UsageError(f"sample: there are {n} rows of logits, and rules for {len(numbers)}")
     V = array.shape[1]
     if len(ids) and not 0 <= ids.min() <= ids.max() < V:

@@ -4,7 +4,19 @@ import numpy as np
 
 from tilewright.ops._device import tensor_of
 from tilewright.ops.sample.ladder import ladder
-from tilewright.ops.sample.operands import BANNED_END, BEST, PENALTY, SEEN, SEEN_END, Drawn, Rules
+from tilewright.ops.sample.operands import (
+    AFTER,
+    ALLOWED_END,
+    BANNED_END,
+    BEFORE,
+    BEST,
+    PENALTY,
+    SEEN,
+    SEEN_END,
+    SHIFTED_END,
+    Drawn,
+    Rules,
+)
 from tilewright.ops.sample.spec import Problem
 
 
@@ -30,26 +42,39 @@ def draw(logits, numbers, words, tokens, scores=None) -> None:
 
 
 def _edited(raw, given: Rules):
-    """Scores: the logits, or a copy in which penalties and banned tokens are."""
+    """Scores: the logits, or a copy in which penalties, shifts, banned and allowed tokens are."""
     import torch
 
     if not len(given.ids):
         return raw
-    scores, words, ids = raw.clone(), given.words, torch.from_numpy(given.ids).to(raw.device)
+    scores, words, ends = raw.clone(), given.words, given.ends
+    ids = torch.from_numpy(given.ids).to(raw.device)
+    shifts = torch.from_numpy(given.shifts).to(raw.device)
 
-    def places(first: int, last: int):
+    def places(first: np.ndarray, last: np.ndarray):
         """(row, place in ids) of a part of ids, in order."""
-        counts = words[:, last] - words[:, first]
+        counts = last - first
         rows = np.repeat(np.arange(len(words)), counts)
-        at = np.arange(len(rows)) + np.repeat(words[:, first] - (np.cumsum(counts) - counts), counts)
+        at = np.arange(len(rows)) + np.repeat(first - (np.cumsum(counts) - counts), counts)
         return (torch.from_numpy(part).to(raw.device) for part in (rows, at))
 
-    rows, at = places(SEEN, SEEN_END)
+    rows, at = places(words[:, SEEN], words[:, SEEN_END])
     x = raw[rows, ids[at]].double()
+    x = x + shifts[at, BEFORE] if len(shifts) else x
     penalty = torch.from_numpy(given.numbers[:, PENALTY].copy()).to(raw.device)[rows]
-    scores[rows, ids[at]] = torch.where(x > 0, x / penalty, x * penalty).float()
-    rows, at = places(SEEN_END, BANNED_END)
+    x = torch.where(x > 0, x / penalty, x * penalty)
+    scores[rows, ids[at]] = (x + shifts[at, AFTER] if len(shifts) else x).float()
+    if len(ends):
+        rows, at = places(words[:, BANNED_END], ends[:, SHIFTED_END])
+        x = raw[rows, ids[at]].double() + shifts[at, BEFORE]
+        scores[rows, ids[at]] = (x + shifts[at, AFTER]).float()
+    rows, at = places(words[:, SEEN_END], words[:, BANNED_END])
     scores[rows, ids[at]] = -torch.inf
+    if len(ends) and (ends[:, SHIFTED_END] < ends[:, ALLOWED_END]).any():
+        rows, at = places(ends[:, SHIFTED_END], ends[:, ALLOWED_END])
+        allowed = scores[rows, ids[at]]
+        scores[rows] = -torch.inf
+        scores[rows, ids[at]] = allowed
     return scores
 
 
@@ -73,7 +98,7 @@ def bind(case, inputs: dict, device: str = "cuda"):
     import torch
 
     logits = torch.from_numpy(inputs["logits"]).to(device)
-    given = Rules(inputs["numbers"], inputs["words"], inputs["ids"])
+    given = Rules(**{name: inputs[name] for name in Rules._fields})
 
     def call(out=None):
         tokens = torch.from_numpy(sample(logits, given).tokens).to(device, torch.float32)

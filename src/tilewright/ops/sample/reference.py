@@ -3,25 +3,37 @@
 import numpy as np
 
 
-def sample(logits, numbers, words, ids):
+def sample(logits, numbers, words, ids, shifts=(), ends=()):
     """(tokens (n,), -1 where there is none; margins (n,)): see `operands.Rules` for the arguments.
 
     margins: by how much of the sum of all weights a sum could be off before another token were chosen.
     """
-    found = [_row(row, *a, ids) for row, *a in zip(np.asarray(logits, np.float32), numbers, words, strict=True)]
+    edits = [(each, shifts) for each in ends] if len(ends) else [((0, 0), ())] * len(words)
+    rows = zip(np.asarray(logits, np.float32), numbers, words, edits, strict=True)
+    found = [_row(row, *rest, ids) for row, *rest in rows]
     tokens, margins = zip(*found, strict=True) if found else ((), ())
     return np.array(tokens, np.float64), np.array(margins, np.float64)
 
 
-def _row(row, numbers, words, ids):
+def _row(row, numbers, words, edits, ids):
     """(token, margin) of one row."""
     u, temperature, top_p, min_p, penalty = numbers.tolist()
     top_k, seen, seen_end, banned_end, _ = words.tolist()
-    scores = row.copy()
-    x = row[ids[seen:seen_end]].astype(np.float64)
+    (shifted_end, allowed_end), shifts = edits
+    wide = row.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
-        scores[ids[seen:seen_end]] = np.where(x > 0, x / penalty, x * penalty)
+        if len(shifts):
+            for i in {int(ids[i]): i for i in (*range(seen, seen_end), *range(banned_end, shifted_end))}.values():
+                wide[ids[i]] += shifts[i, 0]
+        for token in {*ids[seen:seen_end].tolist()}:
+            wide[token] = wide[token] / penalty if wide[token] > 0 else wide[token] * penalty
+        if len(shifts):
+            for i in {int(ids[i]): i for i in (*range(seen, seen_end), *range(banned_end, shifted_end))}.values():
+                wide[ids[i]] += shifts[i, 1]
+        scores = wide.astype(np.float32)
     scores[ids[seen_end:banned_end]] = -np.inf
+    if shifted_end < allowed_end:
+        scores[np.setdiff1d(np.arange(len(row)), ids[shifted_end:allowed_end])] = -np.inf
     if not np.isfinite(row).all() or not np.isfinite(scores.max()):
         return -1, np.inf
     order = np.argsort(-scores, kind="stable")

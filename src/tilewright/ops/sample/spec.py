@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.ops.sample.operands import Rules, rules
+from tilewright.ops.sample.operands import Edits, Rules, rules
 
 SURE = 1e-12  # of the sum of all weights: more than float64 sums of a vocabulary in any two orders differ by
 
@@ -22,7 +22,8 @@ class Problem:
 @dataclass(frozen=True)
 class Case:
     """M rows of V logits; spread: their standard deviation. kind: "" or "ties", logits on a grid, or "one", a row with
-    one logit far above the others. edits: a repetition penalty and banned tokens."""
+    one logit far above the others. edits: a repetition penalty and banned tokens. shifts: what is added to logits, and
+    in every other row the only tokens that are allowed."""
 
     M: int
     V: int
@@ -31,6 +32,7 @@ class Case:
     limits: tuple[int, float, float] = (0, 1.0, 0.0)  # top_k, top_p, min_p
     kind: str = ""
     edits: bool = False
+    shifts: bool = False
     label: str = ""
     dtype: str = "float32"
     device: str = "cpu"
@@ -40,6 +42,7 @@ class Case:
         """For test ids and result rows."""
         k, p, least = self.limits
         parts = [f"{self.M}x{self.V}", f"spread{self.spread:g}", self.kind, "edits" if self.edits else ""]
+        parts += ["shifts"] if self.shifts else []
         parts += [f"temperature{self.temperature:g}" if self.temperature != 1 else "", f"top{k}" if k else ""]
         return "-".join(w for w in [*parts, f"p{p:g}" if p < 1 else "", f"min{least:g}" if least else ""] if w)
 
@@ -60,8 +63,17 @@ def make(case: Case, rng: np.random.Generator) -> dict:
     if case.edits:
         seen, banned = ([rng.integers(0, case.V, case.V // 4) for _ in range(case.M)] for _ in range(2))
         penalty = rng.uniform(0.5, 2, case.M)
-    given = rules(u, case.limits, temperature=case.temperature, penalty=penalty, seen=seen, banned=banned)
+    more = [_edits(case.V, i, rng) for i in range(case.M)] if case.shifts else ()
+    given = rules(u, case.limits, temperature=case.temperature, penalty=penalty, seen=seen, banned=banned, edits=more)
     return {"logits": logits, **given._asdict()}
+
+
+def _edits(V: int, row: int, rng: np.random.Generator) -> Edits:
+    """Shifts of a quarter of the tokens, before and after a penalty, and for odd rows half of them as the only ones."""
+    before, after = (
+        dict(zip(rng.integers(0, V, V // 4).tolist(), rng.normal(0, 9, V // 4), strict=True)) for _ in "ab"
+    )
+    return Edits(before, after, rng.integers(0, V, V // 2 + 1) if row % 2 else ())
 
 
 def rows(case: Case) -> int:
@@ -78,7 +90,7 @@ def bind(case: Case, inputs: dict):
     """call(out=None) for the chosen rung; it gives the tokens as float32."""
     from tilewright.ops.sample import sample
 
-    given = Rules(inputs["numbers"], inputs["words"], inputs["ids"])
+    given = Rules(**{name: inputs[name] for name in Rules._fields})
 
     def call(out=None):
         tokens = sample(inputs["logits"], given).tokens
@@ -119,6 +131,7 @@ def cases() -> list[Case]:
         found += [Case(6, 1000, limits=limits, kind=kind) for kind in ("", "ties", "one")]
     found += [Case(6, 1000, limits=(300, 0.8, 0.02)), Case(6, 1000, 0.1, limits=(999, 1 - 1e-16, 1e-3))]
     found += [Case(8, 300, temperature=t) for t in (0.0, 5e-324, 1e-3, 0.7, 2.0)]
+    found += [Case(30, 200, shifts=True), Case(30, 999, edits=True, shifts=True, limits=(20, 0.9, 0.0))]
     found += [Case(30, 200, edits=True), Case(30, 999, edits=True, limits=(20, 0.9, 0.0)), Case(6, 500, 300.0)]
     return found
 

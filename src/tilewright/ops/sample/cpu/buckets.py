@@ -17,15 +17,14 @@ from tilewright import simd
 from tilewright.hardware import cpu
 from tilewright.ops._rows import ALONE, TASK
 from tilewright.ops._threads import launch
-from tilewright.ops.sample.cpu.passes import edit_row, row_functions
+from tilewright.ops.sample.cpu.passes import edit_row, row_functions, shift_row
 from tilewright.ops.sample.cpu.room import key_of, place_of, room_of, words
 from tilewright.ops.sample.cpu.select import best_of_row, insert_all, kept_of_row
 from tilewright.ops.sample.cpu.sums import bucket_functions, least_weight, total_of
 from tilewright.ops.sample.operands import BANNED_END, BEST, MIN_P, SEEN, TEMPERATURE, TOP_K, TOP_P, Rules, U
 
-NUMBERS = types.Array(types.float64, 2, "C", readonly=True)
-WORDS = types.Array(types.int64, 2, "C", readonly=True)
-CHOSEN = types.Array(types.int64, 2, "C")
+NUMBERS, CHOSEN = types.Array(types.float64, 2, "C"), types.Array(types.int64, 2, "C")
+RULES = types.NamedTuple((NUMBERS, CHOSEN, types.Array(types.int64, 1, "C"), NUMBERS, CHOSEN), Rules)
 LOGARITHMS = types.Array(types.float64, 1, "C")
 
 
@@ -94,19 +93,21 @@ def sample_kernel(lanes: int):
                 chosen[i, 1 + j] = place_of(room.keys[j])
         return logarithm
 
-    signature = types.void(simd.INPUT_2D, NUMBERS, WORDS, simd.INDICES, CHOSEN, LOGARITHMS, simd.PLAN, simd.OUTPUT)
+    signature = types.void(simd.INPUT_2D, RULES, CHOSEN, LOGARITHMS, simd.PLAN, simd.OUTPUT)
 
     @simd.kernel(signature, name=f"sample.buckets.{lanes}")
-    def sample_rows(logits, numbers, integers, ids, chosen, logarithms, plan, scratch):
-        """plan: next row, rows in a task. See `operands.Rules` for numbers, integers (its words) and ids."""
+    def sample_rows(logits, rules, chosen, logarithms, plan, scratch):
+        """plan: next row, rows in a task. rules: `operands.Rules`."""
+        numbers, integers, ids, shifts, ends = rules.numbers, rules.words, rules.ids, rules.shifts, rules.ends
         rows, V, step = logits.shape[0], logits.shape[1], plan[1]
         stride, room = logits.strides[0] // 4, room_of(scratch, V)
         first = simd.fetch_add(plan, 0, step)
         while first < rows:
             for i in range(first, min(first + step, rows)):
                 finite = load_row(logits, i * stride, V, room)
-                edited = integers[i, SEEN] < integers[i, BANNED_END]
-                if edited:
+                if len(ends):
+                    shift_row(room, V, numbers[i], integers[i], ids, shifts, ends[i])
+                elif integers[i, SEEN] < integers[i, BANNED_END]:
                     edit_row(room, numbers[i], integers[i], ids)
                 top = highest(room, V)
                 if not finite or not np.isfinite(top):
@@ -129,5 +130,6 @@ def sample(logits: np.ndarray, rules: Rules, chosen: np.ndarray, logarithms: np.
     n, V = logits.shape
     step = max(1, TASK // V)
     tasks = 1 if logits.size <= ALONE // 2 else -(-n // step)  # a score takes some 2 ns: twice an exp and its sum
-    parts = logits, *rules, chosen, logarithms, np.array([0, step])
+    rules = Rules(*(part if part.flags.writeable else part.copy() for part in rules))  # as Numba types a tuple's arrays
+    parts = logits, rules, chosen, logarithms, np.array([0, step])
     launch(sample_kernel(cpu().lanes), *parts, tasks=tasks, words=words(V))

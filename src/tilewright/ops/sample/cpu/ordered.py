@@ -7,12 +7,16 @@ wherever time counts: a row of 4,000 takes 50 to 250 us, one of 50,257 up to 4 m
 import numpy as np
 
 from tilewright.ops.sample.operands import (
+    AFTER,
+    ALLOWED_END,
     BANNED_END,
+    BEFORE,
     BEST,
     MIN_P,
     PENALTY,
     SEEN,
     SEEN_END,
+    SHIFTED_END,
     TEMPERATURE,
     TOP_K,
     TOP_P,
@@ -28,7 +32,7 @@ def sample(logits: np.ndarray, rules: Rules, chosen: np.ndarray, logarithms: np.
     """The rung's run function."""
     for i, raw in enumerate(logits):
         numbers, words = rules.numbers[i], rules.words[i].tolist()
-        scores = _scores(raw, numbers[PENALTY], words, rules.ids)
+        scores = _shifted(raw, rules, i) if len(rules.ends) else _scores(raw, numbers[PENALTY], words, rules.ids)
         best = int(scores.argmax())  # the lowest id of equals
         if not np.isfinite(raw).all() or not np.isfinite(scores[best]):
             chosen[i, 0] = -1
@@ -50,6 +54,25 @@ def _scores(raw: np.ndarray, penalty: float, words: list[int], ids: np.ndarray) 
     with np.errstate(over="ignore"):  # an infinity makes the row bad
         scores[seen] = np.where(x > 0, x / penalty, x * penalty)
     scores[ids[words[SEEN_END] : words[BANNED_END]]] = -np.inf
+    return scores
+
+
+def _shifted(raw: np.ndarray, rules: Rules, i: int) -> np.ndarray:
+    """`_scores` of row i, where something is added to logits, or few tokens are allowed."""
+    (_, seen, seen_end, banned_end, _), ends = rules.words[i].tolist(), rules.ends[i].tolist()
+    shifted_end, allowed_end, penalty = ends[SHIFTED_END], ends[ALLOWED_END], rules.numbers[i, PENALTY]
+    scores = raw.copy()
+    for first, last, factor in ((seen, seen_end, penalty), (banned_end, shifted_end, 1.0)):
+        tokens, shifts = rules.ids[first:last], rules.shifts[first:last]
+        x = raw[tokens].astype(np.float64) + shifts[:, BEFORE]
+        with np.errstate(over="ignore"):
+            scores[tokens] = np.where(x > 0, x / factor, x * factor) + shifts[:, AFTER]
+    scores[rules.ids[seen_end:banned_end]] = -np.inf
+    if shifted_end < allowed_end:
+        allowed = rules.ids[shifted_end:allowed_end]
+        only = np.full_like(scores, -np.inf)
+        only[allowed] = scores[allowed]
+        return only
     return scores
 
 

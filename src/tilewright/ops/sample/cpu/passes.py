@@ -5,7 +5,16 @@ import functools
 import numpy as np
 
 from tilewright import simd
-from tilewright.ops.sample.operands import BANNED_END, PENALTY, SEEN, SEEN_END
+from tilewright.ops.sample.operands import (
+    AFTER,
+    ALLOWED_END,
+    BANNED_END,
+    BEFORE,
+    PENALTY,
+    SEEN,
+    SEEN_END,
+    SHIFTED_END,
+)
 
 MOST = 1e300  # of 1 / temperature: more would make 0 * infinity of the best score
 
@@ -78,3 +87,27 @@ def edit_row(room, numbers, words, ids):
         room.scores[ids[i]] = np.float32(x / penalty if x > 0 else x * penalty) + np.float32(0)
     for i in range(words[SEEN_END], words[BANNED_END]):
         room.scores[ids[i]] = -np.inf
+
+
+@simd.inline
+def shift_row(room, V, numbers, words, ids, shifts, ends):
+    """`edit_row` where something is added to logits, or few tokens are allowed; ends: the row's."""
+    scores, kept, penalty = room.scores, room.distances, numbers[PENALTY]
+    for i in range(words[SEEN], ends[SHIFTED_END]):
+        kept[ids[i]] = scores[ids[i]]
+    for i in range(words[SEEN], words[SEEN_END]):  # a token twice: both writes are equal
+        x = np.float64(kept[ids[i]]) + shifts[i, BEFORE]
+        x = x / penalty if x > 0 else x * penalty
+        scores[ids[i]] = np.float32(x + shifts[i, AFTER]) + np.float32(0)
+    for i in range(words[BANNED_END], ends[SHIFTED_END]):
+        x = np.float64(kept[ids[i]]) + shifts[i, BEFORE]
+        scores[ids[i]] = np.float32(x + shifts[i, AFTER]) + np.float32(0)
+    for i in range(words[SEEN_END], words[BANNED_END]):
+        scores[ids[i]] = -np.inf
+    if ends[SHIFTED_END] < ends[ALLOWED_END]:
+        for i in range(ends[SHIFTED_END], ends[ALLOWED_END]):
+            kept[ids[i]] = scores[ids[i]]
+        for token in range(V):
+            scores[token] = -np.inf
+        for i in range(ends[SHIFTED_END], ends[ALLOWED_END]):
+            scores[ids[i]] = kept[ids[i]]

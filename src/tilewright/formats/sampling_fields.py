@@ -1,0 +1,137 @@
+"""The sampling fields of vLLM, OpenAI and transformers by name: honoured, harmless, or refused.
+
+Every reader of prompts and `SamplingParams.of` ask this table, so that no field that would change an answer is ignored
+in silence. A name that is not here is data, and passes by. Sources: vLLM's `SamplingParams` and `CompletionRequest`,
+OpenAI's completions and chat completions, transformers' `GenerationConfig` (5.23) and its older fields.
+"""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any
+
+PARAMETERS = (  # fields of `SamplingParams`
+    "n", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+    "logit_bias", "bad_words", "allowed_token_ids", "suppress_tokens", "no_repeat_ngram_size", "seed", "stop",
+    "stop_token_ids", "include_stop_str_in_output", "ignore_eos", "max_tokens", "min_tokens", "logprobs",
+)  # fmt: skip
+ALIASES = {  # other libraries' names for the same
+    "max_new_tokens": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+    "min_new_tokens": "min_tokens",
+    "num_return_sequences": "n",
+    "eos_token_id": "stop_token_ids",
+    "stop_strings": "stop",
+    "stop_sequences": "stop",
+}
+HONOURED = (*PARAMETERS, *ALIASES, "do_sample")
+
+HARMLESS = frozenset({  # they change how an answer is computed or delivered, not the answer; any value is taken
+    # vLLM and OpenAI
+    "flat_logprobs", "output_kind", "output_text_buffer_length", "return_token_ids", "return_tokens_as_token_ids",
+    "routed_experts_prompt_start", "skip_clone", "skip_reading_prefix_cache", "stream_interval", "stream_options",
+    "truncation_side",
+    # transformers: caches, compilation, the form of a Python result, and drafts that the model itself checks
+    "_from_model_config", "assistant_confidence_threshold", "assistant_early_exit", "assistant_lookbehind",
+    "bos_token_id", "cache_config", "cache_implementation", "compile_config", "continuous_batching_config",
+    "disable_compile", "is_assistant", "low_memory", "max_cache_len", "max_matching_ngram_size",
+    "num_assistant_tokens", "num_assistant_tokens_schedule", "pad_token_id", "prefill_chunk_size",
+    "prompt_lookup_num_tokens", "renormalize_logits", "return_dict_in_generate", "return_legacy_cache",
+    "speculation_type", "target_lookbehind", "transformers_version", "use_cache", "use_mtp",
+})  # fmt: skip
+
+REFUSED: dict[str, tuple[Any, ...]] = {  # and the values that change nothing; null is one for all
+    # vLLM and OpenAI
+    "add_special_tokens": (True,), "beam_width": (1,), "best_of": (1,), "detokenize": (True,), "echo": (False,),
+    "extra_args": ({},), "guided_choice": ([],), "guided_decoding": (), "guided_decoding_backend": (),
+    "guided_grammar": (), "guided_json": (), "guided_json_object": (False,), "guided_regex": (),
+    "guided_whitespace_pattern": (), "length_penalty": (1,), "logit_processors": ([],), "logits_processors": ([],),
+    "logprob_token_ids": (), "prompt_embeds": (), "prompt_logprob_start": (), "prompt_logprob_token_ids": (),
+    "prompt_logprobs": (), "repetition_detection": (), "response_format": ({"type": "text"},),
+    "return_token_offsets": (False,), "skip_special_tokens": (True,), "spaces_between_special_tokens": (True,),
+    "stream": (False,), "structural_tag": (), "structured_outputs": (), "suffix": ("",), "thinking_token_budget": (-1,),
+    "top_logprobs": (0,), "trace_decode_token_ids": (), "truncate_prompt_tokens": (), "use_beam_search": (False,),
+    "vllm_xargs": ({},), "watermarking": (False,),
+    # transformers
+    "assistant_ensemble_weight": (), "bad_words_ids": ([],), "begin_suppress_tokens": ([],), "constraints": ([],),
+    "decoder_start_token_id": (), "diversity_penalty": (0,), "dola_layers": (), "early_stopping": (False,),
+    "encoder_no_repeat_ngram_size": (0,), "encoder_repetition_penalty": (1,), "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,), "exponential_decay_length_penalty": (), "force_words_ids": ([],), "forced_bos_token_id": (),
+    "forced_decoder_ids": ([],), "forced_eos_token_id": (), "generation_kwargs": ({},), "guidance_scale": (1,),
+    "max_length": (), "max_time": (), "min_length": (0,), "num_beam_groups": (1,), "num_beams": (1,),
+    "output_attentions": (False,), "output_hidden_states": (False,), "output_logits": (False,),
+    "output_scores": (False,), "penalty_alpha": (0,), "remove_invalid_values": (False,), "sequence_bias": ({}, []),
+    "token_healing": (False,), "top_h": (1,), "typical_p": (1,), "watermarking_config": (),
+}  # fmt: skip
+
+# The rest of a request to a server. These words are common, so that outside the body of an OpenAI line, and outside
+# `SamplingParams.of`, they are data.
+HARMLESS_IN_BODY = frozenset({
+    "cache_salt", "include_reasoning", "metadata", "parallel_tool_calls", "prediction", "priority",
+    "prompt_cache_key", "prompt_cache_retention", "request_id", "return_mm_kwargs", "safety_identifier",
+    "service_tier", "session_id", "store", "user",
+})  # fmt: skip
+REFUSED_IN_BODY: dict[str, tuple[Any, ...]] = {
+    "add_generation_prompt": (True,), "audio": (), "chat_template": (), "chat_template_kwargs": ({},),
+    "continue_final_message": (False,), "documents": ([],), "ec_transfer_params": (), "function_call": ("none", "auto"),
+    "functions": ([],), "kv_transfer_params": (), "mm_processor_kwargs": ({},), "modalities": (["text"],),
+    "moderation": (), "reasoning_effort": ("none",), "tool_choice": ("none", "auto"), "tools": ([],), "verbosity": (),
+    "web_search_options": (),
+}  # fmt: skip
+
+INSTEAD = {  # what to do where something near is honoured
+    "bad_words_ids": "give the words as bad_words",
+    "begin_suppress_tokens": "suppress_tokens holds for all tokens",
+    "best_of": "give n",
+    "max_length": "give max_tokens, which counts new tokens alone",
+    "min_length": "give min_tokens, which counts new tokens alone",
+    "sequence_bias": "logit_bias shifts single tokens",
+    "top_logprobs": "give logprobs, a number",
+    "truncate_prompt_tokens": "cut the prompt before it is written",
+}
+
+
+def is_harmless(name: str, *, body: bool) -> bool:
+    """True if the field changes no answer. body: it is one of a request, not of a plain record."""
+    return name in HARMLESS or (body and name in HARMLESS_IN_BODY)
+
+
+def is_known(name: str, *, body: bool) -> bool:
+    """True if the table has the name; `is_harmless` says what `body` is."""
+    return name in HONOURED or name in REFUSED or is_harmless(name, body=body) or (body and name in REFUSED_IN_BODY)
+
+
+def refusal(name: str, value: Any, *, body: bool) -> str | None:
+    """The rule that a refused field breaks, or None: its value changes nothing, or nobody refuses it."""
+    neutral = REFUSED.get(name)
+    if neutral is None and body:
+        neutral = REFUSED_IN_BODY.get(name)
+    if neutral is None or value is None or any(_same(value, each) for each in neutral):
+        return None
+    others = " or ".join(_as_json(each) for each in neutral)
+    todo = f"leave it out{f', or give {others}' if others else ''}"
+    return f"this is not supported: {f'{INSTEAD[name]}, or ' if name in INSTEAD else ''}{todo}"
+
+
+def shown(value: Any) -> str:
+    """A value for a message: short, and Python refuses to write integers of more than 4,300 digits."""
+    if isinstance(value, Integral) and int(value).bit_length() > 128:
+        return f"an integer of {int(value).bit_length()} bits"
+    if isinstance(value, list | tuple | dict | set) and len(value) > 8:
+        return f"a {type(value).__name__} of {len(value):,}"
+    try:
+        text = repr(value)
+    except ValueError:
+        return f"a {type(value).__name__} with an integer of too many digits"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _same(value: Any, neutral: Any) -> bool:
+    """Equal, but neither true for 1 nor 1 for true."""
+    return isinstance(value, bool) == isinstance(neutral, bool) and bool(value == neutral)
+
+
+def _as_json(value: Any) -> str:
+    import msgspec
+
+    return msgspec.json.encode(value).decode()

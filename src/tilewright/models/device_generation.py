@@ -22,9 +22,11 @@ from tilewright.models.device_draw import Chances, chances
 from tilewright.models.device_place import STEPS
 from tilewright.models.device_sequences import Queue, Sequences
 from tilewright.models.generation import END, Block, Generated, Generator, Group, Request, Running
+from tilewright.models.requests import Held
 from tilewright.models.sampler import stream
 from tilewright.models.sampling import SamplingParams
 
+HELD_BYTES = 2 << 30  # of answers asked for: as many of 1,024 tokens as the window has are fewer
 LANES = 3  # one on the GPU, one queued behind it, one in the host's hands
 LANE = 2560  # sequences of a lane
 PROMPT_ROWS = 1 << 16  # of prompts in a pass
@@ -50,7 +52,7 @@ class Lane:
 class DeviceGenerator(Generator):
     """A `Generator` for a model on a GPU, with the same arguments."""
 
-    ahead, window, takes_blocks = LANE, 8 * LANE, True
+    ahead, window, takes_blocks, most_held = LANE, 8 * LANE, True, HELD_BYTES
     model: Any
 
     def __init__(self, *model: Any, **options: Any):
@@ -65,7 +67,7 @@ class DeviceGenerator(Generator):
         self.caches, self.free, self.waiting, self.running = [], [], [], []
         self.kinds: dict[int, SamplingParams] = {}  # number of parameters -> parameters
         self.room: Any = None
-        self.length, self.most, self.read = 0, LANE, 0
+        self.length, self.most, self.read, self.held = 0, LANE, 0, Held()
         self.answers: dict[int, list[Generated]] = {}  # not yet given out
         self.partly: dict[int, list[Generated]] = {}  # of requests with several completions, some of which are there
 
@@ -100,6 +102,7 @@ class DeviceGenerator(Generator):
                     for place in group.places:
                         self.answers[place] = [group.done[i] for i in sorted(group.done)]
                 while emitted in self.answers:
+                    self.held.give()
                     yield self.answers.pop(emitted)
                     emitted += 1
         finally:
@@ -113,11 +116,14 @@ class DeviceGenerator(Generator):
         while True:
             waiting = more + len(self.waiting) + self.queued
             enough = waiting >= self.ahead or self.read + len(found) >= emitted + self.window
+            enough = enough or self.held.bytes >= self.most_held
             item = END if enough else next(source, END)
             if isinstance(item, Request):
                 found.append(item)
+                self.held.ask(item.params, self.context)
                 more += item.params.n
             elif isinstance(item, Block):
+                self.held.ask(item.params, self.context, len(item.prompts))
                 self._sort_in(item.ids, item.prompts, item.params, groups)
             elif item is END or waiting or self.busy:
                 for params, some in groupby(found, key=lambda request: request.params):

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tilewright.errors import ResourceError
-from tilewright.models.requests import Block, Generated, Group, Request, Running
+from tilewright.models.requests import Block, Generated, Group, Held, Request, Running
 from tilewright.models.sampler import BadWords, Choices, choose, stream, uniforms
 from tilewright.models.sampling import SamplingParams, finish
 from tilewright.ops.attention import Cache, span
@@ -28,6 +28,7 @@ PREFILL_ROWS = 1536  # rows of prompts in a step: enough for the matrix products
 MAX_SLOTS = 768  # sequences at once: beyond it the matrix products gain nothing more
 SAMPLED_ROWS = 64  # rows of logits at first, and at least, where they are needed whole
 LOGITS_BYTES = 16 << 20  # of those held at a time
+HELD_BYTES = 512 << 20  # of answers asked for: 4,096 of 1,024 tokens are fewer; log-probabilities take much more
 
 
 class Network(Protocol):
@@ -54,6 +55,7 @@ class Generator:
     """
 
     takes_blocks = False  # of requests, see `Block`
+    most_held = HELD_BYTES
     most = MAX_SLOTS  # sequences that advance together
     ahead = window = WINDOW  # requests waiting at most, and between the oldest unfinished one and the newest read
 
@@ -94,14 +96,17 @@ class Generator:
             self._give_back()
 
     def _run(self, requests: Iterable[Request | Block | None]) -> Iterator[list[Generated]]:
-        source, read, emitted = iter(requests), 0, 0
+        source, read, emitted, held = iter(requests), 0, 0, Held()
         answers: dict[int, list[Generated]] = {}
         twins: dict[tuple, Group] = {}
         exhausted = False
         while True:
             while not exhausted and len(self.waiting) < self.ahead and read < emitted + self.window:
+                if held.bytes >= self.most_held:
+                    break
                 request = next(source, END)
                 if isinstance(request, Request):
+                    held.ask(request.params, self.context)
                     self._enqueue(request, read, twins)
                     read += 1
                 elif request is END:
@@ -115,6 +120,7 @@ class Generator:
                 for place in group.places:
                     answers[place] = [group.done[i] for i in sorted(group.done)]
             while emitted in answers:
+                held.give()
                 yield answers.pop(emitted)
                 emitted += 1
             self.stepped()

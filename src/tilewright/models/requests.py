@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -27,6 +28,24 @@ class Block(NamedTuple):
     ids: Sequence[Id]
     prompts: Sequence[np.ndarray]
     params: SamplingParams
+
+
+class Held:
+    """Bytes of the answers that were asked for and are not given out, which are given out in order."""
+
+    def __init__(self) -> None:
+        self.sizes: deque[int] = deque()
+        self.bytes = 0
+
+    def ask(self, params: SamplingParams, context: int, count: int = 1) -> None:
+        """`count` more prompts were read."""
+        each = params.answer_bytes(context)
+        self.sizes.extend([each] * count)
+        self.bytes += count * each
+
+    def give(self) -> None:
+        """The oldest answer is given out."""
+        self.bytes -= self.sizes.popleft()
 
 
 @dataclass(slots=True)

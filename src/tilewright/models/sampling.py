@@ -16,6 +16,7 @@ MAX_LOGPROBS = 20  # vLLM's default max_logprobs: a record cannot ask for the wh
 MAX_SHIFT, MAX_BIAS = 2.0, 100.0  # OpenAI's: of presence and frequency penalty, of a token's bias
 MAX_INTEGER = 2**31 - 1  # no vocabulary and no context is larger: a count above it means the same
 MAX_STRINGS, MAX_CHARACTERS = 1024, 1 << 16  # of stop strings and of bad words, which are compared at every token
+TOKEN_BYTES, LOGPROB_BYTES = 64, 112  # of Python objects: a token of an answer, an entry of its log-probabilities
 MAX_ANSWER = 1 << 20  # n * max_tokens * (logprobs + 1): some 100 MB of Python objects
 
 
@@ -193,6 +194,11 @@ class SamplingParams:
     def plain(self) -> bool:
         """Whether logits are sampled as they are, whatever came before."""
         return self.repetition_penalty == 1 and not self.shifts and not self.bans
+
+    def answer_bytes(self, context: int) -> int:
+        """Bytes of Python objects that an answer takes at most; context: positions of the model."""
+        each = TOKEN_BYTES + (0 if self.logprobs is None else LOGPROB_BYTES * (1 + self.logprobs))
+        return self.n * min(self.max_tokens, context) * each
 
     def check_for(self, *, vocabulary: int, context: int, has_tokenizer: bool) -> None:
         """Raises ParameterError for what a model of these sizes cannot do."""

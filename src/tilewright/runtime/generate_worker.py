@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 READ = 256  # prompts read at a time
 WRITTEN = 64  # results written at a time
+WRITTEN_VALUES = 1 << 18  # tokens and log-probabilities in results, from which on they are written: some 30 MB
 LOOK_SECONDS = 0.5  # between two looks at how far all sequences are
 PENDING = 2 * WINDOW  # prompts read and not yet written: the engine's, and bad ones between them
 
@@ -90,6 +91,7 @@ class _Stream:
         self.writer = _writer(self.job, out)
         self.pending: deque[Prompt] = deque()  # read and not yet written
         self.results: list[tuple[Prompt, list[Completion]]] = []
+        self.values = 0  # tokens and log-probabilities in them
         self.most_pending = PENDING + 2 * (self.generator.window - WINDOW)
         self.records = self.tokens = self.prompt_tokens = self.cut = 0
 
@@ -180,7 +182,7 @@ class _Stream:
         """Move bad prompts at the front of `pending` to the results, and write those when they are many."""
         while self.pending and self.pending[0].error is not None:
             self.fail(self.pending.popleft())
-        if len(self.results) >= WRITTEN:
+        if len(self.results) >= WRITTEN or self.values >= WRITTEN_VALUES:
             self.write()
 
     def keep(self, prompt: Prompt, completions: list[Generated]) -> None:
@@ -194,6 +196,7 @@ class _Stream:
         self.tokens += sum(len(one.token_ids) for one in completions)
         self.cut += any(self.is_cut(prompt, one) for one in completions)
         self.results.append((prompt, [self.model.completion(one) for one in completions]))
+        self.values += sum(len(one.token_ids) + sum(map(len, one.logprobs or ())) for one in completions)
 
     def is_cut(self, prompt: Prompt, one: Generated) -> bool:
         """Whether the context was full before the completion had as many tokens as were asked for."""
@@ -215,7 +218,7 @@ class _Stream:
         """Everything kept so far."""
         with trace.span(trace.WRITE), phase(self.report, "write"):
             self.writer.write(self.results)
-        self.results = []
+        self.results, self.values = [], 0
 
 
 def parameters_of(

@@ -18,14 +18,15 @@ import numpy as np
 from tilewright.errors import ResourceError, UsageError
 from tilewright.formats.prompts import PromptFile
 from tilewright.hardware import gpus
-from tilewright.models.generation import MAX_SLOTS, PREFILL_ROWS, WINDOW
+from tilewright.models.generation import HELD_BYTES, MAX_SLOTS, PREFILL_ROWS, WINDOW
 from tilewright.models.gpt2 import BATCH_MEMORY, GPT2Config
+from tilewright.models.sampling import LOGPROB_BYTES
 from tilewright.ops import matmul, matmul_argmax
 from tilewright.ops._ladder import Rung
 from tilewright.ops.attention import bytes_a_sequence
 from tilewright.ops.matmul_argmax.ladder import LOGITS_BYTES
 from tilewright.runtime.generate import COURSE_PROMPT, GenerateJob, GenerateTask, task_of
-from tilewright.runtime.generate_worker import parameters_of
+from tilewright.runtime.generate_worker import WRITTEN_VALUES, parameters_of
 from tilewright.runtime.jobs.cut import Cut
 from tilewright.runtime.load import config_of, mapped_weights
 from tilewright.runtime.plan import (
@@ -143,6 +144,10 @@ def plan(job: GenerateJob, memory: int | None = None) -> tuple[JobPlan, Plan | D
     if job.device == "cpu":
         allowed = BATCH_MEMORY if job.batch_memory is None else job.batch_memory
         found = _figures(job.model, config, part, tokens=tokens, dtype=job.dtype, batch_memory=allowed)
+        if (logprobs := job.params.logprobs) is not None:  # a line of them is made of the answer's objects, of a copy
+            each = LOGPROB_BYTES * (1 + logprobs) * tokens
+            held = min(min(part.count, WINDOW) * each, HELD_BYTES) + 2 * WRITTEN_VALUES * LOGPROB_BYTES
+            found = replace(found, workspace=found.workspace + held)
     else:
         free = memory or gpus()[0].memory
         what: dict[str, Any] = {"tokens": tokens, "dtype": job.dtype, "sampled": not job.params.greedy}

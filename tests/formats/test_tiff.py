@@ -8,6 +8,8 @@ import tifffile
 from PIL import Image
 
 from tilewright.errors import InputError, ResourceError
+from tilewright.formats.kept import lost
+from tilewright.formats.tiff_metadata import TiffMetadata, options_for
 from tilewright.formats.volumes import ArrayVolume, open_volume
 from volume_files import creating
 
@@ -148,3 +150,85 @@ def test_mutated_files(rng, capfd, compression):
         except (InputError, ResourceError):
             continue
     assert capfd.readouterr().err == ""
+
+
+def smoothed(target="w.tif", source="v.tif", dtype=np.float32):
+    """A copy of the source as a job writes it, and what is said to be lost."""
+    with open_volume(source) as found:
+        array = found.load(np.dtype(dtype))
+        with creating(target, array.shape, array.dtype, found) as output:
+            output.write((0, 0, 0), array)
+        return array, lost(target, found, np.dtype(dtype))
+
+
+def test_imagej_keeps_its_voxel_size_and_words(rng):
+    words = {"spacing": 2.5, "unit": "um", "finterval": 0.25, "Info": "a stain", "Labels": list("abcde")}
+    tifffile.imwrite("v.tif", volume(rng), imagej=True, resolution=(4.5, 1 / 3), metadata={"axes": "ZYX", **words})
+    array, gone = smoothed()
+    with tifffile.TiffFile("v.tif") as before, tifffile.TiffFile("w.tif") as after:
+        assert {k: after.imagej_metadata[k] for k in words} == words and gone is None
+        for name in ("XResolution", "YResolution", "ResolutionUnit"):
+            assert after.pages[0].tags[name].value == before.pages[0].tags[name].value
+        assert np.array_equal(after.asarray(), array) and after.series[0].axes == "ZYX"
+    assert np.array_equal(load("w.tif"), array)
+
+
+def test_imagej_in_float64_keeps_the_voxel_size_and_says_what_it_loses(rng):
+    words = {"spacing": 2.5, "unit": "um", "Info": "a stain"}
+    tifffile.imwrite("v.tif", volume(rng), imagej=True, resolution=(4, 5), metadata={"axes": "ZYX", **words})
+    array, gone = smoothed(dtype=np.float64)
+    assert gone == "Not kept in w.tif: ImageJ's metadata but for the voxel size: ImageJ reads no TIFF float64"
+    with tifffile.TiffFile("w.tif") as after:
+        assert after.shaped_metadata[0]["spacing"] == 2.5 and after.shaped_metadata[0]["unit"] == "um"
+        assert after.pages[0].tags["XResolution"].value == (4, 1) and np.array_equal(after.asarray(), array)
+    assert smoothed("x.tif", "w.tif", np.float64)[1] is None
+    with tifffile.TiffFile("x.tif") as after:
+        assert after.shaped_metadata[0]["spacing"] == 2.5
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_ome_is_adapted(rng, dtype):
+    words = {"axes": "ZYX", "PhysicalSizeZ": 2.5, "PhysicalSizeZUnit": "µm", "PhysicalSizeX": 0.5, "Name": "cells"}
+    tifffile.imwrite("v.ome.tif", volume(rng), ome=True, metadata=words)
+    array, gone = smoothed("w.ome.tif", "v.ome.tif", dtype)
+    with tifffile.TiffFile("w.ome.tif") as after:
+        assert gone is None and after.is_ome and np.array_equal(after.asarray(), array)
+        assert after.series[0].axes == "ZYX" and len(after.pages) == SHAPE[0]
+        text = after.ome_metadata
+    for said in ('PhysicalSizeZ="2.5"', 'PhysicalSizeX="0.5"', "µm", 'Name="cells"', 'SizeZ="5"'):
+        assert said in text
+    assert f'Type="{"float" if dtype == np.float32 else "double"}"' in text
+    assert np.array_equal(load("w.ome.tif"), array)
+
+
+def test_resolution_alone_is_kept(rng):
+    tifffile.imwrite("v.tif", volume(rng), photometric="minisblack", resolution=(300, 150), resolutionunit=3)
+    assert smoothed()[1] is None
+    with tifffile.TiffFile("w.tif") as after:
+        tags = after.pages[0].tags
+        assert [tags[n].value for n in ("XResolution", "YResolution", "ResolutionUnit")] == [(300, 1), (150, 1), 3]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<OME><Image><Pixels SizeC='2' SizeT='1'/></Image></OME>",
+        "<OME><Image><Pixels/></Image><Image><Pixels/></Image></OME>",
+        "<!DOCTYPE a [<!ENTITY b 'c'>]><OME><Image><Pixels Name='&b;'/></Image></OME>",
+        "<OME><Image>",
+    ],
+)
+def test_ome_of_something_else_is_told(text):
+    options, gone = options_for(TiffMetadata(ome=text), SHAPE, np.dtype(np.float32), big=False)
+    assert gone == "the OME metadata, which is not that of one stack" and "description" not in options
+
+
+def test_what_another_format_loses_is_told(rng):
+    tifffile.imwrite("v.tif", volume(rng), imagej=True, metadata={"axes": "ZYX", "spacing": 2.0})
+    tifffile.imwrite("plain.tif", volume(rng), photometric="minisblack")
+    for target in ("w.npy", "w.nii", "w.zarr", "w.txt"):
+        with open_volume("v.tif") as found:
+            gone = lost(target, found, np.dtype(np.float32))
+            assert gone == f"Not kept in {target}: the input's resolution and metadata"
+        with open_volume("plain.tif") as found:
+            assert lost(target, found, np.dtype(np.float32)) is None

@@ -15,6 +15,7 @@ import numpy as np
 from tilewright.errors import InputError, ResourceError
 from tilewright.formats.files import InputFile, naming
 from tilewright.formats.raw_volumes import RawForm, RawVolume
+from tilewright.formats.tiff_metadata import TiffMetadata, options_for, read_metadata
 from tilewright.formats.volumes import ArrayVolume, Shape, Volume, check_memory, check_shape
 
 PLAIN, DEFLATED = (1,), (8, 32946)  # TIFF's numbers of compressions
@@ -37,7 +38,9 @@ def open_tiff(path: str, what: str, *, memory: int | None = None, headers: bool 
     file = InputFile(path, what)
     try:
         with os.fdopen(os.dup(file.fd), "rb") as stream, tifffile.TiffFile(stream, name="volume.tif") as tiff:
-            return _read(file, tiff, memory, headers)
+            volume = _read(file, tiff, memory, headers)
+            volume.header = read_metadata(tiff)
+            return volume
     except damage as error:
         file.close()
         raise InputError(f"tifffile cannot read it: {str(error) or type(error).__name__}", path=path) from error
@@ -111,24 +114,52 @@ def _expands_beyond(file: InputFile, offset: int, count: int, size: int) -> bool
     return total > size
 
 
-def tiff_form(shape: Shape, dtype: np.dtype) -> RawForm:
-    """A TIFF stack, a page a plane, the values as one array."""
+def tiff_form(shape: Shape, dtype: np.dtype, like: Volume) -> RawForm:
+    """A TIFF stack, a page a plane, the values as one array; it keeps the metadata of `like` if that is a TIFF."""
     size = math.prod(shape) * dtype.itemsize
+    options, _ = tiff_options(shape, dtype, like)
+    try:
+        head, tail = _around(shape, dtype, size, options)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, struct.error):
+        head, tail = _around(shape, dtype, size, options_for(TiffMetadata(), shape, dtype, big=_is_big(size))[0])
+    return RawForm(shape, dtype, head, tail)
+
+
+def tiff_options(shape: Shape, dtype: np.dtype, like: Volume) -> tuple[dict[str, Any], str | None]:
+    """(what tifffile is handed beside the values' shape and dtype, what is lost of the metadata of `like`)."""
+    size = math.prod(shape) * dtype.itemsize
+    found = like.header if isinstance(like.header, TiffMetadata) else TiffMetadata()
+    options, lost = options_for(found, shape, dtype, big=_is_big(size))
+    if found:
+        try:
+            _around(shape, dtype, size, options)
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, struct.error) as error:
+            lost = f"the input's resolution and metadata: tifffile cannot write them ({error})"
+    return options, lost
+
+
+def _is_big(size: int) -> bool:
+    return size > 0xF0000000  # offsets have 32 bits else
+
+
+def _around(shape: Shape, dtype: np.dtype, size: int, options: dict[str, Any]) -> tuple[bytes, bytes]:
+    """The bytes before and behind the values."""
     with tempfile.TemporaryFile() as stream, naming(tempfile.gettempdir(), "write"):
         tifffile = _tifffile()
         begin, _ = tifffile.imwrite(  # a file with a hole for the values
             tifffile.FileHandle(stream, name="volume.tif"),
             shape=shape,
             dtype=dtype,
-            bigtiff=size > 0xF0000000,  # offsets have 32 bits else
+            bigtiff=_is_big(size),
+            byteorder="<",
             photometric="minisblack",
-            metadata={"axes": "ZYX"},
             returnoffset=True,
+            **options,
         )
         stream.seek(0)
         head = stream.read(begin)
         stream.seek(begin + size)
-        return RawForm(shape, dtype, head, stream.read())
+        return head, stream.read()
 
 
 def _tifffile() -> Any:

@@ -192,7 +192,7 @@ def form_of(path: str, shape: Shape, dtype: np.dtype, like: Volume) -> Form:
         return ZarrForm(shape, dtype, like)
     from tilewright.formats.tiff import tiff_form
 
-    return tiff_form(shape, dtype)
+    return tiff_form(shape, dtype, like)
 
 
 def boxes(shape: tuple[int, ...], itemsize: int, axis: int = 0) -> Iterator[Box]:

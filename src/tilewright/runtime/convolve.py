@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 
 from tilewright.errors import UsageError
+from tilewright.formats.kept import lost
 from tilewright.formats.validate_volumes import TOLERANCE, validate_volumes
 from tilewright.formats.volumes import MORE_MEMORY, MemoryShort, Volume, form_of, open_volume, suffix_of
 from tilewright.hardware import available_memory
@@ -154,6 +155,8 @@ def _task_of(job: ConvolveJob, say: Say, workers: int, program: int) -> Convolve
     except BaseException:
         task.close()
         raise
+    if gone := lost(job.output, volume, np.dtype(task.dtype)):
+        say(gone)
     size = " x ".join(map(str, volume.shape))
     say(f"Checking input: {size} voxels of {volume.dtype}...Done! ({time.perf_counter() - begin:.3f} sec)")
     return task

@@ -1,0 +1,107 @@
+"""What a TIFF says about its voxels, carried from an input to an output: resolution, ImageJ's and OME's metadata."""
+
+from __future__ import annotations
+
+import math
+import xml.etree.ElementTree as ElementTree  # expat refuses entities that expand without end; DOCTYPE is refused here
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+MAX_METADATA = 16 << 20  # bytes of text that are carried over
+OF_THE_VALUES = {"ImageJ", "images", "slices", "channels", "frames", "hyperstack", "min", "max", "Ranges", "LUTs"}
+OME_TYPES = {"float32": "float", "float64": "double"}
+
+
+@dataclass(frozen=True)
+class TiffMetadata:
+    """resolution: (x, y) as TIFF's fractions, per `unit` (TIFF's number; None: not given). imagej: tifffile's dict.
+    ome: XML. spacing: of planes, and its unit, where neither of them tells. lost: what could not be read."""
+
+    resolution: tuple[tuple[int, int], tuple[int, int]] | None = None
+    unit: int | None = None
+    imagej: dict[str, Any] = field(default_factory=dict)
+    ome: str = ""
+    spacing: dict[str, Any] = field(default_factory=dict)
+    lost: str | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.resolution or self.imagej or self.ome or self.spacing)
+
+
+def read_metadata(tiff: Any) -> TiffMetadata:
+    """Of an open `tifffile.TiffFile`. Metadata that cannot be read does not make the values unreadable."""
+    try:
+        tags = tiff.pages[0].tags
+        fractions = [tags[name].value if name in tags else None for name in ("XResolution", "YResolution")]
+        valid = all(f and len(f) == 2 and min(f) > 0 for f in fractions) and fractions != [(1, 1), (1, 1)]
+        unit = int(tags["ResolutionUnit"].value) if "ResolutionUnit" in tags else None
+        imagej = {k: v for k, v in (tiff.imagej_metadata or {}).items() if k not in OF_THE_VALUES}
+        shaped = (tiff.shaped_metadata or ({},))[0]
+        spacing = {k: shaped[k] for k in ("spacing", "unit") if isinstance(shaped.get(k), int | float | str)}
+        ome = tiff.ome_metadata or ""
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
+        return TiffMetadata(lost=f"the metadata ({type(error).__name__}: it cannot be read)")
+    size = tuple(fractions) if valid else None
+    return TiffMetadata(size, unit if valid and unit in (1, 2, 3) else None, imagej, ome, spacing)  # type: ignore[arg-type]
+
+
+def options_for(
+    found: TiffMetadata, shape: tuple[int, ...], dtype: np.dtype, *, big: bool
+) -> tuple[dict[str, Any], str | None]:
+    """(what `tifffile.imwrite` is handed for it, what is lost). big: a BigTIFF, which ImageJ does not read."""
+    options: dict[str, Any] = {"metadata": {"axes": "ZYX", **found.spacing}}
+    if found.resolution:
+        options["resolution"] = found.resolution
+        options |= {"resolutionunit": found.unit} if found.unit else {}
+    if found.ome:
+        text = None if len(found.ome) > MAX_METADATA else _ome_of(found.ome, shape, dtype)
+        if text is None:
+            return options, "the OME metadata, which is not that of one stack"
+        return options | {"metadata": None, "description": text}, None
+    if not found.imagej:
+        return options, found.lost
+    words = dict(found.imagej)
+    if len(words.get("Labels", ())) != shape[0]:
+        words.pop("Labels", None)
+    if dtype == np.float32 and not big and len(repr(words)) <= MAX_METADATA:
+        return options | {"imagej": True, "metadata": {"axes": "ZYX", **words}}, None
+    options["metadata"] |= {k: words[k] for k in ("spacing", "unit") if k in words}
+    return options, f"ImageJ's metadata but for the voxel size: ImageJ reads no TIFF {'above 4 GB' if big else dtype}"
+
+
+def _ome_of(text: str, shape: tuple[int, ...], dtype: np.dtype) -> bytes | None:
+    """The XML with the output's shape and type; None where it does not describe one stack of one channel."""
+    if "<!DOCTYPE" in text or "<!ENTITY" in text:
+        return None
+    try:
+        root = ElementTree.fromstring(text.encode())  # noqa: S314 - without a DOCTYPE there are no entities
+    except (ElementTree.ParseError, ValueError):
+        return None
+    space = root.tag[: root.tag.find("}") + 1]
+    if space:
+        ElementTree.register_namespace("", space[1:-1])
+    every = list(root.iter(f"{space}Pixels"))
+    if len(every) != 1:
+        return None
+    pixels = every[0]
+    root.attrib.pop("UUID", None)  # it named the input's file
+    for name in ("TiffData", "BinData", "MetadataOnly"):
+        for child in pixels.findall(f"{space}{name}"):
+            pixels.remove(child)
+    D, H, W = (str(n) for n in shape)
+    if (
+        math.prod(
+            int(pixels.get(f"Size{axis}", "1")) if pixels.get(f"Size{axis}", "1").isdecimal() else 0 for axis in "CT"
+        )
+        != 1
+    ):
+        return None
+    pixels.attrib.pop("SignificantBits", None)
+    pixels.attrib.update(SizeZ=D, SizeY=H, SizeX=W, SizeC="1", SizeT="1", BigEndian="false", DimensionOrder="XYZCT")
+    pixels.set("Type", OME_TYPES[dtype.name])
+    data = ElementTree.Element(f"{space}TiffData", IFD="0", PlaneCount=D)
+    place = next((i for i, c in enumerate(pixels) if c.tag == f"{space}Plane"), len(pixels))
+    pixels.insert(place, data)
+    return b'<?xml version="1.0" encoding="UTF-8"?>' + ElementTree.tostring(root, encoding="unicode").encode()

@@ -8,6 +8,7 @@ import pytest
 
 from tilewright.bench import results
 from tilewright.bench.results import COLUMNS, Row, commit, read, save, write_text
+from tilewright.bench.tables import Table
 from tilewright.errors import InputError, ResourceError
 
 
@@ -113,3 +114,21 @@ def test_outside_a_checkout_the_commit_is_unknown(monkeypatch):
 
     monkeypatch.setattr(subprocess, "run", run)
     assert commit() == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("column", "cell"), [("median_s", "nan"), ("gflops", "inf"), ("rung", "a\nb"), ("label", "\0")]
+)
+def test_a_cell_that_would_break_a_table_is_refused(tmp_path, row, column, cell):
+    save(tmp_path, "here", [row("a")])
+    path = tmp_path / "here" / "matmul.csv"
+    values = dict(zip(COLUMNS, path.read_text().splitlines()[1].split(","), strict=True)) | {column: f'"{cell}"'}
+    path.write_text(",".join(COLUMNS) + "\n" + ",".join(values.values()) + "\n")
+    with pytest.raises(InputError, match=r"matmul\.csv, line 2: not a measurement|no CSV file|no result file"):
+        read(tmp_path)
+
+
+def test_html_in_a_result_stays_text():
+    mark = "<!-- /ladder:matmul --><script>|"
+    text = Table(mark, ("a", "b"), ((mark, "16 -> 8, x < 3"),), 1, (mark,)).markdown()
+    assert text.count("<") == 1 and "16 -> 8, x < 3" in text and "\\|" in text.splitlines()[-3]

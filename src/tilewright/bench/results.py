@@ -3,6 +3,8 @@
 import csv
 import datetime
 import io
+import math
+import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
@@ -53,6 +55,7 @@ class Row:
     machine: str = ""
 
 
+_NOT_TEXT = re.compile(r"[\x00-\x1f\x7f]")  # would end a row of a table
 COLUMNS = [field.name for field in fields(Row)]
 
 
@@ -141,8 +144,15 @@ def _value(kind: object, text: str) -> object:
     if kind in (float | None, str | None) and not text:
         return None
     if kind in (float, float | None):
-        return float(text)
-    return int(text) if kind is int else text
+        number = float(text)
+        if not math.isfinite(number):
+            raise ValueError(f"{text[:40]!r} is no finite number")
+        return number
+    if kind is int:
+        return int(text)
+    if bad := _NOT_TEXT.search(text):
+        raise ValueError(f"{text[:40]!r} has {bad[0]!r}; a name is one line of plain text")
+    return text
 
 
 def commit() -> str:

@@ -6,6 +6,7 @@ and `bench:gpt2_accuracy`, what bfloat16 changes. `headline:jobs` is in `headlin
 """
 
 import html
+import re
 import statistics
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
@@ -33,10 +34,10 @@ class Table:
         """As GitHub shows it."""
         align = ["---" if i < self.numbers else "---:" for i in range(len(self.header))]
         lines = [
-            "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+            "| " + " | ".join(_plain(cell).replace("|", "\\|") for cell in row) + " |"
             for row in (self.header, align, *self.rows)
         ]
-        return "\n\n".join([self.caption, "\n".join(lines), *self.notes])
+        return "\n\n".join([_plain(self.caption), "\n".join(lines), *map(_plain, self.notes)])
 
     def text(self) -> str:
         """For a terminal."""
@@ -65,6 +66,11 @@ class Table:
         caption = f"<caption>{html.escape(self.caption)}</caption>"
         table = f"<table>{caption}\n<thead>{line('th', self.header)}</thead>\n<tbody>\n{body}\n</tbody></table>"
         return f'<div class="table">{table}{notes}</div>'
+
+
+def _plain(text: str) -> str:
+    """Text of a result for Markdown: it begins no HTML and no comment, so no marker of a README either."""
+    return re.sub(r"<(?=[A-Za-z!/?])", "&lt;", text)
 
 
 def groups(rows: Iterable[T], key: Callable[[T], Hashable]) -> dict:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import xml.etree.ElementTree as ElementTree  # expat refuses entities that expand without end; DOCTYPE is refused here
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,7 +37,7 @@ def read_metadata(tiff: Any) -> TiffMetadata:
         valid = all(f and len(f) == 2 and min(f) > 0 for f in fractions) and fractions != [(1, 1), (1, 1)]
         unit = int(tags["ResolutionUnit"].value) if "ResolutionUnit" in tags else None
         imagej = {k: v for k, v in (tiff.imagej_metadata or {}).items() if k not in OF_THE_VALUES}
-        shaped = (tiff.shaped_metadata or ({},))[0]
+        shaped: dict[str, Any] = (tiff.shaped_metadata or ({},))[0]
         spacing = {k: shaped[k] for k in ("spacing", "unit") if isinstance(shaped.get(k), int | float | str)}
         ome = tiff.ome_metadata or ""
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
@@ -91,12 +90,7 @@ def _ome_of(text: str, shape: tuple[int, ...], dtype: np.dtype) -> bytes | None:
         for child in pixels.findall(f"{space}{name}"):
             pixels.remove(child)
     D, H, W = (str(n) for n in shape)
-    if (
-        math.prod(
-            int(pixels.get(f"Size{axis}", "1")) if pixels.get(f"Size{axis}", "1").isdecimal() else 0 for axis in "CT"
-        )
-        != 1
-    ):
+    if any(pixels.get(f"Size{axis}", "1").strip() != "1" for axis in "CT"):
         return None
     pixels.attrib.pop("SignificantBits", None)
     pixels.attrib.update(SizeZ=D, SizeY=H, SizeX=W, SizeC="1", SizeT="1", BigEndian="false", DimensionOrder="XYZCT")

@@ -61,6 +61,8 @@ class Knobs:
             os._exit(3)
         if what == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        if what == "crash":
+            os.kill(os.getpid(), signal.SIGSEGV)
         if what == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
         if what == "hang":

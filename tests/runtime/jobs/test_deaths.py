@@ -13,8 +13,8 @@ import pytest
 
 from tilewright.runtime.engines import witness as module
 from tilewright.runtime.engines.deaths import assignments
-from tilewright.runtime.engines.schedule import Assignment
-from tilewright.runtime.engines.witness import Witness, note_death
+from tilewright.runtime.engines.schedule import KILLS, Assignment
+from tilewright.runtime.engines.witness import Witness, forget_deaths, note_death
 from tilewright.runtime.jobs.directory import JobDirectory
 
 
@@ -23,15 +23,23 @@ def test_shards_that_have_ended_ranks(place):
         assert assignments(directory, [3, 5]) == [Assignment(3), Assignment(5)]
         for shard, record in [(5, None), (6, None), (5, None), (7, None), (7, 70), (7, 71), (7, 71), (8, 80)]:
             note_death(directory.logs.path, shard, record, "SIGSEGV")
+        for _ in range(KILLS):
+            note_death(directory.logs.path, 10, 100, "killed or crashed", killed=True)
+            note_death(directory.logs.path, 11, 110, "killed or crashed", killed=True)
+        forget_deaths(directory.logs.path, 11)
+        note_death(directory.logs.path, 11, 110, "killed or crashed", killed=True)
         with open(directory.logs.where("deaths.jsonl"), "a") as file:
             file.write('{"shard": 6, "recor')
         skip = ((71, "it ended its worker: SIGSEGV"),)
-        assert assignments(directory, [5, 6, 7, 8, 9]) == [
+        told = "it ended its worker: killed or crashed (killed from outside: the next run tries it again)"
+        assert assignments(directory, [5, 6, 7, 8, 9, 10, 11]) == [
             Assignment(5, True, (), 2),
             Assignment(6, False, (), 1),  # once may be chance
             Assignment(7, True, skip, 4),
             Assignment(8, False, (), 1),
             Assignment(9),
+            Assignment(10, True, ((100, told),), KILLS, doubted=1),
+            Assignment(11, False, (), 1),
         ]
 
 
@@ -103,7 +111,7 @@ def test_a_killed_rank_is_named_with_its_shard(ranks, tmp_path):
     second.tell(record=83)
     second.kill()
     deaths = logged(tmp_path, "deaths.jsonl")
-    assert json.loads(deaths) == {"shard": 8, "record": 83, "why": "killed or crashed"}
+    assert json.loads(deaths) == {"shard": 8, "record": 83, "why": "killed or crashed", "killed": True}
     assert logged(tmp_path) == f"rank 1 on {os.uname().nodename}: process {second.pid} was killed or crashed\n"
 
 

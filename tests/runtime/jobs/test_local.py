@@ -13,10 +13,14 @@ import pytest
 import toy_jobs
 from tilewright.errors import InputError, InternalError, UsageError
 from tilewright.runtime.engines import local
+from tilewright.runtime.engines.inline import Inline
 from tilewright.runtime.engines.local import Local, facts_of, places
-from tilewright.runtime.jobs.merge import Report
+from tilewright.runtime.engines.schedule import KILLS, TRIES
+from tilewright.runtime.jobs import run as run_module
+from tilewright.runtime.jobs.merge import Report, verify
 from tilewright.runtime.jobs.run import run
 from tilewright.runtime.jobs.start import _outcome
+from tilewright.runtime.jobs.status import status
 from tilewright.runtime.jobs.task import Options
 
 
@@ -94,15 +98,61 @@ def test_what_is_said_of_workers_that_ended():
 
 @pytest.mark.parametrize(
     ("what", "why"),
-    [("exit", "exit code 3"), ("kill", "SIGKILL"), ("raise", "exit code 1: ZeroDivisionError: record 6")],
+    [("exit", "exit code 3"), ("crash", "SIGSEGV"), ("raise", "exit code 1: ZeroDivisionError: record 6")],
 )
 def test_a_record_that_traps(place, what, why):
-    """After two workers its shard is run a record at a time: record 6 is reported, the others are as ever."""
+    """After two workers its shard is run a record at a time, after two more record 6 is reported; the others are as
+    ever. That is final: the next run has nothing to do."""
     report = run(place.task(trouble={6: (what, 9)}), place.output, Local(2))
     place.check(place.squares[:48] + place.squares[56:])
-    assert (report.errors, report.exit_code, report.facts["replaced"]) == (1, 1, 3)
+    assert (report.errors, report.exit_code, report.facts["replaced"]) == (1, 1, TRIES + TRIES)
     error = json.loads(Path(f"{place.output}.job/errors/00001.jsonl").read_text())
     assert error == {"line": 6, "field": "", "message": f"it ended its worker: {why}"}
+    assert run(place.task(), place.output, Local(2)).computed == 0
+
+
+@pytest.mark.parametrize("kills", [3, TRIES + KILLS - 1])
+def test_kills_from_outside_make_no_record_an_error(place, kills):
+    """As an operator's, or the kernel's where another program takes the memory: record 6 is at work each time."""
+    report = run(place.task(trouble={6: ("kill", kills)}), place.output, Local(2))
+    place.check()
+    assert report.errors == 0 and report.facts["ended"] == {"SIGKILL": kills}
+    assert run(place.task(), place.output, Local(2)).computed == 0
+
+
+def test_a_record_that_is_doubted_is_tried_again_by_the_next_run(place):
+    """The job finishes without it; the finished output stays until a run has a better one."""
+    most = TRIES + KILLS
+    report = run(place.task(trouble={6: ("kill", most)}), place.output, Local(2))
+    without = place.squares[:48] + place.squares[56:]
+    place.check(without)
+    assert (report.errors, report.facts["replaced"]) == (1, most)
+    error = json.loads(Path(f"{place.output}.job/errors/00001.jsonl").read_text())
+    assert error["message"] == "it ended its worker: SIGKILL (killed from outside: the next run tries it again)"
+    assert run(place.task(), place.output, Inline()).computed == 0  # it would end this process
+    with pytest.raises(InputError):
+        run(place.task(trouble={5: ("error", 1)}), place.output, Local(2))
+    place.check(without)
+    assert status(place.output).state == "finished" and verify(place.output).finished and verify(place.output).intact
+    again = run(place.task(trouble={6: ("kill", most + most)}), place.output, Local(2))
+    assert (again.computed, again.errors) == (1, 1)
+    place.check(without)
+    better = run(place.task(), place.output, Local(2), Options(max_errors=0))
+    assert (better.computed, better.errors, better.exit_code) == (1, 0, 0)
+    place.check()
+    assert run(place.task(), place.output, Local(2)).computed == 0
+
+
+def test_a_retry_that_ends_before_the_merge_is_not_forgotten(place, monkeypatch):
+    """Its shard is better than the output: the next run makes the output of it."""
+    run(place.task(trouble={6: ("kill", TRIES + KILLS)}), place.output, Local(2))
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "merge", lambda *given: (_ for _ in ()).throw(InputError("ended")))
+        with pytest.raises(InputError, match="ended"):
+            run(place.task(), place.output, Local(2))
+    place.check(place.squares[:48] + place.squares[56:])
+    assert run(place.task(), place.output, Local(2)).computed == 0
+    place.check()
 
 
 def test_a_shard_that_ends_every_worker(place, monkeypatch):

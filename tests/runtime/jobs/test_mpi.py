@@ -16,12 +16,14 @@ from tilewright.errors import InputError, ResourceError, UsageError
 from tilewright.runtime.engines import mpi as module
 from tilewright.runtime.engines.inline import Inline
 from tilewright.runtime.engines.mpi import gpu_names
+from tilewright.runtime.engines.schedule import KILLS, TRIES
 from tilewright.runtime.jobs import durable
 from tilewright.runtime.jobs.run import run
 
 MPIEXEC = next((path for path in (Path(sys.executable).with_name("mpiexec"), shutil.which("mpiexec")) if path), None)
 missing = not MPIEXEC or not Path(MPIEXEC).exists() or not importlib.util.find_spec("mpi4py")
 pytestmark = pytest.mark.skipif(missing, reason="mpi4py or mpiexec is not installed: pip install mpi4py mpich")
+DOUBT = " (killed from outside: the next run tries it again)"
 
 
 @pytest.fixture
@@ -129,28 +131,33 @@ def deaths(place):
 
 
 @pytest.mark.parametrize(
-    ("what", "why"),
+    ("what", "alone", "why"),
     [
-        ("kill", "killed or crashed"),
-        pytest.param("raise", "ZeroDivisionError('record 6')", marks=pytest.mark.long),
+        ("crash", TRIES, "SIGSEGV"),
+        pytest.param("raise", TRIES, "ZeroDivisionError('record 6')", marks=pytest.mark.long),
+        pytest.param("kill", KILLS, f"killed or crashed{DOUBT}", marks=pytest.mark.long),
     ],
 )
-def test_a_record_that_ends_its_rank_each_time(place, ranks, what, why):
-    """Two runs end at its shard, two at the record, which runs alone; the fifth reports it, the others are as ever."""
-    for runs in range(1, 5):
+def test_a_record_that_ends_its_rank_each_time(place, ranks, what, alone, why):
+    """Two runs end at its shard, some at the record, which runs alone; the next reports it, the others are as ever.
+    Kills from outside have to be more, and then a later run tries the record again."""
+    for runs in range(1, TRIES + alone + 1):
         code, errors, _ = finish(ranks(2, knobs={"trouble": {6: [what, 9]}}))
-        assert code in (5, 9), errors
+        assert code in (5, signal.SIGKILL, signal.SIGSEGV), errors
         wait_until_gone(place)
         until = time.monotonic() + 10
         while len(deaths(place)) < runs:  # its witness outlives a rank
             assert time.monotonic() < until
             time.sleep(0.01)
-    assert [(death["shard"], death["record"]) for death in deaths(place)] == [(1, None)] * 2 + [(1, 6)] * 2
+    assert [(death["shard"], death["record"]) for death in deaths(place)] == [(1, None)] * TRIES + [(1, 6)] * alone
     code, errors, _ = finish(ranks(2, knobs={"trouble": {6: [what, 9]}}))
     assert code == 1, errors
     place.check(place.squares[:48] + place.squares[56:])
     error = json.loads(Path(f"{place.output}.job/errors/00001.jsonl").read_text())
     assert error == {"line": 6, "field": "", "message": f"it ended its worker: {why}"}
+    code, errors, _ = finish(ranks(2))
+    assert code == (0 if DOUBT in why else 1), errors
+    place.check(place.squares if DOUBT in why else place.squares[:48] + place.squares[56:])
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])

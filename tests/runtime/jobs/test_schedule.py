@@ -3,7 +3,7 @@
 import pytest
 
 from tilewright.runtime.engines import schedule as module
-from tilewright.runtime.engines.schedule import BLAMED, schedule
+from tilewright.runtime.engines.schedule import BLAMED, KILLS, TRIES, Assignment, End, schedule
 
 
 @pytest.fixture
@@ -74,21 +74,54 @@ def test_shards_of_the_dead(clock):
     work = schedule([5, 6])
     work.join(0)
     assert not work.next(0).alone
-    work.lost(0, "SIGKILL", None)
+    work.lost(0, End("SIGKILL", killed=True), None)
     work.join(0)
     assert work.next(0).shard == 5 and not work.paces[0].at.alone
-    work.lost(0, "SIGKILL", None)
-    for blamed in range(BLAMED):  # one record at a time from now on
+    work.lost(0, End("SIGKILL", killed=True), None)
+    for lost in range(TRIES * BLAMED):  # one record at a time from now on
         work.join(0)
         given = work.next(0)
-        assert (given.shard, given.alone, len(given.skip)) == (5, True, blamed)
-        work.lost(0, "SIGSEGV", blamed)
-    work.join(0)
-    work.next(0)
-    work.lost(0, "SIGSEGV", 99)
+        assert (given.shard, given.alone, len(given.skip)) == (5, True, lost // TRIES)
+        work.lost(0, End("SIGSEGV"), lost // TRIES)
+    for _ in range(TRIES):
+        assert not work.given_up
+        work.join(0)
+        work.next(0)
+        work.lost(0, End("SIGSEGV"), 99)
     assert work.given_up == {5: "SIGSEGV"}
     work.join(0)
     assert work.next(0).shard == 6
-    work.lost(0, "SIGSEGV", None)
-    work.lost(0, "idle", None)
+    work.lost(0, End("SIGSEGV"), None)
+    work.lost(0, End("idle"), None)
     assert not work.over
+
+
+KILLED, OWN = End("SIGKILL", killed=True), End("SIGSEGV")
+
+
+@pytest.mark.parametrize(
+    ("ends", "blamed", "doubted"),
+    [
+        ([OWN], False, False),
+        ([OWN, OWN], True, False),
+        ([KILLED] * (KILLS - 1), False, False),
+        ([KILLED] * KILLS, True, True),
+        ([KILLED, KILLED, OWN], False, False),
+        ([KILLED, OWN, OWN], True, False),
+        ([OWN] + [KILLED] * (KILLS - 1), True, True),
+    ],
+)
+def test_who_is_to_blame(ends, blamed, doubted):
+    """Two deaths of its own, or many kills from outside, which the next run does not believe."""
+    given = Assignment(5, alone=True)
+    for number, end in enumerate(ends, 1):
+        assert not given.skip
+        assert given.lost(end, 7) and given.deaths == number
+    assert (len(given.skip), given.doubted) == (int(blamed), int(doubted))
+
+
+def test_a_shard_whose_records_cannot_be_told_apart():
+    """One crash while it runs alone gives it up; kills do only when there are many."""
+    assert not Assignment(5, alone=True).lost(OWN, None)
+    given = Assignment(5, alone=True)
+    assert [given.lost(KILLED, None) for _ in range(KILLS)] == [True] * (KILLS - 1) + [False]

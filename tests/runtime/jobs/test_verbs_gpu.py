@@ -171,7 +171,7 @@ def test_a_kernel_that_traps(folder, tmp_path, monkeypatch):
         report = classify(job)
     classify(replace(job, output=str(tmp_path / "plain.jsonl")))
     found, wanted = ((tmp_path / name).read_bytes().splitlines() for name in ("out.jsonl", "plain.jsonl"))
-    assert report.errors == 1 and report.job["replaced"] == 3
+    assert report.errors == 1 and report.job["replaced"] == 4
     assert json.loads(found[59])["error"]["message"].startswith("it ended its worker: exit code 1: ")
     assert "assert" in json.loads(found[59])["error"]["message"]
     assert found[:59] + found[60:] == wanted[:59] + wanted[60:]

@@ -90,7 +90,7 @@ def test_a_kernel_that_traps(verbs, tmp_path, monkeypatch):
     job = job_of(verbs, "classify", "classify.jsonl", str(tmp_path / "out"), engine="local", shard_size=3000)
     report = run(job)
     found, wanted = Path(job.output).read_bytes().splitlines(), expected(verbs, "classify").splitlines()
-    assert report.errors == ERRORS + 1 and report.job["replaced"] == 3
+    assert report.errors == ERRORS + 1 and report.job["replaced"] == 4
     assert json.loads(found[59])["error"]["message"] == "it ended its worker: SIGSEGV"
     assert found[:59] + found[60:] == wanted[:59] + wanted[60:]
 

@@ -6,11 +6,9 @@ on, or by rank 0 for one that gave no sign of life.
 
 from __future__ import annotations
 
-from collections import Counter
-
 import msgspec
 
-from tilewright.runtime.engines.schedule import TRIES, Assignment
+from tilewright.runtime.engines.schedule import TRIES, Assignment, End, Ends
 from tilewright.runtime.engines.witness import DEATHS
 from tilewright.runtime.jobs.directory import JobDirectory
 
@@ -18,29 +16,41 @@ MOST_BYTES = 1 << 20  # of the file that are read
 
 
 class Death(msgspec.Struct, frozen=True):
-    """record: the one that ran alone, if one did."""
+    """record: the one that ran alone, if one did. killed: as `End.killed`. forget: nobody died, and what was noted of
+    this shard before does not count any more."""
 
     shard: int
     record: int | None
     why: str
+    killed: bool = False
+    forget: bool = False
 
 
 def assignments(directory: JobDirectory, shards: list[int]) -> list[Assignment]:
-    """Shards as they are to be run: one that has ended TRIES ranks a record at a time, one of its records that has
-    ended TRIES ranks alone not at all, but for its error.
+    """Shards as they are to be run: one that has ended TRIES ranks a record at a time, and a record that is blamed
+    (`Ends.blamed`) not at all, but for its error.
 
     A rank may be killed for other reasons, even twice at one shard: that costs time, and no record.
     """
-    found = [death for line in (directory.logs.read(DEATHS, MOST_BYTES) or b"").splitlines() if (death := _death(line))]
-    deaths = Counter(death.shard for death in found)
-    alone = Counter((death.shard, death.record) for death in found if death.record is not None)
-    why = {(death.shard, death.record): death.why for death in found}
-    given = []
-    for shard in shards:
-        blamed = [key for key, times in alone.items() if key[0] == shard and times >= TRIES]
-        skip = tuple((key[1] or 0, f"it ended its worker: {why[key]}") for key in blamed)
-        given.append(Assignment(shard, deaths[shard] >= TRIES, skip, deaths[shard]))
-    return given
+    found: dict[int, list[Death]] = {}
+    for line in (directory.logs.read(DEATHS, MOST_BYTES) or b"").splitlines():
+        if death := _death(line):
+            found[death.shard] = [] if death.forget else [*found.get(death.shard, []), death]
+    return [_assignment(shard, found.get(shard, [])) for shard in shards]
+
+
+def _assignment(shard: int, deaths: list[Death]) -> Assignment:
+    ends: dict[int, Ends] = {}
+    why: dict[int, str] = {}
+    for death in deaths:
+        if death.record is not None:
+            ends.setdefault(death.record, Ends()).add(End(death.why, death.killed))
+            why[death.record] = death.why
+    blamed = {record: end for record, end in ends.items() if end.blamed}
+    skip = tuple((record, end.reason(why[record])) for record, end in blamed.items())
+    return Assignment(
+        shard, len(deaths) >= TRIES, skip, len(deaths), doubted=sum(end.doubted for end in blamed.values())
+    )
 
 
 def _death(line: bytes) -> Death | None:

@@ -9,6 +9,8 @@ from tilewright.runtime.jobs.task import Engine, Job, Place, open_worker, run_sh
 class Inline(Engine):
     """Nobody watches this worker: one that hangs hangs the job, one that dies ends it (and it can be resumed)."""
 
+    watches = False
+
     def run(self, job: Job) -> None:
         """Raises what the task does, and Interrupted between two shards or, where a shard is long, within it."""
         traced = trace.recording(job.directory, 0, job.options.trace is not None)

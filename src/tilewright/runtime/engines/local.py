@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 from tilewright.errors import InternalError, UsageError
 from tilewright.formats.files import naming
 from tilewright.hardware import cgroup
-from tilewright.runtime.engines.schedule import schedule
+from tilewright.runtime.engines.schedule import End, schedule
 from tilewright.runtime.engines.worker import Alive, Done, Failed, Ready, Setup
 from tilewright.runtime.jobs.stop import SIGNALS
 from tilewright.runtime.jobs.task import Engine, Job, Place
@@ -27,6 +27,7 @@ START_SECONDS = 1800.0  # a worker may take to load its model: the largest, from
 LAST_SECONDS = 5.0  # for workers to close what they have open; then they are killed
 LOG_BYTES = 1 << 20  # of what a worker said, to find its last words
 FALSE_STARTS = 2  # in a row, workers that end before their first shard: so would all others
+OWN = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS}
 GIVEN_UP = 3  # shards that ended every worker: what is wrong is not in the shards
 
 
@@ -223,24 +224,26 @@ class _Supervisor:
         hand.process.kill()  # where it only closed its end
         hand.process.wait()
         del self.hands[hand.place.number]
-        why = self.end_of(hand)
+        end = self.end_of(hand)
+        why = end.why
         self.ended[why] += 1
         if not hand.ready:
             self.false_starts += 1
             if self.false_starts >= FALSE_STARTS and not self.job.stop.name:
                 raise InternalError(f"workers end as they start: {why}", path=self.job.directory.logs.where(hand.log))
-        self.schedule.lost(hand.place.number, why, hand.record)
+        self.schedule.lost(hand.place.number, end, hand.record)
 
-    def end_of(self, hand: _Hand) -> str:
-        """How a worker ended: "SIGSEGV", "exit code 1: ValueError: ..."."""
+    def end_of(self, hand: _Hand) -> End:
+        """How a worker ended; a signal that is not of OWN was sent by another process."""
         if hand.hung:
-            return f"no sign of life for {self.job.options.watchdog:g} s"
+            return End(f"no sign of life for {self.job.options.watchdog:g} s")
         code = hand.process.returncode
         if code < 0:
-            return signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+            why = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+            return End(why, killed=-code not in OWN)
         said = self.job.directory.logs.read(hand.log, LOG_BYTES, hand.log_start) or b""
         lines = said.decode(errors="replace").strip().splitlines()
-        return f"exit code {code}" + (f": {lines[-1][:200]}" if lines else "")
+        return End(f"exit code {code}" + (f": {lines[-1][:200]}" if lines else ""))
 
     def gave_up(self) -> InternalError:
         shards = self.schedule.given_up

@@ -20,7 +20,7 @@ from tilewright.runtime.engines.launchers import check_size
 from tilewright.runtime.engines.local import places
 from tilewright.runtime.engines.ranks import Begin, Counter, Finished, Hello, Link, RankBeat, Want
 from tilewright.runtime.engines.schedule import Assignment
-from tilewright.runtime.engines.witness import LOG, Witness, add_line, log_size, note_death
+from tilewright.runtime.engines.witness import LOG, Witness, add_line, forget_deaths, log_size, note_death
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.directory import JobDirectory, Record
 from tilewright.runtime.jobs.merge import Report
@@ -100,7 +100,8 @@ class Mpi(Engine):
         if self._logs:
             add_line(self._logs, LOG, last)
             if self._shard is not None and isinstance(error, Exception) and not isinstance(error, TilewrightError):
-                note_death(self._logs, self._shard, self._witness.record, repr(error))
+                short = isinstance(error, MemoryError)  # of memory, as where the kernel kills
+                note_death(self._logs, self._shard, self._witness.record, repr(error), killed=short)
         sys.stderr.write(last)
         sys.stderr.flush()
         self._end(getattr(error, "exit_code", 5))
@@ -166,7 +167,12 @@ class Mpi(Engine):
         """A shard, of which the witness is told first."""
         self._at(given.shard)
         shard = directory.shard(given.shard, alone=given.alone, skip=given.skip)
-        record = run_shard(worker, directory, shard, beat)
+        try:
+            record = run_shard(worker, directory, shard, beat, doubted=given.doubted)
+        except TilewrightError:
+            if given.doubted:  # this output has no errors of records: the job ends, and the next run tries them again
+                forget_deaths(directory.logs.path, given.shard)
+            raise
         self._at(None)
         return record
 

@@ -18,11 +18,11 @@ from tilewright.errors import InternalError
 from tilewright.runtime.engines.deaths import assignments
 from tilewright.runtime.engines.local import START_SECONDS
 from tilewright.runtime.engines.schedule import Assignment, Schedule, schedule
-from tilewright.runtime.engines.witness import Witness, note_death
+from tilewright.runtime.engines.witness import Witness, forget_deaths, note_death
 from tilewright.runtime.jobs.directory import Record
 from tilewright.runtime.jobs.merge import Report
 from tilewright.runtime.jobs.stop import Stop
-from tilewright.runtime.jobs.task import Job
+from tilewright.runtime.jobs.task import DOUBTED, Job
 from tilewright.runtime.jobs.unchanged import AsBegun
 
 POLL_SECONDS = 0.001  # between two looks for messages: MPI's own waiting would take a core
@@ -207,6 +207,8 @@ class Counter(threading.Thread):
             if message.record is None:
                 self._schedule.join(source)
             elif self._job:
+                if message.record.figures.get(DOUBTED):
+                    forget_deaths(self._job.directory.logs.path, message.record.shard)
                 self._schedule.done(source)
                 self._job.done(message.record, source)
         elif isinstance(message, Asked):

@@ -14,7 +14,7 @@ from typing import Any
 
 from tilewright.errors import InternalError, ResourceError, TilewrightError, UsageError
 from tilewright.runtime.engines.local import START_SECONDS, facts_of
-from tilewright.runtime.engines.schedule import Assignment, Schedule, schedule
+from tilewright.runtime.engines.schedule import Assignment, End, Schedule, schedule
 from tilewright.runtime.engines.worker import BEAT_SECONDS
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.directory import JobDirectory, Record
@@ -96,7 +96,7 @@ class Actor:
             directory.began = self._began
             try:
                 shard = directory.shard(given.shard, alone=given.alone, skip=given.skip)
-                return run_shard(self._worker, directory, shard, self)
+                return run_shard(self._worker, directory, shard, self, doubted=given.doubted)
             finally:
                 os.close(self._fd)
 
@@ -173,7 +173,8 @@ class _Driver:
             cause = getattr(error, "cause", None)
             if isinstance(cause, TilewrightError):
                 raise cause from error
-            self.lose(number, repr(cause) if cause else str(error).strip().partition("\n")[0])
+            why = repr(cause) if cause else str(error).strip().partition("\n")[0]
+            self.lose(number, End(why, killed=cause is None))  # Ray does not say by which signal an actor ended
             return
         hand.call = None
         if hand.ready:
@@ -193,15 +194,15 @@ class _Driver:
             self.job.at_work(number, int(said[20:40] or 0), share if share >= 0 else None)
         allowed = self.job.options.watchdog if hand.ready else START_SECONDS
         if hand.call is not None and time.monotonic() - hand.heard > allowed:
-            self.lose(number, f"no sign of life for {allowed:g} s")
+            self.lose(number, End(f"no sign of life for {allowed:g} s"))
 
-    def lose(self, number: int, why: str) -> None:
+    def lose(self, number: int, end: End) -> None:
         if not self.hands[number].ready:
-            raise InternalError(f"an actor ended as it started: {why}", path=self.job.directory.path)
+            raise InternalError(f"an actor ended as it started: {end.why}", path=self.job.directory.path)
         self.dismiss(number)
-        self.ended[why] += 1
+        self.ended[end.why] += 1
         record = int((self.job.directory.logs.read(said_name(number), 20) or b"").strip() or -1)
-        self.schedule.lost(number, why, record if record >= 0 else None)
+        self.schedule.lost(number, end, record if record >= 0 else None)
 
     def dismiss(self, number: int) -> None:
         self.ray.kill(self.hands.pop(number).actor, no_restart=True)

@@ -6,21 +6,75 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-TRIES = 2  # workers that a shard may end before its records are run one at a time
+TRIES = 2  # workers that a shard may end before its records are run one at a time; that a record alone may end
+KILLS = 4  # workers that may be killed from outside at a record that runs alone, before it is doubted
 LATE = 2  # times as long as its last shard: nobody waits for this worker any more
 BLAMED = 8  # records of a shard that may each end a worker; with more, the shard itself is given up
 
 
+class End(NamedTuple):
+    """How a worker ended. why: "SIGSEGV", "exit code 1: ValueError: ...". killed: by a signal that other processes
+    send (an operator, a batch system, the kernel when memory is short), which says little of the record at work."""
+
+    why: str
+    killed: bool = False
+
+
+@dataclass
+class Ends:
+    """Workers that ended while one record ran alone: of their own, and killed from outside."""
+
+    own: int = 0
+    killed: int = 0
+
+    def add(self, end: End) -> None:
+        """One more."""
+        self.own, self.killed = self.own + (not end.killed), self.killed + end.killed
+
+    @property
+    def blamed(self) -> bool:
+        """Whether the record is not run any more: it becomes an error."""
+        return self.own >= TRIES or self.own + self.killed >= KILLS
+
+    @property
+    def doubted(self) -> bool:
+        """Whether it is blamed for kills from outside: the next run tries it again."""
+        return self.blamed and self.own < TRIES
+
+    def reason(self, why: str) -> str:
+        """What the record's error says."""
+        return f"it ended its worker: {why}" + " (killed from outside: the next run tries it again)" * self.doubted
+
+
 @dataclass
 class Assignment:
-    """A shard on its way. alone: one record at a time; skip: records that have ended a worker, with the reason."""
+    """A shard on its way. alone: one record at a time; skip: records that are blamed, with the reason. doubted: how
+    many of these for kills from outside. ends: by record that ran alone, None: before the first of them."""
 
     shard: int
     alone: bool = False
     skip: tuple[tuple[int, str], ...] = ()
     deaths: int = 0
+    doubted: int = 0
+    ends: dict[int | None, Ends] = field(default_factory=dict)
     begun: float = 0.0
+
+    def lost(self, end: End, record: int | None) -> bool:
+        """A worker ended; False: the shard is given up, since its records cannot be told apart or too many are bad."""
+        self.deaths += 1
+        if not self.alone:
+            self.alone = self.deaths >= TRIES
+            return True
+        ends = self.ends.setdefault(record, Ends())
+        ends.add(end)
+        if record is None:
+            return not ends.own and not ends.blamed
+        if ends.blamed:
+            self.skip += ((record, ends.reason(end.why)),)
+            self.doubted += ends.doubted
+        return len(self.skip) <= BLAMED
 
 
 @dataclass
@@ -85,19 +139,15 @@ class Schedule:
             pace.seconds = time.monotonic() - pace.at.begun
             pace.at = None
 
-    def lost(self, worker: int, why: str, record: int | None) -> None:
+    def lost(self, worker: int, end: End, record: int | None) -> None:
         """The worker has ended. record: the one that it ran alone."""
         assignment = self.paces.pop(worker, Pace()).at
         if assignment is None:
             return
-        assignment.deaths += 1
-        if assignment.alone and record is not None and len(assignment.skip) < BLAMED:
-            assignment.skip += ((record, f"it ended its worker: {why}"),)
-        elif assignment.alone:
-            self.given_up[assignment.shard] = why
-            return
-        assignment.alone = assignment.deaths >= TRIES
-        self.todo.appendleft(assignment)
+        if assignment.lost(end, record):
+            self.todo.appendleft(assignment)
+        else:
+            self.given_up[assignment.shard] = end.why
 
 
 def schedule(shards: Iterable[int | Assignment]) -> Schedule:

@@ -9,6 +9,7 @@ An abstract socket has no permissions: processes of other users are sent away, a
 Runs as a script, with the standard library alone.
 """
 
+import faulthandler
 import fcntl
 import json
 import os
@@ -28,7 +29,13 @@ HIGH = 512  # above MPI's descriptors, and below 1024, how many a process has at
 LOG, DEATHS = "ranks.log", "deaths.jsonl"  # in the job's logs: what ended ranks, and at which shards
 ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)  # may be followed by SIGKILL
 SIGNALS = b"signals"  # what a connection for them begins with
-FIRST = re.compile(rb"(\d{1,10}) (signals|)")  # the line that a connection begins with: a process, and the kind
+CRASH = b"crash"  # what one begins with on which the C-level handler of a crash says what it was
+CRASHES = {
+    "Segmentation fault": "SIGSEGV", "Bus error": "SIGBUS", "Aborted": "SIGABRT",
+    "Floating point exception": "SIGFPE", "Illegal instruction": "SIGILL",
+}  # fmt: skip
+CRASH_BYTES = 1 << 14  # of its words: a stack of Python
+FIRST = re.compile(rb"(\d{1,10}) (signals|crash|)")  # the line that a connection begins with: a process, and the kind
 FIELDS: dict[str, tuple[type, ...]] = {  # what a rank tells, see `Witness.tell`
     "rank": (int,), "pid": (int,), "logs": (str,), "log_size": (int,), "shard": (int, type(None)),
     "record": (int, type(None)), "stopping": (bool,), "calm": (bool,), "all": (bool,),
@@ -38,6 +45,8 @@ WHY = "killed or crashed"  # of a rank that has ended without a word
 
 class Witness:
     """A rank's connections to the witness of its node; where there is none, nothing happens."""
+
+    _crash: socket.socket | None = None
 
     def __init__(self, node, low: int) -> None:
         """node: the communicator of the ranks of this node, all of which come here. low: a descriptor opened before
@@ -60,6 +69,9 @@ class Witness:
             self._signals.setblocking(False)
             with suppress(ValueError):  # outside the main thread, where nobody hears signals
                 self._earlier = signal.set_wakeup_fd(self._signals.fileno(), warn_on_full_buffer=False)
+            if not faulthandler.is_enabled():
+                self._crash = connected(name, CRASH)
+                faulthandler.enable(self._crash.fileno(), all_threads=False)
             self._socket = connected(name)
 
     def tell(self, **what: Any) -> None:
@@ -83,6 +95,9 @@ class Witness:
             with suppress(ValueError):
                 signal.set_wakeup_fd(self._earlier)
             self._signals.close()
+        if self._crash:
+            faulthandler.disable()
+            self._crash.close()
         if self._socket:
             self._socket.close()
 
@@ -129,6 +144,7 @@ class _Rank:
         self.kind = b""
         self.known: dict[str, Any] = {}
         self.asked = False
+        self.crash = b""  # what the handler of its crash has said
 
     def hear(self) -> bool:
         """Takes all that is said; False: it has ended, or is no rank's."""
@@ -156,6 +172,8 @@ class _Rank:
         if self.kind == SIGNALS:
             self.asked = self.asked or any(number in self._buffer for number in ASKING)
             self._buffer = b""
+        elif self.kind == CRASH:
+            self.crash, self._buffer = (self.crash + self._buffer)[:CRASH_BYTES], b""
         elif self.pid:
             *lines, self._buffer = self._buffer.split(b"\n")
             for line in lines:
@@ -207,7 +225,7 @@ def main(fd: int) -> None:
                 if not ended.pid:
                     ended.close()
                     continue
-                if ended.known or ended.kind == SIGNALS:
+                if ended.known or ended.kind in (SIGNALS, CRASH):
                     gone.append(ended)
                 elif _died(ended.pid, [*there.values(), *gone]):
                     return
@@ -226,22 +244,25 @@ def _died(pid: int, ranks: list[_Rank]) -> bool:
         return False
     if any(rank.asked for rank in ranks if rank.pid == pid):
         known = {**known, "stopping": True}
-    _tell(known)
+    _tell(known, b"".join(rank.crash for rank in ranks if rank.pid == pid).decode("ascii", "replace"))
     return True
 
 
-def _tell(known: dict) -> None:
-    """Says who has ended, on stderr and in the job's logs; nothing if another node has said why all end."""
+def _tell(known: dict, crash: str) -> None:
+    """Says who has ended, on stderr and in the job's logs; nothing if another node has said why all end. crash: what
+    the handler of a crash has said; who is killed from outside says nothing."""
     logs = known.get("logs")
     if logs and log_size(logs) > known.get("log_size", 0):
         return
-    what = f"rank {known.get('rank', '?')} on {os.uname().nodename}: process {known.get('pid', '?')} was {WHY}"
+    what = f"rank {known.get('rank', '?')} on {os.uname().nodename}: process {known.get('pid', '?')} "
+    name = next((name for words, name in CRASHES.items() if f": {words}\n" in crash), "")
+    what += f"crashed: {name}" if name else f"was {WHY}"
     what += ", after a signal had asked it to stop\n" if known.get("stopping") else "\n"
     if logs:
         if known.get("shard") is not None and not known.get("stopping"):
-            note_death(logs, known["shard"], known.get("record"), WHY)
-        add_line(logs, LOG, what)
-    sys.stderr.write(what)
+            note_death(logs, known["shard"], known.get("record"), name or WHY, killed=not name)
+        add_line(logs, LOG, what + crash)
+    sys.stderr.write(what + crash)
 
 
 def log_size(logs: str) -> int:
@@ -251,9 +272,14 @@ def log_size(logs: str) -> int:
     return 0
 
 
-def note_death(logs: str, shard: int, record: int | None, why: str) -> None:
-    """For the next run: this shard has ended its rank, at this record if it ran alone."""
-    add_line(logs, DEATHS, json.dumps({"shard": shard, "record": record, "why": why}) + "\n")
+def note_death(logs: str, shard: int, record: int | None, why: str, *, killed: bool = False) -> None:
+    """For the next run: this shard has ended its rank, at this record if it ran alone. killed: from outside."""
+    add_line(logs, DEATHS, json.dumps({"shard": shard, "record": record, "why": why, "killed": killed}) + "\n")
+
+
+def forget_deaths(logs: str, shard: int) -> None:
+    """For the next run: it tries all records of this shard again."""
+    add_line(logs, DEATHS, json.dumps({"shard": shard, "record": None, "why": "", "forget": True}) + "\n")
 
 
 def add_line(logs: str, name: str, line: str) -> None:

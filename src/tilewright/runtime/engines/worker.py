@@ -107,7 +107,7 @@ def _work(pipe: Connection) -> None:
             beat = PipeBeat(pipe)
             while (given := pipe.recv()) is not None:
                 shard = directory.shard(given.shard, alone=given.alone, skip=given.skip)
-                pipe.send(Done(run_shard(worker, directory, shard, beat)))
+                pipe.send(Done(run_shard(worker, directory, shard, beat, doubted=given.doubted)))
         finally:
             worker.close()
 

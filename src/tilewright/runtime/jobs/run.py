@@ -23,7 +23,7 @@ from tilewright.runtime.jobs.manifest import Damaged, DamagedShards, Manifest, c
 from tilewright.runtime.jobs.merge import check, merge
 from tilewright.runtime.jobs.status import note_end
 from tilewright.runtime.jobs.stop import Stop, stopping
-from tilewright.runtime.jobs.task import Assembling, Engine, Job, Options, Reading, Settling, Task, Watch
+from tilewright.runtime.jobs.task import DOUBTED, Assembling, Engine, Job, Options, Reading, Settling, Task, Watch
 from tilewright.runtime.jobs.unchanged import AsBegun
 
 MOST_SHARDS = 1_000_000  # 150 MB in the process that hands them out
@@ -194,7 +194,7 @@ class _Run:
             return finished
         in_time = self.stop.late(self.options.grace)
         for tries in range(ROUNDS):
-            self.count_committed(self.watch if tries == 0 else Watch())
+            self.count_committed(self.watch if tries == 0 else Watch(), again=tries == 0)
             self.compute()
             begin = time.perf_counter()
             check_unchanged(self.began, self.task.fingerprint())
@@ -246,6 +246,8 @@ class _Run:
         found = check(self.directory, self.stop.check)
         others = [*map(spelled, self.task.outputs()[1:])] if isinstance(self.task, Assembling) else []
         if found.intact and [*(report := self.directory.sealed(REPORT, Report)).others] == others:
+            if report.figures.get(DOUBTED) and self.engine.watches:
+                return None  # the report and the output stay until those of this run replace them
             self.count(report.records, report.errors)
             facts = {name: fact for name, fact in report.facts.items() if name != "touched"} | self.facts
             return msgspec.structs.replace(report, computed=0, seconds={}, facts=facts)  # no merge, for one
@@ -254,15 +256,19 @@ class _Run:
         self.directory.root.remove(REPORT)
         return None
 
-    def count_committed(self, watch: Watch) -> None:
+    def count_committed(self, watch: Watch, *, again: bool = False) -> None:
+        """again: shards with records that an earlier run doubts are to be run again; until then they stay."""
         begin = time.perf_counter()
         self.todo = self.directory.missing()
         self.records = self.errors = 0
         for number in self.directory.committed():
             record = self.directory.record(number)
-            if record:
+            if record and again and record.figures.get(DOUBTED) and self.engine.watches:
+                self.todo.append(number)
+            elif record:
                 watch.committed(record, None)
                 self.count(record.records, record.errors)
+        self.todo.sort()
         self.phase("plan", begin)
 
     def compute(self) -> None:

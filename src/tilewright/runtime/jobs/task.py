@@ -15,6 +15,8 @@ from tilewright.runtime.jobs.directory import Attempt, JobDirectory, Record
 from tilewright.runtime.jobs.manifest import Value
 from tilewright.runtime.jobs.stop import Stop
 
+DOUBTED = "doubted"  # a figure of a shard: its records that are errors because workers were killed from outside
+
 
 class Place(msgspec.Struct, frozen=True):
     """Where a worker runs: its number of how many; the cores it may use (None: all); its GPU, as CUDA names it."""
@@ -163,10 +165,12 @@ class Job:
 
 class Engine:
     """Runs shards; the whole job lies in its `with` block. lead: this process plans, merges and reports, the others,
-    ranks of MPI, follow it. ends_workers: where `run` raises, no worker is at work any more."""
+    ranks of MPI, follow it. ends_workers: where `run` raises, no worker is at work any more. watches: a worker
+    that ends costs the job nothing, so that doubted records may be tried again."""
 
     lead = True
     ends_workers = True
+    watches = True
 
     def __enter__(self) -> Self:
         return self
@@ -192,9 +196,12 @@ def open_worker(task: Task, directory: JobDirectory, place: Place) -> Worker:
     return directory.began.opened(lambda: task.open(place))
 
 
-def run_shard(worker: Worker, directory: JobDirectory, shard: Shard, beat: Beat) -> Record:
-    """One shard from nothing to its commit. Raises InputError where what it read has changed since the run began."""
+def run_shard(worker: Worker, directory: JobDirectory, shard: Shard, beat: Beat, *, doubted: int = 0) -> Record:
+    """One shard from nothing to its commit. doubted: of its `skip`, records that the next run is to try again. Raises
+    InputError where what it read has changed since the run began."""
     with trace.span(trace.SHARD, f"shard {shard.number}"), directory.attempt(shard.number) as out:
         records = worker.run(shard, out, beat)
+        if doubted:
+            out.figures = {**out.figures, DOUBTED: doubted}
         with trace.span(trace.COMMIT):
             return out.commit(records)

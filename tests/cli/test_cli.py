@@ -219,7 +219,7 @@ def test_bad_input(run, small, name):
     if arguments[0] == "-p" and arguments[1] != "empty":
         arguments = [*arguments, "-i", "course.bin"]
     before = sorted(os.listdir("."))
-    code, _, errors = run(*small, *arguments)
+    code, _, errors = run(*small, *arguments, "--force")
     assert code == expected and message in one_paragraph(errors)
     with open("out.bin") as file:
         assert file.read() == "earlier"

@@ -250,7 +250,7 @@ def test_a_bad_model(run, name):
     damage, message = MODELS[name]
     damage()
     before = sorted(os.listdir("."))
-    code, _, errors = run()
+    code, _, errors = run("--force")
     assert code == 3 and message in one_paragraph(errors), errors
     assert Path("out.jsonl").read_text() == "earlier" and sorted(os.listdir(".")) == before
 
@@ -311,7 +311,7 @@ def test_a_job_that_cannot_be_done(run, name):
     tokens[1, 4] = 257
     tokens.tofile("range.bin")
     before = {name: os.stat(name).st_mtime_ns for name in os.listdir(".")}
-    code, _, errors = run(*arguments)
+    code, _, errors = run(*arguments, "--force")
     assert code == expected and message in one_paragraph(errors)
     assert {name: os.stat(name).st_mtime_ns for name in os.listdir(".")} == before
     assert Path("out.jsonl").read_text() == "earlier"

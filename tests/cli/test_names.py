@@ -85,7 +85,7 @@ class Servers:
         """What the same job writes under plain names."""
         if (verb, form, output) not in self.plain:
             path = str(self.place / f"plain.{verb}.{form}")
-            image = ("--image", f"{path}.grid.png") if verb == "draw" else ()
+            image = ("--image", f"{path}{output.strip('/')}.grid.png") if verb == "draw" else ()
             job = (verb, *options, "-i", f"{verb}.{form}", "-o", f"{path}{output}", "--threads", "1", *image)
             code, _, err = self("utf-8", *job)
             assert code == 0, err

@@ -58,6 +58,7 @@ def start(tmp_path, model, sentences):
         "40",
         "--grace",
         "1",
+        "--force",
     ]
 
     def call(work):

@@ -21,7 +21,7 @@ from tilewright.formats.prompts import PROMPT_FIELDS, names_sampling
 COLUMNS = ("id", "text", "tokens", *PROMPT_FIELDS)  # and sampling fields
 MOST_GROUPS = 100_000  # row groups of a file: the job's manifest names them all
 MOST_BYTES = 4 << 30  # of the columns of a row group, uncompressed: their pages are in memory together
-READ = 1024  # rows that become Python's objects at a time
+READ = 1024  # rows that are Python's objects at a time: as such they take ten times the memory of Arrow's columns
 ROWS, BYTES = 1 << 16, 64 << 20  # of a row group that is written, whichever comes first; the bytes are its lines'
 
 R = TypeVar("R", bound=LineReader)
@@ -184,15 +184,18 @@ class ParquetEncoder:
         self._arrow, self._schema = arrow, arrow.schema([(name, _type(arrow, kind)) for name, kind in kinds.items()])
         self._id: type = str if ids == "string" else int
         self._writer = arrow.parquet.ParquetWriter(_Target(file), self._schema, compression="snappy")
-        self._rest, self._lines, self._bytes = b"", list[bytes](), 0
+        self._rest, self._lines, self._batches = b"", list[bytes](), list[Any]()
+        self._count = self._bytes = 0  # lines of this row group, and their bytes
 
     def write(self, block: bytes | memoryview) -> None:
         """The next bytes."""
         *lines, self._rest = (self._rest + bytes(block)).split(b"\n")
         for line in lines:
             self._lines.append(line)
-            self._bytes += len(line)
-            if len(self._lines) == ROWS or self._bytes >= BYTES:
+            self._count, self._bytes = self._count + 1, self._bytes + len(line)
+            if len(self._lines) == READ:
+                self._convert()
+            if self._count == ROWS or self._bytes >= BYTES:
                 self._flush()
 
     def finish(self) -> None:
@@ -200,7 +203,8 @@ class ParquetEncoder:
         self._flush()
         self._writer.close()
 
-    def _flush(self) -> None:
+    def _convert(self) -> None:
+        """Makes columns of the lines so far."""
         rows = [row for line in self._lines for row in _rows(msgspec.json.decode(line))]
         for row in rows:
             if self._id is int and isinstance(row["id"], str):
@@ -209,8 +213,16 @@ class ParquetEncoder:
             row["id"] = None if row["id"] is None else self._id(row["id"])
         if rows:
             columns = [self._arrow.array([row.get(f.name) for row in rows], f.type) for f in self._schema]
-            self._writer.write_table(self._arrow.Table.from_arrays(columns, schema=self._schema), len(rows))
-        self._lines, self._bytes = [], 0
+            self._batches.append(self._arrow.RecordBatch.from_arrays(columns, schema=self._schema))
+        self._lines = []
+
+    def _flush(self) -> None:
+        self._convert()
+        if self._batches:
+            table = self._arrow.Table.from_batches(self._batches, self._schema).combine_chunks()
+            self._writer.write_table(table, table.num_rows)
+        self._batches = []
+        self._count = self._bytes = 0
 
 
 class _Target(io.RawIOBase):

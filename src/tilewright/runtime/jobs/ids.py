@@ -42,7 +42,7 @@ def settle_ids(directory: JobDirectory, input: InputFile, fields: Fields, error_
 def given_before(directory: JobDirectory, stop: Stop) -> Iterator[tuple[int, np.ndarray]]:
     """(shard, places of records in it) of ids that were given before, in this shard or an earlier one."""
     numbers = list(range(directory.manifest.cut.shards))
-    ends = np.cumsum([_noted(directory, number) for number in numbers])
+    ends = np.cumsum(_noted(directory, numbers))
     parts = -(-int(ends[-1]) // MOST_HASHES) if numbers else 0
     found = []
     for part in range(parts):
@@ -68,12 +68,18 @@ def _repeated(hashes: np.ndarray, places: np.ndarray) -> np.ndarray:
     return places[order[1:][again]]
 
 
-def _noted(directory: JobDirectory, number: int) -> int:
-    """Ids that a shard has noted: one a record. Raises DamagedShards where there are fewer or more."""
-    record = directory.record(number)
-    if record is None or record.notes_size != 8 * record.records:
-        raise DamagedShards([number])
-    return record.notes_size // 8
+def _noted(directory: JobDirectory, numbers: list[int]) -> list[int]:
+    """Ids that each shard has noted: one a record, or none in a file without ids. Raises DamagedShards for others."""
+    records = [directory.record(number) for number in numbers]
+    has_ids = any(record and record.notes_size for record in records)
+    bad = [
+        number
+        for number, record in zip(numbers, records, strict=True)
+        if record is None or record.notes_size != 8 * record.records * has_ids
+    ]
+    if bad:
+        raise DamagedShards(bad)
+    return [record.notes_size // 8 for record in records if record]
 
 
 def _hashes(directory: JobDirectory, number: int) -> np.ndarray:

@@ -104,10 +104,12 @@ class Tree:
     def holds(self, piece: Piece) -> bool:
         """Whether the bytes that the piece tells of are there."""
         digest, size = hashlib.sha256(), 0
-        with suppress(OSError, ResourceError, Damaged):  # nothing, or something else is there
+        try:
             for block in self.blocks(piece):
                 digest.update(block)
                 size += len(block)
+        except (OSError, ResourceError, Damaged):  # nothing, or something else is there
+            return False
         return (size, digest.hexdigest()) == (piece.size, piece.sha256)
 
     def note(self, name: str, offset: int, size: int) -> Piece:

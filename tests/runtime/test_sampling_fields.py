@@ -105,7 +105,7 @@ def _plain(answer: dict) -> dict:
     if "custom_id" not in answer:
         return {name: value for name, value in answer.items() if name != "id"}
     if answer["error"]:
-        return {"error": {"field": answer["error"]["param"], "message": answer["error"]["message"]}}
+        return {"error": {"field": answer["error"]["param"] or "", "message": answer["error"]["message"]}}
     choices = answer["response"]["body"]["choices"]
     plain = [{k: v for k, v in one.items() if v is not None and (k != "index" or len(choices) > 1)} for one in choices]
     for one in plain:

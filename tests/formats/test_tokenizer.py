@@ -1,5 +1,6 @@
 """The tokenizer: the library's answers, and each of its ways to fail is one paragraph with the file's name."""
 
+import json
 import subprocess
 import sys
 
@@ -8,7 +9,7 @@ import pytest
 from tilewright.errors import InputError
 from tilewright.formats import tokenizer as module
 from tilewright.formats.tokenizer import Tokenizer
-from tokenizer_files import contents
+from tokenizer_files import alphabet, contents
 
 
 @pytest.fixture
@@ -111,3 +112,58 @@ def test_a_failure_later_is_an_input_error_too(save):
 def test_the_library_is_imported_when_it_is_used():
     code = "import sys, tilewright.formats.tokenizer; sys.exit('tokenizers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+TEXTS = [
+    "", " ", "the hen", "  he  he\n\n\t he", "he's they'll I've 123 4,567.89 -- ...", "\u00e9\u4e16\U0001f600 \u00df",
+    "<|endoftext|>", "a<|endoftext|> b <|endoftext|>", "<|endoftext", "\x00\x01\u2028\u00a0x", "HE he He hE", "hehehe",
+    "x" * 500, "#version: 0.2", "a\r\nb\rc", "\u0301e\u0301", "\ufdfa\u1e9b\u0323",
+]  # fmt: skip
+
+
+def older(folder, merges="#version: 0.2\nh e\nt he\n\u0120 t\n\u0120t he\n", **changes):
+    """GPT-2's vocab.json and merges.txt."""
+    tokens = [*alphabet(), "he", "the", "\u0120t", "\u0120the", "<|endoftext|>"]
+    vocab = {token: id for id, token in enumerate(tokens)}
+    (folder / "vocab.json").write_text(json.dumps({**vocab, **changes}))
+    (folder / "merges.txt").write_bytes(merges.encode())
+    return folder / "vocab.json", folder / "merges.txt"
+
+
+def test_the_older_files_are_what_transformers_makes_of_them(tmp_path, rng):
+    from transformers import GPT2Tokenizer
+
+    vocab, merges = older(tmp_path)
+    theirs = GPT2Tokenizer(str(vocab), str(merges))
+    ours = Tokenizer(vocab, merges=merges)
+    letters = [*"the  hHE'sll0123.,\n\t\r", "\u00e9", "\u4e16", "\U0001f600", "<|endoftext|>", "\u00a0", "\u0130"]
+    texts = [*TEXTS, *("".join(rng.choice(letters, rng.integers(1, 40))) for _ in range(2_000))]
+    for text in texts:
+        ids = ours.encode(text)
+        assert ids == theirs.encode(text), text
+        assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    assert ours.size == 261 and len(texts) > 2_000
+
+
+def test_the_older_files_without_a_version_and_with_carriage_returns(tmp_path):
+    expected = Tokenizer(*older(tmp_path)[:1], merges=tmp_path / "merges.txt").encode("the hen the")
+    for merges in ("h e\r\nt he\r\n\u0120 t\r\n\u0120t he\r\n", "h e\nt he\n\n\u0120 t\n\u0120t he"):
+        vocab, path = older(tmp_path, merges)
+        assert Tokenizer(vocab, merges=path).encode("the hen the") == expected
+
+
+@pytest.mark.parametrize(
+    ("merges", "changes", "file", "message"),
+    [
+        ("h e x\n", {}, "merges.txt", "'h e x' is a line of 3 tokens; a merge has two"),
+        ("he\n", {}, "merges.txt", "'he' is a line of 1 tokens"),
+        ("h \u4e16\n", {}, "vocab.json", "no valid tokenizer: "),
+        ("", {"he": "x"}, "vocab.json", "no valid tokenizer: Expected `int`, got `str`"),
+        ("", {"he": -1}, "vocab.json", "no valid tokenizer: "),
+    ],
+)
+def test_older_files_that_are_wrong(tmp_path, merges, changes, file, message):
+    vocab, path = older(tmp_path, merges, **changes)
+    with pytest.raises(InputError, match=message) as caught:
+        Tokenizer(vocab, merges=path)
+    assert str(caught.value).startswith(f"{tmp_path / file}: ")

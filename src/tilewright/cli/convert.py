@@ -22,10 +22,11 @@ def convert(
     \b
     tilewright convert params.bin sentiment
 
-    A headerless file has room for one set of sizes only, the course's. Of a DCGAN, PyTorch's state dict of the
-    generator (netG) is converted to a directory, too: .safetensors, or .pt and .pth, which PyTorch reads with
-    weights_only in a process of its own. It says no strides: layers are taken to double the size, and config.json can
-    be edited. The weights are checked and copied bit for bit; the result appears when it is whole.
+    A headerless file has room for one set of sizes only, the course's. PyTorch's state dict is converted to a
+    directory, too: .safetensors, or .pt, .pth, .ckpt and pytorch_model.bin, which PyTorch reads with weights_only in a
+    process of its own. Of a GPT-2 or a TextCNN, config.json has to lie beside it; its tokenizer is copied. Of a DCGAN
+    it is the generator's (netG): it says no strides, so layers are taken to double the size, and config.json can be
+    edited. The weights are checked and copied bit for bit; the result appears when it is whole.
     """
     import time
 

@@ -14,6 +14,7 @@ from tilewright.errors import InputError
 from tilewright.formats import course, safetensors
 from tilewright.formats.atomic import AtomicDirectory, AtomicFile
 from tilewright.formats.files import BLOCK_BYTES, InputFile
+from tilewright.formats.foreign_models import foreign_format
 from tilewright.formats.mapped import forget
 from tilewright.formats.sharded import WEIGHTS, Stored, map_directory, read_json
 
@@ -49,10 +50,17 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises InputError for a configuration that is no JSON object, and for a file of another size.
     """
     if os.path.isdir(path):
-        return read_json(os.path.join(path, CONFIG), "model's configuration", MAX_CONFIG_BYTES, dict[str, Any])
+        name = os.path.join(path, CONFIG)
+        if not os.path.lexists(name):
+            raise InputError("no such model's configuration", path=name, hint=_without_config(os.fspath(path)))
+        return read_json(name, "model's configuration", MAX_CONFIG_BYTES, dict[str, Any])
     with InputFile(path, "model") as file:
         if file.size in COURSE_CONFIGS:
             return dict(COURSE_CONFIGS[file.size])
+        start = bytearray(min(file.size, 8))
+        file.read_into(start, 0)
+    if (what := foreign_format(os.fspath(path), bytes(start))) is not None:
+        raise InputError(what[0], path=path, hint=what[1])
     known = " or ".join(f"{size:,} ({config['model_type']})" for size, config in COURSE_CONFIGS.items())
     raise InputError(
         f"the weights have {file.size:,} bytes; the course's model takes exactly {known}",
@@ -100,31 +108,65 @@ def read_model(
             return config, course.map_weights(file, shapes)
     stored = map_directory(path)
     files = {tensor.path for tensor in stored.values()}
+    shown = files.pop() if len(files) == 1 else os.fspath(path)
+    arrays = fitted(stored, shapes, rename, ties, shown, headers=headers)
+    return config, arrays if headers else {name: _widened(array) for name, array in arrays.items()}
+
+
+def fitted(
+    stored: Mapping[str, Stored],
+    shapes: Shapes,
+    rename: Rename | None,
+    ties: Ties,
+    path: str,
+    *,
+    headers: bool = False,
+) -> dict[str, np.ndarray]:
+    """The tensors of a checkpoint by the model's names, in the order of `shapes`; parameters and errors as
+    `read_model` has them. path: what errors about no single tensor name."""
     tensors = _renamed(stored, rename)
     for alias, name in ties:
         if alias in tensors and alias not in shapes:
             twin = tensors.pop(alias)
             if not headers:
                 _check_tied(alias, twin, name, tensors.get(name))
-    _check(tensors, shapes, files.pop() if len(files) == 1 else os.fspath(path))
-    arrays = {name: tensors[name].array for name in shapes}
-    return config, arrays if headers else {name: _widened(array) for name, array in arrays.items()}
+    _check(tensors, shapes, path)
+    return {name: tensors[name].array for name in shapes}
 
 
 def write_model(
     path: str | os.PathLike[str],
     config: Mapping[str, Any],
     tensors: Iterable[tuple[str, tuple[int, ...], Iterable[np.ndarray]]],
+    others: Mapping[str, bytes] | None = None,
 ) -> None:
     """Writes a model directory, complete or absent: (name, shape, float32 blocks) a tensor, one block in memory.
 
+    others: names and contents of further files, as of a tokenizer.
     An earlier model directory is replaced as a whole; one that holds other files than a model's is refused. Raises
     ResourceError.
     """
-    with AtomicDirectory(path, frozenset((CONFIG, WEIGHTS, TABLE))) as temporary:
+    others = others or {}
+    with AtomicDirectory(path, frozenset((CONFIG, WEIGHTS, TABLE, *others))) as temporary:
+        for name, content in others.items():
+            with AtomicFile(os.path.join(temporary, name)) as file:
+                file.write(content)
         safetensors.write_tensors(os.path.join(temporary, WEIGHTS), tensors)
         with AtomicFile(os.path.join(temporary, CONFIG)) as file:
             file.write(json.dumps(config, indent=2).encode() + b"\n")
+
+
+def _without_config(path: str) -> str:
+    """What to do about a directory without config.json."""
+    names = sorted(os.listdir(path))
+    if not names:
+        return "the directory is empty: give one that holds config.json and model.safetensors"
+    inside = [name for name in names if os.path.isfile(os.path.join(path, name, CONFIG))]
+    if inside:
+        return f"a directory in it has one: give {os.path.join(path, inside[0])}"
+    if any(name.endswith((".safetensors", ".bin", ".pt", ".pth", ".ckpt")) for name in names):
+        return f"it holds {', '.join(names[:3])}: get the config.json that came with these weights, too"
+    return "give a model's directory, which holds config.json and model.safetensors"
 
 
 def _renamed(stored: Mapping[str, Stored], rename: Rename | None) -> dict[str, Stored]:
@@ -154,9 +196,9 @@ def _check_tied(alias: str, found: Stored, name: str, other: Stored | None) -> N
         forget(b)
     if not same:
         raise InputError(
-            f"tensor {alias} {a.shape} is not {name} {b.shape} once more; only models that share the two can be read",
+            f"tensor {alias} {a.shape} differs from {name} {b.shape}: an output matrix of its own is not computed",
             path=found.path,
-            hint="the model was trained with tie_word_embeddings false",
+            hint="the model was trained with tie_word_embeddings false, and only one that shares the two can be read",
         )
 
 

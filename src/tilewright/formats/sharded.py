@@ -11,6 +11,7 @@ import numpy as np
 from tilewright.errors import InputError
 from tilewright.formats import safetensors
 from tilewright.formats.files import InputFile
+from tilewright.formats.foreign_models import foreign_weights
 from tilewright.formats.lines import json_error
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -36,11 +37,24 @@ def map_directory(path: str | os.PathLike[str]) -> dict[str, Stored]:
     the shards hold.
     """
     whole, index = (os.path.join(path, name) for name in (WEIGHTS, INDEX))
+    if not os.path.lexists(whole) and not os.path.lexists(index):
+        other = foreign_weights(os.fspath(path))
+        if other is not None:
+            raise InputError(other[0], path=path, hint=other[1])
     if os.path.exists(whole) or not os.path.exists(index):
         return _map_file(whole)
     shard_of = _read_index(index)
     stored: dict[str, Stored] = {}
-    for shard in sorted(set(shard_of.values())):
+    shards = sorted(set(shard_of.values()))
+    gone = [shard for shard in shards if not os.path.lexists(os.path.join(path, shard))]
+    if gone:
+        some = ", ".join(gone[:5]) + (", ..." if gone[5:] else "")
+        raise InputError(
+            f"{len(gone)} of the {len(shards)} files that {INDEX} lists are missing: {some}",
+            path=path,
+            hint="download the model again",
+        )
+    for shard in shards:
         found = _map_file(os.path.join(path, shard))
         for name in found:
             if shard_of.get(name) != shard:

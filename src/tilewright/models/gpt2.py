@@ -82,8 +82,8 @@ class GPT2Config(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"activation_function is {self.activation_function!r}; {', '.join(ACTIVATIONS)} are known")
         if not 0 < self.layer_norm_epsilon < 1:
             raise ValueError(f"layer_norm_epsilon is {self.layer_norm_epsilon}; it must be between 0 and 1")
-        if self.add_cross_attention or not self.tie_word_embeddings:
-            raise ValueError("cross attention and an output matrix of its own are not GPT-2 and not computed")
+        if self.add_cross_attention:
+            raise ValueError("add_cross_attention is true; cross attention is not GPT-2's and not computed")
 
     @property
     def width(self) -> int:

@@ -33,10 +33,11 @@ from tilewright.runtime.jobs.task import Beat, Place, Totals
 from tilewright.runtime.jobs.unchanged import AsBegun
 from tilewright.runtime.kept_kernels import compiling_told
 from tilewright.runtime.kept_table import KeptTable
-from tilewright.runtime.load import config_of, read_weights, tokenizer_of
+from tilewright.runtime.load import config_of, has_tokenizer, read_weights, tokenizer_of
 from tilewright.runtime.load import place as placed
 from tilewright.runtime.outputs import AsParquet, check_output
 from tilewright.runtime.reports import Report, Say, phase
+from tilewright.runtime.text_inputs import check_has_ids
 
 BATCH = 16384  # sentences handed to the model at once: rows of the token table are then computed in large products
 TEXT = (".jsonl", ".txt", ".parquet")  # of all others, a file holds the course's binary tokens
@@ -128,6 +129,8 @@ def task_of(job: ClassifyJob, say: Say = quiet) -> ClassifyTask:
     _check_paths(job)
     kind = RowsTask if job.output.endswith(".parquet") else ClassifyTask
     task = kind(job, config_of(job.model, TextCNNConfig), Around.here(), say)
+    if not job.is_binary and not has_tokenizer(job.model):
+        check_has_ids(job.input, job.model, '{"id": 7, "tokens": [1, 2]}')
     with closing(task.reader(SCAN_BYTES)) as reader:
         task.size, total = reader.bytes, reader.total
     say(f"Checking input: {f'{task.size:,} bytes' if total is None else f'{total:,} sentences'}...Done!")

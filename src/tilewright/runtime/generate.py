@@ -28,6 +28,7 @@ from tilewright.runtime.jobs.task import Place, Totals
 from tilewright.runtime.load import config_of, tokenizer_of
 from tilewright.runtime.outputs import AsParquet, check_output
 from tilewright.runtime.reports import Report, Say
+from tilewright.runtime.text_inputs import check_has_ids
 
 DEFAULTS = SamplingParams()
 ADDED = (  # parameters that earlier jobs' manifests do not name
@@ -117,6 +118,8 @@ def task_of(job: GenerateJob, say: Say = quiet) -> GenerateTask:
     _check(job)
     config, tokenizer = config_of(job.model, GPT2Config), tokenizer_of(job.model)
     _check_model(job, config, tokenizer is not None)
+    if tokenizer is None:
+        check_has_ids(job.input, job.model, '{"id": 7, "prompt_token_ids": [1, 2]}')
     if job.is_binary:
         job.params = replace(job.params, ignore_eos=True)
     kind = RowsTask if job.output.endswith(".parquet") else GenerateTask

@@ -14,7 +14,7 @@ from tilewright.formats.blocks import check_finite
 from tilewright.formats.lines import json_error
 from tilewright.formats.mapped import forget
 from tilewright.formats.models import CONFIG, eos_token_ids, read_config, read_model
-from tilewright.formats.sharded import WEIGHTS
+from tilewright.formats.sharded import WEIGHTS, map_directory
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.models import dcgan, gpt2, textcnn
 from tilewright.models.dcgan import DCGAN, DCGANConfig
@@ -25,7 +25,7 @@ from tilewright.runtime.named_models import check_model, model_path
 
 Config = TextCNNConfig | GPT2Config | DCGANConfig
 Model = TextCNN | GPT2 | DCGAN
-TOKENIZER = "tokenizer.json"
+TOKENIZER, VOCAB, MERGES = "tokenizer.json", "vocab.json", "merges.txt"
 
 
 class Kind(NamedTuple):
@@ -42,6 +42,9 @@ KINDS = {
     gpt2.MODEL_TYPE: Kind(GPT2Config, GPT2, gpt2.own_name, gpt2.TIES),
     dcgan.MODEL_TYPE: Kind(DCGANConfig, DCGAN),
 }
+
+
+VERBS = {textcnn.MODEL_TYPE: "classify", gpt2.MODEL_TYPE: "generate", dcgan.MODEL_TYPE: "draw"}
 
 
 def parse_config(values: dict[str, Any], path: str | os.PathLike[str]) -> Any:
@@ -64,7 +67,9 @@ def config_of(path: str | os.PathLike[str], wanted: type | None = None) -> Any:
     config = parse_config(read_config(path), path)
     if wanted is not None and not isinstance(config, wanted):
         names = {kind.config: name for name, kind in KINDS.items()}
-        raise InputError(f"the model is a {config.model_type}; a {names[wanted]} is wanted here", path=os.fspath(path))
+        hint = f"`tilewright {VERBS[config.model_type]}` is for a {config.model_type}"
+        raise InputError(f"the model is a {config.model_type}; a {names[wanted]} is wanted here", path=os.fspath(path),
+                         hint=hint)  # fmt: skip
     return config
 
 
@@ -83,8 +88,31 @@ def mapped_weights(path: str | os.PathLike[str], *, headers: bool = True) -> tup
     """As `read_weights`, but of no number is looked whether it is finite; headers: nor is any read."""
     config = config_of(path)
     kind = KINDS[config.model_type]
-    _, weights = read_model(path, lambda values: config.tensor_shapes(), kind.rename, kind.ties, headers=headers)
+    try:
+        _, weights = read_model(path, lambda values: config.tensor_shapes(), kind.rename, kind.ties, headers=headers)
+    except InputError as error:
+        if quantized := _quantized(path):
+            what = f"config.json says that the weights are quantised ({quantized}), which is not computed"
+            error.hint = f"{what}: get them in float32, bfloat16 or float16"
+        raise
+    if isinstance(config, GPT2Config) and not config.tie_word_embeddings:
+        _check_output_matrix(path)
+        config = msgspec.structs.replace(config, tie_word_embeddings=True)  # it has been compared
     return config, weights
+
+
+def _quantized(path: str | os.PathLike[str]) -> str:
+    """The method of config.json's quantization_config; "" where it has none."""
+    found = read_config(path).get("quantization_config")
+    return str(found.get("quant_method", "of an unknown method"))[:50] if isinstance(found, dict) else ""
+
+
+def _check_output_matrix(path: str | os.PathLike[str]) -> None:
+    """Raises InputError where the configuration has an output matrix of its own, and the weights have none."""
+    ((alias, name),) = gpt2.TIES
+    if os.path.isdir(path) and not any(gpt2.own_name(theirs) == alias for theirs in map_directory(path)):
+        what = f"tensor {alias} is missing, and tie_word_embeddings is false: {name} is not the output matrix"
+        raise InputError(what, path=path, hint="get all weights, or set tie_word_embeddings to true if the two are one")
 
 
 def load(path: str | os.PathLike[str], **options: Any) -> Any:
@@ -116,6 +144,21 @@ def place(config: Config, weights: dict[str, np.ndarray], **options: Any) -> Any
 
 
 def tokenizer_of(path: str | os.PathLike[str]) -> Tokenizer | None:
-    """The tokenizer of a model directory, if it has one. Raises InputError for a damaged one."""
+    """The tokenizer of a model directory, if it has one: tokenizer.json, else GPT-2's older vocab.json and merges.txt.
+    Raises InputError for a damaged one, and for one of the two files without the other."""
     name = os.path.join(path, TOKENIZER)
-    return Tokenizer(name) if os.path.isfile(name) else None
+    if os.path.isfile(name):
+        return Tokenizer(name)
+    files = [os.path.join(path, part) for part in (VOCAB, MERGES)]
+    there = [os.path.isfile(file) for file in files]
+    if not any(there):
+        return None
+    if not all(there):
+        what = f"{os.path.basename(files[there[0]])} is missing: {VOCAB} and {MERGES} are a tokenizer together"
+        raise InputError(what, path=path, hint=f"get both, or {TOKENIZER}, from where the model came")
+    return Tokenizer(files[0], merges=files[1])
+
+
+def has_tokenizer(path: str | os.PathLike[str]) -> bool:
+    """Whether a model directory has files of a tokenizer."""
+    return any(os.path.isfile(os.path.join(path, name)) for name in (TOKENIZER, VOCAB, MERGES))

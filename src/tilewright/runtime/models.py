@@ -12,20 +12,22 @@ import msgspec
 from tilewright.errors import InputError, UsageError
 from tilewright.formats import course
 from tilewright.formats.blocks import blocks_of
+from tilewright.formats.files import InputFile
+from tilewright.formats.foreign_models import is_pickle
 from tilewright.formats.models import COURSE_CONFIGS, write_model
-from tilewright.models.dcgan import CHANNELS, KERNEL, DCGANConfig, check_variances, doubling
+from tilewright.models.dcgan import CHANNELS, KERNEL, DCGANConfig, doubling
 from tilewright.models.gpt2 import GPT2Config
 from tilewright.models.initial import random_blocks, textcnn_scale
 from tilewright.models.textcnn import TextCNNConfig
+from tilewright.runtime.checkpoints import copied
 from tilewright.runtime.load import parse_config, read_weights
 from tilewright.runtime.signals import stoppable
-from tilewright.runtime.state_dict import SUFFIXES as STATE_DICTS
 from tilewright.runtime.state_dict import read_state_dict
 
 
 def convert(source: str, destination: str, *, force: bool = False) -> int:
-    """The course's file -> model directory, or a directory -> that file; a PyTorch state dict of a DCGAN generator
-    (.safetensors, .pt, .pth) -> directory. Returns the bytes of the weights.
+    """The course's file -> model directory, or a directory -> that file; a PyTorch state dict -> directory: of a DCGAN
+    generator, or of a GPT-2 or TextCNN with its config.json beside it. Returns the bytes of the weights.
 
     Raises InputError for a source that is no model, or whose sizes the course's file cannot hold; ResourceError where
     the destination cannot be written; UsageError for a state dict to a file, and, without `force`, where something
@@ -33,20 +35,29 @@ def convert(source: str, destination: str, *, force: bool = False) -> int:
     """
     with stoppable():
         is_file = not os.path.isdir(source)
-        is_state_dict = is_file and source.lower().endswith(STATE_DICTS)
+        is_state_dict = is_file and _is_state_dict(source)
         if is_file:
             _check_directory(destination, force, alone=is_state_dict)
         config, weights = (read_state_dict if is_state_dict else read_weights)(source)
-        if is_state_dict:
-            check_variances(weights, source)
         tensors = [(name, array.shape, blocks_of(array)) for name, array in weights.items()]
         if not is_file:
             _check_course_sizes(config, source)
             _check_replaced(destination, force)
             course.write_weights(destination, tensors)
         else:
-            write_model(destination, msgspec.to_builtins(config, str_keys=True), tensors)
+            others = copied(source) if is_state_dict and not isinstance(config, DCGANConfig) else {}
+            write_model(destination, msgspec.to_builtins(config, str_keys=True), tensors, others)
     return _bytes(config)
+
+
+def _is_state_dict(path: str) -> bool:
+    """True for a .safetensors file and one that PyTorch saved; one of the course's sizes is the course's."""
+    if path.lower().endswith((".safetensors", ".pt", ".pth")):
+        return True
+    with InputFile(path, "model") as file:
+        start = bytearray(min(file.size, 8))
+        file.read_into(start, 0)
+        return file.size not in COURSE_CONFIGS and is_pickle(path, bytes(start))
 
 
 def init_textcnn(path: str, seed: int, *, force: bool = False, **sizes: Any) -> int:

@@ -19,7 +19,7 @@ from tilewright.runtime.jobs.durable import check_space
 from tilewright.runtime.jobs.sinks import FileSink, deliver
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Totals
-from tilewright.runtime.load import TOKENIZER
+from tilewright.runtime.load import MERGES, TOKENIZER, VOCAB
 
 
 def check_output(job: Any) -> None:
@@ -73,5 +73,6 @@ def model_files(path: str) -> list[str]:
     if not os.path.isdir(path):
         return [table_path(path)]
     weights = [name for name in sorted(os.listdir(path)) if name.endswith(".safetensors")]
-    names = dict.fromkeys((CONFIG, GENERATION, TOKENIZER, WEIGHTS, INDEX, *weights))
+    older = () if os.path.isfile(os.path.join(path, TOKENIZER)) else (VOCAB, MERGES)
+    names = dict.fromkeys((CONFIG, GENERATION, TOKENIZER, *older, WEIGHTS, INDEX, *weights))
     return [*(os.path.join(path, name) for name in names), table_path(path)]

@@ -1,9 +1,10 @@
-"""PyTorch's state dicts of a DCGAN generator (`netG` of the well-known example) as models here.
+"""PyTorch's state dicts as models here: of a GPT-2 and a TextCNN with their config.json (`checkpoints.py`), and of a
+DCGAN generator (`netG` of the well-known example).
 
-Modules are ordered by their names, a transposed convolution and a batch-norm in turn. A state dict does not say its
-strides and paddings: the first layer is taken to make one pixel K x K (stride 1, padding 0), each other one to double
-the size (stride 2, padding (K - 1) // 2, and output_padding 1 where K is odd). The configuration that is written says
-so, and can be edited.
+A generator's modules are ordered by their names, a transposed convolution and a batch-norm in turn. A state dict does
+not say its strides and paddings: the first layer is taken to make one pixel K x K (stride 1, padding 0), each other one
+to double the size (stride 2, padding (K - 1) // 2, and output_padding 1 where K is odd). The configuration that is
+written says so, and can be edited.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from typing import Any
 
 import numpy as np
 
@@ -23,10 +25,11 @@ from tilewright.errors import InputError, ResourceError
 from tilewright.formats import safetensors
 from tilewright.formats.blocks import check_finite
 from tilewright.formats.files import InputFile
-from tilewright.models.dcgan import DCGANConfig, DCGANLayer
-from tilewright.runtime import torch_child
+from tilewright.models.dcgan import DCGANConfig, DCGANLayer, check_variances
+from tilewright.models.gpt2 import MASKS
+from tilewright.runtime import checkpoints, torch_child
 
-SUFFIXES = (".safetensors", ".pt", ".pth")
+NO_WEIGHTS = ("num_batches_tracked", *MASKS)  # names of integers that no model here needs
 TIMEOUT = 600  # seconds for PyTorch to start and to read a file
 FLOATS = ("float32", "bfloat16", "float16", "float64")
 NORM = ("bias", "weight", "running_mean", "running_var")
@@ -34,13 +37,14 @@ NORM = ("bias", "weight", "running_mean", "running_var")
 Module = dict[str, np.ndarray]
 
 
-def read_state_dict(path: str) -> tuple[DCGANConfig, dict[str, np.ndarray]]:
-    """The configuration and the float32 weights of a .safetensors, .pt or .pth file.
+def read_state_dict(path: str) -> tuple[Any, dict[str, np.ndarray]]:
+    """The configuration and the float32 weights of a state dict: a .safetensors file, or one that PyTorch saved.
 
-    A pickle (.pt, .pth) is read by PyTorch with weights_only, in a process of its own. Raises InputError for a file
-    that holds no such generator, ResourceError where PyTorch is not installed.
+    A pickle is read by PyTorch with weights_only, in a process of its own. A GPT-2 or a TextCNN is read with the
+    config.json beside the file. Raises InputError for a file that holds no such model, ResourceError where PyTorch is
+    not installed.
     """
-    if path.endswith(".safetensors"):
+    if path.lower().endswith(".safetensors"):
         tensors = _read(path)
     else:
         with tempfile.TemporaryDirectory(prefix="tilewright-convert-") as folder:
@@ -49,12 +53,16 @@ def read_state_dict(path: str) -> tuple[DCGANConfig, dict[str, np.ndarray]]:
             tensors = {name: array.copy() for name, array in _read(converted, path).items()}
     for name, array in tensors.items():
         check_finite(name, array, path)
+    if kind := checkpoints.kind_of(tensors):
+        return checkpoints.with_configuration(tensors, kind, path)
     modules = _modules(tensors, path)
     try:
         config = _config(modules, path)
     except ValueError as error:
         raise InputError(f"no generator that can be computed: {error}", path=path) from error
-    return config, _weights(config, modules)
+    weights = _weights(config, modules)
+    check_variances(weights, path)
+    return config, weights
 
 
 def _read(path: str, shown: str | None = None) -> dict[str, np.ndarray]:
@@ -62,7 +70,7 @@ def _read(path: str, shown: str | None = None) -> dict[str, np.ndarray]:
     with InputFile(path, "state dict") as file:
         arrays = safetensors.map_tensors(file, safetensors.read_header(file))
     for name, array in arrays.items():
-        if array.dtype.name not in FLOATS and not name.endswith("num_batches_tracked"):
+        if array.dtype.name not in FLOATS and not name.endswith(NO_WEIGHTS):
             raise InputError(f"tensor {name[:200]!r} is {array.dtype.name}; {', '.join(FLOATS)} are read",
                              path=shown or path)  # fmt: skip
     with np.errstate(over="ignore"):
@@ -86,7 +94,7 @@ def _unpickle(path: str, converted: str) -> None:
     if done.returncode != 0 or not os.path.exists(converted):
         last = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
         raise InputError(f"PyTorch cannot read it as weights: {last[:300]}", path=path,
-                         hint="save netG.state_dict() alone, with torch.save")  # fmt: skip
+                         hint="save model.state_dict() alone, with torch.save")  # fmt: skip
 
 
 def _check_archive(path: str, size: int) -> None:

@@ -1,0 +1,91 @@
+"""State dicts of a GPT-2 or a TextCNN, whose tensors do not say all sizes: they are read with the config.json beside
+them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tilewright.errors import InputError
+from tilewright.formats.models import CONFIG, GENERATION, fitted
+from tilewright.formats.sharded import Stored
+from tilewright.formats.tokenizer import file_content
+from tilewright.models import gpt2, textcnn
+from tilewright.runtime.load import KINDS, MERGES, TOKENIZER, VOCAB, config_of
+
+COPIED = (GENERATION, TOKENIZER, VOCAB, MERGES)  # of the directory of a checkpoint: a model has them, too
+SHOWN = 12  # tensors that a message lists
+UNSAID = {  # what no tensor of a kind says
+    gpt2.MODEL_TYPE: "the number of heads (n_head)",
+    textcnn.MODEL_TYPE: "the number of tokens of a sentence (sequence_length)",
+}
+TEXTCNN = (
+    "embedding.weight (V, C), convs.0.weight (O, C, K), convs.0.bias (O,), convs.1.weight, ..., "
+    "linears.0.weight (outputs, inputs), linears.0.bias (outputs,), linears.1.weight, ..."
+)
+
+Tensors = dict[str, np.ndarray]
+
+
+def kind_of(tensors: Tensors) -> str | None:
+    """The model_type of a state dict: gpt2 by its names, textcnn for an embedding or one-dimensional filters; None for
+    all others."""
+    names = {gpt2.own_name(name) for name in tensors}
+    if "wte.weight" in names or any(name and name.endswith("attn.c_attn.weight") for name in names):
+        return gpt2.MODEL_TYPE
+    ranks = {array.ndim for array in tensors.values()}
+    if 4 not in ranks and (3 in ranks or any("embed" in name for name in tensors)):
+        return textcnn.MODEL_TYPE
+    return None
+
+
+def with_configuration(tensors: Tensors, kind: str, path: str) -> tuple[Any, Tensors]:
+    """The configuration beside the file at `path`, and the weights by the model's names.
+
+    Raises InputError where there is none, or where the tensors are not those that it describes.
+    """
+    folder = os.path.dirname(path) or os.curdir
+    if not os.path.isfile(os.path.join(folder, CONFIG)):
+        wanted = f"; a textcnn has {TEXTCNN}; this file has {_listed(tensors)}" if kind == textcnn.MODEL_TYPE else ""
+        raise InputError(
+            f"is a state dict of a {kind}, and there is no {CONFIG} beside it, which says {UNSAID[kind]}{wanted}",
+            path=path,
+            hint=f"put {os.path.join(folder, CONFIG)} there; `tilewright init {kind} DIR` writes one to start from",
+        )
+    config, known = config_of(folder, KINDS[kind].config), KINDS[kind]
+    stored = {name: Stored(path, array) for name, array in tensors.items()}
+    shapes = config.tensor_shapes()
+    try:
+        weights = fitted(stored, shapes, known.rename, known.ties, path)
+    except InputError as error:
+        if kind == textcnn.MODEL_TYPE:
+            wanted = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+            error.hint = f"{CONFIG} describes {wanted}; this file has {_listed(tensors)}: rename its tensors"
+        raise
+    if kind == gpt2.MODEL_TYPE:
+        _check_untied(config, tensors, path)
+        config = msgspec.structs.replace(config, tie_word_embeddings=True)
+    return config, weights
+
+
+def copied(path: str) -> dict[str, bytes]:
+    """The files beside a checkpoint that its model directory has, too: name -> content."""
+    folder = os.path.dirname(path) or os.curdir
+    names = [name for name in COPIED if os.path.isfile(os.path.join(folder, name))]
+    return {name: file_content(os.path.join(folder, name)) for name in names}
+
+
+def _check_untied(config: gpt2.GPT2Config, tensors: Tensors, path: str) -> None:
+    """Raises InputError for an output matrix that the configuration has and the file lacks."""
+    alias = gpt2.TIES[0][0]
+    if not config.tie_word_embeddings and not any(gpt2.own_name(name) == alias for name in tensors):
+        raise InputError(f"tensor {alias} is missing, and tie_word_embeddings is false", path=path,
+                         hint="save all weights, or set tie_word_embeddings to true if the two are one")  # fmt: skip
+
+
+def _listed(tensors: Tensors) -> str:
+    some = [f"{name[:100]} {array.shape}" for name, array in list(tensors.items())[:SHOWN]]
+    return ", ".join([*some, *(["..."] if len(tensors) > SHOWN else [])])

@@ -115,7 +115,7 @@ WRONG = [
     (["-i", "cut.nii.gz"], 3, "cut.nii.gz: is no gzip file or damaged|cut.nii.gz: is no NIfTI file"),
     (["-i", "cut.tif"], 3, "cut.tif: tifffile cannot read it"),
     (["--validate", "gone.txt"], 3, "gone.txt: no such answers"),
-    (["--memory", "1M"], 4, "bytes; 0 are left. Give more --memory, about "),
+    (["--memory", "1M"], 4, "bytes; 0 are left beside the program. Give more --memory, about "),
     (["-o", "gone/out.npy"], 4, "there is no directory"),
 ]
 

@@ -20,9 +20,11 @@ from tilewright.errors import UsageError
 from tilewright.formats.kept import lost
 from tilewright.formats.validate_volumes import TOLERANCE, validate_volumes
 from tilewright.formats.volumes import MORE_MEMORY, MemoryShort, Volume, form_of, open_volume, suffix_of
+from tilewright.formats.zarr_volumes import ZarrForm, ZarrVolume
 from tilewright.hardware import available_memory
 from tilewright.runtime import volume_shards
-from tilewright.runtime.convolve_checks import check_paths, enough_memory, with_mode
+from tilewright.runtime.convolve_checks import check_paths, least_memory, with_mode
+from tilewright.runtime.convolve_memory import program_bytes
 from tilewright.runtime.convolve_worker import HEADERS, ConvolveWorker, tiling_of
 from tilewright.runtime.devices import place_for
 from tilewright.runtime.fingerprint import Around, device_class, own_version
@@ -34,6 +36,7 @@ from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Place, Totals
 from tilewright.runtime.jobs.unchanged import Tree
 from tilewright.runtime.kernels import Kernel, check_fits, kernel_of
+from tilewright.runtime.plan import SUPERVISOR
 from tilewright.runtime.reports import Report, Say, phase
 from tilewright.runtime.tiles import Tile
 
@@ -124,12 +127,13 @@ def task_of(job: ConvolveJob, say: Say = quiet, *, workers: int | None = None, p
     sharing = workers or job.settings.workers or 1
 
     def checked(memory: int) -> None:
-        _task_of(replace(job, memory=memory), quiet, sharing, program or max(1, _resident())).close()
+        _task_of(replace(job, memory=memory), quiet, sharing, program or max(1, resident)).close()
 
+    resident = _resident()
     try:
         return _task_of(job, say, sharing, program)
     except MemoryShort as short:
-        enough = enough_memory(job.memory, sharing, short, checked) if job.memory is not None else None
+        enough = least_memory(job.memory, checked) if job.memory is not None else None
         if enough and short.hint:
             short.hint = short.hint.replace(MORE_MEMORY, f"{MORE_MEMORY}, about {enough >> 20}M")
         raise
@@ -147,7 +151,12 @@ def _task_of(job: ConvolveJob, say: Say, workers: int, program: int) -> Convolve
         task.job = replace(job, device=_place(job, place, np.dtype(task.dtype)))
         task.shape, task.unit, task.kernel, task.taps = volume.shape, volume.unit, _digest(kernel), kernel
         volume_shards.check_room(job.output, volume.shape, np.dtype(task.dtype))
+        if isinstance(volume, ZarrVolume):
+            chunks = volume.layout.chunks
+            volume_shards.check_chunks(job.input, volume.shape, chunks, np.dtype(task.dtype), "input")
         form = task.form()
+        if isinstance(form, ZarrForm):
+            volume_shards.check_chunks(job.output, volume.shape, form.unit, np.dtype(task.dtype), "output")
         task.axis, task.out_unit = form.axis, form.unit[form.axis]
         most = WORK // kernel.taps * np.dtype(task.dtype).itemsize
         task.best = min(volume_shards.shard_bytes(form), most)
@@ -199,7 +208,10 @@ class ConvolveTask:
 
     def resident(self) -> int:
         """Bytes that a worker takes, with the input where it is held, beside tiles."""
-        return self.program + (self._volume.held if self._volume else 0) if self.program else _resident()
+        held = self._volume.held if self._volume else 0
+        dtype = self.dtype or self.job.dtype or "float32"
+        least = program_bytes(dtype, self.job.input, self.job.output) + held
+        return max(self.program + held if self.program else _resident(), least)
 
     def close(self) -> None:
         """Closes the input."""
@@ -210,7 +222,8 @@ class ConvolveTask:
     def memory(self) -> int:
         """Bytes that a process of this job may take."""
         if self.job.memory is not None:
-            return self.job.memory // self.workers
+            supervised = not self.job.settings.is_inline and self.job.settings.engine != "mpi"
+            return (self.job.memory - supervised * SUPERVISOR) // self.workers
         return int((self.program or _resident()) + FREE * available_memory() / self.workers)
 
     def fingerprint(self) -> dict[str, Value]:

@@ -21,9 +21,8 @@ from tilewright.runtime.tiles import MODES
 if TYPE_CHECKING:
     from tilewright.runtime.convolve import ConvolveJob
 
-SPARE = 128 << 20  # bytes a process: kernels that are compiled, and tiles that are not the smallest
-STEP = 64 << 20  # of what is said: it is about so much
-TRIES = 4  # what is held, what writing takes, the tiles: each may be short in turn
+STEP = 8 << 20  # of what is said: the size of a program differs by less between two runs
+FIRST, MOST = 256 << 20, 1 << 50  # bytes: where the search begins and ends
 
 
 def with_mode(job: ConvolveJob) -> ConvolveJob:
@@ -81,21 +80,29 @@ def _overlap(path: str, output: str) -> bool:
     return a == b or a.startswith(b + os.sep) or b.startswith(a + os.sep)
 
 
-def enough_memory(memory: int, workers: int, short: MemoryShort, checked: Callable[[int], object]) -> int | None:
-    """About how many bytes would do where `memory` was too little by `short`, each process taking its part.
+def least_memory(memory: int, checked: Callable[[int], object]) -> int | None:
+    """The least number of bytes, in steps of STEP, that would do where `memory` was too little.
 
     checked(memory): raises MemoryShort where that is too little, too; of the volume it reads the header. None where it
-    finds another obstacle.
+    finds another obstacle, or where MOST would not do.
     """
-    memory += workers * SPARE
-    for _ in range(TRIES):
-        memory = -(-(memory + workers * short.missing) // STEP) * STEP
+
+    def is_enough(count: int) -> bool:
         try:
-            checked(memory)
-        except MemoryShort as again:
-            short = again
-        except TilewrightError:
-            return None
-        else:
-            return memory
-    return None
+            checked(count * STEP)
+        except MemoryShort:
+            return False
+        return True
+
+    low, high = memory // STEP, max(2 * memory // STEP, FIRST // STEP)  # low is too little
+    try:
+        while not is_enough(high):
+            low, high = high, 2 * high
+            if high * STEP > MOST:
+                return None
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if is_enough(middle) else (middle, high)
+    except TilewrightError:
+        return None
+    return high * STEP

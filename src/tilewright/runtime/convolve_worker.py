@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tilewright.errors import InputError
-from tilewright.formats.files import BLOCK_BYTES
-from tilewright.formats.volumes import Volume, check_memory
-from tilewright.formats.zarr_volumes import ZarrVolume
+from tilewright.formats.raw_volumes import RawForm
+from tilewright.formats.volumes import MORE_MEMORY, MemoryShort, Volume, check_memory
+from tilewright.formats.zarr_volumes import ZarrForm, ZarrVolume
 from tilewright.ops._memory import empty
 from tilewright.runtime import volume_shards
+from tilewright.runtime.convolve_memory import reading_bytes, writing_bytes
 from tilewright.runtime.devices import gpu_faults
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.cut import Cut, Records, Shard
 from tilewright.runtime.jobs.directory import Attempt
-from tilewright.runtime.jobs.pieces import THREADS, writers
 from tilewright.runtime.jobs.task import Beat
 from tilewright.runtime.jobs.unchanged import AsBegun, changed_while_running
 from tilewright.runtime.kept_kernels import compiling_told
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from tilewright.runtime.convolve import ConvolveJob, ConvolveTask
 
 SLACK = 32 << 20  # bytes: threads, and what the allocator keeps
+KEPT = 24 << 20  # of that, where the program is loaded: it may be larger by the rest than was expected
+MERGE = 16 << 20  # what the merge of an output that lies in place takes beyond what is given back by then
 HEADERS = ("zarr.json", ".zarray", ".zattrs")  # of a Zarr array: what its other files mean
 
 
@@ -98,7 +100,7 @@ class ConvolveWorker:
         if self.blocks is None:
             job, task = self.task.job, self.task
             assert job.mode is not None  # `task_of` has settled it
-            self.tiling = tiling_of(task, self.volume, self.kernel, self.form, cut)
+            self.tiling = tiling_of(task, self.volume, self.kernel, self.form, cut, at_work=True)
             self.blocks = Blocks(
                 self.watched, self.tiling, mode=job.mode, cval=job.cval, dtype=self.dtype, allocate=self.allocate
             )
@@ -109,22 +111,43 @@ class ConvolveWorker:
         self.all_open.close()
 
 
-def tiling_of(task: ConvolveTask, volume: Volume, kernel: Kernel, form: Form, cut: Cut) -> Tiling:
-    """The tiles of a shard. Raises ResourceError where they, or what reading and writing take, do not fit."""
+def tiling_of(
+    task: ConvolveTask, volume: Volume, kernel: Kernel, form: Form, cut: Cut, *, at_work: bool = False
+) -> Tiling:
+    """The tiles of a shard. at_work: in a worker, which needs less than what was checked for it. Raises MemoryShort
+    where they, or what reading and writing take, do not fit."""
     assert isinstance(cut, Records)
     box, dtype = task.box(0, cut.per_shard).shape, np.dtype(task.dtype)
     left = task.memory() - task.resident()
     held = volume_shards.held_bytes(form, math.prod(box) * dtype.itemsize)
     check_memory(task.job.output, held, left)
-    return plan(
-        volume.shape,
-        kernel.halo,
-        (volume.unit, form.unit),
-        itemsize=dtype.itemsize,
-        memory=left - held - volume.working - SLACK - (writers() - THREADS) * BLOCK_BYTES,
-        spare_blocks=kernel.spare_blocks if dtype == np.float64 else 0,
-        box=box,
-    )
+
+    def beside(tiling: Tiling) -> int:
+        return reading_bytes(volume, tiling.block) + writing_bytes(form, tiling.tile, dtype.itemsize)
+
+    try:
+        return plan(
+            volume.shape,
+            kernel.halo,
+            (volume.unit, form.unit),
+            itemsize=dtype.itemsize,
+            memory=left - held - (KEPT if at_work else SLACK) - MERGE * isinstance(form, RawForm),
+            spare_blocks=kernel.spare_blocks if dtype == np.float64 else 0,
+            box=box,
+            beside=beside,
+        )
+    except MemoryShort as short:
+        short.hint = _less_memory(volume, form)
+        raise
+
+
+def _less_memory(volume: Volume, form: Form) -> str:
+    """What takes less memory, where something does."""
+    if isinstance(volume, ZarrVolume) or isinstance(form, ZarrForm):
+        return f"{MORE_MEMORY}, or a volume in smaller chunks"
+    if volume.held or not isinstance(form, RawForm):
+        return f"{MORE_MEMORY}, or use .npy, .nii or .zarr, which are read and written in tiles"
+    return MORE_MEMORY
 
 
 class Watched:

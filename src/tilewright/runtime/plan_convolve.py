@@ -8,12 +8,12 @@ import numpy as np
 
 from tilewright.formats.files import BLOCK_BYTES
 from tilewright.formats.raw_volumes import RawForm
-from tilewright.formats.volumes import PIECE_BYTES, suffix_of
-from tilewright.formats.zarr_volumes import WORKING, ZarrForm, ZarrVolume
+from tilewright.formats.volumes import suffix_of
+from tilewright.formats.zarr_volumes import ZarrForm, ZarrVolume
 from tilewright.runtime.convolve import ConvolveJob, ConvolveTask, task_of
+from tilewright.runtime.convolve_memory import ZARR, compiling_bytes, reading_bytes, writing_bytes
 from tilewright.runtime.convolve_worker import tiling_of
 from tilewright.runtime.jobs.cut import Records
-from tilewright.runtime.jobs.pieces import writers
 from tilewright.runtime.kernels import Kernel, kernel_of
 from tilewright.runtime.plan import (
     KEPT_FREE,
@@ -26,13 +26,11 @@ from tilewright.runtime.plan import (
     Outputs,
     Part,
     begun_of,
-    is_compiled,
     plan_of,
 )  # fmt: skip
 from tilewright.runtime.tiles import Tile, Tiling, needed_bytes
 from tilewright.runtime.volume_shards import held_bytes
 
-COMPILING = {"float32": 48 << 20, "float64": 95 << 20}  # what LLVM keeps of compiling (measured: Numba 0.68, x86-64)
 TEXT_BYTES = 9.5  # of a value with six decimals
 
 
@@ -60,29 +58,18 @@ def _memory(task: ConvolveTask, kernel: Kernel, tiling: Tiling, cut: Records) ->
     volume, form, dtype = task.opened(), task.form(), np.dtype(task.dtype)
     spare = kernel.spare_blocks if dtype == np.float64 else 0
     shard = math.prod(task.box(0, cut.per_shard).shape) * dtype.itemsize
-    block, tile = (math.prod(shape) * dtype.itemsize for shape in (tiling.block, tiling.tile))
-    piece = min(PIECE_BYTES, block)
-    reading = WORKING * min(volume.working // WORKING, block) if isinstance(volume, ZarrVolume) else piece
-    if isinstance(form, ZarrForm):
-        writing = WORKING * min(form.working // WORKING, tile)
-    elif isinstance(form, RawForm):
-        writing = min(writers() * BLOCK_BYTES, shard)  # what was written, read again for its hashes
-    else:
-        writing = held_bytes(form, shard)
+    reading = reading_bytes(volume, tiling.block)
+    writing = writing_bytes(form, tiling.tile, dtype.itemsize) + held_bytes(form, shard)
     whole = form.size if isinstance(form, RawForm) else 0
     return (
-        Part("program", PROGRAM),
-        Part("compiling kernels, the first time", 0 if _compiled(task.dtype) else COMPILING[task.dtype]),
+        Part("program", PROGRAM + ZARR * any(isinstance(one, ZarrForm | ZarrVolume) for one in (form, volume))),
+        Part("compiling kernels, the first time", compiling_bytes(task.dtype)),
         Part("the volume, held", volume.held),
         Part("tiles and their halo", needed_bytes(tiling, dtype.itemsize, spare), RUNNING),
         Part("reading and writing", reading + writing, RUNNING),
         Part("freed and not given back", min(writing, KEPT_FREE), MERGING),
         Part("the output, read again", min(REREAD, whole), MERGING),
     )
-
-
-def _compiled(dtype: str) -> bool:
-    return is_compiled("conv3d.*" if dtype == "float32" else "correlate.*")
 
 
 def _outputs(task: ConvolveTask) -> Outputs:

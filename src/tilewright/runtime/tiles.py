@@ -187,23 +187,26 @@ def plan(
     memory: int,
     spare_blocks: int = 0,
     box: Shape | None = None,
+    beside: Callable[[Tiling], int] = lambda tiling: 0,
 ) -> Tiling:
     """The tiling that costs the least within `memory` bytes, for boxes of at most `box` (None: the volume).
 
     halo: before and after. units: of reading and of writing; tiles begin at multiples of the second. itemsize: bytes of
-    a voxel of blocks and tiles. Raises MemoryShort where not even the smallest tile fits.
+    a voxel of blocks and tiles. beside: bytes that reading and writing take for a tiling. Raises MemoryShort where not
+    even the smallest tile fits.
     """
     reading, writing = units
     box = box or shape
     sizes = [_sizes(n, unit) for n, unit in zip(box, writing, strict=True)]
     tilings = [Tiling(shape, tile, *halo, reading[0]) for tile in product(*sizes)]  # type: ignore[arg-type]
-    fitting = [t for t in tilings if needed_bytes(t, itemsize, spare_blocks) <= memory]
+    needed = [needed_bytes(tiling, itemsize, spare_blocks) + beside(tiling) for tiling in tilings]
+    fitting = [tiling for tiling, nbytes in zip(tilings, needed, strict=True) if nbytes <= memory]
     if not fitting:
-        least = min(needed_bytes(t, itemsize, spare_blocks) for t in tilings)
+        least = min(needed)
         raise MemoryShort(
-            f"the smallest tiles, {tilings[0].tile} and their halo, take {least:,} bytes; {max(0, memory):,} are left",
+            f"the smallest tiles, {tilings[0].tile} and their halo, and reading and writing them take {least:,} bytes; "
+            f"{max(0, memory):,} are left beside the program",
             missing=least - memory,
-            hint="a volume in smaller chunks",
         )
     return min(fitting, key=lambda tiling: _cost(tiling, box, reading))
 

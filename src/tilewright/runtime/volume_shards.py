@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from tilewright.formats.volumes import Form
 
 IN_PLACE = (".npy", ".nii", ".tif", ".tiff")
+SPARSE = 16  # times the free disk that an array may have, as chunks of zeros take no space
+MOST_CHUNKS = 10**9  # of an array: to look for one that is absent takes 20 us, so many take hours
 SHARD_BYTES = 256 << 20  # of numbers: some tenths of a second of work, and several tiles
 STREAM_BYTES = 16 << 20  # of numbers where a shard is held until it has all of them
 
@@ -39,9 +41,7 @@ def shard_bytes(form: Form) -> int:
 
 def held_bytes(form: Form, shard: int) -> int:
     """Bytes of memory that writing takes, beside tiles, where a shard has so many bytes of numbers."""
-    if isinstance(form, ZarrForm):
-        return form.working
-    return 0 if isinstance(form, RawForm) else 2 * shard
+    return 0 if isinstance(form, RawForm | ZarrForm) else 2 * shard
 
 
 @contextmanager
@@ -88,6 +88,21 @@ def check_room(path: str, shape: Shape, dtype: np.dtype) -> None:
     if needed > (free := room(path)):
         what = f"cannot write: the output takes {needed:,} bytes and the disk has {free:,} left"
         raise ResourceError(what, path=path, hint="free some space or write to another disk")
+
+
+def check_chunks(path: str, shape: Shape, chunks: Shape, dtype: np.dtype, what: str) -> None:
+    """Raises ResourceError for a Zarr array, the input or the output, whose work has no end that anybody would await:
+    a header of some bytes may tell of any number of chunks that are not there."""
+    count = math.prod(-(-n // size) for n, size in zip(shape, chunks, strict=True))
+    hint = "check the array's shape, store it in larger chunks, or filter a part of it"
+    if count > MOST_CHUNKS:
+        raise ResourceError(f"the {what} has {count:,} chunks of {chunks} for a shape of {shape}; at most "
+                            f"{MOST_CHUNKS:,} are read or written", path=path, hint=hint)  # fmt: skip
+    needed = math.prod(shape) * dtype.itemsize
+    if what == "output" and needed > SPARSE * (free := room(path)):
+        raise ResourceError(
+            f"the output's {shape} numbers take {needed:,} bytes and the disk has {free:,} left; more than {SPARSE} "
+            "times that is not begun, though chunks of zeros take no space", path=path, hint=hint)  # fmt: skip
 
 
 def assemble(form: Form, directory: JobDirectory, totals: Totals, stop: Stop) -> list[tuple[int, str]]:

@@ -1,0 +1,57 @@
+"""The memory of a worker of `tilewright convolve`: the program, and what reading and writing take beside tiles.
+
+`ConvolveTask` keeps to it where --memory says how much there is, and `plan` tells it.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tilewright.formats.files import BLOCK_BYTES
+from tilewright.formats.raw_volumes import RawForm
+from tilewright.formats.volumes import PIECE_BYTES, Shape, Volume, suffix_of
+from tilewright.formats.zarr_volumes import CALL_BYTES, ZarrForm, ZarrVolume
+from tilewright.runtime.jobs.pieces import THREADS, writers
+from tilewright.runtime.plan import PROGRAM, is_compiled
+
+COMPILING = {"float32": 48 << 20, "float64": 95 << 20}  # what LLVM keeps of compiling (measured: Numba 0.68, x86-64)
+ZARR = 8 << 20  # the package zarr and its codecs (measured: zarr 3.1)
+AT_ONCE = 10  # chunks that zarr decodes or encodes at a time, its setting async.concurrency
+
+
+def program_bytes(dtype: str, *paths: str) -> int:
+    """Of a process that has loaded all it needs to convolve from and to these paths."""
+    zarr = any(suffix_of(path) == ".zarr" for path in paths)
+    return PROGRAM + ZARR * zarr + compiling_bytes(dtype)
+
+
+def compiling_bytes(dtype: str) -> int:
+    """What compiling the kernels keeps; 0 where they are compiled."""
+    return 0 if is_compiled("conv3d.*" if dtype == "float32" else "correlate.*") else COMPILING[dtype]
+
+
+def reading_bytes(volume: Volume, block: Shape) -> int:
+    """What reading a block takes beside it."""
+    voxels = math.prod(block)
+    if isinstance(volume, ZarrVolume):
+        return _chunks_bytes(math.prod(volume.layout.chunks), volume.layout.shards, voxels, volume.dtype.itemsize)
+    if volume.held:
+        return min(PIECE_BYTES, 8 * voxels)
+    piece = min(max(PIECE_BYTES, volume.dtype.itemsize * voxels // max(1, min(block))), volume.dtype.itemsize * voxels)
+    return 4 * piece  # as stored, converted, scaled in float64
+
+
+def writing_bytes(form: object, tile: Shape, itemsize: int) -> int:
+    """What writing a tile takes beside it."""
+    voxels = math.prod(tile)
+    if isinstance(form, ZarrForm):
+        return _chunks_bytes(math.prod(form.unit), None, voxels, itemsize)
+    hashing = (writers() - THREADS) * BLOCK_BYTES  # what was written is read again
+    return min(PIECE_BYTES, itemsize * voxels) + (hashing if isinstance(form, RawForm) else 0)
+
+
+def _chunks_bytes(chunk: int, shard: Shape | None, voxels: int, itemsize: int) -> int:
+    """Of one call of zarr on so many voxels: where they go, and the chunks at work, stored and decoded."""
+    call = max(1, CALL_BYTES // itemsize // chunk)  # chunks
+    whole = min(math.prod(shard), voxels) if shard else 0
+    return itemsize * (min(voxels, call * chunk) + 2 * min(AT_ONCE, call) * chunk + whole)

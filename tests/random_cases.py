@@ -94,6 +94,8 @@ def conv3d(rng, dtype):
         sizes = [pick(rng, (3, 5, 7, 9)) for _ in sizes]
     elif maybe(rng):
         sizes = [pick(rng, (1, 3, 5))] * 3
+    if kind in ("symmetric", "product"):  # one tap is not called either
+        sizes = [max(K, 2) for K in sizes]
     mode = pick(rng, (*spec.MODES, "valid"))
     volume = [extent(rng, most) for most in (12, 24, 50)]
     if mode == "valid":
@@ -164,8 +166,9 @@ def embedding_conv1d(rng, dtype):
     case = spec_of("embedding_conv1d").Case(rows_of(rng, 30), L, V, C, O, kernels, dtype)
     if maybe(rng, 0.7):
         return case
-    row = -(-O // 16) * 64  # bytes of a table's row
-    few = sum(kernels) * row * max(L, V // 3)  # for a third of the vocabulary
+    row = -(-O // 32) * 128  # bytes: whole slices of 32 numbers
+    sentence = sum(K * (L - K + 1) for K in kernels)  # rows that one may need
+    few = row * max(sentence, sum(kernels) * V // 3)
     return spec_of("embedding_conv1d").Case(**{**vars(case), "memory": few})
 
 

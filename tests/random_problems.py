@@ -26,6 +26,7 @@ from tilewright.ops._needs import amx_tiles
 from tilewright.ops._threads import threads
 from tilewright.simd import amx
 
+TILE_LANES = 16  # of every CPU that has AMX tiles
 TRIES = 4000  # problems drawn until a rung takes one
 EMULATED = ("matmul.cpu.amx.multiply", "matmul_argmax.cpu.fused.best", "conv_transpose2d.cpu.amx.convolve")
 CHOSEN = "chosen"  # in place of a rung's name: the one that the ladder chooses
@@ -66,8 +67,11 @@ def vectors_of(lanes: int | None) -> Iterator[None]:
 
 @contextmanager
 def emulated_tiles() -> Iterator[None]:
-    """The rungs on AMX tiles run on emulated ones; on a CPU that has tiles they run on those."""
-    if amx.available():
+    """The rungs on AMX tiles run on emulated ones; on a CPU that has tiles they run on those.
+
+    Such a CPU has vectors of 16 lanes: where vectors are narrower, those rungs refuse.
+    """
+    if amx.available() or cpu().lanes < TILE_LANES:
         yield
         return
     functions = []
@@ -84,8 +88,8 @@ def emulated_tiles() -> Iterator[None]:
             for name, rung in ladder.rungs.items():
                 needs = tuple(need for need in rung.needs if need is not amx_tiles)
                 ladder.rungs[name] = dataclasses.replace(rung, needs=needs)
-        with vectors_of(None):
-            yield
+            ladder._chosen.cache_clear()
+        yield
     finally:
         amx.Hardware = hardware
         for function in functions:
@@ -95,17 +99,20 @@ def emulated_tiles() -> Iterator[None]:
             ladder._chosen.cache_clear()
 
 
-def pairs() -> list[tuple[str, str]]:
-    """(operation, rung) of all on a CPU that this machine can run, and the chosen one of each operation."""
-    found = []
+def pairs(lanes: int | None = None) -> list[tuple[str, str]]:
+    """(operation, rung) of all on a CPU that can run here, and the chosen one of each operation."""
+    with vectors_of(lanes), emulated_tiles():
+        return list(_pairs())
+
+
+def _pairs() -> Iterator[tuple[str, str]]:
     for op in RANDOM:
         ladder = ladder_of(op)
         for rung in ladder.rungs.values():
             reasons = [rung.refuses(case.problem) for case in spec_of(op).cases()]
             if rung.name.startswith("cpu.") and not any("this CPU" in why for one in reasons for why in one):
-                found.append((op, rung.name))
-        found.append((op, CHOSEN))
-    return found
+                yield op, rung.name
+        yield op, CHOSEN
 
 
 def draw(op: str, rung: str, seed: int, device: str = "cpu", dtypes: tuple[str, ...] = ()):
@@ -159,8 +166,8 @@ def failures(op: str, rung: str, seeds, lanes: int | None = None) -> list[str]:
     """What went wrong, a line a problem: the command that shows it again, and how."""
     found = []
     with ExitStack() as stack:
-        stack.enter_context(emulated_tiles())
         stack.enter_context(vectors_of(lanes))
+        stack.enter_context(emulated_tiles())
         for seed in seeds:
             try:
                 check(op, rung, seed)
@@ -180,8 +187,9 @@ def main() -> int:
     parser.add_argument("--lanes", type=int, choices=(4, 8, 16), help=f"{cpu().lanes} here")
     asked = parser.parse_args()
     seeds = range(asked.first, asked.first + asked.count) if asked.seed is None else [asked.seed]
-    with emulated_tiles():
-        every = [pair for pair in pairs() if pair[0] == (asked.op or pair[0]) and pair[1] == (asked.rung or pair[1])]
+    every = [
+        pair for pair in pairs(asked.lanes) if pair[0] == (asked.op or pair[0]) and pair[1] == (asked.rung or pair[1])
+    ]
     wrong = 0
     for op, rung in every:
         found = failures(op, rung, seeds, asked.lanes)

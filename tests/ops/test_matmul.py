@@ -246,3 +246,17 @@ def test_pairs_are_multiplied_where_that_is_faster(name, chosen, monkeypatch):
 def test_using_knows_the_operations():
     with pytest.raises(UsageError, match=r"there is no operation matmull; there are .*conv1d, .*matmul"):
         using(matmull="cpu.packed").__enter__()
+
+
+@pytest.mark.parametrize("rung", [name for name in ladder.rungs if name.startswith("cpu.")])
+def test_subnormal_operands_of_bfloat16_count_or_are_0(rung, rng):
+    """As documented: no rung makes anything else of them, and normal ones beside them count."""
+    problem = Problem(16, 8, "bfloat16")
+    if why := ladder.rungs[rung].refuses(problem):
+        pytest.skip("; ".join(why))
+    a, b = np.full((3, 8), 2.0**-130, np.float32), np.full((8, 16), 2.0**10, np.float32)
+    a[1, 0] = 1.0
+    with using(matmul=rung):
+        for found in (matmul(a, b, dtype="bfloat16"), matmul(b.T, a.T.copy(), dtype="bfloat16").T):
+            assert set(found[0].tolist()) <= {0.0, 2.0**-117}
+        assert (matmul(a, b, dtype="bfloat16")[1] == 2.0**10).all()

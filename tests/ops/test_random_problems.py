@@ -15,7 +15,7 @@ from tilewright.ops._ladder import operations
 
 FEW = 6  # of a rung, in `make test`
 MANY = int(os.environ.get("TILEWRIGHT_PROBLEMS", "200"))
-NARROW = [(op, rung, lanes) for lanes in (4, 8) for op, rung in random_problems.pairs() if lanes < cpu().lanes]
+NARROW = [(op, rung, lanes) for lanes in (4, 8) if lanes < cpu().lanes for op, rung in random_problems.pairs(lanes)]
 
 
 def test_every_operation_has_random_problems():

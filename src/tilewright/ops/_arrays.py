@@ -20,9 +20,21 @@ def as_numpy(name: str, value) -> np.ndarray:
     if isinstance(value, np.ndarray):
         return value
     try:
+        if str(getattr(value, "dtype", "")).rpartition(".")[2] == "bfloat16":
+            return _bfloat16(value)
         return np.from_dlpack(value) if hasattr(value, "__dlpack__") else np.asarray(value)
     except (TypeError, ValueError, BufferError, RuntimeError) as error:
         raise UsageError(f"{name} is a {type(value).__name__} that NumPy cannot read: {error}") from error
+
+
+def _bfloat16(value) -> np.ndarray:
+    """Another library's bfloat16 array on its own memory: NumPy's DLPack has no such type, so torch's passes as int16.
+
+    Others, as JAX's, make a NumPy array of ml_dtypes' type themselves.
+    """
+    if hasattr(value, "data_ptr"):
+        return np.from_dlpack(value.view(sys.modules["torch"].int16)).view(BFLOAT16)
+    return np.asarray(value)
 
 
 def like(caller, array: np.ndarray):

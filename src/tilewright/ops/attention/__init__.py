@@ -32,9 +32,9 @@ def attention(q, k, v, *, causal: bool = True, scale: float | None = None, dtype
     """q (B, H, Q, D), k and v (B, H, T, D), float32 or bfloat16 -> float32 (B, H, Q, D), the caller's kind of array.
 
     The queries stand at the last Q of T positions; causal: each sees the keys up to its own position. scale: None is
-    1 / sqrt(D). dtype: of the keys and values as they are kept, "float32" or "bfloat16". out: float32 NumPy array to
-    write to. Raises UsageError naming the argument that does not fit. Source: Vaswani et al., "Attention Is All You
-    Need", 2017.
+    1 / sqrt(D). dtype: of the keys and values as they are kept, "float32" or "bfloat16"; in bfloat16, numbers below
+    2^-126 may count as 0. out: float32 NumPy array to write to. Raises UsageError naming the argument that does not
+    fit. Source: Vaswani et al., "Attention Is All You Need", 2017.
     """
     if on_gpu(q):
         from tilewright.ops.attention import device

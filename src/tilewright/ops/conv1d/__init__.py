@@ -48,7 +48,8 @@ def conv1d(x, weight, *, bias=None, stride=1, padding=0, dilation=1, activation=
     where x is zero outside. x: (B, C, L). weight: (O, C, K), or what `prepare` gave. bias: (O,). Arrays are float32 or
     bfloat16 with any strides, NumPy or anything that speaks DLPack. activation: None or "relu". pool: None, or "max"
     for the maximum over positions; both keep a NaN. dtype: accuracy class of the products, "float32" (default) or
-    "bfloat16" (operands rounded); a prepared weight has its own. out: float32 array to write to.
+    "bfloat16" (operands rounded, and those below 2^-126 may count as 0); a prepared weight has its own. out: float32
+    array to write to.
     Returns float32 (B, O, positions), or (B, O) with pooling, the same kind of array as x;
     positions = (L + 2 * padding - dilation * (K - 1) - 1) // stride + 1.
     Raises UsageError naming the argument that does not fit. A sample's bits depend on that sample, weight and the

@@ -41,8 +41,8 @@ def prepare(weights, *, device=None) -> Packed:
 def prepare_separable(factors, *, device=None) -> Packed:
     """The same for a kernel given as (wz, wy, wx): weights[a, b, t] = wz[a] * wy[b] * wx[t].
 
-    Each: one-dimensional, at least one number; float32 or float64, rounded to float32. device: None is the CPU.
-    Raises UsageError for anything else, Refused if a rung forced by `using` does not take it.
+    Each: one-dimensional, at least one number; float32, bfloat16 or float64, rounded to float32. device: None is the
+    CPU. Raises UsageError for anything else, Refused if a rung forced by `using` does not take it.
     """
     if device not in (None, "cpu"):
         from tilewright.ops.conv3d import device as gpu

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.ops._arrays import as_float32, as_numpy, one_of
+from tilewright.ops._arrays import BFLOAT16, as_float32, as_numpy, one_of
 from tilewright.ops.conv3d.ladder import ladder
 from tilewright.ops.conv3d.operands import Packed, Window
 from tilewright.ops.conv3d.rank_one import factors_of, product_of
@@ -38,10 +38,10 @@ def pack(weights, device: str = "cpu", to=None) -> Packed:
 def pack_factors(factors, device: str = "cpu", to=None) -> Packed:
     """The same for a kernel given as three vectors."""
     arrays = [as_numpy("factors", factor) for factor in factors]
-    wrong = [a for a in arrays if a.ndim != 1 or not a.size or a.dtype not in (np.float32, np.float64)]
-    if len(arrays) != 3 or wrong:
+    kinds = (np.float32, np.float64, BFLOAT16)
+    if len(arrays) != 3 or any(a.ndim != 1 or not a.size or a.dtype not in kinds for a in arrays):
         what = ", ".join(f"{a.dtype} {a.shape}" for a in arrays)
-        raise UsageError(f"conv3d: factors are {what}; three vectors of float32 or float64 are wanted")
+        raise UsageError(f"conv3d: factors are {what}; three vectors of float32, float64 or bfloat16 are wanted")
     wz, wy, wx = (np.array(array, np.float32) for array in arrays)
     symmetric = len(wz) > 1 and np.array_equal(wz, wz[::-1])
     problem = Problem(1, 1, len(wz), len(wy), len(wx), separable=True, symmetric=symmetric, device=device)

@@ -54,12 +54,12 @@ def conv_transpose2d(x, weights, *, stride=None, padding=None, bias=None, activa
     what `prepare` gave, which has its own stride, padding and dtype. stride: an integer or a pair, 1 unless given.
     padding: an integer or ((top, bottom), (left, right)), 0 unless given. bias: (O,). activation: None, "relu", "tanh",
     "gelu" (exact) or "gelu_tanh". Arrays are float32 or bfloat16 with any strides, NumPy or anything that speaks
-    DLPack. dtype: accuracy class of the products, "float32" (default) or "bfloat16" (operands rounded). out: float32
-    array to write to. Returns float32 (B, (H - 1) * s + KH - top - bottom, (W - 1) * t + KW - left - right, O), the
-    same kind of array as x. Raises UsageError naming the argument that does not fit.
-    An image's bits depend on that image, weights and the options: not on the other images, their number, or the number
-    of threads. Where neighbouring outputs share products (`cpu.winograd`), an infinity or NaN in x reaches the tile of
-    outputs around it.
+    DLPack. dtype: accuracy class of the products, "float32" (default) or "bfloat16" (operands rounded, and those
+    below 2^-126 may count as 0). out: float32 array to write to. Returns float32 (B, (H - 1) * s + KH - top - bottom,
+    (W - 1) * t + KW - left - right, O), the same kind of array as x. Raises UsageError naming the argument that does
+    not fit. An image's bits depend on that image, weights and the options: not on the other images, their number, or
+    the number of threads. Where neighbouring outputs share products (`cpu.winograd`), an infinity or NaN in x reaches
+    the tile of outputs around it.
     """
     if on_gpu(x):
         from tilewright.ops.conv_transpose2d import device

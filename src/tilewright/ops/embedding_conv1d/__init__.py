@@ -23,9 +23,9 @@ def prepare(table, weights, biases, *, length: int, dtype: str = "float32", memo
     """Lay the weights out for the rung that will run, and open its token table.
 
     table: float32 (V, C). weights: a list of (O, C, K), K at most `length`. biases: a list of (O,). length: L, tokens a
-    sentence. dtype: "float32" or "bfloat16". memory: bytes that the token table may occupy (None: no limit; the
-    vocabulary times the taps). Raises UsageError for shapes that do not fit, ResourceError if `memory` does not hold
-    the rows of one sentence.
+    sentence. dtype: "float32" or "bfloat16", which may take operands below 2^-126 for 0. memory: bytes that the token
+    table may occupy (None: no limit; the vocabulary times the taps). Raises UsageError for shapes that do not fit,
+    ResourceError if `memory` does not hold the rows of one sentence.
     """
     if on_gpu(table):
         from tilewright.ops.embedding_conv1d import device

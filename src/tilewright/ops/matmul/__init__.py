@@ -59,7 +59,8 @@ def matmul(a, b, *, rows=None, bias=None, activation=None, residual=None, dtype=
     matrix (?, K) and its rows a[rows] are multiplied without being copied. bias: (N,). residual: the result's shape.
     activation: None, "relu", "tanh", "gelu" (exact) or "gelu_tanh" (the tanh form). Arrays are float32 or bfloat16
     with any strides, NumPy or anything that speaks DLPack. dtype: accuracy class of the products, "float32" (default)
-    or "bfloat16" (operands rounded; an a that is bfloat16 is read as it lies); a prepared b has its own.
+    or "bfloat16" (operands rounded, and those below 2^-126 may count as 0; an a that is bfloat16 is read as it lies); a
+    prepared b has its own.
 
     out: float32 or bfloat16 NumPy array to write to; in bfloat16, what is below 2^-126 may become 0. It may share
     memory with the operands, which costs a copy unless it is exactly the residual. Returns float32 (..., M, N), the

@@ -22,6 +22,7 @@ __all__ = ["Prepared", "Problem", "ladder", "matmul_argmax", "prepare"]
 def prepare(b, *, dtype: str = "float32", weights: Packed | None = None) -> Prepared:
     """Lay weights b (K, N), float32 or bfloat16, out for the rung that will search them.
 
+    dtype: the accuracy class, as for `matmul`: "bfloat16" may take operands below 2^-126 for 0.
     weights: what `matmul.prepare` made of the same b, if it is there already. A rung that screens keeps N * K bytes
     beside it, and b itself. Raises UsageError for a wrong dtype or shape.
     """

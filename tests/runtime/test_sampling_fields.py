@@ -216,8 +216,10 @@ def test_python_refuses_the_same_names():
 
 def test_the_largest_values_end_no_job(model, tmp_path):
     """Counts of any size are taken; an answer that would take gigabytes is the record's error."""
-    huge = [{name: value} for name in ("top_k", "max_tokens") for value in (2**31, 2**63, 2**64 - 1)]
-    large = [{"n": 16384, "logprobs": 20}, {"n": 16384, "max_tokens": 2**63}, {"num_return_sequences": 9999,
+    huge = [
+        {name: value, "ignore_eos": True} for name in ("top_k", "max_tokens") for value in (2**31, 2**63, 2**64 - 1)
+    ]
+    large = [{"n": 16384, "logprobs": 20}, {"n": 16384, "max_tokens": 2**63, "logprobs": 1}, {"num_return_sequences": 9999,
              "logprobs": 9}]  # fmt: skip
     *good, first, second, third = run(model, lines_of([*huge, *large]), "jsonl", tmp_path)
     assert [answer["finish_reason"] for answer in good] == ["length"] * 6

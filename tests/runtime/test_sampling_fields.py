@@ -219,8 +219,8 @@ def test_the_largest_values_end_no_job(model, tmp_path):
     huge = [
         {name: value, "ignore_eos": True} for name in ("top_k", "max_tokens") for value in (2**31, 2**63, 2**64 - 1)
     ]
-    large = [{"n": 16384, "logprobs": 20}, {"n": 16384, "max_tokens": 2**63, "logprobs": 1}, {"num_return_sequences": 9999,
-             "logprobs": 9}]  # fmt: skip
+    large = [{"n": 16384, "logprobs": 20}, {"n": 16384, "max_tokens": 2**63, "logprobs": 1}]
+    large += [{"num_return_sequences": 9999, "logprobs": 9}]
     *good, first, second, third = run(model, lines_of([*huge, *large]), "jsonl", tmp_path)
     assert [answer["finish_reason"] for answer in good] == ["length"] * 6
     assert [len(answer["token_ids"]) for answer in good] == [12] * 3 + [62] * 3, "the context has 64 positions"

@@ -231,3 +231,15 @@ def test_gzip_members_without_content_are_refused(rng):
     Path("v.nii.gz").write_bytes(gzip.compress(b"") * 50_000 + whole)
     with pytest.raises(InputError, match="1,000 members in a row expand to nothing"):
         load("v.nii.gz")
+
+
+def test_a_scale_that_float32_cannot_hold_is_refused(rng):
+    """It became infinite without a word."""
+    saved = image(rng)
+    nibabel.save(saved, "v.nii")
+    data = bytearray(Path("v.nii").read_bytes())
+    struct.pack_into("<f", data, 112, 3e38)
+    Path("v.nii").write_bytes(data)
+    with pytest.raises(InputError, match=r"too large for float32\. Store the volume as float64"):
+        load("v.nii", np.float32)
+    assert np.isfinite(load("v.nii")).all()

@@ -144,11 +144,15 @@ def _value(kind: object, text: str) -> object:
     if kind in (float | None, str | None) and not text:
         return None
     if kind in (float, float | None):
+        if len(text) > 40:
+            raise ValueError(f"{text[:40]!r}... is no number")
         number = float(text)
         if not math.isfinite(number):
             raise ValueError(f"{text[:40]!r} is no finite number")
         return number
     if kind is int:
+        if len(text) > 40:
+            raise ValueError(f"{text[:40]!r}... is no number")
         return int(text)
     if bad := _NOT_TEXT.search(text):
         raise ValueError(f"{text[:40]!r} has {bad[0]!r}; a name is one line of plain text")

@@ -11,6 +11,7 @@ import io
 import logging
 import math
 import struct
+import warnings
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -212,8 +213,10 @@ def _header(path: str, stream: Any) -> tuple[Any, Shape, np.dtype, int]:
         raise InputError(f"the values begin at byte {offset:,}; {least} to {MAX_HEADER:,} can be", path=path)
     head += stream.read(int(offset) - len(head))
     try:
-        header = kind.from_fileobj(io.BytesIO(head), check=False)
-        header.check_fix(logger=_silent)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # nibabel warns of extensions whose sizes are odd, and keeps them
+            header = kind.from_fileobj(io.BytesIO(head), check=False)
+            header.check_fix(logger=_silent)
         shape, dtype = tuple(int(n) for n in header.get_data_shape()), header.get_data_dtype()
     except (nibabel.spatialimages.HeaderDataError, *_DAMAGE) as error:
         raise InputError(f"the header cannot be read: {error}", path=path) from error

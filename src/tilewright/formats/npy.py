@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import math
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,11 +72,18 @@ def _header_text(file: InputFile) -> tuple[str, int]:
     return text.decode("utf-8" if start[6] == 3 else "latin-1", "replace"), 8 + width + length
 
 
+def named_dtype(name: object) -> np.dtype:
+    """The dtype of that name; of objects for what is no text. Raises TypeError or ValueError for an unknown name."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # NumPy warns of old names, which are refused later
+        return np.dtype(name if isinstance(name, str) else "O")
+
+
 def _parsed(file: InputFile, text: str) -> tuple[tuple[int, ...], np.dtype, bool]:
     try:
         fields = ast.literal_eval(text.strip())
         shape, descr, fortran = fields["shape"], fields["descr"], fields["fortran_order"]
-        dtype = np.dtype(descr if isinstance(descr, str) else "O")
+        dtype = named_dtype(descr)
     except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError) as error:
         raise InputError(f"the header cannot be read: {text[:60]!r}...", path=file.path) from error
     if dtype.kind not in KINDS or dtype.itemsize > 8:

@@ -149,9 +149,9 @@ def _holds_ids(file: InputFile) -> bool:
 
 def errors(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """min(absolute, relative) error of each element in float64; NaN where either is NaN or both are infinite."""
-    found, expected = found.astype(np.float64), expected.astype(np.float64)
-    size = np.abs(expected)
-    with np.errstate(invalid="ignore", over="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):  # a signalling NaN, too
+        found, expected = found.astype(np.float64), expected.astype(np.float64)
+        size = np.abs(expected)
         absolute = np.abs(found - expected)
         return np.minimum(absolute, absolute / np.where(size <= SMALL, 1.0, size))
 

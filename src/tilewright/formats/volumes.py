@@ -65,8 +65,12 @@ class Volume:
         """
         for place, piece in self._pieces(start, target.shape):
             self._check_finite(piece, [a + b.start for a, b in zip(start, place, strict=True)])
-            with np.errstate(invalid="ignore"):  # a signalling NaN where NaN may be
-                target[place] = piece
+            with np.errstate(invalid="ignore", over="raise" if self.finite else "ignore"):  # NaN may signal
+                try:
+                    target[place] = piece
+                except FloatingPointError as error:
+                    what = f"values of {self.dtype}, scaled as the header says, are too large for {target.dtype}"
+                    raise InputError(what, path=self.path, hint="store the volume as float64") from error
 
     def load(self, dtype: np.dtype) -> np.ndarray:
         """The whole volume, C-contiguous, converted; its own array where that is of `dtype`. Raises as `read_into`."""

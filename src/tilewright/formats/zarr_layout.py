@@ -17,6 +17,7 @@ import numpy as np
 from tilewright.errors import InputError
 from tilewright.formats.files import InputFile
 from tilewright.formats.lines import json_words
+from tilewright.formats.npy import named_dtype
 from tilewright.formats.volumes import Shape, check_shape
 
 MAX_METADATA = 16 << 20  # bytes
@@ -113,7 +114,7 @@ def _object(path: str, name: str, data: bytes) -> dict[str, Any]:
 def _version_2(fields: dict[str, Any]) -> tuple:
     if fields["zarr_format"] != 2 or fields.get("dimension_separator", ".") not in (".", "/"):
         raise ValueError("zarr_format or dimension_separator")
-    dtype = np.dtype(fields["dtype"] if isinstance(fields["dtype"], str) else "O")
+    dtype = named_dtype(fields["dtype"])
     codec = {"id": "filters"} if fields.get("filters") else fields["compressor"] or {"id": None}
     return 2, _tuple(fields["shape"]), dtype, _tuple(fields["chunks"]), None, (codec["id"], 0)
 

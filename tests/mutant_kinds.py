@@ -1,0 +1,351 @@
+"""Every kind of file that the product parses: small whole files of it, and the product's own reader.
+
+`KINDS[name](folder)` gives a Kind. A reader returns bytes that stand for all that it read.
+"""
+
+import hashlib
+import io
+import json
+import os
+import struct
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import nibabel
+import numcodecs
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import tifffile
+import tokenizers
+import zarr
+
+from tilewright.bench import results
+from tilewright.errors import InputError
+from tilewright.formats import models, parquet, sharded, token_table
+from tilewright.formats.course_volumes import read_text_kernel
+from tilewright.formats.files import InputFile
+from tilewright.formats.prompts import open_prompts
+from tilewright.formats.safetensors import map_tensors, read_header, write_tensors
+from tilewright.formats.sentences import open_sentences
+from tilewright.formats.tables import open_table
+from tilewright.formats.tokenizer import Tokenizer
+from tilewright.formats.validate import validate
+from tilewright.formats.volumes import form_of, open_volume
+from tilewright.runtime.jobs.manifest import Damaged, Sealed, encoded, seal, unseal
+
+SHAPE = (6, 8, 8)
+RNG = np.random.default_rng(5)
+VALUES = RNG.integers(0, 9, SHAPE).astype(np.float32)
+
+
+@dataclass
+class Kind:
+    """seeds: whole files. text: mutated as words, too. sealed: what is read must be what a seed says, or nothing."""
+
+    seeds: list[bytes]
+    read: Callable[[bytes], bytes]
+    text: bool = False
+    sealed: bool = False
+
+
+def _at(path: Path, read: Callable[[], bytes]) -> Callable[[bytes], bytes]:
+    def written(data: bytes) -> bytes:
+        path.write_bytes(data)
+        return read()
+
+    return written
+
+
+def _said(*values: object) -> bytes:
+    return hashlib.sha256(repr(values).encode("utf-8", "surrogatepass")).digest()
+
+
+def _volume(path: str) -> bytes:
+    with open_volume(path) as volume:
+        volume.finite = False
+        if volume.shape[0] * volume.shape[1] * volume.shape[2] > 1 << 24:
+            raise InputError("absent chunks make it large without a file that is")
+        read = volume.load(np.dtype(np.float32)).tobytes()
+        form_of("out" + (".nii" if ".nii" in path else os.path.splitext(path)[1]), volume.shape, volume.dtype
+                if volume.dtype.name in ("float32", "float64") else np.dtype(np.float32), volume)  # fmt: skip
+        return read
+
+
+def _of_volume(name: str, *write: Callable[[str], object]) -> Callable[[Path], Kind]:
+    def kind(folder: Path) -> Kind:
+        seeds = []
+        for one in write:
+            one(str(folder / name))
+            seeds.append((folder / name).read_bytes())
+        return Kind(seeds, _at(folder / name, lambda: _volume(str(folder / name))), text=name.endswith(".txt"))
+
+    return kind
+
+
+def _npy(path: str, array: np.ndarray) -> None:
+    np.save(path, array)
+
+
+def _nifti(kind: type, dtype: type = np.int16) -> Callable[[str], object]:
+    def write(path: str) -> None:
+        image = kind(VALUES.astype(dtype), np.diag([1.0, 2.0, 3.0, 1.0]))
+        image.header.set_slope_inter(2.0, 1.0)
+        image.header.extensions.append(nibabel.nifti1.Nifti1Extension("comment", b"kept"))
+        nibabel.save(image, path)
+
+    return write
+
+
+def _tiff(**options: object) -> Callable[[str], object]:
+    return lambda path: tifffile.imwrite(path, VALUES.astype(np.uint16), photometric="minisblack", **options)
+
+
+def _text_volume(path: str) -> None:
+    Path(path).write_text("2 3 4 " + " ".join(f"{x:.3f}" for x in RNG.random(24)))
+
+
+def _text_kernel(folder: Path) -> Kind:
+    path = folder / "kernel.txt"
+    seed = b"3 " + b" ".join(b"%.2f" % x for x in RNG.random(27))
+    return Kind([seed], _at(path, lambda: read_text_kernel(str(path)).tobytes()), text=True)
+
+
+def _zarr_metadata(version: int, **options: object) -> Callable[[Path], Kind]:
+    def kind(folder: Path) -> Kind:
+        path = folder / "v.zarr"
+        zarr.create_array(str(path), shape=SHAPE, dtype="f4", chunks=(4, 4, 4), zarr_format=version,
+                          attributes={"units": "mm"}, overwrite=True, **options)[...] = VALUES  # fmt: skip
+        name = path / ("zarr.json" if version == 3 else ".zarray")
+        return Kind([name.read_bytes()], _at(name, lambda: _volume(str(path))), text=True)
+
+    return kind
+
+
+def _zarr_chunk(version: int, codec: object, **options: object) -> Callable[[Path], Kind]:
+    def kind(folder: Path) -> Kind:
+        path = folder / "v.zarr"
+        seeds = []
+        for values in (VALUES, np.arange(VALUES.size, dtype=np.float32).reshape(SHAPE)):
+            zarr.create_array(str(path), shape=SHAPE, dtype="f4", zarr_format=version, overwrite=True,
+                              **{"chunks": SHAPE, "compressors": codec, **options})[...] = values  # fmt: skip
+            name = path / ("c/0/0/0" if version == 3 else "0.0.0")
+            seeds.append(name.read_bytes())
+        return Kind(seeds, _at(name, lambda: _volume(str(path))))
+
+    return kind
+
+
+def _table(name: str) -> Callable[[Path], Kind]:
+    def kind(folder: Path) -> Kind:
+        path, values = folder / name, RNG.random((5, 4)).astype(np.float32)
+        if name.endswith(".npy"):
+            np.save(path, values)
+        else:
+            path.write_text("5\n" + "\n".join(" ".join(f"{x:.4f}" for x in row) for row in values))
+
+        def read() -> bytes:
+            with open_table(path, shape=(4,)) as table:
+                return b"".join(rows.values.tobytes() for rows in table.batches(2))
+
+        return Kind([path.read_bytes()], _at(path, read), text=name.endswith(".txt"))
+
+    return kind
+
+
+def _records(name: str, *seeds: bytes, prompts: bool) -> Callable[[Path], Kind]:
+    def kind(folder: Path) -> Kind:
+        path = folder / name
+
+        def read() -> bytes:
+            if prompts:
+                reader = open_prompts(path, encode=lambda text: list(text.encode())[:40], vocabulary=256, max_length=64)
+            else:
+                reader = open_sentences(path, encoder=None, length=4, vocabulary=99)
+            with closing(reader):
+                return _said([repr(batch) for batch in reader.batches(2)])
+
+        return Kind(list(seeds), _at(path, read), text=not name.endswith(".bin"))
+
+    return kind
+
+
+PROMPTS = (
+    b'{"id": 7, "prompt": "To be", "max_tokens": 3, "temperature": 0.5, "seed": 1}\n'
+    b'{"id": 8, "prompt_token_ids": [1, 2]}\n',
+    b'{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"model": "m", "prompt": "x", "n": 2}}\n',
+    b'\xef\xbb\xbf{"prompt": "a\\u00e9"}\r\n\r\n{"prompt": "b", "stop": ["c"], "logprobs": 1, "top_p": 0.9}',
+)
+TOKENS = (b'{"id": 1, "tokens": [1, 2, 3, 4]}\n{"id": "b", "tokens": [4, 5, 6, 7]}\n', b'{"tokens": [1, 2, 3, 98]}\n')
+IDS = np.arange(32, dtype="<i4").tobytes()
+
+
+def _parquet(folder: Path) -> Kind:
+    path, seeds = folder / "in.parquet", []
+    for codec in ("snappy", "zstd", "gzip", "none"):
+        table = pyarrow.table({"id": [1, 2, 3], "prompt": ["a", "bc", None], "prompt_token_ids": [None, None, [1, 2]]})
+        stream = io.BytesIO()
+        pyarrow.parquet.write_table(table, stream, compression=codec, row_group_size=2)
+        seeds.append(stream.getvalue())
+
+    def read() -> bytes:
+        with InputFile(path, "input") as file:
+            return _said(parquet.has_ids(file), list(parquet.all_lines(file, None)))
+
+    return Kind(seeds, _at(path, read))
+
+
+def _safetensors(folder: Path) -> Kind:
+    path = folder / "model.safetensors"
+    write_tensors(path, [("a", (2, 3), [np.ones((2, 3), np.float32)]), ("b.c", (4,), [np.zeros(4, np.float32)])])
+
+    def read() -> bytes:
+        with InputFile(path, "weights") as file:
+            arrays = map_tensors(file, read_header(file))
+            return _said(sorted((name, array.shape, array.tobytes()) for name, array in arrays.items()))
+
+    return Kind([path.read_bytes()], _at(path, read))
+
+
+def _index(folder: Path) -> Kind:
+    for name in ("a", "b"):
+        write_tensors(folder / f"{name}.safetensors", [(name, (3,), [np.ones(3, np.float32)])])
+    seed = json.dumps({"metadata": {}, "weight_map": {"a": "a.safetensors", "b": "b.safetensors"}}).encode()
+    read = lambda: _said(sorted(sharded.map_directory(folder)))  # noqa: E731
+    return Kind([seed], _at(folder / sharded.INDEX, read), text=True)
+
+
+def _config(folder: Path) -> Kind:
+    seed = {
+        "model_type": "gpt2",
+        "n_layer": 2,
+        "n_head": 2,
+        "n_embd": 8,
+        "eos_token_id": [1, 2],
+        "tie": True,
+        "x": 1e-5,
+    }
+    read = lambda: _said(models.read_config(folder), models.eos_token_ids(folder))  # noqa: E731
+    return Kind([json.dumps(seed).encode()], _at(folder / models.CONFIG, read), text=True)
+
+
+def _tokenizer(folder: Path) -> Kind:
+    path = folder / "tokenizer.json"
+    made = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    return Kind([made.to_str().encode()], _at(path, lambda: _said(Tokenizer(path).encode("ab a b"))), text=True)
+
+
+def _results(folder: Path) -> Kind:
+    row = results.Row("matmul", "cpu.x", "1x2", "float32", 1, 5, 0.5, 0.4, 0.6, 3, gflops=1.5, peer="MKL", label="a")
+    results.save(folder, "here", [row])
+    path = folder / "here" / "matmul.csv"
+    return Kind([path.read_bytes()], _at(path, lambda: _said(results.read(folder))), text=True)
+
+
+def _token_table(folder: Path) -> Kind:
+    path, rows = folder / "table", np.arange(6, dtype=np.int32).reshape(2, 3) % 4
+    slices = [RNG.random((4, 5)).astype(np.float32) for _ in range(2)]
+    token_table.write_table(path, "mine", rows, slices)
+
+    def read() -> bytes:
+        row_of, values = np.zeros((2, 3), np.int32), np.zeros((2, 8, 5), np.float32)
+        count = token_table.read_table(path, "mine", row_of, values)
+        if count is None:
+            raise InputError("is of other weights")
+        return _said(count, row_of.tobytes(), values.tobytes())
+
+    return Kind([path.read_bytes()], _at(path, read), sealed=True)
+
+
+class Sample(Sealed, frozen=True):
+    """Stands for what a job seals: a manifest, the record of a shard."""
+
+    numbers: list[int]
+    words: dict[str, str | int | None]
+
+
+def _sealed(folder: Path) -> Kind:
+    content = seal(Sample(numbers=[1, 2, 3], words={"seed": 4, "model": "x", "none": None}))
+
+    def read(data: bytes) -> bytes:
+        try:
+            return encoded(unseal(data, Sample))
+        except Damaged as error:
+            raise InputError("damaged") from error
+
+    return Kind([encoded(content)], read, text=True, sealed=True)
+
+
+def _validated(name: str, seed: bytes) -> Callable[[Path], Kind]:
+    def kind(folder: Path) -> Kind:
+        (folder / f"right{name}").write_bytes(seed)
+        path = folder / f"out{name}"
+        read = lambda: _said(validate(path, folder / f"right{name}"))  # noqa: E731
+        return Kind([seed], _at(path, read), text=name == ".jsonl")
+
+    return kind
+
+
+BLOSC = {
+    f"zarr {version} blosc {name} {shuffle}": _zarr_chunk(
+        version,
+        numcodecs.Blosc(name, 5, number, 256) if version == 2
+        else zarr.codecs.BloscCodec(cname=name, clevel=5, shuffle=shuffle, typesize=4, blocksize=256),
+    )
+    for version in (2, 3)
+    for name in ("lz4", "lz4hc", "blosclz", "zlib", "zstd")
+    for number, shuffle in enumerate(("noshuffle", "shuffle", "bitshuffle"))
+}  # fmt: skip
+LABELS = (
+    b'{"id": 1, "label": "a", "score": 0.5, "logits": [0.25, -1.5]}\n{"id": 2, "error": {"line": 2, "message": "b"}}\n'
+)
+KINDS: dict[str, Callable[[Path], Kind]] = {
+    "npy volume": _of_volume("v.npy", lambda p: _npy(p, VALUES), lambda p: _npy(p, np.asfortranarray(VALUES, ">i2"))),
+    "nifti 1": _of_volume("v.nii", _nifti(nibabel.Nifti1Image)),
+    "nifti 2": _of_volume("v.nii", _nifti(nibabel.Nifti2Image, np.float32)),
+    "nifti 1 gzip": _of_volume("v.nii.gz", _nifti(nibabel.Nifti1Image)),
+    "nifti 2 gzip": _of_volume("v.nii.gz", _nifti(nibabel.Nifti2Image)),
+    "tiff": _of_volume("v.tif", _tiff(), _tiff(byteorder=">", bigtiff=True), _tiff(metadata=None)),
+    "tiff deflated": _of_volume("v.tif", _tiff(compression="zlib"), _tiff(compression="zlib", tile=(16, 16))),
+    "tiff metadata": _of_volume(
+        "v.tif",
+        lambda p: tifffile.imwrite(p, VALUES, imagej=True, metadata={"axes": "ZYX", "spacing": 2.0, "Info": "a"}),
+        lambda p: tifffile.imwrite(p, VALUES, ome=True, metadata={"axes": "ZYX", "PhysicalSizeZ": 2.0}),
+    ),
+    "text volume": _of_volume("v.txt", _text_volume),
+    "text kernel": _text_kernel,
+    "zarr 2 metadata": _zarr_metadata(2),
+    "zarr 3 metadata": _zarr_metadata(3),
+    "zarr 3 shards metadata": _zarr_metadata(3, shards=(8, 8, 8)),
+    **BLOSC,
+    "zarr 2 zstd": _zarr_chunk(2, numcodecs.Zstd()),
+    "zarr 2 gzip": _zarr_chunk(2, numcodecs.GZip()),
+    "zarr 2 zlib": _zarr_chunk(2, numcodecs.Zlib()),
+    "zarr 2 lz4": _zarr_chunk(2, numcodecs.LZ4()),
+    "zarr 2 none": _zarr_chunk(2, None),
+    "zarr 3 zstd": _zarr_chunk(3, zarr.codecs.ZstdCodec()),
+    "zarr 3 gzip": _zarr_chunk(3, zarr.codecs.GzipCodec()),
+    "zarr 3 crc32c": _zarr_chunk(3, (zarr.codecs.ZstdCodec(), zarr.codecs.Crc32cCodec())),
+    "zarr 3 shard": _zarr_chunk(3, zarr.codecs.BloscCodec(), chunks=(3, 4, 4), shards=SHAPE),
+    "zarr 3 transposed": _zarr_chunk(3, None, filters=(zarr.codecs.TransposeCodec(order=(2, 1, 0)),)),
+    "npy rows": _table("rows.npy"),
+    "text rows": _table("rows.txt"),
+    "jsonl prompts": _records("in.jsonl", *PROMPTS, prompts=True),
+    "text prompts": _records("in.txt", b"To be\nor not\r\n\n\xc3\xa9", prompts=True),
+    "binary prompts": _records("in.bin", IDS, prompts=True),
+    "jsonl tokens": _records("in.jsonl", *TOKENS, prompts=False),
+    "binary tokens": _records("in.bin", IDS, prompts=False),
+    "parquet": _parquet,
+    "safetensors": _safetensors,
+    "safetensors index": _index,
+    "config.json": _config,
+    "tokenizer.json": _tokenizer,
+    "results csv": _results,
+    "token table": _token_table,
+    "sealed json": _sealed,
+    "labels": _validated(".jsonl", LABELS),
+    "logits": _validated(".bin", struct.pack("<8f", *range(8))),
+}

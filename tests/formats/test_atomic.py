@@ -252,3 +252,12 @@ def test_a_directory_over_a_file_is_refused(tmp_path):
     (tmp_path / "model").write_text("mine")
     with pytest.raises(ResourceError, match="is a file"):
         write_directory(tmp_path / "model")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["a pipe", "a directory"])
+def test_what_is_no_file_is_not_replaced_whatever_its_name(tmp_path, make):
+    (tmp_path / "faces").mkdir()
+    make(tmp_path / "faces" / "00000.png")
+    with pytest.raises(ResourceError, match=r"holds other files than .* \(00000\.png\)"):
+        AtomicDirectory(tmp_path / "faces", frozenset({"00000.png"})).check_replaceable()
+    assert os.listdir(tmp_path / "faces") == ["00000.png"]

@@ -1,5 +1,6 @@
 """Rows of Parquet files as JSON lines and back; files that are damaged or lie are InputErrors."""
 
+import gc
 import io
 import json
 import os
@@ -13,6 +14,7 @@ import pytest
 
 from tilewright.errors import InputError, ResourceError
 from tilewright.formats import parquet as module
+from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.completions import CompletionWriter
 from tilewright.formats.files import InputFile
 from tilewright.formats.parquet import ParquetEncoder, TextIds, all_lines, has_ids, row_groups, row_lines
@@ -261,3 +263,17 @@ def test_answers_to_openai_lines():
 
 def test_no_lines():
     assert pq.read_table(io.BytesIO(encoded([], 1))).num_rows == 0
+
+
+def test_an_output_that_was_given_up_leaves_no_traceback(tmp_path, monkeypatch):
+    """pyarrow's writer finishes its file when it is collected; the file is closed by then, as a rebuild shows."""
+    said = []
+    monkeypatch.setattr("sys.unraisablehook", said.append)
+    with AtomicFile(tmp_path / "out.parquet") as file:
+        encoder = ParquetEncoder(file, {"label": "string"}, "int64")
+        encoder.write(b'{"id": 1, "label": "a"}\n')
+        encoder._flush()
+        file.discard()
+    del encoder
+    gc.collect()
+    assert said == [] and os.listdir(tmp_path) == []

@@ -148,7 +148,8 @@ class AtomicDirectory:
         check_directory(self.path)
         with naming(self.path, "write"):
             try:
-                others = sorted(set(os.listdir(self.path)) - self._known)
+                with os.scandir(self.path) as entries:
+                    others = sorted(entry.name for entry in entries if not self._is_known(entry))
             except FileNotFoundError:
                 return
             except NotADirectoryError as error:
@@ -161,6 +162,10 @@ class AtomicDirectory:
                 path=self.path,
                 hint="choose a new directory: nothing was deleted or written",
             )
+
+    def _is_known(self, entry: os.DirEntry[str]) -> bool:
+        """A file of a known name, or a link; a pipe or a directory of such a name is somebody else's."""
+        return entry.name in self._known and (entry.is_file() or entry.is_symlink())
 
     def adopt(self, directory: str) -> None:
         """Gives this name to a directory on the same disk, all files of which are whole and flushed."""

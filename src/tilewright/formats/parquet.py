@@ -183,9 +183,15 @@ class ParquetEncoder:
         kinds = {"id": ids} | columns
         self._arrow, self._schema = arrow, arrow.schema([(name, _type(arrow, kind)) for name, kind in kinds.items()])
         self._id: type = str if ids == "string" else int
-        self._writer = arrow.parquet.ParquetWriter(_Target(file), self._schema, compression="snappy")
+        self._target = _Target(file)
+        self._writer = arrow.parquet.ParquetWriter(self._target, self._schema, compression="snappy")
         self._rest, self._lines, self._batches = b"", list[bytes](), list[Any]()
         self._count = self._bytes = 0  # lines of this row group, and their bytes
+
+    def __del__(self) -> None:
+        """pyarrow's writer, which is collected after this, finishes a file that was given up and closed by then."""
+        if target := getattr(self, "_target", None):
+            target.given_up = True
 
     def write(self, block: bytes | memoryview) -> None:
         """The next bytes."""
@@ -226,17 +232,18 @@ class ParquetEncoder:
 
 
 class _Target(io.RawIOBase):
-    """Where pyarrow writes."""
+    """Where pyarrow writes. given_up: nothing more is written."""
 
     def __init__(self, file: Writable) -> None:
         super().__init__()
-        self._file = file
+        self._file, self.given_up = file, False
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
-        self._file.write(bytes(data))
+        if not self.given_up:
+            self._file.write(bytes(data))
         return len(data)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
@@ -53,9 +54,11 @@ def read_table(path: str | os.PathLike[str], fingerprint: str, row_of: np.ndarra
     """Fill row_of int32 (groups, vocabulary) and slices float32 (slices, capacity, columns) from a kept table.
 
     Returns the number of rows; None, with nothing filled, if the table belongs to other weights, kernels or another
-    CPU, or has more rows than `capacity`. Raises InputError for a damaged file.
+    CPU, or has more rows than `capacity`. Raises InputError for a damaged file, and for one that another user wrote or
+    may write: its checksums say nothing of who computed its rows.
     """
     with InputFile(path, "token table") as file:
+        _check_owner(file)
         header, place = _read_header(file)
         fits = (header.groups, header.vocabulary, header.slices, header.columns) == (
             *row_of.shape, slices.shape[0], slices.shape[2]
@@ -73,6 +76,20 @@ def read_table(path: str | os.PathLike[str], fingerprint: str, row_of: np.ndarra
             raise _damaged(path, "its checksums do not match")
     row_of[...] = found
     return header.rows
+
+
+def _check_owner(file: InputFile) -> None:
+    """Raises InputError unless the open file belongs to this user, root or the owner of its directory, and others may
+    not write to it."""
+    found, folder = os.fstat(file.fd), os.stat(os.path.dirname(os.path.abspath(file.path)))
+    why = None
+    if found.st_uid not in (0, os.geteuid(), folder.st_uid):
+        why = f"belongs to user {found.st_uid}, and this process is user {os.geteuid()}"
+    elif found.st_mode & stat.S_IWOTH:
+        why = f"may be written by others (mode {stat.S_IMODE(found.st_mode):04o})"
+    if why:
+        hint = "remove it, if you can: the next run with --keep-table makes it anew; or leave out --keep-table"
+        raise InputError(f"the token table {why}; its rows would decide the results", path=file.path, hint=hint)
 
 
 def _read_header(file: InputFile) -> tuple[Header, int]:

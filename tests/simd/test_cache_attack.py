@@ -79,17 +79,17 @@ def swap(kind):
         new.chmod(0o777)
         (new / key).symlink_to(own / "whole" / key)
     return new
-KINDS = ["directory", "link to his own", "link to the victim's", "pipe", "file", "link to itself",
+KINDS = ["directory"] * 4 + ["link to his own", "link to the victim's", "pipe", "file", "link to itself",
          "victim's with a foreign key", "nothing"]
 def burst():
     "Links in place of each other as fast as the system renames: for what is checked by name and opened by name."
-    for i in range(500):
+    for i in range(100):
         os.symlink(own / "whole" if i % 2 else sys.argv[6], own / "new")
         os.rename(own / "new", name)
 print("ready", flush=True)
 while True:
     try:
-        if rng.random() < 0.5:
+        if rng.random() < 0.2:
             burst()
     except OSError:
         pass
@@ -104,6 +104,8 @@ while True:
             os.rename(swap(kind), name)
     except OSError:
         pass
+    for _ in range(300):  # some loads meet it as it is
+        os.sched_yield()
     for rest in (own / "new", aside):
         if rest.is_symlink() or not rest.is_dir():
             rest.unlink(missing_ok=True)

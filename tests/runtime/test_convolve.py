@@ -154,8 +154,7 @@ def test_dtypes(rng, weights, monkeypatch, stored, asked, computed, kernel):
     np.save("v.npy", array)
     run("v.npy", "out.npy", kernel, dtype=asked)
     found, x = np.load("out.npy"), array.astype(np.float64)
-    wanted = ndimage.correlate(x, weights, mode="constant") if kernel == "k.npy" else None
-    wanted = ndimage.gaussian_filter(x, 1) if wanted is None else wanted
+    wanted = ndimage.correlate(x, weights, mode="constant") if kernel == "k.npy" else ndimage.gaussian_filter(x, 1)
     assert found.dtype == computed
     assert np.abs(found - wanted).max() < 1e3 * np.abs(weights).sum() * np.finfo(computed).eps
 

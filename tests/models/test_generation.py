@@ -326,6 +326,9 @@ def test_stop_strings_cut_the_text():
         def decode(self, ids):
             return "".join(chr(0x4E00 + int(i)) for i in ids)
 
+        def encode_word(self, text):
+            return [ord(letter) - 0x4E00 for letter in text]
+
     model.tokenizer = Letters()
     free = next(model.generate([prompt], GREEDY)).outputs[0]
     assert free.text == Letters().decode(free.token_ids) and free.finish_reason == "length"

@@ -168,6 +168,9 @@ def test_stops_are_where_the_tokens_are(ahead, monkeypatch):
         def decode(self, ids):
             return "".join(chr(0x4E00 + int(i)) for i in ids)
 
+        def encode_word(self, text):
+            return [ord(letter) - 0x4E00 for letter in text]
+
     def alone(**options):
         params = SamplingParams(temperature=0, **{"max_tokens": 8, **options})
         return next(model.generate([prompt], params)).outputs[0]

@@ -25,7 +25,7 @@ BELOW["models"] = BELOW["ndimage"] = {"ops", "formats", *BELOW["ops"]}
 BELOW["runtime"] = BELOW["bench"] = {"models", "ndimage", *BELOW["models"]}
 BELOW["demo"] = {"runtime", "bench", *BELOW["runtime"]}
 BELOW["cli"] = {"demo", *BELOW["demo"]}
-BELOW["__main__"] = {"cli"}
+BELOW["__main__"] = {"cli", "runtime"}
 BELOW["__init__"] = set()  # the public names are fetched when they are used
 
 Finding = tuple[int, str]

@@ -1,6 +1,20 @@
-"""`python -m tilewright`: the command line."""
+"""`python -m tilewright` and `tilewright`: the command line."""
 
-from tilewright.cli import main
+from tilewright.runtime import startup
+
+
+def main() -> None:
+    """Runs the command line and exits."""
+    startup.prepare()
+    try:
+        from tilewright.cli import main as run
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    try:
+        run()
+    finally:
+        startup.finish()
+
 
 if __name__ == "__main__":
     main()

@@ -7,6 +7,7 @@ come in inside the function.
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import signal
@@ -54,6 +55,7 @@ EXIT_CODES = """Exit codes: 0 all is well; 1 finished, with bad records or a fai
 3 bad input or weights; 4 the machine refuses (disk, memory, permission); 5 internal error, or more bad records than
 allowed; 75 stopped, run it again; 130 second Ctrl-C, or the first where there is nothing to resume."""
 
+NO_THREAD = ("can't start new thread", "can't allocate lock")  # what Python says where the system gives none
 HELP = {"help_option_names": ["-h", "--help"]}
 READ = ("input", "kernel", "answers", "validate", "reference", "source")  # options that name files
 WRITTEN = ("output", "image", "trace", "destination")
@@ -246,6 +248,9 @@ def explained(error: BaseException) -> TilewrightError:
         smaller = " or ".join(flag for name, flag in MEMORY.items() if name in _options_given.get({}))
         hint = f"use a smaller {smaller}" if smaller else "let other programs give some back"
         return ResourceError(f"not enough memory ({str(error) or 'an allocation failed'})", hint=hint)
+    if (isinstance(error, RuntimeError) and str(error) in NO_THREAD) or getattr(error, "errno", 0) == errno.EAGAIN:
+        hint = "allow more (ulimit -u, or the pids limit of a container), or use fewer --workers or --threads"
+        return ResourceError("the system gives this user no more threads or processes", hint=hint)
     if isinstance(error, OSError) and error.strerror:
         return ResourceError(f"the system refuses: {error.strerror.lower()}", path=error.filename)
     return InternalError(

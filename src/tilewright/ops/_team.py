@@ -155,20 +155,25 @@ class Team:
         start = -board.ctypes.data % LINE // 8
         self.board = board[start : start + words]
         self.scratches: list[np.ndarray] = []  # the helpers'
+        self.most = MOST_HELPERS  # fewer where the system has given no more threads
         self.lock = threading.RLock()  # a board has room for one job
 
     def run(self, kernel: simd.Kernel, args: tuple, helpers: int, words: int, spin: int) -> None:
         """kernel(*args) here and on helpers, each with `words` float32 of its own in the last argument's place.
 
         spin: nanoseconds for which a helper then looks for the next kernel. Raises what the kernel raised here, else
-        what it raised on the first helper where it did; MemoryError, RuntimeError and OSError where helpers cannot be
-        had.
+        what it raised on the first helper where it did; MemoryError and OSError where helpers cannot be had. Where the
+        system gives no more threads, there are fewer helpers: who computes a task changes no bits.
         """
-        helpers, address = min(helpers, MOST_HELPERS), kernel.address
+        helpers, address = min(helpers, self.most), kernel.address
         with self.lock:
             start = _starters.get(kernel) or _make_starter(kernel)
             serve.compiled()  # not in a helper, of which nobody would hear that it failed
-            self._make_ready(helpers, words)
+            try:
+                self._make_ready(helpers, words)
+            except RuntimeError:  # no more threads
+                helpers = self.most = min(len(self.scratches), helpers)
+                self._make_ready(helpers, words)
             self.board[SPIN] = spin
             start(self.board, helpers, address, args)
 

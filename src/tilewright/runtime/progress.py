@@ -25,13 +25,13 @@ class _Display:
 
     def __init__(self, unit: str, stream: TextIO | None) -> None:
         self._unit = unit
-        self._stream = stream or sys.stderr
+        self._stream: Any = stream or sys.stderr  # None where a library's user has closed it
         self._last = time.perf_counter()
         self._bar: Any = None
-        self._lost = False  # the stream cannot be written any more
+        self._lost = self._stream is None  # or the stream cannot be written any more
 
     def __enter__(self) -> Self:
-        if self._stream.isatty():
+        if not self._lost and self._stream.isatty():
             self._bar = _bar(self._stream, self._unit)
             self._task = self._bar.add_task("", total=1.0, text="")
             self._try(self._bar.start)
@@ -64,7 +64,7 @@ class _Display:
         try:
             if not self._lost:
                 write()
-        except OSError:
+        except (OSError, ValueError):  # ValueError: somebody has closed it meanwhile
             self._lost = True
 
 

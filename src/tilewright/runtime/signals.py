@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from tilewright.errors import Interrupted
 from tilewright.formats import atomic
+from tilewright.runtime.startup import heard
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SHOW_CURSOR = "\x1b[?25h\n"  # that a bar hides; the bar's line ends
@@ -47,6 +48,7 @@ class Stop:
         if self.name:
             end_at_once("Ended at once: no output was written")
         self.name = signal.Signals(number).name
+        heard(self.name)
         raise _Stopped(self.name)
 
 

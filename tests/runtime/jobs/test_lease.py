@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ import pytest
 from tilewright.errors import InputError, ResourceError
 from tilewright.runtime.engines.inline import Inline
 from tilewright.runtime.jobs import lease
-from tilewright.runtime.jobs.directory import JobDirectory
+from tilewright.runtime.jobs.directory import LEASE, JobDirectory
 from tilewright.runtime.jobs.lease import Lease
 from tilewright.runtime.jobs.run import run
 from tilewright.runtime.jobs.task import Options
@@ -25,7 +26,7 @@ HOLD = """
 import fcntl, sys, time
 from tilewright.runtime.engines.inline import Inline
 from tilewright.runtime.jobs import lease
-from tilewright.runtime.jobs.directory import JobDirectory
+from tilewright.runtime.jobs.directory import LEASE, JobDirectory
 if sys.argv[2] == "unlocked":
     lease.Lease._lock = lambda self: False
 with JobDirectory(sys.argv[1], make=True) as directory, lease.Lease(directory):
@@ -228,3 +229,19 @@ def test_one_fails_at_once_and_one_does_not(place, monkeypatch):
         place.check()
         shutil.rmtree(f"{place.output}.job")
         os.unlink(place.output)
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o600), (0o002, 0o660), (0o077, 0o600), (0o000, 0o666)])
+def test_who_may_only_read_cannot_hold_a_lease(place, mask, mode):
+    """A lock needs no right to write: any user could keep a job from going on. An older lease is closed, too."""
+    before = os.umask(mask)
+    try:
+        with JobDirectory(place.output, make=True) as directory:
+            path = directory.root.where(LEASE)
+            for _ in range(2):
+                with Lease(directory):
+                    assert stat.S_IMODE(os.stat(path).st_mode) == mode
+                if mode == 0o600:
+                    os.chmod(path, 0o644)
+    finally:
+        os.umask(before)

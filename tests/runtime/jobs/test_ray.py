@@ -145,7 +145,7 @@ def test_an_error_of_the_input_ends_the_job(place, cluster):
 
 def test_a_shard_that_ends_every_actor(place, cluster):
     Path(place.input).write_bytes(b"line\n" * 100)
-    task = toy_jobs.Upper(place.input, toy_jobs.Knobs(place.notes, {17: ("exit", 3)}))
+    task = toy_jobs.Upper(place.input, toy_jobs.Knobs(place.notes, {17: ("exit", TRIES + KILLS)}))
     with pytest.raises(InternalError, match="shard 1 ended every actor that ran it: The actor died"):
         run(task, place.output, Ray(2))
 

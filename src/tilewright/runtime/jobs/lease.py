@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 import time
 from contextlib import suppress
 from types import TracebackType
@@ -69,6 +70,7 @@ class Lease:
                 self._fd = self._root.open(LEASE, os.O_RDWR | os.O_CREAT)
             except FileNotFoundError:
                 raise Removed(self._root.path) from None
+        _close_to_readers(self._fd)
         try:
             if not self._lock():
                 self._take_without_locks()
@@ -113,6 +115,7 @@ class Lease:
         self._close()
         with naming(self._path, "open"):
             self._fd = self._root.open(LEASE, os.O_RDWR)
+        _close_to_readers(self._fd)
 
     def _is_there(self) -> bool:
         """Whether what is held is the lease of this job, and not one that was removed."""
@@ -138,6 +141,13 @@ class Lease:
         if fd >= 0:
             with suppress(OSError):  # nothing depends on what was written last
                 os.close(fd)
+
+
+def _close_to_readers(fd: int) -> None:
+    """Who may not write to the lease may not read it either: a lock for reading would hold the job for ever."""
+    with suppress(OSError):  # it is another user's, who has done so
+        mode = stat.S_IMODE(os.fstat(fd).st_mode)
+        os.fchmod(fd, mode & ~((~mode & 0o222) << 1))
 
 
 def encoded_holder() -> bytes:
@@ -168,7 +178,11 @@ def work_on(directory: JobDirectory) -> tuple[bool | None, Holder | None]:
     fd = None
     with suppress(OSError):  # it may not be ours to write
         fd = directory.root.open(LEASE, os.O_RDWR)
-    fd = directory.root.open_or_none(LEASE) if fd is None else fd
+    if fd is None:
+        try:
+            fd = directory.root.open_or_none(LEASE)
+        except ResourceError:  # it is another user's
+            return None, None
     if fd is None:
         return False, None
     try:

@@ -12,6 +12,7 @@ from types import FrameType
 
 from tilewright.errors import Interrupted
 from tilewright.runtime.signals import end_at_once
+from tilewright.runtime.startup import heard
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 AGAIN_SECONDS = 1.0  # between two tries to end what does not ask
@@ -39,6 +40,7 @@ class Stop:
         """Asks for the stop, for the reason `name`."""
         if not self.name:
             self.since, self.name = time.monotonic(), name
+            heard(name)
             self.asked(name)
 
     def left(self, grace: float) -> float:

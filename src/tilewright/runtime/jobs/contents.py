@@ -173,7 +173,9 @@ def _digest(path: str, beat: Callable[[], object]) -> str:
         return digest.hexdigest()
     for name in files_below(path):
         where = os.path.join(path, name)
-        digest.update(f"{name!r} {os.path.getsize(where)}\n".encode(errors="surrogateescape"))
+        with naming(where, "look at"):  # it may be gone by now
+            size = os.path.getsize(where)
+        digest.update(f"{name!r} {size}\n".encode(errors="surrogateescape"))
         _add(where, digest, block, beat)
     return digest.hexdigest()
 

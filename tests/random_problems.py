@@ -20,6 +20,7 @@ import numpy as np
 
 from compare import Guarded, compare, frozen
 from random_cases import RANDOM, spec_of
+from tilewright.errors import TilewrightError
 from tilewright.hardware.cpu import CPU, cpu
 from tilewright.ops._ladder import using
 from tilewright.ops._needs import amx_tiles
@@ -171,7 +172,7 @@ def failures(op: str, rung: str, seeds, lanes: int | None = None) -> list[str]:
         for seed in seeds:
             try:
                 check(op, rung, seed)
-            except Exception as error:  # whatever a problem raises belongs to its line
+            except (AssertionError, TilewrightError, ArithmeticError, LookupError, TypeError, ValueError) as error:
                 found.append(f"{reproducer(op, rung, seed, lanes)}    # {type(error).__name__}: {error}")
     return found
 

@@ -191,9 +191,9 @@ BAD = {
     "a size of no sentences": (["-i", "odd.bin"], 3, "1 sentences of 24 bytes and 1 more"),
     "an id out of range": (["-i", "range.bin"], 3, "range.bin, sentence 2, position 4 (both from 0): token id 50 "),
     "too few sentences": (["-n", "21"], 3, "holds 20 sentences; 21 were asked for"),
-    "no model": (["-p", "gone"], 3, "no such model"),
-    "a model without weights": (["-p", "empty"], 3, "config.json: no such model's configuration"),
-    "params.bin of the wrong size": (["-p", "odd.bin"], 3, "801,196,040"),
+    "no model": (["--model", "gone"], 3, "no such model"),
+    "a model without weights": (["--model", "empty"], 3, "config.json: no such model's configuration"),
+    "params.bin of the wrong size": (["--model", "odd.bin"], 3, "801,196,040"),
     "an output that is a directory": (["-o", "empty"], 4, "is a directory"),
     "an output in no directory": (["-o", "gone/out.bin"], 4, "there is no directory "),
     "an output that is a device": (["-o", "/dev/null"], 4, "not a regular file"),
@@ -216,10 +216,12 @@ def test_bad_input(run, small, name):
     np.zeros((3, 16), np.int32).tofile("course.bin")
     with open("out.bin", "w") as file:
         file.write("earlier")
-    if arguments[0] == "-p" and arguments[1] != "empty":
+    if arguments[0] == "--model" and arguments[1] != "empty":
         arguments = [*arguments, "-i", "course.bin"]
     before = sorted(os.listdir("."))
-    code, _, errors = run(*small, *arguments, "--force")
+    given = {"--model": "m", "-i": "in.bin", "-o": "out.bin"} | dict(zip(arguments[::2], arguments[1::2], strict=True))
+    words = [word for pair in given.items() for word in pair]
+    code, _, errors = run("classify", *words, "--restart", "--force")
     assert code == expected and message in one_paragraph(errors)
     with open("out.bin") as file:
         assert file.read() == "earlier"

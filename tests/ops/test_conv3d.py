@@ -319,7 +319,7 @@ def test_mistakes_are_named(change, message):
 
 @pytest.mark.parametrize("factors", [(W[0, 0],) * 2, (W, W, W), (W[0, 0], W[0, 0], np.ones(0)), ([1, 2], [1], [1])])
 def test_wrong_factors_are_named(factors):
-    with pytest.raises(UsageError, match="three vectors of float32 or float64 are wanted"):
+    with pytest.raises(UsageError, match="three vectors of float32, float64 or bfloat16 are wanted"):
         prepare_separable(factors)
 
 

@@ -171,7 +171,7 @@ def test_it_can_be_stopped(tmp_path, number):
     while not process.stdout.readline().startswith("sentiment: "):
         assert process.poll() is None
     process.send_signal(number)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 130 and errors.startswith("Error: the demo was stopped: ")
     assert errors.count("\n") == 1
     assert sorted(os.listdir(tmp_path / "here/demo")) == ["faces.png", "volume.png"]

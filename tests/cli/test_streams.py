@@ -61,7 +61,7 @@ def test_a_result_that_cannot_be_written(run, small, arguments):
 def test_a_ladder_that_nobody_reads_stops(monkeypatch):
     with closed_pipe() as stream:
         process = tilewright("ladder", "matmul", stdout=stream, stderr=subprocess.PIPE)
-        assert process.communicate(timeout=20) == (None, "") and process.returncode == 0
+        assert process.communicate(timeout=300) == (None, "") and process.returncode == 0
 
 
 def test_names_that_no_terminal_shows(run, small):

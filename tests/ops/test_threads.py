@@ -215,7 +215,7 @@ CLOSED = """
 @pytest.mark.parametrize("code", [BUSY, BUSY + CLOSED], ids=["while helpers look for work", "pipes closed"])
 def test_a_process_ends(code):
     """As one that makes itself a daemon and closes all files does: its helpers look now and then."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

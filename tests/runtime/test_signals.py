@@ -94,7 +94,7 @@ def test_first_signal(tmp_path, start, number, work):
     assert len(os.listdir(tmp_path)) == 4  # the job is there
     process.send_signal(number)
     sent = time.perf_counter()
-    errors = process.communicate(timeout=20)[1]
+    errors = process.communicate(timeout=300)[1]
     assert time.perf_counter() - sent < 10
     assert process.returncode == 75, errors
     assert f"stopped by {number.name}" in errors and "Traceback" not in errors
@@ -128,7 +128,7 @@ def test_second_signal(tmp_path, start):
     assert any(line == "stopped\n" for line in process.stdout)
     process.send_signal(signal.SIGINT)
     sent = time.perf_counter()
-    process.communicate(timeout=20)
+    process.communicate(timeout=300)
     assert process.returncode == 130 and time.perf_counter() - sent < 2
     check_files(tmp_path)
 
@@ -140,7 +140,7 @@ def test_a_second_signal_while_the_process_ends(tmp_path, start):
         process.send_signal(signal.SIGINT)
         time.sleep(wait)
         process.send_signal(signal.SIGINT)
-        errors = process.communicate(timeout=20)[1]
+        errors = process.communicate(timeout=300)[1]
         assert process.returncode in (75, 130, -signal.SIGINT) and "Traceback" not in errors, (
             process.returncode,
             errors,

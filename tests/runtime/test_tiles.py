@@ -184,7 +184,7 @@ def test_reading_and_writing_run_beside_the_computation():
 
     def wait(kind, z):
         with changed:
-            assert changed.wait_for(lambda: z in begun[kind] or not 0 <= z < 6, timeout=10)
+            assert changed.wait_for(lambda: z in begun[kind] or not 0 <= z < 6, timeout=300)
 
     def read(tile):
         note("read", tile.start[0])

@@ -73,7 +73,7 @@ class Place:
             start_new_session=True,
         )
 
-    def wait_for(self, shards, seconds=60):
+    def wait_for(self, shards, seconds=300):
         """Returns as soon as so many shards are begun."""
         until = time.monotonic() + seconds
         while len(self.begun()) < shards:

@@ -41,7 +41,7 @@ def begin(place, wait=True):
 
     def look(record):
         if record.shard == 1:
-            until = time.monotonic() + 20
+            until = time.monotonic() + 300
             while wait and not os.path.exists(kept(place)):
                 assert time.monotonic() < until
                 time.sleep(0.005)

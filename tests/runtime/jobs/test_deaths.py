@@ -98,7 +98,7 @@ def ranks(tmp_path, monkeypatch):
 
 def logged(tmp_path, name="ranks.log", wait=True):
     """What stands in the log, as soon as something does."""
-    path, until = tmp_path / "logs" / name, time.monotonic() + (10 if wait else 0.3)
+    path, until = tmp_path / "logs" / name, time.monotonic() + (300 if wait else 0.3)
     while not (path.exists() and path.stat().st_size) and time.monotonic() < until:
         time.sleep(0.01)
     return path.read_text() if path.exists() else ""

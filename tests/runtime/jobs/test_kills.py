@@ -23,7 +23,7 @@ def repeat_until_killed(place, kill_group, rng, kills, task):
             engine = "inline" if rng.random() < 0.2 else workers
             options = {"shard_size": int(rng.integers(3, 6)) * (1 if task == "squares" else 16)}
             process = place.start(engine=engine, task=task, options=options, knobs={"slow": 0.004})
-            before, until = len(place.begun()), time.monotonic() + 60
+            before, until = len(place.begun()), time.monotonic() + 300
             while len(place.begun()) == before and process.poll() is None:
                 assert time.monotonic() < until
                 time.sleep(0.002)

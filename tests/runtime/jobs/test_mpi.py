@@ -42,14 +42,14 @@ def ranks(place, kill_group):
 def finish(process):
     """(exit code, what was said, seconds) of mpiexec, which says some of it on stdout; reports are left out."""
     begin = time.monotonic()
-    said, errors = process.communicate(timeout=60)
+    said, errors = process.communicate(timeout=300)
     said = "".join(line for line in said.splitlines(keepends=True) if not line.startswith('{"computed"'))
     return process.returncode, errors + said, time.monotonic() - begin
 
 
 def wait_for_witness(place):
     log = Path(f"{place.output}.job/logs/ranks.log")
-    until = time.monotonic() + 10
+    until = time.monotonic() + 300
     while not (log.exists() and log.stat().st_size):
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -65,7 +65,7 @@ def resume(place):
 
 def wait_until_gone(place):
     """All ranks: mpiexec does not wait for them."""
-    until = time.monotonic() + 10
+    until = time.monotonic() + 300
     while any(durable.alive(pid) for _, pid, _ in place.begun()):
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -145,7 +145,7 @@ def test_a_record_that_ends_its_rank_each_time(place, ranks, what, alone, why):
         code, errors, _ = finish(ranks(2, knobs={"trouble": {6: [what, 9]}}))
         assert code in (5, signal.SIGKILL, signal.SIGSEGV), errors
         wait_until_gone(place)
-        until = time.monotonic() + 10
+        until = time.monotonic() + 300
         while len(deaths(place)) < runs:  # its witness outlives a rank
             assert time.monotonic() < until
             time.sleep(0.01)

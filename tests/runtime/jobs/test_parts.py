@@ -36,7 +36,7 @@ def test_parts_at_the_same_time(place, monkeypatch):
     with pytest.raises(ResourceError, match=r"another run works on this job: process (\d+) on"):
         run(place.task(), place.output, Inline())
     for process in processes:
-        said = process.communicate(timeout=60)
+        said = process.communicate(timeout=300)
         assert process.returncode == 0, said
     assert run(place.task(), place.output, Inline()).computed == 0
     place.check()

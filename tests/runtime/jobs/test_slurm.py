@@ -17,7 +17,7 @@ from tilewright.runtime.engines.slurm import Request, script, submit
 
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 COMMAND = ("classify", "-i", "it's in.bin", "-o", "out.bin", "--model", "m")
-HANGS = 120  # seconds: of no test that passes, however busy the machine is
+HANGS = 300  # seconds: of no test that passes, however busy the machine is
 JOB = """#!/bin/bash
 trap 'exit 75' USR1
 echo job "$@" >> notes

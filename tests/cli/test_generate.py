@@ -20,15 +20,17 @@ COURSE = course_file("gpt2_input.bin").resolve()
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capfd):
-    """run(*options) -> (exit code, stdout, stderr) of `generate -p m -i in.jsonl -o out.jsonl --restart` and these."""
+    """run(*options) -> (exit code, stdout, stderr) of `generate -p m -i in.jsonl -o out.jsonl --restart` and these,
+    which replace them."""
     monkeypatch.chdir(tmp_path)
     save(tmp_path / "m")
 
     def call(*options, verb="generate"):
         capfd.readouterr()
-        given = ["-p", "m", "-i", "in.jsonl", "-o", "out.jsonl", "--restart"] if verb == "generate" else []
+        usual = {"-p": "m", "-i": "in.jsonl", "-o": "out.jsonl"} if verb == "generate" else {}
+        given = [word for name, value in usual.items() if name not in options for word in (name, value)]
         with pytest.raises(SystemExit) as caught:
-            main([verb, *given, *options])
+            main([verb, *given, *(["--restart"] if usual else []), *options])
         captured = capfd.readouterr()  # of the descriptors: a library in Rust writes past sys.stderr
         assert "Traceback" not in captured.err and "panicked" not in captured.err
         return caught.value.code or 0, captured.out, captured.err
@@ -219,7 +221,7 @@ MODELS = {
     "a wrong type": (lambda: change_config(n_head="three"), "n_head"),
     "no configuration": (lambda: os.remove("m/config.json"), "m/config.json"),
     "a configuration that is none": (lambda: Path("m/config.json").write_text("{"), "m/config.json"),
-    "no weights": (lambda: os.remove("m/model.safetensors"), "m/model.safetensors"),
+    "no weights": (lambda: os.remove("m/model.safetensors"), "m: holds no weights: there is no model.safetensors"),
     "truncated weights": (truncated, "m/model.safetensors"),
     "a header longer than the file": (lying(2**40), "m/model.safetensors"),
     "a header of 2**63 bytes": (lying(2**63), "m/model.safetensors"),

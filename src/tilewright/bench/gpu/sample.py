@@ -14,8 +14,8 @@ LOOKED_AT = 64  # rows: the truth sorts each
 def truth(case, tensors: dict):
     """See `tilewright.bench.gpu`."""
     count = min(LOOKED_AT, case.M)
-    parts = [tensors[name][:count].cpu().numpy() for name in ("logits", *Rules._fields[:2])]
-    inputs = dict(zip(("logits", *Rules._fields), [*parts, tensors["ids"].cpu().numpy()], strict=True))
+    inputs = {name: tensors[name].cpu().numpy() for name in ("logits", *Rules._fields)}
+    inputs |= {name: inputs[name][:count] for name in ("logits", "numbers", "words", "ends")}  # the parts with rows
     exact = spec.reference(case, inputs)
     place = tensors["logits"].device
     return torch.from_numpy(exact).to(place), lambda c: torch.from_numpy(spec.bound(case, inputs, exact, c)).to(place)

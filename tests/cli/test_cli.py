@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from options import replaced
 from tilewright import cli
 from tilewright.cli import VERBS, main
 from tilewright.cli._options import parse_bytes
@@ -219,9 +220,7 @@ def test_bad_input(run, small, name):
     if arguments[0] == "--model" and arguments[1] != "empty":
         arguments = [*arguments, "-i", "course.bin"]
     before = sorted(os.listdir("."))
-    given = {"--model": "m", "-i": "in.bin", "-o": "out.bin"} | dict(zip(arguments[::2], arguments[1::2], strict=True))
-    words = [word for pair in given.items() for word in pair]
-    code, _, errors = run("classify", *words, "--restart", "--force")
+    code, _, errors = run(*replaced(small, *arguments), "--force")
     assert code == expected and message in one_paragraph(errors)
     with open("out.bin") as file:
         assert file.read() == "earlier"

@@ -8,6 +8,7 @@ import pytest
 from scipy import ndimage
 
 from course_volumes import CASES, course_case, text
+from options import replaced
 
 
 @pytest.fixture
@@ -140,7 +141,7 @@ def test_one_paragraph_and_nothing_half_written(run, volume, options, code, mess
     os.truncate("cut.npy", os.path.getsize("cut.npy") - 4)
     np.save("out.npy", good[:1])
     before = {name: os.path.getmtime(name) for name in os.listdir(".")}
-    found, out, errors = run(*volume, *options, "--force")
+    found, out, errors = run(*replaced(volume, *options), "--force")
     assert found == code and any(part in out + errors for part in message.split("|")), out + errors
     if code != 2 or errors.startswith("Error: "):
         one_paragraph("\n".join(line for line in errors.splitlines() if line.startswith("Error")))

@@ -11,6 +11,7 @@ import pytest
 
 import tilewright as tw
 from gpt2_models import save
+from options import replaced
 from tilewright.cli import main
 from tilewright.demo import course_file
 from tilewright.models.gpt2 import GPT2
@@ -27,10 +28,9 @@ def run(tmp_path, monkeypatch, capfd):
 
     def call(*options, verb="generate"):
         capfd.readouterr()
-        usual = {"-p": "m", "-i": "in.jsonl", "-o": "out.jsonl"} if verb == "generate" else {}
-        given = [word for name, value in usual.items() if name not in options for word in (name, value)]
+        usual = ["-p", "m", "-i", "in.jsonl", "-o", "out.jsonl", "--restart"] if verb == "generate" else []
         with pytest.raises(SystemExit) as caught:
-            main([verb, *given, *(["--restart"] if usual else []), *options])
+            main([verb, *replaced(usual, *options)])
         captured = capfd.readouterr()  # of the descriptors: a library in Rust writes past sys.stderr
         assert "Traceback" not in captured.err and "panicked" not in captured.err
         return caught.value.code or 0, captured.out, captured.err

@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from named_stand_ins import stand_ins
+from options import replaced
 from tilewright.errors import InputError
 from tilewright.runtime import classify, generate, named_models
 
@@ -44,10 +45,10 @@ def test_a_job_reads_and_writes_files(run, named, verb):
     reading, writing = os.pipe()
     for path, kind in [("-", "standard input"), (f"/dev/fd/{reading}", "a pipe"), ("pipe", "a pipe"),
                        ("socket", "a pipe")]:  # fmt: skip
-        said = refused(run, verb, *VERBS[verb], "-i", path)
+        said = refused(run, verb, *replaced(VERBS[verb], "-i", path))
         assert f"{path}: the input is {kind}; it must be a file, which can be read again. Save it first" in said
     for path, kind in [("-", "standard output"), (f"/dev/fd/{writing}", "a pipe"), ("pipe", "a pipe")]:
-        said = refused(run, verb, *VERBS[verb], "-o", path)
+        said = refused(run, verb, *replaced(VERBS[verb], "-o", path))
         assert f"{path}: the output is {kind}; it must be a file, which appears when it is whole. Name a file" in said
     os.close(reading)
     os.close(writing)
@@ -63,7 +64,7 @@ def test_a_job_reads_and_writes_files(run, named, verb):
         (["draw", "-p", "portraits", "-n", "1", "-o", "x.npy", "--image", "-"], "the image is standard output"),
         (["classify", *VERBS["classify"], "--validate", "-"], "the validate is standard input"),
         (["classify", *VERBS["classify"], "--trace", "-"], "the trace is standard output"),
-        (["convolve", *VERBS["convolve"], "-k", "-"], "the kernel is standard input"),
+        (["convolve", *replaced(VERBS["convolve"], "-k", "-")], "the kernel is standard input"),
     ],
 )
 def test_other_files(run, arguments, message):
@@ -71,7 +72,7 @@ def test_other_files(run, arguments, message):
 
 
 def test_a_pipe_with_json(run, named):
-    code, out, _ = run("classify", *VERBS["classify"], "-i", "-", "--json")
+    code, out, _ = run("classify", *replaced(VERBS["classify"], "-i", "-"), "--json")
     error = json.loads(out)["error"]
     assert code == error["code"] == 2 and error["path"] == "-" and "cat > FILE" in error["hint"]
 

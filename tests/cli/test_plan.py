@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from options import replaced
 from tilewright.cli.plan import JOBS, GenerateOptions
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.models import init_dcgan, init_gpt2, init_textcnn
@@ -93,7 +94,7 @@ def test_what_the_verb_refuses_is_refused_with_its_code_and_words(run, small, tm
         ("--nonsense",),
     ]  # fmt: skip
     for change in changes:
-        line = [*given, *change]
+        line = replaced(given, *change)
         ours, theirs = run("plan", verb, *line), run(verb, *line)
         if change[:1] == ("--device",) and theirs[0] == 0:
             continue  # there is a GPU
@@ -111,7 +112,7 @@ def said(answer):
 
 def test_a_job_that_was_begun_for_other_results_is_refused(run, small):
     assert run("draw", *SMALL["draw"])[0] == 0
-    other = [*SMALL["draw"], "--seed", "4"]
+    other = replaced(SMALL["draw"], "--seed", "4")
     code, _, errors = run("plan", "draw", *other)
     assert code == 2 and "seed was 3 and is 4" in errors
     code, text, _ = run("plan", "draw", *other, "--restart")

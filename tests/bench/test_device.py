@@ -47,7 +47,11 @@ def test_without_a_gpu_there_is_nothing_to_measure(monkeypatch):
     [
         (("ladder", "matmul", "--device", "cuda", "--m", "8"), 4, "there is no GPU to measure"),
         (("ladder", "correlate", "--device", "cuda"), 2, "correlate has no kernels for a GPU"),
-        (("ladder", "matmul", "--device", "cpu", "--dtype", "tf32"), 2, "no size has that name and dtype"),
+        (
+            ("ladder", "matmul", "--device", "cpu", "--dtype", "tf32"),
+            2,
+            "matmul has no size in --dtype tf32",
+        ),
     ],
 )
 def test_the_command_line_says_why_not(monkeypatch, capsys, words, code, said):

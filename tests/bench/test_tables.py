@@ -123,7 +123,7 @@ def test_a_workload_end_to_end(row):
 
 def test_markdown_and_html_are_escaped():
     table = Table("a < b", ("x | y", "n"), (("<script>", "1"),), 1, ("a & b",))
-    assert table.markdown() == "a < b\n\n| x \\| y | n |\n| --- | ---: |\n| <script> | 1 |\n\na & b"
+    assert table.markdown() == "a < b\n\n| x \\| y | n |\n| --- | ---: |\n| &lt;script> | 1 |\n\na & b"
     text = table.html()
     assert "<script>" not in text
     assert '<td class="number">1</td>' in text

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpt2_models import save
+from options import replaced
 from tilewright.cli.generate import Options
 
 
@@ -14,7 +15,8 @@ def _run(run, tmp_path):
     """run(*options) -> (exit code, stdout, stderr) of `generate -p m -i in.jsonl -o out.jsonl --restart` and these."""
     save(tmp_path / "m")
     (tmp_path / "in.jsonl").write_text('{"prompt": "the cat"}\n')
-    return lambda *options: run("generate", "-p", "m", "-i", "in.jsonl", "-o", "out.jsonl", "--restart", *options)
+    usual = ("generate", "-p", "m", "-i", "in.jsonl", "-o", "out.jsonl", "--restart")
+    return lambda *options: run(*replaced(usual, *options))
 
 
 SAMPLING = {

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from options import replaced
 from tilewright import cli
 
 
@@ -65,5 +66,5 @@ def test_a_ladder_that_nobody_reads_stops(monkeypatch):
 
 
 def test_names_that_no_terminal_shows(run, small):
-    code, out, _ = run(*small, "-o", "out\x1b[31m.bin")
+    code, out, _ = run(*replaced(small, "-o", "out\x1b[31m.bin"))
     assert code == 0 and "out\\x1b[31m.bin" in out and "\x1b" not in out

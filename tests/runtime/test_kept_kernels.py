@@ -188,7 +188,7 @@ def test_a_worker_that_compiles_says_so(verb, tmp_path, monkeypatch):
 
     run, job = job_of(verb, tmp_path)
     run(job, quiet)
-    module = import_module(f"tilewright.runtime.{verb if verb != 'generate' else 'generate_worker'}")
+    module = import_module(f"tilewright.runtime.{verb}{'_worker' * (verb in ('generate', 'convolve'))}")
     monkeypatch.setattr(module, "phase", compiling)
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(start, "first_run", lambda: "")

@@ -228,7 +228,8 @@ def attack(ground: Path, mode: int, rounds: int) -> tuple[Counter, Counter]:
 def check(ground: Path, mode: int, rounds: int) -> None:
     met, alone = attack(ground, mode, rounds)
     print(f"{rounds:,} loads under attack, mode {mode:04o}: {dict(met)}")
-    assert met["foreign"] == 0 < met["refused"], met
+    # which of the two the attacker brings about depends on when either runs; without him there is neither
+    assert met["foreign"] == 0 < met["refused"] + met["cannot be made"], met
     assert set(alone) == ({"own"} if mode & 0o1000 else {"refused"}), "without an attacker"
 
 

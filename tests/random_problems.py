@@ -33,6 +33,10 @@ EMULATED = ("matmul.cpu.amx.multiply", "matmul_argmax.cpu.fused.best", "conv_tra
 CHOSEN = "chosen"  # in place of a rung's name: the one that the ladder chooses
 
 
+class NoProblemError(AssertionError):
+    """No problem that was drawn is one that the rung takes."""
+
+
 def ladder_of(op: str):
     """The ladder of an operation."""
     return importlib.import_module(f"tilewright.ops.{op}").ladder
@@ -126,7 +130,7 @@ def draw(op: str, rung: str, seed: int, device: str = "cpu", dtypes: tuple[str, 
             case = dataclasses.replace(case, device=device)
         if rung == CHOSEN or not ladder_of(op).rungs[rung].refuses(case.problem):
             return case, rng
-    raise AssertionError(f"{op}.{rung} took none of {TRIES} random problems")
+    raise NoProblemError(f"{op}.{rung} took none of {TRIES} random problems")
 
 
 def check(op: str, rung: str, seed: int) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -143,3 +145,16 @@ def test_init_of_a_dcgan(run, tmp_path):
     assert code == 2 and "textcnn has no such size" in errors
     code, _, errors = run("init", "dcgan", "d.bin", *SIZES)
     assert code == 3 and "z_size is 5 and the course's model has 100" in one_paragraph(errors)
+
+
+def test_the_memory_of_workers_is_told(run, model):
+    """That of this process alone would hide where nearly all of a job's memory is."""
+    code, out, _ = run(*model, "-n", "8", "-o", "out.npy", "--shard-size", "2", "--workers", "2")
+    told = re.search(
+        r"Peak memory: ([\d,]+) MiB in this process; the largest worker ([\d,]+) MiB, all workers ([\d,]+) MiB\n", out
+    )
+    assert code == 0 and told, out
+    _, largest, together = (int(figure.replace(",", "")) for figure in told.groups())
+    assert 20 < largest <= together  # Python and NumPy alone take more
+    report = json.loads(Path("out.npy.job/report.json").read_text())
+    assert report["facts"]["worker_memory"]["largest"] >> 20 in (largest, largest - 1)

@@ -79,7 +79,7 @@ def summary(report: Any, count: int, rate: float, unit: str) -> str:
     ]
     lines = [
         *(timed if report.computed or not report.job else ()),  # else there was nothing to do
-        f"Peak memory: {report.peak_memory / 2**20:,.0f} MiB",
+        f"Peak memory: {report.peak_memory / 2**20:,.0f} MiB{_of_workers(report)}",
     ]
     if report.errors:
         lines += [f"Bad records: {report.errors:,} of {report.records:,}"]
@@ -89,6 +89,15 @@ def summary(report: Any, count: int, rate: float, unit: str) -> str:
     if report.validation:
         lines += [f"Validation...{'PASS' if report.validation.passed else 'FAIL'}", f"  {report.validation.detail}"]
     return "\n".join(lines)
+
+
+def _of_workers(report: Any) -> str:
+    """The memory of worker processes, which the first figure does not count."""
+    found = report.job.get("worker_memory") if report.computed else None
+    if not found:
+        return ""
+    largest, together = (f"{found[name] / 2**20:,.0f} MiB" for name in ("largest", "sum"))
+    return f" in this process; the largest worker {largest}, all workers {together}"
 
 
 def show_report(verb: str, options: Any, report: Any) -> None:

@@ -20,7 +20,8 @@ Say = Callable[[str], None]
 
 @dataclass
 class Report:
-    """What a job did. seconds: by phase and in "total"; "run" is the model's. peak_memory: bytes, with mapped files.
+    """What a job did. seconds: by phase and in "total"; "run" is the model's. peak_memory: bytes
+    of this process, with mapped files; `job["worker_memory"]` has that of workers.
 
     computed: records of this run; figures: what else its shards counted. job: shards, and what the engine says. lead:
     False for a rank of MPI that only followed another.

@@ -28,7 +28,8 @@ from tilewright.runtime.jobs.task import Options
 def test_any_number_of_workers(place, workers):
     report = run(place.task(), place.output, Local(workers))
     place.check()
-    assert report.facts == {"workers": workers, "replaced": 0}
+    memory = report.facts.pop("worker_memory")
+    assert report.facts == {"workers": workers, "replaced": 0} and 0 < memory["largest"] <= memory["sum"]
     assert {worker for _, _, worker in place.begun()} <= set(range(workers))
     assert sorted(shard for shard, _, _ in place.begun()) == list(range(10))
 
@@ -67,6 +68,7 @@ def test_a_worker_that_ends_is_replaced(place, what):
         "raise": "exit code 1: ZeroDivisionError: record 6",
     }
     why |= {"kill": "SIGKILL", "hang": why["stop"]}
+    assert report.facts.pop("worker_memory")["largest"] > 0
     assert report.errors == 0 and report.facts == {"workers": 2, "replaced": 1, "ended": {why[what]: 1}}
     begun = [shard for shard, _, _ in place.begun()]
     assert sorted(begun) == sorted([*range(10), 1])  # its shard, and no other, was run again

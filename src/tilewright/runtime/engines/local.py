@@ -20,7 +20,7 @@ from tilewright.hardware import cgroup
 from tilewright.runtime.engines.schedule import End, schedule
 from tilewright.runtime.engines.worker import Alive, Done, Failed, Ready, Setup
 from tilewright.runtime.jobs.stop import SIGNALS
-from tilewright.runtime.jobs.task import Engine, Job, Place
+from tilewright.runtime.jobs.task import WORKER_MEMORY, Engine, Job, Place
 
 TICK = 0.2  # seconds between two looks at those who say nothing
 START_SECONDS = 1800.0  # a worker may take to load its model: the largest, from the slowest of network disks
@@ -95,6 +95,7 @@ class _Supervisor:
         self.hands: dict[int, _Hand] = {}
         self.false_starts = 0
         self.ended: Counter[str] = Counter()  # workers before their time, by why
+        self.peaks: dict[int, int] = {}  # bytes, by the worker's number; of its processes the one that took most
 
     def run(self) -> None:
         woken, waking = socket.socketpair()
@@ -113,6 +114,8 @@ class _Supervisor:
             waking.close()
             self.job.directory.clean()
         self.job.facts |= facts_of(len(self.places), self.ended)
+        if peaks := self.peaks.values():
+            self.job.facts[WORKER_MEMORY] = {"largest": max(peaks), "sum": sum(peaks)}
         if self.schedule.given_up:
             raise self.gave_up()
 
@@ -202,6 +205,7 @@ class _Supervisor:
             self.schedule.join(number)
         elif isinstance(message, Done):
             self.false_starts = 0
+            self.peaks[number] = max(message.peak, self.peaks.get(number, 0))
             self.schedule.done(number)
             self.job.done(message.record, number)
         elif isinstance(message, Failed):

@@ -21,6 +21,7 @@ from tilewright.runtime.jobs.directory import JobDirectory, Record
 from tilewright.runtime.jobs.stop import SIGNALS
 from tilewright.runtime.jobs.task import Place, Task, open_worker, run_shard
 from tilewright.runtime.jobs.unchanged import AsBegun
+from tilewright.runtime.reports import peak_memory
 
 BEAT_SECONDS = 0.2  # between two signs of life: a supervisor of 64 workers gets 320 a second
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl.h
@@ -53,9 +54,10 @@ class Alive:
 
 @dataclass
 class Done:
-    """A shard is committed."""
+    """A shard is committed. peak: bytes of memory that the worker has taken at most so far."""
 
     record: Record
+    peak: int = 0
 
 
 @dataclass
@@ -107,7 +109,8 @@ def _work(pipe: Connection) -> None:
             beat = PipeBeat(pipe)
             while (given := pipe.recv()) is not None:
                 shard = directory.shard(given.shard, alone=given.alone, skip=given.skip)
-                pipe.send(Done(run_shard(worker, directory, shard, beat, doubted=given.doubted)))
+                record = run_shard(worker, directory, shard, beat, doubted=given.doubted)
+                pipe.send(Done(record, peak_memory()))
         finally:
             worker.close()
 

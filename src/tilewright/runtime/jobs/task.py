@@ -16,6 +16,7 @@ from tilewright.runtime.jobs.manifest import Value
 from tilewright.runtime.jobs.stop import Stop
 
 DOUBTED = "doubted"  # a figure of a shard: its records that are errors because workers were killed from outside
+WORKER_MEMORY = "worker_memory"  # fact of an engine with processes: {"largest", "sum"} of their peaks in bytes
 
 
 class Place(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ RECORDS = (".jsonl", ".parquet", ".txt", ".bin")  # files of prompts, sentences 
 _LINES = "write it as .jsonl, a JSON object a line"
 _SHEET = "save it as .parquet, or as .jsonl, a JSON object a line"
 _UNPACK = "unpack it first: files are read by position"
-_TEXT = "save its text as .txt, a record a line, or as .jsonl"
+_TEXT = "save its text as .txt, one record per line, or as .jsonl"
 ADVICE = {
     **dict.fromkeys((".csv", ".tsv", ".psv", ".xls", ".xlsx", ".ods"), _SHEET),
     ".json": f"{_LINES}: jq -c '.[]' FILE.json > FILE.jsonl",

@@ -20,7 +20,7 @@ MAX_PATTERN = 4096  # bytes of a regular expression; those in use have under 500
 MAX_TOKEN = 4096  # characters of a token of the vocabulary; those in use have under 600
 MAX_WORD = 1000  # characters of a word that WordPiece splits, in time that grows as their cube; BERT's 100
 MAX_PARTS = 64  # normalizers, pre-tokenizers, ...
-MAX_FACTOR = 1 << 16  # by which a text may grow, if all of its characters are those that grow most
+MAX_FACTOR = 1 << 16  # the largest growth of a text, reached if it repeats the character that grows most
 MAX_CHARSMAP = 16 << 20  # bytes; those in use have under 400 KB
 
 # kind -> bytes that one byte becomes at most. NFKD makes 33 bytes of the 3 of U+FDFA, NFD 12 of the 4 of U+1D160,

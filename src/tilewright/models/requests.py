@@ -91,7 +91,7 @@ class Running:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """All completions of a request, and the places in the order of the input that they answer.
+    """All completions of a request, and the positions in the input of the prompts that they answer.
 
     key: equal for greedy requests with the same answer.
     """

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from compare import compare
-from tilewright.ops._ladder import using
+from tilewright.ops.core.ladder import using
 
 ON_GPU = os.environ.get("TILEWRIGHT_GPU") == "1"  # `make test-gpu`; else kernels run as Python
 PLACE = "cuda" if ON_GPU else "cpu"

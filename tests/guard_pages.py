@@ -16,8 +16,8 @@ import numpy as np
 from compare import compare
 from random_cases import RANDOM, spec_of
 from random_problems import CHOSEN, arrays_in, draw, emulated_tiles, ladder_of, pairs
-from tilewright.ops._ladder import using
-from tilewright.ops._threads import threads
+from tilewright.ops.core.ladder import using
+from tilewright.ops.core.launch import threads
 
 PAGE = mmap.PAGESIZE
 NOBODY = 0  # mprotect's PROT_NONE

@@ -22,9 +22,9 @@ from compare import Guarded, compare, frozen
 from random_cases import RANDOM, spec_of
 from tilewright.errors import TilewrightError
 from tilewright.hardware.cpu import CPU, cpu
-from tilewright.ops._ladder import using
-from tilewright.ops._needs import amx_tiles
-from tilewright.ops._threads import threads
+from tilewright.ops.core.ladder import using
+from tilewright.ops.core.launch import threads
+from tilewright.ops.core.needs import amx_tiles
 from tilewright.simd import amx
 
 TILE_LANES = 16  # of every CPU that has AMX tiles

@@ -45,7 +45,7 @@ OFFENDERS = [
     (lints.imports_go_down, "src/tilewright/new/x.py", "import tilewright.errors\n", 1, "new imports errors"),
     (lints.imports_go_down, OP, "from ..errors import UsageError\n", 1, "relative import"),
     (lints.references_need_only_numpy, REFERENCE, "import numpy as np\nimport scipy\n", 2, "scipy"),
-    (lints.references_need_only_numpy, REFERENCE, "from tilewright.ops import _arrays\n", 1, "NumPy only"),
+    (lints.references_need_only_numpy, REFERENCE, "from tilewright.ops.core import arrays\n", 1, "NumPy only"),
     (lints.one_file_knows_mpi, OP, "from mpi4py import MPI\n", 1, "mpi4py belongs"),
     (lints.files_are_short, TEST, "x = 1\n" * 401, 400, "401 lines"),
     (lints.functions_are_short, TEST, "def f():\n" + "    x = 1\n" * 60, 1, "f has 61 lines"),
@@ -72,7 +72,7 @@ INNOCENTS = [
     (
         lints.imports_go_down,
         OP,
-        "import numpy\nfrom tilewright import simd\nfrom tilewright.ops._ladder import Ladder\n",
+        "import numpy\nfrom tilewright import simd\nfrom tilewright.ops.core.ladder import Ladder\n",
     ),
     (
         lints.imports_go_down,
@@ -96,7 +96,7 @@ INNOCENTS = [
     (lints.imports_do_nothing, OP, "import os\ndef f():\n    return os.environ['HOME']\n"),
     (lints.public_functions_are_documented, OP, "def _multiply(): ...\ndef f():\n    'What it gives.'\n"),
     (lints.public_functions_are_documented, OP, "@ladder.rung('cpu.x', after=None, idea='x')\ndef x(): ...\n"),
-    (lints.public_functions_are_documented, "src/tilewright/ops/_arrays.py", "def f(): ...\n"),
+    (lints.public_functions_are_documented, "src/tilewright/ops/_private.py", "def f(): ...\n"),
     (lints.ideas_stand_alone, LADDER, "idea = 'by limbs, with the same sums'\n"),
     (lints.ideas_stand_alone, OP, "idea = 'the same by limbs'\n"),
     (lints.tile_kernels_unpack_flat, OP, "def f(x):\n    a, (b, c) = x\n"),

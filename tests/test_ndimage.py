@@ -10,7 +10,7 @@ import scipy.ndimage
 import tilewright.ndimage as ndi
 from compare import compare
 from scipy_cases import Call, difference, random_call
-from tilewright.ops._threads import threads
+from tilewright.ops.core.launch import threads
 
 MANY, ALL = 1500, 20_000
 

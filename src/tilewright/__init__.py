@@ -19,8 +19,8 @@ _PUBLIC = {
     "conv_transpose2d": "tilewright.ops.conv_transpose2d",
     "conv1d": "tilewright.ops.conv1d",
     "embedding": "tilewright.ops.embedding",
-    "using": "tilewright.ops._ladder",
-    "threads": "tilewright.ops._threads",
+    "using": "tilewright.ops.core.ladder",
+    "threads": "tilewright.ops.core.launch",
     "TilewrightError": "tilewright.errors",
 }
 __all__ = [*_PUBLIC, "ndimage"]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tilewright.bench.results import Row
-from tilewright.ops._ladder import Ladder
+from tilewright.ops.core.ladder import Ladder
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tilewright.bench.results import Row
 from tilewright.bench.tables import ladder_tables
 from tilewright.cli import main
 from tilewright.errors import ResourceError
-from tilewright.ops._ladder import Ladder
+from tilewright.ops.core.ladder import Ladder
 from tilewright.ops.matmul import spec
 
 torch = pytest.importorskip("torch")

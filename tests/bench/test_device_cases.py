@@ -8,7 +8,7 @@ import pytest
 from gpu import ON_GPU, PLACE, round_fma_once, widen_bfloat16
 from tilewright.bench import device
 from tilewright.bench.measure import Timing
-from tilewright.ops._ladder import operations
+from tilewright.ops.core.ladder import operations
 
 torch = pytest.importorskip("torch")
 

@@ -5,7 +5,7 @@ import pytest
 
 from tilewright.bench.roofs import Roofs, limits_beside, roofs
 from tilewright.hardware import cpu
-from tilewright.ops._threads import threads
+from tilewright.ops.core.launch import threads
 
 
 def test_the_time_of_the_tighter_limit():

@@ -17,7 +17,7 @@ from tilewright.bench.tables import (
     three,
     times,
 )
-from tilewright.ops._ladder import Rung
+from tilewright.ops.core.ladder import Rung
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tilewright.bench.results import Row
-from tilewright.ops._ladder import operations
+from tilewright.ops.core.ladder import operations
 
 ROW = Row("matmul", "cpu.threads", "8x8x8", "float32", 1, 8, 0.5, 0.4, 0.7, 11, 12.5, 2.0, 0.25, check="passed 0.10")
 

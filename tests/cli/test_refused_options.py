@@ -5,7 +5,7 @@ import importlib
 import pytest
 
 from tilewright.cli.bench import ONLY_FOR, Options
-from tilewright.ops._ladder import operations
+from tilewright.ops.core.ladder import operations
 
 SIZES = ("m", "n", "k")
 

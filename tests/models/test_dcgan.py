@@ -12,7 +12,7 @@ from dcgan_models import SMALL, random_noise, random_weights, torch_images
 from tilewright.bench.dcgan_reference import reference_images as reference
 from tilewright.errors import InputError, UsageError
 from tilewright.models.dcgan import DCGAN, DCGANConfig, DCGANLayer, doubling, noise
-from tilewright.ops._threads import threads
+from tilewright.ops.core.launch import threads
 
 COURSE = DCGANConfig()
 WEIGHTS, Z = random_weights(SMALL), random_noise(SMALL, 70)

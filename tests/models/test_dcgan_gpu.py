@@ -13,7 +13,7 @@ from tilewright.models.dcgan import DCGAN, DCGANConfig, DCGANLayer
 torch = pytest.importorskip("torch")
 
 from tilewright.models import dcgan_device  # noqa: E402
-from tilewright.ops._ladder import using  # noqa: E402
+from tilewright.ops.core.ladder import using  # noqa: E402
 
 LAYERS = (DCGANLayer(channels=4, kernel=3, padding=(0, 1)), DCGANLayer(channels=3, kernel=2, padding=(0, 0)))
 TINY = DCGANConfig(z_size=3, size=1, channels=5, layers=LAYERS)

@@ -12,8 +12,8 @@ from tilewright.errors import ResourceError, UsageError
 from tilewright.models.generation import Generator, Request
 from tilewright.models.gpt2 import GPT2
 from tilewright.models.sampling import SamplingParams
-from tilewright.ops._threads import threads
 from tilewright.ops.attention import Cache
+from tilewright.ops.core.launch import threads
 
 V, CONTEXT = TINY["vocab_size"], TINY["n_positions"]
 GREEDY = SamplingParams(temperature=0, max_tokens=8)

@@ -10,8 +10,8 @@ from tilewright.errors import InputError, ResourceError, UsageError
 from tilewright.formats.validate import largest_error
 from tilewright.models.initial import random_textcnn
 from tilewright.models.textcnn import TextCNN, TextCNNConfig
-from tilewright.ops._ladder import using
-from tilewright.ops._threads import threads
+from tilewright.ops.core.ladder import using
+from tilewright.ops.core.launch import threads
 from tilewright.runtime.kept_table import KeptTable
 
 CONFIG = TextCNNConfig(

@@ -10,7 +10,7 @@ from tilewright.errors import ResourceError, UsageError
 from tilewright.formats.validate import largest_error
 from tilewright.models.initial import random_textcnn
 from tilewright.models.textcnn import TextCNN, TextCNNConfig
-from tilewright.ops._ladder import using
+from tilewright.ops.core.ladder import using
 
 torch = pytest.importorskip("torch")
 device = pytest.importorskip("tilewright.models.textcnn_device")

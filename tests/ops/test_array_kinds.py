@@ -20,8 +20,8 @@ import tilewright.ops.matmul_argmax as matmul_argmax
 import tilewright.ops.sample as sample
 import tilewright.ops.softmax as softmax
 from tilewright.errors import UsageError
-from tilewright.ops._arrays import as_numpy
-from tilewright.ops._ladder import operations
+from tilewright.ops.core.arrays import as_numpy
+from tilewright.ops.core.ladder import operations
 
 torch = pytest.importorskip("torch")
 IDS = np.array([[0, 3, 1, 2], [2, 2, 0, 1]], np.int32)

@@ -7,11 +7,11 @@ import pytest
 
 from compare import compare
 from tilewright.errors import UsageError
-from tilewright.ops._arrays import rounded
-from tilewright.ops._ladder import using
-from tilewright.ops._threads import threads
 from tilewright.ops.attention import Cache, append, attend, attention, bytes_a_sequence, ladder, reference, span, spec
 from tilewright.ops.attention.operands import panel
+from tilewright.ops.core.arrays import rounded
+from tilewright.ops.core.ladder import using
+from tilewright.ops.core.launch import threads
 
 H, D = 3, 20
 RUNGS = [(name, dtype) for name in ladder.rungs for dtype in ("float32", "bfloat16")

@@ -10,10 +10,10 @@ import gpu
 from compare import compare
 from gpu import ON_GPU, PLACE, widen_bfloat16
 from tilewright.errors import Refused, UsageError
-from tilewright.ops._ladder import using
 from tilewright.ops.attention import Problem, bytes_a_sequence, ladder, spec
 from tilewright.ops.attention.operands import span
 from tilewright.ops.attention.spec import Case
+from tilewright.ops.core.ladder import using
 
 torch = pytest.importorskip("torch")
 device = pytest.importorskip("tilewright.ops.attention.device")

@@ -5,11 +5,11 @@ import pytest
 
 from tilewright.errors import UsageError
 from tilewright.hardware import cpu
-from tilewright.ops._arrays import BFLOAT16
-from tilewright.ops._threads import threads
 from tilewright.ops.attention import Cache, append, attend, checked_spans, span
 from tilewright.ops.attention.cpu import blocks
 from tilewright.ops.attention.operands import Look
+from tilewright.ops.core.arrays import BFLOAT16
+from tilewright.ops.core.launch import threads
 from tilewright.simd import amx
 
 # prompts of many lengths, a position alone behind another's beginning, and one that begins as a prompt of this batch

@@ -45,7 +45,7 @@ def test_fold_rounds_once(rng):
 
 @pytest.mark.parametrize("rung", [name for name in ladder.rungs if name.startswith("cpu.")])
 def test_in_place_and_into_strides(rung, rng):
-    from tilewright.ops._ladder import using
+    from tilewright.ops.core.ladder import using
 
     bn, x = statistics(rng, 21), rng.standard_normal((300, 21), dtype=np.float32)
     with using(batchnorm=rung):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tilewright.ops._ladder import using
-from tilewright.ops._threads import threads
+from tilewright.ops.core.ladder import using
+from tilewright.ops.core.launch import threads
 from tilewright.ops.matmul import Problem, ladder, matmul, prepare
 
 K, N = 901, 70

@@ -13,14 +13,14 @@ from compare import Guarded, compare
 from course_volumes import CASES, TOLERANCE, course_case, rand
 from tilewright.errors import Refused, UsageError
 from tilewright.hardware import CPU
-from tilewright.ops._ladder import using
-from tilewright.ops._threads import threads
 from tilewright.ops.conv3d import conv3d, ladder, prepare, prepare_separable, spec
 from tilewright.ops.conv3d.cpu import rows as in_rows
 from tilewright.ops.conv3d.cpu import tiles
 from tilewright.ops.conv3d.operands import index_map
 from tilewright.ops.conv3d.rank_one import TOLERANCE as NEAR
 from tilewright.ops.conv3d.rank_one import factors_of, product_of
+from tilewright.ops.core.ladder import using
+from tilewright.ops.core.launch import threads
 
 SOBEL = np.einsum("a,b,t->abt", [-1, 0, 1], [1, 2, 1], [1, 2, 1]).astype(np.float32)
 LAPLACE = np.float32(

@@ -11,9 +11,9 @@ import gpu
 from compare import compare
 from gpu import ON_GPU, PLACE, widen_bfloat16
 from tilewright.errors import Refused, UsageError
-from tilewright.ops._ladder import using
 from tilewright.ops.conv3d import Problem, conv3d, ladder, prepare, spec
 from tilewright.ops.conv3d.spec import Case
+from tilewright.ops.core.ladder import using
 
 torch = pytest.importorskip("torch")
 device = pytest.importorskip("tilewright.ops.conv3d.device")

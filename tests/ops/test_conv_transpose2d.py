@@ -10,12 +10,12 @@ from compare import Guarded, compare
 from tilewright import simd
 from tilewright.errors import Refused, UsageError
 from tilewright.hardware.cpu import CPU, cpu
-from tilewright.ops._ladder import using
-from tilewright.ops._threads import threads
 from tilewright.ops.conv_transpose2d import NO_BIAS, conv_transpose2d, ladder, prepare, spec, tiles
 from tilewright.ops.conv_transpose2d.cpu import amx as images
 from tilewright.ops.conv_transpose2d.operands import Axis, Epilogue
 from tilewright.ops.conv_transpose2d.reference import conv_transpose2d as truth
+from tilewright.ops.core.ladder import using
+from tilewright.ops.core.launch import threads
 
 SAME = ((1, 2), (1, 2))  # of the course's 5 x 5 at stride 2
 

@@ -9,10 +9,10 @@ import pytest
 import gpu
 from gpu import ON_GPU, PLACE, widen_bfloat16
 from tilewright.errors import Refused, UsageError
-from tilewright.ops._ladder import using
 from tilewright.ops.conv_transpose2d import ladder, spec
 from tilewright.ops.conv_transpose2d.gpu_ladder import LIMB_DEPTH
 from tilewright.ops.conv_transpose2d.spec import Case
+from tilewright.ops.core.ladder import using
 
 torch = pytest.importorskip("torch")
 device = pytest.importorskip("tilewright.ops.conv_transpose2d.device")

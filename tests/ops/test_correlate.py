@@ -5,8 +5,8 @@ import pytest
 
 from compare import Guarded, compare
 from tilewright.errors import UsageError
-from tilewright.ops._ladder import using
-from tilewright.ops._threads import threads
+from tilewright.ops.core.ladder import using
+from tilewright.ops.core.launch import threads
 from tilewright.ops.correlate import correlate, correlate1d, uniform1d
 from tilewright.ops.correlate.frame import AXES, LEAST_TILE, TILE_NUMBERS, axes_of, tile_sizes
 from tilewright.ops.correlate.operands import KINDS, line_taps

@@ -10,9 +10,9 @@ from scipy.special import erfc
 from compare import compare
 from tilewright.errors import UsageError
 from tilewright.ops import elementwise
-from tilewright.ops._ladder import using
-from tilewright.ops._rows import ALONE
-from tilewright.ops._threads import threads
+from tilewright.ops.core.ladder import using
+from tilewright.ops.core.launch import threads
+from tilewright.ops.core.rows import ALONE
 from tilewright.ops.elementwise import gelu, reference, relu, spec, tanh
 
 FUNCTIONS = {

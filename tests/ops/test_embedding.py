@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tilewright.errors import UsageError
-from tilewright.ops._ladder import using
+from tilewright.ops.core.ladder import using
 from tilewright.ops.embedding import embedding, ladder
 
 IDS = np.array([[2, 0, 1], [4, 4, 3]])

@@ -9,8 +9,8 @@ import pytest
 
 import tilewright.ops
 from compare import Guarded, compare, frozen
-from tilewright.ops._ladder import using
-from tilewright.ops._threads import threads
+from tilewright.ops.core.ladder import using
+from tilewright.ops.core.launch import threads
 
 OPERATIONS = [m.name for m in pkgutil.iter_modules(tilewright.ops.__path__) if not m.name.startswith("_")]
 

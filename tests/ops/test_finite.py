@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tilewright.ops._finite import TASK, all_finite
-from tilewright.ops._threads import threads
+from tilewright.ops.core.finite import TASK, all_finite
+from tilewright.ops.core.launch import threads
 
 
 @pytest.mark.parametrize("count", [1, 2])

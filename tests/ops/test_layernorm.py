@@ -9,9 +9,9 @@ import torch
 
 from compare import Guarded, compare
 from tilewright.errors import UsageError
-from tilewright.ops._ladder import using
-from tilewright.ops._rows import ALONE
-from tilewright.ops._threads import threads
+from tilewright.ops.core.ladder import using
+from tilewright.ops.core.launch import threads
+from tilewright.ops.core.rows import ALONE
 from tilewright.ops.layernorm import ladder, layernorm, spec
 from tilewright.ops.layernorm.cpu import vectors
 from tilewright.ops.layernorm.reference import layernorm as truth
@@ -100,7 +100,7 @@ def test_a_row_knows_nothing_of_the_others(rng):
 )
 def test_threads_are_woken_for_work_that_is_worth_it(rung, rows, tasks, monkeypatch):
     asked = []
-    monkeypatch.setattr("tilewright.ops._rows.launch", lambda *_, tasks, words: asked.append(tasks))
+    monkeypatch.setattr("tilewright.ops.core.rows.launch", lambda *_, tasks, words: asked.append(tasks))
     with using(layernorm=rung):
         layernorm(np.ones((rows, 1024), np.float32), *np.ones((2, 1024), np.float32))
     assert asked == [tasks]

@@ -10,10 +10,10 @@ import tilewright.ops.matmul as matmul_module
 from compare import Guarded, compare
 from tilewright.errors import Refused, UsageError
 from tilewright.hardware import cpu
-from tilewright.ops import _needs
-from tilewright.ops._arrays import BFLOAT16, target_for
-from tilewright.ops._ladder import Ladder, using
-from tilewright.ops._threads import scratch
+from tilewright.ops.core import needs
+from tilewright.ops.core.arrays import BFLOAT16, target_for
+from tilewright.ops.core.ladder import Ladder, using
+from tilewright.ops.core.launch import scratch
 from tilewright.ops.matmul import Problem, ladder, matmul, prepare, spec
 from tilewright.ops.matmul.cpu import amx
 from tilewright.ops.matmul.cpu.words import pack_words
@@ -155,7 +155,7 @@ def test_out_may_lie_between_elements(kind, rng):
 def test_the_residual_itself_costs_no_copy(rng, monkeypatch):
     a, b, x = (rng.standard_normal((16, 16), dtype=np.float32) for _ in range(3))
     expected = matmul(a, b, residual=x)
-    monkeypatch.setattr("tilewright.ops._arrays.np.empty", lambda *shape: pytest.fail("an array was made"))
+    monkeypatch.setattr("tilewright.ops.core.arrays.np.empty", lambda *shape: pytest.fail("an array was made"))
     assert target_for(x, a, b, residual=x) is x
     assert target_for(x, a, b, residual=x.view()) is x
     monkeypatch.undo()
@@ -235,7 +235,7 @@ def test_pairs_are_multiplied_where_that_is_faster(name, chosen, monkeypatch):
     """A slow rung is passed over, and can be forced."""
     features = frozenset({"avx512f", "avx512vl", "avx512bf16"})
     machine = dataclasses.replace(cpu(), name=name, features=features)
-    monkeypatch.setattr(_needs, "cpu", lambda: machine)
+    monkeypatch.setattr(needs, "cpu", lambda: machine)
     fresh = Ladder("matmul", tuple(rung for rung in ladder.prefer if rung != "cpu.amx"))
     fresh.rungs = ladder.rungs
     problem = Problem(N=32, K=64, dtype="bfloat16")

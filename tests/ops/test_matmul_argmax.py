@@ -5,8 +5,8 @@ import pytest
 
 from tilewright.errors import UsageError
 from tilewright.hardware import cpu
-from tilewright.ops._ladder import using
-from tilewright.ops._threads import threads
+from tilewright.ops.core.ladder import using
+from tilewright.ops.core.launch import threads
 from tilewright.ops.matmul import prepare as prepare_matrix
 from tilewright.ops.matmul_argmax import ladder, matmul_argmax, prepare
 from tilewright.ops.matmul_argmax.cpu import fused, screened

@@ -9,7 +9,7 @@ import pytest
 from compare import compare
 from gpu import ON_GPU, PLACE, widen_bfloat16
 from tilewright.errors import UsageError
-from tilewright.ops._ladder import using
+from tilewright.ops.core.ladder import using
 from tilewright.ops.matmul import Problem as Product
 from tilewright.ops.matmul import ladder as matrix_ladder
 from tilewright.ops.matmul_argmax import ladder, spec

@@ -11,7 +11,7 @@ import gpu
 from compare import compare
 from gpu import ON_GPU, PLACE, widen_bfloat16
 from tilewright.errors import Refused, UsageError
-from tilewright.ops._ladder import using
+from tilewright.ops.core.ladder import using
 from tilewright.ops.matmul import Problem, ladder, spec
 from tilewright.ops.matmul.gpu_ladder import LIMB_DEPTH
 from tilewright.ops.matmul.spec import Case

@@ -11,7 +11,7 @@ import pytest
 import random_problems
 from random_cases import RANDOM
 from tilewright.hardware.cpu import cpu
-from tilewright.ops._ladder import operations
+from tilewright.ops.core.ladder import operations
 
 FEW = 6  # of a rung, in `make test`
 MANY = int(os.environ.get("TILEWRIGHT_PROBLEMS", "200"))

@@ -11,7 +11,7 @@ import pytest
 from compare import compare
 from gpu import ON_GPU, PLACE, round_fma_once
 from tilewright.errors import UsageError
-from tilewright.ops._ladder import using
+from tilewright.ops.core.ladder import using
 
 torch = pytest.importorskip("torch")
 

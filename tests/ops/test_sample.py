@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tilewright.errors import UsageError
-from tilewright.ops._ladder import using
-from tilewright.ops._threads import threads
+from tilewright.ops.core.ladder import using
+from tilewright.ops.core.launch import threads
 from tilewright.ops.sample import Edits, ladder, rules, sample
 from tilewright.ops.sample.operands import BEST
 from tilewright.ops.sample.reference import sample as reference

@@ -11,8 +11,8 @@ import pytest
 from compare import compare
 from gpu import ON_GPU, PLACE, widen_bfloat16
 from tilewright.errors import Refused, ResourceError, UsageError
-from tilewright.ops._ladder import using
 from tilewright.ops.conv1d import spec as conv1d_spec
+from tilewright.ops.core.ladder import using
 from tilewright.ops.embedding_conv1d import spec as table_spec
 
 torch = pytest.importorskip("torch")

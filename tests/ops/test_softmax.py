@@ -8,9 +8,9 @@ import pytest
 
 from compare import Guarded, compare
 from tilewright.errors import UsageError
-from tilewright.ops._ladder import using
-from tilewright.ops._rows import ALONE
-from tilewright.ops._threads import threads
+from tilewright.ops.core.ladder import using
+from tilewright.ops.core.launch import threads
+from tilewright.ops.core.rows import ALONE
 from tilewright.ops.softmax import ladder, softmax
 from tilewright.ops.softmax.reference import softmax as truth
 

@@ -13,8 +13,9 @@ from numba import types
 
 from tilewright import simd
 from tilewright.errors import UsageError
-from tilewright.ops import _team, _threads
-from tilewright.ops._threads import launch, thread_count, threads
+from tilewright.ops.core import launch as launches
+from tilewright.ops.core import team as team_module
+from tilewright.ops.core.launch import launch, thread_count, threads
 
 MAIN = 7.0  # what this thread's scratch begins with, and no helper's
 _sleep = types.ExternalFunction("usleep", types.int32(types.uint32))
@@ -40,7 +41,7 @@ def on_three(**wishes) -> tuple[int, str]:
     plan = np.zeros(6, np.int64)
     for name, value in wishes.items():
         plan[globals()[name]] = value
-    _threads.scratch(1)[0] = MAIN
+    launches.scratch(1)[0] = MAIN
     with threads(3):
         try:
             launch(meet_all, plan, tasks=9, words=1)
@@ -89,8 +90,8 @@ def test_an_interrupt_behind_a_new_helper(monkeypatch):
             super().start()
             raise KeyboardInterrupt
 
-    team = _team.Team()
-    monkeypatch.setattr(_threads, "_team", lambda: team)
+    team = team_module.Team()
+    monkeypatch.setattr(launches, "_team", lambda: team)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(threading, "Thread", Interrupted)
         launch_on_two(np.zeros(6, np.int64))
@@ -164,8 +165,8 @@ def test_launches_of_several_threads():
 
 def test_an_interrupt_while_scratch_is_made(monkeypatch):
     """The next launch makes it whole: no helper computes in memory that is gone."""
-    team = _team.Team()
-    monkeypatch.setattr(_threads, "_team", lambda: team)
+    team = team_module.Team()
+    monkeypatch.setattr(launches, "_team", lambda: team)
     assert on_three() == (201, "")
 
     class Gone:
@@ -174,13 +175,13 @@ def test_an_interrupt_while_scratch_is_made(monkeypatch):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(_team, "zeros", lambda words: Gone())
+        patch.setattr(team_module, "zeros", lambda words: Gone())
         team._make_ready(2, 5000)
     team._make_ready(2, 5000)
     for helper in range(2):
-        seat, array = _team.SEATS + helper * _team.SEAT, team.scratches[helper]
-        assert (team.board[seat + _team.ROOM], array.size) == (5000, 5000)
-        assert team.board[seat + _team.SCRATCH] == array.ctypes.data
+        seat, array = team_module.SEATS + helper * team_module.SEAT, team.scratches[helper]
+        assert (team.board[seat + team_module.ROOM], array.size) == (5000, 5000)
+        assert team.board[seat + team_module.SCRATCH] == array.ctypes.data
     assert on_three() == (201, "")
 
 
@@ -197,7 +198,7 @@ def test_a_forked_child_has_helpers_of_its_own():
 BUSY = """if True:
     import os, time
     import numpy as np
-    from tilewright.ops._threads import threads
+    from tilewright.ops.core.launch import threads
     from tilewright.ops.softmax import softmax
     with threads(2):
         softmax(np.zeros((512, 512), np.float32))

@@ -10,8 +10,8 @@ from scipy import ndimage
 from compare import compare
 from gpu import ON_GPU
 from tilewright.errors import ResourceError, UsageError
-from tilewright.ops._ladder import using
-from tilewright.ops._memory import empty
+from tilewright.ops.core.ladder import using
+from tilewright.ops.core.memory import empty
 from tilewright.runtime import convolve as convolve_module
 from tilewright.runtime import convolve_worker as module
 from tilewright.runtime import slabs

@@ -7,8 +7,8 @@ import pytest
 
 from tilewright.errors import InputError, ResourceError
 from tilewright.models.textcnn import TextCNN
-from tilewright.ops._ladder import using
-from tilewright.ops._memory import LINE
+from tilewright.ops.core.ladder import using
+from tilewright.ops.core.memory import LINE
 from tilewright.runtime.classify import ClassifyJob
 from tilewright.runtime.jobs.start import Settings
 from tilewright.runtime.load import read_weights

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tilewright.errors import InputError
-from tilewright.ops._memory import LINE
+from tilewright.ops.core.memory import LINE
 from tilewright.runtime import plan_draw
 from tilewright.runtime.draw import DrawJob, draw
 from tilewright.runtime.load import load

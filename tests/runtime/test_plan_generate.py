@@ -13,7 +13,7 @@ from tilewright.errors import InputError, ResourceError, UsageError
 from tilewright.models.generation import Generator, Request
 from tilewright.models.gpt2 import GPT2, GPT2Config
 from tilewright.models.sampling import SamplingParams
-from tilewright.ops._memory import LINE
+from tilewright.ops.core.memory import LINE
 from tilewright.runtime import plan_generate as planning
 from tilewright.runtime.generate import GenerateJob, generate
 from tilewright.runtime.load import read_weights

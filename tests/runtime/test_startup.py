@@ -11,8 +11,8 @@ import pytest
 
 from tilewright.cli import explained
 from tilewright.errors import ResourceError
-from tilewright.ops import _team
-from tilewright.ops._threads import threads
+from tilewright.ops.core import team
+from tilewright.ops.core.launch import threads
 
 TESTS = Path(__file__).parents[1]
 LONG = pytest.mark.long
@@ -91,15 +91,15 @@ def test_no_more_threads(monkeypatch):
         alone = tw.matmul(a, a.T)
     started = []
 
-    class Few(_team.threading.Thread):
+    class Few(team.threading.Thread):
         def start(self):
             if started:
                 raise RuntimeError("can't start new thread")
             started.append(self)
             super().start()
 
-    monkeypatch.setattr(_team.threading, "Thread", Few)
-    monkeypatch.setattr("tilewright.ops._threads._teams", [])
+    monkeypatch.setattr(team.threading, "Thread", Few)
+    monkeypatch.setattr("tilewright.ops.core.launch._teams", [])
     with threads(4):
         for _ in range(2):
             assert np.array_equal(tw.matmul(a, a.T), alone)

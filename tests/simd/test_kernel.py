@@ -104,7 +104,7 @@ NAMESAKES = """if True:
     import numpy as np
     from numba import types
     from tilewright import simd
-    from tilewright.ops._threads import launch, threads
+    from tilewright.ops.core.launch import launch, threads
 
     def made(number):
         @simd.kernel(types.void(simd.PLAN, simd.OUTPUT), name=f"namesake.{number}")

@@ -174,7 +174,7 @@ class Server:
 
     def operations(self) -> list[str]:
         """Names of all operations."""
-        from tilewright.ops._ladder import operations
+        from tilewright.ops.core.ladder import operations
 
         return list(operations())
 
@@ -195,8 +195,8 @@ class Server:
         import numpy as np
 
         from tilewright.bench.climb import SEED, parts
-        from tilewright.ops._ladder import using
-        from tilewright.ops._threads import threads as on_threads
+        from tilewright.ops.core.ladder import using
+        from tilewright.ops.core.launch import threads as on_threads
 
         spec, chosen, self.gpu = parts(op)[1], self._cases(op, device)[case], device != "cpu"
         forced = {op: rung} if rung else {}

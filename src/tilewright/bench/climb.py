@@ -16,9 +16,9 @@ from tilewright.bench.results import Row
 from tilewright.bench.roofs import roofs
 from tilewright.bench.tables import SLOW
 from tilewright.errors import InternalError, UsageError
-from tilewright.ops._ladder import Rung, operations, using
-from tilewright.ops._memory import empty
-from tilewright.ops._threads import threads
+from tilewright.ops.core.ladder import Rung, operations, using
+from tilewright.ops.core.launch import threads
+from tilewright.ops.core.memory import empty
 
 # a rung that takes longer is timed on fewer rows: the lowest rungs are a thousand times slower than the highest
 SLOW_S = 0.25

@@ -19,10 +19,10 @@ from tilewright.bench.measure import RUNS, Timing, interleave
 from tilewright.bench.results import Row
 from tilewright.bench.roofs import limits_beside
 from tilewright.errors import InternalError, UsageError
-from tilewright.ops._ladder import using
-from tilewright.ops._memory import zeros
-from tilewright.ops._threads import thread_count
 from tilewright.ops.conv3d import ladder, spec
+from tilewright.ops.core.ladder import using
+from tilewright.ops.core.launch import thread_count
+from tilewright.ops.core.memory import zeros
 
 SEED = 20261121
 SHORT_S = 0.01

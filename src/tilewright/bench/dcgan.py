@@ -21,9 +21,9 @@ from tilewright.bench.roofs import roofs
 from tilewright.bench.tables import PEER
 from tilewright.errors import InternalError, UsageError
 from tilewright.models.dcgan import DCGAN, DCGANConfig, noise
-from tilewright.ops._threads import thread_count
 from tilewright.ops.conv_transpose2d import conv_transpose2d
 from tilewright.ops.conv_transpose2d.spec import Case, cost
+from tilewright.ops.core.launch import thread_count
 from tilewright.ops.matmul import matmul
 
 CHECKED = 8  # images checked against float64 before anything is timed

@@ -19,8 +19,8 @@ from tilewright.bench.measure import RUNS, Timing
 from tilewright.bench.results import Row
 from tilewright.errors import InternalError, ResourceError
 from tilewright.hardware import gpus, no_gpu
-from tilewright.ops._device import moved
-from tilewright.ops._ladder import using
+from tilewright.ops.core.gpu.tensors import moved
+from tilewright.ops.core.ladder import using
 
 SEED = 20261121
 SLOW_S = 0.25  # a rung that takes longer is timed on PROBE rows alone

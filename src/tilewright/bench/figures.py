@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tilewright.bench.results import Row
 from tilewright.bench.tables import PEER, default_row, groups, headline, origin, rate, three, times
-from tilewright.ops._ladder import Ladder
+from tilewright.ops.core.ladder import Ladder
 
 INK, FAINT, GRID, OURS, OTHERS, ROOF = "#1f2933", "#616e7c", "#e4e7eb", "#2166ac", "#9aa5b1", "#b2182b"
 COLOURS = ("#2166ac", "#e08214", "#1b7837", "#762a83", "#c51b7d")  # an operation each; told apart by the legend too

@@ -27,8 +27,8 @@ from tilewright.bench.results import Row
 from tilewright.bench.tables import PEER
 from tilewright.errors import InternalError, UsageError
 from tilewright.models.gpt2 import ACTIVATIONS, GPT2Config
-from tilewright.ops._threads import thread_count
 from tilewright.ops.attention.reference import attention
+from tilewright.ops.core.launch import thread_count
 from tilewright.ops.elementwise.reference import FUNCTIONS
 from tilewright.ops.layernorm.reference import layernorm
 

@@ -19,8 +19,8 @@ import numpy as np
 from tilewright.errors import UsageError
 from tilewright.models.gpt2 import GPT2, GPT2Config
 from tilewright.models.sampling import SamplingParams
-from tilewright.ops._threads import thread_count
 from tilewright.ops.attention import span
+from tilewright.ops.core.launch import thread_count
 
 Weights = Mapping[str, np.ndarray]
 OURS = "tilewright"

@@ -17,7 +17,7 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._threads import launch, thread_count
+from tilewright.ops.core.launch import launch, thread_count
 
 RUNS = 11  # odd, so that the median is one of them
 SPIN_S = 0.25  # longer than the 0.2 s for which GNU's and Intel's OpenMP threads spin unless told otherwise

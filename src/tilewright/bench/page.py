@@ -5,7 +5,7 @@ import html
 from tilewright.bench import figures
 from tilewright.bench.results import Row
 from tilewright.bench.tables import Table, bench_tables, ladder_tables, sizes_tables
-from tilewright.ops._ladder import Ladder
+from tilewright.ops.core.ladder import Ladder
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1f2933; background: #f5f7fa; }

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from tilewright.ops._threads import thread_count
+from tilewright.ops.core.launch import thread_count
 
 
 def peers(op: str, case, inputs: dict) -> dict[str, Callable[[], object]]:

@@ -18,8 +18,8 @@ import numpy as np
 from tilewright.bench.results import Row
 from tilewright.bench.roofs import Roofs, roofs
 from tilewright.models import gpt2, host_place
-from tilewright.ops._threads import thread_count
 from tilewright.ops.attention.operands import COUNT, FIRST, Cache
+from tilewright.ops.core.launch import thread_count
 from tilewright.ops.matmul.operands import Packed
 
 REST = "rest"

@@ -16,7 +16,7 @@ from tilewright.bench.tables import bench_tables, groups, ladder_tables, sizes_t
 from tilewright.bench.transcript import transcript
 from tilewright.errors import InputError
 from tilewright.formats.files import naming
-from tilewright.ops._ladder import Ladder
+from tilewright.ops.core.ladder import Ladder
 
 BEGIN = re.compile(r"^<!-- (ladder|sizes|bench|headline|demo):(\S+) -->$", re.MULTILINE)
 UNMEASURED = "Not measured yet: `make bench` does."

@@ -15,8 +15,8 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._memory import zeros
-from tilewright.ops._threads import launch, thread_count, threads
+from tilewright.ops.core.launch import launch, thread_count, threads
+from tilewright.ops.core.memory import zeros
 from tilewright.simd import amx
 
 STEPS = 20_000  # rank-1 updates of a register block in a task: long against the drawing of it

@@ -18,7 +18,7 @@ from tilewright.errors import InternalError, UsageError
 from tilewright.formats.validate import largest_error
 from tilewright.models.initial import random_textcnn
 from tilewright.models.textcnn import TextCNN, TextCNNConfig
-from tilewright.ops._threads import threads
+from tilewright.ops.core.launch import threads
 
 SAMPLE = 256  # sentences checked against float64
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}  # of the logits: min(absolute, relative)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tilewright.bench.results import Row
-from tilewright.ops._ladder import Ladder
+from tilewright.ops.core.ladder import Ladder
 
 T = TypeVar("T")
 PEER = "peer"  # a row's `check` where it is not ours

@@ -110,7 +110,7 @@ def _sentiment(options: Options) -> list[Any]:
         raise typer.BadParameter("both is for gpt2 and dcgan; write float32 or bfloat16", param_hint="--dtype")
     from tilewright.bench.sentiment import bench as run
     from tilewright.demo import sentences
-    from tilewright.ops._threads import thread_count
+    from tilewright.ops.core.launch import thread_count
     from tilewright.runtime.devices import place_for
 
     place = place_for(options.device, options.dtype)
@@ -132,7 +132,7 @@ def _gpt2(options: Options) -> list[Any]:
     from tilewright.bench.gpt2 import USUAL, Setting, bench, model_name, random_prompts, random_weights
     from tilewright.bench.tables import bench_tables
     from tilewright.models.gpt2 import GPT2Config
-    from tilewright.ops._threads import thread_count, threads
+    from tilewright.ops.core.launch import thread_count, threads
     from tilewright.runtime.devices import place_for
     from tilewright.runtime.load import config_of, read_weights
 
@@ -163,7 +163,7 @@ def _gpt2(options: Options) -> list[Any]:
 def _dcgan(options: Options) -> list[Any]:
     from tilewright.bench.dcgan import bench
     from tilewright.bench.tables import bench_tables
-    from tilewright.ops._threads import thread_count, threads
+    from tilewright.ops.core.launch import thread_count, threads
     from tilewright.runtime.devices import place_for
 
     if place_for(options.device, options.dtype) == "cuda":
@@ -202,7 +202,7 @@ def _conv3d(options: Options) -> list[Any]:
     if options.dtype != "float32":
         raise typer.BadParameter("volumes are float32", param_hint="--dtype")
     from tilewright.bench.conv3d import bench, bench_on_gpu, lines
-    from tilewright.ops._threads import threads
+    from tilewright.ops.core.launch import threads
     from tilewright.runtime.devices import place_for
 
     if place_for(options.device, options.dtype) == "cuda":

@@ -107,8 +107,8 @@ def classify(options: Options) -> None:
     check_threads(options.threads)
     job = job_of(options)
 
-    from tilewright.ops._ladder import using
-    from tilewright.ops._threads import thread_count, threads
+    from tilewright.ops.core.ladder import using
+    from tilewright.ops.core.launch import thread_count, threads
     from tilewright.runtime.classify import classify
 
     say = speaker(options, lambda: _banner(options, thread_count()))

@@ -101,8 +101,8 @@ def draw(options: Options) -> None:
     check_threads(options.threads)
     job = job_of(options)
 
-    from tilewright.ops._ladder import using
-    from tilewright.ops._threads import thread_count, threads
+    from tilewright.ops.core.ladder import using
+    from tilewright.ops.core.launch import thread_count, threads
     from tilewright.runtime.draw import draw
 
     with threads(options.threads), using(**rungs):

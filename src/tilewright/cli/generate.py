@@ -170,8 +170,8 @@ def generate(options: Options) -> None:
     check_threads(options.threads)
     job = job_of(options)
 
-    from tilewright.ops._ladder import using
-    from tilewright.ops._threads import thread_count, threads
+    from tilewright.ops.core.ladder import using
+    from tilewright.ops.core.launch import thread_count, threads
     from tilewright.runtime.generate import generate
 
     speak = speaker(options, lambda: _banner(options, thread_count()))

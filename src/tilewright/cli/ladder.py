@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from tilewright.cli._options import parse_threads, verb
 from tilewright.cli._output import show
-from tilewright.ops._ladder import operations
+from tilewright.ops.core.ladder import operations
 
 COLUMNS = (
     "roof: of what this machine's arithmetic or memory was measured to allow; x below: rate over that of the rung it "
@@ -48,7 +48,7 @@ def ladder(options: Options) -> None:
     counts = None if options.threads is None else parse_threads(options.threads)
 
     from tilewright.bench.climb import parts
-    from tilewright.ops._threads import thread_count
+    from tilewright.ops.core.launch import thread_count
 
     counts = counts or (tuple(sorted({1, thread_count()})) if options.device == "cpu" else (0,))
     for op in operations() if options.op == "all" else [options.op]:
@@ -158,7 +158,7 @@ def _without_peers(options: Options) -> list[str]:
 
 def _explain(tower: Any, cases: list[Any], options: Options) -> None:
     """Which rung runs, and why: once for all problems of which the same is to be said."""
-    from tilewright.ops._ladder import using
+    from tilewright.ops.core.ladder import using
 
     problems: dict[str, list[str]] = {}
     with using(**({tower.op: options.rung} if options.rung else {})):

@@ -78,8 +78,8 @@ def _enter(stack: ExitStack, options: Any) -> None:
     rungs = parse_rungs(options.rung or [])
     check_threads(options.threads)
 
-    from tilewright.ops._ladder import using
-    from tilewright.ops._threads import threads
+    from tilewright.ops.core.ladder import using
+    from tilewright.ops.core.launch import threads
 
     stack.enter_context(threads(options.threads))
     stack.enter_context(using(**rungs))
@@ -209,7 +209,7 @@ def _made(options: Any, memory: int | None) -> tuple[list[str], dict[str, Any], 
     """(lines, figures, the plan) of prompts that are nowhere."""
     from tilewright.hardware import available_memory, gpus
     from tilewright.models.gpt2 import BATCH_MEMORY
-    from tilewright.ops._arrays import one_of
+    from tilewright.ops.core.arrays import one_of
     from tilewright.runtime.plan_device import plan_on_gpu
     from tilewright.runtime.plan_generate import made_prompts, plan_generate
 

@@ -17,11 +17,11 @@ import msgspec
 import numpy as np
 
 from tilewright.errors import InputError, UsageError
-from tilewright.ops._arrays import BFLOAT16, as_numpy, one_of, result_for
-from tilewright.ops._memory import empty
 from tilewright.ops.batchnorm import fold
 from tilewright.ops.conv_transpose2d import conv_transpose2d
 from tilewright.ops.conv_transpose2d import prepare as prepare_convolution
+from tilewright.ops.core.arrays import BFLOAT16, as_numpy, one_of, result_for
+from tilewright.ops.core.memory import empty
 from tilewright.ops.matmul import matmul
 from tilewright.ops.matmul import prepare as prepare_matrix
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.models.graphs import captured
-from tilewright.ops._device import torch_dtype
 from tilewright.ops.conv_transpose2d import device as convolutions
+from tilewright.ops.core.gpu.tensors import torch_dtype
 from tilewright.ops.matmul import device as products
 from tilewright.ops.matmul.spec import DEVICE_DTYPES
 

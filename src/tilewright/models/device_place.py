@@ -16,9 +16,9 @@ import numpy as np
 from tilewright.models.device_draw import Chances, Draw
 from tilewright.models.graphs import captured
 from tilewright.models.host_place import last_rows
-from tilewright.ops._arrays import one_of
-from tilewright.ops._device import FLOATS, torch_dtype
 from tilewright.ops.attention.operands import SOURCE, DeviceCache
+from tilewright.ops.core.arrays import one_of
+from tilewright.ops.core.gpu.tensors import FLOATS, torch_dtype
 
 SHARE = 0.7  # of the GPU's free memory, for keys and values unless the caller says
 STEPS = 128  # tokens that a room notes before they are copied

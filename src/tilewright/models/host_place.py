@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.models.generation import Generator
-from tilewright.ops._arrays import BFLOAT16
-from tilewright.ops._memory import empty
 from tilewright.ops.attention import Cache, append, attend, bytes_a_sequence, checked_spans
+from tilewright.ops.core.arrays import BFLOAT16
+from tilewright.ops.core.memory import empty
 
 FLOAT32 = np.dtype(np.float32)
 BATCH_MEMORY = 1 << 30  # bytes of keys and values unless the caller says: 512 sequences of the course's job

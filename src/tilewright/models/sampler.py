@@ -19,7 +19,7 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.models.sampling import SamplingParams
-from tilewright.ops._device import on_gpu
+from tilewright.ops.core.gpu.tensors import on_gpu
 from tilewright.ops.sample import Edits, Rules, rules, sample
 
 KEPT_WORDS = 256  # lists of bad words whose tokens are kept

@@ -17,7 +17,7 @@ import numpy as np
 from tilewright.errors import InputError, UsageError
 from tilewright.formats.sentence_encoder import Content, SentenceEncoder, encoder_for
 from tilewright.formats.tokenizer import Tokenizer
-from tilewright.ops._arrays import as_numpy
+from tilewright.ops.core.arrays import as_numpy
 from tilewright.ops.embedding_conv1d import embedding_conv1d, precompute
 from tilewright.ops.embedding_conv1d import prepare as prepare_convolutions
 from tilewright.ops.matmul import matmul

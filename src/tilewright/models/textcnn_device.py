@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.errors import ResourceError
 from tilewright.models.graphs import captured
-from tilewright.ops._device import torch_dtype
+from tilewright.ops.core.gpu.tensors import torch_dtype
 from tilewright.ops.embedding import checked_ids
 from tilewright.ops.embedding_conv1d import device as convolutions
 from tilewright.ops.embedding_conv1d.device_table import DeviceTable

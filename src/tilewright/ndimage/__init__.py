@@ -36,7 +36,7 @@ from tilewright.ndimage._arguments import (
 )
 from tilewright.ndimage._kernels import by_parts, filter_chain, filter_cross, filter_dense, filter_line, filter_mean
 from tilewright.ndimage._tensors import filter_tensor, turned_tensor
-from tilewright.ops._device import on_gpu
+from tilewright.ops.core.gpu.tensors import on_gpu
 
 __all__ = [
     "convolve",

@@ -51,8 +51,8 @@ def separable(input, factors: list[np.ndarray], output, mode: str, cval: float, 
 
 
 def _convolve(input, packed, output, mode, cval, origin, again: Again) -> None:
-    from tilewright.ops._finite import all_finite
     from tilewright.ops.conv3d import conv3d
+    from tilewright.ops.core.finite import all_finite
 
     target = np.empty(input.shape, np.float32) if np.may_share_memory(input, output) else output
     conv3d(input, packed, mode=mode, cval=cval, origin=origin, out=target)

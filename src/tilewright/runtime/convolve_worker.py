@@ -15,7 +15,7 @@ from tilewright.errors import InputError
 from tilewright.formats.raw_volumes import RawForm
 from tilewright.formats.volumes import MORE_MEMORY, MemoryShort, Volume, check_memory
 from tilewright.formats.zarr_volumes import ZarrForm, ZarrVolume
-from tilewright.ops._memory import empty
+from tilewright.ops.core.memory import empty
 from tilewright.runtime import volume_shards
 from tilewright.runtime.convolve_memory import reading_bytes, writing_bytes
 from tilewright.runtime.devices import gpu_faults

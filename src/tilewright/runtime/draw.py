@@ -19,7 +19,7 @@ from tilewright.formats.validate_images import validate_images
 from tilewright.hardware import available_memory
 from tilewright.models import dcgan_device
 from tilewright.models.dcgan import DCGAN, DCGANConfig, noise
-from tilewright.ops._memory import empty
+from tilewright.ops.core.memory import empty
 from tilewright.runtime.devices import gpu_faults, halving, place_for
 from tilewright.runtime.fingerprint import Around, files_of, fingerprint
 from tilewright.runtime.image_shards import PICTURES, ImageOutputs

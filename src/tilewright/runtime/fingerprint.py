@@ -10,8 +10,8 @@ from typing import Any
 
 from tilewright.formats.files import spelled
 from tilewright.formats.models import table_path
-from tilewright.ops._ladder import forced, using
-from tilewright.ops._threads import asked_threads, threads
+from tilewright.ops.core.ladder import forced, using
+from tilewright.ops.core.launch import asked_threads, threads
 from tilewright.runtime.jobs.manifest import Value, file_identity
 from tilewright.runtime.outputs import model_files
 

@@ -22,8 +22,8 @@ from tilewright.models.generation import HELD_BYTES, MAX_SLOTS, PREFILL_ROWS, WI
 from tilewright.models.gpt2 import BATCH_MEMORY, GPT2Config
 from tilewright.models.sampling import LOGPROB_BYTES
 from tilewright.ops import matmul, matmul_argmax
-from tilewright.ops._ladder import Rung
 from tilewright.ops.attention import bytes_a_sequence
+from tilewright.ops.core.ladder import Rung
 from tilewright.ops.matmul_argmax.ladder import LOGITS_BYTES
 from tilewright.runtime.generate import COURSE_PROMPT, GenerateJob, GenerateTask, task_of
 from tilewright.runtime.generate_worker import WRITTEN_VALUES, parameters_of

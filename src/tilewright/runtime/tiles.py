@@ -17,10 +17,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from tilewright.formats.volumes import MemoryShort, Shape
-from tilewright.ops._memory import empty
 from tilewright.ops.conv3d import ALIASES
 from tilewright.ops.conv3d.operands import index_map
 from tilewright.ops.conv3d.spec import MODES as PLAIN_MODES
+from tilewright.ops.core.memory import empty
 
 MODES = (*PLAIN_MODES, *ALIASES)
 CONSTANT = -1  # in an index map: no voxel, but the constant

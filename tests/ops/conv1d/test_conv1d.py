@@ -7,10 +7,10 @@ import torch
 from compare import compare
 from tilewright.errors import Refused, ResourceError, UsageError
 from tilewright.hardware import CPU
-from tilewright.ops._ladder import using
-from tilewright.ops._threads import threads
 from tilewright.ops.conv1d import Problem, conv1d, ladder, prepare, spec
 from tilewright.ops.conv1d.cpu.turn import turn
+from tilewright.ops.core.ladder import using
+from tilewright.ops.core.launch import threads
 
 DEEP = spec.Case(3, 6, 128, 2731, 3)  # every rung takes it
 RUNGS = [name for name in ladder.rungs if name.startswith("cpu.")]

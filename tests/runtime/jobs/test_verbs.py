@@ -162,7 +162,7 @@ def test_files_that_were_copied_are_no_other_results(verbs, tmp_path, verb):
 
 
 def test_forced_rungs_are_results(verbs, tmp_path):
-    from tilewright.ops._ladder import using
+    from tilewright.ops.core.ladder import using
 
     job = job_of(verbs, "classify", "classify.bin", str(tmp_path / "out"))
     run(job)

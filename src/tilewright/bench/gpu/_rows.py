@@ -6,7 +6,7 @@ import importlib
 import numpy as np
 import torch
 
-from tilewright.ops._device import torch_dtype
+from tilewright.ops.core.gpu.tensors import torch_dtype
 
 CHECKED = 1 << 20  # numbers that are compared, at least a row
 

@@ -13,12 +13,12 @@ import math
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.ops._arrays import BFLOAT16, as_float32, like
-from tilewright.ops._device import on_gpu
-from tilewright.ops._memory import empty
 from tilewright.ops.attention.ladder import ladder
 from tilewright.ops.attention.operands import COLUMNS, Cache, Look, Spans, bytes_a_sequence, span
 from tilewright.ops.attention.spec import Problem
+from tilewright.ops.core.arrays import BFLOAT16, as_float32, like
+from tilewright.ops.core.gpu.tensors import on_gpu
+from tilewright.ops.core.memory import empty
 
 MOST = 2**31  # rows of a span: its sums stay integers of 64 bits
 __all__ = [

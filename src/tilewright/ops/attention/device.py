@@ -7,12 +7,12 @@ before, nothing waits for the device.
 import math
 
 from tilewright.errors import UsageError
-from tilewright.ops._arrays import one_of
-from tilewright.ops._device import FLOATS, kind, moved, result_for, same_device, tensor_of, torch_dtype
 from tilewright.ops.attention.device_spans import DeviceSpans, Steps, spans_of
 from tilewright.ops.attention.ladder import ladder
 from tilewright.ops.attention.operands import Cache, DeviceCache, Look, span
 from tilewright.ops.attention.spec import DEVICE_DTYPES, Problem
+from tilewright.ops.core.arrays import one_of
+from tilewright.ops.core.gpu.tensors import FLOATS, kind, moved, result_for, same_device, tensor_of, torch_dtype
 
 __all__ = ["DeviceCache", "DeviceSpans", "append", "append_and_attend", "attend", "attention", "bind", "spans_of"]
 

@@ -5,8 +5,8 @@ run(q, cache, spans, look, out) as on the CPU, with torch tensors, a DeviceCache
 
 from functools import partial
 
-from tilewright.ops._ladder import Ladder
-from tilewright.ops._needs import at_most, engine, on
+from tilewright.ops.core.ladder import Ladder
+from tilewright.ops.core.needs import at_most, engine, on
 
 PREFER = ("tile.kept", "tile.blocks", "simt.fused")
 WIDEST = 128  # numbers of a head; a block of queries of twice as many would leave the registers

@@ -5,9 +5,9 @@ float32 or bfloat16; bfloat16 heads have an even width and begin at whole words.
 the cache, or in `look.new`, and then the rung keeps them first.
 """
 
-from tilewright.ops._ladder import Ladder
-from tilewright.ops._needs import amx_tiles, divides, on
 from tilewright.ops.attention import gpu_ladder
+from tilewright.ops.core.ladder import Ladder
+from tilewright.ops.core.needs import amx_tiles, divides, on
 
 ladder = Ladder("attention", prefer=("cpu.tiles", "cpu.threads", *gpu_ladder.PREFER))
 float32, both = on("cpu", "float32"), on("cpu", "float32", "bfloat16")

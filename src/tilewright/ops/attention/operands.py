@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.hardware import cpu
-from tilewright.ops._device import kind, torch_dtype
-from tilewright.ops._memory import empty
+from tilewright.ops.core.gpu.tensors import kind, torch_dtype
+from tilewright.ops.core.memory import empty
 
 SLOT, FIRST, COUNT, ROW, SOURCE = range(5)  # columns of a span
 COLUMNS = 5

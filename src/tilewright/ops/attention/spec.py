@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.ops._arrays import BFLOAT16, rounded
+from tilewright.ops.core.arrays import BFLOAT16, rounded
 
 EPS32 = float(np.finfo(np.float32).eps)
 DTYPES = ("float32", "bfloat16")

@@ -1,11 +1,11 @@
 """batchnorm on a GPU: what `batchnorm` does when it is handed a torch tensor there."""
 
 from tilewright.errors import UsageError
-from tilewright.ops._arrays import one_of
-from tilewright.ops._device import tensor_of
-from tilewright.ops._device_rows import kinds_of, placed, put_back, tensors_of, vectors_of
 from tilewright.ops.batchnorm.ladder import ladder
 from tilewright.ops.batchnorm.spec import ACTIVATIONS, Problem
+from tilewright.ops.core.arrays import one_of
+from tilewright.ops.core.gpu.rows import kinds_of, placed, put_back, tensors_of, vectors_of
+from tilewright.ops.core.gpu.tensors import tensor_of
 
 
 def batchnorm(x, gamma, beta, mean, variance, *, eps: float = 1e-5, activation=None, out=None):

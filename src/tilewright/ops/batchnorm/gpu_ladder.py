@@ -6,9 +6,9 @@ mean and variance (C,); out may be x. SIMT rungs take float32, the others any of
 
 from functools import partial
 
-from tilewright.ops._ladder import Ladder
-from tilewright.ops._needs import divides, engine, on
 from tilewright.ops.batchnorm.spec import DEVICE_DTYPES
+from tilewright.ops.core.ladder import Ladder
+from tilewright.ops.core.needs import divides, engine, on
 
 PREFER = ("tile.blocks", "simt.vectors", "simt.naive")
 

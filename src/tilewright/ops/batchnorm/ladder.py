@@ -1,9 +1,9 @@
 """The rungs of batchnorm. run(x, scale, shift, activation, out): x and out float32 (rows, C) with contiguous rows;
 out = activation(x * scale + shift)."""
 
-from tilewright.ops._ladder import Ladder
-from tilewright.ops._needs import on
 from tilewright.ops.batchnorm import gpu_ladder
+from tilewright.ops.core.ladder import Ladder
+from tilewright.ops.core.needs import on
 
 ladder = Ladder("batchnorm", prefer=("cpu.threads", *gpu_ladder.PREFER))
 needs = (on("cpu", "float32"),)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.ops._device_rows import shortened
+from tilewright.ops.core.gpu.rows import shortened
 from tilewright.ops.matmul.spec import ACTIVATIONS, EPS32, STEEPEST
 
 __all__ = ["ACTIVATIONS"]

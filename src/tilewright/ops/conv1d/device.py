@@ -4,11 +4,11 @@ The same arguments and the same function; arrays stay on their device, and work 
 """
 
 from tilewright.errors import UsageError
-from tilewright.ops._arrays import one_of
-from tilewright.ops._device import FLOATS, moved, overlaps, result_for, same_device, tensor_of, torch_dtype
 from tilewright.ops.conv1d.ladder import ladder
 from tilewright.ops.conv1d.operands import ACTIVATIONS, Epilogue, Packed, window_of
 from tilewright.ops.conv1d.spec import POOLS, Problem
+from tilewright.ops.core.arrays import one_of
+from tilewright.ops.core.gpu.tensors import FLOATS, moved, overlaps, result_for, same_device, tensor_of, torch_dtype
 from tilewright.ops.matmul.spec import DEVICE_DTYPES
 
 

@@ -6,8 +6,8 @@ run(x, weights, out, window, epilogue) as on the CPU, with torch tensors in them
 
 from functools import partial
 
-from tilewright.ops._ladder import Ladder
-from tilewright.ops._needs import engine, on
+from tilewright.ops.core.ladder import Ladder
+from tilewright.ops.core.needs import engine, on
 
 PREFER = ("tile.limbs", "simt.fused", "tile.matmul")
 LIMB_DEPTH = 768  # C * K from which matmul's limbs are three products, not four; shorter sums take `simt.fused`

@@ -6,10 +6,10 @@ Kernels are imported when a rung first runs, so that listing the ladder costs no
 
 import numpy as np
 
-from tilewright.ops._ladder import Ladder
-from tilewright.ops._needs import on
 from tilewright.ops.conv1d import gpu_ladder
 from tilewright.ops.conv1d.operands import Packed
+from tilewright.ops.core.ladder import Ladder
+from tilewright.ops.core.needs import on
 
 DEEP, WIDE = 8192, 128  # C * K and O from which float32 goes to matmul: the table in README.md
 

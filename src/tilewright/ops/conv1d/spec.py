@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.ops._arrays import rounded
 from tilewright.ops.conv1d.operands import Window
+from tilewright.ops.core.arrays import rounded
 from tilewright.ops.matmul.spec import DTYPES, EPS32
 
 PROBE_ROWS = 16  # sentences that tell whether a rung takes too long

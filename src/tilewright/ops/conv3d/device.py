@@ -3,10 +3,10 @@
 The same arguments and the same function; arrays stay on their device, and work is queued on torch's current stream.
 """
 
-from tilewright.ops._arrays import as_numpy
-from tilewright.ops._device import moved, overlaps, result_for, same_device, tensor_of
 from tilewright.ops.conv3d.arguments import check_rung, pack, pack_factors, volume_shape, window_for
 from tilewright.ops.conv3d.operands import Packed
+from tilewright.ops.core.arrays import as_numpy
+from tilewright.ops.core.gpu.tensors import moved, overlaps, result_for, same_device, tensor_of
 
 ALIGNMENT = 16  # bytes, of an output: kernels store so many at a time
 

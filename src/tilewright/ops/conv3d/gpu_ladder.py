@@ -6,8 +6,8 @@ Every rung's run(x, weights, out, window) computes out (O, D, H, W) of x (C, D, 
 import math
 from functools import partial
 
-from tilewright.ops._ladder import Ladder
-from tilewright.ops._needs import at_least, at_most, engine, on
+from tilewright.ops.core.ladder import Ladder
+from tilewright.ops.core.needs import at_least, at_most, engine, on
 
 PREFER = (
     *("simt.separable", "tile.passes", "simt.march", "tile.march"),

@@ -6,10 +6,10 @@ Every rung's run(x, weights, out, border) computes out (O, D, H, W) of x (C, D, 
 
 from importlib.util import find_spec
 
-from tilewright.ops._ladder import Ladder
-from tilewright.ops._needs import at_most, on
 from tilewright.ops.conv3d import gpu_ladder
 from tilewright.ops.conv3d.operands import Packed
+from tilewright.ops.core.ladder import Ladder
+from tilewright.ops.core.needs import at_most, on
 
 
 def _symmetric(problem) -> str | None:

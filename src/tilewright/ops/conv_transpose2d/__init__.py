@@ -8,12 +8,12 @@ packed = prepare(weights, stride=2, padding=((1, 2), (1, 2)))           # once; 
 import numpy as np
 
 from tilewright.errors import ResourceError, UsageError
-from tilewright.ops._arrays import as_float32, like, one_of, put_back, result_for, target_for
-from tilewright.ops._device import on_gpu
 from tilewright.ops.conv_transpose2d.arguments import axes, check_padding, same_window
 from tilewright.ops.conv_transpose2d.ladder import ladder
 from tilewright.ops.conv_transpose2d.operands import Epilogue, Packed
 from tilewright.ops.conv_transpose2d.spec import ACTIVATIONS, DTYPES, Problem
+from tilewright.ops.core.arrays import as_float32, like, one_of, put_back, result_for, target_for
+from tilewright.ops.core.gpu.tensors import on_gpu
 
 __all__ = ["Packed", "Problem", "conv_transpose2d", "ladder", "prepare"]
 

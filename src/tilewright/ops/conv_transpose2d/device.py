@@ -4,12 +4,12 @@ The same arguments and the same function; arrays stay on their device, and work 
 """
 
 from tilewright.errors import UsageError
-from tilewright.ops._arrays import one_of
-from tilewright.ops._device import FLOATS, moved, overlaps, result_for, same_device, tensor_of, torch_dtype
 from tilewright.ops.conv_transpose2d.arguments import axes, check_padding, same_window
 from tilewright.ops.conv_transpose2d.ladder import ladder
 from tilewright.ops.conv_transpose2d.operands import Epilogue, Packed
 from tilewright.ops.conv_transpose2d.spec import ACTIVATIONS, DEVICE_DTYPES, Problem
+from tilewright.ops.core.arrays import one_of
+from tilewright.ops.core.gpu.tensors import FLOATS, moved, overlaps, result_for, same_device, tensor_of, torch_dtype
 
 OP = "conv_transpose2d"
 

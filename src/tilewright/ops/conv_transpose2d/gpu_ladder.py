@@ -5,8 +5,8 @@ run(x, weights, out, epilogue) as on the CPU, with torch tensors in them.
 
 from functools import partial
 
-from tilewright.ops._ladder import Ladder
-from tilewright.ops._needs import engine, on
+from tilewright.ops.core.ladder import Ladder
+from tilewright.ops.core.needs import engine, on
 
 PREFER = (
     *("tile.blocks", "tile.boxes", "tile.columns", "tile.phases"),

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.ops._arrays import rounded
 from tilewright.ops.conv_transpose2d.operands import Axis
 from tilewright.ops.conv_transpose2d.tiles import term_sizes
+from tilewright.ops.core.arrays import rounded
 from tilewright.ops.matmul.spec import ACTIVATIONS, DEVICE_DTYPES, DTYPES, EPS32, STEEPEST
 
 __all__ = ["ACTIVATIONS", "DEVICE_DTYPES", "DTYPES"]

@@ -11,7 +11,7 @@ import operator
 import numpy as np
 
 from tilewright.errors import ResourceError, UsageError
-from tilewright.ops._arrays import as_numpy, like, one_of
+from tilewright.ops.core.arrays import as_numpy, like, one_of
 from tilewright.ops.correlate.frame import AXES, axes_of
 from tilewright.ops.correlate.ladder import ladder
 from tilewright.ops.correlate.operands import KINDS, MODES, Edges, Taps, dense_taps, line_taps, mean_taps

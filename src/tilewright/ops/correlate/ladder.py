@@ -3,7 +3,7 @@
 out may be x itself; beyond that they share no memory. The sum is float64 in the order that `taps` says.
 """
 
-from tilewright.ops._ladder import Ladder
+from tilewright.ops.core.ladder import Ladder
 
 ladder = Ladder("correlate", prefer=("cpu.running_sum", "cpu.threads"))
 

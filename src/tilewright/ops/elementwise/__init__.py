@@ -5,9 +5,9 @@ y = gelu(x)                                         # the tanh form, which GPT-2
 gelu(x, approximate="none", out=x)                  # the exact form, in place
 """
 
-from tilewright.ops._arrays import as_float32, like, one_of, put_back, result_for, target_for
-from tilewright.ops._device import on_gpu
-from tilewright.ops._rows import over_rows
+from tilewright.ops.core.arrays import as_float32, like, one_of, put_back, result_for, target_for
+from tilewright.ops.core.gpu.tensors import on_gpu
+from tilewright.ops.core.rows import over_rows
 from tilewright.ops.elementwise.ladder import ladder
 from tilewright.ops.elementwise.spec import GELU, Problem
 

@@ -2,9 +2,9 @@
 
 from functools import cache
 
-from tilewright.ops._arrays import one_of
-from tilewright.ops._device import tensor_of
-from tilewright.ops._device_rows import kinds_of, placed, plain, put_back, tensors_of
+from tilewright.ops.core.arrays import one_of
+from tilewright.ops.core.gpu.rows import kinds_of, placed, plain, put_back, tensors_of
+from tilewright.ops.core.gpu.tensors import tensor_of
 from tilewright.ops.elementwise.ladder import ladder
 from tilewright.ops.elementwise.spec import GELU, Problem
 

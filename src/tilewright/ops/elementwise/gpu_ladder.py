@@ -6,8 +6,8 @@ float32, the others any of the three dtypes on either side.
 
 from functools import partial
 
-from tilewright.ops._ladder import Ladder
-from tilewright.ops._needs import engine, on
+from tilewright.ops.core.ladder import Ladder
+from tilewright.ops.core.needs import engine, on
 from tilewright.ops.elementwise.spec import DEVICE_DTYPES
 
 PREFER = ("tile.blocks", "simt.vectors")

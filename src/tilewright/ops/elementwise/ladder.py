@@ -3,8 +3,8 @@
 run(function, x, out): a name of `spec.FUNCTIONS`, float32 (rows, C) twice with contiguous rows; out may be x.
 """
 
-from tilewright.ops._ladder import Ladder
-from tilewright.ops._needs import on
+from tilewright.ops.core.ladder import Ladder
+from tilewright.ops.core.needs import on
 from tilewright.ops.elementwise import gpu_ladder
 
 ladder = Ladder("elementwise", prefer=("cpu.threads", *gpu_ladder.PREFER))

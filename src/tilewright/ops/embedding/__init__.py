@@ -6,8 +6,8 @@ Where a convolution follows, no row needs to be gathered at all: see `tilewright
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.ops._arrays import as_float32, as_numpy, like, put_back, result_for, rows_for, target_for
-from tilewright.ops._device import on_gpu
+from tilewright.ops.core.arrays import as_float32, as_numpy, like, put_back, result_for, rows_for, target_for
+from tilewright.ops.core.gpu.tensors import on_gpu
 from tilewright.ops.embedding.ladder import ladder
 from tilewright.ops.embedding.spec import Problem
 

@@ -1,8 +1,8 @@
 """embedding on a GPU: what `embedding` does when it is handed torch tensors there."""
 
 from tilewright.errors import UsageError
-from tilewright.ops._device import FLOATS, result_for, same_device, tensor_of
-from tilewright.ops._device_rows import kinds_of, put_back, ready, tensors_of, writable
+from tilewright.ops.core.gpu.rows import kinds_of, put_back, ready, tensors_of, writable
+from tilewright.ops.core.gpu.tensors import FLOATS, result_for, same_device, tensor_of
 from tilewright.ops.embedding.ladder import ladder
 from tilewright.ops.embedding.spec import Problem
 

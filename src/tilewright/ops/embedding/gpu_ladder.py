@@ -6,8 +6,8 @@ places: (positions (n,), position_table (P, C)), or None. SIMT rungs take float3
 
 from functools import partial
 
-from tilewright.ops._ladder import Ladder
-from tilewright.ops._needs import divides, engine, on
+from tilewright.ops.core.ladder import Ladder
+from tilewright.ops.core.needs import divides, engine, on
 from tilewright.ops.embedding.spec import DEVICE_DTYPES
 
 PREFER = ("tile.rows", "simt.vectors", "simt.warps")

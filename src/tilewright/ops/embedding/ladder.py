@@ -1,7 +1,7 @@
 """The rungs of embedding. run(ids, table, out): int64 (n,), float32 (V, C), float32 (n, C)."""
 
-from tilewright.ops._ladder import Ladder
-from tilewright.ops._needs import on
+from tilewright.ops.core.ladder import Ladder
+from tilewright.ops.core.needs import on
 from tilewright.ops.embedding import gpu_ladder
 
 ladder = Ladder("embedding", prefer=("cpu.rows", *gpu_ladder.PREFER))

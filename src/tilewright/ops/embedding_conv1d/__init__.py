@@ -9,8 +9,8 @@ features = embedding_conv1d(ids, prepared)      # (B, 16) -> (B, branches * O)
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.ops._arrays import as_float32, like, put_back, result_for, rows_for, target_for
-from tilewright.ops._device import on_gpu
+from tilewright.ops.core.arrays import as_float32, like, put_back, result_for, rows_for, target_for
+from tilewright.ops.core.gpu.tensors import on_gpu
 from tilewright.ops.embedding import checked_ids
 from tilewright.ops.embedding_conv1d.ladder import ladder
 from tilewright.ops.embedding_conv1d.operands import Filters, Prepared

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.ops._device import result_for, same_device, tensor_of
+from tilewright.ops.core.gpu.tensors import result_for, same_device, tensor_of
 from tilewright.ops.embedding import checked_ids
 from tilewright.ops.embedding_conv1d.ladder import ladder
 from tilewright.ops.embedding_conv1d.operands import Filters, Prepared

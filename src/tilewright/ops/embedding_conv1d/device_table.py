@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from tilewright.errors import ResourceError
-from tilewright.ops._device import torch_dtype
+from tilewright.ops.core.gpu.tensors import torch_dtype
 from tilewright.ops.embedding_conv1d.operands import Filters
 from tilewright.ops.matmul.device import matmul, prepare
 

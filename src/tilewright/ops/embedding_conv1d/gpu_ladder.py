@@ -7,8 +7,8 @@ table for rungs that have one.
 from functools import partial
 from importlib import import_module
 
-from tilewright.ops._ladder import Ladder, preferring
-from tilewright.ops._needs import engine, on
+from tilewright.ops.core.ladder import Ladder, preferring
+from tilewright.ops.core.needs import engine, on
 from tilewright.ops.embedding_conv1d.operands import Filters, Prepared
 
 PREFER = ("tile.gather_add", "simt.gather_add")

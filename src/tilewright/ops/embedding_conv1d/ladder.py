@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from tilewright.ops._ladder import Ladder
-from tilewright.ops._needs import on
+from tilewright.ops.core.ladder import Ladder
+from tilewright.ops.core.needs import on
 from tilewright.ops.embedding_conv1d import gpu_ladder
 from tilewright.ops.embedding_conv1d.operands import Filters, Prepared
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.ops._arrays import rounded
+from tilewright.ops.core.arrays import rounded
 from tilewright.ops.matmul.spec import DTYPES, EPS32
 
 ROUNDINGS = {"float32": 0.0, "bfloat16": 2.0**-7, "float16": 2.0**-10}  # of the rows of a GPU's table

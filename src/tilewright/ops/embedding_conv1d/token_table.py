@@ -16,7 +16,7 @@ import threading
 import numpy as np
 
 from tilewright.errors import ResourceError
-from tilewright.ops._memory import empty
+from tilewright.ops.core.memory import empty
 from tilewright.ops.embedding_conv1d.cpu.gather_add import SLICE, cut_rows
 from tilewright.ops.embedding_conv1d.operands import Filters
 from tilewright.ops.matmul import matmul, prepare

@@ -8,9 +8,9 @@ layernorm(x, weight, bias, out=x)                   # in place
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.ops._arrays import BFLOAT16, as_float32, like, put_back, result_for, target_for
-from tilewright.ops._device import on_gpu
-from tilewright.ops._rows import over_rows
+from tilewright.ops.core.arrays import BFLOAT16, as_float32, like, put_back, result_for, target_for
+from tilewright.ops.core.gpu.tensors import on_gpu
+from tilewright.ops.core.rows import over_rows
 from tilewright.ops.layernorm.ladder import ladder
 from tilewright.ops.layernorm.spec import Problem
 

@@ -6,8 +6,8 @@ float32, the others any of the three dtypes for each.
 
 from functools import partial
 
-from tilewright.ops._ladder import Ladder
-from tilewright.ops._needs import at_most, divides, engine, on
+from tilewright.ops.core.ladder import Ladder
+from tilewright.ops.core.needs import at_most, divides, engine, on
 from tilewright.ops.layernorm.spec import DEVICE_DTYPES
 
 PREFER = ("tile.registers", "tile.chunks", "simt.vectors", "simt.warps")

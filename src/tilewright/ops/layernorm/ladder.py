@@ -3,9 +3,9 @@ contiguous rows."""
 
 import numpy as np
 
-from tilewright.ops._arrays import put_back
-from tilewright.ops._ladder import Ladder
-from tilewright.ops._needs import on
+from tilewright.ops.core.arrays import put_back
+from tilewright.ops.core.ladder import Ladder
+from tilewright.ops.core.needs import on
 from tilewright.ops.layernorm import gpu_ladder
 
 ladder = Ladder("layernorm", prefer=("cpu.threads", *gpu_ladder.PREFER))

@@ -11,7 +11,7 @@ from itertools import groupby
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.ops._arrays import (
+from tilewright.ops.core.arrays import (
     BFLOAT16,
     as_float32,
     as_numpy,
@@ -22,7 +22,7 @@ from tilewright.ops._arrays import (
     rows_for,
     target_for,
 )
-from tilewright.ops._memory import empty
+from tilewright.ops.core.memory import empty
 from tilewright.ops.matmul.ladder import ladder
 from tilewright.ops.matmul.operands import ROUNDED_DEPTH, Epilogue, Packed, Rows, check_depth
 from tilewright.ops.matmul.spec import ACTIVATIONS, DTYPES, Problem

@@ -8,8 +8,8 @@ from functools import cache
 from itertools import product
 
 from tilewright.errors import UsageError
-from tilewright.ops._arrays import one_of
-from tilewright.ops._device import FLOATS, moved, overlaps, result_for, same_device, tensor_of, torch_dtype
+from tilewright.ops.core.arrays import one_of
+from tilewright.ops.core.gpu.tensors import FLOATS, moved, overlaps, result_for, same_device, tensor_of, torch_dtype
 from tilewright.ops.matmul.ladder import ladder
 from tilewright.ops.matmul.operands import Epilogue, Packed, Rows, check_depth
 from tilewright.ops.matmul.spec import ACTIVATIONS, DEVICE_DTYPES, Problem

@@ -5,8 +5,8 @@ run(rows, weights, out, epilogue) as on the CPU, with torch tensors in them.
 
 from functools import partial
 
-from tilewright.ops._ladder import Ladder
-from tilewright.ops._needs import at_least, at_most, engine, hopper, on
+from tilewright.ops.core.ladder import Ladder
+from tilewright.ops.core.needs import at_least, at_most, engine, hopper, on
 
 PREFER = (
     *("simt.narrow", "tile.specialized_limbs", "tile.limbs", "simt.buffered"),

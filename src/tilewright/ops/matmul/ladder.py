@@ -7,9 +7,9 @@ Kernels are imported when a rung first runs, so that listing the ladder costs no
 
 import numpy as np
 
-from tilewright.ops._ladder import Ladder
-from tilewright.ops._needs import amx_tiles, at_least, cpu_feature, fast_pairs, on
-from tilewright.ops._threads import threads
+from tilewright.ops.core.ladder import Ladder
+from tilewright.ops.core.launch import threads
+from tilewright.ops.core.needs import amx_tiles, at_least, cpu_feature, fast_pairs, on
 from tilewright.ops.matmul import gpu_ladder
 from tilewright.ops.matmul.operands import Epilogue, Packed, Rows
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.ops._arrays import rounded
+from tilewright.ops.core.arrays import rounded
 
 ACTIVATIONS = (None, "relu", "gelu_tanh", "gelu", "tanh")
 STEEPEST = 1.13  # the largest slope of an activation, GELU's: it may amplify the error of its argument by that

@@ -8,8 +8,8 @@ tokens, logits = matmul_argmax(x, head)     # (n, C) -> (n,), (n,)
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.ops._arrays import as_float32
-from tilewright.ops._device import on_gpu
+from tilewright.ops.core.arrays import as_float32
+from tilewright.ops.core.gpu.tensors import on_gpu
 from tilewright.ops.matmul import Packed
 from tilewright.ops.matmul import prepare as prepare_matrix
 from tilewright.ops.matmul_argmax.ladder import ladder

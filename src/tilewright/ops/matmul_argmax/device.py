@@ -1,8 +1,8 @@
 """matmul_argmax on a GPU: what `prepare` and `matmul_argmax` do when they are handed torch tensors that live there."""
 
 from tilewright.errors import UsageError
-from tilewright.ops._arrays import one_of
-from tilewright.ops._device import kind, moved, same_device, tensor_of, torch_dtype
+from tilewright.ops.core.arrays import one_of
+from tilewright.ops.core.gpu.tensors import kind, moved, same_device, tensor_of, torch_dtype
 from tilewright.ops.matmul import Packed
 from tilewright.ops.matmul.device import prepare as prepare_matrix
 from tilewright.ops.matmul.spec import DEVICE_DTYPES

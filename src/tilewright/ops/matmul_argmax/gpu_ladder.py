@@ -5,8 +5,8 @@ run(a, prepared, index, value) as on the CPU, with torch tensors in them; a is c
 
 from functools import partial
 
-from tilewright.ops._ladder import Ladder
-from tilewright.ops._needs import engine, hopper, on
+from tilewright.ops.core.ladder import Ladder
+from tilewright.ops.core.needs import engine, hopper, on
 
 PREFER = ("tile.specialized_limbs", "tile.fused_limbs", "tile.specialized", "tile.fused", "simt.shuffles", "simt.row")
 ROUNDED = ("bfloat16", "float16", "tf32")

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from tilewright.ops._ladder import Ladder
-from tilewright.ops._memory import empty
-from tilewright.ops._needs import at_most, cpu_feature, divides, on
+from tilewright.ops.core.ladder import Ladder
+from tilewright.ops.core.memory import empty
+from tilewright.ops.core.needs import at_most, cpu_feature, divides, on
 from tilewright.ops.matmul_argmax import gpu_ladder
 from tilewright.ops.matmul_argmax.operands import Prepared, Screen
 

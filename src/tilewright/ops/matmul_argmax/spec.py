@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.ops._arrays import rounded
+from tilewright.ops.core.arrays import rounded
 from tilewright.ops.matmul.spec import DEVICE_DTYPES
 
 EPS32 = float(np.finfo(np.float32).eps)

@@ -7,9 +7,9 @@ tokens = sample(logits, rules(u, (50, 0.9, 0.0), temperature=0.8)).tokens       
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.ops._arrays import as_float32
-from tilewright.ops._device import on_gpu
-from tilewright.ops._rows import as_rows
+from tilewright.ops.core.arrays import as_float32
+from tilewright.ops.core.gpu.tensors import on_gpu
+from tilewright.ops.core.rows import as_rows
 from tilewright.ops.sample.ladder import ladder
 from tilewright.ops.sample.operands import BEST, Drawn, Edits, Rules, rules
 from tilewright.ops.sample.spec import Problem

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tilewright.ops._device import tensor_of
+from tilewright.ops.core.gpu.tensors import tensor_of
 from tilewright.ops.sample.ladder import ladder
 from tilewright.ops.sample.operands import (
     AFTER,

@@ -1,8 +1,8 @@
 """sample's rungs on a GPU. run(logits, scores, numbers, words, tokens): torch tensors; logits and scores, which have a
 row's penalties and banned tokens in them, float32 (n, V), contiguous, V below 2^31; see `operands.Rules`."""
 
-from tilewright.ops._ladder import Ladder
-from tilewright.ops._needs import engine, on
+from tilewright.ops.core.ladder import Ladder
+from tilewright.ops.core.needs import engine, on
 
 PREFER = ("tile.narrow",)
 

@@ -3,8 +3,8 @@
 
 import numpy as np
 
-from tilewright.ops._ladder import Ladder
-from tilewright.ops._needs import on
+from tilewright.ops.core.ladder import Ladder
+from tilewright.ops.core.needs import on
 from tilewright.ops.sample import gpu_ladder
 from tilewright.ops.sample.operands import Rules
 

@@ -5,9 +5,9 @@ shares = softmax(scores)                            # (..., C) -> (..., C); -inf
 """
 
 from tilewright.errors import UsageError
-from tilewright.ops._arrays import as_float32, like, put_back, result_for, target_for
-from tilewright.ops._device import on_gpu
-from tilewright.ops._rows import over_rows
+from tilewright.ops.core.arrays import as_float32, like, put_back, result_for, target_for
+from tilewright.ops.core.gpu.tensors import on_gpu
+from tilewright.ops.core.rows import over_rows
 from tilewright.ops.softmax.ladder import ladder
 from tilewright.ops.softmax.spec import Problem
 

@@ -3,8 +3,8 @@
 from functools import cache
 
 from tilewright.errors import UsageError
-from tilewright.ops._device import tensor_of
-from tilewright.ops._device_rows import as_rows, kinds_of, placed, plain, put_back, tensors_of
+from tilewright.ops.core.gpu.rows import as_rows, kinds_of, placed, plain, put_back, tensors_of
+from tilewright.ops.core.gpu.tensors import tensor_of
 from tilewright.ops.softmax.ladder import ladder
 from tilewright.ops.softmax.spec import Problem
 

@@ -6,8 +6,8 @@ three dtypes on either side.
 
 from functools import partial
 
-from tilewright.ops._ladder import Ladder
-from tilewright.ops._needs import at_most, divides, engine, on
+from tilewright.ops.core.ladder import Ladder
+from tilewright.ops.core.needs import at_most, divides, engine, on
 from tilewright.ops.softmax.spec import DEVICE_DTYPES
 
 PREFER = ("tile.registers", "tile.online", "simt.vectors", "simt.warps")

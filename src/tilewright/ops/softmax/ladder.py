@@ -1,7 +1,7 @@
 """The rungs of softmax. run(x, out): float32 (rows, C), rows contiguous; out may be x."""
 
-from tilewright.ops._ladder import Ladder
-from tilewright.ops._needs import on
+from tilewright.ops.core.ladder import Ladder
+from tilewright.ops.core.needs import on
 from tilewright.ops.softmax import gpu_ladder
 
 ladder = Ladder("softmax", prefer=("cpu.threads", *gpu_ladder.PREFER))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.ops._device_rows import shortened
+from tilewright.ops.core.gpu.rows import shortened
 
 DEVICE_DTYPES = ("float32", "bfloat16", "float16")  # accuracy classes on a GPU
 PROBE_ROWS = 1 << 14  # rows that fill a GPU

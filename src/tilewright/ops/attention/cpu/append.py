@@ -6,7 +6,6 @@ import numpy as np
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._threads import launch, thread_count
 from tilewright.ops.attention.cpu.plan import (
     APPEND,
     HEAD_SIZE,
@@ -27,6 +26,7 @@ from tilewright.ops.attention.cpu.plan import (
     numbers_of,
 )
 from tilewright.ops.attention.operands import COLUMNS, COUNT, FIRST, PANEL_VECTORS, ROW, SLOT, SOURCE, Cache, Look
+from tilewright.ops.core.launch import launch, thread_count
 from tilewright.ops.matmul.operands import addresses
 
 

@@ -20,7 +20,6 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._threads import launch, thread_count, threads
 from tilewright.ops.attention.cpu.append import row_writer, runs_of, span_writer, word_row_writer
 from tilewright.ops.attention.cpu.expect import NOBODY, NOTHING, asking, expecting, next_keys
 from tilewright.ops.attention.cpu.plan import (
@@ -61,6 +60,7 @@ from tilewright.ops.attention.operands import (
     Look,
     panels_of,
 )
+from tilewright.ops.core.launch import launch, thread_count, threads
 from tilewright.ops.matmul.operands import addresses
 from tilewright.simd import amx
 

@@ -5,7 +5,6 @@ memory, where no stream is long enough for the processor to foresee it.
 import functools
 
 from tilewright import simd
-from tilewright.ops._memory import LINE
 from tilewright.ops.attention.cpu.plan import (
     HEAD_SIZE,
     HEADS,
@@ -19,6 +18,7 @@ from tilewright.ops.attention.cpu.plan import (
     numbers_of,
 )
 from tilewright.ops.attention.operands import COUNT, FIRST, PANEL_VECTORS, ROW, SLOT
+from tilewright.ops.core.memory import LINE
 
 WORDS_A_LINE = LINE // 4
 EXPECTED = 64  # rows of a span up to which the lines of its next head fit into L1 beside those of this one

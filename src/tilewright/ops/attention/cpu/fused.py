@@ -9,7 +9,6 @@ import math
 import numpy as np
 
 from tilewright import simd
-from tilewright.ops._threads import launch, threads
 from tilewright.ops.attention.cpu.append import keep_new
 from tilewright.ops.attention.cpu.plan import (
     CAUSAL,
@@ -24,6 +23,7 @@ from tilewright.ops.attention.cpu.plan import (
     attend_signature,
 )
 from tilewright.ops.attention.operands import COLUMNS, COUNT, FIRST, ROW, SLOT, Cache, Look, panel
+from tilewright.ops.core.launch import launch, threads
 from tilewright.ops.matmul.operands import addresses
 
 

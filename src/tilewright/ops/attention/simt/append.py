@@ -2,7 +2,7 @@
 
 from numba import cuda
 
-from tilewright.ops._simt import SIMULATED, kernel
+from tilewright.ops.core.gpu.simt import SIMULATED, kernel
 
 THREADS = 4 if SIMULATED else 64
 

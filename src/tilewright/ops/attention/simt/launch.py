@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from tilewright.ops._simt import launch
 from tilewright.ops.attention.device_spans import DeviceSpans, Steps
 from tilewright.ops.attention.operands import DeviceCache, Look
 from tilewright.ops.attention.simt import append as appending
 from tilewright.ops.attention.simt import fused, unfused
 from tilewright.ops.attention.simt.unfused import TILE
 from tilewright.ops.attention.simt.warp import LANES
+from tilewright.ops.core.gpu.simt import launch
 
 
 def attend(name: str, q, cache: DeviceCache, spans: DeviceSpans | Steps, look: Look, out) -> None:

@@ -5,8 +5,8 @@ import math
 import numpy as np
 from numba import cuda, float32
 
-from tilewright.ops._simt import SIMULATED, kernel
 from tilewright.ops.attention.simt.warp import LANES, warp_max, warp_sum
+from tilewright.ops.core.gpu.simt import SIMULATED, kernel
 
 TILE = 4 if SIMULATED else 16  # queries of a tile, and keys that a block scores; simulated threads are slow
 LOWEST, ZERO = float32(-np.inf), float32(0)

@@ -3,7 +3,7 @@ shuffles, they meet in shared memory, and a warp has two threads."""
 
 from numba import cuda, float32
 
-from tilewright.ops._simt import SIMULATED, inline
+from tilewright.ops.core.gpu.simt import SIMULATED, inline
 
 LANES = 2 if SIMULATED else 32
 ALL = 0xFFFFFFFF

@@ -11,7 +11,7 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._rows import draw_rows
+from tilewright.ops.core.rows import draw_rows
 from tilewright.ops.matmul.cpu.finish import ACTIVATIONS, activate
 
 

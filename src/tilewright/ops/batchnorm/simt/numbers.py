@@ -6,8 +6,8 @@ from functools import cache
 import numpy as np
 from numba import cuda, float32, float64
 
-from tilewright.ops._simt import kernel, launch
-from tilewright.ops._simt_registers import load4, store4
+from tilewright.ops.core.gpu.registers import load4, store4
+from tilewright.ops.core.gpu.simt import kernel, launch
 from tilewright.ops.matmul.simt.finish import activation_for
 
 THREADS = 256

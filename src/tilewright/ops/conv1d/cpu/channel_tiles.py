@@ -16,10 +16,10 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._threads import launch
 from tilewright.ops.conv1d.cpu.finish import ACTIVATIONS, OUTPUT_3D, POOLS, RELU
 from tilewright.ops.conv1d.cpu.phases import phased
 from tilewright.ops.conv1d.operands import Epilogue, Packed, Window
+from tilewright.ops.core.launch import launch
 
 # lanes: (channels, vectors of positions) of a tile; the same where one vector has room for all positions. 16 sums, 8 in
 # AVX2's 16 registers, are enough for two FMAs a cycle of latency 4, and two loads a cycle keep up

@@ -11,8 +11,8 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._threads import launch
 from tilewright.ops.conv1d.cpu.finish import INPUT_3D, OUTPUT_3D
+from tilewright.ops.core.launch import launch
 
 
 @functools.cache

@@ -1,8 +1,8 @@
 """Starts the SIMT kernels on torch tensors: on the current stream of a GPU, or in numba-cuda's simulator on the CPU."""
 
-from tilewright.ops._simt import launch
 from tilewright.ops.conv1d.operands import Epilogue, Packed, Window
 from tilewright.ops.conv1d.simt import naive, tiles
+from tilewright.ops.core.gpu.simt import launch
 
 
 def convolve(name: str, x, weights: Packed, out, window: Window, epilogue: Epilogue) -> None:

@@ -2,7 +2,7 @@
 
 from numba import cuda, float32
 
-from tilewright.ops._simt import inline, kernel
+from tilewright.ops.core.gpu.simt import inline, kernel
 
 THREADS = 128
 

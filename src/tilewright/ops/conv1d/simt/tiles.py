@@ -5,9 +5,9 @@ import math
 
 from numba import cuda, float32
 
-from tilewright.ops._simt import inline, kernel
-from tilewright.ops._simt_registers import ALIGNMENT
 from tilewright.ops.conv1d.simt.naive import finish, larger
+from tilewright.ops.core.gpu.registers import ALIGNMENT
+from tilewright.ops.core.gpu.simt import inline, kernel
 
 TILE = 16  # outputs each way and numbers of a window, of `tiles`
 FILTERS, GROUPS, EACH, DEPTH = 32, 4, 16, 16  # of `registers`: a thread has EACH positions, a block GROUPS * EACH

@@ -4,8 +4,8 @@ On the CPU that matrix is a view of x; matmul's kernels here want rows of their 
 as x, a piece of the batch at a time. It loses where C * K or O is small: then x is copied more than it is used.
 """
 
-from tilewright.ops._device import torch_dtype
 from tilewright.ops.conv1d.operands import Epilogue, Packed, Window
+from tilewright.ops.core.gpu.tensors import torch_dtype
 from tilewright.ops.matmul.device import matmul, prepare
 
 PIECE = 1 << 28  # numbers of the matrix that exist at a time: 1 GiB in float32

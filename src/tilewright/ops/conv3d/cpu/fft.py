@@ -13,9 +13,9 @@ import itertools
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.ops._threads import thread_count
 from tilewright.ops.conv3d.cpu.naive import padded
 from tilewright.ops.conv3d.operands import Border, Packed
+from tilewright.ops.core.launch import thread_count
 
 BLOCK = 4  # kernels long: (3/4)**3 of a block's outputs count, and it is not yet far larger than a cache
 SHORTEST = 32  # numbers, however short the kernel

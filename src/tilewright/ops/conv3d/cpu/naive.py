@@ -8,9 +8,9 @@ import numpy as np
 from numba import types
 
 from tilewright import simd
-from tilewright.ops._threads import launch, thread_count
 from tilewright.ops.conv3d.cpu.gather import RESULT
 from tilewright.ops.conv3d.operands import Border, Packed
+from tilewright.ops.core.launch import launch, thread_count
 
 PADDED = types.Array(types.float32, 4, "C", readonly=True)
 WEIGHTS = types.Array(types.float32, 5, "A", readonly=True)

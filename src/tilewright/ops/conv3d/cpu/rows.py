@@ -18,7 +18,6 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._threads import launch, thread_count
 from tilewright.ops.conv3d.cpu import tiles
 from tilewright.ops.conv3d.cpu.feed import errands, feeder, start_of
 from tilewright.ops.conv3d.cpu.folded import folder
@@ -47,6 +46,7 @@ from tilewright.ops.conv3d.cpu.tiles import (
 )
 from tilewright.ops.conv3d.operands import Border, Packed
 from tilewright.ops.conv3d.spec import Problem
+from tilewright.ops.core.launch import launch, thread_count
 
 ALONE = 1 << 21  # multiply-adds up to which one thread does all: 20 us, as long as it takes to wake another
 

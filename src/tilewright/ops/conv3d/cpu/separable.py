@@ -16,11 +16,11 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._threads import launch
 from tilewright.ops.conv3d.cpu import tiles
 from tilewright.ops.conv3d.cpu.gather import RESULT, VOLUME, gatherer
 from tilewright.ops.conv3d.cpu.slide import block_put, block_slide, block_slide_any, borrow, fence
 from tilewright.ops.conv3d.operands import Border, Packed
+from tilewright.ops.core.launch import launch
 
 ALONE = 1 << 19  # multiply-adds up to which one thread does all
 

@@ -13,10 +13,10 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._threads import launch
 from tilewright.ops.conv3d.cpu.gather import RESULT
 from tilewright.ops.conv3d.cpu.naive import PADDED, padded
 from tilewright.ops.conv3d.operands import Border, Packed
+from tilewright.ops.core.launch import launch
 
 
 @functools.cache

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.hardware import cpu
-from tilewright.ops._memory import LINE
-from tilewright.ops._threads import thread_count
 from tilewright.ops.conv3d.spec import Problem
+from tilewright.ops.core.launch import thread_count
+from tilewright.ops.core.memory import LINE
 
 ROWS = {16: 16, 8: 8, 4: 8}  # lanes: rows of outputs in registers. 16 sums cover the latency of two FMAs a cycle
 L1, L2 = 32 << 10, 1 << 20  # bytes, where the system does not say

@@ -1,6 +1,6 @@
 """Which number stands at a position beyond a volume's border: the rule of `operands.index_map`, asked by a thread."""
 
-from tilewright.ops._simt import inline
+from tilewright.ops.core.gpu.simt import inline
 
 CONSTANT, NEAREST, WRAP, REFLECT, MIRROR = range(5)
 CODES = {

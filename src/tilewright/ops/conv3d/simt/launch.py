@@ -5,8 +5,6 @@ import math
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.ops._device import multiprocessors
-from tilewright.ops._simt import launch
 from tilewright.ops.conv3d.gpu_ladder import MOST_PLANES, MOST_TAPS, TILE, halo_bytes
 from tilewright.ops.conv3d.operands import Packed, Window
 from tilewright.ops.conv3d.simt import naive, shared
@@ -14,6 +12,8 @@ from tilewright.ops.conv3d.simt.border import CODES, CONSTANT
 from tilewright.ops.conv3d.simt.march import march
 from tilewright.ops.conv3d.simt.separable import separable
 from tilewright.ops.conv3d.simt.window import QUAD, Form
+from tilewright.ops.core.gpu.simt import launch
+from tilewright.ops.core.gpu.tensors import multiprocessors
 
 LANES, THREADS = 16, 128  # of a marching block: 16 quads of a row, and 8 threads down
 REGISTERS = 65536  # of a multiprocessor

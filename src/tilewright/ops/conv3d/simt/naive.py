@@ -2,8 +2,8 @@
 
 from numba import cuda, float32
 
-from tilewright.ops._simt import kernel
 from tilewright.ops.conv3d.simt.border import place
+from tilewright.ops.core.gpu.simt import kernel
 
 THREADS = 256
 ROW_THREADS = 128  # that copy a row

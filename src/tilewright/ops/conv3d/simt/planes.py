@@ -5,10 +5,10 @@ from functools import cache
 
 from numba import cuda, int32, int64
 
-from tilewright.ops._simt import inline
-from tilewright.ops._simt_registers import ZERO, add4, load, load4, store, store4
 from tilewright.ops.conv3d.simt.border import place
 from tilewright.ops.conv3d.simt.window import QUAD, Form
+from tilewright.ops.core.gpu.registers import ZERO, add4, load, load4, store, store4
+from tilewright.ops.core.gpu.simt import inline
 
 
 @inline

@@ -4,11 +4,11 @@ from functools import cache
 
 from numba import cuda, float32, int32
 
-from tilewright.ops._simt import kernel_of
-from tilewright.ops._simt_registers import ALIGNMENT, store4
 from tilewright.ops.conv3d.simt.border import CONSTANT
 from tilewright.ops.conv3d.simt.planes import base_of, edges_for, offsets_for, writer_for
 from tilewright.ops.conv3d.simt.window import QUAD, Form, gather_for, line_for, separable_step_for, stow_for
+from tilewright.ops.core.gpu.registers import ALIGNMENT, store4
+from tilewright.ops.core.gpu.simt import kernel_of
 
 
 @cache

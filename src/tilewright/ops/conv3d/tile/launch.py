@@ -5,12 +5,12 @@ import math
 import numpy as np
 import triton
 
-from tilewright.ops._device import multiprocessors
 from tilewright.ops.conv3d.operands import Packed, Window
 from tilewright.ops.conv3d.tile.channels import channels
 from tilewright.ops.conv3d.tile.march import march
 from tilewright.ops.conv3d.tile.passes import along
 from tilewright.ops.conv3d.tile.taps import taps
+from tilewright.ops.core.gpu.tensors import multiprocessors
 
 BLOCK, WARPS = (2, 128), 2  # 1.1 ms for K 3 and 2.4 for K 5, 16 x 64 on four 2.6 and 7.3 (H200, 512^3)
 ROWS, PLANES = (512, 1), (8, 128)  # positions along the axis of a pass, and along what lies within it

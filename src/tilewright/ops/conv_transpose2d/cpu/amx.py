@@ -25,12 +25,12 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._memory import empty
-from tilewright.ops._threads import launch
 from tilewright.ops.conv_transpose2d.cpu.naive import OUTPUT_4D
 from tilewright.ops.conv_transpose2d.cpu.taps import bias_of_columns, fill_without_taps
 from tilewright.ops.conv_transpose2d.operands import Axis, Epilogue, Packed
 from tilewright.ops.conv_transpose2d.tiles import dense_kernel, taps_of
+from tilewright.ops.core.launch import launch
+from tilewright.ops.core.memory import empty
 from tilewright.ops.matmul.cpu.amx import BLOCK, LANES, STATE, TILE
 from tilewright.ops.matmul.cpu.finish import ACTIVATIONS, activate
 from tilewright.simd import amx

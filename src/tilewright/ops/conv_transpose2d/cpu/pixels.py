@@ -16,8 +16,6 @@ import numpy as np
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._memory import empty
-from tilewright.ops._threads import launch
 from tilewright.ops.conv_transpose2d.cpu.sums import (
     SIGNATURE,
     SUMS,
@@ -39,6 +37,8 @@ from tilewright.ops.conv_transpose2d.cpu.taps import (
     pixel_filler,
 )
 from tilewright.ops.conv_transpose2d.operands import Axis, Epilogue, Packed
+from tilewright.ops.core.launch import launch
+from tilewright.ops.core.memory import empty
 from tilewright.ops.matmul.cpu.finish import ACTIVATIONS, activate
 from tilewright.ops.matmul.cpu.pack import TILINGS
 from tilewright.ops.matmul.cpu.packed import PLAIN, PRODUCTS

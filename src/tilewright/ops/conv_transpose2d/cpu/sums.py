@@ -14,9 +14,9 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._memory import empty
-from tilewright.ops._threads import thread_count
 from tilewright.ops.conv_transpose2d.cpu.naive import OUTPUT_4D
+from tilewright.ops.core.launch import thread_count
+from tilewright.ops.core.memory import empty
 from tilewright.ops.matmul.cpu.pack import TILINGS, pack_panels, row_packer
 from tilewright.ops.matmul.cpu.packed import PLAIN, stepper
 from tilewright.ops.matmul.cpu.words import pack_words, word_packer, words_of

@@ -17,7 +17,6 @@ import numpy as np
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._threads import launch
 from tilewright.ops.conv_transpose2d.cpu.sums import (
     DEPTH,
     JOB,
@@ -39,6 +38,7 @@ from tilewright.ops.conv_transpose2d.cpu.sums import (
 )
 from tilewright.ops.conv_transpose2d.operands import Axis, Epilogue, Packed
 from tilewright.ops.conv_transpose2d.tiles import dense_kernel, taps_of
+from tilewright.ops.core.launch import launch
 from tilewright.ops.matmul.cpu.finish import ACTIVATIONS, activate, activate_number
 from tilewright.ops.matmul.cpu.pack import TILINGS
 

@@ -17,7 +17,6 @@ import numpy as np
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._threads import launch
 from tilewright.ops.conv_transpose2d.cpu.sums import (
     DEPTH,
     JOB,
@@ -46,6 +45,7 @@ from tilewright.ops.conv_transpose2d.cpu.taps import (
 )
 from tilewright.ops.conv_transpose2d.operands import Axis, Epilogue, Packed
 from tilewright.ops.conv_transpose2d.tiles import PRODUCTS, SIDE, factors, products_of
+from tilewright.ops.core.launch import launch
 from tilewright.ops.matmul.cpu.finish import ACTIVATIONS, activate
 from tilewright.ops.matmul.cpu.pack import TILINGS
 

@@ -1,9 +1,9 @@
 """Starts the SIMT rungs on torch tensors: on the current stream of a GPU, or in numba-cuda's simulator on the CPU."""
 
-from tilewright.ops._simt import launch
 from tilewright.ops.conv_transpose2d.fill import fill
 from tilewright.ops.conv_transpose2d.operands import Axis, Epilogue, Packed
 from tilewright.ops.conv_transpose2d.simt import matrices, naive
+from tilewright.ops.core.gpu.simt import launch
 
 KERNELS = {"gather_tested": naive.gather_tested, "gather": naive.gather, "coalesced": naive.coalesced}
 

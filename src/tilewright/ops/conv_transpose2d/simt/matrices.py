@@ -3,8 +3,8 @@
 Rows are windows of x, copied side by side for some images at a time; how many does not change a row's bits.
 """
 
-from tilewright.ops._ladder import preferring
 from tilewright.ops.conv_transpose2d.operands import Axis, Epilogue, Packed
+from tilewright.ops.core.ladder import preferring
 from tilewright.ops.matmul import device as products
 
 PRODUCT = "simt.buffered"  # the rung of matmul, unless `using` forces another

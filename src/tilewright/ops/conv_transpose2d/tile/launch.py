@@ -7,11 +7,11 @@ from typing import Any
 import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from tilewright.ops._device import torch_dtype
 from tilewright.ops.conv_transpose2d.fill import fill
 from tilewright.ops.conv_transpose2d.operands import Axis, Epilogue, Packed
 from tilewright.ops.conv_transpose2d.tile import boxes
 from tilewright.ops.conv_transpose2d.tile import phases as pointers
+from tilewright.ops.core.gpu.tensors import torch_dtype
 from tilewright.ops.matmul.tile.product import split
 
 LINE = 128  # bytes of a tile's row: the longest that a bulk copy lays out without bank conflicts

@@ -3,7 +3,7 @@
 import numpy as np
 
 from tilewright import simd
-from tilewright.ops._threads import launch
+from tilewright.ops.core.launch import launch
 from tilewright.ops.correlate.cpu.doubles import (
     add_even_pair,
     add_odd_pair,

@@ -11,8 +11,8 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._rows import ALONE, TASK
-from tilewright.ops._threads import launch
+from tilewright.ops.core.launch import launch
+from tilewright.ops.core.rows import ALONE, TASK
 
 
 @simd.inline

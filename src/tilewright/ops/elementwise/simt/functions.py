@@ -5,7 +5,7 @@ from functools import cache
 
 from numba import float32, float64
 
-from tilewright.ops._simt import inline
+from tilewright.ops.core.gpu.simt import inline
 
 LEAST = float64(-40.0)  # below it GELU is -0; at -inf its formula would be -inf * 0
 SLOPE, CUBIC = float64(2 * math.sqrt(2 / math.pi)), float64(0.044715)

@@ -4,8 +4,8 @@ from functools import cache
 
 from numba import cuda, float32
 
-from tilewright.ops._simt import kernel, launch
-from tilewright.ops._simt_registers import load4, store4
+from tilewright.ops.core.gpu.registers import load4, store4
+from tilewright.ops.core.gpu.simt import kernel, launch
 from tilewright.ops.elementwise.simt.functions import function_for
 
 THREADS = 256

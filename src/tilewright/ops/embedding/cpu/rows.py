@@ -7,7 +7,7 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._threads import launch
+from tilewright.ops.core.launch import launch
 
 ROWS = 64  # rows in a task: enough to hide the drawing of it, few enough to share out
 

@@ -5,8 +5,8 @@ Positions may be empty: none are added.
 
 from numba import cuda, float32
 
-from tilewright.ops._simt import inline, kernel, launch
-from tilewright.ops._simt_registers import load4, store4
+from tilewright.ops.core.gpu.registers import load4, store4
+from tilewright.ops.core.gpu.simt import inline, kernel, launch
 
 THREADS, WARP = 256, 32
 NAN = float32(float("nan"))

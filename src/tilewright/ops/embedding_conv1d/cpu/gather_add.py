@@ -15,7 +15,7 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._threads import launch
+from tilewright.ops.core.launch import launch
 
 SLICE = 32  # columns that lie together: 128 bytes, two lines, which the hardware fetches as a pair
 CUT = 16  # lanes of a copy

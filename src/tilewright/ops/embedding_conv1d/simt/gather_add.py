@@ -2,8 +2,8 @@
 
 from numba import cuda, float32, int64
 
-from tilewright.ops._simt import inline, kernel, launch
-from tilewright.ops._simt_registers import add4, load4
+from tilewright.ops.core.gpu.registers import add4, load4
+from tilewright.ops.core.gpu.simt import inline, kernel, launch
 
 THREADS = 128
 ZEROS = (float32(0), float32(0), float32(0), float32(0))

@@ -12,8 +12,8 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._arrays import BFLOAT16
-from tilewright.ops._rows import draw_rows
+from tilewright.ops.core.arrays import BFLOAT16
+from tilewright.ops.core.rows import draw_rows
 
 SUMS = 4  # vectors summed side by side: an addition takes 3 or 4 cycles, and one starts in each
 

@@ -5,9 +5,9 @@ import math
 import numpy as np
 from numba import cuda, float32
 
-from tilewright.ops._simt import kernel, launch
-from tilewright.ops._simt_reduce import THREADS, WARP, WARPS, block_sum, tree_sum, warp_sum
-from tilewright.ops._simt_registers import load4, store4
+from tilewright.ops.core.gpu.registers import load4, store4
+from tilewright.ops.core.gpu.simt import kernel, launch
+from tilewright.ops.core.gpu.warp import THREADS, WARP, WARPS, block_sum, tree_sum, warp_sum
 
 ZERO, ONE = float32(0), float32(1)
 

@@ -19,7 +19,7 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._threads import launch
+from tilewright.ops.core.launch import launch
 from tilewright.ops.matmul.cpu.finish import ACTIVATIONS, expect, finisher, rounded_out, rounding_finisher
 from tilewright.ops.matmul.cpu.packed import columns_of, finish_empty
 from tilewright.ops.matmul.cpu.words import TILE_WORDS, in_words, words_of

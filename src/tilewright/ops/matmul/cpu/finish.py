@@ -9,8 +9,8 @@ import numpy as np
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._arrays import BFLOAT16
-from tilewright.ops._memory import LINE
+from tilewright.ops.core.arrays import BFLOAT16
+from tilewright.ops.core.memory import LINE
 
 ACTIVATIONS = {None: 0, "relu": 1, "gelu_tanh": 2, "gelu": 3, "tanh": 4}
 RELU, GELU_TANH, GELU, TANH = (ACTIVATIONS[name] for name in ("relu", "gelu_tanh", "gelu", "tanh"))

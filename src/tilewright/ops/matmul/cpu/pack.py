@@ -16,8 +16,8 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._memory import empty
-from tilewright.ops._threads import launch
+from tilewright.ops.core.launch import launch
+from tilewright.ops.core.memory import empty
 from tilewright.ops.matmul.operands import Packed, addresses
 
 

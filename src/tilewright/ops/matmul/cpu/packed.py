@@ -18,8 +18,8 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._memory import LINE
-from tilewright.ops._threads import launch, thread_count
+from tilewright.ops.core.launch import launch, thread_count
+from tilewright.ops.core.memory import LINE
 from tilewright.ops.matmul.cpu.finish import (
     ACTIVATIONS,
     activate_number,

@@ -12,9 +12,9 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._arrays import BFLOAT16
-from tilewright.ops._memory import empty
-from tilewright.ops._threads import launch
+from tilewright.ops.core.arrays import BFLOAT16
+from tilewright.ops.core.launch import launch
+from tilewright.ops.core.memory import empty
 from tilewright.ops.matmul.cpu.pack import TILINGS
 from tilewright.ops.matmul.operands import Packed, Rows
 

@@ -5,7 +5,7 @@ numba-cuda's simulator knows no shuffles; there all threads of a block meet at a
 
 from numba import cuda, float32, int64
 
-from tilewright.ops._simt import SIMULATED, inline
+from tilewright.ops.core.gpu.simt import SIMULATED, inline
 
 WARP = 32  # threads
 THREADS = WARP if SIMULATED else 4 * WARP  # of a block that uses these

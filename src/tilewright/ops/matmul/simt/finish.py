@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 from numba import float32
 
-from tilewright.ops._simt import inline
+from tilewright.ops.core.gpu.simt import inline
 
 NONE, HALF, ONE, LOWEST = float32(0), float32(0.5), float32(1), float32(-np.inf)
 FAR = float32(80)  # exp of it is finite, and no sum is seen beside it

@@ -1,6 +1,6 @@
 """Starts the SIMT kernels on torch tensors: on the current stream of a GPU, or in numba-cuda's simulator on the CPU."""
 
-from tilewright.ops._simt import launch
+from tilewright.ops.core.gpu.simt import launch
 from tilewright.ops.matmul.operands import Epilogue, Packed, Rows
 from tilewright.ops.matmul.simt import blocks, naive, narrow, shared, warps
 

@@ -10,8 +10,8 @@ from functools import cache
 
 from numba import cuda, float32
 
-from tilewright.ops._simt import inline, kernel_of
-from tilewright.ops._simt_registers import ALIGNMENT, ZERO, add4, load, load4, rank1, store, store4
+from tilewright.ops.core.gpu.registers import ALIGNMENT, ZERO, add4, load, load4, rank1, store, store4
+from tilewright.ops.core.gpu.simt import inline, kernel_of
 from tilewright.ops.matmul.simt.finish import activation_for
 
 TILE = 128  # of out, each way

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tilewright.ops._device import multiprocessors, torch_dtype
+from tilewright.ops.core.gpu.tensors import multiprocessors, torch_dtype
 from tilewright.ops.matmul.operands import Epilogue, Packed, Rows
 from tilewright.ops.matmul.tile import product
 from tilewright.ops.matmul.tile.start import ALIGNMENT, describe, hopper_descriptor, special, start, triton_descriptor

@@ -12,8 +12,8 @@ import numpy as np
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._memory import empty
-from tilewright.ops._threads import launch
+from tilewright.ops.core.launch import launch
+from tilewright.ops.core.memory import empty
 from tilewright.ops.matmul.cpu import amx, packed
 from tilewright.ops.matmul.cpu.pack import TILINGS
 from tilewright.ops.matmul.cpu.packed import columns_of, product_kernel

@@ -17,8 +17,8 @@ import numpy as np
 from numba import types
 
 from tilewright import simd
-from tilewright.ops._memory import empty, zeros
-from tilewright.ops._threads import launch
+from tilewright.ops.core.launch import launch
+from tilewright.ops.core.memory import empty, zeros
 from tilewright.ops.matmul.cpu.pack import TILINGS
 from tilewright.ops.matmul.cpu.packed import MC, TILE, columns_of, product_kernel
 from tilewright.ops.matmul.operands import Rows

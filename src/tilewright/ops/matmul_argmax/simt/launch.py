@@ -1,6 +1,6 @@
 """Starts the SIMT kernels on torch tensors: on the current stream of a GPU, or in numba-cuda's simulator on the CPU."""
 
-from tilewright.ops._simt import launch
+from tilewright.ops.core.gpu.simt import launch
 from tilewright.ops.matmul.device import matmul
 from tilewright.ops.matmul_argmax.simt import search as kernels
 

@@ -2,7 +2,7 @@
 
 from numba import cuda, int64
 
-from tilewright.ops._simt import inline, kernel
+from tilewright.ops.core.gpu.simt import inline, kernel
 from tilewright.ops.matmul.simt.exchange import THREADS, WARP, exchange, exchange_index
 
 

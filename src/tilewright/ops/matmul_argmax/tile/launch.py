@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-from tilewright.ops._device import multiprocessors
+from tilewright.ops.core.gpu.tensors import multiprocessors
 from tilewright.ops.matmul.operands import Rows
 from tilewright.ops.matmul.tile import launch as matmul
 from tilewright.ops.matmul.tile.launch import Shape

@@ -15,8 +15,8 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._rows import ALONE, TASK
-from tilewright.ops._threads import launch
+from tilewright.ops.core.launch import launch
+from tilewright.ops.core.rows import ALONE, TASK
 from tilewright.ops.sample.cpu.passes import edit_row, row_functions, shift_row
 from tilewright.ops.sample.cpu.room import key_of, place_of, room_of, words
 from tilewright.ops.sample.cpu.select import best_of_row, insert_all, kept_of_row

@@ -12,7 +12,7 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._rows import draw_rows
+from tilewright.ops.core.rows import draw_rows
 from tilewright.ops.softmax.cpu.vectors import SIDE, row_functions
 
 LEAST = float(np.finfo(np.float32).min)  # no -inf among the largest: exp(-inf - LEAST) is 0, exp(-inf + inf) NaN

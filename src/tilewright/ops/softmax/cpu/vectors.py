@@ -11,7 +11,7 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._rows import draw_rows
+from tilewright.ops.core.rows import draw_rows
 
 SIDE = 4  # vectors of maxima or sums side by side: an operation takes 3 or 4 cycles, and one starts in each
 

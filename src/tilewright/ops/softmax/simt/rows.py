@@ -4,8 +4,9 @@ import math
 
 from numba import cuda, float32, float64
 
-from tilewright.ops._simt import inline, kernel, launch
-from tilewright.ops._simt_reduce import (
+from tilewright.ops.core.gpu.registers import load4, store4
+from tilewright.ops.core.gpu.simt import inline, kernel, launch
+from tilewright.ops.core.gpu.warp import (
     LOWEST,
     THREADS,
     WARP,
@@ -17,7 +18,6 @@ from tilewright.ops._simt_reduce import (
     warp_largest,
     warp_sum,
 )
-from tilewright.ops._simt_registers import load4, store4
 
 ZERO, ONE = float32(0), float32(1)
 

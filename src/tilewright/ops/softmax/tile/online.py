@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from tilewright.ops._device import multiprocessors
+from tilewright.ops.core.gpu.tensors import multiprocessors
 from tilewright.ops.elementwise.tile.functions import exp_to
 
 CHUNK = 16384  # numbers of a row that a program has at once, at most

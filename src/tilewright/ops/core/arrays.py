@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 
 from tilewright.errors import ResourceError, UsageError
-from tilewright.ops._memory import empty
+from tilewright.ops.core.memory import empty
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 

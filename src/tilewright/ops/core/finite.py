@@ -7,7 +7,7 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops._threads import launch
+from tilewright.ops.core.launch import launch
 
 TASK = 1 << 16  # numbers: 256 KiB, some 10 us
 

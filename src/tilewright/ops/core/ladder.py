@@ -56,7 +56,7 @@ _forced: ContextVar[dict[str, str]] = ContextVar("forced")
 @cache
 def operations() -> tuple[str, ...]:
     """The names of all operations that have a ladder: the folders of `tilewright.ops`."""
-    folders = Path(__file__).parent.iterdir()
+    folders = Path(__file__).parent.parent.iterdir()
     return tuple(sorted(folder.name for folder in folders if (folder / "ladder.py").exists()))
 
 

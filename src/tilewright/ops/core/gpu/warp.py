@@ -6,7 +6,7 @@ every thread of the block must come.
 
 from numba import cuda, float32
 
-from tilewright.ops._simt import SIMULATED, inline
+from tilewright.ops.core.gpu.simt import SIMULATED, inline
 
 WARP, EVERY = 32, 0xFFFFFFFF
 THREADS = 256  # of a block that shares a row

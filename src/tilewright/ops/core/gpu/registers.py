@@ -6,7 +6,7 @@ A tuple of float32 is so many registers: nothing indexes it at run time, so noth
 
 from numba import float32
 
-from tilewright.ops._simt import SIMULATED, inline
+from tilewright.ops.core.gpu.simt import SIMULATED, inline
 
 ZERO = float32(0)
 ALIGNMENT = None if SIMULATED else 16  # bytes, of shared arrays; the simulator knows none

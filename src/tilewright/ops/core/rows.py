@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from tilewright.ops._arrays import put_back, rows_for
-from tilewright.ops._threads import launch
+from tilewright.ops.core.arrays import put_back, rows_for
+from tilewright.ops.core.launch import launch
 
 TASK = 8192  # numbers a thread draws at once, or one row: 32 KiB, some microseconds, so that threads end together
 ALONE = 1 << 16  # numbers up to which one thread does all: 10 to 30 us on a Zen 5, as long as it takes to wake another

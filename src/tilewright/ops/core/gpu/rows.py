@@ -5,8 +5,8 @@ from functools import cache
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.ops._arrays import BFLOAT16
-from tilewright.ops._device import FLOATS, moved, result_for, same_device, tensor_of, torch_dtype
+from tilewright.ops.core.arrays import BFLOAT16
+from tilewright.ops.core.gpu.tensors import FLOATS, moved, result_for, same_device, tensor_of, torch_dtype
 
 ALIGNMENT = 16  # bytes that a thread loads at once; elsewhere Triton would cut a row, and so its sums, in another way
 SHORT = {"bfloat16": BFLOAT16, "float16": np.dtype(np.float16)}

@@ -21,7 +21,7 @@ import numpy as np
 from numba import types
 
 from tilewright import simd
-from tilewright.ops._memory import LINE, zeros
+from tilewright.ops.core.memory import LINE, zeros
 from tilewright.simd.frames import (
     ADDRESS,
     ARRAY,

@@ -18,10 +18,10 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.hardware import cpu
-from tilewright.ops._memory import zeros
+from tilewright.ops.core.memory import zeros
 
 if TYPE_CHECKING:
-    from tilewright.ops._team import Team
+    from tilewright.ops.core.team import Team
     from tilewright.simd import Kernel
 
 _count: ContextVar[int | None] = ContextVar("threads", default=None)
@@ -89,7 +89,7 @@ def _team() -> Team:
     """This process's helpers."""
     if _teams:
         return _teams[0]
-    from tilewright.ops._team import Team  # Numba with it
+    from tilewright.ops.core.team import Team  # Numba with it
 
     with _making:
         if not _teams:

@@ -96,11 +96,11 @@ def check(op: str, rung, case, rng, runs: int = 2) -> None:
     """The rung's result on a case is within its bound, all of it written, and has the same bits in each of `runs`."""
     import torch
 
-    spec, device = (importlib.import_module(f"tilewright.ops.{op}.{name}") for name in ("spec", "device"))
+    spec = importlib.import_module(f"tilewright.bench.sizes.{op}")
     inputs = spec.make(case, rng)
     reference = spec.reference(case, inputs)
     with using(**{op: rung.name}):
-        call = device.bind(case, inputs, PLACE)
+        call = spec.bind_tensors(case, inputs, PLACE)
         outs = [torch.full(reference.shape, torch.nan, device=PLACE) for _ in range(runs)]
         for out in outs:
             call(out=out)

@@ -1,7 +1,11 @@
-"""Random valid problems of every operation, as the `Case` of its `spec.py`: sizes beside every vector and tile, windows
-of every kind, layouts and epilogues. `RANDOM[op](rng, dtype)` gives one."""
+"""Random valid problems of every operation, as the `Case` of its `problem.py`: sizes beside every vector and tile,
+windows of every kind, layouts and epilogues. `RANDOM[op](rng, dtype)` gives one."""
 
 import importlib
+
+from tilewright.ops.conv3d.problem import MODES, SEPARABLE
+from tilewright.ops.elementwise.reference import FUNCTIONS
+from tilewright.ops.matmul.problem import ACTIVATIONS
 
 LANES = (4, 8, 16, 32)
 LAYOUTS = ("C", "C", "C", "F", "strided", "reversed")
@@ -32,8 +36,8 @@ def maybe(rng, share: float = 0.5) -> bool:
 
 
 def spec_of(op: str):
-    """The `spec.py` of an operation."""
-    return importlib.import_module(f"tilewright.ops.{op}.spec")
+    """The sizes, inputs and results of an operation."""
+    return importlib.import_module(f"tilewright.bench.sizes.{op}")
 
 
 def matmul(rng, dtype):
@@ -42,7 +46,7 @@ def matmul(rng, dtype):
     K = rows_of(rng, 130) if maybe(rng, 0.9) else extent(rng, 900)
     gathered = maybe(rng, 0.15)
     batch = () if gathered or maybe(rng, 0.8) else tuple(int(n) for n in rng.integers(1, 4, rng.integers(1, 3)))
-    extras = {"bias": maybe(rng), "activation": pick(rng, spec.ACTIVATIONS), "residual": not gathered and maybe(rng)}
+    extras = {"bias": maybe(rng), "activation": pick(rng, ACTIVATIONS), "residual": not gathered and maybe(rng)}
     return spec.Case(M, N, K, dtype, batch, **extras, gathered=gathered, layout=pick(rng, LAYOUTS))
 
 
@@ -62,7 +66,7 @@ def conv_transpose2d(rng, dtype):
             stride = (int(rng.integers(1, 3)), 1)
         crops = tuple(tuple(int(n) for n in rng.integers(0, k + 1, 2)) for k in K) if maybe(rng) else ((0, 0), (0, 0))
         B = int(rng.integers(0, 5)) if maybe(rng, 0.9) else int(rng.integers(5, 40))
-        options = {"dtype": dtype, "bias": maybe(rng), "activation": pick(rng, spec.ACTIVATIONS)}
+        options = {"dtype": dtype, "bias": maybe(rng), "activation": pick(rng, ACTIVATIONS)}
         C, O = extent(rng, 70), extent(rng, 70) if maybe(rng) else extent(rng, 32)
         case = spec.Case(B, H, W, C, O, K, stride, crops, **options, layout=pick(rng, LAYOUTS))
         if min(axis.size(n) for axis, n in zip(case.axes, (H, W), strict=True)) >= 1:
@@ -88,7 +92,7 @@ def conv1d(rng, dtype):
 
 def conv3d(rng, dtype):
     spec = spec_of("conv3d")
-    kind = pick(rng, ("random", "random", "symmetric", *spec.SEPARABLE))
+    kind = pick(rng, ("random", "random", "symmetric", *SEPARABLE))
     sizes = [int(n) for n in rng.integers(1, 8, 3)]
     if kind == "gaussian":
         sizes = [pick(rng, (3, 5, 7, 9)) for _ in sizes]
@@ -96,7 +100,7 @@ def conv3d(rng, dtype):
         sizes = [pick(rng, (1, 3, 5))] * 3
     if kind in ("symmetric", "product"):  # one tap is not called either
         sizes = [max(K, 2) for K in sizes]
-    mode = pick(rng, (*spec.MODES, "valid"))
+    mode = pick(rng, (*MODES, "valid"))
     volume = [extent(rng, most) for most in (12, 24, 50)]
     if mode == "valid":
         volume = [max(n, K) for n, K in zip(volume, sizes, strict=True)]
@@ -131,7 +135,7 @@ def elementwise(rng, dtype):
     spec = spec_of("elementwise")
     shape, spread = stack(rng, 300), pick(rng, (3.0, 3.0, 1e-30, 1e30))
     layout = pick(rng, ROW_LAYOUTS) if len(shape) > 1 else "C"
-    return spec.Case(pick(rng, list(spec.FUNCTIONS)), shape, layout, spread, dtype)
+    return spec.Case(pick(rng, list(FUNCTIONS)), shape, layout, spread, dtype)
 
 
 def softmax(rng, dtype):
@@ -150,7 +154,7 @@ def layernorm(rng, dtype):
 def batchnorm(rng, dtype):
     spec, shape = spec_of("batchnorm"), stack(rng, 300)
     layout = pick(rng, ROW_LAYOUTS) if len(shape) > 1 else "C"
-    activation = pick(rng, spec.ACTIVATIONS)
+    activation = pick(rng, ACTIVATIONS)
     return spec.Case(shape, layout, pick(rng, (0.0, 0.0, 100.0)), activation, dtype=dtype)
 
 

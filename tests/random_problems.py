@@ -19,6 +19,7 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 
 from compare import Guarded, compare, frozen
+from ops.cases import cases_of
 from random_cases import RANDOM, spec_of
 from tilewright.errors import TilewrightError
 from tilewright.hardware.cpu import CPU, cpu
@@ -44,7 +45,7 @@ def ladder_of(op: str):
 
 def classes(op: str) -> tuple[str, ...]:
     """The accuracy classes that a problem of this operation may have on a CPU."""
-    return tuple(dict.fromkeys(case.dtype for case in spec_of(op).cases()))
+    return tuple(dict.fromkeys(case.dtype for case in cases_of(op)))
 
 
 def reproducer(op: str, rung: str, seed: int, lanes: int | None = None) -> str:
@@ -114,7 +115,7 @@ def _pairs() -> Iterator[tuple[str, str]]:
     for op in RANDOM:
         ladder = ladder_of(op)
         for rung in ladder.rungs.values():
-            reasons = [rung.refuses(case.problem) for case in spec_of(op).cases()]
+            reasons = [rung.refuses(case.problem) for case in cases_of(op)]
             if rung.name.startswith("cpu.") and not any("this CPU" in why for one in reasons for why in one):
                 yield op, rung.name
         yield op, CHOSEN

@@ -7,8 +7,8 @@ import pytest
 
 from tilewright.bench import conv3d, measure
 from tilewright.bench.peers import peers
+from tilewright.bench.sizes import conv3d as spec
 from tilewright.errors import InternalError, UsageError
-from tilewright.ops.conv3d import spec
 
 CASES = [
     spec.Case(8, 9, 20, 3, 3, 3, label="direct"),

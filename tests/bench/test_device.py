@@ -10,11 +10,11 @@ import pytest
 from compare import compare
 from tilewright.bench import device, results
 from tilewright.bench.results import Row
+from tilewright.bench.sizes import matmul as spec
 from tilewright.bench.tables import ladder_tables
 from tilewright.cli import main
 from tilewright.errors import ResourceError
 from tilewright.ops.core.ladder import Ladder
-from tilewright.ops.matmul import spec
 
 torch = pytest.importorskip("torch")
 vendor = pytest.importorskip("tilewright.bench.gpu.matmul")

@@ -26,7 +26,7 @@ def shrunk(value):
 def timed():
     """(operation, one of the cases that are timed on a GPU, shrunk), each once."""
     for op in operations():
-        every = getattr(import_module(f"tilewright.ops.{op}.spec"), "device_sizes", list)()
+        every = getattr(import_module(f"tilewright.bench.sizes.{op}"), "device_sizes", list)()
         small = [replace(case, **{f.name: shrunk(getattr(case, f.name)) for f in fields(case)}) for case in every]
         alike = ("float16", "tf32") if any(case.dtype == "bfloat16" for case in small) else ()
         for case in {case.name: case for case in small}.values():

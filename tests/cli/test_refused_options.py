@@ -14,7 +14,7 @@ SIZES = ("m", "n", "k")
 @pytest.mark.parametrize("op", operations())
 def test_a_size_is_taken_or_refused_by_name(run, op, size):
     """Every operation with every size option: a Case with an integer of that letter, or an error that names both."""
-    spec = importlib.import_module(f"tilewright.ops.{op}.spec")
+    spec = importlib.import_module(f"tilewright.bench.sizes.{op}")
     takes = isinstance(getattr(spec.sizes()[0], size.upper(), None), int)
     code, out, errors = run("ladder", op, f"--{size}", "5", "--explain")
     if takes:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from compare import compare
+from tilewright.bench.sizes import attention as spec
 from tilewright.errors import UsageError
-from tilewright.ops.attention import Cache, append, attend, attention, bytes_a_sequence, ladder, reference, span, spec
+from tilewright.ops.attention import Cache, append, attend, attention, bytes_a_sequence, ladder, reference, span
 from tilewright.ops.attention.operands import panel
 from tilewright.ops.core.arrays import rounded
 from tilewright.ops.core.ladder import using

@@ -9,10 +9,12 @@ import pytest
 import gpu
 from compare import compare
 from gpu import ON_GPU, PLACE, widen_bfloat16
+from ops.cases import cases_of
+from tilewright.bench.sizes import attention as spec
 from tilewright.errors import Refused, UsageError
-from tilewright.ops.attention import Problem, bytes_a_sequence, ladder, spec
+from tilewright.ops.attention import Problem, bytes_a_sequence, ladder
 from tilewright.ops.attention.operands import span
-from tilewright.ops.attention.spec import Case
+from tilewright.ops.attention.problem import DEVICE_DTYPES, EPS16, Case
 from tilewright.ops.core.ladder import using
 
 torch = pytest.importorskip("torch")
@@ -33,7 +35,7 @@ def problem(dtype: str) -> Problem:
     return Problem(D, dtype, "cuda")
 
 
-def accepted(*few: str, dtypes=spec.DEVICE_DTYPES):
+def accepted(*few: str, dtypes=DEVICE_DTYPES):
     """(rung, class) of those that run here: every rung on a GPU, else `few` of them."""
     return list(gpu.accepted(ladder, problem, dtypes, *few))
 
@@ -43,11 +45,11 @@ def cases(rung, dtype):
     few = [case for case in TINY if case.T < 8] if rung.name.startswith("simt.") else [*TINY, *BLOCKS]
     few = few[1:2] if dtype == "float16" else few
     widths = (20, 64) if dtype == "float16" else range(1, 1000)
-    large = [case for case in spec.cases() if case.dtype == "float32" and case.D in widths] + BLOCKS
+    large = [case for case in cases_of("attention") if case.dtype == "float32" and case.D in widths] + BLOCKS
     return [replace(case, dtype=dtype, device="cuda") for case in (large if ON_GPU else few)]
 
 
-@pytest.mark.parametrize(("rung", "case"), list(gpu.every(ladder, problem, spec.DEVICE_DTYPES, cases)))
+@pytest.mark.parametrize(("rung", "case"), list(gpu.every(ladder, problem, DEVICE_DTYPES, cases)))
 def test_rung(rung, case, rng):
     gpu.check("attention", rung, case, rng)
 
@@ -148,7 +150,7 @@ def test_decoding_leaves_nobodys_rows_alone(rung, dtype, rng):
         device.append(k[:1], v[:1], alone, [span(0, 0, 1, 0)])
         wanted = device.append_and_attend(*(x[:1] for x in (q, k, v)), alone, integers(0), integers(1), longest=2)
     assert torch.equal(found[0], wanted[0])
-    compare(found[2].cpu().numpy(), v[2].double().cpu().numpy(), spec.EPS16.get(dtype, 1e-6) * 4)
+    compare(found[2].cpu().numpy(), v[2].double().cpu().numpy(), EPS16.get(dtype, 1e-6) * 4)
     assert not found[[1, 3]].any()
     assert torch.isnan(cache.keys[1]).all() and torch.isnan(cache.keys[2, :, 2:]).all()
 
@@ -319,7 +321,7 @@ def test_a_gpu_rung_refuses_the_cpus_arrays_and_the_other_way_round():
 
 
 def test_the_bytes_of_a_sequence_are_those_of_the_cache():
-    for dtype in spec.DEVICE_DTYPES:
+    for dtype in DEVICE_DTYPES:
         cache = device.DeviceCache.on(PLACE, 3, H, 7, D, dtype)
         assert cache.keys.nbytes + cache.values.nbytes == 3 * bytes_a_sequence(H, 7, D, dtype, "cuda")
         assert (cache.length, cache.heads, cache.dtype) == (7, H, dtype)

@@ -11,12 +11,15 @@ import torch
 
 from compare import Guarded, compare
 from course_volumes import CASES, TOLERANCE, course_case, rand
+from ops.cases import cases_of
+from tilewright.bench.sizes import conv3d as spec
 from tilewright.errors import Refused, UsageError
 from tilewright.hardware import CPU
-from tilewright.ops.conv3d import conv3d, ladder, prepare, prepare_separable, spec
+from tilewright.ops.conv3d import conv3d, ladder, prepare, prepare_separable
 from tilewright.ops.conv3d.cpu import rows as in_rows
 from tilewright.ops.conv3d.cpu import tiles
 from tilewright.ops.conv3d.operands import index_map
+from tilewright.ops.conv3d.problem import EPS32, MODES
 from tilewright.ops.conv3d.rank_one import TOLERANCE as NEAR
 from tilewright.ops.conv3d.rank_one import factors_of, product_of
 from tilewright.ops.core.ladder import using
@@ -50,7 +53,7 @@ def weights_for(rung: str, rng, sizes=(5, 5, 5)) -> np.ndarray:
 
 def bound(x, weights, **border) -> np.ndarray:
     size = scipy.ndimage.correlate(np.abs(x).astype(np.float64), np.abs(weights).astype(np.float64), **border)
-    return 4 * spec.EPS32 * np.sqrt(weights.size) * size + 1e-37
+    return 4 * EPS32 * np.sqrt(weights.size) * size + 1e-37
 
 
 @pytest.mark.parametrize("rung", TILED)
@@ -71,7 +74,7 @@ def test_scipy_computes_the_same(rng):
         x, sizes = normal(rng, *rng.integers(1, 24, 3)), rng.integers(1, 7, 3)
         weights = weights_for(rng.choice(TILED), rng, sizes)
         origin = tuple(int(rng.integers(-(K // 2), (K - 1) // 2 + 1)) for K in sizes)
-        border = {"mode": str(rng.choice(spec.MODES)), "origin": origin, "cval": float(rng.standard_normal())}
+        border = {"mode": str(rng.choice(MODES)), "origin": origin, "cval": float(rng.standard_normal())}
         packed = prepare(weights)
         seen.add(packed.rung)
         expected = scipy.ndimage.correlate(x.astype(np.float64), weights.astype(np.float64), **border)
@@ -95,7 +98,7 @@ def test_pytorch_computes_the_same(rng):
             expected = torch.nn.functional.conv3d(*tensors, padding=padding)[0].numpy()
             size = torch.nn.functional.conv3d(*(torch.from_numpy(a).double() for a in sizes), padding=padding).numpy()
             result = conv3d(x, weights, mode=mode)
-            compare(result, expected, spec.EPS32 * np.sqrt(C * K**3) * size.reshape(expected.shape) + 1e-37)
+            compare(result, expected, EPS32 * np.sqrt(C * K**3) * size.reshape(expected.shape) + 1e-37)
 
 
 def test_rand_is_that_of_c():
@@ -129,7 +132,7 @@ def test_a_tile_is_the_whole_by_bits(rung, rng):
 
 
 @pytest.mark.parametrize("rung", PREFERRED)
-@pytest.mark.parametrize("mode", spec.MODES)
+@pytest.mark.parametrize("mode", MODES)
 def test_a_border_changes_no_bit(rung, mode, rng):
     """A volume whose border is written out has the same outputs."""
     x, weights = normal(rng, 20, 30, 40), weights_for(rung, rng, (5, 3, 4))
@@ -182,7 +185,7 @@ def test_small_tiles(rung, rng, monkeypatch):
 def test_shorter_vectors(lanes, rung, rng, monkeypatch):
     """The kernels of machines without AVX-512 and without AVX2 run anywhere."""
     monkeypatch.setattr(CPU, "lanes", lanes)
-    for case in spec.cases():
+    for case in cases_of("conv3d"):
         if not ladder.rungs[rung].refuses(case.problem):
             inputs = spec.make(case, rng)
             expected = spec.reference(case, inputs)
@@ -274,7 +277,7 @@ def test_other_arrays(rng):
     assert np.array_equal(x, expected)
 
 
-@pytest.mark.parametrize("mode", spec.MODES)
+@pytest.mark.parametrize("mode", MODES)
 def test_an_empty_volume(mode):
     for sizes in ((0, 4, 5), (4, 0, 5), (4, 5, 0)):
         assert conv3d(np.empty(sizes, np.float32), np.ones((3, 3, 3), np.float32), mode=mode, cval=1e300).shape == sizes

@@ -10,9 +10,11 @@ import scipy.ndimage
 import gpu
 from compare import compare
 from gpu import ON_GPU, PLACE, widen_bfloat16
+from ops.cases import cases_of
+from tilewright.bench.sizes import conv3d as spec
 from tilewright.errors import Refused, UsageError
-from tilewright.ops.conv3d import Problem, conv3d, ladder, prepare, spec
-from tilewright.ops.conv3d.spec import Case
+from tilewright.ops.conv3d import Problem, conv3d, ladder, prepare
+from tilewright.ops.conv3d.problem import MODES, Case
 from tilewright.ops.core.ladder import using
 
 torch = pytest.importorskip("torch")
@@ -34,9 +36,9 @@ DEEP += [Case(3, 4, 34, 1, 3, 4, O=20, C=24, mode="valid"), Case(1, 2, 3, 1, 2, 
 CHANNELS = Case(2, 3, 4, 2, 1, 3, O=2, C=2, mode="reflect")
 WIDE = Case(2, 34, 68, 1, 3, 3, mode="nearest")  # four tiles of 32 x 64
 # rows that quads fill, in tiles of 32 x 64 and in none: what stands beyond them is written by other means
-EDGES = [Case(5, 40, 132, *sizes, mode=mode, cval=0.5) for sizes in ((5, 5, 5), (2, 3, 7)) for mode in spec.MODES]
-EDGES += [Case(3, 5, 4, 3, 6, 7, mode=mode, origin=(1, -1, 2), cval=0.5) for mode in spec.MODES]
-EDGES += [Case(6, 40, 132, 9, 17, 12, kind="factors", mode=mode, cval=0.5) for mode in spec.MODES]
+EDGES = [Case(5, 40, 132, *sizes, mode=mode, cval=0.5) for sizes in ((5, 5, 5), (2, 3, 7)) for mode in MODES]
+EDGES += [Case(3, 5, 4, 3, 6, 7, mode=mode, origin=(1, -1, 2), cval=0.5) for mode in MODES]
+EDGES += [Case(6, 40, 132, 9, 17, 12, kind="factors", mode=mode, cval=0.5) for mode in MODES]
 EDGES += [Case(70, 66, 200, 3, 3, 3, mode="mirror"), Case(64, 64, 64, 7, 7, 7, mode="wrap", origin=(3, -3, 3))]
 EDGES += [Case(40, 64, 64, 33, 33, 33, kind="factors", mode="reflect"), Case(9, 40, 131, 5, 5, 5, mode="valid")]
 
@@ -71,7 +73,7 @@ def every():
         if why := rung.refuses(small(rung)):
             yield pytest.param(rung, None, id=rung.name, marks=pytest.mark.skip(reason=f"{rung.name}: {why}"))
             continue
-        for case in [*spec.cases(), *EDGES, *DEEP] if ON_GPU else tiny(rung):
+        for case in [*cases_of("conv3d"), *EDGES, *DEEP] if ON_GPU else tiny(rung):
             case = replace(case, device="cuda")
             if not rung.refuses(case.problem):
                 yield pytest.param(rung, case, id=f"{rung.name}-{case.name}")

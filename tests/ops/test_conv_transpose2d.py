@@ -7,22 +7,26 @@ import numpy as np
 import pytest
 
 from compare import Guarded, compare
+from ops.cases import cases_of
 from tilewright import simd
+from tilewright.bench.sizes import conv_transpose2d as spec
 from tilewright.errors import Refused, UsageError
 from tilewright.hardware.cpu import CPU, cpu
-from tilewright.ops.conv_transpose2d import NO_BIAS, conv_transpose2d, ladder, prepare, spec, tiles
+from tilewright.ops.conv_transpose2d import NO_BIAS, conv_transpose2d, ladder, prepare, tiles
 from tilewright.ops.conv_transpose2d.cpu import amx as images
 from tilewright.ops.conv_transpose2d.operands import Axis, Epilogue
+from tilewright.ops.conv_transpose2d.problem import OfTiles
 from tilewright.ops.conv_transpose2d.reference import conv_transpose2d as truth
 from tilewright.ops.core.ladder import using
 from tilewright.ops.core.launch import threads
+from tilewright.ops.matmul.problem import DTYPES
 
 SAME = ((1, 2), (1, 2))  # of the course's 5 x 5 at stride 2
 
 
 def rungs():
     """(rung, accuracy class) of all on a CPU; one skip for what this one lacks."""
-    for name, dtype in itertools.product(ladder.rungs, spec.DTYPES):
+    for name, dtype in itertools.product(ladder.rungs, DTYPES):
         why = ladder.rungs[name].refuses(spec.Case(1, 1, 1, 1, 1, dtype=dtype).problem)
         if not any("dtype" in one for one in why):
             marks = [pytest.mark.skip(reason=one) for one in why if "this CPU" in one]
@@ -110,7 +114,7 @@ def test_outputs_that_no_tap_reaches_hold_the_bias(rng):
 
 def test_what_the_dcgan_and_the_example_of_pytorch_run():
     """The choice follows from the shape of weights, stride, padding and dtype."""
-    for dtype in spec.DTYPES:
+    for dtype in DTYPES:
         chosen = [ladder.choose(case.problem).name for case in spec.sizes() if case.dtype == dtype]
         tiled = dtype == "bfloat16" and simd.amx.available()
         last = "cpu.pixels" if cpu().lanes == 16 else "cpu.winograd"
@@ -149,7 +153,8 @@ def test_the_tiles_compute_the_phases(window, rng):
         assert np.abs(tiles.A @ products - wanted).max() < 1e-12
 
 
-SMALL = [case for case in spec.cases() if case.dtype == "bfloat16" and case.layout == "C" and case.C < 100]
+CASES = cases_of("conv_transpose2d")
+SMALL = [case for case in CASES if case.dtype == "bfloat16" and case.layout == "C" and case.C < 100]
 
 
 def on_emulated_tiles(x, weights, axes, bias=NO_BIAS, activation=None, out=None) -> np.ndarray:
@@ -191,7 +196,7 @@ def errors(rung: str, case: spec.Case, inputs: dict) -> np.ndarray:
         return np.abs(spec.bind(case, inputs)() - spec.reference(case, inputs))
 
 
-@pytest.mark.parametrize("dtype", spec.DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("H", "C", "O"), [(4, 512, 256), (8, 256, 128), (16, 128, 64), (32, 64, 3)])
 def test_tiles_err_less_than_four_times_what_phases_do(H, C, O, dtype, rng):
     """On the DCGAN's layers, with what ReLU leaves for x: the condition on which tiles are the default. Numbers that
@@ -206,11 +211,11 @@ def test_tiles_err_less_than_four_times_what_phases_do(H, C, O, dtype, rng):
 
 def test_the_bound_of_tiles_is_no_licence(rng):
     """A missing tap, channel or pixel exceeds it, in either class."""
-    for dtype in spec.DTYPES:
+    for dtype in DTYPES:
         case = spec.Case(1, 6, 6, 24, 20, dtype=dtype)
         inputs = spec.make(case, rng)
         reference = spec.reference(case, inputs)
-        bound = spec.bound(case, inputs, reference, spec.OfTiles(1.0))
+        bound = spec.bound(case, inputs, reference, OfTiles(1.0))
         for name, at in (("weights", (0, 0)), ("weights", (4, 1)), ("x", (0, 2, 3)), ("x", (..., 5))):
             spoilt = {**inputs, name: inputs[name].copy()}
             spoilt[name][at] = 0
@@ -237,7 +242,7 @@ def test_narrower_vectors(rung, lanes, rng, monkeypatch):
     """The kernels for SSE's, NEON's and AVX2's widths, which any machine can run."""
     monkeypatch.setattr(CPU, "lanes", lanes)
     ladder._chosen.cache_clear()
-    for case in spec.cases():
+    for case in CASES:
         if (
             case.layout == "C"
             and (case.dtype == "float32" or rung == "cpu.pixels")

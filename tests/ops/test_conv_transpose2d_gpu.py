@@ -8,17 +8,21 @@ import pytest
 
 import gpu
 from gpu import ON_GPU, PLACE, widen_bfloat16
+from ops.cases import cases_of
+from tilewright.bench.sizes import conv_transpose2d as spec
 from tilewright.errors import Refused, UsageError
-from tilewright.ops.conv_transpose2d import ladder, spec
+from tilewright.ops.conv_transpose2d import ladder
 from tilewright.ops.conv_transpose2d.gpu_ladder import LIMB_DEPTH
-from tilewright.ops.conv_transpose2d.spec import Case
+from tilewright.ops.conv_transpose2d.problem import Case
 from tilewright.ops.core.ladder import using
+from tilewright.ops.matmul.problem import DEVICE_DTYPES
 
 torch = pytest.importorskip("torch")
 device = pytest.importorskip("tilewright.ops.conv_transpose2d.device")
 
 NONE = ((0, 0), (0, 0))
 DEEP = 72  # channels that every rung takes, with the course's window
+CASES = cases_of("conv_transpose2d")
 TINY = [
     Case(2, 1, 2, 3, 4, bias=True, activation="relu"),
     Case(1, 1, 1, 1, 1, (1, 1), (1, 1), NONE, bias=True, activation="gelu"),
@@ -59,7 +63,7 @@ def cases(rung, dtype):
         return
     often = dtype in ("float16", "float32")
     yield from ((case, not often and i % 3 > 0) for i, case in enumerate(TINY + WIDE + DEEPER))
-    yield from ((case, not often or i % 12 > 0) for i, case in enumerate(spec.cases()) if case.dtype == "float32")
+    yield from ((case, not often or i % 12 > 0) for i, case in enumerate(CASES) if case.dtype == "float32")
 
 
 def fitting(rung, dtype):
@@ -74,12 +78,12 @@ def fitting(rung, dtype):
         yield case, rarely
 
 
-@pytest.mark.parametrize(("rung", "case"), list(gpu.every(ladder, problem, spec.DEVICE_DTYPES, fitting)))
+@pytest.mark.parametrize(("rung", "case"), list(gpu.every(ladder, problem, DEVICE_DTYPES, fitting)))
 def test_rung(rung, case, rng):
     gpu.check("conv_transpose2d", rung, case, rng)
 
 
-def accepted(*few: str, dtypes=spec.DEVICE_DTYPES):
+def accepted(*few: str, dtypes=DEVICE_DTYPES):
     """(rung, class) of those that run here: every rung on a GPU, else `few` of them."""
     return list(gpu.accepted(ladder, problem, dtypes, *few))
 
@@ -95,7 +99,7 @@ def test_an_images_bits_do_not_depend_on_its_batch(rung, dtype, rng):
             for at in (0, size - 1):
                 x = rng.standard_normal((size, *inputs["x"].shape[1:]), dtype=np.float32)
                 x[at] = inputs["x"][0]
-                out = device.bind(replace(case, B=size), {**inputs, "x": x}, PLACE)()
+                out = spec.bind_tensors(replace(case, B=size), {**inputs, "x": x}, PLACE)()
                 bits.add(out[at].cpu().numpy().tobytes())
     assert len(bits) == 1
 
@@ -105,9 +109,9 @@ def test_a_poisoned_image_stays_alone(rung, dtype, rng):
     case = Case(6, 1, 2, DEEP if ON_GPU else 8, 3, dtype=dtype, device="cuda")
     inputs = spec.make(case, rng)
     with using(conv_transpose2d=rung.name):
-        clean = device.bind(case, inputs, PLACE)()
+        clean = spec.bind_tensors(case, inputs, PLACE)()
         inputs["x"][2] = np.nan
-        dirty = device.bind(case, inputs, PLACE)()
+        dirty = spec.bind_tensors(case, inputs, PLACE)()
     assert torch.equal(clean[[0, 1, 3, 4, 5]], dirty[[0, 1, 3, 4, 5]])
     assert torch.isnan(dirty[2]).all()
 
@@ -122,7 +126,7 @@ def test_a_16_bit_result_is_the_rounded_one(rung, dtype, rng):
     if rung.refuses(case.problem):
         case = replace(case, O=4)  # few columns
     with using(conv_transpose2d=rung.name):
-        call = device.bind(case, spec.make(case, rng), PLACE)
+        call = spec.bind_tensors(case, spec.make(case, rng), PLACE)
         out = torch.empty(call().shape, dtype=getattr(torch, dtype), device=PLACE)
         assert torch.equal(call(out=out), call().to(out.dtype))
 
@@ -199,7 +203,7 @@ def test_a_gpu_rung_refuses_the_cpus_arrays_and_the_other_way_round():
 
 
 def test_a_ladder_ends_in_a_rung_that_takes_everything():
-    for case in [replace(case, dtype=dtype, device="cuda") for case in spec.cases() for dtype in spec.DEVICE_DTYPES]:
+    for case in [replace(case, dtype=dtype, device="cuda") for case in CASES for dtype in DEVICE_DTYPES]:
         reasons = {name: ladder.rungs[name].refuses(case.problem) for name in ladder.prefer if "cpu." not in name}
         missing = ("No module", "driver", "GPU")
         assert any(not why or any(word in "".join(why) for word in missing) for why in reasons.values()), reasons

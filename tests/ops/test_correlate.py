@@ -10,8 +10,8 @@ from tilewright.ops.core.launch import threads
 from tilewright.ops.correlate import correlate, correlate1d, uniform1d
 from tilewright.ops.correlate.frame import AXES, LEAST_TILE, TILE_NUMBERS, axes_of, tile_sizes
 from tilewright.ops.correlate.operands import KINDS, line_taps
+from tilewright.ops.correlate.problem import numbers
 from tilewright.ops.correlate.reference import correlate as truth
-from tilewright.ops.correlate.spec import numbers
 
 TILED = ["cpu.tiles", "cpu.registers", "cpu.threads"]
 

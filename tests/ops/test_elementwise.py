@@ -13,7 +13,8 @@ from tilewright.ops import elementwise
 from tilewright.ops.core.ladder import using
 from tilewright.ops.core.launch import threads
 from tilewright.ops.core.rows import ALONE
-from tilewright.ops.elementwise import gelu, reference, relu, spec, tanh
+from tilewright.ops.elementwise import gelu, reference, relu, tanh
+from tilewright.ops.elementwise.problem import WORST_ULP, ulp
 
 FUNCTIONS = {
     "relu": (relu, reference.relu),
@@ -40,34 +41,34 @@ def worst_ulp(name: str, stride: int) -> tuple[float, float]:
         same = (actual == wanted) | (np.isnan(actual) & np.isnan(wanted))
         assert (finite | same).all(), f"{name} of {x[~(finite | same)][0]!r}"
         assert np.isfinite(actual[finite]).all()
-        errors = np.abs(actual[finite] - wanted[finite]) / spec.ulp(wanted[finite])
+        errors = np.abs(actual[finite] - wanted[finite]) / ulp(wanted[finite])
         if errors.size and errors.max() > worst:
             worst, where = float(errors.max()), float(x[finite][errors.argmax()])
     return worst, where
 
 
-@pytest.mark.parametrize("name", list(spec.WORST_ULP))
+@pytest.mark.parametrize("name", list(WORST_ULP))
 def test_the_published_error_holds_and_is_not_padded(name):
     """Every 509th bit pattern, 8 million: within the figure, and the figure within 1 of what is found."""
     worst, where = worst_ulp(name, stride=509)
-    assert worst <= spec.WORST_ULP[name], f"{worst} at {where}"
-    assert worst > spec.WORST_ULP[name] - 1
+    assert worst <= WORST_ULP[name], f"{worst} at {where}"
+    assert worst > WORST_ULP[name] - 1
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", list(spec.WORST_ULP))
+@pytest.mark.parametrize("name", list(WORST_ULP))
 def test_the_published_error_holds_for_every_float32(name):
     worst, where = worst_ulp(name, stride=1)
-    assert worst <= spec.WORST_ULP[name], f"{worst} at {where}"
+    assert worst <= WORST_ULP[name], f"{worst} at {where}"
 
 
 def test_readme_and_docstrings_publish_the_same_errors():
     readme = (Path(elementwise.__file__).parent / "README.md").read_text()
     table = dict(re.findall(r"^\| (\w+) \| ([\d.]+) \|$", readme, re.MULTILINE))
-    assert {name: float(figure) for name, figure in table.items()} == spec.WORST_ULP
+    assert {name: float(figure) for name, figure in table.items()} == WORST_ULP
     said = " ".join((gelu.__doc__ + tanh.__doc__).split())
-    assert f'{spec.WORST_ULP["gelu_tanh"]} ULP for "tanh" and {spec.WORST_ULP["gelu"]} ULP for "none"' in said
-    assert f"{spec.WORST_ULP['tanh']} ULP" in tanh.__doc__
+    assert f'{WORST_ULP["gelu_tanh"]} ULP for "tanh" and {WORST_ULP["gelu"]} ULP for "none"' in said
+    assert f"{WORST_ULP['tanh']} ULP" in tanh.__doc__
 
 
 @pytest.mark.parametrize("rung", ["cpu.naive", "cpu.threads"])

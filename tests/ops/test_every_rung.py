@@ -9,6 +9,7 @@ import pytest
 
 import tilewright.ops
 from compare import Guarded, compare, frozen
+from ops.cases import cases_of
 from tilewright.ops.core.ladder import using
 from tilewright.ops.core.launch import threads
 
@@ -20,14 +21,14 @@ def _every():
     here."""
     for op in OPERATIONS:
         package = importlib.import_module(f"tilewright.ops.{op}")
-        spec = importlib.import_module(f"tilewright.ops.{op}.spec")
+        spec = importlib.import_module(f"tilewright.bench.sizes.{op}")
         for rung in package.ladder.rungs.values():
-            missing = {why for case in spec.cases() for why in rung.refuses(case.problem) if "this CPU" in why}
+            missing = {why for case in cases_of(op) for why in rung.refuses(case.problem) if "this CPU" in why}
             if missing:
                 skip = pytest.mark.skip(reason=f"{op}.{rung.name}: {'; '.join(missing)}")
                 yield pytest.param(None, None, rung, None, id=f"{op}-{rung.name}", marks=skip)
                 continue
-            for case in spec.cases():
+            for case in cases_of(op):
                 if not rung.refuses(case.problem):
                     yield pytest.param(package.ladder, spec, rung, case, id=f"{op}-{rung.name}-{case.name}")
 
@@ -63,9 +64,8 @@ def test_every_rung_is_taken_by_some_case():
     """A rung that refuses every case, or all but those of hardware that is not here, would go untested unseen."""
     for op in OPERATIONS:
         package = importlib.import_module(f"tilewright.ops.{op}")
-        spec = importlib.import_module(f"tilewright.ops.{op}.spec")
         for rung in package.ladder.rungs.values():
-            reasons = [rung.refuses(case.problem) for case in spec.cases()]
+            reasons = [rung.refuses(case.problem) for case in cases_of(op)]
             hardware = all(any("this CPU" in why or "on cuda" in why for why in r) for r in reasons)
             assert hardware or not all(reasons), f"{op}.{rung.name} refuses every case: {reasons[0]}"
 
@@ -73,6 +73,6 @@ def test_every_rung_is_taken_by_some_case():
 @pytest.mark.parametrize("op", OPERATIONS)
 def test_a_ladder_ends_in_a_rung_that_takes_everything(op):
     package = importlib.import_module(f"tilewright.ops.{op}")
-    spec = importlib.import_module(f"tilewright.ops.{op}.spec")
-    for case in [*spec.cases(), *spec.sizes()]:
+    spec = importlib.import_module(f"tilewright.bench.sizes.{op}")
+    for case in [*cases_of(op), *spec.sizes()]:
         assert package.ladder.choose(case.problem).name in package.ladder.prefer

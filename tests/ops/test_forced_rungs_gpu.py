@@ -11,9 +11,9 @@ import pytest
 import tilewright
 from gpu import ON_GPU, PLACE
 from tilewright.errors import Refused
-from tilewright.ops.conv_transpose2d.spec import Case as Image
+from tilewright.ops.conv_transpose2d.problem import Case as Image
 from tilewright.ops.core.ladder import forced, preferring, using
-from tilewright.ops.embedding_conv1d.spec import Case as Sentences
+from tilewright.ops.embedding_conv1d.problem import Case as Sentences
 
 IMAGE = Image(1, 2, 2, 3, 2, (3, 3), device="cuda")
 SENTENCES = Sentences(2, 4, 5, 3, 2, (1, 3), device="cuda")
@@ -36,9 +36,8 @@ def quick(monkeypatch):
 def bound(op: str, case):
     """The case's call, its operands on the device."""
     pytest.importorskip("torch")
-    device = pytest.importorskip(f"tilewright.ops.{op}.device")
-    spec = importlib.import_module(f"tilewright.ops.{op}.spec")
-    return device.bind(case, spec.make(case, np.random.default_rng(1)), PLACE)
+    spec = importlib.import_module(f"tilewright.bench.sizes.{op}")
+    return spec.bind_tensors(case, spec.make(case, np.random.default_rng(1)), PLACE)
 
 
 def watch(monkeypatch, op: str) -> list[str]:

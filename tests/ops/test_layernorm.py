@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from compare import Guarded, compare
+from tilewright.bench.sizes import layernorm as spec
 from tilewright.errors import UsageError
 from tilewright.ops.core.ladder import using
 from tilewright.ops.core.launch import threads
 from tilewright.ops.core.rows import ALONE
-from tilewright.ops.layernorm import ladder, layernorm, spec
+from tilewright.ops.layernorm import ladder, layernorm
 from tilewright.ops.layernorm.cpu import vectors
 from tilewright.ops.layernorm.reference import layernorm as truth
 

@@ -8,13 +8,14 @@ import pytest
 import tilewright as tw
 import tilewright.ops.matmul as matmul_module
 from compare import Guarded, compare
+from tilewright.bench.sizes import matmul as spec
 from tilewright.errors import Refused, UsageError
 from tilewright.hardware import cpu
 from tilewright.ops.core import needs
 from tilewright.ops.core.arrays import BFLOAT16, target_for
 from tilewright.ops.core.ladder import Ladder, using
 from tilewright.ops.core.launch import scratch
-from tilewright.ops.matmul import Problem, ladder, matmul, prepare, spec
+from tilewright.ops.matmul import Problem, ladder, matmul, prepare
 from tilewright.ops.matmul.cpu import amx
 from tilewright.ops.matmul.cpu.words import pack_words
 from tilewright.ops.matmul.operands import Epilogue, Rows

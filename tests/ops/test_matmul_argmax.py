@@ -10,8 +10,8 @@ from tilewright.ops.core.launch import threads
 from tilewright.ops.matmul import prepare as prepare_matrix
 from tilewright.ops.matmul_argmax import ladder, matmul_argmax, prepare
 from tilewright.ops.matmul_argmax.cpu import fused, screened
+from tilewright.ops.matmul_argmax.problem import Case
 from tilewright.ops.matmul_argmax.reference import matmul_argmax as reference
-from tilewright.ops.matmul_argmax.spec import Case
 
 RUNGS = [
     name

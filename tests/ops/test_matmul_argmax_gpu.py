@@ -8,18 +8,22 @@ import pytest
 
 from compare import compare
 from gpu import ON_GPU, PLACE, widen_bfloat16
+from ops.cases import cases_of
+from tilewright.bench.sizes import matmul_argmax as spec
 from tilewright.errors import UsageError
 from tilewright.ops.core.ladder import using
 from tilewright.ops.matmul import Problem as Product
 from tilewright.ops.matmul import ladder as matrix_ladder
-from tilewright.ops.matmul_argmax import ladder, spec
-from tilewright.ops.matmul_argmax.spec import Case
+from tilewright.ops.matmul.problem import DEVICE_DTYPES
+from tilewright.ops.matmul_argmax import ladder
+from tilewright.ops.matmul_argmax.problem import Case
 
 torch = pytest.importorskip("torch")
 device = pytest.importorskip("tilewright.ops.matmul_argmax.device")
 
 RUNGS = [rung for name, rung in ladder.rungs.items() if not name.startswith("cpu.")]
 DEEP = 770  # at least what limbs want
+FLOAT32 = [case for case in cases_of("matmul_argmax") if case.dtype == "float32"]
 TINY = [Case(1, 1, 16), Case(3, 40, 9)]
 ONE_LIMB = [Case(3, 140, DEEP)]  # two tiles of 128
 
@@ -45,7 +49,7 @@ def as_on_a_gpu(monkeypatch):
 def classes(rung) -> list[str]:
     """The accuracy classes that a rung takes, whatever is installed here."""
     problem = Case(9, 40, DEEP, device="cuda").problem
-    found = [(dtype, rung.refuses(replace(problem, dtype=dtype))) for dtype in spec.DEVICE_DTYPES]
+    found = [(dtype, rung.refuses(replace(problem, dtype=dtype))) for dtype in DEVICE_DTYPES]
     return [dtype for dtype, why in found if "dtype is" not in "".join(why)]
 
 
@@ -61,7 +65,7 @@ def accepted(cases=None):
                 yield pytest.param(rung, None, id=f"{rung.name}-{dtype}", marks=mark)
                 continue
             slow = dtype == "float32" and rung.name.startswith("simt.")  # a product of 128 x 128 in the simulator
-            own = [c for c in spec.cases() if c.dtype == "float32"] + [Case(300, 700, 1537)] if ON_GPU else TINY
+            own = [*FLOAT32, Case(300, 700, 1537)] if ON_GPU else TINY
             if "limbs" in rung.name or slow:
                 deep = [replace(c, K=c.K + DEEP) for c in own]
                 own = deep if ON_GPU else deep[1:] if slow else ONE_LIMB
@@ -188,7 +192,7 @@ def test_a_bound_case_gives_values_in_what_it_is_handed(rng):
         pytest.skip("; ".join(why))
     inputs = spec.make(case, rng)
     with using(matmul_argmax="tile.fused"):
-        call = device.bind(case, inputs, PLACE)
+        call = spec.bind_tensors(case, inputs, PLACE)
         values, short = call(), call(out=torch.empty(3, dtype=torch.float16, device=PLACE))
         whole = call(out=torch.empty(3, device=PLACE))
     assert torch.equal(values, whole) and torch.equal(short, whole.half())

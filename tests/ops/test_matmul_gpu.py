@@ -10,11 +10,13 @@ import pytest
 import gpu
 from compare import compare
 from gpu import ON_GPU, PLACE, widen_bfloat16
+from ops.cases import cases_of
+from tilewright.bench.sizes import matmul as spec
 from tilewright.errors import Refused, UsageError
 from tilewright.ops.core.ladder import using
-from tilewright.ops.matmul import Problem, ladder, spec
+from tilewright.ops.matmul import Problem, ladder
 from tilewright.ops.matmul.gpu_ladder import LIMB_DEPTH
-from tilewright.ops.matmul.spec import Case
+from tilewright.ops.matmul.problem import DEVICE_DTYPES, Case
 
 torch = pytest.importorskip("torch")
 device = pytest.importorskip("tilewright.ops.matmul.device")
@@ -50,7 +52,7 @@ def cases(rung, dtype):
     few = [replace(FEW[1], N=3), NARROW] if rung.name == "simt.narrow" else FEW if slow else TINY
     wide = [WIDE] if rung.name in ("simt.buffered", "tile.persistent") else []
     tall = [TALL] if rung.name.startswith("tile.p") or ON_GPU else []
-    large = [case for case in spec.cases() if case.dtype == "float32"] + [NARROW, WHOLE]
+    large = [case for case in cases_of("matmul") if case.dtype == "float32"] + [NARROW, WHOLE]
     for case in (large if ON_GPU else few + wide) + tall:
         case = replace(case, dtype=dtype, device="cuda")
         if "limbs" in rung.name and case.K < DEEP:
@@ -58,12 +60,12 @@ def cases(rung, dtype):
         yield case
 
 
-@pytest.mark.parametrize(("rung", "case"), list(gpu.every(ladder, problem, spec.DEVICE_DTYPES, cases)))
+@pytest.mark.parametrize(("rung", "case"), list(gpu.every(ladder, problem, DEVICE_DTYPES, cases)))
 def test_rung(rung, case, rng):
     gpu.check("matmul", rung, case, rng)
 
 
-def accepted(*few: str, dtypes=spec.DEVICE_DTYPES):
+def accepted(*few: str, dtypes=DEVICE_DTYPES):
     """(rung, class) of those that run here: every rung on a GPU, else `few` of them."""
     return list(gpu.accepted(ladder, problem, dtypes, *few))
 
@@ -81,7 +83,7 @@ def test_a_rows_bits_do_not_depend_on_its_batch(rung, dtype, rng):
             for at in (0, size - 1):
                 a = rng.standard_normal((size, K), dtype=np.float32)
                 a[at] = inputs["a"][0]
-                out = device.bind(replace(case, M=size), {**inputs, "a": a}, PLACE)()
+                out = spec.bind_tensors(replace(case, M=size), {**inputs, "a": a}, PLACE)()
                 bits.add(out[at].cpu().numpy().tobytes())
     assert len(bits) == 1
 
@@ -94,7 +96,7 @@ def test_a_16_bit_result_is_the_rounded_one(rung, dtype, rng):
     for N in (16, 13, 392) if ON_GPU else (16, 13):  # whole rows of 32 bytes, rows that no bulk copy takes, tiles
         case = Case(M, N, 40, dtype, bias=True, residual=True, activation="gelu_tanh", device="cuda")
         with using(matmul=rung.name):
-            call = device.bind(case, spec.make(case, rng), PLACE)
+            call = spec.bind_tensors(case, spec.make(case, rng), PLACE)
             out = torch.empty(M, N, dtype=getattr(torch, dtype), device=PLACE)
             assert torch.equal(call(out=out), call().to(out.dtype))
 
@@ -119,9 +121,9 @@ def test_a_poisoned_row_stays_alone(rung, dtype, rng):
     case = Case(6, 9, DEEP if "limbs" in rung.name else 24, dtype, device="cuda")
     inputs = spec.make(case, rng)
     with using(matmul=rung.name):
-        clean = device.bind(case, inputs, PLACE)()
+        clean = spec.bind_tensors(case, inputs, PLACE)()
         inputs["a"][2] = np.nan
-        dirty = device.bind(case, inputs, PLACE)()
+        dirty = spec.bind_tensors(case, inputs, PLACE)()
     assert torch.equal(clean[[0, 1, 3, 4, 5]], dirty[[0, 1, 3, 4, 5]])
     assert torch.isnan(dirty[2]).all()
 
@@ -162,7 +164,7 @@ def test_the_bound_holds_for_the_numbers_that_limbs_lose_most_of(rung, dtype, K,
     inputs = {"a": np.full((3, K), worst), "b": np.full((K, 17), worst), "activation": None}
     reference = spec.reference(case, inputs)
     with using(matmul=rung.name):
-        out = device.bind(case, inputs, PLACE)().cpu().numpy()
+        out = spec.bind_tensors(case, inputs, PLACE)().cpu().numpy()
     compare(out, reference, spec.bound(case, inputs, reference, rung.c))
 
 

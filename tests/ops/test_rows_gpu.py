@@ -10,8 +10,11 @@ import pytest
 
 from compare import compare
 from gpu import ON_GPU, PLACE, round_fma_once
+from ops.cases import cases_of
 from tilewright.errors import UsageError
 from tilewright.ops.core.ladder import using
+from tilewright.ops.elementwise.problem import DEVICE_DTYPES
+from tilewright.ops.elementwise.reference import FUNCTIONS
 
 torch = pytest.importorskip("torch")
 
@@ -33,8 +36,8 @@ def fused_multiply_adds(monkeypatch):
 
 def parts(op: str):
     """(spec, ladder, device) of an operation."""
-    package = f"tilewright.ops.{op}"
-    return (importlib.import_module(f"{package}.{name}") for name in ("spec", "ladder", "device"))
+    names = f"tilewright.bench.sizes.{op}", f"tilewright.ops.{op}.ladder", f"tilewright.ops.{op}.device"
+    return (importlib.import_module(name) for name in names)
 
 
 def rungs(op: str):
@@ -48,8 +51,7 @@ def numbers(case) -> int:
 
 def chosen(op: str, rung, dtype: str):
     """The cases on which a rung is tried in a class: all of them on a GPU, in float32; elsewhere what takes no time."""
-    spec, _, _ = parts(op)
-    cases = [replace(case, dtype=dtype, device="cuda") for case in spec.cases()]
+    cases = [replace(case, dtype=dtype, device="cuda") for case in cases_of(op)]
     cases = [case for case in cases if not rung.refuses(case.problem)]
     if ON_GPU:
         return cases if dtype == "float32" else [case for case in cases if numbers(case) <= SMALL]
@@ -63,11 +65,10 @@ def chosen(op: str, rung, dtype: str):
 def every():
     """A parameter for each operation, rung, class and case; one skip, with its reason, for what cannot run here."""
     for op in OPS:
-        spec, _, _ = parts(op)
         for rung in rungs(op):
-            for dtype in spec.DEVICE_DTYPES:
+            for dtype in DEVICE_DTYPES:
                 cases = chosen(op, rung, dtype)
-                why = rung.refuses(replace(spec.cases()[4], dtype=dtype, device="cuda").problem)
+                why = rung.refuses(replace(cases_of(op)[4], dtype=dtype, device="cuda").problem)
                 if why and not any(words in "; ".join(why) for words in ("it takes", "it needs a multiple")):
                     mark = pytest.mark.skip(reason=f"{op}.{rung.name}: {'; '.join(why)}")
                     yield pytest.param(op, rung, None, id=f"{op}-{rung.name}-{dtype}", marks=mark)
@@ -77,13 +78,13 @@ def every():
 
 @pytest.mark.parametrize(("op", "rung", "case"), list(every()))
 def test_rung(op, rung, case, rng):
-    spec, _, device = parts(op)
+    spec, _, _ = parts(op)
     inputs = spec.make(case, rng)
     reference = spec.reference(case, inputs)
     bound = spec.bound(case, inputs, reference, rung.c)
     runs = 2 if ON_GPU or rung.name not in BARRIERS else 1  # a second in the simulator
     with using(**{op: rung.name}):
-        call = device.bind(case, inputs, PLACE)
+        call = spec.bind_tensors(case, inputs, PLACE)
         outs = [torch.full(reference.shape, torch.nan, device=PLACE) for _ in range(runs)]
         for out in outs:
             assert call(out=out) is out
@@ -108,9 +109,8 @@ def test_a_thread_that_loads_four_numbers_at_once_misses_none(rng):
 
 def runnable(op: str, *few: str):
     """The rungs of an operation that run here: every one on a GPU, else `few` of them."""
-    spec, _, _ = parts(op)
     for rung in rungs(op):
-        problem = replace(spec.cases()[0], device="cuda").problem
+        problem = replace(cases_of(op)[0], device="cuda").problem
         hardware = [why for why in rung.refuses(problem) if "needs a multiple" not in why]
         if not hardware and (ON_GPU or rung.name in few):
             yield rung
@@ -133,7 +133,7 @@ def one(op: str, rows: int, dtype: str = "float32"):
 
 @pytest.mark.parametrize(("op", "rung"), ROWWISE, ids=lambda value: getattr(value, "name", value))
 def test_a_rows_bits_do_not_depend_on_its_batch(op, rung, rng):
-    spec, _, device = parts(op)
+    spec, _, _ = parts(op)
     sizes = (1, 2, 65, 129, 1000) if ON_GPU else (1, 2, 5)
     first, names = one(op, max(sizes))
     inputs, bits = spec.make(first, rng), set()
@@ -145,19 +145,19 @@ def test_a_rows_bits_do_not_depend_on_its_batch(op, rung, rng):
                 mixed = inputs | {name: fresh[name] for name in names}
                 for name in names:
                     mixed[name][at] = inputs[name][0]
-                bits.add(device.bind(case, mixed, PLACE)()[at].cpu().numpy().tobytes())
+                bits.add(spec.bind_tensors(case, mixed, PLACE)()[at].cpu().numpy().tobytes())
     assert len(bits) == 1
 
 
 @pytest.mark.parametrize(("op", "rung"), ROWWISE, ids=lambda value: getattr(value, "name", value))
 def test_a_poisoned_row_stays_alone(op, rung, rng):
-    spec, _, device = parts(op)
+    spec, _, _ = parts(op)
     case, names = one(op, 6)
     inputs = spec.make(case, rng)
     with using(**{op: rung.name}):
-        clean = device.bind(case, inputs, PLACE)()
+        clean = spec.bind_tensors(case, inputs, PLACE)()
         inputs[names[0]][2] = -1 if op == "embedding" else np.nan
-        dirty = device.bind(case, inputs, PLACE)()
+        dirty = spec.bind_tensors(case, inputs, PLACE)()
     assert torch.equal(clean[[0, 1, 3, 4, 5]], dirty[[0, 1, 3, 4, 5]])
     assert torch.isnan(dirty[2]).all()
 
@@ -170,10 +170,10 @@ TILES = [(op, rung) for op, rung in ROWWISE if rung.name.startswith("tile.")]
 def test_a_16_bit_result_is_the_rounded_one(op, rung, dtype, rng):
     if dtype == "bfloat16" and not ON_GPU:
         pytest.skip("Triton's interpreter truncates where the GPU rounds to bfloat16")
-    spec, _, device = parts(op)
+    spec, _, _ = parts(op)
     case, _ = one(op, 5, dtype)
     with using(**{op: rung.name}):
-        call = device.bind(case, spec.make(case, rng), PLACE)
+        call = spec.bind_tensors(case, spec.make(case, rng), PLACE)
         out = torch.full((5, WIDTH), torch.nan, dtype=getattr(torch, dtype), device=PLACE)
         difference = (call(out=out).double() - call().double()).abs()
     worst = (call().double().abs() * torch.finfo(out.dtype).eps / 2 + 2.0**-25) * 1.01
@@ -187,16 +187,16 @@ def test_where_inputs_and_outputs_may_lie(op, rung, rng):
     case, names = one(op, 4)
     inputs = spec.make(case, rng)
     with using(**{op: rung.name}):
-        wanted = device.bind(case, inputs, PLACE)()
+        wanted = spec.bind_tensors(case, inputs, PLACE)()
         wide = torch.zeros(5, 2 * WIDTH + 3, device=PLACE)
         for out in (wide[1:, 1 : WIDTH + 1], wide[:4, ::2][:, :WIDTH]):
             wide.zero_()
-            device.bind(case, inputs, PLACE)(out=out)
+            spec.bind_tensors(case, inputs, PLACE)(out=out)
             assert torch.equal(out, wanted)
             out.zero_()
             assert not wide.any()
         shifted = torch.zeros(4 * WIDTH + 1, device=PLACE)[1:].view(4, WIDTH)
-        assert torch.equal(device.bind(case, inputs, PLACE)(out=shifted), wanted)
+        assert torch.equal(spec.bind_tensors(case, inputs, PLACE)(out=shifted), wanted)
         if "x" in names:
             call = getattr(device, "gelu" if op == "elementwise" else op)
             rest = {name: torch.from_numpy(v).to(PLACE) for name, v in inputs.items() if hasattr(v, "shape")}
@@ -260,8 +260,8 @@ def test_what_does_not_fit_is_named():
 
 def test_a_gpu_rung_refuses_the_cpus_arrays_and_the_other_way_round():
     for op in OPS:
-        spec, module, _ = parts(op)
-        on_cpu = spec.cases()[0].problem
+        _, module, _ = parts(op)
+        on_cpu = cases_of(op)[0].problem
         for name, rung in module.ladder.rungs.items():
             problem = replace(on_cpu, device="cuda") if name.startswith("cpu.") else on_cpu
             assert "it takes" in "; ".join(rung.refuses(problem)), f"{op}.{name}"
@@ -269,12 +269,12 @@ def test_a_gpu_rung_refuses_the_cpus_arrays_and_the_other_way_round():
 
 @pytest.mark.parametrize("function", ["relu", "tanh", "gelu", "gelu_tanh"])
 def test_the_error_over_all_of_float32(function):
-    """Every bit pattern so many apart, both signs and every exponent: within the rung's share of `spec.WORST_ULP`."""
+    """Every bit pattern so many apart, both signs and every exponent: within the rung's share of `WORST_ULP`."""
     spec, _, device = parts("elementwise")
     for rung in runnable("elementwise", "tile.blocks"):
         patterns = np.arange(0, 2**32, 4099 if ON_GPU else 400_009).astype(np.uint32).view(np.float32)
         x = patterns[~np.isnan(patterns)]
-        reference = spec.FUNCTIONS[function](x)
+        reference = FUNCTIONS[function](x)
         with using(elementwise=rung.name):
             actual = device.apply(function, torch.from_numpy(x).to(PLACE), None).cpu().numpy()
         finite = np.isfinite(reference)
@@ -296,7 +296,7 @@ def test_the_error_of_16_bits_over_all_of_float32(function, dtype):
     for rung in runnable("elementwise", "tile.blocks"):
         patterns = np.arange(0, 2**32, 4099 if ON_GPU else 100_003).astype(np.uint32).view(np.float32)
         x = patterns[~np.isnan(patterns)]
-        reference = spec.FUNCTIONS[function](x)
+        reference = FUNCTIONS[function](x)
         out = torch.full(x.shape, torch.nan, dtype=getattr(torch, dtype), device=PLACE)
         with using(elementwise=rung.name):
             device.apply(function, torch.from_numpy(x).to(PLACE), out)

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from gpu import ON_GPU, PLACE, every
+from ops.cases import cases_of
 from ops.test_sample import SURE, some_rows, some_rules
-from tilewright.ops.sample import ladder, rules, spec
+from tilewright.bench.sizes import sample as spec
+from tilewright.ops.sample import ladder, rules
 from tilewright.ops.sample import sample as on_cpu
-from tilewright.ops.sample.operands import U
+from tilewright.ops.sample.operands import Rules, U
 from tilewright.ops.sample.reference import sample as reference
 
 torch = pytest.importorskip("torch")
@@ -24,7 +26,9 @@ pytestmark = [
 
 
 def cases(rung, dtype):
-    return [replace(case, device="cuda") for case in spec.cases() if case.M and (ON_GPU or case.M * case.V <= SMALL)]
+    return [
+        replace(case, device="cuda") for case in cases_of("sample") if case.M and (ON_GPU or case.M * case.V <= SMALL)
+    ]
 
 
 def sampled(logits, given):
@@ -39,7 +43,7 @@ def sampled(logits, given):
 def test_tokens_are_those_of_a_full_sort(rung, case, rng):
     inputs = spec.make(case, rng)
     wanted, margins = reference(**inputs)
-    found = sampled(inputs["logits"], spec.Rules(**{name: inputs[name] for name in spec.Rules._fields})).tokens
+    found = sampled(inputs["logits"], Rules(**{name: inputs[name] for name in Rules._fields})).tokens
     assert ((found == wanted) | (margins < SURE)).all()
     assert (found != wanted).sum() <= 1
 

@@ -10,10 +10,11 @@ import pytest
 
 from compare import compare
 from gpu import ON_GPU, PLACE, widen_bfloat16
+from ops.cases import cases_of
+from tilewright.bench.sizes import conv1d as conv1d_spec
+from tilewright.bench.sizes import embedding_conv1d as table_spec
 from tilewright.errors import Refused, ResourceError, UsageError
-from tilewright.ops.conv1d import spec as conv1d_spec
 from tilewright.ops.core.ladder import using
-from tilewright.ops.embedding_conv1d import spec as table_spec
 
 torch = pytest.importorskip("torch")
 conv1d = pytest.importorskip("tilewright.ops.conv1d.device")
@@ -49,12 +50,12 @@ def forced(op: str, rung: str, dtype: str):
 
 def every():
     """A parameter for each operation, rung, class and case; one skip, with its reason, for what cannot run here."""
-    for op, (_, spec) in OPS.items():
+    for op in OPS:
         for rung in importlib.import_module(f"tilewright.ops.{op}").ladder.rungs.values():
             if rung.name.startswith("cpu."):
                 continue
             for dtype in DTYPES:
-                cases = [case for case in spec.cases() if case.dtype == "float32"] if ON_GPU else TINY[op]
+                cases = [case for case in cases_of(op) if case.dtype == "float32"] if ON_GPU else TINY[op]
                 if ON_GPU and op == "conv1d" and rung.name.startswith("tile."):
                     cases = cases[:: 6 if dtype == "bfloat16" else 12]  # each compiles products of its own sizes
                 cases = [replace(case, dtype=dtype, device="cuda") for case in cases]
@@ -71,13 +72,13 @@ def every():
 
 @pytest.mark.parametrize(("op", "rung", "case"), list(every()))
 def test_rung(op, rung, case, rng):
-    device, spec = OPS[op]
+    _, spec = OPS[op]
     inputs = spec.make(case, rng)
     reference = spec.reference(case, inputs)
     bound = spec.bound(case, inputs, reference, rung.c)
     with forced(op, rung.name, case.dtype):
         try:
-            call = device.bind(case, inputs, PLACE)
+            call = spec.bind_tensors(case, inputs, PLACE)
         except ResourceError:
             assert case.memory, "a table without a limit has room"
             pytest.skip(f"{op}.{rung.name} keeps all rows of a token: {case.memory} bytes hold too few")
@@ -108,7 +109,12 @@ def test_a_samples_bits_do_not_depend_on_its_batch(rung, case, rng):
             for at in (0, size - 1):
                 x = rng.standard_normal((size, *inputs["x"].shape[1:]), dtype=np.float32)
                 x[at] = inputs["x"][0]
-                bits.add(conv1d.bind(replace(case, B=size), {**inputs, "x": x}, PLACE)()[at].cpu().numpy().tobytes())
+                bits.add(
+                    conv1d_spec.bind_tensors(replace(case, B=size), {**inputs, "x": x}, PLACE)()[at]
+                    .cpu()
+                    .numpy()
+                    .tobytes()
+                )
     assert len(bits) == 1
 
 
@@ -142,9 +148,9 @@ def test_a_poisoned_token_stays_in_its_sentences(rung, case, rng):
     inputs = table_spec.make(case, rng)
     inputs["ids"] = np.array([[1, 2, 3, 4], [1, 2, 3, 0], [4, 5, 6, 7], [8, 0, 8, 8], [1, 1, 1, 1]], np.int32)
     with forced("embedding_conv1d", rung.name, case.dtype):
-        clean = sentences.bind(case, inputs, PLACE)()
+        clean = table_spec.bind_tensors(case, inputs, PLACE)()
         inputs["table"][0] = np.nan
-        dirty = sentences.bind(case, inputs, PLACE)()
+        dirty = table_spec.bind_tensors(case, inputs, PLACE)()
     assert torch.equal(clean[[0, 2, 4]], dirty[[0, 2, 4]])
     assert torch.isnan(dirty[[1, 3]]).all()
 
@@ -155,7 +161,7 @@ def test_16_bit_features_are_the_rounded_ones(dtype, rng):
         pytest.skip("Triton's interpreter truncates where the GPU rounds to bfloat16")
     case = Table(3, 5, 9, 6, 33, (1, 3), dtype, device="cuda")
     with forced("embedding_conv1d", "tile.gather_add", dtype):
-        call = sentences.bind(case, table_spec.make(case, rng), PLACE)
+        call = table_spec.bind_tensors(case, table_spec.make(case, rng), PLACE)
         out = torch.empty(3, 66, dtype=getattr(torch, dtype), device=PLACE)
         assert torch.equal(call(out=out), call().to(out.dtype))
 
@@ -202,9 +208,9 @@ def with_id(ids, wrong):
 
 
 def test_gpu_rungs_refuse_the_cpus_arrays_and_the_other_way_round():
-    for op, (_, spec) in OPS.items():
+    for op in OPS:
         ladder = importlib.import_module(f"tilewright.ops.{op}").ladder
-        here = spec.cases()[0].problem
+        here = cases_of(op)[0].problem
         for name, rung in ladder.rungs.items():
             why = "; ".join(rung.refuses(replace(here, device="cuda") if name.startswith("cpu.") else here))
             assert "it takes" in why and "on cuda" in why and "on cpu" in why, name

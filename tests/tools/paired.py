@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import csv
 import hashlib
-import importlib
 import json
 import math
 import os
@@ -203,7 +202,7 @@ class Server:
         inputs = spec.make(chosen, np.random.default_rng(SEED))
         with using(**forced), on_threads(threads):
             if self.gpu:
-                bound = importlib.import_module(f"tilewright.ops.{op}.device").bind(chosen, inputs, device)
+                bound = spec.bind_tensors(chosen, inputs, device)
             else:
                 bound = spec.bind(chosen, inputs)
 

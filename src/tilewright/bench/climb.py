@@ -37,10 +37,12 @@ class Candidate:
 
 
 def parts(op: str):
-    """(ladder, spec) of an operation. Raises UsageError for an unknown name."""
+    """(ladder, module of `bench.sizes`) of an operation. Raises UsageError for an unknown name."""
     if op not in operations():
         raise UsageError(f"there is no operation {op!r}; there are {', '.join(operations())}")
-    return importlib.import_module(f"tilewright.ops.{op}").ladder, importlib.import_module(f"tilewright.ops.{op}.spec")
+    return importlib.import_module(f"tilewright.ops.{op}").ladder, importlib.import_module(
+        f"tilewright.bench.sizes.{op}"
+    )
 
 
 def climb(op: str, case, *, count: int, only: str | None = None) -> Iterator[Row]:

@@ -1,9 +1,9 @@
 """Volumes side by side with scipy.ndimage and PyTorch, and with the larger of a case's two limits: its multiply-adds
 alone, and its bytes copied.
 
-Cases are the sizes of `ops/conv3d/spec.py`. On the CPU all write to memory that they have written to before: new memory
-costs every library the same, and more than the convolution. On a GPU the peers are CuPy and cuDNN, and the L2 cache is
-empty before each call.
+Cases are the sizes of `bench/sizes/conv3d.py`. On the CPU all write to memory that they have written to before: new
+memory costs every library the same, and more than the convolution. On a GPU the peers are CuPy and cuDNN, and the L2
+cache is empty before each call.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import numpy as np
 from tilewright.bench.measure import RUNS, Timing, interleave
 from tilewright.bench.results import Row
 from tilewright.bench.roofs import limits_beside
+from tilewright.bench.sizes import conv3d as spec
 from tilewright.errors import InternalError, UsageError
-from tilewright.ops.conv3d import ladder, spec
+from tilewright.ops.conv3d import ladder
 from tilewright.ops.core.ladder import using
 from tilewright.ops.core.launch import thread_count
 from tilewright.ops.core.memory import zeros

@@ -22,7 +22,7 @@ from tilewright.bench.tables import PEER
 from tilewright.errors import InternalError, UsageError
 from tilewright.models.dcgan import DCGAN, DCGANConfig, noise
 from tilewright.ops.conv_transpose2d import conv_transpose2d
-from tilewright.ops.conv_transpose2d.spec import Case, cost
+from tilewright.ops.conv_transpose2d.problem import Case, cost
 from tilewright.ops.core.launch import thread_count
 from tilewright.ops.matmul import matmul
 

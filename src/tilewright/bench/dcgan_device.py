@@ -24,7 +24,7 @@ from tilewright.bench.tables import PEER
 from tilewright.errors import InternalError, UsageError
 from tilewright.models.dcgan import DCGAN, DCGANConfig, noise
 from tilewright.ops.conv_transpose2d import device as convolutions
-from tilewright.ops.conv_transpose2d.spec import Case, cost
+from tilewright.ops.conv_transpose2d.problem import Case, cost
 from tilewright.ops.matmul import device as products
 
 TOLERANCE = {"float32": 1e-4, "tf32": 1e-2, "float16": 2e-2, "bfloat16": 0.1}  # of a value from -1 to 1

@@ -24,7 +24,7 @@ from tilewright.ops.core.ladder import using
 
 SEED = 20261121
 SLOW_S = 0.25  # a rung that takes longer is timed on PROBE rows alone
-PROBE = 256  # rows that tell whether it does, unless the op's spec says otherwise (PROBE_ROWS)
+PROBE = 256  # rows that tell whether it does, unless `bench.sizes` says otherwise (PROBE_ROWS)
 
 
 def torch_on_a_gpu():
@@ -108,7 +108,6 @@ class _Subject:
 
     def __init__(self, ladder, spec, case, place: str = "cuda"):
         self.ladder, self.spec, self.case, self.place = ladder, spec, case, place
-        self.device = importlib.import_module(f"tilewright.ops.{ladder.op}.device")
         self.inputs = spec.make(case, np.random.default_rng(SEED))
 
     @cached_property
@@ -132,7 +131,7 @@ class _Subject:
     def bound(self, rung: str) -> Callable:
         """The rung's call on this case."""
         with using(**{self.ladder.op: rung}):
-            call = self.device.bind(self.case, self.inputs, self.place)
+            call = self.spec.bind_tensors(self.case, self.inputs, self.place)
 
         def forced(**options):
             with using(**{self.ladder.op: rung}):

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 
 from tilewright.bench.device import interleave, torch_on_a_gpu
-from tilewright.ops.matmul.spec import DEVICE_DTYPES, Case
+from tilewright.ops.matmul.problem import DEVICE_DTYPES, Case
 
 SIZE = 8192  # of a square product
 COPIED = 2 << 30  # bytes: far beyond L2

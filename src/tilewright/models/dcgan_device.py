@@ -18,7 +18,7 @@ from tilewright.models.graphs import captured
 from tilewright.ops.conv_transpose2d import device as convolutions
 from tilewright.ops.core.gpu.tensors import torch_dtype
 from tilewright.ops.matmul import device as products
-from tilewright.ops.matmul.spec import DEVICE_DTYPES
+from tilewright.ops.matmul.problem import DEVICE_DTYPES
 
 if TYPE_CHECKING:
     from tilewright.models.dcgan import DCGANConfig

@@ -19,7 +19,7 @@ import numpy as np
 from tilewright.formats.volumes import MemoryShort, Shape
 from tilewright.ops.conv3d import ALIASES
 from tilewright.ops.conv3d.operands import index_map
-from tilewright.ops.conv3d.spec import MODES as PLAIN_MODES
+from tilewright.ops.conv3d.problem import MODES as PLAIN_MODES
 from tilewright.ops.core.memory import empty
 
 MODES = (*PLAIN_MODES, *ALIASES)

@@ -5,12 +5,16 @@ import pytest
 import torch
 
 from compare import compare
+from ops.cases import cases_of
+from tilewright.bench.sizes import conv1d as spec
 from tilewright.errors import Refused, ResourceError, UsageError
 from tilewright.hardware import CPU
-from tilewright.ops.conv1d import Problem, conv1d, ladder, prepare, spec
+from tilewright.ops.conv1d import Problem, conv1d, ladder, prepare
 from tilewright.ops.conv1d.cpu.turn import turn
+from tilewright.ops.conv1d.problem import POOLS
 from tilewright.ops.core.ladder import using
 from tilewright.ops.core.launch import threads
+from tilewright.ops.matmul.problem import DTYPES
 
 DEEP = spec.Case(3, 6, 128, 2731, 3)  # every rung takes it
 RUNGS = [name for name in ladder.rungs if name.startswith("cpu.")]
@@ -62,9 +66,9 @@ def test_what_is_not_finite_goes_where_pytorch_sends_it(rung, activation, pool, 
     assert np.array_equal(np.isinf(result), np.isinf(expected))
 
 
-@pytest.mark.parametrize("dtype", spec.DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("sizes", [(7, 33, 20, 12, 3), (7, 9, 128, 2731, 3)])
-@pytest.mark.parametrize("pool", spec.POOLS)
+@pytest.mark.parametrize("pool", POOLS)
 def test_a_sample_is_alone(dtype, sizes, pool, rng):
     """Its bits are the same alone, in any batch, at any position, beside a poisoned neighbour, on any threads."""
     inputs = spec.make(spec.Case(*sizes, dtype=dtype, padding=1, bias=True, activation="relu", pool=pool), rng)
@@ -86,7 +90,7 @@ def test_a_sample_is_alone(dtype, sizes, pool, rng):
 def test_shorter_vectors(lanes, rung, rng, monkeypatch):
     """The kernels of machines without AVX-512 and without AVX2 run anywhere."""
     monkeypatch.setattr(CPU, "lanes", lanes)
-    for case in spec.cases():
+    for case in cases_of("conv1d"):
         if case.dtype == "float32" and case.C < 500:
             inputs = spec.make(case, rng)
             expected = spec.reference(case, inputs)
@@ -172,7 +176,7 @@ def test_the_choice(problem, rung):
     assert ladder.choose(problem).name == rung
 
 
-@pytest.mark.parametrize("pool", spec.POOLS)
+@pytest.mark.parametrize("pool", POOLS)
 def test_out_may_lie_anywhere(pool, rng):
     x, weight = normal(rng, 3, 5, 40), normal(rng, 9, 5, 3)
     expected = conv1d(x, weight, padding=1, pool=pool)
@@ -198,7 +202,7 @@ def test_out_may_lie_on_x(rung, rng):
 
 
 @pytest.mark.parametrize("rung", ["cpu.naive", "cpu.taps", "cpu.channel_tiles"])
-@pytest.mark.parametrize("pool", spec.POOLS)
+@pytest.mark.parametrize("pool", POOLS)
 def test_out_may_share_memory_with_any_operand(rung, pool, rng):
     x, weight, o = normal(rng, 2, 6, 8), normal(rng, 6, 6, 3), normal(rng, 6, 6, 8)
     with using(conv1d=rung):
@@ -210,7 +214,7 @@ def test_out_may_share_memory_with_any_operand(rung, pool, rng):
             o[...] = before
 
 
-@pytest.mark.parametrize("pool", spec.POOLS)
+@pytest.mark.parametrize("pool", POOLS)
 def test_out_may_be_a_field(pool, rng):
     """Its strides are no multiple of an element's 4 bytes."""
     x, weight = normal(rng, 3, 5, 40), normal(rng, 9, 5, 3)
@@ -221,7 +225,7 @@ def test_out_may_be_a_field(pool, rng):
     assert not (record["tag"].any() or record["end"].any())
 
 
-@pytest.mark.parametrize("pool", spec.POOLS)
+@pytest.mark.parametrize("pool", POOLS)
 def test_what_no_memory_holds_is_refused(pool):
     with pytest.raises(ResourceError, match="conv1d: memory does not hold"):
         conv1d(np.ones((1 << 20, 3, 8), np.float32)[:], W, padding=2**31 - 1, pool=pool)

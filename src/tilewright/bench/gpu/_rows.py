@@ -17,7 +17,7 @@ def truth_by(op: str, case, tensors: dict, *, along: tuple[str, ...] = ("x",), w
     along: the arguments that have the result's rows, of which the first are taken; width: numbers of the result for
     each of theirs.
     """
-    spec = importlib.import_module(f"tilewright.ops.{op}.spec")
+    spec = importlib.import_module(f"tilewright.bench.sizes.{op}")
     inputs = {
         name: x.cpu().numpy() if isinstance(x, torch.Tensor) else x for name, x in _first(tensors, along, width).items()
     }

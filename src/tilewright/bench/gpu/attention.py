@@ -7,7 +7,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from tilewright.ops.attention.spec import EPS16, EPS32
+from tilewright.ops.attention.problem import EPS16, EPS32
 
 CHECKED = 1 << 26  # scores that are compared, at least those of one sequence
 LONG = 128  # queries

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
-from tilewright.ops.matmul.spec import EPS32
+from tilewright.ops.matmul.problem import EPS32
 
 CHECKED = 16  # samples that are compared
 

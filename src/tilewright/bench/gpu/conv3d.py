@@ -9,7 +9,7 @@ import torch
 
 from tilewright.ops.conv3d.arguments import window_for
 from tilewright.ops.conv3d.operands import index_map
-from tilewright.ops.conv3d.spec import EPS32
+from tilewright.ops.conv3d.problem import EPS32
 
 CHECKED = 16  # planes that are compared; all of them, where there are channels
 

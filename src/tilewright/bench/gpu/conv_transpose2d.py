@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch.nn.functional import conv_transpose2d, gelu
 
-from tilewright.ops.conv_transpose2d.spec import EPS32, STEEPEST
+from tilewright.ops.conv_transpose2d.problem import EPS32, STEEPEST
 
 CHECKED = 32  # images that are compared
 ACTIVATIONS: dict[str | None, Callable] = {

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 from torch.nn.functional import conv1d, embedding
 
-from tilewright.ops.embedding_conv1d.spec import ROUNDINGS
-from tilewright.ops.matmul.spec import EPS32
+from tilewright.ops.embedding_conv1d.problem import ROUNDINGS
+from tilewright.ops.matmul.problem import EPS32
 
 CHECKED = 256  # sentences that are compared
 BATCH = 1024  # sentences that the peer convolves together: its fastest

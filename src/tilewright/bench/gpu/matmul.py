@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from tilewright.ops.matmul.spec import EPS32, STEEPEST
+from tilewright.ops.matmul.problem import EPS32, STEEPEST
 
 CHECKED = 2048  # rows that are compared
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from tilewright.ops.matmul_argmax.spec import EPS32, LIMBS
+from tilewright.ops.matmul_argmax.problem import EPS32, LIMBS
 
 CHECKED = 512  # rows that are compared: float64 logits of so many are 206 MB
 LINE = 64  # numbers: cuBLAS multiplies at full rate where rows of its result are multiples of 128 bytes

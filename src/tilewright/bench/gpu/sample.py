@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 from tilewright.bench.peers import drawn
-from tilewright.ops.sample import spec
+from tilewright.bench.sizes import sample as spec
 from tilewright.ops.sample.operands import Rules
 
 LOOKED_AT = 64  # rows: the truth sorts each

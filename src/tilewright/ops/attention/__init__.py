@@ -15,7 +15,7 @@ import numpy as np
 from tilewright.errors import UsageError
 from tilewright.ops.attention.ladder import ladder
 from tilewright.ops.attention.operands import COLUMNS, Cache, Look, Spans, bytes_a_sequence, span
-from tilewright.ops.attention.spec import Problem
+from tilewright.ops.attention.problem import Problem
 from tilewright.ops.core.arrays import BFLOAT16, as_float32, like
 from tilewright.ops.core.gpu.tensors import on_gpu
 from tilewright.ops.core.memory import empty

@@ -10,11 +10,11 @@ from tilewright.errors import UsageError
 from tilewright.ops.attention.device_spans import DeviceSpans, Steps, spans_of
 from tilewright.ops.attention.ladder import ladder
 from tilewright.ops.attention.operands import Cache, DeviceCache, Look, span
-from tilewright.ops.attention.spec import DEVICE_DTYPES, Problem
+from tilewright.ops.attention.problem import DEVICE_DTYPES, Problem
 from tilewright.ops.core.arrays import one_of
-from tilewright.ops.core.gpu.tensors import FLOATS, kind, moved, result_for, same_device, tensor_of, torch_dtype
+from tilewright.ops.core.gpu.tensors import FLOATS, kind, result_for, same_device, tensor_of, torch_dtype
 
-__all__ = ["DeviceCache", "DeviceSpans", "append", "append_and_attend", "attend", "attention", "bind", "spans_of"]
+__all__ = ["DeviceCache", "DeviceSpans", "append", "append_and_attend", "attend", "attention", "spans_of"]
 
 
 def attention(q, k, v, *, causal: bool = True, scale: float | None = None, dtype: str = "float32", out=None):
@@ -148,35 +148,3 @@ def _rows(x):
     """(B, H, T, D) as rows (B * T, H * D)."""
     B, H, T, D = x.shape
     return x.transpose(1, 2).reshape(B * T, H * D)
-
-
-def bind(case, inputs: dict, device: str = "cuda"):
-    """call(out=None) on tensors made of a case's NumPy inputs, for the bench and the tests.
-
-    Keys and values are in the cache before; a lone query brings its own, as in decoding. q is of the class's 16-bit
-    dtype, where it has one. The result is (B, H, Q, D) in the order of the rows, and so should `out` lie.
-    """
-    import torch
-
-    values = moved({name: inputs[name] for name in "qkv"}, device)
-    B, H, Q, T, D = case.B, case.H, case.Q, case.T, case.D
-    q, k, v = (_rows(values[name]).to(torch_dtype(case.dtype)) for name in "qkv")
-    cache = DeviceCache.on(device, B, H, T, D, case.dtype)
-    append(k, v, cache, [span(b, 0, T, b * T) for b in range(B)])
-    spans = spans_of([span(b, T - Q, Q, b * Q) for b in range(B)], cache)
-    decode = Q == 1 and case.causal
-    slots = torch.arange(B, dtype=torch.int32, device=device)
-    positions = torch.full_like(slots, T - 1)
-    last = [x.view(B, T, H * D)[:, -1] for x in (k, v)]
-
-    def call(out=None):
-        rows = None if out is None else out.transpose(1, 2)
-        target = rows.reshape(B * Q, H * D) if rows is not None and rows.is_contiguous() else None
-        if decode:
-            found = append_and_attend(q, *last, cache, slots, positions, longest=T, out=target)
-        else:
-            found = attend(q, cache, spans, causal=case.causal, out=target)
-        found = found.view(B, Q, H, D).transpose(1, 2)
-        return found if out is None else out if target is not None else out.copy_(found)
-
-    return call

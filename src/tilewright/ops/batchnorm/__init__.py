@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.ops.batchnorm.ladder import ladder
-from tilewright.ops.batchnorm.spec import ACTIVATIONS, Problem
+from tilewright.ops.batchnorm.problem import ACTIVATIONS, Problem
 from tilewright.ops.core.arrays import as_float32, like, one_of, put_back, result_for, target_for
 from tilewright.ops.core.gpu.tensors import on_gpu
 from tilewright.ops.core.rows import over_rows

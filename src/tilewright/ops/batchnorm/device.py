@@ -2,9 +2,9 @@
 
 from tilewright.errors import UsageError
 from tilewright.ops.batchnorm.ladder import ladder
-from tilewright.ops.batchnorm.spec import ACTIVATIONS, Problem
+from tilewright.ops.batchnorm.problem import ACTIVATIONS, Problem
 from tilewright.ops.core.arrays import one_of
-from tilewright.ops.core.gpu.rows import kinds_of, placed, put_back, tensors_of, vectors_of
+from tilewright.ops.core.gpu.rows import kinds_of, placed, put_back, vectors_of
 from tilewright.ops.core.gpu.tensors import tensor_of
 
 
@@ -28,9 +28,3 @@ def batchnorm(x, gamma, beta, mean, variance, *, eps: float = 1e-5, activation=N
         problem = Problem(C, kinds_of(x, target, *channels), "cuda")
         ladder.choose(problem).run(x.view(-1, C), tuple(channels), eps, activation, target.view(-1, C))
     return put_back(result, target)
-
-
-def bind(case, inputs: dict, device: str = "cuda"):
-    """call(out=None) on tensors made of a case's NumPy inputs; for the bench and the tests."""
-    values = tensors_of(case, inputs, device, "x")
-    return lambda out=None: batchnorm(**values, out=out)

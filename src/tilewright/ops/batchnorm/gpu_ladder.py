@@ -6,7 +6,7 @@ mean and variance (C,); out may be x. SIMT rungs take float32, the others any of
 
 from functools import partial
 
-from tilewright.ops.batchnorm.spec import DEVICE_DTYPES
+from tilewright.ops.batchnorm.problem import DEVICE_DTYPES
 from tilewright.ops.core.ladder import Ladder
 from tilewright.ops.core.needs import divides, engine, on
 

@@ -11,10 +11,10 @@ import numpy as np
 from tilewright.errors import ResourceError, UsageError
 from tilewright.ops.conv1d.ladder import ladder
 from tilewright.ops.conv1d.operands import ACTIVATIONS, Epilogue, Packed, Window, window_of
-from tilewright.ops.conv1d.spec import POOLS, Problem
+from tilewright.ops.conv1d.problem import POOLS, Problem
 from tilewright.ops.core.arrays import as_float32, like, one_of, put_back, result_for, target_for
 from tilewright.ops.core.gpu.tensors import on_gpu
-from tilewright.ops.matmul.spec import DTYPES
+from tilewright.ops.matmul.problem import DTYPES
 
 __all__ = ["Packed", "Problem", "conv1d", "ladder", "prepare"]
 

@@ -6,10 +6,10 @@ The same arguments and the same function; arrays stay on their device, and work 
 from tilewright.errors import UsageError
 from tilewright.ops.conv1d.ladder import ladder
 from tilewright.ops.conv1d.operands import ACTIVATIONS, Epilogue, Packed, window_of
-from tilewright.ops.conv1d.spec import POOLS, Problem
+from tilewright.ops.conv1d.problem import POOLS, Problem
 from tilewright.ops.core.arrays import one_of
-from tilewright.ops.core.gpu.tensors import FLOATS, moved, overlaps, result_for, same_device, tensor_of, torch_dtype
-from tilewright.ops.matmul.spec import DEVICE_DTYPES
+from tilewright.ops.core.gpu.tensors import FLOATS, overlaps, result_for, same_device, tensor_of, torch_dtype
+from tilewright.ops.matmul.problem import DEVICE_DTYPES
 
 
 def prepare(weight, *, dtype: str = "float32") -> Packed:
@@ -67,10 +67,3 @@ def conv1d(x, weight, *, bias=None, stride=1, padding=0, dilation=1, activation=
     if target is not result:
         result.copy_(target)
     return result
-
-
-def bind(case, inputs: dict, device: str = "cuda"):
-    """call(out=None) on tensors made of a case's NumPy inputs, weights prepared; for the bench and the tests."""
-    values = moved(inputs, device)
-    packed = prepare(values.pop("weight"), dtype=case.dtype)
-    return lambda out=None: conv1d(weight=packed, out=out, **values)

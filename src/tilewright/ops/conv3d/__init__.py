@@ -15,7 +15,7 @@ from tilewright.errors import ResourceError
 from tilewright.ops.conv3d.arguments import ALIASES, check_rung, pack, pack_factors, volume_shape, window_for
 from tilewright.ops.conv3d.ladder import ladder
 from tilewright.ops.conv3d.operands import Border, Packed, index_map
-from tilewright.ops.conv3d.spec import Problem
+from tilewright.ops.conv3d.problem import Problem
 from tilewright.ops.core.arrays import as_float32, like, put_back, result_for, target_for
 from tilewright.ops.core.gpu.tensors import on_gpu
 from tilewright.ops.core.memory import empty

@@ -8,8 +8,8 @@ import numpy as np
 from tilewright.errors import UsageError
 from tilewright.ops.conv3d.ladder import ladder
 from tilewright.ops.conv3d.operands import Packed, Window
+from tilewright.ops.conv3d.problem import MODES, Problem
 from tilewright.ops.conv3d.rank_one import factors_of, product_of
-from tilewright.ops.conv3d.spec import MODES, Problem
 from tilewright.ops.core.arrays import BFLOAT16, as_float32, as_numpy, one_of
 
 ALIASES = {"grid-mirror": "reflect", "grid-constant": "constant", "grid-wrap": "wrap"}  # as in scipy.ndimage

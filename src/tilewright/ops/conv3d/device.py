@@ -6,7 +6,7 @@ The same arguments and the same function; arrays stay on their device, and work 
 from tilewright.ops.conv3d.arguments import check_rung, pack, pack_factors, volume_shape, window_for
 from tilewright.ops.conv3d.operands import Packed
 from tilewright.ops.core.arrays import as_numpy
-from tilewright.ops.core.gpu.tensors import moved, overlaps, result_for, same_device, tensor_of
+from tilewright.ops.core.gpu.tensors import overlaps, result_for, same_device, tensor_of
 
 ALIGNMENT = 16  # bytes, of an output: kernels store so many at a time
 
@@ -57,11 +57,3 @@ def conv3d(x, weights, *, mode="constant", cval=0.0, origin=0, out=None):
         if target is not result:
             result.copy_(target)
     return result
-
-
-def bind(case, inputs: dict, device: str = "cuda"):
-    """call(out=None) on tensors made of a case's NumPy inputs, weights prepared; for the bench and the tests."""
-    weights = inputs["weights"]
-    packed = (prepare_separable if isinstance(weights, tuple) else prepare)(weights, device=device)
-    values = moved({name: value for name, value in inputs.items() if name != "weights"}, device)
-    return lambda out=None: conv3d(weights=packed, out=out, **values)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.ops.conv3d.spec import Problem
+from tilewright.ops.conv3d.problem import Problem
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from tilewright.errors import ResourceError, UsageError
 from tilewright.ops.conv_transpose2d.arguments import axes, check_padding, same_window
 from tilewright.ops.conv_transpose2d.ladder import ladder
 from tilewright.ops.conv_transpose2d.operands import Epilogue, Packed
-from tilewright.ops.conv_transpose2d.spec import ACTIVATIONS, DTYPES, Problem
+from tilewright.ops.conv_transpose2d.problem import ACTIVATIONS, DTYPES, Problem
 from tilewright.ops.core.arrays import as_float32, like, one_of, put_back, result_for, target_for
 from tilewright.ops.core.gpu.tensors import on_gpu
 

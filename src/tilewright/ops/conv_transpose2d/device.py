@@ -7,9 +7,9 @@ from tilewright.errors import UsageError
 from tilewright.ops.conv_transpose2d.arguments import axes, check_padding, same_window
 from tilewright.ops.conv_transpose2d.ladder import ladder
 from tilewright.ops.conv_transpose2d.operands import Epilogue, Packed
-from tilewright.ops.conv_transpose2d.spec import ACTIVATIONS, DEVICE_DTYPES, Problem
+from tilewright.ops.conv_transpose2d.problem import ACTIVATIONS, DEVICE_DTYPES, Problem
 from tilewright.ops.core.arrays import one_of
-from tilewright.ops.core.gpu.tensors import FLOATS, moved, overlaps, result_for, same_device, tensor_of, torch_dtype
+from tilewright.ops.core.gpu.tensors import FLOATS, overlaps, result_for, same_device, tensor_of, torch_dtype
 
 OP = "conv_transpose2d"
 
@@ -79,18 +79,6 @@ def _run(x, packed: Packed, out, epilogue: Epilogue) -> None:
         )
     if out.numel():
         rung.run(x, packed, out, epilogue)
-
-
-def bind(case, inputs: dict, device: str = "cuda"):
-    """call(out=None) on tensors made of a case's NumPy inputs, weights prepared; for the bench and the tests.
-
-    x is of the class's 16-bit dtype, where it has one: activations are kept so.
-    """
-    values = moved(inputs, device)
-    packed = prepare(values["weights"], stride=case.stride, padding=case.padding, dtype=case.dtype)
-    options = {"bias": values.get("bias"), "activation": values["activation"]}
-    x = values["x"].to(torch_dtype(case.dtype))
-    return lambda out=None: conv_transpose2d(x, packed, out=out, **options)
 
 
 def pixels(images, *, out=None, spoiled=None):

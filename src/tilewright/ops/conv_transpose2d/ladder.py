@@ -7,7 +7,7 @@ Kernels are imported when a rung first runs, so that listing the ladder costs no
 
 from tilewright.hardware import cpu
 from tilewright.ops.conv_transpose2d import gpu_ladder
-from tilewright.ops.conv_transpose2d.spec import OfTiles
+from tilewright.ops.conv_transpose2d.problem import OfTiles
 from tilewright.ops.core.ladder import Ladder
 from tilewright.ops.core.launch import threads
 from tilewright.ops.core.needs import amx_tiles, on

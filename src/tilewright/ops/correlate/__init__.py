@@ -15,7 +15,7 @@ from tilewright.ops.core.arrays import as_numpy, like, one_of
 from tilewright.ops.correlate.frame import AXES, axes_of
 from tilewright.ops.correlate.ladder import ladder
 from tilewright.ops.correlate.operands import KINDS, MODES, Edges, Taps, dense_taps, line_taps, mean_taps
-from tilewright.ops.correlate.spec import Problem
+from tilewright.ops.correlate.problem import Problem
 
 __all__ = ["Problem", "correlate", "correlate1d", "ladder", "uniform1d"]
 

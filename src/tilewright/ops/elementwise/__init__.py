@@ -9,7 +9,7 @@ from tilewright.ops.core.arrays import as_float32, like, one_of, put_back, resul
 from tilewright.ops.core.gpu.tensors import on_gpu
 from tilewright.ops.core.rows import over_rows
 from tilewright.ops.elementwise.ladder import ladder
-from tilewright.ops.elementwise.spec import GELU, Problem
+from tilewright.ops.elementwise.problem import GELU, Problem
 
 __all__ = ["Problem", "gelu", "ladder", "relu", "tanh"]
 

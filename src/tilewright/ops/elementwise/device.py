@@ -3,10 +3,10 @@
 from functools import cache
 
 from tilewright.ops.core.arrays import one_of
-from tilewright.ops.core.gpu.rows import kinds_of, placed, plain, put_back, tensors_of
+from tilewright.ops.core.gpu.rows import kinds_of, placed, plain, put_back
 from tilewright.ops.core.gpu.tensors import tensor_of
 from tilewright.ops.elementwise.ladder import ladder
-from tilewright.ops.elementwise.spec import GELU, Problem
+from tilewright.ops.elementwise.problem import GELU, Problem
 
 
 def relu(x, *, out=None):
@@ -33,7 +33,7 @@ def tanh(x, *, out=None):
 
 
 def apply(function: str, x, out):
-    """A function by its name in `spec.FUNCTIONS`; arguments, result and errors as for `relu`."""
+    """A function by its name in `reference.FUNCTIONS`; arguments, result and errors as for `relu`."""
     tensor_of(function, "x", x)
     result = out
     if out is None or not plain(x, out):
@@ -46,9 +46,3 @@ def apply(function: str, x, out):
 @cache
 def _problem(function: str, dtype: str) -> Problem:
     return Problem(function, dtype, "cuda")
-
-
-def bind(case, inputs: dict, device: str = "cuda"):
-    """call(out=None) on a tensor made of a case's NumPy input; for the bench and the tests."""
-    x = tensors_of(case, inputs, device, "x")["x"]
-    return lambda out=None: apply(case.function, x, out)

@@ -1,14 +1,14 @@
 """The elementwise functions' rungs on a GPU: SIMT kernels in numba-cuda (`simt/`), tile kernels in Triton (`tile/`).
 
-run(function, x, out): a name of `spec.FUNCTIONS`, contiguous torch tensors of one size; out may be x. SIMT rungs take
-float32, the others any of the three dtypes on either side.
+run(function, x, out): a name of `reference.FUNCTIONS`, contiguous torch tensors of one size; out may be x. SIMT rungs
+take float32, the others any of the three dtypes on either side.
 """
 
 from functools import partial
 
 from tilewright.ops.core.ladder import Ladder
 from tilewright.ops.core.needs import engine, on
-from tilewright.ops.elementwise.spec import DEVICE_DTYPES
+from tilewright.ops.elementwise.problem import DEVICE_DTYPES
 
 PREFER = ("tile.blocks", "simt.vectors")
 

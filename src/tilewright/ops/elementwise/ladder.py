@@ -1,6 +1,6 @@
 """The rungs of the elementwise functions.
 
-run(function, x, out): a name of `spec.FUNCTIONS`, float32 (rows, C) twice with contiguous rows; out may be x.
+run(function, x, out): a name of `reference.FUNCTIONS`, float32 (rows, C) twice with contiguous rows; out may be x.
 """
 
 from tilewright.ops.core.ladder import Ladder

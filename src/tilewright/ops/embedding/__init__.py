@@ -9,7 +9,7 @@ from tilewright.errors import UsageError
 from tilewright.ops.core.arrays import as_float32, as_numpy, like, put_back, result_for, rows_for, target_for
 from tilewright.ops.core.gpu.tensors import on_gpu
 from tilewright.ops.embedding.ladder import ladder
-from tilewright.ops.embedding.spec import Problem
+from tilewright.ops.embedding.problem import Problem
 
 __all__ = ["Problem", "checked_ids", "embedding", "ladder"]
 

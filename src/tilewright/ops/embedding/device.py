@@ -1,10 +1,10 @@
 """embedding on a GPU: what `embedding` does when it is handed torch tensors there."""
 
 from tilewright.errors import UsageError
-from tilewright.ops.core.gpu.rows import kinds_of, put_back, ready, tensors_of, writable
+from tilewright.ops.core.gpu.rows import kinds_of, put_back, ready, writable
 from tilewright.ops.core.gpu.tensors import FLOATS, result_for, same_device, tensor_of
 from tilewright.ops.embedding.ladder import ladder
-from tilewright.ops.embedding.spec import Problem
+from tilewright.ops.embedding.problem import Problem
 
 INTEGERS = ("int64", "int32")
 
@@ -46,9 +46,3 @@ def _check_positions(ids, C: int, positions, position_table) -> None:
     if tensor_of("embedding", "position_table", position_table).ndim != 2 or position_table.shape[1] != C:
         shape = tuple(position_table.shape)
         raise UsageError(f"embedding: position_table has shape {shape}; (P, {C}) is wanted, as wide as the table")
-
-
-def bind(case, inputs: dict, device: str = "cuda"):
-    """call(out=None) on tensors made of a case's NumPy inputs; for the bench and the tests."""
-    values = tensors_of(case, inputs, device, "table", "position_table")
-    return lambda out=None: embedding(**values, out=out)

@@ -8,7 +8,7 @@ from functools import partial
 
 from tilewright.ops.core.ladder import Ladder
 from tilewright.ops.core.needs import divides, engine, on
-from tilewright.ops.embedding.spec import DEVICE_DTYPES
+from tilewright.ops.embedding.problem import DEVICE_DTYPES
 
 PREFER = ("tile.rows", "simt.vectors", "simt.warps")
 

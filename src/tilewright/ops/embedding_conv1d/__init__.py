@@ -14,7 +14,7 @@ from tilewright.ops.core.gpu.tensors import on_gpu
 from tilewright.ops.embedding import checked_ids
 from tilewright.ops.embedding_conv1d.ladder import ladder
 from tilewright.ops.embedding_conv1d.operands import Filters, Prepared
-from tilewright.ops.embedding_conv1d.spec import Problem
+from tilewright.ops.embedding_conv1d.problem import Problem
 
 __all__ = ["Prepared", "Problem", "embedding_conv1d", "ladder", "precompute", "prepare"]
 

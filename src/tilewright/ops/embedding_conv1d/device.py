@@ -5,7 +5,6 @@ after that, `embedding_conv1d` of what it gave queues kernels and waits for noth
 """
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from tilewright.ops.core.gpu.tensors import result_for, same_device, tensor_of
 from tilewright.ops.embedding import checked_ids
 from tilewright.ops.embedding_conv1d.ladder import ladder
 from tilewright.ops.embedding_conv1d.operands import Filters, Prepared
-from tilewright.ops.embedding_conv1d.spec import Problem
+from tilewright.ops.embedding_conv1d.problem import Problem
 
 OP = "embedding_conv1d"
 BATCH = 16384  # sentences that a call handles at a time; with little memory for the table, fewer
@@ -125,14 +124,3 @@ def _sent(array: np.ndarray, prepared: Prepared):
     import torch
 
     return torch.from_numpy(array).to(prepared.table.device)
-
-
-def bind(case, inputs: dict, device: str = "cuda"):
-    """call(out=None) on tensors made of a case's NumPy inputs; ids are located once where the table holds them all."""
-    import torch
-
-    ids, sent = inputs["ids"], partial(torch.as_tensor, device=device)  # copied where it is another device
-    table, weights, biases = sent(inputs["table"]), *(list(map(sent, inputs[name])) for name in ("weights", "biases"))
-    prepared = prepare(table, weights, biases, length=case.L, dtype=case.dtype, memory=case.memory)
-    located = locate(ids, prepared) if getattr(prepared.state, "is_roomy", False) else ids
-    return lambda out=None: embedding_conv1d(located, prepared, out=out)

@@ -12,7 +12,7 @@ from tilewright.ops.core.arrays import BFLOAT16, as_float32, like, put_back, res
 from tilewright.ops.core.gpu.tensors import on_gpu
 from tilewright.ops.core.rows import over_rows
 from tilewright.ops.layernorm.ladder import ladder
-from tilewright.ops.layernorm.spec import Problem
+from tilewright.ops.layernorm.problem import Problem
 
 __all__ = ["Problem", "ladder", "layernorm"]
 

@@ -3,10 +3,10 @@
 from functools import cache
 
 from tilewright.errors import UsageError
-from tilewright.ops.core.gpu.rows import as_rows, kinds_of, placed, plain, put_back, tensors_of, vectors_of
+from tilewright.ops.core.gpu.rows import as_rows, kinds_of, placed, plain, put_back, vectors_of
 from tilewright.ops.core.gpu.tensors import tensor_of
 from tilewright.ops.layernorm.ladder import ladder
-from tilewright.ops.layernorm.spec import Problem
+from tilewright.ops.layernorm.problem import Problem
 
 
 def layernorm(x, weight, bias, *, eps: float = 1e-5, out=None):
@@ -33,9 +33,3 @@ def layernorm(x, weight, bias, *, eps: float = 1e-5, out=None):
 @cache
 def _problem(C: int, dtype: str) -> Problem:
     return Problem(C, dtype, "cuda")
-
-
-def bind(case, inputs: dict, device: str = "cuda"):
-    """call(out=None) on tensors made of a case's NumPy inputs; for the bench and the tests. x stays float32."""
-    values = tensors_of(case, inputs, device)
-    return lambda out=None: layernorm(**values, out=out)

@@ -8,7 +8,7 @@ from functools import partial
 
 from tilewright.ops.core.ladder import Ladder
 from tilewright.ops.core.needs import at_most, divides, engine, on
-from tilewright.ops.layernorm.spec import DEVICE_DTYPES
+from tilewright.ops.layernorm.problem import DEVICE_DTYPES
 
 PREFER = ("tile.registers", "tile.chunks", "simt.vectors", "simt.warps")
 WIDEST = 2048  # numbers of a row in a warp's registers: 64 a thread

@@ -25,7 +25,7 @@ from tilewright.ops.core.arrays import (
 from tilewright.ops.core.memory import empty
 from tilewright.ops.matmul.ladder import ladder
 from tilewright.ops.matmul.operands import ROUNDED_DEPTH, Epilogue, Packed, Rows, check_depth
-from tilewright.ops.matmul.spec import ACTIVATIONS, DTYPES, Problem
+from tilewright.ops.matmul.problem import ACTIVATIONS, DTYPES, Problem
 
 __all__ = ["Packed", "Problem", "ladder", "matmul", "prepare"]
 

@@ -9,10 +9,10 @@ from itertools import product
 
 from tilewright.errors import UsageError
 from tilewright.ops.core.arrays import one_of
-from tilewright.ops.core.gpu.tensors import FLOATS, moved, overlaps, result_for, same_device, tensor_of, torch_dtype
+from tilewright.ops.core.gpu.tensors import FLOATS, overlaps, result_for, same_device, tensor_of
 from tilewright.ops.matmul.ladder import ladder
 from tilewright.ops.matmul.operands import Epilogue, Packed, Rows, check_depth
-from tilewright.ops.matmul.spec import ACTIVATIONS, DEVICE_DTYPES, Problem
+from tilewright.ops.matmul.problem import ACTIVATIONS, DEVICE_DTYPES, Problem
 
 
 def prepare(b, *, dtype: str = "float32") -> Packed:
@@ -149,17 +149,3 @@ def _apart(out, other) -> bool:
     if other.data_ptr() + other.nbytes <= out.data_ptr() and other.is_contiguous():
         return True
     return not overlaps(out, other)
-
-
-def bind(case, inputs: dict, device: str = "cuda"):
-    """call(out=None) on tensors made of a case's NumPy inputs, weights prepared; for the bench and the tests.
-
-    a and the residual are of the class's 16-bit dtype, where it has one: activations are kept so.
-    """
-    values = moved(inputs, device)
-    for name in ("a", "residual") if case.dtype.endswith("16") else ():
-        if name in values:
-            values[name] = values[name].to(torch_dtype(case.dtype))
-    weights = values.pop("b")
-    packed = prepare(weights, dtype=case.dtype)
-    return lambda out=None: matmul(b=packed, out=out, **values)

@@ -14,7 +14,7 @@ from tilewright.ops.matmul import Packed
 from tilewright.ops.matmul import prepare as prepare_matrix
 from tilewright.ops.matmul_argmax.ladder import ladder
 from tilewright.ops.matmul_argmax.operands import Prepared
-from tilewright.ops.matmul_argmax.spec import Problem
+from tilewright.ops.matmul_argmax.problem import Problem
 
 __all__ = ["Prepared", "Problem", "ladder", "matmul_argmax", "prepare"]
 

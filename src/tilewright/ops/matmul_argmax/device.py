@@ -2,13 +2,13 @@
 
 from tilewright.errors import UsageError
 from tilewright.ops.core.arrays import one_of
-from tilewright.ops.core.gpu.tensors import kind, moved, same_device, tensor_of, torch_dtype
+from tilewright.ops.core.gpu.tensors import kind, same_device, tensor_of
 from tilewright.ops.matmul import Packed
 from tilewright.ops.matmul.device import prepare as prepare_matrix
-from tilewright.ops.matmul.spec import DEVICE_DTYPES
+from tilewright.ops.matmul.problem import DEVICE_DTYPES
 from tilewright.ops.matmul_argmax.ladder import ladder
 from tilewright.ops.matmul_argmax.operands import Prepared
-from tilewright.ops.matmul_argmax.spec import Problem
+from tilewright.ops.matmul_argmax.problem import Problem
 
 
 def prepare(b, *, dtype: str = "float32", weights: Packed | None = None) -> Prepared:
@@ -67,20 +67,3 @@ def _results(a, out) -> tuple:
             raise UsageError(f"matmul_argmax: out's {name} is {shape}; a contiguous ({M},) is wanted")
         same_device("matmul_argmax", "a", a, **{f"out's {name}": tensor})
     return tuple(out)
-
-
-def bind(case, inputs: dict, device: str = "cuda"):
-    """call(out=None) on tensors made of a case's NumPy inputs, weights prepared; it gives the values, without an out in
-    the same tensor each time."""
-    values = moved(inputs, device)
-    a = values["a"].to(torch_dtype(case.dtype))
-    prepared = prepare(values["b"], dtype=case.dtype)
-    index, value = _results(a, None)
-
-    def call(out=None):
-        if out is not None and kind(out) == "float32":
-            return matmul_argmax(a, prepared, (index, out))[1]
-        matmul_argmax(a, prepared, (index, value))
-        return value if out is None else out.copy_(value)
-
-    return call

@@ -12,7 +12,7 @@ from tilewright.ops.core.gpu.tensors import on_gpu
 from tilewright.ops.core.rows import as_rows
 from tilewright.ops.sample.ladder import ladder
 from tilewright.ops.sample.operands import BEST, Drawn, Edits, Rules, rules
-from tilewright.ops.sample.spec import Problem
+from tilewright.ops.sample.problem import Problem
 
 __all__ = ["Drawn", "Edits", "Problem", "Rules", "ladder", "rules", "sample"]
 

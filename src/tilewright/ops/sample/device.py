@@ -17,7 +17,7 @@ from tilewright.ops.sample.operands import (
     Drawn,
     Rules,
 )
-from tilewright.ops.sample.spec import Problem
+from tilewright.ops.sample.problem import Problem
 
 
 def sample(logits, given: Rules) -> Drawn:
@@ -91,20 +91,3 @@ def _best(raw, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         order = (some + 0.0).sort(dim=1, descending=True, stable=True).indices  # 0.0 and -0.0 are equal
         best[asked] = order[:, : best.shape[1]].cpu().numpy()
     return logarithms, best
-
-
-def bind(case, inputs: dict, device: str = "cuda"):
-    """call(out=None) on a tensor made of a case's NumPy input; for the bench and the tests. It gives float32 tokens."""
-    import torch
-
-    logits = torch.from_numpy(inputs["logits"]).to(device)
-    given = Rules(**{name: inputs[name] for name in Rules._fields})
-
-    def call(out=None):
-        tokens = torch.from_numpy(sample(logits, given).tokens).to(device, torch.float32)
-        if out is None:
-            return tokens
-        out.copy_(tokens)
-        return out
-
-    return call

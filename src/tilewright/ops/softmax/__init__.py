@@ -9,7 +9,7 @@ from tilewright.ops.core.arrays import as_float32, like, put_back, result_for, t
 from tilewright.ops.core.gpu.tensors import on_gpu
 from tilewright.ops.core.rows import over_rows
 from tilewright.ops.softmax.ladder import ladder
-from tilewright.ops.softmax.spec import Problem
+from tilewright.ops.softmax.problem import Problem
 
 __all__ = ["Problem", "ladder", "softmax"]
 

@@ -3,10 +3,10 @@
 from functools import cache
 
 from tilewright.errors import UsageError
-from tilewright.ops.core.gpu.rows import as_rows, kinds_of, placed, plain, put_back, tensors_of
+from tilewright.ops.core.gpu.rows import as_rows, kinds_of, placed, plain, put_back
 from tilewright.ops.core.gpu.tensors import tensor_of
 from tilewright.ops.softmax.ladder import ladder
-from tilewright.ops.softmax.spec import Problem
+from tilewright.ops.softmax.problem import Problem
 
 
 def softmax(x, *, out=None):
@@ -29,9 +29,3 @@ def softmax(x, *, out=None):
 @cache
 def _problem(C: int, dtype: str) -> Problem:
     return Problem(C, dtype, "cuda")
-
-
-def bind(case, inputs: dict, device: str = "cuda"):
-    """call(out=None) on a tensor made of a case's NumPy input; for the bench and the tests."""
-    x = tensors_of(case, inputs, device, "x")["x"]
-    return lambda out=None: softmax(x, out=out)

@@ -8,7 +8,7 @@ from functools import partial
 
 from tilewright.ops.core.ladder import Ladder
 from tilewright.ops.core.needs import at_most, divides, engine, on
-from tilewright.ops.softmax.spec import DEVICE_DTYPES
+from tilewright.ops.softmax.problem import DEVICE_DTYPES
 
 PREFER = ("tile.registers", "tile.online", "simt.vectors", "simt.warps")
 WIDEST = 16384  # numbers of a row in registers: 32 a thread of 16 warps

@@ -45,7 +45,7 @@ from tilewright.ops.conv3d.cpu.tiles import (
     W,
 )
 from tilewright.ops.conv3d.operands import Border, Packed
-from tilewright.ops.conv3d.spec import Problem
+from tilewright.ops.conv3d.problem import Problem
 from tilewright.ops.core.launch import launch, thread_count
 
 ALONE = 1 << 21  # multiply-adds up to which one thread does all: 20 us, as long as it takes to wake another

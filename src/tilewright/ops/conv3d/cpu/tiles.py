@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.hardware import cpu
-from tilewright.ops.conv3d.spec import Problem
+from tilewright.ops.conv3d.problem import Problem
 from tilewright.ops.core.launch import thread_count
 from tilewright.ops.core.memory import LINE
 

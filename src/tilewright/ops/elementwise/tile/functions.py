@@ -1,7 +1,7 @@
 """exp, tanh and GELU of float32 tiles for every input: the polynomials of `tilewright.simd.functions`, in Triton.
 
 A result below the normal range is rounded once. Divisions are the GPU's own, which err by 2 ULP, so the worst errors
-are larger than on the CPU: `spec.WORST_ULP` times the rung's constant. Kernels that call GELU are to be compiled with
+are larger than on the CPU: `problem.WORST_ULP` times the rung's constant. Compile kernels that call GELU with
 `enable_fp_fusion=False`: a product and a sum that became one would take its error-free sums apart.
 """
 
@@ -150,7 +150,7 @@ def gelu(x):
 
 @triton.jit
 def apply(x, out, FUNCTION: tl.constexpr):
-    """A function by its name in `spec.FUNCTIONS`, for a result that goes to the tensor `out`; a NaN stays."""
+    """A function by its name in `reference.FUNCTIONS`, for a result that goes to the tensor `out`; a NaN stays."""
     if FUNCTION == "gelu_tanh" and out.dtype.element_ty.primitive_bitwidth == 16:
         return gelu_tanh_short(x)
     elif FUNCTION == "relu":

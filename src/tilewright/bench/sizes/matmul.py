@@ -1,60 +1,27 @@
-"""What matmul's problems are: their choice key, costs, tolerances, and the sizes at which they are tested and timed."""
+"""The sizes at which the bench times matmul, their random inputs, and their float64 results."""
 
 import dataclasses
-import math
-from dataclasses import dataclass
 
 import numpy as np
 
 from tilewright.ops.core.arrays import rounded
+from tilewright.ops.core.gpu.tensors import moved, torch_dtype
+from tilewright.ops.matmul.problem import DEVICE_DTYPES, DTYPES, Case, Problem, bound, cost
 
-ACTIVATIONS = (None, "relu", "gelu_tanh", "gelu", "tanh")
-STEEPEST = 1.13  # the largest slope of an activation, GELU's: it may amplify the error of its argument by that
-DTYPES = ("float32", "bfloat16")
-DEVICE_DTYPES = (*DTYPES, "float16", "tf32")  # accuracy classes on a GPU
-EPS32 = float(np.finfo(np.float32).eps)
-
-
-@dataclass(frozen=True)
-class Problem:
-    """All that the choice of a rung may look at: columns, depth, accuracy class, device.
-
-    The number of rows is not in it.
-    """
-
-    N: int
-    K: int
-    dtype: str = "float32"
-    device: str = "cpu"
-
-
-@dataclass(frozen=True)
-class Case:
-    """One product to test or to time: sizes, and what is special about its operands."""
-
-    M: int
-    N: int
-    K: int
-    dtype: str = "float32"
-    batch: tuple[int, ...] = ()
-    bias: bool = False
-    activation: str | None = None
-    residual: bool = False
-    gathered: bool = False  # a's rows picked by an index
-    layout: str = "C"  # of both operands: "C", "F", "strided", "reversed"
-    label: str = ""
-    device: str = "cpu"
-
-    @property
-    def name(self) -> str:
-        extras = [x for x in ("bias", "residual", "gathered") if getattr(self, x)] + [self.activation or ""]
-        batch = "x".join(map(str, self.batch)) + ":" if self.batch else ""
-        words = [f"{batch}{self.M}x{self.N}x{self.K}", self.dtype, self.layout if self.layout != "C" else "", *extras]
-        return "-".join(w for w in words if w)
-
-    @property
-    def problem(self) -> Problem:
-        return Problem(self.N, self.K, self.dtype, self.device)
+__all__ = [
+    "Case",
+    "Problem",
+    "bind",
+    "bind_tensors",
+    "bound",
+    "cost",
+    "device_sizes",
+    "make",
+    "reference",
+    "rows",
+    "sizes",
+    "with_rows",
+]
 
 
 def make(case: Case, rng: np.random.Generator) -> dict:
@@ -114,9 +81,7 @@ def bind(case: Case, inputs: dict):
     from tilewright.ops.matmul import matmul, prepare
 
     if case.device != "cpu":
-        from tilewright.ops.matmul.device import bind as bind_there
-
-        return bind_there(case, inputs)
+        return bind_tensors(case, inputs)
     rest = {name: value for name, value in inputs.items() if name != "b"}
     packed = prepare(inputs["b"], dtype=case.dtype)
     return lambda out=None: matmul(b=packed, out=out, **rest)
@@ -129,56 +94,6 @@ def reference(case: Case, inputs: dict) -> np.ndarray:
     inputs = dict(inputs)
     rows = inputs.pop("rows", None)
     return matmul(**inputs if rows is None else {**inputs, "a": inputs["a"][rows]})
-
-
-def cost(case: Case) -> tuple[float, float]:
-    """(floating-point operations, bytes moved if every operand is touched once); see `device.bind` for what activations
-    are on a GPU."""
-    products = math.prod(case.batch) * case.M
-    short = 2 if case.dtype.endswith("16") else 4
-    word = short if case.device != "cpu" else 4  # of activations
-    activations = products * (case.K + case.N * (2 if case.residual else 1))
-    return 2.0 * products * case.N * case.K, float(activations * word + case.K * case.N * short)
-
-
-def bound(case: Case, inputs: dict, result: np.ndarray, c: float = 1.0) -> np.ndarray:
-    """The largest error allowed, elementwise: c * eps32 * sqrt(K) * (|a| @ |b|) and a rounding for each later addition.
-
-    result: the reference's. c: the rung's constant: 1 for scalar chains, blocked sums and 16-bit products of operands
-    that are exact in 16 bits; 10 where float32 operands are split in limbs.
-    """
-    a = inputs["a"][..., inputs["rows"], :] if "rows" in inputs else inputs["a"]
-    size = np.abs(a.astype(np.float64)) @ np.abs(inputs["b"].astype(np.float64))
-    later = (4 if case.activation else 1) * np.abs(result) + sum(
-        np.abs(inputs[x]) for x in ("bias", "residual") if x in inputs
-    )
-    slope = STEEPEST if case.activation else 1.0
-    return EPS32 * slope * (c * math.sqrt(max(case.K, 1)) * size + 2 * later) + np.finfo(np.float32).tiny
-
-
-def cases() -> list[Case]:
-    """Adversarial sizes: nothing, one, primes, a tile and its neighbours, long sums; every layout and epilogue."""
-    edges = [
-        (1, 1, 1),
-        (0, 5, 3),
-        (3, 0, 5),
-        (3, 5, 0),
-        (2, 3, 7),
-        (12, 32, 8),
-        (11, 31, 7),
-        (13, 33, 9),
-        (17, 70, 129),
-    ]
-    found = [Case(*size) for size in edges]
-    found += [Case(1, 96, 40), Case(200, 33, 65), Case(5, 40, 1537), Case(30, 1, 385), Case(1, 1, 4099)]
-    found += [Case(14, 37, 50, layout=layout) for layout in ("F", "strided", "reversed")]
-    epilogues = [(True, None, False), (False, "relu", False), (False, None, True), (True, "relu", True)]
-    epilogues += [(True, name, False) for name in ("gelu_tanh", "gelu", "tanh")]
-    found += [Case(19, 45, 33, bias=b, activation=act, residual=r) for b, act, r in epilogues]
-    found += [Case(7, 0, 0, bias=True), Case(4, 6, 0, bias=True, residual=True, activation="relu")]
-    found += [Case(6, 20, 31, batch=(3,)), Case(5, 9, 17, batch=(2, 2), bias=True, residual=True, layout="strided")]
-    found += [Case(25, 40, 64, gathered=True), Case(9, 33, 30, gathered=True, layout="F", bias=True)]
-    return found + [Case(**{**vars(case), "dtype": "bfloat16"}) for case in found]
 
 
 def sizes() -> list[Case]:
@@ -222,3 +137,19 @@ def device_sizes() -> list[Case]:
     ]
     every = [Case(M, N, K, label=label) for M, N, K, label in shapes] + layers
     return [dataclasses.replace(case, dtype=dtype, device="cuda") for dtype in DEVICE_DTYPES for case in every]
+
+
+def bind_tensors(case, inputs: dict, place: str = "cuda"):
+    """call(out=None) on tensors made of a case's NumPy inputs, weights prepared; for the bench and the tests.
+
+    a and the residual are of the class's 16-bit dtype, where it has one: activations are kept so.
+    """
+    from tilewright.ops.matmul import device
+
+    values = moved(inputs, place)
+    for name in ("a", "residual") if case.dtype.endswith("16") else ():
+        if name in values:
+            values[name] = values[name].to(torch_dtype(case.dtype))
+    weights = values.pop("b")
+    packed = device.prepare(weights, dtype=case.dtype)
+    return lambda out=None: device.matmul(b=packed, out=out, **values)

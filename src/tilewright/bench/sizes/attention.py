@@ -1,0 +1,133 @@
+"""The sizes at which the bench times attention, their random inputs, and their float64 results."""
+
+import dataclasses
+
+import numpy as np
+
+from tilewright.ops.attention.device_spans import spans_of
+from tilewright.ops.attention.operands import DeviceCache, span
+from tilewright.ops.attention.problem import Case, Problem, bound, cost
+from tilewright.ops.core.arrays import BFLOAT16, rounded
+from tilewright.ops.core.gpu.tensors import moved, torch_dtype
+
+__all__ = [
+    "Case",
+    "Problem",
+    "bind",
+    "bind_tensors",
+    "bound",
+    "cost",
+    "device_sizes",
+    "make",
+    "reference",
+    "rows",
+    "sizes",
+    "with_rows",
+]
+
+
+def make(case: Case, rng: np.random.Generator) -> dict:
+    """Random arguments of `attention`, of a size that makes some keys matter more than others.
+
+    What is in 16 bits is such that rounding changes nothing.
+    """
+    B, H, Q, T, D = case.B, case.H, case.Q, case.T, case.D
+    values = {name: rng.standard_normal((B, H, n, D), dtype=np.float32) for name, n in (("q", Q), ("k", T), ("v", T))}
+    if case.dtype == "bfloat16":
+        values = {name: rounded(x) for name, x in values.items()}
+    elif case.dtype == "float16":
+        values = {name: x.astype(np.float16).astype(np.float32) for name, x in values.items()}
+    return {**values, "causal": case.causal}
+
+
+def rows(case: Case) -> int:
+    """How many queries there are."""
+    return case.B * case.Q
+
+
+def with_rows(case: Case, count: int) -> Case:
+    """The same problem with fewer sequences."""
+    return dataclasses.replace(case, B=max(1, count // max(case.Q, 1)))
+
+
+def bind(case: Case, inputs: dict):
+    """call(out=None) for the chosen rung; the keys and values are in the cache before."""
+    if case.device != "cpu":
+        return bind_tensors(case, inputs)
+    from tilewright.ops.attention import Cache, append, attend, span
+
+    B, H, Q, T, D = case.B, case.H, case.Q, case.T, case.D
+    kind = np.float32 if case.dtype == "float32" else BFLOAT16
+    q, k, v = (inputs[name].swapaxes(1, 2).astype(kind, order="C").reshape(-1, H * D) for name in "qkv")
+    cache = Cache.empty(B, H, T, D, case.dtype)
+    append(k, v, cache, [span(b, 0, T, b * T) for b in range(B)])
+    spans = np.array([span(b, T - Q, Q, b * Q) for b in range(B)], np.int64)
+
+    def call(out=None):
+        found = attend(q, cache, spans, causal=case.causal).reshape(B, Q, H, D).swapaxes(1, 2)
+        if out is None:
+            return found
+        out[...] = found
+        return out
+
+    return call
+
+
+def reference(case: Case, inputs: dict) -> np.ndarray:
+    """The float64 answer."""
+    from tilewright.ops.attention.reference import attention
+
+    return attention(**inputs)
+
+
+def sizes() -> list[Case]:
+    """GPT-2's: the course's prefill and decode, a long prompt, long decoding."""
+    return [
+        Case(64, 12, 16, 16, 64, label="gpt2 prefill"),
+        Case(256, 12, 1, 20, 64, label="gpt2 decode"),
+        Case(64, 12, 1, 128, 64, label="gpt2 decode, longer"),
+        Case(1, 12, 1024, 1024, 64, label="gpt2 full context"),
+        Case(1, 12, 1, 1024, 64, label="gpt2 decode, full context"),
+    ]
+
+
+def device_sizes() -> list[Case]:
+    """What the bench times on a GPU: a share of the course's prefill and decode, longer decoding, long prompts."""
+    shapes = [(1600, 12, 16, 16, "gpt2 prefill"), (1600, 12, 1, 20, "gpt2 decode")]
+    longer = [(512, 12, 1, 150, "gpt2 decode, longer"), (8, 12, 1024, 1024, "gpt2 full context")]
+    found = [(shape, "float32") for shape in shapes] + [(shape, "bfloat16") for shape in shapes + longer]
+    return [Case(B, H, Q, T, 64, dtype=dtype, label=label, device="cuda") for (B, H, Q, T, label), dtype in found]
+
+
+def bind_tensors(case, inputs: dict, place: str = "cuda"):
+    """call(out=None) on tensors made of a case's NumPy inputs, for the bench and the tests.
+
+    Keys and values are in the cache before; a lone query brings its own, as in decoding. q is of the class's 16-bit
+    dtype, where it has one. The result is (B, H, Q, D) in the order of the rows, and so should `out` lie.
+    """
+    import torch
+
+    from tilewright.ops.attention import device
+
+    values = moved({name: inputs[name] for name in "qkv"}, place)
+    B, H, Q, T, D = case.B, case.H, case.Q, case.T, case.D
+    q, k, v = (device._rows(values[name]).to(torch_dtype(case.dtype)) for name in "qkv")
+    cache = DeviceCache.on(place, B, H, T, D, case.dtype)
+    device.append(k, v, cache, [span(b, 0, T, b * T) for b in range(B)])
+    spans = spans_of([span(b, T - Q, Q, b * Q) for b in range(B)], cache)
+    decode = Q == 1 and case.causal
+    slots = torch.arange(B, dtype=torch.int32, device=place)
+    positions = torch.full_like(slots, T - 1)
+    last = [x.view(B, T, H * D)[:, -1] for x in (k, v)]
+
+    def call(out=None):
+        rows = None if out is None else out.transpose(1, 2)
+        target = rows.reshape(B * Q, H * D) if rows is not None and rows.is_contiguous() else None
+        if decode:
+            found = device.append_and_attend(q, *last, cache, slots, positions, longest=T, out=target)
+        else:
+            found = device.attend(q, cache, spans, causal=case.causal, out=target)
+        found = found.view(B, Q, H, D).transpose(1, 2)
+        return found if out is None else out if target is not None else out.copy_(found)
+
+    return call

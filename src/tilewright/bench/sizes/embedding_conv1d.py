@@ -1,0 +1,97 @@
+"""The sizes at which the bench times embedding_conv1d, their random inputs, and their float64 results."""
+
+import dataclasses
+import math
+from functools import partial
+
+import numpy as np
+
+from tilewright.ops.core.arrays import rounded
+from tilewright.ops.embedding_conv1d.problem import Case, Problem, bound, cost
+from tilewright.ops.matmul.problem import DTYPES
+
+__all__ = [
+    "Case",
+    "Problem",
+    "bind",
+    "bind_tensors",
+    "bound",
+    "cost",
+    "device_sizes",
+    "make",
+    "reference",
+    "rows",
+    "sizes",
+    "with_rows",
+]
+
+DRAWN = 4_194_301  # numbers of an array that are drawn before they repeat: 190 million would take seconds; a prime
+PROBE_ROWS = 64  # sentences that tell whether a rung takes too long
+
+
+def make(case: Case, rng: np.random.Generator) -> dict:
+    """Random arguments; ids follow Zipf's law as words do. In a 16-bit class the operands are representable."""
+
+    def normal(*shape: int) -> np.ndarray:
+        some = rng.standard_normal(min(math.prod(shape), DRAWN), dtype=np.float32)
+        if case.dtype == "float16":
+            some = some.astype(np.float16).astype(np.float32)
+        return np.resize(rounded(some) if case.dtype == "bfloat16" else some, shape)
+
+    return {
+        "ids": ((rng.zipf(1.3, (case.B, case.L)) - 1) % case.V).astype(np.int32),
+        "table": normal(case.V, case.C),
+        "weights": [normal(case.O, case.C, K) for K in case.kernels],
+        "biases": [rng.standard_normal(case.O, dtype=np.float32) for _ in case.kernels],
+    }
+
+
+def rows(case: Case) -> int:
+    """How many rows of the batch a case has."""
+    return case.B
+
+
+def with_rows(case: Case, count: int) -> Case:
+    """The same problem with another number of rows."""
+    return dataclasses.replace(case, B=count)
+
+
+def bind(case: Case, inputs: dict):
+    """call(out=None) for the chosen rung, its weights prepared; a table's rows exist after the first call."""
+    from tilewright.ops.embedding_conv1d import embedding_conv1d, prepare
+
+    if case.device != "cpu":
+        return bind_tensors(case, inputs)
+    operands = inputs["table"], inputs["weights"], inputs["biases"]
+    prepared = prepare(*operands, length=case.L, dtype=case.dtype, memory=case.memory)
+    return lambda out=None: embedding_conv1d(inputs["ids"], prepared, out=out)
+
+
+def reference(case: Case, inputs: dict) -> np.ndarray:
+    """The float64 answer."""
+    from tilewright.ops.embedding_conv1d.reference import embedding_conv1d
+
+    return embedding_conv1d(**inputs)
+
+
+def sizes() -> list[Case]:
+    """The course's TextCNN at two batch sizes."""
+    return [Case(B, 16, 21635, 4096, 1024, (3, 5, 7, 9), dtype, label="textcnn") for dtype in DTYPES for B in (64, 256)]
+
+
+def device_sizes() -> list[Case]:
+    """The course's TextCNN on a GPU, with a quarter of its file's sentences: PyTorch takes a fifth of a second."""
+    return [Case(4096, 16, 21635, 4096, 1024, (3, 5, 7, 9), dtype, label="textcnn", device="cuda") for dtype in DTYPES]
+
+
+def bind_tensors(case, inputs: dict, place: str = "cuda"):
+    """call(out=None) on tensors made of a case's NumPy inputs; ids are located once where the table holds them all."""
+    import torch
+
+    from tilewright.ops.embedding_conv1d import device
+
+    ids, sent = inputs["ids"], partial(torch.as_tensor, device=place)  # copied where it is another device
+    table, weights, biases = sent(inputs["table"]), *(list(map(sent, inputs[name])) for name in ("weights", "biases"))
+    prepared = device.prepare(table, weights, biases, length=case.L, dtype=case.dtype, memory=case.memory)
+    located = device.locate(ids, prepared) if getattr(prepared.state, "is_roomy", False) else ids
+    return lambda out=None: device.embedding_conv1d(located, prepared, out=out)

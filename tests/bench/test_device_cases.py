@@ -48,7 +48,7 @@ def as_python(monkeypatch):
 @pytest.mark.usefixtures("as_python")
 @pytest.mark.parametrize(("op", "case"), list(timed()))
 def test_a_rung_is_checked_and_timed_writing_what_its_peer_writes(op, case):
-    ladder, spec = (getattr(import_module(f"tilewright.ops.{op}"), name) for name in ("ladder", "spec"))
+    ladder, spec = import_module(f"tilewright.ops.{op}").ladder, import_module(f"tilewright.bench.sizes.{op}")
     subject, beside = device._Subject(ladder, spec, case, PLACE), device._beside(op)
     rungs = [rung for rung in ladder.rungs.values() if not rung.refuses(case.problem)]
     if not rungs:

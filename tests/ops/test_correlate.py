@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from compare import Guarded, compare
+from tilewright.bench.sizes.correlate import numbers
 from tilewright.errors import UsageError
 from tilewright.ops.core.ladder import using
 from tilewright.ops.core.launch import threads
 from tilewright.ops.correlate import correlate, correlate1d, uniform1d
 from tilewright.ops.correlate.frame import AXES, LEAST_TILE, TILE_NUMBERS, axes_of, tile_sizes
 from tilewright.ops.correlate.operands import KINDS, line_taps
-from tilewright.ops.correlate.problem import numbers
 from tilewright.ops.correlate.reference import correlate as truth
 
 TILED = ["cpu.tiles", "cpu.registers", "cpu.threads"]

@@ -55,9 +55,9 @@ _forced: ContextVar[dict[str, str]] = ContextVar("forced")
 
 @cache
 def operations() -> tuple[str, ...]:
-    """The names of all operations that have a ladder: the folders of `tilewright.ops`."""
+    """The names of all operations that have a ladder: the folders of `tilewright.ops` with a `problem.py`."""
     folders = Path(__file__).parent.parent.iterdir()
-    return tuple(sorted(folder.name for folder in folders if (folder / "ladder.py").exists()))
+    return tuple(sorted(folder.name for folder in folders if (folder / "problem.py").exists()))
 
 
 @contextmanager

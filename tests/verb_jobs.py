@@ -1,6 +1,7 @@
 """Jobs of `classify` and `generate` on small models: their inputs, and what an uninterrupted run makes of them."""
 
 import json
+import mmap
 import os
 import shutil
 import signal
@@ -107,6 +108,24 @@ class Trapping(ClassifyTask):
             return compute(tokens)
 
         worker._logits = trap
+        return worker
+
+
+class Cutting(ClassifyTask):
+    """A job whose weights another program cuts short before the second batch, once per time that `cut` is absent."""
+
+    def open(self, place):
+        worker = super().open(place)
+        compute, batches = worker._logits, []
+
+        def cut(tokens):
+            batches.append(len(tokens))
+            if len(batches) == 2 and not os.path.exists(f"{self.job.model}/cut"):
+                Path(self.job.model, "cut").touch()
+                os.truncate(f"{self.job.model}/model.safetensors", mmap.PAGESIZE)
+            return compute(tokens)
+
+        worker._logits = cut
         return worker
 
 

@@ -108,11 +108,17 @@ class InputFile:
 
     def map(self) -> mmap.mmap:
         """The whole file mapped read-only, for weights: pages come in when used and are shared with other processes."""
+        from tilewright.formats.mapped import explain_faults
+
         try:
             with naming(self.path, f"map the {self.what}"):
-                return mmap.mmap(self.fd, self.size, access=mmap.ACCESS_READ)
+                mapped = mmap.mmap(self.fd, self.size, access=mmap.ACCESS_READ)
         except ValueError as error:  # it became shorter than it was
             raise InputError(f"cannot map the {self.what}: {error}", path=self.path) from error
+        what = f"a page of the {self.what} could not be read: another program cut the file short, or the disk failed"
+        hint = "put the whole file back, then run the same command again: shards that are whole are kept"
+        explain_faults(mapped, InputError(what, path=self.path, hint=hint))
+        return mapped
 
 
 def _open_regular(path: str, what: str) -> int:

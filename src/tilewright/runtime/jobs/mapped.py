@@ -15,8 +15,12 @@ import errno
 import mmap
 import os
 import sys
+from contextlib import suppress
 
 import numpy as np
+
+from tilewright.errors import ResourceError
+from tilewright.formats.mapped import explain_faults
 
 LEAST_BYTES = 1 << 20  # below that a map costs more than it saves
 AMPLE = 8 << 30  # free bytes beside a block that others do not fill while it is copied: more than all workers hold
@@ -47,6 +51,11 @@ def _copied(fd: int, offset: int, pages: memoryview) -> bool:
         if error.errno not in UNABLE:
             raise
         return False
+    name = None
+    with suppress(OSError):  # no /proc
+        name = os.readlink(f"/proc/self/fd/{fd}")
+    what = "a page could not be written: the disk is full, or another program cut the file short"
+    explain_faults(mapped, ResourceError(what, path=name, hint="make space, then run the same command again"))
     with mapped:
         target = np.frombuffer(mapped, np.uint8)
         target[:] = np.frombuffer(pages, np.uint8)  # lets other threads run, as a slice of mmap does not

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tilewright.errors import Interrupted, ResourceError, UsageError
+from tilewright.runtime import bus_errors
 from tilewright.runtime.devices import gpu_faults, place_for
 from tilewright.runtime.engines.launchers import check_alone
 from tilewright.runtime.jobs import merge
@@ -170,7 +171,8 @@ def start(
     """
     began, since = time.perf_counter(), time.time_ns()
     faults = gpu_faults() if settings.is_inline and device != "cpu" else nullcontext()  # else the worker is replaced
-    with stopping() as stop, engine_of(settings, device) as engine, faults:
+    alone = bus_errors.explained() if settings.is_inline else nullcontext()
+    with stopping() as stop, engine_of(settings, device) as engine, faults, alone:
         report.lead = engine.lead
         if engine.lead:
             stop.asked = _Announced(settings.grace)

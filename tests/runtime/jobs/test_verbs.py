@@ -1,5 +1,6 @@
 """`classify` and `generate` as jobs: cut, damaged, changed, run again - the same bytes, or the field that differs."""
 
+import errno
 import hashlib
 import json
 import os
@@ -8,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.errors import TilewrightError, UsageError
+from tilewright.errors import ResourceError, TilewrightError, UsageError
 from tilewright.models.sampling import SamplingParams
 from tilewright.runtime.classify import ClassifyJob, classify
 from tilewright.runtime.generate import GenerateJob, generate
+from tilewright.runtime.jobs import ids
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.start import Settings
@@ -97,6 +99,41 @@ def test_a_damaged_shard_alone_is_made_again(verbs, verb):
         assert report.job["computed"] == 1 < shards and verify(job.output).intact
         assert Path(job.output).read_bytes() == expected(verbs, verb)
     clear(job)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_shard_that_is_committed_again_is_whole_at_all_times(verbs, monkeypatch, verb):
+    """With the errors of ids that were given before: whichever rename fails, nothing is damaged or computed again."""
+    job, commit, replace = job_of(verbs, verb, f"{verb}.jsonl", "again", shard_size=2000), ids._commit, os.replace
+    renames, nth, failed = [0], 0, True
+
+    def counted(*names, **options):
+        renames[0] += 1
+        if renames[0] == nth:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return replace(*names, **options)
+
+    def committed(*given):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", counted)
+            return commit(*given)
+
+    while failed:
+        renames[0], nth, failed = 0, nth + 1, False
+        with monkeypatch.context() as patch:
+            patch.setattr(ids, "_commit", committed)
+            try:
+                run(job)
+            except ResourceError:
+                failed = True
+        found = verify(job.output)
+        assert not found.damaged and found.finished != failed
+        assert run(job).job["computed"] == 0 and verify(job.output).intact
+        assert Path(job.output).read_bytes() == expected(verbs, verb)
+        job_files = [one.name for one in Path(f"{job.output}.job").rglob("*.*") if "again" in one.name]
+        assert job_files == [] == os.listdir(f"{job.output}.job/damaged")
+        clear(job)
+    assert nth > 4
 
 
 def fields(verb):

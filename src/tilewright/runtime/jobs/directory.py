@@ -34,7 +34,7 @@ from tilewright.formats.files import BLOCK_BYTES, naming
 from tilewright.runtime.jobs.cut import Cut, LineIndex, Lines, Shard
 from tilewright.runtime.jobs.durable import Folder, Removed
 from tilewright.runtime.jobs.manifest import Damaged, Manifest, Sealed, encoded, seal, unseal
-from tilewright.runtime.jobs.record import Attempt, Record, error_name, part_name, read_record
+from tilewright.runtime.jobs.record import AGAIN, Attempt, Record, again_name, error_name, part_name, read_record
 from tilewright.runtime.jobs.unchanged import AsBegun
 
 MANIFEST, REPORT, LEASE, INDEX = "manifest.json", "report.json", "lease", "lines.index"
@@ -184,9 +184,16 @@ class JobDirectory:
         self._unsynced = False
 
     def clean(self) -> None:
-        """Removes temporary files that processes have left which are no more."""
+        """Removes temporary files that processes have left which are no more. Errors of a shard that was committed
+        again get their name, if the process was killed before it gave it to them."""
         for folder in (self.root, self.shards, self.errors):
             folder.clean()
+        for name in self.errors.names():
+            if name.endswith(AGAIN) and (number := name.removesuffix(AGAIN)).isdecimal():
+                record = self.record(int(number))
+                if record and self.errors.read(name, record.error_size + 1) == self.errors_of(record):
+                    self.errors.move(name, self.errors, error_name(record.shard))
+                self.errors.remove(name)
 
     def shard(self, number: int, *, alone: bool = False, skip: tuple[tuple[int, str], ...] = ()) -> Shard:
         """A shard to be run."""
@@ -281,11 +288,20 @@ class JobDirectory:
             raise Damaged("the sha256 of the shard's notes is not that of its record")
         return notes
 
+    def errors_of(self, record: Record) -> bytes:
+        """The file of a shard's errors, a byte more than its record says; of two, the one that the record means."""
+        found = b""
+        for name in (error_name(record.shard), again_name(record.shard)):
+            found = self.errors.read(name, record.error_size + 1) or found
+            if hashlib.sha256(found).hexdigest() == record.error_sha256:
+                break
+        return found
+
     def wrong_errors(self, record: Record) -> str:
         """What is wrong with the file of a shard's errors; "": nothing."""
         if not record.errors:
             return ""
-        errors = self.errors.read(error_name(record.shard), record.error_size + 1) or b""
+        errors = self.errors_of(record)
         if hashlib.sha256(errors).hexdigest() != record.error_sha256:
             return "its file of errors has changed"
         lines = errors.count(b"\n")
@@ -308,7 +324,7 @@ class JobDirectory:
         for number in self.committed():
             record = self.record(number) if len(found) < most else None
             if record and record.errors:
-                lines = (self.errors.read(error_name(number), record.error_size) or b"").splitlines()
+                lines = self.errors_of(record)[: record.error_size].splitlines()
                 with suppress(msgspec.MsgspecError):  # damaged: `verify` tells of it
                     found += [str(msgspec.json.decode(line, type=RecordError)) for line in lines[: most - len(found)]]
         return found

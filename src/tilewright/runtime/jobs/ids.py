@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewright.formats.files import InputFile
 from tilewright.formats.records import Id, RecordError
-from tilewright.runtime.jobs.directory import Attempt, JobDirectory, Record, error_name
+from tilewright.runtime.jobs.directory import Attempt, JobDirectory, Record
 from tilewright.runtime.jobs.manifest import Damaged, DamagedShards
 from tilewright.runtime.jobs.stop import Stop
 
@@ -127,10 +127,10 @@ def _mark(
 def _errors(directory: JobDirectory, number: int) -> list[RecordError]:
     """Of a shard. Raises Damaged where they are not what was written."""
     record = _record(directory, number)
-    raw = directory.errors.read(error_name(number), record.error_size) if record.errors else b""
-    if hashlib.sha256(raw or b"").hexdigest() != record.error_sha256:
+    raw = directory.errors_of(record) if record.errors else b""
+    if hashlib.sha256(raw).hexdigest() != record.error_sha256:
         raise Damaged("its file of errors has changed")
-    return [msgspec.json.decode(line, type=RecordError) for line in (raw or b"").splitlines()]
+    return [msgspec.json.decode(line, type=RecordError) for line in raw.splitlines()]
 
 
 def _record(directory: JobDirectory, number: int) -> Record:
@@ -149,7 +149,7 @@ def _id(line: bytes | None, fields: Fields) -> Id | None:
 def _commit(directory: JobDirectory, out: Attempt, number: int) -> None:
     record = _record(directory, number)
     out.notes += directory.notes(number)
-    out.figures = record.figures
+    out.figures, out.again = record.figures, True
     out.commit(record.records)
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # records.py loads NumPy, which those who only hand out shard
     from tilewright.runtime.jobs.directory import JobDirectory
 
 TRAILER_BYTES = 4096  # at most: a record and its length
+AGAIN = ".again.jsonl"  # how the name of errors ends while their shard is committed again
 LENGTH_BYTES = 9  # of the record: eight hexadecimal digits and the end of the line
 
 
@@ -88,6 +89,7 @@ class Attempt:
         self._errors = bytearray()
         self._start = time.perf_counter()
         self.errors = 0
+        self.again = False  # the shard is there, and what it says of its errors must hold until this replaces it
         self.notes = bytearray()  # what the merge has to know of the shard beside its output
         self.figures: dict[str, float] = {}  # added up over all shards
 
@@ -118,7 +120,8 @@ class Attempt:
         directory = self.directory
         directory.began.check()
         if self._errors:
-            directory.errors.place(error_name(self.number), bytes(self._errors))
+            name = again_name(self.number) if self.again else error_name(self.number)
+            directory.errors.place(name, bytes(self._errors))
         record = seal(
             Record(
                 shard=self.number,
@@ -138,7 +141,9 @@ class Attempt:
         )
         self._draft.write(self.notes)
         self._draft.write(record.trailer)
-        self._draft.commit(sync_names=directory.sync_names())
+        self._draft.commit(sync_names=directory.sync_names() or self.again)
+        if self._errors and self.again:
+            directory.errors.move(name, directory.errors, error_name(self.number))
         return record
 
 
@@ -150,3 +155,8 @@ def part_name(number: int) -> str:
 def error_name(number: int) -> str:
     """The name of the file of a shard's errors."""
     return f"{number:05d}.jsonl"
+
+
+def again_name(number: int) -> str:
+    """The name of the same while the shard is committed again, from before the new commit until after it."""
+    return f"{number:05d}{AGAIN}"

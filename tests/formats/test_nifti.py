@@ -243,3 +243,16 @@ def test_a_scale_that_float32_cannot_hold_is_refused(rng):
     with pytest.raises(InputError, match=r"too large for float32\. Store the volume as float64"):
         load("v.nii", np.float32)
     assert np.isfinite(load("v.nii")).all()
+
+
+@pytest.mark.parametrize(("bits", "slope"), [(0x7F800001, 2.0), (0x7FEFFFFF_FFFFFFFF, 1e300)])
+def test_a_scaled_value_that_is_not_finite_is_refused_without_a_warning(rng, bits, slope):
+    """A NaN that signals, a product beyond float64: NumPy warned on the terminal first."""
+    wide = bits >> 32
+    array = np.full((2, 3, 4), bits, np.uint64 if wide else np.uint32).view(np.float64 if wide else np.float32)
+    data = bytearray(nibabel.Nifti2Image(array, np.eye(4)).to_bytes())
+    put(data, 176, "<d", slope)
+    put(data, 184, "<d", 1.0)
+    Path("v.nii").write_bytes(data)
+    with pytest.raises(InputError, match="every value must be finite"):
+        load("v.nii")

@@ -1,6 +1,9 @@
 """TIFF stacks through tifffile: what others write is read, what lies or bursts is refused."""
 
+import signal
 import zlib
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -232,3 +235,54 @@ def test_what_another_format_loses_is_told(rng):
             assert gone == f"Not kept in {target}: the input's resolution and metadata"
         with open_volume("plain.tif") as found:
             assert lost(target, found, np.dtype(np.float32)) is None
+
+
+@contextmanager
+def endless():
+    """Ends what follows a circle, after 20 seconds of CPU time, with an AssertionError."""
+
+    def end(*_):
+        raise AssertionError("it does not end")
+
+    before = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, 20)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def _chain(path):
+    """(bytes of a stack with a page a plane and of its own place, offsets of its pages, where each next one stands)."""
+    with tifffile.TiffWriter(path) as out:
+        for plane in range(4):
+            out.write(np.full((5, 6), plane, np.uint16), photometric="minisblack", metadata=None, contiguous=False)
+    with tifffile.TiffFile(path) as tiff:
+        offsets = [page.offset for page in tiff.pages]
+    data = bytearray(Path(path).read_bytes())
+    nexts = [offset + 2 + 12 * int.from_bytes(data[offset : offset + 2], "little") for offset in offsets]
+    return data, offsets, nexts
+
+
+@pytest.mark.parametrize(
+    ("page", "target", "message"),
+    [
+        (3, 0, "page 4 is one of the pages before it: the chain of pages is a circle"),
+        (2, 2, "page 3 is one of the pages before it"),
+        (1, None, "page 2 lies outside of the file's"),
+        (1, "header", "page 2 lies outside of the file's"),
+        (1, "end", "page 2 has .* tags; with the pages before it they take more than the file"),
+    ],
+)
+def test_a_chain_of_pages_that_does_not_end_or_was_cut(page, target, message):
+    data, offsets, nexts = _chain("v.tif")
+    with open_volume("v.tif") as found:
+        assert found.shape == (4, 5, 6)
+    place = {None: 2**31, "header": 4, "end": len(data) - 4}.get(target) or offsets[target]
+    data[nexts[page] : nexts[page] + 4] = place.to_bytes(4, "little")
+    if target == "end":
+        data[-4:] = b"\xff" * 4
+    Path("v.tif").write_bytes(data)
+    with pytest.raises(InputError, match=message), endless():
+        open_volume("v.tif")

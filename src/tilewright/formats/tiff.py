@@ -16,6 +16,7 @@ from tilewright.errors import InputError, ResourceError
 from tilewright.formats.files import InputFile, naming
 from tilewright.formats.raw_volumes import RawForm, RawVolume
 from tilewright.formats.tiff_metadata import TiffMetadata, options_for, read_metadata
+from tilewright.formats.tiff_pages import check_pages
 from tilewright.formats.volumes import ArrayVolume, Shape, Volume, check_memory, check_shape
 
 PLAIN, DEFLATED = (1,), (8, 32946)  # TIFF's numbers of compressions
@@ -37,6 +38,7 @@ def open_tiff(path: str, what: str, *, memory: int | None = None, headers: bool 
     )  # fmt: skip
     file = InputFile(path, what)
     try:
+        check_pages(file)
         with os.fdopen(os.dup(file.fd), "rb") as stream, tifffile.TiffFile(stream, name="volume.tif") as tiff:
             volume = _read(file, tiff, memory, headers)
             volume.header = read_metadata(tiff)

@@ -228,7 +228,10 @@ def aligned_boxes(start: tuple[int, ...], shape: tuple[int, ...], unit: Shape, m
 
 def scaled(piece: np.ndarray, scale: tuple[float, float] | None) -> np.ndarray:
     """piece * slope + intercept in float64; the piece itself without a scale."""
-    return piece if scale is None else piece * np.float64(scale[0]) + np.float64(scale[1])
+    if scale is None:
+        return piece
+    with np.errstate(invalid="ignore", over="ignore"):  # a NaN may signal; what is not finite is refused afterwards
+        return piece * np.float64(scale[0]) + np.float64(scale[1])
 
 
 def check_shape(path: str, shape: tuple[int, ...], dtype: np.dtype) -> Shape:

@@ -19,9 +19,9 @@ def check_pages(file: InputFile) -> None:
     What is no TIFF at all is left to tifffile.
     """
     head = _bytes(file, 0, 16)
-    order = ORDERS.get(head[:2])
-    version = struct.unpack(f"{order}H", head[2:4])[0] if order and len(head) >= 8 else 0
-    if version not in LAYOUTS or len(head) < 16:
+    order = ORDERS.get(head[:2], "")
+    version = struct.unpack(f"{order}H", head[2:4])[0] if order and len(head) == 16 else 0
+    if version not in LAYOUTS:
         return
     kind, place, counts, tag_bytes = LAYOUTS[version]
     offsets, count_bytes = struct.Struct(order + kind), struct.calcsize(f"{order}{counts}")

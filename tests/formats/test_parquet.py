@@ -277,3 +277,19 @@ def test_an_output_that_was_given_up_leaves_no_traceback(tmp_path, monkeypatch):
     del encoder
     gc.collect()
     assert said == [] and os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"no JSON", b'{"id": "a"', b'{"id": "\xff"}', b"[1]", b"7", b'{"text": "no id"}', b'{"id": "a", "token_ids": [1e99]}',
+     b'{"id": "a", "token_ids": [99999999999]}', b'{"id": "a", "logprobs": [{"x": 1}]}', b'{"id": "a", "choices": 5}',
+     b'{"custom_id": "a"}', b'{"id": "a", "error": {"line": "x"}}'],
+)  # fmt: skip
+def test_shards_that_hold_no_records_are_refused(line):
+    """They were edited and sealed anew: the encoder failed with an internal error, and so did each resume."""
+    columns = {"text": "string", "token_ids": "list<int32>", "logprobs": "logprobs", "error": "error"}
+    encoder = ParquetEncoder(Written(), columns)
+    encoder.write(b'{"id": "good"}\n' + line + b"\n")
+    with pytest.raises(InputError, match=r"^out\.parquet: the job's shards hold lines that are no records .*--restart"):
+        encoder.finish()
+    encoder._writer.close()

@@ -175,7 +175,7 @@ class ParquetEncoder:
 
     columns: name -> a type by pyarrow's names, as in "string" or "list<int32>". ids: the type of the column "id", which
     comes first: "int64", or "string", where integers are written out, too. Row groups do not depend on blocks. `write`
-    and `finish` raise TextIds for a string where ids are integers.
+    and `finish` raise TextIds for a string where ids are integers, InputError for lines that are no records.
     """
 
     def __init__(self, file: Writable, columns: dict[str, str], ids: str = "string") -> None:
@@ -210,17 +210,28 @@ class ParquetEncoder:
         self._writer.close()
 
     def _convert(self) -> None:
-        """Makes columns of the lines so far."""
-        rows = [row for line in self._lines for row in _rows(msgspec.json.decode(line))]
+        """Makes columns of the lines so far. Raises InputError where they are no lines of records."""
+        try:
+            batch = self._columns([row for line in self._lines for row in _rows(msgspec.json.decode(line))])
+        except (msgspec.MsgspecError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+            what = f"the job's shards hold lines that are no records ({type(error).__name__}): they were edited"
+            hint = "give --restart to compute them again"
+            raise InputError(what, path=self._target.path, hint=hint) from error
+        if batch is not None:
+            self._batches.append(batch)
+        self._lines = []
+
+    def _columns(self, rows: list[dict[str, Any]]) -> Any:
+        """A batch of Arrow's; None for no rows."""
         for row in rows:
             if self._id is int and isinstance(row["id"], str):
                 self._writer.close()  # else it does so when it is collected, and there is no file any more
                 raise TextIds
             row["id"] = None if row["id"] is None else self._id(row["id"])
-        if rows:
-            columns = [self._arrow.array([row.get(f.name) for row in rows], f.type) for f in self._schema]
-            self._batches.append(self._arrow.RecordBatch.from_arrays(columns, schema=self._schema))
-        self._lines = []
+        if not rows:
+            return None
+        columns = [self._arrow.array([row.get(f.name) for row in rows], f.type) for f in self._schema]
+        return self._arrow.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _flush(self) -> None:
         self._convert()
@@ -236,7 +247,7 @@ class _Target(io.RawIOBase):
 
     def __init__(self, file: Writable) -> None:
         super().__init__()
-        self._file, self.given_up = file, False
+        self._file, self.path, self.given_up = file, file.path, False
 
     def writable(self) -> bool:
         return True

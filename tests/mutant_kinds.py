@@ -10,7 +10,6 @@ import os
 import struct
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 import nibabel
@@ -22,6 +21,8 @@ import tifffile
 import tokenizers
 import zarr
 
+from mutant_jobs import JOB_KINDS
+from mutating import Kind
 from tilewright.bench import results
 from tilewright.errors import InputError
 from tilewright.formats import models, parquet, sharded, token_table
@@ -39,16 +40,6 @@ from tilewright.runtime.jobs.manifest import Damaged, Sealed, encoded, seal, uns
 SHAPE = (6, 8, 8)
 RNG = np.random.default_rng(5)
 VALUES = RNG.integers(0, 9, SHAPE).astype(np.float32)
-
-
-@dataclass
-class Kind:
-    """seeds: whole files. text: mutated as words, too. sealed: what is read must be what a seed says, or nothing."""
-
-    seeds: list[bytes]
-    read: Callable[[bytes], bytes]
-    text: bool = False
-    sealed: bool = False
 
 
 def _at(path: Path, read: Callable[[], bytes]) -> Callable[[bytes], bytes]:
@@ -167,7 +158,7 @@ def _records(name: str, *seeds: bytes, prompts: bool) -> Callable[[Path], Kind]:
             with closing(reader):
                 return _said([repr(batch) for batch in reader.batches(2)])
 
-        return Kind(list(seeds), _at(path, read), text=not name.endswith(".bin"))
+        return Kind(list(seeds), _at(path, read), text=not name.endswith(".bin"), refuses=not name.endswith(".txt"))
 
     return kind
 
@@ -348,4 +339,5 @@ KINDS: dict[str, Callable[[Path], Kind]] = {
     "sealed json": _sealed,
     "labels": _validated(".jsonl", LABELS),
     "logits": _validated(".bin", struct.pack("<8f", *range(8))),
+    **JOB_KINDS,
 }

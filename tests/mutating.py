@@ -13,6 +13,7 @@ import signal
 import struct
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tilewright.errors import InputError, UsageError
@@ -27,6 +28,20 @@ WORDS = (
     *(b"9" * 5000, b"[" * 100_000, b'{"a":' * 50_000, b"\xff", b"\0", b"2147483648", b"9223372036854775808", b"1.5"),
     *(b'"' + b"x" * 100_000 + b'"', b"-9223372036854775809", b"1" + b"0" * 300, b"\xed\xa0\x80", b"\r", b"\n"),
 )
+
+
+@dataclass
+class Kind:
+    """A kind of file. seeds: whole files. read: returns bytes that stand for all that it read. text: mutated as words,
+    too. sealed: what is read must be what a seed says, or nothing; known: one of these contents instead. refuses: some
+    mutants are refused."""
+
+    seeds: list[bytes]
+    read: Callable[[bytes], bytes]
+    text: bool = False
+    sealed: bool = False
+    known: set[bytes] | None = None
+    refuses: bool = True
 
 
 @dataclass
@@ -109,6 +124,7 @@ def _in_child(read, cases, known, found) -> int:
     if pid == 0:
         try:
             os.close(source)
+            os.fsync = os.fstat  # only a power cut tells the difference
             _limit()
             for data in cases:
                 outcome = _outcome(read, data, known).encode("utf-8", "replace")

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import ml_dtypes
 import numpy as np
 import pytest
 import scipy.ndimage
@@ -297,6 +298,37 @@ def test_five_dimensions(rng):
     weights = rng.standard_normal((3, 3))
     wanted = scipy.ndimage.correlate(x, weights, axes=(1, 3))
     assert np.array_equal(ndi.correlate(x, weights, axes=(1, 3)), wanted)
+
+
+OPTIONS = {
+    "gaussian_filter": {"sigma": 1.0}, "gaussian_filter1d": {"sigma": 1.0}, "gaussian_laplace": {"sigma": 1.0},
+    "uniform_filter1d": {"size": 3},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("function", ndi.__all__)
+def test_bfloat16_counts_as_float32(function, library, rng):
+    """Of the input and of the weights; an output of it, which float32 does not fit into, is refused."""
+    call, rounded = getattr(ndi, function), rng.standard_normal((20, 17, 18)).astype(ml_dtypes.bfloat16)
+
+    def arguments(kind, weights):
+        """In NumPy's float32, or in `kind`'s bfloat16."""
+        if not function.startswith(("correlate", "convolve")):
+            return OPTIONS.get(function, {})
+        return {"weights": kind(weights[:3] if function.endswith("1d") else weights.reshape(3, 3, 3))}
+
+    def as_torch(array):
+        torch = pytest.importorskip("torch")
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+
+    kind = as_torch if library == "torch" else np.asarray
+    weights = rng.standard_normal(27).astype(ml_dtypes.bfloat16)
+    wanted = call(rounded.astype(np.float32), **arguments(lambda array: array.astype(np.float32), weights))
+    found = call(kind(rounded), **arguments(kind, weights))
+    assert isinstance(found, np.ndarray) and found.dtype == np.float32 and found.tobytes() == wanted.tobytes()
+    with pytest.raises(RuntimeError, match=r"bfloat16.* not supported"):
+        call(kind(rounded), **arguments(kind, weights), output=kind(np.zeros_like(rounded)))
 
 
 def test_importing_compiles_nothing():

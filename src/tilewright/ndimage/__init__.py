@@ -9,7 +9,7 @@ so that results have scipy's bits, with three exceptions. float32 volumes that s
 `tilewright.ops.conv3d` in float32: within c * eps32 * sqrt(taps) * (|input| corr |weights|). Weights below 2.2e-16
 count, which scipy.ndimage takes for zeros; NaN among the weights makes NaN. The running sum of `uniform_filter` starts
 anew in long lines. An output may share memory with the input in any way. Up to four dimensions are filtered at once;
-more are fine where the kernel has an extent of 1.
+more are fine where the kernel has an extent of 1. bfloat16, NumPy's or a torch tensor on the CPU, counts as float32.
 
 `tilewright convolve` is the job of the same filters for volumes on disk, larger than memory. Its names gaussian, box,
 laplace and sobel are `gaussian_filter`, `uniform_filter`, `laplace` and `sobel` here, with the same default mode,
@@ -24,6 +24,7 @@ import operator
 import numpy as np
 
 from tilewright.ndimage._arguments import (
+    array_of,
     as_bytes,
     axes_of,
     axis_of,
@@ -62,7 +63,7 @@ def correlate1d(input, weights, axis=-1, output=None, mode="reflect", cval=0.0, 
     "grid-constant" or "grid-wrap". origin: -(K // 2) to (K - 1) // 2, how far the kernel is moved to the left.
     Returns the output array. Raises RuntimeError, ValueError or TypeError where scipy.ndimage does.
     """
-    input, weights = np.asarray(input), np.asarray(weights)
+    input, weights = array_of("input", input), array_of("weights", weights)
     if "c" in (input.dtype.kind, weights.dtype.kind):
         weights = weights.conj().astype(np.complex128) if weights.dtype.kind == "c" else weights
         output = output_for(output, input, to_complex=True)
@@ -79,7 +80,7 @@ def correlate1d(input, weights, axis=-1, output=None, mode="reflect", cval=0.0, 
 
 def convolve1d(input, weights, axis=-1, output=None, mode="reflect", cval=0.0, origin=0):
     """`correlate1d` with the kernel turned round."""
-    weights = np.asarray(weights)[::-1]
+    weights = array_of("weights", weights)[::-1]
     weights = weights.conj() if weights.dtype.kind == "c" else weights
     return correlate1d(input, weights, axis, output, mode, cval, turned(origin, len(weights)))
 
@@ -123,7 +124,7 @@ def gaussian_filter(
 
     sigma, order, mode, radius: one, or one for each of the axes; where sigma is 0 nothing is done.
     """
-    input = np.asarray(input)
+    input = array_of("input", input)
     output = output_for(output, input)
     axes = axes_of(axes, input.ndim)
     given = (per_axis(value, len(axes)) for value in (sigma, order, mode, radius))
@@ -134,7 +135,7 @@ def gaussian_filter(
 
 def uniform_filter1d(input, size, axis=-1, output=None, mode="reflect", cval=0.0, origin=0):
     """The mean of `size` neighbours along one axis; the rest is as in `correlate1d`."""
-    input = np.asarray(input)
+    input = array_of("input", input)
     axis = axis_of(axis, input.ndim)
     if size < 1:
         raise RuntimeError(f"incorrect filter size: size is {size}, at least 1 is wanted")
@@ -158,7 +159,7 @@ def uniform_filter(input, size=3, output=None, mode="reflect", cval=0.0, origin=
 
     size, mode, origin: one, or one for each of the axes; where size is 1 nothing is done.
     """
-    input = np.asarray(input)
+    input = array_of("input", input)
     output = output_for(output, input, to_complex=input.dtype.kind == "c")
     axes = axes_of(axes, input.ndim)
     given = (per_axis(value, len(axes)) for value in (size, origin, mode))
@@ -184,7 +185,7 @@ def sobel(input, axis=-1, output=None, mode="reflect", cval=0.0):
 def laplace(input, output=None, mode="reflect", cval=0.0, *, axes=None):
     """The sum of second differences [1, -2, 1] along each of `axes`; mode: one, or one for each of them."""
 
-    input = np.asarray(input)
+    input = array_of("input", input)
     output = output_for(output, input)
     axes = axes_of(axes, input.ndim)
     modes = per_axis(mode, len(axes)) if axes else []
@@ -200,7 +201,7 @@ def laplace(input, output=None, mode="reflect", cval=0.0, *, axes=None):
 
 def gaussian_laplace(input, sigma, output=None, mode="reflect", cval=0.0, *, axes=None, **kwargs):
     """The sum of a Gaussian's second derivatives along each of `axes`; kwargs go to `gaussian_filter`."""
-    input = np.asarray(input)
+    input = array_of("input", input)
     chosen = axes_of(axes, input.ndim)
     sigmas = per_axis(sigma, len(chosen))  # where all axes are named, scipy goes by the array's order
     if len(chosen) < input.ndim:
@@ -215,7 +216,7 @@ def gaussian_laplace(input, sigma, output=None, mode="reflect", cval=0.0, *, axe
 
 
 def _edge(input, axis, output, mode, cval, smooth):
-    input = np.asarray(input)
+    input = array_of("input", input)
     axis = axis_of(axis, input.ndim)
     output = output_for(output, input)
     modes = per_axis(mode, input.ndim)
@@ -236,7 +237,7 @@ def _sum_along(derivative, input, axes, modes, output):
 
 def _filter_all(input, weights, output, mode, cval, origin, turn: bool, axes):
     """correlate, and convolve where `turn`."""
-    input, weights = np.asarray(input), np.asarray(weights)
+    input, weights = array_of("input", input), array_of("weights", weights)
     if "c" in (input.dtype.kind, weights.dtype.kind):
         weights = weights.conj() if weights.dtype.kind == "c" and not turn else weights
         output = output_for(output, input, to_complex=True)

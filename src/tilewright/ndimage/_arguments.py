@@ -9,7 +9,19 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
+from tilewright.ops._arrays import BFLOAT16, as_numpy
 from tilewright.ops.correlate.operands import KINDS, MODES
+
+
+def array_of(name: str, value) -> np.ndarray:
+    """`value` as NumPy reads it; bfloat16 of any library is widened to float32, which is exact."""
+    array = _unwidened(name, value)
+    return array.astype(np.float32) if array.dtype == BFLOAT16 else array
+
+
+def _unwidened(name: str, value) -> np.ndarray:
+    """`value` as an array. Raises UsageError for a bfloat16 one that cannot be read."""
+    return as_numpy(name, value) if "bfloat16" in str(getattr(value, "dtype", "")) else np.asarray(value)
 
 
 def output_for(output, input: np.ndarray, *, to_complex: bool = False) -> np.ndarray:
@@ -30,7 +42,7 @@ def output_for(output, input: np.ndarray, *, to_complex: bool = False) -> np.nda
         if not issubclass(dtype.type, np.complexfloating if to_complex else np.number):
             raise RuntimeError(f"output must have {'complex' if to_complex else 'numeric'} dtype; it is {output!r}")
         return np.zeros(input.shape, dtype)
-    array = np.asarray(output)
+    array = _unwidened("output", output)
     if array.shape != input.shape:
         raise RuntimeError(f"output shape not correct: it is {array.shape}, {input.shape} is wanted")
     if to_complex and array.dtype.kind != "c":

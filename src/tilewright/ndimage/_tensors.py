@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tilewright.ndimage._arguments import axes_of, check_origin, mode_of, per_axis, real_of, turned
+from tilewright.ndimage._arguments import array_of, axes_of, check_origin, mode_of, per_axis, real_of, turned
 
 
 def filter_tensor(input, weights, output, mode, cval, origin, axes):
@@ -36,4 +36,4 @@ def turned_tensor(weights, origin) -> tuple[np.ndarray, list]:
 
 def _numbers(weights) -> np.ndarray:
     """float32, on the CPU."""
-    return np.asarray(weights.cpu() if hasattr(weights, "data_ptr") else weights, np.float32)
+    return np.asarray(array_of("weights", weights.cpu() if hasattr(weights, "data_ptr") else weights), np.float32)

@@ -86,18 +86,24 @@ def model(tmp_path_factory):
 
 def run(model, lines, kind, folder) -> list[dict]:
     """What the job answers, as .jsonl lines, whatever the kind of input: "jsonl", "openai" or "parquet"."""
+    job = job_of(model, lines, kind, folder)
+    generate(job)
+    return [_plain(json.loads(line)) for line in Path(job.output).read_text().split("\n") if line]
+
+
+def job_of(model, lines, kind, folder) -> GenerateJob:
+    """The job, its input written."""
     name, target = folder / f"in.{'parquet' if kind == 'parquet' else 'jsonl'}", folder / "out.jsonl"
     if kind == "parquet":
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         names = list(dict.fromkeys(field for line in lines for field in line))
-        pq.write_table(pa.table({name: [line.get(name) for line in lines] for name in names}), name)
+        pq.write_table(pa.table({name: [line.get(name) for line in lines] for name in names}), name, row_group_size=30)
     else:
         wrapped = [{"custom_id": line["id"], "body": {k: v for k, v in line.items() if k != "id"}} for line in lines]
         name.write_text("".join(json.dumps(each) + "\n" for each in (lines if kind == "jsonl" else wrapped)))
-    generate(GenerateJob(str(model), str(name), str(target), JOB, settings=Settings(restart=True)))
-    return [_plain(json.loads(line)) for line in Path(target).read_text().split("\n") if line]
+    return GenerateJob(str(model), str(name), str(target), JOB, settings=Settings(restart=True))
 
 
 def _plain(answer: dict) -> dict:
@@ -226,6 +232,30 @@ def test_the_largest_values_end_no_job(model, tmp_path):
     assert [len(answer["token_ids"]) for answer in good] == [12] * 3 + [62] * 3, "the context has 64 positions"
     assert [one["error"]["field"] for one in (first, second, third)] == ["n", "n", "num_return_sequences"]
     assert "n * max_tokens * (logprobs + 1) is 16,384 * 12 * 21 = 4,128,768; at most" in first["error"]["message"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("workers", [None, 2])
+def test_fields_that_need_a_temperature_are_told_once(model, tmp_path, kind, workers):
+    """With how many prompts have them, and the first of these; also of those that another run has done."""
+    idle = [{"seed": 4}, {"top_p": 0.5}, {"seed": 1, "top_k": 3}, {"min_p": 0.2, "temperature": 0}]
+    others = [{}, {"top_p": 1.0}, {"top_k": -1}, {"seed": 4, "temperature": 1}, {"top_p": 7}, {"max_tokens": 2}]
+    cases = [*others, *idle, *others, *idle] * 5
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+    job, said = job_of(model, lines_of(cases), kind, tmp_path), []
+    job.params = SamplingParams(max_tokens=2, temperature=0)
+    job.settings = Settings(workers=workers, shard_size=None if kind == "parquet" else 1000)
+    for _ in range(2):
+        said.clear()
+        report = generate(job, said.append)
+        told = [line for line in said if "temperature" in line]
+        what = "seed, top_k, top_p or min_p of 40 of 100 prompts, the first in line 7, had no effect"
+        assert told == [f"{what}: at temperature 0 the likeliest token is taken"] and report.undrawn == 40
+    assert report.computed == 0 < report.job["shards"], "the second run found all shards"
+    job.params, job.settings = JOB, Settings(restart=True)
+    said.clear()
+    assert generate(job, said.append).undrawn == 10, "those that ask for temperature 0 themselves"
 
 
 def test_jobs_that_were_begun_before_go_on(model, tmp_path):

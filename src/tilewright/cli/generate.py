@@ -13,6 +13,7 @@ from tilewright.cli._jobs import JobOptions, settings_of, speaker
 from tilewright.cli._options import Device, check_threads, parse_bytes, parse_rungs, verb
 from tilewright.cli._output import banner, say, show_part, show_report, summary
 from tilewright.errors import UsageError
+from tilewright.formats.sampling_fields import DRAWING
 
 if TYPE_CHECKING:
     from tilewright.models.sampling import SamplingParams
@@ -22,7 +23,6 @@ SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
     "bad_words", "max_tokens", "min_tokens", "stop", "stop_token_ids", "ignore_eos", "logprobs",
 )  # fmt: skip
-DRAWING = ("seed", "top_k", "top_p", "min_p")  # what matters where tokens are drawn alone
 
 
 @dataclass(kw_only=True)

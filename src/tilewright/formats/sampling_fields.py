@@ -25,6 +25,7 @@ ALIASES = {  # other libraries' names for the same
     "stop_sequences": "stop",
 }
 HONOURED = (*PARAMETERS, *ALIASES, "do_sample")
+DRAWING = ("seed", "top_k", "top_p", "min_p")  # what matters where tokens are drawn alone
 
 HARMLESS = frozenset({  # they change how an answer is computed or delivered, not the answer; any value is taken
     # vLLM and OpenAI

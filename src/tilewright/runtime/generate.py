@@ -10,13 +10,14 @@ from tilewright.errors import InputError, UsageError
 from tilewright.formats.completions import empty_line, error_line
 from tilewright.formats.files import InputFile
 from tilewright.formats.prompts import PromptReader, open_prompts
+from tilewright.formats.sampling_fields import DRAWING
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.formats.validate import validate, validate_tokens
 from tilewright.models.gpt2 import GPT2Config
 from tilewright.models.sampling import SamplingParams
 from tilewright.runtime.devices import place_for
 from tilewright.runtime.fingerprint import Around, files_of, fingerprint
-from tilewright.runtime.generate_worker import GenerateWorker
+from tilewright.runtime.generate_worker import DEFAULTS, FIRST_UNDRAWN, UNDRAWN, GenerateWorker
 from tilewright.runtime.inputs import SCAN_BYTES, Sizing, cut_lines, cut_rows
 from tilewright.runtime.jobs.cut import Cut, Records
 from tilewright.runtime.jobs.directory import JobDirectory
@@ -30,7 +31,6 @@ from tilewright.runtime.outputs import AsParquet, check_output
 from tilewright.runtime.reports import Report, Say
 from tilewright.runtime.text_inputs import check_has_ids
 
-DEFAULTS = SamplingParams()
 ADDED = (  # parameters that earlier jobs' manifests do not name
     "presence_penalty", "frequency_penalty", "logit_bias", "bad_words", "allowed_token_ids", "suppress_tokens",
     "no_repeat_ngram_size", "include_stop_str_in_output",
@@ -70,11 +70,13 @@ class GenerateJob:
 @dataclass
 class GenerateReport(Report):
     """tokens: generated; prompt_tokens: read, in all; cut: prompts with completions that the context had no room for.
+    undrawn: prompts at temperature 0 with a seed, top_k, top_p or min_p of their own, which change nothing there.
     tokens_per_second: of this run."""
 
     tokens: int = 0
     prompt_tokens: int = 0
     cut: int = 0
+    undrawn: int = 0
     tokens_per_second: float = 0.0
 
 
@@ -94,8 +96,8 @@ def generate(job: GenerateJob, say: Say = quiet) -> GenerateReport:
     figures = start(make, job.output, job.settings, report, device=job.device, unit="prompts", say=say)
     if not report.lead:
         return report
-    names = ("tokens", "prompt_tokens", "cut")
-    report.tokens, report.prompt_tokens, report.cut = (int(figures.get(name, 0)) for name in names)
+    names = ("tokens", "prompt_tokens", "cut", UNDRAWN)
+    report.tokens, report.prompt_tokens, report.cut, report.undrawn = (int(figures.get(name, 0)) for name in names)
     new, run_s = report.figures.get("tokens", 0), report.seconds.get("run", 0.0)
     report.tokens_per_second = new / max(run_s, 1e-9)
     if report.computed:
@@ -104,6 +106,10 @@ def generate(job: GenerateJob, say: Say = quiet) -> GenerateReport:
     if report.cut and not beyond_context(job.params.max_tokens, made[0].config):  # else it was said at the start
         context = f"the model's context of {made[0].config.n_positions:,} tokens was full"
         say(f"{report.cut:,} of {report.records:,} prompts got fewer tokens than were asked for: {context}")
+    if report.undrawn:
+        what = f"{', '.join(DRAWING[:-1])} or {DRAWING[-1]} of {report.undrawn:,} of {report.records:,} prompts"
+        why = "at temperature 0 the likeliest token is taken"
+        say(f"{what}, the first in line {int(figures[FIRST_UNDRAWN]):,}, had no effect: {why}")
     if job.answers:
         if job.is_binary:
             report.validation = validate_tokens(job.output, job.answers, tokens=job.params.max_tokens, prefix=True)

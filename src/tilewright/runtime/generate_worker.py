@@ -18,7 +18,7 @@ from tilewright.formats.files import Writable
 from tilewright.formats.models import eos_token_ids
 from tilewright.formats.prompts import PromptFile
 from tilewright.formats.records import Completion, Prompt, PromptBatch, RecordError
-from tilewright.formats.sampling_fields import ALIASES, shown
+from tilewright.formats.sampling_fields import ALIASES, DRAWING, shown
 from tilewright.models.generation import WINDOW, Generated, Request
 from tilewright.models.gpt2 import GPT2, GPT2Config
 from tilewright.models.sampling import ParameterError, SamplingParams, failed
@@ -26,7 +26,7 @@ from tilewright.runtime.devices import gpu_faults
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.cut import Records, RowGroups, Shard
 from tilewright.runtime.jobs.directory import Attempt
-from tilewright.runtime.jobs.task import Beat
+from tilewright.runtime.jobs.task import FIRST, Beat
 from tilewright.runtime.kept_kernels import compiling_told
 from tilewright.runtime.load import place as placed
 from tilewright.runtime.load import read_weights, tokenizer_of
@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 READ = 256  # prompts read at a time
 WRITTEN = 64  # results written at a time
 WRITTEN_VALUES = 1 << 18  # tokens and log-probabilities in results, from which on they are written: some 30 MB
+DEFAULTS = SamplingParams()
 LOOK_SECONDS = 0.5  # between two looks at how far all sequences are
+UNDRAWN = "undrawn"  # figure of a shard: prompts with fields that matter only where tokens are drawn
+FIRST_UNDRAWN = f"{FIRST}{UNDRAWN}"  # and the number of the first
 PENDING = 2 * WINDOW  # prompts read and not yet written: the engine's, and bad ones between them
 
 
@@ -73,6 +76,8 @@ class GenerateWorker:
         out.figures = self.report.take_seconds() | {
             "tokens": stream.tokens, "prompt_tokens": stream.prompt_tokens, "cut": stream.cut,
         }  # fmt: skip
+        if stream.undrawn:
+            out.figures |= {UNDRAWN: stream.undrawn, FIRST_UNDRAWN: stream.first_undrawn}
         return stream.records
 
     def close(self) -> None:
@@ -93,7 +98,7 @@ class _Stream:
         self.results: list[tuple[Prompt, list[Completion]]] = []
         self.values = 0  # tokens and log-probabilities in them
         self.most_pending = PENDING + 2 * (self.generator.window - WINDOW)
-        self.records = self.tokens = self.prompt_tokens = self.cut = 0
+        self.records = self.tokens = self.prompt_tokens = self.cut = self.undrawn = self.first_undrawn = 0
 
     def run(self) -> None:
         """All of them, in batches."""
@@ -176,6 +181,9 @@ class _Stream:
             self.records += 1
             if prompt.error is None:
                 self.prompt_tokens += len(prompt.token_ids)
+                if is_undrawn(params, prompt):
+                    self.first_undrawn = self.first_undrawn or prompt.line
+                    self.undrawn += 1
                 yield Request(prompt.line if prompt.id is None else prompt.id, prompt.token_ids, params)
 
     def skip_bad(self) -> None:
@@ -244,6 +252,13 @@ def parameters_of(
     except UsageError as error:
         field, said = "", error.message
     return job.params, replace(prompt, error=RecordError(prompt.line, field, said))
+
+
+def is_undrawn(params: SamplingParams, prompt: Prompt) -> bool:
+    """Whether the prompt has a field that would change its answer at another temperature, and does not at 0."""
+    return params.greedy and any(
+        name in prompt.sampling and getattr(params, name) != getattr(DEFAULTS, name) for name in DRAWING
+    )
 
 
 def _load(job: GenerateJob, report: Report, say: Say) -> GPT2:

@@ -22,7 +22,7 @@ from tilewright.runtime.jobs.made import note
 from tilewright.runtime.jobs.manifest import Damaged, DamagedShards
 from tilewright.runtime.jobs.pieces import damage
 from tilewright.runtime.jobs.stop import Stop
-from tilewright.runtime.jobs.task import Assembling, Task, Totals
+from tilewright.runtime.jobs.task import Assembling, Task, Totals, add_figures
 
 HASHERS = 4  # threads: sha256 lets the others run, and one thread hashes 0.4 to 2 GB/s
 
@@ -117,8 +117,7 @@ def _totals(directory: JobDirectory, count: int) -> tuple[Totals, list[int]]:
             bad.append(number)
         else:
             records, errors, size = records + record.records, errors + record.errors, size + record.size
-            for name, value in record.figures.items():
-                figures[name] = figures.get(name, 0) + value
+            add_figures(figures, record.figures)
     return Totals(records, errors, size, count, figures), bad
 
 

@@ -19,7 +19,7 @@ from tilewright.runtime.jobs.cut import Cut
 from tilewright.runtime.jobs.directory import JobDirectory, Record
 from tilewright.runtime.jobs.run import run_within
 from tilewright.runtime.jobs.stop import stopping
-from tilewright.runtime.jobs.task import Engine, Options, Task, Watch
+from tilewright.runtime.jobs.task import Engine, Options, Task, Watch, add_figures
 from tilewright.runtime.kept_kernels import cache_or_none, first_run
 from tilewright.runtime.progress import JobProgress
 from tilewright.runtime.reports import SECONDS, SHOWN_ERRORS, Report, Say, phase
@@ -148,8 +148,7 @@ class _Figures(Watch):
         self.workers.add(worker)
         self.begun = min(self.begun, record.finished - record.seconds)
         self.ended = max(self.ended, record.finished)
-        for name, value in record.figures.items():
-            self.sums[name] = self.sums.get(name, 0) + value
+        add_figures(self.sums, record.figures)
 
 
 def start(

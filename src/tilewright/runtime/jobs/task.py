@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
@@ -16,6 +16,7 @@ from tilewright.runtime.jobs.manifest import Value
 from tilewright.runtime.jobs.stop import Stop
 
 DOUBTED = "doubted"  # a figure of a shard: its records that are errors because workers were killed from outside
+FIRST = "first."  # figures of a shard that are the number of a record begin with it
 WORKER_MEMORY = "worker_memory"  # fact of an engine with processes: {"largest", "sum"} of their peaks in bytes
 
 
@@ -57,13 +58,22 @@ class Worker(Protocol):
 
 @dataclass(frozen=True)
 class Totals:
-    """Of all shards: records, those that failed, bytes of output, shards, and the sums of their figures."""
+    """Of all shards: records, those that failed, bytes of output, shards, and their figures, see `add_figures`."""
 
     records: int
     errors: int
     size: int
     shards: int
     figures: dict[str, float] = field(default_factory=dict)
+
+
+def add_figures(totals: dict[str, float], figures: Mapping[str, float]) -> None:
+    """Add a shard's figures to those of others; of a figure that begins with FIRST the smallest stays."""
+    for name, value in figures.items():
+        if name.startswith(FIRST):
+            totals[name] = min(totals.get(name, value), value)
+        else:
+            totals[name] = totals.get(name, 0) + value
 
 
 class Task(Protocol):

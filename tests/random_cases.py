@@ -10,6 +10,7 @@ from tilewright.ops.matmul.problem import ACTIVATIONS
 LANES = (4, 8, 16, 32)
 LAYOUTS = ("C", "C", "C", "F", "strided", "reversed")
 ROW_LAYOUTS = ("C", "C", "F", "strided")
+EPSILONS = (1e-5, 1e-5, 1e-3, 0.1)  # of norms
 
 
 def extent(rng, most: int, least: int = 1) -> int:
@@ -59,7 +60,7 @@ def conv_transpose2d(rng, dtype):
     """Kernels of 1 to 7, strides of 1 to 4 and beyond the kernel, every crop that leaves an output."""
     spec = spec_of("conv_transpose2d")
     while True:
-        H, W = (int(n) for n in rng.integers(1, 8, 2))
+        H, W = (int(n) if maybe(rng, 0.95) else extent(rng, 50) for n in rng.integers(1, 8, 2))
         K = tuple(int(n) for n in rng.integers(1, 8, 2))
         stride = tuple(int(n) if maybe(rng, 0.9) else 9 for n in rng.integers(1, 5, 2))
         if maybe(rng, 0.4):
@@ -148,14 +149,14 @@ def softmax(rng, dtype):
 def layernorm(rng, dtype):
     shape = stack(rng, 300)
     layout = pick(rng, ROW_LAYOUTS) if len(shape) > 1 else "C"
-    return spec_of("layernorm").Case(shape, layout, pick(rng, (0.0, 0.0, 100.0)), dtype=dtype)
+    return spec_of("layernorm").Case(shape, layout, pick(rng, (0.0, 0.0, 100.0)), pick(rng, EPSILONS), dtype)
 
 
 def batchnorm(rng, dtype):
     spec, shape = spec_of("batchnorm"), stack(rng, 300)
     layout = pick(rng, ROW_LAYOUTS) if len(shape) > 1 else "C"
     activation = pick(rng, ACTIVATIONS)
-    return spec.Case(shape, layout, pick(rng, (0.0, 0.0, 100.0)), activation, dtype=dtype)
+    return spec.Case(shape, layout, pick(rng, (0.0, 0.0, 100.0)), activation, pick(rng, EPSILONS), dtype)
 
 
 def embedding(rng, dtype):
@@ -177,7 +178,7 @@ def embedding_conv1d(rng, dtype):
 
 
 def attention(rng, dtype):
-    T = extent(rng, 90)
+    T = extent(rng, 90) if maybe(rng, 0.95) else extent(rng, 700)
     Q = T if maybe(rng, 0.4) else int(rng.integers(1, T + 1))
     B, H, D = rows_of(rng, 4), int(rng.integers(1, 5)), pick(rng, (extent(rng, 90), 16, 32, 64))
     return spec_of("attention").Case(B, H, Q, T, D, causal=maybe(rng, 0.8), dtype=dtype)
@@ -188,6 +189,7 @@ def sample(rng, dtype):
     top_k = int(rng.integers(1, V + 1)) if maybe(rng) else 0
     limits = (top_k, pick(rng, (1.0, 0.9, 0.5)), pick(rng, (0.0, 0.0, 0.05)))
     options = {"temperature": pick(rng, (1.0, 1.0, 0.0, 0.7, 2.0)), "edits": V > 3 and maybe(rng, 0.3)}
+    options["shifts"] = V > 3 and maybe(rng, 0.3)
     kind = pick(rng, ("", "", "ties", "one"))
     return spec_of("sample").Case(rows_of(rng, 20), V, pick(rng, (3.0, 0.1)), **options, limits=limits, kind=kind)
 

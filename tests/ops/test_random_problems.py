@@ -3,6 +3,7 @@
 TILEWRIGHT_PROBLEMS sets how many of each rung the long test runs.
 """
 
+import dataclasses
 import os
 
 import numpy as np
@@ -20,6 +21,17 @@ NARROW = [(op, rung, lanes) for lanes in (4, 8) if lanes < cpu().lanes for op, r
 
 def test_every_operation_has_random_problems():
     assert sorted(RANDOM) == sorted(operations())
+
+
+@pytest.mark.parametrize("op", RANDOM)
+def test_random_problems_vary_in_every_field(op):
+    """Of the operation's `Case`: a new field would else be tried with its default alone."""
+    rng, dtypes = np.random.default_rng(3), random_problems.classes(op)
+    cases = [RANDOM[op](rng, dtypes[i % len(dtypes)]) for i in range(400)]
+    fixed = {"label", "device", *(["dtype"] if len(dtypes) == 1 else [])}
+    names = [field.name for field in dataclasses.fields(cases[0]) if field.name not in fixed]
+    alike = [name for name in names if len({getattr(case, name) for case in cases}) == 1]
+    assert not alike, f"all 400 random problems have the same {', '.join(alike)}"
 
 
 @pytest.mark.parametrize(("op", "rung"), random_problems.pairs())

@@ -177,7 +177,7 @@ def test_a_prompt_that_cannot_be_continued(prompt, message):
     [
         ({"n_head": 5}, "heads must divide"),
         ({"n_layer": 0}, "n_layer is 0"),
-        ({"n_inner": 0}, "width is 0"),
+        ({"n_inner": 0}, "n_inner is 0"),
         ({"activation_function": "swish"}, "'swish'"),
         ({"layer_norm_epsilon": 0.0}, "layer_norm_epsilon"),
         ({"add_cross_attention": True}, "^add_cross_attention is true; cross attention is not"),

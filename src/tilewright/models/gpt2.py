@@ -72,10 +72,11 @@ class GPT2Config(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self):
         if self.model_type != MODEL_TYPE:
             raise ValueError(f"model_type is {self.model_type!r}; {MODEL_TYPE!r} is wanted")
-        for name in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "width"):
-            most = MAX_LAYERS if name == "n_layer" else MAX_SIZE
-            if not 1 <= getattr(self, name) <= most:
-                raise ValueError(f"{name} is {getattr(self, name)}; at least 1 and at most {most} is wanted")
+        for name in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner"):
+            least = 2 if name == "n_positions" else 1  # a prompt and a new token
+            most, size = MAX_LAYERS if name == "n_layer" else MAX_SIZE, getattr(self, name)
+            if size is not None and not least <= size <= most:
+                raise ValueError(f"{name} is {size}; at least {least} and at most {most} is wanted")
         if self.n_embd % self.n_head:
             raise ValueError(f"n_embd is {self.n_embd} and n_head {self.n_head}: heads must divide the width")
         if self.activation_function not in ACTIVATIONS:

@@ -26,7 +26,7 @@ from tilewright.ops.matmul import matmul
 from tilewright.ops.matmul import prepare as prepare_matrix
 
 MODEL_TYPE = "dcgan"
-MAX_SIZE = 2**31
+MAX_SIZE = 2**31 - 1  # what kernels count with must not overflow
 MAX_LAYERS = 64  # names of tensors are made from it before a file is looked at
 MAX_FLOATS = 2**28  # of one image behind a layer, 1 GiB: no weight's shape confirms a stride, so a limit guards it
 GROUP = 48  # images that go through the layers together, 12 MiB between two layers: 9 % faster than 32, 4 % than 96

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from tilewright.errors import InputError, UsageError
 from tilewright.formats.completions import empty_line, error_line
 from tilewright.formats.files import InputFile
+from tilewright.formats.models import eos_token_ids
 from tilewright.formats.prompts import PromptReader, open_prompts
 from tilewright.formats.sampling_fields import DRAWING
 from tilewright.formats.tokenizer import Tokenizer
@@ -123,6 +124,7 @@ def task_of(job: GenerateJob, say: Say = quiet) -> GenerateTask:
     job = replace(job, device=place_for(job.device, job.dtype))
     _check(job)
     config, tokenizer = config_of(job.model, GPT2Config), tokenizer_of(job.model)
+    eos_token_ids(job.model)  # refuses wrong ones before the weights are read
     _check_model(job, config, tokenizer is not None)
     if tokenizer is None:
         check_has_ids(job.input, job.model, '{"id": 7, "prompt_token_ids": [1, 2]}')

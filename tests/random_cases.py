@@ -57,7 +57,7 @@ def matmul_argmax(rng, dtype):
 
 
 def conv_transpose2d(rng, dtype):
-    """Kernels of 1 to 7, strides of 1 to 4 and beyond the kernel, every crop that leaves an output."""
+    """Kernels of 1 to 7, strides of 1 to 4 and beyond the kernel, crops up to more than the kernel."""
     spec = spec_of("conv_transpose2d")
     while True:
         H, W = (int(n) if maybe(rng, 0.95) else extent(rng, 50) for n in rng.integers(1, 8, 2))
@@ -65,7 +65,7 @@ def conv_transpose2d(rng, dtype):
         stride = tuple(int(n) if maybe(rng, 0.9) else 9 for n in rng.integers(1, 5, 2))
         if maybe(rng, 0.4):
             stride = (int(rng.integers(1, 3)), 1)
-        crops = tuple(tuple(int(n) for n in rng.integers(0, k + 1, 2)) for k in K) if maybe(rng) else ((0, 0), (0, 0))
+        crops = tuple(tuple(int(n) for n in rng.integers(0, k + 3, 2)) for k in K) if maybe(rng) else ((0, 0), (0, 0))
         B = int(rng.integers(0, 5)) if maybe(rng, 0.9) else int(rng.integers(5, 40))
         options = {"dtype": dtype, "bias": maybe(rng), "activation": pick(rng, ACTIVATIONS)}
         C, O = extent(rng, 70), extent(rng, 70) if maybe(rng) else extent(rng, 32)

@@ -3,6 +3,8 @@ writes one byte beside them ends the process.
 
     python tests/guard_pages.py                                      # every operation, every rung, 20 problems each
     python tests/guard_pages.py conv_transpose2d cpu.columns --seed 19   # one again: the last line of a run that ended
+
+`ops/test_guard_pages.py` runs it in `make test-long`, in a process for each operation and width of vectors.
 """
 
 import argparse
@@ -15,7 +17,8 @@ import numpy as np
 
 from compare import compare
 from random_cases import RANDOM, spec_of
-from random_problems import CHOSEN, arrays_in, draw, emulated_tiles, ladder_of, pairs
+from random_problems import CHOSEN, arrays_in, draw, emulated_tiles, ladder_of, pairs, vectors_of
+from tilewright.hardware.cpu import cpu
 from tilewright.ops.core.ladder import using
 from tilewright.ops.core.launch import threads
 
@@ -79,14 +82,18 @@ def main() -> None:
     parser.add_argument("rung", nargs="?")
     parser.add_argument("--seed", type=int, help="this problem alone")
     parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--lanes", type=int, choices=(4, 8, 16), default=cpu().lanes, help=f"{cpu().lanes} here")
     asked = parser.parse_args()
-    every = [pair for pair in pairs() if pair[0] == (asked.op or pair[0]) and pair[1] == (asked.rung or pair[1])]
+    every = [
+        pair for pair in pairs(asked.lanes) if pair[0] == (asked.op or pair[0]) and pair[1] == (asked.rung or pair[1])
+    ]
     seeds = range(asked.count) if asked.seed is None else [asked.seed]
     with ExitStack() as stack:
+        stack.enter_context(vectors_of(asked.lanes))
         stack.enter_context(emulated_tiles())
         for op, rung in every:
             for seed in seeds:
-                print(f"python tests/guard_pages.py {op} {rung} --seed {seed}", flush=True)
+                print(f"python tests/guard_pages.py {op} {rung} --seed {seed} --lanes {asked.lanes}", flush=True)
                 for side in SIDES:
                     check(op, rung, seed, side)
     print(f"{len(every) * len(seeds) * len(SIDES)} problems of {len(every)} rungs beside guard pages, 0 findings")

@@ -13,6 +13,7 @@ import pytest
 
 from guard_pages import PAGE, SIDES, fenced
 from random_cases import RANDOM
+from tilewright.hardware.cpu import cpu
 
 PROGRAM = Path(__file__).parent.parent / "guard_pages.py"
 MANY = int(os.environ.get("TILEWRIGHT_PROBLEMS", "100"))
@@ -36,8 +37,9 @@ def test_a_few_problems(op, rung):
 
 @pytest.mark.long
 @pytest.mark.parametrize("op", RANDOM)
-def test_many_problems(op):
-    assert run(op, "--count", str(MANY)).endswith("beside guard pages, 0 findings")
+@pytest.mark.parametrize("lanes", [lanes for lanes in (16, 8, 4) if lanes <= cpu().lanes])
+def test_many_problems(op, lanes):
+    assert run(op, "--count", str(MANY), "--lanes", str(lanes)).endswith("beside guard pages, 0 findings")
 
 
 @pytest.mark.parametrize("side", SIDES)

@@ -95,7 +95,7 @@ import numpy as np
 from numba import types
 from tilewright import simd
 from tilewright.formats.files import InputFile
-from tilewright.ops._threads import launch, threads
+from tilewright.ops.core.launch import launch, threads
 from tilewright.runtime import bus_errors
 
 path, how = sys.argv[1], sys.argv[2]

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
-from tilewright.ops._arrays import BFLOAT16, as_numpy
+from tilewright.ops.core.arrays import BFLOAT16, as_numpy
 from tilewright.ops.correlate.operands import KINDS, MODES
 
 

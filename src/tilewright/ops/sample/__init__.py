@@ -46,7 +46,7 @@ def sample(logits, given: Rules) -> Drawn:
         from tilewright.ops.sample import device
 
         return device.sample(array, given)
-    most = min(int(words[:, BEST].max(initial=0)), V)
+    most = min(int(np.maximum.reduce(words[:, BEST], initial=0)), V)
     chosen, logarithms = np.zeros((n, 1 + max(most, 0)), np.int64), np.zeros(n)
     if n:
         ladder.choose(Problem(V)).run(as_rows(array), given, chosen, logarithms)

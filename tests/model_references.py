@@ -3,7 +3,7 @@ may be from that: for each layer the bound that its operations have, carried on 
 
 import numpy as np
 
-from tilewright.ops.matmul.spec import EPS32
+from tilewright.ops.matmul.problem import EPS32
 
 C = 10.0  # the largest constant of a rung of matmul, conv1d and conv_transpose2d
 ROUNDED = 2.0**-8  # bfloat16's unit roundoff is half of it; both operands of a product, and a stored sum, are rounded

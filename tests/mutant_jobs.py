@@ -26,7 +26,7 @@ from tilewright.runtime.draw import DrawJob, draw
 from tilewright.runtime.generate import GenerateJob, generate
 from tilewright.runtime.jobs.directory import MANIFEST, REPORT, JobDirectory
 from tilewright.runtime.jobs.finished import Report, digest_of
-from tilewright.runtime.jobs.manifest import Damaged, Manifest, encoded, seal
+from tilewright.runtime.jobs.manifest import Manifest, encoded, seal
 from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.record import LENGTH_BYTES, Record, part_name
 from tilewright.runtime.jobs.start import Settings

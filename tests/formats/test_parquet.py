@@ -281,7 +281,8 @@ def test_an_output_that_was_given_up_leaves_no_traceback(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "line",
-    [b"no JSON", b'{"id": "a"', b'{"id": "\xff"}', b"[1]", b"7", b'{"text": "no id"}', b'{"id": "a", "token_ids": [1e99]}',
+    [b"no JSON", b'{"id": "a"', b'{"id": "\xff"}', b"[1]", b"7", b'{"text": "no id"}',
+     b'{"id": "a", "token_ids": [1e99]}',
      b'{"id": "a", "token_ids": [99999999999]}', b'{"id": "a", "logprobs": [{"x": 1}]}', b'{"id": "a", "choices": 5}',
      b'{"custom_id": "a"}', b'{"id": "a", "error": {"line": "x"}}'],
 )  # fmt: skip

@@ -1,9 +1,10 @@
 """The command line in processes that start in milliseconds: forked from one that has loaded all of it and run it once.
 
-`python -c "import forked_verbs; forked_verbs.main()" WARM...` reads a JSON line a command, {"argv", "after", "signal"}:
-the verb runs in a process group of its own, to which the signal is sent `after` seconds later; one that can be handled,
-from when it is. It answers with the
-exit status, as `os.waitstatus_to_exitcode` has it, and the seconds that it took to end after the signal.
+`python -c "import forked_verbs; forked_verbs.main()" WARM...` reads a JSON line a command, {"argv", "after", "signal",
+"victim"}: the verb runs in a process group of its own. The signal is sent `after` seconds later; one that can be
+handled, from when it is. It goes to the victim: "group"; "lead", the verb's own process alone; "worker", one of its
+children. It answers with the exit status, as `os.waitstatus_to_exitcode` has it, and the seconds that it took to end
+after the signal. By then all processes of the group have ended.
 """
 
 import contextlib
@@ -17,23 +18,26 @@ from pathlib import Path
 
 import tilewright
 
+PATIENCE = 600.0  # seconds for a job and its workers to end; far more than a loaded machine takes
 PATHS = [str(Path(tilewright.__file__).parents[1]), str(Path(__file__).parent)]
 
 
 class Forked:
-    """The parent of those processes. warm: commands that are run first, one after the other, in the parent itself."""
+    """The parent of those processes. warm: commands that are run first, one after the other, in the parent itself. log:
+    a file in the folder for what all of them say."""
 
-    def __init__(self, folder, *warm):
-        self.log = open(folder / "forked.log", "w+")  # noqa: SIM115 - closed with the process
+    def __init__(self, folder, *warm, log="forked.log"):
+        self.log = open(folder / log, "w+")  # noqa: SIM115 - closed with the process
         self.process = subprocess.Popen(
             [sys.executable, "-c", "import forked_verbs; forked_verbs.main()", *map(json.dumps, warm)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, cwd=folder,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(PATHS), "TOKENIZERS_PARALLELISM": "false"},
         )  # fmt: skip
 
-    def __call__(self, *argv, after=None, number=signal.SIGKILL):
+    def __call__(self, *argv, after=None, number=signal.SIGKILL, victim="group"):
         """(exit status, seconds from the signal to the end); after: seconds until it is sent, None: never."""
-        self.process.stdin.write(json.dumps({"argv": list(map(str, argv)), "after": after, "signal": number}) + "\n")
+        said = {"argv": list(map(str, argv)), "after": after, "signal": number, "victim": victim}
+        self.process.stdin.write(json.dumps(said) + "\n")
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
         assert answer, self.said()
@@ -61,13 +65,13 @@ def main():
         try:
             cli(json.loads(warm))
         except SystemExit as end:
-            assert not end.code, end.code
+            assert end.code in (None, 0, 1), end.code  # 1: with bad records
     for line in sys.stdin:
         said = json.loads(line)
         child = os.fork()
         if child == 0:
             _become(cli, said["argv"])
-        answers.write(json.dumps(_watched(child, said["after"], said["signal"])) + "\n")
+        answers.write(json.dumps(_watched(child, said["after"], said["signal"], said["victim"])) + "\n")
         answers.flush()
 
 
@@ -91,7 +95,30 @@ def _begun(child):
     return int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1
 
 
-def _watched(child, after, number):
+def _members(group):
+    """PIDs of the group's processes that have not ended."""
+    found = []
+    for one in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            state, _, of = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()[:3]
+            if state not in "ZX" and int(of) == group:
+                found.append(int(one))
+    return found
+
+
+def _kill(child, number, victim):
+    """False if there is no such process."""
+    if victim == "group":
+        os.killpg(child, number)
+        return True
+    chosen = child if victim == "lead" else next((one for one in _members(child) if one != child), None)
+    if chosen:
+        with contextlib.suppress(ProcessLookupError):  # a worker that has ended by itself
+            os.kill(chosen, number)
+    return chosen is not None
+
+
+def _watched(child, after, number, victim):
     with contextlib.suppress(OSError):  # it has done so itself
         os.setpgid(child, child)
     begun = None  # when it could be sent the signal
@@ -104,11 +131,13 @@ def _watched(child, after, number):
         elif begun is None:
             begun = time.monotonic()
         elif time.monotonic() >= begun + after:
-            os.killpg(child, number)
-            break
+            if _kill(child, number, victim):
+                break
+            after += 0.01  # no worker is there yet
         time.sleep(0.001)
     sent = time.monotonic()
     status = os.waitpid(child, 0)[1]
-    with contextlib.suppress(ProcessLookupError):  # its workers, if they are slower
-        os.killpg(child, signal.SIGKILL if number == signal.SIGKILL else 0)
+    while left := _members(child):  # its workers, if they are slower
+        assert time.monotonic() < sent + PATIENCE, f"processes {left} are left"
+        time.sleep(0.001)
     return os.waitstatus_to_exitcode(status), time.monotonic() - sent

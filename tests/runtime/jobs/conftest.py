@@ -115,3 +115,13 @@ def verbs(tmp_path_factory):
     path = tmp_path_factory.mktemp("verbs")
     verb_jobs.make(path)
     return path
+
+
+@pytest.fixture(scope="session")
+def cases(verbs, tmp_path_factory):
+    """A directory with the inputs of kill_attack.py."""
+    import kill_attack
+
+    path = tmp_path_factory.mktemp("cases")
+    kill_attack.fill(verbs, path)
+    return path

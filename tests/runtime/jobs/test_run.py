@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import toy_jobs
+from faults import Faults
 from tilewright.errors import InputError, Interrupted, ResourceError, UsageError
 from tilewright.runtime.engines.inline import Inline
 from tilewright.runtime.engines.local import Local
@@ -133,36 +134,6 @@ def test_an_input_that_changes_meanwhile(place, how):
     assert caught.value.exit_code == 3 and Path(place.output).read_bytes() == b"earlier"
     with pytest.raises(UsageError, match=r"input\."):
         run(place.task(), place.output, Inline())
-
-
-class Faults:
-    """The Nth call of the system fails; or, for a full disk, all from there on."""
-
-    CALLS = ("open", "write", "fsync", "replace", "close", "mkdir", "pwrite", "ftruncate")
-
-    def __init__(self, monkeypatch, nth, number, lasting=False):
-        self.made, self.nth, self.number, self.lasting = 0, nth, number, lasting
-        self.thread, self.writable = threading.get_ident(), set()
-        for name in self.CALLS:
-            monkeypatch.setattr(os, name, self.counted(name, getattr(os, name)))
-
-    def counted(self, name, call):
-        def wrapped(*args, **named):
-            reads = name == "close" and args[0] not in self.writable
-            if threading.get_ident() != self.thread or reads:
-                return call(*args, **named)
-            self.made += 1
-            frees = name == "close" or (name == "open" and not args[1] & os.O_CREAT)  # a full disk lets those pass
-            fails = self.made == self.nth or (self.lasting and self.made > self.nth and not frees)
-            done = call(*args, **named) if name == "close" or not fails else None
-            if name in ("open", "close"):
-                self.writable.discard(args[0])
-                self.writable |= {done} if name == "open" and args[1] & (os.O_WRONLY | os.O_RDWR) else set()
-            if fails:
-                raise OSError(self.number, os.strerror(self.number))
-            return done
-
-        return wrapped
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO], ids=errno.errorcode.get)

@@ -1,0 +1,187 @@
+"""Jobs of all verbs that are killed at random moments, by SIGKILL, and begun again with other options.
+
+A case is a command with its inputs and outputs, and the options that change no bytes. Each run takes some of them at
+random, one or two workers, and a moment for the kill. The victim is the process group, the first process alone, or a
+worker. As soon as a run ends by itself, the outputs must be those of an undisturbed run, and the job is begun anew.
+"""
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilewright.runtime.jobs.merge import digest_of, verify
+from tilewright.runtime.models import init_dcgan
+
+WORKERS_CHANCE = 0.08  # of a run with two workers: their start takes twenty times as long as a run without
+THREADS = ("1", "2")
+
+
+@dataclass(frozen=True)
+class Case:
+    """given: the command without its output. output: its name. others: outputs beside it. flips: values by option.
+    code: of a run to the end."""
+
+    given: tuple[str, ...]
+    output: str
+    flips: dict[str, tuple[str, ...]]
+    others: tuple[str, ...] = ()
+    code: int = 0
+
+    def command(self, output, *options):
+        return [*self.given, "-o", str(output), *map(str, options)]
+
+
+def _generate(input, output, **flips):
+    flips = {"--threads": THREADS, "--max-batch-memory": ("200K", "1M", "4M"), **flips}
+    sampled = ("--temperature", "1", "--max-tokens", "3")
+    return Case(("generate", "-p", "gpt2", "-i", input, *sampled), output, flips, code=1)
+
+
+def _classify(input, output, code=1, **flips):
+    flips = {"--threads": THREADS, "--batch-size": ("1", "7", "64", "1000"), **flips}
+    return Case(("classify", "-p", "textcnn", "-i", input), output, flips, code=code)
+
+
+def _draw(given, output, image):
+    flips = {"--threads": THREADS, "--batch-size": ("1", "2", "16"), "--shard-size": ("2", "3", "5")}
+    return Case(("draw", "-p", "dcgan", *given, "--image", image), output, flips, others=(image,))
+
+
+def _convolve(input, output):
+    flips = {"--threads": THREADS, "--memory": ("1G", "3G"), "--shard-size": ("8", "16", "64")}
+    return Case(("convolve", "-i", input, "-k", "kernel.npy"), output, flips)
+
+
+BYTES = {"--shard-size": ("900", "1500", "4000")}  # of JSON lines
+CASES = {
+    "generate jsonl to jsonl": _generate("generate.jsonl", "out.jsonl", **BYTES),
+    "generate jsonl to parquet": _generate("generate.jsonl", "out.parquet", **BYTES),
+    "generate parquet to jsonl": _generate("generate.parquet", "out.jsonl"),
+    "classify jsonl to parquet": _classify("classify.jsonl", "out.parquet", **BYTES),
+    "classify parquet to parquet": _classify("classify.parquet", "out.parquet"),
+    "classify binary to binary": _classify("classify.bin", "out.bin", code=0, **{"--shard-size": ("24", "60")}),
+    "draw npy to npy": _draw(("-i", "noise.npy"), "out.npy", "grid.png"),
+    "draw seed to folder": _draw(("-n", "24", "--seed", "5"), "out/", "grid.bmp"),
+    "convolve npy to zarr": _convolve("v.npy", "out.zarr"),
+    "convolve zarr to zarr": _convolve("v.zarr", "out.zarr"),
+    "convolve zarr to npy": _convolve("v.zarr", "out.npy"),
+    "convolve npy to nii.gz": _convolve("v.npy", "out.nii.gz"),
+    "convolve npy to tif": _convolve("v.npy", "out.tif"),
+}
+QUICK = ("generate jsonl to parquet", "classify parquet to parquet", "draw seed to folder", "convolve zarr to npy")
+NAMES = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.long, id=name) for name in CASES]
+
+
+def fill(verbs, path):
+    """Models and inputs of all cases in the empty directory `path`; verbs: where verb_jobs.make has made its own."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    import zarr
+
+    rng = np.random.default_rng(11)
+    for name in ("gpt2", "textcnn", "generate.jsonl", "classify.jsonl", "classify.bin"):
+        shutil.copytree(verbs / name, path / name) if (verbs / name).is_dir() else shutil.copy(verbs / name, path)
+    for verb in ("generate", "classify"):
+        rows = [json.loads(line) for line in (path / f"{verb}.jsonl").read_text().splitlines() if line.endswith("}")]
+        names = ("id", "prompt", "tokens")
+        table = pa.Table.from_pylist([{name: row[name] for name in names if name in row} for row in rows])
+        pq.write_table(table, path / f"{verb}.parquet", row_group_size=23)
+    init_dcgan(str(path / "dcgan"), 3, z_size=3, size=2, channels=(4, 3), kernel=4)
+    np.save(path / "noise.npy", rng.standard_normal((24, 3), np.float32))
+    volume = rng.standard_normal((160, 24, 24), np.float32)
+    np.save(path / "v.npy", volume)
+    np.save(path / "kernel.npy", rng.standard_normal((3, 3, 3)))
+    zarr.create_array(str(path / "v.zarr"), shape=volume.shape, chunks=(8, 16, 16), dtype="f4")[...] = volume
+
+
+def warm(prefix):
+    """Commands that load all that the cases need. prefix: of the names of their outputs."""
+    for number, case in enumerate(CASES.values()):
+        command = case.command(f"{prefix}{number}{case.output[3:]}")
+        yield [f"{prefix}{word}" if word in case.others else word for word in command]
+
+
+class Attack:
+    """One case in the directory `path`, below the one that `fill` has filled, in which `forked` runs commands."""
+
+    def __init__(self, case, path, forked, rng):
+        self.case, self.path, self.forked, self.rng = case, path, forked, rng
+        self.seconds = {}
+        self.right = []
+        self.counts = Counter()
+        path.mkdir()
+
+    def run(self, kills, workers_chance=WORKERS_CHANCE):
+        """At least so many kills; what happened."""
+        self.finish(1)
+        while self.counts["kills"] < kills:
+            workers = 2 if self.rng.random() < workers_chance else 1
+            if workers not in self.seconds:
+                self.finish(workers)
+            victim = str(self.rng.choice(("group", "lead", "worker"))) if workers == 2 else "lead"
+            code, killed = self.end(workers, self.rng.uniform(0, 1.1 * self.seconds[workers]), victim)
+            assert code in (-signal.SIGKILL, self.case.code), self.said()
+            self.counts["runs"] += 1
+            self.counts["kills"] += killed
+            self.counts[f"{victim} of {workers}"] += killed
+            if code == self.case.code:
+                self.check()
+            assert not self.output.exists() or self.found() == self.right, "an output is whole or not there"
+        if os.path.exists(f"{self.output}.job"):
+            self.finish(1)
+        return self.counts
+
+    def finish(self, workers):
+        """A run that nobody kills; it is timed."""
+        assert self.end(workers)[0] == self.case.code, self.said()
+        self.right = self.right or self.found()
+        self.check()
+
+    @property
+    def output(self):
+        return self.path / self.case.output.rstrip("/")
+
+    def command(self, workers):
+        """With options at random."""
+        options = ["--workers", workers]
+        for name, values in self.case.flips.items():
+            options += [name, self.rng.choice(values)]
+        slash = "/" if self.case.output.endswith("/") else ""
+        command = self.case.command(f"{self.output}{slash}", *options)
+        return [str(self.path / word) if word in self.case.others else word for word in command]
+
+    def end(self, workers, after=None, victim="group"):
+        """The exit status of a run, and whether it or its worker was killed before its end."""
+        begin = time.monotonic()
+        code, later = self.forked(*self.command(workers), after=after, victim=victim)
+        if code == self.case.code and (
+            after is None or not later
+        ):  # of runs that only ended what others had begun, too
+            self.seconds[workers] = max(self.seconds.get(workers, 0.0) * 0.7, time.monotonic() - begin)
+        return code, code == -signal.SIGKILL or (victim == "worker" and later > 0)
+
+    def said(self):
+        return self.forked.said()[-2000:]
+
+    def found(self):
+        return [digest_of(str(self.path / name), lambda: None) for name in (self.output.name, *self.case.others)]
+
+    def check(self):
+        """The finished job is right and whole, and nothing else is there; then it is removed."""
+        job = Path(f"{self.output}.job")
+        assert self.found() == self.right and verify(str(self.output)).intact, self.said()
+        assert sorted(os.listdir(self.path)) == sorted([self.output.name, job.name, *self.case.others])
+        names = {one.name for one in job.rglob("*")}
+        unfinished = [name for name in names if name.endswith(".tmp")]
+        assert not unfinished and not os.path.exists(job / "output") and not any((job / "damaged").glob("*")), names
+        self.counts["jobs"] += 1
+        for name in os.listdir(self.path):
+            shutil.rmtree(self.path / name) if (self.path / name).is_dir() else (self.path / name).unlink()

@@ -3,6 +3,7 @@ more memory than a limit that the system holds."""
 
 import base64
 import json
+import os
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import pytest
 from tilewright.errors import InputError
 from tilewright.formats import tokenizer as module
 from tilewright.formats import tokenizer_limits as limits
+from tilewright.formats.panics import ASIDE
 from tilewright.formats.sentence_encoder import SentenceEncoder
 from tilewright.formats.tokenizer import Tokenizer
 from tokenizer_files import alphabet, contents
@@ -158,6 +160,59 @@ def test_a_text_that_becomes_too_long_is_an_error_of_its_own(save):
         tokenizer.encode("a" * (module.MAX_TEXT + 1))
     with pytest.raises(InputError, match="of which the tokenizer makes over"):
         tokenizer.encode_batch(["a", "e" * 2000])
+
+
+def panicking():
+    """A table of SentencePiece's whose trie ends before the first byte of an emoji."""
+    table = (4 * 0xF0).to_bytes(4, "little") + bytes(4 * 0xF0) + b"x\0"
+    return contents(normalizer={"type": "Precompiled", "precompiled_charsmap": base64.b64encode(table).decode()})
+
+
+@pytest.mark.parametrize("trace", ["0", "1"])
+def test_a_panic_writes_nothing_to_the_terminal(tmp_path, trace):
+    (tmp_path / "tokenizer.json").write_text(panicking())
+    environment = {"RUST_BACKTRACE": trace, "PATH": "/usr/bin:/bin", "RAYON_NUM_THREADS": "2"}
+    command = [sys.executable, "-c", PANIC, json.dumps(sys.path), str(tmp_path / "tokenizer.json")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "3\n", "before\nbehind\n")
+
+
+PANIC = """
+import json, os, sys
+sys.path[:] = json.loads(sys.argv[1])
+from tilewright.errors import InputError
+from tilewright.formats.tokenizer import Tokenizer
+tokenizer, errors = Tokenizer(sys.argv[2]), 0
+os.write(2, b"before\\n")
+for encode in (tokenizer.encode, tokenizer.encode_word, lambda text: tokenizer.encode_batch([text, "a"])):
+    try:
+        encode("hi \\U0001f600")
+    except InputError as error:
+        errors += "index out of bounds" in str(error)
+os.write(2, b"behind\\n")
+print(errors)
+"""
+
+
+def test_what_others_write_meanwhile_comes_through(capfd):
+    """Before and behind the traces of panics, which are left out."""
+    trace = b"\nthread '<unnamed>' (4) panicked at src/lib.rs:1:2:\nindex out of bounds\n"
+    stack = b"stack backtrace:\n   0: a::b\n             at ./c.rs:3\nnote: run with `RUST_BACKTRACE=full` for more.\n"
+    with ASIDE.without_panics(), ASIDE.without_panics():
+        os.write(2, b"one\n" + trace + b"two\n" + trace + stack + b"three\n")
+    assert capfd.readouterr().err == "one\ntwo\nthree\n"
+    os.write(2, b"after\n")
+    assert capfd.readouterr().err == "after\n"
+
+
+def test_a_child_that_is_forked_meanwhile_has_its_descriptor(capfd):
+    with ASIDE.without_panics():
+        child = os.fork()
+        if child == 0:
+            os.write(2, b"of the child\n")
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert capfd.readouterr().err == "of the child\n"
 
 
 def test_groups_change_no_id(save, monkeypatch):

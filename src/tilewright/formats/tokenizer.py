@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -11,6 +10,7 @@ import msgspec
 
 from tilewright.errors import InputError
 from tilewright.formats.files import InputFile
+from tilewright.formats.panics import ASIDE
 from tilewright.formats.tokenizer_limits import checked_growth
 
 MAX_BYTES = 128 << 20  # GPT-2's has 1.4 MB, the largest vocabularies in use 35 MB
@@ -40,7 +40,7 @@ class Tokenizer:
             content = byte_level(content, self.path, file_content(os.fspath(merges)), os.fspath(merges))
         if sum(content.count(sign) for sign in (b",", b"[", b"{")) > MAX_ITEMS:
             raise InputError(f"no valid tokenizer: it has more than {MAX_ITEMS:,} items", path=self.path)
-        with _failures_of(self.path, "no valid tokenizer"), _quiet():
+        with _failures_of(self.path, "no valid tokenizer"), ASIDE.without_panics():
             self._library = Library.from_buffer(content)
             self._library.no_truncation()
             self._library.no_padding()
@@ -65,19 +65,19 @@ class Tokenizer:
         """The token ids of a text, with the special tokens that the tokenizer adds (GPT-2's adds none). Raises
         InputError as `check` does."""
         self.check(text)
-        with _failures_of(self.path, "the tokenizer cannot encode this text"):
+        with _failures_of(self.path, "the tokenizer cannot encode this text"), ASIDE.without_panics():
             return self._library.encode(text).ids
 
     def encode_word(self, text: str) -> list[int]:
         """`encode` without special tokens: a part of a text."""
-        with _failures_of(self.path, "the tokenizer cannot encode this text"):
+        with _failures_of(self.path, "the tokenizer cannot encode this text"), ASIDE.without_panics():
             return self._library.encode(text, add_special_tokens=False).ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` of each; the library works on them in parallel, on so many that memory is bounded."""
         found: list[list[int]] = []
         for some in self._together(texts):
-            with _failures_of(self.path, "the tokenizer cannot encode these texts"):
+            with _failures_of(self.path, "the tokenizer cannot encode these texts"), ASIDE.without_panics():
                 found += [encoding.ids for encoding in self._library.encode_batch(some)]
         return found
 
@@ -98,7 +98,7 @@ class Tokenizer:
         """Bytes of the text before the model sees it, counted piece by piece, until they are more than MAX_TEXT."""
         step, total = max(1, MAX_TEXT // (4 * self._growth.factor)), self._growth.extra
         normalizer, splitter = self._library.normalizer, self._library.pre_tokenizer
-        with _failures_of(self.path, "the tokenizer cannot encode this text"):
+        with _failures_of(self.path, "the tokenizer cannot encode this text"), ASIDE.without_panics():
             for first in range(0, len(text), step):
                 piece = text[first : first + step]
                 piece = normalizer.normalize_str(piece) if normalizer else piece
@@ -166,20 +166,3 @@ def _failures_of(path: str, doing: str) -> Iterator[None]:
             hint = "take the tokenizer.json that came with the model"
             raise InputError(f"{doing}: {reason}", path=path, hint=hint) from None
         raise
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps a panicking library, which writes its stack to descriptor 2 before Python hears of it, from doing so."""
-    if sys.stderr is None:  # there is no descriptor 2
-        yield
-        return
-    sys.stderr.flush()
-    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.dup2(nothing, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nothing)

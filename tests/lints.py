@@ -118,11 +118,11 @@ def functions_are_short(source: Source) -> Iterator[Finding]:
 
 def arguments_are_few(source: Source) -> Iterator[Finding]:
     """At most eight by position, kernels counted; neither the object itself nor what can only be named, like
-    PyTorch's options."""
+    PyTorch's options. What `launch` adds to a kernel's arguments, tasks and scratch, counts as one."""
     for function in source.functions():
         given = function.args
         names = [a.arg for a in (*given.posonlyargs, *given.args, given.vararg, given.kwarg) if a]
-        count = len(names) - (names[:1] in (["self"], ["cls"]))
+        count = len(names) - (names[:1] in (["self"], ["cls"])) - (names[-2:] == ["tasks", "scratch"])
         if count > ARGUMENTS:
             yield function.lineno, f"{function.name} takes {count} arguments; {ARGUMENTS} are allowed"
 

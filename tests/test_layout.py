@@ -27,7 +27,7 @@ def test_every_rule_holds_in_every_file():
     assert not found, "\n" + "\n".join(found)
 
 
-OP, CLI, TEST = "src/tilewright/ops/matmul/cpu/packed.py", "src/tilewright/cli/classify.py", "tests/test_made_up.py"
+OP, CLI, TEST = "src/tilewright/ops/gemm/cpu/loops.py", "src/tilewright/cli/classify.py", "tests/test_made_up.py"
 REFERENCE, SIMD = "src/tilewright/ops/matmul/reference.py", "src/tilewright/simd/vectors.py"
 LADDER = "src/tilewright/ops/matmul/gpu_ladder.py"
 
@@ -51,6 +51,7 @@ OFFENDERS = [
     (lints.functions_are_short, TEST, "def f():\n" + "    x = 1\n" * 60, 1, "f has 61 lines"),
     (lints.functions_are_short, TEST, "class C:\n  def f(self):\n" + "    x = 1\n" * 60, 2, "61 lines"),
     (lints.arguments_are_few, OP, "def f(a, b, c, d, /, e, f, h, i, *g): ...\n", 1, "takes 9 arguments"),
+    (lints.arguments_are_few, OP, "def f(a, b, c, d, e, f, g, h, tasks, scratch): ...\n", 1, "takes 9 arguments"),
     (lints.compiled_code_says_its_options, OP, "@njit\ndef f(): ...\n", 1, "boundscheck and fastmath"),
     (lints.compiled_code_says_its_options, OP, "@numba.njit(fastmath=True)\ndef f(): ...\n", 1, "without boundscheck"),
     (lints.compiled_code_says_its_options, SIMD, "g = njit(boundscheck=False)(f)\n", 1, "without fastmath"),
@@ -86,6 +87,7 @@ INNOCENTS = [
     (lints.files_are_short, TEST, "x = 1\n" * 400),
     (lints.functions_are_short, TEST, "def f():\n" + "    x = 1\n" * 59),
     (lints.arguments_are_few, OP, "class C:\n    def f(self, a, b, c, d, e, f, g, h): ...\n"),
+    (lints.arguments_are_few, OP, "def kernel(a, b, c, d, e, f, job, tasks, scratch): ...\n"),
     (lints.compiled_code_says_its_options, SIMD, "@njit(fastmath=False, boundscheck=False)\ndef f(): ...\n"),
     (lints.compiled_code_says_its_options, OP, "@simd.kernel('void()', name='f')\ndef f(): ...\n"),
     (lints.comparisons_are_used, TEST, "assert np.allclose(a, b)\nsame = np.array_equal(a, b)\n"),

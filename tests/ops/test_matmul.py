@@ -15,10 +15,10 @@ from tilewright.ops.core import needs
 from tilewright.ops.core.arrays import BFLOAT16, target_for
 from tilewright.ops.core.ladder import Ladder, using
 from tilewright.ops.core.launch import scratch
+from tilewright.ops.gemm.cpu import amx
+from tilewright.ops.gemm.cpu.words import pack_words
+from tilewright.ops.gemm.operands import Epilogue, Rows
 from tilewright.ops.matmul import Problem, ladder, matmul, prepare
-from tilewright.ops.matmul.cpu import amx
-from tilewright.ops.matmul.cpu.words import pack_words
-from tilewright.ops.matmul.operands import Epilogue, Rows
 
 
 @pytest.mark.parametrize("limbs", [1, 2])

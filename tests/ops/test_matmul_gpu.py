@@ -135,8 +135,8 @@ def test_how_a_product_is_cut_does_not_show(rung, dtype, rng):
         pytest.skip("Triton's interpreter multiplies tiles by BLAS, whose sums follow their shape")
     if rung.name.startswith("simt."):
         pytest.skip(f"{rung.name} has one shape of tiles")
-    from tilewright.ops.matmul.operands import Epilogue, Rows
-    from tilewright.ops.matmul.tile import launch
+    from tilewright.ops.gemm.operands import Epilogue, Rows
+    from tilewright.ops.gemm.tile import launch
 
     M, N, K = 300, 520, 1537
     case = Case(M, N, K, dtype, device="cuda")
@@ -171,7 +171,7 @@ def test_the_bound_holds_for_the_numbers_that_limbs_lose_most_of(rung, dtype, K,
 @pytest.mark.parametrize("rung", ["tile.specialized", "tile.specialized_limbs"])
 def test_tiles_fit_in_a_multiprocessors_shared_memory(rung):
     """Stages of both operands, rooms for results where they leave by bulk copies, barriers: 227 KiB on Hopper."""
-    launch = pytest.importorskip("tilewright.ops.matmul.tile.launch")
+    launch = pytest.importorskip("tilewright.ops.gemm.tile.launch")
     limbs = 2 if "limbs" in rung else 1
     for M, N, word, residual in product((1, 64, 300, 1024, 6400, 16384), (2, 64, 768, 3072, 50257), (2, 4), (0, 2, 4)):
         if limbs == 2 and word == 2:
@@ -239,7 +239,7 @@ def test_what_does_not_fit_is_named():
 
 
 def other_class(b):
-    from tilewright.ops.matmul.operands import Packed
+    from tilewright.ops.gemm.operands import Packed
 
     return Packed("tile.persistent", 4, 5, "bfloat16", b.T.contiguous())
 

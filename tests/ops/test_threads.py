@@ -15,14 +15,14 @@ from tilewright import simd
 from tilewright.errors import UsageError
 from tilewright.ops.core import launch as launches
 from tilewright.ops.core import team as team_module
-from tilewright.ops.core.launch import launch, thread_count, threads
+from tilewright.ops.core.launch import run_on_threads, thread_count, threads
 
 MAIN = 7.0  # what this thread's scratch begins with, and no helper's
 _sleep = types.ExternalFunction("usleep", types.int32(types.uint32))
 ARRIVED, LEFT, WAIT_HERE, WAIT_THERE, FAIL_HERE, FAIL_THERE = range(6)  # of a plan: what came, and what to do
 
 
-@simd.kernel(types.void(simd.PLAN, simd.OUTPUT), name="test.meet_all")
+@simd.kernel(types.void(simd.COUNTERS, simd.OUTPUT), name="test.meet_all")
 def meet_all(plan, scratch):
     """Three threads arrive, wait for each other, then wait (us) or fail as the plan has it for this one or the
     others."""
@@ -44,7 +44,7 @@ def on_three(**wishes) -> tuple[int, str]:
     launches.scratch(1)[0] = MAIN
     with threads(3):
         try:
-            launch(meet_all, plan, tasks=9, words=1)
+            run_on_threads(meet_all, plan, tasks=9, words=1)
         except (KeyboardInterrupt, ZeroDivisionError) as error:
             return int(plan[LEFT]), type(error).__name__
     return int(plan[LEFT]), ""
@@ -103,11 +103,11 @@ def launch_on_two(plan):
     """`meet_all`, of which a third is said to have come."""
     plan[ARRIVED] = 1
     with threads(2):
-        launch(meet_all, plan, tasks=2, words=1)
+        run_on_threads(meet_all, plan, tasks=2, words=1)
 
 
 @simd.kernel(
-    types.void(types.float32, types.float64, simd.INPUT_2D, types.int64, simd.PLAN, simd.OUTPUT),
+    types.void(types.float32, types.float64, simd.INPUT_2D, types.int64, simd.COUNTERS, simd.OUTPUT),
     name="test.sum_arguments",
 )
 def sum_arguments(x, y, a, n, plan, scratch):
@@ -131,13 +131,13 @@ def test_arguments_arrive_on_every_thread_with_a_scratch_of_its_own(words):
     a, plan = np.zeros((4, 3), np.float32), np.zeros(4, np.int64)
     a[1, 2] = 6
     with threads(2):
-        launch(sum_arguments, 0.5, 0.1, a, 4, plan, tasks=2, words=words)
+        run_on_threads(sum_arguments, 0.5, 0.1, a, 4, plan, tasks=2, words=words)
         assert list(plan) == [2, 2, 1, 1]
         with pytest.raises(TypeError, match="No matching definition"):
-            launch(sum_arguments, 0.5, 0.1, a.astype(np.float64), 4, plan, tasks=2, words=words)
+            run_on_threads(sum_arguments, 0.5, 0.1, a.astype(np.float64), 4, plan, tasks=2, words=words)
 
 
-@simd.kernel(types.void(simd.PLAN, simd.OUTPUT), name="test.draw")
+@simd.kernel(types.void(simd.COUNTERS, simd.OUTPUT), name="test.draw")
 def draw_tasks(plan, scratch):
     """Count tasks 0 .. 999 at plan[1]."""
     while simd.fetch_add(plan, 0, 1) < 1000:
@@ -149,7 +149,7 @@ def draw_often(found: list[int]) -> None:
     for _ in range(50):
         plan = np.zeros(2, np.int64)
         with threads(2):
-            launch(draw_tasks, plan, tasks=1000, words=1)
+            run_on_threads(draw_tasks, plan, tasks=1000, words=1)
         found.append(int(plan[1]))
 
 
@@ -220,14 +220,14 @@ def test_a_process_ends(code):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@simd.kernel(types.void(types.boolean, simd.PLAN, simd.OUTPUT), name="test.boolean")
+@simd.kernel(types.void(types.boolean, simd.COUNTERS, simd.OUTPUT), name="test.boolean")
 def boolean_kernel(flag, plan, scratch):
     """An argument that is no word."""
 
 
 def test_a_kernel_whose_arguments_are_no_words_is_refused():
     with threads(2), pytest.raises(Exception, match="threads run kernels of arrays, int64 and some floats"):
-        launch(boolean_kernel, True, np.zeros(2, np.int64), tasks=2, words=1)
+        run_on_threads(boolean_kernel, True, np.zeros(2, np.int64), tasks=2, words=1)
 
 
 @pytest.mark.parametrize("count", ["x", 1.5, 0, -1])

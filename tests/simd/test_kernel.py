@@ -67,7 +67,7 @@ def test_no_references_are_counted(monkeypatch):
     assert "define" in code and "NRT_" not in code
 
 
-@simd.kernel(types.int64(simd.PLAN, types.int64), name="test.meet")
+@simd.kernel(types.int64(simd.COUNTERS, types.int64), name="test.meet")
 def meet(arrived, patience):
     """Arrive, then spin until two have: it ends early only if both run at the same time."""
     simd.fetch_add(arrived, 0, 1)
@@ -104,10 +104,10 @@ NAMESAKES = """if True:
     import numpy as np
     from numba import types
     from tilewright import simd
-    from tilewright.ops.core.launch import launch, threads
+    from tilewright.ops.core.launch import run_on_threads, threads
 
     def made(number):
-        @simd.kernel(types.void(simd.PLAN, simd.OUTPUT), name=f"namesake.{number}")
+        @simd.kernel(types.void(simd.COUNTERS, simd.OUTPUT), name=f"namesake.{number}")
         def write(plan, scratch):
             plan[0] = number
         return write
@@ -118,7 +118,7 @@ NAMESAKES = """if True:
     for number, write in kernels.items():
         plan = np.zeros(1, np.int64)
         with threads(2):
-            launch(write, plan, tasks=2, words=1)
+            run_on_threads(write, plan, tasks=2, words=1)
         assert plan[0] == number, (number, plan[0])
 """
 

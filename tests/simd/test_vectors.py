@@ -137,7 +137,7 @@ def test_a_masked_load_at_the_end_of_memory_does_not_fault(lanes):
         protect(ctypes.c_void_p(start + mmap.PAGESIZE), mmap.PAGESIZE, 3)
 
 
-@simd.kernel(types.void(simd.PLAN, types.int64), name="test.fetch_add")
+@simd.kernel(types.void(simd.COUNTERS, types.int64), name="test.fetch_add")
 def count_up(counter, times):
     for _ in range(times):
         simd.fetch_add(counter, 1, 3)

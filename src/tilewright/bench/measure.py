@@ -17,7 +17,7 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops.core.launch import launch, thread_count
+from tilewright.ops.core.launch import run_on_threads, thread_count
 
 RUNS = 11  # odd, so that the median is one of them
 SPIN_S = 0.25  # longer than the 0.2 s for which GNU's and Intel's OpenMP threads spin unless told otherwise
@@ -65,7 +65,7 @@ def empty_caches(buffer: list[np.ndarray] = []) -> None:  # noqa: B006 - kept be
 def _busy():
     """A kernel that counts to its plan's first number, in registers."""
 
-    @simd.kernel(types.void(simd.PLAN, simd.OUTPUT), name="bench.busy")
+    @simd.kernel(types.void(simd.COUNTERS, simd.OUTPUT), name="bench.busy")
     def count(plan, scratch):
         x = np.uint64(plan[0])
         for _ in range(plan[0]):
@@ -77,7 +77,7 @@ def _busy():
 
 def rouse(steps: int = 20_000_000) -> None:
     """Keep every core busy for some 20 ms, without touching memory."""
-    launch(_busy(), np.array([steps]), tasks=thread_count(), words=1)
+    run_on_threads(_busy(), np.array([steps]), tasks=thread_count(), words=1)
 
 
 def interleave(

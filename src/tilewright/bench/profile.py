@@ -20,7 +20,7 @@ from tilewright.bench.roofs import Roofs, roofs
 from tilewright.models import gpt2, host_place
 from tilewright.ops.attention.operands import COUNT, FIRST, Cache
 from tilewright.ops.core.launch import thread_count
-from tilewright.ops.matmul.operands import Packed
+from tilewright.ops.gemm.operands import Packed
 
 REST = "rest"
 ASIDE = {"prepare", "prepare_argmax", "bytes_a_sequence", "span"}  # called once, or that do no work

@@ -45,7 +45,7 @@ class Roofs:
         return max(flops / self.gflops(dtype), nbytes / self.copy_gbytes_s) / 1e9
 
 
-SIGNATURE = types.void(simd.OUTPUT, simd.PLAN, simd.OUTPUT)
+SIGNATURE = types.void(simd.OUTPUT, simd.TASKS, simd.OUTPUT)
 
 
 @functools.cache
@@ -55,9 +55,8 @@ def _block_kernel(name: str, lanes: int):
     rows = 12 if lanes == 16 else 6
 
     @simd.kernel(SIGNATURE, name=f"roofs.{name}.{lanes}")
-    def multiply_add(words, plan, scratch):
-        """plan: next task, tasks."""
-        while simd.fetch_add(plan, 0, 1) < plan[1]:
+    def multiply_add(words, tasks, scratch):
+        while simd.draw(tasks) >= 0:
             block = simd.block_zeros(rows, 2, lanes)
             for step in range(
                 STEPS
@@ -75,8 +74,8 @@ def _amx_kernel():
     configure, release, load, zero, dot = tiles.configure, tiles.release, tiles.load, tiles.zero, tiles.dot
 
     @simd.kernel(SIGNATURE, name="roofs.amx")
-    def multiply_add(words, plan, scratch):
-        """plan: next task, tasks. Four products into four tiles take turns."""
+    def multiply_add(words, tasks, scratch):
+        """Four products into four tiles alternate."""
         state = scratch[: 9 * 256].reshape(9, 16, 16)
         configure(state, 16)
         zero(state, 0)
@@ -85,7 +84,7 @@ def _amx_kernel():
         zero(state, 3)
         load(state, 4, words, 0, 16)
         load(state, 5, words, 0, 16)
-        while simd.fetch_add(plan, 0, 1) < plan[1]:
+        while simd.draw(tasks) >= 0:
             for _ in range(STEPS):
                 dot(state, 0, 4, 5)
                 dot(state, 1, 4, 5)
@@ -96,15 +95,14 @@ def _amx_kernel():
     return multiply_add, 4 * 2 * 16 * 16 * 32
 
 
-@simd.kernel(types.void(simd.INPUT, simd.OUTPUT, simd.PLAN, simd.OUTPUT), name="roofs.copy")
-def _copy(source, target, plan, scratch):
-    """plan: next task, floats a task."""
-    size = plan[1]
-    first = simd.fetch_add(plan, 0, 1) * size
-    while first < source.size:
-        for i in range(first, min(first + size, source.size), 16):
+@simd.kernel(types.void(simd.INPUT, simd.OUTPUT, simd.TASKS, simd.OUTPUT), name="roofs.copy")
+def _copy(source, target, tasks, scratch):
+    """A task is PIECE bytes."""
+    task = simd.draw(tasks)
+    while task >= 0:
+        for i in range(task * PIECE // 4, min((task + 1) * PIECE // 4, source.size), 16):
             simd.store(target, i, simd.load(source, i, 16))
-        first = simd.fetch_add(plan, 0, 1) * size
+        task = simd.draw(tasks)
 
 
 def _best(call, seconds: float = 0.3) -> float:
@@ -119,7 +117,7 @@ def _best(call, seconds: float = 0.3) -> float:
 
 def _repeat(kernel, tasks: int) -> None:
     """Run a kernel of multiply-adds: STEPS steps a task."""
-    launch(kernel, np.ones(64 * 16, np.float32), np.array([0, tasks], np.int64), tasks=tasks, words=9 * 256)
+    launch(kernel, np.ones(64 * 16, np.float32), tasks=tasks, words=9 * 256)
 
 
 def _rate(kernel, flops_a_step: int) -> float:
@@ -130,7 +128,7 @@ def _rate(kernel, flops_a_step: int) -> float:
 def _copy_all(source: np.ndarray, target: np.ndarray) -> None:
     """Copy in pieces, as many threads as there are."""
     tasks = math.ceil(source.nbytes / PIECE)
-    launch(_copy, source, target, np.array([0, PIECE // 4], np.int64), tasks=tasks, words=1)
+    launch(_copy, source, target, tasks=tasks, words=1)
 
 
 def _copy_rate() -> float:

@@ -6,7 +6,7 @@ folder has the table of functions.
 Importing this package imports Numba (a third of a second): import it where kernels are, not at a program's start.
 """
 
-from tilewright.simd.atomics import compare_exchange, exchange, fetch_add, load_acquire, relax, store_release
+from tilewright.simd.atomics import compare_exchange, draw, exchange, fetch_add, load_acquire, relax, store_release
 from tilewright.simd.bfloat16 import (
     block_dot_pair,
     block_gather_converted,
@@ -53,7 +53,19 @@ from tilewright.simd.halves import (
 )
 from tilewright.simd.integers import block_dot_quad, integers_less
 from tilewright.simd.kernel import Kernel, inline, kernel
-from tilewright.simd.types import CONTIGUOUS, INDICES, INPUT, INPUT_2D, MATRIX, OUTPUT, OUTPUT_2D, PLAN, ROUNDED_2D
+from tilewright.simd.types import (
+    CONTIGUOUS,
+    COUNTERS,
+    INDICES,
+    INPUT,
+    INPUT_2D,
+    MATRIX,
+    OUTPUT,
+    OUTPUT_2D,
+    ROUNDED_2D,
+    TASKS,
+    record,
+)
 from tilewright.simd.vectors import (
     absolute,
     add,
@@ -87,14 +99,15 @@ from tilewright.simd.vectors import (
 
 __all__ = [
     "CONTIGUOUS",
+    "COUNTERS",
     "INDICES",
     "INPUT",
     "INPUT_2D",
     "MATRIX",
     "OUTPUT",
     "OUTPUT_2D",
-    "PLAN",
     "ROUNDED_2D",
+    "TASKS",
     "Kernel",
     "absolute",
     "add",
@@ -124,6 +137,7 @@ __all__ = [
     "copy",
     "copy_sign",
     "divide",
+    "draw",
     "exchange",
     "exp",
     "exp_double",
@@ -161,6 +175,7 @@ __all__ = [
     "prefetch_write",
     "put",
     "put_first",
+    "record",
     "reduce_add",
     "reduce_add_double",
     "reduce_max",
@@ -181,4 +196,4 @@ __all__ = [
     "subtract",
     "tanh",
     "zeros",
-]  # fmt: skip
+]

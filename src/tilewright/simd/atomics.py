@@ -10,6 +10,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from tilewright.simd.kernel import inline
 from tilewright.simd.types import I32, call, pointer
 
 _YIELD = 1  # AArch64's number of this hint
@@ -24,6 +25,13 @@ def fetch_add(typingctx, array, index, value):
         return builder.atomic_rmw("add", at, args[2], "monotonic")
 
     return types.int64(array, types.intp, types.int64), codegen
+
+
+@inline
+def draw(tasks):
+    """The next task of a kernel's `tasks` (`TASKS`), or -1 if none is left. Every thread draws until then."""
+    task = fetch_add(tasks, 0, 1)
+    return task if task < tasks[1] else -1
 
 
 @intrinsic

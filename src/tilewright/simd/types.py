@@ -6,6 +6,8 @@ is `rows x vectors` of them: the tile of C that a matrix micro-kernel keeps in r
 only: they cannot be stored in arrays, returned to Python or passed from it.
 """
 
+from typing import get_type_hints
+
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -20,7 +22,18 @@ OUTPUT = types.Array(types.float32, 1, "C")
 OUTPUT_2D = types.Array(types.float32, 2, "A")
 ROUNDED_2D = types.Array(types.uint16, 2, "A")  # bfloat16
 INDICES = types.Array(types.int64, 1, "C", readonly=True)
-PLAN = types.Array(types.int64, 1, "C")  # [next task, sizes ...]: what threads draw from, and what they draw
+COUNTERS = types.Array(types.int64, 1, "C")  # what threads share
+TASKS = COUNTERS  # what `draw` takes a thread's next task from: [next task, number of tasks]
+
+
+def record(kind: type) -> types.NamedTuple:
+    """The Numba type of a NamedTuple of sizes, for a kernel's signature: a field annotated `int` is an int64, one
+    annotated `float` a float32. A kernel reads `job.M`, and its caller writes `Job(M=M, ...)`."""
+    kinds = {int: types.int64, float: types.float32}
+    fields = [kinds[annotation] for annotation in get_type_hints(kind).values()]
+    uniform = len(set(fields)) == 1  # as Numba types a value of the record
+    return types.NamedUniTuple(fields[0], len(fields), kind) if uniform else types.NamedTuple(fields, kind)
+
 
 FLOAT = ir.FloatType()
 I32 = ir.IntType(32)

@@ -18,7 +18,7 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.hardware import cpu
-from tilewright.ops.core.memory import zeros
+from tilewright.ops.core.memory import LINE, zeros
 
 if TYPE_CHECKING:
     from tilewright.ops.core.team import Team
@@ -70,19 +70,29 @@ def scratch(words: int) -> np.ndarray:
     return buffer
 
 
-def launch(kernel: Kernel, *args, tasks: int, words: int) -> None:
-    """Run `kernel(*args, scratch)` on min(tasks, threads) threads; the kernel draws tasks until none is left.
-
-    words: float32 of scratch for each thread. Returns when all have finished; raises what the first failing one raised.
-    An interrupt, too, is raised only when all have finished: they write to memory that is the caller's. Launches of
-    several threads of Python run one after the other.
-    """
+def run_on_threads(kernel: Kernel, *args, tasks: int, words: int) -> None:
+    """Run `kernel(*args, scratch)` on min(tasks, threads) threads at once; see `launch`, which draws tasks as well."""
     count = thread_count()
     helpers = min(count, tasks) - 1
     if helpers < 1:
         kernel(*args, scratch(words))
     else:
         _team().run(kernel, (*args, scratch(words)), helpers, words, SPIN if count <= cpu().cores else 0)
+
+
+def launch(kernel: Kernel, *args, tasks: int, words: int, alone: bool = False) -> None:
+    """Run `kernel(*args, tasks, scratch)` on min(tasks, threads) threads, each of which draws tasks until none is left.
+
+    The kernel's last two arguments are `simd.TASKS`, for `simd.draw`, and float32 scratch, `words` for each thread.
+    alone: only on the calling thread, for small work: waking another thread takes longer.
+    Returns when all threads have finished; raises what the first failing one raised. An interrupt is raised only then,
+    because threads write to the caller's memory. Launches from several Python threads run one after the other.
+    """
+    drawn = getattr(_local, "tasks", None)
+    if drawn is None:
+        drawn = _local.tasks = zeros(LINE // 8, np.int64)[:2]
+    drawn[0], drawn[1] = 0, tasks
+    run_on_threads(kernel, *args, drawn, tasks=1 if alone else tasks, words=words)
 
 
 def _team() -> Team:

@@ -23,11 +23,11 @@ def over_rows(run, x: np.ndarray, out: np.ndarray) -> None:
 
 
 def draw_rows(kernel, *args, out: np.ndarray, words: int, alone: bool = False) -> None:
-    """kernel(*args, out, plan, scratch) on threads that draw rows of `out`; alone: on this thread only.
+    """kernel(*args, out, step, tasks, scratch) on threads that draw rows of `out`, `step` rows in a task.
 
-    plan: next row, rows in a task. words: float32 of scratch for each thread.
+    words: float32 of scratch for each thread. alone: only on the calling thread.
     """
     rows, C = out.shape
     step = max(1, TASK // C)
-    tasks = 1 if alone or out.size <= ALONE else -(-rows // step)
-    launch(kernel, *args, out, np.array([0, step]), tasks=tasks, words=words)
+    alone = alone or out.size <= ALONE
+    launch(kernel, *args, out, step, tasks=-(-rows // step), words=words, alone=alone)

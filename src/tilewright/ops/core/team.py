@@ -96,7 +96,7 @@ def _await_helpers(board, helpers):
                 _yield()
 
 
-@simd.kernel(types.void(simd.PLAN, types.int64), name="threads.serve")
+@simd.kernel(types.void(simd.COUNTERS, types.int64), name="threads.serve")
 def serve(board, seat):
     """What a helper does for ever: the job's kernel, with its own scratch for the last argument."""
     if simd.exchange(board, seat + TAKEN, 1):
@@ -137,10 +137,13 @@ _starters: dict[simd.Kernel | str, simd.Kernel] = {}  # by kernel, and by name: 
 def _make_starter(kernel: simd.Kernel) -> simd.Kernel:
     """`_start` for the types of a kernel's arguments."""
     kinds = kernel.signature.args
-    name = f"threads.start.{hashlib.sha256(str(kinds).encode()).hexdigest()[:12]}"
+    classes = [
+        getattr(kind, "instance_class", None) for kind in kinds
+    ]  # of records: names alone do not tell them apart
+    name = f"threads.start.{hashlib.sha256(str((kinds, classes)).encode()).hexdigest()[:12]}"
     if name not in _starters:
         arguments = types.BaseTuple.from_types(kinds)
-        signature = types.void(simd.PLAN, types.int64, types.int64, arguments)
+        signature = types.void(simd.COUNTERS, types.int64, types.int64, arguments)
         _starters[name] = simd.kernel(signature, name=name)(_start)
     _starters[kernel] = _starters[name]
     return _starters[kernel]

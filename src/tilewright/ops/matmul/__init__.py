@@ -23,9 +23,9 @@ from tilewright.ops.core.arrays import (
     target_for,
 )
 from tilewright.ops.core.memory import empty
+from tilewright.ops.gemm.operands import ROUNDED_DEPTH, Epilogue, Packed, Rows
 from tilewright.ops.matmul.ladder import ladder
-from tilewright.ops.matmul.operands import ROUNDED_DEPTH, Epilogue, Packed, Rows, check_depth
-from tilewright.ops.matmul.problem import ACTIVATIONS, DTYPES, Problem
+from tilewright.ops.matmul.problem import ACTIVATIONS, DTYPES, Problem, check_depth
 
 __all__ = ["Packed", "Problem", "ladder", "matmul", "prepare"]
 

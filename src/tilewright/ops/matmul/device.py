@@ -10,9 +10,9 @@ from itertools import product
 from tilewright.errors import UsageError
 from tilewright.ops.core.arrays import one_of
 from tilewright.ops.core.gpu.tensors import FLOATS, overlaps, result_for, same_device, tensor_of
+from tilewright.ops.gemm.operands import Epilogue, Packed, Rows
 from tilewright.ops.matmul.ladder import ladder
-from tilewright.ops.matmul.operands import Epilogue, Packed, Rows, check_depth
-from tilewright.ops.matmul.problem import ACTIVATIONS, DEVICE_DTYPES, Problem
+from tilewright.ops.matmul.problem import ACTIVATIONS, DEVICE_DTYPES, Problem, check_depth
 
 
 def prepare(b, *, dtype: str = "float32") -> Packed:

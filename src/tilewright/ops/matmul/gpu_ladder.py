@@ -103,18 +103,18 @@ def _transpose_narrow(b, rung: str, dtype: str):
 
 
 def _tile(rows, weights, out, epilogue) -> None:
-    from tilewright.ops.matmul.tile.launch import multiply
+    from tilewright.ops.gemm.tile.launch import multiply
 
     multiply(rows, weights, out, epilogue)
 
 
 def _transpose(b, rung: str, dtype: str):
-    from tilewright.ops.matmul.tile.launch import transpose
+    from tilewright.ops.gemm.tile.launch import transpose
 
     return transpose(b, rung, dtype)
 
 
 def _transpose_limbs(b, rung: str, dtype: str):
-    from tilewright.ops.matmul.tile.launch import transpose_limbs
+    from tilewright.ops.gemm.tile.launch import transpose_limbs
 
     return transpose_limbs(b, rung)

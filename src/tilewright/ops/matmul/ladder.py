@@ -10,8 +10,8 @@ import numpy as np
 from tilewright.ops.core.ladder import Ladder
 from tilewright.ops.core.launch import threads
 from tilewright.ops.core.needs import amx_tiles, at_least, cpu_feature, fast_pairs, on
+from tilewright.ops.gemm.operands import Epilogue, Packed, Rows
 from tilewright.ops.matmul import gpu_ladder
-from tilewright.ops.matmul.operands import Epilogue, Packed, Rows
 
 LIMB_DEPTH = 768  # K from which limbs are taken; the float32 bound they hold from 656 on, see cpu/amx.py
 
@@ -23,8 +23,8 @@ float32, bfloat16 = on("cpu", "float32"), on("cpu", "bfloat16")
 
 
 def _scalar(name: str, rows: Rows, weights: Packed, out: np.ndarray, epilogue: Epilogue) -> None:
+    from tilewright.ops.gemm.cpu.epilogue import ACTIVATIONS
     from tilewright.ops.matmul.cpu import naive
-    from tilewright.ops.matmul.cpu.finish import ACTIVATIONS
 
     kernel = getattr(naive, name)
     kernel(rows.plain(), weights.data, out, epilogue.bias, epilogue.residual, ACTIVATIONS[epilogue.activation])
@@ -79,7 +79,7 @@ def vectors(rows, weights, out, epilogue):
 
 
 def _pack_panels(b: np.ndarray, rung: str) -> Packed:
-    from tilewright.ops.matmul.cpu.pack import pack_panels
+    from tilewright.ops.gemm.cpu.pack import pack_panels
 
     return pack_panels(b, rung)
 
@@ -100,13 +100,13 @@ def packed(rows, weights, out, epilogue):
     "cpu.threads", after="cpu.packed", needs=(float32,), prepare=_pack_panels, idea="threads draw blocks of out"
 )
 def all_threads(rows, weights, out, epilogue):
-    from tilewright.ops.matmul.cpu.packed import multiply
+    from tilewright.ops.gemm.cpu.loops import multiply
 
-    multiply("float32", rows, weights, out, epilogue)
+    multiply(rows, weights, out, epilogue, kind="float32")
 
 
 def _pack_words(b: np.ndarray, rung: str) -> Packed:
-    from tilewright.ops.matmul.cpu.words import pack_words
+    from tilewright.ops.gemm.cpu.words import pack_words
 
     return pack_words(b, rung, limbs=1)
 
@@ -119,9 +119,9 @@ def _pack_words(b: np.ndarray, rung: str) -> Packed:
     idea="b packed as bfloat16, half the bytes; widened in registers, a when it is packed",
 )
 def widened(rows, weights, out, epilogue):
-    from tilewright.ops.matmul.cpu.packed import multiply
+    from tilewright.ops.gemm.cpu.loops import multiply
 
-    multiply("mixed", rows, weights, out, epilogue)
+    multiply(rows, weights, out, epilogue, kind="mixed")
 
 
 @ladder.rung(
@@ -133,9 +133,9 @@ def widened(rows, weights, out, epilogue):
     idea="one instruction multiplies and adds a pair of bfloat16 in each lane",
 )
 def dot_pairs(rows, weights, out, epilogue):
-    from tilewright.ops.matmul.cpu.packed import multiply
+    from tilewright.ops.gemm.cpu.loops import multiply
 
-    multiply("dot_pairs", rows, weights, out, epilogue)
+    multiply(rows, weights, out, epilogue, kind="dot_pairs")
 
 
 @ladder.rung(
@@ -146,13 +146,13 @@ def dot_pairs(rows, weights, out, epilogue):
     idea="one instruction multiplies 16 x 32 by 32 x 16: AMX tile registers",
 )
 def amx(rows, weights, out, epilogue):
-    from tilewright.ops.matmul.cpu.amx import multiply
+    from tilewright.ops.gemm.cpu.amx import multiply
 
     multiply(rows, weights, out, epilogue)
 
 
 def _pack_limbs(b: np.ndarray, rung: str) -> Packed:
-    from tilewright.ops.matmul.cpu.words import pack_words
+    from tilewright.ops.gemm.cpu.words import pack_words
 
     return pack_words(b, rung, limbs=2)
 
@@ -166,7 +166,7 @@ def _pack_limbs(b: np.ndarray, rung: str) -> Packed:
     idea="each float32 split in two bfloat16 limbs, three tile products of them",
 )
 def limbs(rows, weights, out, epilogue):
-    from tilewright.ops.matmul.cpu.amx import multiply
+    from tilewright.ops.gemm.cpu.amx import multiply
 
     multiply(rows, weights, out, epilogue)
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.errors import UsageError
+
 ACTIVATIONS = (None, "relu", "gelu_tanh", "gelu", "tanh")
 STEEPEST = 1.13  # the largest slope of an activation, GELU's: it may amplify the error of its argument by that
 DTYPES = ("float32", "bfloat16")
@@ -52,6 +54,14 @@ class Case:
     @property
     def problem(self) -> Problem:
         return Problem(self.N, self.K, self.dtype, self.device)
+
+
+def check_depth(shape: tuple[int, ...], K: int, N: int) -> None:
+    """Raises UsageError unless matrices of a's shape (..., M, K) can be multiplied by b's (K, N)."""
+    if len(shape) < 2:
+        raise UsageError(f"matmul: a is {shape} and b is {(K, N)}; a has to be (M, K), or (..., M, K)")
+    if shape[-1] != K:
+        raise UsageError(f"matmul: a is {shape} and b is {(K, N)}: a has {shape[-1]} columns, b has {K} rows")
 
 
 def cost(case: Case) -> tuple[float, float]:

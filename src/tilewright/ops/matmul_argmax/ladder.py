@@ -26,7 +26,7 @@ def one_block(problem) -> str | None:
         return f"the weights are laid out for matmul's {problem.layout}"
     most = MOST_DEPTH
     if problem.layout == "cpu.amx":
-        from tilewright.ops.matmul.cpu.amx import KC  # words of two numbers
+        from tilewright.ops.gemm.cpu.amx import KC  # words of two numbers
 
         most = 2 * KC
     return f"K is {problem.K}, it takes up to {most}" if most < problem.K else None

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.ops.matmul.operands import Packed
+from tilewright.ops.gemm.operands import Packed
 
 
 @dataclass(frozen=True, eq=False)

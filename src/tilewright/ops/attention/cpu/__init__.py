@@ -1,3 +1,3 @@
 """CPU kernels of attention: `unfused`, `fused`, `blocks` (vectors of float32, and all kernels that draw tasks), `words`
 (bfloat16 in vectors), `tiles` (bfloat16 on AMX) with `turned` (its softmax); `append` keeps keys and values, `expect`
-asks for lines ahead, `plan` names what a kernel is told."""
+prefetches, `parameters` has the records that kernels are told."""

@@ -6,28 +6,10 @@ import numpy as np
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops.attention.cpu.plan import (
-    APPEND,
-    HEAD_SIZE,
-    HEADS,
-    HEADS_A_TASK,
-    K_STEP,
-    KEYS_A_HEAD,
-    MANY,
-    NEXT,
-    RUNS,
-    SPANS,
-    V_STEP,
-    VALUES_A_HEAD,
-    WIDTH,
-    append_plan,
-    elements,
-    flat,
-    numbers_of,
-)
+from tilewright.ops.attention.cpu.parameters import APPEND, MANY, append_job, elements, flat, numbers_of
 from tilewright.ops.attention.operands import COLUMNS, COUNT, FIRST, PANEL_VECTORS, ROW, SLOT, SOURCE, Cache, Look
 from tilewright.ops.core.launch import launch, thread_count
-from tilewright.ops.matmul.operands import addresses
+from tilewright.ops.gemm.operands import addresses
 
 
 @functools.cache
@@ -36,10 +18,10 @@ def row_writer(lanes: int):
     PANEL = PANEL_VECTORS * lanes
 
     @simd.inline
-    def write_row(k, v, row, keys, values, target, position, plan):
+    def write_row(k, v, row, keys, values, target, position, job):
         """D numbers of a key to its column of a panel, D of a value to its row, zeros to its end. row: (in k, in v),
         target: (in keys, in values), in elements."""
-        D, width = plan[HEAD_SIZE], plan[WIDTH]
+        D, width = job.head_size, job.width
         key_at, value_at = target[0] + position // PANEL * PANEL * D + position % PANEL, target[1] + position * width
         whole = D - D % lanes
         for d in range(0, whole, lanes):
@@ -85,15 +67,15 @@ def word_row_writer(lanes: int):
     PANEL, put_values = PANEL_VECTORS * lanes, value_writer(lanes)
 
     @simd.inline
-    def write_row(k, v, row, keys, values, target, position, plan):
-        D, words = plan[HEAD_SIZE], plan[HEAD_SIZE] // 2
+    def write_row(k, v, row, keys, values, target, position, job):
+        D, words = job.head_size, job.head_size // 2
         key_at = target[0] + position // PANEL * PANEL * words + position % PANEL
         whole = words - words % lanes
         for w in range(0, whole, lanes):
             simd.scatter(keys, key_at + w * PANEL, PANEL, simd.load(k, row[0] + w, lanes))
         for w in range(whole, words):
             simd.put(keys, key_at + w * PANEL, simd.fetch(k, row[0] + w))
-        put_values(v, row[1], (False, 0), values, target[1], position, (D, plan[WIDTH]))
+        put_values(v, row[1], (False, 0), values, target[1], position, (D, job.width))
 
     return write_row
 
@@ -104,9 +86,9 @@ def word_square_writer(lanes: int):
     PANEL, put_values = PANEL_VECTORS * lanes, value_writer(lanes)
 
     @simd.inline
-    def write_rows(rows, at, strides, cache, target, some, plan):
+    def write_rows(rows, at, strides, cache, target, some, job):
         (k, v), row, (keys, values), (position, count) = rows, at, cache, some
-        words, size = plan[HEAD_SIZE] // 2, (plan[HEAD_SIZE], plan[WIDTH])
+        words, size = job.head_size // 2, (job.head_size, job.width)
         key_at, whole = target[0] + position // PANEL * PANEL * words + position % PANEL, words - words % lanes
         for w in range(0, whole, lanes):
             square = simd.block_load(simd.block_zeros(lanes, 1, lanes), k, row[0] + w, strides[0], count)
@@ -131,11 +113,11 @@ def square_writer(lanes: int):
     PANEL = PANEL_VECTORS * lanes
 
     @simd.inline
-    def write_rows(rows, at, strides, cache, target, some, plan):
+    def write_rows(rows, at, strides, cache, target, some, job):
         """`row_writer`'s for some positions, (first, at most `lanes`): a square of keys is turned in registers and goes
         to its panel a vector at a time, where single numbers took as long as attention itself."""
         (k, v), row, (keys, values), (position, count) = rows, at, cache, some
-        D, width = plan[HEAD_SIZE], plan[WIDTH]
+        D, width = job.head_size, job.width
         key_at, whole = target[0] + position // PANEL * PANEL * D + position % PANEL, D - D % lanes
         for d in range(0, whole, lanes):
             square = simd.block_load(simd.block_zeros(lanes, 1, lanes), k, row[0] + d, strides[0], count)
@@ -158,31 +140,31 @@ def span_writer(lanes: int, dtype: str):
     write_rows = square_writer(lanes) if float32 else word_square_writer(lanes)
 
     @simd.inline
-    def copy_start(keys, values, target, source, count, plan):
+    def copy_start(keys, values, target, source, count, job):
         """The first `count` positions of a head. target, source: (of keys, of values), element offsets."""
-        simd.copy(keys, target[0], source[0], (count + PANEL - 1) // PANEL * PANEL * (plan[HEAD_SIZE] // NUMBERS))
-        simd.copy(values, target[1], source[1], (count + NUMBERS - 1) // NUMBERS * plan[WIDTH])
+        simd.copy(keys, target[0], source[0], (count + PANEL - 1) // PANEL * PANEL * (job.head_size // NUMBERS))
+        simd.copy(values, target[1], source[1], (count + NUMBERS - 1) // NUMBERS * job.width)
 
     @simd.inline
-    def write_span(rows, at, strides, cache, spans, s, head, plan):
+    def write_span(rows, at, strides, cache, spans, s, head, job):
         """rows: (k, v), flat; at, strides: where their first rows begin, and how far apart rows are. cache: (keys,
         values)."""
-        (k, v), (keys, values), step = rows, cache, plan[HEAD_SIZE] // NUMBERS
-        keys_a_head, values_a_head = plan[KEYS_A_HEAD], plan[VALUES_A_HEAD]
-        slot = spans[s + SLOT] * plan[HEADS] + head
+        (k, v), (keys, values), step = rows, cache, job.head_size // NUMBERS
+        keys_a_head, values_a_head = job.head_keys, job.head_values
+        slot = spans[s + SLOT] * job.heads + head
         target = (slot * keys_a_head, slot * values_a_head)
         if spans[s + SOURCE] >= 0:
-            other = spans[s + SOURCE] * plan[HEADS] + head
-            copy_start(keys, values, target, (other * keys_a_head, other * values_a_head), spans[s + FIRST], plan)
+            other = spans[s + SOURCE] * job.heads + head
+            copy_start(keys, values, target, (other * keys_a_head, other * values_a_head), spans[s + FIRST], job)
         i, count = 0, spans[s + COUNT]
         while i < count:
             row, position = spans[s + ROW] + i, spans[s + FIRST] + i
             place = (at[0] + row * strides[0] + head * step, at[1] + row * strides[1] + head * step)
             many = min(lanes, count - i, PANEL - position % PANEL)
             if many == 1:
-                write_row(k, v, place, keys, values, target, position, plan)
+                write_row(k, v, place, keys, values, target, position, job)
             else:
-                write_rows((k, v), place, strides, (keys, values), target, (position, many), plan)
+                write_rows((k, v), place, strides, (keys, values), target, (position, many), job)
             i += many
 
     return write_span
@@ -196,17 +178,17 @@ def append_kernel(lanes: int, dtype: str):
     write_span = span_writer(lanes, dtype)
 
     @simd.kernel(APPEND, name=f"attention.append.{dtype}.{lanes}")
-    def append_rows(k, v, keys, values, spans, plan, scratch):
+    def append_rows(k, v, keys, values, spans, job, tasks, scratch):
         """spans: then the first span of each run, and their end."""
-        per, table, steps = plan[HEADS_A_TASK], plan[SPANS] * COLUMNS, (plan[K_STEP], plan[V_STEP])
-        groups = (plan[HEADS] + per - 1) // per
-        task = simd.fetch_add(plan, NEXT, 1)
-        while task < plan[RUNS] * groups:
+        per, table, steps = job.task_heads, job.spans * COLUMNS, (job.k_step, job.v_step)
+        groups = (job.heads + per - 1) // per
+        task = simd.draw(tasks)
+        while task >= 0:
             run, head = table + task // groups, task % groups * per
             for s in range(spans[run] * COLUMNS, spans[run + 1] * COLUMNS, COLUMNS):
-                for h in range(head, min(head + per, plan[HEADS])):
-                    write_span((k, v), (0, 0), steps, (keys, values), spans, s, h, plan)
-            task = simd.fetch_add(plan, NEXT, 1)
+                for h in range(head, min(head + per, job.heads)):
+                    write_span((k, v), (0, 0), steps, (keys, values), spans, s, h, job)
+            task = simd.draw(tasks)
 
     return append_rows
 
@@ -232,9 +214,9 @@ def append_to(k: np.ndarray, v: np.ndarray, cache: Cache, spans: np.ndarray) -> 
     (k_flat, _, _), (v_flat, _, _) = addresses(k), addresses(v)
     runs = runs_of(spans)
     per = cache.heads if len(runs) > MANY * thread_count() else 1
-    plan = append_plan(k, v, cache, spans, (len(runs) - 1, per))
+    job = append_job(k, v, cache, spans, per)
     kernel, tasks = append_kernel(lanes, cache.dtype), (len(runs) - 1) * -(-cache.heads // per)
-    arrays = (k_flat, v_flat, *flat(cache), np.append(spans, runs), plan)
+    arrays = (k_flat, v_flat, *flat(cache), np.append(spans, runs), job)
     launch(kernel, *arrays, tasks=tasks, words=1)
 
 

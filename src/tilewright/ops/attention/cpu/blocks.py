@@ -22,24 +22,10 @@ from tilewright import simd
 from tilewright.hardware import cpu
 from tilewright.ops.attention.cpu.append import row_writer, runs_of, span_writer, word_row_writer
 from tilewright.ops.attention.cpu.expect import NOBODY, NOTHING, asking, expecting, next_keys
-from tilewright.ops.attention.cpu.plan import (
-    AHEAD,
-    CAUSAL,
-    HEAD_SIZE,
-    HEADS,
-    HEADS_A_TASK,
-    KEYS_A_HEAD,
+from tilewright.ops.attention.cpu.parameters import (
     MANY,
-    NEW_K,
-    NEW_V,
-    NEXT,
-    OUT_STEP,
-    Q_STEP,
-    RUNS,
-    SPANS,
-    VALUES_A_HEAD,
-    WIDTH,
-    attend_plan,
+    Attend,
+    attend_job,
     attend_signature,
     elements,
     flat,
@@ -61,7 +47,7 @@ from tilewright.ops.attention.operands import (
     panels_of,
 )
 from tilewright.ops.core.launch import launch, thread_count, threads
-from tilewright.ops.matmul.operands import addresses
+from tilewright.ops.gemm.operands import addresses
 from tilewright.simd import amx
 
 ALONE = 1 << 17  # numbers of values up to which one thread does all: 20 microseconds, as long as waking another
@@ -108,26 +94,26 @@ def block_function(lanes: int):
         simd.block_store(block, scores, to, stride, vectors * lanes)
 
     @simd.inline
-    def weigh(height, vectors, arrays, places, length, end, plan, scores):
+    def weigh(height, vectors, arrays, places, length, end, job, scores):
         """`vectors` vectors of `height` results = shares times values. places: (of values, their stride between rows of
         the block, of the result, the stride there, numbers to write)."""
-        (_, _, values, out), (v_at, v_step, o_at, o_step, left), width = arrays, places, plan[WIDTH]
+        (_, _, values, out), (v_at, v_step, o_at, o_step, left), width = arrays, places, job.width
         sums = simd.block_zeros(height, vectors, lanes)
         for t in range(length):
             sums = simd.block_rank1_rows(sums, scores, t, end, values, v_at + t * width, v_step)
         simd.block_store(sums, out, o_at, o_step, left)
 
     @simd.inline
-    def attend_block(height, arrays, at, steps, seen, scale, plan, scores):
+    def attend_block(height, arrays, at, steps, seen, scale, job, scores):
         """A block of `height` rows. at: of the first row in (q, keys, values, out), steps: from row to row there; seen:
         (keys visible to the first row, how many more to each next one, see `expect.next_keys`)."""
         (q, keys, values, _), (q_at, k_at, v_at, o_at), (q_step, k_step, v_step, o_step) = arrays, at, steps
-        (visible, more, coming), D = seen, plan[HEAD_SIZE]
+        (visible, more, coming), D = seen, job.head_size
         length = visible + more * (height - 1)
         end = (length + lanes - 1) // lanes * lanes
         for t in range(0, end, PANEL):
             places, target = (q_at, k_at + t * D), (scores, t, end)
-            ahead = (coming[0], keys, coming[1] + t * D, k_step, values, v_at + t * plan[WIDTH], v_step)
+            ahead = (coming[0], keys, coming[1] + t * D, k_step, values, v_at + t * job.width, v_step)
             if end - t > lanes:
                 score(height, PANEL_VECTORS, (q, keys), places, (q_step, k_step), D, target, ahead)
             else:  # short prompts have no second vector
@@ -137,9 +123,9 @@ def block_function(lanes: int):
         for d in range(0, D, PANEL):
             places = (v_at + d, v_step, o_at + d, o_step, D - d)
             if d + lanes < D:
-                weigh(height, PANEL_VECTORS, arrays, places, length, end, plan, scores)
+                weigh(height, PANEL_VECTORS, arrays, places, length, end, job, scores)
             else:
-                weigh(height, 1, arrays, places, length, end, plan, scores)
+                weigh(height, 1, arrays, places, length, end, job, scores)
 
     return attend_block
 
@@ -151,30 +137,30 @@ def head_functions(lanes: int, dtype: str, rows: tuple[int, int, int]):
     attend_block = block_function(lanes) if dtype == "float32" else word_block_function(lanes)
 
     @simd.inline
-    def attend_heads(height, arrays, spans, first, scale, plan, scores, coming):
+    def attend_heads(height, arrays, spans, first, scale, job, scores, coming):
         """One query of `height` heads; first: (its span, the first of them); coming: see `expect.next_keys`."""
-        (s, head), D = first, plan[HEAD_SIZE]
-        slot = spans[s + SLOT] * plan[HEADS] + head
-        row, seen, keys, values = spans[s + ROW], spans[s + FIRST] + 1, plan[KEYS_A_HEAD], plan[VALUES_A_HEAD]
-        at = (row * plan[Q_STEP] + head * (D // NUMBERS), slot * keys, slot * values, row * plan[OUT_STEP] + head * D)
-        attend_block(height, arrays, at, (D // NUMBERS, keys, values, D), (seen, 0, coming), scale, plan, scores)
+        (s, head), D = first, job.head_size
+        slot = spans[s + SLOT] * job.heads + head
+        row, seen, keys, values = spans[s + ROW], spans[s + FIRST] + 1, job.head_keys, job.head_values
+        at = (row * job.q_step + head * (D // NUMBERS), slot * keys, slot * values, row * job.out_step + head * D)
+        attend_block(height, arrays, at, (D // NUMBERS, keys, values, D), (seen, 0, coming), scale, job, scores)
 
     @simd.inline
-    def attend_queries(arrays, spans, s, head, scale, plan, scores):
+    def attend_queries(arrays, spans, s, head, scale, job, scores):
         """All queries of a span for one head."""
-        D, causal, slot = plan[HEAD_SIZE], plan[CAUSAL], spans[s + SLOT] * plan[HEADS] + head
-        k_at, v_at, i, count = slot * plan[KEYS_A_HEAD], slot * plan[VALUES_A_HEAD], 0, spans[s + COUNT]
+        D, causal, slot = job.head_size, job.causal, spans[s + SLOT] * job.heads + head
+        k_at, v_at, i, count = slot * job.head_keys, slot * job.head_values, 0, spans[s + COUNT]
         while i < count:
             height = HIGH if count - i >= HIGH else MIDDLE if count - i >= MIDDLE else SINGLE
             row, visible = spans[s + ROW] + i, spans[s + FIRST] + (i + 1 if causal else count)
-            at = (row * plan[Q_STEP] + head * (D // NUMBERS), k_at, v_at, row * plan[OUT_STEP] + head * D)
-            steps, seen = (plan[Q_STEP], 0, 0, plan[OUT_STEP]), (visible, causal, NOTHING)
+            at = (row * job.q_step + head * (D // NUMBERS), k_at, v_at, row * job.out_step + head * D)
+            steps, seen = (job.q_step, 0, 0, job.out_step), (visible, causal, NOTHING)
             if height == HIGH:
-                attend_block(HIGH, arrays, at, steps, seen, scale, plan, scores)
+                attend_block(HIGH, arrays, at, steps, seen, scale, job, scores)
             elif height == MIDDLE:
-                attend_block(MIDDLE, arrays, at, steps, seen, scale, plan, scores)
+                attend_block(MIDDLE, arrays, at, steps, seen, scale, job, scores)
             else:
-                attend_block(SINGLE, arrays, at, steps, seen, scale, plan, scores)
+                attend_block(SINGLE, arrays, at, steps, seen, scale, job, scores)
             i += height
 
     return attend_heads, attend_queries
@@ -188,42 +174,42 @@ def block_kernel(lanes: int, dtype: str, rows: tuple[int, int, int], out: types.
     NUMBERS, heads_at_once = numbers_of(dtype), GROUP if rows[0] > 1 else 1
 
     @simd.inline
-    def keep_own(arrays, spans, s, head, plan):
+    def keep_own(arrays, spans, s, head, job):
         """The key and value of a span's one row, while what `attend` reads next is on its way to the cache."""
         q, keys, values, _ = arrays
-        slot = spans[s + SLOT] * plan[HEADS] + head
-        row = spans[s + ROW] * plan[Q_STEP] + head * (plan[HEAD_SIZE] // NUMBERS)
-        target = (slot * plan[KEYS_A_HEAD], slot * plan[VALUES_A_HEAD])
-        write_row(q, q, (row + plan[NEW_K], row + plan[NEW_V]), keys, values, target, spans[s + FIRST], plan)
+        slot = spans[s + SLOT] * job.heads + head
+        row = spans[s + ROW] * job.q_step + head * (job.head_size // NUMBERS)
+        target = (slot * job.head_keys, slot * job.head_values)
+        write_row(q, q, (row + job.new_k, row + job.new_v), keys, values, target, spans[s + FIRST], job)
 
     @simd.inline
-    def attend_group(arrays, spans, first, scale, plan, scores, coming):
+    def attend_group(arrays, spans, first, scale, job, scores, coming):
         """GROUP heads of a span, or those that are left; first, coming: see `attend_heads`."""
         s, head = first
-        last = min(head + GROUP, plan[HEADS])
-        if spans[s + COUNT] == 1 and plan[NEW_K]:
+        last = min(head + GROUP, job.heads)
+        if spans[s + COUNT] == 1 and job.new_k:
             for h in range(head, last):
-                keep_own(arrays, spans, s, h, plan)
+                keep_own(arrays, spans, s, h, job)
         if spans[s + COUNT] == 1 and last - head == heads_at_once:
-            attend_heads(heads_at_once, arrays, spans, first, scale, plan, scores, coming)
+            attend_heads(heads_at_once, arrays, spans, first, scale, job, scores, coming)
         else:
             for h in range(head, last):
-                attend_queries(arrays, spans, s, h, scale, plan, scores)
+                attend_queries(arrays, spans, s, h, scale, job, scores)
 
     @simd.kernel(attend_signature(out), name=f"attention.blocks.{dtype}.{lanes}.{rows[0]}{_form(out)}")
-    def attend_all(q, keys, values, spans, scale, out, plan, scores):
+    def attend_all(q, keys, values, spans, scale, out, job, tasks, scratch):
         """A task is a group of heads of one span."""
-        groups, early = (plan[HEADS] + GROUP - 1) // GROUP, plan[AHEAD]
-        tasks, task = plan[SPANS] * groups, simd.fetch_add(plan, NEXT, 1)
-        while task < tasks:
+        groups, early = (job.heads + GROUP - 1) // GROUP, job.early
+        task = simd.draw(tasks)
+        while task >= 0:
             first = (task // groups * COLUMNS, task % groups * GROUP)
-            following = simd.fetch_add(plan, NEXT, 1) if early else tasks
+            following = simd.draw(tasks) if early else -1
             coming = NOTHING
-            if following < tasks:
+            if following >= 0:
                 other = (following // groups * COLUMNS, following % groups * GROUP)
-                coming = next_keys(plan[HEAD_SIZE] // NUMBERS, spans, first[0], other, plan)
-            attend_group((q, keys, values, out), spans, first, scale, plan, scores, coming)
-            task = following if early else simd.fetch_add(plan, NEXT, 1)
+                coming = next_keys(job.head_size // NUMBERS, spans, first[0], other, job)
+            attend_group((q, keys, values, out), spans, first, scale, job, scratch, coming)
+            task = following if early else simd.draw(tasks)
 
     return attend_all
 
@@ -234,17 +220,17 @@ def run_function(lanes: int, dtype: str, attend_queries):
     write_span, (expect_rows, expect_results) = span_writer(lanes, dtype), expecting(lanes, dtype)
 
     @simd.inline
-    def attend_runs(q, keys, values, spans, scale, out, plan, scratch):
+    def attend_runs(arrays, spans, scale, job, tasks, scratch):
         """spans: then the first span of each run, and their end. A task is some heads of a run."""
-        per, table = plan[HEADS_A_TASK], plan[SPANS] * COLUMNS
-        groups = (plan[HEADS] + per - 1) // per
-        new, strides = (plan[NEW_K], plan[NEW_V]), (plan[Q_STEP], plan[Q_STEP])
-        arrays, tasks, early = (q, keys, values, out), plan[RUNS] * groups, plan[AHEAD]
-        task = simd.fetch_add(plan, NEXT, 1)
-        while task < tasks:
-            ahead = simd.fetch_add(plan, NEXT, 1) if early else tasks  # known now, its first lines can be asked for
+        per, table = job.task_heads, job.spans * COLUMNS
+        groups = (job.heads + per - 1) // per
+        new, strides = (job.new_k, job.new_v), (job.q_step, job.q_step)
+        (q, keys, values, _), early = arrays, job.early
+        task = simd.draw(tasks)
+        while task >= 0:
+            ahead = simd.draw(tasks) if early else -1  # known now, so its first lines can be prefetched
             run, head = table + task // groups, task % groups * per
-            last, end = min(head + per, plan[HEADS]), spans[run + 1] * COLUMNS
+            last, end = min(head + per, job.heads), spans[run + 1] * COLUMNS
             for s in range(spans[run] * COLUMNS, end, COLUMNS):
                 for h in range(head, last):
                     other, next_head = NOBODY, h + 1
@@ -252,14 +238,14 @@ def run_function(lanes: int, dtype: str, attend_queries):
                         other = s
                     elif s + COLUMNS < end:
                         other, next_head = s + COLUMNS, head
-                    elif ahead < tasks:
+                    elif ahead >= 0:
                         other, next_head = spans[table + ahead // groups] * COLUMNS, ahead % groups * per
-                    expect_rows(q, spans, other, next_head, plan)
-                    if plan[NEW_K]:
-                        write_span((q, q), new, strides, (keys, values), spans, s, h, plan)
-                    expect_results(arrays, spans, other, next_head, plan)
-                    attend_queries(arrays, spans, s, h, scale, plan, scratch)
-            task = ahead if early else simd.fetch_add(plan, NEXT, 1)
+                    expect_rows(q, spans, other, next_head, job)
+                    if job.new_k:
+                        write_span((q, q), new, strides, (keys, values), spans, s, h, job)
+                    expect_results(arrays, spans, other, next_head, job)
+                    attend_queries(arrays, spans, s, h, scale, job, scratch)
+            task = ahead if early else simd.draw(tasks)
 
     return attend_runs
 
@@ -270,8 +256,8 @@ def prompt_kernel(lanes: int, dtype: str, rows: tuple[int, int, int], out: types
     attend_runs = run_function(lanes, dtype, head_functions(lanes, dtype, rows)[1])
 
     @simd.kernel(attend_signature(out), name=f"attention.prompts.{dtype}.{lanes}.{rows[0]}{_form(out)}")
-    def attend_prompts(q, keys, values, spans, scale, out, plan, scratch):
-        attend_runs(q, keys, values, spans, scale, out, plan, scratch)
+    def attend_prompts(q, keys, values, spans, scale, out, job, tasks, scratch):
+        attend_runs((q, keys, values, out), spans, scale, job, tasks, scratch)
 
     return attend_prompts
 
@@ -283,10 +269,10 @@ def tile_kernel(out: types.Array, tiles):
     configure, release = tiles.configure, tiles.release
 
     @simd.kernel(attend_signature(out), name=f"attention.tiles.bfloat16.{tiles.__name__}{_form(out)}")
-    def attend_prompts(q, keys, values, spans, scale, out, plan, scratch):
+    def attend_prompts(q, keys, values, spans, scale, out, job, tasks, scratch):
         state = scratch[:STATE].reshape(9, SIDE, SIDE)
         configure(state, amx.ROWS)
-        attend_runs(q, keys, values, spans, scale, out, plan, (scratch, state))
+        attend_runs((q, keys, values, out), spans, scale, job, tasks, (scratch, state))
         release(state)
 
     return attend_prompts
@@ -304,22 +290,22 @@ def attend(q: np.ndarray, cache: Cache, spans: np.ndarray, look: Look, out: np.n
     runs = runs_of(spans)
     many = len(runs) > MANY * thread_count()
     per = GROUP if many else 1
-    table, plan = np.append(spans, runs), attend_plan(q, cache, spans, look, out, (len(runs) - 1, per), many)
+    table, job = np.append(spans, runs), attend_job(q, cache, spans, look, out, per, many)
     kind, tasks = _type_of(out), (len(runs) - 1) * -(-cache.heads // per)
     if tiles is None:
         kernel, words = prompt_kernel(cpu().lanes, cache.dtype, rows, kind), _scratch(cache, rows)
     else:
         kernel, words = tile_kernel(kind, tiles), tile_scratch(cache.length, cache.D)
-    _launch(kernel, (q, cache, table, look, out), plan, tasks, words)
+    _launch(kernel, (q, cache, table, look, out), job, tasks=tasks, words=words)
 
 
 def _attend_each(q: np.ndarray, cache: Cache, spans: np.ndarray, look: Look, out: np.ndarray, rows) -> None:
     """Spans of one row in any order; they keep it first, where `look` has it."""
     kernel, tasks = block_kernel(cpu().lanes, cache.dtype, rows, _type_of(out)), len(spans) * -(-cache.heads // GROUP)
-    if len(spans) == 1 and int(spans[0, FIRST] + spans[0, COUNT]) * cache.values.shape[3] * cache.heads <= ALONE:
-        tasks = 1  # for `launch`: the calling thread draws them all
-    plan = attend_plan(q, cache, spans, look, out, early=tasks > MANY * thread_count())
-    _launch(kernel, (q, cache, spans.reshape(-1), look, out), plan, tasks, _scratch(cache, rows))
+    alone = len(spans) == 1 and int(spans[0, FIRST] + spans[0, COUNT]) * cache.values.shape[3] * cache.heads <= ALONE
+    job = attend_job(q, cache, spans, look, out, early=not alone and tasks > MANY * thread_count())
+    operands = (q, cache, spans.reshape(-1), look, out)
+    _launch(kernel, operands, job, tasks=tasks, words=_scratch(cache, rows), alone=alone)
 
 
 def _form(out: types.Array) -> str:
@@ -337,12 +323,12 @@ def _scratch(cache: Cache, rows: tuple[int, int, int]) -> int:
     return height * length if cache.dtype == "float32" else scratch_words(height, length, cache.D, cpu().lanes)
 
 
-def _launch(kernel, operands: tuple, plan: np.ndarray, tasks: int, words: int) -> None:
+def _launch(kernel, operands: tuple, job: Attend, **options) -> None:
     """operands: q, cache, spans, look, out."""
     q, cache, spans, look, out = operands
     arrays = (addresses(elements(q))[0], *flat(cache), spans, np.float32(look.scale))
     out = out if out.dtype == np.float32 else out.view(np.uint16)
-    launch(kernel, *arrays, out, plan, tasks=tasks, words=words)
+    launch(kernel, *arrays, out, job, **options)
 
 
 def attend_alone(q: np.ndarray, cache: Cache, spans: np.ndarray, look: Look, out: np.ndarray, *, rows) -> None:

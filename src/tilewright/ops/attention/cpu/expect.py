@@ -5,18 +5,7 @@ memory, where no stream is long enough for the processor to foresee it.
 import functools
 
 from tilewright import simd
-from tilewright.ops.attention.cpu.plan import (
-    HEAD_SIZE,
-    HEADS,
-    KEYS_A_HEAD,
-    NEW_K,
-    NEW_V,
-    OUT_STEP,
-    Q_STEP,
-    VALUES_A_HEAD,
-    WIDTH,
-    numbers_of,
-)
+from tilewright.ops.attention.cpu.parameters import numbers_of
 from tilewright.ops.attention.operands import COUNT, FIRST, PANEL_VECTORS, ROW, SLOT
 from tilewright.ops.core.memory import LINE
 
@@ -28,11 +17,11 @@ NOBODY = -1  # no span
 
 
 @simd.inline
-def next_keys(size, spans, s, following, plan):
+def next_keys(size, spans, s, following, job):
     """What `asking` asks for while the lone query of the span at s is looked at: (whether anything, where the keys of
     the next task begin). size: words of a key; following: (the next task's span, its first head)."""
-    slot = spans[following[0] + SLOT] * plan[HEADS] + following[1]
-    return (int(spans[s + FIRST] * size < FORESEEN), slot * plan[KEYS_A_HEAD])
+    slot = spans[following[0] + SLOT] * job.heads + following[1]
+    return (int(spans[s + FIRST] * size < FORESEEN), slot * job.head_keys)
 
 
 @functools.cache
@@ -65,41 +54,41 @@ def expecting(lanes: int, dtype: str):
     NUMBERS, PANEL = numbers_of(dtype), PANEL_VECTORS * lanes
 
     @simd.inline
-    def expect_rows(q, spans, s, head, plan):
+    def expect_rows(q, spans, s, head, job):
         """Rows of q, and of new keys and values; s: the span, or NOBODY."""
         if s == NOBODY or spans[s + COUNT] > EXPECTED:
             return
-        size = plan[HEAD_SIZE] // NUMBERS
+        size = job.head_size // NUMBERS
         for row in range(spans[s + ROW], spans[s + ROW] + spans[s + COUNT]):
-            at = row * plan[Q_STEP] + head * size
+            at = row * job.q_step + head * size
             for d in range(at, at + size, WORDS_A_LINE):
                 simd.prefetch(q, d)
-                if plan[NEW_K]:
-                    simd.prefetch(q, d + plan[NEW_K])
-                    simd.prefetch(q, d + plan[NEW_V])
+                if job.new_k:
+                    simd.prefetch(q, d + job.new_k)
+                    simd.prefetch(q, d + job.new_v)
 
     @simd.inline
-    def expect_kept(keys, values, spans, s, head, plan):
+    def expect_kept(keys, values, spans, s, head, job):
         """Where the first panel of new keys and all new values will be kept."""
-        size, width, first, count = plan[HEAD_SIZE] // NUMBERS, plan[WIDTH], spans[s + FIRST], spans[s + COUNT]
-        slot = spans[s + SLOT] * plan[HEADS] + head
-        k_at, v_at = slot * plan[KEYS_A_HEAD] + first // PANEL * PANEL * size, slot * plan[VALUES_A_HEAD]
+        size, width, first, count = job.head_size // NUMBERS, job.width, spans[s + FIRST], spans[s + COUNT]
+        slot = spans[s + SLOT] * job.heads + head
+        k_at, v_at = slot * job.head_keys + first // PANEL * PANEL * size, slot * job.head_values
         for d in range(size):
             simd.prefetch_write(keys, k_at + d * PANEL + first % PANEL)
         for d in range(first // NUMBERS * width, (first + count + NUMBERS - 1) // NUMBERS * width, WORDS_A_LINE):
             simd.prefetch_write(values, v_at + d)
 
     @simd.inline
-    def expect_results(arrays, spans, s, head, plan):
+    def expect_results(arrays, spans, s, head, job):
         """Rows of out, and what `expect_kept` asks for; s: the span, or NOBODY."""
         if s == NOBODY or spans[s + COUNT] > EXPECTED:
             return
         _, keys, values, out = arrays
-        if plan[NEW_K]:
-            expect_kept(keys, values, spans, s, head, plan)
+        if job.new_k:
+            expect_kept(keys, values, spans, s, head, job)
         for row in range(spans[s + ROW], spans[s + ROW] + spans[s + COUNT]):
-            at = row * plan[OUT_STEP] + head * plan[HEAD_SIZE]
-            for d in range(at, at + plan[HEAD_SIZE], LINE // out.itemsize):
+            at = row * job.out_step + head * job.head_size
+            for d in range(at, at + job.head_size, LINE // out.itemsize):
                 simd.prefetch_write(out, d)
 
     return expect_rows, expect_results

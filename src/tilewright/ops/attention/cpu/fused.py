@@ -10,21 +10,10 @@ import numpy as np
 
 from tilewright import simd
 from tilewright.ops.attention.cpu.append import keep_new
-from tilewright.ops.attention.cpu.plan import (
-    CAUSAL,
-    HEAD_SIZE,
-    HEADS,
-    KEYS_A_HEAD,
-    Q_STEP,
-    SPANS,
-    VALUES_A_HEAD,
-    WIDTH,
-    attend_plan,
-    attend_signature,
-)
+from tilewright.ops.attention.cpu.parameters import attend_job, attend_signature
 from tilewright.ops.attention.operands import COLUMNS, COUNT, FIRST, ROW, SLOT, Cache, Look, panel
 from tilewright.ops.core.launch import launch, threads
-from tilewright.ops.matmul.operands import addresses
+from tilewright.ops.gemm.operands import addresses
 
 
 @functools.cache
@@ -47,21 +36,21 @@ def scalar_kernel(PANEL: int):
         return total
 
     @simd.kernel(attend_signature(), name=f"attention.fused.{PANEL}")
-    def attend_all(q, keys, values, spans, scale, out, plan, scores):
-        D, width = plan[HEAD_SIZE], plan[WIDTH]
-        for s in range(0, plan[SPANS] * COLUMNS, COLUMNS):
-            for head in range(plan[HEADS]):
-                at = spans[s + SLOT] * plan[HEADS] + head
-                k_at, v_at = at * plan[KEYS_A_HEAD], at * plan[VALUES_A_HEAD]
+    def attend_all(q, keys, values, spans, scale, out, job, tasks, scratch):
+        D, width = job.head_size, job.width
+        for s in range(0, job.spans * COLUMNS, COLUMNS):
+            for head in range(job.heads):
+                at = spans[s + SLOT] * job.heads + head
+                k_at, v_at = at * job.head_keys, at * job.head_values
                 for i in range(spans[s + COUNT]):
                     row = spans[s + ROW] + i
-                    visible = spans[s + FIRST] + (i + 1 if plan[CAUSAL] else spans[s + COUNT])
-                    q_at = row * plan[Q_STEP] + head * D
-                    total = one_query(q, q_at, keys, k_at, visible, scale, D, scores)
+                    visible = spans[s + FIRST] + (i + 1 if job.causal else spans[s + COUNT])
+                    q_at = row * job.q_step + head * D
+                    total = one_query(q, q_at, keys, k_at, visible, scale, D, scratch)
                     for d in range(D):
                         result = np.float32(0)
                         for t in range(visible):
-                            result += scores[t] * values[v_at + t * width + d]
+                            result += scratch[t] * values[v_at + t * width + d]
                         out[row, head * D + d] = result / total
 
     return attend_all
@@ -73,6 +62,6 @@ def attend(q: np.ndarray, cache: Cache, spans: np.ndarray, look: Look, out: np.n
     arrays = (addresses(q)[0], cache.keys.reshape(-1), cache.values.reshape(-1), spans.reshape(-1))
     with threads(1):
         launch(
-            scalar_kernel(panel()), *arrays, np.float32(look.scale), out, attend_plan(q, cache, spans, look, out),
+            scalar_kernel(panel()), *arrays, np.float32(look.scale), out, attend_job(q, cache, spans, look, out),
             tasks=1, words=cache.length,
         )  # fmt: skip

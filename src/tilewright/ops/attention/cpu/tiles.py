@@ -9,16 +9,6 @@ import functools
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops.attention.cpu.plan import (
-    CAUSAL,
-    HEAD_SIZE,
-    HEADS,
-    KEYS_A_HEAD,
-    OUT_STEP,
-    Q_STEP,
-    VALUES_A_HEAD,
-    WIDTH,
-)
 from tilewright.ops.attention.cpu.turned import SIDE, SQUARE, odds_to_words, turn_scores, turned_odds
 from tilewright.ops.attention.operands import COUNT, FIRST, ROW, SLOT
 
@@ -134,40 +124,40 @@ def tile_queries(tiles, rounds: bool):
                 put(out, at + i * step + d, simd.multiply(x, inverse))
 
     @simd.inline
-    def attend_block(height, arrays, at, seen, scale, plan, room):
+    def attend_block(height, arrays, at, seen, scale, job, room):
         """Up to 16 queries; at: of the first in (q, keys, values, out). seen: as `turned.turn_scores`."""
         (q, keys, values, out), (q_at, k_at, v_at, o_at), (visible, more) = arrays, at, seen
-        D, length, scratch = plan[HEAD_SIZE], visible + more * (height - 1), room[0]
+        D, length, scratch = job.head_size, visible + more * (height - 1), room[0]
         words, squares = D // 2, (length + SIDE - 1) // SIDE
         scores = QUERIES + SIDE * words
         odds = scores + squares * SQUARE
         if height == SIDE:
-            score(q, q_at, plan[Q_STEP], keys, k_at, (words, length), room, scores)
+            score(q, q_at, job.q_step, keys, k_at, (words, length), room, scores)
         else:
             for i in range(height):
                 for w in range(0, words, SIDE):
-                    simd.store(scratch, QUERIES + i * words + w, simd.load(q, q_at + i * plan[Q_STEP] + w, SIDE))
+                    simd.store(scratch, QUERIES + i * words + w, simd.load(q, q_at + i * job.q_step + w, SIDE))
             score(scratch, QUERIES, words, keys, k_at, (words, length), room, scores)
         best = turn_scores(scratch, scores, squares, seen)
         turned_odds(scratch, scores, squares, best, scale, SUMS)
         odds_to_words(scratch, scores, squares, odds)
         for d in range(0, D, GROUP * SIDE):
             if D - d >= GROUP * SIDE:
-                weigh(GROUP, values, v_at + d, plan[WIDTH], length, room, odds)
-                put_results(GROUP, height, scratch, out, o_at + d, plan[OUT_STEP])
+                weigh(GROUP, values, v_at + d, job.width, length, room, odds)
+                put_results(GROUP, height, scratch, out, o_at + d, job.out_step)
             else:
-                weigh(2, values, v_at + d, plan[WIDTH], length, room, odds)
-                put_results(2, height, scratch, out, o_at + d, plan[OUT_STEP])
+                weigh(2, values, v_at + d, job.width, length, room, odds)
+                put_results(2, height, scratch, out, o_at + d, job.out_step)
 
     @simd.inline
-    def attend_queries(arrays, spans, s, head, scale, plan, room):
+    def attend_queries(arrays, spans, s, head, scale, job, room):
         """As `blocks.head_functions`' second; room: as `score_function`'s."""
-        D, causal, slot, count = plan[HEAD_SIZE], plan[CAUSAL], spans[s + SLOT] * plan[HEADS] + head, spans[s + COUNT]
-        k_at, v_at = slot * plan[KEYS_A_HEAD], slot * plan[VALUES_A_HEAD]
+        D, causal, slot, count = job.head_size, job.causal, spans[s + SLOT] * job.heads + head, spans[s + COUNT]
+        k_at, v_at = slot * job.head_keys, slot * job.head_values
         for i in range(0, count, SIDE):
             row, visible = spans[s + ROW] + i, spans[s + FIRST] + (i + 1 if causal else count)
-            at = (row * plan[Q_STEP] + head * (D // 2), k_at, v_at, row * plan[OUT_STEP] + head * D)
-            attend_block(min(SIDE, count - i), arrays, at, (visible, causal), scale, plan, room)
+            at = (row * job.q_step + head * (D // 2), k_at, v_at, row * job.out_step + head * D)
+            attend_block(min(SIDE, count - i), arrays, at, (visible, causal), scale, job, room)
 
     return attend_queries
 

@@ -16,7 +16,6 @@ import numpy as np
 
 from tilewright import simd
 from tilewright.ops.attention.cpu.expect import asking
-from tilewright.ops.attention.cpu.plan import HEAD_SIZE, WIDTH
 from tilewright.ops.attention.operands import PANEL_VECTORS
 
 TILE_WORDS = 16  # words of a row that one tile product multiplies
@@ -122,9 +121,9 @@ def word_block_function(lanes: int):
     PANEL, odds, (widen, score, weigh) = PANEL_VECTORS * lanes, odds_of_row(lanes), product_functions(lanes)
 
     @simd.inline
-    def attend_block(height, arrays, at, steps, seen, scale, plan, scratch):
+    def attend_block(height, arrays, at, steps, seen, scale, job, scratch):
         (q, keys, values, out), (q_at, k_at, v_at, o_at), (q_step, k_step, v_step, o_step) = arrays, at, steps
-        (visible, more, coming), D = seen, plan[HEAD_SIZE]
+        (visible, more, coming), D = seen, job.head_size
         words, length = D // 2, visible + more * (height - 1)
         room, end = (words + lanes - 1) // lanes * lanes, (length + lanes - 1) // lanes * lanes
         scores = INVERSES + 2 * height * room
@@ -133,7 +132,7 @@ def word_block_function(lanes: int):
         while t < end:
             panel = t // PANEL * PANEL
             place, target = (k_at + panel * words + t % PANEL, k_step), (scores + t, end)
-            v_next, k_next = v_at + panel // 2 * plan[WIDTH], coming[1] + panel * words
+            v_next, k_next = v_at + panel // 2 * job.width, coming[1] + panel * words
             ahead = (coming[0], keys, k_next, k_step, values, v_next, v_step)
             if height <= LOW and end - t > lanes:
                 score(height, PANEL_VECTORS, keys, place, (words, room), scratch, target, ahead)
@@ -147,11 +146,11 @@ def word_block_function(lanes: int):
         while d < D:
             place, source = (v_at + d, v_step), (scores, end)
             if height <= LOW and D - d > lanes:
-                sums = weigh(height, PANEL_VECTORS, values, place, plan[WIDTH], length, scratch, source)
+                sums = weigh(height, PANEL_VECTORS, values, place, job.width, length, scratch, source)
                 simd.block_put(sums, out, o_at + d, o_step, D - d)
                 d += PANEL
             else:
-                sums = weigh(height, 1, values, place, plan[WIDTH], length, scratch, source)
+                sums = weigh(height, 1, values, place, job.width, length, scratch, source)
                 simd.block_put(sums, out, o_at + d, o_step, D - d)
                 d += lanes
 

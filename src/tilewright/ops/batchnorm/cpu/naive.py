@@ -4,7 +4,7 @@ import numpy as np
 from numba import types
 
 from tilewright import simd
-from tilewright.ops.matmul.cpu.finish import ACTIVATIONS, activate_number
+from tilewright.ops.gemm.cpu.epilogue import ACTIVATIONS, activate_number
 
 
 @simd.kernel(types.void(simd.INPUT_2D, simd.INPUT, simd.INPUT, types.int64, simd.OUTPUT_2D), name="batchnorm.naive")

@@ -12,22 +12,22 @@ from numba import types
 from tilewright import simd
 from tilewright.hardware import cpu
 from tilewright.ops.core.rows import draw_rows
-from tilewright.ops.matmul.cpu.finish import ACTIVATIONS, activate
+from tilewright.ops.gemm.cpu.epilogue import ACTIVATIONS, activate
 
 
 @functools.cache
 def row_kernel(lanes: int):
     """The kernel for a vector width."""
-    arrays = simd.INPUT_2D, simd.INPUT, simd.INPUT, types.int64, simd.OUTPUT_2D, simd.PLAN, simd.OUTPUT
+    arrays = simd.INPUT_2D, simd.INPUT, simd.INPUT, types.int64, simd.OUTPUT_2D, types.int64, simd.TASKS, simd.OUTPUT
 
     @simd.kernel(types.void(*arrays), name=f"batchnorm.vectors.{lanes}")
-    def scale_shift_rows(x, scale, shift, activation, out, plan, scratch):
-        """plan: next row, rows in a task."""
-        rows, C, step = x.shape[0], x.shape[1], plan[1]
+    def scale_shift_rows(x, scale, shift, activation, out, step, tasks, scratch):
+        """A task is `step` rows."""
+        rows, C = x.shape
         x_stride, out_stride = x.strides[0] // 4, out.strides[0] // 4
-        first = simd.fetch_add(plan, 0, step)
-        while first < rows:
-            for i in range(first, min(first + step, rows)):
+        task = simd.draw(tasks)
+        while task >= 0:
+            for i in range(task * step, min((task + 1) * step, rows)):
                 at, to, c = i * x_stride, i * out_stride, 0
                 while c + lanes <= C:
                     y = simd.fma(simd.load(x, at + c, lanes), simd.load(scale, c, lanes), simd.load(shift, c, lanes))
@@ -38,7 +38,7 @@ def row_kernel(lanes: int):
                     factor, term = simd.load_first(scale, c, left, lanes), simd.load_first(shift, c, left, lanes)
                     y = simd.fma(simd.load_first(x, at + c, left, lanes), factor, term)
                     simd.store_first(out, to + c, activate(y, activation), left)
-            first = simd.fetch_add(plan, 0, step)
+            task = simd.draw(tasks)
 
     return scale_shift_rows
 

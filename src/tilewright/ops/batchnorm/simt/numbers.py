@@ -8,7 +8,7 @@ from numba import cuda, float32, float64
 
 from tilewright.ops.core.gpu.registers import load4, store4
 from tilewright.ops.core.gpu.simt import kernel, launch
-from tilewright.ops.matmul.simt.finish import activation_for
+from tilewright.ops.gemm.simt.epilogue import activation_for
 
 THREADS = 256
 

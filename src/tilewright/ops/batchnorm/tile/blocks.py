@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from tilewright.ops.matmul.tile.finish import activate
+from tilewright.ops.gemm.tile.epilogue import activate
 
 BLOCK, WARPS = 4096, 4  # 32 numbers a thread
 WIDEST = 256  # channels of a block

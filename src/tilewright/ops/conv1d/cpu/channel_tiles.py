@@ -10,6 +10,7 @@ read again for every tile of positions, leave the cache.
 """
 
 import functools
+from typing import NamedTuple
 
 import numpy as np
 from numba import types
@@ -83,6 +84,36 @@ def scratch_kernels(rows: int, vectors: int, lanes: int):
     return clear, fold, put_best, put_rows
 
 
+class Tiles(NamedTuple):
+    """B samples of C channels to O channels; `channel` elements of x per channel; `chunk` positions in a task."""
+
+    B: int
+    O: int
+    C: int
+    positions: int
+    channel: int
+    chunk: int
+    activation: int
+    pool: int
+
+
+class Strip(NamedTuple):
+    """The outputs of a task: channels from o on, and positions first to end of sample b."""
+
+    o: int
+    b: int
+    first: int
+    end: int
+
+
+class Operands(NamedTuple):
+    """What every tile reads: panels of weights, the offset of each tap in x, and the bias."""
+
+    weights: np.ndarray
+    taps: np.ndarray
+    bias: np.ndarray
+
+
 @functools.cache
 def tile_kernel(rows: int, vectors: int, lanes: int, height: int):
     """The kernel for tiles of rows channels x vectors * lanes positions, and panels of height channels."""
@@ -90,9 +121,10 @@ def tile_kernel(rows: int, vectors: int, lanes: int, height: int):
     NR = TILE = lanes * vectors
 
     @simd.inline
-    def strip(place, x, weights, taps, bias, out, plan, scratch):
-        """Channels o to o + rows, positions first to end of sample b, a tile at a time."""
-        (o, b, first, end), O, C, positions, channel, pool = place, plan[2], plan[3], plan[4], plan[5], plan[8]
+    def convolve_strip(strip, x, operands, out, job, scratch):
+        """The channels and positions of a `Strip`, a tile at a time."""
+        (o, b, first, end), (weights, taps, bias), C, positions = strip, operands, job.C, job.positions
+        channel = job.channel
         stride, panel_at = out.strides[1] // 4, o // height * height * C * taps.size + o % height
         for l in range(first, end, NR):
             w_at, x_at = panel_at, b * C * channel + l
@@ -104,38 +136,37 @@ def tile_kernel(rows: int, vectors: int, lanes: int, height: int):
                 x_at += channel
             if bias.size:
                 block = simd.block_rank1(block, bias, o, scratch, 0)  # one more step, whose x is one
-            if plan[7] == RELU:
+            if job.activation == RELU:
                 block = simd.block_maximum(block, simd.block_zeros(rows, vectors, lanes))
             at = b * (out.strides[0] // 4) + o * stride + l
-            if pool:
+            if job.pool:
                 simd.block_store(block, scratch, TILE, NR, positions - l)
                 fold(scratch)
-            elif o + rows <= O:
+            elif o + rows <= job.O:
                 simd.block_store(block, out, at, stride, positions - l)
             else:
                 simd.block_store(block, scratch, TILE, NR, NR)
-                put_rows(scratch, out, at, stride, O - o, positions - l)
+                put_rows(scratch, out, at, stride, job.O - o, positions - l)
 
-    signature = types.void(simd.INPUT, simd.INPUT, simd.INDICES, simd.INPUT, OUTPUT_3D, simd.PLAN, simd.OUTPUT)
+    signature = types.void(
+        simd.INPUT, simd.INPUT, simd.INDICES, simd.INPUT, OUTPUT_3D, simd.record(Tiles), simd.TASKS, simd.OUTPUT
+    )
 
     @simd.kernel(signature, name=f"conv1d.channel_tiles.{rows}x{vectors}x{lanes}")
-    def tiles(x, weights, taps, bias, out, plan, scratch):
-        """x (B, C, stride, row).
-
-        plan: next task, B, O, C, positions, stride * row, positions in a task, activation, pool.
-        """
-        B, O, positions, chunk, pool = plan[1], plan[2], plan[4], plan[6], plan[8]
-        chunks = (positions + chunk - 1) // chunk
-        tasks = (O + rows - 1) // rows * B * chunks
+    def tiles(x, weights, taps, bias, out, job, tasks, scratch):
+        """x (B, C, stride, row). A task is one tile of channels, over a chunk of a sample's positions."""
+        chunks, operands = (job.positions + job.chunk - 1) // job.chunk, Operands(weights, taps, bias)
         clear(scratch)
-        task = simd.fetch_add(plan, 0, 1)
-        while task < tasks:
-            o, b, first = task // (B * chunks) * rows, task // chunks % B, task % chunks * chunk
-            strip((o, b, first, min(first + chunk, positions)), x, weights, taps, bias, out, plan, scratch)
-            if pool:
+        task = simd.draw(tasks)
+        while task >= 0:
+            o, b = task // (job.B * chunks) * rows, task // chunks % job.B
+            first = task % chunks * job.chunk
+            end = min(first + job.chunk, job.positions)
+            convolve_strip(Strip(o, b, first, end), x, operands, out, job, scratch)
+            if job.pool:
                 put_best(scratch, out, b, o)
                 clear(scratch)
-            task = simd.fetch_add(plan, 0, 1)
+            task = simd.draw(tasks)
 
     return tiles
 
@@ -151,7 +182,7 @@ def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, window: Window, ep
     bias[: epilogue.bias.size] = epilogue.bias
     chunk = positions if epilogue.pool else CHUNK
     tasks = -(-weights.O // rows) * B * -(-positions // chunk)
-    options = ACTIVATIONS[epilogue.activation], POOLS[epilogue.pool]
-    plan = np.array([0, B, weights.O, weights.C, positions, window.stride * row, chunk, *options], np.int64)
+    job = Tiles(B, weights.O, weights.C, positions, channel=window.stride * row, chunk=chunk,
+                activation=ACTIVATIONS[epilogue.activation], pool=POOLS[epilogue.pool])  # fmt: skip
     kernel = tile_kernel(rows, vectors, lanes, height)
-    launch(kernel, flat, weights.data, starts, bias, out, plan, tasks=tasks, words=(2 * rows + 1) * lanes * vectors)
+    launch(kernel, flat, weights.data, starts, bias, out, job, tasks=tasks, words=(2 * rows + 1) * lanes * vectors)

@@ -4,7 +4,7 @@ import numpy as np
 from numba import types
 
 from tilewright import simd
-from tilewright.ops.matmul.cpu.finish import ACTIVATIONS, RELU
+from tilewright.ops.gemm.cpu.epilogue import ACTIVATIONS, RELU
 
 __all__ = ["ACTIVATIONS", "INPUT_3D", "OUTPUT_3D", "POOLS", "RELU", "put"]
 

@@ -5,6 +5,7 @@ of the vector: of 16 lanes a kernel of 3 taps uses 3. And it loads every number 
 """
 
 import functools
+from typing import NamedTuple
 
 import numpy as np
 from numba import types
@@ -14,6 +15,20 @@ from tilewright.hardware import cpu
 from tilewright.ops.conv1d.cpu.finish import ACTIVATIONS, OUTPUT_3D, POOLS, put
 from tilewright.ops.conv1d.cpu.phases import phased
 from tilewright.ops.conv1d.operands import Epilogue, Packed, Window
+
+
+class Taps(NamedTuple):
+    """K taps of C channels for each of O channels; `row`: elements of x in a row of its (dilation, row) layout."""
+
+    O: int
+    C: int
+    K: int
+    positions: int
+    stride: int
+    dilation: int
+    row: int
+    activation: int
+    pool: int
 
 
 @functools.cache
@@ -32,16 +47,17 @@ def tap_kernel(lanes: int):
             w_at += K
         return simd.reduce_add(total)
 
-    @simd.kernel(types.void(simd.INPUT, simd.INPUT, simd.INPUT, OUTPUT_3D, simd.INDICES), name=f"conv1d.taps.{lanes}")
-    def taps(x, weight, bias, out, plan):
-        """x (B, C, dilation, row). plan: O, C, K, positions, stride, dilation, row, activation, pool."""
-        O, C, K, positions, stride, dilation, row = plan[0], plan[1], plan[2], plan[3], plan[4], plan[5], plan[6]
-        channel, options = dilation * row, (plan[7], plan[8])
+    @simd.kernel(
+        types.void(simd.INPUT, simd.INPUT, simd.INPUT, OUTPUT_3D, simd.record(Taps)), name=f"conv1d.taps.{lanes}"
+    )
+    def taps(x, weight, bias, out, job):
+        """x (B, C, dilation, row)."""
+        C, K, channel, options = job.C, job.K, job.dilation * job.row, (job.activation, job.pool)
         for b in range(out.shape[0]):
-            for o in range(O):
-                for l in range(positions):
-                    first = l * stride
-                    at = b * C * channel + first % dilation * row + first // dilation
+            for o in range(job.O):
+                for l in range(job.positions):
+                    first = l * job.stride
+                    at = b * C * channel + first % job.dilation * job.row + first // job.dilation
                     put(out, b, o, l, dot(x, at, channel, weight, o * C * K, C, K), bias, options)
 
     return taps
@@ -52,5 +68,5 @@ def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, window: Window, ep
     flat, row = phased(x, window.padding, window.dilation)
     O, C, K = weights.data.shape
     options = ACTIVATIONS[epilogue.activation], POOLS[epilogue.pool]
-    plan = np.array([O, C, K, window.positions(x.shape[2], K), window.stride, window.dilation, row, *options], np.int64)
-    tap_kernel(cpu().lanes)(flat, np.ascontiguousarray(weights.data).reshape(-1), epilogue.bias, out, plan)
+    job = Taps(O, C, K, window.positions(x.shape[2], K), window.stride, window.dilation, row, *options)
+    tap_kernel(cpu().lanes)(flat, np.ascontiguousarray(weights.data).reshape(-1), epilogue.bias, out, job)

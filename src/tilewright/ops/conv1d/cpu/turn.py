@@ -19,20 +19,20 @@ from tilewright.ops.core.launch import launch
 def turn_kernel(lanes: int):
     """The kernel for a vector width."""
 
-    @simd.kernel(types.void(INPUT_3D, OUTPUT_3D, simd.INDICES, simd.PLAN, simd.OUTPUT), name=f"conv1d.turn.{lanes}")
-    def turn_rows(source, target, starts, plan, scratch):
-        """starts: element offset of each row of source[b], contiguous. plan: next task. A task: `lanes` rows."""
-        B, R, S = source.shape
+    @simd.kernel(types.void(INPUT_3D, OUTPUT_3D, simd.INDICES, simd.TASKS, simd.OUTPUT), name=f"conv1d.turn.{lanes}")
+    def turn_rows(source, target, starts, tasks, scratch):
+        """starts: element offset of each row of source[b], contiguous. A task is `lanes` rows."""
+        _, R, S = source.shape
         stride, strips = target.strides[1] // 4, (R + lanes - 1) // lanes
-        task = simd.fetch_add(plan, 0, 1)
-        while task < B * strips:
+        task = simd.draw(tasks)
+        while task >= 0:
             b, r = task // strips, task % strips * lanes
             at, to = b * (source.strides[0] // 4), b * (target.strides[0] // 4) + r
             for s in range(0, S, lanes):
                 first = min(s, S - lanes)  # the last square begins early rather than end late
                 square = simd.block_gather(simd.block_zeros(lanes, 1, lanes), source, starts, r, R - 1, at + first)
                 simd.block_store(simd.block_transpose(square), target, to + first * stride, stride, R - r)
-            task = simd.fetch_add(plan, 0, 1)
+            task = simd.draw(tasks)
 
     return turn_rows
 
@@ -45,4 +45,4 @@ def turn(source: np.ndarray, target: np.ndarray) -> None:
         target[...] = source.swapaxes(1, 2)
         return
     starts = np.arange(R, dtype=np.int64) * (source.strides[1] // 4)
-    launch(turn_kernel(lanes), source, target, starts, np.zeros(1, np.int64), tasks=B * -(-R // lanes), words=1)
+    launch(turn_kernel(lanes), source, target, starts, tasks=B * -(-R // lanes), words=1)

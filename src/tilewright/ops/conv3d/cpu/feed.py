@@ -12,30 +12,29 @@ import functools
 
 from tilewright import simd
 from tilewright.ops.conv3d.cpu.gather import NOWHERE, row_rest, row_start
-from tilewright.ops.conv3d.cpu.tiles import KD, LEFT, PAD, PITCH, PLANE, X_MAP, Y_MAP, C
 
 AHEAD = 4  # rows: 4 KiB of 256 columns, an eighth of the first cache, and longer than memory takes to answer
 BESIDE = 2  # vectors copied beside a column of taps: the 9 columns of K = 3 copy 18, a row of 288 numbers
 
 
 @simd.inline
-def row_after(row, rows, plan):
+def row_after(row, rows, job):
     """The next row of a tile with so many: through a plane, then its other channels, then the next plane."""
     z, c, r, slot = row
     r += 1
     if r == rows:
         r, c = 0, c + 1
-        if c == plan[C]:
-            z, c, slot = z + 1, 0, slot + 1 if slot < plan[KD] else 0
+        if c == job.C:
+            z, c, slot = z + 1, 0, slot + 1 if slot < job.KD else 0
     return z, c, r, slot
 
 
 @simd.inline
-def start_of(z, rows, plan):
+def start_of(z, rows, job):
     """(the first row of plane z of a tile with so many, the row to ask for beside it)."""
-    first = later = (z, 0, 0, z % (plan[KD] + 1))
+    first = later = (z, 0, 0, z % (job.KD + 1))
     for _ in range(AHEAD):
-        later = row_after(later, rows, plan)
+        later = row_after(later, rows, job)
     return first, later
 
 
@@ -49,7 +48,7 @@ def feeder(lanes: int):
     rest = row_rest(lanes)
 
     @simd.inline
-    def piece(pair, tile, source, plan):
+    def piece(pair, tile, source, job):
         """(whole vectors of a row; where in x; where in scratch; what to ask for in x; where in x the row begins, or
         NOWHERE; where in scratch)."""
         (x, maps, _), ((z, c, r, slot), (later_z, later_c, later_r, _)), (y0, _, (first, _, low, high)) = (
@@ -57,12 +56,12 @@ def feeder(lanes: int):
             pair,
             tile,
         )
-        start = row_start(x, (c, z, y0 + r), maps, plan[Y_MAP])
+        start = row_start(x, (c, z, y0 + r), maps, job.y_map)
         ask = NOWHERE
-        if later_z < plan[Y_MAP]:
-            ask = row_start(x, (later_c, later_z, y0 + later_r), maps, plan[Y_MAP])
-        at = (c * (plan[KD] + 1) + slot) * plan[PLANE] + r * plan[PITCH] + plan[PAD]
-        skip, vectors = low - plan[LEFT], (high - low) // lanes if start != NOWHERE else 0
+        if later_z < job.y_map:
+            ask = row_start(x, (later_c, later_z, y0 + later_r), maps, job.y_map)
+        at = (c * (job.KD + 1) + slot) * job.plane + r * job.pitch + job.pad
+        skip, vectors = low - job.left, (high - low) // lanes if start != NOWHERE else 0
         return vectors, start + skip, at + low - first, (ask if ask != NOWHERE else start) + skip, start, at
 
     @simd.inline
@@ -73,17 +72,17 @@ def feeder(lanes: int):
             simd.prefetch(x, piece[3] + i)
 
     @simd.inline
-    def end(k, piece, pair, tile, source, scratch, plan):
+    def end(k, piece, pair, tile, source, scratch, job):
         """All of a piece but its first k vectors; the pair after it."""
         x, maps, cval = source
         take(k, piece[0] - k, piece, x, scratch)
-        rest(x, piece[4], tile[2], (plan[X_MAP], plan[LEFT]), maps, cval, scratch, piece[5])
-        return row_after(pair[0], tile[1], plan), row_after(pair[1], tile[1], plan)
+        rest(x, piece[4], tile[2], (job.x_map, job.left), maps, cval, scratch, piece[5])
+        return row_after(pair[0], tile[1], job), row_after(pair[1], tile[1], job)
 
     @simd.inline
-    def bring(pair, tile, source, scratch, plan):
+    def bring(pair, tile, source, scratch, job):
         """A row at once; the pair after it."""
-        return end(0, piece(pair, tile, source, plan), pair, tile, source, scratch, plan)
+        return end(0, piece(pair, tile, source, job), pair, tile, source, scratch, job)
 
     return piece, take, end, bring
 

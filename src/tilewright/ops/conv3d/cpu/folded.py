@@ -10,7 +10,6 @@ It loses with KD = 3, where adding costs as much as the third of the products th
 import functools
 
 from tilewright import simd
-from tilewright.ops.conv3d.cpu.tiles import HALF, KD, KH, KW, PAD, PITCH, PLANE, C
 
 
 @functools.cache
@@ -18,18 +17,18 @@ def folder(rows: int, lanes: int):
     """The inline function that adds planes for one row of blocks."""
 
     @simd.inline
-    def fold(z, y, columns, scratch, plan):
+    def fold(z, y, columns, scratch, job):
         """Rows y to y + rows + KH - 1 of the ring, planes z + a and z + KD - 1 - a, into the planes behind it."""
-        slots, high, wide = plan[KD] + 1, rows + plan[KH] - 1, columns + plan[KW] - 1
-        to, skip = plan[C] * slots * plan[PLANE], y * plan[PITCH] + plan[PAD]
-        for c in range(plan[C]):
-            for a in range(plan[HALF]):
-                near = (c * slots + (z + a) % slots) * plan[PLANE] + skip
-                far = (c * slots + (z + plan[KD] - 1 - a) % slots) * plan[PLANE] + skip
-                for r in range(0, high * plan[PITCH], plan[PITCH]):
+        slots, high, wide = job.KD + 1, rows + job.KH - 1, columns + job.KW - 1
+        to, skip = job.C * slots * job.plane, y * job.pitch + job.pad
+        for c in range(job.C):
+            for a in range(job.half):
+                near = (c * slots + (z + a) % slots) * job.plane + skip
+                far = (c * slots + (z + job.KD - 1 - a) % slots) * job.plane + skip
+                for r in range(0, high * job.pitch, job.pitch):
                     for i in range(r, r + wide, lanes):
                         both = simd.add(simd.load(scratch, near + i, lanes), simd.load(scratch, far + i, lanes))
                         simd.store(scratch, to + i, both)
-                to += high * plan[PITCH]
+                to += high * job.pitch
 
     return fold

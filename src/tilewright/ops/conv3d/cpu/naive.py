@@ -10,19 +10,19 @@ from numba import types
 from tilewright import simd
 from tilewright.ops.conv3d.cpu.gather import RESULT
 from tilewright.ops.conv3d.operands import Border, Packed
-from tilewright.ops.core.launch import launch, thread_count
+from tilewright.ops.core.launch import launch
 
 PADDED = types.Array(types.float32, 4, "C", readonly=True)
 WEIGHTS = types.Array(types.float32, 5, "A", readonly=True)
 
 
-@simd.kernel(types.void(PADDED, WEIGHTS, RESULT, simd.PLAN, simd.OUTPUT), name="conv3d.naive")
-def loops(x, weights, out, plan, scratch):
-    """x (C, D + KD - 1, ...). plan: next plane."""
-    O, C, KD, KH, KW = weights.shape
+@simd.kernel(types.void(PADDED, WEIGHTS, RESULT, simd.TASKS, simd.OUTPUT), name="conv3d.naive")
+def loops(x, weights, out, tasks, scratch):
+    """x (C, D + KD - 1, ...). A task is one plane."""
+    _, C, KD, KH, KW = weights.shape
     _, D, H, W = out.shape
-    task = simd.fetch_add(plan, 0, 1)
-    while task < O * D:
+    task = simd.draw(tasks)
+    while task >= 0:
         o, z = task // D, task % D
         for y in range(H):
             for i in range(W):
@@ -33,7 +33,7 @@ def loops(x, weights, out, plan, scratch):
                             for t in range(KW):
                                 total += weights[o, c, a, b, t] * x[c, z + a, y + b, i + t]
                 out[o, z, y, i] = total
-        task = simd.fetch_add(plan, 0, 1)
+        task = simd.draw(tasks)
 
 
 def padded(x: np.ndarray, border: Border) -> np.ndarray:
@@ -47,5 +47,5 @@ def padded(x: np.ndarray, border: Border) -> np.ndarray:
 
 def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, border: Border, *, alone: bool = True) -> None:
     """The rung's run function; alone: on this thread only."""
-    tasks = 1 if alone else min(thread_count(), out.shape[0] * out.shape[1])
-    launch(loops, padded(x, border), weights.weights, out, np.zeros(1, np.int64), tasks=tasks, words=1)
+    planes = out.shape[0] * out.shape[1]
+    launch(loops, padded(x, border), weights.weights, out, tasks=planes, words=1, alone=alone)

@@ -24,25 +24,7 @@ from tilewright.ops.conv3d.cpu.folded import folder
 from tilewright.ops.conv3d.cpu.gather import RESULT, VOLUME, own
 from tilewright.ops.conv3d.cpu.slide import OWN, block_put, borrow, column, fence
 from tilewright.ops.conv3d.cpu.tiles import (
-    HALF,
-    KD,
-    KH,
-    KW,
-    LEFT,
-    NEXT,
-    PAD,
-    PITCH,
-    PLANE,
-    SHIFT,
-    STREAM,
-    XT,
-    YT,
-    ZT,
-    C,
-    D,
-    H,
-    O,
-    W,
+    March,
 )
 from tilewright.ops.conv3d.operands import Border, Packed
 from tilewright.ops.conv3d.problem import Problem
@@ -57,13 +39,12 @@ def block_kernel(rows: int, taps: int, lanes: int):
     slide, beside = column(taps), errands(taps, lanes)
 
     @simd.inline
-    def sums(weights, w_at, scratch, at, first, errand, plan):
+    def sums(weights, w_at, scratch, at, first, errand, job):
         """(block, vectors of the piece that were copied beside it). at: (of the block's first row in a plane of the
         ring, in a folded plane); first: slot of the ring's plane; errand: see `feed.errands`."""
         block, done, (ring_at, fold_at) = simd.block_zeros(rows, 1, lanes), (0, 0), at
-        # read once: for all that the compiler knows, a copied vector may change the plan
-        planes, half, columns, taps_down, pitch = plan[KD], plan[HALF], plan[KW], plan[KH], plan[PITCH]
-        channels, plane = plan[C], plan[PLANE]
+        planes, half, columns, taps_down, pitch = job.KD, job.half, job.KW, job.KH, job.pitch
+        channels, plane = job.C, job.plane
         slots, high = planes + 1, rows + taps_down - 1
         for c in range(channels):
             slot = first
@@ -88,41 +69,41 @@ def plane_kernel(rows: int, taps: int, lanes: int):
     fold, sums, (piece_of, _, end, bring) = folder(rows, lanes), block_kernel(rows, taps, lanes), feeder(lanes)
 
     @simd.inline
-    def strip(place, corner, pair, feed, source, operands, scratch, plan):
+    def strip(place, corner, pair, feed, source, operands, scratch, job):
         """One row of blocks of output channel o, and beside each `many` rows of the tile, of planes before `until`; the
         next pair. corner: the tile's (first row, end, first column, end); feed: (until, many, tile); source:
         (x, maps, cval); operands: (weights, out)."""
         weights, out = operands
-        (o, z, y), (y0, y1, x0, x1), step, shift = place, corner, out.strides[2] // 4, plan[SHIFT]
+        (o, z, y), (y0, y1, x0, x1), step, shift = place, corner, out.strides[2] // 4, job.shift
         start = o * (out.strides[0] // 4) + z * (out.strides[1] // 4) + y * step
-        w_at = o * plan[C] * (plan[KD] - plan[HALF]) * plan[KH] * plan[KW]
+        w_at = o * job.C * (job.KD - job.half) * job.KH * job.KW
         until, many, tile = feed
         i = x0
         while i < x1:
             wanted = pair[0][0] < until
-            piece = piece_of(pair, tile, source, plan) if wanted else (0, 0, 0, 0, 0, 0)
-            stream = plan[STREAM] != 0 and (shift == 0 or i != x0)
+            piece = piece_of(pair, tile, source, job) if wanted else (0, 0, 0, 0, 0, 0)
+            stream = job.stream != 0 and (shift == 0 or i != x0)
             errand = (source[0], piece, out, (start + i, 0 if stream else rows, step))
-            at = ((y - y0) * plan[PITCH] + i - x0 + plan[PAD], i - x0)
-            block, k = sums(weights, w_at, scratch, at, z % (plan[KD] + 1), errand, plan)
+            at = ((y - y0) * job.pitch + i - x0 + job.pad, i - x0)
+            block, k = sums(weights, w_at, scratch, at, z % (job.KD + 1), errand, job)
             block_put(block, out, start + i, step, (y1 - y, x1 - i), stream)
             i += shift if shift and i == x0 else lanes
             if wanted:
-                pair = end(k, piece, pair, tile, source, scratch, plan)
+                pair = end(k, piece, pair, tile, source, scratch, job)
             for _ in range(1, many):
                 if pair[0][0] < until:
-                    pair = bring(pair, tile, source, scratch, plan)
+                    pair = bring(pair, tile, source, scratch, job)
         return pair
 
     @simd.inline
-    def plane(z, corner, pair, feed, source, operands, scratch, plan):
+    def plane(z, corner, pair, feed, source, operands, scratch, job):
         """All of the tile's outputs in plane z."""
         y0, y1, x0, x1 = corner
         for y in range(y0, y1, rows):
-            if plan[HALF]:
-                fold(z, y - y0, x1 - x0, scratch, plan)
-            for o in range(plan[O]):
-                pair = strip((o, z, y), corner, pair, feed, source, operands, scratch, plan)
+            if job.half:
+                fold(z, y - y0, x1 - x0, scratch, job)
+            for o in range(job.O):
+                pair = strip((o, z, y), corner, pair, feed, source, operands, scratch, job)
         return pair
 
     return plane
@@ -134,37 +115,37 @@ def tile_kernel(rows: int, taps: int, lanes: int):
     plane, bring = plane_kernel(rows, taps, lanes), feeder(lanes)[3]
 
     @simd.inline
-    def tile(task, x, weights, maps, cval, out, plan, scratch):
+    def tile(task, x, weights, maps, cval, out, job, scratch):
         """March along z: before a plane, what its windows see and no block has brought; beside it, the next plane."""
-        across, down = (plan[W] + plan[XT] - 1) // plan[XT], (plan[H] + plan[YT] - 1) // plan[YT]
-        y0, x0 = task % down * plan[YT], task // down % across * plan[XT]
-        z0 = task // down // across * plan[ZT]
-        y1, x1, z1 = min(y0 + plan[YT], plan[H]), min(x0 + plan[XT], plan[W]), min(z0 + plan[ZT], plan[D])
-        high, wide = y1 - y0 + plan[KH] - 1, x1 - x0 + plan[KW] - 1
-        whole = (y0, high, (x0, x0 + wide, *own(x.shape[3], x0, wide, plan[LEFT])))
-        blocks = plan[O] * ((y1 - y0 + rows - 1) // rows) * ((x1 - x0 + lanes - 1) // lanes)
-        many = max(1, plan[C] * high // blocks)
+        across, down = (job.W + job.XT - 1) // job.XT, (job.H + job.YT - 1) // job.YT
+        y0, x0 = task % down * job.YT, task // down % across * job.XT
+        z0 = task // down // across * job.ZT
+        y1, x1, z1 = min(y0 + job.YT, job.H), min(x0 + job.XT, job.W), min(z0 + job.ZT, job.D)
+        high, wide = y1 - y0 + job.KH - 1, x1 - x0 + job.KW - 1
+        whole = (y0, high, (x0, x0 + wide, *own(x.shape[3], x0, wide, job.left)))
+        blocks = job.O * ((y1 - y0 + rows - 1) // rows) * ((x1 - x0 + lanes - 1) // lanes)
+        many = max(1, job.C * high // blocks)
         source = (x, maps, cval)
-        pair, last = start_of(z0, high, plan), z1 + plan[KD] - 1
+        pair, last = start_of(z0, high, job), z1 + job.KD - 1
         for z in range(z0, z1):
-            while pair[0][0] < z + plan[KD]:
-                pair = bring(pair, whole, source, scratch, plan)
-            feed = (min(z + plan[KD] + 1, last), many, whole)
-            pair = plane(z, (y0, y1, x0, x1), pair, feed, source, (weights, out), scratch, plan)
+            while pair[0][0] < z + job.KD:
+                pair = bring(pair, whole, source, scratch, job)
+            feed = (min(z + job.KD + 1, last), many, whole)
+            pair = plane(z, (y0, y1, x0, x1), pair, feed, source, (weights, out), scratch, job)
 
-    signature = types.void(VOLUME, simd.INPUT, simd.INDICES, types.float32, RESULT, simd.PLAN, simd.OUTPUT)
+    signature = types.void(
+        VOLUME, simd.INPUT, simd.INDICES, types.float32, RESULT, simd.record(March), simd.TASKS, simd.OUTPUT
+    )
 
     @simd.kernel(signature, name=f"conv3d.rows.{rows}.{taps}.{lanes}")
-    def march(x, weights, maps, cval, out, plan, scratch):
-        """weights [O][C][KD - HALF][KW][KH]. plan: see `tiles`."""
+    def march(x, weights, maps, cval, out, job, tasks, scratch):
+        """weights [O][C][KD - half][KW][KH]."""
         x, weights, maps, out = borrow(x), borrow(weights), borrow(maps), borrow(out)
-        plan, scratch = borrow(plan), borrow(scratch)
-        z_cuts = (plan[D] + plan[ZT] - 1) // plan[ZT]
-        tasks = z_cuts * ((plan[W] + plan[XT] - 1) // plan[XT]) * ((plan[H] + plan[YT] - 1) // plan[YT])
-        task = simd.fetch_add(plan, NEXT, 1)
-        while task < tasks:
-            tile(task, x, weights, maps, cval, out, plan, scratch)
-            task = simd.fetch_add(plan, NEXT, 1)
+        scratch = borrow(scratch)
+        task = simd.draw(tasks)
+        while task >= 0:
+            tile(task, x, weights, maps, cval, out, job, scratch)
+            task = simd.draw(tasks)
         fence()
 
     return march
@@ -177,24 +158,23 @@ def columns_first(weights: np.ndarray, half: int = 0) -> np.ndarray:
 
 @functools.lru_cache(maxsize=16)  # after a kernel has emptied the caches, Python takes several times as long for it
 def laid_out(problem: Problem, border: Border, sizes: tuple[int, int, int], half: int, threads: int, lanes: int):
-    """(kernel, maps, plan but for `streaming`, tiles, words of scratch) for volumes of one shape; see `convolve`."""
+    """(kernel, maps, `March` without `streaming`, tiles, words of scratch) for volumes of one shape; see `convolve`."""
     rows, taps = tiles.rows_of(lanes, sizes[1]), problem.KH if problem.KH in OWN[lanes] else 0
     cut = tiles.tiling(problem, sizes, problem.C * (problem.KD + 1), rows, threads)
-    plan = np.array([
-        0, *sizes, problem.O, problem.C, problem.KD, problem.KH, problem.KW, half,
-        cut.ZT, cut.YT, cut.XT, cut.pitch, cut.plane, tiles.pad_of(problem, rows, border.left),
-        len(border.z), len(border.z) + len(border.y), border.left, 0, 0,
-    ])  # fmt: skip
+    job = March(
+        *sizes, problem.O, problem.C, problem.KD, problem.KH, problem.KW, half,
+        cut.ZT, cut.YT, cut.XT, cut.pitch, cut.plane, pad=int(tiles.pad_of(problem, rows, border.left)),
+        y_map=len(border.z), x_map=len(border.z) + len(border.y), left=int(border.left),
+    )  # fmt: skip
     words = problem.C * ((problem.KD + 1) * cut.plane + half * (rows + problem.KH - 1) * cut.pitch) + lanes
-    return tile_kernel(rows, taps, lanes), border.maps, plan, cut.tasks(sizes), words
+    return tile_kernel(rows, taps, lanes), border.maps, job, cut.tasks(sizes), words
 
 
 def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, border: Border, *, half: int = 0) -> None:
     """The rung's run function; half: so many planes are the sums of two."""
     problem, lanes = weights.problem, cpu().lanes
-    kernel, maps, plan, tasks, words = laid_out(problem, border, out.shape[1:], half, thread_count(), lanes)
-    plan = plan.copy()
-    plan[SHIFT:] = tiles.streaming(out, lanes)
-    if out.size * problem.C * problem.KD * problem.KH * problem.KW <= ALONE:
-        tasks = 1
-    launch(kernel, x, weights.data, maps, border.cval, out, plan, tasks=tasks, words=words)
+    kernel, maps, job, tasks, words = laid_out(problem, border, out.shape[1:], half, thread_count(), lanes)
+    shift, stream = tiles.streaming(out, lanes)
+    job = job._replace(shift=shift, stream=int(stream))
+    alone = out.size * problem.C * problem.KD * problem.KH * problem.KW <= ALONE
+    launch(kernel, x, weights.data, maps, border.cval, out, job, tasks=tasks, words=words, alone=alone)

@@ -10,6 +10,7 @@ the product is a NaN in both. It loses to `rows` for the shortest kernels, whose
 """
 
 import functools
+from typing import NamedTuple
 
 import numpy as np
 from numba import types
@@ -24,8 +25,27 @@ from tilewright.ops.core.launch import launch
 
 ALONE = 1 << 19  # multiply-adds up to which one thread does all
 
-# what the plan says
-NEXT, D, H, W, KD, KH, KW, ZT, YT, XT, PITCH, RING_PITCH, RING_PLANE, Y_MAP, X_MAP, LEFT, SHIFT, STREAM = range(18)
+
+class Passes(NamedTuple):
+    """What the kernel is told, named as in `tiles.March`. ring_*: of the ring of planes convolved along y and x."""
+
+    D: int
+    H: int
+    W: int
+    KD: int
+    KH: int
+    KW: int
+    ZT: int
+    YT: int
+    XT: int
+    pitch: int
+    ring_pitch: int
+    ring_plane: int
+    y_map: int
+    x_map: int
+    left: int
+    shift: int
+    stream: int
 
 
 @functools.cache
@@ -33,22 +53,22 @@ def plane_kernel(rows: int, lanes: int):
     """The inline function that convolves a gathered plane along y and x, into the ring."""
 
     @simd.inline
-    def along_y_and_x(high, wide, factors, scratch, areas, plan):
+    def along_y_and_x(high, wide, factors, scratch, areas, job):
         """high x wide outputs. areas: where in scratch the gathered plane, 16 rows between the passes, and the plane
         of the ring begin."""
-        (gathered, between, to), pitch = areas, plan[PITCH]
+        (gathered, between, to), pitch = areas, job.pitch
         for y in range(0, high, rows):
-            for i in range(0, wide + plan[KW] - 1, lanes):
+            for i in range(0, wide + job.KW - 1, lanes):
                 at = gathered + y * pitch + i
                 block = simd.block_zeros(rows, 1, lanes)
-                block = block_slide_any(block, plan[KH], factors, plan[KD], scratch, at, pitch)
+                block = block_slide_any(block, job.KH, factors, job.KD, scratch, at, pitch)
                 simd.block_store(block, scratch, between + i, pitch, lanes)
             for i in range(0, wide, lanes):
                 block = simd.block_zeros(rows, 1, lanes)
-                for t in range(plan[KW]):
-                    w_at = plan[KD] + plan[KH] + t
+                for t in range(job.KW):
+                    w_at = job.KD + job.KH + t
                     block = block_slide(block, 1, factors, w_at, scratch, between + i + t, pitch)
-                simd.block_store(block, scratch, to + y * plan[RING_PITCH] + i, plan[RING_PITCH], lanes)
+                simd.block_store(block, scratch, to + y * job.ring_pitch + i, job.ring_pitch, lanes)
 
     return along_y_and_x
 
@@ -59,55 +79,55 @@ def tile_kernel(rows: int, lanes: int):
     gather, along_y_and_x = gatherer(lanes), plane_kernel(rows, lanes)
 
     @simd.inline
-    def along_z(z, z1, corner, factors, out, scratch, plan):
+    def along_z(z, z1, corner, factors, out, scratch, job):
         """Up to `rows` planes of outputs from z on, from a ring that is full."""
-        (y0, y1, x0, x1), shift = corner, plan[SHIFT]
+        (y0, y1, x0, x1), shift = corner, job.shift
         plane, row = out.strides[1] // 4, out.strides[2] // 4
         for y in range(y0, y1):
             i = x0
             while i < x1:
-                at = (y - y0) * plan[RING_PITCH] + i - x0
+                at = (y - y0) * job.ring_pitch + i - x0
                 block = simd.block_zeros(rows, 1, lanes)
-                block = block_slide_any(block, plan[KD], factors, 0, scratch, at, plan[RING_PLANE])
-                stream = plan[STREAM] != 0 and (shift == 0 or i != x0)
+                block = block_slide_any(block, job.KD, factors, 0, scratch, at, job.ring_plane)
+                stream = job.stream != 0 and (shift == 0 or i != x0)
                 block_put(block, out, z * plane + y * row + i, plane, (z1 - z, x1 - i), stream)
                 i += shift if shift and i == x0 else lanes
 
     @simd.inline
-    def tile(task, x, factors, maps, cval, out, plan, scratch):
+    def tile(task, x, factors, maps, cval, out, job, scratch):
         """March along z."""
-        across, down = (plan[W] + plan[XT] - 1) // plan[XT], (plan[H] + plan[YT] - 1) // plan[YT]
-        y0, x0 = task % down * plan[YT], task // down % across * plan[XT]
-        z0 = task // down // across * plan[ZT]
-        y1, x1, z1 = min(y0 + plan[YT], plan[H]), min(x0 + plan[XT], plan[W]), min(z0 + plan[ZT], plan[D])
-        area = (y1 - y0 + plan[KH] - 1, x1 - x0 + plan[KW] - 1, plan[PITCH])
-        axes = (plan[Y_MAP], plan[X_MAP], plan[LEFT])
-        held, full = 0, plan[KD] - 1 + rows  # planes in the ring, and when it is full
-        between = full * plan[RING_PLANE]
-        gathered = between + rows * plan[PITCH]
-        for z in range(z0, z1 + plan[KD] - 1):
+        across, down = (job.W + job.XT - 1) // job.XT, (job.H + job.YT - 1) // job.YT
+        y0, x0 = task % down * job.YT, task // down % across * job.XT
+        z0 = task // down // across * job.ZT
+        y1, x1, z1 = min(y0 + job.YT, job.H), min(x0 + job.XT, job.W), min(z0 + job.ZT, job.D)
+        area = (y1 - y0 + job.KH - 1, x1 - x0 + job.KW - 1, job.pitch)
+        axes = (job.y_map, job.x_map, job.left)
+        held, full = 0, job.KD - 1 + rows  # planes in the ring, and when it is full
+        between = full * job.ring_plane
+        gathered = between + rows * job.pitch
+        for z in range(z0, z1 + job.KD - 1):
             gather(x, (0, z, y0, x0), area, axes, maps, cval, scratch, gathered)
-            areas = (gathered, between, held * plan[RING_PLANE])
-            along_y_and_x(y1 - y0, x1 - x0, factors, scratch, areas, plan)
+            areas = (gathered, between, held * job.ring_plane)
+            along_y_and_x(y1 - y0, x1 - x0, factors, scratch, areas, job)
             held += 1
-            if held == full or z == z1 + plan[KD] - 2:
-                along_z(z - held + 1, z1, (y0, y1, x0, x1), factors, out, scratch, plan)
-                held = plan[KD] - 1
-                simd.copy(scratch, 0, rows * plan[RING_PLANE], held * plan[RING_PLANE])
+            if held == full or z == z1 + job.KD - 2:
+                along_z(z - held + 1, z1, (y0, y1, x0, x1), factors, out, scratch, job)
+                held = job.KD - 1
+                simd.copy(scratch, 0, rows * job.ring_plane, held * job.ring_plane)
 
-    signature = types.void(VOLUME, simd.INPUT, simd.INDICES, types.float32, RESULT, simd.PLAN, simd.OUTPUT)
+    signature = types.void(
+        VOLUME, simd.INPUT, simd.INDICES, types.float32, RESULT, simd.record(Passes), simd.TASKS, simd.OUTPUT
+    )
 
     @simd.kernel(signature, name=f"conv3d.separable.{rows}.{lanes}")
-    def march(x, factors, maps, cval, out, plan, scratch):
-        """factors: wz, wy, wx, one after the other. plan: the names above."""
+    def march(x, factors, maps, cval, out, job, tasks, scratch):
+        """factors: wz, wy, wx, one after the other."""
         x, factors, maps, out = borrow(x), borrow(factors), borrow(maps), borrow(out)
-        plan, scratch = borrow(plan), borrow(scratch)
-        z_cuts = (plan[D] + plan[ZT] - 1) // plan[ZT]
-        tasks = z_cuts * ((plan[W] + plan[XT] - 1) // plan[XT]) * ((plan[H] + plan[YT] - 1) // plan[YT])
-        task = simd.fetch_add(plan, NEXT, 1)
-        while task < tasks:
-            tile(task, x, factors, maps, cval, out, plan, scratch)
-            task = simd.fetch_add(plan, NEXT, 1)
+        scratch = borrow(scratch)
+        task = simd.draw(tasks)
+        while task >= 0:
+            tile(task, x, factors, maps, cval, out, job, scratch)
+            task = simd.draw(tasks)
         fence()
 
     return march
@@ -119,11 +139,13 @@ def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, border: Border) ->
     rows = tiles.ROWS[lanes]
     cut, ring = tiles.fused_tiling(problem, sizes, rows)
     taps = (problem.KD, problem.KH, problem.KW)
-    plan = np.array([
-        0, *sizes, *taps, cut.ZT, cut.YT, cut.XT, cut.pitch, ring.pitch, ring.plane,
-        len(border.z), len(border.z) + len(border.y), border.left, *tiles.streaming(out, lanes),
-    ])  # fmt: skip
+    shift, stream = tiles.streaming(out, lanes)
+    job = Passes(
+        *sizes, *taps, cut.ZT, cut.YT, cut.XT, cut.pitch, ring.pitch, ring.plane, y_map=len(border.z),
+        x_map=len(border.z) + len(border.y), left=int(border.left), shift=shift, stream=int(stream),
+    )  # fmt: skip
     factors = np.concatenate(weights.factors)
-    tasks = 1 if out.size * sum(taps) <= ALONE else cut.tasks(sizes)
+    tasks, alone = cut.tasks(sizes), out.size * sum(taps) <= ALONE
     words = (problem.KD - 1 + rows) * ring.plane + rows * cut.pitch + cut.plane + lanes
-    launch(tile_kernel(rows, lanes), x, factors, maps, border.cval, out, plan, tasks=tasks, words=words)
+    arrays = x, factors, maps, border.cval, out
+    launch(tile_kernel(rows, lanes), *arrays, job, tasks=tasks, words=words, alone=alone)

@@ -7,6 +7,7 @@ takes neighbouring outputs for its lanes.
 """
 
 import functools
+from typing import NamedTuple
 
 import numpy as np
 from numba import types
@@ -19,14 +20,23 @@ from tilewright.ops.conv3d.operands import Border, Packed
 from tilewright.ops.core.launch import launch
 
 
+class Window(NamedTuple):
+    """The sizes of the kernel."""
+
+    C: int
+    KD: int
+    KH: int
+    KW: int
+
+
 @functools.cache
 def tap_kernel(lanes: int):
     """The kernel for a vector width."""
 
     @simd.inline
-    def window(x, place, sizes, scratch):
-        """The numbers under the window at `place` (z, y, x), all channels, to the start of scratch."""
-        (z, y, i), (C, KD, KH, KW), at = place, sizes, 0
+    def window(x, z, y, i, sizes, scratch):
+        """Copy the elements under the window at (z, y, i), all channels, to the start of scratch."""
+        (C, KD, KH, KW), at = sizes, 0
         for c in range(C):
             for a in range(KD):
                 for b in range(KH):
@@ -34,20 +44,25 @@ def tap_kernel(lanes: int):
                         scratch[at + t] = x[c, z + a, y + b, i + t]
                     at += KW
 
-    @simd.kernel(types.void(PADDED, simd.MATRIX, RESULT, simd.PLAN, simd.OUTPUT), name=f"conv3d.taps.{lanes}")
-    def taps(x, weights, out, plan, scratch):
-        """weights (O, taps). plan: C, KD, KH, KW."""
+    @simd.kernel(
+        types.void(PADDED, simd.MATRIX, RESULT, simd.record(Window), simd.TASKS, simd.OUTPUT),
+        name=f"conv3d.taps.{lanes}",
+    )
+    def taps(x, weights, out, sizes, tasks, scratch):
+        """weights (O, taps). A task is one plane of all channels."""
         O, count = weights.shape
-        for z in range(out.shape[1]):
+        z = simd.draw(tasks)
+        while z >= 0:
             for y in range(out.shape[2]):
                 for i in range(out.shape[3]):
-                    window(x, (z, y, i), (plan[0], plan[1], plan[2], plan[3]), scratch)
+                    window(x, z, y, i, sizes, scratch)
                     for o in range(O):
                         total = simd.zeros(lanes)
                         for t in range(0, count, lanes):
                             w = simd.load_first(weights, o * count + t, count - t, lanes)
                             total = simd.fma(w, simd.load_first(scratch, t, count - t, lanes), total)
                         out[o, z, y, i] = simd.reduce_add(total)
+            z = simd.draw(tasks)
 
     return taps
 
@@ -55,5 +70,5 @@ def tap_kernel(lanes: int):
 def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, border: Border) -> None:
     """The rung's run function."""
     flat = np.ascontiguousarray(weights.weights).reshape(len(out), -1)
-    plan = np.array(weights.weights.shape[1:], np.int64)
-    launch(tap_kernel(cpu().lanes), padded(x, border), flat, out, plan, tasks=1, words=flat.shape[1])
+    sizes, kernel = Window(*weights.weights.shape[1:]), tap_kernel(cpu().lanes)
+    launch(kernel, padded(x, border), flat, out, sizes, tasks=out.shape[1], words=flat.shape[1])

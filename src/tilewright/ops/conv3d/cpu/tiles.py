@@ -5,6 +5,7 @@ and marches along z: each step brings one plane, so a number is read once a tile
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,10 +20,31 @@ WIDEST = 512  # columns of a tile: 2 KiB, so that rows are read in long pieces
 STREAMED = 16 << 20  # bytes of out from which it goes past the caches, which could not hold it beside the input
 TASKS = 4  # for each thread at least, so that threads end together
 
-# what the plan of `rows` says: the next task; the result; the kernel, and how many of its planes are sums of two; the
-# tile; scratch, and what of a row there comes before the first column, so that the volume's own begin at a vector;
-# where maps of y and x begin, columns before the volume's own; columns before the first that is streamed
-NEXT, D, H, W, O, C, KD, KH, KW, HALF, ZT, YT, XT, PITCH, PLANE, PAD, Y_MAP, X_MAP, LEFT, SHIFT, STREAM = range(21)
+
+class March(NamedTuple):
+    """Parameters of the kernels of `rows` and `folded`: the result (O, D, H, W), the kernel (O, C, KD, KH, KW), the
+    tile (ZT, YT, XT), and offsets in scratch."""
+
+    D: int
+    H: int
+    W: int
+    O: int
+    C: int
+    KD: int
+    KH: int
+    KW: int
+    half: int  # planes of the kernel that are sums of two
+    ZT: int
+    YT: int
+    XT: int
+    pitch: int  # words from row to row
+    plane: int  # words from plane to plane
+    pad: int  # words of a row before its first column, so that the volume's own columns begin at a vector
+    y_map: int  # where the maps of y and x begin
+    x_map: int
+    left: int  # columns before the volume's own
+    shift: int = 0  # columns before the first that is streamed
+    stream: int = 0  # 1 if rows may be streamed past the caches from there on
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ of each other in the first cache; one sum at a time waits for the addition befor
 """
 
 import functools
+from typing import NamedTuple
 
 import numpy as np
 from numba import types
@@ -18,41 +19,52 @@ from tilewright.ops.conv3d.operands import Border, Packed
 from tilewright.ops.core.launch import launch
 
 
+class Taps(NamedTuple):
+    """The kernel's sizes, and elements of x from channel to channel, plane to plane, row to row."""
+
+    C: int
+    KD: int
+    KH: int
+    KW: int
+    channel: int
+    plane: int
+    row: int
+
+
 @functools.cache
 def vector_kernel(lanes: int):
     """The kernel for a vector width."""
 
     @simd.inline
-    def sums(x, at, left, weights, w_at, plan):
-        """`lanes` outputs side by side, of which `left` are there."""
-        C, KD, KH, KW, channel, plane, row = plan[2], plan[3], plan[4], plan[5], plan[6], plan[7], plan[8]
+    def sums(x, at, left, weights, w_at, job):
+        """`lanes` outputs side by side, of which `left` exist."""
         total = simd.zeros(lanes)
-        for c in range(C):
-            for a in range(KD):
-                for b in range(KH):
-                    source = at + c * channel + a * plane + b * row
-                    for t in range(KW):
+        for c in range(job.C):
+            for a in range(job.KD):
+                for b in range(job.KH):
+                    source = at + c * job.channel + a * job.plane + b * job.row
+                    for t in range(job.KW):
                         w = simd.broadcast(weights, w_at, lanes)
                         total = simd.fma(w, simd.load_first(x, source + t, left, lanes), total)
                         w_at += 1
         return total
 
-    signature = types.void(simd.INPUT, simd.INPUT, RESULT, simd.PLAN, simd.OUTPUT)
+    signature = types.void(simd.INPUT, simd.INPUT, RESULT, simd.record(Taps), simd.TASKS, simd.OUTPUT)
 
     @simd.kernel(signature, name=f"conv3d.vectors.{lanes}")
-    def vectors(x, weights, out, plan, scratch):
-        """plan: next plane, O, C, KD, KH, KW, numbers of x from channel to channel, plane to plane, row to row."""
+    def vectors(x, weights, out, job, tasks, scratch):
+        """A task is one plane."""
         D, H, W = out.shape[1:]
-        task = simd.fetch_add(plan, 0, 1)
-        while task < plan[1] * D:
+        task = simd.draw(tasks)
+        while task >= 0:
             o, z = task // D, task % D
-            w_at = o * plan[2] * plan[3] * plan[4] * plan[5]
+            w_at = o * job.C * job.KD * job.KH * job.KW
             for y in range(H):
                 target = o * (out.strides[0] // 4) + z * (out.strides[1] // 4) + y * (out.strides[2] // 4)
                 for i in range(0, W, lanes):
-                    total = sums(x, z * plan[7] + y * plan[8] + i, W - i, weights, w_at, plan)
+                    total = sums(x, z * job.plane + y * job.row + i, W - i, weights, w_at, job)
                     simd.store_first(out, target + i, total, W - i)
-            task = simd.fetch_add(plan, 0, 1)
+            task = simd.draw(tasks)
 
     return vectors
 
@@ -61,6 +73,6 @@ def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, border: Border) ->
     """The rung's run function."""
     wide = padded(x, border)
     flat = np.ascontiguousarray(weights.weights).reshape(-1)
-    plan = np.array([0, *weights.weights.shape, *(stride // 4 for stride in wide.strides[:3])], np.int64)
+    job = Taps(*weights.weights.shape[1:], *(stride // 4 for stride in wide.strides[:3]))
     tasks = out.shape[0] * out.shape[1]
-    launch(vector_kernel(cpu().lanes), wide.reshape(-1), flat, out, plan, tasks=tasks, words=1)
+    launch(vector_kernel(cpu().lanes), wide.reshape(-1), flat, out, job, tasks=tasks, words=1)

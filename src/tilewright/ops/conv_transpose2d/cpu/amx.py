@@ -31,8 +31,8 @@ from tilewright.ops.conv_transpose2d.operands import Axis, Epilogue, Packed
 from tilewright.ops.conv_transpose2d.tiles import dense_kernel, taps_of
 from tilewright.ops.core.launch import launch
 from tilewright.ops.core.memory import empty
-from tilewright.ops.matmul.cpu.amx import BLOCK, LANES, STATE, TILE
-from tilewright.ops.matmul.cpu.finish import ACTIVATIONS, activate
+from tilewright.ops.gemm.cpu.amx import BLOCK, LANES, STATE, TILE
+from tilewright.ops.gemm.cpu.epilogue import ACTIVATIONS, activate
 from tilewright.simd import amx
 
 DEPTH = 32  # channels of a step
@@ -78,10 +78,9 @@ class Layout(NamedTuple):
     activation: int
 
 
-LAYOUT = types.NamedUniTuple(types.int64, len(Layout._fields), Layout)
 SIGNATURE = types.void(
-    simd.INPUT, simd.INPUT, simd.INPUT, OUTPUT_4D, simd.INDICES, LAYOUT, simd.PLAN, simd.OUTPUT
-)  # x, weights, bias, out, table, layout, plan, scratch
+    simd.INPUT, simd.INPUT, simd.INPUT, OUTPUT_4D, simd.INDICES, simd.record(Layout), simd.TASKS, simd.OUTPUT
+)  # x, weights, bias, out, table, layout, tasks, scratch
 
 
 def as_words(b: np.ndarray) -> np.ndarray:
@@ -123,17 +122,27 @@ def pack_images(weights: np.ndarray, rows: Axis, columns: Axis, rung: str, dtype
     return Packed(rung, O, C, rows, columns, dtype, data)
 
 
+class Images(NamedTuple):
+    """x (B, H, W, C) and the steps of DEPTH channels that a pixel is packed in."""
+
+    B: int
+    H: int
+    W: int
+    C: int
+    steps: int
+
+
 @functools.cache
 def fill_kernel(convert: bool):
     """The kernel that packs x. convert: with the instruction that rounds two vectors."""
-    signature = types.void(simd.INPUT, simd.PLAN, simd.OUTPUT, simd.OUTPUT)
+    signature = types.void(simd.INPUT, simd.record(Images), simd.OUTPUT, simd.TASKS, simd.OUTPUT)
 
     @simd.kernel(signature, name=f"conv_transpose2d.amx.fill{'.converted' if convert else ''}")
-    def fill(x, plan, tiles, scratch):
-        """plan: next task, B, rows of pixels, pixels in a row, C, steps. A task is a row of sixteen images."""
-        B, H, W, C, steps = plan[1], plan[2], plan[3], plan[4], plan[5]
-        task = simd.fetch_add(plan, 0, 1)
-        while task < (B + ROWS - 1) // ROWS * H:
+    def fill(x, images, tiles, tasks, scratch):
+        """A task is a row of sixteen images."""
+        B, H, W, C, steps = images
+        task = simd.draw(tasks)
+        while task >= 0:
             group, h = task // H, task % H
             for w in range(W):
                 first = ((group * H + h) * W + w) * steps * TILE
@@ -149,7 +158,7 @@ def fill_kernel(convert: bool):
                             words = simd.load_rounded(x, at + c, C - c, LANES)
                         simd.store(tiles, to, words)
                         to += TILE
-            task = simd.fetch_add(plan, 0, 1)
+            task = simd.draw(tasks)
 
     return fill
 
@@ -281,15 +290,13 @@ def image_kernel(emulated: bool, together: bool):
     form = f"{'.together' if together else ''}{'.emulated' if emulated else ''}"
 
     @simd.kernel(SIGNATURE, name=f"conv_transpose2d.amx{form}")
-    def multiply_images(x, panels, bias, out, table, layout, plan, scratch):
-        """x: what `fill` made. plan: next task. bias: (O,) or, together, of every column."""
+    def multiply_images(x, panels, bias, out, table, layout, tasks, scratch):
+        """x: what `fill` made. bias: (O,) or, together, of every column."""
         configure(scratch[:STATE].reshape(9, LANES, LANES), min(layout.B, ROWS))
-        bands, pairs = (layout.Jh + layout.band - 1) // layout.band, (layout.B + 2 * ROWS - 1) // (2 * ROWS)
-        tasks = pairs * bands * layout.phases * layout.blocks
-        task = simd.fetch_add(plan, 0, 1)
-        while task < tasks:
+        task = simd.draw(tasks)
+        while task >= 0:
             one_task(task, (x, panels), bias, out, table, layout, scratch)
-            task = simd.fetch_add(plan, 0, 1)
+            task = simd.draw(tasks)
         release(scratch[:STATE].reshape(9, LANES, LANES))
 
     return multiply_images
@@ -302,8 +309,8 @@ def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, epilogue: Epilogue
     fill_without_taps(out, rows, columns, epilogue)
     steps, groups = -(-C // DEPTH), -(-B // ROWS)
     tiles = empty(groups * H * W * steps * TILE)
-    plan = np.array([0, B, H, W, C, steps], np.int64)
-    launch(fill_kernel(cpu().has("avx512bf16")), x.reshape(-1), plan, tiles, tasks=groups * H, words=1)
+    fill = fill_kernel(cpu().has("avx512bf16"))
+    launch(fill, x.reshape(-1), Images(B, H, W, C, steps), tiles, tasks=groups * H, words=1)
     targets = [(i, j, n * O) for n, (i, j) in enumerate(itertools.product(rows.phases, columns.phases))]
     if data.together:
         bias = bias_of_columns(bias, O, len(targets), LANES)
@@ -316,5 +323,5 @@ def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, epilogue: Epilogue
         rows.stride, columns.stride, ACTIVATIONS[epilogue.activation],
     )  # fmt: skip
     tasks = -(-B // (2 * ROWS)) * -(-Jh // band) * data.phases * blocks
-    arrays = (tiles, data.words, bias, out, table, layout, np.zeros(1, np.int64))
+    arrays = (tiles, data.words, bias, out, table, layout)
     launch(image_kernel(emulated, data.together), *arrays, tasks=tasks, words=BLOCK_AT + BLOCK * BLOCK + LANES)

@@ -9,7 +9,7 @@ from numba import types
 
 from tilewright import simd
 from tilewright.ops.conv_transpose2d.operands import Epilogue, Packed
-from tilewright.ops.matmul.cpu.finish import ACTIVATIONS, activate_number
+from tilewright.ops.gemm.cpu.epilogue import ACTIVATIONS, activate_number
 
 INPUT_4D = types.Array(types.float32, 4, "A", readonly=True)
 OUTPUT_4D = types.Array(types.float32, 4, "A")

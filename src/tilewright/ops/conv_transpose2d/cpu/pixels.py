@@ -25,7 +25,6 @@ from tilewright.ops.conv_transpose2d.cpu.sums import (
     kind_of,
     padded,
     place_of,
-    plan_for,
     tasks_of,
 )
 from tilewright.ops.conv_transpose2d.cpu.taps import (
@@ -39,10 +38,10 @@ from tilewright.ops.conv_transpose2d.cpu.taps import (
 from tilewright.ops.conv_transpose2d.operands import Axis, Epilogue, Packed
 from tilewright.ops.core.launch import launch
 from tilewright.ops.core.memory import empty
-from tilewright.ops.matmul.cpu.finish import ACTIVATIONS, activate
-from tilewright.ops.matmul.cpu.pack import TILINGS
-from tilewright.ops.matmul.cpu.packed import PLAIN, PRODUCTS
-from tilewright.ops.matmul.cpu.words import pack_words
+from tilewright.ops.gemm.cpu.epilogue import ACTIVATIONS, activate
+from tilewright.ops.gemm.cpu.loops import PLAIN, PRODUCTS
+from tilewright.ops.gemm.cpu.pack import TILINGS
+from tilewright.ops.gemm.cpu.words import pack_words
 
 MOST = 1 << 16  # numbers of x in a task: 256 KiB, and as planes of bfloat16 half of that
 BLOCK = 2  # numbers of a phase in the table: its first tap, and how many
@@ -142,12 +141,12 @@ def pixel_kernel(kind: str, O: int, lanes: int):
             simd.store(scratch, to, activate(simd.add(simd.load(scratch, to, lanes), term), layout.activation))
 
     @simd.kernel(SIGNATURE, name=f"conv_transpose2d.pixels.{kind}.{O}.{lanes}")
-    def pixels(x, weights, bias, out, table, layout, plan, scratch):
-        """x (B, H, W, C) without gaps. plan: next task; [1]: numbers of a plane, [2]: planes. bias: one a column."""
-        plane, steps, tasks = plan[1], plan[2], plan[3]
+    def pixels(x, weights, bias, out, table, layout, tasks, scratch):
+        """x (B, H, W, C) without gaps. bias: one element per column."""
+        plane, steps = layout.plane, layout.planes
         starts, sums = table[layout.starts_at :], table[layout.starts_at + lanes :]
-        task = simd.fetch_add(plan, 0, 1)
-        while task < tasks:
+        task = simd.draw(tasks)
+        while task >= 0:
             place = place_of(task, layout)
             count = place[1] * (place[3] + layout.window_rows - 1) * layout.pixels
             fill(place, x, layout, scratch)
@@ -156,7 +155,7 @@ def pixel_kernel(kind: str, O: int, lanes: int):
                 sums_of(p, plane, steps, weights, table, layout, scratch)
             turn(place[1] * place[3], place[5], bias, sums, layout, scratch)
             put(place, table, bias, out, layout, scratch)
-            task = simd.fetch_add(plan, 0, 1)
+            task = simd.draw(tasks)
 
     return pixels
 
@@ -189,10 +188,9 @@ def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, epilogue: Epilogue
         blocks=products.blocks, blocks_at=products.blocks_at,
         offsets_at=offsets_at, phases_at=phases_at, starts_at=starts_at,
         pixels_at=pixels_at, packed_at=planes_at, rows_at=rows_at, activation=ACTIVATIONS[epilogue.activation],
+        plane=plane, planes=products.depth,
     )  # fmt: skip
-    plan, tasks = plan_for(C), tasks_of(layout)
-    plan[1:4] = plane, products.depth, tasks
     words = rows_at + (images * task_rows * width + lanes) * lanes
     kernel = pixel_kernel(kind_of(weights.dtype), O, lanes)
-    launch(kernel, x.reshape(-1), products.panels, bias, out, np.concatenate(parts), layout, plan, tasks=tasks,
-           words=words)  # fmt: skip
+    arrays = (x.reshape(-1), products.panels, bias, out, np.concatenate(parts), layout)
+    launch(kernel, *arrays, tasks=tasks_of(layout), words=words)

@@ -17,9 +17,9 @@ from tilewright.hardware import cpu
 from tilewright.ops.conv_transpose2d.cpu.naive import OUTPUT_4D
 from tilewright.ops.core.launch import thread_count
 from tilewright.ops.core.memory import empty
-from tilewright.ops.matmul.cpu.pack import TILINGS, pack_panels, row_packer
-from tilewright.ops.matmul.cpu.packed import PLAIN, stepper
-from tilewright.ops.matmul.cpu.words import pack_words, word_packer, words_of
+from tilewright.ops.gemm.cpu.loops import PLAIN, stepper
+from tilewright.ops.gemm.cpu.pack import TILINGS, Source, pack_panels, row_packer
+from tilewright.ops.gemm.cpu.words import pack_words, word_packer, words_of
 
 DEPTH = 768  # most steps of depth in a block: a panel of 12 rows is 36 KiB then, and stays in L1
 PANELS = 4  # of weights that a panel of rows meets one after the other
@@ -50,20 +50,20 @@ def packer(kind: str, lanes: int):
     pack_rows = row_packer(lanes) if kind in PLAIN else word_packer(lanes)
 
     @simd.inline
-    def pack(scratch, starts, taps, source, size, plan, to):
-        """Panels of HIGH, MIDDLE and single rows: row i from scratch[source + starts[i]], for each tap further by its
-        offset. size: (rows, first step, steps)."""
+    def pack(scratch, starts, taps, source, size, C, to):
+        """Panels of HIGH, MIDDLE and single rows: row i, C channels, from scratch[source + starts[i]], for each tap
+        further by its offset. size: (rows, first step, steps)."""
         (count, k, depth), i, at = size, 0, to
         while i < count:
             rows = HIGH if count - i >= HIGH else MIDDLE if count - i >= MIDDLE else SINGLE
             for t in range(taps.size):
-                pixels, place = scratch[source + taps[t] :], at + t * depth * rows
+                pixels, place = Source(scratch[source + taps[t] :], starts, 1, C), at + t * depth * rows
                 if rows == HIGH:
-                    pack_rows(HIGH, pixels, starts, (i, k), depth, plan, scratch, place)
+                    pack_rows(HIGH, pixels, i, k, depth, scratch, place)
                 elif rows == MIDDLE:
-                    pack_rows(MIDDLE, pixels, starts, (i, k), depth, plan, scratch, place)
+                    pack_rows(MIDDLE, pixels, i, k, depth, scratch, place)
                 else:
-                    pack_rows(SINGLE, pixels, starts, (i, k), depth, plan, scratch, place)
+                    pack_rows(SINGLE, pixels, i, k, depth, scratch, place)
             i, at = i + rows, at + taps.size * depth * rows
 
     return pack
@@ -175,12 +175,13 @@ class Layout(NamedTuple):
     packed_at: int  # packed rows; the same; x's part as planes of channels
     rows_at: int  # sums; sums of x across, then outputs to deal out, if any; outputs to deal out
     activation: int
+    plane: int = 0  # words of a plane, and how many planes; only in `pixels`
+    planes: int = 0
 
 
-LAYOUT = types.NamedUniTuple(types.int64, len(Layout._fields), Layout)
 SIGNATURE = types.void(
-    simd.INPUT, simd.INPUT, simd.INPUT, OUTPUT_4D, simd.INDICES, LAYOUT, simd.PLAN, simd.OUTPUT
-)  # x, panels, bias, out, table, layout, plan, scratch
+    simd.INPUT, simd.INPUT, simd.INPUT, OUTPUT_4D, simd.INDICES, simd.record(Layout), simd.TASKS, simd.OUTPUT
+)  # x, panels, bias, out, table, layout, tasks, scratch
 SUMS = 64  # words of scratch before the sums, which are zeros
 
 
@@ -210,11 +211,6 @@ def place_of(task, layout):
     row = band * layout.rows
     rows, width = min(layout.rows, layout.Jh - row), min(layout.width, layout.Jw - left)
     return b, min(layout.images, layout.B - b), row, rows, left, width
-
-
-def plan_for(C: int) -> np.ndarray:
-    """int64 plan: next task; the packers of matmul find their step of 1 in [4] and the number of channels in [8]."""
-    return np.array([0, 0, 0, 0, 1, 0, 0, 0, C], np.int64)
 
 
 @functools.cache

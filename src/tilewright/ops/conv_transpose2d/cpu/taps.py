@@ -32,15 +32,14 @@ from tilewright.ops.conv_transpose2d.cpu.sums import (
     packer,
     padded,
     place_of,
-    plan_for,
     steps_of,
     tasks_of,
 )
 from tilewright.ops.conv_transpose2d.operands import Axis, Epilogue, Packed
 from tilewright.ops.conv_transpose2d.tiles import dense_kernel, taps_of
 from tilewright.ops.core.launch import launch
-from tilewright.ops.matmul.cpu.finish import ACTIVATIONS, activate, activate_number
-from tilewright.ops.matmul.cpu.pack import TILINGS
+from tilewright.ops.gemm.cpu.epilogue import ACTIVATIONS, activate, activate_number
+from tilewright.ops.gemm.cpu.pack import TILINGS
 
 MOST = 192  # positions in a task: sixteen panels of 12
 BLOCK = 6  # numbers of a block in the table: its first tap and their count, first step and steps a tap, jobs from, to
@@ -194,13 +193,11 @@ def tap_kernel(kind: str, lanes: int, vectors: int, together: bool):
                 simd.store(scratch, t + c, activate(y, layout.activation))
 
     @simd.kernel(SIGNATURE, name=f"conv_transpose2d.taps.{kind}.{lanes}x{vectors}{'.together' if together else ''}")
-    def taps(x, panels, bias, out, table, layout, plan, scratch):
-        """x (B, H, W, C) without gaps. plan: next task. bias: (O,), or, together, one for each column of a panel."""
+    def taps(x, panels, bias, out, table, layout, tasks, scratch):
+        """x (B, H, W, C) without gaps. bias: (O,), or, together, one for each column of a panel."""
         starts, room = table[layout.starts_at :], layout.images * layout.rows * layout.width
-        pieces, bands = (layout.Jw + layout.width - 1) // layout.width, (layout.Jh + layout.rows - 1) // layout.rows
-        tasks = (layout.B + layout.images - 1) // layout.images * bands * pieces
-        task = simd.fetch_add(plan, 0, 1)
-        while task < tasks:
+        task = simd.draw(tasks)
+        while task >= 0:
             place = place_of(task, layout)
             count = place[1] * place[3] * place[5]
             fill(place, x, layout, scratch)
@@ -208,13 +205,13 @@ def tap_kernel(kind: str, lanes: int, vectors: int, together: bool):
             for block in range(layout.blocks_at, layout.blocks_at + BLOCK * layout.blocks, BLOCK):
                 some = table[layout.offsets_at + table[block] : layout.offsets_at + table[block] + table[block + 1]]
                 k, depth, jobs = table[block + 2], table[block + 3], (table[block + 4], table[block + 5])
-                pack(scratch, starts, some, layout.pixels_at, (count, k, depth), plan, layout.packed_at)
+                pack(scratch, starts, some, layout.pixels_at, (count, k, depth), layout.C, layout.packed_at)
                 places, size = (layout.packed_at, SUMS), (count, room, some.size * depth)
                 multiply(scratch, places, size, panels, table, jobs)
             if together:
                 finish(count, bias, layout, scratch)
             put(place, table, bias, out, layout, scratch)
-            task = simd.fetch_add(plan, 0, 1)
+            task = simd.draw(tasks)
 
     return taps
 
@@ -282,7 +279,7 @@ def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, epilogue: Epilogue
     )  # fmt: skip
     table, kind = np.concatenate([part.reshape(-1) for part in parts]), kind_of(weights.dtype)
     words = packed_at + padded(room * products.depth, LINE) + lanes * lanes  # packed rows may end a vector too wide
-    arrays = (x.reshape(-1), products.panels, bias, out, table, layout, plan_for(C))
+    arrays = (x.reshape(-1), products.panels, bias, out, table, layout)
     launch(tap_kernel(kind, lanes, vectors, together), *arrays, tasks=tasks_of(layout), words=words)
 
 

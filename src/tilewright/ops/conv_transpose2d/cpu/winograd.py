@@ -32,7 +32,6 @@ from tilewright.ops.conv_transpose2d.cpu.sums import (
     packer,
     padded,
     place_of,
-    plan_for,
     steps_of,
     tasks_of,
 )
@@ -46,8 +45,8 @@ from tilewright.ops.conv_transpose2d.cpu.taps import (
 from tilewright.ops.conv_transpose2d.operands import Axis, Epilogue, Packed
 from tilewright.ops.conv_transpose2d.tiles import PRODUCTS, SIDE, factors, products_of
 from tilewright.ops.core.launch import launch
-from tilewright.ops.matmul.cpu.finish import ACTIVATIONS, activate
-from tilewright.ops.matmul.cpu.pack import TILINGS
+from tilewright.ops.gemm.cpu.epilogue import ACTIVATIONS, activate
+from tilewright.ops.gemm.cpu.pack import TILINGS
 
 MOST = 96  # tiles in a task: eight panels of 12
 BLOCK = 5  # numbers of a block in the table: its product, first step and steps, jobs from, to
@@ -277,15 +276,13 @@ def tile_kernel(kind: str, lanes: int, together: bool):
     pack, clear = packer(kind, lanes), clearer(lanes)
 
     @simd.kernel(SIGNATURE, name=f"conv_transpose2d.winograd.{kind}.{lanes}x{vectors}")
-    def tiles(x, panels, bias, out, table, layout, plan, scratch):
-        """x (B, H, W, C) without gaps. plan: next task. layout's positions are tiles."""
+    def tiles(x, panels, bias, out, table, layout, tasks, scratch):
+        """x (B, H, W, C) without gaps. layout's positions are tiles."""
         starts, room = table[layout.starts_at :], layout.images * layout.rows * layout.width
         here = starts[:1]  # one tap, zero words further than the row itself
-        pieces, bands = (layout.Jw + layout.width - 1) // layout.width, (layout.Jh + layout.rows - 1) // layout.rows
-        tasks = (layout.B + layout.images - 1) // layout.images * bands * pieces
         clear(scratch, 0, SUMS)
-        task = simd.fetch_add(plan, 0, 1)
-        while task < tasks:
+        task = simd.draw(tasks)
+        while task >= 0:
             place = place_of(task, layout)
             size = (place[1] * place[3], place[5])
             count = size[0] * size[1]
@@ -295,13 +292,13 @@ def tile_kernel(kind: str, lanes: int, together: bool):
                 places = (layout.packed_at, SUMS)
                 if k == 0:
                     sum_across(table[block], size, layout, scratch)
-                pack(scratch, starts, here, layout.rows_at, (count, k, depth), plan, layout.packed_at)
+                pack(scratch, starts, here, layout.rows_at, (count, k, depth), layout.C, layout.packed_at)
                 if k == 0:
                     multiply_fresh(scratch, places, (count, room, depth), panels, table, jobs)
                 else:
                     multiply_more(scratch, places, (count, room, depth), panels, table, jobs)
             put(place, table, bias, out, layout, scratch)
-            task = simd.fetch_add(plan, 0, 1)
+            task = simd.draw(tasks)
 
     return tiles
 
@@ -334,5 +331,5 @@ def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, epilogue: Epilogue
         pixels_at=pixels_at, packed_at=packed_at, rows_at=rows_at, activation=ACTIVATIONS[epilogue.activation],
     )  # fmt: skip
     words = packed_at + padded(room * products.depth, LINE) + lanes * lanes  # packed rows may end a vector too wide
-    arrays = (x.reshape(-1), products.panels, bias, out, np.concatenate(parts), layout, plan_for(C))
+    arrays = (x.reshape(-1), products.panels, bias, out, np.concatenate(parts), layout)
     launch(tile_kernel(kind_of(weights.dtype), lanes, together), *arrays, tasks=tasks_of(layout), words=words)

@@ -9,7 +9,7 @@ from functools import cache
 from numba import cuda, float32
 
 from tilewright.ops.core.gpu.simt import inline, kernel
-from tilewright.ops.matmul.simt.finish import activation_for
+from tilewright.ops.gemm.simt.epilogue import activation_for
 
 THREADS = 256
 

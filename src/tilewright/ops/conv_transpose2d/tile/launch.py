@@ -12,7 +12,7 @@ from tilewright.ops.conv_transpose2d.operands import Axis, Epilogue, Packed
 from tilewright.ops.conv_transpose2d.tile import boxes
 from tilewright.ops.conv_transpose2d.tile import phases as pointers
 from tilewright.ops.core.gpu.tensors import torch_dtype
-from tilewright.ops.matmul.tile.product import split
+from tilewright.ops.gemm.tile.product import split
 
 LINE = 128  # bytes of a tile's row: the longest that a bulk copy lays out without bank conflicts
 LEAST = 16  # numbers a matrix unit takes along each axis

@@ -65,7 +65,7 @@ def sum_taps(scratch, axes, ends, offsets, taps, weights, numbers, output):
 
 
 @simd.kernel(SIGNATURE, name="correlate.naive")
-def loops(axes, ends, offsets, taps, weights, numbers, plan, scratch):
+def loops(axes, ends, offsets, taps, weights, numbers, tasks, scratch):
     """taps: eight columns, the places of a tap and of its partner."""
     scratch, offsets = address_of(scratch), address_of(offsets)
     for w in range(axes[0, SIZE]):
@@ -87,6 +87,5 @@ def sum_each(x: np.ndarray, taps: Taps, edges: Edges, out: np.ndarray) -> None:
     places[:, :4] = frame.places(taps.places)
     places[taps.singles :, 4:] = frame.places(taps.partners)
     numbers = np.array([edges.cval, taps.start, taps.divisor])
-    launch(
-        loops, frame.axes, frame.ends, frame.offsets, places, taps.weights, numbers, np.zeros(1, int), tasks=1, words=4
-    )
+    tables = frame.axes, frame.ends, frame.offsets, places, taps.weights, numbers
+    launch(loops, *tables, tasks=1, words=4)

@@ -118,11 +118,11 @@ def running_kernel(lanes: int):
                 x += 1
 
     @simd.kernel(SIGNATURE, name=f"correlate.running.{lanes}")
-    def means(axes, ends, offsets, taps, weights, numbers, plan, scratch):
+    def means(axes, ends, offsets, taps, weights, numbers, tasks, scratch):
         """The axis along which means are taken is the last one or that before it."""
         tile, offsets_at, extents = address_of(scratch), address_of(offsets), (axes[2, TAPS], axes[3, TAPS])
-        task = simd.fetch_add(plan, 0, 1)
-        while task < plan[1]:
+        task = simd.draw(tasks)
+        while task >= 0:
             start = corner(axes, task)
             sizes = outputs(axes, start)
             fill(tile, axes, ends, offsets_at, numbers[0], start, sizes)
@@ -131,7 +131,7 @@ def running_kernel(lanes: int):
                     at = w * axes[0, PITCH] + z * axes[1, PITCH]
                     run_plane(tile, at, axes[2, PITCH], sizes, extents, numbers[2])
             put(tile, axes, ends, start, sizes)
-            task = simd.fetch_add(plan, 0, 1)
+            task = simd.draw(tasks)
 
     return means
 

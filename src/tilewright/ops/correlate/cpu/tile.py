@@ -27,8 +27,8 @@ from tilewright.ops.correlate.operands import KINDS, NEGATED, OUTSIDE
 
 TABLE = types.Array(types.int64, 2, "C", readonly=True)
 NUMBERS = types.Array(types.float64, 1, "C", readonly=True)
-# axes, ends, offsets: of `Frame`; taps, weights; numbers: cval, start, divisor; plan: next task, tasks; scratch
-SIGNATURE = types.void(TABLE, simd.INDICES, simd.INDICES, TABLE, NUMBERS, NUMBERS, simd.PLAN, simd.OUTPUT)
+# axes, ends, offsets: of `Frame`; taps, weights; numbers: cval, start, divisor; tasks; scratch
+SIGNATURE = types.void(TABLE, simd.INDICES, simd.INDICES, TABLE, NUMBERS, NUMBERS, simd.TASKS, simd.OUTPUT)
 
 
 def choice(functions):

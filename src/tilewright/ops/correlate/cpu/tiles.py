@@ -66,13 +66,13 @@ def tile_kernel(lanes: int, wide: int):
             i += lanes
 
     @simd.kernel(SIGNATURE, name=f"correlate.tiles.{lanes}.{wide}")
-    def tiles(axes, ends, offsets, taps, weights, numbers, plan, scratch):
+    def tiles(axes, ends, offsets, taps, weights, numbers, tasks, scratch):
         """taps: two columns, how far a tap and its partner lie from an output's place."""
         tile, offsets_at, taps_at = address_of(scratch), address_of(offsets), address_of(taps)
         weights_at, counts = address_of(weights), (ends[SINGLES], weights.size, ends[SIGN])
         cval, first, divisor = numbers[0], numbers[1], numbers[2]
-        task = simd.fetch_add(plan, 0, 1)
-        while task < plan[1]:
+        task = simd.draw(tasks)
+        while task >= 0:
             start = corner(axes, task)
             sizes = outputs(axes, start)
             fill(tile, axes, ends, offsets_at, cval, start, sizes)
@@ -85,7 +85,7 @@ def tile_kernel(lanes: int, wide: int):
                         at = w * axes[0, PITCH] + z * axes[1, PITCH] + y * axes[2, PITCH]
                         sum_row(tile, at, count, taps_at, weights_at, counts, first, divisor)
             put(tile, axes, ends, start, sizes)
-            task = simd.fetch_add(plan, 0, 1)
+            task = simd.draw(tasks)
 
     return tiles
 
@@ -102,9 +102,9 @@ def sum_tiles(
 
 def launch_tiles(kernel, frame, taps_at: np.ndarray, taps: Taps, edges: Edges, *, alone: bool) -> None:
     """Run the kernel over the frame's tiles."""
-    numbers, plan = np.array([edges.cval, taps.start, taps.divisor]), np.array([0, frame.tasks])
-    tables = frame.axes, frame.ends, frame.offsets, taps_at, taps.weights, numbers, plan
-    launch(kernel, *tables, tasks=1 if alone else frame.tasks, words=2 * frame.words)
+    numbers = np.array([edges.cval, taps.start, taps.divisor])
+    tables = frame.axes, frame.ends, frame.offsets, taps_at, taps.weights, numbers
+    launch(kernel, *tables, tasks=frame.tasks, words=2 * frame.words, alone=alone)
 
 
 def beside(x: np.ndarray, out: np.ndarray, window: tuple[int, ...]) -> tuple[np.ndarray, bool]:

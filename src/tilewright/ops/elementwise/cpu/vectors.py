@@ -39,25 +39,23 @@ def vector_kernel(function: str, lanes: int):
             left = count - c
             simd.store_first(out, to + c, value_of(simd.load_first(x, at + c, left, lanes)), left)
 
-    signature = types.void(simd.INPUT_2D, simd.OUTPUT_2D, simd.PLAN, simd.OUTPUT)
+    signature = types.void(simd.INPUT_2D, simd.OUTPUT_2D, simd.TASKS, simd.OUTPUT)
 
     @simd.kernel(signature, name=f"elementwise.vectors.{function}.{lanes}")
-    def apply_pieces(x, out, plan, scratch):
-        """plan: next task, tasks in a row, numbers in a task."""
-        rows, C, pieces, step = x.shape[0], x.shape[1], plan[1], plan[2]
+    def apply_pieces(x, out, tasks, scratch):
+        """A task is a piece of a row, of TASK elements."""
+        C, pieces = x.shape[1], (x.shape[1] + TASK - 1) // TASK
         x_stride, out_stride = x.strides[0] // 4, out.strides[0] // 4
-        task = simd.fetch_add(plan, 0, 1)
-        while task < rows * pieces:
-            i, c = task // pieces, task % pieces * step
-            piece(x, i * x_stride + c, min(step, C - c), out, i * out_stride + c)
-            task = simd.fetch_add(plan, 0, 1)
+        task = simd.draw(tasks)
+        while task >= 0:
+            i, c = task // pieces, task % pieces * TASK
+            piece(x, i * x_stride + c, min(TASK, C - c), out, i * out_stride + c)
+            task = simd.draw(tasks)
 
     return apply_pieces
 
 
 def apply(function: str, x: np.ndarray, out: np.ndarray, alone: bool = False) -> None:
     """The run function of `cpu.vectors` (alone) and `cpu.threads`."""
-    rows, C = x.shape
-    pieces = -(-C // TASK)
-    tasks = 1 if alone or x.size <= ALONE else rows * pieces
-    launch(vector_kernel(function, cpu().lanes), x, out, np.array([0, pieces, TASK]), tasks=tasks, words=1)
+    tasks = len(x) * -(-x.shape[1] // TASK)
+    launch(vector_kernel(function, cpu().lanes), x, out, tasks=tasks, words=1, alone=alone or x.size <= ALONE)

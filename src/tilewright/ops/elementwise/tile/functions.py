@@ -8,9 +8,9 @@ are larger than on the CPU: `problem.WORST_ULP` times the rung's constant. Compi
 import triton
 import triton.language as tl
 
-from tilewright.ops.matmul.tile.finish import CUBIC as POWER_CUBIC
-from tilewright.ops.matmul.tile.finish import INTERPRETED
-from tilewright.ops.matmul.tile.finish import SLOPE as POWER_SLOPE
+from tilewright.ops.gemm.tile.epilogue import CUBIC as POWER_CUBIC
+from tilewright.ops.gemm.tile.epilogue import INTERPRETED
+from tilewright.ops.gemm.tile.epilogue import SLOPE as POWER_SLOPE
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN2_HIGH, LN2_LOW = tl.constexpr(0.693359375), tl.constexpr(-2.12194440054690583e-4)  # n * LN2_HIGH is exact

@@ -40,36 +40,37 @@ def locate(ids, row_of, found, kernels):
 
 
 @simd.kernel(
-    types.void(simd.MATRIX, types.Array(types.float32, 3, "C"), simd.PLAN, simd.OUTPUT), name="embedding_conv1d.cut"
+    types.void(simd.MATRIX, types.Array(types.float32, 3, "C"), types.int64, simd.TASKS, simd.OUTPUT),
+    name="embedding_conv1d.cut",
 )
-def cut(rows, slices, plan, scratch):
+def cut(rows, slices, first, tasks, scratch):
     """slices[i, first + r] = columns i * SLICE onwards of row r.
 
-    plan: next slice, first. A task is a slice: fresh pages are touched in parallel.
+    A task is a slice, so threads touch new pages in parallel.
     """
     R, O = rows.shape
-    task = simd.fetch_add(plan, 0, 1)
-    while task < slices.shape[0]:
+    task = simd.draw(tasks)
+    while task >= 0:
         width = min(SLICE, O - task * SLICE)
-        at = (task * slices.shape[1] + plan[1]) * SLICE
+        at = (task * slices.shape[1] + first) * SLICE
         for r in range(R):
             for c in range(0, SLICE, CUT):
                 x = simd.load_first(rows, r * O + task * SLICE + c, width - c, CUT)
                 simd.store(slices, at + r * SLICE + c, x)
-        task = simd.fetch_add(plan, 0, 1)
+        task = simd.draw(tasks)
 
 
 def cut_rows(rows: np.ndarray, slices: np.ndarray, first: int) -> None:
     """Put rows float32 (R, O) into the table's slices from row `first` on; columns beyond O become zeros."""
-    launch(cut, rows, slices, np.array([0, first], np.int64), tasks=len(slices), words=1)
+    launch(cut, rows, slices, first, tasks=len(slices), words=1)
 
 
-ARGUMENTS = (INTEGERS, SLICES, simd.INPUT, simd.INDICES, simd.OUTPUT_2D, simd.PLAN)
+ARGUMENTS = (INTEGERS, SLICES, simd.INPUT, simd.INDICES, simd.INDICES, simd.OUTPUT_2D)
 
 
 @simd.kernel(types.void(*ARGUMENTS), name="embedding_conv1d.sums")
-def sums(found, slices, bias, kernels, out, plan):
-    """Scalar: one feature after the other. kernels: K of every branch; plan: unused, positions of every branch."""
+def sums(found, slices, bias, kernels, positions, out):
+    """Scalar: one feature after the other. kernels, positions: K and output positions of every branch."""
     branches = kernels.size
     O = out.shape[1] // branches
     for s in range(found.shape[0]):
@@ -77,7 +78,7 @@ def sums(found, slices, bias, kernels, out, plan):
             pair = 0
             for branch in range(branches):
                 best = np.float32(0)  # ReLU: nothing below zero wins
-                for _ in range(plan[1 + branch]):
+                for _ in range(positions[branch]):
                     total = bias[branch * O + f]
                     for _ in range(kernels[branch]):
                         total += slices[f // SLICE, found[s, pair], f % SLICE]
@@ -93,7 +94,7 @@ def vector_kernel(lanes: int):
     vectors = SLICE // lanes
 
     @simd.inline
-    def sentence(found, slices, bias, kernels, plan, out, s, f):
+    def sentence(found, slices, bias, kernels, positions, out, s, f):
         """Columns f to f + SLICE of all branches of sentence s."""
         slice_at = f * slices.shape[1]
         O = out.shape[1] // kernels.size
@@ -101,7 +102,7 @@ def vector_kernel(lanes: int):
         for branch in range(kernels.size):
             best = simd.block_zeros(1, vectors, lanes)
             start = simd.block_add(best, bias, branch * O + f, 0, O - f)
-            for _ in range(plan[1 + branch]):
+            for _ in range(positions[branch]):
                 total = start
                 for _ in range(kernels[branch]):
                     row = simd.fetch(found, pair)
@@ -110,14 +111,14 @@ def vector_kernel(lanes: int):
                 best = simd.block_maximum(best, total)
             simd.block_store(best, out, s * stride + branch * O + f, 0, O - f)
 
-    @simd.kernel(types.void(*ARGUMENTS, simd.OUTPUT), name=f"embedding_conv1d.gather_add.{lanes}")
-    def gather_add(found, slices, bias, kernels, out, plan, scratch):
-        """plan: next slice, then positions of every branch. A task is one slice of all sentences."""
-        task = simd.fetch_add(plan, 0, 1)
-        while task < slices.shape[0]:
+    @simd.kernel(types.void(*ARGUMENTS, simd.TASKS, simd.OUTPUT), name=f"embedding_conv1d.gather_add.{lanes}")
+    def gather_add(found, slices, bias, kernels, positions, out, tasks, scratch):
+        """A task is one slice of all sentences."""
+        task = simd.draw(tasks)
+        while task >= 0:
             for s in range(found.shape[0]):
-                sentence(found, slices, bias, kernels, plan, out, s, task * SLICE)
-            task = simd.fetch_add(plan, 0, 1)
+                sentence(found, slices, bias, kernels, positions, out, s, task * SLICE)
+            task = simd.draw(tasks)
 
     return gather_add
 
@@ -128,8 +129,7 @@ def add_rows(ids: np.ndarray, table, out: np.ndarray, *, vectors: bool) -> None:
     positions = ids.shape[1] - kernels + 1
     found = np.empty((len(ids), int((kernels * positions).sum())), np.int32)
     locate(ids, table.row_of, found, kernels)
-    plan = np.array([0, *positions], np.int64)
-    arrays = (found, table.slices, table.filters.bias, kernels, out, plan)
+    arrays = (found, table.slices, table.filters.bias, kernels, positions, out)
     if vectors:
         launch(vector_kernel(cpu().lanes), *arrays, tasks=len(table.slices), words=1)
     else:

@@ -83,25 +83,25 @@ def row_kernel(lanes: int, rounds: bool = False):
             w, b = simd.load_first(weight, c, left, lanes), simd.load_first(bias, c, left, lanes)
             simd.put_first(out, to + c, simd.fma(y, w, b), left)
 
-    arrays = simd.INPUT_2D, simd.INPUT, simd.INPUT, types.float64, OUT, simd.PLAN, simd.OUTPUT
+    arrays = simd.INPUT_2D, simd.INPUT, simd.INPUT, types.float64, OUT, types.int64, simd.TASKS, simd.OUTPUT
 
     @simd.kernel(types.void(*arrays), name=f"layernorm.vectors.{lanes}{'.rounded' if rounds else ''}")
-    def normalise_rows(x, weight, bias, eps, out, plan, scratch):
-        """plan: next row, rows in a task."""
-        rows, C, step = x.shape[0], x.shape[1], plan[1]
+    def normalise_rows(x, weight, bias, eps, out, step, tasks, scratch):
+        """A task is `step` rows."""
+        rows, C = x.shape
         x_stride, out_stride = x.strides[0] // 4, out.strides[0] // out.itemsize
         for lane in range(lanes):
             scratch[lane] = lane
         ramp = simd.load(scratch, 0, lanes)
-        first = simd.fetch_add(plan, 0, step)
-        while first < rows:
-            for i in range(first, min(first + step, rows)):
+        task = simd.draw(tasks)
+        while task >= 0:
+            for i in range(task * step, min((task + 1) * step, rows)):
                 at = i * x_stride
                 mean = np.float32(sum_of(x, at, C) / C)
                 squares = squares_of(x, at, C, simd.splat(mean, lanes), ramp)
                 inverse = np.float32(np.divide(1.0, math.sqrt(squares / C + eps)))  # infinite, and no exception, at 0
                 write(x, at, weight, bias, (mean, inverse), out, i * out_stride, C)
-            first = simd.fetch_add(plan, 0, step)
+            task = simd.draw(tasks)
 
     return normalise_rows
 

@@ -9,7 +9,7 @@ import numpy as np
 from numba import types
 
 from tilewright import simd
-from tilewright.ops.matmul.cpu.finish import finish
+from tilewright.ops.gemm.cpu.epilogue import finish
 
 SIGNATURE = types.void(simd.INPUT_2D, simd.INPUT_2D, simd.OUTPUT_2D, simd.INPUT, simd.INPUT_2D, types.int64)
 

@@ -12,8 +12,8 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops.matmul.cpu.finish import ACTIVATIONS, finish
-from tilewright.ops.matmul.operands import Epilogue, Packed, Rows
+from tilewright.ops.gemm.cpu.epilogue import ACTIVATIONS, finish
+from tilewright.ops.gemm.operands import Epilogue, Packed, Rows
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from functools import cache
 from numba import cuda, float32
 
 from tilewright.ops.core.gpu.simt import kernel
-from tilewright.ops.matmul.simt.finish import finish_for
+from tilewright.ops.gemm.simt.epilogue import finish_for
 
 STRIP_TILE, STRIP_DEPTH, STRIP = 64, 8, 8  # out's tile 64 x 64 on 512 threads, each 8 elements of a column
 TILE, DEPTH, BLOCK = 64, 8, 8  # out's tile 64 x 64 on 64 threads, each 8 x 8

@@ -1,7 +1,7 @@
 """Starts the SIMT kernels on torch tensors: on the current stream of a GPU, or in numba-cuda's simulator on the CPU."""
 
 from tilewright.ops.core.gpu.simt import launch
-from tilewright.ops.matmul.operands import Epilogue, Packed, Rows
+from tilewright.ops.gemm.operands import Epilogue, Packed, Rows
 from tilewright.ops.matmul.simt import blocks, naive, narrow, shared, warps
 
 # name -> (kernel for an activation, threads of a block, rows and columns of out a block has)

@@ -5,7 +5,7 @@ from functools import cache
 from numba import cuda, float32
 
 from tilewright.ops.core.gpu.simt import kernel
-from tilewright.ops.matmul.simt.finish import finish_for
+from tilewright.ops.gemm.simt.epilogue import finish_for
 
 THREADS = 16  # each way: 256 threads a block
 

@@ -5,8 +5,8 @@ from functools import cache
 from numba import cuda, float32
 
 from tilewright.ops.core.gpu.simt import kernel
+from tilewright.ops.gemm.simt.epilogue import finish_for
 from tilewright.ops.matmul.simt.exchange import THREADS, WARP, warp_sum
-from tilewright.ops.matmul.simt.finish import finish_for
 
 ROWS = 4  # of a warp: a number of b in a register meets four of a
 TILE = THREADS // WARP * ROWS  # rows of a block

@@ -12,7 +12,7 @@ from numba import cuda, float32
 
 from tilewright.ops.core.gpu.registers import ALIGNMENT, ZERO, add4, load, load4, rank1, store, store4
 from tilewright.ops.core.gpu.simt import inline, kernel_of
-from tilewright.ops.matmul.simt.finish import activation_for
+from tilewright.ops.gemm.simt.epilogue import activation_for
 
 TILE = 128  # of out, each way
 DEPTH = 8  # of K: a tile of a or b is 4 KiB; with 16, the next tiles' registers would be missed

@@ -1,9 +1,9 @@
-"""The argmax epilogue: `matmul`'s packed kernel, whose tiles end in a comparison instead of a store.
+"""The argmax epilogue: the packed kernel of `gemm`, whose tiles end in a comparison instead of a store.
 
-A task is MC rows x NC columns, so each row has a best column a group of NC; the groups' are compared last. A sum is
-taken in one block of K, because a partial one has nowhere to stay.
-Wins little where rows are few: the time is the weights' way from memory, and what is not written is short. Loses where
-columns are few and grow from left to right: each tile then has a new best, and looks for its column number by number.
+A task is MC rows x NC columns, so each row has one best column per group of NC; the groups' bests are compared last. K
+is one block, because there is no memory for partial sums.
+Gains little where rows are few: reading the weights from memory takes the time, and the output saved is small. Loses
+where columns are few and grow from left to right: each tile then has a new best, and searches for its column.
 """
 
 import functools
@@ -14,11 +14,11 @@ from tilewright import simd
 from tilewright.hardware import cpu
 from tilewright.ops.core.launch import launch
 from tilewright.ops.core.memory import empty
-from tilewright.ops.matmul.cpu import amx, packed
-from tilewright.ops.matmul.cpu.pack import TILINGS
-from tilewright.ops.matmul.cpu.packed import columns_of, product_kernel
-from tilewright.ops.matmul.cpu.words import words_of
-from tilewright.ops.matmul.operands import Packed, Rows
+from tilewright.ops.gemm.cpu import amx, loops
+from tilewright.ops.gemm.cpu.loops import Product, columns_of, product_kernel
+from tilewright.ops.gemm.cpu.pack import TILINGS
+from tilewright.ops.gemm.cpu.words import words_of
+from tilewright.ops.gemm.operands import Packed, Rows
 
 EMPTY = np.empty(0, np.float32)
 
@@ -28,9 +28,9 @@ def keep_best(lanes: int):
     """The inline function that ends a tile: out holds a value and its column for each row and group of columns."""
 
     @simd.inline
-    def finish_tile(tile, target, corner, size, stage):
-        """As `matmul.cpu.finish.finisher`'s; stage: (unused, columns in a group)."""
-        (scratch, at, width), (out, _, _), (i, j), (height, columns), (_, NC) = tile, target, corner, size, stage
+    def finish_tile(tile, target, i, j, first, NC):
+        """As that of `gemm.cpu.epilogue.finisher`. NC: columns in a group."""
+        (scratch, at, width, height, columns), out = tile, target.out
         for r in range(height):
             place = (i + r) * (out.strides[0] // 4) + 2 * (j // NC)
             start, most = at + r * width, np.float32(-np.inf)
@@ -53,23 +53,22 @@ def keep_best(lanes: int):
 
 
 def best(kind: str, a: np.ndarray, weights: Packed, *, emulated: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """The rung's run function; kind: of product, see `matmul.cpu.packed`, or "amx"."""
+    """The rung's run function. kind: of product, see `gemm.cpu.loops.PRODUCTS`, or "amx"."""
     lanes, M, N = cpu().lanes, len(a), weights.N
     rows = Rows(a if kind == "float32" else np.ascontiguousarray(a), None)
     steps = weights.K if kind == "float32" else words_of(weights.K)
     origin, starts, step = rows.addresses()
-    MC = amx.rows_of(M, steps, 1) if kind == "amx" else packed.rows_of(kind)
+    MC = amx.rows_of(M, steps, 1) if kind == "amx" else loops.rows_of(kind)
     NC = columns_of(M, N, TILINGS[lanes].NR, MC)
     groups = -(-N // NC)
     found = empty((M, 2 * groups))  # a value and its column for each group
     found[:, 0::2], found[:, 1::2] = -np.inf, 0
     if kind == "amx":
         kernel, words = amx.product_kernel(1, emulated, keep_best), amx.PACKED + MC * steps
-        plan = np.array([0, M, N, steps, weights.K, NC, NC, MC], np.int64)  # NC again: columns in a group
     else:
-        kernel, words = product_kernel(kind, lanes, keep_best), packed.room_for(kind, steps, lanes)
-        plan = np.array([0, M, N, steps, step, steps, NC, NC, weights.K], np.int64)  # NC again: columns in a group
-    arrays = (origin, starts, weights.data, found, EMPTY, EMPTY.reshape(0, 0), plan)
-    launch(kernel, *arrays, tasks=-(-M // MC) * groups, words=words)
+        kernel, words = product_kernel(kind, lanes, keep_best), loops.scratch_words(kind, steps, lanes)
+    job = Product(M, N, K=steps, depth=weights.K, step=step, MC=MC, KC=steps, NC=NC, argument=NC)
+    arrays = origin, starts, weights.data, found, EMPTY, EMPTY.reshape(0, 0)
+    launch(kernel, *arrays, job, tasks=-(-M // MC) * groups, words=words)
     group, every = found[:, 0::2].argmax(axis=1), np.arange(M)
     return found[every, 2 * group + 1].astype(np.int64), found[every, 2 * group]

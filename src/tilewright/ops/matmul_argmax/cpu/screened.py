@@ -12,6 +12,7 @@ The instruction multiplies unsigned by signed bytes: q is stored plus 128, and 1
 """
 
 import functools
+from typing import NamedTuple
 
 import numpy as np
 from numba import types
@@ -19,9 +20,9 @@ from numba import types
 from tilewright import simd
 from tilewright.ops.core.launch import launch
 from tilewright.ops.core.memory import empty, zeros
-from tilewright.ops.matmul.cpu.pack import TILINGS
-from tilewright.ops.matmul.cpu.packed import MC, TILE, columns_of, product_kernel
-from tilewright.ops.matmul.operands import Rows
+from tilewright.ops.gemm.cpu.loops import MC, TILE, Product, columns_of, product_kernel
+from tilewright.ops.gemm.cpu.pack import TILINGS
+from tilewright.ops.gemm.operands import Rows
 from tilewright.ops.matmul_argmax.operands import Screen
 
 LEVELS = 127
@@ -99,12 +100,10 @@ def keep_candidates(lanes: int):
         simd.put(found, at, np.float32(min(n, GROUP_KEPT) + 1))
 
     @simd.inline
-    def finish_tile(tile, target, corner, size, stage):
-        """As `matmul.cpu.finish.finisher`'s. target: (found, moments of the rows, fields of the columns); stage:
-        (unused, columns in a group)."""
-        (scratch, at, width), (found, moments, fields), (i, j), (height, columns), (_, NC) = (
-            tile, target, corner, size, stage
-        )  # fmt: skip
+    def finish_tile(tile, target, i, j, first, NC):
+        """As that of `gemm.cpu.epilogue.finisher`. NC: columns in a group."""
+        (scratch, at, width, height, columns), found = tile, target.out
+        moments, fields = target.residual, target.bias  # of the rows, of the columns
         padded = fields.size // 4
         for r in range(height):
             group = (i + r) * (found.strides[0] // 4) + j // NC * FIELDS
@@ -131,6 +130,13 @@ def keep_candidates(lanes: int):
             simd.put(found, group + 1, lower)
 
     return finish_tile
+
+
+class Candidates(NamedTuple):
+    """K, and the groups of columns that each have candidates."""
+
+    K: int
+    groups: int
 
 
 @functools.cache
@@ -174,22 +180,22 @@ def decide_kernel(lanes: int):
         return column, value
 
     signature = types.void(
-        simd.INPUT, simd.INPUT, simd.INPUT, types.Array(types.int64, 1, "C"), simd.PLAN, simd.OUTPUT, simd.OUTPUT
-    )
+        simd.INPUT, simd.INPUT, simd.INPUT, types.Array(types.int64, 1, "C"), simd.record(Candidates), simd.OUTPUT,
+        simd.TASKS, simd.OUTPUT,
+    )  # fmt: skip
 
     @simd.kernel(signature, name=f"matmul_argmax.decide.{lanes}")
-    def decide(a, weights, found, starts, plan, values, scratch):
-        """plan: next row, rows, K, groups. starts (rows * KEPT): its first entry of a row becomes the answer, -1 for
-        none."""
-        rows, K, groups = plan[1], plan[2], plan[3]
-        row = simd.fetch_add(plan, 0, 1)
-        while row < rows:
+    def decide(a, weights, found, starts, sizes, values, tasks, scratch):
+        """A task is one row. starts (rows * KEPT): the first entry of a row becomes the answer, -1 for none."""
+        K, groups = sizes.K, sizes.groups
+        row = simd.draw(tasks)
+        while row >= 0:
             count = gather_candidates(found, row * groups * FIELDS, groups, K, starts, row * KEPT)
             column, value = -1, np.float32(0)
             if count <= KEPT:
                 column, value = compare(a, row * K, weights, starts, row * KEPT, count, K, scratch)
             starts[row * KEPT], values[row] = column, value
-            row = simd.fetch_add(plan, 0, 1)
+            row = simd.draw(tasks)
 
     return decide
 
@@ -204,13 +210,13 @@ def best(a: np.ndarray, screen: Screen) -> tuple[np.ndarray, np.ndarray]:
     groups, steps = -(-N // NC), K // 4
     found = empty((M, groups * FIELDS))
     found[:, 0::FIELDS], found[:, 1::FIELDS] = 0, -np.inf
-    plan = np.array([0, M, N, steps, step, steps, NC, NC, 0], np.int64)  # NC again: columns in a group
+    job = Product(M, N, K=steps, depth=steps, step=step, MC=MC, KC=steps, NC=NC, argument=NC)
     scratch = TILE + MC * (steps + lanes) + lanes * lanes
-    arrays = (origin, starts, screen.panels, found, screen.columns.reshape(-1), moments, plan)
-    launch(product_kernel("dot_quads", lanes, keep_candidates), *arrays, tasks=-(-M // MC) * groups, words=scratch)
+    arrays = origin, starts, screen.panels, found, screen.columns.reshape(-1), moments
+    kernel = product_kernel("dot_quads", lanes, keep_candidates)
+    launch(kernel, *arrays, job, tasks=-(-M // MC) * groups, words=scratch)
     unsafe = ~((moments[:, 2] > SMALLEST) & (moments[:, 2] < LARGEST))  # a NaN is unsafe, too
     candidates, values = np.empty(M * KEPT, np.int64), np.empty(M, np.float32)
-    plan = np.array([0, M, K, groups], np.int64)
-    arrays = (a.reshape(-1), screen.rows.reshape(-1), found.reshape(-1), candidates, plan, values)
-    launch(decide_kernel(lanes), *arrays, tasks=M, words=lanes)
+    arrays = a.reshape(-1), screen.rows.reshape(-1), found.reshape(-1), candidates
+    launch(decide_kernel(lanes), *arrays, Candidates(K, groups), values, tasks=M, words=lanes)
     return np.where(unsafe, -1, candidates[::KEPT]), values

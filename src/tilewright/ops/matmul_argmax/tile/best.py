@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from tilewright.ops.matmul.tile.product import limb_sums, place, sums
+from tilewright.ops.gemm.tile.product import limb_sums, place, sums
 
 LEFT = tl.constexpr(32)  # tiles' results that a program compares at once
 ROWS = tl.constexpr(32)  # that it compares them for
@@ -34,7 +34,7 @@ def keep_best(totals, values, columns, i, j, shape):
 
 @triton.jit
 def best_product(a, b, values, columns, shape, BLOCKS: tl.constexpr, PRODUCTS: tl.constexpr):
-    """values, columns (tiles across, M) of a (M, K) @ b (N, K)^T, tiles as in `matmul.tile.product`; `keep_best`."""
+    """values, columns (tiles across, M) of a (M, K) @ b (N, K)^T, tiles as in `gemm.tile.product`; `keep_best`."""
     M, N, K = shape
     BM: tl.constexpr = BLOCKS[0]
     BN: tl.constexpr = BLOCKS[1]

@@ -3,10 +3,10 @@
 from functools import lru_cache
 
 from tilewright.ops.core.gpu.tensors import multiprocessors
-from tilewright.ops.matmul.operands import Rows
-from tilewright.ops.matmul.tile import launch as matmul
-from tilewright.ops.matmul.tile.launch import Shape
-from tilewright.ops.matmul.tile.start import describe, hopper_descriptor, special, start, triton_descriptor
+from tilewright.ops.gemm.operands import Rows
+from tilewright.ops.gemm.tile import launch as matmul
+from tilewright.ops.gemm.tile.launch import Shape
+from tilewright.ops.gemm.tile.start import describe, hopper_descriptor, special, start, triton_descriptor
 from tilewright.ops.matmul_argmax.tile import best
 
 # columns of a tile -> stages that fit; what the tiles take is in matmul's COSTS and LIMB_COSTS
@@ -32,7 +32,7 @@ def search(name: str, a, prepared, index, value, shape: Shape | None = None) -> 
     operands = describe(left, [height, s.BK]), describe(weights.data, [s.BN, s.BK])
     key = (name, left.device, left.dtype, special(M), N, K, s)
     if specialized:
-        from tilewright.ops.matmul.tile import hopper
+        from tilewright.ops.gemm.tile import hopper
 
         form = (products, "best", None, s.stages)
         arguments = (*operands, (values, columns), None, None, (M, N, K), blocks, form)

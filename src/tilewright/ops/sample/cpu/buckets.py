@@ -95,17 +95,17 @@ def sample_kernel(lanes: int):
                 chosen[i, 1 + j] = place_of(room.keys[j])
         return logarithm
 
-    signature = types.void(simd.INPUT_2D, RULES, CHOSEN, LOGARITHMS, simd.PLAN, simd.OUTPUT)
+    signature = types.void(simd.INPUT_2D, RULES, CHOSEN, LOGARITHMS, types.int64, simd.TASKS, simd.OUTPUT)
 
     @simd.kernel(signature, name=f"sample.buckets.{lanes}")
-    def sample_rows(logits, rules, chosen, logarithms, plan, scratch):
-        """plan: next row, rows in a task. rules: the parts of `operands.Rules`."""
+    def sample_rows(logits, rules, chosen, logarithms, step, tasks, scratch):
+        """A task is `step` rows. rules: the parts of `operands.Rules`."""
         numbers, integers, ids, shifts, ends = rules
-        rows, V, step = logits.shape[0], logits.shape[1], plan[1]
+        rows, V = logits.shape
         stride, room = logits.strides[0] // 4, room_of(scratch, V)
-        first = simd.fetch_add(plan, 0, step)
-        while first < rows:
-            for i in range(first, min(first + step, rows)):
+        task = simd.draw(tasks)
+        while task >= 0:
+            for i in range(task * step, min((task + 1) * step, rows)):
                 finite = load_row(logits, i * stride, V, room)
                 if len(ends):
                     shift_row(room, V, numbers[i], integers[i], ids, shifts, ends[i])
@@ -122,7 +122,7 @@ def sample_kernel(lanes: int):
                 if integers[i, BEST] >= 0:
                     load_row(logits, i * stride, V, room)
                     logarithms[i] = report(room, V, integers[i, BEST], chosen, i)
-            first = simd.fetch_add(plan, 0, step)
+            task = simd.draw(tasks)
 
     return sample_rows
 
@@ -131,6 +131,6 @@ def sample(logits: np.ndarray, rules: Rules, chosen: np.ndarray, logarithms: np.
     """The rung's run function."""
     n, V = logits.shape
     step = max(1, TASK // V)
-    tasks = 1 if logits.size <= ALONE // 2 else -(-n // step)  # a score takes some 2 ns: twice an exp and its sum
-    parts = logits, tuple(rules), chosen, logarithms, np.array([0, step])
-    launch(sample_kernel(cpu().lanes), *parts, tasks=tasks, words=words(V))
+    alone = logits.size <= ALONE // 2  # a score takes some 2 ns: twice an exp and its sum
+    kernel, parts = sample_kernel(cpu().lanes), tuple(rules)
+    launch(kernel, logits, parts, chosen, logarithms, step, tasks=-(-n // step), words=words(V), alone=alone)

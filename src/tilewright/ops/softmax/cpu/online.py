@@ -70,24 +70,24 @@ def online_kernel(lanes: int):
             shares = exp_below(simd.load_first(x, at + c, C - c, lanes), largest)
             simd.store_first(out, to + c, simd.multiply(shares, factor), C - c)
 
-    signature = types.void(simd.INPUT_2D, simd.OUTPUT_2D, simd.PLAN, simd.OUTPUT)
+    signature = types.void(simd.INPUT_2D, simd.OUTPUT_2D, types.int64, simd.TASKS, simd.OUTPUT)
 
     @simd.kernel(signature, name=f"softmax.online.{lanes}")
-    def normalise_rows(x, out, plan, scratch):
-        """plan: next row, rows in a task."""
-        rows, C, step = x.shape[0], x.shape[1], plan[1]
+    def normalise_rows(x, out, step, tasks, scratch):
+        """A task is `step` rows."""
+        rows, C = x.shape
         x_stride, out_stride = x.strides[0] // 4, out.strides[0] // 4
         for lane in range(lanes):
             scratch[lane] = lane
         ramp = simd.load(scratch, 0, lanes)
-        first = simd.fetch_add(plan, 0, step)
-        while first < rows:
-            for i in range(first, min(first + step, rows)):
+        task = simd.draw(tasks)
+        while task >= 0:
+            for i in range(task * step, min((task + 1) * step, rows)):
                 at = i * x_stride
                 largest, total = moments(x, at, C, ramp)
                 factor = simd.divide(simd.splat(np.float32(1), lanes), simd.splat(total, lanes))
                 write(x, at, C, simd.splat(largest, lanes), factor, out, i * out_stride)
-            first = simd.fetch_add(plan, 0, step)
+            task = simd.draw(tasks)
 
     return normalise_rows
 

@@ -89,24 +89,24 @@ def row_kernel(lanes: int):
             c += lanes
         return simd.reduce_add(simd.add(simd.add(s, t), simd.add(u, v)))
 
-    signature = types.void(simd.INPUT_2D, simd.OUTPUT_2D, simd.PLAN, simd.OUTPUT)
+    signature = types.void(simd.INPUT_2D, simd.OUTPUT_2D, types.int64, simd.TASKS, simd.OUTPUT)
 
     @simd.kernel(signature, name=f"softmax.vectors.{lanes}")
-    def normalise_rows(x, out, plan, scratch):
-        """plan: next row, rows in a task."""
-        rows, C, step = x.shape[0], x.shape[1], plan[1]
+    def normalise_rows(x, out, step, tasks, scratch):
+        """A task is `step` rows."""
+        rows, C = x.shape
         x_stride, out_stride = x.strides[0] // 4, out.strides[0] // 4
         for lane in range(lanes):
             scratch[lane] = lane
         ramp = simd.load(scratch, 0, lanes)
-        first = simd.fetch_add(plan, 0, step)
-        while first < rows:
-            for i in range(first, min(first + step, rows)):
+        task = simd.draw(tasks)
+        while task >= 0:
+            for i in range(task * step, min((task + 1) * step, rows)):
                 at, to = i * x_stride, i * out_stride
                 largest = simd.splat(largest_of(x, at, C, ramp), lanes)
                 total = exp_sum(x, at, C, largest, out, to, ramp)
                 scale_row(out, to, C, simd.divide(simd.splat(np.float32(1), lanes), simd.splat(total, lanes)))
-            first = simd.fetch_add(plan, 0, step)
+            task = simd.draw(tasks)
 
     return normalise_rows
 

@@ -15,7 +15,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from tilewright.ops.matmul.tile.hopper_ends import HALF, keep_best, move, place, write, write_moved
+from tilewright.ops.gemm.tile.hopper_ends import HALF, keep_best, move, place, write, write_moved
 
 REGISTERS = 168  # a thread, of 3 x 128; two warpgroups then take 240, and the copying warps' gives all but 24 away
 

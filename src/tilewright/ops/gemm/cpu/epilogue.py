@@ -4,6 +4,7 @@ function."""
 import functools
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +17,24 @@ ACTIVATIONS = {None: 0, "relu": 1, "gelu_tanh": 2, "gelu": 3, "tanh": 4}
 RELU, GELU_TANH, GELU, TANH = (ACTIVATIONS[name] for name in ("relu", "gelu_tanh", "gelu", "tanh"))
 SLOPE, CUBIC = math.sqrt(2 / math.pi), 0.044715  # of GELU's tanh form
 HALF_ROOT = math.sqrt(0.5)
+
+
+class Target(NamedTuple):
+    """What a product writes, and what it adds to each sum before the activation; an empty array adds nothing."""
+
+    out: np.ndarray  # (M, N)
+    residual: np.ndarray  # (M, N)
+    bias: np.ndarray  # (N,)
+
+
+class Tile(NamedTuple):
+    """A tile of sums in scratch, `stride` words from row to row, of which `height` rows and `columns` count."""
+
+    scratch: np.ndarray
+    at: int
+    stride: int
+    height: int
+    columns: int
 
 
 @simd.inline
@@ -66,9 +85,9 @@ def finish(total, i, j, bias, residual, activation):
 
 
 @simd.inline
-def expect(out, corner, size):
-    """Ask for the lines of out that a block will be written to: its products take longer than they do."""
-    (i, j), (height, columns), stride = corner, size, out.strides[0] // out.itemsize
+def prefetch_block(out, i, j, height, columns):
+    """Prefetch the lines of out that a block will be written to. They arrive before its products are done."""
+    stride = out.strides[0] // out.itemsize
     for r in range(i, i + height):
         for c in range(j, j + columns, LINE // out.itemsize):
             simd.prefetch_write(out, r * stride + c)
@@ -86,23 +105,23 @@ def rounded_out(out: np.ndarray) -> tuple[np.ndarray, Callable]:
 
 @functools.cache
 def finisher(lanes: int, rounds: bool = False):
-    """The inline function that takes a tile of sums from scratch to out, as soon as they leave the registers: a second
-    pass over out would find its rows, pages apart, in each other's place in the L1 cache.
+    """The inline function that takes a tile of sums from scratch to out.
 
-    rounds: out holds bfloat16, as uint16, and all sums are whole: an earlier block's would have been rounded.
+    It runs as soon as the sums leave the registers. A second pass over out would find that its rows, pages apart, had
+    evicted one another from the L1 cache. rounds: out holds bfloat16, as uint16, and the sums are over all of K, since
+    partial sums in out would have been rounded.
     """
     rounded = simd.store_converted if cpu().has("avx512bf16") and lanes == 16 else simd.store_rounded
     store, activated = (rounded, activate_roughly) if rounds else (simd.store, activate)
 
     @simd.inline
-    def whole(tile, target, corner, size, stage):
-        """Rows of whole vectors: a mask would cost more than the bias. The loop for an activation is compiled for it
-        alone, because `stage` is constant where this is called."""
-        (scratch, at, width), (out, residual, bias), (i, j), (height, columns) = tile, target, corner, size
-        (first, activation), o_stride, r_stride = stage, out.strides[0] // out.itemsize, residual.strides[0] // 4
-        for r in range(height):
-            for c in range(0, columns, lanes):
-                x = simd.load(scratch, at + r * width + c, lanes)
+    def whole(tile, target, i, j, first, activation):
+        """Rows of whole vectors: a mask would cost more than the bias."""
+        scratch, (out, residual, bias) = tile.scratch, target
+        o_stride, r_stride = out.strides[0] // out.itemsize, residual.strides[0] // 4
+        for r in range(tile.height):
+            for c in range(0, tile.columns, lanes):
+                x = simd.load(scratch, tile.at + r * tile.stride + c, lanes)
                 if not first:
                     x = simd.add(x, simd.load(out, (i + r) * o_stride + j + c, lanes))
                 elif residual.size:
@@ -112,13 +131,13 @@ def finisher(lanes: int, rounds: bool = False):
                 store(out, (i + r) * o_stride + j + c, activated(x, activation))
 
     @simd.inline
-    def part(tile, target, corner, size, stage):
+    def part(tile, target, i, j, first, activation):
         """Rows that end within a vector."""
-        (scratch, at, width), (out, residual, bias), (i, j), (height, columns) = tile, target, corner, size
-        (first, activation), o_stride, r_stride = stage, out.strides[0] // out.itemsize, residual.strides[0] // 4
-        for r in range(height):
-            for c in range(0, columns, lanes):
-                x, left = simd.load(scratch, at + r * width + c, lanes), columns - c
+        scratch, (out, residual, bias) = tile.scratch, target
+        o_stride, r_stride = out.strides[0] // out.itemsize, residual.strides[0] // 4
+        for r in range(tile.height):
+            for c in range(0, tile.columns, lanes):
+                x, left = simd.load(scratch, tile.at + r * tile.stride + c, lanes), tile.columns - c
                 if not first:
                     x = simd.add(x, simd.load_first(out, (i + r) * o_stride + j + c, left, lanes))
                 elif residual.size:
@@ -128,18 +147,18 @@ def finisher(lanes: int, rounds: bool = False):
                 simd.put_first(out, (i + r) * o_stride + j + c, activated(x, activation), left)
 
     @simd.inline
-    def finish_tile(tile, target, corner, size, stage):
-        """tile: (scratch, where it begins, its width); target: (out, residual, bias); corner: (i, j) of out; size: rows
-        and columns of the tile; stage: (whether these are all the sums, not those after an earlier block's in out,
-        activation)."""
-        first, activation = stage
-        if size[1] % lanes:
-            part(tile, target, corner, size, stage)
+    def finish_tile(tile, target, i, j, first, activation):
+        """A `Tile` to rows i and columns j of a `Target`. first: out holds no sums of an earlier block of K to add.
+
+        The constants passed to `whole` make the compiler specialise its loop for the two most frequent activations.
+        """
+        if tile.columns % lanes:
+            part(tile, target, i, j, first, activation)
         elif activation == GELU_TANH:
-            whole(tile, target, corner, size, (first, GELU_TANH))
+            whole(tile, target, i, j, first, GELU_TANH)
         elif activation == 0:
-            whole(tile, target, corner, size, (first, 0))
+            whole(tile, target, i, j, first, 0)
         else:
-            whole(tile, target, corner, size, stage)
+            whole(tile, target, i, j, first, activation)
 
     return finish_tile

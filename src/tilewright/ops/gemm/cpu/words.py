@@ -1,11 +1,12 @@
 """Packing for 16-bit rungs: pairs of bfloat16 along K in 32-bit words, in the panels of `pack`.
 
-A word of B's panel holds k = 2p and 2p + 1 of one column, a word of A's panel the same k of one row. K is filled with
-zeros to a multiple of 32, the depth of an AMX tile. With two limbs, the panels of the rounded numbers are followed by
-those of the remainders.
+A word of B's panel holds elements k = 2p and 2p + 1 of one column, a word of A's panel the same k of one row. Zeros
+fill K up to a multiple of 32, the depth of an AMX tile. With two limbs, the panels of the remainders follow those of
+the rounded elements.
 """
 
 import functools
+from typing import NamedTuple
 
 import numpy as np
 from numba import types
@@ -15,8 +16,8 @@ from tilewright.hardware import cpu
 from tilewright.ops.core.arrays import BFLOAT16
 from tilewright.ops.core.launch import launch
 from tilewright.ops.core.memory import empty
-from tilewright.ops.matmul.cpu.pack import TILINGS
-from tilewright.ops.matmul.operands import Packed, Rows
+from tilewright.ops.gemm.cpu.pack import TILINGS
+from tilewright.ops.gemm.operands import Packed, Rows
 
 TILE_WORDS = 16  # words along K in an AMX tile
 
@@ -27,8 +28,8 @@ def words_of(K: int) -> int:
 
 
 def in_words(rows: Rows) -> tuple[Rows, bool]:
-    """(the left operand as a bfloat16 kernel reads it, whether those are words): bfloat16 rows of whole tiles are words
-    already, everything else becomes float32 with contiguous rows, for the kernel to round."""
+    """(the left operand as a bfloat16 kernel reads it, True if that is words). bfloat16 rows of whole tiles are words
+    already. All other rows become float32 with contiguous elements, which the kernel rounds."""
     a = rows.array
     if a.dtype == BFLOAT16:
         begins = a.__array_interface__["data"][0]
@@ -44,17 +45,16 @@ def word_packer(lanes: int):
     gather = simd.block_gather_converted if cpu().has("avx512bf16") and lanes == 16 else simd.block_gather_rounded
 
     @simd.inline
-    def pack_rows(rows, source, starts, corner, depth, plan, target, at):
-        """target[at + q * rows + i] = word p + q of row first + i, q below depth. corner: (first, p); plan[8]: K in
-        numbers.
+    def pack_rows(rows, source, first, p, depth, target, at):
+        """target[at + q * rows + i] = word p + q of row first + i for q < depth. source: a `pack.Source`.
 
-        Up to `lanes` rows of scratch beyond the panel may be written.
+        It may write up to `lanes` rows of scratch beyond the panel.
         """
-        (first, p), numbers = corner, plan[8]
         last = first + rows - 1
         for q in range(0, depth, lanes):
+            k = 2 * (p + q)
             square = simd.block_zeros(lanes, 1, lanes)
-            square = gather(square, source, starts, first, last, 2 * (p + q), numbers - 2 * (p + q))
+            square = gather(square, source.values, source.starts, first, last, k, source.K - k)
             simd.block_store(simd.block_transpose(square), target, at + q * rows, rows, lanes)
 
     return pack_rows
@@ -62,32 +62,46 @@ def word_packer(lanes: int):
 
 @functools.cache
 def widened_packer(lanes: int, words: bool):
-    """The inline function that packs one panel of A as the float32 numbers of its words. words: A comes in them."""
+    """The inline function that packs one panel of A as float32, element by element. words: A's rows are words."""
     gather = simd.block_gather_converted if cpu().has("avx512bf16") and lanes == 16 else simd.block_gather_rounded
 
     @simd.inline
-    def pack_rows(rows, source, starts, corner, depth, plan, target, at):
-        """target[at + (2 * q + half) * rows + i] = number 2 * (p + q) + half of row first + i, q below depth; else as
-        the packer of `word_packer`."""
-        (first, p), numbers = corner, plan[8]
+    def pack_rows(rows, source, first, p, depth, target, at):
+        """target[at + (2 * q + half) * rows + i] = element 2 * (p + q) + half of row first + i; otherwise as the
+        function of `word_packer`."""
+        values, starts = source.values, source.starts
         last, step = first + rows - 1, 2 * rows
         whole = depth - depth % lanes if words else depth
         for q in range(0, whole, lanes):
             square = simd.block_zeros(lanes, 1, lanes)
             if words:
-                square = simd.block_gather(square, source, starts, first, last, p + q)
+                square = simd.block_gather(square, values, starts, first, last, p + q)
             else:
-                square = gather(square, source, starts, first, last, 2 * (p + q), numbers - 2 * (p + q))
+                k = 2 * (p + q)
+                square = gather(square, values, starts, first, last, k, source.K - k)
             square = simd.block_transpose(square)
             simd.block_store(simd.first_halves(square), target, at + q * step, step, rows)
             simd.block_store(simd.second_halves(square), target, at + q * step + rows, step, rows)
         for i in range(rows):
             for q in range(whole, depth):
-                word = simd.load_first(source, starts[first + i] + p + q, 1, lanes)
+                word = simd.load_first(values, starts[first + i] + p + q, 1, lanes)
                 simd.store_first(target, at + q * step + i, simd.first_halves(word), 1)
                 simd.store_first(target, at + q * step + rows + i, simd.second_halves(word), 1)
 
     return pack_rows
+
+
+class Limbs(NamedTuple):
+    """B (K, N), row-major, `stride` elements from row to row, which becomes panels of `words` words along K.
+
+    panels: of one limb. The tasks after them are the panels of the second limb, the remainders.
+    """
+
+    K: int
+    N: int
+    stride: int
+    words: int
+    panels: int
 
 
 @functools.cache
@@ -97,34 +111,32 @@ def word_panel_kernel(lanes: int):
 
     @simd.inline
     def pair(source, at, second, left, remainder):
-        """Words of the numbers at `at` and `second` elements further (0: none), `left` columns, as rounded or as
-        remainder."""
+        """Words of the elements at `at` and `second` elements further (0: none), for `left` columns: rounded, or their
+        remainders."""
         low = simd.load_first(source, at, left, lanes)
         high = simd.load_first(source, at + second, left if second else 0, lanes)
         return simd.pair_remainder(low, high) if remainder else simd.pair_rounded(low, high)
 
-    signature = types.void(simd.INPUT, simd.PLAN, simd.OUTPUT, simd.OUTPUT)
+    signature = types.void(simd.INPUT, simd.record(Limbs), simd.OUTPUT, simd.TASKS, simd.OUTPUT)
 
-    @simd.kernel(signature, name=f"matmul.pack_words.{lanes}")
-    def fill_words(source, plan, panels, scratch):
-        """plan: next task, K, N, words, row stride, limbs. A task is a panel of one limb; source is row-major."""
-        K, N, words, stride, limbs = plan[1], plan[2], plan[3], plan[4], plan[5]
-        count = (N + NR - 1) // NR
-        task = simd.fetch_add(plan, 0, 1)
-        while task < limbs * count:
-            first, at = task % count * NR, task * words * NR
-            for p in range(words):
+    @simd.kernel(signature, name=f"gemm.pack_words.{lanes}")
+    def fill_words(source, b, panels, tasks, scratch):
+        """A task is one panel of one limb."""
+        task = simd.draw(tasks)
+        while task >= 0:
+            first, at = task % b.panels * NR, task * b.words * NR
+            for p in range(b.words):
                 for j in range(0, NR, lanes):
-                    left = N - first - j if 2 * p < K else 0
-                    start, second = 2 * p * stride + first + j, stride if 2 * p + 1 < K else 0
-                    simd.store(panels, at + p * NR + j, pair(source, start, second, left, task >= count))
-            task = simd.fetch_add(plan, 0, 1)
+                    left = b.N - first - j if 2 * p < b.K else 0
+                    start, second = 2 * p * b.stride + first + j, b.stride if 2 * p + 1 < b.K else 0
+                    simd.store(panels, at + p * NR + j, pair(source, start, second, left, task >= b.panels))
+            task = simd.draw(tasks)
 
     return fill_words
 
 
 def pack_words(b: np.ndarray, rung: str, *, limbs: int) -> Packed:
-    """b (K, N), float32, as panels of words; limbs 1 for bfloat16, 2 for the float32 class."""
+    """Panels of words of b (K, N), float32. limbs: 1 for bfloat16, 2 for the float32 class."""
     K, N = b.shape
     lanes = cpu().lanes
     NR = TILINGS[lanes].NR
@@ -132,6 +144,6 @@ def pack_words(b: np.ndarray, rung: str, *, limbs: int) -> Packed:
     panels = empty(limbs * count * words * NR)
     if panels.size:
         b = np.ascontiguousarray(b)
-        plan = np.array([0, K, N, words, N, limbs], np.int64)
-        launch(word_panel_kernel(lanes), b.reshape(-1), plan, panels, tasks=limbs * count, words=1)
+        kernel, sizes = word_panel_kernel(lanes), Limbs(K, N, stride=N, words=words, panels=count)
+        launch(kernel, b.reshape(-1), sizes, panels, tasks=limbs * count, words=1)
     return Packed(rung, K, N, "bfloat16" if limbs == 1 else "float32", panels)

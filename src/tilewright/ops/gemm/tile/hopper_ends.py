@@ -6,8 +6,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 from triton.language import PropagateNan
 
-from tilewright.ops.matmul.tile import finish as in_triton
-from tilewright.ops.matmul.tile import product
+from tilewright.ops.gemm.tile import epilogue as in_triton
+from tilewright.ops.gemm.tile import product
 
 activate, place = gluon.jit(in_triton.activate.fn), gluon.jit(product.place.fn)
 

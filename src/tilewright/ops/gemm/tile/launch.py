@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tilewright.ops.core.gpu.tensors import multiprocessors, torch_dtype
-from tilewright.ops.matmul.operands import Epilogue, Packed, Rows
-from tilewright.ops.matmul.tile import product
-from tilewright.ops.matmul.tile.start import ALIGNMENT, describe, hopper_descriptor, special, start, triton_descriptor
+from tilewright.ops.gemm.operands import Epilogue, Packed, Rows
+from tilewright.ops.gemm.tile import product
+from tilewright.ops.gemm.tile.start import ALIGNMENT, describe, hopper_descriptor, special, start, triton_descriptor
 
 LINE = 128  # bytes of a tile's row: the longest that a bulk copy lays out without bank conflicts
 LIMB_BLOCK = 64  # of K: what limbs are padded to, a LINE of them
@@ -131,7 +131,7 @@ def multiply(rows: Rows, weights: Packed, out, epilogue: Epilogue, shape: Shape 
     grid = (min(multiprocessors(), -(-M // s.BM) * -(-N // s.BN)), 1)
     arguments = (*operands, target, *extras, (M, N, K), (s.BM, s.BN, s.BK, s.group), form)
     if specialized:
-        from tilewright.ops.matmul.tile import hopper
+        from tilewright.ops.gemm.tile import hopper
 
         start(hopper.product, key, grid, arguments, hopper_descriptor, num_warps=4, maxnreg=hopper.REGISTERS)
     else:

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from tilewright.ops.matmul.tile.finish import finish
+from tilewright.ops.gemm.tile.epilogue import finish
 
 
 @triton.jit

@@ -1,20 +1,10 @@
-"""What a matmul rung is handed: checked, two-dimensional, and without a None in it."""
+"""The arguments of a product: checked, two-dimensional, without None."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.errors import UsageError
-
-ROUNDED_DEPTH = 1536  # numbers along K in a block of a bfloat16 kernel: longer sums cannot wait in an out that rounds
-
-
-def check_depth(shape: tuple[int, ...], K: int, N: int) -> None:
-    """Raises UsageError unless matrices of a's shape (..., M, K) can be multiplied by b's (K, N)."""
-    if len(shape) < 2:
-        raise UsageError(f"matmul: a is {shape} and b is {(K, N)}; a has to be (M, K), or (..., M, K)")
-    if shape[-1] != K:
-        raise UsageError(f"matmul: a is {shape} and b is {(K, N)}: a has {shape[-1]} columns, b has {K} rows")
+ROUNDED_DEPTH = 1536  # elements along K in a block of a bfloat16 kernel: partial sums of more would be rounded in out
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,1 @@
+"""What SIMT kernels of several operations share: bias and activation."""

@@ -95,7 +95,7 @@ import numpy as np
 from numba import types
 from tilewright import simd
 from tilewright.formats.files import InputFile
-from tilewright.ops.core.launch import launch, threads
+from tilewright.ops.core.launch import run_on_threads, threads
 from tilewright.runtime import bus_errors
 
 path, how = sys.argv[1], sys.argv[2]
@@ -103,7 +103,7 @@ file = InputFile(path, "weights")
 data = np.frombuffer(file.map(), np.float32)
 words = np.zeros(2, np.int64)
 
-@simd.kernel(types.void(simd.INPUT, simd.PLAN, types.int64, simd.OUTPUT), name="test.read")
+@simd.kernel(types.void(simd.INPUT, simd.COUNTERS, types.int64, simd.OUTPUT), name="test.read")
 def read(data, words, spared, scratch):
     "The last page, on the thread whose scratch is not at the address `spared`, once another has set a word."
     if scratch.ctypes.data != spared:
@@ -132,7 +132,7 @@ def fault():
         from tilewright.ops import _threads
         spared = _threads.scratch(1).ctypes.data if how == "helper" else 0
         with threads(2):
-            launch(read, data, words, spared, tasks=2, words=1)
+            run_on_threads(read, data, words, spared, tasks=2, words=1)
     elif how == "locked":
         words[:] = 0
         threading.Thread(target=hold, daemon=True).start()

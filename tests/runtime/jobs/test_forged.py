@@ -15,7 +15,7 @@ from tilewright.errors import TilewrightError, UsageError
 from tilewright.runtime.convolve import ConvolveJob, convolve
 from tilewright.runtime.draw import DrawJob, draw
 from tilewright.runtime.jobs.cut import Lines, Records, RowGroups, Whole
-from tilewright.runtime.jobs.directory import MANIFEST, REPORT, JobDirectory, part_name
+from tilewright.runtime.jobs.directory import MANIFEST, REPORT, JobDirectory, error_name, part_name
 from tilewright.runtime.jobs.manifest import Manifest, encoded, seal
 from tilewright.runtime.jobs.merge import Report, digest_of, verify
 from tilewright.runtime.jobs.pieces import listed, parsed
@@ -192,6 +192,43 @@ def test_ids_that_a_shard_has_noted(verbs, finished, way):
     (folder / REPORT).unlink()
     Path(job.output).unlink()
     assert right_or_refused(job, expected(verbs, "classify"), way) == "right"
+
+
+@pytest.mark.parametrize("way", ["fewer", "more", "none"])
+def test_lines_of_a_shard_with_an_id_given_twice(verbs, finished, way):
+    """As many as the input has there, or the shard is made again: the marking of the id ended with a ValueError."""
+    job, folder, _ = finished
+    with JobDirectory(job.output) as directory:
+        number = next(n for n in range(1, 99) if b"was given before" in directory.errors.read(error_name(n), 1 << 20))
+        record, notes = directory.record(number), bytearray(directory.notes(number))
+        notes[:8] = directory.notes(0)[:8]  # one more id that was given before
+    part = folder / "shards" / part_name(number)
+    output = part.read_bytes()[: record.size]
+    other = {"fewer": output[: output.rindex(b"\n", 0, -1) + 1], "more": output + b"{}\n", "none": b""}[way]
+    forged = msgspec.structs.replace(record, size=len(other), sha256=hashlib.sha256(other).hexdigest())
+    part.write_bytes(other + bytes(notes))
+    sealed_again(part, forged, bytes(notes))
+    (folder / REPORT).unlink()
+    Path(job.output).unlink()
+    assert right_or_refused(job, expected(verbs, "classify"), way) == "right"
+
+
+@pytest.mark.parametrize("errors", [b"no JSON\n", b'{"line": "\xff"}\n', b"[]\n"])
+def test_errors_of_a_shard_with_an_id_given_twice(verbs, finished, errors):
+    job, folder, _ = finished
+    with JobDirectory(job.output) as directory:
+        numbers = [n for n in range(directory.manifest.cut.shards) if (found := directory.record(n)) and found.errors]
+        number = numbers[-1]
+        record, notes = directory.record(number), bytearray(directory.notes(number))
+        notes[:8] = directory.notes(0)[:8]  # one more id that was given before
+    errors *= record.errors  # else their number tells
+    (folder / "errors" / error_name(number)).write_bytes(errors)
+    digest = hashlib.sha256(errors).hexdigest()
+    forged = msgspec.structs.replace(record, error_size=len(errors), error_sha256=digest)
+    sealed_again(folder / "shards" / part_name(number), forged, bytes(notes))
+    (folder / REPORT).unlink()
+    Path(job.output).unlink()
+    assert right_or_refused(job, expected(verbs, "classify"), errors) == "right"
 
 
 PLACED = [

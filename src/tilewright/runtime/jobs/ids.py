@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
+from itertools import zip_longest
 
 import msgspec
 import numpy as np
@@ -112,8 +113,11 @@ def _mark(
     errors = {error.line: error for error in _errors(directory, number)}
     failed = len(errors)
     with directory.attempt(number) as out:
-        lines = zip(directory.shard(number).lines(input), _output_lines(directory, number), strict=True)
-        for place, ((line, given, _), said) in enumerate(lines):
+        lines = zip_longest(directory.shard(number).lines(input), _output_lines(directory, number))
+        for place, (read, said) in enumerate(lines):
+            if read is None or said is None:
+                raise Damaged("its lines are more or fewer than those of the input")
+            line, given, _ = read
             if place in places and line not in errors:
                 errors[line] = RecordError(line, "id", f"{_id(given, fields)!r} was given before")
                 said = error_line(said, errors[line])
@@ -130,7 +134,10 @@ def _errors(directory: JobDirectory, number: int) -> list[RecordError]:
     raw = directory.errors_of(record) if record.errors else b""
     if hashlib.sha256(raw).hexdigest() != record.error_sha256:
         raise Damaged("its file of errors has changed")
-    return [msgspec.json.decode(line, type=RecordError) for line in raw.splitlines()]
+    try:
+        return [msgspec.json.decode(line, type=RecordError) for line in raw.splitlines()]
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Damaged("its file of errors holds no errors") from error
 
 
 def _record(directory: JobDirectory, number: int) -> Record:

@@ -17,7 +17,7 @@ from tilewright.formats.volumes import MORE_MEMORY, MemoryShort, Volume, check_m
 from tilewright.formats.zarr_volumes import ZarrForm, ZarrVolume
 from tilewright.ops.core.memory import empty
 from tilewright.runtime import volume_shards
-from tilewright.runtime.convolve_memory import reading_bytes, writing_bytes
+from tilewright.runtime.convolve_memory import free_at_once, reading_bytes, writing_bytes
 from tilewright.runtime.devices import gpu_faults
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.cut import Cut, Records, Shard
@@ -53,6 +53,8 @@ class ConvolveWorker:
                 stack.enter_context(gpu_faults())
             self.volume, kernel, self.form = task.opened(), task.taps, task.form()
             assert kernel is not None
+            if job.memory is not None and (isinstance(self.volume, ZarrVolume) or isinstance(self.form, ZarrForm)):
+                free_at_once()
             self.watched = Watched(self.volume)
             with compiling_told(task.say), phase(self.report, "compile", task.say, "Compiling or loading kernels"):
                 self.compute = _compute(kernel, self.dtype, job.device)

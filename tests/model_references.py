@@ -1,6 +1,9 @@
 """What PyTorch and transformers make of a model's weights in float64, and how far a result in another accuracy class
 may be from that: for each layer the bound that its operations have, carried on through the layers after it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 
 from tilewright.ops.matmul.problem import EPS32
@@ -8,6 +11,19 @@ from tilewright.ops.matmul.problem import EPS32
 C = 10.0  # the largest constant of a rung of matmul, conv1d and conv_transpose2d
 ROUNDED = 2.0**-8  # bfloat16's unit roundoff is half of it; both operands of a product, and a stored sum, are rounded
 # once each
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """PyTorch on one thread: on a loaded machine two wait 10 ms for each other in each small operation."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _terms(dtype: str, count: int) -> float:

@@ -24,7 +24,7 @@ import numpy as np
 import tilewright as tw
 from compare import compare
 from gpt2_models import divergences
-from model_references import dcgan_images, gpt2_logits, textcnn_logits
+from model_references import alone, dcgan_images, gpt2_logits, textcnn_logits
 from random_cases import extent, maybe, pick
 from tilewright.cli import main as command_line
 from tilewright.errors import TilewrightError
@@ -253,7 +253,7 @@ def failures(kind: str, seeds, run=in_process) -> list[str]:
     """What went wrong, a line a model: the command that shows it again, and how."""
     found = []
     for seed in seeds:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, alone():
             model, rng = made(kind, seed, Path(folder))
             try:
                 CHECKS[kind](model, rng, run)

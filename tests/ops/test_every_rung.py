@@ -2,18 +2,16 @@
 bits again."""
 
 import importlib
-import pkgutil
 
 import numpy as np
 import pytest
 
-import tilewright.ops
 from compare import Guarded, compare, frozen
 from ops.cases import cases_of
-from tilewright.ops.core.ladder import using
+from tilewright.ops.core.ladder import operations, using
 from tilewright.ops.core.launch import threads
 
-OPERATIONS = [m.name for m in pkgutil.iter_modules(tilewright.ops.__path__) if not m.name.startswith("_")]
+OPERATIONS = operations()
 
 
 def _every():

@@ -293,7 +293,7 @@ def test_the_error_of_16_bits_over_all_of_float32(function, dtype):
         pytest.skip("Triton's interpreter converts subnormal numbers wrongly to bfloat16")
     spec, _, device = parts("elementwise")
     numbers = torch.finfo(getattr(torch, dtype))
-    for rung in runnable("elementwise", "tile.blocks"):
+    for rung in [rung for rung in runnable("elementwise", "tile.blocks") if rung.name.startswith("tile.")]:
         patterns = np.arange(0, 2**32, 4099 if ON_GPU else 100_003).astype(np.uint32).view(np.float32)
         x = patterns[~np.isnan(patterns)]
         reference = FUNCTIONS[function](x)

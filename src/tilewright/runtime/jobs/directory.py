@@ -2,7 +2,7 @@
 
 manifest.json        what the results depend on, and how the input is cut
 shards/00042.part    a shard's output and notes, with its record (counts, sha256, seconds) behind them
-errors/00042.jsonl   those of its records that failed, a line each
+errors/00042.jsonl   those of its records that failed, a line each; 00042.again.jsonl while the shard is committed again
 logs/                what the workers said
 lines.index          how many lines begin in each stretch of a text
 damaged/             what was not as it had been written

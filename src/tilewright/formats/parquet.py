@@ -22,7 +22,7 @@ COLUMNS = ("id", "text", "tokens", *PROMPT_FIELDS)  # and sampling fields
 MOST_GROUPS = 100_000  # row groups of a file: the job's manifest names them all
 MOST_BYTES = 4 << 30  # of the columns of a row group, uncompressed: their pages are in memory together
 READ = 1024  # rows that are Python's objects at a time: as such they take ten times the memory of Arrow's columns
-ROWS, BYTES = 1 << 16, 64 << 20  # of a row group that is written, whichever comes first; the bytes are its lines'
+ROWS, BYTES = 1 << 14, 64 << 20  # of a row group that is written, whichever comes first; the bytes are its lines'
 
 R = TypeVar("R", bound=LineReader)
 

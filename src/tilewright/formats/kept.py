@@ -7,6 +7,7 @@ import os
 import numpy as np
 
 from tilewright.formats.volumes import Volume, suffix_of
+from tilewright.formats.voxels import voxel_size
 
 KINDS = {".nii": "NIfTI", ".nii.gz": "NIfTI", ".tif": "TIFF", ".tiff": "TIFF", ".zarr": "Zarr"}
 
@@ -22,6 +23,8 @@ def lost(path: str, like: Volume, dtype: np.dtype) -> str | None:
         what = _of_zarr(like, target)
     elif source == target or not source:
         what = None
+    elif {source, target} == {"TIFF", "NIfTI"} and voxel_size(like):
+        what = f"the input's {'metadata' if source == 'TIFF' else 'affine and extensions'}, but for the voxel size"
     elif source == "TIFF":
         what = "the input's resolution and metadata" if like.header else None
     else:

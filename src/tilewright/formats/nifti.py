@@ -25,6 +25,7 @@ from tilewright.formats.files import InputFile
 from tilewright.formats.inflate import GZIP, Inflater
 from tilewright.formats.raw_volumes import RawForm, RawVolume
 from tilewright.formats.volumes import PIECE_BYTES, ArrayVolume, Shape, Volume, check_memory, check_shape
+from tilewright.formats.voxels import VoxelSize, voxel_size
 
 LEAST_HEADER = (352, 544)  # bytes of NIfTI-1 and NIfTI-2 with the four that tell of extensions
 MAX_HEADER = 16 << 20  # bytes before the values: header and extensions
@@ -68,12 +69,17 @@ def open_nifti(path: str, what: str, *, memory: int | None = None, headers: bool
 
 
 def nifti_form(path: str, shape: Shape, dtype: np.dtype, like: Volume) -> RawForm | GzipForm:
-    """A NIfTI file with the header of `like`, affine and extensions, if that is NIfTI; else with an identity affine."""
+    """A NIfTI file with the header of `like`, affine and extensions, if that is NIfTI; else with an affine that is
+    the size of its voxels, or the identity."""
     nibabel = _nibabel()
     header = like.header if isinstance(like.header, nibabel.Nifti1Header) else None
     if header is None:
         header = (nibabel.Nifti1Header if max(shape) < NIFTI1_SIZES else nibabel.Nifti2Header)()
-        header.set_sform(np.eye(4), code="aligned")
+        voxels = voxel_size(like) or VoxelSize((1.0, 1.0, 1.0), "unknown")
+        header.set_data_shape(shape)
+        header.set_zooms(voxels.sizes)
+        header.set_xyzt_units(voxels.unit)
+        header.set_sform(np.diag([*voxels.sizes, 1.0]), code="aligned")
     header = header.as_byteswapped("<")
     header.set_data_shape(shape)
     header.set_data_dtype(np.dtype(dtype))

@@ -18,6 +18,7 @@ from tilewright.formats.raw_volumes import RawForm, RawVolume
 from tilewright.formats.tiff_metadata import TiffMetadata, options_for, read_metadata
 from tilewright.formats.tiff_pages import check_pages
 from tilewright.formats.volumes import ArrayVolume, Shape, Volume, check_memory, check_shape
+from tilewright.formats.voxels import as_tiff, voxel_size
 
 PLAIN, DEFLATED = (1,), (8, 32946)  # TIFF's numbers of compressions
 LEAST_TILE = 16 << 20  # bytes: a tile may be larger than the page, but not without end
@@ -130,7 +131,10 @@ def tiff_form(shape: Shape, dtype: np.dtype, like: Volume) -> RawForm:
 def tiff_options(shape: Shape, dtype: np.dtype, like: Volume) -> tuple[dict[str, Any], str | None]:
     """(what tifffile is handed beside the values' shape and dtype, what is lost of the metadata of `like`)."""
     size = math.prod(shape) * dtype.itemsize
-    found = like.header if isinstance(like.header, TiffMetadata) else TiffMetadata()
+    found = like.header if isinstance(like.header, TiffMetadata) else None
+    if found is None and (voxels := voxel_size(like)):
+        found = as_tiff(voxels)
+    found = found or TiffMetadata()
     options, lost = options_for(found, shape, dtype, big=_is_big(size))
     if found:
         try:

@@ -92,8 +92,8 @@ def draw(options: Options) -> None:
 
     The output's name says what it is: the course's .txt, .npy (n, height, width, channels), one picture with all images
     (.png or .bmp), or a directory (DIR/) with a .png an image; a value x from -1 to 1 becomes the 8-bit pixel
-    int((x + 1) / 2 * 255). One picture keeps all its pixels in memory: 3 bytes each and, for .png, 4 more (`plan` counts
-    them; what does not fit is refused). Noise in a .txt is the number of images, then as many
+    int((x + 1) / 2 * 255). One picture keeps all its pixels in memory: 3 bytes each and, for .png, 4 more (`plan`
+    counts them; what does not fit is refused). Noise in a .txt is the number of images, then as many
     numbers an image as the model takes (100), with any white space between. Random noise belongs to the seed and the
     image's number: the first 10 of 1,000 images are the 10 of another run. Outputs appear when they are whole; until
     then earlier ones stay, and OUT.job/ keeps what is done: the same command goes on.

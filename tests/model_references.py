@@ -6,11 +6,12 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from tilewright.ops.conv_transpose2d.operands import Axis
+from tilewright.ops.conv_transpose2d.tiles import term_sizes
 from tilewright.ops.matmul.problem import EPS32
 
 C = 10.0  # the largest constant of a rung of matmul, conv1d and conv_transpose2d
-ROUNDED = 2.0**-8  # bfloat16's unit roundoff is half of it; both operands of a product, and a stored sum, are rounded
-# once each
+ROUNDED = 2.0**-8  # bfloat16's unit roundoff: both operands of a product are rounded
 
 
 @contextmanager
@@ -86,12 +87,25 @@ def dcgan_images(config: dict, weights: dict, z: np.ndarray, dtype: str) -> tupl
             y = functional.conv_transpose2d(y, kernel, stride=stride)
             return y[:, :, crops[0] : y.shape[2] - crops[1], crops[0] : y.shape[3] - crops[1]]
 
+        shared = _shared(layer, x, kernel, dtype)
         magnitude, carried = spread(x, kernel.abs()), spread(error, kernel.abs())
         x = spread(x) + bias
         terms = _terms(dtype, kernel.shape[0] * layer["kernel"] ** 2)
-        error = carried + terms * (magnitude + carried) + EPS32 * (magnitude + carried + bias.abs())
+        error = carried + terms * (magnitude + carried) + EPS32 * (magnitude + carried + bias.abs()) + shared
     x, error = x.tanh(), error + 4 * EPS32
     return x.permute(0, 2, 3, 1).numpy(), error.permute(0, 2, 3, 1).numpy()
+
+
+def _shared(layer: dict, x, kernel, dtype: str):
+    """How far a layer may be off where the outputs of a tile share their products: see conv_transpose2d's `bound`."""
+    import torch
+
+    axis = Axis(layer["kernel"], layer["stride"], *layer["padding"])
+    if not 2 <= axis.window[1] <= 3:
+        return 0.0
+    sizes = term_sizes(x.permute(0, 2, 3, 1).numpy(), kernel.permute(2, 3, 1, 0).numpy(), axis, axis)
+    each = EPS32 * (kernel.shape[0] ** 0.5 + 4) + (2 * ROUNDED + ROUNDED**2 if dtype == "bfloat16" else 0.0)
+    return each * torch.from_numpy(np.asarray(sizes, np.float64)).permute(0, 3, 1, 2)
 
 
 def gpt2_logits(config: dict, weights: dict):

@@ -129,8 +129,8 @@ def fault():
     elif how == "kernel":
         read(data, words, 0, scratch)
     elif how in ("helper", "both"):
-        from tilewright.ops import _threads
-        spared = _threads.scratch(1).ctypes.data if how == "helper" else 0
+        from tilewright.ops.core import launch
+        spared = launch.scratch(1).ctypes.data if how == "helper" else 0
         with threads(2):
             run_on_threads(read, data, words, spared, tasks=2, words=1)
     elif how == "locked":

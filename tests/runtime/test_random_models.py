@@ -79,6 +79,11 @@ def test_a_few_models(kind, part):
     assert not found, "\n".join(found)
 
 
+def test_a_model_whose_pixels_share_their_error():
+    """bfloat16 in tiles of outputs: a pixel of few products is as far off as its neighbours of many."""
+    assert not failures("dcgan", [100_086])
+
+
 @pytest.mark.parametrize("kind", RANDOM)
 def test_models_by_the_command_line_itself(kind):
     found = failures(kind, range(100_000, 100_001), command)

@@ -16,7 +16,7 @@ from tilewright.runtime.convolve import ConvolveJob, convolve
 from tilewright.runtime.draw import DrawJob, draw
 from tilewright.runtime.jobs.cut import Lines, Records, RowGroups, Whole
 from tilewright.runtime.jobs.directory import MANIFEST, REPORT, JobDirectory, error_name, part_name
-from tilewright.runtime.jobs.manifest import Manifest, encoded, seal
+from tilewright.runtime.jobs.manifest import Damaged, Manifest, encoded, seal, unseal
 from tilewright.runtime.jobs.merge import Report, digest_of, verify
 from tilewright.runtime.jobs.pieces import listed, parsed
 from tilewright.runtime.jobs.start import Settings
@@ -229,6 +229,21 @@ def test_errors_of_a_shard_with_an_id_given_twice(verbs, finished, errors):
     (folder / REPORT).unlink()
     Path(job.output).unlink()
     assert right_or_refused(job, expected(verbs, "classify"), errors) == "right"
+
+
+def test_a_long_name_or_value_is_not_told_whole(verbs, finished):
+    job, folder, _ = finished
+    manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+    for field in ({"x" * 100_000: 1}, {"verb": "x" * 100_000}):
+        forged = msgspec.structs.replace(manifest, fingerprint={**manifest.fingerprint, **field})
+        (folder / MANIFEST).write_bytes(encoded(seal(forged)))
+        with pytest.raises(UsageError) as caught:
+            run(job)
+        assert len(str(caught.value)) < 2000
+    raw = (folder / MANIFEST).read_bytes()
+    with pytest.raises(Damaged) as damaged:
+        unseal(raw.replace(b'"type":"lines"', b'"type":"%s"' % (b"x" * 100_000)), Manifest)
+    assert len(str(damaged.value)) < 2000
 
 
 PLACED = [

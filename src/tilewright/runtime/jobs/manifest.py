@@ -18,6 +18,7 @@ from tilewright.formats.files import InputFile
 from tilewright.runtime.jobs.cut import Cut, Lines, Records
 
 VERSION = 1
+MOST_TOLD = 300  # characters of a name or a value that an error quotes
 SAMPLES, SAMPLE_BYTES = 16, 65536  # of an input that is identified without being read: 1 MiB, some milliseconds
 # what the fields of a file (SAMPLE) or a directory (FILES) in a fingerprint end with
 BYTES, SAMPLE, FILES, CHANGED, CTIME = ".bytes", ".sample", ".files", ".changed", ".ctime"
@@ -63,7 +64,7 @@ def unseal(raw: bytes, kind: type[S]) -> S:
     try:
         content = msgspec.json.decode(raw, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Damaged(str(error)) from error
+        raise Damaged(str(error)[:MOST_TOLD]) from error
     if encoded(seal(content)) != raw:
         raise Damaged("the seal does not fit")
     return content
@@ -91,7 +92,7 @@ class Manifest(Sealed, frozen=True):
                 continue
             if was != is_ or type(was) is not type(is_):
                 old, new = ("not there" if value is missing else _told(name, value) for value in (was, is_))
-                return f"{name} was {old} and is {new}"
+                return f"{name[:MOST_TOLD]} was {old} and is {new}"
         return None
 
     def touched(self, other: Manifest) -> list[str]:
@@ -138,7 +139,7 @@ def _told(field: str, value: object) -> str:
     """A value of a fingerprint as a user reads it: a time of change (ns) as local time, the beginning of a hash."""
     if isinstance(value, str) and field.endswith((SAMPLE, FILES, CTIME)):
         return f"sha256 {value[:12]}"
-    return local_time(value) if isinstance(value, int) and _timed(field) else repr(value)
+    return local_time(value) if isinstance(value, int) and _timed(field) else repr(value)[:MOST_TOLD]
 
 
 def local_time(ns: int) -> str:

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -105,6 +106,39 @@ INNOCENTS = [
     (lints.tile_kernels_unpack_flat, OP, "@gluon.jit\ndef f(x):\n    a, b = x\n"),
     (lints.work_is_done, OP, "todo = 1\n"),
 ]
+
+
+def circle_of(sources: list[Source]) -> list[str]:
+    """Modules that import each other in a circle, lazy imports included; empty if there are none."""
+    texts = {".".join(s.path.with_suffix("").parts[1:]).removesuffix(".__init__"): s for s in sources if s.inside}
+    graph = {}
+    for name, source in texts.items():
+        found = {known for _, wanted in source.imports() if (known := _module_of(wanted, texts)) != name}
+        graph[name] = found - {None}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []
+
+
+def _module_of(name: str, known) -> str | None:
+    """The module that an import of `name` loads: itself, or the one that it is a name in."""
+    return name if name in known else name.rpartition(".")[0] if name.rpartition(".")[0] in known else None
+
+
+def test_no_files_of_an_operation_import_each_other_in_a_circle():
+    below = [source for source in sources() if source.inside[:1] in (("ops",), ("simd",), ("hardware",))]
+    assert len(below) > 200
+    assert circle_of(below) == []
+
+
+def test_a_circle_is_found():
+    lazy = "def f():\n    from tilewright.ops.b import g\n"
+    texts = {"a": lazy, "b": "from tilewright.ops import c\n", "c": "import tilewright.ops.a\n", "d": lazy}
+    made = {name: Source(PurePosixPath(f"src/tilewright/ops/{name}.py"), text) for name, text in texts.items()}
+    assert set(circle_of(list(made.values()))) == {f"tilewright.ops.{name}" for name in "abc"}
+    assert circle_of([made["a"], made["b"], made["d"]]) == []
 
 
 @pytest.mark.parametrize(("lint", "path", "text", "line", "message"), OFFENDERS)

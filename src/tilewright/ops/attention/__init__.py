@@ -14,13 +14,12 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.ops.attention.ladder import ladder
-from tilewright.ops.attention.operands import COLUMNS, Cache, Look, Spans, bytes_a_sequence, span
+from tilewright.ops.attention.operands import Cache, Look, Spans, bytes_a_sequence, checked_spans, span
 from tilewright.ops.attention.problem import Problem
 from tilewright.ops.core.arrays import BFLOAT16, as_float32, like
 from tilewright.ops.core.gpu.tensors import on_gpu
 from tilewright.ops.core.memory import empty
 
-MOST = 2**31  # rows of a span: its sums stay integers of 64 bits
 __all__ = [
     "Cache", "Problem", "Spans", "append", "attend", "attention", "bytes_a_sequence", "checked_spans", "ladder", "span",
 ]  # fmt: skip
@@ -159,28 +158,3 @@ def _check_rows(cache: Cache, rows: int, **arrays: np.ndarray) -> None:
         if not fits or (x.size and (x.strides[1] != x.itemsize or x.strides[0] % x.itemsize)):
             wanted = f"{' or '.join(map(str, kinds))} {(rows, cache.heads * cache.D)} with contiguous rows"
             raise UsageError(f"attention: {name} is {x.dtype} {x.shape}, strides {x.strides}; {wanted} is wanted")
-
-
-def checked_spans(spans, cache: Cache, rows: int) -> Spans:
-    """Spans for every cache of these sizes, so that a model of many layers has them checked once.
-
-    spans: n entries of `span`, or Spans. Raises UsageError if one leaves the rows or the cache.
-    """
-    slots, length = cache.keys.shape[0], cache.length
-    if isinstance(spans, Spans):
-        if (spans.slots, spans.length) != (slots, length) or spans.rows > rows:
-            raise UsageError(f"attention: spans were checked for {spans.slots} slots of {spans.length} positions and "
-                             f"{spans.rows} rows; there are {slots}, {length} and {rows}")  # fmt: skip
-        return spans
-    array = np.ascontiguousarray(spans, np.int64).reshape(-1, COLUMNS)
-    slot, first, count, row, source = array.T
-    for name, low, high, limit in (
-        ("slot", slot, slot, slots - 1), ("source", source + 1, source, slots - 1),
-        ("position", first, first, length), ("count", count, count, MOST), ("row", row, row, rows),
-        ("position", first, first + count, length), ("row", row, row + count, rows),
-    ):  # fmt: skip
-        outside = (low < 0) | (high > limit)
-        if outside.any():
-            at = int(np.argmax(outside))
-            raise UsageError(f"attention: span {at} is {array[at].tolist()}: its {name} leaves 0 to {limit}")
-    return Spans(array, slots, length, rows)

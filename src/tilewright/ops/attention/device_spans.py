@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.ops.attention.operands import COUNT, FIRST, ROW, SLOT, Cache
+from tilewright.ops.attention.operands import COUNT, FIRST, MOST_ROWS, ROW, SLOT, Cache, checked_spans
 
 PIECE = 16  # positions of a piece: 2 KiB of a head of 64 bfloat16 numbers
 LEAST = 16  # rows and columns of a product on matrix units
@@ -110,10 +110,8 @@ def spans_of(spans, cache: Cache, device=None) -> DeviceSpans:
     earlier spans of the same call fill, in chains too. Raises UsageError if a span leaves the cache, if two are of one
     slot, if one begins with more positions than its source has, or if a later one writes where it copies from.
     """
-    from tilewright.ops.attention import MOST, checked_spans
-
     slots, length = cache.keys.shape[0], cache.length
-    array = checked_spans(spans, cache, MOST).array
+    array = checked_spans(spans, cache, MOST_ROWS).array
     if np.bincount(array[:, SLOT], minlength=1).max() > 1:
         raise UsageError(f"attention: two spans are of slot {np.bincount(array[:, SLOT]).argmax()}: one a call")
     rows = int((array[:, ROW] + array[:, COUNT]).max(initial=0))

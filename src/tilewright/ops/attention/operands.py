@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.errors import UsageError
 from tilewright.hardware import cpu
 from tilewright.ops.core.gpu.tensors import kind, torch_dtype
 from tilewright.ops.core.memory import empty
 
 SLOT, FIRST, COUNT, ROW, SOURCE = range(5)  # columns of a span
 COLUMNS = 5
+MOST_ROWS = 2**31  # of a span: its sums stay integers of 64 bits
 PANEL_VECTORS = 2  # vectors of keys that a register block scores at once
 
 
@@ -132,6 +134,31 @@ class Spans:
     slots: int
     length: int
     rows: int
+
+
+def checked_spans(spans, cache: Cache, rows: int) -> Spans:
+    """Spans for every cache of these sizes, so that a model of many layers has them checked once.
+
+    spans: n entries of `span`, or Spans. Raises UsageError if one leaves the rows or the cache.
+    """
+    slots, length = cache.keys.shape[0], cache.length
+    if isinstance(spans, Spans):
+        if (spans.slots, spans.length) != (slots, length) or spans.rows > rows:
+            raise UsageError(f"attention: spans were checked for {spans.slots} slots of {spans.length} positions and "
+                             f"{spans.rows} rows; there are {slots}, {length} and {rows}")  # fmt: skip
+        return spans
+    array = np.ascontiguousarray(spans, np.int64).reshape(-1, COLUMNS)
+    slot, first, count, row, source = array.T
+    for name, low, high, limit in (
+        ("slot", slot, slot, slots - 1), ("source", source + 1, source, slots - 1),
+        ("position", first, first, length), ("count", count, count, MOST_ROWS), ("row", row, row, rows),
+        ("position", first, first + count, length), ("row", row, row + count, rows),
+    ):  # fmt: skip
+        outside = (low < 0) | (high > limit)
+        if outside.any():
+            at = int(np.argmax(outside))
+            raise UsageError(f"attention: span {at} is {array[at].tolist()}: its {name} leaves 0 to {limit}")
+    return Spans(array, slots, length, rows)
 
 
 @dataclass(frozen=True, eq=False)

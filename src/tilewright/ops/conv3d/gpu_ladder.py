@@ -3,9 +3,9 @@
 Every rung's run(x, weights, out, window) computes out (O, D, H, W) of x (C, D, H, W), torch tensors in float32.
 """
 
-import math
 from functools import partial
 
+from tilewright.ops.conv3d.simt.limits import MOST_PLANES, MOST_TAPS, halo_bytes
 from tilewright.ops.core.ladder import Ladder
 from tilewright.ops.core.needs import at_least, at_most, engine, on
 
@@ -13,13 +13,10 @@ PREFER = (
     *("simt.separable", "tile.passes", "simt.march", "tile.march"),
     *("tile.taps_limbs", "tile.channels", "simt.shared", "simt.naive"),
 )
-MOST_TAPS = 343  # of a kernel whose weights are parameters of the kernel, all written out in its code
-MOST_PLANES = 7  # of a kernel, which are as many open sums for each output of a thread
 LONGEST = 33  # taps along an axis: more, and a plane with its halo does not fit in shared memory
 SHARED = 48 << 10  # bytes of shared memory that a block has unless it asks for more
 LIMB_DEPTH, LIMBS_C = 256, 16.0  # they are off by up to 255 eps32 of the sum of |products|: LIMBS_C * 256**0.5
 FEWEST = 8  # channels for which a tile of 16 is worth it
-TILE = (2, 4, 32)  # of outputs, along z, y and x: a warp lies along a row, so that its loads meet in no bank
 
 
 def separable(problem) -> str | None:
@@ -39,11 +36,6 @@ def _few_taps(problem) -> str | None:
 def _few_taps_a_plane(problem) -> str | None:
     """Those of a plane may all be written out."""
     return _few(problem.KH * problem.KW, "a plane of the kernel")
-
-
-def halo_bytes(sizes: tuple[int, int, int]) -> int:
-    """Of a tile of `simt.shared` with its halo."""
-    return 4 * math.prod(tile + K - 1 for tile, K in zip(TILE, sizes, strict=True))
 
 
 def _fits(problem) -> str | None:

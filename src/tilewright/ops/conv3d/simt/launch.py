@@ -5,10 +5,10 @@ import math
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.ops.conv3d.gpu_ladder import MOST_PLANES, MOST_TAPS, TILE, halo_bytes
 from tilewright.ops.conv3d.operands import Packed, Window
 from tilewright.ops.conv3d.simt import naive, shared
 from tilewright.ops.conv3d.simt.border import CODES, CONSTANT
+from tilewright.ops.conv3d.simt.limits import MOST_PLANES, MOST_TAPS, TILE, halo_bytes
 from tilewright.ops.conv3d.simt.march import march
 from tilewright.ops.conv3d.simt.separable import separable
 from tilewright.ops.conv3d.simt.window import QUAD, Form

@@ -4,8 +4,8 @@ from functools import cache
 
 from numba import cuda, float32
 
-from tilewright.ops.conv3d.gpu_ladder import TILE
 from tilewright.ops.conv3d.simt.border import place
+from tilewright.ops.conv3d.simt.limits import TILE
 from tilewright.ops.conv3d.simt.window import taps_for
 from tilewright.ops.core.gpu.simt import inline, kernel
 

@@ -101,7 +101,9 @@ def test_a_row_knows_nothing_of_the_others(rng):
 )
 def test_threads_are_woken_for_work_that_is_worth_it(rung, rows, tasks, monkeypatch):
     asked = []
-    monkeypatch.setattr("tilewright.ops.core.rows.launch", lambda *_, tasks, words: asked.append(tasks))
+    monkeypatch.setattr(
+        "tilewright.ops.core.rows.launch", lambda *_, tasks, words, alone: asked.append(1 if alone else tasks)
+    )
     with using(layernorm=rung):
         layernorm(np.ones((rows, 1024), np.float32), *np.ones((2, 1024), np.float32))
     assert asked == [tasks]

@@ -5,7 +5,6 @@ Whatever lies between is written anew, so a number typed there by hand does not 
 """
 
 import importlib
-import pkgutil
 import re
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from tilewright.bench.tables import bench_tables, groups, ladder_tables, sizes_t
 from tilewright.bench.transcript import transcript
 from tilewright.errors import InputError
 from tilewright.formats.files import naming
-from tilewright.ops.core.ladder import Ladder
+from tilewright.ops.core.ladder import Ladder, operations
 
 BEGIN = re.compile(r"^<!-- (ladder|sizes|bench|headline|demo):(\S+) -->$", re.MULTILINE)
 UNMEASURED = "Not measured yet: `make bench` does."
@@ -47,10 +46,7 @@ def write(root: Path) -> list[Path]:
 
 def ladders() -> dict[str, Ladder]:
     """Operation -> its ladder."""
-    import tilewright.ops
-
-    names = sorted(m.name for m in pkgutil.iter_modules(tilewright.ops.__path__) if not m.name.startswith("_"))
-    return {name: importlib.import_module(f"tilewright.ops.{name}").ladder for name in names}
+    return {name: importlib.import_module(f"tilewright.ops.{name}").ladder for name in operations()}
 
 
 def rewritten(text: str, path: Path, by_op: dict[str, list[Row]], all_ladders: dict[str, Ladder]) -> str:

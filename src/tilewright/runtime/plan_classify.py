@@ -137,7 +137,7 @@ def _memory(task: ClassifyTask, weights: Any, ids: np.ndarray, table: Any, recor
 
 
 def _compiled(job: ClassifyJob) -> bool:
-    return is_compiled("embedding_conv1d.*", f"matmul.pack_{'panels' if job.dtype == 'float32' else 'words'}.*")
+    return is_compiled("embedding_conv1d.*", f"gemm.pack_{'panels' if job.dtype == 'float32' else 'words'}.*")
 
 
 def _outputs(job: ClassifyJob, config: TextCNNConfig, records: tuple[int, bool], id_bytes: float) -> Outputs:

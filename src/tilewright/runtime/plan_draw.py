@@ -111,7 +111,7 @@ def _layer(config: DCGANConfig, i: int, dtype: str) -> tuple[int, int]:
 
 
 def _compiled(job: DrawJob) -> bool:
-    return is_compiled("conv_transpose2d.*", f"matmul.pack_{'panels' if job.dtype == 'float32' else 'words'}.*")
+    return is_compiled("conv_transpose2d.*", f"gemm.pack_{'panels' if job.dtype == 'float32' else 'words'}.*")
 
 
 def _outputs(task: DrawTask) -> Outputs:

@@ -6,24 +6,9 @@ import numpy as np
 
 from tilewright.ops.attention.device_spans import spans_of
 from tilewright.ops.attention.operands import DeviceCache, span
-from tilewright.ops.attention.problem import Case, Problem, bound, cost
+from tilewright.ops.attention.problem import Case, Problem, bound, cost  # noqa: F401 - also for callers
 from tilewright.ops.core.arrays import BFLOAT16, rounded
 from tilewright.ops.core.gpu.tensors import moved, torch_dtype
-
-__all__ = [
-    "Case",
-    "Problem",
-    "bind",
-    "bind_tensors",
-    "bound",
-    "cost",
-    "device_sizes",
-    "make",
-    "reference",
-    "rows",
-    "sizes",
-    "with_rows",
-]
 
 
 def make(case: Case, rng: np.random.Generator) -> dict:
@@ -99,7 +84,7 @@ def device_sizes() -> list[Case]:
     return [Case(B, H, Q, T, 64, dtype=dtype, label=label, device="cuda") for (B, H, Q, T, label), dtype in found]
 
 
-def bind_tensors(case, inputs: dict, place: str = "cuda"):
+def bind_tensors(case, inputs: dict, device: str = "cuda"):
     """call(out=None) on tensors made of a case's NumPy inputs, for the bench and the tests.
 
     Keys and values are in the cache before; a lone query brings its own, as in decoding. q is of the class's 16-bit
@@ -107,16 +92,16 @@ def bind_tensors(case, inputs: dict, place: str = "cuda"):
     """
     import torch
 
-    from tilewright.ops.attention import device
+    from tilewright.ops.attention import device as gpu
 
-    values = moved({name: inputs[name] for name in "qkv"}, place)
+    values = moved({name: inputs[name] for name in "qkv"}, device)
     B, H, Q, T, D = case.B, case.H, case.Q, case.T, case.D
-    q, k, v = (device._rows(values[name]).to(torch_dtype(case.dtype)) for name in "qkv")
-    cache = DeviceCache.on(place, B, H, T, D, case.dtype)
-    device.append(k, v, cache, [span(b, 0, T, b * T) for b in range(B)])
+    q, k, v = (gpu._rows(values[name]).to(torch_dtype(case.dtype)) for name in "qkv")
+    cache = DeviceCache.on(device, B, H, T, D, case.dtype)
+    gpu.append(k, v, cache, [span(b, 0, T, b * T) for b in range(B)])
     spans = spans_of([span(b, T - Q, Q, b * Q) for b in range(B)], cache)
     decode = Q == 1 and case.causal
-    slots = torch.arange(B, dtype=torch.int32, device=place)
+    slots = torch.arange(B, dtype=torch.int32, device=device)
     positions = torch.full_like(slots, T - 1)
     last = [x.view(B, T, H * D)[:, -1] for x in (k, v)]
 
@@ -124,9 +109,9 @@ def bind_tensors(case, inputs: dict, place: str = "cuda"):
         rows = None if out is None else out.transpose(1, 2)
         target = rows.reshape(B * Q, H * D) if rows is not None and rows.is_contiguous() else None
         if decode:
-            found = device.append_and_attend(q, *last, cache, slots, positions, longest=T, out=target)
+            found = gpu.append_and_attend(q, *last, cache, slots, positions, longest=T, out=target)
         else:
-            found = device.attend(q, cache, spans, causal=case.causal, out=target)
+            found = gpu.attend(q, cache, spans, causal=case.causal, out=target)
         found = found.view(B, Q, H, D).transpose(1, 2)
         return found if out is None else out if target is not None else out.copy_(found)
 

@@ -5,23 +5,8 @@ import math
 
 import numpy as np
 
-from tilewright.ops.batchnorm.problem import Case, Problem, bound, cost
+from tilewright.ops.batchnorm.problem import Case, Problem, bound, cost  # noqa: F401 - also for callers
 from tilewright.ops.core.gpu.rows import shortened, tensors_of
-
-__all__ = [
-    "Case",
-    "Problem",
-    "bind",
-    "bind_tensors",
-    "bound",
-    "cost",
-    "device_sizes",
-    "make",
-    "reference",
-    "rows",
-    "sizes",
-    "with_rows",
-]
 
 PROBE_ROWS = 1 << 14  # rows that fill a GPU
 
@@ -81,9 +66,9 @@ def device_sizes() -> list[Case]:
     return [dataclasses.replace(case, device="cuda") for case in found]
 
 
-def bind_tensors(case, inputs: dict, place: str = "cuda"):
+def bind_tensors(case, inputs: dict, device: str = "cuda"):
     """call(out=None) on tensors made of a case's NumPy inputs; for the bench and the tests."""
-    from tilewright.ops.batchnorm import device
+    from tilewright.ops.batchnorm import device as gpu
 
-    values = tensors_of(case, inputs, place, "x")
-    return lambda out=None: device.batchnorm(**values, out=out)
+    values = tensors_of(case, inputs, device, "x")
+    return lambda out=None: gpu.batchnorm(**values, out=out)

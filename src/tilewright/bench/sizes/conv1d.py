@@ -4,25 +4,10 @@ import dataclasses
 
 import numpy as np
 
-from tilewright.ops.conv1d.problem import Case, Problem, bound, cost
+from tilewright.ops.conv1d.problem import Case, Problem, bound, cost  # noqa: F401 - also for callers
 from tilewright.ops.core.arrays import rounded
 from tilewright.ops.core.gpu.tensors import moved
 from tilewright.ops.matmul.problem import DTYPES
-
-__all__ = [
-    "Case",
-    "Problem",
-    "bind",
-    "bind_tensors",
-    "bound",
-    "cost",
-    "device_sizes",
-    "make",
-    "reference",
-    "rows",
-    "sizes",
-    "with_rows",
-]
 
 PROBE_ROWS = 16  # sentences that tell whether a rung takes too long
 
@@ -104,10 +89,10 @@ def device_sizes() -> list[Case]:
     return [dataclasses.replace(case, device="cuda") for case in cases]
 
 
-def bind_tensors(case, inputs: dict, place: str = "cuda"):
+def bind_tensors(case, inputs: dict, device: str = "cuda"):
     """call(out=None) on tensors made of a case's NumPy inputs, weights prepared; for the bench and the tests."""
-    from tilewright.ops.conv1d import device
+    from tilewright.ops.conv1d import device as gpu
 
-    values = moved(inputs, place)
-    packed = device.prepare(values.pop("weight"), dtype=case.dtype)
-    return lambda out=None: device.conv1d(weight=packed, out=out, **values)
+    values = moved(inputs, device)
+    packed = gpu.prepare(values.pop("weight"), dtype=case.dtype)
+    return lambda out=None: gpu.conv1d(weight=packed, out=out, **values)

@@ -4,23 +4,8 @@ import dataclasses
 
 import numpy as np
 
-from tilewright.ops.conv3d.problem import SEPARABLE, Case, Problem, bound, cost
+from tilewright.ops.conv3d.problem import SEPARABLE, Case, Problem, bound, cost  # noqa: F401 - also for callers
 from tilewright.ops.core.gpu.tensors import moved
-
-__all__ = [
-    "Case",
-    "Problem",
-    "bind",
-    "bind_tensors",
-    "bound",
-    "cost",
-    "device_sizes",
-    "make",
-    "reference",
-    "rows",
-    "sizes",
-    "with_rows",
-]
 
 PROBE_ROWS = 16  # planes that tell whether a slow rung takes too long
 
@@ -109,11 +94,11 @@ def device_sizes() -> list[Case]:
     return [dataclasses.replace(case, device="cuda") for case in [*large, *small]]
 
 
-def bind_tensors(case, inputs: dict, place: str = "cuda"):
+def bind_tensors(case, inputs: dict, device: str = "cuda"):
     """call(out=None) on tensors made of a case's NumPy inputs, weights prepared; for the bench and the tests."""
-    from tilewright.ops.conv3d import device
+    from tilewright.ops.conv3d import device as gpu
 
     weights = inputs["weights"]
-    packed = (device.prepare_separable if isinstance(weights, tuple) else device.prepare)(weights, device=place)
-    values = moved({name: value for name, value in inputs.items() if name != "weights"}, place)
-    return lambda out=None: device.conv3d(weights=packed, out=out, **values)
+    packed = (gpu.prepare_separable if isinstance(weights, tuple) else gpu.prepare)(weights, device=device)
+    values = moved({name: value for name, value in inputs.items() if name != "weights"}, device)
+    return lambda out=None: gpu.conv3d(weights=packed, out=out, **values)

@@ -5,25 +5,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tilewright.ops.conv_transpose2d.problem import Case, Problem, bound, cost
+from tilewright.ops.conv_transpose2d.problem import Case, Problem, bound, cost  # noqa: F401 - also for callers
 from tilewright.ops.core.arrays import rounded
 from tilewright.ops.core.gpu.tensors import moved, torch_dtype
 from tilewright.ops.matmul.problem import DTYPES
-
-__all__ = [
-    "Case",
-    "Problem",
-    "bind",
-    "bind_tensors",
-    "bound",
-    "cost",
-    "device_sizes",
-    "make",
-    "reference",
-    "rows",
-    "sizes",
-    "with_rows",
-]
 
 FITS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "float32": lambda array: array,
@@ -101,15 +86,15 @@ def device_sizes() -> list[Case]:
     return [dataclasses.replace(case, B=1024, dtype=dtype, device="cuda") for dtype in shown for case in layers]
 
 
-def bind_tensors(case, inputs: dict, place: str = "cuda"):
+def bind_tensors(case, inputs: dict, device: str = "cuda"):
     """call(out=None) on tensors made of a case's NumPy inputs, weights prepared; for the bench and the tests.
 
     x is of the class's 16-bit dtype, where it has one: activations are kept so.
     """
-    from tilewright.ops.conv_transpose2d import device
+    from tilewright.ops.conv_transpose2d import device as gpu
 
-    values = moved(inputs, place)
-    packed = device.prepare(values["weights"], stride=case.stride, padding=case.padding, dtype=case.dtype)
+    values = moved(inputs, device)
+    packed = gpu.prepare(values["weights"], stride=case.stride, padding=case.padding, dtype=case.dtype)
     options = {"bias": values.get("bias"), "activation": values["activation"]}
     x = values["x"].to(torch_dtype(case.dtype))
-    return lambda out=None: device.conv_transpose2d(x, packed, out=out, **options)
+    return lambda out=None: gpu.conv_transpose2d(x, packed, out=out, **options)

@@ -5,9 +5,7 @@ import math
 
 import numpy as np
 
-from tilewright.ops.correlate.problem import Case, Problem, bound, cost
-
-__all__ = ["Case", "Problem", "bind", "bound", "cost", "make", "numbers", "reference", "rows", "sizes", "with_rows"]
+from tilewright.ops.correlate.problem import Case, Problem, bound, cost  # noqa: F401 - also for callers
 
 
 def make(case: Case, rng: np.random.Generator) -> dict:

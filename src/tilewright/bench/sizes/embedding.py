@@ -6,22 +6,7 @@ import math
 import numpy as np
 
 from tilewright.ops.core.gpu.rows import shortened, tensors_of
-from tilewright.ops.embedding.problem import Case, Problem, bound, cost
-
-__all__ = [
-    "Case",
-    "Problem",
-    "bind",
-    "bind_tensors",
-    "bound",
-    "cost",
-    "device_sizes",
-    "make",
-    "reference",
-    "rows",
-    "sizes",
-    "with_rows",
-]
+from tilewright.ops.embedding.problem import Case, Problem, bound, cost  # noqa: F401 - also for callers
 
 PROBE_ROWS = 1 << 14  # rows that fill a GPU
 
@@ -79,9 +64,9 @@ def device_sizes() -> list[Case]:
     return [dataclasses.replace(case, device="cuda") for case in found]
 
 
-def bind_tensors(case, inputs: dict, place: str = "cuda"):
+def bind_tensors(case, inputs: dict, device: str = "cuda"):
     """call(out=None) on tensors made of a case's NumPy inputs; for the bench and the tests."""
-    from tilewright.ops.embedding import device
+    from tilewright.ops.embedding import device as gpu
 
-    values = tensors_of(case, inputs, place, "table", "position_table")
-    return lambda out=None: device.embedding(**values, out=out)
+    values = tensors_of(case, inputs, device, "table", "position_table")
+    return lambda out=None: gpu.embedding(**values, out=out)

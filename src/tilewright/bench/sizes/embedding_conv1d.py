@@ -7,23 +7,8 @@ from functools import partial
 import numpy as np
 
 from tilewright.ops.core.arrays import rounded
-from tilewright.ops.embedding_conv1d.problem import Case, Problem, bound, cost
+from tilewright.ops.embedding_conv1d.problem import Case, Problem, bound, cost  # noqa: F401 - also for callers
 from tilewright.ops.matmul.problem import DTYPES
-
-__all__ = [
-    "Case",
-    "Problem",
-    "bind",
-    "bind_tensors",
-    "bound",
-    "cost",
-    "device_sizes",
-    "make",
-    "reference",
-    "rows",
-    "sizes",
-    "with_rows",
-]
 
 DRAWN = 4_194_301  # numbers of an array that are drawn before they repeat: 190 million would take seconds; a prime
 PROBE_ROWS = 64  # sentences that tell whether a rung takes too long
@@ -84,14 +69,14 @@ def device_sizes() -> list[Case]:
     return [Case(4096, 16, 21635, 4096, 1024, (3, 5, 7, 9), dtype, label="textcnn", device="cuda") for dtype in DTYPES]
 
 
-def bind_tensors(case, inputs: dict, place: str = "cuda"):
+def bind_tensors(case, inputs: dict, device: str = "cuda"):
     """call(out=None) on tensors made of a case's NumPy inputs; ids are located once where the table holds them all."""
     import torch
 
-    from tilewright.ops.embedding_conv1d import device
+    from tilewright.ops.embedding_conv1d import device as gpu
 
-    ids, sent = inputs["ids"], partial(torch.as_tensor, device=place)  # copied where it is another device
+    ids, sent = inputs["ids"], partial(torch.as_tensor, device=device)  # copied where it is another device
     table, weights, biases = sent(inputs["table"]), *(list(map(sent, inputs[name])) for name in ("weights", "biases"))
-    prepared = device.prepare(table, weights, biases, length=case.L, dtype=case.dtype, memory=case.memory)
-    located = device.locate(ids, prepared) if getattr(prepared.state, "is_roomy", False) else ids
-    return lambda out=None: device.embedding_conv1d(located, prepared, out=out)
+    prepared = gpu.prepare(table, weights, biases, length=case.L, dtype=case.dtype, memory=case.memory)
+    located = gpu.locate(ids, prepared) if getattr(prepared.state, "is_roomy", False) else ids
+    return lambda out=None: gpu.embedding_conv1d(located, prepared, out=out)

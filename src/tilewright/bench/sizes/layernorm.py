@@ -6,22 +6,7 @@ import math
 import numpy as np
 
 from tilewright.ops.core.gpu.rows import tensors_of
-from tilewright.ops.layernorm.problem import Case, Problem, bound, cost
-
-__all__ = [
-    "Case",
-    "Problem",
-    "bind",
-    "bind_tensors",
-    "bound",
-    "cost",
-    "device_sizes",
-    "make",
-    "reference",
-    "rows",
-    "sizes",
-    "with_rows",
-]
+from tilewright.ops.layernorm.problem import Case, Problem, bound, cost  # noqa: F401 - also for callers
 
 PROBE_ROWS = 1 << 14  # rows that fill a GPU
 
@@ -86,9 +71,9 @@ def device_sizes() -> list[Case]:
     return [dataclasses.replace(case, device="cuda") for case in found]
 
 
-def bind_tensors(case, inputs: dict, place: str = "cuda"):
+def bind_tensors(case, inputs: dict, device: str = "cuda"):
     """call(out=None) on tensors made of a case's NumPy inputs; for the bench and the tests. x stays float32."""
-    from tilewright.ops.layernorm import device
+    from tilewright.ops.layernorm import device as gpu
 
-    values = tensors_of(case, inputs, place)
-    return lambda out=None: device.layernorm(**values, out=out)
+    values = tensors_of(case, inputs, device)
+    return lambda out=None: gpu.layernorm(**values, out=out)

@@ -6,22 +6,7 @@ import numpy as np
 
 from tilewright.ops.core.arrays import rounded
 from tilewright.ops.core.gpu.tensors import moved, torch_dtype
-from tilewright.ops.matmul.problem import DEVICE_DTYPES, DTYPES, Case, Problem, bound, cost
-
-__all__ = [
-    "Case",
-    "Problem",
-    "bind",
-    "bind_tensors",
-    "bound",
-    "cost",
-    "device_sizes",
-    "make",
-    "reference",
-    "rows",
-    "sizes",
-    "with_rows",
-]
+from tilewright.ops.matmul.problem import DEVICE_DTYPES, DTYPES, Case, Problem, bound, cost  # noqa: F401 - also for callers
 
 
 def make(case: Case, rng: np.random.Generator) -> dict:
@@ -139,17 +124,17 @@ def device_sizes() -> list[Case]:
     return [dataclasses.replace(case, dtype=dtype, device="cuda") for dtype in DEVICE_DTYPES for case in every]
 
 
-def bind_tensors(case, inputs: dict, place: str = "cuda"):
+def bind_tensors(case, inputs: dict, device: str = "cuda"):
     """call(out=None) on tensors made of a case's NumPy inputs, weights prepared; for the bench and the tests.
 
     a and the residual are of the class's 16-bit dtype, where it has one: activations are kept so.
     """
-    from tilewright.ops.matmul import device
+    from tilewright.ops.matmul import device as gpu
 
-    values = moved(inputs, place)
+    values = moved(inputs, device)
     for name in ("a", "residual") if case.dtype.endswith("16") else ():
         if name in values:
             values[name] = values[name].to(torch_dtype(case.dtype))
     weights = values.pop("b")
-    packed = device.prepare(weights, dtype=case.dtype)
-    return lambda out=None: device.matmul(b=packed, out=out, **values)
+    packed = gpu.prepare(weights, dtype=case.dtype)
+    return lambda out=None: gpu.matmul(b=packed, out=out, **values)

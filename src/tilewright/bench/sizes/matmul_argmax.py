@@ -7,23 +7,7 @@ import numpy as np
 from tilewright.ops.core.arrays import rounded
 from tilewright.ops.core.gpu.tensors import kind, moved, torch_dtype
 from tilewright.ops.matmul.problem import DEVICE_DTYPES
-from tilewright.ops.matmul_argmax.problem import Case, Problem, bound, cost
-
-__all__ = [
-    "Case",
-    "Problem",
-    "as_class",
-    "bind",
-    "bind_tensors",
-    "bound",
-    "cost",
-    "device_sizes",
-    "make",
-    "reference",
-    "rows",
-    "sizes",
-    "with_rows",
-]
+from tilewright.ops.matmul_argmax.problem import Case, Problem, bound, cost  # noqa: F401 - also for callers
 
 
 def make(case: Case, rng: np.random.Generator) -> dict:
@@ -97,20 +81,20 @@ def device_sizes() -> list[Case]:
     ]
 
 
-def bind_tensors(case, inputs: dict, place: str = "cuda"):
+def bind_tensors(case, inputs: dict, device: str = "cuda"):
     """call(out=None) on tensors made of a case's NumPy inputs, weights prepared; it gives the values, without an out in
     the same tensor each time."""
-    from tilewright.ops.matmul_argmax import device
+    from tilewright.ops.matmul_argmax import device as gpu
 
-    values = moved(inputs, place)
+    values = moved(inputs, device)
     a = values["a"].to(torch_dtype(case.dtype))
-    prepared = device.prepare(values["b"], dtype=case.dtype)
-    index, value = device._results(a, None)
+    prepared = gpu.prepare(values["b"], dtype=case.dtype)
+    index, value = gpu._results(a, None)
 
     def call(out=None):
         if out is not None and kind(out) == "float32":
-            return device.matmul_argmax(a, prepared, (index, out))[1]
-        device.matmul_argmax(a, prepared, (index, value))
+            return gpu.matmul_argmax(a, prepared, (index, out))[1]
+        gpu.matmul_argmax(a, prepared, (index, value))
         return value if out is None else out.copy_(value)
 
     return call

@@ -5,22 +5,7 @@ import dataclasses
 import numpy as np
 
 from tilewright.ops.sample.operands import Edits, Rules, rules
-from tilewright.ops.sample.problem import Case, Problem, bound, cost
-
-__all__ = [
-    "Case",
-    "Problem",
-    "bind",
-    "bind_tensors",
-    "bound",
-    "cost",
-    "device_sizes",
-    "make",
-    "reference",
-    "rows",
-    "sizes",
-    "with_rows",
-]
+from tilewright.ops.sample.problem import Case, Problem, bound, cost  # noqa: F401 - also for callers
 
 
 def make(case: Case, rng: np.random.Generator) -> dict:
@@ -99,17 +84,17 @@ def _sizes(*models: tuple[int, int, str]) -> list[Case]:
     return found
 
 
-def bind_tensors(case, inputs: dict, place: str = "cuda"):
+def bind_tensors(case, inputs: dict, device: str = "cuda"):
     """call(out=None) on a tensor made of a case's NumPy input; for the bench and the tests. It gives float32 tokens."""
     import torch
 
-    from tilewright.ops.sample import device
+    from tilewright.ops.sample import device as gpu
 
-    logits = torch.from_numpy(inputs["logits"]).to(place)
+    logits = torch.from_numpy(inputs["logits"]).to(device)
     given = Rules(**{name: inputs[name] for name in Rules._fields})
 
     def call(out=None):
-        tokens = torch.from_numpy(device.sample(logits, given).tokens).to(place, torch.float32)
+        tokens = torch.from_numpy(gpu.sample(logits, given).tokens).to(device, torch.float32)
         if out is None:
             return tokens
         out.copy_(tokens)

@@ -6,22 +6,7 @@ import math
 import numpy as np
 
 from tilewright.ops.core.gpu.rows import shortened, tensors_of
-from tilewright.ops.softmax.problem import Case, Problem, bound, cost
-
-__all__ = [
-    "Case",
-    "Problem",
-    "bind",
-    "bind_tensors",
-    "bound",
-    "cost",
-    "device_sizes",
-    "make",
-    "reference",
-    "rows",
-    "sizes",
-    "with_rows",
-]
+from tilewright.ops.softmax.problem import Case, Problem, bound, cost  # noqa: F401 - also for callers
 
 PROBE_ROWS = 1 << 14  # rows that fill a GPU
 
@@ -86,9 +71,9 @@ def device_sizes() -> list[Case]:
     return [dataclasses.replace(case, device="cuda") for case in found]
 
 
-def bind_tensors(case, inputs: dict, place: str = "cuda"):
+def bind_tensors(case, inputs: dict, device: str = "cuda"):
     """call(out=None) on a tensor made of a case's NumPy input; for the bench and the tests."""
-    from tilewright.ops.softmax import device
+    from tilewright.ops.softmax import device as gpu
 
-    x = tensors_of(case, inputs, place, "x")["x"]
-    return lambda out=None: device.softmax(x, out=out)
+    x = tensors_of(case, inputs, device, "x")["x"]
+    return lambda out=None: gpu.softmax(x, out=out)

@@ -58,7 +58,7 @@ def test_numbers_at_the_ends_of_float32(rung):
         compare(softmax(x), np.array([[0.5, 0.5, 0, 0], [0.5, 0.5, 0, 0], [0.25] * 4]), 0)
 
 
-@pytest.mark.parametrize("module", ["vectors", "online"])
+@pytest.mark.parametrize("module", ["vectors"])
 @pytest.mark.parametrize("lanes", [4, 8])
 def test_narrower_vectors(module, lanes, rng, monkeypatch):
     """What a machine without AVX-512 runs."""

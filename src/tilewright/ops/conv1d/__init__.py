@@ -37,7 +37,7 @@ def prepare(weight, *, dtype: str = "float32") -> Packed:
         raise UsageError(f"conv1d: weight has shape {weight.shape}; (O, C, K) is wanted, at least one of each")
     O, C, K = weight.shape
     rung = ladder.choose(Problem(O, C, K, one_of("conv1d", "dtype", dtype, DTYPES)))
-    return rung.prepare(weight, rung.name, dtype) if rung.prepare else Packed(rung.name, O, C, K, dtype, weight)
+    return rung.lay_out(weight, rung.name, dtype) if rung.lay_out else Packed(rung.name, O, C, K, dtype, weight)
 
 
 def conv1d(x, weight, *, bias=None, stride=1, padding=0, dilation=1, activation=None, pool=None, dtype=None, out=None):

@@ -23,8 +23,8 @@ def prepare(weight, *, dtype: str = "float32") -> Packed:
         raise UsageError(f"conv1d: weight has shape {tuple(weight.shape)}; (O, C, K) is wanted, at least one of each")
     O, C, K = weight.shape
     rung = ladder.choose(Problem(O, C, K, one_of("conv1d", "dtype", dtype, DEVICE_DTYPES), "cuda"))
-    if rung.prepare:
-        return rung.prepare(weight, rung.name, dtype)
+    if rung.lay_out:
+        return rung.lay_out(weight, rung.name, dtype)
     return Packed(rung.name, O, C, K, dtype, weight.float().contiguous())
 
 

@@ -55,9 +55,9 @@ def _packed(problem: Problem, weights: np.ndarray | None, factors, channels: boo
     """For the rung that is chosen now."""
     rung = ladder.choose(problem)
     plain = Packed(rung.name, problem, channels, weights, factors)
-    if not rung.prepare:
+    if not rung.lay_out:
         return plain
-    return replace(plain, data=rung.prepare(plain) if problem.device == "cpu" else rung.prepare(plain, to))
+    return replace(plain, data=rung.lay_out(plain) if problem.device == "cpu" else rung.lay_out(plain, to))
 
 
 def check_rung(packed: Packed, device: str):

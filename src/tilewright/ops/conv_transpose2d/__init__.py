@@ -41,8 +41,8 @@ def prepare(weights, *, stride=1, padding=0, dtype: str = "float32") -> Packed:
     rows, columns = axes((KH, KW), stride, padding)
     problem = Problem(O, C, rows, columns, one_of("conv_transpose2d", "dtype", dtype, DTYPES))
     rung = ladder.choose(problem)
-    if rung.prepare:
-        return rung.prepare(weights, rows, columns, rung.name, dtype)
+    if rung.lay_out:
+        return rung.lay_out(weights, rows, columns, rung.name, dtype)
     return Packed(rung.name, O, C, rows, columns, dtype, weights)
 
 

@@ -28,8 +28,8 @@ def prepare(weights, *, stride=1, padding=0, dtype: str = "float32") -> Packed:
     KH, KW, O, C = weights.shape
     rows, columns = axes((KH, KW), stride, padding)
     rung = ladder.choose(Problem(O, C, rows, columns, one_of(OP, "dtype", dtype, DEVICE_DTYPES), "cuda"))
-    if rung.prepare:
-        return rung.prepare(weights, rows, columns, rung.name, dtype)
+    if rung.lay_out:
+        return rung.lay_out(weights, rows, columns, rung.name, dtype)
     return Packed(rung.name, O, C, rows, columns, dtype, weights.float().contiguous())
 
 

@@ -1,45 +1,60 @@
 """Which kernel runs, and why: the whole dispatch of the project.
 
-An operation's ladder is a tree of rungs, each one idea, declared once, in the operation's `ladder.py` or
-`gpu_ladder.py`; its function imports the kernel. The command line, the tests, the bench and the READMEs read that
-declaration. Choice follows a fixed preference and never looks at the number
-of rows in the batch.
+The ladder of an operation is a table of rungs in its `ladder.py`. Each rung is one idea, declared once, as data: the
+command line, the tests, the bench and the docs read that table. The rungs stand in order, from naive to fast, for all
+engines. The last one that is marked `chosen` and takes the problem runs. The problem does not contain the number of
+rows in the batch, so the choice cannot depend on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from functools import cache, lru_cache
+from dataclasses import dataclass, field
+from functools import cache, cached_property, lru_cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from tilewright.errors import Refused, UsageError
 
-Need = Callable[[Hashable], "str | None"]  # a problem in, a reason to refuse out (None: fine)
+Need = Callable[[Hashable], "str | None"]  # a problem in, a reason to refuse out (None: fine); its docstring is shown
 
 
 @dataclass(frozen=True)
 class Rung:
     """One idea of a ladder.
 
-    name: engine, then idea: "cpu.packed". idea: one sentence, what changes from the rung `after`. run: the op's own
-    call. prepare: turns weights into what `run` takes, once; None where `run` takes the plain array. c: the constant of
-    its error bound, in the units that the op's `spec.bound` states. slow: needs without which it runs, but is not
-    chosen.
+    name: engine, then idea: "cpu.packed". idea: one sentence, what changes from the rung `after`. kernel: path of the
+    function that runs it, "softmax.cpu.vectors:normalise" in `tilewright.ops`; it is imported when the rung first runs.
+    options: keyword arguments of that function. prepare: path of the function that lays weights out for it; None where
+    the kernel takes the plain array. needs: what the problem and the machine must offer. slow: needs without which the
+    rung runs, but is not chosen. chosen: it may run by default; otherwise it is there to be taught, measured, forced.
+    c: the constant of its error bound, in the units of the operation's `problem.bound`.
     """
 
     name: str
     idea: str
-    after: str | None
-    needs: tuple[Need, ...]
-    run: Callable
-    prepare: Callable[..., Any] | None = None
-    c: float = 1.0
+    kernel: str
+    after: str | None = None
+    needs: tuple[Need, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    prepare: str | None = None
+    chosen: bool = False
     slow: tuple[Need, ...] = ()
+    c: float = 1.0
+
+    @cached_property
+    def run(self) -> Callable:
+        """The kernel's function with its options."""
+        function = _imported(self.kernel)
+        return partial(function, **self.options) if self.options else function
+
+    @cached_property
+    def lay_out(self) -> Callable | None:
+        """The function that `prepare` names."""
+        return _imported(self.prepare) if self.prepare else None
 
     def refuses(self, problem: Hashable) -> list[str]:
         """The reasons why this rung does not take `problem`; empty if it does."""
@@ -48,6 +63,14 @@ class Rung:
     def unfit(self, problem: Hashable) -> list[str]:
         """The reasons why this rung is not chosen for `problem` unless it is forced."""
         return self.refuses(problem) or [why for need in self.slow if (why := need(problem)) is not None]
+
+
+def _imported(path: str) -> Callable:
+    """The function at "module:name" in `tilewright.ops`."""
+    if callable(path):  # TRANSITION
+        return path
+    module, name = path.split(":")
+    return getattr(import_module(f"tilewright.ops.{module}"), name)
 
 
 _forced: ContextVar[dict[str, str]] = ContextVar("forced")
@@ -96,32 +119,28 @@ def forced() -> dict[str, str]:
 
 
 class Ladder:
-    """The rungs of one operation in the order of declaration, and the order in which they are preferred."""
+    """The table of one operation's rungs, each declared after the one that it stands on.
 
-    def __init__(self, op: str, prefer: tuple[str, ...]):
-        self.op, self.prefer = op, prefer
+    taught: no job of the project runs this operation by default; it is there to be taught and measured.
+    """
+
+    def __init__(self, op: str, *rungs: Rung, taught: bool = False, prefer=None):
+        self.op, self.taught = op, taught
         self.rungs: dict[str, Rung] = {}
+        for rung in rungs:
+            if rung.name in self.rungs:
+                raise ValueError(f"{op}.{rung.name} is declared twice")
+            if rung.after is not None and rung.after not in self.rungs:
+                raise ValueError(f"{op}.{rung.name} stands on {rung.after!r}, which is not declared above it")
+            self.rungs[rung.name] = rung
+        self.prefer = prefer or tuple(rung.name for rung in reversed(rungs) if rung.chosen)  # TRANSITION
         self._chosen = lru_cache(maxsize=1024)(self._choose)
 
-    def rung(
-        self,
-        name: str,
-        *,
-        idea: str,
-        after: str | None,
-        needs: tuple[Need, ...] = (),
-        prepare: Callable | None = None,
-        c: float = 1.0,
-        slow: tuple[Need, ...] = (),
-    ):
-        """Declare the decorated function as a rung that stands on `after`."""
+    def rung(self, name, *, idea, after, needs=(), prepare=None, c=1.0, slow=()):
+        """TRANSITION: declare the decorated function."""
 
         def declare(run):
-            if name in self.rungs:
-                raise ValueError(f"{self.op}.{name} is declared twice")
-            if after is not None and after not in self.rungs:
-                raise ValueError(f"{self.op}.{name} stands on {after!r}, which is not declared above it")
-            self.rungs[name] = Rung(name, idea, after, needs, run, prepare, c, slow)
+            self.rungs[name] = Rung(name, idea, run, after, needs, prepare=prepare, c=c, slow=slow)
             return run
 
         return declare

@@ -51,7 +51,7 @@ def prepare(table, weights, biases, *, length: int, dtype: str = "float32", memo
         raise UsageError(f"embedding_conv1d: biases are {[b.shape for b in bias]}; one number a filter is wanted")
     checked = Filters(filters, np.concatenate(bias))
     rung = ladder.choose(Problem(checked.C, checked.O, checked.kernels, dtype))
-    lay_out = rung.prepare
+    lay_out = rung.lay_out
     assert lay_out is not None, "every rung of this ladder prepares"
     state = lay_out(rows, checked, dtype=dtype, length=length, memory=memory)
     return Prepared(rung.name, dtype, rows, checked, state)

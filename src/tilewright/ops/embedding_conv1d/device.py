@@ -56,7 +56,7 @@ def prepare(table, weights, biases, *, length: int, dtype: str = "float32", memo
 
     checked = Filters(filters, torch.cat(bias))
     rung = ladder.choose(Problem(checked.C, checked.O, checked.kernels, dtype, "cuda"))
-    lay_out = rung.prepare
+    lay_out = rung.lay_out
     assert lay_out is not None, "every rung of this ladder prepares"
     state = lay_out(table.contiguous(), checked, dtype=dtype, length=length, memory=memory)
     return Prepared(rung.name, dtype, table, getattr(state, "filters", checked), state)

@@ -49,7 +49,7 @@ def prepare(b, *, dtype: str = "float32") -> Packed:
         raise UsageError(f"prepare: b has shape {b.shape}; a matrix (K, N) is wanted")
     K, N = b.shape
     rung = ladder.choose(Problem(N, K, one_of("matmul", "dtype", dtype, DTYPES)))
-    return rung.prepare(b, rung.name) if rung.prepare else Packed(rung.name, K, N, dtype, b)
+    return rung.lay_out(b, rung.name) if rung.lay_out else Packed(rung.name, K, N, dtype, b)
 
 
 def matmul(a, b, *, rows=None, bias=None, activation=None, residual=None, dtype=None, out=None):

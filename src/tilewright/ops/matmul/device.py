@@ -26,7 +26,7 @@ def prepare(b, *, dtype: str = "float32") -> Packed:
         raise UsageError(f"prepare: b has shape {tuple(b.shape)}; a matrix (K, N) is wanted")
     K, N = b.shape
     rung = ladder.choose(Problem(N, K, one_of("matmul", "dtype", dtype, DEVICE_DTYPES), "cuda"))
-    return rung.prepare(b, rung.name, dtype) if rung.prepare else Packed(rung.name, K, N, dtype, b.float().contiguous())
+    return rung.lay_out(b, rung.name, dtype) if rung.lay_out else Packed(rung.name, K, N, dtype, b.float().contiguous())
 
 
 def matmul(a, b, *, rows=None, bias=None, activation=None, residual=None, dtype=None, out=None):

@@ -37,7 +37,7 @@ def prepare(b, *, dtype: str = "float32", weights: Packed | None = None) -> Prep
     if b.shape != (weights.K, weights.N) or weights.dtype != dtype:
         raise UsageError(f"matmul_argmax: weights are {weights.K, weights.N} {weights.dtype}, b is {b.shape} {dtype}")
     rung = ladder.choose(Problem(weights.N, weights.K, dtype, weights.rung))
-    return Prepared(rung.name, weights, rung.prepare(b) if rung.prepare else None)
+    return Prepared(rung.name, weights, rung.lay_out(b) if rung.lay_out else None)
 
 
 def matmul_argmax(a, b: Prepared, out=None):

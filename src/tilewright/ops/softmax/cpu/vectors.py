@@ -111,7 +111,7 @@ def row_kernel(lanes: int):
     return normalise_rows
 
 
-def normalise(x: np.ndarray, out: np.ndarray, alone: bool = False) -> None:
-    """The run function of `cpu.vectors` (alone) and `cpu.threads`."""
+def normalise(x: np.ndarray, out: np.ndarray) -> None:
+    """softmax of float32 x (rows, C), which has contiguous rows, into out of that shape; out may be x."""
     lanes = cpu().lanes
-    draw_rows(row_kernel(lanes), x, out=out, words=lanes, alone=alone)
+    draw_rows(row_kernel(lanes), x, out=out, words=lanes)

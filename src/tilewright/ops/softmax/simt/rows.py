@@ -22,6 +22,12 @@ from tilewright.ops.core.gpu.warp import (
 ZERO, ONE = float32(0), float32(1)
 
 
+def over_rows(rows: int):
+    """A decorator: the function that launches the kernel on x and out (M, C), in blocks that take `rows` rows each."""
+    return lambda function: lambda x, out: launch(function, -(-x.shape[0] // rows), THREADS, (x, out))
+
+
+@over_rows(THREADS)
 @kernel
 def naive(x, out):
     """A thread a row: the largest, exp with its sum, the division; three passes.
@@ -42,6 +48,7 @@ def naive(x, out):
             out[i, c] = float32(out[i, c] / total)
 
 
+@over_rows(1)
 @kernel
 def shared(x, out):
     """A block a row: neighbouring threads read neighbouring numbers; their results meet in shared memory, as a tree.
@@ -64,6 +71,7 @@ def shared(x, out):
         out[i, c] *= inverse
 
 
+@over_rows(1)
 @kernel
 def shuffles(x, out):
     """A block a row; the threads of a warp exchange registers: two barriers a reduction in place of ten.
@@ -86,6 +94,7 @@ def shuffles(x, out):
         out[i, c] *= inverse
 
 
+@over_rows(WARPS)
 @kernel
 def warps(x, out):
     """A warp a row: no shared memory and no barrier. Loses on long rows, of which 32 threads read a number at a time.
@@ -113,6 +122,7 @@ def power(number, largest):
     return float32(math.exp(number - largest))
 
 
+@over_rows(WARPS)
 @kernel
 def vectors(x, out):
     """A warp a row, four numbers a load; C is a multiple of four.
@@ -147,6 +157,7 @@ def rescaled(total, largest, number):
     return (total + power(number, largest) if number != LOWEST else total), largest
 
 
+@over_rows(1)
 @kernel
 def online(x, out):
     """A block a row; each thread takes largest and sum in one pass, and rescales its sum when its largest grows.
@@ -180,19 +191,3 @@ def online(x, out):
         out[i, first + 3 * THREADS] = power(d, over_all) * inverse
     for at in range(whole + thread, C, THREADS):
         out[i, at] = power(x[i, at], over_all) * inverse
-
-
-KERNELS = {  # rung -> kernel, rows a block
-    "naive": (naive, THREADS),
-    "shared": (shared, 1),
-    "shuffles": (shuffles, 1),
-    "warps": (warps, WARPS),
-    "vectors": (vectors, WARPS),
-    "online": (online, 1),
-}
-
-
-def run(rung: str, x, out) -> None:
-    """The rungs' run function."""
-    function, rows = KERNELS[rung]
-    launch(function, -(-x.shape[0] // rows), THREADS, (x, out))

@@ -189,13 +189,12 @@ def public_functions_are_documented(source: Source) -> Iterator[Finding]:
     for function in source.tree.body:
         if not isinstance(function, ast.FunctionDef) or function.name.startswith("_") or ast.get_docstring(function):
             continue
-        if not any(_called(d).endswith(".rung") for d in function.decorator_list):
-            yield function.lineno, f"{function.name} is public and has no docstring"
+        yield function.lineno, f"{function.name} is public and has no docstring"
 
 
 def ideas_stand_alone(source: Source) -> Iterator[Finding]:
     """A table shows some rungs of a ladder: an idea that refers to the one above may stand below another there."""
-    if source.inside[:1] == ("ops",) and source.path.name in ("ladder.py", "gpu_ladder.py"):
+    if source.inside[:1] == ("ops",) and source.path.name == "ladder.py":
         for node in source.walk(ast.Constant):
             if isinstance(node.value, str) and node.value.startswith("the same"):
                 yield node.lineno, f"an idea refers to another: {node.value!r}"

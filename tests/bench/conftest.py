@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tilewright.bench.results import Row
-from tilewright.ops.core.ladder import Ladder
+from tilewright.ops.core.ladder import Ladder, Rung
 
 
 @pytest.fixture
@@ -27,8 +27,9 @@ def row() -> Callable[..., Row]:
 @pytest.fixture
 def ladder() -> Ladder:
     """Three rungs, of which the second is the default."""
-    made = Ladder("matmul", prefer=("cpu.fast", "cpu.slow"))
-    made.rung("cpu.slow", after=None, idea="one | after the other")(lambda: None)
-    made.rung("cpu.fast", after="cpu.slow", idea="all <at> once")(lambda: None)
-    made.rung("gpu.absent", after="cpu.fast", idea="elsewhere")(lambda: None)
-    return made
+    return Ladder(
+        "matmul",
+        Rung("cpu.slow", idea="one | after the other", kernel="none:none", chosen=True),
+        Rung("cpu.fast", after="cpu.slow", idea="all <at> once", kernel="none:none", chosen=True),
+        Rung("gpu.absent", after="cpu.fast", idea="elsewhere", kernel="none:none"),
+    )

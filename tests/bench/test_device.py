@@ -14,11 +14,11 @@ from tilewright.bench.sizes import matmul as spec
 from tilewright.bench.tables import ladder_tables
 from tilewright.cli import main
 from tilewright.errors import ResourceError
-from tilewright.ops.core.ladder import Ladder
+from tilewright.ops.core.ladder import Ladder, Rung
 
 torch = pytest.importorskip("torch")
 vendor = pytest.importorskip("tilewright.bench.gpu.matmul")
-ROW = Row("matmul", "cpu.threads", "8x8x8-float32", "float32", 2, 8, 0.5, 0.4, 0.6, 3, gflops=1.0, machine="here")
+ROW = Row("matmul", "cpu.packed", "8x8x8-float32", "float32", 2, 8, 0.5, 0.4, 0.6, 3, gflops=1.0, machine="here")
 
 
 @pytest.mark.parametrize("activation", [None, "relu", "gelu_tanh"])
@@ -68,13 +68,12 @@ def test_rows_of_a_gpu_have_a_machine_of_their_own(monkeypatch, tmp_path):
     monkeypatch.setattr("tilewright.hardware.gpu_name", lambda: "some-gpu")
     results.save_here([ROW, replace(ROW, rung="simt.warps", threads=0)])
     rows = {row.machine: row.rung for row in results.read(tmp_path / "results")}
-    assert rows == {"some-cpu": "cpu.threads", "some-gpu": "simt.warps"}
+    assert rows == {"some-cpu": "cpu.packed", "some-gpu": "simt.warps"}
 
 
 def test_a_machine_is_not_told_what_another_kind_lacks():
-    ladder = Ladder("matmul", prefer=("cpu.threads",))
-    for name in ("cpu.threads", "cpu.amx", "simt.warps", "tile.limbs"):
-        ladder.rung(name, after=None, idea="it")(lambda: None)
+    names = ("cpu.packed", "cpu.amx", "simt.warps", "tile.limbs")
+    ladder = Ladder("matmul", *(Rung(name, "it", "none:none", chosen=name == "cpu.packed") for name in names))
     (table,) = ladder_tables([ROW], ladder)
     assert table.notes[-1] == "Not measured on this machine: cpu.amx (it)."
     (table,) = ladder_tables([replace(ROW, rung="simt.warps", threads=0)], ladder)

@@ -1,5 +1,7 @@
 """What people read is what results/ says: written twice it is the same, and a number typed by hand does not survive."""
 
+import re
+
 import pytest
 
 from tilewright.bench import results, transcript
@@ -27,7 +29,7 @@ The end.
 def root(tmp_path, row, monkeypatch):
     """A checkout with results of matmul and embedding, a README, and one of an operation."""
     monkeypatch.setattr(results, "commit", lambda: "1a2b3c4")
-    rungs = [row("cpu.memory"), row("cpu.threads", gflops=43.25), row("MKL", check="peer")]
+    rungs = [row("cpu.memory"), row("cpu.packed", gflops=43.25), row("MKL", check="peer")]
     save(tmp_path / "results", "made-up-2c", [*rungs, row("cpu.rows", op="embedding", gflops=None)])
     (tmp_path / "README.md").write_text(README)
     folder = tmp_path / "src/tilewright/ops/embedding"
@@ -52,7 +54,7 @@ def test_tables_figures_and_the_page_are_written(root):
     }
     text = (root / "README.md").read_text()
     assert text.startswith("# Made up\n\n<!-- ladder:matmul -->\ntiny, 8x8x8, float32; made-up-2c")
-    assert "| cpu.threads | threads draw blocks of out | 43.2 |" in text
+    assert re.search(r"\| cpu\.packed \| operands packed .*; threads draw blocks \| 43\.2 \|", text)
     assert "Between, and a mention of `<!-- ladder:matmul -->` in a line." in text
     assert "old" not in text
     assert f"<!-- bench:sentiment -->\n{UNMEASURED}\n<!-- /bench:sentiment -->\nThe end.\n" in text
@@ -77,7 +79,7 @@ def test_a_number_typed_by_hand_does_not_survive(root):
 def test_the_page_needs_nothing_else(root):
     write(root)
     page = (root / "results" / "report.html").read_text()
-    assert "cpu.threads" in page
+    assert "cpu.packed" in page
     assert "<svg" in page
     for outside in ("<script", "<link", "<img", "@import", "url(", "src=", 'href="http'):
         assert outside not in page

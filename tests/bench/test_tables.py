@@ -108,7 +108,7 @@ def test_the_default_is_no_rung_that_the_machine_does_not_choose(row, ladder):
 
 @pytest.mark.parametrize(("slow", "check"), [((), "passed 0.25"), ((lambda _: "too slow",), "passed 0.25; slow here")])
 def test_a_climb_notes_which_rungs_the_machine_does_not_choose(slow, check):
-    rung = Rung("cpu.fast", "an idea", None, (), print, slow=slow)
+    rung = Rung("cpu.fast", "an idea", "none:none", slow=slow)
     assert climb._check(climb.Candidate(rung, SimpleNamespace(problem=None), print, 0.0, 0.25)) == check
 
 

@@ -103,7 +103,7 @@ def test_against_torch(K, stride, padding, rng):
 
 def test_outputs_that_no_tap_reaches_hold_the_bias(rng):
     x, weights, bias = normal(rng, 2, 3, 2, 20), normal(rng, 2, 3, 24, 20), normal(rng, 24)
-    for rung in ("cpu.phases", "cpu.threads", "cpu.winograd"):
+    for rung in ("cpu.phases", "cpu.images", "cpu.winograd"):
         with using(conv_transpose2d=rung):
             try:
                 y = conv_transpose2d(x, weights, stride=(5, 7), bias=bias, activation="relu")
@@ -122,7 +122,7 @@ def test_what_the_dcgan_and_the_example_of_pytorch_run():
     window = {"K": (4, 4), "padding": ((1, 1), (1, 1))}
     assert ladder.choose(spec.Case(1, 4, 4, 512, 256, **window).problem).name == "cpu.winograd"
     large = spec.Case(1, 4, 4, 64, 64, K=(7, 7), padding=((3, 3), (3, 3)))
-    assert ladder.choose(large.problem).name == "cpu.threads"
+    assert ladder.choose(large.problem).name == "cpu.images"
     assert ladder.choose(dataclasses.replace(large, O=cpu().lanes // 4).problem).name == "cpu.pixels"
     assert ladder.choose(dataclasses.replace(large, O=cpu().lanes // 4 + 1).problem).name == "cpu.columns"
     single = spec.Case(1, 4, 4, 8, cpu().lanes // 2, K=(3, 3), stride=(1, 1), padding=((1, 1), (1, 1)))
@@ -204,7 +204,7 @@ def test_tiles_err_less_than_four_times_what_phases_do(H, C, O, dtype, rng):
     case = spec.Case(2, H, H, C, O, dtype=dtype)
     x, weights = np.maximum(normal(rng, 2, H, H, C), 0), normal(rng, 5, 5, O, C) * np.float32(0.02)
     inputs = {"x": x, "weights": weights, "stride": (2, 2), "padding": SAME, "activation": None}
-    own, tiled = errors("cpu.threads", case, inputs), errors("cpu.winograd", case, inputs)
+    own, tiled = errors("cpu.images", case, inputs), errors("cpu.winograd", case, inputs)
     assert np.sqrt((tiled**2).mean()) < 4 * np.sqrt((own**2).mean())
     assert tiled.max() < 4 * own.max()
 
@@ -237,7 +237,7 @@ def test_out_may_have_gaps_or_be_x(rung, dtype, rng):
 
 
 @pytest.mark.parametrize("lanes", [pytest.param(4, marks=pytest.mark.long), 8])
-@pytest.mark.parametrize("rung", ["cpu.threads", "cpu.columns", "cpu.pixels", "cpu.winograd"])
+@pytest.mark.parametrize("rung", ["cpu.images", "cpu.columns", "cpu.pixels", "cpu.winograd"])
 def test_narrower_vectors(rung, lanes, rng, monkeypatch):
     """The kernels for SSE's, NEON's and AVX2's widths, which any machine can run."""
     monkeypatch.setattr(CPU, "lanes", lanes)
@@ -321,7 +321,7 @@ def test_a_stride_beyond_any_image_is_a_stride(rng):
 def test_guards_hold_at_every_size(rng):
     """Small images of every size, tasks and tiles that are not full: nothing beside out is written."""
     weights = normal(rng, 5, 5, 17, 16)
-    for rung in ("cpu.threads", "cpu.winograd"):
+    for rung in ("cpu.images", "cpu.winograd"):
         with using(conv_transpose2d=rung):
             packed = prepare(weights, stride=2, padding=((1, 2), (0, 3)))
             for B, H, W in itertools.product((1, 2, 13), (1, 2, 5), (1, 3, 8)):

@@ -12,7 +12,7 @@ from ops.cases import cases_of
 from tilewright.bench.sizes import conv_transpose2d as spec
 from tilewright.errors import Refused, UsageError
 from tilewright.ops.conv_transpose2d import ladder
-from tilewright.ops.conv_transpose2d.gpu_ladder import LIMB_DEPTH
+from tilewright.ops.conv_transpose2d.ladder import LIMB_DEPTH
 from tilewright.ops.conv_transpose2d.problem import Case
 from tilewright.ops.core.ladder import using
 from tilewright.ops.matmul.problem import DEVICE_DTYPES

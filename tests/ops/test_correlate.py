@@ -13,7 +13,7 @@ from tilewright.ops.correlate.frame import AXES, LEAST_TILE, TILE_NUMBERS, axes_
 from tilewright.ops.correlate.operands import KINDS, line_taps
 from tilewright.ops.correlate.reference import correlate as truth
 
-TILED = ["cpu.tiles", "cpu.registers", "cpu.threads"]
+TILED = ["cpu.tiles", "cpu.registers"]
 
 
 @pytest.mark.parametrize("rung", TILED)

@@ -45,7 +45,9 @@ def watch(monkeypatch, op: str) -> list[str]:
     ladder, ran = importlib.import_module(f"tilewright.ops.{op}").ladder, []
 
     def watched(rung):
-        return dataclasses.replace(rung, run=lambda *given: (ran.append(rung.name), rung.run(*given)))
+        copy = dataclasses.replace(rung)
+        copy.__dict__["run"] = lambda *given: (ran.append(rung.name), rung.run(*given))
+        return copy
 
     for name, rung in list(ladder.rungs.items()):
         monkeypatch.setitem(ladder.rungs, name, watched(rung))

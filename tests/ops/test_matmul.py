@@ -16,7 +16,7 @@ from tilewright.ops.core.arrays import BFLOAT16, target_for
 from tilewright.ops.core.ladder import Ladder, using
 from tilewright.ops.core.launch import scratch
 from tilewright.ops.gemm.cpu import amx
-from tilewright.ops.gemm.cpu.words import pack_words
+from tilewright.ops.gemm.cpu.words import pack_limbs, pack_words
 from tilewright.ops.gemm.operands import Epilogue, Rows
 from tilewright.ops.matmul import Problem, ladder, matmul, prepare
 
@@ -30,7 +30,7 @@ def test_amx_kernels_on_emulated_tiles(limbs, M, N, K, rng):
     inputs = spec.make(case, rng)
     reference = spec.reference(case, inputs)
     out = Guarded((M, N))
-    weights = pack_words(inputs["b"], "emulated", limbs=limbs)
+    weights = {1: pack_words, 2: pack_limbs}[limbs](inputs["b"], "emulated")
     epilogue = Epilogue(inputs["bias"], inputs["residual"], "relu")
     amx.multiply(Rows(inputs["a"], None), weights, out.array, epilogue, emulated=True)
     out.check()
@@ -51,7 +51,7 @@ def rounded_alike(found: np.ndarray, wanted: np.ndarray) -> bool:
 def test_amx_kernels_read_and_write_bfloat16(M, N, K, rng):
     """The bits of the float32 operands' result, rounded."""
     a, b = rng.standard_normal((M, K), dtype=np.float32).astype(BFLOAT16), rng.standard_normal((K, N), dtype=np.float32)
-    weights = pack_words(b, "emulated", limbs=1)
+    weights = pack_words(b, "emulated")
     epilogue = Epilogue(rng.standard_normal(N, dtype=np.float32), np.empty((0, 0), np.float32), "gelu_tanh")
     wanted, out = np.empty((M, N), np.float32), Guarded((M, N))
     amx.multiply(Rows(a.astype(np.float32), None), weights, wanted, epilogue, emulated=True)
@@ -110,7 +110,7 @@ def test_out_may_be_the_residual(rng):
     assert x.tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize("rung", ["cpu.memory", "cpu.reordered", "cpu.vectors", "cpu.threads"])
+@pytest.mark.parametrize("rung", ["cpu.memory", "cpu.reordered", "cpu.vectors", "cpu.packed"])
 def test_out_may_share_memory_with_any_operand(rung, rng):
     """Square, so that every operand may be out; the kernels would read what they have just written."""
     a, b, o = (rng.standard_normal((48, 48), dtype=np.float32) for _ in range(3))
@@ -184,9 +184,9 @@ def test_torch_tensors_come_back_as_tensors(rng):
 
 def test_prepared_weights_belong_to_a_rung(rng):
     b = rng.standard_normal((8, 8), dtype=np.float32)
-    with using(matmul="cpu.packed"):
+    with using(matmul="cpu.vectors"):
         packed = prepare(b)
-    with pytest.raises(UsageError, match=r"prepared for rung cpu\.packed, and cpu\.\w+ is chosen now"):
+    with pytest.raises(UsageError, match=r"prepared for rung cpu\.vectors, and cpu\.\w+ is chosen now"):
         matmul(b, packed)
 
 
@@ -227,7 +227,7 @@ def test_a_forced_rung_never_falls_back(rng):
 
 def test_explain_says_why(rng):
     text = ladder.explain(Problem(N=32, K=32, dtype="bfloat16"))
-    assert "cpu.threads: refused - dtype is bfloat16, it takes float32" in text
+    assert "cpu.packed: refused - dtype is bfloat16, it takes float32" in text
     assert text.count("->") == 1
 
 
@@ -237,7 +237,9 @@ def test_pairs_are_multiplied_where_that_is_faster(name, chosen, monkeypatch):
     features = frozenset({"avx512f", "avx512vl", "avx512bf16"})
     machine = dataclasses.replace(cpu(), name=name, features=features)
     monkeypatch.setattr(needs, "cpu", lambda: machine)
-    fresh = Ladder("matmul", tuple(rung for rung in ladder.prefer if rung != "cpu.amx"))
+    fresh = Ladder(
+        "matmul", *(rung for name, rung in ladder.rungs.items() if name != "cpu.amx" and rung.after != "cpu.amx")
+    )
     fresh.rungs = ladder.rungs
     problem = Problem(N=32, K=64, dtype="bfloat16")
     assert fresh._choose(problem, None).name == chosen

@@ -56,7 +56,7 @@ def test_screening_gives_the_bits_of_the_fused_sum(rng):
     a, b = rng.standard_normal((60, 64), dtype=np.float32), columns(rng, 5000, 64)
     answers = []
     for rung in ("cpu.fused", "cpu.screened"):
-        with using(matmul="cpu.threads", matmul_argmax=rung):
+        with using(matmul="cpu.packed", matmul_argmax=rung):
             answers.append([x.tobytes() for x in matmul_argmax(a, prepare(b))])
     assert answers[0] == answers[1]
 
@@ -66,7 +66,7 @@ def test_rows_that_screening_cannot_decide_are_computed_in_full(rng):
     b = (columns(rng, 4000, 32) * np.float32(1e-4) + rng.standard_normal((32, 1), dtype=np.float32)).T
     b = np.ascontiguousarray(b).T
     a = rng.standard_normal((5, 32), dtype=np.float32)
-    with using(matmul="cpu.threads", matmul_argmax="cpu.screened"):
+    with using(matmul="cpu.packed", matmul_argmax="cpu.screened"):
         prepared = prepare(b)
         undecided, _ = screened.best(a, prepared.screen)
         index, _ = matmul_argmax(a, prepared)
@@ -83,9 +83,9 @@ def test_the_bound_holds_whatever_the_size_of_numbers(size, rng):
     a[:, 7] *= 300
     b = np.ascontiguousarray(columns(rng, 3000, 64).T) * rng.lognormal(0, 2, (3000, 1)).astype(np.float32)
     a, b = a * np.float32(size), b * np.float32(size)
-    with using(matmul="cpu.threads", matmul_argmax="cpu.screened"):
+    with using(matmul="cpu.packed", matmul_argmax="cpu.screened"):
         found, _ = matmul_argmax(a, prepare(b.T))
-    with using(matmul="cpu.threads", matmul_argmax="cpu.logits"):
+    with using(matmul="cpu.packed", matmul_argmax="cpu.logits"):
         wanted, _ = matmul_argmax(a, prepare(b.T))
     assert (found == wanted).all()
 
@@ -94,7 +94,7 @@ def test_the_bound_holds_whatever_the_size_of_numbers(size, rng):
 def test_a_bound_that_is_too_small_would_be_seen(rng, monkeypatch):
     """The saboteur: without the loss of the columns the largest is missed."""
     a, b = rng.standard_normal((300, 64), dtype=np.float32), columns(rng, 5000, 64)
-    with using(matmul="cpu.threads", matmul_argmax="cpu.screened"):
+    with using(matmul="cpu.packed", matmul_argmax="cpu.screened"):
         prepared = prepare(b)
         wanted, _ = matmul_argmax(a, prepared)
         prepared.screen.columns[[screened.NORM, screened.LOSS]] = 0
@@ -142,7 +142,7 @@ def test_what_does_not_fit_is_refused(rng):
 @pytest.mark.parametrize("size", [1e-24, 1e-30, 1e18])
 def test_sizes_at_the_ends_of_float32_lose_nothing(rung, size, rng):
     a, b = rng.standard_normal((300, 64), dtype=np.float32) * np.float32(size), columns(rng, 2000, 64)
-    with using(matmul="cpu.threads", matmul_argmax=rung):
+    with using(matmul="cpu.packed", matmul_argmax=rung):
         index, _ = matmul_argmax(a, prepare(b))
     exact = a.astype(np.float64) @ b.astype(np.float64)
     assert (exact.max(axis=1) - exact[np.arange(300), index] <= 1e-4 * size).all()
@@ -152,6 +152,6 @@ def test_sizes_at_the_ends_of_float32_lose_nothing(rung, size, rng):
 def test_an_infinite_column_is_found_by_screening_too(rng):
     a, b = np.abs(rng.standard_normal((7, 64), dtype=np.float32)), np.ascontiguousarray(columns(rng, 500, 64))
     b[0, 5] = np.inf
-    with using(matmul="cpu.threads", matmul_argmax="cpu.screened"):
+    with using(matmul="cpu.packed", matmul_argmax="cpu.screened"):
         index, value = matmul_argmax(a, prepare(b))
     assert (index == 5).all() and np.isinf(value).all()

@@ -154,11 +154,13 @@ def test_how_a_product_is_cut_does_not_show(rng):
             if rung.refuses(case.problem):
                 continue
             a, prepared = placed(rung, case, spec.make(case, rng))
-            name = rung.name.removeprefix("tile.")
-            own, found = launch.shape_for(name, 128 // prepared.weights.data.element_size(), case.N, case.M), set()
+            kind = {"limbs": dtype == "float32", "specialized": rung.options.get("specialized", False)}
+            depth, found = 128 // prepared.weights.data.element_size(), set()
+            own = launch.shape_for(depth, case.N, case.M, **kind)
             for columns in (64, 128):
                 result = empty(case.M)
-                launch.search(name, a, prepared, *result, replace(own, BN=columns, stages=3, group=1))
+                shape = replace(own, BN=columns, stages=3, group=1)
+                launch.search(a, prepared, *result, **rung.options, shape=shape)
                 found.add(b"".join(x.cpu().numpy().tobytes() for x in result))
             assert len(found) == 1, (rung.name, dtype)
 

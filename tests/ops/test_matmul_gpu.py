@@ -15,7 +15,7 @@ from tilewright.bench.sizes import matmul as spec
 from tilewright.errors import Refused, UsageError
 from tilewright.ops.core.ladder import using
 from tilewright.ops.matmul import Problem, ladder
-from tilewright.ops.matmul.gpu_ladder import LIMB_DEPTH
+from tilewright.ops.matmul.ladder import TILE_LIMB_DEPTH
 from tilewright.ops.matmul.problem import DEVICE_DTYPES, Case
 
 torch = pytest.importorskip("torch")
@@ -56,7 +56,7 @@ def cases(rung, dtype):
     for case in (large if ON_GPU else few + wide) + tall:
         case = replace(case, dtype=dtype, device="cuda")
         if "limbs" in rung.name and case.K < DEEP:
-            case = replace(case, K=case.K + (DEEP if case.N % 2 else LIMB_DEPTH))
+            case = replace(case, K=case.K + (DEEP if case.N % 2 else TILE_LIMB_DEPTH))
         yield case
 
 
@@ -144,12 +144,13 @@ def test_how_a_product_is_cut_does_not_show(rung, dtype, rng):
     with using(matmul=rung.name):
         weights = device.prepare(inputs["b"], dtype=dtype)
     none = torch.empty(0, device=PLACE)
-    own = launch.shape_for(weights.rung, launch.LINE // weights.data.element_size(), N, M, narrow=True)
+    kind = {"limbs": dtype == "float32", "specialized": rung.options.get("specialized", False)}
+    own = launch.shape_for(launch.LINE // weights.data.element_size(), N, M, **kind, narrow=True)
     bits = set()
     for columns in (64, 128, 256) if "specialized" in rung.name and dtype != "float32" else (64, 128):
         out = torch.full((M, N), torch.nan, device=PLACE)
         shape = replace(own, BN=columns, stages=3, group=1)
-        launch.multiply(Rows(inputs["a"], None), weights, out, Epilogue(none, none, None), shape)
+        launch.multiply(Rows(inputs["a"], None), weights, out, Epilogue(none, none, None), **rung.options, shape=shape)
         bits.add(out.cpu().numpy().tobytes())
     assert len(bits) == 1
 
@@ -168,21 +169,21 @@ def test_the_bound_holds_for_the_numbers_that_limbs_lose_most_of(rung, dtype, K,
     compare(out, reference, spec.bound(case, inputs, reference, rung.c))
 
 
-@pytest.mark.parametrize("rung", ["tile.specialized", "tile.specialized_limbs"])
-def test_tiles_fit_in_a_multiprocessors_shared_memory(rung):
-    """Stages of both operands, rooms for results where they leave by bulk copies, barriers: 227 KiB on Hopper."""
+@pytest.mark.parametrize("limbs", [1, 2])
+def test_tiles_fit_in_a_multiprocessors_shared_memory(limbs):
+    """Stages of both operands, buffers for results that leave by bulk copies, barriers: 227 KiB on Hopper."""
     launch = pytest.importorskip("tilewright.ops.gemm.tile.launch")
-    limbs = 2 if "limbs" in rung else 1
+    kind = {"limbs": limbs == 2, "specialized": True}
     for M, N, word, residual in product((1, 64, 300, 1024, 6400, 16384), (2, 64, 768, 3072, 50257), (2, 4), (0, 2, 4)):
         if limbs == 2 and word == 2:
             continue  # a float32 class has float32 results
         out = torch.empty(1, N, dtype={2: torch.bfloat16, 4: torch.float32}[word])
         added = None if not residual else torch.empty(1, N, dtype={2: torch.bfloat16, 4: torch.float32}[residual])
-        end = launch._end(out, added, rung)
-        shape = launch.shape_for(rung, 64, N, M, narrow=word == 4 and end == "moved")
-        rooms = 0 if end == "alone" and word == 4 else shape.BM * shape.BN * word
+        end = launch._end(out, added, **kind)
+        shape = launch.shape_for(64, N, M, **kind, narrow=word == 4 and end == "moved")
+        buffers = 0 if end == "alone" and word == 4 else shape.BM * shape.BN * word
         stages = shape.stages * limbs * (shape.BM + shape.BN) * launch.LINE
-        assert stages + rooms + 1024 <= 227 << 10, (M, N, word, residual, end, shape)
+        assert stages + buffers + 1024 <= 227 << 10, (M, N, word, residual, end, shape)
 
 
 def tensors(*shapes):

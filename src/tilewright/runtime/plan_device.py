@@ -10,7 +10,7 @@ from typing import Any
 
 from tilewright.errors import ResourceError
 from tilewright.models.gpt2 import GPT2Config
-from tilewright.ops.matmul.gpu_ladder import LIMB_DEPTH
+from tilewright.ops.matmul.ladder import TILE_LIMB_DEPTH
 from tilewright.runtime.plan_generate import Prompts, flops
 
 DRIVER = 600 << 20  # CUDA's context, cuBLAS and the kernels (an H200, driver for CUDA 13.0)
@@ -90,7 +90,7 @@ def matrix_bytes(K: int, N: int, dtype: str) -> int:
     """Bytes of a matrix as a GPU's kernels read it: 16 bits, or two limbs of them, or float32 where K is short."""
     if dtype != "float32":
         return 2 * N * (-(-K // LINE) * LINE)
-    if K >= LIMB_DEPTH:
+    if K >= TILE_LIMB_DEPTH:
         return 4 * N * (-(-K // LIMB_BLOCK) * LIMB_BLOCK)
     return 4 * (-(-K // TILE_DEPTH) * TILE_DEPTH) * (-(-N // TILE_COLUMNS) * TILE_COLUMNS)
 

@@ -104,9 +104,7 @@ def _layer(config: DCGANConfig, i: int, dtype: str) -> tuple[int, int]:
     elif rung == "cpu.amx":
         own = window * packed_bytes(C, phases * O, dtype) if phases * O <= 16 else K * K * packed_bytes(C, O, dtype)
     else:
-        own = (
-            packed_bytes(K * K * C, O, dtype) if rung == "cpu.threads" else packed_bytes(window * C, phases * O, dtype)
-        )
+        own = packed_bytes(K * K * C, O, dtype) if rung == "cpu.images" else packed_bytes(window * C, phases * O, dtype)
     return own, 2 * plain + 2 * dense + 2 * own
 
 

@@ -24,7 +24,7 @@ from tilewright.models.sampling import LOGPROB_BYTES
 from tilewright.ops import matmul, matmul_argmax
 from tilewright.ops.attention import bytes_a_sequence
 from tilewright.ops.core.ladder import Rung
-from tilewright.ops.matmul_argmax.ladder import LOGITS_BYTES
+from tilewright.ops.matmul_argmax.cpu.logits import LOGITS_BYTES
 from tilewright.runtime.generate import COURSE_PROMPT, GenerateJob, GenerateTask, task_of
 from tilewright.runtime.generate_worker import WRITTEN_VALUES, parameters_of
 from tilewright.runtime.jobs.cut import Cut
@@ -271,7 +271,7 @@ def _prepared(config: GPT2Config, dtype: str) -> tuple[int, int]:
     layers = config.n_layer * sum(packed_bytes(K, N, dtype) for K, N in matrices)
     layout, search = _output(config, dtype)
     screened = search.prepare is not None  # 8 bits a number, and four of 32 bits a column
-    copied = 0 if layout == "cpu.threads" else 4 * V * C  # words are made of rows, and the embedding lies in columns
+    copied = 0 if layout == "cpu.packed" else 4 * V * C  # words are made of rows, and the embedding lies in columns
     return 4 * vectors + layers + packed_bytes(C, V, dtype) + screened * columns_of(V) * (C + 16), copied
 
 

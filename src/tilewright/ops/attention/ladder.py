@@ -1,74 +1,93 @@
-"""The rungs of attention; those of a GPU are in `gpu_ladder`.
+"""The rungs of attention, for all engines.
 
-run(q, cache, spans, look, out): q (rows, heads * D) with contiguous rows, float32 or bfloat16 as the cache is, and out
-float32 or bfloat16; bfloat16 heads have an even width and begin at whole words. Keys and values of a span's rows are in
-the cache, or in `look.new`, and then the rung keeps them first.
+A kernel is called as kernel(q, cache, spans, look, out): q (rows, heads * D) with contiguous rows, float32 or bfloat16
+as the cache is, and out float32 or bfloat16; bfloat16 heads have an even width and begin at whole words. Keys and
+values of a span's rows are in the cache, or in `look.new`, and then the kernel writes them to the cache first. On a GPU
+the arguments are torch tensors, a DeviceCache, and DeviceSpans or Steps.
 """
 
-from tilewright.ops.attention import gpu_ladder
-from tilewright.ops.core.ladder import Ladder
-from tilewright.ops.core.needs import amx_tiles, divides, on
+from tilewright.ops.core.ladder import Ladder, Rung
+from tilewright.ops.core.needs import amx_tiles, at_most, divides, engine, on
 
-ladder = Ladder("attention", prefer=("cpu.tiles", "cpu.threads", *gpu_ladder.PREFER))
-float32, both = on("cpu", "float32"), on("cpu", "float32", "bfloat16")
-ONE_QUERY = (1, 1, 1)
+ONE_QUERY = (1, 1, 1)  # rows of a block of queries
+WIDEST = 128  # elements of a head; a block of queries of twice as many would not fit in the registers
+TRUNCATED = 4.0  # constant of the bound: matrix units truncate, and products of two parts leave the smallest out
 
+CPU = (on("cpu", "float32"),)
+CPU_BOTH = (on("cpu", "float32", "bfloat16"),)
+SIMT = (on("cuda", "float32"), engine("simt"))
+TILE = (on("cuda", "float32", "bfloat16", "float16"), at_most("D", WIDEST), engine("tile"))
 
-@ladder.rung(
-    "cpu.unfused",
-    after=None,
-    needs=(both,),
-    idea="four operations: scores, mask, softmax, values; all scores in memory",
+ladder = Ladder(
+    "attention",
+    Rung(
+        "cpu.unfused",
+        idea="four operations: scores, mask, softmax, values; all scores in memory",
+        needs=CPU_BOTH,
+        kernel="attention.cpu.unfused:attend",
+    ),
+    Rung(
+        "cpu.fused",
+        after="cpu.unfused",
+        idea="one kernel; the scores of a query stay in L1",
+        needs=CPU,
+        kernel="attention.cpu.fused:attend",
+    ),
+    Rung(
+        "cpu.vectors",
+        after="cpu.fused",
+        idea="a panel of keys is scored at once, rows of values as vectors; threads draw heads",
+        needs=CPU_BOTH,
+        kernel="attention.cpu.blocks:attend",
+        options={"rows": ONE_QUERY},
+    ),
+    Rung(
+        "cpu.blocks",
+        after="cpu.vectors",
+        idea="a block of queries shares each loaded key and value; threads draw heads of sequences",
+        needs=CPU_BOTH,
+        kernel="attention.cpu.blocks:attend",
+        chosen=True,
+    ),
+    Rung(
+        "cpu.tiles",
+        after="cpu.blocks",
+        idea="16 queries by 16 keys, and weights by values, in AMX tiles; softmax with queries along lanes",
+        needs=(on("cpu", "bfloat16"), amx_tiles, divides("D", 32)),
+        kernel="attention.cpu.blocks:attend_in_tiles",
+        chosen=True,
+    ),
+    Rung(
+        "simt.unfused",
+        idea="four kernels: append, scores with the mask, softmax, values; all scores in memory",
+        needs=SIMT,
+        kernel="attention.simt.launch:attend",
+        options={"kernel": "unfused"},
+    ),
+    Rung(
+        "simt.fused",
+        after="simt.unfused",
+        idea="one kernel, one warp per query: no score leaves its registers",
+        needs=SIMT,
+        kernel="attention.simt.launch:attend",
+        options={"kernel": "fused"},
+        chosen=True,
+    ),
+    Rung(
+        "tile.blocks",
+        idea="a block of queries shares each loaded key and value, on matrix units",
+        needs=TILE,
+        kernel="attention.tile.launch:attend",
+        chosen=True,
+        c=TRUNCATED,
+    ),
+    Rung(
+        "tile.kept",
+        after="tile.blocks",
+        idea="the program that attends to new keys and values appends them: they are not read back",
+        needs=TILE,
+        kernel="attention.tile.launch:attend_kept",
+        chosen=True,
+        c=TRUNCATED,
+    ),
 )
-def unfused(q, cache, spans, look, out):
-    from tilewright.ops.attention.cpu.unfused import attend
-
-    attend(q, cache, spans, look, out)
-
-
-@ladder.rung("cpu.fused", after="cpu.unfused", needs=(float32,), idea="one kernel; the scores of a query stay in L1")
-def fused(q, cache, spans, look, out):
-    from tilewright.ops.attention.cpu.fused import attend
-
-    attend(q, cache, spans, look, out)
-
-
-@ladder.rung(
-    "cpu.vectors", after="cpu.fused", needs=(both,), idea="a panel of keys is scored at once, rows of values as vectors"
-)
-def vectors(q, cache, spans, look, out):
-    from tilewright.ops.attention.cpu.blocks import attend_alone
-
-    attend_alone(q, cache, spans, look, out, rows=ONE_QUERY)
-
-
-@ladder.rung(
-    "cpu.blocks", after="cpu.vectors", needs=(both,), idea="a block of queries shares each loaded key and value"
-)
-def blocks(q, cache, spans, look, out):
-    from tilewright.ops.attention.cpu.blocks import attend_alone
-
-    attend_alone(q, cache, spans, look, out, rows=None)
-
-
-@ladder.rung("cpu.threads", after="cpu.blocks", needs=(both,), idea="threads draw heads of sequences")
-def all_threads(q, cache, spans, look, out):
-    from tilewright.ops.attention.cpu.blocks import attend
-
-    attend(q, cache, spans, look, out)
-
-
-@ladder.rung(
-    "cpu.tiles",
-    after="cpu.threads",
-    needs=(on("cpu", "bfloat16"), amx_tiles, divides("D", 32)),
-    idea="16 queries against 16 keys, and odds times values, in AMX tiles; softmax with queries along lanes",
-)
-def tiles(q, cache, spans, look, out):
-    from tilewright.ops.attention.cpu.blocks import attend
-    from tilewright.simd import amx
-
-    attend(q, cache, spans, look, out, tiles=amx.Hardware)
-
-
-gpu_ladder.declare(ladder)

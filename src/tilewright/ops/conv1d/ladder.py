@@ -1,88 +1,118 @@
-"""The rungs of conv1d: each is declared once, here; the kernels are in `cpu/`, a file an idea.
+"""The rungs of conv1d, for all engines.
 
-Every rung's run(x, weights, out, window, epilogue) computes out (B, O, positions), or (B, O, 1) with pooling.
-Kernels are imported when a rung first runs, so that listing the ladder costs nothing.
+A kernel is called as kernel(x, weights, out, window, epilogue): x (B, C, L), out (B, O, positions), or (B, O, 1) with
+pooling; NumPy arrays on the CPU, torch tensors on a GPU. A function that lays weights out is called with weight (O, C,
+K), the rung's name and the accuracy class.
 """
 
-import numpy as np
-
-from tilewright.ops.conv1d import gpu_ladder
-from tilewright.ops.conv1d.operands import Packed
-from tilewright.ops.core.ladder import Ladder
-from tilewright.ops.core.needs import on
+from tilewright.ops.core.ladder import Ladder, Rung
+from tilewright.ops.core.needs import engine, on
 
 DEEP, WIDE = 8192, 128  # C * K and O from which float32 goes to matmul: the table in README.md
+LIMB_DEPTH = 768  # C * K from which matmul's limbs are three products, not four; shorter sums take `simt.fused`
+ROUNDED = ("bfloat16", "float16", "tf32")  # accuracy classes that matrix units multiply as they are
 
-ladder = Ladder("conv1d", prefer=("cpu.matmul", "cpu.channel_tiles", *gpu_ladder.PREFER))
-float32 = on("cpu", "float32")
 
-
-def _deep_and_wide(problem) -> str | None:
-    """C * K and O are so large that matmul is ahead; bfloat16 has no other rung, so any will do there."""
+def deep_and_wide(problem) -> str | None:
+    """C * K and O are so large that matmul is ahead; bfloat16 has no other rung, so any size will do there."""
     depth = problem.C * problem.K
     if problem.dtype != "float32" or problem.device != "cpu" or (depth >= DEEP and problem.O >= WIDE):
         return None
     return f"C * K is {depth} and O is {problem.O}, it needs {DEEP} and {WIDE}: below, channel tiles are faster"
 
 
-@ladder.rung(
-    "cpu.naive", after=None, needs=(float32,), idea="five loops; the sum stays in a register until it is whole"
+def deep(problem) -> str | None:
+    """The sums are so long that three products of limbs hold the float32 bound."""
+    depth = problem.C * problem.K
+    return None if depth >= LIMB_DEPTH else f"C * K is {depth}, it needs {LIMB_DEPTH}"
+
+
+CPU = (on("cpu", "float32"),)
+SIMT = (on("cuda", "float32"), engine("simt"))
+
+ladder = Ladder(
+    "conv1d",
+    Rung(
+        "cpu.naive",
+        idea="five loops; the sum stays in a register until it is complete",
+        needs=CPU,
+        kernel="conv1d.cpu.naive:convolve",
+    ),
+    Rung(
+        "cpu.taps",
+        after="cpu.naive",
+        idea="the taps of a channel are one vector, reduced once at the end",
+        needs=CPU,
+        kernel="conv1d.cpu.taps:convolve",
+    ),
+    Rung(
+        "cpu.channel_tiles",
+        after="cpu.taps",
+        idea="a tile of output channels x positions stays in registers; threads draw tiles",
+        needs=CPU,
+        kernel="conv1d.cpu.channel_tiles:convolve",
+        prepare="conv1d.cpu.channel_tiles:pack_channels",
+        chosen=True,
+    ),
+    Rung(
+        "cpu.matmul",
+        after="cpu.channel_tiles",
+        idea="one matmul over overlapping rows of x, channels last: im2col without its matrix",
+        needs=(on("cpu", "float32", "bfloat16"), deep_and_wide),
+        kernel="conv1d.cpu.matmul:convolve",
+        prepare="conv1d.cpu.matmul:pack_matrix",
+        chosen=True,
+        c=10.0,
+    ),
+    Rung(
+        "simt.naive",
+        idea="one thread per output; its sum stays in a register",
+        needs=SIMT,
+        kernel="conv1d.simt.launch:convolve",
+        options={"kernel": "naive"},
+    ),
+    Rung(
+        "simt.tiles",
+        after="simt.naive",
+        idea="shared memory keeps a tile of channels and taps, of filters and x; 16 x 16 outputs per block",
+        needs=SIMT,
+        kernel="conv1d.simt.launch:convolve",
+        options={"kernel": "tiles"},
+    ),
+    Rung(
+        "simt.registers",
+        after="simt.tiles",
+        idea="one thread per 16 positions, of one sentence or several: a weight in a register serves all",
+        needs=SIMT,
+        kernel="conv1d.simt.launch:convolve",
+        options={"kernel": "registers"},
+    ),
+    Rung(
+        "tile.matmul",
+        idea="the matrix of windows, in pieces, by matmul on matrix units",
+        needs=(on("cuda", *ROUNDED), engine("tile")),
+        kernel="conv1d.tile.windows:convolve",
+        prepare="conv1d.tile.windows:pack_matrix",
+        chosen=True,
+        c=8.0,
+    ),
+    Rung(
+        "simt.fused",
+        after="simt.registers",
+        idea="ReLU and the maximum over positions where the sums are: they are never written",
+        needs=SIMT,
+        kernel="conv1d.simt.launch:convolve_fused",
+        chosen=True,
+    ),
+    Rung(
+        "tile.limbs",
+        after="tile.matmul",
+        idea="the matrix of windows, in pieces, by matmul of float32 as two bfloat16 limbs on matrix units",
+        needs=(on("cuda", "float32"), engine("tile"), deep),
+        kernel="conv1d.tile.windows:convolve",
+        prepare="conv1d.tile.windows:pack_matrix",
+        chosen=True,
+        c=10.0,
+    ),
+    taught=True,
 )
-def naive(x, weights, out, window, epilogue):
-    from tilewright.ops.conv1d.cpu.naive import convolve
-
-    convolve(x, weights, out, window, epilogue)
-
-
-@ladder.rung(
-    "cpu.taps",
-    after="cpu.naive",
-    needs=(float32,),
-    idea="the taps of a channel are one vector, reduced once at the end",
-)
-def taps(x, weights, out, window, epilogue):
-    from tilewright.ops.conv1d.cpu.taps import convolve
-
-    convolve(x, weights, out, window, epilogue)
-
-
-def _pack_channels(weight: np.ndarray, rung: str, dtype: str) -> Packed:
-    from tilewright.ops.conv1d.cpu.channel_tiles import pack_channels
-
-    return pack_channels(weight, rung)
-
-
-@ladder.rung(
-    "cpu.channel_tiles",
-    after="cpu.taps",
-    needs=(float32,),
-    prepare=_pack_channels,
-    idea="a tile of output channels x positions stays in registers; threads draw tiles",
-)
-def channel_tiles(x, weights, out, window, epilogue):
-    from tilewright.ops.conv1d.cpu.channel_tiles import convolve
-
-    convolve(x, weights, out, window, epilogue)
-
-
-def _pack_matrix(weight: np.ndarray, rung: str, dtype: str) -> Packed:
-    from tilewright.ops.conv1d.cpu.matmul import pack_matrix
-
-    return pack_matrix(weight, rung, dtype)
-
-
-@ladder.rung(
-    "cpu.matmul",
-    after="cpu.channel_tiles",
-    needs=(on("cpu", "float32", "bfloat16"), _deep_and_wide),
-    prepare=_pack_matrix,
-    c=10.0,
-    idea="one matmul over overlapping rows of x, channels last: im2col without its matrix",
-)
-def matmul(x, weights, out, window, epilogue):
-    from tilewright.ops.conv1d.cpu.matmul import convolve
-
-    convolve(x, weights, out, window, epilogue)
-
-
-gpu_ladder.declare(ladder)

@@ -64,7 +64,7 @@ def conv3d(x, weights, *, mode="constant", cval=0.0, origin=0, out=None):
     or one an axis, from -(K // 2) to (K - 1) // 2; 0 in mode "valid". out: float32 array to write to.
     Returns float32 (D, H, W) or (O, D, H, W), in mode "valid" (D - KD + 1, H - KH + 1, W - KW + 1); x's kind of array.
     An output's bits depend on the numbers under its window and on weights alone: not on the rest of the volume, its
-    size, or the number of threads, so a volume may be convolved in tiles. The rung `cpu.fft` alone breaks that.
+    size, or the number of threads, so a volume may be convolved in tiles.
     Raises UsageError naming the argument that does not fit, ResourceError where memory does not hold the result.
     """
     if on_gpu(x):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.ops.conv3d.ladder import ladder
+from tilewright.ops.conv3d.ladder import FACTORS, ladder
 from tilewright.ops.conv3d.operands import Packed, Window
 from tilewright.ops.conv3d.problem import MODES, Problem
 from tilewright.ops.conv3d.rank_one import factors_of, product_of
@@ -46,7 +46,7 @@ def pack_factors(factors, device: str = "cpu", to=None) -> Packed:
     symmetric = len(wz) > 1 and np.array_equal(wz, wz[::-1])
     problem = Problem(1, 1, len(wz), len(wy), len(wx), separable=True, symmetric=symmetric, device=device)
     whole = None
-    if not ladder.choose(problem).name.endswith((".separable", ".passes")):
+    if ladder.choose(problem).name not in FACTORS:
         whole = product_of((wz, wy, wx)).astype(np.float32)[None, None]
     return _packed(problem, whole, (wz, wy, wx), False, to)
 

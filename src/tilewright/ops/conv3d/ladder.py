@@ -1,122 +1,190 @@
-"""The rungs of conv3d: each is declared once, here; the kernels are in `cpu/`, where rungs that
-differ little share a file.
+"""The rungs of conv3d, for all engines.
 
-Every rung's run(x, weights, out, border) computes out (O, D, H, W) of x (C, D, H, W), rows of both contiguous.
+A kernel is called as kernel(x, weights, out, border): out (O, D, H, W) of x (C, D, H, W), float32. On the CPU they are
+NumPy arrays with contiguous rows, on a GPU torch tensors, and the last argument is a Window. A function that lays
+weights out is called with a Packed that holds them as they came; on a GPU with the device, too.
 """
 
-from importlib.util import find_spec
+from tilewright.ops.conv3d.simt.limits import MOST_PLANES, MOST_TAPS, halo_bytes
+from tilewright.ops.core.ladder import Ladder, Rung
+from tilewright.ops.core.needs import at_least, at_most, engine, on
 
-from tilewright.ops.conv3d import gpu_ladder
-from tilewright.ops.conv3d.operands import Packed
-from tilewright.ops.core.ladder import Ladder
-from tilewright.ops.core.needs import at_most, on
+LONGEST = 33  # taps along an axis: more, and a plane with its halo does not fit in shared memory
+SHARED = 48 << 10  # bytes of shared memory that a block has unless it asks for more
+LIMB_DEPTH, LIMBS = 256, 16.0  # limbs are off by up to 255 eps32 of the sum of |products|: LIMBS * 256**0.5
+FEWEST = 8  # channels for which a tile of 16 pays
+FACTORS = ("cpu.separable", "simt.separable", "tile.passes")  # rungs that take three vectors, not their product
 
 
-def _symmetric(problem) -> str | None:
+def symmetric(problem) -> str | None:
     """Planes of the kernel are equal in pairs."""
     return None if problem.symmetric else "the kernel is another one read backwards along z"
 
 
-def _scipy(problem) -> str | None:
-    """scipy.fft is there."""
-    return None if find_spec("scipy") else "unavailable - No module named 'scipy'"
+def separable(problem) -> str | None:
+    """The kernel is an outer product of three vectors."""
+    return None if problem.separable else "the kernel is no outer product of three vectors"
 
 
-ladder = Ladder("conv3d", prefer=("cpu.separable", "cpu.folded", "cpu.rows", *gpu_ladder.PREFER))
-on_cpu = on("cpu", "float32")
+def few_taps(problem) -> str | None:
+    """All weights may be written out in the kernel's code."""
+    return _few(problem.KD * problem.KH * problem.KW, "the kernel")
 
 
-@ladder.rung("cpu.naive", after=None, needs=(on_cpu,), idea="six loops; the sum stays in a register until it is whole")
-def naive(x, weights, out, border):
-    from tilewright.ops.conv3d.cpu.naive import convolve
-
-    convolve(x, weights, out, border)
+def few_taps_per_plane(problem) -> str | None:
+    """The weights of a plane may be written out in the kernel's code."""
+    return _few(problem.KH * problem.KW, "a plane of the kernel")
 
 
-@ladder.rung(
-    "cpu.taps", after="cpu.naive", needs=(on_cpu,), idea="the taps are one run of vectors, reduced once at the end"
+def _few(taps: int, what: str) -> str | None:
+    return None if taps <= MOST_TAPS else f"{what} has {taps} taps, it takes up to {MOST_TAPS}"
+
+
+def fits(problem) -> str | None:
+    """A tile with its halo fits in shared memory."""
+    nbytes = halo_bytes((problem.KD, problem.KH, problem.KW))
+    return None if nbytes <= SHARED else f"a tile with its halo takes {nbytes:,} bytes of shared memory"
+
+
+def deep(problem) -> str | None:
+    """The sums are so long that three products of bfloat16 limbs hold the float32 bound."""
+    depth = problem.C * problem.KD * problem.KH * problem.KW
+    return None if depth >= LIMB_DEPTH else f"an output has {depth} products, it needs {LIMB_DEPTH}"
+
+
+CPU = (on("cpu", "float32"),)
+SIMT = (on("cuda", "float32"), engine("simt"))
+TILE = (on("cuda", "float32"), engine("tile"))
+ONE_CHANNEL = at_most("O", 1), at_most("C", 1)
+SHORT_ROWS = at_most("KH", LONGEST), at_most("KW", LONGEST)
+
+ladder = Ladder(
+    "conv3d",
+    Rung(
+        "cpu.naive",
+        idea="six loops; the sum stays in a register until it is complete; threads draw planes",
+        needs=CPU,
+        kernel="conv3d.cpu.naive:convolve",
+    ),
+    Rung(
+        "cpu.taps",
+        after="cpu.naive",
+        idea="the taps are one run of vectors, reduced once at the end; threads draw planes",
+        needs=CPU,
+        kernel="conv3d.cpu.taps:convolve",
+    ),
+    Rung(
+        "cpu.vectors",
+        after="cpu.naive",
+        idea="a vector is a piece of a row of outputs",
+        needs=CPU,
+        kernel="conv3d.cpu.vectors:convolve",
+    ),
+    Rung(
+        "cpu.rows",
+        after="cpu.vectors",
+        idea="sixteen rows of outputs stay in registers, and each loaded vector feeds up to KH of them",
+        needs=CPU,
+        kernel="conv3d.cpu.rows:convolve",
+        prepare="conv3d.cpu.rows:columns_first",
+        chosen=True,
+    ),
+    Rung(
+        "cpu.folded",
+        after="cpu.rows",
+        idea="planes that meet equal taps are added first, and multiplied once",
+        needs=(*CPU, symmetric),
+        kernel="conv3d.cpu.rows:convolve_folded",
+        prepare="conv3d.cpu.rows:folded_columns_first",
+        chosen=True,
+    ),
+    Rung(
+        "cpu.separable",
+        after="cpu.rows",
+        idea="three short passes, along y, x and z, over a tile that stays in cache",
+        needs=(*CPU, separable),
+        kernel="conv3d.cpu.separable:convolve",
+        chosen=True,
+        c=4.0,
+    ),
+    Rung(
+        "simt.naive",
+        idea="one thread per output; elements and weights from device memory",
+        needs=SIMT,
+        kernel="conv3d.simt.launch:convolve_naive",
+        prepare="conv3d.simt.launch:on_device",
+        chosen=True,
+    ),
+    Rung(
+        "simt.shared",
+        after="simt.naive",
+        idea="a block's tile with its halo in shared memory",
+        needs=(*SIMT, fits),
+        kernel="conv3d.simt.launch:convolve_shared",
+        prepare="conv3d.simt.launch:on_device",
+        chosen=True,
+    ),
+    Rung(
+        "simt.constant",
+        after="simt.shared",
+        idea="weights in constant memory, the loops over taps unrolled",
+        needs=(*SIMT, *ONE_CHANNEL, fits, few_taps),
+        kernel="conv3d.simt.launch:convolve_constant",
+        prepare="conv3d.simt.launch:as_constants",
+    ),
+    Rung(
+        "tile.channels",
+        idea="one matrix product over channels and taps, of elements that are fetched as they are needed",
+        needs=TILE,
+        kernel="conv3d.tile.launch:with_channels",
+        prepare="conv3d.tile.launch:lay_out",
+        chosen=True,
+    ),
+    Rung(
+        "tile.taps_limbs",
+        after="tile.channels",
+        idea="one product per tap on matrix units, in float32 as two bfloat16 limbs, three products of them",
+        needs=(*TILE, at_least("C", FEWEST), deep),
+        kernel="conv3d.tile.launch:tap_by_tap",
+        prepare="conv3d.tile.launch:lay_out_limbs",
+        chosen=True,
+        c=LIMBS,
+    ),
+    Rung(
+        "tile.march",
+        idea="a tile marches; a shifted tile is loaded for each tap of a plane, and feeds KD open sums",
+        needs=(*TILE, *ONE_CHANNEL, at_most("KD", MOST_PLANES)),
+        kernel="conv3d.tile.launch:march_on",
+        prepare="conv3d.simt.launch:on_device",
+        chosen=True,
+    ),
+    Rung(
+        "simt.march",
+        after="simt.constant",
+        idea="planes march through shared memory; an element in a register feeds KD open sums of a column",
+        needs=(*SIMT, *ONE_CHANNEL, few_taps_per_plane, *SHORT_ROWS),
+        kernel="conv3d.simt.launch:march_in_parts",
+        prepare="conv3d.simt.launch:parts_of",
+        chosen=True,
+    ),
+    Rung(
+        "tile.passes",
+        after="tile.march",
+        idea="three kernels, each along one axis",
+        needs=(*TILE, *ONE_CHANNEL, separable),
+        kernel="conv3d.tile.launch:pass_by_pass",
+        prepare="conv3d.tile.launch:factors_on",
+        chosen=True,
+        c=4.0,
+    ),
+    Rung(
+        "simt.separable",
+        after="simt.march",
+        idea="three short passes over a marching plane, fused",
+        needs=(*SIMT, separable, at_most("KD", LONGEST), *SHORT_ROWS),
+        kernel="conv3d.simt.launch:convolve_separably",
+        prepare="conv3d.simt.launch:factors_of",
+        chosen=True,
+        c=4.0,
+    ),
 )
-def taps(x, weights, out, border):
-    from tilewright.ops.conv3d.cpu.taps import convolve
-
-    convolve(x, weights, out, border)
-
-
-@ladder.rung("cpu.threads", after="cpu.naive", needs=(on_cpu,), idea="threads draw planes")
-def all_threads(x, weights, out, border):
-    from tilewright.ops.conv3d.cpu.naive import convolve
-
-    convolve(x, weights, out, border, alone=False)
-
-
-@ladder.rung("cpu.vectors", after="cpu.threads", needs=(on_cpu,), idea="a vector is a piece of a row of outputs")
-def vectors(x, weights, out, border):
-    from tilewright.ops.conv3d.cpu.vectors import convolve
-
-    convolve(x, weights, out, border)
-
-
-def _columns_first(weights: Packed):
-    from tilewright.ops.conv3d.cpu.rows import columns_first
-
-    return columns_first(weights.weights)
-
-
-@ladder.rung(
-    "cpu.rows",
-    after="cpu.vectors",
-    needs=(on_cpu,),
-    prepare=_columns_first,
-    idea="sixteen rows of outputs stay in registers, and each loaded vector feeds up to KH of them",
-)
-def rows(x, weights, out, border):
-    from tilewright.ops.conv3d.cpu.rows import convolve
-
-    convolve(x, weights, out, border)
-
-
-def _folded_columns(weights: Packed):
-    from tilewright.ops.conv3d.cpu.rows import columns_first
-
-    return columns_first(weights.weights, weights.problem.KD // 2)
-
-
-@ladder.rung(
-    "cpu.folded",
-    after="cpu.rows",
-    needs=(on_cpu, _symmetric),
-    prepare=_folded_columns,
-    idea="planes that meet equal taps are added first, and multiplied once",
-)
-def folded(x, weights, out, border):
-    from tilewright.ops.conv3d.cpu.rows import convolve
-
-    convolve(x, weights, out, border, half=weights.problem.KD // 2)
-
-
-@ladder.rung(
-    "cpu.separable",
-    after="cpu.rows",
-    needs=(on_cpu, gpu_ladder.separable),
-    c=4.0,
-    idea="three short passes, along y, x and z, over a tile that stays in cache",
-)
-def separable(x, weights, out, border):
-    from tilewright.ops.conv3d.cpu.separable import convolve
-
-    convolve(x, weights, out, border)
-
-
-@ladder.rung(
-    "cpu.fft",
-    after="cpu.naive",
-    needs=(on_cpu, _scipy, at_most("O", 1), at_most("C", 1)),
-    idea="products of Fourier transforms by scipy, in float64, a block of the volume at a time",
-)
-def fft(x, weights, out, border):
-    from tilewright.ops.conv3d.cpu.fft import convolve
-
-    convolve(x, weights, out, border)
-
-
-gpu_ladder.declare(ladder)

@@ -1,233 +1,301 @@
-"""The rungs of conv_transpose2d: each is declared once, here; the kernels are in `cpu/`, where rungs that
-differ little share a file.
+"""The rungs of conv_transpose2d, for all engines.
 
-Every rung's run(x, weights, out, epilogue) computes out (B, OH, OW, O) from x (B, H, W, C) without gaps.
-Kernels are imported when a rung first runs, so that listing the ladder costs nothing.
+A kernel is called as kernel(x, weights, out, epilogue): x (B, H, W, C) and out (B, OH, OW, O) without gaps; NumPy
+arrays on the CPU, torch tensors on a GPU. A function that lays weights out is called with weights (KH, KW, O, C), both
+axes, the rung's name and the accuracy class.
 """
 
 from tilewright.hardware import cpu
-from tilewright.ops.conv_transpose2d import gpu_ladder
 from tilewright.ops.conv_transpose2d.problem import OfTiles
-from tilewright.ops.core.ladder import Ladder
-from tilewright.ops.core.launch import threads
-from tilewright.ops.core.needs import amx_tiles, on
+from tilewright.ops.core.ladder import Ladder, Rung
+from tilewright.ops.core.needs import amx_tiles, engine, on
 
-CHANNELS = 16  # from which the tiles' sums cost less than the multiplications they save
+CHANNELS = 16  # from which the sums of a Winograd tile cost less than the multiplications they save
+LIMB_DEPTH = 256  # products of an output from which three products of bfloat16 limbs hold the float32 bound
+COLUMNS, FEW = 64, 16  # of all phases: up to which they are one product, and up to which four positions share one
+ROUNDED = ("bfloat16", "float16", "tf32")  # accuracy classes that matrix units multiply as they are
 
-ladder = Ladder(
-    "conv_transpose2d",
-    prefer=("cpu.amx", "cpu.pixels", "cpu.winograd", "cpu.columns", "cpu.threads", *gpu_ladder.PREFER),
-)
-float32, either, bfloat16 = on("cpu", "float32"), on("cpu", "float32", "bfloat16"), on("cpu", "bfloat16")
+# Constants of the bounds. Matrix units truncate where they add; three products of limbs are off by up to 255 eps32 of
+# the sum of |products|, since half a unit of bfloat16 is 2**-8, and LIMBS * sqrt(LIMB_DEPTH) is 256.
+TRUNCATED, LIMBS = 8.0, 16.0
 
 
-def _all_columns(problem) -> int:
+def all_columns(problem) -> int:
+    """Channels of all phases together."""
     return len(problem.rows.phases) * len(problem.columns.phases) * problem.O
 
 
-def _few_columns(problem) -> str | None:
-    columns, most = _all_columns(problem), 32 if cpu().lanes == 16 else 16
+def register_block(problem) -> str | None:
+    """The channels of all phases fit in one block of registers."""
+    columns, most = all_columns(problem), 32 if cpu().lanes == 16 else 16
     return None if columns <= most else f"all phases have {columns} columns, a register block {most}"
 
 
-def _one_vector(problem) -> str | None:
-    columns, lanes, most = _all_columns(problem), cpu().lanes, cpu().lanes // 2
+def one_vector(problem) -> str | None:
+    """The channels of all phases fit in one vector, and those of one phase in half of it."""
+    columns, lanes, most = all_columns(problem), cpu().lanes, cpu().lanes // 2
     if most < problem.O:
         return f"O is {problem.O}, it needs {most} at most: vectors of more channels are half full"
     return None if columns <= lanes else f"all phases have {columns} columns, a vector {lanes} lanes"
 
 
-def _tiled(problem) -> str | None:
+def tiled(problem) -> str | None:
+    """Both axes have windows of 2 or 3, which the Winograd tiles are made for."""
     for name, axis in (("rows", problem.rows), ("columns", problem.columns)):
         if not 2 <= axis.window[1] <= 3:
             return f"{name} have a window of {axis.window[1]}, its tiles are for 2 or 3"
     return None
 
 
-def _channels(problem) -> str | None:
+def channels(problem) -> str | None:
+    """There are so many channels that Winograd tiles pay."""
     if problem.C < CHANNELS:
         return f"C is {problem.C}, it needs {CHANNELS}"
-    if problem.O < CHANNELS and _all_columns(problem) > cpu().lanes:
+    if problem.O < CHANNELS and all_columns(problem) > cpu().lanes:
         return f"O is {problem.O}, it needs {CHANNELS}, or all phases' channels in {cpu().lanes} lanes"
     return None
 
 
-@ladder.rung("cpu.scatter", after=None, needs=(float32,), idea="every input adds its kernel to the outputs around it")
-def scatter(x, weights, out, epilogue):
-    from tilewright.ops.conv_transpose2d.cpu.naive import convolve
+def deep(problem) -> str | None:
+    """An output has so many products, counted as `problem.bound` does, that limbs hold the float32 bound."""
+    depth = problem.C
+    for axis in (problem.rows, problem.columns):
+        depth *= -(-axis.K // axis.stride)
+    return None if depth >= LIMB_DEPTH else f"an output has {depth} products, it needs {LIMB_DEPTH}"
 
-    convolve("scatter", x, weights, out, epilogue)
+
+def few_columns(most: int):
+    """All phases, those that no tap reaches included, have at most `most` channels."""
+
+    def need(problem) -> str | None:
+        columns = problem.O * problem.rows.stride * problem.columns.stride
+        return None if columns <= most else f"all phases have {columns} columns, it takes up to {most}"
+
+    return need
 
 
-@ladder.rung(
-    "cpu.gather_tested",
-    after="cpu.scatter",
-    needs=(float32,),
-    idea="every output sums the inputs that reach it; a test in the loop finds them",
+def copied(problem) -> str | None:
+    """Bulk copies take the rows of x; limbs are padded."""
+    unit = {"float32": 1, "tf32": 4}.get(problem.dtype, 8)
+    return f"C is {problem.C}, it needs a multiple of {unit}" if problem.C % unit else None
+
+
+CPU = (on("cpu", "float32"),)
+CPU_BOTH = (on("cpu", "float32", "bfloat16"),)
+SIMT = (on("cuda", "float32"), engine("simt"))
+TILE = (on("cuda", *ROUNDED), engine("tile"))
+TILE_LIMBS = (on("cuda", "float32"), engine("tile"), deep)
+
+ladder = Ladder(
+    "conv_transpose2d",
+    Rung(
+        "cpu.scatter",
+        idea="every input adds its kernel to the outputs around it",
+        needs=CPU,
+        kernel="conv_transpose2d.cpu.naive:convolve",
+        options={"kernel": "scatter"},
+    ),
+    Rung(
+        "cpu.gather",
+        after="cpu.scatter",
+        idea="every output sums the inputs that reach it, at taps one stride apart",
+        needs=CPU,
+        kernel="conv_transpose2d.cpu.naive:convolve",
+        options={"kernel": "gather"},
+    ),
+    Rung(
+        "cpu.zero_inserted",
+        after="cpu.gather",
+        idea="one matmul over x with zeros between its pixels",
+        needs=CPU,
+        kernel="conv_transpose2d.cpu.zero_inserted:convolve",
+        prepare="conv_transpose2d.cpu.zero_inserted:pack_matrix",
+        c=10.0,
+    ),
+    Rung(
+        "cpu.phases",
+        after="cpu.zero_inserted",
+        idea="outputs one stride apart are an ordinary convolution: one dense kernel and one matmul each",
+        needs=CPU_BOTH,
+        kernel="conv_transpose2d.cpu.phases:convolve",
+        prepare="conv_transpose2d.cpu.phases:pack_phases",
+        c=10.0,
+    ),
+    Rung(
+        "cpu.fused",
+        after="cpu.phases",
+        idea="one pass over an image for all phases, bias and activation as the sums leave",
+        needs=CPU_BOTH,
+        kernel="conv_transpose2d.cpu.taps:convolve_each",
+        prepare="conv_transpose2d.cpu.taps:pack_taps",
+    ),
+    Rung(
+        "cpu.images",
+        after="cpu.fused",
+        idea="small images share a block of rows, so that weights are read less often; threads draw blocks",
+        needs=CPU_BOTH,
+        kernel="conv_transpose2d.cpu.taps:convolve",
+        prepare="conv_transpose2d.cpu.taps:pack_taps",
+        chosen=True,
+    ),
+    Rung(
+        "cpu.columns",
+        after="cpu.images",
+        idea="few channels: those of all phases are the columns of one product over the union of their taps",
+        needs=(*CPU_BOTH, register_block),
+        kernel="conv_transpose2d.cpu.taps:convolve",
+        options={"together": True},
+        prepare="conv_transpose2d.cpu.taps:pack_columns",
+        chosen=True,
+    ),
+    Rung(
+        "cpu.winograd",
+        after="cpu.images",
+        idea="tiles of outputs share products: half the multiplications",
+        needs=(*CPU_BOTH, tiled, channels),
+        kernel="conv_transpose2d.cpu.winograd:convolve",
+        prepare="conv_transpose2d.cpu.winograd:pack_tiles",
+        chosen=True,
+        c=OfTiles(1.0),
+    ),
+    Rung(
+        "cpu.pixels",
+        after="cpu.columns",
+        idea="few channels: vectors along pixels, and no tap that a phase does not have",
+        needs=(*CPU_BOTH, one_vector),
+        kernel="conv_transpose2d.cpu.pixels:convolve",
+        prepare="conv_transpose2d.cpu.pixels:pack_pixels",
+        chosen=True,
+    ),
+    Rung(
+        "cpu.amx",
+        after="cpu.images",
+        idea="AMX tiles whose rows are images: a position's channels are a tile as they are, for every tap",
+        needs=(on("cpu", "bfloat16"), amx_tiles),
+        kernel="conv_transpose2d.cpu.amx:convolve",
+        prepare="conv_transpose2d.cpu.amx:pack_images",
+        chosen=True,
+    ),
+    Rung(
+        "simt.gather_tested",
+        idea="one thread per output; a test in its loop finds the inputs that reach it",
+        needs=SIMT,
+        kernel="conv_transpose2d.simt.launch:convolve",
+        options={"kernel": "gather_tested"},
+    ),
+    Rung(
+        "simt.gather",
+        after="simt.gather_tested",
+        idea="taps one stride apart: no test is left in the loop",
+        needs=SIMT,
+        kernel="conv_transpose2d.simt.launch:convolve",
+        options={"kernel": "gather"},
+    ),
+    Rung(
+        "simt.coalesced",
+        after="simt.gather",
+        idea="weights transposed: the threads of a warp read adjacent elements",
+        needs=SIMT,
+        kernel="conv_transpose2d.simt.launch:convolve",
+        options={"kernel": "coalesced"},
+        prepare="conv_transpose2d.simt.launch:transpose",
+    ),
+    Rung(
+        "simt.zero_inserted",
+        after="simt.coalesced",
+        idea="one matmul over x with zeros between its pixels",
+        needs=SIMT,
+        kernel="conv_transpose2d.simt.matrices:zero_inserted",
+        prepare="conv_transpose2d.simt.matrices:pack_matrix",
+        c=4.0,
+    ),
+    Rung(
+        "simt.phases",
+        after="simt.zero_inserted",
+        idea="outputs one stride apart are an ordinary convolution: one matmul per phase",
+        needs=SIMT,
+        kernel="conv_transpose2d.simt.matrices:phases",
+        prepare="conv_transpose2d.simt.matrices:pack_phases",
+        chosen=True,
+        c=4.0,
+    ),
+    Rung(
+        "tile.phases",
+        idea="matrix units: all phases in one launch, rows of positions by one load per tap",
+        needs=TILE,
+        kernel="conv_transpose2d.tile.launch:convolve",
+        prepare="conv_transpose2d.tile.launch:prepare_phases",
+        chosen=True,
+        c=TRUNCATED,
+    ),
+    Rung(
+        "tile.columns",
+        after="tile.phases",
+        idea="few channels: those of all phases are the columns of one product",
+        needs=(*TILE, few_columns(COLUMNS)),
+        kernel="conv_transpose2d.tile.launch:convolve",
+        prepare="conv_transpose2d.tile.launch:prepare_columns",
+        chosen=True,
+        c=TRUNCATED,
+    ),
+    Rung(
+        "tile.boxes",
+        after="tile.phases",
+        idea="bulk copies of boxes of positions; narrow phases side by side are one product",
+        needs=(*TILE, copied),
+        kernel="conv_transpose2d.tile.launch:convolve",
+        prepare="conv_transpose2d.tile.launch:prepare_boxes",
+        chosen=True,
+        c=TRUNCATED,
+    ),
+    Rung(
+        "tile.blocks",
+        after="tile.columns",
+        idea="bulk copies; the columns belong to 2 x 2 positions at once",
+        needs=(*TILE, copied, few_columns(FEW)),
+        kernel="conv_transpose2d.tile.launch:convolve",
+        prepare="conv_transpose2d.tile.launch:prepare_blocks",
+        chosen=True,
+        c=TRUNCATED,
+    ),
+    Rung(
+        "tile.limbs",
+        after="tile.phases",
+        idea="two bfloat16 limbs: matrix units: all phases in one launch, rows of positions by one load per tap",
+        needs=TILE_LIMBS,
+        kernel="conv_transpose2d.tile.launch:convolve",
+        prepare="conv_transpose2d.tile.launch:prepare_phases",
+        chosen=True,
+        c=LIMBS,
+    ),
+    Rung(
+        "tile.columns_limbs",
+        after="tile.limbs",
+        idea="two bfloat16 limbs: few channels: those of all phases are the columns of one product",
+        needs=(*TILE_LIMBS, few_columns(COLUMNS)),
+        kernel="conv_transpose2d.tile.launch:convolve",
+        prepare="conv_transpose2d.tile.launch:prepare_columns",
+        chosen=True,
+        c=LIMBS,
+    ),
+    Rung(
+        "tile.boxes_limbs",
+        after="tile.limbs",
+        idea="two bfloat16 limbs: bulk copies of boxes of positions; narrow phases side by side are one product",
+        needs=(*TILE_LIMBS, copied),
+        kernel="conv_transpose2d.tile.launch:convolve",
+        prepare="conv_transpose2d.tile.launch:prepare_boxes",
+        chosen=True,
+        c=LIMBS,
+    ),
+    Rung(
+        "tile.blocks_limbs",
+        after="tile.columns_limbs",
+        idea="two bfloat16 limbs: bulk copies; the columns belong to 2 x 2 positions at once",
+        needs=(*TILE_LIMBS, copied, few_columns(FEW)),
+        kernel="conv_transpose2d.tile.launch:convolve",
+        prepare="conv_transpose2d.tile.launch:prepare_blocks",
+        chosen=True,
+        c=LIMBS,
+    ),
 )
-def gather_tested(x, weights, out, epilogue):
-    from tilewright.ops.conv_transpose2d.cpu.naive import convolve
-
-    convolve("gather_tested", x, weights, out, epilogue)
-
-
-@ladder.rung(
-    "cpu.gather", after="cpu.gather_tested", needs=(float32,), idea="taps a stride apart: no test is left in the loop"
-)
-def gather(x, weights, out, epilogue):
-    from tilewright.ops.conv_transpose2d.cpu.naive import convolve
-
-    convolve("gather", x, weights, out, epilogue)
-
-
-def _pack_matrix(weights, rows, columns, rung, dtype):
-    from tilewright.ops.conv_transpose2d.cpu.zero_inserted import pack_matrix
-
-    return pack_matrix(weights, rows, columns, rung, dtype)
-
-
-@ladder.rung(
-    "cpu.zero_inserted",
-    after="cpu.gather",
-    needs=(float32,),
-    prepare=_pack_matrix,
-    c=10.0,
-    idea="one matmul over x with zeros between its pixels",
-)
-def zero_inserted(x, weights, out, epilogue):
-    from tilewright.ops.conv_transpose2d.cpu.zero_inserted import convolve
-
-    convolve(x, weights, out, epilogue)
-
-
-def _pack_phases(weights, rows, columns, rung, dtype):
-    from tilewright.ops.conv_transpose2d.cpu.phases import pack_phases
-
-    return pack_phases(weights, rows, columns, rung, dtype)
-
-
-@ladder.rung(
-    "cpu.phases",
-    after="cpu.zero_inserted",
-    needs=(either,),
-    prepare=_pack_phases,
-    c=10.0,
-    idea="outputs a stride apart are an ordinary convolution: a dense kernel and a matmul each",
-)
-def phases(x, weights, out, epilogue):
-    from tilewright.ops.conv_transpose2d.cpu.phases import convolve
-
-    convolve(x, weights, out, epilogue)
-
-
-def _pack_taps(weights, rows, columns, rung, dtype):
-    from tilewright.ops.conv_transpose2d.cpu.taps import pack_taps
-
-    return pack_taps(weights, rows, columns, rung, dtype, together=rung == "cpu.columns")
-
-
-@ladder.rung(
-    "cpu.fused",
-    after="cpu.phases",
-    needs=(either,),
-    prepare=_pack_taps,
-    idea="one pass over an image for all phases, bias and activation as the sums leave",
-)
-def fused(x, weights, out, epilogue):
-    from tilewright.ops.conv_transpose2d.cpu.taps import convolve_alone
-
-    with threads(1):
-        convolve_alone(x, weights, out, epilogue)
-
-
-@ladder.rung(
-    "cpu.images",
-    after="cpu.fused",
-    needs=(either,),
-    prepare=_pack_taps,
-    idea="small images share a block of rows, so that weights pass less often",
-)
-def images(x, weights, out, epilogue):
-    with threads(1):
-        all_threads(x, weights, out, epilogue)
-
-
-@ladder.rung("cpu.threads", after="cpu.images", needs=(either,), prepare=_pack_taps, idea="threads draw blocks of rows")
-def all_threads(x, weights, out, epilogue):
-    from tilewright.ops.conv_transpose2d.cpu.taps import convolve
-
-    convolve(x, weights, out, epilogue)
-
-
-@ladder.rung(
-    "cpu.columns",
-    after="cpu.threads",
-    needs=(either, _few_columns),
-    prepare=_pack_taps,
-    idea="few channels: those of all phases are the columns of one product over the union of their taps",
-)
-def columns(x, weights, out, epilogue):
-    from tilewright.ops.conv_transpose2d.cpu.taps import convolve
-
-    convolve(x, weights, out, epilogue, together=True)
-
-
-def _pack_pixels(weights, rows, columns, rung, dtype):
-    from tilewright.ops.conv_transpose2d.cpu.pixels import pack_pixels
-
-    return pack_pixels(weights, rows, columns, rung, dtype)
-
-
-@ladder.rung(
-    "cpu.pixels",
-    after="cpu.columns",
-    needs=(either, _one_vector),
-    prepare=_pack_pixels,
-    idea="few channels: vectors along pixels, and no tap that a phase has not",
-)
-def pixels(x, weights, out, epilogue):
-    from tilewright.ops.conv_transpose2d.cpu.pixels import convolve
-
-    convolve(x, weights, out, epilogue)
-
-
-def _pack_tiles(weights, rows, columns, rung, dtype):
-    from tilewright.ops.conv_transpose2d.cpu.winograd import pack_tiles
-
-    return pack_tiles(weights, rows, columns, rung, dtype)
-
-
-@ladder.rung(
-    "cpu.winograd",
-    after="cpu.threads",
-    needs=(either, _tiled, _channels),
-    prepare=_pack_tiles,
-    c=OfTiles(1.0),
-    idea="tiles of outputs share products: half the multiplications",
-)
-def winograd(x, weights, out, epilogue):
-    from tilewright.ops.conv_transpose2d.cpu.winograd import convolve
-
-    convolve(x, weights, out, epilogue)
-
-
-def _pack_images(weights, rows, columns, rung, dtype):
-    from tilewright.ops.conv_transpose2d.cpu.amx import pack_images
-
-    return pack_images(weights, rows, columns, rung, dtype)
-
-
-@ladder.rung(
-    "cpu.amx",
-    after="cpu.threads",
-    needs=(bfloat16, amx_tiles),
-    prepare=_pack_images,
-    idea="AMX tiles whose rows are images: a position's channels are a tile as they are, for every tap",
-)
-def amx(x, weights, out, epilogue):
-    from tilewright.ops.conv_transpose2d.cpu.amx import convolve
-
-    convolve(x, weights, out, epilogue)
-
-
-gpu_ladder.declare(ladder)

@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache, partial
 from importlib import import_module
+from inspect import getdoc
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,6 @@ class Rung:
 
 def _imported(path: str) -> Callable:
     """The function at "module:name" in `tilewright.ops`."""
-    if callable(path):  # TRANSITION
-        return path
     module, name = path.split(":")
     return getattr(import_module(f"tilewright.ops.{module}"), name)
 
@@ -124,7 +123,7 @@ class Ladder:
     taught: no job of the project runs this operation by default; it is there to be taught and measured.
     """
 
-    def __init__(self, op: str, *rungs: Rung, taught: bool = False, prefer=None):
+    def __init__(self, op: str, *rungs: Rung, taught: bool = False):
         self.op, self.taught = op, taught
         self.rungs: dict[str, Rung] = {}
         for rung in rungs:
@@ -133,17 +132,8 @@ class Ladder:
             if rung.after is not None and rung.after not in self.rungs:
                 raise ValueError(f"{op}.{rung.name} stands on {rung.after!r}, which is not declared above it")
             self.rungs[rung.name] = rung
-        self.prefer = prefer or tuple(rung.name for rung in reversed(rungs) if rung.chosen)  # TRANSITION
+        self.prefer = tuple(rung.name for rung in reversed(rungs) if rung.chosen)
         self._chosen = lru_cache(maxsize=1024)(self._choose)
-
-    def rung(self, name, *, idea, after, needs=(), prepare=None, c=1.0, slow=()):
-        """TRANSITION: declare the decorated function."""
-
-        def declare(run):
-            self.rungs[name] = Rung(name, idea, run, after, needs, prepare=prepare, c=c, slow=slow)
-            return run
-
-        return declare
 
     def check_name(self, name: str) -> None:
         """Raises Refused for a rung that is not there."""
@@ -163,6 +153,20 @@ class Ladder:
             f"no rung of {self.op} accepts {problem}" if forced is None else f"{self.op}.{forced} refuses {problem}"
         ]
         raise Refused("\n".join(lines + [f"  {name}: {'; '.join(why)}" for name, why in reasons.items()]))
+
+    def table(self) -> str:
+        """All rungs as text, those of missing engines, too: idea, kernel, needs, and whether it may be chosen."""
+        lines = [f"{self.op}: no job runs it by default; it is there to be taught"] if self.taught else [self.op]
+        for rung in self.rungs.values():
+            lines.append(f"{rung.name}  ({'chosen where it can run' if rung.chosen else 'taught'})")
+            lines.append(f"    {rung.idea}")
+            module, function = rung.kernel.split(":")
+            options = ", ".join(f"{name}={value!r}" for name, value in rung.options.items())
+            lines.append(f"    kernel: ops/{module.replace('.', '/')}.py, {function}({options})")
+            needs = [(getdoc(need) or need.__name__).rstrip(".") for need in (*rung.needs, *rung.slow)]
+            lines += [f"    needs: {'; '.join(needs)}"] if needs else []
+            lines += [f"    after: {rung.after}"] if rung.after else []
+        return "\n".join(lines)
 
     def choose(self, problem: Hashable) -> Rung:
         """The rung that will run `problem` here and now.

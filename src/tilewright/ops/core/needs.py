@@ -1,50 +1,60 @@
-"""The words with which a rung refuses. Each returns a need: a function of the problem that gives a reason, or None."""
+"""What a rung may need. A need is a function of the problem that returns the reason for a refusal, or None.
+
+Its docstring says what it needs, for `tilewright ladder OP --list`.
+"""
+
+from collections.abc import Callable
 
 from tilewright.hardware import cpu, gpus, unavailable
 
 
-def dtype(*names: str):
-    """The accuracy class is one of `names`."""
-    return lambda problem: (
-        None if problem.dtype in names else f"dtype is {problem.dtype}, it takes {' or '.join(names)}"
-    )
+def _described(text: str, need: Callable) -> Callable:
+    need.__doc__ = text
+    return need
 
 
 def cpu_feature(name: str):
     """This CPU has LLVM's feature `name`."""
-    return lambda problem: None if cpu().has(name) else f"this CPU has no {name}"
+    return _described(f"a CPU with {name}", lambda problem: None if cpu().has(name) else f"this CPU has no {name}")
 
 
 def fast_pairs(problem) -> str | None:
-    """Pairs of bfloat16 are multiplied faster than float32 is."""
+    """a CPU that multiplies pairs of bfloat16 faster than float32"""
     return None if cpu().multiplies_pairs else "this CPU multiplies float32 faster than pairs of bfloat16"
 
 
 def at_least(field: str, least: int):
     """`problem.field >= least`."""
-    return lambda problem: (
-        None if getattr(problem, field) >= least else f"{field} is {getattr(problem, field)}, it needs {least}"
-    )
+
+    def need(problem) -> str | None:
+        value = getattr(problem, field)
+        return None if value >= least else f"{field} is {value}, it needs {least}"
+
+    return _described(f"{field} >= {least:,}", need)
 
 
 def at_most(field: str, most: int):
     """`problem.field <= most`."""
-    return lambda problem: (
-        None if getattr(problem, field) <= most else f"{field} is {getattr(problem, field)}, it takes up to {most}"
-    )
+
+    def need(problem) -> str | None:
+        value = getattr(problem, field)
+        return None if value <= most else f"{field} is {value}, it takes up to {most}"
+
+    return _described(f"{field} <= {most:,}", need)
 
 
 def divides(field: str, divisor: int):
     """`problem.field` is a multiple of `divisor`."""
-    return lambda problem: (
-        f"{field} is {getattr(problem, field)}, it needs a multiple of {divisor}"
-        if getattr(problem, field) % divisor
-        else None
-    )
+
+    def need(problem) -> str | None:
+        value = getattr(problem, field)
+        return f"{field} is {value}, it needs a multiple of {divisor}" if value % divisor else None
+
+    return _described(f"{field} a multiple of {divisor}", need)
 
 
 def amx_tiles(problem) -> str | None:
-    """AMX tiles are there and granted to this process."""
+    """a CPU with AMX bfloat16 tiles"""
     from tilewright.simd import amx
 
     return None if amx.available() else "this CPU or its operating system offers no AMX bfloat16 tiles"
@@ -58,16 +68,17 @@ def on(device: str, *names: str):
             return f"dtype is {problem.dtype} on {problem.device}, it takes {' or '.join(names)} on {device}"
         return None if problem.dtype in names else f"dtype is {problem.dtype}, it takes {' or '.join(names)}"
 
-    return need
+    return _described(f"{' or '.join(names)} on {device}", need)
 
 
 def engine(name: str):
     """The kernels of "simt" or "tile" can run here. Asked for problems on a GPU alone: it starts the driver."""
-    return lambda problem: unavailable(name) if problem.device == "cuda" else None
+    libraries = {"simt": "numba-cuda", "tile": "Triton"}[name]
+    return _described(f"a GPU and {libraries}", lambda problem: unavailable(name) if problem.device == "cuda" else None)
 
 
 def hopper(problem) -> str | None:
-    """The GPU has Hopper's matrix instructions and bulk copies, compute capability 9.0."""
+    """a Hopper GPU (compute capability 9.0)"""
     if problem.device != "cuda" or any(gpu.capability == (9, 0) for gpu in gpus()):
         return None
     return "it needs a Hopper GPU (compute capability 9.0)"

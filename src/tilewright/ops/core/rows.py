@@ -22,12 +22,11 @@ def over_rows(run, x: np.ndarray, out: np.ndarray) -> None:
     put_back(out, target)
 
 
-def draw_rows(kernel, *args, out: np.ndarray, words: int, alone: bool = False) -> None:
+def draw_rows(kernel, *args, out: np.ndarray, words: int) -> None:
     """kernel(*args, out, step, tasks, scratch) on threads that draw rows of `out`, `step` rows in a task.
 
-    words: float32 of scratch for each thread. alone: only on the calling thread.
+    words: float32 of scratch for each thread.
     """
     rows, C = out.shape
     step = max(1, TASK // C)
-    alone = alone or out.size <= ALONE
-    launch(kernel, *args, out, step, tasks=-(-rows // step), words=words, alone=alone)
+    launch(kernel, *args, out, step, tasks=-(-rows // step), words=words, alone=out.size <= ALONE)

@@ -1,59 +1,44 @@
-"""The rungs of correlate. run(x, taps, edges, out): arrays of any dtype of `KINDS` and equal shape, not empty.
+"""The rungs of correlate, on the CPU.
 
-out may be x itself; beyond that they share no memory. The sum is float64 in the order that `taps` says.
+A kernel is called as kernel(x, taps, edges, out): arrays of any dtype of `KINDS` and equal shape, not empty. out may be
+x itself; otherwise they share no memory. Sums are float64, in the order that `taps` gives.
 """
 
-from tilewright.ops.core.ladder import Ladder
-
-ladder = Ladder("correlate", prefer=("cpu.running_sum", "cpu.threads"))
+from tilewright.ops.core.ladder import Ladder, Rung
 
 
-def _mean(problem) -> str | None:
+def mean(problem) -> str | None:
     """All weights are equal and along one axis."""
     return None if problem.mean else "it takes a mean along one axis"
 
 
-@ladder.rung("cpu.naive", after=None, idea="one output after the other, each number looked up by its axes' offsets")
-def naive(x, taps, edges, out):
-    from tilewright.ops.correlate.cpu.naive import sum_each
-
-    sum_each(x, taps, edges, out)
-
-
-@ladder.rung(
-    "cpu.tiles",
-    after="cpu.naive",
-    idea="a tile and its halo as float64 in scratch; a vector of outputs takes a tap at a time",
+ladder = Ladder(
+    "correlate",
+    Rung(
+        "cpu.naive",
+        idea="one output after the other, each element found by its axes' offsets",
+        kernel="correlate.cpu.naive:sum_each",
+    ),
+    Rung(
+        "cpu.tiles",
+        after="cpu.naive",
+        idea="threads draw tiles, held with their halo as float64 in scratch; one vector of outputs at a time",
+        kernel="correlate.cpu.tiles:sum_tiles",
+        options={"wide": 1},
+    ),
+    Rung(
+        "cpu.registers",
+        after="cpu.tiles",
+        idea="eight vectors of sums side by side, so that none waits for itself; threads draw tiles",
+        kernel="correlate.cpu.tiles:sum_tiles",
+        chosen=True,
+    ),
+    Rung(
+        "cpu.running_sum",
+        after="cpu.registers",
+        idea="a sum that adds the element that enters and subtracts the one that leaves, for any size",
+        needs=(mean,),
+        kernel="correlate.cpu.running:run_means",
+        chosen=True,
+    ),
 )
-def tiles(x, taps, edges, out):
-    from tilewright.ops.correlate.cpu.tiles import sum_tiles
-
-    sum_tiles(x, taps, edges, out, wide=1, alone=True)
-
-
-@ladder.rung(
-    "cpu.registers", after="cpu.tiles", idea="eight vectors of sums side by side, so that none waits for itself"
-)
-def registers(x, taps, edges, out):
-    from tilewright.ops.correlate.cpu.tiles import sum_tiles
-
-    sum_tiles(x, taps, edges, out, alone=True)
-
-
-@ladder.rung("cpu.threads", after="cpu.registers", idea="threads draw tiles")
-def all_threads(x, taps, edges, out):
-    from tilewright.ops.correlate.cpu.tiles import sum_tiles
-
-    sum_tiles(x, taps, edges, out)
-
-
-@ladder.rung(
-    "cpu.running_sum",
-    after="cpu.threads",
-    needs=(_mean,),
-    idea="a sum that adds the number coming in and takes off the one leaving, for any size",
-)
-def running_sum(x, taps, edges, out):
-    from tilewright.ops.correlate.cpu.running import run_means
-
-    run_means(x, taps, edges, out)

@@ -1,40 +1,58 @@
-"""The rungs of the elementwise functions.
+"""The rungs of the elementwise functions, for all engines.
 
-run(function, x, out): a name of `reference.FUNCTIONS`, float32 (rows, C) twice with contiguous rows; out may be x.
+A kernel is called as kernel(function, x, out): a name of `reference.FUNCTIONS` and two arrays of one shape; out may be
+x. CPU rungs take float32 (rows, C) with contiguous rows; `simt` contiguous float32 tensors on a GPU; `tile` tensors of
+any of the three dtypes on either side.
 """
 
-from tilewright.ops.core.ladder import Ladder
-from tilewright.ops.core.needs import on
-from tilewright.ops.elementwise import gpu_ladder
+from tilewright.ops.core.ladder import Ladder, Rung
+from tilewright.ops.core.needs import engine, on
+from tilewright.ops.elementwise.problem import DEVICE_DTYPES
 
-ladder = Ladder("elementwise", prefer=("cpu.threads", *gpu_ladder.PREFER))
-needs = (on("cpu", "float32"),)
+CPU = (on("cpu", "float32"),)
+SIMT = (on("cuda", "float32"), engine("simt"))
+TILE = (on("cuda", *DEVICE_DTYPES), engine("tile"))
+C_TILE = 2.0  # of its bound: the GPU's division errs by 2 ULP, the CPU's not at all; 1.0 was measured on an H200
 
-
-@ladder.rung(
-    "cpu.naive",
-    after=None,
-    needs=needs,
-    idea="one number after the other, by the C library's functions in float64",
+ladder = Ladder(
+    "elementwise",
+    Rung(
+        "cpu.naive",
+        idea="one element after the other, by the C library's functions in float64",
+        needs=CPU,
+        kernel="elementwise.cpu.naive:apply",
+    ),
+    Rung(
+        "cpu.vectors",
+        after="cpu.naive",
+        idea="whole vectors through a polynomial of our own; threads draw pieces",
+        needs=CPU,
+        kernel="elementwise.cpu.vectors:apply",
+        chosen=True,
+    ),
+    Rung(
+        "simt.naive",
+        idea="one thread per element, by the C library's functions in float64",
+        needs=SIMT,
+        kernel="elementwise.simt.numbers:run",
+        options={"kernel": "naive"},
+    ),
+    Rung(
+        "simt.vectors",
+        after="simt.naive",
+        idea="one thread per four elements, in loads and stores of 16 bytes",
+        needs=SIMT,
+        kernel="elementwise.simt.numbers:run",
+        options={"kernel": "vectors"},
+        chosen=True,
+    ),
+    Rung(
+        "tile.blocks",
+        idea="one block of elements per program, through float32 polynomials of our own",
+        needs=TILE,
+        kernel="elementwise.tile.blocks:run",
+        chosen=True,
+        c=C_TILE,
+    ),
+    taught=True,
 )
-def naive(function, x, out):
-    from tilewright.ops.elementwise.cpu.naive import apply
-
-    apply(function, x, out)
-
-
-@ladder.rung("cpu.vectors", after="cpu.naive", needs=needs, idea="whole vectors through a polynomial of our own")
-def vectors(function, x, out):
-    from tilewright.ops.elementwise.cpu.vectors import apply
-
-    apply(function, x, out, alone=True)
-
-
-@ladder.rung("cpu.threads", after="cpu.vectors", needs=needs, idea="threads draw pieces")
-def all_threads(function, x, out):
-    from tilewright.ops.elementwise.cpu.vectors import apply
-
-    apply(function, x, out)
-
-
-gpu_ladder.declare(ladder)

@@ -1,27 +1,64 @@
-"""The rungs of embedding. run(ids, table, out): int64 (n,), float32 (V, C), float32 (n, C)."""
+"""The rungs of embedding, for all engines.
 
-from tilewright.ops.core.ladder import Ladder
-from tilewright.ops.core.needs import on
-from tilewright.ops.embedding import gpu_ladder
+CPU: kernel(ids, table, out), int64 (n,), float32 (V, C), float32 (n, C). GPU: kernel(ids, table, places, out),
+contiguous tensors, not empty; ids (n,) of int32 or int64; places: (positions (n,), position_table (P, C)), or None.
+`simt` takes float32, `tile` any of the three dtypes.
+"""
 
-ladder = Ladder("embedding", prefer=("cpu.rows", *gpu_ladder.PREFER))
-needs = (on("cpu", "float32"),)
+from tilewright.ops.core.ladder import Ladder, Rung
+from tilewright.ops.core.needs import divides, engine, on
+from tilewright.ops.embedding.problem import DEVICE_DTYPES
 
+CPU = (on("cpu", "float32"),)
+SIMT = (on("cuda", "float32"), engine("simt"))
+TILE = (on("cuda", *DEVICE_DTYPES), engine("tile"))
 
-@ladder.rung("cpu.naive", after=None, needs=needs, idea="one number after the other")
-def naive(ids, table, out):
-    from tilewright.ops.embedding.cpu.naive import gather
-
-    gather(ids, table, out)
-
-
-@ladder.rung(
-    "cpu.rows", after="cpu.naive", needs=needs, idea="whole rows as vectors, drawn by threads, the next ones prefetched"
+ladder = Ladder(
+    "embedding",
+    Rung(
+        "cpu.naive",
+        idea="one element after the other",
+        needs=CPU,
+        kernel="embedding.cpu.naive:gather",
+    ),
+    Rung(
+        "cpu.rows",
+        after="cpu.naive",
+        idea="whole rows as vectors; threads draw rows and prefetch the next ones",
+        needs=CPU,
+        kernel="embedding.cpu.rows:copy_rows",
+        chosen=True,
+    ),
+    Rung(
+        "simt.naive",
+        idea="one thread per element of out, and each reads its row's id",
+        needs=SIMT,
+        kernel="embedding.simt.rows:run",
+        options={"kernel": "naive"},
+    ),
+    Rung(
+        "simt.warps",
+        after="simt.naive",
+        idea="one warp per row: an id is read once for 32 elements at a time",
+        needs=SIMT,
+        kernel="embedding.simt.rows:run",
+        options={"kernel": "warps"},
+        chosen=True,
+    ),
+    Rung(
+        "simt.vectors",
+        after="simt.warps",
+        idea="loads and stores of 16 bytes",
+        needs=(*SIMT, divides("C", 4)),
+        kernel="embedding.simt.rows:run",
+        options={"kernel": "vectors"},
+        chosen=True,
+    ),
+    Rung(
+        "tile.rows",
+        idea="one row per program, 16 bytes per load",
+        needs=TILE,
+        kernel="embedding.tile.rows:run",
+        chosen=True,
+    ),
 )
-def rows(ids, table, out):
-    from tilewright.ops.embedding.cpu.rows import copy_rows
-
-    copy_rows(ids, table, out)
-
-
-gpu_ladder.declare(ladder)

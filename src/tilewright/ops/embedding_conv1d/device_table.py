@@ -165,3 +165,8 @@ def _free(near, most: int) -> int:
     torch.cuda.empty_cache()
     free = torch.cuda.mem_get_info(near.device)[0]
     return max(free - RESERVE, free // 2)
+
+
+def prepare_whole(table, filters: Filters, *, dtype: str, length: int, memory: int | None) -> DeviceTable:
+    """An empty token table for these weights; its rows are not cut into slices."""
+    return DeviceTable(table, filters, dtype=dtype, length=length, memory=memory, cut=None)

@@ -1,74 +1,97 @@
-"""The rungs of embedding_conv1d. prepare(table, filters, options) -> state; run(ids, prepared, out)."""
+"""The rungs of embedding_conv1d, for all engines.
 
-import numpy as np
+prepare(table, filters, dtype=, length=, memory=) makes the rung's state; a kernel is called as kernel(ids, prepared,
+out). On a GPU they are torch tensors, and ids are rows of the token table for rungs that have one.
+"""
 
-from tilewright.ops.core.ladder import Ladder
-from tilewright.ops.core.needs import on
-from tilewright.ops.embedding_conv1d import gpu_ladder
-from tilewright.ops.embedding_conv1d.operands import Filters, Prepared
+from tilewright.ops.core.ladder import Ladder, Rung
+from tilewright.ops.core.needs import engine, on
 
-ladder = Ladder("embedding_conv1d", prefer=("cpu.gather_add", *gpu_ladder.PREFER))
-CLASSES = (on("cpu", "float32", "bfloat16"),)
+LIMBS = 10.0  # constant of the bound on a GPU: that of matmul's limbs, which compute the rows of the token table
 
+CPU = (on("cpu", "float32", "bfloat16"),)
+SIMT = (on("cuda", "float32"), engine("simt"))
+TILE = (on("cuda", "float32", "bfloat16", "float16"), engine("tile"))
 
-def _prepare_filters(table: np.ndarray, filters: Filters, *, dtype: str, length: int, memory: int | None):
-    from tilewright.ops.conv1d import prepare
-
-    return [prepare(weight, dtype=dtype) for weight in filters.weights]
-
-
-def _prepare_table(table: np.ndarray, filters: Filters, *, dtype: str, length: int, memory: int | None):
-    from tilewright.ops.embedding_conv1d.token_table import TokenTable
-
-    return TokenTable(table, filters, dtype=dtype, length=length, memory=memory)
-
-
-@ladder.rung(
-    "cpu.gather",
-    after=None,
-    needs=CLASSES,
-    prepare=_prepare_filters,
-    idea="look the rows up, then convolve them with conv1d, ReLU and maximum fused",
+ladder = Ladder(
+    "embedding_conv1d",
+    Rung(
+        "cpu.gather",
+        idea="embedding, then conv1d of its rows, ReLU and maximum fused",
+        needs=CPU,
+        kernel="embedding_conv1d.cpu.gather:convolve",
+        prepare="embedding_conv1d.cpu.gather:prepare_filters",
+    ),
+    Rung(
+        "cpu.table_sums",
+        after="cpu.gather",
+        idea="each pair of token and tap is multiplied once; a window is a sum of table rows",
+        needs=CPU,
+        kernel="embedding_conv1d.cpu.gather_add:add_from_table",
+        options={"vectors": False},
+        prepare="embedding_conv1d.token_table:prepare_table",
+    ),
+    Rung(
+        "cpu.gather_add",
+        after="cpu.table_sums",
+        idea="vectors, the maximum in registers, one slice of the table at a time so that it stays in L3",
+        needs=CPU,
+        kernel="embedding_conv1d.cpu.gather_add:add_from_table",
+        options={"vectors": True},
+        prepare="embedding_conv1d.token_table:prepare_table",
+        chosen=True,
+    ),
+    Rung(
+        "simt.gather",
+        idea="embedding, then conv1d of its rows, ReLU and maximum fused",
+        needs=SIMT,
+        kernel="embedding_conv1d.simt.gather:convolve",
+        prepare="embedding_conv1d.simt.gather:prepare_filters",
+    ),
+    Rung(
+        "simt.table_sums",
+        after="simt.gather",
+        idea="each pair of token and tap is multiplied once; one thread per feature adds table rows",
+        needs=SIMT,
+        kernel="embedding_conv1d.simt.gather_add:add_rows",
+        prepare="embedding_conv1d.device_table:prepare_whole",
+        c=LIMBS,
+    ),
+    Rung(
+        "simt.quads",
+        after="simt.table_sums",
+        idea="one thread per four adjacent features, 16 bytes per load",
+        needs=SIMT,
+        kernel="embedding_conv1d.simt.gather_add:add_quads",
+        prepare="embedding_conv1d.device_table:prepare_whole",
+        c=LIMBS,
+    ),
+    Rung(
+        "simt.gather_add",
+        after="simt.quads",
+        idea="all blocks work on one slice of the table at a time, so that it stays in L2",
+        needs=SIMT,
+        kernel="embedding_conv1d.simt.gather_add:add_quads",
+        prepare="embedding_conv1d.simt.gather_add:prepare_slices",
+        chosen=True,
+        c=LIMBS,
+    ),
+    Rung(
+        "tile.rows",
+        idea="one program per sentence: sums of whole table rows, the maximum in registers",
+        needs=TILE,
+        kernel="embedding_conv1d.tile.gather_add:add_rows",
+        prepare="embedding_conv1d.device_table:prepare_whole",
+        c=LIMBS,
+    ),
+    Rung(
+        "tile.gather_add",
+        after="tile.rows",
+        idea="all programs work on one slice of the table at a time, so that it stays in L2",
+        needs=TILE,
+        kernel="embedding_conv1d.tile.gather_add:add_rows",
+        prepare="embedding_conv1d.tile.gather_add:prepare_slices",
+        chosen=True,
+        c=LIMBS,
+    ),
 )
-def gather(ids: np.ndarray, prepared: Prepared, out: np.ndarray) -> None:
-    from tilewright.ops.conv1d import conv1d
-    from tilewright.ops.embedding import embedding
-
-    filters, O = prepared.filters, prepared.filters.O
-    x = embedding(ids, prepared.table).swapaxes(1, 2)  # (B, C, L)
-    for branch, weight in enumerate(prepared.state):
-        columns = slice(branch * O, (branch + 1) * O)
-        out[:, columns] = conv1d(x, weight, bias=filters.bias[columns], activation="relu", pool="max")
-
-
-def _from_table(ids: np.ndarray, prepared: Prepared, out: np.ndarray, *, vectors: bool) -> None:
-    from tilewright.ops.embedding_conv1d.cpu.gather_add import add_rows
-
-    with prepared.state.lock:  # no other thread adds rows or moves them meanwhile
-        for first, end in prepared.state.batches(ids):
-            add_rows(ids[first:end], prepared.state, out[first:end], vectors=vectors)
-
-
-@ladder.rung(
-    "cpu.table_sums",
-    after="cpu.gather",
-    needs=CLASSES,
-    prepare=_prepare_table,
-    idea="each pair of token and tap is multiplied once; a window is a sum of table rows",
-)
-def table_sums(ids, prepared, out):
-    _from_table(ids, prepared, out, vectors=False)
-
-
-@ladder.rung(
-    "cpu.gather_add",
-    after="cpu.table_sums",
-    needs=CLASSES,
-    prepare=_prepare_table,
-    idea="vectors, the running maximum in registers, one slice of the table at a time so that it stays in L3",
-)
-def gather_add(ids, prepared, out):
-    _from_table(ids, prepared, out, vectors=True)
-
-
-gpu_ladder.declare(ladder)

@@ -126,3 +126,8 @@ class TokenTable:
                 self.row_of[group, some] = np.arange(self.used, self.used + some.size, dtype=np.int32)
                 self.used += some.size
             self.built += tokens.size
+
+
+def prepare_table(table: np.ndarray, filters: Filters, *, dtype: str, length: int, memory: int | None) -> TokenTable:
+    """An empty token table for these weights."""
+    return TokenTable(table, filters, dtype=dtype, length=length, memory=memory)

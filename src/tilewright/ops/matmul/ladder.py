@@ -1,174 +1,266 @@
-"""The rungs of matmul: each is declared once, here; the kernels are in `cpu/`, where rungs that
-differ little share a file.
+"""The rungs of matmul, for all engines.
 
-Every rung's run(rows, weights, out, epilogue) computes out (M, N) = activation(rows @ weights + residual + bias).
-Kernels are imported when a rung first runs, so that listing the ladder costs nothing.
+A kernel is called as kernel(rows, weights, out, epilogue), with the records of `gemm.operands`: it writes out (M, N) =
+activation(rows @ weights + residual + bias). Arrays are NumPy's on the CPU, torch tensors on a GPU. A function that
+lays weights out is called with b (K, N) and the rung's name; on a GPU with the accuracy class, too.
 """
 
-import numpy as np
+from tilewright.ops.core.ladder import Ladder, Rung
+from tilewright.ops.core.needs import amx_tiles, at_least, at_most, cpu_feature, engine, fast_pairs, hopper, on
 
-from tilewright.ops.core.ladder import Ladder
-from tilewright.ops.core.launch import threads
-from tilewright.ops.core.needs import amx_tiles, at_least, cpu_feature, fast_pairs, on
-from tilewright.ops.gemm.operands import Epilogue, Packed, Rows
-from tilewright.ops.matmul import gpu_ladder
+LIMB_DEPTH = 768  # K from which limbs are used; they hold the float32 bound from 656 on, see gemm/cpu/amx.py
+TILE_LIMB_DEPTH = 192  # on a GPU, where a short K gets a fourth limb product: the bound holds from 164 on
+NARROW = 16  # columns whose sums of four rows one thread holds in registers
+COLUMNS = 65535 * 8  # a grid has at most 65,535 blocks side by side, and the smallest block has 8 columns
+ROUNDED = ("bfloat16", "float16", "tf32")  # accuracy classes that matrix units multiply as they are
 
-LIMB_DEPTH = 768  # K from which limbs are taken; the float32 bound they hold from 656 on, see cpu/amx.py
+# Constants of the bounds. Matrix units truncate where they add: on an H200 sums of one sign were off by 1.7 units of
+# the bound at K = 1,024 and by 6.5 at 16,384. Limbs leave them after 64 elements and were off by 0.2; but three limb
+# products may be off by 255 eps32 |a| |b|, and four by 128.
+TRUNCATED, LIMBS = 8.0, 10.0
+
+CPU = (on("cpu", "float32"),)
+CPU_BFLOAT16 = (on("cpu", "bfloat16"),)
+SIMT = (on("cuda", "float32"), at_most("N", COLUMNS), engine("simt"))
+TILE = (on("cuda", *ROUNDED), engine("tile"))
+TILE_LIMBS = (on("cuda", "float32"), engine("tile"), at_least("K", TILE_LIMB_DEPTH))
 
 ladder = Ladder(
     "matmul",
-    prefer=("cpu.limbs", "cpu.threads", "cpu.amx", "cpu.dot_pairs", "cpu.widened", *gpu_ladder.PREFER),
+    Rung(
+        "cpu.memory",
+        idea="three loops; the sum of an element is kept in memory",
+        needs=CPU,
+        kernel="matmul.cpu.naive:multiply",
+        options={"loops": "memory"},
+    ),
+    Rung(
+        "cpu.register",
+        after="cpu.memory",
+        idea="the sum stays in a register until it is complete",
+        needs=CPU,
+        kernel="matmul.cpu.naive:multiply",
+        options={"loops": "register"},
+    ),
+    Rung(
+        "cpu.reordered",
+        after="cpu.register",
+        idea="the inner loop runs along rows of b and out, not down b's columns",
+        needs=CPU,
+        kernel="matmul.cpu.naive:multiply",
+        options={"loops": "reordered"},
+    ),
+    Rung(
+        "cpu.blocked",
+        after="cpu.reordered",
+        idea="a block of b stays in cache while all rows of a pass",
+        needs=CPU,
+        kernel="matmul.cpu.naive:multiply",
+        options={"loops": "blocked"},
+    ),
+    Rung(
+        "cpu.vectors",
+        after="cpu.blocked",
+        idea="explicit vectors: four rows x two vectors of out stay in registers along all of K",
+        needs=CPU,
+        kernel="matmul.cpu.vectors:multiply",
+    ),
+    Rung(
+        "cpu.packed",
+        after="cpu.vectors",
+        idea="operands packed in the order of use, a block of out in registers; threads draw blocks",
+        needs=CPU,
+        kernel="gemm.cpu.loops:multiply",
+        options={"kind": "float32"},
+        prepare="gemm.cpu.pack:pack_panels",
+        chosen=True,
+    ),
+    Rung(
+        "cpu.widened",
+        after="cpu.packed",
+        idea="b packed as bfloat16, half the bytes; widened in registers, a when it is packed",
+        needs=CPU_BFLOAT16,
+        kernel="gemm.cpu.loops:multiply",
+        options={"kind": "mixed"},
+        prepare="gemm.cpu.words:pack_words",
+        chosen=True,
+    ),
+    Rung(
+        "cpu.dot_pairs",
+        after="cpu.widened",
+        idea="one instruction multiplies and adds a pair of bfloat16 in each lane",
+        needs=(*CPU_BFLOAT16, cpu_feature("avx512bf16")),
+        slow=(fast_pairs,),
+        kernel="gemm.cpu.loops:multiply",
+        options={"kind": "dot_pairs"},
+        prepare="gemm.cpu.words:pack_words",
+        chosen=True,
+    ),
+    Rung(
+        "cpu.amx",
+        after="cpu.dot_pairs",
+        idea="one instruction multiplies 16 x 32 by 32 x 16: AMX tile registers",
+        needs=(*CPU_BFLOAT16, amx_tiles),
+        kernel="gemm.cpu.amx:multiply",
+        prepare="gemm.cpu.words:pack_words",
+        chosen=True,
+    ),
+    Rung(
+        "cpu.limbs",
+        after="cpu.amx",
+        idea="each float32 split in two bfloat16 limbs, three tile products of them",
+        needs=(*CPU, amx_tiles, at_least("K", LIMB_DEPTH)),
+        kernel="gemm.cpu.amx:multiply",
+        prepare="gemm.cpu.words:pack_limbs",
+        chosen=True,
+        c=LIMBS,
+    ),
+    Rung(
+        "simt.memory",
+        idea="one thread per element of out; its sum is kept in device memory",
+        needs=SIMT,
+        kernel="matmul.simt.launch:multiply",
+        options={"kernel": "memory"},
+    ),
+    Rung(
+        "simt.register",
+        after="simt.memory",
+        idea="the sum stays in a register until it is complete",
+        needs=SIMT,
+        kernel="matmul.simt.launch:multiply",
+        options={"kernel": "register"},
+    ),
+    Rung(
+        "simt.coalesced",
+        after="simt.register",
+        idea="the threads of a warp lie along a row of out and read adjacent elements",
+        needs=SIMT,
+        kernel="matmul.simt.launch:multiply",
+        options={"kernel": "coalesced"},
+    ),
+    Rung(
+        "simt.shared8",
+        after="simt.coalesced",
+        idea="a block keeps one 8 x 8 tile of each operand in shared memory",
+        needs=SIMT,
+        kernel="matmul.simt.launch:multiply",
+        options={"kernel": "shared8"},
+    ),
+    Rung(
+        "simt.shared16",
+        after="simt.shared8",
+        idea="tiles of 16 x 16 in shared memory",
+        needs=SIMT,
+        kernel="matmul.simt.launch:multiply",
+        options={"kernel": "shared16"},
+    ),
+    Rung(
+        "simt.shared32",
+        after="simt.shared16",
+        idea="tiles of 32 x 32 in shared memory",
+        needs=SIMT,
+        kernel="matmul.simt.launch:multiply",
+        options={"kernel": "shared32"},
+    ),
+    Rung(
+        "simt.unrolled",
+        after="simt.shared32",
+        idea="the inner loop is unrolled",
+        needs=SIMT,
+        kernel="matmul.simt.launch:multiply",
+        options={"kernel": "unrolled"},
+    ),
+    Rung(
+        "simt.strip",
+        after="simt.unrolled",
+        idea="one thread per 8 elements of a column: an element of b serves all from a register",
+        needs=SIMT,
+        kernel="matmul.simt.launch:multiply",
+        options={"kernel": "strip"},
+    ),
+    Rung(
+        "simt.outer",
+        after="simt.strip",
+        idea="one thread per 8 x 8 elements, sums of outer products; a's tile is transposed",
+        needs=SIMT,
+        kernel="matmul.simt.launch:multiply",
+        options={"kernel": "outer"},
+    ),
+    Rung(
+        "simt.vectors",
+        after="simt.outer",
+        idea="16 bytes per load, from padded operands; one thread per 8 x 16 elements",
+        needs=SIMT,
+        kernel="matmul.simt.launch:multiply_padded",
+        options={"kernel": "vectors"},
+        prepare="matmul.simt.launch:pad_tiles",
+    ),
+    Rung(
+        "simt.warps",
+        after="simt.vectors",
+        idea="one warp per 64 x 64 of the tile: its loads have no bank conflicts in shared memory",
+        needs=SIMT,
+        kernel="matmul.simt.launch:multiply_padded",
+        options={"kernel": "warps"},
+        prepare="matmul.simt.launch:pad_tiles",
+    ),
+    Rung(
+        "simt.buffered",
+        after="simt.warps",
+        idea="the next tiles are loaded while these are multiplied",
+        needs=SIMT,
+        kernel="matmul.simt.launch:multiply_padded",
+        options={"kernel": "buffered"},
+        prepare="matmul.simt.launch:pad_tiles",
+        chosen=True,
+    ),
+    Rung(
+        "tile.persistent",
+        idea="matrix units; one program per multiprocessor takes tile after tile",
+        needs=TILE,
+        kernel="gemm.tile.launch:multiply",
+        prepare="gemm.tile.launch:transpose",
+        chosen=True,
+        c=TRUNCATED,
+    ),
+    Rung(
+        "tile.specialized",
+        after="tile.persistent",
+        idea="one warp copies tiles in, two warpgroups multiply them",
+        needs=(*TILE, hopper),
+        kernel="gemm.tile.launch:multiply",
+        options={"specialized": True},
+        prepare="gemm.tile.launch:transpose",
+        chosen=True,
+        c=TRUNCATED,
+    ),
+    Rung(
+        "tile.limbs",
+        idea="float32 as two bfloat16 limbs, three or four products of them on matrix units",
+        needs=TILE_LIMBS,
+        kernel="gemm.tile.launch:multiply",
+        prepare="gemm.tile.launch:transpose_limbs",
+        chosen=True,
+        c=LIMBS,
+    ),
+    Rung(
+        "tile.specialized_limbs",
+        after="tile.limbs",
+        idea="one warp copies limbs in, two warpgroups multiply",
+        needs=(*TILE_LIMBS, hopper),
+        kernel="gemm.tile.launch:multiply",
+        options={"specialized": True},
+        prepare="gemm.tile.launch:transpose_limbs",
+        chosen=True,
+        c=LIMBS,
+    ),
+    Rung(
+        "simt.narrow",
+        after="simt.coalesced",
+        idea="for few columns: one warp per four rows; threads share K and add their sums by shuffles",
+        needs=(*SIMT, at_least("N", 1), at_most("N", NARROW)),
+        kernel="matmul.simt.launch:multiply_narrow",
+        prepare="matmul.simt.launch:transpose",
+        chosen=True,
+    ),
 )
-float32, bfloat16 = on("cpu", "float32"), on("cpu", "bfloat16")
-
-
-def _scalar(name: str, rows: Rows, weights: Packed, out: np.ndarray, epilogue: Epilogue) -> None:
-    from tilewright.ops.gemm.cpu.epilogue import ACTIVATIONS
-    from tilewright.ops.matmul.cpu import naive
-
-    kernel = getattr(naive, name)
-    kernel(rows.plain(), weights.data, out, epilogue.bias, epilogue.residual, ACTIVATIONS[epilogue.activation])
-
-
-def _row_major(name: str, rows: Rows, weights: Packed, out: np.ndarray, epilogue: Epilogue) -> None:
-    """A scalar kernel whose inner loop the compiler vectorises, for which it must know that rows are contiguous."""
-    target = out if out.flags.c_contiguous else np.empty(out.shape, np.float32)
-    a, b = np.ascontiguousarray(rows.plain()), np.ascontiguousarray(weights.data)
-    _scalar(name, Rows(a, None), Packed(weights.rung, weights.K, weights.N, weights.dtype, b), target, epilogue)
-    if target is not out:
-        out[...] = target
-
-
-@ladder.rung("cpu.memory", after=None, needs=(float32,), idea="three loops; the sum of an element is kept in memory")
-def memory(rows, weights, out, epilogue):
-    _scalar("memory", rows, weights, out, epilogue)
-
-
-@ladder.rung("cpu.register", after="cpu.memory", needs=(float32,), idea="the sum stays in a register until it is whole")
-def register(rows, weights, out, epilogue):
-    _scalar("register", rows, weights, out, epilogue)
-
-
-@ladder.rung(
-    "cpu.reordered",
-    after="cpu.register",
-    needs=(float32,),
-    idea="the inner loop runs along rows of b and out, not down b's columns",
-)
-def reordered(rows, weights, out, epilogue):
-    _row_major("reordered", rows, weights, out, epilogue)
-
-
-@ladder.rung(
-    "cpu.blocked", after="cpu.reordered", needs=(float32,), idea="a block of b stays in cache while all rows of a pass"
-)
-def blocked(rows, weights, out, epilogue):
-    _row_major("blocked", rows, weights, out, epilogue)
-
-
-@ladder.rung(
-    "cpu.vectors",
-    after="cpu.blocked",
-    needs=(float32,),
-    idea="explicit vectors: four rows x two vectors of out stay in registers along all of K",
-)
-def vectors(rows, weights, out, epilogue):
-    from tilewright.ops.matmul.cpu.vectors import multiply
-
-    multiply(rows, weights, out, epilogue)
-
-
-def _pack_panels(b: np.ndarray, rung: str) -> Packed:
-    from tilewright.ops.gemm.cpu.pack import pack_panels
-
-    return pack_panels(b, rung)
-
-
-@ladder.rung(
-    "cpu.packed",
-    after="cpu.vectors",
-    needs=(float32,),
-    prepare=_pack_panels,
-    idea="operands packed in the order of use, and a block of out in registers, 12 x 32 with AVX-512",
-)
-def packed(rows, weights, out, epilogue):
-    with threads(1):
-        all_threads(rows, weights, out, epilogue)
-
-
-@ladder.rung(
-    "cpu.threads", after="cpu.packed", needs=(float32,), prepare=_pack_panels, idea="threads draw blocks of out"
-)
-def all_threads(rows, weights, out, epilogue):
-    from tilewright.ops.gemm.cpu.loops import multiply
-
-    multiply(rows, weights, out, epilogue, kind="float32")
-
-
-def _pack_words(b: np.ndarray, rung: str) -> Packed:
-    from tilewright.ops.gemm.cpu.words import pack_words
-
-    return pack_words(b, rung, limbs=1)
-
-
-@ladder.rung(
-    "cpu.widened",
-    after="cpu.threads",
-    needs=(bfloat16,),
-    prepare=_pack_words,
-    idea="b packed as bfloat16, half the bytes; widened in registers, a when it is packed",
-)
-def widened(rows, weights, out, epilogue):
-    from tilewright.ops.gemm.cpu.loops import multiply
-
-    multiply(rows, weights, out, epilogue, kind="mixed")
-
-
-@ladder.rung(
-    "cpu.dot_pairs",
-    after="cpu.widened",
-    needs=(bfloat16, cpu_feature("avx512bf16")),
-    slow=(fast_pairs,),
-    prepare=_pack_words,
-    idea="one instruction multiplies and adds a pair of bfloat16 in each lane",
-)
-def dot_pairs(rows, weights, out, epilogue):
-    from tilewright.ops.gemm.cpu.loops import multiply
-
-    multiply(rows, weights, out, epilogue, kind="dot_pairs")
-
-
-@ladder.rung(
-    "cpu.amx",
-    after="cpu.dot_pairs",
-    needs=(bfloat16, amx_tiles),
-    prepare=_pack_words,
-    idea="one instruction multiplies 16 x 32 by 32 x 16: AMX tile registers",
-)
-def amx(rows, weights, out, epilogue):
-    from tilewright.ops.gemm.cpu.amx import multiply
-
-    multiply(rows, weights, out, epilogue)
-
-
-def _pack_limbs(b: np.ndarray, rung: str) -> Packed:
-    from tilewright.ops.gemm.cpu.words import pack_words
-
-    return pack_words(b, rung, limbs=2)
-
-
-@ladder.rung(
-    "cpu.limbs",
-    after="cpu.amx",
-    needs=(float32, amx_tiles, at_least("K", LIMB_DEPTH)),
-    prepare=_pack_limbs,
-    c=10.0,
-    idea="each float32 split in two bfloat16 limbs, three tile products of them",
-)
-def limbs(rows, weights, out, epilogue):
-    from tilewright.ops.gemm.cpu.amx import multiply
-
-    multiply(rows, weights, out, epilogue)
-
-
-gpu_ladder.declare(ladder)

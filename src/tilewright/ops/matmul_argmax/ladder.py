@@ -1,88 +1,125 @@
-"""The rungs of matmul_argmax. run(a, prepared, index, value): float32 (M, K), M > 0, to int64 (M,) and float32 (M,)."""
+"""The rungs of matmul_argmax, for all engines.
 
-import numpy as np
+A kernel is called as kernel(a, prepared, index, value): a (M, K), M > 0, to int64 index (M,) and float32 value (M,).
+NumPy arrays on the CPU, a float32; contiguous torch tensors on a GPU, a of a dtype that matmul takes.
+"""
 
-from tilewright.ops.core.ladder import Ladder
-from tilewright.ops.core.memory import empty
-from tilewright.ops.core.needs import at_most, cpu_feature, divides, on
-from tilewright.ops.matmul_argmax import gpu_ladder
-from tilewright.ops.matmul_argmax.operands import Prepared, Screen
+from tilewright.ops.core.ladder import Ladder, Rung
+from tilewright.ops.core.needs import at_most, cpu_feature, divides, engine, hopper, on
+from tilewright.ops.matmul_argmax.operands import KINDS
 
-LOGITS_BYTES = 16 << 20  # of products held at once where they are written
-MOST_COLUMNS = 1 << 24  # a column's number is kept as a float32
-MOST_DEPTH = 4096  # of a sum that is taken in one block: 192 rows of it are 3 MiB
-WHOLE = 0.4  # constant of the bound, in units of that of limbs, where numbers are not split
+MOST_COLUMNS = 1 << 24  # a column's index is kept as a float32
+MOST_DEPTH = 4096  # of a sum that is computed in one block: 192 rows of it are 3 MiB
+ROUNDED = ("bfloat16", "float16", "tf32")  # accuracy classes that matrix units multiply as they are
 
-ladder = Ladder("matmul_argmax", prefer=("cpu.screened", "cpu.fused", "cpu.logits", *gpu_ladder.PREFER))
-here = on("cpu", "float32", "bfloat16")
-
-
-KINDS = {"cpu.threads": "float32", "cpu.widened": "mixed", "cpu.dot_pairs": "dot_pairs", "cpu.amx": "amx"}
+# Constants of the bounds, in units of that of limbs: where elements are not split; where matrix units truncate
+WHOLE, TRUNCATED, LIMBS = 0.4, 0.8, 1.0
 
 
 def one_block(problem) -> str | None:
-    """matmul's kernel for these weights can take a sum in one block: a partial one has nowhere to stay."""
+    """matmul's kernel for these weights can compute a sum in one block: there is no buffer for a partial sum."""
     if problem.layout not in KINDS:
         return f"the weights are laid out for matmul's {problem.layout}"
     most = MOST_DEPTH
     if problem.layout == "cpu.amx":
-        from tilewright.ops.gemm.cpu.amx import KC  # words of two numbers
+        from tilewright.ops.gemm.cpu.amx import KC  # words of two elements
 
         most = 2 * KC
     return f"K is {problem.K}, it takes up to {most}" if most < problem.K else None
 
 
-@ladder.rung("cpu.logits", after=None, needs=(here,), idea="every product is written, then the largest is looked for")
-def logits(a: np.ndarray, prepared: Prepared, index: np.ndarray, value: np.ndarray) -> None:
-    from tilewright.ops.matmul import matmul
-
-    step = max(1, LOGITS_BYTES // (4 * prepared.weights.N))
-    out = empty((min(step, len(a)), prepared.weights.N))
-    for i in range(0, len(a), step):
-        rows = a[i : i + step]
-        products = matmul(rows, prepared.weights, out=out[: len(rows)])
-        index[i : i + step] = best = products.argmax(axis=1)
-        value[i : i + step] = products[np.arange(len(rows)), best]
+def in_tiles(problem) -> str | None:
+    """The weights are laid out for matmul's tile kernels; those of float32, in limbs."""
+    if problem.layout.startswith("tile."):
+        return None
+    return f"the weights are laid out for matmul's {problem.layout}"
 
 
-@ladder.rung(
-    "cpu.fused",
-    after="cpu.logits",
-    needs=(here, one_block, at_most("N", MOST_COLUMNS)),
-    c=WHOLE,
-    idea="the largest is kept as products leave the registers; none is written",
+CPU = (on("cpu", "float32", "bfloat16"),)
+SIMT = (on("cuda", "float32", *ROUNDED), engine("simt"))
+TILE = (on("cuda", *ROUNDED), engine("tile"), in_tiles)
+TILE_LIMBS = (on("cuda", "float32"), engine("tile"), in_tiles)
+
+ladder = Ladder(
+    "matmul_argmax",
+    Rung(
+        "cpu.logits",
+        idea="every product is written, then the largest of each row is searched",
+        needs=CPU,
+        kernel="matmul_argmax.cpu.logits:search",
+        chosen=True,
+    ),
+    Rung(
+        "cpu.fused",
+        after="cpu.logits",
+        idea="the largest is kept as products leave the registers; none is written",
+        needs=(*CPU, one_block, at_most("N", MOST_COLUMNS)),
+        kernel="matmul_argmax.cpu.fused:search",
+        chosen=True,
+        c=WHOLE,
+    ),
+    Rung(
+        "cpu.screened",
+        after="cpu.fused",
+        idea="products in 8 bits with a bound of their error; only columns that may be the largest in float32",
+        needs=(on("cpu", "float32"), cpu_feature("avx512vnni"), divides("K", 16), at_most("N", MOST_COLUMNS)),
+        kernel="matmul_argmax.cpu.screened:search",
+        prepare="matmul_argmax.cpu.screened:screen",
+        chosen=True,
+    ),
+    Rung(
+        "simt.row",
+        idea="matmul's product is written, and one thread searches each row of it",
+        needs=SIMT,
+        kernel="matmul_argmax.simt.launch:search",
+        options={"kernel": "row"},
+        chosen=True,
+        c=LIMBS,
+    ),
+    Rung(
+        "simt.shuffles",
+        after="simt.row",
+        idea="one warp per row, 32 adjacent products at a time; its threads combine their best by shuffles",
+        needs=SIMT,
+        kernel="matmul_argmax.simt.launch:search",
+        options={"kernel": "shuffles"},
+        chosen=True,
+        c=LIMBS,
+    ),
+    Rung(
+        "tile.fused",
+        idea="a tile of products leaves the best of each row, and is never written",
+        needs=TILE,
+        kernel="matmul_argmax.tile.launch:search",
+        chosen=True,
+        c=TRUNCATED,
+    ),
+    Rung(
+        "tile.specialized",
+        after="tile.fused",
+        idea="one warp copies tiles in, two warpgroups multiply them",
+        needs=(*TILE, hopper),
+        kernel="matmul_argmax.tile.launch:search",
+        options={"specialized": True},
+        chosen=True,
+        c=TRUNCATED,
+    ),
+    Rung(
+        "tile.fused_limbs",
+        idea="a tile of sums of three bfloat16 limb products leaves the best of each row, and is never written",
+        needs=TILE_LIMBS,
+        kernel="matmul_argmax.tile.launch:search",
+        chosen=True,
+        c=LIMBS,
+    ),
+    Rung(
+        "tile.specialized_limbs",
+        after="tile.fused_limbs",
+        idea="one warp copies limbs in, two warpgroups multiply",
+        needs=(*TILE_LIMBS, hopper),
+        kernel="matmul_argmax.tile.launch:search",
+        options={"specialized": True},
+        chosen=True,
+        c=LIMBS,
+    ),
 )
-def fused(a: np.ndarray, prepared: Prepared, index: np.ndarray, value: np.ndarray) -> None:
-    from tilewright.ops.matmul_argmax.cpu.fused import best
-
-    index[...], value[...] = best(KINDS[prepared.weights.rung], a, prepared.weights)
-
-
-def _screen(b: np.ndarray) -> Screen | None:
-    from tilewright.ops.matmul_argmax.cpu.screened import screen
-
-    return screen(b)
-
-
-@ladder.rung(
-    "cpu.screened",
-    after="cpu.fused",
-    needs=(on("cpu", "float32"), cpu_feature("avx512vnni"), divides("K", 16), at_most("N", MOST_COLUMNS)),
-    prepare=_screen,
-    idea="products in 8 bits with a bound of their error; only columns that may be the largest in float32",
-)
-def screened(a: np.ndarray, prepared: Prepared, index: np.ndarray, value: np.ndarray) -> None:
-    from tilewright.ops.matmul_argmax.cpu.screened import best
-
-    if prepared.screen is None:
-        logits(a, prepared, index, value)
-        return
-    index[...], value[...] = best(a, prepared.screen)
-    undecided = np.flatnonzero(index < 0)  # too many candidates: the weights are too alike for 8 bits
-    if len(undecided):
-        columns, values = np.empty(len(undecided), np.int64), np.empty(len(undecided), np.float32)
-        logits(a[undecided], prepared, columns, values)
-        index[undecided], value[undecided] = columns, values
-
-
-gpu_ladder.declare(ladder)

@@ -6,6 +6,9 @@ import numpy as np
 
 from tilewright.ops.gemm.operands import Packed
 
+# rung of matmul that laid the weights out -> kind of product that reads them, see `gemm.cpu.loops.PRODUCTS`
+KINDS = {"cpu.packed": "float32", "cpu.widened": "mixed", "cpu.dot_pairs": "dot_pairs", "cpu.amx": "amx"}
+
 
 @dataclass(frozen=True, eq=False)
 class Screen:

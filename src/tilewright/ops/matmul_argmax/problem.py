@@ -16,7 +16,7 @@ class Problem:
     N: int
     K: int
     dtype: str = "float32"
-    layout: str = "cpu.threads"
+    layout: str = "cpu.packed"
     device: str = "cpu"
 
 

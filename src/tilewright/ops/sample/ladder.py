@@ -1,34 +1,44 @@
-"""The rungs of sample. run(logits, rules, chosen, logarithms): float32 (n, V) with contiguous rows to int64
-(n, 1 + most), the token and then the best ones, and float64 (n,)."""
+"""The rungs of sample, for all engines.
 
-import numpy as np
+CPU: kernel(logits, rules, chosen, logarithms): float32 (n, V) with contiguous rows to int64 (n, 1 + most), the token
+and then the best ones, and float64 (n,). GPU: kernel(logits, scores, numbers, words, tokens): logits and scores, which
+contain a row's penalties and banned tokens, float32 (n, V), contiguous, V below 2^31; see `operands.Rules`.
+"""
 
-from tilewright.ops.core.ladder import Ladder
-from tilewright.ops.core.needs import on
-from tilewright.ops.sample import gpu_ladder
-from tilewright.ops.sample.operands import Rules
+from tilewright.ops.core.ladder import Ladder, Rung
+from tilewright.ops.core.needs import engine, on
 
-ladder = Ladder("sample", prefer=("cpu.buckets", *gpu_ladder.PREFER))
-here = on("cpu", "float32")
+CPU = (on("cpu", "float32"),)
+TILE = (on("cuda", "float32"), engine("tile"))
 
-
-@ladder.rung("cpu.sorted", after=None, needs=(here,), idea="NumPy sorts a row's best, or all, and adds them up")
-def sorted_rows(logits: np.ndarray, rules: Rules, chosen: np.ndarray, logarithms: np.ndarray) -> None:
-    from tilewright.ops.sample.cpu.ordered import sample
-
-    sample(logits, rules, chosen, logarithms)
-
-
-@ladder.rung(
-    "cpu.buckets",
-    after="cpu.sorted",
-    needs=(here,),
-    idea="weights in vectors, summed in buckets of their distance from the best; one bucket alone is ordered",
+ladder = Ladder(
+    "sample",
+    Rung(
+        "cpu.sorted",
+        idea="NumPy sorts a row's best, or all, and adds them up",
+        needs=CPU,
+        kernel="sample.cpu.ordered:sample",
+    ),
+    Rung(
+        "cpu.buckets",
+        after="cpu.sorted",
+        idea="weights in vectors, summed in buckets by distance from the best; one bucket is sorted",
+        needs=CPU,
+        kernel="sample.cpu.buckets:sample",
+        chosen=True,
+    ),
+    Rung(
+        "tile.search",
+        idea="no sorting: the score at which a target is reached is found by sums over all tokens",
+        needs=TILE,
+        kernel="sample.tile.search:run",
+    ),
+    Rung(
+        "tile.narrow",
+        after="tile.search",
+        idea="a range of scores is narrowed until its tokens fit in registers, and halved there",
+        needs=TILE,
+        kernel="sample.tile.narrow:run",
+        chosen=True,
+    ),
 )
-def buckets(logits: np.ndarray, rules: Rules, chosen: np.ndarray, logarithms: np.ndarray) -> None:
-    from tilewright.ops.sample.cpu.buckets import sample
-
-    sample(logits, rules, chosen, logarithms)
-
-
-gpu_ladder.declare(ladder)

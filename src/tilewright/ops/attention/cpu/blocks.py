@@ -46,7 +46,7 @@ from tilewright.ops.attention.operands import (
     Look,
     panels_of,
 )
-from tilewright.ops.core.launch import launch, thread_count, threads
+from tilewright.ops.core.launch import launch, thread_count
 from tilewright.ops.gemm.operands import addresses
 from tilewright.simd import amx
 
@@ -278,8 +278,16 @@ def tile_kernel(out: types.Array, tiles):
     return attend_prompts
 
 
+def attend_in_tiles(q: np.ndarray, cache: Cache, spans: np.ndarray, look: Look, out: np.ndarray) -> None:
+    """As `attend`, spans of several rows on this CPU's AMX tiles."""
+    attend(q, cache, spans, look, out, tiles=amx.Hardware)
+
+
 def attend(q: np.ndarray, cache: Cache, spans: np.ndarray, look: Look, out: np.ndarray, *, rows=None, tiles=None):
-    """The run function of the rungs in vectors; rows: heights of a block. tiles: for spans of several rows."""
+    """Attention of q to the cache, written to out; see `ladder` for the arguments.
+
+    rows: heights of a block of queries; None for those of this CPU. tiles: where spans of several rows run.
+    """
     rows = ROWS[cpu().lanes] if rows is None else rows
     starting = (spans[:, COUNT] > 1) | (spans[:, SOURCE] >= 0)
     if not starting.all():  # before the others, which may begin as they do
@@ -329,9 +337,3 @@ def _launch(kernel, operands: tuple, job: Attend, **options) -> None:
     arrays = (addresses(elements(q))[0], *flat(cache), spans, np.float32(look.scale))
     out = out if out.dtype == np.float32 else out.view(np.uint16)
     launch(kernel, *arrays, out, job, **options)
-
-
-def attend_alone(q: np.ndarray, cache: Cache, spans: np.ndarray, look: Look, out: np.ndarray, *, rows) -> None:
-    """`attend` on the calling thread."""
-    with threads(1):
-        attend(q, cache, spans, look, out, rows=rows)

@@ -57,7 +57,7 @@ def scalar_kernel(PANEL: int):
 
 
 def attend(q: np.ndarray, cache: Cache, spans: np.ndarray, look: Look, out: np.ndarray) -> None:
-    """The rung's run function; see `ladder`."""
+    """Attention of q to the cache, written to out; see `ladder` for the arguments."""
     keep_new(cache, spans, look)
     arrays = (addresses(q)[0], cache.keys.reshape(-1), cache.values.reshape(-1), spans.reshape(-1))
     with threads(1):

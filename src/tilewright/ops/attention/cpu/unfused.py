@@ -13,7 +13,7 @@ from tilewright.ops.softmax import softmax
 
 
 def attend(q: np.ndarray, cache: Cache, spans: np.ndarray, look: Look, out: np.ndarray) -> None:
-    """The rung's run function; see `ladder`."""
+    """Attention of q to the cache, written to out; see `ladder` for the arguments."""
     keep_new(cache, spans, look)
     D = q.shape[1] // cache.heads
     for slot, first, count, row, _ in spans.tolist():

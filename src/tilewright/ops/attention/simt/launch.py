@@ -11,13 +11,13 @@ from tilewright.ops.attention.simt.warp import LANES
 from tilewright.ops.core.gpu.simt import launch
 
 
-def attend(name: str, q, cache: DeviceCache, spans: DeviceSpans | Steps, look: Look, out) -> None:
-    """The rungs' run function; see `gpu_ladder`."""
+def attend(q, cache: DeviceCache, spans: DeviceSpans | Steps, look: Look, out, *, kernel: str) -> None:
+    """Attention of q to the cache, written to out; see `ladder` for the arguments. kernel: "unfused" or "fused"."""
     if look.new is not None:
         append_pieces(*look.new, cache, [(1, 0, spans.pieces())] if isinstance(spans, Steps) else spans.kept)
     tiles, result = spans.tiles(TILE), out.float().contiguous()
     scale, q = np.float32(look.scale), q.float().contiguous()
-    if name == "fused":
+    if kernel == "fused":
         arrays = (q, cache.keys, cache.values, result, tiles)
         launch(fused.fused(cache.D), (len(tiles), cache.heads), (LANES, fused.WARPS), arrays, scale, look.causal)
     else:

@@ -43,9 +43,7 @@ def row_kernel(lanes: int):
     return scale_shift_rows
 
 
-def normalise(
-    x: np.ndarray, scale: np.ndarray, shift: np.ndarray, activation: str | None, out: np.ndarray, alone: bool = False
-) -> None:
-    """The run function of `cpu.vectors` (alone) and `cpu.threads`."""
+def normalise(x: np.ndarray, scale: np.ndarray, shift: np.ndarray, activation: str | None, out: np.ndarray) -> None:
+    """out = activation(x * scale + shift): x, out float32 (rows, C) with contiguous rows, scale and shift (C,)."""
     kernel = row_kernel(cpu().lanes)
-    draw_rows(kernel, x, scale, shift, ACTIVATIONS[activation], out=out, words=1, alone=alone)
+    draw_rows(kernel, x, scale, shift, ACTIVATIONS[activation], out=out, words=1)

@@ -58,12 +58,12 @@ def vectors(activation: str | None):
     return normalise
 
 
-KERNELS = {"naive": (naive, 1), "vectors": (vectors, 4)}  # rung -> kernel for an activation, numbers a thread
+KERNELS = {"naive": (naive, 1), "vectors": (vectors, 4)}  # kernel for an activation, elements per thread
 
 
-def run(rung: str, x, channels, eps: float, activation, out) -> None:
-    """The rungs' run function."""
-    create, each = KERNELS[rung]
+def run(x, channels, eps: float, activation, out, *, kernel: str) -> None:
+    """out (rows, C) = activation(batchnorm of x); channels: gamma, beta, mean, variance. kernel: a key of KERNELS."""
+    create, each = KERNELS[kernel]
     C = x.shape[1]
     scale, shift = x.new_empty(2, -(-C // 4) * 4)[:, :C]
     launch(fold, -(-C // THREADS), THREADS, (*channels, scale, shift), np.float64(eps))

@@ -33,7 +33,7 @@ def panel_height() -> int:
     return TILES[cpu().lanes][1][0]
 
 
-def pack_channels(weight: np.ndarray, rung: str) -> Packed:
+def pack_channels(weight: np.ndarray, rung: str, dtype: str = "float32") -> Packed:
     """weight (O, C, K) in panels of channels: [ceil(O / height)][C][K][height], zeros beyond O."""
     O, C, K = weight.shape
     height = panel_height()
@@ -172,7 +172,7 @@ def tile_kernel(rows: int, vectors: int, lanes: int, height: int):
 
 
 def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, window: Window, epilogue: Epilogue) -> None:
-    """The rung's run function."""
+    """x (B, C, L) convolved into out (B, O, positions), or (B, O, 1) with pooling."""
     B, lanes, height, positions = len(x), cpu().lanes, panel_height(), window.positions(x.shape[2], weights.K)
     rows, vectors = TILES[lanes][positions <= lanes]
     flat, row = phased(x, window.padding, window.stride, beyond=lanes * vectors)

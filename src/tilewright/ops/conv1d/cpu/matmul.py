@@ -38,7 +38,7 @@ def channels_last(x: np.ndarray, padding: int, phases: int) -> tuple[np.ndarray,
 
 
 def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, window: Window, epilogue: Epilogue) -> None:
-    """The rung's run function."""
+    """x (B, C, L) convolved into out (B, O, positions), or (B, O, 1) with pooling."""
     B, O, C, K = len(x), weights.O, weights.C, weights.K
     flat, row = channels_last(x, window.padding, window.dilation)
     first = np.arange(window.positions(x.shape[2], K)) * window.stride  # padded position of each window's first tap

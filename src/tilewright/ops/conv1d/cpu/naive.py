@@ -32,7 +32,7 @@ def loops(x, weight, bias, out, positions, stride, dilation, options):
 
 
 def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, window: Window, epilogue: Epilogue) -> None:
-    """The rung's run function."""
+    """x (B, C, L) convolved into out (B, O, positions), or (B, O, 1) with pooling."""
     flat, row = phased(x, window.padding, 1)
     options = ACTIVATIONS[epilogue.activation], POOLS[epilogue.pool]
     positions = window.positions(x.shape[2], weights.K)

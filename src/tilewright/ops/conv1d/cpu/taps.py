@@ -64,7 +64,7 @@ def tap_kernel(lanes: int):
 
 
 def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, window: Window, epilogue: Epilogue) -> None:
-    """The rung's run function."""
+    """x (B, C, L) convolved into out (B, O, positions), or (B, O, 1) with pooling."""
     flat, row = phased(x, window.padding, window.dilation)
     O, C, K = weights.data.shape
     options = ACTIVATIONS[epilogue.activation], POOLS[epilogue.pool]

@@ -5,24 +5,35 @@ from tilewright.ops.conv1d.simt import naive, tiles
 from tilewright.ops.core.gpu.simt import launch
 
 
-def convolve(name: str, x, weights: Packed, out, window: Window, epilogue: Epilogue) -> None:
-    """The rungs' run function; out is contiguous."""
+def convolve(x, weights: Packed, out, window: Window, epilogue: Epilogue, *, kernel: str) -> None:
+    """x (B, C, L) convolved into contiguous out; with pooling, a second kernel reduces an array of all outputs.
+
+    kernel: "naive", "tiles" or "registers".
+    """
     x = x.float().contiguous()
     B, O, P = len(x), weights.O, window.positions(x.shape[2], weights.K)
-    options = (window.stride, window.padding, window.dilation, epilogue.activation == "relu")
-    if name == "fused" and epilogue.pool:
-        grid = (-(-B // tiles.GROUPS), -(-O // tiles.FILTERS))
-        launch(tiles.fused, grid, tiles.THREADS, (x, weights.data, epilogue.bias, out), *options)
-        return
     y = x.new_empty((B, O, P)) if epilogue.pool else out
-    arrays = (x, weights.data, epilogue.bias, y)
-    if name == "naive":
-        launch(naive.naive, -(-y.numel() // naive.THREADS), naive.THREADS, arrays, *options)
-    elif name == "tiles":
-        grid = (-(-B * P // tiles.TILE), -(-O // tiles.TILE))
-        launch(tiles.tiles, grid, (tiles.TILE, tiles.TILE), arrays, *options)
-    else:
-        grid = (-(-B * P // tiles.POSITIONS), -(-O // tiles.FILTERS))
-        launch(tiles.registers, grid, tiles.THREADS, arrays, *options)
+    grid, threads = {
+        "naive": (-(-y.numel() // naive.THREADS), naive.THREADS),
+        "tiles": ((-(-B * P // tiles.TILE), -(-O // tiles.TILE)), (tiles.TILE, tiles.TILE)),
+        "registers": ((-(-B * P // tiles.POSITIONS), -(-O // tiles.FILTERS)), tiles.THREADS),
+    }[kernel]
+    function = naive.naive if kernel == "naive" else getattr(tiles, kernel)
+    launch(function, grid, threads, (x, weights.data, epilogue.bias, y), *_numbers(window, epilogue))
     if epilogue.pool:
         launch(naive.maximum, -(-out.numel() // naive.THREADS), naive.THREADS, (y, out))
+
+
+def convolve_fused(x, weights: Packed, out, window: Window, epilogue: Epilogue) -> None:
+    """x (B, C, L) convolved and pooled in one kernel; without pooling, as `convolve` by `registers`."""
+    if not epilogue.pool:
+        convolve(x, weights, out, window, epilogue, kernel="registers")
+        return
+    x = x.float().contiguous()
+    grid = (-(-len(x) // tiles.GROUPS), -(-weights.O // tiles.FILTERS))
+    launch(tiles.fused, grid, tiles.THREADS, (x, weights.data, epilogue.bias, out), *_numbers(window, epilogue))
+
+
+def _numbers(window: Window, epilogue: Epilogue) -> tuple[int, int, int, bool]:
+    """The last arguments of all these kernels: stride, padding, dilation, whether ReLU follows."""
+    return window.stride, window.padding, window.dilation, epilogue.activation == "relu"

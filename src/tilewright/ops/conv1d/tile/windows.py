@@ -18,7 +18,7 @@ def pack_matrix(weight, rung: str, dtype: str) -> Packed:
 
 
 def convolve(x, weights: Packed, out, window: Window, epilogue: Epilogue) -> None:
-    """The rung's run function."""
+    """x (B, C, L) convolved into out (B, O, positions), or (B, O, 1) with pooling."""
     B, C, L = x.shape
     K, positions = weights.K, window.positions(L, weights.K)
     bias = epilogue.bias if epilogue.bias.numel() else None

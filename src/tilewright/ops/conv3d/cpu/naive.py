@@ -45,7 +45,7 @@ def padded(x: np.ndarray, border: Border) -> np.ndarray:
     return wide
 
 
-def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, border: Border, *, alone: bool = True) -> None:
-    """The rung's run function; alone: on this thread only."""
+def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, border: Border) -> None:
+    """out (O, D, H, W) of x (C, D, H, W), float32, one plane of outputs per task."""
     planes = out.shape[0] * out.shape[1]
-    launch(loops, padded(x, border), weights.weights, out, tasks=planes, words=1, alone=alone)
+    launch(loops, padded(x, border), weights.weights, out, tasks=planes, words=1)

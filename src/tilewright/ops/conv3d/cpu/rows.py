@@ -151,9 +151,15 @@ def tile_kernel(rows: int, taps: int, lanes: int):
     return march
 
 
-def columns_first(weights: np.ndarray, half: int = 0) -> np.ndarray:
+def columns_first(weights: Packed, half: int = 0) -> np.ndarray:
     """weights (O, C, KD, KH, KW) as [O][C][KD - half][KW][KH]: the taps of a column side by side."""
-    return np.ascontiguousarray(weights[:, :, : weights.shape[2] - half].swapaxes(3, 4)).reshape(-1)
+    planes = weights.weights[:, :, : weights.problem.KD - half]
+    return np.ascontiguousarray(planes.swapaxes(3, 4)).reshape(-1)
+
+
+def folded_columns_first(weights: Packed) -> np.ndarray:
+    """As `columns_first`, without the planes that equal an earlier one."""
+    return columns_first(weights, weights.problem.KD // 2)
 
 
 @functools.lru_cache(maxsize=16)  # after a kernel has emptied the caches, Python takes several times as long for it
@@ -171,10 +177,15 @@ def laid_out(problem: Problem, border: Border, sizes: tuple[int, int, int], half
 
 
 def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, border: Border, *, half: int = 0) -> None:
-    """The rung's run function; half: so many planes are the sums of two."""
+    """out (O, D, H, W) of x (C, D, H, W), float32. half: so many planes are the sums of two."""
     problem, lanes = weights.problem, cpu().lanes
     kernel, maps, job, tasks, words = laid_out(problem, border, out.shape[1:], half, thread_count(), lanes)
     shift, stream = tiles.streaming(out, lanes)
     job = job._replace(shift=shift, stream=int(stream))
     alone = out.size * problem.C * problem.KD * problem.KH * problem.KW <= ALONE
     launch(kernel, x, weights.data, maps, border.cval, out, job, tasks=tasks, words=words, alone=alone)
+
+
+def convolve_folded(x: np.ndarray, weights: Packed, out: np.ndarray, border: Border) -> None:
+    """As `convolve`, for a kernel that reads the same backwards along z; see `folded`."""
+    convolve(x, weights, out, border, half=weights.problem.KD // 2)

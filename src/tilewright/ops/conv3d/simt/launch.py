@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import torch
 
 from tilewright.errors import UsageError
 from tilewright.ops.conv3d.operands import Packed, Window
@@ -23,29 +24,41 @@ MOST_A_PLANE = 2**31 - 1  # numbers: their places are kept in 32 bits
 LINES = 65535  # blocks along a grid's second axis
 
 
-def convolve(name: str, x, weights: Packed, out, window: Window) -> None:
-    """out (O, D, H, W) of x (C, ...), float32 on one device, by the rung of that name."""
-    border = CODES[window.mode], window.cval
-    if name == "naive":
-        grid = -(-out.numel() // naive.THREADS)
-        launch(naive.naive, grid, naive.THREADS, (x, weights.data, out), window.first, *border)
-    elif name == "march":
-        march_in_parts((x[0], out[0]), weights, window)
-    elif name == "separable":
-        convolve_separably((x[0], out[0]), weights, window)
-    else:
-        grid = len(out)
-        for extent, tile in zip(out.shape[1:], TILE, strict=True):
-            grid *= -(-extent // tile)
-        if name == "shared":
-            nbytes = halo_bytes(weights.sizes)
-            launch(shared.shared, grid, shared.THREADS, (x, weights.data, out), window.first, *border, shared=nbytes)
-        else:
-            kernel = shared.constant(weights.sizes)
-            launch(kernel, grid, shared.THREADS, (x, out), weights.data, window.first, *border)
+def on_device(weights: Packed, device):
+    """The weights (O, C, KD, KH, KW) as a tensor."""
+    return torch.from_numpy(weights.weights).to(device)
 
 
-def parts_of(weights: Packed) -> list[tuple[int, tuple]]:
+def as_constants(weights: Packed, device) -> tuple:
+    """The weights as numbers that are passed at each launch."""
+    return tuple(weights.weights.ravel())
+
+
+def convolve_naive(x, weights: Packed, out, window: Window) -> None:
+    """out (O, D, H, W) of x (C, ...), float32 on one device, one thread per output."""
+    grid, border = -(-out.numel() // naive.THREADS), (CODES[window.mode], window.cval)
+    launch(naive.naive, grid, naive.THREADS, (x, weights.data, out), window.first, *border)
+
+
+def convolve_shared(x, weights: Packed, out, window: Window) -> None:
+    """As `convolve_naive`, one tile of outputs per block."""
+    nbytes, border = halo_bytes(weights.sizes), (CODES[window.mode], window.cval)
+    arrays = (x, weights.data, out)
+    launch(shared.shared, _tiles(out), shared.THREADS, arrays, window.first, *border, shared=nbytes)
+
+
+def convolve_constant(x, weights: Packed, out, window: Window) -> None:
+    """As `convolve_shared`, with weights from `as_constants`."""
+    kernel, border = shared.constant(weights.sizes), (CODES[window.mode], window.cval)
+    launch(kernel, _tiles(out), shared.THREADS, (x, out), weights.data, window.first, *border)
+
+
+def _tiles(out) -> int:
+    """How many tiles cover out (O, D, H, W)."""
+    return len(out) * math.prod(-(-extent // tile) for extent, tile in zip(out.shape[1:], TILE, strict=True))
+
+
+def parts_of(weights: Packed, device=None) -> list[tuple[int, tuple]]:
     """As many planes of weights at a time as `march` takes: the first of each part, and the numbers of its planes."""
     KD, KH, KW = weights.sizes
     parts = -(-KD // min(MOST_PLANES, MOST_TAPS // (KH * KW)))
@@ -53,13 +66,13 @@ def parts_of(weights: Packed) -> list[tuple[int, tuple]]:
     return [(first, tuple(planes[first : first + step].ravel())) for first in range(0, KD, step)]
 
 
-def march_in_parts(arrays: tuple, weights: Packed, window: Window) -> None:
-    """`march` with one part of the weights after the other; each adds to what the one before gave."""
+def march_in_parts(x, weights: Packed, out, window: Window) -> None:
+    """out (1, D, H, W) of x (1, ...) by `march`, with one part of the weights after the other; each adds to out."""
     KH, KW = weights.sizes[1:]
     for first, taps in weights.data:
         here = Window((window.first[0] - first, *window.first[1:]), window.mode, window.cval)
         form = form_for((len(taps) // (KH * KW), KH, KW), here, adds=first > 0)
-        march_on(march, form, arrays, taps, here)
+        march_on(march, form, (x[0], out[0]), taps, here)
 
 
 def form_for(sizes: tuple[int, int, int], window: Window, *, adds: bool = False) -> Form:
@@ -70,11 +83,11 @@ def form_for(sizes: tuple[int, int, int], window: Window, *, adds: bool = False)
     return Form(sizes, -window.first[2] % QUAD, rows, LANES, THREADS, 96 if sums <= 28 else 128, adds)
 
 
-def convolve_separably(arrays: tuple, weights: Packed, window: Window) -> None:
-    """The three passes fused; along z apart, where their sums would take too many registers."""
-    (KD, KH, KW), (x, out) = weights.sizes, arrays
+def convolve_separably(x, weights: Packed, out, window: Window) -> None:
+    """out (1, D, H, W) of x (1, ...): three passes fused, or that along z apart, where it takes too many registers."""
+    (KD, KH, KW), x, out = weights.sizes, x[0], out[0]
     if KD <= FUSED:
-        march_on(separable, separable_form(weights.sizes, window), arrays, weights.data[0], window)
+        march_on(separable, separable_form(weights.sizes, window), (x, out), weights.data[0], window)
         return
     between = x.new_empty(out.shape[0] + KD - 1, *out.shape[1:])
     march_on(separable, separable_form((1, KH, KW), window), (x, between), weights.data[1], window)
@@ -83,7 +96,7 @@ def convolve_separably(arrays: tuple, weights: Packed, window: Window) -> None:
     march_on(march, form, (between, out), weights.data[2], along)
 
 
-def factors_of(weights: Packed) -> list[tuple]:
+def factors_of(weights: Packed, device=None) -> list[tuple]:
     """For `convolve_separably`: all three; those along y and x; that along z."""
     wz, wy, wx = weights.factors
     one = np.ones(1, np.float32)

@@ -20,6 +20,13 @@ LEAST, MOST_IN, MOST_OUT = 16, 32, 64  # channels of a tile of `taps`: what matr
 PROGRAMS = 4  # side by side on a multiprocessor
 
 
+def factors_on(weights: Packed, device) -> list:
+    """For `pass_by_pass`: the three vectors as tensors."""
+    import torch
+
+    return [torch.from_numpy(factor).to(device) for factor in weights.factors]
+
+
 def lay_out(weights: Packed, device) -> list:
     """For `with_channels`: weights (depth, O), and of each its channel and its place in the window (4, depth)."""
     import torch

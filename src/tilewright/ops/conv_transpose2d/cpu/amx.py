@@ -303,7 +303,7 @@ def image_kernel(emulated: bool, together: bool):
 
 
 def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, epilogue: Epilogue, *, emulated: bool = False) -> None:
-    """The rung's run function."""
+    """out (B, OH, OW, O) = activation(bias + the transposed convolution of x (B, H, W, C))."""
     data, (rows, columns) = weights.data, (weights.rows, weights.columns)
     (B, H, W, C), O, bias = x.shape, weights.O, epilogue.bias
     fill_without_taps(out, rows, columns, epilogue)

@@ -48,27 +48,6 @@ def scatter(x, weights, bias, out, window, activation):
                     out[b, r, q, o] = finish(out[b, r, q, o], o, bias, activation)
 
 
-@simd.kernel(SIGNATURE, name="conv_transpose2d.gather_tested")
-def gather_tested(x, weights, bias, out, window, activation):
-    """Every output sums the inputs that reach it, once, in a register; each tap asks whether one does."""
-    sh, sw, top, left = window
-    KH, KW, O, C = weights.shape
-    for b in range(out.shape[0]):
-        for r in range(out.shape[1]):
-            for q in range(out.shape[2]):
-                for o in range(O):
-                    total = np.float32(0)
-                    for a in range(KH):
-                        for c in range(KW):
-                            h, w = r + top - a, q + left - c
-                            if h % sh == 0 and w % sw == 0:
-                                h, w = h // sh, w // sw
-                                if 0 <= h < x.shape[1] and 0 <= w < x.shape[2]:
-                                    for i in range(C):
-                                        total += x[b, h, w, i] * weights[a, c, o, i]
-                    out[b, r, q, o] = finish(total, o, bias, activation)
-
-
 @simd.kernel(SIGNATURE, name="conv_transpose2d.gather")
 def gather(x, weights, bias, out, window, activation):
     """The same without the test: taps a stride apart, from the first that meets an input to the last. Inputs and taps
@@ -91,10 +70,10 @@ def gather(x, weights, bias, out, window, activation):
                     out[b, r, q, o] = finish(total, o, bias, activation)
 
 
-KERNELS = {"scatter": scatter, "gather_tested": gather_tested, "gather": gather}
+KERNELS = {"scatter": scatter, "gather": gather}
 
 
-def convolve(name: str, x: np.ndarray, weights: Packed, out: np.ndarray, epilogue: Epilogue) -> None:
-    """The run function of the three rungs."""
+def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, epilogue: Epilogue, *, kernel: str) -> None:
+    """out (B, OH, OW, O) from x (B, H, W, C) by `KERNELS[kernel]`, on one thread."""
     window = weights.rows.stride, weights.columns.stride, weights.rows.first, weights.columns.first
-    KERNELS[name](x, weights.data, epilogue.bias, out, window, ACTIVATIONS[epilogue.activation])
+    KERNELS[kernel](x, weights.data, epilogue.bias, out, window, ACTIVATIONS[epilogue.activation])

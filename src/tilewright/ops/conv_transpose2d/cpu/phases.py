@@ -33,7 +33,7 @@ def pack_phases(weights: np.ndarray, rows: Axis, columns: Axis, rung: str, dtype
 
 
 def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, epilogue: Epilogue) -> None:
-    """The rung's run function."""
+    """out (B, OH, OW, O) = activation(bias + the transposed convolution of x (B, H, W, C))."""
     rows, columns, C = weights.rows, weights.columns, weights.C
     out[...] = 0
     for (i, j), b in zip(itertools.product(rows.phases, columns.phases), weights.data, strict=True):

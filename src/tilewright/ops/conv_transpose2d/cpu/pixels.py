@@ -74,9 +74,7 @@ def pack_pixels(weights: np.ndarray, rows: Axis, columns: Axis, rung: str, dtype
 def _words(kernel: np.ndarray, steps: int) -> np.ndarray:
     """kernel (taps, O, C) rounded, two channels a word: (taps, O, steps), float32 by its bits alone."""
     flat = kernel.reshape(-1, kernel.shape[2])
-    panels = pack_words(np.ascontiguousarray(flat.T), "", limbs=1).data.reshape(
-        -1, padded(steps, LINE), TILINGS[cpu().lanes].NR
-    )
+    panels = pack_words(np.ascontiguousarray(flat.T), "").data.reshape(-1, padded(steps, LINE), TILINGS[cpu().lanes].NR)
     return panels.transpose(0, 2, 1).reshape(-1, panels.shape[1])[: len(flat), :steps].reshape(*kernel.shape[:2], steps)
 
 
@@ -161,7 +159,7 @@ def pixel_kernel(kind: str, O: int, lanes: int):
 
 
 def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, epilogue: Epilogue) -> None:
-    """The rung's run function."""
+    """out (B, OH, OW, O) = activation(bias + the transposed convolution of x (B, H, W, C))."""
     lanes, products, (rows, columns) = cpu().lanes, weights.data, (weights.rows, weights.columns)
     (B, H, W, C), O = x.shape, weights.O
     fill_without_taps(out, rows, columns, epilogue)

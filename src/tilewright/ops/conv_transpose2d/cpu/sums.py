@@ -113,7 +113,7 @@ class Panels:
 
     def add(self, b: np.ndarray, wanted: list[int]) -> tuple[int, int]:
         """b (depth in numbers, columns): its panels go to the panels of sums `wanted`; (first, end) of their jobs."""
-        packed = pack_panels(b, "") if self.dtype == "float32" else pack_words(b, "", limbs=1)
+        packed = pack_panels(b, "") if self.dtype == "float32" else pack_words(b, "")
         length, first = packed.data.size // len(wanted), len(self.jobs)
         self.jobs += [(self.size + n * length, panel) for n, panel in enumerate(wanted)]
         self.arrays.append(packed.data)

@@ -96,6 +96,11 @@ def pack_taps(weights: np.ndarray, rows: Axis, columns: Axis, rung: str, dtype: 
     return Packed(rung, O, C, rows, columns, dtype, data)
 
 
+def pack_columns(weights: np.ndarray, rows: Axis, columns: Axis, rung: str, dtype: str) -> Packed:
+    """As `pack_taps`, with the channels of all phases side by side."""
+    return pack_taps(weights, rows, columns, rung, dtype, together=True)
+
+
 @functools.cache
 def pixel_filler(lanes: int):
     """The inline function that copies a task's part of x between zeros."""
@@ -251,7 +256,10 @@ def bias_of_columns(bias: np.ndarray, O: int, phases: int, wide: int) -> np.ndar
 
 
 def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, epilogue: Epilogue, together: bool = False) -> None:
-    """The run function of the rungs on all images at once."""
+    """out (B, OH, OW, O) from x (B, H, W, C), all images at once.
+
+    together: the channels of all phases are the columns of one product; weights from `pack_columns`, else `pack_taps`.
+    """
     lanes, products, (rows, columns) = cpu().lanes, weights.data, (weights.rows, weights.columns)
     (B, H, W, C), O, NR = x.shape, weights.O, TILINGS[lanes].NR
     fill_without_taps(out, rows, columns, epilogue)
@@ -283,7 +291,7 @@ def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, epilogue: Epilogue
     launch(tap_kernel(kind, lanes, vectors, together), *arrays, tasks=tasks_of(layout), words=words)
 
 
-def convolve_alone(x: np.ndarray, weights: Packed, out: np.ndarray, epilogue: Epilogue) -> None:
-    """The run function of the rung on one image after the other."""
+def convolve_each(x: np.ndarray, weights: Packed, out: np.ndarray, epilogue: Epilogue) -> None:
+    """As `convolve`, one image after the other: no block of rows has pixels of two images."""
     for image in range(len(x)):
         convolve(x[image : image + 1], weights, out[image : image + 1], epilogue)

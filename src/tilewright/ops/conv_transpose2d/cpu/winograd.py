@@ -304,7 +304,7 @@ def tile_kernel(kind: str, lanes: int, together: bool):
 
 
 def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, epilogue: Epilogue) -> None:
-    """The rung's run function."""
+    """out (B, OH, OW, O) = activation(bias + the transposed convolution of x (B, H, W, C))."""
     lanes, products, (rows, columns) = cpu().lanes, weights.data, (weights.rows, weights.columns)
     (B, H, W, C), O, bias, together = x.shape, weights.O, epilogue.bias, fits_one_vector(weights.O, rows, columns)
     fill_without_taps(out, rows, columns, epilogue)

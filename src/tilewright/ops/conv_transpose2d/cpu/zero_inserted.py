@@ -19,7 +19,7 @@ def pack_matrix(weights: np.ndarray, rows: Axis, columns: Axis, rung: str, dtype
 
 
 def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, epilogue: Epilogue) -> None:
-    """The rung's run function."""
+    """out (B, OH, OW, O) = activation(bias + the transposed convolution of x (B, H, W, C))."""
     rows, columns, K = weights.rows, weights.columns, weights.data.K
     _, OH, OW, O = out.shape
     starts, step = (rows.K - 1 - rows.first, columns.K - 1 - columns.first), (rows.stride, columns.stride)

@@ -3,6 +3,7 @@
 Rows are windows of x, copied side by side for some images at a time; how many does not change a row's bits.
 """
 
+from tilewright.ops.conv_transpose2d.fill import fill
 from tilewright.ops.conv_transpose2d.operands import Axis, Epilogue, Packed
 from tilewright.ops.core.ladder import preferring
 from tilewright.ops.matmul import device as products
@@ -11,7 +12,7 @@ PRODUCT = "simt.buffered"  # the rung of matmul, unless `using` forces another
 MATRIX_BYTES = 1 << 28  # of rows at a time
 
 
-def pack_matrix(weights, rows: Axis, columns: Axis, rung: str) -> Packed:
+def pack_matrix(weights, rows: Axis, columns: Axis, rung: str, dtype: str) -> Packed:
     """weights (KH, KW, O, C) as matmul's b (KH * KW * C, O), taps in reverse."""
     KH, KW, O, C = weights.shape
     turned = weights.flip(0, 1).permute(0, 1, 3, 2).reshape(KH * KW * C, O)
@@ -19,7 +20,7 @@ def pack_matrix(weights, rows: Axis, columns: Axis, rung: str) -> Packed:
         return Packed(rung, O, C, rows, columns, "float32", products.prepare(turned.float().contiguous()))
 
 
-def pack_phases(weights, rows: Axis, columns: Axis, rung: str) -> Packed:
+def pack_phases(weights, rows: Axis, columns: Axis, rung: str, dtype: str) -> Packed:
     """A matrix (taps * C, O) for each phase (i, j), taps ascending in the input that they meet."""
     O, C = weights.shape[2:]
     packed = {}
@@ -55,6 +56,7 @@ def phases(x, weights: Packed, out, epilogue: Epilogue) -> None:
     is so small that one of them leaves most of the GPU idle.
     """
     rows, columns = weights.rows, weights.columns
+    fill(out, weights, epilogue)
     for (i, j), matrix in weights.data.items():
         place = out[:, i :: rows.stride, j :: columns.stride]
         size = tuple(place.shape[1:3])

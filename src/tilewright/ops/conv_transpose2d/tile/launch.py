@@ -28,12 +28,14 @@ class Weights:
     """data: (N, taps down, taps across, depth), float32's as two limbs, (2, ...).
 
     table: int32 (products, 8) on the device, those of most taps first; down, then across: the first phase, the first
-    tap's offset, how many there are, and where among the weights they begin. blocks: as data, for blocks of GROUP x
-    GROUP positions; None where no kernel takes them.
+    tap's offset, how many there are, and where among the weights they begin. form: "phases",
+    "columns", "boxes" or "blocks", see the functions that prepare them. blocks: as data, for blocks of GROUP x GROUP
+    positions; None where no kernel takes them.
     """
 
     data: Any
     table: Any
+    form: str
     blocks: Any = None
 
     @property
@@ -42,20 +44,40 @@ class Weights:
         return self.data.shape[-4]
 
 
-def prepare(weights, rows: Axis, columns: Axis, rung: str, dtype: str) -> Packed:
-    """weights (KH, KW, O, C) for a rung: a product for each phase, for those side by side, or for all."""
+def prepare_phases(weights, rows: Axis, columns: Axis, rung: str, dtype: str) -> Packed:
+    """weights (KH, KW, O, C) as one product for each phase."""
+    return _prepare("phases", weights, rows, columns, rung, dtype)
+
+
+def prepare_columns(weights, rows: Axis, columns: Axis, rung: str, dtype: str) -> Packed:
+    """weights (KH, KW, O, C) as one product for all phases."""
+    return _prepare("columns", weights, rows, columns, rung, dtype)
+
+
+def prepare_boxes(weights, rows: Axis, columns: Axis, rung: str, dtype: str) -> Packed:
+    """weights (KH, KW, O, C) as one product for phases side by side, where they are narrow; x comes by bulk copies."""
+    return _prepare("boxes", weights, rows, columns, rung, dtype)
+
+
+def prepare_blocks(weights, rows: Axis, columns: Axis, rung: str, dtype: str) -> Packed:
+    """weights (KH, KW, O, C) as one product for all phases of GROUP x GROUP positions; x comes by bulk copies."""
+    return _prepare("blocks", weights, rows, columns, rung, dtype)
+
+
+def _prepare(form: str, weights, rows: Axis, columns: Axis, rung: str, dtype: str) -> Packed:
     import torch
 
     O, C = weights.shape[2:]
-    few = "columns" in rung or "blocks" in rung
-    wide = few or ("boxes" in rung and columns.stride * O <= WIDE and _together(columns))
+    few = form in ("columns", "blocks")
+    wide = few or (form == "boxes" and columns.stride * O <= WIDE and _together(columns))
     down, across = _products(rows, together=few), _products(columns, together=wide)
     data = _taps(_taps(weights.permute(2, 0, 1, 3).float()[None, None], 3, rows, few), 4, columns, wide)
     table = sorted((*i, *l) for i in down for l in across)
     table.sort(key=lambda row: -row[2] * row[6])
-    blocks = _packed(_blocks(data), C, dtype) if "blocks" in rung else None
+    blocks = _packed(_blocks(data), C, dtype) if form == "blocks" else None
     entries = torch.tensor(table, dtype=torch.int32).to(weights.device)
-    return Packed(rung, O, C, rows, columns, dtype, Weights(_packed(data.flatten(0, 2), C, dtype), entries, blocks))
+    data = _packed(data.flatten(0, 2), C, dtype)
+    return Packed(rung, O, C, rows, columns, dtype, Weights(data, entries, form, blocks))
 
 
 def _packed(data, C: int, dtype: str):
@@ -150,10 +172,10 @@ def shape_for(weights: Packed, shape: tuple[int, ...]) -> Shape:
     height, width = weights.rows.positions(H), weights.columns.positions(W)
     block, N = _block(weights.C, weights.dtype), weights.data.columns
     limbs = weights.dtype == "float32"
-    if "blocks" in weights.rung and not (H % GROUP or W % GROUP or C % block):
+    if weights.data.form == "blocks" and not (H % GROUP or W % GROUP or C % block):
         BM = 128 if limbs else 256
         return Shape(BM, 64, block, 2, BM // 32, box_for(BM, -(-height // GROUP), -(-width // GROUP)))
-    if "boxes" in weights.rung:
+    if weights.data.form == "boxes":
         BM = 128 if limbs else 256
         return Shape(BM, 128 if N > 64 else 64, block, 3, 8, small_box(BM, images, height, width))
     if N <= LEAST:

@@ -90,21 +90,19 @@ def tile_kernel(lanes: int, wide: int):
     return tiles
 
 
-def sum_tiles(
-    x: np.ndarray, taps: Taps, edges: Edges, out: np.ndarray, *, wide: int = WIDE, alone: bool = False
-) -> None:
-    """The run function of `cpu.tiles` (wide 1, alone), `cpu.registers` (alone) and `cpu.threads`."""
+def sum_tiles(x: np.ndarray, taps: Taps, edges: Edges, out: np.ndarray, *, wide: int = WIDE) -> None:
+    """out = the correlation of x with taps. wide: vectors of sums side by side."""
     x, whole = beside(x, out, taps.window)
     lanes = cpu().lanes // 2
     frame = frame_of(x, out, axes_of(x, out, taps.window), taps, edges, lanes, whole=whole)
-    launch_tiles(tile_kernel(lanes, wide), frame, frame.tile_offsets(taps), taps, edges, alone=alone)
+    launch_tiles(tile_kernel(lanes, wide), frame, frame.tile_offsets(taps), taps, edges)
 
 
-def launch_tiles(kernel, frame, taps_at: np.ndarray, taps: Taps, edges: Edges, *, alone: bool) -> None:
+def launch_tiles(kernel, frame, taps_at: np.ndarray, taps: Taps, edges: Edges) -> None:
     """Run the kernel over the frame's tiles."""
     numbers = np.array([edges.cval, taps.start, taps.divisor])
     tables = frame.axes, frame.ends, frame.offsets, taps_at, taps.weights, numbers
-    launch(kernel, *tables, tasks=frame.tasks, words=2 * frame.words, alone=alone)
+    launch(kernel, *tables, tasks=frame.tasks, words=2 * frame.words)
 
 
 def beside(x: np.ndarray, out: np.ndarray, window: tuple[int, ...]) -> tuple[np.ndarray, bool]:

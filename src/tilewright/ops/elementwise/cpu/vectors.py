@@ -55,7 +55,7 @@ def vector_kernel(function: str, lanes: int):
     return apply_pieces
 
 
-def apply(function: str, x: np.ndarray, out: np.ndarray, alone: bool = False) -> None:
-    """The run function of `cpu.vectors` (alone) and `cpu.threads`."""
+def apply(function: str, x: np.ndarray, out: np.ndarray) -> None:
+    """out = function(x), both float32 (rows, C) with contiguous rows; out may be x."""
     tasks = len(x) * -(-x.shape[1] // TASK)
-    launch(vector_kernel(function, cpu().lanes), x, out, tasks=tasks, words=1, alone=alone or x.size <= ALONE)
+    launch(vector_kernel(function, cpu().lanes), x, out, tasks=tasks, words=1, alone=x.size <= ALONE)

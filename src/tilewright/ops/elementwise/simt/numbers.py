@@ -49,10 +49,10 @@ def vectors(name: str):
     return apply
 
 
-KERNELS = {"naive": (naive, 1), "vectors": (vectors, 4)}  # rung -> kernel for a function, numbers a thread
+KERNELS = {"naive": (naive, 1), "vectors": (vectors, 4)}  # kernel for a function, elements per thread
 
 
-def run(rung: str, function: str, x, out) -> None:
-    """The rungs' run function."""
-    create, each = KERNELS[rung]
+def run(function: str, x, out, *, kernel: str) -> None:
+    """out = function(x), both contiguous float32. kernel: a key of KERNELS."""
+    create, each = KERNELS[kernel]
     launch(create(function), -(-x.numel() // (THREADS * each)), THREADS, (x.view(-1), out.view(-1)))

@@ -69,8 +69,8 @@ def vectors(ids, table, positions, position_table, out):
 KERNELS = {"naive": naive, "warps": warps, "vectors": vectors}
 
 
-def run(rung: str, ids, table, places, out) -> None:
-    """The rungs' run function."""
+def run(ids, table, places, out, *, kernel: str) -> None:
+    """out (n, C) = table[ids], and position_table[positions] added where places has both. kernel: a key of KERNELS."""
     positions, position_table = places or (ids[:0], table[:0])
-    threads = out.numel() if rung == "naive" else len(out) * WARP
-    launch(KERNELS[rung], -(-threads // THREADS), THREADS, (ids, table, positions, position_table, out))
+    threads = out.numel() if kernel == "naive" else len(out) * WARP
+    launch(KERNELS[kernel], -(-threads // THREADS), THREADS, (ids, table, positions, position_table, out))

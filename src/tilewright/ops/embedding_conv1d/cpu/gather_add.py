@@ -16,6 +16,7 @@ from numba import types
 from tilewright import simd
 from tilewright.hardware import cpu
 from tilewright.ops.core.launch import launch
+from tilewright.ops.embedding_conv1d.operands import Prepared
 
 SLICE = 32  # columns that lie together: 128 bytes, two lines, which the hardware fetches as a pair
 CUT = 16  # lanes of a copy
@@ -134,3 +135,10 @@ def add_rows(ids: np.ndarray, table, out: np.ndarray, *, vectors: bool) -> None:
         launch(vector_kernel(cpu().lanes), *arrays, tasks=len(table.slices), words=1)
     else:
         sums(*arrays)
+
+
+def add_from_table(ids: np.ndarray, prepared: Prepared, out: np.ndarray, *, vectors: bool) -> None:
+    """out (B, branches * O) from ids (B, L), whose missing rows the table computes first."""
+    with prepared.state.lock:  # no other thread adds rows or moves them meanwhile
+        for first, end in prepared.state.batches(ids):
+            add_rows(ids[first:end], prepared.state, out[first:end], vectors=vectors)

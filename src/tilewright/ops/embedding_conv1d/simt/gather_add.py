@@ -4,6 +4,8 @@ from numba import cuda, float32, int64
 
 from tilewright.ops.core.gpu.registers import add4, load4
 from tilewright.ops.core.gpu.simt import inline, kernel, launch
+from tilewright.ops.embedding_conv1d.device_table import DeviceTable
+from tilewright.ops.embedding_conv1d.operands import Filters, Prepared
 
 THREADS = 128
 ZEROS = (float32(0), float32(0), float32(0), float32(0))
@@ -97,11 +99,20 @@ def cut_rows(rows, places, kept) -> None:
     kept.index_copy_(1, places, padded.view(n, groups, slices, width).permute(2, 0, 1, 3))
 
 
-def add_rows(name: str, places, table, out) -> None:
-    """Features of places int32 (B, L) from a `DeviceTable`; out float32 (B, branches * O). name: the rung's."""
+def add_rows(places, prepared: Prepared, out) -> None:
+    """out (B, branches * O), float32, from rows of the table, places int32 (B, L)."""
+    table = prepared.state
     arrays = (table.kept, places, table.filters.bias, table.bounds, out)
-    if name == "table_sums":
-        launch(table_sums, (-(-out.shape[1] // THREADS), len(out)), THREADS, arrays)
-    else:
-        slices, _, _, width = table.kept.shape
-        launch(quads, (-(-len(out) * (width // 4) // THREADS), slices), THREADS, arrays)
+    launch(table_sums, (-(-out.shape[1] // THREADS), len(out)), THREADS, arrays)
+
+
+def add_quads(places, prepared: Prepared, out) -> None:
+    """As `add_rows`, four features per thread."""
+    table = prepared.state
+    arrays, (slices, _, _, width) = (table.kept, places, table.filters.bias, table.bounds, out), table.kept.shape
+    launch(quads, (-(-len(out) * (width // 4) // THREADS), slices), THREADS, arrays)
+
+
+def prepare_slices(table, filters: Filters, *, dtype: str, length: int, memory: int | None) -> DeviceTable:
+    """An empty token table for these weights, whose rows are cut into slices."""
+    return DeviceTable(table, filters, dtype=dtype, length=length, memory=memory, cut=cut_rows)

@@ -10,6 +10,9 @@ programs work on one slice of 128 bytes of every row, what they need of it stays
 import triton
 import triton.language as tl
 
+from tilewright.ops.embedding_conv1d.device_table import DeviceTable
+from tilewright.ops.embedding_conv1d.operands import Filters, Prepared
+
 CHUNK = 1024  # numbers of a product that a program moves
 
 
@@ -78,8 +81,9 @@ def cut_rows(rows, places, kept) -> None:
     cut[(n, triton.cdiv(groups * O, CHUNK))](rows, places, kept, kept.shape[1], (groups, O, kept.shape[3]), CHUNK)
 
 
-def add_rows(places, table, out) -> None:
-    """Features of places int32 (B, L) from a `DeviceTable`; out (B, branches * O), float32 or 16 bits wide."""
+def add_rows(places, prepared: Prepared, out) -> None:
+    """out (B, branches * O), float32 or 16 bits wide, from rows of the table, places int32 (B, L)."""
+    table = prepared.state
     filters, (slices, capacity, groups, width) = table.filters, table.kept.shape
     bounds = [0]
     for K in filters.kernels:
@@ -88,3 +92,8 @@ def add_rows(places, table, out) -> None:
     sizes = (places.shape[1], filters.O, groups, width, sentences)
     grid = (triton.cdiv(len(places), sentences), slices)
     gather_add[grid](table.kept, places, filters.bias, out, (len(places), capacity), tuple(bounds), sizes, num_warps=4)
+
+
+def prepare_slices(table, filters: Filters, *, dtype: str, length: int, memory: int | None) -> DeviceTable:
+    """An empty token table for these weights, whose rows are cut into slices."""
+    return DeviceTable(table, filters, dtype=dtype, length=length, memory=memory, cut=cut_rows)

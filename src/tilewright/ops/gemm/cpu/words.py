@@ -135,8 +135,17 @@ def word_panel_kernel(lanes: int):
     return fill_words
 
 
-def pack_words(b: np.ndarray, rung: str, *, limbs: int) -> Packed:
-    """Panels of words of b (K, N), float32. limbs: 1 for bfloat16, 2 for the float32 class."""
+def pack_words(b: np.ndarray, rung: str) -> Packed:
+    """Panels of b (K, N), float32, rounded to bfloat16, two elements in a word."""
+    return _packed(b, rung, limbs=1)
+
+
+def pack_limbs(b: np.ndarray, rung: str) -> Packed:
+    """Panels of b (K, N), float32, split into two bfloat16 limbs: first all high limbs, then all low ones."""
+    return _packed(b, rung, limbs=2)
+
+
+def _packed(b: np.ndarray, rung: str, *, limbs: int) -> Packed:
     K, N = b.shape
     lanes = cpu().lanes
     NR = TILINGS[lanes].NR

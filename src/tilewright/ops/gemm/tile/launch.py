@@ -22,7 +22,7 @@ def transpose(b, rung: str, dtype: str) -> Packed:
     return Packed(rung, K, N, dtype, data)
 
 
-def transpose_limbs(b, rung: str) -> Packed:
+def transpose_limbs(b, rung: str, dtype: str) -> Packed:
     """b (K, N) float32 as bfloat16 (N, 2 K'): high limbs, then low ones; K' is K and zeros up to whole blocks."""
     import torch
 
@@ -92,42 +92,46 @@ def quickest(costs: dict[int, float], M: int, N: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def shape_for(rung: str, depth: int, N: int, M: int, *, narrow: bool) -> Shape:
-    """The shape of the tiles, by the rung that prepared the weights.
+def shape_for(depth: int, N: int, M: int, *, limbs: bool, specialized: bool, narrow: bool) -> Shape:
+    """The shape of the tiles of a product (M, N).
 
-    depth: numbers in a LINE. narrow: results need so much shared memory that 256 columns are too wide.
+    depth: elements in a LINE. limbs: float32 operands split in two. specialized: the kernel in `hopper`. narrow:
+    results need so much shared memory that 256 columns are too wide.
     """
-    if rung == "tile.specialized":
+    if specialized and not limbs:
         columns = quickest({n: cost for n, cost in COSTS.items() if n < 256 or not narrow}, M, N)
         return Shape(128, columns, depth, {256: 3, 128: 5, 64: 6}[columns])
-    if rung == "tile.specialized_limbs":
+    if specialized:
         columns = quickest(LIMB_COSTS, M, N)
         return Shape(128, columns, depth, {128: 3, 64: 4}[columns])
-    if rung == "tile.limbs":
+    if limbs:
         return Shape(128, 128, depth // 2, 3)  # two limbs of either
     return Shape(128, 128 if narrow else quickest({n: COSTS[n] for n in (256, 128)}, M, N), depth, 3)
 
 
-def multiply(rows: Rows, weights: Packed, out, epilogue: Epilogue, shape: Shape | None = None) -> None:
+def multiply(
+    rows: Rows, weights: Packed, out, epilogue: Epilogue, *, specialized: bool = False, shape: Shape | None = None
+) -> None:
     """out (M, N) = activation(rows @ weights + residual + bias); out is float32 or 16 bits wide, contiguous.
 
-    shape: other than the rung's own, for measurements.
+    specialized: by Hopper's kernel, in which warps have different jobs. shape: None for `shape_for`'s; another for
+    measurements.
     """
     limbs = 2 if weights.dtype == "float32" else 1
     a = left_limbs(rows, weights) if limbs == 2 else left_operand(rows, weights)
     M, N, K = *out.shape, weights.data.shape[1] // limbs
     bias, residual = (x if x.numel() else None for x in (epilogue.bias, epilogue.residual))
-    word, specialized = out.element_size(), "specialized" in weights.rung
-    end = _end(out, residual, weights.rung)
+    word = out.element_size()
+    end = _end(out, residual, limbs=limbs == 2, specialized=specialized)
     narrow = word == 4 or residual is not None if not specialized else word == 4 and end == "moved"
-    s = shape or shape_for(weights.rung, LINE // a.element_size(), N, M, narrow=narrow)
+    s = shape or shape_for(LINE // a.element_size(), N, M, limbs=limbs == 2, specialized=specialized, narrow=narrow)
     height, wide = s.BM // 2 if specialized else s.BM, LINE // word if end == "moved" else s.BN
     operands = describe(a, [height, s.BK]), describe(weights.data, [s.BN, s.BK])
     target = out if end == "alone" else describe(out, [height, wide])
     extras = bias, describe(residual, [height, wide]) if end == "moved" else residual
     form = (products_of(weights), end, epilogue.activation, s.stages)
     kinds = tuple(None if x is None else (x.dtype, x.data_ptr() % ALIGNMENT) for x in (out, bias, residual))
-    key = (weights.rung, a.device, a.dtype, kinds, form, special(M), N, K, s)
+    key = ("product", specialized, limbs, a.device, a.dtype, kinds, form, special(M), N, K, s)
     grid = (min(multiprocessors(), -(-M // s.BM) * -(-N // s.BN)), 1)
     arguments = (*operands, target, *extras, (M, N, K), (s.BM, s.BN, s.BK, s.group), form)
     if specialized:
@@ -138,7 +142,7 @@ def multiply(rows: Rows, weights: Packed, out, epilogue: Epilogue, shape: Shape 
         start(product.product, key, grid, arguments, triton_descriptor, num_warps=s.warps, num_stages=s.stages)
 
 
-def _end(out, residual, rung: str) -> str:
+def _end(out, residual, *, limbs: bool, specialized: bool) -> str:
     """How a tile ends: "bulk" copies out; beside them, on Hopper, a residual "moved" by a warp of its own; or "alone".
 
     Bulk copies take rows that are multiples of 16 bytes. A float32 tile leaves no room for stages on Hopper, nor beside
@@ -146,6 +150,6 @@ def _end(out, residual, rung: str) -> str:
     """
     aligned = out.shape[1] * out.element_size() % ALIGNMENT == 0 and out.data_ptr() % ALIGNMENT == 0
     alike = residual is not None and residual.dtype == out.dtype and residual.data_ptr() % ALIGNMENT == 0
-    if rung == "tile.specialized" and aligned and alike:
+    if specialized and not limbs and aligned and alike:
         return "moved"
-    return "bulk" if aligned and ("specialized" not in rung or out.element_size() == 2) else "alone"
+    return "bulk" if aligned and (not specialized or out.element_size() == 2) else "alone"

@@ -106,8 +106,8 @@ def row_kernel(lanes: int, rounds: bool = False):
     return normalise_rows
 
 
-def normalise(x, weight, bias, eps: float, out: np.ndarray, alone: bool = False) -> None:
-    """The run function of `cpu.vectors` (alone) and `cpu.threads`."""
+def normalise(x, weight, bias, eps: float, out: np.ndarray) -> None:
+    """Layer normalisation of float32 x (rows, C), rows contiguous, into float32 or bfloat16 out; out may be x."""
     lanes, rounds = cpu().lanes, out.dtype == BFLOAT16
     out = out.view(np.uint16) if rounds else out
-    draw_rows(row_kernel(lanes, rounds), x, weight, bias, eps, out=out, words=lanes, alone=alone)
+    draw_rows(row_kernel(lanes, rounds), x, weight, bias, eps, out=out, words=lanes)

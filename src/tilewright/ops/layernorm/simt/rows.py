@@ -12,6 +12,20 @@ from tilewright.ops.core.gpu.warp import THREADS, WARP, WARPS, block_sum, tree_s
 ZERO, ONE = float32(0), float32(1)
 
 
+def over_rows(rows: int):
+    """A decorator: the function that launches the kernel on x and out (M, C), in blocks that take `rows` rows each."""
+
+    def launching(function):
+        def run(x, weight, bias, eps: float, out) -> None:
+            numbers = np.float32(1 / x.shape[1]), np.float32(eps)
+            launch(function, -(-x.shape[0] // rows), THREADS, (x, weight, bias, out), *numbers)
+
+        return run
+
+    return launching
+
+
+@over_rows(THREADS)
 @kernel
 def naive(x, weight, bias, out, share, eps):
     """A thread a row: mean, variance, result; three passes. share: 1 / C.
@@ -31,6 +45,7 @@ def naive(x, weight, bias, out, share, eps):
             out[i, c] = (x[i, c] - mean) * factor * weight[c] + bias[c]
 
 
+@over_rows(1)
 @kernel
 def shared(x, weight, bias, out, share, eps):
     """A block a row: neighbouring threads read neighbouring numbers; their sums meet in shared memory, as a tree.
@@ -50,6 +65,7 @@ def shared(x, weight, bias, out, share, eps):
         out[i, c] = (x[i, c] - mean) * factor * weight[c] + bias[c]
 
 
+@over_rows(1)
 @kernel
 def shuffles(x, weight, bias, out, share, eps):
     """A block a row; the threads of a warp exchange registers: two barriers a sum in place of ten."""
@@ -66,6 +82,7 @@ def shuffles(x, weight, bias, out, share, eps):
         out[i, c] = (x[i, c] - mean) * factor * weight[c] + bias[c]
 
 
+@over_rows(WARPS)
 @kernel
 def warps(x, weight, bias, out, share, eps):
     """A warp a row: no shared memory and no barrier. Loses on long rows, of which 32 threads read a number at a time.
@@ -86,6 +103,7 @@ def warps(x, weight, bias, out, share, eps):
             out[i, c] = (x[i, c] - mean) * factor * weight[c] + bias[c]
 
 
+@over_rows(WARPS)
 @kernel
 def vectors(x, weight, bias, out, share, eps):
     """A warp a row, four numbers a load; C is a multiple of four.
@@ -112,19 +130,3 @@ def vectors(x, weight, bias, out, share, eps):
             w, y, z, v = load4(bias, at - i * C)
             p, q = (a - mean) * factor * p + w, (b - mean) * factor * q + y
             store4(out, at, (p, q, (c - mean) * factor * r + z, (d - mean) * factor * s + v))
-
-
-KERNELS = {  # rung -> kernel, rows a block
-    "naive": (naive, THREADS),
-    "shared": (shared, 1),
-    "shuffles": (shuffles, 1),
-    "warps": (warps, WARPS),
-    "vectors": (vectors, WARPS),
-}
-
-
-def run(rung: str, x, weight, bias, eps: float, out) -> None:
-    """The rungs' run function."""
-    function, rows = KERNELS[rung]
-    numbers = np.float32(1 / x.shape[1]), np.float32(eps)
-    launch(function, -(-x.shape[0] // rows), THREADS, (x, weight, bias, out), *numbers)

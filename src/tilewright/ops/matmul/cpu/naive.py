@@ -9,7 +9,8 @@ import numpy as np
 from numba import types
 
 from tilewright import simd
-from tilewright.ops.gemm.cpu.epilogue import finish
+from tilewright.ops.gemm.cpu.epilogue import ACTIVATIONS, finish
+from tilewright.ops.gemm.operands import Epilogue, Packed, Rows
 
 SIGNATURE = types.void(simd.INPUT_2D, simd.INPUT_2D, simd.OUTPUT_2D, simd.INPUT, simd.INPUT_2D, types.int64)
 
@@ -91,3 +92,20 @@ def blocked(a, b, out, bias, residual, activation):
                     for c in range(width):
                         target[c] += scale * row[c]
     finish_all(out, bias, residual, activation)
+
+
+LOOPS = {"memory": memory, "register": register, "reordered": reordered, "blocked": blocked}
+
+
+def multiply(rows: Rows, weights: Packed, out: np.ndarray, epilogue: Epilogue, *, loops: str) -> None:
+    """out (M, N) = activation(rows @ weights + residual + bias) by the kernel `LOOPS[loops]`.
+
+    `reordered` and `blocked` take contiguous arrays alone, so that the compiler can vectorise them; others are copied.
+    """
+    a, b, target = rows.plain(), weights.data, out
+    if loops in ("reordered", "blocked"):
+        a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
+        target = out if out.flags.c_contiguous else np.empty(out.shape, np.float32)
+    LOOPS[loops](a, b, target, epilogue.bias, epilogue.residual, ACTIVATIONS[epilogue.activation])
+    if target is not out:
+        out[...] = target

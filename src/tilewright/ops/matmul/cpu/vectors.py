@@ -66,7 +66,7 @@ def vector_kernel(lanes: int):
 
 
 def multiply(rows: Rows, weights: Packed, out: np.ndarray, epilogue: Epilogue) -> None:
-    """The rung's run function; operands that are not row-major are copied."""
+    """out (M, N) = activation(rows @ weights + residual + bias); operands that are not row-major are copied."""
     a, b = np.ascontiguousarray(rows.plain()), np.ascontiguousarray(weights.data)
     kernel = vector_kernel(cpu().lanes)
     kernel(a, b, out, epilogue.bias, epilogue.residual, ACTIVATIONS[epilogue.activation])

@@ -15,22 +15,20 @@ KERNELS = {
     "unrolled": (shared.unrolled, (shared.LARGEST, shared.LARGEST), shared.LARGEST),
     "strip": (blocks.strip, (512,), blocks.STRIP_TILE),
     "outer": (blocks.outer, (64,), blocks.TILE),
-    "vectors": (warps.vectors, (warps.THREADS,), warps.TILE),
-    "warps": (warps.warps, (warps.THREADS,), warps.TILE),
-    "buffered": (warps.buffered, (warps.THREADS,), warps.TILE),
 }
+PADDED = {"vectors": warps.vectors, "warps": warps.warps, "buffered": warps.buffered}  # operands of whole tiles
 
 
-def pad_tiles(b, rung: str) -> Packed:
-    """b (K, N) float32 with zeros up to whole tiles: kernels load 16 bytes at a time and never ask where b ends."""
+def pad_tiles(b, rung: str, dtype: str) -> Packed:
+    """b (K, N) as float32 with zeros up to whole tiles: kernels load 16 bytes at a time and never check for b's end."""
     K, N = b.shape
     data = b.new_zeros(-(-K // warps.DEPTH) * warps.DEPTH, -(-N // warps.TILE) * warps.TILE)
     data[:K, :N] = b
     return Packed(rung, K, N, "float32", data)
 
 
-def transpose(b, rung: str) -> Packed:
-    """b (K, N) float32 as (N, K): a warp's threads read adjacent numbers of a column."""
+def transpose(b, rung: str, dtype: str) -> Packed:
+    """b (K, N) as float32 (N, K): the threads of a warp read adjacent elements of a column."""
     K, N = b.shape
     return Packed(rung, K, N, "float32", b.T.float().contiguous())
 
@@ -42,16 +40,28 @@ def multiply_narrow(rows: Rows, weights: Packed, out, epilogue: Epilogue) -> Non
     launch(create, -(-len(out) // narrow.TILE), narrow.THREADS, arrays)
 
 
-def multiply(name: str, rows: Rows, weights: Packed, out, epilogue: Epilogue) -> None:
-    """out (M, N) = activation(rows @ weights + residual + bias); contiguous float32 tensors on one device."""
-    a, extents = rows.plain().float().contiguous(), ()
-    create, threads, tile = KERNELS[name]
-    if weights.rung.split(".")[1] in ("vectors", "warps", "buffered"):
-        extents = tuple(weights.data.shape)
-        a = _widened(a, extents[0])
+def multiply(rows: Rows, weights: Packed, out, epilogue: Epilogue, *, kernel: str) -> None:
+    """out (M, N) = activation(rows @ weights + residual + bias); contiguous float32 tensors on one device.
+
+    kernel: a key of KERNELS.
+    """
+    create, threads, tile = KERNELS[kernel]
+    a = rows.plain().float().contiguous()
     arrays = (a, weights.data, out, epilogue.bias.float(), epilogue.residual.float())
-    grid = (-(-out.shape[0] // tile), -(-out.shape[1] // tile))
-    launch(create(epilogue.activation), grid, threads, arrays, *extents)
+    launch(create(epilogue.activation), _grid(out, tile), threads, arrays)
+
+
+def multiply_padded(rows: Rows, weights: Packed, out, epilogue: Epilogue, *, kernel: str) -> None:
+    """As `multiply`, by a kernel of PADDED, with weights from `pad_tiles`."""
+    depth, width = weights.data.shape
+    a = _widened(rows.plain().float().contiguous(), depth)
+    arrays = (a, weights.data, out, epilogue.bias.float(), epilogue.residual.float())
+    launch(PADDED[kernel](epilogue.activation), _grid(out, warps.TILE), (warps.THREADS,), arrays, depth, width)
+
+
+def _grid(out, tile: int) -> tuple[int, int]:
+    """Blocks down and across out, each with tile x tile elements."""
+    return -(-out.shape[0] // tile), -(-out.shape[1] // tile)
 
 
 def _widened(a, depth: int):

@@ -19,6 +19,7 @@ from tilewright.ops.gemm.cpu.loops import Product, columns_of, product_kernel
 from tilewright.ops.gemm.cpu.pack import TILINGS
 from tilewright.ops.gemm.cpu.words import words_of
 from tilewright.ops.gemm.operands import Packed, Rows
+from tilewright.ops.matmul_argmax.operands import KINDS, Prepared
 
 EMPTY = np.empty(0, np.float32)
 
@@ -52,8 +53,16 @@ def keep_best(lanes: int):
     return finish_tile
 
 
+def search(a: np.ndarray, prepared: Prepared, index: np.ndarray, value: np.ndarray) -> None:
+    """index, value (M,) = the largest element of each row of a @ prepared.weights, by the product of their layout."""
+    index[...], value[...] = best(KINDS[prepared.weights.rung], a, prepared.weights)
+
+
 def best(kind: str, a: np.ndarray, weights: Packed, *, emulated: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """The rung's run function. kind: of product, see `gemm.cpu.loops.PRODUCTS`, or "amx"."""
+    """(index, value) of the largest element of each row of a @ weights.
+
+    kind: of product, see `gemm.cpu.loops.PRODUCTS`, or "amx".
+    """
     lanes, M, N = cpu().lanes, len(a), weights.N
     rows = Rows(a if kind == "float32" else np.ascontiguousarray(a), None)
     steps = weights.K if kind == "float32" else words_of(weights.K)

@@ -23,7 +23,8 @@ from tilewright.ops.core.memory import empty, zeros
 from tilewright.ops.gemm.cpu.loops import MC, TILE, Product, columns_of, product_kernel
 from tilewright.ops.gemm.cpu.pack import TILINGS
 from tilewright.ops.gemm.operands import Rows
-from tilewright.ops.matmul_argmax.operands import Screen
+from tilewright.ops.matmul_argmax.cpu import logits
+from tilewright.ops.matmul_argmax.operands import Prepared, Screen
 
 LEVELS = 127
 CHUNK = 1024  # columns quantised at a time: whole panels, and a few MiB
@@ -220,3 +221,19 @@ def best(a: np.ndarray, screen: Screen) -> tuple[np.ndarray, np.ndarray]:
     arrays = a.reshape(-1), screen.rows.reshape(-1), found.reshape(-1), candidates
     launch(decide_kernel(lanes), *arrays, Candidates(K, groups), values, tasks=M, words=lanes)
     return np.where(unsafe, -1, candidates[::KEPT]), values
+
+
+def search(a: np.ndarray, prepared: Prepared, index: np.ndarray, value: np.ndarray) -> None:
+    """index, value (M,) = the largest element of each row of a @ prepared.weights.
+
+    Rows that 8 bits leave undecided, and weights that cannot be screened, are computed in full by `logits`.
+    """
+    if prepared.screen is None:
+        logits.search(a, prepared, index, value)
+        return
+    index[...], value[...] = best(a, prepared.screen)
+    undecided = np.flatnonzero(index < 0)  # too many candidates: the weights are too alike for 8 bits
+    if len(undecided):
+        columns, values = np.empty(len(undecided), np.int64), np.empty(len(undecided), np.float32)
+        logits.search(a[undecided], prepared, columns, values)
+        index[undecided], value[undecided] = columns, values

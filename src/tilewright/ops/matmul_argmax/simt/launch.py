@@ -5,16 +5,20 @@ from tilewright.ops.matmul.device import matmul
 from tilewright.ops.matmul_argmax.simt import search as kernels
 
 PRODUCTS_BYTES = 256 << 20  # of products that are kept at once
-ROWS = {"row": kernels.THREADS, "shuffles": kernels.THREADS // kernels.WARP}  # of a block
+ROWS = {"row": kernels.THREADS, "shuffles": kernels.THREADS // kernels.WARP}  # kernel -> rows in a block
 
 
-def search(name: str, a, prepared, index, value) -> None:
-    """index, value (M,) = the largest of each row of a @ prepared.weights, written for some rows at a time."""
-    M, N, kernel = len(a), prepared.weights.N, getattr(kernels, name)
+def search(a, prepared, index, value, *, kernel: str) -> None:
+    """index, value (M,) = the largest of each row of a @ prepared.weights, written for some rows at a time.
+
+    kernel: a key of ROWS.
+    """
+    M, N, function = len(a), prepared.weights.N, getattr(kernels, kernel)
     step = min(M, max(1, PRODUCTS_BYTES // (4 * N)))
     products = value.new_empty(step, N)
     for i in range(0, M, step):
         rows = a[i : i + step]
         part = products[: len(rows)]
         matmul(rows, prepared.weights, out=part)
-        launch(kernel, -(-len(rows) // ROWS[name]), kernels.THREADS, (part, index[i : i + step], value[i : i + step]))
+        results = index[i : i + step], value[i : i + step]
+        launch(function, -(-len(rows) // ROWS[kernel]), kernels.THREADS, (part, *results))

@@ -14,8 +14,12 @@ STAGES = {256: 4, 128: 6, 64: 8}
 LIMB_STAGES = {128: 3, 64: 4}
 
 
-def search(name: str, a, prepared, index, value, shape: Shape | None = None) -> None:
-    """index, value (M,) = the largest of each row of a @ prepared.weights. shape: another than its own, to measure."""
+def search(a, prepared, index, value, *, specialized: bool = False, shape: Shape | None = None) -> None:
+    """index, value (M,) = the largest of each row of a @ prepared.weights.
+
+    specialized: by Hopper's kernel, in which warps have different jobs. shape: None for `shape_for`'s; another for
+    measurements.
+    """
     import torch
 
     weights, M = prepared.weights, len(a)
@@ -23,14 +27,13 @@ def search(name: str, a, prepared, index, value, shape: Shape | None = None) -> 
     split = matmul.left_limbs if limbs == 2 else matmul.left_operand
     left, N, K = split(Rows(a, None), weights), weights.N, weights.data.shape[1] // limbs
     products = matmul.products_of(weights)
-    specialized = name.startswith("specialized")
-    s = shape or shape_for(name, matmul.LINE // left.element_size(), N, M)
+    s = shape or shape_for(matmul.LINE // left.element_size(), N, M, limbs=limbs == 2, specialized=specialized)
     across = -(-N // s.BN)
     values, columns = value.new_empty(across, M), value.new_empty((across, M), dtype=torch.int32)
     grid = (min(multiprocessors(), -(-M // s.BM) * across), 1)
     blocks, height = (s.BM, s.BN, s.BK, s.group), s.BM // 2 if specialized else s.BM
     operands = describe(left, [height, s.BK]), describe(weights.data, [s.BN, s.BK])
-    key = (name, left.device, left.dtype, special(M), N, K, s)
+    key = ("best_product", specialized, limbs, left.device, left.dtype, special(M), N, K, s)
     if specialized:
         from tilewright.ops.gemm.tile import hopper
 
@@ -45,15 +48,17 @@ def search(name: str, a, prepared, index, value, shape: Shape | None = None) -> 
 
 
 @lru_cache(maxsize=4096)
-def shape_for(name: str, depth: int, N: int, M: int) -> Shape:
-    """The shape of tiles for a rung; depth: numbers in a LINE. No sum's order, nor which of equals is kept, depends on
-    it."""
-    if name == "specialized":
+def shape_for(depth: int, N: int, M: int, *, limbs: bool, specialized: bool) -> Shape:
+    """The shape of the tiles of a product (M, N). depth: elements in a LINE.
+
+    No sum's order, nor which of equals is kept, depends on it.
+    """
+    if specialized and not limbs:
         columns = matmul.quickest(matmul.COSTS, M, N)
         return Shape(128, columns, depth, STAGES[columns])
-    if name == "specialized_limbs":
+    if specialized:
         columns = matmul.quickest(matmul.LIMB_COSTS, M, N)
         return Shape(128, columns, depth, LIMB_STAGES[columns])
-    if name == "fused_limbs":
+    if limbs:
         return Shape(128, 128, depth // 2, 3)
     return Shape(128, matmul.quickest({256: 1.0, 128: 0.52}, M, N), depth, 3)

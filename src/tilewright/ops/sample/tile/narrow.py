@@ -296,7 +296,7 @@ def narrow(raw, scores, numbers, words, tokens, rooms, V, SIZE: tl.constexpr):
 
 
 def run(logits, scores, numbers, words, tokens) -> None:
-    """The rung's run function, see `gpu_ladder`."""
+    """Draw a token for each row; see the table in `ladder` for the arguments."""
     n, V = logits.shape
     short = V <= SHORT_ROW
     size = max(LEAST, triton.next_power_of_2(V)) if short else ROOM

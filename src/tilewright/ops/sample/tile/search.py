@@ -157,5 +157,5 @@ def likely(row, V, most, temperature, least, end, kept):
 
 
 def run(logits, scores, numbers, words, tokens) -> None:
-    """The rung's run function, see `gpu_ladder`."""
+    """Draw a token for each row; see the table in `ladder` for the arguments."""
     search[(len(logits),)](logits, scores, numbers, words, tokens, logits.shape[1], num_warps=4)

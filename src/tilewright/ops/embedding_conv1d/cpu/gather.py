@@ -1,0 +1,21 @@
+"""The layer as two operations: rows of the table picked by id, then a convolution for each branch."""
+
+import numpy as np
+
+from tilewright.ops.conv1d import conv1d, prepare
+from tilewright.ops.embedding import embedding
+from tilewright.ops.embedding_conv1d.operands import Filters, Prepared
+
+
+def prepare_filters(table: np.ndarray, filters: Filters, *, dtype: str, length: int, memory: int | None) -> list:
+    """Each branch's weights as conv1d's rung takes them."""
+    return [prepare(weight, dtype=dtype) for weight in filters.weights]
+
+
+def convolve(ids: np.ndarray, prepared: Prepared, out: np.ndarray) -> None:
+    """out (B, branches * O) = the maximum over positions of relu(conv1d(table[ids]))."""
+    filters, O = prepared.filters, prepared.filters.O
+    x = embedding(ids, prepared.table).swapaxes(1, 2)  # (B, C, L)
+    for branch, weight in enumerate(prepared.state):
+        columns = slice(branch * O, (branch + 1) * O)
+        out[:, columns] = conv1d(x, weight, bias=filters.bias[columns], activation="relu", pool="max")

@@ -1,0 +1,23 @@
+"""The layer as two operations: rows of the table picked by id, then a convolution for each branch."""
+
+from tilewright.ops.conv1d.device import conv1d, prepare
+from tilewright.ops.core.ladder import preferring
+from tilewright.ops.embedding_conv1d.operands import Filters, Prepared
+
+CONVOLUTION = "simt.fused"  # the rung of conv1d, unless `using` forces another
+
+
+def prepare_filters(table, filters: Filters, *, dtype: str, length: int, memory: int | None) -> list:
+    """Each branch's weights as conv1d's rung takes them."""
+    with preferring(conv1d=CONVOLUTION):
+        return [prepare(weight, dtype=dtype) for weight in filters.weights]
+
+
+def convolve(ids, prepared: Prepared, out) -> None:
+    """out (B, branches * O) = the maximum over positions of relu(conv1d(table[ids]))."""
+    filters, O = prepared.filters, prepared.filters.O
+    x = prepared.table[ids.long()].transpose(1, 2)  # (B, C, L)
+    with preferring(conv1d=CONVOLUTION):
+        for branch, weight in enumerate(prepared.state):
+            columns = slice(branch * O, (branch + 1) * O)
+            out[:, columns] = conv1d(x, weight, bias=filters.bias[columns], activation="relu", pool="max")

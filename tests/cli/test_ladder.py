@@ -1,14 +1,17 @@
 """`tilewright ladder` as a newcomer reads it: what its columns are, what it compares with, how short --explain is."""
 
 import importlib.util
+import inspect
 import re
+from pathlib import Path
 
 import pytest
 
+import tilewright
 from tilewright.bench.results import Row
 from tilewright.ops.core.ladder import operations
 
-ROW = Row("matmul", "cpu.threads", "8x8x8", "float32", 1, 8, 0.5, 0.4, 0.7, 11, 12.5, 2.0, 0.25, check="passed 0.10")
+ROW = Row("matmul", "cpu.packed", "8x8x8", "float32", 1, 8, 0.5, 0.4, 0.7, 11, 12.5, 2.0, 0.25, check="passed 0.10")
 
 
 @pytest.fixture
@@ -31,7 +34,7 @@ def test_help_names_the_operations(run):
 
 def test_columns_are_explained_once(run, measured):
     code, out, _ = run("ladder", "matmul", "--threads", "1,2")
-    assert code == 0 and out.count("cpu.threads") > 2 and "PyTorch" not in out
+    assert code == 0 and out.count("cpu.packed") > 2 and "PyTorch" not in out
     (line,) = [line for line in out.splitlines() if line.startswith("roof: ")]
     assert out.endswith(f"{line}\n") and "x below: " in line and "x peer: " in line
 
@@ -61,3 +64,28 @@ def test_explain_of_a_rung_that_is_forced(run):
     assert "-> cpu.packed: " in out
     code, _, errors = run("ladder", "matmul", "--explain", "--rung", "simt.narrow")
     assert code == 2 and "simt.narrow refuses" in errors
+
+
+@pytest.mark.parametrize("op", operations())
+def test_list_names_every_rung_with_its_kernel(run, op):
+    """Also those of engines that this machine lacks; the file is there and defines the function."""
+    code, out, _ = run("ladder", op, "--list")
+    names = [line.split()[0] for line in out.splitlines()[1:] if line and line[0] != " "]
+    assert code == 0 and names == list(importlib.import_module(f"tilewright.ops.{op}").ladder.rungs)
+    found = re.findall(r"^    kernel: (\S+), (\w+)\(", out, re.MULTILINE)
+    assert len(found) == len(names)
+    for file, function in found:
+        text = (Path(tilewright.__file__).parent / file).read_text()
+        assert re.search(rf"^def {function}\(", text, re.MULTILINE), f"{file} has no {function}"
+
+
+@pytest.mark.parametrize("op", operations())
+def test_options_of_a_rung_are_arguments_of_its_kernel(op):
+    for rung in importlib.import_module(f"tilewright.ops.{op}").ladder.rungs.values():
+        if rung.name.startswith("cpu.") and rung.options:
+            assert set(rung.options) <= set(inspect.signature(rung.run.func).parameters), rung.name
+
+
+def test_list_takes_no_other_option(run):
+    code, _, errors = run("ladder", "matmul", "--list", "--dtype", "float32")
+    assert code == 2 and "--dtype has no effect with --list" in errors

@@ -35,6 +35,9 @@ class Options:
     rung: Annotated[str | None, Option(help="Only this kernel.")] = None
     label: Annotated[str | None, Option(help="Only sizes whose name contains this.")] = None
     explain: Annotated[bool, Option("--explain", help="Which kernel would run, and why; time nothing.")] = False
+    list_: Annotated[
+        bool, Option("--list", help="Every kernel: its idea, file and needs, also for engines that are missing here.")
+    ] = False
     save: Annotated[bool, Option("--save", help="Add the rows to results/ of the current directory.")] = False
 
 
@@ -45,6 +48,9 @@ def ladder(options: Options) -> None:
     A rung that is far from its turn is timed on fewer rows; one whose check fails is never timed.
     """
     _check(options)
+    if options.list_:
+        _list(options)
+        return
     counts = None if options.threads is None else parse_threads(options.threads)
 
     from tilewright.bench.climb import parts
@@ -68,6 +74,14 @@ def ladder(options: Options) -> None:
                 _climb(op, case, count, options)
     if not options.explain:
         show("\n".join([COLUMNS, *_without_peers(options)]))
+
+
+def _list(options: Options) -> None:
+    """The tables of rungs. Raises UsageError for an unknown operation."""
+    from tilewright.bench.climb import parts
+
+    for op in operations() if options.op == "all" else [options.op]:
+        show(parts(op)[0].table() + "\n")
 
 
 def _climb(op: str, case: Any, count: int, options: Options) -> None:
@@ -95,9 +109,14 @@ def _check(options: Options) -> None:
             raise UsageError(f"ladder all: --{name} {value} is for one operation", hint="name it in place of all")
     if options.device != "cpu" and options.threads is not None:
         raise UsageError(f"ladder {op}: --threads {options.threads} is for the CPU; --device {options.device} has none")
-    for name in ("threads", "save") if options.explain else ():
+    alone = "explain" if options.explain else "list" if options.list_ else ""
+    others = {
+        "explain": ("threads", "save", "list_"),
+        "list": ("m", "n", "k", "dtype", "threads", "rung", "label", "save"),
+    }
+    for name in others.get(alone, ()):
         if getattr(options, name):
-            raise UsageError(f"ladder {op}: --{name} has no effect with --explain, which times nothing")
+            raise UsageError(f"ladder {op}: --{name.rstrip('_')} has no effect with --{alone}, which times nothing")
 
 
 def _cases(op: str, spec: Any, options: Options) -> list[Any]:

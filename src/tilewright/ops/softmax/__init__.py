@@ -21,8 +21,7 @@ def softmax(x, *, out=None):
     of x's shape to write to; it may be x. A tensor on a GPU stays there: see `device.py`. -inf becomes exactly 0, and
     what lies so far below the largest that its exp is no normal number may, too. A row of nothing but -inf, or with a
     NaN or +inf in it, becomes NaN throughout, as in NumPy. A row's bits depend on that row alone.
-    Raises UsageError naming the argument that does not fit. Source of the single pass over a row's sum (`cpu.online`):
-    Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
+    Raises UsageError naming the argument that does not fit.
     """
     if on_gpu(x):
         from tilewright.ops.softmax import device

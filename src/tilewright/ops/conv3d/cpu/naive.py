@@ -1,7 +1,7 @@
-"""Six loops over outputs and taps (eight with channels); the sum stays in a register until it is whole.
+"""Six loops over outputs and taps (eight with channels); the sum stays in a register until it is complete.
 
-They run on a copy of the volume with its border written out, twice the memory, so that no loop asks where it is. A
-product waits for the addition before it. `cpu.threads` is the same on threads, each of which draws planes of out.
+They run on a copy of the volume with its border written out, twice the memory, so that no loop tests for the border.
+Threads draw planes of out. Each product waits for the addition before it, which is what the higher rungs avoid.
 """
 
 import numpy as np

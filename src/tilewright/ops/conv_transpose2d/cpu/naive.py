@@ -1,7 +1,6 @@
-"""Scalar rungs: inputs that scatter their kernels, and outputs that gather theirs, with and without a test inside.
+"""Scalar rungs: inputs that scatter their kernels, and outputs that gather theirs.
 
-Letters: x (B, H, W, C), weights (KH, KW, O, C), out (B, OH, OW, O); (a, c) is a tap. Every rung ends in bias and
-activation.
+Letters: x (B, H, W, C), weights (KH, KW, O, C), out (B, OH, OW, O); (a, c) is a tap. Both end in bias and activation.
 """
 
 import numpy as np

@@ -141,7 +141,7 @@ def run_means(x: np.ndarray, taps: Taps, edges: Edges, out: np.ndarray) -> None:
     x, whole = beside(x, out, taps.window)
     lanes = cpu().lanes // 2
     frame = frame_of(x, out, _line_last(axes_of(x, out, taps.window)), taps, edges, lanes, whole=whole)
-    launch_tiles(running_kernel(lanes), frame, np.zeros((0, 2), np.int64), taps, edges, alone=False)
+    launch_tiles(running_kernel(lanes), frame, np.zeros((0, 2), np.int64), taps, edges)
 
 
 def _line_last(axes: list[Axis]) -> list[Axis]:

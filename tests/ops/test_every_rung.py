@@ -36,10 +36,7 @@ def _every():
 def test_rung(ladder, spec, rung, case, rng, monkeypatch):
     ran = []
     watched = dataclasses.replace(rung)
-    watched.__dict__["run"] = lambda *given: (
-        ran.append(rung.name),
-        rung.run(*given),
-    )  # where `cached_property` keeps it
+    vars(watched)["run"] = lambda *given: (ran.append(rung.name), rung.run(*given))  # where `cached_property` looks
     monkeypatch.setitem(ladder.rungs, rung.name, watched)
     ladder._chosen.cache_clear()
     inputs = frozen(spec.make(case, rng))

@@ -49,8 +49,8 @@ def scatter(x, weights, bias, out, window, activation):
 
 @simd.kernel(SIGNATURE, name="conv_transpose2d.gather")
 def gather(x, weights, bias, out, window, activation):
-    """The same without the test: taps a stride apart, from the first that meets an input to the last. Inputs and taps
-    run against each other: h * stride + a is the output's row."""
+    """Every output sums the inputs that reach it, at taps one stride apart. Inputs and taps run in opposite directions:
+    h * stride + a is the output's row."""
     sh, sw, top, left = window
     KH, KW, O, C = weights.shape
     for b in range(out.shape[0]):

@@ -65,7 +65,7 @@ class LineReader(Generic[Raw, Content]):
         self.bytes = self.file.size
         self._has_ids = self.IDS
         self._only: Iterable[Line] | None = None
-        self.hashes: list[np.ndarray] = []  # of the ids read since `only`, uint64
+        self.hashes: list[np.ndarray] = []  # of the records read since `only`, see `id_hashes`
         try:
             self._check_not_blank(example)
         except BaseException:
@@ -119,11 +119,10 @@ class LineReader(Generic[Raw, Content]):
             raise too_few(self.file, found, self._count)
 
     def _marked(self, records: list[Record], seen: SeenIds) -> list[Record]:
-        hashes = id_hashes([record.id for record in records] if self._has_ids else [])
+        hashes = id_hashes([record.id if self._has_ids else None for record in records])
         if self._only is not None:
             self.hashes.append(hashes)
-        again = seen.add(hashes) if self._has_ids else [False] * len(records)
-        for i, (record, twice) in enumerate(zip(records, again, strict=True)):
+        for i, (record, twice) in enumerate(zip(records, seen.add(hashes), strict=True)):
             if twice and record.error is None:
                 records[i] = replace(record, error=RecordError(record.line, "id", f"{record.id!r} was given before"))
         return records

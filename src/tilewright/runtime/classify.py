@@ -198,7 +198,7 @@ class ClassifyTask:
         return b""
 
     def settle(self, directory: JobDirectory, stop: Stop) -> None:
-        if not isinstance(directory.manifest.cut, Records) and directory.manifest.cut.shards > 1:
+        if not isinstance(directory.manifest.cut, Records):
             with InputFile(self.job.input, "input") as file:
                 settle_ids(directory, file, ("id",), _error_line, stop)
 

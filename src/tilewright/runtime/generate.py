@@ -196,8 +196,7 @@ class GenerateTask:
         return b""
 
     def settle(self, directory: JobDirectory, stop: Stop) -> None:
-        cut = directory.manifest.cut
-        if self.job.input.endswith((".jsonl", ".parquet")) and not isinstance(cut, Records) and cut.shards > 1:
+        if not isinstance(directory.manifest.cut, Records):
             line = empty_line if self.job.output.endswith(".txt") else error_line
             with InputFile(self.job.input, "input") as file:
                 settle_ids(directory, file, ("custom_id", "id"), line, stop)

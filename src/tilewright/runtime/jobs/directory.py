@@ -4,7 +4,7 @@ manifest.json        what the results depend on, and how the input is cut
 shards/00042.part    a shard's output and notes, with its record (counts, sha256, seconds) behind them
 errors/00042.jsonl   those of its records that failed, a line each; 00042.again.jsonl while the shard is committed again
 logs/                what the workers said
-lines.index          how many lines begin in each stretch of a text
+lines.index          how many lines begin in each stretch of a text, as this run has counted
 damaged/             what was not as it had been written
 lease                who works on it
 contents.json        the sha256 of large files that it reads
@@ -194,6 +194,12 @@ class JobDirectory:
                 if record and self.errors.read(name, record.error_size + 1) == self.errors_of(record):
                     self.errors.move(name, self.errors, error_name(record.shard))
                 self.errors.remove(name)
+
+    def forget_lines(self) -> None:
+        """Empties lines.index, so that this run counts the lines of its input itself: the key of the index is no
+        secret. What other processes have open stays in use."""
+        if (fd := self.root.open_or_none(INDEX, os.O_RDWR | os.O_TRUNC)) is not None:
+            os.close(fd)
 
     def shard(self, number: int, *, alone: bool = False, skip: tuple[tuple[int, str], ...] = ()) -> Shard:
         """A shard to be run."""

@@ -111,13 +111,13 @@ class Folder:
         flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         return os.open(name, flags, self.mode & 0o666, dir_fd=self.fd)
 
-    def open_or_none(self, name: str) -> int | None:
-        """A descriptor for reading; None where there is no regular file of that name."""
+    def open_or_none(self, name: str, flags: int = os.O_RDONLY) -> int | None:
+        """A descriptor; None where there is no regular file of that name."""
         if self.fd < 0:
             return None
         with naming(self.where(name), "read"):
             try:
-                fd = self.open(name, os.O_RDONLY)
+                fd = self.open(name, flags)
             except FileNotFoundError:
                 return None
             except OSError as error:

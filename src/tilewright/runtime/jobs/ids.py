@@ -1,8 +1,8 @@
 """Ids given twice in different shards: found when all shards are there, in bounded memory, and made errors.
 
-A shard's notes are the 64-bit hashes of its ids, in order. Two different ids of a million meet by chance once in 40
-million files. What the output says of a record that comes later with an id that was given before is what a run without
-shards would say.
+A shard's notes are one 64-bit hash per record, in order: of its id, or 0 where it has none. Two different ids of a
+million meet by chance once in 40 million files. What the output says of a record that comes later with an id that was
+given before is what a run without shards would say.
 """
 
 from __future__ import annotations
@@ -86,17 +86,16 @@ def _repeated(directory: JobDirectory, twice: np.ndarray, shards: Iterable[tuple
 
 
 def _noted(directory: JobDirectory, numbers: list[int]) -> list[int]:
-    """Ids that each shard has noted: one a record, or none in a file without ids. Raises DamagedShards for others."""
+    """Records of each shard, for each of which it has noted a hash. Raises DamagedShards for others."""
     records = [directory.record(number) for number in numbers]
-    has_ids = any(record and record.notes_size for record in records)
     bad = [
         number
         for number, record in zip(numbers, records, strict=True)
-        if record is None or record.notes_size != 8 * record.records * has_ids
+        if record is None or record.notes_size != 8 * record.records
     ]
     if bad:
         raise DamagedShards(bad)
-    return [record.notes_size // 8 for record in records if record]
+    return [record.records for record in records if record]
 
 
 def _hashes(directory: JobDirectory, number: int) -> np.ndarray:

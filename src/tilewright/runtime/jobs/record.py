@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tilewright.formats.files import naming
-from tilewright.runtime.jobs.cut import Records
+from tilewright.runtime.jobs.cut import Records, RowGroups
 from tilewright.runtime.jobs.durable import Draft
 from tilewright.runtime.jobs.manifest import Damaged, Manifest, Sealed, encoded, seal, unseal
 
@@ -72,7 +72,7 @@ def read_record(fd: int, path: str, number: int, manifest: Manifest) -> Record:
     cut = manifest.cut
     if number >= cut.shards:
         raise Damaged(f"the job has {cut.shards:,} shards, numbered from 0")
-    if isinstance(cut, Records) and record.records != cut.span(number)[1]:
+    if isinstance(cut, Records | RowGroups) and record.records != cut.span(number)[1]:
         raise Damaged(f"the record counts {record.records:,} records; the shard has {cut.span(number)[1]:,}")
     if not 0 <= record.errors <= record.records or (record.errors == 0) != (record.error_size == 0):
         raise Damaged(f"the record counts {record.errors:,} errors in {record.error_size:,} bytes")

@@ -14,7 +14,7 @@ from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.files import spelled
 from tilewright.runtime.jobs import contents, made, trace
 from tilewright.runtime.jobs.cut import Cut
-from tilewright.runtime.jobs.directory import ENDED, INDEX, REPORT, JobDirectory, Record
+from tilewright.runtime.jobs.directory import ENDED, REPORT, JobDirectory, Record
 from tilewright.runtime.jobs.durable import Removed
 from tilewright.runtime.jobs.earlier import Earlier
 from tilewright.runtime.jobs.finished import Report, save_report
@@ -87,7 +87,6 @@ def _worked(work: _Run, manifest: Manifest, began: AsBegun) -> Report:
     contents.check_touched(directory, manifest, touched, files, work.stop.check)
     directory.began = began
     if touched:
-        directory.root.remove(INDEX)  # lines may have been counted in what the file held meanwhile
         work.facts |= {"touched": touched}
     if options.part and options.part[0]:
         files = {}  # part 0 hashes them
@@ -273,6 +272,7 @@ class _Run:
 
     def compute(self) -> None:
         begin = time.perf_counter()
+        self.directory.forget_lines()  # before workers and `settle` use them
         if self.todo:
             job = Job(self.task, self.directory, self.options, self.stop, self.todo, self.done, self.watch.at_work)
             self.engine.run(job)

@@ -8,6 +8,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,7 @@ class ZarrVolume(Volume):
 
 
 class ZarrForm:
-    """A Zarr array of float32 or float64, in files named by `encode` and `metadata`.
+    """A Zarr array of float32 or float64, in files named by `names` and `metadata`.
 
     An array like `like` keeps its version, chunks, shards, compressor, attributes and dimension names.
     """
@@ -73,12 +74,16 @@ class ZarrForm:
         self._zarr, self._itemsize = _zarr(), dtype.itemsize
         files: dict[str, Any] = {}
         store = self._zarr.storage.MemoryStore(files)
-        self._zarr.create_array(store, shape=shape, dtype=dtype, fill_value=0, **options)
+        self._array = self._zarr.create_array(store, shape=shape, dtype=dtype, fill_value=0, **options)
         self.metadata = {name: content.to_bytes() for name, content in files.items()}
+
+    def names(self, start: tuple[int, ...], shape: tuple[int, ...]) -> list[str]:
+        """Of the files of a box."""
+        return chunk_names(self._array, self.unit, start, shape)
 
     def encode(self, start: tuple[int, ...], tile: np.ndarray) -> Iterator[tuple[str, bytes]]:
         """(name, content) of the files of a tile (d, h, w) at `start`, which is a multiple of `unit`; the tile ends at
-        one, or where the volume does. Chunks of nothing but zeros have no file."""
+        one, or where the volume does. Chunks of nothing but zeros have no file: their content is empty."""
         files: dict[str, Any] = {}
         store = self._zarr.storage.MemoryStore(files)
         buffer = self._zarr.core.buffer.default_buffer_prototype().buffer
@@ -86,8 +91,15 @@ class ZarrForm:
         array = self._zarr.open_array(store, mode="r+")
         for place in aligned_boxes(start, tile.shape, self.unit, CALL_BYTES // self._itemsize):
             array[tuple(slice(a + s.start, a + s.stop) for a, s in zip(start, place, strict=True))] = tile[place]
-            for name in [name for name in files if name not in self.metadata]:
-                yield name, files.pop(name).to_bytes()
+            first = tuple(a + s.start for a, s in zip(start, place, strict=True))
+            for name in self.names(first, tile[place].shape):
+                yield name, files.pop(name).to_bytes() if name in files else b""
+
+
+def chunk_names(array: Any, unit: Shape, start: tuple[int, ...], shape: tuple[int, ...]) -> list[str]:
+    """Names of the files that hold a box of an array of zarr's; unit: what a file holds."""
+    spans = [range(a // u, -(-(a + n) // u)) for a, n, u in zip(start, shape, unit, strict=True)]
+    return [array.metadata.encode_chunk_key(place) for place in product(*spans)]
 
 
 def check_zarr(path: str) -> AtomicDirectory:

@@ -277,7 +277,11 @@ class ConvolveTask:
 
     def assemble(self, directory: JobDirectory, totals: Totals, stop: Stop) -> list[tuple[int, str]]:
         """See `task.Assembling`."""
-        return volume_shards.assemble(self.form(), directory, totals, stop)
+
+        def box(rows: range) -> Tile:
+            return self.box(rows.start, len(rows))
+
+        return volume_shards.assemble(self.form(), directory, totals, stop, box)
 
     def form(self) -> Form:
         """How the output is stored."""

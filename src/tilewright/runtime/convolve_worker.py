@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from tilewright.errors import InputError
 from tilewright.formats.raw_volumes import RawForm
 from tilewright.formats.volumes import MORE_MEMORY, MemoryShort, Volume, check_memory
-from tilewright.formats.zarr_volumes import ZarrForm, ZarrVolume
+from tilewright.formats.zarr_volumes import ZarrForm, ZarrVolume, chunk_names
 from tilewright.ops.core.memory import empty
 from tilewright.runtime import volume_shards
 from tilewright.runtime.convolve_memory import free_at_once, reading_bytes, writing_bytes
@@ -164,14 +163,8 @@ class Watched:
         self._volume.read_into(start, target)
         tree = self.began.trees.get("input")
         if tree and isinstance(self._volume, ZarrVolume):
-            tree.check(_files(self._volume, start, target.shape))
-
-
-def _files(volume: ZarrVolume, start: tuple[int, ...], shape: tuple[int, ...]) -> list[str]:
-    """Names of the files that hold a box of an array."""
-    unit = volume.layout.shards or volume.layout.chunks
-    spans = [range(a // u, -(-(a + n) // u)) for a, n, u in zip(start, shape, unit, strict=True)]
-    return [volume.header.metadata.encode_chunk_key(place) for place in product(*spans)]
+            layout = self._volume.layout
+            tree.check(chunk_names(self._volume.header, layout.shards or layout.chunks, start, target.shape))
 
 
 def _check_finite(job: ConvolveJob, start: tuple[int, ...], out: np.ndarray) -> None:

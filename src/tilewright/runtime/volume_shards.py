@@ -105,14 +105,21 @@ def check_chunks(path: str, shape: Shape, chunks: Shape, dtype: np.dtype, what: 
             "times that is not begun, though chunks of zeros take no space", path=path, hint=hint)  # fmt: skip
 
 
-def assemble(form: Form, directory: JobDirectory, totals: Totals, stop: Stop) -> list[tuple[int, str]]:
-    """Makes the shards the output; its bytes and sha256. Raises DamagedShards, Interrupted and ResourceError."""
+def assemble(
+    form: Form, directory: JobDirectory, totals: Totals, stop: Stop, box: Callable[[range], Tile]
+) -> list[tuple[int, str]]:
+    """Makes the shards the output; its bytes and sha256. box: of a shard's rows. Raises DamagedShards, Interrupted and
+    ResourceError."""
     sink: Sink
     if isinstance(form, RawForm):
         values = form.size - len(form.head) - len(form.tail)
         sink = PlacedFile(directory, form.head, values, form.tail, stop.check)
     elif isinstance(form, ZarrForm):
-        sink = PlacedTree(directory, form.metadata, check_zarr(directory.output), stop.check)
+
+        def names(number: int) -> list[str]:
+            return form.names(*box(directory.shard(number).rows))
+
+        sink = PlacedTree(directory, form.metadata, check_zarr(directory.output), stop.check, names)
     else:
         check_space(directory.output, totals.size if suffix_of(directory.output) == ".txt" else 0)
         sink = FileSink(directory.output, form.encoder)

@@ -146,6 +146,12 @@ class Folder:
             draft.write(data)
             draft.commit()
 
+    def __contains__(self, name: str) -> bool:
+        with naming(self.where(name), "look at"), suppress(FileNotFoundError):
+            os.stat(name, dir_fd=self.fd, follow_symlinks=False)
+            return True
+        return False
+
     def names(self) -> list[str]:
         """What is in it."""
         with naming(self.path, "list"):

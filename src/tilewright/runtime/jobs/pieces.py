@@ -4,7 +4,8 @@ So a large output is written once. A shard writes its pieces, each a block of on
 committed with the list of them as its notes. Two attempts at a shard, even at the same time, write the same bytes. The
 merge (placed.py) reads every piece again before the rename.
 
-A list begins with TITLE, and each line is: sha256, bytes, first byte, name. The name is "" for the output itself.
+A list begins with TITLE, and each line is: sha256, bytes, first byte, name. The name is "" for the output itself. A
+file of 0 bytes is one that must not be there.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -43,6 +44,11 @@ class Piece(NamedTuple):
     size: int
     offset: int
     name: str
+
+    @property
+    def absent(self) -> bool:
+        """Whether it is a file that must not be there: an empty one, such as a chunk of zeros."""
+        return bool(self.name) and not self.size
 
 
 def listed(pieces: Iterable[Piece]) -> bytes:
@@ -73,13 +79,24 @@ class Tree:
 
     def open(self, name: str, flags: int) -> int:
         """A descriptor of the file `name`. Raises OSError, and ResourceError where its directory cannot be opened."""
+        with self._at(name, make=bool(flags & os.O_CREAT)) as (folder, last):
+            return folder.open(last, flags)
+
+    @contextmanager
+    def _at(self, name: str, *, make: bool = False) -> Iterator[tuple[Folder, str]]:
+        """(directory, name in it) of the file `name`."""
         *folders, last = [self._root, *name.split("/")] if name else [self._root]
         with ExitStack() as opened:
             at = self._folder
             for part in folders:
-                at = Folder(part, inside=at, make=bool(flags & os.O_CREAT))
+                at = Folder(part, inside=at, make=make)
                 opened.callback(at.close)
-            return at.open(last, flags)
+            yield at, last
+
+    def remove(self, name: str) -> None:
+        """Removes the file `name`; nothing to do if not there. The merge finds what cannot be removed."""
+        with suppress(ResourceError), self._at(name) as (folder, last):
+            folder.remove(last)
 
     def get(self, piece: Piece) -> bytes:
         """What is in the place of a piece of at most BLOCK_BYTES; b"" where nothing is."""
@@ -101,8 +118,16 @@ class Tree:
         finally:
             os.close(fd)
 
+    def has(self, name: str) -> bool:
+        """Whether there is anything of this name."""
+        with suppress(ResourceError), self._at(name) as (folder, last):
+            return last in folder
+        return False
+
     def holds(self, piece: Piece) -> bool:
-        """Whether the bytes that the piece tells of are there."""
+        """Whether the bytes that the piece tells of are there; of an absent one, whether nothing is."""
+        if piece.absent:
+            return not self.has(piece.name)
         digest, size = hashlib.sha256(), 0
         try:
             for block in self.blocks(piece):
@@ -192,7 +217,7 @@ class Placing:
         if self._fd >= 0:
             os.close(self._fd)
         if error is None:
-            self._tree.sync(piece.name for piece in self._pieces)
+            self._tree.sync(piece.name for piece in self._pieces if not piece.absent)
             self._out.notes += listed(self._pieces)
 
     def put(self, parts: Iterable[tuple[int, Any]]) -> None:
@@ -229,12 +254,15 @@ class Placing:
             write_at(self._fd, offset, view)
 
     def files(self, contents: Iterable[tuple[str, bytes | Callable[[], bytes]]]) -> None:
-        """Whole files, (name, content or what makes it), several at a time."""
+        """Whole files, (name, content or what makes it), several at a time; empty ones are not to be there."""
 
         def one(file: tuple[str, bytes | Callable[[], bytes]]) -> Piece:
             name, made = file
             content = made if isinstance(made, bytes) else made()
-            self._tree.put(name, 0, content, whole=True)
+            if content:
+                self._tree.put(name, 0, content, whole=True)
+            else:
+                self._tree.remove(name)
             return Piece(hashlib.sha256(content).hexdigest(), len(content), 0, name)
 
         given = iter(contents)
@@ -247,7 +275,7 @@ def damage(directory: JobDirectory, number: int, beat: Callable[[], object]) -> 
     trees = Tree(directory.root, STAGE), Outside(directory.output)
     for piece in parsed(directory.notes(number)):
         beat()
-        if not any(tree.holds(piece) for tree in trees):
+        if not any(tree.holds(piece) for tree in (trees[:1] if piece.absent else trees)):
             where = f"bytes {piece.offset:,} to {piece.offset + piece.size - 1:,}"
             return f"{where}{piece.name and ' of '}{piece.name} of the output have changed"
     return ""

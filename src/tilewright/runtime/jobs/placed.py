@@ -149,7 +149,7 @@ class PlacedFile(_Placed):
 class PlacedTree(_Placed):
     """A directory of what the shards wrote in place, each file a piece, and of `files`, content by name.
 
-    folder: how it replaces an earlier one. expected: the names of the files of a shard; None: any number of files.
+    folder: how it replaces an earlier one. expected: the names of the files of a shard, absent ones among them.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class PlacedTree(_Placed):
         files: Mapping[str, bytes],
         folder: AtomicDirectory,
         beat: Beat,
-        expected: Callable[[int], Iterable[str]] | None = None,
+        expected: Callable[[int], Iterable[str]],
     ) -> None:
         super().__init__(directory, beat)
         self._files, self._folder, self._expected = files, folder, expected
@@ -175,21 +175,21 @@ class PlacedTree(_Placed):
         """Raises Damaged where a file of this shard is neither in its place nor in the earlier output."""
         pieces = self._pieces(number)
         names = [piece.name for piece in pieces]
-        if len({*names}) < len(names) or not self._found.keys().isdisjoint(names) or any(p.offset for p in pieces):
-            raise Damaged("a file of the output is listed twice, or not from its first byte on")
-        if self._expected and sorted(names) != sorted(self._expected(number)):
+        if any(piece.offset for piece in pieces):
+            raise Damaged("a file of the output is not listed from its first byte on")
+        if sorted(names) != sorted(self._expected(number)):
             raise Damaged(f"{len(names):,} files are listed, and they are not those of the shard")
         missing = list(self._pool.map(self._whole, pieces)).count(False)
         if missing:
             raise Damaged(f"{missing} of {len(pieces)} files of the output are not what was written")
-        self._found |= {piece.name: (piece.size, piece.sha256) for piece in pieces}
+        self._found |= {piece.name: (piece.size, piece.sha256) for piece in pieces if not piece.absent}
 
     def _whole(self, piece: Piece) -> bool:
         """Whether a file is in its place, now."""
         self._beat()
         if self._tree.holds(piece):
             return True
-        if not self._earlier.holds(piece):
+        if piece.absent or not self._earlier.holds(piece):
             return False
         self._tree.put(piece.name, 0, b"", whole=True)
         for number, block in enumerate(self._earlier.blocks(piece)):

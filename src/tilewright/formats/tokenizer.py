@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from tilewright.errors import InputError
 from tilewright.formats.files import InputFile
 from tilewright.formats.panics import ASIDE
-from tilewright.formats.tokenizer_limits import checked_growth
+from tilewright.formats.tokenizer_limits import checked_growth, patterns
+from tilewright.formats.tokenizer_patterns import is_linear
+
+if TYPE_CHECKING:
+    from tilewright.formats.tokenizer_process import TokenizerProcess
 
 MAX_BYTES = 128 << 20  # GPT-2's has 1.4 MB, the largest vocabularies in use 35 MB
 MAX_ITEMS = 8_000_000  # commas and brackets of the file: a token or a merge takes some 100 bytes; Gemma's has 3 million
@@ -28,14 +33,23 @@ class Tokenizer:
 
     size: tokens, added ones too. Raises InputError for a file that is missing, too large, or no tokenizer, whatever
     the library says or however it fails, and for one whose parts make texts too long (`tokenizer_limits.py`);
-    ResourceError where the system refuses.
+    ResourceError where the system refuses. Where a pattern may take hours, texts are encoded in another process.
+
+    content: the bytes of the file, given in that other process; texts are then encoded here, whatever the patterns.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, merges: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        merges: str | os.PathLike[str] | None = None,
+        content: bytes | None = None,
+    ) -> None:
         from tokenizers import Tokenizer as Library  # 30 ms, and only text needs it
 
         self.path = os.fspath(path)
-        content = file_content(self.path)
+        alone = content is not None
+        content = content or file_content(self.path)
         if merges is not None:
             content = byte_level(content, self.path, file_content(os.fspath(merges)), os.fspath(merges))
         if sum(content.count(sign) for sign in (b",", b"[", b"{")) > MAX_ITEMS:
@@ -48,11 +62,22 @@ class Tokenizer:
                 self._library.model.dropout = None  # random merges are for training
             self._growth = checked_growth(self._library, self.path)
             self.size: int = self._library.get_vocab_size()
-            self._library.decode(self._library.encode(PROBE).ids)
+            slow = not (alone or all(map(is_linear, patterns(self._library))))
+            if not slow:
+                self._library.decode(self._library.encode(PROBE).ids)
+        self._process: TokenizerProcess | None = None
+        if slow:
+            from tilewright.formats.tokenizer_process import TokenizerProcess  # a few files need it
+
+            self._process = TokenizerProcess(self.path, content)
+            self._process.call("decode", [])  # starts it, which encodes PROBE
 
     def check(self, text: str) -> None:
         """Raises InputError for a text that is, or becomes, longer than MAX_TEXT bytes: one step of the library copies
-        all of it, some 500 bytes of memory for each."""
+        all of it, some 500 bytes of memory for each. Also for one that takes too long, where patterns may."""
+        if self._process:
+            self._process.call("encode", text)
+            return
         size = _bytes_of(text)
         if size <= MAX_TEXT >= self._growth.of(size):
             return
@@ -64,17 +89,23 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """The token ids of a text, with the special tokens that the tokenizer adds (GPT-2's adds none). Raises
         InputError as `check` does."""
+        if self._process:
+            return self._process.call("encode", text)
         self.check(text)
         with _failures_of(self.path, "the tokenizer cannot encode this text"), ASIDE.without_panics():
             return self._library.encode(text).ids
 
     def encode_word(self, text: str) -> list[int]:
         """`encode` without special tokens: a part of a text."""
+        if self._process:
+            return self._process.call("encode_word", text)
         with _failures_of(self.path, "the tokenizer cannot encode this text"), ASIDE.without_panics():
             return self._library.encode(text, add_special_tokens=False).ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` of each; the library works on them in parallel, on so many that memory is bounded."""
+        if self._process:
+            return [self.encode(text) for text in texts]
         found: list[list[int]] = []
         for some in self._together(texts):
             with _failures_of(self.path, "the tokenizer cannot encode these texts"), ASIDE.without_panics():
@@ -110,6 +141,8 @@ class Tokenizer:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of token ids without special tokens; bytes that are no UTF-8 become U+FFFD, unknown ids nothing."""
+        if self._process:
+            return self._process.call("decode", [int(id) for id in token_ids])
         with _failures_of(self.path, "the tokenizer cannot decode these ids"):
             return self._library.decode(list(token_ids))
 

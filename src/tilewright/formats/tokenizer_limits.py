@@ -65,6 +65,12 @@ def checked_growth(library: Any, path: str) -> Growth:
     return growth
 
 
+def patterns(library: Any) -> list[str]:
+    """The regular expressions of the library's tokenizer."""
+    texts = (text for name in PARTS for part in _parts(library, name) for text in _strings(part))
+    return [text for field, text in texts if field == "Regex"]
+
+
 def _after(growth: Growth, part: dict[str, Any], path: str, name: str) -> Growth:
     """The growth in all parts up to this one."""
     for field, text in _strings(part):

@@ -97,6 +97,25 @@ def test_an_open_directory_is_not_looked_up_again(folder, tmp_path):
     assert (tmp_path / "a" / "earlier" / NAME).read_bytes() == b"new"
 
 
+def test_a_link_in_place_of_a_directory_between_its_check_and_its_opening(folder, tmp_path, monkeypatch):
+    """The other user exchanges it after the check has found a directory: the link is not followed."""
+    from tilewright.simd import private_directory as module
+
+    (tmp_path / "other").mkdir(mode=0o700)
+    checked = module._link
+
+    def check_and_exchange(name, *rest):
+        found = checked(name, *rest)
+        if name == "b":
+            (tmp_path / "a" / "b").rename(tmp_path / "a" / "earlier")
+            (tmp_path / "a" / "b").symlink_to(tmp_path / "other")
+        return found
+
+    monkeypatch.setattr(module, "_link", check_and_exchange)
+    with pytest.raises(OSError, match="Not a directory|symbolic links"):
+        PrivateDirectory(tmp_path / "a" / "b", make=False)
+
+
 def foreign(path):
     path.write_bytes(b"foreign")
     os.chown(path, 12345, 12345)

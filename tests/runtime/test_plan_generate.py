@@ -124,16 +124,16 @@ def test_prompts_are_counted_as_the_job_would(model, tmp_path):
 
 def test_sampling_fields_and_room_in_the_context_are_looked_at(model, tmp_path):
     """As the job does: a bad field costs its record alone, and is counted."""
-    own = [{"prompt_token_ids": [1] * 60}, {"top_p": 7}, {"stop": "x"}, {"max_tokens": 99}, {"n": 2}]
+    own = [{"prompt_token_ids": [1] * 60}, {"top_p": 7}, {"stop": "x"}, {"max_tokens": 99}, {"n": 2}, {"seed": 3}]
     lines = [{"prompt_token_ids": [1]} | one for one in own]
     source = tmp_path / "in.jsonl"
     source.write_text("".join(json.dumps(line) + "\n" for line in lines))
     job = job_of(model, source)
     whole, found = plan(job)
-    assert found.prompts == 2 and (whole.figures["bad"], whole.figures["cut"]) == (3, 2)
+    assert found.prompts == 3 and [whole.figures[name] for name in ("bad", "cut", "undrawn")] == [3, 2, 1]
     assert whole.figures["first_bad"] == "top_p: is 7; a number above 0 and at most 1 is wanted"
     done = generate(job)
-    assert (done.errors, done.cut) == (3, 2)
+    assert (done.errors, done.cut, done.undrawn) == (3, 2, 1)
     many, few = (
         replace(job, params=SamplingParams(temperature=0, max_tokens=count), output=str(tmp_path / "o.jsonl"))
         for count in (10**9, 10)

@@ -112,7 +112,7 @@ def test_a_link_in_place_of_a_directory_between_its_check_and_its_opening(folder
         return found
 
     monkeypatch.setattr(module, "_link", check_and_exchange)
-    with pytest.raises(OSError, match="Not a directory|symbolic links"):
+    with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
         PrivateDirectory(tmp_path / "a" / "b", make=False)
 
 

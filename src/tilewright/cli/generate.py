@@ -139,12 +139,12 @@ def _flag(parameter: str) -> str:
     return others.get(parameter, f"--{parameter.replace('_', '-')}")
 
 
-def _unused(options: Options) -> str:
-    """What is to be said of options without effect; else nothing."""
+def options_without_effect(options: Options) -> str:
+    """A sentence that names the sampling options without effect; "" if there are none."""
     given = [_flag(name) for name in DRAWING if getattr(options, name) is not None]
     if options.temperature or not given:
         return ""
-    but = ", but for records that give their own" if options.input.endswith((".jsonl", ".parquet")) else ""
+    but = ", but for records that give their own" if (options.input or "").endswith((".jsonl", ".parquet")) else ""
     said = f"the likeliest token is taken, whatever is given as {' and '.join(given)}"
     return f"At --temperature 0, the default, {said}{but}"
 
@@ -187,7 +187,7 @@ def generate(options: Options) -> None:
 
 def _banner(options: Options, threads: int) -> str:
     """Of the one process that speaks; options without effect are told on stderr."""
-    if unused := _unused(options):
+    if unused := options_without_effect(options):
         say(unused, err=True)
     rows = {
         "Model": f"GPT-2, {options.model}",

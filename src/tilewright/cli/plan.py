@@ -11,7 +11,8 @@ from typer import Argument, BadParameter, Option
 
 from tilewright.cli import generate
 from tilewright.cli._options import check_threads, parse_bytes, parse_rungs, verb
-from tilewright.cli._output import show, show_json
+from tilewright.cli._output import say, show, show_json
+from tilewright.formats.sampling_fields import DRAWING
 
 JOBS = ("generate", "classify", "draw", "convolve")
 PROMPTS = Option("--input", "-i", metavar="FILE", help="Prompts; without: as many as --count says.")
@@ -63,6 +64,8 @@ def plan(options: Options) -> None:
         with ExitStack() as stack:
             _enter(stack, options)
             text, figures = _generate(options) if job == "generate" else _planned(job, module.job_of(options))
+        if job == "generate" and (unused := generate.options_without_effect(options)):
+            say(unused, err=True)
         if options.json:
             show_json(figures)
         else:
@@ -121,12 +124,17 @@ def _head(found: Any) -> list[str]:
 
 
 def _noticed(found: Any) -> list[str]:
-    """Prompts that the job would fail, and those that get fewer tokens than are asked for."""
+    """Prompts that get an error, fewer tokens than asked for, or have fields without effect."""
     figures, lines, about = found.figures, [], "" if found.counted else "about "
     if figures["bad"]:
         lines.append(f"bad prompts: {about}{figures['bad']:,}, each gets an error; the first: {figures['first_bad']}")
     if figures["cut"]:
         lines.append(f"prompts with less room in the model's context than new tokens: {about}{figures['cut']:,}")
+    if figures["undrawn"]:
+        names = f"{', '.join(DRAWING[:-1])} or {DRAWING[-1]}"
+        lines.append(
+            f"prompts at temperature 0 with {names}, which have no effect there: {about}{figures['undrawn']:,}"
+        )
     return lines
 
 

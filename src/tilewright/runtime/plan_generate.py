@@ -26,7 +26,7 @@ from tilewright.ops.attention import bytes_a_sequence
 from tilewright.ops.core.ladder import Rung
 from tilewright.ops.matmul_argmax.cpu.logits import LOGITS_BYTES
 from tilewright.runtime.generate import COURSE_PROMPT, GenerateJob, GenerateTask, task_of
-from tilewright.runtime.generate_worker import WRITTEN_VALUES, parameters_of
+from tilewright.runtime.generate_worker import WRITTEN_VALUES, is_undrawn, parameters_of
 from tilewright.runtime.jobs.cut import Cut
 from tilewright.runtime.load import config_of, mapped_weights
 from tilewright.runtime.plan import (
@@ -220,14 +220,15 @@ def _read(task: GenerateTask, cut: Cut) -> tuple[Prompts, tuple[int, bool], tupl
     """(good prompts of an input, (all its records, whether they were counted), (bytes of an id, of a token's text),
     what the job would notice), by a sample where it is long.
 
-    The last: bad records, what is wrong with the first, and cut, prompts whose context has no room for all new tokens.
+    The last: `bad` records, `first_bad`: what is wrong with the first, `cut`: prompts whose context does not hold all
+    new tokens, `undrawn`: prompts at temperature 0 with a field that matters only where tokens are drawn.
     """
     with closing(task.reader()) as reader:
         if isinstance(reader, PromptFile):
             count = counted_in(cut, 0, 1.0)
             room = task.config.n_positions - COURSE_PROMPT
             cut_short = count[0] if task.job.params.max_tokens > room else 0
-            noticed: dict[str, Any] = {"bad": 0, "first_bad": None, "cut": cut_short}
+            noticed: dict[str, Any] = {"bad": 0, "first_bad": None, "cut": cut_short, "undrawn": 0}
             return Prompts(count[0], count[0] * COURSE_PROMPT, COURSE_PROMPT), count, (0.0, TOKEN_TEXT), noticed
         lines, part = sample_lines(reader.file, cut)
         if lines is not None:
@@ -243,7 +244,9 @@ def _read(task: GenerateTask, cut: Cut) -> tuple[Prompts, tuple[int, bool], tupl
     full = sum(len(prompt.token_ids) + params.max_tokens > task.config.n_positions for params, prompt in good)
     first = next((prompt.error for _, prompt in seen if prompt.error is not None), None)
     why = first and ": ".join(filter(None, (first.field, first.message)))  # a sample's lines have other numbers
-    noticed = {"bad": round((len(seen) - len(good)) * scale), "first_bad": why, "cut": round(full * scale)}
+    undrawn = sum(is_undrawn(params, prompt) for params, prompt in good)
+    noticed = {"bad": round((len(seen) - len(good)) * scale), "first_bad": why, "cut": round(full * scale),
+               "undrawn": round(undrawn * scale)}  # fmt: skip
     found = Prompts(round(len(good) * scale), round(sum(lengths) * scale), max([1, *lengths]))
     texts = [len(prompt.text) / len(prompt.token_ids) for _, prompt in good if prompt.text]
     ids = [len(str(prompt.id)) + 2 for _, prompt in seen]

@@ -27,14 +27,14 @@ The end.
 
 @pytest.fixture
 def root(tmp_path, row, monkeypatch):
-    """A checkout with results of matmul and embedding, a README, and one of an operation."""
+    """A checkout with results of matmul and embedding, a README, and the page of an operation's ladder."""
     monkeypatch.setattr(results, "commit", lambda: "1a2b3c4")
     rungs = [row("cpu.memory"), row("cpu.packed", gflops=43.25), row("MKL", check="peer")]
     save(tmp_path / "results", "made-up-2c", [*rungs, row("cpu.rows", op="embedding", gflops=None)])
     (tmp_path / "README.md").write_text(README)
-    folder = tmp_path / "src/tilewright/ops/embedding"
+    folder = tmp_path / "docs/ladders"
     folder.mkdir(parents=True)
-    (folder / "README.md").write_text("<!-- ladder:embedding -->\n<!-- /ladder:embedding -->\n")
+    (folder / "embedding.md").write_text("<!-- ladder:embedding -->\n<!-- /ladder:embedding -->\n")
     return tmp_path
 
 
@@ -46,7 +46,7 @@ def test_tables_figures_and_the_page_are_written(root):
     changed = {str(path.relative_to(root)) for path in write(root)}
     assert changed == {
         "README.md",
-        "src/tilewright/ops/embedding/README.md",
+        "docs/ladders/embedding.md",
         "results/report.html",
         "results/made-up-2c/matmul-float32.svg",
         "results/made-up-2c/embedding-float32.svg",
@@ -58,7 +58,7 @@ def test_tables_figures_and_the_page_are_written(root):
     assert "Between, and a mention of `<!-- ladder:matmul -->` in a line." in text
     assert "old" not in text
     assert f"<!-- bench:sentiment -->\n{UNMEASURED}\n<!-- /bench:sentiment -->\nThe end.\n" in text
-    assert "| cpu.rows |" in (root / "src/tilewright/ops/embedding/README.md").read_text()
+    assert "| cpu.rows |" in (root / "docs/ladders/embedding.md").read_text()
 
 
 def test_writing_twice_changes_nothing(root):

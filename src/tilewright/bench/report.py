@@ -1,4 +1,4 @@
-"""From results/ to what people read: the tables between the markers of the READMEs, the figures, and one HTML page.
+"""From results/ to what people read: the tables between the markers of Markdown files, the figures, one HTML page.
 
 A marker stands alone on its line: `<!-- ladder:matmul -->` begins a table and `<!-- /ladder:matmul -->` ends it.
 Whatever lies between is written anew, so a number typed there by hand does not survive. Writing twice changes nothing.
@@ -22,8 +22,7 @@ UNMEASURED = "Not measured yet: `make bench` does."
 
 
 def write(root: Path) -> list[Path]:
-    """Rewrite README.md, results/README.md, src/tilewright/ops/*/README.md, the figures and results/report.html under
-    `root`.
+    """Rewrite README.md, results/README.md, docs/ladders/*.md, the figures and results/report.html under `root`.
 
     Returns the files that changed. Raises InputError for a broken result file or marker, and if there are no results.
     """
@@ -33,7 +32,7 @@ def write(root: Path) -> list[Path]:
         raise InputError("there are no results here", path=results, hint="measure first: `make bench`")
     by_op, all_ladders = groups(rows, lambda row: row.op), ladders()
     changed = []
-    for path in [root / "README.md", results / "README.md", *sorted((root / "src/tilewright/ops").glob("*/README.md"))]:
+    for path in [root / "README.md", results / "README.md", *sorted((root / "docs/ladders").glob("*.md"))]:
         if path.exists():
             with naming(path, "read"):
                 text = path.read_text()

@@ -1,7 +1,7 @@
-"""Rows of results as tables, for READMEs and for the HTML page.
+"""Rows of results as tables, for Markdown files and for the HTML page.
 
-Each is named in a README by a marker: `ladder:OP` every rung at one size, `sizes:OP` what runs by default at every
-size, beside its peer, `bench:WORKLOAD` a workload end to end; of gpt2 also `bench:gpt2_profile`, where its time goes,
+A marker in a Markdown file names each: `ladder:OP` every rung at one size, `sizes:OP` the chosen rung at every size
+beside its peer, `bench:WORKLOAD` a workload end to end; of gpt2 also `bench:gpt2_profile`, where its time goes,
 and `bench:gpt2_accuracy`, what bfloat16 changes. `headline:jobs` is in `headline.py`.
 """
 
@@ -69,7 +69,7 @@ class Table:
 
 
 def _plain(text: str) -> str:
-    """Text of a result for Markdown: it begins no HTML and no comment, so no marker of a README either."""
+    """Text of a result for Markdown: it begins no HTML and no comment, so no marker either."""
     return re.sub(r"<(?=[A-Za-z!/?])", "&lt;", text)
 
 

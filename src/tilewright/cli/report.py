@@ -11,10 +11,11 @@ from tilewright.cli._output import say
 
 
 def report(
-    root: Annotated[Path, typer.Option(metavar="DIR", help="The checkout: README.md, results/, src/.")] = Path(),
+    root: Annotated[Path, typer.Option(metavar="DIR", help="The checkout: README.md, results/, docs/.")] = Path(),
 ) -> None:
-    """Write the tables of the READMEs, the figures and results/report.html from results/*/*.csv.
+    """Write the tables of README.md, results/README.md and docs/ladders, the figures and results/report.html.
 
+    The figures come from results/*/*.csv.
     Tables stand between markers such as `<!-- ladder:matmul -->` and `<!-- /ladder:matmul -->`; what is between them is
     replaced.
     """

@@ -22,7 +22,7 @@ from tilewright.ops.conv3d.cpu import tiles
 from tilewright.ops.conv3d.cpu.feed import errands, feeder, start_of
 from tilewright.ops.conv3d.cpu.folded import folder
 from tilewright.ops.conv3d.cpu.gather import RESULT, VOLUME, own
-from tilewright.ops.conv3d.cpu.slide import OWN, block_put, borrow, column, fence
+from tilewright.ops.conv3d.cpu.slide import OWN, block_put, column, fence
 from tilewright.ops.conv3d.cpu.tiles import (
     March,
 )
@@ -140,8 +140,6 @@ def tile_kernel(rows: int, taps: int, lanes: int):
     @simd.kernel(signature, name=f"conv3d.rows.{rows}.{taps}.{lanes}")
     def march(x, weights, maps, cval, out, job, tasks, scratch):
         """weights [O][C][KD - half][KW][KH]."""
-        x, weights, maps, out = borrow(x), borrow(weights), borrow(maps), borrow(out)
-        scratch = borrow(scratch)
         task = simd.draw(tasks)
         while task >= 0:
             tile(task, x, weights, maps, cval, out, job, scratch)

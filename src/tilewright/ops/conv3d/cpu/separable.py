@@ -19,7 +19,7 @@ from tilewright import simd
 from tilewright.hardware import cpu
 from tilewright.ops.conv3d.cpu import tiles
 from tilewright.ops.conv3d.cpu.gather import RESULT, VOLUME, gatherer
-from tilewright.ops.conv3d.cpu.slide import block_put, block_slide, block_slide_any, borrow, fence
+from tilewright.ops.conv3d.cpu.slide import block_put, block_slide, block_slide_any, fence
 from tilewright.ops.conv3d.operands import Border, Packed
 from tilewright.ops.core.launch import launch
 
@@ -122,8 +122,6 @@ def tile_kernel(rows: int, lanes: int):
     @simd.kernel(signature, name=f"conv3d.separable.{rows}.{lanes}")
     def march(x, factors, maps, cval, out, job, tasks, scratch):
         """factors: wz, wy, wx, one after the other."""
-        x, factors, maps, out = borrow(x), borrow(factors), borrow(maps), borrow(out)
-        scratch = borrow(scratch)
         task = simd.draw(tasks)
         while task >= 0:
             tile(task, x, factors, maps, cval, out, job, scratch)

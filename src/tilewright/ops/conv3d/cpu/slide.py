@@ -133,23 +133,6 @@ def fence(typingctx):
     return types.void(), codegen
 
 
-@intrinsic
-def borrow(typingctx, array):
-    """The same array without an owner.
-
-    Numba counts references of arrays wherever one goes to an inlined function with a loop, in a locked word that all
-    threads share: 24 of them a row of blocks. The caller keeps the array alive as long as the kernel runs.
-    """
-
-    def codegen(context, builder, sig, args):
-        view = context.make_array(sig.args[0])(context, builder, args[0])
-        view.meminfo = cgutils.get_null_value(view.meminfo.type)
-        view.parent = cgutils.get_null_value(view.parent.type)
-        return view._getvalue()
-
-    return array(array), codegen
-
-
 @functools.cache
 def column(taps: int):
     """What slides a column of taps down a block: as many as this says, or, for 0, as its argument KH says."""

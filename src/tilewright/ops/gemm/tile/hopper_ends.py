@@ -1,5 +1,8 @@
-"""How half a tile of sums ends on Hopper, in Gluon: written alone, by a bulk copy, with a residual that another warp
-brings; or as the largest of each row."""
+"""The four ends of half a tile of sums on Hopper, in Gluon.
+
+Threads store the tile, or a bulk copy does. A moving warp loads the residual and stores the tile. Or only the largest
+sum of each row is kept.
+"""
 
 import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
@@ -11,7 +14,7 @@ from tilewright.ops.gemm.tile import product
 
 activate, place = gluon.jit(in_triton.activate.fn), gluon.jit(product.place.fn)
 
-HALF = gl.constexpr(64)  # rows of a tile a warpgroup has: what one of its instructions multiplies
+HALF = gl.constexpr(64)  # rows of a tile that a warpgroup computes: those of one of its instructions
 NAN = gl.constexpr(PropagateNan.ALL)
 
 
@@ -35,21 +38,22 @@ def elements(i, j, shape, ROWS: gl.constexpr, COLUMNS: gl.constexpr, LAYOUT: gl.
 
 
 @gluon.jit
-def write(totals, out, room, i, j, extras, shape, FORM: gl.constexpr):
-    """Finish half a tile of sums and store it at (i, j): by a bulk copy out of `room`, or each thread what it has.
+def write(totals, out, room, i, j, extras, shape, form: gl.constexpr):
+    """Finish half a tile of sums and store it at (i, j): by a bulk copy from the buffer `room`, or from registers.
 
-    16-bit numbers that no bulk copy takes change hands first, so that a warp's lie side by side.
+    Before a store from registers, threads exchange 16-bit elements: those of a warp are then adjacent.
     """
     bias, residual = extras
-    ACTIVATION: gl.constexpr = FORM[2]
+    _, N = shape
+    ACTIVATION: gl.constexpr = form.activation
     LAYOUT: gl.constexpr = totals.type.layout
     ROWS: gl.constexpr = totals.type.shape[0]
     COLUMNS: gl.constexpr = totals.type.shape[1]
     at, inside = elements(i, j, shape, ROWS, COLUMNS, LAYOUT)
     if residual is not None:
         totals += gl.load(residual + at, mask=inside, other=0.0).to(gl.float32)
-    totals = activate(add_bias(totals, bias, j, shape[1]), ACTIVATION)
-    if FORM[1] == "bulk":
+    totals = activate(add_bias(totals, bias, j, N), ACTIVATION)
+    if form.end == "bulk":
         tma.store_wait(0)
         room.store(totals.to(out.dtype))
         fence_async_shared()
@@ -64,7 +68,7 @@ def write(totals, out, room, i, j, extras, shape, FORM: gl.constexpr):
 
 @gluon.jit
 def split_columns(x, PARTS: gl.constexpr):
-    """A tile as a tuple of PARTS, left to right: a thread's registers are dealt out, nothing moves."""
+    """A tile as a tuple of PARTS, left to right. Each thread keeps its registers; no data moves."""
     if PARTS == 1:
         return (x,)
     else:
@@ -73,15 +77,15 @@ def split_columns(x, PARTS: gl.constexpr):
 
 
 @gluon.jit
-def write_moved(totals, out, moves, bias, tile, FORM: gl.constexpr, WHICH: gl.constexpr):
-    """Finish half a tile of sums in rooms where the moving warp has put the residual, and from where it takes results.
+def write_moved(totals, out, moves, bias, tile, form: gl.constexpr, WHICH: gl.constexpr):
+    """Finish half a tile of sums in shared buffers. The moving warp loads the residual there and stores the results.
 
-    A room is a line of 128 bytes wide, so that few sums at a time need registers beside their own. tile: how many there
-    were before, its first column, and where they end.
+    A buffer is 128 bytes wide, so few sums at a time need more registers. tile: how many tiles this program has done,
+    the tile's first column, and N.
     """
     rooms, come, done = moves
     turn, j, N = tile
-    ACTIVATION: gl.constexpr = FORM[2]
+    ACTIVATION: gl.constexpr = form.activation
     PART: gl.constexpr = out.block_type.shape[1]
     PARTS: gl.constexpr = totals.type.shape[1] // PART
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, PART, 16])
@@ -98,16 +102,16 @@ def write_moved(totals, out, moves, bias, tile, FORM: gl.constexpr, WHICH: gl.co
 
 
 @gluon.jit
-def move(out, residual, moves, shape, BLOCKS: gl.constexpr):
-    """The moving warp: every tile's residual into the rooms as soon as they are empty, and results out of them."""
+def move(out, residual, moves, shape, block: gl.constexpr):
+    """The moving warp: load each tile's residual into the buffers once they are empty, then store the results."""
     rooms, come, done = moves
     M, N, _ = shape
-    BM: gl.constexpr = BLOCKS[0]
-    BN: gl.constexpr = BLOCKS[1]
+    BM: gl.constexpr = block.BM
+    BN: gl.constexpr = block.BN
     PART: gl.constexpr = out.block_type.shape[1]
     PARTS: gl.constexpr = BN // PART
     for tile in range(gl.program_id(0), gl.cdiv(M, BM) * gl.cdiv(N, BN), gl.num_programs(0)):
-        i, j = place(tile, M, N, BLOCKS)
+        i, j = place(tile, M, N, block)
         turn = tile // gl.num_programs(0)
         tma.store_wait(0)
         for p in gl.static_range(PARTS):
@@ -132,8 +136,8 @@ def larger(x, y):
 
 @gluon.jit
 def keep_best(totals, out, i, j, shape):
-    """out = (values, columns), each (tiles across, M): the largest sum of each row of a tile at (i, j), and the first
-    column of it; see `matmul_argmax.tile.best.keep_best`. Only the last column of tiles has sums to leave out."""
+    """out = (values, columns), each (tiles across, M): the largest sum of each row of a tile at (i, j), and its first
+    column; see `matmul_argmax.tile.best.keep_best`. Only the last column of tiles has sums to ignore."""
     values, columns = out
     M, N = shape
     LAYOUT: gl.constexpr = totals.type.layout

@@ -6,6 +6,7 @@ from functools import lru_cache
 from tilewright.ops.core.gpu.tensors import multiprocessors, torch_dtype
 from tilewright.ops.gemm.operands import Epilogue, Packed, Rows
 from tilewright.ops.gemm.tile import product
+from tilewright.ops.gemm.tile.records import Block, Form
 from tilewright.ops.gemm.tile.start import ALIGNMENT, describe, hopper_descriptor, special, start, triton_descriptor
 
 LINE = 128  # bytes of a tile's row: the longest that a bulk copy lays out without bank conflicts
@@ -129,11 +130,11 @@ def multiply(
     operands = describe(a, [height, s.BK]), describe(weights.data, [s.BN, s.BK])
     target = out if end == "alone" else describe(out, [height, wide])
     extras = bias, describe(residual, [height, wide]) if end == "moved" else residual
-    form = (products_of(weights), end, epilogue.activation, s.stages)
+    form = Form(products_of(weights), end, epilogue.activation, s.stages)
     kinds = tuple(None if x is None else (x.dtype, x.data_ptr() % ALIGNMENT) for x in (out, bias, residual))
     key = ("product", specialized, limbs, a.device, a.dtype, kinds, form, special(M), N, K, s)
     grid = (min(multiprocessors(), -(-M // s.BM) * -(-N // s.BN)), 1)
-    arguments = (*operands, target, *extras, (M, N, K), (s.BM, s.BN, s.BK, s.group), form)
+    arguments = (*operands, target, *extras, (M, N, K), Block(s.BM, s.BN, s.BK, s.group), form)
     if specialized:
         from tilewright.ops.gemm.tile import hopper
 

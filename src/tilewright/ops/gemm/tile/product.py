@@ -1,4 +1,4 @@
-"""Products of tiles on matrix units, in Triton: a program a multiprocessor, and each takes one tile after another."""
+"""Products of tiles on matrix units, in Triton: one program per multiprocessor computes one tile after another."""
 
 import triton
 import triton.language as tl
@@ -7,26 +7,25 @@ from tilewright.ops.gemm.tile.epilogue import finish
 
 
 @triton.jit
-def place(tile, M, N, BLOCKS: tl.constexpr):
-    """(row, column) of a tile's first element. Tiles are numbered down columns of GROUP tiles, so that those worked on
-    together share rows of a and of b, and find them in L2."""
-    BM: tl.constexpr = BLOCKS[0]
-    BN: tl.constexpr = BLOCKS[1]
-    GROUP: tl.constexpr = BLOCKS[3]
+def place(tile, M, N, block: tl.constexpr):
+    """(row, column) of a tile's first element. Tiles are numbered down columns of block.group tiles: programs that run
+    at the same time then share rows of a and of b, which stay in L2."""
+    BM: tl.constexpr = block.BM
+    BN: tl.constexpr = block.BN
     down, across = tl.cdiv(M, BM), tl.cdiv(N, BN)
-    first = tile // (GROUP * across) * GROUP
-    height = min(down - first, GROUP)
-    return (first + tile % (GROUP * across) % height) * BM, tile % (GROUP * across) // height * BN
+    first = tile // (block.group * across) * block.group
+    height = min(down - first, block.group)
+    return (first + tile % (block.group * across) % height) * BM, tile % (block.group * across) // height * BN
 
 
 @triton.jit
-def write(totals, out, i, j, extras, shape, FORM: tl.constexpr):
-    """Finish a tile of sums and store it at (i, j): by a bulk copy where out is a descriptor, else by masked stores."""
+def write(totals, out, i, j, extras, shape, form: tl.constexpr):
+    """Finish a tile of sums and store it at (i, j): by a bulk copy if out is a descriptor, else by masked stores."""
     M, N = shape
-    ACTIVATION: tl.constexpr = FORM[2]
+    ACTIVATION: tl.constexpr = form.activation
     rows, columns = i + tl.arange(0, totals.shape[0]), j + tl.arange(0, totals.shape[1])
     totals = finish(totals, rows, columns, extras, shape, ACTIVATION)
-    if FORM[1] == "bulk":
+    if form.end == "bulk":
         out.store([i, j], totals.to(out.dtype))
     else:
         inside = (rows < M)[:, None] & (columns < N)[None, :]
@@ -35,11 +34,11 @@ def write(totals, out, i, j, extras, shape, FORM: tl.constexpr):
 
 
 @triton.jit
-def sums(a, b, i, j, K, BLOCKS: tl.constexpr):
-    """A tile of a @ b^T at (i, j), float32: the sums stay in registers along all of K."""
-    BM: tl.constexpr = BLOCKS[0]
-    BN: tl.constexpr = BLOCKS[1]
-    BK: tl.constexpr = BLOCKS[2]
+def sums(a, b, i, j, K, block: tl.constexpr):
+    """A tile of a @ b^T at (i, j), float32. The sums stay in registers along all of K."""
+    BM: tl.constexpr = block.BM
+    BN: tl.constexpr = block.BN
+    BK: tl.constexpr = block.BK
     totals = tl.zeros((BM, BN), tl.float32)
     for p in range(0, K, BK):
         totals = tl.dot(a.load([i, p]), b.load([j, p]).T, totals, input_precision="tf32")
@@ -47,15 +46,15 @@ def sums(a, b, i, j, K, BLOCKS: tl.constexpr):
 
 
 @triton.jit
-def limb_sums(a, b, i, j, K, BLOCKS: tl.constexpr, PRODUCTS: tl.constexpr):
-    """The same for float32 split in two bfloat16 limbs: a (M, 2 K), b (N, 2 K), high limbs first; K whole blocks.
+def limb_sums(a, b, i, j, K, block: tl.constexpr, PRODUCTS: tl.constexpr):
+    """As `sums`, for float32 split in two bfloat16 limbs: a (M, 2 K), b (N, 2 K), high limbs first. BK divides K.
 
-    Three or four PRODUCTS a block, the small ones first. Matrix units truncate where they add, always the same way; so
-    a block's sum, as many times BK products long, leaves them, and is added to the total with rounding.
+    Each block takes three or four PRODUCTS, the small ones first. Matrix units truncate their sums towards zero.
+    So each block has its own sum there, and the total is added outside them, with rounding.
     """
-    BM: tl.constexpr = BLOCKS[0]
-    BN: tl.constexpr = BLOCKS[1]
-    BK: tl.constexpr = BLOCKS[2]
+    BM: tl.constexpr = block.BM
+    BN: tl.constexpr = block.BN
+    BK: tl.constexpr = block.BK
     totals = tl.zeros((BM, BN), tl.float32)
     for p in range(0, K, BK):
         a_high, a_low = a.load([i, p]), a.load([i, K + p])
@@ -70,29 +69,27 @@ def limb_sums(a, b, i, j, K, BLOCKS: tl.constexpr, PRODUCTS: tl.constexpr):
 
 
 @triton.jit
-def product(a, b, out, bias, residual, shape, BLOCKS: tl.constexpr, FORM: tl.constexpr):
+def product(a, b, out, bias, residual, shape, block: tl.constexpr, form: tl.constexpr):
     """out (M, N) = activation(a (M, K) @ b (N, K)^T + residual + bias). a, b: descriptors; shape: (M, N, K).
 
-    BLOCKS: rows, columns and depth of a tile, tiles of a group. FORM: 1, or the number of limb products; "bulk", out is
-    a descriptor, or "alone", it is a pointer; activation.
+    block: a `records.Block`. form: a `records.Form` whose end is "bulk" or "alone".
     """
     M, N, K = shape
-    BM: tl.constexpr = BLOCKS[0]
-    BN: tl.constexpr = BLOCKS[1]
-    PRODUCTS: tl.constexpr = FORM[0]
+    BM: tl.constexpr = block.BM
+    BN: tl.constexpr = block.BN
     tiles = tl.cdiv(M, BM) * tl.cdiv(N, BN)
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
-        i, j = place(tile, M, N, BLOCKS)
-        if PRODUCTS == 1:
-            totals = sums(a, b, i, j, K, BLOCKS)
+        i, j = place(tile, M, N, block)
+        if form.products == 1:
+            totals = sums(a, b, i, j, K, block)
         else:
-            totals = limb_sums(a, b, i, j, K, BLOCKS, PRODUCTS)
-        write(totals, out, i, j, (bias, residual), (M, N), FORM)
+            totals = limb_sums(a, b, i, j, K, block, form.products)
+        write(totals, out, i, j, (bias, residual), (M, N), form)
 
 
 @triton.jit
 def split(x, limbs, shape, BLOCK: tl.constexpr):
-    """limbs (M, 2 D) bfloat16 = high and low limbs of x (M, K) float32, zeros beyond K; a program a BLOCK of a row."""
+    """limbs (M, 2 D) bfloat16 = high and low limbs of x (M, K) float32, zeros beyond K; one program per BLOCK elements."""
     K, D = shape
     row, columns = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     number = tl.load(x + row * K + columns, mask=columns < K, other=0.0)

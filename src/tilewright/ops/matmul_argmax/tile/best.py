@@ -1,4 +1,4 @@
-"""The largest of each row of a tile of sums, and of what tiles have left: Triton."""
+"""The largest sum of each row of a tile, and then the best of all tiles of a row: Triton."""
 
 import triton
 import triton.language as tl
@@ -6,7 +6,7 @@ import triton.language as tl
 from tilewright.ops.gemm.tile.product import limb_sums, place, sums
 
 LEFT = tl.constexpr(32)  # tiles' results that a program compares at once
-ROWS = tl.constexpr(32)  # that it compares them for
+ROWS = tl.constexpr(32)  # rows of a program
 
 
 @triton.jit
@@ -17,10 +17,10 @@ def larger(x, y):
 
 @triton.jit
 def keep_best(totals, values, columns, i, j, shape):
-    """values, columns (tiles across, M): the largest sum of each row of a tile at (i, j), and the first column of it.
+    """values, columns (tiles across, M): the largest sum of each row of a tile at (i, j), and its first column.
 
-    Two passes over registers, a maximum and then the columns that reach it: pairs of value and column would be compared
-    by three times as many instructions. Sums outside the matrix are of zeros, or NaN beside an infinity: left out.
+    Two passes over registers: the maximum, then the columns that reach it. Comparing pairs of value and column would
+    take three times as many instructions. Sums outside the matrix are ignored: they are 0, or NaN beside an infinity.
     """
     M, N = shape
     rows, across = i + tl.arange(0, totals.shape[0]), j + tl.arange(0, totals.shape[1])
@@ -33,25 +33,27 @@ def keep_best(totals, values, columns, i, j, shape):
 
 
 @triton.jit
-def best_product(a, b, values, columns, shape, BLOCKS: tl.constexpr, PRODUCTS: tl.constexpr):
+def best_product(a, b, values, columns, shape, block: tl.constexpr, PRODUCTS: tl.constexpr):
     """values, columns (tiles across, M) of a (M, K) @ b (N, K)^T, tiles as in `gemm.tile.product`; `keep_best`."""
     M, N, K = shape
-    BM: tl.constexpr = BLOCKS[0]
-    BN: tl.constexpr = BLOCKS[1]
+    BM: tl.constexpr = block.BM
+    BN: tl.constexpr = block.BN
     tiles = tl.cdiv(M, BM) * tl.cdiv(N, BN)
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
-        i, j = place(tile, M, N, BLOCKS)
+        i, j = place(tile, M, N, block)
         if PRODUCTS == 1:
-            totals = sums(a, b, i, j, K, BLOCKS)
+            totals = sums(a, b, i, j, K, block)
         else:
-            totals = limb_sums(a, b, i, j, K, BLOCKS, PRODUCTS)
+            totals = limb_sums(a, b, i, j, K, block, PRODUCTS)
         keep_best(totals, values, columns, i, j, (M, N))
 
 
 @triton.jit
 def best_tile(values, columns, index, value, M, tiles):
-    """index, value (M,): the best of values, columns (tiles, M). A program a block of rows; the first of equals, and a
-    NaN before all."""
+    """index, value (M,): the best of values, columns (tiles, M). One program per block of rows.
+
+    The first of equals wins, and a NaN wins over all numbers.
+    """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     best = tl.full((LEFT, ROWS), float("-inf"), tl.float32)
     place = tl.zeros((LEFT, ROWS), tl.int32)

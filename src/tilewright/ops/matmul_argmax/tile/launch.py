@@ -6,6 +6,7 @@ from tilewright.ops.core.gpu.tensors import multiprocessors
 from tilewright.ops.gemm.operands import Rows
 from tilewright.ops.gemm.tile import launch as matmul
 from tilewright.ops.gemm.tile.launch import Shape
+from tilewright.ops.gemm.tile.records import Block, Form
 from tilewright.ops.gemm.tile.start import describe, hopper_descriptor, special, start, triton_descriptor
 from tilewright.ops.matmul_argmax.tile import best
 
@@ -31,17 +32,17 @@ def search(a, prepared, index, value, *, specialized: bool = False, shape: Shape
     across = -(-N // s.BN)
     values, columns = value.new_empty(across, M), value.new_empty((across, M), dtype=torch.int32)
     grid = (min(multiprocessors(), -(-M // s.BM) * across), 1)
-    blocks, height = (s.BM, s.BN, s.BK, s.group), s.BM // 2 if specialized else s.BM
+    block, height = Block(s.BM, s.BN, s.BK, s.group), s.BM // 2 if specialized else s.BM
     operands = describe(left, [height, s.BK]), describe(weights.data, [s.BN, s.BK])
     key = ("best_product", specialized, limbs, left.device, left.dtype, special(M), N, K, s)
     if specialized:
         from tilewright.ops.gemm.tile import hopper
 
-        form = (products, "best", None, s.stages)
-        arguments = (*operands, (values, columns), None, None, (M, N, K), blocks, form)
+        form = Form(products, "best", None, s.stages)
+        arguments = (*operands, (values, columns), None, None, (M, N, K), block, form)
         start(hopper.product, key, grid, arguments, hopper_descriptor, num_warps=4, maxnreg=hopper.REGISTERS)
     else:
-        arguments, options = (*operands, values, columns, (M, N, K), blocks, products), {"num_warps": s.warps}
+        arguments, options = (*operands, values, columns, (M, N, K), block, products), {"num_warps": s.warps}
         start(best.best_product, key, grid, arguments, triton_descriptor, num_stages=s.stages, **options)
     key = ("best_tile", left.device, special(M), across, index.data_ptr() % 16, value.data_ptr() % 16)
     start(best.best_tile, key, (-(-M // best.ROWS.value), 1), (values, columns, index, value, M, across))

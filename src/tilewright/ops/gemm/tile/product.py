@@ -89,7 +89,10 @@ def product(a, b, out, bias, residual, shape, block: tl.constexpr, form: tl.cons
 
 @triton.jit
 def split(x, limbs, shape, BLOCK: tl.constexpr):
-    """limbs (M, 2 D) bfloat16 = high and low limbs of x (M, K) float32, zeros beyond K; one program per BLOCK elements."""
+    """limbs (M, 2 D) bfloat16: high and low limbs of x (M, K) float32, zeros beyond K.
+
+    One program per BLOCK elements of a row.
+    """
     K, D = shape
     row, columns = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     number = tl.load(x + row * K + columns, mask=columns < K, other=0.0)

@@ -11,6 +11,7 @@ from tilewright.ops.conv_transpose2d.fill import fill
 from tilewright.ops.conv_transpose2d.operands import Axis, Epilogue, Packed
 from tilewright.ops.conv_transpose2d.tile import boxes
 from tilewright.ops.conv_transpose2d.tile import phases as pointers
+from tilewright.ops.conv_transpose2d.tile.records import BoxTile, Form, Grid, Pixels, Sizes, Taps, Tile
 from tilewright.ops.core.gpu.tensors import torch_dtype
 from tilewright.ops.gemm.tile.product import split
 
@@ -208,58 +209,59 @@ def convolve(x, weights: Packed, out, epilogue: Epilogue, shape: Shape | None = 
     s = shape or shape_for(weights, x.shape)
     fill(out, weights, epilogue)
     bias = epilogue.bias if epilogue.bias.numel() else None
-    sizes = (B, OH, OW, O, weights.data.columns, rows.stride, columns.stride, *x.shape[1:])
+    sizes = Sizes(B, OH, OW, O, weights.data.columns, rows.stride, columns.stride, *x.shape[1:])
     launch = _by_pointers if s.box is None else _by_boxes if weights.data.blocks is None else _by_blocks
     launch(x, weights, out, bias, epilogue.activation, sizes, s)
 
 
-def _window(weights: Packed, s: Shape) -> tuple[int, int, int]:
+def _taps_of(weights: Packed, s: Shape) -> Taps:
     _, down, across, depth = weights.data.data.shape[-4:]
-    return down, across, depth // s.BK
+    return Taps(down, across, depth // s.BK)
 
 
-def _form(data, activation: str | None, sizes) -> tuple[int, str | None, bool, int]:
-    _, OH, OW, O, _, s, t, *_ = sizes
-    return data.ndim - 3, activation, OH % s == 0 and OW % t == 0, t * O
+def _form(data, activation: str | None, sizes: Sizes, *, whole: bool = True) -> Form:
+    even = sizes.OH % sizes.s == 0 and sizes.OW % sizes.t == 0
+    return Form(data.ndim - 3, activation, even, sizes.t * sizes.O, whole)
 
 
-def _by_pointers(x, weights: Packed, out, bias, activation, sizes, s: Shape) -> None:
+def _by_pointers(x, weights: Packed, out, bias, activation, sizes: Sizes, s: Shape) -> None:
     (B, H, W, C), data, table = x.shape, weights.data.data, weights.data.table
     tiles = triton.cdiv(B * weights.rows.positions(H) * weights.columns.positions(W), s.BM)
-    grid = (tiles * triton.cdiv(sizes[4], s.BN) * len(table),)
-    form = (*_form(data, activation, sizes), data.shape[-1] == C)
-    tile, window = (s.BM, s.BN, s.BK), _window(weights, s)
-    pointers.phases[grid](x, data, out, (bias, table), sizes, window, tile, form, **s.options())
+    grid = (tiles * triton.cdiv(sizes.N, s.BN) * len(table),)
+    form = _form(data, activation, sizes, whole=data.shape[-1] == C)
+    tile, taps = Tile(s.BM, s.BN, s.BK), _taps_of(weights, s)
+    pointers.phases[grid](x, data, out, (bias, table), sizes, taps, tile, form, **s.options())
 
 
-def _by_boxes(x, weights: Packed, out, bias, activation, sizes, s: Shape) -> None:
+def _by_boxes(x, weights: Packed, out, bias, activation, sizes: Sizes, s: Shape) -> None:
     (B, H, W, _), data, table = x.shape, weights.data.data, weights.data.table
     height, width = weights.rows.positions(H), weights.columns.positions(W)
-    limbs = data.ndim - 3
+    limbs, (images, high, wide) = data.ndim - 3, s.box
     left = TensorDescriptor.from_tensor(_operand(x, data), [*s.box, s.BK])
     right = TensorDescriptor.from_tensor(data.reshape(limbs * data.shape[-4], -1), [s.BN, s.BK])
-    grid = -(-height // s.box[1]), -(-width // s.box[2]), len(table)
-    programs = (-(-B // s.box[0]) * math.prod(grid) * triton.cdiv(sizes[4], s.BN),)
-    tile, form, window = (*s.box, s.BN, s.BK), _form(data, activation, sizes), (*_window(weights, s), *grid)
-    boxes.phases[programs](left, right, out, (bias, table), sizes, window, tile, form, **s.options())
+    grid = Grid(*_taps_of(weights, s), -(-height // high), -(-width // wide), len(table))
+    programs = (-(-B // images) * grid.high * grid.wide * grid.products * triton.cdiv(sizes.N, s.BN),)
+    tile, form = BoxTile(*s.box, s.BN, s.BK), _form(data, activation, sizes)
+    boxes.phases[programs](left, right, out, (bias, table), sizes, grid, tile, form, **s.options())
 
 
-def _by_blocks(x, weights: Packed, out, bias, activation, sizes, s: Shape) -> None:
+def _by_blocks(x, weights: Packed, out, bias, activation, sizes: Sizes, s: Shape) -> None:
     (B, H, W, _), data, rows, columns = x.shape, weights.data.blocks, weights.rows, weights.columns
     height, width = (-(-axis.positions(n) // GROUP) for axis, n in ((rows, H), (columns, W)))
     (top, _), (before, _) = rows.window, columns.window
     up, back = max(0, -(top // GROUP)), max(0, -(before // GROUP))
     *_, N, down, across, depth = data.shape
     limbs, x = data.ndim - 3, _operand(x, data)
-    view = x.view(B, H // GROUP, GROUP, W // GROUP, GROUP * x.shape[3])
-    left = TensorDescriptor.from_tensor(view, [s.box[0], s.box[1], 1, s.box[2], s.BK])
+    view, (images, high, wide) = x.view(B, H // GROUP, GROUP, W // GROUP, GROUP * x.shape[3]), s.box
+    left = TensorDescriptor.from_tensor(view, [images, high, 1, wide, s.BK])
     right = TensorDescriptor.from_tensor(data.reshape(limbs * N, -1), [s.BN, s.BK])
-    grid = -(-height // s.box[1]), -(-width // s.box[2])
-    window = (down, across, depth // s.BK, *grid, top + up * GROUP, before + back * GROUP, up, back, x.shape[3])
-    sizes = (*sizes[:4], N, GROUP * rows.stride, GROUP * columns.stride, *sizes[7:])
-    tile, form = (*s.box, s.BN, s.BK, GROUP), _form(data, activation, sizes)
-    programs = (-(-B // s.box[0]) * math.prod(grid),)
-    boxes.blocks[programs](left, right, out, bias, sizes, window, tile, form, **s.options())
+    grid = -(-height // high), -(-width // wide)
+    first = top + up * GROUP, before + back * GROUP
+    pixels = Pixels(down, across, depth // s.BK, *grid, *first, up, back, x.shape[3])
+    sizes = sizes._replace(N=N, s=GROUP * rows.stride, t=GROUP * columns.stride)
+    tile, form = BoxTile(*s.box, s.BN, s.BK, GROUP), _form(data, activation, sizes)
+    programs = (-(-B // images) * math.prod(grid),)
+    boxes.blocks[programs](left, right, out, bias, sizes, pixels, tile, form, **s.options())
 
 
 def _operand(x, data):

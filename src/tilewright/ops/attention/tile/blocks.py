@@ -1,4 +1,4 @@
-"""Blocks of queries against blocks of keys: scores and shares stay in registers, a running maximum keeps them finite.
+"""Blocks of queries against blocks of keys. Scores and shares stay in registers; a running maximum keeps them finite.
 
 Source: Dao et al., "FlashAttention", 2022; the running softmax is Milakov and Gimelshein's, 2018.
 """
@@ -9,7 +9,7 @@ import triton.language as tl
 
 @triton.jit
 def begin(q, k, v, seen, scale, PRECISION: tl.constexpr):
-    """The state after the first block; what `absorb` makes of `nothing`, in fewer operations."""
+    """The state after the first block: `absorb` of `nothing`, in fewer operations."""
     scores = tl.where(seen, tl.dot(q, k.T, input_precision=PRECISION), float("-inf"))
     peaks = tl.max(scores, 1) * scale
     shares = tl.exp2(tl.fma(scores, scale, -peaks[:, None]))
@@ -18,10 +18,10 @@ def begin(q, k, v, seen, scale, PRECISION: tl.constexpr):
 
 @triton.jit
 def absorb(state, q, k, v, seen, scale, PRECISION: tl.constexpr):
-    """state (sums (BM, D), weights (BM,), tops (BM,)) with one more block of keys k and values v (BN, D) in it.
+    """Add a block of keys k and values v (BN, D) to the state (sums (BM, D), weights (BM,), tops (BM,)).
 
-    seen: (BM, BN) which keys a query sees; None: all. scale: of scores, times log2(e): shares are powers of two.
-    Multiply-adds are spelled out, so that every kernel rounds alike.
+    seen: (BM, BN), True where a query sees a key; None: all. scale: of scores, times log2(e): shares are powers of two.
+    Multiply-adds are explicit, so every kernel rounds alike.
     """
     sums, weights, tops = state
     scores = tl.dot(q, k.T, input_precision=PRECISION)
@@ -43,7 +43,7 @@ def nothing(BM: tl.constexpr, DP: tl.constexpr):
 
 @triton.jit
 def box(inside, d, D: tl.constexpr):
-    """Which elements of rows of numbers d there are: (rows, 1) where each has them all, else (rows, DP)."""
+    """Mask of the elements d of rows that exist: (rows, 1) if D is DP, else (rows, DP)."""
     if d.shape[0] == D:
         return inside[:, None]
     else:
@@ -52,7 +52,7 @@ def box(inside, d, D: tl.constexpr):
 
 @triton.jit
 def rows_of(x, row, stride, head, inside, D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr):
-    """(BM, DP) of head `head` of the rows from `row` on, zeros where not inside (BM,)."""
+    """(BM, DP): head `head` of the rows from `row` on; zeros where `inside` (BM,) is False."""
     d = tl.arange(0, DP)
     at = x + row.to(tl.int64) * stride + head * D + tl.arange(0, BM)[:, None] * stride + d[None, :]
     return tl.load(at, mask=box(inside, d, D), other=0.0)
@@ -60,7 +60,7 @@ def rows_of(x, row, stride, head, inside, D: tl.constexpr, DP: tl.constexpr, BM:
 
 @triton.jit
 def keys_from(x, start, limit, D: tl.constexpr, DP: tl.constexpr, BN: tl.constexpr):
-    """(BN, DP) of the positions from `start` on, of a head that begins at x; zeros from `limit` on, None: all are."""
+    """(BN, DP): positions from `start` on of a head that begins at x; zeros from `limit` on. None: no limit."""
     positions, d = start + tl.arange(0, BN), tl.arange(0, DP)
     at = x + positions[:, None] * D + d[None, :]
     if limit is not None:
@@ -73,7 +73,7 @@ def keys_from(x, start, limit, D: tl.constexpr, DP: tl.constexpr, BN: tl.constex
 
 @triton.jit
 def visible(start, end, positions, BN: tl.constexpr, CAUSAL: tl.constexpr):
-    """(BM, BN): whether the queries at `positions` see the keys from `start` on, of which there are none from `end`."""
+    """(BM, BN): True where the queries at `positions` see the keys from `start` on. Keys end before `end`."""
     columns = start + tl.arange(0, BN)
     if CAUSAL:
         return (columns[None, :] <= positions[:, None]) & (columns < end)[None, :]
@@ -83,7 +83,7 @@ def visible(start, end, positions, BN: tl.constexpr, CAUSAL: tl.constexpr):
 
 @triton.jit
 def write_rows(state, out, row, stride, head, inside, D: tl.constexpr):
-    """What the sums are after the last block, to the rows of `out` from `row` on; zeros where no key was seen."""
+    """Divide the sums by the weights and write them to the rows of `out` from `row` on; zeros where no key was seen."""
     sums, weights, _ = state
     BM: tl.constexpr = sums.shape[0]
     DP: tl.constexpr = sums.shape[1]
@@ -94,21 +94,20 @@ def write_rows(state, out, row, stride, head, inside, D: tl.constexpr):
 
 
 @triton.jit
-def look(q, cache, out, tiles, sizes, scale, SHAPE: tl.constexpr, FORM: tl.constexpr):
-    """Queries in tiles (n, 5) against the keys in the cache: a program a head of a tile. A tile of
-    count 0 is nobody's row, and gets zeros.
+def look(q, cache, out, tiles, sizes, scale, block: tl.constexpr, form: tl.constexpr):
+    """Attend from the queries in tiles (n, 5) to the keys in the cache. One program per head of a tile.
 
-    cache: (keys, values). sizes: (heads, length, row stride of q, of out). SHAPE: (BM, BN, D, DP), DP is D up to a
-    power of two. FORM: (causal, whether BN keys are all that any sequence has, precision of float32 products).
+    A tile of count 0 is a row that belongs to no sequence; it gets zeros. cache, sizes, block, form: `records.Cache`,
+    `CacheSizes`, `Block`, `Form`.
     """
     heads, length, q_stride, out_stride = sizes
-    BM: tl.constexpr = SHAPE[0]
-    BN: tl.constexpr = SHAPE[1]
-    D: tl.constexpr = SHAPE[2]
-    DP: tl.constexpr = SHAPE[3]
-    CAUSAL: tl.constexpr = FORM[0]
-    SHORT: tl.constexpr = FORM[1]
-    PRECISION: tl.constexpr = FORM[2]
+    BM: tl.constexpr = block.BM
+    BN: tl.constexpr = block.BN
+    D: tl.constexpr = block.D
+    DP: tl.constexpr = block.DP
+    CAUSAL: tl.constexpr = form.causal
+    SHORT: tl.constexpr = form.short
+    PRECISION: tl.constexpr = form.precision
     head, tile = tl.program_id(0) % heads, tiles + tl.program_id(0) // heads * 5
     slot, first, count = tl.load(tile), tl.load(tile + 1), tl.load(tile + 2)
     row, end = tl.load(tile + 3), tl.load(tile + 4)
@@ -118,7 +117,7 @@ def look(q, cache, out, tiles, sizes, scale, SHAPE: tl.constexpr, FORM: tl.const
         write_rows((sums, weights, tops), out, row, out_stride, head, queries == 0, D)
         return
     start = (slot.to(tl.int64) * heads + head) * length * D
-    keys, values = cache[0] + start, cache[1] + start
+    keys, values = cache.k + start, cache.v + start
     inside, positions = queries < count, first + queries
     mine = rows_of(q, row, q_stride, head, inside, D, DP, BM).to(keys.dtype.element_ty)
     if CAUSAL:

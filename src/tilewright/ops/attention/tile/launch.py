@@ -9,6 +9,7 @@ from tilewright.ops.attention.device_spans import LEAST, DeviceSpans, Steps, blo
 from tilewright.ops.attention.operands import DeviceCache, Look
 from tilewright.ops.attention.tile import append as appending
 from tilewright.ops.attention.tile import blocks, step, whole
+from tilewright.ops.attention.tile.records import AppendSizes, At, Block, Cache, CacheSizes, Form, New, Rows, RowSizes
 
 LOG2E = math.log2(math.e)
 PROGRAMS = 4096  # of decoding: about three times as many as an H200 runs side by side
@@ -33,7 +34,7 @@ def shape_for(cache: DeviceCache, BM: int, longest: int) -> tuple[Shape, bool]:
     short = longest <= BN
     if short:
         BN = min(BN, max(LEAST, triton.next_power_of_2(longest)))
-    deep = 3 if cache.D <= 64 else 2  # blocks on their way; with three wider ones fewer programs share a multiprocessor
+    deep = 3 if cache.D <= 64 else 2  # blocks in flight; three wider ones leave fewer programs per multiprocessor
     return (Shape(BM, BN, 4, deep) if BM >= 64 else Shape(BM, BN, 1)), short
 
 
@@ -43,7 +44,7 @@ def padded(D: int) -> int:
 
 
 def attend(q, cache: DeviceCache, spans: DeviceSpans | Steps, look: Look, out) -> None:
-    """The rung "tile.blocks": new keys are kept first, then every query looks into the cache."""
+    """The rung "tile.blocks": append the new keys, then attend from every query to the cache."""
     if isinstance(spans, Steps):
         tables = [(LEAST, spans.longest, spans.tiles(LEAST))]
         kept = [(1, 0, spans.pieces())]
@@ -55,30 +56,29 @@ def attend(q, cache: DeviceCache, spans: DeviceSpans | Steps, look: Look, out) -
 
 
 def append_pieces(k, v, cache: DeviceCache, tables) -> None:
-    """Keep rows as the tables [(positions of a piece, 0, pieces)] say."""
-    sizes = (cache.heads, cache.length, k.stride(0), v.stride(0))
+    """Append rows to the cache as the tables [(positions of a piece, 0, pieces)] say."""
+    sizes = AppendSizes(cache.heads, cache.length, k.stride(0), v.stride(0))
     for size, _, pieces in tables:
-        grid, shape = (cache.heads * len(pieces),), (size, cache.D, padded(cache.D))
-        appending.append[grid]((k, v), (cache.keys, cache.values), pieces, sizes, shape, num_warps=1)
+        grid, block = (cache.heads * len(pieces),), Block(size, size, cache.D, padded(cache.D))
+        appending.append[grid](New(k, v), Cache(cache.keys, cache.values), pieces, sizes, block, num_warps=1)
 
 
 def look_at(q, cache: DeviceCache, tables, look: Look, out, shape: Shape | None = None) -> None:
     """Queries in the tables [(queries of a tile, longest sequence, tiles)] against the cache. shape: other than the
     rung's own, for measurements."""
-    sizes = (cache.heads, cache.length, q.stride(0), out.stride(0))
+    sizes = CacheSizes(cache.heads, cache.length, q.stride(0), out.stride(0))
     for BM, longest, tiles in tables:
         s, short = shape_for(cache, BM, longest)
         s = shape or s
         blocks.look[(cache.heads * len(tiles),)](
-            q, (cache.keys, cache.values), out, tiles, sizes, look.scale * LOG2E,
-            (s.BM, s.BN, cache.D, padded(cache.D)), (look.causal, short, PRECISION),
+            q, Cache(cache.keys, cache.values), out, tiles, sizes, look.scale * LOG2E,
+            Block(s.BM, s.BN, cache.D, padded(cache.D)), Form(look.causal, short, PRECISION),
             num_warps=s.warps, num_stages=s.stages,
         )  # fmt: skip
 
 
 def attend_kept(q, cache: DeviceCache, spans: DeviceSpans | Steps, look: Look, out) -> None:
-    """The rung "tile.kept": new keys of short prompts and of decoding steps are looked at by the program that keeps
-    them."""
+    """The rung "tile.kept": one kernel appends the new keys of short prompts and decoding steps and attends to them."""
     if look.new is None:
         attend(q, cache, spans, look, out)
     elif isinstance(spans, Steps):
@@ -91,36 +91,36 @@ def attend_kept(q, cache: DeviceCache, spans: DeviceSpans | Steps, look: Look, o
 
 
 def look_at_new(q, cache: DeviceCache, tables, look: Look, out) -> None:
-    """Whole prompts in the tables [(positions, longest, tiles)]: kept and looked at."""
+    """Append whole prompts in the tables [(positions, longest, tiles)] to the cache and attend to them."""
     k, v = look.new
-    sizes = (cache.heads, cache.length, q.stride(0), k.stride(0), v.stride(0), out.stride(0))
+    sizes = RowSizes(cache.heads, cache.length, q.stride(0), k.stride(0), v.stride(0), out.stride(0))
     for BM, _, tiles in tables:
         whole.look_at_new[(cache.heads * len(tiles),)](
-            (q, k, v), (cache.keys, cache.values), out, tiles, sizes, look.scale * LOG2E,
-            (BM, BM, cache.D, padded(cache.D)), (look.causal, True, PRECISION), num_warps=BM // 16,
+            Rows(q, k, v), Cache(cache.keys, cache.values), out, tiles, sizes, look.scale * LOG2E,
+            Block(BM, BM, cache.D, padded(cache.D)), Form(look.causal, True, PRECISION), num_warps=BM // 16,
         )  # fmt: skip
 
 
 def heads_together(rows: int, heads: int, short: bool) -> int:
-    """Heads that a program of decoding takes one after another, the next on their way: as many as leave PROGRAMS."""
+    """Heads that a decoding program takes one after another, prefetching the next: as many as leave PROGRAMS."""
     most, programs = (heads, PROGRAMS) if short else (LONG_TOGETHER, LONG_PROGRAMS)
     fitting = range(1, min(most, heads) + 1)
     return max(n for n in fitting if heads % n == 0 and (n == 1 or rows * heads // n >= programs))
 
 
 def decode(q, cache: DeviceCache, spans: Steps, look: Look, out, shape: Shape | None = None) -> None:
-    """One query a row, its key and value, of the cache's dtype, kept on the way. shape: other than the rung's own, for
-    measurements."""
+    """Attend from one query per row, and append its key and value, of the cache's dtype. shape: other than the rung's
+    own, for measurements."""
     k, v = look.new
     rows, heads, plain = len(q), cache.heads, cache.dtype == "float32"
-    sizes = (heads, cache.length, q.stride(0), k.stride(0), v.stride(0), out.stride(0))
+    sizes = RowSizes(heads, cache.length, q.stride(0), k.stride(0), v.stride(0), out.stride(0))
     s, short = shape_for(cache, LEAST, spans.longest)
     s = shape or s
     together = 1 if plain else heads_together(rows, heads, short)
     several = step.step_in_turn if short else step.step_along
     kernel = step.step_plain if plain else several if together > 1 else step.step
     kernel[(rows * heads // together,)](
-        (q, k, v), (cache.keys, cache.values), out, (spans.slots, spans.positions), sizes, look.scale * LOG2E,
-        (s.BM, s.BN, cache.D, padded(cache.D), together), (True, short, PRECISION),
+        Rows(q, k, v), Cache(cache.keys, cache.values), out, At(spans.slots, spans.positions), sizes,
+        look.scale * LOG2E, Block(s.BM, s.BN, cache.D, padded(cache.D), together), Form(True, short, PRECISION),
         num_warps=s.warps, num_stages=s.stages,
     )  # fmt: skip

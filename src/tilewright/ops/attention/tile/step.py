@@ -1,22 +1,21 @@
-"""Decoding: one new position a sequence, whose key and value are kept by the program that looks at them."""
+"""Decoding: one new position per sequence. The program that attends to its key and value appends them to the cache."""
 
 import triton
 import triton.language as tl
 
 from tilewright.ops.attention.tile.blocks import absorb, begin, box, keys_from, nothing, rows_of, write_rows
 
-STAGES = tl.constexpr(3)  # heads on their way
-AHEAD = tl.constexpr(2)  # blocks: with three fewer programs share a multiprocessor
+STAGES = tl.constexpr(3)  # heads in flight
+AHEAD = tl.constexpr(2)  # blocks in flight: with three, fewer programs share a multiprocessor
 
 
 @triton.jit
-def places_of(qkv, cache, row, head, slot, sizes, D: tl.constexpr):
-    """Where a head's keys begin, its values, its new key and its new value."""
-    heads, length, _, k_stride, v_stride, _ = sizes
-    start = (slot.to(tl.int64) * heads + head) * length * D
-    k = qkv[1] + row.to(tl.int64) * k_stride + head * D
-    v = qkv[2] + row.to(tl.int64) * v_stride + head * D
-    return cache[0] + start, cache[1] + start, k, v
+def places_of(rows, cache, row, head, slot, sizes, D: tl.constexpr):
+    """Pointers to a head's keys, its values, its new key and its new value."""
+    start = (slot.to(tl.int64) * sizes.heads + head) * sizes.length * D
+    k = rows.k + row.to(tl.int64) * sizes.k_stride + head * D
+    v = rows.v + row.to(tl.int64) * sizes.v_stride + head * D
+    return cache.k + start, cache.v + start, k, v
 
 
 @triton.jit
@@ -28,35 +27,35 @@ def keep(new, kept, position, D: tl.constexpr, DP: tl.constexpr):
 
 @triton.jit
 def last_block(kept, new, start, position, D: tl.constexpr, DP: tl.constexpr, BN: tl.constexpr):
-    """(BN, DP) from `start` on, zeros behind `position`, where the row is `new`: it is not read back."""
-    rows, d = start + tl.arange(0, BN), tl.arange(0, DP)
-    at = tl.where((rows == position)[:, None], new + d[None, :], kept + rows[:, None] * D + d[None, :])
-    return tl.load(at, mask=box(rows <= position, d, D), other=0.0)
+    """(BN, DP): positions from `start` on, zeros after `position`. The row at `position` is `new`: not read back."""
+    positions, d = start + tl.arange(0, BN), tl.arange(0, DP)
+    at = tl.where((positions == position)[:, None], new + d[None, :], kept + positions[:, None] * D + d[None, :])
+    return tl.load(at, mask=box(positions <= position, d, D), other=0.0)
 
 
 @triton.jit
-def step(qkv, cache, out, places, sizes, scale, SHAPE: tl.constexpr, FORM: tl.constexpr):
-    """One query a row against all of its sequence: a program a head of a row. Zeros for rows of slot -1.
+def step(rows, cache, out, at_rows, sizes, scale, block: tl.constexpr, form: tl.constexpr):
+    """Attend from one query per row to its whole sequence. One program per head of a row. Zeros for slot -1.
 
     The matrix unit's other fifteen rows are idle: memory is the limit, and the bits are those of `blocks.look`.
-    qkv, of the cache's dtype; places: (slots, positions). sizes: (heads, length, row stride of q, of k, of v, of out);
-    otherwise as `blocks.look`, with BM = 16.
+    rows, of the cache's dtype, at_rows, sizes: `records.Rows`, `At`, `RowSizes`; otherwise as `blocks.look`, with
+    BM = 16.
     """
-    BM: tl.constexpr = SHAPE[0]
-    BN: tl.constexpr = SHAPE[1]
-    D: tl.constexpr = SHAPE[2]
-    DP: tl.constexpr = SHAPE[3]
-    SHORT: tl.constexpr = FORM[1]
-    PRECISION: tl.constexpr = FORM[2]
-    head, row = tl.program_id(0) % sizes[0], tl.program_id(0) // sizes[0]
-    slot, position = tl.load(places[0] + row), tl.load(places[1] + row)
+    BM: tl.constexpr = block.BM
+    BN: tl.constexpr = block.BN
+    D: tl.constexpr = block.D
+    DP: tl.constexpr = block.DP
+    SHORT: tl.constexpr = form.short
+    PRECISION: tl.constexpr = form.precision
+    head, row = tl.program_id(0) % sizes.heads, tl.program_id(0) // sizes.heads
+    slot, position = tl.load(at_rows.slots + row), tl.load(at_rows.positions + row)
     queries = tl.arange(0, BM)
     sums, weights, tops = nothing(BM, DP)
     if slot < 0:
-        write_rows((sums, weights, tops), out, row, sizes[5], head, queries == 0, D)
+        write_rows((sums, weights, tops), out, row, sizes.out_stride, head, queries == 0, D)
         return
-    keys, values, k_new, v_new = places_of(qkv, cache, row, head, slot, sizes, D)
-    q = rows_of(qkv[0], row, sizes[2], head, queries == 0, D, DP, BM)
+    keys, values, k_new, v_new = places_of(rows, cache, row, head, slot, sizes, D)
+    q = rows_of(rows.q, row, sizes.q_stride, head, queries == 0, D, DP, BM)
     if SHORT:
         k = last_block(keys, k_new, 0, position, D, DP, BN)
         v = last_block(values, v_new, 0, position, D, DP, BN)
@@ -73,64 +72,66 @@ def step(qkv, cache, out, places, sizes, scale, SHAPE: tl.constexpr, FORM: tl.co
         sums, weights, tops = absorb((sums, weights, tops), q, k, v, seen, scale, PRECISION)
     keep(k_new, keys, position, D, DP)
     keep(v_new, values, position, D, DP)
-    write_rows((sums, weights, tops), out, row, sizes[5], head, queries == 0, D)
+    write_rows((sums, weights, tops), out, row, sizes.out_stride, head, queries == 0, D)
 
 
 @triton.jit
-def step_in_turn(qkv, cache, out, places, sizes, scale, SHAPE: tl.constexpr, FORM: tl.constexpr):
-    """`step` for sequences of a block at most, where a program takes several heads: the next are on their way while one
-    is looked at. Loses where there are few rows. SHAPE: (16, BN, D, DP, heads of a program)."""
-    BM: tl.constexpr = SHAPE[0]
-    BN: tl.constexpr = SHAPE[1]
-    D: tl.constexpr = SHAPE[2]
-    DP: tl.constexpr = SHAPE[3]
-    HEADS: tl.constexpr = SHAPE[4]
-    PRECISION: tl.constexpr = FORM[2]
-    groups = sizes[0] // HEADS
+def step_in_turn(rows, cache, out, at_rows, sizes, scale, block: tl.constexpr, form: tl.constexpr):
+    """`step` for sequences of at most one block. A program takes block.heads heads and prefetches the next ones.
+
+    Loses where there are few rows.
+    """
+    BM: tl.constexpr = block.BM
+    BN: tl.constexpr = block.BN
+    D: tl.constexpr = block.D
+    DP: tl.constexpr = block.DP
+    HEADS: tl.constexpr = block.heads
+    PRECISION: tl.constexpr = form.precision
+    groups = sizes.heads // HEADS
     row, group = tl.program_id(0) // groups, tl.program_id(0) % groups
-    slot, position = tl.load(places[0] + row), tl.load(places[1] + row)
+    slot, position = tl.load(at_rows.slots + row), tl.load(at_rows.positions + row)
     queries = tl.arange(0, BM)
     if slot < 0:
         for i in range(HEADS):
-            write_rows(nothing(BM, DP), out, row, sizes[5], group * HEADS + i, queries == 0, D)
+            write_rows(nothing(BM, DP), out, row, sizes.out_stride, group * HEADS + i, queries == 0, D)
         return
     for i in tl.range(0, HEADS, num_stages=STAGES):
         head = group * HEADS + i
-        keys, values, k_new, v_new = places_of(qkv, cache, row, head, slot, sizes, D)
-        q = rows_of(qkv[0], row, sizes[2], head, queries == 0, D, DP, BM)
+        keys, values, k_new, v_new = places_of(rows, cache, row, head, slot, sizes, D)
+        q = rows_of(rows.q, row, sizes.q_stride, head, queries == 0, D, DP, BM)
         k = last_block(keys, k_new, 0, position, D, DP, BN)
         v = last_block(values, v_new, 0, position, D, DP, BN)
         seen = (tl.arange(0, BN) <= position)[None, :] & (queries >= 0)[:, None]
         state = begin(q, k, v, seen, scale, PRECISION)
         keep(k_new, keys, position, D, DP)
         keep(v_new, values, position, D, DP)
-        write_rows(state, out, row, sizes[5], head, queries == 0, D)
+        write_rows(state, out, row, sizes.out_stride, head, queries == 0, D)
 
 
 @triton.jit
-def step_along(qkv, cache, out, places, sizes, scale, SHAPE: tl.constexpr, FORM: tl.constexpr):
-    """`step` for sequences of several blocks, where a program takes several heads: block after block, the next one on
-    its way, be it of this head or of the next. Loses where there are few rows. SHAPE: as of `step_in_turn`."""
-    BM: tl.constexpr = SHAPE[0]
-    BN: tl.constexpr = SHAPE[1]
-    D: tl.constexpr = SHAPE[2]
-    DP: tl.constexpr = SHAPE[3]
-    HEADS: tl.constexpr = SHAPE[4]
-    PRECISION: tl.constexpr = FORM[2]
-    groups = sizes[0] // HEADS
+def step_along(rows, cache, out, at_rows, sizes, scale, block: tl.constexpr, form: tl.constexpr):
+    """`step` for sequences of several blocks. A program takes block.heads heads and prefetches the next block, of this
+    head or of the next. Loses where there are few rows."""
+    BM: tl.constexpr = block.BM
+    BN: tl.constexpr = block.BN
+    D: tl.constexpr = block.D
+    DP: tl.constexpr = block.DP
+    HEADS: tl.constexpr = block.heads
+    PRECISION: tl.constexpr = form.precision
+    groups = sizes.heads // HEADS
     row, group = tl.program_id(0) // groups, tl.program_id(0) % groups
-    slot, position = tl.load(places[0] + row), tl.load(places[1] + row)
+    slot, position = tl.load(at_rows.slots + row), tl.load(at_rows.positions + row)
     queries = tl.arange(0, BM)
     if slot < 0:
         for i in range(HEADS):
-            write_rows(nothing(BM, DP), out, row, sizes[5], group * HEADS + i, queries == 0, D)
+            write_rows(nothing(BM, DP), out, row, sizes.out_stride, group * HEADS + i, queries == 0, D)
         return
     blocks = position // BN + 1
     sums, weights, tops = nothing(BM, DP)
     for i in tl.range(0, HEADS * blocks, num_stages=AHEAD):
         head, at = group * HEADS + i // blocks, i % blocks * BN
-        keys, values, k_new, v_new = places_of(qkv, cache, row, head, slot, sizes, D)
-        q = rows_of(qkv[0], row, sizes[2], head, queries == 0, D, DP, BM)
+        keys, values, k_new, v_new = places_of(rows, cache, row, head, slot, sizes, D)
+        q = rows_of(rows.q, row, sizes.q_stride, head, queries == 0, D, DP, BM)
         k = last_block(keys, k_new, at, position, D, DP, BN)
         v = last_block(values, v_new, at, position, D, DP, BN)
         seen = (at + tl.arange(0, BN) <= position)[None, :] & (queries >= 0)[:, None]
@@ -141,7 +142,7 @@ def step_along(qkv, cache, out, places, sizes, scale, SHAPE: tl.constexpr, FORM:
         if at + BN > position:
             keep(k_new, keys, position, D, DP)
             keep(v_new, values, position, D, DP)
-            write_rows((sums, weights, tops), out, row, sizes[5], head, queries == 0, D)
+            write_rows((sums, weights, tops), out, row, sizes.out_stride, head, queries == 0, D)
 
 
 @triton.jit
@@ -159,22 +160,22 @@ def absorb_one(state, q, k, v, seen, scale):
 
 
 @triton.jit
-def step_plain(qkv, cache, out, places, sizes, scale, SHAPE: tl.constexpr, FORM: tl.constexpr):
-    """The same by multiply-adds of float32: matrix units would take three products of numbers cut in two, and the
-    cutting alone takes longer than memory. Its bits are its own. Loses in 16 bits, where numbers come as they are."""
-    BN: tl.constexpr = SHAPE[1]
-    D: tl.constexpr = SHAPE[2]
-    DP: tl.constexpr = SHAPE[3]
-    SHORT: tl.constexpr = FORM[1]
-    head, row = tl.program_id(0) % sizes[0], tl.program_id(0) // sizes[0]
-    slot, position = tl.load(places[0] + row), tl.load(places[1] + row)
+def step_plain(rows, cache, out, at_rows, sizes, scale, block: tl.constexpr, form: tl.constexpr):
+    """`step` by multiply-adds of float32, with other bits. Matrix units would take three products of split numbers, and
+    splitting alone takes longer than loading. Loses in 16 bits, which need no splitting."""
+    BN: tl.constexpr = block.BN
+    D: tl.constexpr = block.D
+    DP: tl.constexpr = block.DP
+    SHORT: tl.constexpr = form.short
+    head, row = tl.program_id(0) % sizes.heads, tl.program_id(0) // sizes.heads
+    slot, position = tl.load(at_rows.slots + row), tl.load(at_rows.positions + row)
     d = tl.arange(0, DP)
-    target = out + row.to(tl.int64) * sizes[5] + head * D + d
+    target = out + row.to(tl.int64) * sizes.out_stride + head * D + d
     if slot < 0:
         tl.store(target, tl.zeros((DP,), out.dtype.element_ty), mask=d < D)
         return
-    keys, values, k_new, v_new = places_of(qkv, cache, row, head, slot, sizes, D)
-    q = tl.load(qkv[0] + row.to(tl.int64) * sizes[2] + head * D + d, mask=d < D, other=0.0).to(tl.float32)
+    keys, values, k_new, v_new = places_of(rows, cache, row, head, slot, sizes, D)
+    q = tl.load(rows.q + row.to(tl.int64) * sizes.q_stride + head * D + d, mask=d < D, other=0.0).to(tl.float32)
     sums, weight, top = tl.zeros((DP,), tl.float32), 0.0, float("-inf")
     whole = 0 if SHORT else position // BN * BN
     if not SHORT:

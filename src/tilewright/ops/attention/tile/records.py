@@ -1,0 +1,84 @@
+"""Parameters of the tile kernels of attention. `Block` and `Form` are compile-time constants.
+
+Triton 3.6 cannot read a field named `values` or `type` of a record, so no record here has one.
+"""
+
+from typing import Any, NamedTuple
+
+
+class Block(NamedTuple):
+    """BM: queries of a tile. BN: keys of a block. D: size of a head. DP: D up to a power of two that matrix units
+    take. heads: heads of a program."""
+
+    BM: int
+    BN: int
+    D: int
+    DP: int
+    heads: int = 1
+
+
+class Form(NamedTuple):
+    """causal: a query attends to no later position. short: no sequence is longer than BN. precision: of float32
+    products, as `tl.dot` takes it."""
+
+    causal: bool
+    short: bool
+    precision: str
+
+
+class Cache(NamedTuple):
+    """Pointers to keys and values (slots, heads, length, D)."""
+
+    k: Any
+    v: Any
+
+
+class New(NamedTuple):
+    """Pointers to rows of new keys and values, heads * D each."""
+
+    k: Any
+    v: Any
+
+
+class Rows(NamedTuple):
+    """Pointers to rows of queries, and of new keys and values, heads * D each."""
+
+    q: Any
+    k: Any
+    v: Any
+
+
+class At(NamedTuple):
+    """Pointers to the slot of each row, -1 for none, and to the position of each row."""
+
+    slots: Any
+    positions: Any
+
+
+class CacheSizes(NamedTuple):
+    """heads, length: extents of the cache. q_stride, out_stride: elements from one row to the next."""
+
+    heads: int
+    length: int
+    q_stride: int
+    out_stride: int
+
+
+class AppendSizes(NamedTuple):
+    """heads, length: extents of the cache. k_stride, v_stride: elements from one row to the next."""
+
+    heads: int
+    length: int
+    k_stride: int
+    v_stride: int
+
+
+class RowSizes(NamedTuple):
+    """heads, length: extents of the cache. The strides: elements from one row to the next."""
+
+    heads: int
+    length: int
+    q_stride: int
+    k_stride: int
+    v_stride: int
+    out_stride: int

@@ -1,26 +1,26 @@
-"""A block of rows and channels a program."""
+"""One program per block of rows and channels."""
 
 import triton
 import triton.language as tl
 
+from tilewright.ops.core.gpu.blocks import RowBlock
 from tilewright.ops.gemm.tile.epilogue import activate
 
-BLOCK, WARPS = 4096, 4  # 32 numbers a thread
+BLOCK, WARPS = 4096, 4  # 32 elements per thread
 WIDEST = 256  # channels of a block
 
 
 @triton.jit(do_not_specialize=["M"])
-def blocks(x, channels, out, M, eps, SHAPE: tl.constexpr, ACTIVATION: tl.constexpr):
-    """out (M, C) = ACTIVATION(x * scale + shift); channels: (gamma, beta, mean, variance), SHAPE: C, and rows and
-    columns of a block.
+def blocks(x, channels, out, M, eps, block: tl.constexpr, ACTIVATION: tl.constexpr):
+    """out (M, C) = ACTIVATION(x * scale + shift); channels: (gamma, beta, mean, variance).
 
-    Scale and shift are formed in float64, once for all rows of the block, which costs less than to fetch them. Loses
-    where channels are few and no power of two: lanes beyond them are idle.
+    A program computes scale and shift in float64, once for all rows of its block. That costs less than loading them.
+    Loses where channels are few and no power of two: lanes beyond them are idle.
     """
     gamma, beta, mean, variance = channels
-    C: tl.constexpr = SHAPE[0]
-    BM: tl.constexpr = SHAPE[1]
-    BC: tl.constexpr = SHAPE[2]
+    C: tl.constexpr = block.C
+    BM: tl.constexpr = block.BM
+    BC: tl.constexpr = block.BC
     rows, columns = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BC + tl.arange(0, BC)
     real = columns < C
     spread = tl.load(variance + columns, mask=real, other=1.0).to(tl.float64) + eps
@@ -39,4 +39,4 @@ def run(x, channels, eps: float, activation, out, block: int = BLOCK, warps: int
     M, C = x.shape
     columns = min(triton.next_power_of_2(C), WIDEST)
     grid = (-(-M // (block // columns)), -(-C // columns))
-    blocks[grid](x, channels, out, M, eps, (C, block // columns, columns), activation, num_warps=warps)
+    blocks[grid](x, channels, out, M, eps, RowBlock(C, block // columns, columns), activation, num_warps=warps)

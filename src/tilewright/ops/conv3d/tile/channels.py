@@ -1,5 +1,7 @@
-"""Volumes with channels as one matrix product: weights (O, C * taps) by the windows' numbers (C * taps, outputs), which
-are fetched as they are needed and never written out."""
+"""Volumes with channels as one matrix product: weights (O, C * taps) by elements of windows (C * taps, outputs).
+
+The kernel loads the elements as it needs them and never stores that matrix.
+"""
 
 import triton
 import triton.language as tl
@@ -8,17 +10,16 @@ from tilewright.ops.conv3d.tile.border import place
 
 
 @triton.jit
-def channels(x, out, weights, places, extents, window, MODE: tl.constexpr, BLOCK: tl.constexpr):
+def channels(x, out, weights, places, extents, window, MODE: tl.constexpr, block: tl.constexpr):
     """out (O, planes, height, width) of x (C, D, H, W).
 
-    extents: D, H, W, O, height, width, numbers of a volume of out, C * taps, and that up to whole blocks, the depth.
-    weights: (depth, O). places: int32 (4, depth), the channel of each, and where in the window it lies. window: how far
-    it begins before its output, and what stands where MODE says none. BLOCK: outputs, channels of out and depth of a
-    tile. Multiply-adds of float32; loses where there are few channels to share a number that was fetched.
+    extents, window, block: `records.Product`, `Border`, `Block`. weights: (depth, O). places: int32 (4, depth): of each
+    weight the channel, and the plane, row and column in the window. Multiply-adds of float32; loses where few channels
+    share a loaded element.
     """
-    BM: tl.constexpr = BLOCK[0]
-    BN: tl.constexpr = BLOCK[1]
-    BK: tl.constexpr = BLOCK[2]
+    BM: tl.constexpr = block.BM
+    BN: tl.constexpr = block.BN
+    BK: tl.constexpr = block.BK
     D, H, W, O, height, width, count, taps, depth = extents
     above, before, left, fill = window
     at = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)

@@ -9,11 +9,23 @@ from tilewright.ops.conv3d.operands import Packed, Window
 from tilewright.ops.conv3d.tile.channels import channels
 from tilewright.ops.conv3d.tile.march import march
 from tilewright.ops.conv3d.tile.passes import along
+from tilewright.ops.conv3d.tile.records import (
+    Block,
+    Border,
+    DeepSizes,
+    Line,
+    Marched,
+    Plane,
+    Product,
+    Sizes,
+    TapBlock,
+    Volumes,
+)
 from tilewright.ops.conv3d.tile.taps import taps
 from tilewright.ops.core.gpu.tensors import multiprocessors
 
-BLOCK, WARPS = (2, 128), 2  # 1.1 ms for K 3 and 2.4 for K 5, 16 x 64 on four 2.6 and 7.3 (H200, 512^3)
-ROWS, PLANES = (512, 1), (8, 128)  # positions along the axis of a pass, and along what lies within it
+BLOCK, WARPS = Plane(2, 128), 2  # 1.1 ms for K 3 and 2.4 for K 5, 16 x 64 on four 2.6 and 7.3 (H200, 512^3)
+ROWS, PLANES = Plane(512, 1), Plane(8, 128)  # positions along the axis of a pass, and inside it
 OUTPUTS, DEPTH = 128, 16  # of a tile of `channels`
 FEWER = 64  # outputs of a tile of `taps`, on two warps: 0.42 ms for 16 to 32 channels of 64^3, 128 on four 0.47 (H200)
 LEAST, MOST_IN, MOST_OUT = 16, 32, 64  # channels of a tile of `taps`: what matrix units take, what registers hold
@@ -44,10 +56,11 @@ def with_channels(x, weights: Packed, out, window: Window) -> None:
     """out (O, D, H, W) of x (C, ...), float32 on one device, by `tile.channels`."""
     columns, places = weights.data
     (depth, O), count = columns.shape, math.prod(out.shape[1:])
-    block = OUTPUTS, min(64, max(16, triton.next_power_of_2(O))), DEPTH
-    extents = *x.shape[1:], O, *out.shape[2:], count, x.shape[0] * math.prod(weights.sizes), depth
-    grid, place = (triton.cdiv(count, block[0]), triton.cdiv(O, block[1])), (*window.first, float(window.cval))
-    channels[grid](x, out, columns, places, extents, place, window.mode, block, num_warps=4)
+    block = Block(OUTPUTS, min(64, max(16, triton.next_power_of_2(O))), DEPTH)
+    taps_in_all = x.shape[0] * math.prod(weights.sizes)
+    extents = Product(*x.shape[1:], O, *out.shape[2:], count, taps_in_all, depth)
+    grid, border = (triton.cdiv(count, block.BM), triton.cdiv(O, block.BN)), Border(*window.first, float(window.cval))
+    channels[grid](x, out, columns, places, extents, border, window.mode, block, num_warps=4)
 
 
 def lay_out_limbs(weights: Packed, device):
@@ -72,23 +85,24 @@ def tap_by_tap(x, weights: Packed, out, window: Window, outputs: int = FEWER, **
     outputs, options: of a tile, and of Triton, other than the rung's own, for measurements.
     """
     data, O, C, count = weights.data, len(out), len(x), math.prod(out.shape[1:])
-    block = outputs, _channels(O, MOST_OUT), _channels(C, MOST_IN), x.numel() >= 1 << 31, data.shape[3] > C
-    extents, sizes = (C, *x.shape[1:], O, *out.shape[2:], count), (*weights.sizes, data.shape[3])
-    grid, place = (triton.cdiv(count, outputs), data.shape[2] // block[1]), (*window.first, float(window.cval))
-    warps = 2 if block[1] * block[2] <= 512 else 4  # more on two would spill
+    long, ragged = x.numel() >= 1 << 31, data.shape[3] > C
+    block = TapBlock(outputs, _channels(O, MOST_OUT), _channels(C, MOST_IN), long, ragged)
+    extents, sizes = Volumes(C, *x.shape[1:], O, *out.shape[2:], count), DeepSizes(*weights.sizes, data.shape[3])
+    grid, border = (triton.cdiv(count, outputs), data.shape[2] // block.BN), Border(*window.first, float(window.cval))
+    warps = 2 if block.BN * block.BC <= 512 else 4  # more on two would spill
     options = {"num_warps": warps, "num_stages": 3, **options}
-    taps[grid](x, out, data, extents, sizes, place, window.mode, block, **options)
+    taps[grid](x, out, data, extents, sizes, border, window.mode, block, **options)
 
 
 def march_on(x, weights: Packed, out, window: Window) -> None:
     """out (1, D, H, W) of x (1, ...), float32 on one device, by `tile.march`."""
     x, out = x[0], out[0]
-    tiles = triton.cdiv(out.shape[1], BLOCK[0]) * triton.cdiv(out.shape[2], BLOCK[1])
+    tiles = triton.cdiv(out.shape[1], BLOCK.rows) * triton.cdiv(out.shape[2], BLOCK.columns)
     pieces = max(1, min(out.shape[0] // (2 * weights.sizes[0]), PROGRAMS * multiprocessors() // tiles))
     chunk = triton.cdiv(out.shape[0], pieces)
-    grid, extents = (tiles, triton.cdiv(out.shape[0], chunk)), (*x.shape, *out.shape, chunk)
-    place = (*window.first, float(window.cval))
-    march[grid](x, out, weights.data, extents, place, weights.sizes, window.mode, BLOCK, num_warps=WARPS)
+    grid, extents = (tiles, triton.cdiv(out.shape[0], chunk)), Marched(*x.shape, *out.shape, chunk)
+    border = Border(*window.first, float(window.cval))
+    march[grid](x, out, weights.data, extents, border, Sizes(*weights.sizes), window.mode, BLOCK, num_warps=WARPS)
 
 
 def pass_by_pass(x, weights: Packed, out, window: Window) -> None:
@@ -103,8 +117,8 @@ def pass_by_pass(x, weights: Packed, out, window: Window) -> None:
         shape[axis] = out.shape[axis + 1]
         result = out if axis == 2 else x.new_empty(shape)
         block = ROWS if axis == 2 else PLANES
-        tiles = outer * triton.cdiv(shape[axis], block[0]) * triton.cdiv(inner, block[1])
-        extents = n, shape[axis], inner, len(factor)
+        tiles = outer * triton.cdiv(shape[axis], block.rows) * triton.cdiv(inner, block.columns)
+        extents = Line(n, shape[axis], inner, len(factor))
         along[(tiles,)](x, result, factor, extents, first[axis], fill, mode, block, num_warps=WARPS)
         x = result
 

@@ -1,5 +1,7 @@
-"""A tile of rows marches along z: each number that it loads feeds KD open sums, as in `simt.march`, but no shared
-memory holds the plane: a shifted tile comes from the first cache for each tap of a plane."""
+"""A tile of rows marches along z: each element that it loads feeds KD open sums, as in `simt.march`.
+
+No shared memory holds the plane: each tap of a plane loads a shifted tile from the L1 cache.
+"""
 
 import triton
 import triton.language as tl
@@ -35,24 +37,24 @@ def _fed(sums, numbers, weights, step, KD: tl.constexpr):
 
 
 @triton.jit
-def march(x, out, weights, extents, window, SIZES: tl.constexpr, MODE: tl.constexpr, BLOCK: tl.constexpr):
-    """out (planes, height, width) of x (D, H, W); extents: both, and the planes that a program marches along.
+def march(x, out, weights, extents, window, sizes: tl.constexpr, MODE: tl.constexpr, block: tl.constexpr):
+    """out (planes, height, width) of x (D, H, W). extents, window, sizes, block: `records.Marched`, `Border`, `Sizes`,
+    `Plane`.
 
-    weights: (KD, KH, KW). window: how far it begins before its output, and what stands where MODE says none. BLOCK:
-    rows, columns of a tile. Loses to shared memory: a number comes from the cache KH * KW times, four bytes at a time,
-    with its address.
+    weights: (KD, KH, KW). Loses to shared memory: it loads an element from the cache KH * KW times, four bytes at a
+    time, and computes its address each time.
     """
-    KD: tl.constexpr = SIZES[0]
-    KH: tl.constexpr = SIZES[1]
-    KW: tl.constexpr = SIZES[2]
+    KD: tl.constexpr = sizes.KD
+    KH: tl.constexpr = sizes.KH
+    KW: tl.constexpr = sizes.KW
     D, H, W, planes, height, width, chunk = extents
     above, before, left, fill = window
-    across = tl.cdiv(width, BLOCK[1])
-    rows = tl.program_id(0) // across * BLOCK[0] + tl.arange(0, BLOCK[0])
-    columns = tl.program_id(0) % across * BLOCK[1] + tl.arange(0, BLOCK[1])
+    across = tl.cdiv(width, block.columns)
+    rows = tl.program_id(0) // across * block.rows + tl.arange(0, block.rows)
+    columns = tl.program_id(0) % across * block.columns + tl.arange(0, block.columns)
     start = tl.program_id(1) * chunk
     written = (rows < height)[:, None] & (columns < width)[None, :]
-    sums = _zeros(KD, BLOCK[0], BLOCK[1])
+    sums = _zeros(KD, block.rows, block.columns)
     for p in range(min(chunk, planes - start) + KD - 1):
         z = place(start + p - above, D, MODE)
         sums = _shifted(sums, KD)

@@ -7,19 +7,20 @@ from tilewright.ops.conv3d.tile.border import place
 
 
 @triton.jit
-def along(x, out, weights, extents, first, fill, MODE: tl.constexpr, BLOCK: tl.constexpr):
-    """out (outer, m, inner) of x (outer, n, inner), convolved along the middle axis. extents: n, m, inner, K.
+def along(x, out, weights, extents, first, fill, MODE: tl.constexpr, block: tl.constexpr):
+    """out (outer, m, inner) of x (outer, n, inner), convolved along the middle axis. extents, block: `records.Line`,
+    `Plane`.
 
-    weights: (K,). BLOCK: positions along the middle axis, and along the inner one, of a program. A number comes from a
-    cache K times: loses to sums that stay in registers, and to one pass over memory in place of three.
+    weights: (K,). It loads an element from a cache K times. Loses to sums that stay in registers, and to one pass over
+    memory instead of three.
     """
     n, m, inner, K = extents
-    across, down = tl.cdiv(inner, BLOCK[1]), tl.cdiv(m, BLOCK[0])
+    across, down = tl.cdiv(inner, block.columns), tl.cdiv(m, block.rows)
     tile = tl.program_id(0)
     outer = (tile // (across * down)).to(tl.int64)
-    at = tile // across % down * BLOCK[0] + tl.arange(0, BLOCK[0])
-    columns = tile % across * BLOCK[1] + tl.arange(0, BLOCK[1])
-    inside, sums = (columns < inner)[None, :], tl.zeros(BLOCK, tl.float32)
+    at = tile // across % down * block.rows + tl.arange(0, block.rows)
+    columns = tile % across * block.columns + tl.arange(0, block.columns)
+    inside, sums = (columns < inner)[None, :], tl.zeros((block.rows, block.columns), tl.float32)
     for t in range(K):
         source = place(at + (t - first), n, MODE)
         line = x + (outer * n + source) * inner

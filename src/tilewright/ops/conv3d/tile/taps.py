@@ -1,4 +1,4 @@
-"""Volumes with many channels on matrix units: for each tap of the window weights (O, C) by numbers (C, outputs)."""
+"""Volumes with many channels on matrix units: for each tap of the window weights (O, C) by elements (C, outputs)."""
 
 import triton
 import triton.language as tl
@@ -7,20 +7,18 @@ from tilewright.ops.conv3d.tile.border import place
 
 
 @triton.jit
-def taps(x, out, weights, extents, sizes, window, MODE: tl.constexpr, BLOCK: tl.constexpr):
+def taps(x, out, weights, extents, sizes, window, MODE: tl.constexpr, block: tl.constexpr):
     """out (O, planes, height, width) of x (C, D, H, W), float32 as two bfloat16 limbs.
 
-    extents: C, D, H, W, O, height, width, numbers of a volume of out. sizes: taps of the window along each axis, and
-    channels up to whole blocks. weights: limbs (2, taps, O up to whole tiles, those channels). window: how far it
-    begins before its output, and what stands where MODE says none. BLOCK: outputs, channels of out and of x of a tile,
-    whether numbers of x are so many that they are counted in 64 bits, and whether its channels are no whole tiles.
+    extents, sizes, window, block: `records.Volumes`, `DeepSizes`, `Border`, `TapBlock`. weights: limbs (2, taps, O
+    rounded up to whole tiles, sizes.deep).
 
-    Outputs lie along rows, so that loads are of adjacent numbers. Matrix units truncate where they add; so a block's
-    sum leaves them, and is added to the total with rounding. Loses where a tile's channels are more than there are.
+    Outputs lie along rows, so loads are of adjacent elements. Matrix units truncate their sums. So each block has its
+    own sum there, and the total is added outside them, with rounding. Loses where a tile has more channels than x.
     """
-    BM: tl.constexpr = BLOCK[0]
-    BN: tl.constexpr = BLOCK[1]
-    BC: tl.constexpr = BLOCK[2]
+    BM: tl.constexpr = block.BM
+    BN: tl.constexpr = block.BN
+    BC: tl.constexpr = block.BC
     C, D, H, W, O, height, width, count = extents
     KD, KH, KW, deep = sizes
     above, before, left, fill = window
@@ -28,7 +26,7 @@ def taps(x, out, weights, extents, sizes, window, MODE: tl.constexpr, BLOCK: tl.
     line = at // width
     column, row, plane = (at % width).to(tl.int32), (line % height).to(tl.int32), (line // height).to(tl.int32)
     o, c = tl.program_id(1) * BN + tl.arange(0, BN), tl.arange(0, BC)
-    rows, volume = tl.num_programs(1) * BN, (tl.full((), D, tl.int64) if BLOCK[3] else D) * H * W
+    rows, volume = tl.num_programs(1) * BN, (tl.full((), D, tl.int64) if block.long else D) * H * W
     low = KD * KH * KW * rows * deep
     spots = (c * volume)[:, None] + ((plane * H + row) * W + column)[None, :]  # (BC, BM) of a window's first tap
     totals = tl.zeros((BN, BM), tl.float32)
@@ -43,7 +41,7 @@ def taps(x, out, weights, extents, sizes, window, MODE: tl.constexpr, BLOCK: tl.
         else:
             where = (channel * volume)[:, None] + ((z * H + y) * W + t)[None, :]
             numbers = tl.load(x + where, mask=inside, other=fill)
-        if BLOCK[4]:  # weights are 0 there, but what stands around may be infinite
+        if block.ragged:  # weights are 0 there, but what stands around may be infinite
             numbers = tl.where((channel < C)[:, None], numbers, 0.0)
         high = numbers.to(tl.bfloat16)
         rest = (numbers - high.to(tl.float32)).to(tl.bfloat16)

@@ -97,7 +97,7 @@ def test_a_bound_that_is_too_small_would_be_seen(rng, monkeypatch):
     with using(matmul="cpu.packed", matmul_argmax="cpu.screened"):
         prepared = prepare(b)
         wanted, _ = matmul_argmax(a, prepared)
-        prepared.screen.columns[[screened.NORM, screened.LOSS]] = 0
+        prepared.screen.columns[[screened.ROW.norm, screened.ROW.loss]] = 0
         found, _ = matmul_argmax(a, prepared)
     assert (found != wanted).any()
 

@@ -12,7 +12,7 @@ from ops.test_sample import SURE, some_rows, some_rules
 from tilewright.bench.sizes import sample as spec
 from tilewright.ops.sample import ladder, rules
 from tilewright.ops.sample import sample as on_cpu
-from tilewright.ops.sample.operands import Rules, U
+from tilewright.ops.sample.operands import NUMBER, Rules
 from tilewright.ops.sample.reference import sample as reference
 
 torch = pytest.importorskip("torch")
@@ -138,6 +138,6 @@ def test_the_largest_random_number_takes_the_last_token_that_is_kept(limits, bey
         request.getfixturevalue("little_room")
     logits, given = rng.standard_normal((n, V), np.float32), rules(np.full(n, 1 - 2**-53), limits, temperature=0.3)
     wanted, margins = reference(logits, *given)
-    given.numbers[:, U] += beyond
+    given.numbers[:, NUMBER.u] += beyond
     found = sampled(logits, given).tokens
     assert (found >= 0).all() and ((found == wanted) | (margins < SURE)).all()

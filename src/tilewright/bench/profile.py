@@ -18,7 +18,7 @@ import numpy as np
 from tilewright.bench.results import Row
 from tilewright.bench.roofs import Roofs, roofs
 from tilewright.models import gpt2, host_place
-from tilewright.ops.attention.operands import COUNT, FIRST, Cache
+from tilewright.ops.attention.operands import SPAN, Cache
 from tilewright.ops.core.launch import thread_count
 from tilewright.ops.gemm.operands import Packed
 
@@ -56,7 +56,7 @@ def _matmul_argmax(a: np.ndarray, b: Any) -> tuple[str, float, float]:
 def _attend(q: np.ndarray, cache: Cache, spans: Any, **options: Any) -> tuple[str, float, float]:
     """A query and its visible keys: 2 D multiply-adds a head and key; a sequence's keys and values are read once."""
     spans = np.asarray(getattr(spans, "array", spans))
-    first, count = spans[:, FIRST].astype(float), spans[:, COUNT].astype(float)
+    first, count = spans[:, SPAN.first].astype(float), spans[:, SPAN.length].astype(float)
     seen = (count * first + count * (count + 1) / 2).sum()
     width = cache.heads * cache.D
     kept = (first + count).sum() * width * 2 * _word(cache)

@@ -13,7 +13,7 @@ import numpy as np
 from tilewright.models.sampler import uniforms
 from tilewright.models.sampling import SamplingParams
 from tilewright.ops.sample import Rules, device, rules
-from tilewright.ops.sample.operands import U
+from tilewright.ops.sample.operands import NUMBER
 
 LOGITS_BYTES = 256 << 20  # of those held at a time
 
@@ -73,7 +73,7 @@ class Draw:
         the GPU, that of the random numbers."""
         n, part = len(hidden), len(self.logits)
         numbers, words, chosen = (kept[first : first + n] for kept in (self.numbers, self.words, self.chosen))
-        numbers[:, U].copy_(self.uniforms.index_select(0, line)[0, first : first + n])
+        numbers[:, NUMBER.u].copy_(self.uniforms.index_select(0, line)[0, first : first + n])
         for at in range(0, n, part):
             rows = slice(at, min(at + part, n))
             logits = self.model.logits_on_device(hidden[rows], self.logits[: rows.stop - at])

@@ -16,7 +16,7 @@ import numpy as np
 from tilewright.models.device_draw import Chances, Draw
 from tilewright.models.graphs import captured
 from tilewright.models.host_place import last_rows
-from tilewright.ops.attention.operands import SOURCE, DeviceCache
+from tilewright.ops.attention.operands import SPAN, DeviceCache
 from tilewright.ops.core.arrays import one_of
 from tilewright.ops.core.gpu.tensors import FLOATS, torch_dtype
 
@@ -254,7 +254,7 @@ class Room:
         many lanes full of prompts of one length."""
         model, key = self.model, spans.tobytes()
         passed = self.passes.get(key)
-        if model.place.device.type == "cpu" or (spans[:, SOURCE] >= 0).any():
+        if model.place.device.type == "cpu" or (spans[:, SPAN.source] >= 0).any():
             return model.hidden(ids, positions, self.caches, spans, self.prompts)
         if passed is not None and passed.grown == self.prompts.grown:
             passed.rows.ids.copy_(model.place.upload(ids))

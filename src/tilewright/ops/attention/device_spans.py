@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.ops.attention.operands import COUNT, FIRST, MOST_ROWS, ROW, SLOT, Cache, checked_spans
+from tilewright.ops.attention.operands import MOST_ROWS, SPAN, Cache, checked_spans
 
 PIECE = 16  # positions of a piece: 2 KiB of a head of 64 bfloat16 numbers
 LEAST = 16  # rows and columns of a product on matrix units
@@ -44,7 +44,7 @@ class DeviceSpans:
     @property
     def alone(self) -> np.ndarray:
         """Which spans are whole prompts of up to a block: bool (n,)."""
-        return (self.array[:, FIRST] == 0) & (self.array[:, COUNT] <= self.block)
+        return (self.array[:, SPAN.first] == 0) & (self.array[:, SPAN.length] <= self.block)
 
     @property
     def kept(self):
@@ -79,7 +79,7 @@ class DeviceSpans:
     @property
     def longest(self) -> int:
         """Positions of the longest sequence."""
-        return int((self.array[:, FIRST] + self.array[:, COUNT]).max(initial=0))
+        return int((self.array[:, SPAN.first] + self.array[:, SPAN.length]).max(initial=0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,9 +112,9 @@ def spans_of(spans, cache: Cache, device=None) -> DeviceSpans:
     """
     slots, length = cache.keys.shape[0], cache.length
     array = checked_spans(spans, cache, MOST_ROWS).array
-    if np.bincount(array[:, SLOT], minlength=1).max() > 1:
-        raise UsageError(f"attention: two spans are of slot {np.bincount(array[:, SLOT]).argmax()}: one a call")
-    rows = int((array[:, ROW] + array[:, COUNT]).max(initial=0))
+    if np.bincount(array[:, SPAN.slot], minlength=1).max() > 1:
+        raise UsageError(f"attention: two spans are of slot {np.bincount(array[:, SPAN.slot]).argmax()}: one a call")
+    rows = int((array[:, SPAN.row] + array[:, SPAN.length]).max(initial=0))
     place = cache.keys.device if device is None else device
     return DeviceSpans(array, slots, length, rows, block_of(cache), place)
 
@@ -147,13 +147,13 @@ def by_size(spans: np.ndarray, sizes: tuple[int, ...]) -> list[tuple[int, int, n
     The last queries of a sequence, which look at most keys, come first.
     """
     found = []
-    choice = np.minimum(np.searchsorted(sizes, spans[:, COUNT]), len(sizes) - 1)
+    choice = np.minimum(np.searchsorted(sizes, spans[:, SPAN.length]), len(sizes) - 1)
     for i, size in enumerate(sizes):
         mine = spans[choice == i]
-        ends = mine[:, FIRST] + mine[:, COUNT]
-        which, first, count = cut(mine[:, FIRST], mine[:, COUNT], size)
-        row = mine[which, ROW] + first - mine[which, FIRST]
-        tiles = np.stack([mine[which, SLOT], first, count, row, ends[which]], axis=1)
+        ends = mine[:, SPAN.first] + mine[:, SPAN.length]
+        which, first, count = cut(mine[:, SPAN.first], mine[:, SPAN.length], size)
+        row = mine[which, SPAN.row] + first - mine[which, SPAN.first]
+        tiles = np.stack([mine[which, SPAN.slot], first, count, row, ends[which]], axis=1)
         found.append((size, int(ends.max(initial=0)), tiles[::-1]))
     return found
 
@@ -162,7 +162,7 @@ def pieces(spans: np.ndarray, without: np.ndarray | None = None) -> np.ndarray:
     """int64 (n, 4): pieces of the spans' rows and of the beginnings that they copy; `without` bool (n,): whose rows are
     kept by others."""
     rows = spans if without is None else spans[~without]
-    segments = np.concatenate([rows[:, [SLOT, FIRST, COUNT, ROW]], copied(spans)])
+    segments = np.concatenate([rows[:, [SPAN.slot, SPAN.first, SPAN.length, SPAN.row]], copied(spans)])
     which, first, count = cut(segments[:, 1], segments[:, 2], PIECE)
     slot, start, _, row = segments[which].T
     return np.stack([slot, first, count, np.where(row < 0, row, row + first - start)], axis=1)

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,8 +11,23 @@ from tilewright.hardware import cpu
 from tilewright.ops.core.gpu.tensors import kind, torch_dtype
 from tilewright.ops.core.memory import empty
 
-SLOT, FIRST, COUNT, ROW, SOURCE = range(5)  # columns of a span
-COLUMNS = 5
+
+class Span(NamedTuple):
+    """Columns of an array of spans (n, 5).
+
+    slot: of the sequence in the cache. first: position of its first new row. length: number of new rows. row: index of
+    the first of them in the batch. source: slot whose first positions are copied; below 0: none.
+    """
+
+    slot: int
+    first: int
+    length: int
+    row: int
+    source: int
+
+
+SPAN = Span(*range(5))
+COLUMNS = len(SPAN)
 MOST_ROWS = 2**31  # of a span: its sums stay integers of 64 bits
 PANEL_VECTORS = 2  # vectors of keys that a register block scores at once
 

@@ -1,7 +1,7 @@
-"""The tables that correlate's kernels run by: axes, where an extended axis' numbers lie, tiles, the places of taps.
+"""Tables for correlate's kernels: axes, offsets of the elements of an extended axis, tiles, positions of taps.
 
-A kernel has four loops, so that every problem has four axes here. A *tile* is a block of outputs; with its halo, all
-that its taps reach, it is copied to a thread's scratch as float64.
+A kernel has four loops, so every problem has four axes here. A *tile* is a block of outputs. A thread copies it with
+its halo, all elements that its taps reach, to its scratch as float64.
 """
 
 import math
@@ -14,13 +14,51 @@ import numpy as np
 from tilewright.ops.correlate.operands import KINDS, Edges, Taps
 
 AXES = 4
-SIZE, TAPS, BEFORE, TILE, TILES, PITCH, FIRST, STEP, OUT_STEP = range(9)  # columns of an axis' line in `Frame.axes`
-SOURCE, SOURCE_KIND, OUT, OUT_KIND, SINGLES, SIGN, MERGED, JOINED = range(8)  # entries of `Frame.ends`
 TILE_NUMBERS = 1 << 15  # float64 in a tile and its halo: 256 KiB, a quarter of a Zen 5's second-level cache
 LEAST_TILE = 1 << 12  # below it a task is over before another thread has woken
 ROW = 64  # numbers of a row of a tile, if there are so many: 8 vectors of AVX-512
 COLUMNS = 8  # the same where a tile has to hold whole lines
 LINE_NUMBERS = 1 << 20  # and how much it may hold then: 8 MiB
+
+
+class AxisColumns(NamedTuple):
+    """Columns of `Frame.axes`, one row per axis.
+
+    size: outputs. taps: extent of the kernel. before: elements of the halo before the first output. tile: outputs of a
+    tile. tiles: number of tiles. pitch: float64 from one element of a tile to the next. first: index in
+    `Frame.offsets` of the axis' first offset. step, out_step: bytes from one element of x, or of out, to the next.
+    """
+
+    size: int
+    taps: int
+    before: int
+    tile: int
+    tiles: int
+    pitch: int
+    first: int
+    step: int
+    out_step: int
+
+
+class EndEntries(NamedTuple):
+    """Entries of `Frame.ends`.
+
+    source, out: addresses of x and out. source_kind, out_kind: indices of their dtypes in `KINDS`. singles: taps
+    without a partner. sign: of a partner's sum. merged: a plane of a tile is computed as one row. joined: rows of x and
+    out follow each other, so a plane is copied as one row.
+    """
+
+    source: int
+    source_kind: int
+    out: int
+    out_kind: int
+    singles: int
+    sign: int
+    merged: int
+    joined: int
+
+
+AXIS, ENDS = AxisColumns(*range(9)), EndEntries(*range(8))
 
 
 class Axis(NamedTuple):
@@ -38,10 +76,9 @@ class Axis(NamedTuple):
 class Frame:
     """All that a kernel is told in numbers.
 
-    axes: int64 (4, 9), a line an axis with the columns named above; PITCH is float64 from one number of a tile to the
-    next. ends: int64 (8,), with the entries named above. offsets: int64, the `Edges.offsets` of the axes with more than
-    one tap, one behind the other, each beginning at FIRST. order: the axes of `Taps` that the four are, -1 for one that
-    is none. words: float64 in a tile with its halo. tasks: tiles.
+    axes: int64 (4, 9), columns as in `AxisColumns`. ends: int64 (8,), entries as in `EndEntries`. offsets: int64, the
+    `Edges.offsets` of the axes with more than one tap, one after the other; each starts at the axis' `first`. order:
+    the axes of `Taps` that the four are, -1 for none. words: float64 in a tile with its halo. tasks: tiles.
     """
 
     axes: np.ndarray
@@ -58,8 +95,8 @@ class Frame:
     def tile_offsets(self, taps: Taps) -> np.ndarray:
         """int64 (T, 2): how far from an output's own place in the tile a tap and its partner read."""
         pairs = np.zeros((len(taps.places), 2), np.int64)
-        pairs[:, 0] = self.places(taps.places) @ self.axes[:, PITCH]
-        pairs[taps.singles :, 1] = self.places(taps.partners) @ self.axes[:, PITCH]
+        pairs[:, 0] = self.places(taps.places) @ self.axes[:, AXIS.pitch]
+        pairs[taps.singles :, 1] = self.places(taps.partners) @ self.axes[:, AXIS.pitch]
         return pairs
 
 
@@ -100,16 +137,18 @@ def frame_of(x, out, axes: list[Axis], taps: Taps, edges: Edges, lanes: int, *, 
         if axis.taps > 1:
             before = edges.before(axis.number, axis.taps)
             offsets.append(edges.offsets(axis.number, axis.size, axis.taps, axis.step))
-        lines.append((axis.size, axis.taps, before, size, tiles, pitch, first, axis.step, axis.out_step))
+        lines.append(AxisColumns(axis.size, axis.taps, before, size, tiles, pitch, first, axis.step, axis.out_step))
         first = sum(map(len, offsets))
     kind, out_kind = (KINDS.index(array.dtype.name) for array in (x, out))
     joined = axes[3].taps == 1 and pitches[2] == axes[3].size and _follow(axes[2], axes[3])
     if taps.negated and out.dtype == np.uint64:
         out_kind = len(KINDS)  # `NEGATED`
-    ends = (_address(x), kind, _address(out), out_kind, taps.singles, taps.sign, merged, joined)
+    ends = EndEntries(_address(x), kind, _address(out), out_kind, taps.singles, taps.sign, merged, joined)
     table = np.array(lines, np.int64)
     order = tuple(axis.number for axis in axes)
-    return Frame(table, np.array(ends, np.int64), np.concatenate(offsets), order, words, int(table[:, TILES].prod()))
+    return Frame(
+        table, np.array(ends, np.int64), np.concatenate(offsets), order, words, int(table[:, AXIS.tiles].prod())
+    )
 
 
 def _address(array: np.ndarray) -> int:

@@ -14,13 +14,12 @@ NO_SHIFTS, NO_ENDS = np.zeros((0, 2)), np.zeros((0, 2), np.int64)
 class Rules(NamedTuple):
     """How the tokens of n rows are chosen.
 
-    numbers: float64 (n, 5), columns U, TEMPERATURE, TOP_P, MIN_P, PENALTY. words: int64 (n, 5), columns TOP_K (0: all),
-    BEST (how many of the best are reported; -1: not even the logarithm) and three places in ids, int64 (m,): a row's
-    penalised tokens are ids[SEEN:SEEN_END], those that must not be chosen ids[SEEN_END:BANNED_END].
+    numbers: float64 (n, 5), columns as in `NumberColumns`. words: int64 (n, 5), columns as in `WordColumns`. ids: int64
+    (m,). A row penalises the tokens ids[seen:seen_end] and never chooses ids[seen_end:banned_end].
 
-    Empty where no row has them: shifts: float64 (m, 2), what is added to a token's logit before its penalty and after
-    it. ends: int64 (n, 2), columns SHIFTED_END, ALLOWED_END: tokens with a shift and without a penalty are
-    ids[BANNED_END:SHIFTED_END]; if there are any in ids[SHIFTED_END:ALLOWED_END], no others are chosen.
+    Empty if no row uses them: shifts: float64 (m, 2), columns as in `ShiftColumns`. ends: int64 (n, 2), columns as in
+    `EndColumns`. Tokens with a shift and without a penalty are ids[banned_end:shifted_end]. If a row has tokens in
+    ids[shifted_end:allowed_end], it chooses no others.
     """
 
     numbers: np.ndarray
@@ -39,9 +38,49 @@ class Edits(NamedTuple):
     allowed: Sequence[int] | np.ndarray = ()
 
 
-U, TEMPERATURE, TOP_P, MIN_P, PENALTY = range(5)
-TOP_K, SEEN, SEEN_END, BANNED_END, BEST = range(5)
-BEFORE, AFTER = SHIFTED_END, ALLOWED_END = range(2)
+class NumberColumns(NamedTuple):
+    """Columns of `Rules.numbers`. See `rules` for their meaning."""
+
+    u: int
+    temperature: int
+    top_p: int
+    min_p: int
+    penalty: int
+
+
+class WordColumns(NamedTuple):
+    """Columns of `Rules.words`.
+
+    top_k: 0: all. seen, seen_end, banned_end: indices in `Rules.ids`. best: how many of the best tokens are reported;
+    -1: not even the logarithm.
+    """
+
+    top_k: int
+    seen: int
+    seen_end: int
+    banned_end: int
+    best: int
+
+
+class ShiftColumns(NamedTuple):
+    """Columns of `Rules.shifts`: what is added to a logit before its penalty, and after it."""
+
+    before: int
+    after: int
+
+
+class EndColumns(NamedTuple):
+    """Columns of `Rules.ends`: indices in `Rules.ids`."""
+
+    shifted_end: int
+    allowed_end: int
+
+
+NUMBER, WORD = NumberColumns(*range(5)), WordColumns(*range(5))
+SHIFT, END = ShiftColumns(*range(2)), EndColumns(*range(2))
+# for the files that read these columns on a GPU's tensors
+SEEN, SEEN_END, BANNED_END, BEST, PENALTY = WORD.seen, WORD.seen_end, WORD.banned_end, WORD.best, NUMBER.penalty
+BEFORE, AFTER, SHIFTED_END, ALLOWED_END = SHIFT.before, SHIFT.after, END.shifted_end, END.allowed_end
 
 
 class Drawn(NamedTuple):
@@ -73,9 +112,9 @@ def rules(
     n = len(u)
     numbers, words = np.empty((n, 5)), np.zeros((n, 5), np.int64)
     top_k, top_p, min_p = limits
-    for column, values in ((U, u), (TEMPERATURE, temperature), (TOP_P, top_p), (MIN_P, min_p), (PENALTY, penalty)):
-        numbers[:, column] = values
-    words[:, TOP_K], words[:, BEST] = top_k, best
+    for column, given in zip(NUMBER, (u, temperature, top_p, min_p, penalty), strict=True):
+        numbers[:, column] = given
+    words[:, WORD.top_k], words[:, WORD.best] = top_k, best
     if len(edits):
         return _edited(Rules(numbers, words, NO_IDS), seen or [()] * n, banned or [()] * n, edits)
     ids = NO_IDS
@@ -83,8 +122,8 @@ def rules(
         pairs = zip(seen or [()] * n, banned or [()] * n, strict=True)
         parts = [np.asarray(part, np.int64) for pair in pairs for part in pair]
         ends = np.cumsum([len(part) for part in parts])
-        words[:, SEEN_END], words[:, BANNED_END] = ends[::2], ends[1::2]
-        words[1:, SEEN] = ends[1:-1:2]
+        words[:, WORD.seen_end], words[:, WORD.banned_end] = ends[::2], ends[1::2]
+        words[1:, WORD.seen] = ends[1:-1:2]
         ids = np.concatenate(parts)
     return Rules(numbers, words, ids)
 
@@ -100,8 +139,8 @@ def _edited(given: Rules, seen: Sequence, banned: Sequence, edits: Sequence[Edit
         others = [token for token in {**more.before, **more.after} if token not in penalised]
         row = once, never, np.array(others, np.int64), only
         counts = [len(part) for part in row]
-        given.words[i, SEEN] = len(shifts)
-        given.words[i, SEEN_END : BANNED_END + 1] = len(shifts) + np.cumsum(counts)[:2]
+        given.words[i, WORD.seen] = len(shifts)
+        given.words[i, WORD.seen_end : WORD.banned_end + 1] = len(shifts) + np.cumsum(counts)[:2]
         ends[i] = len(shifts) + np.cumsum(counts)[2:]
         parts += row
         shifts += [(more.before.get(token, 0.0), more.after.get(token, 0.0)) for token in once.tolist()]

@@ -7,7 +7,7 @@ import numpy as np
 from tilewright import simd
 from tilewright.hardware import cpu
 from tilewright.ops.attention.cpu.parameters import APPEND, MANY, append_job, elements, flat, numbers_of
-from tilewright.ops.attention.operands import COLUMNS, COUNT, FIRST, PANEL_VECTORS, ROW, SLOT, SOURCE, Cache, Look
+from tilewright.ops.attention.operands import COLUMNS, PANEL_VECTORS, SPAN, Cache, Look
 from tilewright.ops.core.launch import launch, thread_count
 from tilewright.ops.gemm.operands import addresses
 
@@ -151,14 +151,14 @@ def span_writer(lanes: int, dtype: str):
         values)."""
         (k, v), (keys, values), step = rows, cache, job.head_size // NUMBERS
         keys_a_head, values_a_head = job.head_keys, job.head_values
-        slot = spans[s + SLOT] * job.heads + head
+        slot = spans[s + SPAN.slot] * job.heads + head
         target = (slot * keys_a_head, slot * values_a_head)
-        if spans[s + SOURCE] >= 0:
-            other = spans[s + SOURCE] * job.heads + head
-            copy_start(keys, values, target, (other * keys_a_head, other * values_a_head), spans[s + FIRST], job)
-        i, count = 0, spans[s + COUNT]
+        if spans[s + SPAN.source] >= 0:
+            other = spans[s + SPAN.source] * job.heads + head
+            copy_start(keys, values, target, (other * keys_a_head, other * values_a_head), spans[s + SPAN.first], job)
+        i, count = 0, spans[s + SPAN.length]
         while i < count:
-            row, position = spans[s + ROW] + i, spans[s + FIRST] + i
+            row, position = spans[s + SPAN.row] + i, spans[s + SPAN.first] + i
             place = (at[0] + row * strides[0] + head * step, at[1] + row * strides[1] + head * step)
             many = min(lanes, count - i, PANEL - position % PANEL)
             if many == 1:
@@ -197,13 +197,13 @@ def runs_of(spans: np.ndarray) -> np.ndarray:
     """int64: the first span of each run, and the number of spans. A run holds each span with the one in the batch whose
     beginning it copies, with those of its own slot, whose words they may share, and all between; runs may be computed
     in any order."""
-    writer = {int(slot): i for i, slot in reversed(list(enumerate(spans[:, SLOT])))}
+    writer = {int(slot): i for i, slot in reversed(list(enumerate(spans[:, SPAN.slot])))}
     first = np.arange(len(spans))
-    for i in np.flatnonzero(spans[:, SOURCE] >= 0).tolist():
-        other = writer.get(int(spans[i, SOURCE]), i)
+    for i in np.flatnonzero(spans[:, SPAN.source] >= 0).tolist():
+        other = writer.get(int(spans[i, SPAN.source]), i)
         first[max(i, other)] = min(first[max(i, other)], i, other)
     if len(writer) < len(spans):
-        first = np.minimum(first, [writer[int(slot)] for slot in spans[:, SLOT]])
+        first = np.minimum(first, [writer[int(slot)] for slot in spans[:, SPAN.slot]])
     needed = np.minimum.accumulate(first[::-1])[::-1]  # the earliest span that this one or a later one needs
     return np.append(np.flatnonzero(needed >= np.arange(len(spans))), len(spans))
 

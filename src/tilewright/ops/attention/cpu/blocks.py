@@ -34,18 +34,7 @@ from tilewright.ops.attention.cpu.parameters import (
 from tilewright.ops.attention.cpu.tiles import STATE, tile_queries, tile_scratch
 from tilewright.ops.attention.cpu.turned import SIDE
 from tilewright.ops.attention.cpu.words import hider, scratch_words, word_block_function
-from tilewright.ops.attention.operands import (
-    COLUMNS,
-    COUNT,
-    FIRST,
-    PANEL_VECTORS,
-    ROW,
-    SLOT,
-    SOURCE,
-    Cache,
-    Look,
-    panels_of,
-)
+from tilewright.ops.attention.operands import COLUMNS, PANEL_VECTORS, SPAN, Cache, Look, panels_of
 from tilewright.ops.core.launch import launch, thread_count
 from tilewright.ops.gemm.operands import addresses
 from tilewright.simd import amx
@@ -140,19 +129,19 @@ def head_functions(lanes: int, dtype: str, rows: tuple[int, int, int]):
     def attend_heads(height, arrays, spans, first, scale, job, scores, coming):
         """One query of `height` heads; first: (its span, the first of them); coming: see `expect.next_keys`."""
         (s, head), D = first, job.head_size
-        slot = spans[s + SLOT] * job.heads + head
-        row, seen, keys, values = spans[s + ROW], spans[s + FIRST] + 1, job.head_keys, job.head_values
+        slot = spans[s + SPAN.slot] * job.heads + head
+        row, seen, keys, values = spans[s + SPAN.row], spans[s + SPAN.first] + 1, job.head_keys, job.head_values
         at = (row * job.q_step + head * (D // NUMBERS), slot * keys, slot * values, row * job.out_step + head * D)
         attend_block(height, arrays, at, (D // NUMBERS, keys, values, D), (seen, 0, coming), scale, job, scores)
 
     @simd.inline
     def attend_queries(arrays, spans, s, head, scale, job, scores):
         """All queries of a span for one head."""
-        D, causal, slot = job.head_size, job.causal, spans[s + SLOT] * job.heads + head
-        k_at, v_at, i, count = slot * job.head_keys, slot * job.head_values, 0, spans[s + COUNT]
+        D, causal, slot = job.head_size, job.causal, spans[s + SPAN.slot] * job.heads + head
+        k_at, v_at, i, count = slot * job.head_keys, slot * job.head_values, 0, spans[s + SPAN.length]
         while i < count:
             height = HIGH if count - i >= HIGH else MIDDLE if count - i >= MIDDLE else SINGLE
-            row, visible = spans[s + ROW] + i, spans[s + FIRST] + (i + 1 if causal else count)
+            row, visible = spans[s + SPAN.row] + i, spans[s + SPAN.first] + (i + 1 if causal else count)
             at = (row * job.q_step + head * (D // NUMBERS), k_at, v_at, row * job.out_step + head * D)
             steps, seen = (job.q_step, 0, 0, job.out_step), (visible, causal, NOTHING)
             if height == HIGH:
@@ -177,20 +166,20 @@ def block_kernel(lanes: int, dtype: str, rows: tuple[int, int, int], out: types.
     def keep_own(arrays, spans, s, head, job):
         """The key and value of a span's one row, while what `attend` reads next is on its way to the cache."""
         q, keys, values, _ = arrays
-        slot = spans[s + SLOT] * job.heads + head
-        row = spans[s + ROW] * job.q_step + head * (job.head_size // NUMBERS)
+        slot = spans[s + SPAN.slot] * job.heads + head
+        row = spans[s + SPAN.row] * job.q_step + head * (job.head_size // NUMBERS)
         target = (slot * job.head_keys, slot * job.head_values)
-        write_row(q, q, (row + job.new_k, row + job.new_v), keys, values, target, spans[s + FIRST], job)
+        write_row(q, q, (row + job.new_k, row + job.new_v), keys, values, target, spans[s + SPAN.first], job)
 
     @simd.inline
     def attend_group(arrays, spans, first, scale, job, scores, coming):
         """GROUP heads of a span, or those that are left; first, coming: see `attend_heads`."""
         s, head = first
         last = min(head + GROUP, job.heads)
-        if spans[s + COUNT] == 1 and job.new_k:
+        if spans[s + SPAN.length] == 1 and job.new_k:
             for h in range(head, last):
                 keep_own(arrays, spans, s, h, job)
-        if spans[s + COUNT] == 1 and last - head == heads_at_once:
+        if spans[s + SPAN.length] == 1 and last - head == heads_at_once:
             attend_heads(heads_at_once, arrays, spans, first, scale, job, scores, coming)
         else:
             for h in range(head, last):
@@ -289,7 +278,7 @@ def attend(q: np.ndarray, cache: Cache, spans: np.ndarray, look: Look, out: np.n
     rows: heights of a block of queries; None for those of this CPU. tiles: where spans of several rows run.
     """
     rows = ROWS[cpu().lanes] if rows is None else rows
-    starting = (spans[:, COUNT] > 1) | (spans[:, SOURCE] >= 0)
+    starting = (spans[:, SPAN.length] > 1) | (spans[:, SPAN.source] >= 0)
     if not starting.all():  # before the others, which may begin as they do
         _attend_each(q, cache, spans[~starting], look, out, rows)
         if not starting.any():
@@ -310,7 +299,10 @@ def attend(q: np.ndarray, cache: Cache, spans: np.ndarray, look: Look, out: np.n
 def _attend_each(q: np.ndarray, cache: Cache, spans: np.ndarray, look: Look, out: np.ndarray, rows) -> None:
     """Spans of one row in any order; they keep it first, where `look` has it."""
     kernel, tasks = block_kernel(cpu().lanes, cache.dtype, rows, _type_of(out)), len(spans) * -(-cache.heads // GROUP)
-    alone = len(spans) == 1 and int(spans[0, FIRST] + spans[0, COUNT]) * cache.values.shape[3] * cache.heads <= ALONE
+    alone = (
+        len(spans) == 1
+        and int(spans[0, SPAN.first] + spans[0, SPAN.length]) * cache.values.shape[3] * cache.heads <= ALONE
+    )
     job = attend_job(q, cache, spans, look, out, early=not alone and tasks > MANY * thread_count())
     operands = (q, cache, spans.reshape(-1), look, out)
     _launch(kernel, operands, job, tasks=tasks, words=_scratch(cache, rows), alone=alone)

@@ -6,7 +6,7 @@ import functools
 
 from tilewright import simd
 from tilewright.ops.attention.cpu.parameters import numbers_of
-from tilewright.ops.attention.operands import COUNT, FIRST, PANEL_VECTORS, ROW, SLOT
+from tilewright.ops.attention.operands import PANEL_VECTORS, SPAN
 from tilewright.ops.core.memory import LINE
 
 WORDS_A_LINE = LINE // 4
@@ -20,8 +20,8 @@ NOBODY = -1  # no span
 def next_keys(size, spans, s, following, job):
     """What `asking` asks for while the lone query of the span at s is looked at: (whether anything, where the keys of
     the next task begin). size: words of a key; following: (the next task's span, its first head)."""
-    slot = spans[following[0] + SLOT] * job.heads + following[1]
-    return (int(spans[s + FIRST] * size < FORESEEN), slot * job.head_keys)
+    slot = spans[following[0] + SPAN.slot] * job.heads + following[1]
+    return (int(spans[s + SPAN.first] * size < FORESEEN), slot * job.head_keys)
 
 
 @functools.cache
@@ -56,10 +56,10 @@ def expecting(lanes: int, dtype: str):
     @simd.inline
     def expect_rows(q, spans, s, head, job):
         """Rows of q, and of new keys and values; s: the span, or NOBODY."""
-        if s == NOBODY or spans[s + COUNT] > EXPECTED:
+        if s == NOBODY or spans[s + SPAN.length] > EXPECTED:
             return
         size = job.head_size // NUMBERS
-        for row in range(spans[s + ROW], spans[s + ROW] + spans[s + COUNT]):
+        for row in range(spans[s + SPAN.row], spans[s + SPAN.row] + spans[s + SPAN.length]):
             at = row * job.q_step + head * size
             for d in range(at, at + size, WORDS_A_LINE):
                 simd.prefetch(q, d)
@@ -70,8 +70,8 @@ def expecting(lanes: int, dtype: str):
     @simd.inline
     def expect_kept(keys, values, spans, s, head, job):
         """Where the first panel of new keys and all new values will be kept."""
-        size, width, first, count = job.head_size // NUMBERS, job.width, spans[s + FIRST], spans[s + COUNT]
-        slot = spans[s + SLOT] * job.heads + head
+        size, width, first, count = job.head_size // NUMBERS, job.width, spans[s + SPAN.first], spans[s + SPAN.length]
+        slot = spans[s + SPAN.slot] * job.heads + head
         k_at, v_at = slot * job.head_keys + first // PANEL * PANEL * size, slot * job.head_values
         for d in range(size):
             simd.prefetch_write(keys, k_at + d * PANEL + first % PANEL)
@@ -81,12 +81,12 @@ def expecting(lanes: int, dtype: str):
     @simd.inline
     def expect_results(arrays, spans, s, head, job):
         """Rows of out, and what `expect_kept` asks for; s: the span, or NOBODY."""
-        if s == NOBODY or spans[s + COUNT] > EXPECTED:
+        if s == NOBODY or spans[s + SPAN.length] > EXPECTED:
             return
         _, keys, values, out = arrays
         if job.new_k:
             expect_kept(keys, values, spans, s, head, job)
-        for row in range(spans[s + ROW], spans[s + ROW] + spans[s + COUNT]):
+        for row in range(spans[s + SPAN.row], spans[s + SPAN.row] + spans[s + SPAN.length]):
             at = row * job.out_step + head * job.head_size
             for d in range(at, at + job.head_size, LINE // out.itemsize):
                 simd.prefetch_write(out, d)

@@ -11,7 +11,7 @@ import numpy as np
 from tilewright import simd
 from tilewright.ops.attention.cpu.append import keep_new
 from tilewright.ops.attention.cpu.parameters import attend_job, attend_signature
-from tilewright.ops.attention.operands import COLUMNS, COUNT, FIRST, ROW, SLOT, Cache, Look, panel
+from tilewright.ops.attention.operands import COLUMNS, SPAN, Cache, Look, panel
 from tilewright.ops.core.launch import launch, threads
 from tilewright.ops.gemm.operands import addresses
 
@@ -40,11 +40,11 @@ def scalar_kernel(PANEL: int):
         D, width = job.head_size, job.width
         for s in range(0, job.spans * COLUMNS, COLUMNS):
             for head in range(job.heads):
-                at = spans[s + SLOT] * job.heads + head
+                at = spans[s + SPAN.slot] * job.heads + head
                 k_at, v_at = at * job.head_keys, at * job.head_values
-                for i in range(spans[s + COUNT]):
-                    row = spans[s + ROW] + i
-                    visible = spans[s + FIRST] + (i + 1 if job.causal else spans[s + COUNT])
+                for i in range(spans[s + SPAN.length]):
+                    row = spans[s + SPAN.row] + i
+                    visible = spans[s + SPAN.first] + (i + 1 if job.causal else spans[s + SPAN.length])
                     q_at = row * job.q_step + head * D
                     total = one_query(q, q_at, keys, k_at, visible, scale, D, scratch)
                     for d in range(D):

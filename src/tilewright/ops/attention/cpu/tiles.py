@@ -10,7 +10,7 @@ import functools
 from tilewright import simd
 from tilewright.hardware import cpu
 from tilewright.ops.attention.cpu.turned import SIDE, SQUARE, odds_to_words, turn_scores, turned_odds
-from tilewright.ops.attention.operands import COUNT, FIRST, ROW, SLOT
+from tilewright.ops.attention.operands import SPAN
 
 PANEL = 2 * SIDE  # keys of a panel: tiles are there where vectors have 16 lanes
 DEEP = 2 * SIDE  # numbers that one tile product multiplies
@@ -152,10 +152,15 @@ def tile_queries(tiles, rounds: bool):
     @simd.inline
     def attend_queries(arrays, spans, s, head, scale, job, room):
         """As `blocks.head_functions`' second; room: as `score_function`'s."""
-        D, causal, slot, count = job.head_size, job.causal, spans[s + SLOT] * job.heads + head, spans[s + COUNT]
+        D, causal, slot, count = (
+            job.head_size,
+            job.causal,
+            spans[s + SPAN.slot] * job.heads + head,
+            spans[s + SPAN.length],
+        )
         k_at, v_at = slot * job.head_keys, slot * job.head_values
         for i in range(0, count, SIDE):
-            row, visible = spans[s + ROW] + i, spans[s + FIRST] + (i + 1 if causal else count)
+            row, visible = spans[s + SPAN.row] + i, spans[s + SPAN.first] + (i + 1 if causal else count)
             at = (row * job.q_step + head * (D // 2), k_at, v_at, row * job.out_step + head * D)
             attend_block(min(SIDE, count - i), arrays, at, (visible, causal), scale, job, room)
 

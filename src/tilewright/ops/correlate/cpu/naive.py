@@ -14,18 +14,7 @@ from tilewright.ops.correlate.cpu.doubles import (
     store_sums,
 )
 from tilewright.ops.correlate.cpu.tile import SIGNATURE, choice, number_reader, offset_of, row_writer
-from tilewright.ops.correlate.frame import (
-    OUT,
-    OUT_KIND,
-    OUT_STEP,
-    SIGN,
-    SINGLES,
-    SIZE,
-    SOURCE,
-    SOURCE_KIND,
-    axes_of,
-    frame_of,
-)
+from tilewright.ops.correlate.frame import AXIS, ENDS, axes_of, frame_of
 from tilewright.ops.correlate.operands import KINDS, NEGATED, OUTSIDE, Edges, Taps
 
 read_number = choice([number_reader(kind) for kind in KINDS])
@@ -41,7 +30,7 @@ def fetch_number(scratch, slot, axes, ends, offsets, place, cval):
     if from_w == OUTSIDE or from_z == OUTSIDE or from_y == OUTSIDE or from_x == OUTSIDE:
         store_sums(scratch, slot, start_sums(cval, 1, 1))
     else:
-        read_number(ends[SOURCE_KIND], scratch, slot, ends[SOURCE] + from_w + from_z + from_y + from_x)
+        read_number(ends[ENDS.source_kind], scratch, slot, ends[ENDS.source] + from_w + from_z + from_y + from_x)
 
 
 @simd.inline
@@ -52,12 +41,12 @@ def sum_taps(scratch, axes, ends, offsets, taps, weights, numbers, output):
     for t in range(weights.size):
         place = w + taps[t, 0], z + taps[t, 1], y + taps[t, 2], x + taps[t, 3]
         fetch_number(scratch, 0, axes, ends, offsets, place, numbers[0])
-        if t < ends[SINGLES]:
+        if t < ends[ENDS.singles]:
             total = add_product(total, scratch, 0, weights[t])
         else:
             place = w + taps[t, 4], z + taps[t, 5], y + taps[t, 6], x + taps[t, 7]
             fetch_number(scratch, 1, axes, ends, offsets, place, numbers[0])
-            if ends[SIGN] > 0:
+            if ends[ENDS.sign] > 0:
                 total = add_even_pair(total, scratch, 0, 1, weights[t])
             else:
                 total = add_odd_pair(total, scratch, 0, 1, weights[t])
@@ -68,15 +57,15 @@ def sum_taps(scratch, axes, ends, offsets, taps, weights, numbers, output):
 def loops(axes, ends, offsets, taps, weights, numbers, tasks, scratch):
     """taps: eight columns, the places of a tap and of its partner."""
     scratch, offsets = address_of(scratch), address_of(offsets)
-    for w in range(axes[0, SIZE]):
-        for z in range(axes[1, SIZE]):
-            for y in range(axes[2, SIZE]):
-                for x in range(axes[3, SIZE]):
+    for w in range(axes[0, AXIS.size]):
+        for z in range(axes[1, AXIS.size]):
+            for y in range(axes[2, AXIS.size]):
+                for x in range(axes[3, AXIS.size]):
                     total = sum_taps(scratch, axes, ends, offsets, taps, weights, numbers, (w, z, y, x))
                     store_sums(scratch, 0, total)
-                    out = ends[OUT] + w * axes[0, OUT_STEP] + z * axes[1, OUT_STEP]
-                    out += y * axes[2, OUT_STEP] + x * axes[3, OUT_STEP]
-                    write_number(ends[OUT_KIND], scratch, 0, out, 0, 1)
+                    out = ends[ENDS.out] + w * axes[0, AXIS.out_step] + z * axes[1, AXIS.out_step]
+                    out += y * axes[2, AXIS.out_step] + x * axes[3, AXIS.out_step]
+                    write_number(ends[ENDS.out_kind], scratch, 0, out, 0, 1)
 
 
 def sum_each(x: np.ndarray, taps: Taps, edges: Edges, out: np.ndarray) -> None:

@@ -21,7 +21,7 @@ from tilewright.ops.correlate.cpu.doubles import (
 )
 from tilewright.ops.correlate.cpu.tile import SIGNATURE, corner, outputs, tile_functions
 from tilewright.ops.correlate.cpu.tiles import beside, launch_tiles
-from tilewright.ops.correlate.frame import PITCH, TAPS, Axis, axes_of, frame_of
+from tilewright.ops.correlate.frame import AXIS, Axis, axes_of, frame_of
 from tilewright.ops.correlate.operands import Edges, Taps
 
 ROWS = 4  # side by side: an addition takes 3 cycles, and one starts in each (Zen 5)
@@ -120,7 +120,7 @@ def running_kernel(lanes: int):
     @simd.kernel(SIGNATURE, name=f"correlate.running.{lanes}")
     def means(axes, ends, offsets, taps, weights, numbers, tasks, scratch):
         """The axis along which means are taken is the last one or that before it."""
-        tile, offsets_at, extents = address_of(scratch), address_of(offsets), (axes[2, TAPS], axes[3, TAPS])
+        tile, offsets_at, extents = address_of(scratch), address_of(offsets), (axes[2, AXIS.taps], axes[3, AXIS.taps])
         task = simd.draw(tasks)
         while task >= 0:
             start = corner(axes, task)
@@ -128,8 +128,8 @@ def running_kernel(lanes: int):
             fill(tile, axes, ends, offsets_at, numbers[0], start, sizes)
             for w in range(sizes[0]):
                 for z in range(sizes[1]):
-                    at = w * axes[0, PITCH] + z * axes[1, PITCH]
-                    run_plane(tile, at, axes[2, PITCH], sizes, extents, numbers[2])
+                    at = w * axes[0, AXIS.pitch] + z * axes[1, AXIS.pitch]
+                    run_plane(tile, at, axes[2, AXIS.pitch], sizes, extents, numbers[2])
             put(tile, axes, ends, start, sizes)
             task = simd.draw(tasks)
 

@@ -7,22 +7,7 @@ from numba import types
 
 from tilewright import simd
 from tilewright.ops.correlate.cpu.doubles import fetch_integer, load_sums, read, start_sums, store_sums, write
-from tilewright.ops.correlate.frame import (
-    BEFORE,
-    FIRST,
-    JOINED,
-    OUT,
-    OUT_KIND,
-    OUT_STEP,
-    PITCH,
-    SIZE,
-    SOURCE,
-    SOURCE_KIND,
-    STEP,
-    TAPS,
-    TILE,
-    TILES,
-)
+from tilewright.ops.correlate.frame import AXIS, ENDS
 from tilewright.ops.correlate.operands import KINDS, NEGATED, OUTSIDE
 
 TABLE = types.Array(types.int64, 2, "C", readonly=True)
@@ -128,29 +113,29 @@ def row_writer(kind: str, lanes: int):
 @simd.inline
 def offset_of(axes, offsets, axis, index):
     """Bytes from the array's first number to that of `index` of the extended axis; OUTSIDE if there is none."""
-    place, size = index - axes[axis, BEFORE], axes[axis, SIZE]
+    place, size = index - axes[axis, AXIS.before], axes[axis, AXIS.size]
     if 0 <= place < size:
-        return place * axes[axis, STEP]
-    return fetch_integer(offsets, axes[axis, FIRST] + (index if place < 0 else index - size))
+        return place * axes[axis, AXIS.step]
+    return fetch_integer(offsets, axes[axis, AXIS.first] + (index if place < 0 else index - size))
 
 
 @simd.inline
 def rows_inside(axes, index, most):
     """How many rows from `index` of the extended third axis on follow each other in the array, at least 1."""
-    place = index - axes[2, BEFORE]
-    return min(most, axes[2, SIZE] - place) if 0 <= place < axes[2, SIZE] else 1
+    place = index - axes[2, AXIS.before]
+    return min(most, axes[2, AXIS.size] - place) if 0 <= place < axes[2, AXIS.size] else 1
 
 
 @simd.inline
 def corner(axes, task):
     """The first output of tile `task`, a number an axis."""
-    x = task % axes[3, TILES]
-    task //= axes[3, TILES]
-    y = task % axes[2, TILES]
-    task //= axes[2, TILES]
-    z = task % axes[1, TILES]
-    w = task // axes[1, TILES]
-    return w * axes[0, TILE], z * axes[1, TILE], y * axes[2, TILE], x * axes[3, TILE]
+    x = task % axes[3, AXIS.tiles]
+    task //= axes[3, AXIS.tiles]
+    y = task % axes[2, AXIS.tiles]
+    task //= axes[2, AXIS.tiles]
+    z = task % axes[1, AXIS.tiles]
+    w = task // axes[1, AXIS.tiles]
+    return w * axes[0, AXIS.tile], z * axes[1, AXIS.tile], y * axes[2, AXIS.tile], x * axes[3, AXIS.tile]
 
 
 @simd.inline
@@ -158,10 +143,10 @@ def outputs(axes, start):
     """How many outputs the tile that begins at `start` has, a number an axis."""
     w, z, y, x = start
     return (
-        min(axes[0, TILE], axes[0, SIZE] - w),
-        min(axes[1, TILE], axes[1, SIZE] - z),
-        min(axes[2, TILE], axes[2, SIZE] - y),
-        min(axes[3, TILE], axes[3, SIZE] - x),
+        min(axes[0, AXIS.tile], axes[0, AXIS.size] - w),
+        min(axes[1, AXIS.tile], axes[1, AXIS.size] - z),
+        min(axes[2, AXIS.tile], axes[2, AXIS.size] - y),
+        min(axes[3, AXIS.tile], axes[3, AXIS.size] - x),
     )
 
 
@@ -179,24 +164,25 @@ def tile_functions(lanes: int):
     @simd.inline
     def fill(tile, axes, ends, offsets, cval, start, sizes):
         """The tile that begins at `start` and has `sizes` outputs, with its halo."""
-        before, step, kind = axes[3, BEFORE], axes[3, STEP], ends[SOURCE_KIND]
-        count, x0 = sizes[3] + axes[3, TAPS] - 1, start[3]
+        before, step, kind = axes[3, AXIS.before], axes[3, AXIS.step], ends[ENDS.source_kind]
+        count, x0 = sizes[3] + axes[3, AXIS.taps] - 1, start[3]
         low = min(max(before - x0, 0), count)
-        high = max(min(axes[3, SIZE] + before - x0, count), low)
-        row_ends = offsets + 8 * (axes[3, FIRST] + x0), offsets + 8 * (axes[3, FIRST] + x0 + high - axes[3, SIZE])
-        for w in range(sizes[0] + axes[0, TAPS] - 1):
+        high = max(min(axes[3, AXIS.size] + before - x0, count), low)
+        own = offsets + 8 * (axes[3, AXIS.first] + x0)
+        row_ends = own, own + 8 * (high - axes[3, AXIS.size])
+        for w in range(sizes[0] + axes[0, AXIS.taps] - 1):
             from_w = offset_of(axes, offsets, 0, start[0] + w)
-            for z in range(sizes[1] + axes[1, TAPS] - 1):
+            for z in range(sizes[1] + axes[1, AXIS.taps] - 1):
                 from_z = offset_of(axes, offsets, 1, start[1] + z)
-                y, rows = 0, sizes[2] + axes[2, TAPS] - 1
+                y, rows = 0, sizes[2] + axes[2, AXIS.taps] - 1
                 while y < rows:
                     from_y = offset_of(axes, offsets, 2, start[2] + y)
-                    at = w * axes[0, PITCH] + z * axes[1, PITCH] + y * axes[2, PITCH]
+                    at = w * axes[0, AXIS.pitch] + z * axes[1, AXIS.pitch] + y * axes[2, AXIS.pitch]
                     if from_w == OUTSIDE or from_z == OUTSIDE or from_y == OUTSIDE:
                         blank(tile, at, count, cval)
                     else:
-                        source, first = ends[SOURCE] + from_w + from_z + from_y, (x0 + low - before) * step
-                        if ends[JOINED]:
+                        source, first = ends[ENDS.source] + from_w + from_z + from_y, (x0 + low - before) * step
+                        if ends[ENDS.joined]:
                             follow = rows_inside(axes, start[2] + y, rows - y)
                             read_row(
                                 kind, tile, at, source, 0, step, (0, follow * count, follow * count), row_ends, cval
@@ -212,11 +198,11 @@ def tile_functions(lanes: int):
         w0, z0, y0, x0 = start
         for w in range(sizes[0]):
             for z in range(sizes[1]):
-                rows, count = (1, sizes[2] * sizes[3]) if ends[JOINED] else (sizes[2], sizes[3])
+                rows, count = (1, sizes[2] * sizes[3]) if ends[ENDS.joined] else (sizes[2], sizes[3])
                 for y in range(rows):
-                    at = w * axes[0, PITCH] + z * axes[1, PITCH] + y * axes[2, PITCH]
-                    out = ends[OUT] + (w0 + w) * axes[0, OUT_STEP] + (z0 + z) * axes[1, OUT_STEP]
-                    out += (y0 + y) * axes[2, OUT_STEP] + x0 * axes[3, OUT_STEP]
-                    write_row(ends[OUT_KIND], tile, at, out, axes[3, OUT_STEP], count)
+                    at = w * axes[0, AXIS.pitch] + z * axes[1, AXIS.pitch] + y * axes[2, AXIS.pitch]
+                    out = ends[ENDS.out] + (w0 + w) * axes[0, AXIS.out_step] + (z0 + z) * axes[1, AXIS.out_step]
+                    out += (y0 + y) * axes[2, AXIS.out_step] + x0 * axes[3, AXIS.out_step]
+                    write_row(ends[ENDS.out_kind], tile, at, out, axes[3, AXIS.out_step], count)
 
     return fill, put

@@ -22,7 +22,7 @@ from tilewright.ops.correlate.cpu.doubles import (
     store_sums,
 )
 from tilewright.ops.correlate.cpu.tile import SIGNATURE, corner, outputs, tile_functions
-from tilewright.ops.correlate.frame import COLUMNS, LINE_NUMBERS, MERGED, PITCH, SIGN, SINGLES, axes_of, frame_of
+from tilewright.ops.correlate.frame import AXIS, COLUMNS, ENDS, LINE_NUMBERS, axes_of, frame_of
 from tilewright.ops.correlate.operands import Edges, Taps
 
 WIDE = 8  # vectors of sums side by side: an addition takes 3 cycles and two start in each (Zen 5)
@@ -69,7 +69,7 @@ def tile_kernel(lanes: int, wide: int):
     def tiles(axes, ends, offsets, taps, weights, numbers, tasks, scratch):
         """taps: two columns, how far a tap and its partner lie from an output's place."""
         tile, offsets_at, taps_at = address_of(scratch), address_of(offsets), address_of(taps)
-        weights_at, counts = address_of(weights), (ends[SINGLES], weights.size, ends[SIGN])
+        weights_at, counts = address_of(weights), (ends[ENDS.singles], weights.size, ends[ENDS.sign])
         cval, first, divisor = numbers[0], numbers[1], numbers[2]
         task = simd.draw(tasks)
         while task >= 0:
@@ -77,12 +77,12 @@ def tile_kernel(lanes: int, wide: int):
             sizes = outputs(axes, start)
             fill(tile, axes, ends, offsets_at, cval, start, sizes)
             rows, count = sizes[2], sizes[3]
-            if ends[MERGED]:
-                rows, count = 1, (rows - 1) * axes[2, PITCH] + count
+            if ends[ENDS.merged]:
+                rows, count = 1, (rows - 1) * axes[2, AXIS.pitch] + count
             for w in range(sizes[0]):
                 for z in range(sizes[1]):
                     for y in range(rows):
-                        at = w * axes[0, PITCH] + z * axes[1, PITCH] + y * axes[2, PITCH]
+                        at = w * axes[0, AXIS.pitch] + z * axes[1, AXIS.pitch] + y * axes[2, AXIS.pitch]
                         sum_row(tile, at, count, taps_at, weights_at, counts, first, divisor)
             put(tile, axes, ends, start, sizes)
             task = simd.draw(tasks)

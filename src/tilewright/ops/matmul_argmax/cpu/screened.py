@@ -31,7 +31,19 @@ CHUNK = 1024  # columns quantised at a time: whole panels, and a few MiB
 GROUP_KEPT = 510  # candidates a row and group of columns, with their upper ends
 FIELDS = 2 + 2 * GROUP_KEPT  # of a group: candidates, largest lower end, then (column, upper end) of each
 KEPT = 256  # candidates a row that are computed in float32
-STEP, OFFSET, NORM, LOSS = range(4)  # rows of Screen.columns
+
+
+class ColumnRows(NamedTuple):
+    """Rows of `Screen.columns`: for each column of b the step of its levels, the offset and norm of its levels, and the
+    norm of what rounding to levels lost."""
+
+    step: int
+    offset: int
+    norm: int
+    loss: int
+
+
+ROW = ColumnRows(*range(4))
 HEIGHT = 12  # rows of a tile; behind them is room for a vector
 SMALLEST, LARGEST = 1e-15, 1e15  # norms of rows and columns whose products float32 holds with all digits
 SAFETY = 1.001  # of norms, far above their own rounding
@@ -48,17 +60,17 @@ def screen(b: np.ndarray) -> Screen | None:
         part, at = rows[i : i + CHUNK], slice(i, min(i + CHUNK, N))
         step, levels, lost = rounded_to_levels(part)
         with np.errstate(over="ignore", invalid="ignore"):
-            columns[STEP, at] = step
-            columns[OFFSET, at] = (128 * levels.sum(axis=1, dtype=np.int32)).view(np.float32)
-            columns[NORM, at] = step * norms(levels.astype(np.float32))
-            columns[LOSS, at] = norms(lost) + np.float32((K + 12) * EPS32) * norms(
+            columns[ROW.step, at] = step
+            columns[ROW.offset, at] = (128 * levels.sum(axis=1, dtype=np.int32)).view(np.float32)
+            columns[ROW.norm, at] = step * norms(levels.astype(np.float32))
+            columns[ROW.loss, at] = norms(lost) + np.float32((K + 12) * EPS32) * norms(
                 part
             )  # of the sums, of `lost` itself
         words = zeros((-(-len(part) // NR) * NR, K // 4), np.int32)
         words[: len(part)] = levels.view(np.int32)
         panels[i // NR : i // NR + len(words) // NR] = words.reshape(-1, NR, K // 4).swapaxes(1, 2)
-    longest = columns[NORM].max()
-    if not (np.isfinite(columns[[STEP, NORM, LOSS]]).all() and SMALLEST < longest < LARGEST):
+    longest = columns[ROW.norm].max()
+    if not (np.isfinite(columns[[ROW.step, ROW.norm, ROW.loss]]).all() and SMALLEST < longest < LARGEST):
         return None
     return Screen(panels.reshape(-1).view(np.float32), columns, rows)
 
@@ -114,11 +126,11 @@ def keep_candidates(lanes: int):
             for c in range(0, columns, lanes):
                 k = j + c
                 dot = simd.integers_less(
-                    simd.load(scratch, at + r * width + c, lanes), simd.load(fields, OFFSET * padded + k, lanes)
+                    simd.load(scratch, at + r * width + c, lanes), simd.load(fields, ROW.offset * padded + k, lanes)
                 )
                 middle = simd.multiply(dot, simd.multiply(step, simd.load(fields, k, lanes)))
-                reach = simd.multiply(norm, simd.load(fields, LOSS * padded + k, lanes))
-                reach = simd.fma(lost, simd.load(fields, NORM * padded + k, lanes), reach)
+                reach = simd.multiply(norm, simd.load(fields, ROW.loss * padded + k, lanes))
+                reach = simd.fma(lost, simd.load(fields, ROW.norm * padded + k, lanes), reach)
                 upper = simd.add(middle, reach)
                 if simd.reduce_max(upper) >= lower:
                     simd.store(scratch, at + r * width + c, upper)

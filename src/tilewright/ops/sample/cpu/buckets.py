@@ -21,7 +21,7 @@ from tilewright.ops.sample.cpu.passes import edit_row, row_functions, shift_row
 from tilewright.ops.sample.cpu.room import key_of, place_of, room_of, words
 from tilewright.ops.sample.cpu.select import best_of_row, insert_all, kept_of_row
 from tilewright.ops.sample.cpu.sums import bucket_functions, least_weight, total_of
-from tilewright.ops.sample.operands import BANNED_END, BEST, MIN_P, SEEN, TEMPERATURE, TOP_K, TOP_P, Rules, U
+from tilewright.ops.sample.operands import NUMBER, WORD, Rules
 
 NUMBERS, WORDS = (types.Array(kind, 2, "C", readonly=True) for kind in (types.float64, types.int64))
 # a plain tuple of the parts of `Rules`: Numba takes 1.4 us more to recognise a named one, a tenth of a small call
@@ -44,15 +44,15 @@ def draw_function(lanes: int):
         if 0 < k < V:
             keep_best(room, V, k)
             m = k
-        total = weigh(room, m, top, numbers[TEMPERATURE])
-        u, p, least = numbers[U], numbers[TOP_P], 0.0
+        total = weigh(room, m, top, numbers[NUMBER.temperature])
+        u, p, least = numbers[NUMBER.u], numbers[NUMBER.top_p], 0.0
         mass, last = total, np.int64(-1)
         if p < 1:
             least = least_weight(total, p * total, m)
             fill_buckets(room, m, least)
             last, mass = locate(room, m, least, p * total)
-        if numbers[MIN_P] > 0:  # the best weight is 1
-            least = numbers[MIN_P]
+        if numbers[NUMBER.min_p] > 0:  # the best weight is 1
+            least = numbers[NUMBER.min_p]
             fill_buckets(room, m, least)
             mass = min(mass, total_of(room.sums))
         elif p == 1:
@@ -109,19 +109,19 @@ def sample_kernel(lanes: int):
                 finite = load_row(logits, i * stride, V, room)
                 if len(ends):
                     shift_row(room, V, numbers[i], integers[i], ids, shifts, ends[i])
-                elif integers[i, SEEN] < integers[i, BANNED_END]:
+                elif integers[i, WORD.seen] < integers[i, WORD.banned_end]:
                     edit_row(room, numbers[i], integers[i], ids)
                 top = highest(room, V)
                 if not finite or not np.isfinite(top):
                     chosen[i, 0] = -1
                     continue
-                if numbers[i, TEMPERATURE] == 0:
+                if numbers[i, NUMBER.temperature] == 0:
                     chosen[i, 0] = first_of(room, V, top)
                 else:
-                    chosen[i, 0] = draw(room, V, top, numbers[i], integers[i, TOP_K])
-                if integers[i, BEST] >= 0:
+                    chosen[i, 0] = draw(room, V, top, numbers[i], integers[i, WORD.top_k])
+                if integers[i, WORD.best] >= 0:
                     load_row(logits, i * stride, V, room)
-                    logarithms[i] = report(room, V, integers[i, BEST], chosen, i)
+                    logarithms[i] = report(room, V, integers[i, WORD.best], chosen, i)
             task = simd.draw(tasks)
 
     return sample_rows

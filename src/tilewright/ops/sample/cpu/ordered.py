@@ -6,67 +6,55 @@ wherever time counts: a row of 4,000 takes 50 to 250 us, one of 50,257 up to 4 m
 
 import numpy as np
 
-from tilewright.ops.sample.operands import (
-    AFTER,
-    ALLOWED_END,
-    BANNED_END,
-    BEFORE,
-    BEST,
-    MIN_P,
-    PENALTY,
-    SEEN,
-    SEEN_END,
-    SHIFTED_END,
-    TEMPERATURE,
-    TOP_K,
-    TOP_P,
-    Rules,
-    U,
-)
+from tilewright.ops.sample.operands import END, NUMBER, SHIFT, WORD, Rules
 
 HEAD = 1024  # tokens ordered first: a trained model's u falls among them nearly always
-LOW, WORD = np.uint64(0xFFFFFFFF), np.uint64(32)
+LOW, HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 
 def sample(logits: np.ndarray, rules: Rules, chosen: np.ndarray, logarithms: np.ndarray) -> None:
     """The rung's run function."""
     for i, raw in enumerate(logits):
         numbers, words = rules.numbers[i], rules.words[i].tolist()
-        scores = _shifted(raw, rules, i) if len(rules.ends) else _scores(raw, numbers[PENALTY], words, rules.ids)
+        scores = _shifted(raw, rules, i) if len(rules.ends) else _scores(raw, numbers[NUMBER.penalty], words, rules.ids)
         best = int(scores.argmax())  # the lowest id of equals
         if not np.isfinite(raw).all() or not np.isfinite(scores[best]):
             chosen[i, 0] = -1
             continue
-        chosen[i, 0] = _draw(scores, scores[best], numbers, words[TOP_K]) if numbers[TEMPERATURE] else best
-        if words[BEST] >= 0:
+        chosen[i, 0] = _draw(scores, scores[best], numbers, words[WORD.top_k]) if numbers[NUMBER.temperature] else best
+        if words[WORD.best] >= 0:
             wide = raw.astype(np.float64)
             logarithms[i] = wide.max() + np.log(np.exp(wide - wide.max()).sum())
-            count = min(words[BEST], len(raw))
+            count = min(words[WORD.best], len(raw))
             chosen[i, 1 : 1 + count] = _best(raw, count) if count else ()
 
 
 def _scores(raw: np.ndarray, penalty: float, words: list[int], ids: np.ndarray) -> np.ndarray:
     """The row after repetition penalty and banned tokens, float32 (V,); `raw` itself where there is neither."""
-    if words[SEEN] == words[BANNED_END]:
+    if words[WORD.seen] == words[WORD.banned_end]:
         return raw
-    scores, seen = raw.copy(), ids[words[SEEN] : words[SEEN_END]]
+    scores, seen = raw.copy(), ids[words[WORD.seen] : words[WORD.seen_end]]
     x = raw[seen].astype(np.float64)  # a token seen twice is penalised once: both writes are equal
     with np.errstate(over="ignore"):  # an infinity makes the row bad
         scores[seen] = np.where(x > 0, x / penalty, x * penalty)
-    scores[ids[words[SEEN_END] : words[BANNED_END]]] = -np.inf
+    scores[ids[words[WORD.seen_end] : words[WORD.banned_end]]] = -np.inf
     return scores
 
 
 def _shifted(raw: np.ndarray, rules: Rules, i: int) -> np.ndarray:
     """`_scores` of row i, where something is added to logits, or few tokens are allowed."""
     (_, seen, seen_end, banned_end, _), ends = rules.words[i].tolist(), rules.ends[i].tolist()
-    shifted_end, allowed_end, penalty = ends[SHIFTED_END], ends[ALLOWED_END], rules.numbers[i, PENALTY]
+    shifted_end, allowed_end, penalty = (
+        ends[END.shifted_end],
+        ends[END.allowed_end],
+        rules.numbers[i, NUMBER.penalty],
+    )
     scores = raw.copy()
     for first, last, factor in ((seen, seen_end, penalty), (banned_end, shifted_end, 1.0)):
         tokens, shifts = rules.ids[first:last], rules.shifts[first:last]
-        x = raw[tokens].astype(np.float64) + shifts[:, BEFORE]
+        x = raw[tokens].astype(np.float64) + shifts[:, SHIFT.before]
         with np.errstate(over="ignore"):
-            scores[tokens] = np.where(x > 0, x / factor, x * factor) + shifts[:, AFTER]
+            scores[tokens] = np.where(x > 0, x / factor, x * factor) + shifts[:, SHIFT.after]
     scores[rules.ids[seen_end:banned_end]] = -np.inf
     if shifted_end < allowed_end:
         allowed = rules.ids[shifted_end:allowed_end]
@@ -78,13 +66,13 @@ def _shifted(raw: np.ndarray, rules: Rules, i: int) -> np.ndarray:
 
 def _draw(scores: np.ndarray, top: np.float32, numbers: np.ndarray, top_k: int) -> int:
     """A token of scores (V,), whose maximum is `top`."""
-    V, u, top_p, min_p = len(scores), numbers[U], numbers[TOP_P], numbers[MIN_P]
+    V, u, top_p, min_p = len(scores), numbers[NUMBER.u], numbers[NUMBER.top_p], numbers[NUMBER.min_p]
     if 0 < top_k < V:
         ids = _best(scores, top_k)
-        weights = _weights(scores[ids], top, numbers[TEMPERATURE])
+        weights = _weights(scores[ids], top, numbers[NUMBER.temperature])
         sums = np.cumsum(weights)
         return int(ids[_place(weights, sums, sums[-1], numbers)])
-    every = _weights(scores, top, numbers[TEMPERATURE])
+    every = _weights(scores, top, numbers[NUMBER.temperature])
     total = every.sum()
     ids = _best(scores, min(HEAD, V))
     sums = np.cumsum(every[ids])
@@ -97,7 +85,7 @@ def _draw(scores: np.ndarray, top: np.float32, numbers: np.ndarray, top_k: int) 
 
 def _place(weights: np.ndarray, sums: np.ndarray, total: float, numbers: np.ndarray) -> int:
     """Where u falls among falling weights (m,) with these running sums; total: of top_k's tokens, or of all."""
-    kept, u, top_p, min_p = len(weights), numbers[U], numbers[TOP_P], numbers[MIN_P]
+    kept, u, top_p, min_p = len(weights), numbers[NUMBER.u], numbers[NUMBER.top_p], numbers[NUMBER.min_p]
     if top_p < 1:
         kept = min(kept, int(np.searchsorted(sums, top_p * total)) + 1)
     if min_p > 0:  # the best weight is 1
@@ -121,6 +109,6 @@ def _best(scores: np.ndarray, count: int) -> np.ndarray:
         ids = np.flatnonzero(scores >= np.partition(scores, V - count)[V - count]).astype(np.uint64)
     bits = (scores[ids] + np.float32(0)).view(np.uint32)  # + 0: -0.0 equals 0.0
     rising = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))  # unsigned integers in the order of the floats
-    keys = (~rising).astype(np.uint64) << WORD | ids
+    keys = (~rising).astype(np.uint64) << HALF | ids
     keys.sort()
     return (keys[:count] & LOW).astype(np.int64)

@@ -5,16 +5,7 @@ import functools
 import numpy as np
 
 from tilewright import simd
-from tilewright.ops.sample.operands import (
-    AFTER,
-    ALLOWED_END,
-    BANNED_END,
-    BEFORE,
-    PENALTY,
-    SEEN,
-    SEEN_END,
-    SHIFTED_END,
-)
+from tilewright.ops.sample.operands import END, NUMBER, SHIFT, WORD
 
 MOST = 1e300  # of 1 / temperature: more would make 0 * infinity of the best score
 
@@ -79,35 +70,35 @@ def row_functions(lanes: int):
 @simd.inline
 def edit_row(room, numbers, words, ids):
     """Repetition penalty and min_tokens; numbers, words: the row's."""
-    penalty = numbers[PENALTY]
-    for i in range(words[SEEN], words[SEEN_END]):
+    penalty = numbers[NUMBER.penalty]
+    for i in range(words[WORD.seen], words[WORD.seen_end]):
         room.distances[ids[i]] = room.scores[ids[i]]
-    for i in range(words[SEEN], words[SEEN_END]):  # a token seen twice is penalised once: both writes are equal
+    for i in range(words[WORD.seen], words[WORD.seen_end]):  # a token seen twice: both writes are equal
         x = np.float64(room.distances[ids[i]])
         room.scores[ids[i]] = np.float32(x / penalty if x > 0 else x * penalty) + np.float32(0)
-    for i in range(words[SEEN_END], words[BANNED_END]):
+    for i in range(words[WORD.seen_end], words[WORD.banned_end]):
         room.scores[ids[i]] = -np.inf
 
 
 @simd.inline
 def shift_row(room, V, numbers, words, ids, shifts, ends):
     """`edit_row` where something is added to logits, or few tokens are allowed; ends: the row's."""
-    scores, kept, penalty = room.scores, room.distances, numbers[PENALTY]
-    for i in range(words[SEEN], ends[SHIFTED_END]):
+    scores, kept, penalty = room.scores, room.distances, numbers[NUMBER.penalty]
+    for i in range(words[WORD.seen], ends[END.shifted_end]):
         kept[ids[i]] = scores[ids[i]]
-    for i in range(words[SEEN], words[SEEN_END]):  # a token twice: both writes are equal
-        x = np.float64(kept[ids[i]]) + shifts[i, BEFORE]
+    for i in range(words[WORD.seen], words[WORD.seen_end]):  # a token twice: both writes are equal
+        x = np.float64(kept[ids[i]]) + shifts[i, SHIFT.before]
         x = x / penalty if x > 0 else x * penalty
-        scores[ids[i]] = np.float32(x + shifts[i, AFTER]) + np.float32(0)
-    for i in range(words[BANNED_END], ends[SHIFTED_END]):
-        x = np.float64(kept[ids[i]]) + shifts[i, BEFORE]
-        scores[ids[i]] = np.float32(x + shifts[i, AFTER]) + np.float32(0)
-    for i in range(words[SEEN_END], words[BANNED_END]):
+        scores[ids[i]] = np.float32(x + shifts[i, SHIFT.after]) + np.float32(0)
+    for i in range(words[WORD.banned_end], ends[END.shifted_end]):
+        x = np.float64(kept[ids[i]]) + shifts[i, SHIFT.before]
+        scores[ids[i]] = np.float32(x + shifts[i, SHIFT.after]) + np.float32(0)
+    for i in range(words[WORD.seen_end], words[WORD.banned_end]):
         scores[ids[i]] = -np.inf
-    if ends[SHIFTED_END] < ends[ALLOWED_END]:
-        for i in range(ends[SHIFTED_END], ends[ALLOWED_END]):
+    if ends[END.shifted_end] < ends[END.allowed_end]:
+        for i in range(ends[END.shifted_end], ends[END.allowed_end]):
             kept[ids[i]] = scores[ids[i]]
         for token in range(V):
             scores[token] = -np.inf
-        for i in range(ends[SHIFTED_END], ends[ALLOWED_END]):
+        for i in range(ends[END.shifted_end], ends[END.allowed_end]):
             scores[ids[i]] = kept[ids[i]]

@@ -1,10 +1,21 @@
 """What the SIMT kernels can take; the ladder refuses more."""
 
 import math
+from typing import NamedTuple
 
-MOST_TAPS = 343  # of a kernel whose weights are parameters of the kernel, all written out in its code
-MOST_PLANES = 7  # of a kernel, which are as many open sums for each output of a thread
-TILE = (2, 4, 32)  # of outputs, along z, y and x: a warp lies along a row, so that its loads meet in no bank
+MOST_TAPS = 343  # of a kernel whose weights are parameters, with one instruction for each
+MOST_PLANES = 7  # of a kernel: a thread has as many open sums for each output
+
+
+class Tile(NamedTuple):
+    """Outputs of a block along z, y and x."""
+
+    planes: int
+    rows: int
+    columns: int
+
+
+TILE = Tile(2, 4, 32)  # a warp lies along a row, so its loads have no bank conflicts
 
 
 def halo_bytes(sizes: tuple[int, int, int]) -> int:

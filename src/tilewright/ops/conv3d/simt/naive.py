@@ -1,4 +1,4 @@
-"""A thread an output: every number under its window comes from device memory, or from a cache on the way."""
+"""One thread per output: it loads every element under its window from device memory or a cache."""
 
 from numba import cuda, float32
 
@@ -11,14 +11,15 @@ ROW_THREADS = 128  # that copy a row
 
 @kernel
 def naive(x, weights, out, first, mode, fill):
-    """out (O, D, H, W) of x (C, ...) and weights (O, C, KD, KH, KW), a thread an output along x.
+    """out (O, D, H, W) of x (C, ...) and weights (O, C, KD, KH, KW), adjacent threads along x.
 
-    first: how far a window begins before its output, on each axis. mode: a code of `border`. fill: what stands where
-    that says none. The lowest rung: C * KD * KH * KW loads for as many multiply-adds.
+    first: how far a window begins before its output, on each axis. mode: a code of `border`. fill: the element outside,
+    in modes that use one. The lowest rung: C * KD * KH * KW loads for as many multiply-adds.
     """
     O, C, KD, KH, KW = weights.shape
     _, planes, height, width = out.shape
     _, D, H, W = x.shape
+    above, before, left = first
     i = cuda.grid(1)
     if i >= out.size:
         return
@@ -26,11 +27,11 @@ def naive(x, weights, out, first, mode, fill):
     total = float32(0)
     for c in range(C):
         for a in range(KD):
-            z = place(plane + a - first[0], D, mode)
+            z = place(plane + a - above, D, mode)
             for b in range(KH):
-                y = place(row + b - first[1], H, mode)
+                y = place(row + b - before, H, mode)
                 for t in range(KW):
-                    at = place(column + t - first[2], W, mode)
+                    at = place(column + t - left, W, mode)
                     number = fill if z < 0 or y < 0 or at < 0 else x[c, z, y, at]
                     total += weights[o, c, a, b, t] * number
     out[o, plane, row, column] = total
@@ -38,9 +39,9 @@ def naive(x, weights, out, first, mode, fill):
 
 @kernel
 def widen(x, wide, first, mode, fill):
-    """wide (D, H, P) = x (D, H, W) and what stands before and behind its rows; a block a row.
+    """wide (D, H, P) = x (D, H, W) with its border before and after each row; one block per row.
 
-    The kernels that load 16 bytes at a time want rows that begin at a multiple of that.
+    Kernels that load 16 bytes at a time need rows that begin at multiples of 16 bytes.
     """
     plane, row = cuda.blockIdx.x // x.shape[1], cuda.blockIdx.x % x.shape[1]
     for i in range(cuda.threadIdx.x, wide.shape[2], ROW_THREADS):

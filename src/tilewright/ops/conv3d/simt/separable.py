@@ -35,14 +35,15 @@ def separable(form: Form):
         (D, H, P), (planes, height, width) = x.shape, out.shape
         thread, across = cuda.threadIdx.x, (width + BX - 1) // BX
         top, left = cuda.blockIdx.x // across * BY, cuda.blockIdx.x % across * BX
-        z, start = cuda.blockIdx.y * chunk, left + lead - first[2]  # the first column under a window
-        corner = top - first[1], left - first[2]
-        at_edge = modes[1] != CONSTANT and (start < 0 or start + wide > P)
-        places = offsets(corner[0], corner[1], H, P, modes[0])
+        (z_before, y_before, x_before), (mode, row_mode) = first, modes
+        z, start = cuda.blockIdx.y * chunk, left + lead - x_before  # the first column under a window
+        corner = top - y_before, left - x_before
+        at_edge = row_mode != CONSTANT and (start < 0 or start + wide > P)
+        places = offsets(top - y_before, left - x_before, H, P, mode)
         row, column = thread // lanes * rows, thread % lanes * QUAD
         at, sums = row * BX + column, zeros
-        base = base_of(z - first[0], D, H * P, modes[0])
-        edges = edge_places(corner, first[2] - lead, H, P, modes[1], at_edge)
+        base = base_of(z - z_before, D, H * P, mode)
+        edges = edge_places(corner, x_before - lead, H, P, row_mode, at_edge)
         quads, beyond = gather(x, base, places), fetch_edge(x, base, edges)
         y, column = top + row, left + column
         room, target = (int32(height - y), int32(width - column)), (z * height + y) * width + column
@@ -52,7 +53,7 @@ def separable(form: Form):
             if at_edge:
                 put_edge(tile, 0, edges, beyond)
                 cuda.syncthreads()
-            base = base_of(z - first[0] + p + 1, D, H * P, modes[0])
+            base = base_of(z - z_before + p + 1, D, H * P, mode)
             quads, beyond = gather(x, base, places), fetch_edge(x, base, edges)
             for quad in range(thread, quads_of_lines, threads):
                 store4(lines, quad * QUAD, line(tile, quad // lanes * pitch + quad % lanes * QUAD, factors))

@@ -15,12 +15,14 @@ def along(x, out, weights, extents, first, fill, MODE: tl.constexpr, block: tl.c
     memory instead of three.
     """
     n, m, inner, K = extents
-    across, down = tl.cdiv(inner, block.columns), tl.cdiv(m, block.rows)
+    BM: tl.constexpr = block.rows
+    BN: tl.constexpr = block.columns
+    across, down = tl.cdiv(inner, BN), tl.cdiv(m, BM)
     tile = tl.program_id(0)
     outer = (tile // (across * down)).to(tl.int64)
-    at = tile // across % down * block.rows + tl.arange(0, block.rows)
-    columns = tile % across * block.columns + tl.arange(0, block.columns)
-    inside, sums = (columns < inner)[None, :], tl.zeros((block.rows, block.columns), tl.float32)
+    at = tile // across % down * BM + tl.arange(0, BM)
+    columns = tile % across * BN + tl.arange(0, BN)
+    inside, sums = (columns < inner)[None, :], tl.zeros((BM, BN), tl.float32)
     for t in range(K):
         source = place(at + (t - first), n, MODE)
         line = x + (outer * n + source) * inner

@@ -5,8 +5,7 @@ from functools import cache
 
 from numba import cuda, float32
 
-from tilewright.ops.attention.simt.unfused import LOWEST, ZERO
-from tilewright.ops.attention.simt.warp import LANES, warp_sum
+from tilewright.ops.attention.simt.unfused import LANES, LOWEST, ZERO, warp_sum
 from tilewright.ops.core.gpu.simt import SIMULATED, kernel
 
 WARPS = 1 if SIMULATED else 4  # of a block; warps meet nowhere, but in the simulator each would wait for the others

@@ -6,8 +6,7 @@ from tilewright.ops.attention.device_spans import DeviceSpans, Steps
 from tilewright.ops.attention.operands import DeviceCache, Look
 from tilewright.ops.attention.simt import append as appending
 from tilewright.ops.attention.simt import fused, unfused
-from tilewright.ops.attention.simt.unfused import TILE
-from tilewright.ops.attention.simt.warp import LANES
+from tilewright.ops.attention.simt.unfused import LANES, TILE
 from tilewright.ops.core.gpu.simt import launch
 
 

@@ -5,18 +5,20 @@ import math
 import numpy as np
 from numba import cuda, float32
 
-from tilewright.ops.attention.simt.warp import LANES, warp_max, warp_sum
 from tilewright.ops.core.gpu.simt import SIMULATED, kernel
+from tilewright.ops.core.gpu.warp import WARP, larger, over_warp, plus
 
 TILE = 4 if SIMULATED else 16  # queries of a tile, and keys that a block scores; simulated threads are slow
+LANES = 2 if SIMULATED else WARP  # of a warp
 LOWEST, ZERO = float32(-np.inf), float32(0)
+warp_sum, warp_largest = over_warp(plus, LANES), over_warp(larger, LANES)
 
 
 @kernel
 def score(q, keys, scores, tiles, scale, causal):
-    """scores (tiles * TILE, heads, longest) = scale * q @ k.T, -inf where a query does not see: a thread a score.
+    """scores (tiles * TILE, heads, longest) = scale * q @ k.T, -inf where a key is masked: one thread per score.
 
-    The mask is the product's epilogue. Loses all it gains to the scores' way to memory and back.
+    The mask is the product's epilogue. Loses because scores are written to memory and read back.
     """
     tile, head, t = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z * TILE + cuda.threadIdx.x
     i = cuda.threadIdx.y
@@ -31,7 +33,7 @@ def score(q, keys, scores, tiles, scale, causal):
 
 @kernel
 def normalise(scores, tiles):
-    """Softmax of each row in place: a warp a row, in three passes over it."""
+    """Softmax of each row in place: one warp per row, three passes over it."""
     tile, head, lane = cuda.blockIdx.x // TILE, cuda.blockIdx.y, cuda.threadIdx.x
     line = cuda.blockIdx.x
     if line % TILE < tiles[tile, 2]:
@@ -39,7 +41,7 @@ def normalise(scores, tiles):
         top, weight = LOWEST, ZERO
         for t in range(lane, end, LANES):
             top = max(top, scores[line, head, t])
-        top = warp_max(top)
+        top = warp_largest(top)
         for t in range(lane, end, LANES):
             share = math.exp(scores[line, head, t] - top)
             scores[line, head, t] = share
@@ -51,7 +53,7 @@ def normalise(scores, tiles):
 
 @kernel
 def weigh(scores, values, out, tiles, causal):
-    """out = shares @ values: a thread a number of a head, TILE of them and TILE queries a block."""
+    """out = shares @ values: one thread per element of a head; a block computes TILE of them for TILE queries."""
     tile, head, d = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z * TILE + cuda.threadIdx.x
     i, D = cuda.threadIdx.y, values.shape[3]
     slot, first, count, row, end = tiles[tile, 0], tiles[tile, 1], tiles[tile, 2], tiles[tile, 3], tiles[tile, 4]

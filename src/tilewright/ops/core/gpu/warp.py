@@ -1,15 +1,15 @@
-"""The sum or the largest of a number of every thread, of a warp or of a block: what normalisations are made of.
+"""Sums and maxima over the threads of a warp or of a block, one value per thread.
 
-Warps exchange registers by shuffles, which numba-cuda's simulator does not know: there they meet in shared memory, and
-every thread of the block must come.
+The threads of a warp exchange registers by shuffles. numba-cuda's simulator has none: there all threads of a block
+exchange values through shared memory, so every thread of the block must call these functions.
 """
 
-from numba import cuda, float32
+from numba import cuda, float32, int64
 
 from tilewright.ops.core.gpu.simt import SIMULATED, inline
 
 WARP, EVERY = 32, 0xFFFFFFFF
-THREADS = 256  # of a block that shares a row
+THREADS = 256  # of a block that computes one row
 WARPS = THREADS // WARP
 LOWEST = float32(float("-inf"))
 MOST = 1024  # threads of a block
@@ -30,9 +30,7 @@ def plus(a, b):
 if SIMULATED:
 
     @inline
-    def shuffle(value, mask):
-        """The number of the lane whose index differs from this one's in the bits of `mask`."""
-        room = cuda.shared.array(MOST, float32)
+    def _through(room, value, mask):
         thread = cuda.threadIdx.x
         room[thread] = value
         cuda.syncthreads()
@@ -40,36 +38,58 @@ if SIMULATED:
         cuda.syncthreads()
         return other
 
+    @inline
+    def shuffle(value, mask):
+        """The float32 value of the lane whose index differs from this one's in the bits of `mask`."""
+        return _through(cuda.shared.array(MOST, float32), value, mask)
+
+    @inline
+    def shuffle_index(value, mask):
+        """As `shuffle`, for an int64."""
+        return _through(cuda.shared.array(MOST, int64), value, mask)
+
 else:
 
     @inline
     def shuffle(value, mask):
-        """The number of the lane whose index differs from this one's in the bits of `mask`."""
+        """The float32 value of the lane whose index differs from this one's in the bits of `mask`."""
+        return cuda.shfl_xor_sync(EVERY, value, mask)
+
+    @inline
+    def shuffle_index(value, mask):
+        """As `shuffle`, for an int64."""
         return cuda.shfl_xor_sync(EVERY, value, mask)
 
 
-def _over_warp(combine):
-    """reduce(value): what `combine` makes of the 32 numbers of a warp, in every lane. No barrier, five shuffles."""
+def over_warp(combine, lanes: int = WARP):
+    """reduce(value): `combine` over the values of a warp, the same bits in every lane. One shuffle per level.
+
+    lanes: of a warp, a power of two; fewer than 32 only in the simulator, whose threads are slow.
+    """
 
     @inline
     def reduce(value):
-        value = combine(value, shuffle(value, 16))
-        value = combine(value, shuffle(value, 8))
-        value = combine(value, shuffle(value, 4))
-        value = combine(value, shuffle(value, 2))
+        if lanes > 16:
+            value = combine(value, shuffle(value, 16))
+        if lanes > 8:
+            value = combine(value, shuffle(value, 8))
+        if lanes > 4:
+            value = combine(value, shuffle(value, 4))
+        if lanes > 2:
+            value = combine(value, shuffle(value, 2))
         return combine(value, shuffle(value, 1))
 
     return reduce
 
 
 def _over_tree(combine):
-    """reduce(value, room): what `combine` makes of a block's THREADS numbers, halved eight times in shared memory;
-    room: THREADS numbers of it."""
+    """reduce(value, room): `combine` over the THREADS values of a block, halved eight times in shared memory. room:
+    THREADS elements of it."""
 
     @inline
     def reduce(value, room):
         thread, step = cuda.threadIdx.x, THREADS // 2
-        cuda.syncthreads()  # nobody reads the room's last numbers any more
+        cuda.syncthreads()  # no thread still reads earlier values
         room[thread] = value
         while step:
             cuda.syncthreads()
@@ -83,7 +103,7 @@ def _over_tree(combine):
 
 
 def _over_block(combine, over_warp):
-    """reduce(value, room): the same by shuffles, then a number a warp in shared memory: two barriers, not ten."""
+    """reduce(value, room): as `_over_tree` by shuffles, then one value per warp in shared memory: two barriers."""
 
     @inline
     def reduce(value, room):
@@ -101,6 +121,6 @@ def _over_block(combine, over_warp):
     return reduce
 
 
-warp_sum, warp_largest = _over_warp(plus), _over_warp(larger)
+warp_sum, warp_largest = over_warp(plus), over_warp(larger)
 tree_sum, tree_largest = _over_tree(plus), _over_tree(larger)
 block_sum, block_largest = _over_block(plus, warp_sum), _over_block(larger, warp_largest)

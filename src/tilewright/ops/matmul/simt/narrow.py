@@ -1,14 +1,15 @@
-"""Few columns: a warp has four rows of out, and its threads share K."""
+"""Few columns: a warp computes four rows of out, and its threads share K."""
 
 from functools import cache
 
 from numba import cuda, float32
 
-from tilewright.ops.core.gpu.simt import kernel
+from tilewright.ops.core.gpu.simt import SIMULATED, kernel
+from tilewright.ops.core.gpu.warp import WARP, warp_sum
 from tilewright.ops.gemm.simt.epilogue import finish_for
-from tilewright.ops.matmul.simt.exchange import THREADS, WARP, warp_sum
 
-ROWS = 4  # of a warp: a number of b in a register meets four of a
+THREADS = WARP if SIMULATED else 4 * WARP  # of a block
+ROWS = 4  # of a warp: an element of b in a register is multiplied by four of a
 TILE = THREADS // WARP * ROWS  # rows of a block
 
 

@@ -1,9 +1,11 @@
-"""A row of products and its best: one thread, then a warp whose threads exchange what they found."""
+"""The best of a row of products: by one thread, or by a warp whose threads exchange their best."""
 
 from numba import cuda, int64
 
-from tilewright.ops.core.gpu.simt import inline, kernel
-from tilewright.ops.matmul.simt.exchange import THREADS, WARP, exchange, exchange_index
+from tilewright.ops.core.gpu.simt import SIMULATED, inline, kernel
+from tilewright.ops.core.gpu.warp import WARP, shuffle, shuffle_index
+
+THREADS = WARP if SIMULATED else 4 * WARP  # of a block
 
 
 @inline
@@ -17,7 +19,7 @@ def beats(value, at, best, place):
 
 @kernel
 def row(products, index, value):
-    """A thread a row of products (M, N). A warp's threads read 32 rows at once, which memory delivers one by one."""
+    """One thread per row of products (M, N). A warp's threads read 32 rows at once: 32 memory transactions."""
     i = cuda.grid(1)
     if i < products.shape[0]:
         best, place = products[i, 0], int64(0)
@@ -31,9 +33,9 @@ def row(products, index, value):
 
 @kernel
 def shuffles(products, index, value):
-    """A warp a row of products (M, N): its threads read adjacent ones, and exchange their best in five steps.
+    """One warp per row of products (M, N): its threads read adjacent elements and exchange their best in five steps.
 
-    Rows past the last are read as the last, and not written: all threads of a warp take part in an exchange.
+    Rows past the last read the last row and write nothing: all threads of a warp must take part in a shuffle.
     """
     i, lane = cuda.blockIdx.x * (THREADS // WARP) + cuda.threadIdx.x // WARP, cuda.threadIdx.x % WARP
     M, N = products.shape
@@ -46,7 +48,7 @@ def shuffles(products, index, value):
             best, place = found, int64(j)
     distance = WARP // 2
     while distance > 0:
-        other, there = exchange(best, distance), exchange_index(place, distance)
+        other, there = shuffle(best, distance), shuffle_index(place, distance)
         if beats(other, there, best, place):
             best, place = other, there
         distance //= 2

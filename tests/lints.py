@@ -210,6 +210,34 @@ def tile_kernels_unpack_flat(source: Source) -> Iterator[Finding]:
                     yield target.lineno, f"{function.name} unpacks a tuple within a tuple: Triton 3.6 cannot"
 
 
+def parameters_have_names(source: Source) -> Iterator[Finding]:
+    """A parameter travels in a record: no `SHAPE[2]` of a compile-time tuple that is a parameter in capitals, and no
+    index that is bound by `SLOT, FIRST = range(2)`. Elements of arrays, which are lower case, may be read by number."""
+    if source.inside[:1] not in (("ops",), ("simd",)):
+        return
+    numbers = {
+        name.id
+        for node in source.walk(ast.Assign)
+        if isinstance(node.value, ast.Call) and _called(node.value) == "range"
+        for target in node.targets
+        if isinstance(target, ast.Tuple)
+        for name in ast.walk(target)
+        if isinstance(name, ast.Name) and name.id.isupper()
+    }
+    for function in source.functions():
+        given = {a.arg for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)}
+        for node in ast.walk(function):
+            if not (isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name)):
+                continue
+            name = node.value.id
+            if name.isupper() and name in given and isinstance(node.slice, ast.Constant):
+                yield node.lineno, f"{ast.unparse(node)} reads a parameter by number: give it a name in a record"
+    for node in source.walk(ast.Subscript):
+        used = {name.id for name in ast.walk(node.slice) if isinstance(name, ast.Name)} & numbers
+        if used:
+            yield node.lineno, f"{sorted(used)[0]} is an index bound by range: make it a field of a record of columns"
+
+
 def work_is_done(source: Source) -> Iterator[Finding]:
     """What is left to do is an issue, not a comment."""
     if source.path.name in ("lints.py", "test_layout.py"):

@@ -67,6 +67,14 @@ OFFENDERS = [
     (lints.public_functions_are_documented, OP, "def multiply(): ...\n", 1, "multiply is public"),
     (lints.ideas_stand_alone, LADDER, "SIMT = (\n    ('x', None, 'the same in limbs'),\n)\n", 2, "refers to another"),
     (lints.tile_kernels_unpack_flat, OP, "@triton.jit\ndef f(x):\n    a, (b, c) = x\n", 3, "Triton 3.6 cannot"),
+    (lints.parameters_have_names, OP, "def f(x, SHAPE):\n    return x + SHAPE[1]\n", 2, "SHAPE[1] reads a parameter"),
+    (
+        lints.parameters_have_names,
+        OP,
+        "SLOT, ROW = range(2)\ndef f(x, s):\n    return x[s + ROW]\n",
+        3,
+        "ROW is an index",
+    ),
     (lints.work_is_done, OP, "x = 1\n# TODO: two\n", 2, "unfinished"),
 ]
 
@@ -103,6 +111,8 @@ INNOCENTS = [
     (lints.ideas_stand_alone, OP, "idea = 'the same by limbs'\n"),
     (lints.tile_kernels_unpack_flat, OP, "def f(x):\n    a, (b, c) = x\n"),
     (lints.tile_kernels_unpack_flat, OP, "@gluon.jit\ndef f(x):\n    a, b = x\n"),
+    (lints.parameters_have_names, OP, "def f(x, shape, BOUNDS, i):\n    return x[0] + shape.M + BOUNDS[i]\n"),
+    (lints.parameters_have_names, OP, "SPAN = Span(*range(5))\ndef f(x, s):\n    return x[s + SPAN.row]\n"),
     (lints.work_is_done, OP, "todo = 1\n"),
 ]
 

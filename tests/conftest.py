@@ -13,6 +13,18 @@ import pytest
 ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)  # to stop
 
 
+@pytest.fixture(scope="module")
+def simulated_gpu():
+    """Torch tensors on the CPU run the GPU's kernels as Python, unless TILEWRIGHT_GPU=1."""
+    from tilewright.ops.core.gpu.tensors import gpu_kernels_on_the_cpu
+
+    if os.environ.get("TILEWRIGHT_GPU") == "1":
+        yield
+        return
+    with gpu_kernels_on_the_cpu():
+        yield
+
+
 @pytest.fixture
 def rng(request) -> np.random.Generator:
     """A generator seeded by the test's own name: the same numbers in every run and order."""

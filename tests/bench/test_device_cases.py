@@ -11,6 +11,7 @@ from tilewright.bench.measure import Timing
 from tilewright.ops.core.ladder import operations
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("simulated_gpu")
 
 
 MOST = 3  # of every extent

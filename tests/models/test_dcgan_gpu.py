@@ -11,6 +11,7 @@ from tilewright.hardware import unavailable
 from tilewright.models.dcgan import DCGAN, DCGANConfig, DCGANLayer
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("simulated_gpu")
 
 from tilewright.models import dcgan_device  # noqa: E402
 from tilewright.ops.core.ladder import using  # noqa: E402

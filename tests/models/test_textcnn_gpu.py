@@ -14,6 +14,7 @@ from tilewright.ops.core.ladder import using
 
 torch = pytest.importorskip("torch")
 device = pytest.importorskip("tilewright.models.textcnn_device")
+pytestmark = pytest.mark.usefixtures("simulated_gpu")
 
 SIZES = (
     {"vocab_size": 3000, "sequence_length": 16, "hidden_size": 1024, "num_filters": 200, "kernel_sizes": (3, 5, 9)}

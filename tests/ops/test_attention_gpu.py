@@ -19,6 +19,7 @@ from tilewright.ops.core.ladder import using
 
 torch = pytest.importorskip("torch")
 device = pytest.importorskip("tilewright.ops.attention.device")
+pytestmark = pytest.mark.usefixtures("simulated_gpu")
 
 H, D = 2, 16
 TINY = [Case(1, 1, 1, 1, 1), Case(2, 2, 5, 5, 8), Case(1, 2, 3, 20, 20), Case(2, 1, 1, 6, 16), Case(0, 2, 3, 4, 8)]

@@ -19,6 +19,7 @@ from tilewright.ops.core.ladder import using
 
 torch = pytest.importorskip("torch")
 device = pytest.importorskip("tilewright.ops.conv3d.device")
+pytestmark = pytest.mark.usefixtures("simulated_gpu")
 
 RUNGS = [rung for name, rung in ladder.rungs.items() if not name.startswith("cpu.")]
 SMALL = Problem(1, 1, 3, 3, 3, separable=True, device="cuda")

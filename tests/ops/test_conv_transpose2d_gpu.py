@@ -19,6 +19,7 @@ from tilewright.ops.matmul.problem import DEVICE_DTYPES
 
 torch = pytest.importorskip("torch")
 device = pytest.importorskip("tilewright.ops.conv_transpose2d.device")
+pytestmark = pytest.mark.usefixtures("simulated_gpu")
 
 NONE = ((0, 0), (0, 0))
 DEEP = 72  # channels that every rung takes, with the course's window

@@ -24,6 +24,7 @@ BENEATH = [
     ("embedding_conv1d", "simt.gather", SENTENCES, "conv1d", "simt.naive"),
 ]
 ROOT = Path(tilewright.__file__).parent
+pytestmark = pytest.mark.usefixtures("simulated_gpu")
 
 
 @pytest.fixture(autouse=True)

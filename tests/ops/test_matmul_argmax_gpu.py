@@ -20,6 +20,7 @@ from tilewright.ops.matmul_argmax.problem import Case
 
 torch = pytest.importorskip("torch")
 device = pytest.importorskip("tilewright.ops.matmul_argmax.device")
+pytestmark = pytest.mark.usefixtures("simulated_gpu")
 
 RUNGS = [rung for name, rung in ladder.rungs.items() if not name.startswith("cpu.")]
 DEEP = 770  # at least what limbs want

@@ -20,6 +20,7 @@ from tilewright.ops.matmul.problem import DEVICE_DTYPES, Case
 
 torch = pytest.importorskip("torch")
 device = pytest.importorskip("tilewright.ops.matmul.device")
+pytestmark = pytest.mark.usefixtures("simulated_gpu")
 
 TINY = [
     Case(3, 5, 0, bias=True, activation="relu"),

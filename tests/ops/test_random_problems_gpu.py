@@ -6,7 +6,6 @@ how many of each rung run.
 
 import os
 from collections.abc import Iterator
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -22,8 +21,6 @@ PROBLEMS = int(os.environ.get("TILEWRIGHT_PROBLEMS", "12"))
 def rungs() -> Iterator:
     """A parameter (operation, rung) for each rung for GPUs; a skip with its reason for what cannot run here."""
     for op in RANDOM:
-        if find_spec(f"tilewright.ops.{op}.device") is None:
-            continue
         for rung in ladder_of(op).rungs.values():
             if not rung.name.startswith("cpu."):
                 why = "" if gpu.ON_GPU else "needs a GPU: TILEWRIGHT_GPU is not 1"

@@ -23,6 +23,7 @@ BARRIERS = {"simt.shared": 1, "simt.shuffles": 1, "simt.online": 1, "simt.warps"
 SMALL = 600  # numbers of a case in Triton's interpreter
 
 pytestmark = [
+    pytest.mark.usefixtures("simulated_gpu"),
     pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning"),  # NumPy's, where a GPU computes NaN in silence
     pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning"),
@@ -35,8 +36,8 @@ def fused_multiply_adds(monkeypatch):
 
 
 def parts(op: str):
-    """(spec, ladder, device) of an operation."""
-    names = f"tilewright.bench.sizes.{op}", f"tilewright.ops.{op}.ladder", f"tilewright.ops.{op}.device"
+    """(spec, module of the ladder, package) of an operation."""
+    names = f"tilewright.bench.sizes.{op}", f"tilewright.ops.{op}.ladder", f"tilewright.ops.{op}"
     return (importlib.import_module(name) for name in names)
 
 
@@ -93,7 +94,7 @@ def test_rung(op, rung, case, rng):
 
 
 def test_a_thread_that_loads_four_numbers_at_once_misses_none(rng):
-    spec, module, device = parts("softmax")
+    spec, module, package = parts("softmax")
     if why := module.ladder.rungs["simt.online"].refuses(spec.Case((1, 1030), device="cuda").problem):
         pytest.skip("; ".join(why))
     x = rng.standard_normal((1, 1030), dtype=np.float32)
@@ -101,10 +102,10 @@ def test_a_thread_that_loads_four_numbers_at_once_misses_none(rng):
     x[0, 5::256] = -np.inf
     with using(softmax="simt.online"):
         exact = spec.reference(None, {"x": x})
-        out = device.softmax(torch.from_numpy(x).to(PLACE)).cpu().numpy()
+        out = package.softmax(torch.from_numpy(x).to(PLACE)).cpu().numpy()
         assert np.abs(out - exact).max() < 1e-7
         x[0, 5 + 256] = np.nan  # a thread's other numbers are all -inf
-        assert np.isnan(device.softmax(torch.from_numpy(x).to(PLACE)).cpu().numpy()).all()
+        assert np.isnan(package.softmax(torch.from_numpy(x).to(PLACE)).cpu().numpy()).all()
 
 
 def runnable(op: str, *few: str):
@@ -183,7 +184,7 @@ def test_a_16_bit_result_is_the_rounded_one(op, rung, dtype, rng):
 @pytest.mark.parametrize(("op", "rung"), TILES, ids=lambda value: getattr(value, "name", value))
 def test_where_inputs_and_outputs_may_lie(op, rung, rng):
     """Not aligned, not contiguous, or over the input itself: the same bits, and nothing else is written."""
-    spec, _, device = parts(op)
+    spec, _, package = parts(op)
     case, names = one(op, 4)
     inputs = spec.make(case, rng)
     with using(**{op: rung.name}):
@@ -198,7 +199,7 @@ def test_where_inputs_and_outputs_may_lie(op, rung, rng):
         shifted = torch.zeros(4 * WIDTH + 1, device=PLACE)[1:].view(4, WIDTH)
         assert torch.equal(spec.bind_tensors(case, inputs, PLACE)(out=shifted), wanted)
         if "x" in names:
-            call = getattr(device, "gelu" if op == "elementwise" else op)
+            call = getattr(package, "gelu" if op == "elementwise" else op)
             rest = {name: torch.from_numpy(v).to(PLACE) for name, v in inputs.items() if hasattr(v, "shape")}
             x = rest.pop("x")
             shifted.copy_(x)
@@ -213,7 +214,7 @@ def test_where_inputs_and_outputs_may_lie(op, rung, rng):
     "rung", list(runnable("embedding", "tile.rows", "simt.naive", "simt.warps")), ids=lambda r: r.name
 )
 def test_ids_and_positions_that_a_table_does_not_have_make_rows_nan(rung):
-    from tilewright.ops.embedding.device import embedding
+    from tilewright.ops.embedding import embedding
 
     table = torch.arange(16, dtype=torch.float32, device=PLACE).view(4, 4)
     ids, places = torch.tensor([0, 4, -1, 3, 2**40, 1]), torch.tensor([0, 0, 1, 2, 1, -5])
@@ -226,11 +227,11 @@ def test_ids_and_positions_that_a_table_does_not_have_make_rows_nan(rung):
 
 
 def test_what_does_not_fit_is_named():
-    from tilewright.ops.batchnorm.device import batchnorm
-    from tilewright.ops.elementwise.device import gelu
-    from tilewright.ops.embedding.device import embedding
-    from tilewright.ops.layernorm.device import layernorm
-    from tilewright.ops.softmax.device import softmax
+    from tilewright.ops.batchnorm import batchnorm
+    from tilewright.ops.elementwise import gelu
+    from tilewright.ops.embedding import embedding
+    from tilewright.ops.layernorm import layernorm
+    from tilewright.ops.softmax import softmax
 
     x, c = torch.ones(2, 4, device=PLACE), torch.ones(4, device=PLACE)
     ids, table = torch.zeros(3, dtype=torch.int64, device=PLACE), torch.ones(5, 4, device=PLACE)
@@ -270,18 +271,18 @@ def test_a_gpu_rung_refuses_the_cpus_arrays_and_the_other_way_round():
 @pytest.mark.parametrize("function", ["relu", "tanh", "gelu", "gelu_tanh"])
 def test_the_error_over_all_of_float32(function):
     """Every bit pattern so many apart, both signs and every exponent: within the rung's share of `WORST_ULP`."""
-    spec, _, device = parts("elementwise")
+    spec, _, package = parts("elementwise")
     for rung in runnable("elementwise", "tile.blocks"):
         patterns = np.arange(0, 2**32, 4099 if ON_GPU else 400_009).astype(np.uint32).view(np.float32)
         x = patterns[~np.isnan(patterns)]
         reference = FUNCTIONS[function](x)
         with using(elementwise=rung.name):
-            actual = device.apply(function, torch.from_numpy(x).to(PLACE), None).cpu().numpy()
+            actual = package.apply(function, torch.from_numpy(x).to(PLACE), None).cpu().numpy()
         finite = np.isfinite(reference)
         assert (actual[~finite] == reference[~finite]).all()
         bound = spec.bound(spec.Case(function, x.shape), {"x": x}, reference[finite], rung.c)
         compare(actual[finite], reference[finite], bound)
-        nan = device.apply(function, torch.full((5,), torch.nan, device=PLACE), None)
+        nan = package.apply(function, torch.full((5,), torch.nan, device=PLACE), None)
         assert torch.isnan(nan).all()
 
 
@@ -291,7 +292,7 @@ def test_the_error_of_16_bits_over_all_of_float32(function, dtype):
     """As above for 16-bit outputs, down to their smallest: the float32 bound, and one rounding."""
     if dtype == "bfloat16" and not ON_GPU:
         pytest.skip("Triton's interpreter converts subnormal numbers wrongly to bfloat16")
-    spec, _, device = parts("elementwise")
+    spec, _, package = parts("elementwise")
     numbers = torch.finfo(getattr(torch, dtype))
     for rung in [rung for rung in runnable("elementwise", "tile.blocks") if rung.name.startswith("tile.")]:
         patterns = np.arange(0, 2**32, 4099 if ON_GPU else 100_003).astype(np.uint32).view(np.float32)
@@ -299,7 +300,7 @@ def test_the_error_of_16_bits_over_all_of_float32(function, dtype):
         reference = FUNCTIONS[function](x)
         out = torch.full(x.shape, torch.nan, dtype=getattr(torch, dtype), device=PLACE)
         with using(elementwise=rung.name):
-            device.apply(function, torch.from_numpy(x).to(PLACE), out)
+            package.apply(function, torch.from_numpy(x).to(PLACE), out)
         inside = np.abs(reference) < numbers.max
         bound = spec.bound(spec.Case(function, x.shape), {"x": x}, reference[inside], rung.c)
         bound += (np.abs(reference[inside]) + bound) * numbers.eps + numbers.smallest_normal * numbers.eps

@@ -19,6 +19,7 @@ torch = pytest.importorskip("torch")
 SMALL = 10_000  # numbers of a case in the interpreter
 
 pytestmark = [
+    pytest.mark.usefixtures("simulated_gpu"),
     pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning"),  # NumPy's, where a GPU computes in silence
     pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning"),

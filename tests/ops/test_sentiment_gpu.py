@@ -19,6 +19,7 @@ from tilewright.ops.core.ladder import using
 torch = pytest.importorskip("torch")
 conv1d = pytest.importorskip("tilewright.ops.conv1d.device")
 sentences = pytest.importorskip("tilewright.ops.embedding_conv1d.device")
+pytestmark = pytest.mark.usefixtures("simulated_gpu")
 
 DTYPES = ("float32", "bfloat16", "float16", "tf32")
 OPS = {"conv1d": (conv1d, conv1d_spec), "embedding_conv1d": (sentences, table_spec)}

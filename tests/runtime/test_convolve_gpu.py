@@ -23,6 +23,7 @@ from tilewright.runtime.tiles import Tiling
 
 torch = pytest.importorskip("torch")
 device = pytest.importorskip("tilewright.ops.conv3d.device")
+pytestmark = pytest.mark.usefixtures("simulated_gpu")
 
 SHAPE = (70, 81, 93) if ON_GPU else (5, 4, 6)
 KERNELS = ("k.npy", "box:3,5,7", "gaussian:1.5") if ON_GPU else ("k.npy",)

@@ -68,7 +68,7 @@ def device_sizes() -> list[Case]:
 
 def bind_tensors(case, inputs: dict, device: str = "cuda"):
     """call(out=None) on tensors made of a case's NumPy inputs; for the bench and the tests."""
-    from tilewright.ops.batchnorm import device as gpu
+    from tilewright.ops.batchnorm import batchnorm
 
     values = tensors_of(case, inputs, device, "x")
-    return lambda out=None: gpu.batchnorm(**values, out=out)
+    return lambda out=None: batchnorm(**values, out=out)

@@ -73,7 +73,7 @@ def device_sizes() -> list[Case]:
 
 def bind_tensors(case, inputs: dict, device: str = "cuda"):
     """call(out=None) on a tensor made of a case's NumPy input; for the bench and the tests."""
-    from tilewright.ops.elementwise import device as gpu
+    from tilewright.ops.elementwise import apply
 
     x = tensors_of(case, inputs, device, "x")["x"]
-    return lambda out=None: gpu.apply(case.function, x, out)
+    return lambda out=None: apply(case.function, x, out)

@@ -66,7 +66,7 @@ def device_sizes() -> list[Case]:
 
 def bind_tensors(case, inputs: dict, device: str = "cuda"):
     """call(out=None) on tensors made of a case's NumPy inputs; for the bench and the tests."""
-    from tilewright.ops.embedding import device as gpu
+    from tilewright.ops.embedding import embedding
 
     values = tensors_of(case, inputs, device, "table", "position_table")
-    return lambda out=None: gpu.embedding(**values, out=out)
+    return lambda out=None: embedding(**values, out=out)

@@ -73,7 +73,7 @@ def device_sizes() -> list[Case]:
 
 def bind_tensors(case, inputs: dict, device: str = "cuda"):
     """call(out=None) on tensors made of a case's NumPy inputs; for the bench and the tests. x stays float32."""
-    from tilewright.ops.layernorm import device as gpu
+    from tilewright.ops.layernorm import layernorm
 
     values = tensors_of(case, inputs, device)
-    return lambda out=None: gpu.layernorm(**values, out=out)
+    return lambda out=None: layernorm(**values, out=out)

@@ -12,9 +12,8 @@ import numpy as np
 from tilewright.errors import UsageError
 from tilewright.ops.batchnorm.ladder import ladder
 from tilewright.ops.batchnorm.problem import ACTIVATIONS, Problem
-from tilewright.ops.core.arrays import as_float32, like, one_of, put_back, result_for, target_for
-from tilewright.ops.core.gpu.tensors import on_gpu
-from tilewright.ops.core.rows import over_rows
+from tilewright.ops.core.arrays import as_float32, one_of
+from tilewright.ops.core.backend import HOST, backend_of
 
 __all__ = ["Problem", "batchnorm", "fold", "ladder"]
 
@@ -25,27 +24,28 @@ def batchnorm(x, gamma, beta, mean, variance, *, eps: float = 1e-5, activation=N
     x: (..., C), float32 or bfloat16, any strides, NumPy or anything that speaks DLPack. gamma, beta, mean, variance:
     (C,). eps: at least 0, and variance + eps above 0. activation: None, "relu", "tanh", "gelu" (exact) or "gelu_tanh".
     out: float32 NumPy array of x's shape to write to; it may be x. Scale and shift are formed in float64.
-    Tensors on a GPU stay there: see `device.py`.
+    Arrays on a GPU stay there; each may also be float16, and out bfloat16. On a GPU the values of variance are not
+    checked, since that would wait for the GPU: a channel whose variance + eps is not above 0 becomes infinite or NaN.
     Returns float32 (..., C), the same kind of array as x. Raises UsageError naming the argument that does not fit.
     Source: Ioffe and Szegedy, "Batch Normalization", 2015.
     """
-    if on_gpu(x):
-        from tilewright.ops.batchnorm import device
-
-        return device.batchnorm(x, gamma, beta, mean, variance, eps=eps, activation=activation, out=out)
-    array = as_float32("x", x)
-    if array.ndim == 0:
-        raise UsageError("batchnorm: x is a single number; (..., C) is wanted")
     one_of("batchnorm", "activation", activation, ACTIVATIONS)
-    C = array.shape[-1]
-    scale, shift = (v.astype(np.float32) for v in _scale_shift((gamma, beta, mean, variance), eps, C, "batchnorm"))
-    result = result_for("batchnorm", out, array.shape)
-    if result.size:
-        rung = ladder.choose(Problem(C))
-        target = result if out is None else target_for(result, residual=array)
-        over_rows(lambda rows, to: rung.run(rows, scale, shift, activation, to), array, target)
-        put_back(result, target)
-    return like(x, result)
+    _check_eps("batchnorm", eps)
+    backend = backend_of(x)
+    work = backend.row_operands("batchnorm", x, out, gamma=gamma, beta=beta, mean=mean, variance=variance)
+    parameters: tuple = work.vectors, eps
+    if backend is HOST:
+        scale, shift = _scale_shift(work.vectors, eps, work.x.shape[-1], "batchnorm")
+        parameters = scale.astype(np.float32), shift.astype(np.float32)
+    if 0 not in work.x.shape:
+        rung = ladder.choose(Problem(work.x.shape[-1], work.dtype, backend.device))
+        backend.over_rows(lambda rows, to: rung.run(rows, *parameters, activation, to), work)
+    return backend.finish(x, work.result, work.target)
+
+
+def _check_eps(op: str, eps: float) -> None:
+    if not eps >= 0:
+        raise UsageError(f"{op}: eps is {eps}; it must be at least 0")
 
 
 def fold(weights, bias, gamma, beta, mean, variance, *, eps: float = 1e-5, axis: int):
@@ -71,8 +71,7 @@ def fold(weights, bias, gamma, beta, mean, variance, *, eps: float = 1e-5, axis:
 
 def _scale_shift(parameters, eps: float, C: int, op: str) -> tuple[np.ndarray, np.ndarray]:
     """float64 (C,) each: y = x * scale + shift. parameters: gamma, beta, mean, variance."""
-    if not eps >= 0:
-        raise UsageError(f"{op}: eps is {eps}; it must be at least 0")
+    _check_eps(op, eps)
     names = ("gamma", "beta", "mean", "variance")
     gamma, beta, mean, variance = (_channels(*pair, C, op) for pair in zip(names, parameters, strict=True))
     if not (variance + eps > 0).all():

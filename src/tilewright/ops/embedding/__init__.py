@@ -6,8 +6,10 @@ Where a convolution follows, no row needs to be gathered at all: see `tilewright
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.ops.core.arrays import as_float32, as_numpy, like, put_back, result_for, rows_for, target_for
-from tilewright.ops.core.gpu.tensors import on_gpu
+from tilewright.ops.core.arrays import as_numpy, put_back, rows_for, target_for
+from tilewright.ops.core.backend import HOST, backend_of
+from tilewright.ops.core.gpu.rows import kinds_of, ready, writable
+from tilewright.ops.core.gpu.tensors import FLOATS, INTEGERS
 from tilewright.ops.embedding.ladder import ladder
 from tilewright.ops.embedding.problem import Problem
 
@@ -34,42 +36,67 @@ def embedding(ids, table, *, out=None, positions=None, position_table=None):
     the same kind of array as ids.
 
     positions, position_table: integers of ids' shape and a second table (P, C); both or neither. out: a float32 array
-    of the result's shape to write to. Tensors on a GPU stay there: see `device.py`, which does not look at ids.
-    Raises UsageError for ids that are no integers or out of range, with the place of the first.
+    of the result's shape to write to.
+    Arrays on a GPU stay there: ids and positions int64 or int32, tables and out may also be float16, out bfloat16. The
+    values of ids are not checked there, since that would wait for the GPU: an id or a position that its table does not
+    have makes its row NaN. Raises UsageError naming the argument that does not fit, on the CPU also for ids out of
+    range, with the index of the first.
     """
-    if on_gpu(ids):
-        from tilewright.ops.embedding import device
-
-        return device.embedding(ids, table, out=out, positions=positions, position_table=position_table)
-    rows = as_float32("table", table)
+    backend = backend_of(ids)
+    rows = backend.take("embedding", "table", table)
     if rows.ndim != 2:
-        raise UsageError(f"embedding: table has shape {rows.shape}; (V, C) is wanted")
-    index, C = checked_ids(ids, len(rows)), rows.shape[1]
-    places, more = _positions(positions, position_table, index.shape, C)
-    result = result_for("embedding", out, (*index.shape, C))
-    if result.size:
-        rung = ladder.choose(Problem(C))
-        target = result if out is None else target_for(result, rows, index, places, more)
-        flat = rows_for(target)
-        rung.run(np.ascontiguousarray(index.reshape(-1), np.int64), rows, flat)
-        if places.size:
-            flat += more[places.reshape(-1)]
-        put_back(target, flat)
-        put_back(result, target)
-    return like(ids, result)
+        raise UsageError(f"embedding: table has shape {tuple(rows.shape)}; (V, C) is wanted")
+    index, C = _index(backend, "ids", ids, len(rows), "table"), rows.shape[1]
+    places, more = _positions(backend, positions, position_table, tuple(index.shape), C)
+    backend.same_device("embedding", "ids", index, table=rows, positions=places, position_table=more)
+    result = backend.result("embedding", out, (*index.shape, C), rows, FLOATS if backend is not HOST else ("float32",))
+    if 0 in result.shape:
+        return backend.finish(ids, result, result)
+    run = _run_on_host if backend is HOST else _run_on_device
+    return backend.finish(ids, result, run(index, rows, places, more, result, out is None))
 
 
-def _positions(positions, position_table, shape: tuple[int, ...], C: int) -> tuple[np.ndarray, np.ndarray]:
-    """Checked positions and their table; two empty arrays where there are none."""
+def _run_on_host(index: np.ndarray, rows: np.ndarray, places, more, result: np.ndarray, new: bool) -> np.ndarray:
+    """The array that the chosen rung wrote: result, or a buffer of its shape. new: nobody else has the result."""
+    others = () if places is None else (places, more)
+    target = result if new else target_for(result, rows, index, *others)
+    flat = rows_for(target)
+    rung = ladder.choose(Problem(rows.shape[1]))
+    rung.run(np.ascontiguousarray(index.reshape(-1), np.int64), rows, flat)
+    if places is not None:
+        flat += more[places.reshape(-1)]
+    put_back(target, flat)
+    return target
+
+
+def _run_on_device(index, rows, places, more, result, new: bool):
+    """The same for tensors."""
+    index, rows = index.contiguous(), ready(rows)
+    pair = None if places is None else (places.contiguous().view(-1), ready(more))
+    target = result if new or writable(result, index, rows, *pair or ()) else result.new_empty(result.shape)
+    tables = (rows, pair[1]) if pair else (rows,)
+    rung = ladder.choose(Problem(rows.shape[1], kinds_of(target, *tables), "cuda"))
+    rung.run(index.view(-1), rows, pair, target.view(-1, rows.shape[1]))
+    return target
+
+
+def _index(backend, name: str, ids, V: int, table: str):
+    """Integers; on the CPU each is a row of a table with V rows."""
+    return checked_ids(ids, V, name, table) if backend is HOST else backend.take("embedding", name, ids, INTEGERS)
+
+
+def _positions(backend, positions, position_table, shape: tuple[int, ...], C: int) -> tuple:
+    """Checked positions and their table; None and None where there are none."""
     if (positions is None) != (position_table is None):
         missing = "positions" if positions is None else "position_table"
         raise UsageError(f"embedding: {missing} is missing; positions and position_table come together")
     if positions is None:
-        return np.empty(0, np.int64), np.empty((0, C), np.float32)
-    more = as_float32("position_table", position_table)
+        return None, None
+    more = backend.take("embedding", "position_table", position_table)
     if more.ndim != 2 or more.shape[1] != C:
-        raise UsageError(f"embedding: position_table has shape {more.shape}; (P, {C}) is wanted, as wide as the table")
-    places = checked_ids(positions, len(more), "positions", "position_table")
-    if places.shape != shape:
-        raise UsageError(f"embedding: positions has shape {places.shape}; that of ids, {shape}, is wanted")
+        shapes = f"{tuple(more.shape)}; (P, {C}) is wanted, as wide as the table"
+        raise UsageError(f"embedding: position_table has shape {shapes}")
+    places = _index(backend, "positions", positions, len(more), "position_table")
+    if tuple(places.shape) != shape:
+        raise UsageError(f"embedding: positions has shape {tuple(places.shape)}; that of ids, {shape}, is wanted")
     return places, more

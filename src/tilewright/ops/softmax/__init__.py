@@ -4,10 +4,9 @@ from tilewright.ops.softmax import softmax
 shares = softmax(scores)                            # (..., C) -> (..., C); -inf, a masked number, becomes 0
 """
 
-from tilewright.errors import UsageError
-from tilewright.ops.core.arrays import as_float32, like, put_back, result_for, target_for
-from tilewright.ops.core.gpu.tensors import on_gpu
-from tilewright.ops.core.rows import over_rows
+from functools import cache
+
+from tilewright.ops.core.backend import backend_of
 from tilewright.ops.softmax.ladder import ladder
 from tilewright.ops.softmax.problem import Problem
 
@@ -18,21 +17,20 @@ def softmax(x, *, out=None):
     """exp(x) / sum(exp(x)) over the last axis, without overflow: x (..., C) -> float32 (..., C), x's kind of array.
 
     x: float32 or bfloat16, any strides, NumPy or anything that speaks DLPack; C of any size. out: float32 NumPy array
-    of x's shape to write to; it may be x. A tensor on a GPU stays there: see `device.py`. -inf becomes exactly 0, and
-    what lies so far below the largest that its exp is no normal number may, too. A row of nothing but -inf, or with a
-    NaN or +inf in it, becomes NaN throughout, as in NumPy. A row's bits depend on that row alone.
-    Raises UsageError naming the argument that does not fit.
+    of x's shape to write to; it may be x. An array on a GPU stays there; it and out may also be float16, and out
+    bfloat16. Sums are float32.
+    -inf becomes exactly 0. An element so far below the largest that its exp is not a normal number may become 0, too. A
+    row of only -inf, or with a NaN or +inf in it, becomes NaN throughout, as in NumPy. A row's bits depend on that row
+    alone. Raises UsageError naming the argument that does not fit.
     """
-    if on_gpu(x):
-        from tilewright.ops.softmax import device
+    backend = backend_of(x)
+    work = backend.row_operands("softmax", x, out)
+    if 0 not in work.x.shape:
+        problem = _problem(work.x.shape[-1], work.dtype, backend.device)
+        backend.over_rows(ladder.choose(problem).run, work)
+    return backend.finish(x, work.result, work.target)
 
-        return device.softmax(x, out=out)
-    array = as_float32("x", x)
-    if array.ndim == 0:
-        raise UsageError("softmax: x is a single number; (..., C) is wanted")
-    result = result_for("softmax", out, array.shape)
-    if result.size:
-        target = result if out is None else target_for(result, residual=array)
-        over_rows(ladder.choose(Problem(array.shape[-1])).run, array, target)
-        put_back(result, target)
-    return like(x, result)
+
+@cache
+def _problem(C: int, dtype: str, device: str) -> Problem:
+    return Problem(C, dtype, device)

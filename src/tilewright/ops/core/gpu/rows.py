@@ -1,12 +1,11 @@
-"""Torch tensors that are worked on row by row, or number by number: what the `device.py` of such operations share."""
+"""Torch tensors that an operation on rows, or on single elements, takes: checked, and laid out for a kernel."""
 
 from functools import cache
 
 import numpy as np
 
-from tilewright.errors import UsageError
 from tilewright.ops.core.arrays import BFLOAT16
-from tilewright.ops.core.gpu.tensors import FLOATS, moved, result_for, same_device, tensor_of, torch_dtype
+from tilewright.ops.core.gpu.tensors import FLOATS, moved, result_for, torch_dtype
 
 ALIGNMENT = 16  # bytes that a thread loads at once; elsewhere Triton would cut a row, and so its sums, in another way
 SHORT = {"bfloat16": BFLOAT16, "float16": np.dtype(np.float16)}
@@ -27,7 +26,10 @@ def _kinds() -> dict:
 def plain(x, out, *vectors) -> bool:
     """Whether the tensors are what nearly every call brings, so that nothing else need be asked: of the three dtypes,
     on one device, contiguous and aligned; out of x's shape, over x or apart from it; vectors as long as x's rows."""
-    kinds, place, row = _kinds(), x.get_device(), x.shape[-1:]
+    kinds = _kinds()
+    if getattr(x, "dtype", None) not in kinds:
+        return False
+    place, row = x.get_device(), x.shape[-1:]
     for tensor in (x, out, *vectors):
         if getattr(tensor, "dtype", None) not in kinds or tensor.get_device() != place:
             return False
@@ -81,15 +83,6 @@ def ready(x):
     import torch
 
     return x if _simple(x) else x.clone(memory_format=torch.contiguous_format)
-
-
-def vectors_of(op: str, x, C: int, **vectors) -> list:
-    """The tensors (C,) on the device of x, ready for a kernel. Raises UsageError naming the one that does not fit."""
-    for name, vector in vectors.items():
-        if tuple(tensor_of(op, name, vector).shape) != (C,):
-            raise UsageError(f"{op}: {name} has shape {tuple(vector.shape)}; {(C,)} is wanted, one number a column")
-    same_device(op, "x", x, **vectors)
-    return [ready(vector) for vector in vectors.values()]
 
 
 def shortened(array: np.ndarray, dtype: str) -> np.ndarray:

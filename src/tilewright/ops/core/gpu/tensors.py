@@ -1,10 +1,11 @@
-"""Torch tensors on a GPU, at the public door and behind it: what the operations' `device.py` share.
+"""Torch tensors on a GPU: how a public function recognises and checks them.
 
-An operation's public function sends GPU tensors to the function of the same name in its `device.py`, which takes torch
-tensors wherever they live: on the CPU its kernels run in numba-cuda's simulator or Triton's interpreter. Nothing here
-imports torch before a caller has handed over a tensor, or asked for one.
+A tensor stays on its GPU. Arrays of other libraries in a GPU's memory (CuPy, JAX) become torch tensors through DLPack,
+without a copy. Nothing here imports torch before a caller has passed such an array, or asked for one.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 import numpy as np
@@ -13,11 +14,37 @@ from tilewright.errors import UsageError
 from tilewright.hardware import gpus
 
 FLOATS = ("float32", "bfloat16", "float16")
+INTEGERS = ("int64", "int32")
+DLPACK_GPUS = (2, 13)  # kDLCUDA, kDLCUDAManaged
+
+_simulated: list[bool] = []  # one entry for each `gpu_kernels_on_the_cpu` that is open
+
+
+@contextmanager
+def gpu_kernels_on_the_cpu() -> Iterator[None]:
+    """Inside, torch tensors on the CPU run the GPU's kernels, in numba-cuda's simulator or Triton's interpreter.
+
+    For tests on machines without a GPU. It holds for all threads of the process. NumPy arrays stay the CPU's.
+    """
+    _simulated.append(True)
+    try:
+        yield
+    finally:
+        _simulated.pop()
 
 
 def on_gpu(value) -> bool:
-    """Whether it is a torch tensor on a GPU."""
-    return bool(getattr(value, "is_cuda", False))
+    """True for an array in a GPU's memory: a torch tensor, or another library's that speaks DLPack."""
+    if hasattr(value, "is_cuda"):
+        return value.is_cuda or (bool(_simulated) and hasattr(value, "data_ptr"))
+    if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack_device__"):
+        return False
+    return value.__dlpack_device__()[0] in DLPACK_GPUS
+
+
+def names_gpu(device) -> bool:
+    """True if an argument `device` of a public function names a GPU, or the CPU that simulates one."""
+    return device is not None and (str(device) != "cpu" or bool(_simulated))
 
 
 def kind(tensor) -> str:
@@ -33,8 +60,15 @@ def torch_dtype(name: str):
 
 
 def tensor_of(op: str, name: str, value, dtypes: tuple[str, ...] = FLOATS):
-    """The tensor itself. Raises UsageError unless it is a torch tensor of one of the dtypes."""
+    """The tensor itself, or another library's GPU array as a tensor on the same memory.
+
+    Raises UsageError unless it is one of the dtypes.
+    """
     if not hasattr(value, "data_ptr"):
+        if on_gpu(value):
+            import torch
+
+            return tensor_of(op, name, torch.from_dlpack(value), dtypes)
         raise UsageError(f"{op}: {name} is a {type(value).__name__}; a torch tensor on the GPU is wanted")
     if kind(value) not in dtypes:
         raise UsageError(f"{op}: {name} is {kind(value)}; {', '.join(dtypes)} are taken, convert it first")
@@ -54,7 +88,8 @@ def result_for(op: str, out, shape: tuple[int, ...], near, dtypes: tuple[str, ..
     one of the dtypes and of that shape."""
     if out is None:
         return near.new_empty(shape, dtype=torch_dtype(dtypes[0]))
-    if kind(tensor_of(op, "out", out)) not in dtypes or tuple(out.shape) != tuple(shape):
+    out = tensor_of(op, "out", out)
+    if kind(out) not in dtypes or tuple(out.shape) != tuple(shape):
         wanted = " or ".join(dict.fromkeys(dtypes))
         what = f"{kind(out)} {tuple(out.shape)}; a {wanted} tensor of shape {tuple(shape)} is wanted"
         raise UsageError(f"{op}: out is {what}")

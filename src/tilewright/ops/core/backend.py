@@ -1,0 +1,146 @@
+"""What a public function does with its arrays: NumPy's on the CPU (HOST), torch's on a GPU (DEVICE).
+
+`backend_of(x)` says which of the two a call runs on. Both have the same methods, so a function checks its arguments in
+one text. Messages have the form "op: x is ...; ... is wanted".
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tilewright.errors import UsageError
+from tilewright.ops.core import arrays
+from tilewright.ops.core.gpu import rows as gpu_rows
+from tilewright.ops.core.gpu import tensors
+from tilewright.ops.core.rows import over_rows
+
+
+class RowOperands(NamedTuple):
+    """Arguments of an operation on rows. x: (..., C). vectors: (C,) each. result: what the caller gets. target: what
+    the kernel writes, the result or a buffer of its shape. dtype: the accuracy class."""
+
+    x: Any
+    vectors: tuple
+    result: Any
+    target: Any
+    dtype: str
+
+
+class Host:
+    """Arrays in the CPU's memory: NumPy's, and what NumPy reads without a copy."""
+
+    device = "cpu"
+
+    def take(self, op: str, name: str, value, dtypes: tuple[str, ...] = ("float32", "bfloat16")) -> np.ndarray:
+        """float32; bfloat16 is widened. Raises UsageError for other dtypes."""
+        if tensors.on_gpu(value):
+            raise UsageError(f"{op}: {name} is on a GPU and the first argument is not: move them to one device")
+        return arrays.as_float32(f"{op}: {name}", value)
+
+    def same_device(self, op: str, first: str, x, **others) -> None:
+        """Nothing: `take` has refused arrays on a GPU."""
+
+    def result(self, op: str, out, shape: tuple[int, ...], near, dtypes: tuple[str, ...] = ("float32",)) -> np.ndarray:
+        """`out`, or a new float32 array. dtypes: what out may be, "float32" and "bfloat16" on the CPU. Raises
+        UsageError for an out that does not fit."""
+        return arrays.result_for(op, out, shape, rounded="bfloat16" in dtypes)
+
+    def row_operands(
+        self, op: str, x, out, *, rank: int = 1, outs: tuple[str, ...] = ("float32",), **vectors
+    ) -> RowOperands:
+        """Checked arguments of an operation on rows. rank: the least rank of x. outs: dtypes of an out on the CPU."""
+        array = self.take(op, "x", x)
+        checked = _vectors(self, op, array, rank, vectors)
+        result = self.result(op, out, array.shape, array, outs)
+        target = result if out is None else arrays.target_for(result, *checked, residual=array)
+        return RowOperands(array, tuple(map(np.ascontiguousarray, checked)), result, target, "float32")
+
+    def over_rows(self, run: Callable, work: RowOperands) -> None:
+        """run(rows of x, rows of target): (rows, C) both, rows contiguous."""
+        over_rows(run, work.x, work.target)
+
+    def over_elements(self, run: Callable, work: RowOperands) -> None:
+        """run(x, target), as (rows, C) of any width."""
+        x, target = work.x, work.target
+        if x.flags.c_contiguous and target.flags.c_contiguous:
+            run(x.reshape(1, -1), target.reshape(1, -1))
+        else:
+            over_rows(run, x, target)
+
+    def finish(self, caller, result: np.ndarray, target: np.ndarray):
+        """The result, with the target's elements in it, as the kind of array that the caller passed; bfloat16 stays
+        NumPy's."""
+        arrays.put_back(result, target)
+        return result if result.dtype == arrays.BFLOAT16 else arrays.like(caller, result)
+
+
+class Device:
+    """Torch tensors on a GPU, and other libraries' arrays there. They stay there; work is queued on torch's current
+    stream, and nothing waits for it."""
+
+    device = "cuda"
+
+    def take(self, op: str, name: str, value, dtypes: tuple[str, ...] = tensors.FLOATS):
+        """The tensor itself. Raises UsageError unless it is one of the dtypes."""
+        return tensors.tensor_of(op, name, value, dtypes)
+
+    def same_device(self, op: str, first: str, x, **others) -> None:
+        """Raises UsageError naming the argument that is not on x's device; None may be."""
+        tensors.same_device(op, first, x, **others)
+
+    def result(self, op: str, out, shape: tuple[int, ...], near, dtypes: tuple[str, ...] = ("float32",)):
+        """`out`, or a new tensor of the first dtype on the device of `near`. Raises UsageError for an out that does not
+        fit."""
+        return tensors.result_for(op, out, shape, near, dtypes)
+
+    def row_operands(
+        self, op: str, x, out, *, rank: int = 1, outs: tuple[str, ...] = ("float32",), **vectors
+    ) -> RowOperands:
+        """Checked arguments of an operation on rows. rank: the least rank of x. out may be of each float dtype."""
+        given = tuple(vectors.values())
+        if out is not None and gpu_rows.plain(x, out, *given) and x.ndim >= rank:
+            return RowOperands(x, given, out, out, gpu_rows.kinds_of(x, out, *given))
+        x = self.take(op, "x", x)
+        checked = _vectors(self, op, x, rank, vectors)
+        x, result, target = gpu_rows.placed(op, x, out)
+        return RowOperands(
+            x, tuple(map(gpu_rows.ready, checked)), result, target, gpu_rows.kinds_of(x, target, *checked)
+        )
+
+    def over_rows(self, run: Callable, work: RowOperands) -> None:
+        """run(rows of x, rows of target): (rows, C) both, contiguous."""
+        C = work.x.shape[-1]
+        run(gpu_rows.as_rows(work.x, C), gpu_rows.as_rows(work.target, C))
+
+    def over_elements(self, run: Callable, work: RowOperands) -> None:
+        """run(x, target), contiguous."""
+        run(work.x, work.target)
+
+    def finish(self, caller, result, target):
+        """The result, with the target's elements in it, as the kind of array that the caller passed."""
+        if target is not result:
+            result.copy_(target)
+        return result if hasattr(caller, "data_ptr") else arrays.like(caller, result)
+
+
+HOST, DEVICE = Host(), Device()
+Backend = Host | Device
+
+
+def backend_of(value) -> Backend:
+    """DEVICE for an array in a GPU's memory, else HOST."""
+    return DEVICE if tensors.on_gpu(value) else HOST
+
+
+def _vectors(backend: Backend, op: str, x, rank: int, vectors: dict) -> list:
+    """The vectors, each (C,) and on x's device. Raises UsageError naming the one that does not fit."""
+    if x.ndim < rank:
+        raise UsageError(f"{op}: x is a single number; (..., C) is wanted")
+    checked = {name: backend.take(op, name, value) for name, value in vectors.items()}
+    for name, vector in checked.items():
+        if tuple(vector.shape) != (x.shape[-1],):
+            shapes = f"{tuple(vector.shape)}; {(x.shape[-1],)} is wanted"
+            raise UsageError(f"{op}: {name} has shape {shapes}, one number per column of x")
+    backend.same_device(op, "x", x, **checked)
+    return list(checked.values())

@@ -20,7 +20,7 @@ from tilewright.ops.attention.operands import DeviceCache
 torch = pytest.importorskip("torch")
 device_place = pytest.importorskip("tilewright.models.device_place")
 device_generation = pytest.importorskip("tilewright.models.device_generation")
-sample_device = pytest.importorskip("tilewright.ops.sample.device")
+sample_device = pytest.importorskip("tilewright.ops.sample.draw")
 
 V, CONTEXT = TINY["vocab_size"], TINY["n_positions"]
 GREEDY = SamplingParams(temperature=0, max_tokens=8)

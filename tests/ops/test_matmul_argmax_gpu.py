@@ -19,7 +19,7 @@ from tilewright.ops.matmul_argmax import ladder
 from tilewright.ops.matmul_argmax.problem import Case
 
 torch = pytest.importorskip("torch")
-device = pytest.importorskip("tilewright.ops.matmul_argmax.device")
+device = pytest.importorskip("tilewright.ops.matmul_argmax")
 pytestmark = pytest.mark.usefixtures("simulated_gpu")
 
 RUNGS = [rung for name, rung in ladder.rungs.items() if not name.startswith("cpu.")]
@@ -174,7 +174,7 @@ def test_what_does_not_fit_is_named():
     good = empty(2)
     for words, call in {
         "a is (2, 15); (M, 16) is wanted": lambda: device.matmul_argmax(a[:, :15], prepared),
-        "a is a ndarray": lambda: device.matmul_argmax(np.ones((2, 16), np.float32), prepared),
+        "a is on the CPU and b on a GPU": lambda: device.matmul_argmax(np.ones((2, 16), np.float32), prepared),
         "at least one column": lambda: device.prepare(b[:, :0]),
         "dtype is 'float64'": lambda: device.prepare(b, dtype="float64"),
         "weights are (16, 20) float32, b is (16, 20) bfloat16": lambda: device.prepare(

@@ -10,8 +10,7 @@ from gpu import ON_GPU, PLACE, every
 from ops.cases import cases_of
 from ops.test_sample import SURE, some_rows, some_rules
 from tilewright.bench.sizes import sample as spec
-from tilewright.ops.sample import ladder, rules
-from tilewright.ops.sample import sample as on_cpu
+from tilewright.ops.sample import ladder, rules, sample
 from tilewright.ops.sample.operands import NUMBER, Rules
 from tilewright.ops.sample.reference import sample as reference
 
@@ -33,9 +32,7 @@ def cases(rung, dtype):
 
 
 def sampled(logits, given):
-    from tilewright.ops.sample import device
-
-    return device.sample(torch.from_numpy(logits).to(PLACE), given)
+    return sample(torch.from_numpy(logits).to(PLACE), given)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +56,7 @@ def test_rows_of_every_kind(n, V, rng):
     other = np.flatnonzero(found != wanted)
     assert (margins[other] < SURE).all(), (other, found[other], wanted[other], margins[other])
     assert len(other) <= 1
-    here = on_cpu(logits, given).tokens
+    here = sample(logits, given).tokens
     assert ((found == here) | (margins < SURE)).all()
 
 
@@ -123,7 +120,7 @@ def test_a_row_is_the_same_in_any_company(rng):
 def test_the_best_and_the_logarithm(rng):
     logits = some_rows(rng, 30, 200)
     given = rules(rng.random(30), best=rng.integers(-1, 9, 30))
-    found, here = sampled(logits, given), on_cpu(logits, given)
+    found, here = sampled(logits, given), sample(logits, given)
     for i in np.flatnonzero(here.tokens >= 0):
         asked = int(given.words[i, 4])
         assert found.best[i, : max(asked, 0)].tolist() == here.best[i, : max(asked, 0)].tolist()

@@ -17,7 +17,7 @@ from tilewright.errors import Refused, ResourceError, UsageError
 from tilewright.ops.core.ladder import using
 
 torch = pytest.importorskip("torch")
-conv1d = pytest.importorskip("tilewright.ops.conv1d.device")
+conv1d = pytest.importorskip("tilewright.ops.conv1d")
 sentences = pytest.importorskip("tilewright.ops.embedding_conv1d.device")
 pytestmark = pytest.mark.usefixtures("simulated_gpu")
 
@@ -193,7 +193,7 @@ def test_what_does_not_fit_is_named():
             "bias has shape (4,)": lambda: conv1d.conv1d(x, weight, bias=bias[:4]),
             "pool": lambda: conv1d.conv1d(x, weight, pool="mean"),
             "out is float32 (2, 5, 4)": lambda: conv1d.conv1d(x, weight, out=torch.ones(2, 5, 4, device=PLACE)),
-            "weight is a ndarray": lambda: conv1d.prepare(np.ones((5, 3, 2), np.float32)),
+            "weight is a ndarray": lambda: conv1d.conv1d(x, np.ones((5, 3, 2), np.float32)),
             "(O, C, K) is wanted": lambda: conv1d.prepare(bias),
             "dtype is bfloat16": lambda: conv1d.prepare(weight, dtype="bfloat16"),
         }.items():

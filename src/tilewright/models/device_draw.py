@@ -12,7 +12,7 @@ import numpy as np
 
 from tilewright.models.sampler import uniforms
 from tilewright.models.sampling import SamplingParams
-from tilewright.ops.sample import Rules, device, rules
+from tilewright.ops.sample import Rules, draw, rules
 from tilewright.ops.sample.operands import NUMBER
 
 LOGITS_BYTES = 256 << 20  # of those held at a time
@@ -77,5 +77,5 @@ class Draw:
         for at in range(0, n, part):
             rows = slice(at, min(at + part, n))
             logits = self.model.logits_on_device(hidden[rows], self.logits[: rows.stop - at])
-            device.draw(logits, numbers[rows], words[rows], chosen[rows])
+            draw.draw(logits, numbers[rows], words[rows], chosen[rows])
         return chosen

@@ -91,8 +91,8 @@ def device_sizes() -> list[Case]:
 
 def bind_tensors(case, inputs: dict, device: str = "cuda"):
     """call(out=None) on tensors made of a case's NumPy inputs, weights prepared; for the bench and the tests."""
-    from tilewright.ops.conv1d import device as gpu
+    from tilewright.ops.conv1d import conv1d, prepare
 
     values = moved(inputs, device)
-    packed = gpu.prepare(values.pop("weight"), dtype=case.dtype)
-    return lambda out=None: gpu.conv1d(weight=packed, out=out, **values)
+    packed = prepare(values.pop("weight"), dtype=case.dtype)
+    return lambda out=None: conv1d(weight=packed, out=out, **values)

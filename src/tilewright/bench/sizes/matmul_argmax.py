@@ -40,6 +40,7 @@ def with_rows(case: Case, count: int) -> Case:
 
 def bind(case: Case, inputs: dict):
     """call(out=None) for the chosen rung, its weights prepared; it gives the values."""
+
     from tilewright.ops.matmul_argmax import matmul_argmax, prepare
 
     if case.device != "cpu":
@@ -84,17 +85,19 @@ def device_sizes() -> list[Case]:
 def bind_tensors(case, inputs: dict, device: str = "cuda"):
     """call(out=None) on tensors made of a case's NumPy inputs, weights prepared; it gives the values, without an out in
     the same tensor each time."""
-    from tilewright.ops.matmul_argmax import device as gpu
+    import torch
+
+    from tilewright.ops.matmul_argmax import matmul_argmax, prepare
 
     values = moved(inputs, device)
     a = values["a"].to(torch_dtype(case.dtype))
-    prepared = gpu.prepare(values["b"], dtype=case.dtype)
-    index, value = gpu._results(a, None)
+    prepared = prepare(values["b"], dtype=case.dtype)
+    index, value = a.new_empty(len(a), dtype=torch.int64), a.new_empty(len(a), dtype=torch.float32)
 
     def call(out=None):
         if out is not None and kind(out) == "float32":
-            return gpu.matmul_argmax(a, prepared, (index, out))[1]
-        gpu.matmul_argmax(a, prepared, (index, value))
+            return matmul_argmax(a, prepared, (index, out))[1]
+        matmul_argmax(a, prepared, (index, value))
         return value if out is None else out.copy_(value)
 
     return call

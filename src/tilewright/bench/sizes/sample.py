@@ -88,13 +88,13 @@ def bind_tensors(case, inputs: dict, device: str = "cuda"):
     """call(out=None) on a tensor made of a case's NumPy input; for the bench and the tests. It gives float32 tokens."""
     import torch
 
-    from tilewright.ops.sample import device as gpu
+    from tilewright.ops.sample import sample
 
     logits = torch.from_numpy(inputs["logits"]).to(device)
     given = Rules(**{name: inputs[name] for name in Rules._fields})
 
     def call(out=None):
-        tokens = torch.from_numpy(gpu.sample(logits, given).tokens).to(device, torch.float32)
+        tokens = torch.from_numpy(sample(logits, given).tokens).to(device, torch.float32)
         if out is None:
             return tokens
         out.copy_(tokens)

@@ -27,6 +27,10 @@ class Packed:
     dtype: str
     data: Any
 
+    def memory(self):
+        """The array or tensor that holds the weights."""
+        return self.data if isinstance(self.data, np.ndarray) else getattr(self.data, "data", self.data)
+
 
 @dataclass(frozen=True)
 class Window:

@@ -15,6 +15,8 @@ from tilewright.ops.core.gpu import rows as gpu_rows
 from tilewright.ops.core.gpu import tensors
 from tilewright.ops.core.rows import over_rows
 
+NOTHING = np.empty(0, np.float32)
+
 
 class RowOperands(NamedTuple):
     """Arguments of an operation on rows. x: (..., C). vectors: (C,) each. result: what the caller gets. target: what
@@ -33,18 +35,41 @@ class Host:
     device = "cpu"
 
     def take(self, op: str, name: str, value, dtypes: tuple[str, ...] = ("float32", "bfloat16")) -> np.ndarray:
-        """float32; bfloat16 is widened. Raises UsageError for other dtypes."""
+        """float32; bfloat16 is widened. Raises UsageError for others. dtypes: what a tensor on a GPU may be."""
         if tensors.on_gpu(value):
             raise UsageError(f"{op}: {name} is on a GPU and the first argument is not: move them to one device")
         return arrays.as_float32(f"{op}: {name}", value)
 
     def same_device(self, op: str, first: str, x, **others) -> None:
-        """Nothing: `take` has refused arrays on a GPU."""
+        """Raises UsageError naming the argument that is on a GPU."""
+        for name, other in others.items():
+            if tensors.on_gpu(other):
+                raise UsageError(f"{op}: {first} is on the CPU and {name} on a GPU: move them to one device")
 
     def result(self, op: str, out, shape: tuple[int, ...], near, dtypes: tuple[str, ...] = ("float32",)) -> np.ndarray:
         """`out`, or a new float32 array. dtypes: what out may be, "float32" and "bfloat16" on the CPU. Raises
         UsageError for an out that does not fit."""
         return arrays.result_for(op, out, shape, rounded="bfloat16" in dtypes)
+
+    def results_in(self, dtype: str) -> tuple[str, ...]:
+        """The dtypes that an out may have in an accuracy class."""
+        return ("float32",)
+
+    def target(self, result: np.ndarray, *inputs: np.ndarray) -> np.ndarray:
+        """The result where a kernel may write to it while it reads the inputs, else a buffer of its shape."""
+        return arrays.target_for(result, *inputs)
+
+    def plain(self, x: np.ndarray | None, near: np.ndarray) -> np.ndarray:
+        """x (N,) contiguous, or (0,) for None."""
+        return NOTHING if x is None else np.ascontiguousarray(x)
+
+    def name(self, x) -> str:
+        """What messages call an argument: dtype and shape, or its type."""
+        return f"{x.dtype} {x.shape}" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
+
+    def new(self, shape: tuple[int, ...], dtype: str, near) -> np.ndarray:
+        """A new array, its contents undefined."""
+        return np.empty(shape, dtype)
 
     def row_operands(
         self, op: str, x, out, *, rank: int = 1, outs: tuple[str, ...] = ("float32",), **vectors
@@ -93,6 +118,29 @@ class Device:
         """`out`, or a new tensor of the first dtype on the device of `near`. Raises UsageError for an out that does not
         fit."""
         return tensors.result_for(op, out, shape, near, dtypes)
+
+    def results_in(self, dtype: str) -> tuple[str, ...]:
+        """The dtypes that an out may have in an accuracy class."""
+        return ("float32", dtype) if dtype in tensors.FLOATS else ("float32",)
+
+    def target(self, result, *inputs):
+        """The result where a kernel may write to it while it reads the inputs, else a buffer of its shape."""
+        usable = result.is_contiguous() and not tensors.overlaps(result, *inputs)
+        return result if usable else result.new_empty(result.shape)
+
+    def plain(self, x, near):
+        """x (N,) contiguous, or (0,) for None."""
+        return near.new_empty(0, dtype=tensors.torch_dtype("float32")) if x is None else x.contiguous()
+
+    def name(self, x) -> str:
+        """What messages call an argument: dtype and shape, or its type."""
+        return f"{tensors.kind(x)} {tuple(x.shape)}" if hasattr(x, "data_ptr") else f"a {type(x).__name__}"
+
+    def new(self, shape: tuple[int, ...], dtype: str, near):
+        """A new tensor beside `near`, its contents undefined."""
+        import torch
+
+        return near.new_empty(shape, dtype=getattr(torch, dtype))
 
     def row_operands(
         self, op: str, x, out, *, rank: int = 1, outs: tuple[str, ...] = ("float32",), **vectors

@@ -22,6 +22,7 @@ from tilewright.ops.core.arrays import (
     rows_for,
     target_for,
 )
+from tilewright.ops.core.gpu.tensors import on_gpu
 from tilewright.ops.core.memory import empty
 from tilewright.ops.gemm.operands import ROUNDED_DEPTH, Epilogue, Packed, Rows
 from tilewright.ops.matmul.ladder import ladder
@@ -40,7 +41,7 @@ def prepare(b, *, dtype: str = "float32") -> Packed:
     rounded up to whole panels; a rung that packs nothing keeps b itself. Raises UsageError for a wrong dtype or rank,
     Refused if a rung forced by `using` does not take it.
     """
-    if getattr(b, "is_cuda", False):
+    if on_gpu(b):
         from tilewright.ops.matmul import device
 
         return device.prepare(b, dtype=dtype)
@@ -67,7 +68,7 @@ def matmul(a, b, *, rows=None, bias=None, activation=None, residual=None, dtype=
     same kind of array as a, or out. A row's bits depend on that row, b and the epilogue: not on the other rows, their
     number, or the number of threads. Raises UsageError naming the argument that does not fit.
     """
-    if getattr(a, "is_cuda", False):
+    if on_gpu(a):
         from tilewright.ops.matmul import device
 
         epilogue = {"bias": bias, "activation": activation, "residual": residual}

@@ -7,8 +7,7 @@ tokens = sample(logits, rules(u, (50, 0.9, 0.0), temperature=0.8)).tokens       
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.ops.core.arrays import as_float32
-from tilewright.ops.core.gpu.tensors import on_gpu
+from tilewright.ops.core.backend import DEVICE, backend_of
 from tilewright.ops.core.rows import as_rows
 from tilewright.ops.sample.ladder import ladder
 from tilewright.ops.sample.operands import BEST, Drawn, Edits, Rules, rules
@@ -27,11 +26,12 @@ def sample(logits, given: Rules) -> Drawn:
     falling logit, equal ones by rising id; top_k, top_p and min_p each keep a prefix of that order, and u chooses the
     first token at which the running sum of the weights reaches u times their total. A row's answer depends on that row
     and its rules alone. Weights and sums are float64: another token than that of an exact sum is possible where u lies
-    within some 1e-13 of where two tokens meet. A torch tensor on a GPU is sampled there; rules and results are NumPy's.
+    within some 1e-13 of where two tokens meet. Logits on a GPU, also float16, are sampled there; rules and
+    results are NumPy's.
     Raises UsageError for parts of other shapes or a token id that is none.
     """
-    there = on_gpu(logits)
-    array = logits if there else as_float32("logits", logits)
+    backend = backend_of(logits)
+    array = backend.take("sample", "logits", logits)
     n = len(array) if array.ndim == 2 else -1
     if array.ndim != 2 or not 0 < array.shape[1] < MOST:
         raise UsageError(f"sample: logits has shape {tuple(array.shape)}; (n, V) with V from 1 to {MOST - 1} is wanted")
@@ -42,10 +42,10 @@ def sample(logits, given: Rules) -> Drawn:
     V = array.shape[1]
     if len(ids) and not 0 <= ids.min() <= ids.max() < V:
         raise UsageError(f"sample: token ids go from {ids.min()} to {ids.max()}; 0 to {V - 1} are there")
-    if there and n:
-        from tilewright.ops.sample import device
+    if backend is DEVICE and n:
+        from tilewright.ops.sample.draw import sample_tensor
 
-        return device.sample(array, given)
+        return sample_tensor(array, given)
     most = min(int(np.maximum.reduce(words[:, BEST], initial=0)), V)
     chosen, logarithms = np.zeros((n, 1 + max(most, 0)), np.int64), np.zeros(n)
     if n:

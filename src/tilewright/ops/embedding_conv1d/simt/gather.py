@@ -1,6 +1,6 @@
 """The layer as two operations: rows of the table picked by id, then a convolution for each branch."""
 
-from tilewright.ops.conv1d.device import conv1d, prepare
+from tilewright.ops.conv1d import conv1d, prepare
 from tilewright.ops.core.ladder import preferring
 from tilewright.ops.embedding_conv1d.operands import Filters, Prepared
 

@@ -1,8 +1,7 @@
-"""sample on a GPU: what `sample` does when it is handed a torch tensor there."""
+"""Drawing tokens on a GPU: what `sample` runs there, and `draw`, which waits for nothing, for a step of generation."""
 
 import numpy as np
 
-from tilewright.ops.core.gpu.tensors import tensor_of
 from tilewright.ops.sample.ladder import ladder
 from tilewright.ops.sample.operands import (
     AFTER,
@@ -20,12 +19,12 @@ from tilewright.ops.sample.operands import (
 from tilewright.ops.sample.problem import Problem
 
 
-def sample(logits, given: Rules) -> Drawn:
-    """As `tilewright.ops.sample.sample`, which has checked the rules: logits float32, bfloat16 or float16 (n, V) on a
-    GPU; rules and results stay on the host, but for the rows' numbers."""
+def sample_tensor(logits, given: Rules) -> Drawn:
+    """`tilewright.ops.sample.sample` of logits float32, bfloat16 or float16 (n, V) on a GPU, arguments checked. Rules
+    and results stay on the host, but for the rows' numbers."""
     import torch
 
-    raw = tensor_of("sample", "logits", logits).float().contiguous()
+    raw = logits.float().contiguous()
     tokens = torch.full((len(raw),), -1, dtype=torch.int64, device=raw.device)
     numbers, words = (torch.from_numpy(np.ascontiguousarray(part)).to(raw.device) for part in given[:2])
     draw(raw, numbers, words, tokens, scores=_edited(raw, given))

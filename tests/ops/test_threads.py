@@ -1,4 +1,4 @@
-"""A launch runs a kernel on all its threads and ends when all have ended, whatever happens meanwhile."""
+"""A launch runs a kernel on all its threads and returns when all have finished, whatever happens meanwhile."""
 
 import os
 import signal
@@ -17,15 +17,17 @@ from tilewright.ops.core import launch as launches
 from tilewright.ops.core import team as team_module
 from tilewright.ops.core.launch import run_on_threads, thread_count, threads
 
-MAIN = 7.0  # what this thread's scratch begins with, and no helper's
+MAIN = 7.0  # the first element of this thread's scratch, and of no helper's
 _sleep = types.ExternalFunction("usleep", types.int32(types.uint32))
-ARRIVED, LEFT, WAIT_HERE, WAIT_THERE, FAIL_HERE, FAIL_THERE = range(6)  # of a plan: what came, and what to do
+ARRIVED, LEFT, WAIT_HERE, WAIT_THERE, FAIL_HERE, FAIL_THERE = range(
+    6
+)  # elements of a plan: counts of threads, then wishes
 
 
 @simd.kernel(types.void(simd.COUNTERS, simd.OUTPUT), name="test.meet_all")
 def meet_all(plan, scratch):
-    """Three threads arrive, wait for each other, then wait (us) or fail as the plan has it for this one or the
-    others."""
+    """Three threads arrive and wait for each other. Then each waits (us) or fails if the plan says so for the launching
+    thread or for helpers."""
     here = scratch[0] == MAIN
     simd.fetch_add(plan, ARRIVED, 1)
     while simd.load_acquire(plan, ARRIVED) < 3:
@@ -37,7 +39,7 @@ def meet_all(plan, scratch):
 
 
 def on_three(**wishes) -> tuple[int, str]:
-    """(what left: 1 for this thread, 100 for a helper; what was raised) of a launch on three threads."""
+    """Launch on three threads; returns which ones left (1 for this thread, 100 for a helper) and what was raised."""
     plan = np.zeros(6, np.int64)
     for name, value in wishes.items():
         plan[globals()[name]] = value
@@ -59,7 +61,7 @@ def interruptible():
 
 
 def test_every_thread_takes_part_also_after_a_sleep():
-    """Helpers look for work for 200 us, then sleep: the launch wakes them."""
+    """Helpers poll for 200 us, then sleep: the launch wakes them."""
     for pause in (0, 0, *np.linspace(0.0001, 0.0005, 100), 0.05):
         time.sleep(pause)
         assert on_three() == (201, "")
@@ -68,7 +70,7 @@ def test_every_thread_takes_part_also_after_a_sleep():
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("wishes", [{"WAIT_HERE": 300_000}, {"WAIT_THERE": 300_000}])
 def test_an_interrupt_waits_for_all(wishes):
-    """They write to the caller's memory, which may be freed when the exception has left."""
+    """Helpers write to the caller's memory, which may be freed once the exception has left the launch."""
     on_three()
     here = threading.get_ident()
     threading.Timer(0.1, lambda: signal.pthread_kill(here, signal.SIGINT)).start()
@@ -82,8 +84,8 @@ def test_what_a_thread_raises_arrives(wish, left):
     assert on_three() == (201, "")
 
 
-def test_an_interrupt_behind_a_new_helper(monkeypatch):
-    """The helper works already and nobody has noted it: a second one for its place leaves at once."""
+def test_an_interrupt_after_a_new_helper_started(monkeypatch):
+    """The helper runs and is not recorded yet: a second thread for its slot returns at once."""
 
     class Interrupted(threading.Thread):
         def start(self):
@@ -100,7 +102,7 @@ def test_an_interrupt_behind_a_new_helper(monkeypatch):
 
 
 def launch_on_two(plan):
-    """`meet_all`, of which a third is said to have come."""
+    """`meet_all` on two threads; the plan counts a third one as arrived."""
     plan[ARRIVED] = 1
     with threads(2):
         run_on_threads(meet_all, plan, tasks=2, words=1)
@@ -111,19 +113,19 @@ def launch_on_two(plan):
     name="test.sum_arguments",
 )
 def sum_arguments(x, y, a, n, plan, scratch):
-    """Each of two threads writes what it got to its place of the plan, from its own scratch."""
-    seat = simd.fetch_add(plan, 0, 1)
+    """Each of two threads checks its arguments and its own scratch, and writes the verdict to its slot of the plan."""
+    slot = simd.fetch_add(plan, 0, 1)
     while simd.load_acquire(plan, 0) < 2:
         simd.relax()
     for i in range(scratch.size):
-        scratch[i] = seat
+        scratch[i] = slot
     simd.fetch_add(plan, 1, 1)
     while simd.load_acquire(plan, 1) < 2:
         simd.relax()
     total = 0.0
     for i in range(scratch.size):
         total += scratch[i]
-    plan[2 + seat] = total == seat * scratch.size and x == 0.5 and y == 0.1 and a[1, 2] == 6 and a.shape[0] == n
+    plan[2 + slot] = total == slot * scratch.size and x == 0.5 and y == 0.1 and a[1, 2] == 6 and a.shape[0] == n
 
 
 @pytest.mark.parametrize("words", [1, 5000, 100, 70_000])
@@ -164,7 +166,7 @@ def test_launches_of_several_threads():
 
 
 def test_an_interrupt_while_scratch_is_made(monkeypatch):
-    """The next launch makes it whole: no helper computes in memory that is gone."""
+    """The next launch completes it: no helper computes in freed memory."""
     team = team_module.Team()
     monkeypatch.setattr(launches, "_team", lambda: team)
     assert on_three() == (201, "")
@@ -179,9 +181,9 @@ def test_an_interrupt_while_scratch_is_made(monkeypatch):
         team._make_ready(2, 5000)
     team._make_ready(2, 5000)
     for helper in range(2):
-        seat, array = team_module.SEATS + helper * team_module.SEAT, team.scratches[helper]
-        assert (team.board[seat + team_module.ROOM], array.size) == (5000, 5000)
-        assert team.board[seat + team_module.SCRATCH] == array.ctypes.data
+        slot, array = team_module.SLOTS + helper * team_module.SLOT, team.scratches[helper]
+        assert (team.control[slot + team_module.SCRATCH_SIZE], array.size) == (5000, 5000)
+        assert team.control[slot + team_module.SCRATCH] == array.ctypes.data
     assert on_three() == (201, "")
 
 
@@ -213,25 +215,25 @@ CLOSED = """
 """
 
 
-@pytest.mark.parametrize("code", [BUSY, BUSY + CLOSED], ids=["while helpers look for work", "pipes closed"])
+@pytest.mark.parametrize("code", [BUSY, BUSY + CLOSED], ids=["while helpers poll", "pipes closed"])
 def test_a_process_ends(code):
-    """As one that makes itself a daemon and closes all files does: its helpers look now and then."""
+    """Also one that closes all files, as a daemon does: its helpers then poll every millisecond."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @simd.kernel(types.void(types.boolean, simd.COUNTERS, simd.OUTPUT), name="test.boolean")
 def boolean_kernel(flag, plan, scratch):
-    """An argument that is no word."""
+    """An argument that is not a 64-bit word."""
 
 
-def test_a_kernel_whose_arguments_are_no_words_is_refused():
+def test_a_kernel_whose_arguments_are_not_words_is_refused():
     with threads(2), pytest.raises(Exception, match="threads run kernels of arrays, int64 and some floats"):
         run_on_threads(boolean_kernel, True, np.zeros(2, np.int64), tasks=2, words=1)
 
 
 @pytest.mark.parametrize("count", ["x", 1.5, 0, -1])
-def test_a_number_of_threads_that_is_none_is_refused(count):
+def test_a_wrong_number_of_threads_is_refused(count):
     with pytest.raises(UsageError, match=f"threads is {count!r}; "), threads(count):
         pytest.fail("the block was entered")
 

@@ -38,10 +38,10 @@ def test_each_directory_on_the_way_counts(tmp_path):
         if safe:
             PrivateDirectory(tmp_path / "a" / "b").close()
             continue
-        with pytest.raises(UnsafeDirectoryError, match=rf"others may write to {tmp_path}/a, on the way .*{mode:04o}"):
+        with pytest.raises(UnsafeDirectoryError, match=rf"others may write to {tmp_path}/a, on its path.*{mode:04o}"):
             PrivateDirectory(tmp_path / "a" / "b")
     (tmp_path / "a").chmod(0o755)
-    (tmp_path / "a" / "b").chmod(0o1777)  # sticky is for directories on the way
+    (tmp_path / "a" / "b").chmod(0o1777)  # sticky is for directories above
     with pytest.raises(UnsafeDirectoryError, match=r"others may write to it \(mode 1777\)"):
         PrivateDirectory(tmp_path / "a" / "b")
 
@@ -215,7 +215,7 @@ def test_a_directory_that_was_removed_or_opened_up_is_noticed(folder, tmp_path):
 
 @needs_root
 def test_owners(tmp_path):
-    """A directory of root's is as good as one's own, and one of another user is not, wherever it lies on the way."""
+    """Root's directories are as safe as this user's; another user's directory is not, anywhere on the path."""
     (tmp_path / "a" / "b").mkdir(parents=True)
     for path in (tmp_path / "a", tmp_path / "a" / "b"):
         os.chown(path, 12345, 12345)

@@ -1,6 +1,6 @@
 """AMX tiles: eight registers of 16 rows x 64 bytes, and a product of two of them in 16 cycles.
 
-    configure(tiles, 16)                        # tiles: float32 (9, 16, 16), one array a thread; rows of 0 to 5
+    configure(tiles, 16)                        # tiles: float32 (9, 16, 16), one array per thread; 16 rows of A
     zero(tiles, 0)
     load(tiles, 4, a, at, stride)               # 16 rows of 16 words, `stride` words apart
     load(tiles, 6, b, at, stride)
@@ -8,9 +8,9 @@
     store(tiles, 0, c, at, stride)
     release(tiles)
 
-Words and addresses are those of `simd.bfloat16`. Tile numbers are compile-time constants. The functions are
-`Hardware`'s, if `available()`; `Emulated` has the same six on plain memory, so that a kernel's tile logic is tested on
-any machine. Linux only: the process asks for the registers first (arch_prctl ARCH_REQ_XCOMP_PERM, Linux
+Words and addresses are those of `simd.bfloat16`. Tile numbers are compile-time constants. `Hardware` has these six
+functions where `available()` is true. `Emulated` has them on plain memory, so a kernel's tile logic is tested on any
+machine. Linux only: the process must request the registers first (arch_prctl ARCH_REQ_XCOMP_PERM, Linux
 "Documentation/arch/x86/xstate.rst").
 """
 
@@ -21,21 +21,21 @@ import platform
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
+from tilewright.simd.instruction import instruction
 from tilewright.simd.kernel import inline
-from tilewright.simd.types import I64, call, pointer
+from tilewright.simd.types import I8, I64, call
 from tilewright.simd.vectors import load, splat, store
 
 SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XTILEDATA = 158, 0x1023, 18
 ROWS = 16  # of a tile
 WORDS = 16  # 32-bit words in a row: 32 bfloat16 or 16 float32
-I8 = ir.IntType(8)
+CONFIGURATION = 8  # its index in `tiles`
 
 
 @functools.cache
 def available() -> bool:
-    """Has this CPU bfloat16 tiles, and does the kernel grant them to this process?"""
+    """True if this CPU has bfloat16 tiles and the operating system grants them to this process."""
     import llvmlite.binding
 
     if platform.system() != "Linux" or platform.machine() != "x86_64":
@@ -47,11 +47,12 @@ def available() -> bool:
 
 @inline
 def _write_configuration(tiles, rows):
-    """Row 8 of the state: the 64 bytes that LDTILECFG reads: palette 1, eight tiles of 64-byte rows.
+    """The 64 bytes that LDTILECFG reads, after the eight tiles: palette 1, all tiles with rows of 64 bytes.
 
-    Tiles 0 to 5, for results and A, have `rows` rows, for a product takes a cycle a row; 6 and 7, for B, have 16.
+    Tiles 0 to 5, for results and A, have `rows` rows, because a product takes one cycle per row. Tiles 6 and 7, for B,
+    have 16.
     """
-    config = tiles[8].reshape(-1).view(np.uint8)
+    config = tiles[CONFIGURATION].reshape(-1).view(np.uint8)
     config[:64] = 0
     config[0] = 1
     for tile in range(8):
@@ -59,27 +60,17 @@ def _write_configuration(tiles, rows):
         config[48 + tile] = rows if tile < 6 else ROWS
 
 
-def _tile(literal) -> ir.Constant:
-    return I8(literal.literal_value)
+def _instruction(builder, name: str, *operands) -> None:
+    call(builder, f"llvm.x86.{name}", ir.VoidType(), *operands)
 
 
-def _bytes_at(context, builder, array_type, array, index):
-    return builder.bitcast(pointer(context, builder, array_type, array, index), I8.as_pointer())
+def _bytes_at(builder, array, index):
+    return builder.bitcast(array.at(index), I8.as_pointer())
 
 
-def _void(builder, context, name, *args):
-    call(builder, f"llvm.x86.{name}", ir.VoidType(), *args)
-    return context.get_dummy_value()
-
-
-@intrinsic
-def _load_configuration(typingctx, tiles):
-    def codegen(context, builder, sig, args):
-        return _void(
-            builder, context, "ldtilecfg", _bytes_at(context, builder, sig.args[0], args[0], I64(8 * ROWS * WORDS))
-        )
-
-    return types.void(tiles), codegen
+@instruction(lambda tiles: types.void(tiles))
+def _load_configuration(builder, tiles):
+    _instruction(builder, "ldtilecfg", _bytes_at(builder, tiles, I64(CONFIGURATION * ROWS * WORDS)))
 
 
 @inline
@@ -88,54 +79,47 @@ def _configure(tiles, rows):
     _load_configuration(tiles)
 
 
-@intrinsic
-def _release(typingctx, tiles):
-    return types.void(tiles), lambda context, builder, sig, args: _void(builder, context, "tilerelease")
+@instruction(lambda tiles: types.void(tiles))
+def _release(builder, tiles):
+    _instruction(builder, "tilerelease")
 
 
-@intrinsic(prefer_literal=True)
-def _zero(typingctx, tiles, tile):
-    def codegen(context, builder, sig, args):
-        return _void(builder, context, "tilezero", _tile(tile))
-
-    return types.void(tiles, tile), codegen
+@instruction(lambda tiles, tile: types.void(tiles, tile))
+def _zero(builder, tiles, tile):
+    _instruction(builder, "tilezero", I8(tile))
 
 
-def _moved(instruction: str):
-    """The typing function of a tile load or store."""
+def _transfer(name: str):
+    """A tile load or store; `stride` counts words of 4 bytes."""
 
-    def typing(typingctx, tiles, tile, array, at, stride):
-        def codegen(context, builder, sig, args):
-            start = _bytes_at(context, builder, sig.args[2], args[2], args[3])
-            return _void(builder, context, instruction, _tile(tile), start, builder.mul(args[4], I64(4)))
+    def emit(builder, tiles, tile, array, at, stride):
+        _instruction(builder, name, I8(tile), _bytes_at(builder, array, at), builder.mul(stride, I64(4)))
 
-        return types.void(tiles, tile, array, types.intp, types.intp), codegen
+    def signature(tiles, tile, array, at, stride):
+        return types.void(tiles, tile, array, types.intp, types.intp)
 
-    return intrinsic(prefer_literal=True)(typing)
+    return instruction(signature, name)(emit)
 
 
-@intrinsic(prefer_literal=True)
-def _dot(typingctx, tiles, c, a, b):
-    def codegen(context, builder, sig, args):
-        return _void(builder, context, "tdpbf16ps", _tile(c), _tile(a), _tile(b))
-
-    return types.void(tiles, c, a, b), codegen
+@instruction(lambda tiles, c, a, b: types.void(tiles, c, a, b))
+def _dot(builder, tiles, c, a, b):
+    _instruction(builder, "tdpbf16ps", I8(c), I8(a), I8(b))
 
 
 @inline
-def _fill(tiles, first, end, number):
+def _fill(tiles, first, end, value):
     for row in range(first * ROWS, end * ROWS):
-        store(tiles, row * WORDS, splat(number, WORDS))
+        store(tiles, row * WORDS, splat(value, WORDS))
 
 
 @inline
 def _emulated_configure(tiles, rows):
-    _fill(tiles, 0, 8, np.float32(0))  # all 16 rows are computed: a row more is never looked at
+    _fill(tiles, 0, 8, np.float32(0))  # the emulation computes all 16 rows: nobody reads the others
 
 
 @inline
 def _emulated_release(tiles):
-    _fill(tiles, 0, 8, np.float32(np.nan))  # what a kernel reads after the release is not what it stored
+    _fill(tiles, 0, 8, np.float32(np.nan))  # a kernel that reads a tile after the release gets NaN
 
 
 @inline
@@ -157,10 +141,10 @@ def _emulated_store(tiles, tile, array, at, stride):
 
 @inline
 def _emulated_dot(tiles, c, a, b):
-    """In the order of the instruction: the low halves' products in one sum, the high halves' in another. A product of
-    two bfloat16 is a float32, so that multiplying and adding rounds as a fused multiply-add does."""
+    """In the order of the instruction: one sum of the low halves' products, one of the high halves'. A product of two
+    bfloat16 is exact in float32, so multiplying and then adding rounds as a fused multiply-add does."""
     bits = tiles.view(np.uint32)
-    pair, value = bits[8, -1], tiles[8, -1]  # behind the configuration
+    pair, value = bits[CONFIGURATION, -1], tiles[CONFIGURATION, -1]  # unused memory after the configuration
     for row in range(ROWS):
         for column in range(WORDS):
             low = high = np.float32(0)
@@ -177,7 +161,7 @@ class Hardware:
     """The tile instructions themselves."""
 
     configure, release, zero, dot = _configure, _release, _zero, _dot
-    load, store = _moved("tileloadd64"), _moved("tilestored64")
+    load, store = _transfer("tileloadd64"), _transfer("tilestored64")
 
 
 class Emulated:

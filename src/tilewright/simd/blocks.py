@@ -12,296 +12,224 @@ outer-product micro-kernel: Goto and van de Geijn, "Anatomy of high-performance 
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
-from tilewright.simd.types import I32, I64, Block, broadcast_lane, call, filled, pointer, vector_of
-from tilewright.simd.vectors import load_some, load_vector, store_some, store_vector
+from tilewright.simd.instruction import Registers, instruction, next_to
+from tilewright.simd.types import I32, I64, Block, broadcast_lane, filled, lanewise, vector_of
+from tilewright.simd.vectors import WORD, load_some, load_vector, store_some, store_vector
+
+SIZE = types.intp  # an index, a stride or a count
 
 
-@intrinsic(prefer_literal=True)
-def block_zeros(typingctx, rows, vectors, lanes):
+@instruction(
+    lambda rows, vectors, lanes: Block(*(size.literal_value for size in (rows, vectors, lanes)))(rows, vectors, lanes)
+)
+def block_zeros(builder, rows, vectors, lanes):
     """A register block of zeros, `rows x (vectors * lanes)`; all three are compile-time constants."""
-    block = Block(rows.literal_value, vectors.literal_value, lanes.literal_value)
-
-    def codegen(context, builder, sig, args):
-        array = context.get_value_type(sig.return_type)
-        return ir.Constant(array, [filled(array.element, 0.0)] * array.count)
-
-    return block(rows, vectors, lanes), codegen
+    return Registers(rows, vectors, lanes, [filled(vector_of(lanes), 0.0)] * (rows * vectors))
 
 
-def _row_times_vectors(builder, block: Block, value, scalars, vectors, product):
-    """value[i][j] = product(scalar i in every lane, vector j, value[i][j]) for the whole block."""
-    for i in range(block.rows):
-        scalar = broadcast_lane(builder, scalars[i], block.lanes)
-        for j in range(block.vectors):
-            at = i * block.vectors + j
-            value = builder.insert_value(value, product(scalar, vectors[j], builder.extract_value(value, at)), at)
-    return value
+def load_column(builder, at, count: int) -> list:
+    """`count` scalars of 4 bytes from the pointer `at`."""
+    return [builder.load(next_to(builder, at, i), align=WORD) for i in range(count)]
 
 
-def _scalars(builder, at, count: int, element=None):
-    """`count` consecutive 4-byte words from the pointer `at`."""
-    if element is not None:
-        at = builder.bitcast(at, element.as_pointer())
-    return [builder.load(builder.gep(at, [I64(i)]), align=4) for i in range(count)]
+def load_row(builder, at, block: Registers) -> list:
+    """The vectors of one row of a block from the pointer `at`."""
+    return [load_vector(builder, next_to(builder, at, j * block.lanes), block.lanes) for j in range(block.vectors)]
 
 
-@intrinsic
-def block_rank1(typingctx, block, a, a_at, b, b_at):
+def add_outer(builder, block: Registers, column: list, row: list, product=None) -> Registers:
+    """block[i, j] = product(column[i] in every lane, row[j], block[i, j]); a fused multiply-add if product is None."""
+    product = product or (lambda scalar, vector, total: lanewise(builder, "fma", scalar, vector, total))
+    for i, scalar in enumerate(column):
+        everywhere = broadcast_lane(builder, scalar, block.lanes)
+        for j, vector in enumerate(row):
+            block[i, j] = product(everywhere, vector, block[i, j])
+    return block
+
+
+def step_of(block, a, a_at, b, b_at):
+    """The signature of a step along K."""
+    return block(block, a, SIZE, b, SIZE)
+
+
+@instruction(step_of)
+def block_rank1(builder, block, a, a_at, b, b_at):
     """block += outer(a.flat[a_at : + rows], b.flat[b_at : + vectors * lanes]): one step along K."""
-
-    def codegen(context, builder, sig, args):
-        value, a_, a_at_, b_, b_at_ = args
-        b_start = pointer(context, builder, sig.args[3], b_, b_at_)
-        vectors = [
-            load_vector(builder, builder.gep(b_start, [I64(j * block.lanes)]), block.lanes)
-            for j in range(block.vectors)
-        ]
-        scalars = _scalars(builder, pointer(context, builder, sig.args[1], a_, a_at_), block.rows)
-        name = f"llvm.fma.v{block.lanes}f32"
-        return _row_times_vectors(
-            builder, block, value, scalars, vectors, lambda s, v, c: call(builder, name, v.type, s, v, c)
-        )
-
-    return block(block, a, types.intp, b, types.intp), codegen
+    row = load_row(builder, b.at(b_at), block)
+    return add_outer(builder, block, load_column(builder, a.at(a_at), block.rows), row)
 
 
-def multiplied_rows(context, builder, sig, args, load):
-    """The code of `block_rank1_rows`; `load(pointer, lanes)` gives a vector of b."""
-    (value, a_, a_at_, a_stride_, b_, b_at_, b_stride_), block = args, sig.return_type
-    a_start = pointer(context, builder, sig.args[1], a_, a_at_)
-    b_start = pointer(context, builder, sig.args[4], b_, b_at_)
-    for i in range(block.rows):
-        number = builder.load(builder.gep(a_start, [builder.mul(a_stride_, I64(i))]), align=4)
-        scalar = broadcast_lane(builder, number, block.lanes)
-        for j in range(block.vectors):
-            place = builder.add(builder.mul(b_stride_, I64(i)), I64(j * block.lanes))
-            vector, at = load(builder.gep(b_start, [place]), block.lanes), i * block.vectors + j
-            total = builder.extract_value(value, at)
-            both = call(builder, f"llvm.fma.v{block.lanes}f32", vector.type, scalar, vector, total)
-            value = builder.insert_value(value, both, at)
-    return value
+def rank1_rows(name: str, doc: str, convert=lambda builder, vector: vector):
+    """An instruction as `block_rank1_rows`; `convert(builder, vector)` is applied to the vectors of b."""
+
+    def emit(builder, block, a, a_at, a_stride, b, b_at, b_stride):
+        a_start, b_start = a.at(a_at), b.at(b_at)
+        for i in range(block.rows):
+            scalar = builder.load(builder.gep(a_start, [builder.mul(a_stride, I64(i))]), align=WORD)
+            scalar = broadcast_lane(builder, scalar, block.lanes)
+            row = builder.gep(b_start, [builder.mul(b_stride, I64(i))])
+            for j in range(block.vectors):
+                vector = convert(builder, load_vector(builder, next_to(builder, row, j * block.lanes), block.lanes))
+                block[i, j] = lanewise(builder, "fma", scalar, vector, block[i, j])
+        return block
+
+    def signature(block, a, a_at, a_stride, b, b_at, b_stride):
+        return block(block, a, SIZE, SIZE, b, SIZE, SIZE)
+
+    return instruction(signature, name, doc)(emit)
 
 
-@intrinsic
-def block_rank1_rows(typingctx, block, a, a_at, a_stride, b, b_at, b_stride):
+block_rank1_rows = rank1_rows(
+    "block_rank1_rows",
     """Row i of block += a.flat[a_at + i * a_stride] * b.flat[b_at + i * b_stride : + vectors * lanes].
 
-    `block_rank1` for a matrix A that is not packed; with b_stride 0 all rows share their vectors of b, which are loaded
-    once, otherwise each has its own.
-    """
-    integer = types.intp
-
-    def codegen(context, builder, sig, args):
-        return multiplied_rows(context, builder, sig, args, lambda at, lanes: load_vector(builder, at, lanes))
-
-    return block(block, a, integer, integer, b, integer, integer), codegen
-
-
-def _each_vector(builder, block: Block, start, stride):
-    """(number of the vector, its pointer, its first column) for a block whose rows are `stride` float32 apart in
-    memory."""
-    for i in range(block.rows):
-        row = builder.gep(start, [builder.mul(stride, I64(i))])
-        for j in range(block.vectors):
-            yield i * block.vectors + j, builder.gep(row, [I64(j * block.lanes)]), j * block.lanes
-
-
-def _whole_or_part(builder, block: Block, columns, whole, part):
-    """Run `whole()` if the block's full width is wanted, else `part()`: the masked code is paid for at the right
-    edge only."""
-    full = builder.icmp_signed(">=", columns, I64(block.vectors * block.lanes))
-    with builder.if_else(full, likely=True) as (then, otherwise):
-        with then:
-            whole()
-        with otherwise:
-            part()
-
-
-@intrinsic
-def block_store(typingctx, block, c, c_at, stride, columns):
-    """The first `columns` columns of the block to c: row i goes to `c.flat[c_at + i * stride : + columns]`."""
-
-    def codegen(context, builder, sig, args):
-        value, c_, c_at_, stride_, columns_ = args
-        start = pointer(context, builder, sig.args[1], c_, c_at_)
-
-        def whole():
-            for at, target, _ in _each_vector(builder, block, start, stride_):
-                store_vector(builder, builder.extract_value(value, at), target)
-
-        def part():
-            for at, target, column in _each_vector(builder, block, start, stride_):
-                store_some(builder, builder.extract_value(value, at), target, builder.sub(columns_, I64(column)))
-
-        _whole_or_part(builder, block, columns_, whole, part)
-        return context.get_dummy_value()
-
-    return types.void(block, c, types.intp, types.intp, types.intp), codegen
-
-
-@intrinsic
-def block_add(typingctx, block, c, c_at, stride, columns):
-    """block + c's first `columns` columns, laid out as in `block_store`; the columns beyond are left as they are."""
-
-    def codegen(context, builder, sig, args):
-        value, c_, c_at_, stride_, columns_ = args
-        start = pointer(context, builder, sig.args[1], c_, c_at_)
-        result = builder.alloca(value.type)
-
-        def summed(load):
-            total = value
-            for at, source, column in _each_vector(builder, block, start, stride_):
-                both = builder.fadd(load(source, column), builder.extract_value(value, at))
-                total = builder.insert_value(total, both, at)
-            builder.store(total, result)
-
-        _whole_or_part(
-            builder,
-            block,
-            columns_,
-            lambda: summed(lambda source, column: load_vector(builder, source, block.lanes)),
-            lambda: summed(
-                lambda source, column: load_some(builder, source, builder.sub(columns_, I64(column)), block.lanes)
-            ),
-        )
-        return builder.load(result)
-
-    return block(block, c, types.intp, types.intp, types.intp), codegen
-
-
-@intrinsic
-def block_gather(typingctx, block, array, starts, first, last, offset):
-    """A block whose row i is `array.flat[starts[min(first + i, last)] + offset :]`: rows that may lie anywhere in
-    memory.
-
-    `block` gives the shape only; `starts` is an int64 array of element offsets.
-    """
-
-    def codegen(context, builder, sig, args):
-        value, array_, starts_, first_, last_, offset_ = args
-        for i in range(block.rows):
-            row = builder.add(first_, I64(i))
-            row = builder.select(builder.icmp_signed("<", row, last_), row, last_)
-            start = builder.load(pointer(context, builder, sig.args[2], starts_, row))
-            source = pointer(context, builder, sig.args[1], array_, builder.add(start, offset_))
-            for j in range(block.vectors):
-                vector = load_vector(builder, builder.gep(source, [I64(j * block.lanes)]), block.lanes)
-                value = builder.insert_value(value, vector, i * block.vectors + j)
-        return value
-
-    return block(block, array, starts, types.intp, types.intp, types.intp), codegen
-
-
-@intrinsic
-def block_load(typingctx, block, array, at, stride, rows):
-    """A block whose row i is `array.flat[at + min(i, rows - 1) * stride :]`; `block` gives the shape only."""
-
-    def codegen(context, builder, sig, args):
-        value, array_, at_, stride_, rows_ = args
-        start, last = pointer(context, builder, sig.args[1], array_, at_), builder.sub(rows_, I64(1))
-        for i in range(block.rows):
-            row = builder.select(builder.icmp_signed("<", I64(i), last), I64(i), last)
-            source = builder.gep(start, [builder.mul(row, stride_)])
-            for j in range(block.vectors):
-                vector = load_vector(builder, builder.gep(source, [I64(j * block.lanes)]), block.lanes)
-                value = builder.insert_value(value, vector, i * block.vectors + j)
-        return value
-
-    return block(block, array, types.intp, types.intp, types.intp), codegen
-
-
-@intrinsic
-def block_transpose(typingctx, block):
-    """The transpose of a square block (rows == lanes, one vector a row), by log2(lanes) rounds of two-register
-    shuffles.
-
-    Round d swaps the off-diagonal d x d squares of each 2d x 2d square.
-    """
-    if block.vectors != 1 or block.rows != block.lanes:
-        return None
-
-    def codegen(context, builder, sig, args):
-        n = block.lanes
-        rows = [builder.extract_value(args[0], i) for i in range(n)]
-        distance = n // 2
-        while distance:
-            upper = [i for i in range(n) if not i & distance]
-            low = [i if not i & distance else n + i - distance for i in range(n)]
-            high = [i + distance if not i & distance else n + i for i in range(n)]
-            for i in upper:
-                a, b = rows[i], rows[i + distance]
-                rows[i] = builder.shuffle_vector(a, b, ir.Constant(vector_of(n, I32), low))
-                rows[i + distance] = builder.shuffle_vector(a, b, ir.Constant(vector_of(n, I32), high))
-            distance //= 2
-        value = args[0]
-        for i in range(n):
-            value = builder.insert_value(value, rows[i], i)
-        return value
-
-    return block(block), codegen
-
-
-@intrinsic
-def block_dot_rows(typingctx, total, block, a, a_at):
-    """total += block[0] * a.flat[a_at] + block[1] * a.flat[a_at + 1] + ..., FMA after FMA; one vector a row."""
-    if block.vectors != 1:
-        return None
-
-    def codegen(context, builder, sig, args):
-        value, block_, a_, a_at_ = args
-        start = pointer(context, builder, sig.args[2], a_, a_at_)
-        for i, number in enumerate(_scalars(builder, start, block.rows)):
-            operands = broadcast_lane(builder, number, block.lanes), builder.extract_value(block_, i), value
-            value = call(builder, f"llvm.fma.v{block.lanes}f32", value.type, *operands)
-        return value
-
-    return total(total, block, a, types.intp), codegen
-
-
-def _of_two(name: str, emit, doc: str):
-    """An intrinsic of two equal blocks; `emit(builder, lanes, one, other)` combines two vectors."""
-
-    def typing(typingctx, a, b):
-        if a != b or not isinstance(a, Block):
-            return None
-
-        def codegen(context, builder, sig, args):
-            value = args[0]
-            for at in range(a.rows * a.vectors):
-                both = emit(builder, a.lanes, *(builder.extract_value(x, at) for x in args))
-                value = builder.insert_value(value, both, at)
-            return value
-
-        return a(a, b), codegen
-
-    typing.__name__, typing.__doc__ = name, doc
-    return intrinsic(typing)
-
-
-def _larger(builder, lanes: int, one, other):
-    return call(builder, f"llvm.maximum.v{lanes}f32", one.type, one, other)
-
-
-block_maximum = _of_two("block_maximum", _larger, "The larger of two equal blocks lane by lane, NaN if either is.")
-block_sum = _of_two(
-    "block_sum", lambda builder, lanes, one, other: builder.fadd(one, other), "The sum of two equal blocks."
+    `block_rank1` for a matrix A that is not packed. With b_stride 0 all rows share their vectors of b, which are loaded
+    once; otherwise each row has its own.
+    """,
 )
 
 
-@intrinsic
-def block_scale_rows(typingctx, block, a, a_at):
-    """Row i of the block times a.flat[a_at + i]."""
-    if not isinstance(block, Block):
+def each_vector(builder, block: Registers, start, stride, columns, transfer) -> Registers | None:
+    """transfer(block[i, j], pointer to its memory, count) for each vector, and a block of the results if it has any.
+
+    Rows are `stride` elements apart in memory. The code exists twice: with count None for blocks whose full width is
+    inside the matrix, and with the number of lanes that are inside, for masks at the right edge.
+    """
+
+    def emit(masked: bool) -> list:
+        results = []
+        for i in range(block.rows):
+            row = builder.gep(start, [builder.mul(stride, I64(i))])
+            for j in range(block.vectors):
+                count = builder.sub(columns, I64(j * block.lanes)) if masked else None
+                results.append(transfer(block[i, j], next_to(builder, row, j * block.lanes), count))
+        return results
+
+    inside = builder.icmp_signed(">=", columns, I64(block.vectors * block.lanes))
+    with builder.if_else(inside, likely=True) as (then, otherwise):
+        with then:
+            whole, whole_end = emit(masked=False), builder.block
+        with otherwise:
+            part, part_end = emit(masked=True), builder.block
+    if None in whole:
         return None
+    merged = []
+    for from_whole, from_part in zip(whole, part, strict=True):
+        merged.append(builder.phi(from_whole.type))
+        merged[-1].add_incoming(from_whole, whole_end)
+        merged[-1].add_incoming(from_part, part_end)
+    return Registers(block.rows, block.vectors, block.lanes, merged)
 
-    def codegen(context, builder, sig, args):
-        value, a_, a_at_ = args
-        scalars = _scalars(builder, pointer(context, builder, sig.args[1], a_, a_at_), block.rows)
-        for at in range(block.rows * block.vectors):
-            factor = broadcast_lane(builder, scalars[at // block.vectors], block.lanes)
-            value = builder.insert_value(value, builder.fmul(builder.extract_value(value, at), factor), at)
-        return value
 
-    return block(block, a, types.intp), codegen
+def stored(builder, value, at, count) -> None:
+    """Store a vector, or its first `count` lanes unless count is None."""
+    if count is None:
+        store_vector(builder, value, at)
+    else:
+        store_some(builder, value, at, count)
+
+
+@instruction(lambda block, c, c_at, stride, columns: types.void(block, c, SIZE, SIZE, SIZE))
+def block_store(builder, block, c, c_at, stride, columns):
+    """The first `columns` columns of the block to c: row i goes to `c.flat[c_at + i * stride : + columns]`."""
+    each_vector(builder, block, c.at(c_at), stride, columns, lambda *vector: stored(builder, *vector))
+
+
+@instruction(lambda block, c, c_at, stride, columns: block(block, c, SIZE, SIZE, SIZE))
+def block_add(builder, block, c, c_at, stride, columns):
+    """block + c's first `columns` columns, laid out as in `block_store`; the other columns are unchanged."""
+
+    def add(value, at, count):
+        lanes = block.lanes
+        loaded = load_vector(builder, at, lanes) if count is None else load_some(builder, at, count, lanes)
+        return builder.fadd(loaded, value)
+
+    return each_vector(builder, block, c.at(c_at), stride, columns, add)
+
+
+def gathered_row(builder, array, starts, first, last, offset):
+    """The pointer to `array.flat[starts[min(first, last)] + offset]`."""
+    row = builder.select(builder.icmp_signed("<", first, last), first, last)
+    return array.at(builder.add(builder.load(starts.at(row)), offset))
+
+
+@instruction(lambda block, array, starts, first, last, offset: block(block, array, starts, SIZE, SIZE, SIZE))
+def block_gather(builder, block, array, starts, first, last, offset):
+    """A block whose row i is `array.flat[starts[min(first + i, last)] + offset :]`, for rows anywhere in memory.
+
+    `block` gives the shape only; `starts` is an int64 array of element offsets.
+    """
+    for i in range(block.rows):
+        at = gathered_row(builder, array, starts, builder.add(first, I64(i)), last, offset)
+        for j, vector in enumerate(load_row(builder, at, block)):
+            block[i, j] = vector
+    return block
+
+
+@instruction(lambda block, array, at, stride, rows: block(block, array, SIZE, SIZE, SIZE))
+def block_load(builder, block, array, at, stride, rows):
+    """A block whose row i is `array.flat[at + min(i, rows - 1) * stride :]`; `block` gives the shape only."""
+    start, last = array.at(at), builder.sub(rows, I64(1))
+    for i in range(block.rows):
+        row = builder.select(builder.icmp_signed("<", I64(i), last), I64(i), last)
+        for j, vector in enumerate(load_row(builder, builder.gep(start, [builder.mul(row, stride)]), block)):
+            block[i, j] = vector
+    return block
+
+
+@instruction(lambda block: block(block) if (block.vectors, block.rows) == (1, block.lanes) else None)
+def block_transpose(builder, block):
+    """The transpose of a square block (rows == lanes, one vector per row), by log2(lanes) rounds of two-register
+    shuffles.
+
+    The round of distance d swaps the off-diagonal d x d squares of each 2d x 2d square.
+    """
+    n = block.lanes
+    distance = n // 2
+    while distance:
+        upper = [i for i in range(n) if not i & distance]
+        low = [i if not i & distance else n + i - distance for i in range(n)]
+        high = [i + distance if not i & distance else n + i for i in range(n)]
+        for i in upper:
+            a, b = block[i, 0], block[i + distance, 0]
+            block[i, 0] = builder.shuffle_vector(a, b, ir.Constant(vector_of(n, I32), low))
+            block[i + distance, 0] = builder.shuffle_vector(a, b, ir.Constant(vector_of(n, I32), high))
+        distance //= 2
+    return block
+
+
+@instruction(lambda total, block, a, a_at: total(total, block, a, SIZE) if block.vectors == 1 else None)
+def block_dot_rows(builder, total, block, a, a_at):
+    """total += block[0] * a.flat[a_at] + block[1] * a.flat[a_at + 1] + ..., FMA after FMA; one vector per row."""
+    for i, scalar in enumerate(load_column(builder, a.at(a_at), block.rows)):
+        total = lanewise(builder, "fma", broadcast_lane(builder, scalar, block.lanes), block[i, 0], total)
+    return total
+
+
+def _of_two(name: str, doc: str, combine):
+    """An instruction of two equal blocks; `combine(builder, one, other)` computes one vector of the result."""
+
+    def emit(builder, a, b):
+        for at in a.positions:
+            a[at] = combine(builder, a[at], b[at])
+        return a
+
+    return instruction(lambda a, b: a(a, b) if a == b and isinstance(a, Block) else None, name, doc)(emit)
+
+
+block_maximum = _of_two(
+    "block_maximum",
+    "The larger of two equal blocks lane by lane, NaN if either is.",
+    lambda builder, one, other: lanewise(builder, "maximum", one, other),
+)
+block_sum = _of_two("block_sum", "The sum of two equal blocks.", lambda builder, one, other: builder.fadd(one, other))
+
+
+@instruction(lambda block, a, a_at: block(block, a, SIZE) if isinstance(block, Block) else None)
+def block_scale_rows(builder, block, a, a_at):
+    """Row i of the block times a.flat[a_at + i]."""
+    scalars = load_column(builder, a.at(a_at), block.rows)
+    for i, j in block.positions:
+        block[i, j] = builder.fmul(block[i, j], broadcast_lane(builder, scalars[i], block.lanes))
+    return block

@@ -1,11 +1,11 @@
 """Compiled kernels on disk: one file per kernel and signature, in a directory that nobody else can change.
 
-The directory's name holds a hash of the source of `simd` and `ops`, of the versions that generate code and of the CPU.
-So nothing in it is ever stale, and two machines may share a home. `private_directory.py` opens it once and checks who
-may write to it. A file is MAGIC, a sha256, and a MessagePack record of names, object code and bitcode (`Stored`):
-parsing it runs no code. Types come from the kernel's declaration, not from the file. A file that is truncated, altered,
-of another user or of another kernel is ignored, and written again. A file gets its name when it is whole, so any number
-of processes may start at once.
+The directory's name contains a hash of the source of `simd` and `ops`, of the versions that generate code and of the
+CPU. So no file is ever stale, and two machines may share a home. `private_directory.py` opens the directory once and
+checks who may write to it. A file is MAGIC, a SHA-256, and a MessagePack record of names, object code and bitcode
+(`Stored`). Parsing it runs no code. Types come from the kernel's declaration, not from the file. A file that is
+truncated, altered, of another user or of another kernel is ignored and written again. A complete file is renamed to its
+final name, so any number of processes may start at once.
 """
 
 import functools
@@ -62,21 +62,21 @@ def key() -> str:
 
 
 def directory() -> Path:
-    """Where this package's compiled kernels lie on this machine; it may not exist yet."""
+    """The directory of this package's compiled kernels on this machine; it may not exist yet."""
     return home() / key()
 
 
 def check(path: Path, *, make: bool = True) -> None:
-    """Make `path` (mode 0700), or check that nobody else can change what is in it. It stays open for the kernels.
+    """Make the directory `path` (mode 0700), or check that nobody else can change its files. It stays open.
 
-    Raises ResourceError where it cannot be made, with the OSError as its cause; UnsafeDirectoryError where another user
-    could change it: code is loaded from there.
+    Raises ResourceError if it cannot be made, with the OSError as its cause, and UnsafeDirectoryError if another user
+    could change it: code is loaded from it.
     """
     _open(path, make=make, again=True)
 
 
 def _open(path: Path, *, make: bool = True, again: bool = False) -> PrivateDirectory:
-    """again: check the directories above an open one once more."""
+    """The directory, opened or already open. again: check an open one and the directories above it once more."""
     name = os.path.abspath(path)
     with _lock:
         known = _opened.get(name)
@@ -102,9 +102,9 @@ def _open(path: Path, *, make: bool = True, again: bool = False) -> PrivateDirec
 
 
 class Stored(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """A compiled kernel. kernel, signature: of which it is. library: Numba's name of it. unique, mangled, environment:
-    Numba's names of the function. tags: what its mangled name holds. others: environments of the functions inside it;
-    none has constants."""
+    """A compiled kernel. kernel, signature: its name and declaration. library: Numba's name of its code library.
+    unique, mangled, environment, tags, number: Numba's names of the function and their parts. others: environments of
+    the functions inside it; none has constants."""
 
     kernel: str
     signature: str
@@ -120,7 +120,7 @@ class Stored(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen
 
 
 class KernelCache:
-    """What Numba's dispatcher asks for in place of its own cache: load and save one kernel's machine code.
+    """Loads and saves one kernel's machine code; replaces the cache object of Numba's dispatcher.
 
     function: the kernel's Python function, under the name that Numba compiles.
     """
@@ -129,7 +129,7 @@ class KernelCache:
         self.name, self.function = name, function
 
     def load_overload(self, signature, target_context):
-        """The compiled kernel, or None if there is no whole file of it, or no directory to load from."""
+        """The compiled kernel, or None if there is no complete file of it, or no directory to load from."""
         target_context.refresh()
         folder = self._folder()
         if folder is None:
@@ -141,8 +141,7 @@ class KernelCache:
         return _rebuilt(stored, signature, self.function, target_context)
 
     def save_overload(self, signature, result) -> None:
-        """Write the compiled kernel; a full or read-only disk costs the next run its compile time, not this one its
-        result."""
+        """Write the compiled kernel. If the disk is full or read-only, the next run compiles it again."""
         folder = self._folder()
         stored = _stored(self.name, signature, self.function, result)
         if folder is None or stored is None:
@@ -158,8 +157,8 @@ class KernelCache:
         return f"{safe}-{hashlib.sha256(f'{self.name}{signature}'.encode()).hexdigest()[:12]}{ENDING}"
 
     def _folder(self) -> PrivateDirectory | None:
-        """The open directory; None, with a warning, where the default one cannot be used. Raises ResourceError where
-        TILEWRIGHT_CACHE names it."""
+        """The open directory. None, with a warning, if the default directory cannot be used. Raises ResourceError if
+        TILEWRIGHT_CACHE names one that cannot."""
         try:
             return _open(directory())
         except ResourceError as error:
@@ -172,7 +171,7 @@ class KernelCache:
 
 
 def _decoded(content: bytes) -> Stored | None:
-    """What a file holds; None if it is not whole."""
+    """The kernel in a file; None if the file is damaged."""
     digest, payload = content[len(MAGIC) : _START], memoryview(content)[_START:]
     if content[: len(MAGIC)] != MAGIC or hashlib.sha256(payload).digest() != digest:
         return None
@@ -183,8 +182,8 @@ def _decoded(content: bytes) -> Stored | None:
 
 
 def _stored(name: str, signature, function, result) -> Stored | None:
-    """The record of a compiled kernel; None for one that would not be the same again: with Python objects inside, or
-    with other types than its declaration."""
+    """The record of a compiled kernel. None for a kernel that could not be rebuilt from it: one that refers to Python
+    objects, or whose types differ from its declaration."""
     library, kind, code = result.library.serialize_using_object_code()
     described, others = result.fndesc, result._find_referenced_environments()
     plain = kind == "object" and not result.objectmode and not result.lifted and not result.reload_init
@@ -202,7 +201,7 @@ def _stored(name: str, signature, function, result) -> Stored | None:
 
 
 def _descriptor(stored: Stored, signature, function):
-    """Numba's description of the kernel: names of symbols from the file, everything else from the declaration."""
+    """Numba's description of the kernel: symbol names from the file, everything else from the declaration."""
     from numba.core.funcdesc import PythonFunctionDescriptor
     from numba.core.sigutils import normalize_signature
 
@@ -216,7 +215,7 @@ def _descriptor(stored: Stored, signature, function):
 
 
 def _rebuilt(stored: Stored, signature, function, target_context):
-    """Numba's result of a compilation; None if the machine code does not hold the kernel."""
+    """Numba's result of a compilation; None if the machine code does not contain the kernel."""
     from numba.core.compiler import CompileResult
     from numba.core.typing import signature as typed
 
@@ -231,7 +230,7 @@ def _rebuilt(stored: Stored, signature, function, target_context):
 
 
 def _environment(name: str, globals_of_kernel: dict):
-    """The environment of that name, which has no constants; a new one if this process has none."""
+    """The environment of that name, which has no constants; created if this process has none."""
     from numba.core.environment import Environment, lookup_environment
 
     if (found := lookup_environment(name)) is None:

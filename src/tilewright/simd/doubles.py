@@ -5,16 +5,15 @@
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic, models, register_model
 
-from tilewright.simd.types import I64, Vector, broadcast_lane, call, filled, pointer, vector_of
-from tilewright.simd.vectors import load_vector
+from tilewright.simd.instruction import instruction
+from tilewright.simd.types import BIT, DOUBLE, I64, Vector, broadcast_lane, call, filled, lanewise, vector_of
+from tilewright.simd.vectors import WORD, load_vector, reduced
 
-DOUBLE = ir.DoubleType()
-WORD = 4  # bytes: the only alignment an address is known to have
 LOG2_E = 1.4426950408889634
 LN2_HIGH, LN2_LOW = 0.6931471805598903, 5.497923018708371e-14  # the first has 42 bits: n * LN2_HIGH is exact
 SHIFT = 1.5 * 2**52  # x + SHIFT has the integer x in its low bits
+MANTISSA = 52  # bits
 EXP_LEAST = -708.0  # exp is 0 below: above it every result is a normal number
 EXP_TAIL = (  # of (exp(r) - 1 - r) / r**2
     0.5000000000000001, 0.16666666666666669, 0.04166666666662399, 0.008333333333330051, 0.0013888888917281794,
@@ -23,106 +22,71 @@ EXP_TAIL = (  # of (exp(r) - 1 - r) / r**2
 )  # fmt: skip
 
 
-class Doubles(Vector):
-    """`lanes` float64 numbers in one register, or in two where registers are shorter."""
-
-    def __init__(self, lanes: int):
-        self.lanes = lanes
-        types.Type.__init__(self, f"Doubles({lanes})")
+def doubles(lanes) -> Vector:
+    """The type of a float64 vector whose width is a compile-time constant."""
+    return Vector(lanes.literal_value, double=True)
 
 
-@register_model(Doubles)
-class _DoublesModel(models.PrimitiveModel):
-    def __init__(self, dmm, fe_type):
-        super().__init__(dmm, fe_type, vector_of(fe_type.lanes, DOUBLE))
+def is_double(kind) -> bool:
+    """True for the type of a float64 vector."""
+    return isinstance(kind, Vector) and kind.double
 
 
-@intrinsic(prefer_literal=True)
-def splat_double(typingctx, value, lanes):
+@instruction(lambda value, lanes: doubles(lanes)(types.float64, lanes))
+def splat_double(builder, value, lanes):
     """`value` (float64) in every lane."""
-
-    def codegen(context, builder, sig, args):
-        return broadcast_lane(builder, args[0], sig.return_type.lanes)
-
-    return Doubles(lanes.literal_value)(types.float64, lanes), codegen
+    return broadcast_lane(builder, value, lanes)
 
 
-@intrinsic(prefer_literal=True)
-def load_double(typingctx, array, index, lanes):
-    """`array.flat[index : index + lanes]` of float64, or of float32 numbers, which are widened."""
-
-    def codegen(context, builder, sig, args):
-        at, lanes = pointer(context, builder, sig.args[0], args[0], args[1]), sig.return_type.lanes
-        wide = vector_of(lanes, DOUBLE)
-        if sig.args[0].dtype == types.float32:
-            return builder.fpext(load_vector(builder, at, lanes), wide)
-        return builder.load(builder.bitcast(at, wide.as_pointer()), align=WORD)
-
-    return Doubles(lanes.literal_value)(array, types.intp, lanes), codegen
+@instruction(lambda array, index, lanes: doubles(lanes)(array, types.intp, lanes))
+def load_double(builder, array, index, lanes):
+    """`array.flat[index : index + lanes]` of a float64 array, or of a float32 array, whose elements are widened."""
+    at, wide = array.at(index), vector_of(lanes, DOUBLE)
+    if array.dtype == types.float32:
+        return builder.fpext(load_vector(builder, at, lanes), wide)
+    return builder.load(builder.bitcast(at, wide.as_pointer()), align=WORD)
 
 
-@intrinsic
-def reduce_add_double(typingctx, a):
+@instruction(lambda a: types.float64(a) if is_double(a) else None)
+def reduce_add_double(builder, a):
     """The sum of the lanes, float64, by halves."""
-
-    def codegen(context, builder, sig, args):
-        value, lanes = args[0], sig.args[0].lanes
-        while lanes > 1:
-            lanes //= 2
-            halves = (ir.Constant(vector_of(lanes, ir.IntType(32)), list(range(at, at + lanes))) for at in (0, lanes))
-            value = builder.fadd(*(builder.shuffle_vector(value, value, half) for half in halves))
-        return builder.extract_element(value, ir.IntType(32)(0))
-
-    return (types.float64(a), codegen) if isinstance(a, Doubles) else None
+    return reduced(builder, a, builder.fadd)
 
 
-@intrinsic
-def lanes_at_least(typingctx, a, b):
-    """An integer whose bit i says whether lane i of a is at least that of b; for vectors of either kind."""
-
-    def codegen(context, builder, sig, args):
-        mask = builder.fcmp_ordered(">=", *args)
-        return builder.zext(builder.bitcast(mask, ir.IntType(sig.args[0].lanes)), I64)
-
-    return (types.int64(a, b), codegen) if isinstance(a, Vector) and a == b else None
+@instruction(lambda a, b: types.int64(a, b) if isinstance(a, Vector) and a == b else None)
+def lanes_at_least(builder, a, b):
+    """An integer whose bit i says if lane i of a is at least lane i of b; for float32 and float64."""
+    mask = builder.fcmp_ordered(">=", a, b)
+    return builder.zext(builder.bitcast(mask, ir.IntType(a.type.count)), I64)
 
 
-@intrinsic
-def lowest_bit(typingctx, mask):
-    """The place of an integer's lowest set bit; the integer is not 0."""
-
-    def codegen(context, builder, sig, args):
-        return call(builder, "llvm.cttz.i64", I64, args[0], ir.IntType(1)(1))
-
-    return types.int64(types.int64), codegen
+@instruction(lambda mask: types.int64(types.int64))
+def lowest_bit(builder, mask):
+    """The index of an integer's lowest set bit; the integer is not 0."""
+    return call(builder, "llvm.cttz.i64", I64, mask, BIT(1))
 
 
-@intrinsic
-def exp_double(typingctx, x):
-    """e**x for x from minus infinity to 0, within 1.1 ULP; 0 below -708, where normal numbers end; exp(0) is 1.
+@instruction(lambda x: x(x) if is_double(x) else None)
+def exp_double(builder, x):
+    """e**x for x from minus infinity to 0, within 1.1 ULP; 0 below -708, where results would be subnormal; exp(0) is 1.
 
-    x = n ln 2 + r; a polynomial of r (Chebyshev interpolation of degree 11), whose exponent n is added to.
+    x = n ln 2 + r. exp(r) is a polynomial (Chebyshev interpolation of degree 11), and n is added to its exponent.
     """
-    if not isinstance(x, Doubles):
-        return None
+    kind, ints = x.type, vector_of(x.type.count, I64)
 
-    def codegen(context, builder, sig, args):
-        (x,), kind = args, args[0].type
-        ints = vector_of(kind.count, I64)
+    def constant(value):
+        return filled(kind, value)
 
-        def fma(a, b, c):
-            return call(builder, f"llvm.fma.v{kind.count}f64", kind, a, b, c)
+    def fma(a, b, c):
+        return lanewise(builder, "fma", a, b, c)
 
-        shifted = fma(x, filled(kind, LOG2_E), filled(kind, SHIFT))
-        n = builder.fsub(shifted, filled(kind, SHIFT))
-        r = fma(n, filled(kind, -LN2_LOW), fma(n, filled(kind, -LN2_HIGH), x))  # |r| <= ln(2) / 2
-        p = filled(kind, EXP_TAIL[-1])
-        for coefficient in EXP_TAIL[-2::-1]:
-            p = fma(p, r, filled(kind, coefficient))
-        p = builder.fadd(fma(p, builder.fmul(r, r), r), filled(kind, 1.0))
-        exponent = builder.shl(builder.bitcast(shifted, ints), filled(ints, 52))
-        result = builder.bitcast(builder.add(builder.bitcast(p, ints), exponent), kind)
-        inside = builder.fcmp_ordered(">=", x, filled(kind, EXP_LEAST))
-        return builder.select(inside, result, filled(kind, 0.0))
-
-    return x(x), codegen
+    shifted = fma(x, constant(LOG2_E), constant(SHIFT))
+    n = builder.fsub(shifted, constant(SHIFT))
+    r = fma(n, constant(-LN2_LOW), fma(n, constant(-LN2_HIGH), x))  # |r| <= ln(2) / 2
+    p = constant(EXP_TAIL[-1])
+    for coefficient in EXP_TAIL[-2::-1]:
+        p = fma(p, r, constant(coefficient))
+    p = builder.fadd(fma(p, builder.fmul(r, r), r), constant(1.0))
+    exponent = builder.shl(builder.bitcast(shifted, ints), filled(ints, MANTISSA))
+    result = builder.bitcast(builder.add(builder.bitcast(p, ints), exponent), kind)
+    return builder.select(builder.fcmp_ordered(">=", x, constant(EXP_LEAST)), result, constant(0.0))

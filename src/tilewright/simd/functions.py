@@ -1,8 +1,8 @@
-"""exp, tanh and GELU of float32 vectors, for every input: the worst errors stand in README.md and are tested.
+"""exp, tanh and GELU of float32 vectors, for every input: README.md has the worst errors, and tests check them.
 
-Each is a range reduction, a polynomial and a power of two put back at the end; below the normal range exp is 0, and the
-others are rounded once. Polynomials were fitted to the least relative error over the reduced range (weighted least
-squares, iterated towards equal ripples), but for tanh's, which is that of Moshier's Cephes library (tanhf.c). Sources:
+Each is a range reduction, a polynomial, and a multiplication by a power of two. Where a result would be subnormal, exp
+is 0 and the others are rounded once. The polynomials minimise the relative error over the reduced range (weighted least
+squares, iterated towards equal ripples); tanh's is from Moshier's Cephes library (tanhf.c). Sources:
 Muller et al., "Handbook of Floating-Point Arithmetic", 2018, chapter 4 for error-free sums and products; Hendrycks and
 Gimpel, "Gaussian Error Linear Units", 2016.
 """
@@ -27,19 +27,19 @@ LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440054690583e-4  # the first has few bi
 EXP_LEAST, EXP_MOST = -87.33654022216797, 89.0  # exp is 0 below the first and infinite above the second
 SLOPE, SLOPE_REST = 1.5957691669464111, -4.534068032135963e-08  # 2 sqrt(2 / pi) as the sum of two float32
 CUBIC, CUBIC_REST = 0.07135481387376785, 2.3988323966106506e-09  # 0.044715 times that
-TANH_FORM_END, EXACT_END = 11.0, 16.0  # below minus these GELU is -0, and its power of two is still in `scale`'s range
+TANH_FORM_END, EXACT_END = 11.0, 16.0  # below minus these GELU is -0; its power of two is still in the range of `scale`
 KNEE = 3.5  # z = KNEE is t = 0 where Mills' ratio is expanded in t = (z - KNEE) / (z + KNEE)
 
 
 @inline
 def at_least(x, least):
-    """max(x, least), a NaN as it is: one instruction, where `maximum` of two unknowns is three."""
+    """max(x, least), NaN preserved: one instruction, while `maximum` of two unknown vectors takes three."""
     return select_greater(fill(x, least), x, fill(x, least), x)
 
 
 @inline
 def at_most(x, most):
-    """min(x, most), a NaN as it is."""
+    """min(x, most), NaN preserved."""
     return select_greater(x, fill(x, most), fill(x, most), x)
 
 
@@ -57,10 +57,10 @@ def exp_parts(x):
 
 @inline
 def exp(x):
-    """e**x; 0 where it would be less than float32's smallest normal number, infinity where float32 ends, NaN stays.
+    """e**x; 0 where it would be subnormal, infinity above float32's largest number, NaN for NaN.
 
-    Intel's cores take a detour of some hundred cycles for each vector in which a result falls below the normal range,
-    and masked scores are such: a softmax of rows that are half masked took five times as long as one of whole rows.
+    Intel's cores take some hundred extra cycles for each vector with a subnormal result. Masked scores have such
+    results: a softmax of half-masked rows took five times as long as one of whole rows.
     """
     least = fill(x, EXP_LEAST)
     p, n = exp_parts(at_most(at_least(x, EXP_LEAST), EXP_MOST))
@@ -86,7 +86,7 @@ def tanh(x):
 def gelu_tanh(x):
     """x / (1 + exp(-t)), t = 2 sqrt(2 / pi) (x + 0.044715 x**3): the tanh form of GELU, which GPT-2 uses.
 
-    t is the sum of two float32, because exp turns an absolute error of t into a relative one.
+    t is the sum of two float32, because an absolute error of t becomes a relative error of exp(-t).
     """
     size = at_most(absolute(x), TANH_FORM_END)
     zero, one = fill(x, 0.0), fill(x, 1.0)
@@ -96,21 +96,21 @@ def gelu_tanh(x):
     bend = multiply(cubic, square)
     bend_rest = fma(cubic, square_rest, fma(fill(x, CUBIC_REST), square, fma(cubic, square, subtract(zero, bend))))
     factor = add(slope, bend)
-    moved = subtract(factor, slope)  # bend as it was added; Knuth's exact sum
-    factor_rest = add(subtract(slope, subtract(factor, moved)), subtract(bend, moved))
+    added = subtract(factor, slope)  # bend as it was added; Knuth's exact sum
+    factor_rest = add(subtract(slope, subtract(factor, added)), subtract(bend, added))
     factor_rest = add(add(factor_rest, bend_rest), fill(x, SLOPE_REST))
     t = multiply(size, factor)
     t_rest = fma(size, factor_rest, fma(size, factor, subtract(zero, t)))
     p, n = exp_parts(subtract(zero, t))
     p = fma(p, subtract(zero, t_rest), p)
-    share = divide(at_least(x, -TANH_FORM_END), add(one, scale(p, n)))
-    return select_greater(zero, x, scale(multiply(share, p), n), share)
+    positive = divide(at_least(x, -TANH_FORM_END), add(one, scale(p, n)))  # |x| in exp: correct for x >= 0
+    return select_greater(zero, x, scale(multiply(positive, p), n), positive)
 
 
 @inline
 def gelu_tanh_bfloat16(x):
-    """`gelu_tanh` good to 14 bits: for a result that is rounded to bfloat16's 8, at a third of the work; 0 below
-    x = -10, where it is less than 3e-38."""
+    """`gelu_tanh` accurate to 14 bits, for a result that is rounded to bfloat16's 8, at a third of the work. 0 below
+    x = -10, where GELU is less than 3e-38."""
     y = at_least(x, -TANH_FORM_END)
     t = multiply(y, fma(fill(x, -CUBIC * LOG2_E), multiply(y, y), fill(x, -SLOPE * LOG2_E)))
     n = round_even(at_least(t, -100.0))
@@ -124,7 +124,7 @@ def gelu_tanh_bfloat16(x):
 
 @inline
 def mills_polynomial(t):
-    """(z + KNEE) exp(z**2 / 2) times the normal distribution's tail beyond z, for z from 0 to 16."""
+    """(z + KNEE) exp(z**2 / 2) times the normal distribution's tail above z, for z from 0 to 16."""
     p = fma(fill(t, 0.00010486592509550974), t, fill(t, 0.00041171498014591634))
     p = fma(p, t, fill(t, -0.0004947400884702802))
     p = fma(p, t, fill(t, -0.0031679386738687754))
@@ -140,7 +140,7 @@ def mills_polynomial(t):
 def gelu_exact(x):
     """x times the normal distribution function: GELU in its exact form.
 
-    The tail beyond z = |x| is exp(-z**2 / 2) P(t) / (z + KNEE), P a polynomial in t = (z - KNEE) / (z + KNEE).
+    The tail above z = |x| is exp(-z**2 / 2) P(t) / (z + KNEE), P a polynomial in t = (z - KNEE) / (z + KNEE).
     """
     z = at_most(absolute(x), EXACT_END)
     zero, one = fill(x, 0.0), fill(x, 1.0)

@@ -1,56 +1,38 @@
-"""8-bit integers in 32-bit words: four products and their sum in one instruction, and the way back to float32.
+"""8-bit integers in 32-bit words: four products and their sum in one instruction, and the conversion back to float32.
 
-Words and int32 sums live in the vectors and blocks of float32: bits are bits, and nothing adds them as numbers.
+Words and int32 sums use the vectors and blocks of float32 as containers: nothing adds them as floating-point values.
 """
 
 import llvmlite.binding
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
-from tilewright.simd.blocks import _row_times_vectors, _scalars
-from tilewright.simd.types import I32, Vector, call, pointer, vector_of
-from tilewright.simd.vectors import load_vector
+from tilewright.simd.blocks import add_outer, load_column, load_row, step_of
+from tilewright.simd.instruction import instruction, same
+from tilewright.simd.types import I8, I32, call, vector_of
 
-BYTES_SINCE = 22  # the LLVM whose intrinsic takes vectors of bytes; earlier ones take words
+BYTES_SINCE = 22  # the first LLVM whose intrinsic takes vectors of bytes; earlier ones take words
 
 
-@intrinsic
-def block_dot_quad(typingctx, block, a, a_at, b, b_at):
-    """block (int32) += for each row and lane the sum of four products, unsigned bytes of a's word times signed ones of
-    b's: VPDPBUSD, needs "avx512vnni". a: `rows` words at a_at, b: vectors * lanes words at b_at."""
+@instruction(step_of)
+def block_dot_quad(builder, block, a, a_at, b, b_at):
+    """block (int32) += four products per row and lane: the unsigned bytes of a word of a times the signed bytes of a
+    word of b. VPDPBUSD, needs "avx512vnni". a: `rows` words from a_at; b: vectors * lanes words from b_at."""
+    row = load_row(builder, b.at(b_at), block)
+    column = load_column(builder, a.at(a_at), block.rows)
+    ints = vector_of(block.lanes, I32)
+    takes_bytes = llvmlite.binding.llvm_version_info[0] >= BYTES_SINCE
+    operand = vector_of(4 * block.lanes, I8) if takes_bytes else ints
 
-    def codegen(context, builder, sig, args):
-        _, a_, a_at_, b_, b_at_ = args
-        start = pointer(context, builder, sig.args[3], b_, b_at_)
-        vectors = [
-            load_vector(builder, builder.gep(start, [ir.Constant(ir.IntType(64), j * block.lanes)]), block.lanes)
-            for j in range(block.vectors)
-        ]
-        scalars = _scalars(builder, pointer(context, builder, sig.args[1], a_, a_at_), block.rows)
-        ints = vector_of(block.lanes, I32)
-        new = llvmlite.binding.llvm_version_info[0] >= BYTES_SINCE
-        operand = vector_of(4 * block.lanes, ir.IntType(8)) if new else ints
+    def product(scalar, vector, total):
+        words = [builder.bitcast(total, ints), *(builder.bitcast(x, operand) for x in (scalar, vector))]
+        found = call(builder, f"llvm.x86.avx512.vpdpbusd.{32 * block.lanes}", ints, *words)
+        return builder.bitcast(found, total.type)
 
-        def product(scalar, vector, total):
-            words = [builder.bitcast(total, ints), *(builder.bitcast(x, operand) for x in (scalar, vector))]
-            found = call(builder, f"llvm.x86.avx512.vpdpbusd.{32 * block.lanes}", ints, *words)
-            return builder.bitcast(found, total.type)
-
-        return _row_times_vectors(builder, block, args[0], scalars, vectors, product)
-
-    return block(block, a, types.intp, b, types.intp), codegen
+    return add_outer(builder, block, column, row, product)
 
 
-@intrinsic
-def integers_less(typingctx, a, b):
+@instruction(lambda a, b: same(a, b))
+def integers_less(builder, a, b):
     """float32(a - b) for two vectors of int32."""
-    if not isinstance(a, Vector) or a != b:
-        return None
-
-    def codegen(context, builder, sig, args):
-        ints = vector_of(sig.return_type.lanes, I32)
-        less = builder.sub(*(builder.bitcast(x, ints) for x in args))
-        return builder.sitofp(less, vector_of(sig.return_type.lanes))
-
-    return a(a, a), codegen
+    ints = vector_of(a.type.count, I32)
+    difference = builder.sub(builder.bitcast(a, ints), builder.bitcast(b, ints))
+    return builder.sitofp(difference, a.type)

@@ -1,10 +1,10 @@
-"""`@kernel`: one Numba function with one signature, compiled at its first call and kept on disk.
+"""`@kernel`: one Numba function with one signature, compiled at its first call and cached on disk.
 
-A kernel states its types, so a wrong dtype is an error and not a second, slower compilation; it releases the GIL, so
-threads run it side by side; it never reassociates floating-point sums and never checks bounds.
+A kernel states its types, so a wrong dtype is an error and not a second, slower compilation. It releases the GIL, so
+threads run it side by side. It never reassociates floating-point sums and never checks bounds.
 
-References are not counted (`_nrt`), so that a kernel allocates nothing and no inline function returns an array. Counts
-are shared: two threads that hand the same array from function to function waited for each other's cache line.
+References are not counted (`_nrt=False`), so a kernel allocates nothing and no inline function returns an array. The
+counts would be shared: two threads that pass the same array to functions would wait for each other's cache line.
 """
 
 import functools
@@ -22,10 +22,10 @@ _names: set[str] = set()
 
 
 class Kernel:
-    """A compiled function of one signature. Call it with NumPy arrays and numbers of the declared types.
+    """A compiled function of one signature. Call it with NumPy arrays and scalars of the declared types.
 
-    Raises UsageError if there is another kernel of that name, whose compiled code would be kept in the same place, and,
-    called, TypeError if an argument has another type.
+    The constructor raises UsageError if another kernel has that name: both would use the same file of compiled code. A
+    call raises TypeError if an argument has another type.
     """
 
     def __init__(self, function, signature, name: str):
@@ -42,7 +42,7 @@ class Kernel:
 
     @functools.cached_property
     def address(self) -> int:
-        """Where the machine code is: int32 f(result *, excinfo **, the arguments as Numba flattens them)."""
+        """The address of the machine code: int32 f(result *, excinfo **, the arguments as Numba flattens them)."""
         (compiled,) = self.compiled().overloads.values()
         address = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
         if not address:
@@ -66,8 +66,11 @@ class Kernel:
             return self._call
 
     def _named(self):
-        """The function under this kernel's name, of which Numba makes the code's symbol: those of two kernels from one
-        factory, compiled by two processes, would be equal, and a third process would take one for the other."""
+        """The function under this kernel's name, from which Numba makes the symbol of the code.
+
+        Two kernels from one factory, compiled by two processes, would otherwise have equal symbols, and a third process
+        would run one in place of the other.
+        """
         source = self.function
         named = types.FunctionType(
             source.__code__, source.__globals__, source.__name__, source.__defaults__, source.__closure__
@@ -88,9 +91,10 @@ def kernel(signature, *, name: str):
 def inline(function):
     """A function that kernels call: compiled into each of them, never on its own. Python calls its `py_func`.
 
-    Inlining is forced. A function left in the object code keeps a name that Numba counts up in each process, so kernels
-    compiled by two processes and loaded by a third could each call the other's. What Numba makes for calls from Python
-    and C is left out: a sixth of the time that a kernel takes to compile (matmul.packed on an EPYC: 12.6 s, then 10.5).
+    Inlining is forced. A function left in the object code has a name with a number that Numba counts in each process,
+    so kernels that two processes compiled and a third loads could call each other's functions. Numba's wrappers for
+    calls from Python and C are left out: they take a sixth of a kernel's compile time (matmul.packed on an EPYC: 12.6
+    s with them, 10.5 s without).
     """
     compiled = njit(
         nogil=True, fastmath=False, boundscheck=False, _nrt=False, forceinline=True,
@@ -101,7 +105,7 @@ def inline(function):
 
 
 class _Inlined(CPUDispatcher):
-    """Without its wrappers a call from Python would end the process."""
+    """Without its wrappers a call from Python would crash the process."""
 
     def __call__(self, *args, **named):
         raise TypeError(f"{self.__name__} is compiled into kernels alone: call {self.__name__}.py_func")

@@ -1,8 +1,8 @@
-"""A directory that nobody but this user and root can change, opened once and used by its descriptor.
+"""A directory that only this user and root can change, opened once and used by its descriptor.
 
-Machine code is loaded from it, so another user who could put a file there would run code as this user. A check of a
-path says nothing about the next call with that path: the other user exchanges the directory in between. So each
-directory on the way is opened relative to the one before it, without following links, and its descriptor is checked.
+Machine code is loaded from it, so another user who could write a file there would run code as this user. Checking a
+path is not enough: another user could replace the directory between the check and the next call with that path. So each
+directory of the path is opened relative to the one above it, without following links, and its descriptor is checked.
 Files are opened relative to the last descriptor, and the open file is checked.
 Source: the rules of OpenSSH (auth_secure_path) and of systemd-tmpfiles.
 """
@@ -20,23 +20,23 @@ from contextlib import suppress
 
 from tilewright.errors import ResourceError
 
-NEW = ".new-"  # what the names of unfinished files begin with
-MAX_LINKS = 40  # on the way to a directory, as in Linux
-PATH_ONLY = getattr(os, "O_PATH", os.O_RDONLY)  # a directory on the way need not be readable
+NEW = ".new-"  # the first letters of the names of unfinished files
+MAX_LINKS = 40  # in a path, as in Linux
+PATH_ONLY = getattr(os, "O_PATH", os.O_RDONLY)  # the directories above need not be readable
 _OPEN = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class UnsafeDirectoryError(ResourceError):
-    """Another user could change what lies in the directory."""
+    """Another user could change the files of the directory."""
 
 
 class PrivateDirectory:
-    """The directory at `path`, open. It is made with mode 0700 where it is missing, and so are those above it.
+    """The open directory at `path`. It and the directories above it are made with mode 0700 where they are missing.
 
-    The directory is no link, belongs to this user or to root, and nobody else may write to it. The same holds for each
-    directory above it, but a sticky one (/tmp) may be open to all. Raises UnsafeDirectoryError where this does not
-    hold, and OSError where the directory cannot be made or opened. make: False: a missing directory is a
+    The directory is not a link, belongs to this user or to root, and nobody else may write to it. The same holds for
+    each directory above it, except that everybody may write to a sticky one (/tmp). Raises UnsafeDirectoryError if this
+    does not hold, and OSError if the directory cannot be made or opened. make: if False, a missing directory raises
     FileNotFoundError.
     """
 
@@ -60,8 +60,8 @@ class PrivateDirectory:
         return os.listdir(self.fd)
 
     def read(self, name: str, limit: int) -> bytes | None:
-        """The content of a file; None for one that is missing, larger than `limit`, or not this user's or root's alone:
-        a link, a pipe, a directory, a file of another user, one that others may write to, one with a second name."""
+        """The content of a file. None if it is missing, larger than `limit`, or could be changed by another user: a
+        link, a pipe, a directory, a file of another user, one that others may write to, one with a second name."""
         try:
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.fd)
         except OSError:
@@ -81,11 +81,11 @@ class PrivateDirectory:
         return bytes(content) if len(content) == found.st_size else None
 
     def write(self, name: str, content: bytes) -> None:
-        """Give a file this content, by way of a private name and a rename. A directory of that name is renamed. Raises
-        OSError; no private name is left then.
+        """Write a file under a temporary name, then rename it. A directory of that name is renamed. Raises OSError
+        and then leaves no temporary file.
 
-        The writer holds a lock on the private name. The first write in a process removes the private names that have no
-        writer: killed processes left them.
+        The writer locks the temporary file. The first write of a process removes the temporary files that nobody has
+        locked: killed processes left them.
         """
         if not self._swept:
             self._swept = True
@@ -96,7 +96,7 @@ class PrivateDirectory:
                 view = memoryview(content)
                 while view:
                     view = view[file.write(view) :]
-                self._make_way(name)
+                self._rename_directory(name)
                 os.replace(temporary, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
         except BaseException:
             with suppress(OSError):
@@ -108,14 +108,14 @@ class PrivateDirectory:
             name = f"{NEW}{secrets.token_hex(8)}"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             fd = os.open(name, flags, 0o600, dir_fd=self.fd)
-            with suppress(OSError):  # a file system without locks: then `_sweep` gets none either
+            with suppress(OSError):  # on a file system without locks, `_sweep` gets none either
                 fcntl.flock(fd, fcntl.LOCK_EX)
             if os.fstat(fd).st_nlink:
                 return name, fd
             os.close(fd)  # another process's `_sweep` was faster than the lock
 
     def _sweep(self) -> None:
-        """Remove private names that no process has locked. Best effort."""
+        """Remove temporary files that no process has locked. Best effort."""
         for name in self.names():
             if not name.startswith(NEW):
                 continue
@@ -127,8 +127,8 @@ class PrivateDirectory:
                 finally:
                     os.close(fd)
 
-    def _make_way(self, name: str) -> None:
-        """Rename a directory of that name, which a file cannot replace. An empty one is removed."""
+    def _rename_directory(self, name: str) -> None:
+        """Rename a directory of that name, which a file cannot replace. An empty directory is removed."""
         try:
             if not stat.S_ISDIR(os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_mode):
                 return
@@ -142,7 +142,7 @@ class PrivateDirectory:
 
 
 def _walk(path: str, make: bool) -> int:
-    """A descriptor of the directory at the absolute `path`; each directory and link on the way is checked."""
+    """A descriptor of the directory at the absolute `path`; each directory and link of the path is checked."""
     todo, done, links = path.split("/")[::-1], "", 0
     todo = [part for part in todo if part not in ("", ".")]
     fd = os.open("/", (PATH_ONLY if todo else os.O_RDONLY) | _OPEN)
@@ -175,7 +175,7 @@ def _walk(path: str, make: bool) -> int:
 
 
 def _make(name: str, fd: int) -> None:
-    """Make a directory. On a read-only disk the error for one that exists must not be the disk's."""
+    """Make a directory unless it exists. On a read-only disk `mkdir` alone fails for a directory that exists."""
     try:
         os.stat(name, dir_fd=fd, follow_symlinks=False)
     except FileNotFoundError:
@@ -183,14 +183,14 @@ def _make(name: str, fd: int) -> None:
 
 
 def _step(name: str, fd: int, flags: int) -> int:
-    """Open a directory relative to `fd`, which is closed if that succeeds."""
+    """Open a directory relative to `fd`; if that succeeds, close `fd`."""
     following = os.open(name, flags | _OPEN, dir_fd=fd)
     os.close(fd)
     return following
 
 
 def _link(name: str, fd: int, shown: str, path: str) -> str | None:
-    """Where a link leads; None for anything else. Raises UnsafeDirectoryError for a link of another user."""
+    """The target of a link; None for anything else. Raises UnsafeDirectoryError for a link of another user."""
     try:
         found = os.stat(name, dir_fd=fd, follow_symlinks=False)
     except FileNotFoundError:
@@ -198,21 +198,21 @@ def _link(name: str, fd: int, shown: str, path: str) -> str | None:
     if not stat.S_ISLNK(found.st_mode):
         return None
     if not _is_trusted(found.st_uid):
-        what = f"{shown}, on the way to it, is a link of user {found.st_uid}"
+        what = f"{shown}, on its path, is a link of user {found.st_uid}"
         raise _unsafe(path, f"{what}, and this process is user {os.geteuid()}")
     return os.readlink(name, dir_fd=fd)
 
 
 def _check_directory(found: os.stat_result, shown: str, path: str, *, last: bool) -> None:
-    """last: it is the directory itself: no other directory's exceptions hold. Raises UnsafeDirectoryError."""
-    mode, name = stat.S_IMODE(found.st_mode), "it" if last else f"{shown}, on the way to it,"
+    """Raises UnsafeDirectoryError if others could change a directory. last: it is the directory itself, for which the
+    exceptions for directories above it do not hold."""
+    mode, name = stat.S_IMODE(found.st_mode), "it" if last else f"{shown}, on its path,"
     if not (found.st_uid in (0, os.geteuid()) if last else _is_trusted(found.st_uid)):
         raise _unsafe(path, f"{name} belongs to user {found.st_uid}, and this process is user {os.geteuid()}")
     if not mode & _OTHERS_WRITE or (not last and mode & stat.S_ISVTX):
         return
     if last or mode & stat.S_IWOTH or not _is_private_group(found.st_gid):
-        where = "it" if last else f"{shown}, on the way to it"
-        raise _unsafe(path, f"others may write to {where} (mode {mode:04o})")
+        raise _unsafe(path, f"others may write to {name} (mode {mode:04o})")
 
 
 def _unsafe(path: str, why: str) -> UnsafeDirectoryError:
@@ -220,10 +220,10 @@ def _unsafe(path: str, why: str) -> UnsafeDirectoryError:
 
 
 def _is_trusted(user: int) -> bool:
-    """True for a user to whom a directory on the way may belong: this one and root.
+    """True if a directory above may belong to `user`: this user or root.
 
-    In a user namespace that has no name for the real root (a container without privileges) root's directories show the
-    overflow user.
+    In a user namespace without the real root (an unprivileged container), root's directories belong to the overflow
+    user.
     """
     if user in (0, os.geteuid()):
         return True
@@ -236,7 +236,7 @@ def _is_trusted(user: int) -> bool:
 
 
 def _is_private_group(gid: int) -> bool:
-    """True for the group of this user alone that many systems make: its name is the user's, and it has no members."""
+    """True for the group that many systems make for each user: its name is the user's, and it has no other members."""
     try:
         user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
     except KeyError:

@@ -1,9 +1,9 @@
-"""The two register types that Numba learns here: a vector, and a block of vectors.
+"""The types of this library, and the few LLVM constructs that its instructions share.
 
-A `Vector(lanes)` is one value of `lanes` float32 numbers, `<lanes x float>` in LLVM. LLVM splits a vector wider than
-the machine's registers, so 16 lanes are correct everywhere and fast where AVX-512 is. A `Block(rows, vectors, lanes)`
-is `rows x vectors` of them: the tile of C that a matrix micro-kernel keeps in registers. Both live in local variables
-only: they cannot be stored in arrays, returned to Python or passed from it.
+A `Vector(lanes)` is one value of `lanes` float32 or float64 elements, `<lanes x float>` in LLVM. LLVM splits a vector
+that is wider than the machine's registers: 16 lanes are correct everywhere, and fast where AVX-512 is. A
+`Block(rows, vectors, lanes)` is a table of rows x vectors of them: the tile of C that a matrix micro-kernel keeps in
+registers. Both exist in local variables only. They cannot be stored in arrays, returned to Python or passed from it.
 """
 
 from typing import get_type_hints
@@ -22,8 +22,8 @@ OUTPUT = types.Array(types.float32, 1, "C")
 OUTPUT_2D = types.Array(types.float32, 2, "A")
 ROUNDED_2D = types.Array(types.uint16, 2, "A")  # bfloat16
 INDICES = types.Array(types.int64, 1, "C", readonly=True)
-COUNTERS = types.Array(types.int64, 1, "C")  # what threads share
-TASKS = COUNTERS  # what `draw` takes a thread's next task from: [next task, number of tasks]
+COUNTERS = types.Array(types.int64, 1, "C")  # shared by threads
+TASKS = COUNTERS  # [next task, number of tasks], for `draw`
 
 
 def record(kind: type) -> types.NamedTuple:
@@ -35,22 +35,21 @@ def record(kind: type) -> types.NamedTuple:
     return types.NamedUniTuple(fields[0], len(fields), kind) if uniform else types.NamedTuple(fields, kind)
 
 
-FLOAT = ir.FloatType()
-I32 = ir.IntType(32)
-I64 = ir.IntType(64)
+FLOAT, DOUBLE = ir.FloatType(), ir.DoubleType()
+BIT, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
+SUFFIXES = {FLOAT: "f32", DOUBLE: "f64", I16: "i16"}  # of LLVM's intrinsics
 
 
 class Vector(types.Type):
-    """`lanes` float32 numbers in one register."""
+    """`lanes` elements in one register: float32, or float64 where `double`."""
 
-    def __init__(self, lanes: int):
-        self.lanes = lanes
-        super().__init__(f"Vector({lanes})")
+    def __init__(self, lanes: int, double: bool = False):
+        self.lanes, self.double = lanes, double
+        super().__init__(f"{'Doubles' if double else 'Vector'}({lanes})")
 
 
 class Block(types.Type):
-    """`rows x vectors` registers of `lanes` float32 numbers: element [i, j] is lane j % lanes of vector j // lanes
-    of row i."""
+    """`rows x vectors` registers of `lanes` float32: element [i, j] is lane j % lanes of vector j // lanes of row i."""
 
     def __init__(self, rows: int, vectors: int, lanes: int):
         self.rows, self.vectors, self.lanes = rows, vectors, lanes
@@ -60,7 +59,7 @@ class Block(types.Type):
 @register_model(Vector)
 class _VectorModel(models.PrimitiveModel):
     def __init__(self, dmm, fe_type):
-        super().__init__(dmm, fe_type, vector_of(fe_type.lanes))
+        super().__init__(dmm, fe_type, vector_of(fe_type.lanes, DOUBLE if fe_type.double else FLOAT))
 
 
 @register_model(Block)
@@ -79,10 +78,14 @@ def filled(vector: ir.VectorType, value) -> ir.Constant:
     return ir.Constant(vector, [value] * vector.count)
 
 
+def lane_numbers(first: int, count: int) -> ir.Constant:
+    """The mask of a shuffle that picks `count` lanes from lane `first` on."""
+    return ir.Constant(vector_of(count, I32), list(range(first, first + count)))
+
+
 def pointer(context, builder, array_type, array, index):
-    """Address of `array.flat[index]`, raw: no wrap-around of negative indices, which would cost a compare a load."""
-    data = context.make_array(array_type)(context, builder, array).data
-    return builder.gep(data, [index])
+    """Address of `array.flat[index]`. Negative indices do not wrap around: that would cost a comparison per load."""
+    return builder.gep(context.make_array(array_type)(context, builder, array).data, [index])
 
 
 def broadcast_lane(builder, scalar, lanes: int):
@@ -96,6 +99,16 @@ def call(builder, name: str, result, *args):
     """Call LLVM's intrinsic `name`."""
     signature = ir.FunctionType(result, [a.type for a in args])
     return builder.call(cgutils.get_or_insert_function(builder.module, signature, name), args)
+
+
+def name_of(vector: ir.VectorType) -> str:
+    """How the names of LLVM's intrinsics spell a vector type: `v16f32`."""
+    return f"v{vector.count}{SUFFIXES[vector.element]}"
+
+
+def lanewise(builder, operation: str, first, *others):
+    """LLVM's intrinsic `llvm.<operation>` on equal vectors, lane by lane."""
+    return call(builder, f"llvm.{operation}.{name_of(first.type)}", first.type, first, *others)
 
 
 def lane_mask(builder, count, lanes: int):

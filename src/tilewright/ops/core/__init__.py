@@ -1,1 +1,1 @@
-"""What all operations share: the ladder, threads, arrays and memory; `gpu/` for kernels on a GPU."""
+"""Shared by all operations: the ladder, threads, arrays and memory; `gpu/` for kernels on a GPU."""

@@ -1,4 +1,4 @@
-"""Arrays at the public door: what a caller may pass, and what he gets back."""
+"""The arrays of the public functions: what a caller may pass, and what a call returns."""
 
 import math
 import sys
@@ -13,7 +13,7 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def as_numpy(name: str, value) -> np.ndarray:
-    """`value` as a NumPy array without a copy where its memory allows: NumPy, DLPack, the buffer protocol, then lists.
+    """`value` as a NumPy array, without a copy where possible: NumPy, DLPack, the buffer protocol, then lists.
 
     Raises UsageError naming the argument if it is none of these.
     """
@@ -28,9 +28,9 @@ def as_numpy(name: str, value) -> np.ndarray:
 
 
 def _bfloat16(value) -> np.ndarray:
-    """Another library's bfloat16 array on its own memory: NumPy's DLPack has no such type, so torch's passes as int16.
+    """Another library's bfloat16 array without a copy. NumPy's DLPack has no bfloat16: a torch tensor passes as int16.
 
-    Others, as JAX's, make a NumPy array of ml_dtypes' type themselves.
+    Other libraries, such as JAX, make a NumPy array of ml_dtypes' type themselves.
     """
     if hasattr(value, "data_ptr"):
         return np.from_dlpack(value.view(sys.modules["torch"].int16)).view(BFLOAT16)
@@ -38,8 +38,7 @@ def _bfloat16(value) -> np.ndarray:
 
 
 def like(caller, array: np.ndarray):
-    """`array` as the caller's kind of array: NumPy stays, a DLPack array goes back through its library's
-    `from_dlpack`."""
+    """`array` as the caller's kind of array: for NumPy itself, for a DLPack array by its library's `from_dlpack`."""
     if isinstance(caller, np.ndarray) or not hasattr(caller, "__dlpack__"):
         return array
     library = sys.modules[type(caller).__module__.partition(".")[0]]
@@ -47,9 +46,9 @@ def like(caller, array: np.ndarray):
 
 
 def as_float32(name: str, value) -> np.ndarray:
-    """float32 array, aligned, strides in whole elements; bfloat16 is widened, which is exact.
+    """`value` as a float32 array, aligned, with strides in whole elements; bfloat16 is widened, which is exact.
 
-    Raises UsageError for any other dtype: a silent conversion would hide where the accuracy went.
+    Raises UsageError for any other dtype: a silent conversion would hide a loss of accuracy.
     """
     array = as_numpy(name, value)
     if array.dtype == np.float32 and array.flags.carray:
@@ -71,10 +70,10 @@ def one_of(op: str, name: str, value, allowed):
 
 
 def result_for(op: str, out, shape: tuple[int, ...], *, rounded: bool = False) -> np.ndarray:
-    """`out`, or a new float32 array where it is None.
+    """`out`, or a new float32 array if it is None.
 
-    rounded: out may be bfloat16. Raises UsageError unless it is a writeable float32 NumPy array of `shape`,
-    ResourceError if memory holds no new one.
+    rounded: out may be bfloat16. Raises UsageError unless out is a writeable float32 NumPy array of `shape`, and
+    ResourceError if there is no memory for a new one.
     """
     if out is None:
         try:
@@ -90,29 +89,29 @@ def result_for(op: str, out, shape: tuple[int, ...], *, rounded: bool = False) -
 
 
 def target_for(out: np.ndarray, *inputs: np.ndarray, residual: np.ndarray | None = None) -> np.ndarray:
-    """`out` where a kernel may write it while it reads the inputs, else a new array, which the caller copies to out.
+    """`out` if a kernel may write it while it reads the inputs, else a new array, which the caller copies to out.
 
-    A kernel may not where out is misaligned or steps by parts of an element (a field of a structured array), or where
-    its memory lies between the first and the last byte of an input. It may be exactly the residual: each element of
-    that is read before it is written, and by the same thread.
+    A kernel may not write to an out that is misaligned, has strides of parts of an element (a field of a structured
+    array), or overlaps the memory between the first and the last byte of an input. `out` may be exactly the residual:
+    the same thread reads each element of it before it writes it.
     """
-    beside = not out.flags.aligned or any(stride % out.itemsize for stride in out.strides)
-    if beside or any(np.may_share_memory(out, array) for array in inputs) or _crosses(out, residual):
+    unusable = not out.flags.aligned or any(stride % out.itemsize for stride in out.strides)
+    if unusable or any(np.may_share_memory(out, array) for array in inputs) or _crosses(out, residual):
         return empty(out.shape, out.dtype)
     return out
 
 
 def _crosses(out: np.ndarray, residual: np.ndarray | None) -> bool:
-    """They share memory, and are not one and the same view of it."""
+    """True if they share memory and are not the same view of it."""
     if residual is None or residual is out or not np.may_share_memory(out, residual):
         return False
-    here, there = (array.__array_interface__["data"][0] for array in (out, residual))
-    return (here, out.shape, out.strides) != (there, residual.shape, residual.strides)
+    first, second = (array.__array_interface__["data"][0] for array in (out, residual))
+    return (first, out.shape, out.strides) != (second, residual.shape, residual.strides)
 
 
 def rows_for(out: np.ndarray) -> np.ndarray:
-    """out (..., N) as (rows, N) with contiguous rows, for a kernel to write: a view, or a new array where the strides
-    allow none; `put_back` copies that."""
+    """out (..., N) as (rows, N) with contiguous rows, for a kernel to write: a view, or a new array if the strides
+    allow no view; `put_back` copies it."""
     if out.flags.c_contiguous:
         return out.reshape(math.prod(out.shape[:-1]), out.shape[-1])
     if out.ndim == 2 and out.strides[1] == out.itemsize:
@@ -121,11 +120,11 @@ def rows_for(out: np.ndarray) -> np.ndarray:
 
 
 def put_back(out: np.ndarray, target: np.ndarray) -> None:
-    """Copy `target` to out unless it is its memory already; it came from `target_for` or `rows_for`."""
+    """Copy a `target` of `target_for` or `rows_for` to out, unless it is out's memory."""
     if target is not out and not np.may_share_memory(target, out):
         out[...] = target.reshape(out.shape)
 
 
 def rounded(array: np.ndarray) -> np.ndarray:
-    """float32 numbers rounded to bfloat16 and widened again."""
+    """float32 elements rounded to bfloat16 and widened again."""
     return array.astype(BFLOAT16).astype(np.float32)

@@ -1,7 +1,7 @@
-"""What a public function does with its arrays: NumPy's on the CPU (HOST), torch's on a GPU (DEVICE).
+"""Backends: how a public function checks and allocates arrays, on the CPU (HOST) and on a GPU (DEVICE).
 
-`backend_of(x)` says which of the two a call runs on. Both have the same methods, so a function checks its arguments in
-one text. Messages have the form "op: x is ...; ... is wanted".
+`backend_of(x)` chooses the backend of a call. Both have the same methods, so one public function serves NumPy arrays
+and torch tensors. Messages have the form "op: x is ...; ... is wanted".
 """
 
 from collections.abc import Callable
@@ -19,8 +19,8 @@ NOTHING = np.empty(0, np.float32)
 
 
 class RowOperands(NamedTuple):
-    """Arguments of an operation on rows. x: (..., C). vectors: (C,) each. result: what the caller gets. target: what
-    the kernel writes, the result or a buffer of its shape. dtype: the accuracy class."""
+    """Arguments of an operation on rows. x: (..., C). vectors: (C,) each. result: the array that the call returns.
+    target: the array that the kernel writes, the result or a buffer of its shape. dtype: the accuracy class."""
 
     x: Any
     vectors: tuple
@@ -30,12 +30,12 @@ class RowOperands(NamedTuple):
 
 
 class Host:
-    """Arrays in the CPU's memory: NumPy's, and what NumPy reads without a copy."""
+    """Arrays in the CPU's memory: NumPy arrays, and arrays that NumPy reads without a copy."""
 
     device = "cpu"
 
     def take(self, op: str, name: str, value, dtypes: tuple[str, ...] = ("float32", "bfloat16")) -> np.ndarray:
-        """float32; bfloat16 is widened. Raises UsageError for others. dtypes: what a tensor on a GPU may be."""
+        """`value` as float32; bfloat16 is widened. Raises UsageError for other dtypes. dtypes: for `Device` only."""
         if tensors.on_gpu(value):
             raise UsageError(f"{op}: {name} is on a GPU and the first argument is not: move them to one device")
         return arrays.as_float32(f"{op}: {name}", value)
@@ -47,7 +47,7 @@ class Host:
                 raise UsageError(f"{op}: {first} is on the CPU and {name} on a GPU: move them to one device")
 
     def result(self, op: str, out, shape: tuple[int, ...], near, dtypes: tuple[str, ...] = ("float32",)) -> np.ndarray:
-        """`out`, or a new float32 array. dtypes: what out may be, "float32" and "bfloat16" on the CPU. Raises
+        """`out`, or a new float32 array. dtypes: accepted for out; on the CPU "float32" and "bfloat16". Raises
         UsageError for an out that does not fit."""
         return arrays.result_for(op, out, shape, rounded="bfloat16" in dtypes)
 
@@ -56,7 +56,7 @@ class Host:
         return ("float32",)
 
     def target(self, result: np.ndarray, *inputs: np.ndarray) -> np.ndarray:
-        """The result where a kernel may write to it while it reads the inputs, else a buffer of its shape."""
+        """The result if a kernel may write to it while it reads the inputs, else a buffer of its shape."""
         return arrays.target_for(result, *inputs)
 
     def plain(self, x: np.ndarray | None, near: np.ndarray) -> np.ndarray:
@@ -64,7 +64,7 @@ class Host:
         return NOTHING if x is None else np.ascontiguousarray(x)
 
     def name(self, x) -> str:
-        """What messages call an argument: dtype and shape, or its type."""
+        """An argument in messages: its dtype and shape, or its type."""
         return f"{x.dtype} {x.shape}" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
 
     def new(self, shape: tuple[int, ...], dtype: str, near) -> np.ndarray:
@@ -82,11 +82,11 @@ class Host:
         return RowOperands(array, tuple(map(np.ascontiguousarray, checked)), result, target, "float32")
 
     def over_rows(self, run: Callable, work: RowOperands) -> None:
-        """run(rows of x, rows of target): (rows, C) both, rows contiguous."""
+        """Call run(rows of x, rows of target): (rows, C) both, rows contiguous."""
         over_rows(run, work.x, work.target)
 
     def over_elements(self, run: Callable, work: RowOperands) -> None:
-        """run(x, target), as (rows, C) of any width."""
+        """Call run(x, target), both as (rows, C) of any width."""
         x, target = work.x, work.target
         if x.flags.c_contiguous and target.flags.c_contiguous:
             run(x.reshape(1, -1), target.reshape(1, -1))
@@ -94,24 +94,24 @@ class Host:
             over_rows(run, x, target)
 
     def finish(self, caller, result: np.ndarray, target: np.ndarray):
-        """The result, with the target's elements in it, as the kind of array that the caller passed; bfloat16 stays
-        NumPy's."""
+        """Copy the target to the result, and return it as the kind of array that the caller passed; bfloat16 as a
+        NumPy array."""
         arrays.put_back(result, target)
         return result if result.dtype == arrays.BFLOAT16 else arrays.like(caller, result)
 
 
 class Device:
-    """Torch tensors on a GPU, and other libraries' arrays there. They stay there; work is queued on torch's current
-    stream, and nothing waits for it."""
+    """Torch tensors on a GPU, and other libraries' arrays on one. Kernels are queued on torch's current stream, and no
+    method waits for them."""
 
     device = "cuda"
 
     def take(self, op: str, name: str, value, dtypes: tuple[str, ...] = tensors.FLOATS):
-        """The tensor itself. Raises UsageError unless it is one of the dtypes."""
+        """The tensor itself. Raises UsageError unless it has one of the dtypes."""
         return tensors.tensor_of(op, name, value, dtypes)
 
     def same_device(self, op: str, first: str, x, **others) -> None:
-        """Raises UsageError naming the argument that is not on x's device; None may be."""
+        """Raises UsageError naming the argument that is not on x's device. None is accepted."""
         tensors.same_device(op, first, x, **others)
 
     def result(self, op: str, out, shape: tuple[int, ...], near, dtypes: tuple[str, ...] = ("float32",)):
@@ -124,7 +124,7 @@ class Device:
         return ("float32", dtype) if dtype in tensors.FLOATS else ("float32",)
 
     def target(self, result, *inputs):
-        """The result where a kernel may write to it while it reads the inputs, else a buffer of its shape."""
+        """The result if a kernel may write to it while it reads the inputs, else a buffer of its shape."""
         usable = result.is_contiguous() and not tensors.overlaps(result, *inputs)
         return result if usable else result.new_empty(result.shape)
 
@@ -133,11 +133,11 @@ class Device:
         return near.new_empty(0, dtype=tensors.torch_dtype("float32")) if x is None else x.contiguous()
 
     def name(self, x) -> str:
-        """What messages call an argument: dtype and shape, or its type."""
+        """An argument in messages: its dtype and shape, or its type."""
         return f"{tensors.kind(x)} {tuple(x.shape)}" if hasattr(x, "data_ptr") else f"a {type(x).__name__}"
 
     def new(self, shape: tuple[int, ...], dtype: str, near):
-        """A new tensor beside `near`, its contents undefined."""
+        """A new tensor on the device of `near`, its contents undefined."""
         import torch
 
         return near.new_empty(shape, dtype=getattr(torch, dtype))
@@ -147,26 +147,26 @@ class Device:
     ) -> RowOperands:
         """Checked arguments of an operation on rows. rank: the least rank of x. out may be of each float dtype."""
         given = tuple(vectors.values())
-        if out is not None and gpu_rows.plain(x, out, *given) and x.ndim >= rank:
+        if out is not None and gpu_rows.usable_as_given(x, out, *given) and x.ndim >= rank:
             return RowOperands(x, given, out, out, gpu_rows.kinds_of(x, out, *given))
         x = self.take(op, "x", x)
         checked = _vectors(self, op, x, rank, vectors)
-        x, result, target = gpu_rows.placed(op, x, out)
+        x, result, target = gpu_rows.with_target(op, x, out)
         return RowOperands(
             x, tuple(map(gpu_rows.ready, checked)), result, target, gpu_rows.kinds_of(x, target, *checked)
         )
 
     def over_rows(self, run: Callable, work: RowOperands) -> None:
-        """run(rows of x, rows of target): (rows, C) both, contiguous."""
+        """Call run(rows of x, rows of target): (rows, C) both, contiguous."""
         C = work.x.shape[-1]
         run(gpu_rows.as_rows(work.x, C), gpu_rows.as_rows(work.target, C))
 
     def over_elements(self, run: Callable, work: RowOperands) -> None:
-        """run(x, target), contiguous."""
+        """Call run(x, target), both contiguous."""
         run(work.x, work.target)
 
     def finish(self, caller, result, target):
-        """The result, with the target's elements in it, as the kind of array that the caller passed."""
+        """Copy the target to the result, and return it as the kind of array that the caller passed."""
         if target is not result:
             result.copy_(target)
         return result if hasattr(caller, "data_ptr") else arrays.like(caller, result)
@@ -189,6 +189,6 @@ def _vectors(backend: Backend, op: str, x, rank: int, vectors: dict) -> list:
     for name, vector in checked.items():
         if tuple(vector.shape) != (x.shape[-1],):
             shapes = f"{tuple(vector.shape)}; {(x.shape[-1],)} is wanted"
-            raise UsageError(f"{op}: {name} has shape {shapes}, one number per column of x")
+            raise UsageError(f"{op}: {name} has shape {shapes}, one element per column of x")
     backend.same_device(op, "x", x, **checked)
     return list(checked.values())

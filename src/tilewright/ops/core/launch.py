@@ -1,7 +1,7 @@
-"""Threads for CPU kernels: a kernel is one thread's work, and each thread draws its next task from a shared counter.
+"""Threads for CPU kernels. All threads run the same kernel, and each draws its next task from a shared counter.
 
-Nothing here divides work in advance, so a core that is slow or shared takes fewer tasks; and because a task computes
-the same numbers whoever takes it, results do not depend on the number of threads.
+Work is not divided in advance, so a core that is slow or shared takes fewer tasks. A task's result does not depend on
+the thread that computes it, so results have the same bits for any number of threads. `team.py` has the threads.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from tilewright.simd import Kernel
 
 _count: ContextVar[int | None] = ContextVar("threads", default=None)
-_local = threading.local()
-SPIN = 200_000  # nanoseconds for which a thread that has finished a kernel looks for its next: as long as waking takes
+_local = threading.local()  # buffer: this thread's scratch; tasks: this thread's counter
+SPIN_NS = 200_000  # how long a thread polls for its next kernel: as long as waking it would take
 
 
 @contextmanager
 def threads(count: int | None) -> Iterator[None]:
-    """`with threads(2):` kernels inside run on that many threads; None: one a core this process may use.
+    """`with threads(2):` kernels inside run on that many threads; None: one thread per core of this process.
 
     Raises UsageError unless count is an integer, at least 1.
     """
@@ -49,20 +49,20 @@ def threads(count: int | None) -> Iterator[None]:
 
 
 def asked_threads() -> int | None:
-    """What `threads` says here."""
+    """The count of the enclosing `threads`; None if it gives none."""
     return _count.get()
 
 
 def thread_count() -> int:
-    """The number of threads a kernel launched here uses."""
+    """The number of threads that a kernel launched here uses."""
     return _count.get() or cpu().cores
 
 
 def scratch(words: int) -> np.ndarray:
-    """float32 (at least `words`,): this thread's own workspace, reused by its next kernel; contents are left over.
+    """float32 (at least `words`,): this thread's workspace. Its next kernel reuses it with its contents.
 
-    Zeros at first: blocks that pass the end of an array compute with what lies there and drop it, and where that was
-    another's memory it was full of subnormal numbers, with which a multiply-add takes a hundred cycles.
+    A new workspace is zero. Kernels compute with unused elements and discard the results. Arbitrary bytes would be
+    subnormal numbers, for which a multiply-add takes a hundred cycles.
     """
     buffer = getattr(_local, "buffer", None)
     if buffer is None or buffer.size < words:
@@ -71,35 +71,36 @@ def scratch(words: int) -> np.ndarray:
 
 
 def run_on_threads(kernel: Kernel, *args, tasks: int, words: int) -> None:
-    """Run `kernel(*args, scratch)` on min(tasks, threads) threads at once; see `launch`, which draws tasks as well."""
+    """Run `kernel(*args, scratch)` on min(tasks, threads) threads at once. `launch` adds the counter of tasks."""
     count = thread_count()
     helpers = min(count, tasks) - 1
     if helpers < 1:
         kernel(*args, scratch(words))
     else:
-        _team().run(kernel, (*args, scratch(words)), helpers, words, SPIN if count <= cpu().cores else 0)
+        spin_ns = SPIN_NS if count <= cpu().cores else 0  # with more threads than cores, polling takes another's time
+        _team().run(kernel, (*args, scratch(words)), helpers, words, spin_ns)
 
 
 def launch(kernel: Kernel, *args, tasks: int, words: int, alone: bool = False) -> None:
     """Run `kernel(*args, tasks, scratch)` on min(tasks, threads) threads, each of which draws tasks until none is left.
 
-    The kernel's last two arguments are `simd.TASKS`, for `simd.draw`, and float32 scratch, `words` for each thread.
-    alone: only on the calling thread, for small work: waking another thread takes longer.
-    Returns when all threads have finished; raises what the first failing one raised. An interrupt is raised only then,
-    because threads write to the caller's memory. Launches from several Python threads run one after the other.
+    The kernel's last two arguments are `simd.TASKS`, for `simd.draw`, and float32 scratch, `words` per thread.
+    alone: use the calling thread only, for work that takes less time than waking another thread.
+    Returns when all threads have finished; raises what the first failing thread raised. An interrupt is raised only
+    then, because threads write to the caller's memory. Launches of several Python threads run one after the other.
     """
-    drawn = getattr(_local, "tasks", None)
-    if drawn is None:
-        drawn = _local.tasks = zeros(LINE // 8, np.int64)[:2]
-    drawn[0], drawn[1] = 0, tasks
-    run_on_threads(kernel, *args, drawn, tasks=1 if alone else tasks, words=words)
+    counter = getattr(_local, "tasks", None)
+    if counter is None:
+        counter = _local.tasks = zeros(LINE // 8, np.int64)[:2]
+    counter[0], counter[1] = 0, tasks
+    run_on_threads(kernel, *args, counter, tasks=1 if alone else tasks, words=words)
 
 
 def _team() -> Team:
     """This process's helpers."""
     if _teams:
         return _teams[0]
-    from tilewright.ops.core.team import Team  # Numba with it
+    from tilewright.ops.core.team import Team  # imports Numba
 
     with _making:
         if not _teams:
@@ -108,7 +109,7 @@ def _team() -> Team:
 
 
 def _forget() -> None:
-    """Threads do not survive a fork; the child starts its own."""
+    """Threads do not survive a fork: the child starts helpers of its own."""
     global _making
     _teams.clear()
     _making = threading.Lock()

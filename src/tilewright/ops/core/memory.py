@@ -1,7 +1,7 @@
-"""Memory whose vectors do not cross cache lines.
+"""Arrays whose vectors do not cross cache lines.
 
-NumPy's own begins 16 bytes after a page, or anywhere: then every 64-byte vector lies in two lines, and a load of one
-costs two. A tile load of AMX, 16 of them, took 39 cycles so, and 16 where each row is a line (Emerald Rapids).
+NumPy aligns an array to 16 bytes only. Then every 64-byte vector may cross two cache lines, and each load of one costs
+two. An AMX tile load of 16 rows took 39 cycles then, and 16 cycles with each row in one line (Emerald Rapids).
 """
 
 import math
@@ -12,7 +12,7 @@ LINE = 64  # bytes of a cache line, and of the widest vector
 
 
 def empty(shape: int | tuple[int, ...], dtype: np.typing.DTypeLike = np.float32) -> np.ndarray:
-    """As np.empty, C-ordered, its first element at the start of a cache line. Raises MemoryError and ValueError as
+    """As np.empty, C-ordered, with the first element at the start of a cache line. Raises MemoryError and ValueError as
     np.empty does."""
     shape = (shape,) if isinstance(shape, int) else shape
     dtype = np.dtype(dtype)

@@ -1,6 +1,6 @@
-"""What a rung may need. A need is a function of the problem that returns the reason for a refusal, or None.
+"""The needs of rungs. A need is a function of the problem that returns the reason for a refusal, or None.
 
-Its docstring says what it needs, for `tilewright ladder OP --list`.
+Its docstring says what the rung needs, for `tilewright ladder OP --list`.
 """
 
 from collections.abc import Callable
@@ -72,7 +72,7 @@ def on(device: str, *names: str):
 
 
 def engine(name: str):
-    """The kernels of "simt" or "tile" can run here. Asked for problems on a GPU alone: it starts the driver."""
+    """The kernels of "simt" or "tile" can run here. Tested for problems on a GPU only: the test starts the driver."""
     libraries = {"simt": "numba-cuda", "tile": "Triton"}[name]
     return _described(f"a GPU and {libraries}", lambda problem: unavailable(name) if problem.device == "cuda" else None)
 

@@ -1,15 +1,20 @@
-"""Threads that begin a kernel within microseconds, without Python.
+"""Helper threads that start a kernel within microseconds, without Python.
 
-To wake a thread that sleeps takes 80 to 400 us on a virtual machine; a product of one row takes 100. So a helper that
-has finished looks for its next kernel for as long before it sleeps, and from a launch's first to its last
-instruction neither it nor the thread that launches holds Python's lock. A launch writes the kernel's address and its
-arguments, flattened to words as Numba's calling convention has them, to a board; a helper copies them, puts its own
-scratch in the last argument's place, and calls.
+Waking a thread that sleeps takes 80 to 400 us on a virtual machine; a matrix product of one row takes 100. So a helper
+that has finished a kernel polls for the next one about as long before it sleeps. Polling, starting and waiting are
+compiled code: no thread of a launch holds Python's lock, so other Python threads run meanwhile.
 
-The board is int64: the job's KERNEL, how many INTEGERS its arguments are, its frame, then a seat a helper. A helper's
-STATE goes from WAITING to POSTED by the launch and back by the helper, or to ASLEEP by a helper that has looked long
-enough; then the launch writes a byte to the pipe that the helper reads. Source: the waiting policies of OpenMP run
-times (OMP_WAIT_POLICY, libomp's KMP_BLOCKTIME).
+All threads share one int64 array, the control array. It holds a header with the job, the job's frame (the kernel's
+arguments, flattened to 64-bit words by `simd/frames.py`), and one slot per helper. A launch takes these steps:
+
+1. The launching thread writes the kernel's address and the frame, and sets the state of each helper to POSTED.
+2. Each helper copies the frame to its slot, puts its own scratch in the last argument, and calls the kernel.
+3. The launching thread calls the same kernel. The threads share the work by drawing tasks from the kernel's counter.
+4. Each helper sets its state back to WAITING. The launch returns when all have done so.
+
+A helper that has polled long enough sets its state from WAITING to ASLEEP and reads from its pipe, which blocks. A
+launch that finds it ASLEEP writes one byte to that pipe. Source: the waiting policies of OpenMP runtimes
+(OMP_WAIT_POLICY, libomp's KMP_BLOCKTIME).
 """
 
 import hashlib
@@ -22,30 +27,22 @@ from numba import types
 
 from tilewright import simd
 from tilewright.ops.core.memory import LINE, zeros
-from tilewright.simd.frames import (
-    ADDRESS,
-    ARRAY,
-    FLOATS,
-    FRAME,
-    LENGTH,
-    OWNER,
-    PARENT,
-    SIZE,
-    call_frame,
-    propagate,
-    write_frame,
-)
+from tilewright.simd.frames import ARRAY, FLOATS, FRAME, call_frame, propagate, write_frame
 
-KERNEL, INTEGERS, SPIN, RAISED_HERE, JOB = 0, 1, 2, 3, 16  # on the board; SPIN: nanoseconds to look for work
-SEATS = JOB + FRAME
+# the header: the kernel's address; the words of its frame that are no floats; how long helpers poll, in nanoseconds;
+# the exception of the launching thread; the frame
+KERNEL, INTEGERS, SPIN_NS, LAUNCHER_RAISED, JOB_FRAME = 0, 1, 2, 3, 16
+SLOTS = JOB_FRAME + FRAME
+# a slot: the state, which has two cache lines to itself; the kernel's return code and exception; address and size of
+# the helper's scratch; both ends of its pipe; 1 once a thread serves the slot; two words for the clock; the frame
+STATE, CODE, RAISED, SCRATCH, SCRATCH_SIZE, READ_END, WRITE_END, CLAIMED, CLOCK = 0, 16, 17, 18, 19, 20, 21, 22, 23
+OWN_FRAME = 32
+SLOT = OWN_FRAME + FRAME  # words
 MOST_HELPERS = 1024
-# on a seat: STATE has two lines to itself
-STATE, CODE, RAISED, SCRATCH, ROOM, READ, WRITE, TAKEN, CLOCK, OWN = 0, 16, 17, 18, 19, 20, 21, 22, 23, 32
-SEAT = OWN + FRAME
-WAITING, POSTED, ASLEEP = 0, 1, 2
-ROUNDS = 64  # looks, some 40 ns each, between two at the clock, when a thread that wants this core gets it
-CROWDED = 50_000  # nanoseconds between two looks at the clock by which somebody had this core
-PATIENCE = 1 << 14  # looks of a launch for a helper to finish before it sleeps between them
+WAITING, POSTED, ASLEEP = 0, 1, 2  # states
+POLLS = 64  # polls, some 40 ns each, between two reads of the clock, where the thread also yields its core
+PREEMPTED_NS = 50_000  # more than this between two reads of the clock: another thread had this core meanwhile
+PATIENCE = 1 << 14  # polls of a launch for one helper to finish, before it sleeps between polls
 
 _read = types.ExternalFunction("read", types.intp(types.int32, types.intp, types.intp))
 _write = types.ExternalFunction("write", types.intp(types.int32, types.intp, types.intp))
@@ -56,142 +53,143 @@ _MONOTONIC = int(time.CLOCK_MONOTONIC)
 
 
 @simd.inline
-def _now(board, seat):
-    """Nanoseconds."""
-    _clock(np.int32(_MONOTONIC), board.ctypes.data + 8 * (seat + CLOCK))
-    return board[seat + CLOCK] * 1_000_000_000 + board[seat + CLOCK + 1]
+def _now_ns(control, slot):
+    """The time in nanoseconds."""
+    _clock(np.int32(_MONOTONIC), control.ctypes.data + 8 * (slot + CLOCK))
+    return control[slot + CLOCK] * 1_000_000_000 + control[slot + CLOCK + 1]
 
 
 @simd.inline
-def _await_post(board, seat):
-    """Look for work for a while, then sleep until there is some; at once where others want this core."""
-    looks, began, before = 0, 0, 0
-    while simd.load_acquire(board, seat + STATE) != POSTED:
+def _await_job(control, slot):
+    """Return when the slot's state is POSTED: poll for SPIN_NS, then sleep. Sleep at once if other threads want this
+    core."""
+    polls, first, previous = 0, 0, 0
+    while simd.load_acquire(control, slot + STATE) != POSTED:
         simd.relax()
-        looks += 1
-        if looks % ROUNDS:
+        polls += 1
+        if polls % POLLS:
             continue
         _yield()
-        now = _now(board, seat)
-        if began == 0:
-            began = before = now
-        enough, before = now - began > board[SPIN] or now - before > CROWDED, now
-        if enough and simd.compare_exchange(board, seat + STATE, WAITING, ASLEEP):
-            while simd.load_acquire(board, seat + STATE) == ASLEEP:
-                if _read(np.int32(board[seat + READ]), board.ctypes.data + 8 * (seat + CLOCK), 1) < 1:
-                    _sleep(np.uint32(1000))  # a signal; or somebody has closed the pipe
+        now = _now_ns(control, slot)
+        if first == 0:
+            first = previous = now
+        enough, previous = now - first > control[SPIN_NS] or now - previous > PREEMPTED_NS, now
+        if enough and simd.compare_exchange(control, slot + STATE, WAITING, ASLEEP):
+            while simd.load_acquire(control, slot + STATE) == ASLEEP:
+                if _read(np.int32(control[slot + READ_END]), control.ctypes.data + 8 * (slot + CLOCK), 1) < 1:
+                    _sleep(np.uint32(1000))  # a signal interrupted the read, or the process has closed the pipe
 
 
 @simd.inline
-def _await_helpers(board, helpers):
-    """Until all have finished: a kernel writes to memory that is the caller's."""
+def _await_helpers(control, helpers):
+    """Return when all helpers have finished: until then the kernel writes to the caller's memory."""
     for helper in range(helpers):
-        looks = 0
-        while simd.load_acquire(board, SEATS + helper * SEAT + STATE) == POSTED:
+        polls = 0
+        while simd.load_acquire(control, SLOTS + helper * SLOT + STATE) == POSTED:
             simd.relax()
-            looks += 1
-            if looks > PATIENCE:
+            polls += 1
+            if polls > PATIENCE:
                 _sleep(np.uint32(50))
-            elif looks % ROUNDS == 0:
+            elif polls % POLLS == 0:
                 _yield()
 
 
 @simd.kernel(types.void(simd.COUNTERS, types.int64), name="threads.serve")
-def serve(board, seat):
-    """What a helper does for ever: the job's kernel, with its own scratch for the last argument."""
-    if simd.exchange(board, seat + TAKEN, 1):
-        return  # an interrupt came when a first thread had this seat and nobody had noted it
+def serve(control, slot):
+    """A helper's whole life: wait for a job, run its kernel with this helper's scratch as the last argument, repeat."""
+    if simd.exchange(control, slot + CLAIMED, 1):
+        return  # the slot has a helper: an interrupt came after it started and before `_make_ready` recorded it
     while True:
-        _await_post(board, seat)
-        integers = board[INTEGERS]
+        _await_job(control, slot)
+        integers = control[INTEGERS]
         for word in range(FLOATS + integers):
-            board[seat + OWN + word] = board[JOB + word]
-        scratch = seat + OWN + FLOATS + integers - ARRAY
-        board[scratch + OWNER], board[scratch + PARENT] = 0, 0
-        board[scratch + ADDRESS] = board[seat + SCRATCH]
-        board[scratch + SIZE] = board[scratch + LENGTH] = board[seat + ROOM]
-        board[seat + CODE] = call_frame(board[KERNEL], board, seat + OWN, seat + RAISED)
-        simd.store_release(board, seat + STATE, WAITING)
+            control[slot + OWN_FRAME + word] = control[JOB_FRAME + word]
+        scratch = slot + OWN_FRAME + FLOATS + integers - len(ARRAY)
+        control[scratch + ARRAY.owner], control[scratch + ARRAY.parent] = 0, 0
+        control[scratch + ARRAY.address] = control[slot + SCRATCH]
+        control[scratch + ARRAY.size] = control[scratch + ARRAY.length] = control[slot + SCRATCH_SIZE]
+        control[slot + CODE] = call_frame(control[KERNEL], control, slot + OWN_FRAME, slot + RAISED)
+        simd.store_release(control, slot + STATE, WAITING)
 
 
-def _start(board, helpers, address, args):
-    """A job from first to last: the kernel at that address with these arguments, here and on helpers."""
-    board[KERNEL], board[INTEGERS] = address, write_frame(board, JOB, args)
+def _run_job(control, helpers, address, args):
+    """A launch: run the kernel at `address` with the tuple of arguments `args`, here and on the helpers."""
+    control[KERNEL], control[INTEGERS] = address, write_frame(control, JOB_FRAME, args)
     for helper in range(helpers):
-        seat = SEATS + helper * SEAT
-        if simd.exchange(board, seat + STATE, POSTED) == ASLEEP:
-            pipe, byte = np.int32(board[seat + WRITE]), board.ctypes.data + 8 * (seat + CLOCK)
-            while _write(pipe, byte, 1) < 1 and simd.load_acquire(board, seat + STATE) == POSTED:
-                _sleep(np.uint32(1))  # a signal; or somebody has closed the pipe, and the helper looks by itself
-    code = call_frame(address, board, JOB, RAISED_HERE)
-    _await_helpers(board, helpers)
-    propagate(code, board[RAISED_HERE])
+        slot = SLOTS + helper * SLOT
+        if simd.exchange(control, slot + STATE, POSTED) == ASLEEP:
+            pipe, byte = np.int32(control[slot + WRITE_END]), control.ctypes.data + 8 * (slot + CLOCK)
+            while _write(pipe, byte, 1) < 1 and simd.load_acquire(control, slot + STATE) == POSTED:
+                _sleep(np.uint32(1))  # a signal; or the pipe is closed, and the helper polls every millisecond
+    code = call_frame(address, control, JOB_FRAME, LAUNCHER_RAISED)
+    _await_helpers(control, helpers)
+    propagate(code, control[LAUNCHER_RAISED])
     for helper in range(helpers):
-        seat = SEATS + helper * SEAT
-        propagate(board[seat + CODE], board[seat + RAISED])
+        slot = SLOTS + helper * SLOT
+        propagate(control[slot + CODE], control[slot + RAISED])
 
 
-_starters: dict[simd.Kernel | str, simd.Kernel] = {}  # by kernel, and by name: those of equal arguments share one
+_launchers: dict[simd.Kernel | str, simd.Kernel] = {}  # by kernel, and by name: equal argument types share one
 
 
-def _make_starter(kernel: simd.Kernel) -> simd.Kernel:
-    """`_start` for the types of a kernel's arguments."""
+def _launcher_for(kernel: simd.Kernel) -> simd.Kernel:
+    """`_run_job` compiled for the types of a kernel's arguments."""
     kinds = kernel.signature.args
-    classes = [
-        getattr(kind, "instance_class", None) for kind in kinds
-    ]  # of records: names alone do not tell them apart
-    name = f"threads.start.{hashlib.sha256(str((kinds, classes)).encode()).hexdigest()[:12]}"
-    if name not in _starters:
-        arguments = types.BaseTuple.from_types(kinds)
-        signature = types.void(simd.COUNTERS, types.int64, types.int64, arguments)
-        _starters[name] = simd.kernel(signature, name=name)(_start)
-    _starters[kernel] = _starters[name]
-    return _starters[kernel]
+    records = [getattr(kind, "instance_class", None) for kind in kinds]  # two records may have the same name
+    name = f"threads.start.{hashlib.sha256(str((kinds, records)).encode()).hexdigest()[:12]}"
+    if name not in _launchers:
+        signature = types.void(simd.COUNTERS, types.int64, types.int64, types.BaseTuple.from_types(kinds))
+        _launchers[name] = simd.kernel(signature, name=name)(_run_job)
+    _launchers[kernel] = _launchers[name]
+    return _launchers[kernel]
 
 
 class Team:
-    """The helpers of this process, and the board."""
+    """The helpers of this process and the control array."""
 
     def __init__(self) -> None:
-        words = SEATS + MOST_HELPERS * SEAT  # 1.3 MB, of which the seats taken are touched
-        board = np.zeros(words + LINE // 8, np.int64)
-        start = -board.ctypes.data % LINE // 8
-        self.board = board[start : start + words]
-        self.scratches: list[np.ndarray] = []  # the helpers'
-        self.most = MOST_HELPERS  # fewer where the system has given no more threads
-        self.lock = threading.RLock()  # a board has room for one job
+        words = SLOTS + MOST_HELPERS * SLOT  # 1.3 MB; the system provides only the pages of slots that are used
+        memory = np.zeros(words + LINE // 8, np.int64)
+        start = -memory.ctypes.data % LINE // 8
+        self.control = memory[start : start + words]
+        self.scratches: list[np.ndarray] = []  # one per helper
+        self.most = MOST_HELPERS  # fewer once the system has refused a thread
+        self.lock = threading.RLock()  # the control array holds one job at a time
 
-    def run(self, kernel: simd.Kernel, args: tuple, helpers: int, words: int, spin: int) -> None:
-        """kernel(*args) here and on helpers, each with `words` float32 of its own in the last argument's place.
+    def run(self, kernel: simd.Kernel, args: tuple, helpers: int, words: int, spin_ns: int) -> None:
+        """Run kernel(*args) here and on helpers, each with `words` float32 of its own as the last argument.
 
-        spin: nanoseconds for which a helper then looks for the next kernel. Raises what the kernel raised here, else
-        what it raised on the first helper where it did; MemoryError and OSError where helpers cannot be had. Where the
-        system gives no more threads, there are fewer helpers: who computes a task changes no bits.
+        spin_ns: how long a helper then polls for the next kernel. Raises what the kernel raised here, else what it
+        raised on the first helper that failed; MemoryError or OSError if a helper cannot get memory or a pipe. If the
+        system refuses a thread, fewer helpers run: the bits of a task's result do not depend on who computes it.
         """
         helpers, address = min(helpers, self.most), kernel.address
         with self.lock:
-            start = _starters.get(kernel) or _make_starter(kernel)
-            serve.compiled()  # not in a helper, of which nobody would hear that it failed
+            launcher = _launchers.get(kernel) or _launcher_for(kernel)
+            serve.compiled()  # here, because nobody would see a helper's failure to compile it
             try:
                 self._make_ready(helpers, words)
             except RuntimeError:  # no more threads
                 helpers = self.most = min(len(self.scratches), helpers)
                 self._make_ready(helpers, words)
-            self.board[SPIN] = spin
-            start(self.board, helpers, address, args)
+            self.control[SPIN_NS] = spin_ns
+            launcher(self.control, helpers, address, args)
 
     def _make_ready(self, helpers: int, words: int) -> None:
-        """At least that many helpers, with as many float32 of scratch."""
+        """Start helpers until there are enough, and give each at least `words` float32 of scratch.
+
+        An interrupt may come between any two lines, so each line leaves a state from which the next call goes on.
+        """
         for helper in range(helpers):
-            seat = SEATS + helper * SEAT
+            slot = SLOTS + helper * SLOT
             if helper == len(self.scratches):
-                if not self.board[seat + WRITE]:  # else an interrupt came: a helper reads from that pipe already
-                    self.board[seat + READ], self.board[seat + WRITE] = os.pipe()
-                name, args = f"tilewright-{helper + 1}", (self.board, seat)
+                if not self.control[slot + WRITE_END]:  # else an interrupted call has made the pipe
+                    self.control[slot + READ_END], self.control[slot + WRITE_END] = os.pipe()
+                name, args = f"tilewright-{helper + 1}", (self.control, slot)
                 threading.Thread(target=serve, args=args, name=name, daemon=True).start()
                 self.scratches.append(zeros(0))
-            if self.board[seat + ROOM] < words:  # ROOM is written last: an interrupt may come between any two lines
-                self.board[seat + ROOM] = 0
+            if self.control[slot + SCRATCH_SIZE] < words:
+                self.control[slot + SCRATCH_SIZE] = 0
                 self.scratches[helper] = zeros(words)
-                self.board[seat + SCRATCH] = self.scratches[helper].ctypes.data
-                self.board[seat + ROOM] = words
+                self.control[slot + SCRATCH] = self.scratches[helper].ctypes.data
+                self.control[slot + SCRATCH_SIZE] = words

@@ -1,1 +1,1 @@
-"""What operations share on a GPU: tensors, and the parts of SIMT kernels."""
+"""Shared by the operations on a GPU: tensors, and the parts of SIMT kernels."""

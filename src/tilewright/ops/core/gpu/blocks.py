@@ -1,10 +1,10 @@
-"""The part of a matrix that a program of a row operation computes, in Triton."""
+"""The part of a matrix that one Triton program of a row operation computes."""
 
 from typing import NamedTuple
 
 
 class RowBlock(NamedTuple):
-    """C: elements of a row. BM: rows of a program. BC: columns of a program, a power of two."""
+    """C: elements per row. BM: rows per program. BC: columns per program, a power of two."""
 
     C: int
     BM: int

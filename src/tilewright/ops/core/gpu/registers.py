@@ -1,7 +1,8 @@
 """Values that stay in registers: blocks of sums as tuples, their rank-1 update, and 16-byte loads and stores.
 
-A tuple of float32 is so many registers: nothing indexes it at run time, so nothing can move it to memory. All but
-`add4` exist twice: as LLVM IR for the GPU, and in Python for numba-cuda's simulator, which runs kernels as Python.
+Each element of a tuple of float32 is a register: no index is computed at run time, so the compiler never moves the
+tuple to memory. Every function except `add4` exists twice: as LLVM IR for the GPU, and in Python for numba-cuda's
+simulator, which runs kernels as Python. An index counts the elements of an array along its rows.
 """
 
 from numba import float32
@@ -9,38 +10,39 @@ from numba import float32
 from tilewright.ops.core.gpu.simt import SIMULATED, inline
 
 ZERO = float32(0)
-ALIGNMENT = None if SIMULATED else 16  # bytes, of shared arrays; the simulator knows none
+ALIGNMENT = None if SIMULATED else 16  # bytes, of shared arrays; the simulator has no alignment
 
 
 @inline
 def add4(left, right):
     """The sums of two quads."""
-    return left[0] + right[0], left[1] + right[1], left[2] + right[2], left[3] + right[3]
+    (a, b, c, d), (e, f, g, h) = left, right
+    return a + e, b + f, c + g, d + h
 
 
 if SIMULATED:
 
-    def load(array, at):
-        """Element `at` of an array, counted along its rows."""
-        return array.reshape(array.size)[at]
+    def load(array, index):
+        """The element at `index`."""
+        return array.reshape(array.size)[index]
 
-    def store(array, at, value):
-        """Write element `at` of an array, counted along its rows."""
-        array.reshape(array.size)[at] = value
+    def store(array, index, value):
+        """Write the element at `index`."""
+        array.reshape(array.size)[index] = value
 
-    def load4(array, at):
-        """Elements at .. at + 3 of an array, counted along its rows."""
+    def load4(array, index):
+        """The four elements from `index` on."""
         flat = array.reshape(array.size)
-        return tuple(flat[at + i] for i in range(4))
+        return tuple(flat[index + i] for i in range(4))
 
-    def store4(array, at, values):
-        """Write four values to elements at .. at + 3 of an array, counted along its rows."""
+    def store4(array, index, values):
+        """Write four values to the elements from `index` on."""
         flat = array.reshape(array.size)
-        for i in range(4):
-            flat[at + i] = values[i]
+        for i, value in enumerate(values):
+            flat[index + i] = value
 
     def rank1(block, column, row):
-        """block (len(column) x len(row), by rows) + column x row, one rounding an element."""
+        """block (len(column) x len(row), row by row) + column x row, rounded once per element."""
         products = [float(x) * float(y) for x in column for y in row]
         return tuple(float32(float(total) + product) for total, product in zip(block, products, strict=True))
 
@@ -52,59 +54,63 @@ else:
     VECTOR = ir.VectorType(ir.FloatType(), 4)
     WORD = ir.IntType(32)
 
-    def _address(context, builder, signature, args):
-        """Pointer to element args[1] of the array args[0]. Unlike array[at], it never asks whether that is negative."""
-        array = context.make_array(signature.args[0])(context, builder, args[0])
-        return builder.gep(array.data, [args[1]])
-
-    def _vector(context, builder, signature, args):
-        """The same, as a pointer to four."""
-        return builder.bitcast(_address(context, builder, signature, args), VECTOR.as_pointer())
+    def _pointer(context, builder, array_type, array, index):
+        """Pointer to an element. Unlike `array[index]` it does not test for a negative index."""
+        return builder.gep(context.make_array(array_type)(context, builder, array).data, [index])
 
     @intrinsic
-    def load(typing, array, at):
-        """Element `at` of an array, counted along its rows."""
-        return types.float32(array, at), lambda context, builder, *rest: builder.load(_address(context, builder, *rest))
-
-    @intrinsic
-    def store(typing, array, at, value):
-        """Write element `at` of an array, counted along its rows."""
+    def load(typing, array, index):
+        """The element at `index`."""
 
         def generate(context, builder, signature, args):
-            builder.store(args[2], _address(context, builder, signature, args))
+            kind, _ = signature.args
+            return builder.load(_pointer(context, builder, kind, *args))
+
+        return types.float32(array, index), generate
+
+    @intrinsic
+    def store(typing, array, index, value):
+        """Write the element at `index`."""
+
+        def generate(context, builder, signature, args):
+            (kind, *_), (memory, at, element) = signature.args, args
+            builder.store(element, _pointer(context, builder, kind, memory, at))
             return context.get_dummy_value()
 
-        return types.void(array, at, types.float32), generate
+        return types.void(array, index, types.float32), generate
 
     @intrinsic
-    def load4(typing, array, at):
-        """Elements at .. at + 3 of an array, counted along its rows; their address is a multiple of 16 bytes."""
+    def load4(typing, array, index):
+        """The four elements from `index` on; their address is a multiple of 16 bytes."""
 
         def generate(context, builder, signature, args):
-            vector = builder.load(_vector(context, builder, signature, args))
+            kind, _ = signature.args
+            start = _pointer(context, builder, kind, *args)
+            vector = builder.load(builder.bitcast(start, VECTOR.as_pointer()))
             vector.align = 16
-            return context.make_tuple(
-                builder, signature.return_type, [builder.extract_element(vector, WORD(i)) for i in range(4)]
-            )
+            elements = [builder.extract_element(vector, WORD(i)) for i in range(4)]
+            return context.make_tuple(builder, signature.return_type, elements)
 
-        return types.UniTuple(types.float32, 4)(array, at), generate
+        return types.UniTuple(types.float32, 4)(array, index), generate
 
     @intrinsic
-    def store4(typing, array, at, values):
-        """Write four values to elements at .. at + 3 of an array, at a multiple of 16 bytes."""
+    def store4(typing, array, index, values):
+        """Write four values to the elements from `index` on, at a multiple of 16 bytes."""
 
         def generate(context, builder, signature, args):
+            (kind, *_), (memory, at, quad) = signature.args, args
             vector = ir.Constant(VECTOR, ir.Undefined)
             for i in range(4):
-                vector = builder.insert_element(vector, builder.extract_value(args[2], i), WORD(i))
-            builder.store(vector, _vector(context, builder, signature, args)).align = 16
+                vector = builder.insert_element(vector, builder.extract_value(quad, i), WORD(i))
+            start = _pointer(context, builder, kind, memory, at)
+            builder.store(vector, builder.bitcast(start, VECTOR.as_pointer())).align = 16
             return context.get_dummy_value()
 
-        return types.void(array, at, values), generate
+        return types.void(array, index, values), generate
 
     @intrinsic
     def rank1(typing, block, column, row):
-        """block (len(column) x len(row), by rows) + column x row, a fused multiply-add an element."""
+        """block (len(column) x len(row), row by row) + column x row, one fused multiply-add per element."""
 
         def generate(context, builder, signature, args):
             sums, lefts, rights = (

@@ -1,4 +1,4 @@
-"""Torch tensors that an operation on rows, or on single elements, takes: checked, and laid out for a kernel."""
+"""Torch tensors of an operation on rows, or on single elements: checked and prepared for a kernel."""
 
 from functools import cache
 
@@ -7,7 +7,7 @@ import numpy as np
 from tilewright.ops.core.arrays import BFLOAT16
 from tilewright.ops.core.gpu.tensors import FLOATS, moved, result_for, torch_dtype
 
-ALIGNMENT = 16  # bytes that a thread loads at once; elsewhere Triton would cut a row, and so its sums, in another way
+ALIGNMENT = 16  # bytes that a thread loads at once; for others Triton would split a row, and so its sums, differently
 SHORT = {"bfloat16": BFLOAT16, "float16": np.dtype(np.float16)}
 
 
@@ -19,28 +19,29 @@ def class_of(*kinds: str) -> str:
 
 @cache
 def _kinds() -> dict:
-    """torch dtype -> its NumPy name, for the dtypes that are taken: a dictionary is faster than `kind`."""
+    """torch dtype -> its NumPy name, for the dtypes that are accepted: a dictionary is faster than `kind`."""
     return {torch_dtype(name): name for name in FLOATS}
 
 
-def plain(x, out, *vectors) -> bool:
-    """Whether the tensors are what nearly every call brings, so that nothing else need be asked: of the three dtypes,
-    on one device, contiguous and aligned; out of x's shape, over x or apart from it; vectors as long as x's rows."""
+def usable_as_given(x, out, *vectors) -> bool:
+    """True for the tensors of nearly every call, which need no further check.
+
+    They have float dtypes, are on one device, contiguous and aligned. `out` has x's shape, and is x itself or shares no
+    memory with it. Each vector is as long as x's rows.
+    """
     kinds = _kinds()
     if getattr(x, "dtype", None) not in kinds:
         return False
-    place, row = x.get_device(), x.shape[-1:]
+    device, row = x.get_device(), x.shape[-1:]
     for tensor in (x, out, *vectors):
-        if getattr(tensor, "dtype", None) not in kinds or tensor.get_device() != place:
+        if getattr(tensor, "dtype", None) not in kinds or tensor.get_device() != device:
             return False
         if tensor.data_ptr() % ALIGNMENT or not tensor.is_contiguous():
             return False
     for vector in vectors:
         if vector.shape != row:
             return False
-    if x.shape != out.shape:
-        return False
-    return (x.data_ptr() == out.data_ptr() and x.dtype == out.dtype) or _apart(x, out)
+    return x.shape == out.shape and (_same_memory(x, out) or _apart(x, out))
 
 
 def kinds_of(*tensors) -> str:
@@ -49,44 +50,37 @@ def kinds_of(*tensors) -> str:
     return class_of(*[kinds[tensor.dtype] for tensor in tensors])
 
 
-def placed(op: str, x, out):
-    """(x, result, target): x contiguous, what the caller gets, and where a kernel may write it: the result itself, or
-    a new tensor, which `put_back` copies.
+def with_target(op: str, x, out):
+    """(x, result, target): x contiguous; the tensor that the caller gets; the tensor that a kernel writes.
 
-    A kernel may write over exactly what it reads, not over a part of it. Raises UsageError for an out that does not
-    fit.
+    The target is the result, or a new tensor that must be copied to it: a kernel may write to exactly the memory that
+    it reads, not to a part of it. Raises UsageError for an out that does not fit.
     """
     result = result_for(op, out, x.shape, x, FLOATS)
     x = ready(x)
-    same = x.data_ptr() == result.data_ptr() and x.dtype == result.dtype
-    usable = out is None or (same and _simple(out)) or writable(out, x)
+    usable = out is None or (_same_memory(x, result) and _ready(out)) or writable(out, x)
     return x, result, result if usable else result.new_empty(result.shape)
 
 
 def writable(out, *inputs) -> bool:
-    """Whether a kernel may write to `out` while it reads the inputs, which are `ready`."""
-    return _simple(out) and all(_apart(x, out) for x in inputs)
+    """True if a kernel may write to `out` while it reads the inputs, which are `ready`."""
+    return _ready(out) and all(_apart(x, out) for x in inputs)
 
 
 def as_rows(x, C: int):
-    """A contiguous tensor (..., C) as (rows, C): itself where it is that."""
+    """A contiguous tensor (..., C) as (rows, C): itself if it has this shape."""
     return x if x.ndim == 2 else x.view(-1, C)
 
 
-def put_back(result, target):
-    """The result, its numbers in it."""
-    return result if target is result else result.copy_(target)
-
-
 def ready(x):
-    """x itself where it is contiguous and aligned, else a copy that is."""
+    """x itself if it is contiguous and aligned, else a copy that is."""
     import torch
 
-    return x if _simple(x) else x.clone(memory_format=torch.contiguous_format)
+    return x if _ready(x) else x.clone(memory_format=torch.contiguous_format)
 
 
 def shortened(array: np.ndarray, dtype: str) -> np.ndarray:
-    """float32 numbers as those of a class, in place: rounded where it has 16 bits, which may make them infinite."""
+    """float32 elements rounded in place to a class of 16 bits, which may make them infinite; float32 is unchanged."""
     if dtype in SHORT:
         with np.errstate(over="ignore"):
             array[...] = array.astype(SHORT[dtype])
@@ -94,7 +88,7 @@ def shortened(array: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def tensors_of(case, inputs: dict, device: str, *names: str) -> dict:
-    """A case's inputs on a device, those named in the class's 16-bit dtype, if it has one."""
+    """A case's inputs on a device; the inputs in `names` have the dtype of the class, if it has 16 bits."""
     values = moved(inputs, device)
     for name in names if case.dtype in SHORT else ():
         if name in values:
@@ -102,11 +96,15 @@ def tensors_of(case, inputs: dict, device: str, *names: str) -> dict:
     return values
 
 
-def _simple(x) -> bool:
-    return x.is_contiguous() and x.data_ptr() % ALIGNMENT == 0
+def _ready(x) -> bool:
+    return x.data_ptr() % ALIGNMENT == 0 and x.is_contiguous()
+
+
+def _same_memory(x, out) -> bool:
+    return x.data_ptr() == out.data_ptr() and x.dtype == out.dtype
 
 
 def _apart(x, out) -> bool:
-    """Whether two contiguous tensors have no byte in common."""
+    """True if two contiguous tensors have no byte in common."""
     first, second = x.data_ptr(), out.data_ptr()
     return first + x.nbytes <= second or second + out.nbytes <= first

@@ -4,7 +4,7 @@ from contextlib import nullcontext
 
 from numba import config, cuda
 
-config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # a small batch is no mistake
+config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # small batches are expected
 SIMULATED = bool(getattr(config, "ENABLE_CUDASIM", False))
 
 
@@ -14,7 +14,7 @@ def kernel(function):
 
 
 def kernel_of(registers: int):
-    """A decorator: a kernel of at most so many registers a thread."""
+    """A decorator: a kernel of at most so many registers per thread."""
     limit = {} if SIMULATED else {"max_registers": registers}
     return cuda.jit(fastmath=False, **limit)
 
@@ -25,19 +25,19 @@ def inline(function):
 
 
 def launch(kernel, grid, threads, tensors: tuple, *scalars, shared: int = 0) -> None:
-    """kernel[grid, threads](*tensors, *scalars) on the device and the current stream of the first tensor.
+    """Run kernel[grid, threads](*tensors, *scalars) on the device and the current stream of the first tensor.
 
     grid, threads: an integer or a tuple. shared: bytes of dynamic shared memory. Does nothing for an empty grid.
     """
     if 0 in (grid if isinstance(grid, tuple) else (grid,)):
         return
-    first = tensors[0]
+    first, *_ = tensors
     with cuda.gpus[first.device.index] if first.is_cuda else nullcontext():
         kernel[grid, threads, _stream(first), shared](*map(view, tensors), *scalars)
 
 
 def view(tensor):
-    """The tensor's memory as numba-cuda takes it; bfloat16, which it does not know, as its 16 bits."""
+    """The tensor's memory as an array of numba-cuda; bfloat16, which numba-cuda does not know, as uint16."""
     import torch
 
     plain = tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
@@ -45,7 +45,7 @@ def view(tensor):
 
 
 def _stream(tensor):
-    """The stream that torch would use now."""
+    """Torch's current stream."""
     if not tensor.is_cuda:
         return 0
     import torch

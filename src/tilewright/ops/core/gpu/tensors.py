@@ -1,7 +1,7 @@
 """Torch tensors on a GPU: how a public function recognises and checks them.
 
 A tensor stays on its GPU. Arrays of other libraries in a GPU's memory (CuPy, JAX) become torch tensors through DLPack,
-without a copy. Nothing here imports torch before a caller has passed such an array, or asked for one.
+without a copy. Nothing here imports torch before a caller passes or requests such an array.
 """
 
 from collections.abc import Iterator
@@ -17,14 +17,15 @@ FLOATS = ("float32", "bfloat16", "float16")
 INTEGERS = ("int64", "int32")
 DLPACK_GPUS = (2, 13)  # kDLCUDA, kDLCUDAManaged
 
-_simulated: list[bool] = []  # one entry for each `gpu_kernels_on_the_cpu` that is open
+_simulated: list[bool] = []  # one entry per open `gpu_kernels_on_the_cpu`
 
 
 @contextmanager
 def gpu_kernels_on_the_cpu() -> Iterator[None]:
     """Inside, torch tensors on the CPU run the GPU's kernels, in numba-cuda's simulator or Triton's interpreter.
 
-    For tests on machines without a GPU. It holds for all threads of the process. NumPy arrays stay the CPU's.
+    For tests on machines without a GPU. It holds for all threads of the process. NumPy arrays still run the CPU's
+    kernels.
     """
     _simulated.append(True)
     try:
@@ -34,17 +35,12 @@ def gpu_kernels_on_the_cpu() -> Iterator[None]:
 
 
 def on_gpu(value) -> bool:
-    """True for an array in a GPU's memory: a torch tensor, or another library's that speaks DLPack."""
+    """True for an array in a GPU's memory: a torch tensor, or an array of another library with DLPack."""
     if hasattr(value, "is_cuda"):
         return value.is_cuda or (bool(_simulated) and hasattr(value, "data_ptr"))
     if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack_device__"):
         return False
     return value.__dlpack_device__()[0] in DLPACK_GPUS
-
-
-def names_gpu(device) -> bool:
-    """True if an argument `device` of a public function names a GPU, or the CPU that simulates one."""
-    return device is not None and (str(device) != "cpu" or bool(_simulated))
 
 
 def kind(tensor) -> str:
@@ -53,7 +49,7 @@ def kind(tensor) -> str:
 
 
 def torch_dtype(name: str):
-    """The torch dtype in which operands of an accuracy class are kept: "tf32" is float32."""
+    """The torch dtype of the operands of an accuracy class: float32 for "tf32"."""
     import torch
 
     return {"tf32": torch.float32, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]
@@ -62,7 +58,7 @@ def torch_dtype(name: str):
 def tensor_of(op: str, name: str, value, dtypes: tuple[str, ...] = FLOATS):
     """The tensor itself, or another library's GPU array as a tensor on the same memory.
 
-    Raises UsageError unless it is one of the dtypes.
+    Raises UsageError unless it has one of the dtypes.
     """
     if not hasattr(value, "data_ptr"):
         if on_gpu(value):
@@ -76,18 +72,20 @@ def tensor_of(op: str, name: str, value, dtypes: tuple[str, ...] = FLOATS):
 
 
 def same_device(op: str, first: str, tensor, **others) -> None:
-    """Raises UsageError naming the argument that is not on the device of `tensor`, the argument `first`; None is."""
+    """Raises UsageError naming the argument that is not on the device of `tensor`, which is the argument `first`. None
+    is accepted."""
     for name, other in others.items():
         if other is not None and getattr(other, "device", None) != tensor.device:
-            place = getattr(other, "device", f"a {type(other).__name__}")
-            raise UsageError(f"{op}: {first} is on {tensor.device} and {name} is {place}: move them to one device")
+            found = getattr(other, "device", f"a {type(other).__name__}")
+            raise UsageError(f"{op}: {first} is on {tensor.device} and {name} is {found}: move them to one device")
 
 
 def result_for(op: str, out, shape: tuple[int, ...], near, dtypes: tuple[str, ...] = ("float32",)):
-    """`out`, or a new tensor of the first dtype on the device of `near`. Raises UsageError for an out that is not of
-    one of the dtypes and of that shape."""
+    """`out`, or a new tensor of the first dtype on the device of `near`. Raises UsageError unless out has one of the
+    dtypes and that shape."""
     if out is None:
-        return near.new_empty(shape, dtype=torch_dtype(dtypes[0]))
+        preferred, *_ = dtypes
+        return near.new_empty(shape, dtype=torch_dtype(preferred))
     out = tensor_of(op, "out", out)
     if kind(out) not in dtypes or tuple(out.shape) != tuple(shape):
         wanted = " or ".join(dict.fromkeys(dtypes))
@@ -98,9 +96,9 @@ def result_for(op: str, out, shape: tuple[int, ...], near, dtypes: tuple[str, ..
 
 
 def overlaps(out, *inputs) -> bool:
-    """Whether `out` shares memory with one of the tensors, as far as their storages tell."""
-    here = out.untyped_storage().data_ptr()
-    return any(out.numel() and x.numel() and x.untyped_storage().data_ptr() == here for x in inputs)
+    """True if `out` has the same storage as one of the tensors, and both have elements."""
+    storage = out.untyped_storage().data_ptr()
+    return any(out.numel() and x.numel() and x.untyped_storage().data_ptr() == storage for x in inputs)
 
 
 def moved(inputs: dict, device: str = "cuda") -> dict:
@@ -115,5 +113,6 @@ def moved(inputs: dict, device: str = "cuda") -> dict:
 
 @cache
 def multiprocessors() -> int:
-    """How many programs run side by side; in the interpreter, which has none, three, so that they take turns."""
+    """The number of multiprocessors of the first GPU. Three in the interpreter, so that programs process several tiles
+    each."""
     return gpus()[0].multiprocessors if gpus() else 3

@@ -1,7 +1,7 @@
 """Sums and maxima over the threads of a warp or of a block, one value per thread.
 
-The threads of a warp exchange registers by shuffles. numba-cuda's simulator has none: there all threads of a block
-exchange values through shared memory, so every thread of the block must call these functions.
+The threads of a warp exchange registers by shuffles. numba-cuda's simulator has no shuffles: there all threads of a
+block exchange values through shared memory, so every thread of the block must call these functions.
 """
 
 from numba import cuda, float32, int64
@@ -13,40 +13,41 @@ THREADS = 256  # of a block that computes one row
 WARPS = THREADS // WARP
 LOWEST = float32(float("-inf"))
 MOST = 1024  # threads of a block
+TOTAL = 0  # index of the result in a buffer
 
 
 @inline
 def larger(a, b):
-    """The larger of two numbers."""
+    """The larger of two values."""
     return max(a, b)
 
 
 @inline
 def plus(a, b):
-    """The sum of two numbers."""
+    """The sum of two values."""
     return float32(a + b)
 
 
 if SIMULATED:
 
     @inline
-    def _through(room, value, mask):
+    def _exchange(buffer, value, mask):
         thread = cuda.threadIdx.x
-        room[thread] = value
+        buffer[thread] = value
         cuda.syncthreads()
-        other = room[thread ^ mask]
+        other = buffer[thread ^ mask]
         cuda.syncthreads()
         return other
 
     @inline
     def shuffle(value, mask):
         """The float32 value of the lane whose index differs from this one's in the bits of `mask`."""
-        return _through(cuda.shared.array(MOST, float32), value, mask)
+        return _exchange(cuda.shared.array(MOST, float32), value, mask)
 
     @inline
     def shuffle_index(value, mask):
         """As `shuffle`, for an int64."""
-        return _through(cuda.shared.array(MOST, int64), value, mask)
+        return _exchange(cuda.shared.array(MOST, int64), value, mask)
 
 else:
 
@@ -55,10 +56,7 @@ else:
         """The float32 value of the lane whose index differs from this one's in the bits of `mask`."""
         return cuda.shfl_xor_sync(EVERY, value, mask)
 
-    @inline
-    def shuffle_index(value, mask):
-        """As `shuffle`, for an int64."""
-        return cuda.shfl_xor_sync(EVERY, value, mask)
+    shuffle_index = shuffle  # an int64 takes two shuffles
 
 
 def over_warp(combine, lanes: int = WARP):
@@ -83,39 +81,41 @@ def over_warp(combine, lanes: int = WARP):
 
 
 def _over_tree(combine):
-    """reduce(value, room): `combine` over the THREADS values of a block, halved eight times in shared memory. room:
-    THREADS elements of it."""
+    """reduce(value, buffer): `combine` over the THREADS values of a block, halved eight times in shared memory.
+
+    buffer: THREADS elements of shared memory.
+    """
 
     @inline
-    def reduce(value, room):
+    def reduce(value, buffer):
         thread, step = cuda.threadIdx.x, THREADS // 2
         cuda.syncthreads()  # no thread still reads earlier values
-        room[thread] = value
+        buffer[thread] = value
         while step:
             cuda.syncthreads()
             if thread < step:
-                room[thread] = combine(room[thread], room[thread + step])
+                buffer[thread] = combine(buffer[thread], buffer[thread + step])
             step //= 2
         cuda.syncthreads()
-        return room[0]
+        return buffer[TOTAL]
 
     return reduce
 
 
 def _over_block(combine, over_warp):
-    """reduce(value, room): as `_over_tree` by shuffles, then one value per warp in shared memory: two barriers."""
+    """reduce(value, buffer): as `_over_tree` by shuffles, then one value per warp in shared memory: two barriers."""
 
     @inline
-    def reduce(value, room):
-        thread = cuda.threadIdx.x
+    def reduce(value, buffer):
+        thread, of_warp = cuda.threadIdx.x, buffer
         value = over_warp(value)
         cuda.syncthreads()
         if thread % WARP == 0:
-            room[thread // WARP] = value
+            of_warp[thread // WARP] = value
         cuda.syncthreads()
         return combine(
-            combine(combine(room[0], room[1]), combine(room[2], room[3])),
-            combine(combine(room[4], room[5]), combine(room[6], room[7])),
+            combine(combine(of_warp[0], of_warp[1]), combine(of_warp[2], of_warp[3])),
+            combine(combine(of_warp[4], of_warp[5]), combine(of_warp[6], of_warp[7])),
         )
 
     return reduce

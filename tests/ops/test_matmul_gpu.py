@@ -19,7 +19,7 @@ from tilewright.ops.matmul.ladder import TILE_LIMB_DEPTH
 from tilewright.ops.matmul.problem import DEVICE_DTYPES, Case
 
 torch = pytest.importorskip("torch")
-device = pytest.importorskip("tilewright.ops.matmul.device")
+device = pytest.importorskip("tilewright.ops.matmul")
 pytestmark = pytest.mark.usefixtures("simulated_gpu")
 
 TINY = [
@@ -233,7 +233,7 @@ def test_what_does_not_fit_is_named():
         "do not broadcast": lambda: device.matmul(*tensors((2, 2, 4), (3, 4, 5))),
         "was prepared for bfloat16": lambda: device.matmul(a, other_class(b), dtype="float32"),
         "it has cpu.memory": lambda: forced("simt.fast", a, b),
-        "by a tensor of integers (M,)": lambda: device.matmul(a, b, rows=[0]),
+        "rows is a list; a torch tensor": lambda: device.matmul(a, b, rows=[0]),
     }.items():
         with pytest.raises((UsageError, Refused)) as error:
             call()

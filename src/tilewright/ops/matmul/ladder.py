@@ -81,7 +81,7 @@ ladder = Ladder(
         idea="b packed as bfloat16, half the bytes; widened in registers, a when it is packed",
         needs=CPU_BFLOAT16,
         kernel="gemm.cpu.loops:multiply",
-        options={"kind": "mixed"},
+        options={"kind": "widen_b"},
         prepare="gemm.cpu.words:pack_words",
         chosen=True,
     ),

@@ -181,8 +181,8 @@ def test_tiles_fit_in_a_multiprocessors_shared_memory(limbs):
         out = torch.empty(1, N, dtype={2: torch.bfloat16, 4: torch.float32}[word])
         added = None if not residual else torch.empty(1, N, dtype={2: torch.bfloat16, 4: torch.float32}[residual])
         end = launch._end(out, added, **kind)
-        shape = launch.shape_for(64, N, M, **kind, narrow=word == 4 and end == "moved")
-        buffers = 0 if end == "alone" and word == 4 else shape.BM * shape.BN * word
+        shape = launch.shape_for(64, N, M, **kind, narrow=word == 4 and end == "moving_warp")
+        buffers = 0 if end == "stores" and word == 4 else shape.BM * shape.BN * word
         stages = shape.stages * limbs * (shape.BM + shape.BN) * launch.LINE
         assert stages + buffers + 1024 <= 227 << 10, (M, N, word, residual, end, shape)
 

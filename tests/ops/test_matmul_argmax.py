@@ -108,7 +108,7 @@ def test_tiles_end_in_the_same_comparison(rng):
     with using(matmul="cpu.widened"):
         weights = prepare_matrix(b, dtype="bfloat16")
     index, value = fused.best("amx", a, weights, emulated=True)
-    wanted = fused.best("mixed", a, weights)
+    wanted = fused.best("widen_b", a, weights)
     assert index.tolist() == wanted[0].tolist()
     assert np.abs(value - wanted[1]).max() <= 1e-4
 

@@ -19,7 +19,7 @@ from tilewright.ops.matmul.ladder import TILE_LIMB_DEPTH
 from tilewright.ops.matmul.problem import DEVICE_DTYPES, Case
 
 torch = pytest.importorskip("torch")
-device = pytest.importorskip("tilewright.ops.matmul.device")
+device = pytest.importorskip("tilewright.ops.matmul")
 pytestmark = pytest.mark.usefixtures("simulated_gpu")
 
 TINY = [
@@ -181,8 +181,8 @@ def test_tiles_fit_in_a_multiprocessors_shared_memory(limbs):
         out = torch.empty(1, N, dtype={2: torch.bfloat16, 4: torch.float32}[word])
         added = None if not residual else torch.empty(1, N, dtype={2: torch.bfloat16, 4: torch.float32}[residual])
         end = launch._end(out, added, **kind)
-        shape = launch.shape_for(64, N, M, **kind, narrow=word == 4 and end == "moved")
-        buffers = 0 if end == "alone" and word == 4 else shape.BM * shape.BN * word
+        shape = launch.shape_for(64, N, M, **kind, narrow=word == 4 and end == "moving_warp")
+        buffers = 0 if end == "stores" and word == 4 else shape.BM * shape.BN * word
         stages = shape.stages * limbs * (shape.BM + shape.BN) * launch.LINE
         assert stages + buffers + 1024 <= 227 << 10, (M, N, word, residual, end, shape)
 
@@ -233,7 +233,7 @@ def test_what_does_not_fit_is_named():
         "do not broadcast": lambda: device.matmul(*tensors((2, 2, 4), (3, 4, 5))),
         "was prepared for bfloat16": lambda: device.matmul(a, other_class(b), dtype="float32"),
         "it has cpu.memory": lambda: forced("simt.fast", a, b),
-        "by a tensor of integers (M,)": lambda: device.matmul(a, b, rows=[0]),
+        "rows is a list; a torch tensor": lambda: device.matmul(a, b, rows=[0]),
     }.items():
         with pytest.raises((UsageError, Refused)) as error:
             call()

@@ -13,13 +13,14 @@ from tilewright.runtime.plan_device import matrix_bytes, plan_on_gpu
 from tilewright.runtime.plan_generate import Prompts
 
 torch = pytest.importorskip("torch")
-products = pytest.importorskip("tilewright.ops.matmul.device")
+products = pytest.importorskip("tilewright.ops.matmul")
 generation = pytest.importorskip("tilewright.models.device_generation")
 drawing = pytest.importorskip("tilewright.models.device_draw")
 
 COURSE, GIB = Prompts(6400, 6400 * 16, 16), 1 << 30
 
 
+@pytest.mark.usefixtures("simulated_gpu")
 @pytest.mark.parametrize(("K", "N", "dtype"), [(37, 50, "float32"), (200, 37, "float32"), (37, 50, "bfloat16")])
 def test_a_matrix_takes_what_it_takes(K, N, dtype):
     try:

@@ -25,7 +25,7 @@ from tilewright.errors import InternalError, UsageError
 from tilewright.models.dcgan import DCGAN, DCGANConfig, noise
 from tilewright.ops.conv_transpose2d import device as convolutions
 from tilewright.ops.conv_transpose2d.problem import Case, cost
-from tilewright.ops.matmul import device as products
+from tilewright.ops.matmul import matmul
 
 TOLERANCE = {"float32": 1e-4, "tf32": 1e-2, "float16": 2e-2, "bfloat16": 0.1}  # of a value from -1 to 1
 IMAGES = 1 << 16  # of a turn, unless the user says: 60 ms
@@ -230,7 +230,7 @@ def profile(model: DCGAN) -> list[Row]:
     matrix, bias = gpu.projection
     word, (H, _, C), calls = places[0].element_size(), shapes[0], {}
     calls[f"matmul {matrix.K}x{matrix.N}"] = (
-        lambda: products.matmul(gpu.noise[0], matrix, bias=bias, activation="relu", out=places[0].view(n, -1)),
+        lambda: matmul(gpu.noise[0], matrix, bias=bias, activation="relu", out=places[0].view(n, -1)),
         2.0 * n * matrix.K * matrix.N, float(n * matrix.K * 4 + word * matrix.N * (matrix.K + n)),
     )  # fmt: skip
     for i, (kernel, term, activation) in enumerate(gpu.layers):

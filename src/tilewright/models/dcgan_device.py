@@ -17,7 +17,7 @@ from tilewright.errors import UsageError
 from tilewright.models.graphs import captured
 from tilewright.ops.conv_transpose2d import device as convolutions
 from tilewright.ops.core.gpu.tensors import torch_dtype
-from tilewright.ops.matmul import device as products
+from tilewright.ops.matmul import matmul, prepare
 from tilewright.ops.matmul.problem import DEVICE_DTYPES
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Generator:
         (matrix, bias), *kernels = ((self._moved(weights), self._moved(bias)) for weights, bias in layers)
         wide = matrix.new_zeros(-(-config.z_size // ROW) * ROW, matrix.shape[1])
         wide[: config.z_size] = matrix
-        self.projection = products.prepare(wide, dtype=dtype), bias
+        self.projection = prepare(wide, dtype=dtype), bias
         self.layers = []
         for layer, (kernel, bias), activation in zip(config.layers, kernels, config.activations, strict=True):
             padding = (layer.padding, layer.padding)
@@ -104,9 +104,7 @@ class Generator:
         """Queue the kernels of a whole batch, one by one."""
         matrix, bias = self.projection
         count = self.batch
-        products.matmul(
-            self.noise[slot], matrix, bias=bias, activation="relu", out=self.between[0].view(count, matrix.N)
-        )
+        matmul(self.noise[slot], matrix, bias=bias, activation="relu", out=self.between[0].view(count, matrix.N))
         for i, (kernel, bias, activation) in enumerate(self.layers):
             out = (*self.between[1:], self.images[slot])[i]
             convolutions.conv_transpose2d(self.between[i], kernel, bias=bias, activation=activation, out=out)

@@ -18,8 +18,8 @@ from tilewright.ops.core.gpu.tensors import torch_dtype
 from tilewright.ops.embedding import checked_ids
 from tilewright.ops.embedding_conv1d import device as convolutions
 from tilewright.ops.embedding_conv1d.device_table import DeviceTable
-from tilewright.ops.matmul.device import matmul
-from tilewright.ops.matmul.device import prepare as prepare_matrix
+from tilewright.ops.matmul import matmul
+from tilewright.ops.matmul import prepare as prepare_matrix
 
 # Sentences of a batch. On an H200 in float32 128 take 153 us, 1,024 take 188 and 8,192 take 1,480: from 1,024 on it
 # pays to fill a batch; of fewer, the smallest batch is taken that holds them.

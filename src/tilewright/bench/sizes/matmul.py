@@ -129,12 +129,12 @@ def bind_tensors(case, inputs: dict, device: str = "cuda"):
 
     a and the residual are of the class's 16-bit dtype, where it has one: activations are kept so.
     """
-    from tilewright.ops.matmul import device as gpu
+    from tilewright.ops.matmul import matmul, prepare
 
     values = moved(inputs, device)
     for name in ("a", "residual") if case.dtype.endswith("16") else ():
         if name in values:
             values[name] = values[name].to(torch_dtype(case.dtype))
     weights = values.pop("b")
-    packed = gpu.prepare(weights, dtype=case.dtype)
-    return lambda out=None: gpu.matmul(b=packed, out=out, **values)
+    packed = prepare(weights, dtype=case.dtype)
+    return lambda out=None: matmul(b=packed, out=out, **values)

@@ -15,7 +15,7 @@ from tilewright.ops.core.gpu import rows as gpu_rows
 from tilewright.ops.core.gpu import tensors
 from tilewright.ops.core.rows import over_rows
 
-NOTHING = np.empty(0, np.float32)
+NOTHING = {rank: np.empty((0,) * rank, np.float32) for rank in (1, 2)}
 
 
 class RowOperands(NamedTuple):
@@ -55,13 +55,14 @@ class Host:
         """The dtypes that an out may have in an accuracy class."""
         return ("float32",)
 
-    def target(self, result: np.ndarray, *inputs: np.ndarray) -> np.ndarray:
-        """The result if a kernel may write to it while it reads the inputs, else a buffer of its shape."""
-        return arrays.target_for(result, *inputs)
+    def target(self, result: np.ndarray, *inputs: np.ndarray, residual: np.ndarray | None = None) -> np.ndarray:
+        """The result where a kernel may write to it while it reads the inputs, else a buffer of its shape. The result
+        may be exactly the residual: a kernel reads each element of that before it writes it."""
+        return arrays.target_for(result, *inputs, residual=residual)
 
-    def plain(self, x: np.ndarray | None, near: np.ndarray) -> np.ndarray:
-        """x (N,) contiguous, or (0,) for None."""
-        return NOTHING if x is None else np.ascontiguousarray(x)
+    def plain(self, x: np.ndarray | None, near: np.ndarray, rank: int = 1) -> np.ndarray:
+        """x contiguous, or an empty array of this rank for None."""
+        return NOTHING[rank] if x is None else np.ascontiguousarray(x)
 
     def name(self, x) -> str:
         """An argument in messages: its dtype and shape, or its type."""
@@ -123,14 +124,17 @@ class Device:
         """The dtypes that an out may have in an accuracy class."""
         return ("float32", dtype) if dtype in tensors.FLOATS else ("float32",)
 
-    def target(self, result, *inputs):
-        """The result if a kernel may write to it while it reads the inputs, else a buffer of its shape."""
+    def target(self, result, *inputs, residual=None):
+        """The result where a kernel may write to it while it reads the inputs, else a buffer of its shape. The result
+        may be exactly the residual: a kernel reads each element of that before it writes it."""
         usable = result.is_contiguous() and not tensors.overlaps(result, *inputs)
+        if usable and residual is not None and tensors.overlaps(result, residual):
+            usable = residual.data_ptr() == result.data_ptr() and residual.dtype == result.dtype
         return result if usable else result.new_empty(result.shape)
 
-    def plain(self, x, near):
-        """x (N,) contiguous, or (0,) for None."""
-        return near.new_empty(0, dtype=tensors.torch_dtype("float32")) if x is None else x.contiguous()
+    def plain(self, x, near, rank: int = 1):
+        """x contiguous, or an empty tensor of this rank for None."""
+        return tensors.nothing(near.device, rank) if x is None else x.contiguous()
 
     def name(self, x) -> str:
         """An argument in messages: its dtype and shape, or its type."""

@@ -13,7 +13,7 @@ import numpy as np
 from tilewright.errors import ResourceError
 from tilewright.ops.core.gpu.tensors import torch_dtype
 from tilewright.ops.embedding_conv1d.operands import Filters
-from tilewright.ops.matmul.device import matmul, prepare
+from tilewright.ops.matmul import matmul, prepare
 
 PRODUCT_TOKENS = 4096  # multiplied at a time: 400 MB of products at the course's size, and the last turn is 1 % of all
 LINE = 128  # bytes of a row that lie together: what eight lanes fetch, and what L2 keeps

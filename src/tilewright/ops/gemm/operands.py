@@ -9,10 +9,10 @@ ROUNDED_DEPTH = 1536  # elements along K in a block of a bfloat16 kernel: partia
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """Weights as one rung wants them: what `matmul.prepare` gives and `matmul` takes in place of b.
+    """Weights in the layout of one rung: `matmul.prepare` returns it and `matmul` takes it instead of b.
 
-    rung: whose layout it is. K, N: of the matrix. dtype: the accuracy class. data: the plain float32 (K, N) array for
-    rungs that pack nothing, else panels: float32, or 32-bit words of two bfloat16 seen as float32.
+    rung: the rung that reads this layout. K, N: sizes of the matrix. dtype: the accuracy class. data: the plain float32
+    (K, N) array for rungs that pack nothing, else panels: float32, or words of two bfloat16 as float32.
     """
 
     rung: str
@@ -29,9 +29,9 @@ class Packed:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The left operand: (?, K) `array`, of which row i of the product is `array[index[i]]`; index None: all in order.
+    """The left operand: row i is `array[index[i]]`, or `array[i]` where index is None.
 
-    It is float32, or bfloat16 for rungs of that class.
+    array: (rows, K) float32, or bfloat16 for rungs of that class. index: int64 (M,).
     """
 
     array: np.ndarray
@@ -43,34 +43,34 @@ class Rows:
         return len(self.array) if self.index is None else len(self.index)
 
     def plain(self) -> np.ndarray:
-        """(M, K), copied if rows are picked."""
+        """(M, K); a copy if there is an index."""
         return self.array if self.index is None else self.array[self.index]
 
     def addresses(self) -> tuple[np.ndarray, np.ndarray, int]:
-        """(origin, element offset of each row, step along a row); see `addresses`."""
+        """(origin, offset of each row, step along a row); see `addresses`."""
         origin, starts, step = addresses(self.array)
         return origin, starts if self.index is None else starts[self.index], step
 
 
 def addresses(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-    """(origin, int64 element offset of every row, step along a row) of a float32 matrix with any strides of whole
-    elements.
+    """(origin, int64 offset of each row, step along a row), in elements, of a float32 matrix with any strides.
 
-    Origin is a view that begins at matrix[0, 0], from which kernels address the rest.
+    origin: a view that begins at matrix[0, 0]; kernels add offsets to its address.
     """
     row, step = (stride // matrix.itemsize for stride in matrix.strides)
     if step == 1 and len(matrix):
-        return matrix[0], np.arange(len(matrix), dtype=np.int64) * row, 1  # a fifth of as_strided's five microseconds
+        return (
+            matrix[0, :],
+            np.arange(len(matrix), dtype=np.int64) * row,
+            1,
+        )  # a fifth of as_strided's five microseconds
     origin = np.lib.stride_tricks.as_strided(matrix, (1,), (matrix.itemsize,), writeable=False)
     return origin, np.arange(matrix.shape[0], dtype=np.int64) * row, step
 
 
 @dataclass(frozen=True, eq=False)
 class Epilogue:
-    """What follows the sum.
-
-    bias: float32 (N,) or empty; residual: float32 (M, N), any strides, or empty; activation: a name.
-    """
+    """bias (N,) and residual (M, N), any strides, both float32 and added to the sums, or empty; activation: a name."""
 
     bias: np.ndarray
     residual: np.ndarray

@@ -11,173 +11,184 @@ from itertools import groupby
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.ops.core.arrays import (
-    BFLOAT16,
-    as_float32,
-    as_numpy,
-    like,
-    one_of,
-    put_back,
-    result_for,
-    rows_for,
-    target_for,
-)
-from tilewright.ops.core.gpu.tensors import on_gpu
+from tilewright.ops.core.arrays import BFLOAT16, as_numpy, one_of, put_back, rows_for
+from tilewright.ops.core.backend import HOST, Backend, backend_of
 from tilewright.ops.core.memory import empty
 from tilewright.ops.gemm.operands import ROUNDED_DEPTH, Epilogue, Packed, Rows
 from tilewright.ops.matmul.ladder import ladder
-from tilewright.ops.matmul.problem import ACTIVATIONS, DTYPES, Problem, check_depth
+from tilewright.ops.matmul.problem import ACTIVATIONS, DEVICE_DTYPES, DTYPES, Problem, check_depth
 
 __all__ = ["Packed", "Problem", "ladder", "matmul", "prepare"]
 
-NO_BIAS = np.empty(0, np.float32)
-NO_RESIDUAL = np.empty((0, 0), np.float32)
+INTEGERS = ("int64", "int32", "int16", "int8", "uint8")  # dtypes of rows on a GPU
 
 
 def prepare(b, *, dtype: str = "float32") -> Packed:
     """Lay weights b (K, N) out for the rung that will multiply by them; any strides, so `prepare(w.T)` costs no copy.
 
-    dtype: the accuracy class, "float32" or "bfloat16". The result holds a copy: K * N * 4 bytes, or 2 in bfloat16,
-    rounded up to whole panels; a rung that packs nothing keeps b itself. Raises UsageError for a wrong dtype or rank,
-    Refused if a rung forced by `using` does not take it.
+    dtype: the accuracy class, "float32" or "bfloat16"; on a GPU also "float16" or "tf32". The result holds a copy:
+    K * N * 4 bytes, or 2 in a 16-bit class, rounded up to whole panels; a rung that packs nothing keeps b itself. A b
+    on a GPU stays there, and may also be float16. Raises UsageError for a wrong dtype or rank, Refused if a rung forced
+    by `using` does not take it.
     """
-    if on_gpu(b):
-        from tilewright.ops.matmul import device
-
-        return device.prepare(b, dtype=dtype)
-    b = as_float32("b", b)
+    backend = backend_of(b)
+    b = backend.take("matmul", "b", b)
     if b.ndim != 2:
-        raise UsageError(f"prepare: b has shape {b.shape}; a matrix (K, N) is wanted")
-    K, N = b.shape
-    rung = ladder.choose(Problem(N, K, one_of("matmul", "dtype", dtype, DTYPES)))
-    return rung.lay_out(b, rung.name) if rung.lay_out else Packed(rung.name, K, N, dtype, b)
+        raise UsageError(f"prepare: b has shape {tuple(b.shape)}; a matrix (K, N) is wanted")
+    (K, N), dtype = b.shape, one_of("matmul", "dtype", dtype, _classes(backend))
+    rung = ladder.choose(Problem(N, K, dtype, backend.device))
+    if rung.lay_out:
+        return rung.lay_out(b, rung.name) if backend is HOST else rung.lay_out(b, rung.name, dtype)
+    return Packed(rung.name, K, N, dtype, b if backend is HOST else b.float().contiguous())
 
 
 def matmul(a, b, *, rows=None, bias=None, activation=None, residual=None, dtype=None, out=None):
     """activation(a @ b + residual + bias) with float32 sums.
 
-    a: (..., M, K). b: (K, N), (..., K, N) with broadcast batches, or what `prepare` gave. rows: int (M,), then a is a
-    matrix (?, K) and its rows a[rows] are multiplied without being copied. bias: (N,). residual: the result's shape.
-    activation: None, "relu", "tanh", "gelu" (exact) or "gelu_tanh" (the tanh form). Arrays are float32 or bfloat16
-    with any strides, NumPy or anything that speaks DLPack. dtype: accuracy class of the products, "float32" (default)
-    or "bfloat16" (operands rounded, and those below 2^-126 may count as 0; an a that is bfloat16 is read as it lies); a
-    prepared b has its own.
+    a: (..., M, K). b: (K, N), (..., K, N) with broadcast batches, or what `prepare` returned. rows: int (M,); then a is
+    a matrix (?, K) whose rows a[rows] are multiplied, on the CPU without copying them. bias: (N,). residual: the
+    result's shape. activation: None, "relu", "tanh", "gelu" (exact) or "gelu_tanh" (the tanh form). Arrays are float32
+    or bfloat16 with any strides, NumPy or anything that speaks DLPack. dtype: accuracy class of the products, "float32"
+    (default) or "bfloat16" (operands are rounded, and below 2^-126 may count as 0); a prepared b has its own.
 
-    out: float32 or bfloat16 NumPy array to write to; in bfloat16, what is below 2^-126 may become 0. It may share
+    out: float32 or bfloat16 NumPy array to write to; in bfloat16, elements below 2^-126 may become 0. It may share
     memory with the operands, which costs a copy unless it is exactly the residual. Returns float32 (..., M, N), the
-    same kind of array as a, or out. A row's bits depend on that row, b and the epilogue: not on the other rows, their
-    number, or the number of threads. Raises UsageError naming the argument that does not fit.
+    same kind of array as a, or out.
+
+    Arrays on a GPU stay there, all on one device. They may also be float16, dtype as for `prepare`, and out is float32
+    or has the 16-bit dtype of the class. Work is queued on torch's current stream; only `rows` waits for the device.
+
+    A row's bits depend on that row, b and the epilogue: not on the other rows, their number, or the number of threads.
+    Raises UsageError naming the argument that does not fit.
     """
-    if on_gpu(a):
-        from tilewright.ops.matmul import device
-
-        epilogue = {"bias": bias, "activation": activation, "residual": residual}
-        return device.matmul(a, b, rows=rows, dtype=dtype, out=out, **epilogue)
-    dtype = _class_of(b, dtype)
-    x = as_numpy("a", a)
-    if dtype != "bfloat16" or x.dtype != BFLOAT16:
-        x = as_float32("a", x)
+    backend = backend_of(a)
+    dtype = _class_of(backend, b, dtype)
+    x = _left(backend, a, dtype)
     one_of("matmul", "activation", activation, ACTIVATIONS)
-    if isinstance(b, Packed):
-        weights, (K, N), batch = b, (b.K, b.N), x.shape[:-2]
+    prepared = isinstance(b, Packed)
+    weights = b.data if prepared else backend.take("matmul", "b", b)
+    if not prepared and weights.ndim < 2:
+        raise UsageError(f"matmul: b has shape {tuple(weights.shape)}; (..., K, N) is wanted")
+    K, N = (b.K, b.N) if prepared else weights.shape[-2:]
+    check_depth(tuple(x.shape), K, N)
+    several = not prepared and weights.ndim > 2
+    if rows is not None and several:
+        raise UsageError(f"matmul: b has shape {tuple(weights.shape)}; rows needs a matrix (K, N)")
+    index = None if rows is None else _row_index(backend, rows, x)
+    batch = _broadcast(x.shape[:-2], weights.shape[:-2]) if several else tuple(x.shape[:-2])
+    shape = (*batch, x.shape[-2] if index is None else len(index), N)
+    epilogue = _epilogue(backend, bias, activation, residual, shape, x)
+    added = {"bias": epilogue.bias, "residual": epilogue.residual}
+    backend.same_device("matmul", "a", x, b=weights, rows=index, **added)
+    dtypes = ("float32", "bfloat16") if backend is HOST else backend.results_in(dtype)
+    result = backend.result("matmul", out, shape, x, dtypes)
+    target = result
+    if out is not None:
+        target = backend.target(result, x, weights, epilogue.bias, residual=epilogue.residual)
+    if several:
+        _run_batch(backend, x, weights, dtype, target, epilogue)
     else:
-        weights = as_float32("b", b)
-        if weights.ndim < 2:
-            raise UsageError(f"matmul: b has shape {weights.shape}; (..., K, N) is wanted")
-        if rows is not None and weights.ndim > 2:
-            raise UsageError(f"matmul: b has shape {weights.shape}; rows needs a matrix (K, N)")
-        K, N = weights.shape[-2:]
-        batch = _broadcast(x.shape[:-2], weights.shape[:-2])
-    check_depth(x.shape, K, N)
-    index = None if rows is None else _row_index(rows, x)
-    M = x.shape[-2] if index is None else len(index)
-    result = result_for("matmul", out, (*batch, M, N), rounded=True)
-    epilogue = _epilogue(bias, activation, residual, result.shape)
-    data = b.data if isinstance(b, Packed) else weights
-    target = result if out is None else target_for(result, x, data, epilogue.bias, residual=epilogue.residual)
-    if isinstance(b, Packed) or weights.ndim == 2:
-        packed = b if isinstance(b, Packed) else prepare(weights, dtype=dtype)
-        _run(packed, Rows(x.reshape(math.prod(x.shape[:-1]), K), index), target, epilogue)
-    else:
-        _run_batch(
-            np.broadcast_to(x, (*batch, M, K)), np.broadcast_to(weights, (*batch, K, N)), dtype, target, epilogue
-        )
-    put_back(result, target)
-    return result if result.dtype == BFLOAT16 else like(a, result)
+        packed = b if prepared else prepare(weights, dtype=dtype)
+        _run(backend, packed, Rows(x.reshape(math.prod(x.shape[:-1]), K), index), target, epilogue)
+    return backend.finish(a, result, target)
 
 
-def _run_batch(x: np.ndarray, b: np.ndarray, dtype: str, out: np.ndarray, epilogue: Epilogue) -> None:
+def _run_batch(backend: Backend, x, b, dtype: str, out, epilogue: Epilogue) -> None:
     """x (..., M, K) by b (..., K, N), matrix by matrix; a b that is broadcast is prepared once."""
+    batch, strides = tuple(out.shape[:-2]), b.strides if backend is HOST else b.stride()
 
-    def its_own(at: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(i for i, stride in zip(at, b.strides[:-2], strict=True) if stride)
+    def entry_of_x(index: tuple[int, ...]) -> tuple[int, ...]:
+        own = index[len(index) - (x.ndim - 2) :]
+        return tuple(i if size > 1 else 0 for i, size in zip(own, x.shape, strict=False))
 
-    for _, places in groupby(sorted(np.ndindex(out.shape[:-2]), key=its_own), key=its_own):
-        packed = None
-        for at in places:
-            packed = packed or prepare(b[at], dtype=dtype)
-            residual = epilogue.residual[at] if epilogue.residual.size else NO_RESIDUAL
-            _run(packed, Rows(x[at], None), out[at], Epilogue(epilogue.bias, residual, epilogue.activation))
+    def entry_of_b(index: tuple[int, ...]) -> tuple[int, ...]:
+        own = index[len(index) - (b.ndim - 2) :]
+        sizes = zip(own, b.shape, strides, strict=False)
+        return tuple(i if size > 1 and stride else 0 for i, size, stride in sizes)
+
+    for entry, group in groupby(sorted(np.ndindex(batch), key=entry_of_b), key=entry_of_b):
+        packed = prepare(b[entry], dtype=dtype)
+        for index in group:
+            residual = epilogue.residual[index] if 0 not in epilogue.residual.shape else epilogue.residual
+            part = Epilogue(epilogue.bias, residual, epilogue.activation)
+            _run(backend, packed, Rows(x[entry_of_x(index)], None), out[index], part)
 
 
-def _run(packed: Packed, rows: Rows, out: np.ndarray, epilogue: Epilogue) -> None:
-    """One matrix by one packed matrix; batches in front of M are folded into it."""
-    rung = ladder.choose(Problem(packed.N, packed.K, packed.dtype))
+def _run(backend: Backend, packed: Packed, rows: Rows, out, epilogue: Epilogue) -> None:
+    """One matrix by prepared weights. out: (..., N), with as many rows in all."""
+    rung = ladder.choose(Problem(packed.N, packed.K, packed.dtype, backend.device))
     if rung.name != packed.rung:
         raise UsageError(
             f"matmul: b was prepared for rung {packed.rung}, and {rung.name} is chosen now: prepare it again"
         )
-    if out.size == 0:
+    if 0 in out.shape:
         return
-    if out.dtype == BFLOAT16 and (packed.dtype != "bfloat16" or not 0 < packed.K <= ROUNDED_DEPTH):
+    shape, residual = (rows.count, packed.N), epilogue.residual
+    if backend is HOST and out.dtype == BFLOAT16 and (packed.dtype != "bfloat16" or not 0 < packed.K <= ROUNDED_DEPTH):
         sums = empty(out.shape)
-        _run(packed, rows, sums, epilogue)
+        _run(backend, packed, rows, sums, epilogue)
         out[...] = sums
         return
-    target, residual = rows_for(out), epilogue.residual
-    if residual.ndim != 2 or (residual.size and residual.strides[1] != 4):
-        residual = np.ascontiguousarray(residual).reshape(rows.count, packed.N)
+    if backend is HOST and (residual.ndim != 2 or (residual.size and residual.strides[1] != 4)):
+        residual = np.ascontiguousarray(residual)
+    if residual.ndim != 2:
+        residual = residual.reshape(shape)
+    target = rows_for(out) if backend is HOST else out.view(shape)
     rung.run(rows, packed, target, Epilogue(epilogue.bias, residual, epilogue.activation))
-    put_back(out, target)
+    if backend is HOST:
+        put_back(out, target)
 
 
-def _class_of(b, dtype: str | None) -> str:
+def _classes(backend: Backend) -> tuple[str, ...]:
+    return DTYPES if backend is HOST else DEVICE_DTYPES
+
+
+def _class_of(backend: Backend, b, dtype: str | None) -> str:
     if not isinstance(b, Packed):
-        return one_of("matmul", "dtype", dtype or "float32", DTYPES)
+        return one_of("matmul", "dtype", dtype or "float32", _classes(backend))
     if dtype not in (None, b.dtype):
         raise UsageError(f"matmul: dtype is {dtype!r}, but b was prepared for {b.dtype}")
     return b.dtype
 
 
+def _left(backend: Backend, a, dtype: str):
+    """a, checked; kernels of class bfloat16 on the CPU read a bfloat16 array without widening it."""
+    if backend is HOST and dtype == "bfloat16":
+        array = as_numpy("matmul: a", a)
+        if array.dtype == BFLOAT16:
+            return array
+    return backend.take("matmul", "a", a)
+
+
 def _broadcast(left: tuple, right: tuple) -> tuple:
     try:
-        return np.broadcast_shapes(left, right)
+        return np.broadcast_shapes(tuple(left), tuple(right))
     except ValueError as error:
-        raise UsageError(f"matmul: the batch dimensions {left} of a and {right} of b do not broadcast") from error
+        dimensions = f"{tuple(left)} of a and {tuple(right)} of b"
+        raise UsageError(f"matmul: the batch dimensions {dimensions} do not broadcast") from error
 
 
-def _row_index(rows, a: np.ndarray) -> np.ndarray:
-    """int64 (M,), every entry a row of a."""
-    index = as_numpy("rows", rows)
-    if index.ndim != 1 or index.dtype.kind not in "iu" or a.ndim != 2:
-        raise UsageError(
-            f"matmul: rows is {index.dtype} {index.shape} and a is {a.shape}; integers (M,) and a matrix are wanted"
-        )
-    if index.size and not (index.min() >= 0 and index.max() < len(a)):
+def _row_index(backend: Backend, rows, a):
+    """int64 (M,), every entry a row of a. On a GPU this waits for the device."""
+    index = as_numpy("matmul: rows", rows) if backend is HOST else backend.take("matmul", "rows", rows, INTEGERS)
+    if index.ndim != 1 or a.ndim != 2 or (backend is HOST and index.dtype.kind not in "iu"):
+        what = f"rows is {backend.name(index)} and a is {tuple(a.shape)}"
+        raise UsageError(f"matmul: {what}; integers (M,) and a matrix are wanted")
+    if len(index) and not (int(index.min()) >= 0 and int(index.max()) < len(a)):
         raise UsageError(f"matmul: rows holds {index.min()} to {index.max()}; a has rows 0 to {len(a) - 1}")
-    return index.astype(np.int64, copy=False)
+    return index.astype(np.int64, copy=False) if backend is HOST else index.long()
 
 
-def _epilogue(bias, activation, residual, shape: tuple) -> Epilogue:
-    checked_bias, checked_residual = NO_BIAS, NO_RESIDUAL
+def _epilogue(backend: Backend, bias, activation: str | None, residual, shape: tuple, x) -> Epilogue:
+    """Checked; empty arrays for None. On a GPU the residual is contiguous, too."""
     if bias is not None:
-        checked_bias = np.ascontiguousarray(as_float32("bias", bias))
-        if checked_bias.shape != shape[-1:]:
-            raise UsageError(
-                f"matmul: bias has shape {checked_bias.shape}; {shape[-1:]} is wanted, one number a column"
-            )
+        bias = backend.take("matmul", "bias", bias)
+        if tuple(bias.shape) != shape[-1:]:
+            raise UsageError(f"matmul: bias has shape {tuple(bias.shape)}; {shape[-1:]} is wanted, one number a column")
     if residual is not None:
-        checked_residual = as_float32("residual", residual)
-        if checked_residual.shape != shape:
-            raise UsageError(f"matmul: residual has shape {checked_residual.shape}; the result's {shape} is wanted")
-    return Epilogue(checked_bias, checked_residual, activation)
+        residual = backend.take("matmul", "residual", residual)
+        if tuple(residual.shape) != shape:
+            raise UsageError(f"matmul: residual has shape {tuple(residual.shape)}; the result's {shape} is wanted")
+    if residual is None or backend is not HOST:
+        residual = backend.plain(residual, x, rank=2)
+    return Epilogue(backend.plain(bias, x), residual, activation)

@@ -48,7 +48,7 @@ ladder = Ladder(
          kernel="gemm.cpu.loops:multiply", options={"kind": "float32"}, prepare="gemm.cpu.pack:pack_panels"),
     Rung("cpu.widened", after="cpu.packed", needs=CPU_BFLOAT16, chosen=True,
          idea="b packed as bfloat16, half the bytes; widened in registers, a when it is packed",
-         kernel="gemm.cpu.loops:multiply", options={"kind": "mixed"}, prepare="gemm.cpu.words:pack_words"),
+         kernel="gemm.cpu.loops:multiply", options={"kind": "widen_b"}, prepare="gemm.cpu.words:pack_words"),
     Rung("cpu.dot_pairs", after="cpu.widened", needs=(*CPU_BFLOAT16, cpu_feature("avx512bf16")),
          slow=(fast_pairs,), chosen=True,
          idea="one instruction multiplies and adds a pair of bfloat16 in each lane",

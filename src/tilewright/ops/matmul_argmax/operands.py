@@ -1,4 +1,4 @@
-"""What a matmul_argmax rung is handed."""
+"""The weights of matmul_argmax, prepared for a rung."""
 
 from dataclasses import dataclass
 
@@ -6,17 +6,16 @@ import numpy as np
 
 from tilewright.ops.gemm.operands import Packed
 
-# rung of matmul that laid the weights out -> kind of product that reads them, see `gemm.cpu.loops.PRODUCTS`
-KINDS = {"cpu.packed": "float32", "cpu.widened": "mixed", "cpu.dot_pairs": "dot_pairs", "cpu.amx": "amx"}
+# rung of matmul whose layout the weights have -> kind of product that reads it, see `gemm.cpu.loops.PRODUCTS`
+KINDS = {"cpu.packed": "float32", "cpu.widened": "widen_b", "cpu.dot_pairs": "dot_pairs", "cpu.amx": "amx"}
 
 
 @dataclass(frozen=True, eq=False)
 class Screen:
-    """Weights in 8 bits, and what that loses: see cpu/screened.py.
+    """Weights in 8 bits and bounds of their rounding error, see cpu/screened.py.
 
-    panels: words of four int8 along K, [N / NR][words][NR], as float32. columns float32 (4, padded N): step s, offset
-    of the dot product (an int32 seen as float32), norm of s q, bound of the loss. rows: float32
-    (N, K), the weights themselves, a row a column of b.
+    panels: words of four int8 along K, [N / NR][words][NR], as float32. columns: float32 (4, padded N), see
+    `screened.ColumnRows`; its offsets are int32 bits. rows: float32 (N, K), the weights, one row per column of b.
     """
 
     panels: np.ndarray
@@ -26,7 +25,7 @@ class Screen:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """Weights as one rung wants them: those of `matmul`, and a screen where the rung has one."""
+    """Weights in the layout of one rung: `weights` for matmul, and a screen if the rung has one."""
 
     rung: str
     weights: Packed
@@ -34,5 +33,5 @@ class Prepared:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the screen adds to the weights."""
+        """Bytes of the screen."""
         return 0 if self.screen is None else self.screen.panels.nbytes + self.screen.columns.nbytes

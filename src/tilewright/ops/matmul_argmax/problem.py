@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 EPS32 = float(np.finfo(np.float32).eps)
-LIMBS = 10.0  # the constant of matmul's rung that splits float32 in limbs, on which cpu.logits may run
+LIMBS = 10.0  # constant of the bound of matmul's rungs with limbs, which cpu.logits may run on
 
 
 @dataclass(frozen=True)
 class Problem:
-    """All that the choice of a rung may look at; layout: matmul's rung that the weights are laid out for."""
+    """The choice of a rung depends on these alone. layout: the rung of matmul whose layout the weights have."""
 
     N: int
     K: int
@@ -22,7 +22,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Case:
-    """M rows of K numbers, N columns. alike: columns that differ by so little that 8 bits cannot tell them apart."""
+    """a (M, K), b (K, N). alike: columns differ by less than a step of 8 bits."""
 
     M: int
     N: int
@@ -55,7 +55,6 @@ def cost(case: Case) -> tuple[float, float]:
 
 
 def bound(case: Case, inputs: dict, result: np.ndarray, c: float = 1.0) -> np.ndarray:
-    """matmul's, of the column where it is largest: the largest of sums that are each off by so much is off by no
-    more."""
+    """matmul's bound, largest over the columns: a maximum of sums has at most the largest error of a sum."""
     size = np.abs(inputs["a"].astype(np.float64)) @ np.abs(inputs["b"].astype(np.float64))
     return EPS32 * LIMBS * c * math.sqrt(case.K) * size.max(axis=1)

@@ -6,7 +6,7 @@ as x, a piece of the batch at a time. It loses where C * K or O is small: then x
 
 from tilewright.ops.conv1d.operands import Epilogue, Packed, Window
 from tilewright.ops.core.gpu.tensors import torch_dtype
-from tilewright.ops.matmul.device import matmul, prepare
+from tilewright.ops.matmul import matmul, prepare
 
 PIECE = 1 << 28  # numbers of the matrix that exist at a time: 1 GiB in float32
 

@@ -30,7 +30,7 @@ def kind_of(dtype: str) -> str:
     """The product of an accuracy class on this CPU, as matmul names it."""
     if dtype == "float32":
         return "float32"
-    return "dot_pairs" if cpu().multiplies_pairs and cpu().lanes == 16 else "widened"
+    return "dot_pairs" if cpu().multiplies_pairs and cpu().lanes == 16 else "widen_both"
 
 
 def steps_of(C: int, dtype: str) -> int:

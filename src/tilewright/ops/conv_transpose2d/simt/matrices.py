@@ -6,7 +6,7 @@ Rows are windows of x, copied side by side for some images at a time; how many d
 from tilewright.ops.conv_transpose2d.fill import fill
 from tilewright.ops.conv_transpose2d.operands import Axis, Epilogue, Packed
 from tilewright.ops.core.ladder import preferring
-from tilewright.ops.matmul import device as products
+from tilewright.ops.matmul import matmul, prepare
 
 PRODUCT = "simt.buffered"  # the rung of matmul, unless `using` forces another
 MATRIX_BYTES = 1 << 28  # of rows at a time
@@ -17,7 +17,7 @@ def pack_matrix(weights, rows: Axis, columns: Axis, rung: str, dtype: str) -> Pa
     KH, KW, O, C = weights.shape
     turned = weights.flip(0, 1).permute(0, 1, 3, 2).reshape(KH * KW * C, O)
     with preferring(matmul=PRODUCT):
-        return Packed(rung, O, C, rows, columns, "float32", products.prepare(turned.float().contiguous()))
+        return Packed(rung, O, C, rows, columns, "float32", prepare(turned.float().contiguous()))
 
 
 def pack_phases(weights, rows: Axis, columns: Axis, rung: str, dtype: str) -> Packed:
@@ -29,7 +29,7 @@ def pack_phases(weights, rows: Axis, columns: Axis, rung: str, dtype: str) -> Pa
             for j in columns.phases:
                 down, across = ([k for _, k in axis.taps(at)] for axis, at in ((rows, i), (columns, j)))
                 own = weights[down][:, across].permute(0, 1, 3, 2).reshape(-1, O)
-                packed[i, j] = products.prepare(own.float().contiguous())
+                packed[i, j] = prepare(own.float().contiguous())
     return Packed(rung, O, C, rows, columns, "float32", packed)
 
 
@@ -96,4 +96,4 @@ def _inside(offset: int, n: int, size: int) -> tuple[int, int]:
 def _multiply(matrix, weights, epilogue: Epilogue):
     bias = epilogue.bias if epilogue.bias.numel() else None
     with preferring(matmul=PRODUCT):
-        return products.matmul(matrix, weights, bias=bias, activation=epilogue.activation)
+        return matmul(matrix, weights, bias=bias, activation=epilogue.activation)

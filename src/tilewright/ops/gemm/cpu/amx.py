@@ -2,14 +2,15 @@
 32 multiply-adds.
 
 Bfloat16 (`cpu.amx`) multiplies the rounded operands. The float32 class (`cpu.limbs`) splits x = hi + lo, two bfloat16
-limbs, and sums lo * hi' + hi * hi' + hi * lo' with float32 accumulators. What that drops (lo * lo', and the bits below
-the second limb) is at most 2^-15 |a| |b| per product, for all operands: 256 eps32. The rung's bound of
-10 * eps32 * sqrt(K) is larger than that from K = 656 on, and the rung refuses a smaller K. Operands below 2^-110 lose
-their second limb (tiles treat subnormals as zero), those above 3.38e38 round to infinity, and an infinite operand gives
-NaN (infinity times a second limb of zero).
+limbs, and sums lo * hi' + hi * hi' + hi * lo' with float32 accumulators. It drops lo * lo' and the bits below the
+second limb, at most 2^-15 |a| |b| = 256 eps32 |a| |b| per product. The rung's bound of 10 * eps32 * sqrt(K) is larger
+than that from K = 656 on, and the rung refuses a smaller K. Operands below 2^-110 lose their second limb (tiles treat
+subnormals as zero). Operands above 3.38e38 round to infinity. An infinite operand gives NaN (infinity times a second
+limb of zero).
 
-A's cache block is packed as tiles of 1 KiB, [32 rows][step][2][16 rows of 16 words]. B's panels are those of `words`,
-read in place. Each block of K is summed separately and then added, as in `loops`.
+A's cache block is packed as tiles of 1 KiB, [32 rows][step][2][16 rows of 16 words]. B's panels, packed by `words`, are
+read without a copy. Each block of K is summed separately and then added, as in `loops`.
+The limit is tile loads from L2; few rows of A are limited by reading B from memory.
 """
 
 import functools
@@ -41,13 +42,13 @@ BLOCK = 32  # rows and columns of out in four tiles
 TILE = 256  # words of a tile
 STATE = 9 * TILE  # words of simd.amx's state
 MC = 384  # most rows in a task: fewer read B from L3 more often
-BLOCK_WORDS = 192 * 768  # of a block of A, 576 KiB of L2: twice the rows of a deep one spill
-FAR = 8 * TILE  # words that B is prefetched ahead where few rows wait for memory: 8 KiB
+BLOCK_WORDS = 192 * 768  # of a packed block of A, 576 KiB of L2: twice as many do not fit
+FAR_PREFETCH = 8 * TILE  # words from the use of B to its prefetch, where B is read from memory: 8 KiB
 KC = 768  # words along K in a block
 NO_BIAS = np.empty(0, np.float32)
-BLOCK_AT = STATE  # in scratch: blocks of 32 x 32 finished sums
-WIDE = 4 * BLOCK  # columns of out that are finished together: its rows lie pages apart, and each piece of one costs
-PACKED = BLOCK_AT + BLOCK * WIDE  # in scratch: A's packed tiles
+BLOCK_AT = STATE  # offset in scratch of blocks of 32 x 32 finished sums
+WIDE = 4 * BLOCK  # columns of out that are finished together: rows are pages apart, and starting a row costs time
+PACKED = BLOCK_AT + BLOCK * WIDE  # offset in scratch of A's packed tiles
 
 
 def tile_packer(limbs: int, given_words: bool):
@@ -56,9 +57,9 @@ def tile_packer(limbs: int, given_words: bool):
 
     @simd.inline
     def pack_block(source, i, end, p, depth, scratch):
-        """Rows i to end, words p to p + depth, as tiles. Rows that would complete the last 32 are left unchanged.
+        """Rows i to end, words p to p + depth, as tiles. Missing rows of the last 32 stay undefined.
 
-        Returns where the second limb's tiles begin, counted from the first's.
+        Returns the distance from the first limb's tiles to the second's.
         """
         a, starts, K = source.values, source.starts, source.K
         padded = (end - i + BLOCK - 1) // BLOCK * BLOCK
@@ -83,10 +84,9 @@ def tile_packer(limbs: int, given_words: bool):
 
 
 def tile_movers(tiles, finish):
-    """Three inline functions: clear the tiles of a block, store them in scratch, take those to out.
+    """Three inline functions: clear the tiles of a block, store them in scratch, add or finish them in out.
 
-    finish: what happens to the sums of the last block of K, see `epilogue.finisher`. Their argument `high` is 2 for 32
-    rows, 1 for 16.
+    finish: for the last block of K, see `epilogue.finisher`. Their argument `high` is 2 for 32 rows, 1 for 16.
     """
     (zero, store), add_tile, finish_tile = (tiles.zero, tiles.store), finisher(LANES), finish(LANES)
 
@@ -100,9 +100,9 @@ def tile_movers(tiles, finish):
 
     @simd.inline
     def put(high, state, scratch, column):
-        """Tiles 0 to 3 to scratch, from a column of the blocks there.
+        """Store tiles 0 to 3 in scratch, at a column of the blocks there.
 
-        Tile loads and stores straight from and to out, whose rows lie pages apart, took a third longer in all.
+        Tile loads and stores directly from and to out, whose rows are pages apart, took a third longer.
         """
         at = BLOCK_AT + column
         store(state, 0, scratch, at, WIDE)
@@ -113,7 +113,7 @@ def tile_movers(tiles, finish):
 
     @simd.inline
     def end_block(tile, target, i, j, block, argument):
-        """A tile of sums from scratch to row i, column j of out."""
+        """Add or finish a tile of sums at row i, column j of out."""
         if block.last:
             finish_tile(tile, target, i, j, block.first, argument)
         else:
@@ -132,7 +132,7 @@ def prefetch_half(array, at):
 def whole_step(tiles):
     """The inline function for a step of 32 rows and one limb.
 
-    Its tiles come from L2, and a tile load waits for its slowest line. So each product is followed by prefetches of a
+    Tiles are read from L2, and a tile load waits for its slowest line. So each product is followed by prefetches of a
     quarter of the next step's lines.
     """
     load, dot = tiles.load, tiles.dot
@@ -160,9 +160,9 @@ def whole_step(tiles):
 
 
 class Piece(NamedTuple):
-    """A block of K: `depth` words from word p on; whether it is the first block, and whether the last.
+    """A block of K: `depth` words from word p, and whether it is the first or the last block.
 
-    a_limb, b_limb: the distance from the first limb's tiles to the second's, in either operand.
+    a_limb, b_limb: words from the first limb's tiles to the second's, in A and in B.
     """
 
     p: int
@@ -199,11 +199,11 @@ def any_step(limbs: int, tiles):
     @simd.inline
     def step(high, state, operands, a, b, piece):
         scratch, panels = operands.packed, operands.panels
-        if high == 1:  # few rows wait for memory, and a tile load for its slowest line
+        if high == 1:  # with few rows B is read from memory, and a tile load waits for its slowest line
             for line in range(0, 2 * TILE, LANES):
-                simd.prefetch(panels, b + FAR + line)
+                simd.prefetch(panels, b + FAR_PREFETCH + line)
                 if limbs == 2:
-                    simd.prefetch(panels, b + piece.b_limb + FAR + line)
+                    simd.prefetch(panels, b + piece.b_limb + FAR_PREFETCH + line)
         if limbs == 2:  # the small products first
             load_rows(high, state, scratch, a + piece.a_limb)
             load_columns(state, panels, b)
@@ -225,7 +225,7 @@ def tile_multiplier(limbs: int, tiles):
 
     @simd.inline
     def multiply(high, state, operands, a, b, piece):
-        """Tiles 0 to 3 += A @ B over a block of K, which begins at offsets a and b of the operands."""
+        """Tiles 0 to 3 += A @ B over a block of K, at offsets a and b of the operands."""
         for _ in range(piece.depth // TILE_WORDS):
             if limbs == 1 and high == 2:
                 whole(state, operands.packed, operands.panels, a, b)
@@ -244,7 +244,7 @@ def block_rows(limbs: int, tiles, finish):
 
     @simd.inline
     def multiply_rows(high, state, operands, a, b, piece, columns, words):
-        """32 rows, or 16 where high is 1: their blocks of sums side by side in scratch. words: of a column of B."""
+        """Adjacent blocks of sums in scratch, of 32 rows, or of 16 where high is 1. words: in a column of B."""
         for column in range(0, columns, BLOCK):
             clear(high, state)
             multiply(high, state, operands, a, b + column * words, piece)
@@ -299,7 +299,7 @@ def product_kernel(limbs: int, emulated: bool, finish=finisher, words: bool = Fa
 
     @simd.kernel(signature, name=f"gemm.amx.{limbs}.{finish.__name__}{form}")
     def tile_product(a, starts, panels, out, bias, residual, job, tasks, scratch):
-        """Scratch begins with simd.amx's tile state. job.K: in words of two elements."""
+        """As `loops.product_kernel`'s, with job.K in words. Scratch begins with simd.amx's tile state."""
         state = scratch[:STATE].reshape(9, LANES, LANES)
         source = Source(a, starts, 1, job.depth)
         operands, target = Operands(scratch, panels), Target(out, residual, bias)
@@ -321,7 +321,7 @@ def rows_of(M: int, words: int, limbs: int) -> int:
 
 
 def multiply(rows: Rows, weights: Packed, out: np.ndarray, epilogue: Epilogue, *, emulated: bool = False) -> None:
-    """The run function of `cpu.amx` and `cpu.limbs`, for weights of class bfloat16 and float32."""
+    """out = activation(rows @ weights + residual + bias); one limb for weights of bfloat16, two for float32."""
     if weights.K == 0:
         finish_empty(out, epilogue)
         return

@@ -1,5 +1,4 @@
-"""The end of every CPU rung: residual, bias and activation, so that a fused and an unfused rung compute the same
-function."""
+"""The epilogue of every CPU rung: residual, bias and activation, so that fused and unfused rungs compute the same."""
 
 import functools
 import math
@@ -20,7 +19,7 @@ HALF_ROOT = math.sqrt(0.5)
 
 
 class Target(NamedTuple):
-    """What a product writes, and what it adds to each sum before the activation; an empty array adds nothing."""
+    """out, and what is added to each sum before the activation; an empty residual or bias adds nothing."""
 
     out: np.ndarray  # (M, N)
     residual: np.ndarray  # (M, N)
@@ -28,10 +27,10 @@ class Target(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """A tile of sums in scratch, `stride` words from row to row, of which `height` rows and `columns` count."""
+    """A tile of `height` x `columns` sums in scratch, from an offset on; `stride` elements from one row to the next."""
 
     scratch: np.ndarray
-    at: int
+    offset: int
     stride: int
     height: int
     columns: int
@@ -68,7 +67,7 @@ def activate(x, activation):
 
 @simd.inline
 def activate_roughly(x, activation):
-    """A vector that will be rounded to bfloat16: 14 bits of GELU are enough for its 8."""
+    """A vector that will be rounded to bfloat16: GELU to 14 bits is enough for 8."""
     if activation == GELU_TANH:
         return simd.gelu_tanh_bfloat16(x)
     return activate(x, activation)
@@ -86,7 +85,7 @@ def finish(total, i, j, bias, residual, activation):
 
 @simd.inline
 def prefetch_block(out, i, j, height, columns):
-    """Prefetch the lines of out that a block will be written to. They arrive before its products are done."""
+    """Prefetch the lines of out that a block will be written to, while its products are computed."""
     stride = out.strides[0] // out.itemsize
     for r in range(i, i + height):
         for c in range(j, j + columns, LINE // out.itemsize):
@@ -105,11 +104,11 @@ def rounded_out(out: np.ndarray) -> tuple[np.ndarray, Callable]:
 
 @functools.cache
 def finisher(lanes: int, rounds: bool = False):
-    """The inline function that takes a tile of sums from scratch to out.
+    """The inline function that finishes a tile of sums in scratch and stores it in out.
 
-    It runs as soon as the sums leave the registers. A second pass over out would find that its rows, pages apart, had
-    evicted one another from the L1 cache. rounds: out holds bfloat16, as uint16, and the sums are over all of K, since
-    partial sums in out would have been rounded.
+    It runs as soon as the sums leave the registers. In a second pass, rows of out would miss L1: they are pages apart
+    and evict one another. rounds: out is bfloat16, as uint16. The sums are then over all of K, since partial sums in
+    out would be rounded.
     """
     rounded = simd.store_converted if cpu().has("avx512bf16") and lanes == 16 else simd.store_rounded
     store, activated = (rounded, activate_roughly) if rounds else (simd.store, activate)
@@ -121,7 +120,7 @@ def finisher(lanes: int, rounds: bool = False):
         o_stride, r_stride = out.strides[0] // out.itemsize, residual.strides[0] // 4
         for r in range(tile.height):
             for c in range(0, tile.columns, lanes):
-                x = simd.load(scratch, tile.at + r * tile.stride + c, lanes)
+                x = simd.load(scratch, tile.offset + r * tile.stride + c, lanes)
                 if not first:
                     x = simd.add(x, simd.load(out, (i + r) * o_stride + j + c, lanes))
                 elif residual.size:
@@ -137,7 +136,7 @@ def finisher(lanes: int, rounds: bool = False):
         o_stride, r_stride = out.strides[0] // out.itemsize, residual.strides[0] // 4
         for r in range(tile.height):
             for c in range(0, tile.columns, lanes):
-                x, left = simd.load(scratch, tile.at + r * tile.stride + c, lanes), tile.columns - c
+                x, left = simd.load(scratch, tile.offset + r * tile.stride + c, lanes), tile.columns - c
                 if not first:
                     x = simd.add(x, simd.load_first(out, (i + r) * o_stride + j + c, left, lanes))
                 elif residual.size:
@@ -148,7 +147,7 @@ def finisher(lanes: int, rounds: bool = False):
 
     @simd.inline
     def finish_tile(tile, target, i, j, first, activation):
-        """A `Tile` to rows i and columns j of a `Target`. first: out holds no sums of an earlier block of K to add.
+        """Finish a `Tile` at row i, column j of a `Target`. first: out holds no sums of an earlier block of K.
 
         The constants passed to `whole` make the compiler specialise its loop for the two most frequent activations.
         """

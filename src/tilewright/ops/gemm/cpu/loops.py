@@ -1,13 +1,14 @@
 """The five loops around the micro-kernel, on packed panels, shared by any number of threads.
 
-out (M, N) is cut into tasks of MC rows x NC columns. A task walks K in blocks of KC. For each it packs its MC x KC
-elements of A, which then stay in L2. It runs the micro-kernel down the rows for PANELS panels of B at a time (KC x NR
-each, also in L2), so a panel of A stays in L1 while those stream past it. Sums along K are taken block by block: a
-block's sum starts from zero in registers and is then added to out, so an element's rounding depends on K alone.
-Loses to `cpu.vectors` where b is not prepared and meets few rows: packing b takes longer than multiplying by it.
+out (M, N) = A (M, K) @ B (K, N) is cut into tasks of MC rows x NC columns. A task walks K in blocks of KC. For each
+block it packs its MC x KC elements of A, which then stay in L2. It runs the micro-kernel down the rows for PANELS
+panels of B at a time (KC x NR each, also in L2). A panel of A stays in L1 while these panels of B stream past it.
+A block's sum starts from zero in registers and is then added to out, so an element's rounding depends on K alone.
+The limit is the rate of multiply-adds; with few rows it is reading B from memory.
+Loses to `cpu.vectors` where b is not prepared and A has few rows: packing b takes longer than multiplying by it.
 
-The same loops serve bfloat16, where a step along K is one word of two elements; only the packing of A and the product
-differ. Where a CPU multiplies float32 only, A's words are widened to float32 when they are packed ("mixed").
+The same loops serve bfloat16, where a step along K is one word of two elements. Only the packing of A and the product
+differ, see `PRODUCTS`.
 Source: Goto and van de Geijn 2008; the names of the loops are those of Van Zee and van de Geijn, "BLIS", 2015.
 """
 
@@ -36,27 +37,27 @@ from tilewright.ops.gemm.cpu.words import in_words, widened_packer, word_packer,
 from tilewright.ops.gemm.operands import Epilogue, Packed, Rows
 
 KC = 768  # most steps of K in a block: A's 192 rows are 576 KiB of L2; half of KC costs 10 % more traffic to out
-# panels of B that a panel of A meets one after the other: it stays in L1, and rows of out are finished in longer pieces
-PANELS = 4
+PANELS = 4  # panels of B per panel of A, which stays in L1; more of them finish longer pieces of out's rows
 TILE = 12 * 32 * PANELS + 16  # words at the start of scratch: blocks of finished sums, and one vector
 MC = 192  # rows in a task: sixteen panels of 12; half as many where a step takes two elements of each
 NC = 4096  # most columns in a task: A is packed once for all of them
-AHEAD = 24  # steps that a panel of B is prefetched ahead, on a CPU that does not do it by itself: some 300 cycles
-FAR = 128  # steps ahead where B comes from memory: 16 KiB of it
-PRODUCTS = {
+PREFETCH = 24  # steps from the use of a panel of B to its prefetch into L1: some 300 cycles
+FAR_PREFETCH = 128  # steps, to the prefetch into L2 where B comes from memory: 16 KiB
+PRODUCTS = {  # kind of product -> what one step adds to a register block
     "float32": simd.block_rank1,
-    "widened": simd.block_widened_pair,
-    "mixed": simd.block_mixed_pair,
-    "dot_pairs": simd.block_dot_pair,
-    "dot_quads": simd.block_dot_quad,
+    "widen_both": simd.block_widened_pair,  # words of two bfloat16 in both operands, widened in registers
+    "widen_b": simd.block_mixed_pair,  # B's words are widened in registers, A's elements already when A is packed
+    "dot_pairs": simd.block_dot_pair,  # an instruction multiplies pairs of bfloat16
+    "dot_quads": simd.block_dot_quad,  # an instruction multiplies four bytes and adds int32
 }
-ELEMENTS = {"mixed": 2}  # words of a row of A in a step, where it is not one
+ELEMENTS = {"widen_b": 2}  # packed elements of a row of A per step, where that is not 1
 PLAIN = ("float32", "dot_quads")  # kinds whose A is packed unchanged: float32, or words that the caller made
 
 
 class Product(NamedTuple):
-    """One product. K, KC: steps along K, of a float32 or a word; depth: elements along K; step: from element to element
-    of a row of A. A task is MC rows x NC columns. argument: what the finisher gets, such as an activation."""
+    """Sizes of one product. K, KC: steps along K in all and in a block; a step is one float32 or one word. depth:
+    elements along K. step: elements from one to the next in a row of A. A task is MC rows x NC columns of out.
+    argument: a number for the function that finishes a tile, such as the activation."""
 
     M: int
     N: int
@@ -70,7 +71,7 @@ class Product(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A block of K that a task multiplies: `depth` steps; whether it is the first block, and whether the last."""
+    """A block of K: its `depth` in steps, and whether it is the first or the last block."""
 
     depth: int
     first: bool
@@ -78,10 +79,8 @@ class Block(NamedTuple):
 
 
 def depth_of(steps: int) -> int:
-    """KC for a depth: equal blocks, a multiple of 8, none above KC.
-
-    It decides the rounding, so it depends on K alone.
-    """
+    """KC for a depth in steps: blocks of equal size, a multiple of 8, at most KC. It decides the rounding, so it
+    depends on K alone."""
     blocks = -(-steps // KC)
     return -(-steps // (8 * blocks)) * 8
 
@@ -93,17 +92,16 @@ def rows_of(kind: str) -> int:
 
 @functools.cache
 def block_packer(kind: str, words: bool, lanes: int):
-    """The inline function that packs a cache block of A: unchanged, rounded to words, or as the elements of words."""
+    """The inline function that packs a cache block of A. words: A's rows are bfloat16 words already."""
     (HIGH, MIDDLE, SINGLE), elements = TILINGS[lanes].rows, ELEMENTS.get(kind, 1)
-    if kind == "mixed":
+    if kind == "widen_b":
         pack_rows = widened_packer(lanes, words)
     else:
         pack_rows = row_packer(lanes) if words or kind in PLAIN else word_packer(lanes)
 
     @simd.inline
     def pack_block(source, i, end, p, depth, packed):
-        """Rows i to end of A from step p on: panels of HIGH rows, then of MIDDLE, then single rows, one after the
-        other."""
+        """Rows i to end of A, `depth` steps from step p: first panels of HIGH rows, then of MIDDLE, then of one."""
         at = TILE
         while i < end:
             if end - i >= HIGH:
@@ -121,26 +119,26 @@ def block_packer(kind: str, words: bool, lanes: int):
 
 @functools.cache
 def stepper(kind: str, lanes: int, vectors: int):
-    """The inline function that adds to a block, step by step, the products of a panel of A and a panel of B.
+    """The inline function that multiplies a panel of A by a panel of B and adds to a register block, step by step.
 
-    A panel of B comes from L2. Intel's cores need a prefetch: with loads alone the multipliers wait (Emerald Rapids
-    reaches 0.75 of the rate from L1). Zen 5 prefetches by itself, and two more memory instructions a step cost it 30 %.
-    With few rows B comes from memory. It is then prefetched farther ahead, into L2: the sixteen lines that L1 can wait
-    for are too few to hide the latency of memory.
+    A panel of B is read from L2. Intel's cores need a prefetch: with loads alone the multipliers wait (Emerald Rapids
+    reaches 0.75 of the rate from L1). Zen 5 prefetches in hardware, and two more memory instructions per step cost it
+    30 %. With few rows B is read from memory. It is then prefetched earlier, into L2: L1 can wait for sixteen lines,
+    which are too few to hide the latency of memory.
     """
     product, NR, WIDE = PRODUCTS[kind], TILINGS[lanes].NR, lanes * vectors
     elements, prefetches, (_, MIDDLE, SINGLE) = ELEMENTS.get(kind, 1), "Intel" in cpu().name, TILINGS[lanes].rows
 
     @simd.inline
     def along(block, rows, packed, a_at, panels, b_at, depth):
-        """block (rows x WIDE) after `depth` steps."""
+        """block (rows x WIDE) + the products of `depth` steps. a_at, b_at: offsets of the panels."""
         for p in range(depth):
             if prefetches and rows <= MIDDLE:
                 for column in range(0, WIDE, LINE // 4):
-                    simd.prefetch_far(panels, b_at + (p + FAR) * NR + column)
+                    simd.prefetch_far(panels, b_at + (p + FAR_PREFETCH) * NR + column)
             if prefetches and rows > SINGLE:
                 for column in range(0, WIDE, LINE // 4):
-                    simd.prefetch(panels, b_at + (p + AHEAD) * NR + column)
+                    simd.prefetch(panels, b_at + (p + PREFETCH) * NR + column)
             block = product(block, packed, a_at + p * rows * elements, panels, b_at + p * NR)
         return block
 
@@ -148,7 +146,7 @@ def stepper(kind: str, lanes: int, vectors: int):
 
 
 class Corner(NamedTuple):
-    """Where a register block goes: row i, column j of out; its last sums, to a column of the tile in scratch."""
+    """Top left corner of a register block: row i and column j of out, `column` of the tile of sums in scratch."""
 
     i: int
     j: int
@@ -156,7 +154,7 @@ class Corner(NamedTuple):
 
 
 class Operands(NamedTuple):
-    """The packed block of A, in scratch, and all panels of B."""
+    """packed: scratch, with the tile of sums and the packed block of A. panels: all of B."""
 
     packed: np.ndarray
     panels: np.ndarray
@@ -164,23 +162,22 @@ class Operands(NamedTuple):
 
 @functools.cache
 def micro_kernel(kind: str, lanes: int, finish):
-    """The inline function that multiplies one panel of A by one panel of B, over one block of K."""
+    """The inline function that multiplies one panel of A by one panel of B over one block of K."""
     vectors, NR, WIDE = TILINGS[lanes].vectors, TILINGS[lanes].NR, PANELS * TILINGS[lanes].NR
     along = stepper(kind, lanes, vectors)
     in_rows = finish in (finisher, rounding_finisher)  # out has a block's rows and columns
 
     @simd.inline
     def micro(rows, operands, a_at, b_at, target, corner, block):
-        """rows x NR sums, in registers from first to last. The last block of K stores them in scratch; the others add
-        them to out."""
-        (i, j, column), out, residual = corner, target.out, target.residual
+        """rows x NR sums in registers. The last block of K stores them in scratch, the others add them to out."""
+        i, j, out, residual = corner.i, corner.j, target.out, target.residual
         columns, stride = out.shape[1] - j, out.strides[0] // 4
         if block.last and in_rows:
             prefetch_block(out, i, j, rows, min(columns, NR))
         sums = simd.block_zeros(rows, vectors, lanes)
         sums = along(sums, rows, operands.packed, a_at, operands.panels, b_at, block.depth)
         if block.last:
-            simd.block_store(sums, operands.packed, column, WIDE, NR)
+            simd.block_store(sums, operands.packed, corner.column, WIDE, NR)
         else:
             if not block.first:
                 sums = simd.block_add(sums, out, i * stride + j, stride, columns)
@@ -193,7 +190,7 @@ def micro_kernel(kind: str, lanes: int, finish):
 
 
 class Piece(NamedTuple):
-    """What a packed block of A is multiplied by: `columns` columns of a block of K; K: steps of a whole panel of B."""
+    """A block of K and `columns` columns of B. K: steps in a whole panel of B. argument: see `Product`."""
 
     block: Block
     columns: int
@@ -210,14 +207,14 @@ def panel_multiplier(kind: str, lanes: int, finish):
 
     @simd.inline
     def across(rows, operands, a_at, b_at, target, i, j, piece):
-        """One panel of A against the panels of B side by side, which are piece.K steps long."""
+        """One panel of A by the adjacent panels of B, each piece.K steps long."""
         for column in range(0, piece.columns, NR):
             corner = Corner(i, j + column, column)
             micro(rows, operands, a_at, b_at + column * piece.K, target, corner, piece.block)
 
     @simd.inline
     def down_rows(operands, b_at, target, i, end, j, piece):
-        """All panels of A, rows i to end, against piece.columns columns of B from column j on."""
+        """All panels of A, rows i to end, by piece.columns columns of B from column j on."""
         at = TILE
         while i < end:
             rows = HIGH if end - i >= HIGH else MIDDLE if end - i >= MIDDLE else SINGLE
@@ -239,7 +236,8 @@ def panel_multiplier(kind: str, lanes: int, finish):
 def product_kernel(kind: str, lanes: int, finish=finisher, words: bool = False):
     """The kernel for a kind of product and a vector width.
 
-    finish: what happens to a tile of sums, see `epilogue.finisher`. words: A's rows are bfloat16 words already.
+    finish: makes the function that finishes a tile of sums, see `epilogue.finisher`. words: A's rows are bfloat16 words
+    already.
     """
     pack_block, down_rows = block_packer(kind, words, lanes), panel_multiplier(kind, lanes, finish)
     OUT, form = simd.ROUNDED_2D if finish is rounding_finisher else simd.OUTPUT_2D, ".words" if words else ""
@@ -266,6 +264,8 @@ def product_kernel(kind: str, lanes: int, finish=finisher, words: bool = False):
 
     @simd.kernel(signature, name=f"gemm.{kind}.{lanes}.{finish.__name__}{form}")
     def packed_product(a, starts, panels, out, bias, residual, job, tasks, scratch):
+        """out (M, N), float32 or bfloat16. a: memory of A, float32; row i begins at offset starts[i]. panels: packed B.
+        bias (N,), residual (M, N): float32 or empty. job: a `Product`. tasks: the task counter."""
         source = Source(a, starts, job.step, job.depth)
         operands, target = Operands(scratch, panels), Target(out, residual, bias)
         task = simd.draw(tasks)
@@ -277,25 +277,20 @@ def product_kernel(kind: str, lanes: int, finish=finisher, words: bool = False):
 
 
 def columns_of(M: int, N: int, NR: int, MC: int = MC) -> int:
-    """NC: as wide as possible while every thread finds about four tasks of MC rows to draw; a multiple of NR.
-
-    It changes no result.
-    """
+    """NC: as wide as possible with about four tasks of MC rows per thread; a multiple of NR. It changes no result."""
     wanted = 4 * thread_count() if thread_count() > 1 else 1
     groups = max(-(-wanted // -(-M // MC)), -(-N // NC))
     return -(-N // (groups * NR)) * NR
 
 
 def scratch_words(kind: str, depth: int, lanes: int) -> int:
-    """float32 of scratch: a tile, and MC rows of `depth` steps. The last row may be written one vector too wide."""
+    """float32 elements of scratch: a tile of sums and MC rows of `depth` steps. A packer may write one vector beyond
+    the last row."""
     return TILE + rows_of(kind) * ELEMENTS.get(kind, 1) * (depth + lanes) + lanes * lanes
 
 
 def multiply(rows: Rows, weights: Packed, out: np.ndarray, epilogue: Epilogue, *, kind: str) -> None:
-    """The run function of every packed rung: out = activation(rows @ weights + residual + bias).
-
-    kind: a key of PRODUCTS.
-    """
+    """out = activation(rows @ weights + residual + bias), for every packed rung. kind: a key of PRODUCTS."""
     if weights.K == 0:
         finish_empty(out, epilogue)
         return
@@ -315,7 +310,7 @@ def multiply(rows: Rows, weights: Packed, out: np.ndarray, epilogue: Epilogue, *
 
 
 def finish_empty(out: np.ndarray, epilogue: Epilogue) -> None:
-    """out where K is 0: the sum of nothing is zero, to which residual, bias and activation apply."""
+    """out where K is 0: sums of zero, with residual, bias and activation."""
     out[...] = epilogue.residual if epilogue.residual.size else 0
     if epilogue.bias.size:
         out += epilogue.bias

@@ -24,7 +24,7 @@ from tilewright.ops.gemm.operands import Packed, addresses
 
 @dataclass(frozen=True)
 class Tiling:
-    """The register block for one vector width: MR rows (and the smaller panels for the last rows) by NR columns."""
+    """The register block for one vector width: NR columns; MR rows, then the smaller heights for the last rows."""
 
     lanes: int
     vectors: int
@@ -68,7 +68,7 @@ def row_packer(lanes: int):
         for q in range(0, whole, lanes):
             square = simd.block_zeros(lanes, 1, lanes)
             square = simd.block_gather(square, source.values, source.starts, first, last, p + q)
-            # each stored row is `lanes` wide but they lie `rows` apart: the next one overwrites what is too much
+            # a stored row is `lanes` wide, the next one begins `rows` elements later and overwrites the excess
             simd.block_store(simd.block_transpose(square), target, at + q * rows, rows, lanes)
         for i in range(rows):
             start = source.starts[first + i] + p * step
@@ -93,14 +93,14 @@ def panel_kernel(lanes: int):
 
     @simd.inline
     def copy_rows(source, start, step, K, panels, at):
-        """A panel whose NR columns lie side by side in memory."""
+        """A panel whose NR columns are adjacent in memory."""
         for p in range(K):
             for j in range(0, NR, lanes):
                 simd.store(panels, at + p * NR + j, simd.load(source, start + p * step + j, lanes))
 
     @simd.inline
     def transpose_columns(source, starts, b, first, panels, at):
-        """`lanes` columns of a panel, from columns that lie anywhere; those beyond N become zeros."""
+        """`lanes` columns of a panel, from columns at any offsets; columns beyond N become zeros."""
         whole = b.K - b.K % lanes if b.step == 1 and first + lanes <= b.N else 0
         for p in range(0, whole, lanes):
             square = simd.block_gather(simd.block_zeros(lanes, 1, lanes), source, starts, first, b.N - 1, p)
@@ -115,7 +115,7 @@ def panel_kernel(lanes: int):
 
     @simd.kernel(signature, name=f"gemm.pack_panels.{lanes}")
     def fill_panels(source, starts, b, panels, tasks, scratch):
-        """A task is one panel."""
+        """source: memory of B, float32; column n begins at offset starts[n]. b: `Columns`. A task is one panel."""
         panel = simd.draw(tasks)
         while panel >= 0:
             first, at = panel * NR, panel * b.K * NR

@@ -1,8 +1,8 @@
 """Packing for 16-bit rungs: pairs of bfloat16 along K in 32-bit words, in the panels of `pack`.
 
 A word of B's panel holds elements k = 2p and 2p + 1 of one column, a word of A's panel the same k of one row. Zeros
-fill K up to a multiple of 32, the depth of an AMX tile. With two limbs, the panels of the remainders follow those of
-the rounded elements.
+fill K up to a multiple of 32, the depth of an AMX tile. With two limbs, the panels of the remainders follow the panels
+of the rounded elements.
 """
 
 import functools
@@ -32,8 +32,8 @@ def in_words(rows: Rows) -> tuple[Rows, bool]:
     already. All other rows become float32 with contiguous elements, which the kernel rounds."""
     a = rows.array
     if a.dtype == BFLOAT16:
-        begins = a.__array_interface__["data"][0]
-        if a.strides[1] == 2 and not (a.strides[0] % 4 or begins % 4 or a.shape[1] % (2 * TILE_WORDS)):
+        address = a.__array_interface__["data"][0]
+        if a.strides[1] == 2 and not (a.strides[0] % 4 or address % 4 or a.shape[1] % (2 * TILE_WORDS)):
             return Rows(a.view(np.float32), rows.index), True
         a = a.astype(np.float32)
     return Rows(a if a.strides[1] == 4 else np.ascontiguousarray(a), rows.index), False
@@ -92,9 +92,9 @@ def widened_packer(lanes: int, words: bool):
 
 
 class Limbs(NamedTuple):
-    """B (K, N), row-major, `stride` elements from row to row, which becomes panels of `words` words along K.
+    """B (K, N), row-major, `stride` elements from row to row. It becomes panels of `words` words along K.
 
-    panels: of one limb. The tasks after them are the panels of the second limb, the remainders.
+    panels: of one limb. The panels of the second limb, the remainders, follow them.
     """
 
     K: int
@@ -111,7 +111,7 @@ def word_panel_kernel(lanes: int):
 
     @simd.inline
     def pair(source, at, second, left, remainder):
-        """Words of the elements at `at` and `second` elements further (0: none), for `left` columns: rounded, or their
+        """Words of `left` columns: the elements at `at` and `second` elements further (0: none), rounded, or their
         remainders."""
         low = simd.load_first(source, at, left, lanes)
         high = simd.load_first(source, at + second, left if second else 0, lanes)
@@ -121,7 +121,7 @@ def word_panel_kernel(lanes: int):
 
     @simd.kernel(signature, name=f"gemm.pack_words.{lanes}")
     def fill_words(source, b, panels, tasks, scratch):
-        """A task is one panel of one limb."""
+        """source: B's elements. b: `Limbs`. panels: the result, as float32. A task is one panel of one limb."""
         task = simd.draw(tasks)
         while task >= 0:
             first, at = task % b.panels * NR, task * b.words * NR

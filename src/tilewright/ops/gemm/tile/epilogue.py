@@ -1,4 +1,4 @@
-"""What follows a tile of sums: residual, bias, activation."""
+"""The epilogue of a tile of sums: residual, bias, activation."""
 
 import triton
 import triton.language as tl
@@ -23,7 +23,7 @@ def activate(x, ACTIVATION: tl.constexpr):
     elif ACTIVATION == "gelu":
         return tl.where(x < -30, 0.0, 0.5 * x * (1 + tl.erf(x * HALF_ROOT)))
     elif ACTIVATION == "gelu_tanh":  # x (1 + tanh t) / 2 = x / (1 + exp(-2 t)): nothing cancels
-        power = x * (x * x * CUBIC + SLOPE)  # of two; a GPU's own 2^x and 1 / x are good to 2 ulp
+        power = x * (x * x * CUBIC + SLOPE)  # to base 2; a GPU's instructions for 2^x and 1 / x are good to 2 ulp
         if INTERPRETED:
             return tl.maximum(x, -30.0) / (1 + tl.exp2(tl.minimum(power, 126.0)))
         else:
@@ -36,13 +36,13 @@ def activate(x, ACTIVATION: tl.constexpr):
 
 
 @triton.jit
-def finish(totals, i, j, extras, shape, ACTIVATION: tl.constexpr):
-    """activation(totals + residual + bias) for rows i and columns j; extras = (bias, residual), either None."""
-    bias, residual = extras
-    M, N = shape
-    if residual is not None:
-        inside = (i < M)[:, None] & (j < N)[None, :]
-        totals += tl.load(residual + i.to(tl.int64)[:, None] * N + j[None, :], mask=inside, other=0.0).to(tl.float32)
-    if bias is not None:
-        totals += tl.load(bias + j, mask=j < N, other=0.0).to(tl.float32)[None, :]
+def finish(totals, rows, columns, extras, sizes, ACTIVATION: tl.constexpr):
+    """activation(totals + residual + bias) of a tile. rows, columns: its indices in out. extras, sizes: see
+    `records`."""
+    if extras.residual is not None:
+        inside = (rows < sizes.M)[:, None] & (columns < sizes.N)[None, :]
+        pointers = extras.residual + rows.to(tl.int64)[:, None] * sizes.N + columns[None, :]
+        totals += tl.load(pointers, mask=inside, other=0.0).to(tl.float32)
+    if extras.bias is not None:
+        totals += tl.load(extras.bias + columns, mask=columns < sizes.N, other=0.0).to(tl.float32)[None, :]
     return activate(totals, ACTIVATION)

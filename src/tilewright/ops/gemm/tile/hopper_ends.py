@@ -1,21 +1,17 @@
-"""The four ends of half a tile of sums on Hopper, in Gluon.
+"""How half a tile of sums is finished and written on Hopper, in Gluon.
 
-Threads store the tile, or a bulk copy does. A moving warp loads the residual and stores the tile. Or only the largest
-sum of each row is kept.
+Threads store the tile, or a bulk copy does, or a moving warp loads the residual and stores the tile.
 """
 
 import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
-from triton.language import PropagateNan
 
-from tilewright.ops.gemm.tile import epilogue as in_triton
-from tilewright.ops.gemm.tile import product
+from tilewright.ops.gemm.tile import epilogue, product
 
-activate, place = gluon.jit(in_triton.activate.fn), gluon.jit(product.place.fn)
+activate, tile_corner = gluon.jit(epilogue.activate.fn), gluon.jit(product.tile_corner.fn)
 
-HALF = gl.constexpr(64)  # rows of a tile that a warpgroup computes: those of one of its instructions
-NAN = gl.constexpr(PropagateNan.ALL)
+HALF_ROWS = gl.constexpr(64)  # rows of a tile that a warpgroup computes: the rows of one of its instructions
 
 
 @gluon.jit
@@ -29,46 +25,49 @@ def add_bias(totals, bias, j, N):
 
 
 @gluon.jit
-def elements(i, j, shape, ROWS: gl.constexpr, COLUMNS: gl.constexpr, LAYOUT: gl.constexpr):
-    """(offset in out, whether it is inside) of the elements of a tile at (i, j), in a layout."""
-    M, N = shape
-    rows = i + gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))[:, None]
-    columns = j + gl.arange(0, COLUMNS, gl.SliceLayout(0, LAYOUT))[None, :]
-    return rows.to(gl.int64) * N + columns, (rows < M) & (columns < N)
+def elements(i, j, sizes, tile, LAYOUT: gl.constexpr):
+    """(offset in out, whether it is inside) of the elements of `tile` at (i, j), in a layout."""
+    rows = i + gl.arange(0, tile.type.shape[0], gl.SliceLayout(1, LAYOUT))[:, None]
+    columns = j + gl.arange(0, tile.type.shape[1], gl.SliceLayout(0, LAYOUT))[None, :]
+    return rows.to(gl.int64) * sizes.N + columns, (rows < sizes.M) & (columns < sizes.N)
 
 
 @gluon.jit
-def write(totals, out, room, i, j, extras, shape, form: gl.constexpr):
-    """Finish half a tile of sums and store it at (i, j): by a bulk copy from the buffer `room`, or from registers.
-
-    Before a store from registers, threads exchange 16-bit elements: those of a warp are then adjacent.
-    """
-    bias, residual = extras
-    _, N = shape
-    ACTIVATION: gl.constexpr = form.activation
+def finish(totals, i, j, extras, sizes, ACTIVATION: gl.constexpr):
+    """activation(totals + residual + bias) of half a tile at (i, j)."""
     LAYOUT: gl.constexpr = totals.type.layout
-    ROWS: gl.constexpr = totals.type.shape[0]
-    COLUMNS: gl.constexpr = totals.type.shape[1]
-    at, inside = elements(i, j, shape, ROWS, COLUMNS, LAYOUT)
-    if residual is not None:
-        totals += gl.load(residual + at, mask=inside, other=0.0).to(gl.float32)
-    totals = activate(add_bias(totals, bias, j, N), ACTIVATION)
-    if form.end == "bulk":
-        tma.store_wait(0)
-        room.store(totals.to(out.dtype))
-        fence_async_shared()
-        tma.async_copy_shared_to_global(out, [i, j], room)
-    elif out.dtype.element_ty.primitive_bitwidth == 16:
-        BESIDE: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
-        at, inside = elements(i, j, shape, ROWS, COLUMNS, BESIDE)
-        gl.store(out + at, gl.convert_layout(totals.to(out.dtype.element_ty), BESIDE), mask=inside)
+    if extras.residual is not None:
+        offsets, inside = elements(i, j, sizes, totals, LAYOUT)
+        totals += gl.load(extras.residual + offsets, mask=inside, other=0.0).to(gl.float32)
+    return activate(add_bias(totals, extras.bias, j, sizes.N), ACTIVATION)
+
+
+@gluon.jit
+def copy_out(totals, out, buffer, i, j):
+    """Write half a tile to (i, j) by a bulk copy from a buffer, once the last copy from it is done."""
+    tma.store_wait(0)
+    buffer.store(totals.to(out.dtype))
+    fence_async_shared()
+    tma.async_copy_shared_to_global(out, [i, j], buffer)
+
+
+@gluon.jit
+def store(totals, out, i, j, sizes):
+    """Write half a tile to (i, j) from registers. Threads first exchange 16-bit elements, so that a warp's are
+    adjacent."""
+    LAYOUT: gl.constexpr = totals.type.layout
+    if out.dtype.element_ty.primitive_bitwidth == 16:
+        ROWS_OF_WARPS: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
+        offsets, inside = elements(i, j, sizes, totals, ROWS_OF_WARPS)
+        gl.store(out + offsets, gl.convert_layout(totals.to(out.dtype.element_ty), ROWS_OF_WARPS), mask=inside)
     else:
-        gl.store(out + at, totals, mask=inside)
+        offsets, inside = elements(i, j, sizes, totals, LAYOUT)
+        gl.store(out + offsets, totals, mask=inside)
 
 
 @gluon.jit
 def split_columns(x, PARTS: gl.constexpr):
-    """A tile as a tuple of PARTS, left to right. Each thread keeps its registers; no data moves."""
+    """A tile as a tuple of PARTS, left to right. The elements stay in their registers."""
     if PARTS == 1:
         return (x,)
     else:
@@ -77,78 +76,45 @@ def split_columns(x, PARTS: gl.constexpr):
 
 
 @gluon.jit
-def write_moved(totals, out, moves, bias, tile, form: gl.constexpr, WHICH: gl.constexpr):
-    """Finish half a tile of sums in shared buffers. The moving warp loads the residual there and stores the results.
+def finish_in_buffers(totals, exchange, bias, j, N, count, form: gl.constexpr, HALF: gl.constexpr):
+    """Finish half a tile in shared buffers: the moving warp loads the residual into them and stores the results.
 
-    A buffer is 128 bytes wide, so few sums at a time need more registers. tile: how many tiles this program has done,
-    the tile's first column, and N.
+    A buffer is 128 bytes wide, so that few sums at a time need more registers. count: tiles this program has finished.
     """
-    rooms, come, done = moves
-    turn, j, N = tile
     ACTIVATION: gl.constexpr = form.activation
-    PART: gl.constexpr = out.block_type.shape[1]
+    PART: gl.constexpr = exchange.buffers.type.shape[2]
     PARTS: gl.constexpr = totals.type.shape[1] // PART
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, PART, 16])
     parts = split_columns(totals, PARTS)
     for p in gl.static_range(PARTS):
-        at = WHICH * PARTS + p
+        buffer = exchange.buffers.index(HALF * PARTS + p)
         part = gl.convert_layout(parts[p], LAYOUT, assert_trivial=True)
-        mbarrier.wait(come.index(at), turn & 1)
-        part += rooms.index(at).load(LAYOUT).to(gl.float32)
+        mbarrier.wait(exchange.loaded.index(HALF * PARTS + p), count & 1)
+        part += buffer.load(LAYOUT).to(gl.float32)
         part = activate(add_bias(part, bias, j + p * PART, N), ACTIVATION)
-        rooms.index(at).store(part.to(out.dtype))
+        buffer.store(part.to(buffer.dtype))
         fence_async_shared()
-        mbarrier.arrive(done.index(at))
+        mbarrier.arrive(exchange.finished.index(HALF * PARTS + p))
 
 
 @gluon.jit
-def move(out, residual, moves, shape, block: gl.constexpr):
+def move_tiles(out, residual, exchange, sizes, block: gl.constexpr):
     """The moving warp: load each tile's residual into the buffers once they are empty, then store the results."""
-    rooms, come, done = moves
-    M, N, _ = shape
-    BM: gl.constexpr = block.BM
-    BN: gl.constexpr = block.BN
     PART: gl.constexpr = out.block_type.shape[1]
-    PARTS: gl.constexpr = BN // PART
-    for tile in range(gl.program_id(0), gl.cdiv(M, BM) * gl.cdiv(N, BN), gl.num_programs(0)):
-        i, j = place(tile, M, N, block)
-        turn = tile // gl.num_programs(0)
+    PARTS: gl.constexpr = block.BN // PART
+    tiles = gl.cdiv(sizes.M, block.BM) * gl.cdiv(sizes.N, block.BN)
+    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        i, j = tile_corner(tile, sizes.M, sizes.N, block)
+        count = tile // gl.num_programs(0)
         tma.store_wait(0)
         for p in gl.static_range(PARTS):
             for half in gl.static_range(2):
-                at = half * PARTS + p
-                mbarrier.expect(come.index(at), residual.block_type.nbytes)
-                where = [i + half * HALF, j + p * PART]
-                tma.async_copy_global_to_shared(residual, where, come.index(at), rooms.index(at))
+                loaded, buffer = exchange.loaded.index(half * PARTS + p), exchange.buffers.index(half * PARTS + p)
+                mbarrier.expect(loaded, residual.block_type.nbytes)
+                tma.async_copy_global_to_shared(residual, [i + half * HALF_ROWS, j + p * PART], loaded, buffer)
         for p in gl.static_range(PARTS):
             for half in gl.static_range(2):
-                at = half * PARTS + p
-                mbarrier.wait(done.index(at), turn & 1)
-                tma.async_copy_shared_to_global(out, [i + half * HALF, j + p * PART], rooms.index(at))
+                mbarrier.wait(exchange.finished.index(half * PARTS + p), count & 1)
+                buffer = exchange.buffers.index(half * PARTS + p)
+                tma.async_copy_shared_to_global(out, [i + half * HALF_ROWS, j + p * PART], buffer)
     tma.store_wait(0)
-
-
-@gluon.jit
-def larger(x, y):
-    """The larger of two, NaN if one is: one instruction."""
-    return gl.maximum(x, y, propagate_nan=NAN)
-
-
-@gluon.jit
-def keep_best(totals, out, i, j, shape):
-    """out = (values, columns), each (tiles across, M): the largest sum of each row of a tile at (i, j), and its first
-    column; see `matmul_argmax.tile.best.keep_best`. Only the last column of tiles has sums to ignore."""
-    values, columns = out
-    M, N = shape
-    LAYOUT: gl.constexpr = totals.type.layout
-    ROWS: gl.constexpr = totals.type.shape[0]
-    COLUMNS: gl.constexpr = totals.type.shape[1]
-    across = j + gl.arange(0, COLUMNS, gl.SliceLayout(0, LAYOUT))[None, :]
-    if j + COLUMNS > N:
-        totals = gl.where(across < N, totals, float("-inf"))
-    best = gl.reduce(totals, 1, larger)
-    first = gl.min(gl.where(totals < best[:, None], N - 1, across), 1)
-    rows = i + gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
-    at = (j // COLUMNS).to(gl.int64) * M + rows
-    gl.store(values + at, best, mask=rows < M)
-    gl.store(columns + at, first, mask=rows < M)

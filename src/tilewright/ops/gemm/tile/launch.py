@@ -6,19 +6,20 @@ from functools import lru_cache
 from tilewright.ops.core.gpu.tensors import multiprocessors, torch_dtype
 from tilewright.ops.gemm.operands import Epilogue, Packed, Rows
 from tilewright.ops.gemm.tile import product
-from tilewright.ops.gemm.tile.records import Block, Form
+from tilewright.ops.gemm.tile.records import Block, Form, Sizes
 from tilewright.ops.gemm.tile.start import ALIGNMENT, describe, hopper_descriptor, special, start, triton_descriptor
 
-LINE = 128  # bytes of a tile's row: the longest that a bulk copy lays out without bank conflicts
-LIMB_BLOCK = 64  # of K: what limbs are padded to, a LINE of them
-LONG = 768  # numbers of a sum over which three limb products of each are spread thinly enough; see the README
-CHUNK = 1024  # numbers of a row that a program splits
+LINE = 128  # bytes of a row of a tile: the longest that a bulk copy stores without bank conflicts
+LIMB_BLOCK = 64  # limbs are padded along K to a multiple of this, a LINE of bfloat16
+LONG = 768  # K from which three limb products hold the error bound; see matmul's README
+CHUNK = 1024  # elements of a row that a program splits into limbs
 
 
 def transpose(b, rung: str, dtype: str) -> Packed:
     """b (K, N) as (N, K') in the class's dtype: K' is K and zeros up to 16 bytes, at least one unit."""
     K, N = b.shape
-    data = b.new_zeros(N, _aligned(K, torch_dtype(dtype)), dtype=torch_dtype(dtype))
+    unit = ALIGNMENT // torch_dtype(dtype).itemsize
+    data = b.new_zeros(N, max(-(-K // unit), 1) * unit, dtype=torch_dtype(dtype))
     data[:, :K] = b.T
     return Packed(rung, K, N, dtype, data)
 
@@ -35,13 +36,8 @@ def transpose_limbs(b, rung: str, dtype: str) -> Packed:
     return Packed(rung, K, N, "float32", data)
 
 
-def _aligned(K: int, dtype) -> int:
-    unit = ALIGNMENT // dtype.itemsize
-    return max(-(-K // unit), 1) * unit
-
-
 def left_operand(rows: Rows, weights: Packed):
-    """a in the weights' dtype, as wide as they are, contiguous: itself where it is all that."""
+    """a in the weights' dtype and padded depth, contiguous; a itself where possible."""
     a, dtype, depth = rows.plain(), weights.data.dtype, weights.data.shape[1]
     if a.shape[1] == depth and a.data_ptr() % ALIGNMENT == 0:
         return a if a.dtype == dtype and a.is_contiguous() else a.to(dtype).contiguous()
@@ -51,7 +47,7 @@ def left_operand(rows: Rows, weights: Packed):
 
 
 def left_limbs(rows: Rows, weights: Packed):
-    """a (M, K) as bfloat16 (M, 2 K'), split as the weights are."""
+    """a (M, K) as bfloat16 (M, 2 K'), split like the weights."""
     a, depth = rows.plain().float().contiguous(), weights.data.shape[1] // 2
     M, K = a.shape
     limbs = a.new_empty(M, 2 * depth, dtype=weights.data.dtype)
@@ -61,23 +57,23 @@ def left_limbs(rows: Rows, weights: Packed):
 
 
 def products_of(weights: Packed) -> int:
-    """Products of a block: of a class as it is one, of limbs three, and the fourth where K is short."""
+    """Products per block of K: one; with limbs three, or four where K is short."""
     return 1 if weights.dtype != "float32" else 3 if weights.K >= LONG else 4
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How a product is cut. A sum's order along K depends on none of it, so it may follow the number of rows."""
+    """The tiles of a product. The order of a sum does not depend on them, so they may depend on the number of rows."""
 
     BM: int
     BN: int
     BK: int
-    stages: int  # tiles of either operand on their way
+    stages: int  # blocks of K in flight
     group: int = 8  # tiles down before the next column of them
     warps: int = 8
 
 
-# columns of a tile -> what it takes, beside the widest; H200, 4096^3, November 2026
+# columns of a tile -> time relative to the widest tile; H200, 4096^3, November 2026
 COSTS = {256: 1.0, 128: 0.52, 64: 0.42}
 LIMB_COSTS = {128: 1.0, 64: 0.63}
 
@@ -85,8 +81,8 @@ LIMB_COSTS = {128: 1.0, 64: 0.63}
 def quickest(costs: dict[int, float], M: int, N: int) -> int:
     """Columns of the tiles with which a product is finished first.
 
-    Programs take tiles in turns, and the last turn may leave most of them idle: narrower tiles, which multiply more
-    slowly, then finish earlier.
+    Programs take one tile per round, and most of them may be idle in the last round. Narrower tiles, which multiply
+    more slowly, then finish earlier.
     """
     down, programs = -(-M // 128), multiprocessors()
     return min(costs, key=lambda columns: -(-down * -(-N // columns) // programs) * costs[columns])
@@ -94,10 +90,10 @@ def quickest(costs: dict[int, float], M: int, N: int) -> int:
 
 @lru_cache(maxsize=4096)
 def shape_for(depth: int, N: int, M: int, *, limbs: bool, specialized: bool, narrow: bool) -> Shape:
-    """The shape of the tiles of a product (M, N).
+    """The tiles of a product (M, N).
 
-    depth: elements in a LINE. limbs: float32 operands split in two. specialized: the kernel in `hopper`. narrow:
-    results need so much shared memory that 256 columns are too wide.
+    depth: elements in a LINE. limbs: float32 operands split in two. specialized: for the kernel in `hopper`. narrow:
+    results need so much shared memory that 256 columns do not fit.
     """
     if specialized and not limbs:
         columns = quickest({n: cost for n, cost in COSTS.items() if n < 256 or not narrow}, M, N)
@@ -106,7 +102,7 @@ def shape_for(depth: int, N: int, M: int, *, limbs: bool, specialized: bool, nar
         columns = quickest(LIMB_COSTS, M, N)
         return Shape(128, columns, depth, {128: 3, 64: 4}[columns])
     if limbs:
-        return Shape(128, 128, depth // 2, 3)  # two limbs of either
+        return Shape(128, 128, depth // 2, 3)  # two limbs of each operand
     return Shape(128, 128 if narrow else quickest({n: COSTS[n] for n in (256, 128)}, M, N), depth, 3)
 
 
@@ -115,8 +111,8 @@ def multiply(
 ) -> None:
     """out (M, N) = activation(rows @ weights + residual + bias); out is float32 or 16 bits wide, contiguous.
 
-    specialized: by Hopper's kernel, in which warps have different jobs. shape: None for `shape_for`'s; another for
-    measurements.
+    specialized: use `hopper.product`, in which warps have different jobs. shape: tiles for measurements, None for
+    `shape_for`'s.
     """
     limbs = 2 if weights.dtype == "float32" else 1
     a = left_limbs(rows, weights) if limbs == 2 else left_operand(rows, weights)
@@ -124,17 +120,17 @@ def multiply(
     bias, residual = (x if x.numel() else None for x in (epilogue.bias, epilogue.residual))
     word = out.element_size()
     end = _end(out, residual, limbs=limbs == 2, specialized=specialized)
-    narrow = word == 4 or residual is not None if not specialized else word == 4 and end == "moved"
+    narrow = word == 4 or residual is not None if not specialized else word == 4 and end == "moving_warp"
     s = shape or shape_for(LINE // a.element_size(), N, M, limbs=limbs == 2, specialized=specialized, narrow=narrow)
-    height, wide = s.BM // 2 if specialized else s.BM, LINE // word if end == "moved" else s.BN
+    height, wide = s.BM // 2 if specialized else s.BM, LINE // word if end == "moving_warp" else s.BN
     operands = describe(a, [height, s.BK]), describe(weights.data, [s.BN, s.BK])
-    target = out if end == "alone" else describe(out, [height, wide])
-    extras = bias, describe(residual, [height, wide]) if end == "moved" else residual
+    target = out if end == "stores" else describe(out, [height, wide])
+    added = bias, describe(residual, [height, wide]) if end == "moving_warp" else residual
     form = Form(products_of(weights), end, epilogue.activation, s.stages)
     kinds = tuple(None if x is None else (x.dtype, x.data_ptr() % ALIGNMENT) for x in (out, bias, residual))
     key = ("product", specialized, limbs, a.device, a.dtype, kinds, form, special(M), N, K, s)
     grid = (min(multiprocessors(), -(-M // s.BM) * -(-N // s.BN)), 1)
-    arguments = (*operands, target, *extras, (M, N, K), Block(s.BM, s.BN, s.BK, s.group), form)
+    arguments = (*operands, target, *added, Sizes(M, N, K), Block(s.BM, s.BN, s.BK, s.group), form)
     if specialized:
         from tilewright.ops.gemm.tile import hopper
 
@@ -144,13 +140,14 @@ def multiply(
 
 
 def _end(out, residual, *, limbs: bool, specialized: bool) -> str:
-    """How a tile ends: "bulk" copies out; beside them, on Hopper, a residual "moved" by a warp of its own; or "alone".
+    """How a tile is written, see `records.Form`: by a "bulk_copy", or a "moving_warp" that also loads the residual, or
+    "stores".
 
-    Bulk copies take rows that are multiples of 16 bytes. A float32 tile leaves no room for stages on Hopper, nor beside
-    limbs, unless it comes with a residual: it is narrower then.
+    Bulk copies need rows that are multiples of 16 bytes. On Hopper a buffer for a float32 tile would leave too little
+    shared memory for stages, unless a moving warp writes it, whose tiles are narrower.
     """
     aligned = out.shape[1] * out.element_size() % ALIGNMENT == 0 and out.data_ptr() % ALIGNMENT == 0
     alike = residual is not None and residual.dtype == out.dtype and residual.data_ptr() % ALIGNMENT == 0
     if specialized and not limbs and aligned and alike:
-        return "moved"
-    return "bulk" if aligned and (not specialized or out.element_size() == 2) else "alone"
+        return "moving_warp"
+    return "bulk_copy" if aligned and (not specialized or out.element_size() == 2) else "stores"

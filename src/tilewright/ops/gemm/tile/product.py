@@ -1,46 +1,57 @@
-"""Products of tiles on matrix units, in Triton: one program per multiprocessor computes one tile after another."""
+"""Products of tiles on matrix units, in Triton: one program per multiprocessor computes one tile after another.
+
+out (M, N) = activation(a (M, K) @ b (N, K)^T + residual + bias). The limit is the rate of the matrix units, or reading
+a and b where M or N is small. Loses to `hopper` on Hopper, where all warps of a program wait while they write a tile.
+"""
 
 import triton
 import triton.language as tl
 
 from tilewright.ops.gemm.tile.epilogue import finish
+from tilewright.ops.gemm.tile.records import Extras
 
 
 @triton.jit
-def place(tile, M, N, block: tl.constexpr):
+def tile_corner(tile, M, N, block: tl.constexpr):
     """(row, column) of a tile's first element. Tiles are numbered down columns of block.group tiles: programs that run
     at the same time then share rows of a and of b, which stay in L2."""
-    BM: tl.constexpr = block.BM
-    BN: tl.constexpr = block.BN
-    down, across = tl.cdiv(M, BM), tl.cdiv(N, BN)
+    down, across = tl.cdiv(M, block.BM), tl.cdiv(N, block.BN)
     first = tile // (block.group * across) * block.group
     height = min(down - first, block.group)
-    return (first + tile % (block.group * across) % height) * BM, tile % (block.group * across) // height * BN
+    row, column = first + tile % (block.group * across) % height, tile % (block.group * across) // height
+    return row * block.BM, column * block.BN
 
 
 @triton.jit
-def write(totals, out, i, j, extras, shape, form: tl.constexpr):
+def write(totals, out, i, j, extras, sizes, form: tl.constexpr):
     """Finish a tile of sums and store it at (i, j): by a bulk copy if out is a descriptor, else by masked stores."""
-    M, N = shape
     ACTIVATION: tl.constexpr = form.activation
     rows, columns = i + tl.arange(0, totals.shape[0]), j + tl.arange(0, totals.shape[1])
-    totals = finish(totals, rows, columns, extras, shape, ACTIVATION)
-    if form.end == "bulk":
+    totals = finish(totals, rows, columns, extras, sizes, ACTIVATION)
+    if form.end == "bulk_copy":
         out.store([i, j], totals.to(out.dtype))
     else:
-        inside = (rows < M)[:, None] & (columns < N)[None, :]
-        at = out + rows.to(tl.int64)[:, None] * N + columns[None, :]
-        tl.store(at, totals.to(out.dtype.element_ty), mask=inside)
+        inside = (rows < sizes.M)[:, None] & (columns < sizes.N)[None, :]
+        pointers = out + rows.to(tl.int64)[:, None] * sizes.N + columns[None, :]
+        tl.store(pointers, totals.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def sums(a, b, i, j, K, block: tl.constexpr):
-    """A tile of a @ b^T at (i, j), float32. The sums stay in registers along all of K."""
+def sums(a, b, i, j, K, block: tl.constexpr, PRODUCTS: tl.constexpr):
+    """A tile of a @ b^T at (i, j), float32. PRODUCTS: see `records.Form`."""
+    if PRODUCTS == 1:
+        return whole_sums(a, b, i, j, K, block)
+    else:
+        return limb_sums(a, b, i, j, K, block, PRODUCTS)
+
+
+@triton.jit
+def whole_sums(a, b, i, j, K, block: tl.constexpr):
+    """As `sums`, for operands that are multiplied as they are. The sums stay in registers along all of K."""
     BM: tl.constexpr = block.BM
     BN: tl.constexpr = block.BN
-    BK: tl.constexpr = block.BK
     totals = tl.zeros((BM, BN), tl.float32)
-    for p in range(0, K, BK):
+    for p in range(0, K, block.BK):
         totals = tl.dot(a.load([i, p]), b.load([j, p]).T, totals, input_precision="tf32")
     return totals
 
@@ -54,9 +65,8 @@ def limb_sums(a, b, i, j, K, block: tl.constexpr, PRODUCTS: tl.constexpr):
     """
     BM: tl.constexpr = block.BM
     BN: tl.constexpr = block.BN
-    BK: tl.constexpr = block.BK
     totals = tl.zeros((BM, BN), tl.float32)
-    for p in range(0, K, BK):
+    for p in range(0, K, block.BK):
         a_high, a_low = a.load([i, p]), a.load([i, K + p])
         b_high, b_low = b.load([j, p]), b.load([j, K + p])
         if PRODUCTS == 4:
@@ -69,34 +79,30 @@ def limb_sums(a, b, i, j, K, block: tl.constexpr, PRODUCTS: tl.constexpr):
 
 
 @triton.jit
-def product(a, b, out, bias, residual, shape, block: tl.constexpr, form: tl.constexpr):
-    """out (M, N) = activation(a (M, K) @ b (N, K)^T + residual + bias). a, b: descriptors; shape: (M, N, K).
+def product(a, b, out, bias, residual, sizes, block: tl.constexpr, form: tl.constexpr):
+    """out (M, N) = activation(a (M, K) @ b (N, K)^T + residual + bias).
 
-    block: a `records.Block`. form: a `records.Form` whose end is "bulk" or "alone".
+    a, b: descriptors of boxes (BM, BK) and (BN, BK), of a 16-bit dtype or float32; bfloat16 limbs as for `limb_sums`.
+    out: a descriptor of boxes (BM, BN) or a pointer, see form.end; float32 or 16 bits. bias: pointer to (N,), residual:
+    pointer to (M, N), or None. sizes, block, form: see `records`; form.end is not "moving_warp".
     """
-    M, N, K = shape
-    BM: tl.constexpr = block.BM
-    BN: tl.constexpr = block.BN
-    tiles = tl.cdiv(M, BM) * tl.cdiv(N, BN)
+    tiles = tl.cdiv(sizes.M, block.BM) * tl.cdiv(sizes.N, block.BN)
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
-        i, j = place(tile, M, N, block)
-        if form.products == 1:
-            totals = sums(a, b, i, j, K, block)
-        else:
-            totals = limb_sums(a, b, i, j, K, block, form.products)
-        write(totals, out, i, j, (bias, residual), (M, N), form)
+        i, j = tile_corner(tile, sizes.M, sizes.N, block)
+        totals = sums(a, b, i, j, sizes.K, block, form.products)
+        write(totals, out, i, j, Extras(bias, residual), sizes, form)
 
 
 @triton.jit
 def split(x, limbs, shape, BLOCK: tl.constexpr):
-    """limbs (M, 2 D) bfloat16: high and low limbs of x (M, K) float32, zeros beyond K.
+    """limbs (M, 2 D) bfloat16: high and low limbs of x (M, K) float32, zeros beyond K. shape: (K, D).
 
     One program per BLOCK elements of a row.
     """
     K, D = shape
     row, columns = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    number = tl.load(x + row * K + columns, mask=columns < K, other=0.0)
-    high = number.to(tl.bfloat16)
-    low = (number - high.to(tl.float32)).to(tl.bfloat16)
+    element = tl.load(x + row * K + columns, mask=columns < K, other=0.0)
+    high = element.to(tl.bfloat16)
+    low = (element - high.to(tl.float32)).to(tl.bfloat16)
     tl.store(limbs + row * 2 * D + columns, high, mask=columns < D)
     tl.store(limbs + row * 2 * D + D + columns, low, mask=columns < D)

@@ -1,9 +1,9 @@
-"""Compile-time parameters of the tile products. Triton and Gluon take each record as one constexpr argument.
+"""Parameters of the tile products. Triton and Gluon take `Block` and `Form` as one compile-time constant each.
 
 Triton 3.6 cannot read a field named `values` or `type` of a record of tensors, so no record here has one.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Block(NamedTuple):
@@ -23,12 +23,49 @@ class Form(NamedTuple):
     """What a product does besides its sums.
 
     products: 1 for operands as they are, 3 or 4 products of bfloat16 limbs for float32. end: how a tile is written.
-    "alone": out and the residual are pointers. "bulk": out is a descriptor, written by bulk copies. "moved" (Hopper):
-    out and the residual are descriptors of boxes 128 bytes wide. "best" (Hopper): `matmul_argmax` keeps the largest sum
-    of each row. activation: a name that `epilogue.activate` knows, or None. stages: tiles in flight (Hopper).
+    "stores": threads store it; out and the residual are pointers. "bulk_copy": out is a descriptor. "moving_warp"
+    (Hopper): out and the residual are descriptors of boxes 128 bytes wide. activation: a name that `epilogue.activate`
+    knows, or None. stages: blocks of K in flight (Hopper).
     """
 
     products: int
     end: str
     activation: str | None
     stages: int
+
+
+class Sizes(NamedTuple):
+    """out is (M, N), K is summed over."""
+
+    M: Any
+    N: Any
+    K: Any
+
+
+class Extras(NamedTuple):
+    """What is added to the sums: pointers to bias (N,) and residual (M, N), or None."""
+
+    bias: Any
+    residual: Any
+
+
+class Stages(NamedTuple):
+    """Buffers of blocks of K in shared memory (Hopper).
+
+    a_tiles: two halves of HALF_ROWS rows for each stage and limb. b_tiles: one for each stage and limb. full: barriers
+    that count the bytes loaded into a stage. empty: barriers that count the warpgroups that have read it.
+    """
+
+    a_tiles: Any
+    b_tiles: Any
+    full: Any
+    empty: Any
+
+
+class Exchange(NamedTuple):
+    """Buffers for results in shared memory (Hopper). loaded, finished: a barrier for each buffer, which completes once
+    the residual is in it, or the results; None for bulk copies."""
+
+    buffers: Any
+    loaded: Any
+    finished: Any

@@ -1,8 +1,8 @@
 """Starting a compiled Triton or Gluon kernel in a few microseconds.
 
-Triton's own start looks at every argument to find the kernel compiled for such, which takes tens of microseconds. Here
-the caller says by a key what that depends on: dtypes, numbers that kernels are specialised for, constants. The first
-call with a key goes through Triton, the others straight to what it compiled.
+Triton's own launch inspects every argument to find the compiled kernel, which takes tens of microseconds. Here the
+caller passes a key of everything that selects it: dtypes, sizes that kernels are specialised for, constants. The first
+call with a key goes through Triton, later calls start the compiled kernel directly.
 """
 
 from collections.abc import Callable, Hashable
@@ -11,14 +11,11 @@ from typing import NamedTuple
 import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-ALIGNMENT = 16  # bytes, or units of a number, for whose multiples Triton compiles kernels of their own
+ALIGNMENT = 16  # Triton specialises kernels for addresses (in bytes) and integers that are multiples of 16
 
 
 class Box(NamedTuple):
-    """What a bulk copy is told: a tensor, and the shape of the boxes it is copied in.
-
-    The names are those of Triton's descriptors, which are made of it where a kernel is compiled.
-    """
+    """A tensor and the shape of the boxes that bulk copies load or store; fields as in Triton's TensorDescriptor."""
 
     base: object
     shape: tuple
@@ -28,17 +25,17 @@ class Box(NamedTuple):
 
 
 def describe(tensor, box: list) -> Box:
-    """A tensor in boxes; its address and its rows' length are multiples of 16 bytes."""
+    """A tensor in boxes; its address and the length of its rows are multiples of 16 bytes."""
     return Box(tensor, tensor.shape, tensor.stride(), box)
 
 
 def triton_descriptor(box: Box):
-    """As Triton's kernels take it."""
+    """The descriptor for Triton's kernels."""
     return TensorDescriptor(*box)
 
 
 def hopper_descriptor(box: Box):
-    """As Gluon's do: it says how a box lies in shared memory."""
+    """The descriptor for Gluon's kernels, with the layout of a box in shared memory."""
     import torch
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as HopperDescriptor
@@ -49,7 +46,7 @@ def hopper_descriptor(box: Box):
 
 
 def special(count: int) -> int:
-    """What Triton's compiled kernels may know of a number: that it is 1, or a multiple of 16; or whether it is long."""
+    """The class of an integer for which Triton compiles a kernel: 1, or by multiple of 16 and 32 or 64 bits."""
     return 1 if count == 1 else (count % ALIGNMENT == 0) + 2 * (count >= 1 << 31) + 2
 
 
@@ -57,10 +54,10 @@ _compiled: dict[Hashable, object] = {}
 
 
 def start(kernel, key: Hashable, grid: tuple, arguments: tuple, descriptor: Callable | None = None, **options) -> None:
-    """kernel[grid](*arguments, **options) on torch's current device and stream; the grid has two numbers.
+    """kernel[grid](*arguments, **options) on torch's current device and stream; grid: (x, y).
 
-    key: the kernel, the device and all else that decides what fits. arguments: all of them in order, constants too; the
-    `Box`es among them become `descriptor`s.
+    key: the kernel, the device and everything else that selects the compiled kernel. arguments: all in order, constants
+    too. descriptor: makes the descriptor of each `Box` among them.
     """
     compiled = _compiled.get(key)
     if compiled is None:

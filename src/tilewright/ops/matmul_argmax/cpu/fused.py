@@ -1,9 +1,10 @@
-"""The argmax epilogue: the packed kernel of `gemm`, whose tiles end in a comparison instead of a store.
+"""index, value (M,) of the largest element in each row of a (M, K) @ b (K, N), without writing the product.
 
-A task is MC rows x NC columns, so each row has one best column per group of NC; the groups' bests are compared last. K
-is one block, because there is no memory for partial sums.
-Gains little where rows are few: reading the weights from memory takes the time, and the output saved is small. Loses
-where columns are few and grow from left to right: each tile then has a new best, and searches for its column.
+The packed kernels of `gemm` compare a tile of sums while it is in cache, instead of storing it as `cpu.logits` does.
+A task is MC rows x NC columns, so each row has one best column per group of NC; the groups are compared last. K is one
+block, because there is no memory for partial sums. The limit is the rate of multiply-adds; with few rows it is reading
+the weights from memory, and little is gained. Loses where columns are few and grow from left to right: each tile then
+has a new best and searches for its column.
 """
 
 import functools
@@ -25,44 +26,41 @@ EMPTY = np.empty(0, np.float32)
 
 
 @functools.cache
-def keep_best(lanes: int):
-    """The inline function that ends a tile: out holds a value and its column for each row and group of columns."""
+def best_of_tile(lanes: int):
+    """The inline function that finishes a tile; out (M, 2 * groups): the best value and its column in each group."""
 
     @simd.inline
     def finish_tile(tile, target, i, j, first, NC):
         """As that of `gemm.cpu.epilogue.finisher`. NC: columns in a group."""
-        (scratch, at, width, height, columns), out = tile, target.out
-        for r in range(height):
-            place = (i + r) * (out.strides[0] // 4) + 2 * (j // NC)
-            start, most = at + r * width, np.float32(-np.inf)
-            if columns == width:
+        scratch, width, out = tile.scratch, tile.stride, target.out
+        for r in range(tile.height):
+            best_at = (i + r) * (out.strides[0] // 4) + 2 * (j // NC)
+            start, most = tile.offset + r * width, np.float32(-np.inf)
+            if tile.columns == width:
                 largest = simd.load(scratch, start, lanes)
                 for c in range(lanes, width, lanes):
                     largest = simd.maximum(largest, simd.load(scratch, start + c, lanes))
                 most = simd.reduce_max(largest)
             else:
-                for c in range(columns):
+                for c in range(tile.columns):
                     most = max(most, simd.fetch(scratch, start + c))
             if most > out[i + r, 2 * (j // NC)]:
                 column = 0
                 while simd.fetch(scratch, start + column) != most:
                     column += 1
-                simd.put(out, place, most)
-                simd.put(out, place + 1, np.float32(j + column))
+                simd.put(out, best_at, most)
+                simd.put(out, best_at + 1, np.float32(j + column))
 
     return finish_tile
 
 
 def search(a: np.ndarray, prepared: Prepared, index: np.ndarray, value: np.ndarray) -> None:
-    """index, value (M,) = the largest element of each row of a @ prepared.weights, by the product of their layout."""
+    """index, value (M,) of the largest element of each row of a @ prepared.weights."""
     index[...], value[...] = best(KINDS[prepared.weights.rung], a, prepared.weights)
 
 
 def best(kind: str, a: np.ndarray, weights: Packed, *, emulated: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """(index, value) of the largest element of each row of a @ weights.
-
-    kind: of product, see `gemm.cpu.loops.PRODUCTS`, or "amx".
-    """
+    """(index, value) of the largest element of each row of a @ weights. kind: a key of PRODUCTS, or "amx"."""
     lanes, M, N = cpu().lanes, len(a), weights.N
     rows = Rows(a if kind == "float32" else np.ascontiguousarray(a), None)
     steps = weights.K if kind == "float32" else words_of(weights.K)
@@ -70,12 +68,12 @@ def best(kind: str, a: np.ndarray, weights: Packed, *, emulated: bool = False) -
     MC = amx.rows_of(M, steps, 1) if kind == "amx" else loops.rows_of(kind)
     NC = columns_of(M, N, TILINGS[lanes].NR, MC)
     groups = -(-N // NC)
-    found = empty((M, 2 * groups))  # a value and its column for each group
+    found = empty((M, 2 * groups))
     found[:, 0::2], found[:, 1::2] = -np.inf, 0
     if kind == "amx":
-        kernel, words = amx.product_kernel(1, emulated, keep_best), amx.PACKED + MC * steps
+        kernel, words = amx.product_kernel(1, emulated, best_of_tile), amx.PACKED + MC * steps
     else:
-        kernel, words = product_kernel(kind, lanes, keep_best), loops.scratch_words(kind, steps, lanes)
+        kernel, words = product_kernel(kind, lanes, best_of_tile), loops.scratch_words(kind, steps, lanes)
     job = Product(M, N, K=steps, depth=weights.K, step=step, MC=MC, KC=steps, NC=NC, argument=NC)
     arrays = origin, starts, weights.data, found, EMPTY, EMPTY.reshape(0, 0)
     launch(kernel, *arrays, job, tasks=-(-M // MC) * groups, words=words)

@@ -1,6 +1,6 @@
-"""Every product is written by matmul, some rows at a time, then NumPy finds the largest of each row.
+"""matmul writes the products of some rows of a @ b, then NumPy finds the largest of each row.
 
-Loses by the time of writing and reading the products, which the other rungs never hold.
+Loses to the other rungs, which never store the products: writing and reading them takes time.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ LOGITS_BYTES = 16 << 20  # of products held at once
 
 
 def search(a: np.ndarray, prepared: Prepared, index: np.ndarray, value: np.ndarray) -> None:
-    """index, value (M,) = the largest element of each row of a @ prepared.weights."""
+    """index, value (M,) of the largest element of each row of a @ prepared.weights."""
     step = max(1, LOGITS_BYTES // (4 * prepared.weights.N))
     out = empty((min(step, len(a)), prepared.weights.N))
     for i in range(0, len(a), step):

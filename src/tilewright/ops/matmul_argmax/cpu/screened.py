@@ -1,14 +1,15 @@
-"""Screening in 8 bits: a product costs a quarter of a float32 one, in time and in bytes, and rules out nearly all
-columns; the few that are left are computed in float32 and compared.
+"""Screening in 8 bits: products of bytes take a quarter of the time and memory traffic of float32 ones and rule out
+nearly all columns. The remaining candidates are computed in float32 and compared.
 
-A row x is t q + d, a column w is s r + e, with q and r of 8 bits. Then x . w = t s (q . r) + d . (s r) + x . e, and by
-Cauchy-Schwarz the last two are at most |d| |s r| + |x| |e|: a bound, not an estimate, so the largest column is always
-among those whose upper end reaches the largest lower end. To |e| the rounding of the float32 sums is added, so that the
-answer is the argmax of those sums, ties included. Where more than KEPT columns are left (columns nearly alike), and
-where a product of norms might leave the range of float32, the row is undecided and computed in full; it loses there,
-where a row is paid for twice.
+A row is x = t q + d, a column is w = s r + e, with q and r of 8 bits. Then x . w = t s (q . r) + d . (s r) + x . e. By
+Cauchy-Schwarz the last two terms are at most |d| |s r| + |x| |e|. This is a bound, not an estimate: the largest column
+is always among the candidates, the columns whose upper bound reaches the largest lower bound. The rounding of the
+float32 sums is added to |e|, so the answer is the argmax of those sums, ties included.
 
-The instruction multiplies unsigned by signed bytes: q is stored plus 128, and 128 times the sum of r, taken off again.
+The limit is reading the 8-bit weights. It loses where more than MOST_CANDIDATES columns remain (nearly equal columns),
+or where a product of norms might leave the range of float32: such a row is computed a second time, in full.
+
+The instruction multiplies unsigned by signed bytes. So q + 128 is stored, and 128 times the sum of r is subtracted.
 """
 
 import functools
@@ -28,9 +29,9 @@ from tilewright.ops.matmul_argmax.operands import Prepared, Screen
 
 LEVELS = 127
 CHUNK = 1024  # columns quantised at a time: whole panels, and a few MiB
-GROUP_KEPT = 510  # candidates a row and group of columns, with their upper ends
-FIELDS = 2 + 2 * GROUP_KEPT  # of a group: candidates, largest lower end, then (column, upper end) of each
-KEPT = 256  # candidates a row that are computed in float32
+GROUP_CANDIDATES = 510  # most candidates of a row in a group of columns
+FIELDS = 2 + 2 * GROUP_CANDIDATES  # of a group: count, largest lower bound, then (column, upper bound) of each
+MOST_CANDIDATES = 256  # of a row that are computed in float32
 
 
 class ColumnRows(NamedTuple):
@@ -44,14 +45,15 @@ class ColumnRows(NamedTuple):
 
 
 ROW = ColumnRows(*range(4))
-HEIGHT = 12  # rows of a tile; behind them is room for a vector
-SMALLEST, LARGEST = 1e-15, 1e15  # norms of rows and columns whose products float32 holds with all digits
+HEIGHT = 12  # rows of a tile in scratch; a vector of lower bounds follows them
+SMALLEST, LARGEST = 1e-15, 1e15  # norms of rows and columns whose products are normal float32 numbers
 SAFETY = 1.001  # of norms, far above their own rounding
 EPS32 = float(np.finfo(np.float32).eps)
 
 
 def screen(b: np.ndarray) -> Screen | None:
-    """b (K, N) in 8 bits, a step a column; None where a column is not finite, or the longest too long or short."""
+    """b (K, N) in 8 bits, with one step per column; None where a column is not finite, or the largest norm is outside
+    SMALLEST to LARGEST."""
     rows, NR = np.ascontiguousarray(b.T), TILINGS[16].NR  # (N, K)
     N, K = rows.shape
     panels = zeros((-(-N // NR), K // 4, NR), np.int32)
@@ -63,9 +65,8 @@ def screen(b: np.ndarray) -> Screen | None:
             columns[ROW.step, at] = step
             columns[ROW.offset, at] = (128 * levels.sum(axis=1, dtype=np.int32)).view(np.float32)
             columns[ROW.norm, at] = step * norms(levels.astype(np.float32))
-            columns[ROW.loss, at] = norms(lost) + np.float32((K + 12) * EPS32) * norms(
-                part
-            )  # of the sums, of `lost` itself
+            rounding = np.float32((K + 12) * EPS32) * norms(part)  # of the float32 sums, and of `lost`
+            columns[ROW.loss, at] = norms(lost) + rounding
         words = zeros((-(-len(part) // NR) * NR, K // 4), np.int32)
         words[: len(part)] = levels.view(np.int32)
         panels[i // NR : i // NR + len(words) // NR] = words.reshape(-1, NR, K // 4).swapaxes(1, 2)
@@ -84,9 +85,9 @@ def rounded_to_levels(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndar
 
 
 def norms(rows: np.ndarray) -> np.ndarray:
-    """Euclidean norm of each row, float32, rounded up; numbers are squared in float64, where none is lost."""
+    """Euclidean norm of each row, float32, rounded up; squares are float64, where none underflows."""
     squares = np.einsum("ij,ij->i", rows, rows, dtype=np.float64, casting="same_kind")
-    with np.errstate(over="ignore", invalid="ignore"):  # a norm that is not finite is looked for
+    with np.errstate(over="ignore", invalid="ignore"):  # `screen` and `best` test for norms that are not finite
         return (np.sqrt(squares) * SAFETY).astype(np.float32)
 
 
@@ -100,53 +101,56 @@ def quantised(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 @functools.cache
-def keep_candidates(lanes: int):
-    """The inline function that ends a tile of int32 dot products: out collects the columns that may be the largest."""
+def candidates_of_tile(lanes: int):
+    """The inline function that finishes a tile of int32 dot products: it appends the candidates to out (M, groups *
+    FIELDS)."""
 
     @simd.inline
     def append(found, at, column, upper):
-        """One more candidate of the group at `at`; where there is no room, only their number grows."""
+        """Append a candidate to the group at offset `at`; if the group is full, only its count grows."""
         n = int(simd.fetch(found, at))
-        if n < GROUP_KEPT:
+        if n < GROUP_CANDIDATES:
             simd.put(found, at + 2 + 2 * n, np.float32(column))
             simd.put(found, at + 3 + 2 * n, upper)
-        simd.put(found, at, np.float32(min(n, GROUP_KEPT) + 1))
+        simd.put(found, at, np.float32(min(n, GROUP_CANDIDATES) + 1))
 
     @simd.inline
     def finish_tile(tile, target, i, j, first, NC):
-        """As that of `gemm.cpu.epilogue.finisher`. NC: columns in a group."""
-        (scratch, at, width, height, columns), found = tile, target.out
-        moments, fields = target.residual, target.bias  # of the rows, of the columns
+        """As that of `gemm.cpu.epilogue.finisher`. target.residual: the rows' step, loss and norm, see `quantised`.
+        target.bias: `Screen.columns`. NC: columns in a group."""
+        scratch, width, found = tile.scratch, tile.stride, target.out
+        moments, fields = target.residual, target.bias
         padded = fields.size // 4
-        for r in range(height):
+        for r in range(tile.height):
+            at = tile.offset + r * width
             group = (i + r) * (found.strides[0] // 4) + j // NC * FIELDS
             m = (i + r) * 3
             step, lost = simd.broadcast(moments, m, lanes), simd.broadcast(moments, m + 1, lanes)
             norm, lower = simd.broadcast(moments, m + 2, lanes), simd.fetch(found, group + 1)
-            for c in range(0, columns, lanes):
+            for c in range(0, tile.columns, lanes):
                 k = j + c
-                dot = simd.integers_less(
-                    simd.load(scratch, at + r * width + c, lanes), simd.load(fields, ROW.offset * padded + k, lanes)
-                )
+                offset = simd.load(fields, ROW.offset * padded + k, lanes)
+                dot = simd.integers_less(simd.load(scratch, at + c, lanes), offset)
                 middle = simd.multiply(dot, simd.multiply(step, simd.load(fields, k, lanes)))
                 reach = simd.multiply(norm, simd.load(fields, ROW.loss * padded + k, lanes))
                 reach = simd.fma(lost, simd.load(fields, ROW.norm * padded + k, lanes), reach)
                 upper = simd.add(middle, reach)
                 if simd.reduce_max(upper) >= lower:
-                    simd.store(scratch, at + r * width + c, upper)
-                    simd.store(scratch, at + HEIGHT * width, simd.subtract(middle, reach))
-                    for i_ in range(min(lanes, columns - c)):
-                        ends = simd.fetch(scratch, at + r * width + c + i_)
-                        lower = max(lower, simd.fetch(scratch, at + HEIGHT * width + i_))
-                        if ends >= lower:
-                            append(found, group, k + i_, ends)
+                    lower_at = tile.offset + HEIGHT * width
+                    simd.store(scratch, at + c, upper)
+                    simd.store(scratch, lower_at, simd.subtract(middle, reach))
+                    for lane in range(min(lanes, tile.columns - c)):
+                        bound = simd.fetch(scratch, at + c + lane)
+                        lower = max(lower, simd.fetch(scratch, lower_at + lane))
+                        if bound >= lower:
+                            append(found, group, k + lane, bound)
             simd.put(found, group + 1, lower)
 
     return finish_tile
 
 
 class Candidates(NamedTuple):
-    """K, and the groups of columns that each have candidates."""
+    """K, and the number of groups of columns."""
 
     K: int
     groups: int
@@ -154,24 +158,25 @@ class Candidates(NamedTuple):
 
 @functools.cache
 def decide_kernel(lanes: int):
-    """The kernel that computes the candidates of a row, `lanes` at a time, in float32."""
+    """The kernel that computes the candidates of a row in float32, `lanes` at a time."""
 
     @simd.inline
     def gather_candidates(found, at, groups, K, starts, first):
-        """starts[first:] = where the weights of each candidate begin; gives their number, KEPT + 1 for too many."""
+        """starts[first:] = offset of each candidate's weights. Returns their number, MOST_CANDIDATES + 1 for too many.
+        at: offset of the row's groups in found."""
         lower, count = np.float32(-np.inf), 0
         for g in range(groups):
             lower = max(lower, found[at + g * FIELDS + 1])
         for g in range(groups):
             n = int(found[at + g * FIELDS])
-            if n > GROUP_KEPT:
-                return KEPT + 1
+            if n > GROUP_CANDIDATES:
+                return MOST_CANDIDATES + 1
             for c in range(n):
-                place = at + g * FIELDS + 2 + 2 * c
-                if found[place + 1] >= lower:
-                    if count == KEPT:
-                        return KEPT + 1
-                    starts[first + count] = int(found[place]) * K
+                candidate = at + g * FIELDS + 2 + 2 * c
+                if found[candidate + 1] >= lower:
+                    if count == MOST_CANDIDATES:
+                        return MOST_CANDIDATES + 1
+                    starts[first + count] = int(found[candidate]) * K
                     count += 1
         return count
 
@@ -199,22 +204,24 @@ def decide_kernel(lanes: int):
 
     @simd.kernel(signature, name=f"matmul_argmax.decide.{lanes}")
     def decide(a, weights, found, starts, sizes, values, tasks, scratch):
-        """A task is one row. starts (rows * KEPT): the first entry of a row becomes the answer, -1 for none."""
+        """A task is one row. a (M * K), weights (N * K): float32. found: what `candidates_of_tile` wrote. starts (M *
+        MOST_CANDIDATES): the first entry of a row becomes its column, -1 if undecided. values (M,): the largest."""
         K, groups = sizes.K, sizes.groups
         row = simd.draw(tasks)
         while row >= 0:
-            count = gather_candidates(found, row * groups * FIELDS, groups, K, starts, row * KEPT)
+            first = row * MOST_CANDIDATES
+            count = gather_candidates(found, row * groups * FIELDS, groups, K, starts, first)
             column, value = -1, np.float32(0)
-            if count <= KEPT:
-                column, value = compare(a, row * K, weights, starts, row * KEPT, count, K, scratch)
-            starts[row * KEPT], values[row] = column, value
+            if count <= MOST_CANDIDATES:
+                column, value = compare(a, row * K, weights, starts, first, count, K, scratch)
+            starts[first], values[row] = column, value
             row = simd.draw(tasks)
 
     return decide
 
 
 def best(a: np.ndarray, screen: Screen) -> tuple[np.ndarray, np.ndarray]:
-    """(column, value) of each row; column -1 where there were too many candidates."""
+    """(column, value) of each row; column -1 for undecided rows."""
     lanes, (M, K), N = 16, a.shape, len(screen.rows)
     a = np.ascontiguousarray(a)
     words, moments = quantised(a)
@@ -226,25 +233,25 @@ def best(a: np.ndarray, screen: Screen) -> tuple[np.ndarray, np.ndarray]:
     job = Product(M, N, K=steps, depth=steps, step=step, MC=MC, KC=steps, NC=NC, argument=NC)
     scratch = TILE + MC * (steps + lanes) + lanes * lanes
     arrays = origin, starts, screen.panels, found, screen.columns.reshape(-1), moments
-    kernel = product_kernel("dot_quads", lanes, keep_candidates)
+    kernel = product_kernel("dot_quads", lanes, candidates_of_tile)
     launch(kernel, *arrays, job, tasks=-(-M // MC) * groups, words=scratch)
-    unsafe = ~((moments[:, 2] > SMALLEST) & (moments[:, 2] < LARGEST))  # a NaN is unsafe, too
-    candidates, values = np.empty(M * KEPT, np.int64), np.empty(M, np.float32)
+    unsafe = ~((moments[:, 2] > SMALLEST) & (moments[:, 2] < LARGEST))  # a NaN is unsafe too
+    candidates, values = np.empty(M * MOST_CANDIDATES, np.int64), np.empty(M, np.float32)
     arrays = a.reshape(-1), screen.rows.reshape(-1), found.reshape(-1), candidates
     launch(decide_kernel(lanes), *arrays, Candidates(K, groups), values, tasks=M, words=lanes)
-    return np.where(unsafe, -1, candidates[::KEPT]), values
+    return np.where(unsafe, -1, candidates[::MOST_CANDIDATES]), values
 
 
 def search(a: np.ndarray, prepared: Prepared, index: np.ndarray, value: np.ndarray) -> None:
-    """index, value (M,) = the largest element of each row of a @ prepared.weights.
+    """index, value (M,) of the largest element of each row of a @ prepared.weights.
 
-    Rows that 8 bits leave undecided, and weights that cannot be screened, are computed in full by `logits`.
+    `logits` computes undecided rows, and all rows if the weights have no screen.
     """
     if prepared.screen is None:
         logits.search(a, prepared, index, value)
         return
     index[...], value[...] = best(a, prepared.screen)
-    undecided = np.flatnonzero(index < 0)  # too many candidates: the weights are too alike for 8 bits
+    undecided = np.flatnonzero(index < 0)
     if len(undecided):
         columns, values = np.empty(len(undecided), np.int64), np.empty(len(undecided), np.float32)
         logits.search(a[undecided], prepared, columns, values)

@@ -1,7 +1,7 @@
 """Starts the SIMT kernels on torch tensors: on the current stream of a GPU, or in numba-cuda's simulator on the CPU."""
 
 from tilewright.ops.core.gpu.simt import launch
-from tilewright.ops.matmul.device import matmul
+from tilewright.ops.matmul import matmul
 from tilewright.ops.matmul_argmax.simt import search as kernels
 
 PRODUCTS_BYTES = 256 << 20  # of products that are kept at once

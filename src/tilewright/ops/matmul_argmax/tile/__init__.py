@@ -1,1 +1,1 @@
-"""Tile kernels of matmul_argmax for NVIDIA GPUs: matmul's products of tiles, which end in a comparison, not a store."""
+"""Tile kernels of matmul_argmax for NVIDIA GPUs: tiles of `gemm` that are searched, not stored."""

@@ -16,11 +16,19 @@ from functools import cache, cached_property, lru_cache, partial
 from importlib import import_module
 from inspect import getdoc
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tilewright.errors import Refused, UsageError
 
 Need = Callable[[Hashable], "str | None"]  # a problem in, a reason to refuse out (None: fine); its docstring is shown
+
+
+class Memory(NamedTuple):
+    """Bytes of a rung's weights. prepared: as it keeps them. preparing: what exists besides, at most, while `prepare`
+    runs, the caller's weights excluded."""
+
+    prepared: int = 0
+    preparing: int = 0
 
 
 @dataclass(frozen=True)
@@ -30,9 +38,11 @@ class Rung:
     name: engine, then idea: "cpu.packed". idea: one sentence, what changes from the rung `after`. kernel: path of the
     function that runs it, "softmax.cpu.vectors:normalise" in `tilewright.ops`; it is imported when the rung first runs.
     options: keyword arguments of that function. prepare: path of the function that lays weights out for it; None where
-    the kernel takes the plain array. needs: what the problem and the machine must offer. slow: needs without which the
-    rung runs, but is not chosen. chosen: it may run by default; otherwise it is there to be taught, measured, forced.
-    c: the constant of its error bound, in the units of the operation's `problem.bound`.
+    the kernel takes the plain array. memory: path of the function that says what the prepared weights take, as
+    memory(problem) -> Memory; None where the rung prepares nothing. Each thread of a kernel has at most
+    `launch.SCRATCH_BYTES` of scratch besides. needs: what the problem and the machine must offer. slow: needs without
+    which the rung runs, but is not chosen. chosen: it may run by default; otherwise it is there to be taught, measured,
+    forced. c: the constant of its error bound, in the units of the operation's `problem.bound`.
     """
 
     name: str
@@ -42,6 +52,7 @@ class Rung:
     needs: tuple[Need, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     prepare: str | None = None
+    memory: str | None = None
     chosen: bool = False
     slow: tuple[Need, ...] = ()
     c: float = 1.0
@@ -56,6 +67,10 @@ class Rung:
     def lay_out(self) -> Callable | None:
         """The function that `prepare` names."""
         return _imported(self.prepare) if self.prepare else None
+
+    def memory_for(self, problem: Hashable) -> Memory:
+        """Bytes that the prepared weights of `problem` take."""
+        return _imported(self.memory)(problem) if self.memory else Memory()
 
     def refuses(self, problem: Hashable) -> list[str]:
         """The reasons why this rung does not take `problem`; empty if it does."""

@@ -9,7 +9,6 @@ from a table.
 """
 
 import functools
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -19,28 +18,8 @@ from tilewright import simd
 from tilewright.hardware import cpu
 from tilewright.ops.core.launch import launch
 from tilewright.ops.core.memory import empty
+from tilewright.ops.gemm.cpu.tiling import TILINGS
 from tilewright.ops.gemm.operands import Packed, addresses
-
-
-@dataclass(frozen=True)
-class Tiling:
-    """The register block for one vector width: NR columns; MR rows, then the smaller heights for the last rows."""
-
-    lanes: int
-    vectors: int
-    rows: tuple[int, int, int]
-
-    @property
-    def NR(self) -> int:
-        """Columns of a block."""
-        return self.lanes * self.vectors
-
-
-TILINGS = {
-    16: Tiling(16, 2, (12, 4, 1)),  # 24 accumulators + 2 of B + a broadcast, of AVX-512's 32 registers
-    8: Tiling(8, 2, (6, 4, 1)),  # 12 + 2 + 1 of AVX2's 16
-    4: Tiling(4, 4, (4, 2, 1)),  # 16 + 4 + 1 of NEON's 32
-}
 
 
 class Source(NamedTuple):

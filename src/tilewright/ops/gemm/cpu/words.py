@@ -16,15 +16,8 @@ from tilewright.hardware import cpu
 from tilewright.ops.core.arrays import BFLOAT16
 from tilewright.ops.core.launch import launch
 from tilewright.ops.core.memory import empty
-from tilewright.ops.gemm.cpu.pack import TILINGS
+from tilewright.ops.gemm.cpu.tiling import TILE_WORDS, TILINGS, words_of
 from tilewright.ops.gemm.operands import Packed, Rows
-
-TILE_WORDS = 16  # words along K in an AMX tile
-
-
-def words_of(K: int) -> int:
-    """Words along K in a packed operand."""
-    return -(-K // (2 * TILE_WORDS)) * TILE_WORDS
 
 
 def in_words(rows: Rows) -> tuple[Rows, bool]:

@@ -1,0 +1,19 @@
+"""Bytes of conv1d's weights (O, C, K) as each rung keeps them, and while it makes them."""
+
+from tilewright.hardware import cpu
+from tilewright.ops.core.ladder import Memory
+from tilewright.ops.gemm.memory import padded
+from tilewright.ops.matmul import Problem as Product
+from tilewright.ops.matmul import ladder as products
+
+
+def channels(problem) -> Memory:
+    """float32 panels of a vector's channels."""
+    return Memory(4 * padded(problem.O, 12 if cpu().lanes == 16 else 6) * problem.C * problem.K)
+
+
+def matrix(problem) -> Memory:
+    """matmul's weights (K * C, O), made of a copy with the taps first."""
+    product = Product(problem.O, problem.K * problem.C, problem.dtype, problem.device)
+    own, preparing = products.choose(product).memory_for(product)
+    return Memory(own, preparing + 4 * problem.O * problem.C * problem.K)

@@ -13,7 +13,7 @@ outer-product micro-kernel: Goto and van de Geijn, "Anatomy of high-performance 
 from llvmlite import ir
 from numba import types
 
-from tilewright.simd.instruction import Registers, instruction, next_to
+from tilewright.simd.instruction import Registers, instruction, offset_by
 from tilewright.simd.types import I32, I64, Block, broadcast_lane, filled, lanewise, vector_of
 from tilewright.simd.vectors import WORD, load_some, load_vector, store_some, store_vector
 
@@ -30,12 +30,12 @@ def block_zeros(builder, rows, vectors, lanes):
 
 def load_column(builder, at, count: int) -> list:
     """`count` scalars of 4 bytes from the pointer `at`."""
-    return [builder.load(next_to(builder, at, i), align=WORD) for i in range(count)]
+    return [builder.load(offset_by(builder, at, i), align=WORD) for i in range(count)]
 
 
 def load_row(builder, at, block: Registers) -> list:
     """The vectors of one row of a block from the pointer `at`."""
-    return [load_vector(builder, next_to(builder, at, j * block.lanes), block.lanes) for j in range(block.vectors)]
+    return [load_vector(builder, offset_by(builder, at, j * block.lanes), block.lanes) for j in range(block.vectors)]
 
 
 def add_outer(builder, block: Registers, column: list, row: list, product=None) -> Registers:
@@ -70,7 +70,7 @@ def rank1_rows(name: str, doc: str, convert=lambda builder, vector: vector):
             scalar = broadcast_lane(builder, scalar, block.lanes)
             row = builder.gep(b_start, [builder.mul(b_stride, I64(i))])
             for j in range(block.vectors):
-                vector = convert(builder, load_vector(builder, next_to(builder, row, j * block.lanes), block.lanes))
+                vector = convert(builder, load_vector(builder, offset_by(builder, row, j * block.lanes), block.lanes))
                 block[i, j] = lanewise(builder, "fma", scalar, vector, block[i, j])
         return block
 
@@ -103,7 +103,7 @@ def each_vector(builder, block: Registers, start, stride, columns, transfer) -> 
             row = builder.gep(start, [builder.mul(stride, I64(i))])
             for j in range(block.vectors):
                 count = builder.sub(columns, I64(j * block.lanes)) if masked else None
-                results.append(transfer(block[i, j], next_to(builder, row, j * block.lanes), count))
+                results.append(transfer(block[i, j], offset_by(builder, row, j * block.lanes), count))
         return results
 
     inside = builder.icmp_signed(">=", columns, I64(block.vectors * block.lanes))

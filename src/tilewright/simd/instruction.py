@@ -112,6 +112,6 @@ def _operand(context, builder, kind, value):
     return value
 
 
-def next_to(builder, start, distance: int):
+def offset_by(builder, start, distance: int):
     """The pointer `distance` elements after `start`."""
     return builder.gep(start, [I64(distance)])

@@ -151,7 +151,7 @@ def _paired(name: str, doc: str, limb):
         words = builder.or_(builder.lshr(low_bits, filled(low_bits.type, BFLOAT16)), high_bits)
         return builder.bitcast(words, low.type)
 
-    return instruction(lambda low, high: same(low, high), name, doc)(emit)
+    return instruction(same, name, doc)(emit)
 
 
 pair_rounded = _paired("pair_rounded", "Words of bfloat16(low), bfloat16(high).", _rounded)

@@ -10,6 +10,8 @@ the loop runs at the machine's FMA rate (253 GFLOP/s on a Zen 5 core of 256, mea
 outer-product micro-kernel: Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", 2008.
 """
 
+import functools
+
 from llvmlite import ir
 from numba import types
 
@@ -39,8 +41,8 @@ def load_row(builder, at, block: Registers) -> list:
 
 
 def add_outer(builder, block: Registers, column: list, row: list, product=None) -> Registers:
-    """block[i, j] = product(column[i] in every lane, row[j], block[i, j]); a fused multiply-add if product is None."""
-    product = product or (lambda scalar, vector, total: lanewise(builder, "fma", scalar, vector, total))
+    """block[i, j] = product(column[i] in every lane, row[j], block[i, j]). The default product is fma."""
+    product = product or functools.partial(lanewise, builder, "fma")
     for i, scalar in enumerate(column):
         everywhere = broadcast_lane(builder, scalar, block.lanes)
         for j, vector in enumerate(row):

@@ -5,9 +5,9 @@
         block = simd.block_rank1(block, a, p * 12, b, p * 32)
     simd.block_store(block, c, 0, ldc, 32)
 
-Two vectors of B, one broadcast of A and 24 accumulators are 27 registers: LLVM keeps all of them without a spill, and
-the loop runs at the machine's FMA rate (253 GFLOP/s on a Zen 5 core of 256, measured November 2026). The source of the
-outer-product micro-kernel: Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", 2008.
+Two vectors of B, one broadcast of A and 24 accumulators are 27 registers. LLVM needs no spill, and the loop runs at the
+machine's FMA rate (253 GFLOP/s on a Zen 5 core of 256, measured November 2026). Source of the outer-product kernel:
+Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", 2008.
 """
 
 import functools
@@ -22,9 +22,7 @@ from tilewright.simd.vectors import WORD, load_some, load_vector, store_some, st
 SIZE = types.intp  # an index, a stride or a count
 
 
-@instruction(
-    lambda rows, vectors, lanes: Block(*(size.literal_value for size in (rows, vectors, lanes)))(rows, vectors, lanes)
-)
+@instruction(lambda *sizes: Block(*[size.literal_value for size in sizes])(*sizes))
 def block_zeros(builder, rows, vectors, lanes):
     """A register block of zeros, `rows x (vectors * lanes)`; all three are compile-time constants."""
     return Registers(rows, vectors, lanes, [filled(vector_of(lanes), 0.0)] * (rows * vectors))
@@ -41,7 +39,10 @@ def load_row(builder, at, block: Registers) -> list:
 
 
 def add_outer(builder, block: Registers, column: list, row: list, product=None) -> Registers:
-    """block[i, j] = product(column[i] in every lane, row[j], block[i, j]). The default product is fma."""
+    """block[i, j] = product(column[i] in every lane, row[j], block[i, j]). The default product is fma.
+
+    The loops run at compile time: the kernel gets rows x vectors products without a branch.
+    """
     product = product or functools.partial(lanewise, builder, "fma")
     for i, scalar in enumerate(column):
         everywhere = broadcast_lane(builder, scalar, block.lanes)
@@ -135,7 +136,7 @@ def stored(builder, value, at, count) -> None:
 @instruction(lambda block, c, c_at, stride, columns: types.void(block, c, SIZE, SIZE, SIZE))
 def block_store(builder, block, c, c_at, stride, columns):
     """The first `columns` columns of the block to c: row i goes to `c.flat[c_at + i * stride : + columns]`."""
-    each_vector(builder, block, c.at(c_at), stride, columns, lambda *vector: stored(builder, *vector))
+    each_vector(builder, block, c.at(c_at), stride, columns, functools.partial(stored, builder))
 
 
 @instruction(lambda block, c, c_at, stride, columns: block(block, c, SIZE, SIZE, SIZE))

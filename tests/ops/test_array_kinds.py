@@ -1,5 +1,5 @@
-"""Every public function takes each promised dtype as NumPy's and as torch's array, with the same bits, and gives the
-caller's kind of array back."""
+"""Every public function takes each documented dtype as a NumPy array and as a torch tensor, with the same bits, and
+returns the caller's kind of array."""
 
 import ml_dtypes
 import numpy as np
@@ -33,7 +33,7 @@ def _tables(ids, table, weights, bias):
     return embedding_conv1d.embedding_conv1d(ids, prepared)
 
 
-# operation: its functions; each has the shapes of its floating-point arguments and how to call it with such arrays
+# operation: its functions; for each the shapes of its floating-point arguments, and a call with such arrays
 CALLS = {
     "attention": {"attention": ([(1, 2, 3, 8)] * 3, attention.attention)},
     "batchnorm": {
@@ -86,7 +86,7 @@ CALLS = {
     "sample": {"sample": ([(2, 9)], lambda logits: sample.sample(logits, GIVEN))},
     "softmax": {"softmax": ([(3, 9)], softmax.softmax)},
 }
-KINDS = {  # operation that takes other dtypes: those
+KINDS = {  # operation that takes other dtypes: the dtypes
     "correlate": ("bool", "int8", "uint8", "int16", "int32", "int64", "float32", "float64"),
 }
 NUMPYS = ("fold", "matmul_argmax", "sample")  # their documented results are NumPy arrays
@@ -99,7 +99,7 @@ def ids_like(array):
 
 
 def operands(shapes, dtype: str, rng) -> list[np.ndarray]:
-    """Positive numbers that bfloat16 holds; a variance is one of them."""
+    """Positive values that bfloat16 represents exactly; one argument is a variance."""
     arrays = [rng.random(shape, np.float32).astype(ml_dtypes.bfloat16) for shape in shapes]
     return arrays if dtype == "bfloat16" else [array.astype(np.float32) for array in arrays]
 
@@ -127,7 +127,7 @@ def test_torchs_arrays_are_numpys(op, name, dtype, rng):
     wanted = call(*[array.astype(np.float32) for array in arrays])
     from_numpy, from_torch = call(*arrays), call(*map(as_torch, arrays))
     assert parts(from_torch) == parts(from_numpy)
-    if name != "rounded" and op != "attention":  # which keep 16 bits where they are given
+    if name != "rounded" and op != "attention":  # these two compute with 16 bits if the arguments have 16
         assert parts(from_numpy) == parts(wanted)
     if name not in NUMPYS:
         assert isinstance(from_numpy, np.ndarray) and isinstance(from_torch, torch.Tensor)
@@ -146,7 +146,7 @@ def test_correlations_of_torchs_arrays(name, kind, rng):
 
 @pytest.mark.parametrize(("op", "name"), EVERY)
 def test_float16_is_refused_by_name(op, name, rng):
-    """The CPU has no float16 class: NumPy's and torch's are told so, each argument by its name."""
+    """The CPU has no float16 class; the message names it, for NumPy and for torch."""
     shapes, call = CALLS[op][name]
     arrays = [array.astype(np.float16) for array in operands(shapes, "float32", rng)]
     for given in (arrays, [torch.from_numpy(array) for array in arrays]):
@@ -154,10 +154,10 @@ def test_float16_is_refused_by_name(op, name, rng):
             call(*given)
 
 
-@pytest.mark.parametrize("order", ["whole", "turned", "strided"])
-def test_bfloat16_is_read_where_it_lies(order):
+@pytest.mark.parametrize("order", ["whole", "transposed", "strided"])
+def test_bfloat16_is_read_without_a_copy(order):
     tensor = torch.arange(24.0).bfloat16().reshape(4, 6)
-    tensor = {"whole": tensor, "turned": tensor.T, "strided": tensor[::2, 1::2]}[order]
+    tensor = {"whole": tensor, "transposed": tensor.T, "strided": tensor[::2, 1::2]}[order]
     array = as_numpy("x", tensor)
     assert array.dtype == ml_dtypes.bfloat16 and array.__array_interface__["data"][0] == tensor.data_ptr()
     assert np.array_equal(array.astype(np.float32), tensor.float().numpy())

@@ -1,4 +1,4 @@
-"""Which backend a public function runs on: by where its first argument lies."""
+"""The backend of a public function: chosen by the memory of its first argument."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from tilewright.ops.softmax import softmax
 
 
 class Foreign:
-    """Another library's array, as far as `backend_of` asks."""
+    """Another library's array, with the methods that `backend_of` calls."""
 
     def __init__(self, kind: int):
         self.kind = kind
@@ -22,13 +22,13 @@ class Foreign:
         return self.kind, 0
 
 
-def test_arrays_of_other_libraries_go_where_their_memory_is():
+def test_arrays_of_other_libraries_run_where_their_memory_is():
     assert backend_of(Foreign(1)) is HOST  # kDLCPU
     assert backend_of(Foreign(2)) is DEVICE  # kDLCUDA, as CuPy's and JAX's
     assert backend_of(np.ones(3)) is HOST and backend_of([1.0]) is HOST and backend_of(None) is HOST
 
 
-def test_tensors_on_the_cpu_are_the_gpus_only_where_that_is_said():
+def test_tensors_on_the_cpu_run_gpu_kernels_only_in_the_simulation():
     torch = pytest.importorskip("torch")
     x = torch.ones(3)
     assert backend_of(x) is HOST

@@ -1,4 +1,4 @@
-"""One number among many is found, wherever it stands."""
+"""One infinity or NaN is found at any index."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from tilewright.ops.core.launch import threads
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("size", [1, 15, 17, TASK - 1, TASK, 3 * TASK + 5])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_number_that_is_not_finite(count, size, value):
+def test_an_infinity_or_nan(count, size, value):
     array = np.random.default_rng(0).standard_normal(size, dtype=np.float32)
     array[0] = np.finfo(np.float32).max
     with threads(count):
@@ -22,5 +22,5 @@ def test_a_number_that_is_not_finite(count, size, value):
             assert not all_finite(np.repeat(changed, 2)[::2])
 
 
-def test_nothing_is_finite():
+def test_an_empty_array_is_finite():
     assert all_finite(np.zeros((0, 3), np.float32))

@@ -1,4 +1,4 @@
-"""A tile product, on emulated tiles everywhere and on the hardware's where there are any."""
+"""A tile product: on emulated tiles, and on the hardware's if it has tiles."""
 
 import ml_dtypes
 import numpy as np
@@ -10,8 +10,8 @@ from tilewright.simd import amx
 
 
 def in_two_chains(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a (16, 32) times b (16, 16, 2), bfloat16 numbers in float32, in the order of the instruction: even and odd k are
-    summed apart. A product of two such numbers is exact, so that multiplying and adding rounds once."""
+    """a (16, 32) times b (16, 16, 2), bfloat16 values in float32, in the order of the instruction: one sum for even k,
+    one for odd k. A product of two such values is exact, so multiplying and then adding rounds once."""
     low, high = np.zeros((2, 16, 16), np.float32)
     for p in range(16):
         low += a[:, 2 * p, None] * b[p, :, 0]

@@ -34,13 +34,13 @@ def pairs(low, high, first, second):
 
 
 def every_upper_half() -> np.ndarray:
-    """float32 with all 65,536 upper halves and lower halves around the ties."""
+    """float32 with all 65,536 upper halves, and lower halves around the ties."""
     upper = np.arange(65536, dtype=np.uint32) << 16
     lower = np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)
     return (upper[:, None] | lower).reshape(-1).view(np.float32)
 
 
-def as_numbers(words: np.ndarray) -> np.ndarray:
+def as_bfloat16(words: np.ndarray) -> np.ndarray:
     return words.view(ml_dtypes.bfloat16)
 
 
@@ -54,16 +54,16 @@ def test_rounding_of_every_upper_half():
     words = np.zeros(numbers.size // 2, np.float32)
     rounded(numbers, words, numbers.size)
     with np.errstate(invalid="ignore"):
-        assert same(as_numbers(words), numbers.astype(ml_dtypes.bfloat16))
+        assert same(as_bfloat16(words), numbers.astype(ml_dtypes.bfloat16))
 
 
-def test_numbers_beyond_the_count_are_zero(rng):
+def test_elements_after_the_count_are_zero(rng):
     numbers = rng.standard_normal(128, dtype=np.float32)
     for count in (0, 1, 31, 32, 33, 63, 64):
         words = np.full(64, np.nan, np.float32)
         rounded(numbers, words, count)
         expected = np.where(np.arange(128) < count, numbers, 0).astype(ml_dtypes.bfloat16)
-        assert same(as_numbers(words), expected), count
+        assert same(as_bfloat16(words), expected), count
 
 
 def test_two_limbs_hold_seventeen_bits(rng):
@@ -71,15 +71,15 @@ def test_two_limbs_hold_seventeen_bits(rng):
     high, low = np.zeros(2048, np.float32), np.zeros(2048, np.float32)
     rounded(numbers, high, numbers.size)
     remainder(numbers, low, numbers.size)
-    total = as_numbers(high).astype(np.float64) + as_numbers(low).astype(np.float64)
+    total = as_bfloat16(high).astype(np.float64) + as_bfloat16(low).astype(np.float64)
     assert (np.abs(total - numbers) <= np.abs(numbers) * 2.0**-17).all()
 
 
-def test_what_is_not_finite_has_no_remainder():
+def test_infinities_and_nans_have_no_remainder():
     numbers = np.resize(np.array([np.nan, np.inf, -np.inf, 3.4e38], np.float32), 64)
     words = np.full(32, 1, np.float32)
     remainder(numbers, words, 64)
-    assert (as_numbers(words).astype(np.float32) == 0).all()
+    assert (as_bfloat16(words).astype(np.float32) == 0).all()
 
 
 def test_pairs_of_two_vectors(rng):
@@ -88,9 +88,9 @@ def test_pairs_of_two_vectors(rng):
     pairs(low, high, first, second)
     woven = np.stack([low, high], axis=1).reshape(-1)
     expected = woven.astype(ml_dtypes.bfloat16)
-    assert same(as_numbers(first), expected)
+    assert same(as_bfloat16(first), expected)
     rest = (woven - expected.astype(np.float32)).astype(ml_dtypes.bfloat16)
-    assert same(as_numbers(second), rest)
+    assert same(as_bfloat16(second), rest)
 
 
 @pytest.mark.parametrize("name", ["block_widened_pair", "block_mixed_pair", "block_dot_pair"])
@@ -129,7 +129,7 @@ def test_rounded_store(rng):
 
 @pytest.mark.skipif(not cpu().has("avx512bf16"), reason="this CPU has no avx512bf16")
 def test_converted_store_rounds_to_nearest_even_and_takes_denormals_for_zero():
-    """Ties, infinities, NaN and the largest finite number; only denormals differ from `store_rounded`."""
+    """Ties, infinities, NaN and the largest finite value; only denormals differ from `store_rounded`."""
 
     @simd.kernel(types.void(simd.INPUT, types.Array(types.uint16, 1, "C")), name="test.converted_store")
     def converted(x, out):

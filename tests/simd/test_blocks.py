@@ -60,7 +60,7 @@ def test_rank1_is_a_chain_of_fma(shape, depth, rng):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_number_of_columns(shape, rng):
-    """Stored and added columns are the first ones; the guard between rows shows a write too many."""
+    """Only the first columns are stored or added to; the guard between rows detects any other write."""
     rows, vectors, lanes = shape
     NR = vectors * lanes
     a, b = rng.standard_normal((1, rows), dtype=np.float32), rng.standard_normal((1, NR), dtype=np.float32)
@@ -89,7 +89,7 @@ def test_gather_and_transpose(lanes, rng):
     signature = types.void(simd.INPUT, simd.INDICES, simd.OUTPUT_2D, types.int64, types.int64, types.int64)
 
     @simd.kernel(signature, name=f"test.transpose.{lanes}")
-    def turned(array, starts, out, first, last, offset):
+    def transposed(array, starts, out, first, last, offset):
         square = simd.block_gather(simd.block_zeros(lanes, 1, lanes), array, starts, first, last, offset)
         simd.block_store(simd.block_transpose(square), out, 0, out.strides[0] // 4, lanes)
 
@@ -97,7 +97,7 @@ def test_gather_and_transpose(lanes, rng):
     starts = rng.integers(0, 4000, lanes + 3)
     for first, last in ((0, lanes - 1), (2, lanes + 1), (1, 2)):
         out = Guarded((lanes, lanes))
-        turned(memory, starts, out.array, first, last, 7)
+        transposed(memory, starts, out.array, first, last, 7)
         out.check()
         picked = [starts[min(first + i, last)] + 7 for i in range(lanes)]
         assert (out.array == np.stack([memory[at : at + lanes] for at in picked]).T).all()
@@ -105,20 +105,20 @@ def test_gather_and_transpose(lanes, rng):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("lanes", [4, 8, 16])
-def test_rows_a_stride_apart_are_turned_into_part_of_an_array(lanes, dtype, rng):
-    """`block_load` repeats the last row, `block_put` writes the first columns alone, rounded as they are kept."""
-    kept = types.float32 if dtype == "float32" else types.uint16
-    signature = types.void(simd.INPUT, types.Array(kept, 2, "A"), types.int64, types.int64)
+def test_rows_a_stride_apart_are_transposed_into_part_of_an_array(lanes, dtype, rng):
+    """`block_load` repeats the last row; `block_put` writes the first columns only, in the dtype of the array."""
+    element = types.float32 if dtype == "float32" else types.uint16
+    signature = types.void(simd.INPUT, types.Array(element, 2, "A"), types.int64, types.int64)
 
-    @simd.kernel(signature, name=f"test.turned.{lanes}.{dtype}")
-    def turned(array, out, stride, count):
+    @simd.kernel(signature, name=f"test.transposed.{lanes}.{dtype}")
+    def transposed(array, out, stride, count):
         square = simd.block_load(simd.block_zeros(lanes, 1, lanes), array, 3, stride, count)
         simd.block_put(simd.block_transpose(square), out, 0, out.strides[0] // out.itemsize, count)
 
     memory = rng.standard_normal(lanes * 40 + 3, dtype=np.float32)
     for count in range(1, lanes + 1):
         out = np.full((lanes, 24), 7, ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float32)
-        turned(memory, out if dtype == "float32" else out.view(np.uint16), 40, count)
+        transposed(memory, out if dtype == "float32" else out.view(np.uint16), 40, count)
         rows = np.stack([memory[3 + 40 * i : 3 + 40 * i + lanes] for i in range(count)])
         assert (out[:, :count] == rows.T.astype(out.dtype)).all()
         assert (out[:, count:] == 7).all()

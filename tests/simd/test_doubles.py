@@ -14,7 +14,7 @@ KERNELS = {}
 
 
 def kernels(lanes: int):
-    """(exp over an array, sum of a widened array, bits of where x is at least y) for a vector width."""
+    """(exp over an array, sum of a widened array, mask of x >= y) for a vector width."""
     if lanes in KERNELS:
         return KERNELS[lanes]
 
@@ -62,7 +62,7 @@ def test_floats_are_widened_and_summed_by_halves(lanes):
 
 
 @pytest.mark.parametrize("lanes", LANES)
-def test_a_mask_has_a_bit_a_lane(lanes, rng):
+def test_a_mask_has_one_bit_per_lane(lanes, rng):
     for _ in range(50):
         x, y = rng.integers(0, 3, (2, 8)).astype(np.float64)
         x[rng.integers(0, 8)] = np.nan

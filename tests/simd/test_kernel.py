@@ -41,7 +41,7 @@ def test_two_kernels_of_one_name_are_refused():
 
 
 def test_an_inline_function_is_called_by_kernels_alone():
-    """Without the wrappers that Numba makes for others a call from Python would end the process."""
+    """Without Numba's wrappers a call from Python would crash the process."""
     twice = simd.inline(lambda x: 2 * x)
     with pytest.raises(TypeError, match=r"is compiled into kernels alone: call .*py_func"):
         twice(3)
@@ -55,13 +55,13 @@ def some_of(arrays, i):
 
 
 def test_no_references_are_counted(monkeypatch):
-    """Threads that share an array would wait for each other wherever it goes from one function to the next."""
+    """With counts, threads that share an array would wait for each other at each call with it."""
 
     def add(a, b):
         for i in range(4):
             a[i] = some_of((a, b), i) if b[i] > 0 else some_of((b, a), i)
 
-    monkeypatch.setenv("TILEWRIGHT_CACHE", "off")  # what is read from a file has no source to look into
+    monkeypatch.setenv("TILEWRIGHT_CACHE", "off")  # a kernel from a file has no LLVM source
     kernel = simd.kernel(types.void(simd.OUTPUT, simd.OUTPUT), name="test.counts")(add)
     (code,) = kernel.compiled().inspect_llvm().values()
     assert "define" in code and "NRT_" not in code
@@ -69,23 +69,23 @@ def test_no_references_are_counted(monkeypatch):
 
 @simd.kernel(types.int64(simd.COUNTERS, types.int64), name="test.meet")
 def meet(arrived, patience):
-    """Arrive, then spin until two have: it ends early only if both run at the same time."""
+    """Arrive, then poll until two threads have arrived: at least 0 only if both run at the same time."""
     simd.fetch_add(arrived, 0, 1)
-    for turn in range(patience):
+    for poll in range(patience):
         if simd.fetch_add(arrived, 0, 0) == 2:
-            return turn
+            return poll
     return -1
 
 
 def test_kernels_run_side_by_side():
     meet(np.zeros(1, np.int64), 1)
-    arrived, turns = np.zeros(1, np.int64), []
-    workers = [threading.Thread(target=lambda: turns.append(meet(arrived, 2_000_000_000))) for _ in range(2)]
+    arrived, polls = np.zeros(1, np.int64), []
+    workers = [threading.Thread(target=lambda: polls.append(meet(arrived, 2_000_000_000))) for _ in range(2)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    assert min(turns) >= 0
+    assert min(polls) >= 0
 
 
 @simd.kernel(types.int64(types.int64), name="test.divide")
@@ -124,7 +124,7 @@ NAMESAKES = """if True:
 
 
 def test_kernels_of_one_factory_that_two_processes_compiled(tmp_path):
-    """A third process loads both, and each is itself on several threads, too."""
+    """A third process loads both, and each runs its own code, on several threads too."""
     for numbers in (["1"], ["2"], ["1", "2"]):
         environment = {**os.environ, "TILEWRIGHT_CACHE": str(tmp_path / "cache")}
         command = [sys.executable, "-c", NAMESAKES, *numbers]

@@ -1,4 +1,4 @@
-"""Vectors lane by lane against NumPy, at every width: LLVM splits what the machine has no register for."""
+"""Vectors lane by lane against NumPy, at every width, also wider than the machine's registers."""
 
 import mmap
 import threading
@@ -101,7 +101,7 @@ def test_fma_rounds_once(lanes):
 
 
 @pytest.mark.parametrize("lanes", WIDTHS)
-def test_parts_touch_nothing_beyond(lanes, rng):
+def test_masked_loads_and_stores_touch_no_other_memory(lanes, rng):
     a = rng.standard_normal(4 * lanes, dtype=np.float32)
     for at in (0, 1, lanes - 1, lanes + 3):
         for count in range(-1, lanes + 2):
@@ -117,7 +117,7 @@ def test_parts_touch_nothing_beyond(lanes, rng):
 
 @pytest.mark.parametrize("lanes", WIDTHS)
 def test_a_masked_load_at_the_end_of_memory_does_not_fault(lanes):
-    """The array ends where a page ends, and the page behind it may not be touched."""
+    """The array ends where a page ends, and the next page must not be touched."""
     import ctypes
 
     pages = mmap.mmap(-1, 2 * mmap.PAGESIZE)

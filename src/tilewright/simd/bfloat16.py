@@ -11,7 +11,7 @@ from numba import types
 
 from tilewright.simd.blocks import SIZE, add_outer, each_vector, gathered_row, load_column, load_row, step_of, stored
 from tilewright.simd.halves import BFLOAT16, bits_of, first_half, second_half
-from tilewright.simd.instruction import Memory, instruction, next_to, same, vector
+from tilewright.simd.instruction import Memory, instruction, offset_by, same, vector
 from tilewright.simd.types import I16, I32, I64, call, filled, lane_numbers, lanewise, vector_of
 from tilewright.simd.vectors import load_some, load_vector, store_some, store_vector
 
@@ -69,7 +69,7 @@ def _load_two(builder, at, count, lanes: int) -> tuple:
     """Two vectors of float32 from the pointer `at`, zero from element `count` on: two masked loads."""
     low = load_some(builder, at, count, lanes)
     rest = builder.sub(count, count.type(lanes))
-    return low, load_some(builder, next_to(builder, at, lanes), rest, lanes)
+    return low, load_some(builder, offset_by(builder, at, lanes), rest, lanes)
 
 
 def _both(builder, low, high):
@@ -102,7 +102,7 @@ def load_converted(builder, array, index, lanes):
     """`lanes` words from the 2 * lanes float32 at `array.flat[index:]`, by the instruction that takes denormals for
     zero; needs "avx512bf16"."""
     at = array.at(index)
-    return _convert(builder, *[load_vector(builder, next_to(builder, at, i), lanes) for i in (0, lanes)])
+    return _convert(builder, *[load_vector(builder, offset_by(builder, at, i), lanes) for i in (0, lanes)])
 
 
 @instruction(lambda array, index, count, lanes: vector(lanes)(array, SIZE, SIZE, lanes))
@@ -151,7 +151,7 @@ def _paired(name: str, doc: str, limb):
         words = builder.or_(builder.lshr(low_bits, filled(low_bits.type, BFLOAT16)), high_bits)
         return builder.bitcast(words, low.type)
 
-    return instruction(lambda low, high: same(low, high), name, doc)(emit)
+    return instruction(same, name, doc)(emit)
 
 
 pair_rounded = _paired("pair_rounded", "Words of bfloat16(low), bfloat16(high).", _rounded)
@@ -186,7 +186,7 @@ def block_mixed_pair(builder, block, a, a_at, b, b_at):
     b's vectors are taken apart, once for all rows."""
     start, row = a.at(a_at), load_row(builder, b.at(b_at), block)
     for odd, half in enumerate((first_half, second_half)):
-        column = load_column(builder, next_to(builder, start, odd * block.rows), block.rows)
+        column = load_column(builder, offset_by(builder, start, odd * block.rows), block.rows)
         block = add_outer(builder, block, column, [half(builder, words) for words in row])
     return block
 

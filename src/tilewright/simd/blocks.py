@@ -5,24 +5,24 @@
         block = simd.block_rank1(block, a, p * 12, b, p * 32)
     simd.block_store(block, c, 0, ldc, 32)
 
-Two vectors of B, one broadcast of A and 24 accumulators are 27 registers: LLVM keeps all of them without a spill, and
-the loop runs at the machine's FMA rate (253 GFLOP/s on a Zen 5 core of 256, measured November 2026). The source of the
-outer-product micro-kernel: Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", 2008.
+Two vectors of B, one broadcast of A and 24 accumulators are 27 registers. LLVM needs no spill, and the loop runs at the
+machine's FMA rate (253 GFLOP/s on a Zen 5 core of 256, measured November 2026). Source of the outer-product kernel:
+Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", 2008.
 """
+
+import functools
 
 from llvmlite import ir
 from numba import types
 
-from tilewright.simd.instruction import Registers, instruction, next_to
+from tilewright.simd.instruction import Registers, instruction, offset_by
 from tilewright.simd.types import I32, I64, Block, broadcast_lane, filled, lanewise, vector_of
 from tilewright.simd.vectors import WORD, load_some, load_vector, store_some, store_vector
 
 SIZE = types.intp  # an index, a stride or a count
 
 
-@instruction(
-    lambda rows, vectors, lanes: Block(*(size.literal_value for size in (rows, vectors, lanes)))(rows, vectors, lanes)
-)
+@instruction(lambda *sizes: Block(*[size.literal_value for size in sizes])(*sizes))
 def block_zeros(builder, rows, vectors, lanes):
     """A register block of zeros, `rows x (vectors * lanes)`; all three are compile-time constants."""
     return Registers(rows, vectors, lanes, [filled(vector_of(lanes), 0.0)] * (rows * vectors))
@@ -30,17 +30,20 @@ def block_zeros(builder, rows, vectors, lanes):
 
 def load_column(builder, at, count: int) -> list:
     """`count` scalars of 4 bytes from the pointer `at`."""
-    return [builder.load(next_to(builder, at, i), align=WORD) for i in range(count)]
+    return [builder.load(offset_by(builder, at, i), align=WORD) for i in range(count)]
 
 
 def load_row(builder, at, block: Registers) -> list:
     """The vectors of one row of a block from the pointer `at`."""
-    return [load_vector(builder, next_to(builder, at, j * block.lanes), block.lanes) for j in range(block.vectors)]
+    return [load_vector(builder, offset_by(builder, at, j * block.lanes), block.lanes) for j in range(block.vectors)]
 
 
 def add_outer(builder, block: Registers, column: list, row: list, product=None) -> Registers:
-    """block[i, j] = product(column[i] in every lane, row[j], block[i, j]); a fused multiply-add if product is None."""
-    product = product or (lambda scalar, vector, total: lanewise(builder, "fma", scalar, vector, total))
+    """block[i, j] = product(column[i] in every lane, row[j], block[i, j]). The default product is fma.
+
+    The loops run at compile time: the kernel gets rows x vectors products without a branch.
+    """
+    product = product or functools.partial(lanewise, builder, "fma")
     for i, scalar in enumerate(column):
         everywhere = broadcast_lane(builder, scalar, block.lanes)
         for j, vector in enumerate(row):
@@ -70,7 +73,7 @@ def rank1_rows(name: str, doc: str, convert=lambda builder, vector: vector):
             scalar = broadcast_lane(builder, scalar, block.lanes)
             row = builder.gep(b_start, [builder.mul(b_stride, I64(i))])
             for j in range(block.vectors):
-                vector = convert(builder, load_vector(builder, next_to(builder, row, j * block.lanes), block.lanes))
+                vector = convert(builder, load_vector(builder, offset_by(builder, row, j * block.lanes), block.lanes))
                 block[i, j] = lanewise(builder, "fma", scalar, vector, block[i, j])
         return block
 
@@ -103,7 +106,7 @@ def each_vector(builder, block: Registers, start, stride, columns, transfer) -> 
             row = builder.gep(start, [builder.mul(stride, I64(i))])
             for j in range(block.vectors):
                 count = builder.sub(columns, I64(j * block.lanes)) if masked else None
-                results.append(transfer(block[i, j], next_to(builder, row, j * block.lanes), count))
+                results.append(transfer(block[i, j], offset_by(builder, row, j * block.lanes), count))
         return results
 
     inside = builder.icmp_signed(">=", columns, I64(block.vectors * block.lanes))
@@ -133,7 +136,7 @@ def stored(builder, value, at, count) -> None:
 @instruction(lambda block, c, c_at, stride, columns: types.void(block, c, SIZE, SIZE, SIZE))
 def block_store(builder, block, c, c_at, stride, columns):
     """The first `columns` columns of the block to c: row i goes to `c.flat[c_at + i * stride : + columns]`."""
-    each_vector(builder, block, c.at(c_at), stride, columns, lambda *vector: stored(builder, *vector))
+    each_vector(builder, block, c.at(c_at), stride, columns, functools.partial(stored, builder))
 
 
 @instruction(lambda block, c, c_at, stride, columns: block(block, c, SIZE, SIZE, SIZE))

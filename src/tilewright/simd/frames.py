@@ -15,7 +15,7 @@ from numba.core import cgutils, datamodel, errors
 from numba.core.callconv import excinfo_ptr_t
 from numba.extending import intrinsic
 
-from tilewright.simd.instruction import instruction, next_to
+from tilewright.simd.instruction import instruction, offset_by
 from tilewright.simd.types import DOUBLE, FLOAT, I8, I32, I64, pointer
 
 FLOATS, INTEGERS = 8, 120  # most floating-point arguments, which are first in a frame, and most words of all others
@@ -74,7 +74,7 @@ def write_frame(typing_context, words, at, arguments):
         frame = pointer(context, builder, array_type, array, first)
         for start, group in ((0, floats), (FLOATS, integers)):
             for word, value in enumerate(group, start):
-                builder.store(_as_word(builder, value), next_to(builder, frame, word))
+                builder.store(_as_word(builder, value), offset_by(builder, frame, word))
         return I64(len(integers))
 
     return types.int64(words, types.int64, arguments), generate
@@ -91,7 +91,7 @@ def call_frame(builder, address, words, at, raised):
     excinfo = cgutils.alloca_once_value(builder, ir.Constant(excinfo_ptr_t, None))
     kinds = [DOUBLE] * FLOATS + [I64] * INTEGERS
     function = ir.FunctionType(I32, [result.type, excinfo.type, *kinds])
-    found = [builder.load(next_to(builder, frame, word)) for word in range(FRAME)]
+    found = [builder.load(offset_by(builder, frame, word)) for word in range(FRAME)]
     values = [builder.bitcast(word, kind) for word, kind in zip(found, kinds, strict=True)]
     code = builder.call(builder.inttoptr(address, function.as_pointer()), [result, excinfo, *values])
     builder.store(builder.ptrtoint(builder.load(excinfo), I64), words.at(raised))

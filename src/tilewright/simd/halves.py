@@ -65,7 +65,7 @@ def _joined(name: str, doc: str, move):
         low = builder.and_(low, filled(low.type, LOW))
         return builder.bitcast(builder.or_(low, move(builder, high)), a.type)
 
-    return instruction(lambda a, b: same(a, b), name, doc)(emit)
+    return instruction(same, name, doc)(emit)
 
 
 join_firsts = _joined("join_firsts", "Words of the first elements of a and the first elements of b.", to_high)

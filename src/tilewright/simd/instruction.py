@@ -78,7 +78,7 @@ def same(first, *others):
 
 
 def instruction(signature, name: str = "", doc: str = ""):
-    """Declare an instruction; the module's docstring says how. name, doc: for one of a family that a function makes."""
+    """Declare an instruction; the module's docstring says how. name, doc: for a lambda or one of a family."""
 
     def declare(emit):
         emit.__name__, emit.__doc__ = name or emit.__name__, doc or emit.__doc__
@@ -112,6 +112,6 @@ def _operand(context, builder, kind, value):
     return value
 
 
-def next_to(builder, start, distance: int):
+def offset_by(builder, start, distance: int):
     """The pointer `distance` elements after `start`."""
     return builder.gep(start, [I64(distance)])

@@ -30,7 +30,7 @@ def block_dot_quad(builder, block, a, a_at, b, b_at):
     return add_outer(builder, block, column, row, product)
 
 
-@instruction(lambda a, b: same(a, b))
+@instruction(same)
 def integers_less(builder, a, b):
     """float32(a - b) for two vectors of int32."""
     ints = vector_of(a.type.count, I32)

@@ -126,43 +126,35 @@ def fetch(builder, array, index):
     return builder.load(array.at(index))
 
 
-def _unary(name: str, doc: str, emit):
-    return instruction(lambda a: same(a), name, doc)(emit)
-
-
-def _binary(name: str, doc: str, emit):
-    return instruction(lambda a, b: same(a, b), name, doc)(emit)
-
-
-add = _binary("add", "a + b.", lambda builder, a, b: builder.fadd(a, b))
-subtract = _binary("subtract", "a - b.", lambda builder, a, b: builder.fsub(a, b))
-multiply = _binary("multiply", "a * b.", lambda builder, a, b: builder.fmul(a, b))
-divide = _binary("divide", "a / b.", lambda builder, a, b: builder.fdiv(a, b))
-maximum = _binary(
-    "maximum",
-    "The larger element of each lane, NaN if either is (IEEE 754-2019 maximum).",
-    lambda builder, a, b: lanewise(builder, "maximum", a, b),
+add = instruction(same, "add", "a + b.")(lambda builder, a, b: builder.fadd(a, b))
+subtract = instruction(same, "subtract", "a - b.")(lambda builder, a, b: builder.fsub(a, b))
+multiply = instruction(same, "multiply", "a * b.")(lambda builder, a, b: builder.fmul(a, b))
+divide = instruction(same, "divide", "a / b.")(lambda builder, a, b: builder.fdiv(a, b))
+maximum = instruction(same, "maximum", "The larger of two lanes, NaN if either is (IEEE 754-2019 maximum).")(
+    lambda builder, a, b: lanewise(builder, "maximum", a, b)
 )
-absolute = _unary("absolute", "|a|.", lambda builder, a: lanewise(builder, "fabs", a))
-round_even = _unary(
-    "round_even", "The nearest integer, ties to the even one.", lambda builder, a: lanewise(builder, "rint", a)
+absolute = instruction(same, "absolute", "|a|.")(lambda builder, a: lanewise(builder, "fabs", a))
+round_even = instruction(same, "round_even", "The nearest integer, ties to the even one.")(
+    lambda builder, a: lanewise(builder, "rint", a)
 )
-copy_sign = _binary("copy_sign", "|a| with the sign of b.", lambda builder, a, b: lanewise(builder, "copysign", a, b))
+copy_sign = instruction(same, "copy_sign", "|a| with the sign of b.")(
+    lambda builder, a, b: lanewise(builder, "copysign", a, b)
+)
 
 
-@instruction(lambda a, b, c: same(a, b, c))
+@instruction(same)
 def fma(builder, a, b, c):
     """a * b + c, rounded once."""
     return lanewise(builder, "fma", a, b, c)
 
 
-@instruction(lambda a, b, yes, no: same(a, b, yes, no))
+@instruction(same)
 def select_greater(builder, a, b, yes, no):
     """`yes if a > b else no` in each lane, one comparison and one blend; a NaN compares false."""
     return builder.select(builder.fcmp_ordered(">", a, b), yes, no)
 
 
-@instruction(lambda a, n: same(a, n))
+@instruction(same)
 def scale(builder, a, n):
     """a * 2**n for a vector n of integers from -252 to 252, rounded once; a NaN in n counts as some integer, or as NaN.
 

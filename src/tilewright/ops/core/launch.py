@@ -59,10 +59,10 @@ def thread_count() -> int:
 
 
 def scratch(words: int) -> np.ndarray:
-    """float32 (at least `words`,): this thread's workspace. Its next kernel reuses it with its contents.
+    """float32 (at least `words`,): this thread's workspace. The thread's next kernel gets it with its contents.
 
-    A new workspace is zero. Kernels compute with unused elements and discard the results. Arbitrary bytes would be
-    subnormal numbers, for which a multiply-add takes a hundred cycles.
+    A new workspace is zero. Kernels compute with unused elements and discard the results. Arbitrary bytes could be
+    subnormal numbers, and a multiply-add with one takes a hundred cycles.
     """
     buffer = getattr(_local, "buffer", None)
     if buffer is None or buffer.size < words:
@@ -102,7 +102,7 @@ def _team() -> Team:
         return _teams[0]
     from tilewright.ops.core.team import Team  # imports Numba
 
-    with _making:
+    with _team_lock:
         if not _teams:
             _teams.append(Team())
     return _teams[0]
@@ -110,11 +110,11 @@ def _team() -> Team:
 
 def _forget() -> None:
     """Threads do not survive a fork: the child starts helpers of its own."""
-    global _making
+    global _team_lock
     _teams.clear()
-    _making = threading.Lock()
+    _team_lock = threading.Lock()
 
 
 _teams: list[Team] = []  # none or one
-_making = threading.Lock()
+_team_lock = threading.Lock()
 os.register_at_fork(after_in_child=_forget)

@@ -13,45 +13,23 @@ CPU = (on("cpu", "float32"),)
 SIMT = (on("cuda", "float32"), engine("simt"))
 TILE = (on("cuda", *DEVICE_DTYPES), engine("tile"))
 
+# fmt: off
 ladder = Ladder(
     "batchnorm",
-    Rung(
-        "cpu.naive",
-        idea="one element after the other",
-        needs=CPU,
-        kernel="batchnorm.cpu.naive:normalise",
-    ),
-    Rung(
-        "cpu.vectors",
-        after="cpu.naive",
-        idea="whole vectors of channels; threads draw rows",
-        needs=CPU,
-        kernel="batchnorm.cpu.vectors:normalise",
-        chosen=True,
-    ),
-    Rung(
-        "simt.naive",
-        idea="one thread per element; scale and shift of each channel come from a kernel before",
-        needs=SIMT,
-        kernel="batchnorm.simt.numbers:run",
-        options={"kernel": "naive"},
-        chosen=True,
-    ),
-    Rung(
-        "simt.vectors",
-        after="simt.naive",
-        idea="one thread per four channels, in loads and stores of 16 bytes",
-        needs=(*SIMT, divides("C", 4)),
-        kernel="batchnorm.simt.numbers:run",
-        options={"kernel": "vectors"},
-        chosen=True,
-    ),
-    Rung(
-        "tile.blocks",
-        idea="one block of rows and channels per program, which forms scale and shift itself",
-        needs=TILE,
-        kernel="batchnorm.tile.blocks:run",
-        chosen=True,
-    ),
+    Rung("cpu.naive", needs=CPU,
+         idea="one element after the other",
+         kernel="batchnorm.cpu.naive:normalise"),
+    Rung("cpu.vectors", after="cpu.naive", needs=CPU, chosen=True,
+         idea="whole vectors of channels; threads draw rows",
+         kernel="batchnorm.cpu.vectors:normalise"),
+    Rung("simt.naive", needs=SIMT, chosen=True,
+         idea="one thread per element; scale and shift of each channel come from a kernel before",
+         kernel="batchnorm.simt.numbers:run", options={"kernel": "naive"}),
+    Rung("simt.vectors", after="simt.naive", needs=(*SIMT, divides("C", 4)), chosen=True,
+         idea="one thread per four channels, in loads and stores of 16 bytes",
+         kernel="batchnorm.simt.numbers:run", options={"kernel": "vectors"}),
+    Rung("tile.blocks", needs=TILE, chosen=True,
+         idea="one block of rows and channels per program, which forms scale and shift itself",
+         kernel="batchnorm.tile.blocks:run"),
     taught=True,
 )

@@ -12,33 +12,19 @@ def mean(problem) -> str | None:
     return None if problem.mean else "it takes a mean along one axis"
 
 
+# fmt: off
 ladder = Ladder(
     "correlate",
-    Rung(
-        "cpu.naive",
-        idea="one output after the other, each element found by its axes' offsets",
-        kernel="correlate.cpu.naive:sum_each",
-    ),
-    Rung(
-        "cpu.tiles",
-        after="cpu.naive",
-        idea="threads draw tiles, held with their halo as float64 in scratch; one vector of outputs at a time",
-        kernel="correlate.cpu.tiles:sum_tiles",
-        options={"wide": 1},
-    ),
-    Rung(
-        "cpu.registers",
-        after="cpu.tiles",
-        idea="eight vectors of sums side by side, so that none waits for itself; threads draw tiles",
-        kernel="correlate.cpu.tiles:sum_tiles",
-        chosen=True,
-    ),
-    Rung(
-        "cpu.running_sum",
-        after="cpu.registers",
-        idea="a sum that adds the element that enters and subtracts the one that leaves, for any size",
-        needs=(mean,),
-        kernel="correlate.cpu.running:run_means",
-        chosen=True,
-    ),
+    Rung("cpu.naive",
+         idea="one output after the other, each element found by its axes' offsets",
+         kernel="correlate.cpu.naive:sum_each"),
+    Rung("cpu.tiles", after="cpu.naive",
+         idea="threads draw tiles, held with their halo as float64 in scratch; one vector of outputs at a time",
+         kernel="correlate.cpu.tiles:sum_tiles", options={"wide": 1}),
+    Rung("cpu.registers", after="cpu.tiles", chosen=True,
+         idea="eight vectors of sums side by side, so that none waits for itself; threads draw tiles",
+         kernel="correlate.cpu.tiles:sum_tiles"),
+    Rung("cpu.running_sum", after="cpu.registers", needs=(mean,), chosen=True,
+         idea="a sum that adds the element that enters and subtracts the one that leaves, for any size",
+         kernel="correlate.cpu.running:run_means"),
 )

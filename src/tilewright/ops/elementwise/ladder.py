@@ -14,45 +14,23 @@ SIMT = (on("cuda", "float32"), engine("simt"))
 TILE = (on("cuda", *DEVICE_DTYPES), engine("tile"))
 C_TILE = 2.0  # of its bound: the GPU's division errs by 2 ULP, the CPU's not at all; 1.0 was measured on an H200
 
+# fmt: off
 ladder = Ladder(
     "elementwise",
-    Rung(
-        "cpu.naive",
-        idea="one element after the other, by the C library's functions in float64",
-        needs=CPU,
-        kernel="elementwise.cpu.naive:apply",
-    ),
-    Rung(
-        "cpu.vectors",
-        after="cpu.naive",
-        idea="whole vectors through a polynomial of our own; threads draw pieces",
-        needs=CPU,
-        kernel="elementwise.cpu.vectors:apply",
-        chosen=True,
-    ),
-    Rung(
-        "simt.naive",
-        idea="one thread per element, by the C library's functions in float64",
-        needs=SIMT,
-        kernel="elementwise.simt.numbers:run",
-        options={"kernel": "naive"},
-    ),
-    Rung(
-        "simt.vectors",
-        after="simt.naive",
-        idea="one thread per four elements, in loads and stores of 16 bytes",
-        needs=SIMT,
-        kernel="elementwise.simt.numbers:run",
-        options={"kernel": "vectors"},
-        chosen=True,
-    ),
-    Rung(
-        "tile.blocks",
-        idea="one block of elements per program, through float32 polynomials of our own",
-        needs=TILE,
-        kernel="elementwise.tile.blocks:run",
-        chosen=True,
-        c=C_TILE,
-    ),
+    Rung("cpu.naive", needs=CPU,
+         idea="one element after the other, by the C library's functions in float64",
+         kernel="elementwise.cpu.naive:apply"),
+    Rung("cpu.vectors", after="cpu.naive", needs=CPU, chosen=True,
+         idea="whole vectors through a polynomial of our own; threads draw pieces",
+         kernel="elementwise.cpu.vectors:apply"),
+    Rung("simt.naive", needs=SIMT,
+         idea="one thread per element, by the C library's functions in float64",
+         kernel="elementwise.simt.numbers:run", options={"kernel": "naive"}),
+    Rung("simt.vectors", after="simt.naive", needs=SIMT, chosen=True,
+         idea="one thread per four elements, in loads and stores of 16 bytes",
+         kernel="elementwise.simt.numbers:run", options={"kernel": "vectors"}),
+    Rung("tile.blocks", needs=TILE, chosen=True, c=C_TILE,
+         idea="one block of elements per program, through float32 polynomials of our own",
+         kernel="elementwise.tile.blocks:run"),
     taught=True,
 )

@@ -11,34 +11,19 @@ from tilewright.ops.core.needs import engine, on
 CPU = (on("cpu", "float32"),)
 TILE = (on("cuda", "float32"), engine("tile"))
 
+# fmt: off
 ladder = Ladder(
     "sample",
-    Rung(
-        "cpu.sorted",
-        idea="NumPy sorts a row's best, or all, and adds them up",
-        needs=CPU,
-        kernel="sample.cpu.ordered:sample",
-    ),
-    Rung(
-        "cpu.buckets",
-        after="cpu.sorted",
-        idea="weights in vectors, summed in buckets by distance from the best; one bucket is sorted",
-        needs=CPU,
-        kernel="sample.cpu.buckets:sample",
-        chosen=True,
-    ),
-    Rung(
-        "tile.search",
-        idea="no sorting: the score at which a target is reached is found by sums over all tokens",
-        needs=TILE,
-        kernel="sample.tile.search:run",
-    ),
-    Rung(
-        "tile.narrow",
-        after="tile.search",
-        idea="a range of scores is narrowed until its tokens fit in registers, and halved there",
-        needs=TILE,
-        kernel="sample.tile.narrow:run",
-        chosen=True,
-    ),
+    Rung("cpu.sorted", needs=CPU,
+         idea="NumPy sorts a row's best, or all, and adds them up",
+         kernel="sample.cpu.ordered:sample"),
+    Rung("cpu.buckets", after="cpu.sorted", needs=CPU, chosen=True,
+         idea="weights in vectors, summed in buckets by distance from the best; one bucket is sorted",
+         kernel="sample.cpu.buckets:sample"),
+    Rung("tile.search", needs=TILE,
+         idea="no sorting: the score at which a target is reached is found by sums over all tokens",
+         kernel="sample.tile.search:run"),
+    Rung("tile.narrow", after="tile.search", needs=TILE, chosen=True,
+         idea="a range of scores is narrowed until its tokens fit in registers, and halved there",
+         kernel="sample.tile.narrow:run"),
 )

@@ -174,7 +174,7 @@ def _row_index(backend: Backend, rows, a):
         raise UsageError(f"matmul: {what}; integers (M,) and a matrix are wanted")
     if len(index) and not (int(index.min()) >= 0 and int(index.max()) < len(a)):
         raise UsageError(f"matmul: rows holds {index.min()} to {index.max()}; a has rows 0 to {len(a) - 1}")
-    return index.astype(np.int64, copy=False) if backend is HOST else index.long()
+    return index.astype(np.int64, copy=False) if isinstance(index, np.ndarray) else index.long()
 
 
 def _epilogue(backend: Backend, bias, activation: str | None, residual, shape: tuple, x) -> Epilogue:

@@ -1,4 +1,4 @@
-"""What matmul promises beside its numbers, and the AMX kernels on emulated tiles."""
+"""matmul: arguments, outputs, bits and refusals, and the AMX kernels on emulated tiles."""
 
 import dataclasses
 
@@ -34,14 +34,14 @@ def test_amx_kernels_on_emulated_tiles(limbs, M, N, K, rng):
     epilogue = Epilogue(inputs["bias"], inputs["residual"], "relu")
     amx.multiply(Rows(inputs["a"], None), weights, out.array, epilogue, emulated=True)
     out.check()
-    # two limbs are good for 96 eps32 a product at any depth, which the float32 bound allows from K = 768 on only
+    # two limbs are off by up to 96 eps32 per product at any K; the float32 bound allows that from K = 768 on
     c = 1.0 if limbs == 1 else max(4.0, 100 / np.sqrt(K))
     compare(np.ascontiguousarray(out.array), reference, spec.bound(case, inputs, reference, c))
 
 
 def rounded_alike(found: np.ndarray, wanted: np.ndarray) -> bool:
-    """bfloat16, neighbours at most and nearly always equal: GELU is computed to 14 bits. Below 3e-38 it is 0, and
-    denormals are where a CPU has the instruction that rounds."""
+    """True if bfloat16 arrays are nearly always equal, else off by one unit: GELU is computed to 14 bits. Elements
+    below 4e-38 may be 0."""
     found, wanted = (np.where(np.abs(x.astype(np.float32)) < 4e-38, 0, x.astype(np.float32)) for x in (found, wanted))
     apart = np.abs(found - wanted)
     return bool((apart <= np.abs(wanted) / 128).all() and (apart > 0).mean() < 0.01)
@@ -68,7 +68,8 @@ def test_amx_kernels_read_and_write_bfloat16(M, N, K, rng):
     ("M", "N", "K"), [(5, 40, 64), (200, 130, 768), (33, 70, 1536), (7, 45, 50), (13, 50, 1600), (12, 33, 0)]
 )
 def test_bfloat16_operands_and_results(M, N, K, dtype, rng):
-    """A bfloat16 a gives the bits of the same numbers in float32, whatever its strides; an out of it those, rounded."""
+    """A bfloat16 a gives the bits of the same elements in float32, with any strides; a bfloat16 out these bits,
+    rounded."""
     wide = rng.standard_normal((M, 2 * K), dtype=np.float32).astype(BFLOAT16)
     b = rng.standard_normal((K, N), dtype=np.float32)
     rest = {"bias": rng.standard_normal(N, dtype=np.float32), "activation": "gelu_tanh", "dtype": dtype}
@@ -86,7 +87,7 @@ def test_bfloat16_operands_and_results(M, N, K, dtype, rng):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_prepared_weights_and_scratch_begin_on_cache_lines(dtype, rng):
-    """A vector in two lines costs two loads; a tile of AMX sixteen times that."""
+    """A vector across two cache lines costs two loads, an AMX tile sixteen times that."""
     b = rng.standard_normal((100, 70), dtype=np.float32)
     for array in (prepare(b, dtype=dtype).data, scratch(1 << 20), matmul(b.T, b, dtype=dtype)):
         assert array.__array_interface__["data"][0] % 64 == 0
@@ -112,14 +113,14 @@ def test_out_may_be_the_residual(rng):
 
 @pytest.mark.parametrize("rung", ["cpu.memory", "cpu.reordered", "cpu.vectors", "cpu.packed"])
 def test_out_may_share_memory_with_any_operand(rung, rng):
-    """Square, so that every operand may be out; the kernels would read what they have just written."""
+    """All matrices are square, so every operand may be out; a kernel without a copy would read its own results."""
     a, b, o = (rng.standard_normal((48, 48), dtype=np.float32) for _ in range(3))
     calls = {
         "a": lambda o, out: matmul(o, b, out=out(o)),
         "b": lambda o, out: matmul(a, o, out=out(o)),
         "bias": lambda o, out: matmul(a, b, bias=o[0], out=out(o)),
         "bias and residual": lambda o, out: matmul(a, b, bias=o[0], residual=o, out=out(o)),
-        "a turned residual": lambda o, out: matmul(a, b, residual=o[::-1], out=out(o)),
+        "a reversed residual": lambda o, out: matmul(a, b, residual=o[::-1], out=out(o)),
         "a transposed residual": lambda o, out: matmul(a, b, residual=o.T, out=out(o)),
         "a batch of a": lambda o, out: matmul(o.reshape(2, 24, 48), np.stack([b, b]), out=out(o.reshape(2, 24, 48))),
     }

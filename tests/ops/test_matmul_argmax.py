@@ -1,4 +1,4 @@
-"""The largest column: its index and not only its value, ties, what screening must not lose, and the door."""
+"""matmul_argmax: index and value, ties, the bounds of screening, refused arguments."""
 
 import numpy as np
 import pytest
@@ -70,7 +70,7 @@ def test_rows_that_screening_cannot_decide_are_computed_in_full(rng):
         prepared = prepare(b)
         undecided, _ = screened.best(a, prepared.screen)
         index, _ = matmul_argmax(a, prepared)
-    assert (undecided == -1).any(), "the case is meant to have more candidates than are kept"
+    assert (undecided == -1).any(), "the case is meant to have more candidates than fit"
     exact = a.astype(np.float64) @ b.astype(np.float64)
     assert (exact.max(axis=1) - exact[np.arange(5), index] <= 1e-5).all()
 
@@ -78,7 +78,7 @@ def test_rows_that_screening_cannot_decide_are_computed_in_full(rng):
 @screening
 @pytest.mark.parametrize("size", [1e-30, 1.0, 1e15])
 def test_the_bound_holds_whatever_the_size_of_numbers(size, rng):
-    """Outliers in a few places, as trained models have them, and columns of very different length."""
+    """A few outliers, as in trained models, and columns of very different norms."""
     a = rng.standard_normal((40, 64), dtype=np.float32)
     a[:, 7] *= 300
     b = np.ascontiguousarray(columns(rng, 3000, 64).T) * rng.lognormal(0, 2, (3000, 1)).astype(np.float32)
@@ -91,7 +91,7 @@ def test_the_bound_holds_whatever_the_size_of_numbers(size, rng):
 
 
 @screening
-def test_a_bound_that_is_too_small_would_be_seen(rng, monkeypatch):
+def test_a_bound_that_is_too_small_is_noticed(rng, monkeypatch):
     """The saboteur: without the loss of the columns the largest is missed."""
     a, b = rng.standard_normal((300, 64), dtype=np.float32), columns(rng, 5000, 64)
     with using(matmul="cpu.packed", matmul_argmax="cpu.screened"):

@@ -15,15 +15,14 @@ from tilewright.ops.core.ladder import using
 from tilewright.ops.matmul import Problem as Product
 from tilewright.ops.matmul import ladder as matrix_ladder
 from tilewright.ops.matmul.problem import DEVICE_DTYPES
-from tilewright.ops.matmul_argmax import ladder
+from tilewright.ops.matmul_argmax import ladder, matmul_argmax, prepare
 from tilewright.ops.matmul_argmax.problem import Case
 
 torch = pytest.importorskip("torch")
-device = pytest.importorskip("tilewright.ops.matmul_argmax")
 pytestmark = pytest.mark.usefixtures("simulated_gpu")
 
 RUNGS = [rung for name, rung in ladder.rungs.items() if not name.startswith("cpu.")]
-DEEP = 770  # at least what limbs want
+DEEP = 770  # K that rungs with limbs take
 FLOAT32 = [case for case in cases_of("matmul_argmax") if case.dtype == "float32"]
 TINY = [Case(1, 1, 16), Case(3, 40, 9)]
 ONE_LIMB = [Case(3, 140, DEEP)]  # two tiles of 128
@@ -31,7 +30,7 @@ ONE_LIMB = [Case(3, 140, DEEP)]  # two tiles of 128
 
 @pytest.fixture(autouse=True)
 def as_on_a_gpu(monkeypatch):
-    """Triton's interpreter reduces by any function but its own one element after another: here it knows `larger`."""
+    """Triton's interpreter reduces by a function of ours one element at a time; here it reduces by `larger` at once."""
     if ON_GPU or matrix_ladder.rungs["tile.persistent"].refuses(Product(8, 8, "bfloat16", "cuda")):
         return
     from triton.runtime.interpreter import ReduceOps
@@ -59,7 +58,7 @@ def accepted(cases=None):
     for rung in RUNGS:
         for dtype in classes(rung):
             if not ON_GPU and rung.name.startswith("simt.") and dtype in ("float16", "tf32"):
-                continue  # the product is matmul's, and its tests see them
+                continue  # matmul's own tests cover these
             case = Case(9, 40, DEEP, dtype, device="cuda")
             if why := rung.refuses(case.problem):
                 mark = pytest.mark.skip(reason=f"{rung.name}: {'; '.join(why)}")
@@ -86,7 +85,7 @@ def test_rung(rung, case, rng):
     results = [empty(case.M) for _ in range(2)]
     with using(matmul_argmax=rung.name):
         for result in results:
-            device.matmul_argmax(a, prepared, result)
+            matmul_argmax(a, prepared, result)
     index, value = (x.cpu().numpy() for x in results[0])
     compare(value, reference, bound)
     assert (exact.max(axis=1) - exact[np.arange(case.M), index] <= 2 * bound).all()
@@ -95,17 +94,17 @@ def test_rung(rung, case, rng):
 
 
 def placed(rung, case: Case, inputs: dict):
-    """(a, prepared b) where the kernels run."""
+    """(a, prepared b) on the device."""
     b = torch.from_numpy(inputs["b"]).to(PLACE)
     a = torch.from_numpy(inputs["a"]).to(PLACE)
     if case.dtype.endswith("16"):
         a = a.to(getattr(torch, case.dtype))
     with using(matmul_argmax=rung.name):
-        return a, device.prepare(b, dtype=case.dtype)
+        return a, prepare(b, dtype=case.dtype)
 
 
 def empty(M: int):
-    """Where results go: NaN, and a column that there is not."""
+    """Arrays for results, filled with NaN and a column that does not exist."""
     return torch.full((M,), -7, device=PLACE), torch.full((M,), torch.nan, device=PLACE)
 
 
@@ -123,7 +122,7 @@ def test_of_equal_columns_the_first_is_taken_and_a_poisoned_row_stays_alone(rung
     inputs["a"][3] = np.nan
     a, prepared = placed(rung, case, inputs)
     with using(matmul_argmax=rung.name):
-        index, value = (x.cpu() for x in device.matmul_argmax(a, prepared))
+        index, value = (x.cpu() for x in matmul_argmax(a, prepared))
     assert [index[i] for i in (0, 1, 2, 4)] == [wanted[i] for i in (0, 1, 2, 4)]
     assert value.isnan().tolist() == [False, False, False, True, False]
     assert 0 <= int(index[3]) < case.N
@@ -138,13 +137,13 @@ def test_a_rows_bits_do_not_depend_on_its_batch(rung, case, rng):
     for size in (1, 2, 65, 129, 300, 1000) if ON_GPU else (1, 3):
         a, prepared = placed(rung, case, {**inputs, "a": np.roll(inputs["a"], size - 1, axis=0)[:size]})
         with using(matmul_argmax=rung.name):
-            index, value = device.matmul_argmax(a, prepared)
+            index, value = matmul_argmax(a, prepared)
         found.add((int(index[size - 1]), value[size - 1].cpu().numpy().tobytes()))
     assert len(found) == 1
 
 
 def test_how_a_product_is_cut_does_not_show(rng):
-    """The shape of tiles follows the number of rows; the bits may not."""
+    """The shape of tiles depends on the number of rows; the bits must not."""
     if not ON_GPU:
         pytest.skip("Triton's interpreter multiplies tiles by BLAS, whose sums follow their shape")
     from tilewright.ops.matmul_argmax.tile import launch
@@ -170,23 +169,23 @@ def test_what_does_not_fit_is_named():
     b = torch.ones(16, 20, device=PLACE)
     if why := ladder.rungs["simt.row"].refuses(Case(2, 20, 16, device="cuda").problem):
         pytest.skip("; ".join(why))
-    prepared, a = device.prepare(b), torch.ones(2, 16, device=PLACE)
+    prepared, a = prepare(b), torch.ones(2, 16, device=PLACE)
     good = empty(2)
     for words, call in {
-        "a is (2, 15); (M, 16) is wanted": lambda: device.matmul_argmax(a[:, :15], prepared),
-        "a is on the CPU and b on a GPU": lambda: device.matmul_argmax(np.ones((2, 16), np.float32), prepared),
-        "at least one column": lambda: device.prepare(b[:, :0]),
-        "dtype is 'float64'": lambda: device.prepare(b, dtype="float64"),
-        "weights are (16, 20) float32, b is (16, 20) bfloat16": lambda: device.prepare(
+        "a is (2, 15); (M, 16) is wanted": lambda: matmul_argmax(a[:, :15], prepared),
+        "a is on the CPU and b on a GPU": lambda: matmul_argmax(np.ones((2, 16), np.float32), prepared),
+        "at least one column": lambda: prepare(b[:, :0]),
+        "dtype is 'float64'": lambda: prepare(b, dtype="float64"),
+        "weights are (16, 20) float32, b is (16, 20) bfloat16": lambda: prepare(
             b, dtype="bfloat16", weights=prepared.weights
         ),
-        "out's index is int32": lambda: device.matmul_argmax(a, prepared, (good[0].int(), good[1])),
-        "out's value is float32 (1,)": lambda: device.matmul_argmax(a, prepared, (good[0], good[1][:1])),
+        "out's index is int32": lambda: matmul_argmax(a, prepared, (good[0].int(), good[1])),
+        "out's value is float32 (1,)": lambda: matmul_argmax(a, prepared, (good[0], good[1][:1])),
     }.items():
         with pytest.raises(UsageError) as error:
             call()
         assert words in str(error.value)
-    assert [len(x) for x in device.matmul_argmax(a[:0], prepared)] == [0, 0]
+    assert [len(x) for x in matmul_argmax(a[:0], prepared)] == [0, 0]
 
 
 def test_a_bound_case_gives_values_in_what_it_is_handed(rng):

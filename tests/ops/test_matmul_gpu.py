@@ -14,12 +14,11 @@ from ops.cases import cases_of
 from tilewright.bench.sizes import matmul as spec
 from tilewright.errors import Refused, UsageError
 from tilewright.ops.core.ladder import using
-from tilewright.ops.matmul import Problem, ladder
+from tilewright.ops.matmul import Problem, ladder, matmul, prepare
 from tilewright.ops.matmul.ladder import TILE_LIMB_DEPTH
 from tilewright.ops.matmul.problem import DEVICE_DTYPES, Case
 
 torch = pytest.importorskip("torch")
-device = pytest.importorskip("tilewright.ops.matmul")
 pytestmark = pytest.mark.usefixtures("simulated_gpu")
 
 TINY = [
@@ -30,12 +29,12 @@ TINY = [
     Case(3, 8, 16, bias=True, residual=True, activation="tanh"),
     Case(5, 9, 17, layout="F"),
 ]
-DEEP = 770  # at least what limbs want, and no multiple of a tile
-FEW = TINY[:1] + TINY[2:4]  # where the threads of a block wait for each other, or K is deep, a case takes seconds
+DEEP = 770  # K that rungs with limbs take, no multiple of a tile
+FEW = TINY[:1] + TINY[2:4]  # for rungs with barriers or a large K, whose cases take seconds here
 NARROW = Case(5, 2, 70, bias=True, activation="relu")
 WIDE = Case(9, 131, 20, bias=True, residual=True, activation="relu")  # two tiles of 128
 TALL = Case(1300, 9, 17, bias=True)  # eleven, more than a group of eight
-WHOLE = Case(300, 392, 136, bias=True, residual=True, activation="gelu_tanh")  # rows that bulk copies take
+WHOLE = Case(300, 392, 136, bias=True, residual=True, activation="gelu_tanh")  # rows for bulk copies
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +47,7 @@ def problem(dtype: str) -> Problem:
 
 
 def cases(rung, dtype):
-    """Of a class that it takes; deep where limbs want it."""
+    """Cases of an accuracy class that a rung takes, with a K that rungs with limbs take."""
     slow = rung.name.startswith(("simt.s", "simt.u", "simt.v", "simt.w", "simt.b", "simt.n", "tile.limbs"))
     few = [replace(FEW[1], N=3), NARROW] if rung.name == "simt.narrow" else FEW if slow else TINY
     wide = [WIDE] if rung.name in ("simt.buffered", "tile.persistent") else []
@@ -67,7 +66,7 @@ def test_rung(rung, case, rng):
 
 
 def accepted(*few: str, dtypes=DEVICE_DTYPES):
-    """(rung, class) of those that run here: every rung on a GPU, else `few` of them."""
+    """(rung, class) that run here: every rung on a GPU, else `few` of them."""
     return list(gpu.accepted(ladder, problem, dtypes, *few))
 
 
@@ -94,7 +93,7 @@ def test_a_16_bit_result_is_the_rounded_one(rung, dtype, rng):
     if dtype == "bfloat16" and not ON_GPU:
         pytest.skip("Triton's interpreter truncates where the GPU rounds to bfloat16")
     M = 300 if ON_GPU else 5
-    for N in (16, 13, 392) if ON_GPU else (16, 13):  # whole rows of 32 bytes, rows that no bulk copy takes, tiles
+    for N in (16, 13, 392) if ON_GPU else (16, 13):  # rows of 32 bytes, rows without bulk copies, tiles
         case = Case(M, N, 40, dtype, bias=True, residual=True, activation="gelu_tanh", device="cuda")
         with using(matmul=rung.name):
             call = spec.bind_tensors(case, spec.make(case, rng), PLACE)
@@ -110,10 +109,10 @@ def test_a_float32_residual_is_replaced_by_the_result(rung, dtype, rng):
         reference = spec.reference(case, inputs)
         tensors = {name: torch.from_numpy(x).to(PLACE) for name, x in inputs.items() if name != "activation"}
         with using(matmul=rung.name):
-            packed = device.prepare(tensors["b"], dtype=dtype)
+            packed = prepare(tensors["b"], dtype=dtype)
             residual = tensors["residual"]
             a = tensors["a"] if dtype == "tf32" else tensors["a"].to(getattr(torch, dtype))
-            device.matmul(a, packed, bias=tensors["bias"], residual=residual, activation="relu", out=residual)
+            matmul(a, packed, bias=tensors["bias"], residual=residual, activation="relu", out=residual)
         compare(residual.cpu().numpy(), reference, spec.bound(case, inputs, reference, rung.c))
 
 
@@ -131,7 +130,7 @@ def test_a_poisoned_row_stays_alone(rung, dtype, rng):
 
 @pytest.mark.parametrize(("rung", "dtype"), accepted("tile.persistent"))
 def test_how_a_product_is_cut_does_not_show(rung, dtype, rng):
-    """The shape of tiles follows the number of rows; the bits may not."""
+    """The shape of tiles depends on the number of rows; the bits must not."""
     if not ON_GPU:
         pytest.skip("Triton's interpreter multiplies tiles by BLAS, whose sums follow their shape")
     if rung.name.startswith("simt."):
@@ -143,7 +142,7 @@ def test_how_a_product_is_cut_does_not_show(rung, dtype, rng):
     case = Case(M, N, K, dtype, device="cuda")
     inputs = {name: torch.from_numpy(x).to(PLACE) for name, x in spec.make(case, rng).items() if name in "ab"}
     with using(matmul=rung.name):
-        weights = device.prepare(inputs["b"], dtype=dtype)
+        weights = prepare(inputs["b"], dtype=dtype)
     none = torch.empty(0, device=PLACE)
     kind = {"limbs": dtype == "float32", "specialized": rung.options.get("specialized", False)}
     own = launch.shape_for(launch.LINE // weights.data.element_size(), N, M, **kind, narrow=True)
@@ -158,10 +157,10 @@ def test_how_a_product_is_cut_does_not_show(rung, dtype, rng):
 
 @pytest.mark.parametrize(("rung", "dtype"), accepted("tile.limbs", dtypes=("float32",)))
 @pytest.mark.parametrize("K", [192, 768, 4100] if ON_GPU else [192])
-def test_the_bound_holds_for_the_numbers_that_limbs_lose_most_of(rung, dtype, K, rng):
-    """Of 1 + 2^-8 + 2^-17 three products miss 255 eps32, of 1 + 2^-9 + 2^-17 four miss 128, with one sign for all."""
+def test_the_bound_holds_for_the_operands_with_the_largest_error(rung, dtype, K, rng):
+    """Three products of 1 + 2^-8 + 2^-17 miss 255 eps32, four of 1 + 2^-9 + 2^-17 miss 128, all of one sign."""
     if "limbs" not in rung.name:
-        pytest.skip(f"{rung.name} does not split numbers")
+        pytest.skip(f"{rung.name} does not split operands")
     case, worst = Case(3, 17, K, device="cuda"), np.float32(1 + 2.0 ** (-8 if K >= 768 else -9) + 2.0**-17)
     inputs = {"a": np.full((3, K), worst), "b": np.full((K, 17), worst), "activation": None}
     reference = spec.reference(case, inputs)
@@ -172,7 +171,7 @@ def test_the_bound_holds_for_the_numbers_that_limbs_lose_most_of(rung, dtype, K,
 
 @pytest.mark.parametrize("limbs", [1, 2])
 def test_tiles_fit_in_a_multiprocessors_shared_memory(limbs):
-    """Stages of both operands, buffers for results that leave by bulk copies, barriers: 227 KiB on Hopper."""
+    """Stages of both operands, buffers for results, barriers: 227 KiB on Hopper."""
     launch = pytest.importorskip("tilewright.ops.gemm.tile.launch")
     kind = {"limbs": limbs == 2, "specialized": True}
     for M, N, word, residual in product((1, 64, 300, 1024, 6400, 16384), (2, 64, 768, 3072, 50257), (2, 4), (0, 2, 4)):
@@ -205,15 +204,15 @@ def test_batches_gathered_rows_and_outputs_that_are_inputs(rng):
     a, b = (torch.from_numpy(rng.standard_normal(s, dtype=np.float32)).to(PLACE) for s in ((2, 3, 4), (2, 4, 5)))
     bound = 1e-5
     wanted = (a.double() @ b.double()).cpu().numpy()
-    compare(device.matmul(a, b).cpu().numpy(), wanted, bound)
-    compare(device.matmul(a, b[0]).cpu().numpy(), (a.double() @ b[0].double()).cpu().numpy(), bound)
+    compare(matmul(a, b).cpu().numpy(), wanted, bound)
+    compare(matmul(a, b[0]).cpu().numpy(), (a.double() @ b[0].double()).cpu().numpy(), bound)
     rows = torch.tensor([2, 0, 2], device=PLACE)
-    compare(device.matmul(a[0], b[0], rows=rows).cpu().numpy(), wanted[0][[2, 0, 2]], bound)
+    compare(matmul(a[0], b[0], rows=rows).cpu().numpy(), wanted[0][[2, 0, 2]], bound)
     square = torch.from_numpy(rng.standard_normal((4, 4), dtype=np.float32)).to(PLACE)
     wanted = (square.double() @ square.double() + square.double()).cpu().numpy()
-    compare(device.matmul(square, square, residual=square, out=square).cpu().numpy(), wanted, bound)
+    compare(matmul(square, square, residual=square, out=square).cpu().numpy(), wanted, bound)
     wide = torch.zeros(3, 8, device=PLACE)
-    device.matmul(a[0], b[0], out=wide[:, 1:6])
+    matmul(a[0], b[0], out=wide[:, 1:6])
     assert wide[:, 1:6].abs().sum() > 0 and wide[:, [0, 6, 7]].abs().sum() == 0
 
 
@@ -221,19 +220,19 @@ def test_batches_gathered_rows_and_outputs_that_are_inputs(rng):
 def test_what_does_not_fit_is_named():
     a, b, bias = tensors((2, 4), (4, 5), (5,))
     for words, call in {
-        "a is (2, 4) and b is (5, 4): a has 4 columns, b has 5 rows": lambda: device.matmul(a, b.T.contiguous()),
-        "a is (4,) and b is (4, 5); a has to be (M, K)": lambda: device.matmul(a[0], b),
-        "bias has shape (4,); (5,) is wanted": lambda: device.matmul(a, b, bias=bias[:4]),
-        "residual has shape (2, 4)": lambda: device.matmul(a, b, residual=a),
-        "b is a ndarray; a torch tensor": lambda: device.matmul(a, np.ones((4, 5), np.float32)),
-        "a is int64; float32, bfloat16": lambda: device.matmul(a.long(), b),
-        "out is float32 (2, 4)": lambda: device.matmul(a, b, out=a),
-        "out is float16": lambda: device.matmul(a, b, out=tensors((2, 5))[0].half()),
-        "dtype is 'float64'": lambda: device.prepare(b, dtype="float64"),
-        "do not broadcast": lambda: device.matmul(*tensors((2, 2, 4), (3, 4, 5))),
-        "was prepared for bfloat16": lambda: device.matmul(a, other_class(b), dtype="float32"),
+        "a is (2, 4) and b is (5, 4): a has 4 columns, b has 5 rows": lambda: matmul(a, b.T.contiguous()),
+        "a is (4,) and b is (4, 5); a has to be (M, K)": lambda: matmul(a[0], b),
+        "bias has shape (4,); (5,) is wanted": lambda: matmul(a, b, bias=bias[:4]),
+        "residual has shape (2, 4)": lambda: matmul(a, b, residual=a),
+        "b is a ndarray; a torch tensor": lambda: matmul(a, np.ones((4, 5), np.float32)),
+        "a is int64; float32, bfloat16": lambda: matmul(a.long(), b),
+        "out is float32 (2, 4)": lambda: matmul(a, b, out=a),
+        "out is float16": lambda: matmul(a, b, out=tensors((2, 5))[0].half()),
+        "dtype is 'float64'": lambda: prepare(b, dtype="float64"),
+        "do not broadcast": lambda: matmul(*tensors((2, 2, 4), (3, 4, 5))),
+        "was prepared for bfloat16": lambda: matmul(a, other_class(b), dtype="float32"),
         "it has cpu.memory": lambda: forced("simt.fast", a, b),
-        "rows is a list; a torch tensor": lambda: device.matmul(a, b, rows=[0]),
+        "rows is a list; a torch tensor": lambda: matmul(a, b, rows=[0]),
     }.items():
         with pytest.raises((UsageError, Refused)) as error:
             call()
@@ -248,7 +247,7 @@ def other_class(b):
 
 def forced(name, a, b):
     with using(matmul=name):
-        return device.matmul(a, b)
+        return matmul(a, b)
 
 
 def test_a_gpu_rung_refuses_the_cpus_arrays_and_the_other_way_round():

@@ -6,6 +6,7 @@ packed = prepare(w)                             # once; then matmul(x, packed) f
 """
 
 import math
+from functools import partial
 from itertools import groupby
 
 import numpy as np
@@ -95,23 +96,20 @@ def matmul(a, b, *, rows=None, bias=None, activation=None, residual=None, dtype=
 
 def _run_batch(backend: Backend, x, b, dtype: str, out, epilogue: Epilogue) -> None:
     """x (..., M, K) by b (..., K, N), matrix by matrix; a b that is broadcast is prepared once."""
-    batch, strides = tuple(out.shape[:-2]), b.strides if backend is HOST else b.stride()
 
-    def entry_of_x(index: tuple[int, ...]) -> tuple[int, ...]:
-        own = index[len(index) - (x.ndim - 2) :]
-        return tuple(i if size > 1 else 0 for i, size in zip(own, x.shape, strict=False))
-
-    def entry_of_b(index: tuple[int, ...]) -> tuple[int, ...]:
-        own = index[len(index) - (b.ndim - 2) :]
-        sizes = zip(own, b.shape, strides, strict=False)
+    def entry(array, index: tuple[int, ...]) -> tuple[int, ...]:
+        """Index of the matrix of `array` that broadcasts to `index` of the batch."""
+        own, strides = index[len(index) - array.ndim + 2 :], array.strides if backend is HOST else array.stride()
+        sizes = zip(own, array.shape, strides, strict=False)
         return tuple(i if size > 1 and stride else 0 for i, size, stride in sizes)
 
-    for entry, group in groupby(sorted(np.ndindex(batch), key=entry_of_b), key=entry_of_b):
-        packed = prepare(b[entry], dtype=dtype)
+    entry_of_b = partial(entry, b)
+    for b_index, group in groupby(sorted(np.ndindex(tuple(out.shape[:-2])), key=entry_of_b), key=entry_of_b):
+        packed = prepare(b[b_index], dtype=dtype)
         for index in group:
             residual = epilogue.residual[index] if 0 not in epilogue.residual.shape else epilogue.residual
             part = Epilogue(epilogue.bias, residual, epilogue.activation)
-            _run(backend, packed, Rows(x[entry_of_x(index)], None), out[index], part)
+            _run(backend, packed, Rows(x[entry(x, index)], None), out[index], part)
 
 
 def _run(backend: Backend, packed: Packed, rows: Rows, out, epilogue: Epilogue) -> None:
@@ -176,7 +174,7 @@ def _row_index(backend: Backend, rows, a):
         raise UsageError(f"matmul: {what}; integers (M,) and a matrix are wanted")
     if len(index) and not (int(index.min()) >= 0 and int(index.max()) < len(a)):
         raise UsageError(f"matmul: rows holds {index.min()} to {index.max()}; a has rows 0 to {len(a) - 1}")
-    return index.astype(np.int64, copy=False) if backend is HOST else index.long()
+    return index.astype(np.int64, copy=False) if isinstance(index, np.ndarray) else index.long()
 
 
 def _epilogue(backend: Backend, bias, activation: str | None, residual, shape: tuple, x) -> Epilogue:

@@ -8,7 +8,7 @@ import numpy as np
 from tilewright.errors import UsageError
 
 ACTIVATIONS = (None, "relu", "gelu_tanh", "gelu", "tanh")
-STEEPEST = 1.13  # the largest slope of an activation, GELU's: it may amplify the error of its argument by that
+STEEPEST = 1.13  # the largest slope of an activation, GELU's: it may amplify the error of its argument
 DTYPES = ("float32", "bfloat16")
 DEVICE_DTYPES = (*DTYPES, "float16", "tf32")  # accuracy classes on a GPU
 EPS32 = float(np.finfo(np.float32).eps)
@@ -16,10 +16,7 @@ EPS32 = float(np.finfo(np.float32).eps)
 
 @dataclass(frozen=True)
 class Problem:
-    """All that the choice of a rung may look at: columns, depth, accuracy class, device.
-
-    The number of rows is not in it.
-    """
+    """Columns, depth, accuracy class and device: the choice of a rung depends on these alone, not on the rows."""
 
     N: int
     K: int
@@ -29,7 +26,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Case:
-    """One product to test or to time: sizes, and what is special about its operands."""
+    """One product to test or to time: its sizes and operands."""
 
     M: int
     N: int
@@ -65,20 +62,19 @@ def check_depth(shape: tuple[int, ...], K: int, N: int) -> None:
 
 
 def cost(case: Case) -> tuple[float, float]:
-    """(floating-point operations, bytes moved if every operand is touched once); see `device.bind` for what activations
-    are on a GPU."""
+    """(floating-point operations, bytes moved if every operand is read or written once)."""
     products = math.prod(case.batch) * case.M
     short = 2 if case.dtype.endswith("16") else 4
-    word = short if case.device != "cpu" else 4  # of activations
+    word = short if case.device != "cpu" else 4  # bytes of an activation, see `bind_tensors` in bench/sizes/matmul.py
     activations = products * (case.K + case.N * (2 if case.residual else 1))
     return 2.0 * products * case.N * case.K, float(activations * word + case.K * case.N * short)
 
 
 def bound(case: Case, inputs: dict, result: np.ndarray, c: float = 1.0) -> np.ndarray:
-    """The largest error allowed, elementwise: c * eps32 * sqrt(K) * (|a| @ |b|) and a rounding for each later addition.
+    """The largest allowed error, elementwise: c * eps32 * sqrt(K) * (|a| @ |b|), and a rounding per later addition.
 
-    result: the reference's. c: the rung's constant: 1 for scalar chains, blocked sums and 16-bit products of operands
-    that are exact in 16 bits; 10 where float32 operands are split in limbs.
+    result: the reference's. c: the rung's constant: 1 for float32 sums of exact products, 10 where float32 operands are
+    split in limbs, 8 where matrix units truncate sums.
     """
     a = inputs["a"][..., inputs["rows"], :] if "rows" in inputs else inputs["a"]
     size = np.abs(a.astype(np.float64)) @ np.abs(inputs["b"].astype(np.float64))

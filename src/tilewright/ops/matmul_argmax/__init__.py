@@ -21,10 +21,9 @@ __all__ = ["Prepared", "Problem", "ladder", "matmul_argmax", "prepare"]
 def prepare(b, *, dtype: str = "float32", weights: Packed | None = None) -> Prepared:
     """Lay weights b (K, N), float32 or bfloat16, out for the rung that will search them.
 
-    dtype: the accuracy class, as for `matmul`: "bfloat16" may take operands below 2^-126 for 0. b may be on a GPU,
-    where it may also be float16, and dtype "float16" or "tf32".
-    weights: what `matmul.prepare` made of the same b, if it is there already. A rung that screens keeps N * K bytes
-    beside it, and b itself. Raises UsageError for a wrong dtype or shape.
+    dtype: the accuracy class, as for `matmul.prepare`; b may be on a GPU, as there. weights: what `matmul.prepare`
+    returned for the same b, if it exists already. A rung that screens stores N * K bytes more, and b itself.
+    Raises UsageError for a wrong dtype or shape.
     """
     backend = backend_of(b)
     b = backend.take("matmul_argmax", "b", b)
@@ -43,11 +42,11 @@ def prepare(b, *, dtype: str = "float32", weights: Packed | None = None) -> Prep
 def matmul_argmax(a, b: Prepared, out=None):
     """(index int64 (M,), value float32 (M,)) of the largest product in each row of a @ b, the lowest index of equals.
 
-    a: float32 or bfloat16 (M, K), finite; b: what `prepare` gave; out: a pair of arrays to write to. A value is within
-    matmul's bound of the true product; a column is never passed over for a product that is smaller in these sums. A
-    row's answer depends on that row and b alone. Tensors on a GPU give tensors there, and nothing waits: a may also be
-    float16, out is contiguous, and a row that holds a NaN has the value NaN and some index. Raises UsageError naming
-    the argument that does not fit.
+    a: float32 or bfloat16 (M, K), finite. b: what `prepare` returned. out: a pair of arrays to write to. A value is
+    within matmul's error bound of the exact product, and is the largest of the computed sums. A row's answer depends on
+    that row and b alone. Arrays on a GPU stay there, and work is queued without waiting: a may also be float16, out is
+    contiguous, and a row with a NaN has the value NaN and some index. Raises UsageError naming the argument that does
+    not fit.
     """
     backend = backend_of(a)
     a = backend.take("matmul_argmax", "a", a)

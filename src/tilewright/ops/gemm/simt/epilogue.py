@@ -1,5 +1,4 @@
-"""What follows a sum: residual, bias, activation. One function an activation, compiled into the kernel that calls
-it."""
+"""The epilogue of a sum: residual, bias, activation. Each kernel is compiled with one activation."""
 
 import math
 from functools import cache
@@ -10,7 +9,7 @@ from numba import float32
 from tilewright.ops.core.gpu.simt import inline
 
 NONE, HALF, ONE, LOWEST = float32(0), float32(0.5), float32(1), float32(-np.inf)
-FAR = float32(80)  # exp of it is finite, and no sum is seen beside it
+LARGE = float32(80)  # exp(80) is finite, and adding 1 to it changes nothing
 SLOPE, CUBIC = float32(2 * math.sqrt(2 / math.pi)), float32(0.044715)
 HALF_ROOT = float32(math.sqrt(0.5))
 
@@ -20,7 +19,7 @@ def _identity(x):
 
 
 def _relu(x):
-    return NONE if x < 0 else x  # so that a NaN stays
+    return NONE if x < 0 else x  # a NaN stays
 
 
 def _tanh(x):
@@ -29,7 +28,7 @@ def _tanh(x):
 
 def _gelu_tanh(x):
     # x (1 + tanh t) / 2 = x / (1 + exp(-2 t)): nothing cancels
-    return NONE if x == LOWEST else x / (ONE + math.exp(min(-SLOPE * (x + CUBIC * x * x * x), FAR)))
+    return NONE if x == LOWEST else x / (ONE + math.exp(min(-SLOPE * (x + CUBIC * x * x * x), LARGE)))
 
 
 def _gelu(x):

@@ -2,9 +2,9 @@
 shared memory by bulk copies, two warpgroups multiply half a tile's rows each.
 
 They synchronise at barriers in shared memory: `full` counts the bytes that have arrived in a stage, `empty` the
-warpgroups that have read it. So loads run ahead by the number of stages, into the next tile too. Unlike `product`, one
-warpgroup finishes a tile while the other uses the matrix unit. The limit is the rate of the matrix units. It loses
-where a program has few tiles: nothing overlaps the end of the last one.
+warpgroups that have read it. So up to `stages` blocks of K are prefetched, also of the next tile. Unlike `product`, one
+warpgroup finishes a tile while the other uses the matrix unit. The limit is the rate of the matrix units. Gains
+little where each program has one tile: nothing overlaps its end.
 """
 
 import triton.experimental.gluon.language as gl
@@ -19,12 +19,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from tilewright.ops.gemm.tile.hopper_ends import (
     HALF_ROWS,
-    copy_out,
+    copy_in,
     finish,
     finish_in_buffers,
     move_tiles,
-    store,
     tile_corner,
+    write_by_copy,
+    write_by_stores,
 )
 from tilewright.ops.gemm.tile.records import Exchange, Extras, Stages
 
@@ -46,9 +47,9 @@ def load_tiles(a, b, stages, sizes, block: gl.constexpr, LIMBS: gl.constexpr):
             mbarrier.expect(full, LIMBS * (2 * a.block_type.nbytes + b.block_type.nbytes))
             for limb in gl.static_range(LIMBS):
                 tile_index, k = stage * LIMBS + limb, limb * sizes.K + p
-                tma.async_copy_global_to_shared(a, [i, k], full, stages.a_tiles.index(2 * tile_index))
-                tma.async_copy_global_to_shared(a, [i + HALF_ROWS, k], full, stages.a_tiles.index(2 * tile_index + 1))
-                tma.async_copy_global_to_shared(b, [j, k], full, stages.b_tiles.index(tile_index))
+                copy_in(a, [i, k], full, stages.a_tiles.index(2 * tile_index))
+                copy_in(a, [i + HALF_ROWS, k], full, stages.a_tiles.index(2 * tile_index + 1))
+                copy_in(b, [j, k], full, stages.b_tiles.index(tile_index))
             step += 1
 
 
@@ -141,9 +142,9 @@ def multiply_tiles(out, stages, exchange, extras, sizes, block: gl.constexpr, fo
             i += HALF * HALF_ROWS
             totals = finish(totals, i, j, extras, sizes, ACTIVATION)
             if form.end == "bulk_copy":
-                copy_out(totals, out, exchange.buffers.index(HALF), i, j)
+                write_by_copy(totals, out, exchange.buffers.index(HALF), i, j)
             else:
-                store(totals, out, i, j, sizes)
+                write_by_stores(totals, out, i, j, sizes)
     if form.end == "bulk_copy":
         tma.store_wait(0)
 

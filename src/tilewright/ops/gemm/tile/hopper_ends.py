@@ -11,6 +11,9 @@ from tilewright.ops.gemm.tile import epilogue, product
 
 activate, tile_corner = gluon.jit(epilogue.activate.fn), gluon.jit(product.tile_corner.fn)
 
+copy_in = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared  # the second name in Triton 3.6 and 3.7
+copy_out = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+
 HALF_ROWS = gl.constexpr(64)  # rows of a tile that a warpgroup computes: the rows of one of its instructions
 
 
@@ -43,16 +46,16 @@ def finish(totals, i, j, extras, sizes, ACTIVATION: gl.constexpr):
 
 
 @gluon.jit
-def copy_out(totals, out, buffer, i, j):
+def write_by_copy(totals, out, buffer, i, j):
     """Write half a tile to (i, j) by a bulk copy from a buffer, once the last copy from it is done."""
     tma.store_wait(0)
     buffer.store(totals.to(out.dtype))
     fence_async_shared()
-    tma.async_copy_shared_to_global(out, [i, j], buffer)
+    copy_out(out, [i, j], buffer)
 
 
 @gluon.jit
-def store(totals, out, i, j, sizes):
+def write_by_stores(totals, out, i, j, sizes):
     """Write half a tile to (i, j) from registers. Threads first exchange 16-bit elements, so that a warp's are
     adjacent."""
     LAYOUT: gl.constexpr = totals.type.layout
@@ -111,10 +114,10 @@ def move_tiles(out, residual, exchange, sizes, block: gl.constexpr):
             for half in gl.static_range(2):
                 loaded, buffer = exchange.loaded.index(half * PARTS + p), exchange.buffers.index(half * PARTS + p)
                 mbarrier.expect(loaded, residual.block_type.nbytes)
-                tma.async_copy_global_to_shared(residual, [i + half * HALF_ROWS, j + p * PART], loaded, buffer)
+                copy_in(residual, [i + half * HALF_ROWS, j + p * PART], loaded, buffer)
         for p in gl.static_range(PARTS):
             for half in gl.static_range(2):
                 mbarrier.wait(exchange.finished.index(half * PARTS + p), count & 1)
                 buffer = exchange.buffers.index(half * PARTS + p)
-                tma.async_copy_shared_to_global(out, [i + half * HALF_ROWS, j + p * PART], buffer)
+                copy_out(out, [i + half * HALF_ROWS, j + p * PART], buffer)
     tma.store_wait(0)

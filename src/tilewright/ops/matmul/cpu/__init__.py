@@ -1,1 +1,1 @@
-"""CPU kernels of matmul."""
+"""CPU kernels of matmul without packing; the packed ones are in `gemm.cpu`."""

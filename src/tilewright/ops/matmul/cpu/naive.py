@@ -1,8 +1,7 @@
-"""Scalar rungs: what the order of three loops and the place of one accumulator decide.
+"""out (M, N) = activation(a (M, K) @ b (K, N) + residual + bias) in scalar loops: the effect of their order.
 
-From a few rows of a few dozen numbers on, all lose to `cpu.vectors`.
-
-Letters: out (M, N) = a (M, K) @ b (K, N). Every rung ends in `finish` (bias, residual, activation).
+All lose to `cpu.vectors` except on a few rows of a few dozen elements. The parameters of every kernel: a, b, out;
+bias (N,) and residual (M, N), which may be empty, all float32; activation: a code of `gemm.cpu.epilogue.ACTIVATIONS`.
 """
 
 import numpy as np
@@ -17,8 +16,8 @@ SIGNATURE = types.void(simd.INPUT_2D, simd.INPUT_2D, simd.OUTPUT_2D, simd.INPUT,
 
 @simd.kernel(SIGNATURE, name="matmul.memory")
 def memory(a, b, out, bias, residual, activation):
-    """out[i, j] is read, added to and written K times: three loads and one store an addition. Loses to `reordered`,
-    which has them too, but for vectors."""
+    """out[i, j] is read, added to and written K times: three loads and one store per addition. Loses to `reordered`,
+    which has as many, but of vectors."""
     for i in range(out.shape[0]):
         for j in range(out.shape[1]):
             out[i, j] = 0
@@ -29,9 +28,9 @@ def memory(a, b, out, bias, residual, activation):
 
 @simd.kernel(SIGNATURE, name="matmul.register")
 def register(a, b, out, bias, residual, activation):
-    """The sum of one element stays in a register until it is whole; the column of b is still walked with stride N.
+    """The sum of one element stays in a register until it is complete. b is still read down a column, with stride N.
 
-    That takes the time: it wins little over `memory`, or loses (the table in README.md).
+    That is the limit: it gains little over `memory`, or loses (see the table of measurements).
     """
     for i in range(out.shape[0]):
         for j in range(out.shape[1]):
@@ -43,7 +42,7 @@ def register(a, b, out, bias, residual, activation):
 
 @simd.inline
 def add_rows(a, b, out):
-    """out += a @ b; the inner loop runs along a row of b and one of out, so the compiler makes vectors of it."""
+    """out += a @ b; the inner loop runs along a row of b and of out, so the compiler vectorises it."""
     for i in range(out.shape[0]):
         for p in range(a.shape[1]):
             scale = a[i, p]
@@ -64,21 +63,21 @@ ROWS_SIGNATURE = types.void(simd.MATRIX, simd.MATRIX, simd.CONTIGUOUS, simd.INPU
 
 @simd.kernel(ROWS_SIGNATURE, name="matmul.reordered")
 def reordered(a, b, out, bias, residual, activation):
-    """Loops i, p, j: both b and out are walked along their rows, so a cache line is used whole and the compiler
-    vectorises. Loses where b outgrows a cache: each row of a passes over all of it."""
+    """Loops i, p, j: both b and out are read along their rows, so whole cache lines are used and the compiler
+    vectorises. Loses where b is larger than a cache: each row of a reads all of it."""
     out[:] = 0
     add_rows(a, b, out)
     finish_all(out, bias, residual, activation)
 
 
-DEPTH = 64  # rows of b in a block: 64 x 256 floats are 64 KiB, which stay in L2 for all rows of a
-COLUMNS = 256  # floats: 1 KiB of a row of out stays in L1 for 64 steps
+DEPTH = 64  # rows of b in a block: 64 x 256 float32 are 64 KiB, which stay in L2 for all rows of a
+COLUMNS = 256  # of a block: 1 KiB of a row of out stays in L1 for 64 steps
 
 
 @simd.kernel(ROWS_SIGNATURE, name="matmul.blocked")
 def blocked(a, b, out, bias, residual, activation):
-    """The loops of `reordered` over blocks of b that stay in cache while every row of a passes. Loses where a has few
-    rows to share a block, or b's are short; and, in the table in README.md, on Zen 5."""
+    """The loops of `reordered` over blocks of b, which stay in cache for all rows of a. Loses where a has few rows,
+    where rows of b are short, and on Zen 5 (see the table of measurements)."""
     N, K = out.shape[1], a.shape[1]
     out[:] = 0
     for j in range(0, N, COLUMNS):
@@ -100,7 +99,7 @@ LOOPS = {"memory": memory, "register": register, "reordered": reordered, "blocke
 def multiply(rows: Rows, weights: Packed, out: np.ndarray, epilogue: Epilogue, *, loops: str) -> None:
     """out (M, N) = activation(rows @ weights + residual + bias) by the kernel `LOOPS[loops]`.
 
-    `reordered` and `blocked` take contiguous arrays alone, so that the compiler can vectorise them; others are copied.
+    `reordered` and `blocked` take contiguous arrays, which the compiler can vectorise; other arrays are copied.
     """
     a, b, target = rows.plain(), weights.data, out
     if loops in ("reordered", "blocked"):

@@ -1,8 +1,8 @@
-"""Explicit vectors, nothing packed: four rows of out, two vectors wide, stay in registers along all of K.
+"""out = activation(a @ b + residual + bias) with explicit vectors and nothing packed.
 
-A loaded vector of b feeds four rows, a broadcast a[i, p] two vectors. It loses to `packed` because a strip of b is
-walked with stride N, a new page every few steps, once for every four rows, and because eight accumulators are too few
-to hide the latency of an FMA.
+Four rows of out, two vectors wide, stay in registers along all of K. A vector of b is multiplied by elements of four
+rows, an element a[i, p] by two vectors. It loses to `cpu.packed`: each four rows of a read b with stride N, a new page
+every few steps, and eight accumulators are too few to hide the latency of an FMA.
 """
 
 import functools
@@ -22,7 +22,7 @@ def vector_kernel(lanes: int):
 
     @simd.inline
     def strip(a, b, out, i, j):
-        """out[i : i + 4, j : j + 2 * lanes]; rows beyond M repeat the last one, columns beyond N are left alone."""
+        """out[i : i + 4, j : j + 2 * lanes]; rows beyond M repeat the last one, columns beyond N are not written."""
         (K, N), last = b.shape, out.shape[0] - 1
         left, zero = N - j, simd.zeros(lanes)
         row0, row1, row2, row3 = i * K, min(i + 1, last) * K, min(i + 2, last) * K, min(i + 3, last) * K
@@ -45,7 +45,7 @@ def vector_kernel(lanes: int):
 
     @simd.inline
     def put(out, i, j, low, high):
-        """Two vectors to row i from column j."""
+        """Store two vectors in row i from column j."""
         at, left = i * (out.strides[0] // 4) + j, out.shape[1] - j
         simd.store_first(out, at, low, left)
         simd.store_first(out, at + lanes, high, left - lanes)
@@ -54,6 +54,7 @@ def vector_kernel(lanes: int):
 
     @simd.kernel(signature, name=f"matmul.vectors.{lanes}")
     def product(a, b, out, bias, residual, activation):
+        """Parameters as for the kernels of `naive`."""
         M, N = out.shape
         for j in range(0, N, 2 * lanes):
             for i in range(0, M, 4):
@@ -66,7 +67,7 @@ def vector_kernel(lanes: int):
 
 
 def multiply(rows: Rows, weights: Packed, out: np.ndarray, epilogue: Epilogue) -> None:
-    """out (M, N) = activation(rows @ weights + residual + bias); operands that are not row-major are copied."""
+    """out (M, N) = activation(rows @ weights + residual + bias); operands are copied unless they are row-major."""
     a, b = np.ascontiguousarray(rows.plain()), np.ascontiguousarray(weights.data)
     kernel = vector_kernel(cpu().lanes)
     kernel(a, b, out, epilogue.bias, epilogue.residual, ACTIVATIONS[epilogue.activation])

@@ -1,5 +1,5 @@
-"""SIMT kernels of matmul for NVIDIA GPUs, in numba-cuda: a file an idea, from a thread an element to warp tiles.
+"""SIMT kernels of matmul for NVIDIA GPUs, in numba-cuda: one file per idea, from one element per thread to warp tiles.
 
-All take float32 matrices a (M, K), b (K, N), out and residual (M, N), contiguous, and bias (N,); an empty residual or
-bias is none. K of a product is summed from the first to the last by fused multiply-adds, whatever the tiles.
+All take contiguous float32 matrices a (M, K), b (K, N), out and residual (M, N), and bias (N,); residual and bias may
+be empty. A sum runs over K in ascending order by fused multiply-adds, whatever the tiles, except in `narrow`.
 """

@@ -1,4 +1,8 @@
-"""Several elements a thread: each number read from shared memory is used several times from a register."""
+"""out = activation(a @ b + residual + bias) with several elements per thread.
+
+An element that is loaded from shared memory into a register is used several times. That lowers the limit of `shared`,
+the loads from shared memory per multiply-add.
+"""
 
 from functools import cache
 
@@ -7,17 +11,17 @@ from numba import cuda, float32
 from tilewright.ops.core.gpu.simt import kernel
 from tilewright.ops.gemm.simt.epilogue import finish_for
 
-STRIP_TILE, STRIP_DEPTH, STRIP = 64, 8, 8  # out's tile 64 x 64 on 512 threads, each 8 elements of a column
-TILE, DEPTH, BLOCK = 64, 8, 8  # out's tile 64 x 64 on 64 threads, each 8 x 8
-PITCH = TILE + 1  # of a's tile, transposed: a column that a warp writes lies in as many banks
+STRIP_TILE, STRIP_DEPTH, STRIP = 64, 8, 8  # a tile of out, 64 x 64, on 512 threads with 8 elements of a column each
+TILE, DEPTH, BLOCK = 64, 8, 8  # a tile of out, 64 x 64, on 64 threads with 8 x 8 elements each
+PITCH = TILE + 1  # row length of a's transposed tile: the column that a warp writes has no bank conflicts
 
 
 @cache
 def strip(activation: str | None):
     """kernel(a, b, out, bias, residual) on 512 threads: each has a strip of 8 elements of one column.
 
-    A number of b in a register meets 8 of a: 9 loads from shared memory for 8 multiply-adds, not 16. Loses on small
-    outputs: a block is 64 x 64.
+    An element of b in a register is multiplied by 8 of a: 9 loads from shared memory for 8 multiply-adds, not 16. Loses
+    on small outputs: a block computes 64 x 64.
     """
     finish = finish_for(activation)
 
@@ -28,7 +32,7 @@ def strip(activation: str | None):
         M, N, K = out.shape[0], out.shape[1], a.shape[1]
         thread = cuda.threadIdx.x
         top, left = cuda.blockIdx.x * STRIP_TILE, cuda.blockIdx.y * STRIP_TILE
-        y, x = thread // STRIP_TILE * STRIP, thread % STRIP_TILE  # the strip's place in the tile
+        y, x = thread // STRIP_TILE * STRIP, thread % STRIP_TILE  # first element of the strip
         ay, ax = thread // STRIP_DEPTH, thread % STRIP_DEPTH  # what this thread loads
         by, bx = thread // STRIP_TILE, thread % STRIP_TILE
         totals = cuda.local.array(STRIP, float32)
@@ -56,8 +60,8 @@ def strip(activation: str | None):
 def outer(activation: str | None):
     """kernel(a, b, out, bias, residual) on 64 threads: each has a block of 8 x 8, sums of outer products.
 
-    8 + 8 loads for 64 multiply-adds; a's tile is transposed in shared memory, so that a step reads 8 adjacent numbers
-    of either. Loses where registers are short: 64 sums a thread leave fewer threads to hide latency.
+    8 + 8 loads for 64 multiply-adds. a's tile is transposed in shared memory, so a step reads 8 adjacent elements of
+    each tile. Loses on small outputs: 64 sums per thread leave few threads to hide latency.
     """
     finish = finish_for(activation)
 

@@ -4,7 +4,7 @@ from tilewright.ops.core.gpu.simt import launch
 from tilewright.ops.gemm.operands import Epilogue, Packed, Rows
 from tilewright.ops.matmul.simt import blocks, naive, narrow, shared, warps
 
-# name -> (kernel for an activation, threads of a block, rows and columns of out a block has)
+# name -> (kernel for an activation, threads per block, rows and columns of out per block)
 KERNELS = {
     "memory": (naive.memory, (naive.THREADS, naive.THREADS), naive.THREADS),
     "register": (naive.register, (naive.THREADS, naive.THREADS), naive.THREADS),
@@ -16,11 +16,11 @@ KERNELS = {
     "strip": (blocks.strip, (512,), blocks.STRIP_TILE),
     "outer": (blocks.outer, (64,), blocks.TILE),
 }
-PADDED = {"vectors": warps.vectors, "warps": warps.warps, "buffered": warps.buffered}  # operands of whole tiles
+PADDED = {"vectors": warps.vectors, "warps": warps.warps, "buffered": warps.buffered}  # for padded operands
 
 
 def pad_tiles(b, rung: str, dtype: str) -> Packed:
-    """b (K, N) as float32 with zeros up to whole tiles: kernels load 16 bytes at a time and never check for b's end."""
+    """b (K, N) as float32, padded with zeros to whole tiles: kernels load 16 bytes without checking for b's end."""
     K, N = b.shape
     data = b.new_zeros(-(-K // warps.DEPTH) * warps.DEPTH, -(-N // warps.TILE) * warps.TILE)
     data[:K, :N] = b
@@ -54,18 +54,18 @@ def multiply(rows: Rows, weights: Packed, out, epilogue: Epilogue, *, kernel: st
 def multiply_padded(rows: Rows, weights: Packed, out, epilogue: Epilogue, *, kernel: str) -> None:
     """As `multiply`, by a kernel of PADDED, with weights from `pad_tiles`."""
     depth, width = weights.data.shape
-    a = _widened(rows.plain().float().contiguous(), depth)
+    a = _padded(rows.plain().float().contiguous(), depth)
     arrays = (a, weights.data, out, epilogue.bias.float(), epilogue.residual.float())
     launch(PADDED[kernel](epilogue.activation), _grid(out, warps.TILE), (warps.THREADS,), arrays, depth, width)
 
 
 def _grid(out, tile: int) -> tuple[int, int]:
-    """Blocks down and across out, each with tile x tile elements."""
+    """Blocks of tile x tile elements down and across out."""
     return -(-out.shape[0] // tile), -(-out.shape[1] // tile)
 
 
-def _widened(a, depth: int):
-    """a with zeros up to `depth` columns."""
+def _padded(a, depth: int):
+    """a padded with zeros to `depth` columns."""
     if a.shape[1] == depth:
         return a
     wide = a.new_zeros(len(a), depth)

@@ -1,4 +1,8 @@
-"""A thread an element of out: the sum in memory, then in a register, then with neighbours side by side."""
+"""out = activation(a @ b + residual + bias) with one thread per element of out.
+
+The sum is kept in memory, then in a register; then the threads of a warp read adjacent elements. The limit is memory
+traffic: each thread reads a row of a and a column of b, with no reuse but the caches'.
+"""
 
 from functools import cache
 
@@ -7,14 +11,14 @@ from numba import cuda, float32
 from tilewright.ops.core.gpu.simt import kernel
 from tilewright.ops.gemm.simt.epilogue import finish_for
 
-THREADS = 16  # each way: 256 threads a block
+THREADS = 16  # rows and columns of threads: 256 per block
 
 
 @cache
 def memory(activation: str | None):
-    """kernel(a, b, out, bias, residual). The sum lives in out, so each of K steps reads and writes device memory.
+    """kernel(a, b, out, bias, residual). The sum is kept in out, so each of K steps reads and writes device memory.
 
-    The lowest rung. A warp's threads lie along a column: at each step they read 16 rows of a and write 16 of out.
+    The lowest rung. The threads of a warp run along a column: each step reads 16 rows of a and writes 16 of out.
     """
     finish = finish_for(activation)
 
@@ -32,9 +36,9 @@ def memory(activation: str | None):
 
 @cache
 def register(activation: str | None):
-    """kernel(a, b, out, bias, residual). The sum stays in a register, and is written once.
+    """kernel(a, b, out, bias, residual). The sum stays in a register and is written once.
 
-    Loses where the compiler does that to the rung below by itself, which it may not: out could share memory with a.
+    The compiler may not do this to `memory` by itself, since out could share memory with a. Never loses to it.
     """
     finish = finish_for(activation)
 
@@ -52,10 +56,10 @@ def register(activation: str | None):
 
 @cache
 def coalesced(activation: str | None):
-    """kernel(a, b, out, bias, residual). A warp's threads lie along a row: they read one number of a and adjacent
-    numbers of b, which memory delivers together.
+    """kernel(a, b, out, bias, residual). The threads of a warp run along a row: they read one element of a and
+    adjacent elements of b, which one memory transaction delivers.
 
-    Loses only where out is narrower than a warp.
+    Loses to `register` only where out is narrower than a warp.
     """
     finish = finish_for(activation)
 

@@ -1,4 +1,4 @@
-"""Few columns: a warp computes four rows of out, and its threads share K."""
+"""out = activation(a @ b + residual + bias) for few columns: one warp per four rows of out, its threads share K."""
 
 from functools import cache
 
@@ -8,18 +8,18 @@ from tilewright.ops.core.gpu.simt import SIMULATED, kernel
 from tilewright.ops.core.gpu.warp import WARP, warp_sum
 from tilewright.ops.gemm.simt.epilogue import finish_for
 
-THREADS = WARP if SIMULATED else 4 * WARP  # of a block
-ROWS = 4  # of a warp: an element of b in a register is multiplied by four of a
-TILE = THREADS // WARP * ROWS  # rows of a block
+THREADS = WARP if SIMULATED else 4 * WARP  # per block
+ROWS = 4  # per warp: an element of b in a register is multiplied by four of a
+TILE = THREADS // WARP * ROWS  # rows per block
 
 
 @cache
 def narrow(activation: str | None, N: int):
     """kernel(a, b, out, bias, residual) for out (M, N); b is transposed, (N, K).
 
-    A thread takes every 32nd number of K, so that a warp reads 128 adjacent bytes of each row; its 4 x N sums stay in
-    registers, and are added over the warp by shuffles. a is read once, which is all there is to do: loses where N is
-    more than its registers.
+    A thread takes every 32nd element along K, so a warp reads 128 adjacent bytes of each row. Its 4 x N sums stay in
+    registers; the warp adds them by shuffles. The limit is reading a, once. Loses to tiles where 4 x N sums exceed the
+    registers.
     """
     finish = finish_for(activation)
 

@@ -1,4 +1,8 @@
-"""A tile of a and one of b in shared memory: read from device memory once a block, and then by all its threads."""
+"""out = activation(a @ b + residual + bias) with a tile of a and one of b in shared memory.
+
+A block loads each tile from device memory once; all its threads read it. The limit is then shared memory: two loads for
+each multiply-add.
+"""
 
 from functools import cache
 
@@ -7,15 +11,15 @@ from numba import cuda, float32
 from tilewright.ops.core.gpu.simt import kernel
 from tilewright.ops.gemm.simt.epilogue import finish_for
 
-LARGEST = 32  # threads each way: 1024, the most that a block may have
+LARGEST = 32  # rows and columns of threads: 1024 is the maximum of a block
 
 
 @cache
 def shared(activation: str | None):
-    """kernel(a, b, out, bias, residual) on T x T threads; T is the block's, known when it runs.
+    """kernel(a, b, out, bias, residual) on T x T threads; T is the size of the block, known at run time.
 
-    Each thread loads one number of either tile, then multiplies T pairs from shared memory: a T-th of the device
-    memory traffic. Loses where K is a few numbers: two barriers a tile.
+    Each thread loads one element of each tile, then multiplies T pairs from shared memory: the device memory traffic is
+    a T-th of `naive.coalesced`'s. Loses where K is small: a tile costs two barriers.
     """
     finish = finish_for(activation)
 
@@ -44,7 +48,7 @@ def shared(activation: str | None):
 def unrolled(activation: str | None):
     """kernel(a, b, out, bias, residual) on 32 x 32 threads: a constant, so the compiler unrolls the inner loop.
 
-    No counting, and addresses in shared memory become offsets in the instructions. Loses nothing but code size.
+    The loop counter is gone, and addresses in shared memory become constant offsets. Costs only code size.
     """
     finish, T = finish_for(activation), LARGEST
 

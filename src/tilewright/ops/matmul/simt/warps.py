@@ -1,9 +1,10 @@
-"""128 x 128 of out in a block of 128 threads, 8 x 16 of it a thread, in tuples of registers.
+"""out = activation(a @ b + residual + bias): 128 x 128 of out per block of 128 threads, 8 x 16 per thread.
 
-A load of 16 bytes a thread takes four cycles of a multiprocessor's shared memory, in which it issues 16 multiply-adds
-of warps. 8 x 8 a thread, 4 loads for 64, would keep both busy all the time, which they never are; 8 x 16 is 6 for 128.
-b comes padded with zeros to whole tiles and a to whole DEPTHs, so that the loop over K asks nothing; rows of a past the
-last are read as the last, and not written.
+Sums and operands are tuples of registers. A load of 16 bytes per thread takes four cycles of a multiprocessor's shared
+memory, in which it issues 16 multiply-adds of warps. 8 x 8 per thread, 4 loads for 64, would need both busy all the
+time, which they never are; 8 x 16 needs 6 loads for 128. b is padded with zeros to whole tiles and a to whole DEPTHs,
+so the loop over K checks no bounds. Rows of a beyond the last are read as the last and not written.
+The limit is the rate of multiply-adds.
 """
 
 from functools import cache
@@ -14,23 +15,23 @@ from tilewright.ops.core.gpu.registers import ALIGNMENT, ZERO, add4, load, load4
 from tilewright.ops.core.gpu.simt import inline, kernel_of
 from tilewright.ops.gemm.simt.epilogue import activation_for
 
-TILE = 128  # of out, each way
-DEPTH = 8  # of K: a tile of a or b is 4 KiB; with 16, the next tiles' registers would be missed
+TILE = 128  # rows and columns of out per block
+DEPTH = 8  # along K: a tile of a or b is 4 KiB; with 16, registers for the next tiles would be missing
 THREADS = 128
-REGISTERS = 255  # a thread, the most there are: two blocks share a multiprocessor
-PITCH = TILE + 4  # of a's tile, transposed: rows stay 16-byte aligned, and the threads that write meet in few banks
-A_TILE, B_TILE = DEPTH * PITCH, DEPTH * TILE  # numbers in a tile
-A_TILES, B_TILES = 2 * A_TILE, 2 * B_TILE  # where the next is loaded meanwhile
+REGISTERS = 255  # per thread, the maximum: two blocks share a multiprocessor
+PITCH = TILE + 4  # row length of a's transposed tile: rows stay 16-byte aligned, writes have few bank conflicts
+A_TILE, B_TILE = DEPTH * PITCH, DEPTH * TILE  # elements in a tile
+A_TILES, B_TILES = 2 * A_TILE, 2 * B_TILE  # in two tiles, of which one is multiplied while the other is loaded
 ZEROS = (ZERO,) * 128
-CLOSE = (4, 4)  # rows, columns between the 4 x 4 of which a thread has 2 x 4: side by side
-APART = (32, 16)  # or as far apart as a warp's threads reach
+ADJACENT = (4, 4)  # rows, columns from one 4 x 4 of a thread to the next; it has 2 x 4 of these
+APART = (32, 16)  # the same, as far apart as the threads of a warp reach
 
 
 @inline
-def shares(M, depth, width):
-    """Where this thread's share of the first tiles begins: in two rows of a, and in b. depth, width: of their rows.
+def thread_offsets(M, depth, width):
+    """Offsets of the first elements that this thread loads: in two rows of a, and in b. depth, width: of their rows.
 
-    Found once, before the loop: the compiler would not take it out.
+    Computed once, before the loop: the compiler would not take it out.
     """
     thread, last = cuda.threadIdx.x, M - 1
     i, q = cuda.blockIdx.x * TILE + thread // 2, thread % 2 * 4
@@ -42,36 +43,39 @@ def shares(M, depth, width):
 
 
 @inline
-def fetch(a, b, places, start, width):
-    """This thread's share of the tiles from `start` on, two quads of a's rows and two of b's."""
-    at = places[2] + start * width
+def load_quads(a, b, offsets, start, width):
+    """Elements of the tiles at step `start` of K that this thread loads: two quads of a's rows and two of b's."""
+    first_row, second_row, b_offset = offsets
+    at = b_offset + start * width
     return (
-        load4(a, places[0] + start),
-        load4(a, places[1] + start),
+        load4(a, first_row + start),
+        load4(a, second_row + start),
         load4(b, at),
         load4(b, at + 4 * width),
     )
 
 
 @inline
-def stow_column(quad, tile, at):
-    """A quad of a row as a column: a's tile is transposed."""
-    store(tile, at, quad[0])
-    store(tile, at + PITCH, quad[1])
-    store(tile, at + 2 * PITCH, quad[2])
-    store(tile, at + 3 * PITCH, quad[3])
+def store_column(quad, tile, at):
+    """Store a quad of a row as a column: a's tile is transposed."""
+    x, y, z, w = quad
+    store(tile, at, x)
+    store(tile, at + PITCH, y)
+    store(tile, at + 2 * PITCH, z)
+    store(tile, at + 3 * PITCH, w)
 
 
 @inline
-def stow(quads, a_tile, a_at, b_tile, b_at):
-    """Write what `fetch` gave into shared memory."""
+def store_quads(quads, a_tile, a_at, b_tile, b_at):
+    """Store what `load_quads` returned in shared memory."""
+    a_first, a_second, b_first, b_second = quads
     thread = cuda.threadIdx.x
     at = a_at + thread % 2 * 4 * PITCH + thread // 2
-    stow_column(quads[0], a_tile, at)
-    stow_column(quads[1], a_tile, at + 64)
+    store_column(a_first, a_tile, at)
+    store_column(a_second, a_tile, at + 64)
     at = b_at + thread // 32 * TILE + thread % 32 * 4
-    store4(b_tile, at, quads[2])
-    store4(b_tile, at + 4 * TILE, quads[3])
+    store4(b_tile, at, b_first)
+    store4(b_tile, at + 4 * TILE, b_second)
 
 
 @inline
@@ -95,54 +99,68 @@ def four_steps(totals, a_tile, a_at, b_tile, b_at, spread):
 
 @inline
 def multiply_tiles(totals, a_tile, a_at, b_tile, b_at, spread):
-    """totals + the product of two tiles' parts, which begin at a_at and b_at. Unrolled by hand: the compiler would not,
-    and would wait at the head of every round for the first loads of it."""
+    """totals + the product of the parts of two tiles at offsets a_at and b_at. Unrolled by hand: the compiler would
+    not, and would wait at the head of every iteration for its first loads."""
     totals = four_steps(totals, a_tile, a_at, b_tile, b_at, spread)
     return four_steps(totals, a_tile, a_at + 4 * PITCH, b_tile, b_at + 4 * TILE, spread)
 
 
-@cache
-def quad_writer(activation: str | None):
-    """write_quad(values, out, i, j, bias, residual): four elements of a row, where out has such."""
-    activate = activation_for(activation)
+@inline
+def add_first(quad, array, at, count):
+    """quad + the first `count` elements of an array from offset `at`."""
+    x, y, z, w = quad
+    x += load(array, at)
+    if count > 1:
+        y += load(array, at + 1)
+    if count > 2:
+        z += load(array, at + 2)
+    if count > 3:
+        w += load(array, at + 3)
+    return x, y, z, w
 
-    @inline
-    def write_one(value, out, at, j, bias, residual):
-        if residual.size:
-            value += load(residual, at)
-        if bias.size:
-            value += load(bias, j)
-        store(out, at, activate(value))
 
-    @inline
-    def write_quad(values, out, i, j, bias, residual):
-        M, N = out.shape
-        at = i * N + j
-        if N % 4 == 0 and i < M and j < N:
-            if residual.size:
-                values = add4(values, load4(residual, at))
-            if bias.size:
-                values = add4(values, load4(bias, j))
-            store4(out, at, (activate(values[0]), activate(values[1]), activate(values[2]), activate(values[3])))
-        elif i < M and j < N:
-            write_one(values[0], out, at, j, bias, residual)
-            if j + 1 < N:
-                write_one(values[1], out, at + 1, j + 1, bias, residual)
-            if j + 2 < N:
-                write_one(values[2], out, at + 2, j + 2, bias, residual)
-            if j + 3 < N:
-                write_one(values[3], out, at + 3, j + 3, bias, residual)
-
-    return write_quad
+@inline
+def store_first(array, at, quad, count):
+    """Store the first `count` elements of a quad."""
+    x, y, z, w = quad
+    store(array, at, x)
+    if count > 1:
+        store(array, at + 1, y)
+    if count > 2:
+        store(array, at + 2, z)
+    if count > 3:
+        store(array, at + 3, w)
 
 
 @cache
 def _writer(activation: str | None):
-    """write(totals, out, y, x, spread, bias, residual): a thread's 8 x 16, where out has such elements.
+    """write(totals, out, y, x, spread, bias, residual): finish and store the 8 x 16 of a thread, where out has them.
 
-    Constant indices alone: a tuple that is indexed by a variable leaves the registers.
+    Constant indices only: a tuple that is indexed by a variable leaves the registers.
     """
-    write_quad = quad_writer(activation)
+    activate = activation_for(activation)
+
+    @inline
+    def activate4(quad):
+        x, y, z, w = quad
+        return activate(x), activate(y), activate(z), activate(w)
+
+    @inline
+    def write_quad(quad, out, i, j, bias, residual):
+        M, N = out.shape
+        at, count = i * N + j, N - j
+        if N % 4 == 0 and i < M and j < N:
+            if residual.size:
+                quad = add4(quad, load4(residual, at))
+            if bias.size:
+                quad = add4(quad, load4(bias, j))
+            store4(out, at, activate4(quad))
+        elif i < M and j < N:
+            if residual.size:
+                quad = add_first(quad, residual, at, count)
+            if bias.size:
+                quad = add_first(quad, bias, j, count)
+            store_first(out, at, activate4(quad), count)
 
     @inline
     def write_row(values, out, i, j, right, bias, residual):
@@ -166,11 +184,11 @@ def _writer(activation: str | None):
     return write
 
 
-@cache
-def vectors(activation: str | None):
-    """kernel(a, b, out, bias, residual, depth, width) with 16 bytes a load, from device and from shared memory.
+def _single(activation: str | None, corner, spread: tuple[int, int]):
+    """kernel(a, b, out, bias, residual, depth, width) with one tile of a and one of b in shared memory.
 
-    A quarter of the load instructions. Loses on small outputs, of which a block is 128 x 128.
+    corner(): (row, column) of this thread's first 4 x 4 in the block's tile; the others are `spread` apart. a: (M,
+    depth), b: (depth, width), padded.
     """
     write = _writer(activation)
 
@@ -178,58 +196,56 @@ def vectors(activation: str | None):
     def multiply(a, b, out, bias, residual, depth, width):
         a_tile = cuda.shared.array(A_TILE, float32, alignment=ALIGNMENT)
         b_tile = cuda.shared.array(B_TILE, float32, alignment=ALIGNMENT)
-        y, x = cuda.threadIdx.x // 8 * 8, cuda.threadIdx.x % 8 * 16
-        totals, places = ZEROS, shares(out.shape[0], depth, width)
+        y, x = corner()
+        totals, offsets = ZEROS, thread_offsets(out.shape[0], depth, width)
         for start in range(0, depth, DEPTH):
-            stow(fetch(a, b, places, start, width), a_tile, 0, b_tile, 0)
+            store_quads(load_quads(a, b, offsets, start, width), a_tile, 0, b_tile, 0)
             cuda.syncthreads()
-            totals = multiply_tiles(totals, a_tile, y, b_tile, x, CLOSE)
+            totals = multiply_tiles(totals, a_tile, y, b_tile, x, spread)
             cuda.syncthreads()
-        write(totals, out, y, x, CLOSE, bias, residual)
+        write(totals, out, y, x, spread, bias, residual)
 
     return multiply
 
 
 @inline
-def warp_place():
-    """(row, column) of this thread's first 4 x 4 in the block's tile; the others are APART.
+def adjacent_corner():
+    """The 8 x 16 of a thread are adjacent."""
+    return cuda.threadIdx.x // 8 * 8, cuda.threadIdx.x % 8 * 16
 
-    A warp has 64 x 64 of the tile, its threads lie 8 x 4 in that: a load of 16 bytes a thread then reads 128 adjacent
-    bytes of a's tile, or 64 of b's, and no two words of one bank.
+
+@cache
+def vectors(activation: str | None):
+    """The kernel of `_single` with 16 bytes per load, from device memory and from shared memory.
+
+    A quarter of the load instructions of `blocks.outer`. Loses on small outputs: a block computes 128 x 128.
     """
+    return _single(activation, adjacent_corner, ADJACENT)
+
+
+@inline
+def warp_corner():
+    """A warp has 64 x 64 of the tile, and its threads are 8 x 4 in that: a load of 16 bytes per thread reads 128
+    adjacent bytes of a's tile, or 64 of b's, without bank conflicts."""
     warp, lane = cuda.threadIdx.x // 32, cuda.threadIdx.x % 32
     return warp // 2 * 64 + lane // 4 * 4, warp % 2 * 64 + lane % 4 * 4
 
 
 @cache
 def warps(activation: str | None):
-    """kernel(a, b, out, bias, residual, depth, width), a tile of out 64 x 64 to a warp.
+    """The kernel of `_single` with a 64 x 64 tile of out per warp.
 
-    Its threads' loads from shared memory meet in no bank. Loses where those loads were not the limit.
+    Loads from shared memory have no bank conflicts. Gains nothing over `vectors` where those loads are not the limit.
     """
-    write = _writer(activation)
-
-    @kernel_of(REGISTERS)
-    def multiply(a, b, out, bias, residual, depth, width):
-        a_tile = cuda.shared.array(A_TILE, float32, alignment=ALIGNMENT)
-        b_tile = cuda.shared.array(B_TILE, float32, alignment=ALIGNMENT)
-        y, x = warp_place()
-        totals, places = ZEROS, shares(out.shape[0], depth, width)
-        for start in range(0, depth, DEPTH):
-            stow(fetch(a, b, places, start, width), a_tile, 0, b_tile, 0)
-            cuda.syncthreads()
-            totals = multiply_tiles(totals, a_tile, y, b_tile, x, APART)
-            cuda.syncthreads()
-        write(totals, out, y, x, APART, bias, residual)
-
-    return multiply
+    return _single(activation, warp_corner, APART)
 
 
 @cache
 def buffered(activation: str | None):
-    """kernel(a, b, out, bias, residual, depth, width): the next tiles are on their way while these are multiplied.
+    """kernel(a, b, out, bias, residual, depth, width) as `warps`: the next tiles are loaded while these are multiplied.
 
-    Two tiles of each in shared memory, and one barrier a step. Loses where more blocks would have hidden the wait.
+    Two tiles of each operand in shared memory, and one barrier per step. Loses where more blocks per multiprocessor
+    would have hidden the latency.
     """
     write = _writer(activation)
 
@@ -237,17 +253,17 @@ def buffered(activation: str | None):
     def multiply(a, b, out, bias, residual, depth, width):
         a_tile = cuda.shared.array(A_TILES, float32, alignment=ALIGNMENT)
         b_tile = cuda.shared.array(B_TILES, float32, alignment=ALIGNMENT)
-        y, x = warp_place()
-        totals, places, now = ZEROS, shares(out.shape[0], depth, width), 0
+        y, x = warp_corner()
+        totals, offsets, now = ZEROS, thread_offsets(out.shape[0], depth, width), 0
         if depth > 0:
-            stow(fetch(a, b, places, 0, width), a_tile, 0, b_tile, 0)
+            store_quads(load_quads(a, b, offsets, 0, width), a_tile, 0, b_tile, 0)
         cuda.syncthreads()
         for start in range(0, depth, DEPTH):
-            following = min(start + DEPTH, depth - DEPTH)  # after the last, the last again: it is not used
-            quads = fetch(a, b, places, following, width)
+            following = min(start + DEPTH, depth - DEPTH)  # the last step loads its own tiles again, unused
+            quads = load_quads(a, b, offsets, following, width)
             totals = multiply_tiles(totals, a_tile, now * A_TILE + y, b_tile, now * B_TILE + x, APART)
             now = 1 - now
-            stow(quads, a_tile, now * A_TILE, b_tile, now * B_TILE)
+            store_quads(quads, a_tile, now * A_TILE, b_tile, now * B_TILE)
             cuda.syncthreads()
         write(totals, out, y, x, APART, bias, residual)
 

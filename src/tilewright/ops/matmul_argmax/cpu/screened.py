@@ -6,8 +6,8 @@ Cauchy-Schwarz the last two terms are at most |d| |s r| + |x| |e|. This is a bou
 is always among the candidates, the columns whose upper bound reaches the largest lower bound. The rounding of the
 float32 sums is added to |e|, so the answer is the argmax of those sums, ties included.
 
-The limit is reading the 8-bit weights. It loses where more than MOST_CANDIDATES columns remain (nearly equal columns),
-or where a product of norms might leave the range of float32: such a row is computed a second time, in full.
+With few rows the limit is reading the 8-bit weights. It loses where more than MOST_CANDIDATES columns remain (nearly
+equal columns), or where a product of norms might leave the range of float32: such a row is computed again, in full.
 
 The instruction multiplies unsigned by signed bytes. So q + 128 is stored, and 128 times the sum of r is subtracted.
 """
@@ -156,29 +156,30 @@ class Candidates(NamedTuple):
     groups: int
 
 
+@simd.inline
+def gather_candidates(found, at, groups, K, starts, first):
+    """starts[first:] = offset of each candidate's weights. Returns their number, MOST_CANDIDATES + 1 for too many.
+    at: offset of the row's groups in found."""
+    lower, count = np.float32(-np.inf), 0
+    for g in range(groups):
+        lower = max(lower, found[at + g * FIELDS + 1])
+    for g in range(groups):
+        n = int(found[at + g * FIELDS])
+        if n > GROUP_CANDIDATES:
+            return MOST_CANDIDATES + 1
+        for c in range(n):
+            candidate = at + g * FIELDS + 2 + 2 * c
+            if found[candidate + 1] >= lower:
+                if count == MOST_CANDIDATES:
+                    return MOST_CANDIDATES + 1
+                starts[first + count] = int(found[candidate]) * K
+                count += 1
+    return count
+
+
 @functools.cache
 def decide_kernel(lanes: int):
     """The kernel that computes the candidates of a row in float32, `lanes` at a time."""
-
-    @simd.inline
-    def gather_candidates(found, at, groups, K, starts, first):
-        """starts[first:] = offset of each candidate's weights. Returns their number, MOST_CANDIDATES + 1 for too many.
-        at: offset of the row's groups in found."""
-        lower, count = np.float32(-np.inf), 0
-        for g in range(groups):
-            lower = max(lower, found[at + g * FIELDS + 1])
-        for g in range(groups):
-            n = int(found[at + g * FIELDS])
-            if n > GROUP_CANDIDATES:
-                return MOST_CANDIDATES + 1
-            for c in range(n):
-                candidate = at + g * FIELDS + 2 + 2 * c
-                if found[candidate + 1] >= lower:
-                    if count == MOST_CANDIDATES:
-                        return MOST_CANDIDATES + 1
-                    starts[first + count] = int(found[candidate]) * K
-                    count += 1
-        return count
 
     @simd.inline
     def compare(a, a_at, weights, starts, first, count, K, scratch):

@@ -4,15 +4,12 @@ from tilewright.ops.core.gpu.simt import launch
 from tilewright.ops.matmul import matmul
 from tilewright.ops.matmul_argmax.simt import search as kernels
 
-PRODUCTS_BYTES = 256 << 20  # of products that are kept at once
-ROWS = {"row": kernels.THREADS, "shuffles": kernels.THREADS // kernels.WARP}  # kernel -> rows in a block
+PRODUCTS_BYTES = 256 << 20  # of products written at a time
+ROWS = {"row": kernels.THREADS, "shuffles": kernels.THREADS // kernels.WARP}  # kernel -> rows per block
 
 
 def search(a, prepared, index, value, *, kernel: str) -> None:
-    """index, value (M,) = the largest of each row of a @ prepared.weights, written for some rows at a time.
-
-    kernel: a key of ROWS.
-    """
+    """index, value (M,) of the largest element of each row of a @ prepared.weights; kernel: a key of ROWS."""
     M, N, function = len(a), prepared.weights.N, getattr(kernels, kernel)
     step = min(M, max(1, PRODUCTS_BYTES // (4 * N)))
     products = value.new_empty(step, N)

@@ -63,6 +63,10 @@ class Host:
         """x (N,) contiguous, or (0,) for None."""
         return NOTHING if x is None else np.ascontiguousarray(x)
 
+    def contiguous(self, x: np.ndarray, dtype: str) -> np.ndarray:
+        """x without gaps between its elements, copied if need be."""
+        return np.ascontiguousarray(x)
+
     def name(self, x) -> str:
         """What messages call an argument: dtype and shape, or its type."""
         return f"{x.dtype} {x.shape}" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
@@ -131,6 +135,10 @@ class Device:
     def plain(self, x, near):
         """x (N,) contiguous, or (0,) for None."""
         return near.new_empty(0, dtype=tensors.torch_dtype("float32")) if x is None else x.contiguous()
+
+    def contiguous(self, x, dtype: str):
+        """x without gaps between its elements, in the dtype of an accuracy class, copied if need be."""
+        return x.to(tensors.torch_dtype(dtype)).contiguous()
 
     def name(self, x) -> str:
         """What messages call an argument: dtype and shape, or its type."""

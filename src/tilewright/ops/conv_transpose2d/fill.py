@@ -1,11 +1,11 @@
-"""What outputs hold that no tap reaches: kernels shorter than the stride leave such."""
+"""Outputs on a GPU that no tap reaches: a kernel shorter than the stride leaves some."""
 
 from typing import Any
 
 from tilewright.ops.conv_transpose2d.operands import Epilogue, Packed
 
 
-def fill(out: Any, weights: Packed, epilogue: Epilogue) -> None:
+def fill_without_taps(out: Any, weights: Packed, epilogue: Epilogue) -> None:
     """Write activation(bias) to all of out (B, OH, OW, O), a torch tensor, if some phase has no taps."""
     rows, columns = weights.rows, weights.columns
     if len(rows.phases) < rows.stride or len(columns.phases) < columns.stride:

@@ -2,7 +2,7 @@
 
 A kernel is called as kernel(x, weights, out, epilogue): x (B, H, W, C) and out (B, OH, OW, O) without gaps; NumPy
 arrays on the CPU, torch tensors on a GPU. A function that lays weights out is called with weights (KH, KW, O, C), both
-axes, the rung's name and the accuracy class.
+axes and the accuracy class; `Packed.data` is what it returns.
 """
 
 from tilewright.hardware import cpu
@@ -91,11 +91,8 @@ ladder = Ladder(
     "conv_transpose2d",
     Rung("cpu.scatter", needs=CPU,
          idea="every input adds its kernel to the outputs around it",
-         kernel="conv_transpose2d.cpu.naive:convolve", options={"kernel": "scatter"}),
-    Rung("cpu.gather", after="cpu.scatter", needs=CPU,
-         idea="every output sums the inputs that reach it, at taps one stride apart",
-         kernel="conv_transpose2d.cpu.naive:convolve", options={"kernel": "gather"}),
-    Rung("cpu.zero_inserted", after="cpu.gather", needs=CPU, c=10.0,
+         kernel="conv_transpose2d.cpu.naive:convolve"),
+    Rung("cpu.zero_inserted", after="cpu.scatter", needs=CPU, c=10.0,
          idea="one matmul over x with zeros between its pixels",
          kernel="conv_transpose2d.cpu.zero_inserted:convolve",
          prepare="conv_transpose2d.cpu.zero_inserted:pack_matrix"),
@@ -139,27 +136,27 @@ ladder = Ladder(
          kernel="conv_transpose2d.simt.matrices:phases", prepare="conv_transpose2d.simt.matrices:pack_phases"),
     Rung("tile.phases", needs=TILE, chosen=True, c=TRUNCATED,
          idea="matrix units: all phases in one launch, rows of positions by one load per tap",
-         kernel="conv_transpose2d.tile.launch:convolve", prepare="conv_transpose2d.tile.launch:prepare_phases"),
+         kernel="conv_transpose2d.tile.launch:convolve", prepare="conv_transpose2d.tile.weights:pack_phases"),
     Rung("tile.columns", after="tile.phases", needs=(*TILE, few_columns(COLUMNS)), chosen=True, c=TRUNCATED,
          idea="few channels: those of all phases are the columns of one product",
-         kernel="conv_transpose2d.tile.launch:convolve", prepare="conv_transpose2d.tile.launch:prepare_columns"),
+         kernel="conv_transpose2d.tile.launch:convolve", prepare="conv_transpose2d.tile.weights:pack_columns"),
     Rung("tile.boxes", after="tile.phases", needs=(*TILE, copied), chosen=True, c=TRUNCATED,
          idea="bulk copies of boxes of positions; narrow phases side by side are one product",
-         kernel="conv_transpose2d.tile.launch:convolve", prepare="conv_transpose2d.tile.launch:prepare_boxes"),
+         kernel="conv_transpose2d.tile.launch:convolve", prepare="conv_transpose2d.tile.weights:pack_boxes"),
     Rung("tile.blocks", after="tile.columns", needs=(*TILE, copied, few_columns(FEW)), chosen=True, c=TRUNCATED,
          idea="bulk copies; the columns belong to 2 x 2 positions at once",
-         kernel="conv_transpose2d.tile.launch:convolve", prepare="conv_transpose2d.tile.launch:prepare_blocks"),
+         kernel="conv_transpose2d.tile.launch:convolve", prepare="conv_transpose2d.tile.weights:pack_blocks"),
     Rung("tile.limbs", after="tile.phases", needs=TILE_LIMBS, chosen=True, c=LIMBS,
          idea="two bfloat16 limbs: matrix units: all phases in one launch, rows of positions by one load per tap",
-         kernel="conv_transpose2d.tile.launch:convolve", prepare="conv_transpose2d.tile.launch:prepare_phases"),
+         kernel="conv_transpose2d.tile.launch:convolve", prepare="conv_transpose2d.tile.weights:pack_phases"),
     Rung("tile.columns_limbs", after="tile.limbs", needs=(*TILE_LIMBS, few_columns(COLUMNS)), chosen=True, c=LIMBS,
          idea="two bfloat16 limbs: few channels: those of all phases are the columns of one product",
-         kernel="conv_transpose2d.tile.launch:convolve", prepare="conv_transpose2d.tile.launch:prepare_columns"),
+         kernel="conv_transpose2d.tile.launch:convolve", prepare="conv_transpose2d.tile.weights:pack_columns"),
     Rung("tile.boxes_limbs", after="tile.limbs", needs=(*TILE_LIMBS, copied), chosen=True, c=LIMBS,
          idea="two bfloat16 limbs: bulk copies of boxes of positions; narrow phases side by side are one product",
-         kernel="conv_transpose2d.tile.launch:convolve", prepare="conv_transpose2d.tile.launch:prepare_boxes"),
+         kernel="conv_transpose2d.tile.launch:convolve", prepare="conv_transpose2d.tile.weights:pack_boxes"),
     Rung("tile.blocks_limbs", after="tile.columns_limbs", needs=(*TILE_LIMBS, copied, few_columns(FEW)),
          chosen=True, c=LIMBS,
          idea="two bfloat16 limbs: bulk copies; the columns belong to 2 x 2 positions at once",
-         kernel="conv_transpose2d.tile.launch:convolve", prepare="conv_transpose2d.tile.launch:prepare_blocks"),
+         kernel="conv_transpose2d.tile.launch:convolve", prepare="conv_transpose2d.tile.weights:pack_blocks"),
 )

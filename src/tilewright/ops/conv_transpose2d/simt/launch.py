@@ -1,16 +1,21 @@
 """Starts the SIMT rungs on torch tensors: on the current stream of a GPU, or in numba-cuda's simulator on the CPU."""
 
+from functools import partial
+
 from tilewright.ops.conv_transpose2d.operands import Axis, Epilogue, Packed
 from tilewright.ops.conv_transpose2d.simt import naive
 from tilewright.ops.core.gpu.simt import launch
 
-KERNELS = {"gather_tested": naive.gather_tested, "gather": naive.gather, "coalesced": naive.coalesced}
+KERNELS = {
+    "gather_tested": naive.gather_tested,
+    "gather": naive.gather,
+    "coalesced": partial(naive.gather, transposed=True),
+}
 
 
-def transpose(weights, rows: Axis, columns: Axis, rung: str, dtype: str) -> Packed:
+def transpose(weights, rows: Axis, columns: Axis, dtype: str):
     """weights (KH, KW, O, C) as float32 (KH, KW, C, O)."""
-    O, C = weights.shape[2:]
-    return Packed(rung, O, C, rows, columns, "float32", weights.float().permute(0, 1, 3, 2).contiguous())
+    return weights.float().permute(0, 1, 3, 2).contiguous()
 
 
 def convolve(x, weights: Packed, out, epilogue: Epilogue, *, kernel: str) -> None:

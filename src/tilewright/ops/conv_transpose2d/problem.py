@@ -102,9 +102,9 @@ def bound(case: Case, inputs: dict, result: np.ndarray, c: float = 1.0) -> np.nd
     inputs. Let u = eps32 / 2, D = |B| |d| |B| the sums of absolute inputs, F = |G| |g| |G| the absolute factors, and
     S = |A| (D F summed over C) |A|, which `term_sizes` returns. The computed sums are within 2u D (two additions in
     sequence), the factors, formed in float64, within u F, the chain over C adds at most c * sqrt(C) * eps32, and the
-    outputs are four more additions in sequence. In all this is (c * sqrt(C) + 3.5) * eps32 * S to first order; 4 in
-    place of 3.5 covers the products of two errors. In bfloat16, sums and factors are rounded once more, by up to 2**-8
-    of each: 2**-7 * S in addition, and 2**-16 * S for both together.
+    outputs are four more additions in sequence. In all this is (c * sqrt(C) + 3.5) * eps32 * S to first order; a 4
+    covers the products of two errors. In bfloat16, sums and factors are rounded once more, by up to 2**-8 of each:
+    2**-7 * S in addition, and 2**-16 * S for both together.
     """
     from tilewright.ops.conv_transpose2d.reference import conv_transpose2d
 

@@ -68,8 +68,8 @@ def packer(kind: str, lanes: int):
 
     @simd.inline
     def pack(scratch, rows, taps, k, depth, packed_at):
-        """Steps k to k + depth of every row, for each tap `taps[t]` words further: panels of HIGH, MIDDLE and single
-        rows at scratch[packed_at]."""
+        """Steps k to k + depth of every row, offset by `taps[t]` words for each tap t, to scratch[packed_at]: panels of
+        HIGH, MIDDLE and single rows."""
         i, at = 0, packed_at
         while i < rows.count:
             left = rows.count - i

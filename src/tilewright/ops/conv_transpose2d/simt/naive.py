@@ -7,11 +7,12 @@ out (B, OH, OW, O), all float32 and contiguous; sh, sw: stride down and across; 
 before the first output.
 """
 
-from functools import cache
+from functools import cache, partial
 
 from numba import cuda, float32
 
-from tilewright.ops.core.gpu.simt import inline, kernel
+from tilewright.ops.conv_transpose2d.operands import Axis, Epilogue, Packed
+from tilewright.ops.core.gpu.simt import inline, kernel, launch
 from tilewright.ops.gemm.simt.epilogue import activation_for
 
 THREADS = 256
@@ -83,3 +84,18 @@ def gather(activation: str | None, transposed: bool = False):
             out[b, r, q, o] = activate(total)
 
     return convolve
+
+
+KERNELS = {"gather_tested": gather_tested, "gather": gather, "coalesced": partial(gather, transposed=True)}
+
+
+def transpose(weights, rows: Axis, columns: Axis, dtype: str):
+    """weights (KH, KW, O, C) as float32 (KH, KW, C, O)."""
+    return weights.float().permute(0, 1, 3, 2).contiguous()
+
+
+def convolve(x, weights: Packed, out, epilogue: Epilogue, *, kernel: str) -> None:
+    """out (B, OH, OW, O) from x (B, H, W, C), contiguous float32 tensors on one device. kernel: a key of KERNELS."""
+    tensors = (x, weights.data, epilogue.bias.float(), out)
+    window = weights.rows.stride, weights.columns.stride, weights.rows.first, weights.columns.first
+    launch(KERNELS[kernel](epilogue.activation), -(-out.numel() // THREADS), THREADS, tensors, *window)

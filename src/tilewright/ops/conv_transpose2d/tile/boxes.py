@@ -35,7 +35,7 @@ def phases(x, weights, table, target, sizes, grid, tile: tl.constexpr, form: tl.
 
     x: a descriptor of boxes (images, rows, columns, depth) of x, or of its two limbs along the depth. weights: of boxes
     (columns, depth) of (N, taps * grid.deep * depth), or of two limbs along N. They are the left operand: matrix units
-    want 64 rows or more, and a tile may have 256 positions. table: see `phases.phase_of`. target, sizes, grid, tile,
+    need 64 rows or more, and a tile may have 256 positions. table: see `phases.phase_of`. target, sizes, grid, tile,
     form: `records.Target`, `Sizes`, `Grid`, `BoxTile`, `Form`.
     """
     N, across, deep = sizes.N, grid.across, grid.deep

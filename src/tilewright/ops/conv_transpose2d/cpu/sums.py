@@ -216,7 +216,7 @@ class Layout(NamedTuple):
     pixels_at: int = 0  # the copy of x; in `winograd` its sums down the rows
     packed_at: int = 0  # packed rows; in `pixels` the planes
     staging_at: int = 0  # sums that `taps.phase_writer` writes to out; in `winograd` first x's sums of a product
-    products_at: int = 0  # `winograd`: offset in scratch of the sums of each product of a phase, 0 for none
+    products_at: int = 0  # `winograd`: 16 entries per phase, where the sums of a product are in scratch, 0 for none
     plane: int = 0  # `pixels`: words of a plane
     planes: int = 0  # `pixels`: how many planes
 

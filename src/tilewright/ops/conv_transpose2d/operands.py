@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 
 @dataclass(frozen=True)
 class Axis:
@@ -73,7 +71,7 @@ class Packed:
 
 @dataclass(frozen=True, eq=False)
 class Epilogue:
-    """What follows the sum. bias: (O,) or empty, float32 on the CPU. activation: a name or None."""
+    """What follows the sum. bias: (O,) or empty, a float32 array or a tensor. activation: a name or None."""
 
-    bias: np.ndarray
+    bias: Any
     activation: str | None

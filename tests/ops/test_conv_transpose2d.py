@@ -1,4 +1,4 @@
-"""What conv_transpose2d promises beside its numbers: an image alone, what is chosen, how far tiles may err."""
+"""conv_transpose2d beyond its values: an image does not depend on its batch, which rung is chosen, errors of tiles."""
 
 import dataclasses
 import itertools
@@ -12,7 +12,7 @@ from tilewright import simd
 from tilewright.bench.sizes import conv_transpose2d as spec
 from tilewright.errors import Refused, UsageError
 from tilewright.hardware.cpu import CPU, cpu
-from tilewright.ops.conv_transpose2d import NO_BIAS, conv_transpose2d, ladder, prepare, tiles
+from tilewright.ops.conv_transpose2d import Packed, conv_transpose2d, ladder, prepare, tiles
 from tilewright.ops.conv_transpose2d.cpu import amx as images
 from tilewright.ops.conv_transpose2d.operands import Axis, Epilogue
 from tilewright.ops.conv_transpose2d.problem import OfTiles
@@ -21,11 +21,12 @@ from tilewright.ops.core.ladder import using
 from tilewright.ops.core.launch import threads
 from tilewright.ops.matmul.problem import DTYPES
 
-SAME = ((1, 2), (1, 2))  # of the course's 5 x 5 at stride 2
+NO_BIAS = np.empty(0, np.float32)
+SAME = ((1, 2), (1, 2))  # TensorFlow's, for 5 x 5 at stride 2
 
 
 def rungs():
-    """(rung, accuracy class) of all on a CPU; one skip for what this one lacks."""
+    """(rung, accuracy class) of every CPU rung; those that this CPU lacks are skipped."""
     for name, dtype in itertools.product(ladder.rungs, DTYPES):
         why = ladder.rungs[name].refuses(spec.Case(1, 1, 1, 1, 1, dtype=dtype).problem)
         if not any("dtype" in one for one in why):
@@ -158,8 +159,9 @@ SMALL = [case for case in CASES if case.dtype == "bfloat16" and case.layout == "
 
 
 def on_emulated_tiles(x, weights, axes, bias=NO_BIAS, activation=None, out=None) -> np.ndarray:
-    """The AMX rung's kernels where there are no tiles."""
-    packed = images.pack_images(weights, *axes, "cpu.amx", "bfloat16")
+    """The AMX rung on emulated tiles."""
+    data = images.pack_images(weights, *axes, "bfloat16")
+    packed = Packed("cpu.amx", *weights.shape[2:], *axes, "bfloat16", data)
     shape = len(x), axes[0].size(x.shape[1]), axes[1].size(x.shape[2]), weights.shape[2]
     out = np.full(shape, np.nan, np.float32) if out is None else out
     images.convolve(x, packed, out, Epilogue(bias, activation), emulated=True)
@@ -179,7 +181,7 @@ def test_the_amx_kernels_on_emulated_tiles(case, rng):
 
 
 def test_an_image_in_a_tile_does_not_depend_on_the_others(rng):
-    """Sixteen images are a tile, two tiles go together: alone, in each place, beside numbers that are not finite."""
+    """Sixteen images are a tile, and two tiles a block: alone, in any row, next to values that are not finite."""
     axes = Axis(5, 2, 1, 2), Axis(5, 2, 1, 2)
     for O in (3, 34):
         x, weights, bias = normal(rng, 35, 3, 2, 40), normal(rng, 5, 5, O, 40), normal(rng, O)
@@ -199,8 +201,8 @@ def errors(rung: str, case: spec.Case, inputs: dict) -> np.ndarray:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("H", "C", "O"), [(4, 512, 256), (8, 256, 128), (16, 128, 64), (32, 64, 3)])
 def test_tiles_err_less_than_four_times_what_phases_do(H, C, O, dtype, rng):
-    """On the DCGAN's layers, with what ReLU leaves for x: the condition on which tiles are the default. Numbers that
-    bfloat16 does not hold, so that what is rounded counts."""
+    """The condition on which tiles are the default, on the DCGAN's layers with outputs of ReLU as x. bfloat16 does not
+    hold the operands exactly, so that rounding counts."""
     case = spec.Case(2, H, H, C, O, dtype=dtype)
     x, weights = np.maximum(normal(rng, 2, H, H, C), 0), normal(rng, 5, 5, O, C) * np.float32(0.02)
     inputs = {"x": x, "weights": weights, "stride": (2, 2), "padding": SAME, "activation": None}
@@ -225,7 +227,6 @@ def test_the_bound_of_tiles_is_no_licence(rng):
 @pytest.mark.parametrize(("rung", "dtype"), RUNGS)
 def test_out_may_have_gaps_or_be_x(rung, dtype, rng):
     C, weights = layer(rung, rng, C=18)
-    weights = weights[:1, :1, :, :] if rung == "cpu.gather" else weights
     x = normal(rng, 2, 3, 4, C)
     with using(conv_transpose2d=rung):
         wanted = conv_transpose2d(x, weights, stride=2, dtype=dtype)
@@ -279,7 +280,7 @@ def test_a_prepared_weight_remembers_its_window(rng):
             conv_transpose2d(x, packed, **options)
     with pytest.raises(UsageError, match="prepared for float32"):
         conv_transpose2d(x, packed, dtype="bfloat16")
-    with using(conv_transpose2d="cpu.gather"), pytest.raises(UsageError, match="prepare it again"):
+    with using(conv_transpose2d="cpu.scatter"), pytest.raises(UsageError, match="prepare it again"):
         conv_transpose2d(x, packed)
 
 
@@ -319,7 +320,7 @@ def test_a_stride_beyond_any_image_is_a_stride(rng):
 
 
 def test_guards_hold_at_every_size(rng):
-    """Small images of every size, tasks and tiles that are not full: nothing beside out is written."""
+    """Small images of every size, with incomplete tasks and tiles: nothing outside `out` is written."""
     weights = normal(rng, 5, 5, 17, 16)
     for rung in ("cpu.images", "cpu.winograd"):
         with using(conv_transpose2d=rung):

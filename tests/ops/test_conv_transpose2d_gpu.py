@@ -11,18 +11,17 @@ from gpu import ON_GPU, PLACE, widen_bfloat16
 from ops.cases import cases_of
 from tilewright.bench.sizes import conv_transpose2d as spec
 from tilewright.errors import Refused, UsageError
-from tilewright.ops.conv_transpose2d import ladder
+from tilewright.ops.conv_transpose2d import conv_transpose2d, ladder, prepare
 from tilewright.ops.conv_transpose2d.ladder import LIMB_DEPTH
 from tilewright.ops.conv_transpose2d.problem import Case
 from tilewright.ops.core.ladder import using
 from tilewright.ops.matmul.problem import DEVICE_DTYPES
 
 torch = pytest.importorskip("torch")
-device = pytest.importorskip("tilewright.ops.conv_transpose2d.device")
 pytestmark = pytest.mark.usefixtures("simulated_gpu")
 
 NONE = ((0, 0), (0, 0))
-DEEP = 72  # channels that every rung takes, with the course's window
+DEEP = 72  # channels that every rung takes, at 5 x 5 and stride 2
 CASES = cases_of("conv_transpose2d")
 TINY = [
     Case(2, 1, 2, 3, 4, bias=True, activation="relu"),
@@ -52,8 +51,8 @@ def problem(dtype: str, C: int = DEEP):
 
 
 def cases(rung, dtype):
-    """(case, whether only `make test-long` runs it). Most of the time on a GPU is compiling, and classes but for
-    float16 and float32 have the same kernels."""
+    """(case, whether only `make test-long` runs it). On a GPU compiling takes most of the time, and the other classes
+    have the kernels of float16."""
     few = TINY[:2] + TINY[3:5] if "limbs" in rung.name else TINY
     if not ON_GPU:
         if rung.name.startswith("tile") and dtype == "float16":
@@ -68,7 +67,7 @@ def cases(rung, dtype):
 
 
 def fitting(rung, dtype):
-    """`cases`, with as many channels as the rung wants."""
+    """`cases`, with as many channels as the rung needs."""
     for case, rarely in cases(rung, dtype):
         case = replace(case, dtype=dtype, device="cuda")
         if "limbs" in rung.name and rung.refuses(case.problem):
@@ -85,7 +84,7 @@ def test_rung(rung, case, rng):
 
 
 def accepted(*few: str, dtypes=DEVICE_DTYPES):
-    """(rung, class) of those that run here: every rung on a GPU, else `few` of them."""
+    """(rung, class) that run here: every rung on a GPU, otherwise `few` of them."""
     return list(gpu.accepted(ladder, problem, dtypes, *few))
 
 
@@ -150,49 +149,55 @@ def test_the_public_functions_take_tensors_and_write_to_out(rng):
     x, weights = (
         torch.from_numpy(rng.standard_normal(s, dtype=np.float32)).to(PLACE) for s in ((2, 2, 3, 4), (3, 3, 2, 4))
     )
-    packed = device.prepare(weights, stride=2, padding=((0, 1), (1, 0)))
-    whole = device.conv_transpose2d(x, packed)
+    packed = prepare(weights, stride=2, padding=((0, 1), (1, 0)))
+    whole = conv_transpose2d(x, packed)
     assert whole.shape == (2, 4, 6, 2) and whole.device == x.device
     wide = torch.zeros(2, 4, 6, 5, device=PLACE)
-    device.conv_transpose2d(x, weights, stride=2, padding=((0, 1), (1, 0)), out=wide[..., 1:3])
+    conv_transpose2d(x, weights, stride=2, padding=((0, 1), (1, 0)), out=wide[..., 1:3])
     assert torch.equal(wide[..., 1:3], whole) and wide[..., [0, 3, 4]].abs().sum() == 0
     square = torch.from_numpy(rng.standard_normal((1, 3, 3, 4), dtype=np.float32)).to(PLACE)
     kernel = torch.from_numpy(rng.standard_normal((3, 3, 4, 4), dtype=np.float32)).to(PLACE)
-    wanted = device.conv_transpose2d(square, kernel, padding=1)
-    assert torch.equal(device.conv_transpose2d(square, kernel, padding=1, out=square), wanted)
+    wanted = conv_transpose2d(square, kernel, padding=1)
+    assert torch.equal(conv_transpose2d(square, kernel, padding=1, out=square), wanted)
     assert square is not wanted and torch.equal(square, wanted)
 
 
 @pytest.mark.usefixtures("simple")
 def test_what_does_not_fit_is_named():
     x, weights, bias = tensors((1, 2, 2, 4), (3, 3, 5, 4), (5,))
-    packed = device.prepare(weights, stride=2)
+    packed = prepare(weights, stride=2)
     for words, call in {
-        "x must be (B, H, W, C) with C = 4": lambda: device.conv_transpose2d(x[..., :3], weights),
-        "bias has shape (4,); (5,) is wanted": lambda: device.conv_transpose2d(x, weights, bias=bias[:4]),
-        "weights is a ndarray; a torch tensor": lambda: device.conv_transpose2d(x, np.ones((3, 3, 5, 4), np.float32)),
-        "weights has shape (3, 3, 5)": lambda: device.prepare(weights[..., 0]),
-        "x is int64; float32, bfloat16": lambda: device.conv_transpose2d(x.long(), weights),
-        "out is float32 (1, 2, 2, 4)": lambda: device.conv_transpose2d(x, weights, out=x),
-        "out is float16": lambda: device.conv_transpose2d(x, weights, out=tensors((1, 4, 4, 5))[0].half()),
-        "dtype is 'float64'": lambda: device.prepare(weights, dtype="float64"),
-        "activation is 'swish'": lambda: device.conv_transpose2d(x, weights, activation="swish"),
-        "crops all of the full result": lambda: device.conv_transpose2d(x, weights, padding=2),
-        "was prepared for a stride of (2, 2)": lambda: device.conv_transpose2d(x, packed, stride=1),
-        "was prepared for float32": lambda: device.conv_transpose2d(x, packed, dtype="bfloat16"),
+        "x must be (B, H, W, C) with C = 4": lambda: conv_transpose2d(x[..., :3], weights),
+        "bias has shape (4,); (5,) is wanted": lambda: conv_transpose2d(x, weights, bias=bias[:4]),
+        "weights is a ndarray; a torch tensor": lambda: conv_transpose2d(x, np.ones((3, 3, 5, 4), np.float32)),
+        "weights has shape (3, 3, 5)": lambda: prepare(weights[..., 0]),
+        "x is int64; float32, bfloat16": lambda: conv_transpose2d(x.long(), weights),
+        "out is float32 (1, 2, 2, 4)": lambda: conv_transpose2d(x, weights, out=x),
+        "out is float16": lambda: conv_transpose2d(x, weights, out=tensors((1, 4, 4, 5))[0].half()),
+        "dtype is 'float64'": lambda: prepare(weights, dtype="float64"),
+        "activation is 'swish'": lambda: conv_transpose2d(x, weights, activation="swish"),
+        "crops all of the full result": lambda: conv_transpose2d(x, weights, padding=2),
+        "was prepared for a stride of (2, 2)": lambda: conv_transpose2d(x, packed, stride=1),
+        "was prepared for float32": lambda: conv_transpose2d(x, packed, dtype="bfloat16"),
         "it has cpu.scatter": lambda: forced("simt.fast", x, weights),
         "was prepared for rung simt.gather": lambda: forced("simt.gather_tested", x, packed),
-        "images has shape (3, 3, 5)": lambda: device.pixels(weights[..., 0]),
-        "out is torch.float32": lambda: device.pixels(x, out=x),
+        "images has shape (3, 3, 5)": lambda: pixels(weights[..., 0]),
+        "out is torch.float32": lambda: pixels(x, out=x),
     }.items():
         with pytest.raises((UsageError, Refused)) as error:
             call()
         assert words in str(error.value)
 
 
+def pixels(*arguments, **options):
+    from tilewright.ops.conv_transpose2d.tile.pixels import pixels
+
+    return pixels(*arguments, **options)
+
+
 def forced(name, x, weights):
     with using(conv_transpose2d=name):
-        return device.conv_transpose2d(x, weights)
+        return conv_transpose2d(x, weights)
 
 
 def test_a_gpu_rung_refuses_the_cpus_arrays_and_the_other_way_round():
@@ -211,12 +216,12 @@ def test_a_ladder_ends_in_a_rung_that_takes_everything():
 
 
 def test_pixels_are_those_of_the_host(rng):
-    from tilewright.formats.images import pixels
+    from tilewright.formats.images import pixels as on_the_host
 
     images = np.tanh(rng.standard_normal((3, 5, 7, 3), dtype=np.float32) * 3)
     images[0, 0, 0] = [-1, 1, 0]
     images[2] = 0.25
     images[2, 4, 6, 2] = np.nan
-    own, spoiled = device.pixels(torch.from_numpy(images).to(PLACE))
-    assert np.array_equal(own[:2].cpu().numpy(), pixels(images[:2]))
-    assert spoiled.tolist() == [0, 0, 1] and own[2, 4, 6, 2] == 0
+    own, invalid = pixels(torch.from_numpy(images).to(PLACE))
+    assert np.array_equal(own[:2].cpu().numpy(), on_the_host(images[:2]))
+    assert invalid.tolist() == [0, 0, 1] and own[2, 4, 6, 2] == 0

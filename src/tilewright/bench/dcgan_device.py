@@ -23,7 +23,7 @@ from tilewright.bench.results import Row
 from tilewright.bench.tables import PEER
 from tilewright.errors import InternalError, UsageError
 from tilewright.models.dcgan import DCGAN, DCGANConfig, noise
-from tilewright.ops.conv_transpose2d import device as convolutions
+from tilewright.ops.conv_transpose2d import conv_transpose2d
 from tilewright.ops.conv_transpose2d.problem import Case, cost
 from tilewright.ops.matmul import matmul
 
@@ -238,7 +238,7 @@ def profile(model: DCGAN) -> list[Row]:
         padding = (layer.padding, layer.padding)
         sizes = (n, H, W, C, layer.channels, (layer.kernel,) * 2, (layer.stride,) * 2)
         case = Case(*sizes, padding, model.dtype, device="cuda")
-        run = lambda i=i, k=kernel, t=term, a=activation: convolutions.conv_transpose2d(  # noqa: E731
+        run = lambda i=i, k=kernel, t=term, a=activation: conv_transpose2d(  # noqa: E731
             places[i], k, bias=t, activation=a, out=places[i + 1]
         )
         calls[f"conv_transpose2d {H}x{W}x{C} -> {layer.channels}, {kernel.rung}"] = (run, *cost(case))

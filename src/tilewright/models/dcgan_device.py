@@ -15,7 +15,8 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.models.graphs import captured
-from tilewright.ops.conv_transpose2d import device as convolutions
+from tilewright.ops.conv_transpose2d import conv_transpose2d
+from tilewright.ops.conv_transpose2d import prepare as prepare_convolution
 from tilewright.ops.core.gpu.tensors import torch_dtype
 from tilewright.ops.matmul import matmul, prepare
 from tilewright.ops.matmul.problem import DEVICE_DTYPES
@@ -62,7 +63,7 @@ class Generator:
         self.layers = []
         for layer, (kernel, bias), activation in zip(config.layers, kernels, config.activations, strict=True):
             padding = (layer.padding, layer.padding)
-            prepared = convolutions.prepare(kernel, stride=layer.stride, padding=padding, dtype=dtype)
+            prepared = prepare_convolution(kernel, stride=layer.stride, padding=padding, dtype=dtype)
             self.layers.append((prepared, bias, activation))
         inner, last = list(config.shapes())[:-1], config.image_shape
         kinds = {"device": place, "dtype": torch_dtype(dtype)}
@@ -107,13 +108,15 @@ class Generator:
         matmul(self.noise[slot], matrix, bias=bias, activation="relu", out=self.between[0].view(count, matrix.N))
         for i, (kernel, bias, activation) in enumerate(self.layers):
             out = (*self.between[1:], self.images[slot])[i]
-            convolutions.conv_transpose2d(self.between[i], kernel, bias=bias, activation=activation, out=out)
+            conv_transpose2d(self.between[i], kernel, bias=bias, activation=activation, out=out)
         if pixels:
             self.convert(slot)
 
     def convert(self, slot: int) -> None:
         """Queue the 8-bit pixels of a slot's images."""
-        convolutions.pixels(self.images[slot], out=self.pixels[slot], spoiled=self.spoiled[slot])
+        from tilewright.ops.conv_transpose2d.tile.pixels import pixels
+
+        pixels(self.images[slot], out=self.pixels[slot], invalid=self.spoiled[slot])
 
     def warm_up(self, *, pixels: bool = False) -> None:
         """Run a batch in every slot, so that all memory is taken that any will. Raises torch's OutOfMemoryError."""

@@ -91,10 +91,10 @@ def bind_tensors(case, inputs: dict, device: str = "cuda"):
 
     x is of the class's 16-bit dtype, where it has one: activations are kept so.
     """
-    from tilewright.ops.conv_transpose2d import device as gpu
+    from tilewright.ops.conv_transpose2d import conv_transpose2d, prepare
 
     values = moved(inputs, device)
-    packed = gpu.prepare(values["weights"], stride=case.stride, padding=case.padding, dtype=case.dtype)
+    packed = prepare(values["weights"], stride=case.stride, padding=case.padding, dtype=case.dtype)
     options = {"bias": values.get("bias"), "activation": values["activation"]}
     x = values["x"].to(torch_dtype(case.dtype))
-    return lambda out=None: gpu.conv_transpose2d(x, packed, out=out, **options)
+    return lambda out=None: conv_transpose2d(x, packed, out=out, **options)

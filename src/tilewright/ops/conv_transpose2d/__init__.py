@@ -8,109 +8,100 @@ packed = prepare(weights, stride=2, padding=((1, 2), (1, 2)))           # once; 
 import numpy as np
 
 from tilewright.errors import ResourceError, UsageError
-from tilewright.ops.conv_transpose2d.arguments import axes, check_padding, same_window
+from tilewright.ops.conv_transpose2d.arguments import axes, check_window, output_size
 from tilewright.ops.conv_transpose2d.ladder import ladder
 from tilewright.ops.conv_transpose2d.operands import Epilogue, Packed
-from tilewright.ops.conv_transpose2d.problem import ACTIVATIONS, DTYPES, Problem
-from tilewright.ops.core.arrays import as_float32, like, one_of, put_back, result_for, target_for
-from tilewright.ops.core.gpu.tensors import on_gpu
+from tilewright.ops.conv_transpose2d.problem import ACTIVATIONS, DEVICE_DTYPES, DTYPES, Problem
+from tilewright.ops.core.arrays import one_of
+from tilewright.ops.core.backend import HOST, backend_of
 
 __all__ = ["Packed", "Problem", "conv_transpose2d", "ladder", "prepare"]
 
-NO_BIAS = np.empty(0, np.float32)
+OP = "conv_transpose2d"
 
 
 def prepare(weights, *, stride=1, padding=0, dtype: str = "float32") -> Packed:
     """Lay weights (KH, KW, O, C) out for the rung that will use them; float32 or bfloat16, any strides.
 
-    stride: an integer or (down, across). padding: what is cropped off the full result, an integer or ((top, bottom),
-    (left, right)). dtype: the accuracy class, "float32" or "bfloat16". The result holds KH * KW * O * C numbers of 4
-    bytes, or 2 in bfloat16, up to four times as many for small kernels; a rung that packs nothing keeps weights itself.
+    stride: an integer or (down, across). padding: how much to crop off the full result, an integer or ((top, bottom),
+    (left, right)). dtype: the accuracy class, "float32" or "bfloat16"; on a GPU also "float16" or "tf32". The result
+    holds KH * KW * O * C elements of 4 bytes, or 2 in a 16-bit class, and up to four times as many for small kernels; a
+    rung that packs nothing refers to weights itself. Weights on a GPU stay there, and may also be float16.
     Raises UsageError for a wrong dtype, rank, stride or padding, Refused if a rung forced by `using` does not take it.
     """
-    if on_gpu(weights):
-        from tilewright.ops.conv_transpose2d import device
-
-        return device.prepare(weights, stride=stride, padding=padding, dtype=dtype)
-    weights = as_float32("weights", weights)
-    if weights.ndim != 4 or not weights.size:
+    backend = backend_of(weights)
+    weights = backend.take(OP, "weights", weights)
+    if weights.ndim != 4 or 0 in weights.shape:
         raise UsageError(
-            f"conv_transpose2d: weights has shape {weights.shape}; (KH, KW, O, C) is wanted, at least one of each"
+            f"{OP}: weights has shape {tuple(weights.shape)}; (KH, KW, O, C) is wanted, at least one of each"
         )
     KH, KW, O, C = weights.shape
     rows, columns = axes((KH, KW), stride, padding)
-    problem = Problem(O, C, rows, columns, one_of("conv_transpose2d", "dtype", dtype, DTYPES))
-    rung = ladder.choose(problem)
+    one_of(OP, "dtype", dtype, DTYPES if backend is HOST else DEVICE_DTYPES)
+    rung = ladder.choose(Problem(O, C, rows, columns, dtype, backend.device))
     if rung.lay_out:
-        return rung.lay_out(weights, rows, columns, rung.name, dtype)
-    return Packed(rung.name, O, C, rows, columns, dtype, weights)
+        data = rung.lay_out(weights, rows, columns, dtype)
+    else:
+        data = weights if backend is HOST else weights.float().contiguous()
+    return Packed(rung.name, O, C, rows, columns, dtype, data)
 
 
 def conv_transpose2d(x, weights, *, stride=None, padding=None, bias=None, activation=None, out=None, dtype=None):
-    """activation(bias + the sum of each pixel's kernels), cropped, with float32 sums.
+    """Transposed convolution with float32 sums, cropped, then bias and activation.
 
-    full[b, s * h + a, t * w + c, o] += x[b, h, w, i] * weights[a, c, o, i], (s, t) the stride; the result is full
-    without its first `top` and last `bottom` rows, and so for columns. x: (B, H, W, C). weights: (KH, KW, O, C), or
-    what `prepare` gave, which has its own stride, padding and dtype. stride: an integer or a pair, 1 unless given.
-    padding: an integer or ((top, bottom), (left, right)), 0 unless given. bias: (O,). activation: None, "relu", "tanh",
-    "gelu" (exact) or "gelu_tanh". Arrays are float32 or bfloat16 with any strides, NumPy or anything that speaks
-    DLPack. dtype: accuracy class of the products, "float32" (default) or "bfloat16" (operands rounded, and those
-    below 2^-126 may count as 0). out: float32 array to write to. Returns float32 (B, (H - 1) * s + KH - top - bottom,
-    (W - 1) * t + KW - left - right, O), the same kind of array as x. Raises UsageError naming the argument that does
-    not fit. An image's bits depend on that image, weights and the options: not on the other images, their number, or
-    the number of threads. Where neighbouring outputs share products (`cpu.winograd`), an infinity or NaN in x reaches
-    the tile of outputs around it.
+    full[b, s * h + a, t * w + c, o] = sum over h, w, i of x[b, h, w, i] * weights[a, c, o, i]        (s, t) the stride
+    out = activation(full[:, top : size - bottom, left : size - right] + bias)
+
+    x: (B, H, W, C). weights: (KH, KW, O, C), or what `prepare` returned, with its own stride, padding and dtype.
+    stride: an integer or a pair, by default 1. padding: an integer or ((top, bottom), (left, right)), by default 0.
+    bias: (O,). activation: None, "relu", "tanh", "gelu" (exact) or "gelu_tanh". Arrays are float32 or bfloat16 with any
+    strides, NumPy or anything that speaks DLPack. dtype: accuracy class of the products, "float32" (default) or
+    "bfloat16" (operands are rounded, and those below 2^-126 may count as 0). out: float32 array to write to.
+    Arrays on a GPU stay there: they may also be float16, dtype is as for `prepare`, and out may have the 16-bit dtype
+    of the class. Returns float32 (B, (H - 1) * s + KH - top - bottom, (W - 1) * t + KW - left - right, O), the same
+    kind of array as x. Raises UsageError naming the argument that does not fit.
+
+    An image's bits depend on that image, weights and the options: not on the other images, their number, or the number
+    of threads. With `cpu.winograd` neighbouring outputs share products, so an infinity or NaN in x reaches the whole
+    tile of outputs.
     """
-    if on_gpu(x):
-        from tilewright.ops.conv_transpose2d import device
-
-        options = {"bias": bias, "activation": activation, "out": out, "dtype": dtype}
-        return device.conv_transpose2d(x, weights, stride=stride, padding=padding, **options)
-    array = as_float32("x", x)
-    one_of("conv_transpose2d", "activation", activation, ACTIVATIONS)
-    packed = _packed(weights, stride, padding, dtype)
+    backend = backend_of(x)
+    array = backend.take(OP, "x", x)
+    one_of(OP, "activation", activation, ACTIVATIONS)
+    if isinstance(weights, Packed):
+        check_window(weights, stride, padding, dtype)
+        packed = weights
+    else:
+        weights = backend.take(OP, "weights", weights)
+        backend.same_device(OP, "x", array, weights=weights)
+        stride, padding = 1 if stride is None else stride, 0 if padding is None else padding
+        packed = prepare(weights, stride=stride, padding=padding, dtype=dtype or "float32")
     O, C, rows, columns = packed.O, packed.C, packed.rows, packed.columns
     if array.ndim != 4 or array.shape[3] != C or 0 in array.shape[1:3]:
         raise UsageError(
-            f"conv_transpose2d: x is {array.shape} and weights {(rows.K, columns.K, O, C)}; x must be (B, H, W, C) "
-            f"with C = {C} channels and at least one pixel"
+            f"{OP}: x is {tuple(array.shape)} and weights {(rows.K, columns.K, O, C)}; x must be (B, H, W, C) with "
+            f"C = {C} channels and at least one pixel"
         )
-    bias = NO_BIAS if bias is None else np.ascontiguousarray(as_float32("bias", bias))
-    if bias is not NO_BIAS and bias.shape != (O,):
-        raise UsageError(
-            f"conv_transpose2d: bias has shape {bias.shape}; {(O,)} is wanted, one number an output channel"
-        )
+    bias = None if bias is None else backend.take(OP, "bias", bias)
+    if bias is not None and tuple(bias.shape) != (O,):
+        raise UsageError(f"{OP}: bias has shape {tuple(bias.shape)}; {(O,)} is wanted, one element per output channel")
+    backend.same_device(OP, "x", array, bias=bias)
     B, H, W, _ = array.shape
-    size = check_padding(rows, columns, H, W)
-    result = result_for("conv_transpose2d", out, (B, *size, O))
-    target = result if out is None else target_for(result, array, bias, *packed.arrays())
-    try:
-        _run(array, packed, target, Epilogue(bias, activation))
-    except MemoryError as error:
-        raise ResourceError(f"conv_transpose2d: memory does not hold what x {array.shape} needs: {error}") from error
-    put_back(result, target)
-    return like(x, result)
-
-
-def _packed(weights, stride, padding, dtype) -> Packed:
-    """What `prepare` gives. Raises UsageError if it was given another stride, padding or dtype than is asked for."""
-    if not isinstance(weights, Packed):
-        stride, padding = 1 if stride is None else stride, 0 if padding is None else padding
-        return prepare(weights, stride=stride, padding=padding, dtype=dtype or "float32")
-    same_window(weights, stride, padding, dtype)
-    return weights
-
-
-def _run(x: np.ndarray, packed: Packed, out: np.ndarray, epilogue: Epilogue) -> None:
-    """The chosen rung, on x without gaps and out with contiguous channels."""
-    rung = ladder.choose(Problem(packed.O, packed.C, packed.rows, packed.columns, packed.dtype))
+    shape = (B, *output_size(rows, columns, H, W), O)
+    result = backend.result(OP, out, shape, array, backend.results_in(packed.dtype))
+    rung = ladder.choose(Problem(O, C, rows, columns, packed.dtype, backend.device))
     if rung.name != packed.rung:
         raise UsageError(
-            f"conv_transpose2d: weights was prepared for rung {packed.rung}, and {rung.name} is chosen now: "
-            "prepare it again"
+            f"{OP}: weights was prepared for rung {packed.rung}, and {rung.name} is chosen now: prepare it again"
         )
-    if out.size == 0:
-        return
-    target = out if out.strides[3] == 4 else np.empty(out.shape, np.float32)
-    rung.run(np.ascontiguousarray(x), packed, target, epilogue)
-    put_back(out, target)
+    if 0 in shape:
+        return backend.finish(x, result, result)
+    epilogue = Epilogue(backend.plain(bias, array), activation)
+    try:
+        target = result if out is None else backend.target(result, array, epilogue.bias, *packed.arrays())
+        if backend is HOST and target.strides[3] != target.itemsize:  # kernels write whole vectors of channels
+            target = np.empty(shape, np.float32)
+        rung.run(backend.contiguous(array, packed.dtype), packed, target, epilogue)
+    except MemoryError as error:
+        raise ResourceError(f"{OP}: memory does not hold what x {tuple(array.shape)} needs: {error}") from error
+    return backend.finish(x, result, target)

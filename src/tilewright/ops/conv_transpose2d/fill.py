@@ -1,23 +1,19 @@
-"""What outputs hold that no tap reaches: kernels shorter than the stride leave such."""
+"""Outputs on a GPU that no tap reaches: a kernel shorter than the stride leaves some."""
 
 from typing import Any
 
 from tilewright.ops.conv_transpose2d.operands import Epilogue, Packed
 
 
-def fill(out: Any, weights: Packed, epilogue: Epilogue) -> None:
+def fill_without_taps(out: Any, weights: Packed, epilogue: Epilogue) -> None:
     """Write activation(bias) to all of out (B, OH, OW, O), a torch tensor, if some phase has no taps."""
-    rows, columns = weights.rows, weights.columns
-    if len(rows.phases) < rows.stride or len(columns.phases) < columns.stride:
-        bias: Any = epilogue.bias
-        out.copy_(_activated(bias.float(), epilogue.activation).expand(out.shape) if len(bias) else out.new_zeros(()))
+    if all(len(axis.phases) == axis.stride for axis in (weights.rows, weights.columns)):
+        return
+    import torch
 
-
-def _activated(bias: Any, activation: str | None) -> Any:
-    from torch.nn.functional import gelu, relu, tanh
-
-    if activation == "relu":
-        return relu(bias)
-    if activation == "tanh":
-        return tanh(bias)
-    return bias if activation is None else gelu(bias, approximate="tanh" if activation == "gelu_tanh" else "none")
+    y, name = epilogue.bias.float() if len(epilogue.bias) else out.new_zeros(1), epilogue.activation
+    if name in ("gelu", "gelu_tanh"):
+        y = torch.nn.functional.gelu(y, approximate="tanh" if name == "gelu_tanh" else "none")
+    elif name is not None:
+        y = torch.relu(y) if name == "relu" else torch.tanh(y)
+    out.copy_(y.expand(out.shape))

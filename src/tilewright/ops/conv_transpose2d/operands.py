@@ -1,20 +1,20 @@
-"""What a conv_transpose2d rung is handed: checked, without a None in it, and seen from the output.
+"""Arguments of a conv_transpose2d rung, checked and without a None, and the geometry of one axis.
 
-Along one axis, output r = stride * j + i sums x[j + d] * weights[k] over the (d, k) that `Axis.taps(i)` lists: output
-phase i is an ordinary convolution of x, with a kernel of its own of every stride-th tap, and its results lie a stride
-apart. The polyphase view is Crochiere and Rabiner's, "Multirate Digital Signal Processing", 1983.
+Along one axis, output r = stride * j + i is the sum of x[j + d] * weights[k] over the pairs (d, k) of `Axis.taps(i)`.
+All outputs of phase i use the same taps, one stride apart. So they are an ordinary convolution of x with a smaller
+kernel. j is called a position: it has one output in every phase. This polyphase view is Crochiere and Rabiner's,
+"Multirate Digital Signal Processing", 1983.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 
 @dataclass(frozen=True)
 class Axis:
-    """K taps; inputs land `stride` apart in the full result, of which `first` and `last` numbers are cropped off."""
+    """Rows or columns. K: taps of the kernel. stride: outputs between the kernels of neighbouring inputs. first, last:
+    outputs cropped off either end of the full result."""
 
     K: int
     stride: int
@@ -22,7 +22,7 @@ class Axis:
     last: int
 
     def size(self, n: int) -> int:
-        """Outputs for n inputs; below 1 if all of them are cropped off."""
+        """Outputs for n inputs; below 1 if the crop removes all of them."""
         return (n - 1) * self.stride + self.K - self.first - self.last
 
     def taps(self, phase: int) -> tuple[tuple[int, int], ...]:
@@ -33,26 +33,26 @@ class Axis:
 
     @cached_property
     def phases(self) -> tuple[int, ...]:
-        """The output phases that have taps; a kernel shorter than the stride leaves some without."""
+        """The output phases that have taps. With a kernel shorter than the stride, some have none."""
         return tuple(sorted((k - self.first) % self.stride for k in range(min(self.K, self.stride))))
 
     @cached_property
     def window(self) -> tuple[int, int]:
-        """(least d, number of d) over all phases: what an output group reads of x."""
+        """(smallest d, number of d) over all phases: the inputs that a position reads."""
         ends = [(self.taps(i)[0][0], self.taps(i)[-1][0]) for i in self.phases]
         least = min(low for low, _ in ends)
         return least, max(high for _, high in ends) - least + 1
 
     def positions(self, n: int) -> int:
-        """Values of j: groups of `stride` outputs, the last perhaps in part."""
+        """Positions for n inputs: groups of `stride` outputs, the last one perhaps incomplete."""
         return -(-self.size(n) // self.stride)
 
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """Weights as one rung wants them: what `conv_transpose2d.prepare` gives and `conv_transpose2d` takes for weights.
+    """Weights in the layout of one rung: what `prepare` returns, and `conv_transpose2d` takes as weights.
 
-    rung: whose layout it is. O, C: output and input channels. rows, columns: the two axes. dtype: the accuracy class.
+    rung: its name. O, C: output and input channels. rows, columns: the two axes. dtype: the accuracy class.
     data: the plain float32 (KH, KW, O, C) array for rungs that pack nothing, else the rung's own.
     """
 
@@ -64,14 +64,14 @@ class Packed:
     dtype: str
     data: Any
 
-    def arrays(self) -> tuple[np.ndarray, ...]:
-        """Those of data that a caller may own."""
-        return (self.data,) if isinstance(self.data, np.ndarray) else ()
+    def arrays(self) -> tuple:
+        """Arrays that may be the caller's own memory: data, where the rung packs nothing."""
+        return (self.data,) if hasattr(self.data, "shape") else ()
 
 
 @dataclass(frozen=True, eq=False)
 class Epilogue:
-    """What follows the sum. bias: float32 (O,) or empty; activation: a name or None."""
+    """What follows the sum. bias: (O,) or empty, a float32 array or a tensor. activation: a name or None."""
 
-    bias: np.ndarray
+    bias: Any
     activation: str | None

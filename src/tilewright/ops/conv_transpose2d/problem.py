@@ -1,4 +1,4 @@
-"""conv_transpose2d's problem: what the choice of a rung depends on, cost and error bound."""
+"""What the choice of a rung depends on, the cost of a case, and its error bound."""
 
 import math
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ HALF_ULP16 = 2.0**-8  # the largest relative error of rounding to bfloat16
 
 
 class OfTiles(float):
-    """The c of a rung that multiplies sums over a tile: see `bound`."""
+    """The constant c of a rung whose outputs share the products of a tile: see `bound`."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """All that the choice of a rung may look at: channels, both axes, accuracy class, device.
+    """What the choice of a rung depends on: channels, both axes, accuracy class, device.
 
-    Neither the batch nor the image's size is in it: `prepare` chooses, and it sees the weights alone.
+    `prepare` chooses and sees only the weights, so neither the batch nor the image's size is in it.
     """
 
     O: int
@@ -36,7 +36,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Case:
-    """One transposed convolution to test or to time: sizes, window, and what is special about its operands."""
+    """One transposed convolution to test or to time: sizes, window, and the form of its operands."""
 
     B: int
     H: int
@@ -76,9 +76,9 @@ class Case:
 
 
 def cost(case: Case) -> tuple[float, float]:
-    """(floating-point operations of the products that reach the result, bytes moved if every operand is touched once).
+    """(floating-point operations of the products that reach the result, bytes of all operands).
 
-    A rung that multiplies less often is credited with the same operations, so that rates compare.
+    A rung with fewer multiplications counts as many operations, so that rates can be compared.
     """
     pairs = [
         sum(0 <= h * axis.stride + k - axis.first < axis.size(n) for h in range(n) for k in range(axis.K))
@@ -86,26 +86,25 @@ def cost(case: Case) -> tuple[float, float]:
     ]
     OH, OW = (axis.size(n) for axis, n in zip(case.axes, (case.H, case.W), strict=True))
     short = 2 if case.dtype.endswith("16") else 4
-    word = short if case.device == "cuda" else 4  # of activations
+    word = short if case.device == "cuda" else 4  # bytes of an activation
     inputs = case.B * case.H * case.W * case.C * word + case.B * OH * OW * case.O * word
     kernel = math.prod(case.K) * case.C * case.O * short
     return 2.0 * case.B * math.prod(pairs) * case.C * case.O, float(inputs + kernel)
 
 
 def bound(case: Case, inputs: dict, result: np.ndarray, c: float = 1.0) -> np.ndarray:
-    """The largest error allowed, elementwise. result: the reference's; c: the rung's constant.
+    """The largest error allowed, elementwise. result: of the reference. c: the rung's constant.
 
     Rungs that sum an output's own products: c * eps32 * sqrt(products) * (sum of |products|), as for a matrix product,
-    and a rounding each for bias and activation.
+    and one rounding each for bias and activation.
 
-    With c an `OfTiles`: the outputs of a tile share their error, because all come from the same sums over its 4 x 4
-    inputs. With u = eps32 / 2 and every term by its size - D = |B| |d| |B| the inputs' sums, F = |G| |g| |G| the
-    factors, S = |A| (D F summed over C) |A| what `term_sizes` gives - the computed sums are within 2u D (two additions
-    one after the other), the factors, formed in float64, within u F, the chain over C adds at most c * sqrt(C) * eps32
-    as elsewhere, and the outputs are four further additions one after the other: in all
-    (c * sqrt(C) + 3.5) * eps32 * S to first order, for which 4 leaves room for the products of two errors. In bfloat16
-    sums and factors are rounded once more, by up to 2**-8 of each: 2**-7 * S in addition, and 2**-16 * S for both
-    together.
+    With c an `OfTiles` the outputs of a tile share their error, since all come from the same sums over its 4 x 4
+    inputs. Let u = eps32 / 2, D = |B| |d| |B| the sums of absolute inputs, F = |G| |g| |G| the absolute factors, and
+    S = |A| (D F summed over C) |A|, which `term_sizes` returns. The computed sums are within 2u D (two additions in
+    sequence), the factors, formed in float64, within u F, the chain over C adds at most c * sqrt(C) * eps32, and the
+    outputs are four more additions in sequence. In all this is (c * sqrt(C) + 3.5) * eps32 * S to first order; a 4
+    covers the products of two errors. In bfloat16, sums and factors are rounded once more, by up to 2**-8 of each:
+    2**-7 * S in addition, and 2**-16 * S for both together.
     """
     from tilewright.ops.conv_transpose2d.reference import conv_transpose2d
 

@@ -64,6 +64,10 @@ class Host:
         """x contiguous, or an empty array of this rank for None."""
         return NOTHING[rank] if x is None else np.ascontiguousarray(x)
 
+    def contiguous(self, x: np.ndarray, dtype: str) -> np.ndarray:
+        """x without gaps between its elements, copied if need be."""
+        return np.ascontiguousarray(x)
+
     def name(self, x) -> str:
         """An argument in messages: its dtype and shape, or its type."""
         return f"{x.dtype} {x.shape}" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
@@ -135,6 +139,10 @@ class Device:
     def plain(self, x, near, rank: int = 1):
         """x contiguous, or an empty tensor of this rank for None."""
         return tensors.nothing(near.device, rank) if x is None else x.contiguous()
+
+    def contiguous(self, x, dtype: str):
+        """x without gaps between its elements, in the dtype of an accuracy class, copied if need be."""
+        return x.to(tensors.torch_dtype(dtype)).contiguous()
 
     def name(self, x) -> str:
         """An argument in messages: its dtype and shape, or its type."""

@@ -1,1 +1,1 @@
-"""CPU kernels of conv_transpose2d, a file an idea."""
+"""CPU kernels of conv_transpose2d, one file per idea."""

@@ -1,15 +1,17 @@
-"""Output phases apart: the outputs a stride apart are an ordinary convolution with a dense kernel, and one matmul each.
+"""One matmul per output phase: outputs one stride apart use the same taps, and are an ordinary convolution.
 
-Against `zero_inserted`: no multiplication by inserted zeros, and no zeros in the rows. It loses to the fused kernels
-because the rows of every phase are written out, and because phases lie apart in out: bias and activation are passes
-over it.
+out[:, i::s, j::t] = windows of x (B * positions, taps * C) @ b (taps * C, O), for each phase (i, j) of the stride
+(s, t); then bias and activation in two more passes over out.
+
+Against `zero_inserted` there are no multiplications by inserted zeros. Writing the windows of every phase to memory
+limits it, and so do the strided passes over out: the fused kernels of `taps` avoid both.
 """
 
 import itertools
 
 import numpy as np
 
-from tilewright.ops.conv_transpose2d.cpu.rows_matrix import between_zeros, some_images, windows
+from tilewright.ops.conv_transpose2d.cpu.window_rows import batches, between_zeros, windows
 from tilewright.ops.conv_transpose2d.operands import Axis, Epilogue, Packed
 from tilewright.ops.elementwise import gelu, relu, tanh
 from tilewright.ops.matmul import matmul, prepare
@@ -22,14 +24,13 @@ ACTIVATIONS = {
 }
 
 
-def pack_phases(weights: np.ndarray, rows: Axis, columns: Axis, rung: str, dtype: str) -> Packed:
+def pack_phases(weights: np.ndarray, rows: Axis, columns: Axis, dtype: str) -> list:
     """weights (KH, KW, O, C) as a matmul's b (taps * C, O) for each phase, phases of rows first."""
-    _, _, O, C = weights.shape
-    parts = []
+    O, parts = weights.shape[2], []
     for i, j in itertools.product(rows.phases, columns.phases):
         dense = weights[np.ix_([k for _, k in rows.taps(i)], [k for _, k in columns.taps(j)])]  # (UH, UW, O, C)
         parts.append(prepare(dense.transpose(0, 1, 3, 2).reshape(-1, O), dtype=dtype))
-    return Packed(rung, O, C, rows, columns, dtype, parts)
+    return parts
 
 
 def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, epilogue: Epilogue) -> None:
@@ -40,7 +41,7 @@ def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, epilogue: Epilogue
         target = out[:, i :: rows.stride, j :: columns.stride]
         (down, UH), (across, UW) = _first(rows, i), _first(columns, j)
         _, H, W, O = target.shape
-        for images in some_images(len(x) if target.size else 0, 4 * H * W * b.K):
+        for images in batches(len(x) if target.size else 0, 4 * H * W * b.K):
             canvas = between_zeros(x[images], (-down, -across), (H + UH - 1, W + UW - 1), (1, 1))
             matrix = windows(canvas, UH, UW).reshape(-1, UH * UW * C)
             target[images] = matmul(matrix, b).reshape(-1, H, W, O)
@@ -51,6 +52,6 @@ def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, epilogue: Epilogue
 
 
 def _first(axis: Axis, phase: int) -> tuple[int, int]:
-    """(least d, number of taps) of a phase."""
+    """(smallest d, number of taps) of a phase."""
     taps = axis.taps(phase)
     return taps[0][0], len(taps)

@@ -1,11 +1,13 @@
-"""What the fused kernels share: rows of pixels packed and multiplied by panels of weights, into sums that stay in L2.
+"""What the fused kernels share: tasks, packed rows of pixels times panels of weights, and sums that stay in L2.
 
-A task owns `count` rows, positions or tiles of some images. Its sums lie in scratch as [panel][row][column], a panel
-NR columns wide: a register block goes there whole, and from there to out when all its products are in. A *block* of
-the table is one stretch of depth: taps (or one product of a tile) with the panels that want them; a *job* is one panel.
+A task computes some rows of positions of one image, or all rows of several images. Its sums are in scratch as
+[panel][row][column], a panel NR columns wide. A register block of sums goes there and from there to out when all its
+products are added. A *block* of the table is one stretch of depth: some taps (or one product of a Winograd tile) with
+the panels of weights that use them. A *job* is one of these panels.
 """
 
 import functools
+import itertools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,15 +17,21 @@ from numba import types
 from tilewright import simd
 from tilewright.hardware import cpu
 from tilewright.ops.conv_transpose2d.cpu.naive import OUTPUT_4D
+from tilewright.ops.conv_transpose2d.operands import Axis, Epilogue, Packed
+from tilewright.ops.conv_transpose2d.tiles import TAPS
 from tilewright.ops.core.launch import thread_count
 from tilewright.ops.core.memory import empty
+from tilewright.ops.gemm.cpu.epilogue import ACTIVATIONS
 from tilewright.ops.gemm.cpu.loops import PLAIN, stepper
 from tilewright.ops.gemm.cpu.pack import TILINGS, Source, pack_panels, row_packer
 from tilewright.ops.gemm.cpu.words import pack_words, word_packer, words_of
 
 DEPTH = 768  # most steps of depth in a block: a panel of 12 rows is 36 KiB then, and stays in L1
 PANELS = 4  # of weights that a panel of rows meets one after the other
-JOB = 2  # numbers of a job in the table: where its panel begins, and the panel of sums it adds to
+JOB = 2  # table entries of a job: offset of its panel of weights, index of the panel of sums
+PHASE = 3  # table entries of a phase: first output row and column, first column of its sums
+SUMS = 64  # offset of the sums in scratch; the words before them are zeros
+LINE = 16  # words of a cache line, at which each pixel in scratch begins
 
 
 def kind_of(dtype: str) -> str:
@@ -34,7 +42,7 @@ def kind_of(dtype: str) -> str:
 
 
 def steps_of(C: int, dtype: str) -> int:
-    """Steps along C channels: numbers, or words of two."""
+    """Steps along C channels: of one element, or of a word of two."""
     return C if dtype == "float32" else words_of(C)
 
 
@@ -43,35 +51,59 @@ def padded(n: int, unit: int) -> int:
     return -(-n // unit) * unit
 
 
+class Rows(NamedTuple):
+    """Rows to pack: `count` of them, row i the C channels at scratch[origin + starts[i]]."""
+
+    starts: np.ndarray
+    origin: int
+    C: int
+    count: int
+
+
 @functools.cache
 def packer(kind: str, lanes: int):
-    """The inline function that packs one block of rows."""
+    """The inline function that packs rows for one block of the table."""
     HIGH, MIDDLE, SINGLE = TILINGS[lanes].rows
     pack_rows = row_packer(lanes) if kind in PLAIN else word_packer(lanes)
 
     @simd.inline
-    def pack(scratch, starts, taps, source, size, C, to):
-        """Panels of HIGH, MIDDLE and single rows: row i, C channels, from scratch[source + starts[i]], for each tap
-        further by its offset. size: (rows, first step, steps)."""
-        (count, k, depth), i, at = size, 0, to
-        while i < count:
-            rows = HIGH if count - i >= HIGH else MIDDLE if count - i >= MIDDLE else SINGLE
+    def pack(scratch, rows, taps, k, depth, packed_at):
+        """Steps k to k + depth of every row, offset by `taps[t]` words for each tap t, to scratch[packed_at]: panels of
+        HIGH, MIDDLE and single rows."""
+        i, at = 0, packed_at
+        while i < rows.count:
+            left = rows.count - i
+            high = HIGH if left >= HIGH else MIDDLE if left >= MIDDLE else SINGLE
             for t in range(taps.size):
-                pixels, place = Source(scratch[source + taps[t] :], starts, 1, C), at + t * depth * rows
-                if rows == HIGH:
-                    pack_rows(HIGH, pixels, i, k, depth, scratch, place)
-                elif rows == MIDDLE:
-                    pack_rows(MIDDLE, pixels, i, k, depth, scratch, place)
+                source = Source(scratch[rows.origin + taps[t] :], rows.starts, 1, rows.C)
+                to = at + t * depth * high
+                if high == HIGH:
+                    pack_rows(HIGH, source, i, k, depth, scratch, to)
+                elif high == MIDDLE:
+                    pack_rows(MIDDLE, source, i, k, depth, scratch, to)
                 else:
-                    pack_rows(SINGLE, pixels, i, k, depth, scratch, place)
-            i, at = i + rows, at + taps.size * depth * rows
+                    pack_rows(SINGLE, source, i, k, depth, scratch, to)
+            i, at = i + high, at + taps.size * depth * high
 
     return pack
 
 
+class Block(NamedTuple):
+    """A block of the table, packed: `rows` rows of `depth` steps at scratch[packed_at], for jobs `first` to `end`.
+    capacity: rows of a panel of sums."""
+
+    packed_at: int
+    rows: int
+    capacity: int
+    depth: int
+    first: int
+    end: int
+
+
 @functools.cache
 def multiplier(kind: str, lanes: int, vectors: int, fresh: bool):
-    """The inline function that multiplies packed rows by panels; fresh: into the sums, else onto them."""
+    """The inline function that multiplies a block by its panels of weights. fresh: it overwrites the sums, otherwise it
+    adds to them. vectors: of a panel's columns that are in use."""
     (HIGH, MIDDLE, SINGLE), WIDE = TILINGS[lanes].rows, lanes * vectors
     along = stepper(kind, lanes, vectors)
 
@@ -84,51 +116,54 @@ def multiplier(kind: str, lanes: int, vectors: int, fresh: bool):
         simd.block_store(block, scratch, to, WIDE, WIDE)
 
     @simd.inline
-    def multiply(scratch, places, size, panels, table, jobs):
-        """places: (packed rows, sums); size: (rows, rows there is room for, depth); jobs: (first, end) in the table."""
-        (packed, sums), (count, room, depth), (first, end) = places, size, jobs
-        for group in range(first, end, PANELS):
-            i, a_at = 0, packed
-            while i < count:
-                rows = HIGH if count - i >= HIGH else MIDDLE if count - i >= MIDDLE else SINGLE
-                for job in range(group, min(group + PANELS, end)):
+    def multiply(scratch, panels, table, block):
+        for group in range(block.first, block.end, PANELS):
+            i, a_at = 0, block.packed_at
+            while i < block.rows:
+                left = block.rows - i
+                rows = HIGH if left >= HIGH else MIDDLE if left >= MIDDLE else SINGLE
+                for job in range(group, min(group + PANELS, block.end)):
                     b_at, panel = simd.fetch(table, JOB * job), simd.fetch(table, JOB * job + 1)
-                    to = sums + (panel * room + i) * WIDE
+                    to = SUMS + (panel * block.capacity + i) * WIDE
                     if rows == HIGH:
-                        micro(HIGH, scratch, a_at, panels, b_at, depth, to)
+                        micro(HIGH, scratch, a_at, panels, b_at, block.depth, to)
                     elif rows == MIDDLE:
-                        micro(MIDDLE, scratch, a_at, panels, b_at, depth, to)
+                        micro(MIDDLE, scratch, a_at, panels, b_at, block.depth, to)
                     else:
-                        micro(SINGLE, scratch, a_at, panels, b_at, depth, to)
-                i, a_at = i + rows, a_at + rows * depth
+                        micro(SINGLE, scratch, a_at, panels, b_at, block.depth, to)
+                i, a_at = i + rows, a_at + rows * block.depth
 
     return multiply
 
 
 class Panels:
-    """Collects the panels of all blocks, and their jobs."""
+    """Collects the panels of weights of all blocks, and their jobs."""
 
     def __init__(self, dtype: str):
         self.dtype, self.arrays, self.jobs, self.size = dtype, [], [], 0
 
-    def add(self, b: np.ndarray, wanted: list[int]) -> tuple[int, int]:
-        """b (depth in numbers, columns): its panels go to the panels of sums `wanted`; (first, end) of their jobs."""
+    def add(self, b: np.ndarray, targets: list[int]) -> tuple[int, int]:
+        """Pack b (channels, columns), whose panels add to the panels of sums `targets`. Returns (first, end) of their
+        jobs."""
         packed = pack_panels(b, "") if self.dtype == "float32" else pack_words(b, "")
-        length, first = packed.data.size // len(wanted), len(self.jobs)
-        self.jobs += [(self.size + n * length, panel) for n, panel in enumerate(wanted)]
+        length, first = packed.data.size // len(targets), len(self.jobs)
+        self.jobs += [(self.size + n * length, panel) for n, panel in enumerate(targets)]
         self.arrays.append(packed.data)
         self.size += packed.data.size
         return first, len(self.jobs)
 
-    def joined(self) -> np.ndarray:
-        """All panels, one after the other."""
-        return np.concatenate(self.arrays, out=empty(self.size))
+    def products(self, blocks: list, offsets: np.ndarray, columns: int, depth: int) -> "Products":
+        """Packed weights with the table of these blocks."""
+        table, (blocks_at,) = joined(self.jobs, blocks)
+        panels = np.concatenate(self.arrays, out=empty(self.size))
+        return Products(panels, table, len(blocks), blocks_at, offsets, columns, depth)
 
 
 @dataclass(frozen=True, eq=False)
 class Products:
-    """Packed weights of a fused kernel. table: jobs, then blocks, which begin at `blocks_at`; offsets: the taps of
-    blocks, down and across; columns: panels of sums; depth: steps of the deepest block, taps counted."""
+    """Packed weights of a fused kernel. panels: all panels. table: jobs, then `blocks` blocks from blocks_at on.
+    offsets: (down, across) of each tap of the blocks; in `winograd` (phases, 16), the panel of sums of each product of
+    a phase, or -1. columns: panels of sums. depth: steps of the deepest block, all its taps counted."""
 
     panels: np.ndarray
     table: np.ndarray
@@ -139,50 +174,56 @@ class Products:
     depth: int
 
 
-class Layout(NamedTuple):
-    """What a task needs to know. A task is some rows of positions: of one image, or all rows of several.
+def joined(*parts) -> tuple[np.ndarray, list[int]]:
+    """(the parts as one int64 array, the offset of each part but the first)."""
+    flat = [np.array(part, np.int64).reshape(-1) for part in parts]
+    return np.concatenate(flat), np.cumsum([part.size for part in flat[:-1]]).tolist()
 
-    A position gives every phase an output; in `winograd` it is a tile, and gives four. *_at: where something begins, in
-    the table or, in words, in scratch. Where the kernels differ, a comment says what it is in `taps`; in `winograd`; in
-    `pixels`.
+
+class Layout(NamedTuple):
+    """Sizes of a convolution, of its tasks, and of what they have in scratch.
+
+    A position gives every phase one output; in `winograd` a position is a tile of 2 x 2 of these. A task copies the
+    part of x that it reads to scratch, with zeros outside the image. Fields *_at are offsets, in the table for taps,
+    phases, starts, products and blocks, otherwise in scratch, in words.
     """
 
     B: int
     H: int
     W: int
     C: int
-    O: int  # channels of a phase; of what `taps.deal_out` makes of phases, where it is asked
-    Jh: int  # rows of positions in an image
-    Jw: int  # positions in such a row
+    O: int  # channels that a phase writes to out, see `Outputs`
+    Jh: int  # rows of positions in an image, and positions in such a row
+    Jw: int
     images: int  # in a task
-    rows: int  # of positions of each of these
+    rows: int  # of positions of each image in a task
     width: int  # positions of such a row
-    step: int  # words from pixel to pixel of a task's part of x
-    pixels: int  # in a row of that part
-    least_row: int  # the window's first row and column
+    step: int  # words from pixel to pixel of the copy of x
+    pixels: int  # in a row of the copy
+    least_row: int  # the window's first row and column, relative to the position
     least_column: int
-    window_rows: int  # the window's rows; 0, not read; the window's rows
+    window_rows: int
     stride_rows: int
     stride_columns: int
-    phases: int  # that outputs are dealt out to
-    columns: int  # panels of sums; 0, not read; rows of sums, a phase's channels after the other's
-    blocks: int  # in the table; the same; phases there, before rows of them became one
+    phases: int  # to write to out
+    columns: int  # panels of sums; in `pixels` rows of sums, O for each phase
+    blocks: int
     blocks_at: int
-    offsets_at: int  # of taps in x's part; where each phase's 16 sums begin, 0 for none; of taps in a plane
-    phases_at: int  # (row, column, first column of sums) of each phase; for `winograd.tile_writer` (row, column)
-    starts_at: int  # of positions in x's part; of tiles' sums of x; of neighbouring pixels, then of rows of sums
-    pixels_at: int  # x's part; its sums down the rows; x's part
-    packed_at: int  # packed rows; the same; x's part as planes of channels
-    rows_at: int  # sums; sums of x across, then outputs to deal out, if any; outputs to deal out
     activation: int
-    plane: int = 0  # words of a plane, and how many planes; only in `pixels`
-    planes: int = 0
+    taps_at: int = 0  # offset of each tap, in the copy of x or in one of its planes
+    phases_at: int = 0
+    starts_at: int = 0  # offsets of the rows that are gathered, from the first one
+    pixels_at: int = 0  # the copy of x; in `winograd` its sums down the rows
+    packed_at: int = 0  # packed rows; in `pixels` the planes
+    staging_at: int = 0  # sums that `taps.phase_writer` writes to out; in `winograd` first x's sums of a product
+    products_at: int = 0  # `winograd`: 16 entries per phase, where the sums of a product are in scratch, 0 for none
+    plane: int = 0  # `pixels`: words of a plane
+    planes: int = 0  # `pixels`: how many planes
 
 
 SIGNATURE = types.void(
     simd.INPUT, simd.INPUT, simd.INPUT, OUTPUT_4D, simd.INDICES, simd.record(Layout), simd.TASKS, simd.OUTPUT
 )  # x, panels, bias, out, table, layout, tasks, scratch
-SUMS = 64  # words of scratch before the sums, which are zeros
 
 
 def cut(B: int, Jh: int, Jw: int, most: int) -> tuple[int, int, int]:
@@ -198,19 +239,74 @@ def cut(B: int, Jh: int, Jw: int, most: int) -> tuple[int, int, int]:
     return 1, -(-Jh // (padded(bands, threads) if threads > B else bands)), Jw
 
 
-def tasks_of(layout: Layout) -> int:
+class Outputs(NamedTuple):
+    """How sums are written. out: the result, or a view of it. phases: (first row, first column of out, first column of
+    sums). O: channels of each. stride: columns of out from position to position."""
+
+    out: np.ndarray
+    phases: list
+    O: int
+    stride: int
+
+
+def outputs_for(out: np.ndarray, O: int, rows: Axis, columns: Axis, apart: int) -> Outputs:
+    """Outputs of phases whose sums are `apart` columns apart.
+
+    If a row's phases are adjacent in out and among the sums, they become one phase: out is then an image with `stride`
+    times as many channels.
+    """
+    sw = columns.stride
+    if apart == O and len(columns.phases) == sw and out.shape[2] % sw == 0 and out.strides[2] == 4 * O:
+        shape, strides = (*out.shape[:2], out.shape[2] // sw, sw * O), (*out.strides[:2], 4 * sw * O, 4)
+        wide = np.lib.stride_tricks.as_strided(out, shape, strides)
+        return Outputs(wide, [(i, 0, n * sw * O) for n, i in enumerate(rows.phases)], sw * O, 1)
+    phases = itertools.product(rows.phases, columns.phases)
+    return Outputs(out, [(i, j, n * apart) for n, (i, j) in enumerate(phases)], O, columns.stride)
+
+
+def layout_for(
+    x: np.ndarray, weights: Packed, outputs: Outputs, epilogue: Epilogue, most: int, side: int = 1
+) -> Layout:
+    """The layout without the offsets of table and scratch. most: positions in a task. side: positions of a Winograd
+    tile along an axis, which then count as one."""
+    rows, columns, products = weights.rows, weights.columns, weights.data
+    B, H, W, C = x.shape
+    Jh, Jw = -(-rows.positions(H) // side), -(-columns.positions(W) // side)
+    images, task_rows, width = cut(B, Jh, Jw, most)
+    return Layout(
+        B=B, H=H, W=W, C=C, O=outputs.O, Jh=Jh, Jw=Jw, images=images, rows=task_rows, width=width,
+        step=padded(C, LINE), pixels=side * width + (columns.window[1] if side == 1 else TAPS) - 1,
+        least_row=rows.window[0], least_column=columns.window[0], window_rows=rows.window[1],
+        stride_rows=rows.stride, stride_columns=outputs.stride, phases=len(outputs.phases), columns=products.columns,
+        blocks=products.blocks, blocks_at=products.blocks_at, activation=ACTIVATIONS[epilogue.activation],
+    )  # fmt: skip
+
+
+def task_count(layout: Layout) -> int:
     """How many tasks there are."""
     return -(-layout.B // layout.images) * -(-layout.Jh // layout.rows) * -(-layout.Jw // layout.width)
 
 
+class Task(NamedTuple):
+    """The positions of a task: `rows` rows from `row` on and `width` positions from `left` on, in `images` images from
+    `image` on."""
+
+    image: int
+    images: int
+    row: int
+    rows: int
+    left: int
+    width: int
+
+
 @simd.inline
-def place_of(task, layout):
-    """(first image, images, first row, rows, first position of a row, positions) of a task."""
+def task_of(number, layout):
+    """The `Task` of this number."""
     pieces, bands = (layout.Jw + layout.width - 1) // layout.width, (layout.Jh + layout.rows - 1) // layout.rows
-    left, band, b = task % pieces * layout.width, task // pieces % bands, task // pieces // bands * layout.images
-    row = band * layout.rows
+    left, band = number % pieces * layout.width, number // pieces % bands
+    image, row = number // pieces // bands * layout.images, band * layout.rows
     rows, width = min(layout.rows, layout.Jh - row), min(layout.width, layout.Jw - left)
-    return b, min(layout.images, layout.B - b), row, rows, left, width
+    return Task(image, min(layout.images, layout.B - image), row, rows, left, width)
 
 
 @functools.cache
@@ -219,7 +315,7 @@ def clearer(lanes: int):
 
     @simd.inline
     def clear(scratch, to, count):
-        """A multiple of `lanes` of them."""
+        """count: a multiple of `lanes`."""
         for at in range(to, to + count, lanes):
             simd.store(scratch, at, simd.zeros(lanes))
 

@@ -1,13 +1,13 @@
-"""All phases in one pass over x: the rows of a tap, packed once, serve every phase that has it.
+"""All phases in one pass over x: the rows of pixels of a tap, packed once, serve every phase that has this tap.
 
-A task is some rows of positions j, of which each gives an output to every phase. It copies its part of x between zeros,
-and for each set of phases packs the taps they share and adds their products to the phases' sums; then sums leave with
-bias and activation, each phase to its own outputs. Nothing is written out for matmul, and no zero is multiplied but
-those beside x.
+For each phase (i, j): sums[position, o] = sum over its taps (d, e) of x[position + (d, e)] @ weights[tap] (C, O). A
+task computes some rows of positions, each with an output in every phase. It copies its part of x to scratch, with zeros
+around the image. For each set of taps that the same phases have, it packs the rows of these taps once and adds their
+products to the sums of those phases. Then it adds bias, applies the activation and writes each phase to its outputs.
 
-Against `phases`: x is read once and not a tap at a time, and out is written once. With `together` all phases are
-columns of one product over the union of their taps, zeros where one has no tap: for the few channels of an image, which
-would each fill a fraction of a register.
+Against `phases`: no matrix of windows in memory, x is read once and not once per tap, and out is written once. Packing
+each tap limits it where O is small: few products share it. Then `together` makes the channels of all phases columns of
+one product over the union of their taps, with zeros where a phase lacks a tap.
 """
 
 import functools
@@ -19,35 +19,38 @@ from tilewright import simd
 from tilewright.hardware import cpu
 from tilewright.ops.conv_transpose2d.cpu.sums import (
     DEPTH,
-    JOB,
+    LINE,
+    PHASE,
     SIGNATURE,
     SUMS,
-    Layout,
+    Block,
     Panels,
     Products,
+    Rows,
     clearer,
-    cut,
+    joined,
     kind_of,
+    layout_for,
     multiplier,
+    outputs_for,
     packer,
     padded,
-    place_of,
     steps_of,
-    tasks_of,
+    task_count,
+    task_of,
 )
 from tilewright.ops.conv_transpose2d.operands import Axis, Epilogue, Packed
-from tilewright.ops.conv_transpose2d.tiles import dense_kernel, taps_of
+from tilewright.ops.conv_transpose2d.tiles import phase_kernels
 from tilewright.ops.core.launch import launch
 from tilewright.ops.gemm.cpu.epilogue import ACTIVATIONS, activate, activate_number
 from tilewright.ops.gemm.cpu.pack import TILINGS
 
 MOST = 192  # positions in a task: sixteen panels of 12
-BLOCK = 6  # numbers of a block in the table: its first tap and their count, first step and steps a tap, jobs from, to
-LINE = 16  # words of a cache line: pixels in scratch begin with one
+BLOCK = 6  # table entries of a block: its first tap, number of taps, first step, steps per tap, first job, end of jobs
 
 
 def _blocks(taps: dict, C: int, dtype: str):
-    """(phases, taps, first step, steps a tap) of each block: taps that the same phases have, as deep as DEPTH."""
+    """(phases, taps, first step, steps per tap) of each block: taps of the same phases, at most DEPTH steps deep."""
     steps = steps_of(C, dtype)
     sets = {key: [tap for tap in taps if taps[tap] == key] for key in dict.fromkeys(taps.values())}
     for key, members in sets.items():
@@ -59,58 +62,44 @@ def _blocks(taps: dict, C: int, dtype: str):
                 yield key, members[first : first + side], k, min(length, steps - k)
 
 
-def pack_taps(weights: np.ndarray, rows: Axis, columns: Axis, rung: str, dtype: str, together: bool = False) -> Packed:
+def pack_taps(weights: np.ndarray, rows: Axis, columns: Axis, dtype: str, together: bool = False) -> Products:
     """weights (KH, KW, O, C) as panels for each set of taps; together: all phases side by side."""
-    O, C = weights.shape[2:]
-    down, across = rows.window[1], columns.window[1]
-    kernels = [
-        dense_kernel(weights, taps_of(rows, i, down), taps_of(columns, j, across))
-        for i, j in itertools.product(rows.phases, columns.phases)
-    ]  # a phase (down, across, O, C)
-    present = {
-        tap: tuple(f for f, (i, j) in enumerate(itertools.product(rows.phases, columns.phases))
-                   if taps_of(rows, i, down)[tap[0]] >= 0 and taps_of(columns, j, across)[tap[1]] >= 0)
-        for tap in np.ndindex(down, across)
-    }  # fmt: skip
+    kernels, present = zip(*phase_kernels(weights, rows, columns), strict=True)
+    window = np.ndindex(present[0].shape)
+    users = {tap: tuple(f for f, has in enumerate(present) if together or has[tap]) for tap in window}
     if together:
-        kernels = [np.concatenate(kernels, axis=2)]
-        present = dict.fromkeys(present, (0,))
-    NR, word = TILINGS[cpu().lanes].NR, 1 if dtype == "float32" else 2
+        kernels, users = [np.concatenate(kernels, axis=2)], dict.fromkeys(users, (0,))
+    C, NR, word = weights.shape[3], TILINGS[cpu().lanes].NR, 1 if dtype == "float32" else 2
     wide = padded(kernels[0].shape[2], NR)
     panels, blocks, offsets, depth = Panels(dtype), [], [], 0
-    for phases, taps, k, steps in _blocks({tap: key for tap, key in present.items() if key}, C, dtype):
+    for phases, taps, k, steps in _blocks({tap: key for tap, key in users.items() if key}, C, dtype):
         b = np.zeros((len(taps), steps * word, len(phases), wide), np.float32)
         channels = slice(k * word, min((k + steps) * word, C))
-        for t, tap in enumerate(taps):
-            for n, phase in enumerate(phases):
-                kernel = kernels[phase][tap][:, channels]  # (columns, channels)
-                b[t, : kernel.shape[1], n, : len(kernel)] = kernel.T
-        wanted = [phase * (wide // NR) + n for phase in phases for n in range(wide // NR)]
-        jobs = panels.add(b.reshape(-1, len(phases) * wide), wanted)
+        for (t, tap), (n, phase) in itertools.product(enumerate(taps), enumerate(phases)):
+            kernel = kernels[phase][tap][:, channels]  # (columns, channels)
+            b[t, : kernel.shape[1], n, : len(kernel)] = kernel.T
+        targets = [phase * (wide // NR) + n for phase in phases for n in range(wide // NR)]
+        jobs = panels.add(b.reshape(-1, len(phases) * wide), targets)
         blocks.append((len(offsets), len(taps), k, steps, *jobs))
         offsets += taps
         depth = max(depth, len(taps) * steps)
-    table = np.concatenate([np.array(part, np.int64).reshape(-1) for part in (panels.jobs, blocks)])
-    at, places = JOB * len(panels.jobs), np.array(offsets, np.int64)
-    data = Products(panels.joined(), table, len(blocks), at, places, len(kernels) * (wide // NR), depth)
-    return Packed(rung, O, C, rows, columns, dtype, data)
+    return panels.products(blocks, np.array(offsets, np.int64), len(kernels) * (wide // NR), depth)
 
 
-def pack_columns(weights: np.ndarray, rows: Axis, columns: Axis, rung: str, dtype: str) -> Packed:
-    """As `pack_taps`, with the channels of all phases side by side."""
-    return pack_taps(weights, rows, columns, rung, dtype, together=True)
+pack_columns = functools.partial(pack_taps, together=True)
 
 
 @functools.cache
-def pixel_filler(lanes: int):
-    """The inline function that copies a task's part of x between zeros."""
+def pixel_copier(lanes: int):
+    """The inline function that copies a task's part of x to scratch, with zeros outside the image."""
     clear = clearer(lanes)
 
     @simd.inline
-    def copy_row(x, at, inside, C, scratch, to, step):
-        """Pixels inside[0] to inside[1] of a row that begins at x[at]."""
-        at, to, pixels = at + inside[0] * C, to + inside[0] * step, inside[1] - inside[0]
-        if step == C:  # pixels without gaps: one long one
+    def copy_row(x, at, begin, end, layout, scratch, to):
+        """Pixels begin to end of the row at x[at], to the row at scratch[to]."""
+        C, step, pixels = layout.C, layout.step, end - begin
+        at, to = at + begin * C, to + begin * step
+        if step == C:  # no gaps between pixels: copy the row as one long pixel
             pixels, C = 1, pixels * C
         for w in range(pixels):
             c = 0
@@ -121,77 +110,75 @@ def pixel_filler(lanes: int):
                 simd.store(scratch, to + w * step + c, simd.load_first(x, at + w * C + c, C - c, lanes))
 
     @simd.inline
-    def fill(place, x, layout, scratch):
-        """For each image its rows of pixels under the window, each from the window's first column."""
-        b, images, first, rows, left, _ = place
-        row, to, step = layout.pixels * layout.step, layout.pixels_at, layout.step
-        column = left + layout.least_column
-        begin, end = min(max(-column, 0), layout.pixels), max(min(layout.W - column, layout.pixels), 0)
-        end = max(begin, end)
-        for image in range(b, b + images):
-            to = layout.pixels_at + (image - b) * (layout.rows + layout.window_rows - 1) * row
-            for h in range(first + layout.least_row, first + layout.least_row + rows + layout.window_rows - 1):
+    def copy_pixels(task, x, layout, scratch):
+        """For each image the rows of pixels that its positions read, from the window's first column on."""
+        row, step, high = layout.pixels * layout.step, layout.step, task.rows + layout.window_rows - 1
+        column, first = task.left + layout.least_column, task.row + layout.least_row
+        begin = min(max(-column, 0), layout.pixels)
+        end = max(begin, max(min(layout.W - column, layout.pixels), 0))
+        for image in range(task.image, task.image + task.images):
+            to = layout.pixels_at + (image - task.image) * (layout.rows + layout.window_rows - 1) * row
+            for h in range(first, first + high):
                 if 0 <= h < layout.H:
                     at = ((image * layout.H + h) * layout.W + column) * layout.C
                     clear(scratch, to, begin * step)
-                    copy_row(x, at, (begin, end), layout.C, scratch, to, step)
+                    copy_row(x, at, begin, end, layout, scratch, to)
                     clear(scratch, to + end * step, row - end * step)
                 else:
                     clear(scratch, to, row)
                 to += row
 
-    return fill
+    return copy_pixels
 
 
 @functools.cache
 def phase_writer(lanes: int, vectors: int, together: bool):
-    """The inline function that takes sums to out, a phase after the other; together: those that have their bias and
-    activation already."""
+    """The inline function that writes the sums at `staging_at` to out, one phase after the other. together: the sums
+    have their bias and activation already."""
     WIDE = lanes * vectors
 
     @simd.inline
-    def put(place, table, bias, out, layout, scratch):
-        (b, images, first, rows, left, width), O = place, layout.O
-        room = layout.images * layout.rows * layout.width * WIDE  # words of a panel of sums
+    def write(task, table, bias, out, layout, scratch):
+        O, width, panel = layout.O, task.width, layout.images * layout.rows * layout.width * WIDE
         stride_b, stride_r, stride_q = out.strides[0] // 4, out.strides[1] // 4, out.strides[2] // 4
         apart = layout.stride_columns * stride_q  # from a position's outputs to the next one's
-        for row in range(images * rows):
-            image, j, t = b + row // rows, first + row % rows, row * width
-            for f in range(layout.phases_at, layout.phases_at + 3 * layout.phases, 3):
+        for row in range(task.images * task.rows):
+            image, j, t = task.image + row // task.rows, task.row + row % task.rows, row * width
+            for f in range(layout.phases_at, layout.phases_at + PHASE * layout.phases, PHASE):
                 r = j * layout.stride_rows + simd.fetch(table, f)
-                q, column = left * layout.stride_columns + simd.fetch(table, f + 1), simd.fetch(table, f + 2)
+                q, column = task.left * layout.stride_columns + simd.fetch(table, f + 1), simd.fetch(table, f + 2)
                 inside = (out.shape[2] - q + layout.stride_columns - 1) // layout.stride_columns
-                for o in range((O - 1) // lanes * lanes, -1, -lanes):  # the last, which may be too wide, comes first
-                    source = layout.rows_at + (column + o) // WIDE * room + t * WIDE + (column + o) % WIDE
+                for o in range((O - 1) // lanes * lanes, -1, -lanes):  # the last one, which may be too wide, first
+                    source = layout.staging_at + (column + o) // WIDE * panel + t * WIDE + (column + o) % WIDE
                     to = image * stride_b + r * stride_r + q * stride_q + o
                     term = simd.load_first(bias, o, O - o if bias.size else 0, lanes)
                     count = min(width, inside) if r < out.shape[1] else 0
-                    end = to - o + count * apart  # of what these positions fill, where they lie side by side
+                    end = to - o + count * apart  # of the outputs of these positions, if they are adjacent
                     for _ in range(count):
                         y = simd.load(scratch, source, lanes)
                         if not together:
                             y = activate(simd.add(y, term), layout.activation)
-                        # A mask costs much. A whole vector past this position's channels overwrites the first ones of
-                        # the next position: they are written later, by the next store or by a later pass over o.
+                        # A masked store is slow. So a whole vector may overwrite the first channels of the next
+                        # position: a later store, or a later pass over o, writes them again.
                         if o + lanes <= O or (together and apart == O and to + lanes <= end):
                             simd.store(out, to, y)
                         else:
                             simd.store_first(out, to, y, O - o)
                         source, to = source + WIDE, to + apart
 
-    return put
+    return write
 
 
 @functools.cache
 def tap_kernel(kind: str, lanes: int, vectors: int, together: bool):
-    """The kernel for a kind of product; vectors: columns of a panel that are in use, in vectors."""
+    """The kernel for a kind of product. vectors: of a panel's columns that are in use."""
     pack, multiply = packer(kind, lanes), multiplier(kind, lanes, vectors, False)
-    clear, fill, put = clearer(lanes), pixel_filler(lanes), phase_writer(lanes, vectors, together)
+    clear, copy_pixels, write = clearer(lanes), pixel_copier(lanes), phase_writer(lanes, vectors, together)
     WIDE = lanes * vectors
 
     @simd.inline
     def finish(count, bias, layout, scratch):
-        """Bias and activation of all phases' columns at once."""
+        """Bias and activation of all phases' columns, for `count` positions."""
         for t in range(SUMS, SUMS + count * WIDE, WIDE):
             for c in range(0, WIDE, lanes):
                 y = simd.add(simd.load(scratch, t + c, lanes), simd.load(bias, c, lanes))
@@ -199,53 +186,36 @@ def tap_kernel(kind: str, lanes: int, vectors: int, together: bool):
 
     @simd.kernel(SIGNATURE, name=f"conv_transpose2d.taps.{kind}.{lanes}x{vectors}{'.together' if together else ''}")
     def taps(x, panels, bias, out, table, layout, tasks, scratch):
-        """x (B, H, W, C) without gaps. bias: (O,), or, together, one for each column of a panel."""
-        starts, room = table[layout.starts_at :], layout.images * layout.rows * layout.width
-        task = simd.draw(tasks)
-        while task >= 0:
-            place = place_of(task, layout)
-            count = place[1] * place[3] * place[5]
-            fill(place, x, layout, scratch)
-            clear(scratch, SUMS, layout.columns * room * WIDE)
-            for block in range(layout.blocks_at, layout.blocks_at + BLOCK * layout.blocks, BLOCK):
-                some = table[layout.offsets_at + table[block] : layout.offsets_at + table[block] + table[block + 1]]
-                k, depth, jobs = table[block + 2], table[block + 3], (table[block + 4], table[block + 5])
-                pack(scratch, starts, some, layout.pixels_at, (count, k, depth), layout.C, layout.packed_at)
-                places, size = (layout.packed_at, SUMS), (count, room, some.size * depth)
-                multiply(scratch, places, size, panels, table, jobs)
+        """x: (B * H * W * C,). panels, table: see `Products` and `Layout`. bias: (O,) or empty; together, one element
+        per column of a panel. out: (B, OH, OW, O)."""
+        starts, capacity = table[layout.starts_at :], layout.images * layout.rows * layout.width
+        number = simd.draw(tasks)
+        while number >= 0:
+            task = task_of(number, layout)
+            count = task.images * task.rows * task.width
+            copy_pixels(task, x, layout, scratch)
+            clear(scratch, SUMS, layout.columns * capacity * WIDE)
+            rows = Rows(starts, layout.pixels_at, layout.C, count)
+            for b in range(layout.blocks_at, layout.blocks_at + BLOCK * layout.blocks, BLOCK):
+                offsets = table[layout.taps_at + table[b] : layout.taps_at + table[b] + table[b + 1]]
+                k, depth = table[b + 2], table[b + 3]
+                pack(scratch, rows, offsets, k, depth, layout.packed_at)
+                block = Block(layout.packed_at, count, capacity, offsets.size * depth, table[b + 4], table[b + 5])
+                multiply(scratch, panels, table, block)
             if together:
                 finish(count, bias, layout, scratch)
-            put(place, table, bias, out, layout, scratch)
-            task = simd.draw(tasks)
+            write(task, table, bias, out, layout, scratch)
+            number = simd.draw(tasks)
 
     return taps
 
 
 def fill_without_taps(out: np.ndarray, rows: Axis, columns: Axis, epilogue: Epilogue) -> None:
-    """Outputs that no tap reaches, where a kernel is shorter than the stride: bias and activation of nothing."""
+    """Write activation(bias) to all of out if a kernel is shorter than the stride: no tap reaches some outputs."""
     if all(len(axis.phases) == axis.stride for axis in (rows, columns)):
         return
     bias = epilogue.bias if epilogue.bias.size else np.zeros(out.shape[3], np.float32)
-    out[...] = [activate_number.py_func(float(number), ACTIVATIONS[epilogue.activation]) for number in bias]
-
-
-def deal_out(out: np.ndarray, O: int, rows: Axis, columns: Axis, apart: int) -> tuple[np.ndarray, list, int, int]:
-    """(out, (i, j, first column) of its phases, channels of each, stride across) for phases `apart` columns apart.
-
-    Where phases of O columns lie as side by side in out as among the columns, those of a row become one, and out an
-    image of stride times as many channels.
-    """
-    if (
-        apart == O
-        and len(columns.phases) == (sw := columns.stride)
-        and out.shape[2] % sw == 0
-        and out.strides[2] == 4 * O
-    ):
-        shape, strides = (*out.shape[:2], out.shape[2] // sw, sw * O), (*out.strides[:2], 4 * sw * O, 4)
-        wide = np.lib.stride_tricks.as_strided(out, shape, strides)
-        return wide, [(i, 0, n * sw * O) for n, i in enumerate(rows.phases)], sw * O, 1
-    phases = itertools.product(rows.phases, columns.phases)
-    return out, [(i, j, n * apart) for n, (i, j) in enumerate(phases)], O, columns.stride
+    out[...] = [activate_number.py_func(float(term), ACTIVATIONS[epilogue.activation]) for term in bias]
 
 
 def bias_of_columns(bias: np.ndarray, O: int, phases: int, wide: int) -> np.ndarray:
@@ -258,37 +228,34 @@ def bias_of_columns(bias: np.ndarray, O: int, phases: int, wide: int) -> np.ndar
 def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, epilogue: Epilogue, together: bool = False) -> None:
     """out (B, OH, OW, O) from x (B, H, W, C), all images at once.
 
-    together: the channels of all phases are the columns of one product; weights from `pack_columns`, else `pack_taps`.
+    together: the channels of all phases are the columns of one product; weights are from `pack_columns`.
     """
-    lanes, products, (rows, columns) = cpu().lanes, weights.data, (weights.rows, weights.columns)
-    (B, H, W, C), O, NR = x.shape, weights.O, TILINGS[lanes].NR
+    lanes, products, rows, columns = cpu().lanes, weights.data, weights.rows, weights.columns
+    O, NR, bias = weights.O, TILINGS[lanes].NR, epilogue.bias
     fill_without_taps(out, rows, columns, epilogue)
-    bias, vectors, all_columns = epilogue.bias, NR // lanes, len(rows.phases) * len(columns.phases) * O
+    vectors, phases = NR // lanes, len(rows.phases) * len(columns.phases)
+    outputs = outputs_for(out, O, rows, columns, O if together else padded(O, NR))
     if together:
-        bias, vectors = bias_of_columns(bias, O, all_columns // O, NR), 1 if all_columns <= lanes else vectors
-    out, phases, O, stride = deal_out(out, O, rows, columns, O if together else padded(O, NR))
-    if not together and bias.size:
-        bias = np.tile(bias, O // weights.O)  # phases of a row that became one have its bias each
-    Jh, Jw = rows.positions(H), columns.positions(W)
-    (least_row, down), (least_column, across) = rows.window, columns.window
-    images, task_rows, width = cut(B, Jh, Jw, MOST)
-    step, pixels, room = padded(C, LINE), width + across - 1, images * task_rows * width
-    line = pixels * step
-    offsets = products.offsets @ np.array([line, step])
-    starts = np.add.outer(np.arange(images) * (task_rows + down - 1) * line, np.arange(task_rows) * line)
-    parts = [products.table, offsets, np.array(phases).reshape(-1), np.add.outer(starts, np.arange(width) * step)]
-    offsets_at, phases_at, starts_at, _ = np.cumsum([part.size for part in parts]).tolist()
-    pixels_at = SUMS + padded(products.columns * room * lanes * vectors + lanes, LINE)
-    packed_at = pixels_at + images * (task_rows + down - 1) * line
-    layout = Layout(
-        B, H, W, C, O, Jh, Jw, images, task_rows, width, step, pixels, least_row, least_column, down, rows.stride,
-        stride, len(phases), products.columns, products.blocks, products.blocks_at, offsets_at, phases_at, starts_at,
-        pixels_at, packed_at, SUMS, ACTIVATIONS[epilogue.activation],
-    )  # fmt: skip
-    table, kind = np.concatenate([part.reshape(-1) for part in parts]), kind_of(weights.dtype)
-    words = packed_at + padded(room * products.depth, LINE) + lanes * lanes  # packed rows may end a vector too wide
-    arrays = (x.reshape(-1), products.panels, bias, out, table, layout)
-    launch(tap_kernel(kind, lanes, vectors, together), *arrays, tasks=tasks_of(layout), words=words)
+        bias, vectors = bias_of_columns(bias, O, phases, NR), 1 if phases * O <= lanes else vectors
+    elif bias.size:
+        bias = np.tile(bias, outputs.O // O)  # one for each of the phases that became one
+    layout = layout_for(x, weights, outputs, epilogue, MOST)
+    step, line, positions = layout.step, layout.pixels * layout.step, layout.images * layout.rows * layout.width
+    image_words = (layout.rows + layout.window_rows - 1) * line
+    row_starts = np.add.outer(np.arange(layout.images) * image_words, np.arange(layout.rows) * line)
+    starts, offsets = (
+        np.add.outer(row_starts, np.arange(layout.width) * step),
+        products.offsets @ np.array([line, step]),
+    )
+    table, (taps_at, phases_at, starts_at) = joined(products.table, offsets, outputs.phases, starts)
+    pixels_at = SUMS + padded(products.columns * positions * lanes * vectors + lanes, LINE)
+    packed_at = pixels_at + layout.images * image_words
+    layout = layout._replace(taps_at=taps_at, phases_at=phases_at, starts_at=starts_at, pixels_at=pixels_at,
+                             packed_at=packed_at, staging_at=SUMS)  # fmt: skip
+    words = packed_at + padded(positions * products.depth, LINE) + lanes * lanes  # the last row may end a vector late
+    kernel = tap_kernel(kind_of(weights.dtype), lanes, vectors, together)
+    arrays = (x.reshape(-1), products.panels, bias, outputs.out, table, layout)
+    launch(kernel, *arrays, tasks=task_count(layout), words=words)
 
 
 def convolve_each(x: np.ndarray, weights: Packed, out: np.ndarray, epilogue: Epilogue) -> None:

@@ -1,8 +1,16 @@
-"""The phases of a transposed convolution as products of tiles, all phases in one launch."""
+"""All output phases in one launch, each as a product on matrix units whose operands are loaded by pointers.
+
+out[b, s j + i, t k + l, o] = activation(bias[o] + sum over taps (u, v) and channels c of
+x[b, j + above + u, k + left + v, c] * weights[o, top + u, side + v, c]), for each phase (i, l). A program computes BM
+positions (b, j, k) by BN columns. For each tap and block of channels it loads BM pixels of x, shifted by the tap, with
+zeros outside, and BN rows of weights. No im2col matrix is written. Each pixel is loaded once per tap, by addresses that
+threads compute: this limits it, and `boxes` avoids it.
+"""
 
 import triton
 import triton.language as tl
 
+from tilewright.ops.conv_transpose2d.tile.records import Phase, Positions
 from tilewright.ops.gemm.tile.epilogue import activate
 
 
@@ -27,78 +35,69 @@ def products(totals, x, weights, limbs: tl.constexpr):
 
 
 @triton.jit
-def store(totals, out, bias, place, n, start, sizes, form: tl.constexpr):
-    """Finish sums (positions, columns) and write them. place: image, row and column of each position.
+def store(totals, target, positions, n, i, l, sizes, form: tl.constexpr):
+    """Add bias to sums (positions, columns), apply the activation, and write them.
 
-    n: the columns, (i t + l) O + o for a phase i rows and l columns away from `start` (down, across).
-    sizes, form: `records.Sizes`, `records.Form`.
+    n: the columns, (i' t + l') O + o for the phase i' rows and l' columns after the phase (i, l).
+    target, positions, sizes, form: `records.Target`, `Positions`, `Sizes`, `Form`.
     """
-    b, j, k = place
-    i, l = start
-    B, OH, OW, O, N, s, t, _, _, _ = sizes
+    OH, OW, O, N, s, t = sizes.OH, sizes.OW, sizes.O, sizes.N, sizes.s, sizes.t
+    b, j, k = positions.image, positions.row, positions.column
     ACTIVATION: tl.constexpr = form.activation
     RUN: tl.constexpr = form.run
-    if bias is not None:
-        totals += tl.load(bias + n % O, mask=n < N, other=0.0).to(tl.float32)[None, :]
-    inside = ((b < B) & (j * s < OH) & (k * t < OW))[:, None] & (n < N)[None, :]
+    if target.bias is not None:
+        totals += tl.load(target.bias + n % O, mask=n < N, other=0.0).to(tl.float32)[None, :]
+    inside = ((b < sizes.B) & (j * s < OH) & (k * t < OW))[:, None] & (n < N)[None, :]
     row = j * s + i
     if not form.even:
         column = (k * t + l)[:, None] + (n // O % t)[None, :]
         inside = inside & (row[:, None] + (n // RUN)[None, :] < OH) & (column < OW)
     first = (b.to(tl.int64) * OH + row) * (OW * O) + k * RUN + l * O
-    at = out + (first[:, None] + (n // RUN * (OW * O) + n % RUN)[None, :])
-    tl.store(at, activate(totals, ACTIVATION).to(out.dtype.element_ty), mask=inside)
+    at = target.out + (first[:, None] + (n // RUN * (OW * O) + n % RUN)[None, :])
+    tl.store(at, activate(totals, ACTIVATION).to(target.out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def phase_of(table, which):
-    """(first phase, offset of the first tap, number of taps, index of the first weight) of a row of the table.
-
-    Each is a pair: down, across.
-    """
+    """Row `which` of the table, int32 (products, 8), as a `records.Phase`."""
     row = table + 8 * which
-    start, first = (tl.load(row), tl.load(row + 4)), (tl.load(row + 1), tl.load(row + 5))
-    count, at = (tl.load(row + 2), tl.load(row + 6)), (tl.load(row + 3), tl.load(row + 7))
-    return start, first, count, at
+    i, above, down, top = tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)
+    l, left, across, side = tl.load(row + 4), tl.load(row + 5), tl.load(row + 6), tl.load(row + 7)
+    return Phase(i, above, down, top, l, left, across, side)
 
 
 @triton.jit(do_not_specialize=["sizes", "taps"])
-def phases(x, weights, out, extras, sizes, taps, tile: tl.constexpr, form: tl.constexpr):
-    """out[b, s j + i, t k + l, o] = activation(bias + the product of phase (i, l)). One program per tile of a phase.
+def phases(x, weights, table, target, sizes, taps, tile: tl.constexpr, form: tl.constexpr):
+    """out of all phases. One program per tile of a phase.
 
-    x (B, H, W, C); weights (N, taps down, taps across, taps.deep * BK), two of them if they are limbs. extras: bias or
-    None, and the table of `phase_of`. sizes, taps, tile, form: `records.Sizes`, `Taps`, `Tile`, `Form`.
+    x: pointer to (B, H, W, C). weights: pointer to (N, taps.down, taps.across, taps.deep * BK), or to two of these, the
+    limbs. table: see `phase_of`. target, sizes, taps, tile, form: `records.Target`, `Sizes`, `Taps`, `Tile`, `Form`.
     """
-    bias, table = extras
-    B, OH, OW, _, N, s, t, H, W, C = sizes
-    down, across, deep = taps
+    B, N, H, W, C = sizes.B, sizes.N, sizes.H, sizes.W, sizes.C
     BM: tl.constexpr = tile.BM
     BN: tl.constexpr = tile.BN
     BK: tl.constexpr = tile.BK
-    sides, height, width = tl.cdiv(N, BN), tl.cdiv(OH, s), tl.cdiv(OW, t)
+    sides, height, width = tl.cdiv(N, BN), tl.cdiv(sizes.OH, sizes.s), tl.cdiv(sizes.OW, sizes.t)
     tiles = tl.cdiv(B * height * width, BM) * sides
-    start, first, count, place = phase_of(table, tl.program_id(0) // tiles)
-    above, left_of = first
-    rows, columns = count
-    top, beside = place
+    phase = phase_of(table, tl.program_id(0) // tiles)
     index = tl.program_id(0) % tiles
     m, n, c = index // sides * BM + tl.arange(0, BM), index % sides * BN + tl.arange(0, BN), tl.arange(0, BK)
     b, j, k = m // (height * width), m // width % height, m % width
-    depth = deep * BK  # the compiler sees a multiple: 16 bytes per load
-    line = weights + n[:, None] * (down * across * depth) + c[None, :]
-    low = N * down * across * depth
+    depth = taps.deep * BK  # the compiler sees a multiple: 16 bytes per load
+    line = weights + n[:, None] * (taps.down * taps.across * depth) + c[None, :]
+    low = N * taps.down * taps.across * depth
     totals = tl.zeros((BM, BN), tl.float32)
-    for step in tl.range(rows * columns * deep):
-        tap, p = step // deep, step % deep * BK
-        u, v = tap // columns, tap % columns
-        h, w, q = j + above + u, k + left_of + v, p + c
+    for step in tl.range(phase.down * phase.across * taps.deep):
+        tap, p = step // taps.deep, step % taps.deep * BK
+        u, v = tap // phase.across, tap % phase.across
+        h, w, q = j + phase.above + u, k + phase.left + v, p + c
         inside = ((b < B) & (h >= 0) & (h < H) & (w >= 0) & (w < W))[:, None]
         pixel = (b.to(tl.int64) * H + h) * W + w
         if form.whole:
             left = tl.load(x + (pixel[:, None] * depth + q[None, :]), mask=inside, other=0.0)
         else:
             left = tl.load(x + (pixel[:, None] * C + q[None, :]), mask=inside & (q < C)[None, :], other=0.0)
-        at = line + (((top + u) * across + beside + v) * depth + p)
+        at = line + (((phase.top + u) * taps.across + phase.side + v) * depth + p)
         right = tl.load(at, mask=n[:, None] < N, other=0.0)
         if form.limbs == 2:
             high = left.to(tl.bfloat16)
@@ -107,4 +106,4 @@ def phases(x, weights, out, extras, sizes, taps, tile: tl.constexpr, form: tl.co
             totals = products(totals, (high, rest), right, 2)
         else:
             totals = products(totals, (left,), (right,), 1)
-    store(totals, out, bias, (b, j, k), n, start, sizes, form)
+    store(totals, target, Positions(b, j, k), n, phase.i, phase.l, sizes, form)

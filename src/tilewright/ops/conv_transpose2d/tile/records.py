@@ -1,14 +1,21 @@
-"""Parameters of the tile kernels of conv_transpose2d. `Tile` and `Form` are compile-time constants.
+"""Parameters of the tile kernels of conv_transpose2d. `Tile`, `BoxTile` and `Form` are compile-time constants.
 
 Triton 3.6 cannot read a field named `values` or `type` of a record, so no record here has one.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+
+class Target(NamedTuple):
+    """Pointers to out (B, OH, OW, O), contiguous, and to the bias (O,), or None."""
+
+    out: Any
+    bias: Any
 
 
 class Sizes(NamedTuple):
-    """B, OH, OW, O: extents of out. N: columns of the product. s, t: positions of out per position, down and across.
-    H, W, C: extents of an image of x. For blocks of positions N, s and t are those of a block."""
+    """B, OH, OW, O: extents of out. N: columns of the product. s, t: outputs per position, down and across. H, W, C:
+    extents of an image of x. For blocks of positions N, s and t are those of a block."""
 
     B: int
     OH: int
@@ -20,6 +27,29 @@ class Sizes(NamedTuple):
     H: int
     W: int
     C: int
+
+
+class Phase(NamedTuple):
+    """A phase, or the first of several that are one product; a row of the table. i, l: its output row and column.
+    above, left: offset of its first tap. down, across: how many taps. top, side: index of its first tap among the
+    weights."""
+
+    i: Any
+    above: Any
+    down: Any
+    top: Any
+    l: Any
+    left: Any
+    across: Any
+    side: Any
+
+
+class Positions(NamedTuple):
+    """Image, row and column of each position of a tile: int32 (BM,)."""
+
+    image: Any
+    row: Any
+    column: Any
 
 
 class Taps(NamedTuple):
@@ -70,7 +100,7 @@ class Tile(NamedTuple):
 
 class BoxTile(NamedTuple):
     """images, rows, columns: positions of a box; their product is BM. BN: columns of the product. BK: depth that is
-    loaded at a time. G: positions of a block each way, 1 where a position is no block."""
+    loaded at a time. G: positions of a block along each axis, 1 without blocks."""
 
     images: int
     rows: int
@@ -82,8 +112,8 @@ class BoxTile(NamedTuple):
 
 class Form(NamedTuple):
     """limbs: 1, or 2 for float32 as two bfloat16 limbs. activation: a name that `gemm.tile.epilogue` knows, or None.
-    even: all phases have as many outputs. run: t O, a constant, so that the compiler sees which outputs are adjacent.
-    whole: C is as deep as the weights, so loads along the depth need no mask."""
+    even: all phases have equally many outputs. run: t * O, a constant, so that the compiler sees which outputs are
+    adjacent. whole: C is as deep as the weights, so loads along the depth need no mask."""
 
     limbs: int
     activation: str | None

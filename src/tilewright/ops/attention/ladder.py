@@ -86,7 +86,7 @@ ladder = Ladder(
         after="tile.blocks",
         idea="the program that attends to new keys and values appends them: they are not read back",
         needs=TILE,
-        kernel="attention.tile.launch:attend_kept",
+        kernel="attention.tile.launch:attend_and_append",
         chosen=True,
         c=TRUNCATED,
     ),

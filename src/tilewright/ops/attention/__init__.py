@@ -48,8 +48,7 @@ def attention(q, k, v, *, causal: bool = True, scale: float | None = None, dtype
     result = backend.result("attention", out, (B, H, Q, D), query, backend.results_in(dtype))
     if 0 in result.shape:
         return backend.finish(q, result, result)
-    sizes = (B, H, T, D, dtype)
-    cache = Cache.empty(*sizes) if backend is HOST else DeviceCache.on(query.device, *sizes)
+    cache = Cache.empty(B, H, T, D, dtype, "cpu" if backend is HOST else query.device)
     query, keys, values = (
         backend.plain(x.swapaxes(1, 2), x).reshape(-1, H * D) for x in (query, keys, values)
     )  # rows (B * T, H * D)

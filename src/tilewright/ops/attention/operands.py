@@ -50,7 +50,7 @@ class Cache:
     length: int
 
     @classmethod
-    def empty(cls, slots: int, heads: int, length: int, D: int, dtype: str = "float32", device: str = "cpu") -> "Cache":
+    def empty(cls, slots: int, heads: int, length: int, D: int, dtype: str = "float32", device: Any = "cpu") -> "Cache":
         """A cache for `slots` sequences of up to `length` positions, heads of D elements. The first write to a page
         allocates it. device: "cuda" for a DeviceCache."""
         if device != "cpu":

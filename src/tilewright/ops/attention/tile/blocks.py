@@ -90,13 +90,20 @@ def visible(start, end, positions, BN: tl.constexpr, CAUSAL: tl.constexpr):
 
 @triton.jit
 def write_rows(sums, totals, out, row, stride, head, mask, D: tl.constexpr):
-    """Write sums / totals to the rows of `out` from `row` on; zeros where a query attended to no key."""
+    """Write sums / totals to the rows of `out` from `row` on, where `mask` is True."""
     BM: tl.constexpr = sums.shape[0]
     DP: tl.constexpr = sums.shape[1]
     d = tl.arange(0, DP)
     found = sums * (1 / tl.where(totals == 0, 1.0, totals))[:, None]
     at = out + row.to(tl.int64) * stride + head * D + tl.arange(0, BM)[:, None] * stride + d[None, :]
     tl.store(at, found.to(out.dtype.element_ty), mask=in_head(mask, d, D))
+
+
+@triton.jit
+def write_zeros(out, row, stride, head, D: tl.constexpr, DP: tl.constexpr):
+    """One head of one row that belongs to no sequence."""
+    d = tl.arange(0, DP)
+    tl.store(out + row.to(tl.int64) * stride + head * D + d, tl.zeros((DP,), out.dtype.element_ty), mask=d < D)
 
 
 @triton.jit
@@ -118,9 +125,8 @@ def attend(q, cache, out, tiles, sizes, scale, block: tl.constexpr, form: tl.con
     slot, first, count = tl.load(tile), tl.load(tile + 1), tl.load(tile + 2)
     row, end = tl.load(tile + 3), tl.load(tile + 4)
     queries = tl.arange(0, BM)
-    sums, totals, maxima = empty_state(BM, DP)
     if count == 0:
-        write_rows(sums, totals, out, row, sizes.out_stride, head, queries == 0, D)
+        write_zeros(out, row, sizes.out_stride, head, D, DP)
         return
     start = (slot.to(tl.int64) * heads + head) * sizes.length * D
     keys, values = cache.k + start, cache.v + start
@@ -133,8 +139,9 @@ def attend(q, cache, out, tiles, sizes, scale, block: tl.constexpr, form: tl.con
     if SHORT:
         mask = visible(0, end, positions, BN, CAUSAL)
         k, v = load_block(keys, 0, end, D, DP, BN), load_block(values, 0, end, D, DP, BN)
-        sums, totals, maxima = first_block(query, k, v, mask, scale)
+        sums, totals, _ = first_block(query, k, v, mask, scale)
     else:
+        sums, totals, maxima = empty_state(BM, DP)
         for at in tl.range(0, whole, BN):
             k, v = load_block(keys, at, None, D, DP, BN), load_block(values, at, None, D, DP, BN)
             sums, totals, maxima = absorb((sums, totals, maxima), query, k, v, None, scale)

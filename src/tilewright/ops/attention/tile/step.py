@@ -16,6 +16,7 @@ from tilewright.ops.attention.tile.blocks import (
     load_block,
     load_rows,
     write_rows,
+    write_zeros,
 )
 
 STAGES = tl.constexpr(3)  # heads in flight
@@ -62,9 +63,8 @@ def step(rows, cache, out, targets, sizes, scale, block: tl.constexpr, form: tl.
     head, row = tl.program_id(0) % sizes.heads, tl.program_id(0) // sizes.heads
     slot, position = tl.load(targets.slots + row), tl.load(targets.positions + row)
     queries = tl.arange(0, BM)
-    sums, totals, maxima = empty_state(BM, DP)
     if slot < 0:
-        write_rows(sums, totals, out, row, sizes.out_stride, head, queries == 0, D)
+        write_zeros(out, row, sizes.out_stride, head, D, DP)
         return
     keys, values, k_new, v_new = pointers_of(rows, cache, row, head, slot, sizes, D)
     q = load_rows(rows.q, row, sizes.q_stride, head, queries == 0, D, DP, BM)
@@ -72,8 +72,9 @@ def step(rows, cache, out, targets, sizes, scale, block: tl.constexpr, form: tl.
         k = load_last_block(keys, k_new, 0, position, D, DP, BN)
         v = load_last_block(values, v_new, 0, position, D, DP, BN)
         mask = (tl.arange(0, BN) <= position)[None, :] & (queries >= 0)[:, None]
-        sums, totals, maxima = first_block(q, k, v, mask, scale)
+        sums, totals, _ = first_block(q, k, v, mask, scale)
     else:
+        sums, totals, maxima = empty_state(BM, DP)
         whole = position // BN * BN
         for at in tl.range(0, whole, BN):
             k, v = load_block(keys, at, None, D, DP, BN), load_block(values, at, None, D, DP, BN)
@@ -104,8 +105,7 @@ def step_heads(rows, cache, out, targets, sizes, scale, block: tl.constexpr, for
     queries = tl.arange(0, BM)
     if slot < 0:
         for i in range(HEADS):
-            sums, totals, _ = empty_state(BM, DP)
-            write_rows(sums, totals, out, row, sizes.out_stride, group * HEADS + i, queries == 0, D)
+            write_zeros(out, row, sizes.out_stride, group * HEADS + i, D, DP)
         return
     for i in tl.range(0, HEADS, num_stages=STAGES):
         head = group * HEADS + i
@@ -135,8 +135,7 @@ def step_blocks(rows, cache, out, targets, sizes, scale, block: tl.constexpr, fo
     queries = tl.arange(0, BM)
     if slot < 0:
         for i in range(HEADS):
-            sums, totals, _ = empty_state(BM, DP)
-            write_rows(sums, totals, out, row, sizes.out_stride, group * HEADS + i, queries == 0, D)
+            write_zeros(out, row, sizes.out_stride, group * HEADS + i, D, DP)
         return
     blocks = position // BN + 1
     sums, totals, maxima = empty_state(BM, DP)
@@ -184,7 +183,7 @@ def step_plain(rows, cache, out, targets, sizes, scale, block: tl.constexpr, for
     d = tl.arange(0, DP)
     target = out + row.to(tl.int64) * sizes.out_stride + head * D + d
     if slot < 0:
-        tl.store(target, tl.zeros((DP,), out.dtype.element_ty), mask=d < D)
+        write_zeros(out, row, sizes.out_stride, head, D, DP)
         return
     keys, values, k_new, v_new = pointers_of(rows, cache, row, head, slot, sizes, D)
     q = tl.load(rows.q + row.to(tl.int64) * sizes.q_stride + head * D + d, mask=d < D, other=0.0).to(tl.float32)

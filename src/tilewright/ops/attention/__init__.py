@@ -19,7 +19,7 @@ from tilewright.errors import UsageError
 from tilewright.ops.attention.ladder import ladder
 from tilewright.ops.attention.operands import AttendOptions, Cache, DeviceCache, bytes_a_sequence, span
 from tilewright.ops.attention.problem import DEVICE_DTYPES, DTYPES, Problem
-from tilewright.ops.attention.spans import Spans, Steps, checked_spans
+from tilewright.ops.attention.spans import DeviceSpans, Spans, Steps, checked_spans
 from tilewright.ops.core.arrays import BFLOAT16, one_of
 from tilewright.ops.core.backend import DEVICE, HOST, Backend, backend_of
 from tilewright.ops.core.gpu.tensors import kind
@@ -70,13 +70,13 @@ def append(k, v, cache: Cache, spans) -> None:
     checked = checked_spans(spans, cache, len(k))
     if not len(checked.array):
         return
-    if _backend(cache) is HOST:
+    if isinstance(checked, DeviceSpans):
+        engine, _, _ = _rung(cache).name.partition(".")
+        import_module(f"tilewright.ops.attention.{engine}.launch").append(k, v, cache, checked.all_pieces)
+    else:
         from tilewright.ops.attention.cpu.append import append as append_rows
 
         append_rows(*_as_cached(cache, k, v), cache, checked.array)
-    else:
-        engine, _, _ = _rung(cache).name.partition(".")
-        import_module(f"tilewright.ops.attention.{engine}.launch").append(k, v, cache, checked.all_pieces)
 
 
 def attend(q, cache: Cache, spans, *, causal: bool = True, scale: float | None = None, new=None, out=None):
@@ -120,7 +120,8 @@ def append_and_attend(q, k, v, cache: Cache, slots, positions, *, longest: int, 
         slots, positions = (cache.take(name, x) for name, x in (("slots", slots), ("positions", positions)))
         used = np.flatnonzero(slots >= 0)
         result[slots < 0] = 0
-        spans = [span(slot, first, 1, row) for slot, first, row in zip(slots[used], positions[used], used, strict=True)]
+        steps = zip(slots[used].tolist(), positions[used].tolist(), used.tolist(), strict=True)
+        spans = [span(slot, first, 1, row) for slot, first, row in steps]
         checked = checked_spans(spans, cache, len(rows))
         if len(used):
             _run(rows, cache, checked.array, options, result)

@@ -64,11 +64,11 @@ def small_lanes(monkeypatch):
     torch.set_num_threads(1)  # rows are few: to share them out takes longer than the work
     from gpt2_stand_ins import StandIns
 
-    stand_ins, device = StandIns(), pytest.importorskip("tilewright.ops.attention.device")
+    stand_ins = StandIns()
     for name in ("embedding", "layernorm", "matmul", "matmul_argmax", "prepare", "prepare_argmax"):
         monkeypatch.setattr(gpt2, name, getattr(stand_ins, name))
-    for name in ("spans_of", "append", "attend", "append_and_attend"):
-        monkeypatch.setattr(device, name, getattr(stand_ins, name))
+    for name in ("checked_spans", "append", "attend", "append_and_attend"):
+        monkeypatch.setattr(device_place, name, getattr(stand_ins, name))
     monkeypatch.setattr(sample_device, "draw", stand_ins.draw)
     monkeypatch.setattr(gpt2, "place_of", lambda device, dtype: device_place.Device(dtype, "cpu"))
     yield

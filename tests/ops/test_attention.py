@@ -1,4 +1,4 @@
-"""Attention with a cache: sequences of any lengths, shared beginnings, positions in one go or one by one."""
+"""Attention with a cache: sequences of any lengths, shared prefixes, positions in one call or one by one."""
 
 from itertools import pairwise
 
@@ -8,7 +8,17 @@ import pytest
 from compare import compare
 from tilewright.bench.sizes import attention as spec
 from tilewright.errors import UsageError
-from tilewright.ops.attention import Cache, append, attend, attention, bytes_a_sequence, ladder, reference, span
+from tilewright.ops.attention import (
+    Cache,
+    append,
+    append_and_attend,
+    attend,
+    attention,
+    bytes_a_sequence,
+    ladder,
+    reference,
+    span,
+)
 from tilewright.ops.attention.operands import panel
 from tilewright.ops.core.arrays import rounded
 from tilewright.ops.core.ladder import using
@@ -36,9 +46,9 @@ def truth(q, k, v, dtype: str) -> tuple[np.ndarray, np.ndarray]:
     case = spec.Case(1, H, len(q), len(q), D, dtype=dtype)
     cache = Cache.empty(1, H, len(q), D, dtype)
     append(k, v, cache, [span(0, 0, len(q), 0)])
-    kept = [np.stack(each)[None] for each in zip(*(cache.plain(0, h, len(q)) for h in range(H)), strict=True)]
-    looking = q if dtype == "float32" else rounded(q)
-    inputs = {"q": looking.reshape(1, -1, H, D).swapaxes(1, 2), "k": kept[0], "v": kept[1], "causal": True}
+    cached = [np.stack(each)[None] for each in zip(*(cache.plain(0, h, len(q)) for h in range(H)), strict=True)]
+    query = q if dtype == "float32" else rounded(q)
+    inputs = {"q": query.reshape(1, -1, H, D).swapaxes(1, 2), "k": cached[0], "v": cached[1], "causal": True}
     wanted = reference.attention(**inputs)
     flat = [x.swapaxes(1, 2).reshape(len(q), -1) for x in (wanted, spec.bound(case, inputs, wanted, c=2))]
     return flat[0], np.broadcast_to(flat[1], flat[0].shape)
@@ -80,8 +90,8 @@ def test_decode_after_prefill_is_prefill_of_the_whole(name, dtype, rng):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("shared", [1, 5, panel() - 1, panel(), panel() + 3])
-def test_a_beginning_copied_from_another_slot(dtype, shared, rng):
-    """A chain: the second begins as the first, the third as the second, all in one call."""
+def test_a_prefix_copied_from_another_slot(dtype, shared, rng):
+    """A chain: the second shares a prefix with the first, the third with the second, all in one call."""
     T = panel() + 6
     q, k, v = (np.concatenate([x, x, x]) for x in rows(rng, T))
     for x in (q, k, v):
@@ -100,11 +110,11 @@ def test_a_beginning_copied_from_another_slot(dtype, shared, rng):
 
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize(("name", "dtype"), RUNGS)
-def test_keys_kept_while_they_are_looked_at(name, dtype, count, rng):
-    """Prompts that begin as others, chains of them, and next positions in one batch: as after `append`, bit for bit."""
+def test_keys_appended_by_the_kernel_that_attends(name, dtype, count, rng):
+    """Prompts with shared prefixes, chains of them, and next positions in one batch: as after `append`, bit for bit."""
     P, heads = panel(), 6
     lengths = [1, P + 3, P + 3, 4, 2 * P, 2 * P + 5, 9, 1]
-    sources = [-1, -1, 1, -1, 2, 4, 1, 0]  # the span that each begins as
+    sources = [-1, -1, 1, -1, 2, 4, 1, 0]  # the span whose prefix each one shares
     shared = [7, 0, P + 1, 0, P, P + 2, 2, 8]
     starts = np.cumsum([0, *lengths]).tolist()
     spans = [
@@ -122,8 +132,8 @@ def test_keys_kept_while_they_are_looked_at(name, dtype, count, rng):
             if not together:
                 append(k, v, cache, spans)
             found = attend(q, cache, spans, new=(k, v) if together else None)
-            kept = [cache.plain(7 - i, h, shared[i] + lengths[i]) for i in range(8) for h in range(heads)]
-            results.append([found, *(x for pair in kept for x in pair)])
+            cached = [cache.plain(7 - i, h, shared[i] + lengths[i]) for i in range(8) for h in range(heads)]
+            results.append([found, *(x for pair in cached for x in pair)])
     for one, other in zip(*results, strict=True):
         assert one.tobytes() == other.tobytes()
 
@@ -140,6 +150,27 @@ def test_runs_hold_what_depends_on_each_other():
     assert runs((0, 2), (1, -1), (2, -1)) == [0, 3]
     assert runs((0, 9), (1, 9)) == [0, 1, 2]
     assert runs((0, -1), (1, -1), (0, -1), (2, -1)) == [0, 3, 4]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_decoding_with_slots_and_positions(dtype, rng):
+    """`append_and_attend` has the bits of spans of one row; a row of slot -1 gets zeros."""
+    q, k, v = rows(rng, 12)
+    slots, positions = np.array([2, -1, 0], np.int32), np.array([4, 9, 5], np.int32)
+    results = []
+    for decode in (True, False):
+        cache = Cache.empty(3, H, 8, D, dtype)
+        append(k, v, cache, [span(0, 0, 5, 0), span(2, 0, 4, 5)])
+        last = [x[9:] for x in (q, k, v)]
+        if decode:
+            found = append_and_attend(*last, cache, slots, positions, longest=6)
+        else:
+            found = np.zeros_like(last[0])
+            attend(last[0], cache, [span(2, 4, 1, 0), span(0, 5, 1, 2)], new=last[1:], out=found)
+        results.append(found.tobytes())
+    assert results[0] == results[1]
+    with pytest.raises(UsageError, match="longest is 9"):
+        append_and_attend(*last, cache, slots, positions, longest=9)
 
 
 def test_rows_that_no_span_names_are_left_alone(rng):
@@ -167,8 +198,8 @@ def test_what_is_not_visible_changes_nothing(name, dtype, rng):
     with using(attention=name):
         wanted = at_once(q[:n], k[:n], v[:n], dtype)
         cache = Cache.empty(3, H, 3 * panel(), D, dtype)
-        for kept in (cache.keys, cache.values):
-            kept.fill(np.nan if dtype == "float32" else 0x7FFF7FFF)
+        for part in (cache.keys, cache.values):
+            part.fill(np.nan if dtype == "float32" else 0x7FFF7FFF)
         append(k, v, cache, [span(1, 0, n, 0)])
         assert attend(q[:n], cache, [span(1, 0, n, 0)]).tobytes() == wanted.tobytes()
 
@@ -197,7 +228,7 @@ def test_a_poisoned_sequence_stays_alone(name, value, rng):
 
 
 def test_scores_of_any_size(rng):
-    """Equal shares where all scores are huge; the whole weight on one key where it stands out."""
+    """Equal weights where all scores are huge; the whole weight on one key where it stands out."""
     q, k, v = rows(rng, 40)
     same = at_once(np.full_like(q, 1e18), np.full_like(k, 1e18), v, "float32")
     means = np.cumsum(v.astype(np.float64), axis=0) / np.arange(1, 41)[:, None]
@@ -270,7 +301,7 @@ def test_a_scale_that_is_none_is_refused(scale, rng):
         ({"v": np.zeros((1, 2, 7, 4), np.float32)}, "attention: q is"),
         ({"q": np.zeros((2, 4), np.float32)}, "attention: q is"),
         ({"q": np.zeros((1, 2, 2, 4))}, "float64"),
-        ({"out": np.zeros((1, 2, 2, 3), np.float32)}, "out must be"),
+        ({"out": np.zeros((1, 2, 2, 3), np.float32)}, "out is float32"),
     ],
 )
 def test_arrays_that_do_not_fit(change, message):

@@ -12,13 +12,21 @@ from gpu import ON_GPU, PLACE, widen_bfloat16
 from ops.cases import cases_of
 from tilewright.bench.sizes import attention as spec
 from tilewright.errors import Refused, UsageError
-from tilewright.ops.attention import Problem, bytes_a_sequence, ladder
-from tilewright.ops.attention.operands import span
+from tilewright.ops.attention import (
+    DeviceCache,
+    Problem,
+    append,
+    append_and_attend,
+    attend,
+    attention,
+    bytes_a_sequence,
+    ladder,
+    span,
+)
 from tilewright.ops.attention.problem import DEVICE_DTYPES, EPS16, Case
 from tilewright.ops.core.ladder import using
 
 torch = pytest.importorskip("torch")
-device = pytest.importorskip("tilewright.ops.attention.device")
 pytestmark = pytest.mark.usefixtures("simulated_gpu")
 
 H, D = 2, 16
@@ -63,7 +71,7 @@ def rows(rng, count: int, dtype: str) -> list:
 
 def cache_of(slots: int, length: int, dtype: str):
     """A cache full of NaN."""
-    cache = device.DeviceCache.on(PLACE, slots, H, length, D, dtype)
+    cache = DeviceCache.on(PLACE, slots, H, length, D, dtype)
     cache.keys.fill_(torch.nan)
     cache.values.fill_(torch.nan)
     return cache
@@ -74,10 +82,10 @@ def nans(count: int):
 
 
 def at_once(q, k, v, dtype: str):
-    """One sequence alone in a cache of its own length, kept before it is looked at: (T, H * D)."""
+    """One sequence alone in a cache of its own length, appended before it is attended to: (T, H * D)."""
     cache, spans = cache_of(1, len(q), dtype), [span(0, 0, len(q), 0)]
-    device.append(k, v, cache, spans)
-    return device.attend(q, cache, spans, out=nans(len(q)))
+    append(k, v, cache, spans)
+    return attend(q, cache, spans, out=nans(len(q)))
 
 
 def integers(*numbers):
@@ -89,7 +97,7 @@ MOST = ("simt.fused", "tile.blocks", "tile.kept")
 
 @pytest.mark.parametrize(("rung", "dtype"), accepted(*MOST, dtypes=("float32", "bfloat16")))
 def test_sequences_of_any_lengths_have_the_bits_that_they_have_alone(rung, dtype, rng):
-    """Kept before or on the way, in slots out of order, whatever the others' lengths are."""
+    """Appended before or by the same kernel, in slots out of order, whatever the others' lengths are."""
     if ON_GPU:
         lengths = [1, 16, 17, 32, 33, 64, 65, 5, 128, 200, 63]
     else:
@@ -98,13 +106,13 @@ def test_sequences_of_any_lengths_have_the_bits_that_they_have_alone(rung, dtype
     starts = np.cumsum([0, *lengths[:-1]]).tolist()
     spans = [span(len(lengths) - i, 0, n, at) for i, (n, at) in enumerate(zip(lengths, starts, strict=True))]
     with using(attention=rung.name):
-        kept, new = cache_of(len(lengths) + 1, 210, dtype), cache_of(len(lengths) + 1, 210, dtype)
-        device.append(k, v, kept, spans)
-        first = device.attend(q, kept, spans[::-1], out=nans(len(q)))
-        second = device.attend(q, new, spans, new=(k, v), out=nans(len(q)))
+        before, new = cache_of(len(lengths) + 1, 210, dtype), cache_of(len(lengths) + 1, 210, dtype)
+        append(k, v, before, spans)
+        first = attend(q, before, spans[::-1], out=nans(len(q)))
+        second = attend(q, new, spans, new=(k, v), out=nans(len(q)))
         assert torch.equal(first, second)
-        assert torch.equal(kept.keys.nan_to_num(7), new.keys.nan_to_num(7))
-        assert torch.equal(kept.values.nan_to_num(7), new.values.nan_to_num(7))
+        assert torch.equal(before.keys.nan_to_num(7), new.keys.nan_to_num(7))
+        assert torch.equal(before.values.nan_to_num(7), new.values.nan_to_num(7))
         for n, at in zip(lengths, starts, strict=True):
             assert torch.equal(first[at : at + n], at_once(*(x[at : at + n] for x in (q, k, v)), dtype)), n
 
@@ -113,7 +121,7 @@ def test_sequences_of_any_lengths_have_the_bits_that_they_have_alone(rung, dtype
 def test_however_a_text_is_cut_into_steps_its_bits_are_the_same(rung, dtype, rng):
     """Prompts cut anywhere, and single positions by the kernel for decoding."""
     if rung.name == "simt.unfused":
-        pytest.skip("the number of keys at hand orders its sums")
+        pytest.skip("the number of keys orders its sums")
     T = 150 if ON_GPU else 4 if rung.name.startswith("simt.") else 67
     q, k, v = rows(rng, T, dtype)
     cuts = (0, 15, 16, 50, 90, T - 3, T) if ON_GPU else (0, T - 3, T)
@@ -121,17 +129,17 @@ def test_however_a_text_is_cut_into_steps_its_bits_are_the_same(rung, dtype, rng
         wanted, cache, found = at_once(q, k, v, dtype), cache_of(2, T + 3, dtype), nans(T)
         for i in range(len(cuts) - 1):
             spans = [span(1, cuts[i], cuts[i + 1] - cuts[i], cuts[i])]
-            device.attend(q, cache, spans, new=(k, v), out=found)
+            attend(q, cache, spans, new=(k, v), out=found)
         assert torch.equal(found, wanted)
         cache, found = cache_of(2, T + 3, dtype), nans(T)
         first = 0 if ON_GPU else T - 2
         if first:
-            device.append(k[:first], v[:first], cache, [span(1, 0, first, 0)])
+            append(k[:first], v[:first], cache, [span(1, 0, first, 0)])
         for t in range(first, T):
             mine = [x[t : t + 1] for x in (q, k, v)]
-            places = integers(1), integers(t)
-            device.append_and_attend(*mine, cache, *places, longest=t + 1, out=found[t : t + 1])
-            again = device.append_and_attend(*mine, cache, *places, longest=T, out=nans(1))
+            target = integers(1), integers(t)
+            append_and_attend(*mine, cache, *target, longest=t + 1, out=found[t : t + 1])
+            again = append_and_attend(*mine, cache, *target, longest=T, out=nans(1))
             assert torch.equal(again, found[t : t + 1]), "bits depend on the longest of the batch"
         if rung.name == "tile.kept" and dtype == "float32":  # decodes by multiply-adds
             compare(found[first:].cpu().numpy(), wanted[first:].cpu().numpy(), 1e-5)
@@ -140,16 +148,16 @@ def test_however_a_text_is_cut_into_steps_its_bits_are_the_same(rung, dtype, rng
 
 
 @pytest.mark.parametrize(("rung", "dtype"), accepted(*MOST, dtypes=("float32", "bfloat16")))
-def test_decoding_leaves_nobodys_rows_alone(rung, dtype, rng):
+def test_decoding_appends_nothing_for_slot_minus_1(rung, dtype, rng):
     q, k, v = rows(rng, 4, dtype)
     slots, positions = integers(2, -1, 0, -1), integers(1, 7, 0, 0)
     with using(attention=rung.name):
         cache = cache_of(3, 4, dtype)
-        device.append(k[:1], v[:1], cache, [span(2, 0, 1, 0)])
-        found = device.append_and_attend(q, k, v, cache, slots, positions, longest=4, out=nans(4))
+        append(k[:1], v[:1], cache, [span(2, 0, 1, 0)])
+        found = append_and_attend(q, k, v, cache, slots, positions, longest=4, out=nans(4))
         alone = cache_of(1, 4, dtype)
-        device.append(k[:1], v[:1], alone, [span(0, 0, 1, 0)])
-        wanted = device.append_and_attend(*(x[:1] for x in (q, k, v)), alone, integers(0), integers(1), longest=2)
+        append(k[:1], v[:1], alone, [span(0, 0, 1, 0)])
+        wanted = append_and_attend(*(x[:1] for x in (q, k, v)), alone, integers(0), integers(1), longest=2)
     assert torch.equal(found[0], wanted[0])
     compare(found[2].cpu().numpy(), v[2].double().cpu().numpy(), EPS16.get(dtype, 1e-6) * 4)
     assert not found[[1, 3]].any()
@@ -158,7 +166,7 @@ def test_decoding_leaves_nobodys_rows_alone(rung, dtype, rng):
 
 @pytest.mark.parametrize(("rung", "dtype"), accepted("tile.kept", dtypes=("float16", "bfloat16")))
 @pytest.mark.parametrize("T", [17, 66, 128])
-def test_heads_that_a_program_takes_in_turn_have_the_bits_that_they_have_alone(rung, dtype, T, rng, monkeypatch):
+def test_heads_that_share_a_program_have_the_bits_that_they_have_alone(rung, dtype, T, rng, monkeypatch):
     if rung.name.startswith("simt.") or rung.name == "tile.blocks":
         pytest.skip(f"{rung.name}: a program has one head")
     from tilewright.ops.attention.tile import launch
@@ -170,14 +178,14 @@ def test_heads_that_a_program_takes_in_turn_have_the_bits_that_they_have_alone(r
         monkeypatch.setattr(launch, "PROGRAMS", programs)
         monkeypatch.setattr(launch, "LONG_PROGRAMS", programs)
         cache = cache_of(2, T + 1, dtype)
-        device.append(*past, cache, [span(0, 0, T, 0), span(1, 0, T, T)])
-        places = integers(1, -1, 0), integers(T, 0, T - 1)
-        found.append(device.append_and_attend(q, k, v, cache, *places, longest=T + 1, out=nans(3)))
+        append(*past, cache, [span(0, 0, T, 0), span(1, 0, T, T)])
+        target = integers(1, -1, 0), integers(T, 0, T - 1)
+        found.append(append_and_attend(q, k, v, cache, *target, longest=T + 1, out=nans(3)))
     assert torch.equal(*found) and not torch.isnan(found[0]).any()
 
 
 @pytest.mark.parametrize(("rung", "dtype"), accepted("simt.fused", "tile.kept", dtypes=("float32", "bfloat16")))
-def test_beginnings_copied_down_a_chain(rung, dtype, rng):
+def test_prefixes_copied_down_a_chain(rung, dtype, rng):
     """Sources are in the same call, in chains, or were there before."""
     T, shared = (90, (70, 70, 20, 75, 1, 33)) if ON_GPU else (4, (3, 3, 1))
     q, k, v = rows(rng, (len(shared) + 2) * T, dtype)
@@ -194,7 +202,7 @@ def test_beginnings_copied_down_a_chain(rung, dtype, rng):
         for calls in ([spans], [spans[:2], spans[2:3], spans[3:]]):
             cache, found = cache_of(len(texts), T, dtype), nans(len(flat[0]))
             for part in calls:
-                device.attend(flat[0], cache, part, new=flat[1:], out=found)
+                attend(flat[0], cache, part, new=flat[1:], out=found)
             for i, text in enumerate(texts):
                 assert torch.equal(cache.keys[slots[i]].transpose(0, 1).reshape(T, -1), text[1]), i
                 assert torch.equal(cache.values[slots[i]].transpose(0, 1).reshape(T, -1), text[2]), i
@@ -204,7 +212,7 @@ def test_beginnings_copied_down_a_chain(rung, dtype, rng):
 
 def test_who_owns_a_copied_position(rng):
     """Chains of sources against a walk down each of them."""
-    from tilewright.ops.attention.device_spans import copied
+    from tilewright.ops.attention.spans import copied
 
     for _ in range(30):
         n = int(rng.integers(1, 12))
@@ -234,10 +242,10 @@ def test_a_poisoned_sequence_stays_alone(rung, dtype, value, rng):
     q, k, v = rows(rng, 9, dtype)
     spans = [span(i, 0, 3, 3 * i) for i in range(3)]
     with using(attention=rung.name):
-        clean = device.attend(q, cache_of(3, 4, dtype), spans, new=(k, v))
+        clean = attend(q, cache_of(3, 4, dtype), spans, new=(k, v))
         for x in (q, k, v):
             x[4, D] = value  # the second head of the second sequence
-        dirty = device.attend(q, cache_of(3, 4, dtype), spans, new=(k, v))
+        dirty = attend(q, cache_of(3, 4, dtype), spans, new=(k, v))
     assert torch.equal(clean[[0, 1, 2, 6, 7, 8]], dirty[[0, 1, 2, 6, 7, 8]])
     assert torch.equal(clean[:, :D], dirty[:, :D]) and not torch.isfinite(dirty[4:6, D:]).all()
 
@@ -250,7 +258,7 @@ def test_a_16_bit_result_is_the_rounded_one(rung, dtype, rng):
     with using(attention=rung.name):
         wide, short = nans(5), nans(5).to(q.dtype)
         for out in (wide, short):
-            device.attend(q, cache_of(1, 5, dtype), [span(0, 0, 5, 0)], new=(k, v), out=out)
+            attend(q, cache_of(1, 5, dtype), [span(0, 0, 5, 0)], new=(k, v), out=out)
         assert torch.equal(wide.to(q.dtype), short)
 
 
@@ -269,10 +277,10 @@ def test_plain_arrays(rng):
         inputs = spec.make(case, rng)
         reference = spec.reference(case, inputs)
         tensors = {name: torch.from_numpy(inputs[name]).to(PLACE) for name in "qkv"}
-        found = device.attention(**tensors, causal=case.causal)
+        found = attention(**tensors, causal=case.causal)
         compare(found.cpu().numpy(), reference, spec.bound(case, inputs, reference))
         out = torch.full_like(found, torch.nan)
-        assert device.attention(**tensors, causal=case.causal, out=out) is out and torch.equal(out, found)
+        assert attention(**tensors, causal=case.causal, out=out) is out and torch.equal(out, found)
 
 
 @pytest.mark.usefixtures("simple")
@@ -282,26 +290,26 @@ def test_what_does_not_fit_is_named():
     slots, x4 = integers(0, 1, 2, -1), torch.ones((1, 1, 2, 4), device=PLACE)
 
     def step(slots=slots, positions=slots, longest=3):
-        device.append_and_attend(q, q, q, cache, slots, positions, longest=longest)
+        append_and_attend(q, q, q, cache, slots, positions, longest=longest)
 
     for words, call in {
-        "k is a ndarray; a torch tensor": lambda: device.append(np.ones((4, 32), np.float32), q, cache, one),
-        "v is float32 (4, 31)": lambda: device.append(q, q[:, :31], cache, one),
-        "q is int64": lambda: device.attend(q.long(), cache, one),
-        "with contiguous rows": lambda: device.attend(q.T.contiguous().T, cache, one),
-        "out is float16": lambda: device.attend(q, cache, one, out=q.half()),
-        "span 0 is [3, 0, 4, 0, -1]: its slot leaves": lambda: device.attend(q, cache, [span(3, 0, 4, 0)]),
-        "spans are of 3 slots of 6 positions and 5 rows": lambda: device.attend(q, cache, [span(0, 0, 5, 0)]),
-        "two spans are of slot 1": lambda: device.append(q, q, cache, [span(1, 0, 1, 0), span(1, 1, 1, 1)]),
-        "of slot 0, which has fewer": lambda: device.append(q, q, cache, [span(0, 0, 2, 0), span(1, 3, 1, 2, 0)]),
-        "which a later span writes": lambda: device.append(q, q, cache, [span(1, 3, 1, 0, 0), span(0, 2, 2, 1)]),
-        "scale is -1.0": lambda: device.attend(q, cache, one, scale=-1.0),
+        "k is a ndarray; a torch tensor": lambda: append(np.ones((4, 32), np.float32), q, cache, one),
+        "v is float32 (4, 31)": lambda: append(q, q[:, :31], cache, one),
+        "q is int64": lambda: attend(q.long(), cache, one),
+        "with contiguous rows": lambda: attend(q.T.contiguous().T, cache, one),
+        "out is float16": lambda: attend(q, cache, one, out=q.half()),
+        "span 0 is [3, 0, 4, 0, -1]: its slot leaves": lambda: attend(q, cache, [span(3, 0, 4, 0)]),
+        "span 0 is [0, 0, 5, 0, -1]: its row leaves 0 to 4": lambda: attend(q, cache, [span(0, 0, 5, 0)]),
+        "two spans are of slot 1": lambda: append(q, q, cache, [span(1, 0, 1, 0), span(1, 1, 1, 1)]),
+        "of slot 0, which has fewer": lambda: append(q, q, cache, [span(0, 0, 2, 0), span(1, 3, 1, 2, 0)]),
+        "which a later span writes": lambda: append(q, q, cache, [span(1, 3, 1, 0, 0), span(0, 2, 2, 1)]),
+        "scale is -1.0": lambda: attend(q, cache, one, scale=-1.0),
         "slots is int64 (4,)": lambda: step(slots.long()),
         "positions is int32 (3,)": lambda: step(positions=slots[:3]),
         "longest is 7": lambda: step(longest=7),
-        "D must agree": lambda: device.attention(x4, x4[..., :1, :], x4[..., :1, :]),
-        "dtype is 'float64'": lambda: device.attention(x4, x4, x4, dtype="float64"),
-        "out is float32 (1, 1, 2, 3)": lambda: device.attention(x4, x4, x4, out=x4[..., :3]),
+        "D must agree": lambda: attention(x4, x4[..., :1, :], x4[..., :1, :]),
+        "dtype is 'float64'": lambda: attention(x4, x4, x4, dtype="float64"),
+        "out is float32 (1, 1, 2, 3)": lambda: attention(x4, x4, x4, out=x4[..., :3]),
         "it has cpu.unfused": lambda: forced("simt.fast", q, cache, one),
     }.items():
         with pytest.raises((UsageError, Refused)) as error:
@@ -311,7 +319,7 @@ def test_what_does_not_fit_is_named():
 
 def forced(name, q, cache, spans):
     with using(attention=name):
-        return device.attend(q, cache, spans)
+        return attend(q, cache, spans)
 
 
 def test_a_gpu_rung_refuses_the_cpus_arrays_and_the_other_way_round():
@@ -323,6 +331,6 @@ def test_a_gpu_rung_refuses_the_cpus_arrays_and_the_other_way_round():
 
 def test_the_bytes_of_a_sequence_are_those_of_the_cache():
     for dtype in DEVICE_DTYPES:
-        cache = device.DeviceCache.on(PLACE, 3, H, 7, D, dtype)
+        cache = DeviceCache.on(PLACE, 3, H, 7, D, dtype)
         assert cache.keys.nbytes + cache.values.nbytes == 3 * bytes_a_sequence(H, 7, D, dtype, "cuda")
         assert (cache.length, cache.heads, cache.dtype) == (7, H, dtype)

@@ -1,4 +1,4 @@
-"""Attention on words of two bfloat16: tiles and vectors agree bit for bit; rows come as they are kept, or rounded."""
+"""Attention on words of two bfloat16: tiles and vectors agree bit for bit; rows are bfloat16, or are rounded."""
 
 import numpy as np
 import pytest
@@ -7,12 +7,12 @@ from tilewright.errors import UsageError
 from tilewright.hardware import cpu
 from tilewright.ops.attention import Cache, append, attend, checked_spans, span
 from tilewright.ops.attention.cpu import blocks
-from tilewright.ops.attention.operands import Look
+from tilewright.ops.attention.operands import AttendOptions
 from tilewright.ops.core.arrays import BFLOAT16
 from tilewright.ops.core.launch import threads
 from tilewright.simd import amx
 
-# prompts of many lengths, a position alone behind another's beginning, and one that begins as a prompt of this batch
+# prompts of many lengths, a single position after a copied prefix, and a prompt that shares a prefix of this batch
 SPANS = [
     span(0, 0, 16, 0), span(1, 0, 5, 16), span(2, 0, 33, 21), span(3, 17, 1, 54, 2), span(4, 3, 20, 55, 2),
     span(5, 0, 70, 75), span(6, 0, 1, 145),
@@ -29,8 +29,8 @@ def qkv_rows(rng, rows: int, width: int) -> tuple[np.ndarray, np.ndarray, np.nda
 def poisoned(heads: int, D: int) -> Cache:
     """A cache full of NaN."""
     cache = Cache.empty(9, heads, LENGTH, D, "bfloat16")
-    for kept in (cache.keys, cache.values):
-        kept.fill(0x7FFF7FFF)
+    for part in (cache.keys, cache.values):
+        part.fill(0x7FFF7FFF)
     return cache
 
 
@@ -46,9 +46,9 @@ def test_tiles_have_the_bits_of_vectors(D, heads, kind, new, causal, rng):
         cache, out = poisoned(heads, D), np.zeros((ROWS, heads * D), kind)
         if not new:
             append(k, v, cache, SPANS)
-        look = Look(D**-0.5, causal, (k, v) if new else None)
+        options = AttendOptions(D**-0.5, causal, (k, v) if new else None)
         with threads(2):
-            blocks.attend(q, cache, checked_spans(SPANS, cache, ROWS).array, look, out, tiles=tiles)
+            blocks.attend(q, cache, checked_spans(SPANS, cache, ROWS).array, options, out, tiles=tiles)
         results.append(out.astype(np.float32))
     assert np.isfinite(results[0]).all() and np.abs(results[0]).min(axis=1).max() > 0
     assert results[0].tobytes() == results[1].tobytes()
@@ -56,7 +56,7 @@ def test_tiles_have_the_bits_of_vectors(D, heads, kind, new, causal, rng):
 
 @pytest.mark.parametrize("D", [6, 7])
 def test_float32_rows_are_rounded_and_bfloat16_rows_may_lie_anywhere(D, rng):
-    """Heads of an odd width, rows that begin within a word: the same numbers, kept and found."""
+    """Heads of an odd width, rows that start within a word: the same elements, cached and computed."""
     heads = 3
     rows = [x.astype(np.float32) for x in qkv_rows(rng, ROWS, heads * D)]
     lower = [x * np.float32(1 + 2**-10) for x in rows]  # rounds to the same bfloat16

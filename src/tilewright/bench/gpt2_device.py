@@ -16,9 +16,9 @@ HEAD, REST, IDLE = "LM head and argmax", "choice of tokens, copies", "no kernel 
 KERNELS = {  # those that models.gpt2 starts -> the operation
     "product": "matmul", "split": "limbs of activations", "best_product": HEAD, "best_tile": HEAD,
     "registers": "layernorm", "chunks": "layernorm", "gather": "embedding", "append": "append",
-    "look": "attention, prompts", "look_at_new": "attention, prompts",
+    "attend": "attention, prompts", "append_and_attend": "attention, prompts",
     "step": "attention, one position", "step_plain": "attention, one position",
-    "step_in_turn": "attention, one position", "step_along": "attention, one position",
+    "step_heads": "attention, one position", "step_blocks": "attention, one position",
 }  # fmt: skip
 
 

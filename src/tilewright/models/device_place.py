@@ -16,7 +16,8 @@ import numpy as np
 from tilewright.models.device_draw import Chances, Draw
 from tilewright.models.graphs import captured
 from tilewright.models.host_place import last_rows
-from tilewright.ops.attention.operands import SPAN, DeviceCache
+from tilewright.ops.attention import DeviceCache, append, append_and_attend, attend, checked_spans
+from tilewright.ops.attention.operands import SPAN
 from tilewright.ops.core.arrays import one_of
 from tilewright.ops.core.gpu.tensors import FLOATS, torch_dtype
 
@@ -138,22 +139,18 @@ class Device:
 
 
 class PromptRows:
-    """The rows of prompts, and how they look at each other. spans: int64 (n, 5), see `ops.attention.span`."""
+    """The rows of prompts, and which of them attend to each other. spans: int64 (n, 5), see `ops.attention.span`."""
 
     def __init__(self, place: Device, ids, positions, caches: Sequence[Any], spans: np.ndarray):
-        from tilewright.ops.attention.device import spans_of
-
         last, alone = last_rows(spans)
         self.caches, self.every = caches, len(last) == len(ids)
         self.ids, self.positions = place.upload(ids), place.upload(positions.astype(np.int32))
-        self.each, self.ends = spans_of(spans, caches[0]), spans_of(alone, caches[0])
+        self.each, self.ends = checked_spans(spans, caches[0], len(ids)), checked_spans(alone, caches[0], len(last))
         self.last = place.upload(last)
 
     def attended(self, i: int, x: Any, qkv: Any, scale: float, work: Workspace):
-        """(x, what layer i's attention makes of qkv), of the last row of each span where nothing looks at the others
-        any more. The new keys and values are kept."""
-        from tilewright.ops.attention.device import append, attend
-
+        """(x, attention of qkv in layer i); in the last layer, of the last row of each span only. Appends the new keys
+        and values to the cache."""
         C, cache, each = x.shape[1], self.caches[i], self.each
         q, k, v = qkv[:, :C], qkv[:, C : 2 * C], qkv[:, 2 * C :]
         new: tuple | None = (k, v)
@@ -171,9 +168,7 @@ class StepRows:
         self.caches, self.longest = room.caches, room.sizes[1]
 
     def attended(self, i: int, x: Any, qkv: Any, scale: float, work: Workspace):
-        """(x, what layer i's attention makes of qkv); the new keys and values are kept."""
-        from tilewright.ops.attention.device import append_and_attend
-
+        """(x, attention of qkv in layer i). Appends the new keys and values to the cache."""
         C = x.shape[1]
         out = work.take("y", len(x), C, qkv.dtype)
         return x, append_and_attend(

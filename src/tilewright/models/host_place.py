@@ -29,7 +29,7 @@ class Workspace:
 
 
 class Rows:
-    """The rows of one pass on the CPU, and how they look at each other. spans: int64 (n, 5), as `attention.span`."""
+    """Rows of one pass on the CPU, and which of them attend to each other. spans: (n, 5), see `attention.span`."""
 
     def __init__(self, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray):
         self.ids, self.positions, self.caches = ids, positions, caches
@@ -38,8 +38,8 @@ class Rows:
         self.ends = checked_spans(alone, caches[0], len(spans))
 
     def attended(self, i: int, x: np.ndarray, qkv: np.ndarray, scale: float, work: Workspace):
-        """(x, what layer i's attention makes of qkv), of the last row of each span where nothing looks at the others
-        any more. The new keys and values are kept."""
+        """(x, attention of qkv in layer i); in the last layer, of the last row of each span only. Appends the new keys
+        and values to the cache."""
         R, C = x.shape
         q, k, v = qkv[:, :C], qkv[:, C : 2 * C], qkv[:, 2 * C :]
         kind, cache, n = qkv.dtype, self.caches[i], len(self.last)

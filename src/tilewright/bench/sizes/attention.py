@@ -4,8 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from tilewright.ops.attention.device_spans import spans_of
-from tilewright.ops.attention.operands import DeviceCache, span
+from tilewright.ops.attention import Cache, DeviceCache, append, append_and_attend, attend, checked_spans, span
 from tilewright.ops.attention.problem import Case, Problem, bound, cost  # noqa: F401 - also for callers
 from tilewright.ops.core.arrays import BFLOAT16, rounded
 from tilewright.ops.core.gpu.tensors import moved, torch_dtype
@@ -36,11 +35,9 @@ def with_rows(case: Case, count: int) -> Case:
 
 
 def bind(case: Case, inputs: dict):
-    """call(out=None) for the chosen rung; the keys and values are in the cache before."""
+    """call(out=None) for the chosen rung; keys and values are already in the cache."""
     if case.device != "cpu":
         return bind_tensors(case, inputs)
-    from tilewright.ops.attention import Cache, append, attend, span
-
     B, H, Q, T, D = case.B, case.H, case.Q, case.T, case.D
     kind = np.float32 if case.dtype == "float32" else BFLOAT16
     q, k, v = (inputs[name].swapaxes(1, 2).astype(kind, order="C").reshape(-1, H * D) for name in "qkv")
@@ -87,19 +84,17 @@ def device_sizes() -> list[Case]:
 def bind_tensors(case, inputs: dict, device: str = "cuda"):
     """call(out=None) on tensors made of a case's NumPy inputs, for the bench and the tests.
 
-    Keys and values are in the cache before; a lone query brings its own, as in decoding. q is of the class's 16-bit
-    dtype, where it has one. The result is (B, H, Q, D) in the order of the rows, and so should `out` lie.
+    Keys and values are already in the cache; a single query appends its own, as in decoding. q has the class's 16-bit
+    dtype, if there is one. The result is (B, H, Q, D) in the memory order of the rows, which `out` should have, too.
     """
     import torch
 
-    from tilewright.ops.attention import device as gpu
-
     values = moved({name: inputs[name] for name in "qkv"}, device)
     B, H, Q, T, D = case.B, case.H, case.Q, case.T, case.D
-    q, k, v = (gpu._rows(values[name]).to(torch_dtype(case.dtype)) for name in "qkv")
+    q, k, v = (values[name].swapaxes(1, 2).reshape(-1, H * D).to(torch_dtype(case.dtype)) for name in "qkv")
     cache = DeviceCache.on(device, B, H, T, D, case.dtype)
-    gpu.append(k, v, cache, [span(b, 0, T, b * T) for b in range(B)])
-    spans = spans_of([span(b, T - Q, Q, b * Q) for b in range(B)], cache)
+    append(k, v, cache, [span(b, 0, T, b * T) for b in range(B)])
+    spans = checked_spans([span(b, T - Q, Q, b * Q) for b in range(B)], cache, B * Q)
     decode = Q == 1 and case.causal
     slots = torch.arange(B, dtype=torch.int32, device=device)
     positions = torch.full_like(slots, T - 1)
@@ -109,9 +104,9 @@ def bind_tensors(case, inputs: dict, device: str = "cuda"):
         rows = None if out is None else out.transpose(1, 2)
         target = rows.reshape(B * Q, H * D) if rows is not None and rows.is_contiguous() else None
         if decode:
-            found = gpu.append_and_attend(q, *last, cache, slots, positions, longest=T, out=target)
+            found = append_and_attend(q, *last, cache, slots, positions, longest=T, out=target)
         else:
-            found = gpu.attend(q, cache, spans, causal=case.causal, out=target)
+            found = attend(q, cache, spans, causal=case.causal, out=target)
         found = found.view(B, Q, H, D).transpose(1, 2)
         return found if out is None else out if target is not None else out.copy_(found)
 

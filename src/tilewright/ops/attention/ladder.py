@@ -47,5 +47,5 @@ ladder = Ladder(
          kernel="attention.tile.launch:attend"),
     Rung("tile.kept", after="tile.blocks", needs=TILE, chosen=True, c=TRUNCATED,
          idea="the program that attends to new keys and values appends them: they are not read back",
-         kernel="attention.tile.launch:attend_kept"),
+         kernel="attention.tile.launch:attend_and_append"),
 )

@@ -1,4 +1,4 @@
-"""What attention keeps and is handed: the cache of keys and values, and the spans of queries that look into it."""
+"""Operands of attention: the cache of keys and values, spans of queries, and options."""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +8,8 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.hardware import cpu
-from tilewright.ops.core.gpu.tensors import kind, torch_dtype
+from tilewright.ops.core.arrays import as_numpy
+from tilewright.ops.core.gpu.tensors import FLOATS, kind, on_gpu, same_device, tensor_of, torch_dtype
 from tilewright.ops.core.memory import empty
 
 
@@ -16,7 +17,7 @@ class Span(NamedTuple):
     """Columns of an array of spans (n, 5).
 
     slot: of the sequence in the cache. first: position of its first new row. length: number of new rows. row: index of
-    the first of them in the batch. source: slot whose first positions are copied; below 0: none.
+    its first new row in the batch. source: slot whose first positions are copied; below 0: none.
     """
 
     slot: int
@@ -28,7 +29,7 @@ class Span(NamedTuple):
 
 SPAN = Span(*range(5))
 COLUMNS = len(SPAN)
-MOST_ROWS = 2**31  # of a span: its sums stay integers of 64 bits
+MOST_ROWS = 2**31  # of a span, so that sums of its columns fit into 64 bits
 PANEL_VECTORS = 2  # vectors of keys that a register block scores at once
 
 
@@ -36,11 +37,11 @@ PANEL_VECTORS = 2  # vectors of keys that a register block scores at once
 class Cache:
     """Keys and values of one layer for a number of sequences, in the order in which the kernels read them.
 
-    keys (slots, heads, panels, D, PANEL): PANEL keys side by side, so that scores are computed PANEL at a time without
+    keys (slots, heads, panels, D, PANEL): PANEL keys side by side, so that PANEL scores are computed at a time without
     a sum across lanes. values (slots, heads, length, width): plain rows, width is D rounded up to whole vectors.
-    Both are float32, or uint32 words of two bfloat16, as matrix instructions want them: then a word of keys holds the
-    numbers 2 d and 2 d + 1 of a key, and one of values those of positions 2 t and 2 t + 1, so that these axes are half
-    as long. length: positions that a slot has room for. What was never written has no influence.
+    Both are float32, or uint32 words of two bfloat16, the layout of matrix instructions. A word of keys holds
+    elements 2 d and 2 d + 1 of a key, a word of values an element of positions 2 t and 2 t + 1. D, length are halved.
+    length: capacity of a slot in positions. Positions that were never written have no influence.
     """
 
     keys: Any
@@ -49,15 +50,17 @@ class Cache:
     length: int
 
     @classmethod
-    def empty(cls, slots: int, heads: int, length: int, D: int, dtype: str = "float32", device: str = "cpu") -> "Cache":
-        """Room for `slots` sequences of up to `length` positions, heads of D numbers; memory is taken when written.
-
-        device: "cuda" for a DeviceCache.
-        """
+    def empty(cls, slots: int, heads: int, length: int, D: int, dtype: str = "float32", device: Any = "cpu") -> "Cache":
+        """A cache for `slots` sequences of up to `length` positions, heads of D elements. The first write to a page
+        allocates it. device: "cuda" for a DeviceCache."""
         if device != "cpu":
             return DeviceCache.on(device, slots, heads, length, D, dtype)
         keys, values = ((slots, heads, *shape) for shape in shapes_of(length, D, dtype))
         return cls(empty(keys, element(dtype)), empty(values, element(dtype)), D, length)
+
+    @property
+    def slots(self) -> int:
+        return self.keys.shape[0]
 
     @property
     def heads(self) -> int:
@@ -67,12 +70,23 @@ class Cache:
     def dtype(self) -> str:
         return "float32" if self.keys.dtype == np.float32 else "bfloat16"
 
+    @property
+    def row_dtypes(self) -> tuple[str, ...]:
+        """The dtypes that rows of queries, keys and values may have."""
+        return tuple(dict.fromkeys(("float32", self.dtype)))
+
+    def take(self, name: str, rows: Any) -> Any:
+        """Rows as a NumPy array, not converted. Raises UsageError for rows on a GPU."""
+        if on_gpu(rows):
+            raise UsageError(f"attention: {name} is on a GPU and the cache on the CPU: move them to one device")
+        return as_numpy(f"attention: {name}", rows)
+
     def plain(self, slot: int, head: int, length: int) -> tuple[np.ndarray, np.ndarray]:
         """float32 (length, D) keys and values of one head, copied."""
         keys = self.keys[slot, head, : panels_of(length)].swapaxes(1, 2)  # (panels, PANEL, D or its half)
         values = self.values[slot, head]
         if self.dtype != "float32":
-            keys, values = _numbers(keys), _numbers(values.swapaxes(0, 1)).swapaxes(0, 1)
+            keys, values = _widened(keys), _widened(values.swapaxes(0, 1)).swapaxes(0, 1)
         keys = keys.reshape(-1, keys.shape[2])
         return np.ascontiguousarray(keys[:length, : self.D]), np.ascontiguousarray(values[:length, : self.D])
 
@@ -83,7 +97,7 @@ class DeviceCache(Cache):
 
     @classmethod
     def on(cls, device, slots: int, heads: int, length: int, D: int, dtype: str = "float32") -> "DeviceCache":
-        """Room on a device; there memory is taken at once."""
+        """A cache on a device, where all memory is allocated at once."""
         import torch
 
         shape = (slots, heads, length, D)
@@ -94,13 +108,23 @@ class DeviceCache(Cache):
     def dtype(self) -> str:
         return kind(self.keys)
 
+    @property
+    def row_dtypes(self) -> tuple[str, ...]:
+        return FLOATS
+
+    def take(self, name: str, rows: Any) -> Any:
+        """Rows as a tensor. Raises UsageError unless they are floats on the cache's device."""
+        tensor = tensor_of("attention", name, rows)
+        same_device("attention", "cache", self.keys, **{name: tensor})
+        return tensor
+
     def plain(self, slot: int, head: int, length: int) -> tuple[Any, Any]:
         """float32 (length, D) keys and values of one head, copied."""
         return self.keys[slot, head, :length].float(), self.values[slot, head, :length].float()
 
 
 def element(dtype: str) -> type:
-    """How a cache of this accuracy class is stored."""
+    """The NumPy dtype in which the CPU stores a cache of this accuracy class."""
     return np.float32 if dtype == "float32" else np.uint32
 
 
@@ -110,23 +134,23 @@ def panel() -> int:
 
 
 def panels_of(length: int) -> int:
-    """Panels for that many keys."""
+    """Panels that hold `length` keys."""
     return -(-length // panel())
 
 
 def width_of(D: int) -> int:
-    """Numbers in a row of values: whole vectors."""
+    """Elements of a row of values: whole vectors."""
     return -(-D // cpu().lanes) * cpu().lanes
 
 
 def shapes_of(length: int, D: int, dtype: str) -> tuple[tuple[int, int, int], tuple[int, int]]:
-    """Of the keys and of the values of one head."""
-    numbers = 1 if dtype == "float32" else 2  # in an element
-    return (panels_of(length), -(-D // numbers), panel()), (-(-length // numbers), width_of(D))
+    """Shapes of the keys and of the values of one head, in words."""
+    per_word = 1 if dtype == "float32" else 2
+    return (panels_of(length), -(-D // per_word), panel()), (-(-length // per_word), width_of(D))
 
 
 def bytes_a_sequence(heads: int, length: int, D: int, dtype: str, device: str = "cpu") -> int:
-    """Bytes that a slot of one layer takes."""
+    """Bytes of one slot of one layer's cache."""
     if device != "cpu":
         return 2 * heads * length * D * (4 if dtype == "float32" else 2)
     keys, values = map(math.prod, shapes_of(length, D, dtype))
@@ -134,61 +158,24 @@ def bytes_a_sequence(heads: int, length: int, D: int, dtype: str, device: str = 
 
 
 def span(slot: int, first: int, count: int, row: int, source: int = -1) -> tuple[int, int, int, int, int]:
-    """Queries of one sequence: `count` rows from `row` of the batch are its positions from `first` on, in `slot`.
+    """Rows of one sequence: `count` rows of the batch, from `row` on, are its positions from `first` on, in `slot`.
 
-    source: a slot whose first `first` positions are this sequence's too and are copied by `append`; -1: they are there.
+    source: a slot that has the same first `first` positions, from which `append` copies them; -1: nothing is copied.
     """
     return slot, first, count, row, source
 
 
 @dataclass(frozen=True, eq=False)
-class Spans:
-    """Spans that were checked: int64 (n, COLUMNS), inside `slots` slots of `length` positions and `rows` rows."""
-
-    array: np.ndarray
-    slots: int
-    length: int
-    rows: int
-
-
-def checked_spans(spans, cache: Cache, rows: int) -> Spans:
-    """Spans for every cache of these sizes, so that a model of many layers has them checked once.
-
-    spans: n entries of `span`, or Spans. Raises UsageError if one leaves the rows or the cache.
-    """
-    slots, length = cache.keys.shape[0], cache.length
-    if isinstance(spans, Spans):
-        if (spans.slots, spans.length) != (slots, length) or spans.rows > rows:
-            raise UsageError(f"attention: spans were checked for {spans.slots} slots of {spans.length} positions and "
-                             f"{spans.rows} rows; there are {slots}, {length} and {rows}")  # fmt: skip
-        return spans
-    array = np.ascontiguousarray(spans, np.int64).reshape(-1, COLUMNS)
-    slot, first, count, row, source = array.T
-    for name, low, high, limit in (
-        ("slot", slot, slot, slots - 1), ("source", source + 1, source, slots - 1),
-        ("position", first, first, length), ("count", count, count, MOST_ROWS), ("row", row, row, rows),
-        ("position", first, first + count, length), ("row", row, row + count, rows),
-    ):  # fmt: skip
-        outside = (low < 0) | (high > limit)
-        if outside.any():
-            at = int(np.argmax(outside))
-            raise UsageError(f"attention: span {at} is {array[at].tolist()}: its {name} leaves 0 to {limit}")
-    return Spans(array, slots, length, rows)
-
-
-@dataclass(frozen=True, eq=False)
-class Look:
-    """How queries look at keys: the factor of the scores, and whether a position sees only itself and those before.
-
-    new: keys and values (rows, heads * D) of q's dtype, rows as far apart as q's, which the spans keep first.
-    """
+class AttendOptions:
+    """scale: factor of the scores. causal: a position attends to itself and to earlier positions only. new: keys and
+    values (rows, heads * D), which the spans append first; on the CPU they have q's dtype and row stride."""
 
     scale: float
     causal: bool
-    new: tuple[np.ndarray, np.ndarray] | None = None
+    new: tuple[Any, Any] | None = None
 
 
-def _numbers(words: np.ndarray) -> np.ndarray:
-    """float32 (..., 2 n) of the pairs in uint32 (..., n)."""
+def _widened(words: np.ndarray) -> np.ndarray:
+    """float32 (..., 2 n) of the bfloat16 pairs in uint32 (..., n)."""
     pairs = np.stack([words << np.uint32(16), words & np.uint32(0xFFFF0000)], axis=-1)
     return pairs.reshape(*words.shape[:-1], -1).view(np.float32)

@@ -8,12 +8,12 @@ import numpy as np
 EPS32 = float(np.finfo(np.float32).eps)
 DTYPES = ("float32", "bfloat16")
 DEVICE_DTYPES = (*DTYPES, "float16")  # accuracy classes on a GPU
-EPS16 = {"bfloat16": 2.0**-7, "float16": 2.0**-10}  # of shares, where they are rounded
+EPS16 = {"bfloat16": 2.0**-7, "float16": 2.0**-10}  # of softmax weights, where they are rounded
 
 
 @dataclass(frozen=True)
 class Problem:
-    """All that the choice of a rung may look at: the width of a head, how keys are kept, the device."""
+    """Everything that decides the choice of a rung: the width of a head, the dtype of the cache, the device."""
 
     D: int
     dtype: str = "float32"
@@ -22,7 +22,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Case:
-    """B sequences of T positions, H heads of D numbers, queries at the last Q positions."""
+    """B sequences of T positions, H heads of D elements, queries at the last Q positions."""
 
     B: int
     H: int
@@ -55,15 +55,16 @@ def cost(case: Case) -> tuple[float, float]:
 
 
 def bound(case: Case, inputs: dict, result: np.ndarray, c: float = 1.0) -> np.ndarray:
-    """An error e of the scores changes each share by a factor within 1 + 2 e, and sums of T shares round like any sum.
+    """eps32 * (2 * sqrt(D) * scale * max_t(|q| . |k_t|) + 4 sqrt(T) + 16) * (weights @ |v|).
 
-    So: eps32 * (2 * sqrt(D) * scale * max_t(|q| . |k_t|) + 4 sqrt(T) + 16) * (shares @ |v|), the last part standing for
-    exp, the division and the products. Shares rounded to the class's 16 bits: eps16 * (shares @ |v|) more.
+    An error e of the scores changes each weight by a factor within 1 + 2 e, and sums of T weights round like any
+    sum. The constant 16 covers exp, the division and the products. Weights rounded to 16 bits add
+    eps16 * (weights @ |v|).
     """
     from tilewright.ops.attention.reference import attention
 
     q, k, v = (np.abs(inputs[name].astype(np.float64)) for name in "qkv")
     scores = (q @ k.swapaxes(-1, -2)).max(axis=-1, keepdims=True, initial=0) / math.sqrt(case.D)
     spread = attention(inputs["q"], inputs["k"], v, causal=case.causal)
-    shares = EPS16.get(case.dtype, 0.0)
-    return (EPS32 * (c * (2 * math.sqrt(case.D) * scores + 4 * math.sqrt(case.T)) + 16) + shares) * spread
+    rounding = EPS16.get(case.dtype, 0.0)
+    return (EPS32 * (c * (2 * math.sqrt(case.D) * scores + 4 * math.sqrt(case.T)) + 16) + rounding) * spread

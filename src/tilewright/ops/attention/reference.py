@@ -12,5 +12,5 @@ def attention(q, k, v, *, causal=True, scale=None):
     scores = (1 / math.sqrt(D) if scale is None else scale) * q @ k.swapaxes(-1, -2)  # (B, H, Q, T)
     if causal:
         scores = np.where(np.arange(T) <= np.arange(T - Q, T)[:, None], scores, -np.inf)
-    odds = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return odds / odds.sum(axis=-1, keepdims=True) @ v
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True) @ v

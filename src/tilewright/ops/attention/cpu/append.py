@@ -1,4 +1,9 @@
-"""Writing keys and values into the cache: own rows from the batch, a shared beginning from another sequence's slot."""
+"""Append to the cache: the rows of new positions, and a prefix that is copied from another sequence's slot.
+
+A key of D elements is written down a column of its panel (D, PANEL), a value along a row (width,), both at `position`
+of the slot. Memory bandwidth is the limit. In bfloat16 a word holds two elements: elements 2 d and 2 d + 1 of a key,
+but positions 2 t and 2 t + 1 of an element of a value. So two positions share the words of a value.
+"""
 
 import functools
 
@@ -6,165 +11,168 @@ import numpy as np
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops.attention.cpu.parameters import APPEND, MANY, append_job, elements, flat, numbers_of
-from tilewright.ops.attention.operands import COLUMNS, PANEL_VECTORS, SPAN, Cache, Look
+from tilewright.ops.attention.cpu.records import (
+    APPEND,
+    MANY,
+    KeyValue,
+    append_job,
+    as_words,
+    cache_offsets,
+    elements_per_word,
+    flat,
+)
+from tilewright.ops.attention.operands import COLUMNS, PANEL_VECTORS, SPAN, AttendOptions, Cache
 from tilewright.ops.core.launch import launch, thread_count
 from tilewright.ops.gemm.operands import addresses
 
 
 @functools.cache
-def row_writer(lanes: int):
-    """The inline function that writes one position of a head."""
+def key_writers(lanes: int):
+    """(write the key of one position, write the keys of up to `lanes` positions of one panel): inline functions."""
     PANEL = PANEL_VECTORS * lanes
 
     @simd.inline
-    def write_row(k, v, row, keys, values, target, position, job):
-        """D numbers of a key to its column of a panel, D of a value to its row, zeros to its end. row: (in k, in v),
-        target: (in keys, in values), in elements."""
-        D, width = job.head_size, job.width
-        key_at, value_at = target[0] + position // PANEL * PANEL * D + position % PANEL, target[1] + position * width
-        whole = D - D % lanes
-        for d in range(0, whole, lanes):
-            simd.scatter(keys, key_at + d * PANEL, PANEL, simd.load(k, row[0] + d, lanes))
-        for d in range(whole, D):
-            simd.put(keys, key_at + d * PANEL, simd.fetch(k, row[0] + d))
-        for d in range(0, D, lanes):
-            simd.put_first(values, value_at + d, simd.load_first(v, row[1] + d, D - d, lanes), width - d)
+    def write_key(k, k_at, keys, keys_at, position, job):
+        """The head at k[k_at] to a column of the panels that start at keys[keys_at]."""
+        words = job.head_words
+        column, whole = keys_at + position // PANEL * PANEL * words + position % PANEL, words - words % lanes
+        for w in range(0, whole, lanes):
+            simd.scatter(keys, column + w * PANEL, PANEL, simd.load(k, k_at + w, lanes))
+        for w in range(whole, words):
+            simd.put(keys, column + w * PANEL, simd.fetch(k, k_at + w))
 
-    return write_row
+    @simd.inline
+    def write_keys(k, k_at, k_step, keys, keys_at, position, count, job):
+        """`write_key` for `count` rows of stride k_step. Squares are transposed in registers and stored as vectors:
+        storing single elements took as long as attention itself."""
+        words = job.head_words
+        column, whole = keys_at + position // PANEL * PANEL * words + position % PANEL, words - words % lanes
+        for w in range(0, whole, lanes):
+            square = simd.block_load(simd.block_zeros(lanes, 1, lanes), k, k_at + w, k_step, count)
+            simd.block_put(simd.block_transpose(square), keys, column + w * PANEL, PANEL, count)
+        for i in range(count):
+            for w in range(whole, words):
+                simd.put(keys, column + w * PANEL + i, simd.fetch(k, k_at + i * k_step + w))
+
+    return write_key, write_keys
 
 
 @functools.cache
-def value_writer(lanes: int):
-    """The inline function that writes a value, or a pair of them, as words."""
+def value_writers(lanes: int):
+    """(write the value of one position, write the values of `count` positions): inline functions, float32."""
 
     @simd.inline
-    def some(v, at, count):
-        """`simd.load_halves`, without a mask where none is needed."""
+    def write_value(v, v_at, values, values_at, position, job):
+        """The head at v[v_at] to its row of values, and zeros up to the end of that row."""
+        target = values_at + position * job.width
+        for d in range(0, job.head_size, lanes):
+            vector = simd.load_first(v, v_at + d, job.head_size - d, lanes)
+            simd.put_first(values, target + d, vector, job.width - d)
+
+    @simd.inline
+    def write_values(v, v_at, v_step, values, values_at, position, count, job):
+        """`write_value` for `count` rows of stride v_step."""
+        for i in range(count):
+            write_value(v, v_at + i * v_step, values, values_at, position + i, job)
+
+    return write_value, write_values
+
+
+@functools.cache
+def word_value_writers(lanes: int):
+    """`value_writers` for words of two bfloat16."""
+
+    @simd.inline
+    def load(v, at, count):
+        """`simd.load_halves`, without a mask if all lanes are loaded."""
         return simd.load_halves(v, at, lanes, lanes) if count >= lanes else simd.load_halves(v, at, count, lanes)
 
     @simd.inline
-    def put_values(v, at, following, values, value_at, position, size):
-        """The value at v[at] as that of `position`; following: (whether an even position's next one is kept with it,
-        where that lies). size: (numbers, columns of a row of words)."""
-        (pair, after), (D, width) = following, size
-        for d in range(0, width, lanes):
-            words, target = some(v, at + d // 2, D - d), value_at + position // 2 * width + d
+    def write_words(v, v_at, next_at, values, values_at, position, job):
+        """The head at v[v_at] to half of its row of words. If `position` is even and next_at is not -1, the head at
+        v[next_at], of the next position, fills the other half."""
+        for d in range(0, job.width, lanes):
+            left = job.head_size - d
+            words, target = load(v, v_at + d // 2, left), values_at + position // 2 * job.width + d
             if position % 2:
                 words = simd.join_firsts(simd.load(values, target, lanes), words)
-            elif pair:
-                words = simd.join_firsts(words, some(v, after + d // 2, D - d))
+            elif next_at >= 0:
+                words = simd.join_firsts(words, load(v, next_at + d // 2, left))
             else:
                 words = simd.join_halves(words, simd.load(values, target, lanes))
             simd.store(values, target, words)
 
-    return put_values
-
-
-@functools.cache
-def word_row_writer(lanes: int):
-    """`row_writer` for words of two bfloat16."""
-    PANEL, put_values = PANEL_VECTORS * lanes, value_writer(lanes)
+    @simd.inline
+    def write_value(v, v_at, values, values_at, position, job):
+        write_words(v, v_at, -1, values, values_at, position, job)
 
     @simd.inline
-    def write_row(k, v, row, keys, values, target, position, job):
-        D, words = job.head_size, job.head_size // 2
-        key_at = target[0] + position // PANEL * PANEL * words + position % PANEL
-        whole = words - words % lanes
-        for w in range(0, whole, lanes):
-            simd.scatter(keys, key_at + w * PANEL, PANEL, simd.load(k, row[0] + w, lanes))
-        for w in range(whole, words):
-            simd.put(keys, key_at + w * PANEL, simd.fetch(k, row[0] + w))
-        put_values(v, row[1], (False, 0), values, target[1], position, (D, job.width))
-
-    return write_row
-
-
-@functools.cache
-def word_square_writer(lanes: int):
-    """`square_writer` for words of two bfloat16."""
-    PANEL, put_values = PANEL_VECTORS * lanes, value_writer(lanes)
-
-    @simd.inline
-    def write_rows(rows, at, strides, cache, target, some, job):
-        (k, v), row, (keys, values), (position, count) = rows, at, cache, some
-        words, size = job.head_size // 2, (job.head_size, job.width)
-        key_at, whole = target[0] + position // PANEL * PANEL * words + position % PANEL, words - words % lanes
-        for w in range(0, whole, lanes):
-            square = simd.block_load(simd.block_zeros(lanes, 1, lanes), k, row[0] + w, strides[0], count)
-            simd.block_put(simd.block_transpose(square), keys, key_at + w * PANEL, PANEL, count)
-        for i in range(count):
-            for w in range(whole, words):
-                simd.put(keys, key_at + w * PANEL + i, simd.fetch(k, row[0] + i * strides[0] + w))
+    def write_values(v, v_at, v_step, values, values_at, position, count, job):
         i = position % 2
         if i:
-            put_values(v, row[1], (False, 0), values, target[1], position, size)
+            write_words(v, v_at, -1, values, values_at, position, job)
         while i < count:
-            value_at = row[1] + i * strides[1]
-            put_values(v, value_at, (i + 1 < count, value_at + strides[1]), values, target[1], position + i, size)
+            at = v_at + i * v_step
+            write_words(v, at, at + v_step if i + 1 < count else -1, values, values_at, position + i, job)
             i += 2
 
-    return write_rows
+    return write_value, write_values
 
 
 @functools.cache
-def square_writer(lanes: int):
-    """The inline function that writes several positions of a head, of one panel."""
-    PANEL = PANEL_VECTORS * lanes
+def row_writers(lanes: int, dtype: str):
+    """(write the key and value of one position, write those of up to `lanes` positions of one panel): inline functions.
+
+    new, cache: arrays of keys and values. at, target: offsets of the first row and of the slot's head. step: strides
+    between rows."""
+    write_key, write_keys = key_writers(lanes)
+    write_value, write_values = value_writers(lanes) if dtype == "float32" else word_value_writers(lanes)
 
     @simd.inline
-    def write_rows(rows, at, strides, cache, target, some, job):
-        """`row_writer`'s for some positions, (first, at most `lanes`): a square of keys is turned in registers and goes
-        to its panel a vector at a time, where single numbers took as long as attention itself."""
-        (k, v), row, (keys, values), (position, count) = rows, at, cache, some
-        D, width = job.head_size, job.width
-        key_at, whole = target[0] + position // PANEL * PANEL * D + position % PANEL, D - D % lanes
-        for d in range(0, whole, lanes):
-            square = simd.block_load(simd.block_zeros(lanes, 1, lanes), k, row[0] + d, strides[0], count)
-            simd.block_put(simd.block_transpose(square), keys, key_at + d * PANEL, PANEL, count)
-        for i in range(count):
-            for d in range(whole, D):
-                simd.put(keys, key_at + d * PANEL + i, simd.fetch(k, row[0] + i * strides[0] + d))
-            value_at, number = target[1] + (position + i) * width, row[1] + i * strides[1]
-            for d in range(0, D, lanes):
-                simd.put_first(values, value_at + d, simd.load_first(v, number + d, D - d, lanes), width - d)
+    def write_row(new, at, cache, target, position, job):
+        write_key(new.keys, at.keys, cache.keys, target.keys, position, job)
+        write_value(new.values, at.values, cache.values, target.values, position, job)
 
-    return write_rows
+    @simd.inline
+    def write_rows(new, at, step, cache, target, position, count, job):
+        write_keys(new.keys, at.keys, step.keys, cache.keys, target.keys, position, count, job)
+        write_values(new.values, at.values, step.values, cache.values, target.values, position, count, job)
+
+    return write_row, write_rows
 
 
 @functools.cache
 def span_writer(lanes: int, dtype: str):
-    """The inline function that writes a span's positions of one head, after the beginning that it copies."""
-    PANEL, NUMBERS, float32 = PANEL_VECTORS * lanes, numbers_of(dtype), dtype == "float32"
-    write_row = row_writer(lanes) if float32 else word_row_writer(lanes)
-    write_rows = square_writer(lanes) if float32 else word_square_writer(lanes)
+    """The inline function that appends a span's positions of one head, after the prefix that it copies."""
+    PANEL, ELEMENTS, (write_row, write_rows) = (
+        PANEL_VECTORS * lanes,
+        elements_per_word(dtype),
+        row_writers(lanes, dtype),
+    )
 
     @simd.inline
-    def copy_start(keys, values, target, source, count, job):
-        """The first `count` positions of a head. target, source: (of keys, of values), element offsets."""
-        simd.copy(keys, target[0], source[0], (count + PANEL - 1) // PANEL * PANEL * (job.head_size // NUMBERS))
-        simd.copy(values, target[1], source[1], (count + NUMBERS - 1) // NUMBERS * job.width)
+    def copy_prefix(cache, target, source, count, job):
+        """The first `count` positions of a head, between the offsets of two slots."""
+        panels = (count + PANEL - 1) // PANEL
+        simd.copy(cache.keys, target.keys, source.keys, panels * PANEL * job.head_words)
+        simd.copy(cache.values, target.values, source.values, (count + ELEMENTS - 1) // ELEMENTS * job.width)
 
     @simd.inline
-    def write_span(rows, at, strides, cache, spans, s, head, job):
-        """rows: (k, v), flat; at, strides: where their first rows begin, and how far apart rows are. cache: (keys,
-        values)."""
-        (k, v), (keys, values), step = rows, cache, job.head_size // NUMBERS
-        keys_a_head, values_a_head = job.head_keys, job.head_values
-        slot = spans[s + SPAN.slot] * job.heads + head
-        target = (slot * keys_a_head, slot * values_a_head)
+    def write_span(new, start, step, cache, spans, s, head, job):
+        """new: arrays of new rows, which start at the offsets `start`; step: strides between them."""
+        target = cache_offsets(spans[s + SPAN.slot], head, job)
         if spans[s + SPAN.source] >= 0:
-            other = spans[s + SPAN.source] * job.heads + head
-            copy_start(keys, values, target, (other * keys_a_head, other * values_a_head), spans[s + SPAN.first], job)
-        i, count = 0, spans[s + SPAN.length]
+            source = cache_offsets(spans[s + SPAN.source], head, job)
+            copy_prefix(cache, target, source, spans[s + SPAN.first], job)
+        i, count, column = 0, spans[s + SPAN.length], head * job.head_words
         while i < count:
             row, position = spans[s + SPAN.row] + i, spans[s + SPAN.first] + i
-            place = (at[0] + row * strides[0] + head * step, at[1] + row * strides[1] + head * step)
+            at = KeyValue(start.keys + row * step.keys + column, start.values + row * step.values + column)
             many = min(lanes, count - i, PANEL - position % PANEL)
             if many == 1:
-                write_row(k, v, place, keys, values, target, position, job)
+                write_row(new, at, cache, target, position, job)
             else:
-                write_rows((k, v), place, strides, (keys, values), target, (position, many), job)
+                write_rows(new, at, step, cache, target, position, many, job)
             i += many
 
     return write_span
@@ -172,31 +180,34 @@ def span_writer(lanes: int, dtype: str):
 
 @functools.cache
 def append_kernel(lanes: int, dtype: str):
-    """The kernel for a vector width and an element type. A task is some heads of a run of spans (`runs_of`), whose rows
-    are read as they lie: a head after the other would read a piece of every row at a time, each in a page of its own.
+    """The kernel for a vector width and an element type. A task is some heads of a run of spans (`runs_of`). Its rows
+    are read in the order of memory: one head after the other would touch a page per row for each head.
     """
     write_span = span_writer(lanes, dtype)
 
     @simd.kernel(APPEND, name=f"attention.append.{dtype}.{lanes}")
     def append_rows(k, v, keys, values, spans, job, tasks, scratch):
-        """spans: then the first span of each run, and their end."""
-        per, table, steps = job.task_heads, job.spans * COLUMNS, (job.k_step, job.v_step)
+        """k, v: new rows. keys, values: flat cache. spans: the spans, then the first span of each run, and their end.
+        job: `Append`."""
+        per, table, step = job.task_heads, job.spans * COLUMNS, KeyValue(job.k_step, job.v_step)
         groups = (job.heads + per - 1) // per
         task = simd.draw(tasks)
         while task >= 0:
             run, head = table + task // groups, task % groups * per
             for s in range(spans[run] * COLUMNS, spans[run + 1] * COLUMNS, COLUMNS):
                 for h in range(head, min(head + per, job.heads)):
-                    write_span((k, v), (0, 0), steps, (keys, values), spans, s, h, job)
+                    write_span(KeyValue(k, v), KeyValue(0, 0), step, KeyValue(keys, values), spans, s, h, job)
             task = simd.draw(tasks)
 
     return append_rows
 
 
 def runs_of(spans: np.ndarray) -> np.ndarray:
-    """int64: the first span of each run, and the number of spans. A run holds each span with the one in the batch whose
-    beginning it copies, with those of its own slot, whose words they may share, and all between; runs may be computed
-    in any order."""
+    """int64: the first span of each run, and the number of spans.
+
+    Threads may compute runs in any order. So a run holds each span together with the span whose prefix it copies, with
+    the other spans of its slot, whose words it may share, and with all spans between these.
+    """
     writer = {int(slot): i for i, slot in reversed(list(enumerate(spans[:, SPAN.slot])))}
     first = np.arange(len(spans))
     for i in np.flatnonzero(spans[:, SPAN.source] >= 0).tolist():
@@ -208,19 +219,18 @@ def runs_of(spans: np.ndarray) -> np.ndarray:
     return np.append(np.flatnonzero(needed >= np.arange(len(spans))), len(spans))
 
 
-def append_to(k: np.ndarray, v: np.ndarray, cache: Cache, spans: np.ndarray) -> None:
-    """k, v (rows, heads * D) as the cache keeps them, see `elements`; spans int64 (n, COLUMNS)."""
-    lanes, (k, v) = cpu().lanes, map(elements, (k, v))
-    (k_flat, _, _), (v_flat, _, _) = addresses(k), addresses(v)
+def append(k: np.ndarray, v: np.ndarray, cache: Cache, spans: np.ndarray) -> None:
+    """k, v: (rows, heads * D) in the cache's dtype. spans: int64 (n, COLUMNS)."""
+    lanes, (k, v) = cpu().lanes, map(as_words, (k, v))
     runs = runs_of(spans)
     per = cache.heads if len(runs) > MANY * thread_count() else 1
     job = append_job(k, v, cache, spans, per)
     kernel, tasks = append_kernel(lanes, cache.dtype), (len(runs) - 1) * -(-cache.heads // per)
-    arrays = (k_flat, v_flat, *flat(cache), np.append(spans, runs), job)
+    arrays = (addresses(k)[0], addresses(v)[0], *flat(cache), np.append(spans, runs), job)
     launch(kernel, *arrays, tasks=tasks, words=1)
 
 
-def keep_new(cache: Cache, spans: np.ndarray, look: Look) -> None:
-    """What `Look.new` asks for, by a rung that does not do it on the way."""
-    if look.new is not None:
-        append_to(*look.new, cache, spans)
+def append_first(cache: Cache, spans: np.ndarray, options: AttendOptions) -> None:
+    """Append `options.new` for a rung whose kernel does not."""
+    if options.new is not None:
+        append(*options.new, cache, spans)

@@ -1,6 +1,7 @@
-"""One scalar kernel for scores, mask, softmax and values: the scores of a query stay in scratch, that is in L1.
+"""One scalar kernel for scores, mask, softmax and values: the scores of a query stay in scratch, in L1.
 
-Loses where prompts are long, from some 64 positions on: those products of `cpu.unfused` are matmul's, in vectors.
+Computes out[i] = softmax(scale * q[i] @ k.T) @ v of each head with scalar loops. The latency of scalar multiply-adds is
+the limit. Loses where prompts are long, from some 64 positions on: `cpu.unfused` multiplies them by matmul, in vectors.
 """
 
 import functools
@@ -9,9 +10,9 @@ import math
 import numpy as np
 
 from tilewright import simd
-from tilewright.ops.attention.cpu.append import keep_new
-from tilewright.ops.attention.cpu.parameters import attend_job, attend_signature
-from tilewright.ops.attention.operands import COLUMNS, SPAN, Cache, Look, panel
+from tilewright.ops.attention.cpu.append import append_first
+from tilewright.ops.attention.cpu.records import attend_job, attend_signature, query_block
+from tilewright.ops.attention.operands import COLUMNS, SPAN, AttendOptions, Cache, panel
 from tilewright.ops.core.launch import launch, threads
 from tilewright.ops.gemm.operands import addresses
 
@@ -21,47 +22,43 @@ def scalar_kernel(PANEL: int):
     """The kernel for a width of the cache's panels."""
 
     @simd.inline
-    def one_query(q, q_at, keys, k_at, visible, scale, D, scores):
-        """Fills scores[: visible] with the odds of each key and returns their sum."""
+    def weigh_keys(q, keys, block, scale, D, weights):
+        """Fills weights[: block.visible] with exp(score - largest score) of each key and returns their sum."""
         best, total = np.float32(-np.inf), np.float32(0)
-        for t in range(visible):
+        for t in range(block.visible):
             score = np.float32(0)
             for d in range(D):
-                score += q[q_at + d] * keys[k_at + t // PANEL * PANEL * D + d * PANEL + t % PANEL]
-            scores[t] = score * scale
-            best = max(best, scores[t]) if scores[t] == scores[t] else scores[t]
-        for t in range(visible):
-            scores[t] = math.exp(scores[t] - best)
-            total += scores[t]
+                score += q[block.at.q + d] * keys[block.at.keys + t // PANEL * PANEL * D + d * PANEL + t % PANEL]
+            weights[t] = score * scale
+            best = max(best, weights[t]) if weights[t] == weights[t] else weights[t]
+        for t in range(block.visible):
+            weights[t] = math.exp(weights[t] - best)
+            total += weights[t]
         return total
 
     @simd.kernel(attend_signature(), name=f"attention.fused.{PANEL}")
     def attend_all(q, keys, values, spans, scale, out, job, tasks, scratch):
+        """q, keys, values: flat float32. spans: flat. out: (rows, heads * D). job: `Attend`. scratch: a weight per
+        position."""
         D, width = job.head_size, job.width
         for s in range(0, job.spans * COLUMNS, COLUMNS):
             for head in range(job.heads):
-                at = spans[s + SPAN.slot] * job.heads + head
-                k_at, v_at = at * job.head_keys, at * job.head_values
                 for i in range(spans[s + SPAN.length]):
-                    row = spans[s + SPAN.row] + i
-                    visible = spans[s + SPAN.first] + (i + 1 if job.causal else spans[s + SPAN.length])
-                    q_at = row * job.q_step + head * D
-                    total = one_query(q, q_at, keys, k_at, visible, scale, D, scratch)
+                    row, block = spans[s + SPAN.row] + i, query_block(spans, s, head, i, job)
+                    total = weigh_keys(q, keys, block, scale, D, scratch)
                     for d in range(D):
                         result = np.float32(0)
-                        for t in range(visible):
-                            result += scratch[t] * values[v_at + t * width + d]
+                        for t in range(block.visible):
+                            result += scratch[t] * values[block.at.values + t * width + d]
                         out[row, head * D + d] = result / total
 
     return attend_all
 
 
-def attend(q: np.ndarray, cache: Cache, spans: np.ndarray, look: Look, out: np.ndarray) -> None:
+def attend(q: np.ndarray, cache: Cache, spans: np.ndarray, options: AttendOptions, out: np.ndarray) -> None:
     """Attention of q to the cache, written to out; see `ladder` for the arguments."""
-    keep_new(cache, spans, look)
+    append_first(cache, spans, options)
     arrays = (addresses(q)[0], cache.keys.reshape(-1), cache.values.reshape(-1), spans.reshape(-1))
+    job = attend_job(q, cache, spans, options, out)
     with threads(1):
-        launch(
-            scalar_kernel(panel()), *arrays, np.float32(look.scale), out, attend_job(q, cache, spans, look, out),
-            tasks=1, words=cache.length,
-        )  # fmt: skip
+        launch(scalar_kernel(panel()), *arrays, np.float32(options.scale), out, job, tasks=1, words=cache.length)

@@ -1,4 +1,7 @@
-"""Writing keys and values into the cache, from rows of a batch or from another slot."""
+"""Append to the cache: cache[slot, head, first + i] = rows[row + i, head], for keys and values, or a copy from a slot.
+
+Every byte is read once and written once, so memory bandwidth is the limit.
+"""
 
 from numba import cuda
 
@@ -9,7 +12,11 @@ THREADS = 4 if SIMULATED else 64
 
 @kernel
 def append(k, v, keys, values, pieces):
-    """Pieces (n, 4) of positions (slot, first, count, row): a block a head of a piece."""
+    """One block of threads per head of a piece.
+
+    k, v: new rows (rows, heads * D). keys, values: the cache (slots, heads, length, D). pieces: int32 (n, 4), a slot,
+    first position, count and row each; row -1 - s copies from slot s.
+    """
     piece, head, D = cuda.blockIdx.x, cuda.blockIdx.y, keys.shape[3]
     slot, first, count, row = pieces[piece, 0], pieces[piece, 1], pieces[piece, 2], pieces[piece, 3]
     for at in range(cuda.threadIdx.x, count * D, THREADS):

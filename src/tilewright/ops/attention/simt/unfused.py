@@ -1,4 +1,9 @@
-"""Attention as kernels of their own: scores with the mask, softmax, values. Every score is written to memory."""
+"""Attention as three kernels: scores = scale * q @ k.T with the mask, softmax, weights @ v. `append` runs before them.
+
+Every score is written to memory and read back, so memory bandwidth is the limit. Loses to `fused` for that reason.
+Parameters: q, out: rows (rows, heads * D). keys, values: the cache (slots, heads, length, D). scores: float32
+(tiles * TILE, heads, longest sequence). tiles: int32 (n, 5), see the package.
+"""
 
 import math
 
@@ -16,10 +21,8 @@ warp_sum, warp_largest = over_warp(plus, LANES), over_warp(larger, LANES)
 
 @kernel
 def score(q, keys, scores, tiles, scale, causal):
-    """scores (tiles * TILE, heads, longest) = scale * q @ k.T, -inf where a key is masked: one thread per score.
-
-    The mask is the product's epilogue. Loses because scores are written to memory and read back.
-    """
+    """scores = scale * q @ k.T, -inf where a key is masked: one thread per score. The mask is the epilogue of the
+    product. causal: a query attends to no later position."""
     tile, head, t = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z * TILE + cuda.threadIdx.x
     i = cuda.threadIdx.y
     slot, first, count, row, end = tiles[tile, 0], tiles[tile, 1], tiles[tile, 2], tiles[tile, 3], tiles[tile, 4]
@@ -38,22 +41,22 @@ def normalise(scores, tiles):
     line = cuda.blockIdx.x
     if line % TILE < tiles[tile, 2]:
         end = tiles[tile, 4]
-        top, weight = LOWEST, ZERO
+        largest, total = LOWEST, ZERO
         for t in range(lane, end, LANES):
-            top = max(top, scores[line, head, t])
-        top = warp_largest(top)
+            largest = max(largest, scores[line, head, t])
+        largest = warp_largest(largest)
         for t in range(lane, end, LANES):
-            share = math.exp(scores[line, head, t] - top)
-            scores[line, head, t] = share
-            weight += share
-        weight = warp_sum(weight)
+            weight = math.exp(scores[line, head, t] - largest)
+            scores[line, head, t] = weight
+            total += weight
+        total = warp_sum(total)
         for t in range(lane, end, LANES):
-            scores[line, head, t] /= weight
+            scores[line, head, t] /= total
 
 
 @kernel
 def weigh(scores, values, out, tiles, causal):
-    """out = shares @ values: one thread per element of a head; a block computes TILE of them for TILE queries."""
+    """out = weights @ values: one thread per element of a head; a block computes TILE elements of TILE queries."""
     tile, head, d = cuda.blockIdx.x, cuda.blockIdx.y, cuda.blockIdx.z * TILE + cuda.threadIdx.x
     i, D = cuda.threadIdx.y, values.shape[3]
     slot, first, count, row, end = tiles[tile, 0], tiles[tile, 1], tiles[tile, 2], tiles[tile, 3], tiles[tile, 4]

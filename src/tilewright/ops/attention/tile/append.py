@@ -1,4 +1,7 @@
-"""Write keys and values to the cache, from rows of a batch or from another slot."""
+"""Append to the cache: cache[slot, head, first + i] = rows[row + i, head], for keys and values, or a copy from a slot.
+
+Every byte is read once and written once, so memory bandwidth is the limit.
+"""
 
 import triton
 import triton.language as tl
@@ -6,11 +9,12 @@ import triton.language as tl
 
 @triton.jit
 def append(new, cache, pieces, sizes, block: tl.constexpr):
-    """Write pieces (n, 4) of positions to the cache. One program per head of a piece, of up to block.BM positions.
+    """Write pieces of up to block.BM positions to the cache. One program per head of a piece.
 
-    new, cache, sizes, block: `records.New`, `Cache`, `AppendSizes`, `Block`.
+    pieces: int32 (n, 4), a slot, first position, count and row each; row -1 - s copies from slot s. new, cache, sizes,
+    block: `records.New`, `Cache`, `AppendSizes`, `Block`.
     """
-    heads, length, k_stride, v_stride = sizes
+    heads, length = sizes.heads, sizes.length
     BP: tl.constexpr = block.BM
     D: tl.constexpr = block.D
     head, piece = tl.program_id(0) % heads, pieces + tl.program_id(0) // heads * 4
@@ -19,12 +23,12 @@ def append(new, cache, pieces, sizes, block: tl.constexpr):
     inside = (i < count) & (d < D)
     at = ((slot.to(tl.int64) * heads + head) * length + first + i) * D + d
     if row >= 0:
-        here = row.to(tl.int64) + i
-        k = tl.load(new.k + here * k_stride + head * D + d, mask=inside, other=0.0)
-        v = tl.load(new.v + here * v_stride + head * D + d, mask=inside, other=0.0)
+        source = row.to(tl.int64) + i
+        k = tl.load(new.k + source * sizes.k_stride + head * D + d, mask=inside, other=0.0)
+        v = tl.load(new.v + source * sizes.v_stride + head * D + d, mask=inside, other=0.0)
         tl.store(cache.k + at, k.to(cache.k.dtype.element_ty), mask=inside)
         tl.store(cache.v + at, v.to(cache.v.dtype.element_ty), mask=inside)
     else:
-        there = (((-1 - row).to(tl.int64) * heads + head) * length + first + i) * D + d
-        tl.store(cache.k + at, tl.load(cache.k + there, mask=inside, other=0.0), mask=inside)
-        tl.store(cache.v + at, tl.load(cache.v + there, mask=inside, other=0.0), mask=inside)
+        source = (((-1 - row).to(tl.int64) * heads + head) * length + first + i) * D + d
+        tl.store(cache.k + at, tl.load(cache.k + source, mask=inside, other=0.0), mask=inside)
+        tl.store(cache.v + at, tl.load(cache.v + source, mask=inside, other=0.0), mask=inside)

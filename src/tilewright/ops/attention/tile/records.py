@@ -18,12 +18,10 @@ class Block(NamedTuple):
 
 
 class Form(NamedTuple):
-    """causal: a query attends to no later position. short: no sequence is longer than BN. precision: of float32
-    products, as `tl.dot` takes it."""
+    """causal: a query attends to no later position. short: no sequence is longer than BN."""
 
     causal: bool
     short: bool
-    precision: str
 
 
 class Cache(NamedTuple):
@@ -34,22 +32,22 @@ class Cache(NamedTuple):
 
 
 class New(NamedTuple):
-    """Pointers to rows of new keys and values, heads * D each."""
+    """Pointers to rows of new keys and values, heads * D elements each."""
 
     k: Any
     v: Any
 
 
 class Rows(NamedTuple):
-    """Pointers to rows of queries, and of new keys and values, heads * D each."""
+    """Pointers to rows of queries, new keys and new values, heads * D elements each."""
 
     q: Any
     k: Any
     v: Any
 
 
-class At(NamedTuple):
-    """Pointers to the slot of each row, -1 for none, and to the position of each row."""
+class Targets(NamedTuple):
+    """Pointers to the slot of each row, -1 for none, and to the position of each row in its slot."""
 
     slots: Any
     positions: Any

@@ -1,16 +1,30 @@
-"""Decoding: one new position per sequence. The program that attends to its key and value appends them to the cache."""
+"""Decoding: one new position per sequence. The program that attends to its key and value appends them to the cache.
+
+out[row] = softmax(scale * q[row] @ k.T) @ v over all positions of the row's slot, the new one included, for each head.
+Every key and value is read once for one query, so the bandwidth of the cache is the limit. Against `blocks` nothing is
+appended by a kernel of its own, and slots and positions are read on the device, so a CUDA graph can hold the step.
+"""
 
 import triton
 import triton.language as tl
 
-from tilewright.ops.attention.tile.blocks import absorb, begin, box, keys_from, nothing, rows_of, write_rows
+from tilewright.ops.attention.tile.blocks import (
+    absorb,
+    empty_state,
+    first_block,
+    in_head,
+    load_block,
+    load_rows,
+    write_rows,
+    write_zeros,
+)
 
 STAGES = tl.constexpr(3)  # heads in flight
-AHEAD = tl.constexpr(2)  # blocks in flight: with three, fewer programs share a multiprocessor
+BLOCK_STAGES = tl.constexpr(2)  # blocks in flight: with three, fewer programs share a multiprocessor
 
 
 @triton.jit
-def places_of(rows, cache, row, head, slot, sizes, D: tl.constexpr):
+def pointers_of(rows, cache, row, head, slot, sizes, D: tl.constexpr):
     """Pointers to a head's keys, its values, its new key and its new value."""
     start = (slot.to(tl.int64) * sizes.heads + head) * sizes.length * D
     k = rows.k + row.to(tl.int64) * sizes.k_stride + head * D
@@ -19,172 +33,169 @@ def places_of(rows, cache, row, head, slot, sizes, D: tl.constexpr):
 
 
 @triton.jit
-def keep(new, kept, position, D: tl.constexpr, DP: tl.constexpr):
-    """Copy one row of a head to its position."""
+def append_row(new, target, position, D: tl.constexpr, DP: tl.constexpr):
+    """Copy one row of a head to its position of the head at pointer `target`."""
     d = tl.arange(0, DP)
-    tl.store(kept + position * D + d, tl.load(new + d, mask=d < D), mask=d < D)
+    tl.store(target + position * D + d, tl.load(new + d, mask=d < D), mask=d < D)
 
 
 @triton.jit
-def last_block(kept, new, start, position, D: tl.constexpr, DP: tl.constexpr, BN: tl.constexpr):
-    """(BN, DP): positions from `start` on, zeros after `position`. The row at `position` is `new`: not read back."""
+def load_last_block(cached, new, start, position, D: tl.constexpr, DP: tl.constexpr, BN: tl.constexpr):
+    """(BN, DP): positions from `start` on, zeros after `position`. The row at `position` is loaded from `new`."""
     positions, d = start + tl.arange(0, BN), tl.arange(0, DP)
-    at = tl.where((positions == position)[:, None], new + d[None, :], kept + positions[:, None] * D + d[None, :])
-    return tl.load(at, mask=box(positions <= position, d, D), other=0.0)
+    at = tl.where((positions == position)[:, None], new + d[None, :], cached + positions[:, None] * D + d[None, :])
+    return tl.load(at, mask=in_head(positions <= position, d, D), other=0.0)
 
 
 @triton.jit
-def step(rows, cache, out, at_rows, sizes, scale, block: tl.constexpr, form: tl.constexpr):
+def step(rows, cache, out, targets, sizes, scale, block: tl.constexpr, form: tl.constexpr):
     """Attend from one query per row to its whole sequence. One program per head of a row. Zeros for slot -1.
 
-    The matrix unit's other fifteen rows are idle: memory is the limit, and the bits are those of `blocks.look`.
-    rows, of the cache's dtype, at_rows, sizes: `records.Rows`, `At`, `RowSizes`; otherwise as `blocks.look`, with
-    BM = 16.
+    Fifteen of sixteen rows of the matrix unit are idle. That costs nothing, because memory is the limit, and gives the
+    bits of `blocks.attend`. rows, of the cache's dtype, targets, sizes: `records.Rows`, `Targets`, `RowSizes`; other
+    parameters as for `blocks.attend`, with BM = 16.
     """
     BM: tl.constexpr = block.BM
     BN: tl.constexpr = block.BN
     D: tl.constexpr = block.D
     DP: tl.constexpr = block.DP
     SHORT: tl.constexpr = form.short
-    PRECISION: tl.constexpr = form.precision
     head, row = tl.program_id(0) % sizes.heads, tl.program_id(0) // sizes.heads
-    slot, position = tl.load(at_rows.slots + row), tl.load(at_rows.positions + row)
+    slot, position = tl.load(targets.slots + row), tl.load(targets.positions + row)
     queries = tl.arange(0, BM)
-    sums, weights, tops = nothing(BM, DP)
     if slot < 0:
-        write_rows((sums, weights, tops), out, row, sizes.out_stride, head, queries == 0, D)
+        write_zeros(out, row, sizes.out_stride, head, D, DP)
         return
-    keys, values, k_new, v_new = places_of(rows, cache, row, head, slot, sizes, D)
-    q = rows_of(rows.q, row, sizes.q_stride, head, queries == 0, D, DP, BM)
+    keys, values, k_new, v_new = pointers_of(rows, cache, row, head, slot, sizes, D)
+    q = load_rows(rows.q, row, sizes.q_stride, head, queries == 0, D, DP, BM)
     if SHORT:
-        k = last_block(keys, k_new, 0, position, D, DP, BN)
-        v = last_block(values, v_new, 0, position, D, DP, BN)
-        seen = (tl.arange(0, BN) <= position)[None, :] & (queries >= 0)[:, None]
-        sums, weights, tops = begin(q, k, v, seen, scale, PRECISION)
+        k = load_last_block(keys, k_new, 0, position, D, DP, BN)
+        v = load_last_block(values, v_new, 0, position, D, DP, BN)
+        mask = (tl.arange(0, BN) <= position)[None, :] & (queries >= 0)[:, None]
+        sums, totals, _ = first_block(q, k, v, mask, scale)
     else:
+        sums, totals, maxima = empty_state(BM, DP)
         whole = position // BN * BN
         for at in tl.range(0, whole, BN):
-            k, v = keys_from(keys, at, None, D, DP, BN), keys_from(values, at, None, D, DP, BN)
-            sums, weights, tops = absorb((sums, weights, tops), q, k, v, None, scale, PRECISION)
-        k = last_block(keys, k_new, whole, position, D, DP, BN)
-        v = last_block(values, v_new, whole, position, D, DP, BN)
-        seen = (whole + tl.arange(0, BN) <= position)[None, :] & (queries >= 0)[:, None]
-        sums, weights, tops = absorb((sums, weights, tops), q, k, v, seen, scale, PRECISION)
-    keep(k_new, keys, position, D, DP)
-    keep(v_new, values, position, D, DP)
-    write_rows((sums, weights, tops), out, row, sizes.out_stride, head, queries == 0, D)
+            k, v = load_block(keys, at, None, D, DP, BN), load_block(values, at, None, D, DP, BN)
+            sums, totals, maxima = absorb((sums, totals, maxima), q, k, v, None, scale)
+        k = load_last_block(keys, k_new, whole, position, D, DP, BN)
+        v = load_last_block(values, v_new, whole, position, D, DP, BN)
+        mask = (whole + tl.arange(0, BN) <= position)[None, :] & (queries >= 0)[:, None]
+        sums, totals, maxima = absorb((sums, totals, maxima), q, k, v, mask, scale)
+    append_row(k_new, keys, position, D, DP)
+    append_row(v_new, values, position, D, DP)
+    write_rows(sums, totals, out, row, sizes.out_stride, head, queries == 0, D)
 
 
 @triton.jit
-def step_in_turn(rows, cache, out, at_rows, sizes, scale, block: tl.constexpr, form: tl.constexpr):
+def step_heads(rows, cache, out, targets, sizes, scale, block: tl.constexpr, form: tl.constexpr):
     """`step` for sequences of at most one block. A program takes block.heads heads and prefetches the next ones.
 
-    Loses where there are few rows.
+    Loses where there are few rows: too few programs.
     """
     BM: tl.constexpr = block.BM
     BN: tl.constexpr = block.BN
     D: tl.constexpr = block.D
     DP: tl.constexpr = block.DP
     HEADS: tl.constexpr = block.heads
-    PRECISION: tl.constexpr = form.precision
     groups = sizes.heads // HEADS
     row, group = tl.program_id(0) // groups, tl.program_id(0) % groups
-    slot, position = tl.load(at_rows.slots + row), tl.load(at_rows.positions + row)
+    slot, position = tl.load(targets.slots + row), tl.load(targets.positions + row)
     queries = tl.arange(0, BM)
     if slot < 0:
         for i in range(HEADS):
-            write_rows(nothing(BM, DP), out, row, sizes.out_stride, group * HEADS + i, queries == 0, D)
+            write_zeros(out, row, sizes.out_stride, group * HEADS + i, D, DP)
         return
     for i in tl.range(0, HEADS, num_stages=STAGES):
         head = group * HEADS + i
-        keys, values, k_new, v_new = places_of(rows, cache, row, head, slot, sizes, D)
-        q = rows_of(rows.q, row, sizes.q_stride, head, queries == 0, D, DP, BM)
-        k = last_block(keys, k_new, 0, position, D, DP, BN)
-        v = last_block(values, v_new, 0, position, D, DP, BN)
-        seen = (tl.arange(0, BN) <= position)[None, :] & (queries >= 0)[:, None]
-        state = begin(q, k, v, seen, scale, PRECISION)
-        keep(k_new, keys, position, D, DP)
-        keep(v_new, values, position, D, DP)
-        write_rows(state, out, row, sizes.out_stride, head, queries == 0, D)
+        keys, values, k_new, v_new = pointers_of(rows, cache, row, head, slot, sizes, D)
+        q = load_rows(rows.q, row, sizes.q_stride, head, queries == 0, D, DP, BM)
+        k = load_last_block(keys, k_new, 0, position, D, DP, BN)
+        v = load_last_block(values, v_new, 0, position, D, DP, BN)
+        mask = (tl.arange(0, BN) <= position)[None, :] & (queries >= 0)[:, None]
+        sums, totals, _ = first_block(q, k, v, mask, scale)
+        append_row(k_new, keys, position, D, DP)
+        append_row(v_new, values, position, D, DP)
+        write_rows(sums, totals, out, row, sizes.out_stride, head, queries == 0, D)
 
 
 @triton.jit
-def step_along(rows, cache, out, at_rows, sizes, scale, block: tl.constexpr, form: tl.constexpr):
+def step_blocks(rows, cache, out, targets, sizes, scale, block: tl.constexpr, form: tl.constexpr):
     """`step` for sequences of several blocks. A program takes block.heads heads and prefetches the next block, of this
-    head or of the next. Loses where there are few rows."""
+    head or of the next. Loses where there are few rows: too few programs."""
     BM: tl.constexpr = block.BM
     BN: tl.constexpr = block.BN
     D: tl.constexpr = block.D
     DP: tl.constexpr = block.DP
     HEADS: tl.constexpr = block.heads
-    PRECISION: tl.constexpr = form.precision
     groups = sizes.heads // HEADS
     row, group = tl.program_id(0) // groups, tl.program_id(0) % groups
-    slot, position = tl.load(at_rows.slots + row), tl.load(at_rows.positions + row)
+    slot, position = tl.load(targets.slots + row), tl.load(targets.positions + row)
     queries = tl.arange(0, BM)
     if slot < 0:
         for i in range(HEADS):
-            write_rows(nothing(BM, DP), out, row, sizes.out_stride, group * HEADS + i, queries == 0, D)
+            write_zeros(out, row, sizes.out_stride, group * HEADS + i, D, DP)
         return
     blocks = position // BN + 1
-    sums, weights, tops = nothing(BM, DP)
-    for i in tl.range(0, HEADS * blocks, num_stages=AHEAD):
+    sums, totals, maxima = empty_state(BM, DP)
+    for i in tl.range(0, HEADS * blocks, num_stages=BLOCK_STAGES):
         head, at = group * HEADS + i // blocks, i % blocks * BN
-        keys, values, k_new, v_new = places_of(rows, cache, row, head, slot, sizes, D)
-        q = rows_of(rows.q, row, sizes.q_stride, head, queries == 0, D, DP, BM)
-        k = last_block(keys, k_new, at, position, D, DP, BN)
-        v = last_block(values, v_new, at, position, D, DP, BN)
-        seen = (at + tl.arange(0, BN) <= position)[None, :] & (queries >= 0)[:, None]
+        keys, values, k_new, v_new = pointers_of(rows, cache, row, head, slot, sizes, D)
+        q = load_rows(rows.q, row, sizes.q_stride, head, queries == 0, D, DP, BM)
+        k = load_last_block(keys, k_new, at, position, D, DP, BN)
+        v = load_last_block(values, v_new, at, position, D, DP, BN)
+        mask = (at + tl.arange(0, BN) <= position)[None, :] & (queries >= 0)[:, None]
         first = at == 0
-        sums, weights = tl.where(first, 0.0, sums), tl.where(first, 0.0, weights)
-        tops = tl.where(first, float("-inf"), tops)
-        sums, weights, tops = absorb((sums, weights, tops), q, k, v, seen, scale, PRECISION)
+        sums, totals = tl.where(first, 0.0, sums), tl.where(first, 0.0, totals)
+        maxima = tl.where(first, float("-inf"), maxima)
+        sums, totals, maxima = absorb((sums, totals, maxima), q, k, v, mask, scale)
         if at + BN > position:
-            keep(k_new, keys, position, D, DP)
-            keep(v_new, values, position, D, DP)
-            write_rows((sums, weights, tops), out, row, sizes.out_stride, head, queries == 0, D)
+            append_row(k_new, keys, position, D, DP)
+            append_row(v_new, values, position, D, DP)
+            write_rows(sums, totals, out, row, sizes.out_stride, head, queries == 0, D)
 
 
 @triton.jit
-def absorb_one(state, q, k, v, seen, scale):
-    """`blocks.absorb` for one query (DP,) by multiply-adds: state (sums (DP,), weight, top), float32."""
-    sums, weight, top = state
+def absorb_one(state, q, k, v, mask, scale):
+    """`blocks.absorb` for one query (DP,) by multiply-adds: state (sums (DP,), total, maximum), float32."""
+    sums, total, maximum = state
     scores = tl.sum(k.to(tl.float32) * q[None, :], 1)
-    if seen is not None:
-        scores = tl.where(seen, scores, float("-inf"))
-    peak = tl.maximum(top, tl.max(scores, 0) * scale)
-    shares = tl.exp2(tl.fma(scores, scale, -peak))
-    shrunk = tl.exp2(top - peak)
-    sums = tl.fma(sums, shrunk, tl.sum(shares[:, None] * v.to(tl.float32), 0))
-    return sums, tl.fma(weight, shrunk, tl.sum(shares, 0)), peak
+    if mask is not None:
+        scores = tl.where(mask, scores, float("-inf"))
+    larger = tl.maximum(maximum, tl.max(scores, 0) * scale)
+    weights = tl.exp2(tl.fma(scores, scale, -larger))
+    rescale = tl.exp2(maximum - larger)
+    sums = tl.fma(sums, rescale, tl.sum(weights[:, None] * v.to(tl.float32), 0))
+    return sums, tl.fma(total, rescale, tl.sum(weights, 0)), larger
 
 
 @triton.jit
-def step_plain(rows, cache, out, at_rows, sizes, scale, block: tl.constexpr, form: tl.constexpr):
-    """`step` by multiply-adds of float32, with other bits. Matrix units would take three products of split numbers, and
-    splitting alone takes longer than loading. Loses in 16 bits, which need no splitting."""
+def step_plain(rows, cache, out, targets, sizes, scale, block: tl.constexpr, form: tl.constexpr):
+    """`step` by multiply-adds of float32, with other bits. Matrix units would need three products of split elements,
+    and splitting alone takes longer than loading. Loses in 16 bits, where nothing is split."""
     BN: tl.constexpr = block.BN
     D: tl.constexpr = block.D
     DP: tl.constexpr = block.DP
     SHORT: tl.constexpr = form.short
     head, row = tl.program_id(0) % sizes.heads, tl.program_id(0) // sizes.heads
-    slot, position = tl.load(at_rows.slots + row), tl.load(at_rows.positions + row)
+    slot, position = tl.load(targets.slots + row), tl.load(targets.positions + row)
     d = tl.arange(0, DP)
     target = out + row.to(tl.int64) * sizes.out_stride + head * D + d
     if slot < 0:
-        tl.store(target, tl.zeros((DP,), out.dtype.element_ty), mask=d < D)
+        write_zeros(out, row, sizes.out_stride, head, D, DP)
         return
-    keys, values, k_new, v_new = places_of(rows, cache, row, head, slot, sizes, D)
+    keys, values, k_new, v_new = pointers_of(rows, cache, row, head, slot, sizes, D)
     q = tl.load(rows.q + row.to(tl.int64) * sizes.q_stride + head * D + d, mask=d < D, other=0.0).to(tl.float32)
-    sums, weight, top = tl.zeros((DP,), tl.float32), 0.0, float("-inf")
+    sums, total, maximum = tl.zeros((DP,), tl.float32), 0.0, float("-inf")
     whole = 0 if SHORT else position // BN * BN
     if not SHORT:
         for at in tl.range(0, whole, BN):
-            k, v = keys_from(keys, at, None, D, DP, BN), keys_from(values, at, None, D, DP, BN)
-            sums, weight, top = absorb_one((sums, weight, top), q, k, v, None, scale)
-    k = last_block(keys, k_new, whole, position, D, DP, BN)
-    v = last_block(values, v_new, whole, position, D, DP, BN)
-    sums, weight, top = absorb_one((sums, weight, top), q, k, v, whole + tl.arange(0, BN) <= position, scale)
-    keep(k_new, keys, position, D, DP)
-    keep(v_new, values, position, D, DP)
-    tl.store(target, (sums * (1 / weight)).to(out.dtype.element_ty), mask=d < D)
+            k, v = load_block(keys, at, None, D, DP, BN), load_block(values, at, None, D, DP, BN)
+            sums, total, maximum = absorb_one((sums, total, maximum), q, k, v, None, scale)
+    k = load_last_block(keys, k_new, whole, position, D, DP, BN)
+    v = load_last_block(values, v_new, whole, position, D, DP, BN)
+    sums, total, maximum = absorb_one((sums, total, maximum), q, k, v, whole + tl.arange(0, BN) <= position, scale)
+    append_row(k_new, keys, position, D, DP)
+    append_row(v_new, values, position, D, DP)
+    tl.store(target, (sums * (1 / total)).to(out.dtype.element_ty), mask=d < D)

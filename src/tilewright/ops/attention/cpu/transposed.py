@@ -1,9 +1,12 @@
 """Softmax of 16 queries at once: keys along registers, queries along lanes.
 
-Along a row, the largest of 16 numbers takes four shuffles that wait for each other, and so does their sum. Turned, the
-largest of 16 rows takes 15 instructions and no shuffle, and turning takes 64. The results are those of
-`words.odds_of_row`, bit for bit: a key's odds join the sum of the keys 16, 32, ... before it, and the 16 sums are added
-by halves, as `reduce_add` does.
+Computes exp(scale * (score - largest score)) of each query, and 1 / their sum. Along a row, the largest of 16 elements
+takes four shuffles that wait for each other, and so does their sum. After a transposition, the largest of 16 rows takes
+15 instructions and no shuffle; the transposition takes 64. The bits are those of `words.weights_of_row`: the weight of
+a key is added to the sum of the keys 16, 32, ... before it, and the 16 sums are added by halves, as `reduce_add` does.
+Loses where there are fewer than 16 queries: the other lanes are idle.
+
+A square is 16 x 16 words in scratch: one row per query, or one row per key once it is transposed.
 """
 
 import numpy as np
@@ -16,27 +19,24 @@ SQUARE = SIDE * SIDE
 
 
 @simd.inline
-def turn(scratch, source, target):
-    """The square of 32-bit words at `source` turned to `target`."""
+def transpose(scratch, source, target):
+    """Transpose the square of words at `source` to `target`."""
     square = simd.block_load(simd.block_zeros(SIDE, 1, SIDE), scratch, source, SIDE, SIDE)
     simd.block_store(simd.block_transpose(square), scratch, target, SIDE, SIDE)
 
 
 @simd.inline
-def turn_scores(scratch, at, squares, seen):
-    """Squares of scores, a row a query, become rows of keys, hidden ones -infinity. Returns the largest of each query.
-
-    seen: (keys visible to the first query, how many more to each next one).
-    """
-    hidden, (visible, more) = simd.splat(np.float32(-np.inf), SIDE), seen
-    ramp = simd.multiply(simd.splat(np.float32(more), SIDE), simd.load(RAMP, 0, SIDE))
+def transpose_scores(scratch, at, squares, block):
+    """Transpose squares of scores in place and replace hidden scores by -infinity. Returns each query's largest."""
+    hidden, visible = simd.splat(np.float32(-np.inf), SIDE), block.visible
+    ramp = simd.multiply(simd.splat(np.float32(block.more), SIDE), simd.load(RAMP, 0, SIDE))
     ends, best, other = simd.add(simd.splat(np.float32(visible), SIDE), ramp), hidden, hidden
     for c in range(squares):
-        turn(scratch, at + c * SQUARE, at + c * SQUARE)
+        transpose(scratch, at + c * SQUARE, at + c * SQUARE)
         if c * SIDE + SIDE > visible:
             for t in range(SIDE):
-                x, here = simd.load(scratch, at + c * SQUARE + t * SIDE, SIDE), np.float32(c * SIDE + t)
-                x = simd.select_greater(ends, simd.splat(here, SIDE), x, hidden)
+                x, key = simd.load(scratch, at + c * SQUARE + t * SIDE, SIDE), np.float32(c * SIDE + t)
+                x = simd.select_greater(ends, simd.splat(key, SIDE), x, hidden)
                 simd.store(scratch, at + c * SQUARE + t * SIDE, x)
         for t in range(0, SIDE, 2):  # a NaN among them makes the sum one
             x = simd.load(scratch, at + c * SQUARE + t * SIDE, SIDE)
@@ -46,15 +46,15 @@ def turn_scores(scratch, at, squares, seen):
 
 
 @simd.inline
-def turned_odds(scratch, at, squares, best, scale, sums):
-    """exp(scale * (score - best)) in place of the scores; at `sums`, a square, 1 / their sum for each query."""
+def exponentiate(scratch, at, squares, best, scale, sums):
+    """Replace scores by exp(scale * (score - best)). Write 1 / the sum of each query to the square at `sums`."""
     factor = simd.splat(scale, SIDE)
     for t in range(SIDE):
         total = simd.zeros(SIDE)
         for c in range(squares):
-            place = at + c * SQUARE + t * SIDE
-            x = simd.exp(simd.multiply(simd.subtract(simd.load(scratch, place, SIDE), best), factor))
-            simd.store(scratch, place, x)
+            row = at + c * SQUARE + t * SIDE
+            x = simd.exp(simd.multiply(simd.subtract(simd.load(scratch, row, SIDE), best), factor))
+            simd.store(scratch, row, x)
             total = simd.add(total, x)
         simd.store(scratch, sums + t * SIDE, total)
     half = SIDE // 2
@@ -68,16 +68,16 @@ def turned_odds(scratch, at, squares, best, scale, sums):
 
 
 @simd.inline
-def odds_to_words(scratch, at, squares, words):
-    """The odds, rounded to bfloat16, as squares of words at `words`: a row a query, 32 keys a square, then zeros."""
+def round_weights(scratch, at, squares, words):
+    """Round weights to bfloat16, as squares of words at `words`: one row per query, 32 keys per square, then zeros."""
     half = SQUARE // 2
     for c in range(0, squares, 2):
-        to = words + c * half
+        target = words + c * half
         for t in range(0, (min(squares, c + 2) - c) * SQUARE, 2 * SIDE):
             source = at + c * SQUARE + t
             pair = simd.pair_rounded(simd.load(scratch, source, SIDE), simd.load(scratch, source + SIDE, SIDE))
-            simd.store(scratch, to + t // 2, pair)
+            simd.store(scratch, target + t // 2, pair)
         if c + 1 == squares:
             for t in range(half, SQUARE, SIDE):
-                simd.store(scratch, to + t, simd.zeros(SIDE))
-        turn(scratch, to, to)
+                simd.store(scratch, target + t, simd.zeros(SIDE))
+        transpose(scratch, target, target)

@@ -26,9 +26,9 @@ def correlate(x, weights, *, mode="constant", cval: float = 0.0, origin=0, out=N
     x: bool, integers, float32 or float64, up to 4 dimensions (more where the kernel has an extent of 1), any strides.
     weights: real, as many dimensions as x, any size. mode: the border, scipy.ndimage's "reflect", "constant"
     (cval), "nearest", "mirror", "wrap" and their "grid-" names. mode, origin: one, or one per axis; origin is within
-    -(K // 2) ... (K - 1) // 2. out: a NumPy array of x's shape and any such dtype; it may be x itself. Sums are float64,
-    in C order of the taps that are not zero, as in scipy.ndimage. Returns out, or a new array of x's dtype; integers are
-    truncated. Raises UsageError naming the argument that does not fit.
+    -(K // 2) ... (K - 1) // 2. out: a NumPy array of x's shape and any such dtype; it may be x itself. Sums are
+    float64, in C order of the taps that are not zero, as in scipy.ndimage. Returns out, or a new array of x's dtype;
+    integers are truncated. Raises UsageError naming the argument that does not fit.
     """
     array, weights = as_numpy("x", x), _weights(weights)
     if weights.ndim != array.ndim or not weights.size:
@@ -52,7 +52,7 @@ def correlate1d(x, weights, axis: int = -1, *, mode="constant", cval: float = 0.
 
 
 def uniform1d(x, size: int, axis: int = -1, *, mode="constant", cval: float = 0.0, origin: int = 0, out=None):
-    """The mean of `size` neighbours along an axis, a running sum in float64. Other arguments are those of `correlate1d`.
+    """The mean of `size` neighbours along an axis, as a running sum in float64. The rest is as in `correlate1d`.
 
     A NaN or an infinity stays in the sum to the end of its line, or of its tile if the line is long.
     """

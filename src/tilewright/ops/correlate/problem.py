@@ -72,7 +72,7 @@ def cost(case: Case) -> tuple[float, float]:
 
 
 def bound(case: Case, inputs: dict, result: np.ndarray, c: float = 1.0) -> np.ndarray:
-    """The largest error allowed, elementwise: the rounding to float32 and c * eps64 * sqrt(taps) * (|x| corr |weights|).
+    """The largest error, elementwise: a rounding to float32 and c * eps64 * sqrt(taps) * (|x| corr |weights|).
 
     A running sum has added and subtracted every element of its line, so a mean takes the largest value of all instead.
     """

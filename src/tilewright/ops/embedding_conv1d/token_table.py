@@ -96,7 +96,7 @@ class TokenTable:
         return counts
 
     def _evict(self, needed: np.ndarray, missing: int) -> None:
-        """Make room for `missing` rows: the needed rows stay, and the most used others fill half of what is left."""
+        """Free at least `missing` rows: the needed rows stay, and the most used others fill half of the rest."""
         present = self.row_of >= 0
         stay = present & needed
         spare = (self.capacity - missing - int(stay.sum())) // 2

@@ -28,11 +28,11 @@ def larger(best, total):
 @kernel
 def naive(x, weight, bias, out, stride, padding, dilation, relu):
     """One thread per output, a warp has adjacent positions, so its threads load from the same cache lines."""
-    number = cuda.grid(1)
+    thread = cuda.grid(1)
     B, O, P = out.shape
-    if number >= B * O * P:
+    if thread >= B * O * P:
         return
-    b, o, l = number // (O * P), number // P % O, number % P
+    b, o, l = thread // (O * P), thread // P % O, thread % P
     total = float32(0)
     for c in range(weight.shape[1]):
         for t in range(weight.shape[2]):
@@ -45,11 +45,11 @@ def naive(x, weight, bias, out, stride, padding, dilation, relu):
 @kernel
 def maximum(y, out):
     """out (B, O, 1) = the maximum of y (B, O, P) over positions, one thread per output."""
-    number = cuda.grid(1)
+    thread = cuda.grid(1)
     B, O, P = y.shape
-    if number >= B * O:
+    if thread >= B * O:
         return
-    b, o = number // O, number % O
+    b, o = thread // O, thread % O
     best = y[b, o, 0]
     for l in range(1, P):
         best = larger(best, y[b, o, l])

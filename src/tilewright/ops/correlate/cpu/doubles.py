@@ -90,8 +90,8 @@ def start_sums(typingctx, value, vectors, lanes):
     kind = Sums(vectors.literal_value, lanes.literal_value)
 
     def codegen(context, builder, sig, args):
-        number, *_ = args
-        return _packed(builder, [broadcast_lane(builder, number, kind.lanes)] * kind.vectors)
+        scalar, *_ = args
+        return _packed(builder, [broadcast_lane(builder, scalar, kind.lanes)] * kind.vectors)
 
     return kind(types.float64, vectors, lanes), codegen
 
@@ -147,8 +147,8 @@ def add_product(typingctx, sums, tile, index, weight):
     """sums + tile[index ...] * weight: a product, rounded, then a sum, rounded."""
 
     def codegen(context, builder, sig, args):
-        value, address, first, number = args
-        factor = broadcast_lane(builder, number, sums.lanes)
+        value, address, first, scalar = args
+        factor = broadcast_lane(builder, scalar, sums.lanes)
         loaded, totals = _tile_loads(builder, sums, address, first), _vectors(builder, sums, value)
         added = [builder.fadd(total, builder.fmul(x, factor)) for total, x in zip(totals, loaded, strict=True)]
         return _packed(builder, added)
@@ -159,8 +159,8 @@ def add_product(typingctx, sums, tile, index, weight):
 def _add_pair(name: str, combine, doc: str):
     def typing(typingctx, sums, tile, index, partner, weight):
         def codegen(context, builder, sig, args):
-            value, address, first, second, number = args
-            factor = broadcast_lane(builder, number, sums.lanes)
+            value, address, first, second, scalar = args
+            factor = broadcast_lane(builder, scalar, sums.lanes)
             a, b = (_tile_loads(builder, sums, address, at) for at in (first, second))
             totals = _vectors(builder, sums, value)
             terms = [builder.fmul(combine(builder, x, y), factor) for x, y in zip(a, b, strict=True)]
@@ -216,8 +216,8 @@ def read(typingctx, address, index, kind, lanes):
 def write(typingctx, address, index, value, kind):
     """Store one vector of float64 to the array of dtype `kind` at `address`, from `index` on, cast as C does on x86.
 
-    A value is truncated to a 32-bit integer (64-bit for uint32, int64 and uint64), of which a smaller type takes the
-    low bits. A value out of range, or a NaN, becomes the smallest integer. A bool is true if the low byte is not zero.
+    A value is truncated to a 32-bit integer (64-bit for uint32, int64 and uint64); a smaller type takes its low bits. A
+    value out of range, or a NaN, becomes the smallest integer. A bool is true if the low byte is not zero.
     """
     name = kind.literal_value
 

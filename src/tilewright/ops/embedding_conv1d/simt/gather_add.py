@@ -58,8 +58,8 @@ def quads(cache, slots, bias, bounds, out):
     """
     _, capacity, groups, width = cache.shape
     O = out.shape[1] // (bounds.size - 1)
-    number = cuda.grid(1)
-    s, within = number // (width // 4), number % (width // 4) * 4
+    thread = cuda.grid(1)
+    s, within = thread // (width // 4), thread % (width // 4) * 4
     f = cuda.blockIdx.y * width + within
     if s >= out.shape[0] or f >= O:
         return

@@ -94,12 +94,12 @@ def cut(rows, slots, cache, capacity, sizes: tl.constexpr, BLOCK: tl.constexpr):
     O: tl.constexpr = sizes.O
     WIDTH: tl.constexpr = sizes.width
     n = tl.program_id(0).to(tl.int64)
-    number = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = number < sizes.groups * O
-    group, column = number // O, number % O
+    element = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = element < sizes.groups * O
+    group, column = element // O, element % O
     slot = tl.load(slots + n)
     at = ((column // WIDTH).to(tl.int64) * capacity + slot) * (sizes.groups * WIDTH) + group * WIDTH + column % WIDTH
-    tl.store(cache + at, tl.load(rows + n * (sizes.groups * O) + number, mask=inside), mask=inside)
+    tl.store(cache + at, tl.load(rows + n * (sizes.groups * O) + element, mask=inside), mask=inside)
 
 
 def cut_rows(rows, slots, cache) -> None:

@@ -178,7 +178,7 @@ def test_what_does_not_fit_is_named():
             "(B, L) with L at least 2": lambda: sentences.embedding_conv1d(ids[:, :1], prepared),
             "out is float32 (2, 4)": lambda: sentences.embedding_conv1d(ids, prepared, out=x[0, :2]),
             "table is int32": lambda: sentences.prepare(ids, [weight], [bias], length=4),
-            "weights[0] is on a GPU": lambda: sentences.prepare(np.ones((6, 3), np.float32), [weight], [bias], length=4),
+            "weights[0] is on a GPU": lambda: sentences.prepare(ids.astype("f"), [weight], [bias], length=4),
             "weights[0] is a ndarray": lambda: sentences.prepare(table, [np.ones((5, 3, 2))], [bias], length=4),
             "weights[0] is float16": lambda: sentences.prepare(table, [weight.half()], [bias], length=4),
             "K at most the length 1": lambda: sentences.prepare(table, [weight], [bias], length=1),

@@ -54,7 +54,7 @@ def test_logits_against_float64_and_bits_in_every_company(dtype, rng):
         model.settled = True  # it is not: the other sentences have other tokens
         assert model.logits(IDS).tobytes() == logits.tobytes(), "after a run as if there were none"
         again = placed(dtype)
-        assert again.logits(IDS[:3]).tobytes() == logits[:3].tobytes(), "another table, other places"
+        assert again.logits(IDS[:3]).tobytes() == logits[:3].tobytes(), "another table, other slots"
 
 
 def test_little_memory_beside_the_batches(monkeypatch):
@@ -79,12 +79,12 @@ def test_little_memory_beside_the_batches(monkeypatch):
             model.logits(IDS)
 
 
-def test_places_are_nobodys_where_rows_could_not_be_made(monkeypatch):
-    """Else a token that has another place by now would lose it when its old one is given away."""
+def test_slots_are_free_where_rows_could_not_be_made(monkeypatch):
+    """Else a token that has another slot by now would lose it when its old one is reused."""
     with using(**FAST):
         table = placed(memory=placed().table.token_bytes * CONFIG.sequence_length).table
         first, second = (np.arange(CONFIG.sequence_length, dtype=np.int32)[None] + i for i in (0, 3))
-        assert table._make_room(first)
+        assert table._replace(first)
 
         def short(*_):
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")
@@ -92,10 +92,10 @@ def test_places_are_nobodys_where_rows_could_not_be_made(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(table, "_build", short)
             with pytest.raises(torch.cuda.OutOfMemoryError):
-                table._make_room(second)
+                table._replace(second)
         taken = np.flatnonzero(table.token_at >= 0)
         assert 0 < len(taken) < table.capacity
-        assert table.place_of[table.token_at[taken]].tolist() == taken.tolist()
+        assert table.slot_of[table.token_at[taken]].tolist() == taken.tolist()
 
 
 def test_padding_is_a_token_like_others(rng):

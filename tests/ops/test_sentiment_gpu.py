@@ -18,7 +18,7 @@ from tilewright.ops.core.ladder import using
 
 torch = pytest.importorskip("torch")
 conv1d = pytest.importorskip("tilewright.ops.conv1d")
-sentences = pytest.importorskip("tilewright.ops.embedding_conv1d.device")
+sentences = pytest.importorskip("tilewright.ops.embedding_conv1d")
 pytestmark = pytest.mark.usefixtures("simulated_gpu")
 
 DTYPES = ("float32", "bfloat16", "float16", "tf32")
@@ -177,10 +177,12 @@ def test_what_does_not_fit_is_named():
             "ids is float32; integers": lambda: sentences.embedding_conv1d(ids.astype(np.float32), prepared),
             "(B, L) with L at least 2": lambda: sentences.embedding_conv1d(ids[:, :1], prepared),
             "out is float32 (2, 4)": lambda: sentences.embedding_conv1d(ids, prepared, out=x[0, :2]),
-            "table is a ndarray": lambda: sentences.prepare(ids, [weight], [bias], length=4),
+            "table is int32": lambda: sentences.prepare(ids, [weight], [bias], length=4),
+            "weights[0] is on a GPU": lambda: sentences.prepare(ids.astype("f"), [weight], [bias], length=4),
+            "weights[0] is a ndarray": lambda: sentences.prepare(table, [np.ones((5, 3, 2))], [bias], length=4),
             "weights[0] is float16": lambda: sentences.prepare(table, [weight.half()], [bias], length=4),
             "K at most the length 1": lambda: sentences.prepare(table, [weight], [bias], length=1),
-            "one number a filter": lambda: sentences.prepare(table, [weight], [bias[:4]], length=4),
+            "one value per filter": lambda: sentences.prepare(table, [weight], [bias[:4]], length=4),
             "allow at least 256 bytes": lambda: sentences.prepare(table, [weight], [bias], length=4, memory=40),
         }.items():
             with pytest.raises((UsageError, ResourceError)) as error:

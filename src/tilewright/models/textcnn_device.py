@@ -1,9 +1,9 @@
-"""TextCNN on a GPU: weights moved there once, and the whole network as one CUDA graph for each of a few batch sizes.
+"""TextCNN on a GPU: weights are copied there once, and the network is one CUDA graph for each of a few batch sizes.
 
-The host checks ids; a batch is copied in, a graph runs, logits are copied out, all queued: the host prepares the next
-batch meanwhile, and waits once, at the end. Which tokens have rows in the table takes the host longer to find out than
-the GPU takes for a batch. So where the last call had no new token, a call runs as if it had none, either; the GPU says
-for each sentence whether that was so, and if not, rows are made and the call runs again.
+The host checks ids, then queues for each batch a copy in, a graph and a copy out. It prepares the next batch meanwhile,
+and waits once, at the end. Finding new tokens on the host takes longer than a batch on the GPU. If the previous call
+met no new token, this call runs speculatively without checking. The GPU flags sentences that did contain one; their
+rows are computed, and the call runs again.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,8 @@ from tilewright.errors import ResourceError
 from tilewright.models.graphs import captured
 from tilewright.ops.core.gpu.tensors import torch_dtype
 from tilewright.ops.embedding import checked_ids
-from tilewright.ops.embedding_conv1d import device as convolutions
+from tilewright.ops.embedding_conv1d import Located, embedding_conv1d
+from tilewright.ops.embedding_conv1d import prepare as prepare_convolutions
 from tilewright.ops.embedding_conv1d.device_table import DeviceTable
 from tilewright.ops.matmul import matmul
 from tilewright.ops.matmul import prepare as prepare_matrix
@@ -43,7 +44,7 @@ class DeviceTextCNN:
         self.config, self.dtype, self.device = config, dtype, torch.device(device)
         branches = range(len(config.kernel_sizes))
         try:
-            self.convolutions = convolutions.prepare(
+            self.convolutions = prepare_convolutions(
                 self._moved(weights["embedding.weight"]),
                 [self._moved(weights[f"convs.{i}.weight"]) for i in branches],
                 [self._moved(weights[f"convs.{i}.bias"]) for i in branches],
@@ -64,7 +65,7 @@ class DeviceTextCNN:
             ) from error
         state = self.convolutions.state
         self.table = state if isinstance(state, DeviceTable) else None
-        self.settled = False  # whether the last call had no token that was new to the table
+        self.settled = False  # True if the last call had no token that was new to the table
         self.batches = self._batches()
 
     def _moved(self, array: np.ndarray):
@@ -116,7 +117,7 @@ class DeviceTextCNN:
             staging(len(ids), dtype=torch.int32),
         )  # fmt: skip
         table = self.table
-        if table and not table.is_roomy:
+        if table and not table.holds_all:
             for first, end, _ in table.batches(ids, max(self.batches)):
                 self._queue(call, first, end)
             self._wait()
@@ -134,7 +135,7 @@ class DeviceTextCNN:
         return call.logits.numpy().copy()
 
     def forget(self) -> None:
-        """Empty the token table, if there is one: what a measurement of its making starts with."""
+        """Empty the token table, if there is one, as before a measurement."""
         if self.table:
             self.table.clear()
         self.settled = False
@@ -167,7 +168,7 @@ class DeviceTextCNN:
 
 class Staged(NamedTuple):
     """A call's arrays on the host, all but the first in pinned memory: ids (n, L), the same to be sent, logits
-    (n, labels), and (n,) the lowest place of each sentence's tokens, -1 where a token had none."""
+    (n, labels), and (n,) the lowest slot of each sentence's tokens, -1 if a token had none."""
 
     ids: np.ndarray
     sent: Any
@@ -192,26 +193,25 @@ class Batch:
             self.graph, _ = captured(self.compute)
 
     def compute(self) -> None:
-        """Queue the network's kernels: activations are kept in the class's 16 bits, if it has any."""
+        """Queue the network's kernels. Activations have the 16-bit dtype of the class, if it has one."""
         import torch
 
         model, size = self.model, len(self.logits)
-        places = self.ids  # of a rung without a table
+        slots = self.ids  # ids themselves for a rung without a table
         if model.table:
-            places = model.table.there.index_select(0, self.ids.view(-1)).view(self.ids.shape)
-            torch.amin(places, 1, out=self.lowest)
-        located = convolutions.Located(places.clamp(min=0))
-        kept = partial(self.logits.new_empty, dtype=torch_dtype(model.dtype))
+            slots = model.table.device_slots.index_select(0, self.ids.view(-1)).view(self.ids.shape)
+            torch.amin(slots, 1, out=self.lowest)
+        new = partial(self.logits.new_empty, dtype=torch_dtype(model.dtype))
         features = len(model.config.kernel_sizes) * model.config.num_filters
-        x = convolutions.embedding_conv1d(located, model.convolutions, out=kept((size, features)))
+        x = embedding_conv1d(Located(slots.clamp(min=0)), model.convolutions, out=new((size, features)))
         for weight, bias in model.linears[:-1]:
-            x = matmul(x, weight, bias=bias, activation="relu", out=kept((size, weight.N)))
+            x = matmul(x, weight, bias=bias, activation="relu", out=new((size, weight.N)))
         weight, bias = model.linears[-1]
         matmul(x, weight, bias=bias, out=self.logits)
 
     def run(self, ids, logits, lowest) -> None:
         """Queue the copy of ids (n, L) in, the network, and the copies of its logits (n, labels) and of the lowest
-        places (n,) out; n is at most the batch's size, and what lies behind them is computed and dropped."""
+        slots (n,) out. n is at most the batch's size; results after the first n are ignored."""
         n = len(ids)
         self.ids[:n].copy_(ids, non_blocking=True)
         if self.graph:

@@ -13,7 +13,7 @@ import numpy as np
 from tilewright.formats.course import TokenFile
 from tilewright.models.textcnn import BATCH, TextCNNConfig
 from tilewright.ops import embedding_conv1d
-from tilewright.ops.embedding_conv1d.token_table import PRODUCT_ROWS, room
+from tilewright.ops.embedding_conv1d.token_table import PRODUCT_ROWS, capacity_of
 from tilewright.runtime.classify import ClassifyJob, ClassifyTask, task_of
 from tilewright.runtime.load import mapped_weights
 from tilewright.runtime.plan import (
@@ -86,7 +86,7 @@ def _sample(task: ClassifyTask, begun: Begun) -> tuple[np.ndarray, int, float, f
 
 
 def _table(task: ClassifyTask, ids: np.ndarray, records: int) -> tuple[int, int, int] | None:
-    """(rows that the token table will have, rows that it has room for, bytes of a row); None: the rung has none.
+    """(rows that the token table will have, most rows that it holds, bytes of a row); None: the rung has none.
 
     Rows are those of the sample, and those that the rest may bring: as likely as one that the sample has once (Good and
     Turing's estimate). Raises ResourceError as `TokenTable` does.
@@ -95,7 +95,7 @@ def _table(task: ClassifyTask, ids: np.ndarray, records: int) -> tuple[int, int,
     problem = embedding_conv1d.Problem(config.hidden_size, config.num_filters, tuple(config.kernel_sizes), job.dtype)
     if job.device != "cpu" or embedding_conv1d.ladder.choose(problem).name == "cpu.gather":
         return None
-    capacity, row_bytes = room(
+    capacity, row_bytes = capacity_of(
         config.vocab_size, config.num_filters, problem.kernels, length=config.sequence_length, memory=job.table_memory
     )
     rows = 0.0

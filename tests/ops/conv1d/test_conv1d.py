@@ -10,7 +10,7 @@ from tilewright.bench.sizes import conv1d as spec
 from tilewright.errors import Refused, ResourceError, UsageError
 from tilewright.hardware import CPU
 from tilewright.ops.conv1d import Problem, conv1d, ladder, prepare
-from tilewright.ops.conv1d.cpu.turn import turn
+from tilewright.ops.conv1d.cpu.transpose import transpose
 from tilewright.ops.conv1d.problem import POOLS
 from tilewright.ops.core.ladder import using
 from tilewright.ops.core.launch import threads
@@ -99,14 +99,14 @@ def test_shorter_vectors(lanes, rung, rng, monkeypatch):
 
 
 @pytest.mark.parametrize("lanes", [4, 8, 16])
-def test_turn(lanes, rng, monkeypatch):
+def test_transpose(lanes, rng, monkeypatch):
     """(B, R, S) -> (B, S, R) for every remainder, into a part of a larger array and no further."""
     monkeypatch.setattr(CPU, "lanes", lanes)
     for R, S in [(1, 1), (3, 40), (16, 16), (17, 31), (70, 15), (33, 50)]:
         wide = normal(rng, 4, R + 2, S)
         for source in (wide[:, :R], wide[::-2, 1:-1], wide[:, :R, ::-1]):
             around = np.full((len(source), S + 2, R), np.nan, np.float32)
-            turn(source, around[:, 1:-1])
+            transpose(source, around[:, 1:-1])
             assert np.array_equal(around[:, 1:-1], source.swapaxes(1, 2))
             assert np.isnan(around[:, [0, -1]]).all()
 

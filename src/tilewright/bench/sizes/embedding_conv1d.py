@@ -73,10 +73,10 @@ def bind_tensors(case, inputs: dict, device: str = "cuda"):
     """call(out=None) on tensors made of a case's NumPy inputs; ids are located once where the table holds them all."""
     import torch
 
-    from tilewright.ops.embedding_conv1d import device as gpu
+    from tilewright.ops.embedding_conv1d import embedding_conv1d, locate, prepare
 
     ids, sent = inputs["ids"], partial(torch.as_tensor, device=device)  # copied where it is another device
     table, weights, biases = sent(inputs["table"]), *(list(map(sent, inputs[name])) for name in ("weights", "biases"))
-    prepared = gpu.prepare(table, weights, biases, length=case.L, dtype=case.dtype, memory=case.memory)
-    located = gpu.locate(ids, prepared) if getattr(prepared.state, "is_roomy", False) else ids
-    return lambda out=None: gpu.embedding_conv1d(located, prepared, out=out)
+    prepared = prepare(table, weights, biases, length=case.L, dtype=case.dtype, memory=case.memory)
+    located = locate(ids, prepared) if getattr(prepared.state, "holds_all", False) else ids
+    return lambda out=None: embedding_conv1d(located, prepared, out=out)

@@ -1,4 +1,4 @@
-"""1-D convolution with what may be fused into it: out = max over positions(activation(conv(x, weight) + bias)).
+"""1-D convolution with a fused epilogue: out = max over positions(activation(conv(x, weight) + bias)).
 
 from tilewright.ops.conv1d import conv1d, prepare
 y = conv1d(x, weight, bias=b, padding=1)                        # (B, C, L), (O, C, K) -> (B, O, positions)
@@ -20,11 +20,11 @@ __all__ = ["Packed", "Problem", "conv1d", "ladder", "prepare"]
 
 
 def prepare(weight, *, dtype: str = "float32") -> Packed:
-    """Lay weight (O, C, K) out for the rung that will convolve with it; float32 or bfloat16, any strides.
+    """Lay weight (O, C, K) out for the chosen rung; float32 or bfloat16, any strides.
 
     dtype: the accuracy class, "float32" or "bfloat16"; on a GPU also "float16" or "tf32". The result holds a copy:
-    O * C * K * 4 bytes, or 2 in a 16-bit class, rounded up to whole panels; a rung that packs nothing keeps weight
-    itself. While it is made a second copy may exist. A weight on a GPU stays there, and may also be float16.
+    O * C * K * 4 bytes, or 2 in a 16-bit class, rounded up to whole panels; a rung that packs nothing refers to weight
+    itself. A second copy may exist for a while. A weight on a GPU stays there, and may also be float16.
     Raises UsageError for a wrong dtype or rank, Refused if a rung forced by `using` does not take it.
     """
     backend = backend_of(weight)
@@ -44,9 +44,9 @@ def conv1d(x, weight, *, bias=None, stride=1, padding=0, dilation=1, activation=
 
     out[b, o, l] = activation(bias[o] + sum over c, t of weight[o, c, t] * x[b, c, l * stride + t * dilation - padding])
 
-    where x is zero outside. x: (B, C, L). weight: (O, C, K), or what `prepare` gave. bias: (O,). Arrays are float32 or
-    bfloat16 with any strides, NumPy or anything that speaks DLPack. activation: None or "relu". pool: None, or "max"
-    for the maximum over positions; both keep a NaN. dtype: accuracy class of the products, "float32" (default) or
+    where x is zero outside. x: (B, C, L). weight: (O, C, K), or a result of `prepare`. bias: (O,). Arrays are float32
+    or bfloat16 with any strides, of any library with DLPack. activation: None or "relu". pool: None, or "max"
+    for the maximum over positions; both propagate NaN. dtype: accuracy class of the products, "float32" (default) or
     "bfloat16" (operands rounded, and those below 2^-126 may count as 0); a prepared weight has its own. out: float32
     array to write to. Arrays on a GPU stay there: x and weight may also be float16, bias is float32, dtype as for
     `prepare`, and out may have the 16-bit dtype of the class.
@@ -72,7 +72,7 @@ def conv1d(x, weight, *, bias=None, stride=1, padding=0, dilation=1, activation=
     window = window_of(stride, padding, dilation, array.shape[2], K)
     bias = None if bias is None else backend.take("conv1d", "bias", bias, ("float32",))
     if bias is not None and tuple(bias.shape) != (O,):
-        raise UsageError(f"conv1d: bias has shape {tuple(bias.shape)}; {(O,)} is wanted, one number per output channel")
+        raise UsageError(f"conv1d: bias has shape {tuple(bias.shape)}; {(O,)} is wanted, one value per output channel")
     weights = packed.memory()
     backend.same_device("conv1d", "x", array, weight=weights, bias=bias)
     bias = backend.plain(bias, array)

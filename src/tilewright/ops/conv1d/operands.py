@@ -1,4 +1,4 @@
-"""What a conv1d rung is handed: checked, three-dimensional, and without a None in it."""
+"""Operands of a conv1d rung: checked, three-dimensional, never None."""
 
 import operator
 from dataclasses import dataclass
@@ -9,15 +9,15 @@ import numpy as np
 from tilewright.errors import UsageError
 
 ACTIVATIONS = (None, "relu")
-MOST_PADDING = 2**31 - 1  # zeros on a side: what kernels count with must not overflow
+MOST_PADDING = 2**31 - 1  # zeros on each side: kernels' integers must not overflow
 
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """Weights as one rung wants them: what `conv1d.prepare` gives and `conv1d` takes in place of weight.
+    """Weights in the layout of one rung: the result of `conv1d.prepare`, an argument of `conv1d`.
 
-    rung: whose layout it is. O, C, K: output channels, input channels, taps. dtype: the accuracy class. data: the plain
-    float32 (O, C, K) array for rungs that pack nothing, else the rung's own.
+    rung: its name. O, C, K: output channels, input channels, taps. dtype: the accuracy class. data: the plain
+    float32 (O, C, K) array for rungs that pack nothing, else the rung's own layout.
     """
 
     rung: str
@@ -34,7 +34,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class Window:
-    """How the taps move: tap t of position l reads number l * stride + t * dilation of x between `padding` zeros."""
+    """Tap t of position l reads element l * stride + t * dilation of x, which has `padding` zeros on each side."""
 
     stride: int = 1
     padding: int = 0
@@ -51,7 +51,7 @@ class Window:
 
 @dataclass(frozen=True, eq=False)
 class Epilogue:
-    """What follows the sum.
+    """The operations after the sum.
 
     bias: float32 (O,) or empty; activation, pool: a name or None, the maximum after the activation.
     """
@@ -62,7 +62,7 @@ class Epilogue:
 
 
 def window_of(stride, padding, dilation, L: int, K: int) -> Window:
-    """The window with steps no longer than they have to be. Raises UsageError unless it has a position."""
+    """The checked window, with its steps limited to x. Raises UsageError unless it has a position."""
     window = Window(_integer("stride", stride, 1), _integer("padding", padding, 0), _integer("dilation", dilation, 1))
     if window.padding > MOST_PADDING:
         raise UsageError(f"conv1d: padding is {window.padding}; at most {MOST_PADDING} is wanted")
@@ -71,7 +71,7 @@ def window_of(stride, padding, dilation, L: int, K: int) -> Window:
             f"conv1d: {K} taps with dilation {window.dilation} span {window.span(K)} positions; x has {L}, "
             f"{L + 2 * window.padding} with its padding of {window.padding} on both sides"
         )
-    # a step that is never taken is cut to one that rungs can make room for
+    # a step that is never taken is shortened, so that rungs' buffers stay small
     return Window(min(window.stride, L + 2 * window.padding), window.padding, window.dilation if K > 1 else 1)
 
 

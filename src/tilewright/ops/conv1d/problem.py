@@ -13,9 +13,9 @@ POOLS = (None, "max")
 
 @dataclass(frozen=True)
 class Problem:
-    """All that the choice of a rung may look at: output channels, input channels, taps, accuracy class, device.
+    """What the choice of a rung depends on: output channels, input channels, taps, accuracy class, device.
 
-    Neither the batch nor the window is in it: `prepare` chooses, and it sees the weights alone.
+    It does not depend on the batch or the window, because `prepare` chooses and sees the weights alone.
     """
 
     O: int
@@ -27,7 +27,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Case:
-    """One convolution to test or to time: sizes, window, and what is special about its operands."""
+    """One convolution to test or to time: sizes, window, epilogue, and the layout of its operands."""
 
     B: int
     L: int
@@ -69,7 +69,7 @@ class Case:
 
 
 def cost(case: Case) -> tuple[float, float]:
-    """(floating-point operations, bytes moved if every operand is touched once)."""
+    """(floating-point operations, bytes moved if every operand is read or written once)."""
     results = case.B * case.O * (1 if case.pool else case.positions)
     word = 2 if case.dtype.endswith("16") else 4
     moved = case.B * case.C * case.L * 4 + case.O * case.C * case.K * word

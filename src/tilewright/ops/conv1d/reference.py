@@ -12,8 +12,8 @@ def conv1d(x, weight, bias=None, stride=1, padding=0, dilation=1, activation=Non
     out = np.zeros((len(x), len(weight), positions))
     for tap in range(K):
         first = tap * dilation
-        seen = x[:, :, first : first + stride * (positions - 1) + 1 : stride]  # (B, C, positions)
-        out += np.asarray(weight[:, :, tap], np.float64) @ seen
+        under = x[:, :, first : first + stride * (positions - 1) + 1 : stride]  # (B, C, positions)
+        out += np.asarray(weight[:, :, tap], np.float64) @ under
     if bias is not None:
         out += np.asarray(bias, np.float64)[:, None]
     out = {None: lambda y: y, "relu": lambda y: np.maximum(y, 0)}[activation](out)

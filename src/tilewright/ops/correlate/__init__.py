@@ -1,9 +1,9 @@
-"""Correlation with a kernel in float64, for arrays of any dtype: what `tilewright.ndimage` stands on.
+"""Correlation with a kernel in float64, for arrays of any dtype; `tilewright.ndimage` is built on it.
 
 from tilewright.ops.correlate import correlate, correlate1d, uniform1d
-y = correlate(volume, weights, mode="reflect")      # 1 to 4 dimensions, weights of as many; y has volume's dtype
+y = correlate(volume, weights, mode="reflect")      # 1 to 4 dimensions, weights have as many; y has volume's dtype
 correlate1d(x, [1, 2, 1], axis=0, out=x)            # in place
-uniform1d(x, 9, axis=-1)                            # means of 9 neighbours, at the price of 2
+uniform1d(x, 9, axis=-1)                            # means of 9 neighbours, at the cost of 2
 """
 
 import operator
@@ -21,14 +21,14 @@ __all__ = ["Problem", "correlate", "correlate1d", "ladder", "uniform1d"]
 
 
 def correlate(x, weights, *, mode="constant", cval: float = 0.0, origin=0, out=None):
-    """out[i] = sum over j of weights[j] * x[i + j - shape(weights) // 2 - origin], an index an axis; not flipped.
+    """out[i] = sum over j of weights[j] * x[i + j - shape(weights) // 2 - origin], one index per axis; not flipped.
 
     x: bool, integers, float32 or float64, up to 4 dimensions (more where the kernel has an extent of 1), any strides.
-    weights: real, as many dimensions as x, any size. mode: what lies beyond the ends, scipy.ndimage's "reflect",
-    "constant" (cval), "nearest", "mirror", "wrap" and their "grid-" names. mode, origin: one, or one an axis; origin
-    within -(K // 2) ... (K - 1) // 2. out: a NumPy array of x's shape and any such dtype, x itself if you like.
-    Sums are float64, in C order of the taps that are not zero, as scipy.ndimage has them. Returns out, or a new array
-    of x's dtype; integers are truncated. Raises UsageError naming the argument that does not fit.
+    weights: real, as many dimensions as x, any size. mode: the border, scipy.ndimage's "reflect", "constant"
+    (cval), "nearest", "mirror", "wrap" and their "grid-" names. mode, origin: one, or one per axis; origin is within
+    -(K // 2) ... (K - 1) // 2. out: a NumPy array of x's shape and any such dtype; it may be x itself. Sums are
+    float64, in C order of the taps that are not zero, as in scipy.ndimage. Returns out, or a new array of x's dtype;
+    integers are truncated. Raises UsageError naming the argument that does not fit.
     """
     array, weights = as_numpy("x", x), _weights(weights)
     if weights.ndim != array.ndim or not weights.size:
@@ -42,7 +42,7 @@ def correlate(x, weights, *, mode="constant", cval: float = 0.0, origin=0, out=N
 def correlate1d(x, weights, axis: int = -1, *, mode="constant", cval: float = 0.0, origin: int = 0, out=None):
     """`correlate` with a kernel along one axis: weights (K,). The sum runs in scipy.ndimage.correlate1d's order.
 
-    Symmetric and antisymmetric kernels of odd size add two numbers before they multiply.
+    Symmetric and antisymmetric kernels of odd size add two elements before they multiply.
     """
     array, weights = as_numpy("x", x), _weights(weights)
     if weights.ndim != 1 or not weights.size:
@@ -52,9 +52,9 @@ def correlate1d(x, weights, axis: int = -1, *, mode="constant", cval: float = 0.
 
 
 def uniform1d(x, size: int, axis: int = -1, *, mode="constant", cval: float = 0.0, origin: int = 0, out=None):
-    """The mean of `size` neighbours along an axis, a running sum in float64; else like `correlate1d`.
+    """The mean of `size` neighbours along an axis, as a running sum in float64. The rest is as in `correlate1d`.
 
-    A NaN or an infinity stays in the sum to the end of its line, or of a tile of it where lines are long.
+    A NaN or an infinity stays in the sum to the end of its line, or of its tile if the line is long.
     """
     array = as_numpy("x", x)
     axis = _axis("uniform1d", axis, array.ndim)
@@ -64,15 +64,15 @@ def uniform1d(x, size: int, axis: int = -1, *, mode="constant", cval: float = 0.
     return like(x, _run_line(array, mean_taps(number, axis, array.ndim), axis, (mode, cval, origin), out, mean=True))
 
 
-def _run_line(array, taps: Taps, axis: int, beyond: tuple, out, mean: bool = False) -> np.ndarray:
-    mode, cval, origin = beyond
+def _run_line(array, taps: Taps, axis: int, border: tuple, out, mean: bool = False) -> np.ndarray:
+    mode, cval, origin = border
     origins = [0] * array.ndim
     origins[axis] = origin
     return _run(array, taps, _edges(array, taps.window, mode, origins, cval), out, mean=mean)
 
 
 def _run(x: np.ndarray, taps: Taps, edges: Edges, out, *, mean: bool = False) -> np.ndarray:
-    """The chosen rung on native arrays that share no memory, or all of it."""
+    """Run the chosen rung on native arrays that share no memory, or are the same view of it."""
     result = _result(x, out)
     if not result.size:
         return result
@@ -80,9 +80,8 @@ def _run(x: np.ndarray, taps: Taps, edges: Edges, out, *, mean: bool = False) ->
         x = x.astype(x.dtype.newbyteorder("="))
     if x.dtype.name not in KINDS:
         raise UsageError(f"correlate: x is {x.dtype}; one of {', '.join(KINDS)} is wanted")
-    same = _view(x) == _view(result)
-    apart = same or not np.may_share_memory(x, result)
-    target = result if apart and result.dtype.isnative else np.empty(result.shape, result.dtype.newbyteorder("="))
+    writable = _view(x) == _view(result) or not np.may_share_memory(x, result)
+    target = result if writable and result.dtype.isnative else np.empty(result.shape, result.dtype.newbyteorder("="))
     _over_axes(ladder.choose(Problem(len(taps.weights), mean, len(taps.partners) > 0)), x, taps, edges, target)
     if target is not result:
         result[...] = target
@@ -90,7 +89,7 @@ def _run(x: np.ndarray, taps: Taps, edges: Edges, out, *, mean: bool = False) ->
 
 
 def _over_axes(rung, x: np.ndarray, taps: Taps, edges: Edges, out: np.ndarray) -> None:
-    """rung.run, once for each index of axes that kernels have no loop for and no tap leaves."""
+    """Run the rung, once per index of axes that kernels have no loop for and along which the kernel's extent is 1."""
     if len(axes_of(x, out, taps.window)) <= AXES:
         rung.run(x, taps, edges, out)
         return
@@ -106,7 +105,7 @@ def _over_axes(rung, x: np.ndarray, taps: Taps, edges: Edges, out: np.ndarray) -
 
 
 def _view(array: np.ndarray) -> tuple:
-    """Equal for two arrays that are one and the same view of memory."""
+    """Equal for two arrays that are the same view of memory."""
     return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype
 
 

@@ -1,7 +1,7 @@
-"""Tables for correlate's kernels: axes, offsets of the elements of an extended axis, tiles, positions of taps.
+"""What correlate's kernels are told: axes, byte offsets of the elements outside x, tiles, offsets of taps in a tile.
 
-A kernel has four loops, so every problem has four axes here. A *tile* is a block of outputs. A thread copies it with
-its halo, all elements that its taps reach, to its scratch as float64.
+A kernel has four loops, so every problem has four axes here: w, z, y and x, from outer to inner. A *tile* is a block of
+outputs. A thread copies it with its halo, all elements that its taps read, to its scratch as float64.
 """
 
 import math
@@ -15,55 +15,15 @@ from tilewright.ops.correlate.operands import KINDS, Edges, Taps
 
 AXES = 4
 TILE_NUMBERS = 1 << 15  # float64 in a tile and its halo: 256 KiB, a quarter of a Zen 5's second-level cache
-LEAST_TILE = 1 << 12  # below it a task is over before another thread has woken
-ROW = 64  # numbers of a row of a tile, if there are so many: 8 vectors of AVX-512
-COLUMNS = 8  # the same where a tile has to hold whole lines
-LINE_NUMBERS = 1 << 20  # and how much it may hold then: 8 MiB
-
-
-class AxisColumns(NamedTuple):
-    """Columns of `Frame.axes`, one row per axis.
-
-    size: outputs. taps: extent of the kernel. before: elements of the halo before the first output. tile: outputs of a
-    tile. tiles: number of tiles. pitch: float64 from one element of a tile to the next. first: index in
-    `Frame.offsets` of the axis' first offset. step, out_step: bytes from one element of x, or of out, to the next.
-    """
-
-    size: int
-    taps: int
-    before: int
-    tile: int
-    tiles: int
-    pitch: int
-    first: int
-    step: int
-    out_step: int
-
-
-class EndEntries(NamedTuple):
-    """Entries of `Frame.ends`.
-
-    source, out: addresses of x and out. source_kind, out_kind: indices of their dtypes in `KINDS`. singles: taps
-    without a partner. sign: of a partner's sum. merged: a plane of a tile is computed as one row. joined: rows of x and
-    out follow each other, so a plane is copied as one row.
-    """
-
-    source: int
-    source_kind: int
-    out: int
-    out_kind: int
-    singles: int
-    sign: int
-    merged: int
-    joined: int
-
-
-AXIS, ENDS = AxisColumns(*range(9)), EndEntries(*range(8))
+LEAST_TILE = 1 << 12  # smaller tasks end before another thread has woken
+ROW = 64  # elements in a row of a tile, or the whole axis if it is shorter: 8 vectors of AVX-512
+COLUMNS = 8  # the same where a tile holds whole lines
+LINE_NUMBERS = 1 << 20  # float64 in a tile of whole lines: 8 MiB
 
 
 class Axis(NamedTuple):
-    """size: outputs. taps: the kernel's extent. step, out_step: bytes from one number to the next. number: which axis
-    of the caller's array it is; of one that is several, the last."""
+    """size: outputs. taps: extent of the kernel. step, out_step: bytes from one element of x, or of out, to the next.
+    number: index of the axis in the caller's array; of merged axes, that of the last."""
 
     size: int
     taps: int
@@ -72,38 +32,84 @@ class Axis(NamedTuple):
     number: int
 
 
-@dataclass(frozen=True, eq=False)
-class Frame:
-    """All that a kernel is told in numbers.
+class TiledAxis(NamedTuple):
+    """An axis as kernels get it.
 
-    axes: int64 (4, 9), columns as in `AxisColumns`. ends: int64 (8,), entries as in `EndEntries`. offsets: int64, the
-    `Edges.offsets` of the axes with more than one tap, one after the other; each starts at the axis' `first`. order:
-    the axes of `Taps` that the four are, -1 for none. words: float64 in a tile with its halo. tasks: tiles.
+    size, taps, step, out_step: as in `Axis`. before: halo elements before the first output. tile: outputs of a tile.
+    tiles: number of tiles. pitch: float64 from one element of a tile to the next. first: index in `Frame.offsets` of
+    the axis' first offset.
     """
 
-    axes: np.ndarray
-    ends: np.ndarray
+    size: int
+    taps: int
+    step: int
+    out_step: int
+    before: int
+    tile: int
+    tiles: int
+    pitch: int
+    first: int
+
+
+class Job(NamedTuple):
+    """A correlation as kernels get it.
+
+    w, z, y, x: the axes. source, out: addresses of x and out. source_kind, out_kind: indices of their dtypes in
+    `KINDS`. singles: taps without a partner. sign: of a partner's element. merged: 1 if a plane of a tile is computed
+    as one row. joined: 1 if rows of x and out are contiguous, so a plane is copied as one row. cval: the value outside
+    x in mode "constant". start: what a sum starts from. divisor: what a sum is divided by.
+    """
+
+    w: TiledAxis
+    z: TiledAxis
+    y: TiledAxis
+    x: TiledAxis
+    source: int
+    source_kind: int
+    out: int
+    out_kind: int
+    singles: int
+    sign: int
+    merged: int
+    joined: int
+    cval: float
+    start: float
+    divisor: float
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """A problem cut into tiles.
+
+    offsets: int64, the `Edges.offsets` of the axes with more than one tap, one after the other. order: the number of
+    each of the four axes in `Taps`, -1 for none. words: float64 in a tile with its halo. tasks: number of tiles.
+    """
+
+    job: Job
     offsets: np.ndarray
     order: tuple[int, ...]
     words: int
     tasks: int
 
-    def places(self, places: np.ndarray) -> np.ndarray:
-        """int64 (T, 4): the columns of `places` as the four axes have them."""
-        return np.stack([places[:, a] if a >= 0 else np.zeros(len(places), np.int64) for a in self.order], axis=1)
+    def on_axes(self, positions: np.ndarray) -> np.ndarray:
+        """int64 (T, 4): the columns of `positions` (T, axes of x) for the four axes."""
+        zeros = np.zeros(len(positions), np.int64)
+        return np.stack([positions[:, a] if a >= 0 else zeros for a in self.order], axis=1)
 
     def tile_offsets(self, taps: Taps) -> np.ndarray:
-        """int64 (T, 2): how far from an output's own place in the tile a tap and its partner read."""
-        pairs = np.zeros((len(taps.places), 2), np.int64)
-        pairs[:, 0] = self.places(taps.places) @ self.axes[:, AXIS.pitch]
-        pairs[taps.singles :, 1] = self.places(taps.partners) @ self.axes[:, AXIS.pitch]
+        """int64 (T, 2): offsets in the tile, from an output's first element, of the elements of a tap and its
+        partner."""
+        job, pairs = self.job, np.zeros((len(taps.positions), 2), np.int64)
+        pitches = np.array([job.w.pitch, job.z.pitch, job.y.pitch, job.x.pitch])
+        pairs[:, 0] = self.on_axes(taps.positions) @ pitches
+        pairs[taps.singles :, 1] = self.on_axes(taps.partners) @ pitches
         return pairs
 
 
 def axes_of(x: np.ndarray, out: np.ndarray, window: tuple[int, ...]) -> list[Axis]:
-    """The axes by the step of `out`, largest first, as few as there can be.
+    """The axes by the step of `out`, largest first, as few as possible.
 
-    An axis of one number that no tap leaves is dropped; two that no tap leaves are one where both arrays allow it.
+    An axis of one element and one tap is dropped. Two axes of one tap are merged where both arrays allow it.
     """
     axes = [Axis(x.shape[a], window[a], x.strides[a], out.strides[a], a) for a in range(x.ndim)]
     found: list[Axis] = []
@@ -111,44 +117,44 @@ def axes_of(x: np.ndarray, out: np.ndarray, window: tuple[int, ...]) -> list[Axi
         if axis.size == axis.taps == 1:
             continue
         outer = found[-1] if found else None
-        if outer and outer.taps == axis.taps == 1 and _follow(outer, axis):
+        if outer and outer.taps == axis.taps == 1 and _contiguous(outer, axis):
             found[-1] = axis._replace(size=outer.size * axis.size)
         else:
             found.append(axis)
     return found
 
 
-def _follow(outer: Axis, inner: Axis) -> bool:
-    """One step of `outer` is what all numbers of `inner` span, in both arrays."""
+def _contiguous(outer: Axis, inner: Axis) -> bool:
+    """True if one step of `outer` spans all elements of `inner`, in both arrays."""
     return outer.step == inner.size * inner.step and outer.out_step == inner.size * inner.out_step
 
 
 def frame_of(x, out, axes: list[Axis], taps: Taps, edges: Edges, lanes: int, *, whole: bool = False) -> Frame:
-    """The frame of x, out and their axes, at most four; tiles as large as scratch and threads like them.
+    """The frame of x, out and their axes, at most four.
 
     whole: tiles hold all of an axis that has a halo, so that no tile reads what another one writes.
     """
     axes = [Axis(1, 1, 0, 0, -1)] * (AXES - len(axes)) + axes
     sizes = tile_sizes(tuple(axis.size for axis in axes), tuple(axis.taps for axis in axes), whole)
     pitches, words, merged = _pitches(axes, sizes, lanes)
-    lines, offsets, first = [], [np.zeros(0, np.int64)], 0
+    tiled, offsets = [], [np.zeros(0, np.int64)]
     for axis, size, pitch in zip(axes, sizes, pitches, strict=True):
-        before, tiles = 0, -(-axis.size // size)
+        before, first = 0, sum(map(len, offsets))
         if axis.taps > 1:
             before = edges.before(axis.number, axis.taps)
             offsets.append(edges.offsets(axis.number, axis.size, axis.taps, axis.step))
-        lines.append(AxisColumns(axis.size, axis.taps, before, size, tiles, pitch, first, axis.step, axis.out_step))
-        first = sum(map(len, offsets))
+        tiled.append(TiledAxis(*axis[:4], before, size, -(-axis.size // size), pitch, first))
+    *_, outer, inner = axes
+    joined = inner.taps == 1 and tiled[2].pitch == inner.size and _contiguous(outer, inner)
     kind, out_kind = (KINDS.index(array.dtype.name) for array in (x, out))
-    joined = axes[3].taps == 1 and pitches[2] == axes[3].size and _follow(axes[2], axes[3])
     if taps.negated and out.dtype == np.uint64:
         out_kind = len(KINDS)  # `NEGATED`
-    ends = EndEntries(_address(x), kind, _address(out), out_kind, taps.singles, taps.sign, merged, joined)
-    table = np.array(lines, np.int64)
+    job = Job(
+        *tiled, _address(x), kind, _address(out), out_kind, taps.singles, taps.sign, int(merged), int(joined),
+        float(edges.cval), float(taps.start), float(taps.divisor),
+    )  # fmt: skip
     order = tuple(axis.number for axis in axes)
-    return Frame(
-        table, np.array(ends, np.int64), np.concatenate(offsets), order, words, int(table[:, AXIS.tiles].prod())
-    )
+    return Frame(job, np.concatenate(offsets), order, words, math.prod(axis.tiles for axis in tiled))
 
 
 def _address(array: np.ndarray) -> int:
@@ -157,7 +163,7 @@ def _address(array: np.ndarray) -> int:
 
 @lru_cache(maxsize=256)
 def tile_sizes(shape: tuple[int, ...], window: tuple[int, ...], whole: bool) -> tuple[int, ...]:
-    """Outputs of a tile an axis: whole rows first, then what lessens the share of the halo."""
+    """Outputs of a tile along each axis: whole rows first, then the axis whose halo is the largest part of it."""
 
     def extent(sizes) -> int:
         return math.prod(size + taps - 1 for size, taps in zip(sizes, window, strict=True))
@@ -177,18 +183,19 @@ def tile_sizes(shape: tuple[int, ...], window: tuple[int, ...], whole: bool) -> 
     return tuple(sizes)
 
 
-def _pitches(axes: list[Axis], sizes: tuple[int, ...], lanes: int) -> tuple[list[int], int, bool]:
-    """(pitch an axis, float64 in all, merged).
+def _pitches(axes: list[Axis], tile: tuple[int, ...], lanes: int) -> tuple[list[int], int, bool]:
+    """(pitch of each axis, float64 in a tile, merged).
 
-    merged: the outputs of the last two axes are summed in one run, with what lies between the rows; it is so where rows
-    are short. A run is a whole number of vectors, and the next one begins behind it.
+    merged: the outputs of the last two axes are summed in one run, with the elements between the rows, because rows are
+    short. A run is a whole number of vectors, and the next one begins after it.
     """
-    reach = [size + axis.taps - 1 for size, axis in zip(sizes, axes, strict=True)]
-    together = -(-((sizes[2] - 1) * reach[3] + sizes[3]) // lanes)
-    merged = together <= sizes[2] * -(-sizes[3] // lanes)
-    row = reach[3] if merged else _up(reach[3], lanes)
-    plane = _up(reach[2] * row, lanes)
-    return [reach[1] * plane, plane, row, 1], reach[0] * reach[1] * plane + lanes, merged
+    w, z, y, x = (size + axis.taps - 1 for size, axis in zip(tile, axes, strict=True))
+    *_, rows, columns = tile
+    together = -(-((rows - 1) * x + columns) // lanes)
+    merged = together <= rows * -(-columns // lanes)
+    row = x if merged else _up(x, lanes)
+    plane = _up(y * row, lanes)
+    return [z * plane, plane, row, 1], w * z * plane + lanes, merged
 
 
 def _up(number: int, step: int) -> int:

@@ -1,17 +1,16 @@
-"""What a correlate rung is handed: which taps are added in which order, and where an array's numbers come from beyond
-its ends."""
+"""Operands of a correlate rung: taps in the order of their sum, and the border, what stands for elements outside x."""
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 KINDS = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float32", "float64")
-NEGATED = "uint64 negated"  # uint64 as scipy's many-dimensional filters store it: a negative sum by its opposite
+NEGATED = "uint64 negated"  # uint64 as scipy's many-dimensional filters store it: -x for a negative sum x, negated
 MODES = {
     "reflect": "reflect", "constant": "constant", "nearest": "nearest", "mirror": "mirror", "wrap": "wrap",
     "grid-mirror": "reflect", "grid-constant": "constant", "grid-wrap": "wrap",
 }  # fmt: skip
-OUTSIDE = np.iinfo(np.int64).min  # an offset that is no place in an array
+OUTSIDE = np.iinfo(np.int64).min  # the offset of an element that takes `cval`
 EPS = np.finfo(np.float64).eps
 
 
@@ -19,14 +18,14 @@ EPS = np.finfo(np.float64).eps
 class Taps:
     """A sum: start, then the single taps one by one, then the pairs; divided by `divisor`.
 
-    window: the kernel's extent an axis. places: int64 (T, axes), where in the window a tap reads. partners: for the
-    last len(partners) taps the place of a second number, added to the first (sign 1) or taken from it (sign -1)
-    before the product. weights: float64 (T,).
-    negated: a negative sum becomes a uint64 by way of its opposite.
+    window: the kernel's extent along each axis. positions: int64 (T, axes), index in the window of each tap. partners:
+    the same for the second elements of the last len(partners) taps. A partner is added to the first element (sign 1) or
+    subtracted from it (sign -1) before the product. weights: float64 (T,). negated: a uint64 result is stored as
+    `NEGATED`.
     """
 
     window: tuple[int, ...]
-    places: np.ndarray
+    positions: np.ndarray
     weights: np.ndarray
     partners: np.ndarray
     sign: int = 1
@@ -40,36 +39,42 @@ class Taps:
         return len(self.weights) - len(self.partners)
 
     def without(self, axis: int) -> "Taps":
-        """The same sum with one axis fewer, along which it has an extent of 1."""
+        """The same sum without an axis along which its extent is 1."""
         window = self.window[:axis] + self.window[axis + 1 :]
-        places, partners = (np.delete(table, axis, axis=1) for table in (self.places, self.partners))
-        return replace(self, window=window, places=places, partners=partners)
+        positions, partners = (np.delete(table, axis, axis=1) for table in (self.positions, self.partners))
+        return replace(self, window=window, positions=positions, partners=partners)
 
 
 def dense_taps(weights: np.ndarray) -> Taps:
-    """All taps of weights but the zeros, in C order, added to 0.0: as scipy.ndimage.correlate does."""
-    places = np.argwhere(weights != 0)
-    return Taps(weights.shape, places, weights[tuple(places.T)], places[:0], negated=True)
+    """The taps of weights that are not zero, in C order, added to 0.0, as in scipy.ndimage.correlate."""
+    positions = np.argwhere(weights != 0)
+    return Taps(weights.shape, positions, weights[tuple(positions.T)], positions[:0], negated=True)
 
 
 def line_taps(weights: np.ndarray, axis: int, ndim: int) -> Taps:
-    """The taps of a one-dimensional kernel, in the order of scipy.ndimage.correlate1d: a symmetric or antisymmetric
-    kernel of odd size from the centre, then pairs from the outside in; any other one from its last tap, then from the
-    first."""
+    """The taps of a one-dimensional kernel, in the order of scipy.ndimage.correlate1d.
+
+    A symmetric or antisymmetric kernel of odd size starts with its centre, then has pairs from the outside in. Any
+    other kernel starts with its last tap, then goes on from the first.
+    """
     K = len(weights)
     centre, paired = K // 2, _symmetry(weights)
     order = [centre, *range(centre)] if paired else [K - 1, *range(K - 1)]
-    places = np.zeros((len(order), ndim), np.int64)
-    places[:, axis] = order
-    partners = places[1 if paired else len(order) :].copy()
+    positions = np.zeros((len(order), ndim), np.int64)
+    positions[:, axis] = order
+    partners = positions[1 if paired else len(order) :].copy()
     partners[:, axis] = K - 1 - partners[:, axis]
     window = tuple(K if a == axis else 1 for a in range(ndim))
-    return Taps(window, places, weights[order], partners, paired or 1, start=-0.0)  # -0.0 + x is x, its sign too
+    return Taps(
+        window, positions, weights[order], partners, paired or 1, start=-0.0
+    )  # -0.0 + x is x, also for x = -0.0
 
 
 def _symmetry(weights: np.ndarray) -> int:
-    """1 or -1 for a symmetric or antisymmetric kernel of odd size, else 0; scipy's measure, an absolute one, with a
-    relative one beside it so that small weights keep their differences."""
+    """1 or -1 for a symmetric or antisymmetric kernel of odd size, else 0.
+
+    The absolute tolerance is scipy's. The relative one preserves differences between small weights.
+    """
     K = len(weights)
     if K % 2:
         before, after = weights[: K // 2], weights[: K // 2 : -1]
@@ -82,22 +87,22 @@ def _symmetry(weights: np.ndarray) -> int:
 
 def mean_taps(size: int, axis: int, ndim: int) -> Taps:
     """The mean of `size` neighbours along an axis."""
-    places = np.zeros((size, ndim), np.int64)
-    places[:, axis] = range(size)
+    positions = np.zeros((size, ndim), np.int64)
+    positions[:, axis] = range(size)
     window = tuple(size if a == axis else 1 for a in range(ndim))
-    return Taps(window, places, np.ones(size), places[:0], divisor=float(size))
+    return Taps(window, positions, np.ones(size), positions[:0], divisor=float(size))
 
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """What lies beyond the array: per axis a mode of `MODES` and an origin; `cval` for "constant"."""
+    """The border: a mode of `MODES` and an origin per axis; `cval` is the value outside in mode "constant"."""
 
     modes: tuple[str, ...]
     origins: tuple[int, ...]
     cval: float = 0.0
 
     def without(self, axis: int) -> "Edges":
-        """The same with one axis fewer."""
+        """The same without an axis."""
         return replace(
             self,
             modes=self.modes[:axis] + self.modes[axis + 1 :],
@@ -105,12 +110,14 @@ class Edges:
         )
 
     def before(self, axis: int, taps: int) -> int:
-        """How many numbers before the array the first output of an axis reaches; negative: it starts inside."""
+        """Elements before the array that the first output of an axis reads; negative if its window starts inside."""
         return taps // 2 + self.origins[axis]
 
     def offsets(self, axis: int, n: int, taps: int, stride: int) -> np.ndarray:
-        """int64 (taps - 1,): byte offsets of what stands for the numbers before the axis and then for those behind it,
-        as far as `taps` taps reach; OUTSIDE where there is nothing."""
+        """int64 (taps - 1,): byte offsets of the elements that stand for those before and then after the axis.
+
+        n: elements of the axis. stride: bytes from one to the next. OUTSIDE where `cval` is read.
+        """
         before = self.before(axis, taps)
         p = np.concatenate([np.arange(-before, 0), np.arange(n, n + taps - 1 - before)])
         mode = MODES[self.modes[axis]]

@@ -10,7 +10,7 @@ EPS32, EPS64 = float(np.finfo(np.float32).eps), float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True)
 class Problem:
-    """All that the choice of a rung may look at: how many taps, whether they are a mean or pairs, the device."""
+    """What the choice of a rung depends on: the number of taps, whether they are a mean or pairs, the device."""
 
     taps: int
     mean: bool = False
@@ -21,11 +21,10 @@ class Problem:
 
 @dataclass(frozen=True)
 class Case:
-    """One correlation into float32: shape of x and of the kernel, where the kernel has one extent at most unless it is
-    "dense".
+    """One correlation into float32: the shapes of x and of the kernel.
 
-    form: "dense", "line", "even" or "odd" (a symmetric or antisymmetric line), "mean". layout: "C", "F", "strided",
-    "reversed". kind: x's dtype. shift: the origin along the axes whose extent allows it.
+    form: "dense", or along one axis "line", "even" or "odd" (a symmetric or antisymmetric line), "mean". layout: "C",
+    "F", "strided", "reversed". kind: x's dtype. shift: the origin along the axes whose extent allows it.
     """
 
     shape: tuple[int, ...]
@@ -65,16 +64,17 @@ class Case:
 
 
 def cost(case: Case) -> tuple[float, float]:
-    """(a product and a sum a tap, two sums and a division for a mean; bytes: in and out once)."""
+    """(floating-point operations, bytes): a product and a sum per tap, or two sums and a division for a mean; x and out
+    once."""
     outputs = math.prod(case.shape)
     work = 3.0 if case.form == "mean" else 2.0 * math.prod(case.window)
     return work * outputs, float(outputs) * (np.dtype(case.kind).itemsize + 4)
 
 
 def bound(case: Case, inputs: dict, result: np.ndarray, c: float = 1.0) -> np.ndarray:
-    """The rounding to float32, and c * eps64 * sqrt(taps) * (|x| corr |weights|); elementwise.
+    """The largest error, elementwise: a rounding to float32 and c * eps64 * sqrt(taps) * (|x| corr |weights|).
 
-    A running sum has added and taken off every number of its line: there it is the line's largest instead.
+    A running sum has added and subtracted every element of its line, so a mean takes the largest value of all instead.
     """
     from tilewright.ops.correlate.reference import correlate
 

@@ -4,7 +4,7 @@ import numpy as np
 
 
 def positions(n, taps, mode, origin):
-    """Where numbers 0 ... n + taps - 2 of an axis extended for a kernel of `taps` come from; -1: from nowhere."""
+    """The indices in x of elements 0 ... n + taps - 2 of an axis extended for `taps` taps; -1 for cval."""
     p = np.arange(n + taps - 1) - (taps // 2 + origin)
     if mode == "constant":
         return np.where((p >= 0) & (p < n), p, -1)
@@ -18,7 +18,7 @@ def positions(n, taps, mode, origin):
 
 
 def correlate(x, weights, mode="constant", cval=0.0, origin=0):
-    """x and weights of equally many dimensions, origin one number or one an axis -> float64 of x's shape."""
+    """x and weights have as many dimensions; origin: one integer, or one per axis -> float64 of x's shape."""
     x, weights = np.asarray(x).astype(np.float64), np.asarray(weights, np.float64)
     if not x.size:
         return x

@@ -1,4 +1,4 @@
-"""What an embedding_conv1d rung is handed: checked weights, and the table of rows that has been computed so far."""
+"""Operands of an embedding_conv1d rung: checked weights, and the table of rows that has been computed so far."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,8 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True, eq=False)
 class Filters:
-    """The branches: weights, each (O, C, K) with its own K; biases, each (O,), one after the other in `bias`
-    (branches * O,)."""
+    """The branches. weights: (O, C, K) each, K differs. bias: (branches * O,), branch after branch."""
 
     weights: tuple[Any, ...]
     bias: Any
@@ -28,16 +27,23 @@ class Filters:
         return self.weights[0].shape[1]
 
     def taps(self) -> list[tuple[int, int]]:
-        """(branch, tap) of every row that a token may need, in the order of the table's groups."""
+        """(branch, tap) of each group of the table: the rows that a token may need."""
         return [(branch, tap) for branch, K in enumerate(self.kernels) for tap in range(K)]
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """What `embedding_conv1d.prepare` gives: the operands, and in `state` what the rung computed from them."""
+    """The result of `embedding_conv1d.prepare`: the operands, and in `state` what the rung computed from them."""
 
     rung: str
     dtype: str
     table: Any
     filters: Filters
     state: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Located:
+    """Sentences as slots of a GPU's token table, int32 (B, L) on its device. Valid until the table evicts a token."""
+
+    slots: Any

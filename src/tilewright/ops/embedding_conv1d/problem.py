@@ -12,7 +12,7 @@ ROUNDINGS = {"float32": 0.0, "bfloat16": 2.0**-7, "float16": 2.0**-10}  # of the
 
 @dataclass(frozen=True)
 class Problem:
-    """All that the choice of a rung may look at: widths, kernel sizes, accuracy class, device."""
+    """What the choice of a rung depends on: widths, kernel sizes, accuracy class, device."""
 
     C: int
     O: int
@@ -23,8 +23,8 @@ class Problem:
 
 @dataclass(frozen=True)
 class Case:
-    """B sentences of L tokens out of V, rows of C, branches of `kernels` sizes with O filters each; `memory` bytes
-    for the table."""
+    """B sentences of L tokens, V rows of C values, one branch of O filters per size in `kernels`; `memory`: most bytes
+    of the table."""
 
     B: int
     L: int
@@ -51,8 +51,8 @@ class Case:
 
 
 def cost(case: Case) -> tuple[float, float]:
-    """(operations of the direct convolution, bytes of the operands and the result): every rung is measured against
-    the same. On a GPU a class of 16 bits has a table, weights and results of 16 bits."""
+    """(operations of the direct convolution, bytes of the operands and the result), the same for every rung. On a GPU a
+    16-bit class has a table, weights and results of 16 bits."""
     taps = sum(K * (case.L - K + 1) for K in case.kernels)
     weights = case.O * case.C * sum(case.kernels)
     tokens = min(case.V, case.B * case.L)
@@ -63,8 +63,8 @@ def cost(case: Case) -> tuple[float, float]:
 
 
 def bound(case: Case, inputs: dict, result: np.ndarray, c: float = 1.0) -> np.ndarray:
-    """c * eps32 * sqrt(C * K) * (sum of |terms|) of the worst position; a maximum's error is at most its inputs'
-    largest. On a GPU a class of 16 bits keeps its table in them: a rounding of each row that is added."""
+    """The largest error, elementwise: c * eps32 * sqrt(C * K) * (sum of |terms|) at the worst position. On a GPU a
+    16-bit class stores its table in 16 bits, which adds a rounding per row."""
     x = inputs["table"].astype(np.float64)[inputs["ids"]]
     rounding = ROUNDINGS[case.dtype] if case.device != "cpu" else 0.0
     parts = []

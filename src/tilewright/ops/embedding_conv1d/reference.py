@@ -4,7 +4,7 @@ import numpy as np
 
 
 def embedding_conv1d(ids, table, weights, biases):
-    """Look up, convolve with each branch, ReLU, maximum over positions, side by side.
+    """Embedding, a convolution per branch, ReLU, maximum over positions; branches side by side.
 
     ids (B, L); table (V, C); weights: per branch (O, C, K); biases: per branch (O,) -> (B, branches * O).
     """

@@ -1,11 +1,12 @@
 """A tile of output channels x positions stays in registers, from the first input channel and tap to the last.
 
-A step takes one tap of one input channel: the weights of the tile's channels, each in every lane, times vectors of
-consecutive positions of x. It is matmul's outer product without packing x: a number of x serves all channels of the
-tile, a weight all its positions, and sums go to out as they are. Weights are turned round once, by `prepare`, so that a
-tile's channels lie side by side. Threads draw tiles.
+out[b, o, l] = activation(bias[o] + sum over c, t of weight[o, c, t] * x[b, c, l * stride + t * dilation]), or its
+maximum over l. A step takes one tap of one input channel: each channel's weight, broadcast, times vectors of
+consecutive positions of x. This is matmul's outer product without packing x: an element of x is used for all channels
+of the tile, a weight for all its positions. `prepare` packs weights in panels, a tile's channels side by side. Threads
+draw tiles. Limit: the multiply-add rate.
 
-It loses where a sample has fewer positions than a vector has lanes, and where C * K is so large that a tile's weights,
+Loses where a sample has fewer positions than a vector has lanes. Loses where C * K is so large that a tile's weights,
 read again for every tile of positions, leave the cache.
 """
 
@@ -22,14 +23,14 @@ from tilewright.ops.conv1d.cpu.phases import phased
 from tilewright.ops.conv1d.operands import Epilogue, Packed, Window
 from tilewright.ops.core.launch import launch
 
-# lanes: (channels, vectors of positions) of a tile; the same where one vector has room for all positions. 16 sums, 8 in
-# AVX2's 16 registers, are enough for two FMAs a cycle of latency 4, and two loads a cycle keep up
+# lanes: (channels, vectors of positions) of a tile, and the same where one vector holds all positions. 16 sums, or 8 in
+# AVX2's 16 registers, suffice for two FMAs per cycle of latency 4, and two loads per cycle supply them
 TILES = {16: ((8, 2), (16, 1)), 8: ((4, 2), (8, 1)), 4: ((8, 2), (16, 1))}
-CHUNK = 1024  # positions in a task: 1,000 cycles for one channel and tap, and a tile's weights stay in L1 for all
+CHUNK = 1024  # positions in a task: 1,000 cycles per channel and tap, and a tile's weights stay in L1
 
 
 def panel_height() -> int:
-    """Channels whose weights lie side by side: those of the highest tile, so that every tile's do."""
+    """Channels of a panel of weights: as many as the highest tile has."""
     return TILES[cpu().lanes][1][0]
 
 
@@ -46,13 +47,13 @@ def pack_channels(weight: np.ndarray, rung: str, dtype: str = "float32") -> Pack
 
 @functools.cache
 def scratch_kernels(rows: int, vectors: int, lanes: int):
-    """(clear, fold, put_best, put_rows): what is done in scratch: NR ones, a tile, and the largest so far."""
+    """Inline functions (clear, fold, put_best, put_rows) on scratch: NR ones, a tile, and the maximum so far."""
     NR = lanes * vectors
     TILE, BEST, END = NR, NR + rows * NR, NR + 2 * rows * NR
 
     @simd.inline
     def clear(scratch):
-        """Ones, and minus infinity: a lane that never had a position never wins."""
+        """Write the ones, and minus infinity elsewhere, which a lane without a position keeps."""
         for i in range(0, NR, lanes):
             simd.store(scratch, i, simd.splat(np.float32(1), lanes))
         for i in range(TILE, END, lanes):
@@ -60,14 +61,14 @@ def scratch_kernels(rows: int, vectors: int, lanes: int):
 
     @simd.inline
     def fold(scratch):
-        """best = max(best, tile), lane by lane; beyond the last position a lane holds what the tile before had."""
+        """best = max(best, tile), lane by lane; a lane beyond the last position has an earlier tile's value."""
         for i in range(0, rows * NR, lanes):
             larger = simd.maximum(simd.load(scratch, BEST + i, lanes), simd.load(scratch, TILE + i, lanes))
             simd.store(scratch, BEST + i, larger)
 
     @simd.inline
     def put_best(scratch, out, b, o):
-        """out[b, o : o + rows, 0] = the largest of each channel."""
+        """out[b, o : o + rows, 0] = the maximum of each channel."""
         for r in range(min(rows, out.shape[1] - o)):
             best = simd.load(scratch, BEST + r * NR, lanes)
             for v in range(lanes, NR, lanes):
@@ -76,7 +77,7 @@ def scratch_kernels(rows: int, vectors: int, lanes: int):
 
     @simd.inline
     def put_rows(scratch, out, at, stride, count, left):
-        """The tile's first rows to out."""
+        """Copy the tile's first `count` rows to out, `left` positions at most."""
         for r in range(count):
             for v in range(0, NR, lanes):
                 simd.store_first(out, at + r * stride + v, simd.load(scratch, TILE + r * NR + v, lanes), left - v)
@@ -85,7 +86,8 @@ def scratch_kernels(rows: int, vectors: int, lanes: int):
 
 
 class Tiles(NamedTuple):
-    """B samples of C channels to O channels; `channel` elements of x per channel; `chunk` positions in a task."""
+    """B samples, O output channels, C input channels. channel: elements of x per channel. chunk: positions in a task.
+    activation, pool: entries of `ACTIVATIONS` and `POOLS`."""
 
     B: int
     O: int
@@ -107,8 +109,9 @@ class Strip(NamedTuple):
 
 
 class Operands(NamedTuple):
-    """What every tile reads: panels of weights, the offset of each tap in x, and the bias."""
+    """Operands of every tile: x, panels of weights, the offset of each tap in x, and the bias."""
 
+    x: np.ndarray
     weights: np.ndarray
     taps: np.ndarray
     bias: np.ndarray
@@ -121,24 +124,23 @@ def tile_kernel(rows: int, vectors: int, lanes: int, height: int):
     NR = TILE = lanes * vectors
 
     @simd.inline
-    def convolve_strip(strip, x, operands, out, job, scratch):
+    def convolve_strip(strip, operands, out, job, scratch):
         """The channels and positions of a `Strip`, a tile at a time."""
-        (o, b, first, end), (weights, taps, bias), C, positions = strip, operands, job.C, job.positions
-        channel = job.channel
-        stride, panel_at = out.strides[1] // 4, o // height * height * C * taps.size + o % height
-        for l in range(first, end, NR):
-            w_at, x_at = panel_at, b * C * channel + l
+        o, positions, taps = strip.o, job.positions, operands.taps
+        stride, panel_at = out.strides[1] // 4, o // height * height * job.C * taps.size + o % height
+        for l in range(strip.first, strip.end, NR):
+            w_at, x_at = panel_at, strip.b * job.C * job.channel + l
             block = simd.block_zeros(rows, vectors, lanes)
-            for _ in range(C):
+            for _ in range(job.C):
                 for t in range(taps.size):
-                    block = simd.block_rank1(block, weights, w_at, x, x_at + simd.fetch(taps, t))
+                    block = simd.block_rank1(block, operands.weights, w_at, operands.x, x_at + simd.fetch(taps, t))
                     w_at += height
-                x_at += channel
-            if bias.size:
-                block = simd.block_rank1(block, bias, o, scratch, 0)  # one more step, whose x is one
+                x_at += job.channel
+            if operands.bias.size:
+                block = simd.block_rank1(block, operands.bias, o, scratch, 0)  # one more step, whose x is one
             if job.activation == RELU:
                 block = simd.block_maximum(block, simd.block_zeros(rows, vectors, lanes))
-            at = b * (out.strides[0] // 4) + o * stride + l
+            at = strip.b * (out.strides[0] // 4) + o * stride + l
             if job.pool:
                 simd.block_store(block, scratch, TILE, NR, positions - l)
                 fold(scratch)
@@ -154,15 +156,17 @@ def tile_kernel(rows: int, vectors: int, lanes: int, height: int):
 
     @simd.kernel(signature, name=f"conv1d.channel_tiles.{rows}x{vectors}x{lanes}")
     def tiles(x, weights, taps, bias, out, job, tasks, scratch):
-        """x (B, C, stride, row). A task is one tile of channels, over a chunk of a sample's positions."""
-        chunks, operands = (job.positions + job.chunk - 1) // job.chunk, Operands(weights, taps, bias)
+        """x: flat (B, C, stride, row). weights: of `pack_channels`. taps: element offset in x of each tap. bias: (O,)
+        rounded up to panels, or empty. out: (B, O, positions or 1). A task is one tile of channels and a chunk of a
+        sample's positions."""
+        chunks, operands = (job.positions + job.chunk - 1) // job.chunk, Operands(x, weights, taps, bias)
         clear(scratch)
         task = simd.draw(tasks)
         while task >= 0:
             o, b = task // (job.B * chunks) * rows, task // chunks % job.B
             first = task % chunks * job.chunk
             end = min(first + job.chunk, job.positions)
-            convolve_strip(Strip(o, b, first, end), x, operands, out, job, scratch)
+            convolve_strip(Strip(o, b, first, end), operands, out, job, scratch)
             if job.pool:
                 put_best(scratch, out, b, o)
                 clear(scratch)

@@ -1,4 +1,4 @@
-"""The end of the scalar rungs: bias, activation and pooling; and what all rungs call them."""
+"""The epilogue of the scalar rungs: bias, activation and pooling; and the array types of all rungs."""
 
 import numpy as np
 from numba import types
@@ -14,17 +14,16 @@ OUTPUT_3D = types.Array(types.float32, 3, "A")
 
 
 @simd.inline
-def put(out, b, o, l, total, bias, options):
-    """out[b, o, l] = activation(total + bias[o]); with pooling out[b, o, 0] becomes the larger of it and that.
+def put(out, b, o, l, total, bias, job):
+    """out[b, o, l] = activation(total + bias[o]); with pooling out[b, o, 0] = max(out[b, o, 0], that).
 
-    options: (activation, pool).
+    job: a record with the fields activation and pool, entries of `ACTIVATIONS` and `POOLS`.
     """
-    activation, pool = options
     if bias.size:
         total += bias[o]
-    if activation == RELU and total < 0:  # a NaN compares false, and stays
+    if job.activation == RELU and total < 0:  # a NaN compares false, so it stays
         total = np.float32(0)
-    if not pool:
+    if not job.pool:
         out[b, o, l] = total
-    elif l == 0 or total > out[b, o, 0] or total != total:  # a NaN wins; after that nothing is greater
+    elif l == 0 or total > out[b, o, 0] or total != total:  # a NaN is stored, and nothing is greater
         out[b, o, 0] = total

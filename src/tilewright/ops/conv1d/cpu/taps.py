@@ -1,7 +1,8 @@
-"""The taps of one channel as a vector: times as many numbers of x at once, added up over channels, reduced once.
+"""The taps of one channel as a vector: multiplied by a vector of x, summed over channels, reduced once at the end.
 
-Where `naive` waits for an addition a tap, this waits for one a channel. It loses to wider ideas where K is no multiple
-of the vector: of 16 lanes a kernel of 3 taps uses 3. And it loads every number of x again for each output channel.
+out[b, o, l] = activation(bias[o] + sum over c, t of weight[o, c, t] * x[b, c, l * stride + t * dilation]), or its
+maximum over l. `naive` waits for an addition per tap, this for one per channel. Limit: loads, since x is loaded again
+for each output channel. Loses where K is no multiple of the vector: with 3 taps 3 of 16 lanes work.
 """
 
 import functools
@@ -18,7 +19,8 @@ from tilewright.ops.conv1d.operands import Epilogue, Packed, Window
 
 
 class Taps(NamedTuple):
-    """K taps of C channels for each of O channels; `row`: elements of x in a row of its (dilation, row) layout."""
+    """O output channels, C input channels, K taps. row: elements in one phase of a channel of x, see `phased`.
+    activation, pool: entries of `ACTIVATIONS` and `POOLS`."""
 
     O: int
     C: int
@@ -33,11 +35,11 @@ class Taps(NamedTuple):
 
 @functools.cache
 def tap_kernel(lanes: int):
-    """The kernel for a vector width."""
+    """The kernel for vectors of `lanes` float32."""
 
     @simd.inline
     def dot(x, at, channel, weight, w_at, C, K):
-        """Sum over channels and taps, from `at` in the first channel of x; channels are `channel` apart."""
+        """Sum over channels and taps, from `at` in the first channel of x; a channel has `channel` elements."""
         total = simd.zeros(lanes)
         for _ in range(C):
             for t in range(0, K, lanes):
@@ -51,14 +53,14 @@ def tap_kernel(lanes: int):
         types.void(simd.INPUT, simd.INPUT, simd.INPUT, OUTPUT_3D, simd.record(Taps)), name=f"conv1d.taps.{lanes}"
     )
     def taps(x, weight, bias, out, job):
-        """x (B, C, dilation, row)."""
-        C, K, channel, options = job.C, job.K, job.dilation * job.row, (job.activation, job.pool)
+        """x: flat (B, C, dilation, row). weight: flat (O, C, K). bias: (O,) or empty. out: (B, O, positions or 1)."""
+        C, K, channel = job.C, job.K, job.dilation * job.row
         for b in range(out.shape[0]):
             for o in range(job.O):
                 for l in range(job.positions):
                     first = l * job.stride
                     at = b * C * channel + first % job.dilation * job.row + first // job.dilation
-                    put(out, b, o, l, dot(x, at, channel, weight, o * C * K, C, K), bias, options)
+                    put(out, b, o, l, dot(x, at, channel, weight, o * C * K, C, K), bias, job)
 
     return taps
 

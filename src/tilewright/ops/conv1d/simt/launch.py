@@ -6,7 +6,7 @@ from tilewright.ops.core.gpu.simt import launch
 
 
 def convolve(x, weights: Packed, out, window: Window, epilogue: Epilogue, *, kernel: str) -> None:
-    """x (B, C, L) convolved into contiguous out; with pooling, a second kernel reduces an array of all outputs.
+    """x (B, C, L) convolved into contiguous out; with pooling, a second kernel reduces a buffer of all positions.
 
     kernel: "naive", "tiles" or "registers".
     """
@@ -19,7 +19,7 @@ def convolve(x, weights: Packed, out, window: Window, epilogue: Epilogue, *, ker
         "registers": ((-(-B * P // tiles.POSITIONS), -(-O // tiles.FILTERS)), tiles.THREADS),
     }[kernel]
     function = naive.naive if kernel == "naive" else getattr(tiles, kernel)
-    launch(function, grid, threads, (x, weights.data, epilogue.bias, y), *_numbers(window, epilogue))
+    launch(function, grid, threads, (x, weights.data, epilogue.bias, y), *_scalars(window, epilogue))
     if epilogue.pool:
         launch(naive.maximum, -(-out.numel() // naive.THREADS), naive.THREADS, (y, out))
 
@@ -31,9 +31,9 @@ def convolve_fused(x, weights: Packed, out, window: Window, epilogue: Epilogue) 
         return
     x = x.float().contiguous()
     grid = (-(-len(x) // tiles.GROUPS), -(-weights.O // tiles.FILTERS))
-    launch(tiles.fused, grid, tiles.THREADS, (x, weights.data, epilogue.bias, out), *_numbers(window, epilogue))
+    launch(tiles.fused, grid, tiles.THREADS, (x, weights.data, epilogue.bias, out), *_scalars(window, epilogue))
 
 
-def _numbers(window: Window, epilogue: Epilogue) -> tuple[int, int, int, bool]:
-    """The last arguments of all these kernels: stride, padding, dilation, whether ReLU follows."""
+def _scalars(window: Window, epilogue: Epilogue) -> tuple[int, int, int, bool]:
+    """The last arguments of all kernels: stride, padding, dilation, relu."""
     return window.stride, window.padding, window.dilation, epilogue.activation == "relu"

@@ -1,4 +1,8 @@
-"""A thread an output, and the maximum over positions as a kernel of its own."""
+"""One thread per output, and the maximum over positions as a kernel of its own.
+
+out[b, o, l] = relu(bias[o] + sum over c, t of weight[o, c, t] * x[b, c, l * stride + t * dilation - padding]).
+Limit: each multiply-add waits for two loads.
+"""
 
 from numba import cuda, float32
 
@@ -9,7 +13,7 @@ THREADS = 128
 
 @inline
 def finish(total, o, bias, relu):
-    """total + bias, then ReLU, through which a NaN passes."""
+    """total + bias[o], then ReLU if `relu`, which propagates NaN."""
     if bias.size:
         total += bias[o]
     return float32(0) if relu and total < 0 else total
@@ -17,19 +21,18 @@ def finish(total, o, bias, relu):
 
 @inline
 def larger(best, total):
-    """The larger, or the NaN."""
+    """The larger of two values, or the NaN."""
     return best if total <= best or best != best else total
 
 
 @kernel
 def naive(x, weight, bias, out, stride, padding, dilation, relu):
-    """A thread has one output, a warp adjacent positions. Each multiply-add waits for two loads, whose lines the
-    threads of a warp share; with 16 positions and a stride, half of a warp idles."""
-    share = cuda.grid(1)
+    """One thread per output, a warp has adjacent positions, so its threads load from the same cache lines."""
+    thread = cuda.grid(1)
     B, O, P = out.shape
-    if share >= B * O * P:
+    if thread >= B * O * P:
         return
-    b, o, l = share // (O * P), share // P % O, share % P
+    b, o, l = thread // (O * P), thread // P % O, thread % P
     total = float32(0)
     for c in range(weight.shape[1]):
         for t in range(weight.shape[2]):
@@ -41,12 +44,12 @@ def naive(x, weight, bias, out, stride, padding, dilation, relu):
 
 @kernel
 def maximum(y, out):
-    """out (B, O, 1) = the largest of y (B, O, P), a thread an output."""
-    share = cuda.grid(1)
+    """out (B, O, 1) = the maximum of y (B, O, P) over positions, one thread per output."""
+    thread = cuda.grid(1)
     B, O, P = y.shape
-    if share >= B * O:
+    if thread >= B * O:
         return
-    b, o = share // O, share % O
+    b, o = thread // O, thread % O
     best = y[b, o, 0]
     for l in range(1, P):
         best = larger(best, y[b, o, l])

@@ -1,5 +1,9 @@
-"""A tile of filters and one of windows in shared memory: the convolution as a product whose left matrix is never
-written. Number r of a window is tap r % K of channel r // K; position m of the batch is l of sentence m // P."""
+"""A tile of filters and a tile of windows in shared memory: a matrix product whose left matrix is never written.
+
+out[b, o, l] = relu(bias[o] + sum over r of weight[o, r] * window[b, l, r]), where element r of a window is tap r % K of
+channel r // K. Column m of the product is position m % P of sentence m // P. Against `naive`: an element is loaded from
+device memory once per block. Loses where filters or positions do not fill a block.
+"""
 
 import math
 
@@ -9,34 +13,34 @@ from tilewright.ops.conv1d.simt.naive import finish, larger
 from tilewright.ops.core.gpu.registers import ALIGNMENT
 from tilewright.ops.core.gpu.simt import inline, kernel
 
-TILE = 16  # outputs each way and numbers of a window, of `tiles`
-FILTERS, GROUPS, EACH, DEPTH = 32, 4, 16, 16  # of `registers`: a thread has EACH positions, a block GROUPS * EACH
+TILE = 16  # filters, positions and elements of a window in a block of `tiles`
+FILTERS, GROUPS, EACH, DEPTH = 32, 4, 16, 16  # a block of `registers` has FILTERS x (GROUPS * EACH) outputs
 THREADS = FILTERS * GROUPS
 LOWEST = float32(-math.inf)
-PITCH = FILTERS + 1  # of the filters' tile: threads that write a column of it meet in no bank
+PITCH = FILTERS + 1  # row of the filters' tile: threads that write a column have no bank conflicts
 POSITIONS = GROUPS * EACH
 
 
 @inline
-def number(x, b, r, l, K, stride, padding, dilation):
-    """Number r of the window under position l of sentence b; 0 outside."""
+def window_element(x, b, r, l, K, stride, padding, dilation):
+    """Element r of the window of position l of sentence b; 0 outside x."""
     c, at = r // K, l * stride + r % K * dilation - padding
     inside = b < x.shape[0] and c < x.shape[1] and 0 <= at < x.shape[2]
     return x[b, c, at] if inside else float32(0)
 
 
 @inline
-def filter_number(weight, o, r):
-    """Number r of filter o; 0 outside."""
+def filter_element(weight, o, r):
+    """Element r of filter o; 0 outside."""
     K = weight.shape[2]
     return weight[o, r // K, r % K] if o < weight.shape[0] and r // K < weight.shape[1] else float32(0)
 
 
 @kernel
 def tiles(x, weight, bias, out, stride, padding, dilation, relu):
-    """A block has 16 filters x 16 positions; a thread loads a number of either tile, then multiplies 16 pairs.
+    """A block computes 16 filters x 16 positions; a thread loads one element of each tile, then multiplies 16 pairs.
 
-    A 16th of the naive loads from device memory; two loads from shared memory a multiply-add are the next limit.
+    It has a 16th of the naive loads from device memory. Limit: two loads from shared memory per multiply-add.
     """
     w_tile = cuda.shared.array((TILE, TILE), float32)
     x_tile = cuda.shared.array((TILE, TILE), float32)
@@ -46,8 +50,8 @@ def tiles(x, weight, bias, out, stride, padding, dilation, relu):
     K = weight.shape[2]
     total = float32(0)
     for start in range(0, weight.shape[1] * K, TILE):
-        w_tile[j, i] = filter_number(weight, o, start + i)
-        x_tile[j, i] = number(x, m // P, start + j, m % P, K, stride, padding, dilation)
+        w_tile[j, i] = filter_element(weight, o, start + i)
+        x_tile[j, i] = window_element(x, m // P, start + j, m % P, K, stride, padding, dilation)
         cuda.syncthreads()
         for r in range(TILE):
             total += w_tile[j, r] * x_tile[r, i]
@@ -58,7 +62,7 @@ def tiles(x, weight, bias, out, stride, padding, dilation, relu):
 
 @inline
 def add_products(totals, w_tile, x_tile, f, g):
-    """totals[i] += the tiles' numbers of filter f and position g * EACH + i."""
+    """totals[i] += the products of filter f and position g * EACH + i in the tiles."""
     for r in range(DEPTH):
         w = w_tile[r, f]
         for i in range(EACH):
@@ -67,10 +71,10 @@ def add_products(totals, w_tile, x_tile, f, g):
 
 @kernel
 def registers(x, weight, bias, out, stride, padding, dilation, relu):
-    """A thread has 16 positions of a filter, of one sentence or of several: a weight in a register serves them all.
+    """A thread computes 16 positions of one filter, so a weight in a register is used 16 times.
 
-    A warp's threads have the same positions, so a number of x is one broadcast; 17 loads for 16 multiply-adds, of which
-    the 16 are four, 16 bytes each.
+    A warp's threads have the same positions, so an element of x is a broadcast. 16 multiply-adds take one load of a
+    weight and four 16-byte loads of x.
     """
     w_tile = cuda.shared.array((DEPTH, PITCH), float32)
     x_tile = cuda.shared.array((DEPTH, POSITIONS), float32, alignment=ALIGNMENT)
@@ -84,10 +88,10 @@ def registers(x, weight, bias, out, stride, padding, dilation, relu):
         totals[i] = 0
     for start in range(0, weight.shape[1] * K, DEPTH):
         for n in range(thread, FILTERS * DEPTH, THREADS):
-            w_tile[n % DEPTH, n // DEPTH] = filter_number(weight, o + n // DEPTH, start + n % DEPTH)
+            w_tile[n % DEPTH, n // DEPTH] = filter_element(weight, o + n // DEPTH, start + n % DEPTH)
         for n in range(thread, POSITIONS * DEPTH, THREADS):
             m, r = left + n % POSITIONS, n // POSITIONS
-            x_tile[r, n % POSITIONS] = number(x, m // P, start + r, m % P, K, stride, padding, dilation)
+            x_tile[r, n % POSITIONS] = window_element(x, m // P, start + r, m % P, K, stride, padding, dilation)
         cuda.syncthreads()
         add_products(totals, w_tile, x_tile, f, g)
         cuda.syncthreads()
@@ -99,10 +103,9 @@ def registers(x, weight, bias, out, stride, padding, dilation, relu):
 
 @kernel
 def fused(x, weight, bias, out, stride, padding, dilation, relu):
-    """out (B, O, 1) = the largest over positions. A thread has a filter of one sentence, 16 positions at a time.
+    """out (B, O, 1) = the maximum over positions. A thread has one filter of one sentence, 16 positions at a time.
 
-    What is written is the maximum: one number for the positions of a sentence. Loses some of its sums where these are
-    no multiple of 16.
+    Only the maximum is written. Loses where the number of positions is no multiple of 16: sums are computed in vain.
     """
     w_tile = cuda.shared.array((DEPTH, PITCH), float32)
     x_tile = cuda.shared.array((DEPTH, POSITIONS), float32, alignment=ALIGNMENT)
@@ -118,11 +121,11 @@ def fused(x, weight, bias, out, stride, padding, dilation, relu):
             totals[i] = 0
         for start in range(0, weight.shape[1] * K, DEPTH):
             for n in range(thread, FILTERS * DEPTH, THREADS):
-                w_tile[n % DEPTH, n // DEPTH] = filter_number(weight, o + n // DEPTH, start + n % DEPTH)
+                w_tile[n % DEPTH, n // DEPTH] = filter_element(weight, o + n // DEPTH, start + n % DEPTH)
             for n in range(thread, POSITIONS * DEPTH, THREADS):
                 m, r = n % POSITIONS, n // POSITIONS
                 l = left + m % EACH
-                x_tile[r, m] = number(x, b + m // EACH, start + r, l, K, stride, padding, dilation)
+                x_tile[r, m] = window_element(x, b + m // EACH, start + r, l, K, stride, padding, dilation)
             cuda.syncthreads()
             add_products(totals, w_tile, x_tile, f, g)
             cuda.syncthreads()

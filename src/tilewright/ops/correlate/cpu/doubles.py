@@ -1,9 +1,8 @@
-"""Vectors of float64 for correlate's kernels: numbers of any dtype come in as float64, and go out as any dtype.
+"""Vectors of float64 for correlate's kernels: loads from any dtype as float64, stores as any dtype.
 
-Numbers are named by an address, an integer, and an index in elements: an array that is handed from function to function
-would be counted each time, at 20 cycles a count. A tile is the address of a thread's scratch, seen as float64. An
-element of a caller's array may be misaligned. A `Sums(vectors, lanes)` is that many registers of float64 side by side.
-Nothing here multiplies and adds in one rounding: a sum has the bits that plain C has.
+An element is named by an address, an integer, and an index in elements, because a caller's array may have any dtype and
+may be misaligned. A tile is the address of a thread's scratch, used as float64. A `Sums(vectors, lanes)` is that many
+registers of float64 side by side. Products are rounded before they are added, as in plain C without fused operations.
 """
 
 import math
@@ -22,7 +21,7 @@ FLOATS = {"float32": ir.FloatType(), "float64": DOUBLE}
 
 
 class Sums(types.Type):
-    """`vectors` registers of `lanes` float64 numbers, neighbours in a tile."""
+    """`vectors` registers of `lanes` float64, neighbours in a tile."""
 
     def __init__(self, vectors: int, lanes: int):
         self.vectors, self.lanes = vectors, lanes
@@ -40,7 +39,8 @@ def _vectors(builder, sums_type, sums):
 
 
 def _packed(builder, vectors):
-    sums = ir.Constant(ir.ArrayType(vectors[0].type, len(vectors)), ir.Undefined)
+    kinds = [vector.type for vector in vectors]
+    sums = ir.Constant(ir.ArrayType(kinds[0], len(kinds)), ir.Undefined)
     for i, vector in enumerate(vectors):
         sums = builder.insert_value(sums, vector, i)
     return sums
@@ -51,11 +51,11 @@ def _at(builder, address, index, element=DOUBLE):
 
 
 def _tile_loads(builder, sums_type, address, index):
-    """One load a vector of `sums_type`, from float64 number `index` on."""
+    """One load per vector of `sums_type`, from float64 `index` on."""
     vector = vector_of(sums_type.lanes, DOUBLE)
     start = _at(builder, address, index)
-    places = [builder.gep(start, [I64(i * sums_type.lanes)]) for i in range(sums_type.vectors)]
-    return [builder.load(builder.bitcast(place, vector.as_pointer()), align=WORD) for place in places]
+    pointers = [builder.gep(start, [I64(i * sums_type.lanes)]) for i in range(sums_type.vectors)]
+    return [builder.load(builder.bitcast(pointer, vector.as_pointer()), align=WORD) for pointer in pointers]
 
 
 @intrinsic
@@ -63,7 +63,8 @@ def address_of(typingctx, array):
     """The address of an array's first element."""
 
     def codegen(context, builder, sig, args):
-        return builder.ptrtoint(context.make_array(sig.args[0])(context, builder, args[0]).data, I64)
+        (value,) = args
+        return builder.ptrtoint(context.make_array(array)(context, builder, value).data, I64)
 
     return types.intp(array), codegen
 
@@ -75,7 +76,7 @@ def _fetch(name: str, element, numba_type):
 
         return numba_type(types.intp, types.intp), codegen
 
-    typing.__name__, typing.__doc__ = name, f"The {numba_type} of that index behind the address."
+    typing.__name__, typing.__doc__ = name, f"Element `index` of the {numba_type} array at an address."
     return intrinsic(typing)
 
 
@@ -89,31 +90,34 @@ def start_sums(typingctx, value, vectors, lanes):
     kind = Sums(vectors.literal_value, lanes.literal_value)
 
     def codegen(context, builder, sig, args):
-        return _packed(builder, [broadcast_lane(builder, args[0], kind.lanes)] * kind.vectors)
+        scalar, *_ = args
+        return _packed(builder, [broadcast_lane(builder, scalar, kind.lanes)] * kind.vectors)
 
     return kind(types.float64, vectors, lanes), codegen
 
 
 @intrinsic(prefer_literal=True)
 def load_sums(typingctx, tile, index, vectors, lanes):
-    """vectors * lanes numbers of the tile."""
+    """vectors * lanes elements of the tile, from `index` on."""
     kind = Sums(vectors.literal_value, lanes.literal_value)
 
     def codegen(context, builder, sig, args):
-        return _packed(builder, _tile_loads(builder, kind, args[0], args[1]))
+        address, first, *_ = args
+        return _packed(builder, _tile_loads(builder, kind, address, first))
 
     return kind(types.intp, types.intp, vectors, lanes), codegen
 
 
 @intrinsic
 def store_sums(typingctx, tile, index, sums):
-    """All vectors to the tile."""
+    """Store all vectors to the tile, from `index` on."""
 
     def codegen(context, builder, sig, args):
-        start = _at(builder, args[0], args[1])
-        for i, vector in enumerate(_vectors(builder, sums, args[2])):
-            place = builder.gep(start, [I64(i * sums.lanes)])
-            builder.store(vector, builder.bitcast(place, vector.type.as_pointer()), align=WORD)
+        address, first, value = args
+        start = _at(builder, address, first)
+        for i, vector in enumerate(_vectors(builder, sums, value)):
+            pointer = builder.gep(start, [I64(i * sums.lanes)])
+            builder.store(vector, builder.bitcast(pointer, vector.type.as_pointer()), align=WORD)
         return context.get_dummy_value()
 
     return types.void(types.intp, types.intp, sums), codegen
@@ -143,9 +147,9 @@ def add_product(typingctx, sums, tile, index, weight):
     """sums + tile[index ...] * weight: a product, rounded, then a sum, rounded."""
 
     def codegen(context, builder, sig, args):
-        factor = broadcast_lane(builder, args[3], sums.lanes)
-        loaded = _tile_loads(builder, sums, args[1], args[2])
-        totals = _vectors(builder, sums, args[0])
+        value, address, first, scalar = args
+        factor = broadcast_lane(builder, scalar, sums.lanes)
+        loaded, totals = _tile_loads(builder, sums, address, first), _vectors(builder, sums, value)
         added = [builder.fadd(total, builder.fmul(x, factor)) for total, x in zip(totals, loaded, strict=True)]
         return _packed(builder, added)
 
@@ -155,9 +159,10 @@ def add_product(typingctx, sums, tile, index, weight):
 def _add_pair(name: str, combine, doc: str):
     def typing(typingctx, sums, tile, index, partner, weight):
         def codegen(context, builder, sig, args):
-            factor = broadcast_lane(builder, args[4], sums.lanes)
-            a, b = (_tile_loads(builder, sums, args[1], at) for at in args[2:4])
-            totals = _vectors(builder, sums, args[0])
+            value, address, first, second, scalar = args
+            factor = broadcast_lane(builder, scalar, sums.lanes)
+            a, b = (_tile_loads(builder, sums, address, at) for at in (first, second))
+            totals = _vectors(builder, sums, value)
             terms = [builder.fmul(combine(builder, x, y), factor) for x, y in zip(a, b, strict=True)]
             return _packed(builder, [builder.fadd(total, term) for total, term in zip(totals, terms, strict=True)])
 
@@ -186,12 +191,13 @@ def _element(kind: str):
 
 @intrinsic(prefer_literal=True)
 def read(typingctx, address, index, kind, lanes):
-    """`lanes` elements of dtype `kind` from number `index` behind `address`, as float64."""
+    """`lanes` elements of the array of dtype `kind` at `address`, from `index` on, as float64."""
     name, result = kind.literal_value, Sums(1, lanes.literal_value)
 
     def codegen(context, builder, sig, args):
         element = _element(name)
-        start = _at(builder, args[0], args[1], element)
+        source, first, *_ = args
+        start = _at(builder, source, first, element)
         vector = vector_of(result.lanes, element)
         loaded = builder.load(builder.bitcast(start, vector.as_pointer()), align=1)
         wide = vector_of(result.lanes, DOUBLE)
@@ -208,17 +214,18 @@ def read(typingctx, address, index, kind, lanes):
 
 @intrinsic(prefer_literal=True)
 def write(typingctx, address, index, value, kind):
-    """One vector of float64 to elements of dtype `kind` from number `index` behind `address`, cast as C does on x86.
+    """Store one vector of float64 to the array of dtype `kind` at `address`, from `index` on, cast as C does on x86.
 
-    Integers are truncated and keep their low bits; what a 32-bit integer (64-bit for the three largest) does not hold
-    becomes the smallest integer before that. A bool is whether the low byte is not zero. NaN is such an integer.
+    A value is truncated to a 32-bit integer (64-bit for uint32, int64 and uint64); a smaller type takes its low bits. A
+    value out of range, or a NaN, becomes the smallest integer. A bool is true if the low byte is not zero.
     """
     name = kind.literal_value
 
     def codegen(context, builder, sig, args):
-        (vector,) = _vectors(builder, value, args[2])
+        target, first, sums, *_ = args
+        (vector,) = _vectors(builder, value, sums)
         cast = _cast(builder, vector, name)
-        start = _at(builder, args[0], args[1], cast.type.element)
+        start = _at(builder, target, first, cast.type.element)
         builder.store(cast, builder.bitcast(start, cast.type.as_pointer()), align=1)
         return context.get_dummy_value()
 
@@ -234,9 +241,9 @@ def _cast(builder, vector, kind: str):
     if kind == "uint64":
         return _unsigned(builder, vector)
     if kind == NEGATED:
-        turned = builder.neg(_unsigned(builder, builder.fneg(vector)))
+        negative = builder.neg(_unsigned(builder, builder.fneg(vector)))
         positive = builder.fcmp_ordered(">", vector, filled(vector.type, -1.0))
-        return builder.select(positive, _unsigned(builder, vector), turned)
+        return builder.select(positive, _unsigned(builder, vector), negative)
     if kind == "int64":
         return _truncated(builder, vector, 64)
     if kind == "uint32":
@@ -249,7 +256,7 @@ def _cast(builder, vector, kind: str):
 
 
 def _truncated(builder, vector, bits: int):
-    """Towards zero; the smallest integer for what is out of range, as CVTTSD2SI gives it."""
+    """Truncate; a value out of range becomes the smallest integer, as with CVTTSD2SI."""
     integers, least = vector_of(vector.type.count, ir.IntType(bits)), -(2 ** (bits - 1))
     below = max(least - 1.0, math.nextafter(least, -math.inf), key=abs)  # the largest float64 that is too small
     fits = builder.fcmp_ordered(">", vector, filled(vector.type, below))
@@ -258,7 +265,7 @@ def _truncated(builder, vector, bits: int):
 
 
 def _unsigned(builder, vector):
-    """64-bit integers up to 2**64; negative ones keep their low bits."""
+    """Truncate to 64 bits, values up to 2**64; negative ones keep their low bits."""
     half = 2.0**63
     large = builder.fcmp_ordered(">=", vector, filled(vector.type, half))
     beyond = _truncated(builder, builder.fsub(vector, filled(vector.type, half)), 64)

@@ -1,7 +1,9 @@
-"""The mean of neighbours as a running sum: an output adds the number that comes in, takes off the one that leaves.
+"""The mean of `size` neighbours as a running sum: each output adds the element that enters its window and subtracts
+the one that leaves it.
 
-Against `threads`: two additions an output, whatever the size. It loses for sizes up to 2, and a sum carries what
-earlier numbers of its line left behind in rounding, a NaN too. It starts anew with each tile.
+out[i + 1] * size = out[i] * size + x[i + size] - x[i]. Against `tiles`: two additions per output, whatever the size.
+Limit: each sum waits for the one before, so ROWS rows, or vectors of columns, are summed side by side. It loses for
+sizes up to 2. A sum carries the rounding errors of its line along, a NaN too, to the end of the tile.
 """
 
 import functools
@@ -19,36 +21,37 @@ from tilewright.ops.correlate.cpu.doubles import (
     store_sums,
     subtract_sums,
 )
-from tilewright.ops.correlate.cpu.tile import SIGNATURE, corner, outputs, tile_functions
-from tilewright.ops.correlate.cpu.tiles import beside, launch_tiles
-from tilewright.ops.correlate.frame import AXIS, Axis, axes_of, frame_of
+from tilewright.ops.correlate.cpu.tile import SIGNATURE, first_output, outputs, tile_functions
+from tilewright.ops.correlate.cpu.tiles import launch_tiles, readable
+from tilewright.ops.correlate.frame import Axis, axes_of, frame_of
 from tilewright.ops.correlate.operands import Edges, Taps
 
-ROWS = 4  # side by side: an addition takes 3 cycles, and one starts in each (Zen 5)
+ROWS = 4  # rows summed side by side: an addition takes 3 cycles, and one starts in each (Zen 5)
 
 
 def column_runner(width: int):
-    """The function that takes `width` columns of a tile at a time."""
+    """The inline function that takes `width` columns of a tile at a time."""
 
     @simd.inline
     def run_down(tile, at, pitch, rows, size, divisor):
-        """Means replace the first number of each window, once the sum has let go of it."""
+        """rows means of `size` elements, `pitch` apart; each overwrites its window's first element, which is subtracted
+        before."""
         total = start_sums(0.0, 1, width)
         for i in range(size):
             total = add_sums(total, load_sums(tile, at + i * pitch, 1, width))
-        shares = start_sums(divisor, 1, width)
+        divisors = start_sums(divisor, 1, width)
         for i in range(at, at + (rows - 1) * pitch, pitch):
             change = subtract_sums(load_sums(tile, i + size * pitch, 1, width), load_sums(tile, i, 1, width))
-            store_sums(tile, i, divide_sums(total, shares))
+            store_sums(tile, i, divide_sums(total, divisors))
             total = add_sums(total, change)
-        store_sums(tile, at + (rows - 1) * pitch, divide_sums(total, shares))
+        store_sums(tile, at + (rows - 1) * pitch, divide_sums(total, divisors))
 
     return run_down
 
 
 @simd.inline
 def slide(tile, i, size, total):
-    """The sum goes to tile[i]; the next one."""
+    """Store the sum to tile[i] and return the next one."""
     change = subtract_sums(load_sums(tile, i + size, 1, 1), load_sums(tile, i, 1, 1))
     store_sums(tile, i, total)
     return add_sums(total, change)
@@ -56,7 +59,7 @@ def slide(tile, i, size, total):
 
 @simd.inline
 def sum_along(tile, at, pitch, count, size):
-    """The sums of ROWS rows, `pitch` apart."""
+    """`count` sums of `size` elements in each of ROWS rows, `pitch` apart."""
     a = b = c = d = start_sums(0.0, 1, 1)
     for i in range(at, at + size):
         a, b = add_sums(a, load_sums(tile, i, 1, 1)), add_sums(b, load_sums(tile, i + pitch, 1, 1))
@@ -72,11 +75,11 @@ def sum_along(tile, at, pitch, count, size):
 
 
 def row_runner(lanes: int):
-    """The function that takes ROWS rows at a time."""
+    """The inline function that takes ROWS rows at a time."""
 
     @simd.inline
     def run_along(tile, at, pitch, count, size, divisor):
-        """First their sums, then the division in vectors."""
+        """`count` means in each row: first the sums, then the division in vectors."""
         sum_along(tile, at, pitch, count, size)
         for row in range(at, at + ROWS * pitch, pitch):
             i = 0
@@ -98,53 +101,53 @@ def running_kernel(lanes: int):
     run_vector, run_one, run_along = column_runner(lanes), column_runner(1), row_runner(lanes)
 
     @simd.inline
-    def run_plane(tile, at, pitch, sizes, taps, divisor):
+    def run_plane(tile, at, job, sizes):
         """One plane of a tile: means along its rows or down its columns."""
-        if taps[1] > 1:
+        pitch = job.y.pitch
+        if job.x.taps > 1:
             y = 0
-            while y + ROWS <= sizes[2]:
-                run_along(tile, at + y * pitch, pitch, sizes[3], taps[1], divisor)
+            while y + ROWS <= sizes.y:
+                run_along(tile, at + y * pitch, pitch, sizes.x, job.x.taps, job.divisor)
                 y += ROWS
-            while y < sizes[2]:
-                run_one(tile, at + y * pitch, 1, sizes[3], taps[1], divisor)
+            while y < sizes.y:
+                run_one(tile, at + y * pitch, 1, sizes.x, job.x.taps, job.divisor)
                 y += 1
         else:
             x = 0
-            while x + lanes <= sizes[3]:
-                run_vector(tile, at + x, pitch, sizes[2], taps[0], divisor)
+            while x + lanes <= sizes.x:
+                run_vector(tile, at + x, pitch, sizes.y, job.y.taps, job.divisor)
                 x += lanes
-            while x < sizes[3]:
-                run_one(tile, at + x, pitch, sizes[2], taps[0], divisor)
+            while x < sizes.x:
+                run_one(tile, at + x, pitch, sizes.y, job.y.taps, job.divisor)
                 x += 1
 
     @simd.kernel(SIGNATURE, name=f"correlate.running.{lanes}")
-    def means(axes, ends, offsets, taps, weights, numbers, tasks, scratch):
-        """The axis along which means are taken is the last one or that before it."""
-        tile, offsets_at, extents = address_of(scratch), address_of(offsets), (axes[2, AXIS.taps], axes[3, AXIS.taps])
+    def means(job, offsets, taps, weights, tasks, scratch):
+        """job: `Job`, filtered along y or x. offsets: `Frame.offsets`. taps, weights: not used. scratch: a tile."""
+        tile, offsets = address_of(scratch), address_of(offsets)
         task = simd.draw(tasks)
         while task >= 0:
-            start = corner(axes, task)
-            sizes = outputs(axes, start)
-            fill(tile, axes, ends, offsets_at, numbers[0], start, sizes)
-            for w in range(sizes[0]):
-                for z in range(sizes[1]):
-                    at = w * axes[0, AXIS.pitch] + z * axes[1, AXIS.pitch]
-                    run_plane(tile, at, axes[2, AXIS.pitch], sizes, extents, numbers[2])
-            put(tile, axes, ends, start, sizes)
+            start = first_output(job, task)
+            sizes = outputs(job, start)
+            fill(tile, job, offsets, start, sizes)
+            for w in range(sizes.w):
+                for z in range(sizes.z):
+                    run_plane(tile, w * job.w.pitch + z * job.z.pitch, job, sizes)
+            put(tile, job, start, sizes)
             task = simd.draw(tasks)
 
     return means
 
 
 def run_means(x: np.ndarray, taps: Taps, edges: Edges, out: np.ndarray) -> None:
-    """The rung's run function."""
-    x, whole = beside(x, out, taps.window)
+    """out = the mean of x under taps, all along one axis."""
+    x, whole = readable(x, out, taps.window)
     lanes = cpu().lanes // 2
     frame = frame_of(x, out, _line_last(axes_of(x, out, taps.window)), taps, edges, lanes, whole=whole)
-    launch_tiles(running_kernel(lanes), frame, np.zeros((0, 2), np.int64), taps, edges)
+    launch_tiles(running_kernel(lanes), frame, np.zeros((0, 2), np.int64), taps.weights)
 
 
 def _line_last(axes: list[Axis]) -> list[Axis]:
-    """The filtered axis last, or last but one if it is not last already."""
+    """The axes with the filtered one last, or last but one."""
     lines = [axis for axis in axes[:-1] if axis.taps > 1]
     return [*(axis for axis in axes[:-1] if axis not in lines), *lines, *axes[-1:]]

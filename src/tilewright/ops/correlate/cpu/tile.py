@@ -1,23 +1,52 @@
-"""A tile in scratch: filled from an array of any dtype with what lies beyond its ends, and put back as any dtype."""
+"""A tile of x in scratch as float64, with its halo: filled from an array of any dtype, copied back to any dtype."""
 
 import functools
+from typing import NamedTuple, get_type_hints
 
 import numpy as np
 from numba import types
 
 from tilewright import simd
 from tilewright.ops.correlate.cpu.doubles import fetch_integer, load_sums, read, start_sums, store_sums, write
-from tilewright.ops.correlate.frame import AXIS, ENDS
+from tilewright.ops.correlate.frame import Job, TiledAxis
 from tilewright.ops.correlate.operands import KINDS, NEGATED, OUTSIDE
 
-TABLE = types.Array(types.int64, 2, "C", readonly=True)
-NUMBERS = types.Array(types.float64, 1, "C", readonly=True)
-# axes, ends, offsets: of `Frame`; taps, weights; numbers: cval, start, divisor; tasks; scratch
-SIGNATURE = types.void(TABLE, simd.INDICES, simd.INDICES, TABLE, NUMBERS, NUMBERS, simd.TASKS, simd.OUTPUT)
+_FIELDS = {TiledAxis: simd.record(TiledAxis), int: types.int64, float: types.float64}
+# job; offsets: of `Frame`; taps, weights; tasks; scratch
+SIGNATURE = types.void(
+    types.NamedTuple([_FIELDS[annotation] for annotation in get_type_hints(Job).values()], Job),
+    simd.INDICES,
+    types.Array(types.int64, 2, "C", readonly=True),
+    types.Array(types.float64, 1, "C", readonly=True),
+    simd.TASKS,
+    simd.OUTPUT,
+)
+
+
+class PerAxis(NamedTuple):
+    """One integer per axis: the index of an element, or the outputs of a tile."""
+
+    w: int
+    z: int
+    y: int
+    x: int
+
+
+class Row(NamedTuple):
+    """A row of the extended x, `count` elements. Those from `low` to `high` are in x, `step` bytes apart, the first at
+    byte `first`. The addresses low_offsets and high_offsets hold the byte offsets of those before and after."""
+
+    first: int
+    step: int
+    low: int
+    high: int
+    count: int
+    low_offsets: int
+    high_offsets: int
 
 
 def choice(functions):
-    """f(kind, ...): calls functions[kind](...), of at most twelve."""
+    """An inline function f(kind, ...) that calls functions[kind](...), one of at most twelve."""
     a, b, c, d, e, f, g, h, i, j, k, l = [*functions, functions[-1]][:12]
 
     @simd.inline
@@ -50,18 +79,18 @@ def choice(functions):
     return chosen
 
 
-def number_reader(kind: str):
-    """The function that copies one number of dtype `kind` to a tile."""
+def element_reader(kind: str):
+    """The inline function that copies one element of dtype `kind` to a tile."""
 
     @simd.inline
-    def read_number(tile, at, address):
+    def read_element(tile, at, address):
         store_sums(tile, at, read(address, 0, kind, 1))
 
-    return read_number
+    return read_element
 
 
 def _row_reader(kind: str, lanes: int):
-    """The function that copies a row of dtype `kind` with its ends to a tile."""
+    """The inline function that copies a `Row` of dtype `kind` to a tile."""
     size = np.dtype(kind).itemsize
 
     @simd.inline
@@ -74,26 +103,23 @@ def _row_reader(kind: str, lanes: int):
                 store_sums(tile, at + i, read(source + offset, 0, kind, 1))
 
     @simd.inline
-    def read_row(tile, at, source, first, step, span, ends, cval):
-        """span: numbers before those that follow each other in the array, from source + first on, the first behind
-        them, all. ends: addresses of the offsets of the row's two ends."""
-        low, high, count = span
-        read_end(tile, at, source, ends[0], low, cval)
-        address, i = source + first, 0
-        if step == size:
-            while i + lanes <= high - low:
-                store_sums(tile, at + low + i, read(address, i, kind, lanes))
+    def read_row(tile, at, source, row, cval):
+        read_end(tile, at, source, row.low_offsets, row.low, cval)
+        address, i, inside = source + row.first, 0, row.high - row.low
+        if row.step == size:
+            while i + lanes <= inside:
+                store_sums(tile, at + row.low + i, read(address, i, kind, lanes))
                 i += lanes
-        while i < high - low:
-            store_sums(tile, at + low + i, read(address + i * step, 0, kind, 1))
+        while i < inside:
+            store_sums(tile, at + row.low + i, read(address + i * row.step, 0, kind, 1))
             i += 1
-        read_end(tile, at + high, source, ends[1], count - high, cval)
+        read_end(tile, at + row.high, source, row.high_offsets, row.count - row.high, cval)
 
     return read_row
 
 
 def row_writer(kind: str, lanes: int):
-    """The function that copies numbers of a tile to a row of dtype `kind`."""
+    """The inline function that copies `count` elements of a tile to a row of dtype `kind`, `step` bytes apart."""
     size = np.dtype(kind.split()[0]).itemsize
 
     @simd.inline
@@ -111,98 +137,102 @@ def row_writer(kind: str, lanes: int):
 
 
 @simd.inline
-def offset_of(axes, offsets, axis, index):
-    """Bytes from the array's first number to that of `index` of the extended axis; OUTSIDE if there is none."""
-    place, size = index - axes[axis, AXIS.before], axes[axis, AXIS.size]
-    if 0 <= place < size:
-        return place * axes[axis, AXIS.step]
-    return fetch_integer(offsets, axes[axis, AXIS.first] + (index if place < 0 else index - size))
+def offset_of(axis, offsets, index):
+    """Bytes from the array's first element to that of `index` of the extended axis; OUTSIDE if there is none."""
+    inside = index - axis.before
+    if 0 <= inside < axis.size:
+        return inside * axis.step
+    return fetch_integer(offsets, axis.first + (index if inside < 0 else index - axis.size))
 
 
 @simd.inline
-def rows_inside(axes, index, most):
-    """How many rows from `index` of the extended third axis on follow each other in the array, at least 1."""
-    place = index - axes[2, AXIS.before]
-    return min(most, axes[2, AXIS.size] - place) if 0 <= place < axes[2, AXIS.size] else 1
+def rows_inside(axis, index, most):
+    """How many rows from `index` of the extended axis on are contiguous in x, at least 1, at most `most`."""
+    inside = index - axis.before
+    return min(most, axis.size - inside) if 0 <= inside < axis.size else 1
 
 
 @simd.inline
-def corner(axes, task):
-    """The first output of tile `task`, a number an axis."""
-    x = task % axes[3, AXIS.tiles]
-    task //= axes[3, AXIS.tiles]
-    y = task % axes[2, AXIS.tiles]
-    task //= axes[2, AXIS.tiles]
-    z = task % axes[1, AXIS.tiles]
-    w = task // axes[1, AXIS.tiles]
-    return w * axes[0, AXIS.tile], z * axes[1, AXIS.tile], y * axes[2, AXIS.tile], x * axes[3, AXIS.tile]
+def first_output(job, task):
+    """The index of the first output of tile `task`."""
+    x = task % job.x.tiles
+    task //= job.x.tiles
+    y = task % job.y.tiles
+    task //= job.y.tiles
+    z = task % job.z.tiles
+    w = task // job.z.tiles
+    return PerAxis(w * job.w.tile, z * job.z.tile, y * job.y.tile, x * job.x.tile)
 
 
 @simd.inline
-def outputs(axes, start):
-    """How many outputs the tile that begins at `start` has, a number an axis."""
-    w, z, y, x = start
-    return (
-        min(axes[0, AXIS.tile], axes[0, AXIS.size] - w),
-        min(axes[1, AXIS.tile], axes[1, AXIS.size] - z),
-        min(axes[2, AXIS.tile], axes[2, AXIS.size] - y),
-        min(axes[3, AXIS.tile], axes[3, AXIS.size] - x),
+def outputs(job, start):
+    """The outputs, per axis, of the tile whose first output is `start`."""
+    return PerAxis(
+        min(job.w.tile, job.w.size - start.w),
+        min(job.z.tile, job.z.size - start.z),
+        min(job.y.tile, job.y.size - start.y),
+        min(job.x.tile, job.x.size - start.x),
     )
 
 
 @functools.cache
 def tile_functions(lanes: int):
-    """(fill, put) for a vector width of `lanes` float64."""
+    """The inline functions (fill, put) for a vector width of `lanes` float64."""
     read_row = choice([_row_reader(kind, lanes) for kind in KINDS])
     write_row = choice([row_writer(kind, lanes) for kind in (*KINDS, NEGATED)])
 
     @simd.inline
     def blank(tile, at, count, cval):
-        for i in range(0, count, lanes):  # beyond the row lies what is filled later, or nothing
+        for i in range(0, count, lanes):  # elements after the row are filled later, or never read
             store_sums(tile, at + i, start_sums(cval, 1, lanes))
 
     @simd.inline
-    def fill(tile, axes, ends, offsets, cval, start, sizes):
-        """The tile that begins at `start` and has `sizes` outputs, with its halo."""
-        before, step, kind = axes[3, AXIS.before], axes[3, AXIS.step], ends[ENDS.source_kind]
-        count, x0 = sizes[3] + axes[3, AXIS.taps] - 1, start[3]
+    def row_of(job, offsets, x0, count):
+        """A row of the tile whose first output has index x0."""
+        before, step = job.x.before, job.x.step
         low = min(max(before - x0, 0), count)
-        high = max(min(axes[3, AXIS.size] + before - x0, count), low)
-        own = offsets + 8 * (axes[3, AXIS.first] + x0)
-        row_ends = own, own + 8 * (high - axes[3, AXIS.size])
-        for w in range(sizes[0] + axes[0, AXIS.taps] - 1):
-            from_w = offset_of(axes, offsets, 0, start[0] + w)
-            for z in range(sizes[1] + axes[1, AXIS.taps] - 1):
-                from_z = offset_of(axes, offsets, 1, start[1] + z)
-                y, rows = 0, sizes[2] + axes[2, AXIS.taps] - 1
+        high = max(min(job.x.size + before - x0, count), low)
+        own = offsets + 8 * (job.x.first + x0)
+        return Row((x0 + low - before) * step, step, low, high, count, own, own + 8 * (high - job.x.size))
+
+    @simd.inline
+    def fill(tile, job, offsets, start, sizes):
+        """Copy the tile with its halo. start: index of the first output. sizes: outputs per axis."""
+        row = row_of(job, offsets, start.x, sizes.x + job.x.taps - 1)
+        for w in range(sizes.w + job.w.taps - 1):
+            from_w = offset_of(job.w, offsets, start.w + w)
+            for z in range(sizes.z + job.z.taps - 1):
+                from_z = offset_of(job.z, offsets, start.z + z)
+                y, rows = 0, sizes.y + job.y.taps - 1
                 while y < rows:
-                    from_y = offset_of(axes, offsets, 2, start[2] + y)
-                    at = w * axes[0, AXIS.pitch] + z * axes[1, AXIS.pitch] + y * axes[2, AXIS.pitch]
+                    from_y = offset_of(job.y, offsets, start.y + y)
+                    at = w * job.w.pitch + z * job.z.pitch + y * job.y.pitch
                     if from_w == OUTSIDE or from_z == OUTSIDE or from_y == OUTSIDE:
-                        blank(tile, at, count, cval)
+                        blank(tile, at, row.count, job.cval)
                     else:
-                        source, first = ends[ENDS.source] + from_w + from_z + from_y, (x0 + low - before) * step
-                        if ends[ENDS.joined]:
-                            follow = rows_inside(axes, start[2] + y, rows - y)
-                            read_row(
-                                kind, tile, at, source, 0, step, (0, follow * count, follow * count), row_ends, cval
-                            )
+                        source = job.source + from_w + from_z + from_y
+                        if job.joined:
+                            follow = rows_inside(job.y, start.y + y, rows - y)
+                            plane = follow * row.count
+                            joined = Row(0, row.step, 0, plane, plane, row.low_offsets, row.high_offsets)
+                            read_row(job.source_kind, tile, at, source, joined, job.cval)
                             y += follow - 1
                         else:
-                            read_row(kind, tile, at, source, first, step, (low, high, count), row_ends, cval)
+                            read_row(job.source_kind, tile, at, source, row, job.cval)
                     y += 1
 
     @simd.inline
-    def put(tile, axes, ends, start, sizes):
-        """The first `sizes` numbers of the tile to the outputs from `start` on."""
-        w0, z0, y0, x0 = start
-        for w in range(sizes[0]):
-            for z in range(sizes[1]):
-                rows, count = (1, sizes[2] * sizes[3]) if ends[ENDS.joined] else (sizes[2], sizes[3])
+    def put(tile, job, start, sizes):
+        """Copy the tile's results to out. start: index of the first output. sizes: outputs per axis."""
+        rows, count = sizes.y, sizes.x
+        if job.joined:
+            rows, count = 1, rows * count
+        for w in range(sizes.w):
+            for z in range(sizes.z):
                 for y in range(rows):
-                    at = w * axes[0, AXIS.pitch] + z * axes[1, AXIS.pitch] + y * axes[2, AXIS.pitch]
-                    out = ends[ENDS.out] + (w0 + w) * axes[0, AXIS.out_step] + (z0 + z) * axes[1, AXIS.out_step]
-                    out += (y0 + y) * axes[2, AXIS.out_step] + x0 * axes[3, AXIS.out_step]
-                    write_row(ends[ENDS.out_kind], tile, at, out, axes[3, AXIS.out_step], count)
+                    at = w * job.w.pitch + z * job.z.pitch + y * job.y.pitch
+                    out = job.out + (start.w + w) * job.w.out_step + (start.z + z) * job.z.out_step
+                    out += (start.y + y) * job.y.out_step + start.x * job.x.out_step
+                    write_row(job.out_kind, tile, at, out, job.x.out_step, count)
 
     return fill, put

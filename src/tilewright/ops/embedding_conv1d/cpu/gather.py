@@ -1,4 +1,8 @@
-"""The layer as two operations: rows of the table picked by id, then a convolution for each branch."""
+"""The layer as two operations: embedding, then one conv1d per branch.
+
+Limit: conv1d's multiply-adds, since every token of every sentence is multiplied. Loses to a token table, which
+multiplies each distinct token once.
+"""
 
 import numpy as np
 
@@ -8,7 +12,7 @@ from tilewright.ops.embedding_conv1d.operands import Filters, Prepared
 
 
 def prepare_filters(table: np.ndarray, filters: Filters, *, dtype: str, length: int, memory: int | None) -> list:
-    """Each branch's weights as conv1d's rung takes them."""
+    """Each branch's weights, prepared for conv1d."""
     return [prepare(weight, dtype=dtype) for weight in filters.weights]
 
 

@@ -1,11 +1,11 @@
-"""From rows of the token table to features: add the rows of a window, keep the largest sum.
+"""From rows of the token table to features: add the rows of a window, take the maximum over positions.
 
 out[s, branch * O + f] = relu(max over positions p of bias[f] + sum over taps t of row(t, ids[s, p + t])[f]).
 
-Every addition reads a new row, 1 MiB a sentence of the course's model, and few sentences in a row share a word: read
-row by row this runs at the rate of memory. But a thousand sentences share many. So the table lies in slices of 32
-columns, and a task takes one slice for all sentences of the batch: what they need of it, some 100,000 rows of 128
-bytes, stays in L3. That loses its point where sentences are few, or share no words: nothing of a slice is met twice.
+Limit: each addition loads another row, 1 MiB per sentence of the course's model, so whole rows run at the bandwidth of
+memory. But a thousand sentences share many words. So the table is stored in slices of 32 columns, and a task computes
+one slice for all sentences of the batch: its rows, some 100,000 of 128 bytes, stay in L3. Loses where sentences are few
+or share no words: no row of a slice is read twice.
 """
 
 import functools
@@ -18,7 +18,7 @@ from tilewright.hardware import cpu
 from tilewright.ops.core.launch import launch
 from tilewright.ops.embedding_conv1d.operands import Prepared
 
-SLICE = 32  # columns that lie together: 128 bytes, two lines, which the hardware fetches as a pair
+SLICE = 32  # columns stored together: 128 bytes, two cache lines, which the hardware prefetches as a pair
 CUT = 16  # lanes of a copy
 INTEGERS = types.Array(types.int32, 2, "C", readonly=True)
 SLICES = types.Array(types.float32, 3, "C", readonly=True)
@@ -28,7 +28,10 @@ SLICES = types.Array(types.float32, 3, "C", readonly=True)
     types.void(INTEGERS, INTEGERS, types.Array(types.int32, 2, "C"), simd.INDICES), name="embedding_conv1d.locate"
 )
 def locate(ids, row_of, found, kernels):
-    """found[s, i] = the row of pair i of sentence s: branch by branch, position by position, tap by tap."""
+    """found[s, i] = the table's row for pair i of sentence s: branch by branch, position by position, tap by tap.
+
+    ids: int32 (B, L). row_of: int32 (groups, V), `TokenTable.row_of`. kernels: K of each branch.
+    """
     for s in range(ids.shape[0]):
         group, i = 0, 0
         for branch in range(kernels.size):
@@ -45,7 +48,7 @@ def locate(ids, row_of, found, kernels):
     name="embedding_conv1d.cut",
 )
 def cut(rows, slices, first, tasks, scratch):
-    """slices[i, first + r] = columns i * SLICE onwards of row r.
+    """slices[i, first + r] = columns from i * SLICE on of rows[r], rows (R, O).
 
     A task is a slice, so threads touch new pages in parallel.
     """
@@ -62,7 +65,7 @@ def cut(rows, slices, first, tasks, scratch):
 
 
 def cut_rows(rows: np.ndarray, slices: np.ndarray, first: int) -> None:
-    """Put rows float32 (R, O) into the table's slices from row `first` on; columns beyond O become zeros."""
+    """Copy rows float32 (R, O) to the table's slices from row `first` on; columns beyond O become zeros."""
     launch(cut, rows, slices, first, tasks=len(slices), words=1)
 
 
@@ -71,7 +74,7 @@ ARGUMENTS = (INTEGERS, SLICES, simd.INPUT, simd.INDICES, simd.INDICES, simd.OUTP
 
 @simd.kernel(types.void(*ARGUMENTS), name="embedding_conv1d.sums")
 def sums(found, slices, bias, kernels, positions, out):
-    """Scalar: one feature after the other. kernels, positions: K and output positions of every branch."""
+    """One feature after the other. found: of `locate`. kernels, positions: K and output positions of each branch."""
     branches = kernels.size
     O = out.shape[1] // branches
     for s in range(found.shape[0]):
@@ -91,7 +94,7 @@ def sums(found, slices, bias, kernels, positions, out):
 
 @functools.cache
 def vector_kernel(lanes: int):
-    """The kernel for a vector width."""
+    """The kernel for vectors of `lanes` float32."""
     vectors = SLICE // lanes
 
     @simd.inline
@@ -114,7 +117,7 @@ def vector_kernel(lanes: int):
 
     @simd.kernel(types.void(*ARGUMENTS, simd.TASKS, simd.OUTPUT), name=f"embedding_conv1d.gather_add.{lanes}")
     def gather_add(found, slices, bias, kernels, positions, out, tasks, scratch):
-        """A task is one slice of all sentences."""
+        """As `sums`, a vector at a time. A task is one slice of all sentences."""
         task = simd.draw(tasks)
         while task >= 0:
             for s in range(found.shape[0]):
@@ -138,7 +141,7 @@ def add_rows(ids: np.ndarray, table, out: np.ndarray, *, vectors: bool) -> None:
 
 
 def add_from_table(ids: np.ndarray, prepared: Prepared, out: np.ndarray, *, vectors: bool) -> None:
-    """out (B, branches * O) from ids (B, L), whose missing rows the table computes first."""
-    with prepared.state.lock:  # no other thread adds rows or moves them meanwhile
+    """out (B, branches * O) from ids int32 (B, L); the table computes missing rows first. vectors: use SIMD."""
+    with prepared.state.lock:  # no other thread may add or move rows
         for first, end in prepared.state.batches(ids):
             add_rows(ids[first:end], prepared.state, out[first:end], vectors=vectors)

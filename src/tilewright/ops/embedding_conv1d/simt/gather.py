@@ -1,4 +1,8 @@
-"""The layer as two operations: rows of the table picked by id, then a convolution for each branch."""
+"""The layer as two operations: embedding, then one conv1d per branch.
+
+Limit: conv1d's multiply-adds, since every token of every sentence is multiplied. Loses to a token table, which
+multiplies each distinct token once.
+"""
 
 from tilewright.ops.conv1d import conv1d, prepare
 from tilewright.ops.core.ladder import preferring
@@ -8,7 +12,7 @@ CONVOLUTION = "simt.fused"  # the rung of conv1d, unless `using` forces another
 
 
 def prepare_filters(table, filters: Filters, *, dtype: str, length: int, memory: int | None) -> list:
-    """Each branch's weights as conv1d's rung takes them."""
+    """Each branch's weights, prepared for conv1d."""
     with preferring(conv1d=CONVOLUTION):
         return [prepare(weight, dtype=dtype) for weight in filters.weights]
 

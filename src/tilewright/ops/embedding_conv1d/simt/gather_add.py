@@ -1,7 +1,12 @@
-"""A thread a feature, then four features a thread: the sum over a window in registers, and the largest of them."""
+"""One thread per feature, or per four features: the sum over a window, and the maximum over positions, in registers.
+
+out[s, branch * O + f] = relu(max over positions p of bias[f] + sum over taps t of row(t, slots[s, p + t])[f]).
+Limit: loads of rows, each element used once.
+"""
 
 from numba import cuda, float32, int64
 
+from tilewright.ops.conv1d.simt.naive import larger
 from tilewright.ops.core.gpu.registers import add4, load4
 from tilewright.ops.core.gpu.simt import inline, kernel, launch
 from tilewright.ops.embedding_conv1d.device_table import DeviceTable
@@ -11,17 +16,11 @@ THREADS = 128
 ZEROS = (float32(0), float32(0), float32(0), float32(0))
 
 
-@inline
-def larger(best, total):
-    """The larger, or the NaN."""
-    return best if total <= best or best != best else total
-
-
 @kernel
-def table_sums(kept, places, bias, bounds, out):
-    """A thread has one feature of one sentence; rows are whole, so slices is 1.
+def table_sums(cache, slots, bias, bounds, out):
+    """One thread per feature of a sentence. Rows are whole, so slices is 1.
 
-    A warp reads 128 adjacent bytes of a row, 4 a thread: as many loads as additions.
+    A warp loads 128 adjacent bytes of a row, 4 per thread: as many loads as additions.
     """
     column, s = cuda.grid(1), cuda.blockIdx.y
     if column >= out.shape[1]:
@@ -30,17 +29,17 @@ def table_sums(kept, places, bias, bounds, out):
     branch, f = column // O, column % O
     first, K = bounds[branch], bounds[branch + 1] - bounds[branch]
     best = float32(0)
-    for position in range(places.shape[1] - K + 1):
+    for position in range(slots.shape[1] - K + 1):
         total = bias[column]
         for tap in range(K):
-            total += kept[0, places[s, position + tap], first + tap, f]
+            total += cache[0, slots[s, position + tap], first + tap, f]
         best = larger(best, total)
     out[s, column] = best
 
 
 @inline
 def quad_of(bias, branch, O, f):
-    """The bias of features f .. f + 3 of a branch, 0 for those beyond O."""
+    """The bias of features f to f + 3 of a branch, 0 beyond O."""
     at = branch * O
     return (
         bias[at + f],
@@ -51,17 +50,16 @@ def quad_of(bias, branch, O, f):
 
 
 @kernel
-def quads(kept, places, bias, bounds, out):
-    """A thread has four adjacent features of one sentence, and loads 16 bytes of a row; blockIdx.y is the slice.
+def quads(cache, slots, bias, bounds, out):
+    """One thread per four adjacent features of a sentence, 16 bytes per load; blockIdx.y is the slice.
 
-    With whole rows a quarter of the loads of `table_sums`. With slices of 128 bytes, blocks side by side read the same
-    slice, 16 sentences each, and find most of it in L2. Loses where there are few sentences: a slice for each is
-    fetched by itself.
+    With whole rows it has a quarter of the loads of `table_sums`. With slices of 128 bytes, adjacent blocks, 16
+    sentences each, read the same slice, most of which is in L2. Loses with few sentences: a slice is not reused.
     """
-    _, capacity, groups, width = kept.shape
+    _, capacity, groups, width = cache.shape
     O = out.shape[1] // (bounds.size - 1)
-    share = cuda.grid(1)
-    s, within = share // (width // 4), share % (width // 4) * 4
+    thread = cuda.grid(1)
+    s, within = thread // (width // 4), thread % (width // 4) * 4
     f = cuda.blockIdx.y * width + within
     if s >= out.shape[0] or f >= O:
         return
@@ -69,11 +67,11 @@ def quads(kept, places, bias, bounds, out):
     for branch in range(bounds.size - 1):
         first, K = bounds[branch], bounds[branch + 1] - bounds[branch]
         start, best = quad_of(bias, branch, O, f), ZEROS
-        for position in range(places.shape[1] - K + 1):
+        for position in range(slots.shape[1] - K + 1):
             total = start
             for tap in range(K):
-                row = int64(places[s, position + tap]) * groups + first + tap
-                total = add4(total, load4(kept, slice_at + row * width))
+                row = int64(slots[s, position + tap]) * groups + first + tap
+                total = add4(total, load4(cache, slice_at + row * width))
             best = (
                 larger(best[0], total[0]),
                 larger(best[1], total[1]),
@@ -90,26 +88,26 @@ def quads(kept, places, bias, bounds, out):
             out[s, column + 3] = best[3]
 
 
-def cut_rows(rows, places, kept) -> None:
-    """Put rows (n, groups, O) at `places` of kept (slices, capacity, groups, width)."""
+def cut_rows(rows, slots, cache) -> None:
+    """Copy rows (n, groups, O) to `slots` of cache (slices, capacity, groups, width)."""
     n, groups, O = rows.shape
-    slices, _, _, width = kept.shape
+    slices, _, _, width = cache.shape
     padded = rows.new_zeros((n, groups, slices * width))
     padded[:, :, :O] = rows
-    kept.index_copy_(1, places, padded.view(n, groups, slices, width).permute(2, 0, 1, 3))
+    cache.index_copy_(1, slots, padded.view(n, groups, slices, width).permute(2, 0, 1, 3))
 
 
-def add_rows(places, prepared: Prepared, out) -> None:
-    """out (B, branches * O), float32, from rows of the table, places int32 (B, L)."""
+def add_rows(slots, prepared: Prepared, out) -> None:
+    """out (B, branches * O), float32, from slots int32 (B, L) of the table."""
     table = prepared.state
-    arrays = (table.kept, places, table.filters.bias, table.bounds, out)
+    arrays = (table.cache, slots, table.filters.bias, table.bounds, out)
     launch(table_sums, (-(-out.shape[1] // THREADS), len(out)), THREADS, arrays)
 
 
-def add_quads(places, prepared: Prepared, out) -> None:
+def add_quads(slots, prepared: Prepared, out) -> None:
     """As `add_rows`, four features per thread."""
     table = prepared.state
-    arrays, (slices, _, _, width) = (table.kept, places, table.filters.bias, table.bounds, out), table.kept.shape
+    arrays, (slices, _, _, width) = (table.cache, slots, table.filters.bias, table.bounds, out), table.cache.shape
     launch(quads, (-(-len(out) * (width // 4) // THREADS), slices), THREADS, arrays)
 
 

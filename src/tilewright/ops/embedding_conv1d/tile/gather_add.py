@@ -1,12 +1,13 @@
-"""From rows of the token table to features: add the rows of a window, keep the largest sum.
+"""From rows of the token table to features: add the rows of a window, take the maximum over positions.
 
-out[s, branch * O + f] = relu(max over positions p of bias[f] + sum over taps t of row(t, ids[s, p + t])[f]).
+out[s, branch * O + f] = relu(max over positions p of bias[f] + sum over taps t of row(t, slots[s, p + t])[f]).
 
-A sentence of the course's model reads one megabyte of rows, each row once. Whole rows of 4 KiB come from device memory.
-But a thousand sentences share most of their words. If all programs work on the same 128 bytes of every row, that slice
-stays in L2, and its most frequent rows in L1.
+Limit: loads of rows, one megabyte per sentence of the course's model, each element used once. Whole rows of 4 KiB are
+read from device memory. But a thousand sentences share most of their words. If all programs work on the same 128 bytes
+of every row, that slice stays in L2, and its most frequent rows in L1. Loses with few sentences: nothing is reused.
 """
 
+from itertools import accumulate
 from typing import NamedTuple
 
 import triton
@@ -15,14 +16,14 @@ import triton.language as tl
 from tilewright.ops.embedding_conv1d.device_table import DeviceTable
 from tilewright.ops.embedding_conv1d.operands import Filters, Prepared
 
-CHUNK = 1024  # elements of a product that a program moves
+CHUNK = 1024  # elements that a program of `cut` copies
 
 
 class Slices(NamedTuple):
     """Compile-time extents of `gather_add`.
 
-    length: tokens of a sentence. O: filters of a branch. groups: products of a token, one per tap of each branch.
-    width: columns of a slice. sentences: of a program.
+    length: tokens of a sentence. O: filters of a branch. groups: rows of a token, one per tap of each branch. width:
+    columns of a slice. sentences: computed by one program.
     """
 
     length: int
@@ -33,7 +34,7 @@ class Slices(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Compile-time extents of `cut`: products of a token, filters of a branch, columns of a slice."""
+    """Compile-time extents of `cut`: rows of a token, filters of a branch, columns of a slice."""
 
     groups: int
     O: int
@@ -41,10 +42,11 @@ class Rows(NamedTuple):
 
 
 @triton.jit
-def branch_maximum(rows, places, bias, live, sizes: tl.constexpr, K: tl.constexpr, FIRST: tl.constexpr):
+def branch_maximum(rows, slots, bias, live, sizes: tl.constexpr, K: tl.constexpr, FIRST: tl.constexpr):
     """relu of the largest sum over positions, (sentences, width).
 
-    rows: of group 0, place 0, the slice's columns. places: of each sentence's first token. FIRST: the group of tap 0.
+    rows: pointers (width,) to group 0 of slot 0 in the slice. slots: pointers to each sentence's first slot. bias:
+    (width,). live: False for sentences beyond the batch. K: taps of the branch. FIRST: the group of its tap 0.
     """
     WIDTH: tl.constexpr = sizes.width
     best = tl.zeros((live.shape[0], WIDTH), tl.float32)
@@ -52,70 +54,69 @@ def branch_maximum(rows, places, bias, live, sizes: tl.constexpr, K: tl.constexp
     for position in range(sizes.length - K + 1):
         total = start
         for tap in tl.static_range(K):
-            place = tl.load(places + position + tap, mask=live, other=0).to(tl.int64)
-            row = place * (sizes.groups * WIDTH) + (FIRST + tap) * WIDTH
+            slot = tl.load(slots + position + tap, mask=live, other=0).to(tl.int64)
+            row = slot * (sizes.groups * WIDTH) + (FIRST + tap) * WIDTH
             total += tl.load(rows[None, :] + row[:, None]).to(tl.float32)
         best = tl.maximum(best, total, propagate_nan=tl.PropagateNan.ALL)
     return best
 
 
 @triton.jit
-def gather_add(kept, places, bias, out, shape, BOUNDS: tl.constexpr, sizes: tl.constexpr):
+def gather_add(cache, slots, bias, out, shape, BOUNDS: tl.constexpr, sizes: tl.constexpr):
     """A program computes some sentences and one slice of columns. Adjacent programs use the same slice.
 
-    kept: (slices, capacity, groups, width). places: int32 (B, length). shape: (B, capacity). BOUNDS: the group of each
-    branch's first tap, then the number of groups.
+    cache: (slices, capacity, groups, width), float32 or 16 bits wide. slots: int32 (B, length). bias: float32
+    (branches * O,). out: (B, branches * O). shape: (B, capacity). BOUNDS: the group of each branch's first tap, then
+    the number of groups.
     """
     B, capacity = shape
     O: tl.constexpr = sizes.O
     WIDTH: tl.constexpr = sizes.width
     BRANCHES: tl.constexpr = len(BOUNDS) - 1
     columns = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
-    rows = kept + tl.program_id(1).to(tl.int64) * capacity * (sizes.groups * WIDTH) + tl.arange(0, WIDTH)
+    rows = cache + tl.program_id(1).to(tl.int64) * capacity * (sizes.groups * WIDTH) + tl.arange(0, WIDTH)
     sentences = tl.program_id(0).to(tl.int64) * sizes.sentences + tl.arange(0, sizes.sentences)
     live = sentences < B
     for branch in tl.static_range(BRANCHES):
         b = tl.load(bias + branch * O + columns, mask=columns < O, other=0.0)
-        at = places + sentences * sizes.length
+        at = slots + sentences * sizes.length
         best = branch_maximum(rows, at, b, live, sizes, BOUNDS[branch + 1] - BOUNDS[branch], BOUNDS[branch])
         at = out + (sentences * (BRANCHES * O))[:, None] + (branch * O + columns)[None, :]
         tl.store(at, best.to(out.dtype.element_ty), mask=live[:, None] & (columns < O)[None, :])
 
 
 @triton.jit
-def cut(rows, places, kept, capacity, sizes: tl.constexpr, BLOCK: tl.constexpr):
-    """kept[slice, places[n], group] = columns from slice * width on of rows[n, group].
+def cut(rows, slots, cache, capacity, sizes: tl.constexpr, BLOCK: tl.constexpr):
+    """cache[slice, slots[n], group] = columns from slice * width on of rows[n, group].
 
-    One program per BLOCK elements of a token.
+    rows: (n, groups, O). slots: int64 (n,). capacity: slots of the cache. One program per BLOCK elements of a token.
     """
     O: tl.constexpr = sizes.O
     WIDTH: tl.constexpr = sizes.width
     n = tl.program_id(0).to(tl.int64)
-    number = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = number < sizes.groups * O
-    group, column = number // O, number % O
-    place = tl.load(places + n)
-    at = ((column // WIDTH).to(tl.int64) * capacity + place) * (sizes.groups * WIDTH) + group * WIDTH + column % WIDTH
-    tl.store(kept + at, tl.load(rows + n * (sizes.groups * O) + number, mask=inside), mask=inside)
+    element = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = element < sizes.groups * O
+    group, column = element // O, element % O
+    slot = tl.load(slots + n)
+    at = ((column // WIDTH).to(tl.int64) * capacity + slot) * (sizes.groups * WIDTH) + group * WIDTH + column % WIDTH
+    tl.store(cache + at, tl.load(rows + n * (sizes.groups * O) + element, mask=inside), mask=inside)
 
 
-def cut_rows(rows, places, kept) -> None:
-    """Put rows (n, groups, O) at `places` of kept (slices, capacity, groups, width)."""
+def cut_rows(rows, slots, cache) -> None:
+    """Copy rows (n, groups, O) to `slots` of cache (slices, capacity, groups, width)."""
     n, groups, O = rows.shape
-    cut[(n, triton.cdiv(groups * O, CHUNK))](rows, places, kept, kept.shape[1], Rows(groups, O, kept.shape[3]), CHUNK)
+    cut[(n, triton.cdiv(groups * O, CHUNK))](rows, slots, cache, cache.shape[1], Rows(groups, O, cache.shape[3]), CHUNK)
 
 
-def add_rows(places, prepared: Prepared, out) -> None:
-    """out (B, branches * O), float32 or 16 bits wide, from rows of the table, places int32 (B, L)."""
+def add_rows(slots, prepared: Prepared, out) -> None:
+    """out (B, branches * O), float32 or 16 bits wide, from slots int32 (B, L) of the table."""
     table = prepared.state
-    filters, (slices, capacity, groups, width) = table.filters, table.kept.shape
-    bounds = [0]
-    for K in filters.kernels:
-        bounds.append(bounds[-1] + K)
-    sentences = max(512 // width, 1)  # 16 bytes a thread and row
-    sizes = Slices(places.shape[1], filters.O, groups, width, sentences)
-    grid = (triton.cdiv(len(places), sentences), slices)
-    gather_add[grid](table.kept, places, filters.bias, out, (len(places), capacity), tuple(bounds), sizes, num_warps=4)
+    filters, (slices, capacity, groups, width) = table.filters, table.cache.shape
+    bounds = tuple(accumulate(filters.kernels, initial=0))
+    sentences = max(512 // width, 1)  # four elements per thread of 4 warps
+    sizes = Slices(slots.shape[1], filters.O, groups, width, sentences)
+    grid = (triton.cdiv(len(slots), sentences), slices)
+    gather_add[grid](table.cache, slots, filters.bias, out, (len(slots), capacity), bounds, sizes, num_warps=4)
 
 
 def prepare_slices(table, filters: Filters, *, dtype: str, length: int, memory: int | None) -> DeviceTable:

@@ -1,7 +1,7 @@
-"""(B, R, S) -> (B, S, R): channels last on the way into matmul, first on the way out.
+"""Batched transpose (B, R, S) -> (B, S, R): channels last before matmul, channels first after it.
 
-NumPy moves one number at a time; here squares of lanes x lanes numbers are transposed in registers, and threads draw
-strips of them.
+NumPy copies one element at a time. Here squares of lanes x lanes elements are transposed in registers, and threads draw
+strips of squares. Limit: memory bandwidth.
 """
 
 import functools
@@ -16,12 +16,14 @@ from tilewright.ops.core.launch import launch
 
 
 @functools.cache
-def turn_kernel(lanes: int):
-    """The kernel for a vector width."""
+def transpose_kernel(lanes: int):
+    """The kernel for vectors of `lanes` float32."""
 
-    @simd.kernel(types.void(INPUT_3D, OUTPUT_3D, simd.INDICES, simd.TASKS, simd.OUTPUT), name=f"conv1d.turn.{lanes}")
-    def turn_rows(source, target, starts, tasks, scratch):
-        """starts: element offset of each row of source[b], contiguous. A task is `lanes` rows."""
+    @simd.kernel(
+        types.void(INPUT_3D, OUTPUT_3D, simd.INDICES, simd.TASKS, simd.OUTPUT), name=f"conv1d.transpose.{lanes}"
+    )
+    def transpose_rows(source, target, starts, tasks, scratch):
+        """starts: element offset of each row of source[b]; rows are contiguous. A task is `lanes` rows."""
         _, R, S = source.shape
         stride, strips = target.strides[1] // 4, (R + lanes - 1) // lanes
         task = simd.draw(tasks)
@@ -29,20 +31,20 @@ def turn_kernel(lanes: int):
             b, r = task // strips, task % strips * lanes
             at, to = b * (source.strides[0] // 4), b * (target.strides[0] // 4) + r
             for s in range(0, S, lanes):
-                first = min(s, S - lanes)  # the last square begins early rather than end late
+                first = min(s, S - lanes)  # the last square overlaps the one before
                 square = simd.block_gather(simd.block_zeros(lanes, 1, lanes), source, starts, r, R - 1, at + first)
                 simd.block_store(simd.block_transpose(square), target, to + first * stride, stride, R - r)
             task = simd.draw(tasks)
 
-    return turn_rows
+    return transpose_rows
 
 
-def turn(source: np.ndarray, target: np.ndarray) -> None:
-    """target (B, S, R), rows contiguous, = source (B, R, S).swapaxes(1, 2); any strides of source."""
+def transpose(source: np.ndarray, target: np.ndarray) -> None:
+    """target = source.swapaxes(1, 2). source: (B, R, S), any strides. target: (B, S, R), rows contiguous."""
     lanes = cpu().lanes
     B, R, S = source.shape
     if lanes > S or source.strides[2] != 4:
         target[...] = source.swapaxes(1, 2)
         return
     starts = np.arange(R, dtype=np.int64) * (source.strides[1] // 4)
-    launch(turn_kernel(lanes), source, target, starts, tasks=B * -(-R // lanes), words=1)
+    launch(transpose_kernel(lanes), source, target, starts, tasks=B * -(-R // lanes), words=1)

@@ -1,92 +1,58 @@
-"""Drawing tokens on a GPU: what `sample` runs there, and `draw`, which waits for nothing, for a step of generation."""
+"""What `sample` does with logits on a GPU besides drawing: penalties, shifts, bans, and the best tokens."""
 
 import numpy as np
+import torch
 
-from tilewright.ops.sample.ladder import ladder
-from tilewright.ops.sample.operands import (
-    AFTER,
-    ALLOWED_END,
-    BANNED_END,
-    BEFORE,
-    BEST,
-    PENALTY,
-    SEEN,
-    SEEN_END,
-    SHIFTED_END,
-    Drawn,
-    Rules,
-)
-from tilewright.ops.sample.problem import Problem
+from tilewright.ops.sample.operands import END, FLOAT, INTEGER, SHIFT, Rules
 
 
-def sample_tensor(logits, given: Rules) -> Drawn:
-    """`tilewright.ops.sample.sample` of logits float32, bfloat16 or float16 (n, V) on a GPU, arguments checked. Rules
-    and results stay on the host, but for the rows' numbers."""
-    import torch
-
-    raw = logits.float().contiguous()
-    tokens = torch.full((len(raw),), -1, dtype=torch.int64, device=raw.device)
-    numbers, words = (torch.from_numpy(np.ascontiguousarray(part)).to(raw.device) for part in given[:2])
-    draw(raw, numbers, words, tokens, scores=_edited(raw, given))
-    logarithms, best = _best(raw, given.words[:, BEST])
-    return Drawn(tokens.cpu().numpy(), logarithms, best)
-
-
-def draw(logits, numbers, words, tokens, scores=None) -> None:
-    """tokens int64 (n,), -1 for a row with a NaN or an infinity, of logits float32 (n, V), by numbers and words as in
-    `Rules`: contiguous tensors on a GPU, where nothing waits for the host. scores: logits with penalties and banned
-    tokens in them, if there are any."""
-    rung = ladder.choose(Problem(logits.shape[1], device="cuda"))
-    rung.run(logits, logits if scores is None else scores, numbers, words, tokens)
-
-
-def _edited(raw, given: Rules):
-    """Scores: the logits, or a copy in which penalties, shifts, banned and allowed tokens are."""
-    import torch
-
+def edited(logits, given: Rules):
+    """Scores: logits float32 (n, V), or a copy with penalties, shifts, banned and allowed tokens applied."""
     if not len(given.ids):
-        return raw
-    scores, words, ends = raw.clone(), given.words, given.ends
-    ids = torch.from_numpy(given.ids).to(raw.device)
-    shifts = torch.from_numpy(given.shifts).to(raw.device)
+        return logits
+    scores, integers, ends, shifts = logits.clone(), given.integers, given.ends, None
+    ids = torch.from_numpy(given.ids).to(logits.device)
+    if len(given.shifts):
+        shifts = torch.from_numpy(given.shifts).to(logits.device)
+    penalties = torch.from_numpy(given.floats[:, FLOAT.penalty].copy()).to(logits.device)
 
-    def places(first: np.ndarray, last: np.ndarray):
-        """(row, place in ids) of a part of ids, in order."""
+    def indices_of(first: np.ndarray, last: np.ndarray):
+        """(row, index in ids) of ids[first[row]:last[row]] for all rows."""
         counts = last - first
-        rows = np.repeat(np.arange(len(words)), counts)
+        rows = np.repeat(np.arange(len(integers)), counts)
         at = np.arange(len(rows)) + np.repeat(first - (np.cumsum(counts) - counts), counts)
-        return (torch.from_numpy(part).to(raw.device) for part in (rows, at))
+        return (torch.from_numpy(part).to(logits.device) for part in (rows, at))
 
-    rows, at = places(words[:, SEEN], words[:, SEEN_END])
-    x = raw[rows, ids[at]].double()
-    x = x + shifts[at, BEFORE] if len(shifts) else x
-    penalty = torch.from_numpy(given.numbers[:, PENALTY].copy()).to(raw.device)[rows]
-    x = torch.where(x > 0, x / penalty, x * penalty)
-    scores[rows, ids[at]] = (x + shifts[at, AFTER] if len(shifts) else x).float()
+    def shift(first: np.ndarray, last: np.ndarray, *, penalised: bool) -> None:
+        """Shift, and perhaps penalise, the tokens ids[first:last]."""
+        rows, at = indices_of(first, last)
+        x = logits[rows, ids[at]].double()
+        x = x if shifts is None else x + shifts[at, SHIFT.before]
+        x = torch.where(x > 0, x / penalties[rows], x * penalties[rows]) if penalised else x
+        scores[rows, ids[at]] = (x if shifts is None else x + shifts[at, SHIFT.after]).float()
+
+    shift(integers[:, INTEGER.seen], integers[:, INTEGER.seen_end], penalised=True)
     if len(ends):
-        rows, at = places(words[:, BANNED_END], ends[:, SHIFTED_END])
-        x = raw[rows, ids[at]].double() + shifts[at, BEFORE]
-        scores[rows, ids[at]] = (x + shifts[at, AFTER]).float()
-    rows, at = places(words[:, SEEN_END], words[:, BANNED_END])
+        shift(integers[:, INTEGER.banned_end], ends[:, END.shifted_end], penalised=False)
+    rows, at = indices_of(integers[:, INTEGER.seen_end], integers[:, INTEGER.banned_end])
     scores[rows, ids[at]] = -torch.inf
-    if len(ends) and (ends[:, SHIFTED_END] < ends[:, ALLOWED_END]).any():
-        rows, at = places(ends[:, SHIFTED_END], ends[:, ALLOWED_END])
+    if len(ends) and (ends[:, END.shifted_end] < ends[:, END.allowed_end]).any():
+        rows, at = indices_of(ends[:, END.shifted_end], ends[:, END.allowed_end])
         allowed = scores[rows, ids[at]]
         scores[rows] = -torch.inf
         scores[rows, ids[at]] = allowed
     return scores
 
 
-def _best(raw, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(float64 (n,) logarithms of the sums of exp, int64 (n, most) best tokens) of the rows that want them."""
-    import torch
-
-    n, V = raw.shape
-    most = min(int(wanted.max(initial=0)), V)
+def best_tokens(logits, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(float64 (n,) logarithms of the sum of exp, int64 (n, most) best tokens) of logits (n, V), for the rows whose
+    count is not negative. counts: int64 (n,), how many of the best tokens a row wants."""
+    n, V = logits.shape
+    most = min(int(counts.max(initial=0)), V)
     logarithms, best = np.zeros(n), np.zeros((n, max(most, 0)), np.int64)
-    if len(asked := np.flatnonzero(wanted >= 0)):
-        some = raw[torch.from_numpy(asked).to(raw.device)]
-        logarithms[asked] = some.double().logsumexp(1).cpu().numpy()
-        order = (some + 0.0).sort(dim=1, descending=True, stable=True).indices  # 0.0 and -0.0 are equal
-        best[asked] = order[:, : best.shape[1]].cpu().numpy()
+    if len(wanted := np.flatnonzero(counts >= 0)):
+        rows = logits[torch.from_numpy(wanted).to(logits.device)]
+        logarithms[wanted] = rows.double().logsumexp(1).cpu().numpy()
+        order = (rows + 0.0).sort(dim=1, descending=True, stable=True).indices  # 0.0 and -0.0 are equal
+        best[wanted] = order[:, : best.shape[1]].cpu().numpy()
     return logarithms, best

@@ -19,7 +19,7 @@ SUMS = 4  # vectors of maxima or sums side by side: an operation takes 3 or 4 cy
 
 @functools.cache
 def row_functions(lanes: int):
-    """(largest_of, exp_sum, scale_row): the three passes over a row of C elements, for a vector width.
+    """(largest_of, exp_sum): two passes over a row of C elements, for a vector width.
 
     x[start:start + C] is the row of x, out[to:to + C] that of out. lane_ids: float32 vector 0, 1, 2 ...
     """
@@ -76,6 +76,14 @@ def row_functions(lanes: int):
             c += lanes
         return simd.reduce_add(simd.add(simd.add(s, t), simd.add(u, v)))
 
+    return largest_of, exp_sum
+
+
+@functools.cache
+def row_kernel(lanes: int):
+    """The kernel for a vector width."""
+    largest_of, exp_sum = row_functions(lanes)
+
     @simd.inline
     def scale_row(out, to, C, factor):
         c = 0
@@ -86,13 +94,6 @@ def row_functions(lanes: int):
             left = C - c
             simd.store_first(out, to + c, simd.multiply(simd.load_first(out, to + c, left, lanes), factor), left)
 
-    return largest_of, exp_sum, scale_row
-
-
-@functools.cache
-def row_kernel(lanes: int):
-    """The kernel for a vector width."""
-    largest_of, exp_sum, scale_row = row_functions(lanes)
     signature = types.void(simd.INPUT_2D, simd.OUTPUT_2D, types.int64, simd.TASKS, simd.OUTPUT)
 
     @simd.kernel(signature, name=f"softmax.vectors.{lanes}")

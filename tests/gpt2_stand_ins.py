@@ -36,8 +36,8 @@ class StandIns:
         values, tokens = logits.max(dim=1)  # a NaN is the largest of all
         return (tokens, values) if out is None else (out[0].copy_(tokens), out[1].copy_(values))
 
-    def draw(self, logits, numbers, words, tokens):
-        given = Rules(numbers.numpy(), words.numpy(), np.zeros(0, np.int64))
+    def draw(self, logits, floats, integers, tokens):
+        given = Rules(floats.numpy(), integers.numpy(), np.zeros(0, np.int64))
         tokens.copy_(torch.from_numpy(sample(logits.numpy(), given).tokens))
 
     def checked_spans(self, spans, cache, rows):

@@ -143,20 +143,21 @@ def softmax(rng, dtype):
     shape = stack(rng, 300)
     layout = pick(rng, ROW_LAYOUTS) if len(shape) > 1 else "C"
     spread, masked = pick(rng, (3.0, 3.0, 1e-3, 60.0)), pick(rng, (0.0, 0.0, 0.5))
-    return spec_of("softmax").Case(shape, layout, spread, masked, dtype)
+    return spec_of("softmax").Case(shape, layout, dtype, spread=spread, masked=masked)
 
 
 def layernorm(rng, dtype):
     shape = stack(rng, 300)
     layout = pick(rng, ROW_LAYOUTS) if len(shape) > 1 else "C"
-    return spec_of("layernorm").Case(shape, layout, pick(rng, (0.0, 0.0, 100.0)), pick(rng, EPSILONS), dtype)
+    offset, eps = pick(rng, (0.0, 0.0, 100.0)), pick(rng, EPSILONS)
+    return spec_of("layernorm").Case(shape, layout, dtype, offset=offset, eps=eps)
 
 
 def batchnorm(rng, dtype):
     spec, shape = spec_of("batchnorm"), stack(rng, 300)
     layout = pick(rng, ROW_LAYOUTS) if len(shape) > 1 else "C"
-    activation = pick(rng, ACTIVATIONS)
-    return spec.Case(shape, layout, pick(rng, (0.0, 0.0, 100.0)), activation, pick(rng, EPSILONS), dtype)
+    activation, offset, eps = pick(rng, ACTIVATIONS), pick(rng, (0.0, 0.0, 100.0)), pick(rng, EPSILONS)
+    return spec.Case(shape, layout, dtype, offset=offset, activation=activation, eps=eps)
 
 
 def embedding(rng, dtype):

@@ -20,7 +20,7 @@ from tilewright.ops.attention.operands import DeviceCache
 torch = pytest.importorskip("torch")
 device_place = pytest.importorskip("tilewright.models.device_place")
 device_generation = pytest.importorskip("tilewright.models.device_generation")
-sample_device = pytest.importorskip("tilewright.ops.sample.draw")
+device_draw = pytest.importorskip("tilewright.models.device_draw")
 
 V, CONTEXT = TINY["vocab_size"], TINY["n_positions"]
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
@@ -69,7 +69,7 @@ def small_lanes(monkeypatch):
         monkeypatch.setattr(gpt2, name, getattr(stand_ins, name))
     for name in ("checked_spans", "append", "attend", "append_and_attend"):
         monkeypatch.setattr(device_place, name, getattr(stand_ins, name))
-    monkeypatch.setattr(sample_device, "draw", stand_ins.draw)
+    monkeypatch.setattr(device_draw, "draw", stand_ins.draw)
     monkeypatch.setattr(gpt2, "place_of", lambda device, dtype: device_place.Device(dtype, "cpu"))
     yield
     torch.set_num_threads(threads)

@@ -9,7 +9,7 @@ from tilewright.errors import UsageError
 from tilewright.ops.core.ladder import using
 from tilewright.ops.core.launch import threads
 from tilewright.ops.sample import Edits, ladder, rules, sample
-from tilewright.ops.sample.operands import WORD
+from tilewright.ops.sample.operands import INTEGER
 from tilewright.ops.sample.reference import sample as reference
 
 SURE = 1e-12  # of the sum of all weights
@@ -88,14 +88,16 @@ def test_a_hundred_thousand_rows(V, rows, rng):
 @pytest.mark.parametrize("rung", ON_CPU)
 def test_a_row_is_the_same_in_any_company(rung, rng):
     logits, given = some_rows(rng, 70, 900), some_rules(rng, 70, 900)
-    given.words[:, WORD.best] = rng.integers(-1, 8, 70)
+    given.integers[:, INTEGER.best] = rng.integers(-1, 8, 70)
 
     def drawn(rows: np.ndarray) -> list[tuple]:
         ends = given.ends[rows] if len(given.ends) else given.ends
-        found = sample(logits[rows], type(given)(given.numbers[rows], given.words[rows], given.ids, given.shifts, ends))
+        found = sample(
+            logits[rows], type(given)(given.floats[rows], given.integers[rows], given.ids, given.shifts, ends)
+        )
         return [
             (token, logarithm.tobytes() if asked >= 0 else b"", row[: max(asked, 0)].tolist())
-            for token, logarithm, row, asked in zip(*found, given.words[rows, WORD.best], strict=True)
+            for token, logarithm, row, asked in zip(*found, given.integers[rows, INTEGER.best], strict=True)
             if token >= 0
         ]
 

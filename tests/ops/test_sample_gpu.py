@@ -11,7 +11,7 @@ from ops.cases import cases_of
 from ops.test_sample import SURE, some_rows, some_rules
 from tilewright.bench.sizes import sample as spec
 from tilewright.ops.sample import ladder, rules, sample
-from tilewright.ops.sample.operands import NUMBER, Rules
+from tilewright.ops.sample.operands import FLOAT, INTEGER, Rules
 from tilewright.ops.sample.reference import sample as reference
 
 torch = pytest.importorskip("torch")
@@ -61,17 +61,17 @@ def test_rows_of_every_kind(n, V, rng):
 
 
 @pytest.fixture
-def little_room(monkeypatch):
+def small_capacity(monkeypatch):
     """Rows of more than 64 tokens are long ones."""
     from tilewright.ops.sample.tile import narrow
 
     monkeypatch.setattr(narrow, "SHORT_ROW", 64)
-    monkeypatch.setattr(narrow, "ROOM", 64)
+    monkeypatch.setattr(narrow, "CAPACITY", 64)
 
 
 @pytest.mark.parametrize("V", [65, 700])
-def test_long_rows_are_narrowed_to_what_there_is_room_for(V, rng, little_room):
-    """Room for 64 tokens: of most rows some are gathered, and of those with more equal scores none."""
+def test_long_rows_are_narrowed_to_the_capacity(V, rng, small_capacity):
+    """A capacity of 64 tokens: of most rows some are gathered, and of those with more equal scores none."""
     n = 60 if ON_GPU else 25
     logits, given = some_rows(rng, n, V), some_rules(rng, n, V)
     logits[:3] = 0.25
@@ -82,7 +82,7 @@ def test_long_rows_are_narrowed_to_what_there_is_room_for(V, rng, little_room):
     assert len(other) <= 1
 
 
-def test_long_rows_whose_scores_are_neighbours(rng, little_room):
+def test_long_rows_whose_scores_are_neighbours(rng, small_capacity):
     """Ranges of one to four keys, which equal steps of a score hardly cut."""
     low = rng.normal(0, 2, (16, 1)).astype(np.float32)
     near = [low]
@@ -95,12 +95,12 @@ def test_long_rows_whose_scores_are_neighbours(rng, little_room):
     assert ((found == wanted) | ((margins < SURE) & (found >= 0))).all()
 
 
-def test_long_rows_of_one_score_and_fewer_tokens_than_top_k(little_room):
+def test_long_rows_of_one_score_and_fewer_tokens_than_top_k(small_capacity):
     logits, given = np.full((2, 65), 0.25, np.float32), rules([0.3, 0.9], (64, 1.0, 0.0), banned=[np.arange(17)] * 2)
     assert sampled(logits, given).tokens.tolist() == reference(logits, *given)[0].tolist() == [31, 60]
 
 
-def test_a_target_that_rounding_leaves_out_of_reach_gives_a_token(rng, little_room):
+def test_a_target_that_rounding_leaves_out_of_reach_gives_a_token(rng, small_capacity):
     logits = (rng.normal(0, 1, (60, 65)) * rng.choice([0.3, 3, 10], (60, 1))).astype(np.float32)
     given = rules(np.full(60, 1 - 2.0**-53))
     wanted, margins = reference(logits, *given)
@@ -113,7 +113,7 @@ def test_a_row_is_the_same_in_any_company(rng):
     whole = sampled(logits, given).tokens
     some = rng.permutation(20)[:7]
     ends = given.ends[some] if len(given.ends) else given.ends
-    few = given._replace(numbers=given.numbers[some], words=given.words[some], ends=ends)
+    few = given._replace(floats=given.floats[some], integers=given.integers[some], ends=ends)
     assert np.array_equal(sampled(logits[some], few).tokens, whole[some])
 
 
@@ -122,7 +122,7 @@ def test_the_best_and_the_logarithm(rng):
     given = rules(rng.random(30), best=rng.integers(-1, 9, 30))
     found, here = sampled(logits, given), sample(logits, given)
     for i in np.flatnonzero(here.tokens >= 0):
-        asked = int(given.words[i, 4])
+        asked = int(given.integers[i, INTEGER.best])
         assert found.best[i, : max(asked, 0)].tolist() == here.best[i, : max(asked, 0)].tolist()
         assert asked < 0 or np.isclose(found.logarithms[i], here.logarithms[i], rtol=1e-12, atol=1e-10)
 
@@ -133,9 +133,9 @@ def test_the_largest_random_number_takes_the_last_token_that_is_kept(limits, bey
     """However the sums were rounded, there is a token. beyond: what rounding would leave a target above its sum by."""
     n, V = (4000, 4097) if ON_GPU else (24, 300)
     if not ON_GPU:
-        request.getfixturevalue("little_room")
+        request.getfixturevalue("small_capacity")
     logits, given = rng.standard_normal((n, V), np.float32), rules(np.full(n, 1 - 2**-53), limits, temperature=0.3)
     wanted, margins = reference(logits, *given)
-    given.numbers[:, NUMBER.u] += beyond
+    given.floats[:, FLOAT.u] += beyond
     found = sampled(logits, given).tokens
     assert (found >= 0).all() and ((found == wanted) | (margins < SURE)).all()

@@ -15,7 +15,7 @@ def truth(case, tensors: dict):
     """See `tilewright.bench.gpu`."""
     count = min(LOOKED_AT, case.M)
     inputs = {name: tensors[name].cpu().numpy() for name in ("logits", *Rules._fields)}
-    inputs |= {name: inputs[name][:count] for name in ("logits", "numbers", "words", "ends")}  # the parts with rows
+    inputs |= {name: inputs[name][:count] for name in ("logits", "floats", "integers", "ends")}  # the parts with rows
     exact = spec.reference(case, inputs)
     place = tensors["logits"].device
     return torch.from_numpy(exact).to(place), lambda c: torch.from_numpy(spec.bound(case, inputs, exact, c)).to(place)

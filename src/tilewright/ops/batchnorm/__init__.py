@@ -1,8 +1,8 @@
-"""Batch normalisation with stored statistics: each channel shifted and scaled; applied, or folded into weights.
+"""Batch normalisation with stored statistics: each channel is shifted and scaled, or the weights before it are.
 
 from tilewright.ops.batchnorm import batchnorm, fold
 y = batchnorm(x, gamma, beta, mean, variance, activation="relu")            # (..., C), four of (C,) -> (..., C)
-weights, bias = fold(weights, bias, gamma, beta, mean, variance, axis=2)    # the layer before does it then
+weights, bias = fold(weights, bias, gamma, beta, mean, variance, axis=2)    # the layer before then does it
 """
 
 import operator
@@ -14,18 +14,19 @@ from tilewright.ops.batchnorm.ladder import ladder
 from tilewright.ops.batchnorm.problem import ACTIVATIONS, Problem
 from tilewright.ops.core.arrays import as_float32, one_of
 from tilewright.ops.core.backend import HOST, backend_of
+from tilewright.ops.core.problems import row_problem
 
 __all__ = ["Problem", "batchnorm", "fold", "ladder"]
 
 
 def batchnorm(x, gamma, beta, mean, variance, *, eps: float = 1e-5, activation=None, out=None):
-    """activation((x - mean) / sqrt(variance + eps) * gamma + beta), a channel of the last axis at a time.
+    """activation((x - mean) / sqrt(variance + eps) * gamma + beta), for each channel of the last axis.
 
-    x: (..., C), float32 or bfloat16, any strides, NumPy or anything that speaks DLPack. gamma, beta, mean, variance:
+    x: (..., C), float32 or bfloat16, any strides, NumPy or any array with DLPack. gamma, beta, mean, variance:
     (C,). eps: at least 0, and variance + eps above 0. activation: None, "relu", "tanh", "gelu" (exact) or "gelu_tanh".
-    out: float32 NumPy array of x's shape to write to; it may be x. Scale and shift are formed in float64.
-    Arrays on a GPU stay there; each may also be float16, and out bfloat16. On a GPU the values of variance are not
-    checked, since that would wait for the GPU: a channel whose variance + eps is not above 0 becomes infinite or NaN.
+    out: float32 NumPy array of x's shape to write to; it may be x. Scale and shift are computed in float64.
+    Arrays on a GPU stay there; each may then also be float16, and out bfloat16. The values of variance are not checked
+    there, because the host would have to wait: a channel whose variance + eps is not above 0 becomes infinite or NaN.
     Returns float32 (..., C), the same kind of array as x. Raises UsageError naming the argument that does not fit.
     Source: Ioffe and Szegedy, "Batch Normalization", 2015.
     """
@@ -38,8 +39,8 @@ def batchnorm(x, gamma, beta, mean, variance, *, eps: float = 1e-5, activation=N
         scale, shift = _scale_shift(work.vectors, eps, work.x.shape[-1], "batchnorm")
         parameters = scale.astype(np.float32), shift.astype(np.float32)
     if 0 not in work.x.shape:
-        rung = ladder.choose(Problem(work.x.shape[-1], work.dtype, backend.device))
-        backend.over_rows(lambda rows, to: rung.run(rows, *parameters, activation, to), work)
+        rung = ladder.choose(row_problem(work.x.shape[-1], work.dtype, backend.device))
+        backend.over_rows(lambda rows, target: rung.run(rows, *parameters, activation, target), work)
     return backend.finish(x, work.result, work.target)
 
 
@@ -49,23 +50,23 @@ def _check_eps(op: str, eps: float) -> None:
 
 
 def fold(weights, bias, gamma, beta, mean, variance, *, eps: float = 1e-5, axis: int):
-    """(weights, bias) of a layer whose result is `batchnorm`'s of the layer with these weights and bias.
+    """(weights, bias) of one layer that computes this layer followed by `batchnorm`.
 
-    weights: any shape, a matrix, a convolution's or a transposed one's; axis: where its C output channels lie. bias:
-    (C,), or None for none. gamma, beta, mean, variance, eps: as for `batchnorm`. Computed in float64; returns new
-    float32 NumPy arrays of weights' shape and (C,). Raises UsageError naming the argument that does not fit.
+    weights: of a matrix product, a convolution or a transposed convolution, any shape; axis: that of its C output
+    channels. bias: (C,), or None for none. gamma, beta, mean, variance, eps: as for `batchnorm`. Computed in float64;
+    returns new float32 NumPy arrays of weights' shape and (C,). Raises UsageError naming a wrong argument.
     """
     array = as_float32("weights", weights)
     try:
-        place = operator.index(axis)
+        index = operator.index(axis)
     except TypeError as error:
         raise UsageError(f"fold: axis is {axis!r}; an integer is wanted") from error
-    if not -array.ndim <= place < array.ndim:
-        raise UsageError(f"fold: axis is {place}; weights has {array.ndim} axes")
-    C = array.shape[place]
+    if not -array.ndim <= index < array.ndim:
+        raise UsageError(f"fold: axis is {index}; weights has {array.ndim} axes")
+    C = array.shape[index]
     scale, shift = _scale_shift((gamma, beta, mean, variance), eps, C, "fold")
     old = np.zeros(C) if bias is None else _channels("bias", bias, C, "fold")
-    along = tuple(C if i == place % array.ndim else 1 for i in range(array.ndim))
+    along = tuple(C if i == index % array.ndim else 1 for i in range(array.ndim))
     return (array * scale.reshape(along)).astype(np.float32), (old * scale + shift).astype(np.float32)
 
 
@@ -85,5 +86,5 @@ def _channels(name: str, value, C: int, op: str) -> np.ndarray:
     """float64 (C,)."""
     vector = as_float32(name, value)
     if vector.shape != (C,):
-        raise UsageError(f"{op}: {name} has shape {vector.shape}; {(C,)} is wanted, one number a channel")
+        raise UsageError(f"{op}: {name} has shape {vector.shape}; {(C,)} is wanted, one element per channel")
     return vector.astype(np.float64)

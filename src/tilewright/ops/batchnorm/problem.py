@@ -1,56 +1,32 @@
 """batchnorm's problem: what the choice of a rung depends on, cost and error bound."""
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.ops.matmul.problem import ACTIVATIONS, EPS32, STEEPEST
+from tilewright.ops.core.problems import DEVICE_DTYPES, EPS32, RowCase, unless
+from tilewright.ops.core.problems import RowProblem as Problem
+from tilewright.ops.matmul.problem import ACTIVATIONS, STEEPEST
 
-__all__ = ["ACTIVATIONS"]
-
-DEVICE_DTYPES = ("float32", "bfloat16", "float16")  # accuracy classes on a GPU
-
-
-@dataclass(frozen=True)
-class Problem:
-    """All that the choice of a rung may look at: the number of channels and the device."""
-
-    C: int
-    dtype: str = "float32"
-    device: str = "cpu"
+__all__ = ["ACTIVATIONS", "DEVICE_DTYPES", "Case", "Problem", "bound", "cost"]
 
 
 @dataclass(frozen=True)
-class Case:
-    """Pixels of C channels: their shape and layout, the mean around which they lie, the activation."""
+class Case(RowCase):
+    """Pixels of C channels. offset: the mean of the elements. activation: as for `batchnorm`."""
 
-    shape: tuple[int, ...]
-    layout: str = "C"  # "C", "F", "strided": every third number
     offset: float = 0.0
     activation: str | None = None
     eps: float = 1e-5
-    dtype: str = "float32"
-    label: str = ""
-    device: str = "cpu"
 
-    @property
-    def name(self) -> str:
-        """For test ids and result rows."""
-        words = ["x".join(map(str, self.shape)), self.layout if self.layout != "C" else "", self.activation or ""]
-        words += [f"around{self.offset:g}" if self.offset else "", self.dtype if self.dtype != "float32" else ""]
-        return "-".join(w for w in words if w)
-
-    @property
-    def problem(self) -> Problem:
-        """What the ladder sees."""
-        return Problem(self.shape[-1], self.dtype, self.device)
+    def details(self) -> tuple[str, ...]:
+        """See `RowCase`."""
+        return self.activation or "", unless(0.0, self.offset, "around")
 
 
 def cost(case: Case) -> tuple[float, float]:
     """(operations: a product and a sum; bytes: in and out once)."""
-    numbers = math.prod(case.shape)
-    return 2.0 * numbers, (4.0 if case.dtype.endswith("16") else 8.0) * numbers + 8.0 * case.shape[-1]
+    return 2.0 * case.elements, (4.0 if case.short else 8.0) * case.elements + 8.0 * case.shape[-1]
 
 
 def bound(case: Case, inputs: dict, result: np.ndarray, c: float = 1.0) -> np.ndarray:

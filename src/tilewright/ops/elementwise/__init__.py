@@ -1,11 +1,11 @@
-"""Functions of single numbers: relu, gelu in both forms, tanh; float32, with a worst error that is tested.
+"""Functions of single elements: relu, gelu in both forms, tanh; float32, with a worst error that is tested.
 
 from tilewright.ops.elementwise import gelu, relu, tanh
 y = gelu(x)                                         # the tanh form, which GPT-2 uses
 gelu(x, approximate="none", out=x)                  # the exact form, in place
 """
 
-from functools import cache, partial
+from functools import partial
 
 from tilewright.ops.core.arrays import one_of
 from tilewright.ops.core.backend import backend_of
@@ -18,8 +18,8 @@ __all__ = ["Problem", "gelu", "ladder", "relu", "tanh"]
 def relu(x, *, out=None):
     """max(x, 0): x (...) -> float32 (...), the same kind of array; exact, and NaN stays NaN.
 
-    x: float32 or bfloat16, any strides, NumPy or anything that speaks DLPack. out: float32 NumPy array of x's shape to
-    write to; it may be x. Arrays on a GPU stay there; each may also be float16, and out bfloat16. Raises UsageError
+    x: float32 or bfloat16, any strides, NumPy or any array with DLPack. out: float32 NumPy array of x's shape to write
+    to; it may be x. Arrays on a GPU stay there; each may then also be float16, and out bfloat16. Raises UsageError
     naming the argument that does not fit.
     """
     return apply("relu", x, out)
@@ -28,9 +28,9 @@ def relu(x, *, out=None):
 def gelu(x, *, approximate: str = "tanh", out=None):
     """x times the normal distribution function at x; arguments, result and errors as for `relu`.
 
-    approximate: "tanh" is x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))), "none" the exact form. PyTorch has
-    the same two words and begins with "none". The worst error over all float32 is 3.7 ULP for "tanh" and 6.6 ULP for
-    "none", results below the normal range included; on a GPU twice that. gelu(-inf) is the limit, -0.
+    approximate: "tanh" is x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))), "none" the exact form. PyTorch uses
+    the same two words; its default is "none". The worst error over all float32 is 3.7 ULP for "tanh" and 6.6 ULP for
+    "none", for results below the normal range too; on a GPU twice that. gelu(-inf) is -0, its limit.
     Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016.
     """
     return apply(GELU[one_of("gelu", "approximate", approximate, tuple(GELU))], x, out)
@@ -44,15 +44,10 @@ def tanh(x, *, out=None):
 
 
 def apply(function: str, x, out=None):
-    """A function by its name in `reference.FUNCTIONS`; arguments, result and errors as for `relu`."""
+    """The function of this name in `reference.FUNCTIONS`; arguments, result and errors as for `relu`."""
     backend = backend_of(x)
     work = backend.row_operands(function, x, out, rank=0)
     if 0 not in work.x.shape:
-        rung = ladder.choose(_problem(function, work.dtype, backend.device))
+        rung = ladder.choose(Problem(function, work.dtype, backend.device))
         backend.over_elements(partial(rung.run, function), work)
     return backend.finish(x, work.result, work.target)
-
-
-@cache
-def _problem(function: str, dtype: str, device: str) -> Problem:
-    return Problem(function, dtype, device)

@@ -5,15 +5,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-DEVICE_DTYPES = ("float32", "bfloat16", "float16")  # accuracy classes on a GPU
-GELU = {"tanh": "gelu_tanh", "none": "gelu"}  # PyTorch's words
+from tilewright.ops.core.problems import DEVICE_DTYPES, case_name, unless
+
+__all__ = ["DEVICE_DTYPES", "Case", "Problem", "bound", "cost"]
+
+GELU = {"tanh": "gelu_tanh", "none": "gelu"}  # PyTorch's words for its two forms
 WORST_ULP = {"relu": 0.0, "tanh": 1.4, "gelu_tanh": 3.7, "gelu": 6.6}  # README.md; tests hold them
-OPERATIONS = {"relu": 1, "gelu_tanh": 45, "gelu": 45, "tanh": 30}  # additions, multiplications, fma as one; a division
+OPERATIONS = {"relu": 1, "gelu_tanh": 45, "gelu": 45, "tanh": 30}  # an addition, product, fma or division counts as 1
 
 
 @dataclass(frozen=True)
 class Problem:
-    """All that the choice of a rung may look at: the function and the device."""
+    """All that the choice of a rung may depend on: the function, the accuracy class and the device."""
 
     function: str
     dtype: str = "float32"
@@ -22,11 +25,12 @@ class Problem:
 
 @dataclass(frozen=True)
 class Case:
-    """A function, the shape and layout of its argument, the spread of its numbers."""
+    """function: a name of `reference.FUNCTIONS`. shape, spread: of its argument, and the standard deviation of its
+    elements. layout: "C", "F", or "strided", every third element."""
 
     function: str
     shape: tuple[int, ...]
-    layout: str = "C"  # "C", "F", "strided": every third number
+    layout: str = "C"
     spread: float = 3.0
     dtype: str = "float32"
     label: str = ""
@@ -35,9 +39,8 @@ class Case:
     @property
     def name(self) -> str:
         """For test ids and result rows."""
-        words = [self.function, "x".join(map(str, self.shape)), self.layout if self.layout != "C" else ""]
-        words += [f"spread{self.spread:g}" if self.spread != 3 else "", self.dtype if self.dtype != "float32" else ""]
-        return "-".join(w for w in words if w)
+        words = unless("C", self.layout), unless(3.0, self.spread, "spread"), unless("float32", self.dtype)
+        return case_name(self.function, "x".join(map(str, self.shape)), *words)
 
     @property
     def problem(self) -> Problem:
@@ -46,9 +49,9 @@ class Case:
 
 
 def cost(case: Case) -> tuple[float, float]:
-    """(operations of our polynomials, bytes: in and out once)."""
-    numbers = float(math.prod(case.shape))
-    return OPERATIONS[case.function] * numbers, (4 if case.dtype.endswith("16") else 8) * numbers
+    """(operations of our polynomials; bytes: in and out once)."""
+    elements = float(math.prod(case.shape))
+    return OPERATIONS[case.function] * elements, (4 if case.dtype.endswith("16") else 8) * elements
 
 
 def bound(case: Case, inputs: dict, result: np.ndarray, c: float = 1.0) -> np.ndarray:
@@ -57,6 +60,6 @@ def bound(case: Case, inputs: dict, result: np.ndarray, c: float = 1.0) -> np.nd
 
 
 def ulp(values: np.ndarray) -> np.ndarray:
-    """The distance of float32 numbers around finite float64 values; 2**-149 below the normal range."""
+    """The distance between neighbouring float32 values around finite float64 ones; 2**-149 below the normal range."""
     _, exponent = np.frexp(values)
     return np.ldexp(1.0, np.maximum(exponent - 24, -149))

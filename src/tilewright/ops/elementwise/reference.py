@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 
-NOTHING = -40.0  # below it GELU is -0 in float64 too; at -inf its formula would be -inf * 0
+LEAST = -40.0  # GELU is -0 below it, in float64 too; its formula would compute -inf * 0 for -inf
 
 
 def relu(x):
-    """max(x, 0), NaN kept."""
+    """max(x, 0); NaN stays NaN."""
     return np.maximum(np.asarray(x, np.float64), 0)
 
 
@@ -19,13 +19,13 @@ def tanh(x):
 
 def gelu(x):
     """x times the normal distribution function; erfc keeps the digits of its tail."""
-    x = np.maximum(np.asarray(x, np.float64), NOTHING)
+    x = np.maximum(np.asarray(x, np.float64), LEAST)
     return x / 2 * np.vectorize(math.erfc, otypes=[float])(-x / math.sqrt(2))
 
 
 def gelu_tanh(x):
-    """x / 2 * (1 + tanh(t)) as x / (1 + exp(-2 t)): the digits that 1 + tanh loses stay."""
-    x = np.maximum(np.asarray(x, np.float64), NOTHING)
+    """x / 2 * (1 + tanh(t)) as x / (1 + exp(-2 t)), in which no digits cancel."""
+    x = np.maximum(np.asarray(x, np.float64), LEAST)
     with np.errstate(over="ignore"):  # exp, where the result is -0
         return x / (1 + np.exp(-2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 

@@ -1,6 +1,6 @@
-"""Rows of a table picked by id: out[..., :] = table[ids[...]], and those of a second one, by position, added.
+"""Rows of a table: out[..., :] = table[ids[...]], plus rows of a second table by position.
 
-Where a convolution follows, no row needs to be gathered at all: see `tilewright.ops.embedding_conv1d`, the token table.
+Where a convolution follows, the rows need not be gathered at all: see `tilewright.ops.embedding_conv1d`.
 """
 
 import numpy as np
@@ -10,6 +10,7 @@ from tilewright.ops.core.arrays import as_numpy, put_back, rows_for, target_for
 from tilewright.ops.core.backend import HOST, backend_of
 from tilewright.ops.core.gpu.rows import kinds_of, ready, writable
 from tilewright.ops.core.gpu.tensors import FLOATS, INTEGERS
+from tilewright.ops.core.problems import row_problem
 from tilewright.ops.embedding.ladder import ladder
 from tilewright.ops.embedding.problem import Problem
 
@@ -17,17 +18,17 @@ __all__ = ["Problem", "checked_ids", "embedding", "ladder"]
 
 
 def checked_ids(ids, V: int, name: str = "ids", table: str = "table") -> np.ndarray:
-    """ids as an integer array, every one a row of a table with V rows; name, table: what messages call the two.
+    """ids as an integer array, each the index of a row of a table with V rows. name, table: for messages.
 
-    Raises UsageError with the first id out of range and its place.
+    Raises UsageError that names the first id out of range and its index.
     """
     array = as_numpy(name, ids)
     if array.dtype.kind not in "iu":
         raise UsageError(f"{name} is {array.dtype}; integers are wanted")
     if array.size and not (array.min() >= 0 and array.max() < V):
-        place = np.argwhere((array < 0) | (array >= V))[0]
-        where = ", ".join(map(str, place))
-        raise UsageError(f"{name}[{where}] is {array[tuple(place)]}; the {table} has rows 0 to {V - 1}")
+        first = tuple(np.argwhere((array < 0) | (array >= V))[0])
+        index = ", ".join(map(str, first))
+        raise UsageError(f"{name}[{index}] is {array[first]}; the {table} has rows 0 to {V - 1}")
     return array
 
 
@@ -37,66 +38,71 @@ def embedding(ids, table, *, out=None, positions=None, position_table=None):
 
     positions, position_table: integers of ids' shape and a second table (P, C); both or neither. out: a float32 array
     of the result's shape to write to.
-    Arrays on a GPU stay there: ids and positions int64 or int32, tables and out may also be float16, out bfloat16. The
-    values of ids are not checked there, since that would wait for the GPU: an id or a position that its table does not
-    have makes its row NaN. Raises UsageError naming the argument that does not fit, on the CPU also for ids out of
-    range, with the index of the first.
+    Arrays on a GPU stay there. ids and positions may then be int64 or int32, tables and out also float16, out bfloat16.
+    The values of ids are not checked there, because the host would have to wait: an id or a position outside its table
+    makes its row NaN. Raises UsageError naming the argument that does not fit; on the CPU also for an id out of range,
+    with the index of the first.
     """
     backend = backend_of(ids)
     rows = backend.take("embedding", "table", table)
     if rows.ndim != 2:
         raise UsageError(f"embedding: table has shape {tuple(rows.shape)}; (V, C) is wanted")
-    index, C = _index(backend, "ids", ids, len(rows), "table"), rows.shape[1]
-    places, more = _positions(backend, positions, position_table, tuple(index.shape), C)
-    backend.same_device("embedding", "ids", index, table=rows, positions=places, position_table=more)
-    result = backend.result("embedding", out, (*index.shape, C), rows, FLOATS if backend is not HOST else ("float32",))
+    indices, C = _checked(backend, "ids", ids, len(rows), "table"), rows.shape[1]
+    positional = _positional(backend, positions, position_table, tuple(indices.shape), C)
+    others = dict(zip(("positions", "position_table"), positional, strict=False))
+    backend.same_device("embedding", "ids", indices, table=rows, **others)
+    dtypes = ("float32",) if backend is HOST else FLOATS
+    result = backend.result("embedding", out, (*indices.shape, C), rows, dtypes)
     if 0 in result.shape:
         return backend.finish(ids, result, result)
     run = _run_on_host if backend is HOST else _run_on_device
-    return backend.finish(ids, result, run(index, rows, places, more, result, out is None))
+    return backend.finish(ids, result, run(indices, rows, positional, result, out is None))
 
 
-def _run_on_host(index: np.ndarray, rows: np.ndarray, places, more, result: np.ndarray, new: bool) -> np.ndarray:
-    """The array that the chosen rung wrote: result, or a buffer of its shape. new: nobody else has the result."""
-    others = () if places is None else (places, more)
-    target = result if new else target_for(result, rows, index, *others)
+def _run_on_host(ids: np.ndarray, table: np.ndarray, positional: tuple, result: np.ndarray, new: bool) -> np.ndarray:
+    """The array that the chosen rung wrote: result, or a buffer of its shape. positional: (positions, position_table)
+    or (). new: the result shares no memory with an argument."""
+    target = result if new else target_for(result, table, ids, *positional)
     flat = rows_for(target)
-    rung = ladder.choose(Problem(rows.shape[1]))
-    rung.run(np.ascontiguousarray(index.reshape(-1), np.int64), rows, flat)
-    if places is not None:
-        flat += more[places.reshape(-1)]
+    ladder.choose(row_problem(table.shape[1], "float32", "cpu")).run(
+        np.ascontiguousarray(ids.reshape(-1), np.int64), table, flat
+    )
+    if positional:
+        positions, position_table = positional
+        flat += position_table[positions.reshape(-1)]
     put_back(target, flat)
     return target
 
 
-def _run_on_device(index, rows, places, more, result, new: bool):
+def _run_on_device(ids, table, positional: tuple, result, new: bool):
     """The same for tensors."""
-    index, rows = index.contiguous(), ready(rows)
-    pair = None if places is None else (places.contiguous().view(-1), ready(more))
-    target = result if new or writable(result, index, rows, *pair or ()) else result.new_empty(result.shape)
-    tables = (rows, pair[1]) if pair else (rows,)
-    rung = ladder.choose(Problem(rows.shape[1], kinds_of(target, *tables), "cuda"))
-    rung.run(index.view(-1), rows, pair, target.view(-1, rows.shape[1]))
+    ids, table = ids.contiguous(), ready(table)
+    if positional:
+        positions, position_table = positional
+        positional = positions.contiguous().view(-1), ready(position_table)
+    target = result if new or writable(result, ids, table, *positional) else result.new_empty(result.shape)
+    rung = ladder.choose(row_problem(table.shape[1], kinds_of(target, table, *positional[1:]), "cuda"))
+    rung.run(ids.view(-1), table, positional or None, target.view(-1, table.shape[1]))
     return target
 
 
-def _index(backend, name: str, ids, V: int, table: str):
-    """Integers; on the CPU each is a row of a table with V rows."""
+def _checked(backend, name: str, ids, V: int, table: str):
+    """Integers; on the CPU each is the index of a row of a table with V rows."""
     return checked_ids(ids, V, name, table) if backend is HOST else backend.take("embedding", name, ids, INTEGERS)
 
 
-def _positions(backend, positions, position_table, shape: tuple[int, ...], C: int) -> tuple:
-    """Checked positions and their table; None and None where there are none."""
+def _positional(backend, positions, position_table, shape: tuple[int, ...], C: int) -> tuple:
+    """Checked positions of this shape and their table (P, C), or () if there are none."""
     if (positions is None) != (position_table is None):
         missing = "positions" if positions is None else "position_table"
         raise UsageError(f"embedding: {missing} is missing; positions and position_table come together")
     if positions is None:
-        return None, None
-    more = backend.take("embedding", "position_table", position_table)
-    if more.ndim != 2 or more.shape[1] != C:
-        shapes = f"{tuple(more.shape)}; (P, {C}) is wanted, as wide as the table"
+        return ()
+    table = backend.take("embedding", "position_table", position_table)
+    if table.ndim != 2 or table.shape[1] != C:
+        shapes = f"{tuple(table.shape)}; (P, {C}) is wanted, as wide as the table"
         raise UsageError(f"embedding: position_table has shape {shapes}")
-    places = _index(backend, "positions", positions, len(more), "position_table")
-    if tuple(places.shape) != shape:
-        raise UsageError(f"embedding: positions has shape {tuple(places.shape)}; that of ids, {shape}, is wanted")
-    return places, more
+    indices = _checked(backend, "positions", positions, len(table), "position_table")
+    if tuple(indices.shape) != shape:
+        raise UsageError(f"embedding: positions has shape {tuple(indices.shape)}; that of ids, {shape}, is wanted")
+    return indices, table

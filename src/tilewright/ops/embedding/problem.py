@@ -5,22 +5,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-DEVICE_DTYPES = ("float32", "bfloat16", "float16")  # accuracy classes on a GPU
-EPS32 = float(np.finfo(np.float32).eps)
+from tilewright.ops.core.problems import DEVICE_DTYPES, EPS32, case_name, row_problem, unless
+from tilewright.ops.core.problems import RowProblem as Problem
 
-
-@dataclass(frozen=True)
-class Problem:
-    """All that the choice of a rung may look at: the width of a row and the device."""
-
-    C: int
-    dtype: str = "float32"
-    device: str = "cpu"
+__all__ = ["DEVICE_DTYPES", "Case", "Problem", "bound", "cost"]
 
 
 @dataclass(frozen=True)
 class Case:
-    """One look-up: shape of the ids, rows and width of the table, its layout; rows of a table of positions, or 0."""
+    """shape: of the ids. V, C: rows and columns of the table. layout: its layout. positions: rows of the position
+    table, 0 for none."""
 
     shape: tuple[int, ...]
     V: int
@@ -34,24 +28,25 @@ class Case:
     @property
     def name(self) -> str:
         """For test ids and result rows."""
-        words = [f"{'x'.join(map(str, self.shape))}-of-{self.V}x{self.C}", self.layout if self.layout != "C" else ""]
-        words += [f"positions{self.positions}" if self.positions else "", self.dtype if self.dtype != "float32" else ""]
-        return "-".join(w for w in words if w)
+        sizes = f"{'x'.join(map(str, self.shape))}-of-{self.V}x{self.C}"
+        words = unless(0, self.positions, "positions"), unless("float32", self.dtype)
+        return case_name(sizes, unless("C", self.layout), *words)
 
     @property
     def problem(self) -> Problem:
         """What the ladder sees."""
-        return Problem(self.C, self.dtype, self.device)
+        return row_problem(self.C, self.dtype, self.device)
 
 
 def cost(case: Case) -> tuple[float, float]:
     """(an addition where there are positions; bytes: each row read and written once, ids read once).
 
-    Rows of positions are read from a cache: there are few.
+    Rows of positions are few, so they are read from a cache.
     """
-    numbers = float(math.prod(case.shape))
-    word = 4 if case.dtype.endswith("16") else 8
-    return (numbers * case.C if case.positions else 0.0), numbers * (word * case.C + (12 if case.positions else 4))
+    rows = float(math.prod(case.shape))
+    bytes_per_element = 4 if case.dtype.endswith("16") else 8
+    row_bytes = bytes_per_element * case.C + (12 if case.positions else 4)
+    return (rows * case.C if case.positions else 0.0), rows * row_bytes
 
 
 def bound(case: Case, inputs: dict, result: np.ndarray, c: float = 1.0) -> np.ndarray:

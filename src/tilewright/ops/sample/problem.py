@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-SURE = 1e-12  # of the sum of all weights: more than float64 sums of a vocabulary in any two orders differ by
+SURE = 1e-12  # of the sum of all weights: more than the difference of float64 sums in any two orders
 
 
 @dataclass(frozen=True)
 class Problem:
-    """All that the choice of a rung may look at."""
+    """All that the choice of a rung may depend on: the size of the vocabulary, the dtype and the device."""
 
     V: int
     dtype: str = "float32"
@@ -18,9 +18,9 @@ class Problem:
 
 @dataclass(frozen=True)
 class Case:
-    """M rows of V logits; spread: their standard deviation. kind: "" or "ties", logits on a grid, or "one", a row with
-    one logit far above the others. edits: a repetition penalty and banned tokens. shifts: what is added to logits, and
-    in every other row the only tokens that are allowed."""
+    """M rows of V logits; spread: their standard deviation. kind: "", or "ties", logits on a grid, or "one", one
+    logit far above the others. edits: a repetition penalty and banned tokens. shifts: shifts of logits, and in every
+    other row a list of allowed tokens."""
 
     M: int
     V: int
@@ -50,12 +50,12 @@ class Case:
 
 
 def cost(case: Case) -> tuple[float, float]:
-    """(an exp and two sums a logit; bytes of the logits)."""
+    """(operations: an exp and two sums per logit; bytes of the logits)."""
     return 20.0 * case.M * case.V, 4.0 * case.M * case.V
 
 
 def bound(case: Case, inputs: dict, result: np.ndarray, c: float = 1.0) -> np.ndarray:
-    """0: the very token; any other where rounding may decide."""
+    """0 for exactly this token; V, which allows any other, where rounding may decide."""
     from tilewright.ops.sample.reference import sample
 
     return np.where(sample(**inputs)[1] <= SURE * c, float(case.V), 0.0)

@@ -3,22 +3,22 @@
 import numpy as np
 
 
-def sample(logits, numbers, words, ids, shifts=(), ends=()):
+def sample(logits, floats, integers, ids, shifts=(), ends=()):
     """(tokens (n,), -1 where there is none; margins (n,)): see `operands.Rules` for the arguments.
 
-    margins: by how much of the sum of all weights a sum could be off before another token were chosen.
+    margins: the relative error of a sum, in parts of the sum of all weights, that would change the token.
     """
-    edits = [(each, shifts) for each in ends] if len(ends) else [((0, 0), ())] * len(words)
-    rows = zip(np.asarray(logits, np.float32), numbers, words, edits, strict=True)
+    edits = [(each, shifts) for each in ends] if len(ends) else [((0, 0), ())] * len(integers)
+    rows = zip(np.asarray(logits, np.float32), floats, integers, edits, strict=True)
     found = [_row(row, *rest, ids) for row, *rest in rows]
     tokens, margins = zip(*found, strict=True) if found else ((), ())
     return np.array(tokens, np.float64), np.array(margins, np.float64)
 
 
-def _row(row, numbers, words, edits, ids):
+def _row(row, floats, integers, edits, ids):
     """(token, margin) of one row."""
-    u, temperature, top_p, min_p, penalty = numbers.tolist()
-    top_k, seen, seen_end, banned_end, _ = words.tolist()
+    u, temperature, top_p, min_p, penalty = floats.tolist()
+    top_k, seen, seen_end, banned_end, _ = integers.tolist()
     (shifted_end, allowed_end), shifts = edits
     wide = row.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -49,15 +49,15 @@ def _row(row, numbers, words, edits, ids):
         kept += 1
     if min_p > 0:
         kept = min(kept, int((weights >= min_p).sum()))
-        with np.errstate(divide="ignore"):  # weights differ by some part of themselves, or not at all
+        with np.errstate(divide="ignore"):  # the relative distance of weights, 0 for equal ones
             margin = min(margin, *np.abs(weights[1:] / min_p - 1)) if len(weights) > 1 and min_p < 1 else margin
-    place, near = _reaches(sums[:kept], u * sums[kept - 1])
-    return order[place], min(margin, near)
+    index, near = _reaches(sums[:kept], u * sums[kept - 1])
+    return order[index], min(margin, near)
 
 
 def _reaches(sums, target):
-    """(the first place at which the sums reach the target, by how much of the last sum it is not a neighbour)."""
-    place = min(int(np.searchsorted(sums, target)), len(sums) - 1)
-    near = [target - sums[place - 1]] if place else []
-    near += [sums[place] - target] if place < len(sums) - 1 else []
-    return place, min(near, default=np.inf) / sums[-1]
+    """(the first index at which the sums reach the target, the distance to its neighbours relative to the last sum)."""
+    index = min(int(np.searchsorted(sums, target)), len(sums) - 1)
+    near = [target - sums[index - 1]] if index else []
+    near += [sums[index] - target] if index < len(sums) - 1 else []
+    return index, min(near, default=np.inf) / sums[-1]

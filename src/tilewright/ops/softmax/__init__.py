@@ -1,12 +1,11 @@
-"""Softmax of each row: exp(x - max) / sum of those, positive numbers whose sum is 1.
+"""Softmax of each row: exp(x - max) divided by its sum, so that a row becomes positive and sums to 1.
 
 from tilewright.ops.softmax import softmax
-shares = softmax(scores)                            # (..., C) -> (..., C); -inf, a masked number, becomes 0
+weights = softmax(scores)                           # (..., C) -> (..., C); -inf, a masked element, becomes 0
 """
 
-from functools import cache
-
 from tilewright.ops.core.backend import backend_of
+from tilewright.ops.core.problems import row_problem
 from tilewright.ops.softmax.ladder import ladder
 from tilewright.ops.softmax.problem import Problem
 
@@ -16,21 +15,16 @@ __all__ = ["Problem", "ladder", "softmax"]
 def softmax(x, *, out=None):
     """exp(x) / sum(exp(x)) over the last axis, without overflow: x (..., C) -> float32 (..., C), x's kind of array.
 
-    x: float32 or bfloat16, any strides, NumPy or anything that speaks DLPack; C of any size. out: float32 NumPy array
-    of x's shape to write to; it may be x. An array on a GPU stays there; it and out may also be float16, and out
-    bfloat16. Sums are float32.
-    -inf becomes exactly 0. An element so far below the largest that its exp is not a normal number may become 0, too. A
-    row of only -inf, or with a NaN or +inf in it, becomes NaN throughout, as in NumPy. A row's bits depend on that row
-    alone. Raises UsageError naming the argument that does not fit.
+    x: float32 or bfloat16, any strides, NumPy or any array with DLPack; C of any size. out: float32 NumPy array of x's
+    shape to write to; it may be x. An array on a GPU stays there; x and out may then also be float16, and out bfloat16.
+    Sums are float32.
+    -inf becomes exactly 0. An element so far below the largest that its exp is not a normal number may also become 0.
+    A row of only -inf, or with a NaN or +inf in it, becomes NaN throughout, as in NumPy. A row's bits depend on that
+    row alone. Raises UsageError naming the argument that does not fit.
     """
     backend = backend_of(x)
     work = backend.row_operands("softmax", x, out)
     if 0 not in work.x.shape:
-        problem = _problem(work.x.shape[-1], work.dtype, backend.device)
-        backend.over_rows(ladder.choose(problem).run, work)
+        rung = ladder.choose(row_problem(work.x.shape[-1], work.dtype, backend.device))
+        backend.over_rows(rung.run, work)
     return backend.finish(x, work.result, work.target)
-
-
-@cache
-def _problem(C: int, dtype: str, device: str) -> Problem:
-    return Problem(C, dtype, device)

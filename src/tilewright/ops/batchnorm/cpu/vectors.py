@@ -1,7 +1,7 @@
-"""A row in vectors of channels: a multiply-add and the activation.
+"""batchnorm in vectors of channels: out[i, c] = activation(x[i, c] * scale[c] + shift[c]).
 
-Against `naive`: numbers go through in vectors. It loses where there are fewer channels than a vector has lanes. Reading
-and writing memory takes longer than the arithmetic, so a model folds the operation into the weights before it (`fold`).
+Limited by memory: one multiply-add per 8 bytes. So a model folds the operation into the weights of the layer before
+(`fold`). Against `naive`: whole vectors; threads draw rows. It loses where there are fewer channels than lanes.
 """
 
 import functools
@@ -22,21 +22,21 @@ def row_kernel(lanes: int):
 
     @simd.kernel(types.void(*arrays), name=f"batchnorm.vectors.{lanes}")
     def scale_shift_rows(x, scale, shift, activation, out, step, tasks, scratch):
-        """A task is `step` rows."""
+        """As `naive.scale_shift`, with contiguous rows. A task is `step` rows."""
         rows, C = x.shape
         x_stride, out_stride = x.strides[0] // 4, out.strides[0] // 4
         task = simd.draw(tasks)
         while task >= 0:
             for i in range(task * step, min((task + 1) * step, rows)):
-                at, to, c = i * x_stride, i * out_stride, 0
+                start, to, c = i * x_stride, i * out_stride, 0
                 while c + lanes <= C:
-                    y = simd.fma(simd.load(x, at + c, lanes), simd.load(scale, c, lanes), simd.load(shift, c, lanes))
+                    y = simd.fma(simd.load(x, start + c, lanes), simd.load(scale, c, lanes), simd.load(shift, c, lanes))
                     simd.store(out, to + c, activate(y, activation))
                     c += lanes
                 if c < C:
                     left = C - c
                     factor, term = simd.load_first(scale, c, left, lanes), simd.load_first(shift, c, left, lanes)
-                    y = simd.fma(simd.load_first(x, at + c, left, lanes), factor, term)
+                    y = simd.fma(simd.load_first(x, start + c, left, lanes), factor, term)
                     simd.store_first(out, to + c, activate(y, activation), left)
             task = simd.draw(tasks)
 
@@ -44,6 +44,5 @@ def row_kernel(lanes: int):
 
 
 def normalise(x: np.ndarray, scale: np.ndarray, shift: np.ndarray, activation: str | None, out: np.ndarray) -> None:
-    """out = activation(x * scale + shift): x, out float32 (rows, C) with contiguous rows, scale and shift (C,)."""
-    kernel = row_kernel(cpu().lanes)
-    draw_rows(kernel, x, scale, shift, ACTIVATIONS[activation], out=out, words=1)
+    """out = activation(x * scale + shift): x, out float32 (rows, C) with contiguous rows; scale, shift (C,)."""
+    draw_rows(row_kernel(cpu().lanes), x, scale, shift, ACTIVATIONS[activation], out=out, words=1)

@@ -1,4 +1,11 @@
-"""One program per block of rows and channels."""
+"""batchnorm in Triton: out[i, c] = activation((x[i, c] - mean[c]) / sqrt(variance[c] + eps) * gamma[c] + beta[c]).
+
+One program per block of rows and channels. It computes the scale and shift of its channels in float64, once for all its
+rows, which costs less than loading them. Limited by memory: each element is read once and written once. It loses where
+channels are few and no power of two: lanes after them are idle. The only tile rung.
+"""
+
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
@@ -10,33 +17,38 @@ BLOCK, WARPS = 4096, 4  # 32 elements per thread
 WIDEST = 256  # channels of a block
 
 
+class Channels(NamedTuple):
+    """Pointers to (C,) each, of any float dtype."""
+
+    gamma: Any
+    beta: Any
+    mean: Any
+    variance: Any
+
+
 @triton.jit(do_not_specialize=["M"])
 def blocks(x, channels, out, M, eps, block: tl.constexpr, ACTIVATION: tl.constexpr):
-    """out (M, C) = ACTIVATION(x * scale + shift); channels: (gamma, beta, mean, variance).
-
-    A program computes scale and shift in float64, once for all rows of its block. That costs less than loading them.
-    Loses where channels are few and no power of two: lanes beyond them are idle.
-    """
-    gamma, beta, mean, variance = channels
+    """x, out: pointers to (M, C) of any float dtype, contiguous. channels: `Channels`. block: a `RowBlock`."""
     C: tl.constexpr = block.C
     BM: tl.constexpr = block.BM
     BC: tl.constexpr = block.BC
     rows, columns = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BC + tl.arange(0, BC)
-    real = columns < C
-    spread = tl.load(variance + columns, mask=real, other=1.0).to(tl.float64) + eps
-    scale = tl.load(gamma + columns, mask=real, other=0.0).to(tl.float64) / tl.sqrt(spread)
-    shift = tl.load(beta + columns, mask=real, other=0.0).to(tl.float64)
-    shift -= tl.load(mean + columns, mask=real, other=0.0).to(tl.float64) * scale
-    inside = (rows < M)[:, None] & real[None, :]
-    at = rows.to(tl.int64)[:, None] * C + columns[None, :]
-    number = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-    result = activate(number * scale.to(tl.float32)[None, :] + shift.to(tl.float32)[None, :], ACTIVATION)
-    tl.store(out + at, result.to(out.dtype.element_ty), mask=inside)
+    valid = columns < C
+    variance = tl.load(channels.variance + columns, mask=valid, other=1.0).to(tl.float64) + eps
+    scale = tl.load(channels.gamma + columns, mask=valid, other=0.0).to(tl.float64) / tl.sqrt(variance)
+    shift = tl.load(channels.beta + columns, mask=valid, other=0.0).to(tl.float64)
+    shift -= tl.load(channels.mean + columns, mask=valid, other=0.0).to(tl.float64) * scale
+    inside = (rows < M)[:, None] & valid[None, :]
+    offsets = rows.to(tl.int64)[:, None] * C + columns[None, :]
+    values = tl.load(x + offsets, mask=inside, other=0.0).to(tl.float32)
+    result = activate(values * scale.to(tl.float32)[None, :] + shift.to(tl.float32)[None, :], ACTIVATION)
+    tl.store(out + offsets, result.to(out.dtype.element_ty), mask=inside)
 
 
-def run(x, channels, eps: float, activation, out, block: int = BLOCK, warps: int = WARPS) -> None:
-    """The rung's run function; block, warps: other than the rung's own, for measurements."""
+def run(x, channels, eps: float, activation, out) -> None:
+    """Launch `blocks` on x and out (M, C). channels: gamma, beta, mean, variance."""
     M, C = x.shape
-    columns = min(triton.next_power_of_2(C), WIDEST)
-    grid = (-(-M // (block // columns)), -(-C // columns))
-    blocks[grid](x, channels, out, M, eps, RowBlock(C, block // columns, columns), activation, num_warps=warps)
+    BC = min(triton.next_power_of_2(C), WIDEST)
+    block = RowBlock(C, BLOCK // BC, BC)
+    grid = (-(-M // block.BM), -(-C // BC))
+    blocks[grid](x, Channels(*channels), out, M, eps, block, activation, num_warps=WARPS)

@@ -1,30 +1,32 @@
-"""A block of numbers a program, each read and written once."""
+"""An elementwise function in Triton: out[i] = function(x[i]), in float32, by the polynomials of `functions`.
+
+Each element is read once and written once. Limited by memory, as long as the function takes less time than its 8 bytes;
+gelu with float32 results does not. The only tile rung.
+"""
 
 import triton
 import triton.language as tl
 
 from tilewright.ops.elementwise.tile.functions import apply
 
-BLOCK, WARPS = 1024, 4  # 8 numbers a thread: two loads of 16 bytes on their way
+BLOCK, WARPS = 1024, 4  # 8 elements per thread: two loads of 16 bytes in flight
 
 
 @triton.jit(do_not_specialize=["N"])
 def blocks(x, out, N, FUNCTION: tl.constexpr, BLOCK: tl.constexpr):
-    """out[i] = FUNCTION(x[i]), N numbers; any float dtype in and out, float32 between.
-
-    Loses to nothing but the memory, as long as a function takes fewer operations than its eight bytes take time.
-    """
+    """One program per BLOCK elements. x, out: pointers to N contiguous elements of any float dtype. FUNCTION: a name of
+    `reference.FUNCTIONS`."""
     first = tl.program_id(0).to(tl.int64) * BLOCK
-    at = first + tl.arange(0, BLOCK)
-    if first + BLOCK <= N:  # without a mask, whose edge may lie inside 16 bytes
-        number = tl.load(x + at).to(tl.float32)
-        tl.store(out + at, apply(number, out, FUNCTION).to(out.dtype.element_ty))
+    offsets = first + tl.arange(0, BLOCK)
+    if first + BLOCK <= N:  # without a mask, because its end may lie inside of 16 bytes
+        values = tl.load(x + offsets).to(tl.float32)
+        tl.store(out + offsets, apply(values, out, FUNCTION).to(out.dtype.element_ty))
     else:
-        number = tl.load(x + at, mask=at < N, other=0.0).to(tl.float32)
-        tl.store(out + at, apply(number, out, FUNCTION).to(out.dtype.element_ty), mask=at < N)
+        values = tl.load(x + offsets, mask=offsets < N, other=0.0).to(tl.float32)
+        tl.store(out + offsets, apply(values, out, FUNCTION).to(out.dtype.element_ty), mask=offsets < N)
 
 
-def run(function: str, x, out, block: int = BLOCK, warps: int = WARPS) -> None:
-    """The rung's run function; block, warps: other than the rung's own, for measurements."""
+def run(function: str, x, out) -> None:
+    """Launch `blocks` on two tensors of one shape."""
     N = x.numel()
-    blocks[(-(-N // block),)](x, out, N, function, block, num_warps=warps, enable_fp_fusion=False)
+    blocks[(-(-N // BLOCK),)](x, out, N, function, BLOCK, num_warps=WARPS, enable_fp_fusion=False)

@@ -1,8 +1,8 @@
 """exp, tanh and GELU of float32 tiles for every input: the polynomials of `tilewright.simd.functions`, in Triton.
 
-A result below the normal range is rounded once. Divisions are the GPU's own, which err by 2 ULP, so the worst errors
+A result below the normal range is rounded once. Divisions are the GPU's own, good to 2 ULP, so the worst errors
 are larger than on the CPU: `problem.WORST_ULP` times the rung's constant. Compile kernels that call GELU with
-`enable_fp_fusion=False`: a product and a sum that became one would take its error-free sums apart.
+`enable_fp_fusion=False`: the compiler would fuse products and sums of which the code computes the rounding errors.
 """
 
 import triton
@@ -15,17 +15,17 @@ from tilewright.ops.gemm.tile.epilogue import SLOPE as POWER_SLOPE
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN2_HIGH, LN2_LOW = tl.constexpr(0.693359375), tl.constexpr(-2.12194440054690583e-4)  # n * LN2_HIGH is exact
 EXP_LEAST, EXP_MOST = tl.constexpr(-104.0), tl.constexpr(89.0)  # exp is 0 below the first, infinite above the second
-TO_INTEGER = tl.constexpr(12582912.0)  # 1.5 * 2**23: a number added to it is rounded to an integer, in its last bits
+TO_INTEGER = tl.constexpr(12582912.0)  # 1.5 * 2**23: adding it to x rounds x to an integer, in the last bits
 INTEGER_BITS = tl.constexpr(0x4B400000)  # of TO_INTEGER
 SLOPE, SLOPE_REST = tl.constexpr(1.5957691669464111), tl.constexpr(-4.534068032135963e-08)  # 2 sqrt(2 / pi)
 CUBIC, CUBIC_REST = tl.constexpr(0.07135481387376785), tl.constexpr(2.3988323966106506e-09)  # 0.044715 times that
-TANH_FORM_END, EXACT_END = tl.constexpr(11.0), tl.constexpr(16.0)  # below minus these GELU is -0
-KNEE = tl.constexpr(3.5)  # where Mills' ratio is expanded
+TANH_FORM_END, EXACT_END = tl.constexpr(11.0), tl.constexpr(16.0)  # GELU is -0 below their negatives
+KNEE = tl.constexpr(3.5)  # the point around which Mills' ratio is expanded
 
 
 @triton.jit
-def between(x, least, most):
-    """x moved into a range, a NaN as it is."""
+def limited(x, least, most):
+    """x limited to a range; a NaN stays."""
     x = tl.where(x < least, least, x)
     return tl.where(x > most, most, x)
 
@@ -33,14 +33,14 @@ def between(x, least, most):
 @triton.jit
 def exp_parts(x):
     """(p, n) with exp(x) = p * 2**n, p near 1 and n an int32, for x from -300 to 90."""
-    moved = tl.fma(x, LOG2_E, TO_INTEGER)
-    n = moved - TO_INTEGER
+    shifted = tl.fma(x, LOG2_E, TO_INTEGER)
+    n = shifted - TO_INTEGER
     r = tl.fma(n, -LN2_LOW, tl.fma(n, -LN2_HIGH, x))  # |r| <= ln(2) / 2
     p = tl.fma(r, 0.001381461275741458, 0.008368710055947304)
     p = tl.fma(p, r, 0.04166838899254799)
     p = tl.fma(p, r, 0.1666652113199234)
     p = tl.fma(p, r, 0.4999999403953552)
-    return tl.fma(p, r * r, r) + 1.0, moved.to(tl.int32, bitcast=True) - INTEGER_BITS
+    return tl.fma(p, r * r, r) + 1.0, shifted.to(tl.int32, bitcast=True) - INTEGER_BITS
 
 
 @triton.jit
@@ -53,15 +53,15 @@ def scale(p, n):
 
 @triton.jit
 def exp(x):
-    """e**x; 0 and infinity where float32 ends, NaN stays."""
-    p, n = exp_parts(between(x, EXP_LEAST, EXP_MOST))
+    """e**x; 0 or infinity outside the range of float32; NaN stays."""
+    p, n = exp_parts(limited(x, EXP_LEAST, EXP_MOST))
     return scale(p, n)
 
 
 @triton.jit
 def exp_to(out, x):
-    """e**x for a result that goes to the tensor `out`, x not above 0: the GPU's own, two instructions for twenty, where
-    that has 16 bits. Its relative error is |x| / 2 units of float32's last place."""
+    """e**x, x <= 0, for a result that is stored in `out`. For 16 bits the GPU's own exp, two instructions instead of
+    twenty, whose relative error is |x| / 2 units of float32's last place."""
     if out.dtype.element_ty.primitive_bitwidth == 16:
         return tl.exp(x)
     else:
@@ -70,7 +70,7 @@ def exp_to(out, x):
 
 @triton.jit
 def tanh(x):
-    """The hyperbolic tangent: an odd polynomial up to 0.625, 1 - 2 / (exp(2|x|) + 1) beyond."""
+    """The hyperbolic tangent: an odd polynomial up to 0.625, 1 - 2 / (exp(2|x|) + 1) above."""
     size = tl.abs(x)
     z = x * x
     p = tl.fma(z, -5.70498872745e-3, 2.06390887954e-2)
@@ -91,14 +91,14 @@ def gelu_tanh(x):
     bend = square * CUBIC
     bend_rest = tl.fma(square_rest, CUBIC, tl.fma(square, CUBIC_REST, tl.fma(square, CUBIC, -bend)))
     factor = bend + SLOPE
-    moved = factor - SLOPE  # bend as it was added
-    factor_rest = (SLOPE - (factor - moved)) + (bend - moved) + bend_rest + SLOPE_REST
+    added = factor - SLOPE  # the part of bend that the sum contains
+    factor_rest = (SLOPE - (factor - added)) + (bend - added) + bend_rest + SLOPE_REST
     t = size * factor
     t_rest = tl.fma(size, factor_rest, tl.fma(size, factor, -t))
     p, n = exp_parts(-t)
     p = tl.fma(p, -t_rest, p)
-    share = tl.where(x < -TANH_FORM_END, -TANH_FORM_END, x) / (scale(p, n) + 1.0)
-    return tl.where(x < 0, scale(share * p, n), share)
+    quotient = tl.where(x < -TANH_FORM_END, -TANH_FORM_END, x) / (scale(p, n) + 1.0)
+    return tl.where(x < 0, scale(quotient * p, n), quotient)
 
 
 @triton.jit
@@ -116,15 +116,15 @@ def gelu_tanh_short(x):
     far = root > 4294967296.0
     divisor = tl.where(far, root, 1 + root * root)
     if INTERPRETED:
-        share = 1 / divisor
+        inverse = 1 / divisor
     else:
-        share = tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [divisor], tl.float32, True, 1)
-    return tl.maximum(x, -30.0) * share * tl.where(far, share, 1.0)
+        inverse = tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [divisor], tl.float32, True, 1)
+    return tl.maximum(x, -30.0) * inverse * tl.where(far, inverse, 1.0)
 
 
 @triton.jit
 def gelu(x):
-    """x times the normal distribution function, whose tail beyond z = |x| is exp(-z**2 / 2) P(t) / (z + KNEE) with a
+    """x times the normal distribution function. Its tail above z = |x| is exp(-z**2 / 2) P(t) / (z + KNEE) with a
     polynomial P in t = (z - KNEE) / (z + KNEE)."""
     z = tl.where(tl.abs(x) > EXACT_END, EXACT_END, tl.abs(x))
     inverse = 1.0 / (z + KNEE)
@@ -150,7 +150,7 @@ def gelu(x):
 
 @triton.jit
 def apply(x, out, FUNCTION: tl.constexpr):
-    """A function by its name in `reference.FUNCTIONS`, for a result that goes to the tensor `out`; a NaN stays."""
+    """The function of this name in `reference.FUNCTIONS`, for a result that is stored in `out`; NaN stays."""
     if FUNCTION == "gelu_tanh" and out.dtype.element_ty.primitive_bitwidth == 16:
         return gelu_tanh_short(x)
     elif FUNCTION == "relu":

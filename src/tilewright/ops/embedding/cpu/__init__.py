@@ -1,1 +1,1 @@
-"""CPU kernels of embedding, a file an idea."""
+"""CPU kernels of embedding."""

@@ -1,6 +1,11 @@
-"""Rows of a table, 16 bytes per load, plus rows of a second table."""
+"""embedding in Triton: out[i, c] = table[ids[i], c] + position_table[positions[i], c].
+
+A program loads a block of several rows, 16 bytes per thread and load, adds the rows of positions and stores the sum.
+Limited by memory, and by the L2 cache where rows repeat. It loses on rows shorter than 32 bytes. The only tile rung.
+"""
 
 from functools import cache
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
@@ -8,52 +13,58 @@ import triton.language as tl
 from tilewright.ops.core.gpu.blocks import RowBlock
 
 WIDEST = 256  # columns of a program: 768, GPT-2's width, is three times as many, so no lane is idle
-SHARE, WARPS = 1024, 2  # elements of a program, 16 per thread
+PROGRAM_ELEMENTS, WARPS = 1024, 2  # 16 elements per thread
+
+
+class Lookup(NamedTuple):
+    """Pointers to indices int32 or int64 (n,) and to a table (V, C) of any float dtype, both contiguous."""
+
+    indices: Any
+    table: Any
+    V: int
 
 
 @triton.jit
-def picked(index, table, V, C: tl.constexpr, rows, columns, inside):
-    """float32 (BM, BC): rows index[rows] of table (V, C); NaN for an index outside the table."""
-    at = tl.load(index + rows).to(tl.int64)
-    known = (at >= 0) & (at < V)
-    number = tl.load(table + tl.where(known, at, 0)[:, None] * C + columns[None, :], mask=inside, other=0.0)
-    return tl.where(known[:, None], number.to(tl.float32), float("nan"))
+def picked(lookup, C: tl.constexpr, rows, columns, inside):
+    """float32 (BM, BC): table[indices[rows], columns] of a `Lookup`; NaN for an index outside the table."""
+    index = tl.load(lookup.indices + rows).to(tl.int64)
+    known = (index >= 0) & (index < lookup.V)
+    offsets = tl.where(known, index, 0)[:, None] * C + columns[None, :]
+    values = tl.load(lookup.table + offsets, mask=inside, other=0.0).to(tl.float32)
+    return tl.where(known[:, None], values, float("nan"))
 
 
 @triton.jit(do_not_specialize=["n"])
-def gather(ids, table, places, out, n, sizes, block: tl.constexpr):
-    """out (n, C) = table[ids] + position_table[positions]; places: (positions, position_table) or None; sizes: (V, P).
-
-    A copy and one addition: bound by memory, and by the L2 cache where rows repeat. Loses on tables whose rows are
-    shorter than 32 bytes.
-    """
-    V, P = sizes
+def gather(tokens, positions, out, n, block: tl.constexpr):
+    """tokens: a `Lookup` of ids. positions: a `Lookup`, or None. out: pointer to (n, C) of any float dtype, contiguous.
+    block: a `RowBlock`."""
     C: tl.constexpr = block.C
     BM: tl.constexpr = block.BM
     BC: tl.constexpr = block.BC
-    wanted = tl.program_id(0) * BM + tl.arange(0, BM)
-    rows = tl.minimum(wanted, n - 1).to(tl.int64)
+    own_rows = tl.program_id(0) * BM + tl.arange(0, BM)
+    rows = tl.minimum(own_rows, n - 1).to(tl.int64)
     columns = tl.program_id(1) * BC + tl.arange(0, BC)
     inside = (columns < C)[None, :]
-    number = picked(ids, table, V, C, rows, columns, inside)
-    if places is not None:
-        positions, position_table = places
-        number += picked(positions, position_table, P, C, rows, columns, inside)
-    at = rows[:, None] * C + columns[None, :]
-    tl.store(out + at, number.to(out.dtype.element_ty), mask=inside & (wanted < n)[:, None])
+    values = picked(tokens, C, rows, columns, inside)
+    if positions is not None:
+        values += picked(positions, C, rows, columns, inside)
+    offsets = rows[:, None] * C + columns[None, :]
+    tl.store(out + offsets, values.to(out.dtype.element_ty), mask=inside & (own_rows < n)[:, None])
 
 
 @cache
-def shape_for(C: int) -> tuple[int, int, int]:
-    """(ROWS, COLUMNS, warps) by the width of a row."""
-    columns = min(triton.next_power_of_2(C), WIDEST)
-    return SHARE // columns, columns, WARPS
+def block_for(C: int) -> RowBlock:
+    """The block of a program for rows of C elements."""
+    BC = min(triton.next_power_of_2(C), WIDEST)
+    return RowBlock(C, PROGRAM_ELEMENTS // BC, BC)
 
 
-def run(ids, table, places, out, shape: tuple[int, int, int] | None = None) -> None:
-    """The rung's run function; shape: other than the rung's own, for measurements."""
+def run(ids, table, positional, out) -> None:
+    """Launch `gather` on tensors: out = table[ids]. positional: (positions, position_table) to add, or None."""
     n, C = out.shape
-    rows, columns, warps = shape or shape_for(C)
-    sizes = (len(table), len(places[1]) if places else 0)
-    grid = (-(-n // rows), -(-C // columns))
-    gather[grid](ids, table, places, out, n, sizes, RowBlock(C, rows, columns), num_warps=warps)
+    block, positions = block_for(C), None
+    if positional:
+        indices, position_table = positional
+        positions = Lookup(indices, position_table, len(position_table))
+    grid = (-(-n // block.BM), -(-C // block.BC))
+    gather[grid](Lookup(ids, table, len(table)), positions, out, n, block, num_warps=WARPS)

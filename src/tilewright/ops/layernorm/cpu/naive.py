@@ -1,4 +1,8 @@
-"""One number after the other: the mean, then the variance around it, then the result; sums in float64."""
+"""layernorm by elements: out[i, c] = (x[i, c] - mean[i]) / sqrt(variance[i] + eps) * weight[c] + bias[c].
+
+Three passes over a row: the mean, the variance around it, the result. Sums are float64. Limited by the latency of an
+addition, because each sum waits for the one before. The lowest rung.
+"""
 
 import math
 
@@ -11,7 +15,7 @@ from tilewright.ops.core.arrays import put_back
 
 @simd.kernel(types.void(simd.INPUT_2D, simd.INPUT, simd.INPUT, types.float64, simd.OUTPUT_2D), name="layernorm.naive")
 def normalise_rows(x, weight, bias, eps, out):
-    """x, out (rows, C); weight, bias (C,)."""
+    """x, out: float32 (rows, C); weight, bias: float32 (C,)."""
     C = x.shape[1]
     for i in range(x.shape[0]):
         total = 0.0
@@ -27,7 +31,7 @@ def normalise_rows(x, weight, bias, eps, out):
 
 
 def normalise(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, eps: float, out: np.ndarray) -> None:
-    """Layer normalisation of float32 x (rows, C) into float32 or bfloat16 out."""
+    """out = layernorm of float32 x (rows, C); out is float32 or bfloat16."""
     result = out if out.dtype == np.float32 else np.empty(out.shape, np.float32)
     normalise_rows(x, weight, bias, eps, result)
     put_back(out, result)

@@ -1,4 +1,10 @@
-"""Layer normalisation: a thread a row, a block a row, a warp a row, and a warp with loads of 16 bytes."""
+"""layernorm in numba-cuda: out[i, c] = (x[i, c] - mean[i]) / sqrt(variance[i] + eps) * weight[c] + bias[c].
+
+x and out: float32 (M, C), contiguous; out may be x. weight, bias: float32 (C,). inverse_C: 1 / C as float32. Each
+kernel takes three passes over a row: mean, variance, result. They differ in which threads share a row, and in how
+those threads combine their sums. All are limited by memory: 8 bytes per element. The order of a sum depends on the
+kernel and on C alone.
+"""
 
 import math
 
@@ -13,12 +19,12 @@ ZERO, ONE = float32(0), float32(1)
 
 
 def over_rows(rows: int):
-    """A decorator: the function that launches the kernel on x and out (M, C), in blocks that take `rows` rows each."""
+    """A decorator: the function that launches the kernel on x and out (M, C), `rows` rows per block."""
 
     def launching(function):
         def run(x, weight, bias, eps: float, out) -> None:
-            numbers = np.float32(1 / x.shape[1]), np.float32(eps)
-            launch(function, -(-x.shape[0] // rows), THREADS, (x, weight, bias, out), *numbers)
+            scalars = np.float32(1 / x.shape[1]), np.float32(eps)
+            launch(function, -(-x.shape[0] // rows), THREADS, (x, weight, bias, out), *scalars)
 
         return run
 
@@ -27,77 +33,69 @@ def over_rows(rows: int):
 
 @over_rows(THREADS)
 @kernel
-def naive(x, weight, bias, out, share, eps):
-    """A thread a row: mean, variance, result; three passes. share: 1 / C.
+def naive(x, weight, bias, out, inverse_C, eps):
+    """One thread per row. The lowest rung.
 
-    The lowest rung. The threads of a warp read 32 rows at once, a number of each: 32 lines of memory for 128 bytes.
+    A warp reads 32 rows at once, one element of each: 32 cache lines for 128 bytes.
     """
     i = cuda.grid(1)
     if i < x.shape[0]:
         total, squares = ZERO, ZERO
         for c in range(x.shape[1]):
             total += x[i, c]
-        mean = total * share
+        mean = total * inverse_C
         for c in range(x.shape[1]):
             squares += (x[i, c] - mean) * (x[i, c] - mean)
-        factor = ONE / float32(math.sqrt(squares * share + eps))
+        factor = ONE / float32(math.sqrt(squares * inverse_C + eps))
         for c in range(x.shape[1]):
             out[i, c] = (x[i, c] - mean) * factor * weight[c] + bias[c]
 
 
-@over_rows(1)
-@kernel
-def shared(x, weight, bias, out, share, eps):
-    """A block a row: neighbouring threads read neighbouring numbers; their sums meet in shared memory, as a tree.
+def row_per_block(block_sum, size: int):
+    """A kernel with one block per row; neighbouring threads read neighbouring elements.
 
-    Loses where rows are short: most of the block has nothing to do, and waits at twenty barriers.
+    block_sum: reduce(value, shared) adds the values of all threads of a block. size: float32 of shared memory that it
+    uses. Loses where rows are shorter than the block: idle threads wait at every barrier.
     """
-    room = cuda.shared.array(THREADS, float32)
-    i, thread = cuda.blockIdx.x, cuda.threadIdx.x
-    total, squares = ZERO, ZERO
-    for c in range(thread, x.shape[1], THREADS):
-        total += x[i, c]
-    mean = tree_sum(total, room) * share
-    for c in range(thread, x.shape[1], THREADS):
-        squares += (x[i, c] - mean) * (x[i, c] - mean)
-    factor = ONE / float32(math.sqrt(tree_sum(squares, room) * share + eps))
-    for c in range(thread, x.shape[1], THREADS):
-        out[i, c] = (x[i, c] - mean) * factor * weight[c] + bias[c]
+
+    @over_rows(1)
+    @kernel
+    def normalise(x, weight, bias, out, inverse_C, eps):
+        shared = cuda.shared.array(size, float32)
+        i, thread = cuda.blockIdx.x, cuda.threadIdx.x
+        total, squares = ZERO, ZERO
+        for c in range(thread, x.shape[1], THREADS):
+            total += x[i, c]
+        mean = block_sum(total, shared) * inverse_C
+        for c in range(thread, x.shape[1], THREADS):
+            squares += (x[i, c] - mean) * (x[i, c] - mean)
+        factor = ONE / float32(math.sqrt(block_sum(squares, shared) * inverse_C + eps))
+        for c in range(thread, x.shape[1], THREADS):
+            out[i, c] = (x[i, c] - mean) * factor * weight[c] + bias[c]
+
+    return normalise
 
 
-@over_rows(1)
-@kernel
-def shuffles(x, weight, bias, out, share, eps):
-    """A block a row; the threads of a warp exchange registers: two barriers a sum in place of ten."""
-    room = cuda.shared.array(WARPS, float32)
-    i, thread = cuda.blockIdx.x, cuda.threadIdx.x
-    total, squares = ZERO, ZERO
-    for c in range(thread, x.shape[1], THREADS):
-        total += x[i, c]
-    mean = block_sum(total, room) * share
-    for c in range(thread, x.shape[1], THREADS):
-        squares += (x[i, c] - mean) * (x[i, c] - mean)
-    factor = ONE / float32(math.sqrt(block_sum(squares, room) * share + eps))
-    for c in range(thread, x.shape[1], THREADS):
-        out[i, c] = (x[i, c] - mean) * factor * weight[c] + bias[c]
+shared = row_per_block(tree_sum, THREADS)  # adds as a tree in shared memory: ten barriers per sum
+shuffles = row_per_block(block_sum, WARPS)  # adds by warp shuffles, then one value per warp: two barriers per sum
 
 
 @over_rows(WARPS)
 @kernel
-def warps(x, weight, bias, out, share, eps):
-    """A warp a row: no shared memory and no barrier. Loses on long rows, of which 32 threads read a number at a time.
+def warps(x, weight, bias, out, inverse_C, eps):
+    """One warp per row: no shared memory and no barrier. Loses on long rows, which 32 threads read 4 bytes at a time.
 
-    Every lane goes through the motions of some row, the last one if need be: shuffles want all 32.
+    Shuffles need all 32 lanes, so a warp without a row of its own computes the last row and stores nothing.
     """
     own, lane = cuda.grid(1) // WARP, cuda.threadIdx.x % WARP
     i = min(own, x.shape[0] - 1)
     total, squares = ZERO, ZERO
     for c in range(lane, x.shape[1], WARP):
         total += x[i, c]
-    mean = warp_sum(total) * share
+    mean = warp_sum(total) * inverse_C
     for c in range(lane, x.shape[1], WARP):
         squares += (x[i, c] - mean) * (x[i, c] - mean)
-    factor = ONE / float32(math.sqrt(warp_sum(squares) * share + eps))
+    factor = ONE / float32(math.sqrt(warp_sum(squares) * inverse_C + eps))
     if own == i:
         for c in range(lane, x.shape[1], WARP):
             out[i, c] = (x[i, c] - mean) * factor * weight[c] + bias[c]
@@ -105,10 +103,10 @@ def warps(x, weight, bias, out, share, eps):
 
 @over_rows(WARPS)
 @kernel
-def vectors(x, weight, bias, out, share, eps):
-    """A warp a row, four numbers a load; C is a multiple of four.
+def vectors(x, weight, bias, out, inverse_C, eps):
+    """`warps` with loads and stores of 16 bytes; C is a multiple of four.
 
-    A quarter of the loads, each of 512 bytes a warp. Loses on rows of fewer than 128 numbers, where lanes have nothing.
+    A quarter of the loads, 512 bytes per warp each. Loses on rows of fewer than 128 elements, where lanes are idle.
     """
     own, lane, C = cuda.grid(1) // WARP, cuda.threadIdx.x % WARP, x.shape[1]
     i = min(own, x.shape[0] - 1)
@@ -117,12 +115,12 @@ def vectors(x, weight, bias, out, share, eps):
     for at in range(first, end, 4 * WARP):
         a, b, c, d = load4(x, at)
         total += (a + b) + (c + d)
-    mean = warp_sum(total) * share
+    mean = warp_sum(total) * inverse_C
     for at in range(first, end, 4 * WARP):
         a, b, c, d = load4(x, at)
         a, b, c, d = a - mean, b - mean, c - mean, d - mean
         squares += (a * a + b * b) + (c * c + d * d)
-    factor = ONE / float32(math.sqrt(warp_sum(squares) * share + eps))
+    factor = ONE / float32(math.sqrt(warp_sum(squares) * inverse_C + eps))
     if own == i:
         for at in range(first, end, 4 * WARP):
             a, b, c, d = load4(x, at)

@@ -1,1 +1,1 @@
-"""Tile kernels of layernorm, in Triton: x and out (rows, C), contiguous, of any float dtype."""
+"""Tile kernels of layernorm, in Triton."""

@@ -1,1 +1,1 @@
-"""CPU kernels of sample, a file an idea."""
+"""CPU kernels of sample."""

@@ -1,54 +1,56 @@
-"""NumPy, a row at a time: the best tokens in order, all of them where u falls beyond, and running sums.
+"""sample by a sort, one row at a time in NumPy: the best tokens in order and the running sums of their weights.
 
-Integers that hold score and id sort five times as fast as a stable argsort (V = 50257, NumPy 2.4, AVX-512). It loses
-wherever time counts: a row of 4,000 takes 50 to 250 us, one of 50,257 up to 4 ms where its weights are alike.
+It sorts all tokens only if u is not reached among the best ones. Limited by the sort. Integers that hold score and id
+sort five times as fast as a stable argsort (V = 50257, NumPy 2.4, AVX-512). The lowest rung: a row of 4,000 takes 50 to
+250 us, one of 50,257 up to 4 ms where its weights are alike.
 """
 
 import numpy as np
 
-from tilewright.ops.sample.operands import END, NUMBER, SHIFT, WORD, Rules
+from tilewright.ops.sample.operands import FLOAT, INTEGER, SHIFT, Rules
 
-HEAD = 1024  # tokens ordered first: a trained model's u falls among them nearly always
+HEAD = 1024  # tokens ordered first: with a trained model they nearly always suffice
 LOW, HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 
 def sample(logits: np.ndarray, rules: Rules, chosen: np.ndarray, logarithms: np.ndarray) -> None:
-    """The rung's run function."""
+    """Fill chosen int64 (n, 1 + most), the token and the best ones, and logarithms (n,). logits: float32 (n, V)."""
     for i, raw in enumerate(logits):
-        numbers, words = rules.numbers[i], rules.words[i].tolist()
-        scores = _shifted(raw, rules, i) if len(rules.ends) else _scores(raw, numbers[NUMBER.penalty], words, rules.ids)
+        floats, integers = rules.floats[i], rules.integers[i].tolist()
+        scores = (
+            _shifted(raw, rules, i) if len(rules.ends) else _scores(raw, floats[FLOAT.penalty], integers, rules.ids)
+        )
         best = int(scores.argmax())  # the lowest id of equals
         if not np.isfinite(raw).all() or not np.isfinite(scores[best]):
             chosen[i, 0] = -1
             continue
-        chosen[i, 0] = _draw(scores, scores[best], numbers, words[WORD.top_k]) if numbers[NUMBER.temperature] else best
-        if words[WORD.best] >= 0:
+        chosen[i, 0] = (
+            _draw(scores, scores[best], floats, integers[INTEGER.top_k]) if floats[FLOAT.temperature] else best
+        )
+        if integers[INTEGER.best] >= 0:
             wide = raw.astype(np.float64)
             logarithms[i] = wide.max() + np.log(np.exp(wide - wide.max()).sum())
-            count = min(words[WORD.best], len(raw))
+            count = min(integers[INTEGER.best], len(raw))
             chosen[i, 1 : 1 + count] = _best(raw, count) if count else ()
 
 
-def _scores(raw: np.ndarray, penalty: float, words: list[int], ids: np.ndarray) -> np.ndarray:
-    """The row after repetition penalty and banned tokens, float32 (V,); `raw` itself where there is neither."""
-    if words[WORD.seen] == words[WORD.banned_end]:
+def _scores(raw: np.ndarray, penalty: float, integers: list[int], ids: np.ndarray) -> np.ndarray:
+    """The row after repetition penalty and banned tokens, float32 (V,); `raw` itself if there are neither."""
+    if integers[INTEGER.seen] == integers[INTEGER.banned_end]:
         return raw
-    scores, seen = raw.copy(), ids[words[WORD.seen] : words[WORD.seen_end]]
+    scores, seen = raw.copy(), ids[integers[INTEGER.seen] : integers[INTEGER.seen_end]]
     x = raw[seen].astype(np.float64)  # a token seen twice is penalised once: both writes are equal
     with np.errstate(over="ignore"):  # an infinity makes the row bad
         scores[seen] = np.where(x > 0, x / penalty, x * penalty)
-    scores[ids[words[WORD.seen_end] : words[WORD.banned_end]]] = -np.inf
+    scores[ids[integers[INTEGER.seen_end] : integers[INTEGER.banned_end]]] = -np.inf
     return scores
 
 
 def _shifted(raw: np.ndarray, rules: Rules, i: int) -> np.ndarray:
-    """`_scores` of row i, where something is added to logits, or few tokens are allowed."""
-    (_, seen, seen_end, banned_end, _), ends = rules.words[i].tolist(), rules.ends[i].tolist()
-    shifted_end, allowed_end, penalty = (
-        ends[END.shifted_end],
-        ends[END.allowed_end],
-        rules.numbers[i, NUMBER.penalty],
-    )
+    """`_scores` of row i, with shifts and allowed tokens."""
+    (_, seen, seen_end, banned_end, _), ends = rules.integers[i].tolist(), rules.ends[i].tolist()
+    shifted_end, allowed_end = ends
+    penalty = rules.floats[i, FLOAT.penalty]
     scores = raw.copy()
     for first, last, factor in ((seen, seen_end, penalty), (banned_end, shifted_end, 1.0)):
         tokens, shifts = rules.ids[first:last], rules.shifts[first:last]
@@ -64,15 +66,15 @@ def _shifted(raw: np.ndarray, rules: Rules, i: int) -> np.ndarray:
     return scores
 
 
-def _draw(scores: np.ndarray, top: np.float32, numbers: np.ndarray, top_k: int) -> int:
+def _draw(scores: np.ndarray, top: np.float32, floats: np.ndarray, top_k: int) -> int:
     """A token of scores (V,), whose maximum is `top`."""
-    V, u, top_p, min_p = len(scores), numbers[NUMBER.u], numbers[NUMBER.top_p], numbers[NUMBER.min_p]
+    V, u, top_p, min_p = len(scores), floats[FLOAT.u], floats[FLOAT.top_p], floats[FLOAT.min_p]
     if 0 < top_k < V:
         ids = _best(scores, top_k)
-        weights = _weights(scores[ids], top, numbers[NUMBER.temperature])
+        weights = _weights(scores[ids], top, floats[FLOAT.temperature])
         sums = np.cumsum(weights)
-        return int(ids[_place(weights, sums, sums[-1], numbers)])
-    every = _weights(scores, top, numbers[NUMBER.temperature])
+        return int(ids[_choose(weights, sums, sums[-1], floats)])
+    every = _weights(scores, top, floats[FLOAT.temperature])
     total = every.sum()
     ids = _best(scores, min(HEAD, V))
     sums = np.cumsum(every[ids])
@@ -80,12 +82,12 @@ def _draw(scores: np.ndarray, top: np.float32, numbers: np.ndarray, top_k: int) 
     if not reached and every[ids[-1]] >= min_p:
         ids = _best(scores, V)  # the sums begin with the same bits
         sums = np.cumsum(every[ids])
-    return int(ids[_place(every[ids], sums, total, numbers)])
+    return int(ids[_choose(every[ids], sums, total, floats)])
 
 
-def _place(weights: np.ndarray, sums: np.ndarray, total: float, numbers: np.ndarray) -> int:
-    """Where u falls among falling weights (m,) with these running sums; total: of top_k's tokens, or of all."""
-    kept, u, top_p, min_p = len(weights), numbers[NUMBER.u], numbers[NUMBER.top_p], numbers[NUMBER.min_p]
+def _choose(weights: np.ndarray, sums: np.ndarray, total: float, floats: np.ndarray) -> int:
+    """The index that u chooses in falling weights (m,) with these running sums. total: of top_k's tokens, or of all."""
+    kept, u, top_p, min_p = len(weights), floats[FLOAT.u], floats[FLOAT.top_p], floats[FLOAT.min_p]
     if top_p < 1:
         kept = min(kept, int(np.searchsorted(sums, top_p * total)) + 1)
     if min_p > 0:  # the best weight is 1

@@ -1,7 +1,6 @@
 """Parts of an order without a sort: the best of a row, and where a sum of weights in falling order reaches a target.
 
-A key is an int64: above, bits that fall where the score rises; below, the place in the row. Keys of a row all differ,
-and in their order a row's scores fall, equal ones by rising place. Source of the selection: Hoare, "Find", 1961.
+Keys are those of `workspace`. Source of the selection: Hoare, "Algorithm 65: Find", 1961.
 """
 
 import functools
@@ -9,14 +8,14 @@ import functools
 import numpy as np
 
 from tilewright import simd
-from tilewright.ops.sample.cpu.room import BLOCK, key_of, place_of
+from tilewright.ops.sample.cpu.workspace import BLOCK, index_of, key_of
 
 FEW = 16  # keys that are sorted by insertion
 
 
 @simd.inline
 def pivot_of(keys, first, end):
-    """The median of three of keys[first:end], of which there are at least three."""
+    """The median of three of keys[first:end]; end - first is at least 3."""
     a, b, c = keys[first], keys[(first + end) >> 1], keys[end - 1]
     return max(min(a, b), min(max(a, b), c))
 
@@ -33,8 +32,8 @@ def insert_all(keys, first, end):
 
 
 @simd.inline
-def bring_forward(keys, count, k):
-    """Exchange keys[:count] until its k least stand in front, in any order; 0 < k <= count."""
+def partition(keys, count, k):
+    """Reorder keys[:count] so that its k least come first, in any order; 0 < k <= count."""
     first, end = 0, count
     while first < k < end:
         if end - first <= FEW:
@@ -54,9 +53,9 @@ def bring_forward(keys, count, k):
 
 @simd.inline
 def reach(keys, count, weights, before, target):
-    """(place, sum) of the first of keys[:count] at which `before` and the weights in falling order reach the target.
+    """(index, sum) of the first of keys[:count] at which `before` plus the weights in falling order reach the target.
 
-    If rounding keeps the sum below it: of the last weight that is not 0.
+    If rounding keeps the sum below it, those of the last weight that is not 0.
     """
     first, end = 0, count
     while end - first > FEW:
@@ -65,7 +64,7 @@ def reach(keys, count, weights, before, target):
             key = keys[i]
             keys[i] = keys[j]
             keys[j] = key
-            mass += weights[place_of(key)] if key < pivot else 0.0
+            mass += weights[index_of(key)] if key < pivot else 0.0
             j += key < pivot
         if before + mass >= target:
             end = j
@@ -73,12 +72,12 @@ def reach(keys, count, weights, before, target):
             before += mass
             first = j
     insert_all(keys, first, end)
-    found = place_of(keys[first])
+    found = index_of(keys[first])
     for i in range(first, end):
-        place = place_of(keys[i])
-        if weights[place] > 0:
-            found = place
-        before += weights[place]
+        index = index_of(keys[i])
+        if weights[index] > 0:
+            found = index
+        before += weights[index]
         if before >= target:
             break
     return found, before
@@ -86,69 +85,69 @@ def reach(keys, count, weights, before, target):
 
 @functools.cache
 def best_of_row(lanes: int):
-    """best(room, m, k), for a vector width."""
+    """best(workspace, m, k), for a vector width."""
 
     @simd.inline
-    def highest_bound(room, m, k):
-        """A score that at least k of m scores reach: the k-th of the largest of blocks; -inf for few blocks."""
+    def highest_bound(workspace, m, k):
+        """A score that k of m scores reach: the k-th largest maximum of a block; -inf for few blocks."""
         blocks = m // BLOCK
         if k > blocks:
             return np.float32(-np.inf)
         for block in range(blocks):
-            largest = simd.load(room.scores, block * BLOCK, lanes)
+            largest = simd.load(workspace.scores, block * BLOCK, lanes)
             for c in range(block * BLOCK + lanes, (block + 1) * BLOCK, lanes):
-                x = simd.load(room.scores, c, lanes)
+                x = simd.load(workspace.scores, c, lanes)
                 largest = simd.select_greater(x, largest, x, largest)
-            room.distances[block] = simd.reduce_max(largest)
-            room.keys[block] = key_of(room.steps[block], block)
-        bring_forward(room.keys, blocks, k)
-        worst = room.keys[0]
+            workspace.distances[block] = simd.reduce_max(largest)
+            workspace.keys[block] = key_of(workspace.distance_bits[block], block)
+        partition(workspace.keys, blocks, k)
+        worst = workspace.keys[0]
         for i in range(1, k):
-            worst = max(worst, room.keys[i])
-        return room.distances[place_of(worst)]
+            worst = max(worst, workspace.keys[i])
+        return workspace.distances[index_of(worst)]
 
     @simd.inline
-    def best(room, m, k):
-        """The keys of the k best of m scores become room.keys[:k], in any order; 0 < k <= m. Distances are lost."""
-        bound = simd.splat(highest_bound(room, m, k), lanes)
+    def best(workspace, m, k):
+        """workspace.keys[:k] become the keys of the k best of m scores, unordered; 0 < k <= m. Overwrites distances."""
+        bound = simd.splat(highest_bound(workspace, m, k), lanes)
         count = 0
         for c in range(0, m, lanes):
-            mask = simd.lanes_at_least(simd.load(room.scores, c, lanes), bound)
+            mask = simd.lanes_at_least(simd.load(workspace.scores, c, lanes), bound)
             while mask:
-                place = c + simd.lowest_bit(mask)
+                index = c + simd.lowest_bit(mask)
                 mask &= mask - 1
-                if place < m:
-                    room.keys[count] = key_of(room.bits[place], place)
+                if index < m:
+                    workspace.keys[count] = key_of(workspace.score_bits[index], index)
                     count += 1
-        bring_forward(room.keys, count, k)
+        partition(workspace.keys, count, k)
 
     return best
 
 
 @functools.cache
-def kept_of_row(lanes: int):
-    """keep_best(room, V, k), for a vector width."""
+def compactor(lanes: int):
+    """compact_best(workspace, V, k), for a vector width."""
     best = best_of_row(lanes)
 
     @simd.inline
-    def keep_best(room, V, k):
-        """The k best scores close up, in their order; room.places says where they were. `best` has found them."""
-        best(room, V, k)
-        worst = room.keys[0]
+    def compact_best(workspace, V, k):
+        """Move the k best scores of V to the front, in the order of the row; workspace.indices says where they were."""
+        best(workspace, V, k)
+        worst = workspace.keys[0]
         for i in range(1, k):
-            worst = max(worst, room.keys[i])
-        bound = simd.broadcast(room.scores, place_of(worst), lanes)
+            worst = max(worst, workspace.keys[i])
+        bound = simd.broadcast(workspace.scores, index_of(worst), lanes)
         count = 0
         for c in range(0, V, lanes):
-            mask = simd.lanes_at_least(simd.load(room.scores, c, lanes), bound)
+            mask = simd.lanes_at_least(simd.load(workspace.scores, c, lanes), bound)
             while mask:
-                place = c + simd.lowest_bit(mask)
+                index = c + simd.lowest_bit(mask)
                 mask &= mask - 1
-                if place < V and key_of(room.bits[place], place) <= worst:
-                    room.scores[count] = room.scores[place]
-                    room.places[count] = place
+                if index < V and key_of(workspace.score_bits[index], index) <= worst:
+                    workspace.scores[count] = workspace.scores[index]
+                    workspace.indices[count] = index
                     count += 1
         for c in range(k, (k + lanes - 1) // lanes * lanes):
-            room.scores[c] = -np.inf
+            workspace.scores[c] = -np.inf
 
-    return keep_best
+    return compact_best

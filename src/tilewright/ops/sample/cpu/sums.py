@@ -1,14 +1,17 @@
-"""Where a running sum in falling order reaches a target: buckets by the distance from the best score, each with the sum
-of its weights, and an order inside of the one in question."""
+"""Where the running sum of weights in falling order reaches a target.
+
+Buckets by the distance from the best score have sums of their weights. Only the bucket that holds the target is put in
+order.
+"""
 
 import functools
 
 from tilewright import simd
-from tilewright.ops.sample.cpu.room import BUCKETS, LEAST_STEP, STEPS_BITS, key_of
 from tilewright.ops.sample.cpu.select import reach
+from tilewright.ops.sample.cpu.workspace import BUCKETS, LEAST_STEP, STEPS_BITS, key_of
 
 NAN_BITS = 0x7FC00000  # no distance is at least a NaN
-SURE = 1e-9  # share of the total: what rounding may do to a sum of a million weights is less than a thousandth of it
+SURE = 1e-9  # of the total: a thousand times the rounding error of a sum of a million weights
 
 
 @simd.inline
@@ -28,7 +31,7 @@ def total_of(sums):
 
 @simd.inline
 def least_weight(total, target, m):
-    """Weights below it cannot keep the running sum of the others from the target."""
+    """A bound for weights that may be ignored: the sum of the others reaches the target without them."""
     left = total - target
     return left / (2 * m) if left > SURE * total else 0.0
 
@@ -39,48 +42,50 @@ def bucket_functions(lanes: int):
     half = lanes // 2
 
     @simd.inline
-    def fill_buckets(room, m, least):
-        """room.sums: the weights from `least` on, by their distance."""
+    def fill_buckets(workspace, m, least):
+        """workspace.sums: of the weights of `least` or more, by their distance."""
         for b in range(BUCKETS):
-            room.sums[b] = 0.0
+            workspace.sums[b] = 0.0
         bound = simd.splat_double(least, half)
         for c in range(0, m, half):
-            mask = simd.lanes_at_least(simd.load_double(room.weights, c, half), bound)
+            mask = simd.lanes_at_least(simd.load_double(workspace.weights, c, half), bound)
             if mask:
-                for place in range(c, c + half):
-                    weight = simd.fetch(room.weights, place)
-                    room.sums[bucket_of(simd.fetch(room.steps, place))] += weight if weight >= least else 0.0
+                for index in range(c, c + half):
+                    weight = simd.fetch(workspace.weights, index)
+                    workspace.sums[bucket_of(simd.fetch(workspace.distance_bits, index))] += (
+                        weight if weight >= least else 0.0
+                    )
 
     @simd.inline
-    def members(room, m, least, b):
-        """The keys of bucket b's members become room.keys[:count]; gives count."""
-        room.end_bits[0] = (b + LEAST_STEP) << STEPS_BITS if b else 0
-        room.end_bits[1] = (b + 1 + LEAST_STEP) << STEPS_BITS if b < BUCKETS - 1 else NAN_BITS
-        near, far = simd.broadcast(room.ends, 0, lanes), simd.broadcast(room.ends, 1, lanes)
+    def members(workspace, m, least, b):
+        """Store the keys of bucket b's members in workspace.keys[:count]. Returns count."""
+        workspace.limit_bits[0] = (b + LEAST_STEP) << STEPS_BITS if b else 0
+        workspace.limit_bits[1] = (b + 1 + LEAST_STEP) << STEPS_BITS if b < BUCKETS - 1 else NAN_BITS
+        near, far = simd.broadcast(workspace.limits, 0, lanes), simd.broadcast(workspace.limits, 1, lanes)
         count = 0
         for c in range(0, m, lanes):
-            x = simd.load(room.distances, c, lanes)
+            x = simd.load(workspace.distances, c, lanes)
             mask = simd.lanes_at_least(x, near) & ~simd.lanes_at_least(x, far)
             while mask:
-                place = c + simd.lowest_bit(mask)
+                index = c + simd.lowest_bit(mask)
                 mask &= mask - 1
-                if place < m and room.weights[place] >= least:
-                    room.keys[count] = key_of(room.bits[place], place)
+                if index < m and workspace.weights[index] >= least:
+                    workspace.keys[count] = key_of(workspace.score_bits[index], index)
                     count += 1
         return count
 
     @simd.inline
-    def locate(room, m, least, target):
-        """(place, running sum) where the weights from `least` on, in falling order, reach the target; in buckets."""
+    def locate(workspace, m, least, target):
+        """(index, running sum) at which the weights of `least` or more, in falling order, reach the target."""
         run, before, chosen = 0.0, 0.0, 0
         for b in range(BUCKETS):
-            mass = room.sums[b]
+            mass = workspace.sums[b]
             if mass > 0:
                 chosen, before = b, run
                 run += mass
                 if run >= target:
                     break
-        count = members(room, m, least, chosen)
-        return reach(room.keys, count, room.weights, before, target)
+        count = members(workspace, m, least, chosen)
+        return reach(workspace.keys, count, workspace.weights, before, target)
 
     return fill_buckets, locate

@@ -1,227 +1,249 @@
-"""`search` with less to look through: a range of scores is narrowed until what lies in it fits into registers.
+"""sample without a sort: as `search`, but with fewer passes over a row of scores.
 
-A row of up to SHORT_ROW numbers is loaded once, its weights are taken once, and each target is found by halving the
-range of keys: one comparison and one sum over registers a step. Of a longer row, passes ask at eight keys, as in
-`search`, but only until no more than ROOM tokens lie between two of them: those are copied to a place of their own,
-what lies above them is kept as a number and a weight, and halving goes on among them. More tokens of one score than
-that are not looked through at all: they have one weight. The first pass over a longer row, the survey, is every
-target's first step, and its sum of all weights is what u and top_p are shares of.
+A row of up to SHORT_ROW scores is loaded once and its weights are computed once. Each target is then found by halving
+the range of keys: one comparison and one sum over registers per step. Over a longer row, passes sum at eight keys, as
+in `search`, but only until at most CAPACITY tokens lie between two of them. Those are copied to a workspace, tokens
+above them are represented by their number and weight, and halving goes on among the copied ones. If more tokens than
+that have one score, they are not searched at all, because they have equal weights. The first pass over a longer row,
+the survey, is the first step of every target; its sum of all weights is the total that u and top_p are multiplied with.
 
-Sums run in the order of a block's lanes, whatever the other rows, and those of a long row in two parts; where rounding
-leaves them below a target that all tokens together reach, the last place is taken. What is left is waiting: for the sum
-of a block, which 31 steps of halving need one after the other. As `search`, it loses where rows are few.
+Sums run in the order of a block's lanes, whatever the other rows. The sums of a long row have two parts, and rounding
+may leave them below a target that all tokens together reach; then the last point is the result.
+
+One program per row. Limited by latency: each of the 31 halving steps waits for a sum over the block. As `search`, it
+loses where rows are few.
 """
+
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
-from tilewright.ops.sample.tile.search import CUTS, order_of, scores_at
+from tilewright.ops.sample.tile.records import NO_KEY, Point, key_of, limits_of, load_scores
+from tilewright.ops.sample.tile.search import CUTS
 
-SHORT_ROW = 4096  # numbers: 32 for each of 128 threads, with their weights 96 registers
-ROOM = 2048  # numbers of a longer row that are looked through in registers
-LEAST = 256  # fewer would leave lanes idle
+SHORT_ROW = 4096  # scores: 32 for each of 128 threads, with their weights 96 registers
+CAPACITY = 2048  # scores of a longer row that are searched in registers
+LEAST_SIZE = 256  # fewer would leave lanes idle
 WARPS = {True: 4, False: 16}  # of a short row, of a longer one
-BLOCK = tl.constexpr(512)  # numbers of a long row at a time, where each meets CUTS sums
-WIDE = tl.constexpr(4096)  # the same, where each meets one
+BLOCK = tl.constexpr(512)  # scores of a long row at a time, where each is added to CUTS sums
+WIDE = tl.constexpr(4096)  # the same, where each is added to one
+
+
+class Row(NamedTuple):
+    """As `records.Row`. lowest: lowest key of a finite score, int64. workspace: pointer to CAPACITY float32."""
+
+    start: Any
+    V: Any
+    most: Any
+    temperature: Any
+    lowest: Any
+    workspace: Any
+
+
+class Tokens(NamedTuple):
+    """Tokens in registers. keys: int32 (SIZE,). weights: float64 (SIZE,). valid: True for those that count."""
+
+    keys: Any
+    weights: Any
+    valid: Any
+
+
+class Survey(NamedTuple):
+    """What a row has at each of `cuts`, int32 (CUTS,) keys, or above it. weights: float64. counts: int64, of tokens."""
+
+    cuts: Any
+    weights: Any
+    counts: Any
+
+
+class Span(NamedTuple):
+    """Keys from `low` on and below `end`. above, weight: the number of tokens from `end` on, and their weight. inside:
+    the number of tokens in the span."""
+
+    low: Any
+    end: Any
+    above: Any
+    weight: Any
+    inside: Any
 
 
 @triton.jit
 def score_of(key):
-    """The float32 number of an int64 key."""
+    """The float32 score of an int64 key."""
     bits = key.to(tl.int32)
     return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def weights_of(x, most, temperature):
-    """float64 exp((x - most) / temperature); of -inf, which is below every key that is asked at, no number.
+def weights_of(x, row):
+    """float64 exp((x - most) / temperature). For -inf, whose key is below `row.lowest`, it is undefined.
 
-    The quotient is made from 1 / temperature, which all of a row have in common, and what that leaves: it is rounded as
-    a division's, and takes a third of its instructions (Markstein, IBM J. Res. Dev. 34, 1990).
+    The quotient is computed from 1 / temperature, which a row has in common, and the remainder. It is rounded as by
+    a division and takes a third of its instructions (Markstein, IBM J. Res. Dev. 34, 1990).
     """
-    few = tl.maximum(temperature, 1e-200)  # of less there is no reciprocal; a score below the best has no weight there
-    below, inverse = x.to(tl.float64) - most, 1.0 / few
-    near = below * inverse
-    return tl.exp(tl.fma(tl.fma(-near, few, below), inverse, near))
+    divisor = tl.maximum(row.temperature, 1e-200)  # less has no reciprocal; only the best score then has a weight
+    distance, inverse = x.to(tl.float64) - row.most, 1.0 / divisor
+    near = distance * inverse
+    return tl.exp(tl.fma(tl.fma(-near, divisor, distance), inverse, near))
 
 
 @triton.jit
-def cuts_of(low, end, turn):
-    """int32 (CUTS,) keys from `low` on: equal steps of the score at every other turn, else of the key.
+def cuts_of(low, end, step):
+    """int32 (CUTS,) keys from `low` on, at equal distances: of scores for an even step, of keys for an odd one.
 
-    Steps of the score soon meet few of the tokens of a model; steps of the key come to an end whatever the scores.
+    Equal distances of scores soon leave few of a model's tokens; those of keys end the search whatever the scores.
     """
-    places = tl.arange(0, CUTS)
+    indices = tl.arange(0, CUTS)
     first, last = score_of(low).to(tl.float64), score_of(end - 1).to(tl.float64)  # in float32 cuts would not rise
-    by_key = tl.minimum(low + (end - low + CUTS - 1) // CUTS * places, end)
-    by_score = order_of((first + (last - first) * (places.to(tl.float64) / CUTS)).to(tl.float32)).to(tl.int64)
-    return tl.where(turn % 2 == 0, tl.minimum(tl.maximum(by_score, low), end), by_key).to(tl.int32)
+    by_key = tl.minimum(low + (end - low + CUTS - 1) // CUTS * indices, end)
+    by_score = key_of((first + (last - first) * (indices.to(tl.float64) / CUTS)).to(tl.float32)).to(tl.int64)
+    return tl.where(step % 2 == 0, tl.minimum(tl.maximum(by_score, low), end), by_key).to(tl.int32)
 
 
 @triton.jit
-def surveyed(row, V, most, temperature, cuts):
-    """What of a row lies at each of the keys `cuts` or above them: weights float64 (CUTS,), tokens int64 (CUTS,)."""
+def surveyed(row, cuts):
+    """The `Survey` of a row at these keys: one pass."""
     sums, tokens = tl.zeros((CUTS, BLOCK), tl.float64), tl.zeros((CUTS, BLOCK), tl.int32)
-    for first in range(0, V, BLOCK):
-        ids, x = scores_at(row, first, V, BLOCK)
-        higher = (order_of(x)[None, :] >= cuts[:, None]) & (ids < V)[None, :]
-        sums += tl.where(higher, weights_of(x, most, temperature)[None, :], 0.0)
+    for first in range(0, row.V, BLOCK):
+        ids, x = load_scores(row.start, first, row.V, BLOCK)
+        higher = (key_of(x)[None, :] >= cuts[:, None]) & (ids < row.V)[None, :]
+        sums += tl.where(higher, weights_of(x, row)[None, :], 0.0)
         tokens += higher.to(tl.int32)
-    return tl.sum(sums, 1), tl.sum(tokens, 1).to(tl.int64)
+    return Survey(cuts, tl.sum(sums, 1), tl.sum(tokens, 1).to(tl.int64))
 
 
 @triton.jit
-def between(survey, target, counts: tl.constexpr, beyond):
-    """As `narrowed`, by one survey: (cuts, weights, tokens). beyond: the end of its range, the tokens above that, and
-    their weight."""
-    cuts, weights, numbers = survey
-    end, above, weight = beyond
-    places = tl.arange(0, CUTS)
-    reached = numbers.to(tl.float64) if counts else weights
-    target = tl.minimum(target, tl.max(reached, 0))
-    at = tl.sum((reached >= target).to(tl.int32), 0) - 1  # sums fall: the first ones are enough
-    last, after = at == CUTS - 1, places == at + 1
-    above = tl.where(last, above, tl.sum(tl.where(after, numbers, 0), 0))
-    weight = tl.where(last, weight, tl.sum(tl.where(after, weights, 0.0), 0))
-    inside = tl.sum(tl.where(places == at, numbers, 0), 0) - above
-    end = tl.where(last, end, tl.sum(tl.where(after, cuts, 0), 0).to(tl.int64))
-    return tl.sum(tl.where(places == at, cuts, 0), 0).to(tl.int64), end, above, weight, inside, target
+def between(survey, span, target, counts: tl.constexpr):
+    """(the `Span` between two cuts in which the target is reached, target). span: the one that was surveyed. counts:
+    the target is a number of tokens, not a weight."""
+    indices = tl.arange(0, CUTS)
+    sums = survey.counts.to(tl.float64) if counts else survey.weights
+    target = tl.minimum(target, tl.max(sums, 0))
+    cut = tl.sum((sums >= target).to(tl.int32), 0) - 1  # sums fall: the first ones are enough
+    last, here, after = cut == CUTS - 1, indices == cut, indices == cut + 1
+    above = tl.where(last, span.above, tl.sum(tl.where(after, survey.counts, 0), 0))
+    weight = tl.where(last, span.weight, tl.sum(tl.where(after, survey.weights, 0.0), 0))
+    inside = tl.sum(tl.where(here, survey.counts, 0), 0) - above
+    end = tl.where(last, span.end, tl.sum(tl.where(after, survey.cuts, 0), 0).to(tl.int64))
+    low = tl.sum(tl.where(here, survey.cuts, 0), 0).to(tl.int64)
+    return Span(low, end, above, weight, inside), target
 
 
 @triton.jit
-def narrowed(line, score, target, counts: tl.constexpr, survey, low, end, room: tl.constexpr):
-    """(low, end, tokens above, their weight, tokens inside, target) of a range of keys in which a target is reached, at
-    most `room` tokens inside, or one key. survey: of the whole row, whose keys lie below `end`; low: where passes over
-    the row may begin. line, score: as in `place_of`. A target that rounding leaves beyond the sum of all becomes that.
-    """
-    row, V, _ = line
-    _, most, temperature = score
-    none, zero = tl.full((), 0, tl.int64), tl.full((), 0, tl.float64)
-    first, end, above, weight, inside, target = between(survey, target, counts, (end, none, zero))
-    turn = tl.full((), 1, tl.int32)
-    while (inside > room) & (end - first > 1):
-        first = tl.maximum(first, tl.minimum(low, end - 1))
-        cuts = cuts_of(first, end, turn)
-        weights, numbers = surveyed(row, V, most, temperature, cuts)
-        beyond = (end, above, weight)
-        first, end, above, weight, inside, target = between((cuts, weights, numbers), target, counts, beyond)
-        turn += 1
-    return first, end, above, weight, inside, target
+def narrowed(row, survey, span, target, counts: tl.constexpr, SIZE: tl.constexpr):
+    """(the `Span` in which the target is reached, target): at most SIZE tokens inside, or one key. survey: of the whole
+    row. span: where further passes begin and the survey ends. A target above the sum of all becomes that sum."""
+    low = span.low
+    span, target = between(survey, span, target, counts)
+    step = tl.full((), 1, tl.int32)
+    while (span.inside > SIZE) & (span.end - span.low > 1):
+        first = tl.maximum(span.low, tl.minimum(low, span.end - 1))
+        span, target = between(surveyed(row, cuts_of(first, span.end, step)), span, target, counts)
+        step += 1
+    return span, target
 
 
 @triton.jit
-def gathered(row, V, low, end, place):
-    """Copy the scores whose keys lie in a range to `place`, in the order of their ids."""
-    at = tl.full((), 0, tl.int32)
-    for first in range(0, V, WIDE):
-        ids, x = scores_at(row, first, V, WIDE)
-        key = order_of(x).to(tl.int64)
-        taken = ((key >= low) & (key < end) & (ids < V)).to(tl.int32)
-        tl.store(place + at + tl.cumsum(taken, 0) - 1, x, mask=taken > 0)
-        at += tl.sum(taken, 0)
+def gather(row, span):
+    """Copy the scores of a span to the workspace, in the order of their ids."""
+    count = tl.full((), 0, tl.int32)
+    for first in range(0, row.V, WIDE):
+        ids, x = load_scores(row.start, first, row.V, WIDE)
+        key = key_of(x).to(tl.int64)
+        taken = ((key >= span.low) & (key < span.end) & (ids < row.V)).to(tl.int32)
+        tl.store(row.workspace + count + tl.cumsum(taken, 0) - 1, x, mask=taken > 0)
+        count += tl.sum(taken, 0)
     tl.debug_barrier()  # other threads load them
 
 
 @triton.jit
-def place_among(own, outside, target, counts: tl.constexpr, low, end):
-    """((key, which of its tokens, from 1) at which a target is reached in a range of keys; the weight up to it).
-
-    own: (keys, weights, which count) of the tokens in it; outside: (tokens above it, their weight, tokens inside, the
-    row's highest score, temperature).
-    """
-    keys, weights, valid = own
-    above, weight, inside, most, temperature = outside
+def find_among(row, tokens, span, target, counts: tl.constexpr):
+    """The `Point` of a span at which the target is reached. tokens: those of the span, or none of them if too many have
+    one key."""
+    keys, weights, valid = tokens
+    low, end = span.low, span.end
     while end - low > 1:
         cut = low + (end - low) // 2
         higher = (keys >= cut.to(tl.int32)) & valid
         if counts:
-            enough = above + tl.sum(higher.to(tl.int32), 0) >= target
+            enough = span.above + tl.sum(higher.to(tl.int32), 0) >= target
         else:
-            enough = weight + tl.sum(tl.where(higher, weights, 0.0), 0) >= target
+            enough = span.weight + tl.sum(tl.where(higher, weights, 0.0), 0) >= target
         low, end = tl.where(enough, cut, low), tl.where(enough, end, cut)
-    some = tl.sum(valid.to(tl.int32), 0) > 0  # none where too many have one key
-    lowest = tl.min(tl.where(valid & (keys >= low.to(tl.int32)), keys, 2147483647), 0)
-    key = tl.where(some, lowest, low.to(tl.int32))  # not `low` itself, if rounding left less than the target everywhere
+    some = tl.sum(valid.to(tl.int32), 0) > 0
+    lowest = tl.min(tl.where(valid & (keys >= low.to(tl.int32)), keys, NO_KEY), 0)
+    key = tl.where(some, lowest, low.to(tl.int32))  # `low` has no token if rounding left all sums below the target
     higher = (keys > key) & valid
-    count = above + tl.sum(higher.to(tl.int32), 0)
-    total = weight + tl.sum(tl.where(higher, weights, 0.0), 0)
-    ties = tl.where(some, tl.sum(((keys == key) & valid).to(tl.int32), 0).to(tl.int64), inside)
-    each = weights_of(score_of(key), most, temperature)
+    count = span.above + tl.sum(higher.to(tl.int32), 0)
+    total = span.weight + tl.sum(tl.where(higher, weights, 0.0), 0)
+    ties = tl.where(some, tl.sum(((keys == key) & valid).to(tl.int32), 0).to(tl.int64), span.inside)
+    each = weights_of(score_of(key), row)
     missing = (target - count) if counts else (target - total) / each
     tie = tl.minimum(tl.maximum(tl.ceil(missing.to(tl.float64)), 1.0), ties.to(tl.float64)).to(tl.int64)
-    return key.to(tl.int64), tie, total + tie * each
+    return Point(key.to(tl.int64), tie, total + tie * each)
 
 
 @triton.jit
-def place_of(line, own, score, target, counts: tl.constexpr, end, SHORT: tl.constexpr, SIZE: tl.constexpr):
-    """(key, which of its tokens, the weight up to it) of the place at which a target is reached, none behind `end`,
-    which is another such place.
-
-    line: (row, V, where a long row's tokens may be put); own: of a SHORT row, as in `place_among`, of a longer one its
-    survey; score: (the row's lowest key of a finite score, its highest score, temperature).
-    """
-    row, V, room = line
-    lowest, most, temperature = score
-    end_key, end_tie, kept = end
-    low, beyond = tl.maximum(end_key, lowest), order_of(most.to(tl.float32)).to(tl.int64) + 1
+def find(row, seen, target, counts: tl.constexpr, end, SHORT: tl.constexpr, SIZE: tl.constexpr):
+    """The `Point` at which the target is reached, `end` or before it. seen: `Tokens` of a SHORT row, the `Survey` of a
+    longer one."""
+    highest = key_of(row.most.to(tl.float32)).to(tl.int64)
+    none, zero = tl.full((), 0, tl.int64), tl.full((), 0, tl.float64)
+    span = Span(tl.maximum(end.key, row.lowest), highest + 1, none, zero, none)
     if SHORT:
-        none, zero = tl.full((), 0, tl.int64), tl.full((), 0, tl.float64)
-        key, tie, total = place_among(own, (none, zero, none, most, temperature), target, counts, low, beyond)
+        point = find_among(row, seen, span, target, counts)
     else:
-        found = narrowed(line, score, target, counts, own, low, beyond, SIZE)
-        first, beyond, above, weight, inside, target = found
-        held = tl.where(inside <= SIZE, inside, 0)
-        if held > 0:
-            gathered(row, V, first, beyond, room)
-        low = tl.maximum(first, tl.minimum(low, beyond - 1))
-        valid = tl.arange(0, SIZE) < held
-        x = tl.load(room + tl.arange(0, SIZE), mask=valid, other=-float("inf"))
-        few = (order_of(x), weights_of(x, most, temperature), valid)
-        key, tie, total = place_among(few, (above, weight, inside, most, temperature), target, counts, low, beyond)
-    nowhere = (tie < 1) | (key > order_of(most.to(tl.float32)))  # rounding left less than the target up to the end
-    behind = nowhere | (key < end_key) | ((key == end_key) & (tie > end_tie))
-    return tl.where(behind, end_key, key), tl.where(behind, end_tie, tie), tl.where(behind, kept, total)
+        low = span.low
+        span, target = narrowed(row, seen, span, target, counts, SIZE)
+        copied = tl.where(span.inside <= SIZE, span.inside, 0)
+        if copied > 0:
+            gather(row, span)
+        valid = tl.arange(0, SIZE) < copied
+        x = tl.load(row.workspace + tl.arange(0, SIZE), mask=valid, other=-float("inf"))
+        low = tl.maximum(span.low, tl.minimum(low, span.end - 1))
+        rest = Span(low, span.end, span.above, span.weight, span.inside)
+        point = find_among(row, Tokens(key_of(x), weights_of(x, row), valid), rest, target, counts)
+    missed = (point.tie < 1) | (point.key > highest)  # rounding left all sums below the target
+    after = missed | (point.key < end.key) | ((point.key == end.key) & (point.tie > end.tie))
+    key, tie = tl.where(after, end.key, point.key), tl.where(after, end.tie, point.tie)
+    return Point(key, tie, tl.where(after, end.weight, point.weight))
 
 
 @triton.jit
-def likely(line, own, score, least, end, SHORT: tl.constexpr):
-    """`end` or, where it comes before, the last place whose weight is `least`; all as in `place_of`."""
-    row, V, _ = line
-    _, most, temperature = score
+def find_least(row, seen, least, end, SHORT: tl.constexpr):
+    """The `Point` of the last token whose weight is `least` or more, `end` or before it. seen: as in `find`."""
     if SHORT:
-        keys, weights, valid = own
-        wanted = valid & (weights >= least)
-        key = tl.min(tl.where(wanted, keys, 2147483647), 0).to(tl.int64)
-        total = tl.sum(tl.where(wanted, weights, 0.0), 0)
+        wanted = seen.valid & (seen.weights >= least)
+        key = tl.min(tl.where(wanted, seen.keys, NO_KEY), 0).to(tl.int64)
+        total = tl.sum(tl.where(wanted, seen.weights, 0.0), 0)
     else:
-        lowest, sums = tl.full((WIDE,), 2147483647, tl.int32), tl.zeros((WIDE,), tl.float64)
-        for first in range(0, V, WIDE):
-            ids, x = scores_at(row, first, V, WIDE)
-            w = weights_of(x, most, temperature)
-            wanted = (w >= least) & (ids < V)
-            lowest = tl.minimum(lowest, tl.where(wanted, order_of(x), 2147483647))
+        lowest, sums = tl.full((WIDE,), NO_KEY, tl.int32), tl.zeros((WIDE,), tl.float64)
+        for first in range(0, row.V, WIDE):
+            ids, x = load_scores(row.start, first, row.V, WIDE)
+            w = weights_of(x, row)
+            wanted = (w >= least) & (ids < row.V)
+            lowest = tl.minimum(lowest, tl.where(wanted, key_of(x), NO_KEY))
             sums += tl.where(wanted, w, 0.0)
         key, total = tl.min(lowest, 0).to(tl.int64), tl.sum(sums, 0)
-    end_key, end_tie, kept = end
-    before = key > end_key
-    tie = tl.where(before, tl.full((), 2147483647, tl.int64), end_tie)
-    return tl.where(before, key, end_key), tie, tl.where(before, total, kept)
+    before = key > end.key
+    tie = tl.where(before, tl.full((), NO_KEY, tl.int64), end.tie)
+    return Point(tl.where(before, key, end.key), tie, tl.where(before, total, end.weight))
 
 
 @triton.jit
-def token_at(row, V, own, key, tie, SHORT: tl.constexpr, SIZE: tl.constexpr):
-    """The id of a place: of its key the token with that number, or the last if there are fewer."""
-    found = tl.full((), -1, tl.int32)
+def token_at(row, tokens, point, SHORT: tl.constexpr, SIZE: tl.constexpr):
+    """The id of a `Point`; the last token of its key if there are fewer. tokens: the `Tokens` of a SHORT row."""
+    tie, found = point.tie, tl.full((), -1, tl.int32)
     if SHORT:
-        keys, _, valid = own
-        equal = ((keys == key.to(tl.int32)) & valid).to(tl.int32)
+        equal = ((tokens.keys == point.key.to(tl.int32)) & tokens.valid).to(tl.int32)
         match = (tl.cumsum(equal, 0) == tl.minimum(tie, tl.sum(equal, 0))) & (equal > 0)
         found = tl.max(tl.where(match, tl.arange(0, SIZE), -1), 0)
     else:
-        for first in range(0, V, WIDE):
-            ids, x = scores_at(row, first, V, WIDE)
-            equal = ((order_of(x) == key.to(tl.int32)) & (ids < V)).to(tl.int32)
+        for first in range(0, row.V, WIDE):
+            ids, x = load_scores(row.start, first, row.V, WIDE)
+            equal = ((key_of(x) == point.key.to(tl.int32)) & (ids < row.V)).to(tl.int32)
             here = tl.sum(equal, 0)
             if (tie > 0) & (here > 0):
                 match = (tl.cumsum(equal, 0) == tl.minimum(tie, here)) & (equal > 0)
@@ -231,74 +253,68 @@ def token_at(row, V, own, key, tie, SHORT: tl.constexpr, SIZE: tl.constexpr):
 
 
 @triton.jit
-def looked_over(raw, row, V, SHORT: tl.constexpr, SIZE: tl.constexpr):
-    """(is a logit not finite, the highest score, the lowest key of a finite one, the scores of a SHORT row, -inf behind
-    its end)."""
+def load_row(logits, start, V, SHORT: tl.constexpr, SIZE: tl.constexpr):
+    """(1 if a logit is not finite, the highest score, the lowest key of a finite score, the scores of a SHORT row, -inf
+    from id V on). logits, start: pointers to the row's logits and scores."""
     ids = tl.arange(0, SIZE)
     if SHORT:
-        x = tl.load(row + ids, mask=ids < V, other=-float("inf"))
-        given = tl.load(raw + ids, mask=ids < V, other=0.0)
-        bad, top, least = (given - given != 0.0).to(tl.int32), x, lowest_of(x)
+        x = tl.load(start + ids, mask=ids < V, other=-float("inf"))
+        logit = tl.load(logits + ids, mask=ids < V, other=0.0)
+        bad, top, least = (logit - logit != 0.0).to(tl.int32), x, finite_keys(x)
     else:
         x = tl.full((SIZE,), -float("inf"), tl.float32)
         bad, top = tl.zeros((WIDE,), tl.int32), tl.full((WIDE,), -float("inf"), tl.float32)
-        least = tl.full((WIDE,), 2147483647, tl.int32)
+        least = tl.full((WIDE,), NO_KEY, tl.int32)
         for first in range(0, V, WIDE):
-            some, scores = scores_at(row, first, V, WIDE)
-            given = tl.load(raw + some, mask=some < V, other=0.0)
-            bad |= (given - given != 0.0).to(tl.int32)
-            top, least = tl.maximum(top, scores), tl.minimum(least, lowest_of(scores))
+            some, scores = load_scores(start, first, V, WIDE)
+            logit = tl.load(logits + some, mask=some < V, other=0.0)
+            bad |= (logit - logit != 0.0).to(tl.int32)
+            top, least = tl.maximum(top, scores), tl.minimum(least, finite_keys(scores))
     return tl.max(bad, 0), tl.max(top, 0), tl.min(least, 0).to(tl.int64), x
 
 
 @triton.jit
-def lowest_of(x):
-    """int32 keys, the highest for what is not finite."""
-    return tl.where(x - x == 0.0, order_of(x), 2147483647)
+def finite_keys(x):
+    """int32 keys, NO_KEY for a score that is not finite."""
+    return tl.where(x - x == 0.0, key_of(x), NO_KEY)
 
 
 @triton.jit
-def narrow(raw, scores, numbers, words, tokens, rooms, V, SIZE: tl.constexpr):
-    """tokens (n,) of scores (n, V) by the rules of `operands.Rules`; raw (n, V): logits, which say what is finite.
-
-    rooms: float32 (n, SIZE), or None where V is at most SIZE.
-    """
+def narrow(logits, scores, floats, integers, tokens, workspace, V, SIZE: tl.constexpr):
+    """One program per row; see `search` for the arguments. workspace: pointer to float32 (n, SIZE), or None where V is
+    at most SIZE, a power of two."""
     i = tl.program_id(0).to(tl.int64)
-    SHORT: tl.constexpr = rooms is None
-    row = scores + i * V
-    line = (row, V, row if SHORT else rooms + i * SIZE)
-    bad, highest, lowest, x = looked_over(raw + i * V, row, V, SHORT, SIZE)
-    u, temperature = tl.load(numbers + 5 * i), tl.load(numbers + 5 * i + 1)
-    top_p, min_p, top_k = tl.load(numbers + 5 * i + 2), tl.load(numbers + 5 * i + 3), tl.load(words + 5 * i)
-    token = tl.full((), -1, tl.int64)
+    SHORT: tl.constexpr = workspace is None
+    start = scores + i * V
+    bad, highest, lowest, x = load_row(logits + i * V, start, V, SHORT, SIZE)
+    limits, token = limits_of(floats, integers, i), tl.full((), -1, tl.int64)
     if (bad == 0) & (highest - highest == 0.0):
-        most = highest.to(tl.float64)
-        own = (order_of(x), weights_of(x, most, temperature), order_of(x) >= lowest)
-        key, tie = order_of(highest).to(tl.int64), tl.full((), 1, tl.int64)
-        if temperature > 0.0:
-            score = (lowest, most, temperature)
+        own = start if SHORT else workspace + i * SIZE
+        row = Row(start, V, highest.to(tl.float64), limits.temperature, lowest, own)
+        loaded = Tokens(key_of(x), weights_of(x, row), key_of(x) >= lowest)
+        point = Point(key_of(highest).to(tl.int64), tl.full((), 1, tl.int64), tl.full((), 0, tl.float64))
+        if limits.temperature > 0.0:
             if SHORT:
-                seen, kept = own, tl.sum(tl.where(own[2], own[1], 0.0), 0)
+                seen, total = loaded, tl.sum(tl.where(loaded.valid, loaded.weights, 0.0), 0)
             else:
-                cuts = cuts_of(lowest, key + 1, 0)
-                heavier, more = surveyed(row, V, most, temperature, cuts)
-                seen, kept = (cuts, heavier, more), tl.max(heavier, 0)
-            end = (lowest, tl.full((), 2147483647, tl.int64), kept)
-            if (top_k > 0) & (top_k < V):
-                end = place_of(line, seen, score, top_k.to(tl.float64), True, end, SHORT, SIZE)
-            if top_p < 1.0:
-                end = place_of(line, seen, score, top_p * end[2], False, end, SHORT, SIZE)
-            if min_p > 0.0:
-                end = likely(line, seen, score, min_p, end, SHORT)
-            key, tie, _ = place_of(line, seen, score, u * end[2], False, end, SHORT, SIZE)
-        token = token_at(row, V, own, key, tie, SHORT, SIZE)
+                seen = surveyed(row, cuts_of(lowest, point.key + 1, 0))
+                total = tl.max(seen.weights, 0)
+            end = Point(lowest, tl.full((), NO_KEY, tl.int64), total)
+            if (limits.top_k > 0) & (limits.top_k < V):
+                end = find(row, seen, limits.top_k.to(tl.float64), True, end, SHORT, SIZE)
+            if limits.top_p < 1.0:
+                end = find(row, seen, limits.top_p * end.weight, False, end, SHORT, SIZE)
+            if limits.min_p > 0.0:
+                end = find_least(row, seen, limits.min_p, end, SHORT)
+            point = find(row, seen, limits.u * end.weight, False, end, SHORT, SIZE)
+        token = token_at(row, loaded, point, SHORT, SIZE)
     tl.store(tokens + i, token)
 
 
-def run(logits, scores, numbers, words, tokens) -> None:
-    """Draw a token for each row; see the table in `ladder` for the arguments."""
+def run(logits, scores, floats, integers, tokens) -> None:
+    """Draw a token for each row of tensors; see `search.search` for the arguments."""
     n, V = logits.shape
     short = V <= SHORT_ROW
-    size = max(LEAST, triton.next_power_of_2(V)) if short else ROOM
-    rooms = None if short else torch.empty((n, size), dtype=torch.float32, device=logits.device)
-    narrow[(n,)](logits, scores, numbers, words, tokens, rooms, V, size, num_warps=WARPS[short])
+    size = max(LEAST_SIZE, triton.next_power_of_2(V)) if short else CAPACITY
+    workspace = None if short else torch.empty((n, size), dtype=torch.float32, device=logits.device)
+    narrow[(n,)](logits, scores, floats, integers, tokens, workspace, V, size, num_warps=WARPS[short])

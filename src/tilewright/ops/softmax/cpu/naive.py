@@ -1,4 +1,8 @@
-"""One number after the other, three times over: the largest, exp and its sum (float64), the division."""
+"""softmax, one element after the other: out[i, c] = exp(x[i, c] - max of row i) / sum of those exps.
+
+Three passes over a row: the largest element, exp and its sum (float64), the division. Limited by exp, which the C
+library computes for one element at a time. The lowest rung.
+"""
 
 import math
 
@@ -9,7 +13,7 @@ from tilewright import simd
 
 @simd.kernel(types.void(simd.INPUT_2D, simd.OUTPUT_2D), name="softmax.naive")
 def normalise(x, out):
-    """x, out (rows, C)."""
+    """x, out: float32 (rows, C); out may be x."""
     for i in range(x.shape[0]):
         largest = x[i, 0]
         for c in range(x.shape[1]):

@@ -1,4 +1,9 @@
-"""Softmax: a thread a row, a block a row, a warp a row, and a warp with loads of 16 bytes; and the sum in one pass."""
+"""softmax in numba-cuda: out[i, c] = exp(x[i, c] - max of row i) / sum of those exps.
+
+x and out: float32 (M, C), contiguous; out may be x. The kernels differ in which threads share a row, and in how those
+threads combine their maxima and sums. All are limited by memory: 8 bytes per element against about 20 operations. The
+order of a sum depends on the kernel and on C alone.
+"""
 
 import math
 
@@ -23,16 +28,22 @@ ZERO, ONE = float32(0), float32(1)
 
 
 def over_rows(rows: int):
-    """A decorator: the function that launches the kernel on x and out (M, C), in blocks that take `rows` rows each."""
+    """A decorator: the function that launches the kernel on x and out (M, C), `rows` rows per block."""
     return lambda function: lambda x, out: launch(function, -(-x.shape[0] // rows), THREADS, (x, out))
+
+
+@inline
+def power(value, largest):
+    """exp(value - largest)."""
+    return float32(math.exp(value - largest))
 
 
 @over_rows(THREADS)
 @kernel
 def naive(x, out):
-    """A thread a row: the largest, exp with its sum, the division; three passes.
+    """One thread per row, in three passes: the largest element, exp with its sum, the division.
 
-    The lowest rung. The threads of a warp read 32 rows at once, a number of each: 32 lines of memory for 128 bytes.
+    The lowest rung. A warp reads 32 rows at once, one element of each: 32 cache lines for 128 bytes.
     """
     i = cuda.grid(1)
     if i < x.shape[0]:
@@ -41,65 +52,53 @@ def naive(x, out):
             largest = max(largest, x[i, c])
         total = float64(0)  # float32 would lose the small ones of 100,000
         for c in range(x.shape[1]):
-            power = float32(math.exp(x[i, c] - largest))
-            out[i, c] = power
-            total += power
+            value = power(x[i, c], largest)
+            out[i, c] = value
+            total += value
         for c in range(x.shape[1]):
             out[i, c] = float32(out[i, c] / total)
 
 
-@over_rows(1)
-@kernel
-def shared(x, out):
-    """A block a row: neighbouring threads read neighbouring numbers; their results meet in shared memory, as a tree.
+def row_per_block(block_largest, block_sum, size: int):
+    """A kernel with one block per row, in the passes of `naive`; neighbouring threads read neighbouring elements.
 
-    Loses where rows are short: most of the block has nothing to do, and waits at twenty barriers.
+    block_largest, block_sum: reduce(value, shared) combines the values of all threads of a block. size: float32 of
+    shared memory that they use. Loses where rows are shorter than the block: idle threads wait at every barrier.
     """
-    room = cuda.shared.array(THREADS, float32)
-    i, thread = cuda.blockIdx.x, cuda.threadIdx.x
-    largest = LOWEST
-    for c in range(thread, x.shape[1], THREADS):
-        largest = max(largest, x[i, c])
-    largest = tree_largest(largest, room)
-    total = ZERO
-    for c in range(thread, x.shape[1], THREADS):
-        power = float32(math.exp(x[i, c] - largest))
-        out[i, c] = power
-        total += power
-    inverse = ONE / tree_sum(total, room)
-    for c in range(thread, x.shape[1], THREADS):
-        out[i, c] *= inverse
+
+    @over_rows(1)
+    @kernel
+    def normalise(x, out):
+        shared = cuda.shared.array(size, float32)
+        i, thread = cuda.blockIdx.x, cuda.threadIdx.x
+        largest = LOWEST
+        for c in range(thread, x.shape[1], THREADS):
+            largest = max(largest, x[i, c])
+        largest = block_largest(largest, shared)
+        total = ZERO
+        for c in range(thread, x.shape[1], THREADS):
+            value = power(x[i, c], largest)
+            out[i, c] = value
+            total += value
+        inverse = ONE / block_sum(total, shared)
+        for c in range(thread, x.shape[1], THREADS):
+            out[i, c] *= inverse
+
+    return normalise
 
 
-@over_rows(1)
-@kernel
-def shuffles(x, out):
-    """A block a row; the threads of a warp exchange registers: two barriers a reduction in place of ten.
-
-    Loses where rows are shorter than the block: most of its warps bring nothing, and all wait.
-    """
-    room = cuda.shared.array(WARPS, float32)
-    i, thread = cuda.blockIdx.x, cuda.threadIdx.x
-    largest = LOWEST
-    for c in range(thread, x.shape[1], THREADS):
-        largest = max(largest, x[i, c])
-    largest = block_largest(largest, room)
-    total = ZERO
-    for c in range(thread, x.shape[1], THREADS):
-        power = float32(math.exp(x[i, c] - largest))
-        out[i, c] = power
-        total += power
-    inverse = ONE / block_sum(total, room)
-    for c in range(thread, x.shape[1], THREADS):
-        out[i, c] *= inverse
+# combines as a tree in shared memory: ten barriers per reduction
+shared = row_per_block(tree_largest, tree_sum, THREADS)
+# combines by warp shuffles, then one value per warp in shared memory: two barriers per reduction
+shuffles = row_per_block(block_largest, block_sum, WARPS)
 
 
 @over_rows(WARPS)
 @kernel
 def warps(x, out):
-    """A warp a row: no shared memory and no barrier. Loses on long rows, of which 32 threads read a number at a time.
+    """One warp per row: no shared memory and no barrier. Loses on long rows, which 32 threads read 4 bytes at a time.
 
-    Every lane goes through the motions of some row, the last one if need be: shuffles want all 32.
+    Shuffles need all 32 lanes, so a warp without a row of its own computes the last row and stores nothing.
     """
     own, lane = cuda.grid(1) // WARP, cuda.threadIdx.x % WARP
     i = min(own, x.shape[0] - 1)
@@ -109,25 +108,19 @@ def warps(x, out):
     largest = warp_largest(largest)
     total = ZERO
     for c in range(lane, x.shape[1], WARP):
-        total += float32(math.exp(x[i, c] - largest))
+        total += power(x[i, c], largest)
     inverse = ONE / warp_sum(total)
     if own == i:
         for c in range(lane, x.shape[1], WARP):
-            out[i, c] = float32(math.exp(x[i, c] - largest)) * inverse
-
-
-@inline
-def power(number, largest):
-    """exp(number - largest)."""
-    return float32(math.exp(number - largest))
+            out[i, c] = power(x[i, c], largest) * inverse
 
 
 @over_rows(WARPS)
 @kernel
 def vectors(x, out):
-    """A warp a row, four numbers a load; C is a multiple of four.
+    """`warps` with loads and stores of 16 bytes; C is a multiple of four.
 
-    A quarter of the loads, each of 512 bytes a warp. Loses on rows of fewer than 128 numbers, where lanes have nothing.
+    A quarter of the loads, 512 bytes per warp each. Loses on rows of fewer than 128 elements, where lanes are idle.
     """
     own, lane, C = cuda.grid(1) // WARP, cuda.threadIdx.x % WARP, x.shape[1]
     i = min(own, x.shape[0] - 1)
@@ -150,22 +143,22 @@ def vectors(x, out):
 
 
 @inline
-def rescaled(total, largest, number):
-    """(sum, largest) with one number more."""
-    if number > largest:
-        return total * power(largest, number) + ONE, number
-    return (total + power(number, largest) if number != LOWEST else total), largest
+def rescaled(total, largest, value):
+    """(sum, largest) after one more element."""
+    if value > largest:
+        return total * power(largest, value) + ONE, value
+    return (total + power(value, largest) if value != LOWEST else total), largest
 
 
 @over_rows(1)
 @kernel
 def online(x, out):
-    """A block a row; each thread takes largest and sum in one pass, and rescales its sum when its largest grows.
+    """One block per row; a thread computes its maximum and sum in one pass, and rescales the sum if the maximum grows.
 
-    Two passes in place of three, for one exp more a number; a thread loads four numbers before it needs the first.
+    Two passes instead of three, for one more exp per element. A thread loads four elements before it uses the first.
     Loses where rows stay in a cache. Source: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
     """
-    room = cuda.shared.array(WARPS, float32)
+    shared = cuda.shared.array(WARPS, float32)
     i, thread, C = cuda.blockIdx.x, cuda.threadIdx.x, x.shape[1]
     whole = C // (4 * THREADS) * (4 * THREADS)
     largest, total = LOWEST, ZERO
@@ -175,19 +168,19 @@ def online(x, out):
         if top > largest:
             total *= power(largest, top)
             largest = top
-        if top != LOWEST or a + b + c + d != LOWEST:  # four of -inf add nothing; a NaN, which top may pass over, does
+        if top != LOWEST or a + b + c + d != LOWEST:  # four times -inf adds nothing; a NaN, which max may drop, does
             total += (power(a, largest) + power(b, largest)) + (power(c, largest) + power(d, largest))
     for at in range(whole + thread, C, THREADS):
         total, largest = rescaled(total, largest, x[i, at])
-    over_all = block_largest(largest, room)
+    row_largest = block_largest(largest, shared)
     if total > ZERO:
-        total *= power(largest, over_all)
-    inverse = ONE / block_sum(total, room)
+        total *= power(largest, row_largest)
+    inverse = ONE / block_sum(total, shared)
     for first in range(thread, whole, 4 * THREADS):
         a, b, c, d = x[i, first], x[i, first + THREADS], x[i, first + 2 * THREADS], x[i, first + 3 * THREADS]
-        out[i, first] = power(a, over_all) * inverse
-        out[i, first + THREADS] = power(b, over_all) * inverse
-        out[i, first + 2 * THREADS] = power(c, over_all) * inverse
-        out[i, first + 3 * THREADS] = power(d, over_all) * inverse
+        out[i, first] = power(a, row_largest) * inverse
+        out[i, first + THREADS] = power(b, row_largest) * inverse
+        out[i, first + 2 * THREADS] = power(c, row_largest) * inverse
+        out[i, first + 3 * THREADS] = power(d, row_largest) * inverse
     for at in range(whole + thread, C, THREADS):
-        out[i, at] = power(x[i, at], over_all) * inverse
+        out[i, at] = power(x[i, at], row_largest) * inverse

@@ -1,1 +1,1 @@
-"""Tile kernels of softmax, in Triton: x and out (rows, C), contiguous, of any float dtype."""
+"""Tile kernels of softmax, in Triton."""

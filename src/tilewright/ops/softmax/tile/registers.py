@@ -1,41 +1,44 @@
-"""Whole rows in registers: read once, written once."""
+"""softmax with whole rows in registers: out[i, c] = exp(x[i, c] - max of row i) / sum of those exps.
+
+Each element is read once and written once, so it is limited by memory as a copy is. Against `online`: no second read.
+It loses where C is a little larger than a power of two, and takes no row that registers cannot hold.
+"""
 
 from functools import cache
 
 import triton
 import triton.language as tl
 
+from tilewright.ops.core.gpu.blocks import RowBlock
 from tilewright.ops.elementwise.tile.functions import exp_to
 
-SHARE = 512  # numbers that a warp holds, 16 a thread: of one row, or of several short ones
+WARP_ELEMENTS = 512  # of one row or of several short ones: 16 per thread
 
 
 @triton.jit(do_not_specialize=["M"])
-def registers(x, out, M, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """out (M, C) = softmax of x's rows; ROWS of them a program, COLUMNS >= C a power of two.
-
-    The largest number, exp and its sum are taken from registers: eight bytes of memory a number, and no more. Loses
-    where a row is a little longer than a power of two, and ends where registers do.
-    """
-    rows, columns = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+def registers(x, out, M, block: tl.constexpr):
+    """x, out: pointers to (M, C) of any float dtype, contiguous. block: a `RowBlock` whose BC is at least C."""
+    C: tl.constexpr = block.C
+    BM: tl.constexpr = block.BM
+    BC: tl.constexpr = block.BC
+    rows, columns = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, BC)
     inside = (columns < C)[None, :]
-    read = tl.minimum(rows, M - 1).to(tl.int64)[:, None] * C + columns[None, :]
-    number = tl.load(x + read, mask=inside, other=-float("inf")).to(tl.float32)
-    power = exp_to(out, number - tl.max(number, 1)[:, None])
-    share = power * tl.div_rn(1.0, tl.sum(power, 1))[:, None]
-    tl.store(out + read, share.to(out.dtype.element_ty), mask=inside & (rows < M)[:, None])
+    offsets = tl.minimum(rows, M - 1).to(tl.int64)[:, None] * C + columns[None, :]
+    values = tl.load(x + offsets, mask=inside, other=-float("inf")).to(tl.float32)
+    powers = exp_to(out, values - tl.max(values, 1)[:, None])
+    result = powers * tl.div_rn(1.0, tl.sum(powers, 1))[:, None]
+    tl.store(out + offsets, result.to(out.dtype.element_ty), mask=inside & (rows < M)[:, None])
 
 
 @cache
-def shape_for(C: int) -> tuple[int, int, int]:
-    """(ROWS, COLUMNS, warps) by the width alone: the order of a sum follows from them."""
-    columns = triton.next_power_of_2(C)
-    rows = max(SHARE // columns, 1)
-    return rows, columns, min(max(columns // SHARE, 1), 16)
+def block_for(C: int) -> tuple[RowBlock, int]:
+    """(block, warps) by the width alone, because the order of a sum follows from them."""
+    BC = triton.next_power_of_2(C)
+    return RowBlock(C, max(WARP_ELEMENTS // BC, 1), BC), min(max(BC // WARP_ELEMENTS, 1), 16)
 
 
-def run(x, out, shape: tuple[int, int, int] | None = None) -> None:
-    """The rung's run function; shape: other than the rung's own, for measurements."""
+def run(x, out) -> None:
+    """Launch `registers` on x and out (M, C)."""
     M, C = x.shape
-    rows, columns, warps = shape or shape_for(C)
-    registers[(-(-M // rows),)](x, out, M, C, rows, columns, num_warps=warps)
+    block, warps = block_for(C)
+    registers[(-(-M // block.BM),)](x, out, M, block, num_warps=warps)

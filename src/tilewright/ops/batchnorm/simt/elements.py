@@ -1,4 +1,8 @@
-"""A thread a number, and a thread four channels of a row; scale and shift of each channel come from a kernel before."""
+"""batchnorm in numba-cuda: out[i, c] = activation(x[i, c] * scale[c] + shift[c]).
+
+x and out: float32 (rows, C), contiguous; out may be x. A first kernel computes scale and shift (C,) from gamma, beta,
+mean and variance. Limited by memory: 8 bytes per element.
+"""
 
 import math
 from functools import cache
@@ -15,7 +19,7 @@ THREADS = 256
 
 @kernel
 def fold(gamma, beta, mean, variance, scale, shift, eps):
-    """A thread a channel: y = x * scale + shift, formed in float64."""
+    """One thread per channel: the scale and the shift, computed in float64. All but eps are float32 (C,)."""
     c = cuda.grid(1)
     if c < gamma.size:
         factor = float64(gamma[c]) / math.sqrt(float64(variance[c]) + eps)
@@ -25,8 +29,10 @@ def fold(gamma, beta, mean, variance, scale, shift, eps):
 
 @cache
 def naive(activation: str | None):
-    """kernel(x, scale, shift, out), all but scale and shift (N,). The lowest rung: each thread divides to know its
-    channel, and loads 4 bytes."""
+    """kernel(x, scale, shift, out), x and out (rows * C,), one thread per element. The lowest rung.
+
+    Each thread divides to know its channel, and loads 4 bytes.
+    """
     activate = activation_for(activation)
 
     @kernel
@@ -41,18 +47,20 @@ def naive(activation: str | None):
 
 @cache
 def vectors(activation: str | None):
-    """kernel(x, scale, shift, out). A thread loads and stores 16 bytes, and divides once for four channels, of which
-    there is a multiple of four. Loses where there are few numbers."""
+    """kernel(x, scale, shift, out), x and out (rows * C,), one thread per four channels; C is a multiple of four.
+
+    A thread loads and stores 16 bytes, and divides once. Loses where there are few elements.
+    """
     activate = activation_for(activation)
 
     @kernel
     def normalise(x, scale, shift, out):
         i = 4 * cuda.grid(1)
         if i < x.size:
-            at = i % scale.size
+            channel = i % scale.size
             a, b, c, d = load4(x, i)
-            p, q, r, s = load4(scale, at)
-            w, y, z, v = load4(shift, at)
+            p, q, r, s = load4(scale, channel)
+            w, y, z, v = load4(shift, channel)
             store4(out, i, (activate(a * p + w), activate(b * q + y), activate(c * r + z), activate(d * s + v)))
 
     return normalise
@@ -62,9 +70,10 @@ KERNELS = {"naive": (naive, 1), "vectors": (vectors, 4)}  # kernel for an activa
 
 
 def run(x, channels, eps: float, activation, out, *, kernel: str) -> None:
-    """out (rows, C) = activation(batchnorm of x); channels: gamma, beta, mean, variance. kernel: a key of KERNELS."""
-    create, each = KERNELS[kernel]
+    """out = activation(batchnorm of x), tensors (rows, C). channels: gamma, beta, mean, variance, each (C,). kernel: a
+    key of KERNELS."""
+    kernel_for, each = KERNELS[kernel]
     C = x.shape[1]
-    scale, shift = x.new_empty(2, -(-C // 4) * 4)[:, :C]
+    scale, shift = x.new_empty(2, -(-C // 4) * 4)[:, :C]  # rows of whole 16 bytes
     launch(fold, -(-C // THREADS), THREADS, (*channels, scale, shift), np.float64(eps))
-    launch(create(activation), -(-x.numel() // (THREADS * each)), THREADS, (x.view(-1), scale, shift, out.view(-1)))
+    launch(kernel_for(activation), -(-x.numel() // (THREADS * each)), THREADS, (x.view(-1), scale, shift, out.view(-1)))

@@ -60,6 +60,8 @@ def fail_at(attack, monkeypatch, nth, lasting):
     if earlier:
         attack.output.write_bytes(earlier)
     with monkeypatch.context() as patch:
+        # a run that cannot make its cache sets this to "off", which later tests' workers would inherit
+        patch.setenv("TILEWRIGHT_CACHE", os.environ.get("TILEWRIGHT_CACHE", ""))
         faults = Faults(patch, nth, errno.ENOSPC, lasting)
         code = run([*attack.command(1), "--force"])
     said = attack.said()

@@ -140,7 +140,7 @@ def _checked_store(path: str, layout: Layout) -> Any:
     class CheckedStore(WrapperStore):  # its base class is there once zarr is
         async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
             if key.startswith(".z") or key.endswith("zarr.json"):
-                data = layout.files.get(key)
+                data: bytes | bytearray | None = layout.files.get(key)
             else:
                 data = await asyncio.to_thread(_read_chunk, path, key, byte_range, layout)
             return None if data is None else prototype.buffer.from_bytes(data)

@@ -101,7 +101,7 @@ from kill_attack import CASES, Attack, warm
 assert os.system("mount -t tmpfs -o size=24m none disk") == 0
 name, tries, workers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 case, counts = CASES[name], {"full": 0, "whole": 0}
-forked = Forked(Path("."), case.command(f"warm-{os.getpid()}{case.output[3:]}"))
+forked = Forked(Path("."), case.warmed(f"warm-{os.getpid()}"))
 rng = np.random.default_rng(len(name))
 attack = Attack(case, Path("disk/job").resolve(), forked, rng)
 before = os.statvfs("disk")

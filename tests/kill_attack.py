@@ -38,6 +38,12 @@ class Case:
     def command(self, output, *options):
         return [*self.given, "-o", str(output), *map(str, options)]
 
+    def warmed(self, prefix):
+        """The command with outputs of its own, whose names begin with `prefix`."""
+        return [
+            f"{prefix}{word}" if word in self.others else word for word in self.command(f"{prefix}{self.output[3:]}")
+        ]
+
 
 def _generate(input, output, **flips):
     flips = {"--threads": THREADS, "--max-batch-memory": ("200K", "1M", "4M"), **flips}
@@ -105,8 +111,7 @@ def fill(verbs, path):
 def warm(prefix):
     """Commands that load all that the cases need. prefix: of the names of their outputs."""
     for number, case in enumerate(CASES.values()):
-        command = case.command(f"{prefix}{number}{case.output[3:]}")
-        yield [f"{prefix}{word}" if word in case.others else word for word in command]
+        yield case.warmed(f"{prefix}{number}")
 
 
 class Attack:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -11,6 +12,7 @@ import scipy.ndimage
 import tilewright.ndimage as ndi
 from compare import compare
 from scipy_cases import Call, difference, random_call
+from tilewright.errors import UsageError
 from tilewright.ops.core.launch import threads
 
 MANY, ALL = 1500, 20_000
@@ -329,6 +331,25 @@ def test_bfloat16_counts_as_float32(function, library, rng):
     assert isinstance(found, np.ndarray) and found.dtype == np.float32 and found.tobytes() == wanted.tobytes()
     with pytest.raises(RuntimeError, match=r"bfloat16.* not supported"):
         call(kind(rounded), **arguments(kind, weights), output=kind(np.zeros_like(rounded)))
+
+
+@pytest.mark.parametrize("library", ["torch", "another"])
+@pytest.mark.parametrize("function", ndi.__all__)
+def test_arrays_on_a_gpu_are_refused_by_name(function, library):
+    """Where a filter has no GPU kernels, and where one argument of a filter on the CPU is on a GPU."""
+    gpu = SimpleNamespace(is_cuda=True) if library == "torch" else SimpleNamespace(__dlpack_device__=lambda: (2, 0))
+    call, has_weights = getattr(ndi, function), function.startswith(("correlate", "convolve"))
+    volume = np.zeros((3, 4, 5), np.float32)
+    weights = np.ones(3 if function.endswith("1d") else (3, 3, 3))
+    options = {"weights": weights} if has_weights else OPTIONS.get(function, {})
+    if function not in ("correlate", "convolve"):
+        with pytest.raises(UsageError, match=r"input is on a GPU; .*[Cc]opy it to the CPU"):
+            call(gpu, **options)
+    if has_weights:
+        with pytest.raises(UsageError, match="weights is on a GPU"):
+            call(volume, gpu)
+    with pytest.raises(UsageError, match="output is on a GPU"):
+        call(volume, **options, output=gpu)
 
 
 def test_importing_compiles_nothing():

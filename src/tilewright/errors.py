@@ -79,6 +79,20 @@ class Cancelled(TilewrightError):
     exit_code = 130
 
 
+def error_json(error: TilewrightError) -> str:
+    """The line of JSON that a verb with --json writes to stdout where it ends by `error`."""
+    from json import dumps
+
+    parts = ((name, getattr(error, name)) for name in ("message", "path", "where", "hint"))
+    told = {name: text and printable(text) for name, text in parts}
+    return dumps({"error": {"code": error.exit_code, **told}, "exit_code": error.exit_code})
+
+
+def brief(error: BaseException) -> str:
+    """What another library's exception says: one line of at most 300 characters. It may quote a whole file."""
+    return " ".join(str(error)[:1200].split())[:300] or type(error).__name__
+
+
 def printable(text: str) -> str:
     """`text` with control, format and surrogate characters as escapes, line ends kept: nothing can drive a terminal."""
     return "".join(c if c == "\n" or unicodedata.category(c)[0] != "C" else ascii(c)[1:-1] for c in text)

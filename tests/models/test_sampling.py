@@ -56,8 +56,8 @@ WRONG = [
     ("top_k", 5.0, "an integer"),
     ("min_p", -1e-9, "from 0 to 1"),
     ("min_p", 1.5, "from 0 to 1"),
-    ("repetition_penalty", 0, "above 0"),
-    ("repetition_penalty", math.inf, "finite"),
+    ("repetition_penalty", 0, "from 1e-9 to 1e9"),
+    ("repetition_penalty", math.inf, "from 1e-9 to 1e9"),
     ("presence_penalty", 2.1, "from -2 to 2"),
     ("frequency_penalty", -3, "from -2 to 2"),
     ("logit_bias", {"x": 1}, "token ids"),
@@ -344,7 +344,7 @@ def test_penalty_matches_transformers_rule(rng):
 
 
 def test_an_infinity_out_of_the_penalty_is_a_bad_row():
-    p = SamplingParams(repetition_penalty=1e-300)
+    p = SamplingParams(repetition_penalty=1e-9)
     assert choose(np.full((1, 4), 1e30, np.float32), [p], [0.5], [np.array([2])], [0]).bad.tolist() == [True]
 
 

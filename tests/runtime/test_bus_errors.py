@@ -1,5 +1,6 @@
 """A mapped file cut short by another program: a paragraph and exit code 3, on whatever thread, and a job to resume."""
 
+import json
 import os
 import shutil
 import signal
@@ -71,6 +72,26 @@ def test_weights_cut_short_while_a_job_runs(wide, tmp_path, threads):
     code, said = python(COMMAND, *command)
     assert code == 0 and "Resumed: 1 of 3 shards" in said, said
     assert output.read_bytes() == (tmp_path / "right.bin").read_bytes() and verify(str(output)).intact
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_an_object_on_stdout_with_json(wide, tmp_path, wanted):
+    """The object that every error has with --json, though native code ends the process; none without it."""
+    classify(ClassifyJob(str(wide), str(tmp_path / "in.bin"), str(tmp_path / "right.bin")))
+    command = ["classify", "-p", wide, "-i", tmp_path / "in.bin", "-o", tmp_path / "out.bin", "--threads", "1"]
+    command += ["--shard-size", "300", "--batch-size", "300", *["--json"] * wanted]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(PATHS)}
+    done = subprocess.run([sys.executable, "-c", COMMAND, *map(str, command)], capture_output=True, text=True, env=env,
+                          timeout=600, check=False)  # fmt: skip
+    assert done.returncode == 3 and "Error: " in done.stderr, done.stderr
+    if not wanted:
+        assert '"error"' not in done.stdout + done.stderr
+        return
+    told = json.loads(done.stdout)
+    assert told["exit_code"] == told["error"]["code"] == 3
+    assert told["error"]["path"] == str(wide / "model.safetensors")
+    assert told["error"]["message"].startswith("a page of the model's weights could not be read")
+    assert done.stdout.count("\n") == 1
 
 
 def test_weights_cut_short_under_workers(wide, tmp_path, monkeypatch):

@@ -108,7 +108,8 @@ def test_the_run_keeps_to_the_number(name):
     code, peak, said = run(name, output, enough)
     print(f"{name}: --memory {enough}M, measured {peak >> 20}M")
     assert code == 0, said
-    assert 0.6 * enough <= peak >> 20 <= enough  # large chunks that the volume fills in part: 0.65
+    least = 0.7 if name == "large.zarr" else 0.8  # its chunks compress and are filled in part, which no header says
+    assert least * enough <= peak >> 20 <= enough
 
 
 @pytest.mark.long

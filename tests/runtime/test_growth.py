@@ -33,8 +33,8 @@ CASES = [
     ("draw", "npy", "npy"),
     *(("convolve", "npy", output) for output in ("npy", "zarr", "nii.gz")),
 ]
-# more than a batch, a row group of Parquet, or the tiles that --memory holds, which is memory that all jobs take
-RECORDS = {"classify": 20_000, "generate": 17_000, "draw": 600, "convolve": 600}
+# more than a batch, or the tiles that --memory holds, which is memory that all jobs take
+RECORDS = {"classify": 20_000, "generate": 2_000, "draw": 600, "convolve": 600}
 OPTIONS = {"generate": ("--max-tokens", 2), "convolve": ("--kernel", "box:3", "--memory", "320M")}
 IMAGE = (8, 8, 3)
 

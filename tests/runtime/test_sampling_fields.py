@@ -45,7 +45,7 @@ HONOURED_VALUES = {
     "top_p": (1e-9, [0, 1.1, "x", 2**63]),
     "top_k": (1, [-2, 1.5, "x", True]),
     "min_p": (1.0, [-1, 2, "x", 2**64]),
-    "repetition_penalty": (1e6, [0, -1, "x"]),
+    "repetition_penalty": (1e6, [0, -1, "x", 1e-300, 1e300, True]),
     "presence_penalty": (-2, [2.1, -3, "x", True, 2**64]),
     "frequency_penalty": (-2, [2.1, -3, "x", True, 2**64]),
     "logit_bias": ({"65": 100}, [{"x": 1}, {"65": 101}, {"257": 1}, {"65": "1"}, 7, {str(2**64): 1}]),

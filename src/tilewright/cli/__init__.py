@@ -28,7 +28,7 @@ from tilewright.errors import (
     ResourceError,
     TilewrightError,
     UsageError,
-    printable,
+    error_json,
 )
 
 VERBS = {
@@ -212,7 +212,9 @@ def main(arguments: list[str] | None = None) -> None:
     except SystemExit as end:
         usage = getattr(end.__context__, "format_message", None)  # typer has printed what is wrong with the options
         if usage and "--json" in (sys.argv[1:] if arguments is None else arguments):
-            _say_json(end.code, {"message": usage()})
+            from json import dumps
+
+            say(dumps({"error": {"code": end.code, "message": usage()}, "exit_code": end.code}))
         raise
     except BaseException as error:
         fail(error)
@@ -227,15 +229,8 @@ def fail(error: BaseException) -> None:
         sys.__excepthook__(type(error), error, error.__traceback__)
     say(f"Error: {known}", err=True)
     if _options_given.get({}).get("json"):
-        parts = ("message", "path", "where", "hint")
-        _say_json(known.exit_code, {name: getattr(known, name) and printable(getattr(known, name)) for name in parts})
+        say(error_json(known))
     sys.exit(known.exit_code)
-
-
-def _say_json(code: Any, fields: dict[str, str | None]) -> None:
-    from json import dumps
-
-    say(dumps({"error": {"code": code, **fields}, "exit_code": code}))
 
 
 def explained(error: BaseException) -> TilewrightError:

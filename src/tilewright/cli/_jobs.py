@@ -49,7 +49,7 @@ def settings_of(options: Any) -> Any:
     from tilewright.runtime.jobs.start import Settings
 
     given = {field.name: getattr(options, field.name) for field in fields(JobOptions)}
-    given["keep_others"] = not given.pop("force")
+    given["keep_others"], given["json"] = not given.pop("force"), options.json
     if options.shard_size is not None:
         given["shard_size"] = parse_bytes(options.shard_size)
         if given["shard_size"] < 1:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tilewright.errors import InputError, ResourceError
+from tilewright.errors import InputError, ResourceError, brief
 from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.files import InputFile
 from tilewright.formats.inflate import GZIP, Inflater
@@ -183,7 +183,7 @@ class _GzipStream:
         try:
             part = self._inflater.next(count)
         except zlib.error as error:
-            what = f"is no gzip file or damaged: {error}"
+            what = f"is no gzip file or damaged: {brief(error)}"
             raise InputError(what, path=self.file.path, where=f"byte {self._offset}") from error
         self.position += len(part)
         return part
@@ -225,7 +225,7 @@ def _header(path: str, stream: Any) -> tuple[Any, Shape, np.dtype, int]:
             header.check_fix(logger=_silent)
         shape, dtype = tuple(int(n) for n in header.get_data_shape()), header.get_data_dtype()
     except (nibabel.spatialimages.HeaderDataError, *_DAMAGE) as error:
-        raise InputError(f"the header cannot be read: {error}", path=path) from error
+        raise InputError(f"the header cannot be read: {brief(error)}", path=path) from error
     while len(shape) > 3 and shape[-1] == 1:
         shape = shape[:-1]
     return header, check_shape(path, shape, dtype), dtype, int(offset)

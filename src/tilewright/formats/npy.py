@@ -76,7 +76,10 @@ def named_dtype(name: object) -> np.dtype:
     """The dtype of that name; of objects for what is no text. Raises TypeError or ValueError for an unknown name."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # NumPy warns of old names, which are refused later
-        return np.dtype(name if isinstance(name, str) else "O")
+        try:
+            return np.dtype(name if isinstance(name, str) else "O")
+        except SyntaxError as error:  # NumPy reads names with a comma, such as ",f4", as Python
+            raise ValueError(f"{name!r} is no dtype") from error
 
 
 def _parsed(file: InputFile, text: str) -> tuple[tuple[int, ...], np.dtype, bool]:

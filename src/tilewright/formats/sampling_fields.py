@@ -63,6 +63,9 @@ REFUSED: dict[str, tuple[Any, ...]] = {  # and the values that change nothing; n
     "output_attentions": (False,), "output_hidden_states": (False,), "output_logits": (False,),
     "output_scores": (False,), "penalty_alpha": (0,), "remove_invalid_values": (False,), "sequence_bias": ({}, []),
     "token_healing": (False,), "top_h": (1,), "typical_p": (1,), "watermarking_config": (),
+    # objects of such fields, which stand beside the prompt here
+    "extra_body": ({},), "generate_kwargs": ({},), "generation_config": ({},), "sampling_parameters": ({},),
+    "sampling_params": ({},),
 }  # fmt: skip
 
 # The rest of a request to a server. These words are common, so that outside the body of an OpenAI line, and outside
@@ -82,6 +85,17 @@ REFUSED_IN_BODY: dict[str, tuple[Any, ...]] = {
 
 INSTEAD = {  # what to do where something near is honoured
     "bad_words_ids": "give the words as bad_words",
+    **dict.fromkeys(
+        (
+            "extra_body",
+            "generate_kwargs",
+            "generation_config",
+            "generation_kwargs",
+            "sampling_parameters",
+            "sampling_params",
+        ),
+        "give its fields beside the prompt",
+    ),
     "begin_suppress_tokens": "suppress_tokens holds for all tokens",
     "best_of": "give n",
     "max_length": "give max_tokens, which counts new tokens alone",

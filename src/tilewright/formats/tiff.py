@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import InputError, ResourceError
+from tilewright.errors import InputError, ResourceError, brief
 from tilewright.formats.files import InputFile, naming
 from tilewright.formats.raw_volumes import RawForm, RawVolume
 from tilewright.formats.tiff_metadata import TiffMetadata, options_for, read_metadata
@@ -46,7 +46,7 @@ def open_tiff(path: str, what: str, *, memory: int | None = None, headers: bool 
             return volume
     except damage as error:
         file.close()
-        raise InputError(f"tifffile cannot read it: {str(error) or type(error).__name__}", path=path) from error
+        raise InputError(f"tifffile cannot read it: {brief(error)}", path=path) from error
     except OSError as error:
         file.close()
         with naming(path, "read"):
@@ -140,7 +140,7 @@ def tiff_options(shape: Shape, dtype: np.dtype, like: Volume) -> tuple[dict[str,
         try:
             _around(shape, dtype, size, options)
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, struct.error) as error:
-            lost = f"the input's resolution and metadata: tifffile cannot write them ({error})"
+            lost = f"the input's resolution and metadata: tifffile cannot write them ({brief(error)})"
     return options, lost
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tilewright.errors import InputError
+from tilewright.errors import InputError, brief
 from tilewright.formats.files import InputFile
 from tilewright.formats.lines import json_words
 from tilewright.formats.npy import named_dtype
@@ -77,14 +77,18 @@ def read_layout(path: str, what: str) -> Layout:
     try:
         layout = _version_3(path, fields) if name == "zarr.json" else _version_2(fields)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"the metadata is not that of an array: {error!r}", path=os.path.join(path, name)) from error
+        raise InputError(
+            f"the metadata is not that of an array: {type(error).__name__}({brief(error)})",
+            path=os.path.join(path, name),
+        ) from error
     version, shape, dtype, chunks, shards, (compressor, checksum) = layout
     place = os.path.join(path, name)
     check_shape(path, shape, dtype)
+    _check_fill(place, fields.get("fill_value"), dtype)
     _check_chunks(place, shape, chunks, shards, dtype)
     if compressor is not None and compressor not in COMPRESSORS:
         raise InputError(
-            f"the chunks are stored with {compressor!r}; none, {', '.join(COMPRESSORS)} are read",
+            f"the chunks are stored with {str(compressor)[:60]!r}; none, {', '.join(COMPRESSORS)} are read",
             path=place,
             hint="save the array with one of them and without filters",
         )
@@ -156,6 +160,12 @@ def _tuple(sizes: Any) -> tuple[int, ...]:
     if not isinstance(sizes, list) or any(type(n) is not int or not 0 <= n < 1 << 48 for n in sizes):
         raise ValueError(f"sizes {str(sizes)[:60]}")
     return tuple(sizes)
+
+
+def _check_fill(place: str, fill: Any, dtype: np.dtype) -> None:
+    """Raises InputError for a number that float voxels cannot hold: zarr would make it infinite, with a warning."""
+    if dtype.kind == "f" and isinstance(fill, int | float) and float(np.finfo(dtype).max) < abs(fill) < math.inf:
+        raise InputError(f"fill_value is {str(fill)[:60]}, too large for {dtype}", path=place)
 
 
 def _check_chunks(place: str, shape: Shape, chunks: tuple[int, ...], shards: tuple | None, dtype: np.dtype) -> None:

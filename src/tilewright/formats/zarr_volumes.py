@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import InputError, ResourceError, TilewrightError
+from tilewright.errors import InputError, ResourceError, TilewrightError, brief
 from tilewright.formats.atomic import AtomicDirectory, check_directory
 from tilewright.formats.files import InputFile, naming
 from tilewright.formats.volumes import Box, Shape, Volume, aligned_boxes
@@ -38,7 +38,7 @@ class ZarrVolume(Volume):
             with naming(path, "read"):
                 self.header = zarr.open_array(_checked_store(path, layout), mode="r", zarr_format=layout.version)
         except _DAMAGE as error:
-            raise InputError(f"zarr cannot open the array: {error}", path=path) from error
+            raise InputError(f"zarr cannot open the array: {brief(error)}", path=path) from error
 
     def _pieces(self, start: tuple[int, ...], shape: tuple[int, ...]) -> Iterator[tuple[Box, np.ndarray]]:
         for place in aligned_boxes(start, shape, self.unit, CALL_BYTES // self.dtype.itemsize):
@@ -54,7 +54,7 @@ class ZarrVolume(Volume):
                 where = f"voxels {[s.start for s in box]} to {[s.stop - 1 for s in box]}"
                 hint = "the chunk was cut short or is damaged"
                 raise InputError(
-                    f"a chunk cannot be decoded: {error}", path=self.path, where=where, hint=hint
+                    f"a chunk cannot be decoded: {brief(error)}", path=self.path, where=where, hint=hint
                 ) from error
 
 
@@ -140,7 +140,7 @@ def _checked_store(path: str, layout: Layout) -> Any:
     class CheckedStore(WrapperStore):  # its base class is there once zarr is
         async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
             if key.startswith(".z") or key.endswith("zarr.json"):
-                data = layout.files.get(key)
+                data: bytes | bytearray | None = layout.files.get(key)
             else:
                 data = await asyncio.to_thread(_read_chunk, path, key, byte_range, layout)
             return None if data is None else prototype.buffer.from_bytes(data)
@@ -148,7 +148,7 @@ def _checked_store(path: str, layout: Layout) -> Any:
     return CheckedStore(LocalStore(path, read_only=True))
 
 
-def _read_chunk(path: str, key: str, byte_range: Any, layout: Layout) -> bytes | None:
+def _read_chunk(path: str, key: str, byte_range: Any, layout: Layout) -> bytearray | None:
     """The stored bytes of a chunk, of a shard, or of the part of one that `byte_range` names; None if there is none."""
     place = os.path.join(path, key)
     if not os.path.lexists(place):
@@ -172,7 +172,7 @@ def _read_chunk(path: str, key: str, byte_range: Any, layout: Layout) -> bytes |
         parts = _shard_index(place, data, file.size, count)
     if not hasattr(byte_range, "suffix"):
         _check_chunks(place, data, parts, layout)
-    return bytes(data)
+    return data
 
 
 def _check_chunks(place: str, data: bytearray, parts: list[tuple[int, int]], layout: Layout) -> None:

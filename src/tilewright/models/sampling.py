@@ -1,7 +1,6 @@
 """What a user may ask of the sampler, and when a completion ends. Names, defaults and rules are vLLM's."""
 
 import difflib
-import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
@@ -56,7 +55,7 @@ _RULES = {
     "top_p": _Rule(Real, lambda p: 0 < p <= 1, "a number above 0 and at most 1"),
     "top_k": _Rule(Integral, lambda k: k >= -1, "an integer of at least 1, or 0 for all tokens"),
     "min_p": _Rule(Real, lambda p: 0 <= p <= 1, "a number from 0 to 1"),
-    "repetition_penalty": _Rule(Real, lambda r: 0 < r <= sys.float_info.max, "a finite number above 0"),
+    "repetition_penalty": _Rule(Real, lambda r: 1e-9 <= r <= 1e9, "a number from 1e-9 to 1e9"),  # float32 logits
     "presence_penalty": _SHIFT,
     "frequency_penalty": _SHIFT,
     "no_repeat_ngram_size": _Rule(Integral, lambda n: n >= 0, "an integer of at least 1, or 0 for none"),

@@ -129,7 +129,7 @@ def gaussian_filter(
     axes = axes_of(axes, input.ndim)
     given = (per_axis(value, len(axes)) for value in (sigma, order, mode, radius))
     steps = [step for step in zip(axes, *given, strict=True) if step[1] > 1e-15]
-    passes = [(axis, gaussian(*step[:2], truncate, step[3]), step[2]) for axis, *step in steps]
+    passes = [(axis, gaussian(sigma, order, truncate, radius), mode) for axis, sigma, order, mode, radius in steps]
     return filter_chain(correlate1d, input, passes, output, cval)
 
 

@@ -9,7 +9,9 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
+from tilewright.errors import UsageError
 from tilewright.ops.core.arrays import BFLOAT16, as_numpy
+from tilewright.ops.core.gpu.tensors import on_gpu
 from tilewright.ops.correlate.operands import KINDS, MODES
 
 
@@ -20,7 +22,12 @@ def array_of(name: str, value) -> np.ndarray:
 
 
 def _unwidened(name: str, value) -> np.ndarray:
-    """`value` as an array. Raises UsageError for a bfloat16 one that cannot be read."""
+    """`value` as an array. Raises UsageError for one on a GPU, and for a bfloat16 one that cannot be read."""
+    if on_gpu(value):
+        what = (
+            f"tilewright.ndimage: {name} is on a GPU; `correlate` and `convolve` alone filter there, a float32 volume"
+        )
+        raise UsageError(what, hint="copy it to the CPU: value.cpu() of torch, cupy.asnumpy(value)")
     return as_numpy(name, value) if "bfloat16" in str(getattr(value, "dtype", "")) else np.asarray(value)
 
 

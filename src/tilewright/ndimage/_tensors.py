@@ -36,4 +36,6 @@ def turned_tensor(weights, origin) -> tuple[np.ndarray, list]:
 
 def _numbers(weights) -> np.ndarray:
     """float32, on the CPU."""
-    return np.asarray(array_of("weights", weights.cpu() if hasattr(weights, "data_ptr") else weights), np.float32)
+    if hasattr(weights, "data_ptr"):
+        return weights.detach().cpu().float().numpy()
+    return np.asarray(array_of("weights", weights), np.float32)

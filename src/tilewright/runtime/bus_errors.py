@@ -17,12 +17,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
+
 from tilewright.formats.mapped import FAULTS
 from tilewright.runtime.signals import SHOW_CURSOR
 
 MACHINES = ("x86_64", "aarch64")  # Linux on these has si_code at byte 8 of siginfo_t, and si_addr at byte 16
 SA_SIGINFO, SA_ONSTACK = 4, 0x08000000
 BUS_ADRERR = 2  # si_code of an address without a page; others are faults of the memory, or sent by a process
+JSON_WANTED = np.zeros(1, np.int64)  # 1 within `explained(json=True)`; the action reads it
 
 
 class SigAction(ctypes.Structure):
@@ -37,6 +40,7 @@ class SigAction(ctypes.Structure):
 
 
 # {0}: the table of maps, {1}: its slots, {2}: the action before, {3}, {4}: address and bytes of what goes before a text
+# {5}: BUS_ADRERR, {6}: address of an int64: 1 where stdout gets the error as JSON, else 0
 # Where several threads have a fault at once, the first one tells, and the others wait for the process to end.
 # An action that is called again after it has given the signal to the one before gives it to the default.
 ACTION = """
@@ -56,7 +60,7 @@ define void @action(i32 %number, ptr %info, ptr %context) {{
   br i1 %no.page, label %search, label %other
 search:
   %slot = phi i64 [ 0, %0 ], [ %next, %elsewhere ]
-  %begin.at = getelementptr [5 x i64], ptr inttoptr (i64 {0} to ptr), i64 %slot
+  %begin.at = getelementptr [7 x i64], ptr inttoptr (i64 {0} to ptr), i64 %slot
   %begin = load i64, ptr %begin.at
   %end.at = getelementptr i64, ptr %begin.at, i64 1
   %end = load i64, ptr %end.at
@@ -84,6 +88,13 @@ tell:
   %code = load i32, ptr %code.at
   %before = call i64 @write(i32 2, ptr inttoptr (i64 {3} to ptr), i64 {4})
   %said = call i64 @write(i32 2, ptr %text, i64 %size)
+  %line.at = getelementptr i64, ptr %begin.at, i64 5
+  %line = load ptr, ptr %line.at
+  %line.size.at = getelementptr i64, ptr %begin.at, i64 6
+  %line.size = load i64, ptr %line.size.at
+  %wanted = load i64, ptr inttoptr (i64 {6} to ptr)
+  %line.count = mul i64 %line.size, %wanted
+  %told = call i64 @write(i32 1, ptr %line, i64 %line.count)
   call void @_exit(i32 %code)
   unreachable
 other:
@@ -101,8 +112,9 @@ done:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
-    """Within the block, a SIGBUS in a map of `explain_faults` ends the process as that says.
+def explained(*, json: bool = False) -> Iterator[None]:
+    """Within the block, a SIGBUS in a map of `explain_faults` ends the process as that says; json: with a line on
+    stdout, too.
 
     A block within another is a part of it. Nothing changes on other systems than Linux on MACHINES.
     """
@@ -115,10 +127,12 @@ def explained() -> Iterator[None]:
     if now.handler == ours.handler:
         yield
         return
+    JSON_WANTED[0] = json
     libc.sigaction(signal.SIGBUS, ctypes.byref(ours), ctypes.byref(before))
     try:
         yield
     finally:
+        JSON_WANTED[0] = 0
         libc.sigaction(signal.SIGBUS, None, ctypes.byref(now))
         if now.handler == ours.handler:  # else who replaced it may still call it
             libc.sigaction(signal.SIGBUS, ctypes.byref(before), None)
@@ -134,7 +148,7 @@ def _compiled() -> tuple[SigAction, SigAction, object]:
     before, show = SigAction(), ctypes.create_string_buffer(SHOW_CURSOR.encode())
     size = len(SHOW_CURSOR) if sys.stderr and sys.stderr.isatty() else 0
     addresses = FAULTS.ctypes.data, len(FAULTS), ctypes.addressof(before), ctypes.addressof(show), size
-    module = binding.parse_assembly(ACTION.format(*addresses, BUS_ADRERR))
+    module = binding.parse_assembly(ACTION.format(*addresses, BUS_ADRERR, JSON_WANTED.ctypes.data))
     machine = binding.Target.from_default_triple().create_target_machine()
     engine = binding.create_mcjit_compiler(module, machine)
     engine.finalize_object()

@@ -44,7 +44,12 @@ def reading_bytes(volume: Volume, block: Shape) -> int:
     """What reading a block takes beside it."""
     voxels = math.prod(block)
     if isinstance(volume, ZarrVolume):
-        return _chunks_bytes(math.prod(volume.layout.chunks), volume.layout.shards, voxels, volume.dtype.itemsize)
+        layout = volume.layout
+        spans = tuple(
+            min(-(-size // chunk), (n + chunk - 2) // chunk + 1)  # a block begins anywhere in a chunk
+            for n, size, chunk in zip(block, volume.shape, layout.chunks, strict=True)
+        )
+        return _chunks_bytes(layout.chunks, spans, layout.shards, block, volume.dtype.itemsize)
     if volume.held:
         return min(PIECE_BYTES, 8 * voxels)
     piece = min(max(PIECE_BYTES, volume.dtype.itemsize * voxels // max(1, min(block))), volume.dtype.itemsize * voxels)
@@ -55,13 +60,21 @@ def writing_bytes(form: object, tile: Shape, itemsize: int) -> int:
     """What writing a tile takes beside it."""
     voxels = math.prod(tile)
     if isinstance(form, ZarrForm):
-        return _chunks_bytes(math.prod(form.unit), None, voxels, itemsize)
+        spans = tuple(-(-n // unit) for n, unit in zip(tile, form.unit, strict=True))  # it begins where a unit does
+        return _chunks_bytes(form.unit, spans, None, tile, itemsize)
     hashing = (writers() - THREADS) * BLOCK_BYTES  # what was written is read again
     return min(PIECE_BYTES, itemsize * voxels) + (hashing if isinstance(form, RawForm) else 0)
 
 
-def _chunks_bytes(chunk: int, shard: Shape | None, voxels: int, itemsize: int) -> int:
-    """Of one call of zarr on so many voxels: where they go, and the chunks at work, stored and decoded."""
-    call = max(1, CALL_BYTES // itemsize // chunk)  # chunks
-    whole = min(math.prod(shard), voxels) if shard else 0
-    return itemsize * (min(voxels, call * chunk) + 2 * min(AT_ONCE, call) * chunk + whole)
+def _chunks_bytes(chunk: Shape, spans: tuple[int, ...], shard: Shape | None, box: Shape, itemsize: int) -> int:
+    """Bytes of one call of zarr on a part of a box: its voxels, and the chunks in flight, each stored and decoded.
+
+    chunk, box: shapes. spans: chunks along each axis that the box has a part of. A call is what `aligned_boxes` yields.
+    """
+    size = math.prod(chunk)
+    units, chunks, voxels = max(1, CALL_BYTES // itemsize // size), 1, 1
+    for span, n, side in reversed(list(zip(spans, box, chunk, strict=True))):
+        step = min(units, span)
+        units, chunks, voxels = units // step, chunks * step, voxels * min(n, step * side)
+    whole = min(math.prod(shard), math.prod(box)) if shard else 0
+    return itemsize * (voxels + 2 * min(AT_ONCE, chunks) * size + whole)

@@ -60,6 +60,8 @@ def fail_at(attack, monkeypatch, nth, lasting):
     if earlier:
         attack.output.write_bytes(earlier)
     with monkeypatch.context() as patch:
+        # a run that cannot make its cache sets this to "off", which later tests' workers would inherit
+        patch.setenv("TILEWRIGHT_CACHE", os.environ.get("TILEWRIGHT_CACHE", ""))
         faults = Faults(patch, nth, errno.ENOSPC, lasting)
         code = run([*attack.command(1), "--force"])
     said = attack.said()
@@ -99,7 +101,7 @@ from kill_attack import CASES, Attack, warm
 assert os.system("mount -t tmpfs -o size=24m none disk") == 0
 name, tries, workers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 case, counts = CASES[name], {"full": 0, "whole": 0}
-forked = Forked(Path("."), case.command(f"warm-{os.getpid()}{case.output[3:]}"))
+forked = Forked(Path("."), case.warmed(f"warm-{os.getpid()}"))
 rng = np.random.default_rng(len(name))
 attack = Attack(case, Path("disk/job").resolve(), forked, rng)
 before = os.statvfs("disk")

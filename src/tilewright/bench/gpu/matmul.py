@@ -44,7 +44,7 @@ def vendor(case, tensors: dict, *, transposed: bool = False) -> Callable[[], obj
     bias, residual = (tensors[x].to(kind) if x in tensors else None for x in ("bias", "residual"))
     b = b.T.contiguous().T if transposed else b
     out = torch.empty(len(a), b.shape[1], dtype=kind, device=a.device)
-    functions = {None: lambda x: x, "relu": torch.relu_, "gelu_tanh": _gelu}
+    functions: dict[str | None, Callable] = {None: lambda x: x, "relu": torch.relu_, "gelu_tanh": _gelu}
     activate = functions[case.activation]
 
     def call():

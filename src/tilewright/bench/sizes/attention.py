@@ -98,13 +98,13 @@ def bind_tensors(case, inputs: dict, device: str = "cuda"):
     decode = Q == 1 and case.causal
     slots = torch.arange(B, dtype=torch.int32, device=device)
     positions = torch.full_like(slots, T - 1)
-    last = [x.view(B, T, H * D)[:, -1] for x in (k, v)]
+    last_k, last_v = (x.view(B, T, H * D)[:, -1] for x in (k, v))
 
     def call(out=None):
         rows = None if out is None else out.transpose(1, 2)
         target = rows.reshape(B * Q, H * D) if rows is not None and rows.is_contiguous() else None
         if decode:
-            found = append_and_attend(q, *last, cache, slots, positions, longest=T, out=target)
+            found = append_and_attend(q, last_k, last_v, cache, slots, positions, longest=T, out=target)
         else:
             found = attend(q, cache, spans, causal=case.causal, out=target)
         found = found.view(B, Q, H, D).transpose(1, 2)

@@ -8,8 +8,8 @@ from tilewright.ops.matmul import ladder as products
 
 
 def channels(problem) -> Memory:
-    """float32 panels of a vector's channels."""
-    return Memory(4 * padded(problem.O, 12 if cpu().lanes == 16 else 6) * problem.C * problem.K)
+    """float32 panels of as many channels as the highest tile of `cpu.channel_tiles` has."""
+    return Memory(4 * padded(problem.O, 8 if cpu().lanes == 8 else 16) * problem.C * problem.K)
 
 
 def matrix(problem) -> Memory:

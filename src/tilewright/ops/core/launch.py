@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _count: ContextVar[int | None] = ContextVar("threads", default=None)
 _local = threading.local()  # buffer: this thread's scratch; tasks: this thread's counter
+SCRATCH_BYTES = 2 << 20  # most scratch that a kernel may take per thread: it shares L2 with the operands
 SPIN_NS = 200_000  # how long a thread polls for its next kernel: as long as waking it would take
 
 

@@ -36,7 +36,8 @@ class Settings:
     may fail, None: any number. restart: throw away what was done. grace: seconds from a signal to the end. watchdog:
     seconds without a sign of life after which a worker is replaced. trace: where to write a Chrome trace. part: (k, n),
     only every n-th shard from k on, and no output: for n processes that share a job without knowing of each other.
-    keep_others: refuse to replace a file at an output's name that this job has not made.
+    keep_others: refuse to replace a file at an output's name that this job has not made. json: a verb with --json,
+    whose stdout gets an error as JSON where native code ends the process.
     """
 
     engine: str | None = None
@@ -49,6 +50,7 @@ class Settings:
     trace: str | None = None
     part: tuple[int, int] | None = None
     keep_others: bool = False
+    json: bool = False
 
     @property
     def options(self) -> Options:
@@ -170,7 +172,7 @@ def start(
     """
     began, since = time.perf_counter(), time.time_ns()
     faults = gpu_faults() if settings.is_inline and device != "cpu" else nullcontext()  # else the worker is replaced
-    alone = bus_errors.explained() if settings.is_inline else nullcontext()
+    alone = bus_errors.explained(json=settings.json) if settings.is_inline else nullcontext()
     with stopping() as stop, engine_of(settings, device) as engine, faults, alone:
         report.lead = engine.lead
         if engine.lead:

@@ -4,7 +4,10 @@ A review remark made twice becomes a lint: add a function to LINTS, and an offen
 """
 
 import ast
+import io
+import re
 import sys
+import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -117,14 +120,48 @@ def functions_are_short(source: Source) -> Iterator[Finding]:
 
 
 def arguments_are_few(source: Source) -> Iterator[Finding]:
-    """At most eight by position, kernels counted; neither the object itself nor what can only be named, like
-    PyTorch's options. What `launch` adds to a kernel's arguments, tasks and scratch, counts as one."""
+    """At most eight by position, kernels included. The object itself does not count, nor what can only be named, like
+    PyTorch's options. In `ops` and `simd` a parameter that the body unpacks counts as what it is unpacked into, and a
+    record whose fields are read by name counts as one. So do the (tasks, scratch) that `launch` adds."""
     for function in source.functions():
         given = function.args
         names = [a.arg for a in (*given.posonlyargs, *given.args, given.vararg, given.kwarg) if a]
-        count = len(names) - (names[:1] in (["self"], ["cls"])) - (names[-2:] == ["tasks", "scratch"])
+        names = names[names[:1] in (["self"], ["cls"]) :]
+        sizes = dict.fromkeys(names, 1)
+        if source.inside[:1] in (("ops",), ("simd",)):
+            for name, count in _unpacked(function):
+                if name in sizes:
+                    sizes[name] = max(sizes[name], count)
+        count = sum(sizes.values()) - (names[-2:] == ["tasks", "scratch"])
         if count > ARGUMENTS:
             yield function.lineno, f"{function.name} takes {count} arguments; {ARGUMENTS} are allowed"
+
+
+def _unpacked(function: ast.FunctionDef) -> Iterator[tuple[str, int]]:
+    """(name, into how many names) of every assignment in the function, nested ones excluded, that unpacks a name."""
+
+    def leaves(target: ast.AST) -> int:
+        return sum(map(leaves, target.elts)) if isinstance(target, ast.Tuple) else 1
+
+    def pairs(target: ast.AST, value: ast.AST) -> Iterator[tuple[str, int]]:
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+            for left, right in zip(target.elts, value.elts, strict=True):
+                yield from pairs(left, right)
+        elif isinstance(target, ast.Tuple) and isinstance(value, ast.Name):
+            yield value.id, leaves(target)
+
+    for node in _own_nodes(function):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                yield from pairs(target, node.value)
+
+
+def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes below this one, but not those of functions that it defines."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield child
+            yield from _own_nodes(child)
 
 
 def compiled_code_says_its_options(source: Source) -> Iterator[Finding]:
@@ -170,14 +207,7 @@ def errors_are_named(source: Source) -> Iterator[Finding]:
 
 def imports_do_nothing(source: Source) -> Iterator[Finding]:
     """Nothing reads the environment while a module is imported."""
-
-    def outside_functions(node: ast.AST) -> Iterator[ast.AST]:
-        for child in ast.iter_child_nodes(node):
-            if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-                yield child
-                yield from outside_functions(child)
-
-    for node in outside_functions(source.tree) if source.inside else ():
+    for node in _own_nodes(source.tree) if source.inside else ():
         if isinstance(node, ast.Attribute | ast.Name) and _called(node) in ENVIRONMENT:
             yield node.lineno, "the environment is read at import"
 
@@ -211,8 +241,8 @@ def tile_kernels_unpack_flat(source: Source) -> Iterator[Finding]:
 
 
 def parameters_have_names(source: Source) -> Iterator[Finding]:
-    """A parameter travels in a record: no `SHAPE[2]` of a compile-time tuple that is a parameter in capitals, and no
-    index that is bound by `SLOT, FIRST = range(2)`. Elements of arrays, which are lower case, may be read by number."""
+    """A parameter travels in a record: no `piece[2]` of a parameter, and no index that is bound by
+    `SLOT, FIRST = range(2)`. An array's element of a known index is unpacked, or read through a local name."""
     if source.inside[:1] not in (("ops",), ("simd",)):
         return
     numbers = {
@@ -226,16 +256,44 @@ def parameters_have_names(source: Source) -> Iterator[Finding]:
     }
     for function in source.functions():
         given = {a.arg for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)}
-        for node in ast.walk(function):
-            if not (isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name)):
-                continue
-            name = node.value.id
-            if name.isupper() and name in given and isinstance(node.slice, ast.Constant):
-                yield node.lineno, f"{ast.unparse(node)} reads a parameter by number: give it a name in a record"
+        for node in _own_nodes(function):
+            if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in given:
+                index = node.slice
+                if isinstance(index, ast.Constant) and isinstance(index.value, int):
+                    yield node.lineno, f"{ast.unparse(node)} reads a parameter by number: give it a name in a record"
     for node in source.walk(ast.Subscript):
         used = {name.id for name in ast.walk(node.slice) if isinstance(name, ast.Name)} & numbers
         if used:
             yield node.lineno, f"{sorted(used)[0]} is an index bound by range: make it a field of a record of columns"
+
+
+UNITS = "thread|warp|block|program|row|column|task|worker|file|line|rank|record|shard|sequence|token|call|core|sample"
+DIALECT = (  # what a stranger reads twice, and what to write
+    (r"(?<!\bin )\bplaces?\b", "device, slot, offset, index: the one you mean"),
+    (r"\brooms?\b", "buffer, workspace, capacity"),
+    (r"\blook(s|ed|ing)? at\b", "attend to, read, check"),
+    (r"\bon (its|their|the) way\b", "in flight"),
+    (r"\b(in|by) turns\b", "alternating, interleaved"),
+    (r"\bask(s|ed|ing)? (for )?(\w+ )?ahead\b", "prefetch"),
+    (rf"\b(a|an) ({UNITS}) an? (?!time\b)", "one ... per ..."),
+    (r"\b(those that|of which|as far as)\b", "two sentences"),
+    (r"\bcomes? in\b", "is loaded"),
+)
+
+
+def words_are_standard(source: Source) -> Iterator[Finding]:
+    """Comments, docstrings and names of `ops` and `simd` use the field's words."""
+    if source.inside[:1] not in (("ops",), ("simd",)):
+        return
+    for token in tokenize.generate_tokens(io.StringIO(source.text).readline):
+        if token.type == tokenize.NAME:
+            for word in {"place", "places", "room", "rooms", "look"} & set(token.string.lower().split("_")):
+                yield token.start[0], f"the name {token.string} says {word!r}: use the field's word"
+        elif token.type == tokenize.COMMENT or (token.type == tokenize.STRING and token.string.startswith('"""')):
+            for pattern, better in DIALECT:
+                for found in re.finditer(pattern, token.string, re.IGNORECASE):
+                    line = token.start[0] + token.string.count("\n", 0, found.start())
+                    yield line, f"{found.group()!r}: write {better}"
 
 
 def work_is_done(source: Source) -> Iterator[Finding]:

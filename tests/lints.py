@@ -269,7 +269,7 @@ def parameters_have_names(source: Source) -> Iterator[Finding]:
 
 UNITS = "thread|warp|block|program|row|column|task|worker|file|line|rank|record|shard|sequence|token|call|core|sample"
 DIALECT = (  # what a stranger reads twice, and what to write
-    (r"(?<!\bin )\bplaces?\b", "device, slot, offset, index: the one you mean"),
+    (r"(?<!\bin )(?<!\blast )\bplaces?\b", "device, slot, offset, index: the one you mean"),
     (r"\brooms?\b", "buffer, workspace, capacity"),
     (r"\blook(s|ed|ing)? at\b", "attend to, read, check"),
     (r"\bon (its|their|the) way\b", "in flight"),

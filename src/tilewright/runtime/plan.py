@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from tilewright.formats.atomic import check_writable
 from tilewright.formats.files import BLOCK_BYTES, InputFile
-from tilewright.hardware import cpu
 from tilewright.ops import matmul
+from tilewright.ops.core.ladder import Memory
 from tilewright.runtime.jobs import contents, made, trace
 from tilewright.runtime.jobs.cut import Cut, Lines, Records, RowGroups, lines_between
 from tilewright.runtime.jobs.directory import JobDirectory
@@ -32,7 +32,6 @@ SUPERVISOR = 130 << 20  # of a process that hands out shards and merges, and com
 KEPT_FREE = 32 << 20  # of what was freed: from larger blocks glibc gives memory back, smaller ones it keeps
 SAMPLE, STRETCHES = 512 << 10, 8  # bytes of a text that are looked at, from so many places
 TRAILER, NOTE = 640, 84  # bytes of a shard beside its records, and of a piece of the output in its list
-TILE_DEPTH = 32  # bfloat16 that a tile register holds along K: panels of words are padded to it
 
 REREAD = (
     2 * THREADS * BLOCK_BYTES
@@ -243,18 +242,10 @@ def counted_in(cut: Cut, seen: int, part: float) -> tuple[int, bool]:
     return round(seen / max(part, 1e-9)), part >= 1.0
 
 
-def packed_bytes(K: int, N: int, dtype: str) -> int:
-    """Bytes of a matrix in panels: of float32, of two bfloat16 limbs, or of one."""
-    if dtype == "float32" and matmul.ladder.choose(matmul.Problem(N, K, dtype)).name != "cpu.limbs":
-        return columns_of(N) * 4 * K
-    deep = -(-K // TILE_DEPTH) * TILE_DEPTH
-    return columns_of(N) * deep * (4 if dtype == "float32" else 2)
-
-
-def columns_of(N: int) -> int:
-    """In whole panels."""
-    panel = max(16, 2 * cpu().lanes)
-    return -(-N // panel) * panel
+def matrix_memory(K: int, N: int, dtype: str, device: str = "cpu") -> Memory:
+    """Bytes of a matrix (K, N) as matmul's rung for the class keeps it."""
+    problem = matmul.Problem(N, K, dtype, device)
+    return matmul.ladder.choose(problem).memory_for(problem)
 
 
 def is_compiled(*patterns: str) -> bool:

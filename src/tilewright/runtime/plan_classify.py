@@ -29,7 +29,7 @@ from tilewright.runtime.plan import (
     begun_of,
     counted_in,
     is_compiled,
-    packed_bytes,
+    matrix_memory,
     plan_of,
     sample_lines,
     share,
@@ -115,8 +115,8 @@ def _memory(task: ClassifyTask, weights: Any, ids: np.ndarray, table: Any, recor
     C, O, V, L = config.hidden_size, config.num_filters, config.vocab_size, config.sequence_length
     groups, batch = sum(config.kernel_sizes), min(job.batch, records)
     widths = (O * len(config.kernel_sizes), *config.hidden_sizes, config.num_labels)
-    linears = sum(packed_bytes(K, N, job.dtype) for K, N in pairwise(widths))
-    filters = groups * packed_bytes(C, O, job.dtype)
+    linears = sum(matrix_memory(K, N, job.dtype).prepared for K, N in pairwise(widths))
+    filters = groups * matrix_memory(C, O, job.dtype).prepared
     first = {name: array for name, array in weights.items() if not name.startswith("linears.")}
     copies = sum(4 * array.size for array in first.values() if array.dtype != np.float32)
     widened = sum(4 * array.size for array in weights.values() if array.dtype == np.float16)

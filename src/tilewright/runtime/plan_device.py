@@ -10,6 +10,8 @@ from typing import Any
 
 from tilewright.errors import ResourceError
 from tilewright.models.gpt2 import GPT2Config
+from tilewright.ops.gemm.memory import rounded, rounded_limbs, tiles
+from tilewright.ops.matmul import Problem
 from tilewright.ops.matmul.ladder import TILE_LIMB_DEPTH
 from tilewright.runtime.plan_generate import Prompts, flops
 
@@ -17,8 +19,6 @@ DRIVER = 600 << 20  # CUDA's context, cuBLAS and the kernels (an H200, driver fo
 LANES, LANE, PROMPT_ROWS, ROUND = 3, 2560, 1 << 16, 16  # as in `models.device_generation`, which needs PyTorch
 STEPS = 128  # as in `models.device_place`
 DRAWN_BYTES = 256 << 20  # of logits at a time, where tokens are drawn; as in `models.device_draw`
-LINE, LIMB_BLOCK = 8, 64  # 16-bit numbers that rows of weights are padded to; numbers, where they are limbs
-TILE_COLUMNS, TILE_DEPTH = 128, 8  # that float32 weights without limbs are padded to
 SHARE = 0.7  # of the GPU's free memory, for keys and values
 
 
@@ -87,12 +87,9 @@ def plan_on_gpu(
 
 
 def matrix_bytes(K: int, N: int, dtype: str) -> int:
-    """Bytes of a matrix as a GPU's kernels read it: 16 bits, or two limbs of them, or float32 where K is short."""
-    if dtype != "float32":
-        return 2 * N * (-(-K // LINE) * LINE)
-    if K >= TILE_LIMB_DEPTH:
-        return 4 * N * (-(-K // LIMB_BLOCK) * LIMB_BLOCK)
-    return 4 * (-(-K // TILE_DEPTH) * TILE_DEPTH) * (-(-N // TILE_COLUMNS) * TILE_COLUMNS)
+    """Bytes of a matrix (K, N) in the layout of matmul's chosen rung on a GPU; there need not be one here."""
+    layout = rounded if dtype != "float32" else rounded_limbs if K >= TILE_LIMB_DEPTH else tiles
+    return layout(Problem(N, K, dtype, "cuda")).prepared
 
 
 def _weights(config: GPT2Config, dtype: str) -> int:

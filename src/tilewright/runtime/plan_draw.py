@@ -10,7 +10,7 @@ from tilewright.formats.images import array_header, bmp_bytes, check_grid, grid,
 from tilewright.models.dcgan import DCGANConfig
 from tilewright.ops import conv_transpose2d
 from tilewright.ops.conv_transpose2d.arguments import axes
-from tilewright.ops.conv_transpose2d.tiles import PRODUCTS, products_of
+from tilewright.ops.core.ladder import Memory
 from tilewright.runtime.draw import DrawJob, DrawTask, task_of
 from tilewright.runtime.image_shards import PICTURES
 from tilewright.runtime.load import mapped_weights
@@ -27,7 +27,7 @@ from tilewright.runtime.plan import (
     Part,
     begun_of,
     is_compiled,
-    packed_bytes,
+    matrix_memory,
     plan_of,
 )  # fmt: skip
 
@@ -54,9 +54,11 @@ def plan(job: DrawJob) -> JobPlan:
 def _memory(task: DrawTask, weights: Any) -> tuple[Part, ...]:
     job, config, images = task.job, task.config, task.images
     layers = [_layer(config, i, job.dtype) for i in range(len(config.layers))]
-    prepared = packed_bytes(config.z_size, config.size**2 * config.channels, job.dtype) + sum(own for own, _ in layers)
+    projection = matrix_memory(config.z_size, config.size**2 * config.channels, job.dtype)
+    prepared = projection.prepared + sum(layer.prepared for layer in layers)
     stored = sum(array.nbytes for array in weights.values())
-    most = max(beside - sum(own for own, _ in layers[i:]) for i, (_, beside) in enumerate(layers))
+    later = [sum(layer.prepared for layer in layers[i + 1 :]) for i in range(len(layers))]  # not there yet
+    most = max(layer.preparing - rest for layer, rest in zip(layers, later, strict=True))
     batch = 4 * (job.batch or 1) * math.prod(images.shape)
     pictures = [path for path in (job.output, job.image) if path and kind_of(path) in PICTURES]
     grids = [check_grid(path, images.count, images.shape, kind_of(path)) for path in pictures]
@@ -82,30 +84,13 @@ def task_shard(task: DrawTask) -> int:
     return getattr(task.cut(task.job.settings.shard_size), "per_shard", 1)
 
 
-def _layer(config: DCGANConfig, i: int, dtype: str) -> tuple[int, int]:
-    """(bytes of a layer's prepared weights, bytes that there are at most while it is prepared, these among them)."""
+def _layer(config: DCGANConfig, i: int, dtype: str) -> Memory:
+    """Bytes of a layer's weights."""
     layer = config.layers[i]
-    O, C, K = layer.channels, config.channels if i == 0 else config.layers[i - 1].channels, layer.kernel
-    rows, columns = axes((K, K), layer.stride, (layer.padding, layer.padding))
-    rung = conv_transpose2d.ladder.choose(conv_transpose2d.Problem(O, C, rows, columns, dtype)).name
-    plain, phases = 4 * K * K * O * C, len(rows.phases) * len(columns.phases)
-    if rung == "cpu.winograd":
-        pairs = [(len(products_of(rows, i)), len(products_of(columns, j))) for i in rows.phases for j in columns.phases]
-        if phases * O <= 16:  # one product for all phases, see its `pack_tiles`
-            own = PRODUCTS**2 * packed_bytes(C, phases * O, dtype)
-        else:
-            own = sum(p * q for p, q in pairs) * packed_bytes(C, O, dtype)
-        factors = 8 * PRODUCTS**2 * phases * O * C  # of float64
-        return own, 2 * plain + factors + max(2 * own, 2 * plain)
-    window = rows.window[1] * columns.window[1]
-    dense = 4 * phases * window * O * C
-    if rung == "cpu.pixels":
-        own = 4 * K * K * O * (C if dtype == "float32" else -(-C // 2))
-    elif rung == "cpu.amx":
-        own = window * packed_bytes(C, phases * O, dtype) if phases * O <= 16 else K * K * packed_bytes(C, O, dtype)
-    else:
-        own = packed_bytes(K * K * C, O, dtype) if rung == "cpu.images" else packed_bytes(window * C, phases * O, dtype)
-    return own, 2 * plain + 2 * dense + 2 * own
+    C = config.channels if i == 0 else config.layers[i - 1].channels
+    rows, columns = axes((layer.kernel,) * 2, layer.stride, (layer.padding,) * 2)
+    problem = conv_transpose2d.Problem(layer.channels, C, rows, columns, dtype)
+    return conv_transpose2d.ladder.choose(problem).memory_for(problem)
 
 
 def _compiled(job: DrawJob) -> bool:

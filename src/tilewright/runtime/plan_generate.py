@@ -23,7 +23,7 @@ from tilewright.models.gpt2 import BATCH_MEMORY, GPT2Config
 from tilewright.models.sampling import LOGPROB_BYTES
 from tilewright.ops import matmul, matmul_argmax
 from tilewright.ops.attention import bytes_a_sequence
-from tilewright.ops.core.ladder import Rung
+from tilewright.ops.core.ladder import Memory, Rung
 from tilewright.ops.matmul_argmax.cpu.logits import LOGITS_BYTES
 from tilewright.runtime.generate import COURSE_PROMPT, GenerateJob, GenerateTask, task_of
 from tilewright.runtime.generate_worker import WRITTEN_VALUES, is_undrawn, parameters_of
@@ -37,10 +37,9 @@ from tilewright.runtime.plan import (
     Outputs,
     Part,
     begun_of,
-    columns_of,
     counted_in,
     is_compiled,
-    packed_bytes,
+    matrix_memory,
     peak_of,
     plan_of,
     sample_lines,
@@ -266,23 +265,24 @@ def _outputs(job: GenerateJob, records: tuple[int, bool], text: tuple[float, flo
     return Outputs(size, False, size + 8 * count)
 
 
-def _prepared(config: GPT2Config, dtype: str) -> tuple[int, int]:
-    """(bytes of all weights as they are kept, bytes of a copy that preparing the output matrix makes on the way)."""
+def _prepared(config: GPT2Config, dtype: str) -> Memory:
+    """Bytes of all weights. The largest copy is the output matrix's."""
     C, V, W = config.n_embd, config.vocab_size, config.width
-    matrices = (C, 3 * C), (C, C), (C, W), (W, C)
     vectors = config.n_layer * (4 * C + 3 * C + 2 * C + W) + 2 * C + config.n_positions * C
-    layers = config.n_layer * sum(packed_bytes(K, N, dtype) for K, N in matrices)
-    layout, search = _output(config, dtype)
-    screened = search.prepare is not None  # 8 bits a number, and four of 32 bits a column
-    copied = 0 if layout == "cpu.packed" else 4 * V * C  # words are made of rows, and the embedding lies in columns
-    return 4 * vectors + layers + packed_bytes(C, V, dtype) + screened * columns_of(V) * (C + 16), copied
+    matrices = (C, 3 * C), (C, C), (C, W), (W, C)
+    layers = config.n_layer * sum(matrix_memory(K, N, dtype).prepared for K, N in matrices)
+    head = matrix_memory(C, V, dtype)
+    problem, search = _output(config, dtype)
+    screen = search.memory_for(problem).prepared
+    return Memory(4 * vectors + layers + head.prepared + screen, head.preparing)
 
 
-def _output(config: GPT2Config, dtype: str) -> tuple[str, Rung]:
-    """(the rung that lays the output matrix out, the rung that searches its products)."""
+def _output(config: GPT2Config, dtype: str) -> tuple[matmul_argmax.Problem, Rung]:
+    """The search of the largest logit, and the rung that runs it."""
     V, C = config.vocab_size, config.n_embd
     layout = matmul.ladder.choose(matmul.Problem(V, C, dtype)).name
-    return layout, matmul_argmax.ladder.choose(matmul_argmax.Problem(V, C, dtype, layout))
+    problem = matmul_argmax.Problem(V, C, dtype, layout)
+    return problem, matmul_argmax.ladder.choose(problem)
 
 
 def _workspace(config: GPT2Config, dtype: str, prompts: Prompts, tokens: int, at_once: int) -> int:

@@ -65,7 +65,7 @@ def deep(problem) -> str | None:
 
 
 def few_columns(most: int):
-    """All phases, those that no tap reaches included, have at most `most` channels."""
+    """All phases, also those without a tap, have at most `most` channels."""
 
     def need(problem) -> str | None:
         columns = problem.O * problem.rows.stride * problem.columns.stride

@@ -75,7 +75,7 @@ def winograd(problem: Problem) -> Memory:
         count = sum(len(products_of(rows, i)) * len(products_of(across, j)) for i, j in pairs)
         own = 4 * count * steps * gemm.columns(O)
     plain, factors = 4 * rows.K * across.K * O * C, 8 * PRODUCTS**2 * phase_count(problem) * O * C
-    return Memory(own, 2 * plain + factors + max(own, 2 * plain))
+    return Memory(own, 2 * plain + factors + max(own, 2 * plain - own))
 
 
 def pixels(problem: Problem) -> Memory:

@@ -83,7 +83,7 @@ def run_on_threads(kernel: Kernel, *args, tasks: int, words: int) -> None:
 
 
 def launch(kernel: Kernel, *args, tasks: int, words: int, alone: bool = False) -> None:
-    """Run `kernel(*args, tasks, scratch)` on min(tasks, threads) threads, each of which draws tasks until none is left.
+    """Run `kernel(*args, tasks, scratch)` on min(tasks, threads) threads. Each draws tasks until none is left.
 
     The kernel's last two arguments are `simd.TASKS`, for `simd.draw`, and float32 scratch, `words` per thread.
     alone: use the calling thread only, for work that takes less time than waking another thread.

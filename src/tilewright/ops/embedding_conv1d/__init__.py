@@ -105,7 +105,7 @@ def embedding_conv1d(ids, prepared: Prepared, *, out=None):
     if 0 in shape:
         return backend.finish(ids, result, result)
     if backend is HOST:
-        target = result if out is None else rows_for(backend.target(result, index))
+        target = result if out is None else rows_for(backend.target(result, np.asarray(index)))
         rung.run(index, prepared, target)
     else:
         target = backend.target(result)

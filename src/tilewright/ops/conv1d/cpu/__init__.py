@@ -1,1 +1,1 @@
-"""CPU kernels of conv1d, a file an idea."""
+"""CPU kernels of conv1d, one file per idea."""

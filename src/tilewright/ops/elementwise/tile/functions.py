@@ -2,7 +2,7 @@
 
 A result below the normal range is rounded once. Divisions are the GPU's own, good to 2 ULP, so the worst errors
 are larger than on the CPU: `problem.WORST_ULP` times the rung's constant. Compile kernels that call GELU with
-`enable_fp_fusion=False`: the compiler would fuse products and sums of which the code computes the rounding errors.
+`enable_fp_fusion=False`: the code computes the rounding errors of products and sums, and fused ones have others.
 """
 
 import triton

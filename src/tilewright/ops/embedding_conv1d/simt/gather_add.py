@@ -54,7 +54,7 @@ def quads(cache, slots, bias, bounds, out):
     """One thread per four adjacent features of a sentence, 16 bytes per load; blockIdx.y is the slice.
 
     With whole rows it has a quarter of the loads of `table_sums`. With slices of 128 bytes, adjacent blocks, 16
-    sentences each, read the same slice, most of which is in L2. Loses with few sentences: a slice is not reused.
+    sentences each, read the same slice, and most of it is in L2. Loses with few sentences: a slice is not reused.
     """
     _, capacity, groups, width = cache.shape
     O = out.shape[1] // (bounds.size - 1)

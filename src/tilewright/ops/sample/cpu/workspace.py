@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright import simd
 
-BLOCK = 64  # scores of which the maximum is a bound for the best ones
+BLOCK = 64  # scores per block; a block's maximum bounds them
 STEPS_BITS = 17  # low bits of a float32 distance that are ignored: 64 buckets from a power of two to the next
 LEAST_STEP = (127 - 10) << 6  # distances below 2**-10 share the first bucket
 BUCKETS = 18 * 64 + 2  # distances from 2**8 on share the last

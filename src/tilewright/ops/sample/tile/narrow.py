@@ -43,7 +43,7 @@ class Row(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """Tokens in registers. keys: int32 (SIZE,). weights: float64 (SIZE,). valid: True for those that count."""
+    """Tokens in registers. keys: int32 (SIZE,). weights: float64 (SIZE,). valid: True for the tokens that count."""
 
     keys: Any
     weights: Any

@@ -149,8 +149,9 @@ def frame_of(x, out, axes: list[Axis], taps: Taps, edges: Edges, lanes: int, *, 
     kind, out_kind = (KINDS.index(array.dtype.name) for array in (x, out))
     if taps.negated and out.dtype == np.uint64:
         out_kind = len(KINDS)  # `NEGATED`
+    w, z, y, last = tiled
     job = Job(
-        *tiled, _address(x), kind, _address(out), out_kind, taps.singles, taps.sign, int(merged), int(joined),
+        w, z, y, last, _address(x), kind, _address(out), out_kind, taps.singles, taps.sign, int(merged), int(joined),
         float(edges.cval), float(taps.start), float(taps.divisor),
     )  # fmt: skip
     order = tuple(axis.number for axis in axes)

@@ -119,7 +119,7 @@ MISTAKES = [
     ({"x": "text"}, "x is <U4; float32 or bfloat16 is wanted"),
     ({"weight": W[0]}, "weight has shape (3, 5); (O, C, K) is wanted"),
     ({"weight": W[:, :, :0]}, "weight has shape (4, 3, 0); (O, C, K) is wanted, at least one of each"),
-    ({"bias": np.ones(3, np.float32)}, "bias has shape (3,); (4,) is wanted, one number per output channel"),
+    ({"bias": np.ones(3, np.float32)}, "bias has shape (3,); (4,) is wanted, one value per output channel"),
     ({"bias": np.empty(0, np.float32)}, "bias has shape (0,); (4,) is wanted"),
     ({"stride": 0}, "stride is 0; at least 1 is wanted"),
     ({"dilation": 0}, "dilation is 0; at least 1 is wanted"),

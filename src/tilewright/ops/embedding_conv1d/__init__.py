@@ -6,6 +6,8 @@ prepared = prepare(table, weights, biases, length=16)
 features = embedding_conv1d(ids, prepared)      # (B, 16) -> (B, branches * O)
 """
 
+from typing import Any
+
 import numpy as np
 
 from tilewright.errors import UsageError
@@ -95,12 +97,12 @@ def embedding_conv1d(ids, prepared: Prepared, *, out=None):
     number of threads.
     """
     backend, filters = backend_of(prepared.table), prepared.filters
-    index = ids if isinstance(ids, Located) else _checked(ids, prepared)
+    located = isinstance(ids, Located) and backend is not HOST
+    index: Any = ids if located else _checked(ids, prepared)
     rung = ladder.choose(Problem(filters.C, filters.O, filters.kernels, prepared.dtype, backend.device))
     if rung.name != prepared.rung:
         raise UsageError(f"{OP}: prepared for rung {prepared.rung}, and {rung.name} is chosen now: prepare again")
-    count = len(index.slots if isinstance(index, Located) else index)
-    shape = (count, len(filters.weights) * filters.O)
+    shape = (len(index.slots if located else index), len(filters.weights) * filters.O)
     result = backend.result(OP, out, shape, prepared.table, backend.results_in(prepared.dtype))
     if 0 in shape:
         return backend.finish(ids, result, result)

@@ -6,6 +6,7 @@ import importlib
 import numpy as np
 import pytest
 
+from gpu import PLACE
 from ops.cases import cases_of
 from tilewright.ops.core import launch
 from tilewright.ops.core.ladder import Ladder, Memory, Rung, operations, using
@@ -91,7 +92,7 @@ def test_a_rung_for_gpus_takes_the_bytes_that_it_declares(op, rung):
             if ladder.rungs[rung].refuses(problem):
                 continue
             with using(matmul=rung):
-                made = prepare(torch.zeros(K, N), dtype=dtype)
+                made = prepare(torch.zeros(K, N, device=PLACE), dtype=dtype)
             assert made.data.nbytes == ladder.rungs[rung].memory_for(problem).prepared, problem
 
 

@@ -23,9 +23,9 @@ def append(new, cache, pieces, sizes, block: tl.constexpr):
     inside = (i < count) & (d < D)
     at = ((slot.to(tl.int64) * heads + head) * length + first + i) * D + d
     if row >= 0:
-        source = row.to(tl.int64) + i
-        k = tl.load(new.k + source * sizes.k_stride + head * D + d, mask=inside, other=0.0)
-        v = tl.load(new.v + source * sizes.v_stride + head * D + d, mask=inside, other=0.0)
+        new_row = row.to(tl.int64) + i
+        k = tl.load(new.k + new_row * sizes.k_stride + head * D + d, mask=inside, other=0.0)
+        v = tl.load(new.v + new_row * sizes.v_stride + head * D + d, mask=inside, other=0.0)
         tl.store(cache.k + at, k.to(cache.k.dtype.element_ty), mask=inside)
         tl.store(cache.v + at, v.to(cache.v.dtype.element_ty), mask=inside)
     else:

@@ -43,6 +43,11 @@ def on_gpu(value) -> bool:
     return value.__dlpack_device__()[0] in DLPACK_GPUS
 
 
+def names_gpu(device) -> bool:
+    """True if an argument `device` of a public function names a GPU, or the CPU that simulates one."""
+    return device is not None and (str(device) != "cpu" or bool(_simulated))
+
+
 def kind(tensor) -> str:
     """The tensor's dtype by its NumPy name."""
     return str(tensor.dtype).removeprefix("torch.")

@@ -185,7 +185,8 @@ def folded_columns_first(weights: Packed) -> np.ndarray:
 @functools.lru_cache(maxsize=16)  # after a kernel has emptied the caches, Python takes several times as long for it
 def plan_for(problem: Problem, border: Border, sizes: tuple[int, int, int], half: int, threads: int, lanes: int):
     """(kernel, maps, `March` without `streaming`, tasks, words of scratch) for results (O, *sizes); see `convolve`."""
-    rows, taps = tiles.rows_of(lanes, sizes[1]), problem.KH if problem.KH in COMPILED_TAPS[lanes] else 0
+    _, H, _ = sizes
+    rows, taps = tiles.rows_of(lanes, H), problem.KH if problem.KH in COMPILED_TAPS[lanes] else 0
     cut = tiles.tiling(problem, sizes, problem.C * (problem.KD + 1), rows, threads)
     job = March(
         *sizes, problem.O, problem.C, problem.KD, problem.KH, problem.KW, half,

@@ -2,11 +2,11 @@
 
     out[z, y, i] = sum over a of wz[a] * (sum over t of wx[t] * (sum over b of wy[b] * x[z + a, y + b, i + t]))
 
-x and out (D, H, W) are float32; w = wz x wy x wx is an outer product. An output costs KD + KH + KW products; `rows` needs
-KD * KH * KW. A task marches along z as in `rows`. Each plane of its tile is gathered, convolved along y and then x, 16
-rows at a time in the first cache, and stored in a ring. When the ring is full, the pass along z computes 16 planes of
-outputs. All three passes are `slide.block_slide`. The volume is read once and written once, and intermediate results
-stay in L2. The limit is memory bandwidth for short kernels, and the rate of multiply-adds for long ones.
+x and out (D, H, W) are float32, and the kernel is the outer product of wz, wy and wx. An output costs KD + KH + KW
+products; `rows` needs KD * KH * KW. A task marches along z as in `rows`. Each plane of its tile is gathered, convolved
+along y and then x, 16 rows at a time in the first cache, and stored in a ring. When the ring is full, the pass along z
+computes 16 planes of outputs. All three passes are `slide.block_slide`. The volume is read once and written once, and
+intermediate results stay in L2. The limit is memory bandwidth for short kernels, multiply-adds for long ones.
 
 Intermediate results are rounded to float32, so a sum is rounded three times. A zero of a factor times an infinity is a
 NaN, as in the six loops. Loses to `rows` for the shortest kernels, where `rows` is limited by memory as well.

@@ -1,4 +1,4 @@
-"""What a conv3d rung is handed: weights as it wants them, and where each number under a window lies in the volume."""
+"""Operands of a conv3d rung: weights in the rung's layout, and the index of each element under a window."""
 
 import functools
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from tilewright.ops.conv3d.problem import Problem
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """Weights as one rung wants them: what `conv3d.prepare` gives and `conv3d` takes in place of weights.
+    """Weights in the layout of one rung: the result of `conv3d.prepare`, which `conv3d` accepts as weights.
 
-    rung: whose layout it is. problem: what the choice looked at. channels: are volumes (C, D, H, W), or (D, H, W).
-    weights: float32 (O, C, KD, KH, KW), or None where factors are all that the rung needs. factors: (wz, wy, wx) whose
-    outer product the weights are, or None. data: the rung's own layout, or None where it takes one of those as it is.
+    rung: the rung's name. problem: the Problem it was chosen for. channels: True if volumes are (C, D, H, W), False
+    for (D, H, W). weights: float32 (O, C, KD, KH, KW), or None where the rung needs the factors only. factors:
+    (wz, wy, wx) whose outer product is weights, or None. data: the rung's own layout, or None.
     """
 
     rung: str
@@ -32,16 +32,16 @@ class Packed:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the weights as the caller has them."""
+        """The shape of the caller's weights."""
         return (self.problem.O, self.problem.C, *self.sizes) if self.channels else self.sizes
 
 
 @dataclass(frozen=True, eq=False)
 class Border:
-    """Where numbers under a window lie: tap t of output i is number `axis[i + t]` of that axis, or cval where it is -1.
+    """Index maps of a volume with its border: tap t of output i is element axis[i + t] of that axis, or cval for -1.
 
-    z, y, x: int64 (outputs + K - 1). left: padded columns before the first that is the volume's own, which then follow
-    one another. cval: float32.
+    z, y, x: int64 (outputs + K - 1). left: padded columns before the volume's first column; the volume's columns follow
+    in order. cval: float32.
     """
 
     z: np.ndarray
@@ -58,9 +58,9 @@ class Border:
 
 @dataclass(frozen=True)
 class Window:
-    """Where a window lies, for a rung on a GPU: output i reads numbers i - first .. i - first + K - 1 of each axis.
+    """A window and its border, for a rung on a GPU: output i reads i - first .. i - first + K - 1 of each axis.
 
-    mode, cval: what stands where the volume has none, one of MODES in `spec` or "valid", where that never happens.
+    mode, cval: the border, one of MODES in `problem`, or "valid", whose windows are inside the volume.
     """
 
     first: tuple[int, int, int]
@@ -68,12 +68,12 @@ class Window:
     cval: np.float32
 
 
-@functools.lru_cache(maxsize=96)  # some dozen volumes; it took a fifth of a call that finds nothing in the caches
+@functools.lru_cache(maxsize=96)  # some dozen volumes; with cold caches it took a fifth of a call
 def index_map(n: int, K: int, mode: str, first: int) -> np.ndarray:
-    """int64, not to be written to: which of an axis' n numbers each padded position is, -1 for none.
+    """int64, read-only: the index in an axis of n elements for each padded position, -1 for cval.
 
-    mode: "valid", where the positions are the n numbers, or one of MODES in `spec`, where n outputs of K taps have
-    n + K - 1 positions, of which the first is number `first` (at most 0).
+    mode: "valid" for the n elements themselves. One of MODES in `problem` for the n + K - 1 positions that n outputs of
+    K taps read, from index `first` (at most 0) on.
     """
     at = _index_map(n, K, mode, first)
     at.flags.writeable = False
@@ -92,6 +92,6 @@ def _index_map(n: int, K: int, mode: str, first: int) -> np.ndarray:
         return at.clip(0, n - 1)
     if mode == "wrap":
         return at % n
-    period = 2 * n if mode == "reflect" else max(2 * n - 2, 1)  # mirror: the ends stand once
+    period = 2 * n if mode == "reflect" else max(2 * n - 2, 1)  # mirror does not repeat the ends
     at = at % period
     return np.minimum(at, period - 1 - at if mode == "reflect" else period - at) if n > 1 else np.zeros_like(at)

@@ -1,4 +1,4 @@
-"""conv3d's problem: what the choice of a rung depends on, cost and error bound."""
+"""conv3d's Problem, which decides the choice of a rung; its test cases, cost and error bound."""
 
 import math
 from dataclasses import dataclass
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 
 EPS32 = float(np.finfo(np.float32).eps)
-MODES = ("reflect", "constant", "nearest", "mirror", "wrap")  # scipy.ndimage's; "valid" stands beside them
+MODES = ("reflect", "constant", "nearest", "mirror", "wrap")  # scipy.ndimage's; conv3d also accepts "valid"
 SEPARABLE = ("factors", "product", "gaussian")  # kinds of weights in a case
 
 
 @dataclass(frozen=True)
 class Problem:
-    """All that the choice of a rung may look at: channels, taps, and what the weights have in common; never the volume.
+    """All that the choice of a rung may depend on: channels, taps and properties of the weights; never the volume.
 
-    separable: the weights are an outer product of three vectors. symmetric: they are the same read backwards along z.
+    separable: the weights are an outer product of three vectors. symmetric: reversing them along z changes nothing.
     """
 
     O: int
@@ -30,11 +30,10 @@ class Problem:
 
 @dataclass(frozen=True)
 class Case:
-    """One convolution to test or to time; without channels O and C are 0.
+    """One convolution to test or to time. O and C are 0 for volumes without channels.
 
-    kind: of weights: "random", "symmetric" along z, "factors" as `prepare_separable` takes them, "product" of such,
-    "gaussian" factors, which end at 4 sigma as scipy's.
-    layout: of x: "C", "F", "strided", "reversed".
+    kind: of weights: "random", "symmetric" along z, "factors" for `prepare_separable`, "product" of such factors,
+    "gaussian" factors, truncated at 4 sigma as scipy's. layout: of x: "C", "F", "strided", "reversed".
     """
 
     D: int
@@ -66,26 +65,26 @@ class Case:
 
     @property
     def problem(self) -> Problem:
-        """What the ladder sees."""
+        """The Problem from which the ladder chooses a rung."""
         separable, symmetric = self.kind in SEPARABLE, self.kind in ("symmetric", "gaussian")
         sizes = (max(self.O, 1), max(self.C, 1), self.KD, self.KH, self.KW)
         return Problem(*sizes, separable, symmetric, device=self.device)
 
     @property
     def taps(self) -> int:
-        """Products in a sum."""
+        """Products per output."""
         return max(self.C, 1) * self.KD * self.KH * self.KW
 
     @property
     def outputs(self) -> int:
-        """Numbers of the result."""
+        """Elements of the result."""
         shrink = 1 if self.mode == "valid" else 0
         sizes = ((self.D, self.KD), (self.H, self.KH), (self.W, self.KW))
         return max(self.O, 1) * math.prod(n - shrink * (K - 1) for n, K in sizes)
 
 
 def cost(case: Case) -> tuple[float, float]:
-    """(floating-point operations: of three passes where weights are separable; bytes: every operand touched once)."""
+    """(floating-point operations, of three passes where weights are separable; bytes, each operand moved once)."""
     separable = case.kind in SEPARABLE
     taps = case.KD + case.KH + case.KW if separable else case.taps
     volume = max(case.C, 1) * case.D * case.H * case.W

@@ -1,4 +1,4 @@
-"""What conv3d computes, in NumPy float64: a cross-correlation (the kernel is not flipped) of volumes with a border."""
+"""conv3d in NumPy float64: a cross-correlation (the kernel is not flipped) of volumes with a border."""
 
 import numpy as np
 
@@ -6,8 +6,9 @@ PAD = {"reflect": "symmetric", "constant": "constant", "nearest": "edge", "mirro
 
 
 def conv3d(x, weights, mode="constant", cval=0.0, origin=0):
-    """x (D, H, W), weights (KD, KH, KW), or three factors (wz, wy, wx) of them -> (D, H, W) in float64; with channels
-    x (C, D, H, W), weights (O, C, KD, KH, KW) -> (O, D, H, W).
+    """x (D, H, W), weights (KD, KH, KW) or factors (wz, wy, wx) -> (D, H, W) in float64.
+
+    With channels: x (C, D, H, W), weights (O, C, KD, KH, KW) -> (O, D, H, W).
 
     Mode "valid" pads nothing: (D - KD + 1, H - KH + 1, W - KW + 1).
     """
@@ -21,13 +22,13 @@ def conv3d(x, weights, mode="constant", cval=0.0, origin=0):
     out = np.zeros((len(weights), D, H, W))
     with np.errstate(invalid="ignore", over="ignore"):
         for o, c, a, b, t in np.ndindex(weights.shape):
-            for z in range(D):  # a plane at a time: it stays in cache
+            for z in range(D):  # one plane at a time stays in cache
                 out[o, z] += weights[o, c, a, b, t] * x[c, z + a, b : b + H, t : t + W]
     return out
 
 
 def separable(x, factors, mode, cval, origin):
-    """The same, an axis at a time, of a padded volume: the border is the whole kernel's."""
+    """As `conv3d`, one axis at a time. The volume is padded first, for the whole kernel."""
     x = padded(np.asarray(x)[None], [len(w) for w in factors], mode, cval, origin)[0]
     (D, H, W) = (n - len(w) + 1 for n, w in zip(x.shape, factors, strict=True))
     wz, wy, wx = (np.asarray(w, np.float64) for w in factors)
@@ -40,7 +41,7 @@ def separable(x, factors, mode, cval, origin):
 
 
 def padded(x, sizes, mode, cval, origin):
-    """x (C, D, H, W) as float64 with what lies around it under a window of these sizes, as scipy.ndimage has it."""
+    """x (C, D, H, W) as float64 with the border that windows of these sizes read, as in scipy.ndimage."""
     x = np.asarray(x, np.float64)
     if mode == "valid":
         return x

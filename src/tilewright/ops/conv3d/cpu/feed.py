@@ -1,112 +1,155 @@
-"""What is done between columns of multiply-adds: rows of the planes to come are copied into the ring, a few vectors at
-a time, and the lines of out that the block will write are asked for.
+"""Memory work between columns of multiply-adds: copying rows of later planes into the ring, and prefetching out.
 
-A row is asked for AHEAD rows before it is copied, so that it is in the first cache then. Its copy in one piece would
-hold up the multiply-adds behind it; two vectors beside a column of taps do not. Nor do one or two lines of out: a core
-waits for some sixteen lines at once, and sixteen requests together keep the windows from coming out of L2.
-
-A row is (z, c, r, slot): plane, channel, row of the tile, and the slot of the ring that the plane has.
+Between two columns of taps, a block copies a few vectors of a row of x to scratch and prefetches one or two lines of
+out. A whole row at once would delay the multiply-adds; two vectors do not. A core waits for some sixteen cache lines
+at once, so sixteen prefetches together would stop the loads of windows from L2; one or two do not.
+Each row of x is prefetched DISTANCE rows before its copy, so that the copy reads the first cache.
 """
 
 import functools
+from typing import NamedTuple
+
+import numpy as np
 
 from tilewright import simd
-from tilewright.ops.conv3d.cpu.gather import NOWHERE, row_rest, row_start
+from tilewright.ops.conv3d.cpu.gather import OUTSIDE, row_rest, row_start
 
-AHEAD = 4  # rows: 4 KiB of 256 columns, an eighth of the first cache, and longer than memory takes to answer
-BESIDE = 2  # vectors copied beside a column of taps: the 9 columns of K = 3 copy 18, a row of 288 numbers
+DISTANCE = 4  # rows: 4 KiB of 256 columns, an eighth of the first cache, and longer than memory takes to answer
+VECTORS = 2  # copied per column of taps: the 9 columns of K = 3 copy 18, a row of 288 elements
+
+
+class Row(NamedTuple):
+    """A row of the tile with its halo: padded plane z, channel c, row r. slot: of plane z in the ring."""
+
+    z: int
+    c: int
+    r: int
+    slot: int
+
+
+class Cursor(NamedTuple):
+    """The next row to copy, and the row to prefetch during that copy."""
+
+    copied: Row
+    prefetched: Row
+
+
+class Copy(NamedTuple):
+    """The copy of one row: `vectors` whole vectors from offset `source` of x to offset `target` of scratch.
+
+    prefetched: offset in x of the vectors to prefetch. row_source: offset of the row in x, or OUTSIDE. row_target:
+    offset of the row in scratch.
+    """
+
+    vectors: int
+    source: int
+    target: int
+    prefetched: int
+    row_source: int
+    row_target: int
+
+
+class Work(NamedTuple):
+    """A block's memory work: a copy of a row of x, and `lines` lines of out to prefetch, from offset `first` on,
+    `stride` elements apart."""
+
+    x: np.ndarray
+    copy: Copy
+    out: np.ndarray
+    first: int
+    lines: int
+    stride: int
+
+
+class Progress(NamedTuple):
+    """Vectors copied and lines of out prefetched."""
+
+    vectors: int
+    lines: int
 
 
 @simd.inline
 def row_after(row, rows, job):
-    """The next row of a tile with so many: through a plane, then its other channels, then the next plane."""
-    z, c, r, slot = row
-    r += 1
+    """The row after `row`: through the plane's `rows` rows, then its other channels, then the next plane."""
+    z, c, r, slot = row.z, row.c, row.r + 1, row.slot
     if r == rows:
         r, c = 0, c + 1
         if c == job.C:
             z, c, slot = z + 1, 0, slot + 1 if slot < job.KD else 0
-    return z, c, r, slot
+    return Row(z, c, r, slot)
 
 
 @simd.inline
-def start_of(z, rows, job):
-    """(the first row of plane z of a tile with so many, the row to ask for beside it)."""
-    first = later = (z, 0, 0, z % (job.KD + 1))
-    for _ in range(AHEAD):
+def cursor_at(z, rows, job):
+    """The cursor at the first row of padded plane z."""
+    first = later = Row(z, 0, 0, z % (job.KD + 1))
+    for _ in range(DISTANCE):
         later = row_after(later, rows, job)
-    return first, later
+    return Cursor(first, later)
 
 
 @functools.cache
 def feeder(lanes: int):
-    """(piece, take, end, bring): inline functions that copy a row of a tile, by parts or at once.
+    """The inline functions (copy_of, copy_vectors, finish, copy_row), which copy a row in parts or at once.
 
-    pair: (the row, the row to ask for); tile: (first row, rows, span), its halo with it; span: see `row_rest`. source:
-    (x, maps, cval).
+    job: `tiles.March`. source, tile: see `gather`.
     """
     rest = row_rest(lanes)
 
     @simd.inline
-    def piece(pair, tile, source, job):
-        """(whole vectors of a row; where in x; where in scratch; what to ask for in x; where in x the row begins, or
-        NOWHERE; where in scratch)."""
-        (x, maps, _), ((z, c, r, slot), (later_z, later_c, later_r, _)), (y0, _, (first, _, low, high)) = (
-            source,
-            pair,
-            tile,
-        )
-        start = row_start(x, (c, z, y0 + r), maps, job.y_map)
-        ask = NOWHERE
-        if later_z < job.y_map:
-            ask = row_start(x, (later_c, later_z, y0 + later_r), maps, job.y_map)
-        at = (c * (job.KD + 1) + slot) * job.plane + r * job.pitch + job.pad
-        skip, vectors = low - job.left, (high - low) // lanes if start != NOWHERE else 0
-        return vectors, start + skip, at + low - first, (ask if ask != NOWHERE else start) + skip, start, at
+    def copy_of(cursor, tile, source, job):
+        """The Copy of the cursor's row."""
+        row, later, span = cursor.copied, cursor.prefetched, tile.span
+        start = row_start(source, row.c, row.z, tile.y0 + row.r)
+        prefetched = OUTSIDE
+        if later.z < job.y_map:
+            prefetched = row_start(source, later.c, later.z, tile.y0 + later.r)
+        at = (row.c * (job.KD + 1) + row.slot) * job.plane + row.r * job.pitch + job.pad
+        skip, vectors = span.low - job.left, (span.high - span.low) // lanes if start != OUTSIDE else 0
+        prefetched = (prefetched if prefetched != OUTSIDE else start) + skip
+        return Copy(vectors, start + skip, at + span.low - span.first, prefetched, start, at)
 
     @simd.inline
-    def take(k, count, piece, x, scratch):
-        """Copy vectors k to k + count of a piece."""
-        for i in range(k * lanes, (k + count) * lanes, lanes):
-            simd.store(scratch, piece[2] + i, simd.load(x, piece[1] + i, lanes))
-            simd.prefetch(x, piece[3] + i)
+    def copy_vectors(copy, first, count, x, scratch):
+        """Copy `count` vectors from vector `first` on, and prefetch as many of the later row."""
+        for i in range(first * lanes, (first + count) * lanes, lanes):
+            simd.store(scratch, copy.target + i, simd.load(x, copy.source + i, lanes))
+            simd.prefetch(x, copy.prefetched + i)
 
     @simd.inline
-    def end(k, piece, pair, tile, source, scratch, job):
-        """All of a piece but its first k vectors; the pair after it."""
-        x, maps, cval = source
-        take(k, piece[0] - k, piece, x, scratch)
-        rest(x, piece[4], tile[2], (job.x_map, job.left), maps, cval, scratch, piece[5])
-        return row_after(pair[0], tile[1], job), row_after(pair[1], tile[1], job)
+    def finish(copy, copied, cursor, tile, source, scratch, job):
+        """Copy all but the first `copied` vectors of a row. Returns the next cursor."""
+        copy_vectors(copy, copied, copy.vectors - copied, source.x, scratch)
+        rest(source, copy.row_source, tile.span, scratch, copy.row_target)
+        return Cursor(row_after(cursor.copied, tile.rows, job), row_after(cursor.prefetched, tile.rows, job))
 
     @simd.inline
-    def bring(pair, tile, source, scratch, job):
-        """A row at once; the pair after it."""
-        return end(0, piece(pair, tile, source, job), pair, tile, source, scratch, job)
+    def copy_row(cursor, tile, source, scratch, job):
+        """Copy a whole row. Returns the next cursor."""
+        return finish(copy_of(cursor, tile, source, job), 0, cursor, tile, source, scratch, job)
 
-    return piece, take, end, bring
+    return copy_of, copy_vectors, finish, copy_row
 
 
 @functools.cache
-def errands(taps: int, lanes: int):
-    """The inline function that does what is to be done beside a column of so many taps (0: any number).
+def worker(taps: int, lanes: int):
+    """The inline function that does the memory work between two columns of `taps` taps (0: any number).
 
-    K = 3 has 9 columns for a block's 16 lines, K = 5 has 25, or 15 folded. A kernel of one plane asks for fewer lines.
+    K = 3 has 9 columns for a block's 16 lines of out, so two lines per column. K = 5 has 25, or 15 folded: one each.
     """
-    take, asks = feeder(lanes)[1], 1 if taps >= 5 else 2
+    copy_vectors, lines = feeder(lanes)[1], 1 if taps >= 5 else 2
 
     @simd.inline
-    def beside(done, errand, scratch):
-        """Copies some vectors of a piece, asks for some lines of out; how many that makes. done: as many were before;
-        errand: (x, piece, out, (where in out the first line is, how many, how far apart))."""
-        (k, asked), (x, piece, out, (first, lines, step)) = done, errand
-        if k + BESIDE <= piece[0]:
-            take(k, BESIDE, piece, x, scratch)
-            k += BESIDE
-        if asked < lines:
-            for line in range(asked, asked + asks):
-                simd.prefetch_write(out, first + line * step)
-            asked += asks
-        return k, asked
+    def advance(progress, work, scratch):
+        """Copy some vectors and prefetch some lines of out. Returns the new progress."""
+        vectors, prefetched = progress.vectors, progress.lines
+        if vectors + VECTORS <= work.copy.vectors:
+            copy_vectors(work.copy, vectors, VECTORS, work.x, scratch)
+            vectors += VECTORS
+        if prefetched < work.lines:
+            for line in range(prefetched, prefetched + lines):
+                simd.prefetch_write(work.out, work.first + line * work.stride)
+            prefetched += lines
+        return Progress(vectors, prefetched)
 
-    return beside
+    return advance

@@ -1,10 +1,13 @@
-"""A kernel that reads the same backwards along z: planes that meet equal taps are added first, and multiplied once.
+"""For a kernel that is symmetric along z: two planes with equal taps are added first, and multiplied once.
 
-k[a] * x[a] + k[-a] * x[-a] = k[a] * (x[a] + x[-a]): of KD planes of products (KD + 1) // 2 are left. The sums are taken
-once for a row of blocks, and then serve all shifts and rows of the kernel; the arithmetic is that of `rows`.
+    w[a] * x[z + a] + w[a'] * x[z + a'] = w[a] * (x[z + a] + x[z + a'])        a' = KD - 1 - a, w[a'] = w[a]
 
-It loses with KD = 3, where adding costs as much as the third of the products that it saves. Two numbers of more than
-1.7e38 overflow where the six loops, which multiply first, need not.
+x (C, D, H, W) and w (O, C, KD, KH, KW) are float32. The code is that of `rows`, the rung below, with (KD + 1) // 2
+planes of products in place of KD. The sums are computed once per row of blocks. They serve all shifts and rows of the
+kernel and all output channels. The limit is still the rate of multiply-adds.
+
+Loses with KD = 3: the additions cost as much as the products that they replace. The sum of two values above 1.7e38
+overflows; the six loops multiply first and may not.
 """
 
 import functools
@@ -14,11 +17,14 @@ from tilewright import simd
 
 @functools.cache
 def folder(rows: int, lanes: int):
-    """The inline function that adds planes for one row of blocks."""
+    """The inline function that adds planes for one row of blocks of rows x lanes outputs."""
 
     @simd.inline
     def fold(z, y, columns, scratch, job):
-        """Rows y to y + rows + KH - 1 of the ring, planes z + a and z + KD - 1 - a, into the planes behind it."""
+        """Add planes z + a and z + KD - 1 - a of the ring, from row y on, for each a < half, and store them after it.
+
+        columns: outputs of a row. job: `tiles.March`.
+        """
         slots, high, wide = job.KD + 1, rows + job.KH - 1, columns + job.KW - 1
         to, skip = job.C * slots * job.plane, y * job.pitch + job.pad
         for c in range(job.C):

@@ -1,102 +1,133 @@
-"""Rows of a tile, its halo with them, into scratch: there the arithmetic knows no border, and rows do not collide.
+"""Copies rows of a tile, with their halo, from the volume into scratch, where the arithmetic needs no border test.
 
-Rows of scratch are an odd number of cache lines apart. Those of a volume are often a power of two apart, and then the
-rows under a window share so few sets of the first cache that they push each other out.
+    scratch[r, i] = x[c, map_z[z], map_y[y0 + r], map_x[x0 + i]]       or cval where a map says -1
 
-A row is a stretch of the volume's own numbers, copied by whole vectors, and what `rest` writes around it.
+Rows of scratch are an odd number of cache lines apart. Rows of a volume are often a power of two apart: the rows under
+a window then share a few sets of the first cache and evict each other. A copied row has one run of the volume's
+columns, copied by whole vectors; `row_rest` writes the columns before and after it, one element at a time.
 """
 
 import functools
+from typing import NamedTuple
 
+import numpy as np
 from numba import types
 
 from tilewright import simd
 
 VOLUME = types.Array(types.float32, 4, "A", readonly=True)  # (C, D, H, W), rows contiguous
 RESULT = types.Array(types.float32, 4, "A")  # (O, D, H, W), rows contiguous
-NOWHERE = -(1 << 62)  # where a row of cval begins; a volume's own may begin below 0, where its planes are reversed
+OUTSIDE = -(1 << 62)  # offset of a row of cval. Offsets in x may be below 0, where planes are reversed
+
+
+class Source(NamedTuple):
+    """A volume and its border. x: float32 (C, D, H, W). maps: `Border.maps`, int64, z first; the maps of y and x start
+    at y_map and x_map. left: padded columns before the volume's first."""
+
+    x: np.ndarray
+    maps: np.ndarray
+    cval: np.float32
+    y_map: int
+    x_map: int
+    left: int
+
+
+class Span(NamedTuple):
+    """Padded columns first to last of a tile with its halo. Columns low to high of them are one run of x's columns."""
+
+    first: int
+    last: int
+    low: int
+    high: int
+
+
+class Tile(NamedTuple):
+    """A task's outputs: planes z0 to z1, rows y0 to y1, columns x0 to x1. rows, span: with the halo."""
+
+    z0: int
+    z1: int
+    y0: int
+    y1: int
+    x0: int
+    x1: int
+    rows: int
+    span: Span
 
 
 @simd.inline
-def row_start(x, place, maps, y_map):
-    """Where row y of padded plane z of channel c begins in x, or NOWHERE if it is cval. place: (c, z, y)."""
-    c, z, y = place
-    plane, line = simd.fetch(maps, z), simd.fetch(maps, y_map + y)
+def tile_of(task, source, job):
+    """The Tile of a task. job: a record with the result's D, H, W, the tile's ZT, YT, XT, and KH, KW."""
+    across, down = (job.W + job.XT - 1) // job.XT, (job.H + job.YT - 1) // job.YT
+    y0, x0 = task % down * job.YT, task // down % across * job.XT
+    z0 = task // down // across * job.ZT
+    y1, x1, z1 = min(y0 + job.YT, job.H), min(x0 + job.XT, job.W), min(z0 + job.ZT, job.D)
+    last, left = x1 + job.KW - 1, source.left
+    low = min(max(x0, left), last)
+    high = max(min(last, left + source.x.shape[3]), x0)
+    return Tile(z0, z1, y0, y1, x0, x1, y1 - y0 + job.KH - 1, Span(x0, last, low, high))
+
+
+@simd.inline
+def row_start(source, c, z, y):
+    """The offset in x of row y of padded plane z of channel c, or OUTSIDE if the row is cval."""
+    x = source.x
+    plane, line = simd.fetch(source.maps, z), simd.fetch(source.maps, source.y_map + y)
     start = c * (x.strides[0] // 4) + plane * (x.strides[1] // 4) + line * (x.strides[2] // 4)
-    return start if plane >= 0 and line >= 0 else NOWHERE
-
-
-@simd.inline
-def own(W, first, columns, left):
-    """(low, high): which of a tile's padded columns are the volume's own. first, columns: of the tile; W: the
-    volume's; left: padded columns before them."""
-    last = first + columns
-    return min(max(first, left), last), max(min(last, left + W), first)
-
-
-@functools.cache
-def row_parts(lanes: int):
-    """(fill, ends): inline functions that write what of a row is not the volume's own."""
-
-    @simd.inline
-    def fill(scratch, at, count, value):
-        """`count` numbers from `at`, rounded up to whole vectors."""
-        for i in range(0, count, lanes):
-            simd.store(scratch, at + i, simd.splat(value, lanes))
-
-    @simd.inline
-    def ends(x, start, columns, maps, x_map, cval, scratch, at):
-        """Columns (first, last) that are not the row's own, by their map."""
-        for i in range(columns[0], columns[1]):
-            source = simd.fetch(maps, x_map + i)
-            scratch[at + i - columns[0]] = cval if source < 0 else simd.fetch(x, start + source)
-
-    return fill, ends
+    return start if plane >= 0 and line >= 0 else OUTSIDE
 
 
 @functools.cache
 def row_rest(lanes: int):
-    """The inline function that writes what is not a whole vector of a row."""
-    fill, ends = row_parts(lanes)
+    """The inline function that completes a row after its whole vectors are copied."""
 
     @simd.inline
-    def rest(x, start, span, axis, maps, cval, scratch, at):
-        """All of the row at x[start:] but the whole vectors of its own numbers, to scratch at `at`; a row of cval, its
-        last vector filled, for NOWHERE. span: the tile's (first column, last, first that is the volume's own,
-        last); axis: where in maps x begins, how many columns come before the volume's own."""
-        (first, last, low, high), (x_map, left) = span, axis
-        if start == NOWHERE:
-            fill(scratch, at, last - first, cval)
+    def fill(scratch, at, count, value):
+        """Store `count` times `value` from offset `at`, rounded up to whole vectors."""
+        for i in range(0, count, lanes):
+            simd.store(scratch, at + i, simd.splat(value, lanes))
+
+    @simd.inline
+    def mapped(source, start, first, last, scratch, at):
+        """Copy padded columns first to last of the row at offset `start` by their map."""
+        for i in range(first, last):
+            column = simd.fetch(source.maps, source.x_map + i)
+            scratch[at + i - first] = source.cval if column < 0 else simd.fetch(source.x, start + column)
+
+    @simd.inline
+    def rest(source, start, span, scratch, at):
+        """Write to scratch, at offset `at`, all of a row except the whole vectors of its run.
+
+        start: the row's offset in x. For OUTSIDE the whole row is cval, its last vector filled up.
+        """
+        first, low, high = span.first, span.low, span.high
+        if start == OUTSIDE:
+            fill(scratch, at, span.last - first, source.cval)
         else:
             tail = (high - low) % lanes
             if tail > 0:
-                numbers = simd.load_first(x, start + high - left - tail, tail, lanes)
-                simd.store(scratch, at + high - first - tail, numbers)
-            ends(x, start, (first, low), maps, x_map, cval, scratch, at)
+                values = simd.load_first(source.x, start + high - source.left - tail, tail, lanes)
+                simd.store(scratch, at + high - first - tail, values)
+            mapped(source, start, first, low, scratch, at)
             past = max(high, low)
-            ends(x, start, (past, last), maps, x_map, cval, scratch, at + past - first)
+            mapped(source, start, past, span.last, scratch, at + past - first)
 
     return rest
 
 
 @functools.cache
 def gatherer(lanes: int):
-    """The inline function that gathers a plane of a tile."""
+    """The inline function that copies one plane of a tile."""
     rest = row_rest(lanes)
 
     @simd.inline
-    def gather(x, place, area, axes, maps, cval, scratch, to):
-        """Rows y to y + area[0], columns to area[1] of padded plane z of channel c to scratch at `to`, area[2] apart.
-
-        place: (c, z, y, column); axes: where in maps y and x begin, how many columns come before the volume's own.
-        """
-        (c, z, y, first), (rows, columns, pitch), (y_map, x_map, left) = place, area, axes
-        low, high = own(x.shape[3], first, columns, left)
-        whole, span = (high - low) // lanes * lanes, (first, first + columns, low, high)
-        for r in range(rows):
-            start, at = row_start(x, (c, z, y + r), maps, y_map), to + r * pitch
-            for i in range(0, whole if start != NOWHERE else 0, lanes):
-                simd.store(scratch, at + low - first + i, simd.load(x, start + low - left + i, lanes))
-            rest(x, start, span, (x_map, left), maps, cval, scratch, at)
+    def gather(source, z, tile, pitch, scratch, to):
+        """Copy padded plane z of channel 0 to scratch at offset `to`, its rows `pitch` elements apart."""
+        span = tile.span
+        skip, whole = span.low - span.first, (span.high - span.low) // lanes * lanes
+        for r in range(tile.rows):
+            start, at = row_start(source, 0, z, tile.y0 + r), to + r * pitch
+            for i in range(0, whole if start != OUTSIDE else 0, lanes):
+                simd.store(scratch, at + skip + i, simd.load(source.x, start + span.low - source.left + i, lanes))
+            rest(source, start, span, scratch, at)
 
     return gather

@@ -1,7 +1,10 @@
 """Six loops over outputs and taps (eight with channels); the sum stays in a register until it is complete.
 
-They run on a copy of the volume with its border written out, twice the memory, so that no loop tests for the border.
-Threads draw planes of out. Each product waits for the addition before it, which is what the higher rungs avoid.
+    out[o, z, y, i] = sum over c, a, b, t of w[o, c, a, b, t] * x[c, z + a, y + b, i + t]
+
+They read a copy of the volume with its border written out, which doubles the memory, so that no loop tests for the
+border. Each thread draws planes of out. The limit is latency: each addition waits for the one before it. It loses to
+`vectors` and all rungs above it.
 """
 
 import numpy as np
@@ -18,7 +21,10 @@ WEIGHTS = types.Array(types.float32, 5, "A", readonly=True)
 
 @simd.kernel(types.void(PADDED, WEIGHTS, RESULT, simd.TASKS, simd.OUTPUT), name="conv3d.naive")
 def loops(x, weights, out, tasks, scratch):
-    """x (C, D + KD - 1, ...). A task is one plane."""
+    """x: padded, (C, D + KD - 1, H + KH - 1, W + KW - 1). weights: (O, C, KD, KH, KW). out: (O, D, H, W). All float32.
+
+    A task is one plane of one output channel. scratch is unused.
+    """
     _, C, KD, KH, KW = weights.shape
     _, D, H, W = out.shape
     task = simd.draw(tasks)
@@ -37,7 +43,7 @@ def loops(x, weights, out, tasks, scratch):
 
 
 def padded(x: np.ndarray, border: Border) -> np.ndarray:
-    """x (C, D, H, W) with what lies around it written out: C-ordered (C, D + KD - 1, H + KH - 1, W + KW - 1)."""
+    """x (C, D, H, W) with its border written out: C-ordered (C, D + KD - 1, H + KH - 1, W + KW - 1)."""
     wide = np.empty((len(x), len(border.z), len(border.y), len(border.x)), np.float32)
     for c, z in np.ndindex(wide.shape[:2]):
         wide[c, z] = x[c, border.z[z]][border.y[:, None], border.x]

@@ -1,7 +1,8 @@
-"""How a volume is cut into tasks. It changes no result: an output's sum is the same in any tile.
+"""How a result is cut into tasks. It changes no result bit: an output's sum is the same in any tile.
 
-A task is a tile of YT rows x XT columns through ZT planes. It keeps the planes under its window in a ring in scratch
-and marches along z: each step brings one plane, so a number is read once a tile, and again only in the halo.
+A task is a tile of YT rows x XT columns x ZT planes of outputs. It marches along z, with the planes under its window in
+a ring buffer in scratch. Each step loads one plane, so a tile reads each element once. Only the halo is read again, by
+neighbouring tiles.
 """
 
 from dataclasses import dataclass
@@ -16,14 +17,14 @@ from tilewright.ops.core.memory import LINE
 
 ROWS = {16: 16, 8: 8, 4: 8}  # lanes: rows of outputs in registers. 16 sums cover the latency of two FMAs a cycle
 L1, L2 = 32 << 10, 1 << 20  # bytes, where the system does not say
-WIDEST = 512  # columns of a tile: 2 KiB, so that rows are read in long pieces
+WIDEST = 512  # columns of a tile: 2 KiB, so that rows are read in long runs
 STREAMED = 16 << 20  # bytes of out from which it goes past the caches, which could not hold it beside the input
-TASKS = 4  # for each thread at least, so that threads end together
+TASKS = 4  # per thread at least, so that threads finish together
 
 
 class March(NamedTuple):
     """Parameters of the kernels of `rows` and `folded`: the result (O, D, H, W), the kernel (O, C, KD, KH, KW), the
-    tile (ZT, YT, XT), and offsets in scratch."""
+    tile (ZT, YT, XT), and the layout of scratch. A word is a float32."""
 
     D: int
     H: int
@@ -39,17 +40,17 @@ class March(NamedTuple):
     XT: int
     pitch: int  # words from row to row
     plane: int  # words from plane to plane
-    pad: int  # words of a row before its first column, so that the volume's own columns begin at a vector
-    y_map: int  # where the maps of y and x begin
+    pad: int  # words of a row before its first column; see `pad_of`
+    y_map: int  # offsets of the maps of y and x in `Border.maps`
     x_map: int
-    left: int  # columns before the volume's own
+    left: int  # padded columns before the volume's first
     shift: int = 0  # columns before the first that is streamed
     stream: int = 0  # 1 if rows may be streamed past the caches from there on
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """ZT, YT, XT: outputs of a tile. pitch: numbers from row to row in scratch; rows: of a plane there."""
+    """ZT, YT, XT: outputs of a tile. pitch: words from row to row in scratch. rows: of a plane in scratch."""
 
     ZT: int
     YT: int
@@ -59,7 +60,7 @@ class Tiling:
 
     @property
     def plane(self) -> int:
-        """Numbers of a plane in scratch."""
+        """Words of a plane in scratch."""
         return self.rows * self.pitch
 
     def tasks(self, sizes: tuple[int, int, int]) -> int:
@@ -69,25 +70,28 @@ class Tiling:
 
 
 def rows_of(lanes: int, H: int) -> int:
-    """Rows of outputs in a block: as `ROWS` says, or fewer where there are few."""
+    """Rows of outputs in a block: ROWS[lanes], or 4 or 1 where H is that small."""
     return next((rows for rows in (1, 4) if rows >= H), ROWS[lanes])
 
 
 def pitch_of(columns: int, KW: int, lanes: int) -> int:
-    """Numbers from row to row in scratch: an odd number of 16, with room for a vector before the first column, and for
-    a window at the last vector."""
+    """Words from row to row in scratch: an odd multiple of 16. It leaves a vector before the first column, and the
+    window of the last vector after it."""
     return (-(-(columns + KW - 1 + 2 * lanes) // 16) | 1) * 16
 
 
 def pad_of(problem: Problem, rows: int, left: int) -> int:
-    """Numbers before a row's first column in scratch, so that the volume's own begin at a vector, and no copy of one
-    crosses lines. A block's windows then lie in three lines of a row, not two: it pays while those stay in L1."""
+    """Words before a row's first column in scratch, so that the volume's first column is aligned to a vector.
+
+    No copied vector then crosses a cache line. But a block's windows touch three lines of a row, not two. This pays
+    while these lines stay in L1.
+    """
     lines = problem.C * problem.KD * (rows + problem.KH - 1) * 3
     return -left % cpu().lanes if lines * LINE <= (cpu().l1d or L1) // 3 else 0
 
 
 def tiling(problem: Problem, sizes: tuple[int, int, int], planes: int, rows: int, threads: int) -> Tiling:
-    """Tiles of up to four blocks of `rows` rows, whose `planes` planes in scratch take half of L2; some a thread."""
+    """Tiles of up to four blocks of `rows` rows. Their `planes` planes in scratch fill at most half of L2."""
     (D, H, W), lanes = sizes, cpu().lanes
     words = (cpu().l2 or L2) // 2 // 4
     for blocks, widest in ((4, WIDEST), (2, WIDEST), (1, WIDEST), (1, 256), (1, 128), (1, 64)):
@@ -104,7 +108,7 @@ def tiling(problem: Problem, sizes: tuple[int, int, int], planes: int, rows: int
 
 
 def fused_tiling(problem: Problem, sizes: tuple[int, int, int], rows: int) -> tuple[Tiling, Tiling]:
-    """(tiles of `separable` as they are gathered, as they lie in its ring)."""
+    """(Tiling of the gathered planes of `separable`, Tiling of its ring)."""
     (D, H, W), lanes, words = sizes, cpu().lanes, (cpu().l2 or L2) * 3 // 4 // 4
     for blocks, widest in ((4, 256), (4, 128), (2, 128), (2, 64), (1, 64)):
         pieces, strips = -(-W // widest), -(-H // (blocks * rows))
@@ -118,7 +122,7 @@ def fused_tiling(problem: Problem, sizes: tuple[int, int, int], rows: int) -> tu
 
 
 def streaming(out: np.ndarray, lanes: int) -> tuple[int, bool]:
-    """(columns before the first at a multiple of the vector, may rows be streamed from there on)."""
+    """(columns before the first that is aligned to a vector, whether rows may be streamed from there on)."""
     if any(stride % (4 * lanes) for stride in out.strides[:3]) or out.nbytes < STREAMED:
         return 0, False
     return -(out.__array_interface__["data"][0] // 4) % lanes, True

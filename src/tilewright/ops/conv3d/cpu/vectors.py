@@ -1,8 +1,10 @@
-"""Vectors along x: a lane is an output, so a tap meets as many numbers of a row as a vector has lanes, and nothing is
-summed across lanes.
+"""Vectors along x: a lane is an output, so one FMA multiplies a tap by `lanes` neighbouring elements of a row.
 
-It loads a vector for every product, at any alignment, and reads a padded copy of the volume whose rows are in the way
-of each other in the first cache; one sum at a time waits for the addition before it.
+    out[o, z, y, i : i + lanes] = sum over c, a, b, t of w[o, c, a, b, t] * x[c, z + a, y + b, i + t : i + t + lanes]
+
+It changes `naive`, the rung below, by computing `lanes` sums at once, with nothing to add across lanes. It still reads
+a padded copy of the volume. The limit is one load of a vector per product, at any alignment, and the latency of the
+additions, because there is one sum at a time. It loses to `rows`, which uses each loaded vector for many outputs.
 """
 
 import functools
@@ -20,7 +22,7 @@ from tilewright.ops.core.launch import launch
 
 
 class Taps(NamedTuple):
-    """The kernel's sizes, and elements of x from channel to channel, plane to plane, row to row."""
+    """Channels and extents of the kernel. channel, plane, row: strides of x in elements."""
 
     C: int
     KD: int
@@ -37,7 +39,7 @@ def vector_kernel(lanes: int):
 
     @simd.inline
     def sums(x, at, left, weights, w_at, job):
-        """`lanes` outputs side by side, of which `left` exist."""
+        """A vector of outputs, of whose lanes `left` are inside out. at, w_at: offsets in x and in weights."""
         total = simd.zeros(lanes)
         for c in range(job.C):
             for a in range(job.KD):
@@ -53,7 +55,10 @@ def vector_kernel(lanes: int):
 
     @simd.kernel(signature, name=f"conv3d.vectors.{lanes}")
     def vectors(x, weights, out, job, tasks, scratch):
-        """A task is one plane."""
+        """x: padded and flat, strides in job. weights: [O][C][KD][KH][KW]. out: (O, D, H, W). All float32.
+
+        A task is one plane of one output channel. scratch is unused.
+        """
         D, H, W = out.shape[1:]
         task = simd.draw(tasks)
         while task >= 0:

@@ -13,12 +13,11 @@ from gpu import ON_GPU, PLACE, widen_bfloat16
 from ops.cases import cases_of
 from tilewright.bench.sizes import conv3d as spec
 from tilewright.errors import Refused, UsageError
-from tilewright.ops.conv3d import Problem, conv3d, ladder, prepare
+from tilewright.ops.conv3d import Problem, conv3d, ladder, prepare, prepare_separable
 from tilewright.ops.conv3d.problem import MODES, Case
 from tilewright.ops.core.ladder import using
 
 torch = pytest.importorskip("torch")
-device = pytest.importorskip("tilewright.ops.conv3d.device")
 pytestmark = pytest.mark.usefixtures("simulated_gpu")
 
 RUNGS = [rung for name, rung in ladder.rungs.items() if not name.startswith("cpu.")]
@@ -100,16 +99,16 @@ LINES = ("simt.separable", "tile.passes")  # rungs for three vectors, which have
 
 
 def prepared(rung, lines):
-    """f(x, ...): `device.conv3d` of x (C, D, H, W) with the kernel of three vectors; for rungs with channels all of
+    """f(x, ...): `conv3d` of x (C, D, H, W) with the kernel of three vectors; for rungs with channels all of
     them have it."""
     if rung.name not in LINES:
         shape = small(rung).O, small(rung).C, *(len(line) for line in lines)
-        weights = device.prepare(np.broadcast_to(np.einsum("a,b,t->abt", *lines), shape), device=PLACE)
-        return lambda x, **options: device.conv3d(x, weights, **options)
-    weights = device.prepare_separable(lines, device=PLACE)
+        weights = prepare(np.broadcast_to(np.einsum("a,b,t->abt", *lines), shape), device=PLACE)
+        return lambda x, **options: conv3d(x, weights, **options)
+    weights = prepare_separable(lines, device=PLACE)
 
     def convolve(x, out=None, **options):
-        return device.conv3d(x[0], weights, out=None if out is None else out[0], **options)[None]
+        return conv3d(x[0], weights, out=None if out is None else out[0], **options)[None]
 
     return convolve
 
@@ -170,33 +169,33 @@ def simple():
 @pytest.mark.usefixtures("simple")
 def test_outputs_that_are_inputs_have_gaps_or_are_empty(rng):
     x, weights = made(rng, 3, 4, 5), rng.standard_normal((3, 3, 3), dtype=np.float32)
-    wanted = device.conv3d(x, weights)
+    wanted = conv3d(x, weights)
     wide = torch.zeros(3, 4, 8, device=PLACE)
-    assert torch.equal(device.conv3d(x, weights, out=wide[:, :, 1:6])[:], wanted)
+    assert torch.equal(conv3d(x, weights, out=wide[:, :, 1:6])[:], wanted)
     assert torch.equal(wide[:, :, 1:6], wanted) and wide[:, :, [0, 6, 7]].abs().sum() == 0
     short = x.bfloat16()
-    assert torch.equal(device.conv3d(short, weights), device.conv3d(short.float(), weights))
-    assert torch.equal(device.conv3d(x, torch.from_numpy(weights).to(PLACE), out=x), wanted)
-    assert device.conv3d(x[:, :0], weights).shape == (3, 0, 5)
-    assert device.conv3d(x[:2], weights[:2], mode="valid").shape == (1, 2, 3)
+    assert torch.equal(conv3d(short, weights), conv3d(short.float(), weights))
+    assert torch.equal(conv3d(x, torch.from_numpy(weights).to(PLACE), out=x), wanted)
+    assert conv3d(x[:, :0], weights).shape == (3, 0, 5)
+    assert conv3d(x[:2], weights[:2], mode="valid").shape == (1, 2, 3)
 
 
 @pytest.mark.usefixtures("simple")
 def test_what_does_not_fit_is_named(rng):
     x, weights = made(rng, 3, 4, 5), np.ones((3, 3, 3), np.float32)
     for words, call in {
-        "x is a ndarray; a torch tensor": lambda: device.conv3d(x.cpu().numpy(), weights),
-        "x is int64; float32": lambda: device.conv3d(x.long(), weights),
-        "x is (3, 4, 5) and weights are (1, 1, 3, 3, 3)": lambda: device.conv3d(x, weights[None, None]),
-        "weights has shape (3, 3)": lambda: device.conv3d(x, weights[0]),
-        "mode is 'edge'": lambda: device.conv3d(x, weights, mode="edge"),
-        "cval is 'a'": lambda: device.conv3d(x, weights, cval="a"),
-        "with 3 taps it goes from -1 to 1": lambda: device.conv3d(x, weights, origin=2),
-        "mode 'valid' needs it inside x": lambda: device.conv3d(x[:2], weights, mode="valid"),
-        "out is float32 (3, 4)": lambda: device.conv3d(x, weights, out=x[:, :, 0]),
-        "out is float16": lambda: device.conv3d(x, weights, out=x.half()),
-        "were prepared for rung cpu.": lambda: device.conv3d(x, on_cpu(weights)),
-        "three vectors": lambda: device.prepare_separable((np.ones(3), np.ones(3)), device=PLACE),
+        "it takes float32 on cuda": lambda: conv3d(x.cpu().numpy(), prepare(weights, device=PLACE)),
+        "x is int64; float32": lambda: conv3d(x.long(), weights),
+        "x is (3, 4, 5) and weights are (1, 1, 3, 3, 3)": lambda: conv3d(x, weights[None, None]),
+        "weights has shape (3, 3)": lambda: conv3d(x, weights[0]),
+        "mode is 'edge'": lambda: conv3d(x, weights, mode="edge"),
+        "cval is 'a'": lambda: conv3d(x, weights, cval="a"),
+        "with 3 taps it goes from -1 to 1": lambda: conv3d(x, weights, origin=2),
+        "mode 'valid' needs it inside x": lambda: conv3d(x[:2], weights, mode="valid"),
+        "out is float32 (3, 4)": lambda: conv3d(x, weights, out=x[:, :, 0]),
+        "out is float16": lambda: conv3d(x, weights, out=x.half()),
+        "were prepared for rung cpu.": lambda: conv3d(x, on_cpu(weights)),
+        "three vectors": lambda: prepare_separable((np.ones(3), np.ones(3)), device=PLACE),
         "it has cpu.naive": lambda: forced("simt.fast", x, weights),
         "352 taps, it takes up to 343": lambda: forced("simt.march", x, np.ones((1, 11, 32), np.float32)),
         "O is 2, it takes up to 1": lambda: forced("simt.march", x[None], np.ones((2, 1, 3, 3, 3), np.float32)),
@@ -215,7 +214,7 @@ def on_cpu(weights):
 
 def forced(name, x, weights):
     with using(conv3d=name):
-        return device.conv3d(x, weights)
+        return conv3d(x, weights)
 
 
 def test_a_gpu_rung_refuses_the_cpus_arrays_and_the_other_way_round():

@@ -10,6 +10,7 @@ from scipy import ndimage
 from compare import compare
 from gpu import ON_GPU
 from tilewright.errors import ResourceError, UsageError
+from tilewright.ops.conv3d import prepare
 from tilewright.ops.core.ladder import using
 from tilewright.ops.core.memory import empty
 from tilewright.runtime import convolve as convolve_module
@@ -22,7 +23,6 @@ from tilewright.runtime.kernels import kernel_of
 from tilewright.runtime.tiles import Tiling
 
 torch = pytest.importorskip("torch")
-device = pytest.importorskip("tilewright.ops.conv3d.device")
 pytestmark = pytest.mark.usefixtures("simulated_gpu")
 
 SHAPE = (70, 81, 93) if ON_GPU else (5, 4, 6)
@@ -48,7 +48,7 @@ def simulated(kernel, dtype, place):
     if place == "cpu":
         return computed_on_the_cpu(kernel, dtype, place)
     weights = kernel.weights if kernel.lines is None else np.einsum("a,b,t->abt", *kernel.lines)
-    return slabs.through(device.prepare(weights.astype(np.float32), device="cpu"), "cpu")
+    return slabs.through(prepare(weights.astype(np.float32), device="cpu"), "cpu")
 
 
 computed_on_the_cpu = module._compute
@@ -97,9 +97,9 @@ def test_a_gpu_computes_in_float32():
 
 
 def test_too_little_memory_halves_slabs_and_then_ends_the_job(monkeypatch):
-    from tilewright.ops.conv3d import device as gpu
+    from tilewright.ops import conv3d as operation
 
-    tried, computed = [], gpu.conv3d
+    tried, computed = [], operation.conv3d
 
     def scarce(slab, *rest, **options):
         tried.append(len(slab) - 2)
@@ -109,7 +109,7 @@ def test_too_little_memory_halves_slabs_and_then_ends_the_job(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     run("whole.npy")
-    monkeypatch.setattr(gpu, "conv3d", scarce)
+    monkeypatch.setattr(operation, "conv3d", scarce)
     limit = 1
     run("out.npy")
     assert tried[:4] == [1, *([70, 35, 17] if ON_GPU else [5, 2, 1])]  # the first compiles

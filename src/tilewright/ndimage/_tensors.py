@@ -10,7 +10,7 @@ def filter_tensor(input, weights, output, mode, cval, origin, axes):
 
     Raises RuntimeError for other shapes, dtypes and outputs, and what `conv3d` raises.
     """
-    from tilewright.ops.conv3d import device
+    from tilewright.ops.conv3d import conv3d, prepare
 
     weights = _numbers(weights)
     if input.ndim != 3 or str(input.dtype) != "torch.float32" or axes_of(axes, input.ndim) != (0, 1, 2):
@@ -24,7 +24,7 @@ def filter_tensor(input, weights, output, mode, cval, origin, axes):
     for at, K in zip(origins, weights.shape, strict=True):
         check_origin(at, K)
     border = {"mode": mode_of(mode), "cval": real_of(cval), "origin": origins}
-    return device.conv3d(input, device.prepare(weights, device=input.device), out=output, **border)
+    return conv3d(input, prepare(weights, device=input.device), out=output, **border)
 
 
 def turned_tensor(weights, origin) -> tuple[np.ndarray, list]:

@@ -49,7 +49,7 @@ def _pass(prepared, block: np.ndarray, out: np.ndarray, planes: int, device: str
     """A block in slabs of so many planes of out. device: "cuda", or "cpu" where a GPU is simulated."""
     import torch
 
-    from tilewright.ops.conv3d import device as gpu
+    from tilewright.ops.conv3d import conv3d
 
     source, target, halo = torch.from_numpy(block), torch.from_numpy(out), prepared.sizes[0] - 1
     streams = [torch.cuda.Stream() if device == "cuda" else None for _ in range(IN_FLIGHT)]
@@ -63,7 +63,7 @@ def _pass(prepared, block: np.ndarray, out: np.ndarray, planes: int, device: str
             count = min(planes, len(out) - z)
             with torch.cuda.stream(stream):
                 slab[: count + halo].copy_(source[z : z + count + halo], non_blocking=True)
-                gpu.conv3d(slab[: count + halo], prepared, mode="valid", out=result[:count])
+                conv3d(slab[: count + halo], prepared, mode="valid", out=result[:count])
                 target[z : z + count].copy_(result[:count], non_blocking=True)
         if device == "cuda":
             torch.cuda.synchronize()

@@ -96,9 +96,9 @@ def device_sizes() -> list[Case]:
 
 def bind_tensors(case, inputs: dict, device: str = "cuda"):
     """call(out=None) on tensors made of a case's NumPy inputs, weights prepared; for the bench and the tests."""
-    from tilewright.ops.conv3d import device as gpu
+    from tilewright.ops.conv3d import conv3d, prepare, prepare_separable
 
     weights = inputs["weights"]
-    packed = (gpu.prepare_separable if isinstance(weights, tuple) else gpu.prepare)(weights, device=device)
+    packed = (prepare_separable if isinstance(weights, tuple) else prepare)(weights, device=device)
     values = moved({name: value for name, value in inputs.items() if name != "weights"}, device)
-    return lambda out=None: gpu.conv3d(weights=packed, out=out, **values)
+    return lambda out=None: conv3d(weights=packed, out=out, **values)

@@ -13,7 +13,7 @@ from tilewright.ops.conv3d.problem import Problem
 class Packed:
     """Weights as one rung wants them: what `conv3d.prepare` gives and `conv3d` takes in place of weights.
 
-    rung: whose layout it is. problem: the input of the choice. channels: are volumes (C, D, H, W), or (D, H, W).
+    rung: whose layout it is. problem: what the choice looked at. channels: are volumes (C, D, H, W), or (D, H, W).
     weights: float32 (O, C, KD, KH, KW), or None where factors are all that the rung needs. factors: (wz, wy, wx) whose
     outer product the weights are, or None. data: the rung's own layout, or None where it takes one of those as it is.
     """
@@ -70,10 +70,10 @@ class Window:
 
 @functools.lru_cache(maxsize=96)  # some dozen volumes; it took a fifth of a call that finds nothing in the caches
 def index_map(n: int, K: int, mode: str, first: int) -> np.ndarray:
-    """int64, not to be written to: index of the element at each padded position of an axis; -1 for none.
+    """int64, not to be written to: which of an axis' n numbers each padded position is, -1 for none.
 
-    n: elements of the axis. mode: "valid", where the positions are the n elements, or one of MODES in `problem`, where
-    n outputs of K taps have n + K - 1 positions. first: index of the first position, at most 0.
+    mode: "valid", where the positions are the n numbers, or one of MODES in `spec`, where n outputs of K taps have
+    n + K - 1 positions, of which the first is number `first` (at most 0).
     """
     at = _index_map(n, K, mode, first)
     at.flags.writeable = False

@@ -12,7 +12,7 @@ SEPARABLE = ("factors", "product", "gaussian")  # kinds of weights in a case
 
 @dataclass(frozen=True)
 class Problem:
-    """Inputs to the choice of a rung: channels, taps and properties of the weights; never the volume.
+    """All that the choice of a rung may look at: channels, taps, and what the weights have in common; never the volume.
 
     separable: the weights are an outer product of three vectors. symmetric: they are the same read backwards along z.
     """

@@ -122,7 +122,8 @@ def functions_are_short(source: Source) -> Iterator[Finding]:
 def arguments_are_few(source: Source) -> Iterator[Finding]:
     """At most eight by position, kernels included. The object itself does not count, nor what can only be named, like
     PyTorch's options. In `ops` and `simd` a parameter that the body unpacks counts as what it is unpacked into, and a
-    record whose fields are read by name counts as one. So do the (tasks, scratch) that `launch` adds."""
+    record whose fields are read by name counts as one. So do the (tasks, scratch) that `launch` adds, and the (context,
+    builder, signature) that Numba gives to a code generator."""
     for function in source.functions():
         given = function.args
         names = [a.arg for a in (*given.posonlyargs, *given.args, given.vararg, given.kwarg) if a]
@@ -133,6 +134,7 @@ def arguments_are_few(source: Source) -> Iterator[Finding]:
                 if name in sizes:
                     sizes[name] = max(sizes[name], count)
         count = sum(sizes.values()) - (names[-2:] == ["tasks", "scratch"])
+        count -= 2 * (names[:3] == ["context", "builder", "signature"])
         if count > ARGUMENTS:
             yield function.lineno, f"{function.name} takes {count} arguments; {ARGUMENTS} are allowed"
 

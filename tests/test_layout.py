@@ -108,6 +108,7 @@ INNOCENTS = [
     (lints.functions_are_short, TEST, "def f():\n" + "    x = 1\n" * 59),
     (lints.arguments_are_few, OP, "class C:\n    def f(self, a, b, c, d, e, f, g, h): ...\n"),
     (lints.arguments_are_few, OP, "def kernel(a, b, c, d, e, f, job, tasks, scratch): ...\n"),
+    (lints.arguments_are_few, OP, "def f(context, builder, signature, args):\n    a, b, c, d, e, f, g = args\n"),
     (lints.arguments_are_few, OP, "def f(a, b, c, job):\n    p, q, r, s = job.p, job.q, job.r, job.s\n"),
     (lints.arguments_are_few, TEST, "def f(x):\n    a, b, c, d, e, f, g, h, i = x\n"),
     (lints.compiled_code_says_its_options, SIMD, "@njit(fastmath=False, boundscheck=False)\ndef f(): ...\n"),

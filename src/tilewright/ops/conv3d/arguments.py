@@ -74,7 +74,8 @@ def check_rung(packed: Packed, device: str):
 def volume_shape(shape: tuple[int, ...], packed: Packed) -> tuple[int, ...]:
     """(D, H, W) of x with this shape. Raises UsageError if the weights are not for it."""
     C = packed.problem.C
-    if len(shape) != 3 + packed.channels or (packed.channels and shape[0] != C):
+    *channels, _, _, _ = shape if len(shape) >= 3 else (0, 0, 0)
+    if len(shape) < 3 or channels != [C] * packed.channels:
         wanted = f"(C, D, H, W) with C = {C} channels" if packed.channels else "(D, H, W)"
         raise UsageError(f"conv3d: x is {tuple(shape)} and weights are {packed.shape}; x must be {wanted}")
     return tuple(shape[packed.channels :])

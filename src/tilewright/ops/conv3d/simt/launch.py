@@ -9,7 +9,7 @@ from tilewright.errors import UsageError
 from tilewright.ops.conv3d.operands import Packed, Window
 from tilewright.ops.conv3d.simt import naive, shared
 from tilewright.ops.conv3d.simt.border import CODES, CONSTANT
-from tilewright.ops.conv3d.simt.limits import MOST_PLANES, MOST_TAPS, TILE, halo_bytes
+from tilewright.ops.conv3d.simt.limits import MOST_PLANES, MOST_TAPS, TILE, March, halo_bytes
 from tilewright.ops.conv3d.simt.march import march
 from tilewright.ops.conv3d.simt.separable import separable
 from tilewright.ops.conv3d.simt.window import QUAD, Form
@@ -117,16 +117,17 @@ def march_on(create, form: Form, arrays: tuple, weights: tuple, window: Window) 
     Rows that no quads fill are copied, with what stands before and behind them.
     """
     (x, out), mode, before = arrays, CODES[window.mode], window.first[2] + form.lead
-    modes = mode, mode
+    row_mode = mode
     if x.shape[2] % QUAD or x.data_ptr() % (4 * QUAD):
         x = widened(x, before, out.shape[2] + form.lead + form.sizes[2] - 1, window)
-        modes, before = (mode, CONSTANT), 0
+        row_mode, before = CONSTANT, 0
     if x.shape[1] * x.shape[2] > MOST_A_PLANE:
         raise UsageError(f"conv3d: a plane has {x.shape[1]} x {x.shape[2]} numbers; the rung simt.naive takes so many")
     across, down = -(-out.shape[2] // form.tile[1]), -(-out.shape[1] // form.tile[0])
     planes = chunk(form, across * down, out.shape[0])
-    grid, first = (across * down, -(-out.shape[0] // planes)), (*window.first[:2], before)
-    launch(create(form), grid, form.threads, (x, out), weights, first, planes, modes, window.cval)
+    z, y, _ = window.first
+    job, grid = March(z, y, before, planes, mode, row_mode), (across * down, -(-out.shape[0] // planes))
+    launch(create(form), grid, form.threads, (x, out), weights, job, window.cval)
 
 
 def widened(x, before: int, width: int, window: Window):

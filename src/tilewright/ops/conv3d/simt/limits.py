@@ -15,6 +15,18 @@ class Tile(NamedTuple):
     columns: int
 
 
+class March(NamedTuple):
+    """How blocks march along z: elements z, y from a window's start to its output, and x from the quad that holds that
+    start; planes of out per block; codes of the border along z and y, and along x (CONSTANT: x holds it already)."""
+
+    z: int
+    y: int
+    x: int
+    chunk: int
+    mode: int
+    row_mode: int
+
+
 TILE = Tile(2, 4, 32)  # a warp lies along a row, so its loads have no bank conflicts
 
 

@@ -13,12 +13,10 @@ from tilewright.ops.core.gpu.simt import kernel_of
 
 @cache
 def march(form: Form):
-    """kernel(x (D, H, P), out, weights, first, chunk, modes, fill): a block marches along `chunk` planes of its tile.
+    """kernel(x (D, H, P), out, weights, job, fill): a block marches along `job.chunk` planes of its tile.
 
-    P is a multiple of 4, x is aligned to 16 bytes. weights: a tuple of float32 (KD * KH * KW). first: elements from a
-    window's start to its output along z and y, and along x from the quad that holds that start, `form.lead` before it.
-    chunk: planes of out per block. modes: codes of the border along z and y, and along x, where CONSTANT means that
-    x already holds the border. fill: float32, the border's value. With form.adds, results are added to out.
+    P is a multiple of 4, x is aligned to 16 bytes. weights: a tuple of float32 (KD * KH * KW). job: a `March`, whose x
+    is `form.lead` more than the window's. fill: float32, the border's value. With form.adds, results are added to out.
 
     While a block multiplies one plane, loads of the next into registers are in flight; after a barrier the block writes
     them to shared memory. Each plane is multiplied by all KD planes of the weights, so each column has KD open sums,
@@ -33,13 +31,13 @@ def march(form: Form):
     gather, stow, step = gather_for(form), stow_for(form), step_for(form)
 
     @kernel_of(form.registers)
-    def convolve(x, out, weights, first, chunk, modes, fill):
+    def convolve(x, out, weights, job, fill):
         tile = cuda.shared.array(both, float32, alignment=ALIGNMENT)
         (D, H, P), (planes, height, width) = x.shape, out.shape
         thread, across = cuda.threadIdx.x, (width + BX - 1) // BX
         top, left = cuda.blockIdx.x // across * BY, cuda.blockIdx.x % across * BX
-        (z_before, y_before, x_before), (mode, row_mode) = first, modes
-        z, start = cuda.blockIdx.y * chunk, left + lead - x_before  # the first column under a window
+        z_before, y_before, x_before, mode, row_mode = job.z, job.y, job.x, job.mode, job.row_mode
+        z, start = cuda.blockIdx.y * job.chunk, left + lead - x_before  # the first column under a window
         corner = top - y_before, left - x_before
         at_edge = row_mode != CONSTANT and (start < 0 or start + wide > P)
         quad_offsets = offsets(top - y_before, left - x_before, H, P, mode)
@@ -50,7 +48,7 @@ def march(form: Form):
         quads, beyond = gather(x, base, quad_offsets), fetch_edge(x, base, edges)
         y, column = top + row, left + column
         remaining, target = (int32(height - y), int32(width - column)), (z * height + y) * width + column
-        for p in range(min(chunk, planes - z) + KD - 1):
+        for p in range(min(job.chunk, planes - z) + KD - 1):
             stow(tile, now + QUAD * thread, quads, base, quad_offsets, fill)
             cuda.syncthreads()
             if at_edge:

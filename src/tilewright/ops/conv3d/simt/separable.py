@@ -29,14 +29,14 @@ def separable(form: Form):
     gather, stow, line, step = gather_for(form), stow_for(form), line_for(form), separable_step_for(form)
 
     @kernel_of(form.registers)
-    def convolve(x, out, factors, first, chunk, modes, fill):
+    def convolve(x, out, factors, job, fill):
         tile = cuda.shared.array(stage, float32, alignment=ALIGNMENT)
         lines = cuda.shared.array(line_elements, float32, alignment=ALIGNMENT)
         (D, H, P), (planes, height, width) = x.shape, out.shape
         thread, across = cuda.threadIdx.x, (width + BX - 1) // BX
         top, left = cuda.blockIdx.x // across * BY, cuda.blockIdx.x % across * BX
-        (z_before, y_before, x_before), (mode, row_mode) = first, modes
-        z, start = cuda.blockIdx.y * chunk, left + lead - x_before  # the first column under a window
+        z_before, y_before, x_before, mode, row_mode = job.z, job.y, job.x, job.mode, job.row_mode
+        z, start = cuda.blockIdx.y * job.chunk, left + lead - x_before  # the first column under a window
         corner = top - y_before, left - x_before
         at_edge = row_mode != CONSTANT and (start < 0 or start + wide > P)
         quad_offsets = offsets(top - y_before, left - x_before, H, P, mode)
@@ -47,7 +47,7 @@ def separable(form: Form):
         quads, beyond = gather(x, base, quad_offsets), fetch_edge(x, base, edges)
         y, column = top + row, left + column
         remaining, target = (int32(height - y), int32(width - column)), (z * height + y) * width + column
-        for p in range(min(chunk, planes - z) + KD - 1):
+        for p in range(min(job.chunk, planes - z) + KD - 1):
             stow(tile, QUAD * thread, quads, base, quad_offsets, fill)
             cuda.syncthreads()
             if at_edge:

@@ -2,6 +2,7 @@
 
 import math
 from functools import cache
+from typing import NamedTuple
 
 from numba import cuda, float32
 
@@ -13,17 +14,26 @@ from tilewright.ops.core.gpu.simt import inline, kernel
 THREADS = TILE.columns, TILE.rows, TILE.planes
 
 
+class Box(NamedTuple):
+    """A part of a volume: its first plane, row and column, and how many of each."""
+
+    plane: int
+    row: int
+    column: int
+    planes: int
+    rows: int
+    columns: int
+
+
 @inline
-def gather(x, tile, corner, extents, mode, fill):
-    """Fill the tile (planes, rows, columns) with the elements of x (D, H, W) from position `corner` on."""
-    planes, rows, columns = extents
-    plane, row, column = corner
-    for i in range(cuda.threadIdx.z, planes, TILE.planes):
-        z = source_index(plane + i, x.shape[0], mode)
-        for j in range(cuda.threadIdx.y, rows, TILE.rows):
-            y, start = source_index(row + j, x.shape[1], mode), (i * rows + j) * columns
-            for k in range(cuda.threadIdx.x, columns, TILE.columns):
-                at = source_index(column + k, x.shape[2], mode)
+def gather(x, tile, box, mode, fill):
+    """Fill the tile (planes, rows, columns) with the elements of x (D, H, W) in the `Box`; `fill` outside of x."""
+    for i in range(cuda.threadIdx.z, box.planes, TILE.planes):
+        z = source_index(box.plane + i, x.shape[0], mode)
+        for j in range(cuda.threadIdx.y, box.rows, TILE.rows):
+            y, start = source_index(box.row + j, x.shape[1], mode), (i * box.rows + j) * box.columns
+            for k in range(cuda.threadIdx.x, box.columns, TILE.columns):
+                at = source_index(box.column + k, x.shape[2], mode)
                 tile[start + k] = fill if z < 0 or y < 0 or at < 0 else x[z, y, at]
 
 
@@ -63,10 +73,11 @@ def shared(x, weights, out, first, mode, fill):
     C, KD, KH, KW = weights.shape[1:]
     o, plane, row, column = corner_of(out)
     extents = (TILE.planes + KD - 1, TILE.rows + KH - 1, TILE.columns + KW - 1)
-    (_, rows, columns), (above, before, left) = extents, first
+    (planes, rows, columns), (above, before, left) = extents, first
     at, total = window_start(extents), float32(0)
     for c in range(C):
-        gather(x[c], tile, (plane - above, row - before, column - left), extents, mode, fill)
+        box = Box(plane - above, row - before, column - left, planes, rows, columns)
+        gather(x[c], tile, box, mode, fill)
         cuda.syncthreads()
         for a in range(KD):
             for b in range(KH):
@@ -84,14 +95,15 @@ def constant(sizes: tuple[int, int, int]):
     Parameters of a kernel lie in constant memory. A multiply-add reads one there as fast as a register. The loops over
     taps are unrolled. Loses at the first call: it compiles a kernel for each size.
     """
-    extents = tuple(tile + K - 1 for tile, K in zip(TILE, sizes, strict=True))
+    extents = planes, rows, columns = tuple(tile + K - 1 for tile, K in zip(TILE, sizes, strict=True))
     elements, taps = math.prod(extents), taps_for(sizes, extents)
 
     @kernel
     def convolve(x, out, weights, first, mode, fill):
         tile = cuda.shared.array(elements, float32)
         (_, plane, row, column), (above, before, left) = corner_of(out), first
-        gather(x[0, :, :, :], tile, (plane - above, row - before, column - left), extents, mode, fill)
+        box = Box(plane - above, row - before, column - left, planes, rows, columns)
+        gather(x[0, :, :, :], tile, box, mode, fill)
         cuda.syncthreads()
         put(out, 0, plane, row, column, taps(tile, window_start(extents), weights))
 

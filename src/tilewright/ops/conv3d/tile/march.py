@@ -21,7 +21,7 @@ def _zeros(KD: tl.constexpr, BY: tl.constexpr, BX: tl.constexpr):
 @triton.jit
 def _shifted(sums, KD: tl.constexpr):
     """The sums one plane later: a new one in front, without the last."""
-    moved = (tl.zeros_like(sums[0]),)
+    moved = (tl.zeros_like(sums[KD - 1]),)
     for a in tl.static_range(KD - 1):
         moved = moved + (sums[a],)
     return moved

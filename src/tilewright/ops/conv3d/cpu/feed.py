@@ -26,10 +26,10 @@ class Row(NamedTuple):
 
 
 class Cursor(NamedTuple):
-    """The next row to copy, and the row to prefetch during that copy."""
+    """The next row to copy, and the later row to prefetch during that copy."""
 
-    copied: Row
-    prefetched: Row
+    next: Row
+    later: Row
 
 
 class Copy(NamedTuple):
@@ -85,7 +85,7 @@ def feeder(lanes: int):
     @simd.inline
     def copy_of(cursor, tile, operands, job):
         """The Copy of the cursor's row."""
-        source, row, later, span = operands.source, cursor.copied, cursor.prefetched, tile.span
+        source, row, later, span = operands.source, cursor.next, cursor.later, tile.span
         start = row_start(source, row.c, row.z, tile.y0 + row.r)
         prefetched = OUTSIDE
         if later.z < job.y_map:
@@ -108,7 +108,7 @@ def feeder(lanes: int):
         """Copy all but the first `copied` vectors of a row. Returns the next cursor."""
         copy_vectors(copy, copied, copy.vectors - copied, operands)
         rest(operands.source, copy.row_source, tile.span, operands.scratch, copy.row_target)
-        return Cursor(row_after(cursor.copied, tile.rows, job), row_after(cursor.prefetched, tile.rows, job))
+        return Cursor(row_after(cursor.next, tile.rows, job), row_after(cursor.later, tile.rows, job))
 
     @simd.inline
     def copy_row(cursor, tile, operands, job):

@@ -112,7 +112,7 @@ def plane_kernel(rows: int, taps: int, lanes: int):
         w_at = o * job.C * (job.KD - job.half) * job.KH * job.KW
         i = tile.x0
         while i < tile.x1:
-            wanted = cursor.copied.z < quota.until
+            wanted = cursor.next.z < quota.until
             copy = copy_of(cursor, tile, operands, job) if wanted else Copy(0, 0, 0, 0, 0, 0)
             stream = job.stream != 0 and (shift == 0 or i != tile.x0)
             folded = i - tile.x0
@@ -124,7 +124,7 @@ def plane_kernel(rows: int, taps: int, lanes: int):
             if wanted:
                 cursor = finish(copy, copied, cursor, tile, operands, job)
             for _ in range(1, quota.rows):
-                if cursor.copied.z < quota.until:
+                if cursor.next.z < quota.until:
                     cursor = copy_row(cursor, tile, operands, job)
         return cursor
 
@@ -154,7 +154,7 @@ def tile_kernel(rows: int, taps: int, lanes: int):
         per_block = max(1, job.C * tile.rows // (job.O * down * across))
         cursor, last = cursor_at(tile.z0, tile.rows, job), tile.z1 + job.KD - 1
         for z in range(tile.z0, tile.z1):
-            while cursor.copied.z < z + job.KD:
+            while cursor.next.z < z + job.KD:
                 cursor = copy_row(cursor, tile, operands, job)
             cursor = plane(z, cursor, Quota(min(z + job.KD + 1, last), per_block), tile, operands, job)
 

@@ -1,8 +1,8 @@
 """The rungs of embedding, for all engines.
 
-CPU: kernel(ids, table, out), int64 (n,), float32 (V, C), float32 (n, C). GPU: kernel(ids, table, added, out),
-contiguous tensors, not empty; ids (n,) of int32 or int64; added: the pair positions (n,), position_table (P, C), whose
-rows are added, or None. `simt` takes float32, `tile` any of the three dtypes.
+CPU: kernel(ids, table, out), int64 (n,), float32 (V, C), float32 (n, C). GPU: kernel(ids, table, positional, out),
+contiguous tensors, not empty; ids (n,) of int32 or int64; positional: the pair positions (n,), position_table (P, C),
+whose rows are added, or None. `simt` takes float32, `tile` any of the three dtypes.
 """
 
 from tilewright.ops.core.ladder import Ladder, Rung

@@ -1,4 +1,4 @@
-"""Which number stands at a position beyond a volume's border: the rule of `operands.index_map`, asked by a thread."""
+"""The border's rule for one thread: the index of the element at a position outside a volume (`operands.index_map`)."""
 
 from tilewright.ops.core.gpu.simt import inline
 
@@ -14,8 +14,8 @@ CODES = {
 
 
 @inline
-def place(at, n, mode):
-    """Which of an axis' n numbers, n > 0, stands at position `at`; -1 for none."""
+def source_index(at, n, mode):
+    """Index of the element at position `at` of an axis of n elements, n > 0; -1 for none. mode: a code of CODES."""
     while not 0 <= at < n:  # once, but for volumes smaller than a window: no division, which is a subroutine
         if mode == CONSTANT:
             return -1
@@ -27,6 +27,6 @@ def place(at, n, mode):
             at = -1 - at if at < 0 else 2 * n - 1 - at
         elif n == 1:
             at = 0
-        else:  # mirror: the ends stand once
+        else:  # mirror: the ends are not repeated
             at = -at if at < 0 else 2 * n - 2 - at
     return at

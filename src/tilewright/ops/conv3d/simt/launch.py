@@ -18,9 +18,9 @@ from tilewright.ops.core.gpu.tensors import multiprocessors
 
 LANES, THREADS = 16, 128  # of a marching block: 16 quads of a row, and 8 threads down
 REGISTERS = 65536  # of a multiprocessor
-FUSED = 17  # taps along z whose sums find room in a thread's registers
+FUSED = 17  # taps along z whose sums fit in a thread's registers
 STRAIGHT = 1400  # multiply-adds in a loop: K 7 took 1.8 ms with 1,372 on an H200 and 2.5 with 2,744 (512^3)
-MOST_A_PLANE = 2**31 - 1  # numbers: their places are kept in 32 bits
+MOST_A_PLANE = 2**31 - 1  # numbers: offsets have 32 bits
 LINES = 65535  # blocks along a grid's second axis
 
 
@@ -72,20 +72,21 @@ def march_in_parts(x, weights: Packed, out, window: Window) -> None:
     for first, taps in weights.data:
         here = Window((window.first[0] - first, *window.first[1:]), window.mode, window.cval)
         form = form_for((len(taps) // (KH * KW), KH, KW), here, adds=first > 0)
-        march_on(march, form, (x[0], out[0]), taps, here)
+        march_on(march, form, (x.squeeze(0), out.squeeze(0)), taps, here)
 
 
 def form_for(sizes: tuple[int, int, int], window: Window, *, adds: bool = False) -> Form:
     """How `march` takes a kernel of these sizes: as many rows as leave its loop in the cache of instructions."""
-    fitting = [rows for rows in (4, 2, 1) if rows * QUAD * math.prod(sizes) <= STRAIGHT and rows * sizes[0] <= 14]
+    KD, _, _ = sizes
+    fitting = [rows for rows in (4, 2, 1) if rows * QUAD * math.prod(sizes) <= STRAIGHT and rows * KD <= 14]
     rows = max(fitting, default=1)
-    sums = sizes[0] * rows * QUAD
+    sums = KD * rows * QUAD
     return Form(sizes, -window.first[2] % QUAD, rows, LANES, THREADS, 96 if sums <= 28 else 128, adds)
 
 
 def convolve_separably(x, weights: Packed, out, window: Window) -> None:
     """out (1, D, H, W) of x (1, ...): three passes fused, or that along z apart, where it takes too many registers."""
-    (KD, KH, KW), x, out = weights.sizes, x[0], out[0]
+    (KD, KH, KW), x, out = weights.sizes, x.squeeze(0), out.squeeze(0)
     if KD <= FUSED:
         march_on(separable, separable_form(weights.sizes, window), (x, out), weights.data[0], window)
         return
@@ -105,8 +106,9 @@ def factors_of(weights: Packed, device=None) -> list[tuple]:
 
 def separable_form(sizes: tuple[int, int, int], window: Window) -> Form:
     """How `separable` takes factors of these sizes."""
-    rows = 4 if sizes[0] <= 3 else 2 if sizes[0] <= 9 else 1
-    return Form(sizes, -window.first[2] % QUAD, rows, LANES, THREADS, 128 if sizes[0] <= 5 else 168)
+    KD, _, _ = sizes
+    rows = 4 if KD <= 3 else 2 if KD <= 9 else 1
+    return Form(sizes, -window.first[2] % QUAD, rows, LANES, THREADS, 128 if KD <= 5 else 168)
 
 
 def march_on(create, form: Form, arrays: tuple, weights: tuple, window: Window) -> None:
@@ -136,12 +138,12 @@ def widened(x, before: int, width: int, window: Window):
 
 
 def chunk(form: Form, tiles: int, planes: int) -> int:
-    """Planes that a block marches along: as many as finish first, all blocks side by side or in turns."""
+    """Planes that a block marches along: as many as finish first, with more blocks than slots they run in waves."""
     slots = multiprocessors() * max(1, REGISTERS // (form.registers * form.threads))
     halo, best, cost = form.sizes[0] - 1, planes, float("inf")
     for pieces in range(1, min(planes, 64) + 1):
         length = -(-planes // pieces)
-        turns = -(-tiles * -(-planes // length) // slots)
-        if turns * (length + halo) < cost:
-            best, cost = length, turns * (length + halo)
+        waves = -(-tiles * -(-planes // length) // slots)
+        if waves * (length + halo) < cost:
+            best, cost = length, waves * (length + halo)
     return max(best, -(-planes // LINES))

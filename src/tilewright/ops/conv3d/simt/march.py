@@ -1,4 +1,4 @@
-"""Planes of a tile march through shared memory; each number that a thread loads feeds KD sums for each window row."""
+"""Planes of a tile march through shared memory; each element that a thread loads feeds KD sums for each window row."""
 
 from functools import cache
 
@@ -15,20 +15,21 @@ from tilewright.ops.core.gpu.simt import kernel_of
 def march(form: Form):
     """kernel(x (D, H, P), out, weights, first, chunk, modes, fill): a block marches along `chunk` planes of its tile.
 
-    P is a multiple of 4, x lies at a multiple of 16 bytes. weights: a tuple. first: of a plane and a row of the window,
-    and of the quad in which it begins, `lead` before it. modes: what stands outside, along z and y, and along x: there
-    CONSTANT, if whoever calls has written it out. Where form.adds, results are added to what out holds.
+    P is a multiple of 4, x is aligned to 16 bytes. weights: a tuple of float32 (KD * KH * KW). first: elements from a
+    window's start to its output along z and y, and along x from the quad that holds that start, `form.lead` before it.
+    chunk: planes of out per block. modes: codes of the border along z and y, and along x, where CONSTANT means that
+    x already holds the border. fill: float32, the border's value. With form.adds, results are added to out.
 
-    While a plane is multiplied, the next is on its way to registers, and it is written to shared memory after a
-    barrier. A plane that has come meets all KD planes of the weights: the sums of KD outputs of a column are open at a
-    time, and the oldest is finished. Loses on small volumes: a block computes KD - 1 planes more than it writes, and
-    few blocks march.
+    While a block multiplies one plane, loads of the next into registers are in flight; after a barrier the block writes
+    them to shared memory. Each plane is multiplied by all KD planes of the weights, so each column has KD open sums,
+    and a plane completes the oldest. Loses on small volumes: a block computes KD - 1 planes more than it writes, and
+    there are few blocks.
     """
     KD, (BY, BX), lanes, rows = form.sizes[0], form.tile, form.lanes, form.rows
     stage, pitch, wide = form.shares * form.threads * QUAD, form.across * QUAD, BX + form.sizes[2] - 1
     both, finished, zeros = 2 * stage, (KD - 1) * rows * QUAD, (float32(0),) * form.sums
     offsets, write, lead = offsets_for(form, form.shares), writer_for(rows, form.adds), form.lead
-    edge_places, fetch_edge, put_edge = edges_for(form)
+    edge_offsets, fetch_edge, put_edge = edges_for(form)
     gather, stow, step = gather_for(form), stow_for(form), step_for(form)
 
     @kernel_of(form.registers)
@@ -41,26 +42,26 @@ def march(form: Form):
         z, start = cuda.blockIdx.y * chunk, left + lead - x_before  # the first column under a window
         corner = top - y_before, left - x_before
         at_edge = row_mode != CONSTANT and (start < 0 or start + wide > P)
-        places = offsets(top - y_before, left - x_before, H, P, mode)
+        quad_offsets = offsets(top - y_before, left - x_before, H, P, mode)
         row, column = thread // lanes * rows, thread % lanes * QUAD
         at, now, sums = row * pitch + column, 0, zeros
         base = base_of(z - z_before, D, H * P, mode)
-        edges = edge_places(corner, x_before - lead, H, P, row_mode, at_edge)
-        quads, beyond = gather(x, base, places), fetch_edge(x, base, edges)
+        edges = edge_offsets(corner, x_before - lead, H, P, row_mode, at_edge)
+        quads, beyond = gather(x, base, quad_offsets), fetch_edge(x, base, edges)
         y, column = top + row, left + column
-        room, target = (int32(height - y), int32(width - column)), (z * height + y) * width + column
+        remaining, target = (int32(height - y), int32(width - column)), (z * height + y) * width + column
         for p in range(min(chunk, planes - z) + KD - 1):
-            stow(tile, now + QUAD * thread, quads, base, places, fill)
+            stow(tile, now + QUAD * thread, quads, base, quad_offsets, fill)
             cuda.syncthreads()
             if at_edge:
                 put_edge(tile, now, edges, beyond)
                 cuda.syncthreads()
             base = base_of(z - z_before + p + 1, D, H * P, mode)
-            quads, beyond = gather(x, base, places), fetch_edge(x, base, edges)
+            quads, beyond = gather(x, base, quad_offsets), fetch_edge(x, base, edges)
             sums = step(sums, tile, now + at, weights)
             now = stage - now
             if p >= KD - 1:
-                write(out, target, width, room, sums[finished:])
+                write(out, target, width, remaining, sums[finished:])
                 target += height * width
 
     return convolve

@@ -2,7 +2,7 @@
 
 from numba import cuda, float32
 
-from tilewright.ops.conv3d.simt.border import place
+from tilewright.ops.conv3d.simt.border import source_index
 from tilewright.ops.core.gpu.simt import kernel
 
 THREADS = 256
@@ -13,8 +13,9 @@ ROW_THREADS = 128  # that copy a row
 def naive(x, weights, out, first, mode, fill):
     """out (O, D, H, W) of x (C, ...) and weights (O, C, KD, KH, KW), adjacent threads along x.
 
-    first: how far a window begins before its output, on each axis. mode: a code of `border`. fill: the element outside,
-    in modes that use one. The lowest rung: C * KD * KH * KW loads for as many multiply-adds.
+    first: elements from a window's start to its output, along planes, rows and columns. mode: a code of `border.CODES`.
+    fill: float32, the border's value in mode "constant". The lowest rung: C * KD * KH * KW loads for as many
+    multiply-adds, so loads from the caches limit it.
     """
     O, C, KD, KH, KW = weights.shape
     _, planes, height, width = out.shape
@@ -27,13 +28,13 @@ def naive(x, weights, out, first, mode, fill):
     total = float32(0)
     for c in range(C):
         for a in range(KD):
-            z = place(plane + a - above, D, mode)
+            z = source_index(plane + a - above, D, mode)
             for b in range(KH):
-                y = place(row + b - before, H, mode)
+                y = source_index(row + b - before, H, mode)
                 for t in range(KW):
-                    at = place(column + t - left, W, mode)
-                    number = fill if z < 0 or y < 0 or at < 0 else x[c, z, y, at]
-                    total += weights[o, c, a, b, t] * number
+                    at = source_index(column + t - left, W, mode)
+                    value = fill if z < 0 or y < 0 or at < 0 else x[c, z, y, at]
+                    total += weights[o, c, a, b, t] * value
     out[o, plane, row, column] = total
 
 
@@ -45,5 +46,5 @@ def widen(x, wide, first, mode, fill):
     """
     plane, row = cuda.blockIdx.x // x.shape[1], cuda.blockIdx.x % x.shape[1]
     for i in range(cuda.threadIdx.x, wide.shape[2], ROW_THREADS):
-        at = place(i - first, x.shape[2], mode)
+        at = source_index(i - first, x.shape[2], mode)
         wide[plane, row, i] = fill if at < 0 else x[plane, row, at]

@@ -1,11 +1,10 @@
-"""What marching kernels share: where a thread's quads of a plane lie, what stands beyond its rows, and how results
-leave."""
+"""Parts of the marching kernels: offsets of a thread's quads in a plane, the border beside its rows, and the stores."""
 
 from functools import cache
 
 from numba import cuda, int32, int64
 
-from tilewright.ops.conv3d.simt.border import place
+from tilewright.ops.conv3d.simt.border import source_index
 from tilewright.ops.conv3d.simt.window import QUAD, Form
 from tilewright.ops.core.gpu.registers import ZERO, add4, load, load4, store, store4
 from tilewright.ops.core.gpu.simt import inline
@@ -13,16 +12,16 @@ from tilewright.ops.core.gpu.simt import inline
 
 @inline
 def base_of(at, D, plane, mode):
-    """The number with which plane `at` of D begins; -1 where none stands there."""
-    z = place(at, D, mode)
+    """Offset of plane `at` of D, each of `plane` elements; -1 outside the volume in mode CONSTANT."""
+    z = source_index(at, D, mode)
     return z * plane if z >= 0 else int64(-1)
 
 
 @cache
 def offsets_for(form: Form, count: int):
-    """offsets(top, left, H, P, mode): where a thread's first `count` quads of a plane lie in it, -1 for none.
+    """offsets(top, left, H, P, mode): int32 offsets of a thread's first `count` quads in a plane (H, P), -1 for none.
 
-    top, left: of the plane with its halo, in the volume.
+    top, left: row and column of x where the tile with its halo starts.
     """
     across, height = form.across, form.tile[0] + form.sizes[1] - 1
     skipped = (count - 1) * form.threads
@@ -30,7 +29,7 @@ def offsets_for(form: Form, count: int):
     @inline
     def last(top, left, H, P, mode):
         quad = cuda.threadIdx.x + skipped
-        y, at = place(top + quad // across, H, mode), left + quad % across * QUAD
+        y, at = source_index(top + quad // across, H, mode), left + quad % across * QUAD
         return int32(y * P + at if quad < height * across and y >= 0 and 0 <= at <= P - QUAD else -1)
 
     if count == 1:
@@ -52,9 +51,9 @@ def offsets_for(form: Form, count: int):
 
 @cache
 def _put_for(adds: bool):
-    """put(out, at, left, whole, values): write `left` of four values to number `at` of out on, or add them there.
+    """put(out, at, left, whole, values): store the first `left` of four values at offset `at` of out, or add them.
 
-    whole: quads of a row lie at multiples of 16 bytes.
+    whole: rows of out are aligned to 16 bytes, so a quad is stored at once.
     """
 
     @inline
@@ -67,31 +66,33 @@ def _put_for(adds: bool):
             if left > 0:
                 store4(out, at, add4(load4(out, at), values) if adds else values)
         else:
+            v0, v1, v2, v3 = values
             if left > 0:
-                put_one(out, at, values[0])
+                put_one(out, at, v0)
             if left > 1:
-                put_one(out, at + 1, values[1])
+                put_one(out, at + 1, v1)
             if left > 2:
-                put_one(out, at + 2, values[2])
+                put_one(out, at + 2, v2)
             if left > 3:
-                put_one(out, at + 3, values[3])
+                put_one(out, at + 3, v3)
 
     return put
 
 
 @cache
 def writer_for(rows: int, adds: bool = False):
-    """write(out, at, pitch, left, values): quads of so many rows `pitch` apart, from number `at` of out on.
+    """write(out, at, pitch, left, values): store a quad in each of `rows` rows, `pitch` elements apart.
 
-    left: (rows, columns) that out has there. adds: to what it holds.
+    at: offset of the first in out. left: (rows, columns) of out that remain there. adds: add to the elements of out.
     """
     put = _put_for(adds)
     if rows == 1:
 
         @inline
         def write(out, at, pitch, left, values):
-            if left[0] > 0:
-                put(out, at, left[1], pitch % QUAD == 0, values)
+            rows_left, columns_left = left
+            if rows_left > 0:
+                put(out, at, columns_left, pitch % QUAD == 0, values)
 
     else:
         above, end = writer_for(rows - 1, adds), (rows - 1) * QUAD
@@ -99,26 +100,28 @@ def writer_for(rows: int, adds: bool = False):
         @inline
         def write(out, at, pitch, left, values):
             above(out, at, pitch, left, values[:end])
-            if left[0] >= rows:
-                put(out, at + (rows - 1) * pitch, left[1], pitch % QUAD == 0, values[end:])
+            rows_left, columns_left = left
+            if rows_left >= rows:
+                put(out, at + (rows - 1) * pitch, columns_left, pitch % QUAD == 0, values[end:])
 
     return write
 
 
 @cache
 def edges_for(form: Form):
-    """(places, fetch, put) for the numbers before and behind rows of x that a thread writes into the tile.
+    """(offsets, fetch, put) for the border elements before and after rows of x that a thread writes into the tile.
 
-    places(corner, first, H, W, mode, there): where each lies in a plane of x, and in the tile; -1 for none. corner:
-    (row, column) of x at which the tile, with its halo, begins. first: how far a window begins before its output, along
-    x. there: whether there are any. fetch(x, base, places): the numbers. put(tile, now, places, numbers): writes them.
+    offsets(corner, first, H, W, mode, there): pairs, an element's offset in a plane of x and in the tile; -1 for none.
+    corner: (row, column) of x where the tile with its halo starts. first: elements from a window's start to its output
+    along x. there: False if the tile needs none. fetch(x, base, edges): loads them. put(tile, now, edges, values):
+    stores them in the tile at offset `now`.
     """
     count = max(1, -(-(form.tile[0] + form.sizes[1] - 1) * (form.sizes[2] - 1) // form.threads))
-    return _edge_places(form, count), _edge_fetch(count), _edge_put(count)
+    return _edge_offsets(form, count), _edge_fetch(count), _edge_put(count)
 
 
 @cache
-def _edge_places(form: Form, count: int):
+def _edge_offsets(form: Form, count: int):
     height, sides, pitch = form.tile[0] + form.sizes[1] - 1, form.sizes[2] - 1, form.across * QUAD
     skipped, several = (count - 1) * form.threads, max(sides, 1)
 
@@ -127,20 +130,21 @@ def _edge_places(form: Form, count: int):
         i = cuda.threadIdx.x + skipped
         row, side = i // several, i % several
         at = side - first if side < first else W + side - first
-        column = at - corner[1]
+        top, left = corner
+        column = at - left
         if not there or i >= height * sides or not 0 <= column < pitch:
             return int32(-1), int32(-1)
-        return int32(place(corner[0] + row, H, mode) * W + place(at, W, mode)), int32(row * pitch + column)
+        return int32(source_index(top + row, H, mode) * W + source_index(at, W, mode)), int32(row * pitch + column)
 
     if count == 1:
         return last
-    others = _edge_places(form, count - 1)
+    others = _edge_offsets(form, count - 1)
 
     @inline
-    def places(corner, first, H, W, mode, there):
+    def offsets(corner, first, H, W, mode, there):
         return others(corner, first, H, W, mode, there) + last(corner, first, H, W, mode, there)
 
-    return places
+    return offsets
 
 
 @cache
@@ -148,16 +152,16 @@ def _edge_fetch(count: int):
     at = 2 * (count - 1)
 
     @inline
-    def last(x, base, places):
-        return (load(x, base + places[at]) if places[at] >= 0 else ZERO,)
+    def last(x, base, edges):
+        return (load(x, base + edges[at]) if edges[at] >= 0 else ZERO,)
 
     if count == 1:
         return last
     others = _edge_fetch(count - 1)
 
     @inline
-    def fetch(x, base, places):
-        return others(x, base, places) + last(x, base, places)
+    def fetch(x, base, edges):
+        return others(x, base, edges) + last(x, base, edges)
 
     return fetch
 
@@ -168,16 +172,16 @@ def _edge_put(count: int):
     at = 2 * own + 1
 
     @inline
-    def last(tile, now, places, numbers):
-        if places[at] >= 0:
-            store(tile, now + places[at], numbers[own])
+    def last(tile, now, edges, values):
+        if edges[at] >= 0:
+            store(tile, now + edges[at], values[own])
 
     if others is None:
         return last
 
     @inline
-    def put(tile, now, places, numbers):
-        others(tile, now, places, numbers)
-        last(tile, now, places, numbers)
+    def put(tile, now, edges, values):
+        others(tile, now, edges, values)
+        last(tile, now, edges, values)
 
     return put

@@ -15,23 +15,23 @@ from tilewright.ops.core.gpu.simt import kernel_of
 def separable(form: Form):
     """kernel(x (D, H, P), out, factors, first, chunk, modes, fill): `march` for a kernel that is an outer product.
 
-    factors: wz, wy and wx in one tuple. Rows of a plane are convolved along x once, from one place in shared memory to
-    another; what a thread reads there goes into sums along y, and those into KD open sums along z. KW + KH + KD
-    products an output, and a few for the halo. Loses to `march` where KH * KW are few: a barrier more for each plane.
+    factors: wz, wy and wx in one tuple. Rows of a plane are convolved along x once, from one buffer in shared memory to
+    another. A thread sums those along y, and adds the result to KD open sums along z. An output takes KW + KH + KD
+    products, and a few for the halo. Loses to `march` where KH * KW is small: each plane needs one more barrier.
     """
     KD, (BY, BX), lanes, rows = form.sizes[0], form.tile, form.lanes, form.rows
     stage, pitch, wide = form.shares * form.threads * QUAD, form.across * QUAD, BX + form.sizes[2] - 1
     finished, zeros, threads = (KD - 1) * rows * QUAD, (float32(0),) * form.sums, form.threads
     quads_of_lines = (BY + form.sizes[1] - 1) * lanes
-    numbers_of_lines = quads_of_lines * QUAD
+    line_elements = quads_of_lines * QUAD
     offsets, write, lead = offsets_for(form, form.shares), writer_for(rows, form.adds), form.lead
-    edge_places, fetch_edge, put_edge = edges_for(form)
+    edge_offsets, fetch_edge, put_edge = edges_for(form)
     gather, stow, line, step = gather_for(form), stow_for(form), line_for(form), separable_step_for(form)
 
     @kernel_of(form.registers)
     def convolve(x, out, factors, first, chunk, modes, fill):
         tile = cuda.shared.array(stage, float32, alignment=ALIGNMENT)
-        lines = cuda.shared.array(numbers_of_lines, float32, alignment=ALIGNMENT)
+        lines = cuda.shared.array(line_elements, float32, alignment=ALIGNMENT)
         (D, H, P), (planes, height, width) = x.shape, out.shape
         thread, across = cuda.threadIdx.x, (width + BX - 1) // BX
         top, left = cuda.blockIdx.x // across * BY, cuda.blockIdx.x % across * BX
@@ -39,28 +39,28 @@ def separable(form: Form):
         z, start = cuda.blockIdx.y * chunk, left + lead - x_before  # the first column under a window
         corner = top - y_before, left - x_before
         at_edge = row_mode != CONSTANT and (start < 0 or start + wide > P)
-        places = offsets(top - y_before, left - x_before, H, P, mode)
+        quad_offsets = offsets(top - y_before, left - x_before, H, P, mode)
         row, column = thread // lanes * rows, thread % lanes * QUAD
         at, sums = row * BX + column, zeros
         base = base_of(z - z_before, D, H * P, mode)
-        edges = edge_places(corner, x_before - lead, H, P, row_mode, at_edge)
-        quads, beyond = gather(x, base, places), fetch_edge(x, base, edges)
+        edges = edge_offsets(corner, x_before - lead, H, P, row_mode, at_edge)
+        quads, beyond = gather(x, base, quad_offsets), fetch_edge(x, base, edges)
         y, column = top + row, left + column
-        room, target = (int32(height - y), int32(width - column)), (z * height + y) * width + column
+        remaining, target = (int32(height - y), int32(width - column)), (z * height + y) * width + column
         for p in range(min(chunk, planes - z) + KD - 1):
-            stow(tile, QUAD * thread, quads, base, places, fill)
+            stow(tile, QUAD * thread, quads, base, quad_offsets, fill)
             cuda.syncthreads()
             if at_edge:
                 put_edge(tile, 0, edges, beyond)
                 cuda.syncthreads()
             base = base_of(z - z_before + p + 1, D, H * P, mode)
-            quads, beyond = gather(x, base, places), fetch_edge(x, base, edges)
+            quads, beyond = gather(x, base, quad_offsets), fetch_edge(x, base, edges)
             for quad in range(thread, quads_of_lines, threads):
                 store4(lines, quad * QUAD, line(tile, quad // lanes * pitch + quad % lanes * QUAD, factors))
             cuda.syncthreads()
             sums = step(sums, lines, at, factors)
             if p >= KD - 1:
-                write(out, target, width, room, sums[finished:])
+                write(out, target, width, remaining, sums[finished:])
                 target += height * width
 
     return convolve

@@ -5,7 +5,7 @@ from functools import cache
 
 from numba import cuda, float32
 
-from tilewright.ops.conv3d.simt.border import place
+from tilewright.ops.conv3d.simt.border import source_index
 from tilewright.ops.conv3d.simt.limits import TILE
 from tilewright.ops.conv3d.simt.window import taps_for
 from tilewright.ops.core.gpu.simt import inline, kernel
@@ -16,13 +16,14 @@ THREADS = TILE.columns, TILE.rows, TILE.planes
 @inline
 def gather(x, tile, corner, extents, mode, fill):
     """Fill the tile (planes, rows, columns) with the elements of x (D, H, W) from position `corner` on."""
-    (planes, rows, columns), (plane, row, column) = extents, corner
+    planes, rows, columns = extents
+    plane, row, column = corner
     for i in range(cuda.threadIdx.z, planes, TILE.planes):
-        z = place(plane + i, x.shape[0], mode)
+        z = source_index(plane + i, x.shape[0], mode)
         for j in range(cuda.threadIdx.y, rows, TILE.rows):
-            y, start = place(row + j, x.shape[1], mode), (i * rows + j) * columns
+            y, start = source_index(row + j, x.shape[1], mode), (i * rows + j) * columns
             for k in range(cuda.threadIdx.x, columns, TILE.columns):
-                at = place(column + k, x.shape[2], mode)
+                at = source_index(column + k, x.shape[2], mode)
                 tile[start + k] = fill if z < 0 or y < 0 or at < 0 else x[z, y, at]
 
 
@@ -45,7 +46,7 @@ def put(out, o, plane, row, column, total):
 
 
 @inline
-def place_in(extents):
+def window_start(extents):
     """Index of the first element of this thread's window in a tile (planes, rows, columns)."""
     _, rows, columns = extents
     return (cuda.threadIdx.z * rows + cuda.threadIdx.y) * columns + cuda.threadIdx.x
@@ -63,7 +64,7 @@ def shared(x, weights, out, first, mode, fill):
     o, plane, row, column = corner_of(out)
     extents = (TILE.planes + KD - 1, TILE.rows + KH - 1, TILE.columns + KW - 1)
     (_, rows, columns), (above, before, left) = extents, first
-    at, total = place_in(extents), float32(0)
+    at, total = window_start(extents), float32(0)
     for c in range(C):
         gather(x[c], tile, (plane - above, row - before, column - left), extents, mode, fill)
         cuda.syncthreads()
@@ -84,14 +85,14 @@ def constant(sizes: tuple[int, int, int]):
     taps are unrolled. Loses at the first call: it compiles a kernel for each size.
     """
     extents = tuple(tile + K - 1 for tile, K in zip(TILE, sizes, strict=True))
-    numbers, taps = math.prod(extents), taps_for(sizes, extents)
+    elements, taps = math.prod(extents), taps_for(sizes, extents)
 
     @kernel
     def convolve(x, out, weights, first, mode, fill):
-        tile = cuda.shared.array(numbers, float32)
+        tile = cuda.shared.array(elements, float32)
         (_, plane, row, column), (above, before, left) = corner_of(out), first
-        gather(x[0], tile, (plane - above, row - before, column - left), extents, mode, fill)
+        gather(x[0, :, :, :], tile, (plane - above, row - before, column - left), extents, mode, fill)
         cuda.syncthreads()
-        put(out, 0, plane, row, column, taps(tile, place_in(extents), weights))
+        put(out, 0, plane, row, column, taps(tile, window_start(extents), weights))
 
     return convolve

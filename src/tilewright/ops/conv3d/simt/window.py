@@ -64,10 +64,12 @@ if config.ENABLE_CUDASIM:
     def taps_for(sizes, extents):
         """taps(tile, at, weights): the sum over a window that begins at number `at` of a tile of these extents."""
 
+        _, rows, columns = extents
+
         def taps(tile, at, weights):
             total = np.float32(0)
             for i, (a, b, t) in enumerate(np.ndindex(sizes)):
-                number = tile[at + (a * extents[1] + b) * extents[2] + t]
+                number = tile[at + (a * rows + b) * columns + t]
                 total = _fma(total, weights[i], number)
             return total
 
@@ -160,15 +162,17 @@ else:
 
     def taps_for(sizes, extents):
         """taps(tile, at, weights): the sum over a window that begins at number `at` of a tile of these extents."""
-        places = [(a * extents[1] + b) * extents[2] + t for a, b, t in np.ndindex(sizes)]
+        _, rows, columns = extents
+        tap_offsets = [(a * rows + b) * columns + t for a, b, t in np.ndindex(sizes)]
 
         @intrinsic
         def taps(typing, tile, at, weights):
             def generate(context, builder, signature, args):
-                start, total = _pointer(context, builder, signature.args[0], args[0], args[1]), ZERO
-                for i, place in enumerate(places):
-                    number = builder.load(builder.gep(start, [INDEX(place)]))
-                    total = builder.fma(builder.extract_value(args[2], i), number, total)
+                tile, at, weights = args
+                start, total = _pointer(context, builder, signature.args[0], tile, at), ZERO
+                for i, tap_offset in enumerate(tap_offsets):
+                    number = builder.load(builder.gep(start, [INDEX(tap_offset)]))
+                    total = builder.fma(builder.extract_value(weights, i), number, total)
                 return total
 
             return types.float32(tile, at, weights), generate
@@ -187,9 +191,10 @@ else:
         @intrinsic
         def gather(typing, x, base, offsets):
             def generate(context, builder, signature, args):
-                plane = _pointer(context, builder, signature.args[0], args[0], _below(builder, args[1])[1])
+                x, base, offsets = args
+                plane = _pointer(context, builder, signature.args[0], x, _below(builder, base)[1])
                 values = []
-                for offset in _unpacked(builder, args[2], form.shares):
+                for offset in _unpacked(builder, offsets, form.shares):
                     values += _load4(builder, builder.gep(plane, [_below(builder, offset)[1]]))
                 return context.make_tuple(builder, signature.return_type, values)
 
@@ -204,10 +209,11 @@ else:
         @intrinsic
         def stow(typing, tile, at, quads, base, offsets, fill):
             def generate(context, builder, signature, args):
-                start = _pointer(context, builder, signature.args[0], args[0], args[1])
-                numbers, fill = _unpacked(builder, args[2], QUAD * form.shares), args[5]
-                missing, _ = _below(builder, args[3])
-                for k, offset in enumerate(_unpacked(builder, args[4], form.shares)):
+                tile, at, quads, base, offsets, fill = args
+                start = _pointer(context, builder, signature.args[0], tile, at)
+                numbers = _unpacked(builder, quads, QUAD * form.shares)
+                missing, _ = _below(builder, base)
+                for k, offset in enumerate(_unpacked(builder, offsets, form.shares)):
                     outside = builder.or_(missing, _below(builder, offset)[0])
                     vector = ir.Constant(VECTOR, ir.Undefined)
                     for i in range(QUAD):
@@ -232,8 +238,9 @@ else:
         @intrinsic
         def step(typing, sums, tile, at, weights):
             def generate(context, builder, signature, args):
-                later, taps = _later(builder, form, args[0]), _unpacked(builder, args[3], signature.args[3].count)
-                start = _pointer(context, builder, signature.args[1], args[1], args[2])
+                sums, tile, at, weights = args
+                later, taps = _later(builder, form, sums), _unpacked(builder, weights, signature.args[3].count)
+                start = _pointer(context, builder, signature.args[1], tile, at)
                 _plane(builder, form, later, taps, start)
                 return context.make_tuple(builder, signature.return_type, [total for part in later for total in part])
 
@@ -265,9 +272,10 @@ else:
         @intrinsic
         def line(typing, tile, at, factors):
             def generate(context, builder, signature, args):
-                numbers = _window(builder, form, _pointer(context, builder, signature.args[0], *args[:2]), 0)
+                tile, at, factors = args
+                numbers = _window(builder, form, _pointer(context, builder, signature.args[0], tile, at), 0)
                 totals = [ZERO] * QUAD
-                for t, weight in enumerate(_unpacked(builder, args[2], sum(form.sizes))[-form.sizes[2] :]):
+                for t, weight in enumerate(_unpacked(builder, factors, sum(form.sizes))[-form.sizes[2] :]):
                     totals = [builder.fma(weight, numbers[t + i], totals[i]) for i in range(QUAD)]
                 return context.make_tuple(builder, signature.return_type, totals)
 
@@ -282,15 +290,16 @@ else:
         @intrinsic
         def step(typing, sums, lines, at, factors):
             def generate(context, builder, signature, args):
-                weights = _unpacked(builder, args[3], sum(form.sizes))
-                start, plane = _pointer(context, builder, signature.args[1], *args[1:3]), [ZERO] * (rows * QUAD)
+                sums, lines, at, factors = args
+                weights = _unpacked(builder, factors, sum(form.sizes))
+                start, plane = _pointer(context, builder, signature.args[1], lines, at), [ZERO] * (rows * QUAD)
                 for r in range(rows + KH - 1):
                     numbers = _load4(builder, builder.gep(start, [INDEX(r * form.tile[1])]))
                     for j in range(max(0, r - KH + 1), min(rows, r + 1)):
                         for i in range(QUAD):
-                            at = j * QUAD + i
-                            plane[at] = builder.fma(weights[KD + r - j], numbers[i], plane[at])
-                later = _later(builder, form, args[0])
+                            k = j * QUAD + i
+                            plane[k] = builder.fma(weights[KD + r - j], numbers[i], plane[k])
+                later = _later(builder, form, sums)
                 for a in reversed(range(KD)):
                     pairs = zip(plane, later[a], strict=True)
                     later[a] = [builder.fma(weights[a], number, total) for number, total in pairs]

@@ -1,4 +1,4 @@
-"""Which number stands beyond a volume's border, for tiles of positions: the rule of `operands.index_map`."""
+"""The border's rule for tiles of positions: indices of elements outside a volume (`operands.index_map`)."""
 
 import triton
 import triton.language as tl
@@ -12,8 +12,8 @@ def _modulo(at, n):
 
 
 @triton.jit
-def place(at, n, MODE: tl.constexpr):
-    """Which of an axis' n numbers, n > 0, stands at positions `at`; -1 for none."""
+def source_index(at, n, MODE: tl.constexpr):
+    """Indices of the elements at positions `at` of an axis of n elements, n > 0; -1 for none. MODE: a border mode."""
     if MODE == "nearest":
         return tl.minimum(tl.maximum(at, 0), n - 1)
     elif MODE == "wrap":

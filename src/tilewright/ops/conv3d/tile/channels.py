@@ -6,22 +6,22 @@ The kernel loads the elements as it needs them and never stores that matrix.
 import triton
 import triton.language as tl
 
-from tilewright.ops.conv3d.tile.border import place
+from tilewright.ops.conv3d.tile.border import source_index
 
 
 @triton.jit
-def channels(x, out, weights, places, extents, window, MODE: tl.constexpr, block: tl.constexpr):
+def channels(x, out, weights, tap_positions, extents, window, MODE: tl.constexpr, block: tl.constexpr):
     """out (O, planes, height, width) of x (C, D, H, W).
 
-    extents, window, block: `records.Product`, `Border`, `Block`. weights: (depth, O). places: int32 (4, depth): of each
-    weight the channel, and the plane, row and column in the window. Multiply-adds of float32; loses where few channels
-    share a loaded element.
+    extents, window, block: `records.Product`, `Border`, `Block`. weights: (depth, O). tap_positions: int32
+    (4, depth), the channel of each weight, and its plane, row and column in the window. Multiply-adds of float32; loses
+    where few channels share a loaded element.
     """
     BM: tl.constexpr = block.BM
     BN: tl.constexpr = block.BN
     BK: tl.constexpr = block.BK
-    D, H, W, O, height, width, count, taps, depth = extents
-    above, before, left, fill = window
+    D, H, W, O = extents.D, extents.H, extents.W, extents.O
+    height, width, count, depth = extents.height, extents.width, extents.count, extents.depth
     at = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
     o = tl.program_id(1) * BN + tl.arange(0, BN)
     line = at // width
@@ -29,13 +29,13 @@ def channels(x, out, weights, places, extents, window, MODE: tl.constexpr, block
     totals = tl.zeros((BM, BN), tl.float32)
     for start in range(0, depth, BK):
         k = start + tl.arange(0, BK)
-        channel = tl.load(places + k).to(tl.int64)
-        z = place(plane[:, None] + (tl.load(places + depth + k) - above)[None, :], D, MODE)
-        y = place(row[:, None] + (tl.load(places + 2 * depth + k) - before)[None, :], H, MODE)
-        t = place(column[:, None] + (tl.load(places + 3 * depth + k) - left)[None, :], W, MODE)
+        channel = tl.load(tap_positions + k).to(tl.int64)
+        z = source_index(plane[:, None] + (tl.load(tap_positions + depth + k) - window.above)[None, :], D, MODE)
+        y = source_index(row[:, None] + (tl.load(tap_positions + 2 * depth + k) - window.before)[None, :], H, MODE)
+        t = source_index(column[:, None] + (tl.load(tap_positions + 3 * depth + k) - window.left)[None, :], W, MODE)
         there = (at < count)[:, None] & (tl.minimum(tl.minimum(z, y), t) >= 0)
-        numbers = tl.load(x + ((channel[None, :] * D + z) * H + y) * W + t, mask=there, other=fill)
-        numbers = tl.where((k < taps)[None, :], numbers, 0.0)
+        numbers = tl.load(x + ((channel[None, :] * D + z) * H + y) * W + t, mask=there, other=window.fill)
+        numbers = tl.where((k < extents.taps)[None, :], numbers, 0.0)
         right = tl.load(weights + k[:, None] * O + o[None, :], mask=(o < O)[None, :], other=0.0)
         totals = tl.dot(numbers, right, totals, input_precision="ieee")
     target = out + o.to(tl.int64)[None, :] * count + at[:, None]

@@ -40,27 +40,27 @@ def factors_on(weights: Packed, device) -> list:
 
 
 def lay_out(weights: Packed, device) -> list:
-    """For `with_channels`: weights (depth, O), and of each its channel and its place in the window (4, depth)."""
+    """For `with_channels`: weights (depth, O), and of each its channel and its position in the window (4, depth)."""
     import torch
 
     O, C = weights.weights.shape[:2]
     taps = C * math.prod(weights.sizes)
     depth = triton.cdiv(taps, DEPTH) * DEPTH
-    columns, places = np.zeros((depth, O), np.float32), np.zeros((4, depth), np.int32)
+    columns, tap_positions = np.zeros((depth, O), np.float32), np.zeros((4, depth), np.int32)
     columns[:taps] = weights.weights.reshape(O, taps).T
-    places[:, :taps] = np.indices((C, *weights.sizes)).reshape(4, taps)
-    return [torch.from_numpy(array).to(device) for array in (columns, places)]
+    tap_positions[:, :taps] = np.indices((C, *weights.sizes)).reshape(4, taps)
+    return [torch.from_numpy(array).to(device) for array in (columns, tap_positions)]
 
 
 def with_channels(x, weights: Packed, out, window: Window) -> None:
     """out (O, D, H, W) of x (C, ...), float32 on one device, by `tile.channels`."""
-    columns, places = weights.data
+    columns, tap_positions = weights.data
     (depth, O), count = columns.shape, math.prod(out.shape[1:])
     block = Block(OUTPUTS, min(64, max(16, triton.next_power_of_2(O))), DEPTH)
     taps_in_all = x.shape[0] * math.prod(weights.sizes)
     extents = Product(*x.shape[1:], O, *out.shape[2:], count, taps_in_all, depth)
     grid, border = (triton.cdiv(count, block.BM), triton.cdiv(O, block.BN)), Border(*window.first, float(window.cval))
-    channels[grid](x, out, columns, places, extents, border, window.mode, block, num_warps=4)
+    channels[grid](x, out, columns, tap_positions, extents, border, window.mode, block, num_warps=4)
 
 
 def lay_out_limbs(weights: Packed, device):
@@ -96,7 +96,7 @@ def tap_by_tap(x, weights: Packed, out, window: Window, outputs: int = FEWER, **
 
 def march_on(x, weights: Packed, out, window: Window) -> None:
     """out (1, D, H, W) of x (1, ...), float32 on one device, by `tile.march`."""
-    x, out = x[0], out[0]
+    x, out = x.squeeze(0), out.squeeze(0)
     tiles = triton.cdiv(out.shape[1], BLOCK.rows) * triton.cdiv(out.shape[2], BLOCK.columns)
     pieces = max(1, min(out.shape[0] // (2 * weights.sizes[0]), PROGRAMS * multiprocessors() // tiles))
     chunk = triton.cdiv(out.shape[0], pieces)
@@ -108,7 +108,7 @@ def march_on(x, weights: Packed, out, window: Window) -> None:
 def pass_by_pass(x, weights: Packed, out, window: Window) -> None:
     """out (1, D, H, W) of x (1, ...) along z, y and x, one after the other; weights.data: a vector for each."""
     mode, first, fill = window.mode, list(window.first), float(window.cval)
-    x = x[0]
+    x = x.squeeze(0)
     if mode == "constant" and fill:  # beyond the results of a pass stands another number
         x, first, mode = _surrounded(x, weights.sizes, window), [0, 0, 0], "valid"
     shape = list(x.shape)

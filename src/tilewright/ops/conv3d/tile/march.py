@@ -6,7 +6,7 @@ No shared memory holds the plane: each tap of a plane loads a shifted tile from 
 import triton
 import triton.language as tl
 
-from tilewright.ops.conv3d.tile.border import place
+from tilewright.ops.conv3d.tile.border import source_index
 
 
 @triton.jit
@@ -47,8 +47,8 @@ def march(x, out, weights, extents, window, sizes: tl.constexpr, MODE: tl.conste
     KD: tl.constexpr = sizes.KD
     KH: tl.constexpr = sizes.KH
     KW: tl.constexpr = sizes.KW
-    D, H, W, planes, height, width, chunk = extents
-    above, before, left, fill = window
+    D, H, W, planes = extents.D, extents.H, extents.W, extents.planes
+    height, width, chunk = extents.height, extents.width, extents.chunk
     across = tl.cdiv(width, block.columns)
     rows = tl.program_id(0) // across * block.rows + tl.arange(0, block.rows)
     columns = tl.program_id(0) % across * block.columns + tl.arange(0, block.columns)
@@ -56,15 +56,15 @@ def march(x, out, weights, extents, window, sizes: tl.constexpr, MODE: tl.conste
     written = (rows < height)[:, None] & (columns < width)[None, :]
     sums = _zeros(KD, block.rows, block.columns)
     for p in range(min(chunk, planes - start) + KD - 1):
-        z = place(start + p - above, D, MODE)
+        z = source_index(start + p - window.above, D, MODE)
         sums = _shifted(sums, KD)
         for b in range(KH):
-            y = place(rows + (b - before), H, MODE)
+            y = source_index(rows + (b - window.before), H, MODE)
             line = x + (z.to(tl.int64) * H + y) * W
             for t in tl.static_range(KW):
-                at = place(columns + (t - left), W, MODE)
+                at = source_index(columns + (t - window.left), W, MODE)
                 inside = (tl.minimum(y, z) >= 0)[:, None] & (at >= 0)[None, :]
-                numbers = tl.load(line[:, None] + at[None, :], mask=inside, other=fill)
+                numbers = tl.load(line[:, None] + at[None, :], mask=inside, other=window.fill)
                 sums = _fed(sums, numbers, weights + b * KW + t, KH * KW, KD)
         if p >= KD - 1:
             target = out + ((start + p - KD + 1).to(tl.int64) * height + rows) * width

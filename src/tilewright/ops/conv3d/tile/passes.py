@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from tilewright.ops.conv3d.tile.border import place
+from tilewright.ops.conv3d.tile.border import source_index
 
 
 @triton.jit
@@ -14,7 +14,7 @@ def along(x, out, weights, extents, first, fill, MODE: tl.constexpr, block: tl.c
     weights: (K,). It loads an element from a cache K times. Loses to sums that stay in registers, and to one pass over
     memory instead of three.
     """
-    n, m, inner, K = extents
+    n, m, inner = extents.n, extents.m, extents.inner
     BM: tl.constexpr = block.rows
     BN: tl.constexpr = block.columns
     across, down = tl.cdiv(inner, BN), tl.cdiv(m, BM)
@@ -23,8 +23,8 @@ def along(x, out, weights, extents, first, fill, MODE: tl.constexpr, block: tl.c
     at = tile // across % down * BM + tl.arange(0, BM)
     columns = tile % across * BN + tl.arange(0, BN)
     inside, sums = (columns < inner)[None, :], tl.zeros((BM, BN), tl.float32)
-    for t in range(K):
-        source = place(at + (t - first), n, MODE)
+    for t in range(extents.K):
+        source = source_index(at + (t - first), n, MODE)
         line = x + (outer * n + source) * inner
         there = (source >= 0)[:, None] & inside
         numbers = tl.load(line[:, None] + columns[None, :], mask=there, other=fill)

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from tilewright.ops.conv3d.tile.border import place
+from tilewright.ops.conv3d.tile.border import source_index
 
 
 @triton.jit
@@ -19,9 +19,9 @@ def taps(x, out, weights, extents, sizes, window, MODE: tl.constexpr, block: tl.
     BM: tl.constexpr = block.BM
     BN: tl.constexpr = block.BN
     BC: tl.constexpr = block.BC
-    C, D, H, W, O, height, width, count = extents
-    KD, KH, KW, deep = sizes
-    above, before, left, fill = window
+    C, D, H, W, O = extents.C, extents.D, extents.H, extents.W, extents.O
+    height, width, count = extents.height, extents.width, extents.count
+    KD, KH, KW, deep = sizes.KD, sizes.KH, sizes.KW, sizes.deep
     at = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
     line = at // width
     column, row, plane = (at % width).to(tl.int32), (line % height).to(tl.int32), (line // height).to(tl.int32)
@@ -32,15 +32,15 @@ def taps(x, out, weights, extents, sizes, window, MODE: tl.constexpr, block: tl.
     totals = tl.zeros((BN, BM), tl.float32)
     for step in tl.range(KD * KH * KW * (deep // BC)):
         tap, first = step // (deep // BC), step % (deep // BC) * BC
-        u, v, w = tap // (KH * KW) - above, tap // KW % KH - before, tap % KW - left
-        z, y, t = place(plane + u, D, MODE), place(row + v, H, MODE), place(column + w, W, MODE)
+        u, v, w = tap // (KH * KW) - window.above, tap // KW % KH - window.before, tap % KW - window.left
+        z, y, t = source_index(plane + u, D, MODE), source_index(row + v, H, MODE), source_index(column + w, W, MODE)
         there, channel = (at < count) & (tl.minimum(tl.minimum(z, y), t) >= 0), first + c
         inside = there[None, :] & (channel < C)[:, None]
         if MODE == "constant" or MODE == "valid":  # a tap lies as far from the first for all outputs
-            numbers = tl.load(x + (first * volume + (u * H + v) * W + w) + spots, mask=inside, other=fill)
+            numbers = tl.load(x + (first * volume + (u * H + v) * W + w) + spots, mask=inside, other=window.fill)
         else:
             where = (channel * volume)[:, None] + ((z * H + y) * W + t)[None, :]
-            numbers = tl.load(x + where, mask=inside, other=fill)
+            numbers = tl.load(x + where, mask=inside, other=window.fill)
         if block.ragged:  # weights are 0 there, but what stands around may be infinite
             numbers = tl.where((channel < C)[:, None], numbers, 0.0)
         high = numbers.to(tl.bfloat16)

@@ -1,5 +1,5 @@
-"""What the test of every rung cannot say of conv3d: scipy and PyTorch agree, tiles are the whole by bits, what is not
-finite stays in its window, mistakes are named."""
+"""Tests of conv3d beyond those of every rung: scipy and PyTorch agree, tiles have the bits of the whole result, values
+that are not finite stay in their windows, bad arguments are named."""
 
 from itertools import islice
 from types import SimpleNamespace
@@ -58,7 +58,7 @@ def bound(x, weights, **border) -> np.ndarray:
 
 @pytest.mark.parametrize("rung", TILED)
 def test_planes_and_rows_may_run_backwards(rung, rng):
-    """Rows are contiguous, and begin below x's first number: no copy is made, and the bits are those of one."""
+    """Rows are contiguous, but start below x's first element: nothing is copied, and the bits are those of a copy."""
     x, weights = normal(rng, 9, 11, 40), weights_for(rung, rng)
     with using(conv3d=rung):
         for flipped in (x[::-1], x[:, ::-1], x[::-1, ::-1]):
@@ -151,7 +151,7 @@ def test_a_border_changes_no_bit(rung, mode, rng):
 @pytest.mark.parametrize("rung", PREFERRED)
 @pytest.mark.parametrize("W", [1, 16, 30, 64])
 def test_rows_past_the_caches(rung, W, rng, monkeypatch):
-    """Streamed, at every alignment of out: the same bits, and nothing beside it."""
+    """Streamed, at every alignment of out: the same bits, and nothing outside out is written."""
     x, weights = normal(rng, 6, 20, W), weights_for(rung, rng, (5, 3, 4))
     with using(conv3d=rung):
         packed = prepare(weights)
@@ -200,7 +200,7 @@ KERNELS = {"sobel": SOBEL, "laplace": LAPLACE, "box": np.full((3, 3, 3), 0.5, np
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("rung", TILED)
 def test_what_is_not_finite_goes_where_six_loops_put_it(kernel, rung, rng):
-    """Zero times infinity is a NaN, in a factor too; and nothing beyond a window changes by a bit."""
+    """Zero times infinity is a NaN, in a factor too. Outputs whose windows are finite have the same bits."""
     weights = KERNELS[kernel]
     x = normal(rng, 9, 40, 41)
     poisoned = x.copy()
@@ -275,7 +275,7 @@ def test_an_empty_volume(mode):
         assert conv3d(np.empty(sizes, np.float32), np.ones((3, 3, 3), np.float32), mode=mode, cval=1e300).shape == sizes
 
 
-def test_weights_are_kept(rng):
+def test_weights_are_copied(rng):
     x, weights = normal(rng, 9, 10, 11), normal(rng, 3, 3, 3)
     packed = prepare(weights)
     expected = conv3d(x, packed)
@@ -335,7 +335,7 @@ def test_index_maps_are_shared_and_cannot_be_written_to():
 
 
 def test_copies_do_not_cross_lines_where_windows_stay_in_l1(monkeypatch):
-    """The volume's own numbers begin at a vector of scratch; not where three lines a row, not two, are too many."""
+    """The volume's first column is aligned to a vector in scratch, unless three lines per row are too many for L1."""
     monkeypatch.setattr(tiles, "cpu", lambda: SimpleNamespace(lanes=16, l1d=32 << 10))
     for K, left, pad in [(3, 1, 15), (3, 0, 0), (3, 2, 14), (5, 2, 0)]:
         assert tiles.pad_of(spec.Problem(1, 1, K, K, K), 16, left) == pad
@@ -346,8 +346,8 @@ def test_copies_do_not_cross_lines_where_windows_stay_in_l1(monkeypatch):
 
 @pytest.mark.parametrize("rung", ["cpu.rows", "cpu.folded"])
 @pytest.mark.parametrize("shape", [(9, 5, 20), (5, 66, 33), (4, 20, 600), (3, 150, 17), (2, 16, 1100)])
-def test_rows_come_beside_any_blocks(rung, shape, rng):
-    """More blocks in a plane than rows, and fewer; rows of fewer vectors than a block copies, and of more."""
+def test_blocks_of_any_size_copy_rows(rung, shape, rng):
+    """More and fewer blocks in a plane than rows to copy; rows of fewer and of more vectors than a block copies."""
     x = normal(rng, *shape)
     for sizes in ((3, 3, 3), (5, 1, 1), (2, 5, 3), (4, 2, 1)):
         weights = weights_for(rung, rng, sizes)
@@ -358,8 +358,8 @@ def test_rows_come_beside_any_blocks(rung, shape, rng):
         compare(result, expected, bound(x, weights, mode="wrap"))
 
 
-def test_what_was_laid_out_before_changes_nothing(rng):
-    """Borders are kept by their values: an object that was changed is looked at again, a bad origin refused again."""
+def test_cached_borders_change_nothing(rng):
+    """Borders are cached by value: a changed object is read again, and a bad origin is refused again."""
 
     class Number:
         value = 1.0

@@ -9,8 +9,6 @@ Each row of x is prefetched DISTANCE rows before its copy, so that the copy read
 import functools
 from typing import NamedTuple
 
-import numpy as np
-
 from tilewright import simd
 from tilewright.ops.conv3d.cpu.gather import OUTSIDE, row_rest, row_start
 
@@ -28,10 +26,10 @@ class Row(NamedTuple):
 
 
 class Cursor(NamedTuple):
-    """The next row to copy, and the row to prefetch during that copy."""
+    """The next row to copy, and the later row to prefetch during that copy."""
 
-    copied: Row
-    prefetched: Row
+    next: Row
+    later: Row
 
 
 class Copy(NamedTuple):
@@ -49,20 +47,8 @@ class Copy(NamedTuple):
     row_target: int
 
 
-class Work(NamedTuple):
-    """A block's memory work: a copy of a row of x, and `lines` lines of out to prefetch, from offset `first` on,
-    `stride` elements apart."""
-
-    x: np.ndarray
-    copy: Copy
-    out: np.ndarray
-    first: int
-    lines: int
-    stride: int
-
-
 class Progress(NamedTuple):
-    """Vectors copied and lines of out prefetched."""
+    """A block's memory work so far: vectors copied, and lines of out prefetched."""
 
     vectors: int
     lines: int
@@ -92,14 +78,14 @@ def cursor_at(z, rows, job):
 def feeder(lanes: int):
     """The inline functions (copy_of, copy_vectors, finish, copy_row), which copy a row in parts or at once.
 
-    job: `tiles.March`. source, tile: see `gather`.
+    tile: see `gather`. operands: `rows.Operands`. job: `tiles.March`.
     """
     rest = row_rest(lanes)
 
     @simd.inline
-    def copy_of(cursor, tile, source, job):
+    def copy_of(cursor, tile, operands, job):
         """The Copy of the cursor's row."""
-        row, later, span = cursor.copied, cursor.prefetched, tile.span
+        source, row, later, span = operands.source, cursor.next, cursor.later, tile.span
         start = row_start(source, row.c, row.z, tile.y0 + row.r)
         prefetched = OUTSIDE
         if later.z < job.y_map:
@@ -110,23 +96,24 @@ def feeder(lanes: int):
         return Copy(vectors, start + skip, at + span.low - span.first, prefetched, start, at)
 
     @simd.inline
-    def copy_vectors(copy, first, count, x, scratch):
+    def copy_vectors(copy, first, count, operands):
         """Copy `count` vectors from vector `first` on, and prefetch as many of the later row."""
+        x, scratch = operands.source.x, operands.scratch
         for i in range(first * lanes, (first + count) * lanes, lanes):
             simd.store(scratch, copy.target + i, simd.load(x, copy.source + i, lanes))
             simd.prefetch(x, copy.prefetched + i)
 
     @simd.inline
-    def finish(copy, copied, cursor, tile, source, scratch, job):
+    def finish(copy, copied, cursor, tile, operands, job):
         """Copy all but the first `copied` vectors of a row. Returns the next cursor."""
-        copy_vectors(copy, copied, copy.vectors - copied, source.x, scratch)
-        rest(source, copy.row_source, tile.span, scratch, copy.row_target)
-        return Cursor(row_after(cursor.copied, tile.rows, job), row_after(cursor.prefetched, tile.rows, job))
+        copy_vectors(copy, copied, copy.vectors - copied, operands)
+        rest(operands.source, copy.row_source, tile.span, operands.scratch, copy.row_target)
+        return Cursor(row_after(cursor.next, tile.rows, job), row_after(cursor.later, tile.rows, job))
 
     @simd.inline
-    def copy_row(cursor, tile, source, scratch, job):
+    def copy_row(cursor, tile, operands, job):
         """Copy a whole row. Returns the next cursor."""
-        return finish(copy_of(cursor, tile, source, job), 0, cursor, tile, source, scratch, job)
+        return finish(copy_of(cursor, tile, operands, job), 0, cursor, tile, operands, job)
 
     return copy_of, copy_vectors, finish, copy_row
 
@@ -140,15 +127,15 @@ def worker(taps: int, lanes: int):
     copy_vectors, lines = feeder(lanes)[1], 1 if taps >= 5 else 2
 
     @simd.inline
-    def advance(progress, work, scratch):
-        """Copy some vectors and prefetch some lines of out. Returns the new progress."""
+    def advance(progress, copy, corner, operands):
+        """Copy some vectors and prefetch some lines of out. Returns the new progress. corner: `rows.Corner`."""
         vectors, prefetched = progress.vectors, progress.lines
-        if vectors + VECTORS <= work.copy.vectors:
-            copy_vectors(work.copy, vectors, VECTORS, work.x, scratch)
+        if vectors + VECTORS <= copy.vectors:
+            copy_vectors(copy, vectors, VECTORS, operands)
             vectors += VECTORS
-        if prefetched < work.lines:
+        if prefetched < corner.lines:
             for line in range(prefetched, prefetched + lines):
-                simd.prefetch_write(work.out, work.first + line * work.stride)
+                simd.prefetch_write(operands.out, corner.out + line * (operands.out.strides[2] // 4))
             prefetched += lines
         return Progress(vectors, prefetched)
 

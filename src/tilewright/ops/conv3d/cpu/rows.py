@@ -21,10 +21,10 @@ from numba import types
 from tilewright import simd
 from tilewright.hardware import cpu
 from tilewright.ops.conv3d.cpu import tiles
-from tilewright.ops.conv3d.cpu.feed import Copy, Progress, Work, cursor_at, feeder, worker
+from tilewright.ops.conv3d.cpu.feed import Copy, Progress, cursor_at, feeder, worker
 from tilewright.ops.conv3d.cpu.folded import folder
 from tilewright.ops.conv3d.cpu.gather import RESULT, VOLUME, Source, tile_of
-from tilewright.ops.conv3d.cpu.slide import COMPILED_TAPS, block_write, column_slide, fence
+from tilewright.ops.conv3d.cpu.slide import COMPILED_TAPS, block_slide, block_write, fence
 from tilewright.ops.conv3d.cpu.tiles import March
 from tilewright.ops.conv3d.operands import Border, Packed
 from tilewright.ops.conv3d.problem import Problem
@@ -44,13 +44,18 @@ class Operands(NamedTuple):
 
 
 class Corner(NamedTuple):
-    """A block's first element. ring: offset in a plane of the ring. folded: in a folded plane. slot: of the ring's
-    first plane under the window. taps: offset in weights."""
+    """Offsets of a block's first element: in a plane of the ring, in a folded plane, and in out.
+
+    slot: of the ring's first plane under the window. taps: offset of the first tap in weights. lines: of out, to be
+    prefetched.
+    """
 
     ring: int
     folded: int
+    out: int
     slot: int
     taps: int
+    lines: int
 
 
 class Quota(NamedTuple):
@@ -63,11 +68,11 @@ class Quota(NamedTuple):
 @functools.cache
 def block_kernel(rows: int, taps: int, lanes: int):
     """The inline function that computes one block: the sum over channels, planes, shifts and rows of the kernel."""
-    slide, advance = column_slide(taps), worker(taps, lanes)
+    advance = worker(taps, lanes)
 
     @simd.inline
-    def sums(operands, corner, work, job):
-        """Returns (the block at `corner`, the number of vectors of work.copy that were copied meanwhile)."""
+    def sums(operands, corner, copy, job):
+        """Returns (the block at `corner`, the number of vectors of `copy` that were copied meanwhile)."""
         block, progress = simd.block_zeros(rows, 1, lanes), Progress(0, 0)
         weights, scratch, w_at = operands.weights, operands.scratch, corner.taps
         planes, half, columns, taps_down, pitch = job.KD, job.half, job.KW, job.KH, job.pitch
@@ -82,8 +87,11 @@ def block_kernel(rows: int, taps: int, lanes: int):
                     x_at = (c * slots + slot) * plane + corner.ring
                 slot = slot + 1 if slot + 1 < slots else 0  # a division would cost as much as a short column
                 for t in range(columns):
-                    progress = advance(progress, work, scratch)
-                    block = slide(block, taps_down, weights, w_at, scratch, x_at + t, pitch)
+                    progress = advance(progress, copy, corner, operands)
+                    if taps:
+                        block = block_slide(block, taps, weights, w_at, scratch, x_at + t, pitch)
+                    else:
+                        block = block_slide(block, taps_down, weights, w_at, scratch, x_at + t, pitch)
                     w_at += taps_down
         return block, progress.vectors
 
@@ -98,25 +106,26 @@ def plane_kernel(rows: int, taps: int, lanes: int):
     @simd.inline
     def strip(o, z, y, cursor, quota, tile, operands, job):
         """Compute one row of blocks, from row y of plane z of output channel o. Returns the next cursor."""
-        source, out, scratch, shift = operands.source, operands.out, operands.scratch, job.shift
+        out, shift = operands.out, job.shift
         step = out.strides[2] // 4
         start = o * (out.strides[0] // 4) + z * (out.strides[1] // 4) + y * step
         w_at = o * job.C * (job.KD - job.half) * job.KH * job.KW
         i = tile.x0
         while i < tile.x1:
-            wanted = cursor.copied.z < quota.until
-            copy = copy_of(cursor, tile, source, job) if wanted else Copy(0, 0, 0, 0, 0, 0)
+            wanted = cursor.next.z < quota.until
+            copy = copy_of(cursor, tile, operands, job) if wanted else Copy(0, 0, 0, 0, 0, 0)
             stream = job.stream != 0 and (shift == 0 or i != tile.x0)
-            work = Work(source.x, copy, out, start + i, 0 if stream else rows, step)
-            ring = (y - tile.y0) * job.pitch + i - tile.x0 + job.pad
-            block, copied = sums(operands, Corner(ring, i - tile.x0, z % (job.KD + 1), w_at), work, job)
+            folded = i - tile.x0
+            ring = (y - tile.y0) * job.pitch + folded + job.pad
+            corner = Corner(ring, folded, start + i, z % (job.KD + 1), w_at, 0 if stream else rows)
+            block, copied = sums(operands, corner, copy, job)
             block_write(block, out, start + i, step, tile.y1 - y, tile.x1 - i, stream)
             i += shift if shift and i == tile.x0 else lanes
             if wanted:
-                cursor = finish(copy, copied, cursor, tile, source, scratch, job)
+                cursor = finish(copy, copied, cursor, tile, operands, job)
             for _ in range(1, quota.rows):
-                if cursor.copied.z < quota.until:
-                    cursor = copy_row(cursor, tile, source, scratch, job)
+                if cursor.next.z < quota.until:
+                    cursor = copy_row(cursor, tile, operands, job)
         return cursor
 
     @simd.inline
@@ -140,14 +149,13 @@ def tile_kernel(rows: int, taps: int, lanes: int):
     @simd.inline
     def march_tile(task, operands, job):
         """March along z. Before each plane, copy what its windows read and no block has copied; during it, the next."""
-        source = operands.source
-        tile = tile_of(task, source, job)
+        tile = tile_of(task, operands.source, job)
         down, across = (tile.y1 - tile.y0 + rows - 1) // rows, (tile.x1 - tile.x0 + lanes - 1) // lanes
         per_block = max(1, job.C * tile.rows // (job.O * down * across))
         cursor, last = cursor_at(tile.z0, tile.rows, job), tile.z1 + job.KD - 1
         for z in range(tile.z0, tile.z1):
-            while cursor.copied.z < z + job.KD:
-                cursor = copy_row(cursor, tile, source, operands.scratch, job)
+            while cursor.next.z < z + job.KD:
+                cursor = copy_row(cursor, tile, operands, job)
             cursor = plane(z, cursor, Quota(min(z + job.KD + 1, last), per_block), tile, operands, job)
 
     signature = types.void(

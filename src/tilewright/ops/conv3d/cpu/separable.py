@@ -22,7 +22,7 @@ from tilewright import simd
 from tilewright.hardware import cpu
 from tilewright.ops.conv3d.cpu import tiles
 from tilewright.ops.conv3d.cpu.gather import RESULT, VOLUME, Source, gatherer, tile_of
-from tilewright.ops.conv3d.cpu.slide import block_slide, block_slide_any, block_write, fence
+from tilewright.ops.conv3d.cpu.slide import block_slide, block_write, fence
 from tilewright.ops.conv3d.operands import Border, Packed
 from tilewright.ops.core.launch import launch
 
@@ -71,7 +71,7 @@ def plane_kernel(rows: int, lanes: int):
             for i in range(0, wide + job.KW - 1, lanes):
                 at = gathered + y * pitch + i
                 block = simd.block_zeros(rows, 1, lanes)
-                block = block_slide_any(block, job.KH, factors, job.KD, scratch, at, pitch)
+                block = block_slide(block, job.KH, factors, job.KD, scratch, at, pitch)
                 simd.block_store(block, scratch, between + i, pitch, lanes)
             for i in range(0, wide, lanes):
                 block = simd.block_zeros(rows, 1, lanes)
@@ -97,7 +97,7 @@ def tile_kernel(rows: int, lanes: int):
             while i < tile.x1:
                 at = (y - tile.y0) * job.ring_pitch + i - tile.x0
                 block = simd.block_zeros(rows, 1, lanes)
-                block = block_slide_any(block, job.KD, factors, 0, scratch, at, job.ring_plane)
+                block = block_slide(block, job.KD, factors, 0, scratch, at, job.ring_plane)
                 stream = job.stream != 0 and (shift == 0 or i != tile.x0)
                 block_write(block, out, z * plane + y * row + i, plane, tile.z1 - z, tile.x1 - i, stream)
                 i += shift if shift and i == tile.x0 else lanes

@@ -6,12 +6,9 @@ A block holds one vector of each of `rows` neighbouring rows of outputs. Row j o
 with tap b. So rows + taps - 1 loads serve rows * taps multiply-adds, and each tap is loaded once for all rows.
 """
 
-import functools
-
 from numba import types
 from numba.core import cgutils
 
-from tilewright import simd
 from tilewright.simd.instruction import Registers, instruction, offset_by
 from tilewright.simd.types import I32, I64, broadcast_lane, lanewise
 from tilewright.simd.vectors import load_vector, store_some, store_vector
@@ -35,24 +32,20 @@ def _slide(builder, block: Registers, taps: int, first_tap, row, stride) -> Regi
 
 
 def _signature(block, taps, w, w_at, x, x_at, stride):
-    return block(block, taps, w, SIZE, x, SIZE, SIZE) if isinstance(taps, types.IntegerLiteral) else None
+    taps = taps if isinstance(taps, types.IntegerLiteral) else SIZE
+    return block(block, taps, w, SIZE, x, SIZE, SIZE)
 
 
 @instruction(_signature)
 def block_slide(builder, block, taps, w, w_at, x, x_at, stride):
-    """Row i of block += sum over b of w.flat[w_at + b] * x.flat[x_at + (i + b) * stride : + lanes], b ascending.
+    """Row i of block += sum over b of w.flat[w_at + b] * x.flat[x_at + (i + b) * stride : + lanes], b = 0 .. taps - 1.
 
-    taps: the number of b, a compile-time constant. A block has one vector per row.
+    A block has one vector per row. If `taps` is a compile-time constant, the sum is unrolled. Otherwise taps are added
+    in groups of 8, or of 4 where registers are few, then 4, 2 and 1. The loop over groups is part of the instruction:
+    in a loop of Numba's the block would pass through memory.
     """
-    return _slide(builder, block, taps, w.at(w_at), x.at(x_at), stride)
-
-
-@instruction(lambda block, taps, w, w_at, x, x_at, stride: block(block, SIZE, w, SIZE, x, SIZE, SIZE))
-def block_slide_any(builder, block, taps, w, w_at, x, x_at, stride):
-    """`block_slide` for any number of taps: by groups of 8, or of 4 where registers are few, then 4, 2 and 1.
-
-    The loop over groups is part of the instruction. In a loop of Numba's the block would pass through memory.
-    """
+    if isinstance(taps, int):
+        return _slide(builder, block, taps, w.at(w_at), x.at(x_at), stride)
     group = GROUP[block.lanes]
     sums = {at: cgutils.alloca_once_value(builder, block[at]) for at in block.positions}
     next_tap, next_row = (cgutils.alloca_once_value(builder, start) for start in (w.at(w_at), x.at(x_at)))
@@ -110,16 +103,3 @@ def block_write(builder, block, out, at, stride, rows, columns, stream):
 def fence(builder):
     """Order all earlier stores, streamed ones included, before all later ones."""
     builder.fence("seq_cst")
-
-
-@functools.cache
-def column_slide(taps: int):
-    """The function that applies a column of taps to a block: `taps` of them, or, for 0, as many as its argument KH."""
-    if taps:
-
-        @simd.inline
-        def slide(block, KH, w, w_at, x, x_at, stride):
-            return block_slide(block, taps, w, w_at, x, x_at, stride)
-
-        return slide
-    return block_slide_any

@@ -72,4 +72,5 @@ def _sample_tensor(logits, given: Rules) -> Drawn:
     tokens = torch.full((len(logits),), -1, dtype=torch.int64, device=logits.device)
     floats, integers = (torch.from_numpy(np.ascontiguousarray(part)).to(logits.device) for part in given[:2])
     draw(logits, floats, integers, tokens, edited(logits, given))
-    return Drawn(tokens.cpu().numpy(), *best_tokens(logits, given.integers[:, INTEGER.best]))
+    logarithms, best = best_tokens(logits, given.integers[:, INTEGER.best])  # while the GPU draws
+    return Drawn(tokens.cpu().numpy(), logarithms, best)

@@ -97,7 +97,7 @@ def test_batch_lines(tmp_path):
         (b'{"id":"q","prompt":"' + b"a" * (16 << 20) + b'"}', "", "is longer than 16 MiB", None),
         (b'{"id":"q"}', "prompt", "is missing; what is there: id", "q"),
         (b'{"id":"q","text":"a"}', "prompt", "is missing; what is there: id, text", "q"),
-        (b'{"id":"q","prompt":"a","input_ids":[1]}', "prompt", "and input_ids are all given", "q"),
+        (b'{"id":"q","prompt":"a","input_ids":[1]}', "prompt", "is given together with input_ids", "q"),
         (b'{"id":"q","prompt":""}', "prompt", "is empty", "q"),
         (b'{"id":"q","input_ids":[]}', "input_ids", "is empty", "q"),
         (b'{"id":"q","prompt":null}', "prompt", "got null", "q"),

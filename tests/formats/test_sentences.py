@@ -123,7 +123,7 @@ def test_json_lines(tmp_path, encoder, content, ids):
         (line(text=" \t\n"), "text", "is empty"),
         (line(text=3), "text", "expected str, got int"),
         (line(txt="bad film"), "text", "is missing; what is there: id, txt"),
-        (line(text="a", tokens=[1]), "text", "and tokens are all given; one is wanted"),
+        (line(text="a", tokens=[1]), "text", "is given together with tokens; one of them is wanted"),
         (line(tokens=[]), "tokens", "has 0 ids; the model takes 1 to 5"),
         (line(tokens=[1] * 6), "tokens", "has 6 ids; the model takes 1 to 5"),
         (line(tokens=[1, 12]), "tokens[1]", "token id 12 is outside"),

@@ -75,11 +75,21 @@ def parse_threads(text: str) -> tuple[int, ...]:
     return counts
 
 
-def parse_rungs(texts: list[str]) -> dict[str, str]:
-    """["matmul=cpu.packed"] as {"matmul": "cpu.packed"}; names are checked where they are used.
+JOB_OPERATIONS = {  # the operations that a job's model runs, and those that some of their rungs run
+    "classify": ("embedding_conv1d", "matmul", "conv1d", "embedding"),
+    "generate": ("attention", "matmul", "matmul_argmax", "layernorm", "embedding", "sample", "softmax"),
+    "draw": ("conv_transpose2d", "matmul", "elementwise"),
+    "convolve": ("conv3d", "correlate"),
+}
 
-    Raises BadParameter for what is no pair, and for an operation that is given twice.
+
+def parse_rungs(texts: list[str], job: str) -> dict[str, str]:
+    """["matmul=cpu.packed"] as {"matmul": "cpu.packed"}; `using` checks the names.
+
+    Raises BadParameter for what is no pair, an operation that is given twice, and one that the job does not run.
     """
+    from tilewright.ops.core.ladder import operations
+
     pairs = [text.partition("=") for text in texts]
     if any(not (op.isidentifier() and name) for op, _, name in pairs):
         raise typer.BadParameter(f"{', '.join(texts)}: write OP=RUNG, as in matmul=cpu.packed", param_hint="--rung")
@@ -89,4 +99,8 @@ def parse_rungs(texts: list[str]) -> dict[str, str]:
             what = f"{op} is given twice, as {rungs[op]} and {name}: one kernel of an operation can be forced"
             raise typer.BadParameter(what, param_hint="--rung")
         rungs[op] = name
+    for op in rungs:
+        if op in operations() and op not in JOB_OPERATIONS[job]:
+            what = f"{op}={rungs[op]} has no effect: {job} runs {', '.join(JOB_OPERATIONS[job])}"
+            raise typer.BadParameter(what, param_hint="--rung")
     return rungs

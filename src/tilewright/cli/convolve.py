@@ -105,7 +105,7 @@ def convolve(options: Options) -> None:
     whole; until then an earlier one stays, and OUT.job/ keeps what is done: the same command goes on. As text, a volume
     is D H W and its values, x fastest, with six decimals.
     """
-    rungs = parse_rungs(options.rung or [])
+    rungs = parse_rungs(options.rung or [], "convolve")
     check_threads(options.threads)
     job = job_of(options)
 
@@ -149,7 +149,7 @@ def _banner(options: Options, threads: int) -> str:
         "Input": options.input,
         "Output": options.output,
         "Mode": said,
-        "Precision": options.dtype or "as the input",
+        "Precision": options.dtype or "as the input; float32 for integers",
         "Device": options.device,
         "Threads": str(threads),
     }

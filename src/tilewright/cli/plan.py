@@ -62,7 +62,7 @@ def plan(options: Options) -> None:
     @verb(GenerateOptions if job == "generate" else module.Options)
     def planned(options: Any) -> None:
         with ExitStack() as stack:
-            _enter(stack, options)
+            _enter(stack, options, job)
             text, figures = _generate(options) if job == "generate" else _planned(job, module.job_of(options))
         if job == "generate" and (unused := generate.options_without_effect(options)):
             say(unused, err=True)
@@ -77,8 +77,8 @@ def plan(options: Options) -> None:
     app(args=given, prog_name=f"tilewright plan {job}")
 
 
-def _enter(stack: ExitStack, options: Any) -> None:
-    rungs = parse_rungs(options.rung or [])
+def _enter(stack: ExitStack, options: Any, job: str) -> None:
+    rungs = parse_rungs(options.rung or [], job)
     check_threads(options.threads)
 
     from tilewright.ops.core.ladder import using

@@ -99,7 +99,7 @@ class TokenLines(LineReader[tuple[str, Content], Content]):
         except (msgspec.MsgspecError, RecursionError) as error:
             raise json_error(error, line) from error
         if len(given) > 1:
-            raise BadLine(f"and {' and '.join(given[1:])} are all given; one is wanted", given[0])
+            raise BadLine(f"is given together with {' and '.join(given[1:])}; one of them is wanted", given[0])
         return (None if record.id is msgspec.UNSET else record.id), (given[0], getattr(record, given[0]))
 
     def _check(self, raw: tuple[str, Content]) -> Content:

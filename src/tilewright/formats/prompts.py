@@ -146,7 +146,9 @@ class PromptLines(LineReader[_Found, _Content]):
         if not given:
             raise missing(fields, f"{inside}prompt")
         if len(given) > 1:
-            raise BadLine(f"and {' and '.join(given[1:])} are all given; one is wanted", f"{inside}{given[0]}")
+            raise BadLine(
+                f"is given together with {' and '.join(given[1:])}; one of them is wanted", f"{inside}{given[0]}"
+            )
         id = record.custom_id if openai else record.id
         found = _Found(f"{inside}{given[0]}", getattr(request, given[0]), _sampling(request), openai)
         return (None if id is msgspec.UNSET else id), found

@@ -184,7 +184,7 @@ def test_outputs_that_are_inputs_have_gaps_or_are_empty(rng):
 def test_what_does_not_fit_is_named(rng):
     x, weights = made(rng, 3, 4, 5), np.ones((3, 3, 3), np.float32)
     for words, call in {
-        "it takes float32 on cuda": lambda: conv3d(x.cpu().numpy(), prepare(weights, device=PLACE)),
+        "were prepared for rung simt.": lambda: conv3d(x.cpu().numpy(), prepare(weights, device=PLACE)),
         "x is int64; float32": lambda: conv3d(x.long(), weights),
         "x is (3, 4, 5) and weights are (1, 1, 3, 3, 3)": lambda: conv3d(x, weights[None, None]),
         "weights has shape (3, 3)": lambda: conv3d(x, weights[0]),

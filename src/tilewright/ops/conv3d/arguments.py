@@ -62,8 +62,11 @@ def _packed(problem: Problem, weights: np.ndarray | None, factors, channels: boo
 
 def check_rung(packed: Packed, device: str):
     """The rung that runs now on `device`. Raises UsageError unless the weights were prepared for it."""
-    problem = packed.problem
-    rung = ladder.choose(problem if problem.device == device else replace(problem, device=device))
+    if packed.problem.device != device:
+        raise UsageError(
+            f"conv3d: weights were prepared for rung {packed.rung} and x is on {device}: prepare them for that device"
+        )
+    rung = ladder.choose(packed.problem)
     if rung.name != packed.rung:
         raise UsageError(
             f"conv3d: weights were prepared for rung {packed.rung}, and {rung.name} is chosen now: prepare them again"

@@ -1,6 +1,6 @@
-"""Append to the cache: cache[slot, head, first + i] = rows[row + i, head], for keys and values, or a copy from a slot.
+"""Append to the cache: keys[slot, head, first + i] = k[row + i, head], values likewise, or a copy from another slot.
 
-Every byte is read once and written once, so memory bandwidth is the limit.
+Every byte is read once and written once: memory bandwidth limits long pieces, the launch short ones.
 """
 
 from numba import cuda
@@ -12,10 +12,11 @@ THREADS = 4 if SIMULATED else 64
 
 @kernel
 def append(k, v, keys, values, pieces):
-    """One block of threads per head of a piece.
+    """One block of THREADS threads per head of a piece; the grid is (n, heads).
 
-    k, v: new rows (rows, heads * D). keys, values: the cache (slots, heads, length, D). pieces: int32 (n, 4), a slot,
-    first position, count and row each; row -1 - s copies from slot s.
+    k, v: new rows (rows, heads * D). keys, values: the cache (slots, heads, length, D), of k's dtype. pieces: int32
+    (n, 4), a slot, first position, count and row each. row = -1 - s copies the same positions of slot s instead; no
+    other piece of the launch writes these.
     """
     piece, head, D = cuda.blockIdx.x, cuda.blockIdx.y, keys.shape[3]
     slot, first, count, row = pieces[piece, 0], pieces[piece, 1], pieces[piece, 2], pieces[piece, 3]

@@ -1,13 +1,17 @@
-"""Vectors along pixels: for the few channels of an image, which would fill only a fraction of a vector.
+"""Vectors along pixels: for so few output channels that those of all phases fit in one vector.
 
-sums[phase, o, position] = sum over taps t and channels c of weights[t, o, c] * plane[c, position + offset(t)]. A task
-copies its part of x as planes, one per channel (in bfloat16 one per pair of channels), with zeros around the image. In
-a plane a tap is an offset, and all rows of positions are one long row. For each phase, O x `vectors` vectors of sums
-stay in registers while the phase's own taps stream past, one broadcast weight at a time. At the end the task transposes
-its sums to channels last.
+A position is a pixel of x; it has stride x stride outputs, one of each phase. Without bias and activation,
 
-Against `taps` with all phases together: 25 taps at 5 x 5 and stride 2, not the 36 of the union, and x is packed once,
-not once per tap. It loses where a pixel has so many output channels that vectors along them are full.
+    sums[phase, o, position] = sum over taps t and channels c of weights[t, o, c] * plane[c, position + offset(t)]
+
+A task copies its part of x as planes, one per channel (in bfloat16 one per pair of channels), with zeros around the
+image. In a plane a tap is an offset, and all rows of positions are one long row. For each phase, O x `vectors` vectors
+of sums stay in registers while the phase's own taps stream past, one broadcast weight at a time. At the end the task
+transposes its sums to channels last.
+
+Limited by the multiply-adds. Against `cpu.columns`: at 5 x 5 and stride 2 a phase has only its own taps, 25 in all,
+where 4 phases x 9 inputs are 36, and x is packed once, not once per tap. It loses where a pixel has so many output
+channels that vectors along them are full.
 """
 
 import functools
@@ -39,13 +43,13 @@ from tilewright.ops.gemm.cpu.loops import PLAIN, PRODUCTS
 from tilewright.ops.gemm.cpu.pack import TILINGS
 from tilewright.ops.gemm.cpu.words import pack_words
 
-MOST = 1 << 16  # elements of x in a task: 256 KiB, and as planes of bfloat16 half of that
-BLOCK = 2  # table entries of a phase: its first tap, and how many
+MOST_ELEMENTS = 1 << 16  # of x in a task, without the halo: 256 KiB, and as planes of bfloat16 half of that
+PHASE_ENTRIES = 2  # of the table: a phase's first tap, and how many it has
 
 
 def vectors_for(O: int, lanes: int) -> int:
-    """Vectors of positions in a register block: O sums of each, the vectors and one weight fill 32 registers, or the 16
-    of AVX2."""
+    """Vectors of positions in a register block: O sums of each, the vectors of x and one weight fit in 32 registers, or
+    in the 16 of AVX2."""
     return max(1, (15 if lanes == 8 else 31) // (O + 1))
 
 
@@ -63,7 +67,7 @@ def pack_pixels(weights: np.ndarray, rows: Axis, columns: Axis, dtype: str) -> P
         parts.append(np.ascontiguousarray(kernel.transpose(2, 0, 1)).reshape(-1))
     panels = empty(sum(part.size for part in parts))
     np.concatenate(parts, out=panels)
-    blocks = len(table) // BLOCK
+    blocks = len(table) // PHASE_ENTRIES
     return Products(panels, np.array(table, np.int64), blocks, 0, np.array(offsets), blocks * O, steps)
 
 
@@ -83,7 +87,7 @@ def plane_packer(kind: str, lanes: int):
     @simd.inline
     def pack_planes(count, starts, layout, scratch):
         """Element p of plane c is channel c (or channels 2c and 2c + 1) of pixel p. count: pixels. starts: offsets of
-        `lanes` neighbouring pixels."""
+        `lanes` adjacent pixels in the copy of x."""
         for p in range(0, count, lanes):
             for c in range(0, layout.planes, lanes):
                 square, source = simd.block_zeros(lanes, 1, lanes), scratch[layout.pixels_at + p * layout.step :]
@@ -109,8 +113,8 @@ def pixel_kernel(kind: str, O: int, lanes: int):
         """WIDE positions from p on, of all phases: row f * O + o of the sums."""
         w_at, plane = 0, layout.plane
         for f in range(layout.blocks):
-            first = layout.taps_at + simd.fetch(table, layout.blocks_at + BLOCK * f)
-            end = first + simd.fetch(table, layout.blocks_at + BLOCK * f + 1)
+            first = layout.taps_at + simd.fetch(table, layout.blocks_at + PHASE_ENTRIES * f)
+            end = first + simd.fetch(table, layout.blocks_at + PHASE_ENTRIES * f + 1)
             block = simd.block_zeros(O, vectors, lanes)
             for c in range(layout.planes):
                 x_at = layout.packed_at + c * plane + p
@@ -120,16 +124,16 @@ def pixel_kernel(kind: str, O: int, lanes: int):
             simd.block_store(block, scratch, SUMS + f * O * plane + p, plane, WIDE)
 
     @simd.inline
-    def transpose(rows, width, bias, starts, layout, scratch):
+    def transpose(rows, width, bias, sum_starts, layout, scratch):
         """Rows of sums to positions of one vector each at `staging_at`, with bias and activation. rows: of positions.
-        starts: offsets of the rows of sums."""
+        sum_starts: offsets of the rows of sums."""
         term = simd.load(bias, 0, lanes)
         for row in range(rows):
             image, r = row // layout.rows, row % layout.rows
             at = SUMS + (image * (layout.rows + layout.window_rows - 1) + r) * layout.pixels
             for t in range(0, width, lanes):
                 square, sums = simd.block_zeros(lanes, 1, lanes), scratch[at + t :]
-                square = simd.block_gather(square, sums, starts, 0, layout.columns - 1, 0)
+                square = simd.block_gather(square, sums, sum_starts, 0, layout.columns - 1, 0)
                 to = layout.staging_at + (row * width + t) * lanes
                 simd.block_store(simd.block_transpose(square), scratch, to, lanes, lanes)
         for to in range(layout.staging_at, layout.staging_at + rows * width * lanes, lanes):
@@ -139,7 +143,7 @@ def pixel_kernel(kind: str, O: int, lanes: int):
     def pixels(x, weights, bias, out, table, layout, tasks, scratch):
         """x: (B * H * W * C,). weights: what `pack_pixels` returns. bias: one element per lane. out: (B, OH, OW, O) or
         the view of `outputs_for`. table: see `Layout`."""
-        starts, sums = table[layout.starts_at :], table[layout.starts_at + lanes :]
+        starts, sum_starts = table[layout.starts_at :], table[layout.starts_at + lanes :]
         number = simd.draw(tasks)
         while number >= 0:
             task = task_of(number, layout)
@@ -148,7 +152,7 @@ def pixel_kernel(kind: str, O: int, lanes: int):
             pack_planes(count, starts, layout, scratch)
             for p in range(0, count - (layout.window_rows - 1) * layout.pixels, WIDE):
                 multiply(p, weights, table, layout, scratch)
-            transpose(task.images * task.rows, task.width, bias, sums, layout, scratch)
+            transpose(task.images * task.rows, task.width, bias, sum_starts, layout, scratch)
             write(task, table, bias, out, layout, scratch)
             number = simd.draw(tasks)
 
@@ -160,14 +164,15 @@ def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, epilogue: Epilogue
     lanes, products, rows, columns, O = cpu().lanes, weights.data, weights.rows, weights.columns, weights.O
     fill_without_taps(out, rows, columns, epilogue)
     bias, outputs = bias_of_columns(epilogue.bias, O, products.blocks, lanes), outputs_for(out, O, rows, columns, O)
-    layout = layout_for(x, weights, outputs, epilogue, max(1, MOST // weights.C))
-    step, line, before = layout.step, layout.pixels, layout.window_rows - 1
-    pixels = layout.images * (layout.rows + before) * line
-    reach = before * line + columns.window[1] - 1 + vectors_for(O, lanes) * lanes + lanes  # the last block and its taps
+    layout = layout_for(x, weights, outputs, epilogue, max(1, MOST_ELEMENTS // weights.C))
+    step, row_pixels, before = layout.step, layout.pixels, layout.window_rows - 1
+    pixels = layout.images * (layout.rows + before) * row_pixels
+    block = (vectors_for(O, lanes) + 1) * lanes
+    reach = before * row_pixels + columns.window[1] - 1 + block  # of the last block and its taps
     plane = (-(-(pixels + reach) // LINE) | 1) * LINE  # an odd number of lines: planes do not share cache sets
-    offsets = products.offsets @ np.array([line, 1])
-    starts, sums = np.arange(lanes) * step, np.arange(products.columns) * plane
-    table, (taps_at, phases_at, starts_at, _) = joined(products.table, offsets, outputs.phases, starts, sums)
+    offsets = products.offsets @ np.array([row_pixels, 1])
+    starts, sum_starts = np.arange(lanes) * step, np.arange(products.columns) * plane
+    table, (taps_at, phases_at, starts_at, _) = joined(products.table, offsets, outputs.phases, starts, sum_starts)
     planes_at = SUMS + products.columns * plane
     pixels_at = planes_at + padded(products.depth, lanes) * plane
     staging_at = pixels_at + padded(pixels + lanes, LINE) * step

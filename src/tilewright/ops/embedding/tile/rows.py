@@ -1,7 +1,8 @@
-"""embedding in Triton: out[i, c] = table[ids[i], c] + position_table[positions[i], c].
+"""embedding in Triton: out[i, c] = table[ids[i], c] (+ position_table[positions[i], c] if positions are given).
 
-A program loads a block of several rows, 16 bytes per thread and load, adds the rows of positions and stores the sum.
-Limited by memory, and by the L2 cache where rows repeat. It loses on rows shorter than 32 bytes. The only tile rung.
+An index outside its table gives NaN. A program loads a block of several rows, 16 bytes per thread and load, adds the
+rows of position_table and stores the sum. Limited by memory, and by the L2 cache where rows repeat. It loses to
+`simt.warps` on rows shorter than 32 bytes.
 """
 
 from functools import cache
@@ -12,7 +13,7 @@ import triton.language as tl
 
 from tilewright.ops.core.gpu.blocks import RowBlock
 
-WIDEST = 256  # columns of a program: 768, GPT-2's width, is three times as many, so no lane is idle
+WIDEST = 256  # most columns of a program: GPT-2's width is 3 x 256, so no lane is idle
 PROGRAM_ELEMENTS, WARPS = 1024, 2  # 16 elements per thread
 
 

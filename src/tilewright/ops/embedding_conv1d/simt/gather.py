@@ -1,7 +1,7 @@
-"""The layer as two operations: embedding, then one conv1d per branch.
+"""embedding_conv1d without a kernel of its own: torch gathers the embeddings, then one conv1d per branch.
 
-Limit: conv1d's multiply-adds, since every token of every sentence is multiplied. Loses to a token table, which
-multiplies each distinct token once.
+Limited by conv1d's multiply-adds: every token of every sentence is multiplied. Loses to the rungs with a token table,
+which multiply each distinct token once.
 """
 
 from tilewright.ops.conv1d import conv1d, prepare
@@ -12,13 +12,14 @@ CONVOLUTION = "simt.fused"  # the rung of conv1d, unless `using` forces another
 
 
 def prepare_filters(table, filters: Filters, *, dtype: str, length: int, memory: int | None) -> list:
-    """Each branch's weights, prepared for conv1d."""
+    """Each branch's weights, prepared for conv1d. The other arguments are for rungs that build a token table."""
     with preferring(conv1d=CONVOLUTION):
         return [prepare(weight, dtype=dtype) for weight in filters.weights]
 
 
 def convolve(ids, prepared: Prepared, out) -> None:
-    """out (B, branches * O) = the maximum over positions of relu(conv1d(table[ids]))."""
+    """out (B, branches * O) = the maximum over positions of relu(conv1d(table[ids]) + bias), without padding. ids (B,
+    L). prepared.state: what `prepare_filters` returned."""
     filters, O = prepared.filters, prepared.filters.O
     x = prepared.table[ids.long()].transpose(1, 2)  # (B, C, L)
     with preferring(conv1d=CONVOLUTION):

@@ -3,14 +3,14 @@
 
 Bfloat16 (`cpu.amx`) multiplies the rounded operands. The float32 class (`cpu.limbs`) splits x = hi + lo, two bfloat16
 limbs, and sums lo * hi' + hi * hi' + hi * lo' with float32 accumulators. It drops lo * lo' and the bits below the
-second limb, at most 2^-15 |a| |b| = 256 eps32 |a| |b| per product. The rung's bound of 10 * eps32 * sqrt(K) is larger
-than that from K = 656 on, and the rung refuses a smaller K. Operands below 2^-110 lose their second limb (tiles treat
-subnormals as zero). Operands above 3.38e38 round to infinity. An infinite operand gives NaN (infinity times a second
-limb of zero).
+second limb, at most 2^-15 |a| |b| = 256 eps32 |a| |b| per product. The rung's bound, 10 eps32 sqrt(K) times the sum of
+|a| |b|, is larger than that from K = 656 on; matmul's ladder gives it no smaller K. Operands below 2^-110 may lose
+their second limb (tiles treat subnormals as zero). Operands from 3.396e38 on round to infinity. An infinite operand
+gives NaN (infinity times a second limb of zero).
 
-A's cache block is packed as tiles of 1 KiB, [32 rows][step][2][16 rows of 16 words]. B's panels, packed by `words`, are
-read without a copy. Each block of K is summed separately and then added, as in `loops`.
-The limit is tile loads from L2; few rows of A are limited by reading B from memory.
+A's cache block is packed as tiles of 1 KiB, [block of 32 rows][step][half][16 rows][16 words]. B's panels, packed by
+`words`, are read without a copy. Each block of K is summed separately and then added, as in `loops`. The limit is tile
+loads from L2; few rows of A are limited by reading B from memory.
 """
 
 import functools
@@ -40,8 +40,8 @@ from tilewright.simd import amx
 LANES = 16  # a tile's row is one AVX-512 register
 BLOCK = 32  # rows and columns of out in four tiles
 TILE = 256  # words of a tile
-STATE = 9 * TILE  # words of simd.amx's state
-MC = 384  # most rows in a task: fewer read B from L3 more often
+STATE = 9 * TILE  # words of simd.amx's state: eight tiles and their configuration
+MC = 384  # most rows in a task: with fewer, B is read from L3 more often
 BLOCK_WORDS = 192 * 768  # of a packed block of A, 576 KiB of L2: twice as many do not fit
 FAR_PREFETCH = 8 * TILE  # words from the use of B to its prefetch, where B is read from memory: 8 KiB
 KC = 768  # words along K in a block
@@ -84,9 +84,10 @@ def tile_packer(limbs: int, given_words: bool):
 
 
 def tile_movers(tiles, finish):
-    """Three inline functions: clear the tiles of a block, store them in scratch, add or finish them in out.
+    """Three inline functions: clear the tiles of a block, store them in scratch, add or finish the sums in out.
 
-    finish: for the last block of K, see `epilogue.finisher`. Their argument `high` is 2 for 32 rows, 1 for 16.
+    Tiles 0 to 3 hold sums, 4 and 5 A, 6 and 7 B. high: rows of tiles, 2 or 1. finish: for the last block of K, see
+    `epilogue.finisher`.
     """
     (zero, store), add_tile, finish_tile = (tiles.zero, tiles.store), finisher(LANES), finish(LANES)
 
@@ -112,12 +113,12 @@ def tile_movers(tiles, finish):
             store(state, 3, scratch, at + LANES * WIDE + LANES, WIDE)
 
     @simd.inline
-    def end_block(tile, target, i, j, block, argument):
-        """Add or finish a tile of sums at row i, column j of out."""
-        if block.last:
-            finish_tile(tile, target, i, j, block.first, argument)
+    def end_block(sums, target, i, j, piece, argument):
+        """Add or finish sums, up to 32 rows x WIDE columns in scratch, at row i, column j of out."""
+        if piece.last:
+            finish_tile(sums, target, i, j, piece.first, argument)
         else:
-            add_tile(tile, Target(target.out, target.residual, NO_BIAS), i, j, block.first, 0)
+            add_tile(sums, Target(target.out, target.residual, NO_BIAS), i, j, piece.first, 0)
 
     return clear, put, end_block
 
@@ -204,7 +205,7 @@ def any_step(limbs: int, tiles):
                 simd.prefetch(panels, b + FAR_PREFETCH + line)
                 if limbs == 2:
                     simd.prefetch(panels, b + piece.b_limb + FAR_PREFETCH + line)
-        if limbs == 2:  # the small products first
+        if limbs == 2:  # lo * hi' first: the tiles of hi' then serve hi * hi', too
             load_rows(high, state, scratch, a + piece.a_limb)
             load_columns(state, panels, b)
             products(high, state)
@@ -299,11 +300,13 @@ def product_kernel(limbs: int, emulated: bool, finish=finisher, words: bool = Fa
 
     @simd.kernel(signature, name=f"gemm.amx.{limbs}.{finish.__name__}{form}")
     def tile_product(a, starts, panels, out, bias, residual, job, tasks, scratch):
-        """As `loops.product_kernel`'s, with job.K in words. Scratch begins with simd.amx's tile state."""
+        """a: memory of A. starts: int64 (M,), the offset of each row. panels: packed B. out (M, N). bias (N,) or empty.
+        residual (M, N) or empty. job: a `Product` with K in words and depth in elements. Scratch begins with simd.amx's
+        tile state."""
         state = scratch[:STATE].reshape(9, LANES, LANES)
         source = Source(a, starts, 1, job.depth)
         operands, target = Operands(scratch, panels), Target(out, residual, bias)
-        configure(state, min(job.M, LANES))
+        configure(state, min(job.M, LANES))  # tiles have fewer than 16 rows only if A has
         task = simd.draw(tasks)
         while task >= 0:
             one_task(task, state, source, operands, target, job)

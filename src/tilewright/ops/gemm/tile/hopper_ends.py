@@ -1,6 +1,12 @@
-"""How half a tile of sums is finished and written on Hopper, in Gluon.
+"""How a warpgroup finishes and writes its 64 rows of a tile on Hopper, in Gluon:
 
-Threads store the tile, or a bulk copy does, or a moving warp loads the residual and stores the tile.
+    out[i, j] = activation(sums[i, j] + residual[i, j] + bias[j])
+
+There are three ways. Threads store the result from registers. Or it goes to shared memory and a bulk copy (TMA) writes
+it. Or a moving warp, which only copies between global and shared memory, first loads the residual into a buffer; the
+result then replaces it there, and the moving warp stores it. Limited by the traffic of out and residual, which has to
+hide behind the products of the next tile. Arguments are the records of `records`: extras `Extras`, sizes `Sizes`,
+exchange `Exchange`, form `Form`, block `Block`.
 """
 
 import triton.experimental.gluon.language as gl
@@ -9,6 +15,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from tilewright.ops.gemm.tile import epilogue, product
 
+# Triton functions, compiled again as Gluon
 activate, tile_corner = gluon.jit(epilogue.activate.fn), gluon.jit(product.tile_corner.fn)
 
 copy_in = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared  # the second name in Triton 3.6 and 3.7
@@ -19,7 +26,7 @@ HALF_ROWS = gl.constexpr(64)  # rows of a tile that a warpgroup computes: the ro
 
 @gluon.jit
 def add_bias(totals, bias, j, N):
-    """totals + bias of columns j and on."""
+    """totals + bias[j : j + width]. bias: pointer (N,), or None."""
     if bias is None:
         return totals
     else:
@@ -29,7 +36,7 @@ def add_bias(totals, bias, j, N):
 
 @gluon.jit
 def elements(i, j, sizes, tile, LAYOUT: gl.constexpr):
-    """(offset in out, whether it is inside) of the elements of `tile` at (i, j), in a layout."""
+    """(offsets from the start of out, mask of those inside) of the elements of `tile` at (i, j), in LAYOUT."""
     rows = i + gl.arange(0, tile.type.shape[0], gl.SliceLayout(1, LAYOUT))[:, None]
     columns = j + gl.arange(0, tile.type.shape[1], gl.SliceLayout(0, LAYOUT))[None, :]
     return rows.to(gl.int64) * sizes.N + columns, (rows < sizes.M) & (columns < sizes.N)
@@ -37,7 +44,7 @@ def elements(i, j, sizes, tile, LAYOUT: gl.constexpr):
 
 @gluon.jit
 def finish(totals, i, j, extras, sizes, ACTIVATION: gl.constexpr):
-    """activation(totals + residual + bias) of half a tile at (i, j)."""
+    """activation(totals + residual + bias) of 64 rows at (i, j). totals: float32 (64, BN) in registers."""
     LAYOUT: gl.constexpr = totals.type.layout
     if extras.residual is not None:
         offsets, inside = elements(i, j, sizes, totals, LAYOUT)
@@ -47,7 +54,7 @@ def finish(totals, i, j, extras, sizes, ACTIVATION: gl.constexpr):
 
 @gluon.jit
 def write_by_copy(totals, out, buffer, i, j):
-    """Write half a tile to (i, j) by a bulk copy from a buffer, once the last copy from it is done."""
+    """Write 64 rows to (i, j) of out, a TMA descriptor, by a bulk copy from a buffer, once the last copy is done."""
     tma.store_wait(0)
     buffer.store(totals.to(out.dtype))
     fence_async_shared()
@@ -56,8 +63,8 @@ def write_by_copy(totals, out, buffer, i, j):
 
 @gluon.jit
 def write_by_stores(totals, out, i, j, sizes):
-    """Write half a tile to (i, j) from registers. Threads first exchange 16-bit elements, so that a warp's are
-    adjacent."""
+    """Write 64 rows to (i, j) of out, a pointer, from registers. Threads first exchange 16-bit elements, so that a warp
+    stores 32 adjacent ones."""
     LAYOUT: gl.constexpr = totals.type.layout
     if out.dtype.element_ty.primitive_bitwidth == 16:
         ROWS_OF_WARPS: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
@@ -80,9 +87,11 @@ def split_columns(x, PARTS: gl.constexpr):
 
 @gluon.jit
 def finish_in_buffers(totals, exchange, bias, j, N, count, form: gl.constexpr, HALF: gl.constexpr):
-    """Finish half a tile in shared buffers: the moving warp loads the residual into them and stores the results.
+    """Finish 64 rows in shared buffers: the moving warp has loaded the residual into them and stores the results.
 
-    A buffer is 128 bytes wide, so that few sums at a time need more registers. count: tiles this program has finished.
+    A buffer is 128 bytes wide: only its part of the sums needs registers beside those of the totals. count: tiles that
+    this program has finished; its parity is the phase of the barriers. HALF: 0 for the upper 64 rows of the tile, 1 for
+    the lower.
     """
     ACTIVATION: gl.constexpr = form.activation
     PART: gl.constexpr = exchange.buffers.type.shape[2]

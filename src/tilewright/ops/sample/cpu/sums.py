@@ -1,7 +1,8 @@
 """Where the running sum of weights in falling order reaches a target.
 
-Buckets by the distance from the best score have sums of their weights. Only the bucket that holds the target is put in
-order.
+Weights fall as the distance from the best score rises, so a bucket of near distances holds large weights. Each bucket
+has the sum of its weights, and only the bucket in which the target is reached is put in order. Limited by the scalar
+additions to buckets. m: weights of the row, in all functions.
 """
 
 import functools
@@ -10,8 +11,8 @@ from tilewright import simd
 from tilewright.ops.sample.cpu.select import reach
 from tilewright.ops.sample.cpu.workspace import BUCKETS, LEAST_STEP, STEPS_BITS, key_of
 
-NAN_BITS = 0x7FC00000  # no distance is at least a NaN
-SURE = 1e-9  # of the total: a thousand times the rounding error of a sum of a million weights
+NAN_BITS = 0x7FC00000  # a limit that no distance reaches, not even infinity
+SURE = 1e-9  # of the total: nine times the largest rounding error of a sum of a million weights
 
 
 @simd.inline
@@ -31,7 +32,8 @@ def total_of(sums):
 
 @simd.inline
 def least_weight(total, target, m):
-    """A bound for weights that may be ignored: the sum of the others reaches the target without them."""
+    """Weights below this may be left out: together they are at most half of what the total has beyond the target. 0
+    where that is too close to the rounding error."""
     left = total - target
     return left / (2 * m) if left > SURE * total else 0.0
 
@@ -43,7 +45,7 @@ def bucket_functions(lanes: int):
 
     @simd.inline
     def fill_buckets(workspace, m, least):
-        """workspace.sums: of the weights of `least` or more, by their distance."""
+        """Set workspace.sums[b] to the sum of the weights of bucket b that are at least `least`."""
         for b in range(BUCKETS):
             workspace.sums[b] = 0.0
         bound = simd.splat_double(least, half)

@@ -1,8 +1,9 @@
 """softmax in vectors: out[i, c] = exp(x[i, c] - max of row i) / sum of those exps.
 
-Three passes over a row, which stays in L1: the largest element, exp and its sum, a multiplication by 1 / sum. Limited
-by the instructions of exp. Against `naive`: whole vectors, and four maxima or sums that do not wait for one another;
-threads draw rows. It loses where a row is shorter than a vector.
+Three passes over a row: the largest element, exp and its sum, a multiplication by 1 / sum. A row of some thousand
+elements stays in L1 between them. Limited by the instructions of exp. Against `naive`: whole vectors, four maxima or
+sums that do not wait for one another, and threads that take rows from a shared counter. It loses where a row is shorter
+than a vector.
 """
 
 import functools
@@ -14,26 +15,29 @@ from tilewright import simd
 from tilewright.hardware import cpu
 from tilewright.ops.core.rows import draw_rows
 
-SUMS = 4  # vectors of maxima or sums side by side: an operation takes 3 or 4 cycles, and one starts in each
+SUMS = (
+    4  # vectors of maxima or sums at a time, one variable each: an operation takes 3 or 4 cycles, one can start in each
+)
 
 
 @functools.cache
 def row_functions(lanes: int):
     """(largest_of, exp_sum): two passes over a row of C elements, for a vector width.
 
-    x[start:start + C] is the row of x, out[to:to + C] that of out. lane_ids: float32 vector 0, 1, 2 ...
+    start, to: the offset of the row from the first element of x and of out. lane_ids: float32 vector 0, 1, 2 ...
     """
 
     @simd.inline
     def load_left(x, start, left, lane_ids):
-        """The last `left` elements of a row, -inf in the lanes after them."""
+        """The next vector of a row that has `left` more elements; -inf in the lanes after its end."""
         minus_infinity = simd.splat(np.float32(-np.inf), lanes)
         count = simd.splat(np.float32(left), lanes)
         return simd.select_greater(count, lane_ids, simd.load_first(x, start, left, lanes), minus_infinity)
 
     @simd.inline
     def larger(a, b):
-        """The larger lane; b where one is NaN. This is one instruction, and the sum becomes NaN all the same."""
+        """The larger lane; b where one is NaN: one instruction. The sum becomes NaN anyway, because exp of a NaN is
+        one."""
         return simd.select_greater(a, b, a, b)
 
     @simd.inline

@@ -88,15 +88,15 @@ def word_value_writers(lanes: int):
         return simd.load_halves(v, at, lanes, lanes) if count >= lanes else simd.load_halves(v, at, count, lanes)
 
     @simd.inline
-    def write_words(v, v_at, next_at, values, values_at, position, job):
-        """The head at v[v_at] to half of its row of words. If `position` is even and next_at is not -1, the head at
-        v[next_at], of the next position, fills the other half."""
+    def write_words(v, v_at, pair, next_at, values, values_at, position, job):
+        """The head at v[v_at] to half of its row of words. If `position` is even and `pair` is True, the head at
+        v[next_at], of the next position, fills the other half. Offsets may be negative."""
         for d in range(0, job.width, lanes):
             left = job.head_size - d
             words, target = load(v, v_at + d // 2, left), values_at + position // 2 * job.width + d
             if position % 2:
                 words = simd.join_firsts(simd.load(values, target, lanes), words)
-            elif next_at >= 0:
+            elif pair:
                 words = simd.join_firsts(words, load(v, next_at + d // 2, left))
             else:
                 words = simd.join_halves(words, simd.load(values, target, lanes))
@@ -104,16 +104,16 @@ def word_value_writers(lanes: int):
 
     @simd.inline
     def write_value(v, v_at, values, values_at, position, job):
-        write_words(v, v_at, -1, values, values_at, position, job)
+        write_words(v, v_at, False, 0, values, values_at, position, job)
 
     @simd.inline
     def write_values(v, v_at, v_step, values, values_at, position, count, job):
         i = position % 2
         if i:
-            write_words(v, v_at, -1, values, values_at, position, job)
+            write_words(v, v_at, False, 0, values, values_at, position, job)
         while i < count:
             at = v_at + i * v_step
-            write_words(v, at, at + v_step if i + 1 < count else -1, values, values_at, position + i, job)
+            write_words(v, at, i + 1 < count, at + v_step, values, values_at, position + i, job)
             i += 2
 
     return write_value, write_values

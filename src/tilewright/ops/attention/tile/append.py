@@ -23,12 +23,12 @@ def append(new, cache, pieces, sizes, block: tl.constexpr):
     inside = (i < count) & (d < D)
     at = ((slot.to(tl.int64) * heads + head) * length + first + i) * D + d
     if row >= 0:
-        new_row = row.to(tl.int64) + i
-        k = tl.load(new.k + new_row * sizes.k_stride + head * D + d, mask=inside, other=0.0)
-        v = tl.load(new.v + new_row * sizes.v_stride + head * D + d, mask=inside, other=0.0)
+        from_row = row.to(tl.int64) + i
+        k = tl.load(new.k + from_row * sizes.k_stride + head * D + d, mask=inside, other=0.0)
+        v = tl.load(new.v + from_row * sizes.v_stride + head * D + d, mask=inside, other=0.0)
         tl.store(cache.k + at, k.to(cache.k.dtype.element_ty), mask=inside)
         tl.store(cache.v + at, v.to(cache.v.dtype.element_ty), mask=inside)
     else:
-        source = (((-1 - row).to(tl.int64) * heads + head) * length + first + i) * D + d
-        tl.store(cache.k + at, tl.load(cache.k + source, mask=inside, other=0.0), mask=inside)
-        tl.store(cache.v + at, tl.load(cache.v + source, mask=inside, other=0.0), mask=inside)
+        from_slot = (((-1 - row).to(tl.int64) * heads + head) * length + first + i) * D + d
+        tl.store(cache.k + at, tl.load(cache.k + from_slot, mask=inside, other=0.0), mask=inside)
+        tl.store(cache.v + at, tl.load(cache.v + from_slot, mask=inside, other=0.0), mask=inside)

@@ -99,3 +99,23 @@ def test_rows_of_two_dtypes_are_refused(rng):
         attend(q.astype(np.float32), cache, SPANS, new=(k, v))
     with pytest.raises(UsageError, match=r"attention: q is bfloat16 .*; float32 .* is wanted"):
         attend(q, Cache.empty(9, 2, LENGTH, 8), SPANS)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_new_keys_and_values_may_lie_before_the_queries_in_memory(rng, order):
+    """Their offsets from q are negative then. order: where in one buffer q, k and v are."""
+    heads, D = 2, 16
+    rows = qkv_rows(rng, ROWS, heads * D)
+    memory = np.empty((3, ROWS, heads * D), BFLOAT16)
+    moved = [memory[at] for at in order]
+    for target, source in zip(moved, rows, strict=True):
+        target[...] = source
+    results = []
+    for (q, k, v), together in ((rows, False), (moved, True)):
+        cache = poisoned(heads, D)
+        if not together:
+            append(k, v, cache, SPANS)
+        found = attend(q, cache, SPANS, new=(k, v) if together else None)
+        results.append([found, *(x for head in range(heads) for x in cache.plain(5, head, 70))])
+    for one, other in zip(*results, strict=True):
+        assert one.tobytes() == other.tobytes()

@@ -197,8 +197,9 @@ def _checked_rows(cache: Cache, count: int, **arrays) -> list:
     shape, dtypes, found = (count, cache.heads * cache.D), cache.row_dtypes, []
     for name, value in arrays.items():
         x = cache.take(name, value)
-        if kind(x) not in dtypes or tuple(x.shape) != shape or not _contiguous(x):
-            wanted = f"{' or '.join(dtypes)} {shape} with contiguous rows"
+        if x.dtype not in dtypes or tuple(x.shape) != shape or not _contiguous(x):
+            names = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+            wanted = f"{names} {shape} with contiguous rows"
             raise UsageError(f"attention: {name} is {_backend(cache).name(x)}; {wanted} is wanted")
         found.append(x)
     return found

@@ -76,7 +76,8 @@ def test_list_names_every_rung_with_its_kernel(run, op):
     assert len(found) == len(names)
     for file, function in found:
         text = (Path(tilewright.__file__).parent / file).read_text()
-        assert re.search(rf"^def {function}\(", text, re.MULTILINE), f"{file} has no {function}"
+        defined = rf"^(def {function}\(|{function} = |.*, {function} = )"  # or made by a factory
+        assert re.search(defined, text, re.MULTILINE), f"{file} has no {function}"
 
 
 @pytest.mark.parametrize("op", operations())

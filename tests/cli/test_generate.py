@@ -142,7 +142,7 @@ LINES = {
     "an empty prompt": ({"prompt": ""}, "prompt", "is empty"),
     "no token ids": ({"prompt_token_ids": []}, "prompt_token_ids", "is empty"),
     "no prompt": ({"text": "x"}, "prompt", "is missing"),
-    "two prompts": ({"prompt": "x", "input_ids": [1]}, "prompt", "one is wanted"),
+    "two prompts": ({"prompt": "x", "input_ids": [1]}, "prompt", "one of them is wanted"),
     "a prompt of another type": ({"prompt": 7}, "prompt", "expected"),
     "a float as token id": ({"prompt_token_ids": [1.5]}, "prompt_token_ids[0]", "expected int"),
     "an id given before": ({"id": "a", "prompt": "x"}, "id", "'a' was given before"),

@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from tilewright.models.graphs import captured  # noqa: E402
+from tilewright.backends.cuda import captured  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

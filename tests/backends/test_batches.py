@@ -5,14 +5,13 @@ import pytest
 
 from gpu import PLACE
 from tilewright.backends.cpu import Cpu
-from tilewright.backends.protocol import Operand, Step
+from tilewright.backends.protocol import Network, Operand, Step
 from tilewright.errors import UsageError
 
 torch = pytest.importorskip("torch")
 cuda = pytest.importorskip("tilewright.backends.cuda")
 
 BACKENDS = {"cpu": Cpu(), "cuda": cuda.Cuda("float32", PLACE)}
-INPUTS, OUTPUTS = [Operand((8,)), Operand((), "int32")], [Operand((3,)), Operand((), "int32")]
 
 
 def forward(x, number, doubled, above):
@@ -21,11 +20,14 @@ def forward(x, number, doubled, above):
     above[:] = number + 1
 
 
+NETWORK = Network(forward, [Operand((8,)), Operand((), "int32")], [Operand((3,)), Operand((), "int32")])
+
+
 @pytest.fixture(params=list(BACKENDS))
 def network(request):
     def prepared(*sizes, slots=2):
         backend = BACKENDS[request.param]
-        return backend, backend.batches(forward, inputs=INPUTS, outputs=OUTPUTS, sizes=sizes, slots=slots)
+        return backend, backend.batches(NETWORK, sizes, slots)
 
     prepared.columns = {"cpu": 8, "cuda": 3}[request.param]  # a GPU's rows are padded
     return prepared
@@ -77,7 +79,7 @@ def test_a_stream_of_batches(network, sizes, slots):
 
 
 def test_a_gpu_starts_the_next_batch_before_results_are_read():
-    batches = BACKENDS["cuda"].batches(forward, inputs=INPUTS, outputs=OUTPUTS, sizes=[8], slots=2)
+    batches = BACKENDS["cuda"].batches(NETWORK, [8], 2)
     started = []
 
     def given():
@@ -107,7 +109,7 @@ def test_an_error_of_a_batch_is_raised(network):
 
 
 def test_the_largest_batch_gives_its_memory_up():
-    batches = BACKENDS["cuda"].batches(forward, inputs=INPUTS, outputs=OUTPUTS, sizes=[2, 4, 8])
+    batches = BACKENDS["cuda"].batches(NETWORK, [2, 4, 8])
     tried = []
 
     def work(least):
@@ -130,10 +132,10 @@ def test_sizes_that_do_not_fit_are_left_out():
 
     least, backend = 4, cuda.Cuda("float32", PLACE)
     backend.graph = lambda call, pool=None: (call(), call)[1]  # as on a GPU, where it runs once before it is captured
-    assert list(backend.batches(scarce, inputs=INPUTS, outputs=OUTPUTS, sizes=[2, 4, 8]).slots) == [2, 4]
+    assert list(backend.batches(NETWORK._replace(forward=scarce), [2, 4, 8]).slots) == [2, 4]
     least = 1
     with pytest.raises(torch.cuda.OutOfMemoryError):
-        backend.batches(scarce, inputs=INPUTS, outputs=OUTPUTS, sizes=[2, 4])
+        backend.batches(NETWORK._replace(forward=scarce), [2, 4])
 
 
 @pytest.mark.parametrize("sizes", [(128, 1024, 8192), (128,), (128, 1024)])

@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from tilewright.backends.protocol import Array, Operand, Span, Step, unmeasured
+from tilewright.backends.protocol import Array, Arrays, Network, Span, Spans, Step, unmeasured
 from tilewright.ops.core.arrays import BFLOAT16
 from tilewright.ops.core.memory import empty
 
@@ -41,32 +41,25 @@ class Workspace(threading.local):
 class Batches:
     """A network on the CPU, see `protocol.Batches`. Threads may call it at the same time."""
 
-    def __init__(self, forward: Callable[..., None], outputs: Sequence[Operand], largest: int) -> None:
-        self.forward, self.outputs, self.largest = forward, outputs, largest
+    def __init__(self, network: Network, largest: int) -> None:
+        self.network, self.largest = network, largest
         self.work = Workspace({})
 
-    def run(
-        self,
-        inputs: Sequence[np.ndarray],
-        outputs: Sequence[np.ndarray],
-        spans: Iterable[tuple[int, int]] | None = None,
-    ) -> None:
+    def run(self, inputs: Arrays, outputs: Arrays, spans: Spans | None = None) -> None:
         """See `protocol.Batches`."""
         for first, end in spans or [(0, len(inputs[0]))]:
             for start in range(first, end, self.largest):
                 rows = slice(start, min(start + self.largest, end))
-                self.forward(*(array[rows] for array in (*inputs, *outputs)))
+                self.network.forward(*(array[rows] for array in (*inputs, *outputs)))
 
-    def stream(
-        self, batches: Iterable[Sequence[np.ndarray]], span: Span = unmeasured
-    ) -> Iterator[tuple[np.ndarray, ...]]:
+    def stream(self, batches: Iterable[Arrays], span: Span = unmeasured) -> Iterator[Arrays]:
         """See `protocol.Batches`. Nothing is computed meanwhile."""
         for inputs in batches:
             n, outputs = len(inputs[0]), []
-            for i, (shape, dtype) in enumerate(self.outputs):
+            for i, (shape, dtype) in enumerate(self.network.outputs):
                 outputs.append(self.work.take(str(i), n, math.prod(shape), dtype).reshape(n, *shape))
             self.run(inputs, outputs)
-            yield tuple(outputs)
+            yield outputs
 
     def attempt(self, work: Callable[[], T]) -> T:
         """work(), once."""
@@ -126,17 +119,9 @@ class Cpu:
         """The call itself."""
         return call
 
-    def batches(
-        self,
-        forward: Callable[..., None],
-        *,
-        inputs: Sequence[Operand],
-        outputs: Sequence[Operand],
-        sizes: Sequence[int],
-        slots: int = 1,
-    ) -> Batches:
+    def batches(self, network: Network, sizes: Sequence[int], slots: int = 1) -> Batches:
         """The network in batches of the largest size."""
-        return Batches(forward, outputs, max(sizes))
+        return Batches(network, max(sizes))
 
     def pipeline(self, slots: int) -> Pipeline:
         """Steps one after the other."""

@@ -17,8 +17,19 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike
 
-from tilewright.backends.memory import halving
-from tilewright.backends.protocol import COMPUTE, COPY_OUT, Array, Operand, Span, Step, unmeasured
+from tilewright.backends.memory import halving, out_of_memory
+from tilewright.backends.protocol import (
+    COMPUTE,
+    COPY_OUT,
+    Array,
+    Arrays,
+    Network,
+    Operand,
+    Span,
+    Spans,
+    Step,
+    unmeasured,
+)
 from tilewright.errors import ResourceError, UsageError
 from tilewright.ops.core.gpu.tensors import torch_dtype
 from tilewright.ops.matmul.problem import DEVICE_DTYPES
@@ -35,22 +46,21 @@ def captured(call: Callable[[], T], pool: Any = None) -> tuple[torch.cuda.CUDAGr
     Raises torch's OutOfMemoryError if the memory does not suffice; PyTorch itself then reports only that the capture
     failed.
     """
-    graph = torch.cuda.CUDAGraph()
+    graph, lack = torch.cuda.CUDAGraph(), None
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The CUDA Graph is empty")  # of a call that failed at its start
             with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 result = call()
     except torch.AcceleratorError as error:
-        cause: BaseException | None = error
+        lack = out_of_memory(error)
+        if lack is None:
+            raise
+    if lack is not None:
         try:
-            while cause is not None and not isinstance(cause, torch.cuda.OutOfMemoryError):
-                cause = cause.__context__
-            if cause is None:
-                raise
-            raise cause from None
+            raise lack  # outside the handler: errors that refer to each other keep what callers have allocated
         finally:
-            del cause  # it refers to this frame, which would keep all that the callers have allocated
+            del lack
     return graph, result
 
 
@@ -134,6 +144,13 @@ class Slot(NamedTuple):
     launch: Callable[[], object]
 
 
+class Streaming(NamedTuple):
+    """What `Batches.stream` uses from its first call on: pinned (inputs, outputs) of each slot."""
+
+    pipeline: Pipeline
+    hosts: list[tuple[list[np.ndarray], list[np.ndarray]]]
+
+
 class Batches:
     """A network as CUDA graphs for batches of a few sizes, see `protocol.Batches`.
 
@@ -141,13 +158,10 @@ class Batches:
     left; `stream` uses all slots of the largest.
     """
 
-    def __init__(self, backend: Cuda, forward: Callable[..., None], inputs, outputs, sizes, slots: int) -> None:
-        self.backend, self.forward, self.count = backend, forward, slots
-        self.inputs: Sequence[Operand] = inputs
-        self.outputs: Sequence[Operand] = outputs
-        self.lock = threading.Lock()
-        self.in_order, self.streaming = Pipeline(backend.device), Pipeline(backend.device, downloads=True)
-        self.hosts: list[tuple[list[np.ndarray], list[np.ndarray]]] = []
+    def __init__(self, backend: Cuda, network: Network, sizes: Sequence[int], slots: int) -> None:
+        self.backend, self.network, self.count = backend, network, slots
+        self.lock, self.pipeline = threading.Lock(), Pipeline(backend.device)
+        self.streaming: Streaming | None = None
         self.slots: dict[int, list[Slot]] = {}
         for size in sizes:
             try:
@@ -162,8 +176,8 @@ class Batches:
         found = []
         pool = None if self.backend.device == "cpu" else torch.cuda.graph_pool_handle()
         for _ in range(self.count):
-            inputs, outputs = self._tensors(self.inputs, size), self._tensors(self.outputs, size)
-            launch = self.backend.graph(partial(self.forward, *inputs, *outputs), pool)
+            inputs, outputs = self._tensors(self.network.inputs, size), self._tensors(self.network.outputs, size)
+            launch = self.backend.graph(partial(self.network.forward, *inputs, *outputs), pool)
             found.append(Slot(inputs, outputs, launch))
         return found
 
@@ -178,15 +192,10 @@ class Batches:
         """Records of the largest batch."""
         return max(self.slots)
 
-    def run(
-        self,
-        inputs: Sequence[np.ndarray],
-        outputs: Sequence[np.ndarray],
-        spans: Iterable[tuple[int, int]] | None = None,
-    ) -> None:
+    def run(self, inputs: Arrays, outputs: Arrays, spans: Spans | None = None) -> None:
         """See `protocol.Batches`. The host copies a batch's inputs to pinned memory, and queues it."""
         n = len(inputs[0])
-        sent = [self.backend.host((n, *shape), dtype) for shape, dtype in self.inputs]
+        sent = self._hosts(self.network.inputs, n)
         try:
             for first, end in spans or [(0, n)]:
                 for start, size, count in pieces(first, end, list(self.slots)):
@@ -195,41 +204,38 @@ class Batches:
                         _fill(host[rows], values[rows])
                     uploads = [(host[rows], x[:count]) for host, x in zip(sent, slot.inputs, strict=True)]
                     downloads = [(x[:count], host[rows]) for x, host in zip(slot.outputs, outputs, strict=True)]
-                    self.in_order.queue(Step(uploads, slot.launch, downloads))
+                    self.pipeline.queue(Step(uploads, slot.launch, downloads))
         finally:
-            self.in_order.wait()  # after an error, too: the copies' memory must not be given away before
+            self.pipeline.wait()  # after an error, too: the copies' memory must not be given away before
 
-    def stream(
-        self, batches: Iterable[Sequence[np.ndarray]], span: Span = unmeasured
-    ) -> Iterator[tuple[np.ndarray, ...]]:
+    def stream(self, batches: Iterable[Arrays], span: Span = unmeasured) -> Iterator[Arrays]:
         """See `protocol.Batches`. A batch's outputs are copied out and read while the next batch is computed."""
-        slots, waiting = self.slots[self.largest], None
-        self.hosts = self.hosts or [self._hosts(self.largest) for _ in slots]
+        size, network, waiting = self.largest, self.network, None
+        slots = self.slots[size]
+        if self.streaming is None:
+            hosts = [(self._hosts(network.inputs, size), self._hosts(network.outputs, size)) for _ in slots]
+            self.streaming = Streaming(Pipeline(self.backend.device, downloads=True), hosts)
+        pipeline, hosts = self.streaming
         try:
             for number, inputs in enumerate(batches):
                 at, n = number % len(slots), len(inputs[0])
-                slot, (sent, found) = slots[at], self.hosts[at]
+                slot, (sent, found) = slots[at], hosts[at]
                 for host, values in zip(sent, inputs, strict=True):
                     _fill(host[:n], values)
                 uploads = [(host[:n], x[:n]) for host, x in zip(sent, slot.inputs, strict=True)]
-                arrays = tuple(host[:n] for host in found)
+                arrays = [host[:n] for host in found]
                 downloads = [(x[:n], host) for x, host in zip(slot.outputs, arrays, strict=True)]
-                copied = self.streaming.queue(Step(uploads, slot.launch, downloads), span=span)
+                copied = pipeline.queue(Step(uploads, slot.launch, downloads), span=span)
                 if waiting is not None:
                     yield _arrived(*waiting)
                 waiting = arrays, copied
             if waiting is not None:
                 yield _arrived(*waiting)
         finally:
-            self.streaming.wait()
+            pipeline.wait()
 
-    def _hosts(self, size: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Pinned inputs and outputs of a slot."""
-        sent, found = (
-            [self.backend.host((size, *shape), dtype) for shape, dtype in operands]
-            for operands in (self.inputs, self.outputs)
-        )
-        return sent, found
+    def _hosts(self, operands: Sequence[Operand], n: int) -> list[np.ndarray]:
+        return [self.backend.host((n, *shape), dtype) for shape, dtype in operands]
 
     def attempt(self, work: Callable[[], T]) -> T:
         """See `protocol.Batches`."""
@@ -244,7 +250,7 @@ class Batches:
                 torch.cuda.empty_cache()
 
 
-def _arrived(outputs: tuple[np.ndarray, ...], copied: torch.cuda.Event | None) -> tuple[np.ndarray, ...]:
+def _arrived(outputs: Arrays, copied: torch.cuda.Event | None) -> Arrays:
     if copied is not None:
         copied.synchronize()
     return outputs
@@ -324,17 +330,9 @@ class Cuda:
         graph, _ = captured(call, pool)
         return graph.replay
 
-    def batches(
-        self,
-        forward: Callable[..., None],
-        *,
-        inputs: Sequence[Operand],
-        outputs: Sequence[Operand],
-        sizes: Sequence[int],
-        slots: int = 1,
-    ) -> Batches:
+    def batches(self, network: Network, sizes: Sequence[int], slots: int = 1) -> Batches:
         """The network as CUDA graphs, captured now."""
-        return Batches(self, forward, inputs, outputs, sizes, slots)
+        return Batches(self, network, sizes, slots)
 
     def pipeline(self, slots: int) -> Pipeline:
         """A pipeline with a stream per slot."""

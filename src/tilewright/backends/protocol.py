@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 T = TypeVar("T")
+Arrays = Sequence[np.ndarray]  # of the host
+Spans = Iterable[tuple[int, int]]  # (first, end) of records
 Span = Callable[[str], AbstractContextManager[None]]  # measures what a block queues on a GPU, under this name
 COMPUTE, COPY_OUT = "compute", "copy out"  # names of spans
 
@@ -51,6 +53,14 @@ class Operand(NamedTuple):
     dtype: str = "float32"
 
 
+class Network(NamedTuple):
+    """forward(*inputs, *outputs) writes the outputs of a batch; their arrays have a record per row."""
+
+    forward: Callable[..., None]
+    inputs: Sequence[Operand]
+    outputs: Sequence[Operand]
+
+
 class Step(NamedTuple):
     """One batch in a pipeline: copy (host, device) pairs in, queue the kernels, copy (device, host) pairs out."""
 
@@ -87,25 +97,18 @@ class Batches(Protocol):
         """Records of the largest batch."""
         ...
 
-    def run(
-        self,
-        inputs: Sequence[np.ndarray],
-        outputs: Sequence[np.ndarray],
-        spans: Iterable[tuple[int, int]] | None = None,
-    ) -> None:
-        """Compute outputs (n, ...) from inputs (n, ...), all on the host, batch by batch; then they are there.
+    def run(self, inputs: Arrays, outputs: Arrays, spans: Spans | None = None) -> None:
+        """Compute outputs (n, ...) from inputs (n, ...) batch by batch, and return when they are written.
 
-        spans: (first, end) of the records to compute, each requested when the one before is queued; None: all. On a GPU
-        outputs from `Backend.host` are copied while the next batch is computed.
+        spans: the records to compute, each span requested when the one before is queued; None: all. On a GPU, outputs
+        from `Backend.host` are copied without waiting.
         """
         ...
 
-    def stream(
-        self, batches: Iterable[Sequence[np.ndarray]], span: Span = unmeasured
-    ) -> Iterator[tuple[np.ndarray, ...]]:
+    def stream(self, batches: Iterable[Arrays], span: Span = unmeasured) -> Iterator[Arrays]:
         """Outputs of consecutive batches of inputs, valid until the next ones are requested.
 
-        A GPU computes the next batch meanwhile; a batch then has at most `largest` records.
+        A GPU computes the next batch meanwhile. A batch then has at most `largest` records, and there are two slots.
         """
         ...
 
@@ -171,16 +174,8 @@ class Backend(Protocol):
         """A function that does what call() does: on a GPU a CUDA graph of it, captured now."""
         ...
 
-    def batches(
-        self,
-        forward: Callable[..., None],
-        *,
-        inputs: Sequence[Operand],
-        outputs: Sequence[Operand],
-        sizes: Sequence[int],
-        slots: int = 1,
-    ) -> Batches:
-        """forward(*inputs, *outputs), which writes a batch's outputs, prepared for batches of these sizes.
+    def batches(self, network: Network, sizes: Sequence[int], slots: int = 1) -> Batches:
+        """The network, prepared for batches of these sizes.
 
         sizes: ascending. Those that do not fit in a GPU's memory are left out. slots: batches in flight in `stream`.
         Raises torch's OutOfMemoryError if the smallest does not fit.

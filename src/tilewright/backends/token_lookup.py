@@ -8,7 +8,7 @@ are computed, and the call runs again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -16,10 +16,8 @@ import numpy as np
 from tilewright.ops.embedding_conv1d import Located, Prepared, precompute
 
 if TYPE_CHECKING:
-    from tilewright.backends.protocol import Array
+    from tilewright.backends.protocol import Array, Spans
     from tilewright.ops.embedding_conv1d.device_table import DeviceTable
-
-Spans = Iterable[tuple[int, int]]
 
 
 class TokenLookup(Protocol):

@@ -90,9 +90,9 @@ def _check(model: DCGAN, weights: dict) -> float:
 def _ours(model: DCGAN, count: int, once_s: float) -> Engine:
     from tilewright.backends.cuda import Batches
 
-    torch, network, turns = torch_on_a_gpu(), model.network("images"), -(-count // model.batch)
-    assert isinstance(network, Batches), "the model is on the GPU"
-    slots = network.slots[model.batch]
+    torch, batches, turns = torch_on_a_gpu(), model.batches_of("images"), -(-count // model.batch)
+    assert isinstance(batches, Batches), "the model is on the GPU"
+    slots = batches.slots[model.batch]
     for i, slot in enumerate(slots):
         z = noise(2, i * model.batch, model.batch, model.config.z_size)
         slot.inputs[0][:, : z.shape[1]].copy_(torch.from_numpy(z))

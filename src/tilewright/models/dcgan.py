@@ -20,7 +20,7 @@ import numpy as np
 
 from tilewright.backends import Backend, backend
 from tilewright.backends.pixels import to_pixels
-from tilewright.backends.protocol import Array, Batches, Operand, Span, unmeasured
+from tilewright.backends.protocol import Array, Arrays, Batches, Network, Operand, Span, unmeasured
 from tilewright.errors import InputError, UsageError
 from tilewright.ops.batchnorm import fold
 from tilewright.ops.conv_transpose2d import conv_transpose2d
@@ -236,7 +236,7 @@ class DCGAN:
             self.layers.append((prepared, bias, activation))
         even, odd = config.between
         self.work = self.backend.workspace(even=self.batch * even, odd=self.batch * odd)
-        self.networks: dict[tuple[str, ...], Batches] = {}
+        self.batches: dict[tuple[str, ...], Batches] = {}
 
     def forward(
         self, z: Array, *, images: Array | None = None, pixels: Array | None = None, invalid: Array | None = None
@@ -259,19 +259,18 @@ class DCGAN:
     def _between(self, name: str, n: int, shape: tuple[int, ...]) -> Array:
         return self.work.take(name, n, math.prod(shape), self.backend.between).reshape((n, *shape))
 
-    def network(self, *outputs: str) -> Batches:
+    def batches_of(self, *outputs: str) -> Batches:
         """`forward` from noise to the outputs of these names, prepared when it is first requested."""
-        if outputs not in self.networks:
+        if outputs not in self.batches:
             shape, own = self.config.image_shape, weakref.proxy(self)  # the model holds it, and is freed with it
             operands = {"images": Operand(shape), "pixels": Operand(shape, "uint8"), "invalid": Operand((), "uint8")}
-            self.networks[outputs] = self.backend.batches(
+            network = Network(
                 lambda z, *arrays: own.forward(z, **dict(zip(outputs, arrays, strict=True))),
                 inputs=[Operand((self.columns,))],
                 outputs=[operands[name] for name in outputs],
-                sizes=[self.batch],
-                slots=SLOTS,
             )
-        return self.networks[outputs]
+            self.batches[outputs] = self.backend.batches(network, [self.batch], SLOTS)
+        return self.batches[outputs]
 
     def _layers(self, weights: Mapping[str, np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """(weights, bias) of the projection and of each layer, norms folded in; one after the other, for memory."""
@@ -290,20 +289,20 @@ class DCGAN:
         """
         noise = self.checked(z)
         images = result_for("generate", out, (len(noise), *self.config.image_shape))
-        self.network("images").run([noise], [images])
+        self.batches_of("images").run([noise], [images])
         return images
 
     def stream(
         self, batches: Iterable[np.ndarray], *, pixels: bool = False, span: Span = unmeasured
-    ) -> Iterator[tuple[np.ndarray, ...]]:
+    ) -> Iterator[Arrays]:
         """(images, invalid) of consecutive batches of noise, valid until the next ones are requested.
 
         A GPU computes the next batch meanwhile; a batch of noise then has at most `batch` rows. pixels: 8-bit pixels in
         place of images. invalid: uint8 (n,), 1 for an image that is not finite. span: measures the work on a GPU.
         Raises UsageError as `generate` does.
         """
-        network = self.network("pixels" if pixels else "images", "invalid")
-        return network.stream(([self.checked(z)] for z in batches), span)
+        prepared = self.batches_of("pixels" if pixels else "images", "invalid")
+        return prepared.stream(([self.checked(z)] for z in batches), span)
 
     def warm_up(self, *, pixels: bool = False) -> None:
         """Compile the kernels of `stream`, and allocate a GPU's memory for it. Raises torch's OutOfMemoryError."""

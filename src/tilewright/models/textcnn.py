@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from tilewright.backends import Backend, backend
-from tilewright.backends.protocol import Array, Operand
+from tilewright.backends.protocol import Array, Network, Operand
 from tilewright.backends.token_lookup import token_lookup
 from tilewright.errors import InputError, UsageError
 from tilewright.formats.sentence_encoder import Content, SentenceEncoder, encoder_for
@@ -140,12 +140,13 @@ class TextCNN:
         what = f"the GPU's memory does not hold a batch of {sizes[0]} sentences beside the weights"
         hint = "give the token table less (table_memory, --table-memory on the command line), or run on the CPU"
         with self.backend.enough_memory(what, hint):
-            self.batches = self.backend.batches(
+            ids, logits, lowest = (config.sequence_length,), (config.num_labels,), ()
+            network = Network(
                 lambda *arrays: own.forward(*arrays),
-                inputs=[Operand((config.sequence_length,), "int32")],
-                outputs=[Operand((config.num_labels,)), Operand((), "int32")],
-                sizes=sizes,
+                inputs=[Operand(ids, "int32")],
+                outputs=[Operand(logits), Operand(lowest, "int32")],
             )
+            self.batches = self.backend.batches(network, sizes)
 
     def forward(self, ids: Array, logits: Array, lowest: Array) -> None:
         """A batch of token ids int32 (n, sequence_length) -> logits (n, num_labels). lowest (n,): see `TokenLookup`."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tilewright.backends import backend
+from tilewright.backends.protocol import Arrays
 from tilewright.errors import InputError, ResourceError, UsageError
 from tilewright.formats.files import InputFile, same_file, spelled
 from tilewright.formats.images import check_channels, check_finite_images, check_grid, kind_of
@@ -39,7 +40,6 @@ from tilewright.runtime.reports import Report, Say, phase
 BATCH = 256  # images handed to the model at once, 12 MiB at the course's size
 BATCH_BYTES = 64 << 20  # of them, where they are larger
 SHARD = {"cpu": 16, "cuda": 16}  # batches: some seconds of work on a CPU; on a GPU it waits at a shard's end alone
-Results = tuple[np.ndarray, ...]
 
 
 @dataclass
@@ -233,7 +233,7 @@ class DrawWorker:
         out.figures = self.report.take_seconds()
         return len(shard.rows)
 
-    def _drawn(self, shard: Shard, beat: Beat) -> Generator[Results, None, None]:
+    def _drawn(self, shard: Shard, beat: Beat) -> Generator[Arrays, None, None]:
         """(images, invalid) of each batch, see `DCGAN.stream`; 8-bit pixels if images are wanted as these alone."""
         noise = (rows.values for rows in self._noise(shard, beat, self.batch))
         yield from self.model.stream(noise, pixels=self.task.images.pixels_alone, span=trace.device_span)

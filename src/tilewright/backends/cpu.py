@@ -108,7 +108,7 @@ class Cpu:
         return Workspace(elements)
 
     def padded(self, columns: int) -> int:
-        """As many."""
+        """No column is added."""
         return columns
 
     def numpy(self, values: Array) -> np.ndarray:

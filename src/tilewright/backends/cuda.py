@@ -36,12 +36,13 @@ from tilewright.ops.matmul.problem import DEVICE_DTYPES
 
 T = TypeVar("T")
 Tensors = list[torch.Tensor]
+Pool = Any  # a handle of memory that graphs share: the result of torch.cuda.graph_pool_handle(), whose type is private
 FULL = 1024  # records from which on it pays to fill a batch; for fewer, the smallest batch that holds them is run
 ROW = 8  # columns of an input are padded to a multiple: 16 bytes in 16 bits
 
 
-def captured(call: Callable[[], T], pool: Any = None) -> tuple[torch.cuda.CUDAGraph, T]:
-    """(a CUDA graph of what `call` queues, its result). pool: memory that graphs share, torch.cuda.graph_pool_handle().
+def captured(call: Callable[[], T], pool: Pool | None = None) -> tuple[torch.cuda.CUDAGraph, T]:
+    """(a CUDA graph of what `call` queues, its result). pool: memory that it shares with other graphs.
 
     Raises torch's OutOfMemoryError if the memory does not suffice; PyTorch itself then reports only that the capture
     failed.
@@ -313,7 +314,7 @@ class Cuda:
         return Workspace(self.device, elements)
 
     def padded(self, columns: int) -> int:
-        """A multiple of ROW."""
+        """The next multiple of ROW."""
         return -(-columns // ROW) * ROW
 
     def numpy(self, values: Array) -> np.ndarray:
@@ -321,7 +322,7 @@ class Cuda:
         assert isinstance(values, torch.Tensor)
         return (values.float() if values.is_floating_point() else values).cpu().numpy()
 
-    def graph(self, call: Callable[[], object], pool: Any = None) -> Callable[[], object]:
+    def graph(self, call: Callable[[], object], pool: Pool | None = None) -> Callable[[], object]:
         """call() as a CUDA graph: run once, which compiles its kernels, then captured. pool: see `captured`."""
         if self.device == "cpu":
             return call

@@ -70,7 +70,7 @@ class Step(NamedTuple):
 
 
 class Pipeline(Protocol):
-    """Steps of which several are in flight. Slots are used in turn: two steps in flight share no memory."""
+    """Steps in flight. Each uses the memory of its slot, and slots are used in turn."""
 
     def queue(self, step: Step, slot: int) -> object:
         """Queue a step. Its host arrays must not change before `wait`."""
@@ -108,7 +108,7 @@ class Batches(Protocol):
     def stream(self, batches: Iterable[Arrays], span: Span = unmeasured) -> Iterator[Arrays]:
         """Outputs of consecutive batches of inputs, valid until the next ones are requested.
 
-        A GPU computes the next batch meanwhile. A batch then has at most `largest` records, and there are two slots.
+        A GPU computes the next batch meanwhile. It needs two slots, and takes at most `largest` records at a time.
         """
         ...
 
@@ -163,7 +163,7 @@ class Backend(Protocol):
         ...
 
     def padded(self, columns: int) -> int:
-        """Columns of an input with so many; those behind are zero."""
+        """How many columns an input of so many columns has on the device; the added ones are zero."""
         ...
 
     def numpy(self, values: Array) -> np.ndarray:

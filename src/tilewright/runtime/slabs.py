@@ -11,12 +11,13 @@ import numpy as np
 from tilewright.backends import Backend
 from tilewright.backends.protocol import Step
 from tilewright.ops.conv3d import conv3d
+from tilewright.ops.conv3d.operands import Packed
 
 SLAB = 64 << 20  # bytes of a slab: more than a millisecond of the host link, so that starting it costs little
 IN_FLIGHT = 3  # slabs: one on each way, and one that is filtered
 
 
-def through(prepared, backend: Backend) -> Callable[[np.ndarray, np.ndarray], None]:
+def through(prepared: Packed, backend: Backend) -> Callable[[np.ndarray, np.ndarray], None]:
     """f(block, out): out (d, h, w) from a block with its halo, both float32 on the host, best from `backend.host`.
 
     prepared: the result of `ops.conv3d.prepare` for the device. Bits depend neither on the block's index nor on its

@@ -6,7 +6,7 @@ function has two versions: LLVM IR for the GPU, and NumPy for numba-cuda's simul
 
 Shapes: a tile is a flat array in shared memory, one plane of x with its halo; offsets count its elements. `sums` is
 (KD, rows, QUAD) flattened: the last rows * QUAD are finished first. `factors` is wz, wy and wx in one
-tuple. Limited by the rate of multiply-adds, while the sums fit in registers.
+tuple. On large volumes memory is the limit for K = 3, and multiply-adds from K = 5 on (see the README).
 """
 
 from dataclasses import dataclass

@@ -276,10 +276,10 @@ def _noting(lines: Iterator[Line], ends: list[int]) -> Iterator[Line]:
 
 def _in_a_shard(cut: Cut, ends: list[int], part: float) -> int:
     """Records of the largest shard. ends: in bytes, of the lines of a sample; part: its share of the input."""
+    if isinstance(cut, Records):
+        return cut.span(0)[1]
     if not isinstance(cut, Lines):
-        return (
-            max(cut.span(number)[1] for number in range(cut.shards)) if isinstance(cut, RowGroups) else cut.span(0)[1]
-        )
+        return max(cut.rows) if isinstance(cut, RowGroups) else 1
     window = cut.per_shard if part >= 1.0 else min(cut.per_shard, SAMPLE // STRETCHES)
     first = most = 0
     for last, end in enumerate(ends):

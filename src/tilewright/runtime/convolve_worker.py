@@ -25,7 +25,7 @@ from tilewright.runtime.jobs.task import Beat
 from tilewright.runtime.jobs.unchanged import AsBegun, changed_while_running
 from tilewright.runtime.kept_kernels import compiling_told
 from tilewright.runtime.kernels import Kernel, applied, prepared_float32
-from tilewright.runtime.reports import Report, phase
+from tilewright.runtime.reports import COMPILE, Report, phase
 from tilewright.runtime.slabs import through
 from tilewright.runtime.tiles import Blocks, Tile, Tiling, plan, run
 
@@ -55,7 +55,7 @@ class ConvolveWorker:
             if job.memory is not None and (isinstance(self.volume, ZarrVolume) or isinstance(self.form, ZarrForm)):
                 free_at_once()
             self.watched = Watched(self.volume)
-            with compiling_told(task.say), phase(self.report, "compile", task.say, "Compiling or loading kernels"):
+            with compiling_told(task.say), phase(self.report, COMPILE, task.say, "Compiling or loading kernels"):
                 self.compute = _compute(kernel, self.dtype, self.backend)
                 self.compute(np.zeros(kernel.shape, self.dtype), np.empty((1, 1, 1), self.dtype))
             self.kernel = kernel
@@ -72,7 +72,7 @@ class ConvolveWorker:
         box = self.task.box(shard.rows.start, len(shard.rows))
         tiles = list(self.tiling.tiles(box))
         done, plane = 0, math.prod(box.shape) // len(shard.rows)
-        begin, before = time.perf_counter(), self.report.seconds.get("run", 0.0)
+        begin, before = time.perf_counter(), self._computed()
 
         def finished(tile: Tile) -> None:
             nonlocal done
@@ -87,10 +87,14 @@ class ConvolveWorker:
                     put(tile, numbers)
 
             run(tiles, self.buffers, self.blocks.read, self._timed, write, finished)
-        waited = time.perf_counter() - begin - (self.report.seconds["run"] - before)
+        waited = time.perf_counter() - begin - (self._computed() - before)
         self.report.seconds["wait"] = self.report.seconds.get("wait", 0.0) + waited
         out.figures = self.report.take_seconds() | {"tiles": len(tiles)}
         return len(shard.rows)
+
+    def _computed(self) -> float:
+        """Seconds so far of computing, and of compiling kernels for it."""
+        return sum(self.report.seconds.get(name, 0.0) for name in ("run", COMPILE))
 
     def _timed(self, block: np.ndarray, out: np.ndarray) -> None:
         with trace.span(trace.COMPUTE), phase(self.report, "run"):

@@ -18,8 +18,10 @@ import psutil
 
 from tilewright.errors import UsageError
 from tilewright.formats.kept import lost
+from tilewright.formats.names import suffix_of
 from tilewright.formats.validate_volumes import TOLERANCE, validate_volumes
-from tilewright.formats.volumes import MORE_MEMORY, MemoryShort, Volume, form_of, open_volume, suffix_of
+from tilewright.formats.volume_formats import form_of, open_volume
+from tilewright.formats.volumes import MORE_MEMORY, MemoryShort, Volume
 from tilewright.formats.zarr_volumes import ZarrForm, ZarrVolume
 from tilewright.hardware import available_memory
 from tilewright.runtime import volume_shards
@@ -41,7 +43,7 @@ from tilewright.runtime.reports import Report, Say, phase
 from tilewright.runtime.tiles import Tile
 
 if TYPE_CHECKING:
-    from tilewright.formats.volumes import Form
+    from tilewright.formats.volume_formats import Form
 
 SLACK = 32 << 20  # bytes: threads, and what the allocator keeps
 FREE = 0.8  # of the available memory that a job may take where nothing is said
@@ -51,7 +53,7 @@ WORK = 200_000_000_000  # multiplications of a shard at most: a few seconds on t
 
 @dataclass
 class ConvolveJob:
-    """What to convolve. Formats follow from the names; see formats/volumes.py.
+    """What to convolve. Formats follow from the names; see formats/volume_formats.py.
 
     kernel: a name or a file, see runtime/kernels.py. It is not flipped: out = scipy.ndimage.correlate(in, kernel).
     mode, cval: what stands outside the volume, as in scipy.ndimage; None: "reflect" for a name, as scipy's function of

@@ -12,7 +12,8 @@ import numpy as np
 
 from tilewright.errors import InputError, TilewrightError, UsageError
 from tilewright.formats.files import same_file
-from tilewright.formats.volumes import MemoryShort, check_suffix
+from tilewright.formats.names import check_suffix
+from tilewright.formats.volumes import MemoryShort
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.manifest import Damaged, Value
 from tilewright.runtime.kernels import default_mode

@@ -30,7 +30,7 @@ from tilewright.runtime.slabs import through
 from tilewright.runtime.tiles import Blocks, Tile, Tiling, plan, run
 
 if TYPE_CHECKING:
-    from tilewright.formats.volumes import Form
+    from tilewright.formats.volume_formats import Form
     from tilewright.runtime.convolve import ConvolveJob, ConvolveTask
 
 SLACK = 32 << 20  # bytes: threads, and what the allocator keeps

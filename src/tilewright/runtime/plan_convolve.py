@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from tilewright.formats.files import BLOCK_BYTES
+from tilewright.formats.names import suffix_of
 from tilewright.formats.raw_volumes import RawForm
-from tilewright.formats.volumes import suffix_of
 from tilewright.formats.zarr_volumes import ZarrForm, ZarrVolume
 from tilewright.runtime.convolve import ConvolveJob, ConvolveTask, task_of
 from tilewright.runtime.convolve_memory import ZARR, compiling_bytes, reading_bytes, writing_bytes

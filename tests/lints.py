@@ -24,7 +24,9 @@ BELOW = {  # what a part of the package may import besides itself
     "simd": {"errors", "hardware"},
     "ops": {"errors", "hardware", "simd"},
 }
-BELOW["models"] = BELOW["ndimage"] = {"ops", "formats", *BELOW["ops"]}
+BELOW["ndimage"] = {"ops", "formats", *BELOW["ops"]}
+BELOW["generation"] = {"ops", "formats", "models", *BELOW["ops"]}
+BELOW["models"] = {"generation", "ops", "formats", *BELOW["ops"]}
 BELOW["runtime"] = BELOW["bench"] = {"models", "ndimage", *BELOW["models"]}
 BELOW["demo"] = {"runtime", "bench", *BELOW["runtime"]}
 BELOW["cli"] = {"demo", *BELOW["demo"]}

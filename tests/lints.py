@@ -26,7 +26,9 @@ BELOW = {  # what a part of the package may import besides itself
     "ops": {"errors", "hardware", "simd"},
 }
 BELOW["backends"] = {"ops", "formats", *BELOW["ops"]}
-BELOW["models"] = BELOW["ndimage"] = {"backends", *BELOW["backends"]}
+BELOW["ndimage"] = {"backends", *BELOW["backends"]}
+BELOW["generation"] = {"models", "backends", *BELOW["backends"]}
+BELOW["models"] = {"generation", "backends", *BELOW["backends"]}
 BELOW["runtime"] = BELOW["bench"] = {"models", "ndimage", *BELOW["models"]}
 BELOW["demo"] = {"runtime", "bench", *BELOW["runtime"]}
 BELOW["cli"] = {"demo", *BELOW["demo"]}

@@ -19,7 +19,7 @@ import zarr
 from gpt2_models import save
 from mutating import Kind
 from tilewright.errors import InputError, ResourceError
-from tilewright.models.sampling import SamplingParams
+from tilewright.generation.sampling import SamplingParams
 from tilewright.runtime.classify import ClassifyJob, classify
 from tilewright.runtime.convolve import ConvolveJob, convolve
 from tilewright.runtime.draw import DrawJob, draw

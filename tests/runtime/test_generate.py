@@ -14,8 +14,8 @@ import pytest
 import tilewright as tw
 from gpt2_models import save, tiny
 from tilewright.errors import InputError, InternalError, Interrupted, ResourceError, UsageError
+from tilewright.generation.sampling import SamplingParams
 from tilewright.models.gpt2 import GPT2
-from tilewright.models.sampling import SamplingParams
 from tilewright.runtime import generate_worker as module
 from tilewright.runtime.generate import GenerateJob, generate
 from tilewright.runtime.jobs.start import Settings

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tilewright.models.sampling import SamplingParams
+from tilewright.generation.sampling import SamplingParams
 from tilewright.runtime.generate import sizing_for
 from tilewright.runtime.inputs import PIECES, Sizing
 

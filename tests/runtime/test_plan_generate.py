@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tilewright.errors import InputError, ResourceError, UsageError
-from tilewright.models.generation import Generator, Request
+from tilewright.generation.engine import Generator, Request
+from tilewright.generation.sampling import SamplingParams
 from tilewright.models.gpt2 import GPT2, GPT2Config
-from tilewright.models.sampling import SamplingParams
 from tilewright.ops.core.memory import LINE
 from tilewright.runtime import plan_generate as planning
 from tilewright.runtime.generate import GenerateJob, generate

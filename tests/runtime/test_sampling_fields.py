@@ -12,9 +12,9 @@ from gpt2_models import save
 from tilewright.errors import UsageError
 from tilewright.formats import sampling_fields as table
 from tilewright.formats.sampling_fields import HONOURED, is_known
-from tilewright.models.generation import Generator
-from tilewright.models.requests import Held
-from tilewright.models.sampling import SamplingParams
+from tilewright.generation.engine import Generator
+from tilewright.generation.sampling import SamplingParams
+from tilewright.generation.sequences import Held
 from tilewright.runtime import generate_worker
 from tilewright.runtime.generate import ADDED, GenerateJob, generate, task_of
 from tilewright.runtime.jobs.start import Settings

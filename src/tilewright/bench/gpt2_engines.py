@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UsageError
+from tilewright.generation.sampling import SamplingParams
 from tilewright.models.gpt2 import GPT2, GPT2Config
-from tilewright.models.sampling import SamplingParams
 from tilewright.ops.attention import span
 from tilewright.ops.core.launch import thread_count
 

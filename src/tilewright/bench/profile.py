@@ -17,7 +17,8 @@ import numpy as np
 
 from tilewright.bench.results import Row
 from tilewright.bench.roofs import Roofs, roofs
-from tilewright.models import gpt2, host_place
+from tilewright.generation import arrays_cpu
+from tilewright.models import gpt2
 from tilewright.ops.attention.operands import SPAN, Cache
 from tilewright.ops.core.launch import thread_count
 from tilewright.ops.gemm.operands import Packed
@@ -83,7 +84,7 @@ def _rows_twice(name: str) -> Cost:
     return cost
 
 
-CALLERS = (gpt2, host_place)  # modules whose operations are timed
+CALLERS = (gpt2, arrays_cpu)  # modules whose operations are timed
 COSTS: dict[str, Cost] = {
     "matmul": _matmul, "matmul_argmax": _matmul_argmax, "attend": _attend, "append": _append,
     "layernorm": _rows_twice("layernorm"), "embedding": _rows_twice("embedding"),

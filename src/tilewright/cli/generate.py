@@ -16,7 +16,7 @@ from tilewright.errors import UsageError
 from tilewright.formats.sampling_fields import DRAWING
 
 if TYPE_CHECKING:
-    from tilewright.models.sampling import SamplingParams
+    from tilewright.generation.sampling import SamplingParams
     from tilewright.runtime.generate import GenerateJob
 
 SAMPLING = (
@@ -124,7 +124,7 @@ def job_of(options: Options) -> GenerateJob:
 
 def _params(options: Options) -> SamplingParams:
     """Raises UsageError for a value out of range, by the option's name."""
-    from tilewright.models.sampling import ParameterError, SamplingParams
+    from tilewright.generation.sampling import ParameterError, SamplingParams
 
     try:
         return SamplingParams.of(n=options.samples, **{name: getattr(options, name) for name in SAMPLING})

@@ -72,8 +72,8 @@ def text(say: Say, clock: Clock) -> bool:
     import numpy as np
 
     from tilewright.bench.gpt2 import random_prompts, random_weights, reference_logits
+    from tilewright.generation.sampling import SamplingParams
     from tilewright.models.gpt2 import GPT2, GPT2Config
-    from tilewright.models.sampling import SamplingParams
 
     config = GPT2Config()
     say(f"\ntext: {PROMPTS} prompts of 16 tokens, {NEW_TOKENS} new ones each, a GPT-2 of 124 M weights")

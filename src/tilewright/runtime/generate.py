@@ -14,8 +14,8 @@ from tilewright.formats.prompts import PromptReader, open_prompts
 from tilewright.formats.sampling_fields import DRAWING
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.formats.validate import validate, validate_tokens
+from tilewright.generation.sampling import SamplingParams
 from tilewright.models.gpt2 import GPT2Config
-from tilewright.models.sampling import SamplingParams
 from tilewright.runtime.devices import place_for
 from tilewright.runtime.fingerprint import Around, files_of, fingerprint
 from tilewright.runtime.generate_worker import DEFAULTS, FIRST_UNDRAWN, UNDRAWN, GenerateWorker

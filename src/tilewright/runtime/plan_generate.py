@@ -19,10 +19,10 @@ import numpy as np
 from tilewright.errors import ResourceError, UsageError
 from tilewright.formats.lines import Line
 from tilewright.formats.prompts import PromptFile
+from tilewright.generation.engine import HELD_BYTES, MAX_SLOTS, PREFILL_ROWS, WINDOW
+from tilewright.generation.sampling import LOGPROB_BYTES
 from tilewright.hardware import gpus
-from tilewright.models.generation import HELD_BYTES, MAX_SLOTS, PREFILL_ROWS, WINDOW
 from tilewright.models.gpt2 import BATCH_MEMORY, GPT2Config
-from tilewright.models.sampling import LOGPROB_BYTES
 from tilewright.ops import matmul, matmul_argmax
 from tilewright.ops.attention import bytes_a_sequence
 from tilewright.ops.core.ladder import Memory, Rung

@@ -14,7 +14,7 @@ import pytest
 import zarr
 
 from tilewright.errors import InputError, TilewrightError, UsageError
-from tilewright.models.sampling import SamplingParams
+from tilewright.generation.sampling import SamplingParams
 from tilewright.runtime import classify as classify_module
 from tilewright.runtime import convolve_worker
 from tilewright.runtime import draw as draw_module

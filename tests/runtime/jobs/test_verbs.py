@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.errors import ResourceError, TilewrightError, UsageError
-from tilewright.models.sampling import SamplingParams
+from tilewright.generation.sampling import SamplingParams
 from tilewright.runtime.classify import ClassifyJob, classify
 from tilewright.runtime.generate import GenerateJob, generate
 from tilewright.runtime.jobs import ids

@@ -20,7 +20,7 @@ from compare import compare
 from forked_verbs import PATHS
 from gpu import ON_GPU
 from tilewright.errors import ResourceError
-from tilewright.models.sampling import SamplingParams
+from tilewright.generation.sampling import SamplingParams
 from tilewright.runtime.classify import ClassifyJob, classify
 from tilewright.runtime.draw import DrawJob, draw
 from tilewright.runtime.generate import GenerateJob, generate

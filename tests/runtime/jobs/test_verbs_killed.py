@@ -143,7 +143,7 @@ from tilewright.runtime.jobs.manifest import Manifest
 from tilewright.runtime.jobs.task import Options, Watch
 from tilewright.runtime.reports import peak_memory
 from tilewright.errors import Interrupted
-from tilewright.models.sampling import SamplingParams
+from tilewright.generation.sampling import SamplingParams
 model, input, output, shards = sys.argv[1:]
 
 class Ends(Watch):

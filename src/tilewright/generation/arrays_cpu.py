@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.models.generation import Generator
+from tilewright.generation.engine import Generator
 from tilewright.ops.attention import Cache, append, attend, bytes_a_sequence, checked_spans
 from tilewright.ops.core.arrays import BFLOAT16
 from tilewright.ops.core.memory import empty

@@ -18,9 +18,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from tilewright.errors import ResourceError
-from tilewright.models.requests import Block, Generated, Group, Held, Request, Running
-from tilewright.models.sampler import BadWords, Choices, choose, stream, uniforms
-from tilewright.models.sampling import SamplingParams, finish
+from tilewright.generation.rules import BadWords, Choices, choose, stream, uniforms
+from tilewright.generation.sampling import SamplingParams, finish
+from tilewright.generation.sequences import Block, Generated, Group, Held, Request, Running
 from tilewright.ops.attention import Cache, span
 
 WINDOW = 4096  # requests between the oldest unfinished one and the newest read: what sorting can work with

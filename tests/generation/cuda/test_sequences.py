@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tilewright.models.device_sequences import Queue, Sequences
+from tilewright.generation.cuda.sequences import Queue, Sequences
 
 V = 257
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tilewright.models.sampling import SamplingParams
+from tilewright.generation.sampling import SamplingParams
 
 Id = str | int
 

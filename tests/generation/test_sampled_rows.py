@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from gpt2_models import TINY, tiny
-from tilewright.models import generation
-from tilewright.models.generation import Generator, Request
-from tilewright.models.sampling import SamplingParams
+from tilewright.generation import engine
+from tilewright.generation.engine import Generator, Request
+from tilewright.generation.sampling import SamplingParams
 
 
 @pytest.mark.parametrize(("first", "held", "most"), [(2, 1, 2), (3, 10 * 4 * TINY["vocab_size"], 10), (64, 1, 30)])
@@ -27,7 +27,7 @@ def test_the_first_part_says_how_many_rows_the_memory_holds(first, held, most, r
         return logits(hidden)
 
     monkeypatch.setattr(model, "logits", counted)
-    monkeypatch.setattr(generation, "SAMPLED_ROWS", first)
-    monkeypatch.setattr(generation, "LOGITS_BYTES", held)
+    monkeypatch.setattr(engine, "SAMPLED_ROWS", first)
+    monkeypatch.setattr(engine, "LOGITS_BYTES", held)
     assert answers() == wanted
     assert parts[0] == min(first, 30) and max(parts) == most

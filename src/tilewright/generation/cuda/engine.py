@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import ResourceError
-from tilewright.models.device_draw import Chances, chances
-from tilewright.models.device_place import STEPS
-from tilewright.models.device_sequences import Queue, Sequences
-from tilewright.models.generation import END, Block, Generated, Generator, Group, Request, Running
-from tilewright.models.requests import Held
-from tilewright.models.sampler import stream
-from tilewright.models.sampling import SamplingParams
+from tilewright.generation.cuda.decode_state import STEPS
+from tilewright.generation.cuda.drawing import Chances, chances
+from tilewright.generation.cuda.sequences import Queue, Sequences
+from tilewright.generation.engine import END, Block, Generated, Generator, Group, Request, Running
+from tilewright.generation.rules import stream
+from tilewright.generation.sampling import SamplingParams
+from tilewright.generation.sequences import Held
 
 HELD_BYTES = 2 << 30  # of answers asked for: as many of 1,024 tokens as the window has are fewer
 LANES = 3  # one on the GPU, one queued behind it, one in the host's hands

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tilewright.errors import UsageError
-from tilewright.models.sampler import choose, philox, stream, uniform, uniforms
-from tilewright.models.sampling import SamplingParams
+from tilewright.generation.rules import choose, philox, stream, uniform, uniforms
+from tilewright.generation.sampling import SamplingParams
 
 V = 3000  # many vectors and buckets
 GREEDY = SamplingParams(temperature=0)
@@ -176,7 +176,9 @@ def test_a_number_depends_on_its_name_alone():
 def test_numbers_stay_inside_zero_and_one(monkeypatch):
     streams = np.array([stream(1, 0, 0)] * 2)
     for word, bound in ((0, 2.0**-53), (2**32 - 1, 1 - 2.0**-53)):
-        monkeypatch.setattr("tilewright.models.sampler.philox", lambda c, k, w=word: np.full((len(c), 4), w, np.uint32))
+        monkeypatch.setattr(
+            "tilewright.generation.rules.philox", lambda c, k, w=word: np.full((len(c), 4), w, np.uint32)
+        )
         assert (uniforms(streams, [0, 1]) == bound).all()
 
 

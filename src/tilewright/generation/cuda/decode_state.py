@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilewright.models.device_draw import Chances, Draw
+from tilewright.generation.arrays_cpu import last_rows
+from tilewright.generation.cuda.drawing import Chances, Draw
 from tilewright.models.graphs import captured
-from tilewright.models.host_place import last_rows
 from tilewright.ops.attention import DeviceCache, append, append_and_attend, attend, checked_spans
 from tilewright.ops.attention.operands import SPAN
 from tilewright.ops.core.arrays import one_of
@@ -54,7 +54,7 @@ class Workspace:
 
 
 class Device:
-    """A GPU as the place of a model, see `host_place.Host`; of products, queries, keys and values in the class's dtype.
+    """A GPU as the place of a model, see `arrays_cpu.Host`; of products, queries, keys and values in the class's dtype.
 
     name: "cuda", or "cpu" where kernels are run as Python.
     """
@@ -125,7 +125,7 @@ class Device:
 
     def engine(self, *model: Any, **options: Any):
         """See `DeviceGenerator`."""
-        from tilewright.models.device_generation import DeviceGenerator
+        from tilewright.generation.cuda.engine import DeviceGenerator
 
         return DeviceGenerator(*model, **options)
 

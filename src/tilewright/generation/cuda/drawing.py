@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilewright.models.sampler import uniforms
-from tilewright.models.sampling import SamplingParams
+from tilewright.generation.rules import uniforms
+from tilewright.generation.sampling import SamplingParams
 from tilewright.ops.sample import Rules, draw, rules
 from tilewright.ops.sample.operands import FLOAT
 

@@ -11,16 +11,16 @@ import pytest
 from gpt2_models import TINY, divergences, random_weights, save, tiny
 from gpu import ON_GPU
 from tilewright.errors import ResourceError, UsageError
+from tilewright.generation.engine import Request
+from tilewright.generation.sampling import SamplingParams
 from tilewright.models import gpt2
-from tilewright.models.generation import Request
 from tilewright.models.gpt2 import GPT2, GPT2Config
-from tilewright.models.sampling import SamplingParams
 from tilewright.ops.attention.operands import DeviceCache
 
 torch = pytest.importorskip("torch")
-device_place = pytest.importorskip("tilewright.models.device_place")
-device_generation = pytest.importorskip("tilewright.models.device_generation")
-device_draw = pytest.importorskip("tilewright.models.device_draw")
+device_place = pytest.importorskip("tilewright.generation.cuda.decode_state")
+device_generation = pytest.importorskip("tilewright.generation.cuda.engine")
+device_draw = pytest.importorskip("tilewright.generation.cuda.drawing")
 
 V, CONTEXT = TINY["vocab_size"], TINY["n_positions"]
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
@@ -143,7 +143,7 @@ def unpatched(patch) -> None:
     patch.setattr(gpt2, "matmul_argmax", matmul_argmax.matmul_argmax)
     patch.setattr(gpt2, "prepare", matmul.prepare)
     patch.setattr(gpt2, "prepare_argmax", matmul_argmax.prepare)
-    from tilewright.models.host_place import Host
+    from tilewright.generation.arrays_cpu import Host
 
     patch.setattr(gpt2, "place_of", lambda device, dtype: Host(dtype))
 

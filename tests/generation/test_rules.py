@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tilewright.errors import UsageError
-from tilewright.models.sampler import BadWords, choose
-from tilewright.models.sampling import MAX_ANSWER, MAX_INTEGER, ParameterError, SamplingParams
+from tilewright.generation.rules import BadWords, choose
+from tilewright.generation.sampling import MAX_ANSWER, MAX_INTEGER, ParameterError, SamplingParams
 
 V = 60
 WORDS = {"ab": [1, 2], " ab": [3], "c": [4], " c": [5, 6, 7], "a": [1], " a": [0, 1], " ": [0]}

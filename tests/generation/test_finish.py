@@ -3,7 +3,7 @@
 import pytest
 
 from tilewright.errors import UsageError
-from tilewright.models.sampling import Finish, SamplingParams, finish
+from tilewright.generation.sampling import Finish, SamplingParams, finish
 
 PIECES = ["", "The ", "e", "nd", "en", "d!", " and", "\ufffd"]
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.models.sampling import SamplingParams
+from tilewright.generation.sampling import SamplingParams
 from tilewright.ops.core.gpu.tensors import on_gpu
 from tilewright.ops.sample import Edits, Rules, rules, sample
 

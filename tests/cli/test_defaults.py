@@ -3,7 +3,7 @@
 from dataclasses import fields
 
 from tilewright.cli.generate import SAMPLING, Options
-from tilewright.models.sampling import SamplingParams
+from tilewright.generation.sampling import SamplingParams
 
 
 def test_sampling_defaults_of_the_command_line_are_those_of_python():

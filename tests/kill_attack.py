@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tilewright.runtime.convert.models import init_dcgan
 from tilewright.runtime.jobs.merge import digest_of, verify
-from tilewright.runtime.models import init_dcgan
 
 WORKERS_CHANCE = 0.08  # of a run with two workers: their start takes twenty times as long as a run without
 THREADS = ("1", "2")

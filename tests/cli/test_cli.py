@@ -289,7 +289,7 @@ def test_unexpected_errors(run, small, monkeypatch, capsys, error, code, message
     def broken(*args):
         raise error
 
-    monkeypatch.setattr("tilewright.runtime.classify.config_of", broken)
+    monkeypatch.setattr("tilewright.runtime.verbs.classify.task.config_of", broken)
     found, _, errors = run(*small)
     assert found == code and message in one_paragraph(errors)
     monkeypatch.setenv("TILEWRIGHT_DEBUG", "1")

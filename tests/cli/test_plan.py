@@ -13,8 +13,8 @@ import pytest
 
 from options import replaced
 from tilewright.cli.plan import JOBS, GenerateOptions
+from tilewright.runtime.convert.models import init_dcgan, init_gpt2, init_textcnn
 from tilewright.runtime.jobs.directory import JobDirectory
-from tilewright.runtime.models import init_dcgan, init_gpt2, init_textcnn
 
 SMALL = {
     "generate": ("--model", "gpt2", "-i", "in.bin", "-o", "out.bin", "--max-tokens", "2"),

@@ -8,8 +8,8 @@ from gpu import ON_GPU
 from tilewright.errors import ResourceError, UsageError
 from tilewright.hardware import GPU, no_gpu
 from tilewright.runtime import devices
-from tilewright.runtime.classify import ClassifyJob, classify
 from tilewright.runtime.devices import gpu_faults, place_for
+from tilewright.runtime.verbs.classify.task import ClassifyJob, classify
 
 WORKS = {"cpu": None, "simt": None, "tile": None, "torch": None, "mpi": None}
 

@@ -13,7 +13,7 @@ from tilewright.cli._options import Device, check_threads, parse_bytes, parse_ru
 from tilewright.cli._output import banner, say, show_json, show_part, summary
 
 if TYPE_CHECKING:
-    from tilewright.runtime.convolve import ConvolveJob
+    from tilewright.runtime.verbs.convolve.task import ConvolveJob
 
 Modes = Literal[
     "reflect", "constant", "nearest", "mirror", "wrap", "grid-mirror", "grid-constant", "grid-wrap"
@@ -72,7 +72,7 @@ def job_of(options: Options) -> ConvolveJob:
         raise typer.BadParameter("a volume has no records of which some may fail", param_hint="--max-errors")
     memory = None if options.memory is None else parse_bytes(options.memory, "--memory")
 
-    from tilewright.runtime.convolve import ConvolveJob
+    from tilewright.runtime.verbs.convolve.task import ConvolveJob
 
     return ConvolveJob(
         input=options.input,
@@ -111,7 +111,7 @@ def convolve(options: Options) -> None:
 
     from tilewright.ops.core.ladder import using
     from tilewright.ops.core.launch import thread_count, threads
-    from tilewright.runtime.convolve import convolve
+    from tilewright.runtime.verbs.convolve.task import convolve
 
     with threads(options.threads), using(**rungs):
         count = thread_count()
@@ -132,7 +132,7 @@ def _show(options: Options, report: Any) -> None:
 
 
 def _mode(options: Options) -> str:
-    from tilewright.runtime.kernels import default_mode
+    from tilewright.runtime.verbs.convolve.kernels import default_mode
 
     return options.mode or ("constant" if options.cval else default_mode(options.kernel))
 
@@ -146,7 +146,7 @@ def _device(given: str) -> str:
 
 
 def _banner(options: Options, threads: int) -> str:
-    from tilewright.runtime.kernels import function_of
+    from tilewright.runtime.verbs.convolve.kernels import function_of
 
     mode, function = _mode(options), function_of(options.kernel)
     said = f"{mode} {options.cval:g}" if mode.endswith("constant") else mode

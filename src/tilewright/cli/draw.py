@@ -13,7 +13,7 @@ from tilewright.cli._options import Device, check_threads, parse_rungs, verb
 from tilewright.cli._output import banner, say, show_part, show_report, summary
 
 if TYPE_CHECKING:
-    from tilewright.runtime.draw import DrawJob
+    from tilewright.runtime.verbs.draw.task import DrawJob
 
 
 @dataclass(kw_only=True)
@@ -65,7 +65,7 @@ def job_of(options: Options) -> DrawJob:
     if options.max_errors is not None:
         raise typer.BadParameter("an image cannot fail alone", param_hint="--max-errors")
 
-    from tilewright.runtime.draw import DrawJob
+    from tilewright.runtime.verbs.draw.task import DrawJob
 
     return DrawJob(
         model=options.model,
@@ -104,7 +104,7 @@ def draw(options: Options) -> None:
 
     from tilewright.ops.core.ladder import using
     from tilewright.ops.core.launch import thread_count, threads
-    from tilewright.runtime.draw import draw
+    from tilewright.runtime.verbs.draw.task import draw
 
     with threads(options.threads), using(**rungs):
         count = thread_count()

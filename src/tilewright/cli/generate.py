@@ -17,7 +17,7 @@ from tilewright.formats.sampling_fields import DRAWING
 
 if TYPE_CHECKING:
     from tilewright.generation.sampling import SamplingParams
-    from tilewright.runtime.generate import GenerateJob
+    from tilewright.runtime.verbs.generate.task import GenerateJob
 
 SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
@@ -105,7 +105,7 @@ def job_of(options: Options) -> GenerateJob:
         raise typer.BadParameter("-v and -a FILE go together", param_hint="-v")
     memory = None if options.max_batch_memory is None else parse_bytes(options.max_batch_memory, "--max-batch-memory")
 
-    from tilewright.runtime.generate import GenerateJob
+    from tilewright.runtime.verbs.generate.task import GenerateJob
 
     return GenerateJob(
         model=options.model,
@@ -172,7 +172,7 @@ def generate(options: Options) -> None:
 
     from tilewright.ops.core.ladder import using
     from tilewright.ops.core.launch import thread_count, threads
-    from tilewright.runtime.generate import generate
+    from tilewright.runtime.verbs.generate.task import generate
 
     speak = speaker(options, lambda: _banner(options, thread_count()))
     with threads(options.threads), using(**rungs):

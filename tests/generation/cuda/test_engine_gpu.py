@@ -349,9 +349,9 @@ def test_the_job_writes_what_the_cpus_job_writes(tmp_path, monkeypatch, rng):
     """Prompts of a file, bad ones and some with parameters of their own; and the course's binary tokens."""
     import json
 
-    from tilewright.runtime import generate as job
     from tilewright.runtime import load
     from tilewright.runtime.jobs import start
+    from tilewright.runtime.verbs.generate import task as job
 
     save(tmp_path / "m", tokenizer=False)
     lines = [{"prompt_token_ids": rng.integers(0, V, n).tolist()} for n in (5, 9, 1, 30)]

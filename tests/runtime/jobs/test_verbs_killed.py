@@ -84,7 +84,7 @@ def test_local_workers(verbs, tmp_path, verb, workers):
 @pytest.mark.long
 def test_a_kernel_that_traps(verbs, tmp_path, monkeypatch):
     """The worker is replaced, the record reported, the others are as ever."""
-    from tilewright.runtime import classify as module
+    from tilewright.runtime.verbs.classify import task as module
 
     monkeypatch.setattr(module, "ClassifyTask", Trapping)
     job = job_of(verbs, "classify", "classify.jsonl", str(tmp_path / "out"), engine="local", shard_size=3000)
@@ -136,7 +136,7 @@ def test_a_shard_costs_little(verbs, tmp_path):
 SIZE = 10 << 30
 SCRIPT = """
 import sys, time, json
-from tilewright.runtime.generate import GenerateJob, task_of
+from tilewright.runtime.verbs.generate.task import GenerateJob, task_of
 from tilewright.runtime.engines.inline import Inline
 from tilewright.runtime.jobs.run import run
 from tilewright.runtime.jobs.manifest import Manifest

@@ -1,18 +1,24 @@
 """PyTorch beside the elementwise functions."""
 
-from collections.abc import Callable
-
 import torch
 
-from tilewright.bench.gpu._rows import in_class, truth_by
+from tilewright.bench.measure import Call
+from tilewright.bench.peers._shared import in_class, tensor, truth_by
 
 
 def truth(case, tensors: dict):
-    """See `tilewright.bench.gpu`."""
+    """See `tilewright.bench.peers`."""
     return truth_by("elementwise", case, tensors)
 
 
-def peers(case, tensors: dict) -> dict[str, Callable[[], object]]:
+def cpu(case, inputs: dict) -> dict[str, Call]:
+    """PyTorch."""
+    x, gelu = tensor(inputs["x"], "float32"), torch.nn.functional.gelu
+    calls = {"relu": torch.relu, "tanh": torch.tanh, "gelu": gelu, "gelu_tanh": lambda x: gelu(x, approximate="tanh")}
+    return {"PyTorch": lambda: calls[case.function](x)}
+
+
+def gpu(case, tensors: dict) -> dict[str, Call]:
     """PyTorch, in and out in the class's dtype, as ours."""
     x = in_class(case, tensors["x"])
     out = torch.empty_like(x)

@@ -1,4 +1,4 @@
-"""cuBLAS beside matmul, and products in float64."""
+"""MKL, oneDNN and cuBLAS beside matmul, and products in float64."""
 
 from collections.abc import Callable
 from functools import partial
@@ -6,13 +6,15 @@ from functools import partial
 import numpy as np
 import torch
 
+from tilewright.bench.measure import Call
+from tilewright.bench.peers._shared import tensor
 from tilewright.ops.matmul.problem import EPS32, STEEPEST
 
 CHECKED = 2048  # rows that are compared
 
 
 def truth(case, tensors: dict):
-    """Products in float64, on the GPU; see `tilewright.bench.gpu`."""
+    """Products in float64, on the GPU; see `tilewright.bench.peers`."""
     a, b = tensors["a"][:CHECKED].double(), tensors["b"].double()
     exact, size, later = a @ b, a.abs() @ b.abs(), 0.0
     addends = [tensors["residual"][:CHECKED]] if "residual" in tensors else []
@@ -27,14 +29,24 @@ def truth(case, tensors: dict):
     return exact, lambda c: EPS32 * slope * (c * np.sqrt(case.K) * size + 2 * later)
 
 
-def peers(case, tensors: dict) -> dict[str, Callable[[], object]]:
+def cpu(case, inputs: dict) -> dict[str, Call]:
+    """MKL or oneDNN for a bare product."""
+    if case.batch or case.bias or case.residual or case.activation or case.gathered:
+        return {}
+    a, b = (tensor(inputs[name], case.dtype) for name in "ab")
+    out = torch.empty(case.M, case.N, dtype=a.dtype)
+    name = "MKL" if case.dtype == "float32" else "oneDNN"
+    return {name: lambda: torch.mm(a, b, out=out)}
+
+
+def gpu(case, tensors: dict) -> dict[str, Call]:
     """cuBLAS with b as it comes and transposed."""
     if case.batch or case.gathered or case.activation not in (None, "relu", "gelu_tanh"):
         return {}
     return {"cuBLAS": vendor(case, tensors), "cuBLAS, b transposed": vendor(case, tensors, transposed=True)}
 
 
-def vendor(case, tensors: dict, *, transposed: bool = False) -> Callable[[], object]:
+def vendor(case, tensors: dict, *, transposed: bool = False) -> Call:
     """cuBLAS on a case's tensors, bias in its own epilogue, residual and activation as kernels of their own.
 
     transposed: b lies as (N, K).

@@ -12,7 +12,7 @@ CHECKED = 1 << 20  # numbers that are compared, at least a row
 
 
 def truth_by(op: str, case, tensors: dict, *, along: tuple[str, ...] = ("x",), width: int = 1):
-    """(exact, allowed) of `tilewright.bench.gpu`, by the operation's `reference` and `bound`.
+    """(exact, allowed) of `tilewright.bench.peers`, by the operation's `reference` and `bound`.
 
     along: the arguments that have the result's rows, of which the first are taken; width: numbers of the result for
     each of theirs.
@@ -40,3 +40,9 @@ def _first(tensors: dict, along: tuple[str, ...], width: int) -> dict:
 def in_class(case, x):
     """A tensor as the class keeps activations: in 16 bits, if it has 16."""
     return x.to(torch_dtype(case.dtype))
+
+
+def tensor(array, dtype: str) -> torch.Tensor:
+    """A CPU tensor of an array's values in the class's dtype."""
+    kind = torch.bfloat16 if dtype == "bfloat16" else torch.float32
+    return torch.from_numpy(np.array(array, np.float32)).to(kind)

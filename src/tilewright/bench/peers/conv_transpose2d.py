@@ -1,11 +1,14 @@
-"""cuDNN beside conv_transpose2d, and sums in float64."""
+"""oneDNN and cuDNN beside conv_transpose2d, and sums in float64."""
 
 import math
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch.nn.functional import conv_transpose2d, gelu
 
+from tilewright.bench.measure import Call
+from tilewright.bench.peers._shared import tensor
 from tilewright.ops.conv_transpose2d.problem import EPS32, STEEPEST
 
 CHECKED = 32  # images that are compared
@@ -19,7 +22,7 @@ ACTIVATIONS: dict[str | None, Callable] = {
 
 
 def truth(case, tensors: dict):
-    """Sums in float64, on the GPU; see `tilewright.bench.gpu`."""
+    """Sums in float64, on the GPU; see `tilewright.bench.peers`."""
     x, weights = tensors["x"][:CHECKED].double(), tensors["weights"].double()
     bias = tensors["bias"].double() if "bias" in tensors else x.new_zeros(case.O)
     own = _cropped(case, x.abs(), weights.abs())
@@ -37,7 +40,29 @@ def _cropped(case, x, weights):
     return full[:, :, top : full.shape[2] - bottom, left : full.shape[3] - right].permute(0, 2, 3, 1)
 
 
-def peers(case, tensors: dict) -> dict[str, Callable[[], object]]:
+def cpu(case, inputs: dict) -> dict[str, Call]:
+    """In both layouts of memory; PyTorch crops both ends alike, so what more there is to crop becomes a view."""
+    crops = [min(pair) for pair in case.padding]
+    bias = tensor(inputs["bias"], case.dtype) if "bias" in inputs else None
+    call, ((top, bottom), (left, right)) = torch.nn.functional.conv_transpose2d, case.padding
+    activation = getattr(torch, case.activation) if case.activation in ("relu", "tanh") else (lambda y: y)
+
+    def with_layout(layout):
+        x = tensor(np.moveaxis(inputs["x"], 3, 1), case.dtype).contiguous(memory_format=layout)
+        weights = np.transpose(inputs["weights"], (3, 2, 0, 1))
+        weights = tensor(weights, case.dtype).contiguous(memory_format=layout)
+
+        def run():
+            y = call(x, weights, bias, stride=case.stride, padding=crops)
+            y = y[:, :, top - crops[0] : y.shape[2] - (bottom - crops[0]), left - crops[1] :]
+            return activation(y[:, :, :, : y.shape[3] - (right - crops[1])])
+
+        return run
+
+    return {"PyTorch": with_layout(torch.contiguous_format), "PyTorch, channels last": with_layout(torch.channels_last)}
+
+
+def gpu(case, tensors: dict) -> dict[str, Call]:
     """cuDNN in both layouts of memory, bias in its own epilogue, the activation as a kernel of its own."""
     if any(not 0 <= first - last <= 1 and not 0 <= last - first <= 1 for first, last in case.padding):
         return {}
@@ -45,7 +70,7 @@ def peers(case, tensors: dict) -> dict[str, Callable[[], object]]:
     return {name: vendor(case, tensors, layout) for name, layout in layouts.items()}
 
 
-def vendor(case, tensors: dict, layout) -> Callable[[], object]:
+def vendor(case, tensors: dict, layout) -> Call:
     """cuDNN on a case's tensors.
 
     PyTorch crops as much behind as before, or one less: where it is one more, image and kernel are mirrored beforehand.

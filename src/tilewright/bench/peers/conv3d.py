@@ -1,21 +1,22 @@
-"""cuDNN and CuPy beside conv3d, and sums over windows in float64."""
+"""PyTorch, scipy and CuPy beside conv3d, and sums over windows in float64."""
 
 import math
-from collections.abc import Callable
 from importlib.util import find_spec
 
 import numpy as np
-import torch
 
+from tilewright.bench.measure import Call
 from tilewright.ops.conv3d.arguments import window_for
 from tilewright.ops.conv3d.operands import index_map
 from tilewright.ops.conv3d.problem import EPS32
+from tilewright.ops.core.launch import thread_count
+from tilewright.ops.core.memory import zeros
 
 CHECKED = 16  # planes that are compared; all of them, where there are channels
 
 
 def truth(case, tensors: dict):
-    """The first planes in float64, on the GPU; see `tilewright.bench.gpu`."""
+    """The first planes in float64, on the GPU; see `tilewright.bench.peers`."""
     x, weights = tensors["x"], tensors["weights"]
     if isinstance(weights, tuple):
         exact, size = _passes(x, weights, case)
@@ -27,6 +28,8 @@ def truth(case, tensors: dict):
 
 def _surrounded(x, case):
     """As much of x (C, D, H, W) as the checked planes need, in float64, with what stands around it."""
+    import torch
+
     sizes, planes = (case.KD, case.KH, case.KW), case.D if case.C else CHECKED
     window = window_for(tuple(x.shape[1:]), sizes, case.mode, case.cval, case.origin)
     axes = zip(x.shape[1:], sizes, window.first, strict=True)
@@ -51,6 +54,8 @@ def _passes(x, factors: tuple, case):
 
 def _sums(x, weights: np.ndarray, case):
     """(sums, sums of sizes), tap by tap."""
+    import torch
+
     wide = _surrounded(x, case)
     D, H, W = (n - K + 1 for n, K in zip(wide.shape[1:], weights.shape[2:], strict=True))
     exact = torch.zeros(len(weights), D, H, W, dtype=torch.float64, device=x.device)
@@ -62,24 +67,38 @@ def _sums(x, weights: np.ndarray, case):
     return exact, size
 
 
-def peers(case, tensors: dict) -> dict[str, Callable[[], object]]:
-    """Those that are installed and compute this case."""
-    found = {"cuDNN": _cudnn(case, tensors), "CuPy": _cupy(case, tensors) if find_spec("cupyx") else None}
+def cpu(case, inputs: dict) -> dict[str, Call]:
+    """PyTorch and scipy.ndimage where they compute this case."""
+    found = {"PyTorch": torch_call(case, inputs), "scipy": scipy_call(case, inputs) if find_spec("scipy") else None}
     return {name: call for name, call in found.items() if call}
 
 
-def _cudnn(case, tensors: dict) -> Callable[[], object] | None:
-    """PyTorch's conv3d in float32, three of them where the kernel is given as factors; it knows zeros around alone."""
+def gpu(case, tensors: dict) -> dict[str, Call]:
+    """cuDNN, and CuPy if it is installed, where they compute this case."""
+    found = {"cuDNN": torch_call(case, tensors), "CuPy": _cupy(case, tensors) if find_spec("cupyx") else None}
+    return {name: call for name, call in found.items() if call}
+
+
+def torch_call(case, inputs: dict) -> Call | None:
+    """PyTorch's conv3d in float32, three of them where the kernel is given as factors. None for a border it lacks.
+
+    inputs: arrays or tensors. Raises ModuleNotFoundError without PyTorch.
+    """
+    import torch
+
+    torch.set_num_threads(thread_count())
     odd = all(K % 2 for K in (case.KD, case.KH, case.KW))
     if case.mode not in ("constant", "valid") or case.cval or case.origin or not odd:
         return None
-    x, weights = tensors["x"], tensors["weights"]
+
+    def moved(array):
+        array = np.ascontiguousarray(array) if isinstance(array, np.ndarray) else array
+        return torch.as_tensor(array, device=x.device)
+
+    x, weights = torch.as_tensor(inputs["x"]), inputs["weights"]
     shapes = ((-1, 1, 1), (1, -1, 1), (1, 1, -1))
-    if isinstance(weights, tuple):
-        kernels = [torch.from_numpy(w.reshape(s)).to(x.device) for w, s in zip(weights, shapes, strict=True)]
-    else:
-        kernels = [weights]
-    kernels = [kernel if case.C else kernel[None, None] for kernel in kernels]
+    whole = [w.reshape(s) for w, s in zip(weights, shapes, strict=True)] if isinstance(weights, tuple) else [weights]
+    kernels = [moved(w if case.C else w[None, None]) for w in whole]
     x = (x if case.C else x[None])[None]
 
     def call():
@@ -93,7 +112,29 @@ def _cudnn(case, tensors: dict) -> Callable[[], object] | None:
     return call
 
 
-def _cupy(case, tensors: dict) -> Callable[[], object] | None:
+def scipy_call(case, inputs: dict) -> Call | None:
+    """scipy.ndimage: `correlate`, or `correlate1d` along each axis as `gaussian_filter` does. None for channels.
+
+    Raises ModuleNotFoundError without scipy.
+    """
+    from scipy import ndimage
+
+    x, weights, out = inputs["x"], inputs["weights"], zeros(inputs["x"].shape)
+    border = {"mode": case.mode, "cval": case.cval}
+    if case.C or case.mode == "valid" or case.origin:
+        return None
+    if not isinstance(weights, tuple):
+        return lambda: ndimage.correlate(x, weights, output=out, **border)
+
+    def passes():
+        for axis, factor in enumerate(weights):
+            ndimage.correlate1d(out if axis else x, factor, axis, output=out, **border)
+        return out
+
+    return passes
+
+
+def _cupy(case, tensors: dict) -> Call | None:
     """CuPy's ndimage: `correlate`, or `correlate1d` along each axis as its `gaussian_filter` does."""
     if case.C or case.mode == "valid" or case.origin:
         return None
@@ -116,9 +157,10 @@ def _cupy(case, tensors: dict) -> Callable[[], object] | None:
     return _on_torchs_stream(passes)
 
 
-def _on_torchs_stream(call: Callable[[], object]) -> Callable[[], object]:
+def _on_torchs_stream(call: Call) -> Call:
     """CuPy has a current stream of its own."""
     import cupy
+    import torch
 
     def run():
         with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):

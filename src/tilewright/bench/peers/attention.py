@@ -1,12 +1,13 @@
 """PyTorch's attention beside ours, and its truth in float64."""
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+from tilewright.bench.measure import Call
+from tilewright.bench.peers._shared import tensor
 from tilewright.ops.attention.problem import EPS16, EPS32
 
 CHECKED = 1 << 26  # scores that are compared, at least those of one sequence
@@ -14,7 +15,7 @@ LONG = 128  # queries
 
 
 def truth(case, tensors: dict):
-    """Attention in float64, on the GPU, and `spec.bound` with it; see `tilewright.bench.gpu`."""
+    """Attention in float64, on the GPU, and `spec.bound` with it; see `tilewright.bench.peers`."""
     count = max(1, min(case.B, CHECKED // (case.H * case.Q * case.T)))
     q, k, v = (tensors[name][:count].double() for name in "qkv")
     positions = torch.arange(case.T, device=q.device)
@@ -30,7 +31,16 @@ def truth(case, tensors: dict):
     return shares @ v, allowed
 
 
-def peers(case, tensors: dict) -> dict[str, Callable[[], object]]:
+def cpu(case, inputs: dict) -> dict[str, Call]:
+    """PyTorch's fused attention, where its causal mask, which starts at the first key, is ours."""
+    if case.causal and 1 < case.Q < case.T:
+        return {}
+    q, k, v = (tensor(inputs[name], "float32") for name in "qkv")
+    call = torch.nn.functional.scaled_dot_product_attention
+    return {"PyTorch": lambda: call(q, k, v, is_causal=case.causal and case.Q > 1)}
+
+
+def gpu(case, tensors: dict) -> dict[str, Call]:
     """PyTorch's fused attention as it chooses, and cuDNN's for long prompts in 16 bits; q, k, v as they like them."""
     if case.Q not in (1, case.T) or not case.causal:
         return {}

@@ -1,19 +1,24 @@
 """PyTorch beside layernorm."""
 
-from collections.abc import Callable
-
 import torch
 from torch.nn.functional import layer_norm
 
-from tilewright.bench.gpu._rows import in_class, truth_by
+from tilewright.bench.measure import Call
+from tilewright.bench.peers._shared import in_class, tensor, truth_by
 
 
 def truth(case, tensors: dict):
-    """See `tilewright.bench.gpu`."""
+    """See `tilewright.bench.peers`."""
     return truth_by("layernorm", case, tensors)
 
 
-def peers(case, tensors: dict) -> dict[str, Callable[[], object]]:
+def cpu(case, inputs: dict) -> dict[str, Call]:
+    """PyTorch."""
+    x, weight, bias = (tensor(inputs[name], "float32") for name in ("x", "weight", "bias"))
+    return {"PyTorch": lambda: torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, inputs["eps"])}
+
+
+def gpu(case, tensors: dict) -> dict[str, Call]:
     """PyTorch from float32; in a 16-bit class its result rounded by a second kernel, and all of it in 16 bits, which
     reads two bytes a number less than ours."""
     x, weight, bias = (tensors[name] for name in ("x", "weight", "bias"))

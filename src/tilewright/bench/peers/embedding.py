@@ -1,18 +1,24 @@
 """PyTorch beside embedding."""
 
-from collections.abc import Callable
-
+import torch
 from torch.nn.functional import embedding
 
-from tilewright.bench.gpu._rows import in_class, truth_by
+from tilewright.bench.measure import Call
+from tilewright.bench.peers._shared import in_class, tensor, truth_by
 
 
 def truth(case, tensors: dict):
-    """See `tilewright.bench.gpu`."""
+    """See `tilewright.bench.peers`."""
     return truth_by("embedding", case, tensors, along=("ids", "positions"), width=case.C)
 
 
-def peers(case, tensors: dict) -> dict[str, Callable[[], object]]:
+def cpu(case, inputs: dict) -> dict[str, Call]:
+    """PyTorch, without positions."""
+    ids, table = torch.from_numpy(inputs["ids"]), tensor(inputs["table"], "float32")
+    return {"PyTorch": lambda: torch.nn.functional.embedding(ids, table)}
+
+
+def gpu(case, tensors: dict) -> dict[str, Call]:
     """PyTorch, which adds the positions in a kernel of its own, in the class's dtype."""
     ids, table = tensors["ids"], in_class(case, tensors["table"])
     if not case.positions:

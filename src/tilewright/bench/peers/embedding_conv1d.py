@@ -1,10 +1,10 @@
 """PyTorch beside embedding_conv1d, and features in float64."""
 
-from collections.abc import Callable
-
 import torch
 from torch.nn.functional import conv1d, embedding
 
+from tilewright.bench.measure import Call
+from tilewright.bench.peers._shared import tensor
 from tilewright.ops.embedding_conv1d.problem import ROUNDINGS
 from tilewright.ops.matmul.problem import EPS32
 
@@ -13,7 +13,7 @@ BATCH = 1024  # sentences that the peer convolves together: its fastest
 
 
 def truth(case, tensors: dict):
-    """Features in float64, on the GPU; see `tilewright.bench.gpu`."""
+    """Features in float64, on the GPU; see `tilewright.bench.peers`."""
     ids, table = tensors["ids"][:CHECKED].long(), tensors["table"]
     x = table[ids].double()  # (B, L, C)
     exact, terms, roundings, biases = [], [], [], []
@@ -36,7 +36,21 @@ def _filters(tensors: dict):
     return [[torch.as_tensor(array, device=there) for array in tensors[name]] for name in ("weights", "biases")]
 
 
-def peers(case, tensors: dict) -> dict[str, Callable[[], object]]:
+def cpu(case, inputs: dict) -> dict[str, Call]:
+    """PyTorch: the embedding, oneDNN's convolutions, ReLU, the maximum."""
+    ids, table = torch.from_numpy(inputs["ids"]), tensor(inputs["table"], case.dtype)
+    weights = [tensor(w, case.dtype) for w in inputs["weights"]]
+    biases = [tensor(b, case.dtype) for b in inputs["biases"]]
+
+    def call():
+        x = torch.nn.functional.embedding(ids, table).transpose(1, 2)
+        branches = [torch.nn.functional.conv1d(x, w, b) for w, b in zip(weights, biases, strict=True)]
+        return torch.cat([torch.relu(y).amax(dim=2) for y in branches], dim=1)
+
+    return {"PyTorch": call}
+
+
+def gpu(case, tensors: dict) -> dict[str, Call]:
     """PyTorch: the embedding, cuDNN's convolutions, ReLU, the maximum; in the case's dtype."""
     kind = getattr(torch, case.dtype)
     weights, biases = ([x.to(kind) for x in part] for part in _filters(tensors))

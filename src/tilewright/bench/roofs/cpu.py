@@ -1,49 +1,23 @@
-"""The machine's limits, measured: copy bandwidth and the rates of its multiply-add instructions, on 1 to all cores.
-
-A kernel's share of the roof is its rate over the smaller of the two limits: arithmetic rate, and bandwidth times
-operations a byte.
-"""
+"""A CPU's limits, measured: copy bandwidth and the rates of its multiply-add instructions."""
 
 import functools
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numba import types
 
 from tilewright import simd
+from tilewright.bench.roofs import Roofs
 from tilewright.hardware import cpu
 from tilewright.ops.core.launch import launch, thread_count, threads
 from tilewright.ops.core.memory import zeros
 from tilewright.simd import amx
 
-STEPS = 20_000  # rank-1 updates of a register block in a task: long against the drawing of it
+STEPS = 20_000  # rank-1 updates of a register block per task: long against the drawing of a task
 COPY_BYTES = 256 << 20  # far beyond any cache
-PIECE = 256 << 10  # bytes of a task of copying
-
-
-@dataclass(frozen=True)
-class Roofs:
-    """copy_gbytes_s counts bytes read and written. A rate is None where the CPU has no such instruction."""
-
-    threads: int
-    copy_gbytes_s: float
-    float32_gflops: float
-    bfloat16_gflops: float | None
-    amx_gflops: float | None
-
-    def gflops(self, dtype: str) -> float:
-        """The fastest rate for an accuracy class; a vector holds half as many float64."""
-        if dtype in ("float32", "float64"):
-            return self.float32_gflops / (2 if dtype == "float64" else 1)
-        return max(self.float32_gflops, self.bfloat16_gflops or 0, self.amx_gflops or 0)
-
-    def seconds(self, flops: float, nbytes: float, dtype: str) -> float:
-        """The least time for that many operations and bytes."""
-        return max(flops / self.gflops(dtype), nbytes / self.copy_gbytes_s) / 1e9
-
+PIECE = 256 << 10  # bytes that a task copies
 
 SIGNATURE = types.void(simd.OUTPUT, simd.TASKS, simd.OUTPUT)
 
@@ -106,7 +80,7 @@ def _copy(source, target, tasks, scratch):
 
 
 def _best(call, seconds: float = 0.3) -> float:
-    """The shortest run of about `seconds` of them: a roof is what the machine can do, not what it did."""
+    """The shortest of the runs that fit in `seconds`: a roof is what the machine can do, not what it did."""
     call()
     best, end = float("inf"), time.perf_counter() + seconds
     while (start := time.perf_counter()) < end:
@@ -126,7 +100,7 @@ def _rate(kernel, flops_a_step: int) -> float:
 
 
 def _copy_all(source: np.ndarray, target: np.ndarray) -> None:
-    """Copy in pieces, as many threads as there are."""
+    """Copy in pieces, on all threads."""
     tasks = math.ceil(source.nbytes / PIECE)
     launch(_copy, source, target, tasks=tasks, words=1)
 
@@ -137,10 +111,10 @@ def _copy_rate() -> float:
 
 
 def limits_beside(flops: float, nbytes: float) -> dict[str, tuple[Callable[[], object], float]]:
-    """What takes turns with a float32 kernel of so many operations and bytes: (call, share of the kernel's work in it).
+    """Name -> (call, the kernel's work over that of the call), to interleave with a float32 kernel of so much work.
 
-    One does multiply-adds in registers and nothing else, one copies. A machine that is shared makes half of its best
-    rate a moment later, so a roof measured apart is not what a kernel could have reached.
+    One call does multiply-adds in registers and nothing else, the other copies. A shared machine may reach half of its
+    best rate a moment later, so a roof measured apart is not what a kernel could have reached.
     """
     kernel, step = _block_kernel("float32", cpu().lanes)
     count = thread_count()  # each thread has as many tasks as the others
@@ -155,13 +129,12 @@ def limits_beside(flops: float, nbytes: float) -> dict[str, tuple[Callable[[], o
 
 @functools.cache
 def roofs(count: int) -> Roofs:
-    """Measure the limits of `count` threads: about a second, once a process."""
+    """Measure the limits of `count` threads: about a second, once per process."""
     lanes = cpu().lanes
     with threads(count):
-        return Roofs(
-            threads=count,
-            copy_gbytes_s=_copy_rate(),
-            float32_gflops=_rate(*_block_kernel("float32", lanes)),
-            bfloat16_gflops=_rate(*_block_kernel("dot_pairs", lanes)) if cpu().has("avx512bf16") else None,
-            amx_gflops=_rate(*_amx_kernel()) if amx.available() else None,
-        )
+        copy, float32 = _copy_rate(), _rate(*_block_kernel("float32", lanes))
+        bfloat16 = _rate(*_block_kernel("dot_pairs", lanes)) if cpu().has("avx512bf16") else None
+        tiles = _rate(*_amx_kernel()) if amx.available() else None
+    fastest = max(float32, bfloat16 or 0, tiles or 0)
+    gflops = {"float32": float32, "float64": float32 / 2, "bfloat16": fastest}  # a vector holds half as many float64
+    return Roofs(count, copy, gflops, {"float32": float32, "bfloat16": bfloat16, "amx": tiles})

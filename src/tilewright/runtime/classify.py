@@ -19,7 +19,7 @@ from tilewright.formats.sentence_encoder import encoder_for
 from tilewright.formats.sentences import SentenceReader, open_sentences
 from tilewright.formats.validate import TOLERANCE, validate
 from tilewright.models.textcnn import TextCNN, TextCNNConfig
-from tilewright.runtime.devices import gpu_faults, halving, place_for
+from tilewright.runtime.devices import gpu_faults, place_for
 from tilewright.runtime.fingerprint import Around, files_of, fingerprint
 from tilewright.runtime.inputs import SCAN_BYTES, Sizing, cut_lines, cut_rows
 from tilewright.runtime.jobs import trace
@@ -294,15 +294,15 @@ class ClassifyWorker:
         return Batch(batch.tokens[:0], batch.end, [bad])
 
     def _logits(self, tokens: np.ndarray) -> np.ndarray:
-        """The batch's logits; on a GPU without memory for what it takes, in smaller parts."""
-        if self.job.device == "cpu" or not len(tokens):
+        """The batch's logits, in smaller parts if a GPU's memory does not suffice."""
+        if not len(tokens):
             return self.model.logits(tokens)
 
         def parts(size: int) -> np.ndarray:
             ends = range(0, len(tokens), size)
             return np.concatenate([self.model.logits(tokens[first : first + size]) for first in ends])
 
-        return halving(parts, len(tokens))
+        return self.model.backend.halving(parts, len(tokens))
 
     def close(self) -> None:
         """No more shards come."""

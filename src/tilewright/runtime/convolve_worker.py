@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tilewright.backends import Backend, backend
 from tilewright.errors import InputError
 from tilewright.formats.raw_volumes import RawForm
 from tilewright.formats.volumes import MORE_MEMORY, MemoryShort, Volume, check_memory
 from tilewright.formats.zarr_volumes import ZarrForm, ZarrVolume, chunk_names
-from tilewright.ops.core.memory import empty
 from tilewright.runtime import volume_shards
 from tilewright.runtime.convolve_memory import free_at_once, reading_bytes, writing_bytes
 from tilewright.runtime.devices import gpu_faults
@@ -26,7 +26,7 @@ from tilewright.runtime.jobs.unchanged import AsBegun, changed_while_running
 from tilewright.runtime.kept_kernels import compiling_told
 from tilewright.runtime.kernels import Kernel, applied, prepared_float32
 from tilewright.runtime.reports import Report, phase
-from tilewright.runtime.slabs import pinned, through
+from tilewright.runtime.slabs import through
 from tilewright.runtime.tiles import Blocks, Tile, Tiling, plan, run
 
 if TYPE_CHECKING:
@@ -44,11 +44,11 @@ class ConvolveWorker:
 
     def __init__(self, task: ConvolveTask) -> None:
         self.task, self.report, self.dtype = task, Report(), np.dtype(task.dtype)
-        job, on_cpu = task.job, task.job.device == "cpu"
+        job, self.backend = task.job, backend(task.job.device)
         with ExitStack() as stack:
             stack.enter_context(task.around.entered())
             stack.callback(task.close)
-            if not on_cpu:
+            if job.device != "cpu":
                 stack.enter_context(gpu_faults())
             self.volume, kernel, self.form = task.opened(), task.taps, task.form()
             assert kernel is not None
@@ -56,9 +56,9 @@ class ConvolveWorker:
                 free_at_once()
             self.watched = Watched(self.volume)
             with compiling_told(task.say), phase(self.report, "compile", task.say, "Compiling or loading kernels"):
-                self.compute = _compute(kernel, self.dtype, job.device)
+                self.compute = _compute(kernel, self.dtype, self.backend)
                 self.compute(np.zeros(kernel.shape, self.dtype), np.empty((1, 1, 1), self.dtype))
-            self.kernel, self.allocate = kernel, empty if on_cpu else pinned
+            self.kernel = kernel
             self.blocks: Blocks | None = None
             self.all_open = stack.pop_all()
 
@@ -103,9 +103,9 @@ class ConvolveWorker:
             assert job.mode is not None  # `task_of` has settled it
             self.tiling = tiling_of(task, self.volume, self.kernel, self.form, cut, at_work=True)
             self.blocks = Blocks(
-                self.watched, self.tiling, mode=job.mode, cval=job.cval, dtype=self.dtype, allocate=self.allocate
+                self.watched, self.tiling, mode=job.mode, cval=job.cval, dtype=self.dtype, allocate=self.backend.host
             )
-            self.buffers = [self.allocate(math.prod(self.tiling.tile), self.dtype) for _ in range(2)]
+            self.buffers = [self.backend.host(math.prod(self.tiling.tile), self.dtype) for _ in range(2)]
 
     def close(self) -> None:
         """See `task.Worker`."""
@@ -178,6 +178,6 @@ def _check_finite(job: ConvolveJob, start: tuple[int, ...], out: np.ndarray) -> 
     raise InputError(f"the result is too large for {out.dtype}", path=job.input, where=f"voxel {place}", hint=hint)
 
 
-def _compute(kernel: Kernel, dtype: np.dtype, place: str) -> Callable[[np.ndarray, np.ndarray], None]:
+def _compute(kernel: Kernel, dtype: np.dtype, on: Backend) -> Callable[[np.ndarray, np.ndarray], None]:
     """f(block, out), as `kernels.applied` says."""
-    return applied(kernel, dtype) if place == "cpu" else through(prepared_float32(kernel, place), place)
+    return applied(kernel, dtype) if on.name == "cpu" else through(prepared_float32(kernel, on.device), on)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from tilewright.backends import backend
+from tilewright.backends.protocol import Arrays
 from tilewright.errors import InputError, ResourceError, UsageError
 from tilewright.formats.files import InputFile, same_file, spelled
 from tilewright.formats.images import check_channels, check_finite_images, check_grid, kind_of
@@ -17,10 +19,8 @@ from tilewright.formats.tables import SUFFIXES, Rows, Table, open_table, suffix
 from tilewright.formats.validate import TOLERANCE
 from tilewright.formats.validate_images import validate_images
 from tilewright.hardware import available_memory
-from tilewright.models import dcgan_device
-from tilewright.models.dcgan import DCGAN, DCGANConfig, noise
-from tilewright.ops.core.memory import empty
-from tilewright.runtime.devices import gpu_faults, halving, place_for
+from tilewright.models.dcgan import DCGAN, SLOTS, DCGANConfig, noise
+from tilewright.runtime.devices import gpu_faults, place_for
 from tilewright.runtime.fingerprint import Around, files_of, fingerprint
 from tilewright.runtime.image_shards import PICTURES, ImageOutputs
 from tilewright.runtime.inputs import Sizing, cut_rows
@@ -36,12 +36,10 @@ from tilewright.runtime.kept_kernels import compiling_told
 from tilewright.runtime.load import config_of, place, read_weights
 from tilewright.runtime.outputs import check_output
 from tilewright.runtime.reports import Report, Say, phase
-from tilewright.runtime.staging import Staging
 
 BATCH = 256  # images handed to the model at once, 12 MiB at the course's size
 BATCH_BYTES = 64 << 20  # of them, where they are larger
 SHARD = {"cpu": 16, "cuda": 16}  # batches: some seconds of work on a CPU; on a GPU it waits at a shard's end alone
-Results = tuple[np.ndarray, ...]
 
 
 @dataclass
@@ -197,11 +195,6 @@ class DrawWorker:
             with compiling_told(task.say):
                 self.model = self._load(task.say)
             self.reader = stack.enter_context(closing(_open_input(self.job, task.config, checked=False)))
-            gpu, alone = self.model.gpu, task.images.pixels_alone
-            if gpu is None:
-                self.kept = empty((self.job.batch or 1, *task.config.image_shape))
-            else:  # its memory, which the GPU copies to by itself, serves all shards
-                self.staging = Staging([*zip(gpu.pixels if alone else gpu.images, gpu.spoiled, strict=True)])
             self.open = stack.pop_all()
 
     def _load(self, say: Say) -> DCGAN:
@@ -212,16 +205,14 @@ class DrawWorker:
         def ready(batch: int) -> DCGAN:
             """The model with all that a batch takes: what does not fit into a GPU's memory fails here."""
             with phase(report, "prepare", say, "Preparing model"):
-                size = {} if job.device == "cpu" else {"device": "cuda", "batch": batch}
-                model = place(config, weights, dtype=job.dtype, **size)
+                together = None if job.device == "cpu" else batch  # the CPU's caches hold fewer
+                model = place(config, weights, dtype=job.dtype, device=job.device, batch=together)
             with phase(report, "compile", say, "Compiling or loading kernels"):
-                if model.gpu:
-                    model.gpu.warm_up(pixels=True)
-                else:
-                    model.generate(np.zeros((1, config.z_size), np.float32))
+                model.warm_up(pixels=self.task.images.pixels_alone)
+            self.batch = batch
             return model
 
-        return ready(0) if job.device == "cpu" else halving(ready, job.batch or 1)
+        return backend(job.device, job.dtype).halving(ready, job.batch or 1)
 
     def run(self, shard: Shard, out: Attempt, beat: Beat) -> int:
         """See `task.Worker`."""
@@ -233,26 +224,19 @@ class DrawWorker:
                 if results is None:
                     break
                 with trace.span(trace.WRITE), phase(self.report, "write"):
-                    _check_finite(results[0], results[1:], first + done)
-                    write(results[0])
-                done += len(results[0])
+                    images, invalid = results
+                    if invalid.any():
+                        check_finite_images(np.where(invalid, np.nan, 0.0)[:, None, None, None], first + done)
+                    write(images)
+                done += len(images)
                 beat(done)
         out.figures = self.report.take_seconds()
         return len(shard.rows)
 
-    def _drawn(self, shard: Shard, beat: Beat) -> Generator[Results, None, None]:
-        """What is drawn of a batch, valid until the next is asked for: images; from a GPU, which images are not finite,
-        too, and 8-bit pixels in place of images where they are all that is wanted."""
-        gpu = self.model.gpu
-        if gpu is None:
-            for rows in self._noise(shard, beat, len(self.kept)):
-                images = self.kept[: len(rows.values)]
-                self.model.generate(rows.values, out=images)
-                yield (images,)
-            return
-        start = lambda slot, rows: gpu.start(slot, self.model.checked(rows.values), pixels=True)  # noqa: E731
-        for _, results in self.staging.run(self._noise(shard, beat, gpu.batch), start):
-            yield results
+    def _drawn(self, shard: Shard, beat: Beat) -> Generator[Arrays, None, None]:
+        """(images, invalid) of each batch, see `DCGAN.stream`; 8-bit pixels if images are wanted as these alone."""
+        noise = (rows.values for rows in self._noise(shard, beat, self.batch))
+        yield from self.model.stream(noise, pixels=self.task.images.pixels_alone, span=trace.device_span)
 
     def _noise(self, shard: Shard, beat: Beat, size: int) -> Iterator[Rows]:
         skip = dict(shard.skip)
@@ -299,7 +283,7 @@ def _open_input(job: DrawJob, config: DCGANConfig, *, checked: bool) -> Source:
 def _batch(job: DrawJob, config: DCGANConfig) -> int:
     """Images at a time, where the job does not say."""
     if job.device == "cuda":
-        return dcgan_device.batch_for(config)
+        return config.batch_on("cuda")
     return max(1, min(BATCH, BATCH_BYTES // (4 * _floats(config))))
 
 
@@ -311,7 +295,7 @@ def _floats(config: DCGANConfig) -> int:
 def _check_outputs(job: DrawJob, config: DCGANConfig, count: int, batch: int) -> None:
     """Raises UsageError for images that an output cannot hold, ResourceError where memory cannot hold them."""
     images = 4 * batch * _floats(config)
-    needed = images + config.work_bytes if job.device == "cpu" else dcgan_device.SLOTS * images
+    needed = images + config.work_bytes if job.device == "cpu" else SLOTS * images
     for path in filter(None, (job.output, job.image)):
         kind = kind_of(path)
         if kind not in SUFFIXES:
@@ -336,11 +320,3 @@ def _check_disk(job: DrawJob, floats: int) -> None:
     if least and there and not is_finished(job.output) and least > (free := room(job.output)):
         raise ResourceError(f"the images take at least {least:,} bytes and the disk has {free:,} left",
                             path=job.output, hint="ask for fewer (-n) or write to another disk")  # fmt: skip
-
-
-def _check_finite(images: np.ndarray, spoiled: tuple[np.ndarray, ...], first: int) -> None:
-    """Raises InputError naming the first image that is not finite. spoiled: which are not, where the GPU has looked."""
-    if spoiled and spoiled[0].any():
-        check_finite_images(np.where(spoiled[0], np.nan, 0.0)[:, None, None, None], first)
-    elif not spoiled:
-        check_finite_images(images, first)

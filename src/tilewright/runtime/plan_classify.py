@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.formats.course import TokenFile
-from tilewright.models.textcnn import BATCH, TextCNNConfig
+from tilewright.models.textcnn import SIZES, TextCNNConfig
 from tilewright.ops import embedding_conv1d
 from tilewright.ops.embedding_conv1d.token_table import PRODUCT_ROWS, capacity_of
 from tilewright.runtime.classify import ClassifyJob, ClassifyTask, task_of
@@ -122,7 +122,7 @@ def _memory(task: ClassifyTask, weights: Any, ids: np.ndarray, table: Any, recor
     widened = sum(4 * array.size for array in weights.values() if array.dtype == np.float16)
     stored = {name: array.nbytes for name, array in weights.items()}
     embedding = 0 if copies else min(4 * V * C, len(np.unique(ids)) * max(4 * C, PAGE) + PAGE)
-    work = min(BATCH, batch) * 4 * sum(widths) + batch * L * 12 + min(V, PRODUCT_ROWS) * 4 * O + groups * V * 15
+    work = min(*SIZES["cpu"], batch) * 4 * sum(widths) + batch * L * 12 + min(V, PRODUCT_ROWS) * 4 * O + groups * V * 15
     lines = 0 if job.is_binary else batch * (RECORD + 12 * L)
     rest = sum(stored.values()) - stored["embedding.weight"]
     return (

@@ -1,6 +1,9 @@
 """A capture that fails says why."""
 
+import contextlib
+import gc
 import warnings
+import weakref
 from contextlib import contextmanager
 
 import pytest
@@ -8,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from tilewright.models.graphs import captured  # noqa: E402
+from tilewright.backends.cuda import captured  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -67,3 +70,27 @@ def test_another_fault_stays_what_it_is():
 
     with pytest.raises(torch.AcceleratorError, match="during capture"):
         captured(call)
+
+
+def test_a_lack_of_memory_keeps_nothing_alive():
+    """Else a smaller batch would not find the memory of the one that failed."""
+
+    class Allocated:
+        """Stands in for tensors of a caller."""
+
+    def call():
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    def caller():
+        tensors = Allocated()
+        kept.append(weakref.ref(tensors))
+        captured(call)
+
+    kept = []
+    gc.disable()
+    try:
+        with contextlib.suppress(torch.cuda.OutOfMemoryError):
+            caller()
+        assert kept[0]() is None
+    finally:
+        gc.enable()

@@ -1,4 +1,4 @@
-"""Climb a ladder on a CPU or a GPU: check every rung on a case, then time those that passed, interleaved with the peers."""
+"""Climb a ladder on a CPU or a GPU: check every rung on a case, then time the rungs and the peers, interleaved."""
 
 import dataclasses
 import importlib
@@ -21,7 +21,9 @@ from tilewright.ops.core.ladder import Ladder, Rung, operations, using
 from tilewright.ops.core.launch import threads
 from tilewright.ops.core.memory import empty
 
-SLOW_S = 0.25  # a rung that takes longer is timed on fewer rows: the lowest are a thousand times slower than the highest
+SLOW_S = (
+    0.25  # a rung that takes longer is timed on fewer rows: the lowest are a thousand times slower than the highest
+)
 PATIENCE = 8  # times SLOW_S that a call may take on a CPU before its rows are cut down
 
 
@@ -35,7 +37,7 @@ def parts(op: str):
 
 
 class Subject:
-    """A case on a CPU: its inputs, the same for all rungs, and its exact result. `spec` is its module of `bench.sizes`."""
+    """A case on a CPU: its inputs, the same for all rungs, and its exact result. spec: its module of `bench.sizes`."""
 
     probe_rows = 16  # tell whether a rung is slow
 
@@ -250,10 +252,11 @@ def _rows(
     for name in [*candidates, *others]:
         timing, ours = timings[name], candidates.get(name)
         timed = ours.case if ours else case
+        flops, nbytes = spec.cost(timed)
         rates[name], after = spec.rows(timed) / timing.median_s, ours.rung.after if ours else None
         yield Row(
             op=subject.ladder.op, rung=name, size=case.name, dtype=case.dtype, threads=count, rows=spec.rows(timed),
-            label=case.label, **timing.columns(), **roof.columns(*spec.cost(timed), case.dtype, timing.median_s),
+            label=case.label, **timing.columns(), **roof.columns(flops, nbytes, case.dtype, timing.median_s),
             versus_below=rates[name] / rates[after] if after in rates else None,
             peer=peer if ours else None,
             peer_ratio=timing.times_faster_than(timings[peer]) if peer and ours and timed is case else None,

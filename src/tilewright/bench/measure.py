@@ -6,7 +6,7 @@ every call once in a random order; a ratio is the median over rounds of that rou
 
 import random
 import statistics
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -65,18 +65,28 @@ class Clock(Protocol):
 
 
 def interleave(
-    calls: dict[str, Call], clock: Clock, *, runs: int = RUNS, warm_up: int = 1, check: Check | None = None
+    calls: Mapping[str, Call],
+    clock: Clock,
+    *,
+    runs: int = RUNS,
+    warm_up: int = 1,
+    before: Mapping[str, Call] | None = None,
+    check: Check | None = None,
 ) -> dict[str, Timing]:
     """Time every call `runs` times, in a new random order in each round, after `warm_up` untimed rounds.
 
-    check: gets name and result of every call, those of the warm-up too. Returns name -> Timing, all of `runs` rounds.
+    before: name -> what to run, untimed, before the call. check: gets name and result of every call, those of the
+    warm-up too. Returns name -> Timing, all of `runs` rounds.
     """
+    prepare = before or {}
     order = random.Random(0)
     rounds: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(warm_up + runs):
         names, seconds = list(calls), {}
         order.shuffle(names)
         for name in names:
+            if name in prepare:
+                prepare[name]()
             checked = None if check is None else lambda result, name=name: check(name, result)
             seconds[name] = clock.time(calls[name], checked)
         for name in names if turn >= warm_up else ():

@@ -49,8 +49,7 @@ def cpu(case, inputs: dict) -> dict[str, Call]:
 
     def with_layout(layout):
         x = tensor(np.moveaxis(inputs["x"], 3, 1), case.dtype).contiguous(memory_format=layout)
-        weights = np.transpose(inputs["weights"], (3, 2, 0, 1))
-        weights = tensor(weights, case.dtype).contiguous(memory_format=layout)
+        weights = tensor(np.transpose(inputs["weights"], (3, 2, 0, 1)), case.dtype).contiguous(memory_format=layout)
 
         def run():
             y = call(x, weights, bias, stride=case.stride, padding=crops)

@@ -4,8 +4,8 @@ import html
 import math
 from dataclasses import dataclass
 
-from tilewright.bench.results import Row
-from tilewright.bench.tables import PEER, default_row, groups, headline, origin, rate, three, times
+from tilewright.bench.report.tables import default_row, groups, headline, origin, rate, three, times
+from tilewright.bench.results import PEER, Row
 from tilewright.ops.core.ladder import Ladder
 
 INK, FAINT, GRID, OURS, OTHERS, ROOF = "#1f2933", "#616e7c", "#e4e7eb", "#2166ac", "#9aa5b1", "#b2182b"

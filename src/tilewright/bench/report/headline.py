@@ -1,7 +1,7 @@
 """One table for who asks how fast: each job at its first sizes, on every machine that measured it."""
 
-from tilewright.bench.results import Row
-from tilewright.bench.tables import PEER, Table, groups, three, times
+from tilewright.bench.report.tables import Table, groups, three, times
+from tilewright.bench.results import PEER, Row
 
 JOBS = {"sentiment": "sentences", "gpt2": "tokens", "dcgan": "images", "volumes": ""}  # what is counted a second
 SIZES = 2  # of a job that are shown; results/README.md has all

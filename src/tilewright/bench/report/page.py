@@ -2,9 +2,9 @@
 
 import html
 
-from tilewright.bench import figures
+from tilewright.bench.report import figures
+from tilewright.bench.report.tables import Table, bench_tables, ladder_tables, sizes_tables
 from tilewright.bench.results import Row
-from tilewright.bench.tables import Table, bench_tables, ladder_tables, sizes_tables
 from tilewright.ops.core.ladder import Ladder
 
 STYLE = """

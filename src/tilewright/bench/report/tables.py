@@ -8,16 +8,14 @@ and `bench:gpt2_accuracy`, what bfloat16 changes. `headline:jobs` is in `headlin
 import html
 import re
 import statistics
-from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from tilewright.bench.results import Row
+from tilewright.bench.results import PEER, SLOW, Row
 from tilewright.ops.core.ladder import Ladder
 
 T = TypeVar("T")
-PEER = "peer"  # a row's `check` where it is not ours
-SLOW = "; slow here"  # how it ends where the rung was not chosen on that machine, though it takes the case
 
 
 @dataclass(frozen=True)
@@ -121,31 +119,47 @@ def headline(rows: list[Row], ladder: Ladder) -> list[Row]:
 
 
 def ladder_tables(rows: list[Row], ladder: Ladder) -> list[Table]:
-    """Every rung and peer at the headline size: a table a machine and dtype. Rungs that have no row are named below."""
+    """Every rung and peer at the headline size: a table per machine and dtype, with notes on each machine at its end.
+
+    rows: of one session per machine and dtype.
+    """
     tables = []
     for some in groups(rows, lambda row: row.machine).values():
         by_dtype = [headline(same, ladder) for same in groups(some, lambda row: row.dtype).values()]
-        for shown in filter(None, by_dtype):
-            tables.append(_ladder_table(shown, ladder, ()))
-        measured = {row.rung for row in some}
-        kinds = {_on_a_gpu(name) for name in measured & ladder.rungs.keys()}
-        missing = [name for name in ladder.rungs if name not in measured and _on_a_gpu(name) in kinds]
-        if missing and tables:
-            note = (
-                "Not measured on this machine: "
-                + "; ".join(f"{name} ({ladder.rungs[name].idea})" for name in missing)
-                + "."
-            )
-            last = tables.pop()
-            tables.append(Table(last.caption, last.header, last.rows, last.numbers, (*last.notes, note)))
+        own = [_ladder_table(shown, ladder) for shown in by_dtype if shown]
+        if own:
+            own[-1] = replace(own[-1], notes=(*own[-1].notes, *_changes(some, ladder)))
+        tables += own
     return tables
+
+
+def _changes(rows: list[Row], ladder: Ladder) -> Iterator[str]:
+    """What a ladder has and a machine has not measured, and the reverse."""
+    measured = {row.rung: None for row in rows if row.check != PEER}
+    kinds = {_on_a_gpu(name) for name in measured.keys() & ladder.rungs.keys()}
+    missing = [name for name in ladder.rungs if name not in measured and _on_a_gpu(name) in kinds]
+    if missing:
+        ideas = "; ".join(f"{name} ({ladder.rungs[name].idea})" for name in missing)
+        yield f"Not measured on this machine: {ideas}."
+    if gone := [name for name in measured if name not in ladder.rungs]:
+        yield (
+            f"Measured before the ladder changed: {', '.join(gone)} is no longer a rung, and the rung below one may "
+            "have been another."
+        )
+
+
+def noise_notes(rows: list[Row]) -> Iterator[str]:
+    """Which rows are noise, and why."""
+    why = {row.rung: row.noise for row in rows if row.noise}
+    if why:
+        yield f"Noisy: {'; '.join(f'{name} ({noise})' for name, noise in why.items())}."
 
 
 def _on_a_gpu(rung: str) -> bool:
     return rung.startswith(("simt.", "tile."))
 
 
-def _ladder_table(rows: list[Row], ladder: Ladder, notes: tuple[str, ...]) -> Table:
+def _ladder_table(rows: list[Row], ladder: Ladder) -> Table:
     counts = _counts(rows)
     cell = {(row.rung, row.threads): row for row in rows}
     unit = rate(rows[0])[1]
@@ -162,11 +176,10 @@ def _ladder_table(rows: list[Row], ladder: Ladder, notes: tuple[str, ...]) -> Ta
         lines.append(tuple(line))
     full = max(row.rows for row in rows)
     fewer = [f"{row.rung} ({row.rows})" for row in rows if row.rows < full and row.threads == counts[-1]]
-    if fewer:
-        notes += (f"Timed on fewer than the {full} rows: {', '.join(fewer)}.",)
+    notes = (f"Timed on fewer than the {full} rows: {', '.join(fewer)}.",) if fewer else ()
     first = rows[0]
     caption = f"{_case(first)}, {first.dtype}; {origin(rows)}"
-    return Table(caption, tuple(header), tuple(lines), 2, notes)
+    return Table(caption, tuple(header), tuple(lines), 2, (*notes, *noise_notes(rows)))
 
 
 def _case(row: Row) -> str:
@@ -220,23 +233,27 @@ def _sizes_table(shown: list[Row], every: dict[tuple[str, str], Row]) -> Table:
         lines.append(("least", *[""] * 7, times(min(ratios))))
     header = ("case", "size", "rung", unit, "of the roof", "ms", "ms, 10 to 90 % of rounds", "peer", "x the peer")
     caption = f"{first.op}, {first.dtype}, {_threads(first.threads)}; {origin(shown)}"
-    return Table(caption, header, tuple(lines), 3)
+    return Table(caption, header, tuple(lines), 3, tuple(noise_notes(shown)))
 
 
 def bench_tables(rows: list[Row]) -> list[Table]:
-    """A workload end to end: a table a machine; the median and the spread of a run, and records a second."""
+    """A workload end to end: tables per machine and session."""
     tables = []
-    for (_, op), some in groups(rows, lambda row: (row.machine, row.op)).items():
-        if op in TEXT_TABLES:
-            tables += TEXT_TABLES[op](some)
-            continue
-        lines = []
-        for row in some:
-            figures = three(row.median_s), _seconds(row), three(row.one_off_s), three(row.rows / row.median_s)
-            lines.append((row.rung, row.size, row.dtype, row.check, str(row.threads), *figures, times(row.peer_ratio)))
-        header = ("what", "case", "dtype", "check", "threads", "s", "s, spread", "once, s", "records/s", "x the peer")
-        tables.append(Table(f"{op}; {origin(some)}", header, tuple(lines), 4))
+    for (_, op, _), some in groups(rows, lambda row: (row.machine, row.op, row.origin)).items():
+        own = TEXT_TABLES.get(op, _job_tables)(some)
+        own[-1] = replace(own[-1], notes=(*own[-1].notes, *noise_notes(some)))
+        tables += own
     return tables
+
+
+def _job_tables(rows: list[Row]) -> list[Table]:
+    """The median and the spread of a run, and records per second."""
+    lines = []
+    for row in rows:
+        figures = three(row.median_s), _seconds(row), three(row.one_off_s), three(row.rows / row.median_s)
+        lines.append((row.rung, row.size, row.dtype, row.check, str(row.threads), *figures, times(row.peer_ratio)))
+    header = ("what", "case", "dtype", "check", "threads", "s", "s, spread", "once, s", "records/s", "x the peer")
+    return [Table(f"{rows[0].op}; {origin(rows)}", header, tuple(lines), 4)]
 
 
 def _seconds(row: Row) -> str:

@@ -8,11 +8,11 @@ import importlib
 import re
 from pathlib import Path
 
-from tilewright.bench import figures, page
-from tilewright.bench.headline import headline_tables
-from tilewright.bench.results import Row, read, write_text
-from tilewright.bench.tables import bench_tables, groups, ladder_tables, sizes_tables
-from tilewright.bench.transcript import transcript
+from tilewright.bench.report import figures, page
+from tilewright.bench.report.headline import headline_tables
+from tilewright.bench.report.tables import bench_tables, groups, ladder_tables, sizes_tables
+from tilewright.bench.report.transcript import transcript
+from tilewright.bench.results import Row, one_session, read, write_text
 from tilewright.errors import InputError
 from tilewright.formats.files import naming
 from tilewright.ops.core.ladder import Ladder, operations
@@ -31,6 +31,9 @@ def write(root: Path) -> list[Path]:
     if not rows:
         raise InputError("there are no results here", path=results, hint="measure first: `make bench`")
     by_op, all_ladders = groups(rows, lambda row: row.op), ladders()
+    for op in by_op.keys() & all_ladders.keys():
+        same = groups(by_op[op], lambda row: (row.machine, row.dtype)).values()
+        by_op[op] = [row for some in same for row in one_session(some, all_ladders[op].rungs)]
     changed = []
     for path in [root / "README.md", results / "README.md", *sorted((root / "docs/ladders").glob("*.md"))]:
         if path.exists():

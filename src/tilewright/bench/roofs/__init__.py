@@ -5,14 +5,15 @@ its operations per byte.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
 class Roofs:
     """threads: of the CPU; 0 on a GPU. copy_gbytes_s counts bytes read and written. gflops: by accuracy class.
 
-    instructions: GFLOP/s of each kind of multiply-add of a CPU, None where it has no such instruction. link_gbytes_s: of
-    a GPU, from pinned memory to it, from it to pinned memory, and from pageable memory to it.
+    instructions: GFLOP/s of each kind of multiply-add of a CPU, None where it has no such instruction. link_gbytes_s:
+    of a GPU, from pinned memory to it, from it to pinned memory, and from pageable memory to it.
     """
 
     threads: int
@@ -25,7 +26,7 @@ class Roofs:
         """The least time for that many operations and bytes."""
         return max(flops / self.gflops[dtype], nbytes / self.copy_gbytes_s) / 1e9
 
-    def columns(self, flops: float, nbytes: float, dtype: str, seconds: float) -> dict[str, float | None]:
+    def columns(self, flops: float, nbytes: float, dtype: str, seconds: float) -> dict[str, Any]:
         """The columns of a result row that say how fast so much work was, and how near its roof."""
         return {
             "gflops": flops / seconds / 1e9 or None,

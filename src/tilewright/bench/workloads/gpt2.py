@@ -13,18 +13,17 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from tilewright.bench.gpt2_device import profile as device_profile
-from tilewright.bench.gpt2_engines import PEERS, Engine, Weights, ours
-from tilewright.bench.measure import SPIN_S, Timing
-from tilewright.bench.profile import profile
-from tilewright.bench.results import Row
-from tilewright.bench.tables import PEER
+from tilewright.bench.clocks.cpu import CpuClock
+from tilewright.bench.measure import SameResults, Timing, interleave
+from tilewright.bench.results import PEER, Row
+from tilewright.bench.workloads.gpt2_engines import PEERS, Engine, Weights, ours
+from tilewright.bench.workloads.gpt2_profile import cpu_profile, gpu_profile
 from tilewright.errors import InternalError, UsageError
 from tilewright.models.gpt2 import ACTIVATIONS, GPT2Config
 from tilewright.ops.attention.reference import attention
@@ -40,7 +39,9 @@ PEER_PROMPTS = 256  # of the course, for a peer: two batches or more
 COURSE, BATCH, SINGLE, SAMPLED = "course", "batch", "single", "sampled"
 USUAL = COURSE, BATCH, SINGLE
 WORKLOADS = *USUAL, SAMPLED
+COUNT = {"cpu": 1024, "cuda": 6400}  # prompts of the course unless the user says
 DRAWN_FROM = 50  # tokens
+CLOCK = CpuClock(cold=False, settle=True)  # on a GPU, too: a call returns when its tokens are on the host
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,14 +142,14 @@ def bench(setting: Setting, *, dtype: str, say: Say) -> list[Row]:
         rows += accuracy(setting, [engine, *peers], say)
     for workload in wanted:
         rows += _measured(setting, workload, [engine, *peers], f"passed {error:.1e}", say)
-    for workload in wanted if setting.profile else ():  # behind all that is timed: see `gpt2_device.leave`
+    for workload in wanted if setting.profile else ():  # after all that is timed: see `gpt2_profile.leave`
         say(f"{workload.size}: where the time goes")
         run = _call(engine, list(workload.ours.values())[-1], workload)
         size = f"{model_name(setting.config)}, {workload.size}"
         if setting.device == "cpu":
-            rows += profile(run, size=size, dtype=dtype, vocabulary=setting.config.vocab_size)
+            rows += cpu_profile(run, size=size, dtype=dtype, vocabulary=setting.config.vocab_size)
         else:
-            rows += device_profile(run, size=size, dtype=dtype)
+            rows += gpu_profile(run, size=size, dtype=dtype)
     return rows
 
 
@@ -245,10 +246,10 @@ def _measured(setting: Setting, workload: Workload, engines: list[Engine], passe
     if setting.device != "cpu":  # rooms are laid out and graphs captured; the other peers chose their batch before
         for name in [*workload.ours, *(peer.name for peer in peers.values() if peer.whole)]:
             calls[name]()
-    timings, answers, restless = take_turns(calls, setting.rounds, peers)
-    if workload.top_k > 1:
-        restless.clear()  # chance is meant
-    elif our.dtype == "float32":
+    check = SameResults(may_differ=peers)  # libraries promise no such thing
+    timings = interleave(calls, CLOCK, runs=setting.rounds, warm_up=0, check=check)
+    answers, restless = check.first, check.changed if workload.top_k == 1 else ()  # where chance is meant they differ
+    if workload.top_k == 1 and our.dtype == "float32":
         compare(setting, workload, answers, list(peers))
     rows, hardest = [], list(workload.ours)[-1]  # of the course the distinct prompts: nothing is computed once for two
     for name, timing in timings.items():
@@ -258,8 +259,8 @@ def _measured(setting: Setting, workload: Workload, engines: list[Engine], passe
         spread = "" if ratio is None else _spread(ratio, upside_down=name in peers)
         rows.append(Row(
             op="gpt2", rung=name, size=f"{model_name(setting.config)}, {workload.size}", dtype=our.dtype,
-            threads=setting.threads, rows=answers[name].size, median_s=timing.median_s, low_s=timing.low_s,
-            high_s=timing.high_s, runs=len(timing.rounds), peer=other, peer_ratio=ratio.median_s if ratio else None,
+            threads=setting.threads, rows=answers[name].size, **timing.columns(), peer=other,
+            peer_ratio=ratio.median_s if ratio else None,
             one_off_s=peers.get(name, our).once_s, check=PEER if name in peers else passed,
             label="; ".join(filter(None, [f"batch {batches[name]}" if name in peers else "", spread,
                                           "two runs differ" if name in restless else ""])),
@@ -284,43 +285,15 @@ def _spread(ratio: Timing, *, upside_down: bool) -> str:
     return f"{ends[0]:.2f} to {ends[-1]:.2f} x"
 
 
-def take_turns(
-    calls: dict[str, Callable[[], np.ndarray]], rounds: int, peers: Collection[str] = ()
-) -> tuple[dict[str, Timing], dict[str, np.ndarray], set[str]]:
-    """(seconds of each call, its first result, peers whose results were not all equal): A, B, C, A, B, C, with a pause
-    between two.
-
-    Raises InternalError if a call of ours gives different results in two rounds; libraries promise no such thing.
-    """
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    results: dict[str, np.ndarray] = {}
-    restless = set()
-    for _ in range(rounds):
-        for name, call in calls.items():
-            time.sleep(SPIN_S)
-            start = time.perf_counter()
-            result = call()
-            seconds[name].append(time.perf_counter() - start)
-            if not np.array_equal(results.setdefault(name, result), result):
-                if name not in peers:
-                    raise InternalError(f"two runs of {name} gave different tokens; nothing is reported")
-                restless.add(name)
-    return {name: Timing(tuple(spent)) for name, spent in seconds.items()}, results, restless
-
-
 def best_batch(peer: Engine, workload: Workload) -> int:
     """The batch at which a peer is fastest, found on a small part of the work."""
     choices = [batch for batch in workload.batches if batch <= len(workload.theirs)] or [len(workload.theirs)]
     if len(choices) == 1:
         return choices[0]
-    rates = {}
-    for batch in choices:
-        part, tokens = workload.theirs[:batch], min(workload.tokens, 16)
-        time.sleep(SPIN_S)
-        start = time.perf_counter()
-        peer.generate(part, tokens, batch, workload.top_k)
-        rates[batch] = batch / (time.perf_counter() - start)
-    return max(rates, key=rates.__getitem__)
+    tokens = min(workload.tokens, 16)
+    calls = {str(n): partial(peer.generate, workload.theirs[:n], tokens, n, workload.top_k) for n in choices}
+    timings = interleave(calls, CLOCK, runs=1, warm_up=0)
+    return max(choices, key=lambda n: n / timings[str(n)].median_s)
 
 
 def compare(setting: Setting, workload: Workload, answers: dict[str, np.ndarray], peers: list[str]) -> None:

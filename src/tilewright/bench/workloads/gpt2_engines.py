@@ -176,7 +176,7 @@ def torch_static(config: GPT2Config, weights: Weights, dtype: str, device: str =
     """PyTorch with a static cache, on a GPU; it is compiled for a shape when that comes. Raises UsageError on a CPU."""
     if device == "cpu":
         raise UsageError("PyTorch with a static cache and CUDA graphs is a peer on a GPU")
-    from tilewright.bench.gpt2_torch import StaticGPT2
+    from tilewright.bench.workloads.gpt2_torch import StaticGPT2
 
     start = time.perf_counter()
     model = StaticGPT2(config, weights, dtype)

@@ -1,22 +1,26 @@
-"""Where the time of a generation goes: each operation of the model with its calls, rate, and share of the roof.
+"""Where the time of a generation goes: each operation of the model.
 
-The functions that `models.gpt2` calls are replaced in its namespace for the duration; the model is not changed. What is
-left of the time is Python: the batch, the choice of tokens, the results.
+On a CPU with calls, rate and share of the roof: the functions that `models.gpt2` calls are replaced in its namespace
+for the duration; the model is not changed. The rest of the time is Python: the batch, the choice of tokens, the
+results. On a GPU its kernels by operation, and the time in which no kernel runs.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import isfunction
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from tilewright.bench.results import Row
-from tilewright.bench.roofs import Roofs, roofs
+from tilewright.bench.roofs import Roofs, measured_roofs
 from tilewright.models import gpt2, host_place
 from tilewright.ops.attention.operands import SPAN, Cache
 from tilewright.ops.core.launch import thread_count
@@ -90,6 +94,16 @@ COSTS: dict[str, Cost] = {
 }  # fmt: skip
 
 
+HEAD, TOKENS, IDLE = "LM head and argmax", "choice of tokens, copies", "no kernel runs"
+KERNELS = {  # those that models.gpt2 starts -> the operation
+    "product": "matmul", "split": "limbs of activations", "best_product": HEAD, "best_tile": HEAD,
+    "registers": "layernorm", "chunks": "layernorm", "gather": "embedding", "append": "append",
+    "attend": "attention, prompts", "append_and_attend": "attention, prompts",
+    "step": "attention, one position", "step_plain": "attention, one position",
+    "step_heads": "attention, one position", "step_blocks": "attention, one position",
+}  # fmt: skip
+
+
 @contextmanager
 def profiled(roof: Roofs, dtype: str, vocabulary: int) -> Iterator[dict[str, Part]]:
     """Operation -> Part of all that GPT-2 calls on a CPU inside the block.
@@ -130,12 +144,12 @@ def _is_operation(name: str, value: Any) -> bool:
     return isfunction(value) and value.__module__.startswith("tilewright.ops.") and name not in ASIDE
 
 
-def profile(run: Callable[[], object], *, size: str, dtype: str, vocabulary: int) -> list[Row]:
+def cpu_profile(run: Callable[[], object], *, size: str, dtype: str, vocabulary: int) -> list[Row]:
     """One run after another that warms up: a row an operation, the slowest first, and REST.
 
     In a row `rows` are calls, `label` is the share of the run's time.
     """
-    roof = roofs(thread_count())
+    roof = measured_roofs(thread_count())
     run()
     with profiled(roof, dtype, vocabulary) as parts:
         start = time.perf_counter()
@@ -152,5 +166,62 @@ def _row(name: str, part: Part, total: float, roof: Roofs, size: str, dtype: str
         op="gpt2_profile", rung=name, size=size, dtype=dtype, threads=thread_count(), rows=part.calls,
         median_s=s, low_s=s, high_s=s, runs=1, gflops=part.flops / s / 1e9 if part.flops else None,
         gbytes_s=part.nbytes / s / 1e9 if part.nbytes else None, roof_share=part.least_s / s if part.least_s else None,
-        roof_gflops=roof.gflops(dtype), roof_gbytes_s=roof.copy_gbytes_s, label=f"{s / total:.1%}",
+        roof_gflops=roof.gflops[dtype], roof_gbytes_s=roof.copy_gbytes_s, label=f"{s / total:.1%}",
     )  # fmt: skip
+
+
+def operations_of(kernels: list[tuple[str, float]]) -> dict[str, tuple[int, float]]:
+    """Operation -> (kernels, seconds) of kernels (name, seconds) in the order in which they ran.
+
+    The product whose columns are searched bears the name of the others; what follows it tells.
+    """
+    found: dict[str, tuple[int, float]] = defaultdict(lambda: (0, 0.0))
+    for (name, seconds), (after, _) in zip(kernels, [*kernels[1:], ("", 0.0)], strict=True):
+        searched = name == "product" and after == "best_tile"
+        part = HEAD if searched else KERNELS.get(name, TOKENS)
+        found[part] = found[part][0] + 1, found[part][1] + seconds
+    return dict(found)
+
+
+def gpu_profile(run: Callable[[], object], *, size: str, dtype: str) -> list[Row]:
+    """One run after another that warms up: a row an operation, the slowest first, and IDLE.
+
+    In a row `rows` are kernels, `label` is the share of the run's time; the profiler's own time is not in it.
+    """
+    import torch
+    from torch.autograd import DeviceType
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as profiled
+
+    run()
+    start = time.perf_counter()
+    run()
+    total = time.perf_counter() - start
+    with profiled(activities=[ProfilerActivity.CUDA]) as seen:
+        run()
+        torch.cuda.synchronize()
+    events = [event for event in seen.events() if event.device_type == DeviceType.CUDA]
+    events.sort(key=lambda event: event.time_range.start)
+    parts = operations_of([(event.name, event.time_range.elapsed_us() / 1e6) for event in events])
+    slowest_first = sorted(parts.items(), key=lambda part: -part[1][1])
+    left = total - sum(seconds for _, seconds in parts.values())
+    roof = measured_roofs(0)
+    return [
+        Row(
+            op="gpt2_profile", rung=name, size=size, dtype=dtype, threads=0, rows=count, median_s=seconds,
+            low_s=seconds, high_s=seconds, runs=1, roof_gflops=roof.gflops[dtype], roof_gbytes_s=roof.copy_gbytes_s,
+            label=f"{seconds / total:.1%}",
+        )
+        for name, (count, seconds) in [*slowest_first, (IDLE, (1, max(left, 0.0)))]
+    ]  # fmt: skip
+
+
+def leave() -> NoReturn:
+    """End a process that has profiled, all it had to say written, and free nothing: exit code 0.
+
+    PyTorch's profiler may free buffers that the driver's still writes to. A process that had done its work then ended
+    with "double free or corruption" (PyTorch 2.11, CUDA 13.0).
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

@@ -4,9 +4,9 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from tilewright.bench import figures
-from tilewright.bench.figures import LogAxis, ladder_figure, measured_roofs, roofline
-from tilewright.bench.tables import PEER
+from tilewright.bench.report import figures
+from tilewright.bench.report.figures import LogAxis, ladder_figure, measured_roofs, roofline
+from tilewright.bench.results import PEER
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -6,26 +6,26 @@ import numpy as np
 import pytest
 
 from dcgan_models import SMALL
-from tilewright.bench import dcgan, measure
+from tilewright.bench.clocks import cpu as clock
+from tilewright.bench.report.tables import bench_tables
 from tilewright.bench.roofs import Roofs
-from tilewright.bench.tables import bench_tables
+from tilewright.bench.workloads import dcgan
+from tilewright.bench.workloads.dcgan_peers import LAYOUTS, torch_generator
 from tilewright.errors import InternalError, UsageError
 
-ROOF = Roofs(threads=1, copy_gbytes_s=10.0, float32_gflops=50.0, bfloat16_gflops=None, amx_gflops=None)
+ROOF = Roofs(threads=1, copy_gbytes_s=10.0, gflops={"float32": 50.0, "bfloat16": 50.0})
 
 
 @pytest.fixture
 def run(monkeypatch):
     """run(against, ...) -> (rows, the lines that were said)."""
     monkeypatch.setattr(dcgan, "DCGANConfig", lambda: SMALL)
-    monkeypatch.setattr(dcgan, "SPIN_S", 0.0)
-    monkeypatch.setattr(measure, "SPIN_S", 0.0)
-    monkeypatch.setattr(measure, "empty_caches", lambda: None)
-    monkeypatch.setattr(dcgan, "roofs", lambda count: ROOF)
+    monkeypatch.setattr(clock, "SPIN_S", 0.0)
+    monkeypatch.setattr(dcgan, "measured_roofs", lambda count: ROOF)
 
     def call(*against, **options):
         said: list[str] = []
-        return dcgan.bench(40, against=against, rounds=1, say=said.append, **options), said
+        return dcgan.bench(40, against=against, rounds=1, say=said.append, **({"dtype": "float32"} | options)), said
 
     return call
 
@@ -46,9 +46,8 @@ def test_the_peer_draws_the_same_images(run):
     torch = pytest.importorskip("torch")
     weights, z = dcgan.random_weights(SMALL, 1), dcgan.noise(1, 0, 5, SMALL.z_size)
     wanted = dcgan.reference_images(SMALL, weights, z)
-    for layout in (torch.contiguous_format, torch.channels_last):
-        draw = dcgan._torch_generator(torch, SMALL, weights, "float32", layout)
-        images = draw(torch.from_numpy(z)).permute(0, 2, 3, 1).numpy()
+    for layout in LAYOUTS:
+        images = torch_generator(SMALL, weights, "float32", "cpu", layout)(torch.from_numpy(z)).numpy()
         assert np.abs(images - wanted).max() < 1e-5
     assert wanted.std() > 0.2
 

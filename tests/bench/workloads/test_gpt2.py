@@ -7,13 +7,15 @@ import sys
 import numpy as np
 import pytest
 
-from tilewright.bench import gpt2, gpt2_engines, report
-from tilewright.bench import profile as profiling
-from tilewright.bench.gpt2 import Setting, Workload, accuracy, bench, check, compare, reference_logits, take_turns
-from tilewright.bench.gpt2_engines import Engine, ours
-from tilewright.bench.results import read, save
+from tilewright.bench.clocks import cpu as cpu_clock
+from tilewright.bench.report import write as report
+from tilewright.bench.report.tables import bench_tables
+from tilewright.bench.results import PEER, read, save
 from tilewright.bench.roofs import Roofs
-from tilewright.bench.tables import PEER, bench_tables
+from tilewright.bench.workloads import gpt2, gpt2_engines
+from tilewright.bench.workloads import gpt2_profile as profiling
+from tilewright.bench.workloads.gpt2 import Setting, Workload, accuracy, bench, check, compare, reference_logits
+from tilewright.bench.workloads.gpt2_engines import Engine, ours
 from tilewright.errors import InternalError, UsageError
 from tilewright.models import gpt2 as model_module
 from tilewright.models import host_place
@@ -22,7 +24,7 @@ from tilewright.ops.core.launch import threads
 from tilewright.runtime.models import init_gpt2
 
 CONFIG = GPT2Config(vocab_size=97, n_positions=40, n_embd=48, n_layer=2, n_head=3, eos_token_id=None)
-ROOF = Roofs(threads=1, copy_gbytes_s=10.0, float32_gflops=50.0, bfloat16_gflops=None, amx_gflops=None)
+ROOF = Roofs(threads=1, copy_gbytes_s=10.0, gflops={"float32": 50.0, "bfloat16": 50.0})
 
 
 class Clock:
@@ -41,8 +43,9 @@ class Clock:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
-    monkeypatch.setattr(profiling, "roofs", lambda count: ROOF)
-    monkeypatch.setattr(gpt2, "time", made := Clock())
+    monkeypatch.setattr(profiling, "measured_roofs", lambda count: ROOF)
+    monkeypatch.setattr(cpu_clock, "rouse", lambda: None)
+    monkeypatch.setattr(cpu_clock, "time", made := Clock())
     return made
 
 
@@ -116,24 +119,6 @@ def test_names_that_are_not_known(setting):
     for changed in ({"against": ("tortch",)}, {"workloads": ("curse",)}):
         with pytest.raises(UsageError, match=r"tortch|curse"):
             bench(dataclasses.replace(setting, **changed), dtype="float32", say=lambda text: None)
-
-
-def test_engines_take_turns():
-    order = []
-    calls = {name: lambda name=name: order.append(name) or np.zeros(2) for name in "abc"}
-    timings, results, restless = take_turns(calls, 2)
-    assert not restless
-    assert order == ["a", "b", "c", "a", "b", "c"]
-    assert [len(timing.rounds) for timing in timings.values()] == [2, 2, 2] and set(results) == set("abc")
-
-
-def test_a_call_that_changes_its_mind_is_not_timed():
-    answers = iter((np.zeros(2), np.zeros(2), np.ones(2)))
-    with pytest.raises(InternalError, match="two runs of fickle"):
-        take_turns({"fickle": lambda: next(answers)}, 3)
-    answers = iter(map(np.array, ([1], [2], [1])))
-    *_, restless = take_turns({"library": lambda: next(answers)}, 3, ["library"])
-    assert restless == {"library"}
 
 
 def sleeper(name, clock, seconds_of, tokens_of):
@@ -227,7 +212,7 @@ def test_the_profile_names_every_operation_and_adds_up(setting, engine):
     called = [(model_module, "matmul"), (model_module, "layernorm"), (host_place, "attend"), (host_place, "append")]
     originals = [getattr(module, name) for module, name in called]
     prompts = setting.prompts[:5]
-    rows = profiling.profile(
+    rows = profiling.cpu_profile(
         lambda: engine.generate(prompts, 3, 0), size="5 prompts", dtype="float32", vocabulary=CONFIG.vocab_size
     )
     by_name = {row.rung: row for row in rows}
@@ -308,7 +293,7 @@ def test_ctranslate2_runs_the_same_model(setting, engine):
 
 def test_pytorch_with_a_static_cache_runs_the_same_model(setting, engine):
     pytest.importorskip("torch", reason="the peer is not installed")
-    from tilewright.bench.gpt2_torch import StaticGPT2
+    from tilewright.bench.workloads.gpt2_torch import StaticGPT2
 
     model = StaticGPT2(CONFIG, setting.weights, "float32", device="cpu")
     np.testing.assert_array_equal(model.generate(setting.prompts, 8, 4), engine.generate(setting.prompts, 8, 0))

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.bench import scaling as module
-from tilewright.bench.scaling import JOBS, Run, Setting, bench, seconds_together
-from tilewright.bench.tables import bench_tables
+from tilewright.bench.report.tables import bench_tables
+from tilewright.bench.workloads import scaling as module
+from tilewright.bench.workloads.scaling import JOBS, Run, Setting, bench, seconds_together
 from tilewright.errors import InternalError, ResourceError
 
 

@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 
 from compare import compare
-from tilewright.bench import device, results
+from tilewright.bench import results
+from tilewright.bench.clocks import cuda
+from tilewright.bench.report.tables import ladder_tables
 from tilewright.bench.results import Row
 from tilewright.bench.sizes import matmul as spec
-from tilewright.bench.tables import ladder_tables
 from tilewright.cli import main
 from tilewright.errors import ResourceError
 from tilewright.ops.core.ladder import Ladder, Rung
 
 torch = pytest.importorskip("torch")
-vendor = pytest.importorskip("tilewright.bench.gpu.matmul")
+vendor = pytest.importorskip("tilewright.bench.peers.matmul")
 ROW = Row("matmul", "cpu.packed", "8x8x8-float32", "float32", 2, 8, 0.5, 0.4, 0.6, 3, gflops=1.0, machine="here")
 
 
@@ -39,7 +40,7 @@ def test_the_vendor_computes_the_same_function(activation, transposed, rng, monk
 def test_without_a_gpu_there_is_nothing_to_measure(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ResourceError, match="there is no GPU to measure"):
-        device.torch_on_a_gpu()
+        cuda.torch_on_a_gpu()
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,7 @@ def test_a_machine_is_not_told_what_another_kind_lacks():
 
 
 def test_a_process_that_leaves_has_said_all_and_frees_nothing():
-    script = "import atexit\nfrom tilewright.bench.gpt2_device import leave\n"
+    script = "import atexit\nfrom tilewright.bench.workloads.gpt2_profile import leave\n"
     script += "atexit.register(print, 'late')\nprint('said')\nleave()"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "said\n", "")

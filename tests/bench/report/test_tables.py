@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from tilewright.bench import climb
-from tilewright.bench.tables import (
-    PEER,
+from tilewright.bench.report.tables import (
     Table,
     bench_tables,
     default_row,
@@ -17,6 +16,7 @@ from tilewright.bench.tables import (
     three,
     times,
 )
+from tilewright.bench.results import PEER
 from tilewright.ops.core.ladder import Rung
 
 
@@ -57,7 +57,8 @@ def test_a_ladder_in_the_order_of_its_declaration_then_peers_then_what_is_missin
         ("cpu.fast", "all <at> once", "50", "100 %", "4.00", "90", "90 %", ""),
         ("MKL", "peer", "50", "25 %", "", "", "", ""),
     )
-    assert table.notes[-1] == "Not measured on this machine: gpu.absent (elsewhere)."
+    assert table.notes[-2] == "Not measured on this machine: gpu.absent (elsewhere)."
+    assert table.notes[-1].startswith("Measured before the ladder changed: cpu.gone is no longer a rung")
 
 
 def test_a_rung_that_was_timed_on_fewer_rows_is_named(row, ladder):
@@ -109,7 +110,7 @@ def test_the_default_is_no_rung_that_the_machine_does_not_choose(row, ladder):
 @pytest.mark.parametrize(("slow", "check"), [((), "passed 0.25"), ((lambda _: "too slow",), "passed 0.25; slow here")])
 def test_a_climb_notes_which_rungs_the_machine_does_not_choose(slow, check):
     rung = Rung("cpu.fast", "an idea", "none:none", slow=slow)
-    assert climb._check(climb.Candidate(rung, SimpleNamespace(problem=None), print, 0.0, 0.25)) == check
+    assert climb.Candidate(rung, SimpleNamespace(problem=None), print, 0.0, 0.25).check == check
 
 
 def test_a_workload_end_to_end(row):

@@ -5,7 +5,8 @@ import sys
 import numpy as np
 import pytest
 
-from tilewright.bench import sentiment
+from tilewright.bench.clocks import cpu as clock
+from tilewright.bench.workloads import sentiment
 from tilewright.errors import InternalError
 from tilewright.models.textcnn import TextCNNConfig
 
@@ -17,9 +18,9 @@ IDS = np.random.default_rng(1).integers(0, 50, (40, 16), np.int32)
 def run(monkeypatch):
     """run(against) -> (rows, the lines that were said)."""
     monkeypatch.setattr(sentiment, "TextCNNConfig", lambda: SMALL)
-    monkeypatch.setattr(sentiment, "PEER_SECONDS", 0.0)
+    monkeypatch.setattr(clock, "SPIN_S", 0.0)
 
-    def call(against):
+    def call(*against):
         said: list[str] = []
         return sentiment.bench(IDS, count=1, against=against, say=said.append), said
 
@@ -37,10 +38,10 @@ def test_without_pytorch(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     rows, said = run("torch")
     assert [(row.rung, row.peer) for row in rows] == [("table inside", None), ("table exists", None)]
-    assert said[-1] == "no peer: torch is not installed; pip install torch puts PyTorch beside ours"
+    assert "no peer: torch is not installed; pip install torch puts PyTorch beside ours" in said
 
 
 def test_wrong_logits_are_not_reported(run, monkeypatch):
     monkeypatch.setattr(sentiment, "reference_logits", lambda *args: np.full((40, 2), np.nan))
     with pytest.raises(InternalError, match=r"off by inf; 0\.0001 is allowed, nothing is reported"):
-        run(None)
+        run()

@@ -6,7 +6,7 @@ from importlib import import_module
 import pytest
 
 from gpu import ON_GPU, PLACE, round_fma_once, widen_bfloat16
-from tilewright.bench import device
+from tilewright.bench import climb
 from tilewright.bench.measure import Timing
 from tilewright.ops.core.ladder import operations
 
@@ -38,11 +38,13 @@ def timed():
 @pytest.fixture
 def as_python(monkeypatch):
     """No clock, and no GPU to wait for; elsewhere than on a GPU."""
+    monkeypatch.setattr(climb.GpuSubject, "device", PLACE)
     if ON_GPU:
         return
     widen_bfloat16(monkeypatch)
     round_fma_once(monkeypatch)
-    monkeypatch.setattr(device, "interleave", lambda calls, runs: dict.fromkeys(calls, Timing((1e-6,))))
+    monkeypatch.setattr(climb, "interleave", lambda calls, clock, runs: dict.fromkeys(calls, Timing((1e-6,))))
+    monkeypatch.setattr(climb.GpuSubject, "clock", lambda self, settle: None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
 
 
@@ -50,16 +52,16 @@ def as_python(monkeypatch):
 @pytest.mark.parametrize(("op", "case"), list(timed()))
 def test_a_rung_is_checked_and_timed_writing_what_its_peer_writes(op, case):
     ladder, spec = import_module(f"tilewright.ops.{op}").ladder, import_module(f"tilewright.bench.sizes.{op}")
-    subject, beside = device._Subject(ladder, spec, case, PLACE), device._beside(op)
+    subject = climb.GpuSubject(ladder, spec, case)
     rungs = [rung for rung in ladder.rungs.values() if not rung.refuses(case.problem)]
     if not rungs:
         pytest.skip("; ".join(ladder.rungs[ladder.prefer[0]].refuses(case.problem)))
     quickest = max(rungs, key=lambda rung: rung.name.startswith("tile."))  # in the interpreter
-    found = device._candidate(torch, quickest, subject, subject)
-    result, whole = found.call(), subject.bound(quickest.name)()
+    found = climb.candidate(quickest, subject)
+    result, whole = found.call(), subject.forced(quickest.name)()
     assert found.error <= 1
     assert ((result - whole).abs() <= whole.abs() / 128).all()  # the interpreter truncates to bfloat16
     if case.dtype.endswith("16"):
         assert result.dtype == getattr(torch, case.dtype)
-    for call in (beside.peers(case, subject.tensors) if beside else {}).values():
+    for call in subject.peers().values():
         call()

@@ -4,8 +4,9 @@ import re
 
 import pytest
 
-from tilewright.bench import results, transcript
-from tilewright.bench.report import UNMEASURED, write
+from tilewright.bench import results
+from tilewright.bench.report import transcript
+from tilewright.bench.report.write import UNMEASURED, write
 from tilewright.bench.results import save
 from tilewright.errors import InputError
 

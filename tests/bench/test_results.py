@@ -76,13 +76,15 @@ def test_what_a_workload_measured_earlier_goes(tmp_path, row, monkeypatch):
     ]
 
 
-def test_the_session_with_most_rungs_is_shown_and_the_latest_of_equals(row):
+def test_the_session_with_most_peers_then_rungs_is_shown_and_the_latest_of_equals(row):
     def of(session, *names):
         return [row(name, session=session, check=PEER if name == "MKL" else "passed") for name in names]
 
-    older, newer = of("1", "a", "b", "MKL", "gone"), of("2", "a", "b")
-    assert one_session([*older, *newer], "ab") == newer  # neither a peer nor what is no rung any more counts
+    older, newer = of("1", "a", "b", "gone"), of("2", "a", "b")
+    assert one_session([*older, *newer], "ab") == newer  # what is no rung any more does not count
     assert one_session([*older, *of("2", "a")], "ab") == older
+    beside = of("0", "b", "MKL")
+    assert one_session([*beside, *older], "ab") == beside
     assert one_session(of("1", "gone"), "ab") == []
 
 

@@ -2,7 +2,7 @@
 
 import os
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import psutil
 
@@ -33,22 +33,16 @@ def _load() -> float:
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
 
-@dataclass(frozen=True)
 class Watch:
-    """What the machine does besides this process, from the making of the watch on."""
+    """What the machine does besides this process, from now on."""
 
-    cores: list[int] = field(default_factory=_cores)
-    load: float = field(default_factory=_load)
-    begun: float = field(default_factory=time.monotonic)
-    busy_s: float = field(default=-1.0)
-    own_s: float = field(default_factory=_own_s)
-
-    def __post_init__(self):
-        object.__setattr__(self, "busy_s", _busy_s(self.cores))
+    def __init__(self) -> None:
+        self.cores, self.load = _cores(), _load()
+        self.begun_s, self.busy_s, self.own_s = time.monotonic(), _busy_s(self.cores), _own_s()
 
     def noise(self) -> str:
         """What else was running, in words; empty if it was little."""
-        count, spent = len(self.cores), max(time.monotonic() - self.begun, 1e-3)
+        count, spent = len(self.cores), max(time.monotonic() - self.begun_s, 1e-3)
         others = (_busy_s(self.cores) - self.busy_s - _own_s() + self.own_s) / spent
         reasons = []
         if self.load > LOAD * count:

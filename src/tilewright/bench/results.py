@@ -87,15 +87,16 @@ def session() -> str:
 
 
 def one_session(rows: list[Row], rungs: Collection[str]) -> list[Row]:
-    """The rows of the session that measured most of a ladder's rungs, the latest of equals.
+    """The rows of the session that measured most climbs beside a peer, of equals most rungs, of equals the latest.
 
-    rows: of one machine, ladder and dtype. rungs: the names that the ladder has; other rows do not count, and peers
-    neither.
+    rows: of one machine, ladder and dtype. rungs: the names that the ladder has; other rungs do not count. Peers count
+    first, because a session of some lower rungs alone would show a rung that does not run by default as if it did.
     """
     counts = Counter(row.origin for row in rows if row.rung in rungs)
     if not counts:
         return []
-    chosen = max(counts, key=lambda origin: (counts[origin], origin))
+    beside = Counter(origin for origin, _ in {(row.origin, row.climb) for row in rows if row.check == PEER})
+    chosen = max(counts, key=lambda origin: (beside[origin], counts[origin], origin))
     return [row for row in rows if row.origin == chosen]
 
 

@@ -243,7 +243,11 @@ def bench_tables(rows: list[Row]) -> list[Table]:
         own = TEXT_TABLES.get(op, _job_tables)(some)
         own[-1] = replace(own[-1], notes=(*own[-1].notes, *noise_notes(some)))
         tables += own
-    return tables
+    told = [{note for table in tables[i + 1 :] for note in table.notes} for i in range(len(tables))]
+    return [
+        replace(table, notes=tuple(note for note in table.notes if note not in later))  # a note of several is told once
+        for table, later in zip(tables, told, strict=True)
+    ]
 
 
 def _job_tables(rows: list[Row]) -> list[Table]:

@@ -302,7 +302,7 @@ def test_unexpected_errors(run, small, monkeypatch, capsys, error, code, message
     ("verb", "broken", "hint"),
     [
         (["ladder", "matmul"], "tilewright.bench.climb.climb", "Let other programs give some back"),
-        (["bench", "sentiment"], "tilewright.bench.sentiment.bench", "Let other programs give some back"),
+        (["bench", "sentiment"], "tilewright.bench.workloads.sentiment.bench", "Let other programs give some back"),
         (["demo"], "tilewright.demo.run", "Let other programs give some back"),
     ],
 )

@@ -121,9 +121,9 @@ def test_a_job_writes_the_same_pictures(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("crops", [(1, 2), (1, 1), (2, 1)])
 def test_the_benchs_peer_draws_the_same_images(crops):
-    from tilewright.bench.dcgan import random_weights as weights_of
-    from tilewright.bench.dcgan_device import torch_generator
-    from tilewright.bench.dcgan_reference import reference_images
+    from tilewright.bench.workloads.dcgan import random_weights as weights_of
+    from tilewright.bench.workloads.dcgan_peers import torch_generator
+    from tilewright.bench.workloads.dcgan_reference import reference_images
 
     layers = tuple(DCGANLayer(channels=count, kernel=5, padding=crops) for count in (6, 3))
     config = DCGANConfig(z_size=7, size=2, channels=8, layers=layers)

@@ -12,7 +12,7 @@ from PIL import Image
 
 from compare import compare
 from dcgan_models import torch_images
-from tilewright.bench.dcgan_reference import reference_images as reference
+from tilewright.bench.workloads.dcgan_reference import reference_images as reference
 from tilewright.errors import InputError, Interrupted, ResourceError, UsageError
 from tilewright.formats.images import pixels
 from tilewright.models import dcgan

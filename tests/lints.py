@@ -25,7 +25,10 @@ BELOW = {  # what a part of the package may import besides itself
     "simd": {"errors", "hardware"},
     "ops": {"errors", "hardware", "simd"},
 }
-BELOW["models"] = BELOW["ndimage"] = {"ops", "formats", *BELOW["ops"]}
+BELOW["backends"] = {"ops", "formats", *BELOW["ops"]}
+BELOW["ndimage"] = {"backends", *BELOW["backends"]}
+BELOW["generation"] = {"models", "backends", *BELOW["backends"]}
+BELOW["models"] = {"generation", "backends", *BELOW["backends"]}
 BELOW["runtime"] = BELOW["bench"] = {"models", "ndimage", *BELOW["models"]}
 BELOW["demo"] = {"runtime", "bench", *BELOW["runtime"]}
 BELOW["cli"] = {"demo", *BELOW["demo"]}
@@ -76,7 +79,7 @@ def _called(node: ast.AST) -> str:
 
 
 def imports_go_down(source: Source) -> Iterator[Finding]:
-    """cli -> bench, runtime -> models, ndimage -> ops -> simd, hardware; formats and errors are leaves."""
+    """cli -> bench, runtime -> models, ndimage -> backends -> ops -> simd, hardware; formats and errors are leaves."""
     if not source.inside:
         return
     part = source.inside[0].removesuffix(".py")

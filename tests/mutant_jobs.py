@@ -19,7 +19,7 @@ import zarr
 from gpt2_models import save
 from mutating import Kind
 from tilewright.errors import InputError, ResourceError
-from tilewright.models.sampling import SamplingParams
+from tilewright.generation.sampling import SamplingParams
 from tilewright.runtime.convert.models import init_dcgan, init_textcnn
 from tilewright.runtime.jobs.directory import MANIFEST, REPORT, JobDirectory
 from tilewright.runtime.jobs.finished import Report, digest_of

@@ -18,7 +18,7 @@ from tilewright.errors import (
 )
 from tilewright.formats.files import naming
 from tilewright.formats.volumes import MemoryShort
-from tilewright.models.sampling import ParameterError, SamplingParams
+from tilewright.generation.sampling import ParameterError, SamplingParams
 
 FIELDS = ("message", "parameter", "value", "rule", "path", "where", "hint", "remedy")
 

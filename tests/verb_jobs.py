@@ -11,7 +11,7 @@ import numpy as np
 
 from gpt2_models import save
 from tilewright.formats.sentence_encoder import encoder_for
-from tilewright.models.sampling import SamplingParams
+from tilewright.generation.sampling import SamplingParams
 from tilewright.runtime.convert.models import init_textcnn
 from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.start import Settings

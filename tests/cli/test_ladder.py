@@ -3,12 +3,13 @@
 import importlib.util
 import inspect
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import tilewright
-from tilewright.bench.results import Row
+from tilewright.bench.results import Row, read
 from tilewright.ops.core.ladder import operations
 
 ROW = Row("matmul", "cpu.packed", "8x8x8", "float32", 1, 8, 0.5, 0.4, 0.7, 11, 12.5, 2.0, 0.25, check="passed 0.10")
@@ -37,6 +38,24 @@ def test_columns_are_explained_once(run, measured):
     assert code == 0 and out.count("cpu.packed") > 2 and "PyTorch" not in out
     (line,) = [line for line in out.splitlines() if line.startswith("roof: ")]
     assert out.endswith(f"{line}\n") and "x below: " in line and "x peer: " in line
+
+
+def test_a_ladder_is_saved_as_a_whole_or_not_at_all(run, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    climbed = []
+
+    def climb(op, case, **options):
+        climbed.append(case.name)
+        if len(climbed) == 3:
+            raise KeyboardInterrupt
+        yield replace(ROW, size=case.name)
+
+    monkeypatch.setattr("tilewright.bench.climb.climb", climb)
+    words = ("ladder", "matmul", "--threads", "1", "--save", "--dtype", "float32", "--label")
+    code, _, _ = run(*words, "gpt2")
+    assert code == 130 and not list(tmp_path.iterdir())
+    code, out, _ = run(*words, "square")
+    assert code == 0 and [row.size for row in read(tmp_path / "results")] == climbed[3:] and "written to" in out
 
 
 def test_without_pytorch_there_are_no_peers(run, measured, absent):

@@ -6,7 +6,7 @@ import pytest
 import tifffile
 
 from tilewright.formats.kept import lost
-from tilewright.formats.volumes import open_volume
+from tilewright.formats.volume_formats import open_volume
 from tilewright.formats.voxels import VoxelSize, voxel_size
 from tilewright.runtime.verbs.convolve import ConvolveJob, convolve
 

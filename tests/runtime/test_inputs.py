@@ -2,7 +2,7 @@
 
 import pytest
 
-from tilewright.models.sampling import SamplingParams
+from tilewright.generation.sampling import SamplingParams
 from tilewright.runtime.inputs import PIECES, Sizing
 from tilewright.runtime.verbs.generate.task import sizing_for
 

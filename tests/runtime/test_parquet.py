@@ -9,7 +9,7 @@ import pytest
 
 from gpt2_models import save
 from tilewright.errors import InputError, ResourceError, UsageError
-from tilewright.models.sampling import SamplingParams
+from tilewright.generation.sampling import SamplingParams
 from tilewright.runtime.jobs.start import Settings
 from tilewright.runtime.outputs import check_output
 from tilewright.runtime.verbs.classify import ClassifyJob, classify

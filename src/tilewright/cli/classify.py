@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from typer import Option
 
-from tilewright.cli._jobs import JobOptions, Speaker, settings_of
+from tilewright.cli._jobs import JobOptions, Speaker, device_row, settings_of
 from tilewright.cli._options import Device, check_threads, parse_bytes, parse_rungs, verb
 from tilewright.cli._output import banner, show_part, show_report, summary
 
@@ -42,7 +42,7 @@ class Options(JobOptions):
         ),
     ]
     count: Annotated[int | None, Option("--count", "-n", min=1, help="Only the first N sentences.")] = None
-    device: Device = "cpu"
+    device: Device = "auto"
     dtype: Annotated[Literal["float32", "bfloat16", "float16"], Option(help="Precision; float16 on a GPU only.")] = (
         "float32"
     )
@@ -94,11 +94,11 @@ def classify(options: Options) -> None:
     \b
     tilewright classify --model critic -i reviews.txt -o labels.jsonl
 
-    A sentence or row that cannot be used becomes a line with its error, and the exit code is 1; token ids have no place
-    for errors: the first bad sentence ends the job with exit code 3. Of a text that is longer than the model takes, the
-    beginning counts, and the end of the job says how many were. A .jsonl line is {"id": 7, "text": "..."}, or has
-    "tokens"; without ids, lines are counted from 1. In .txt files a blank line is no sentence and has no line in the
-    output. In Parquet, ids are integers where all are, else strings: then 5 and "5" become the same.
+    A sentence or row that cannot be used becomes a line with its error; the summary counts them. A file of token ids
+    cannot hold errors: its first bad sentence stops the job with exit code 3. A text that is longer than the model
+    takes is cut, and the summary says how many were. A .jsonl line is {"id": 7, "text": "..."} or has "tokens"; without
+    ids, lines are counted from 1. In .txt files a blank line is no sentence and has no line in the output. In Parquet,
+    ids are integers where all are, else strings: then 5 and "5" become the same.
 
     The output appears when it is whole; until then an earlier one stays. What is done is kept in OUTPUT.job: the same
     command goes on where a stopped one was, and does nothing where all is there.
@@ -129,6 +129,6 @@ def _banner(options: Options, threads: int) -> str:
         "Output": options.output,
         "Sentences": "all" if options.count is None else f"{options.count:,}",
         "Precision": options.dtype,
-        **({"Threads": str(threads)} if options.device == "cpu" else {"Device": options.device}),
+        **device_row(options, threads),
     }
     return banner("classify", rows)

@@ -48,7 +48,7 @@ class Options(JobOptions):
         Literal["float32", "float64"] | None,
         Option(help="Precision of sums and output; unless given float64 for volumes of it, else float32."),
     ] = None
-    device: Device = "cpu"
+    device: Device = "auto"
     threads: Annotated[int | None, Option(min=1, help="CPU threads; one a core unless given.")] = None
     memory: Annotated[
         str | None,
@@ -137,6 +137,14 @@ def _mode(options: Options) -> str:
     return options.mode or ("constant" if options.cval else default_mode(options.kernel))
 
 
+def _device(given: str) -> str:
+    """The device for the banner, which does not know the volume's dtype yet."""
+    from tilewright.runtime.devices import place_for
+
+    device = place_for(given)
+    return f"{device} (float64: cpu)" if (given, device) == ("auto", "cuda") else device
+
+
 def _banner(options: Options, threads: int) -> str:
     from tilewright.runtime.verbs.convolve.kernels import function_of
 
@@ -150,7 +158,7 @@ def _banner(options: Options, threads: int) -> str:
         "Output": options.output,
         "Mode": said,
         "Precision": options.dtype or "as the input; float32 for integers",
-        "Device": options.device,
+        "Device": _device(options.device),
         "Threads": str(threads),
     }
     return banner("convolve", rows)

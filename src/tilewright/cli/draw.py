@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from typer import Option
 
-from tilewright.cli._jobs import JobOptions, Speaker, settings_of
+from tilewright.cli._jobs import JobOptions, Speaker, device_row, settings_of
 from tilewright.cli._options import Device, check_threads, parse_rungs, verb
 from tilewright.cli._output import banner, say, show_part, show_report, summary
 
@@ -41,7 +41,7 @@ class Options(JobOptions):
     dtype: Annotated[Literal["float32", "bfloat16", "float16"], Option(help="Precision; float16 on a GPU only.")] = (
         "float32"
     )
-    device: Device = "cpu"
+    device: Device = "auto"
     threads: Annotated[int | None, Option(min=1, help="CPU threads; one a core unless given.")] = None
     batch_size: Annotated[int | None, Option(min=1, max=1 << 20, help="Images a batch; changes no bits.")] = None
     shard_size: Annotated[str | None, Option(metavar="IMAGES", help="Of a new job: images a shard.")] = None
@@ -125,6 +125,6 @@ def _banner(options: Options, threads: int) -> str:
         "Output": f"{options.output}, {options.image}" if options.image else options.output,
         "Images": "all" if options.count is None else f"{options.count:,}",
         "Precision": options.dtype,
-        **({"Threads": str(threads)} if options.device == "cpu" else {"Device": options.device}),
+        **device_row(options, threads),
     }
     return banner("draw", rows)

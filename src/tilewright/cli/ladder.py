@@ -9,7 +9,7 @@ import typer
 from typer import Argument, Option
 
 from tilewright.cli._options import parse_threads, verb
-from tilewright.cli._output import show
+from tilewright.cli._output import say, show
 from tilewright.ops.core.ladder import operations
 
 COLUMNS = (
@@ -38,7 +38,9 @@ class Options:
     list_: Annotated[
         bool, Option("--list", help="Every kernel: its idea, file and needs, also for engines that are missing here.")
     ] = False
-    save: Annotated[bool, Option("--save", help="Add the rows to results/ of the current directory.")] = False
+    save: Annotated[
+        bool, Option("--save", help="Save to results/; `report` shows one session of a ladder, the fullest.")
+    ] = False
 
 
 @verb(Options)
@@ -54,6 +56,7 @@ def ladder(options: Options) -> None:
     counts = None if options.threads is None else parse_threads(options.threads)
 
     from tilewright.bench.climb import parts
+    from tilewright.bench.results import save_here
     from tilewright.ops.core.launch import thread_count
 
     counts = counts or (tuple(sorted({1, thread_count()})) if options.device == "cpu" else (0,))
@@ -68,10 +71,11 @@ def ladder(options: Options) -> None:
             continue
         cases = _cases(op, spec, options)
         if len(cases) > 1:
-            show(f"{op}, {len(cases)} sizes; Ctrl-C ends it, and --save keeps what was measured\n")
-        for case in cases:
-            for count in counts:
-                _climb(op, case, count, options)
+            show(f"{op}, {len(cases)} sizes; Ctrl-C ends it, and --save saves a ladder when all of it is measured\n")
+        rows = [row for case in cases for count in counts for row in _climb(op, case, count, options)]
+        if options.save and rows:
+            for path in save_here(rows):
+                say(f"written to {path}")
     if not options.explain:
         show("\n".join([COLUMNS, *_without_peers(options)]))
 
@@ -84,19 +88,21 @@ def _list(options: Options) -> None:
         show(parts(op)[0].table() + "\n")
 
 
-def _climb(op: str, case: Any, count: int, options: Options) -> None:
-    """Time the rungs of one case on `count` threads; when nobody reads any more, only what is saved is worth it."""
+def _climb(op: str, case: Any, count: int, options: Options) -> list[Any]:
+    """Time the rungs of one case on `count` threads. If nobody reads the output, only a ladder to save is worth it."""
     from tilewright.bench.climb import climb
-    from tilewright.bench.results import save_here
+    from tilewright.bench.noise import Watch, warning
 
     where = f"{count} thread{'s' * (count > 1)}" if count else "on the GPU"
     read = show(f"{op} {case.name}  {case.label}  {where}")
     if not read and not options.save:
         raise typer.Exit
-    rows = list(climb(op, case, count=count, only=options.rung))
+    watch = Watch()
+    rows = watch.noted(list(climb(op, case, count=count, only=options.rung)))
     show(_table(rows))
-    if options.save:
-        save_here(rows)
+    if text := warning(rows):
+        say(text, err=True)
+    return rows
 
 
 def _check(options: Options) -> None:
@@ -168,9 +174,9 @@ def _without_peers(options: Options) -> list[str]:
     """Why there is nothing to compare with, where PyTorch would bring it."""
     from importlib.util import find_spec
 
-    from tilewright.bench.peers import PEERS
+    from tilewright.bench.peers import has_peers
 
-    if find_spec("torch") or (options.op != "all" and options.op not in PEERS):
+    if find_spec("torch") or (options.op != "all" and not has_peers(options.op)):
         return []
     return ["No peers: PyTorch is not installed; pip install 'tilewright[bench]' brings it"]
 

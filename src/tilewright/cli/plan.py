@@ -191,7 +191,10 @@ def _disk(found: Any) -> list[str]:
 def _generate(options: Any) -> tuple[str, dict[str, Any]]:
     """The plan with operations and time; without an input, of prompts that are nowhere."""
     from tilewright.hardware import available_memory, cpu, gpus
+    from tilewright.runtime.devices import place_for
 
+    if options.device == "auto":
+        options.device = place_for("auto", options.dtype)
     if options.device == "cuda" and not (options.gpu_memory or gpus()):
         from tilewright.errors import UsageError
 

@@ -14,7 +14,7 @@ import pytest
 import zarr
 
 from tilewright.errors import InputError, TilewrightError, UsageError
-from tilewright.models.sampling import SamplingParams
+from tilewright.generation.sampling import SamplingParams
 from tilewright.runtime.convert.models import init_dcgan
 from tilewright.runtime.engines.local import Local
 from tilewright.runtime.jobs import run as run_module

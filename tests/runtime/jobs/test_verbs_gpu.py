@@ -20,7 +20,7 @@ from compare import compare
 from forked_verbs import PATHS
 from gpu import ON_GPU
 from tilewright.errors import ResourceError
-from tilewright.models.sampling import SamplingParams
+from tilewright.generation.sampling import SamplingParams
 from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.start import Settings
 from tilewright.runtime.named_models import model_path

@@ -182,7 +182,7 @@ def start(
             stop.asked = _Announced(settings.grace)
         with phase(report, "check"):
             task = make(say if engine.lead else quiet, workers_of(engine, settings))
-            if device != "cuda" and (notice := cache_or_none() or first_run()) and engine.lead:
+            if place_for(device) == "cpu" and (notice := cache_or_none() or first_run()) and engine.lead:
                 say(notice)
         stop.check()
         task.workers = workers_of(engine, settings)

@@ -16,12 +16,12 @@ from scipy import ndimage
 from compare import compare
 from tilewright.errors import InputError, ResourceError, UsageError
 from tilewright.formats import atomic
-from tilewright.formats.volumes import ArrayVolume, open_volume
+from tilewright.formats.volume_formats import open_volume
 from tilewright.runtime.jobs.pieces import Tree
 from tilewright.runtime.jobs.start import Settings
 from tilewright.runtime.verbs.convolve import ConvolveJob, convolve
 from tilewright.runtime.verbs.convolve import worker as module
-from volume_files import creating
+from volume_files import save
 
 NAMES = ("v.npy", "v.nii", "v.nii.gz", "v.tif", "v.zarr", "v.txt")
 SHAPE = (20, 21, 22)
@@ -44,11 +44,6 @@ def weights(rng):
     weights = rng.standard_normal((3, 4, 5))
     np.save("k.npy", weights)
     return weights
-
-
-def write(name, array):
-    with creating(name, array.shape, array.dtype, ArrayVolume("a", array)) as output:
-        output.write((0, 0, 0), array)
 
 
 def load(name, dtype=np.float64):
@@ -90,7 +85,7 @@ def in_tiles(monkeypatch, tile=(8, 8, 22)):
 @pytest.mark.parametrize("input", NAMES)
 def test_any_to_any(array, weights, monkeypatch, input, output):
     in_tiles(monkeypatch)
-    write(input, array)
+    save(input, array)
     report = run(input, "out-" + output, mode="mirror")
     check_correlated(load("out-" + output), load(input), weights, mode="mirror")
     assert report.tiles == (9 if output != "v.zarr" else 1)
@@ -103,7 +98,7 @@ def test_any_to_any(array, weights, monkeypatch, input, output):
 @pytest.mark.parametrize("kernel", ["gaussian:1.2", "box:3", "laplace", "sobel:0", "sobel:2", "k.npy"])
 def test_kernels_and_modes(array, weights, monkeypatch, kernel, mode):
     in_tiles(monkeypatch)
-    write("v.npy", array)
+    save("v.npy", array)
     run("v.npy", "out.npy", kernel, mode=mode)
     x = array.astype(np.float64)
     wanted = {
@@ -119,7 +114,7 @@ def test_kernels_and_modes(array, weights, monkeypatch, kernel, mode):
 
 def test_a_constant_around(array, weights, monkeypatch):
     in_tiles(monkeypatch)
-    write("v.npy", array)
+    save("v.npy", array)
     run("v.npy", "out.npy", mode="constant", cval=2.5)
     check_correlated(load("out.npy"), array, weights, mode="constant", cval=2.5)
 
@@ -127,8 +122,8 @@ def test_a_constant_around(array, weights, monkeypatch):
 @pytest.mark.parametrize("more", [None, 1 << 30])
 def test_bits_depend_neither_on_tiles_nor_on_formats(array, weights, monkeypatch, more):
     memory = None if more is None else psutil.Process().memory_info().rss + more  # all that this process holds counts
-    write("v.nii.gz", array)
-    write("v.npy", array)
+    save("v.nii.gz", array)
+    save("v.npy", array)
     run("v.nii.gz", "whole.nii.gz", memory=memory)
     in_tiles(monkeypatch, (3, 5, 7))
     run("v.npy", "tiles.npy", memory=memory)
@@ -181,12 +176,12 @@ def test_zarr_is_written_in_whole_chunks(rng, weights, monkeypatch):
 
 
 def test_validation(array, weights):
-    write("v.npy", array)
+    save("v.npy", array)
     run("v.npy", "ref.npy")
     assert run("v.npy", "out.nii", answers="ref.npy").validation.passed
     wrong = load("ref.npy", np.float32)
     wrong[3, 4, 5] += 1
-    write("ref.npy", wrong)
+    save("ref.npy", wrong)
     report = run("v.npy", "out.npy", answers="ref.npy")
     assert report.exit_code == 1 and report.validation.first.startswith("voxel [3, 4, 5] is")
     assert run("v.npy", "out.npy", answers="ref.npy", tolerance=2.0).exit_code == 0
@@ -224,17 +219,17 @@ def test_validation(array, weights):
     ],
 )
 def test_refusals(array, weights, kind, options, message):
-    write("v.npy", array)
+    save("v.npy", array)
     os.link("v.npy", "hard.npy")
     os.symlink("v.npy", "link.npy")
     (zarr.create_group("g.zarr")).create_array("a", shape=SHAPE, dtype="f4")
     os.mkdir("d.zarr")
-    write("d.zarr/precious.npy", array)
+    save("d.zarr/precious.npy", array)
     np.save("four.npy", np.zeros((2, 3, 4, 5)))
     np.save("huge.npy", np.full(SHAPE, 3e38, np.float32))
     array[7, 8, 9] = np.nan
     np.save("nan.npy", array)
-    write("out.npy", array[:1])
+    save("out.npy", array[:1])
     before = {name: os.path.getmtime(name) for name in os.listdir(".")}
     job = {"input": "v.npy", "kernel": "box:3,5,5", "output": "out.npy", **options}
     with pytest.raises(kind, match=message):
@@ -244,7 +239,7 @@ def test_refusals(array, weights, kind, options, message):
 
 @pytest.mark.parametrize("input", ["v.txt", "v.nii.gz"])
 def test_a_volume_that_memory_does_not_hold(rng, monkeypatch, input):
-    write(input, rng.standard_normal((64, 64, 64)).astype(np.float32))
+    save(input, rng.standard_normal((64, 64, 64)).astype(np.float32))
     monkeypatch.setattr("tilewright.runtime.verbs.convolve.task._resident", lambda: 0)
     monkeypatch.setattr("tilewright.runtime.verbs.convolve.task.program_bytes", lambda dtype, *paths: 0)
     with pytest.raises(ResourceError, match=r"takes 1,048,576 bytes in memory, and 524,288 are left.*\.zarr"):
@@ -258,9 +253,9 @@ def test_a_volume_that_memory_does_not_hold(rng, monkeypatch, input):
 def test_every_write_fails_once(array, weights, monkeypatch, output):
     """ENOSPC at the Nth write, fsync or rename, for every N: exit code 4, the earlier output intact."""
     in_tiles(monkeypatch)
-    write("v.npy", array)
+    save("v.npy", array)
     run("v.npy", output)  # kernels and modules are compiled, and written to caches, before writes fail
-    write(output, -array)
+    save(output, -array)
     with open(output, "rb") as file:
         earlier = file.read()
     made = [0, 0]
@@ -324,9 +319,9 @@ main(sys.argv[1:])
 @pytest.fixture
 def start(rng):
     array = rng.standard_normal((300, 20, 20)).astype(np.float32)  # several shards: in the last a signal ends nothing
-    write("v.npy", array)
+    save("v.npy", array)
     for name in ("out.npy", "out.zarr"):
-        write(name, array[:3, :3, :3])
+        save(name, array[:3, :3, :3])
 
     def call(output):
         arguments = ["convolve", "-i", "v.npy", "--kernel", "box:3", "-o", output, "--shard-size", "20", "--force"]

@@ -10,9 +10,7 @@ from scipy import ndimage
 from compare import compare
 from gpu import ON_GPU
 from tilewright.errors import ResourceError, UsageError
-from tilewright.ops.conv3d import prepare
 from tilewright.ops.core.ladder import using
-from tilewright.ops.core.memory import empty
 from tilewright.runtime.jobs import start
 from tilewright.runtime.jobs.start import Settings
 from tilewright.runtime.verbs.convolve import ConvolveJob, convolve, slabs
@@ -22,6 +20,8 @@ from tilewright.runtime.verbs.convolve.kernels import kernel_of
 from tilewright.runtime.verbs.convolve.tiles import Tiling
 
 torch = pytest.importorskip("torch")
+cuda = pytest.importorskip("tilewright.backends.cuda")
+Cuda = cuda.Cuda
 pytestmark = pytest.mark.usefixtures("simulated_gpu")
 
 SHAPE = (70, 81, 93) if ON_GPU else (5, 4, 6)
@@ -37,20 +37,9 @@ def here(tmp_path, monkeypatch, rng):
     if not ON_GPU:
         for place in (convolve_module, start):
             monkeypatch.setattr(place, "place_for", lambda device: "cpu" if device == "cpu" else "cuda")
-        monkeypatch.setattr(module, "pinned", empty)
-        monkeypatch.setattr(module, "_compute", simulated)
+        monkeypatch.setattr(cuda, "Cuda", lambda dtype: Cuda(dtype, "cpu"))
     with using(conv3d="simt.naive") if not ON_GPU else using():
         yield
-
-
-def simulated(kernel, dtype, place):
-    if place == "cpu":
-        return computed_on_the_cpu(kernel, dtype, place)
-    weights = kernel.weights if kernel.lines is None else np.einsum("a,b,t->abt", *kernel.lines)
-    return slabs.through(prepare(weights.astype(np.float32), device="cpu"), "cpu")
-
-
-computed_on_the_cpu = module._compute
 
 
 def run(output, kernel="k.npy", **options):
@@ -96,9 +85,7 @@ def test_a_gpu_computes_in_float32():
 
 
 def test_too_little_memory_halves_slabs_and_then_ends_the_job(monkeypatch):
-    from tilewright.ops import conv3d as operation
-
-    tried, computed = [], operation.conv3d
+    tried, computed = [], slabs.conv3d
 
     def scarce(slab, *rest, **options):
         tried.append(len(slab) - 2)
@@ -108,7 +95,7 @@ def test_too_little_memory_halves_slabs_and_then_ends_the_job(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     run("whole.npy")
-    monkeypatch.setattr(operation, "conv3d", scarce)
+    monkeypatch.setattr(slabs, "conv3d", scarce)
     limit = 1
     run("out.npy")
     assert tried[:4] == [1, *([70, 35, 17] if ON_GPU else [5, 2, 1])]  # the first compiles

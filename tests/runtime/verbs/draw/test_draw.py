@@ -12,7 +12,7 @@ from PIL import Image
 
 from compare import compare
 from dcgan_models import torch_images
-from tilewright.bench.dcgan_reference import reference_images as reference
+from tilewright.bench.workloads.dcgan_reference import reference_images as reference
 from tilewright.errors import InputError, Interrupted, ResourceError, UsageError
 from tilewright.formats.images import pixels
 from tilewright.models import dcgan
@@ -293,14 +293,13 @@ def test_pictures_of_other_channels(tmp_path):
 
 def test_images_that_are_not_finite(tmp_path, model, run, monkeypatch):
     (tmp_path / "out.npy").write_bytes(b"earlier")
-    generate = dcgan.DCGAN.generate
+    to_pixels = dcgan.to_pixels
 
-    def poisoned(self, z, **options):
-        images = generate(self, z, **options)
+    def poisoned(images, *rest):
         images[-1, 0, 0, 0] = np.nan
-        return images
+        to_pixels(images, *rest)
 
-    monkeypatch.setattr(dcgan.DCGAN, "generate", poisoned)
+    monkeypatch.setattr(dcgan, "to_pixels", poisoned)
     with pytest.raises(InputError, match=r"image 6 \(from 0\) is not finite"):
         run(batch=7, image="out.bmp")
     assert (tmp_path / "out.npy").read_bytes() == b"earlier" and names(tmp_path) == ["out.npy"]
@@ -316,16 +315,16 @@ def test_an_output_that_cannot_be_written_is_found_before_the_work(tmp_path, run
 
 
 def test_a_signal(tmp_path, run, monkeypatch, capfd):
-    generate, calls = dcgan.DCGAN.generate, []
+    forward, calls = dcgan.DCGAN.forward, []
 
     def interrupted(self, z, **options):
         calls.append(None)
         if len(calls) == 4:
             os.kill(os.getpid(), signal.SIGTERM)
-        return generate(self, z, **options)
+        forward(self, z, **options)
 
     assert threading.current_thread() is threading.main_thread()
-    monkeypatch.setattr(dcgan.DCGAN, "generate", interrupted)
+    monkeypatch.setattr(dcgan.DCGAN, "forward", interrupted)
     size = Settings(shard_size=4)
     with pytest.raises(Interrupted, match="stopped by SIGTERM"):
         run(output="faces/", image="out.png", batch=2, settings=size)
@@ -355,4 +354,4 @@ def test_memory_does_not_grow_with_the_images(tmp_path, model):
 
 
 def test_the_default_sizes_are_the_courses():
-    assert DCGANConfig().group >= 16
+    assert DCGANConfig().batch_on("cpu") >= 16

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from tilewright.errors import InputError, ResourceError, UsageError
-from tilewright.models.generation import Generator, Request
+from tilewright.generation.engine import Generator, Request
+from tilewright.generation.sampling import SamplingParams
 from tilewright.models.gpt2 import GPT2, GPT2Config
-from tilewright.models.sampling import SamplingParams
 from tilewright.ops.core.memory import LINE
 from tilewright.runtime.convert.models import init_gpt2
+from tilewright.runtime.jobs.start import Settings
 from tilewright.runtime.load import read_weights
 from tilewright.runtime.verbs.generate import GenerateJob, generate
 from tilewright.runtime.verbs.generate import plan as planning
@@ -120,6 +121,34 @@ def test_prompts_are_counted_as_the_job_would(model, tmp_path):
     assert plan(job_of(model, source, count=4))[0].records == 4
     several = plan(job_of(model, source, params=SamplingParams(temperature=1, n=3)))[1]
     assert (several.prompts, several.prompt_tokens) == (27, 135)
+
+
+@pytest.mark.parametrize(("name", "shard_size", "n"), [("in.bin", 7, 1), ("in.bin", 1000, 1), ("in.jsonl", 900, 1),
+                                                        ("in.jsonl", 900, 3), ("in.jsonl", 1 << 20, 1),
+                                                        ("in.parquet", None, 2)])  # fmt: skip
+def test_sequences_at_once_are_of_one_shard(model, tmp_path, rng, monkeypatch, name, shard_size, n):
+    prompts, source = rng.integers(0, 301, (200, 16), np.int32), tmp_path / name
+    if name == "in.bin":
+        prompts.tofile(source)
+    elif name == "in.jsonl":
+        source.write_text("".join(json.dumps({"prompt_token_ids": p.tolist()}) + "\n" for p in prompts))
+    else:
+        pa = pytest.importorskip("pyarrow")
+        table = pa.table({"prompt_token_ids": prompts.tolist()})
+        pytest.importorskip("pyarrow.parquet").write_table(table, source, row_group_size=30)
+    params = SamplingParams(temperature=float(n > 1), max_tokens=8, ignore_eos=True, n=n)
+    job = job_of(model, source, params=params, settings=Settings(shard_size=shard_size))
+    planned, most, step = plan(job)[1], 0, Generator.step
+
+    def counted(self):
+        nonlocal most
+        found = step(self)
+        most = max(most, len(self.running) + len(found))
+        return found
+
+    monkeypatch.setattr(Generator, "step", counted)
+    generate(job)
+    assert most <= planned.at_once <= 1.25 * most + 1
 
 
 def test_sampling_fields_and_room_in_the_context_are_looked_at(model, tmp_path):

@@ -14,8 +14,8 @@ from tilewright.runtime.verbs.generate.plan_device import matrix_bytes, plan_on_
 
 torch = pytest.importorskip("torch")
 products = pytest.importorskip("tilewright.ops.matmul")
-generation = pytest.importorskip("tilewright.models.device_generation")
-drawing = pytest.importorskip("tilewright.models.device_draw")
+generation = pytest.importorskip("tilewright.generation.cuda.engine")
+drawing = pytest.importorskip("tilewright.generation.cuda.drawing")
 
 COURSE, GIB = Prompts(6400, 6400 * 16, 16), 1 << 30
 

@@ -12,9 +12,9 @@ from gpt2_models import save
 from tilewright.errors import UsageError
 from tilewright.formats import sampling_fields as table
 from tilewright.formats.sampling_fields import HONOURED, is_known
-from tilewright.models.generation import Generator
-from tilewright.models.requests import Held
-from tilewright.models.sampling import SamplingParams
+from tilewright.generation.engine import Generator
+from tilewright.generation.sampling import SamplingParams
+from tilewright.generation.sequences import Held
 from tilewright.runtime.jobs.start import Settings
 from tilewright.runtime.verbs.generate import GenerateJob, generate
 from tilewright.runtime.verbs.generate import worker as generate_worker

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.formats.course import TokenFile
-from tilewright.models.textcnn import BATCH, TextCNNConfig
+from tilewright.models.textcnn import SIZES, TextCNNConfig
 from tilewright.ops import embedding_conv1d
 from tilewright.ops.embedding_conv1d.token_table import PRODUCT_ROWS, capacity_of
 from tilewright.runtime.load import mapped_weights
@@ -93,7 +93,7 @@ def _table(task: ClassifyTask, ids: np.ndarray, records: int) -> tuple[int, int,
     Turing's estimate). Raises ResourceError as `TokenTable` does.
     """
     config, job = task.config, task.job
-    problem = embedding_conv1d.Problem(config.hidden_size, config.num_filters, tuple(config.kernel_sizes), job.dtype)
+    problem = _problem(task)
     if job.device != "cpu" or embedding_conv1d.ladder.choose(problem).name == "cpu.gather":
         return None
     capacity, row_bytes = capacity_of(
@@ -111,19 +111,25 @@ def _table(task: ClassifyTask, ids: np.ndarray, records: int) -> tuple[int, int,
     return min(capacity, int(rows) + kept), capacity, row_bytes
 
 
+def _problem(task: ClassifyTask) -> embedding_conv1d.Problem:
+    """The first layer's problem on the CPU."""
+    config = task.config
+    return embedding_conv1d.Problem(config.hidden_size, config.num_filters, tuple(config.kernel_sizes), task.job.dtype)
+
+
 def _memory(task: ClassifyTask, weights: Any, ids: np.ndarray, table: Any, records: int) -> tuple[Part, ...]:
     config, job = task.config, task.job
     C, O, V, L = config.hidden_size, config.num_filters, config.vocab_size, config.sequence_length
     groups, batch = sum(config.kernel_sizes), min(job.batch, records)
     widths = (O * len(config.kernel_sizes), *config.hidden_sizes, config.num_labels)
     linears = sum(matrix_memory(K, N, job.dtype).prepared for K, N in pairwise(widths))
-    filters = groups * matrix_memory(C, O, job.dtype).prepared
+    filters = embedding_conv1d.ladder.choose(_problem(task)).memory_for(_problem(task)).prepared
     first = {name: array for name, array in weights.items() if not name.startswith("linears.")}
     copies = sum(4 * array.size for array in first.values() if array.dtype != np.float32)
     widened = sum(4 * array.size for array in weights.values() if array.dtype == np.float16)
     stored = {name: array.nbytes for name, array in weights.items()}
     embedding = 0 if copies else min(4 * V * C, len(np.unique(ids)) * max(4 * C, PAGE) + PAGE)
-    work = min(BATCH, batch) * 4 * sum(widths) + batch * L * 12 + min(V, PRODUCT_ROWS) * 4 * O + groups * V * 15
+    work = min(*SIZES["cpu"], batch) * 4 * sum(widths) + batch * L * 12 + min(V, PRODUCT_ROWS) * 4 * O + groups * V * 15
     lines = 0 if job.is_binary else batch * (RECORD + 12 * L)
     rest = sum(stored.values()) - stored["embedding.weight"]
     return (

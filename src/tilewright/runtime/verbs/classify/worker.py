@@ -14,7 +14,7 @@ from tilewright.formats.course import LogitsWriter, TokenFile
 from tilewright.formats.jsonl import LabelWriter
 from tilewright.formats.records import Batch, RecordError
 from tilewright.models.textcnn import TextCNN
-from tilewright.runtime.devices import gpu_faults, halving
+from tilewright.runtime.devices import gpu_faults
 from tilewright.runtime.fingerprint import files_of
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.cut import Records, Shard
@@ -110,15 +110,15 @@ class ClassifyWorker:
         return Batch(batch.tokens[:0], batch.end, [bad])
 
     def _logits(self, tokens: np.ndarray) -> np.ndarray:
-        """The batch's logits; on a GPU without memory for what it takes, in smaller parts."""
-        if self.job.device == "cpu" or not len(tokens):
+        """The batch's logits, in smaller parts if a GPU's memory does not suffice."""
+        if not len(tokens):
             return self.model.logits(tokens)
 
         def parts(size: int) -> np.ndarray:
             ends = range(0, len(tokens), size)
             return np.concatenate([self.model.logits(tokens[first : first + size]) for first in ends])
 
-        return halving(parts, len(tokens))
+        return self.model.backend.halving(parts, len(tokens))
 
     def close(self) -> None:
         """No more shards come."""

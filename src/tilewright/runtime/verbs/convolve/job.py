@@ -11,8 +11,9 @@ import numpy as np
 
 from tilewright.errors import InputError, TilewrightError, UsageError
 from tilewright.formats.files import same_file
+from tilewright.formats.names import check_suffix
 from tilewright.formats.validate_volumes import TOLERANCE
-from tilewright.formats.volumes import MemoryShort, check_suffix
+from tilewright.formats.volumes import MemoryShort
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.manifest import Damaged, Value
 from tilewright.runtime.jobs.start import Settings
@@ -23,7 +24,7 @@ from tilewright.runtime.verbs.convolve.tiles import MODES
 
 @dataclass
 class ConvolveJob:
-    """What to convolve. Formats follow from the names; see formats/volumes.py.
+    """What to convolve. Formats follow from the names; see formats/volume_formats.py.
 
     kernel: a name or a file, see kernels.py. It is not flipped: out = scipy.ndimage.correlate(in, kernel).
     mode, cval: what stands outside the volume, as in scipy.ndimage; None: "reflect" for a name, as scipy's function of

@@ -9,8 +9,9 @@ import ctypes
 import math
 
 from tilewright.formats.files import BLOCK_BYTES
+from tilewright.formats.names import suffix_of
 from tilewright.formats.raw_volumes import RawForm
-from tilewright.formats.volumes import PIECE_BYTES, Shape, Volume, suffix_of
+from tilewright.formats.volumes import PIECE_BYTES, Shape, Volume
 from tilewright.formats.zarr_volumes import CALL_BYTES, ZarrForm, ZarrVolume
 from tilewright.runtime.jobs.pieces import THREADS, writers
 from tilewright.runtime.plan import PROGRAM, is_compiled

@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from tilewright.formats.files import BLOCK_BYTES
+from tilewright.formats.names import suffix_of
 from tilewright.formats.raw_volumes import RawForm
-from tilewright.formats.volumes import suffix_of
 from tilewright.formats.zarr_volumes import ZarrForm, ZarrVolume
 from tilewright.runtime.jobs.cut import Records
 from tilewright.runtime.plan import (

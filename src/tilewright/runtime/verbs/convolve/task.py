@@ -14,7 +14,9 @@ import psutil
 
 from tilewright.errors import UsageError
 from tilewright.formats.kept import lost
-from tilewright.formats.volumes import MemoryShort, Volume, form_of, open_volume, suffix_of
+from tilewright.formats.names import suffix_of
+from tilewright.formats.volume_formats import form_of, open_volume
+from tilewright.formats.volumes import MemoryShort, Volume
 from tilewright.formats.zarr_volumes import ZarrForm, ZarrVolume
 from tilewright.hardware import available_memory
 from tilewright.runtime.devices import place_for
@@ -36,7 +38,7 @@ from tilewright.runtime.verbs.convolve.tiles import Tile
 from tilewright.runtime.verbs.convolve.worker import HEADERS, ConvolveWorker, tiling_of
 
 if TYPE_CHECKING:
-    from tilewright.formats.volumes import Form
+    from tilewright.formats.volume_formats import Form
 from tilewright.runtime.verbs.convolve.job import ConvolveJob
 
 SLACK = 32 << 20  # bytes: threads, and what the allocator keeps

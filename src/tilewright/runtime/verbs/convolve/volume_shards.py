@@ -12,8 +12,9 @@ import numpy as np
 
 from tilewright.errors import ResourceError
 from tilewright.formats.atomic import AtomicFile, check_writable
+from tilewright.formats.names import suffix_of
 from tilewright.formats.raw_volumes import RawForm
-from tilewright.formats.volumes import Shape, suffix_of
+from tilewright.formats.volumes import Shape
 from tilewright.formats.zarr_volumes import ZarrForm, check_zarr
 from tilewright.runtime.jobs.directory import Attempt, JobDirectory
 from tilewright.runtime.jobs.durable import check_space
@@ -25,7 +26,7 @@ from tilewright.runtime.jobs.task import Totals
 from tilewright.runtime.verbs.convolve.tiles import Tile
 
 if TYPE_CHECKING:
-    from tilewright.formats.volumes import Form
+    from tilewright.formats.volume_formats import Form
 
 IN_PLACE = (".npy", ".nii", ".tif", ".tiff")
 SPARSE = 16  # times the free disk that an array may have, as chunks of zeros take no space

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tilewright.backends import Backend, backend
 from tilewright.errors import InputError
 from tilewright.formats.raw_volumes import RawForm
 from tilewright.formats.volumes import MemoryShort, Volume, check_memory
 from tilewright.formats.zarr_volumes import ZarrForm, ZarrVolume, chunk_names
-from tilewright.ops.core.memory import empty
 from tilewright.runtime.devices import gpu_faults
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.cut import Cut, Records, Shard
@@ -23,15 +23,15 @@ from tilewright.runtime.jobs.directory import Attempt
 from tilewright.runtime.jobs.task import Beat
 from tilewright.runtime.jobs.unchanged import AsBegun, changed_while_running
 from tilewright.runtime.kernel_cache import compiling_told
-from tilewright.runtime.reports import Report, phase
+from tilewright.runtime.reports import COMPILE, Report, phase
 from tilewright.runtime.verbs.convolve import volume_shards
 from tilewright.runtime.verbs.convolve.kernels import Kernel, applied, prepared_float32
 from tilewright.runtime.verbs.convolve.memory import free_at_once, reading_bytes, writing_bytes
-from tilewright.runtime.verbs.convolve.slabs import pinned, through
+from tilewright.runtime.verbs.convolve.slabs import through
 from tilewright.runtime.verbs.convolve.tiles import Blocks, Tile, Tiling, plan, run
 
 if TYPE_CHECKING:
-    from tilewright.formats.volumes import Form
+    from tilewright.formats.volume_formats import Form
     from tilewright.runtime.verbs.convolve.job import ConvolveJob
     from tilewright.runtime.verbs.convolve.task import ConvolveTask
 
@@ -46,21 +46,21 @@ class ConvolveWorker:
 
     def __init__(self, task: ConvolveTask) -> None:
         self.task, self.report, self.dtype = task, Report(), np.dtype(task.dtype)
-        job, on_cpu = task.job, task.job.device == "cpu"
+        job, self.backend = task.job, backend(task.job.device)
         with ExitStack() as stack:
             stack.enter_context(task.around.entered())
             stack.callback(task.close)
-            if not on_cpu:
+            if job.device != "cpu":
                 stack.enter_context(gpu_faults())
             self.volume, kernel, self.form = task.opened(), task.taps, task.form()
             assert kernel is not None
             if job.memory is not None and (isinstance(self.volume, ZarrVolume) or isinstance(self.form, ZarrForm)):
                 free_at_once()
             self.watched = Watched(self.volume)
-            with compiling_told(task.say), phase(self.report, "compile", task.say, "Compiling or loading kernels"):
-                self.compute = _compute(kernel, self.dtype, job.device)
+            with compiling_told(task.say), phase(self.report, COMPILE, task.say, "Compiling or loading kernels"):
+                self.compute = _compute(kernel, self.dtype, self.backend)
                 self.compute(np.zeros(kernel.shape, self.dtype), np.empty((1, 1, 1), self.dtype))
-            self.kernel, self.allocate = kernel, empty if on_cpu else pinned
+            self.kernel = kernel
             self.blocks: Blocks | None = None
             self.all_open = stack.pop_all()
 
@@ -74,7 +74,7 @@ class ConvolveWorker:
         box = self.task.box(shard.rows.start, len(shard.rows))
         tiles = list(self.tiling.tiles(box))
         finished = _Planes(beat, math.prod(box.shape) // len(shard.rows))
-        begin, before = time.perf_counter(), self.report.seconds.get("run", 0.0)
+        begin, before = time.perf_counter(), self._computed()
 
         with volume_shards.writing(self.form, out, box, self.dtype) as put:
 
@@ -84,10 +84,14 @@ class ConvolveWorker:
                     put(tile, numbers)
 
             run(tiles, self.buffers, self.blocks.read, self._timed, write, finished)
-        waited = time.perf_counter() - begin - (self.report.seconds["run"] - before)
+        waited = time.perf_counter() - begin - (self._computed() - before)
         self.report.seconds["wait"] = self.report.seconds.get("wait", 0.0) + waited
         out.figures = self.report.take_seconds() | {"tiles": len(tiles)}
         return len(shard.rows)
+
+    def _computed(self) -> float:
+        """Seconds so far of computing, and of compiling kernels for it."""
+        return sum(self.report.seconds.get(name, 0.0) for name in ("run", COMPILE))
 
     def _timed(self, block: np.ndarray, out: np.ndarray) -> None:
         with trace.span(trace.COMPUTE), phase(self.report, "run"):
@@ -100,9 +104,9 @@ class ConvolveWorker:
             assert job.mode is not None  # `task_of` has settled it
             self.tiling = tiling_of(task, self.volume, self.kernel, self.form, cut, at_work=True)
             self.blocks = Blocks(
-                self.watched, self.tiling, mode=job.mode, cval=job.cval, dtype=self.dtype, allocate=self.allocate
+                self.watched, self.tiling, mode=job.mode, cval=job.cval, dtype=self.dtype, allocate=self.backend.host
             )
-            self.buffers = [self.allocate(math.prod(self.tiling.tile), self.dtype) for _ in range(2)]
+            self.buffers = [self.backend.host(math.prod(self.tiling.tile), self.dtype) for _ in range(2)]
 
     def close(self) -> None:
         """See `task.Worker`."""
@@ -189,6 +193,6 @@ def _check_finite(job: ConvolveJob, start: tuple[int, ...], out: np.ndarray) -> 
     raise InputError(f"the result is too large for {out.dtype}", path=job.input, where=f"voxel {place}", hint=hint)
 
 
-def _compute(kernel: Kernel, dtype: np.dtype, place: str) -> Callable[[np.ndarray, np.ndarray], None]:
+def _compute(kernel: Kernel, dtype: np.dtype, on: Backend) -> Callable[[np.ndarray, np.ndarray], None]:
     """f(block, out), as `kernels.applied` says."""
-    return applied(kernel, dtype) if place == "cpu" else through(prepared_float32(kernel, place), place)
+    return applied(kernel, dtype) if on.name == "cpu" else through(prepared_float32(kernel, on.device), on)

@@ -11,8 +11,7 @@ from tilewright.formats.images import check_channels, check_grid, kind_of
 from tilewright.formats.tables import SUFFIXES, suffix
 from tilewright.formats.validate import TOLERANCE
 from tilewright.hardware import available_memory
-from tilewright.models import dcgan_device
-from tilewright.models.dcgan import DCGANConfig
+from tilewright.models.dcgan import SLOTS, DCGANConfig
 from tilewright.runtime.jobs.placed import is_finished, room
 from tilewright.runtime.jobs.start import Settings
 from tilewright.runtime.outputs import check_output
@@ -69,7 +68,7 @@ def check(job: DrawJob) -> None:
 def batch_of(job: DrawJob, config: DCGANConfig) -> int:
     """Images at a time, where the job does not say."""
     if job.device == "cuda":
-        return dcgan_device.batch_for(config)
+        return config.batch_on("cuda")
     return max(1, min(BATCH, BATCH_BYTES // (4 * _floats(config))))
 
 
@@ -81,7 +80,7 @@ def _floats(config: DCGANConfig) -> int:
 def check_outputs(job: DrawJob, config: DCGANConfig, count: int, batch: int) -> None:
     """Raises UsageError for images that an output cannot hold, ResourceError where memory cannot hold them."""
     images = 4 * batch * _floats(config)
-    needed = images + config.work_bytes if job.device == "cpu" else dcgan_device.SLOTS * images
+    needed = images + config.work_bytes if job.device == "cpu" else SLOTS * images
     for path in filter(None, (job.output, job.image)):
         kind = kind_of(path)
         if kind not in SUFFIXES:

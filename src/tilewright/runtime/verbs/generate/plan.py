@@ -7,6 +7,7 @@ the job runs, what was made, keys and values, a step's workspace, and the rows o
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -16,21 +17,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.errors import ResourceError, UsageError
+from tilewright.formats.lines import Line
 from tilewright.formats.prompts import PromptFile
+from tilewright.generation.engine import HELD_BYTES, MAX_SLOTS, PREFILL_ROWS, WINDOW
+from tilewright.generation.sampling import LOGPROB_BYTES
 from tilewright.hardware import gpus
-from tilewright.models.generation import HELD_BYTES, MAX_SLOTS, PREFILL_ROWS, WINDOW
 from tilewright.models.gpt2 import BATCH_MEMORY, GPT2Config
-from tilewright.models.sampling import LOGPROB_BYTES
 from tilewright.ops import matmul, matmul_argmax
 from tilewright.ops.attention import bytes_a_sequence
 from tilewright.ops.core.ladder import Memory, Rung
 from tilewright.ops.matmul_argmax.cpu.logits import LOGITS_BYTES
-from tilewright.runtime.jobs.cut import Cut
+from tilewright.runtime.jobs.cut import Cut, Lines, Records, RowGroups
 from tilewright.runtime.load import config_of, mapped_weights
 from tilewright.runtime.plan import (
     PREPARING,
     PROGRAM,
     RUNNING,
+    SAMPLE,
+    STRETCHES,
     JobPlan,
     Outputs,
     Part,
@@ -63,6 +67,11 @@ class Prompts:
     count: int
     tokens: int
     longest: int
+
+    def first(self, count: int) -> Prompts:
+        """As many of them, or all, of the same mean length."""
+        count = min(count, self.count)
+        return Prompts(count, -(-self.tokens * count // max(self.count, 1)), self.longest)
 
 
 @dataclass(frozen=True)
@@ -136,17 +145,19 @@ def plan(job: GenerateJob, memory: int | None = None) -> tuple[JobPlan, Plan | D
     begun = begun_of(task, job.settings, job.output, here.device)
     mapped_weights(job.model)
     prompts, records, text, noticed = _read(task, begun.cut)
+    in_a_shard = noticed.pop("in_a_shard")
     room = config.n_positions - prompts.tokens // max(1, prompts.count)  # behind a prompt as long as most
     job = replace(job, params=replace(job.params, max_tokens=min(job.params.max_tokens, max(1, room))))
     tokens, n = job.params.max_tokens, job.params.n
     part = Prompts(share(prompts.count, begun.workers) * n, share(prompts.tokens, begun.workers) * n, prompts.longest)
+    shard = part.first(in_a_shard * n)
     found: Plan | DevicePlan
     if job.device == "cpu":
         allowed = BATCH_MEMORY if job.batch_memory is None else job.batch_memory
-        found = _figures(job.model, config, part, tokens=tokens, dtype=job.dtype, batch_memory=allowed)
+        found = _figures(job.model, config, part, shard, tokens=tokens, dtype=job.dtype, batch_memory=allowed)
         if (logprobs := job.params.logprobs) is not None:  # a line of them is made of the answer's objects, of a copy
             each = LOGPROB_BYTES * (1 + logprobs) * tokens
-            held = min(min(part.count, WINDOW) * each, HELD_BYTES) + 2 * WRITTEN_VALUES * LOGPROB_BYTES
+            held = min(min(shard.count, WINDOW) * each, HELD_BYTES) + 2 * WRITTEN_VALUES * LOGPROB_BYTES
             found = replace(found, workspace=found.workspace + held)
     else:
         free = memory or gpus()[0].memory
@@ -171,7 +182,7 @@ def plan_generate(
     if the keys and values of one sequence take more than `batch_memory`.
     """
     config, prompts = made_prompts(model, count=count, length=length)
-    return _figures(model, config, prompts, tokens=tokens, dtype=dtype, batch_memory=batch_memory)
+    return _figures(model, config, prompts, prompts, tokens=tokens, dtype=dtype, batch_memory=batch_memory)
 
 
 def made_prompts(model: str, *, count: int | None, length: int) -> tuple[GPT2Config, Prompts]:
@@ -184,8 +195,9 @@ def made_prompts(model: str, *, count: int | None, length: int) -> tuple[GPT2Con
 
 
 def _figures(
-    model: str, config: GPT2Config, prompts: Prompts, *, tokens: int, dtype: str, batch_memory: int
+    model: str, config: GPT2Config, prompts: Prompts, shard: Prompts, *, tokens: int, dtype: str, batch_memory: int
 ) -> Plan:  # fmt: skip
+    """shard: the prompts of the largest shard; a worker's slots are empty at the end of each."""
     limit = min(prompts.longest + tokens, config.n_positions)
     each = config.n_layer * bytes_a_sequence(config.n_head, limit, config.n_embd // config.n_head, dtype)
     if each > batch_memory:
@@ -195,12 +207,12 @@ def _figures(
         )
     mean = max(1, prompts.tokens // max(1, prompts.count))
     joining = -(-PREFILL_ROWS // mean)  # sequences that begin in a step, and stay for one step a token
-    at_once = min(batch_memory // each, MAX_SLOTS, prompts.count, joining * tokens)
-    prepared, copied = _prepared(config, dtype)
+    at_once = min(batch_memory // each, MAX_SLOTS, shard.count, joining * tokens)
+    prepared, copied, _ = _prepared(config, dtype)
     return Plan(
         prompts=prompts.count, prompt_tokens=prompts.tokens, longest=prompts.longest, new_tokens=tokens, dtype=dtype,
         at_once=at_once, weights_file=_file_bytes(model), prepared=prepared, copied=copied,
-        keys_values=at_once * each, workspace=_workspace(config, dtype, prompts, tokens, at_once),
+        keys_values=at_once * each, workspace=_workspace(config, dtype, shard, tokens, at_once),
         embedding=4 * config.vocab_size * config.n_embd, program=PROGRAM,
         compiling=0 if is_compiled(f"attention.*{dtype}*") else COMPILING,
         flops=flops(config, prompts, tokens), steps=-(-prompts.count // max(1, at_once)) * tokens,
@@ -221,7 +233,8 @@ def _read(task: GenerateTask, cut: Cut) -> tuple[Prompts, tuple[int, bool], tupl
     what the job would notice), by a sample where it is long.
 
     The last: `bad` records, `first_bad`: what is wrong with the first, `cut`: prompts whose context does not hold all
-    new tokens, `undrawn`: prompts at temperature 0 with a field that matters only where tokens are drawn.
+    new tokens, `undrawn`: prompts at temperature 0 with a field that matters only where tokens are drawn,
+    `in_a_shard`: prompts of the largest shard.
     """
     with closing(task.reader()) as reader:
         if isinstance(reader, PromptFile):
@@ -229,10 +242,12 @@ def _read(task: GenerateTask, cut: Cut) -> tuple[Prompts, tuple[int, bool], tupl
             room = task.config.n_positions - COURSE_PROMPT
             cut_short = count[0] if task.job.params.max_tokens > room else 0
             noticed: dict[str, Any] = {"bad": 0, "first_bad": None, "cut": cut_short, "undrawn": 0}
+            noticed["in_a_shard"] = _in_a_shard(cut, [], 1.0)
             return Prompts(count[0], count[0] * COURSE_PROMPT, COURSE_PROMPT), count, (0.0, TOKEN_TEXT), noticed
         lines, part = sample_lines(reader.file, cut)
+        ends: list[int] = []  # of the sample's lines
         if lines is not None:
-            reader.only(lines)
+            reader.only(_noting(lines, ends))
         has = task.tokenizer is not None
         seen = [parameters_of(task.job, prompt, task.config, has)
                 for batch in islice(reader.batches(SAMPLED), 1 if lines is None else None)
@@ -246,11 +261,33 @@ def _read(task: GenerateTask, cut: Cut) -> tuple[Prompts, tuple[int, bool], tupl
     why = first and ": ".join(filter(None, (first.field, first.message)))  # a sample's lines have other numbers
     undrawn = sum(is_undrawn(params, prompt) for params, prompt in good)
     noticed = {"bad": round((len(seen) - len(good)) * scale), "first_bad": why, "cut": round(full * scale),
-               "undrawn": round(undrawn * scale)}  # fmt: skip
+               "undrawn": round(undrawn * scale), "in_a_shard": _in_a_shard(cut, ends, part)}  # fmt: skip
     found = Prompts(round(len(good) * scale), round(sum(lengths) * scale), max([1, *lengths]))
     texts = [len(prompt.text) / len(prompt.token_ids) for _, prompt in good if prompt.text]
     ids = [len(str(prompt.id)) + 2 for _, prompt in seen]
     return found, records, (float(np.mean(ids or [8])), float(np.mean(texts or [TOKEN_TEXT]))), noticed
+
+
+def _noting(lines: Iterator[Line], ends: list[int]) -> Iterator[Line]:
+    """The same lines; where they end is noted."""
+    for line in lines:
+        ends.append(line[2])
+        yield line
+
+
+def _in_a_shard(cut: Cut, ends: list[int], part: float) -> int:
+    """Records of the largest shard. ends: in bytes, of the lines of a sample; part: its share of the input."""
+    if isinstance(cut, Records):
+        return cut.span(0)[1]
+    if not isinstance(cut, Lines):
+        return max(cut.rows) if isinstance(cut, RowGroups) else 1
+    window = cut.per_shard if part >= 1.0 else min(cut.per_shard, SAMPLE // STRETCHES)
+    first = most = 0
+    for last, end in enumerate(ends):
+        while end - ends[first] >= window:
+            first += 1
+        most = max(most, last + 1 - first)
+    return max(-(-most * cut.per_shard // window), 1)
 
 
 def _outputs(job: GenerateJob, records: tuple[int, bool], text: tuple[float, float]) -> Outputs:

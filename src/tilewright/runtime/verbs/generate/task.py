@@ -12,8 +12,8 @@ from tilewright.formats.files import InputFile
 from tilewright.formats.models import eos_token_ids
 from tilewright.formats.prompts import PromptReader, open_prompts
 from tilewright.formats.tokenizer import Tokenizer
+from tilewright.generation.sampling import SamplingParams
 from tilewright.models.gpt2 import GPT2Config
-from tilewright.models.sampling import SamplingParams
 from tilewright.runtime.devices import place_for
 from tilewright.runtime.fingerprint import Around, files_of, fingerprint
 from tilewright.runtime.inputs import SCAN_BYTES, Sizing, cut_lines, cut_rows

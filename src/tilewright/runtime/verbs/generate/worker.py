@@ -19,9 +19,9 @@ from tilewright.formats.models import eos_token_ids
 from tilewright.formats.prompts import PromptFile
 from tilewright.formats.records import Completion, Prompt, PromptBatch, RecordError
 from tilewright.formats.sampling_fields import ALIASES, DRAWING, shown
-from tilewright.models.generation import WINDOW, Generated, Request
+from tilewright.generation.engine import WINDOW, Generated, Request
+from tilewright.generation.sampling import ParameterError, SamplingParams, failed
 from tilewright.models.gpt2 import GPT2, GPT2Config
-from tilewright.models.sampling import ParameterError, SamplingParams, failed
 from tilewright.runtime.devices import gpu_faults
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.cut import Records, RowGroups, Shard

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import InputError, ResourceError
+from tilewright.errors import InputError, NotEnoughMemory
 
-MORE_MEMORY = "give more --memory"
 PIECE_BYTES = 4 << 20  # read, checked and converted at a time: it stays in a core's cache
 
 Box = tuple[slice, slice, slice]
@@ -162,12 +161,21 @@ def check_shape(path: str, shape: tuple[int, ...], dtype: np.dtype, *, kernel: b
     return shape  # type: ignore[return-value]
 
 
-class MemoryShort(ResourceError):
-    """More memory is needed than a job may take. missing: bytes, of this process and as far as is known here."""
+class MemoryShort(NotEnoughMemory):
+    """More memory is needed than a job may take. missing: bytes, of this process and as far as is known here.
+
+    hint: what else would help. `advise` changes what the user is told to do.
+    """
 
     def __init__(self, message: str, *, missing: int = 0, path: str | None = None, hint: str | None = None) -> None:
-        super().__init__(message, path=path, hint=f"{MORE_MEMORY}, or {hint}" if hint else MORE_MEMORY)
-        self.missing = missing
+        super().__init__(message, path=path)
+        self.missing, self.instead = missing, hint
+        self.advise()
+
+    def advise(self, *, enough: int | None = None) -> None:
+        """Name the memory that would be enough, in bytes, and what else would help, which is `instead`."""
+        about = f", about {enough >> 20}M" if enough else ""
+        self.hint = f"give more --memory{about}" + (f", or {self.instead}" if self.instead else "")
 
 
 def check_memory(path: str, needed: int, memory: int | None) -> None:

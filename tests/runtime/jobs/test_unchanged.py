@@ -22,14 +22,14 @@ from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.start import Settings
 from tilewright.runtime.jobs.task import Place
 from tilewright.runtime.jobs.unchanged import AsBegun, Tree
+from tilewright.runtime.verbs.classify import ClassifyJob, classify
 from tilewright.runtime.verbs.classify import task as classify_module
-from tilewright.runtime.verbs.classify.task import ClassifyJob, classify
+from tilewright.runtime.verbs.convolve import ConvolveJob, convolve
 from tilewright.runtime.verbs.convolve import worker as convolve_worker
-from tilewright.runtime.verbs.convolve.task import ConvolveJob, convolve
+from tilewright.runtime.verbs.draw import DrawJob, draw
 from tilewright.runtime.verbs.draw import task as draw_module
-from tilewright.runtime.verbs.draw.task import DrawJob, draw
+from tilewright.runtime.verbs.generate import GenerateJob, generate
 from tilewright.runtime.verbs.generate import task as generate_module
-from tilewright.runtime.verbs.generate.task import GenerateJob, generate
 
 WAYS = ("edit", "replace", "cut", "remove")
 MOMENTS = ("open", "shard", "later")

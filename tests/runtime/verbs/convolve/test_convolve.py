@@ -19,8 +19,8 @@ from tilewright.formats import atomic
 from tilewright.formats.volume_formats import open_volume
 from tilewright.runtime.jobs.pieces import Tree
 from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.verbs.convolve import ConvolveJob, convolve
 from tilewright.runtime.verbs.convolve import worker as module
-from tilewright.runtime.verbs.convolve.task import ConvolveJob, convolve
 from volume_files import save
 
 NAMES = ("v.npy", "v.nii", "v.nii.gz", "v.tif", "v.zarr", "v.txt")

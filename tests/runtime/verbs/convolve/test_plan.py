@@ -7,8 +7,8 @@ import pytest
 
 from tilewright.errors import InputError, ResourceError, UsageError
 from tilewright.runtime.plan import PROGRAM
+from tilewright.runtime.verbs.convolve import ConvolveJob, convolve
 from tilewright.runtime.verbs.convolve.plan import plan
-from tilewright.runtime.verbs.convolve.task import ConvolveJob, convolve
 from volume_files import save
 
 

@@ -1,26 +1,59 @@
-"""What of `tilewright convolve` can be checked before a volume is opened, and how much memory would have done."""
+"""What `tilewright convolve` is asked for, and what can be checked before a volume is opened."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from tilewright.errors import InputError, TilewrightError, UsageError
 from tilewright.formats.files import same_file
 from tilewright.formats.names import check_suffix
+from tilewright.formats.validate_volumes import TOLERANCE
 from tilewright.formats.volumes import MemoryShort
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.manifest import Damaged, Value
+from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.reports import Report
 from tilewright.runtime.verbs.convolve.kernels import default_mode
 from tilewright.runtime.verbs.convolve.tiles import MODES
 
-if TYPE_CHECKING:
-    from tilewright.runtime.verbs.convolve.task import ConvolveJob
+
+@dataclass
+class ConvolveJob:
+    """What to convolve. Formats follow from the names; see formats/volume_formats.py.
+
+    kernel: a name or a file, see kernels.py. It is not flipped: out = scipy.ndimage.correlate(in, kernel).
+    mode, cval: what stands outside the volume, as in scipy.ndimage; None: "reflect" for a name, as scipy's function of
+    that name, zeros for a file, as in the course, and "constant" where a cval is given. dtype: "float32" or "float64",
+    of the sums and the output; None: as the input needs. memory: bytes that all processes may take; None: most of what
+    is free. answers: a volume to compare the output with. device: "cpu", "cuda" or "auto"; a GPU computes in float32.
+    settings: how it is run; a shard's size counts planes.
+    """
+
+    input: str
+    kernel: str
+    output: str
+    mode: str | None = None
+    cval: float = 0.0
+    dtype: str | None = None
+    memory: int | None = None
+    answers: str | None = None
+    tolerance: float = TOLERANCE
+    device: str = "cpu"
+    settings: Settings = field(default_factory=Settings)
+
+
+@dataclass
+class ConvolveReport(Report):
+    """records, computed: voxels. tiles: how many the volume was computed in. tile: their shape."""
+
+    tiles: int = 0
+    tile: tuple[int, ...] = ()
+
 
 STEP = 8 << 20  # of what is said: the size of a program differs by less between two runs
 FIRST, MOST = 256 << 20, 1 << 50  # bytes: where the search begins and ends

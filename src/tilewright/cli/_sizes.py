@@ -42,6 +42,7 @@ def sized(op: str, every: list[Any], text: str, dtype: str | None) -> Any:
 def _parsed(op: str, name: str, value: str, now: Any) -> Any:
     """The value as what the case has now: an integer, integers joined by x, a number, true or false, or a word."""
     wrong = f"ladder {op}: --size {name}={value}:"
+    found: Any
     if isinstance(now, bool):
         if value not in ("true", "false"):
             raise UsageError(f"{wrong} true or false is wanted")

@@ -11,7 +11,7 @@ from tilewright.bench.clocks import cpu as cpu_clock
 from tilewright.bench.report import write as report
 from tilewright.bench.report.tables import bench_tables
 from tilewright.bench.results import PEER, read, save
-from tilewright.bench.roofs import Roofs
+from tilewright.bench.roofs.limits import Roofs
 from tilewright.bench.workloads import gpt2, gpt2_engines
 from tilewright.bench.workloads import gpt2_profile as profiling
 from tilewright.bench.workloads.gpt2 import Setting, Workload, accuracy, bench, check, compare, reference_logits

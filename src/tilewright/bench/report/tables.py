@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from tilewright.bench.noise import reasons
 from tilewright.bench.results import PEER, SLOW, Row
 from tilewright.ops.core.ladder import Ladder
 
@@ -149,10 +150,9 @@ def _changes(rows: list[Row], ladder: Ladder) -> Iterator[str]:
 
 
 def noise_notes(rows: list[Row]) -> Iterator[str]:
-    """Which rows are noise, and why."""
-    why = {row.rung: row.noise for row in rows if row.noise}
-    if why:
-        yield f"Noisy: {'; '.join(f'{name} ({noise})' for name, noise in why.items())}."
+    """Why the rows are noise, if they are."""
+    if why := reasons(rows):
+        yield f"Noisy: {why}."
 
 
 def _on_a_gpu(rung: str) -> bool:

@@ -129,6 +129,11 @@ def test_batch_lines(tmp_path):
         (b'{"custom_id":"q","body":{"prompt":"a"},"top_k":5}', "top_k", "stands beside the body", "q"),
         (b'{"custom_id":"q","body":{"prompt":"a","tools":[1]}}', "body.tools", "is [1]; this is not supported", "q"),
         (b'{"id":"q","prompt":"a","max_length":' + b"9" * 5000 + b"}", "max_length", "give max_tokens, which", "q"),
+        (b'{"id":"q","prompt":"a","prompt":"b"}', "prompt", "the key 'prompt' occurs twice", "q"),
+        (b'{"id":"q","prompt":"a: b","max_tokens":1,"max_tokens":1}', "max_tokens", "'max_tokens' occurs twice", "q"),
+        (b'{"id":"q","prompt":"a","note":{"b": [{"c" :1,"d":2,"c":3}]}}', "note.b.c", "'c' occurs twice", "q"),
+        (b'{"custom_id":"q","body":{"prompt":"a","top_k":1,"top_k":2}}', "body.top_k", "'top_k' occurs twice", "q"),
+        (b'{"custom_id":"q","body":{"prompt":"a"},"body":{"prompt":"b"}}', "body", "'body' occurs twice", "q"),
         (b'{"id":null,"prompt":"a"}', "id", "got null", None),
         (b'{"id":1.5,"prompt":"a"}', "id", "got float", None),
         (b'{"id":"a","prompt":"a"}', "id", "'a' was given before", "a"),
@@ -210,10 +215,26 @@ def test_binary_errors_speak_of_prompts(tmp_path):
 
 def test_the_name_says_the_kind(tmp_path):
     for name, kind in [("a.jsonl", PromptLines), ("a.txt", PromptText), ("a.bin", PromptFile)]:
-        (tmp_path / name).write_bytes(bytes(64))
+        (tmp_path / name).write_bytes(bytes(64) if name == "a.bin" else b"a")
         reader = open_prompts(tmp_path / name, encode=None, vocabulary=V, max_length=LONGEST)
         assert type(reader) is kind
         reader.close()
+
+
+@pytest.mark.parametrize("name", ["in.jsonl", "in.txt"])
+def test_a_binary_file_is_not_text(tmp_path, name):
+    for content, offset in [(b"a line\n and more \0", 17), ("a line".encode("utf-16"), 3), (bytes(100_000), 0)]:
+        with pytest.raises(InputError, match=f"{name}: is not text: byte 0x00 at offset {offset}. Give UTF-8 text, .j"):
+            read(tmp_path / name, content)
+
+
+def test_a_nul_in_json_lines_is_the_error_of_its_record(tmp_path):
+    good = b'\xef\xbb\xbf {"prompt": "a"}\n'
+    assert [prompt.error is None for prompt in read(tmp_path / "in.jsonl", good + b"\0\n" + good[4:])] == [
+        True,
+        False,
+        True,
+    ]
 
 
 @pytest.mark.parametrize("name", ["in.jsonl", "in.txt"])

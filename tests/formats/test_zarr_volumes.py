@@ -254,6 +254,16 @@ def test_half_of_the_metadata(rng):
         load()
 
 
+def test_metadata_with_a_key_that_occurs_twice(rng):
+    make(volume(rng))
+    with open("v.zarr/zarr.json", "r+") as file:
+        text = file.read()
+        file.seek(0)
+        file.write(text.replace("{", '{"shape": [1, 2, 3], ', 1))
+    with pytest.raises(InputError, match="the key 'shape' occurs twice"):
+        load()
+
+
 def test_metadata_that_is_too_large(rng):
     make(volume(rng))
     os.truncate("v.zarr/zarr.json", (16 << 20) + 1)

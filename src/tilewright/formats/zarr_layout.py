@@ -16,7 +16,7 @@ import numpy as np
 
 from tilewright.errors import InputError
 from tilewright.formats.files import InputFile
-from tilewright.formats.lines import json_words
+from tilewright.formats.lines import check_keys, json_words
 from tilewright.formats.volumes import Shape, check_shape
 
 METADATA = ("zarr.json", ".zarray", ".zattrs")
@@ -114,7 +114,9 @@ def _read(path: str, name: str) -> bytes | None:
 
 def _object(path: str, data: bytes) -> dict[str, Any]:
     try:
-        return msgspec.json.decode(data, type=dict[str, Any])
+        found = msgspec.json.decode(data, type=dict[str, Any])
+        check_keys(data)
+        return found
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"the metadata cannot be read: {json_words(error, data)}", path=path) from error
 

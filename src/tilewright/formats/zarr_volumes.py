@@ -40,6 +40,8 @@ class ZarrVolume(Volume):
                 warnings.simplefilter("ignore")  # zarr warns of what is refused below
                 array = zarr.open_array(store, mode="r", zarr_format=3 if "zarr.json" in files else 2)
             self.layout = store.layout = layout_of(described, array)
+        except TilewrightError:
+            raise
         except ArithmeticError as error:
             fill, kind = str(fields["fill_value"])[:60], fields.get("data_type") or fields.get("dtype")
             raise InputError(f"fill_value is {fill}, too large for {str(kind)[:60]}", path=described) from error

@@ -15,7 +15,7 @@ from tilewright.bench.results import read, save
 from tilewright.bench.roofs import Roofs
 from tilewright.bench.tables import PEER, bench_tables
 from tilewright.errors import InternalError, UsageError
-from tilewright.generation import arrays_cpu
+from tilewright.generation import attention
 from tilewright.models import gpt2 as model_module
 from tilewright.models.gpt2 import GPT2Config
 from tilewright.ops.core.launch import threads
@@ -224,7 +224,7 @@ def test_accuracy_of_bfloat16_is_told_beside_float32(setting):
 
 
 def test_the_profile_names_every_operation_and_adds_up(setting, engine):
-    called = [(model_module, "matmul"), (model_module, "layernorm"), (arrays_cpu, "attend"), (arrays_cpu, "append")]
+    called = [(model_module, "matmul"), (model_module, "layernorm"), (attention, "attend"), (attention, "append")]
     originals = [getattr(module, name) for module, name in called]
     prompts = setting.prompts[:5]
     rows = profiling.profile(

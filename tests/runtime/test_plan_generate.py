@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from tilewright.errors import InputError, ResourceError, UsageError
-from tilewright.generation.engine import Generator, Request
+from tilewright.generation.engine import Engine
 from tilewright.generation.sampling import SamplingParams
+from tilewright.generation.sequences import Request
 from tilewright.models.gpt2 import GPT2, GPT2Config
 from tilewright.ops.core.memory import LINE
 from tilewright.runtime import plan_generate as planning
@@ -62,27 +63,27 @@ def test_keys_and_values_are_what_the_generator_lays_out_and_uses(model):
     config, weights = read_weights(model)
     placed = GPT2(config, weights)
     for count, tokens, slots in ((5, 8, 1000), (200, 8, 10), (200, 8, 1000), (200, 1, 1000)):
-        each = placed.cache_bytes(16 + tokens)
+        each = placed.attention.cache_bytes(16 + tokens)
         memory, params = slots * each, SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
         prompts = np.random.default_rng(0).integers(0, 301, (count, 16))
         found = plan_generate(model, count=count, tokens=tokens, batch_memory=memory)
-        generator = placed.generator(seed=0, memory=memory)
-        most = most_at_once(generator, [Request(i, ids, params) for i, ids in enumerate(prompts)])
+        engine = placed.engine(seed=0, memory=memory)
+        most = most_at_once(engine, [Request(i, ids, params) for i, ids in enumerate(prompts)])
         assert found.at_once == most
         assert found.keys_values == most * each
 
 
-def most_at_once(generator: Generator, requests):
-    most, step = 0, generator.step
+def most_at_once(engine: Engine, requests):
+    most, step = 0, engine.step
 
     def counted():
         nonlocal most
         found = step()
-        most = max(most, len(generator.running) + len(found))
+        most = max(most, len(engine.scheduler.running) + len(found))
         return found
 
-    generator.step = counted
-    list(generator.run(requests))
+    engine.step = counted
+    list(engine.run(requests))
     return most
 
 

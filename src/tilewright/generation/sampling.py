@@ -1,7 +1,7 @@
 """What a user may ask of the sampler, and when a completion ends. Names, defaults and rules are vLLM's."""
 
 import difflib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any, NamedTuple
@@ -222,52 +222,6 @@ class SamplingParams:
             product = f"{self.n:,} * {tokens:,} * {values} = {size:,}"
             rule = f"n * max_tokens * (logprobs + 1) is {product}; at most {MAX_ANSWER:,} is allowed for one prompt"
             raise ParameterError(name, shown(getattr(self, name)), rule)
-
-
-def failed(params: SamplingParams) -> str:
-    """Why a completion failed: no token could be chosen."""
-    if params.bans or params.min_tokens:
-        return "its rules leave no token to choose, or the logits are not finite, as the weights are too large"
-    return "the logits are not finite: the weights are too large"
-
-
-class Finish(NamedTuple):
-    """reason: "stop", "length" or None: it goes on. cut: characters of the text to keep; None: all."""
-
-    reason: str | None
-    cut: int | None = None
-
-
-def finish(
-    token_ids: Sequence[int],
-    params: SamplingParams,
-    eos_token_ids: Collection[int],
-    text_of: Callable[[Sequence[int]], str] | None = None,
-) -> Finish:
-    """Whether a completion ends with its last token; to be asked after each.
-
-    token_ids: the tokens of the completion so far, without the prompt. text_of: decodes tokens; needed for `stop` only.
-    A token that ends it stays in token_ids; a stop string and what follows it are cut from the text, or only what
-    follows it with include_stop_str_in_output. Like vLLM, a stop string counts when it ends in the text after
-    min_tokens. Of several the first in the text counts, of two that begin together the shorter one. Raises UsageError
-    for stop strings without `text_of`.
-    """
-    count = len(token_ids)
-    if not count or count < params.min_tokens:
-        return Finish(None)
-    last = token_ids[-1]
-    if last in params.stop_token_ids or (last in eos_token_ids and not params.ignore_eos):
-        return Finish("stop")
-    if params.stop:
-        if text_of is None:
-            raise UsageError("stop has strings, and this model has no tokenizer", hint="use stop_token_ids")
-        text = text_of(token_ids)
-        safe = len(text_of(token_ids[: params.min_tokens])) if params.min_tokens else 0
-        found = [(text.find(stop, max(safe - len(stop) + 1, 0)), len(stop)) for stop in params.stop]
-        if found := [(at, length) for at, length in found if at >= 0]:
-            at, length = min(found)
-            return Finish("stop", at + length * params.include_stop_str_in_output)
-    return Finish("length" if count >= params.max_tokens else None)
 
 
 def _strings(name: str, value: Any) -> tuple[str, ...]:

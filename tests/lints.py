@@ -10,9 +10,10 @@ import sys
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from pathlib import PurePosixPath
+from functools import cache, cached_property
+from pathlib import Path, PurePosixPath
 
+OPS = Path(__file__).resolve().parent.parent / "src/tilewright/ops"
 FILE_LINES, FUNCTION_LINES, ARGUMENTS = 400, 60, 8
 ENVIRONMENT = ("os.environ", "os.getenv", "environ", "getenv")
 COMPILERS = tuple(f"{module}{name}" for module in ("", "numba.", "nb.") for name in ("jit", "njit"))
@@ -24,9 +25,10 @@ BELOW = {  # what a part of the package may import besides itself
     "simd": {"errors", "hardware"},
     "ops": {"errors", "hardware", "simd"},
 }
-BELOW["ndimage"] = {"ops", "formats", *BELOW["ops"]}
-BELOW["generation"] = {"ops", "formats", "models", *BELOW["ops"]}
-BELOW["models"] = {"generation", "ops", "formats", *BELOW["ops"]}
+BELOW["backends"] = {"ops", "formats", *BELOW["ops"]}
+BELOW["ndimage"] = {"backends", *BELOW["backends"]}
+BELOW["generation"] = {"backends", *BELOW["backends"]}
+BELOW["models"] = {"generation", "backends", *BELOW["backends"]}
 BELOW["runtime"] = BELOW["bench"] = {"models", "ndimage", *BELOW["models"]}
 BELOW["demo"] = {"runtime", "bench", *BELOW["runtime"]}
 BELOW["cli"] = {"demo", *BELOW["demo"]}
@@ -77,7 +79,10 @@ def _called(node: ast.AST) -> str:
 
 
 def imports_go_down(source: Source) -> Iterator[Finding]:
-    """cli -> bench, runtime -> models, ndimage -> ops -> simd, hardware; formats and errors are leaves."""
+    """cli -> bench, runtime -> models, ndimage -> generation, backends -> ops -> simd, hardware.
+
+    formats and errors are leaves.
+    """
     if not source.inside:
         return
     part = source.inside[0].removesuffix(".py")
@@ -247,7 +252,7 @@ def tile_kernels_unpack_flat(source: Source) -> Iterator[Finding]:
 def parameters_have_names(source: Source) -> Iterator[Finding]:
     """A parameter travels in a record: no `piece[2]` of a parameter, and no index that is bound by
     `SLOT, FIRST = range(2)`. An array's element of a known index is unpacked, or read through a local name."""
-    if source.inside[:1] not in (("ops",), ("simd",)):
+    if source.inside[:1] not in (("ops",), ("simd",), ("generation",)):
         return
     numbers = {
         name.id
@@ -271,6 +276,38 @@ def parameters_have_names(source: Source) -> Iterator[Finding]:
             yield node.lineno, f"{sorted(used)[0]} is an index bound by range: make it a field of a record of columns"
 
 
+def rungs_name_functions(source: Source) -> Iterator[Finding]:
+    """The paths `kernel`, `prepare` and `memory` of a rung exist. The files are read, not imported: a path is checked
+    on machines without its engine, too."""
+    if source.inside[:1] != ("ops",) or source.path.name != "ladder.py":
+        return
+    for call in source.walk(ast.Call):
+        for field in call.keywords if _called(call) == "Rung" else ():
+            if field.arg in ("kernel", "prepare", "memory"):
+                path = field.value.value if isinstance(field.value, ast.Constant) else ast.unparse(field.value)
+                module, _, name = str(path).partition(":")
+                file = OPS / f"{module.replace('.', '/')}.py"
+                if not file.is_file():
+                    yield field.value.lineno, f"{field.arg}={path!r}: ops has no file {file.relative_to(OPS)}"
+                elif name not in _defined(file):
+                    yield field.value.lineno, f"{field.arg}={path!r}: {file.relative_to(OPS)} defines no {name}"
+
+
+@cache
+def _defined(file: Path) -> set[str]:
+    """Names that the module binds by def, assignment or import, at its top level or under an `if` there."""
+    names, statements = set(), ast.parse(file.read_text(), str(file)).body
+    branches = [node for node in statements if isinstance(node, ast.If)]
+    for node in (*statements, *(inner for branch in branches for inner in (*branch.body, *branch.orelse))):
+        if isinstance(node, ast.FunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Assign):
+            names |= {name.id for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+    return names
+
+
 UNITS = "thread|warp|block|program|row|column|task|worker|file|line|rank|record|shard|sequence|token|call|core|sample"
 DIALECT = (  # what a stranger reads twice, and what to write
     (r"(?<!\bin )(?<!\blast )\bplaces?\b", "device, slot, offset, index: the one you mean"),
@@ -286,8 +323,8 @@ DIALECT = (  # what a stranger reads twice, and what to write
 
 
 def words_are_standard(source: Source) -> Iterator[Finding]:
-    """Comments, docstrings and names of `ops` and `simd` use the field's words."""
-    if source.inside[:1] not in (("ops",), ("simd",)):
+    """Comments, docstrings and names of `ops`, `simd` and `generation` use the field's words."""
+    if source.inside[:1] not in (("ops",), ("simd",), ("generation",)):
         return
     for token in tokenize.generate_tokens(io.StringIO(source.text).readline):
         if token.type == tokenize.NAME:

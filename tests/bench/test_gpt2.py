@@ -19,7 +19,7 @@ from tilewright.generation import attention
 from tilewright.models import gpt2 as model_module
 from tilewright.models.gpt2 import GPT2Config
 from tilewright.ops.core.launch import threads
-from tilewright.runtime.models import init_gpt2
+from tilewright.runtime.convert.models import init_gpt2
 
 CONFIG = GPT2Config(vocab_size=97, n_positions=40, n_embd=48, n_layer=2, n_head=3, eos_token_id=None)
 ROOF = Roofs(threads=1, copy_gbytes_s=10.0, float32_gflops=50.0, bfloat16_gflops=None, amx_gflops=None)

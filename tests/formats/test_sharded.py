@@ -149,6 +149,19 @@ def test_an_index_that_is_none(tmp_path, weights, text):
         read(tmp_path / "m")
 
 
+def test_a_key_that_occurs_twice(tmp_path, weights):
+    save(tmp_path / "m", weights, {"a.safetensors": list(weights)})
+    (tmp_path / "m/model.safetensors.index.json").write_text(
+        '{"weight_map": {"a": "x.safetensors", "a": "a.safetensors"}}'
+    )
+    with pytest.raises(InputError, match="the key 'a' occurs twice") as refused:
+        read(tmp_path / "m")
+    assert "weight_map.a" in str(refused.value)
+    (tmp_path / "m" / "config.json").write_text('{"n_head": 2, "n_head": 4}')
+    with pytest.raises(InputError, match="the key 'n_head' occurs twice"):
+        read(tmp_path / "m")
+
+
 def test_half_an_index(tmp_path, weights):
     save(tmp_path / "m", weights, SHARDS)
     (tmp_path / "m" / "model.safetensors.index.json").write_bytes(b'{"weight_map":')

@@ -161,6 +161,9 @@ def test_line_errors(tmp_path):
     (tmp_path / "out.jsonl").write_text('{"id": 1}\n[1]\n')
     with pytest.raises(InputError, match="line 2"):
         validate(tmp_path / "out.jsonl", reference)
+    (tmp_path / "out.jsonl").write_text('{"id": 1, "label": "a", "label": "b"}')
+    with pytest.raises(InputError, match="the key 'label' occurs twice"):
+        validate(tmp_path / "out.jsonl", reference)
     with pytest.raises(UsageError):
         validate(reference, lines(tmp_path, RECORDS, "ref.json"))
 

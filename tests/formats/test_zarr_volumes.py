@@ -13,7 +13,7 @@ import zarr
 
 from tilewright.errors import InputError, ResourceError
 from tilewright.formats import zarr_chunks, zarr_volumes
-from tilewright.formats.volumes import open_volume
+from tilewright.formats.volume_formats import open_volume
 from tilewright.formats.zarr_chunks import check_chunk
 from tilewright.formats.zarr_layout import read_layout
 from tilewright.formats.zarr_volumes import check_zarr
@@ -245,6 +245,16 @@ def test_half_of_the_metadata(rng):
     with open("v.zarr/zarr.json", "wb") as file:
         file.write(b'{"shape":')
     with pytest.raises(InputError, match="metadata cannot be read: the JSON is not whole, it ends at byte 9"):
+        load()
+
+
+def test_metadata_with_a_key_that_occurs_twice(rng):
+    make(volume(rng))
+    with open("v.zarr/zarr.json", "r+") as file:
+        text = file.read()
+        file.seek(0)
+        file.write(text.replace("{", '{"shape": [1, 2, 3], ', 1))
+    with pytest.raises(InputError, match="the key 'shape' occurs twice"):
         load()
 
 

@@ -12,7 +12,7 @@ from tilewright.models.initial import random_textcnn
 from tilewright.models.textcnn import TextCNN, TextCNNConfig
 from tilewright.ops.core.ladder import using
 from tilewright.ops.core.launch import threads
-from tilewright.runtime.kept_table import KeptTable
+from tilewright.runtime.verbs.classify.saved_table import KeptTable
 
 CONFIG = TextCNNConfig(
     vocab_size=300,

@@ -3,8 +3,8 @@
 import pytest
 
 from tilewright.generation.sampling import SamplingParams
-from tilewright.runtime.generate import sizing_for
 from tilewright.runtime.inputs import PIECES, Sizing
+from tilewright.runtime.verbs.generate.task import sizing_for
 
 
 def shards(total, sizing):

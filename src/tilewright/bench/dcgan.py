@@ -81,7 +81,9 @@ def bench(count: int, *, dtype: str = "float32", against: tuple[str, ...] = ("to
     if not error <= limit:
         raise InternalError(f"the images are off by {error:.3g}; {limit} is allowed, nothing is reported")
     again = np.empty_like(images)
-    ours = Engine("tilewright", lambda: model.generate(z, out=again), count, once_s, f"groups of {config.group}")
+    ours = Engine(
+        "tilewright", lambda: model.generate(z, out=again), count, once_s, f"groups of {config.batch_on('cpu')}"
+    )
     engines = [ours, *(peer for _ in against for peer in torch_engines(config, weights, z, dtype, say))]
     timings = take_turns(engines, rounds)
     if again.tobytes() != images.tobytes():
@@ -89,7 +91,7 @@ def bench(count: int, *, dtype: str = "float32", against: tuple[str, ...] = ("to
     rows = list(_rows(engines, timings, dtype, f"passed {error:.1e}"))
     for row in rows:
         say(f"{row.rung}, {row.label}: {row.rows / row.median_s:,.0f} images/s")
-    return rows + profile(model, z[: config.group], rounds)
+    return rows + profile(model, z[: config.batch_on("cpu")], rounds)
 
 
 def take_turns(engines: list[Engine], rounds: int) -> dict[str, Timing]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -44,11 +45,11 @@ class Engine:
     label: str
 
 
-def bench(count: int, *, dtype: str, against: tuple[str, ...] = ("torch",), staging: Any = None, say: Say) -> list[Row]:
+def bench(count: int, *, dtype: str, against: tuple[str, ...] = ("torch",), say: Say) -> list[Row]:
     """Rows of about `count` images, in whole batches, CHECKED of them checked before anything is timed.
 
-    staging: `runtime.staging.Staging`, for the row of images that reach the host. Raises ResourceError without a GPU,
-    InternalError if the check fails or an image's bits depend on its batch, UsageError for an unknown peer or dtype.
+    Raises ResourceError without a GPU, InternalError if the check fails or an image's bits depend on its batch,
+    UsageError for an unknown peer or dtype.
     """
     torch_on_a_gpu()
     if unknown := set(against) - {"torch"}:
@@ -64,10 +65,9 @@ def bench(count: int, *, dtype: str, against: tuple[str, ...] = ("torch",), stag
     say(f"checked {CHECKED} images against float64: largest error {error:.1e} (limit {TOLERANCE[dtype]:.0e})")
     engines = [ours, *(_peers(config, weights, dtype, count, say) if against else ())]
     timings = interleave({engine.name: engine.run for engine in engines})
-    if staging is not None:
-        host = _to_host(model, staging, count)
-        engines.append(host)
-        timings[host.name] = _walled(host)
+    host = _to_host(model, count)
+    engines.append(host)
+    timings[host.name] = _walled(host)
     rows = list(_rows(engines, timings, dtype, f"passed {error:.1e}"))
     for row in rows:
         say(f"{row.rung}, {row.label}: {row.rows / row.median_s:,.0f} images/s")
@@ -88,30 +88,31 @@ def _check(model: DCGAN, weights: dict) -> float:
 
 
 def _ours(model: DCGAN, count: int, once_s: float) -> Engine:
-    gpu: Any = model.gpu
-    for slot in range(len(gpu.noise)):
-        gpu.start(slot, noise(2, slot * gpu.batch, gpu.batch, model.config.z_size))
-    turns = -(-count // gpu.batch)
+    from tilewright.backends.cuda import Batches
+
+    torch, batches, turns = torch_on_a_gpu(), model.batches_of("images"), -(-count // model.batch)
+    assert isinstance(batches, Batches), "the model is on the GPU"
+    slots = batches.slots[model.batch]
+    for i, slot in enumerate(slots):
+        z = noise(2, i * model.batch, model.batch, model.config.z_size)
+        slot.inputs[0][:, : z.shape[1]].copy_(torch.from_numpy(z))
 
     def run():
         for turn in range(turns):
-            gpu.replay(turn % 2)
+            slots[turn % len(slots)].launch()
 
-    return Engine("tilewright", run, turns * gpu.batch, once_s, f"batch {gpu.batch}")
+    return Engine("tilewright", run, turns * model.batch, once_s, f"batch {model.batch}")
 
 
-def _to_host(model: DCGAN, staging: Any, count: int) -> Engine:
+def _to_host(model: DCGAN, count: int) -> Engine:
     """8-bit pixels in the host's memory, from noise that is there."""
-    gpu: Any = model.gpu
-    z = noise(3, 0, gpu.batch, model.config.z_size)
-    staged = staging(list(zip(gpu.pixels, gpu.spoiled, strict=True)))
-    turns = -(-count // gpu.batch)
+    z, turns = noise(3, 0, model.batch, model.config.z_size), -(-count // model.batch)
 
     def run():
-        for _ in staged.run(range(turns), lambda slot, _: gpu.start(slot, z, pixels=True)):
+        for _ in model.stream(repeat(z, turns), pixels=True):
             pass
 
-    return Engine("tilewright, 8-bit on the host", run, turns * gpu.batch, 0.0, f"batch {gpu.batch}")
+    return Engine("tilewright, 8-bit on the host", run, turns * model.batch, 0.0, f"batch {model.batch}")
 
 
 def _walled(engine: Engine) -> Timing:
@@ -224,16 +225,19 @@ def _rows(engines: list[Engine], timings: dict[str, Timing], dtype: str, passed:
 
 def profile(model: DCGAN) -> list[Row]:
     """Where the time of a batch goes: a row a layer, in their order, with its share of the roof."""
-    gpu: Any = model.gpu
-    n, shapes, roof = gpu.batch, list(model.config.shapes()), roofs()
-    places = [*gpu.between, gpu.images[0]]
-    matrix, bias = gpu.projection
+    from tilewright.ops.conv_transpose2d.tile.pixels import pixels
+
+    torch, n, shapes, roof = torch_on_a_gpu(), model.batch, list(model.config.shapes()), roofs()
+    z, new, last = torch.randn(n, model.columns, device="cuda"), model.backend.empty, (n, *shapes[-1])
+    places: list[Any] = [*(new((n, *shape), model.backend.between) for shape in shapes[:-1]), new(last)]
+    eight_bit, invalid = new(last, "uint8"), new((n,), "uint8")
+    matrix, bias = model.projection
     word, (H, _, C), calls = places[0].element_size(), shapes[0], {}
     calls[f"matmul {matrix.K}x{matrix.N}"] = (
-        lambda: matmul(gpu.noise[0], matrix, bias=bias, activation="relu", out=places[0].view(n, -1)),
+        lambda: matmul(z, matrix, bias=bias, activation="relu", out=places[0].view(n, -1)),
         2.0 * n * matrix.K * matrix.N, float(n * matrix.K * 4 + word * matrix.N * (matrix.K + n)),
     )  # fmt: skip
-    for i, (kernel, term, activation) in enumerate(gpu.layers):
+    for i, (kernel, term, activation) in enumerate(model.layers):
         layer, (H, W, C) = model.config.layers[i], shapes[i]
         padding = (layer.padding, layer.padding)
         sizes = (n, H, W, C, layer.channels, (layer.kernel,) * 2, (layer.stride,) * 2)
@@ -242,7 +246,9 @@ def profile(model: DCGAN) -> list[Row]:
             places[i], k, bias=t, activation=a, out=places[i + 1]
         )
         calls[f"conv_transpose2d {H}x{W}x{C} -> {layer.channels}, {kernel.rung}"] = (run, *cost(case))
-    calls["8-bit pixels"] = (lambda: gpu.convert(0), 0.0, 5.0 * places[-1].numel())
+    calls["8-bit pixels"] = (lambda: pixels(places[-1], out=eight_bit, invalid=invalid), 0.0, 5.0 * places[-1].numel())
+    for call, *_ in calls.values():  # what a layer reads, the one before has written
+        call()
     timings = interleave({name: call for name, (call, *_) in calls.items()})
     total = sum(timing.median_s for timing in timings.values())
     rows = []

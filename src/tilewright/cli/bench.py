@@ -185,14 +185,13 @@ def _dcgan_on_gpu(options: Options) -> list[Any]:
     from tilewright.bench.dcgan_device import IMAGES as MANY
     from tilewright.bench.dcgan_device import bench
     from tilewright.bench.tables import bench_tables
-    from tilewright.runtime.staging import Staging
 
     classes = {"float32": ("float32", "float16"), "both": ("float32", "float16", "bfloat16")}
     count, rows = options.count or MANY, []
     say(f"DCGAN, 64 x 64 pixels, random weights; {count:,} images on the GPU")
     for dtype in classes.get(options.dtype, (options.dtype,)):
         say(f"{dtype}:")
-        rows += bench(count, dtype=dtype, against=_peers(options), staging=Staging, say=lambda text: say(f"  {text}"))
+        rows += bench(count, dtype=dtype, against=_peers(options), say=lambda text: say(f"  {text}"))
     for table in bench_tables(rows):
         show(f"\n{table.text()}")
     return rows

@@ -120,7 +120,7 @@ def volume(say: Say, clock: Clock, path: Path) -> None:
     import numpy as np
 
     from tilewright.ops.conv3d import conv3d
-    from tilewright.runtime.kernels import kernel_of, prepared_float32
+    from tilewright.runtime.verbs.convolve.kernels import kernel_of, prepared_float32
 
     noisy, kernel = shells(VOLUME), prepared_float32(kernel_of(KERNEL))
     with clock.compiling():

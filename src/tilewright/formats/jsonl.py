@@ -20,6 +20,7 @@ from tilewright.formats.lines import (
     BadLine,
     LineId,
     LineReader,
+    check_keys,
     check_tokens,
     decode_fields,
     decode_text,
@@ -94,6 +95,7 @@ class TokenLines(LineReader[tuple[str, Content], Content]):
             record: Any = self._decode_line(line)
             names = ("text", "tokens", "input_ids") if self._encoder else ("tokens", "input_ids")
             given = [name for name in names if getattr(record, name) is not msgspec.UNSET]
+            check_keys(line, len(given) + (record.id is not msgspec.UNSET))
             if not given:
                 raise missing(decode_fields(line), names[0])
         except (msgspec.MsgspecError, RecursionError) as error:

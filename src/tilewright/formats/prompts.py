@@ -24,6 +24,7 @@ from tilewright.formats.lines import (
     BadLine,
     LineId,
     LineReader,
+    check_keys,
     check_tokens,
     decode_fields,
     decode_text,
@@ -134,6 +135,7 @@ class PromptLines(LineReader[_Found, _Content]):
             outer = fields = decode_fields(line)
             if record.body is not msgspec.UNSET:
                 fields = decode_fields(fields["body"])
+            check_keys(line, len(outer) + (len(fields) if fields is not outer else 0))
         except (msgspec.MsgspecError, RecursionError) as error:
             raise json_error(error, line) from error
         openai = record.body is not msgspec.UNSET or record.custom_id is not msgspec.UNSET

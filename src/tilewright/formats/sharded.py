@@ -12,7 +12,7 @@ from tilewright.errors import InputError
 from tilewright.formats import safetensors
 from tilewright.formats.files import InputFile
 from tilewright.formats.foreign_models import foreign_weights
-from tilewright.formats.lines import json_error
+from tilewright.formats.lines import check_keys, json_error
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_INDEX_BYTES = 64 << 20  # a million tensors
@@ -95,7 +95,9 @@ def read_json(path: str, what: str, limit: int, kind: Any) -> Any:
         text = bytearray(file.size)
         file.read_into(text, 0)
     try:
-        return msgspec.json.decode(text, type=kind)
+        found = msgspec.json.decode(text, type=kind)
+        check_keys(text)
+        return found
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         wrong = json_error(error, text)
         field = f"field {wrong.field[:100]}" if wrong.field else None

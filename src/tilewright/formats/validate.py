@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.errors import InputError, UsageError
 from tilewright.formats.files import InputFile
-from tilewright.formats.lines import json_error, read_lines
+from tilewright.formats.lines import check_keys, json_error, read_lines
 from tilewright.formats.names import check_records_name
 
 TOLERANCE = 1e-3
@@ -243,7 +243,9 @@ def _objects(file: InputFile) -> Iterator[dict[str, Any]]:
         try:
             if line is None:
                 raise InputError("is longer than 16 MiB", path=file.path, where=f"line {number}")
-            yield msgspec.json.decode(line, type=dict[str, Any])
+            record = msgspec.json.decode(line, type=dict[str, Any])
+            check_keys(line, len(record))
+            yield record
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise InputError(
                 f"no JSON object: {json_error(error, line or b'')}", path=file.path, where=f"line {number}"

@@ -16,7 +16,7 @@ import numpy as np
 
 from tilewright.errors import InputError, brief
 from tilewright.formats.files import InputFile
-from tilewright.formats.lines import json_words
+from tilewright.formats.lines import check_keys, json_words
 from tilewright.formats.npy import named_dtype
 from tilewright.formats.volumes import Shape, check_shape
 
@@ -109,7 +109,9 @@ def _read(path: str, name: str) -> bytes | None:
 
 def _object(path: str, name: str, data: bytes) -> dict[str, Any]:
     try:
-        return msgspec.json.decode(data, type=dict[str, Any])
+        found = msgspec.json.decode(data, type=dict[str, Any])
+        check_keys(data)
+        return found
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         what = f"the metadata cannot be read: {json_words(error, data)}"
         raise InputError(what, path=os.path.join(path, name)) from error

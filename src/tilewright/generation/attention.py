@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.generation.decoder import Sizes, Workspace
+from tilewright.backends.cpu import Workspace
+from tilewright.generation.decoder import Batch, Sizes
 from tilewright.ops.attention import Cache, append, attend, bytes_a_sequence, checked_spans
 
 BATCH_MEMORY = 1 << 30  # bytes of keys and values unless the caller says: 512 sequences of the course's job
@@ -42,9 +43,9 @@ class CpuAttention:
         sizes = self.sizes
         return sizes.layers * bytes_a_sequence(sizes.heads, length, sizes.head_size, self.dtype)
 
-    def batch(self, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray) -> CpuBatch:
+    def batch(self, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray) -> Batch:
         """See `decoder.Attention`."""
-        return CpuBatch(ids, positions, caches, spans)
+        return CpuBatch(ids, positions, caches, spans)  # type: ignore[return-value]
 
 
 class CpuBatch:
@@ -52,9 +53,9 @@ class CpuBatch:
 
     def __init__(self, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray) -> None:
         self.ids, self.positions, self.caches = ids, positions, caches
-        self.last, alone = last_rows(spans)
-        self.spans = checked_spans(spans, caches[0], len(ids))
-        self.last_spans = checked_spans(alone, caches[0], len(spans))
+        (cache, *_), (self.last, alone) = caches, last_rows(spans)  # all layers have one shape
+        self.spans = checked_spans(spans, cache, len(ids))
+        self.last_spans = checked_spans(alone, cache, len(spans))
 
     def attend(
         self, layer: int, x: np.ndarray, q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, work: Workspace

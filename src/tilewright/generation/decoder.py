@@ -3,60 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from tilewright.backends.protocol import Array, Backend, Workspace
 from tilewright.ops.attention import Cache
-
-
-class Array(Protocol):
-    """What NumPy arrays and torch tensors have in common."""
-
-    @property
-    def shape(self) -> Any: ...
-    @property
-    def T(self) -> Any: ...
-    def __len__(self) -> int: ...
-    def __getitem__(self, rows: Any, /) -> Any: ...
-
-
-class Workspace(Protocol):
-    """Named buffers that are reused."""
-
-    def take(self, name: str, rows: int, columns: int, dtype: str = "float32") -> Array:
-        """(rows, columns), contents undefined. Invalidates the array that was taken under this name before."""
-        ...
-
-
-class Backend(Protocol):
-    """A device: where a model's arrays live."""
-
-    @property
-    def name(self) -> str:
-        """ "cpu" or "cuda"."""
-        ...
-
-    def array(self, values: np.ndarray) -> Array:
-        """Weights for an operation to prepare: as they are on the CPU, a float32 copy on a GPU."""
-        ...
-
-    def vector(self, values: np.ndarray) -> Array:
-        """A float32 copy."""
-        ...
-
-    def workspace(self) -> Workspace:
-        """Named buffers."""
-        ...
-
-    def numpy(self, values: Array) -> np.ndarray:
-        """The values on the host; 16 bits are widened to float32 on a GPU."""
-        ...
 
 
 class Sizes(NamedTuple):
     """Of a decoder. context: positions at most. vocabulary: tokens. width: elements of a hidden state. heads,
-    head_size: of keys and values, of which grouped queries have fewer than of queries."""
+    head_size: of keys and values; with grouped queries there are more heads of queries."""
 
     context: int
     vocabulary: int

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from tilewright.generation.decoder import Array, Decoder
+from tilewright.backends.protocol import Array
+from tilewright.generation.decoder import Decoder
 from tilewright.generation.random_numbers import uniforms
 from tilewright.generation.rules import BadWords, Choices, choose, finish
 from tilewright.generation.scheduler import WINDOW, Scheduler, rows_of
@@ -64,8 +65,8 @@ class Engine:
     def run(self, requests: Iterable[Request | Block | None]) -> Iterator[list[Generated]]:
         """The n completions of each request, in the order of the requests, which are read as they are needed.
 
-        Blocks only if `takes_blocks`, and not mixed with requests. A None is no request: it asks the engine to advance earlier ones before it reads
-        the next.
+        Blocks only if `takes_blocks`, and not mixed with requests. A None is no request: it asks the engine to advance
+        earlier ones before it reads the next.
         """
         source = iter(requests)
         try:
@@ -147,17 +148,18 @@ class Engine:
         logprobs: list[dict[int, float] | None] = [None] * len(batch)
         simple = np.array([s.only_best for s in batch]) & ~bad
         if simple.any():
-            best, logit = map(self.model.backend.numpy, self.model.best(hidden if simple.all() else hidden[simple]))
+            some = hidden if simple.all() else hidden[simple]  # type: ignore[index]
+            best, logit = map(self.model.backend.numpy, self.model.best(some))
             tokens[simple], bad[simple] = np.where(np.isfinite(logit), best, 0), bad[simple] | ~np.isfinite(logit)
         others, at, (rows, nbytes) = np.flatnonzero(~simple & ~bad), 0, self.rows_of_logits()
         while at < len(others):
             chosen = others[at : at + rows]
-            logits = self.logits(hidden[chosen])
+            logits = self.logits(hidden[chosen])  # type: ignore[index]
             found = self.sample([batch[i] for i in chosen], logits)
             tokens[chosen], bad[chosen] = np.maximum(found.tokens, 0), bad[chosen] | found.bad
             for i, values in zip(chosen, found.logprobs, strict=True):
                 logprobs[i] = values
-            at, rows = at + rows, max(rows, nbytes // logits[0].nbytes)
+            at, rows = at + rows, max(rows, nbytes // (4 * logits.shape[1]))
         return tokens, logprobs, bad
 
     def finite(self, hidden: Array) -> np.ndarray:

@@ -10,12 +10,13 @@ from itertools import count, islice
 
 import numpy as np
 
+from tilewright.backends import backend
+from tilewright.backends.protocol import Array, Backend, Workspace
 from tilewright.errors import UsageError
 from tilewright.formats.records import Completion, Id
 from tilewright.formats.tokenizer import Tokenizer
-from tilewright.generation.arrays_cpu import Cpu
 from tilewright.generation.attention import CpuAttention
-from tilewright.generation.decoder import Array, Attention, Backend, Batch, Sizes, Workspace
+from tilewright.generation.decoder import Attention, Batch, Sizes
 from tilewright.generation.engine import Engine
 from tilewright.generation.prompts import Prompt, checked_prompts
 from tilewright.generation.rules import failed
@@ -42,7 +43,7 @@ class LanguageModel(ABC):
 
     def __init__(self, sizes: Sizes, stop_ids: tuple[int, ...], *, dtype: str, device: str) -> None:
         self.sizes, self.stop_ids, self.dtype, self.device = sizes, stop_ids, dtype, device
-        self.backend = backend_of(device, dtype)
+        self.backend = backend(device, dtype)
         self.attention = attention_on(self.backend, sizes, dtype)
         self.tokenizer: Tokenizer | None = None
 
@@ -116,7 +117,7 @@ class LanguageModel(ABC):
             from tilewright.generation.cuda.engine import CudaEngine as kind
         has = self.tokenizer
         return kind(self, eos_token_ids=self.stop_ids, memory=memory, seed=seed,
-                    text_of=has and has.decode, tokens_of=has and has.encode_word)  # fmt: skip
+                    text_of=has.decode if has else None, tokens_of=has.encode_word if has else None)  # fmt: skip
 
     def completion(self, found: Generated) -> Completion:
         """With its text, if the model has a tokenizer."""
@@ -124,21 +125,10 @@ class LanguageModel(ABC):
         return Completion(found.index, list(found.token_ids), text, found.finish_reason, found.logprobs)
 
 
-def backend_of(device: str, dtype: str) -> Backend:
-    """The backend of a device. Raises UsageError for another device or dtype."""
-    if device == "cpu":
-        return Cpu()
-    if device != "cuda":
-        raise UsageError(f"device is {device!r}; cpu, cuda are")
-    from tilewright.generation.cuda.arrays import Cuda
-
-    return Cuda(dtype)
-
-
-def attention_on(backend: Backend, sizes: Sizes, dtype: str) -> Attention:
+def attention_on(device: Backend, sizes: Sizes, dtype: str) -> Attention:
     """The caches and batches of a backend."""
-    if backend.name == "cpu":
+    if device.name == "cpu":
         return CpuAttention(sizes, dtype)
     from tilewright.generation.cuda.attention import CudaAttention
 
-    return CudaAttention(sizes, dtype, backend)
+    return CudaAttention(sizes, dtype, device)

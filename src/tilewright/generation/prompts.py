@@ -17,9 +17,10 @@ def checked_prompts(
     prompts: Sequence[Prompt], first: int, sizes: Sizes, tokenizer: Tokenizer | None
 ) -> list[np.ndarray]:
     """`checked_prompt` of each. first: number of the first one, by which errors name them."""
-    if set(map(type, prompts)) == {np.ndarray} and {(p.ndim, p.dtype.kind) for p in prompts} <= {(1, "i"), (1, "u")}:
-        counts = list(map(len, prompts))
-        flat = np.concatenate(prompts)  # checked together: one call of NumPy takes as long as a prompt
+    arrays = [p for p in prompts if isinstance(p, np.ndarray) and p.ndim == 1 and p.dtype.kind in "iu"]
+    if arrays and len(arrays) == len(prompts):
+        counts = list(map(len, arrays))
+        flat = np.concatenate(arrays)  # checked together: one call of NumPy takes as long as a prompt
         if min(counts) > 0 and max(counts) < sizes.context and flat.min() >= 0 and flat.max() < sizes.vocabulary:
             ends = np.cumsum(counts).tolist()
             flat = flat.astype(np.int64)

@@ -20,7 +20,7 @@ from tilewright.generation.sampling import SamplingParams
 from tilewright.ops.core.gpu.tensors import on_gpu
 from tilewright.ops.sample import Edits, Rules, rules, sample
 
-KEPT_WORDS = 256  # lists of bad words whose tokens are kept
+CACHED_WORDS = 256  # lists of bad words whose tokens are cached
 
 
 class Choices(NamedTuple):
@@ -39,18 +39,18 @@ class BadWords:
 
     def __init__(self, tokens_of: Callable[[str], list[int]] | None) -> None:
         self.tokens_of = tokens_of
-        self.kept: dict[tuple[str, ...], list[tuple[int, ...]]] = {}
+        self.cached: dict[tuple[str, ...], list[tuple[int, ...]]] = {}
 
     def __call__(self, words: tuple[str, ...]) -> list[tuple[int, ...]]:
         if self.tokens_of is None:
             raise UsageError("bad_words has strings, and this model has no tokenizer", hint="use suppress_tokens")
-        if words not in self.kept:
-            if len(self.kept) >= KEPT_WORDS:
-                self.kept.clear()
+        if words not in self.cached:
+            if len(self.cached) >= CACHED_WORDS:
+                self.cached.clear()
             bare = [word.removeprefix(" ") for word in words]
             texts = [text for word in bare for text in (word, f" {word}") if text]
-            self.kept[words] = [ids for ids in map(tuple, map(self.tokens_of, texts)) if ids]
-        return self.kept[words]
+            self.cached[words] = [ids for ids in map(tuple, map(self.tokens_of, texts)) if ids]
+        return self.cached[words]
 
 
 NO_WORDS = BadWords(None)
@@ -92,13 +92,13 @@ def choose(
 
 
 def _values(logits: Any, rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """logits[rows, ids], from wherever they are."""
+    """logits[rows, ids] on the host."""
     if not on_gpu(logits):
         return logits[rows, ids]
     import torch
 
-    rows_there, ids_there = (torch.from_numpy(part).to(logits.device) for part in (rows, ids))
-    return logits[rows_there, ids_there].cpu().numpy()
+    device_rows, device_ids = (torch.from_numpy(part).to(logits.device) for part in (rows, ids))
+    return logits[device_rows, device_ids].cpu().numpy()
 
 
 def _rules(params, uniforms, seen, steps, eos_token_ids: Collection[int], words: BadWords, V: int) -> Rules:
@@ -134,7 +134,7 @@ def _edits(p: SamplingParams, seen: Sequence[int], step: int) -> Edits:
 def _banned(
     p: SamplingParams, seen: Sequence[int], step: int, ends: Collection[int], words: BadWords, V: int
 ) -> Sequence[int]:
-    """The tokens that must not come next. ends: those that would end a completion before min_tokens."""
+    """The tokens that must not come next. ends: tokens that would end a completion before min_tokens."""
     if not p.bans:
         return [token for token in ends if token < V]
     found = {*ends, *p.suppress_tokens}
@@ -150,7 +150,7 @@ def _banned(
 
 
 def _repeating(seen: Sequence[int], size: int) -> set[int]:
-    """The tokens with which the last `size` tokens would be some that were there before."""
+    """The tokens that would repeat an earlier sequence of `size` tokens."""
     if len(seen) < size:
         return set()
     tail = list(seen[len(seen) - size + 1 :])

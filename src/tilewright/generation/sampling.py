@@ -1,4 +1,4 @@
-"""What a user may ask of the sampler, and when a completion ends. Names, defaults and rules are vLLM's."""
+"""The sampling parameters of a request. Names, defaults and rules are vLLM's."""
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +14,7 @@ MAX_TEMPERATURE = 2.0  # vLLM's and OpenAI's
 MAX_LOGPROBS = 20  # vLLM's default max_logprobs: a record cannot ask for the whole vocabulary at every token
 MAX_SHIFT, MAX_BIAS = 2.0, 100.0  # OpenAI's: of presence and frequency penalty, of a token's bias
 MAX_INTEGER = 2**31 - 1  # no vocabulary and no context is larger: a count above it means the same
-MAX_STRINGS, MAX_CHARACTERS = 1024, 1 << 16  # of stop strings and of bad words, which are compared at every token
+MAX_STRINGS, MAX_CHARACTERS = 1024, 1 << 16  # of stop strings and of bad words, all compared at every token
 TOKEN_BYTES, LOGPROB_BYTES = 64, 112  # of Python objects: a token of an answer, an entry of its log-probabilities
 MAX_ANSWER = 1 << 20  # n * max_tokens * (logprobs + 1): some 100 MB of Python objects
 
@@ -28,7 +28,7 @@ class ParameterError(UsageError):
 
 
 class _Rule(NamedTuple):
-    """kind: Integral, Real or bool; holds: what a value of that kind must fulfil; words: both, for a person."""
+    """kind: Integral, Real or bool. holds: true for an allowed value of that kind. words: both, for a message."""
 
     kind: type
     holds: Callable[[Any], bool]
@@ -75,20 +75,20 @@ class SamplingParams:
     """How the tokens of a completion are chosen. Raises UsageError with the parameter, its value and the rule.
 
     n: completions of a prompt; 1 when greedy. temperature: divides the logits; 0 is greedy.
-    top_k: keep the k best tokens, 0 or -1 all. top_p: of those, the fewest best whose probability reaches p.
-    min_p: of those, the ones at least min_p times as probable as the best. The three apply in this order.
-    logit_bias: {token id: what is added to its logit}, from -100 to 100; kept as sorted pairs.
+    top_k: keep the k best tokens, 0 or -1 all. top_p: keep the fewest best ones whose probability reaches p. min_p:
+    keep tokens at least min_p times as probable as the best. The three apply in this order.
+    logit_bias: {token id: number from -100 to 100 that is added to its logit}; stored as sorted pairs.
     repetition_penalty: divides positive and multiplies negative logits of tokens seen in prompt or completion.
     frequency_penalty: is subtracted from a token's logit for each time it is in the completion; presence_penalty: once.
     allowed_token_ids: no other token is chosen; None: all. suppress_tokens: tokens that are never chosen. bad_words:
     strings, with and without a blank before them, whose last token is not chosen after their other ones.
-    no_repeat_ngram_size: so many tokens in a row are in prompt and completion only once (transformers' rule).
+    no_repeat_ngram_size: no sequence of so many tokens occurs twice in prompt and completion (transformers' rule).
     seed: None or -1: the job's. stop: strings that end a completion, which is cut before them, or after them with
     include_stop_str_in_output. stop_token_ids: tokens that end it. ignore_eos: end-of-text is a token like others.
     max_tokens, min_tokens: of a completion; before min_tokens neither end-of-text nor stop tokens are chosen, and no
     stop string ends it. logprobs: report the log-probabilities of the chosen token and of this many best ones.
 
-    Counts above 2**31 - 1 count as that. `sampler` says in which order the rules apply.
+    Counts above 2**31 - 1 count as that. `rules` says in which order the rules apply.
     """
 
     n: int = 1

@@ -15,8 +15,9 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
+from tilewright.backends.protocol import Array, Backend, Workspace
 from tilewright.errors import InputError
-from tilewright.generation.decoder import Array, Backend, Batch, Sizes, Workspace
+from tilewright.generation.decoder import Batch, Sizes
 from tilewright.generation.language_model import LanguageModel
 from tilewright.ops.embedding import embedding
 from tilewright.ops.layernorm import layernorm

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import resource
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import Any
 
 from tilewright.formats.validate import Validation
+from tilewright.runtime.jobs import trace
 
 SHOWN_ERRORS = 5
+COMPILE = "compile"  # the phase in which kernels are compiled
 SECONDS = "seconds."  # figures of a shard that are seconds of a phase begin with it
 
 Say = Callable[[str], None]
@@ -41,8 +45,9 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0, or 1 where records failed or the validation did."""
-        return int(self.errors > 0 or (self.validation is not None and not self.validation.passed))
+        """0, or 1 if the validation failed or every record is bad. More bad records than allowed end a job earlier."""
+        all_bad = 0 < self.records == self.errors
+        return int(all_bad or (self.validation is not None and not self.validation.passed))
 
     def finish(self, start: float) -> None:
         """The figures of the whole run, which began at `start` of time.perf_counter()."""
@@ -61,13 +66,48 @@ class Report:
 
 @contextmanager
 def phase(report: Report, name: str, say: Say = lambda text: None, doing: str = "") -> Iterator[None]:
-    """Adds the block's time to `report.seconds[name]`, and says "doing...Done!" at its end."""
+    """Adds the block's time to `report.seconds[name]`, and says "doing...Done!" at its end.
+
+    Time in which this thread compiles CPU kernels goes to `report.seconds["compile"]` instead, whenever it happens.
+    """
+    event = sys.modules.get("numba.core.event")
+    clock = _compile_clock()() if event else None
     start = time.perf_counter()
-    yield
+    with event.install_listener("numba:compile", clock) if event else nullcontext():
+        yield
     spent = time.perf_counter() - start
-    report.seconds[name] = report.seconds.get(name, 0.0) + spent
+    compiling = clock.seconds if clock and name != COMPILE else 0.0
+    report.seconds[name] = report.seconds.get(name, 0.0) + spent - compiling
+    if compiling:
+        report.seconds[COMPILE] = report.seconds.get(COMPILE, 0.0) + compiling
     if doing:
         say(f"{doing}...Done! ({spent:.3f} sec)")
+
+
+@cache
+def _compile_clock() -> Any:
+    """The class of a listener that sums the seconds in which the thread that made it compiles kernels."""
+    from numba.core import event
+
+    class Clock(event.Listener):
+        def __init__(self) -> None:
+            self.seconds, self._depth, self._begin = 0.0, 0, 0.0
+            self._thread = threading.get_ident()
+
+        def on_start(self, event: Any) -> None:
+            if threading.get_ident() == self._thread:
+                self._begin = self._begin if self._depth else time.perf_counter()
+                self._depth += 1
+
+        def on_end(self, event: Any) -> None:
+            if threading.get_ident() == self._thread:
+                self._depth -= 1
+                if not self._depth:  # one kernel may compile another
+                    end = time.perf_counter()
+                    self.seconds += end - self._begin
+                    trace.note(trace.COMPUTE, self._begin, end, COMPILE)
+
+    return Clock
 
 
 def peak_memory() -> int:

@@ -19,14 +19,14 @@ from tilewright.models.gpt2 import GPT2, GPT2Config
 from tilewright.ops.attention.operands import DeviceCache
 
 torch = pytest.importorskip("torch")
-arrays = pytest.importorskip("tilewright.generation.cuda.arrays")
+cuda = pytest.importorskip("tilewright.backends.cuda")
 attention = pytest.importorskip("tilewright.generation.cuda.attention")
 decode_state = pytest.importorskip("tilewright.generation.cuda.decode_state")
 drawing = pytest.importorskip("tilewright.generation.cuda.drawing")
 engine = pytest.importorskip("tilewright.generation.cuda.engine")
 lanes = pytest.importorskip("tilewright.generation.cuda.lanes")
 
-BACKEND_OF = language_model.backend_of
+BACKEND = language_model.backend
 V, CONTEXT = TINY["vocab_size"], TINY["n_positions"]
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
 KINDS = {
@@ -75,7 +75,7 @@ def small_lanes(monkeypatch):
     for name in ("checked_spans", "append", "attend", "append_and_attend"):
         monkeypatch.setattr(attention, name, getattr(stand_ins, name))
     monkeypatch.setattr(drawing, "draw", stand_ins.draw)
-    monkeypatch.setattr(language_model, "backend_of", lambda device, dtype: arrays.Cuda(dtype, "cpu"))
+    monkeypatch.setattr(language_model, "backend", lambda device, dtype: cuda.Cuda(dtype, "cpu"))
     yield
     torch.set_num_threads(threads)
 
@@ -148,7 +148,7 @@ def unpatched(patch) -> None:
     patch.setattr(gpt2, "matmul_argmax", matmul_argmax.matmul_argmax)
     patch.setattr(gpt2, "prepare", matmul.prepare)
     patch.setattr(gpt2, "prepare_argmax", matmul_argmax.prepare)
-    patch.setattr(language_model, "backend_of", BACKEND_OF)
+    patch.setattr(language_model, "backend", BACKEND)
 
 
 def explained(host, prompt, tokens) -> None:
@@ -230,11 +230,12 @@ def test_steps_are_queued_as_far_as_they_are_surely_wanted(monkeypatch, rng):
     """Eight tokens of many prompts are two calls: the prompts, and seven steps; the host never waits in between."""
     model, queued = on_gpu(), []
     decode = decode_state.DecodeState.decode
-    monkeypatch.setattr(
-        decode_state.DecodeState,
-        "decode",
-        lambda state, n, steps: (queued.append((n, steps)), decode(state, n, steps))[1],
-    )
+
+    def noted(state, n, steps):
+        queued.append((n, steps))
+        return decode(state, n, steps)
+
+    monkeypatch.setattr(decode_state.DecodeState, "decode", noted)
     prompts = [rng.integers(0, V, 5) for _ in range(100)]
     found = answers(model, [Request(i, ids, GREEDY) for i, ids in enumerate(prompts)])
     assert queued == [(48, 7), (48, 7), (4, 7)] and all(len(one[0].token_ids) == 8 for one in found)
@@ -354,9 +355,9 @@ def test_the_job_writes_what_the_cpus_job_writes(tmp_path, monkeypatch, rng):
     """Prompts of a file, bad ones and some with parameters of their own; and the course's binary tokens."""
     import json
 
-    from tilewright.runtime import generate as job
     from tilewright.runtime import load
     from tilewright.runtime.jobs import start
+    from tilewright.runtime.verbs.generate import task as job
 
     save(tmp_path / "m", tokenizer=False)
     lines = [{"prompt_token_ids": rng.integers(0, V, n).tolist()} for n in (5, 9, 1, 30)]
@@ -376,7 +377,7 @@ def test_the_job_writes_what_the_cpus_job_writes(tmp_path, monkeypatch, rng):
 
 
 def test_an_unknown_device_or_dtype_is_named():
-    with pytest.raises(UsageError, match="'tpu'; cpu, cuda are"):
-        BACKEND_OF("tpu", "float32")
+    with pytest.raises(UsageError, match="'tpu'; it must be cpu or cuda"):
+        BACKEND("tpu", "float32")
     with pytest.raises(UsageError, match="float64"):
-        arrays.Cuda("float64", "cpu")
+        cuda.Cuda("float64", "cpu")

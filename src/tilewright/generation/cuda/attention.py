@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from tilewright.backends.cuda import Workspace
+from tilewright.backends.protocol import Backend
 from tilewright.generation.attention import last_rows
-from tilewright.generation.cuda.arrays import Cuda
-from tilewright.generation.decoder import Sizes, Workspace
+from tilewright.generation.decoder import Batch, Sizes
 from tilewright.ops.attention import Cache, DeviceCache, append, append_and_attend, attend, checked_spans
-from tilewright.ops.core.gpu.tensors import torch_dtype
+from tilewright.ops.core.arrays import one_of
+from tilewright.ops.core.gpu.tensors import FLOATS, torch_dtype
 
 if TYPE_CHECKING:
     from tilewright.generation.cuda.decode_state import DecodeState
@@ -23,7 +26,8 @@ SHARE = 0.7  # of the GPU's free memory, for keys and values unless the caller s
 class CudaAttention:
     """See `decoder.Attention`. free: the decode state of the last engine, for the next one."""
 
-    def __init__(self, sizes: Sizes, dtype: str, backend: Cuda) -> None:
+    def __init__(self, sizes: Sizes, dtype: str, backend: Backend) -> None:
+        one_of("generate", "dtype", dtype, FLOATS)
         self.sizes, self.dtype, self.device = sizes, dtype, backend.device
         self.free: DecodeState | None = None
 
@@ -52,9 +56,9 @@ class CudaAttention:
         sizes = self.sizes
         return sizes.layers * 2 * sizes.heads * length * sizes.head_size * torch_dtype(self.dtype).itemsize
 
-    def batch(self, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray) -> PromptBatch:
+    def batch(self, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray) -> Batch:
         """See `decoder.Attention`."""
-        return PromptBatch(self.device, ids, positions, caches, spans)
+        return PromptBatch(self.device, ids, positions, caches, spans)  # type: ignore[return-value]
 
 
 class PromptBatch:
@@ -63,33 +67,33 @@ class PromptBatch:
     def __init__(
         self, device: str, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray
     ) -> None:
-        last, alone = last_rows(spans)
-        self.caches, self.dtype, self.every = caches, caches[0].dtype, len(last) == len(ids)
+        (cache, *_), (last, alone) = caches, last_rows(spans)  # all layers have one shape
+        self.caches, self.dtype, self.every = caches, cache.dtype, len(last) == len(ids)
         self.ids, self.positions = upload(ids, device), upload(positions.astype(np.int32), device)
-        self.spans = checked_spans(spans, caches[0], len(ids))
-        self.last_spans = checked_spans(alone, caches[0], len(last))
+        self.spans = checked_spans(spans, cache, len(ids))
+        self.last_spans = checked_spans(alone, cache, len(last))
         self.last = upload(last, device)
 
     def attend(
         self,
         layer: int,
-        x: torch.Tensor,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
+        x: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
         scale: float,
         work: Workspace,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[Tensor, Tensor]:
         """See `decoder.Batch`."""
         cache, spans = self.caches[layer], self.spans
-        new: tuple[torch.Tensor, torch.Tensor] | None = (k, v)
+        new: tuple[Tensor, Tensor] | None = (k, v)
         if layer == len(self.caches) - 1 and not self.every:
             append(k, v, cache, spans)
             x, q, spans, new = x.index_select(0, self.last), q.index_select(0, self.last), self.last_spans, None
-        out = work.take("y", *q.shape, self.dtype)
+        out = work.take("y", len(q), q.shape[1], self.dtype)
         return x, attend(q, cache, spans, scale=scale, new=new, out=out)
 
-    def output(self, work: Workspace, rows: int, columns: int) -> torch.Tensor:
+    def output(self, work: Workspace, rows: int, columns: int) -> Tensor:
         """In the caches' dtype: only matrix products read them."""
         return hidden_states(work, rows, columns, self.dtype)
 
@@ -97,40 +101,39 @@ class PromptBatch:
 class DecodeBatch:
     """One new position of each of R sequences, see `decoder.Batch`. ids int64 (R,); positions, slots int32 (R,)."""
 
-    def __init__(
-        self, ids: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor, caches: Sequence[Cache], longest: int
-    ) -> None:
+    def __init__(self, ids: Tensor, positions: Tensor, slots: Tensor, caches: Sequence[Cache], longest: int) -> None:
         self.ids, self.positions, self.slots, self.longest = ids, positions, slots, longest
-        self.caches, self.dtype = caches, caches[0].dtype
+        (cache, *_) = caches
+        self.caches, self.dtype = caches, cache.dtype
 
     def attend(
         self,
         layer: int,
-        x: torch.Tensor,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
+        x: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
         scale: float,
         work: Workspace,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[Tensor, Tensor]:
         """See `decoder.Batch`."""
         cache = self.caches[layer]
-        out = work.take("y", *q.shape, self.dtype)
+        out = work.take("y", len(q), q.shape[1], self.dtype)
         return x, append_and_attend(
             q, k, v, cache, self.slots, self.positions, longest=self.longest, scale=scale, out=out
         )
 
-    def output(self, work: Workspace, rows: int, columns: int) -> torch.Tensor:
+    def output(self, work: Workspace, rows: int, columns: int) -> Tensor:
         """As `PromptBatch.output`."""
         return hidden_states(work, rows, columns, self.dtype)
 
 
-def hidden_states(work: Workspace, rows: int, columns: int, dtype: str) -> torch.Tensor:
+def hidden_states(work: Workspace, rows: int, columns: int, dtype: str) -> Tensor:
     """The buffer of hidden states: that of the last pass, if it had as many rows."""
     return work.take("final", rows, columns, dtype)
 
 
-def upload(values: np.ndarray, device: str) -> torch.Tensor:
+def upload(values: np.ndarray, device: str) -> Tensor:
     """A copy on the device; nothing waits for it."""
     tensor = torch.from_numpy(np.ascontiguousarray(values))
     return tensor if device == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

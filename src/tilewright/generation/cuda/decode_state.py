@@ -12,11 +12,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from tilewright.generation.cuda.arrays import Workspace
+from tilewright.backends.cuda import Pool, Workspace, captured
 from tilewright.generation.cuda.attention import CudaAttention, DecodeBatch, PromptBatch, hidden_states, upload
 from tilewright.generation.cuda.drawing import Drawing, Draws
 from tilewright.generation.decoder import Decoder
-from tilewright.models.graphs import captured
 from tilewright.ops.attention.operands import SPAN
 
 STEPS = 128  # steps whose tokens are stored before they are copied to the host
@@ -44,11 +43,10 @@ class DecodeState:
 
     def __init__(self, model: Decoder, attention: CudaAttention, slots: int, length: int, rows: int) -> None:
         self.model = weakref.proxy(model)  # the model owns this state, which must be freed with it
-        self.attention = weakref.proxy(attention)
         self.sizes, self.device = (slots, length, rows), attention.device
         self.caches = attention.caches(slots, length)
         self.nbytes = slots * attention.cache_bytes(length)
-        self.prompt_work, self.work = Workspace(self.device), Workspace(self.device)
+        self.prompt_work, self.work = Workspace(self.device, {}), Workspace(self.device, {})
         self.ids = torch.zeros(rows, dtype=torch.int64, device=self.device)
         self.positions = torch.zeros(rows, dtype=torch.int32, device=self.device)
         self.slots = torch.full_like(self.positions, -1)
@@ -58,7 +56,7 @@ class DecodeState:
         self.drawing: Drawing | None = None
         self.draws = False
         self.graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph | None] = {}  # by rows, draws; None: it was run once
-        self.pool: tuple[int, int] | None = None  # the memory that all graphs share
+        self.pool: Pool | None = None  # the memory that all graphs share
         self.prefills: dict[bytes, Prefill | None] = {}  # by the spans of the prompts; None: they came once
         self._step(rows)  # the workspace has its full size before a graph stores its address
 
@@ -100,7 +98,7 @@ class DecodeState:
             known.batch.ids.copy_(upload(ids, self.device))
             known.graph.replay()
             return known.hidden
-        batch = self.attention.batch(ids, positions, self.caches, spans)
+        batch = PromptBatch(self.device, ids, positions, self.caches, spans)
         if self.device == "cpu" or (spans[:, SPAN.source] >= 0).any():
             return self.model.forward(batch, self.prompt_work)
         if len(self.prefills) >= PREFILLS:
@@ -115,9 +113,9 @@ class DecodeState:
 
     def release_prefills(self) -> None:
         """Free the workspace of prompts and the graphs that use it."""
-        self.prefills, self.prompt_work = {}, Workspace(self.device)
+        self.prefills, self.prompt_work = {}, Workspace(self.device, {})
 
-    def _graph_pool(self) -> tuple[int, int]:
+    def _graph_pool(self) -> Pool:
         self.pool = self.pool or torch.cuda.graph_pool_handle()
         return self.pool
 

@@ -16,11 +16,11 @@ from operator import attrgetter
 import numpy as np
 import torch
 
+from tilewright.backends.protocol import Array
 from tilewright.errors import ResourceError
 from tilewright.generation.cuda.drawing import Draws, draws_of
 from tilewright.generation.cuda.lanes import HINT, LANE, Lane, LaneScheduler, fits_a_lane
 from tilewright.generation.cuda.sequences import Queue, Sequences
-from tilewright.generation.decoder import Array
 from tilewright.generation.engine import END, Engine
 from tilewright.generation.sequences import Answers, Block, Generated, Group, Request
 
@@ -89,8 +89,9 @@ class CudaEngine(Engine):
         self.scheduler.running, complete, state = [], list[Group](), self.scheduler.state
         assert state is not None
         if running:
-            columns = zip(*((s.tokens[-1], len(s.tokens) - 1, s.slot) for s in running), strict=True)
-            state.start(*map(np.array, columns))
+            rows = zip(*((s.tokens[-1], len(s.tokens) - 1, s.slot) for s in running), strict=True)
+            ids, positions, slots = map(np.array, rows)
+            state.start(ids, positions, slots)
             state.decode(len(running), 1)
             complete += self.append(running, *self.choose(running, state.hidden(len(running))))
         if admitted:
@@ -161,7 +162,7 @@ class CudaEngine(Engine):
         yield from self.prefill(prompts.pick(slice(half, None)))
 
     def collect(self, lane: Lane) -> None:
-        """Append the tokens of a lane's launch to its sequences, and finish those that end with them."""
+        """Append the tokens of a lane's launch to its sequences, and finish sequences that end with them."""
         assert lane.tokens is not None
         if lane.copied is not None:
             lane.copied.synchronize()

@@ -1,4 +1,4 @@
-"""Which sequences run on a GPU: lanes of them, each advanced on its own, so that one can compute while others change."""
+"""Which sequences run on a GPU. They run in lanes, so that the GPU computes one lane while the host updates another."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tilewright.errors import Interrupted, ResourceError, UsageError
-from tilewright.runtime import bus_errors
 from tilewright.runtime.devices import gpu_faults, place_for
 from tilewright.runtime.engines.launchers import check_alone
 from tilewright.runtime.jobs import merge
@@ -20,7 +19,8 @@ from tilewright.runtime.jobs.directory import JobDirectory, Record
 from tilewright.runtime.jobs.run import run_within
 from tilewright.runtime.jobs.stop import stopping
 from tilewright.runtime.jobs.task import Engine, Options, Task, Watch, add_figures
-from tilewright.runtime.kept_kernels import cache_or_none, first_run
+from tilewright.runtime.kernel_cache import cache_or_none, first_run
+from tilewright.runtime.process import bus_errors
 from tilewright.runtime.progress import JobProgress
 from tilewright.runtime.reports import SECONDS, SHOWN_ERRORS, Report, Say, phase
 
@@ -179,7 +179,7 @@ def start(
             stop.asked = _Announced(settings.grace)
         with phase(report, "check"):
             task = make(say if engine.lead else quiet, workers_of(engine, settings))
-            if device != "cuda" and (notice := cache_or_none() or first_run()) and engine.lead:
+            if place_for(device) == "cpu" and (notice := cache_or_none() or first_run()) and engine.lead:
                 say(notice)
         stop.check()
         task.workers = workers_of(engine, settings)

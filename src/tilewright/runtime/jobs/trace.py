@@ -68,10 +68,10 @@ def device_span(row: str, name: str = "") -> AbstractContextManager[None]:
     return OFF if _recorder is None else _recorder.device_span(row, name or row)
 
 
-def note(row: str, begin: float, end: float) -> None:
+def note(row: str, begin: float, end: float, name: str = "") -> None:
     """The same for what took from `begin` to `end` of time.perf_counter()."""
     if _recorder:
-        _recorder.add(row, row, round(begin * 1e9), round((end - begin) * 1e9))
+        _recorder.add(row, name or row, round(begin * 1e9), round((end - begin) * 1e9))
 
 
 @contextmanager

@@ -1,0 +1,1 @@
+"""`tilewright classify`: sentences in, labels or logits out."""

@@ -1,0 +1,1 @@
+"""`tilewright convolve`: a volume in, the filtered volume out."""

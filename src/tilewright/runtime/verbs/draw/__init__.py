@@ -1,0 +1,1 @@
+"""`tilewright draw`: noise in, images out."""

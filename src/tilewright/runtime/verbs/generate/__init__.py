@@ -1,0 +1,1 @@
+"""`tilewright generate`: prompts in, completions out."""

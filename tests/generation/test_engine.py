@@ -372,7 +372,8 @@ def test_a_models_next_run_takes_the_caches_of_the_last(rng, monkeypatch):
     assert len(made) == 2 * layers
     longer = SamplingParams(temperature=0, max_tokens=9)
     assert len(list(model.generate(prompts, longer))) == len(prompts)
-    assert model.place.kept[0] == made[-1] and len(model.place.kept[1]) == layers  # the short ones are let go
+    free = model.attention.free
+    assert [(cache.slots, cache.length) for cache in free] == [(made[-1][0], 13)] * layers  # short ones are freed
 
 
 def company_prompts(rng) -> list[list[int]]:

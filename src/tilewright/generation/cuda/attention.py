@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -17,10 +17,13 @@ from tilewright.ops.attention import Cache, DeviceCache, append, append_and_atte
 from tilewright.ops.core.arrays import one_of
 from tilewright.ops.core.gpu.tensors import FLOATS, torch_dtype
 
-if TYPE_CHECKING:
-    from tilewright.generation.cuda.decode_state import DecodeState
-
 SHARE = 0.7  # of the GPU's free memory, for keys and values unless the caller says
+
+
+class State(Protocol):
+    """A `decode_state.DecodeState`: nbytes of the GPU's memory."""
+
+    nbytes: int
 
 
 class CudaAttention:
@@ -29,7 +32,7 @@ class CudaAttention:
     def __init__(self, sizes: Sizes, dtype: str, backend: Backend) -> None:
         one_of("generate", "dtype", dtype, FLOATS)
         self.sizes, self.dtype, self.device = sizes, dtype, backend.device
-        self.free: DecodeState | None = None
+        self.free: State | None = None
 
     @property
     def memory(self) -> int:

@@ -130,7 +130,7 @@ class LaneScheduler(Scheduler):
         while True:
             sizes = slots, self.length, -(-slots // LANES)
             left, self.attention.free = self.attention.free, None
-            if left is not None and left.sizes == sizes:
+            if isinstance(left, DecodeState) and left.sizes == sizes:
                 return left
             del left  # before new memory is taken
             try:

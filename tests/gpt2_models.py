@@ -50,10 +50,11 @@ def logits_of(model: GPT2, ids) -> np.ndarray:
     """float32 (n, V): the logits after each of n tokens, one after the other, as generation computes them."""
     from tilewright.ops.attention import span
 
-    work, caches, rows = model.workspace(), model.caches(1, len(ids)), []
+    work, caches, rows = model.backend.workspace(), model.attention.caches(1, len(ids)), []
     for at, token in enumerate(ids):
         spans = np.array([span(0, at, 1, 0)], np.int64)
-        rows.append(model.logits(model.hidden(np.array([token]), np.array([at]), caches, spans, work))[0])
+        batch = model.attention.batch(np.array([token]), np.array([at]), caches, spans)
+        rows.append(model.logits(model.forward(batch, work))[0])
     return np.stack(rows)
 
 

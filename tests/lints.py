@@ -27,7 +27,7 @@ BELOW = {  # what a part of the package may import besides itself
 }
 BELOW["backends"] = {"ops", "formats", *BELOW["ops"]}
 BELOW["ndimage"] = {"backends", *BELOW["backends"]}
-BELOW["generation"] = {"models", "backends", *BELOW["backends"]}
+BELOW["generation"] = {"backends", *BELOW["backends"]}
 BELOW["models"] = {"generation", "backends", *BELOW["backends"]}
 BELOW["runtime"] = BELOW["bench"] = {"models", "ndimage", *BELOW["models"]}
 BELOW["demo"] = {"runtime", "bench", *BELOW["runtime"]}
@@ -79,7 +79,10 @@ def _called(node: ast.AST) -> str:
 
 
 def imports_go_down(source: Source) -> Iterator[Finding]:
-    """cli -> bench, runtime -> models, ndimage -> backends -> ops -> simd, hardware; formats and errors are leaves."""
+    """cli -> bench, runtime -> models, ndimage -> generation, backends -> ops -> simd, hardware.
+
+    formats and errors are leaves.
+    """
     if not source.inside:
         return
     part = source.inside[0].removesuffix(".py")
@@ -249,7 +252,7 @@ def tile_kernels_unpack_flat(source: Source) -> Iterator[Finding]:
 def parameters_have_names(source: Source) -> Iterator[Finding]:
     """A parameter travels in a record: no `piece[2]` of a parameter, and no index that is bound by
     `SLOT, FIRST = range(2)`. An array's element of a known index is unpacked, or read through a local name."""
-    if source.inside[:1] not in (("ops",), ("simd",)):
+    if source.inside[:1] not in (("ops",), ("simd",), ("generation",)):
         return
     numbers = {
         name.id
@@ -350,8 +353,8 @@ def _is_element(node: ast.AST, context: type) -> bool:
 
 
 def words_are_standard(source: Source) -> Iterator[Finding]:
-    """Comments, docstrings and names of `ops` and `simd` use the field's words."""
-    if source.inside[:1] not in (("ops",), ("simd",)):
+    """Comments, docstrings and names of `ops`, `simd` and `generation` use the field's words."""
+    if source.inside[:1] not in (("ops",), ("simd",), ("generation",)):
         return
     for token in tokenize.generate_tokens(io.StringIO(source.text).readline):
         if token.type == tokenize.NAME:

@@ -108,7 +108,12 @@ def test_every_check_can_fail(small, monkeypatch):
         monkeypatch.setattr(name, lambda *given, right=right: right(*given) + 1e-3)
         assert not job(said.append, demo.Clock()) and said[-1].endswith(": FAIL")
     right = sys.modules["tilewright.models.gpt2"].GPT2.best
-    monkeypatch.setattr("tilewright.models.gpt2.GPT2.best", lambda self, hidden: right(self, hidden) ^ 1)
+
+    def wrong(self, hidden):
+        token, logit = right(self, hidden)
+        return token ^ 1, logit
+
+    monkeypatch.setattr("tilewright.models.gpt2.GPT2.best", wrong)
     assert not course.text(said.append, demo.Clock()) and said[-1].endswith(": FAIL")
     assert not course._checked(said.append, "a NaN", float("nan"))
 

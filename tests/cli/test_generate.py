@@ -348,16 +348,16 @@ def test_stopped_in_the_middle(run, monkeypatch):
     run()
     wanted = Path("out.jsonl").read_bytes()
     before = sorted(os.listdir("."))
-    hidden, passes = GPT2.hidden, []
+    forward, passes = GPT2.forward, []
 
     def stopped(self, *arguments):
         passes.append(1)
         if len(passes) == 4:
             os.kill(os.getpid(), signal.SIGTERM)
-        return hidden(self, *arguments)
+        return forward(self, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(GPT2, "hidden", stopped)
+        patch.setattr(GPT2, "forward", stopped)
         code, _, errors = run("--max-tokens", "20", "--grace", "0")
     announced, _, error = errors.partition("\n")
     assert announced.startswith("SIGTERM: finishing what is on its way, for at most 0 s")

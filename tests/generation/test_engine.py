@@ -9,8 +9,9 @@ from scipy.stats import chisquare
 import tilewright as tw
 from gpt2_models import TINY, logits_of, tiny
 from tilewright.errors import ResourceError, UsageError
-from tilewright.generation.engine import Generator, Request
+from tilewright.generation.engine import Engine
 from tilewright.generation.sampling import SamplingParams
+from tilewright.generation.sequences import Request
 from tilewright.models.gpt2 import GPT2
 from tilewright.ops.attention import Cache
 from tilewright.ops.core.launch import threads
@@ -31,9 +32,8 @@ KINDS = {
 
 def answers(model, requests, *, slots: int = 800, seed: int = 0) -> list[list]:
     """Everything that the engine says of each request, with room for so many sequences at once."""
-    memory = slots * model.cache_bytes(CONTEXT)
-    generator = Generator(model, context=CONTEXT, eos_token_ids=model.stop_ids, memory=memory, seed=seed)
-    return list(generator.run(requests))
+    memory = slots * model.attention.cache_bytes(CONTEXT)
+    return list(Engine(model, eos_token_ids=model.stop_ids, memory=memory, seed=seed).run(requests))
 
 
 def company(rng, count: int) -> list[Request]:
@@ -90,11 +90,12 @@ def test_eight_hundred_records(rng):
 class LooksAtTheBatch(GPT2):
     """The saboteur: rounds differently when many rows are computed at once."""
 
-    def logits(self, hidden):
-        return super().logits(hidden) * np.float32(1 + 1e-6 * len(hidden))
+    def logits(self, hidden, out=None):
+        return super().logits(hidden, out) * np.float32(1 + 1e-6 * len(hidden))
 
-    def best(self, hidden):
-        return (super().best(hidden) + (len(hidden) > 3)) % self.config.vocab_size
+    def best(self, hidden, out=None):
+        tokens, logits = super().best(hidden, out)
+        return (tokens + (len(hidden) > 3)) % self.config.vocab_size, logits
 
 
 def test_a_model_that_looks_at_the_batch_is_caught(rng):
@@ -112,8 +113,7 @@ def test_requests_are_read_as_they_are_needed(rng):
             read.append(i)
             yield Request(i, rng.integers(0, V, 3), SamplingParams(temperature=0, max_tokens=1))
 
-    generator = Generator(tiny(), context=CONTEXT, eos_token_ids=(), memory=1 << 22)
-    found = generator.run(source())
+    found = Engine(tiny(), memory=1 << 22).run(source())
     next(found)
     assert len(read) < 6000
     assert sum(1 for _ in found) == 8999 and len(read) == 9000
@@ -172,8 +172,8 @@ def test_bad_prompts_are_tried_again_once(rng):
     model, passes = tiny(), []
     model.wte = np.array(model.wte)
     model.wte[42] = np.nan
-    hidden = model.hidden
-    model.hidden = lambda ids, *rest: (passes.append(len(ids)), hidden(ids, *rest))[1]
+    forward = model.forward
+    model.forward = lambda batch, work: (passes.append(len(batch.ids)), forward(batch, work))[1]
     found = answers(model, [Request(i, np.array([42] * 20), SamplingParams(max_tokens=8)) for i in range(30)])
     assert all(one[0].failed for one in found) and passes == [20 + 29, 29 * 20]
 
@@ -190,8 +190,8 @@ def test_logits_that_overflow_fail_the_record():
 
 def test_identical_greedy_prompts_are_computed_once(rng):
     model, rows = tiny(), []
-    hidden = model.hidden
-    model.hidden = lambda ids, *rest: (rows.append(len(ids)), hidden(ids, *rest))[1]
+    forward = model.forward
+    model.forward = lambda batch, work: (rows.append(len(batch.ids)), forward(batch, work))[1]
     ids = rng.integers(0, V, 20)
     found = answers(model, [Request(i, ids, GREEDY) for i in range(50)])
     assert len(found) == 50 and all(repr(one) == repr(found[0]) for one in found)
@@ -203,12 +203,12 @@ def test_identical_greedy_prompts_are_computed_once(rng):
 
 
 def test_equal_parameters_make_twins_whatever_comes_between(rng, monkeypatch):
-    from tilewright.generation import engine
+    from tilewright.generation import scheduler
 
-    monkeypatch.setattr(engine, "WINDOW", 3)  # kinds of parameters that are remembered
+    monkeypatch.setattr(scheduler, "WINDOW", 3)  # kinds of parameters that are remembered
     model, rows, ids = tiny(), [], rng.integers(0, V, 20)
-    hidden = model.hidden
-    model.hidden = lambda ids, *rest: (rows.append(len(ids)), hidden(ids, *rest))[1]
+    forward = model.forward
+    model.forward = lambda batch, work: (rows.append(len(batch.ids)), forward(batch, work))[1]
     params = [SamplingParams(temperature=0, max_tokens=1 + i % 2) for i in range(50)]
     found = answers(model, [Request(i, ids, p) for i, p in enumerate(params)])
     assert [len(one[0].token_ids) for one in found] == [p.max_tokens for p in params] and sum(rows) == 20 + 1 + 1
@@ -372,7 +372,8 @@ def test_a_models_next_run_takes_the_caches_of_the_last(rng, monkeypatch):
     assert len(made) == 2 * layers
     longer = SamplingParams(temperature=0, max_tokens=9)
     assert len(list(model.generate(prompts, longer))) == len(prompts)
-    assert model.place.kept[0] == made[-1] and len(model.place.kept[1]) == layers  # the short ones are let go
+    free = model.attention.free
+    assert [(cache.slots, cache.length) for cache in free] == [(made[-1][0], 13)] * layers  # short ones are freed
 
 
 def company_prompts(rng) -> list[list[int]]:

@@ -3,7 +3,8 @@
 import pytest
 
 from tilewright.errors import UsageError
-from tilewright.generation.sampling import Finish, SamplingParams, finish
+from tilewright.generation.rules import Finish, finish
+from tilewright.generation.sampling import SamplingParams
 
 PIECES = ["", "The ", "e", "nd", "en", "d!", " and", "\ufffd"]
 

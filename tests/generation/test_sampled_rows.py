@@ -5,8 +5,8 @@ import pytest
 
 from gpt2_models import TINY, tiny
 from tilewright.generation import engine
-from tilewright.generation.engine import Generator, Request
 from tilewright.generation.sampling import SamplingParams
+from tilewright.generation.sequences import Request
 
 
 @pytest.mark.parametrize(("first", "held", "most"), [(2, 1, 2), (3, 10 * 4 * TINY["vocab_size"], 10), (64, 1, 30)])
@@ -16,9 +16,8 @@ def test_the_first_part_says_how_many_rows_the_memory_holds(first, held, most, r
     requests = [Request(i, rng.integers(0, TINY["vocab_size"], 5), params) for i in range(30)]
 
     def answers() -> list:
-        memory = 100 * model.cache_bytes(context)
-        generator = Generator(model, context=context, eos_token_ids=model.stop_ids, memory=memory)
-        return [repr(answer) for answer in generator.run(requests)]
+        memory = 100 * model.attention.cache_bytes(context)
+        return [repr(answer) for answer in model.engine(memory=memory).run(requests)]
 
     wanted, parts, logits = answers(), [], model.logits
 

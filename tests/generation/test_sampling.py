@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from tilewright.errors import UsageError
-from tilewright.generation.rules import choose, philox, stream, uniform, uniforms
+from tilewright.generation.random_numbers import philox, stream, uniform, uniforms
+from tilewright.generation.rules import choose
 from tilewright.generation.sampling import ParameterError, SamplingParams
 
 V = 3000  # many vectors and buckets
@@ -177,7 +178,7 @@ def test_numbers_stay_inside_zero_and_one(monkeypatch):
     streams = np.array([stream(1, 0, 0)] * 2)
     for word, bound in ((0, 2.0**-53), (2**32 - 1, 1 - 2.0**-53)):
         monkeypatch.setattr(
-            "tilewright.generation.rules.philox", lambda c, k, w=word: np.full((len(c), 4), w, np.uint32)
+            "tilewright.generation.random_numbers.philox", lambda c, k, w=word: np.full((len(c), 4), w, np.uint32)
         )
         assert (uniforms(streams, [0, 1]) == bound).all()
 

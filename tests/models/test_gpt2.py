@@ -73,12 +73,12 @@ def test_a_prompt_at_once_gives_the_bits_of_its_tokens_one_by_one(rng):
     model = tiny()
     ids = rng.integers(0, 97, 60)
     alone = logits_of(model, ids)
-    work, caches = model.workspace(), model.caches(60, 60)
+    work, caches = model.backend.workspace(), model.attention.caches(60, 60)
     spans = [span(i, 0, i + 1, i * (i + 1) // 2) for i in range(60)]  # every beginning of the text side by side
     rows = np.concatenate([np.arange(i + 1) for i in range(60)])
-    hidden = model.hidden(ids[rows], rows, caches, np.array(spans, np.int64), work)
+    hidden = model.forward(model.attention.batch(ids[rows], rows, caches, np.array(spans, np.int64)), work)
     assert model.logits(hidden).tobytes() == alone.tobytes()
-    assert model.best(hidden).tolist() == alone.argmax(axis=1).tolist()
+    assert model.best(hidden)[0].tolist() == alone.argmax(axis=1).tolist()
 
 
 def test_equal_logits_choose_the_lowest_id():

@@ -218,8 +218,8 @@ def _generate(options: Any) -> tuple[str, dict[str, Any]]:
 
 def _made(options: Any, memory: int | None) -> tuple[list[str], dict[str, Any], Any]:
     """(lines, figures, the plan) of prompts that are nowhere."""
+    from tilewright.generation.attention import BATCH_MEMORY
     from tilewright.hardware import available_memory, gpus
-    from tilewright.models.gpt2 import BATCH_MEMORY
     from tilewright.ops.core.arrays import one_of
     from tilewright.runtime.verbs.generate.plan import made_prompts, plan_generate
     from tilewright.runtime.verbs.generate.plan_device import plan_on_gpu

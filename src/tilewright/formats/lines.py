@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -17,6 +16,7 @@ import numpy as np
 from tilewright.errors import InputError
 from tilewright.formats.files import InputFile
 from tilewright.formats.records import Id, Record, RecordError
+from tilewright.formats.seen_ids import SeenIds, id_hashes
 
 MAX_LINE_BYTES = 16 << 20
 LOOSE_BYTES = 1 << 20  # of a line that Python reads a second time: its objects take up to 50 times as many bytes
@@ -183,40 +183,6 @@ class LineReader(Generic[Raw, Content]):
             raise BadLine("is given, and the first line has none", "id")
         if self._has_ids and not given:
             raise BadLine("is missing, and the first line has one", "id")
-
-
-class SeenIds:
-    """64-bit hashes of all ids so far, in sorted runs; two are merged when the last is half as large as the other."""
-
-    def __init__(self) -> None:
-        self._runs: list[np.ndarray] = []
-
-    def add(self, given: np.ndarray) -> np.ndarray:
-        """bool (n,): which of `id_hashes` were given before, here or in an earlier call; those of None never were."""
-        again = np.zeros(len(given), bool)
-        known = np.flatnonzero(given)
-        hashes, first = np.unique(given[known], return_index=True)
-        old = np.zeros(len(hashes), bool)
-        for run in self._runs:
-            old |= run[np.minimum(np.searchsorted(run, hashes), len(run) - 1)] == hashes
-        again[known] = True
-        again[known[first[~old]]] = False
-        if not old.all():
-            self._runs.append(hashes[~old])
-        while len(self._runs) > 1 and len(self._runs[-2]) <= 2 * len(self._runs[-1]):
-            last = self._runs.pop()
-            self._runs[-1] = np.sort(np.concatenate([self._runs[-1], last]))
-        return again
-
-
-def id_hashes(ids: list[Id | None]) -> np.ndarray:
-    """uint64 (n,); 0 for None, and for nothing else."""
-    return np.array([0 if id is None else _hash(id) for id in ids], np.uint64)
-
-
-def _hash(id: Id) -> int:
-    text = f"{type(id).__name__} {id}"
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") or 1
 
 
 def end_of(file: InputFile, count: int) -> int:

@@ -1,14 +1,12 @@
-"""From logits to tokens: random numbers that depend on nothing but their names, and the choice of a row.
+"""From logits to tokens: sampling parameters become the rules of `ops.sample`; and when a completion ends.
 
     raw logits -> logit_bias -> repetition_penalty -> frequency_penalty and presence_penalty
       -> min_tokens, suppress_tokens, bad_words, no_repeat_ngram_size -> allowed_token_ids
       -> temperature -> top_k -> top_p -> min_p -> inverse CDF
 
-The choice itself is an operation, `ops.sample`; here parameters become its rules. The order is vLLM's, but that there
-min_p stands before top_k; tokens that are forbidden come out the same wherever that is done.
+The order is vLLM's, except that vLLM applies min_p before top_k. Where tokens are forbidden makes no difference.
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from itertools import groupby
@@ -22,51 +20,7 @@ from tilewright.generation.sampling import SamplingParams
 from tilewright.ops.core.gpu.tensors import on_gpu
 from tilewright.ops.sample import Edits, Rules, rules, sample
 
-KEPT_WORDS = 256  # lists of bad words whose tokens are kept
-ROUNDS = 10
-MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
-WEYL = (np.uint64(0x9E3779B9), np.uint64(0xBB67AE85))  # golden ratio and sqrt(3) - 1: what a round adds to the key
-LOW, WORD = np.uint64(0xFFFFFFFF), np.uint64(32)
-
-
-def philox(counters: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Philox4x32-10: counters uint32 (n, 4) and keys uint32 (n, 2) -> random words uint32 (n, 4).
-
-    Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
-    """
-    c0, c1, c2, c3 = counters.astype(np.uint64).T
-    k0, k1 = keys.astype(np.uint64).T
-    for _ in range(ROUNDS):
-        a, b = MULTIPLIERS[0] * c0, MULTIPLIERS[1] * c2
-        c0, c1, c2, c3 = (b >> WORD) ^ c1 ^ k0, b & LOW, (a >> WORD) ^ c3 ^ k1, a & LOW
-        k0, k1 = (k0 + WEYL[0]) & LOW, (k1 + WEYL[1]) & LOW
-    return np.stack([c0, c1, c2, c3], axis=1).astype(np.uint32)
-
-
-def stream(seed: int, record: str | int, index: int) -> np.ndarray:
-    """The name of a completion's random numbers, uint32 (4,): 128 bits of BLAKE2b over all that identifies it.
-
-    record: its id, where 7 and "7" differ. index: which of the n completions.
-    """
-    name = f"{seed}/{index}/{'text' if isinstance(record, str) else 'int'}/{record}".encode(errors="surrogatepass")
-    return np.frombuffer(hashlib.blake2b(name, digest_size=16).digest(), "<u4").astype(np.uint32)
-
-
-def uniforms(streams: np.ndarray, steps: Sequence[int] | np.ndarray) -> np.ndarray:
-    """The numbers of streams uint32 (n, 4) at steps (n,), float64 (n,) in (0, 1), multiples of 2**-53.
-
-    A stream's first two words are the key and its others the upper half of the counter, whose lower half is the step.
-    """
-    streams, steps = np.asarray(streams, np.uint32), np.asarray(steps, np.uint64)
-    counters = np.column_stack([steps & LOW, steps >> WORD, streams[:, 2:]]).astype(np.uint32)
-    words = philox(counters, streams[:, :2]).astype(np.uint64)
-    bits = (words[:, 0] << np.uint64(20)) | (words[:, 1] >> np.uint64(12))  # 52: with 53 the half below would round
-    return (bits.astype(np.float64) + 0.5) * 2.0**-52
-
-
-def uniform(seed: int, record: str | int, index: int, step: int) -> float:
-    """One number in (0, 1): of this seed, record id, completion and token, and of nothing else."""
-    return float(uniforms(stream(seed, record, index)[None], [step])[0])
+CACHED_WORDS = 256  # lists of bad words whose tokens are cached
 
 
 class Choices(NamedTuple):
@@ -85,18 +39,18 @@ class BadWords:
 
     def __init__(self, tokens_of: Callable[[str], list[int]] | None) -> None:
         self.tokens_of = tokens_of
-        self.kept: dict[tuple[str, ...], list[tuple[int, ...]]] = {}
+        self.cached: dict[tuple[str, ...], list[tuple[int, ...]]] = {}
 
     def __call__(self, words: tuple[str, ...]) -> list[tuple[int, ...]]:
         if self.tokens_of is None:
             raise UsageError("bad_words has strings, and this model has no tokenizer", hint="use suppress_tokens")
-        if words not in self.kept:
-            if len(self.kept) >= KEPT_WORDS:
-                self.kept.clear()
+        if words not in self.cached:
+            if len(self.cached) >= CACHED_WORDS:
+                self.cached.clear()
             bare = [word.removeprefix(" ") for word in words]
             texts = [text for word in bare for text in (word, f" {word}") if text]
-            self.kept[words] = [ids for ids in map(tuple, map(self.tokens_of, texts)) if ids]
-        return self.kept[words]
+            self.cached[words] = [ids for ids in map(tuple, map(self.tokens_of, texts)) if ids]
+        return self.cached[words]
 
 
 NO_WORDS = BadWords(None)
@@ -138,13 +92,13 @@ def choose(
 
 
 def _values(logits: Any, rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """logits[rows, ids], from wherever they are."""
+    """logits[rows, ids] on the host."""
     if not on_gpu(logits):
         return logits[rows, ids]
     import torch
 
-    rows_there, ids_there = (torch.from_numpy(part).to(logits.device) for part in (rows, ids))
-    return logits[rows_there, ids_there].cpu().numpy()
+    device_rows, device_ids = (torch.from_numpy(part).to(logits.device) for part in (rows, ids))
+    return logits[device_rows, device_ids].cpu().numpy()
 
 
 def _rules(params, uniforms, seen, steps, eos_token_ids: Collection[int], words: BadWords, V: int) -> Rules:
@@ -180,7 +134,7 @@ def _edits(p: SamplingParams, seen: Sequence[int], step: int) -> Edits:
 def _banned(
     p: SamplingParams, seen: Sequence[int], step: int, ends: Collection[int], words: BadWords, V: int
 ) -> Sequence[int]:
-    """The tokens that must not come next. ends: those that would end a completion before min_tokens."""
+    """The tokens that must not come next. ends: tokens that would end a completion before min_tokens."""
     if not p.bans:
         return [token for token in ends if token < V]
     found = {*ends, *p.suppress_tokens}
@@ -196,7 +150,7 @@ def _banned(
 
 
 def _repeating(seen: Sequence[int], size: int) -> set[int]:
-    """The tokens with which the last `size` tokens would be some that were there before."""
+    """The tokens that would repeat an earlier sequence of `size` tokens."""
     if len(seen) < size:
         return set()
     tail = list(seen[len(seen) - size + 1 :])
@@ -207,3 +161,49 @@ def _repeating(seen: Sequence[int], size: int) -> set[int]:
     return {
         seen[at + size - 1] for at in starts if seen[at + size - 2] == last and list(seen[at : at + size - 1]) == tail
     }
+
+
+def failed(params: SamplingParams) -> str:
+    """Why a completion failed: no token could be chosen."""
+    if params.bans or params.min_tokens:
+        return "its rules leave no token to choose, or the logits are not finite, as the weights are too large"
+    return "the logits are not finite: the weights are too large"
+
+
+class Finish(NamedTuple):
+    """reason: "stop", "length" or None: it goes on. cut: characters of the text to keep; None: all."""
+
+    reason: str | None
+    cut: int | None = None
+
+
+def finish(
+    token_ids: Sequence[int],
+    params: SamplingParams,
+    eos_token_ids: Collection[int],
+    text_of: Callable[[Sequence[int]], str] | None = None,
+) -> Finish:
+    """Whether a completion ends with its last token; to be asked after each.
+
+    token_ids: the tokens of the completion so far, without the prompt. text_of: decodes tokens; needed for `stop` only.
+    A token that ends it stays in token_ids; a stop string and what follows it are cut from the text, or only what
+    follows it with include_stop_str_in_output. Like vLLM, a stop string counts when it ends in the text after
+    min_tokens. Of several the first in the text counts, of two that begin together the shorter one. Raises UsageError
+    for stop strings without `text_of`.
+    """
+    count = len(token_ids)
+    if not count or count < params.min_tokens:
+        return Finish(None)
+    last = token_ids[-1]
+    if last in params.stop_token_ids or (last in eos_token_ids and not params.ignore_eos):
+        return Finish("stop")
+    if params.stop:
+        if text_of is None:
+            raise UsageError("stop has strings, and this model has no tokenizer", hint="use stop_token_ids")
+        text = text_of(token_ids)
+        safe = len(text_of(token_ids[: params.min_tokens])) if params.min_tokens else 0
+        found = [(text.find(stop, max(safe - len(stop) + 1, 0)), len(stop)) for stop in params.stop]
+        if found := [(at, length) for at, length in found if at >= 0]:
+            at, length = min(found)
+            return Finish("stop", at + length * params.include_stop_str_in_output)
+    return Finish("length" if count >= params.max_tokens else None)

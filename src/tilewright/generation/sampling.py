@@ -1,7 +1,7 @@
-"""What a user may ask of the sampler, and when a completion ends. Names, defaults and rules are vLLM's."""
+"""The sampling parameters of a request. Names, defaults and rules are vLLM's."""
 
 import difflib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ MAX_TEMPERATURE = 2.0  # vLLM's and OpenAI's
 MAX_LOGPROBS = 20  # vLLM's default max_logprobs: a record cannot ask for the whole vocabulary at every token
 MAX_SHIFT, MAX_BIAS = 2.0, 100.0  # OpenAI's: of presence and frequency penalty, of a token's bias
 MAX_INTEGER = 2**31 - 1  # no vocabulary and no context is larger: a count above it means the same
-MAX_STRINGS, MAX_CHARACTERS = 1024, 1 << 16  # of stop strings and of bad words, which are compared at every token
+MAX_STRINGS, MAX_CHARACTERS = 1024, 1 << 16  # of stop strings and of bad words, all compared at every token
 TOKEN_BYTES, LOGPROB_BYTES = 64, 112  # of Python objects: a token of an answer, an entry of its log-probabilities
 MAX_ANSWER = 1 << 20  # n * max_tokens * (logprobs + 1): some 100 MB of Python objects
 
@@ -40,7 +40,7 @@ class ParameterError(UsageError):
 
 
 class _Rule(NamedTuple):
-    """kind: Integral, Real or bool; holds: what a value of that kind must fulfil; words: both, for a person."""
+    """kind: Integral, Real or bool. holds: true for an allowed value of that kind. words: both, for a message."""
 
     kind: type
     holds: Callable[[Any], bool]
@@ -87,20 +87,20 @@ class SamplingParams:
     """How the tokens of a completion are chosen. Raises UsageError with the parameter, its value and the rule.
 
     n: completions of a prompt; 1 when greedy. temperature: divides the logits; 0 is greedy.
-    top_k: keep the k best tokens, 0 or -1 all. top_p: of those, the fewest best whose probability reaches p.
-    min_p: of those, the ones at least min_p times as probable as the best. The three apply in this order.
-    logit_bias: {token id: what is added to its logit}, from -100 to 100; kept as sorted pairs.
+    top_k: keep the k best tokens, 0 or -1 all. top_p: keep the fewest best ones whose probability reaches p. min_p:
+    keep tokens at least min_p times as probable as the best. The three apply in this order.
+    logit_bias: {token id: number from -100 to 100 that is added to its logit}; stored as sorted pairs.
     repetition_penalty: divides positive and multiplies negative logits of tokens seen in prompt or completion.
     frequency_penalty: is subtracted from a token's logit for each time it is in the completion; presence_penalty: once.
     allowed_token_ids: no other token is chosen; None: all. suppress_tokens: tokens that are never chosen. bad_words:
     strings, with and without a blank before them, whose last token is not chosen after their other ones.
-    no_repeat_ngram_size: so many tokens in a row are in prompt and completion only once (transformers' rule).
+    no_repeat_ngram_size: no sequence of so many tokens occurs twice in prompt and completion (transformers' rule).
     seed: None or -1: the job's. stop: strings that end a completion, which is cut before them, or after them with
     include_stop_str_in_output. stop_token_ids: tokens that end it. ignore_eos: end-of-text is a token like others.
     max_tokens, min_tokens: of a completion; before min_tokens neither end-of-text nor stop tokens are chosen, and no
     stop string ends it. logprobs: report the log-probabilities of the chosen token and of this many best ones.
 
-    Counts above 2**31 - 1 count as that. `sampler` says in which order the rules apply.
+    Counts above 2**31 - 1 count as that. `rules` says in which order the rules apply.
     """
 
     n: int = 1
@@ -240,52 +240,6 @@ class SamplingParams:
             product = f"{self.n:,} * {tokens:,} * {values} = {size:,}"
             rule = f"n * max_tokens * (logprobs + 1) is {product}; at most {MAX_ANSWER:,} is allowed for one prompt"
             raise ParameterError(name, shown(getattr(self, name)), rule)
-
-
-def failed(params: SamplingParams) -> str:
-    """Why a completion failed: no token could be chosen."""
-    if params.bans or params.min_tokens:
-        return "its rules leave no token to choose, or the logits are not finite, as the weights are too large"
-    return "the logits are not finite: the weights are too large"
-
-
-class Finish(NamedTuple):
-    """reason: "stop", "length" or None: it goes on. cut: characters of the text to keep; None: all."""
-
-    reason: str | None
-    cut: int | None = None
-
-
-def finish(
-    token_ids: Sequence[int],
-    params: SamplingParams,
-    eos_token_ids: Collection[int],
-    text_of: Callable[[Sequence[int]], str] | None = None,
-) -> Finish:
-    """Whether a completion ends with its last token; to be asked after each.
-
-    token_ids: the tokens of the completion so far, without the prompt. text_of: decodes tokens; needed for `stop` only.
-    A token that ends it stays in token_ids; a stop string and what follows it are cut from the text, or only what
-    follows it with include_stop_str_in_output. Like vLLM, a stop string counts when it ends in the text after
-    min_tokens. Of several the first in the text counts, of two that begin together the shorter one. Raises UsageError
-    for stop strings without `text_of`.
-    """
-    count = len(token_ids)
-    if not count or count < params.min_tokens:
-        return Finish(None)
-    last = token_ids[-1]
-    if last in params.stop_token_ids or (last in eos_token_ids and not params.ignore_eos):
-        return Finish("stop")
-    if params.stop:
-        if text_of is None:
-            raise UsageError("stop has strings, and this model has no tokenizer", hint="use stop_token_ids")
-        text = text_of(token_ids)
-        safe = len(text_of(token_ids[: params.min_tokens])) if params.min_tokens else 0
-        found = [(text.find(stop, max(safe - len(stop) + 1, 0)), len(stop)) for stop in params.stop]
-        if found := [(at, length) for at, length in found if at >= 0]:
-            at, length = min(found)
-            return Finish("stop", at + length * params.include_stop_str_in_output)
-    return Finish("length" if count >= params.max_tokens else None)
 
 
 def _strings(name: str, value: Any) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
-"""What the engine is asked for, what it answers, and what it knows of a completion on its way."""
+"""Requests, the sequences that an engine runs for them, and the completions in order."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -30,29 +30,11 @@ class Block(NamedTuple):
     params: SamplingParams
 
 
-class Held:
-    """Bytes of the answers that were asked for and are not given out, which are given out in order."""
-
-    def __init__(self) -> None:
-        self.sizes: deque[int] = deque()
-        self.bytes = 0
-
-    def ask(self, params: SamplingParams, context: int, count: int = 1) -> None:
-        """`count` more prompts were read."""
-        each = params.answer_bytes(context)
-        self.sizes.extend([each] * count)
-        self.bytes += count * each
-
-    def give(self) -> None:
-        """The oldest answer is given out."""
-        self.bytes -= self.sizes.popleft()
-
-
 @dataclass(slots=True)
 class Generated:
     """One completion. finish_reason: "stop" or "length". text_end: characters of its text to keep, None: all.
 
-    logprobs: see `sampler.choose`. failed: the logits were not finite from this token on.
+    logprobs: see `rules.choose`. failed: the logits were not finite from this token on.
     """
 
     index: int
@@ -65,10 +47,12 @@ class Generated:
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """A completion on its way. tokens: prompt and completion; cached: positions whose keys and values are there.
+    """A sequence: a prompt and one completion of it.
 
-    shares: its beginning was copied from another sequence; apart: it must not be. best: once it has min_tokens, the
-    best token is all that is wanted, not the logits.
+    tokens: of both. prompt: tokens of the prompt. limit: tokens at most. slot: in the caches, -1 before it is admitted.
+    cached: positions whose keys and values are in the caches. shares: its prefix was copied from another sequence.
+    apart: its prefix must not be copied. best: after min_tokens it needs the best token only, not the logits.
+    stream: the name of its random numbers, None if greedy.
     """
 
     group: Group
@@ -86,17 +70,57 @@ class Running:
 
     @property
     def completion(self) -> list[int]:
+        """The tokens after the prompt."""
         return self.tokens[self.prompt :]
+
+    @property
+    def only_best(self) -> bool:
+        """True if the next token is the best one, for which no logits are needed."""
+        return self.best and len(self.tokens) - self.prompt >= self.group.request.params.min_tokens
 
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """All completions of a request, and the positions in the input of the prompts that they answer.
-
-    key: equal for greedy requests with the same answer.
-    """
+    """All completions of a request. numbers: of the requests that they answer, in input order. key: equal for greedy
+    requests with the same answer. done: finished completions by their index."""
 
     request: Request
-    places: list[int]
-    key: tuple
+    numbers: list[int]
+    key: tuple[bytes, int]
     done: dict[int, Generated] = field(default_factory=dict)
+
+    @property
+    def is_complete(self) -> bool:
+        """True if every completion is finished."""
+        return len(self.done) == self.request.params.n
+
+
+class Answers:
+    """Completions in the order of the requests. nbytes: upper bound for the answers that were requested and not yet
+    taken; read, taken: numbers of requests."""
+
+    def __init__(self) -> None:
+        self.read = self.taken = self.nbytes = 0
+        self.sizes: deque[int] = deque()
+        self.ready: dict[int, list[Generated]] = {}
+
+    def expect(self, params: SamplingParams, context: int, count: int = 1) -> int:
+        """The number of the first of `count` more requests. context: positions of the model."""
+        each, first = params.answer_bytes(context), self.read
+        self.sizes.extend([each] * count)
+        self.nbytes += count * each
+        self.read += count
+        return first
+
+    def complete(self, groups: Iterable[Group]) -> None:
+        """Answers of groups that are complete."""
+        for group in groups:
+            completions = [group.done[i] for i in sorted(group.done)]
+            self.ready |= dict.fromkeys(group.numbers, completions)
+
+    def take(self) -> Iterator[list[Generated]]:
+        """The answers that are next in order."""
+        while self.taken in self.ready:
+            self.nbytes -= self.sizes.popleft()
+            self.taken += 1
+            yield self.ready.pop(self.taken - 1)

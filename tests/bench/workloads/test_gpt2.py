@@ -17,7 +17,7 @@ from tilewright.bench.workloads import gpt2_profile as profiling
 from tilewright.bench.workloads.gpt2 import Setting, Workload, accuracy, bench, check, compare, reference_logits
 from tilewright.bench.workloads.gpt2_engines import Engine, ours
 from tilewright.errors import InternalError, UsageError
-from tilewright.generation import arrays_cpu
+from tilewright.generation import attention
 from tilewright.models import gpt2 as model_module
 from tilewright.models.gpt2 import GPT2Config
 from tilewright.ops.core.launch import threads
@@ -209,7 +209,7 @@ def test_accuracy_of_bfloat16_is_told_beside_float32(setting):
 
 
 def test_the_profile_names_every_operation_and_adds_up(setting, engine):
-    called = [(model_module, "matmul"), (model_module, "layernorm"), (arrays_cpu, "attend"), (arrays_cpu, "append")]
+    called = [(model_module, "matmul"), (model_module, "layernorm"), (attention, "attend"), (attention, "append")]
     originals = [getattr(module, name) for module, name in called]
     prompts = setting.prompts[:5]
     rows = profiling.cpu_profile(

@@ -11,17 +11,22 @@ import pytest
 from gpt2_models import TINY, divergences, random_weights, save, tiny
 from gpu import ON_GPU
 from tilewright.errors import ResourceError, UsageError
-from tilewright.generation.engine import Request
+from tilewright.generation import language_model
 from tilewright.generation.sampling import SamplingParams
+from tilewright.generation.sequences import Request
 from tilewright.models import gpt2
 from tilewright.models.gpt2 import GPT2, GPT2Config
 from tilewright.ops.attention.operands import DeviceCache
 
 torch = pytest.importorskip("torch")
-device_place = pytest.importorskip("tilewright.generation.cuda.decode_state")
-device_generation = pytest.importorskip("tilewright.generation.cuda.engine")
-device_draw = pytest.importorskip("tilewright.generation.cuda.drawing")
+cuda = pytest.importorskip("tilewright.backends.cuda")
+attention = pytest.importorskip("tilewright.generation.cuda.attention")
+decode_state = pytest.importorskip("tilewright.generation.cuda.decode_state")
+drawing = pytest.importorskip("tilewright.generation.cuda.drawing")
+engine = pytest.importorskip("tilewright.generation.cuda.engine")
+lanes = pytest.importorskip("tilewright.generation.cuda.lanes")
 
+BACKEND = language_model.backend
 V, CONTEXT = TINY["vocab_size"], TINY["n_positions"]
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
 KINDS = {
@@ -46,9 +51,9 @@ SAMPLED = [KINDS[name] for name in ("sampled", "sampled three times", "sampled, 
 
 @pytest.fixture(autouse=True)
 def small_lanes(monkeypatch):
-    """Lanes that fill up and rooms that are filled with NaN; on a CPU the stand-ins."""
-    monkeypatch.setattr(device_generation, "LANE", 48)
-    monkeypatch.setattr(device_generation.DeviceGenerator, "ahead", 48)
+    """Lanes that fill up and caches that are filled with NaN; on a CPU the stand-ins."""
+    monkeypatch.setattr(lanes, "LANE", 48)
+    monkeypatch.setattr(engine.CudaEngine, "ahead", 48)
 
     def poisoned(*sizes, on=DeviceCache.on):
         cache = on(*sizes)
@@ -68,9 +73,9 @@ def small_lanes(monkeypatch):
     for name in ("embedding", "layernorm", "matmul", "matmul_argmax", "prepare", "prepare_argmax"):
         monkeypatch.setattr(gpt2, name, getattr(stand_ins, name))
     for name in ("checked_spans", "append", "attend", "append_and_attend"):
-        monkeypatch.setattr(device_place, name, getattr(stand_ins, name))
-    monkeypatch.setattr(device_draw, "draw", stand_ins.draw)
-    monkeypatch.setattr(gpt2, "place_of", lambda device, dtype: device_place.Device(dtype, "cpu"))
+        monkeypatch.setattr(attention, name, getattr(stand_ins, name))
+    monkeypatch.setattr(drawing, "draw", stand_ins.draw)
+    monkeypatch.setattr(language_model, "backend", lambda device, dtype: cuda.Cuda(dtype, "cpu"))
     yield
     torch.set_num_threads(threads)
 
@@ -83,8 +88,8 @@ def on_gpu(dtype="float32", seed=0, weights=None, **sizes) -> GPT2:
 
 def answers(model, requests, *, slots: int = 800, seed: int = 0) -> list[list]:
     """Everything that the engine says of each request, with room for so many sequences at once."""
-    generator = model.generator(seed=seed, memory=slots * model.cache_bytes(CONTEXT))
-    return list(generator.run(requests))
+    memory = slots * model.attention.cache_bytes(CONTEXT)
+    return list(model.engine(seed=seed, memory=memory).run(requests))
 
 
 def company(rng, count: int, kinds=None) -> list[Request]:
@@ -143,9 +148,7 @@ def unpatched(patch) -> None:
     patch.setattr(gpt2, "matmul_argmax", matmul_argmax.matmul_argmax)
     patch.setattr(gpt2, "prepare", matmul.prepare)
     patch.setattr(gpt2, "prepare_argmax", matmul_argmax.prepare)
-    from tilewright.generation.arrays_cpu import Host
-
-    patch.setattr(gpt2, "place_of", lambda device, dtype: Host(dtype))
+    patch.setattr(language_model, "backend", BACKEND)
 
 
 def explained(host, prompt, tokens) -> None:
@@ -159,7 +162,7 @@ def explained(host, prompt, tokens) -> None:
 @pytest.mark.parametrize("ahead", [1, 3, 128])
 def test_stops_are_where_the_tokens_are(ahead, monkeypatch):
     """However many steps are queued at once: end-of-text, stop ids, stop strings, the limit, and the end of context."""
-    monkeypatch.setattr(device_generation, "STOPPING", ahead)
+    monkeypatch.setattr(lanes, "STOPPING", ahead)
     model, prompt = on_gpu(), np.array([3, 4, 5])
 
     class Letters:
@@ -226,10 +229,13 @@ def test_a_record_without_logits_costs_the_others_nothing(value, rng):
 def test_steps_are_queued_as_far_as_they_are_surely_wanted(monkeypatch, rng):
     """Eight tokens of many prompts are two calls: the prompts, and seven steps; the host never waits in between."""
     model, queued = on_gpu(), []
-    advance = device_place.Room.advance
-    monkeypatch.setattr(
-        device_place.Room, "advance", lambda room, n, steps: (queued.append((n, steps)), advance(room, n, steps))[1]
-    )
+    decode = decode_state.DecodeState.decode
+
+    def noted(state, n, steps):
+        queued.append((n, steps))
+        return decode(state, n, steps)
+
+    monkeypatch.setattr(decode_state.DecodeState, "decode", noted)
     prompts = [rng.integers(0, V, 5) for _ in range(100)]
     found = answers(model, [Request(i, ids, GREEDY) for i, ids in enumerate(prompts)])
     assert queued == [(48, 7), (48, 7), (4, 7)] and all(len(one[0].token_ids) == 8 for one in found)
@@ -243,30 +249,30 @@ def test_steps_are_queued_as_far_as_they_are_surely_wanted(monkeypatch, rng):
     assert queued == [(20, 1), (10, 28)]
 
 
-def test_a_room_is_left_to_the_next_generator(rng):
+def test_a_decode_state_is_left_to_the_next_engine(rng):
     model, requests = on_gpu(), [Request(i, rng.integers(0, V, 5), GREEDY) for i in range(3)]
     first = answers(model, requests)
-    room = model.place.idle
-    assert room is not None and answers(model, requests) == first and model.place.idle is room
+    state = model.attention.free
+    assert state is not None and answers(model, requests) == first and model.attention.free is state
     answers(model, requests, slots=1)
-    assert model.place.idle is not room
-    run = model.generator(seed=0, memory=1 << 22).run(iter(requests))
+    assert model.attention.free is not state
+    run = model.engine(memory=1 << 22).run(iter(requests))
     next(run)
-    assert model.place.idle is None
+    assert model.attention.free is None
     run.close()
-    assert model.place.idle is not None and answers(model, requests) == first
+    assert model.attention.free is not None and answers(model, requests) == first
 
 
-def test_a_room_is_freed_with_its_model(rng):
+def test_a_decode_state_is_freed_with_its_model(rng):
     """At once: what waits for Python's collector would hold most of a GPU's memory."""
     model = on_gpu()
     answers(model, [Request(i, rng.integers(0, V, 5), KINDS["sampled"]) for i in range(3)])
-    room = weakref.ref(model.place.idle)
+    state = weakref.ref(model.attention.free)
     gc.collect()
     gc.disable()
     try:
         del model
-        assert room() is None
+        assert state() is None
     finally:
         gc.enable()
 
@@ -278,18 +284,18 @@ def test_what_has_no_lane_gets_one(first, rng):
     model, order = on_gpu(), []
     requests = [Request(i, rng.integers(0, V, 5), KINDS[first]) for i in range(700)]
     requests[60] = Request(60, rng.integers(0, V, 5), KINDS[other])
-    generator = model.generator(seed=0, memory=800 * model.cache_bytes(CONTEXT))
-    answer = generator._answer
-    generator._answer = lambda queue, done, *rest: (order.extend(done.place.tolist()), answer(queue, done, *rest))
-    assert len(list(generator.run(requests))) == 700
+    running = model.engine(memory=800 * model.attention.cache_bytes(CONTEXT))
+    finish = running.finish
+    running.finish = lambda queue, done, *rest: (order.extend(done.request.tolist()), finish(queue, done, *rest))
+    assert len(list(running.run(requests))) == 700
     assert order.index(60) < 400
 
 
 def test_memory_that_does_not_suffice_means_fewer_slots(monkeypatch, rng):
     model, requests = on_gpu(), [Request(i, rng.integers(0, V, 5), GREEDY) for i in range(9)]
     wanted = answers(model, requests)
-    model.place.idle = None
-    caches, asked = model.caches, []
+    model.attention.free = None
+    caches, asked = model.attention.caches, []
 
     def small(slots, length):
         asked.append(slots)
@@ -297,10 +303,10 @@ def test_memory_that_does_not_suffice_means_fewer_slots(monkeypatch, rng):
             raise torch.cuda.OutOfMemoryError("out of memory. Tried to allocate 1 GiB.")
         return caches(slots, length)
 
-    monkeypatch.setattr(model, "caches", small)
+    monkeypatch.setattr(model.attention, "caches", small)
     assert answers(model, requests) == wanted and asked[-1] <= 5 < asked[0]
-    model.place.idle = None
-    monkeypatch.setattr(model, "caches", lambda slots, length: small(6, length))
+    model.attention.free = None
+    monkeypatch.setattr(model.attention, "caches", lambda slots, length: small(6, length))
     with pytest.raises(ResourceError, match=r"too little memory for one sequence: out of memory$|one sequence"):
         answers(model, requests)
     with pytest.raises(ResourceError, match=r"positions take [\d,]+ bytes; 1,000 are allowed"):
@@ -309,25 +315,25 @@ def test_memory_that_does_not_suffice_means_fewer_slots(monkeypatch, rng):
 
 def test_prompts_that_do_not_fit_at_once_are_computed_in_halves(monkeypatch, rng):
     model, requests = on_gpu(), company(rng, 20, SIMPLE)
-    wanted, passes, states = answers(model, requests), [], device_place.Room.prompt_states
+    wanted, passes, prefill = answers(model, requests), [], decode_state.DecodeState.prefill
 
-    def small(room, ids, *rest):
+    def small(state, ids, *rest):
         passes.append(len(ids))
         if len(ids) > 60:
             raise torch.cuda.OutOfMemoryError("out of memory. Tried to allocate 1 GiB.")
-        return states(room, ids, *rest)
+        return prefill(state, ids, *rest)
 
-    monkeypatch.setattr(device_place.Room, "prompt_states", small)
+    monkeypatch.setattr(decode_state.DecodeState, "prefill", small)
     assert answers(model, requests) == wanted and max(passes) > 60 and min(passes) < 60
 
 
 def test_equal_requests_are_computed_once(monkeypatch, rng):
     model, rows, ids = on_gpu(), [], rng.integers(0, V, 20)
-    hidden = device_place.Room.prompt_states
+    prefill = decode_state.DecodeState.prefill
     monkeypatch.setattr(
-        device_place.Room,
-        "prompt_states",
-        lambda room, ids, *rest: (rows.append(len(ids)), hidden(room, ids, *rest))[1],
+        decode_state.DecodeState,
+        "prefill",
+        lambda state, ids, *rest: (rows.append(len(ids)), prefill(state, ids, *rest))[1],
     )
     found = answers(model, [Request(i, ids, SamplingParams(temperature=0, max_tokens=8)) for i in range(40)])
     assert len(found) == 40 and all(repr(one) == repr(found[0]) for one in found) and rows == [20]
@@ -341,7 +347,7 @@ def test_prompts_that_lie_as_before_are_captured(rng):
     again = [one.outputs[0].token_ids for one in model.generate(prompts[::-1], GREEDY)]
     alone = [next(model.generate(prompts[i : i + 1], GREEDY)).outputs[0].token_ids for i in range(0, 240, 17)]
     assert again[::-1] == found and alone == found[::17]
-    passes = model.place.idle.passes.values() if ON_GPU else [True]
+    passes = model.attention.free.prefills.values() if ON_GPU else [True]
     assert any(passes), "nothing was captured"
 
 
@@ -370,17 +376,8 @@ def test_the_job_writes_what_the_cpus_job_writes(tmp_path, monkeypatch, rng):
         assert (tmp_path / f"there.{ending}").read_bytes() == (tmp_path / f"here.{ending}").read_bytes()
 
 
-def test_what_is_no_place_is_named():
-    with pytest.raises(UsageError, match="'tpu'; cpu, cuda are"):
-        gpt2_place("tpu")
+def test_an_unknown_device_or_dtype_is_named():
+    with pytest.raises(UsageError, match="'tpu'; it must be cpu or cuda"):
+        BACKEND("tpu", "float32")
     with pytest.raises(UsageError, match="float64"):
-        device_place.Device("float64", "cpu")
-
-
-def gpt2_place(device):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.undo()
-        return PLACE_OF(device, "float32")
-
-
-PLACE_OF = gpt2.place_of
+        cuda.Cuda("float64", "cpu")

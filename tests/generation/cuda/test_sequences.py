@@ -12,7 +12,7 @@ def test_rows_of_prompts():
     part = Sequences.of(prompts, np.arange(7))
     part.kind[2] = 1
     part, twins = part.once()
-    assert part.place.tolist() == [3, 1, 2, 0, 5, 4] and twins == [[1, 6]]
+    assert part.request.tolist() == [3, 1, 2, 0, 5, 4] and twins == [[1, 6]]
     part.slot, part.apart = np.array([4, 2, 3, 1, 0, 5]), np.arange(6) == 3
     ids, positions, spans = part.rows()
     assert ids.tolist() == [1, 2, 3, 3, 1, 2, 5, 6, 255, 0, 256]
@@ -42,5 +42,5 @@ def test_a_queue_gives_what_fits_and_merges_greedy_twins_alone():
         assert queue.others == ({} if sampled else {0: [2]}) and len(queue) == 3 + sampled
         assert len(queue.take(9, 0)) == 0
         first = queue.take(9, 2)
-        assert first.place.tolist() == [1, 0, 2][: 2 + sampled] and queue.sequences.place.tolist() == [3]
-        assert len(queue.take(0, 9)) == 0 and queue.take(9, 9).place.tolist() == [3] and not len(queue)
+        assert first.request.tolist() == [1, 0, 2][: 2 + sampled] and queue.sequences.request.tolist() == [3]
+        assert len(queue.take(0, 9)) == 0 and queue.take(9, 9).request.tolist() == [3] and not len(queue)

@@ -62,7 +62,8 @@ def ours(config: GPT2Config, weights: Weights, dtype: str, device: str = "cpu") 
         n, L = prompts.shape
         spans = np.array([span(i, 0, L, i * L) for i in range(n)], np.int64)
         ids, positions = prompts.reshape(-1).astype(np.int64), np.tile(np.arange(L), n)
-        return model.logits(model.hidden(ids, positions, model.caches(n, L), spans, model.workspace()))
+        batch = model.attention.batch(ids, positions, model.attention.caches(n, L), spans)
+        return model.backend.numpy(model.logits(model.forward(batch, model.backend.workspace())))
 
     generate(np.zeros((1, 1), np.int64), 2)
     return Engine(OURS, dtype, time.perf_counter() - start, generate, logits)

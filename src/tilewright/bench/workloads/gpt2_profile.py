@@ -22,7 +22,7 @@ import numpy as np
 from tilewright.bench.results import Row
 from tilewright.bench.roofs import measured_roofs
 from tilewright.bench.roofs.limits import Roofs
-from tilewright.generation import arrays_cpu
+from tilewright.generation import attention
 from tilewright.models import gpt2
 from tilewright.ops.attention.operands import SPAN, Cache
 from tilewright.ops.core.launch import thread_count
@@ -53,7 +53,7 @@ def _matmul(a: np.ndarray, b: Any, **options: Any) -> tuple[str, float, float]:
     return f"matmul {K}x{N}", 2.0 * M * N * K, a.nbytes + getattr(b, "nbytes", 0) + beside + out
 
 
-def _matmul_argmax(a: np.ndarray, b: Any) -> tuple[str, float, float]:
+def _matmul_argmax(a: np.ndarray, b: Any, **options: Any) -> tuple[str, float, float]:
     """The product's operations, though a rung that screens in 8 bits does most of them in another unit."""
     name, flops, _ = _matmul(a, b.weights)
     return name, flops, a.nbytes + (b.weights.nbytes if b.screen is None else b.nbytes)
@@ -89,7 +89,7 @@ def _rows_twice(name: str) -> Cost:
     return cost
 
 
-CALLERS = (gpt2, arrays_cpu)  # modules whose operations are timed
+CALLERS = (gpt2, attention)  # modules whose operations are timed
 COSTS: dict[str, Cost] = {
     "matmul": _matmul, "matmul_argmax": _matmul_argmax, "attend": _attend, "append": _append,
     "layernorm": _rows_twice("layernorm"), "embedding": _rows_twice("embedding"),

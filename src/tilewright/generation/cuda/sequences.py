@@ -1,5 +1,4 @@
-"""Sequences as columns of NumPy: what the host knows of thousands of them, handled by calls that take no longer for
-thousands than for one."""
+"""Sequences as NumPy columns: one call handles thousands of them."""
 
 from __future__ import annotations
 
@@ -8,16 +7,19 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-SAVED = 16  # rows of prompts: one of them must be saved by copies, which take kernels of their own
+SAVED = 16  # prefixes are copied if that saves at least one row of prompts in so many; copies have their own kernels
 
 
 @dataclass(slots=True, eq=False)
 class Sequences:
-    """n sequences. place: of the request; index: which of its completions; kind: number of its parameters; stream
-    uint32 (n, 4): the name of its random numbers; prompt: its tokens; count: tokens now; limit: tokens at most; slot:
-    -1: none yet; apart: its beginning must not be copied; shares: it was; tokens (n, width): -1 behind count."""
+    """n sequences; int64 (n,) unless stated.
 
-    place: np.ndarray
+    request: its number. index: of the completion. kind: number of its parameters. stream uint32 (n, 4): the name of its
+    random numbers. prompt: tokens of the prompt. count: tokens now. limit: tokens at most. slot: -1 before it is
+    admitted. apart bool: its prefix must not be copied. shares bool: it was. tokens (n, width): -1 after count.
+    """
+
+    request: np.ndarray
     index: np.ndarray
     kind: np.ndarray
     stream: np.ndarray
@@ -30,8 +32,8 @@ class Sequences:
     tokens: np.ndarray
 
     @classmethod
-    def of(cls, ids: Sequence[np.ndarray], place: np.ndarray, kind: int = 0) -> Sequences:
-        """Of prompts int64 (m,) each, whose limit is yet to be set."""
+    def of(cls, ids: Sequence[np.ndarray], request: np.ndarray, kind: int = 0) -> Sequences:
+        """Prompts int64 (m,) each. The caller sets their limits."""
         n, count = len(ids), np.fromiter(map(len, ids), np.int64, len(ids))
         inside = np.arange(count.max(initial=0)) < count[:, None]
         tokens = np.full(inside.shape, -1, np.int64)
@@ -39,25 +41,25 @@ class Sequences:
             tokens[inside] = np.concatenate(ids)
         no, none = np.zeros(n, bool), np.zeros((n, 4), np.uint32)
         return cls(
-            place, np.zeros(n, np.int64), np.full(n, kind), none, count, count.copy(), count.copy(), np.full(n, -1),
+            request, np.zeros(n, np.int64), np.full(n, kind), none, count, count.copy(), count.copy(), np.full(n, -1),
             no, no.copy(), tokens,
         )  # fmt: skip
 
     @classmethod
     def none(cls) -> Sequences:
-        """No sequence."""
+        """No sequences."""
         return cls.of([], np.arange(0))
 
     def __len__(self) -> int:
-        return len(self.place)
+        return len(self.request)
 
     def pick(self, rows: np.ndarray | slice) -> Sequences:
-        """Those of a mask, an index or a slice."""
+        """The sequences of a mask, an index or a slice."""
         return Sequences(*(getattr(self, name)[rows] for name in NAMES))
 
     @classmethod
     def joined(cls, parts: Sequence[Sequences]) -> Sequences:
-        """All of them, one after the other."""
+        """All parts, one after the other."""
         some = [part for part in parts if len(part)] or list(parts[:1])
         if len(some) == 1:
             return some[0]
@@ -67,7 +69,7 @@ class Sequences:
         return cls(*(np.concatenate([getattr(part, name) for part in some]) for name in NAMES))
 
     def widen(self, width: int) -> None:
-        """Room for tokens up to `width`."""
+        """Make tokens (n, width) at least."""
         n, now = self.tokens.shape
         if now < width:
             wide = np.full((n, width), -1, np.int64)
@@ -75,22 +77,22 @@ class Sequences:
             self.tokens = wide
 
     def ordered(self) -> Sequences:
-        """In the order of their tokens, so that neighbours have as much in common as there is."""
+        """Sorted by their tokens, so that neighbours have the longest common prefixes."""
         width = self.tokens.shape[1]
         if len(self) < 2 or width == 0:
             return self
-        keys = (self.tokens + 1).astype(">u4").view(f"S{4 * width}")[:, 0]  # bytes in the order of the numbers
+        keys = (self.tokens + 1).astype(">u4").view(f"S{4 * width}")[:, 0]  # big-endian bytes sort like the integers
         return self.pick(np.lexsort((self.kind, keys)))
 
     def once(self) -> tuple[Sequences, list[tuple[int, int]]]:
-        """`ordered`, and of those that are equal, parameters and all, the first alone: with pairs (its place,
-        another's)."""
+        """`ordered`, without sequences whose prompt and parameters equal an earlier one's; and pairs (request of the
+        earlier one, request that was dropped)."""
         rows = self.ordered()
         again = np.zeros(len(self), bool)
         again[1:] = (rows.tokens[1:] == rows.tokens[:-1]).all(axis=1) & (rows.kind[1:] == rows.kind[:-1])
         first = np.maximum.accumulate(np.where(again, 0, np.arange(len(self))))
-        twins = np.stack([rows.place[first], rows.place], axis=1)[again].tolist()
-        return (rows.pick(~again), twins) if twins else (rows, [])
+        pairs = np.stack([rows.request[first], rows.request], axis=1)[again].tolist()
+        return (rows.pick(~again), pairs) if pairs else (rows, [])
 
     def append(self, found: np.ndarray, first: np.ndarray, ends: np.ndarray) -> None:
         """Columns first to ends (n,) of found (n, m) become each row's next tokens."""
@@ -102,7 +104,7 @@ class Sequences:
         self.count = count
 
     def completions(self) -> np.ndarray:
-        """The tokens behind each prompt, (n, the most of them), and anything behind fewer."""
+        """The tokens after each prompt, (n, longest completion); undefined after the end of shorter ones."""
         most = int((self.count - self.prompt).max(initial=0))
         columns = self.prompt[:, None] + np.arange(most)
         return np.take_along_axis(self.tokens, np.minimum(columns, self.tokens.shape[1] - 1), axis=1)
@@ -110,8 +112,7 @@ class Sequences:
     def rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Token ids and positions of the rows of prompts, int64 (rows,), and their spans, int64 (n, 5).
 
-        A prompt begins with what it has in common with the one before it, whose keys and values are copied; unless
-        that saves less than one row in SAVED, since prompts that begin alike are as good as different ones then.
+        The prefix that a prompt shares with the one before it is copied, unless that saves less than one row in SAVED.
         """
         n, count = len(self), self.count
         column = np.arange(count.max())
@@ -137,9 +138,9 @@ NAMES = [field.name for field in fields(Sequences)]
 
 @dataclass(slots=True, eq=False)
 class Queue:
-    """Sequences that wait for a lane. sampled: by chance, so that equal ones differ; else equal ones are computed once.
+    """Sequences that wait for a lane. sampled: equal ones differ; equal greedy ones are computed once.
 
-    others: place -> places of sequences with the same answer.
+    others: number of a request -> numbers of requests with the same answer.
     """
 
     sampled: bool
@@ -155,19 +156,19 @@ class Queue:
         self.sequences, self.is_ordered = Sequences.joined([self.sequences, new]), False
 
     def order(self) -> None:
-        """In the order of their tokens, and equal ones once where that is right."""
+        """Sort by tokens, and drop equal greedy ones."""
         if self.is_ordered:
             return
         self.is_ordered = True
         if self.sampled:
             self.sequences = self.sequences.ordered()
             return
-        self.sequences, twins = self.sequences.once()
-        for place, other in twins:
-            self.others.setdefault(place, []).extend([other, *self.others.pop(other, ())])
+        self.sequences, pairs = self.sequences.once()
+        for request, other in pairs:
+            self.others.setdefault(request, []).extend([other, *self.others.pop(other, ())])
 
     def take(self, most: int, length: int) -> Sequences:
-        """The first ones, at most so many, whose limits are all within `length`."""
+        """Remove and return the first ones, at most so many, whose limits are all within `length`."""
         within = np.append(self.sequences.limit[:most] > length, True)
         n = int(np.argmax(within))
         taken, self.sequences = self.sequences.pick(slice(n)), self.sequences.pick(slice(n, None))

@@ -325,16 +325,16 @@ def test_stopped_and_run_again(folder, rng, monkeypatch):
     run()
     wanted = Path("out.jsonl").read_bytes()
     Path("out.jsonl").write_text("earlier")
-    hidden, steps = GPT2.hidden, []
+    forward, steps = GPT2.forward, []
 
     def stopped(self, *arguments):
         steps.append(1)
         if len(steps) == 5:
             os.kill(os.getpid(), signal.SIGTERM)
-        return hidden(self, *arguments)
+        return forward(self, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(GPT2, "hidden", stopped)
+        patch.setattr(GPT2, "forward", stopped)
         with pytest.raises(Interrupted):
             run(shard_size=4000)
     assert Path("out.jsonl").read_text() == "earlier"

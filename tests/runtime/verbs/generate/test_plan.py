@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from tilewright.errors import InputError, ResourceError, UsageError
-from tilewright.generation.engine import Generator, Request
+from tilewright.generation.engine import Engine
 from tilewright.generation.sampling import SamplingParams
+from tilewright.generation.sequences import Request
 from tilewright.models.gpt2 import GPT2, GPT2Config
 from tilewright.ops.core.memory import LINE
 from tilewright.runtime.convert.models import init_gpt2
@@ -63,27 +64,27 @@ def test_keys_and_values_are_what_the_generator_lays_out_and_uses(model):
     config, weights = read_weights(model)
     placed = GPT2(config, weights)
     for count, tokens, slots in ((5, 8, 1000), (200, 8, 10), (200, 8, 1000), (200, 1, 1000)):
-        each = placed.cache_bytes(16 + tokens)
+        each = placed.attention.cache_bytes(16 + tokens)
         memory, params = slots * each, SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
         prompts = np.random.default_rng(0).integers(0, 301, (count, 16))
         found = plan_generate(model, count=count, tokens=tokens, batch_memory=memory)
-        generator = placed.generator(seed=0, memory=memory)
-        most = most_at_once(generator, [Request(i, ids, params) for i, ids in enumerate(prompts)])
+        engine = placed.engine(seed=0, memory=memory)
+        most = most_at_once(engine, [Request(i, ids, params) for i, ids in enumerate(prompts)])
         assert found.at_once == most
         assert found.keys_values == most * each
 
 
-def most_at_once(generator: Generator, requests):
-    most, step = 0, generator.step
+def most_at_once(engine: Engine, requests):
+    most, step = 0, engine.step
 
     def counted():
         nonlocal most
         found = step()
-        most = max(most, len(generator.running) + len(found))
+        most = max(most, len(engine.scheduler.running) + len(found))
         return found
 
-    generator.step = counted
-    list(generator.run(requests))
+    engine.step = counted
+    list(engine.run(requests))
     return most
 
 
@@ -138,15 +139,15 @@ def test_sequences_at_once_are_of_one_shard(model, tmp_path, rng, monkeypatch, n
         pytest.importorskip("pyarrow.parquet").write_table(table, source, row_group_size=30)
     params = SamplingParams(temperature=float(n > 1), max_tokens=8, ignore_eos=True, n=n)
     job = job_of(model, source, params=params, settings=Settings(shard_size=shard_size))
-    planned, most, step = plan(job)[1], 0, Generator.step
+    planned, most, step = plan(job)[1], 0, Engine.step
 
     def counted(self):
         nonlocal most
         found = step(self)
-        most = max(most, len(self.running) + len(found))
+        most = max(most, len(self.scheduler.running) + len(found))
         return found
 
-    monkeypatch.setattr(Generator, "step", counted)
+    monkeypatch.setattr(Engine, "step", counted)
     generate(job)
     assert most <= planned.at_once <= 1.25 * most + 1
 

@@ -14,7 +14,8 @@ from tilewright.runtime.verbs.generate.plan_device import matrix_bytes, plan_on_
 
 torch = pytest.importorskip("torch")
 products = pytest.importorskip("tilewright.ops.matmul")
-generation = pytest.importorskip("tilewright.generation.cuda.engine")
+engine = pytest.importorskip("tilewright.generation.cuda.engine")
+lanes = pytest.importorskip("tilewright.generation.cuda.lanes")
 drawing = pytest.importorskip("tilewright.generation.cuda.drawing")
 
 COURSE, GIB = Prompts(6400, 6400 * 16, 16), 1 << 30
@@ -31,8 +32,9 @@ def test_a_matrix_takes_what_it_takes(K, N, dtype):
 
 
 def test_lanes_are_those_of_the_engine():
-    for name in ("LANES", "LANE", "PROMPT_ROWS", "ROUND", "STEPS"):
-        assert getattr(plan_device, name) == getattr(generation, name)
+    for module, names in ((lanes, ("LANES", "LANE", "ROUND", "STEPS")), (engine, ("PROMPT_ROWS",))):
+        for name in names:
+            assert getattr(plan_device, name) == getattr(module, name)
 
 
 def test_the_courses_job_on_a_large_gpu():
@@ -51,8 +53,7 @@ def test_the_courses_job_on_a_large_gpu():
 def test_drawn_tokens_take_what_they_are_drawn_with():
     config, lane = GPT2Config(), 2560
     assert plan_device.DRAWN_BYTES == drawing.LOGITS_BYTES
-    model = SimpleNamespace(config=config, place=SimpleNamespace(device=torch.device("cpu")))
-    draw = drawing.Draw(model, lane, plan_device.STEPS)
+    draw = drawing.Drawing(SimpleNamespace(sizes=config.sizes), "cpu", lane, plan_device.STEPS)
     taken = sum(x.nbytes for x in vars(draw).values() if isinstance(x, torch.Tensor))
     greedy, sampled = (
         plan_on_gpu(config, COURSE, tokens=8, dtype="bfloat16", memory=139 * GIB, sampled=chance)

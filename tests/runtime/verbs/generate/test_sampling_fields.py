@@ -12,9 +12,9 @@ from gpt2_models import save
 from tilewright.errors import UsageError
 from tilewright.formats import sampling_fields as table
 from tilewright.formats.sampling_fields import HONOURED, is_known
-from tilewright.generation.engine import Generator
+from tilewright.generation.engine import Engine
 from tilewright.generation.sampling import SamplingParams
-from tilewright.generation.sequences import Held
+from tilewright.generation.sequences import Answers
 from tilewright.runtime.jobs.start import Settings
 from tilewright.runtime.verbs.generate import GenerateJob, generate
 from tilewright.runtime.verbs.generate import worker as generate_worker
@@ -278,10 +278,10 @@ def test_jobs_that_were_begun_before_go_on(model, tmp_path):
 def test_how_much_is_held_and_written_at_a_time_changes_no_answer(model, tmp_path, monkeypatch):
     cases = [{"logprobs": i % 3, "n": 1 + i % 4} for i in range(30)]
     wanted, most = run(model, lines_of(cases), "jsonl", tmp_path), []
-    monkeypatch.setattr(Generator, "most_held", 3 * SamplingParams(max_tokens=12, logprobs=2, n=4).answer_bytes(64))
+    monkeypatch.setattr(Engine, "most_pending", 3 * SamplingParams(max_tokens=12, logprobs=2, n=4).answer_bytes(64))
     monkeypatch.setattr(generate_worker, "WRITTEN_VALUES", 1)
-    ask = Held.ask
-    monkeypatch.setattr(Held, "ask", lambda self, *what: (ask(self, *what), most.append(len(self.sizes))))
+    expect = Answers.expect
+    monkeypatch.setattr(Answers, "expect", lambda self, *what: (expect(self, *what), most.append(len(self.sizes)))[0])
     assert run(model, lines_of(cases), "jsonl", tmp_path) == wanted
     assert len(most) >= 30 and max(most) < 20, "requests are read when answers were given out"
 

@@ -19,10 +19,12 @@ import numpy as np
 from tilewright.errors import ResourceError, UsageError
 from tilewright.formats.lines import Line
 from tilewright.formats.prompts import PromptFile
-from tilewright.generation.engine import HELD_BYTES, MAX_SLOTS, PREFILL_ROWS, WINDOW
+from tilewright.generation.attention import BATCH_MEMORY
+from tilewright.generation.engine import PENDING_BYTES
 from tilewright.generation.sampling import LOGPROB_BYTES
+from tilewright.generation.scheduler import MAX_SLOTS, PREFILL_ROWS, WINDOW
 from tilewright.hardware import gpus
-from tilewright.models.gpt2 import BATCH_MEMORY, GPT2Config
+from tilewright.models.gpt2 import GPT2Config
 from tilewright.ops import matmul, matmul_argmax
 from tilewright.ops.attention import bytes_a_sequence
 from tilewright.ops.core.ladder import Memory, Rung
@@ -157,7 +159,7 @@ def plan(job: GenerateJob, memory: int | None = None) -> tuple[JobPlan, Plan | D
         found = _figures(job.model, config, part, shard, tokens=tokens, dtype=job.dtype, batch_memory=allowed)
         if (logprobs := job.params.logprobs) is not None:  # a line of them is made of the answer's objects, of a copy
             each = LOGPROB_BYTES * (1 + logprobs) * tokens
-            held = min(min(shard.count, WINDOW) * each, HELD_BYTES) + 2 * WRITTEN_VALUES * LOGPROB_BYTES
+            held = min(min(shard.count, WINDOW) * each, PENDING_BYTES) + 2 * WRITTEN_VALUES * LOGPROB_BYTES
             found = replace(found, workspace=found.workspace + held)
     else:
         free = memory or gpus()[0].memory

@@ -16,7 +16,7 @@ from tilewright.ops.matmul.ladder import TILE_LIMB_DEPTH
 from tilewright.runtime.verbs.generate.plan import Prompts, flops
 
 DRIVER = 600 << 20  # CUDA's context, cuBLAS and the kernels (an H200, driver for CUDA 13.0)
-LANES, LANE, PROMPT_ROWS, ROUND = 3, 2560, 1 << 16, 16  # as in `generation.cuda.engine`, which needs PyTorch
+LANES, LANE, PROMPT_ROWS, ROUND = 3, 2560, 1 << 16, 16  # as in `generation.cuda`, which needs PyTorch
 STEPS = 128  # as in `generation.cuda.decode_state`
 DRAWN_BYTES = 256 << 20  # of logits at a time, where tokens are drawn; as in `generation.cuda.drawing`
 SHARE = 0.7  # of the GPU's free memory, for keys and values

@@ -19,8 +19,10 @@ from tilewright.formats.models import eos_token_ids
 from tilewright.formats.prompts import PromptFile
 from tilewright.formats.records import Completion, Prompt, PromptBatch, RecordError
 from tilewright.formats.sampling_fields import ALIASES, DRAWING, shown
-from tilewright.generation.engine import WINDOW, Generated, Request
-from tilewright.generation.sampling import ParameterError, SamplingParams, failed
+from tilewright.generation.rules import failed
+from tilewright.generation.sampling import ParameterError, SamplingParams
+from tilewright.generation.scheduler import WINDOW
+from tilewright.generation.sequences import Generated, Request
 from tilewright.models.gpt2 import GPT2, GPT2Config
 from tilewright.runtime.devices import gpu_faults
 from tilewright.runtime.jobs import trace
@@ -61,8 +63,7 @@ class GenerateWorker:
                 self.model = _load(self.job, self.report, task.say)
             self.model.tokenizer = task.tokenizer
             self.model.stop_ids = eos_token_ids(self.job.model) or task.config.stop_ids
-            memory = self.model.place.memory if self.job.batch_memory is None else self.job.batch_memory
-            self.generator = self.model.generator(seed=self.job.seed, memory=memory)
+            self.engine = self.model.engine(seed=self.job.seed, memory=self.job.batch_memory)
             self.open = stack.pop_all()
 
     def run(self, shard: Shard, out: Attempt, beat: Beat) -> int:
@@ -91,28 +92,28 @@ class _Stream:
 
     def __init__(self, worker: GenerateWorker, shard: Shard, out: Attempt, beat: Beat) -> None:
         self.job, self.report, self.model = worker.job, worker.report, worker.model
-        self.generator, self.reader, self.out, self.beat = worker.generator, worker.reader, out, beat
+        self.engine, self.reader, self.out, self.beat = worker.engine, worker.reader, out, beat
         self.shard, self.expected, self.looked = shard, 0.0, 0.0  # prompts in all, as it seems; when `stepped` looked
         self.share: float | None = None  # of the shard's work, when it did
         self.writer = _writer(self.job, out)
         self.pending: deque[Prompt] = deque()  # read and not yet written
         self.results: list[tuple[Prompt, list[Completion]]] = []
         self.values = 0  # tokens and log-probabilities in them
-        self.most_pending = PENDING + 2 * (self.generator.window - WINDOW)
+        self.most_pending = PENDING + 2 * (self.engine.window - WINDOW)
         self.records = self.tokens = self.prompt_tokens = self.cut = self.undrawn = self.first_undrawn = 0
 
     def run(self) -> None:
         """All of them, in batches."""
-        self.generator.stepped = self.stepped
+        self.engine.before_step = self.stepped
         try:
             self.continue_all()
         finally:
-            self.generator.stepped = lambda: None
+            self.engine.before_step = lambda: None
         self.write()
 
     def continue_all(self) -> None:
         """`run`, but for what is yet to be written at the end."""
-        found = self.generator.run(self.requests())
+        found = self.engine.run(self.requests())
         while True:
             with trace.span(trace.COMPUTE), phase(self.report, "run"):
                 completions = next(found, None)
@@ -132,7 +133,7 @@ class _Stream:
         now = time.monotonic()
         if now - self.looked >= LOOK_SECONDS and self.expected:
             self.looked = now
-            self.share = min((self.records - self.generator.unfinished()) / self.expected, 1.0)
+            self.share = min((self.records - self.engine.scheduler.unfinished()) / self.expected, 1.0)
             self.tell()
 
     def expect(self, batch: PromptBatch) -> None:
@@ -153,7 +154,7 @@ class _Stream:
             else:
                 self.beat.at(number)
             for request in self.accepted(batch):
-                self.keep(self.pending.popleft(), next(self.generator.run([request])))
+                self.keep(self.pending.popleft(), next(self.engine.run([request])))
             self.skip_bad()
         self.write()
 

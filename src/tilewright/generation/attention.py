@@ -1,0 +1,81 @@
+"""Keys and values on the CPU, and batches that attend to them; `cuda.attention` is the same for a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tilewright.backends.cpu import Workspace
+from tilewright.generation.decoder import Batch, Sizes
+from tilewright.ops.attention import Cache, append, attend, bytes_a_sequence, checked_spans
+
+BATCH_MEMORY = 1 << 30  # bytes of keys and values unless the caller says: 512 sequences of the course's job
+
+
+class CpuAttention:
+    """See `decoder.Attention`. free: caches of the last engine. Page faults of new memory cost a sixth of the time of
+    800 short prompts, so the next engine reuses them."""
+
+    memory = BATCH_MEMORY
+
+    def __init__(self, sizes: Sizes, dtype: str) -> None:
+        self.sizes, self.dtype = sizes, dtype
+        self.free: list[Cache] = []
+
+    def caches(self, slots: int, length: int) -> list[Cache]:
+        """One cache per layer; those of the last engine if they have these sizes."""
+        free, self.free = self.free, []
+        if free and (free[0].slots, free[0].length) == (slots, length):
+            return free
+        free.clear()  # before new memory is taken
+        return [
+            Cache.empty(slots, self.sizes.heads, length, self.sizes.head_size, self.dtype)
+            for _ in range(self.sizes.layers)
+        ]
+
+    def leave(self, caches: list[Cache]) -> None:
+        """Caches that an engine no longer needs."""
+        self.free = caches
+
+    def cache_bytes(self, length: int) -> int:
+        """Bytes of one sequence's keys and values in all layers."""
+        sizes = self.sizes
+        return sizes.layers * bytes_a_sequence(sizes.heads, length, sizes.head_size, self.dtype)
+
+    def batch(self, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray) -> Batch:
+        """See `decoder.Attention`."""
+        return CpuBatch(ids, positions, caches, spans)  # type: ignore[return-value]
+
+
+class CpuBatch:
+    """See `decoder.Batch`. Prompts and single new positions may be mixed."""
+
+    def __init__(self, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray) -> None:
+        self.ids, self.positions, self.caches = ids, positions, caches
+        (cache, *_), (self.last, alone) = caches, last_rows(spans)  # all layers have one shape
+        self.spans = checked_spans(spans, cache, len(ids))
+        self.last_spans = checked_spans(alone, cache, len(spans))
+
+    def attend(
+        self, layer: int, x: np.ndarray, q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, work: Workspace
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """See `decoder.Batch`."""
+        (R, C), cache, n, dtype = q.shape, self.caches[layer], len(self.last), q.dtype.name
+        if layer < len(self.caches) - 1 or n == R:
+            return x, attend(q, cache, self.spans, scale=scale, new=(k, v), out=work.take("h", R, C, dtype))
+        append(k, v, cache, self.spans)
+        out = work.take("h", n, C, dtype)
+        return x[self.last], attend(q[self.last], cache, self.last_spans, scale=scale, out=out)
+
+    def output(self, work: Workspace, rows: int, columns: int) -> None:
+        """A new array."""
+
+
+def last_rows(spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(the last row of each span, spans of those rows alone): int64 (n,), (n, 5)."""
+    slot, first, count, row, _ = spans.T
+    ends = np.stack(
+        [slot, first + count - 1, np.ones_like(slot), np.arange(len(spans)), np.full_like(slot, -1)], axis=1
+    )
+    return row + count - 1, ends

@@ -1,0 +1,142 @@
+"""Keys and values on a GPU, and the batches that attend to them: of prompts, and of one new position per sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tilewright.backends.cuda import Workspace
+from tilewright.backends.protocol import Backend
+from tilewright.generation.attention import last_rows
+from tilewright.generation.decoder import Batch, Sizes
+from tilewright.ops.attention import Cache, DeviceCache, append, append_and_attend, attend, checked_spans
+from tilewright.ops.core.arrays import one_of
+from tilewright.ops.core.gpu.tensors import FLOATS, torch_dtype
+
+SHARE = 0.7  # of the GPU's free memory, for keys and values unless the caller says
+
+
+class State(Protocol):
+    """A `decode_state.DecodeState`: nbytes of the GPU's memory."""
+
+    nbytes: int
+
+
+class CudaAttention:
+    """See `decoder.Attention`. free: the decode state of the last engine, for the next one."""
+
+    def __init__(self, sizes: Sizes, dtype: str, backend: Backend) -> None:
+        one_of("generate", "dtype", dtype, FLOATS)
+        self.sizes, self.dtype, self.device = sizes, dtype, backend.device
+        self.free: State | None = None
+
+    @property
+    def memory(self) -> int:
+        """A share of the memory that is free, the last engine's included."""
+        if self.device == "cpu":
+            return 1 << 30
+        free, _ = torch.cuda.mem_get_info(self.device)
+        free += torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        return int(SHARE * (free + (self.free.nbytes if self.free else 0)))
+
+    def caches(self, slots: int, length: int) -> list[Cache]:
+        """One cache per layer."""
+        sizes = self.sizes
+        return [
+            DeviceCache.on(self.device, slots, sizes.heads, length, sizes.head_size, self.dtype)
+            for _ in range(sizes.layers)
+        ]
+
+    def leave(self, caches: list[Cache]) -> None:
+        """The decode state owns them."""
+
+    def cache_bytes(self, length: int) -> int:
+        """Bytes of one sequence's keys and values in all layers."""
+        sizes = self.sizes
+        return sizes.layers * 2 * sizes.heads * length * sizes.head_size * torch_dtype(self.dtype).itemsize
+
+    def batch(self, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray) -> Batch:
+        """See `decoder.Attention`."""
+        return PromptBatch(self.device, ids, positions, caches, spans)  # type: ignore[return-value]
+
+
+class PromptBatch:
+    """All rows of prompts, see `decoder.Batch`."""
+
+    def __init__(
+        self, device: str, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray
+    ) -> None:
+        (cache, *_), (last, alone) = caches, last_rows(spans)  # all layers have one shape
+        self.caches, self.dtype, self.every = caches, cache.dtype, len(last) == len(ids)
+        self.ids, self.positions = upload(ids, device), upload(positions.astype(np.int32), device)
+        self.spans = checked_spans(spans, cache, len(ids))
+        self.last_spans = checked_spans(alone, cache, len(last))
+        self.last = upload(last, device)
+
+    def attend(
+        self,
+        layer: int,
+        x: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        scale: float,
+        work: Workspace,
+    ) -> tuple[Tensor, Tensor]:
+        """See `decoder.Batch`."""
+        cache, spans = self.caches[layer], self.spans
+        new: tuple[Tensor, Tensor] | None = (k, v)
+        if layer == len(self.caches) - 1 and not self.every:
+            append(k, v, cache, spans)
+            x, q, spans, new = x.index_select(0, self.last), q.index_select(0, self.last), self.last_spans, None
+        out = work.take("y", len(q), q.shape[1], self.dtype)
+        return x, attend(q, cache, spans, scale=scale, new=new, out=out)
+
+    def output(self, work: Workspace, rows: int, columns: int) -> Tensor:
+        """In the caches' dtype: only matrix products read them."""
+        return hidden_states(work, rows, columns, self.dtype)
+
+
+class DecodeBatch:
+    """One new position of each of R sequences, see `decoder.Batch`. ids int64 (R,); positions, slots int32 (R,)."""
+
+    def __init__(self, ids: Tensor, positions: Tensor, slots: Tensor, caches: Sequence[Cache], longest: int) -> None:
+        self.ids, self.positions, self.slots, self.longest = ids, positions, slots, longest
+        (cache, *_) = caches
+        self.caches, self.dtype = caches, cache.dtype
+
+    def attend(
+        self,
+        layer: int,
+        x: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        scale: float,
+        work: Workspace,
+    ) -> tuple[Tensor, Tensor]:
+        """See `decoder.Batch`."""
+        cache = self.caches[layer]
+        out = work.take("y", len(q), q.shape[1], self.dtype)
+        return x, append_and_attend(
+            q, k, v, cache, self.slots, self.positions, longest=self.longest, scale=scale, out=out
+        )
+
+    def output(self, work: Workspace, rows: int, columns: int) -> Tensor:
+        """As `PromptBatch.output`."""
+        return hidden_states(work, rows, columns, self.dtype)
+
+
+def hidden_states(work: Workspace, rows: int, columns: int, dtype: str) -> Tensor:
+    """The buffer of hidden states: that of the last pass, if it had as many rows."""
+    return work.take("final", rows, columns, dtype)
+
+
+def upload(values: np.ndarray, device: str) -> Tensor:
+    """A copy on the device; nothing waits for it."""
+    tensor = torch.from_numpy(np.ascontiguousarray(values))
+    return tensor if device == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

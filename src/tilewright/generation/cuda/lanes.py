@@ -1,0 +1,169 @@
+"""Which sequences run on a GPU. They run in lanes, so that the GPU computes one lane while the host updates another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from tilewright.errors import ResourceError
+from tilewright.generation.cuda.attention import CudaAttention
+from tilewright.generation.cuda.decode_state import STEPS, DecodeState
+from tilewright.generation.cuda.sequences import Queue, Sequences
+from tilewright.generation.decoder import Decoder
+from tilewright.generation.random_numbers import stream
+from tilewright.generation.sampling import SamplingParams
+from tilewright.generation.scheduler import Scheduler
+from tilewright.generation.sequences import Block
+
+LANES = 3  # one on the GPU, one queued after it, one in the host's hands
+LANE = 2560  # sequences of a lane
+STOPPING = 16  # steps ahead where a token may end a sequence before its limit
+WASTE = 8  # steps of sequences that go on, for one step of a finished sequence
+ROUND = 16  # positions: slots are a multiple of them long, so that the next engine finds a state of its size
+HINT = "end what else runs on it, or run on the CPU"
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """Sequences that are advanced together, and the queue they come from.
+
+    decoded: sequences before the last launch, which had no prefill in it. tokens, copied: see `DecodeState.decode`.
+    """
+
+    queue: Queue
+    sequences: Sequences = field(default_factory=Sequences.none)
+    decoded: int = 0
+    tokens: torch.Tensor | None = None
+    copied: torch.cuda.Event | None = None
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+
+class LaneScheduler(Scheduler):
+    """A `Scheduler` with lanes. Requests that need tokens only, chosen by the logits alone, run in lanes; the others,
+    which the host checks at each step, run as on a CPU."""
+
+    def __init__(self, model: Decoder, memory: int, seed: int) -> None:
+        super().__init__(model, memory, seed)
+        assert isinstance(model.attention, CudaAttention)
+        self.attention, self.most = model.attention, LANE
+        self.greedy, self.sampled = Queue(False), Queue(True)
+        self.lanes = [Lane(self.greedy) for _ in range(LANES)]
+        self.params: dict[int, SamplingParams] = {}  # by their kind
+        self.state: DecodeState | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """True if sequences are running."""
+        return bool(self.running) or any(map(len, self.lanes))
+
+    @property
+    def waits(self) -> int:
+        """Sequences that wait."""
+        return len(self.waiting) + len(self.greedy) + len(self.sampled)
+
+    @property
+    def has_work(self) -> bool:
+        """True if sequences wait or run."""
+        return self.waits > 0 or self.is_busy
+
+    def queue(self, block: Block, first: int) -> None:
+        """Sequences of a block, for a lane. first: number of its first request."""
+        params, n, numbers = block.params, block.params.n, np.arange(first, first + len(block.prompts))
+        kind = self.kind_of(params)
+        self.params[kind] = params
+        new = Sequences.of([p for p in block.prompts for _ in range(n)], np.repeat(numbers, n), kind)
+        new.limit = np.minimum(new.prompt + params.max_tokens, self.context)
+        if not params.greedy:
+            seed = self.seed if params.seed is None else params.seed
+            new.index = np.tile(np.arange(n), len(block.prompts))
+            new.stream = np.stack([stream(seed, id, index) for id in block.ids for index in range(n)])
+        (self.greedy if params.greedy else self.sampled).add(new)
+
+    def forget_kinds(self, most: int) -> None:
+        """Keep the parameters of unfinished sequences only, if there are more than `most`."""
+        if len(self.params) > most:
+            parts = [self.greedy.sequences, self.sampled.sequences, *(lane.sequences for lane in self.lanes)]
+            used = np.unique(np.concatenate([part.kind for part in parts]))
+            self.params = {kind: self.params[kind] for kind in used.tolist()}
+
+    def admit_to(self, lane: Lane) -> Sequences:
+        """Waiting sequences for a lane, as many as have a free slot, sorted by their tokens.
+
+        The first lane admits no more while greedy or sampled ones wait that no lane serves.
+        """
+        running, both = len(lane), [queue for queue in (self.greedy, self.sampled) if len(queue)]
+        served = [each.queue for each in self.lanes if len(each)]
+        unserved = [queue for queue in both if queue not in served]
+        for queue in both:
+            queue.order()
+        longer = any(queue.sequences.limit[0] > self.length for queue in both)
+        if longer and not self.is_busy:
+            self.allocate()  # longer slots are allocated once no sequence uses these
+        elif longer or (running and unserved and lane is self.lanes[0]):
+            return Sequences.none()
+        if not running:
+            lane.queue = max(unserved or both or [lane.queue], key=len)
+        admitted = lane.queue.take(min(self.most - running, len(self.free_slots)), self.length)
+        self.free_slots.sort(reverse=True)  # the same slots for the same lane, whose prefill may be captured
+        admitted.slot = np.array([self.free_slots.pop() for _ in range(len(admitted))], np.int64)
+        return admitted
+
+    def allocate(self) -> None:
+        """A decode state for the longest waiting sequence, with as many slots as the memory holds."""
+        limits = [s.limit for s in self.waiting]
+        limits += [int(queue.sequences.limit.max(initial=0)) for queue in (self.greedy, self.sampled)]
+        self.length = min(-(-max(limits) // ROUND) * ROUND, self.context)
+        slots = self.slots_within_memory(LANES * LANE)
+        self.release_state()
+        self.state = self._new_state(slots)
+        slots, _, self.most = self.state.sizes
+        self.free_slots = list(range(slots))[::-1]
+
+    def _new_state(self, slots: int) -> DecodeState:
+        """The state that the last engine has left, if it has these sizes; else a new one, with half as many slots until
+        the GPU's memory suffices."""
+        while True:
+            sizes = slots, self.length, -(-slots // LANES)
+            left, self.attention.free = self.attention.free, None
+            if isinstance(left, DecodeState) and left.sizes == sizes:
+                return left
+            del left  # before new memory is taken
+            try:
+                return DecodeState(self.model, self.attention, *sizes)
+            except torch.cuda.OutOfMemoryError as error:
+                what = str(error).partition(". ")[0]
+            if slots == 1:
+                raise ResourceError(f"the GPU has too little memory for one sequence: {what}", hint=HINT)
+            slots //= 2
+            torch.cuda.empty_cache()
+
+    def release_state(self) -> None:
+        """Leave the decode state to the next engine."""
+        if self.state is not None:
+            self.attention.free, self.state = self.state, None
+
+    def release(self) -> None:
+        """As `Scheduler.release`."""
+        self.release_state()
+
+    def steps_for(self, kinds: np.ndarray, left: np.ndarray, stops: Callable[[int], list[int]]) -> int:
+        """Steps to queue for sequences that may still get `left` tokens (n,).
+
+        As many as leave at most one row in WASTE to sequences that have their tokens already.
+        """
+        n = len(left)
+        most = min(int(left.max()), STOPPING if any(stops(int(kind)) for kind in np.unique(kinds)) else STEPS)
+        unfinished = n - np.cumsum(np.bincount(np.minimum(left, most), minlength=most + 1))  # after 0, 1, 2 ... steps
+        useful, done = np.cumsum(unfinished[:most]), np.arange(1, most + 1)
+        fits = np.flatnonzero((done * n - useful) * WASTE <= useful)
+        return int(fits[-1]) + 1 if len(fits) else min(most, 1)
+
+
+def fits_a_lane(params: SamplingParams) -> bool:
+    """True if only tokens are needed, chosen by the logits alone, and only tokens end them."""
+    return params.logprobs is None and params.plain and not params.min_tokens and not params.stop

@@ -1,0 +1,101 @@
+"""What a model offers to the engines, and what an engine hands to a model. Nothing here knows a network or a device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from tilewright.backends.protocol import Array, Backend, Workspace
+from tilewright.ops.attention import Cache
+
+
+class Sizes(NamedTuple):
+    """Of a decoder. context: positions at most. vocabulary: tokens. width: elements of a hidden state. heads,
+    head_size: of keys and values; with grouped queries there are more heads of queries."""
+
+    context: int
+    vocabulary: int
+    width: int
+    layers: int
+    heads: int
+    head_size: int
+
+
+class Batch(Protocol):
+    """Rows of one pass through the model. A row is a token at its position in its sequence."""
+
+    @property
+    def ids(self) -> Array:
+        """Token ids int64 (rows,)."""
+        ...
+
+    @property
+    def positions(self) -> Array:
+        """Each row's position in its sequence (rows,)."""
+        ...
+
+    def attend(
+        self, layer: int, x: Array, q: Array, k: Array, v: Array, scale: float, work: Workspace
+    ) -> tuple[Array, Array]:
+        """(x, attention of q): x (R, C), q (R, heads * head_size), k and v (R, width of a cached row).
+
+        Appends k and v to the layer's cache; each row attends to its sequence up to itself. The last layer returns only
+        the last row of each sequence, since nothing reads the others.
+        """
+        ...
+
+    def output(self, work: Workspace, rows: int, columns: int) -> Array | None:
+        """The buffer for the hidden states; None: a new array."""
+        ...
+
+
+class Attention(Protocol):
+    """Cached keys and values on one device, and the batches that attend to them. One per model."""
+
+    @property
+    def memory(self) -> int:
+        """Bytes for keys and values unless the caller says."""
+        ...
+
+    def caches(self, slots: int, length: int) -> list[Cache]:
+        """One cache per layer, for `slots` sequences of up to `length` positions."""
+        ...
+
+    def cache_bytes(self, length: int) -> int:
+        """Bytes of one sequence's keys and values in all layers."""
+        ...
+
+    def leave(self, caches: list[Cache]) -> None:
+        """Caches that an engine no longer needs, for the next one."""
+        ...
+
+    def batch(self, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray) -> Batch:
+        """ids, positions: int64 (rows,). spans: int64 (n, 5), the rows of each sequence, see `ops.attention.span`."""
+        ...
+
+
+class Decoder(Protocol):
+    """A model that generates: hidden states from a batch, logits and the best token from hidden states."""
+
+    @property
+    def sizes(self) -> Sizes: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def backend(self) -> Backend: ...
+    @property
+    def attention(self) -> Attention: ...
+
+    def forward(self, batch: Batch, work: Workspace) -> Array:
+        """Hidden states (n, width), after the last norm, of the last row of each of the batch's n sequences."""
+        ...
+
+    def logits(self, hidden: Array, out: Array | None = None) -> Array:
+        """float32 (n, vocabulary)."""
+        ...
+
+    def best(self, hidden: Array, out: tuple[Array, Array] | None = None) -> tuple[Array, Array]:
+        """(token int64 (n,), logit float32 (n,)) of the largest logit of each row; of equal ones the lowest id."""
+        ...

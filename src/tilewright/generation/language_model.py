@@ -1,0 +1,134 @@
+"""A decoder that generates text: prompts in, completions out. A model derives from `LanguageModel`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import count, islice
+
+import numpy as np
+
+from tilewright.backends import backend
+from tilewright.backends.protocol import Array, Backend, Workspace
+from tilewright.errors import UsageError
+from tilewright.formats.records import Completion, Id
+from tilewright.formats.tokenizer import Tokenizer
+from tilewright.generation.attention import CpuAttention
+from tilewright.generation.decoder import Attention, Batch, Sizes
+from tilewright.generation.engine import Engine
+from tilewright.generation.prompts import Prompt, checked_prompts
+from tilewright.generation.rules import failed
+from tilewright.generation.sampling import SamplingParams
+from tilewright.generation.sequences import Block, Generated, Request
+
+BLOCK = 256  # prompts checked at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A prompt's token ids and its n completions: `output.outputs[0].text`."""
+
+    prompt_token_ids: list[int]
+    outputs: list[Completion]
+
+
+class LanguageModel(ABC):
+    """A decoder with weights on one device; see `decoder.Decoder` for what it offers to an engine.
+
+    dtype: accuracy class of the products; keys and values are cached in it. device: "cpu" or "cuda". stop_ids: tokens
+    that end a text. Raises UsageError for another device or dtype.
+    """
+
+    def __init__(self, sizes: Sizes, stop_ids: tuple[int, ...], *, dtype: str, device: str) -> None:
+        self.sizes, self.stop_ids, self.dtype, self.device = sizes, stop_ids, dtype, device
+        self.backend = backend(device, dtype)
+        self.attention = attention_on(self.backend, sizes, dtype)
+        self.tokenizer: Tokenizer | None = None
+
+    @abstractmethod
+    def forward(self, batch: Batch, work: Workspace) -> Array:
+        """See `decoder.Decoder`."""
+
+    @abstractmethod
+    def logits(self, hidden: Array, out: Array | None = None) -> Array:
+        """See `decoder.Decoder`."""
+
+    @abstractmethod
+    def best(self, hidden: Array, out: tuple[Array, Array] | None = None) -> tuple[Array, Array]:
+        """See `decoder.Decoder`."""
+
+    def generate(
+        self,
+        prompts: Iterable[Prompt],
+        params: SamplingParams | None = None,
+        *,
+        ids: Iterable[Id] | None = None,
+        seed: int = 0,
+        max_batch_memory: int | None = None,
+    ) -> Iterator[Output]:
+        """The completions of each prompt, in their order; prompts are read as they are needed.
+
+        prompts: texts, if the model has a tokenizer, or sequences of token ids. params: the same for all. ids: a name
+        for each prompt, which keys its random numbers; without them its index is its name, so that samples, unlike
+        greedy tokens, change with the index. seed: of the random numbers, where params have none. max_batch_memory:
+        bytes for keys and values; None: 1 GiB on a CPU, most of what is free on a GPU. Raises UsageError with the
+        number of a prompt that cannot be continued, or whose logits are not finite.
+        """
+        params = SamplingParams() if params is None else params
+        memory = self.attention.memory if max_batch_memory is None else max_batch_memory
+        for name, value, kind in (("params", params, SamplingParams), ("seed", seed, int),
+                                  ("max_batch_memory", memory, int)):  # fmt: skip
+            if not isinstance(value, kind) or isinstance(value, bool):
+                raise UsageError(f"{name} is {value!r}; {kind.__name__} is wanted")
+        if isinstance(prompts, str):
+            raise UsageError("prompts is one text; a list of prompts is wanted")
+        params.check_for(vocabulary=self.sizes.vocabulary, context=self.sizes.context,
+                         has_tokenizer=self.tokenizer is not None)  # fmt: skip
+        return self._outputs(prompts, params, ids, self.engine(seed=seed, memory=memory))
+
+    def _outputs(
+        self, prompts: Iterable[Prompt], params: SamplingParams, ids: Iterable[Id] | None, engine: Engine
+    ) -> Iterator[Output]:
+        unanswered: deque[np.ndarray] = deque()
+
+        def requests() -> Iterator[Request | Block]:
+            named, first = zip(prompts, count() if ids is None else ids, strict=ids is not None), 0
+            while block := list(islice(named, max(BLOCK // params.n, 1))):
+                checked = checked_prompts([prompt for prompt, _ in block], first, self.sizes, self.tokenizer)
+                unanswered.extend(checked)
+                first += len(block)
+                if engine.takes_blocks:
+                    yield Block([id for _, id in block], checked, params)
+                else:
+                    yield from (Request(id, prompt, params) for (_, id), prompt in zip(block, checked, strict=True))
+
+        for i, found in enumerate(engine.run(requests())):
+            if any(one.failed for one in found):
+                raise UsageError(f"prompt {i}: {failed(params)}")
+            yield Output(unanswered.popleft().tolist(), [self.completion(one) for one in found])
+
+    def engine(self, *, seed: int = 0, memory: int | None = None) -> Engine:
+        """An engine with keys, values and a workspace of its own. memory: bytes for keys and values; None: as
+        `generate`."""
+        kind = Engine
+        if self.backend.name == "cuda":
+            from tilewright.generation.cuda.engine import CudaEngine as kind
+        has = self.tokenizer
+        return kind(self, eos_token_ids=self.stop_ids, memory=memory, seed=seed,
+                    text_of=has.decode if has else None, tokens_of=has.encode_word if has else None)  # fmt: skip
+
+    def completion(self, found: Generated) -> Completion:
+        """With its text, if the model has a tokenizer."""
+        text = self.tokenizer.decode(found.token_ids)[: found.text_end] if self.tokenizer else None
+        return Completion(found.index, list(found.token_ids), text, found.finish_reason, found.logprobs)
+
+
+def attention_on(device: Backend, sizes: Sizes, dtype: str) -> Attention:
+    """The caches and batches of a backend."""
+    if device.name == "cpu":
+        return CpuAttention(sizes, dtype)
+    from tilewright.generation.cuda.attention import CudaAttention
+
+    return CudaAttention(sizes, dtype, device)

@@ -1,0 +1,60 @@
+"""Prompts as a user gives them: texts or token ids, checked before an engine sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tilewright.errors import UsageError
+from tilewright.formats.tokenizer import Tokenizer
+from tilewright.generation.decoder import Sizes
+
+Prompt = str | Sequence[int] | np.ndarray
+
+
+def checked_prompts(
+    prompts: Sequence[Prompt], first: int, sizes: Sizes, tokenizer: Tokenizer | None
+) -> list[np.ndarray]:
+    """`checked_prompt` of each. first: number of the first one, by which errors name them."""
+    arrays = [p for p in prompts if isinstance(p, np.ndarray) and p.ndim == 1 and p.dtype.kind in "iu"]
+    if arrays and len(arrays) == len(prompts):
+        counts = list(map(len, arrays))
+        flat = np.concatenate(arrays)  # checked together: one call of NumPy takes as long as a prompt
+        if min(counts) > 0 and max(counts) < sizes.context and flat.min() >= 0 and flat.max() < sizes.vocabulary:
+            ends = np.cumsum(counts).tolist()
+            flat = flat.astype(np.int64)
+            return [flat[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+    return [checked_prompt(prompt, f"prompt {first + i}", sizes, tokenizer) for i, prompt in enumerate(prompts)]
+
+
+def checked_prompt(prompt: Prompt, name: str, sizes: Sizes, tokenizer: Tokenizer | None) -> np.ndarray:
+    """Token ids int64 (n,). Raises UsageError unless there is at least one, each is in the vocabulary, and one more
+    fits into the context."""
+    if isinstance(prompt, str):
+        if tokenizer is None:
+            raise UsageError(f"{name} is text, and the model has no tokenizer.json", hint="give token ids")
+        prompt = _encoded(prompt, name, tokenizer)
+    try:
+        ids = np.asarray(prompt)
+    except ValueError as error:
+        raise UsageError(f"{name} is no list of token ids: {error}") from error
+    if ids.ndim == 1 and ids.size == 0:
+        raise UsageError(f"{name} is empty; at least one token id is wanted")
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        hint = "prompts is a list of prompts, each a list of token ids" if ids.ndim == 0 else None
+        raise UsageError(f"{name} is {ids.dtype} of shape {ids.shape}; integer token ids (n,) are wanted", hint=hint)
+    if not (ids.min() >= 0 and ids.max() < sizes.vocabulary):
+        at = int(np.argmax((ids < 0) | (ids >= sizes.vocabulary)))
+        raise UsageError(f"{name}: token id {ids[at]} at {at} is outside 0 to {sizes.vocabulary - 1}")
+    if len(ids) >= sizes.context:
+        raise UsageError(f"{name} has {len(ids)} tokens; the context of {sizes.context} must hold one more")
+    return ids.astype(np.int64)
+
+
+def _encoded(text: str, name: str, tokenizer: Tokenizer) -> list[int]:
+    try:
+        text.encode()
+        return tokenizer.encode(text)
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{name} is no valid text: {error}") from error

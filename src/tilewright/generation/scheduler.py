@@ -1,0 +1,179 @@
+"""Which sequences run: waiting ones are admitted when a slot of the caches is free, in the order of their tokens.
+
+Neighbours in that order have prefixes in common, whose keys and values are copied. A greedy request that equals an
+unfinished one is not computed again.
+"""
+
+from __future__ import annotations
+
+from itertools import chain, count
+
+import numpy as np
+
+from tilewright.errors import ResourceError
+from tilewright.generation.decoder import Decoder
+from tilewright.generation.random_numbers import stream
+from tilewright.generation.sampling import SamplingParams
+from tilewright.generation.sequences import Group, Request, Running
+from tilewright.ops.attention import Cache, span
+
+WINDOW = 4096  # requests between the oldest unfinished one and the newest read: what sorting can work with
+PREFILL_ROWS = 1536  # rows of prompts in a step: enough for the matrix products, little enough for the caches
+MAX_SLOTS = 768  # sequences at once: beyond it the matrix products gain nothing more
+
+
+class Scheduler:
+    """Sequences that wait and that run, and the slots of the caches.
+
+    memory: bytes for keys and values. seed: for requests that have none. length: positions per slot.
+    """
+
+    most = MAX_SLOTS  # sequences that run at once
+
+    def __init__(self, model: Decoder, memory: int, seed: int) -> None:
+        self.model, self.memory, self.seed = model, memory, seed
+        self.context = model.sizes.context
+        self.waiting: list[Running] = []
+        self.running: list[Running] = []
+        self.caches: list[Cache] = []
+        self.free_slots: list[int] = []
+        self.length = 0
+        self.is_sorted = True
+        self.greedy_groups: dict[tuple[bytes, int], Group] = {}  # unfinished ones by key
+        self.kinds: dict[SamplingParams, int] = {}
+        self.kind_numbers = count()
+        self.last_kind: tuple[SamplingParams | None, int] = None, -1
+
+    @property
+    def is_busy(self) -> bool:
+        """True if sequences are running."""
+        return bool(self.running)
+
+    @property
+    def has_work(self) -> bool:
+        """True if sequences wait or run."""
+        return bool(self.waiting) or self.is_busy
+
+    def unfinished(self) -> float:
+        """How much work is left, in requests: by positions, as a share of the most that they may take."""
+        every = chain(self.waiting, self.running)
+        return sum((1 - s.cached / s.limit) * len(s.group.numbers) / s.group.request.params.n for s in every)
+
+    def add(self, request: Request, number: int) -> None:
+        """A request becomes n waiting sequences, or is answered by an equal greedy one that is unfinished."""
+        ids, params = np.asarray(request.token_ids, np.int64), request.params
+        key = ids.tobytes(), self.kind_of(params)
+        if params.greedy and key in self.greedy_groups:
+            self.greedy_groups[key].numbers.append(number)
+            return
+        group, tokens = Group(request, [number], key), ids.tolist()
+        if params.greedy:
+            self.greedy_groups[key] = group
+        limit = min(len(tokens) + params.max_tokens, self.context)
+        best = params.greedy and params.logprobs is None and params.plain
+        for index in range(params.n):
+            sequence = Running(group, index, list(tokens), len(tokens), limit, best=best)
+            if not params.greedy:
+                seed = self.seed if params.seed is None else params.seed
+                sequence.stream = stream(seed, request.id, index)
+            self.waiting.append(sequence)
+        self.is_sorted = False
+
+    def kind_of(self, params: SamplingParams) -> int:
+        """A number that is equal for equal parameters, as long as few others come between: a hash of the parameters
+        takes longer than a prompt."""
+        if params is not self.last_kind[0]:
+            if len(self.kinds) == WINDOW:
+                self.kinds.clear()
+            self.last_kind = params, self.kinds.setdefault(params, next(self.kind_numbers))
+        return self.last_kind[1]
+
+    def admit(self, rows: int = PREFILL_ROWS, running: int = 0) -> list[Running]:
+        """Waiting sequences for which a slot is free, each with its slot. rows: of prompts, after which no other
+        sequence is admitted. running: sequences that run already."""
+        if not self.is_sorted:
+            self.waiting.sort(key=lambda s: s.tokens, reverse=True)  # the last is admitted first
+            self.is_sorted = True
+        admitted: list[Running] = []
+        while self.waiting and rows > 0 and running + len(admitted) < self.most:
+            sequence = self.waiting[-1]
+            if sequence.limit > self.length:
+                if self.is_busy or admitted:
+                    break  # longer slots are allocated once no sequence uses these
+                self.allocate()
+            if not self.free_slots:
+                break
+            sequence.slot = self.free_slots.pop()
+            admitted.append(self.waiting.pop())
+            rows -= len(sequence.tokens)
+        return admitted
+
+    def allocate(self) -> None:
+        """Caches for the longest waiting sequence, with as many slots as the memory holds."""
+        self.length = max(sequence.limit for sequence in self.waiting)
+        slots = self.slots_within_memory(MAX_SLOTS)
+        self.caches = []  # freed before new memory is taken
+        self.caches = self.model.attention.caches(slots, self.length)
+        self.free_slots = list(range(slots))[::-1]
+
+    def slots_within_memory(self, most: int) -> int:
+        """How many sequences of `self.length` positions the memory holds, at most `most`. Raises ResourceError if
+        none."""
+        each = self.model.attention.cache_bytes(self.length)
+        if self.memory < each:
+            raise ResourceError(
+                f"the keys and values of {self.length} positions take {each:,} bytes; {self.memory:,} are allowed",
+                hint="allow more memory (max_batch_memory, --max-batch-memory on the command line) or fewer tokens "
+                "(max_tokens, --max-tokens)",
+            )
+        return min(self.memory // each, most)
+
+    def finish(self, sequence: Running) -> Group | None:
+        """Evict a finished sequence from its slot. Returns its group if that is complete now."""
+        self.free_slots.append(sequence.slot)
+        group = sequence.group
+        if not group.is_complete:
+            return None
+        self.greedy_groups.pop(group.key, None)
+        return group
+
+    def retry(self, sequence: Running) -> None:
+        """Let a sequence wait again, for a prefill without a copied prefix: the prefix may come from a bad prompt."""
+        self.free_slots.append(sequence.slot)
+        sequence.shares, sequence.apart = False, True
+        self.waiting.append(sequence)
+        self.is_sorted = False
+
+    def release(self) -> None:
+        """The end: the next engine of this model reuses the caches."""
+        if self.caches:
+            self.model.attention.leave(self.caches)
+
+
+def rows_of(batch: list[Running]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Token ids and positions of the rows of a step, int64 (rows,), and the spans of the sequences, int64 (n, 5).
+
+    A prompt whose prefix equals that of the prompt before it has rows for the rest only.
+    """
+    spans: list[tuple[int, ...]] = []
+    ids: list[int] = []
+    positions: list[int] = []
+    before: Running | None = None
+    for sequence in batch:
+        first, source = sequence.cached, -1
+        if before is not None and first == 0 and not sequence.apart:
+            first = common_prefix(before.tokens, sequence.tokens)
+            source = before.slot if first else -1
+            sequence.shares = source >= 0
+        count = len(sequence.tokens) - first
+        spans.append(span(sequence.slot, first, count, len(ids), source))
+        ids += sequence.tokens[first:]
+        positions += range(first, first + count)
+        before = sequence if sequence.cached == 0 else None
+    return np.array(ids, np.int64), np.array(positions, np.int64), np.array(spans, np.int64)
+
+
+def common_prefix(before: list[int], tokens: list[int]) -> int:
+    """Tokens that both start with; the last of `tokens` is never counted, because its logits are needed."""
+    limit = min(len(before), len(tokens) - 1)
+    return next((i for i in range(limit) if before[i] != tokens[i]), limit)

@@ -58,6 +58,8 @@ def _parsed(op: str, name: str, value: str, now: Any) -> Any:
             found = type(now)(value)
         else:
             return None if value in ("", "none") else value
+    except UsageError:  # a ValueError, too
+        raise
     except ValueError as error:
         example = "x".join(map(str, now)) if isinstance(now, tuple) else now
         raise UsageError(f"{wrong} a value such as {example} is wanted") from error

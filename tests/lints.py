@@ -322,6 +322,36 @@ DIALECT = (  # what a stranger reads twice, and what to write
 )
 
 
+def results_are_returned(source: Source) -> Iterator[Finding]:
+    """In runtime and cli no nested function hands out a result by `nonlocal` or through a list of its parent."""
+    if source.inside[:1] not in (("runtime",), ("cli",)):
+        return
+    for node in source.walk(ast.Nonlocal):
+        yield node.lineno, "nonlocal: return the value, or hold it in an object"
+    for outer in source.functions():
+        lists = {name for node in ast.walk(outer) for name in _bound_to_list(node)}
+        read = {node.value.id for node in ast.walk(outer) if _is_element(node, ast.Load)}
+        nested = [one for one in ast.walk(outer) if isinstance(one, ast.FunctionDef | ast.Lambda) and one is not outer]
+        for node in (node for one in nested for node in ast.walk(one)):
+            if _is_element(node, ast.Store) and node.value.id in lists:
+                yield node.lineno, f"{node.value.id}[...] hands out a result: return it"
+            elif isinstance(node, ast.Call) and _called(node) in {f"{name}.append" for name in lists & read}:
+                yield node.lineno, f"{_called(node)} hands out a result: return it"
+
+
+def _bound_to_list(node: ast.AST) -> Iterator[str]:
+    """The names that an assignment binds to a list of its own."""
+    if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr) and isinstance(node.value, ast.List):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def _is_element(node: ast.AST, context: type) -> bool:
+    """Whether it is `name[0]`, or another constant index, in this context."""
+    indexed = isinstance(node, ast.Subscript) and isinstance(node.ctx, context) and isinstance(node.value, ast.Name)
+    return indexed and isinstance(node.slice, ast.Constant)
+
+
 def words_are_standard(source: Source) -> Iterator[Finding]:
     """Comments, docstrings and names of `ops`, `simd` and `generation` use the field's words."""
     if source.inside[:1] not in (("ops",), ("simd",), ("generation",)):

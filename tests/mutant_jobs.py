@@ -28,10 +28,10 @@ from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.record import LENGTH_BYTES, Record, part_name
 from tilewright.runtime.jobs.start import Settings
 from tilewright.runtime.jobs.status import status
-from tilewright.runtime.verbs.classify.task import ClassifyJob, classify
-from tilewright.runtime.verbs.convolve.task import ConvolveJob, convolve
-from tilewright.runtime.verbs.draw.task import DrawJob, draw
-from tilewright.runtime.verbs.generate.task import GenerateJob, generate
+from tilewright.runtime.verbs.classify import ClassifyJob, classify
+from tilewright.runtime.verbs.convolve import ConvolveJob, convolve
+from tilewright.runtime.verbs.draw import DrawJob, draw
+from tilewright.runtime.verbs.generate import GenerateJob, generate
 from tilewright.simd import cache
 from tilewright.simd.private_directory import PrivateDirectory
 

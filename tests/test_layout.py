@@ -30,7 +30,7 @@ def test_every_rule_holds_in_every_file():
 
 OP, CLI, TEST = "src/tilewright/ops/gemm/cpu/loops.py", "src/tilewright/cli/classify.py", "tests/test_made_up.py"
 REFERENCE, SIMD = "src/tilewright/ops/matmul/reference.py", "src/tilewright/simd/vectors.py"
-LADDER = "src/tilewright/ops/matmul/ladder.py"
+LADDER, RUNTIME = "src/tilewright/ops/matmul/ladder.py", "src/tilewright/runtime/jobs/start.py"
 
 OFFENDERS = [
     (lints.imports_go_down, OP, "from tilewright.models import textcnn\n", 1, "ops imports models"),
@@ -89,6 +89,15 @@ OFFENDERS = [
         3,
         "ROW is an index",
     ),
+    (lints.results_are_returned, CLI, "def f():\n    x = 1\n    def g():\n        nonlocal x\n", 4, "nonlocal"),
+    (
+        lints.results_are_returned,
+        RUNTIME,
+        "def f():\n    made: list = []\n    def g():\n        made.append(1)\n        return made[0]\n    start(g)\n",
+        4,
+        "made.append hands out a result",
+    ),
+    (lints.results_are_returned, RUNTIME, "def f():\n    x = [0]\n    def g():\n        x[0] = 1\n", 4, "x[...] hands"),
     (lints.work_is_done, OP, "x = 1\n# TODO: two\n", 2, "unfinished"),
 ]
 
@@ -139,6 +148,9 @@ INNOCENTS = [
     (lints.words_are_standard, OP, "# the sum is updated in place; a task at a time; a row has a panel\nroomy = 1\n"),
     (lints.words_are_standard, TEST, "place = 1  # on its way\n"),
     (lints.parameters_have_names, OP, "SPAN = Span(*range(5))\ndef f(x, s):\n    return x[s + SPAN.row]\n"),
+    (lints.results_are_returned, RUNTIME, "def f():\n    x = []\n    def g(y):\n        x.append(y)\n    return x\n"),
+    (lints.results_are_returned, RUNTIME, "def f(x):\n    x[0] = 1\n    y = [0]\n    y[0] = 1\n    return y\n"),
+    (lints.results_are_returned, TEST, "def f():\n    x = 1\n    def g():\n        nonlocal x\n"),
     (lints.work_is_done, OP, "todo = 1\n"),
 ]
 

@@ -16,8 +16,9 @@ from tilewright.runtime.convert.models import init_textcnn
 from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.start import Settings
 from tilewright.runtime.load import tokenizer_of
-from tilewright.runtime.verbs.classify.task import ClassifyJob, ClassifyTask, classify
-from tilewright.runtime.verbs.generate.task import GenerateJob, generate
+from tilewright.runtime.verbs.classify import ClassifyJob, classify
+from tilewright.runtime.verbs.classify.task import ClassifyTask
+from tilewright.runtime.verbs.generate import GenerateJob, generate
 
 RECORDS = 240
 ERRORS = 13  # 8 bad lines, 5 ids that were given before

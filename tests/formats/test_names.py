@@ -12,9 +12,9 @@ from tilewright.formats.sentences import open_sentences
 from tilewright.formats.tables import open_table
 from tilewright.formats.validate import validate
 from tilewright.runtime.convert.models import init_gpt2
-from tilewright.runtime.verbs.classify.task import ClassifyJob
+from tilewright.runtime.verbs.classify import ClassifyJob
 from tilewright.runtime.verbs.classify.task import task_of as classify_task
-from tilewright.runtime.verbs.generate.task import GenerateJob
+from tilewright.runtime.verbs.generate import GenerateJob
 from tilewright.runtime.verbs.generate.task import task_of as generate_task
 
 WRONG = [f"in{ending}" for ending in ADVICE] + [

@@ -13,8 +13,8 @@ from tilewright.formats.tokenizer import Tokenizer
 from tilewright.formats.tokenizer_patterns import is_linear
 from tilewright.generation.sampling import SamplingParams
 from tilewright.runtime.convert.models import init_textcnn
-from tilewright.runtime.verbs.classify.task import ClassifyJob, classify
-from tilewright.runtime.verbs.generate.task import GenerateJob, generate
+from tilewright.runtime.verbs.classify import ClassifyJob, classify
+from tilewright.runtime.verbs.generate import GenerateJob, generate
 from tokenizer_files import contents
 
 SLOW = "a+a+[bc]"

@@ -8,7 +8,7 @@ import tifffile
 from tilewright.formats.kept import lost
 from tilewright.formats.volume_formats import open_volume
 from tilewright.formats.voxels import VoxelSize, voxel_size
-from tilewright.runtime.verbs.convolve.task import ConvolveJob, convolve
+from tilewright.runtime.verbs.convolve import ConvolveJob, convolve
 
 SHAPE = (3, 4, 5)
 SIZES = (2.5, 0.5, 0.25)

@@ -10,7 +10,7 @@ import pytest
 
 from compare import compare
 from dcgan_models import SMALL, random_noise, random_weights, torch_images
-from tilewright.bench.dcgan_reference import reference_images as reference
+from tilewright.bench.workloads.dcgan_reference import reference_images as reference
 from tilewright.errors import InputError, UsageError
 from tilewright.formats.images import pixels
 from tilewright.models.dcgan import BATCH, DCGAN, Batch, DCGANConfig, DCGANLayer, doubling, noise

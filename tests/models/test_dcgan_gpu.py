@@ -91,7 +91,7 @@ def test_what_a_gpu_cannot_do_is_said():
 
 @pytest.mark.skipif(ON_GPU, reason="there is a GPU")
 def test_a_job_without_a_gpu_is_refused(tmp_path):
-    from tilewright.runtime.verbs.draw.task import DrawJob, draw
+    from tilewright.runtime.verbs.draw import DrawJob, draw
 
     with pytest.raises(ResourceError, match="GPU"):
         draw(DrawJob(model="nowhere", input=None, output=str(tmp_path / "x.npy"), count=1, device="cuda"))
@@ -100,7 +100,7 @@ def test_a_job_without_a_gpu_is_refused(tmp_path):
 def test_a_job_writes_the_same_pictures(tmp_path, monkeypatch):
     """`draw` on a GPU, or on a generator whose kernels are simulated: batches of 4, as floats and as 8-bit pixels."""
     from tilewright.runtime.convert.models import init_dcgan
-    from tilewright.runtime.verbs.draw import task as job
+    from tilewright.runtime.verbs.draw import DrawJob, draw
 
     init_dcgan(str(tmp_path / "model"), 3, z_size=3, size=1, channels=(4, 3), kernel=4)
     if not ON_GPU:
@@ -110,7 +110,7 @@ def test_a_job_writes_the_same_pictures(tmp_path, monkeypatch):
     for name, device in (("cpu", "cpu"), ("gpu", "cuda")):
         with simulated("float32") if device == "cuda" else using():
             for output in ("npy", "png"):
-                job.draw(job.DrawJob(**options, output=str(tmp_path / f"{name}.{output}"), device=device))
+                draw(DrawJob(**options, output=str(tmp_path / f"{name}.{output}"), device=device))
     own, wanted = (np.load(tmp_path / f"{name}.npy") for name in ("gpu", "cpu"))
     assert np.abs(own - wanted).max() < 1e-4
     from PIL import Image
@@ -121,9 +121,9 @@ def test_a_job_writes_the_same_pictures(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("crops", [(1, 2), (1, 1), (2, 1)])
 def test_the_benchs_peer_draws_the_same_images(crops):
-    from tilewright.bench.dcgan import random_weights as weights_of
-    from tilewright.bench.dcgan_device import torch_generator
-    from tilewright.bench.dcgan_reference import reference_images
+    from tilewright.bench.workloads.dcgan import random_weights as weights_of
+    from tilewright.bench.workloads.dcgan_peers import torch_generator
+    from tilewright.bench.workloads.dcgan_reference import reference_images
 
     layers = tuple(DCGANLayer(channels=count, kernel=5, padding=crops) for count in (6, 3))
     config = DCGANConfig(z_size=7, size=2, channels=8, layers=layers)

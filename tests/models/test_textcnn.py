@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from compare import compare
-from tilewright.bench.sentiment import reference_logits
+from tilewright.bench.workloads.sentiment import reference_logits
 from tilewright.errors import InputError, ResourceError, UsageError
 from tilewright.formats.validate import largest_error
 from tilewright.models.initial import random_textcnn

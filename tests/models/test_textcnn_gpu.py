@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from gpu import ON_GPU, PLACE
-from tilewright.bench.sentiment import reference_logits
+from tilewright.bench.workloads.sentiment import reference_logits
 from tilewright.errors import ResourceError, UsageError
 from tilewright.formats.validate import largest_error
 from tilewright.models import textcnn

@@ -9,7 +9,7 @@ from tilewright.errors import ResourceError, UsageError
 from tilewright.hardware import GPU, no_gpu
 from tilewright.runtime import devices
 from tilewright.runtime.devices import gpu_faults, place_for
-from tilewright.runtime.verbs.classify.task import ClassifyJob, classify
+from tilewright.runtime.verbs.classify import ClassifyJob, classify
 
 WORKS = {"cpu": None, "simt": None, "tile": None, "torch": None, "mpi": None}
 

@@ -14,10 +14,10 @@ from tilewright.runtime.jobs import start
 from tilewright.runtime.jobs.start import quiet
 from tilewright.runtime.kernel_cache import cache_or_none, compiling_told, first_run
 from tilewright.runtime.reports import phase
-from tilewright.runtime.verbs.classify.task import ClassifyJob, classify
-from tilewright.runtime.verbs.convolve.task import ConvolveJob, convolve
-from tilewright.runtime.verbs.draw.task import DrawJob, draw
-from tilewright.runtime.verbs.generate.task import GenerateJob, generate
+from tilewright.runtime.verbs.classify import ClassifyJob, classify
+from tilewright.runtime.verbs.convolve import ConvolveJob, convolve
+from tilewright.runtime.verbs.draw import DrawJob, draw
+from tilewright.runtime.verbs.generate import GenerateJob, generate
 from tilewright.simd import cache
 from tilewright.simd.kernel import Kernel, _names
 
@@ -188,9 +188,7 @@ def test_a_worker_that_compiles_says_so(verb, tmp_path, monkeypatch):
 
     run, job = job_of(verb, tmp_path)
     run(job, quiet)
-    module = import_module(
-        f"tilewright.runtime.verbs.{verb}.{'worker' if verb in ('generate', 'convolve') else 'task'}"
-    )
+    module = import_module(f"tilewright.runtime.verbs.{verb}.worker")
     monkeypatch.setattr(module, "phase", compiling)
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(start, "first_run", lambda: "")

@@ -12,8 +12,8 @@ from tilewright.errors import InputError, ResourceError, UsageError
 from tilewright.generation.sampling import SamplingParams
 from tilewright.runtime.jobs.start import Settings
 from tilewright.runtime.outputs import check_output
-from tilewright.runtime.verbs.classify.task import ClassifyJob, classify
-from tilewright.runtime.verbs.generate.task import GenerateJob, generate
+from tilewright.runtime.verbs.classify import ClassifyJob, classify
+from tilewright.runtime.verbs.generate import GenerateJob, generate
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

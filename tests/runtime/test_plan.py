@@ -16,8 +16,8 @@ from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.manifest import encoded, seal
 from tilewright.runtime.jobs.start import Settings
 from tilewright.runtime.plan import ALWAYS, MERGING, RUNNING, SUPERVISOR, Part, counted_in, peak_of, sample_lines
+from tilewright.runtime.verbs.classify import ClassifyJob, classify
 from tilewright.runtime.verbs.classify.plan import plan
-from tilewright.runtime.verbs.classify.task import ClassifyJob, classify
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_a_touched_file_is_refused_as_by_the_run_unless_its_hash_is_known(job, s
     assert plan(job(**settings)).begun.touched == ("input",)
     assert bytes_read(path) - read == untouched  # for the hash none of it was
     (tmp_path / "out.bin.job" / "contents.json").unlink()
-    with pytest.raises(UsageError, match="ended before all of it was hashed") as ours:
+    with pytest.raises(UsageError, match="No earlier run has hashed all of it") as ours:
         plan(job(**settings))
     with pytest.raises(UsageError) as theirs:
         classify(job(**settings))

@@ -78,6 +78,8 @@ class Verbs(TyperGroup):
         app = _app()
         module = import_module(f"tilewright.cli.{cmd_name}")
         settings = HELP | getattr(module, "CONTEXT", {})
+        if hasattr(module, "COMMANDS"):
+            return _group(module, VERBS[cmd_name])
         app.command(cmd_name, cls=Verb, help=None, context_settings=settings)(_guarded(getattr(module, cmd_name)))
         return typer.main.get_command(app)
 
@@ -88,6 +90,26 @@ class Verbs(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         self.commands = dict.fromkeys(VERBS, None)  # type: ignore[assignment]  # typer looks here for "Did you mean"
         return super().resolve_command(ctx, args)
+
+
+def _group(module: Any, about: str) -> Any:
+    """The verb of a module with COMMANDS, each of which has its own options. OLD_NAMES: what some were called."""
+    app = _app(cls=Group, no_args_is_help=True, help=about, subcommand_metavar="WORKLOAD [OPTIONS]")
+    for name, function in module.COMMANDS.items():
+        app.command(name, cls=Verb, help=None, context_settings=HELP)(_guarded(function))
+    for old, name in module.OLD_NAMES.items():
+        app.command(old, cls=Verb, hidden=True, context_settings=HELP)(_guarded(module.COMMANDS[name]))
+    return typer.main.get_command(app)
+
+
+class Group(TyperGroup):
+    """A verb with commands of its own."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0].startswith("-") and args[0] not in HELP["help_option_names"]:
+            what = f"{args[0]} is an option of a workload; write it after: {ctx.command_path} WORKLOAD {args[0]}"
+            raise typer.BadParameter(what, ctx=ctx)
+        return super().parse_args(ctx, args)
 
 
 class Verb(TyperCommand):

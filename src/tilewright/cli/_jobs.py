@@ -86,14 +86,16 @@ def device_row(options: Any, threads: int) -> dict[str, str]:
     return {"Threads": str(threads)} if device == "cpu" else {"Device": device}
 
 
-def speaker(options: Any, banner: Callable[[], str]) -> Callable[[str], None]:
+@dataclass
+class Speaker:
     """Says lines, on stderr with --json, the banner before the first: a rank of MPI that says nothing has none."""
-    begun: list[bool] = []
 
-    def speak(line: str) -> None:
-        if not begun:
-            begun.append(True)
-            say(banner(), err=options.json)
-        say(line, err=options.json)
+    options: Any
+    banner: Callable[[], str]
+    has_begun: bool = False
 
-    return speak
+    def __call__(self, line: str) -> None:
+        if not self.has_begun:
+            self.has_begun = True
+            say(self.banner(), err=self.options.json)
+        say(line, err=self.options.json)

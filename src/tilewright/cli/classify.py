@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from typer import Option
 
-from tilewright.cli._jobs import JobOptions, device_row, settings_of, speaker
+from tilewright.cli._jobs import JobOptions, Speaker, device_row, settings_of
 from tilewright.cli._options import Device, check_threads, parse_bytes, parse_rungs, verb
 from tilewright.cli._output import banner, show_part, show_report, summary
 
 if TYPE_CHECKING:
-    from tilewright.runtime.verbs.classify.task import ClassifyJob
+    from tilewright.runtime.verbs.classify import ClassifyJob
 
 
 @dataclass(kw_only=True)
@@ -69,7 +69,7 @@ def job_of(options: Options) -> ClassifyJob:
     table_memory = None if options.table_memory is None else parse_bytes(options.table_memory, "--table-memory")
 
     from tilewright.formats.models import table_path
-    from tilewright.runtime.verbs.classify.task import ClassifyJob
+    from tilewright.runtime.verbs.classify import ClassifyJob
 
     return ClassifyJob(
         model=options.model,
@@ -103,15 +103,15 @@ def classify(options: Options) -> None:
     The output appears when it is whole; until then an earlier one stays. What is done is kept in OUTPUT.job: the same
     command goes on where a stopped one was, and does nothing where all is there.
     """
-    rungs = parse_rungs(options.rung or [], "classify")
+    rungs = parse_rungs(options.rung or [], "classify", options.device)
     check_threads(options.threads)
     job = job_of(options)
 
     from tilewright.ops.core.ladder import using
     from tilewright.ops.core.launch import thread_count, threads
-    from tilewright.runtime.verbs.classify.task import classify
+    from tilewright.runtime.verbs.classify import classify
 
-    say = speaker(options, lambda: _banner(options, thread_count()))
+    say = Speaker(options, lambda: _banner(options, thread_count()))
     with threads(options.threads), using(**rungs):
         report = classify(job, say)
     show_part("classify", options, report)

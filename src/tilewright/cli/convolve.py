@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Option
 
-from tilewright.cli._jobs import JobOptions, settings_of, speaker
+from tilewright.cli._jobs import JobOptions, Speaker, settings_of
 from tilewright.cli._options import Device, check_threads, parse_bytes, parse_rungs, verb
 from tilewright.cli._output import banner, say, show_json, show_part, summary
 
 if TYPE_CHECKING:
-    from tilewright.runtime.verbs.convolve.task import ConvolveJob
+    from tilewright.runtime.verbs.convolve import ConvolveJob
 
 Modes = Literal[
     "reflect", "constant", "nearest", "mirror", "wrap", "grid-mirror", "grid-constant", "grid-wrap"
@@ -72,7 +72,7 @@ def job_of(options: Options) -> ConvolveJob:
         raise typer.BadParameter("a volume has no records of which some may fail", param_hint="--max-errors")
     memory = None if options.memory is None else parse_bytes(options.memory, "--memory")
 
-    from tilewright.runtime.verbs.convolve.task import ConvolveJob
+    from tilewright.runtime.verbs.convolve import ConvolveJob
 
     return ConvolveJob(
         input=options.input,
@@ -105,17 +105,17 @@ def convolve(options: Options) -> None:
     whole; until then an earlier one stays, and OUT.job/ keeps what is done: the same command goes on. As text, a volume
     is D H W and its values, x fastest, with six decimals.
     """
-    rungs = parse_rungs(options.rung or [], "convolve")
+    rungs = parse_rungs(options.rung or [], "convolve", options.device)
     check_threads(options.threads)
     job = job_of(options)
 
     from tilewright.ops.core.ladder import using
     from tilewright.ops.core.launch import thread_count, threads
-    from tilewright.runtime.verbs.convolve.task import convolve
+    from tilewright.runtime.verbs.convolve import convolve
 
     with threads(options.threads), using(**rungs):
         count = thread_count()
-        report = convolve(job, speaker(options, lambda: _banner(options, count)))
+        report = convolve(job, Speaker(options, lambda: _banner(options, count)))
     show_part("convolve", options, report)
     if not report.lead:
         raise typer.Exit(report.exit_code)

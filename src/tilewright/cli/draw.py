@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from typer import Option
 
-from tilewright.cli._jobs import JobOptions, device_row, settings_of, speaker
+from tilewright.cli._jobs import JobOptions, Speaker, device_row, settings_of
 from tilewright.cli._options import Device, check_threads, parse_rungs, verb
 from tilewright.cli._output import banner, say, show_part, show_report, summary
 
 if TYPE_CHECKING:
-    from tilewright.runtime.verbs.draw.task import DrawJob
+    from tilewright.runtime.verbs.draw import DrawJob
 
 
 @dataclass(kw_only=True)
@@ -65,7 +65,7 @@ def job_of(options: Options) -> DrawJob:
     if options.max_errors is not None:
         raise typer.BadParameter("an image cannot fail alone", param_hint="--max-errors")
 
-    from tilewright.runtime.verbs.draw.task import DrawJob
+    from tilewright.runtime.verbs.draw import DrawJob
 
     return DrawJob(
         model=options.model,
@@ -98,17 +98,17 @@ def draw(options: Options) -> None:
     image's number: the first 10 of 1,000 images are the 10 of another run. Outputs appear when they are whole; until
     then earlier ones stay, and OUT.job/ keeps what is done: the same command goes on.
     """
-    rungs = parse_rungs(options.rung or [], "draw")
+    rungs = parse_rungs(options.rung or [], "draw", options.device)
     check_threads(options.threads)
     job = job_of(options)
 
     from tilewright.ops.core.ladder import using
     from tilewright.ops.core.launch import thread_count, threads
-    from tilewright.runtime.verbs.draw.task import draw
+    from tilewright.runtime.verbs.draw import draw
 
     with threads(options.threads), using(**rungs):
         count = thread_count()
-        report = draw(job, speaker(options, lambda: _banner(options, count)))
+        report = draw(job, Speaker(options, lambda: _banner(options, count)))
     show_part("draw", options, report)
     if not report.lead:
         raise typer.Exit(report.exit_code)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from typer import Option
 
-from tilewright.cli._jobs import JobOptions, device_row, settings_of, speaker
+from tilewright.cli._jobs import JobOptions, Speaker, device_row, settings_of
 from tilewright.cli._options import Device, check_threads, parse_bytes, parse_rungs, verb
 from tilewright.cli._output import banner, say, show_part, show_report, summary
-from tilewright.errors import UsageError
 from tilewright.formats.sampling_fields import DRAWING
 
 if TYPE_CHECKING:
     from tilewright.generation.sampling import SamplingParams
-    from tilewright.runtime.verbs.generate.task import GenerateJob
+    from tilewright.runtime.verbs.generate import GenerateJob
 
 SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
@@ -105,7 +103,7 @@ def job_of(options: Options) -> GenerateJob:
         raise typer.BadParameter("-v and -a FILE go together", param_hint="-v")
     memory = None if options.max_batch_memory is None else parse_bytes(options.max_batch_memory, "--max-batch-memory")
 
-    from tilewright.runtime.verbs.generate.task import GenerateJob
+    from tilewright.runtime.verbs.generate import GenerateJob
 
     return GenerateJob(
         model=options.model,
@@ -129,8 +127,7 @@ def _params(options: Options) -> SamplingParams:
     try:
         return SamplingParams.of(n=options.samples, **{name: getattr(options, name) for name in SAMPLING})
     except ParameterError as error:
-        rule = re.sub(r"\b(?:max_tokens|temperature)\b", lambda found: _flag(found[0]), error.rule)
-        raise UsageError(f"{_flag(error.name)} is {error.value}; {rule}") from error
+        raise error.spelled(_flag) from error
 
 
 def _flag(parameter: str) -> str:
@@ -166,15 +163,15 @@ def generate(options: Options) -> None:
     The output appears when it is whole; until then an earlier one stays. What is done is kept in OUTPUT.job: the same
     command goes on where a stopped one was, and does nothing where all is there.
     """
-    rungs = parse_rungs(options.rung or [], "generate")
+    rungs = parse_rungs(options.rung or [], "generate", options.device)
     check_threads(options.threads)
     job = job_of(options)
 
     from tilewright.ops.core.ladder import using
     from tilewright.ops.core.launch import thread_count, threads
-    from tilewright.runtime.verbs.generate.task import generate
+    from tilewright.runtime.verbs.generate import generate
 
-    speak = speaker(options, lambda: _banner(options, thread_count()))
+    speak = Speaker(options, lambda: _banner(options, thread_count()))
     with threads(options.threads), using(**rungs):
         report = generate(job, speak)
     show_part("generate", options, report)

@@ -7,9 +7,14 @@ OpenAI's completions and chat completions, transformers' `GenerationConfig` (5.2
 
 from __future__ import annotations
 
+import json
+from difflib import get_close_matches
+from functools import lru_cache
 from numbers import Integral
 from typing import Any
 
+PROMPT_FIELDS = ("prompt", "prompt_token_ids", "input_ids")
+ALIKE = 0.88  # difflib's ratio from which on a name is taken for a misspelt one
 PARAMETERS = (  # fields of `SamplingParams`
     "n", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
     "logit_bias", "bad_words", "allowed_token_ids", "suppress_tokens", "no_repeat_ngram_size", "seed", "stop",
@@ -141,6 +146,15 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+def shown_as_json(value: Any) -> str:
+    """A list or an object of a record for a message, as JSON; see `shown`."""
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        return shown(value)
+    return text if len(text) <= 60 else shown(value)
+
+
 def _same(value: Any, neutral: Any) -> bool:
     """Equal, but neither true for 1 nor 1 for true."""
     return isinstance(value, bool) == isinstance(neutral, bool) and bool(value == neutral)
@@ -150,3 +164,16 @@ def _as_json(value: Any) -> str:
     import msgspec
 
     return msgspec.json.encode(value).decode()
+
+
+def names_sampling(column: str) -> bool:
+    """True for a column of a table that must be read: a sampling field, honoured or refused, or almost one's name."""
+    if column in HONOURED or column in REFUSED:
+        return True
+    return column not in HARMLESS and meant_by(column, HONOURED) is not None
+
+
+@lru_cache(1024)
+def meant_by(name: str, wanted: tuple[str, ...]) -> str | None:
+    """The field that a misspelt name was to be."""
+    return next(iter(get_close_matches(name.lower(), wanted, 1, ALIKE)), None)

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import InputError, ResourceError
+from tilewright.errors import InputError, NotEnoughMemory
 
-MORE_MEMORY = "give more --memory"
 PIECE_BYTES = 4 << 20  # read, checked and converted at a time: it stays in a core's cache
 
 Box = tuple[slice, slice, slice]
@@ -92,14 +91,15 @@ class Volume:
 class ArrayVolume(Volume):
     """A volume in memory: array (D, H, W) of any real dtype and strides; its values are array * slope + intercept."""
 
-    def __init__(self, path: str, array: np.ndarray, scale: tuple[float, float] | None = None) -> None:
+    def __init__(self, path: str, array: np.ndarray) -> None:
         super().__init__(path, array.shape, array.dtype)  # type: ignore[arg-type]
-        self._array, self._scale = array, scale
+        self._array: np.ndarray = array
+        self.scale: tuple[float, float] | None = None
         self.held = array.nbytes
 
     def load(self, dtype: np.dtype) -> np.ndarray:
         """As `Volume.load`."""
-        if self._scale is not None or self._array.dtype != dtype or not self._array.flags.c_contiguous:
+        if self.scale is not None or self._array.dtype != dtype or not self._array.flags.c_contiguous:
             return super().load(dtype)
         self._check_finite(self._array, [0, 0, 0])
         return self._array
@@ -107,7 +107,7 @@ class ArrayVolume(Volume):
     def _pieces(self, start: tuple[int, ...], shape: tuple[int, ...]) -> Iterator[tuple[Box, np.ndarray]]:
         box = self._array[tuple(slice(a, a + n) for a, n in zip(start, shape, strict=True))]
         for place in boxes(shape, self.dtype.itemsize):
-            yield place, scaled(box[place], self._scale)
+            yield place, scaled(box[place], self.scale)
 
 
 def boxes(shape: tuple[int, ...], itemsize: int, axis: int = 0) -> Iterator[Box]:
@@ -145,28 +145,38 @@ def scaled(piece: np.ndarray, scale: tuple[float, float] | None) -> np.ndarray:
         return piece * np.float64(scale[0]) + np.float64(scale[1])
 
 
-def check_shape(path: str, shape: tuple[int, ...], dtype: np.dtype) -> Shape:
-    """`shape` itself. Raises InputError unless it has three dimensions and voxels, and dtype is bool, integer or float
-    of at most 64 bits."""
+def check_shape(path: str, shape: tuple[int, ...], dtype: np.dtype, *, kernel: bool = False) -> Shape:
+    """`shape` itself, of a volume or kernel. Raises InputError unless it has three dimensions and voxels, and dtype is
+    bool, integer or float of at most 64 bits."""
     if len(shape) != 3:
+        what, sizes = ("kernel", "(KD, KH, KW)") if kernel else ("volume", "(D, H, W)")
         raise InputError(
-            f"the volume has {len(shape)} dimensions, {shape}; three are wanted: (D, H, W)",
+            f"the {what} has {len(shape)} dimensions, {shape}; three are wanted: {sizes}",
             path=path,
-            hint="save one channel or one time of it",
+            hint="a kernel of one plane is (1, KH, KW)" if kernel else "save one channel or one time of it",
         )
-    if min(shape) < 1 or math.prod(shape) >= 1 << 56:
+    if min(shape) < 1 or max(shape) >= 1 << 48 or math.prod(shape) >= 1 << 56:
         raise InputError(f"the shape is {shape}; every size must be at least 1", path=path)
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
         raise InputError(f"the values are {dtype}; bool, integers or floats of up to 64 bits are wanted", path=path)
     return shape  # type: ignore[return-value]
 
 
-class MemoryShort(ResourceError):
-    """More memory is needed than a job may take. missing: bytes, of this process and as far as is known here."""
+class MemoryShort(NotEnoughMemory):
+    """More memory is needed than a job may take. missing: bytes, of this process and as far as is known here.
+
+    hint: what else would help. `advise` changes what the user is told to do.
+    """
 
     def __init__(self, message: str, *, missing: int = 0, path: str | None = None, hint: str | None = None) -> None:
-        super().__init__(message, path=path, hint=f"{MORE_MEMORY}, or {hint}" if hint else MORE_MEMORY)
-        self.missing = missing
+        super().__init__(message, path=path)
+        self.missing, self.instead = missing, hint
+        self.advise()
+
+    def advise(self, *, enough: int | None = None) -> None:
+        """Name the memory that would be enough, in bytes, and what else would help, which is `instead`."""
+        about = f", about {enough >> 20}M" if enough else ""
+        self.hint = f"give more --memory{about}" + (f", or {self.instead}" if self.instead else "")
 
 
 def check_memory(path: str, needed: int, memory: int | None) -> None:

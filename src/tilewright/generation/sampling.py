@@ -7,7 +7,7 @@ from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 from tilewright.errors import UsageError
-from tilewright.formats.sampling_fields import ALIASES, HONOURED, is_known, refusal, shown
+from tilewright.formats.sampling_fields import ALIASES, HONOURED, is_known, refusal, shown, shown_as_json
 
 MAX_N = 16384  # vLLM's default limit
 MAX_TEMPERATURE = 2.0  # vLLM's and OpenAI's
@@ -20,11 +20,23 @@ MAX_ANSWER = 1 << 20  # n * max_tokens * (logprobs + 1): some 100 MB of Python o
 
 
 class ParameterError(UsageError):
-    """One parameter's value breaks its rule. name: the parameter, as the user spelled it; value: as text; rule."""
+    """The value of a sampling parameter breaks its rule. parameter: as the user spelled it; value: as text.
 
-    def __init__(self, name: str, value: str, rule: str) -> None:
-        super().__init__(f"{name} is {value}; {rule}")
-        self.name, self.value, self.rule = name, value, rule
+    rule: may have a {} where it names `other`, a second parameter.
+    """
+
+    parameter: str
+    value: str
+    rule: str
+
+    def __init__(self, parameter: str, value: str, rule: str, *, other: str = "") -> None:
+        super().__init__(parameter=parameter, value=value, rule=rule.replace("{}", other) if other else rule)
+        self._written, self._other = rule, other
+
+    def spelled(self, spell: Callable[[str], str]) -> UsageError:
+        """The same with both parameters' names as `spell` gives them, such as "--max-tokens"."""
+        rule = self._written.replace("{}", spell(self._other)) if self._other else self._written
+        return UsageError(parameter=spell(self.parameter), value=self.value, rule=rule)
 
 
 class _Rule(NamedTuple):
@@ -129,9 +141,9 @@ class SamplingParams:
         for name, value in values.items():
             object.__setattr__(self, name, value)
         if self.min_tokens > self.max_tokens:
-            raise _refusal("min_tokens", self.min_tokens, f"at most max_tokens, {self.max_tokens},")
+            raise _refusal("min_tokens", self.min_tokens, f"at most {{}}, {self.max_tokens},", "max_tokens")
         if self.greedy and self.n > 1:
-            raise _refusal("n", self.n, "1 with temperature 0, where all completions are equal,")
+            raise _refusal("n", self.n, "1 with {} 0, where all completions are equal,", "temperature")
 
     @classmethod
     def of(cls, **values: Any) -> "SamplingParams":
@@ -167,7 +179,8 @@ class SamplingParams:
         try:
             merged = SamplingParams(**chosen)
         except ParameterError as error:
-            raise ParameterError(spelled.get(error.name, error.name), error.value, error.rule) from None
+            name = spelled.get(error.parameter, error.parameter)
+            raise ParameterError(name, error.value, error.rule) from None
         if do_sample and merged.greedy:
             raise UsageError("do_sample is true and temperature is 0, which is greedy", hint="give a temperature")
         return merged
@@ -210,7 +223,12 @@ class SamplingParams:
         for name, ids in (lists | {"logit_bias": biased}).items():
             if beyond := [token for token in ids if token >= vocabulary]:
                 rule = f"token {beyond[0]} is beyond the model's tokens, 0 to {vocabulary - 1}"
-                raise ParameterError(name, shown(getattr(self, name)), rule)
+                given = (
+                    {str(token): int(bias) if bias == int(bias) else bias for token, bias in self.logit_bias}
+                    if name == "logit_bias"
+                    else ids
+                )
+                raise ParameterError(name, shown_as_json(given), rule)
         self.check_answer(context)
 
     def check_answer(self, context: int) -> None:
@@ -274,12 +292,12 @@ def _biases(value: Any) -> tuple[tuple[int, float], ...]:
                 if not -MAX_BIAS <= wide <= MAX_BIAS:
                     raise ValueError
     except (TypeError, ValueError, OverflowError):
-        raise _refusal("logit_bias", value, words) from None
+        raise ParameterError("logit_bias", shown_as_json(value), f"{words} is wanted") from None
     return tuple(sorted(found.items()))
 
 
-def _refusal(name: str, value: Any, words: str) -> ParameterError:
-    return ParameterError(name, shown(value), f"{words} is wanted")
+def _refusal(name: str, value: Any, words: str, other: str = "") -> ParameterError:
+    return ParameterError(name, shown(value), f"{words} is wanted", other=other)
 
 
 def _check_name(name: str, value: Any) -> None:

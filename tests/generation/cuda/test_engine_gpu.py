@@ -357,21 +357,21 @@ def test_the_job_writes_what_the_cpus_job_writes(tmp_path, monkeypatch, rng):
 
     from tilewright.runtime import load
     from tilewright.runtime.jobs import start
-    from tilewright.runtime.verbs.generate import task as job
+    from tilewright.runtime.verbs.generate import GenerateJob, generate, task
 
     save(tmp_path / "m", tokenizer=False)
     lines = [{"prompt_token_ids": rng.integers(0, V, n).tolist()} for n in (5, 9, 1, 30)]
     lines[1:1] = [{"prompt_token_ids": [V]}, {"prompt_token_ids": [1, 2], "temperature": 1, "n": 2}]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines * 20))
     rng.integers(0, V, (90, 16), np.int32).tofile(tmp_path / "in.bin")
-    for module in (job, load, start):
+    for module in (task, load, start):
         monkeypatch.setattr(module, "place_for", lambda device, dtype="": device)
     monkeypatch.chdir(tmp_path)
     for ending in ("jsonl", "bin"):
-        report = job.generate(job.GenerateJob("m", f"in.{ending}", f"there.{ending}", GREEDY, device="cuda"))
+        report = generate(GenerateJob("m", f"in.{ending}", f"there.{ending}", GREEDY, device="cuda"))
         with pytest.MonkeyPatch.context() as patch:
             unpatched(patch)
-            job.generate(job.GenerateJob("m", f"in.{ending}", f"here.{ending}", GREEDY))
+            generate(GenerateJob("m", f"in.{ending}", f"here.{ending}", GREEDY))
         assert report.records == (120 if ending == "jsonl" else 90)
         assert (tmp_path / f"there.{ending}").read_bytes() == (tmp_path / f"here.{ending}").read_bytes()
 

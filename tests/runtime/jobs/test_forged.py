@@ -20,8 +20,8 @@ from tilewright.runtime.jobs.merge import Report, digest_of, verify
 from tilewright.runtime.jobs.pieces import listed, parsed
 from tilewright.runtime.jobs.start import Settings
 from tilewright.runtime.jobs.status import status
-from tilewright.runtime.verbs.convolve.task import ConvolveJob, convolve
-from tilewright.runtime.verbs.draw.task import DrawJob, draw
+from tilewright.runtime.verbs.convolve import ConvolveJob, convolve
+from tilewright.runtime.verbs.draw import DrawJob, draw
 from verb_jobs import ERRORS, clear, expected, job_of, run
 
 

@@ -15,7 +15,7 @@ from tilewright.runtime.jobs.directory import INDEX, REPORT, JobDirectory, error
 from tilewright.runtime.jobs.manifest import seal
 from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.start import Settings
-from tilewright.runtime.verbs.classify.task import ClassifyJob, classify
+from tilewright.runtime.verbs.classify import ClassifyJob, classify
 
 LINES = 60
 COUNTS = {

@@ -16,8 +16,8 @@ from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.start import Settings
 from tilewright.runtime.jobs.status import status
-from tilewright.runtime.verbs.classify.task import ClassifyJob, classify
-from tilewright.runtime.verbs.generate.task import GenerateJob, generate
+from tilewright.runtime.verbs.classify import ClassifyJob, classify
+from tilewright.runtime.verbs.generate import GenerateJob, generate
 from verb_jobs import ERRORS, RECORDS, SAMPLED, VERBS, clear, expected, files, job_of, run
 
 

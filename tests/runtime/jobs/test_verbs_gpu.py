@@ -24,9 +24,9 @@ from tilewright.generation.sampling import SamplingParams
 from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.start import Settings
 from tilewright.runtime.named_models import model_path
-from tilewright.runtime.verbs.classify.task import ClassifyJob, classify
-from tilewright.runtime.verbs.draw.task import DrawJob, draw
-from tilewright.runtime.verbs.generate.task import GenerateJob, generate
+from tilewright.runtime.verbs.classify import ClassifyJob, classify
+from tilewright.runtime.verbs.draw import DrawJob, draw
+from tilewright.runtime.verbs.generate import GenerateJob, generate
 from verb_jobs import POISON, TrappingThere
 
 pytestmark = pytest.mark.skipif(not ON_GPU, reason="it takes a GPU: TILEWRIGHT_GPU=1")
@@ -182,12 +182,11 @@ def test_a_kernel_that_traps_here(folder, tmp_path):
     job = job_with_a_trap(folder, tmp_path / "out.jsonl")
     code = f"""if True:
         from tilewright.cli import fail
-        from tilewright.runtime.verbs.classify import task as classify
-        from tilewright.runtime.verbs.classify.task import ClassifyJob
+        from tilewright.runtime.verbs.classify import ClassifyJob, classify, task
         from verb_jobs import TrappingThere
-        classify.ClassifyTask = TrappingThere
+        task.ClassifyTask = TrappingThere
         try:
-            classify.classify(ClassifyJob({job.model!r}, {job.input!r}, {job.output!r}, device="cuda"))
+            classify(ClassifyJob({job.model!r}, {job.input!r}, {job.output!r}, device="cuda"))
         except BaseException as error:
             fail(error)
     """

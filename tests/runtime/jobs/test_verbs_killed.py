@@ -136,7 +136,8 @@ def test_a_shard_costs_little(verbs, tmp_path):
 SIZE = 10 << 30
 SCRIPT = """
 import sys, time, json
-from tilewright.runtime.verbs.generate.task import GenerateJob, task_of
+from tilewright.runtime.verbs.generate import GenerateJob
+from tilewright.runtime.verbs.generate.task import task_of
 from tilewright.runtime.engines.inline import Inline
 from tilewright.runtime.jobs.run import run
 from tilewright.runtime.jobs.manifest import Manifest

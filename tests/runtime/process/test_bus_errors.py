@@ -15,8 +15,8 @@ from tilewright.errors import InputError
 from tilewright.runtime.convert.models import init_textcnn
 from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.verbs.classify import ClassifyJob, classify
 from tilewright.runtime.verbs.classify import task as classify_module
-from tilewright.runtime.verbs.classify.task import ClassifyJob, classify
 from verb_jobs import Cutting
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the action is for Linux alone")

@@ -23,10 +23,10 @@ from tilewright.runtime.jobs.manifest import Damaged
 from tilewright.runtime.jobs.merge import digest_of, verify
 from tilewright.runtime.jobs.pieces import Piece, listed, parsed
 from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.verbs.convolve import ConvolveJob, convolve
 from tilewright.runtime.verbs.convolve import task as volumes
-from tilewright.runtime.verbs.convolve.task import ConvolveJob, convolve
+from tilewright.runtime.verbs.draw import DrawJob, draw
 from tilewright.runtime.verbs.draw import task as images
-from tilewright.runtime.verbs.draw.task import DrawJob, draw
 
 VOLUMES = ("out.npy", "out.nii", "out.nii.gz", "out.tif", "out.zarr", "out.txt")
 IMAGES = ("out.npy", "out.txt", "out.png", "out.bmp", "out/")
@@ -306,11 +306,9 @@ def test_workers_write_the_same_bytes(verb, output):
 SERVER = """
 import json, os, sys, time
 from tilewright.cli import main
-import tilewright.cli.convolve, tilewright.cli.draw, zarr
+import tilewright.cli.convolve, tilewright.cli.draw, tilewright.runtime.verbs.draw, zarr
 from tilewright.models import dcgan
-from tilewright.runtime.verbs.convolve import task as convolve
 from tilewright.runtime.verbs.convolve import worker as convolve_worker
-from tilewright.runtime.verbs.draw import task as draw
 compute, generate = convolve_worker._compute, dcgan.DCGAN.generate
 def slow(*arguments):
     f = compute(*arguments)

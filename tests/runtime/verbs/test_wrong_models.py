@@ -13,9 +13,9 @@ from safetensors.numpy import load_file, save_file
 from tilewright.errors import InputError, TilewrightError, UsageError
 from tilewright.runtime.convert.models import convert, init_dcgan, init_gpt2, init_textcnn
 from tilewright.runtime.load import load, mapped_weights, read_weights
-from tilewright.runtime.verbs.classify.task import ClassifyJob, classify
-from tilewright.runtime.verbs.draw.task import DrawJob, draw
-from tilewright.runtime.verbs.generate.task import GenerateJob, generate
+from tilewright.runtime.verbs.classify import ClassifyJob, classify
+from tilewright.runtime.verbs.draw import DrawJob, draw
+from tilewright.runtime.verbs.generate import GenerateJob, generate
 
 GPT2 = {"vocab_size": 300, "n_positions": 32, "n_embd": 16, "n_layer": 1, "n_head": 2}
 TEXTCNN = {"vocab_size": 50, "sequence_length": 9, "hidden_size": 8, "num_filters": 4, "hidden_sizes": (),

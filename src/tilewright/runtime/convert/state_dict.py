@@ -58,6 +58,8 @@ def read_state_dict(path: str) -> tuple[Any, dict[str, np.ndarray]]:
     modules = _modules(tensors, path)
     try:
         config = _config(modules, path)
+    except InputError:
+        raise
     except ValueError as error:
         raise InputError(f"no generator that can be computed: {error}", path=path) from error
     weights = _weights(config, modules)

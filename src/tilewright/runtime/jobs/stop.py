@@ -52,6 +52,7 @@ class Stop:
         if self.name:
             raise Interrupted(
                 f"stopped by {self.name}: what is whole was kept, and the output not written",
+                value=self.name,
                 hint="run the same command again",
             )
 

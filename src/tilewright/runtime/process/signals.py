@@ -71,6 +71,7 @@ def stoppable() -> Iterator[Stop]:
     except _Stopped:
         raise Interrupted(
             f"stopped by {stop.name}: the work was not finished and no output was written",
+            value=stop.name,
             hint="run the same command again",
         ) from None
     finally:

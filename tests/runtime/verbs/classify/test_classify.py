@@ -15,8 +15,8 @@ from tilewright.errors import InputError, InternalError, ResourceError, UsageErr
 from tilewright.formats import atomic
 from tilewright.runtime.jobs.start import Settings
 from tilewright.runtime.progress import JobProgress
-from tilewright.runtime.verbs.classify import task as module
-from tilewright.runtime.verbs.classify.task import ClassifyJob, classify
+from tilewright.runtime.verbs.classify import ClassifyJob, classify
+from tilewright.runtime.verbs.classify import worker as module
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from tilewright.ops.core.memory import LINE
 from tilewright.runtime.convert.models import init_textcnn
 from tilewright.runtime.jobs.start import Settings
 from tilewright.runtime.load import read_weights
+from tilewright.runtime.verbs.classify import ClassifyJob
 from tilewright.runtime.verbs.classify.plan import plan
-from tilewright.runtime.verbs.classify.task import ClassifyJob
 
 PREPARED, TABLE = "weights, prepared", "token table"
 

@@ -9,7 +9,7 @@ from scipy import ndimage
 from tilewright import ndimage as ours
 from tilewright.errors import UsageError
 from tilewright.runtime.jobs.start import Settings
-from tilewright.runtime.verbs.convolve.task import ConvolveJob, convolve
+from tilewright.runtime.verbs.convolve import ConvolveJob, convolve
 
 NAMED = {
     "gaussian:1.5": lambda n, x: n.gaussian_filter(x, 1.5),

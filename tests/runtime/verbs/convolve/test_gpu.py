@@ -13,11 +13,10 @@ from tilewright.errors import ResourceError, UsageError
 from tilewright.ops.core.ladder import using
 from tilewright.runtime.jobs import start
 from tilewright.runtime.jobs.start import Settings
-from tilewright.runtime.verbs.convolve import slabs
+from tilewright.runtime.verbs.convolve import ConvolveJob, convolve, slabs
 from tilewright.runtime.verbs.convolve import task as convolve_module
 from tilewright.runtime.verbs.convolve import worker as module
 from tilewright.runtime.verbs.convolve.kernels import kernel_of
-from tilewright.runtime.verbs.convolve.task import ConvolveJob, convolve
 from tilewright.runtime.verbs.convolve.tiles import Tiling
 
 torch = pytest.importorskip("torch")

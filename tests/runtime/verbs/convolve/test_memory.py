@@ -13,8 +13,9 @@ import pytest
 import zarr
 
 from tilewright.errors import ResourceError
+from tilewright.runtime.verbs.convolve import ConvolveJob, convolve
 from tilewright.runtime.verbs.convolve.plan import plan
-from tilewright.runtime.verbs.convolve.task import ConvolveJob, convolve, task_of
+from tilewright.runtime.verbs.convolve.task import task_of
 
 SIZE = 192  # a side
 FORMATS = {

@@ -12,7 +12,7 @@ from PIL import Image
 
 from compare import compare
 from dcgan_models import torch_images
-from tilewright.bench.dcgan_reference import reference_images as reference
+from tilewright.bench.workloads.dcgan_reference import reference_images as reference
 from tilewright.errors import InputError, Interrupted, ResourceError, UsageError
 from tilewright.formats.images import pixels
 from tilewright.models import dcgan
@@ -20,8 +20,9 @@ from tilewright.models.dcgan import DCGANConfig
 from tilewright.runtime.convert.models import convert, init_dcgan
 from tilewright.runtime.jobs.start import Settings
 from tilewright.runtime.load import read_weights
-from tilewright.runtime.verbs.draw import task as draw_module
-from tilewright.runtime.verbs.draw.task import DrawJob, draw
+from tilewright.runtime.verbs.draw import DrawJob, draw
+from tilewright.runtime.verbs.draw import job as job_module
+from tilewright.runtime.verbs.draw import worker as worker_module
 
 AGAIN = Settings(restart=True)
 SIZES = {"z_size": 7, "size": 2, "channels": (8, 6, 5, 3), "kernel": 5}  # 16 x 16 pixels
@@ -258,7 +259,7 @@ def test_too_little_memory(tmp_path, run, monkeypatch):
         run(None, "out.png", count=10**9)
     with pytest.raises(ResourceError, match="take"):
         run(None, "out.npy", image="out.png", count=10**9)
-    monkeypatch.setattr(draw_module, "available_memory", lambda: 1000)
+    monkeypatch.setattr(job_module, "available_memory", lambda: 1000)
     with pytest.raises(ResourceError, match="1,000 are free"):
         run()
     assert names(tmp_path) == []
@@ -272,11 +273,11 @@ def test_a_disk_that_is_too_small_is_found_before_the_work(tmp_path, run, output
 
 
 def test_what_is_finished_needs_no_room(run, monkeypatch):
-    monkeypatch.setattr(draw_module, "room", lambda output: 0)
+    monkeypatch.setattr(job_module, "room", lambda output: 0)
     with pytest.raises(ResourceError, match="the disk has 0 left"):
         run(None, "out.npy", count=4)
     with monkeypatch.context() as patch:
-        patch.setattr(draw_module, "room", lambda output: 1 << 40)
+        patch.setattr(job_module, "room", lambda output: 1 << 40)
         run(None, "out.npy", count=4)
     assert run(None, "out.npy", count=4, settings=Settings()).computed == 0
 
@@ -305,7 +306,7 @@ def test_images_that_are_not_finite(tmp_path, model, run, monkeypatch):
 
 
 def test_an_output_that_cannot_be_written_is_found_before_the_work(tmp_path, run, monkeypatch):
-    monkeypatch.setattr(draw_module, "read_weights", None)  # would be a TypeError
+    monkeypatch.setattr(worker_module, "read_weights", None)  # would be a TypeError
     with pytest.raises(ResourceError, match="there is no directory"):
         run(output="gone/out.npy")
     with pytest.raises(ResourceError, match="there is no directory"):
@@ -337,7 +338,7 @@ def test_a_signal(tmp_path, run, monkeypatch, capfd):
 def test_memory_does_not_grow_with_the_images(tmp_path, model):
     """Ten times as many, to .npy: peak memory grows by less than 10 %."""
     code = (
-        "import sys; from tilewright.runtime.verbs.draw.task import DrawJob, draw; "
+        "import sys; from tilewright.runtime.verbs.draw import DrawJob, draw; "
         "print(draw(DrawJob(sys.argv[1], None, sys.argv[2], count=int(sys.argv[3]), batch=64)).peak_memory)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -7,9 +7,9 @@ from tilewright.errors import InputError
 from tilewright.ops.core.memory import LINE
 from tilewright.runtime.convert.models import init_dcgan
 from tilewright.runtime.load import load
+from tilewright.runtime.verbs.draw import DrawJob, draw
 from tilewright.runtime.verbs.draw import plan as plan_draw
 from tilewright.runtime.verbs.draw.plan import plan
-from tilewright.runtime.verbs.draw.task import DrawJob, draw
 
 
 @pytest.fixture

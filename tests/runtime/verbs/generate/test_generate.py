@@ -18,8 +18,8 @@ from tilewright.generation.sampling import SamplingParams
 from tilewright.models.gpt2 import GPT2
 from tilewright.runtime.jobs.start import Settings
 from tilewright.runtime.progress import JobProgress
+from tilewright.runtime.verbs.generate import GenerateJob, generate
 from tilewright.runtime.verbs.generate import worker as module
-from tilewright.runtime.verbs.generate.task import GenerateJob, generate
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6)
 

@@ -18,9 +18,9 @@ from tilewright.ops.core.memory import LINE
 from tilewright.runtime.convert.models import init_gpt2
 from tilewright.runtime.jobs.start import Settings
 from tilewright.runtime.load import read_weights
+from tilewright.runtime.verbs.generate import GenerateJob, generate
 from tilewright.runtime.verbs.generate import plan as planning
 from tilewright.runtime.verbs.generate.plan import Prompts, flops, plan, plan_generate
-from tilewright.runtime.verbs.generate.task import GenerateJob, generate
 
 SIZES = {"vocab_size": 301, "n_positions": 64, "n_embd": 48, "n_layer": 2, "n_head": 3}
 

@@ -16,8 +16,9 @@ from tilewright.generation.engine import Engine
 from tilewright.generation.sampling import SamplingParams
 from tilewright.generation.sequences import Answers
 from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.verbs.generate import GenerateJob, generate
 from tilewright.runtime.verbs.generate import worker as generate_worker
-from tilewright.runtime.verbs.generate.task import ADDED, GenerateJob, generate, task_of
+from tilewright.runtime.verbs.generate.task import ADDED, task_of
 
 VLLM = """n presence_penalty frequency_penalty repetition_penalty temperature top_p top_k min_p seed stop stop_token_ids
 ignore_eos max_tokens min_tokens logprobs prompt_logprobs prompt_logprob_token_ids prompt_logprob_start

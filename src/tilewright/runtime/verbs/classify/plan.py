@@ -33,7 +33,8 @@ from tilewright.runtime.plan import (
     sample_lines,
     share,
 )  # fmt: skip
-from tilewright.runtime.verbs.classify.task import ClassifyJob, ClassifyTask, task_of
+from tilewright.runtime.verbs.classify.job import ClassifyJob
+from tilewright.runtime.verbs.classify.task import ClassifyTask, task_of
 
 COMPILING = 92 << 20  # what LLVM keeps after it has compiled the verb's kernels (measured: Numba 0.68, x86-64)
 SAMPLED = 1 << 16  # sentences whose token ids are looked at, of lines, a binary input or rows of Parquet

@@ -24,9 +24,10 @@ from tilewright.runtime.plan import (
     begun_of,
     plan_of,
 )  # fmt: skip
+from tilewright.runtime.verbs.convolve.job import ConvolveJob
 from tilewright.runtime.verbs.convolve.kernels import Kernel, kernel_of
 from tilewright.runtime.verbs.convolve.memory import ZARR, compiling_bytes, reading_bytes, writing_bytes
-from tilewright.runtime.verbs.convolve.task import ConvolveJob, ConvolveTask, task_of
+from tilewright.runtime.verbs.convolve.task import ConvolveTask, task_of
 from tilewright.runtime.verbs.convolve.tiles import Tile, Tiling, needed_bytes
 from tilewright.runtime.verbs.convolve.volume_shards import held_bytes
 from tilewright.runtime.verbs.convolve.worker import tiling_of

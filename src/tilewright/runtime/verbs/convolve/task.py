@@ -1,8 +1,4 @@
-"""The job of `tilewright convolve`: a volume in, the volume filtered with a kernel out.
-
-A shard is a slab of the output: planes along the axis along which the format stores slabs one behind the other. A
-worker computes it in tiles with their halo (tiles.py), so its bits depend neither on the slabs nor on the tiles.
-"""
+"""The shards of `tilewright convolve`, and the checks of a job against its volume."""
 
 from __future__ import annotations
 
@@ -19,9 +15,8 @@ import psutil
 from tilewright.errors import UsageError
 from tilewright.formats.kept import lost
 from tilewright.formats.names import suffix_of
-from tilewright.formats.validate_volumes import TOLERANCE, validate_volumes
 from tilewright.formats.volume_formats import form_of, open_volume
-from tilewright.formats.volumes import MORE_MEMORY, MemoryShort, Volume
+from tilewright.formats.volumes import MemoryShort, Volume
 from tilewright.formats.zarr_volumes import ZarrForm, ZarrVolume
 from tilewright.hardware import available_memory
 from tilewright.runtime.devices import place_for
@@ -29,14 +24,14 @@ from tilewright.runtime.fingerprint import Around, device_class, own_version
 from tilewright.runtime.jobs.cut import Cut, Records
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.manifest import Value, file_identity
-from tilewright.runtime.jobs.start import Settings, quiet, start
+from tilewright.runtime.jobs.start import quiet
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Place, Totals
 from tilewright.runtime.jobs.unchanged import Tree
 from tilewright.runtime.plan import SUPERVISOR
-from tilewright.runtime.reports import Report, Say, phase
+from tilewright.runtime.reports import Say
 from tilewright.runtime.verbs.convolve import volume_shards
-from tilewright.runtime.verbs.convolve.checks import check_paths, least_memory, with_mode
+from tilewright.runtime.verbs.convolve.job import check_paths, least_memory, with_mode
 from tilewright.runtime.verbs.convolve.kernels import Kernel, check_fits, kernel_of
 from tilewright.runtime.verbs.convolve.memory import program_bytes
 from tilewright.runtime.verbs.convolve.tiles import Tile
@@ -44,80 +39,12 @@ from tilewright.runtime.verbs.convolve.worker import HEADERS, ConvolveWorker, ti
 
 if TYPE_CHECKING:
     from tilewright.formats.volume_formats import Form
+from tilewright.runtime.verbs.convolve.job import ConvolveJob
 
 SLACK = 32 << 20  # bytes: threads, and what the allocator keeps
 FREE = 0.8  # of the available memory that a job may take where nothing is said
 PIECES = 4  # shards a worker at least, where there are several
 WORK = 200_000_000_000  # multiplications of a shard at most: a few seconds on two cores
-
-
-@dataclass
-class ConvolveJob:
-    """What to convolve. Formats follow from the names; see formats/volume_formats.py.
-
-    kernel: a name or a file, see kernels.py. It is not flipped: out = scipy.ndimage.correlate(in, kernel).
-    mode, cval: what stands outside the volume, as in scipy.ndimage; None: "reflect" for a name, as scipy's function of
-    that name, zeros for a file, as in the course, and "constant" where a cval is given. dtype: "float32" or "float64",
-    of the sums and the output; None: as the input needs. memory: bytes that all processes may take; None: most of what
-    is free. answers: a volume to compare the output with. device: "cpu", "cuda" or "auto"; a GPU computes in float32.
-    settings: how it is run; a shard's size counts planes.
-    """
-
-    input: str
-    kernel: str
-    output: str
-    mode: str | None = None
-    cval: float = 0.0
-    dtype: str | None = None
-    memory: int | None = None
-    answers: str | None = None
-    tolerance: float = TOLERANCE
-    device: str = "cpu"
-    settings: Settings = field(default_factory=Settings)
-
-
-@dataclass
-class ConvolveReport(Report):
-    """records, computed: voxels. tiles: how many the volume was computed in. tile: their shape."""
-
-    tiles: int = 0
-    tile: tuple[int, ...] = ()
-
-
-def convolve(job: ConvolveJob, say: Say = quiet) -> ConvolveReport:
-    """Runs the job. `say` gets a line for each phase.
-
-    Raises UsageError, InputError, ResourceError and Interrupted; in each case an earlier output is untouched, what is
-    done is kept, and the same call goes on. The result's bits depend neither on the memory nor on what follows from it.
-    """
-    report, made = ConvolveReport(), []
-
-    def make(speak: Say, workers: int) -> ConvolveTask:
-        made.append(task_of(job, speak, workers=workers))
-        return made[0]
-
-    start_time = time.perf_counter()
-    try:
-        figures = start(make, job.output, job.settings, report, device=job.device, unit="planes", say=say)
-    finally:
-        for task in made:
-            task.close()
-    if not report.lead:
-        return report
-    task, spent = made[0], report.seconds
-    plane = math.prod(task.shape) // task.shape[task.axis]
-    report.records, report.computed = report.records * plane, report.computed * plane
-    report.tiles, report.tile = int(figures.get("tiles", 0)), task.tile
-    if report.computed:
-        tiles = f"{report.figures.pop('tiles'):,.0f} tiles of {' x '.join(map(str, report.tile))}"
-        say(f"Convolving {report.computed:,} voxels in {tiles}...Done! ({spent.get('run', 0.0):.3f} sec)")
-        spent["write"] = spent.get("write", 0.0) + spent["merge"]
-        say(f"Writing output...Done! ({spent['write']:.3f} sec)")
-    if job.answers:
-        with phase(report, "validate"):
-            report.validation = validate_volumes(job.output, job.answers, tolerance=job.tolerance)
-    report.finish(start_time)
-    return report
 
 
 def task_of(job: ConvolveJob, say: Say = quiet, *, workers: int | None = None, program: int = 0) -> ConvolveTask:
@@ -136,8 +63,7 @@ def task_of(job: ConvolveJob, say: Say = quiet, *, workers: int | None = None, p
         return _task_of(job, say, sharing, program)
     except MemoryShort as short:
         enough = least_memory(job.memory, checked) if job.memory is not None else None
-        if enough and short.hint:
-            short.hint = short.hint.replace(MORE_MEMORY, f"{MORE_MEMORY}, about {enough >> 20}M")
+        short.advise(enough=enough)
         raise
 
 

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from tilewright.backends import Backend, backend
 from tilewright.errors import InputError
 from tilewright.formats.raw_volumes import RawForm
-from tilewright.formats.volumes import MORE_MEMORY, MemoryShort, Volume, check_memory
+from tilewright.formats.volumes import MemoryShort, Volume, check_memory
 from tilewright.formats.zarr_volumes import ZarrForm, ZarrVolume, chunk_names
 from tilewright.runtime.devices import gpu_faults
 from tilewright.runtime.jobs import trace
@@ -31,7 +32,8 @@ from tilewright.runtime.verbs.convolve.tiles import Blocks, Tile, Tiling, plan, 
 
 if TYPE_CHECKING:
     from tilewright.formats.volume_formats import Form
-    from tilewright.runtime.verbs.convolve.task import ConvolveJob, ConvolveTask
+    from tilewright.runtime.verbs.convolve.job import ConvolveJob
+    from tilewright.runtime.verbs.convolve.task import ConvolveTask
 
 SLACK = 32 << 20  # bytes: threads, and what the allocator keeps
 KEPT = 24 << 20  # of that, where the program is loaded: it may be larger by the rest than was expected
@@ -71,13 +73,8 @@ class ConvolveWorker:
         assert self.blocks is not None
         box = self.task.box(shard.rows.start, len(shard.rows))
         tiles = list(self.tiling.tiles(box))
-        done, plane = 0, math.prod(box.shape) // len(shard.rows)
+        finished = _Planes(beat, math.prod(box.shape) // len(shard.rows))
         begin, before = time.perf_counter(), self._computed()
-
-        def finished(tile: Tile) -> None:
-            nonlocal done
-            done += math.prod(tile.shape)
-            beat(done // plane)
 
         with volume_shards.writing(self.form, out, box, self.dtype) as put:
 
@@ -116,6 +113,19 @@ class ConvolveWorker:
         self.all_open.close()
 
 
+@dataclass
+class _Planes:
+    """Tells `beat` how many planes are done. plane: voxels of one; done: voxels of the tiles so far."""
+
+    beat: Beat
+    plane: int
+    done: int = 0
+
+    def __call__(self, tile: Tile) -> None:
+        self.done += math.prod(tile.shape)
+        self.beat(self.done // self.plane)
+
+
 def tiling_of(
     task: ConvolveTask, volume: Volume, kernel: Kernel, form: Form, cut: Cut, *, at_work: bool = False
 ) -> Tiling:
@@ -142,17 +152,18 @@ def tiling_of(
             beside=beside,
         )
     except MemoryShort as short:
-        short.hint = _less_memory(volume, form)
+        short.instead = _less_memory(volume, form)
+        short.advise()
         raise
 
 
-def _less_memory(volume: Volume, form: Form) -> str:
+def _less_memory(volume: Volume, form: Form) -> str | None:
     """What takes less memory, where something does."""
     if isinstance(volume, ZarrVolume) or isinstance(form, ZarrForm):
-        return f"{MORE_MEMORY}, or a volume in smaller chunks"
+        return "a volume in smaller chunks"
     if volume.held or not isinstance(form, RawForm):
-        return f"{MORE_MEMORY}, or use .npy, .nii or .zarr, which are read and written in tiles"
-    return MORE_MEMORY
+        return "use .npy, .nii or .zarr, which are read and written in tiles"
+    return None
 
 
 class Watched:

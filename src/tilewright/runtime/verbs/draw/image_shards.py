@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -82,30 +82,12 @@ class ImageOutputs:
     @contextmanager
     def writing(self, out: Attempt, first: int) -> Iterator[Callable[[np.ndarray], None]]:
         """write(images) for the images of the shard `out` in order, from number `first` on; images may be pixels."""
-        kind, kept = kind_of(self.output), bytearray()
-        with Placing(out) as place:
+        with Placing(out) as placing:
+            writer = _ShardWriter(self, out, placing, first)
+            yield writer
+            out.write(writer.pixels_of_text)
 
-            def write(images: np.ndarray) -> None:
-                nonlocal first
-                if kind == ".txt":
-                    out.write(text_of(images))
-                elif kind == ".npy":
-                    place.write(self._offset(first), np.ascontiguousarray(images, "<f4"))
-                elif kind == "/":
-                    numbered = enumerate(pixels(images), start=first)
-                    place.files((png_name(number), partial(png_of, picture)) for number, picture in numbered)
-                if self.keeps_pixels:
-                    block = np.ascontiguousarray(pixels(images)).data
-                    if kind == ".txt":
-                        kept.extend(block.cast("B"))
-                    else:
-                        out.write(block)
-                first += len(images)
-
-            yield write
-            out.write(kept)
-
-    def _offset(self, number: int) -> int:
+    def offset(self, number: int) -> int:
         """The byte of an image in a .npy file."""
         return len(array_header(self.count, self.shape)) + 4 * number * math.prod(self.shape)
 
@@ -136,3 +118,32 @@ class ImageOutputs:
 
     def _pixels(self, record: Record) -> int:
         return record.records * self.pixel_bytes if self.keeps_pixels else 0
+
+
+@dataclass
+class _ShardWriter:
+    """Writes a shard's images in order. first: the number of the next image. pixels_of_text: the pixels of the images
+    so far whose values are text, which stand after the text."""
+
+    outputs: ImageOutputs
+    out: Attempt
+    placing: Placing
+    first: int
+    pixels_of_text: bytearray = field(default_factory=bytearray)
+
+    def __call__(self, images: np.ndarray) -> None:
+        kind = kind_of(self.outputs.output)
+        if kind == ".txt":
+            self.out.write(text_of(images))
+        elif kind == ".npy":
+            self.placing.write(self.outputs.offset(self.first), np.ascontiguousarray(images, "<f4"))
+        elif kind == "/":
+            numbered = enumerate(pixels(images), start=self.first)
+            self.placing.files((png_name(number), partial(png_of, picture)) for number, picture in numbered)
+        if self.outputs.keeps_pixels:
+            block = np.ascontiguousarray(pixels(images)).data
+            if kind == ".txt":
+                self.pixels_of_text.extend(block.cast("B"))
+            else:
+                self.out.write(block)
+        self.first += len(images)

@@ -29,7 +29,8 @@ from tilewright.runtime.plan import (
     plan_of,
 )  # fmt: skip
 from tilewright.runtime.verbs.draw.image_shards import PICTURES
-from tilewright.runtime.verbs.draw.task import DrawJob, DrawTask, task_of
+from tilewright.runtime.verbs.draw.job import DrawJob
+from tilewright.runtime.verbs.draw.task import DrawTask, task_of
 
 COMPILING = 121 << 20  # what LLVM keeps after it has compiled the verb's kernels (measured: Numba 0.68, x86-64)
 NOISE = 16 << 20  # bytes of a file of noise that is read as the job reads it: text takes two seconds

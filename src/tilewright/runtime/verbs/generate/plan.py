@@ -49,7 +49,8 @@ from tilewright.runtime.plan import (
     sample_lines,
     share,
 )  # fmt: skip
-from tilewright.runtime.verbs.generate.task import COURSE_PROMPT, GenerateJob, GenerateTask, task_of
+from tilewright.runtime.verbs.generate.job import COURSE_PROMPT, GenerateJob
+from tilewright.runtime.verbs.generate.task import GenerateTask, task_of
 from tilewright.runtime.verbs.generate.worker import WRITTEN_VALUES, is_undrawn, parameters_of
 
 if TYPE_CHECKING:

@@ -35,7 +35,8 @@ from tilewright.runtime.load import read_weights, tokenizer_of
 from tilewright.runtime.reports import Report, Say, phase
 
 if TYPE_CHECKING:
-    from tilewright.runtime.verbs.generate.task import GenerateJob, GenerateTask
+    from tilewright.runtime.verbs.generate.job import GenerateJob
+    from tilewright.runtime.verbs.generate.task import GenerateTask
 
 READ = 256  # prompts read at a time
 WRITTEN = 64  # results written at a time
@@ -248,7 +249,8 @@ def parameters_of(
             raise ParameterError("logprobs", str(params.logprobs), "a text output has no place for log-probabilities")
         return params, prompt
     except ParameterError as error:
-        field = next((name for name in prompt.sampling if error.name in (name, ALIASES.get(name))), error.name)
+        name = error.parameter
+        field = next((given for given in prompt.sampling if name in (given, ALIASES.get(given))), name)
         said = f"is {error.value}; {error.rule}"
     except UsageError as error:
         field, said = "", error.message

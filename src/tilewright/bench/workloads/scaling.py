@@ -1,0 +1,222 @@
+"""The same job by 1, 2, 4 ... workers: is it so many times as fast, and are the bytes the same?
+
+Every run is the command line in a process of its own, as a user starts it; when its shards ran is read from its trace.
+Where there are no GPUs a worker is always given as many cores, so that two of them have twice those of one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tilewright.bench.results import Row
+from tilewright.errors import InternalError, ResourceError
+
+JOBS = ("sentiment", "gpt2", "dcgan", "dcgan-pixels")
+COUNT = {  # records of a run, unless the user says: on an H200 some seconds of one worker, on a CPU some of a core
+    "cuda": {"sentiment": 50_000_000, "gpt2": 25_600, "dcgan": 200_000, "dcgan-pixels": 340_000},
+    "cpu": {"sentiment": 65_536, "gpt2": 512, "dcgan": 512, "dcgan-pixels": 512},
+}
+RECORDS = {"sentiment": "sentences", "gpt2": "prompts", "dcgan": "images", "dcgan-pixels": "images"}
+MODELS = {"sentiment": "textcnn", "gpt2": "gpt2", "dcgan": "dcgan", "dcgan-pixels": "dcgan"}
+# dcgan: float32 values, which all workers write into one file; its pixels: 8 bits each, a file a shard until the merge
+ENDINGS = {"sentiment": ".out", "gpt2": ".out", "dcgan": ".npy", "dcgan-pixels": ".bmp"}
+PROMPT = 16  # tokens of a sentence, and of a prompt
+TINY = {  # options of `tilewright init` by model, for tests
+    "textcnn": "--vocab-size 50 --hidden-size 8 --num-filters 4 --hidden-sizes 8",
+    "gpt2": "--vocab-size 50 --layers 1 --heads 2 --width 8 --context 256",
+    "dcgan": "--z-size 4 --channels 8,4,3",
+}
+WARM = 1024  # records of a run that is not measured
+BLOCK = 1 << 20  # rows of an input that are made at a time
+SECONDS = 600  # that a run may take
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """folder: where models, inputs and outputs lie, and stay. workers: how many, ascending from 1. tokens: of gpt2.
+
+    launcher: starts ranks where the engine is mpi, "{n}" in it is their number. more: options of every run.
+    """
+
+    folder: Path
+    workers: tuple[int, ...] = (1, 2, 4)
+    engine: str = "local"
+    device: str = "cpu"
+    dtype: str = "float32"
+    launcher: str = "mpiexec -n {n}"
+    tokens: int = 128
+    tiny: bool = False
+    more: tuple[str, ...] = ()
+
+    @property
+    def cores(self) -> int:
+        """Of a worker; 0: a GPU."""
+        return 0 if self.device == "cuda" else max(len(os.sched_getaffinity(0)) // self.workers[-1], 1)
+
+
+@dataclass(frozen=True)
+class Run:
+    """seconds: of the shards, as `seconds_together` counts; whole: of the process. digest: of the output."""
+
+    seconds: float
+    whole: float
+    shards: int
+    digest: str
+
+
+def bench(job: str, count: int, setting: Setting, say: Say) -> list[Row]:
+    """Rows of one of JOBS with `count` records, a row a number of workers.
+
+    Raises InternalError where a run fails or gives other bytes than that of one worker, ResourceError where there are
+    fewer cores or GPUs than workers.
+    """
+    _check(setting)
+    command = _prepare(job, count, setting)
+    warm = setting.folder / f"{job}.{setting.device}.{setting.dtype}.warm"
+    if not warm.exists():  # kernels are compiled now, and cached
+        _run(job, [*command, "--count", str(min(count, WARM))], 1, setting)
+        warm.touch()
+    rows: list[Row] = []
+    one: Run | None = None
+    for workers in setting.workers:
+        run = _run(job, command, workers, setting)
+        one = one or run
+        if run.digest != one.digest:
+            raise InternalError(
+                f"{job}: {workers} workers and one do not give the same bytes", path=str(setting.folder)
+            )
+        faster = one.seconds / run.seconds
+        rows.append(
+            Row(
+                op="scaling",
+                rung=f"{setting.engine}, {workers}",
+                size=f"{job}, {count:,} {RECORDS[job]}",
+                dtype=setting.dtype,
+                threads=setting.cores,
+                rows=count,
+                median_s=run.seconds,
+                low_s=run.seconds,
+                high_s=run.seconds,
+                runs=1,
+                versus_below=faster,
+                one_off_s=run.whole - run.seconds,
+                label=str(workers),
+            )
+        )
+        say(
+            f"{job}, {setting.engine}, {workers}: {run.seconds:.2f} s, {faster / workers:.0%} of linear, "
+            f"{run.whole - run.seconds:.2f} s besides, {run.shards} shards"
+        )
+    return rows
+
+
+def _check(setting: Setting) -> None:
+    from tilewright.hardware import gpus
+
+    most = setting.workers[-1]
+    there = len(gpus()) if setting.device == "cuda" else len(os.sched_getaffinity(0))
+    if there < most:
+        what = "GPUs" if setting.device == "cuda" else "cores"
+        raise ResourceError(f"{most} workers need as many {what}, and there are {there}", hint="say --workers 1,2")
+
+
+def _prepare(job: str, count: int, setting: Setting) -> list[str]:
+    """Makes model and input where they are not there; the verb and what it needs besides the output."""
+    setting.folder.mkdir(parents=True, exist_ok=True)
+    model, records = setting.folder / job, setting.folder / f"{job}.{count}.bin"
+    if not model.exists():
+        sizes = shlex.split(TINY[MODELS[job]]) if setting.tiny else []
+        _call([*_python(), "init", MODELS[job], str(model), "--seed", "1", *sizes], os.environ)
+    vocabulary = json.loads((model / "config.json").read_text()).get("vocab_size", 0)
+    if vocabulary and not records.exists():
+        rng = np.random.default_rng(1)
+        with records.open("wb") as file:
+            for first in range(0, count, BLOCK):
+                shape = min(BLOCK, count - first), PROMPT
+                file.write(rng.integers(0, vocabulary, shape, np.int32).tobytes())
+    own = {
+        "textcnn": ["classify", "-i", str(records)],
+        "gpt2": ["generate", "-i", str(records), "--max-tokens", str(setting.tokens), "--ignore-eos"],
+        "dcgan": ["draw", "-n", str(count), "--seed", "1"],
+    }[MODELS[job]]
+    return [*own, "--model", str(model), "--dtype", setting.dtype, "--device", setting.device, *setting.more]
+
+
+def _python() -> list[str]:
+    return [sys.executable, "-m", "tilewright"]
+
+
+def _run(job: str, command: list[str], workers: int, setting: Setting) -> Run:
+    output = setting.folder / f"{job}{ENDINGS[job]}"
+    trace = setting.folder / f"{job}.{setting.engine}.{workers}.json"
+    whole = [*_python(), *command, "-o", str(output), "--trace", str(trace), "--restart", "--engine", setting.engine]
+    if setting.engine == "mpi":
+        whole = [*shlex.split(setting.launcher.format(n=workers)), *whole]
+    else:
+        whole += ["--workers", str(workers)]
+    environment, cores = dict(os.environ), sorted(os.sched_getaffinity(0))
+    if setting.device == "cuda":
+        names = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(workers)))
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(names.split(",")[:workers])
+    else:
+        cores = cores[: workers * setting.cores]
+    begin = time.perf_counter()
+    _call(whole, environment, cores)
+    spent = time.perf_counter() - begin
+    with output.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    output.unlink()
+    shutil.rmtree(f"{output}.job")
+    shards = [event for event in json.loads(trace.read_text())["traceEvents"] if event["name"].startswith("shard ")]
+    return Run(seconds_together(shards), spent, len(shards), digest)
+
+
+def seconds_together(shards: list[dict]) -> float:
+    """What all shards would take if all workers had begun together. shards: events of a Chrome trace, a process a
+    worker.
+
+    From the moment at which the last worker has begun, by the share of the work that was done then. That takes workers
+    that idle at the end for slow ones, which is much where shards are few: then, if all began within half a shard, the
+    longest time that a worker was at work counts if it is less. Shards are taken for equally long; the last one of an
+    input may be shorter. What a worker does while it is still alone is not slowed by others: with few shards a worker
+    that begins late flatters.
+    """
+    spans: dict[int, tuple[float, float]] = {}
+    for event in shards:
+        first, last = spans.get(event["pid"], (event["ts"], 0.0))
+        spans[event["pid"]] = min(event["ts"], first), max(event["ts"] + event["dur"], last)
+    begin, end = max(first for first, _ in spans.values()), max(last for _, last in spans.values())
+    ends = [(event["ts"], event["ts"] + event["dur"]) for event in shards]
+    done = sum((last - max(first, begin)) / (last - first) for first, last in ends if last > begin)
+    together = (end - begin) * len(shards) / done
+    if begin - min(first for first, _ in spans.values()) <= min(event["dur"] for event in shards) / 2:
+        together = min(together, max(last - first for first, last in spans.values()))
+    return together / 1e6  # of µs
+
+
+def _call(command: list[str], environment: os._Environ[str] | dict[str, str], cores: list[int] | None = None) -> None:
+    """Raises InternalError, with what it said last, where the command fails."""
+    before = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cores or before)  # inherited
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InternalError(f"{shlex.join(command)}: {error}") from error
+    finally:
+        os.sched_setaffinity(0, before)
+    if done.returncode:
+        said = (done.stderr + done.stdout).strip().splitlines()[-3:]
+        raise InternalError(f"{shlex.join(command)} ends with exit code {done.returncode}: {' '.join(said)}")

@@ -32,8 +32,8 @@ class Engine:
     """Turns requests into completions on one model.
 
     memory: bytes for keys and values, None: the device's default. seed: for requests that have none. text_of: decodes
-    token ids, needed for stop strings; tokens_of: encodes a part of a text, for bad words. before_step: called by `run`
-    before each step, on a CPU.
+    token ids, needed for stop strings; tokens_of: encodes a part of a text, for bad words. after_step: called by `run`
+    after each step, on a CPU.
     """
 
     takes_blocks = False  # of requests, see `Block`
@@ -54,7 +54,7 @@ class Engine:
         self.model, self.context, self.eos = model, model.sizes.context, frozenset(eos_token_ids)
         self.seed, self.text_of, self.words = seed, text_of, BadWords(tokens_of)
         self.memory = model.attention.memory if memory is None else memory
-        self.before_step: Callable[[], object] = lambda: None
+        self.after_step: Callable[[], object] = lambda: None
         self.work = model.backend.workspace()
         self.reset()
 
@@ -73,6 +73,7 @@ class Engine:
             while self.read(source):
                 self.advance()
                 yield from self.answers.take()
+                self.stepped()
         finally:
             self.scheduler.release()
             self.reset()
@@ -95,8 +96,11 @@ class Engine:
 
     def advance(self) -> None:
         """One step, and the answers that it completes."""
-        self.before_step()
         self.answers.complete(self.step())
+
+    def stepped(self) -> None:
+        """Called after the answers of a step are taken."""
+        self.after_step()
 
     def step(self) -> list[Group]:
         """One pass of the model: one row per running sequence, all rows of the prompt per admitted one; then one token

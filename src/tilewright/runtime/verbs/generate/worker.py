@@ -104,11 +104,11 @@ class _Stream:
 
     def run(self) -> None:
         """All of them, in batches."""
-        self.engine.before_step = self.stepped
+        self.engine.after_step = self.stepped
         try:
             self.continue_all()
         finally:
-            self.engine.before_step = lambda: None
+            self.engine.after_step = lambda: None
         self.write()
 
     def continue_all(self) -> None:

@@ -15,7 +15,7 @@ from tilewright.generation.sampling import SamplingParams
 from tilewright.models.gpt2 import GPT2, GPT2Config
 from tilewright.ops.core.memory import LINE
 from tilewright.runtime.convert.models import init_gpt2
-from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.load import read_weights
 from tilewright.runtime.verbs.generate import GenerateJob, generate
 from tilewright.runtime.verbs.generate import plan as planning

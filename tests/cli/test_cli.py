@@ -74,6 +74,14 @@ def test_help_of_every_verb(run, verb):
         (["bench", "sentiment", "--threads", "1000000"], "1,000,000 threads"),
         (["classify", "-p", "m", "-i", "x", "-o", "y", "--table-memory", "many"], "'many' is no size"),
         (["classify", "-p", "m", "-i", "x", "-o", "y", "--rung", "matmul"], "OP=RUNG"),
+        (
+            ["generate", "-p", "m", "-i", "x", "-o", "y", "--rung", "matmul=simt.shared32"],
+            "matmul=simt.shared32 runs on cuda, and the job's device is cpu; give --device cuda",
+        ),
+        (
+            ["plan", "draw", "-p", "m", "-n", "1", "-o", "y", "--device", "cuda", "--rung", "matmul=cpu.packed"],
+            "matmul=cpu.packed runs on cpu, and the job's device is cuda; give --device cpu",
+        ),
         (["init", "gpt9", "m"], "gpt9"),
         (["init", "textcnn", "m", "--kernel-sizes", "3,x"], "3,x"),
         (["init", "textcnn", "m", "--kernel-sizes", "17"], "kernel_sizes"),
@@ -179,6 +187,20 @@ def test_keep_table(run, small, sizes):
 def test_keep_table_needs_a_table(run, small):
     code, _, errors = run(*small, "--keep-table", "--rung", "embedding_conv1d=cpu.gather")
     assert code == 2 and "rung cpu.gather has no token table to keep. Leave out --keep-table" in one_paragraph(errors)
+
+
+def test_a_rung_that_this_machine_has_no_gpu_for(run, monkeypatch):
+    monkeypatch.setattr("tilewright.hardware.unavailable", lambda engine: "the NVIDIA driver shows no GPU")
+    job = ["generate", "-p", "m", "-i", "x", "-o", "y"]
+    for device in ("cpu", "auto", "cuda"):
+        code, _, errors = run(*job, "--device", device, "--rung", "matmul=simt.shared32")
+        assert code == 2 and "Problem(" not in errors and "tile." not in errors
+        if device == "cpu":
+            assert "give --device cuda on a machine with a GPU, or use one of: cpu.memory, cpu." in errors
+        else:
+            assert "needs a GPU, and this machine offers none (the NVIDIA driver shows no GPU); " in errors
+    errors = run(*job, "--rung", "matmul=simt.tiled")[2]
+    assert "matmul has no rung 'simt.tiled'; use one of: cpu.memory, cpu." in errors and "tile." not in errors
 
 
 def test_rungs(run, small):

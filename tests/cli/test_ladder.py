@@ -85,6 +85,51 @@ def test_explain_of_a_rung_that_is_forced(run):
     assert code == 2 and "simt.narrow refuses" in errors
 
 
+@pytest.mark.parametrize(
+    ("op", "size", "says"),
+    [
+        ("conv1d", "C=8,O=32,K=3", "Problem(O=32, C=8, K=3, dtype='float32', device='cpu')"),
+        ("softmax", "shape=4x1000", "RowProblem(C=1000, dtype='float32', device='cpu')"),
+        ("conv_transpose2d", "C=64,O=3,K=5x4", "columns=Axis(K=4, stride=2"),
+        ("embedding_conv1d", "kernels=3x5", "kernels=(3, 5)"),
+        ("elementwise", "function=tanh", "Problem(function='tanh'"),
+        ("matmul", "N=100, K=64", "Problem(N=100, K=64,"),
+    ],
+)
+def test_explain_of_sizes_of_ones_own(run, op, size, says):
+    code, out, _ = run("ladder", op, "--explain", "--size", size)
+    first, *lines = out.strip().splitlines()
+    assert code == 0 and says in first and sum(line.startswith("-> cpu.") for line in lines) == 1
+
+
+def test_explain_of_sizes_in_another_class(run):
+    _, out, _ = run("ladder", "conv1d", "--explain", "--size", "C=8,O=32,K=3", "--dtype", "bfloat16")
+    assert "-> cpu.matmul: " in out and "cpu.channel_tiles: refused - dtype is bfloat16" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("conv1d --explain --size Q=3", "'Q=3' names no size of conv1d; it has B, L, O, C, K, stride"),
+        ("conv1d --explain --size K", "'K' names no size of conv1d"),
+        ("conv1d --explain --size K=x", "--size K=x: a value such as 3 is wanted"),
+        ("conv1d --explain --size K=0", "--size K=0: at least 1 is wanted"),
+        ("conv1d --explain --size L=3,K=9", "leaves no output: K is 9 and L is 3"),
+        ("conv1d --explain --size K=3 --k 3", "--k 3 and --size K=3 both choose sizes"),
+        ("conv1d --size K=3", "--size K=3 is for --explain"),
+        ("all --explain --size K=3", "--size K=3 is for one operation"),
+        ("conv_transpose2d --explain --size stride=2", "2 integers are wanted, as in 2x2"),
+        ("conv_transpose2d --explain --size padding=1x1", "it cannot be given here"),
+        ("elementwise --explain --size function=sine", "function=sine: it is one of gelu"),
+        ("softmax --explain --size shape=4x0", "shape=4x0: at least 1 is wanted"),
+        ("conv1d --list --size K=3", "--size has no effect with --list"),
+    ],
+)
+def test_sizes_that_make_no_problem_are_refused(run, options, says):
+    code, _, errors = run("ladder", *options.split())
+    assert code == 2 and says in errors
+
+
 @pytest.mark.parametrize("op", operations())
 def test_list_names_every_rung_with_its_kernel(run, op):
     """Also those of engines that this machine lacks; the file is there and defines the function."""

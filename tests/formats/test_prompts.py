@@ -215,10 +215,26 @@ def test_binary_errors_speak_of_prompts(tmp_path):
 
 def test_the_name_says_the_kind(tmp_path):
     for name, kind in [("a.jsonl", PromptLines), ("a.txt", PromptText), ("a.bin", PromptFile)]:
-        (tmp_path / name).write_bytes(bytes(64))
+        (tmp_path / name).write_bytes(bytes(64) if name == "a.bin" else b"a")
         reader = open_prompts(tmp_path / name, encode=None, vocabulary=V, max_length=LONGEST)
         assert type(reader) is kind
         reader.close()
+
+
+@pytest.mark.parametrize("name", ["in.jsonl", "in.txt"])
+def test_a_binary_file_is_not_text(tmp_path, name):
+    for content, offset in [(b"a line\n and more \0", 17), ("a line".encode("utf-16"), 3), (bytes(100_000), 0)]:
+        with pytest.raises(InputError, match=f"{name}: is not text: byte 0x00 at offset {offset}. Give UTF-8 text, .j"):
+            read(tmp_path / name, content)
+
+
+def test_a_nul_in_json_lines_is_the_error_of_its_record(tmp_path):
+    good = b'\xef\xbb\xbf {"prompt": "a"}\n'
+    assert [prompt.error is None for prompt in read(tmp_path / "in.jsonl", good + b"\0\n" + good[4:])] == [
+        True,
+        False,
+        True,
+    ]
 
 
 @pytest.mark.parametrize("name", ["in.jsonl", "in.txt"])

@@ -8,7 +8,7 @@ import pytest
 
 from tilewright.errors import UsageError
 from tilewright.generation.rules import choose, philox, stream, uniform, uniforms
-from tilewright.generation.sampling import SamplingParams
+from tilewright.generation.sampling import ParameterError, SamplingParams
 
 V = 3000  # many vectors and buckets
 GREEDY = SamplingParams(temperature=0)
@@ -375,3 +375,15 @@ def test_log_probabilities_are_of_the_raw_logits():
 def test_parts_of_other_lengths_are_refused():
     with pytest.raises(UsageError, match=r"logits has shape \(2, 4\).*\[2, 1, 2, 2\] rows"):
         choose(np.zeros((2, 4), np.float32), [GREEDY] * 2, [0.5], [()] * 2, [0] * 2)
+
+
+def test_token_ids_and_biases_are_shown_as_json():
+    """As a record has them, not as they are stored."""
+    for given, words in [
+        ({"logit_bias": {"5": 200}}, '{"5": 200}'),
+        ({"logit_bias": {"9": 1, "5": -0.5}}, '{"5": -0.5, "9": 1}'),
+        ({"suppress_tokens": [9, 1]}, "[9, 1]"),
+    ]:
+        with pytest.raises(ParameterError) as refused:
+            SamplingParams(**given).check_for(vocabulary=8, context=99, has_tokenizer=True)
+        assert refused.value.value == words

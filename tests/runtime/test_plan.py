@@ -104,7 +104,7 @@ def test_a_touched_file_is_refused_as_by_the_run_unless_its_hash_is_known(job, s
     assert plan(job(**settings)).begun.touched == ("input",)
     assert bytes_read(path) - read == untouched  # for the hash none of it was
     (tmp_path / "out.bin.job" / "contents.json").unlink()
-    with pytest.raises(UsageError, match="ended before all of it was hashed") as ours:
+    with pytest.raises(UsageError, match="No earlier run has hashed all of it") as ours:
         plan(job(**settings))
     with pytest.raises(UsageError) as theirs:
         classify(job(**settings))

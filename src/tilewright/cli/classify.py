@@ -103,7 +103,7 @@ def classify(options: Options) -> None:
     The output appears when it is whole; until then an earlier one stays. What is done is kept in OUTPUT.job: the same
     command goes on where a stopped one was, and does nothing where all is there.
     """
-    rungs = parse_rungs(options.rung or [], "classify")
+    rungs = parse_rungs(options.rung or [], "classify", options.device)
     check_threads(options.threads)
     job = job_of(options)
 

@@ -105,7 +105,7 @@ def convolve(options: Options) -> None:
     whole; until then an earlier one stays, and OUT.job/ keeps what is done: the same command goes on. As text, a volume
     is D H W and its values, x fastest, with six decimals.
     """
-    rungs = parse_rungs(options.rung or [], "convolve")
+    rungs = parse_rungs(options.rung or [], "convolve", options.device)
     check_threads(options.threads)
     job = job_of(options)
 

@@ -98,7 +98,7 @@ def draw(options: Options) -> None:
     image's number: the first 10 of 1,000 images are the 10 of another run. Outputs appear when they are whole; until
     then earlier ones stay, and OUT.job/ keeps what is done: the same command goes on.
     """
-    rungs = parse_rungs(options.rung or [], "draw")
+    rungs = parse_rungs(options.rung or [], "draw", options.device)
     check_threads(options.threads)
     job = job_of(options)
 

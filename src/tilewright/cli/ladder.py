@@ -10,6 +10,7 @@ from typer import Argument, Option
 
 from tilewright.cli._options import parse_threads, verb
 from tilewright.cli._output import say, show
+from tilewright.cli._sizes import sized
 from tilewright.ops.core.ladder import operations
 
 COLUMNS = (
@@ -33,6 +34,14 @@ class Options:
     device: Annotated[Literal["cpu", "cuda"], Option(help="Where.")] = "cpu"
     threads: Annotated[str | None, Option(metavar="LIST", help="Numbers of threads, as in 1,2.")] = None
     rung: Annotated[str | None, Option(help="Only this kernel.")] = None
+    size: Annotated[
+        str | None,
+        Option(
+            metavar="LIST",
+            help="With --explain: one problem of these sizes, as in C=8,O=32,K=3 for conv1d, shape=4x1000 for softmax. "
+            "Sizes that are not named are those of the first that is timed; a wrong name lists the operation's.",
+        ),
+    ] = None
     label: Annotated[str | None, Option(help="Only sizes whose name contains this.")] = None
     explain: Annotated[bool, Option("--explain", help="Which kernel would run, and why; time nothing.")] = False
     list_: Annotated[
@@ -110,16 +119,22 @@ def _check(options: Options) -> None:
     from tilewright.errors import UsageError
 
     op = options.op
-    for name in ("m", "n", "k", "rung") if op == "all" else ():
+    for name in ("m", "n", "k", "size", "rung") if op == "all" else ():
         if (value := getattr(options, name)) is not None:
             raise UsageError(f"ladder all: --{name} {value} is for one operation", hint="name it in place of all")
+    if options.size is not None and not options.explain and not options.list_:
+        hint = "--m, --n and --k change the sizes that are timed"
+        raise UsageError(f"ladder {op}: --size {options.size} is for --explain", hint=hint)
     if options.device != "cpu" and options.threads is not None:
         raise UsageError(f"ladder {op}: --threads {options.threads} is for the CPU; --device {options.device} has none")
     alone = "explain" if options.explain else "list" if options.list_ else ""
     others = {
         "explain": ("threads", "save", "list_"),
-        "list": ("m", "n", "k", "dtype", "threads", "rung", "label", "save"),
+        "list": ("m", "n", "k", "size", "dtype", "threads", "rung", "label", "save"),
     }
+    for name in ("m", "n", "k", "label") if options.size is not None and options.explain else ():
+        if (value := getattr(options, name)) is not None:
+            raise UsageError(f"ladder {op}: --{name} {value} and --size {options.size} both choose sizes; give one")
     for name in others.get(alone, ()):
         if getattr(options, name):
             raise UsageError(f"ladder {op}: --{name.rstrip('_')} has no effect with --{alone}, which times nothing")
@@ -132,6 +147,8 @@ def _cases(op: str, spec: Any, options: Options) -> list[Any]:
     if options.device != "cpu" and not hasattr(spec, "device_sizes"):
         raise UsageError(f"{op} has no kernels for a GPU", hint="--device cpu has some")
     every = spec.sizes() if options.device == "cpu" else spec.device_sizes()
+    if options.size is not None:
+        return [sized(op, every, options.size, options.dtype)]
     classes = list(dict.fromkeys(case.dtype for case in every))
     found = [case for case in every if options.dtype in (None, case.dtype)]
     if not found and options.op == "all":

@@ -78,7 +78,7 @@ def plan(options: Options) -> None:
 
 
 def _enter(stack: ExitStack, options: Any, job: str) -> None:
-    rungs = parse_rungs(options.rung or [], job)
+    rungs = parse_rungs(options.rung or [], job, options.device)
     check_threads(options.threads)
 
     from tilewright.ops.core.ladder import using

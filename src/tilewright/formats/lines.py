@@ -23,6 +23,7 @@ LOOSE_BYTES = 1 << 20  # of a line that Python reads a second time: its objects 
 CHUNK_BYTES = 1 << 20
 BOM = b"\xef\xbb\xbf"  # that some editors write first; no part of the text
 TRUNCATED = "Input data was truncated"  # what msgspec says of JSON that ends early, and of half a surrogate pair
+FIRST_BLOCK = 64 << 10  # bytes in which a binary file shows a NUL
 FIRST_BYTES = 64 << 20  # within which a line that can be read must say whether lines have ids
 
 Line = tuple[int, bytes | None, int]  # number from 1, the line or None if it is too long, where it ends in bytes
@@ -69,6 +70,7 @@ class LineReader(Generic[Raw, Content]):
         self._only: Iterable[Line] | None = None
         self.hashes: list[np.ndarray] = []  # of the records read since `only`, see `id_hashes`
         try:
+            self._check_text()
             self._check_not_blank(example)
         except BaseException:
             self.close()
@@ -95,6 +97,20 @@ class LineReader(Generic[Raw, Content]):
     def _recover(self, line: bytes | None) -> tuple[Id | None, Content]:
         """What can still be read of a bad line (None: it is too long): its id, and a content without tokens."""
         raise NotImplementedError
+
+    def _check_text(self) -> None:
+        """Raises InputError for a binary file: a NUL near its start. In JSON lines, which begin with a bracket, a NUL
+        is the error of its record."""
+        if self.file.path.endswith(".parquet"):
+            return
+        block = bytearray(min(self.file.size, FIRST_BLOCK))
+        self.file.read_into(block, 0)
+        is_json = self.IDS is None and block.removeprefix(BOM).lstrip().startswith((b"{", b"["))
+        if (at := block.find(0)) >= 0 and not is_json:
+            raise InputError(
+                f"is not text: byte 0x00 at offset {at}", path=self.file.path,
+                hint="give UTF-8 text, .jsonl or .parquet",
+            )  # fmt: skip
 
     def _check_not_blank(self, example: str) -> None:
         if next(read_lines(self.file), None) is None:

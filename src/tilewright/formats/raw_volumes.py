@@ -109,7 +109,7 @@ def open_npy(path: str, what: str) -> RawVolume:
     file = InputFile(path, what)
     try:
         header = read_header(file)
-        shape = check_shape(path, header.shape, header.dtype)
+        shape = check_shape(path, header.shape, header.dtype, kernel=what == "kernel")
         return RawVolume(file, shape, header.dtype, header.offset, fortran=header.fortran)
     except BaseException:
         file.close()

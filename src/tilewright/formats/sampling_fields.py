@@ -7,6 +7,7 @@ OpenAI's completions and chat completions, transformers' `GenerationConfig` (5.2
 
 from __future__ import annotations
 
+import json
 from numbers import Integral
 from typing import Any
 
@@ -139,6 +140,15 @@ def shown(value: Any) -> str:
     except ValueError:
         return f"a {type(value).__name__} with an integer of too many digits"
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def shown_as_json(value: Any) -> str:
+    """A list or an object of a record for a message, as JSON; see `shown`."""
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        return shown(value)
+    return text if len(text) <= 60 else shown(value)
 
 
 def _same(value: Any, neutral: Any) -> bool:

@@ -144,14 +144,15 @@ def scaled(piece: np.ndarray, scale: tuple[float, float] | None) -> np.ndarray:
         return piece * np.float64(scale[0]) + np.float64(scale[1])
 
 
-def check_shape(path: str, shape: tuple[int, ...], dtype: np.dtype) -> Shape:
-    """`shape` itself. Raises InputError unless it has three dimensions and voxels, and dtype is bool, integer or float
-    of at most 64 bits."""
+def check_shape(path: str, shape: tuple[int, ...], dtype: np.dtype, *, kernel: bool = False) -> Shape:
+    """`shape` itself, of a volume or kernel. Raises InputError unless it has three dimensions and voxels, and dtype is
+    bool, integer or float of at most 64 bits."""
     if len(shape) != 3:
+        what, sizes = ("kernel", "(KD, KH, KW)") if kernel else ("volume", "(D, H, W)")
         raise InputError(
-            f"the volume has {len(shape)} dimensions, {shape}; three are wanted: (D, H, W)",
+            f"the {what} has {len(shape)} dimensions, {shape}; three are wanted: {sizes}",
             path=path,
-            hint="save one channel or one time of it",
+            hint="a kernel of one plane is (1, KH, KW)" if kernel else "save one channel or one time of it",
         )
     if min(shape) < 1 or math.prod(shape) >= 1 << 56:
         raise InputError(f"the shape is {shape}; every size must be at least 1", path=path)

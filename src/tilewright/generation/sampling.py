@@ -7,7 +7,7 @@ from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 from tilewright.errors import UsageError
-from tilewright.formats.sampling_fields import ALIASES, HONOURED, is_known, refusal, shown
+from tilewright.formats.sampling_fields import ALIASES, HONOURED, is_known, refusal, shown, shown_as_json
 
 MAX_N = 16384  # vLLM's default limit
 MAX_TEMPERATURE = 2.0  # vLLM's and OpenAI's
@@ -223,7 +223,12 @@ class SamplingParams:
         for name, ids in (lists | {"logit_bias": biased}).items():
             if beyond := [token for token in ids if token >= vocabulary]:
                 rule = f"token {beyond[0]} is beyond the model's tokens, 0 to {vocabulary - 1}"
-                raise ParameterError(name, shown(getattr(self, name)), rule)
+                given = (
+                    {str(token): int(bias) if bias == int(bias) else bias for token, bias in self.logit_bias}
+                    if name == "logit_bias"
+                    else ids
+                )
+                raise ParameterError(name, shown_as_json(given), rule)
         self.check_answer(context)
 
     def check_answer(self, context: int) -> None:
@@ -333,7 +338,7 @@ def _biases(value: Any) -> tuple[tuple[int, float], ...]:
                 if not -MAX_BIAS <= wide <= MAX_BIAS:
                     raise ValueError
     except (TypeError, ValueError, OverflowError):
-        raise _refusal("logit_bias", value, words) from None
+        raise ParameterError("logit_bias", shown_as_json(value), f"{words} is wanted") from None
     return tuple(sorted(found.items()))
 
 

@@ -157,13 +157,22 @@ def _cupy(case, tensors: dict) -> Call | None:
     return _on_torchs_stream(passes)
 
 
+class _TorchStream:
+    """PyTorch's current stream by the CUDA stream protocol."""
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """(version of the protocol, address)."""
+        import torch
+
+        return 0, torch.cuda.current_stream().cuda_stream
+
+
 def _on_torchs_stream(call: Call) -> Call:
     """CuPy has a current stream of its own."""
     import cupy
-    import torch
 
     def run():
-        with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
+        with cupy.cuda.Stream.from_external(_TorchStream()):
             return call()
 
     return run

@@ -90,22 +90,27 @@ def _needs_hash(manifest: Manifest, name: str) -> bool:
 def _refuse(directory: JobDirectory, now: Manifest, name: str, path: str | None) -> None:
     """Raises UsageError, unless the user has said, since the last change, that the content is the same."""
     if path is None:
-        raise UsageError(f"nobody knows whether the content of {name} is what it was", path=directory.path,
+        raise UsageError(f"it is not known whether the content of {_plain(name)} is what it was", path=directory.path,
                          hint=OTHERWISE)  # fmt: skip
     if _said_same(directory, path):
         return
     was, is_ = (_number(manifest, name + CHANGED) for manifest in (directory.manifest, now))
-    what = f"{name + CHANGED} was {local_time(was)} and is {local_time(is_)}"
+    what = f"{_plain(name)} was last changed at {local_time(is_)}; when the job was begun this was {local_time(was)}"
     if was == is_:
         why = "as by an edit that puts the time back, by chmod or by a hard link"
-        what = f"the status of {name} was changed since the job was begun, {why}"
+        what = f"the status of {_plain(name)} was changed since the job was begun, {why}"
     same = f"if it holds the same, say so, touch {shlex.quote(directory.root.where(SAME))}; else "
     raise UsageError(
-        f"{what}: its size is the same, and the job has ended before all of it was hashed, so that nobody knows "
-        "whether its content is",
+        f"{what}. Its size is the same. No earlier run has hashed all of it, so it is not known whether its content "
+        "is the same",
         path=directory.path,
         hint=same + OTHERWISE,
     )
+
+
+def _plain(name: str) -> str:
+    """A file's name in the fingerprint, in words: "model.config.json" is the model's config.json."""
+    return f"the model's {part}" if (part := name.removeprefix("model.")) != name else f"the {name}"
 
 
 def _said_same(directory: JobDirectory, path: str) -> bool:

@@ -101,3 +101,9 @@ def test_a_kernel_larger_than_the_volume():
     dense = Kernel("k.npy", np.broadcast_to(1.0, (257, 257, 257)))
     with pytest.raises(InputError, match=r"k\.npy: the kernel has 16,974,593 taps; at most 16,777,216 can be"):
         check_fits(dense, (999, 999, 999), "v.npy")
+
+
+def test_a_kernel_of_two_dimensions_is_called_a_kernel(tmp_path):
+    np.save(tmp_path / "k.npy", np.ones((3, 3)))
+    with pytest.raises(InputError, match=r"the kernel has 2 dimensions, \(3, 3\); three are wanted: \(KD, KH, KW\)"):
+        kernel_of(str(tmp_path / "k.npy"))

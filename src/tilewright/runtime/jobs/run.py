@@ -153,8 +153,9 @@ def _telling(work: _Run) -> Iterator[None]:
     try:
         yield
     except Interrupted as error:
+        why = f"stopped by {error.value}" if error.value else error.message
         with suppress(ResourceError):  # it names the signal all the same
-            error.message = f"stopped by {error.value}: {_kept(work)}"
+            error.message = f"{why}: {_kept(work)}"
         raise
 
 

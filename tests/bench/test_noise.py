@@ -29,7 +29,7 @@ def machine(monkeypatch):
         (2.0, 1.0, ""),
         (3.5, 0.0, "load average 3.5"),
         (0.0, 13.0, "other processes used 1.3 of 2 cores"),
-        (9.0, 5.0, "load average 9.0, other processes used 0.5 of 2 cores"),
+        (9.0, 5.0, "load average 9.0; other processes used 0.5 of 2 cores"),
     ],
 )
 def test_other_work_is_told(machine, load, others, words):
@@ -41,9 +41,10 @@ def test_rows_keep_their_signs_and_tables_show_them(machine, row):
     assert (spread(wild), spread(calm)) == ("rounds differ 3.1 x", "")
     noted = machine(0.0, 0.0).noted([wild, calm])
     assert [row.noise for row in noted] == ["rounds differ 3.1 x", ""]
-    assert warning(noted).endswith("on an idle machine (wild: rounds differ 3.1 x)") and warning(noted[1:]) == ""
-    assert bench_tables(noted)[0].notes == ("Noisy: wild (rounds differ 3.1 x).",)
-    assert machine(8.0, 0.0).noted([calm])[0].noise == "load average 8.0"
+    assert warning(noted).endswith("on an idle machine: rounds differ 3.1 x (wild)") and warning(noted[1:]) == ""
+    assert bench_tables(noted)[0].notes == ("Noisy: rounds differ 3.1 x (wild).",)
+    both = machine(8.0, 0.0).noted([wild, calm])
+    assert warning(both).endswith(": load average 8.0; rounds differ 3.1 x (wild)")
 
 
 def test_this_machine_can_be_watched():

@@ -12,7 +12,6 @@ from mutating import mutants, survey
 from tilewright.formats.inflate import GZIP, Inflater, expanded_bytes
 from tilewright.formats.volume_formats import open_volume
 from tilewright.formats.zarr_chunks import check_chunk
-from tilewright.formats.zarr_layout import read_layout
 
 SHAPE = (8, 8, 8)
 BLOSC = {f"blosc {name}": {"cname": name} for name in ("lz4", "lz4hc", "blosclz", "zlib", "zstd")}
@@ -111,7 +110,7 @@ def test_mutated_chunks(rng, version, codec):
 )
 def test_a_blosc_header_that_lies(codec, offset, format, values):
     _, whole = make(3, codec)
-    layout = read_layout("v.zarr", "input")
+    layout = open_volume("v.zarr").layout
     assert check_chunk(layout, whole) is None and not whole[2] & 2
     for value in values:
         data = bytearray(whole)
@@ -121,7 +120,7 @@ def test_a_blosc_header_that_lies(codec, offset, format, values):
 
 def test_a_blosc_chunk_that_is_stored_as_it_is(rng):
     make(3, "blosc lz4")
-    layout = read_layout("v.zarr", "input")
+    layout = open_volume("v.zarr").layout
     data = numcodecs.Blosc("lz4", clevel=0).encode(rng.bytes(2048))
     assert check_chunk(layout, data) is None and data[2] & 2
     assert "in 2,063" in check_chunk(layout, data[:12] + struct.pack("<I", 2063) + data[16:-1])
@@ -130,7 +129,7 @@ def test_a_blosc_chunk_that_is_stored_as_it_is(rng):
 def test_blosc_chunks_of_every_writer_pass(rng):
     """Sizes, codecs, levels, elements and blocks as c-blosc makes them, and what c-blosc decodes then."""
     _, _ = make(3, "blosc lz4")
-    layout = read_layout("v.zarr", "input")
+    layout = open_volume("v.zarr").layout
     for number in range(400):
         name = ("lz4", "lz4hc", "blosclz", "zlib", "zstd")[number % 5]
         code = numcodecs.Blosc(name, int(rng.integers(10)), int(rng.integers(3)), int(rng.choice((0, 0, 16, 256, 999))))

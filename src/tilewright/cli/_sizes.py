@@ -32,6 +32,8 @@ def sized(op: str, every: list[Any], text: str, dtype: str | None) -> Any:
     case = dataclasses.replace(base, **given)
     try:
         hash((case.problem, case.name))
+    except UsageError:
+        raise
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise UsageError(f"ladder {op}: --size {text} makes no problem of {op}: {error}") from error
     if getattr(case, "positions", 1) < 1 and op == "conv1d":
@@ -42,6 +44,7 @@ def sized(op: str, every: list[Any], text: str, dtype: str | None) -> Any:
 def _parsed(op: str, name: str, value: str, now: Any) -> Any:
     """The value as what the case has now: an integer, integers joined by x, a number, true or false, or a word."""
     wrong = f"ladder {op}: --size {name}={value}:"
+    found: Any
     if isinstance(now, bool):
         if value not in ("true", "false"):
             raise UsageError(f"{wrong} true or false is wanted")
@@ -57,6 +60,8 @@ def _parsed(op: str, name: str, value: str, now: Any) -> Any:
             found = type(now)(value)
         else:
             return None if value in ("", "none") else value
+    except UsageError:
+        raise
     except ValueError as error:
         example = "x".join(map(str, now)) if isinstance(now, tuple) else now
         raise UsageError(f"{wrong} a value such as {example} is wanted") from error

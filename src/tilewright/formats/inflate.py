@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from copy import copy
 
 ZLIB, GZIP = 15, 31  # zlib's names for the two formats: wbits
 FIRST_BYTES, MOST_BYTES = 256, 64 << 10  # of compressed data in one call: zlib copies what it leaves of it
@@ -22,6 +23,12 @@ class Inflater:
         self._inflate = zlib.decompressobj(wbits)
         self._count, self._empty, self._had = FIRST_BYTES, 0, False
         self.whole = False  # the data ended where a stream or member ends
+
+    def copy(self, read: Callable[[int], bytes | memoryview]) -> Inflater:
+        """One that goes on from here by itself with what `read` supplies."""
+        other = copy(self)
+        other._read, other._inflate = read, self._inflate.copy()
+        return other
 
     def next(self, count: int) -> bytes:
         """Between 1 and `count` bytes; none at the end of the data."""

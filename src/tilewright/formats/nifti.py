@@ -12,17 +12,17 @@ import logging
 import math
 import struct
 import warnings
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from tilewright.errors import InputError, ResourceError, brief
+from tilewright.errors import InputError, brief
 from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.files import InputFile
-from tilewright.formats.inflate import GZIP, Inflater
+from tilewright.formats.gzip_files import GzipByPosition, GzipStream
+from tilewright.formats.packages import package
 from tilewright.formats.raw_volumes import RawForm, RawVolume
 from tilewright.formats.volumes import PIECE_BYTES, ArrayVolume, Shape, Volume, check_memory, check_shape
 from tilewright.formats.voxels import VoxelSize, voxel_size
@@ -30,15 +30,18 @@ from tilewright.formats.voxels import VoxelSize, voxel_size
 LEAST_HEADER = (352, 544)  # bytes of NIfTI-1 and NIfTI-2 with the four that tell of extensions
 MAX_HEADER = 16 << 20  # bytes before the values: header and extensions
 DEFLATE_RATIO = 1032  # bytes that one byte of gzip can expand to
+HOLD = 0.75  # of the memory; the rest is for tiles
 NIFTI1_SIZES = 1 << 15  # sizes are 16-bit numbers there
 
 
 def open_nifti(path: str, what: str, *, memory: int | None = None, headers: bool = False) -> Volume:
-    """A .nii file, read box by box, or a .nii.gz one, held in memory as stored; values are scaled as the header says.
-    headers: see `open_volume`.
+    """A .nii file, read box by box, or a .nii.gz one; values are scaled as the header says. headers: see `open_volume`.
+
+    A .nii.gz file is held in memory as stored if it takes at most HOLD of `memory`. A larger one is expanded once for
+    an index of positions, and a second time as its boxes are read.
 
     Raises InputError for a header that nibabel cannot read, a file that does not have the bytes it tells of, or other
-    than three dimensions (further ones of size 1 are dropped); ResourceError where the values do not fit into `memory`
+    than three dimensions (further ones of size 1 are dropped); ResourceError where the index does not fit into `memory`
     bytes, or without nibabel.
     """
     file = InputFile(path, what)
@@ -47,22 +50,26 @@ def open_nifti(path: str, what: str, *, memory: int | None = None, headers: bool
             head = _PlainStream(file)
             header, shape, dtype, offset = _header(path, head)
             _check_size(file, shape, dtype, offset)
-            volume = RawVolume(file, shape, dtype, offset, fortran=True)
-            volume.scale = _scale(path, header)
+            return _described(RawVolume(file, shape, dtype, offset, fortran=True), header)
+        stream = GzipStream(file)
+        header, shape, dtype, offset = _header(path, stream)
+        _check_gzip_size(file, shape, dtype)
+        needed = math.prod(shape) * dtype.itemsize
+        if memory is not None and needed > HOLD * memory:
+            gzipped = GzipByPosition(stream, offset + needed)
+            check_memory(path, gzipped.held, memory)
+            if not headers:
+                gzipped.index()
+            volume = RawVolume(gzipped, shape, dtype, offset, fortran=True)
+            volume.unit, volume.held = (*shape[:2], 1), gzipped.held
             return _described(volume, header)
         with file:
-            stream = _GzipStream(file)
-            header, shape, dtype, offset = _header(path, stream)
-            _check_gzip_size(file, shape, dtype)
-            check_memory(path, math.prod(shape) * dtype.itemsize, memory)
             if headers:
-                unread = np.broadcast_to(np.zeros((), dtype), shape)
-                return _described(ArrayVolume(path, unread, _scale(path, header)), header)
-            stream.skip(offset - stream.position)
+                return _described(ArrayVolume(path, np.broadcast_to(np.zeros((), dtype), shape)), header)
             values = np.empty(math.prod(shape), dtype)
             stream.read_into(values.view(np.uint8).data)
             stream.expect_end()
-        return _described(ArrayVolume(path, values.reshape(shape[::-1]).T, _scale(path, header)), header)
+        return _described(ArrayVolume(path, values.reshape(shape[::-1]).T), header)
     except BaseException:
         file.close()
         raise
@@ -71,7 +78,7 @@ def open_nifti(path: str, what: str, *, memory: int | None = None, headers: bool
 def nifti_form(path: str, shape: Shape, dtype: np.dtype, like: Volume) -> RawForm | GzipForm:
     """A NIfTI file with the header of `like`, affine and extensions, if that is NIfTI; else with an affine that is
     the size of its voxels, or the identity."""
-    nibabel = _nibabel()
+    nibabel = package("nibabel.spatialimages", "NIfTI")
     header = like.header if isinstance(like.header, nibabel.Nifti1Header) else None
     if header is None:
         header = (nibabel.Nifti1Header if max(shape) < NIFTI1_SIZES else nibabel.Nifti2Header)()
@@ -138,66 +145,9 @@ class _PlainStream:
         return bytes(data)
 
 
-class _GzipStream:
-    """What a gzip file expands to, never more of it than is asked for."""
-
-    def __init__(self, file: InputFile) -> None:
-        self.file, self.position = file, 0
-        self._offset = 0
-        self._inflater = Inflater(self._compressed, GZIP)
-
-    def read(self, count: int) -> bytes:
-        """At most `count` bytes; fewer only at the end."""
-        parts = []
-        while count > 0 and (part := self._next(count)):
-            parts.append(part)
-            count -= len(part)
-        return b"".join(parts)
-
-    def skip(self, count: int) -> None:
-        while count > 0 and (part := self._next(min(count, PIECE_BYTES))):
-            count -= len(part)
-
-    def read_into(self, target: memoryview) -> None:
-        """Fills `target`. Raises InputError where the stream ends before."""
-        done = 0
-        while done < len(target):
-            part = self._next(min(len(target) - done, PIECE_BYTES))
-            if not part:
-                what = f"ends {len(target) - done:,} bytes before the values that its header tells of"
-                raise InputError(what, path=self.file.path, hint="the file was cut short or is damaged")
-            target[done : done + len(part)] = part
-            done += len(part)
-
-    def expect_end(self) -> None:
-        """Raises InputError if there is more than the header tells of, or if gzip's checksum was cut off."""
-        if self._next(1):
-            what = f"expands beyond the {self.position - 1:,} bytes that its header tells of"
-            raise InputError(what, path=self.file.path, hint="the file is damaged, or made to fill memory")
-        if not self._inflater.whole:
-            what = "ends before the checksum of its last gzip member"
-            raise InputError(what, path=self.file.path, hint="the file was cut short")
-
-    def _next(self, count: int) -> bytes:
-        """Between 1 and `count` bytes; none at the end of the file."""
-        try:
-            part = self._inflater.next(count)
-        except zlib.error as error:
-            what = f"is no gzip file or damaged: {brief(error)}"
-            raise InputError(what, path=self.file.path, where=f"byte {self._offset}") from error
-        self.position += len(part)
-        return part
-
-    def _compressed(self, count: int) -> bytes:
-        piece = bytearray(min(count, self.file.size - self._offset))
-        self.file.read_into(piece, self._offset)
-        self._offset += len(piece)
-        return bytes(piece)
-
-
 def _header(path: str, stream: Any) -> tuple[Any, Shape, np.dtype, int]:
     """(nibabel's header with its extensions, shape, dtype, byte of the first value)."""
-    nibabel = _nibabel()
+    nibabel = package("nibabel.spatialimages", "NIfTI")
     head = stream.read(LEAST_HEADER[0])
     kinds = {348: nibabel.Nifti1Header, 540: nibabel.Nifti2Header}
     order = next(
@@ -258,19 +208,9 @@ def _scale(path: str, header: Any) -> tuple[float, float] | None:
     return None if (slope, intercept) == (1.0, 0.0) else (slope, intercept)
 
 
-def _described(volume: Volume, header: Any) -> Volume:
-    volume.header = header
+def _described(volume: RawVolume | ArrayVolume, header: Any) -> Volume:
+    volume.header, volume.scale = header, _scale(volume.path, header)
     return volume
-
-
-def _nibabel() -> Any:
-    try:
-        import nibabel
-        import nibabel.spatialimages
-    except ImportError as error:
-        hint = "install it: pip install 'tilewright[volume]'"
-        raise ResourceError("NIfTI needs nibabel, which is not installed", hint=hint) from error
-    return nibabel
 
 
 _DAMAGE = (ValueError, TypeError, KeyError, IndexError, OverflowError, RuntimeError, struct.error)

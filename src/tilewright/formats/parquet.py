@@ -16,7 +16,7 @@ import msgspec
 from tilewright.errors import InputError, ResourceError, TilewrightError, brief
 from tilewright.formats.files import InputFile, Writable
 from tilewright.formats.lines import MAX_LINE_BYTES, Line, LineReader
-from tilewright.formats.prompts import PROMPT_FIELDS, names_sampling
+from tilewright.formats.sampling_fields import PROMPT_FIELDS, names_sampling
 
 COLUMNS = ("id", "text", "tokens", *PROMPT_FIELDS)  # and sampling fields
 MOST_GROUPS = 100_000  # row groups of a file: the job's manifest names them all

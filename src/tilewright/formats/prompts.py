@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from difflib import get_close_matches
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -34,12 +32,10 @@ from tilewright.formats.lines import (
 )
 from tilewright.formats.names import check_records_name
 from tilewright.formats.records import Id, Prompt, PromptBatch
-from tilewright.formats.sampling_fields import HARMLESS, HONOURED, REFUSED, is_known, refusal, shown
+from tilewright.formats.sampling_fields import HONOURED, PROMPT_FIELDS, is_known, meant_by, refusal, shown
 
 Encode = Callable[[str], list[int]]
 
-PROMPT_FIELDS = ("prompt", "prompt_token_ids", "input_ids")
-ALIKE = 0.88  # difflib's ratio from which on a name is taken for a misspelt one
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 
 _Unset = msgspec.UnsetType
@@ -188,15 +184,10 @@ def _check_names(fields: dict[str, msgspec.Raw], inside: str, wanted: tuple[str,
         if bytes(raw) == b"null":
             continue
         if not is_known(name, body=body):
-            if meant := _meant(name, wanted):
+            if meant := meant_by(name, wanted):
                 raise BadLine(f"is no field; {meant} is", f"{inside}{name}")
         elif rule := refusal(name, value := _value(raw), body=body):
             raise BadLine(f"is {shown(value)}; {rule}", f"{inside}{name}")
-
-
-def names_sampling(column: str) -> bool:
-    """True for a column of a table that must be read: a sampling field, honoured or refused, or almost one's name."""
-    return column in HONOURED or column in REFUSED or (column not in HARMLESS and _meant(column, HONOURED) is not None)
 
 
 def _value(raw: msgspec.Raw) -> Any:
@@ -205,12 +196,6 @@ def _value(raw: msgspec.Raw) -> Any:
         return msgspec.json.decode(raw)
     except (msgspec.MsgspecError, RecursionError):
         return bytes(raw).decode(errors="replace")
-
-
-@lru_cache(1024)
-def _meant(name: str, wanted: tuple[str, ...]) -> str | None:
-    """The field that a misspelt name was to be."""
-    return next(iter(get_close_matches(name.lower(), wanted, 1, ALIKE)), None)
 
 
 class PromptText(PromptLines):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -14,13 +14,25 @@ from tilewright.formats.npy import header_bytes, read_header
 from tilewright.formats.volumes import Box, Shape, Volume, boxes, check_shape, scaled
 
 
+class ByPosition(Protocol):
+    """A file whose bytes are read by position."""
+
+    path: str
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """Fills `buffer` from the bytes at `offset`. Raises InputError."""
+
+    def close(self) -> None:
+        """Closes the file."""
+
+
 class RawVolume(Volume):
     """Numbers of `dtype` from byte `offset` of an open file; fortran: the first index runs fastest.
 
     Its values are numbers * slope + intercept. Reads go by position, so a file that shrinks is an error and no SIGBUS.
     """
 
-    def __init__(self, file: InputFile, shape: Shape, dtype: np.dtype, offset: int, *, fortran: bool = False) -> None:
+    def __init__(self, file: ByPosition, shape: Shape, dtype: np.dtype, offset: int, *, fortran: bool = False) -> None:
         super().__init__(file.path, shape, dtype)
         self.scale: tuple[float, float] | None = None
         self._file, self._offset, self._fortran = file, offset, fortran

@@ -8,9 +8,13 @@ OpenAI's completions and chat completions, transformers' `GenerationConfig` (5.2
 from __future__ import annotations
 
 import json
+from difflib import get_close_matches
+from functools import lru_cache
 from numbers import Integral
 from typing import Any
 
+PROMPT_FIELDS = ("prompt", "prompt_token_ids", "input_ids")
+ALIKE = 0.88  # difflib's ratio from which on a name is taken for a misspelt one
 PARAMETERS = (  # fields of `SamplingParams`
     "n", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
     "logit_bias", "bad_words", "allowed_token_ids", "suppress_tokens", "no_repeat_ngram_size", "seed", "stop",
@@ -160,3 +164,16 @@ def _as_json(value: Any) -> str:
     import msgspec
 
     return msgspec.json.encode(value).decode()
+
+
+def names_sampling(column: str) -> bool:
+    """True for a column of a table that must be read: a sampling field, honoured or refused, or almost one's name."""
+    if column in HONOURED or column in REFUSED:
+        return True
+    return column not in HARMLESS and meant_by(column, HONOURED) is not None
+
+
+@lru_cache(1024)
+def meant_by(name: str, wanted: tuple[str, ...]) -> str | None:
+    """The field that a misspelt name was to be."""
+    return next(iter(get_close_matches(name.lower(), wanted, 1, ALIKE)), None)

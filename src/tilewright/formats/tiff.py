@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import InputError, ResourceError, TilewrightError, brief
+from tilewright.errors import InputError, TilewrightError, brief
 from tilewright.formats.files import InputFile, naming
+from tilewright.formats.packages import package
 from tilewright.formats.raw_volumes import RawForm, RawVolume
 from tilewright.formats.tiff_metadata import TiffMetadata, options_for, read_metadata
 from tilewright.formats.tiff_pages import check_pages
@@ -172,10 +173,6 @@ def _around(shape: Shape, dtype: np.dtype, size: int, options: dict[str, Any]) -
 
 
 def _tifffile() -> Any:
-    try:
-        import tifffile
-    except ImportError as error:
-        hint = "install it: pip install 'tilewright[volume]'"
-        raise ResourceError("TIFF needs tifffile, which is not installed", hint=hint) from error
+    tifffile = package("tifffile", "TIFF")
     logging.getLogger("tifffile").addHandler(logging.NullHandler())  # what is wrong is raised, not written to stderr
     return tifffile

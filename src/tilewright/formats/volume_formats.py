@@ -44,9 +44,9 @@ def open_volume(path: str, what: str = "input", *, memory: int | None = None, he
 
         return open_nifti(path, what, memory=memory, headers=headers)
     if suffix == ".zarr":
-        from tilewright.formats.zarr_volumes import open_zarr
+        from tilewright.formats.zarr_volumes import ZarrVolume
 
-        return open_zarr(path, what)
+        return ZarrVolume(path, what)
     from tilewright.formats.tiff import open_tiff
 
     return open_tiff(path, what, memory=memory, headers=headers)

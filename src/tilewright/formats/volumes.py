@@ -91,14 +91,15 @@ class Volume:
 class ArrayVolume(Volume):
     """A volume in memory: array (D, H, W) of any real dtype and strides; its values are array * slope + intercept."""
 
-    def __init__(self, path: str, array: np.ndarray, scale: tuple[float, float] | None = None) -> None:
+    def __init__(self, path: str, array: np.ndarray) -> None:
         super().__init__(path, array.shape, array.dtype)  # type: ignore[arg-type]
-        self._array, self._scale = array, scale
+        self._array: np.ndarray = array
+        self.scale: tuple[float, float] | None = None
         self.held = array.nbytes
 
     def load(self, dtype: np.dtype) -> np.ndarray:
         """As `Volume.load`."""
-        if self._scale is not None or self._array.dtype != dtype or not self._array.flags.c_contiguous:
+        if self.scale is not None or self._array.dtype != dtype or not self._array.flags.c_contiguous:
             return super().load(dtype)
         self._check_finite(self._array, [0, 0, 0])
         return self._array
@@ -106,7 +107,7 @@ class ArrayVolume(Volume):
     def _pieces(self, start: tuple[int, ...], shape: tuple[int, ...]) -> Iterator[tuple[Box, np.ndarray]]:
         box = self._array[tuple(slice(a, a + n) for a, n in zip(start, shape, strict=True))]
         for place in boxes(shape, self.dtype.itemsize):
-            yield place, scaled(box[place], self._scale)
+            yield place, scaled(box[place], self.scale)
 
 
 def boxes(shape: tuple[int, ...], itemsize: int, axis: int = 0) -> Iterator[Box]:
@@ -154,7 +155,7 @@ def check_shape(path: str, shape: tuple[int, ...], dtype: np.dtype, *, kernel: b
             path=path,
             hint="a kernel of one plane is (1, KH, KW)" if kernel else "save one channel or one time of it",
         )
-    if min(shape) < 1 or math.prod(shape) >= 1 << 56:
+    if min(shape) < 1 or max(shape) >= 1 << 48 or math.prod(shape) >= 1 << 56:
         raise InputError(f"the shape is {shape}; every size must be at least 1", path=path)
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
         raise InputError(f"the values are {dtype}; bool, integers or floats of up to 64 bits are wanted", path=path)

@@ -1,4 +1,4 @@
-"""Zarr metadata, versions 2 and 3, read as data and checked before the zarr package sees any of it.
+"""What a Zarr array is made of, as the zarr package reads its metadata, versions 2 and 3, and what may be decoded.
 
 Only plain chunks of numbers pass, with codecs that are known here, because each chunk is checked before it is decoded:
 what it expands to must be what the metadata says. Filters and object codecs never pass; some of them run code.
@@ -14,44 +14,36 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tilewright.errors import InputError, brief
+from tilewright.errors import InputError
 from tilewright.formats.files import InputFile
 from tilewright.formats.lines import check_keys, json_words
-from tilewright.formats.npy import named_dtype
 from tilewright.formats.volumes import Shape, check_shape
 
+METADATA = ("zarr.json", ".zarray", ".zattrs")
 MAX_METADATA = 16 << 20  # bytes
-MAX_CHUNK = 1 << 31  # bytes of a chunk's numbers; Blosc and LZ4 count them with 31 bits
-DTYPES = (
-    "bool",
-    "float16",
-    "float32",
-    "float64",
-    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
-)
+MAX_CHUNK = 1 << 31  # bytes of a decoded chunk; Blosc and LZ4 count them with 31 bits
 COMPRESSORS = ("zstd", "blosc", "gzip", "zlib", "lz4")
-SHARDS = "sharding_indexed"
+READ = f"plain chunks of numbers are read, stored as they are or with {', '.join(COMPRESSORS)}"
+SHARD_INDEX = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
 
 
 @dataclass(frozen=True)
 class Layout:
     """How an array is stored. chunks: what is compressed as one; shards: chunks that share a file, None: each its own.
 
-    compressor: one of COMPRESSORS or None. checksum: bytes behind each chunk. files: the metadata, as it was checked.
+    compressor: one of COMPRESSORS or None. checksum: bytes after each chunk.
     """
 
-    version: int
     shape: Shape
     dtype: np.dtype
     chunks: Shape
     shards: Shape | None
     compressor: str | None
     checksum: int
-    files: dict[str, bytes]
 
     @property
     def chunk_bytes(self) -> int:
-        """Of a chunk's numbers."""
+        """Of a decoded chunk."""
         return math.prod(self.chunks) * self.dtype.itemsize
 
     @property
@@ -60,41 +52,52 @@ class Layout:
         return math.prod(s // c for s, c in zip(self.shards or self.chunks, self.chunks, strict=True))
 
 
-def read_layout(path: str, what: str) -> Layout:
-    """The checked layout of the array in directory `path`.
+def read_metadata(path: str, what: str) -> tuple[str, dict[str, Any], dict[str, bytes]]:
+    """(path of the file that describes the array in directory `path`, its fields, the content of each metadata file).
 
-    Raises InputError for a group, for metadata that cannot be read, a codec or data type not known here, other than
-    three dimensions, and chunks of MAX_CHUNK bytes or more.
+    Raises InputError for a group, and for files that are missing, too large or no JSON.
     """
-    files = {name: data for name in ("zarr.json", ".zarray", ".zattrs") if (data := _read(path, name)) is not None}
-    name = next((name for name in ("zarr.json", ".zarray") if name in files), None)
-    if name is None:
-        group = os.path.exists(os.path.join(path, ".zgroup"))
-        raise _no_array(path, what, group)
-    fields = _object(path, name, files[name])
-    files.setdefault(".zattrs", b"{}")
-    _object(path, ".zattrs", files[".zattrs"])
-    try:
-        layout = _version_3(path, fields) if name == "zarr.json" else _version_2(fields)
-    except InputError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(
-            f"the metadata is not that of an array: {type(error).__name__}({brief(error)})",
-            path=os.path.join(path, name),
-        ) from error
-    version, shape, dtype, chunks, shards, (compressor, checksum) = layout
-    place = os.path.join(path, name)
-    check_shape(path, shape, dtype)
-    _check_fill(place, fields.get("fill_value"), dtype)
-    _check_chunks(place, shape, chunks, shards, dtype)
+    files = {name: data for name in METADATA if (data := _read(path, name)) is not None}
+    fields = {name: _object(os.path.join(path, name), data) for name, data in files.items()}
+    name = next((name for name in METADATA[:2] if name in files), None)
+    if name is None or fields[name].get("node_type") == "group":
+        raise _no_array(path, what, name is not None or os.path.exists(os.path.join(path, ".zgroup")))
+    return os.path.join(path, name), fields[name], {".zattrs": b"{}"} | files
+
+
+def layout_of(path: str, array: Any) -> Layout:
+    """The layout of an array of zarr's; path: of the file that describes it.
+
+    Raises InputError for a codec or data type not known here, other than three dimensions, and chunks of MAX_CHUNK
+    bytes or more.
+    """
+    shape, dtype = check_shape(path, array.shape, array.dtype), array.dtype
+    chunks, shards = array.chunks, array.shards
+    bad = len(chunks) != 3 or min(chunks) < 1 or math.prod(chunks) * dtype.itemsize >= MAX_CHUNK
+    if bad or (shards and (len(shards) != 3 or any(s % c or s < c for s, c in zip(shards, chunks, strict=True)))):
+        of = f" in shards of {shards}" if shards else ""
+        what = f"the chunks are {chunks}{of} for a shape of {shape}; a chunk takes 1 to {MAX_CHUNK - 1:,} bytes"
+        raise InputError(what, path=path)
+    names = _codecs(array.metadata)
+    checksum = 4 if names[-1:] == ["crc32c"] else 0
+    compressor = " and ".join(names[:-1] if checksum else names) or None
     if compressor is not None and compressor not in COMPRESSORS:
-        raise InputError(
-            f"the chunks are stored with {str(compressor)[:60]!r}; none, {', '.join(COMPRESSORS)} are read",
-            path=place,
-            hint="save the array with one of them and without filters",
-        )
-    return Layout(version, shape, dtype, chunks, shards, compressor, checksum, files)
+        what = f"the chunks are stored with {compressor[:60]!r}; none, {', '.join(COMPRESSORS)} are read"
+        raise InputError(what, path=path, hint="save the array with one of them and without filters")
+    return Layout(shape, dtype, chunks, shards, compressor, checksum)
+
+
+def _codecs(metadata: Any) -> list[str]:
+    """Names of what a chunk's bytes go through; of all its codecs where those before are not known here."""
+    if metadata.zarr_format == 2:
+        return ["filters"] if metadata.filters else [metadata.compressor.codec_id] if metadata.compressor else []
+    if metadata.shards:
+        said = metadata.codecs[0].to_dict()["configuration"]
+        if [*said["index_codecs"]] != SHARD_INDEX or said.get("index_location", "end") != "end":
+            return ["another index of shards"]
+    names = [str(codec.to_dict()["name"]) for codec in metadata.inner_codecs]
+    plain = names[1:] if names[0] == "transpose" else names
+    return plain[1:] if plain[:1] == ["bytes"] else names
 
 
 def _read(path: str, name: str) -> bytes | None:
@@ -109,75 +112,13 @@ def _read(path: str, name: str) -> bytes | None:
         return bytes(data)
 
 
-def _object(path: str, name: str, data: bytes) -> dict[str, Any]:
+def _object(path: str, data: bytes) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(data, type=dict[str, Any])
         check_keys(data)
         return found
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        what = f"the metadata cannot be read: {json_words(error, data)}"
-        raise InputError(what, path=os.path.join(path, name)) from error
-
-
-def _version_2(fields: dict[str, Any]) -> tuple:
-    if fields["zarr_format"] != 2 or fields.get("dimension_separator", ".") not in (".", "/"):
-        raise ValueError("zarr_format or dimension_separator")
-    dtype = named_dtype(fields["dtype"])
-    codec = {"id": "filters"} if fields.get("filters") else fields["compressor"] or {"id": None}
-    return 2, _tuple(fields["shape"]), dtype, _tuple(fields["chunks"]), None, (codec["id"], 0)
-
-
-def _version_3(path: str, fields: dict[str, Any]) -> tuple:
-    if fields["node_type"] == "group":
-        raise _no_array(path, "input", True)
-    if fields["zarr_format"] != 3 or fields["chunk_grid"]["name"] != "regular" or fields.get("storage_transformers"):
-        raise ValueError("zarr_format, chunk_grid or storage_transformers")
-    data_type = fields["data_type"]
-    if data_type not in DTYPES:
-        raise InputError(f"the values are {str(data_type)[:60]}; one of {', '.join(DTYPES)} is wanted", path=path)
-    dtype = np.dtype(data_type)
-    shape, outer = _tuple(fields["shape"]), _tuple(fields["chunk_grid"]["configuration"]["chunk_shape"])
-    codecs = fields["codecs"]
-    if [codec["name"] for codec in codecs] != [SHARDS]:
-        return 3, shape, dtype, outer, None, _codecs(codecs)
-    inside = codecs[0]["configuration"]
-    index = [codec["name"] for codec in inside["index_codecs"]]
-    if index != ["bytes", "crc32c"] or inside.get("index_location", "end") != "end":
-        return 3, shape, dtype, outer, None, ("another index of shards", 0)
-    return 3, shape, dtype, _tuple(inside["chunk_shape"]), outer, _codecs(inside["codecs"])
-
-
-def _codecs(codecs: list[dict[str, Any]]) -> tuple[str | None, int]:
-    """(compressor, bytes of checksum) of a chunk's codecs; a name that is not known is the compressor."""
-    names = [str(codec["name"]) for codec in codecs]
-    if names and names[0] == "transpose":
-        names = names[1:]
-    if not names or names[0] != "bytes":
-        return (names[0] if names else "no codec"), 0
-    names = names[1:]
-    checksum = 4 if names and names[-1] == "crc32c" else 0
-    names = names[:-1] if checksum else names
-    return (" and ".join(names) or None), checksum
-
-
-def _tuple(sizes: Any) -> tuple[int, ...]:
-    if not isinstance(sizes, list) or any(type(n) is not int or not 0 <= n < 1 << 48 for n in sizes):
-        raise ValueError(f"sizes {str(sizes)[:60]}")
-    return tuple(sizes)
-
-
-def _check_fill(place: str, fill: Any, dtype: np.dtype) -> None:
-    """Raises InputError for a number that float voxels cannot hold: zarr would make it infinite, with a warning."""
-    if dtype.kind == "f" and isinstance(fill, int | float) and float(np.finfo(dtype).max) < abs(fill) < math.inf:
-        raise InputError(f"fill_value is {str(fill)[:60]}, too large for {dtype}", path=place)
-
-
-def _check_chunks(place: str, shape: Shape, chunks: tuple[int, ...], shards: tuple | None, dtype: np.dtype) -> None:
-    bad = len(chunks) != 3 or min(chunks) < 1 or math.prod(chunks) * dtype.itemsize >= MAX_CHUNK
-    if bad or (shards and (len(shards) != 3 or any(s % c or s < c for s, c in zip(shards, chunks, strict=True)))):
-        of = f" in shards of {shards}" if shards else ""
-        what = f"the chunks are {chunks}{of} for a shape of {shape}; a chunk takes 1 to {MAX_CHUNK - 1:,} bytes"
-        raise InputError(what, path=place)
+        raise InputError(f"the metadata cannot be read: {json_words(error, data)}", path=path) from error
 
 
 def _no_array(path: str, what: str, group: bool) -> InputError:

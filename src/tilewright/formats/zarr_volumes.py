@@ -6,6 +6,7 @@ import asyncio
 import math
 import os
 import re
+import warnings
 import zlib
 from collections.abc import Iterator
 from itertools import product
@@ -16,9 +17,10 @@ import numpy as np
 from tilewright.errors import InputError, ResourceError, TilewrightError, brief
 from tilewright.formats.atomic import AtomicDirectory, check_directory
 from tilewright.formats.files import InputFile, naming
+from tilewright.formats.packages import package
 from tilewright.formats.volumes import Box, Shape, Volume, aligned_boxes
 from tilewright.formats.zarr_chunks import check_chunk
-from tilewright.formats.zarr_layout import Layout, read_layout
+from tilewright.formats.zarr_layout import READ, Layout, layout_of, read_metadata
 
 CALL_BYTES = 32 << 20  # of numbers in one call of zarr, which works on up to ten chunks at a time
 WORKING = 3  # copies of what a call works on: as stored, decoded, and where it goes
@@ -29,16 +31,25 @@ _OURS = re.compile(r"zarr\.json|\.zarray|\.zattrs|\.zmetadata|c|(c\.)?\d+(\.\d+)
 class ZarrVolume(Volume):
     """An array of a Zarr store on disk."""
 
-    def __init__(self, path: str, layout: Layout) -> None:
-        super().__init__(path, layout.shape, layout.dtype, layout.chunks)
-        self.layout = layout
-        self.working = WORKING * max(CALL_BYTES, layout.chunk_bytes)
-        zarr = _zarr()
+    def __init__(self, path: str, what: str) -> None:
+        zarr = package("zarr.storage", "Zarr")
+        described, fields, files = read_metadata(path, what)
+        store = _checked_store(path, files)
         try:
-            with naming(path, "read"):
-                self.header = zarr.open_array(_checked_store(path, layout), mode="r", zarr_format=layout.version)
+            with np.errstate(over="raise"), warnings.catch_warnings():  # a fill value would become infinite
+                warnings.simplefilter("ignore")  # zarr warns of what is refused below
+                array = zarr.open_array(store, mode="r", zarr_format=3 if "zarr.json" in files else 2)
+            self.layout = store.layout = layout_of(described, array)
+        except TilewrightError:
+            raise
+        except ArithmeticError as error:
+            fill, kind = str(fields["fill_value"])[:60], fields.get("data_type") or fields.get("dtype")
+            raise InputError(f"fill_value is {fill}, too large for {str(kind)[:60]}", path=described) from error
         except _DAMAGE as error:
-            raise InputError(f"zarr cannot open the array: {brief(error)}", path=path) from error
+            said = brief(error) if isinstance(error, ValueError) else f"{type(error).__name__}({brief(error)})"
+            raise InputError(f"zarr cannot open the array: {said}", path=described, hint=READ) from error
+        super().__init__(path, self.layout.shape, self.layout.dtype, self.layout.chunks)
+        self.header, self.working = array, WORKING * max(CALL_BYTES, self.layout.chunk_bytes)
 
     def _pieces(self, start: tuple[int, ...], shape: tuple[int, ...]) -> Iterator[tuple[Box, np.ndarray]]:
         for place in aligned_boxes(start, shape, self.unit, CALL_BYTES // self.dtype.itemsize):
@@ -71,7 +82,7 @@ class ZarrForm:
         chunks = options.setdefault("chunks", tuple(min(CHUNK, n) for n in shape))
         self.unit: Shape = options.get("shards") or chunks
         self.working = WORKING * max(CALL_BYTES, math.prod(self.unit) * dtype.itemsize)
-        self._zarr, self._itemsize = _zarr(), dtype.itemsize
+        self._zarr, self._itemsize = package("zarr.storage", "Zarr"), dtype.itemsize
         files: dict[str, Any] = {}
         store = self._zarr.storage.MemoryStore(files)
         self._array = self._zarr.create_array(store, shape=shape, dtype=dtype, fill_value=0, **options)
@@ -127,22 +138,19 @@ class _ZarrDirectory(AtomicDirectory):
             )
 
 
-def open_zarr(path: str, what: str) -> ZarrVolume:
-    """The array in the directory `path`. Raises InputError as `read_layout`, and where zarr cannot open it."""
-    _zarr()
-    return ZarrVolume(path, read_layout(path, what))
-
-
-def _checked_store(path: str, layout: Layout) -> Any:
-    """A store of zarr's that hands out the metadata that was checked, and chunks only after a check."""
+def _checked_store(path: str, files: dict[str, bytes]) -> Any:
+    """A store of zarr's that hands out the metadata files that were read, and chunks only after a check against its
+    `layout`, which is set once zarr has read the metadata."""
     from zarr.storage import LocalStore, WrapperStore
 
     class CheckedStore(WrapperStore):  # its base class is there once zarr is
+        layout: Layout
+
         async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
             if key.startswith(".z") or key.endswith("zarr.json"):
-                data: bytes | bytearray | None = layout.files.get(key)
+                data: bytes | bytearray | None = files.get(key)
             else:
-                data = await asyncio.to_thread(_read_chunk, path, key, byte_range, layout)
+                data = await asyncio.to_thread(_read_chunk, path, key, byte_range, self.layout)
             return None if data is None else prototype.buffer.from_bytes(data)
 
     return CheckedStore(LocalStore(path, read_only=True))
@@ -204,29 +212,18 @@ def _options_like(array: Any, layout: Layout) -> dict[str, Any]:
     options: dict[str, Any] = {
         "chunks": layout.chunks,
         "shards": layout.shards,
-        "zarr_format": layout.version,
+        "zarr_format": array.metadata.zarr_format,
         "compressors": array.compressors or None,
         "attributes": dict(array.attrs),
     }
-    if layout.version == 3:
+    if options["zarr_format"] == 3:
         names = array.metadata.dimension_names
         options["dimension_names"] = None if names is None or None in names else list(names)
     separator = getattr(array.metadata, "dimension_separator", None)
     options["chunk_key_encoding"] = (
-        {"name": "v2", "separator": separator} if layout.version == 2 else array.metadata.chunk_key_encoding
+        {"name": "v2", "separator": separator} if options["zarr_format"] == 2 else array.metadata.chunk_key_encoding
     )
     return options
-
-
-def _zarr() -> Any:
-    try:
-        import zarr
-        import zarr.storage
-    except ImportError as error:
-        raise ResourceError(
-            "Zarr needs the package zarr, which is not installed", hint="install it: pip install 'tilewright[volume]'"
-        ) from error
-    return zarr
 
 
 # what zarr and its codecs raise for data that is not what it should be
@@ -235,9 +232,9 @@ _DAMAGE = (
     TypeError,
     KeyError,
     IndexError,
-    RuntimeError,
+    RuntimeError,  # also RecursionError and NotImplementedError
+    SyntaxError,  # NumPy reads names of dtypes with a comma, such as ",f4", as Python
     EOFError,
     AttributeError,
-    NotImplementedError,
     zlib.error,
 )

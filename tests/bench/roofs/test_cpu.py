@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tilewright.bench.roofs import Roofs
 from tilewright.bench.roofs.cpu import limits_beside, roofs
+from tilewright.bench.roofs.limits import Roofs
 from tilewright.hardware import cpu
 from tilewright.ops.core.launch import threads
 

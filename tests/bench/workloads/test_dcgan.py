@@ -8,7 +8,7 @@ import pytest
 from dcgan_models import SMALL
 from tilewright.bench.clocks import cpu as clock
 from tilewright.bench.report.tables import bench_tables
-from tilewright.bench.roofs import Roofs
+from tilewright.bench.roofs.limits import Roofs
 from tilewright.bench.workloads import dcgan
 from tilewright.bench.workloads.dcgan_peers import LAYOUTS, torch_generator
 from tilewright.errors import InternalError, UsageError

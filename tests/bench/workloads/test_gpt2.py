@@ -11,7 +11,7 @@ from tilewright.bench.clocks import cpu as cpu_clock
 from tilewright.bench.report import write as report
 from tilewright.bench.report.tables import bench_tables
 from tilewright.bench.results import PEER, read, save
-from tilewright.bench.roofs import Roofs
+from tilewright.bench.roofs.limits import Roofs
 from tilewright.bench.workloads import gpt2, gpt2_engines
 from tilewright.bench.workloads import gpt2_profile as profiling
 from tilewright.bench.workloads.gpt2 import Setting, Workload, accuracy, bench, check, compare, reference_logits
@@ -111,7 +111,7 @@ def test_workloads(setting):
     assert [workload.name for workload in gpt2.workloads(setting)] == ["course", "batch", "single"]
     assert (len(course.ours["as given"]), len(course.ours["distinct prompts"]), len(single.theirs)) == (25, 20, 1)
     np.testing.assert_array_equal(course.ours["distinct prompts"], setting.prompts[:20])
-    with pytest.raises(UsageError, match="no room"):
+    with pytest.raises(UsageError, match="prompts of 40 tokens fill a context of 40"):
         gpt2.workloads(dataclasses.replace(setting, prompts=np.zeros((2, 40), np.int32)))
 
 

@@ -72,7 +72,7 @@ def gpu(case, tensors: dict) -> dict[str, Call]:
 def vendor(case, tensors: dict, layout) -> Call:
     """cuDNN on a case's tensors.
 
-    PyTorch crops as much behind as before, or one less: where it is one more, image and kernel are mirrored beforehand.
+    PyTorch crops as much at the end as at the start, or one less; for one more, image and kernel are mirrored before.
     """
     kind = getattr(torch, case.dtype) if case.dtype.endswith("16") else torch.float32
     axes = [axis for axis, (first, last) in enumerate(case.padding) if last > first]

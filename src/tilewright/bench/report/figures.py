@@ -4,7 +4,7 @@ import html
 import math
 from dataclasses import dataclass
 
-from tilewright.bench.report.tables import default_row, groups, headline, origin, rate, three, times
+from tilewright.bench.report.tables import default_row, groups, headline, origin, rate, threads_of, three, times
 from tilewright.bench.results import PEER, Row
 from tilewright.ops.core.ladder import Ladder
 
@@ -86,7 +86,7 @@ def ladder_figure(rows: list[Row], ladder: Ladder) -> str:
     bar, top, left, width = 24, 76, 130, 760
     bottom = top + bar * len(names)
     x = LogAxis.around([*filter(None, rates.values()), roof or 1.0], left, width - 110)
-    title = f"{ladder.op}: {first.label + ', ' if first.label else ''}{first.size}, {_threads(most)}"
+    title = f"{ladder.op}: {first.label + ', ' if first.label else ''}{first.size}, {threads_of(most)}"
     parts = [
         _text(16, 24, title, size=15),
         _text(16, 42, f"{unit}, logarithmic; {origin(list(cell.values()))}", colour=FAINT),
@@ -110,10 +110,6 @@ def ladder_figure(rows: list[Row], ladder: Ladder) -> str:
         parts.append(_text(left - 8, y + bar / 2 + 4, name, anchor="end"))
         parts.append(_text(end + 6, y + bar / 2 + 4, f"{three(rates[name])}{step}", colour=FAINT))
     return _svg(width, bottom + 32, title, parts)
-
-
-def _threads(count: int) -> str:
-    return f"{count} thread{'s' * (count > 1)}" if count else "GPU"
 
 
 def measured_roofs(rows: list[Row]) -> tuple[float, float]:
@@ -154,7 +150,7 @@ def roofline(rows: list[Row], ladders: dict[str, Ladder]) -> str | None:
     width, height, ridge = 760, 440, peak / copy
     x = LogAxis.around([point.x for point in points] + [ridge / 4, ridge * 4], 70, width - 24)
     y = LogAxis.around([point.y for point in points] + [peak, copy * x.low], height - 92, 64)
-    title = f"Roofline, {rows[0].dtype}, {_threads(most)}"
+    title = f"Roofline, {rows[0].dtype}, {threads_of(most)}"
     parts = [
         _text(16, 24, title, size=15),
         _text(16, 42, f"GFLOP/s; a point is a size and its default rung; {origin(rows)}", colour=FAINT),

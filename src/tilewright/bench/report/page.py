@@ -24,7 +24,7 @@ td:first-child { white-space: nowrap; }
 """
 
 INTRODUCTION = (
-    "Every kernel was measured in one process with its peer: they took turns in random order, each call after the "
+    "Every kernel was measured in one process with its peer: calls were interleaved in random order, each after the "
     "caches were emptied. Figures are medians, with the 10th and 90th percentile where a spread is given. A kernel is "
     "timed only after its result passed the check against float64. Roofs are measured on the same machine: the copy "
     "bandwidth of large arrays, and the rate of multiply-adds that stay in registers."

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from tilewright.bench.noise import reasons
 from tilewright.bench.results import PEER, SLOW, Row
 from tilewright.ops.core.ladder import Ladder
 
@@ -149,10 +150,9 @@ def _changes(rows: list[Row], ladder: Ladder) -> Iterator[str]:
 
 
 def noise_notes(rows: list[Row]) -> Iterator[str]:
-    """Which rows are noise, and why."""
-    why = {row.rung: row.noise for row in rows if row.noise}
-    if why:
-        yield f"Noisy: {'; '.join(f'{name} ({noise})' for name, noise in why.items())}."
+    """Why the rows are noise, if they are."""
+    if why := reasons(rows):
+        yield f"Noisy: {why}."
 
 
 def _on_a_gpu(rung: str) -> bool:
@@ -165,7 +165,7 @@ def _ladder_table(rows: list[Row], ladder: Ladder) -> Table:
     unit = rate(rows[0])[1]
     header = ["rung", "idea"]
     for count in counts:
-        header += [f"{unit}, {_threads(count)}", "of the roof", "x the rung below"]
+        header += [f"{unit}, {threads_of(count)}", "of the roof", "x the rung below"]
     peers = [name for name in dict.fromkeys(row.rung for row in rows) if name not in ladder.rungs]
     lines = []
     for name in [name for name in ladder.rungs if any((name, count) in cell for count in counts)] + peers:
@@ -187,7 +187,8 @@ def _case(row: Row) -> str:
     return f"{row.label}, {size}" if row.label else size
 
 
-def _threads(count: int) -> str:
+def threads_of(count: int) -> str:
+    """Of a row: "2 threads", or "GPU" for 0."""
     return f"{count} thread{'s' * (count > 1)}" if count else "GPU"
 
 
@@ -232,7 +233,7 @@ def _sizes_table(shown: list[Row], every: dict[tuple[str, str], Row]) -> Table:
         lines.append(("geometric mean", *[""] * 7, times(statistics.geometric_mean(ratios))))
         lines.append(("least", *[""] * 7, times(min(ratios))))
     header = ("case", "size", "rung", unit, "of the roof", "ms", "ms, 10 to 90 % of rounds", "peer", "x the peer")
-    caption = f"{first.op}, {first.dtype}, {_threads(first.threads)}; {origin(shown)}"
+    caption = f"{first.op}, {first.dtype}, {threads_of(first.threads)}; {origin(shown)}"
     return Table(caption, header, tuple(lines), 3, tuple(noise_notes(shown)))
 
 
@@ -286,7 +287,7 @@ def _profile_tables(rows: list[Row]) -> list[Table]:
              percent(row.roof_share))
             for row in some
         )  # fmt: skip
-        tables.append(Table(f"{size}, {dtype}, {_threads(threads)}; {origin(some)}", header, lines, 1))
+        tables.append(Table(f"{size}, {dtype}, {threads_of(threads)}; {origin(some)}", header, lines, 1))
     return tables
 
 

@@ -10,10 +10,10 @@ MISSING = "Not run yet: `tilewright demo --save` does."
 
 def transcript(root: Path) -> str:
     """The command and its output in a block, and the pictures that it names, for a README in `root`."""
-    kept = root / FOLDER
-    if not (kept / TEXT).is_file():
+    saved = root / FOLDER
+    if not (saved / TEXT).is_file():
         return MISSING
-    text = (kept / TEXT).read_text(encoding="utf-8").rstrip()
+    text = (saved / TEXT).read_text(encoding="utf-8").rstrip()
     block = f"```\n$ {COMMAND}\n{text}\n```"
-    pictures = [f"![{what}]({FOLDER / name})" for name, what in PICTURES.items() if (kept / name).is_file()]
+    pictures = [f"![{what}]({FOLDER / name})" for name, what in PICTURES.items() if (saved / name).is_file()]
     return "\n\n".join([block, *pictures])

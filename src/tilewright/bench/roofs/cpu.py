@@ -9,7 +9,7 @@ import numpy as np
 from numba import types
 
 from tilewright import simd
-from tilewright.bench.roofs import Roofs
+from tilewright.bench.roofs.limits import Roofs
 from tilewright.hardware import cpu
 from tilewright.ops.core.launch import launch, thread_count, threads
 from tilewright.ops.core.memory import zeros

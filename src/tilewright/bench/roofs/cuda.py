@@ -4,7 +4,7 @@ from functools import cache
 
 from tilewright.bench.clocks.cuda import CudaClock, torch_on_a_gpu
 from tilewright.bench.measure import interleave
-from tilewright.bench.roofs import Roofs
+from tilewright.bench.roofs.limits import Roofs
 from tilewright.ops.matmul.problem import DEVICE_DTYPES, Case
 
 SIZE = 8192  # of a square product

@@ -88,14 +88,8 @@ def gpu_engines(config: DCGANConfig, weights: dict, dtype: str, count: int, say:
         except torch._dynamo.exc.TorchDynamoException as error:
             say(f"PyTorch cannot compile its generator: {str(error).splitlines()[0]}")
             replay = _graph(torch, draw, config.z_size)
-        turns = -(-count // PEER_BATCH)
-
-        def run(replay=replay, turns=turns):
-            for _ in range(turns):
-                replay()
-
         name = f"PyTorch {kind}, channels last{compiled}"
-        yield Engine(name, run, turns * PEER_BATCH, time.perf_counter() - start, f"batch {PEER_BATCH}")
+        yield _repeated(name, replay, PEER_BATCH, count, time.perf_counter() - start)
 
 
 def torch_weights(torch, config: DCGANConfig, weights: dict) -> Iterator[tuple[Any, Any]]:
@@ -167,6 +161,6 @@ def _graph(torch, draw: Callable, width: int) -> Callable[[], object]:
     return partial(_replay, graph, (z, draw))
 
 
-def _replay(graph, kept: tuple) -> None:
-    """kept: the noise and the weights that the graph reads, which must live as long as it does."""
+def _replay(graph, alive: tuple) -> None:
+    """alive: the noise and the weights that the graph reads, which must live as long as it does."""
     graph.replay()

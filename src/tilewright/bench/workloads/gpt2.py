@@ -4,8 +4,8 @@ GPT-2 of full size with weights from a seed, or any other.
 Four workloads. "course": prompts of 16 tokens, 8 new ones, once as they are given (of equal prompts one is computed)
 and once without duplicates. "batch": 64 prompts, on a GPU 1,024, 128 new tokens. "single": one prompt, 64 new tokens.
 "sampled": as the batch, but a token is drawn from the 50 best, as transformers does unless told otherwise.
-All engines take turns on the same threads or GPU, each peer at its fastest batch; a peer's rate on a CPU is that of the
-course's first prompts, because it does not depend on how many there are. Every token of ours that is compared must be
+All engines are interleaved on the same threads or GPU, each peer at its fastest batch. On a CPU a peer's rate is that
+of the course's first prompts, because it does not depend on their number. Every token of ours that is compared must be
 the best of a float64 reference, or so close to it that rounding explains the choice; one that is drawn, of the 50 best.
 """
 
@@ -101,24 +101,22 @@ def random_prompts(config: GPT2Config, count: int, length: int = 16) -> np.ndarr
 
 
 def workloads(setting: Setting) -> list[Workload]:
-    """Those that the setting names. Raises UsageError for prompts that leave the context no room for a token."""
+    """The workloads that the setting names. Raises UsageError for prompts that fill the context."""
     prompts = setting.prompts
     distinct = prompts[np.sort(np.unique(prompts, axis=0, return_index=True)[1])]
-    room = setting.config.n_positions - prompts.shape[1]
-    if room < 1:
-        raise UsageError(
-            f"prompts of {prompts.shape[1]} tokens leave no room in a context of {setting.config.n_positions}"
-        )
+    free = setting.config.n_positions - prompts.shape[1]
+    if free < 1:
+        raise UsageError(f"prompts of {prompts.shape[1]} tokens fill a context of {setting.config.n_positions}")
     course = {"as given": prompts[: setting.count], "distinct prompts": distinct[: setting.count]}
     here = setting.device == "cpu"
     theirs = distinct[: min(setting.count, PEER_PROMPTS)] if here else course["distinct prompts"]
     batch = distinct[: 64 if here else 1024]
     few, many = ((32, 64, 128), (32, 64)) if here else ((512, 1024, 2048), (512, 1024))
-    long = min(128, room), {f"{len(batch):,} prompts": batch}, batch, many
+    long = min(128, free), {f"{len(batch):,} prompts": batch}, batch, many
     every = [
-        Workload(COURSE, min(setting.tokens, room), course, theirs, few),
+        Workload(COURSE, min(setting.tokens, free), course, theirs, few),
         Workload(BATCH, *long),
-        Workload(SINGLE, min(64, room), {"1 prompt": distinct[:1]}, distinct[:1], (1,)),
+        Workload(SINGLE, min(64, free), {"1 prompt": distinct[:1]}, distinct[:1], (1,)),
         Workload(SAMPLED, *long, top_k=DRAWN_FROM),
     ]
     return [workload for workload in every if workload.name in setting.workloads]
@@ -238,12 +236,12 @@ def accuracy(setting: Setting, engines: list[Engine], say: Say) -> list[Row]:
 
 
 def _measured(setting: Setting, workload: Workload, engines: list[Engine], passed: str, say: Say) -> list[Row]:
-    """One workload, engines in turns: a row for each way of ours and for each peer."""
+    """One workload, all engines interleaved: a row for each input of ours and for each peer."""
     our, peers = engines[0], {engine.name: engine for engine in engines[1:]}
     batches = {name: len(workload.theirs) if peer.whole else best_batch(peer, workload) for name, peer in peers.items()}
     calls = {name: _call(our, prompts, workload) for name, prompts in workload.ours.items()}
     calls |= {name: _call(peer, workload.theirs, workload, batches[name]) for name, peer in peers.items()}
-    if setting.device != "cpu":  # rooms are laid out and graphs captured; the other peers chose their batch before
+    if setting.device != "cpu":  # buffers are allocated and graphs captured; the other peers chose their batch before
         for name in [*workload.ours, *(peer.name for peer in peers.values() if peer.whole)]:
             calls[name]()
     check = SameResults(may_differ=peers)  # libraries promise no such thing

@@ -20,7 +20,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tilewright.bench.results import Row
-from tilewright.bench.roofs import Roofs, measured_roofs
+from tilewright.bench.roofs import measured_roofs
+from tilewright.bench.roofs.limits import Roofs
 from tilewright.generation import arrays_cpu
 from tilewright.models import gpt2
 from tilewright.ops.attention.operands import SPAN, Cache

@@ -132,7 +132,7 @@ class StaticGPT2:
         return torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, self.config.layer_norm_epsilon)
 
     def _mixed(self, x, y, layer):
-        """The rest of a layer behind its attention y."""
+        """The rest of a layer after its attention y."""
         import torch
 
         (w2, b2), proj, fc, out = layer[2:4], layer[6:8], layer[8:10], layer[10:12]

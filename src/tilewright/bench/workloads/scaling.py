@@ -86,7 +86,7 @@ def bench(job: str, count: int, setting: Setting, say: Say) -> list[Row]:
     _check(setting)
     command = _prepare(job, count, setting)
     warm = setting.folder / f"{job}.{setting.device}.{setting.dtype}.warm"
-    if not warm.exists():  # kernels are compiled now, and kept
+    if not warm.exists():  # kernels are compiled now, and cached
         _run(job, [*command, "--count", str(min(count, WARM))], 1, setting)
         warm.touch()
     rows: list[Row] = []

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tilewright.errors import InputError, ResourceError, UsageError
+from tilewright.formats.gzip_files import STATE_BYTES
 from tilewright.runtime.plan import PROGRAM
 from tilewright.runtime.verbs.convolve import ConvolveJob, convolve
 from tilewright.runtime.verbs.convolve.plan import plan
@@ -54,7 +55,7 @@ def test_less_memory_means_smaller_tiles_within_it(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["in.txt", "in.nii.gz", "in.tif"])
-def test_values_that_are_held_are_not_read(tmp_path, rng, name, bytes_read):
+def test_values_that_are_held_are_not_read(tmp_path, rng, name, bytes_read, monkeypatch):
     """Of a compressed volume nothing is expanded behind its header."""
     path = str(tmp_path / name)
     if name == "in.tif":
@@ -67,8 +68,14 @@ def test_values_that_are_held_are_not_read(tmp_path, rng, name, bytes_read):
     assert parts_of(found)["the volume, held"] == 4 * 600 * 64 * 64
     assert found.figures["shape"] == [600, 64, 64]
     assert bytes_read(path) < 6 << 20  # its samples, and a block for the header
+    small = ConvolveJob(path, "box:3", str(tmp_path / "out.npy"), memory=PROGRAM + (1 << 20))
+    if name == "in.nii.gz":  # an index is held in place of the values
+        small.memory = PROGRAM + 4 * 600 * 64 * 64 + (60 << 20)
+        monkeypatch.setattr("tilewright.formats.nifti.HOLD", 0.01)
+        assert parts_of(plan(small))["the volume, held"] == 2 * STATE_BYTES and bytes_read(path) < 6 << 20
+        return
     with pytest.raises(ResourceError, match="bytes in memory"):
-        plan(ConvolveJob(path, "box:3", str(tmp_path / "out.npy"), memory=PROGRAM + (1 << 20)))
+        plan(small)
 
 
 def test_what_the_run_would_refuse(volume, tmp_path):

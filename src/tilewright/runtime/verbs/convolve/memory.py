@@ -11,7 +11,7 @@ import math
 from tilewright.formats.files import BLOCK_BYTES
 from tilewright.formats.names import suffix_of
 from tilewright.formats.raw_volumes import RawForm
-from tilewright.formats.volumes import PIECE_BYTES, Shape, Volume
+from tilewright.formats.volumes import PIECE_BYTES, ArrayVolume, Shape, Volume
 from tilewright.formats.zarr_volumes import CALL_BYTES, ZarrForm, ZarrVolume
 from tilewright.runtime.jobs.pieces import THREADS, writers
 from tilewright.runtime.plan import PROGRAM, is_compiled
@@ -51,7 +51,7 @@ def reading_bytes(volume: Volume, block: Shape) -> int:
             for n, size, chunk in zip(block, volume.shape, layout.chunks, strict=True)
         )
         return _chunks_bytes(layout.chunks, spans, layout.shards, block, volume.dtype.itemsize)
-    if volume.held:
+    if isinstance(volume, ArrayVolume):
         return min(PIECE_BYTES, 8 * voxels)
     piece = min(max(PIECE_BYTES, volume.dtype.itemsize * voxels // max(1, min(block))), volume.dtype.itemsize * voxels)
     return 4 * piece  # as stored, converted, scaled in float64

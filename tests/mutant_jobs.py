@@ -26,7 +26,7 @@ from tilewright.runtime.jobs.finished import Report, digest_of
 from tilewright.runtime.jobs.manifest import Manifest, encoded, seal
 from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.record import LENGTH_BYTES, Record, part_name
-from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.status import status
 from tilewright.runtime.verbs.classify import ClassifyJob, classify
 from tilewright.runtime.verbs.convolve import ConvolveJob, convolve

@@ -239,7 +239,7 @@ def main() -> None:
     from tilewright.runtime.engines.local import Local
     from tilewright.runtime.engines.mpi import Mpi
     from tilewright.runtime.jobs.run import run
-    from tilewright.runtime.jobs.task import Options
+    from tilewright.runtime.jobs.settings import Settings
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # however the tests were started: nohup and & ignore them
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -251,7 +251,7 @@ def main() -> None:
     engines = {"inline": Inline, "mpi": Mpi, "mpi on GPUs": lambda: Mpi(gpu=True)}
     engine = engines.get(said["engine"], lambda: Local(said["engine"]))()
     try:
-        report = run(task, said["output"], engine, Options(**said.get("options", {})))
+        report = run(task, said["output"], engine, Settings(**said.get("options", {})))
     except TilewrightError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)

@@ -14,7 +14,7 @@ from tilewright.formats.sentence_encoder import encoder_for
 from tilewright.generation.sampling import SamplingParams
 from tilewright.runtime.convert.models import init_textcnn
 from tilewright.runtime.jobs.merge import verify
-from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.load import tokenizer_of
 from tilewright.runtime.verbs.classify import ClassifyJob, classify
 from tilewright.runtime.verbs.classify.task import ClassifyTask

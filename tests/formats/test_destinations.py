@@ -17,7 +17,7 @@ from tilewright.runtime.convert.models import init_dcgan
 from tilewright.runtime.engines.inline import Inline
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.run import run
-from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.verbs.convolve import ConvolveJob, convolve
 from tilewright.runtime.verbs.draw import DrawJob, draw
 

@@ -10,7 +10,7 @@ import pytest
 from gpt2_models import save
 from tilewright.errors import InputError, ResourceError, UsageError
 from tilewright.generation.sampling import SamplingParams
-from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.outputs import check_output
 from tilewright.runtime.verbs.classify import ClassifyJob, classify
 from tilewright.runtime.verbs.generate import GenerateJob, generate

@@ -14,7 +14,7 @@ from tilewright.runtime.jobs.contents import Contents
 from tilewright.runtime.jobs.cut import Lines, RowGroups
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.manifest import encoded, seal
-from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.plan import ALWAYS, MERGING, RUNNING, SUPERVISOR, Part, counted_in, peak_of, sample_lines
 from tilewright.runtime.verbs.classify import ClassifyJob, classify
 from tilewright.runtime.verbs.classify.plan import plan

@@ -10,6 +10,7 @@ import typer
 from typer import Option
 
 from tilewright.cli._output import say
+from tilewright.runtime.jobs.settings import Settings
 
 Engine = Literal["inline", "local", "mpi", "ray"]
 
@@ -32,8 +33,12 @@ class JobOptions:
     max_errors: Annotated[int | None, Option(min=0, help="Bad records allowed; any number unless given.")] = None
     restart: Annotated[bool, Option("--restart", help="Throw away what was done before.")] = False
     force: Annotated[bool, Option("--force", help="Replace an output that this job has not made.")] = False
-    grace: Annotated[float, Option(min=0, help="Seconds from a signal to the end; what is whole by then is kept.")] = 20
-    watchdog: Annotated[float, Option(min=1, help="Seconds without a sign of life that a worker may take.")] = 600
+    grace: Annotated[float, Option(min=0, help="Seconds from a signal to the end; what is whole by then is kept.")] = (
+        Settings.grace
+    )
+    watchdog: Annotated[float, Option(min=1, help="Seconds without a sign of life that a worker may take.")] = (
+        Settings.watchdog
+    )
     trace: Annotated[
         str | None, Option(metavar="FILE", help="Write a Chrome trace: who read, computed, wrote what, when.")
     ] = None
@@ -47,10 +52,9 @@ class JobOptions:
     ] = None
 
 
-def settings_of(options: Any) -> Any:
-    """The runtime's `Settings` of a verb's options."""
+def settings_of(options: Any) -> Settings:
+    """The `Settings` of a verb's options."""
     from tilewright.cli._options import parse_bytes
-    from tilewright.runtime.jobs.start import Settings
 
     given = {field.name: getattr(options, field.name) for field in fields(JobOptions)}
     del given["config"]  # its options have become ours

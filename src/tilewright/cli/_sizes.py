@@ -32,6 +32,8 @@ def sized(op: str, every: list[Any], text: str, dtype: str | None) -> Any:
     case = dataclasses.replace(base, **given)
     try:
         hash((case.problem, case.name))
+    except UsageError:
+        raise
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise UsageError(f"ladder {op}: --size {text} makes no problem of {op}: {error}") from error
     if getattr(case, "positions", 1) < 1 and op == "conv1d":

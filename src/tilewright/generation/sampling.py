@@ -31,11 +31,11 @@ class ParameterError(UsageError):
 
     def __init__(self, parameter: str, value: str, rule: str, *, other: str = "") -> None:
         super().__init__(parameter=parameter, value=value, rule=rule.replace("{}", other) if other else rule)
-        self._written, self._other = rule, other
+        self.written, self.other = rule, other
 
     def spelled(self, spell: Callable[[str], str]) -> UsageError:
         """The same with both parameters' names as `spell` gives them, such as "--max-tokens"."""
-        rule = self._written.replace("{}", spell(self._other)) if self._other else self._written
+        rule = self.written.replace("{}", spell(self.other)) if self.other else self.written
         return UsageError(parameter=spell(self.parameter), value=self.value, rule=rule)
 
 
@@ -180,7 +180,7 @@ class SamplingParams:
             merged = SamplingParams(**chosen)
         except ParameterError as error:
             name = spelled.get(error.parameter, error.parameter)
-            raise ParameterError(name, error.value, error.rule) from None
+            raise ParameterError(name, error.value, error.written, other=error.other) from None
         if do_sample and merged.greedy:
             raise UsageError("do_sample is true and temperature is 0, which is greedy", hint="give a temperature")
         return merged

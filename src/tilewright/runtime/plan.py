@@ -22,7 +22,8 @@ from tilewright.runtime.jobs.manifest import Damaged, Manifest
 from tilewright.runtime.jobs.pieces import THREADS
 from tilewright.runtime.jobs.placed import room
 from tilewright.runtime.jobs.run import check_cut, check_part
-from tilewright.runtime.jobs.start import Settings, VerbTask, engine_of, workers_of
+from tilewright.runtime.jobs.settings import Settings
+from tilewright.runtime.jobs.start import VerbTask, engine_of, workers_of
 from tilewright.runtime.jobs.status import status
 from tilewright.runtime.jobs.task import Assembling, Reading
 from tilewright.simd import cache
@@ -144,7 +145,7 @@ def begun_of(task: VerbTask, settings: Settings, output: str, device: str) -> Be
     if not isinstance(task, Assembling):
         check_writable(output)
     manifest = Manifest(fingerprint=task.fingerprint(), cut=check_cut(task.cut(settings.shard_size)))
-    check_part(settings.options)
+    check_part(settings)
     begun = Begun(manifest.cut, 0, "new", (), task.workers)
     outputs = task.outputs() if isinstance(task, Assembling) else [os.path.realpath(output)]
     if settings.keep_others:

@@ -22,7 +22,7 @@ from tilewright.runtime.jobs.cut import LineIndex, Lines, Whole
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.manifest import Manifest, encoded, file_identity, seal
 from tilewright.runtime.jobs.run import run
-from tilewright.runtime.jobs.task import Options
+from tilewright.runtime.jobs.settings import Settings
 
 LINES = 2000  # of 1000 bytes: larger than what is known by its samples alone
 BETWEEN = 100_000  # a byte that is in none of the samples
@@ -48,7 +48,7 @@ def begin(place, wait=True):
             raise Interrupted("enough")
 
     with pytest.raises(Interrupted):
-        run(task(place), place.output, Inline(), Options(shard_size=200_000), toy_jobs.Seen(look))
+        run(task(place), place.output, Inline(), Settings(shard_size=200_000), toy_jobs.Seen(look))
     assert len(place.parts()) == 2
 
 
@@ -157,7 +157,7 @@ def test_lines_of_an_edited_file_are_counted_anew(place):
     Path(place.input).write_bytes(b"one line\n" * 100)
     task = toy_jobs.Upper(place.input, toy_jobs.Knobs(place.notes))
     with pytest.raises(Interrupted):
-        run(task, place.output, Inline(), Options(shard_size=90), toy_jobs.Seen(interrupt_at(2)))
+        run(task, place.output, Inline(), Settings(shard_size=90), toy_jobs.Seen(interrupt_at(2)))
     (place.path / "edited").write_bytes(b"x" * 900)
     seal = JobDirectory(place.output).manifest.seal
     with open(f"{place.output}.job/lines.index", "r+b") as index, closing(InputFile(place.path / "edited", "it")) as it:
@@ -234,7 +234,7 @@ def test_a_run_that_ends_before_the_hash(large, monkeypatch):
     """It does not wait for it, and nothing of it is kept."""
     monkeypatch.setattr(contents, "REST", 1e6)
     began, threads = time.monotonic(), threading.active_count()
-    run(task(large), large.output, Inline(), Options(200_000, restart=True))
+    run(task(large), large.output, Inline(), Settings(shard_size=200_000, restart=True))
     assert time.monotonic() - began < 10 and not os.path.exists(kept(large))
     assert threading.active_count() == threads
 
@@ -310,5 +310,5 @@ def test_a_part_that_is_not_the_first_hashes_nothing(large):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(contents, "hashing", lambda directory, files: seen.append(files) or real(directory, files))
         for part in range(2):
-            run(task(large), large.output, Inline(), Options(part=(part, 2)))
+            run(task(large), large.output, Inline(), Settings(part=(part, 2)))
     assert seen == [{"input": large.input}, {}]

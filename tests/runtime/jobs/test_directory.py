@@ -20,7 +20,7 @@ from tilewright.runtime.jobs.durable import STEPS, Draft
 from tilewright.runtime.jobs.manifest import Damaged, Manifest
 from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.run import run
-from tilewright.runtime.jobs.task import Options
+from tilewright.runtime.jobs.settings import Settings
 
 FSYNC = os.fsync  # which the tests here do without
 
@@ -239,7 +239,7 @@ def cut_power(place, target, monkeypatch, nth, quick):
     with monkeypatch.context() as patch:
         disk = Disk(patch, place, target, nth, quick)
         try:
-            run(place.task(), place.output, Inline(), Options(shard_size=10))
+            run(place.task(), place.output, Inline(), Settings(shard_size=10))
         except PowerCut:
             pass
         else:
@@ -253,7 +253,7 @@ def cut_power(place, target, monkeypatch, nth, quick):
         if directory.root.read("manifest.json", 1):
             done = len(list(directory.committed()))
             assert len(directory.missing()) == 4 - done and directory.damaged.names() == []
-    run(place.task(), str(output), Inline(), Options(shard_size=10))
+    run(place.task(), str(output), Inline(), Settings(shard_size=10))
     assert output.read_bytes() == place.squares and verify(str(output)).intact
     return True
 
@@ -303,7 +303,7 @@ def test_a_durable_shard_survives(place, tmp_path_factory, monkeypatch):
             disk.copy()
             kept.append(sorted(os.listdir(f"{target}/out.job/shards")))
 
-        run(place.task(), place.output, Inline(), Options(shard_size=10), toy_jobs.Seen(seen))
+        run(place.task(), place.output, Inline(), Settings(shard_size=10), toy_jobs.Seen(seen))
     assert kept == [[f"{n:05d}.part" for n in range(count)] for count in range(1, 5)]
 
 

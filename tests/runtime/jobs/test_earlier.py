@@ -18,12 +18,11 @@ from tilewright.runtime.jobs import durable, earlier
 from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.placed import room
 from tilewright.runtime.jobs.run import run
-from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.status import status
-from tilewright.runtime.jobs.task import Options
 from tilewright.runtime.plan import begun_of
 
-AGAIN = Options(restart=True)
+AGAIN = Settings(restart=True)
 
 
 class Ending(Inline):
@@ -167,7 +166,7 @@ def test_a_killed_restart_is_not_for_parts_to_end(begun, killed_at):
     with pytest.raises(UsageError, match="set aside"):
         begun_of(begun.task(), Settings(), begun.output, "cpu")
     with pytest.raises(UsageError, match="without --part"):
-        run(begun.task(), begun.output, Inline(), Options(part=(0, 2)))
+        run(begun.task(), begun.output, Inline(), Settings(part=(0, 2)))
     assert run(begun.task(), begun.output, Inline()).computed == 4
     begun.check()
 

@@ -18,7 +18,7 @@ from tilewright.runtime.jobs.directory import MANIFEST, REPORT, JobDirectory, er
 from tilewright.runtime.jobs.manifest import Damaged, Manifest, encoded, seal, unseal
 from tilewright.runtime.jobs.merge import Report, digest_of, verify
 from tilewright.runtime.jobs.pieces import listed, parsed
-from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.status import status
 from tilewright.runtime.verbs.convolve import ConvolveJob, convolve
 from tilewright.runtime.verbs.draw import DrawJob, draw

@@ -14,7 +14,7 @@ from tilewright.runtime.jobs.cut import ENTRY, LineIndex
 from tilewright.runtime.jobs.directory import INDEX, REPORT, JobDirectory, error_name, part_name
 from tilewright.runtime.jobs.manifest import seal
 from tilewright.runtime.jobs.merge import verify
-from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.verbs.classify import ClassifyJob, classify
 
 LINES = 60

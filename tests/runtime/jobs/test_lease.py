@@ -20,7 +20,7 @@ from tilewright.runtime.jobs import lease
 from tilewright.runtime.jobs.directory import LEASE, JobDirectory
 from tilewright.runtime.jobs.lease import Lease
 from tilewright.runtime.jobs.run import run
-from tilewright.runtime.jobs.task import Options
+from tilewright.runtime.jobs.settings import Settings
 
 HOLD = """
 import fcntl, sys, time
@@ -142,7 +142,7 @@ def test_two_runs_at_a_time(place):
         def attempt(ends=ends, together=together):
             together.wait()
             try:
-                ends.append(run(place.task(slow=0.001), place.output, Inline(), Options(restart=True)).computed)
+                ends.append(run(place.task(slow=0.001), place.output, Inline(), Settings(restart=True)).computed)
             except ResourceError as error:
                 ends.append(str(error))
 

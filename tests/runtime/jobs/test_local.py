@@ -19,9 +19,9 @@ from tilewright.runtime.engines.schedule import KILLS, TRIES
 from tilewright.runtime.jobs import run as run_module
 from tilewright.runtime.jobs.merge import Report, verify
 from tilewright.runtime.jobs.run import run
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.start import _outcome
 from tilewright.runtime.jobs.status import status
-from tilewright.runtime.jobs.task import Options
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
@@ -49,7 +49,7 @@ def test_a_worker_a_gpu(monkeypatch):
 
 def test_a_worker_has_its_part_of_the_machine(place):
     """Its cores, its GPU's name, and the environment of who started it."""
-    report = run(toy_jobs.Looking(place.input), place.output, Local(2, ("3", "1")), Options(shard_size=20))
+    report = run(toy_jobs.Looking(place.input), place.output, Local(2, ("3", "1")), Settings(shard_size=20))
     cores = sorted(os.sched_getaffinity(0))
     assert report.records == 40
     for number, line in enumerate(Path(place.output).read_text().splitlines()):
@@ -60,7 +60,7 @@ def test_a_worker_has_its_part_of_the_machine(place):
 
 @pytest.mark.parametrize("what", ["exit", "kill", "stop", "hang", "raise"])
 def test_a_worker_that_ends_is_replaced(place, what):
-    report = run(place.task(trouble={6: (what, 1)}), place.output, Local(2), Options(watchdog=1.0))
+    report = run(place.task(trouble={6: (what, 1)}), place.output, Local(2), Settings(watchdog=1.0))
     place.check()
     why = {
         "exit": "exit code 3",
@@ -139,7 +139,7 @@ def test_a_record_that_is_doubted_is_tried_again_by_the_next_run(place):
     again = run(place.task(trouble={6: ("kill", most + most)}), place.output, Local(2))
     assert (again.computed, again.errors) == (1, 1)
     place.check(without)
-    better = run(place.task(), place.output, Local(2), Options(max_errors=0))
+    better = run(place.task(), place.output, Local(2), Settings(max_errors=0))
     assert (better.computed, better.errors) == (1, 0)
     place.check()
     assert run(place.task(), place.output, Local(2)).computed == 0
@@ -292,7 +292,7 @@ def test_one_worker_is_ten_times_slower(place):
     place.fill(80)
     records = []
     task = place.task(slow=0.16, slowest=0)
-    run(task, place.output, Local(4), Options(shard_size=1), watch=toy_jobs.Seen(records.append))
+    run(task, place.output, Local(4), Settings(shard_size=1), watch=toy_jobs.Seen(records.append))
     place.check()
     worker_of = {shard: worker for shard, _, worker in place.begun()}
     spent = [[], [], [], []]

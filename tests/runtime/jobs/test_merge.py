@@ -14,7 +14,7 @@ from tilewright.runtime.jobs import directory as module
 from tilewright.runtime.jobs import run as run_module
 from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.run import run
-from tilewright.runtime.jobs.task import Options
+from tilewright.runtime.jobs.settings import Settings
 
 
 def test_a_header_from_the_totals(place):
@@ -151,6 +151,6 @@ def test_errors_are_counted(place):
     assert (report.records, report.errors) == (80, 40)
     assert Path(place.output).read_bytes().startswith(b"# 80 lines, 40 bad\n1 LINE\n2 !\n3 LINE\n")
     with pytest.raises(InternalError, match=r"40 of the first 80 records are bad and 39 are allowed") as caught:
-        run(toy_jobs.Upper(place.input), place.output, Inline(), Options(max_errors=39))
+        run(toy_jobs.Upper(place.input), place.output, Inline(), Settings(max_errors=39))
     assert caught.value.exit_code == 5
-    assert run(toy_jobs.Upper(place.input), place.output, Inline(), Options(max_errors=40)).computed == 0
+    assert run(toy_jobs.Upper(place.input), place.output, Inline(), Settings(max_errors=40)).computed == 0

@@ -11,17 +11,17 @@ from tilewright.runtime.jobs import lease
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.lease import Lease
 from tilewright.runtime.jobs.run import run
-from tilewright.runtime.jobs.task import Options
+from tilewright.runtime.jobs.settings import Settings
 
 
 def test_parts_and_the_run_of_all(place):
     """Part 1 fails halfway: the last run does what it has left, and nothing else."""
-    report = run(place.task(), place.output, Inline(), Options(part=(0, 3)))
+    report = run(place.task(), place.output, Inline(), Settings(part=(0, 3)))
     assert (report.computed, report.shards, place.parts()) == (4, 10, [f"{n:05d}.part" for n in (0, 3, 6, 9)])
     with pytest.raises(InputError):
-        run(place.task(trouble={17: ("error", 1)}), place.output, Inline(), Options(part=(1, 3)))
-    assert run(place.task(), place.output, Local(2), Options(part=(2, 3))).computed == 3
-    assert run(place.task(), place.output, Inline(), Options(part=(2, 3))).computed == 0
+        run(place.task(trouble={17: ("error", 1)}), place.output, Inline(), Settings(part=(1, 3)))
+    assert run(place.task(), place.output, Local(2), Settings(part=(2, 3))).computed == 3
+    assert run(place.task(), place.output, Inline(), Settings(part=(2, 3))).computed == 0
     assert not os.path.exists(place.output)
     assert run(place.task(), place.output, Inline()).computed == 2
     place.check()
@@ -50,7 +50,7 @@ def test_no_part_beside_a_run_of_all(place, monkeypatch):
         Lease(directory),
         pytest.raises(ResourceError, match="another run works on this job"),
     ):
-        run(place.task(), place.output, Inline(), Options(part=(0, 2)))
+        run(place.task(), place.output, Inline(), Settings(part=(0, 2)))
 
 
 def test_a_part_needs_locks(place, monkeypatch):
@@ -59,15 +59,15 @@ def test_a_part_needs_locks(place, monkeypatch):
 
     monkeypatch.setattr(lease.fcntl, "flock", refuse)
     with pytest.raises(ResourceError, match="no locks available"):
-        run(place.task(), place.output, Inline(), Options(part=(0, 2)))
+        run(place.task(), place.output, Inline(), Settings(part=(0, 2)))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (Options(part=(2, 2)), "part 2 of 2: they are counted from 0 to 1"),
-        (Options(part=(0, 2), restart=True), "a part cannot restart the job"),
-        (Options(part=(0, 2), trace="out.json"), "a part cannot be traced"),
+        (Settings(part=(2, 2)), "part 2 of 2: they are counted from 0 to 1"),
+        (Settings(part=(0, 2), restart=True), "a part cannot restart the job"),
+        (Settings(part=(0, 2), trace="out.json"), "a part cannot be traced"),
     ],
 )
 def test_what_a_part_cannot(place, options, message):

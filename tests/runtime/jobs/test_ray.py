@@ -16,7 +16,7 @@ from tilewright.runtime.engines import ray as module
 from tilewright.runtime.engines.ray import Ray
 from tilewright.runtime.engines.schedule import KILLS, TRIES
 from tilewright.runtime.jobs.run import run
-from tilewright.runtime.jobs.task import Options
+from tilewright.runtime.jobs.settings import Settings
 
 
 class RayError(Exception):
@@ -117,7 +117,7 @@ def test_a_job(place, cluster):
 
 @pytest.mark.parametrize("what", ["exit", "raise", "hang"])
 def test_an_actor_that_ends_is_replaced(place, cluster, what):
-    report = run(place.task(trouble={6: (what, 1)}), place.output, Ray(2), Options(watchdog=0.2))
+    report = run(place.task(trouble={6: (what, 1)}), place.output, Ray(2), Settings(watchdog=0.2))
     place.check()
     assert (report.errors, report.facts["replaced"]) == (0, 1)
 
@@ -186,7 +186,9 @@ def test_ray_itself(place):
 
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20)
     try:
-        report = run(place.task(trouble={6: ("kill", 9), 30: ("hang", 1)}), place.output, Ray(2), Options(watchdog=3.0))
+        report = run(
+            place.task(trouble={6: ("kill", 9), 30: ("hang", 1)}), place.output, Ray(2), Settings(watchdog=3.0)
+        )
     finally:
         ray.shutdown()
     place.check(place.squares[:48] + place.squares[56:])

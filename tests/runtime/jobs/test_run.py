@@ -19,8 +19,9 @@ from tilewright.runtime.engines.local import Local
 from tilewright.runtime.jobs import run as run_module
 from tilewright.runtime.jobs import stop as stop_module
 from tilewright.runtime.jobs.run import run
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.status import status
-from tilewright.runtime.jobs.task import Options, Watch
+from tilewright.runtime.jobs.task import Watch
 
 
 class Spoilsport(Inline):
@@ -46,16 +47,16 @@ def test_a_run(place):
 
 @pytest.mark.parametrize("size", [1, 3, 7, 39, 40, 41])
 def test_shards_change_no_bits(place, size):
-    assert run(place.task(), place.output, Inline(), Options(shard_size=size)).shards == -(-40 // size)
+    assert run(place.task(), place.output, Inline(), Settings(shard_size=size)).shards == -(-40 // size)
     place.check()
 
 
 def test_more_shards_than_can_be(place, monkeypatch):
     monkeypatch.setattr(run_module, "MOST_SHARDS", 39)
     with pytest.raises(UsageError, match="would become 40 shards; at most 39"):
-        run(place.task(), place.output, Inline(), Options(shard_size=1))
+        run(place.task(), place.output, Inline(), Settings(shard_size=1))
     assert not os.path.exists(f"{place.output}.job")
-    assert run(place.task(), place.output, Inline(), Options(shard_size=2)).shards == 20
+    assert run(place.task(), place.output, Inline(), Settings(shard_size=2)).shards == 20
 
 
 def test_an_empty_input(place):
@@ -67,7 +68,7 @@ def test_an_empty_input(place):
 def test_a_finished_job_is_left_alone(place):
     run(place.task(), place.output, Inline())
     before = {path: path.stat().st_mtime_ns for path in place.path.rglob("*") if path.name != "lease"}
-    report = run(place.task(), place.output, Inline(), Options(shard_size=7))
+    report = run(place.task(), place.output, Inline(), Settings(shard_size=7))
     assert report.computed == 0 and report.records == 40
     assert {path: path.stat().st_mtime_ns for path in place.path.rglob("*") if path.name != "lease"} == before
 
@@ -76,7 +77,7 @@ def test_what_was_done_is_not_done_again(place):
     with pytest.raises(Interrupted):
         run(place.task(), place.output, Spoilsport(6))
     assert len(place.parts()) == 6 and not os.path.exists(place.output)
-    assert run(place.task(), place.output, Inline(), Options(shard_size=7)).computed == 4  # the cut stays
+    assert run(place.task(), place.output, Inline(), Settings(shard_size=7)).computed == 4  # the cut stays
     assert [shard for shard, _, _ in place.begun()] == list(range(10))
     place.check()
 
@@ -111,7 +112,7 @@ def test_a_changed_field_is_named(place):
     place.fill(44)
     with pytest.raises(UsageError, match=r"input\.bytes was 160 and is 176"):
         run(place.task(), place.output, Inline())
-    assert run(place.task(), place.output, Inline(), Options(restart=True)).computed == 11
+    assert run(place.task(), place.output, Inline(), Settings(restart=True)).computed == 11
     place.check()
 
 
@@ -172,7 +173,7 @@ import toy_jobs
 from tilewright.errors import ResourceError
 from tilewright.runtime.engines.local import Local
 from tilewright.runtime.jobs.run import run
-from tilewright.runtime.jobs.task import Options
+from tilewright.runtime.jobs.settings import Settings
 os.makedirs("disk", exist_ok=True)
 assert os.system("mount -t tmpfs -o size=8m none disk") == 0
 with open("disk/ballast", "wb") as file:
@@ -181,13 +182,13 @@ with open("disk/out", "wb") as file:
     file.write(b"earlier")
 task = toy_jobs.Upper(os.path.abspath("in"))
 try:
-    run(task, "disk/out", Local(2), Options(shard_size=20_000))
+    run(task, "disk/out", Local(2), Settings(shard_size=20_000))
     sys.exit("the disk was not full")
 except ResourceError as error:
     assert "disk/out" in str(error) and ("o space left" in str(error) or "its disk has" in str(error)), error
     assert open("disk/out", "rb").read() == b"earlier"
 os.unlink("disk/ballast")
-run(task, "disk/out", Local(2), Options(shard_size=20_000))
+run(task, "disk/out", Local(2), Settings(shard_size=20_000))
 lines = b"".join(b"%d " % n + b"L" * 1000 + b"\\n" for n in range(1, 501))
 print(open("disk/out", "rb").read() == b"# 500 lines, 0 bad\\n" + lines)
 print([name for _, _, names in os.walk("disk") for name in names if name.endswith(".tmp")])
@@ -281,7 +282,7 @@ def test_a_signal_before_anything_is_whole(place):
         status(place.output)
     run(place.task(), place.output, Inline())
     with pytest.raises(Interrupted, match="nothing of the new run was whole yet, and what was done before is kept"):
-        run(place.task(), place.output, Inline(), Options(restart=True), Begun())
+        run(place.task(), place.output, Inline(), Settings(restart=True), Begun())
     place.check()
     with pytest.raises(Interrupted, match="was being checked, and is as it was"):
         run(place.task(), place.output, Inline(), watch=Begun())
@@ -305,7 +306,7 @@ def test_a_signal_during_the_merge(place):
 
     task.header = header
     with pytest.raises(Interrupted, match="SIGUSR1: every shard is kept, and the output not written"):
-        run(task, place.output, Inline(), Options(grace=0))
+        run(task, place.output, Inline(), Settings(grace=0))
     assert not os.path.exists(place.output) and len(place.parts()) == 10
     assert run(task, place.output, Inline()).computed == 0
     place.check()
@@ -334,7 +335,7 @@ def test_many_shards_cost_little(place):
                 (pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir("/proc/self/fd")), threading.active_count())
             )
 
-    report = run(toy_jobs.Squares(place.input), place.output, Inline(), Options(shard_size=2), toy_jobs.Seen(look))
+    report = run(toy_jobs.Squares(place.input), place.output, Inline(), Settings(shard_size=2), toy_jobs.Seen(look))
     assert report.shards == 1000 and report.seconds["total"] < 5.0
     assert used[1][0] - used[0][0] < 800 << 10 and used[1][1:] == used[0][1:], used
     place.check()

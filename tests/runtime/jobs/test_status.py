@@ -20,8 +20,8 @@ from tilewright.runtime.jobs.directory import FOLDERS, JobDirectory
 from tilewright.runtime.jobs.lease import Lease
 from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.run import run
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.status import status
-from tilewright.runtime.jobs.task import Options
 
 
 def test_status(place):
@@ -50,7 +50,7 @@ def test_a_job_that_its_bad_records_stopped(place, capsys):
     task = toy_jobs.Upper(place.input)
     for _ in range(2):  # the second has nothing to compute before it is stopped
         with pytest.raises(InternalError, match="bad and 3 are allowed"):
-            run(task, place.output, Inline(), Options(max_errors=3))
+            run(task, place.output, Inline(), Settings(max_errors=3))
         found = status(place.output)
         assert found.state == "stopped" and found.too_many.startswith(f"{found.errors} of the first {found.records}")
         assert "records are bad and 3 are allowed; the first is line 2" in found.too_many

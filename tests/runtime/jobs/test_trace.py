@@ -14,7 +14,7 @@ from tilewright.runtime.engines.local import Local
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.run import run
-from tilewright.runtime.jobs.task import Options
+from tilewright.runtime.jobs.settings import Settings
 
 
 def read(path):
@@ -49,7 +49,7 @@ def check_shards(found, workers):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_who_did_what_when(place, tmp_path_factory, workers):
     path = str(tmp_path_factory.mktemp("trace") / "out.json")
-    run(place.task(), place.output, Local(workers) if workers else Inline(), Options(trace=path))
+    run(place.task(), place.output, Local(workers) if workers else Inline(), Settings(trace=path))
     check_shards(read(path), [f"worker {number}" for number in range(max(workers, 1))])
     place.check()
 
@@ -58,26 +58,26 @@ def test_a_run_that_fails_has_its_trace(place, tmp_path_factory):
     """And the next one has only its own."""
     path = str(tmp_path_factory.mktemp("trace") / "out.json")
     with pytest.raises(InputError):
-        run(place.task(trouble={21: ("error", 1)}), place.output, Inline(), Options(trace=path))
+        run(place.task(trouble={21: ("error", 1)}), place.output, Inline(), Settings(trace=path))
     assert len(read(path)["worker 0"]["commit"]) == 5
-    run(place.task(), place.output, Inline(), Options(trace=path))
+    run(place.task(), place.output, Inline(), Settings(trace=path))
     assert len(read(path)["worker 0"]["commit"]) == 5 and len(read(path)["lead"]["merge"]) == 1
 
 
 def test_a_trace_is_not_the_output(place):
     with pytest.raises(UsageError, match="the trace would be written over the output"):
-        run(place.task(), place.output, Inline(), Options(trace=place.output))
+        run(place.task(), place.output, Inline(), Settings(trace=place.output))
 
 
 def test_a_trace_takes_the_place_of_traces_alone(place):
     place.fill(4)
     before = Path(place.input).read_bytes()
     with pytest.raises(UsageError, match="is there, and is no trace"):
-        run(place.task(), place.output, Inline(), Options(trace=place.input))
+        run(place.task(), place.output, Inline(), Settings(trace=place.input))
     assert Path(place.input).read_bytes() == before and not os.path.exists(place.output)
     trace_path = f"{place.output}.trace"
     for _ in range(2):
-        run(place.task(), place.output, Inline(), Options(trace=trace_path, restart=True))
+        run(place.task(), place.output, Inline(), Settings(trace=trace_path, restart=True))
     assert json.loads(Path(trace_path).read_bytes())["traceEvents"]
 
 

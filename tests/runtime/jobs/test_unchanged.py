@@ -19,7 +19,7 @@ from tilewright.runtime.convert.models import init_dcgan
 from tilewright.runtime.engines.local import Local
 from tilewright.runtime.jobs import run as run_module
 from tilewright.runtime.jobs.merge import verify
-from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.task import Place
 from tilewright.runtime.jobs.unchanged import AsBegun, Tree
 from tilewright.runtime.verbs.classify import ClassifyJob, classify

@@ -14,7 +14,7 @@ from tilewright.generation.sampling import SamplingParams
 from tilewright.runtime.jobs import ids
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.merge import verify
-from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.status import status
 from tilewright.runtime.verbs.classify import ClassifyJob, classify
 from tilewright.runtime.verbs.generate import GenerateJob, generate

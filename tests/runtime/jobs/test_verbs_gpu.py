@@ -22,7 +22,7 @@ from gpu import ON_GPU
 from tilewright.errors import ResourceError
 from tilewright.generation.sampling import SamplingParams
 from tilewright.runtime.jobs.merge import verify
-from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.named_models import model_path
 from tilewright.runtime.verbs.classify import ClassifyJob, classify
 from tilewright.runtime.verbs.draw import DrawJob, draw

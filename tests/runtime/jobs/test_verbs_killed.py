@@ -141,7 +141,8 @@ from tilewright.runtime.verbs.generate.task import task_of
 from tilewright.runtime.engines.inline import Inline
 from tilewright.runtime.jobs.run import run
 from tilewright.runtime.jobs.manifest import Manifest
-from tilewright.runtime.jobs.task import Options, Watch
+from tilewright.runtime.jobs.settings import Settings
+from tilewright.runtime.jobs.task import Watch
 from tilewright.runtime.reports import peak_memory
 from tilewright.errors import Interrupted
 from tilewright.generation.sampling import SamplingParams
@@ -160,7 +161,7 @@ task = task_of(job, print)
 Manifest(fingerprint=task.fingerprint(), cut=task.cut(None))
 planned = time.perf_counter() - begin
 try:
-    run(task, output, Inline(), Options(shard_size=256 if input.endswith("bin") else 1 << 14), Ends())
+    run(task, output, Inline(), Settings(shard_size=256 if input.endswith("bin") else 1 << 14), Ends())
 except Interrupted:
     pass
 print(json.dumps({"planned": planned, "peak": peak_memory()}))

@@ -14,7 +14,7 @@ from forked_verbs import PATHS
 from tilewright.errors import InputError
 from tilewright.runtime.convert.models import init_textcnn
 from tilewright.runtime.jobs.merge import verify
-from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.verbs.classify import ClassifyJob, classify
 from tilewright.runtime.verbs.classify import task as classify_module
 from verb_jobs import Cutting

@@ -22,7 +22,7 @@ from tilewright.runtime.jobs import pieces
 from tilewright.runtime.jobs.manifest import Damaged
 from tilewright.runtime.jobs.merge import digest_of, verify
 from tilewright.runtime.jobs.pieces import Piece, listed, parsed
-from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.verbs.convolve import ConvolveJob, convolve
 from tilewright.runtime.verbs.convolve import task as volumes
 from tilewright.runtime.verbs.draw import DrawJob, draw

@@ -13,8 +13,8 @@ class Inline(Engine):
 
     def run(self, job: Job) -> None:
         """Raises what the task does, and Interrupted between two shards or, where a shard is long, within it."""
-        traced = trace.recording(job.directory, 0, job.options.trace is not None)
-        with traced, job.stop.in_time(job.options.grace):
+        traced = trace.recording(job.directory, 0, job.settings.trace is not None)
+        with traced, job.stop.in_time(job.settings.grace):
             worker = open_worker(job.task, job.directory, Place())
             try:
                 for number in job.todo:
@@ -31,7 +31,7 @@ class _Beat:
 
     def __call__(self, done: int = 0, share: float | None = None) -> None:
         self._job.at_work(0, done, share)
-        if self._job.stop.left(self._job.options.grace) < 0:
+        if self._job.stop.left(self._job.settings.grace) < 0:
             self._job.stop.check()
 
     def at(self, record: int) -> None:

@@ -121,7 +121,7 @@ class _Supervisor:
 
     def work(self, woken: socket.socket) -> None:
         """Until all shards are committed or given up; with a signal, until those that run are."""
-        stop, grace = self.job.stop, self.job.options.grace
+        stop, grace = self.job.stop, self.job.settings.grace
         while not self.schedule.over:
             if stop.name and (not self.schedule.running or stop.left(grace) <= 0):
                 stop.check()
@@ -172,7 +172,7 @@ class _Supervisor:
             os.close(log)
         hand = _Hand(place, process, Connection(ours.detach()), name, start)
         with suppress(ConnectionError):  # it has died already, which is heard when its pipe is read
-            traced = self.job.options.trace is not None
+            traced = self.job.settings.trace is not None
             directory = self.job.directory
             setup = Setup(self.job.task, directory.output, place, traced, directory.began)
             hand.pipe.send_bytes(pickle.dumps(setup))
@@ -216,7 +216,7 @@ class _Supervisor:
         now = time.monotonic()
         for number, hand in self.hands.items():
             busy = hand.ready and self.schedule.paces[number].at is not None
-            allowed = self.job.options.watchdog if busy else float("inf") if hand.ready else START_SECONDS
+            allowed = self.job.settings.watchdog if busy else float("inf") if hand.ready else START_SECONDS
             if now - hand.heard > allowed and not hand.hung:
                 hand.hung = True
                 hand.process.kill()
@@ -240,7 +240,7 @@ class _Supervisor:
     def end_of(self, hand: _Hand) -> End:
         """How a worker ended; a signal that is not of OWN was sent by another process."""
         if hand.hung:
-            return End(f"no sign of life for {self.job.options.watchdog:g} s")
+            return End(f"no sign of life for {self.job.settings.watchdog:g} s")
         code = hand.process.returncode
         if code < 0:
             why = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"

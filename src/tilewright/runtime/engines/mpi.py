@@ -24,8 +24,9 @@ from tilewright.runtime.engines.witness import LOG, Witness, add_line, forget_de
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.directory import JobDirectory, Record
 from tilewright.runtime.jobs.merge import Report
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.stop import stopping
-from tilewright.runtime.jobs.task import Engine, Job, Options, Place, Task, Worker, open_worker, run_shard
+from tilewright.runtime.jobs.task import Engine, Job, Place, Task, Worker, open_worker, run_shard
 
 FOUND_SECONDS = 30.0  # until a new directory must be seen on other nodes: NFS keeps what it knows for so long
 
@@ -118,7 +119,7 @@ class Mpi(Engine):
         job.stop.at_once = lambda: self._end(130)
         self._sign(job.directory)
         counter.begin(job)
-        with trace.recording(job.directory, 0, job.options.trace is not None):
+        with trace.recording(job.directory, 0, job.settings.trace is not None):
             worker = self._open(job.task, job.directory)
             try:
                 counter.post(Want())
@@ -138,11 +139,11 @@ class Mpi(Engine):
         if self._counter:
             self._counter.post(Finished(report))
 
-    def follow(self, task: Task, output: str, options: Options) -> Report:
+    def follow(self, task: Task, output: str, settings: Settings) -> Report:
         """On all other ranks: what rank 0 says, until it has finished."""
         with stopping() as stop, ExitStack() as opened:
             stop.at_once = lambda: self._end(130)
-            link = Link(self._comm, stop, options.watchdog)
+            link = Link(self._comm, stop, settings.watchdog)
             worker: Worker | None = None
             link.send(Hello())
             while not isinstance(message := link.receive(), Finished):
@@ -150,7 +151,7 @@ class Mpi(Engine):
                     if worker is None:
                         directory = opened.enter_context(closing(_found(output)))
                         self._sign(directory)
-                        traced = options.trace is not None
+                        traced = settings.trace is not None
                         opened.enter_context(trace.recording(directory, self._comm.rank, traced))
                         directory.began = message.began
                         worker = opened.enter_context(closing(self._open(task, directory)))

@@ -249,12 +249,12 @@ class Counter(threading.Thread):
     def _watch(self, job: Job) -> None:
         """Raises InternalError naming a rank that gives no sign of life, Interrupted at the end of the grace time."""
         now = time.monotonic()
-        if job.stop.left(job.options.grace) <= 0:
+        if job.stop.left(job.settings.grace) <= 0:
             job.stop.check()
         for rank, heard in self._heard.items():
             if rank == 0 and (0 in self._waiting or not self._schedule.running):
                 continue
-            allowed = START_SECONDS if rank in self._loading else job.options.watchdog
+            allowed = START_SECONDS if rank in self._loading else job.settings.watchdog
             if now - heard > allowed and (rank == 0 or rank in self._others):
                 why, doing = f"no sign of life for {allowed:g} s", ""
                 pace = self._schedule.paces.get(rank)

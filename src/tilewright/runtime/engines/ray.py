@@ -137,7 +137,7 @@ class _Driver:
 
     def work(self, workers: int) -> None:
         """Until all shards are committed; with a signal, until those that run are."""
-        stop, grace = self.job.stop, self.job.options.grace
+        stop, grace = self.job.stop, self.job.settings.grace
         while not self.schedule.over:
             if stop.name and (not self.schedule.running or stop.left(grace) <= 0):
                 stop.check()
@@ -156,7 +156,7 @@ class _Driver:
         """An actor, if there is none; a shard, if it has none."""
         hand = self.hands.get(number)
         if hand is None and len(self.hands) < len(self.schedule.todo) + self.schedule.running:
-            task, place, traced = self.job.task, Place(number), self.job.options.trace is not None
+            task, place, traced = self.job.task, Place(number), self.job.settings.trace is not None
             directory = self.job.directory
             actor = self.actor.remote(task, directory.output, place, self.cores, traced, directory.began)
             self.hands[number] = _Hand(actor, actor.open.remote())
@@ -192,7 +192,7 @@ class _Driver:
             hand.said, hand.heard = said, time.monotonic()
             share = float(said[60:] or -1)
             self.job.at_work(number, int(said[20:40] or 0), share if share >= 0 else None)
-        allowed = self.job.options.watchdog if hand.ready else START_SECONDS
+        allowed = self.job.settings.watchdog if hand.ready else START_SECONDS
         if hand.call is not None and time.monotonic() - hand.heard > allowed:
             self.lose(number, End(f"no sign of life for {allowed:g} s"))
 

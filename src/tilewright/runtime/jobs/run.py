@@ -21,9 +21,10 @@ from tilewright.runtime.jobs.finished import Report, save_report
 from tilewright.runtime.jobs.lease import Lease
 from tilewright.runtime.jobs.manifest import Damaged, DamagedShards, Manifest, check_unchanged
 from tilewright.runtime.jobs.merge import check, merge
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.status import note_end
 from tilewright.runtime.jobs.stop import Stop, stopping
-from tilewright.runtime.jobs.task import DOUBTED, Assembling, Engine, Job, Options, Reading, Settling, Task, Watch
+from tilewright.runtime.jobs.task import DOUBTED, Assembling, Engine, Job, Reading, Settling, Task, Watch
 from tilewright.runtime.jobs.unchanged import AsBegun
 
 MOST_SHARDS = 1_000_000  # 150 MB in the process that hands them out
@@ -31,7 +32,9 @@ REMOVED = 20  # times that another run may remove the job directory as this one 
 ROUNDS = 3  # of running what is missing and merging: a disk that damages shards each time is not to be worked around
 
 
-def run(task: Task, output: str, engine: Engine, options: Options | None = None, watch: Watch | None = None) -> Report:
+def run(
+    task: Task, output: str, engine: Engine, settings: Settings | None = None, watch: Watch | None = None
+) -> Report:
     """Runs what is missing of a job and merges it. watch: told of every shard, old ones first.
 
     Raises UsageError (the job was begun for other results), InputError (also: what it reads was changed meanwhile),
@@ -39,37 +42,37 @@ def run(task: Task, output: str, engine: Engine, options: Options | None = None,
     ends every worker) and Interrupted. In each case an earlier output is untouched and the same call goes on.
     """
     with engine:
-        return run_within(task, output, engine, options, watch)
+        return run_within(task, output, engine, settings, watch)
 
 
 def run_within(
-    task: Task, output: str, engine: Engine, options: Options | None = None, watch: Watch | None = None
+    task: Task, output: str, engine: Engine, settings: Settings | None = None, watch: Watch | None = None
 ) -> Report:
     """`run` for an engine whose `with` block the caller is in."""
-    options = options or Options()
+    settings = settings or Settings()
     if not engine.lead:
-        return engine.follow(task, output, options)
+        return engine.follow(task, output, settings)
     with stopping() as stop:
         if isinstance(task, Assembling):
             task.check_outputs()
         else:
             AtomicFile(output).__enter__().discard()  # one that cannot be written is found before the work
         began = AsBegun.of(task.files() if isinstance(task, Reading) else {})  # before they are read
-        manifest = Manifest(fingerprint=task.fingerprint(), cut=check_cut(task.cut(options.shard_size)))
+        manifest = Manifest(fingerprint=task.fingerprint(), cut=check_cut(task.cut(settings.shard_size)))
         began = began.also(getattr(task, "trees", {}))
-        began.check_before(options.since)
+        began.check_before(settings.since)
         began.check()
-        check_part(options)
+        check_part(settings)
         with (
-            _held(output, shared=options.part is not None) as directory,
-            nullcontext() if options.part else _leaving_nothing(directory),
-            _telling(work := _Run(task, directory, engine, options, stop, watch or Watch())),
+            _held(output, shared=settings.part is not None) as directory,
+            nullcontext() if settings.part else _leaving_nothing(directory),
+            _telling(work := _Run(task, directory, engine, settings, stop, watch or Watch())),
         ):
             earlier = work.earlier
-            earlier.settle(shared=options.part is not None)
+            earlier.settle(shared=settings.part is not None)
             outputs = task.outputs() if isinstance(task, Assembling) else [directory.output]
-            made.check_replaceable(directory, outputs, keep_others=options.keep_others, beat=stop.check)
-            with earlier.kept(put_back=engine.ends_workers) if options.restart else nullcontext():
+            made.check_replaceable(directory, outputs, keep_others=settings.keep_others, beat=stop.check)
+            with earlier.kept(put_back=engine.ends_workers) if settings.restart else nullcontext():
                 work.is_settled = True
                 report = _worked(work, manifest, began)
     engine.tell(report)
@@ -78,20 +81,20 @@ def run_within(
 
 def _worked(work: _Run, manifest: Manifest, began: AsBegun) -> Report:
     """Begins on a directory that is held, or goes on with it, until the part or the whole is done."""
-    task, directory, options = work.task, work.directory, work.options
+    task, directory, settings = work.task, work.directory, work.settings
     files = task.files() if isinstance(task, Reading) else {}
     touched = directory.begin(manifest, task.cut)
-    if options.part is None:  # another part may have ended so
+    if settings.part is None:  # another part may have ended so
         directory.root.remove(ENDED)
     contents.check_touched(directory, manifest, touched, files, work.stop.check)
     directory.began = began
     if touched:
         work.facts |= {"touched": touched}
-    if options.part and options.part[0]:
+    if settings.part and settings.part[0]:
         files = {}  # part 0 hashes them
     work.began = manifest
-    with trace.tracing(directory, options.trace), contents.hashing(directory, files):
-        return work.part(*options.part) if options.part else work.until_whole()
+    with trace.tracing(directory, settings.trace), contents.hashing(directory, files):
+        return work.part(*settings.part) if settings.part else work.until_whole()
 
 
 @contextmanager
@@ -120,15 +123,15 @@ def check_cut(cut: Cut) -> Cut:
     return cut
 
 
-def check_part(options: Options) -> None:
+def check_part(settings: Settings) -> None:
     """Raises UsageError where a part is none, or is asked for what only a run of all can do."""
-    if options.part is None:
+    if settings.part is None:
         return
-    number, count = options.part
+    number, count = settings.part
     if not 0 <= number < count:
         raise UsageError(f"part {number} of {count}: they are counted from 0 to {count - 1}")
-    if options.restart or options.trace:
-        what = "restart the job" if options.restart else "be traced"
+    if settings.restart or settings.trace:
+        what = "restart the job" if settings.restart else "be traced"
         raise UsageError(f"a part cannot {what}: others work on it, too", hint="do that in a run without --part")
 
 
@@ -150,8 +153,9 @@ def _telling(work: _Run) -> Iterator[None]:
     try:
         yield
     except Interrupted as error:
+        why = f"stopped by {error.value}" if error.value else error.message
         with suppress(ResourceError):  # it names the signal all the same
-            error.message = f"stopped by {error.value}: {_kept(work)}"
+            error.message = f"{why}: {_kept(work)}"
         raise
 
 
@@ -161,7 +165,7 @@ def _kept(work: _Run) -> str:
     done, shards = sum(1 for _ in directory.committed()), 0
     with suppress(Damaged):
         shards = directory.manifest.cut.shards
-    if work.is_settled and work.options.restart and not work.computed and not directory.made:
+    if work.is_settled and work.settings.restart and not work.computed and not directory.made:
         return "nothing of the new run was whole yet, and what was done before is kept"
     if REPORT in directory.root.names():
         return "what the finished job has written was being checked, and is as it was"
@@ -176,10 +180,10 @@ class _Run:
     """is_settled: what earlier runs left is settled and an output of others is refused; the shards come next."""
 
     def __init__(
-        self, task: Task, directory: JobDirectory, engine: Engine, options: Options, stop: Stop, watch: Watch
+        self, task: Task, directory: JobDirectory, engine: Engine, settings: Settings, stop: Stop, watch: Watch
     ) -> None:
         self.task, self.directory, self.engine = task, directory, engine
-        self.options, self.stop, self.watch = options, stop, watch
+        self.settings, self.stop, self.watch = settings, stop, watch
         self.earlier, self.is_settled = Earlier(directory), False
         self.records = self.errors = self.computed = 0
         self.todo: list[int] = []
@@ -193,7 +197,7 @@ class _Run:
         finished = self.finished()
         if finished:
             return finished
-        in_time = self.stop.late(self.options.grace)
+        in_time = self.stop.late(self.settings.grace)
         for tries in range(ROUNDS):
             self.count_committed(self.watch if tries == 0 else Watch(), again=tries == 0)
             self.compute()
@@ -276,7 +280,7 @@ class _Run:
         begin = time.perf_counter()
         self.directory.forget_lines()  # before workers and `settle` use them
         if self.todo:
-            job = Job(self.task, self.directory, self.options, self.stop, self.todo, self.done, self.watch.at_work)
+            job = Job(self.task, self.directory, self.settings, self.stop, self.todo, self.done, self.watch.at_work)
             self.engine.run(job)
             self.facts |= job.facts
         self.directory.sync()
@@ -297,7 +301,7 @@ class _Run:
     def count(self, records: int, errors: int) -> None:
         self.records += records
         self.errors += errors
-        allowed = self.options.max_errors
+        allowed = self.settings.max_errors
         if allowed is not None and self.errors > allowed:
             first = next(iter(self.directory.first_errors(1)), "not known any more")
             why = f"{self.errors:,} of the first {self.records:,} records are bad and {allowed:,} are allowed"

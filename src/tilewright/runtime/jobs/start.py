@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from tilewright.errors import Interrupted, ResourceError, UsageError
@@ -17,51 +17,15 @@ from tilewright.runtime.jobs import merge
 from tilewright.runtime.jobs.cut import Cut
 from tilewright.runtime.jobs.directory import JobDirectory, Record
 from tilewright.runtime.jobs.run import run_within
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.stop import stopping
-from tilewright.runtime.jobs.task import Engine, Options, Task, Watch, add_figures
+from tilewright.runtime.jobs.task import Engine, Task, Watch, add_figures
 from tilewright.runtime.kernel_cache import cache_or_none, first_run
 from tilewright.runtime.process import bus_errors
 from tilewright.runtime.progress import JobProgress
 from tilewright.runtime.reports import SECONDS, SHOWN_ERRORS, Report, Say, phase
 
 ENGINES = ("inline", "local", "mpi", "ray")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What every verb may be asked for, and what changes no result.
-
-    engine: of ENGINES; None: inline for one worker, local for several. workers: processes; None: one, with engine
-    "local" one a GPU. shard_size: records or bytes a shard of a new job, as the input is cut. max_errors: records that
-    may fail, None: any number. restart: throw away what was done. grace: seconds from a signal to the end. watchdog:
-    seconds without a sign of life after which a worker is replaced. trace: where to write a Chrome trace. part: (k, n),
-    only every n-th shard from k on, and no output: for n processes that share a job without knowing of each other.
-    keep_others: refuse to replace a file at an output's name that this job has not made. json: a verb with --json,
-    whose stdout gets an error as JSON where native code ends the process.
-    """
-
-    engine: str | None = None
-    workers: int | None = None
-    shard_size: int | None = None
-    max_errors: int | None = None
-    restart: bool = False
-    grace: float = Options().grace
-    watchdog: float = Options().watchdog
-    trace: str | None = None
-    part: tuple[int, int] | None = None
-    keep_others: bool = False
-    json: bool = False
-
-    @property
-    def options(self) -> Options:
-        """For the run of a job that begins now."""
-        names = {name: getattr(self, name) for name in Options._fields if name != "since"}
-        return Options(**names)
-
-    @property
-    def is_inline(self) -> bool:
-        """Whether this process is the only worker."""
-        return (self.engine or ("inline" if (self.workers or 1) == 1 else "local")) == "inline"
 
 
 def visible_gpus() -> tuple[str, ...]:
@@ -189,11 +153,11 @@ def start(
         if not settings.is_inline:
             vars(task)["say"] = quiet  # mypy takes a field that can be called for a method
         if not engine.lead:
-            done = run_within(task, output, engine, settings.options)
+            done = run_within(task, output, engine, settings)
             report.records, report.errors = done.records, done.errors
             return task, done.figures
         with JobProgress(unit) as shown, _resumable(settings, watch := _Figures(shown)):
-            done = run_within(task, output, engine, settings.options._replace(since=since), watch)
+            done = run_within(task, output, engine, replace(settings, since=since), watch)
     _fold(report, done, watch)
     if done.errors:
         with JobDirectory(output) as directory:

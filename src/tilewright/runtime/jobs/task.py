@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import msgspec
 
@@ -13,6 +13,7 @@ from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.cut import Cut, Shard
 from tilewright.runtime.jobs.directory import Attempt, JobDirectory, Record
 from tilewright.runtime.jobs.manifest import Value
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.stop import Stop
 
 DOUBTED = "doubted"  # a figure of a shard: its records that are errors because workers were killed from outside
@@ -30,7 +31,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Beat(Protocol):
-    """How a worker shows that it is alive: called at least once in `Options.watchdog` seconds while a shard runs.
+    """How a worker shows that it is alive: called at least once in `Settings.watchdog` seconds while a shard runs.
 
     done: records of the shard that are done so far, 0 where that is not known. share: of the shard's work, where the
     worker knows more of that than `done` tells.
@@ -124,26 +125,6 @@ class Assembling(Protocol):
         """Writes them, each whole or not at all; bytes and sha256 of each. Raises DamagedShards or Interrupted."""
 
 
-class Options(NamedTuple):
-    """shard_size: of a new job. grace: seconds from the signal to the end. watchdog: seconds without a sign of life
-    after which a worker counts as hung. max_errors: records that may fail, None: any number. restart: from nothing.
-    trace: the path of a Chrome trace that is wanted. part: (k, n), only the shards whose number is k modulo n, for n
-    processes that know nothing of each other; the output is made by a run of all.
-    since: when the command began (ns since 1970): what it reads must be older, as it was read before the job began.
-    keep_others: refuse to replace a file at the output's name that this job has not made.
-    """
-
-    shard_size: int | None = None
-    grace: float = 20.0  # batch systems kill 30 s after they have asked
-    watchdog: float = 600.0  # seconds: many times a batch of the largest model
-    max_errors: int | None = None
-    restart: bool = False
-    trace: str | None = None
-    part: tuple[int, int] | None = None
-    since: int | None = None
-    keep_others: bool = False
-
-
 class Watch:
     """Who looks on while a job runs; this one says nothing. Calls come from one thread at a time."""
 
@@ -166,7 +147,7 @@ class Job:
 
     task: Task
     directory: JobDirectory
-    options: Options
+    settings: Settings
     stop: Stop
     todo: list[int]
     done: Callable[[Record, int], None]
@@ -193,7 +174,7 @@ class Engine:
         """Until all of `job.todo` is committed. Raises Interrupted where `job.stop` asks for it, or an error."""
         raise NotImplementedError
 
-    def follow(self, task: Task, output: str, options: Options) -> Any:
+    def follow(self, task: Task, output: str, settings: Settings) -> Any:
         """What those do that do not lead; returns the report."""
         raise NotImplementedError
 

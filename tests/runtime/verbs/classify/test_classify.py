@@ -13,7 +13,7 @@ import safetensors.numpy
 from named_stand_ins import stand_ins
 from tilewright.errors import InputError, InternalError, ResourceError, UsageError
 from tilewright.formats import atomic
-from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.progress import JobProgress
 from tilewright.runtime.verbs.classify import ClassifyJob, classify
 from tilewright.runtime.verbs.classify import worker as module

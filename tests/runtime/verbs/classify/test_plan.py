@@ -10,7 +10,7 @@ from tilewright.models.textcnn import TextCNN
 from tilewright.ops.core.ladder import using
 from tilewright.ops.core.memory import LINE
 from tilewright.runtime.convert.models import init_textcnn
-from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.load import read_weights
 from tilewright.runtime.verbs.classify import ClassifyJob
 from tilewright.runtime.verbs.classify.plan import plan

@@ -18,7 +18,7 @@ from tilewright.errors import InputError, ResourceError, UsageError
 from tilewright.formats import atomic
 from tilewright.formats.volume_formats import open_volume
 from tilewright.runtime.jobs.pieces import Tree
-from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.verbs.convolve import ConvolveJob, convolve
 from tilewright.runtime.verbs.convolve import worker as module
 from volume_files import save

@@ -8,7 +8,7 @@ from scipy import ndimage
 
 from tilewright import ndimage as ours
 from tilewright.errors import UsageError
-from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.verbs.convolve import ConvolveJob, convolve
 
 NAMED = {

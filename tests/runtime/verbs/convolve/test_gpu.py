@@ -12,7 +12,7 @@ from gpu import ON_GPU
 from tilewright.errors import ResourceError, UsageError
 from tilewright.ops.core.ladder import using
 from tilewright.runtime.jobs import start
-from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.verbs.convolve import ConvolveJob, convolve, slabs
 from tilewright.runtime.verbs.convolve import task as convolve_module
 from tilewright.runtime.verbs.convolve import worker as module

@@ -18,7 +18,7 @@ from tilewright.formats.images import pixels
 from tilewright.models import dcgan
 from tilewright.models.dcgan import DCGANConfig
 from tilewright.runtime.convert.models import convert, init_dcgan
-from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.load import read_weights
 from tilewright.runtime.verbs.draw import DrawJob, draw
 from tilewright.runtime.verbs.draw import job as job_module

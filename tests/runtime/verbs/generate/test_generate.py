@@ -16,7 +16,7 @@ from gpt2_models import save, tiny
 from tilewright.errors import InputError, InternalError, Interrupted, ResourceError, UsageError
 from tilewright.generation.sampling import SamplingParams
 from tilewright.models.gpt2 import GPT2
-from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.progress import JobProgress
 from tilewright.runtime.verbs.generate import GenerateJob, generate
 from tilewright.runtime.verbs.generate import worker as module

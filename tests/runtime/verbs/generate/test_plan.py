@@ -16,11 +16,12 @@ from tilewright.generation.sequences import Request
 from tilewright.models.gpt2 import GPT2, GPT2Config
 from tilewright.ops.core.memory import LINE
 from tilewright.runtime.convert.models import init_gpt2
-from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.load import read_weights
 from tilewright.runtime.verbs.generate import GenerateJob, generate
 from tilewright.runtime.verbs.generate import plan as planning
-from tilewright.runtime.verbs.generate.plan import Prompts, flops, plan, plan_generate
+from tilewright.runtime.verbs.generate.plan import plan, plan_generate
+from tilewright.runtime.verbs.generate.prompts import Prompts, flops
 
 SIZES = {"vocab_size": 301, "n_positions": 64, "n_embd": 48, "n_layer": 2, "n_head": 3}
 
@@ -228,13 +229,13 @@ def test_the_peak_is_within_15_percent_of_a_real_run(tmp_path, dtype):
 def test_the_command_line_says_it_in_words_and_as_one_object(model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = tilewright("plan", "generate", "--model", model, "-n", "100", "--dtype", "bfloat16")
-    found = plan_generate(model, count=100, dtype="bfloat16")
-    assert "100 prompts, 1,600 tokens, the longest 16; 8 new ones each" in text
+    found = plan_generate(model, count=100, tokens=16, dtype="bfloat16")
+    assert "100 prompts, 1,600 tokens, the longest 16; 16 new ones each" in text
     assert f"{found.peak_memory:,} bytes" in text
     assert "time: not known" in text and "tilewright ladder matmul" in text
     told = msgspec.json.decode(tilewright("plan", "generate", "--model", model, "-n", "100", "--json"))
     assert told["verb"] == "plan" and told["least_seconds"] is None
-    assert told["peak_memory"] == plan_generate(model, count=100).peak_memory
+    assert told["peak_memory"] == plan_generate(model, count=100, tokens=16).peak_memory
     (tmp_path / "in.jsonl").write_text('{"prompt_token_ids": [1]}\n{"prompt_token_ids": [1], "top_p": 7}\n')
     text = tilewright("plan", "generate", "--model", model, "-i", "in.jsonl", "--max-tokens", "64")
     assert "bad prompts: 1, each gets an error; the first: top_p: is 7; a number" in text

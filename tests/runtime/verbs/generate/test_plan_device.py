@@ -9,8 +9,8 @@ from tilewright.errors import Refused, ResourceError
 from tilewright.models.gpt2 import GPT2Config
 from tilewright.ops.attention.operands import DeviceCache
 from tilewright.runtime.verbs.generate import plan_device
-from tilewright.runtime.verbs.generate.plan import Prompts
 from tilewright.runtime.verbs.generate.plan_device import matrix_bytes, plan_on_gpu
+from tilewright.runtime.verbs.generate.prompts import Prompts
 
 torch = pytest.importorskip("torch")
 products = pytest.importorskip("tilewright.ops.matmul")

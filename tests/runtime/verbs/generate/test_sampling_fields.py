@@ -15,7 +15,7 @@ from tilewright.formats.sampling_fields import HONOURED, is_known
 from tilewright.generation.engine import Engine
 from tilewright.generation.sampling import SamplingParams
 from tilewright.generation.sequences import Answers
-from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.verbs.generate import GenerateJob, generate
 from tilewright.runtime.verbs.generate import worker as generate_worker
 from tilewright.runtime.verbs.generate.task import ADDED, task_of

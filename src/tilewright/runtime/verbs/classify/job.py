@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from tilewright.errors import UsageError
 from tilewright.formats.files import InputFile
 from tilewright.formats.validate import TOLERANCE
-from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.outputs import check_output
 from tilewright.runtime.reports import Report
 

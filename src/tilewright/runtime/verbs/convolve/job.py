@@ -16,7 +16,7 @@ from tilewright.formats.validate_volumes import TOLERANCE
 from tilewright.formats.volumes import MemoryShort
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.manifest import Damaged, Value
-from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.reports import Report
 from tilewright.runtime.verbs.convolve.kernels import default_mode
 from tilewright.runtime.verbs.convolve.tiles import MODES

@@ -13,7 +13,7 @@ from tilewright.formats.validate import TOLERANCE
 from tilewright.hardware import available_memory
 from tilewright.models.dcgan import SLOTS, DCGANConfig
 from tilewright.runtime.jobs.placed import is_finished, room
-from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.outputs import check_output
 from tilewright.runtime.verbs.draw.image_shards import PICTURES
 

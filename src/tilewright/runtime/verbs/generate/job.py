@@ -8,7 +8,7 @@ from tilewright.errors import InputError, UsageError
 from tilewright.formats.files import InputFile
 from tilewright.generation.sampling import SamplingParams
 from tilewright.models.gpt2 import GPT2Config
-from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.outputs import check_output
 from tilewright.runtime.reports import Report
 

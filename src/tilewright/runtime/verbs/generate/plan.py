@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -50,30 +50,15 @@ from tilewright.runtime.plan import (
     share,
 )  # fmt: skip
 from tilewright.runtime.verbs.generate.job import COURSE_PROMPT, GenerateJob
+from tilewright.runtime.verbs.generate.plan_device import DevicePlan, plan_on_gpu
+from tilewright.runtime.verbs.generate.prompts import Prompts, flops
 from tilewright.runtime.verbs.generate.task import GenerateTask, task_of
 from tilewright.runtime.verbs.generate.worker import WRITTEN_VALUES, is_undrawn, parameters_of
-
-if TYPE_CHECKING:
-    from tilewright.runtime.verbs.generate.plan_device import DevicePlan
 
 COMPILING = 190 << 20  # what LLVM keeps after it has compiled every kernel of the model (measured: Numba 0.68, x86-64)
 RECORD = 2048  # bytes of Python objects for a prompt on its way, and 64 a token
 SAMPLED = 4096  # rows of Parquet that are looked at
 LINE, ID_BYTES, TOKEN_TEXT, LOGPROB = 60, 6, 4.0, 18  # bytes: a line beside its tokens, an id, its text, a logarithm
-
-
-@dataclass(frozen=True)
-class Prompts:
-    """How many there are, and their tokens: of all together, of the longest one."""
-
-    count: int
-    tokens: int
-    longest: int
-
-    def first(self, count: int) -> Prompts:
-        """As many of them, or all, of the same mean length."""
-        count = min(count, self.count)
-        return Prompts(count, -(-self.tokens * count // max(self.count, 1)), self.longest)
 
 
 @dataclass(frozen=True)
@@ -136,8 +121,6 @@ def plan(job: GenerateJob, memory: int | None = None) -> tuple[JobPlan, Plan | D
 
     Raises what `generate` does before its first shard, ResourceError where not one sequence fits.
     """
-    from tilewright.runtime.verbs.generate.plan_device import plan_on_gpu
-
     elsewhere = job.device == "cuda" and memory is not None and not gpus()
     here = replace(job, device="cpu", dtype="float32" if job.dtype == "float16" else job.dtype) if elsewhere else job
     task = task_of(here)
@@ -219,15 +202,6 @@ def _figures(
         compiling=0 if is_compiled(f"attention.*{dtype}*") else COMPILING,
         flops=flops(config, prompts, tokens), steps=-(-prompts.count // max(1, at_once)) * tokens,
     )  # fmt: skip
-
-
-def flops(config: GPT2Config, prompts: Prompts, tokens: int) -> float:
-    """Operations of all prompts: every position through every layer, the output matrix for the new tokens alone."""
-    C, n = config.n_embd, prompts.count
-    positions = prompts.tokens + n * (tokens - 1)
-    seen = positions * (positions / max(1, n) + 1) / 2  # keys that queries look at, were all prompts of one length
-    layers = config.n_layer * (positions * (8 * C * C + 4 * C * config.width) + 4 * C * seen)
-    return float(layers + 2 * config.vocab_size * C * n * tokens)
 
 
 def _read(task: GenerateTask, cut: Cut) -> tuple[Prompts, tuple[int, bool], tuple[float, float], dict[str, Any]]:

@@ -13,7 +13,7 @@ from tilewright.models.gpt2 import GPT2Config
 from tilewright.ops.gemm.memory import rounded, rounded_limbs, tiles
 from tilewright.ops.matmul import Problem
 from tilewright.ops.matmul.ladder import TILE_LIMB_DEPTH
-from tilewright.runtime.verbs.generate.plan import Prompts, flops
+from tilewright.runtime.verbs.generate.prompts import Prompts, flops
 
 DRIVER = 600 << 20  # CUDA's context, cuBLAS and the kernels (an H200, driver for CUDA 13.0)
 LANES, LANE, PROMPT_ROWS, ROUND = 3, 2560, 1 << 16, 16  # as in `generation.cuda`, which needs PyTorch

@@ -49,7 +49,7 @@ bench: $(VENV)/.test ## measure every ladder, all four jobs and their workers on
 	$(RUN) -m tilewright bench sentiment --dtype bfloat16 --against torch --save
 	$(RUN) -m tilewright bench gpt2 --dtype both --profile --save
 	$(RUN) -m tilewright bench dcgan --dtype both --save
-	$(RUN) -m tilewright bench conv3d --save
+	$(RUN) -m tilewright bench convolve --save
 	$(RUN) -m tilewright bench scaling --save
 	$(MAKE) report
 

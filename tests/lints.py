@@ -10,9 +10,10 @@ import sys
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from pathlib import PurePosixPath
+from functools import cache, cached_property
+from pathlib import Path, PurePosixPath
 
+OPS = Path(__file__).resolve().parent.parent / "src/tilewright/ops"
 FILE_LINES, FUNCTION_LINES, ARGUMENTS = 400, 60, 8
 ENVIRONMENT = ("os.environ", "os.getenv", "environ", "getenv")
 COMPILERS = tuple(f"{module}{name}" for module in ("", "numba.", "nb.") for name in ("jit", "njit"))
@@ -24,7 +25,10 @@ BELOW = {  # what a part of the package may import besides itself
     "simd": {"errors", "hardware"},
     "ops": {"errors", "hardware", "simd"},
 }
-BELOW["models"] = BELOW["ndimage"] = {"ops", "formats", *BELOW["ops"]}
+BELOW["backends"] = {"ops", "formats", *BELOW["ops"]}
+BELOW["ndimage"] = {"backends", *BELOW["backends"]}
+BELOW["generation"] = {"models", "backends", *BELOW["backends"]}
+BELOW["models"] = {"generation", "backends", *BELOW["backends"]}
 BELOW["runtime"] = BELOW["bench"] = {"models", "ndimage", *BELOW["models"]}
 BELOW["demo"] = {"runtime", "bench", *BELOW["runtime"]}
 BELOW["cli"] = {"demo", *BELOW["demo"]}
@@ -75,7 +79,7 @@ def _called(node: ast.AST) -> str:
 
 
 def imports_go_down(source: Source) -> Iterator[Finding]:
-    """cli -> bench, runtime -> models, ndimage -> ops -> simd, hardware; formats and errors are leaves."""
+    """cli -> bench, runtime -> models, ndimage -> backends -> ops -> simd, hardware; formats and errors are leaves."""
     if not source.inside:
         return
     part = source.inside[0].removesuffix(".py")
@@ -269,6 +273,38 @@ def parameters_have_names(source: Source) -> Iterator[Finding]:
             yield node.lineno, f"{sorted(used)[0]} is an index bound by range: make it a field of a record of columns"
 
 
+def rungs_name_functions(source: Source) -> Iterator[Finding]:
+    """The paths `kernel`, `prepare` and `memory` of a rung exist. The files are read, not imported: a path is checked
+    on machines without its engine, too."""
+    if source.inside[:1] != ("ops",) or source.path.name != "ladder.py":
+        return
+    for call in source.walk(ast.Call):
+        for field in call.keywords if _called(call) == "Rung" else ():
+            if field.arg in ("kernel", "prepare", "memory"):
+                path = field.value.value if isinstance(field.value, ast.Constant) else ast.unparse(field.value)
+                module, _, name = str(path).partition(":")
+                file = OPS / f"{module.replace('.', '/')}.py"
+                if not file.is_file():
+                    yield field.value.lineno, f"{field.arg}={path!r}: ops has no file {file.relative_to(OPS)}"
+                elif name not in _defined(file):
+                    yield field.value.lineno, f"{field.arg}={path!r}: {file.relative_to(OPS)} defines no {name}"
+
+
+@cache
+def _defined(file: Path) -> set[str]:
+    """Names that the module binds by def, assignment or import, at its top level or under an `if` there."""
+    names, statements = set(), ast.parse(file.read_text(), str(file)).body
+    branches = [node for node in statements if isinstance(node, ast.If)]
+    for node in (*statements, *(inner for branch in branches for inner in (*branch.body, *branch.orelse))):
+        if isinstance(node, ast.FunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Assign):
+            names |= {name.id for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+    return names
+
+
 UNITS = "thread|warp|block|program|row|column|task|worker|file|line|rank|record|shard|sequence|token|call|core|sample"
 DIALECT = (  # what a stranger reads twice, and what to write
     (r"(?<!\bin )(?<!\blast )\bplaces?\b", "device, slot, offset, index: the one you mean"),
@@ -281,6 +317,36 @@ DIALECT = (  # what a stranger reads twice, and what to write
     (r"\b(those that|of which|as far as)\b", "two sentences"),
     (r"\bcomes? in\b", "is loaded"),
 )
+
+
+def results_are_returned(source: Source) -> Iterator[Finding]:
+    """In runtime and cli no nested function hands out a result by `nonlocal` or through a list of its parent."""
+    if source.inside[:1] not in (("runtime",), ("cli",)):
+        return
+    for node in source.walk(ast.Nonlocal):
+        yield node.lineno, "nonlocal: return the value, or hold it in an object"
+    for outer in source.functions():
+        lists = {name for node in ast.walk(outer) for name in _bound_to_list(node)}
+        read = {node.value.id for node in ast.walk(outer) if _is_element(node, ast.Load)}
+        nested = [one for one in ast.walk(outer) if isinstance(one, ast.FunctionDef | ast.Lambda) and one is not outer]
+        for node in (node for one in nested for node in ast.walk(one)):
+            if _is_element(node, ast.Store) and node.value.id in lists:
+                yield node.lineno, f"{node.value.id}[...] hands out a result: return it"
+            elif isinstance(node, ast.Call) and _called(node) in {f"{name}.append" for name in lists & read}:
+                yield node.lineno, f"{_called(node)} hands out a result: return it"
+
+
+def _bound_to_list(node: ast.AST) -> Iterator[str]:
+    """The names that an assignment binds to a list of its own."""
+    if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr) and isinstance(node.value, ast.List):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def _is_element(node: ast.AST, context: type) -> bool:
+    """Whether it is `name[0]`, or another constant index, in this context."""
+    indexed = isinstance(node, ast.Subscript) and isinstance(node.ctx, context) and isinstance(node.value, ast.Name)
+    return indexed and isinstance(node.slice, ast.Constant)
 
 
 def words_are_standard(source: Source) -> Iterator[Finding]:

@@ -19,11 +19,8 @@ import zarr
 from gpt2_models import save
 from mutating import Kind
 from tilewright.errors import InputError, ResourceError
-from tilewright.models.sampling import SamplingParams
-from tilewright.runtime.classify import ClassifyJob, classify
-from tilewright.runtime.convolve import ConvolveJob, convolve
-from tilewright.runtime.draw import DrawJob, draw
-from tilewright.runtime.generate import GenerateJob, generate
+from tilewright.generation.sampling import SamplingParams
+from tilewright.runtime.convert.models import init_dcgan, init_textcnn
 from tilewright.runtime.jobs.directory import MANIFEST, REPORT, JobDirectory
 from tilewright.runtime.jobs.finished import Report, digest_of
 from tilewright.runtime.jobs.manifest import Manifest, encoded, seal
@@ -31,7 +28,10 @@ from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.record import LENGTH_BYTES, Record, part_name
 from tilewright.runtime.jobs.start import Settings
 from tilewright.runtime.jobs.status import status
-from tilewright.runtime.models import init_dcgan, init_textcnn
+from tilewright.runtime.verbs.classify import ClassifyJob, classify
+from tilewright.runtime.verbs.convolve import ConvolveJob, convolve
+from tilewright.runtime.verbs.draw import DrawJob, draw
+from tilewright.runtime.verbs.generate import GenerateJob, generate
 from tilewright.simd import cache
 from tilewright.simd.private_directory import PrivateDirectory
 

@@ -34,7 +34,7 @@ from tilewright.formats.sentences import open_sentences
 from tilewright.formats.tables import open_table
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.formats.validate import validate
-from tilewright.formats.volumes import form_of, open_volume
+from tilewright.formats.volume_formats import form_of, open_volume
 from tilewright.runtime.jobs.manifest import Damaged, Sealed, encoded, seal, unseal
 
 SHAPE = (6, 8, 8)

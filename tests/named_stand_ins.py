@@ -2,7 +2,7 @@
 
 from gpt2_models import save
 from tilewright.runtime import named_models
-from tilewright.runtime.models import init_dcgan, init_textcnn
+from tilewright.runtime.convert.models import init_dcgan, init_textcnn
 
 SMALL = {"vocab_size": 257, "sequence_length": 12, "hidden_size": 8, "num_filters": 4, "kernel_sizes": (3,)}
 CARD = "---\ntask: does something\nfigures: 1 of 2\nlicense: MIT\n---\n# A card\n"

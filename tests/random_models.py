@@ -221,7 +221,7 @@ def check_gpt2(model: Model, rng, run=in_process) -> None:
     prompts = [rng.integers(0, V, n).tolist() for n in lengths]
     source, target, best = folder / "in.jsonl", folder / "out.jsonl", int(rng.integers(0, min(V, 20) + 1))
     source.write_text("".join(json.dumps({"id": i, "input_ids": row}) + "\n" for i, row in enumerate(prompts)))
-    asked = ["--max-tokens", str(MOST_TOKENS), *(["--logprobs", str(best)] if maybe(rng, 0.7) else [])]
+    asked = ["--temperature", "0", "--max-tokens", str(MOST_TOKENS), *(["--logprobs", str(best)] if maybe(rng, 0.7) else [])]
     run("generate", "-p", str(model.path), "-i", str(source), "-o", str(target), "--dtype", dtype, *asked)
     answers = [json.loads(line) for line in target.read_text().splitlines()]
     assert [answer["id"] for answer in answers] == list(range(len(prompts)))

@@ -16,7 +16,7 @@ from PIL import Image
 
 from named_stand_ins import stand_ins
 from tilewright import demo, hardware
-from tilewright.bench import transcript
+from tilewright.bench.report import transcript
 from tilewright.cli import main
 from tilewright.demo import ahead, course, named
 from tilewright.errors import UsageError
@@ -97,8 +97,8 @@ def test_the_longest_prompt_can_be_continued(small):
 def test_every_check_can_fail(small, monkeypatch):
     """A reference that is off by a thousandth is told from the result."""
     off = {
-        course.sentiment: "tilewright.bench.sentiment.reference_logits",
-        course.images: "tilewright.bench.dcgan_reference.reference_images",
+        course.sentiment: "tilewright.bench.workloads.sentiment.reference_logits",
+        course.images: "tilewright.bench.workloads.dcgan_reference.reference_images",
         course.volume: "tilewright.ops.conv3d.reference.conv3d",
     }
     for job, name in off.items():

@@ -30,7 +30,7 @@ def test_every_rule_holds_in_every_file():
 
 OP, CLI, TEST = "src/tilewright/ops/gemm/cpu/loops.py", "src/tilewright/cli/classify.py", "tests/test_made_up.py"
 REFERENCE, SIMD = "src/tilewright/ops/matmul/reference.py", "src/tilewright/simd/vectors.py"
-LADDER = "src/tilewright/ops/matmul/ladder.py"
+LADDER, RUNTIME = "src/tilewright/ops/matmul/ladder.py", "src/tilewright/runtime/jobs/start.py"
 
 OFFENDERS = [
     (lints.imports_go_down, OP, "from tilewright.models import textcnn\n", 1, "ops imports models"),
@@ -73,6 +73,9 @@ OFFENDERS = [
     (lints.imports_do_nothing, OP, "class C:\n    x = os.getenv('X')\n", 2, "environment is read"),
     (lints.public_functions_are_documented, OP, "def multiply(): ...\n", 1, "multiply is public"),
     (lints.ideas_stand_alone, LADDER, "SIMT = (\n    ('x', None, 'the same in limbs'),\n)\n", 2, "refers to another"),
+    (lints.rungs_name_functions, LADDER, "Rung('x', kernel='matmul.cpu.naive:multipl')\n", 1, "no multipl"),
+    (lints.rungs_name_functions, LADDER, "Rung('x', kernel=K)\n", 1, "no file K.py"),
+    (lints.rungs_name_functions, LADDER, "Rung(memory=\n'softmax.tile.none:f')\n", 2, "no file softmax/tile/none.py"),
     (lints.tile_kernels_unpack_flat, OP, "@triton.jit\ndef f(x):\n    a, (b, c) = x\n", 3, "Triton 3.6 cannot"),
     (lints.parameters_have_names, OP, "def f(x, SHAPE):\n    return x + SHAPE[1]\n", 2, "SHAPE[1] reads a parameter"),
     (lints.parameters_have_names, OP, "def f(piece):\n    return piece[2]\n", 2, "piece[2] reads a parameter"),
@@ -86,6 +89,15 @@ OFFENDERS = [
         3,
         "ROW is an index",
     ),
+    (lints.results_are_returned, CLI, "def f():\n    x = 1\n    def g():\n        nonlocal x\n", 4, "nonlocal"),
+    (
+        lints.results_are_returned,
+        RUNTIME,
+        "def f():\n    made: list = []\n    def g():\n        made.append(1)\n        return made[0]\n    start(g)\n",
+        4,
+        "made.append hands out a result",
+    ),
+    (lints.results_are_returned, RUNTIME, "def f():\n    x = [0]\n    def g():\n        x[0] = 1\n", 4, "x[...] hands"),
     (lints.work_is_done, OP, "x = 1\n# TODO: two\n", 2, "unfinished"),
 ]
 
@@ -123,12 +135,22 @@ INNOCENTS = [
     (lints.public_functions_are_documented, "src/tilewright/ops/_private.py", "def f(): ...\n"),
     (lints.ideas_stand_alone, LADDER, "idea = 'by limbs, with the same sums'\n"),
     (lints.ideas_stand_alone, OP, "idea = 'the same by limbs'\n"),
+    (lints.rungs_name_functions, LADDER, "Rung('x', kernel='matmul.cpu.naive:multiply')\n"),
+    (
+        lints.rungs_name_functions,
+        LADDER,
+        "Rung(prepare='softmax.simt.rows:shared', kernel='conv3d.simt.launch:on_device')",
+    ),
+    (lints.rungs_name_functions, OP, "Rung('x', kernel='a.b:c')\n"),
     (lints.tile_kernels_unpack_flat, OP, "def f(x):\n    a, (b, c) = x\n"),
     (lints.tile_kernels_unpack_flat, OP, "@gluon.jit\ndef f(x):\n    a, b = x\n"),
     (lints.parameters_have_names, OP, "def f(x, shape, BOUNDS, i):\n    return x[i] + shape.M + x.shape[0]\n"),
     (lints.words_are_standard, OP, "# the sum is updated in place; a task at a time; a row has a panel\nroomy = 1\n"),
     (lints.words_are_standard, TEST, "place = 1  # on its way\n"),
     (lints.parameters_have_names, OP, "SPAN = Span(*range(5))\ndef f(x, s):\n    return x[s + SPAN.row]\n"),
+    (lints.results_are_returned, RUNTIME, "def f():\n    x = []\n    def g(y):\n        x.append(y)\n    return x\n"),
+    (lints.results_are_returned, RUNTIME, "def f(x):\n    x[0] = 1\n    y = [0]\n    y[0] = 1\n    return y\n"),
+    (lints.results_are_returned, TEST, "def f():\n    x = 1\n    def g():\n        nonlocal x\n"),
     (lints.work_is_done, OP, "todo = 1\n"),
 ]
 

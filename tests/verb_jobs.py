@@ -11,13 +11,14 @@ import numpy as np
 
 from gpt2_models import save
 from tilewright.formats.sentence_encoder import encoder_for
-from tilewright.models.sampling import SamplingParams
-from tilewright.runtime.classify import ClassifyJob, ClassifyTask, classify
-from tilewright.runtime.generate import GenerateJob, generate
+from tilewright.generation.sampling import SamplingParams
+from tilewright.runtime.convert.models import init_textcnn
 from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.start import Settings
 from tilewright.runtime.load import tokenizer_of
-from tilewright.runtime.models import init_textcnn
+from tilewright.runtime.verbs.classify import ClassifyJob, classify
+from tilewright.runtime.verbs.classify.task import ClassifyTask
+from tilewright.runtime.verbs.generate import GenerateJob, generate
 
 RECORDS = 240
 ERRORS = 13  # 8 bad lines, 5 ids that were given before

@@ -7,7 +7,8 @@ import numpy as np
 
 from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.raw_volumes import RawForm
-from tilewright.formats.volumes import ArrayVolume, form_of
+from tilewright.formats.volume_formats import form_of
+from tilewright.formats.volumes import ArrayVolume
 from tilewright.formats.zarr_volumes import ZarrForm, check_zarr
 
 

@@ -25,7 +25,7 @@ from portraits_figures import figures_of
 from safetensors.numpy import load_file, save_file
 from torch import nn
 
-from tilewright.runtime.models import convert
+from tilewright.runtime.convert.models import convert
 
 
 @dataclass(frozen=True)

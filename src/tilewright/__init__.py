@@ -13,7 +13,7 @@ from typing import Any
 
 _PUBLIC = {
     "load": "tilewright.runtime.load",
-    "SamplingParams": "tilewright.models.sampling",
+    "SamplingParams": "tilewright.generation.sampling",
     "matmul": "tilewright.ops.matmul",
     "conv3d": "tilewright.ops.conv3d",
     "conv_transpose2d": "tilewright.ops.conv_transpose2d",

@@ -1,6 +1,6 @@
 """`python -m tilewright` and `tilewright`: the command line."""
 
-from tilewright.runtime import startup
+from tilewright.runtime.process import startup
 
 
 def main() -> None:

@@ -1,4 +1,9 @@
-"""The errors a user can meet. Each is one paragraph - what, where, what to do - and carries its exit code."""
+"""The errors a user can meet. Each is one paragraph - what, where, what to do - and carries its exit code.
+
+Each is also one of Python's own errors, so that a caller who knows only Python can catch it: a wrong call or input is a
+ValueError, what the system refuses an OSError, too little memory a MemoryError as well. So `except OSError` around a
+call that may raise one of these needs `except TilewrightError: raise` before it.
+"""
 
 from __future__ import annotations
 
@@ -9,27 +14,43 @@ import unicodedata
 class TilewrightError(Exception):
     """Base of every error raised on purpose.
 
-    message: what is wrong, with the values in it.
-    path: the file or directory concerned; where: the place inside it ("line 7, field tokens[3]", "byte 128").
-    hint: what to do about it.
-    `str()` gives all of it as one paragraph with control characters escaped; the parts stay readable as attributes.
+    message: what is wrong, with the values in it; None: made of parameter, value and rule.
+    parameter: the option, argument or field that is wrong; value: what was given for it, as text; rule: what holds.
+    path: the file or directory concerned; where: the line, field or byte in it ("line 7, field tokens[3]", "byte 128").
+    hint: what to do about it, also readable as `remedy`.
+    `str()` gives all of it as one paragraph with control characters escaped. The fields stay readable as attributes,
+    also after pickling: code reads them and never takes a message apart.
     """
 
     exit_code = 5
 
     def __init__(
         self,
-        message: str,
+        message: str | None = None,
         *,
+        parameter: str | None = None,
+        value: str | None = None,
+        rule: str | None = None,
         path: str | os.PathLike[str] | None = None,
         where: str | None = None,
         hint: str | None = None,
     ) -> None:
+        if message is None:
+            message = f"{parameter} is {value}; {rule}"
         super().__init__(message)
         self.message = message
+        self.parameter, self.value, self.rule = parameter, value, rule
         self.path = None if path is None else os.fspath(path)
         self.where = where
         self.hint = hint
+
+    @property
+    def remedy(self) -> str | None:
+        """What to do about it."""
+        return self.hint
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _unpickled, (type(self), self.args), self.__dict__
 
     def __str__(self) -> str:
         place = ", ".join(part.replace("\n", "\\n") for part in (self.path, self.where) if part)
@@ -39,7 +60,14 @@ class TilewrightError(Exception):
         return printable(text)
 
 
-class UsageError(TilewrightError):
+def _unpickled(kind: type[TilewrightError], args: tuple[str, ...]) -> TilewrightError:
+    """An error of another process, yet without its fields, which pickle sets. `kind`'s own __init__ does not run."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    return error
+
+
+class UsageError(TilewrightError, ValueError):
     """The command or the call is wrong: an unknown name, options that exclude each other."""
 
     exit_code = 2
@@ -49,16 +77,20 @@ class Refused(UsageError):
     """No rung, or not the one that was asked for, accepts the problem; the message lists each rung's reasons."""
 
 
-class InputError(TilewrightError):
+class InputError(TilewrightError, ValueError):
     """An input, a configuration or a weights file is not what it should be."""
 
     exit_code = 3
 
 
-class ResourceError(TilewrightError):
+class ResourceError(TilewrightError, OSError):
     """The machine refuses: a full disk, no permission, not enough memory, a missing device."""
 
     exit_code = 4
+
+
+class NotEnoughMemory(ResourceError, MemoryError):
+    """The machine has too little memory, or the job may take too little."""
 
 
 class InternalError(TilewrightError):
@@ -68,7 +100,7 @@ class InternalError(TilewrightError):
 
 
 class Interrupted(TilewrightError):
-    """The job was told to stop (SIGINT, SIGTERM, SIGHUP) and can be run again."""
+    """The job was told to stop (SIGINT, SIGTERM, SIGHUP) and can be run again. value: the signal's name."""
 
     exit_code = 75
 
@@ -83,8 +115,9 @@ def error_json(error: TilewrightError) -> str:
     """The line of JSON that a verb with --json writes to stdout where it ends by `error`."""
     from json import dumps
 
-    parts = ((name, getattr(error, name)) for name in ("message", "path", "where", "hint"))
-    told = {name: text and printable(text) for name, text in parts}
+    always, where_known = ("message", "path", "where", "hint"), ("parameter", "value", "rule")
+    names = (*always, *(name for name in where_known if getattr(error, name) is not None))
+    told = {name: (text := getattr(error, name)) and printable(text) for name in names}
     return dumps({"error": {"code": error.exit_code, **told}, "exit_code": error.exit_code})
 
 

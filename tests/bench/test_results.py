@@ -7,14 +7,15 @@ import subprocess
 import pytest
 
 from tilewright.bench import results
-from tilewright.bench.results import COLUMNS, Row, commit, read, save, write_text
-from tilewright.bench.tables import Table
+from tilewright.bench.report.tables import Table
+from tilewright.bench.results import COLUMNS, PEER, Row, commit, one_session, read, save, write_text
 from tilewright.errors import InputError, ResourceError
 
 
 @pytest.fixture(autouse=True)
 def at_a_commit(monkeypatch):
     monkeypatch.setattr(results, "commit", lambda: "1a2b3c4")
+    monkeypatch.setattr(results, "session", lambda: "first")
 
 
 def test_what_is_saved_is_read_to_four_digits(tmp_path, row):
@@ -22,22 +23,75 @@ def test_what_is_saved_is_read_to_four_digits(tmp_path, row):
     assert save(tmp_path, "here-2c", rows) == [tmp_path / "here-2c" / "matmul.csv"]
     first, second = read(tmp_path)
     assert first.median_s == 0.1235
-    today = {"commit": "1a2b3c4", "machine": "here-2c", "date": second.date}
+    today = {"commit": "1a2b3c4", "machine": "here-2c", "date": second.date, "session": "first"}
     assert second == dataclasses.replace(rows[1], **today)
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", second.date)
 
 
-def test_a_row_replaces_its_predecessor_and_keeps_its_place(tmp_path, row):
-    save(tmp_path, "here", [row("a", median_s=1.0), row("b"), row("a", threads=2), row("a", dtype="bfloat16")])
+def found(tmp_path) -> list[tuple]:
+    return [(r.session, r.rung, r.threads, r.dtype, r.median_s) for r in read(tmp_path)]
+
+
+def in_session(monkeypatch, name: str) -> None:
+    monkeypatch.setattr(results, "session", lambda: name)
+
+
+def test_a_session_of_a_ladder_replaces_one_that_it_covers(tmp_path, row, monkeypatch):
+    save(tmp_path, "here", [row("a"), row("b"), row("MKL", check=PEER), row("a", dtype="bfloat16")])
+    in_session(monkeypatch, "second")
     save(tmp_path, "here", [row("a", median_s=2.0), row("c")])
-    found = [(r.rung, r.threads, r.dtype, r.median_s) for r in read(tmp_path)]
-    assert found == [
-        ("a", 1, "float32", 2.0),
-        ("b", 1, "float32", 0.5),
-        ("a", 2, "float32", 0.5),
-        ("a", 1, "bfloat16", 0.5),
-        ("c", 1, "float32", 0.5),
+    expected = [
+        ("first", "a", 1, "bfloat16", 0.5),
+        ("second", "a", 1, "float32", 2.0),
+        ("second", "c", 1, "float32", 0.5),
     ]
+    assert found(tmp_path) == expected
+    save(tmp_path, "here", [row("c", median_s=3.0), row("a", threads=2)])  # the session goes on
+    assert found(tmp_path)[-3:] == [
+        ("second", "a", 1, "float32", 2.0),
+        ("second", "c", 1, "float32", 3.0),
+        ("second", "a", 2, "float32", 0.5),
+    ]
+
+
+def test_a_session_of_a_part_leaves_the_ladder_whole(tmp_path, row, monkeypatch):
+    whole = [row(name, size=size) for size in ("8", "9") for name in "ab"]
+    save(tmp_path, "here", whole)
+    for name, part in (("fewer rungs", whole[:1]), ("fewer sizes", whole[:2])):
+        in_session(monkeypatch, name)
+        save(tmp_path, "here", part)
+    shown = one_session(read(tmp_path), ["a", "b"])
+    assert [row.session for row in read(tmp_path)].count("first") == 4
+    assert [(row.rung, row.size, row.session) for row in shown] == [(r.rung, r.size, "first") for r in whole]
+
+
+def test_what_a_workload_measured_earlier_goes(tmp_path, row, monkeypatch):
+    save(tmp_path, "here", [row("a", op="gpt2", size=size) for size in ("course", "batch")] + [row("old", op="gpt2")])
+    in_session(monkeypatch, "second")
+    save(tmp_path, "here", [row("a", op="gpt2", size="course"), row("new", op="gpt2")])
+    assert [(r.session, r.rung, r.size) for r in read(tmp_path)] == [
+        ("first", "a", "batch"),
+        ("second", "a", "course"),
+        ("second", "new", "8x8x8-float32"),
+    ]
+
+
+def test_the_session_with_most_peers_then_rungs_is_shown_and_the_latest_of_equals(row):
+    def of(session, *names):
+        return [row(name, session=session, check=PEER if name == "MKL" else "passed") for name in names]
+
+    older, newer = of("1", "a", "b", "gone"), of("2", "a", "b")
+    assert one_session([*older, *newer], "ab") == newer  # what is no rung any more does not count
+    assert one_session([*older, *of("2", "a")], "ab") == older
+    beside = of("0", "b", "MKL")
+    assert one_session([*beside, *older], "ab") == beside
+    assert one_session(of("1", "gone"), "ab") == []
+
+
+def test_files_without_the_later_columns_are_read(tmp_path, row):
+    path, *_ = save(tmp_path, "here", [row("a")])
+    path.write_text("".join(line.rsplit(",", 2)[0] + "\n" for line in path.read_text().splitlines()))
+    assert [(r.rung, r.session, r.noise) for r in read(tmp_path)] == [("a", "", "")]
 
 
 def test_machines_and_operations_have_their_own_files(tmp_path, row):

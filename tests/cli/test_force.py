@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tilewright.cli import main
+from tilewright.runtime.convert.models import init_dcgan, init_textcnn
 from tilewright.runtime.jobs import run as run_module
-from tilewright.runtime.models import init_dcgan, init_textcnn
 
 VERBS = [
     ("classify", ("-p", "textcnn", "-i", "in.jsonl"), "jsonl"),

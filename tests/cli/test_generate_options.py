@@ -26,7 +26,7 @@ SAMPLING = {
     "--min-p": ("1.5", "--min-p is 1.5"),
     "--repetition-penalty": ("0", "--repetition-penalty is 0"),
     "--logprobs": ("21", "--logprobs is 21"),
-    "--min-tokens": ("9", "--min-tokens is 9; at most --max-tokens, 8,"),
+    "--min-tokens": ("17", "--min-tokens is 17; at most --max-tokens, 16,"),
     "--samples": ("2", "--samples is 2; 1 with --temperature 0"),
     "--stop": ("", "--stop is ['']; a string or a list of strings, none empty, is wanted"),
     "--stop-id": ("-1", "--stop-id is [-1]; a list of token ids from 0 is wanted"),
@@ -45,21 +45,23 @@ SAMPLING = {
 def test_an_option_out_of_range(run, option):
     value, message = SAMPLING[option]
     before = sorted(os.listdir("."))
-    code, out, errors = run(option.removesuffix("="), value)
+    more = ("--temperature", "0") if option == "--samples" else ()
+    code, out, errors = run(option.removesuffix("="), value, *more)
     assert code == 2 and message in out + errors
     assert sorted(os.listdir(".")) == before
 
 
 def test_options_that_only_a_temperature_gives_an_effect(run):
-    code, _, errors = run("--max-tokens", "1", "--seed", "5", "--top-p", "0.5")
+    greedy = ("--max-tokens", "1", "--temperature", "0")
+    code, _, errors = run(*greedy, "--seed", "5", "--top-p", "0.5")
     said = "the likeliest token is taken, whatever is given as --seed and --top-p"
-    assert code == 0 and errors == f"At --temperature 0, the default, {said}, but for records that give their own\n"
+    assert code == 0 and errors == f"At --temperature 0 {said}, but for records that give their own\n"
     Path("in.txt").write_text("the cat\n")
-    code, _, errors = run("--max-tokens", "1", "--top-k", "3", "-i", "in.txt")
-    assert code == 0 and errors == f"At --temperature 0, the default, {said.replace('--seed and --top-p', '--top-k')}\n"
-    code, _, errors = run("--max-tokens", "1", "--seed", "0", "--top-p", "1", "-i", "in.txt")
+    code, _, errors = run(*greedy, "--top-k", "3", "-i", "in.txt")
+    assert code == 0 and errors == f"At --temperature 0 {said.replace('--seed and --top-p', '--top-k')}\n"
+    code, _, errors = run(*greedy, "--seed", "0", "--top-p", "1", "-i", "in.txt")
     assert code == 0 and said in errors, "also where the value is the default"
-    code, _, errors = run("--max-tokens", "1", "--seed", "5", "--temperature", "1")
+    code, _, errors = run("--max-tokens", "1", "--seed", "5")
     assert code == 0 and errors == ""
 
 
@@ -67,6 +69,6 @@ def test_what_is_taken_unless_given_is_written_where_generate_is_shown(run):
     """In the help, and in README."""
     _, out, _ = run("--help")
     out, readme = " ".join(out.split()), (Path(__file__).parents[2] / "README.md").read_text()
-    assert f"at most. [default: {Options.max_tokens}; x>=1]" in out and "[default: 0.0]" in out
-    (line,) = [line for line in readme.splitlines() if "generate --model poet" in line and "unless given" in line]
-    assert f"{Options.max_tokens} new tokens (--max-tokens), and greedy (--temperature 0)" in line
+    assert f"at most. [default: {Options.max_tokens}; x>=1]" in out and f"[default: {Options.temperature}]" in out
+    (line,) = [line for line in readme.splitlines() if "generate --model poet" in line and "defaults" in line]
+    assert f"{Options.max_tokens} new tokens, temperature {Options.temperature:g}" in line

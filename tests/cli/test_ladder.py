@@ -3,12 +3,13 @@
 import importlib.util
 import inspect
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import tilewright
-from tilewright.bench.results import Row
+from tilewright.bench.results import Row, read
 from tilewright.ops.core.ladder import operations
 
 ROW = Row("matmul", "cpu.packed", "8x8x8", "float32", 1, 8, 0.5, 0.4, 0.7, 11, 12.5, 2.0, 0.25, check="passed 0.10")
@@ -39,6 +40,24 @@ def test_columns_are_explained_once(run, measured):
     assert out.endswith(f"{line}\n") and "x below: " in line and "x peer: " in line
 
 
+def test_a_ladder_is_saved_as_a_whole_or_not_at_all(run, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    climbed = []
+
+    def climb(op, case, **options):
+        climbed.append(case.name)
+        if len(climbed) == 3:
+            raise KeyboardInterrupt
+        yield replace(ROW, size=case.name)
+
+    monkeypatch.setattr("tilewright.bench.climb.climb", climb)
+    words = ("ladder", "matmul", "--threads", "1", "--save", "--dtype", "float32", "--label")
+    code, _, _ = run(*words, "gpt2")
+    assert code == 130 and not list(tmp_path.iterdir())
+    code, out, _ = run(*words, "square")
+    assert code == 0 and [row.size for row in read(tmp_path / "results")] == climbed[3:] and "written to" in out
+
+
 def test_without_pytorch_there_are_no_peers(run, measured, absent):
     _, out, _ = run("ladder", "matmul", "--threads", "1")
     assert out.endswith("No peers: PyTorch is not installed; pip install 'tilewright[bench]' brings it\n")
@@ -64,6 +83,51 @@ def test_explain_of_a_rung_that_is_forced(run):
     assert "-> cpu.packed: " in out
     code, _, errors = run("ladder", "matmul", "--explain", "--rung", "simt.narrow")
     assert code == 2 and "simt.narrow refuses" in errors
+
+
+@pytest.mark.parametrize(
+    ("op", "size", "says"),
+    [
+        ("conv1d", "C=8,O=32,K=3", "Problem(O=32, C=8, K=3, dtype='float32', device='cpu')"),
+        ("softmax", "shape=4x1000", "RowProblem(C=1000, dtype='float32', device='cpu')"),
+        ("conv_transpose2d", "C=64,O=3,K=5x4", "columns=Axis(K=4, stride=2"),
+        ("embedding_conv1d", "kernels=3x5", "kernels=(3, 5)"),
+        ("elementwise", "function=tanh", "Problem(function='tanh'"),
+        ("matmul", "N=100, K=64", "Problem(N=100, K=64,"),
+    ],
+)
+def test_explain_of_sizes_of_ones_own(run, op, size, says):
+    code, out, _ = run("ladder", op, "--explain", "--size", size)
+    first, *lines = out.strip().splitlines()
+    assert code == 0 and says in first and sum(line.startswith("-> cpu.") for line in lines) == 1
+
+
+def test_explain_of_sizes_in_another_class(run):
+    _, out, _ = run("ladder", "conv1d", "--explain", "--size", "C=8,O=32,K=3", "--dtype", "bfloat16")
+    assert "-> cpu.matmul: " in out and "cpu.channel_tiles: refused - dtype is bfloat16" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("conv1d --explain --size Q=3", "'Q=3' names no size of conv1d; it has B, L, O, C, K, stride"),
+        ("conv1d --explain --size K", "'K' names no size of conv1d"),
+        ("conv1d --explain --size K=x", "--size K=x: a value such as 3 is wanted"),
+        ("conv1d --explain --size K=0", "--size K=0: at least 1 is wanted"),
+        ("conv1d --explain --size L=3,K=9", "leaves no output: K is 9 and L is 3"),
+        ("conv1d --explain --size K=3 --k 3", "--k 3 and --size K=3 both choose sizes"),
+        ("conv1d --size K=3", "--size K=3 is for --explain"),
+        ("all --explain --size K=3", "--size K=3 is for one operation"),
+        ("conv_transpose2d --explain --size stride=2", "2 integers are wanted, as in 2x2"),
+        ("conv_transpose2d --explain --size padding=1x1", "it cannot be given here"),
+        ("elementwise --explain --size function=sine", "function=sine: it is one of gelu"),
+        ("softmax --explain --size shape=4x0", "shape=4x0: at least 1 is wanted"),
+        ("conv1d --list --size K=3", "--size has no effect with --list"),
+    ],
+)
+def test_sizes_that_make_no_problem_are_refused(run, options, says):
+    code, _, errors = run("ladder", *options.split())
+    assert code == 2 and says in errors
 
 
 @pytest.mark.parametrize("op", operations())

@@ -10,14 +10,17 @@ import numpy as np
 import pytest
 
 from gpt2_models import save
-from tilewright.runtime.models import init_dcgan, init_textcnn
+from tilewright.runtime.convert.models import init_dcgan, init_textcnn
 
 SERVER = """
 import json, os, sys
 from tilewright.cli import main
 import tilewright.cli.generate, tilewright.cli.classify, tilewright.cli.draw, tilewright.cli.convolve
 import tilewright.cli.plan, tilewright.cli.status, tilewright.cli.verify
-import tilewright.runtime.generate, tilewright.runtime.classify, tilewright.runtime.draw, tilewright.runtime.convolve
+from tilewright.runtime.verbs.classify import task
+from tilewright.runtime.verbs.convolve import task
+from tilewright.runtime.verbs.draw import task
+from tilewright.runtime.verbs.generate import task
 for line in sys.stdin:
     arguments = [os.fsdecode(bytes.fromhex(one)) for one in json.loads(line)]
     sys.stdout.flush()

@@ -9,7 +9,9 @@ import pytest
 from named_stand_ins import stand_ins
 from options import replaced
 from tilewright.errors import InputError
-from tilewright.runtime import classify, generate, named_models
+from tilewright.runtime import named_models
+from tilewright.runtime.verbs.classify import task as classify
+from tilewright.runtime.verbs.generate import task as generate
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import pytest
 
 from tilewright.cli import main
 from tilewright.errors import UsageError
+from tilewright.runtime.convert.models import init_dcgan
 from tilewright.runtime.jobs.status import status
-from tilewright.runtime.models import init_dcgan
 
 
 def draw(*more):

@@ -13,8 +13,8 @@ import pytest
 
 from options import replaced
 from tilewright.cli.plan import JOBS, GenerateOptions
+from tilewright.runtime.convert.models import init_dcgan, init_gpt2, init_textcnn
 from tilewright.runtime.jobs.directory import JobDirectory
-from tilewright.runtime.models import init_dcgan, init_gpt2, init_textcnn
 
 SMALL = {
     "generate": ("--model", "gpt2", "-i", "in.bin", "-o", "out.bin", "--max-tokens", "2"),
@@ -83,10 +83,10 @@ def test_sampling_fields_and_options_without_effect_are_told(run, small, tmp_pat
     lines = [{"prompt_token_ids": [1], "top_k": 3}, {"prompt_token_ids": [1], "top_k": 3, "temperature": 1}]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     given = ("plan", "generate", "--model", "gpt2", "-i", "in.jsonl", "-o", "out.jsonl")
-    code, text, errors = run(*given, "--top-p", "0.5")
+    code, text, errors = run(*given, "--top-p", "0.5", "--temperature", "0")
     assert code == 0, errors
     assert "prompts at temperature 0 with seed, top_k, top_p or min_p, which have no effect there: 1\n" in text
-    assert "At --temperature 0, the default, the likeliest token is taken, whatever is given as --top-p" in errors
+    assert "At --temperature 0 the likeliest token is taken, whatever is given as --top-p" in errors
     code, text, errors = run(*given, "--top-p", "0.5", "--temperature", "1")
     assert code == 0 and "no effect" not in text and not errors
 

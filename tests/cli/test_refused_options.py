@@ -4,7 +4,6 @@ import importlib
 
 import pytest
 
-from tilewright.cli.bench import ONLY_FOR, Options
 from tilewright.ops.core.ladder import operations
 
 SIZES = ("m", "n", "k")
@@ -51,17 +50,43 @@ def test_all_operations_of_a_class_leave_out_those_that_have_none(run):
     assert code == 0 and "matmul Problem" in out and "correlate Problem" not in out
 
 
-@pytest.mark.parametrize("name", ONLY_FOR)
-def test_bench_refuses_an_option_of_another_workload(run, name):
-    workloads = [w for w in ("sentiment", "gpt2", "dcgan", "conv3d", "scaling") if w not in ONLY_FOR[name]]
-    usual = getattr(Options(workloads[0]), name)
-    option = "--input" if name == "data" else f"--{name.replace('_', '-')}"
-    value = {"against": "none", "engine": "mpi", "workers": "1,3"}.get(name, str((usual or 0) + 1)
-             if isinstance(usual, int | None) else "x")  # fmt: skip
-    given = [option] if isinstance(usual, bool) else [option, value]
-    for workload in workloads:
-        code, _, errors = run("bench", workload, *given)
-        assert code == 2 and option in errors and workload in errors
+WORKLOADS = ("sentiment", "gpt2", "dcgan", "convolve", "scaling")
+TAKES = {  # option and a value -> the workloads that have it
+    ("--against", "none"): ("sentiment", "gpt2", "dcgan", "convolve"),
+    ("--input", "x"): ("sentiment", "gpt2"),
+    ("--count", "2"): ("sentiment", "gpt2", "dcgan", "scaling"),
+    ("--dtype", "float32"): ("sentiment", "gpt2", "dcgan", "scaling"),
+    ("--threads", "1"): ("sentiment", "gpt2", "dcgan", "convolve"),
+    ("--model", "x"): ("gpt2",),
+    ("--max-tokens", "9"): ("gpt2", "scaling"),
+    ("--only", "x"): ("gpt2", "scaling"),
+    ("--rounds", "4"): ("gpt2", "dcgan"),
+    ("--profile",): ("gpt2",),
+    ("--workers", "1,3"): ("scaling",),
+    ("--engine", "mpi"): ("scaling",),
+    ("--launcher", "x"): ("scaling",),
+    ("--folder", "x"): ("scaling",),
+    ("--tiny",): ("scaling",),
+}
+
+
+@pytest.mark.parametrize("option", TAKES, ids=lambda option: option[0])
+def test_bench_refuses_an_option_of_another_workload(run, option):
+    for workload in WORKLOADS:
+        _, about, _ = run("bench", workload, "--help")
+        assert (option[0] in about) == (workload in TAKES[option])
+        if workload not in TAKES[option]:
+            code, _, errors = run("bench", workload, *option)
+            assert code == 2 and option[0] in errors and workload in errors
+
+
+def test_bench_has_old_spellings(run):
+    code, about, _ = run("bench", "conv3d", "--help")
+    assert code == 0 and "volumes" in about
+    code, _, errors = run("bench", "--save", "gpt2")
+    assert code == 2 and "write it after: tilewright bench WORKLOAD --save" in " ".join(errors.split())
+    code, about, _ = run("bench", "--help")
+    assert code == 0 and "convolve" in about and "conv3d" not in about
 
 
 VERBS = {

@@ -13,13 +13,13 @@ import toy_jobs
 from tilewright.errors import ResourceError
 from tilewright.formats.atomic import AtomicDirectory, AtomicFile, check_writable
 from tilewright.formats.destinations import is_mount, resolved
-from tilewright.runtime.convolve import ConvolveJob, convolve
-from tilewright.runtime.draw import DrawJob, draw
+from tilewright.runtime.convert.models import init_dcgan
 from tilewright.runtime.engines.inline import Inline
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.run import run
 from tilewright.runtime.jobs.start import Settings
-from tilewright.runtime.models import init_dcgan
+from tilewright.runtime.verbs.convolve import ConvolveJob, convolve
+from tilewright.runtime.verbs.draw import DrawJob, draw
 
 NOBODY = 65534
 
@@ -164,8 +164,8 @@ MOUNTED = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 from tilewright.errors import ResourceError
-from tilewright.runtime.draw import DrawJob, draw
-from tilewright.runtime.convolve import ConvolveJob, convolve
+from tilewright.runtime.verbs.draw import DrawJob, draw
+from tilewright.runtime.verbs.convolve import ConvolveJob, convolve
 def mount(*words):
     assert os.spawnlp(os.P_WAIT, "mount", "mount", *words) == 0
 os.makedirs("a b"), os.makedirs("src"), os.makedirs("v.zarr"), os.makedirs("x.npy.job")

@@ -6,17 +6,16 @@ import pytest
 
 from tilewright.errors import UsageError
 from tilewright.formats.images import kind_of
-from tilewright.formats.names import ADVICE, check_records_name
+from tilewright.formats.names import ADVICE, check_records_name, check_suffix
 from tilewright.formats.prompts import open_prompts
 from tilewright.formats.sentences import open_sentences
 from tilewright.formats.tables import open_table
 from tilewright.formats.validate import validate
-from tilewright.formats.volumes import check_suffix
-from tilewright.runtime.classify import ClassifyJob
-from tilewright.runtime.classify import task_of as classify_task
-from tilewright.runtime.generate import GenerateJob
-from tilewright.runtime.generate import task_of as generate_task
-from tilewright.runtime.models import init_gpt2
+from tilewright.runtime.convert.models import init_gpt2
+from tilewright.runtime.verbs.classify import ClassifyJob
+from tilewright.runtime.verbs.classify.task import task_of as classify_task
+from tilewright.runtime.verbs.generate import GenerateJob
+from tilewright.runtime.verbs.generate.task import task_of as generate_task
 
 WRONG = [f"in{ending}" for ending in ADVICE] + [
     "in.jsonl.gz",

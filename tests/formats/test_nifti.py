@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from tilewright.errors import InputError
-from tilewright.formats.volumes import ArrayVolume, open_volume
+from tilewright.formats.volume_formats import open_volume
+from tilewright.formats.volumes import ArrayVolume
 from volume_files import creating
 
 AFFINE = np.array([[0.0, -1.5, 0, 10], [2.0, 0, 0, -20], [0, 0, 3.0, 30], [0, 0, 0, 1]])

@@ -13,7 +13,8 @@ from PIL import Image
 from tilewright.errors import InputError, ResourceError
 from tilewright.formats.kept import lost
 from tilewright.formats.tiff_metadata import TiffMetadata, options_for
-from tilewright.formats.volumes import ArrayVolume, open_volume
+from tilewright.formats.volume_formats import open_volume
+from tilewright.formats.volumes import ArrayVolume
 from volume_files import creating
 
 SHAPE = (5, 20, 30)

@@ -11,10 +11,10 @@ from tilewright.errors import InputError
 from tilewright.formats import tokenizer_process
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.formats.tokenizer_patterns import is_linear
-from tilewright.models.sampling import SamplingParams
-from tilewright.runtime.classify import ClassifyJob, classify
-from tilewright.runtime.generate import GenerateJob, generate
-from tilewright.runtime.models import init_textcnn
+from tilewright.generation.sampling import SamplingParams
+from tilewright.runtime.convert.models import init_textcnn
+from tilewright.runtime.verbs.classify import ClassifyJob, classify
+from tilewright.runtime.verbs.generate import GenerateJob, generate
 from tokenizer_files import contents
 
 SLOW = "a+a+[bc]"

@@ -6,9 +6,9 @@ import pytest
 import tifffile
 
 from tilewright.formats.kept import lost
-from tilewright.formats.volumes import open_volume
+from tilewright.formats.volume_formats import open_volume
 from tilewright.formats.voxels import VoxelSize, voxel_size
-from tilewright.runtime.convolve import ConvolveJob, convolve
+from tilewright.runtime.verbs.convolve import ConvolveJob, convolve
 
 SHAPE = (3, 4, 5)
 SIZES = (2.5, 0.5, 0.25)

@@ -10,7 +10,7 @@ import zarr
 
 from mutating import mutants, survey
 from tilewright.formats.inflate import GZIP, Inflater, expanded_bytes
-from tilewright.formats.volumes import open_volume
+from tilewright.formats.volume_formats import open_volume
 from tilewright.formats.zarr_chunks import check_chunk
 from tilewright.formats.zarr_layout import read_layout
 

@@ -13,7 +13,7 @@ import zarr
 
 from tilewright.errors import InputError, ResourceError
 from tilewright.formats import zarr_chunks, zarr_volumes
-from tilewright.formats.volumes import open_volume
+from tilewright.formats.volume_formats import open_volume
 from tilewright.formats.zarr_chunks import check_chunk
 from tilewright.formats.zarr_layout import read_layout
 from tilewright.formats.zarr_volumes import check_zarr

@@ -1,5 +1,6 @@
 """DCGAN against float64 and PyTorch, and the bits of an image in every company."""
 
+import itertools
 import threading
 
 import ml_dtypes
@@ -9,9 +10,10 @@ import pytest
 
 from compare import compare
 from dcgan_models import SMALL, random_noise, random_weights, torch_images
-from tilewright.bench.dcgan_reference import reference_images as reference
+from tilewright.bench.workloads.dcgan_reference import reference_images as reference
 from tilewright.errors import InputError, UsageError
-from tilewright.models.dcgan import DCGAN, DCGANConfig, DCGANLayer, doubling, noise
+from tilewright.formats.images import pixels
+from tilewright.models.dcgan import BATCH, DCGAN, Batch, DCGANConfig, DCGANLayer, doubling, noise
 from tilewright.ops.core.launch import threads
 
 COURSE = DCGANConfig()
@@ -85,25 +87,43 @@ def test_an_image_has_the_same_bits_in_every_company(dtype, config, rng):
                 assert model.generate(z[chosen]).tobytes() == whole[chosen].tobytes(), f"{size} on {count} threads"
 
 
-def test_groups_change_no_bits(monkeypatch):
+def test_batches_change_no_bits(monkeypatch):
     expected = DCGAN(SMALL, WEIGHTS).generate(Z)
-    monkeypatch.setattr("tilewright.models.dcgan.GROUP", 3)
-    assert SMALL.group == 3
+    monkeypatch.setitem(BATCH, "cpu", Batch(3, BATCH["cpu"].floats))
+    assert SMALL.batch_on("cpu") == 3
     assert DCGAN(SMALL, WEIGHTS).generate(Z).tobytes() == expected.tobytes()
-    monkeypatch.setattr("tilewright.models.dcgan.GROUP_FLOATS", 1)
-    assert SMALL.group == 1
+    monkeypatch.setitem(BATCH, "cpu", Batch(3, 1))
+    assert SMALL.batch_on("cpu") == 1
 
 
 def test_out_is_written_and_memory_is_used_again():
     model, out = DCGAN(SMALL, WEIGHTS), np.full((70, *SMALL.image_shape), np.nan, np.float32)
     assert model.generate(Z, out=out) is out
     assert out.tobytes() == model.generate(Z).tobytes()
-    buffers = [buffer.ctypes.data for buffer in model._kept.buffers]
+    buffers = [buffer.ctypes.data for buffer in model.work.buffers.values()]
     model.generate(Z[:3])
-    assert [buffer.ctypes.data for buffer in model._kept.buffers] == buffers
-    assert sum(buffer.nbytes for buffer in model._kept.buffers) == SMALL.work_bytes
+    assert [buffer.ctypes.data for buffer in model.work.buffers.values()] == buffers
+    assert sum(buffer.nbytes for buffer in model.work.buffers.values()) == SMALL.work_bytes
     with pytest.raises(UsageError, match="out is float32"):
         model.generate(Z[:3], out=out)
+
+
+@pytest.mark.parametrize("kind", ["images", "pixels"])
+def test_a_stream_gives_each_batch_its_images(kind):
+    """As pixels they are those of the images; an image that is not finite is marked."""
+    model, bad = DCGAN(SMALL, WEIGHTS), Z.copy()
+    bad[11] = 3e38  # sums of it are beyond float32
+    sizes = (8, 1, 20, 8)
+    cuts = np.cumsum([0, *sizes])
+    batches, count = [bad[a:b] for a, b in itertools.pairwise(cuts)], 0
+    for z, (found, invalid) in zip(batches, model.stream(iter(batches), pixels=kind == "pixels"), strict=True):
+        images = model.generate(z)
+        finite = np.isfinite(images).all(axis=(1, 2, 3))
+        assert np.array_equal(invalid == 0, finite)
+        wanted = pixels(images[finite]) if kind == "pixels" else images[finite]
+        assert found[finite].tobytes() == wanted.tobytes() and found.dtype == wanted.dtype
+        count += len(z) - int(finite.sum())
+    assert count == 1
 
 
 def test_a_model_serves_several_threads():

@@ -8,12 +8,13 @@ from gpu import ON_GPU, PLACE
 from tilewright.errors import ResourceError, UsageError
 from tilewright.formats.images import pixels
 from tilewright.hardware import unavailable
-from tilewright.models.dcgan import DCGAN, DCGANConfig, DCGANLayer
+from tilewright.models.dcgan import BATCH, DCGAN, DCGANConfig, DCGANLayer
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("simulated_gpu")
 
-from tilewright.models import dcgan_device  # noqa: E402
+from tilewright.backends import cuda  # noqa: E402
+from tilewright.backends.cuda import Cuda  # noqa: E402
 from tilewright.ops.core.ladder import using  # noqa: E402
 
 LAYERS = (DCGANLayer(channels=4, kernel=3, padding=(0, 1)), DCGANLayer(channels=3, kernel=2, padding=(0, 0)))
@@ -29,16 +30,16 @@ SLOW = {
 
 @pytest.fixture(scope="module", name="course")
 def _course():
-    """(noise, the CPU's images, its folded layers)."""
-    z, model = random_noise(CONFIG, 5), DCGAN(CONFIG, WEIGHTS)
-    return z, model.generate(z), list(model._layers(WEIGHTS))
+    """(noise, the CPU's images)."""
+    z = random_noise(CONFIG, 5)
+    return z, DCGAN(CONFIG, WEIGHTS).generate(z)
 
 
-def placed(dtype, batch, layers):
-    """The generator alone; without a GPU its kernels are simulated."""
+def placed(dtype, batch):
+    """On the GPU; without one its kernels are simulated."""
     if why := unavailable("simt" if dtype == "float32" else "tile"):
         pytest.skip(why)
-    return dcgan_device.Generator(CONFIG, iter(layers), dtype=dtype, batch=batch, place=PLACE)
+    return DCGAN(CONFIG, WEIGHTS, dtype=dtype, device=Cuda(dtype, PLACE), batch=batch)
 
 
 def simulated(dtype):
@@ -48,36 +49,36 @@ def simulated(dtype):
 
 @pytest.mark.parametrize("dtype", list(LIMITS) if ON_GPU else ["float32", "float16"])
 def test_images_are_those_of_the_cpu(dtype, course):
-    z, wanted, layers = course
+    z, wanted = course
     with simulated(dtype):
-        model = placed(dtype, 3, layers)
+        model = placed(dtype, 3)
         images = np.full_like(wanted, np.nan)
-        model.generate(z, images)
+        model.generate(z, out=images)
         assert np.abs(images - wanted).max() < LIMITS[dtype]
-        again = np.full_like(wanted, np.nan)
-        model.generate(z[::-1].copy(), again)
-    assert again[::-1].tobytes() == images.tobytes(), "an image's bits depend on its place"
+        again = model.generate(z[::-1].copy())
+    assert again[::-1].tobytes() == images.tobytes(), "an image's bits depend on its position"
 
 
-def test_pixels_are_the_hosts_and_a_spoiled_image_is_marked(course):
-    z, _, layers = course
+def test_pixels_are_the_hosts_and_a_spoiled_image_is_marked(course, monkeypatch):
+    z, _ = course
     with simulated("float32"):
-        model = placed("float32", 4, layers)
+        model = placed("float32", 3)
+        images = model.generate(z)
+        monkeypatch.setattr(model, "checked", lambda z: z)
         bad = z.copy()
         bad[1] = np.nan
-        assert model.start(1, bad[:3], pixels=True) == 3
-        images = model.images[1][:3].cpu().numpy()
-        assert model.spoiled[1][:3].tolist() == [0, 1, 0]
-        for i in (0, 2):
-            assert np.array_equal(model.pixels[1][i].cpu().numpy(), pixels(images[i]))
-        model.start(0, z[:1])
-        assert torch.equal(model.images[0][0], model.images[1][0])
+        for wanted in (False, True):
+            found = [tuple(map(np.copy, part)) for part in model.stream([bad[:3], z[3:]], pixels=wanted)]
+            assert [invalid.tolist() for _, invalid in found] == [[0, 1, 0], [0, 0]]
+            values = np.concatenate([part for part, _ in found])
+            for i in (0, 2, 3, 4):
+                assert np.array_equal(values[i], pixels(images[i]) if wanted else images[i])
 
 
 def test_batches_follow_the_largest_layer():
-    assert dcgan_device.batch_for(DCGANConfig()) == dcgan_device.BATCH
+    assert DCGANConfig().batch_on("cuda") == BATCH["cuda"].images
     large = DCGANConfig(size=64, channels=8, layers=(DCGANLayer(channels=3, kernel=16, stride=16, padding=(0, 0)),))
-    assert dcgan_device.batch_for(large) == dcgan_device.BATCH_FLOATS // (1024 * 1024 * 3)
+    assert large.batch_on("cuda") == BATCH["cuda"].floats // (1024 * 1024 * 3)
 
 
 def test_what_a_gpu_cannot_do_is_said():
@@ -85,12 +86,12 @@ def test_what_a_gpu_cannot_do_is_said():
     with pytest.raises(UsageError, match="device is 'tpu'"):
         DCGAN(SMALL, weights, device="tpu")
     with pytest.raises(UsageError, match=r"dtype is 'int8'; on a GPU float32, bfloat16, float16, tf32 are"):
-        dcgan_device.Generator(SMALL, iter(()), dtype="int8", place=PLACE)
+        DCGAN(SMALL, weights, dtype="int8", device="cuda")
 
 
 @pytest.mark.skipif(ON_GPU, reason="there is a GPU")
 def test_a_job_without_a_gpu_is_refused(tmp_path):
-    from tilewright.runtime.draw import DrawJob, draw
+    from tilewright.runtime.verbs.draw import DrawJob, draw
 
     with pytest.raises(ResourceError, match="GPU"):
         draw(DrawJob(model="nowhere", input=None, output=str(tmp_path / "x.npy"), count=1, device="cuda"))
@@ -98,18 +99,18 @@ def test_a_job_without_a_gpu_is_refused(tmp_path):
 
 def test_a_job_writes_the_same_pictures(tmp_path, monkeypatch):
     """`draw` on a GPU, or on a generator whose kernels are simulated: batches of 4, as floats and as 8-bit pixels."""
-    from tilewright.runtime import draw as job
-    from tilewright.runtime.models import init_dcgan
+    from tilewright.runtime.convert.models import init_dcgan
+    from tilewright.runtime.verbs.draw import DrawJob, draw
 
     init_dcgan(str(tmp_path / "model"), 3, z_size=3, size=1, channels=(4, 3), kernel=4)
     if not ON_GPU:
         monkeypatch.setattr("tilewright.runtime.devices._check_gpu", lambda: None)
-        monkeypatch.setattr(dcgan_device, "Generator", lambda *a, **k: placed_from(*a, **k))
+        monkeypatch.setattr(cuda, "Cuda", lambda dtype: Cuda(dtype, PLACE))
     options = {"model": str(tmp_path / "model"), "input": None, "count": 7, "seed": 3, "batch": 4}
     for name, device in (("cpu", "cpu"), ("gpu", "cuda")):
         with simulated("float32") if device == "cuda" else using():
             for output in ("npy", "png"):
-                job.draw(job.DrawJob(**options, output=str(tmp_path / f"{name}.{output}"), device=device))
+                draw(DrawJob(**options, output=str(tmp_path / f"{name}.{output}"), device=device))
     own, wanted = (np.load(tmp_path / f"{name}.npy") for name in ("gpu", "cpu"))
     assert np.abs(own - wanted).max() < 1e-4
     from PIL import Image
@@ -118,18 +119,11 @@ def test_a_job_writes_the_same_pictures(tmp_path, monkeypatch):
     assert np.abs(pictures[0] - pictures[1]).max() <= 1
 
 
-GENERATOR = dcgan_device.Generator
-
-
-def placed_from(*arguments, **options):
-    return GENERATOR(*arguments, **options, place=PLACE)
-
-
 @pytest.mark.parametrize("crops", [(1, 2), (1, 1), (2, 1)])
 def test_the_benchs_peer_draws_the_same_images(crops):
-    from tilewright.bench.dcgan import random_weights as weights_of
-    from tilewright.bench.dcgan_device import torch_generator
-    from tilewright.bench.dcgan_reference import reference_images
+    from tilewright.bench.workloads.dcgan import random_weights as weights_of
+    from tilewright.bench.workloads.dcgan_peers import torch_generator
+    from tilewright.bench.workloads.dcgan_reference import reference_images
 
     layers = tuple(DCGANLayer(channels=count, kernel=5, padding=crops) for count in (6, 3))
     config = DCGANConfig(z_size=7, size=2, channels=8, layers=layers)

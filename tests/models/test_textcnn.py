@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 
 from compare import compare
-from tilewright.bench.sentiment import reference_logits
+from tilewright.bench.workloads.sentiment import reference_logits
 from tilewright.errors import InputError, ResourceError, UsageError
 from tilewright.formats.validate import largest_error
 from tilewright.models.initial import random_textcnn
 from tilewright.models.textcnn import TextCNN, TextCNNConfig
 from tilewright.ops.core.ladder import using
 from tilewright.ops.core.launch import threads
-from tilewright.runtime.kept_table import KeptTable
+from tilewright.runtime.verbs.classify.saved_table import KeptTable
 
 CONFIG = TextCNNConfig(
     vocab_size=300,

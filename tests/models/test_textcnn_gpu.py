@@ -5,15 +5,16 @@ import numpy as np
 import pytest
 
 from gpu import ON_GPU, PLACE
-from tilewright.bench.sentiment import reference_logits
+from tilewright.bench.workloads.sentiment import reference_logits
 from tilewright.errors import ResourceError, UsageError
 from tilewright.formats.validate import largest_error
+from tilewright.models import textcnn
 from tilewright.models.initial import random_textcnn
 from tilewright.models.textcnn import TextCNN, TextCNNConfig
 from tilewright.ops.core.ladder import using
 
 torch = pytest.importorskip("torch")
-device = pytest.importorskip("tilewright.models.textcnn_device")
+cuda = pytest.importorskip("tilewright.backends.cuda")
 pytestmark = pytest.mark.usefixtures("simulated_gpu")
 
 SIZES = (
@@ -34,8 +35,15 @@ DTYPES = list(TOLERANCE) if ON_GPU else ["float32"]
 FAST = {} if ON_GPU else {"matmul": "simt.register"}  # in the simulator
 
 
-def placed(dtype: str = "float32", memory: int | None = None):
-    return device.DeviceTextCNN(CONFIG, WEIGHTS, dtype=dtype, table_memory=memory, device=PLACE)
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch):
+    """Where kernels run as Python."""
+    if not ON_GPU:
+        monkeypatch.setitem(textcnn.SIZES, "cuda", (4,))
+
+
+def placed(dtype: str = "float32", memory: int | None = None, config=CONFIG, weights=WEIGHTS):
+    return TextCNN(config, weights, dtype=dtype, table_memory=memory, device=cuda.Cuda(dtype, PLACE))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -48,10 +56,10 @@ def test_logits_against_float64_and_bits_in_every_company(dtype, rng):
         for size in (0, 1, 17, 200, COUNT) if ON_GPU else (0, 1):
             chosen = rng.permutation(COUNT)[:size]
             assert model.logits(IDS[chosen]).tobytes() == logits[chosen].tobytes(), f"a batch of {size}"
-        assert model.settled, "no token of the last call was new"
-        model.forget()
+        assert model.tokens.settled, "no token of the last call was new"
+        model.tokens.forget()
         assert model.logits(IDS[:1]).tobytes() == logits[:1].tobytes()
-        model.settled = True  # it is not: the other sentences have other tokens
+        model.tokens.settled = True  # it is not: the other sentences have other tokens
         assert model.logits(IDS).tobytes() == logits.tobytes(), "after a run as if there were none"
         again = placed(dtype)
         assert again.logits(IDS[:3]).tobytes() == logits[:3].tobytes(), "another table, other slots"
@@ -59,21 +67,23 @@ def test_logits_against_float64_and_bits_in_every_company(dtype, rng):
 
 def test_little_memory_beside_the_batches(monkeypatch):
     """Rows are made in the memory of the largest batch, or there is none for them."""
-    monkeypatch.setattr(device, "SIMULATED", 2)
+    sizes = textcnn.SIZES["cuda"] if ON_GPU else (2, 3)
+    monkeypatch.setitem(textcnn.SIZES, "cuda", sizes)
     with using(**FAST):
         wanted = placed().logits(IDS[:2])
-        model, sizes = placed(), device.SIZES if ON_GPU else (2, 3)
-        model.batches |= {size: device.Batch(model, size) for size in sizes if size not in model.batches}
-        build = model.table._build
+        model = placed()
+        table, slots = model.tokens.table, model.batches.slots
+        assert list(slots) == list(sizes)
+        build = table._build
 
         def short(*some):
-            if len(model.batches) > short.least:
+            if len(slots) > short.least:
                 raise torch.cuda.OutOfMemoryError("CUDA out of memory")
             build(*some)
 
         short.least = 1
-        monkeypatch.setattr(model.table, "_build", short)
-        assert model.logits(IDS[:2]).tobytes() == wanted.tobytes() and list(model.batches) == [min(sizes)]
+        monkeypatch.setattr(table, "_build", short)
+        assert model.logits(IDS[:2]).tobytes() == wanted.tobytes() and list(slots) == [min(sizes)]
         short.least = 0
         with pytest.raises(torch.cuda.OutOfMemoryError):
             model.logits(IDS)
@@ -82,9 +92,9 @@ def test_little_memory_beside_the_batches(monkeypatch):
 def test_slots_are_free_where_rows_could_not_be_made(monkeypatch):
     """Else a token that has another slot by now would lose it when its old one is reused."""
     # two models are there together; with all batches they need GBs, which tests beside this one may have taken
-    monkeypatch.setattr(device, "SIZES", device.SIZES[:1])
+    monkeypatch.setitem(textcnn.SIZES, "cuda", textcnn.SIZES["cuda"][:1])
     with using(**FAST):
-        table = placed(memory=placed().table.token_bytes * CONFIG.sequence_length).table
+        table = placed(memory=placed().tokens.table.token_bytes * CONFIG.sequence_length).tokens.table
         first, second = (np.arange(CONFIG.sequence_length, dtype=np.int32)[None] + i for i in (0, 3))
         assert table.capacity == CONFIG.sequence_length and table._replace(first)
 
@@ -106,7 +116,7 @@ def test_padding_is_a_token_like_others(rng):
     for row, length in enumerate((0, 1, 4, CRITIC.sequence_length)):
         ids[row, length:] = CRITIC.pad_token_id
     with using(**FAST):
-        model = device.DeviceTextCNN(CRITIC, weights, dtype="float32", table_memory=None, device=PLACE)
+        model = placed(config=CRITIC, weights=weights)
         logits = model.logits(ids)
         assert largest_error(logits, reference_logits(CRITIC, weights, ids)) < TOLERANCE["float32"]
         assert model.logits(ids[2:3]).tobytes() == logits[2:3].tobytes()
@@ -125,20 +135,8 @@ def test_little_memory_for_the_table_changes_no_bits():
             placed(memory=100)
 
 
-@pytest.mark.parametrize("sizes", [device.SIZES, device.SIZES[:1], device.SIZES[:2]])
-@pytest.mark.parametrize("n", [0, 1, 127, 129, 1000, 1024, 1025, 7168, 8191, 8193, 20000])
-def test_batches_hold_every_sentence_once(n, sizes):
-    model = object.__new__(device.DeviceTextCNN)
-    model.batches = dict.fromkeys(sizes)
-    pieces = list(model._pieces(5, 5 + n))
-    assert [start for start, _, _ in pieces] == [5 + sum(count for *_, count in pieces[:i]) for i in range(len(pieces))]
-    assert sum(count for *_, count in pieces) == n
-    assert all(1 <= count <= size in sizes for _, size, count in pieces)
-    assert len(pieces) <= 1 or n > max(count for *_, count in pieces)
-
-
 @pytest.mark.skipif(not ON_GPU, reason="it takes a GPU: TILEWRIGHT_GPU=1")
-def test_the_models_door_leads_to_the_gpu():
+def test_a_device_by_name():
     model = TextCNN(CONFIG, WEIGHTS, device="cuda")
     here = TextCNN(CONFIG, WEIGHTS)
     assert largest_error(model.logits(IDS), here.logits(IDS)) < TOLERANCE["float32"]

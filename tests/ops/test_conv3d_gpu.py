@@ -289,7 +289,7 @@ def test_ndimage_filters_tensors(rng):
 
 @pytest.mark.parametrize("case", [TINY[1], SEPARABLE[1], CHANNELS, Case(20, 3, 4, 5, 3, 3, cval=2.0)], ids=str)
 def test_what_the_bench_compares_with_is_the_reference(case, rng):
-    from tilewright.bench.gpu import conv3d as beside
+    from tilewright.bench.peers import conv3d as beside
 
     inputs = spec.make(case, rng)
     weights = inputs["weights"]

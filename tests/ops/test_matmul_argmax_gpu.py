@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("simulated_gpu")
 RUNGS = [rung for name, rung in ladder.rungs.items() if not name.startswith("cpu.")]
 DEEP = 770  # K that rungs with limbs take
 FLOAT32 = [case for case in cases_of("matmul_argmax") if case.dtype == "float32"]
-TINY = [Case(1, 1, 16), Case(3, 40, 9)]
+TINY = [Case(1, 1, 16), Case(3, 40, 9), Case(7, 100, 9)]
 ONE_LIMB = [Case(3, 140, DEEP)]  # two tiles of 128
 
 

@@ -25,7 +25,7 @@ TINY = [
     Case(3, 5, 0, bias=True, activation="relu"),
     Case(2, 3, 7),
     Case(11, 13, 9, bias=True, residual=True, activation="gelu"),
-    Case(3, 5, 19, activation="gelu_tanh"),
+    Case(3, 5, 70, activation="gelu_tanh"),  # three tiles of K for every rung, the last one not full
     Case(3, 8, 16, bias=True, residual=True, activation="tanh"),
     Case(5, 9, 17, layout="F"),
 ]

@@ -2,8 +2,12 @@
 TILEWRIGHT_GPU=1 (`make test-gpu`) on a GPU, on every case; else in numba-cuda's simulator and Triton's interpreter,
 which run kernels as Python, on tiny ones."""
 
+import ast
 import importlib
+import math
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +16,7 @@ from compare import compare
 from gpu import ON_GPU, PLACE, round_fma_once
 from ops.cases import cases_of
 from tilewright.errors import UsageError
+from tilewright.ops.core import ladder as dispatch
 from tilewright.ops.core.ladder import using
 from tilewright.ops.elementwise.problem import DEVICE_DTYPES
 from tilewright.ops.elementwise.reference import FUNCTIONS
@@ -19,8 +24,13 @@ from tilewright.ops.elementwise.reference import FUNCTIONS
 torch = pytest.importorskip("torch")
 
 OPS = ("softmax", "layernorm", "batchnorm", "elementwise", "embedding")
-BARRIERS = {"simt.shared": 1, "simt.shuffles": 1, "simt.online": 1, "simt.warps": 8, "simt.vectors": 8}  # rows a block
+WARPS = 8  # of a block of the kernels that process one row per warp
 SMALL = 600  # numbers of a case in Triton's interpreter
+WIDTH = 768 if ON_GPU else 24  # of a row, where a test needs no particular one
+# (rows, width): rows of several chunks of 32, 128, 256, 1024, 4096 and 16384 elements, the last one partial, and more
+# rows than a block has warps, or the interpreter programs; the first two where no element depends on another
+CHUNKED = ((2, 300), (9, 132), (1, 2348), (4, 33_000))
+AFFORDED = 2400  # numbers of such a case in the simulator: 256 threads take some two seconds
 
 pytestmark = [
     pytest.mark.usefixtures("simulated_gpu"),
@@ -46,8 +56,54 @@ def rungs(op: str):
     return [rung for name, rung in module.ladder.rungs.items() if not name.startswith("cpu.")]
 
 
+@cache
+def names_in(kernel: str) -> frozenset[str]:
+    """The names in the source of a rung's kernel, "softmax.simt.rows:shared", and of all that it calls in its module;
+    what the module imports from another, with the path of that."""
+    module, function = kernel.split(":")
+    path = Path(dispatch.__file__).parents[1] / f"{module.replace('.', '/')}.py"
+    uses: dict[str, set[str]] = {}
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ImportFrom):
+            uses |= {alias.name: {f"{node.module}.{alias.name}"} for alias in node.names}
+            continue
+        names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+        names |= {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)}
+        targets = [target.id for target in getattr(node, "targets", ()) if isinstance(target, ast.Name)]
+        uses |= dict.fromkeys([node.name] if isinstance(node, ast.FunctionDef) else targets, names)
+    found, todo = set(), {function}
+    while todo:
+        new = uses.get(todo.pop(), set()) - found
+        found |= new
+        todo |= new
+    return frozenset(found)
+
+
+def waits(rung) -> bool:
+    """True for a SIMT kernel whose threads wait for each other, also in a shuffle: the simulator takes a second for 256
+    of them."""
+    if not rung.name.startswith("simt."):
+        return False
+    path, names = "tilewright.ops.core.gpu.warp.", names_in(rung.kernel)
+    return "syncthreads" in names or any(name.startswith(path) and name.islower() for name in names)
+
+
 def numbers(case) -> int:
     return int(np.prod(case.shape)) * getattr(case, "C", 1)
+
+
+def rows_of(case) -> int:
+    return numbers(case) // getattr(case, "C", case.shape[-1] or 1)
+
+
+def one(op: str, rows: int, dtype: str = "float32", width: int = WIDTH):
+    """A case of so many rows, `width` numbers each, and where its rows are among its inputs."""
+    spec, _, _ = parts(op)
+    if op == "embedding":
+        return spec.Case((rows,), 50, width, dtype=dtype, positions=9, device="cuda"), ("ids", "positions")
+    if op == "elementwise":
+        return spec.Case("gelu_tanh", (rows, width), dtype=dtype, device="cuda"), ("x",)
+    return spec.Case((rows, width), dtype=dtype, device="cuda"), ("x",)
 
 
 def chosen(op: str, rung, dtype: str):
@@ -56,11 +112,21 @@ def chosen(op: str, rung, dtype: str):
     cases = [case for case in cases if not rung.refuses(case.problem)]
     if ON_GPU:
         return cases if dtype == "float32" else [case for case in cases if numbers(case) <= SMALL]
-    if rung.name in BARRIERS and op in ("softmax", "layernorm"):  # 256 threads, which wait for each other
-        tiny = [case for case in cases if numbers(case) <= 64 and int(np.prod(case.shape[:-1])) <= BARRIERS[rung.name]]
-        return sorted(tiny, key=numbers)[-1:]
+    if waits(rung):
+        most = 1 if "blockIdx" in names_in(rung.kernel) else WARPS  # rows of a block of threads
+        cases = [case for case in cases if rows_of(case) <= most]
+        tiny = sorted((case for case in cases if numbers(case) <= 64), key=numbers)[-1:]
+        return tiny + [case for case in chunked(op, rung, dtype) if rows_of(case) <= 2 * most]
     few = [case for case in cases if numbers(case) <= (90 if rung.name.startswith("simt.") else SMALL)]
-    return few if dtype == "float32" else few[-3:]
+    return (few if dtype == "float32" else few[-3:]) + chunked(op, rung, dtype)
+
+
+def chunked(op: str, rung, dtype: str):
+    """Cases in which loops over chunks run twice or more, and several warps have elements; in one class only."""
+    most = AFFORDED if rung.name.startswith("simt.") else math.inf
+    sizes = CHUNKED if op in ("softmax", "layernorm") else CHUNKED[:2]
+    cases = [one(op, rows, dtype, width)[0] for rows, width in sizes if rows * width <= most]
+    return [case for case in cases if dtype == "float32" and not rung.refuses(case.problem)]
 
 
 def every():
@@ -83,7 +149,7 @@ def test_rung(op, rung, case, rng):
     inputs = spec.make(case, rng)
     reference = spec.reference(case, inputs)
     bound = spec.bound(case, inputs, reference, rung.c)
-    runs = 2 if ON_GPU or rung.name not in BARRIERS else 1  # a second in the simulator
+    runs = 1 if waits(rung) and not ON_GPU else 2
     with using(**{op: rung.name}):
         call = spec.bind_tensors(case, inputs, PLACE)
         outs = [torch.full(reference.shape, torch.nan, device=PLACE) for _ in range(runs)]
@@ -108,28 +174,31 @@ def test_a_thread_that_loads_four_numbers_at_once_misses_none(rng):
         assert np.isnan(package.softmax(torch.from_numpy(x).to(PLACE)).cpu().numpy()).all()
 
 
-def runnable(op: str, *few: str):
-    """The rungs of an operation that run here: every one on a GPU, else `few` of them."""
+@pytest.mark.parametrize("rung", rungs("softmax"), ids=lambda rung: rung.name)
+def test_the_largest_element_of_a_row_may_be_its_last_or_its_first(rung):
+    """Elements 200 apart: exp overflows if the largest of some chunks is taken for the largest of the row."""
+    C = 300 if rung.name.startswith("simt.") else 33_000
+    case = one("softmax", 2, width=C)[0]
+    if why := [why for why in rung.refuses(case.problem) if "it takes up to" not in why]:
+        pytest.skip("; ".join(why))
+    C = 300 if rung.refuses(case.problem) else C
+    x = np.float32(200) * np.stack([np.arange(C), np.arange(C)[::-1]]).astype(np.float32)
+    with using(softmax=rung.name):
+        _, _, package = parts("softmax")
+        found = package.softmax(torch.from_numpy(x).to(PLACE)).cpu().numpy()
+    assert (found == (x == x.max())).all()
+
+
+def runnable(op: str):
+    """The rungs of an operation that run here: every one on a GPU, else all that take no time."""
     for rung in rungs(op):
         problem = replace(cases_of(op)[0], device="cuda").problem
         hardware = [why for why in rung.refuses(problem) if "needs a multiple" not in why]
-        if not hardware and (ON_GPU or rung.name in few):
+        if not hardware and (ON_GPU or not waits(rung)):
             yield rung
 
 
-FEW = ("tile.registers", "tile.online", "tile.chunks", "tile.blocks", "tile.rows", "simt.naive")
-ROWWISE = [(op, rung) for op in OPS for rung in runnable(op, *FEW)]
-WIDTH = 768 if ON_GPU else 24
-
-
-def one(op: str, rows: int, dtype: str = "float32"):
-    """A case of so many rows, WIDTH numbers each, and where its rows are among its inputs."""
-    spec, _, _ = parts(op)
-    if op == "embedding":
-        return spec.Case((rows,), 50, WIDTH, dtype=dtype, positions=9, device="cuda"), ("ids", "positions")
-    if op == "elementwise":
-        return spec.Case("gelu_tanh", (rows, WIDTH), dtype=dtype, device="cuda"), ("x",)
-    return spec.Case((rows, WIDTH), dtype=dtype, device="cuda"), ("x",)
+ROWWISE = [(op, rung) for op in OPS for rung in runnable(op)]
 
 
 @pytest.mark.parametrize(("op", "rung"), ROWWISE, ids=lambda value: getattr(value, "name", value))
@@ -210,9 +279,7 @@ def test_where_inputs_and_outputs_may_lie(op, rung, rng):
             assert torch.equal(call(both[:4], **rest, out=both[1:]), wanted)
 
 
-@pytest.mark.parametrize(
-    "rung", list(runnable("embedding", "tile.rows", "simt.naive", "simt.warps")), ids=lambda r: r.name
-)
+@pytest.mark.parametrize("rung", list(runnable("embedding")), ids=lambda r: r.name)
 def test_ids_and_positions_that_a_table_does_not_have_make_rows_nan(rung):
     from tilewright.ops.embedding import embedding
 
@@ -272,8 +339,9 @@ def test_a_gpu_rung_refuses_the_cpus_arrays_and_the_other_way_round():
 def test_the_error_over_all_of_float32(function):
     """Every bit pattern so many apart, both signs and every exponent: within the rung's share of `WORST_ULP`."""
     spec, _, package = parts("elementwise")
-    for rung in runnable("elementwise", "tile.blocks"):
-        patterns = np.arange(0, 2**32, 4099 if ON_GPU else 400_009).astype(np.uint32).view(np.float32)
+    for rung in runnable("elementwise"):
+        apart = 4099 if ON_GPU else 4_000_037 if rung.name.startswith("simt.") else 400_009
+        patterns = np.arange(0, 2**32, apart).astype(np.uint32).view(np.float32)
         x = patterns[~np.isnan(patterns)]
         reference = FUNCTIONS[function](x)
         with using(elementwise=rung.name):
@@ -294,7 +362,7 @@ def test_the_error_of_16_bits_over_all_of_float32(function, dtype):
         pytest.skip("Triton's interpreter converts subnormal numbers wrongly to bfloat16")
     spec, _, package = parts("elementwise")
     numbers = torch.finfo(getattr(torch, dtype))
-    for rung in [rung for rung in runnable("elementwise", "tile.blocks") if rung.name.startswith("tile.")]:
+    for rung in [rung for rung in runnable("elementwise") if rung.name.startswith("tile.")]:
         patterns = np.arange(0, 2**32, 4099 if ON_GPU else 100_003).astype(np.uint32).view(np.float32)
         x = patterns[~np.isnan(patterns)]
         reference = FUNCTIONS[function](x)

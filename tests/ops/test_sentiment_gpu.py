@@ -30,8 +30,14 @@ TINY = {
         Conv(2, 7, 3, 2, 3, stride=2, padding=2, dilation=2, bias=True, activation="relu", layout="F"),
         Conv(1, 19, 2, 2, 2, bias=True, activation="relu", pool="max"),
         Conv(5, 4, 3, 3, 2, pool="max"),
+        Conv(2, 40, 18, 7, 5, bias=True, pool="max"),  # three tiles of positions, of depth, two of filters
     ],
-    "embedding_conv1d": [Table(0, 4, 5, 6, 7, (2,)), Table(1, 1, 1, 1, 1, (1,)), Table(3, 5, 9, 6, 33, (1, 3))],
+    "embedding_conv1d": [
+        Table(0, 4, 5, 6, 7, (2,)),
+        Table(1, 1, 1, 1, 1, (1,)),
+        Table(3, 5, 9, 6, 33, (1, 3)),
+        Table(2, 7, 9, 6, 70, (2, 3)),
+    ],
 }
 DEEP = 400  # channels: with two taps as many as limbs want
 

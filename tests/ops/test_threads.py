@@ -84,6 +84,16 @@ def test_what_a_thread_raises_arrives(wish, left):
     assert on_three() == (201, "")
 
 
+@pytest.mark.parametrize("wish", ["FAIL_HERE", "FAIL_THERE"])
+def test_an_error_names_the_kernel(wish):
+    plan = np.zeros(6, np.int64)
+    plan[globals()[wish]] = 1
+    launches.scratch(1)[0] = MAIN
+    with threads(3), pytest.raises(ZeroDivisionError, match="on purpose") as error:
+        run_on_threads(meet_all, plan, tasks=9, words=1)
+    assert error.value.__notes__ == ["raised inside the kernel test.meet_all"]
+
+
 def test_an_interrupt_after_a_new_helper_started(monkeypatch):
     """The helper runs and is not recorded yet: a second thread for its slot returns at once."""
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tilewright.formats.files import InputFile
-from tilewright.runtime.models import init_textcnn
+from tilewright.runtime.convert.models import init_textcnn
 
 SIZES = {
     "vocab_size": 50,

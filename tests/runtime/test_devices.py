@@ -1,4 +1,4 @@
-"""Where a job runs: what each thing that a GPU needs says when it is missing, and a batch that is halved."""
+"""Where a job runs: what each thing that a GPU needs says when it is missing, and what it says when it fails."""
 
 import numpy as np
 import pytest
@@ -8,8 +8,8 @@ from gpu import ON_GPU
 from tilewright.errors import ResourceError, UsageError
 from tilewright.hardware import GPU, no_gpu
 from tilewright.runtime import devices
-from tilewright.runtime.classify import ClassifyJob, classify
-from tilewright.runtime.devices import gpu_faults, halving, place_for
+from tilewright.runtime.devices import gpu_faults, place_for
+from tilewright.runtime.verbs.classify import ClassifyJob, classify
 
 WORKS = {"cpu": None, "simt": None, "tile": None, "torch": None, "mpi": None}
 
@@ -72,48 +72,6 @@ def test_what_only_a_gpu_has_is_refused_on_the_cpu(gpu, monkeypatch):
     monkeypatch.setattr(devices, "no_gpu", lambda: "this machine has none")
     with pytest.raises(UsageError, match="runs on the CPU; there is no GPU to run on: this machine has none"):
         place_for("auto", "float16")
-
-
-def needs(memory: int, tried: list[int]):
-    def run(batch: int) -> int:
-        tried.append(batch)
-        if batch > memory:
-            raise torch.cuda.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {batch} GiB. Much advice")
-        return batch
-
-    return run
-
-
-def test_a_batch_is_halved_until_it_fits():
-    tried = []
-    assert halving(needs(30, tried), 100) == 25
-    assert tried == [100, 50, 25]
-
-
-def test_a_capture_that_fails_for_lack_of_memory_is_tried_with_half_the_batch():
-    tried = []
-
-    def captured(batch):
-        tried.append(batch)
-        try:
-            return needs(0 if batch > 2 else 9, [])(batch)
-        except torch.cuda.OutOfMemoryError:
-            raise torch.AcceleratorError("the capture was invalidated")  # noqa: B904 - as the end of a block does
-
-    assert halving(captured, 8) and tried == [8, 4, 2]
-
-    def broken(batch):
-        raise torch.AcceleratorError("illegal memory access")
-
-    with pytest.raises(torch.AcceleratorError, match="illegal"):
-        halving(broken, 8)
-
-
-def test_a_batch_of_one_that_does_not_fit_is_an_error():
-    tried = []
-    with pytest.raises(ResourceError, match="even for a batch of 1: CUDA out of memory"):
-        halving(needs(0, tried), 5)
-    assert tried == [5, 2, 1]
 
 
 class CudaAPIError(Exception):

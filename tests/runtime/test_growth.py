@@ -9,7 +9,7 @@ import pytest
 
 from gpt2_models import save
 from tilewright.formats.images import check_grid
-from tilewright.runtime.models import init_dcgan, init_textcnn
+from tilewright.runtime.convert.models import init_dcgan, init_textcnn
 
 pytestmark = pytest.mark.long
 pa = pytest.importorskip("pyarrow")

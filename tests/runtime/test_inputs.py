@@ -2,9 +2,9 @@
 
 import pytest
 
-from tilewright.models.sampling import SamplingParams
-from tilewright.runtime.generate import sizing_for
+from tilewright.generation.sampling import SamplingParams
 from tilewright.runtime.inputs import PIECES, Sizing
+from tilewright.runtime.verbs.generate.task import sizing_for
 
 
 def shards(total, sizing):

@@ -2,8 +2,11 @@
 
 import json
 
+import ml_dtypes  # noqa: F401 - NumPy learns of bfloat16
 import pytest
+from safetensors.numpy import load_file, save_file
 
+from gpt2_models import save
 from tilewright.errors import InputError, ResourceError, UsageError
 from tilewright.models.textcnn import TextCNN
 from tilewright.runtime.load import config_of, load
@@ -32,6 +35,15 @@ def test_the_device_is_the_one_that_is_there(model, sentences, monkeypatch):
         load(model, device="cuda")
     with pytest.raises(UsageError, match="device is 'tpu'"):
         load(model, device="tpu")
+
+
+@pytest.mark.parametrize(("stored", "wanted"), [("float32",) * 2, ("bfloat16",) * 2, ("float16", "float32")])
+def test_dtype_auto_is_that_of_the_checkpoint(tmp_path, stored, wanted):
+    save(tmp_path / "m")
+    weights = load_file(tmp_path / "m" / "model.safetensors")
+    save_file({name: array.astype(stored) for name, array in weights.items()}, tmp_path / "m" / "model.safetensors")
+    assert load(tmp_path / "m", dtype="auto", device="cpu").dtype == wanted
+    assert load(tmp_path / "m", device="cpu").dtype == "float32"
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ import pytest
 
 from gpt2_models import save
 from tilewright.errors import InputError, ResourceError, UsageError
-from tilewright.models.sampling import SamplingParams
-from tilewright.runtime.classify import ClassifyJob, classify
-from tilewright.runtime.generate import GenerateJob, generate
+from tilewright.generation.sampling import SamplingParams
 from tilewright.runtime.jobs.start import Settings
 from tilewright.runtime.outputs import check_output
+from tilewright.runtime.verbs.classify import ClassifyJob, classify
+from tilewright.runtime.verbs.generate import GenerateJob, generate
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

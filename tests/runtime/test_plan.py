@@ -10,14 +10,14 @@ import pytest
 from tilewright.errors import ResourceError, TilewrightError, UsageError
 from tilewright.formats.files import InputFile
 from tilewright.runtime import plan as planning
-from tilewright.runtime.classify import ClassifyJob, classify
 from tilewright.runtime.jobs.contents import Contents
 from tilewright.runtime.jobs.cut import Lines, RowGroups
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.manifest import encoded, seal
 from tilewright.runtime.jobs.start import Settings
 from tilewright.runtime.plan import ALWAYS, MERGING, RUNNING, SUPERVISOR, Part, counted_in, peak_of, sample_lines
-from tilewright.runtime.plan_classify import plan
+from tilewright.runtime.verbs.classify import ClassifyJob, classify
+from tilewright.runtime.verbs.classify.plan import plan
 
 
 @pytest.fixture

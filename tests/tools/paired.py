@@ -193,7 +193,10 @@ class Server:
         """Prepare a call with fixed inputs; returns the SHA-256 of its result."""
         import numpy as np
 
-        from tilewright.bench.climb import SEED, parts
+        from tilewright.bench.climb import parts
+        from tilewright.bench.clocks.cpu import CpuClock
+        from tilewright.bench.clocks.cuda import CudaClock
+        from tilewright.bench.measure import SEED
         from tilewright.ops.core.ladder import using
         from tilewright.ops.core.launch import threads as on_threads
 
@@ -210,19 +213,16 @@ class Server:
             with using(**forced), on_threads(threads):
                 return bound()
 
+        self.clock = CudaClock() if self.gpu else CpuClock()
         self.call, result = call, call()
         values = result.float().cpu().numpy() if self.gpu else np.asarray(result)
         return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
 
     def time(self) -> float:
         """Seconds of one call with cold caches."""
-        if self.gpu:
-            from tilewright.bench.device import interleave
+        from tilewright.bench.measure import interleave
 
-            return interleave({"call": self.call}, runs=1)["call"].median_s
-        from tilewright.bench.measure import interleave as interleave_here
-
-        return interleave_here({"call": self.call}, runs=1, warm_up=0)["call"].median_s
+        return interleave({"call": self.call}, self.clock, runs=1, warm_up=int(self.gpu))["call"].median_s
 
     def _cases(self, op: str, device: str) -> dict[str, Any]:
         from tilewright.bench.climb import parts

@@ -1,39 +1,30 @@
-"""Climb a ladder: check every rung on a case, then time those that passed, interleaved with the peers."""
+"""Climb a ladder on a CPU or a GPU: check every rung on a case, then time the rungs and the peers, interleaved."""
 
 import dataclasses
 import importlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
-from tilewright.bench import device
-from tilewright.bench.measure import interleave
-from tilewright.bench.peers import peers
-from tilewright.bench.results import Row
-from tilewright.bench.roofs import roofs
-from tilewright.bench.tables import SLOW
+from tilewright.bench.clocks.cpu import CpuClock
+from tilewright.bench.measure import SEED, Call, Clock, Timing, interleave
+from tilewright.bench.peers import cpu_peers, peers_of
+from tilewright.bench.results import PEER, SLOW, Row
+from tilewright.bench.roofs import measured_roofs
 from tilewright.errors import InternalError, UsageError
-from tilewright.ops.core.ladder import Rung, operations, using
+from tilewright.ops.core.gpu.tensors import moved
+from tilewright.ops.core.ladder import Ladder, Rung, operations, using
 from tilewright.ops.core.launch import threads
 from tilewright.ops.core.memory import empty
 
-# a rung that takes longer is timed on fewer rows: the lowest rungs are a thousand times slower than the highest
-SLOW_S = 0.25
-SEED = 20261121
-
-
-@dataclass
-class Candidate:
-    """A rung ready to be timed on a case."""
-
-    rung: Rung
-    case: Any
-    call: Callable[[], object]
-    one_off_s: float
-    error: float  # worst error over its bound
+SLOW_S = (
+    0.25  # a rung that takes longer is timed on fewer rows: the lowest are a thousand times slower than the highest
+)
+PATIENCE = 8  # times SLOW_S that a call may take on a CPU before its rows are cut down
 
 
 def parts(op: str):
@@ -45,108 +36,232 @@ def parts(op: str):
     )
 
 
+class Subject:
+    """A case on a CPU: its inputs, the same for all rungs, and its exact result. spec: its module of `bench.sizes`."""
+
+    probe_rows = 16  # tell whether a rung is slow
+
+    def __init__(self, ladder: Ladder, spec: Any, case: Any):
+        self.ladder, self.spec, self.case = ladder, spec, case
+        self.inputs = spec.make(case, np.random.default_rng(SEED))
+        self._resized: dict[int, Subject] = {}
+
+    def resized(self, rows: int) -> "Subject":
+        """The subject with so many rows; itself if it has no more."""
+        if rows >= self.spec.rows(self.case):
+            return self
+        if rows not in self._resized:
+            self._resized[rows] = type(self)(self.ladder, self.spec, self.spec.with_rows(self.case, rows))
+        return self._resized[rows]
+
+    @cached_property
+    def reference(self) -> np.ndarray:
+        """The exact result."""
+        return self.spec.reference(self.case, self.inputs)
+
+    def forced(self, rung: str) -> Callable[..., Any]:
+        """call(out=None) of the rung, its weights prepared."""
+        with using(**{self.ladder.op: rung}):
+            call = self.bind()
+
+        def run(**options):
+            with using(**{self.ladder.op: rung}):
+                return call(**options)
+
+        return run
+
+    def bind(self) -> Callable[..., Any]:
+        """call(out=None) of the rung that is chosen."""
+        return self.spec.bind(self.case, self.inputs)
+
+    def finish(self) -> None:
+        """Wait for what was queued."""
+
+    def peers(self) -> dict[str, Call]:
+        """Name -> call of the libraries that compute this case."""
+        return cpu_peers(self.ladder.op, self.case, self.inputs)
+
+    def clock(self, *, settle: bool) -> Clock:
+        """Of this device. settle: see `CpuClock`."""
+        return CpuClock(settle=settle)
+
+    def few_rows(self, rung: str) -> int:
+        """Rows on which the rung is timed: all, or as many as take SLOW_S where all take PATIENCE times as long."""
+        probe = self.resized(self.probe_rows)
+        call = probe.forced(rung)
+        call()
+        start = time.perf_counter()
+        call()
+        every = self.spec.rows(self.case)
+        seconds_a_row = (time.perf_counter() - start) / max(self.spec.rows(probe.case), 1)
+        return every if seconds_a_row * every <= SLOW_S * PATIENCE else max(1, int(SLOW_S / seconds_a_row))
+
+    def checked(self, rung: Rung, call: Callable[..., Any]) -> tuple[float, Call]:
+        """(the worst error over its bound, the call that is timed): it writes to memory that exists."""
+        result, reference = call(), self.reference
+        bound = self.spec.bound(self.case, self.inputs, reference, rung.c)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            off = np.where(result == reference, 0.0, np.abs(result - reference) / bound)
+        return float(np.max(off, initial=0.0)), partial(call, out=empty(result.shape, result.dtype))
+
+
+class GpuSubject(Subject):
+    """A case on a GPU. device: "cuda", or "cpu" where the tests run its kernels as Python."""
+
+    device = "cuda"
+
+    def __init__(self, ladder: Ladder, spec: Any, case: Any):
+        super().__init__(ladder, spec, case)
+        self.probe_rows = getattr(spec, "PROBE_ROWS", 256)
+        self.beside = peers_of(ladder.op)
+
+    @cached_property
+    def tensors(self) -> dict:
+        """The inputs on the GPU."""
+        return moved(self.inputs, self.device)
+
+    @cached_property
+    def truth(self) -> tuple[Any, Callable[[float], Any]]:
+        """(exact, allowed) as in `bench.peers`."""
+        if self.beside:
+            return self.beside.truth(self.case, self.tensors)
+
+        def allowed(c: float):
+            bound = self.spec.bound(self.case, self.inputs, self.reference, c)
+            return moved({"bound": np.broadcast_to(bound, self.reference.shape)}, self.device)["bound"]
+
+        return moved({"exact": self.reference}, self.device)["exact"], allowed
+
+    def bind(self) -> Callable[..., Any]:
+        """See `Subject`."""
+        return self.spec.bind_tensors(self.case, self.inputs, self.device)
+
+    def finish(self) -> None:
+        """See `Subject`."""
+        import torch
+
+        torch.cuda.synchronize()
+
+    def peers(self) -> dict[str, Call]:
+        """See `Subject`."""
+        return self.beside.gpu(self.case, self.tensors) if self.beside else {}
+
+    def clock(self, *, settle: bool) -> Clock:
+        """See `Subject`. Raises ResourceError without a GPU."""
+        from tilewright.bench.clocks.cuda import CudaClock
+
+        return CudaClock()
+
+    def few_rows(self, rung: str) -> int:
+        """All rows, or those of the probe where all take SLOW_S."""
+        probe = self.resized(self.probe_rows)
+        (timing,) = interleave({rung: probe.forced(rung)}, self.clock(settle=False), runs=1).values()
+        every, few = self.spec.rows(self.case), self.spec.rows(probe.case)
+        return every if timing.median_s * every / max(few, 1) < SLOW_S else few
+
+    def checked(self, rung: Rung, call: Callable[..., Any]) -> tuple[float, Call]:
+        """See `Subject`. The call writes what the peer writes, 16 bits in a 16-bit class, and is checked in that form
+        too."""
+        import torch
+
+        (exact, allowed), result, dtype = self.truth, call(), self.case.dtype
+        bound = allowed(rung.c)
+        error = _error(result, exact, bound)
+        out = torch.empty_like(result, dtype=getattr(torch, dtype) if dtype.endswith("16") else result.dtype)
+        if out.dtype != result.dtype:  # another form of the kernel, whose result is rounded once more
+            rounding = torch.finfo(out.dtype)
+            bound = bound + (exact.abs() + bound) * rounding.eps + rounding.smallest_normal * rounding.eps
+            error = max(error, _error(call(out=out), exact, bound))
+        return error, partial(call, out=out)
+
+
+def _error(result, exact, bound) -> float:
+    """The largest error of a result's first rows over its bound; infinite for a NaN that is not in `exact`."""
+    import torch
+
+    checked = result[: len(exact)]
+    off = torch.where(checked == exact, 0.0, (checked - exact).abs() / bound)
+    return float(off.nan_to_num(nan=torch.inf).max())
+
+
+@dataclass
+class Candidate:
+    """A rung that passed its check. error: the worst one over its bound."""
+
+    rung: Rung
+    case: Any
+    call: Call
+    one_off_s: float
+    error: float
+
+    @property
+    def check(self) -> str:
+        """How near its bound the worst error was, and whether this machine chooses other rungs for being faster."""
+        return f"passed {self.error:.2f}{SLOW if self.rung.unfit(self.case.problem) else ''}"
+
+
 def climb(op: str, case, *, count: int, only: str | None = None) -> Iterator[Row]:
     """Rows for the rungs that accept `case`, on `count` threads, or on a GPU if that is the case's device.
 
-    only: one rung's name.
-
-    Raises Refused if `only` refuses the case, InternalError if a rung's check fails: what is wrong is never timed.
+    only: one rung's name. Raises Refused if `only` refuses the case, ResourceError without a GPU that the case needs,
+    InternalError if a rung's check fails: a wrong rung is never timed.
     """
     ladder, spec = parts(op)
-    if getattr(case, "device", "cpu") != "cpu":
-        yield from device.climb(ladder, spec, case, only=only)
-        return
     if only:
         with using(**{op: only}):
             ladder.choose(case.problem)
-    with threads(count):
-        candidates = [
-            _candidate(ladder, spec, rung, case)
-            for rung in ladder.rungs.values()
-            if not rung.refuses(case.problem) and only in (None, rung.name)
-        ]
-        fast = {c.rung.name: c for c in candidates if c.case is case}
-        others = peers(op, case, spec.make(case, np.random.default_rng(SEED)))
-        spinning = others if count > 1 else ()
-        timings = interleave({name: c.call for name, c in fast.items()} | others, spinning=spinning)
-        slow = {c.rung.name: c for c in candidates if c.case is not case}
-        timings |= interleave({name: c.call for name, c in slow.items()}, runs=3)
-    yield from _rows(op, spec, case, count, candidates, timings, others)
+    on_gpu = getattr(case, "device", "cpu") != "cpu"
+    if on_gpu:
+        from tilewright.bench.clocks.cuda import torch_on_a_gpu
+
+        torch_on_a_gpu()
+    rungs = [rung for rung in ladder.rungs.values() if not rung.refuses(case.problem) and only in (None, rung.name)]
+    with threads(None if on_gpu else count):
+        subject = (GpuSubject if on_gpu else Subject)(ladder, spec, case)
+        candidates = {rung.name: candidate(rung, subject) for rung in rungs}
+        others = subject.peers()
+        calls = {name: c.call for name, c in candidates.items() if c.case is case} | others
+        timings = interleave(calls, subject.clock(settle=bool(others) and count > 1))
+        slow = {name: c.call for name, c in candidates.items() if c.case is not case}
+        timings |= interleave(slow, subject.clock(settle=False), runs=3)
+    yield from _rows(subject, 0 if on_gpu else count, candidates, timings, others)
 
 
-def _candidate(ladder, spec, rung, case) -> Candidate:
-    """Prepare a rung for the case, or for as many of its rows as take SLOW_S, and check it there."""
-    inputs = spec.make(case, np.random.default_rng(SEED))
-    probe = spec.with_rows(case, min(16, spec.rows(case)))
-    few = spec.make(probe, np.random.default_rng(SEED))
-    with using(**{ladder.op: rung.name}):
-        call = spec.bind(probe, few)
-        call()
-        start = time.perf_counter()
-        call()
-        seconds_a_row = (time.perf_counter() - start) / max(spec.rows(probe), 1)
-        if seconds_a_row * spec.rows(case) > SLOW_S * 8:
-            case = spec.with_rows(case, max(1, min(int(SLOW_S / seconds_a_row), spec.rows(case))))
-            inputs = spec.make(case, np.random.default_rng(SEED))
-        start = time.perf_counter()
-        call = spec.bind(case, inputs)
-        one_off_s = time.perf_counter() - start
-        result = call()
-        out = empty(result.shape, result.dtype)
-        reference = spec.reference(case, inputs)
-        bound = spec.bound(case, inputs, reference, rung.c)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        error = float(np.max(np.where(result == reference, 0.0, np.abs(result - reference) / bound), initial=0.0))
+def candidate(rung: Rung, whole: Subject) -> Candidate:
+    """Prepare a rung for the case, or for fewer of its rows where it is slow, and check it there."""
+    subject = whole.resized(whole.few_rows(rung.name))
+    start = time.perf_counter()
+    call = subject.forced(rung.name)
+    subject.finish()
+    one_off_s = time.perf_counter() - start
+    error, timed = subject.checked(rung, call)
     if not error <= 1:
         raise InternalError(
-            f"{ladder.op}.{rung.name} is wrong on {case.name}: its error is {error:.3g} times the bound; not timed"
+            f"{whole.ladder.op}.{rung.name} is wrong on {subject.case.name}: its error is {error:.3g} times the bound; "
+            "not timed"
         )
-    return Candidate(rung, case, _forced(ladder.op, rung.name, lambda: call(out=out)), one_off_s, error)
+    return Candidate(rung, subject.case, timed, one_off_s, error)
 
 
-def _forced(op: str, rung: str, call: Callable) -> Callable[[], object]:
-    def run():
-        with using(**{op: rung}):
-            return call()
-
-    return run
-
-
-def _rows(op, spec, case, count, candidates, timings, others) -> Iterator[Row]:
-    """One Row a rung and one a peer."""
-    roof, rates = roofs(count), {}
-    common = {"op": op, "dtype": case.dtype, "threads": count, "label": case.label, "size": case.name}
+def _rows(
+    subject: Subject, count: int, candidates: dict[str, Candidate], timings: dict[str, Timing], others: dict[str, Call]
+) -> Iterator[Row]:
+    """One Row per rung and one per peer."""
+    roof, rates, spec, case = measured_roofs(count), {}, subject.spec, subject.case
     peer = min(others, key=lambda name: timings[name].median_s) if others else None
-    entries = [(c.rung.name, c.rung.after, c.case, c.one_off_s, _check(c)) for c in candidates]
-    for name, after, timed, one_off_s, check in entries + [(name, None, case, None, "peer") for name in others]:
-        timing, (flops, nbytes) = timings[name], spec.cost(timed)
-        rates[name] = spec.rows(timed) / timing.median_s
+    for name in [*candidates, *others]:
+        timing, ours = timings[name], candidates.get(name)
+        timed = ours.case if ours else case
+        flops, nbytes = spec.cost(timed)
+        rates[name], after = spec.rows(timed) / timing.median_s, ours.rung.after if ours else None
         yield Row(
-            **common,
-            rung=name,
-            rows=spec.rows(timed),
-            median_s=timing.median_s,
-            low_s=timing.low_s,
-            high_s=timing.high_s,
-            runs=len(timing.rounds),
-            gflops=flops / timing.median_s / 1e9 if flops else None,
-            gbytes_s=nbytes / timing.median_s / 1e9,
-            roof_share=roof.seconds(flops, nbytes, case.dtype) / timing.median_s,
-            roof_gflops=roof.gflops(case.dtype),
-            roof_gbytes_s=roof.copy_gbytes_s,
+            op=subject.ladder.op, rung=name, size=case.name, dtype=case.dtype, threads=count, rows=spec.rows(timed),
+            label=case.label, **timing.columns(), **roof.columns(flops, nbytes, case.dtype, timing.median_s),
             versus_below=rates[name] / rates[after] if after in rates else None,
-            peer=peer if name not in others else None,
-            peer_ratio=timing.times_faster_than(timings[peer])
-            if peer and timed is case and name not in others
-            else None,
-            one_off_s=one_off_s,
-            check=check,
-        )
-
-
-def _check(candidate: Candidate) -> str:
-    """How near its bound the worst error was, and whether this machine chooses other rungs for being faster."""
-    return f"passed {candidate.error:.2f}{SLOW if candidate.rung.unfit(candidate.case.problem) else ''}"
+            peer=peer if ours else None,
+            peer_ratio=timing.times_faster_than(timings[peer]) if peer and ours and timed is case else None,
+            one_off_s=ours.one_off_s if ours else None, check=ours.check if ours else PEER,
+        )  # fmt: skip
 
 
 def replaced(case, **sizes):

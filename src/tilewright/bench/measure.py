@@ -1,37 +1,34 @@
-"""The protocol of every timing: same process, interleaved, cold cache, medians and spread.
+"""The protocol of every timing: one process, interleaved calls, warm-up, checked results, medians and their spread.
 
-Machines are shared and noisy, so a figure of its own says little; a ratio of two calls that took turns says much.
-Each round runs every call once in a random order, each after the caches were emptied; a ratio is the median over rounds
-of the round's own ratio.
+Machines are shared and noisy: a single figure says little, a ratio of two interleaved calls says much. Each round runs
+every call once in a random order; a ratio is the median over rounds of that round's ratio. The clocks are in `clocks/`.
 """
 
-import functools
 import random
 import statistics
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
-from numba import types
 
-from tilewright import simd
-from tilewright.hardware import cpu
-from tilewright.ops.core.launch import run_on_threads, thread_count
+from tilewright.errors import InternalError
 
 RUNS = 11  # odd, so that the median is one of them
-SPIN_S = 0.25  # longer than the 0.2 s for which GNU's and Intel's OpenMP threads spin unless told otherwise
+SEED = 20261121  # of the inputs
+Call = Callable[[], Any]
+Check = Callable[[str, Any], None]
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one call over all rounds, in their order."""
+    """Seconds of one call, one value per round, in their order."""
 
     rounds: tuple[float, ...]
 
     @property
     def median_s(self) -> float:
-        """The middle one."""
+        """The median."""
         return statistics.median(self.rounds)
 
     @property
@@ -45,71 +42,73 @@ class Timing:
         return float(np.quantile(self.rounds, 0.9))
 
     def scaled(self, factor: float) -> "Timing":
-        """Of a call that does `factor` of the work."""
+        """The timing of a call that does `factor` of the work."""
         return Timing(tuple(factor * seconds for seconds in self.rounds))
 
     def times_faster_than(self, other: "Timing") -> float:
         """Median over rounds of other / self: above 1, self is faster."""
         return statistics.median(b / a for a, b in zip(self.rounds, other.rounds, strict=True))
 
-
-def empty_caches(buffer: list[np.ndarray] = []) -> None:  # noqa: B006 - kept between calls on purpose
-    """Read and write a buffer twice as large as the last cache: the next call finds nothing of its data there."""
-    size = max(2 * (cpu().l3 or 32 << 20), 64 << 20) // 4
-    if not buffer or buffer[0].size != size:
-        buffer[:] = [np.zeros(size, np.float32)]
-    buffer[0] += 1
+    def columns(self) -> dict[str, Any]:
+        """The columns of a result row that say how long the call took."""
+        return {"median_s": self.median_s, "low_s": self.low_s, "high_s": self.high_s, "runs": len(self.rounds)}
 
 
-@functools.cache
-def _busy():
-    """A kernel that counts to its plan's first number, in registers."""
+class Clock(Protocol):
+    """Times single calls on a device."""
 
-    @simd.kernel(types.void(simd.COUNTERS, simd.OUTPUT), name="bench.busy")
-    def count(plan, scratch):
-        x = np.uint64(plan[0])
-        for _ in range(plan[0]):
-            x = x * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
-        scratch[0] = np.float32(x)
+    def time(self, call: Call, check: Callable[[Any], None] | None) -> Callable[[], float]:
+        """Prepare the device, run the call once, pass its result to `check` outside the measured time.
 
-    return count
-
-
-def rouse(steps: int = 20_000_000) -> None:
-    """Keep every core busy for some 20 ms, without touching memory."""
-    run_on_threads(_busy(), np.array([steps]), tasks=thread_count(), words=1)
+        Returns a function that gives the seconds; a GPU's are known only when its work is done.
+        """
 
 
 def interleave(
-    calls: dict[str, Callable[[], object]],
+    calls: Mapping[str, Call],
+    clock: Clock,
     *,
     runs: int = RUNS,
     warm_up: int = 1,
-    cold: bool = True,
-    spinning: Collection[str] = (),
+    before: Mapping[str, Call] | None = None,
+    check: Check | None = None,
 ) -> dict[str, Timing]:
-    """Time every call `runs` times, taking turns in random order, after `warm_up` untimed rounds.
+    """Time every call `runs` times, in a new random order in each round, after `warm_up` untimed rounds.
 
-    cold: empty the caches before each call. spinning: calls whose threads go on waiting at full speed when they have
-    returned (OpenMP's do, for 0.2 s), on cores that the next call needs. Every call then waits until they sleep, and
-    begins on cores that work: one that was idle is slow for some milliseconds. Returns name -> Timing with the same
-    number of rounds.
+    before: name -> what to run, untimed, before the call. check: gets name and result of every call, those of the
+    warm-up too. Returns name -> Timing, all of `runs` rounds.
     """
+    prepare = before or {}
     order = random.Random(0)
     rounds: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(warm_up + runs):
-        names = list(calls)
+        names, seconds = list(calls), {}
         order.shuffle(names)
         for name in names:
-            if spinning:
-                time.sleep(SPIN_S)
-            if cold:
-                empty_caches()
-            if spinning:
-                rouse()
-            start = time.perf_counter()
-            calls[name]()
-            elapsed = time.perf_counter() - start
-            if turn >= warm_up:
-                rounds[name].append(elapsed)
-    return {name: Timing(tuple(seconds)) for name, seconds in rounds.items()}
+            if name in prepare:
+                prepare[name]()
+            checked = None if check is None else lambda result, name=name: check(name, result)
+            seconds[name] = clock.time(calls[name], checked)
+        for name in names if turn >= warm_up else ():
+            rounds[name].append(seconds[name]())
+    return {name: Timing(tuple(spent)) for name, spent in rounds.items()}
+
+
+class SameResults:
+    """A check: every call returns the same array in all rounds.
+
+    first: name -> the array that is expected; where none is given, the first result. may_differ: names of libraries
+    that do not promise it; `changed` names those whose results differed.
+    """
+
+    def __init__(self, first: dict[str, np.ndarray] | None = None, may_differ: Collection[str] = ()):
+        self.first, self.may_differ = dict(first or {}), may_differ
+        self.changed: set[str] = set()
+
+    def __call__(self, name: str, result: np.ndarray) -> None:
+        """Raises InternalError if the result has other bits than the first one."""
+        if result.tobytes() == self.first.setdefault(name, result).tobytes():
+            return
+        if name not in self.may_differ:
+            raise InternalError(f"two runs of {name} gave different bits; nothing is reported")
+        self.changed.add(name)

@@ -1,12 +1,18 @@
-"""Result files: results/<machine>/<op>.csv, a row a measurement, with its commit and the check that it passed."""
+"""Result files: results/<machine>/<op>.csv, one row per measurement, with its commit, session and passed check.
+
+A session is one run of the bench. A ladder's rows of one dtype are one unit: they are measured in one session, and
+rows of two sessions are never mixed (`one_session`). A later session replaces an earlier one that it covers.
+"""
 
 import csv
 import datetime
+import functools
 import io
 import math
 import re
 import subprocess
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -14,19 +20,21 @@ from typing import Any
 from tilewright.errors import InputError
 from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.files import naming
+from tilewright.ops.core.ladder import operations
 
-KEY = ("op", "rung", "size", "dtype", "threads")
+PEER = "peer"  # a row's `check` where it is not ours
+SLOW = "; slow here"  # how it ends if the machine chooses another rung, though this one takes the case
 
 
 @dataclass(frozen=True)
 class Row:
     """One measurement. Times in seconds; a figure that does not apply is None.
 
-    threads: of the CPU; 0 on a GPU. size: the case's name, rows included.
-    rows: of it, those that were timed (a slow rung is timed on fewer).
-    one_off_s: preparing weights. roof_share: of the tighter of the two limits measured in that process, roof_*.
-    versus_below: rate over that of the rung it stands on. check: see `tables.PEER` and `SLOW`.
-    peer_ratio: how many times faster than `peer`, from interleaved rounds.
+    threads: of the CPU; 0 on a GPU. size: the case's name, rows included. rows: how many of them were timed (a slow
+    rung is timed on fewer). one_off_s: preparing weights. roof_share: of the tighter of the two limits measured in that
+    process, roof_*. versus_below: rate over that of the rung it stands on. check: see PEER and SLOW. peer_ratio: how
+    many times faster than `peer`, from interleaved rounds. session: when the bench was started. noise: why the figures
+    may be noise, see `bench.noise`.
     """
 
     op: str
@@ -53,33 +61,81 @@ class Row:
     commit: str = ""
     date: str = ""
     machine: str = ""
+    session: str = ""
+    noise: str = ""
+
+    @property
+    def origin(self) -> tuple[str, str, str]:
+        """When and of what it was measured; rows with another origin are of another session."""
+        return self.date, self.session, self.commit
+
+    @property
+    def climb(self) -> tuple[str, str, int]:
+        """What is measured in one interleaved run: (size, dtype, threads)."""
+        return self.size, self.dtype, self.threads
 
 
 _NOT_TEXT = re.compile(r"[\x00-\x1f\x7f]")  # would end a row of a table
 COLUMNS = [field.name for field in fields(Row)]
+LATER = {"session", "noise"}  # columns that files of earlier versions lack
+
+
+@functools.cache
+def session() -> str:
+    """The session of this process: the time of the first call, in UTC."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def one_session(rows: list[Row], rungs: Collection[str]) -> list[Row]:
+    """The rows of the session that measured most climbs beside a peer, of equals most rungs, of equals the latest.
+
+    rows: of one machine, ladder and dtype. rungs: the names that the ladder has; other rungs do not count. Peers count
+    first, because a session of some lower rungs alone would show a rung that does not run by default as if it did.
+    """
+    counts = Counter(row.origin for row in rows if row.rung in rungs)
+    if not counts:
+        return []
+    beside = Counter(origin for origin, _ in {(row.origin, row.climb) for row in rows if row.check == PEER})
+    chosen = max(counts, key=lambda origin: (beside[origin], counts[origin], origin))
+    return [row for row in rows if row.origin == chosen]
 
 
 def save(folder: Path, machine: str, rows: list[Row]) -> list[Path]:
-    """Write rows to folder/<machine>/<op>.csv; a row replaces an earlier one of the same KEY and takes its place.
+    """Write rows to folder/<machine>/<op>.csv, each file as a whole.
 
-    Raises InputError if an existing file is no result file, ResourceError if it cannot be written.
+    Of a ladder an earlier session of the same dtype goes if the new one has as many rungs in each of its climbs. Of a
+    workload all earlier rows of the same climb go. Raises InputError if an existing file is no result file,
+    ResourceError if it cannot be written.
     """
-    stamp = {"commit": commit(), "date": datetime.date.today().isoformat(), "machine": machine}
+    stamp = {"commit": commit(), "date": datetime.date.today().isoformat(), "machine": machine, "session": session()}
     written = []
     for op in dict.fromkeys(row.op for row in rows):
         path = folder / machine / f"{op}.csv"
-        kept = {tuple(row[k] for k in KEY): row for row in _read_text(path)}
-        for row in rows:
-            if row.op == op:
-                values = {name: _text(value) for name, value in (asdict(row) | stamp).items()}
-                kept[tuple(values[k] for k in KEY)] = values
+        new = [Row(**asdict(row) | stamp) for row in rows if row.op == op]
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(kept.values())
+        for row in [*_remaining(list(_rows(path)), new, whole=op in operations()), *new]:
+            writer.writerow({name: _text(value) for name, value in asdict(row).items()})
         write_text(path, text.getvalue())
         written.append(path)
     return written
+
+
+def _remaining(old: list[Row], new: list[Row], *, whole: bool) -> list[Row]:
+    """The earlier rows of an operation that stay. whole: it has a ladder, whose sessions stay or go as a whole."""
+    if not whole:
+        climbs = {row.climb for row in new}
+        return [row for row in old if row.climb not in climbs]
+    again = {(row.origin, row.climb, row.rung) for row in new}
+    old = [row for row in old if (row.origin, row.climb, row.rung) not in again]
+    measured = Counter(row.climb for row in new if row.check != PEER)
+    before: dict[tuple, Counter] = {}
+    for row in old:
+        before.setdefault((row.dtype, row.origin), Counter())[row.climb] += row.check != PEER
+    own = {(row.dtype, row.origin) for row in new}
+    stay = {unit for unit, climbs in before.items() if any(climbs[climb] > measured[climb] for climb in climbs)} | own
+    return [row for row in old if (row.dtype, row.origin) in stay]
 
 
 def write_text(path: Path, text: str) -> bool:
@@ -113,13 +169,14 @@ def _read_text(path: Path) -> list[dict[str, str]]:
         found = list(reader)
     except csv.Error as error:
         raise InputError(f"this is no CSV file: {error}", path=path, where=f"line {reader.line_num}") from error
-    if reader.fieldnames != COLUMNS or any(None in row or None in row.values() for row in found):
+    known = [name for name in COLUMNS if name not in LATER or name in (reader.fieldnames or ())]
+    if reader.fieldnames != known or any(None in row or None in row.values() for row in found):
         raise InputError(
             f"this is no result file: its columns are not {', '.join(COLUMNS)}",
             path=path,
             hint="remove it and measure again",
         )
-    return found
+    return [dict.fromkeys(LATER, "") | row for row in found]
 
 
 def read(folder: Path) -> list[Row]:
@@ -160,7 +217,7 @@ def _value(kind: object, text: str) -> object:
 
 
 def commit() -> str:
-    """The commit that is checked out, "-dirty" behind it if the package differs; "unknown" outside a checkout."""
+    """The commit that is checked out, "-dirty" after it if the package differs; "unknown" outside a checkout."""
     package = Path(__file__).resolve().parent.parent
 
     def git(*words: str) -> str:
@@ -178,6 +235,6 @@ def save_here(rows: list[Row]) -> list[Path]:
     """`save` to results/ of the current directory, under this machine's name; rows on 0 threads under its GPU's."""
     from tilewright.hardware import gpu_name, machine_name
 
-    there, here = [row for row in rows if not row.threads], [row for row in rows if row.threads]
-    written = save(Path("results"), gpu_name(), there) if there else []
-    return written + (save(Path("results"), machine_name(), here) if here else [])
+    on_gpu, on_cpu = [row for row in rows if not row.threads], [row for row in rows if row.threads]
+    written = save(Path("results"), gpu_name(), on_gpu) if on_gpu else []
+    return written + (save(Path("results"), machine_name(), on_cpu) if on_cpu else [])

@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from tilewright.cli._config import options_in
 from tilewright.cli._output import say
 from tilewright.errors import (
     Cancelled,
@@ -51,9 +52,10 @@ VERBS = {
     "doctor": "This machine, and what is missing on it.",
 }
 
-EXIT_CODES = """Exit codes: 0 all is well; 1 finished, with bad records or a failed validation; 2 wrong usage;
-3 bad input or weights; 4 the machine refuses (disk, memory, permission); 5 internal error, or more bad records than
-allowed; 75 stopped, run it again; 130 second Ctrl-C, or the first where there is nothing to resume."""
+EXIT_CODES = """Exit codes: 0 finished, with any bad records counted in the summary; 1 a failed validation, or every
+record is bad; 2 wrong usage; 3 bad input or weights; 4 the machine refuses (disk, memory, permission); 5 internal
+error, or more bad records than --max-errors; 75 stopped, run it again; 130 second Ctrl-C, or the first where there is
+nothing to resume."""
 
 NO_THREAD = ("can't start new thread", "can't allocate lock")  # what Python says where the system gives none
 HELP = {"help_option_names": ["-h", "--help"]}
@@ -76,6 +78,8 @@ class Verbs(TyperGroup):
         app = _app()
         module = import_module(f"tilewright.cli.{cmd_name}")
         settings = HELP | getattr(module, "CONTEXT", {})
+        if hasattr(module, "COMMANDS"):
+            return _group(module, VERBS[cmd_name])
         app.command(cmd_name, cls=Verb, help=None, context_settings=settings)(_guarded(getattr(module, cmd_name)))
         return typer.main.get_command(app)
 
@@ -88,21 +92,53 @@ class Verbs(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
+def _group(module: Any, about: str) -> Any:
+    """The verb of a module with COMMANDS, each of which has its own options. OLD_NAMES: what some were called."""
+    app = _app(cls=Group, no_args_is_help=True, help=about, subcommand_metavar="WORKLOAD [OPTIONS]")
+    for name, function in module.COMMANDS.items():
+        app.command(name, cls=Verb, help=None, context_settings=HELP)(_guarded(function))
+    for old, name in module.OLD_NAMES.items():
+        app.command(old, cls=Verb, hidden=True, context_settings=HELP)(_guarded(module.COMMANDS[name]))
+    return typer.main.get_command(app)
+
+
+class Group(TyperGroup):
+    """A verb with commands of its own."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0].startswith("-") and args[0] not in HELP["help_option_names"]:
+            what = f"{args[0]} is an option of a workload; write it after: {ctx.command_path} WORKLOAD {args[0]}"
+            raise typer.BadParameter(what, ctx=ctx)
+        return super().parse_args(ctx, args)
+
+
 class Verb(TyperCommand):
     """One of them."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        _check_repeated(self, ctx, args)
+        given, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        _check_repeated(ctx, order)
+        if isinstance(file := given.get("config"), str):
+            ctx.default_map = options_in(file, self.get_params(ctx))
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
             error.message = _in_our_words(error)
+            if (
+                error.param
+                and ctx.default_map
+                and error.param.name in ctx.default_map
+                and error.param.name not in given
+            ):
+                error.message += f" (from {file})"
             raise
 
 
-def _check_repeated(command: TyperCommand, ctx: Any, args: list[str]) -> None:
-    """Raises BadParameter for an option with one value that is given twice: the last would win without a word."""
-    order: list[Any] = command.make_parser(ctx).parse_args(args=list(args))[2]
+def _check_repeated(ctx: Any, order: list[Any]) -> None:
+    """Raises BadParameter for an option with one value that is given twice: the last would win without a word.
+
+    order: the parameters in the order of the command line.
+    """
     single = [o for o in order if o.param_type_name == "option" and not o.multiple and not o.is_flag]
     for option in single:
         if single.count(option) > 1:

@@ -37,6 +37,10 @@ class JobOptions:
     trace: Annotated[
         str | None, Option(metavar="FILE", help="Write a Chrome trace: who read, computed, wrote what, when.")
     ] = None
+    config: Annotated[
+        str | None,
+        Option(metavar="FILE", help="TOML with options, as in max-tokens = 64; the command line wins over it."),
+    ] = None
     part: Annotated[
         str | None,
         Option(metavar="K/N", help="Only part K (from 0) of N, and no output: for N processes that share a job."),
@@ -49,6 +53,7 @@ def settings_of(options: Any) -> Any:
     from tilewright.runtime.jobs.start import Settings
 
     given = {field.name: getattr(options, field.name) for field in fields(JobOptions)}
+    del given["config"]  # its options have become ours
     given["keep_others"], given["json"] = not given.pop("force"), options.json
     if options.shard_size is not None:
         given["shard_size"] = parse_bytes(options.shard_size)
@@ -59,17 +64,38 @@ def settings_of(options: Any) -> Any:
         if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
             raise typer.BadParameter(f"{options.part!r} is no part; write 0/8", param_hint="--part")
         given["part"] = tuple(map(int, numbers))
+    if options.device != "cpu" and (options.workers, options.engine, options.part) == (None, None, None):
+        given["workers"] = _gpus(options.device)
     return Settings(**given)
 
 
-def speaker(options: Any, banner: Callable[[], str]) -> Callable[[str], None]:
+def _gpus(device: str) -> int | None:
+    """One worker per GPU if the job runs on several; None: the default of `Settings`."""
+    from tilewright.runtime.devices import place_for
+    from tilewright.runtime.jobs.start import visible_gpus
+
+    count = len(visible_gpus())
+    return count if count > 1 and place_for(device) == "cuda" else None
+
+
+def device_row(options: Any, threads: int) -> dict[str, str]:
+    """The row of the banner that says where the job runs."""
+    from tilewright.runtime.devices import place_for
+
+    device = place_for(options.device, options.dtype or "float32")
+    return {"Threads": str(threads)} if device == "cpu" else {"Device": device}
+
+
+@dataclass
+class Speaker:
     """Says lines, on stderr with --json, the banner before the first: a rank of MPI that says nothing has none."""
-    begun: list[bool] = []
 
-    def speak(line: str) -> None:
-        if not begun:
-            begun.append(True)
-            say(banner(), err=options.json)
-        say(line, err=options.json)
+    options: Any
+    banner: Callable[[], str]
+    has_begun: bool = False
 
-    return speak
+    def __call__(self, line: str) -> None:
+        if not self.has_begun:
+            self.has_begun = True
+            say(self.banner(), err=self.options.json)
+        say(line, err=self.options.json)

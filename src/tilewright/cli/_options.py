@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import typer
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-DEVICE_HELP = "Where it runs; auto takes the GPU if there is one."
+DEVICE_HELP = "Where it runs; auto: every GPU if there is one, else the CPU."
 Device = Annotated[Literal["cpu", "cuda", "auto"], typer.Option("--device", help=DEVICE_HELP)]
 
 

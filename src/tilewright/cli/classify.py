@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from typer import Option
 
-from tilewright.cli._jobs import JobOptions, settings_of, speaker
+from tilewright.cli._jobs import JobOptions, Speaker, device_row, settings_of
 from tilewright.cli._options import Device, check_threads, parse_bytes, parse_rungs, verb
 from tilewright.cli._output import banner, show_part, show_report, summary
 
 if TYPE_CHECKING:
-    from tilewright.runtime.classify import ClassifyJob
+    from tilewright.runtime.verbs.classify import ClassifyJob
 
 
 @dataclass(kw_only=True)
@@ -42,7 +42,7 @@ class Options(JobOptions):
         ),
     ]
     count: Annotated[int | None, Option("--count", "-n", min=1, help="Only the first N sentences.")] = None
-    device: Device = "cpu"
+    device: Device = "auto"
     dtype: Annotated[Literal["float32", "bfloat16", "float16"], Option(help="Precision; float16 on a GPU only.")] = (
         "float32"
     )
@@ -69,7 +69,7 @@ def job_of(options: Options) -> ClassifyJob:
     table_memory = None if options.table_memory is None else parse_bytes(options.table_memory, "--table-memory")
 
     from tilewright.formats.models import table_path
-    from tilewright.runtime.classify import ClassifyJob
+    from tilewright.runtime.verbs.classify import ClassifyJob
 
     return ClassifyJob(
         model=options.model,
@@ -94,11 +94,11 @@ def classify(options: Options) -> None:
     \b
     tilewright classify --model critic -i reviews.txt -o labels.jsonl
 
-    A sentence or row that cannot be used becomes a line with its error, and the exit code is 1; token ids have no place
-    for errors: the first bad sentence ends the job with exit code 3. Of a text that is longer than the model takes, the
-    beginning counts, and the end of the job says how many were. A .jsonl line is {"id": 7, "text": "..."}, or has
-    "tokens"; without ids, lines are counted from 1. In .txt files a blank line is no sentence and has no line in the
-    output. In Parquet, ids are integers where all are, else strings: then 5 and "5" become the same.
+    A sentence or row that cannot be used becomes a line with its error; the summary counts them. A file of token ids
+    cannot hold errors: its first bad sentence stops the job with exit code 3. A text that is longer than the model
+    takes is cut, and the summary says how many were. A .jsonl line is {"id": 7, "text": "..."} or has "tokens"; without
+    ids, lines are counted from 1. In .txt files a blank line is no sentence and has no line in the output. In Parquet,
+    ids are integers where all are, else strings: then 5 and "5" become the same.
 
     The output appears when it is whole; until then an earlier one stays. What is done is kept in OUTPUT.job: the same
     command goes on where a stopped one was, and does nothing where all is there.
@@ -109,9 +109,9 @@ def classify(options: Options) -> None:
 
     from tilewright.ops.core.ladder import using
     from tilewright.ops.core.launch import thread_count, threads
-    from tilewright.runtime.classify import classify
+    from tilewright.runtime.verbs.classify import classify
 
-    say = speaker(options, lambda: _banner(options, thread_count()))
+    say = Speaker(options, lambda: _banner(options, thread_count()))
     with threads(options.threads), using(**rungs):
         report = classify(job, say)
     show_part("classify", options, report)
@@ -129,6 +129,6 @@ def _banner(options: Options, threads: int) -> str:
         "Output": options.output,
         "Sentences": "all" if options.count is None else f"{options.count:,}",
         "Precision": options.dtype,
-        **({"Threads": str(threads)} if options.device == "cpu" else {"Device": options.device}),
+        **device_row(options, threads),
     }
     return banner("classify", rows)

@@ -30,7 +30,7 @@ def convert(
     """
     import time
 
-    from tilewright.runtime.models import convert
+    from tilewright.runtime.convert.models import convert
 
     start = time.perf_counter()
     written = convert(source, destination, force=force)

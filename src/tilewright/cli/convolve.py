@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Option
 
-from tilewright.cli._jobs import JobOptions, settings_of, speaker
+from tilewright.cli._jobs import JobOptions, Speaker, settings_of
 from tilewright.cli._options import Device, check_threads, parse_bytes, parse_rungs, verb
 from tilewright.cli._output import banner, say, show_json, show_part, summary
 
 if TYPE_CHECKING:
-    from tilewright.runtime.convolve import ConvolveJob
+    from tilewright.runtime.verbs.convolve import ConvolveJob
 
 Modes = Literal[
     "reflect", "constant", "nearest", "mirror", "wrap", "grid-mirror", "grid-constant", "grid-wrap"
@@ -48,7 +48,7 @@ class Options(JobOptions):
         Literal["float32", "float64"] | None,
         Option(help="Precision of sums and output; unless given float64 for volumes of it, else float32."),
     ] = None
-    device: Device = "cpu"
+    device: Device = "auto"
     threads: Annotated[int | None, Option(min=1, help="CPU threads; one a core unless given.")] = None
     memory: Annotated[
         str | None,
@@ -72,7 +72,7 @@ def job_of(options: Options) -> ConvolveJob:
         raise typer.BadParameter("a volume has no records of which some may fail", param_hint="--max-errors")
     memory = None if options.memory is None else parse_bytes(options.memory, "--memory")
 
-    from tilewright.runtime.convolve import ConvolveJob
+    from tilewright.runtime.verbs.convolve import ConvolveJob
 
     return ConvolveJob(
         input=options.input,
@@ -111,11 +111,11 @@ def convolve(options: Options) -> None:
 
     from tilewright.ops.core.ladder import using
     from tilewright.ops.core.launch import thread_count, threads
-    from tilewright.runtime.convolve import convolve
+    from tilewright.runtime.verbs.convolve import convolve
 
     with threads(options.threads), using(**rungs):
         count = thread_count()
-        report = convolve(job, speaker(options, lambda: _banner(options, count)))
+        report = convolve(job, Speaker(options, lambda: _banner(options, count)))
     show_part("convolve", options, report)
     if not report.lead:
         raise typer.Exit(report.exit_code)
@@ -132,13 +132,21 @@ def _show(options: Options, report: Any) -> None:
 
 
 def _mode(options: Options) -> str:
-    from tilewright.runtime.kernels import default_mode
+    from tilewright.runtime.verbs.convolve.kernels import default_mode
 
     return options.mode or ("constant" if options.cval else default_mode(options.kernel))
 
 
+def _device(given: str) -> str:
+    """The device for the banner, which does not know the volume's dtype yet."""
+    from tilewright.runtime.devices import place_for
+
+    device = place_for(given)
+    return f"{device} (float64: cpu)" if (given, device) == ("auto", "cuda") else device
+
+
 def _banner(options: Options, threads: int) -> str:
-    from tilewright.runtime.kernels import function_of
+    from tilewright.runtime.verbs.convolve.kernels import function_of
 
     mode, function = _mode(options), function_of(options.kernel)
     said = f"{mode} {options.cval:g}" if mode.endswith("constant") else mode
@@ -150,7 +158,7 @@ def _banner(options: Options, threads: int) -> str:
         "Output": options.output,
         "Mode": said,
         "Precision": options.dtype or "as the input; float32 for integers",
-        "Device": options.device,
+        "Device": _device(options.device),
         "Threads": str(threads),
     }
     return banner("convolve", rows)

@@ -23,7 +23,7 @@ def demo(
 
     The pictures stay in demo/. Needs no network, no GPU, no PyTorch, and 2 GB of memory for all of it.
     """
-    from tilewright.bench import transcript
+    from tilewright.bench.report import transcript
     from tilewright.demo import FOLDER, PROMPT, run
     from tilewright.errors import printable
     from tilewright.formats.atomic import AtomicFile

@@ -116,11 +116,14 @@ def _can_be_made(folder: Path) -> bool:
 
 def measured(cores: int) -> list[dict[str, Any]]:
     """The roofs on one thread and on all cores."""
-    from dataclasses import asdict
+    from tilewright.bench.roofs import measured_roofs
 
-    from tilewright.bench.roofs import roofs
-
-    return [asdict(roofs(count)) for count in sorted({1, cores})]
+    found = [measured_roofs(count) for count in sorted({1, cores})]
+    return [
+        {"threads": roof.threads, "copy_gbytes_s": roof.copy_gbytes_s}
+        | {f"{name}_gflops": rate for name, rate in roof.instructions.items()}
+        for roof in found
+    ]
 
 
 def measured_gpu() -> dict[str, Any] | None:
@@ -128,11 +131,12 @@ def measured_gpu() -> dict[str, Any] | None:
     from tilewright.errors import ResourceError
 
     try:
-        from tilewright.bench.device_roofs import roofs
+        from tilewright.bench.roofs import measured_roofs
 
-        return roofs().report()
+        roof = measured_roofs(0)
     except ResourceError:
         return None
+    return {"copy_gbytes_s": roof.copy_gbytes_s, "gflops": roof.gflops, "link_gbytes_s": roof.link_gbytes_s}
 
 
 def readable(found: dict[str, Any]) -> str:

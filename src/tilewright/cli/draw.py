@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from typer import Option
 
-from tilewright.cli._jobs import JobOptions, settings_of, speaker
+from tilewright.cli._jobs import JobOptions, Speaker, device_row, settings_of
 from tilewright.cli._options import Device, check_threads, parse_rungs, verb
 from tilewright.cli._output import banner, say, show_part, show_report, summary
 
 if TYPE_CHECKING:
-    from tilewright.runtime.draw import DrawJob
+    from tilewright.runtime.verbs.draw import DrawJob
 
 
 @dataclass(kw_only=True)
@@ -41,7 +41,7 @@ class Options(JobOptions):
     dtype: Annotated[Literal["float32", "bfloat16", "float16"], Option(help="Precision; float16 on a GPU only.")] = (
         "float32"
     )
-    device: Device = "cpu"
+    device: Device = "auto"
     threads: Annotated[int | None, Option(min=1, help="CPU threads; one a core unless given.")] = None
     batch_size: Annotated[int | None, Option(min=1, max=1 << 20, help="Images a batch; changes no bits.")] = None
     shard_size: Annotated[str | None, Option(metavar="IMAGES", help="Of a new job: images a shard.")] = None
@@ -65,7 +65,7 @@ def job_of(options: Options) -> DrawJob:
     if options.max_errors is not None:
         raise typer.BadParameter("an image cannot fail alone", param_hint="--max-errors")
 
-    from tilewright.runtime.draw import DrawJob
+    from tilewright.runtime.verbs.draw import DrawJob
 
     return DrawJob(
         model=options.model,
@@ -104,11 +104,11 @@ def draw(options: Options) -> None:
 
     from tilewright.ops.core.ladder import using
     from tilewright.ops.core.launch import thread_count, threads
-    from tilewright.runtime.draw import draw
+    from tilewright.runtime.verbs.draw import draw
 
     with threads(options.threads), using(**rungs):
         count = thread_count()
-        report = draw(job, speaker(options, lambda: _banner(options, count)))
+        report = draw(job, Speaker(options, lambda: _banner(options, count)))
     show_part("draw", options, report)
     if not report.lead:
         raise typer.Exit(report.exit_code)
@@ -125,6 +125,6 @@ def _banner(options: Options, threads: int) -> str:
         "Output": f"{options.output}, {options.image}" if options.image else options.output,
         "Images": "all" if options.count is None else f"{options.count:,}",
         "Precision": options.dtype,
-        **({"Threads": str(threads)} if options.device == "cpu" else {"Device": options.device}),
+        **device_row(options, threads),
     }
     return banner("draw", rows)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from typer import Option
 
-from tilewright.cli._jobs import JobOptions, settings_of, speaker
+from tilewright.cli._jobs import JobOptions, Speaker, device_row, settings_of
 from tilewright.cli._options import Device, check_threads, parse_bytes, parse_rungs, verb
 from tilewright.cli._output import banner, say, show_part, show_report, summary
-from tilewright.errors import UsageError
 from tilewright.formats.sampling_fields import DRAWING
 
 if TYPE_CHECKING:
-    from tilewright.models.sampling import SamplingParams
-    from tilewright.runtime.generate import GenerateJob
+    from tilewright.generation.sampling import SamplingParams
+    from tilewright.runtime.verbs.generate import GenerateJob
 
 SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
@@ -27,7 +25,7 @@ SAMPLING = (
 
 @dataclass(kw_only=True)
 class Options(JobOptions):
-    """One field an option."""
+    """One field per option. The sampling defaults are those of `SamplingParams`, which are vLLM's."""
 
     model: Annotated[
         str, Option("--model", "-p", metavar="PATH", help="A name such as poet, a directory, or model_parameters.bin.")
@@ -51,9 +49,9 @@ class Options(JobOptions):
         ),
     ]
     count: Annotated[int | None, Option("--count", "-n", min=1, help="Only the first N prompts.")] = None
-    max_tokens: Annotated[int, Option(min=1, help="New tokens a prompt, at most.")] = 8
+    max_tokens: Annotated[int, Option(min=1, help="New tokens per prompt, at most.")] = 16
     min_tokens: Annotated[int, Option(min=0, help="Before this many, nothing ends a text.")] = 0
-    temperature: Annotated[float, Option(help="0 takes the likeliest token; more is more random, up to 2.")] = 0.0
+    temperature: Annotated[float, Option(help="0 takes the likeliest token; more is more random, up to 2.")] = 1.0
     top_k: Annotated[int | None, Option(help="Choose among the K likeliest tokens; 0, the default: all.")] = None
     top_p: Annotated[
         float | None, Option(help="Choose among the likeliest tokens that together have this probability. [default: 1]")
@@ -81,7 +79,7 @@ class Options(JobOptions):
     logprobs: Annotated[int | None, Option(min=0, help="Report log-probabilities of the N best tokens, up to 20.")] = (
         None
     )
-    device: Device = "cpu"
+    device: Device = "auto"
     dtype: Annotated[Literal["float32", "bfloat16", "float16"], Option(help="Precision; float16 on a GPU only.")] = (
         "float32"
     )
@@ -105,7 +103,7 @@ def job_of(options: Options) -> GenerateJob:
         raise typer.BadParameter("-v and -a FILE go together", param_hint="-v")
     memory = None if options.max_batch_memory is None else parse_bytes(options.max_batch_memory, "--max-batch-memory")
 
-    from tilewright.runtime.generate import GenerateJob
+    from tilewright.runtime.verbs.generate import GenerateJob
 
     return GenerateJob(
         model=options.model,
@@ -124,13 +122,12 @@ def job_of(options: Options) -> GenerateJob:
 
 def _params(options: Options) -> SamplingParams:
     """Raises UsageError for a value out of range, by the option's name."""
-    from tilewright.models.sampling import ParameterError, SamplingParams
+    from tilewright.generation.sampling import ParameterError, SamplingParams
 
     try:
         return SamplingParams.of(n=options.samples, **{name: getattr(options, name) for name in SAMPLING})
     except ParameterError as error:
-        rule = re.sub(r"\b(?:max_tokens|temperature)\b", lambda found: _flag(found[0]), error.rule)
-        raise UsageError(f"{_flag(error.name)} is {error.value}; {rule}") from error
+        raise error.spelled(_flag) from error
 
 
 def _flag(parameter: str) -> str:
@@ -146,7 +143,7 @@ def options_without_effect(options: Options) -> str:
         return ""
     but = ", but for records that give their own" if (options.input or "").endswith((".jsonl", ".parquet")) else ""
     said = f"the likeliest token is taken, whatever is given as {' and '.join(given)}"
-    return f"At --temperature 0, the default, {said}{but}"
+    return f"At --temperature 0 {said}{but}"
 
 
 @verb(Options)
@@ -156,12 +153,12 @@ def generate(options: Options) -> None:
     \b
     tilewright generate --model poet -i lines.txt -o verse.txt --max-tokens 64 --temperature 0.7
 
-    A prompt or row that cannot be used becomes a line with its error, and the exit code is 1; token ids have no place
-    for errors: the first bad prompt ends the job with exit code 3. A .jsonl line is {"id": 7, "prompt": "..."}, or has
-    "prompt_token_ids", and may give its own sampling parameters, by vLLM's names; OpenAI batch lines are taken as they
-    are. In .txt files a blank line is no prompt and has no line in the output; the line of a bad prompt stays empty.
-    Random numbers belong to a record's id, or to its line where it has none. In Parquet, ids are integers where all
-    are, else strings: then 5 and "5" become the same.
+    A prompt or row that cannot be used becomes a line with its error; the summary counts them. A file of token ids
+    cannot hold errors: its first bad prompt stops the job with exit code 3. A .jsonl line is {"id": 7, "prompt": "..."}
+    or has "prompt_token_ids". It may give its own sampling parameters, by vLLM's names; OpenAI batch lines are taken as
+    they are. In .txt files a blank line is no prompt and has no line in the output; the line of a bad prompt stays
+    empty. Random numbers belong to a record's id, or to its line where it has none. In Parquet, ids are integers where
+    all are, else strings: then 5 and "5" become the same.
 
     The output appears when it is whole; until then an earlier one stays. What is done is kept in OUTPUT.job: the same
     command goes on where a stopped one was, and does nothing where all is there.
@@ -172,9 +169,9 @@ def generate(options: Options) -> None:
 
     from tilewright.ops.core.ladder import using
     from tilewright.ops.core.launch import thread_count, threads
-    from tilewright.runtime.generate import generate
+    from tilewright.runtime.verbs.generate import generate
 
-    speak = speaker(options, lambda: _banner(options, thread_count()))
+    speak = Speaker(options, lambda: _banner(options, thread_count()))
     with threads(options.threads), using(**rungs):
         report = generate(job, speak)
     show_part("generate", options, report)
@@ -183,6 +180,11 @@ def generate(options: Options) -> None:
         if options.json:
             show_report("generate", options, report)
     raise typer.Exit(report.exit_code)
+
+
+def _drawing(options: Options) -> str:
+    """How tokens are chosen, for the banner."""
+    return f", temperature {options.temperature:g}, seed {options.seed or 0}" if options.temperature else ", greedy"
 
 
 def _banner(options: Options, threads: int) -> str:
@@ -194,8 +196,8 @@ def _banner(options: Options, threads: int) -> str:
         "Input": options.input,
         "Output": options.output,
         "Prompts": "all" if options.count is None else f"{options.count:,}",
-        "New tokens": f"{options.max_tokens:,}",
+        "New tokens": f"at most {options.max_tokens:,}" + _drawing(options),
         "Precision": options.dtype,
-        **({"Threads": str(threads)} if options.device == "cpu" else {"Device": options.device}),
+        **device_row(options, threads),
     }
     return banner("generate", rows)

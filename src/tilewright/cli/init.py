@@ -57,7 +57,7 @@ def init(options: Options) -> None:
 
     import time
 
-    from tilewright.runtime import models
+    from tilewright.runtime.convert import models
 
     start = time.perf_counter()
     make = {"textcnn": models.init_textcnn, "gpt2": models.init_gpt2, "dcgan": models.init_dcgan}[kind]

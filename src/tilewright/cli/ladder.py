@@ -9,7 +9,8 @@ import typer
 from typer import Argument, Option
 
 from tilewright.cli._options import parse_threads, verb
-from tilewright.cli._output import show
+from tilewright.cli._output import say, show
+from tilewright.cli._sizes import sized
 from tilewright.ops.core.ladder import operations
 
 COLUMNS = (
@@ -33,12 +34,22 @@ class Options:
     device: Annotated[Literal["cpu", "cuda"], Option(help="Where.")] = "cpu"
     threads: Annotated[str | None, Option(metavar="LIST", help="Numbers of threads, as in 1,2.")] = None
     rung: Annotated[str | None, Option(help="Only this kernel.")] = None
+    size: Annotated[
+        str | None,
+        Option(
+            metavar="LIST",
+            help="With --explain: one problem of these sizes, as in C=8,O=32,K=3 for conv1d, shape=4x1000 for softmax. "
+            "Sizes that are not named are those of the first that is timed; a wrong name lists the operation's.",
+        ),
+    ] = None
     label: Annotated[str | None, Option(help="Only sizes whose name contains this.")] = None
     explain: Annotated[bool, Option("--explain", help="Which kernel would run, and why; time nothing.")] = False
     list_: Annotated[
         bool, Option("--list", help="Every kernel: its idea, file and needs, also for engines that are missing here.")
     ] = False
-    save: Annotated[bool, Option("--save", help="Add the rows to results/ of the current directory.")] = False
+    save: Annotated[
+        bool, Option("--save", help="Save to results/; `report` shows one session of a ladder, the fullest.")
+    ] = False
 
 
 @verb(Options)
@@ -54,6 +65,7 @@ def ladder(options: Options) -> None:
     counts = None if options.threads is None else parse_threads(options.threads)
 
     from tilewright.bench.climb import parts
+    from tilewright.bench.results import save_here
     from tilewright.ops.core.launch import thread_count
 
     counts = counts or (tuple(sorted({1, thread_count()})) if options.device == "cpu" else (0,))
@@ -68,10 +80,11 @@ def ladder(options: Options) -> None:
             continue
         cases = _cases(op, spec, options)
         if len(cases) > 1:
-            show(f"{op}, {len(cases)} sizes; Ctrl-C ends it, and --save keeps what was measured\n")
-        for case in cases:
-            for count in counts:
-                _climb(op, case, count, options)
+            show(f"{op}, {len(cases)} sizes; Ctrl-C ends it, and --save saves a ladder when all of it is measured\n")
+        rows = [row for case in cases for count in counts for row in _climb(op, case, count, options)]
+        if options.save and rows:
+            for path in save_here(rows):
+                say(f"written to {path}")
     if not options.explain:
         show("\n".join([COLUMNS, *_without_peers(options)]))
 
@@ -84,19 +97,21 @@ def _list(options: Options) -> None:
         show(parts(op)[0].table() + "\n")
 
 
-def _climb(op: str, case: Any, count: int, options: Options) -> None:
-    """Time the rungs of one case on `count` threads; when nobody reads any more, only what is saved is worth it."""
+def _climb(op: str, case: Any, count: int, options: Options) -> list[Any]:
+    """Time the rungs of one case on `count` threads. If nobody reads the output, only a ladder to save is worth it."""
     from tilewright.bench.climb import climb
-    from tilewright.bench.results import save_here
+    from tilewright.bench.noise import Watch, warning
 
     where = f"{count} thread{'s' * (count > 1)}" if count else "on the GPU"
     read = show(f"{op} {case.name}  {case.label}  {where}")
     if not read and not options.save:
         raise typer.Exit
-    rows = list(climb(op, case, count=count, only=options.rung))
+    watch = Watch()
+    rows = watch.noted(list(climb(op, case, count=count, only=options.rung)))
     show(_table(rows))
-    if options.save:
-        save_here(rows)
+    if text := warning(rows):
+        say(text, err=True)
+    return rows
 
 
 def _check(options: Options) -> None:
@@ -104,16 +119,22 @@ def _check(options: Options) -> None:
     from tilewright.errors import UsageError
 
     op = options.op
-    for name in ("m", "n", "k", "rung") if op == "all" else ():
+    for name in ("m", "n", "k", "size", "rung") if op == "all" else ():
         if (value := getattr(options, name)) is not None:
             raise UsageError(f"ladder all: --{name} {value} is for one operation", hint="name it in place of all")
+    if options.size is not None and not options.explain and not options.list_:
+        hint = "--m, --n and --k change the sizes that are timed"
+        raise UsageError(f"ladder {op}: --size {options.size} is for --explain", hint=hint)
     if options.device != "cpu" and options.threads is not None:
         raise UsageError(f"ladder {op}: --threads {options.threads} is for the CPU; --device {options.device} has none")
     alone = "explain" if options.explain else "list" if options.list_ else ""
     others = {
         "explain": ("threads", "save", "list_"),
-        "list": ("m", "n", "k", "dtype", "threads", "rung", "label", "save"),
+        "list": ("m", "n", "k", "size", "dtype", "threads", "rung", "label", "save"),
     }
+    for name in ("m", "n", "k", "label") if options.size is not None and options.explain else ():
+        if (value := getattr(options, name)) is not None:
+            raise UsageError(f"ladder {op}: --{name} {value} and --size {options.size} both choose sizes; give one")
     for name in others.get(alone, ()):
         if getattr(options, name):
             raise UsageError(f"ladder {op}: --{name.rstrip('_')} has no effect with --{alone}, which times nothing")
@@ -126,6 +147,8 @@ def _cases(op: str, spec: Any, options: Options) -> list[Any]:
     if options.device != "cpu" and not hasattr(spec, "device_sizes"):
         raise UsageError(f"{op} has no kernels for a GPU", hint="--device cpu has some")
     every = spec.sizes() if options.device == "cpu" else spec.device_sizes()
+    if options.size is not None:
+        return [sized(op, every, options.size, options.dtype)]
     classes = list(dict.fromkeys(case.dtype for case in every))
     found = [case for case in every if options.dtype in (None, case.dtype)]
     if not found and options.op == "all":
@@ -168,9 +191,9 @@ def _without_peers(options: Options) -> list[str]:
     """Why there is nothing to compare with, where PyTorch would bring it."""
     from importlib.util import find_spec
 
-    from tilewright.bench.peers import PEERS
+    from tilewright.bench.peers import has_peers
 
-    if find_spec("torch") or (options.op != "all" and options.op not in PEERS):
+    if find_spec("torch") or (options.op != "all" and not has_peers(options.op)):
         return []
     return ["No peers: PyTorch is not installed; pip install 'tilewright[bench]' brings it"]
 

@@ -90,7 +90,7 @@ def _enter(stack: ExitStack, options: Any, job: str) -> None:
 
 def _planned(name: str, job: Any) -> tuple[str, dict[str, Any]]:
     """In words, and as figures."""
-    found = import_module(f"tilewright.runtime.plan_{name}").plan(job)
+    found = import_module(f"tilewright.runtime.verbs.{name}.plan").plan(job)
     return "\n".join([*_head(found), *_memory(found.parts, found), *_disk(found)]), found.as_dict()
 
 
@@ -191,7 +191,10 @@ def _disk(found: Any) -> list[str]:
 def _generate(options: Any) -> tuple[str, dict[str, Any]]:
     """The plan with operations and time; without an input, of prompts that are nowhere."""
     from tilewright.hardware import available_memory, cpu, gpus
+    from tilewright.runtime.devices import place_for
 
+    if options.device == "auto":
+        options.device = place_for("auto", options.dtype)
     if options.device == "cuda" and not (options.gpu_memory or gpus()):
         from tilewright.errors import UsageError
 
@@ -201,7 +204,7 @@ def _generate(options: Any) -> tuple[str, dict[str, Any]]:
     if options.input is None:
         lines, figures, model = _made(options, memory)
     else:
-        from tilewright.runtime.plan_generate import plan
+        from tilewright.runtime.verbs.generate.plan import plan
 
         options.output = options.output or "out.jsonl"
         found, model = plan(generate.job_of(options), memory)
@@ -218,8 +221,8 @@ def _made(options: Any, memory: int | None) -> tuple[list[str], dict[str, Any], 
     from tilewright.hardware import available_memory, gpus
     from tilewright.models.gpt2 import BATCH_MEMORY
     from tilewright.ops.core.arrays import one_of
-    from tilewright.runtime.plan_device import plan_on_gpu
-    from tilewright.runtime.plan_generate import made_prompts, plan_generate
+    from tilewright.runtime.verbs.generate.plan import made_prompts, plan_generate
+    from tilewright.runtime.verbs.generate.plan_device import plan_on_gpu
 
     what: dict[str, Any] = {"count": options.count, "length": options.length}
     config, prompts = made_prompts(options.model, **what)

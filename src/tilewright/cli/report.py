@@ -19,7 +19,7 @@ def report(
     Tables stand between markers such as `<!-- ladder:matmul -->` and `<!-- /ladder:matmul -->`; what is between them is
     replaced.
     """
-    from tilewright.bench.report import write
+    from tilewright.bench.report.write import write
 
     changed = write(root)
     for path in changed:

@@ -53,8 +53,8 @@ def run(say: Say, *, prompt: str = PROMPT, folder: Path = FOLDER) -> bool:
     from tilewright.demo import course, named
     from tilewright.demo.ahead import compiling_ahead
     from tilewright.hardware import cpu
-    from tilewright.runtime.kept_kernels import cache_or_none, first_run
-    from tilewright.runtime.signals import stoppable
+    from tilewright.runtime.kernel_cache import cache_or_none, first_run
+    from tilewright.runtime.process.signals import stoppable
 
     clock = Clock()
     if notice := cache_or_none() or first_run():

@@ -55,7 +55,7 @@ def compile_late_kernels() -> None:
     from tilewright.ops.matmul import prepare
     from tilewright.ops.matmul_argmax import matmul_argmax
     from tilewright.ops.matmul_argmax import prepare as prepare_argmax
-    from tilewright.runtime.kernels import kernel_of, prepared_float32
+    from tilewright.runtime.verbs.convolve.kernels import kernel_of, prepared_float32
 
     portraits = named.shipped("portraits")
     for shape, (kernel, bias, activation) in zip(portraits.config.shapes(), portraits.layers, strict=False):

@@ -45,7 +45,7 @@ def sentiment(say: Say, clock: Clock) -> bool:
     """Sentences of the course through its TextCNN, the token table made inside."""
     import numpy as np
 
-    from tilewright.bench.sentiment import reference_logits
+    from tilewright.bench.workloads.sentiment import reference_logits
     from tilewright.formats.validate import largest_error
     from tilewright.models.initial import random_textcnn
     from tilewright.models.textcnn import TextCNN, TextCNNConfig
@@ -71,9 +71,9 @@ def text(say: Say, clock: Clock) -> bool:
     """Prompts through GPT-2, greedily."""
     import numpy as np
 
-    from tilewright.bench.gpt2 import random_prompts, random_weights, reference_logits
+    from tilewright.bench.workloads.gpt2 import random_prompts, random_weights, reference_logits
+    from tilewright.generation.sampling import SamplingParams
     from tilewright.models.gpt2 import GPT2, GPT2Config
-    from tilewright.models.sampling import SamplingParams
 
     config = GPT2Config()
     say(f"\ntext: {PROMPTS} prompts of 16 tokens, {NEW_TOKENS} new ones each, a GPT-2 of 124 M weights")
@@ -101,8 +101,8 @@ def images(say: Say, clock: Clock) -> bool:
     """Noise through the course's generator."""
     import numpy as np
 
-    from tilewright.bench.dcgan import random_weights
-    from tilewright.bench.dcgan_reference import reference_images
+    from tilewright.bench.workloads.dcgan import random_weights
+    from tilewright.bench.workloads.dcgan_reference import reference_images
     from tilewright.models.dcgan import DCGAN, DCGANConfig, noise
 
     config = DCGANConfig()

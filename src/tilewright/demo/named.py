@@ -63,7 +63,7 @@ def poet_for(prompt: str) -> Any:
 
 def verse(say: Say, clock: Clock, poet: Any, prompt: str) -> None:
     """What the poet makes of the prompt."""
-    from tilewright.models.sampling import SamplingParams
+    from tilewright.generation.sampling import SamplingParams
 
     params = SamplingParams(max_tokens=NEW_TOKENS, temperature=0.6, top_p=0.95, seed=SEED)
     with clock.compiling():  # three tokens take every kernel: the prompt's, a first one's, a later one's
@@ -120,7 +120,7 @@ def volume(say: Say, clock: Clock, path: Path) -> None:
     import numpy as np
 
     from tilewright.ops.conv3d import conv3d
-    from tilewright.runtime.kernels import kernel_of, prepared_float32
+    from tilewright.runtime.verbs.convolve.kernels import kernel_of, prepared_float32
 
     noisy, kernel = shells(VOLUME), prepared_float32(kernel_of(KERNEL))
     with clock.compiling():

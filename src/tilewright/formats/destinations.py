@@ -31,20 +31,23 @@ def resolved(path: str | os.PathLike[str]) -> str:
             at = os.path.dirname(at)
             continue
         here = os.path.join(at, part)
+        target, owner = "", None
         with suppress(OSError, ValueError):  # ValueError: a NUL character, which opening it will tell
             status = os.lstat(here)
             if stat.S_ISLNK(status.st_mode) and links < MOST_LINKS:
-                if not trusted(at, status.st_uid):
-                    raise ResourceError(
-                        f"the output leads through a link that user {status.st_uid} made in {at}, where anyone may",
-                        path=here,
-                        hint="remove the link, or name a directory of yours",
-                    )
+                owner = None if trusted(at, status.st_uid) else status.st_uid
                 target = os.readlink(here)
-                at, links = "/" if target.startswith("/") else at, links + 1
-                rest += reversed(target.split("/"))
-                continue
-        at = here
+        if owner is not None:
+            raise ResourceError(
+                f"the output leads through a link that user {owner} made in {at}, where anyone may",
+                path=here,
+                hint="remove the link, or name a directory of yours",
+            )
+        if target:
+            at, links = "/" if target.startswith("/") else at, links + 1
+            rest += reversed(target.split("/"))
+        else:
+            at = here
     return at
 
 

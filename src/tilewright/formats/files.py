@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Protocol
 
-from tilewright.errors import InputError, ResourceError, UsageError
+from tilewright.errors import InputError, ResourceError, TilewrightError, UsageError
 
 BLOCK_BYTES = 4 << 20  # copied or checked at a time: large enough for full disk speed, small beside any model
 
@@ -51,6 +51,8 @@ def naming(path: str | os.PathLike[str], doing: str) -> Iterator[None]:
     """Turns an OSError of the block into a ResourceError that names `path`, what was done with it, and a remedy."""
     try:
         yield
+    except TilewrightError:
+        raise
     except OSError as error:
         hint = _HINTS.get(error.errno or 0)
         raise ResourceError(f"cannot {doing}: {reason(error)}", path=path, hint=hint) from error

@@ -6,7 +6,8 @@ import os
 
 import numpy as np
 
-from tilewright.formats.volumes import Volume, suffix_of
+from tilewright.formats.names import suffix_of
+from tilewright.formats.volumes import Volume
 from tilewright.formats.voxels import voxel_size
 
 KINDS = {".nii": "NIfTI", ".nii.gz": "NIfTI", ".tif": "TIFF", ".tiff": "TIFF", ".zarr": "Zarr"}

@@ -12,7 +12,7 @@ from tilewright.errors import TilewrightError, error_json
 
 SLOTS = 512  # maps at a time: a model has one per file of weights
 # int64 per map: first address, the address after the last, address and bytes of a text, exit code, address and bytes of
-# the same error as JSON; zeros: no map. The signal action of runtime/bus_errors.py reads it.
+# the same error as JSON; zeros: no map. The signal action of runtime/process/bus_errors.py reads it.
 FAULTS = np.zeros((SLOTS, 7), np.int64)
 _lock = threading.Lock()
 

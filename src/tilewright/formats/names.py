@@ -6,6 +6,7 @@ import os
 
 from tilewright.errors import UsageError
 
+VOLUMES = (".txt", ".npy", ".nii", ".nii.gz", ".tif", ".tiff", ".zarr")
 RECORDS = (".jsonl", ".parquet", ".txt", ".bin")  # files of prompts, sentences and answers
 _LINES = "write it as .jsonl, a JSON object a line"
 _SHEET = "save it as .parquet, or as .jsonl, a JSON object a line"
@@ -49,3 +50,19 @@ def advice(path: str | os.PathLike[str], otherwise: str) -> str:
     """What to do about a compressed or renamed file; `otherwise` for all others."""
     hint = ADVICE.get(ending(path))
     return hint if hint == _UNPACK else otherwise
+
+
+def suffix_of(path: str) -> str | None:
+    """The suffix of VOLUMES that `path` ends with, in lower case; ".zarr" for a directory; None for others."""
+    name = os.fspath(path).rstrip("/").lower()
+    found = next((suffix for suffix in sorted(VOLUMES, key=len, reverse=True) if name.endswith(suffix)), None)
+    return ".zarr" if found is None and os.path.isdir(path) else found
+
+
+def check_suffix(path: str, what: str) -> str:
+    """`suffix_of(path)`. Raises UsageError with the list of formats where it is none."""
+    found = suffix_of(path)
+    if found is None:
+        formats = f"names end with {', '.join(VOLUMES[:-1])} or {VOLUMES[-1]}"
+        raise UsageError(f"the format of the {what} is not known by its name", path=path, hint=advice(path, formats))
+    return found

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tilewright.errors import InputError, ResourceError, brief
+from tilewright.errors import InputError, ResourceError, TilewrightError, brief
 from tilewright.formats.files import InputFile, Writable
 from tilewright.formats.lines import MAX_LINE_BYTES, Line, LineReader
 from tilewright.formats.prompts import PROMPT_FIELDS, names_sampling
@@ -78,6 +78,8 @@ def _opened(file: InputFile) -> Iterator[Any]:
     try:
         with arrow.PythonFile(_Source(file), mode="r") as source, arrow.parquet.ParquetFile(source) as opened:
             yield opened
+    except TilewrightError:
+        raise
     except (arrow.ArrowException, OSError, KeyError, UnicodeDecodeError, OverflowError) as error:
         raise InputError(f"cannot be read as Parquet: {brief(error)}", path=file.path) from error
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import InputError, ResourceError, brief
+from tilewright.errors import InputError, ResourceError, TilewrightError, brief
 from tilewright.formats.files import InputFile, naming
 from tilewright.formats.raw_volumes import RawForm, RawVolume
 from tilewright.formats.tiff_metadata import TiffMetadata, options_for, read_metadata
@@ -44,6 +44,9 @@ def open_tiff(path: str, what: str, *, memory: int | None = None, headers: bool 
             volume = _read(file, tiff, memory, headers)
             volume.header = read_metadata(tiff)
             return volume
+    except TilewrightError:
+        file.close()
+        raise
     except damage as error:
         file.close()
         raise InputError(f"tifffile cannot read it: {brief(error)}", path=path) from error

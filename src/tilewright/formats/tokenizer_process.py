@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from typing import IO, Any
 
@@ -56,10 +57,12 @@ class TokenizerProcess:
         return answer[0]
 
     def _start(self) -> None:
-        code = f"import sys; sys.path[:] = {sys.path!r}; from tilewright.formats.tokenizer_process import main; main()"
+        code = (
+            "from tilewright.formats import tokenizer, tokenizer_process; tokenizer_process.main(tokenizer.Tokenizer)"
+        )
         with naming(sys.executable, "start a tokenizer with"):
             self._process = subprocess.Popen(
-                [sys.executable, "-c", code],
+                [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {code}"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -111,10 +114,8 @@ def _received(pipe: IO[bytes]) -> bytes:
     return message
 
 
-def main() -> None:
-    """The process. It ends when its parent does."""
-    from tilewright.formats.tokenizer import Tokenizer
-
+def main(open_tokenizer: Callable[..., Any]) -> None:
+    """Run the process until its parent stops. open_tokenizer: the class `Tokenizer`, which uses this module itself."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)  # those are for the parent, which ends it
     _limit(resource.RLIMIT_CORE, 0)
@@ -126,7 +127,7 @@ def main() -> None:
             method, arguments = pickle.loads(_received(pipe))
             _limit(resource.RLIMIT_CPU, int(time.process_time()) + seconds + 1)
             try:
-                tokenizer = tokenizer or Tokenizer(path, content=content)
+                tokenizer = tokenizer or open_tokenizer(path, content=content)
                 answer = [False, getattr(tokenizer, method)(*arguments)]
             except InputError as error:
                 answer = [True, error.message, error.hint]

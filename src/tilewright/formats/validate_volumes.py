@@ -9,9 +9,11 @@ import numpy as np
 
 from tilewright.errors import InputError
 from tilewright.formats.files import InputFile
+from tilewright.formats.names import suffix_of
 from tilewright.formats.npy import read_header
 from tilewright.formats.validate import Validation, _judge
-from tilewright.formats.volumes import aligned_boxes, open_volume, suffix_of
+from tilewright.formats.volume_formats import open_volume
+from tilewright.formats.volumes import aligned_boxes
 
 TOLERANCE = 1e-4  # the course's
 MOST = 1 << 20  # voxels compared at a time, or a chunk

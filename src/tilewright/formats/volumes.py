@@ -1,30 +1,17 @@
-"""Volumes on disk: any format opened for reading by boxes, and how each stores what is written."""
+"""A volume that is read box by box: the base of every format's reader, a volume in memory, and shared checks."""
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from itertools import product
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from tilewright.errors import InputError, ResourceError, UsageError
-from tilewright.formats.names import advice
+from tilewright.errors import InputError, NotEnoughMemory
 
-if TYPE_CHECKING:
-    from tilewright.formats.course_volumes import TextForm
-    from tilewright.formats.nifti import GzipForm
-    from tilewright.formats.raw_volumes import RawForm
-    from tilewright.formats.zarr_volumes import ZarrForm
-
-    # unit: tiles on its multiples share no piece of it; axis: along which slabs are stored one behind the other
-    Form: TypeAlias = TextForm | GzipForm | RawForm | ZarrForm
-
-SUFFIXES = (".txt", ".npy", ".nii", ".nii.gz", ".tif", ".tiff", ".zarr")
-MORE_MEMORY = "give more --memory"
 PIECE_BYTES = 4 << 20  # read, checked and converted at a time: it stays in a core's cache
 
 Box = tuple[slice, slice, slice]
@@ -122,83 +109,6 @@ class ArrayVolume(Volume):
             yield place, scaled(box[place], self._scale)
 
 
-def suffix_of(path: str) -> str | None:
-    """The suffix of SUFFIXES that `path` ends with, in lower case; ".zarr" for a directory; None for others."""
-    name = os.fspath(path).rstrip("/").lower()
-    found = next((suffix for suffix in sorted(SUFFIXES, key=len, reverse=True) if name.endswith(suffix)), None)
-    return ".zarr" if found is None and os.path.isdir(path) else found
-
-
-def check_suffix(path: str, what: str) -> str:
-    """`suffix_of(path)`. Raises UsageError with the list of formats where it is none."""
-    found = suffix_of(path)
-    if found is None:
-        raise UsageError(f"the format of the {what} is not known by its name", path=path, hint=advice(path, _formats()))
-    return found
-
-
-def _formats() -> str:
-    return f"names end with {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
-
-
-def open_volume(path: str, what: str = "input", *, memory: int | None = None, headers: bool = False) -> Volume:
-    """The volume at `path`, by its name: the course's .txt, .npy, NIfTI, a TIFF stack, or a directory of Zarr.
-
-    memory: bytes that it may hold; None: any number. .npy, .nii and Zarr are read box by box and hold none. headers:
-    read no more than tells its shape; of one that is held all values are zeros then, and take no memory. Raises
-    UsageError for a name of no format, InputError for a file that is not what its name says, whose header lies, or
-    that is no volume of three dimensions, ResourceError where memory or a package is missing.
-    """
-    suffix = check_suffix(path, what)
-    if suffix == ".txt":
-        from tilewright.formats.course_volumes import open_text
-
-        return open_text(path, what, memory=memory, headers=headers)
-    if suffix == ".npy":
-        from tilewright.formats.raw_volumes import open_npy
-
-        return open_npy(path, what)
-    if suffix in (".nii", ".nii.gz"):
-        from tilewright.formats.nifti import open_nifti
-
-        return open_nifti(path, what, memory=memory, headers=headers)
-    if suffix == ".zarr":
-        from tilewright.formats.zarr_volumes import open_zarr
-
-        return open_zarr(path, what)
-    from tilewright.formats.tiff import open_tiff
-
-    return open_tiff(path, what, memory=memory, headers=headers)
-
-
-def form_of(path: str, shape: Shape, dtype: np.dtype, like: Volume) -> Form:
-    """How a volume is to be stored at `path`, by its name; `like` is the input, whose header it keeps if it is of the
-    same kind.
-
-    dtype: float32 or float64. Raises UsageError for a name of no format, ResourceError where a package is missing.
-    """
-    suffix, dtype = check_suffix(path, "output"), np.dtype(dtype)
-    if suffix == ".txt":
-        from tilewright.formats.course_volumes import TextForm
-
-        return TextForm(shape)
-    if suffix == ".npy":
-        from tilewright.formats.raw_volumes import npy_form
-
-        return npy_form(shape, dtype)
-    if suffix in (".nii", ".nii.gz"):
-        from tilewright.formats.nifti import nifti_form
-
-        return nifti_form(path, shape, dtype, like)
-    if suffix == ".zarr":
-        from tilewright.formats.zarr_volumes import ZarrForm
-
-        return ZarrForm(shape, dtype, like)
-    from tilewright.formats.tiff import tiff_form
-
-    return tiff_form(shape, dtype, like)
-
-
 def boxes(shape: tuple[int, ...], itemsize: int, axis: int = 0) -> Iterator[Box]:
     """Boxes of at most PIECE_BYTES, or one plane, that fill `shape`; they are cut along `axis`."""
     plane = itemsize * math.prod(shape) // max(1, shape[axis])
@@ -251,12 +161,21 @@ def check_shape(path: str, shape: tuple[int, ...], dtype: np.dtype, *, kernel: b
     return shape  # type: ignore[return-value]
 
 
-class MemoryShort(ResourceError):
-    """More memory is needed than a job may take. missing: bytes, of this process and as far as is known here."""
+class MemoryShort(NotEnoughMemory):
+    """More memory is needed than a job may take. missing: bytes, of this process and as far as is known here.
+
+    hint: what else would help. `advise` changes what the user is told to do.
+    """
 
     def __init__(self, message: str, *, missing: int = 0, path: str | None = None, hint: str | None = None) -> None:
-        super().__init__(message, path=path, hint=f"{MORE_MEMORY}, or {hint}" if hint else MORE_MEMORY)
-        self.missing = missing
+        super().__init__(message, path=path)
+        self.missing, self.instead = missing, hint
+        self.advise()
+
+    def advise(self, *, enough: int | None = None) -> None:
+        """Name the memory that would be enough, in bytes, and what else would help, which is `instead`."""
+        about = f", about {enough >> 20}M" if enough else ""
+        self.hint = f"give more --memory{about}" + (f", or {self.instead}" if self.instead else "")
 
 
 def check_memory(path: str, needed: int, memory: int | None) -> None:

@@ -7,8 +7,9 @@ import xml.etree.ElementTree as ElementTree  # expat refuses entities that expan
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from tilewright.formats.names import suffix_of
 from tilewright.formats.tiff_metadata import TiffMetadata
-from tilewright.formats.volumes import Volume, suffix_of
+from tilewright.formats.volumes import Volume
 
 # unit of a TIFF -> (NIfTI's name, how many of these it is)
 UNITS = {

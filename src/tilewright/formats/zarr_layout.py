@@ -77,6 +77,8 @@ def read_layout(path: str, what: str) -> Layout:
     _object(path, ".zattrs", files[".zattrs"])
     try:
         layout = _version_3(path, fields) if name == "zarr.json" else _version_2(fields)
+    except InputError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
             f"the metadata is not that of an array: {type(error).__name__}({brief(error)})",

@@ -10,18 +10,22 @@ Source: Radford et al., "Unsupervised Representation Learning with Deep Convolut
 2016.
 """
 
-import threading
+import math
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
+from tilewright.backends import Backend, backend
+from tilewright.backends.pixels import to_pixels
+from tilewright.backends.protocol import Array, Arrays, Batches, Network, Operand, Span, unmeasured
 from tilewright.errors import InputError, UsageError
 from tilewright.ops.batchnorm import fold
 from tilewright.ops.conv_transpose2d import conv_transpose2d
 from tilewright.ops.conv_transpose2d import prepare as prepare_convolution
-from tilewright.ops.core.arrays import BFLOAT16, as_numpy, one_of, result_for
-from tilewright.ops.core.memory import empty
+from tilewright.ops.core.arrays import BFLOAT16, as_numpy, result_for
 from tilewright.ops.matmul import matmul
 from tilewright.ops.matmul import prepare as prepare_matrix
 
@@ -29,8 +33,18 @@ MODEL_TYPE = "dcgan"
 MAX_SIZE = 2**31 - 1  # what kernels count with must not overflow
 MAX_LAYERS = 64  # names of tensors are made from it before a file is looked at
 MAX_FLOATS = 2**28  # of one image behind a layer, 1 GiB: no weight's shape confirms a stride, so a limit guards it
-GROUP = 48  # images that go through the layers together, 12 MiB between two layers: 9 % faster than 32, 4 % than 96
-GROUP_FLOATS = 2**22  # what a group may take between two layers, where its images are larger: 16 MiB
+SLOTS = 2  # batches in flight on a GPU: one is computed while the one before is copied to the host
+
+
+class Batch(NamedTuple):
+    """images: of a batch. floats: the most that they may take between two layers, for larger images."""
+
+    images: int
+    floats: int
+
+
+# On the CPU 12 MiB between two layers: 48 images are 9 % faster than 32, and 4 % than 96. On a GPU at most 1 GiB.
+BATCH = {"cpu": Batch(48, 2**22), "cuda": Batch(1024, 2**28)}
 
 
 class DCGANLayer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -111,17 +125,21 @@ class DCGANConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         *_, last = self.shapes()
         return last
 
+    def batch_on(self, device: str) -> int:
+        """Images that go through the layers together on "cpu" or "cuda"; it changes no bits."""
+        most = BATCH[device]
+        return max(1, min(most.images, most.floats // max(map(math.prod, self.shapes()))))
+
     @property
-    def group(self) -> int:
-        """Images that go through the layers together; it changes no bits."""
-        largest = max(height * width * channels for height, width, channels in self.shapes())
-        return max(1, min(GROUP, GROUP_FLOATS // largest))
+    def between(self) -> tuple[int, int]:
+        """Elements of an image in each of the two buffers between the layers, which are used in turn."""
+        inner = [math.prod(shape) for shape in self.shapes()][:-1]
+        return max(inner[::2]), max(inner[1::2], default=0)
 
     @property
     def work_bytes(self) -> int:
-        """Bytes of the two buffers between the layers."""
-        inner = [height * width * channels for height, width, channels in self.shapes()][:-1]
-        return 4 * self.group * (max(inner[::2]) + max(inner[1::2], default=0))
+        """Bytes of these buffers on the CPU."""
+        return 4 * self.batch_on("cpu") * sum(self.between)
 
     @property
     def activations(self) -> tuple[str, ...]:
@@ -183,9 +201,9 @@ class DCGAN:
 
     weights: float32 or bfloat16 arrays by the names of `config.tensor_shapes()`; they may be memory-mapped and
     read-only. dtype: accuracy class of the products, "float32" or "bfloat16"; on a GPU also "float16" and "tf32".
-    device: "cpu" or "cuda". batch: images that go through a GPU's layers together (None: `models.dcgan_device.BATCH`);
-    it changes no bits. Raises InputError if a tensor is missing, too many or of another shape, or a variance is
-    negative.
+    device: "cpu", "cuda" or a backend. batch: images that go through the layers together, None for
+    `config.batch_on(device)`; it changes no bits. Raises InputError if a tensor is missing, too many or of another
+    shape, or a variance is negative.
     """
 
     def __init__(
@@ -194,7 +212,7 @@ class DCGAN:
         weights: Mapping[str, np.ndarray],
         *,
         dtype: str = "float32",
-        device: str = "cpu",
+        device: str | Backend = "cpu",
         batch: int | None = None,
     ):
         shapes = config.tensor_shapes()
@@ -205,24 +223,60 @@ class DCGAN:
                 what = "missing" if found is None else found
                 raise InputError(f"tensor {name} is {what}; {wanted} is wanted by the configuration")
         check_variances(weights)
-        self.config, self.dtype, self.gpu = config, dtype, None
-        if one_of("DCGAN", "device", device, ("cpu", "cuda")) == "cuda":
-            from tilewright.models.dcgan_device import Generator
-
-            self.gpu = Generator(config, self._layers(weights), dtype=dtype, batch=batch)
-            return
-        (matrix, bias), *kernels = self._layers(weights)
+        self.config, self.dtype, self.backend = config, dtype, backend(device, dtype)
+        self.batch = batch or config.batch_on(self.backend.name)
+        self.columns = self.backend.padded(config.z_size)  # of noise; those behind z_size are zero
+        array, vector = self.backend.array, self.backend.vector
+        (matrix, bias), *kernels = ((array(w), vector(b)) for w, b in self._layers(weights))
         self.projection = prepare_matrix(matrix, dtype=dtype), bias
         self.layers = []
         for layer, (kernel, bias), activation in zip(config.layers, kernels, config.activations, strict=True):
             padding = (layer.padding, layer.padding)
             prepared = prepare_convolution(kernel, stride=layer.stride, padding=padding, dtype=dtype)
             self.layers.append((prepared, bias, activation))
-        self._kept = threading.local()
+        even, odd = config.between
+        self.work = self.backend.workspace(even=self.batch * even, odd=self.batch * odd)
+        self.batches: dict[tuple[str, ...], Batches] = {}
+
+    def forward(
+        self, z: Array, *, images: Array | None = None, pixels: Array | None = None, invalid: Array | None = None
+    ) -> None:
+        """A batch of noise float32 (n, columns) -> images float32 (n, height, width, channels).
+
+        pixels uint8 of the same shape, invalid uint8 (n,): see `to_pixels`; both are computed if invalid is given.
+        """
+        n, shapes = len(z), list(self.config.shapes())
+        outs = [self._between("odd" if i % 2 else "even", n, shape) for i, shape in enumerate(shapes[:-1])]
+        if images is None:
+            images = self.work.take("images", n, math.prod(shapes[-1])).reshape((n, *shapes[-1]))
+        matrix, bias = self.projection
+        x = matmul(z, matrix, bias=bias, activation="relu", out=outs[0].reshape((n, matrix.N)))
+        for (kernel, bias, activation), shape, out in zip(self.layers, shapes, [*outs[1:], images], strict=False):
+            x = conv_transpose2d(x.reshape((n, *shape)), kernel, bias=bias, activation=activation, out=out)
+        if invalid is not None:
+            to_pixels(images, pixels, invalid)
+
+    def _between(self, name: str, n: int, shape: tuple[int, ...]) -> Array:
+        return self.work.take(name, n, math.prod(shape), self.backend.between).reshape((n, *shape))
+
+    def batches_of(self, *outputs: str) -> Batches:
+        """`forward` from noise to the outputs of these names, prepared when it is first requested."""
+        if outputs not in self.batches:
+            shape, own = self.config.image_shape, weakref.proxy(self)  # the model holds it, and is freed with it
+            operands = {"images": Operand(shape), "pixels": Operand(shape, "uint8"), "invalid": Operand((), "uint8")}
+            network = Network(
+                lambda z, *arrays: own.forward(z, **dict(zip(outputs, arrays, strict=True))),
+                inputs=[Operand((self.columns,))],
+                outputs=[operands[name] for name in outputs],
+            )
+            self.batches[outputs] = self.backend.batches(network, [self.batch], SLOTS)
+        return self.batches[outputs]
 
     def _layers(self, weights: Mapping[str, np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """(weights, bias) of the projection and of each layer, norms folded in; one after the other, for memory."""
-        yield self._folded(weights, "proj", 0, axis=1)
+        matrix, bias = self._folded(weights, "proj", 0, axis=1)
+        more = self.columns - len(matrix)
+        yield np.pad(matrix, ((0, more), (0, 0))) if more else matrix, bias
         for i in range(len(self.config.layers)):
             yield self._folded(weights, f"convs.{i}", i + 1, axis=2)
 
@@ -235,32 +289,25 @@ class DCGAN:
         """
         noise = self.checked(z)
         images = result_for("generate", out, (len(noise), *self.config.image_shape))
-        if self.gpu is not None:
-            self.gpu.generate(noise, images)
-            return images
-        for first in range(0, len(noise), self.config.group):
-            some = slice(first, first + self.config.group)
-            self._draw(noise[some], images[some])
+        self.batches_of("images").run([noise], [images])
         return images
 
-    def _draw(self, z: np.ndarray, images: np.ndarray) -> None:
-        """z float32 (n, z_size), n at most a group -> images float32 (n, height, width, channels)."""
-        n, shapes = len(z), list(self.config.shapes())
-        places = [*(self._buffer(i % 2, n, shape) for i, shape in enumerate(shapes[:-1])), images]
-        matrix, bias = self.projection
-        x = matmul(z, matrix, bias=bias, activation="relu", out=places[0].reshape(n, -1))
-        for (kernel, bias, activation), shape, place in zip(self.layers, shapes, places[1:], strict=False):
-            x = conv_transpose2d(x.reshape(n, *shape), kernel, bias=bias, activation=activation, out=place)
+    def stream(
+        self, batches: Iterable[np.ndarray], *, pixels: bool = False, span: Span = unmeasured
+    ) -> Iterator[Arrays]:
+        """(images, invalid) of consecutive batches of noise, valid until the next ones are requested.
 
-    def _buffer(self, which: int, n: int, shape: tuple[int, int, int]) -> np.ndarray:
-        """float32 (n, *shape) of this thread's own memory, one of two in turn: memory that is new to a process costs
-        more than the work on it."""
-        if not hasattr(self._kept, "buffers"):
-            inner = [int(np.prod(shape)) for shape in self.config.shapes()][:-1]
-            sizes = [self.config.group * max(inner[i::2], default=0) for i in range(2)]
-            self._kept.buffers = [empty(size) for size in sizes]
-        count = n * int(np.prod(shape))
-        return self._kept.buffers[which][:count].reshape(n, *shape)
+        A GPU computes the next batch meanwhile; a batch of noise then has at most `batch` rows. pixels: 8-bit pixels in
+        place of images. invalid: uint8 (n,), 1 for an image that is not finite. span: measures the work on a GPU.
+        Raises UsageError as `generate` does.
+        """
+        prepared = self.batches_of("pixels" if pixels else "images", "invalid")
+        return prepared.stream(([self.checked(z)] for z in batches), span)
+
+    def warm_up(self, *, pixels: bool = False) -> None:
+        """Compile the kernels of `stream`, and allocate a GPU's memory for it. Raises torch's OutOfMemoryError."""
+        for _ in self.stream([np.zeros((1, self.config.z_size), np.float32)], pixels=pixels):
+            pass
 
     def _folded(self, weights: Mapping[str, np.ndarray], name: str, norm: int, axis: int):
         """The float32 weights and bias of a layer, with the batch-norm behind it; the last layer has none."""

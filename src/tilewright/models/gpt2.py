@@ -22,10 +22,10 @@ import numpy as np
 from tilewright.errors import InputError, UsageError
 from tilewright.formats.records import Completion, Id
 from tilewright.formats.tokenizer import Tokenizer
-from tilewright.models.generation import Block, Generated, Generator, Request
-from tilewright.models.host_place import BATCH_MEMORY as BATCH_MEMORY
-from tilewright.models.host_place import Host
-from tilewright.models.sampling import SamplingParams, failed
+from tilewright.generation.arrays_cpu import BATCH_MEMORY as BATCH_MEMORY
+from tilewright.generation.arrays_cpu import Host
+from tilewright.generation.engine import Block, Generated, Generator, Request
+from tilewright.generation.sampling import SamplingParams, failed
 from tilewright.ops.embedding import embedding
 from tilewright.ops.layernorm import layernorm
 from tilewright.ops.matmul import matmul, prepare
@@ -372,6 +372,6 @@ def place_of(device: str, dtype: str) -> Any:
         return Host(dtype)
     if device != "cuda":
         raise UsageError(f"device is {device!r}; cpu, cuda are")
-    from tilewright.models.device_place import Device
+    from tilewright.generation.cuda.decode_state import Device
 
     return Device(dtype)

@@ -1,12 +1,11 @@
-"""Where a job runs: "cpu" or "cuda", and what to do when the GPU is missing or too small for the batch."""
+"""Where a job runs: "cpu" or "cuda", and what it says when the GPU is missing or fails."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from types import TracebackType
-from typing import TypeVar
 
+from tilewright.backends.memory import is_kind, out_of_memory
 from tilewright.errors import ResourceError, TilewrightError, UsageError
 from tilewright.hardware import engines, gpus, no_gpu
 
@@ -15,7 +14,6 @@ GPU_DTYPES = ("float16", "tf32")  # accuracy classes that no kernel on a CPU has
 LEAST = (8, 0)  # compute capability, Ampere's: from there on matrix units know bfloat16 and tf32
 ON_CPU = 'run on the CPU: device="cpu", --device cpu on the command line'
 EXTRA = f"install what the GPU needs, pip install 'tilewright[gpu]', or {ON_CPU}"
-T = TypeVar("T")
 
 
 def place_for(device: str, dtype: str = "float32") -> str:
@@ -71,32 +69,6 @@ def _check_gpu() -> None:
         )
 
 
-def halving(run: Callable[[int], T], batch: int) -> T:
-    """run(batch), with half the batch each time that the GPU's memory does not suffice.
-
-    Raises ResourceError where it does not suffice for a batch of 1. Nothing that a failed run has allocated may be
-    held elsewhere, or the next cannot use it.
-    """
-    import torch
-
-    while True:
-        try:
-            return run(batch)
-        except (torch.cuda.OutOfMemoryError, torch.AcceleratorError) as error:
-            cause = _of_memory(error)
-            if cause is None:
-                raise
-            what = str(cause).partition(". ")[0]  # the rest is about settings of PyTorch
-            del cause
-        if batch <= 1:
-            raise ResourceError(
-                f"the GPU has too little memory, even for a batch of 1: {what}",
-                hint="end what else runs on it, or run on the CPU",
-            )
-        batch //= 2
-        torch.cuda.empty_cache()
-
-
 class gpu_faults:
     """What the GPU's driver reports within the block - a fault, a lost device, no memory - becomes a ResourceError."""
 
@@ -106,7 +78,7 @@ class gpu_faults:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if error is None or isinstance(error, TilewrightError):
             return
-        if cause := _of_memory(error):
+        if cause := out_of_memory(error):
             what, hint = str(cause).partition(". ")[0], f"end what else runs on it, or {ON_CPU}"
             raise ResourceError(f"the GPU has too little memory: {what}", hint=hint) from error
         what = str(error).partition("\n")[0]
@@ -116,15 +88,4 @@ class gpu_faults:
 
 def _is_gpu_fault(error: BaseException) -> bool:
     """Whether PyTorch, numba-cuda or Triton says what the driver has reported. None of them needs to be installed."""
-    return _is(error, "AcceleratorError", "CudaAPIError") or str(error).startswith("Triton Error [CUDA]")
-
-
-def _of_memory(error: BaseException | None) -> BaseException | None:
-    """PyTorch's OutOfMemoryError that this is or came of: within the capture of a graph, that fails for it, too."""
-    while error is not None and not _is(error, "OutOfMemoryError"):
-        error = error.__context__
-    return error
-
-
-def _is(error: BaseException, *names: str) -> bool:
-    return any(kind.__name__ in names for kind in type(error).__mro__)
+    return is_kind(error, "AcceleratorError", "CudaAPIError") or str(error).startswith("Triton Error [CUDA]")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -115,21 +116,33 @@ def _check_output_matrix(path: str | os.PathLike[str]) -> None:
         raise InputError(what, path=path, hint="get all weights, or set tie_word_embeddings to true if the two are one")
 
 
-def load(path: str | os.PathLike[str], **options: Any) -> Any:
+def load(path: str | os.PathLike[str], *, device: str = "auto", dtype: str = "float32", **options: Any) -> Any:
     """The model at `path`: a directory (config.json, model.safetensors), the course's file, or, where nothing of that
     name lies here, a named model: "poet", "critic", "portraits".
 
-    options: keyword arguments of the model's class (`dtype`; TextCNN: `table_memory`), and `device`: "cpu", "cuda" or
-    "auto", which is a GPU if there is one. Raises InputError, UsageError and ResourceError.
+    device: "cpu", "cuda", or "auto": a GPU if there is one that can be used. dtype: the accuracy class: "float32",
+    "bfloat16" or, on a GPU, "float16"; "auto": that of the checkpoint (float32 for float16 on a CPU). options: other
+    arguments of the model's class, such as `table_memory` of TextCNN. Raises InputError, UsageError and ResourceError.
     """
     path = model_path(path)
+    device = place_for(device) if dtype == "auto" else device
+    dtype = _stored_dtype(path, device) if dtype == "auto" else dtype
     config, weights = read_weights(path)
-    model = place(config, weights, **options)
+    model = place(config, weights, device=device, dtype=dtype, **options)
     if isinstance(model, GPT2 | TextCNN):
         model.tokenizer = tokenizer_of(path)
     if isinstance(model, GPT2):
         model.stop_ids = eos_token_ids(path) or config.stop_ids
     return model
+
+
+def _stored_dtype(path: str | os.PathLike[str], device: str) -> str:
+    """The dtype of most elements of the checkpoint. On a CPU, which has no float16, float32 holds its values."""
+    elements: Counter[str] = Counter()
+    for array in mapped_weights(path)[1].values():
+        elements[array.dtype.name] += array.size
+    most = elements.most_common(1)[0][0]
+    return "float32" if most == "float16" and device == "cpu" else most
 
 
 def place(config: Config, weights: dict[str, np.ndarray], **options: Any) -> Any:

@@ -45,8 +45,9 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0, or 1 where records failed or the validation did."""
-        return int(self.errors > 0 or (self.validation is not None and not self.validation.passed))
+        """0, or 1 if the validation failed or every record is bad. More bad records than allowed end a job earlier."""
+        all_bad = 0 < self.records == self.errors
+        return int(all_bad or (self.validation is not None and not self.validation.passed))
 
     def finish(self, start: float) -> None:
         """The figures of the whole run, which began at `start` of time.perf_counter()."""

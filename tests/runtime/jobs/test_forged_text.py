@@ -10,12 +10,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from tilewright.runtime.classify import ClassifyJob, classify
 from tilewright.runtime.jobs.cut import ENTRY, LineIndex
 from tilewright.runtime.jobs.directory import INDEX, REPORT, JobDirectory, error_name, part_name
 from tilewright.runtime.jobs.manifest import seal
 from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.verbs.classify import ClassifyJob, classify
 
 LINES = 60
 COUNTS = {

@@ -85,7 +85,7 @@ def test_ranks_may_take_parts(monkeypatch):
 @pytest.mark.skipif(not MPIEXEC or not Path(MPIEXEC).exists(), reason="mpiexec is not installed: pip install mpich")
 def test_the_command_under_mpiexec(tmp_path):
     """Refused by each, with exit code 2, before anything is written."""
-    code = "from tilewright.runtime.models import init_dcgan; init_dcgan('m', 1, z_size=4, channels=(8, 4, 3))"
+    code = "from tilewright.runtime.convert.models import init_dcgan; init_dcgan('m', 1, z_size=4, channels=(8, 4, 3))"
     path = os.pathsep.join([str(Path(toy_jobs.__file__).parents[1] / "src"), os.environ.get("PYTHONPATH", "")])
     setting = {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": path}, "capture_output": True, "text": True}
     subprocess.run([sys.executable, "-c", code], check=True, **setting)

@@ -14,22 +14,22 @@ import pytest
 import zarr
 
 from tilewright.errors import InputError, TilewrightError, UsageError
-from tilewright.models.sampling import SamplingParams
-from tilewright.runtime import classify as classify_module
-from tilewright.runtime import convolve_worker
-from tilewright.runtime import draw as draw_module
-from tilewright.runtime import generate as generate_module
-from tilewright.runtime.classify import ClassifyJob, classify
-from tilewright.runtime.convolve import ConvolveJob, convolve
-from tilewright.runtime.draw import DrawJob, draw
+from tilewright.generation.sampling import SamplingParams
+from tilewright.runtime.convert.models import init_dcgan
 from tilewright.runtime.engines.local import Local
-from tilewright.runtime.generate import GenerateJob, generate
 from tilewright.runtime.jobs import run as run_module
 from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.start import Settings
 from tilewright.runtime.jobs.task import Place
 from tilewright.runtime.jobs.unchanged import AsBegun, Tree
-from tilewright.runtime.models import init_dcgan
+from tilewright.runtime.verbs.classify import ClassifyJob, classify
+from tilewright.runtime.verbs.classify import task as classify_module
+from tilewright.runtime.verbs.convolve import ConvolveJob, convolve
+from tilewright.runtime.verbs.convolve import worker as convolve_worker
+from tilewright.runtime.verbs.draw import DrawJob, draw
+from tilewright.runtime.verbs.draw import task as draw_module
+from tilewright.runtime.verbs.generate import GenerateJob, generate
+from tilewright.runtime.verbs.generate import task as generate_module
 
 WAYS = ("edit", "replace", "cut", "remove")
 MOMENTS = ("open", "shard", "later")

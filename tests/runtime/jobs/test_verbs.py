@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from tilewright.errors import ResourceError, TilewrightError, UsageError
-from tilewright.models.sampling import SamplingParams
-from tilewright.runtime.classify import ClassifyJob, classify
-from tilewright.runtime.generate import GenerateJob, generate
+from tilewright.generation.sampling import SamplingParams
 from tilewright.runtime.jobs import ids
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.start import Settings
 from tilewright.runtime.jobs.status import status
+from tilewright.runtime.verbs.classify import ClassifyJob, classify
+from tilewright.runtime.verbs.generate import GenerateJob, generate
 from verb_jobs import ERRORS, RECORDS, SAMPLED, VERBS, clear, expected, files, job_of, run
 
 
@@ -28,7 +28,7 @@ def test_shards_change_no_bits(verbs, verb, size):
     job = job_of(verbs, verb, f"{verb}.jsonl", "cut", shard_size=size)
     report = run(job)
     assert Path(job.output).read_bytes() == expected(verbs, verb)
-    assert (report.records, report.errors, report.exit_code) == (RECORDS, ERRORS, 1) and report.job["shards"] > 1
+    assert (report.records, report.errors, report.exit_code) == (RECORDS, ERRORS, 0) and report.job["shards"] > 1
     assert [error.partition(":")[0] for error in report.first_errors[:2]] == ["line 10", "line 41"]
     assert verify(job.output).intact and status(job.output).errors == ERRORS
     clear(job)
@@ -243,8 +243,8 @@ class Noted:
 
 def task_of(job):
     """What `start` would be given."""
-    from tilewright.runtime import classify as classify_module
-    from tilewright.runtime import generate as generate_module
+    from tilewright.runtime.verbs.classify import task as classify_module
+    from tilewright.runtime.verbs.generate import task as generate_module
 
     module = classify_module if isinstance(job, ClassifyJob) else generate_module
     return module.task_of(job, lambda text: None)

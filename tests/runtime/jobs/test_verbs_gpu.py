@@ -20,13 +20,13 @@ from compare import compare
 from forked_verbs import PATHS
 from gpu import ON_GPU
 from tilewright.errors import ResourceError
-from tilewright.models.sampling import SamplingParams
-from tilewright.runtime.classify import ClassifyJob, classify
-from tilewright.runtime.draw import DrawJob, draw
-from tilewright.runtime.generate import GenerateJob, generate
+from tilewright.generation.sampling import SamplingParams
 from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.start import Settings
 from tilewright.runtime.named_models import model_path
+from tilewright.runtime.verbs.classify import ClassifyJob, classify
+from tilewright.runtime.verbs.draw import DrawJob, draw
+from tilewright.runtime.verbs.generate import GenerateJob, generate
 from verb_jobs import POISON, TrappingThere
 
 pytestmark = pytest.mark.skipif(not ON_GPU, reason="it takes a GPU: TILEWRIGHT_GPU=1")
@@ -167,7 +167,7 @@ def test_a_kernel_that_traps(folder, tmp_path, monkeypatch):
     """The worker is replaced, the record reported, the others are as ever."""
     job = job_with_a_trap(folder, tmp_path / "out.jsonl", engine="local")
     with monkeypatch.context() as patch:
-        patch.setattr("tilewright.runtime.classify.ClassifyTask", TrappingThere)
+        patch.setattr("tilewright.runtime.verbs.classify.task.ClassifyTask", TrappingThere)
         report = classify(job)
     classify(replace(job, output=str(tmp_path / "plain.jsonl")))
     found, wanted = ((tmp_path / name).read_bytes().splitlines() for name in ("out.jsonl", "plain.jsonl"))
@@ -182,12 +182,11 @@ def test_a_kernel_that_traps_here(folder, tmp_path):
     job = job_with_a_trap(folder, tmp_path / "out.jsonl")
     code = f"""if True:
         from tilewright.cli import fail
-        from tilewright.runtime import classify
-        from tilewright.runtime.classify import ClassifyJob
+        from tilewright.runtime.verbs.classify import ClassifyJob, classify, task
         from verb_jobs import TrappingThere
-        classify.ClassifyTask = TrappingThere
+        task.ClassifyTask = TrappingThere
         try:
-            classify.classify(ClassifyJob({job.model!r}, {job.input!r}, {job.output!r}, device="cuda"))
+            classify(ClassifyJob({job.model!r}, {job.input!r}, {job.output!r}, device="cuda"))
         except BaseException as error:
             fail(error)
     """

@@ -15,5 +15,5 @@ def channels(problem) -> Memory:
 def matrix(problem) -> Memory:
     """matmul's weights (K * C, O), made of a copy with the taps first."""
     product = Product(problem.O, problem.K * problem.C, problem.dtype, problem.device)
-    own, preparing = products.choose(product).memory_for(product)
+    own, preparing, _ = products.choose(product).memory_for(product)
     return Memory(own, preparing + 4 * problem.O * problem.C * problem.K)

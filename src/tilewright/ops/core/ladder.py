@@ -25,10 +25,12 @@ Need = Callable[[Hashable], "str | None"]  # a problem in, a reason to refuse ou
 
 class Memory(NamedTuple):
     """Bytes of a rung's weights. prepared: as it keeps them. preparing: what exists besides, at most, while `prepare`
-    runs, the caller's weights excluded."""
+    runs, the caller's weights excluded. entry: of each entry of a table that the rung fills as inputs arrive, 0 for a
+    rung without one."""
 
     prepared: int = 0
     preparing: int = 0
+    entry: int = 0
 
 
 @dataclass(frozen=True)

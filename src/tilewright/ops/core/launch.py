@@ -72,14 +72,21 @@ def scratch(words: int) -> np.ndarray:
 
 
 def run_on_threads(kernel: Kernel, *args, tasks: int, words: int) -> None:
-    """Run `kernel(*args, scratch)` on min(tasks, threads) threads at once. `launch` adds the counter of tasks."""
+    """Run `kernel(*args, scratch)` on min(tasks, threads) threads at once. `launch` adds the counter of tasks.
+
+    An error of the kernel's arithmetic, such as a division by zero, gets a note that names the kernel.
+    """
     count = thread_count()
     helpers = min(count, tasks) - 1
-    if helpers < 1:
-        kernel(*args, scratch(words))
-    else:
-        spin_ns = SPIN_NS if count <= cpu().cores else 0  # with more threads than cores, polling takes another's time
-        _team().run(kernel, (*args, scratch(words)), helpers, words, spin_ns)
+    try:
+        if helpers < 1:
+            kernel(*args, scratch(words))
+        else:
+            spin_ns = SPIN_NS if count <= cpu().cores else 0  # more threads than cores: polling takes another's time
+            _team().run(kernel, (*args, scratch(words)), helpers, words, spin_ns)
+    except ArithmeticError as error:
+        error.add_note(f"raised inside the kernel {kernel.name}")
+        raise
 
 
 def launch(kernel: Kernel, *args, tasks: int, words: int, alone: bool = False) -> None:

@@ -13,11 +13,11 @@ import numpy as np
 
 from tilewright.errors import ResourceError
 from tilewright.ops.core.gpu.tensors import torch_dtype
+from tilewright.ops.embedding_conv1d.memory import row_width
 from tilewright.ops.embedding_conv1d.operands import Filters
 from tilewright.ops.matmul import matmul, prepare
 
 PRODUCT_TOKENS = 4096  # tokens of a product: 400 MB at the course's size; multiprocessors idle for 1 % of its time
-LINE = 128  # bytes of a row in one slice: what eight lanes load, and a cache line of L2
 RESERVE = 4 << 30  # bytes of a GPU's memory left for products and batches, or half of what is free
 
 
@@ -52,7 +52,7 @@ class DeviceTable:
         hollow = tuple(weight.new_empty(1).expand(weight.shape) for weight in filters.weights)
         self.filters = Filters(hollow, filters.bias)  # shapes alone: `weights` has the values, so they can be freed
         stored = torch_dtype(dtype)
-        self.width = LINE // stored.itemsize if cut else max(1 << (filters.O - 1).bit_length(), 4)
+        self.width = row_width(filters.O, dtype, cut=cut is not None)
         self.slices = -(-filters.O // self.width)
         self.token_bytes = token_bytes = self.slices * self.groups * self.width * stored.itemsize
         memory = _free(table, V * token_bytes) if memory is None else memory

@@ -17,6 +17,7 @@ import numpy as np
 from tilewright.errors import ResourceError
 from tilewright.ops.core.memory import empty
 from tilewright.ops.embedding_conv1d.cpu.gather_add import SLICE, cut_rows
+from tilewright.ops.embedding_conv1d.memory import row_bytes
 from tilewright.ops.embedding_conv1d.operands import Filters
 from tilewright.ops.matmul import matmul, prepare
 
@@ -28,15 +29,15 @@ def capacity_of(
 ) -> tuple[int, int]:
     """(most rows of a table, bytes of a row). Arguments are those of TokenTable. Raises ResourceError if `memory` does
     not hold the rows of one sentence."""
-    row_bytes, most = 4 * SLICE * -(-O // SLICE), vocabulary * sum(kernels)
-    capacity = most if memory is None else min(most, memory // row_bytes)
+    each, most = row_bytes(O), vocabulary * sum(kernels)
+    capacity = most if memory is None else min(most, memory // each)
     one_sentence = sum(K * (length - K + 1) for K in kernels)
     if capacity < min(one_sentence, most):
         raise ResourceError(
             f"a token table of {memory} bytes holds {capacity} rows; a sentence may need {one_sentence}",
-            hint=f"allow at least {one_sentence * row_bytes} bytes",
+            hint=f"allow at least {one_sentence * each} bytes",
         )
-    return capacity, row_bytes
+    return capacity, each
 
 
 class TokenTable:
@@ -52,8 +53,8 @@ class TokenTable:
         self.table, self.filters = table, filters
         self.groups = filters.taps()
         self.packed = [prepare(filters.weights[b][:, :, tap].T, dtype=dtype) for b, tap in self.groups]
-        self.capacity, row_bytes = capacity_of(len(table), filters.O, filters.kernels, length=length, memory=memory)
-        slices = row_bytes // (4 * SLICE)
+        self.capacity, each = capacity_of(len(table), filters.O, filters.kernels, length=length, memory=memory)
+        slices = each // (4 * SLICE)
         self.slices = empty((slices, self.capacity, SLICE))  # pages are allocated when a row is written
         self.row_of = np.full((len(self.groups), len(table)), -1, np.int32)
         self.uses = np.zeros((len(self.groups), len(table)), np.int32)

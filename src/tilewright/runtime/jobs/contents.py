@@ -142,16 +142,20 @@ def hashing(directory: JobDirectory, files: dict[str, str]) -> Iterator[None]:
         thread.join(WAIT_SECONDS)
 
 
-def _hash(directory: JobDirectory, files: dict[str, str], known: dict[str, str], end: threading.Event) -> None:
-    begun = time.perf_counter()
+class _Rest:
+    """Waits REST times as long as the work since the last wait took. Raises _Enough once `end` is set."""
 
-    def rest() -> None:
-        nonlocal begun
-        if end.wait(REST * (time.perf_counter() - begun)):
+    def __init__(self, end: threading.Event) -> None:
+        self._end, self._begun = end, time.perf_counter()
+
+    def __call__(self) -> None:
+        if self._end.wait(REST * (time.perf_counter() - self._begun)):
             raise _Enough
-        begun = time.perf_counter()
+        self._begun = time.perf_counter()
 
-    manifest = directory.manifest
+
+def _hash(directory: JobDirectory, files: dict[str, str], known: dict[str, str], end: threading.Event) -> None:
+    manifest, rest = directory.manifest, _Rest(end)
 
     def is_as_begun(name: str) -> bool:
         path = files[name]

@@ -18,7 +18,7 @@ class Report(Sealed, frozen=True):
     """What a finished job did. size: bytes of the output; others: further outputs, (bytes, sha256) by path.
 
     computed: shards of the last run, the others were there. seconds: of the last run, by phase and in "total".
-    figures: of all shards together. facts: what its engine says. exit_code: 1 where records failed.
+    figures: of all shards together. facts: what its engine says.
     """
 
     manifest: str
@@ -33,10 +33,6 @@ class Report(Sealed, frozen=True):
     seconds: dict[str, float] = msgspec.field(default_factory=dict)
     figures: dict[str, float] = msgspec.field(default_factory=dict)
     facts: dict[str, Any] = msgspec.field(default_factory=dict)
-
-    @property
-    def exit_code(self) -> int:
-        return int(self.errors > 0)
 
 
 def digest_of(path: str, beat: Callable[[], object]) -> tuple[int, str]:

@@ -81,16 +81,13 @@ def _concatenated(task: Task, directory: JobDirectory, totals: Totals, stop: Sto
     bad: list[int] = []
     header = task.header(totals)
     check_space(directory.output, len(header) + totals.size)
-    digest = hashlib.sha256()
-    with AtomicFile(directory.output) as file, ThreadPoolExecutor(1) as hasher:
-        hashed = hasher.submit(digest.update, b"")
+    with AtomicFile(directory.output) as file, ThreadPoolExecutor(1) as thread:
+        hasher = _Hasher(thread)
 
         def write(block: bytes) -> None:
-            nonlocal hashed
             stop.check()
             if not bad:  # else the rest is read only to find what else is damaged
-                hashed.result()  # one block behind: while the next is read and compared with its shard's hash
-                hashed = hasher.submit(digest.update, block)
+                hasher.update(block)
                 file.write(block)
 
         write(header)
@@ -101,9 +98,25 @@ def _concatenated(task: Task, directory: JobDirectory, totals: Totals, stop: Sto
                 bad.append(number)
         if bad:
             raise DamagedShards(bad)
-        hashed.result()
+        sha256 = hasher.hexdigest()
         note(directory, [file.fileno()])
-    return file.bytes_written, digest.hexdigest()
+    return file.bytes_written, sha256
+
+
+class _Hasher:
+    """The sha256 of blocks, each hashed on `thread` while the next is read and compared with its shard's hash."""
+
+    def __init__(self, thread: ThreadPoolExecutor) -> None:
+        self._thread, self._digest = thread, hashlib.sha256()
+        self._hashed = thread.submit(self._digest.update, b"")
+
+    def update(self, block: bytes) -> None:
+        self._hashed.result()
+        self._hashed = self._thread.submit(self._digest.update, block)
+
+    def hexdigest(self) -> str:
+        self._hashed.result()
+        return self._digest.hexdigest()
 
 
 def _totals(directory: JobDirectory, count: int) -> tuple[Totals, list[int]]:

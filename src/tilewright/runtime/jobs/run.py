@@ -63,15 +63,14 @@ def run_within(
         with (
             _held(output, shared=options.part is not None) as directory,
             nullcontext() if options.part else _leaving_nothing(directory),
-            _telling(directory, begun := []),
+            _telling(work := _Run(task, directory, engine, options, stop, watch or Watch())),
         ):
-            earlier = Earlier(directory)
+            earlier = work.earlier
             earlier.settle(shared=options.part is not None)
             outputs = task.outputs() if isinstance(task, Assembling) else [directory.output]
             made.check_replaceable(directory, outputs, keep_others=options.keep_others, beat=stop.check)
             with earlier.kept(put_back=engine.ends_workers) if options.restart else nullcontext():
-                work = _Run(task, directory, engine, options, stop, watch or Watch(), earlier)
-                begun.append(work)
+                work.is_settled = True
                 report = _worked(work, manifest, began)
     engine.tell(report)
     return report
@@ -146,22 +145,23 @@ def _leaving_nothing(directory: JobDirectory) -> Iterator[None]:
 
 
 @contextmanager
-def _telling(directory: JobDirectory, begun: list[_Run]) -> Iterator[None]:
+def _telling(work: _Run) -> Iterator[None]:
     """An interruption says what is kept."""
     try:
         yield
     except Interrupted as error:
         with suppress(ResourceError):  # it names the signal all the same
-            error.message = f"{error.message.partition(':')[0]}: {_kept(directory, begun[0] if begun else None)}"
+            error.message = f"stopped by {error.value}: {_kept(work)}"
         raise
 
 
-def _kept(directory: JobDirectory, work: _Run | None) -> str:
+def _kept(work: _Run) -> str:
     """What is kept of a job that was told to stop."""
+    directory = work.directory
     done, shards = sum(1 for _ in directory.committed()), 0
     with suppress(Damaged):
         shards = directory.manifest.cut.shards
-    if work and work.options.restart and not work.computed and not directory.made:
+    if work.is_settled and work.options.restart and not work.computed and not directory.made:
         return "nothing of the new run was whole yet, and what was done before is kept"
     if REPORT in directory.root.names():
         return "what the finished job has written was being checked, and is as it was"
@@ -173,12 +173,14 @@ def _kept(directory: JobDirectory, work: _Run | None) -> str:
 
 
 class _Run:
+    """is_settled: what earlier runs left is settled and an output of others is refused; the shards come next."""
+
     def __init__(
-        self, task: Task, directory: JobDirectory, engine: Engine, options: Options, stop: Stop, watch: Watch,
-        earlier: Earlier,
-    ) -> None:  # fmt: skip
+        self, task: Task, directory: JobDirectory, engine: Engine, options: Options, stop: Stop, watch: Watch
+    ) -> None:
         self.task, self.directory, self.engine = task, directory, engine
-        self.options, self.stop, self.watch, self.earlier = options, stop, watch, earlier
+        self.options, self.stop, self.watch = options, stop, watch
+        self.earlier, self.is_settled = Earlier(directory), False
         self.records = self.errors = self.computed = 0
         self.todo: list[int] = []
         self.seconds: dict[str, float] = {}

@@ -8,10 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from tilewright.errors import Interrupted, ResourceError, UsageError
-from tilewright.runtime import bus_errors
 from tilewright.runtime.devices import gpu_faults, place_for
 from tilewright.runtime.engines.launchers import check_alone
 from tilewright.runtime.jobs import merge
@@ -20,7 +19,8 @@ from tilewright.runtime.jobs.directory import JobDirectory, Record
 from tilewright.runtime.jobs.run import run_within
 from tilewright.runtime.jobs.stop import stopping
 from tilewright.runtime.jobs.task import Engine, Options, Task, Watch, add_figures
-from tilewright.runtime.kept_kernels import cache_or_none, first_run
+from tilewright.runtime.kernel_cache import cache_or_none, first_run
+from tilewright.runtime.process import bus_errors
 from tilewright.runtime.progress import JobProgress
 from tilewright.runtime.reports import SECONDS, SHOWN_ERRORS, Report, Say, phase
 
@@ -121,6 +121,9 @@ class VerbTask(Task, Protocol):
     workers: int
 
 
+T = TypeVar("T", bound=VerbTask)
+
+
 def quiet(text: str) -> None:
     """Says nothing: what a worker in another process has for `say`."""
 
@@ -154,7 +157,7 @@ class _Figures(Watch):
 
 
 def start(
-    make: Callable[[Say, int], VerbTask],
+    make: Callable[[Say, int], T],
     output: str,
     settings: Settings,
     report: Report,
@@ -162,13 +165,13 @@ def start(
     device: str,
     unit: str,
     say: Say = quiet,
-) -> dict[str, float]:
-    """Runs a verb's job until its output is there; what it did stands in `report`. Returns the figures of all shards.
+) -> tuple[T, dict[str, float]]:
+    """Run a verb's job until its output exists, and fill `report`. Returns the task and the figures of all shards.
 
-    make: checks all that can be checked before the work, and makes the task; it is called in the engine's block, by
-    every rank of MPI, with what its worker may say and how many workers share the input.
-    report.lead is False for a rank that only followed and for a part:
-    they have no output, and nothing to say. Raises what `run` does.
+    make(say, workers): makes every check that needs no work, and returns the task. Every rank of MPI calls it inside
+    the engine's block. say: what the rank's worker may say. workers: how many share the input.
+    report.lead is False for a rank that only followed and for a part: they have no output, and nothing to say. Raises
+    what `run` does.
     """
     began, since = time.perf_counter(), time.time_ns()
     faults = gpu_faults() if settings.is_inline and device != "cpu" else nullcontext()  # else the worker is replaced
@@ -179,7 +182,7 @@ def start(
             stop.asked = _Announced(settings.grace)
         with phase(report, "check"):
             task = make(say if engine.lead else quiet, workers_of(engine, settings))
-            if device != "cuda" and (notice := cache_or_none() or first_run()) and engine.lead:
+            if place_for(device) == "cpu" and (notice := cache_or_none() or first_run()) and engine.lead:
                 say(notice)
         stop.check()
         task.workers = workers_of(engine, settings)
@@ -188,7 +191,7 @@ def start(
         if not engine.lead:
             done = run_within(task, output, engine, settings.options)
             report.records, report.errors = done.records, done.errors
-            return done.figures
+            return task, done.figures
         with JobProgress(unit) as shown, _resumable(settings, watch := _Figures(shown)):
             done = run_within(task, output, engine, settings.options._replace(since=since), watch)
     _fold(report, done, watch)
@@ -201,7 +204,7 @@ def start(
     for line in _outcome(done, settings.part):
         say(line)
     report.finish(began)
-    return done.figures
+    return task, done.figures
 
 
 def _outcome(done: merge.Report, part: tuple[int, int] | None) -> Iterator[str]:

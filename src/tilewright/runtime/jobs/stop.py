@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from types import FrameType
 
 from tilewright.errors import Interrupted
-from tilewright.runtime.signals import end_at_once
-from tilewright.runtime.startup import heard
+from tilewright.runtime.process.signals import end_at_once
+from tilewright.runtime.process.startup import heard
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 AGAIN_SECONDS = 1.0  # between two tries to end what does not ask
@@ -52,6 +52,7 @@ class Stop:
         if self.name:
             raise Interrupted(
                 f"stopped by {self.name}: what is whole was kept, and the output not written",
+                value=self.name,
                 hint="run the same command again",
             )
 

@@ -1,5 +1,7 @@
-"""Prefetches of attention: a core waits for few cache lines at a time, and the caches of short sequences are scattered
-over memory, where no stream is long enough for the hardware prefetcher.
+"""Prefetches of attention, which hide the latency of memory.
+
+The caches of short sequences are scattered over memory: no stream is long enough for the hardware prefetcher. A core
+has few cache misses in flight, so prefetches are spread over the work. s is a span's offset in the flat array `spans`.
 """
 
 import functools
@@ -10,15 +12,15 @@ from tilewright.ops.attention.operands import PANEL_VECTORS, SPAN
 from tilewright.ops.core.memory import LINE
 
 WORDS_PER_LINE = LINE // 4
-MOST_ROWS = 64  # rows of a span up to which the lines of its next head fit into L1 beside those of this head
-MOST_WORDS = 4 << 10  # words of a head's keys beyond which the hardware prefetcher is enough
+MOST_ROWS = 64  # rows of a span: up to here, its lines for two heads fit into L1
+MOST_WORDS = 4 << 10  # words of a head's keys: from here on, the hardware prefetcher is enough
 NO_SPAN = -1
 
 
 @simd.inline
 def next_keys(spans, s, next_s, next_head, job):
-    """Offset of the keys that the next task reads, one query of the span at next_s, or -1 if this query at s reads so
-    many keys that the hardware prefetcher is enough."""
+    """Offset of the keys that the next task reads, one query of the span at next_s, or -1 if the query at s reads
+    at least MOST_WORDS words of keys."""
     near = spans[s + SPAN.first] * job.head_words < MOST_WORDS
     return cache_offsets(spans[next_s + SPAN.slot], next_head, job).keys if near else -1
 

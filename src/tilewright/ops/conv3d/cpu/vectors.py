@@ -39,7 +39,7 @@ def vector_kernel(lanes: int):
 
     @simd.inline
     def sums(x, at, left, weights, w_at, job):
-        """A vector of outputs, of whose lanes `left` are inside out. at, w_at: offsets in x and in weights."""
+        """A vector of outputs. left: outputs from here to the end of the row. at, w_at: offsets in x and in weights."""
         total = simd.zeros(lanes)
         for c in range(job.C):
             for a in range(job.KD):
@@ -75,7 +75,7 @@ def vector_kernel(lanes: int):
 
 
 def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, border: Border) -> None:
-    """The rung's run function."""
+    """out (O, D, H, W) = the convolution of x (C, ...) with its border."""
     wide = padded(x, border)
     flat = np.ascontiguousarray(weights.weights).reshape(-1)
     job = Taps(*weights.weights.shape[1:], *(stride // 4 for stride in wide.strides[:3]))

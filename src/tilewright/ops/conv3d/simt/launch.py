@@ -20,7 +20,7 @@ LANES, THREADS = 16, 128  # of a marching block: 16 quads of a row, and 8 thread
 REGISTERS = 65536  # of a multiprocessor
 FUSED = 17  # taps along z whose sums fit in a thread's registers
 STRAIGHT = 1400  # multiply-adds in a loop: K 7 took 1.8 ms with 1,372 on an H200 and 2.5 with 2,744 (512^3)
-MOST_A_PLANE = 2**31 - 1  # numbers: offsets have 32 bits
+MOST_A_PLANE = 2**31 - 1  # elements: offsets have 32 bits
 LINES = 65535  # blocks along a grid's second axis
 
 
@@ -30,7 +30,7 @@ def on_device(weights: Packed, device):
 
 
 def as_constants(weights: Packed, device) -> tuple:
-    """The weights as numbers that are passed at each launch."""
+    """The weights as a tuple of float32, passed as parameters of each launch."""
     return tuple(weights.weights.ravel())
 
 
@@ -59,7 +59,7 @@ def _tiles(out) -> int:
 
 
 def parts_of(weights: Packed, device=None) -> list[tuple[int, tuple]]:
-    """As many planes of weights at a time as `march` takes: the first of each part, and the numbers of its planes."""
+    """The weights in parts that `march` accepts: (first plane, its planes as a flat tuple) of each."""
     KD, KH, KW = weights.sizes
     parts = -(-KD // min(MOST_PLANES, MOST_TAPS // (KH * KW)))
     step, planes = -(-KD // parts), weights.weights.reshape(KD, KH * KW)
@@ -67,7 +67,8 @@ def parts_of(weights: Packed, device=None) -> list[tuple[int, tuple]]:
 
 
 def march_in_parts(x, weights: Packed, out, window: Window) -> None:
-    """out (1, D, H, W) of x (1, ...) by `march`, with one part of the weights after the other; each adds to out."""
+    """out (1, D, H, W) of x (1, ...) by `march`, one launch per part of the weights; each after the first adds to
+    out."""
     KH, KW = weights.sizes[1:]
     for first, taps in weights.data:
         here = Window((window.first[0] - first, *window.first[1:]), window.mode, window.cval)
@@ -76,7 +77,7 @@ def march_in_parts(x, weights: Packed, out, window: Window) -> None:
 
 
 def form_for(sizes: tuple[int, int, int], window: Window, *, adds: bool = False) -> Form:
-    """How `march` takes a kernel of these sizes: as many rows as leave its loop in the cache of instructions."""
+    """The form of `march` for these sizes: the most rows whose loop fits in the instruction cache."""
     KD, _, _ = sizes
     fitting = [rows for rows in (4, 2, 1) if rows * QUAD * math.prod(sizes) <= STRAIGHT and rows * KD <= 14]
     rows = max(fitting, default=1)
@@ -85,7 +86,8 @@ def form_for(sizes: tuple[int, int, int], window: Window, *, adds: bool = False)
 
 
 def convolve_separably(x, weights: Packed, out, window: Window) -> None:
-    """out (1, D, H, W) of x (1, ...): three passes fused, or that along z apart, where it takes too many registers."""
+    """out (1, D, H, W) of x (1, ...): three passes fused, or a separate pass along z if that needs too many
+    registers."""
     (KD, KH, KW), x, out = weights.sizes, x.squeeze(0), out.squeeze(0)
     if KD <= FUSED:
         march_on(separable, separable_form(weights.sizes, window), (x, out), weights.data[0], window)
@@ -98,14 +100,14 @@ def convolve_separably(x, weights: Packed, out, window: Window) -> None:
 
 
 def factors_of(weights: Packed, device=None) -> list[tuple]:
-    """For `convolve_separably`: all three; those along y and x; that along z."""
+    """For `convolve_separably`: tuples of all three factors, of (1, wy, wx), and of wz."""
     wz, wy, wx = weights.factors
     one = np.ones(1, np.float32)
-    return [tuple(np.concatenate(numbers)) for numbers in ((wz, wy, wx), (one, wy, wx), (wz,))]
+    return [tuple(np.concatenate(vectors)) for vectors in ((wz, wy, wx), (one, wy, wx), (wz,))]
 
 
 def separable_form(sizes: tuple[int, int, int], window: Window) -> Form:
-    """How `separable` takes factors of these sizes."""
+    """The form of `separable` for factors of these sizes."""
     KD, _, _ = sizes
     rows = 4 if KD <= 3 else 2 if KD <= 9 else 1
     return Form(sizes, -window.first[2] % QUAD, rows, LANES, THREADS, 128 if KD <= 5 else 168)
@@ -114,7 +116,7 @@ def separable_form(sizes: tuple[int, int, int], window: Window) -> Form:
 def march_on(create, form: Form, arrays: tuple, weights: tuple, window: Window) -> None:
     """arrays: x and out (D, H, W). create: `march` or `separable`; chunks of planes keep all multiprocessors busy.
 
-    Rows that no quads fill are copied, with what stands before and behind them.
+    If rows have no whole number of quads, or x is not aligned to 16 bytes, x is copied with its border.
     """
     (x, out), mode, before = arrays, CODES[window.mode], window.first[2] + form.lead
     row_mode = mode
@@ -122,7 +124,9 @@ def march_on(create, form: Form, arrays: tuple, weights: tuple, window: Window) 
         x = widened(x, before, out.shape[2] + form.lead + form.sizes[2] - 1, window)
         row_mode, before = CONSTANT, 0
     if x.shape[1] * x.shape[2] > MOST_A_PLANE:
-        raise UsageError(f"conv3d: a plane has {x.shape[1]} x {x.shape[2]} numbers; the rung simt.naive takes so many")
+        raise UsageError(
+            f"conv3d: a plane has {x.shape[1]} x {x.shape[2]} elements, over 2**31 - 1; use rung simt.naive"
+        )
     across, down = -(-out.shape[2] // form.tile[1]), -(-out.shape[1] // form.tile[0])
     planes = chunk(form, across * down, out.shape[0])
     z, y, _ = window.first
@@ -131,7 +135,8 @@ def march_on(create, form: Form, arrays: tuple, weights: tuple, window: Window) 
 
 
 def widened(x, before: int, width: int, window: Window):
-    """x (D, H, W) with `before` numbers of its border before each row, and behind it up to `width`, a multiple of 4."""
+    """x (D, H, W) with its border in rows of `width` elements, rounded up to quads; `before` elements precede each
+    row."""
     wide = x.new_empty(*x.shape[:2], -(-width // QUAD) * QUAD)
     border = CODES[window.mode], window.cval
     launch(naive.widen, len(x) * x.shape[1], naive.ROW_THREADS, (x, wide), before, *border)
@@ -139,7 +144,7 @@ def widened(x, before: int, width: int, window: Window):
 
 
 def chunk(form: Form, tiles: int, planes: int) -> int:
-    """Planes that a block marches along: as many as finish first, with more blocks than slots they run in waves."""
+    """Planes of out per block, for the least estimated time. Blocks that exceed the slots run in further waves."""
     slots = multiprocessors() * max(1, REGISTERS // (form.registers * form.threads))
     halo, best, cost = form.sizes[0] - 1, planes, float("inf")
     for pieces in range(1, min(planes, 64) + 1):

@@ -1,10 +1,10 @@
-"""What the SIMT kernels can take; the ladder refuses more."""
+"""Limits and parameters of the SIMT kernels; the ladder refuses larger windows."""
 
 import math
 from typing import NamedTuple
 
-MOST_TAPS = 343  # of a kernel whose weights are parameters, with one instruction for each
-MOST_PLANES = 7  # of a kernel: a thread has as many open sums for each output
+MOST_TAPS = 343  # taps of a window whose weights are kernel parameters, with one instruction for each
+MOST_PLANES = 7  # planes of a window: a thread has this many unfinished sums for each output
 
 
 class Tile(NamedTuple):
@@ -16,8 +16,12 @@ class Tile(NamedTuple):
 
 
 class March(NamedTuple):
-    """How blocks march along z: elements z, y from a window's start to its output, and x from the quad that holds that
-    start; planes of out per block; codes of the border along z and y, and along x (CONSTANT: x holds it already)."""
+    """How blocks march along z.
+
+    z, y: elements from a window's start to its output. x: the same, from the quad that contains the start. chunk:
+    planes of out per block. mode: the border's code along z and y. row_mode: its code along x, CONSTANT if the rows of
+    x already include the border.
+    """
 
     z: int
     y: int
@@ -27,7 +31,7 @@ class March(NamedTuple):
     row_mode: int
 
 
-TILE = Tile(2, 4, 32)  # a warp lies along a row, so its loads have no bank conflicts
+TILE = Tile(2, 4, 32)  # a warp covers one row, so its loads have no bank conflicts
 
 
 def halo_bytes(sizes: tuple[int, int, int]) -> int:

@@ -1,4 +1,4 @@
-"""Planes of a tile march through shared memory; each element that a thread loads feeds KD sums for each window row."""
+"""A block marches along z with planes in shared memory; each loaded element feeds KD sums for each window row."""
 
 from functools import cache
 
@@ -6,7 +6,7 @@ from numba import cuda, float32, int32
 
 from tilewright.ops.conv3d.simt.border import CONSTANT
 from tilewright.ops.conv3d.simt.planes import base_of, edges_for, offsets_for, writer_for
-from tilewright.ops.conv3d.simt.window import QUAD, Form, gather_for, step_for, stow_for
+from tilewright.ops.conv3d.simt.window import QUAD, Form, gather_for, step_for, store_tile_for
 from tilewright.ops.core.gpu.registers import ALIGNMENT
 from tilewright.ops.core.gpu.simt import kernel_of
 
@@ -19,16 +19,16 @@ def march(form: Form):
     is `form.lead` more than the window's. fill: float32, the border's value. With form.adds, results are added to out.
 
     While a block multiplies one plane, loads of the next into registers are in flight; after a barrier the block writes
-    them to shared memory. Each plane is multiplied by all KD planes of the weights, so each column has KD open sums,
-    and a plane completes the oldest. Loses on small volumes: a block computes KD - 1 planes more than it writes, and
-    there are few blocks.
+    them to shared memory. Each plane is multiplied by all KD planes of the weights, so each output column has KD
+    unfinished sums, and a plane completes the oldest. Loses on small volumes: a block computes KD - 1 planes more than
+    it writes, and there are few blocks.
     """
     KD, (BY, BX), lanes, rows = form.sizes[0], form.tile, form.lanes, form.rows
     stage, pitch, wide = form.shares * form.threads * QUAD, form.across * QUAD, BX + form.sizes[2] - 1
     both, finished, zeros = 2 * stage, (KD - 1) * rows * QUAD, (float32(0),) * form.sums
     offsets, write, lead = offsets_for(form, form.shares), writer_for(rows, form.adds), form.lead
     edge_offsets, fetch_edge, put_edge = edges_for(form)
-    gather, stow, step = gather_for(form), stow_for(form), step_for(form)
+    gather, store_tile, step = gather_for(form), store_tile_for(form), step_for(form)
 
     @kernel_of(form.registers)
     def convolve(x, out, weights, job, fill):
@@ -49,7 +49,7 @@ def march(form: Form):
         y, column = top + row, left + column
         remaining, target = (int32(height - y), int32(width - column)), (z * height + y) * width + column
         for p in range(min(job.chunk, planes - z) + KD - 1):
-            stow(tile, now + QUAD * thread, quads, base, quad_offsets, fill)
+            store_tile(tile, now + QUAD * thread, quads, base, quad_offsets, fill)
             cuda.syncthreads()
             if at_edge:
                 put_edge(tile, now, edges, beyond)

@@ -6,16 +6,16 @@ from tilewright.ops.conv3d.simt.border import source_index
 from tilewright.ops.core.gpu.simt import kernel
 
 THREADS = 256
-ROW_THREADS = 128  # that copy a row
+ROW_THREADS = 128  # threads per block of `widen`, which copy one row
 
 
 @kernel
 def naive(x, weights, out, first, mode, fill):
-    """out (O, D, H, W) of x (C, ...) and weights (O, C, KD, KH, KW), adjacent threads along x.
+    """out (O, planes, height, width) of x (C, D, H, W) and weights (O, C, KD, KH, KW); adjacent threads along x.
 
     first: elements from a window's start to its output, along planes, rows and columns. mode: a code of `border.CODES`.
-    fill: float32, the border's value in mode "constant". The lowest rung: C * KD * KH * KW loads for as many
-    multiply-adds, so loads from the caches limit it.
+    fill: float32, the border's value in mode "constant". The lowest rung. Limited by loads from the caches: each
+    multiply-add loads an element and a weight.
     """
     O, C, KD, KH, KW = weights.shape
     _, planes, height, width = out.shape
@@ -42,7 +42,8 @@ def naive(x, weights, out, first, mode, fill):
 def widen(x, wide, first, mode, fill):
     """wide (D, H, P) = x (D, H, W) with its border before and after each row; one block per row.
 
-    Kernels that load 16 bytes at a time need rows that begin at multiples of 16 bytes.
+    first: border elements before each row. mode, fill: as in `naive`. The marching kernels use it: they load 16 bytes
+    at a time, so their rows must start at multiples of 16 bytes.
     """
     plane, row = cuda.blockIdx.x // x.shape[1], cuda.blockIdx.x % x.shape[1]
     for i in range(cuda.threadIdx.x, wide.shape[2], ROW_THREADS):

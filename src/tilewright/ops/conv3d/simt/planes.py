@@ -1,4 +1,8 @@
-"""Parts of the marching kernels: offsets of a thread's quads in a plane, the border beside its rows, and the stores."""
+"""Parts of the marching kernels: offsets of a thread's quads in a plane, the border beside its rows, and the stores.
+
+Each thread handles several quads, rows or border elements. Numba needs tuples of fixed length, so the factories
+recurse: the function for n of them calls the function for n - 1 and handles the last one itself.
+"""
 
 from functools import cache
 
@@ -12,14 +16,15 @@ from tilewright.ops.core.gpu.simt import inline
 
 @inline
 def base_of(at, D, plane, mode):
-    """Offset of plane `at` of D, each of `plane` elements; -1 outside the volume in mode CONSTANT."""
+    """Offset of plane `at` of a volume of D planes of `plane` elements; -1 if it is outside, in mode CONSTANT."""
     z = source_index(at, D, mode)
     return z * plane if z >= 0 else int64(-1)
 
 
 @cache
 def offsets_for(form: Form, count: int):
-    """offsets(top, left, H, P, mode): int32 offsets of a thread's first `count` quads in a plane (H, P), -1 for none.
+    """offsets(top, left, H, P, mode): int32 offsets of a thread's first `count` quads in a plane (H, P); -1 if there is
+    none.
 
     top, left: row and column of x where the tile with its halo starts.
     """
@@ -51,9 +56,10 @@ def offsets_for(form: Form, count: int):
 
 @cache
 def _put_for(adds: bool):
-    """put(out, at, left, whole, values): store the first `left` of four values at offset `at` of out, or add them.
+    """put(out, at, columns_left, aligned, values): store the first `columns_left` of four values at offset `at`, or
+    add.
 
-    whole: rows of out are aligned to 16 bytes, so a quad is stored at once.
+    aligned: rows of out start at multiples of 16 bytes, so a row has whole quads, each stored at once.
     """
 
     @inline
@@ -61,19 +67,19 @@ def _put_for(adds: bool):
         store(out, at, load(out, at) + value if adds else value)
 
     @inline
-    def put(out, at, left, whole, values):
-        if whole:
-            if left > 0:
+    def put(out, at, columns_left, aligned, values):
+        if aligned:
+            if columns_left > 0:
                 store4(out, at, add4(load4(out, at), values) if adds else values)
         else:
             v0, v1, v2, v3 = values
-            if left > 0:
+            if columns_left > 0:
                 put_one(out, at, v0)
-            if left > 1:
+            if columns_left > 1:
                 put_one(out, at + 1, v1)
-            if left > 2:
+            if columns_left > 2:
                 put_one(out, at + 2, v2)
-            if left > 3:
+            if columns_left > 3:
                 put_one(out, at + 3, v3)
 
     return put
@@ -81,16 +87,17 @@ def _put_for(adds: bool):
 
 @cache
 def writer_for(rows: int, adds: bool = False):
-    """write(out, at, pitch, left, values): store a quad in each of `rows` rows, `pitch` elements apart.
+    """write(out, at, pitch, remaining, values): store a quad in each of `rows` rows, `pitch` elements apart.
 
-    at: offset of the first in out. left: (rows, columns) of out that remain there. adds: add to the elements of out.
+    at: offset of the first quad. remaining: (rows, columns) of out from there to its end. adds: add to the elements of
+    out.
     """
     put = _put_for(adds)
     if rows == 1:
 
         @inline
-        def write(out, at, pitch, left, values):
-            rows_left, columns_left = left
+        def write(out, at, pitch, remaining, values):
+            rows_left, columns_left = remaining
             if rows_left > 0:
                 put(out, at, columns_left, pitch % QUAD == 0, values)
 
@@ -98,9 +105,9 @@ def writer_for(rows: int, adds: bool = False):
         above, end = writer_for(rows - 1, adds), (rows - 1) * QUAD
 
         @inline
-        def write(out, at, pitch, left, values):
-            above(out, at, pitch, left, values[:end])
-            rows_left, columns_left = left
+        def write(out, at, pitch, remaining, values):
+            above(out, at, pitch, remaining, values[:end])
+            rows_left, columns_left = remaining
             if rows_left >= rows:
                 put(out, at + (rows - 1) * pitch, columns_left, pitch % QUAD == 0, values[end:])
 
@@ -111,10 +118,10 @@ def writer_for(rows: int, adds: bool = False):
 def edges_for(form: Form):
     """(offsets, fetch, put) for the border elements before and after rows of x that a thread writes into the tile.
 
-    offsets(corner, first, H, W, mode, there): pairs, an element's offset in a plane of x and in the tile; -1 for none.
-    corner: (row, column) of x where the tile with its halo starts. first: elements from a window's start to its output
-    along x. there: False if the tile needs none. fetch(x, base, edges): loads them. put(tile, now, edges, values):
-    stores them in the tile at offset `now`.
+    offsets(corner, first, H, W, mode, there): pairs, an element's offset in a plane of x and in the tile; -1 if there
+    is none. corner: (row, column) of x where the tile with its halo starts. first: elements from a window's start to
+    its output along x. there: False if the tile needs no border. fetch(x, base, edges): loads them. put(tile, now,
+    edges, values): stores them in the tile at offset `now`.
     """
     count = max(1, -(-(form.tile[0] + form.sizes[1] - 1) * (form.sizes[2] - 1) // form.threads))
     return _edge_offsets(form, count), _edge_fetch(count), _edge_put(count)

@@ -1,4 +1,4 @@
-"""A marching kernel for outer products of three vectors: three short sums in place of a long one."""
+"""A marching kernel for outer products of three vectors: three short sums instead of one long sum."""
 
 from functools import cache
 
@@ -6,7 +6,7 @@ from numba import cuda, float32, int32
 
 from tilewright.ops.conv3d.simt.border import CONSTANT
 from tilewright.ops.conv3d.simt.planes import base_of, edges_for, offsets_for, writer_for
-from tilewright.ops.conv3d.simt.window import QUAD, Form, gather_for, line_for, separable_step_for, stow_for
+from tilewright.ops.conv3d.simt.window import QUAD, Form, gather_for, line_for, separable_step_for, store_tile_for
 from tilewright.ops.core.gpu.registers import ALIGNMENT, store4
 from tilewright.ops.core.gpu.simt import kernel_of
 
@@ -16,8 +16,8 @@ def separable(form: Form):
     """kernel(x (D, H, P), out, factors, first, chunk, modes, fill): `march` for a kernel that is an outer product.
 
     factors: wz, wy and wx in one tuple. Rows of a plane are convolved along x once, from one buffer in shared memory to
-    another. A thread sums those along y, and adds the result to KD open sums along z. An output takes KW + KH + KD
-    products, and a few for the halo. Loses to `march` where KH * KW is small: each plane needs one more barrier.
+    another. A thread sums those along y, and adds the result to KD unfinished sums along z. An output takes KW + KH +
+    KD products, and a few for the halo. Loses to `march` where KH * KW is small: each plane needs one more barrier.
     """
     KD, (BY, BX), lanes, rows = form.sizes[0], form.tile, form.lanes, form.rows
     stage, pitch, wide = form.shares * form.threads * QUAD, form.across * QUAD, BX + form.sizes[2] - 1
@@ -26,7 +26,7 @@ def separable(form: Form):
     line_elements = quads_of_lines * QUAD
     offsets, write, lead = offsets_for(form, form.shares), writer_for(rows, form.adds), form.lead
     edge_offsets, fetch_edge, put_edge = edges_for(form)
-    gather, stow, line, step = gather_for(form), stow_for(form), line_for(form), separable_step_for(form)
+    gather, store_tile, line, step = gather_for(form), store_tile_for(form), line_for(form), separable_step_for(form)
 
     @kernel_of(form.registers)
     def convolve(x, out, factors, job, fill):
@@ -48,7 +48,7 @@ def separable(form: Form):
         y, column = top + row, left + column
         remaining, target = (int32(height - y), int32(width - column)), (z * height + y) * width + column
         for p in range(min(job.chunk, planes - z) + KD - 1):
-            stow(tile, QUAD * thread, quads, base, quad_offsets, fill)
+            store_tile(tile, QUAD * thread, quads, base, quad_offsets, fill)
             cuda.syncthreads()
             if at_edge:
                 put_edge(tile, 0, edges, beyond)

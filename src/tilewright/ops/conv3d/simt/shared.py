@@ -49,7 +49,7 @@ def corner_of(out):
 
 @inline
 def put(out, o, plane, row, column, total):
-    """Write this thread's output if it lies in out. plane, row, column: of the block's first output."""
+    """Write this thread's output if it is inside out. plane, row, column: of the block's first output."""
     plane, row, column = plane + cuda.threadIdx.z, row + cuda.threadIdx.y, column + cuda.threadIdx.x
     if plane < out.shape[1] and row < out.shape[2] and column < out.shape[3]:
         out[o, plane, row, column] = total
@@ -64,10 +64,10 @@ def window_start(extents):
 
 @kernel
 def shared(x, weights, out, first, mode, fill):
-    """As `naive`, from a tile in shared memory, whose size the launch gives.
+    """As `naive`, from a tile in shared memory, whose size is set at launch.
 
-    A block makes (TILE + K - 1)**3 loads from device memory, an output K**3 from shared memory. Loses on volumes
-    smaller than a tile.
+    A block makes (TILE + K - 1)**3 loads from device memory, and K**3 loads per output from shared memory. Loses on
+    volumes smaller than a tile.
     """
     tile = cuda.shared.array(0, float32)
     C, KD, KH, KW = weights.shape[1:]
@@ -90,9 +90,9 @@ def shared(x, weights, out, first, mode, fill):
 
 @cache
 def constant(sizes: tuple[int, int, int]):
-    """kernel(x (1, D, H, W), out (1, ...), weights, first, mode, fill); weights: a tuple, of a window of these sizes.
+    """kernel(x (1, D, H, W), out (1, ...), weights, first, mode, fill); weights: a tuple of float32.
 
-    Parameters of a kernel lie in constant memory. A multiply-add reads one there as fast as a register. The loops over
+    Kernel parameters are in constant memory. A multiply-add reads one there as fast as a register. The loops over
     taps are unrolled. Loses at the first call: it compiles a kernel for each size.
     """
     extents = planes, rows, columns = tuple(tile + K - 1 for tile, K in zip(TILE, sizes, strict=True))

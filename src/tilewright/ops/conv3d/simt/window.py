@@ -1,8 +1,12 @@
-"""Sums over a window as straight runs of multiply-adds, their numbers in registers, their weights in constant memory.
+"""Device functions of the marching kernels: unrolled multiply-adds with elements and sums in registers.
 
-Functions made for one size of kernel. A tuple of float32 is so many registers: nothing indexes it at run time, so
-nothing can move it to memory. Each exists twice: as LLVM IR for the GPU, and in NumPy for numba-cuda's simulator, where
-a product and its sum are rounded once, too.
+Each function is generated for one size of kernel. It reads weights from constant memory, as kernel parameters. Elements
+and sums are tuples of float32 with compile-time indices only, so the compiler can keep each in a register. Each
+function has two versions: LLVM IR for the GPU, and NumPy for numba-cuda's simulator. Both round a multiply-add once.
+
+Shapes: a tile is a flat array in shared memory, one plane of x with its halo; offsets count its elements. `sums` is
+(KD, rows, QUAD) flattened: the last rows * QUAD are finished first. `factors` is wz, wy and wx in one
+tuple. On large volumes memory is the limit for K = 3, and multiply-adds from K = 5 on (see the README).
 """
 
 from dataclasses import dataclass
@@ -10,16 +14,16 @@ from dataclasses import dataclass
 import numpy as np
 from numba import config
 
-QUAD = 4  # numbers in 16 bytes, and outputs of a thread along x
+QUAD = 4  # elements in 16 bytes, and outputs of a thread along x
 
 
 @dataclass(frozen=True)
 class Form:
-    """What a marching kernel is compiled for.
+    """Compile-time parameters of a kernel whose blocks march along z, plane by plane.
 
-    sizes: (KD, KH, KW) of the kernel. lead: numbers of a window's first quad that lie before the window. rows: of
-    outputs a thread, along y. lanes: threads along x. threads: of a block. registers: at most so many a
-    thread. adds: results are added to what is there.
+    sizes: (KD, KH, KW) of the weights. lead: elements of a window's first quad that are before the window. rows: rows
+    of outputs per thread. lanes: threads along x. threads: threads per block. registers: limit of registers per thread.
+    adds: True if the kernel adds its results to out, False if it overwrites out.
     """
 
     sizes: tuple[int, int, int]
@@ -32,51 +36,52 @@ class Form:
 
     @property
     def tile(self) -> tuple[int, int]:
-        """(rows, columns) of outputs."""
+        """(rows, columns) of the outputs of a block in one plane."""
         return self.threads // self.lanes * self.rows, self.lanes * QUAD
 
     @property
     def quads(self) -> int:
-        """In a row of a window."""
+        """Quads that cover one row of all windows of a thread."""
         return -(-(self.lead + QUAD + self.sizes[2] - 1) // QUAD)
 
     @property
     def across(self) -> int:
-        """Quads in a row of a plane with its halo."""
+        """Quads in one row of the tile, halo included."""
         return self.lanes + self.quads - 1
 
     @property
     def shares(self) -> int:
-        """Quads of a plane with its halo that a thread loads."""
+        """Quads of the tile that each thread loads, rounded up."""
         return -(-(self.tile[0] + self.sizes[1] - 1) * self.across // self.threads)
 
     @property
     def sums(self) -> int:
-        """A thread's: KD for each of its outputs."""
+        """Sums of a thread: KD for each of its outputs in one plane."""
         return self.sizes[0] * self.rows * QUAD
 
 
 if config.ENABLE_CUDASIM:
 
-    def _fma(sums, weight, numbers):
-        return (sums.astype(np.float64) + np.float64(weight) * numbers.astype(np.float64)).astype(np.float32)
+    def _fma(sums, weight, elements):
+        return (sums.astype(np.float64) + np.float64(weight) * elements.astype(np.float64)).astype(np.float32)
 
     def taps_for(sizes, extents):
-        """taps(tile, at, weights): the sum over a window that begins at number `at` of a tile of these extents."""
+        """taps(tile, at, weights): the sum over the window that starts at element `at` of a tile of these extents."""
 
         _, rows, columns = extents
 
         def taps(tile, at, weights):
             total = np.float32(0)
             for i, (a, b, t) in enumerate(np.ndindex(sizes)):
-                number = tile[at + (a * rows + b) * columns + t]
-                total = _fma(total, weights[i], number)
+                element = tile[at + (a * rows + b) * columns + t]
+                total = _fma(total, weights[i], element)
             return total
 
         return taps
 
     def gather_for(form):
-        """gather(x, base, offsets): quads of x from numbers base + offset on; of anything where one is below 0."""
+        """gather(x, base, offsets): the quads of x at base + offset; arbitrary elements where base or offset is
+        negative."""
 
         def gather(x, base, offsets):
             flat = x.reshape(x.size)
@@ -84,24 +89,27 @@ if config.ENABLE_CUDASIM:
 
         return gather
 
-    def stow_for(form):
-        """stow(tile, at, quads, base, offsets, fill): write what was gathered, or `fill` where base or offset is below
-        0, to the tile from number `at` on, a block's threads apart."""
+    def store_tile_for(form):
+        """store_tile(tile, at, quads, base, offsets, fill): write the gathered quads to the tile.
 
-        def stow(tile, at, quads, base, offsets, fill):
+        Quad i goes to element at + QUAD * threads * i. Where base or offset i is negative, `fill` replaces it.
+        """
+
+        def store_tile(tile, at, quads, base, offsets, fill):
             for i, offset in enumerate(offsets):
                 quad = quads[QUAD * i : QUAD * (i + 1)]
                 tile[at + QUAD * form.threads * i :][:QUAD] = quad if base >= 0 <= offset else (fill,) * QUAD
 
-        return stow
+        return store_tile
 
     def _later(form, sums):
-        """Sums as an array (KD, rows, QUAD), one plane later."""
+        """Sums as an array (KD, rows, QUAD), shifted for the next plane: zeros first, the finished sums dropped."""
         sums = np.float32(sums).reshape(form.sizes[0], form.rows, QUAD)
         return np.concatenate([np.zeros_like(sums[:1]), sums[:-1]])
 
     def step_for(form):
-        """step(sums, tile, at, weights): sums one plane further; those of finished outputs are the last."""
+        """step(sums, tile, at, weights): shift the sums and add one plane. The last rows * QUAD sums are then
+        finished."""
         (_, KH, KW), Y, pitch = form.sizes, form.rows, form.across * QUAD
 
         def step(sums, tile, at, weights):
@@ -116,7 +124,7 @@ if config.ENABLE_CUDASIM:
         return step
 
     def line_for(form):
-        """line(tile, at, factors): a quad convolved along x."""
+        """line(tile, at, factors): a quad of a row, convolved along x. factors: wz, wy and wx in one tuple."""
 
         def line(tile, at, factors):
             window, total = tile[at + form.lead :], np.zeros(QUAD, np.float32)
@@ -127,7 +135,7 @@ if config.ENABLE_CUDASIM:
         return line
 
     def separable_step_for(form):
-        """step(sums, lines, at, factors): sums one plane further, from its lines."""
+        """step(sums, lines, at, factors): as `step_for`, from the rows of a plane that `line` has convolved along x."""
         (KD, KH, _), Y, pitch = form.sizes, form.rows, form.tile[1]
 
         def step(sums, lines, at, factors):
@@ -149,7 +157,7 @@ else:
     ZERO = ir.Constant(FLOAT, 0.0)
 
     def _pointer(context, builder, kind, array, at):
-        """To number `at` of an array."""
+        """Pointer to element `at` of an array."""
         return builder.gep(context.make_array(kind)(context, builder, array).data, [at])
 
     def _load4(builder, pointer):
@@ -161,7 +169,7 @@ else:
         return [builder.extract_value(value, i) for i in range(count)]
 
     def taps_for(sizes, extents):
-        """taps(tile, at, weights): the sum over a window that begins at number `at` of a tile of these extents."""
+        """taps(tile, at, weights): the sum over the window that starts at element `at` of a tile of these extents."""
         _, rows, columns = extents
         tap_offsets = [(a * rows + b) * columns + t for a, b, t in np.ndindex(sizes)]
 
@@ -171,8 +179,8 @@ else:
                 tile, at, weights = args
                 start, total = _pointer(context, builder, signature.args[0], tile, at), ZERO
                 for i, tap_offset in enumerate(tap_offsets):
-                    number = builder.load(builder.gep(start, [INDEX(tap_offset)]))
-                    total = builder.fma(builder.extract_value(weights, i), number, total)
+                    element = builder.load(builder.gep(start, [INDEX(tap_offset)]))
+                    total = builder.fma(builder.extract_value(weights, i), element, total)
                 return total
 
             return types.float32(tile, at, weights), generate
@@ -180,13 +188,14 @@ else:
         return taps
 
     def _below(builder, value):
-        """Whether it is below 0, and the larger of both."""
+        """(value < 0, max(value, 0))."""
         zero = ir.Constant(value.type, 0)
         below = builder.icmp_signed("<", value, zero)
         return below, builder.select(below, zero, value)
 
     def gather_for(form):
-        """gather(x, base, offsets): quads of x from numbers base + offset on; of anything where one is below 0."""
+        """gather(x, base, offsets): the quads of x at base + offset; arbitrary elements where base or offset is
+        negative."""
 
         @intrinsic
         def gather(typing, x, base, offsets):
@@ -202,38 +211,41 @@ else:
 
         return gather
 
-    def stow_for(form):
-        """stow(tile, at, quads, base, offsets, fill): write what was gathered, or `fill` where base or offset is below
-        0, to the tile from number `at` on, a block's threads apart."""
+    def store_tile_for(form):
+        """store_tile(tile, at, quads, base, offsets, fill): write the gathered quads to the tile.
+
+        Quad i goes to element at + QUAD * threads * i. Where base or offset i is negative, `fill` replaces it.
+        """
 
         @intrinsic
-        def stow(typing, tile, at, quads, base, offsets, fill):
+        def store_tile(typing, tile, at, quads, base, offsets, fill):
             def generate(context, builder, signature, args):
                 tile, at, quads, base, offsets, fill = args
                 start = _pointer(context, builder, signature.args[0], tile, at)
-                numbers = _unpacked(builder, quads, QUAD * form.shares)
+                elements = _unpacked(builder, quads, QUAD * form.shares)
                 missing, _ = _below(builder, base)
                 for k, offset in enumerate(_unpacked(builder, offsets, form.shares)):
                     outside = builder.or_(missing, _below(builder, offset)[0])
                     vector = ir.Constant(VECTOR, ir.Undefined)
                     for i in range(QUAD):
-                        number = builder.select(outside, fill, numbers[QUAD * k + i])
-                        vector = builder.insert_element(vector, number, WORD(i))
+                        element = builder.select(outside, fill, elements[QUAD * k + i])
+                        vector = builder.insert_element(vector, element, WORD(i))
                     pointer = builder.gep(start, [INDEX(QUAD * form.threads * k)])
                     builder.store(vector, builder.bitcast(pointer, VECTOR.as_pointer())).align = 16
                 return context.get_dummy_value()
 
             return types.void(tile, at, quads, base, offsets, fill), generate
 
-        return stow
+        return store_tile
 
     def _later(builder, form, sums):
-        """A list of KD lists of sums, one plane later."""
+        """KD lists of sums, shifted for the next plane: zeros first, the finished sums dropped."""
         old, each = _unpacked(builder, sums, form.sums), form.rows * QUAD
         return [[ZERO] * each, *(old[a * each : (a + 1) * each] for a in range(form.sizes[0] - 1))]
 
     def step_for(form):
-        """step(sums, tile, at, weights): sums one plane further; those of finished outputs are the last."""
+        """step(sums, tile, at, weights): shift the sums and add one plane. The last rows * QUAD sums are then
+        finished."""
 
         @intrinsic
         def step(typing, sums, tile, at, weights):
@@ -249,34 +261,35 @@ else:
         return step
 
     def _window(builder, form, start, first):
-        """Numbers of a row of a thread's window, from quad `first` of the tile on."""
+        """Elements of one row of a thread's windows, which starts `first` quads after `start`."""
         quads = [builder.gep(start, [INDEX(QUAD * (first + q))]) for q in range(form.quads)]
-        return [number for quad in quads for number in _load4(builder, quad)][form.lead :]
+        return [element for quad in quads for element in _load4(builder, quad)][form.lead :]
 
     def _plane(builder, form, sums, taps, start):
-        """A number of a row meets the KD taps of all windows over it, and feeds as many sums."""
+        """Add one plane to `sums`: each loaded element is multiplied by KD taps for each window row that contains
+        it."""
         KD, KH, KW = form.sizes
         for r in range(form.rows + KH - 1):
-            numbers = _window(builder, form, start, r * form.across)
+            elements = _window(builder, form, start, r * form.across)
             for t in range(KW):
                 for j in range(max(0, r - KH + 1), min(form.rows, r + 1)):
                     for a in reversed(range(KD)):
                         tap = taps[(a * KH + r - j) * KW + t]
                         for i in range(QUAD):
                             at = j * QUAD + i
-                            sums[a][at] = builder.fma(tap, numbers[t + i], sums[a][at])
+                            sums[a][at] = builder.fma(tap, elements[t + i], sums[a][at])
 
     def line_for(form):
-        """line(tile, at, factors): a quad convolved along x."""
+        """line(tile, at, factors): a quad of a row, convolved along x. factors: wz, wy and wx in one tuple."""
 
         @intrinsic
         def line(typing, tile, at, factors):
             def generate(context, builder, signature, args):
                 tile, at, factors = args
-                numbers = _window(builder, form, _pointer(context, builder, signature.args[0], tile, at), 0)
+                elements = _window(builder, form, _pointer(context, builder, signature.args[0], tile, at), 0)
                 totals = [ZERO] * QUAD
                 for t, weight in enumerate(_unpacked(builder, factors, sum(form.sizes))[-form.sizes[2] :]):
-                    totals = [builder.fma(weight, numbers[t + i], totals[i]) for i in range(QUAD)]
+                    totals = [builder.fma(weight, elements[t + i], totals[i]) for i in range(QUAD)]
                 return context.make_tuple(builder, signature.return_type, totals)
 
             return types.UniTuple(types.float32, QUAD)(tile, at, factors), generate
@@ -284,7 +297,7 @@ else:
         return line
 
     def separable_step_for(form):
-        """step(sums, lines, at, factors): sums one plane further, from its lines."""
+        """step(sums, lines, at, factors): as `step_for`, from the rows of a plane that `line` has convolved along x."""
         (KD, KH, _), rows = form.sizes, form.rows
 
         @intrinsic
@@ -294,15 +307,15 @@ else:
                 weights = _unpacked(builder, factors, sum(form.sizes))
                 start, plane = _pointer(context, builder, signature.args[1], lines, at), [ZERO] * (rows * QUAD)
                 for r in range(rows + KH - 1):
-                    numbers = _load4(builder, builder.gep(start, [INDEX(r * form.tile[1])]))
+                    elements = _load4(builder, builder.gep(start, [INDEX(r * form.tile[1])]))
                     for j in range(max(0, r - KH + 1), min(rows, r + 1)):
                         for i in range(QUAD):
                             k = j * QUAD + i
-                            plane[k] = builder.fma(weights[KD + r - j], numbers[i], plane[k])
+                            plane[k] = builder.fma(weights[KD + r - j], elements[i], plane[k])
                 later = _later(builder, form, sums)
                 for a in reversed(range(KD)):
                     pairs = zip(plane, later[a], strict=True)
-                    later[a] = [builder.fma(weights[a], number, total) for number, total in pairs]
+                    later[a] = [builder.fma(weights[a], element, total) for element, total in pairs]
                 return context.make_tuple(builder, signature.return_type, [total for part in later for total in part])
 
             return sums(sums, lines, at, factors), generate

@@ -34,9 +34,9 @@ def channels(x, out, weights, tap_positions, extents, window, MODE: tl.constexpr
         y = source_index(row[:, None] + (tl.load(tap_positions + 2 * depth + k) - window.before)[None, :], H, MODE)
         t = source_index(column[:, None] + (tl.load(tap_positions + 3 * depth + k) - window.left)[None, :], W, MODE)
         there = (at < count)[:, None] & (tl.minimum(tl.minimum(z, y), t) >= 0)
-        numbers = tl.load(x + ((channel[None, :] * D + z) * H + y) * W + t, mask=there, other=window.fill)
-        numbers = tl.where((k < extents.taps)[None, :], numbers, 0.0)
+        elements = tl.load(x + ((channel[None, :] * D + z) * H + y) * W + t, mask=there, other=window.fill)
+        elements = tl.where((k < extents.taps)[None, :], elements, 0.0)
         right = tl.load(weights + k[:, None] * O + o[None, :], mask=(o < O)[None, :], other=0.0)
-        totals = tl.dot(numbers, right, totals, input_precision="ieee")
+        totals = tl.dot(elements, right, totals, input_precision="ieee")
     target = out + o.to(tl.int64)[None, :] * count + at[:, None]
     tl.store(target, totals, mask=(at < count)[:, None] & (o < O)[None, :])

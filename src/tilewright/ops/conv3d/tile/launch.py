@@ -40,7 +40,7 @@ def factors_on(weights: Packed, device) -> list:
 
 
 def lay_out(weights: Packed, device) -> list:
-    """For `with_channels`: weights (depth, O), and of each its channel and its position in the window (4, depth)."""
+    """For `with_channels`: weights (depth, O), and the channel and window position of each (4, depth)."""
     import torch
 
     O, C = weights.weights.shape[:2]
@@ -75,14 +75,14 @@ def lay_out_limbs(weights: Packed, device):
 
 
 def _channels(count: int, most: int) -> int:
-    """Of a tile."""
+    """Channels of a tile, for `count` channels."""
     return min(most, max(LEAST, triton.next_power_of_2(count)))
 
 
 def tap_by_tap(x, weights: Packed, out, window: Window, outputs: int = FEWER, **options: int) -> None:
     """out (O, D, H, W) of x (C, ...), float32 on one device, by `tile.taps_limbs`.
 
-    outputs, options: of a tile, and of Triton, other than the rung's own, for measurements.
+    outputs: outputs of a tile. options: Triton's launch options. Both replace the rung's own, for measurements.
     """
     data, O, C, count = weights.data, len(out), len(x), math.prod(out.shape[1:])
     long, ragged = x.numel() >= 1 << 31, data.shape[3] > C
@@ -109,7 +109,7 @@ def pass_by_pass(x, weights: Packed, out, window: Window) -> None:
     """out (1, D, H, W) of x (1, ...) along z, y and x, one after the other; weights.data: a vector for each."""
     mode, first, fill = window.mode, list(window.first), float(window.cval)
     x = x.squeeze(0)
-    if mode == "constant" and fill:  # beyond the results of a pass stands another number
+    if mode == "constant" and fill:  # outside, the result of a pass is not the fill value
         x, first, mode = _surrounded(x, weights.sizes, window), [0, 0, 0], "valid"
     shape = list(x.shape)
     for axis, factor in enumerate(weights.data):
@@ -124,7 +124,7 @@ def pass_by_pass(x, weights: Packed, out, window: Window) -> None:
 
 
 def _surrounded(x, sizes: tuple[int, int, int], window: Window):
-    """x (D, H, W) within as many constants as its windows see."""
+    """x (D, H, W) padded with cval for all its windows."""
     wide = x.new_full([n + K - 1 for n, K in zip(x.shape, sizes, strict=True)], float(window.cval))
     inner = [slice(at, at + n) for at, n in zip(window.first, x.shape, strict=True)]
     wide[tuple(inner)] = x

@@ -1,6 +1,6 @@
-"""A tile of rows marches along z: each element that it loads feeds KD open sums, as in `simt.march`.
+"""A 3-D convolution whose programs march along z: each loaded element feeds KD unfinished sums (`simt.march`).
 
-No shared memory holds the plane: each tap of a plane loads a shifted tile from the L1 cache.
+The plane is not in shared memory: for each tap, the program loads a shifted tile from the L1 cache.
 """
 
 import triton
@@ -20,7 +20,7 @@ def _zeros(KD: tl.constexpr, BY: tl.constexpr, BX: tl.constexpr):
 
 @triton.jit
 def _shifted(sums, KD: tl.constexpr):
-    """The sums one plane later: a new one in front, without the last."""
+    """The sums shifted for the next plane: zeros first, the finished sums dropped."""
     moved = (tl.zeros_like(sums[KD - 1]),)
     for a in tl.static_range(KD - 1):
         moved = moved + (sums[a],)
@@ -28,21 +28,20 @@ def _shifted(sums, KD: tl.constexpr):
 
 
 @triton.jit
-def _fed(sums, numbers, weights, step, KD: tl.constexpr):
-    """sums[a] + numbers * weights[a * step]."""
-    fed = ()
+def _accumulated(sums, elements, weights, step, KD: tl.constexpr):
+    """sums[a] + elements * weights[a * step]."""
+    added = ()
     for a in tl.static_range(KD):
-        fed = fed + (sums[a] + numbers * tl.load(weights + a * step),)
-    return fed
+        added = added + (sums[a] + elements * tl.load(weights + a * step),)
+    return added
 
 
 @triton.jit
 def march(x, out, weights, extents, window, sizes: tl.constexpr, MODE: tl.constexpr, block: tl.constexpr):
-    """out (planes, height, width) of x (D, H, W). extents, window, sizes, block: `records.Marched`, `Border`, `Sizes`,
-    `Plane`.
+    """out (planes, height, width) of x (D, H, W), one channel. weights: (KD, KH, KW).
 
-    weights: (KD, KH, KW). Loses to shared memory: it loads an element from the cache KH * KW times, four bytes at a
-    time, and computes its address each time.
+    extents: `records.Marched`. window: `Border`. sizes: `Sizes`. block: `Plane`. Limited by loads from the L1 cache and
+    their addresses, so it loses to shared memory: it loads each element KH * KW times, four bytes at a time.
     """
     KD: tl.constexpr = sizes.KD
     KH: tl.constexpr = sizes.KH
@@ -53,7 +52,7 @@ def march(x, out, weights, extents, window, sizes: tl.constexpr, MODE: tl.conste
     rows = tl.program_id(0) // across * block.rows + tl.arange(0, block.rows)
     columns = tl.program_id(0) % across * block.columns + tl.arange(0, block.columns)
     start = tl.program_id(1) * chunk
-    written = (rows < height)[:, None] & (columns < width)[None, :]
+    inside_out = (rows < height)[:, None] & (columns < width)[None, :]
     sums = _zeros(KD, block.rows, block.columns)
     for p in range(min(chunk, planes - start) + KD - 1):
         z = source_index(start + p - window.above, D, MODE)
@@ -64,8 +63,8 @@ def march(x, out, weights, extents, window, sizes: tl.constexpr, MODE: tl.conste
             for t in tl.static_range(KW):
                 at = source_index(columns + (t - window.left), W, MODE)
                 inside = (tl.minimum(y, z) >= 0)[:, None] & (at >= 0)[None, :]
-                numbers = tl.load(line[:, None] + at[None, :], mask=inside, other=window.fill)
-                sums = _fed(sums, numbers, weights + b * KW + t, KH * KW, KD)
+                elements = tl.load(line[:, None] + at[None, :], mask=inside, other=window.fill)
+                sums = _accumulated(sums, elements, weights + b * KW + t, KH * KW, KD)
         if p >= KD - 1:
             target = out + ((start + p - KD + 1).to(tl.int64) * height + rows) * width
-            tl.store(target[:, None] + columns[None, :], sums[KD - 1], mask=written)
+            tl.store(target[:, None] + columns[None, :], sums[KD - 1], mask=inside_out)

@@ -1,4 +1,4 @@
-"""A convolution along one axis; three of them are the convolution with an outer product of three vectors."""
+"""A convolution along one axis; three passes convolve with an outer product of three vectors."""
 
 import triton
 import triton.language as tl
@@ -11,8 +11,8 @@ def along(x, out, weights, extents, first, fill, MODE: tl.constexpr, block: tl.c
     """out (outer, m, inner) of x (outer, n, inner), convolved along the middle axis. extents, block: `records.Line`,
     `Plane`.
 
-    weights: (K,). It loads an element from a cache K times. Loses to sums that stay in registers, and to one pass over
-    memory instead of three.
+    weights: (K,). first: elements from a window's start to its output. It loads each element from a cache K times.
+    Loses to sums that stay in registers, and to one pass over memory instead of three.
     """
     n, m, inner = extents.n, extents.m, extents.inner
     BM: tl.constexpr = block.rows
@@ -27,7 +27,7 @@ def along(x, out, weights, extents, first, fill, MODE: tl.constexpr, block: tl.c
         source = source_index(at + (t - first), n, MODE)
         line = x + (outer * n + source) * inner
         there = (source >= 0)[:, None] & inside
-        numbers = tl.load(line[:, None] + columns[None, :], mask=there, other=fill)
-        sums += numbers * tl.load(weights + t)
+        elements = tl.load(line[:, None] + columns[None, :], mask=there, other=fill)
+        sums += elements * tl.load(weights + t)
     target = out + (outer * m + at) * inner
     tl.store(target[:, None] + columns[None, :], sums, mask=(at < m)[:, None] & inside)

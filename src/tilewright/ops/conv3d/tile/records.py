@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 
 class Border(NamedTuple):
-    """above, before, left: how far a window begins before its output, along planes, rows and columns. fill: the element
-    outside the volume, in modes that use one."""
+    """above, before, left: elements from a window's start to its output, along planes, rows and columns. fill: the
+    element outside the volume, in modes that use one."""
 
     above: int
     before: int

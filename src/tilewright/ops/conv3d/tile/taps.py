@@ -13,8 +13,9 @@ def taps(x, out, weights, extents, sizes, window, MODE: tl.constexpr, block: tl.
     extents, sizes, window, block: `records.Volumes`, `DeepSizes`, `Border`, `TapBlock`. weights: limbs (2, taps, O
     rounded up to whole tiles, sizes.deep).
 
-    Outputs lie along rows, so loads are of adjacent elements. Matrix units truncate their sums. So each block has its
-    own sum there, and the total is added outside them, with rounding. Loses where a tile has more channels than x.
+    Adjacent outputs are in one row, so loads are of adjacent elements. Matrix units truncate their sums, so they sum
+    one block of channels at a time. The kernel adds each sum to the total outside them, with rounding. Loses where a
+    tile has more channels than x.
     """
     BM: tl.constexpr = block.BM
     BN: tl.constexpr = block.BN
@@ -36,15 +37,15 @@ def taps(x, out, weights, extents, sizes, window, MODE: tl.constexpr, block: tl.
         z, y, t = source_index(plane + u, D, MODE), source_index(row + v, H, MODE), source_index(column + w, W, MODE)
         there, channel = (at < count) & (tl.minimum(tl.minimum(z, y), t) >= 0), first + c
         inside = there[None, :] & (channel < C)[:, None]
-        if MODE == "constant" or MODE == "valid":  # a tap lies as far from the first for all outputs
-            numbers = tl.load(x + (first * volume + (u * H + v) * W + w) + spots, mask=inside, other=window.fill)
+        if MODE == "constant" or MODE == "valid":  # from the first tap to this one, all outputs have the same offset
+            elements = tl.load(x + (first * volume + (u * H + v) * W + w) + spots, mask=inside, other=window.fill)
         else:
             where = (channel * volume)[:, None] + ((z * H + y) * W + t)[None, :]
-            numbers = tl.load(x + where, mask=inside, other=window.fill)
-        if block.ragged:  # weights are 0 there, but what stands around may be infinite
-            numbers = tl.where((channel < C)[:, None], numbers, 0.0)
-        high = numbers.to(tl.bfloat16)
-        rest = (numbers - high.to(tl.float32)).to(tl.bfloat16)
+            elements = tl.load(x + where, mask=inside, other=window.fill)
+        if block.ragged:  # weights are 0 there, but the elements loaded may be infinite
+            elements = tl.where((channel < C)[:, None], elements, 0.0)
+        high = elements.to(tl.bfloat16)
+        rest = (elements - high.to(tl.float32)).to(tl.bfloat16)
         of = weights + ((tap * rows + o)[:, None] * deep + channel[None, :])
         own, own_rest = tl.load(of), tl.load(of + low)
         part = tl.dot(own, rest, tl.dot(own_rest, high))

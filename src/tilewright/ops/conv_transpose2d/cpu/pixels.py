@@ -1,4 +1,4 @@
-"""Vectors along pixels: for so few output channels that those of all phases fit in one vector.
+"""Vectors along pixels: for so few output channels that the channels of all phases fit in one vector.
 
 A position is a pixel of x; it has stride x stride outputs, one of each phase. Without bias and activation,
 
@@ -43,13 +43,13 @@ from tilewright.ops.gemm.cpu.loops import PLAIN, PRODUCTS
 from tilewright.ops.gemm.cpu.pack import TILINGS
 from tilewright.ops.gemm.cpu.words import pack_words
 
-MOST_ELEMENTS = 1 << 16  # of x in a task, without the halo: 256 KiB, and as planes of bfloat16 half of that
-PHASE_ENTRIES = 2  # of the table: a phase's first tap, and how many it has
+MOST_ELEMENTS = 1 << 16  # elements of x per task, without halo: 256 KiB, or 128 KiB as planes of bfloat16
+PHASE_ENTRIES = 2  # entries of a phase in the table: its first tap, and its number of taps
 
 
 def vectors_for(O: int, lanes: int) -> int:
-    """Vectors of positions in a register block: O sums of each, the vectors of x and one weight fit in 32 registers, or
-    in the 16 of AVX2."""
+    """Vectors of positions in a register block. Their O sums each, as many vectors of x and one weight fit in 32
+    registers, or in the 16 registers of AVX2."""
     return max(1, (15 if lanes == 8 else 31) // (O + 1))
 
 
@@ -125,7 +125,7 @@ def pixel_kernel(kind: str, O: int, lanes: int):
 
     @simd.inline
     def transpose(rows, width, bias, sum_starts, layout, scratch):
-        """Rows of sums to positions of one vector each at `staging_at`, with bias and activation. rows: of positions.
+        """Transpose sums to one vector per position at `staging_at`, with bias and activation. rows: rows of positions.
         sum_starts: offsets of the rows of sums."""
         term = simd.load(bias, 0, lanes)
         for row in range(rows):

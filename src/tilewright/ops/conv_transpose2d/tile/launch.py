@@ -8,8 +8,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from tilewright.ops.conv_transpose2d.fill import fill_without_taps
 from tilewright.ops.conv_transpose2d.operands import Epilogue, Packed
 from tilewright.ops.conv_transpose2d.tile import boxes, phases
+from tilewright.ops.conv_transpose2d.tile.forms import GROUP, LEAST, block_depth
 from tilewright.ops.conv_transpose2d.tile.records import BoxTile, Form, Grid, Pixels, Sizes, Taps, Target, Tile
-from tilewright.ops.conv_transpose2d.tile.weights import GROUP, LEAST, block_depth
 from tilewright.ops.gemm.tile.product import split
 
 CHUNK = 1024  # elements of a row that one program splits into limbs

@@ -5,16 +5,10 @@ from functools import partial
 from typing import Any
 
 import torch
-import triton
 
 from tilewright.ops.conv_transpose2d.operands import Axis
+from tilewright.ops.conv_transpose2d.tile.forms import GROUP, block_depth, together
 from tilewright.ops.core.gpu.tensors import torch_dtype
-
-LINE = 128  # bytes of a tile's row: the longest that a bulk copy lays out without bank conflicts
-LEAST = 16  # elements that a matrix unit takes along each axis
-WIDE = 128  # columns of a tile: adjacent phases that fit in it are one product
-WASTE = 1.25  # products that such a product may take per product of its taps; the rest are by zeros
-GROUP = 2  # positions of a block along each axis
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,9 +30,7 @@ class Weights:
 
 def _packed(form: str, weights, rows: Axis, columns: Axis, dtype: str) -> Weights:
     """weights (KH, KW, O, C) in one of the forms below."""
-    few = form in ("columns", "blocks")
-    adjacent = form == "boxes" and columns.stride * weights.shape[2] <= WIDE
-    wide = few or (adjacent and columns.window[1] * columns.stride <= WASTE * columns.K)
+    few, wide = together(form, columns, weights.shape[2])
     data = weights.permute(2, 0, 1, 3).float()[None, None]  # (1, 1, O, KH, KW, C)
     data = _by_taps(_by_taps(data, 3, rows, few), 4, columns, wide)
     table = [(*down, *across) for down in _products(rows, few) for across in _products(columns, wide)]
@@ -62,11 +54,6 @@ def _in_class(data, dtype: str):
         return deep.to(torch_dtype(dtype)).contiguous()
     high = deep.bfloat16()
     return torch.stack([high, (deep - high.float()).bfloat16()])
-
-
-def block_depth(C: int, dtype: str) -> int:
-    """BK: a LINE of elements, or fewer that hold C channels."""
-    return min(LINE // (4 if dtype == "tf32" else 2), max(LEAST, triton.next_power_of_2(C)))
 
 
 def _products(axis: Axis, together: bool) -> list[tuple[int, int, int, int]]:

@@ -1,6 +1,7 @@
-"""An elementwise function, one element after the other: out[i, c] = function(x[i, c]), by the C library in float64.
+"""An elementwise function, one element after the other: out[i, c] = function(x[i, c]), in float64.
 
-Each result is rounded once. Limited by the C library's function, which is called for each element. The lowest rung.
+The C library computes all functions but relu. Each result is rounded once. Limited by that library's function, which is
+called for each element. The lowest rung.
 """
 
 import functools

@@ -1,0 +1,27 @@
+"""Backends: the CPU and the GPU behind one Protocol, so that a model is written once for both.
+
+`backend(device, dtype)` returns the backend of a device. protocol.py says what each offers; cpu.py and cuda.py are the
+two implementations.
+"""
+
+from tilewright.backends.protocol import Backend
+from tilewright.errors import UsageError
+
+
+def backend(device: str | Backend, dtype: str = "float32") -> Backend:
+    """The backend for "cpu" or "cuda"; a backend is returned as it is.
+
+    dtype: accuracy class of the products. Raises UsageError for another device, and on a GPU for a class that it does
+    not have.
+    """
+    if not isinstance(device, str):
+        return device
+    if device == "cpu":
+        from tilewright.backends.cpu import Cpu
+
+        return Cpu()
+    if device != "cuda":
+        raise UsageError(f"device is {device!r}; it must be cpu or cuda")
+    from tilewright.backends.cuda import Cuda
+
+    return Cuda(dtype)

@@ -1,0 +1,352 @@
+"""The CUDA backend: torch tensors, CUDA graphs, and the one place where copies overlap with kernels (`Pipeline`).
+
+On torch's device "cpu", for tests, kernels run as Python, and there are no graphs and no streams.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import DTypeLike
+
+from tilewright.backends.memory import halving, out_of_memory
+from tilewright.backends.protocol import (
+    COMPUTE,
+    COPY_OUT,
+    Array,
+    Arrays,
+    Network,
+    Operand,
+    Span,
+    Spans,
+    Step,
+    unmeasured,
+)
+from tilewright.errors import ResourceError, UsageError
+from tilewright.ops.core.gpu.tensors import torch_dtype
+from tilewright.ops.matmul.problem import DEVICE_DTYPES
+
+T = TypeVar("T")
+Tensors = list[torch.Tensor]
+Pool = Any  # a handle of memory that graphs share: the result of torch.cuda.graph_pool_handle(), whose type is private
+FULL = 1024  # records from which on it pays to fill a batch; for fewer, the smallest batch that holds them is run
+ROW = 8  # columns of an input are padded to a multiple: 16 bytes in 16 bits
+
+
+def captured(call: Callable[[], T], pool: Pool | None = None) -> tuple[torch.cuda.CUDAGraph, T]:
+    """(a CUDA graph of what `call` queues, its result). pool: memory that it shares with other graphs.
+
+    Raises torch's OutOfMemoryError if the memory does not suffice; PyTorch itself then reports only that the capture
+    failed.
+    """
+    graph, lack = torch.cuda.CUDAGraph(), None
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The CUDA Graph is empty")  # of a call that failed at its start
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                result = call()
+    except torch.AcceleratorError as error:
+        lack = out_of_memory(error)
+        if lack is None:
+            raise
+    if lack is not None:
+        try:
+            raise lack  # outside the handler: errors that refer to each other keep what callers have allocated
+        finally:
+            del lack
+    return graph, result
+
+
+class Workspace:
+    """Buffers on the device, each (rows, columns) view made once. grown: times that a larger buffer replaced one."""
+
+    def __init__(self, device: str, elements: dict[str, int]) -> None:
+        self.device, self.elements = device, elements
+        self.buffers: dict[str, torch.Tensor] = {}
+        self.views: dict[tuple[str, int, int, str], torch.Tensor] = {}
+        self.grown = 0
+
+    def take(self, name: str, rows: int, columns: int, dtype: str = "float32") -> torch.Tensor:
+        """See `protocol.Workspace`."""
+        key = name, rows, columns, dtype
+        if key not in self.views:
+            kind = getattr(torch, dtype)
+            size = rows * columns * kind.itemsize
+            if name not in self.buffers or len(self.buffers[name]) < size:
+                self.views.clear()
+                self.grown += 1
+                self.buffers.pop(name, None)  # its memory may serve the larger one
+                size_now = max(size, self.elements.get(name, 0) * kind.itemsize)
+                self.buffers[name] = torch.empty(size_now, dtype=torch.uint8, device=self.device)
+            self.views[key] = self.buffers[name][:size].view(kind).view(rows, columns)
+        return self.views[key]
+
+
+class Pipeline:
+    """Steps in flight, see `protocol.Pipeline`. Nothing here waits but `wait`.
+
+    By default steps run in order on torch's current stream, while the host prepares the next ones. streams: so many
+    streams, one per slot, so that copies in, kernels and copies out of different slots overlap. downloads: copies out
+    have a stream of their own and overlap with the kernels of the next step.
+    """
+
+    def __init__(self, device: str, *, streams: int = 0, downloads: bool = False) -> None:
+        gpu = device != "cpu"
+        self.device = device
+        self.streams = [torch.cuda.Stream() for _ in range(streams if gpu else 0)]
+        self.downloads = torch.cuda.Stream() if downloads and gpu else None
+
+    def queue(self, step: Step, slot: int = 0, span: Span = unmeasured) -> torch.cuda.Event | None:
+        """Queue a step; the event of its last copy, if copies out have their own stream. span: measures kernels and
+        copies out."""
+        stream = self.streams[slot % len(self.streams)] if self.streams else None  # None: torch's current one
+        measured = span if self.device != "cpu" else unmeasured
+        with torch.cuda.stream(stream):
+            with measured(COMPUTE):
+                for host, tensor in step.uploads:
+                    tensor.copy_(torch.from_numpy(host), non_blocking=True)  # type: ignore[attr-defined]
+                step.compute()
+            if self.downloads is None:
+                _copy_out(step)
+                return None
+        self.downloads.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.downloads), measured(COPY_OUT):
+            _copy_out(step)
+        return self.downloads.record_event()
+
+    def wait(self) -> None:
+        """See `protocol.Pipeline`. Waits for torch's current stream, too, on which the slots' memory was allocated."""
+        if self.device == "cpu":
+            return
+        for stream in (torch.cuda.current_stream(), *self.streams, *filter(None, [self.downloads])):
+            stream.synchronize()
+
+
+def _copy_out(step: Step) -> None:
+    for tensor, host in step.downloads:
+        target = torch.from_numpy(host)
+        target.copy_(tensor, non_blocking=target.is_contiguous())  # type: ignore[arg-type]
+
+
+class Slot(NamedTuple):
+    """A batch's tensors on the device, and the launch of the network on them. They stay where they are: a CUDA graph
+    needs the same addresses again."""
+
+    inputs: Tensors
+    outputs: Tensors
+    launch: Callable[[], object]
+
+
+class Streaming(NamedTuple):
+    """What `Batches.stream` uses from its first call on: pinned (inputs, outputs) of each slot."""
+
+    pipeline: Pipeline
+    hosts: list[tuple[list[np.ndarray], list[np.ndarray]]]
+
+
+class Batches:
+    """A network as CUDA graphs for batches of a few sizes, see `protocol.Batches`.
+
+    slots: by size, ascending. `run` uses the first slot of each size, and fills batches as long as FULL records are
+    left; `stream` uses all slots of the largest.
+    """
+
+    def __init__(self, backend: Cuda, network: Network, sizes: Sequence[int], slots: int) -> None:
+        self.backend, self.network, self.count = backend, network, slots
+        self.lock, self.pipeline = threading.Lock(), Pipeline(backend.device)
+        self.streaming: Streaming | None = None
+        self.slots: dict[int, list[Slot]] = {}
+        for size in sizes:
+            try:
+                self.slots[size] = self._slots(size)
+            except torch.cuda.OutOfMemoryError:
+                if not self.slots:
+                    raise
+                break
+
+    def _slots(self, size: int) -> list[Slot]:
+        """They share the memory of their graphs, which is free again once all of them are gone."""
+        found = []
+        pool = None if self.backend.device == "cpu" else torch.cuda.graph_pool_handle()
+        for _ in range(self.count):
+            inputs, outputs = self._tensors(self.network.inputs, size), self._tensors(self.network.outputs, size)
+            launch = self.backend.graph(partial(self.network.forward, *inputs, *outputs), pool)
+            found.append(Slot(inputs, outputs, launch))
+        return found
+
+    def _tensors(self, operands: Sequence[Operand], size: int) -> Tensors:
+        return [
+            torch.zeros((size, *shape), dtype=getattr(torch, dtype), device=self.backend.device)
+            for shape, dtype in operands
+        ]
+
+    @property
+    def largest(self) -> int:
+        """Records of the largest batch."""
+        return max(self.slots)
+
+    def run(self, inputs: Arrays, outputs: Arrays, spans: Spans | None = None) -> None:
+        """See `protocol.Batches`. The host copies a batch's inputs to pinned memory, and queues it."""
+        n = len(inputs[0])
+        sent = self._hosts(self.network.inputs, n)
+        try:
+            for first, end in spans or [(0, n)]:
+                for start, size, count in pieces(first, end, list(self.slots)):
+                    rows, slot = slice(start, start + count), self.slots[size][0]
+                    for host, values in zip(sent, inputs, strict=True):
+                        _fill(host[rows], values[rows])
+                    uploads = [(host[rows], x[:count]) for host, x in zip(sent, slot.inputs, strict=True)]
+                    downloads = [(x[:count], host[rows]) for x, host in zip(slot.outputs, outputs, strict=True)]
+                    self.pipeline.queue(Step(uploads, slot.launch, downloads))
+        finally:
+            self.pipeline.wait()  # after an error, too: the copies' memory must not be given away before
+
+    def stream(self, batches: Iterable[Arrays], span: Span = unmeasured) -> Iterator[Arrays]:
+        """See `protocol.Batches`. A batch's outputs are copied out and read while the next batch is computed."""
+        size, network, waiting = self.largest, self.network, None
+        slots = self.slots[size]
+        if self.streaming is None:
+            hosts = [(self._hosts(network.inputs, size), self._hosts(network.outputs, size)) for _ in slots]
+            self.streaming = Streaming(Pipeline(self.backend.device, downloads=True), hosts)
+        pipeline, hosts = self.streaming
+        try:
+            for number, inputs in enumerate(batches):
+                at, n = number % len(slots), len(inputs[0])
+                slot, (sent, found) = slots[at], hosts[at]
+                for host, values in zip(sent, inputs, strict=True):
+                    _fill(host[:n], values)
+                uploads = [(host[:n], x[:n]) for host, x in zip(sent, slot.inputs, strict=True)]
+                arrays = [host[:n] for host in found]
+                downloads = [(x[:n], host) for x, host in zip(slot.outputs, arrays, strict=True)]
+                copied = pipeline.queue(Step(uploads, slot.launch, downloads), span=span)
+                if waiting is not None:
+                    yield _arrived(*waiting)
+                waiting = arrays, copied
+            if waiting is not None:
+                yield _arrived(*waiting)
+        finally:
+            pipeline.wait()
+
+    def _hosts(self, operands: Sequence[Operand], n: int) -> list[np.ndarray]:
+        return [self.backend.host((n, *shape), dtype) for shape, dtype in operands]
+
+    def attempt(self, work: Callable[[], T]) -> T:
+        """See `protocol.Batches`."""
+        with self.lock:
+            while True:
+                try:
+                    return work()
+                except torch.cuda.OutOfMemoryError:
+                    if len(self.slots) == 1:
+                        raise
+                del self.slots[self.largest]
+                torch.cuda.empty_cache()
+
+
+def _arrived(outputs: Arrays, copied: torch.cuda.Event | None) -> Arrays:
+    if copied is not None:
+        copied.synchronize()
+    return outputs
+
+
+def _fill(target: np.ndarray, values: np.ndarray) -> None:
+    """Copy rows; columns that the target has beside those of the values become zero."""
+    if target.shape == values.shape:
+        target[...] = values
+        return
+    columns = values.shape[1]
+    target[:, :columns], target[:, columns:] = values, 0
+
+
+def pieces(first: int, end: int, sizes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """(start, batch size, records): full batches while FULL or more records are left, then one that holds the rest."""
+    while first < end:
+        rest = end - first
+        full = [size for size in sizes if FULL <= size <= rest]
+        size = max(full) if full else min((size for size in sizes if size >= rest), default=max(sizes))
+        yield first, size, min(size, rest)
+        first += size
+
+
+class Cuda:
+    """A GPU, see `protocol.Backend`. dtype: accuracy class; activations have its 16-bit dtype, if it has one."""
+
+    name = "cuda"
+
+    def __init__(self, dtype: str, device: str = "cuda") -> None:
+        if dtype not in DEVICE_DTYPES:
+            raise UsageError(f"dtype is {dtype!r}; on a GPU {', '.join(DEVICE_DTYPES)} are")
+        self.device = device
+        self.between = str(torch_dtype(dtype)).removeprefix("torch.")
+
+    def array(self, values: np.ndarray) -> torch.Tensor:
+        """A float32 copy on the device."""
+        return torch.from_numpy(np.array(values, np.float32, order="C")).to(self.device)
+
+    vector = array
+
+    def empty(self, shape: tuple[int, ...], dtype: str = "float32") -> torch.Tensor:
+        """A new tensor on the device, contents undefined."""
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=self.device)
+
+    def host(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float32) -> np.ndarray:
+        """Pinned memory, which the GPU copies from and to by itself. Raises ResourceError if it cannot be locked."""
+        kind = torch.from_numpy(np.empty(0, dtype)).dtype
+        try:
+            return torch.empty(shape, dtype=kind, pin_memory=self.device != "cpu").numpy()
+        except RuntimeError as error:
+            nbytes = math.prod([shape] if isinstance(shape, int) else shape) * np.dtype(dtype).itemsize
+            what = (
+                f"{nbytes:,} bytes of memory cannot be locked for copies to the GPU: {str(error).partition(chr(10))[0]}"
+            )
+            raise ResourceError(what, hint="give less --memory, or a smaller --batch-size") from error
+
+    def workspace(self, **elements: int) -> Workspace:
+        """Named buffers on the device."""
+        return Workspace(self.device, elements)
+
+    def padded(self, columns: int) -> int:
+        """The next multiple of ROW."""
+        return -(-columns // ROW) * ROW
+
+    def numpy(self, values: Array) -> np.ndarray:
+        """A copy on the host, 16 bits widened to float32."""
+        assert isinstance(values, torch.Tensor)
+        return (values.float() if values.is_floating_point() else values).cpu().numpy()
+
+    def graph(self, call: Callable[[], object], pool: Pool | None = None) -> Callable[[], object]:
+        """call() as a CUDA graph: run once, which compiles its kernels, then captured. pool: see `captured`."""
+        if self.device == "cpu":
+            return call
+        call()
+        torch.cuda.synchronize()
+        graph, _ = captured(call, pool)
+        return graph.replay
+
+    def batches(self, network: Network, sizes: Sequence[int], slots: int = 1) -> Batches:
+        """The network as CUDA graphs, captured now."""
+        return Batches(self, network, sizes, slots)
+
+    def pipeline(self, slots: int) -> Pipeline:
+        """A pipeline with a stream per slot."""
+        return Pipeline(self.device, streams=slots)
+
+    def halving(self, run: Callable[[int], T], batch: int) -> T:
+        """See `memory.halving`."""
+        return halving(run, batch)
+
+    @contextmanager
+    def enough_memory(self, what: str, hint: str) -> Iterator[None]:
+        """See `protocol.Backend`."""
+        try:
+            yield
+        except torch.cuda.OutOfMemoryError as error:
+            raise ResourceError(f"{what}: {error}", hint=hint) from error

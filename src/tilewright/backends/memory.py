@@ -1,0 +1,47 @@
+"""A GPU without memory: how the error is recognised, and a batch that is halved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from tilewright.errors import ResourceError
+
+T = TypeVar("T")
+
+
+def out_of_memory(error: BaseException | None) -> BaseException | None:
+    """PyTorch's OutOfMemoryError that this error is or came from: it also ends the capture of a CUDA graph.
+
+    Needs no PyTorch.
+    """
+    while error is not None and not is_kind(error, "OutOfMemoryError"):
+        error = error.__context__
+    return error
+
+
+def is_kind(error: BaseException, *names: str) -> bool:
+    """True if the error's class, or one that it derives from, has one of these names."""
+    return any(kind.__name__ in names for kind in type(error).__mro__)
+
+
+def halving(run: Callable[[int], T], batch: int) -> T:
+    """See `protocol.Backend.halving`."""
+    import torch
+
+    while True:
+        try:
+            return run(batch)
+        except (torch.cuda.OutOfMemoryError, torch.AcceleratorError) as error:
+            cause = out_of_memory(error)
+            if cause is None:
+                raise
+            what = str(cause).partition(". ")[0]  # the rest is about settings of PyTorch
+            del cause
+        if batch <= 1:
+            raise ResourceError(
+                f"the GPU has too little memory, even for a batch of 1: {what}",
+                hint="stop what else runs on it, or run on the CPU",
+            )
+        batch //= 2
+        torch.cuda.empty_cache()

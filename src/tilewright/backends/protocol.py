@@ -1,0 +1,199 @@
+"""What a model needs of the device that it runs on. Models and jobs see these types only.
+
+Arrays are NumPy's on the CPU and torch tensors on a GPU; `tilewright.ops` takes both. Dtypes are named by strings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+T = TypeVar("T")
+Arrays = Sequence[np.ndarray]  # of the host
+Spans = Iterable[tuple[int, int]]  # (first, end) of records
+Span = Callable[[str], AbstractContextManager[None]]  # measures what a block queues on a GPU, under this name
+COMPUTE, COPY_OUT = "compute", "copy out"  # names of spans
+
+
+def unmeasured(name: str) -> AbstractContextManager[None]:
+    """A span that measures nothing."""
+    return nullcontext()
+
+
+class Array(Protocol):
+    """What NumPy arrays and torch tensors have in common."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes along the axes."""
+        ...
+
+    @property
+    def T(self) -> Array:
+        """The transposed matrix, without a copy."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: slice, /) -> Array: ...
+
+    def reshape(self, shape: tuple[int, ...], /) -> Array:
+        """The same elements in another shape."""
+        ...
+
+
+class Operand(NamedTuple):
+    """An input or an output of a network: shape and dtype of one record."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+
+class Network(NamedTuple):
+    """forward(*inputs, *outputs) writes the outputs of a batch; their arrays have a record per row."""
+
+    forward: Callable[..., None]
+    inputs: Sequence[Operand]
+    outputs: Sequence[Operand]
+
+
+class Step(NamedTuple):
+    """One batch in a pipeline: copy (host, device) pairs in, queue the kernels, copy (device, host) pairs out."""
+
+    uploads: Sequence[tuple[np.ndarray, Array]]
+    compute: Callable[[], object]
+    downloads: Sequence[tuple[Array, np.ndarray]]
+
+
+class Pipeline(Protocol):
+    """Steps in flight. Each uses the memory of its slot, and slots are used in turn."""
+
+    def queue(self, step: Step, slot: int) -> object:
+        """Queue a step. Its host arrays must not change before `wait`."""
+        ...
+
+    def wait(self) -> None:
+        """Return when every step is done."""
+        ...
+
+
+class Workspace(Protocol):
+    """Named buffers that are reused."""
+
+    def take(self, name: str, rows: int, columns: int, dtype: str = "float32") -> Array:
+        """(rows, columns), contents undefined. Invalidates the array that was taken under this name before."""
+        ...
+
+
+class Batches(Protocol):
+    """A network, ready to run batches of the sizes that it was prepared for."""
+
+    @property
+    def largest(self) -> int:
+        """Records of the largest batch."""
+        ...
+
+    def run(self, inputs: Arrays, outputs: Arrays, spans: Spans | None = None) -> None:
+        """Compute outputs (n, ...) from inputs (n, ...) batch by batch, and return when they are written.
+
+        spans: the records to compute, each span requested when the one before is queued; None: all. On a GPU, outputs
+        from `Backend.host` are copied without waiting.
+        """
+        ...
+
+    def stream(self, batches: Iterable[Arrays], span: Span = unmeasured) -> Iterator[Arrays]:
+        """Outputs of consecutive batches of inputs, valid until the next ones are requested.
+
+        A GPU computes the next batch meanwhile. It needs two slots, and takes at most `largest` records at a time.
+        """
+        ...
+
+    def attempt(self, work: Callable[[], T]) -> T:
+        """work(), which calls `run`, for one thread at a time on a GPU.
+
+        If the GPU's memory does not suffice, the largest batch gives its memory up and work is called again. Raises
+        torch's OutOfMemoryError when one batch size is left.
+        """
+        ...
+
+
+class Backend(Protocol):
+    """A device: where arrays live, and how a network runs there."""
+
+    @property
+    def name(self) -> str:
+        """ "cpu" or "cuda"."""
+        ...
+
+    @property
+    def device(self) -> str:
+        """The device as operations take it; "cpu", too, where a GPU is simulated."""
+        ...
+
+    @property
+    def between(self) -> str:
+        """The dtype of arrays between layers: the 16-bit one of the accuracy class on a GPU, else float32."""
+        ...
+
+    def array(self, values: np.ndarray) -> Array:
+        """Weights for an operation to prepare: as they are on the CPU, a contiguous float32 copy on a GPU."""
+        ...
+
+    def vector(self, values: np.ndarray) -> Array:
+        """A float32 copy."""
+        ...
+
+    def empty(self, shape: tuple[int, ...], dtype: str = "float32") -> Array:
+        """A new array, contents undefined."""
+        ...
+
+    def host(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float32) -> np.ndarray:
+        """A new array on the host that the device copies from and to at full speed, contents undefined.
+
+        Raises ResourceError if a GPU's driver cannot lock so much memory.
+        """
+        ...
+
+    def workspace(self, **elements: int) -> Workspace:
+        """Named buffers. elements: how many a buffer holds from the start, so that it need not grow."""
+        ...
+
+    def padded(self, columns: int) -> int:
+        """How many columns an input of so many columns has on the device; the added ones are zero."""
+        ...
+
+    def numpy(self, values: Array) -> np.ndarray:
+        """The values on the host; 16 bits are widened to float32 on a GPU."""
+        ...
+
+    def graph(self, call: Callable[[], object]) -> Callable[[], object]:
+        """A function that does what call() does: on a GPU a CUDA graph of it, captured now."""
+        ...
+
+    def batches(self, network: Network, sizes: Sequence[int], slots: int = 1) -> Batches:
+        """The network, prepared for batches of these sizes.
+
+        sizes: ascending. Those that do not fit in a GPU's memory are left out. slots: batches in flight in `stream`.
+        Raises torch's OutOfMemoryError if the smallest does not fit.
+        """
+        ...
+
+    def pipeline(self, slots: int) -> Pipeline:
+        """A pipeline whose steps overlap in full: on a GPU each slot has a stream of its own."""
+        ...
+
+    def halving(self, run: Callable[[int], T], batch: int) -> T:
+        """run(batch), again with half the batch each time that a GPU's memory does not suffice.
+
+        A failed run must leave no reference to what it allocated. Raises ResourceError if memory does not suffice for
+        a batch of 1.
+        """
+        ...
+
+    def enough_memory(self, what: str, hint: str) -> AbstractContextManager[None]:
+        """In the block, a lack of GPU memory becomes a ResourceError with this text and hint."""
+        ...

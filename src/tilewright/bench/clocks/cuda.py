@@ -1,0 +1,55 @@
+"""The GPU's clock: CUDA events around a call, with a cold L2.
+
+The L2 is emptied by writing a buffer four times its size, eight times. Meanwhile the call is queued, so only the GPU's
+work is timed and not its launch.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from tilewright.bench.measure import Call
+from tilewright.errors import ResourceError
+from tilewright.hardware import gpus, no_gpu
+
+FLUSHES = 8  # half a millisecond of an H200: longer than any call takes to be queued
+CPU_INSTEAD = "leave --device cuda out to measure the CPU"
+
+
+def torch_on_a_gpu():
+    """torch. Raises ResourceError if it is not installed, or has no GPU."""
+    if why := no_gpu():
+        raise ResourceError(f"there is no GPU to measure: {why}", hint=CPU_INSTEAD)
+    try:
+        import torch
+    except ImportError as error:
+        raise ResourceError(
+            "measuring on a GPU needs PyTorch", hint="install it: pip install 'tilewright[gpu]'"
+        ) from error
+    if not torch.cuda.is_available():
+        raise ResourceError("there is no GPU to measure: PyTorch sees none", hint=CPU_INSTEAD)
+    return torch
+
+
+class CudaClock:
+    """Times calls on the current stream. Raises ResourceError without a GPU."""
+
+    def __init__(self) -> None:
+        self.torch = torch_on_a_gpu()
+        self.flush = self.torch.empty(4 * gpus()[0].l2, dtype=self.torch.uint8, device="cuda")
+
+    def time(self, call: Call, check: Callable[[Any], None] | None = None) -> Callable[[], float]:
+        """See `measure.Clock`."""
+        start, stop = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        for i in range(FLUSHES):
+            self.flush.fill_(i)
+        start.record()
+        result = call()
+        stop.record()
+        if check is not None:
+            check(result)
+
+        def seconds() -> float:
+            stop.synchronize()
+            return start.elapsed_time(stop) / 1e3
+
+        return seconds

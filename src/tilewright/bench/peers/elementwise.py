@@ -1,0 +1,30 @@
+"""PyTorch beside the elementwise functions."""
+
+import torch
+
+from tilewright.bench.measure import Call
+from tilewright.bench.peers._shared import in_class, tensor, truth_by
+
+
+def truth(case, tensors: dict):
+    """See `tilewright.bench.peers`."""
+    return truth_by("elementwise", case, tensors)
+
+
+def cpu(case, inputs: dict) -> dict[str, Call]:
+    """PyTorch."""
+    x, gelu = tensor(inputs["x"], "float32"), torch.nn.functional.gelu
+    calls = {"relu": torch.relu, "tanh": torch.tanh, "gelu": gelu, "gelu_tanh": lambda x: gelu(x, approximate="tanh")}
+    return {"PyTorch": lambda: calls[case.function](x)}
+
+
+def gpu(case, tensors: dict) -> dict[str, Call]:
+    """PyTorch, in and out in the class's dtype, as ours."""
+    x = in_class(case, tensors["x"])
+    out = torch.empty_like(x)
+    if case.function.startswith("gelu"):
+        form = "tanh" if case.function == "gelu_tanh" else "none"
+        return {"PyTorch": lambda: torch.ops.aten.gelu.out(x, approximate=form, out=out)}
+    if case.function == "relu":
+        return {"PyTorch": lambda: torch.clamp_min(x, 0, out=out)}
+    return {"PyTorch": lambda: torch.tanh(x, out=out)}

@@ -1,0 +1,27 @@
+"""PyTorch beside embedding."""
+
+import torch
+from torch.nn.functional import embedding
+
+from tilewright.bench.measure import Call
+from tilewright.bench.peers._shared import in_class, tensor, truth_by
+
+
+def truth(case, tensors: dict):
+    """See `tilewright.bench.peers`."""
+    return truth_by("embedding", case, tensors, along=("ids", "positions"), width=case.C)
+
+
+def cpu(case, inputs: dict) -> dict[str, Call]:
+    """PyTorch, without positions."""
+    ids, table = torch.from_numpy(inputs["ids"]), tensor(inputs["table"], "float32")
+    return {"PyTorch": lambda: torch.nn.functional.embedding(ids, table)}
+
+
+def gpu(case, tensors: dict) -> dict[str, Call]:
+    """PyTorch, which adds the positions in a kernel of its own, in the class's dtype."""
+    ids, table = tensors["ids"], in_class(case, tensors["table"])
+    if not case.positions:
+        return {"PyTorch": lambda: embedding(ids, table)}
+    positions, more = tensors["positions"], in_class(case, tensors["position_table"])
+    return {"PyTorch": lambda: embedding(ids, table).add_(embedding(positions, more))}

@@ -1,0 +1,47 @@
+"""PyTorch beside sample."""
+
+import torch
+
+from tilewright.bench.measure import Call
+from tilewright.bench.sizes import sample as spec
+from tilewright.ops.sample.operands import Rules
+
+CHECKED = 64  # rows: the truth sorts each
+
+
+def truth(case, tensors: dict):
+    """See `tilewright.bench.peers`."""
+    count = min(CHECKED, case.M)
+    inputs = {name: tensors[name].cpu().numpy() for name in ("logits", *Rules._fields)}
+    inputs |= {name: inputs[name][:count] for name in ("logits", "floats", "integers", "ends")}  # the parts with rows
+    exact = spec.reference(case, inputs)
+    place = tensors["logits"].device
+    return torch.from_numpy(exact).to(place), lambda c: torch.from_numpy(spec.bound(case, inputs, exact, c)).to(place)
+
+
+def cpu(case, inputs: dict) -> dict[str, Call]:
+    """As transformers draws."""
+    logits = torch.from_numpy(inputs["logits"])
+    return {"PyTorch": lambda: drawn(case, logits)}
+
+
+def gpu(case, tensors: dict) -> dict[str, Call]:
+    """As transformers draws."""
+    return {"PyTorch": lambda: drawn(case, tensors["logits"])}
+
+
+def drawn(case, logits):
+    """Tokens (M, 1) as transformers draws them, in float32: what top_k and top_p leave out is masked, and a token drawn
+    from the softmax of the rest."""
+    scores, (top_k, top_p, min_p) = logits / case.temperature, case.limits
+    if top_k:
+        scores = scores.masked_fill(scores < scores.topk(top_k)[0][:, -1:], -torch.inf)
+    if top_p < 1:
+        ordered, ids = scores.sort(descending=False)
+        out = ordered.softmax(-1).cumsum(-1) <= 1 - top_p
+        out[:, -1] = False
+        scores = scores.masked_fill(out.scatter(1, ids, out), -torch.inf)
+    shares = scores.softmax(-1)
+    if min_p:
+        shares = shares.masked_fill(shares < min_p * shares.amax(-1, keepdim=True), 0.0)
+    return torch.multinomial(shares, 1)

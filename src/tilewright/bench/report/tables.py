@@ -1,0 +1,320 @@
+"""Rows of results as tables, for Markdown files and for the HTML page.
+
+A marker in a Markdown file names each: `ladder:OP` every rung at one size, `sizes:OP` the chosen rung at every size
+beside its peer, `bench:WORKLOAD` a workload end to end; of gpt2 also `bench:gpt2_profile`, where its time goes,
+and `bench:gpt2_accuracy`, what bfloat16 changes. `headline:jobs` is in `headline.py`.
+"""
+
+import html
+import re
+import statistics
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from tilewright.bench.results import PEER, SLOW, Row
+from tilewright.ops.core.ladder import Ladder
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Table:
+    """caption, header and rows of text; notes are paragraphs below. Columns from `numbers` on are aligned right."""
+
+    caption: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numbers: int
+    notes: tuple[str, ...] = ()
+
+    def markdown(self) -> str:
+        """As GitHub shows it."""
+        align = ["---" if i < self.numbers else "---:" for i in range(len(self.header))]
+        lines = [
+            "| " + " | ".join(_plain(cell).replace("|", "\\|") for cell in row) + " |"
+            for row in (self.header, align, *self.rows)
+        ]
+        return "\n\n".join([_plain(self.caption), "\n".join(lines), *map(_plain, self.notes)])
+
+    def text(self) -> str:
+        """For a terminal."""
+        every = (self.header, *self.rows)
+        widths = [max(len(row[i]) for row in every) for i in range(len(self.header))]
+
+        def line(row: tuple[str, ...]) -> str:
+            cells = zip(row, widths, strict=True)
+            return "  ".join(c.ljust(w) if i < self.numbers else c.rjust(w) for i, (c, w) in enumerate(cells)).rstrip()
+
+        return "\n".join([self.caption, *map(line, every), *self.notes])
+
+    def html(self) -> str:
+        """A figure element."""
+
+        def line(kind: str, row: tuple[str, ...]) -> str:
+            marks = ("" if i < self.numbers else ' class="number"' for i in range(len(row)))
+            return (
+                "<tr>"
+                + "".join(f"<{kind}{m}>{html.escape(c)}</{kind}>" for m, c in zip(marks, row, strict=True))
+                + "</tr>"
+            )
+
+        body = "\n".join(line("td", row) for row in self.rows)
+        notes = "".join(f'\n<p class="note">{html.escape(note)}</p>' for note in self.notes)
+        caption = f"<caption>{html.escape(self.caption)}</caption>"
+        table = f"<table>{caption}\n<thead>{line('th', self.header)}</thead>\n<tbody>\n{body}\n</tbody></table>"
+        return f'<div class="table">{table}{notes}</div>'
+
+
+def _plain(text: str) -> str:
+    """Text of a result for Markdown: it begins no HTML and no comment, so no marker either."""
+    return re.sub(r"<(?=[A-Za-z!/?])", "&lt;", text)
+
+
+def groups(rows: Iterable[T], key: Callable[[T], Hashable]) -> dict:
+    """Key -> its rows, both in the order of `rows`."""
+    found: dict[Hashable, list[T]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return found
+
+
+def three(value: float | None) -> str:
+    """Three digits, with an exponent only below a thousandth; nothing for None."""
+    if value is None:
+        return ""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1e}" if 0 < abs(value) < 0.001 else f"{value:.3g}"
+
+
+def times(ratio: float | None) -> str:
+    """A factor: two decimals below ten, else three digits."""
+    return three(ratio) if ratio is None or ratio >= 10 else f"{ratio:.2f}"
+
+
+def percent(share: float | None) -> str:
+    """0.0312 -> "3.1 %"."""
+    return "" if share is None else f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"
+
+
+def rate(row: Row) -> tuple[float | None, str]:
+    """(rate, unit): operations a second where there are any, else bytes."""
+    return (row.gflops, "GFLOP/s") if row.gflops else (row.gbytes_s, "GB/s")
+
+
+def origin(rows: list[Row]) -> str:
+    """Where and when: "amd-epyc-zen5-2c, commit 1a2b3c4, 2026-11-21"; rows that were not saved do not know."""
+    if not rows[0].machine:
+        return "here and now"
+    commits, dates = (sorted({getattr(row, name) for row in rows}) for name in ("commit", "date"))
+    days = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    return f"{rows[0].machine}, commit {' and '.join(commits)}, {days}"
+
+
+def headline(rows: list[Row], ladder: Ladder) -> list[Row]:
+    """The rows of the size that shows the ladder best: the first with the most rungs and thread counts measured."""
+    by_size = groups((row for row in rows if row.rung in ladder.rungs or row.check == PEER), lambda row: row.size)
+    return max(by_size.values(), key=lambda some: len({(row.rung, row.threads) for row in some}), default=[])
+
+
+def ladder_tables(rows: list[Row], ladder: Ladder) -> list[Table]:
+    """Every rung and peer at the headline size: a table per machine and dtype, with notes on each machine at its end.
+
+    rows: of one session per machine and dtype.
+    """
+    tables = []
+    for some in groups(rows, lambda row: row.machine).values():
+        by_dtype = [headline(same, ladder) for same in groups(some, lambda row: row.dtype).values()]
+        own = [_ladder_table(shown, ladder) for shown in by_dtype if shown]
+        if own:
+            own[-1] = replace(own[-1], notes=(*own[-1].notes, *_changes(some, ladder)))
+        tables += own
+    return tables
+
+
+def _changes(rows: list[Row], ladder: Ladder) -> Iterator[str]:
+    """What a ladder has and a machine has not measured, and the reverse."""
+    measured = {row.rung: None for row in rows if row.check != PEER}
+    kinds = {_on_a_gpu(name) for name in measured.keys() & ladder.rungs.keys()}
+    missing = [name for name in ladder.rungs if name not in measured and _on_a_gpu(name) in kinds]
+    if missing:
+        ideas = "; ".join(f"{name} ({ladder.rungs[name].idea})" for name in missing)
+        yield f"Not measured on this machine: {ideas}."
+    if gone := [name for name in measured if name not in ladder.rungs]:
+        yield (
+            f"Measured before the ladder changed: {', '.join(gone)} is no longer a rung, and the rung below one may "
+            "have been another."
+        )
+
+
+def noise_notes(rows: list[Row]) -> Iterator[str]:
+    """Which rows are noise, and why."""
+    why = {row.rung: row.noise for row in rows if row.noise}
+    if why:
+        yield f"Noisy: {'; '.join(f'{name} ({noise})' for name, noise in why.items())}."
+
+
+def _on_a_gpu(rung: str) -> bool:
+    return rung.startswith(("simt.", "tile."))
+
+
+def _ladder_table(rows: list[Row], ladder: Ladder) -> Table:
+    counts = _counts(rows)
+    cell = {(row.rung, row.threads): row for row in rows}
+    unit = rate(rows[0])[1]
+    header = ["rung", "idea"]
+    for count in counts:
+        header += [f"{unit}, {_threads(count)}", "of the roof", "x the rung below"]
+    peers = [name for name in dict.fromkeys(row.rung for row in rows) if name not in ladder.rungs]
+    lines = []
+    for name in [name for name in ladder.rungs if any((name, count) in cell for count in counts)] + peers:
+        line = [name, ladder.rungs[name].idea if name in ladder.rungs else "peer"]
+        for count in counts:
+            row = cell.get((name, count))
+            line += [three(rate(row)[0]), percent(row.roof_share), times(row.versus_below)] if row else [""] * 3
+        lines.append(tuple(line))
+    full = max(row.rows for row in rows)
+    fewer = [f"{row.rung} ({row.rows})" for row in rows if row.rows < full and row.threads == counts[-1]]
+    notes = (f"Timed on fewer than the {full} rows: {', '.join(fewer)}.",) if fewer else ()
+    first = rows[0]
+    caption = f"{_case(first)}, {first.dtype}; {origin(rows)}"
+    return Table(caption, tuple(header), tuple(lines), 2, (*notes, *noise_notes(rows)))
+
+
+def _case(row: Row) -> str:
+    size = row.size.removesuffix(f"-{row.dtype}")
+    return f"{row.label}, {size}" if row.label else size
+
+
+def _threads(count: int) -> str:
+    return f"{count} thread{'s' * (count > 1)}" if count else "GPU"
+
+
+def _counts(rows: list[Row]) -> list[int]:
+    """The fewest and the most threads that were measured."""
+    counts = sorted({row.threads for row in rows})
+    return counts if len(counts) < 3 else [counts[0], counts[-1]]
+
+
+def default_row(rows: list[Row], ladder: Ladder) -> Row | None:
+    """Of one size's rows, that of the rung which runs there when nobody forces one."""
+    by_name = {row.rung: row for row in rows if not row.check.endswith(SLOW)}
+    return next((by_name[name] for name in ladder.prefer if name in by_name), None)
+
+
+def sizes_tables(rows: list[Row], ladder: Ladder) -> list[Table]:
+    """What runs by default at every size, beside its peer: a table a machine, dtype and number of threads."""
+    tables = []
+    for some in groups(rows, lambda row: (row.machine, row.dtype, row.threads)).values():
+        chosen = [default_row(same, ladder) for same in groups(some, lambda row: row.size).values()]
+        shown = [row for row in chosen if row]
+        if shown:
+            tables.append(_sizes_table(shown, {(row.size, row.rung): row for row in some}))
+    return tables
+
+
+def _sizes_table(shown: list[Row], every: dict[tuple[str, str], Row]) -> Table:
+    first = shown[0]
+    unit = rate(first)[1]
+    lines: list[tuple[str, ...]] = []
+    ratios: list[float] = []
+    for row in shown:
+        peer = every.get((row.size, row.peer or ""))
+        ratio = row.peer_ratio if peer else None
+        ratios += [ratio] if ratio else []
+        spread = f"{three(row.low_s * 1e3)} to {three(row.high_s * 1e3)}"
+        figures = (three(rate(row)[0]), percent(row.roof_share), three(row.median_s * 1e3), spread)
+        lines.append(
+            (row.label, row.size.removesuffix(f"-{row.dtype}"), row.rung, *figures, row.peer or "", times(ratio))
+        )
+    if len(ratios) > 1:
+        lines.append(("geometric mean", *[""] * 7, times(statistics.geometric_mean(ratios))))
+        lines.append(("least", *[""] * 7, times(min(ratios))))
+    header = ("case", "size", "rung", unit, "of the roof", "ms", "ms, 10 to 90 % of rounds", "peer", "x the peer")
+    caption = f"{first.op}, {first.dtype}, {_threads(first.threads)}; {origin(shown)}"
+    return Table(caption, header, tuple(lines), 3, tuple(noise_notes(shown)))
+
+
+def bench_tables(rows: list[Row]) -> list[Table]:
+    """A workload end to end: tables per machine and session."""
+    tables = []
+    for (_, op, _), some in groups(rows, lambda row: (row.machine, row.op, row.origin)).items():
+        own = TEXT_TABLES.get(op, _job_tables)(some)
+        own[-1] = replace(own[-1], notes=(*own[-1].notes, *noise_notes(some)))
+        tables += own
+    told = [{note for table in tables[i + 1 :] for note in table.notes} for i in range(len(tables))]
+    return [
+        replace(table, notes=tuple(note for note in table.notes if note not in later))  # a note of several is told once
+        for table, later in zip(tables, told, strict=True)
+    ]
+
+
+def _job_tables(rows: list[Row]) -> list[Table]:
+    """The median and the spread of a run, and records per second."""
+    lines = []
+    for row in rows:
+        figures = three(row.median_s), _seconds(row), three(row.one_off_s), three(row.rows / row.median_s)
+        lines.append((row.rung, row.size, row.dtype, row.check, str(row.threads), *figures, times(row.peer_ratio)))
+    header = ("what", "case", "dtype", "check", "threads", "s", "s, spread", "once, s", "records/s", "x the peer")
+    return [Table(f"{rows[0].op}; {origin(rows)}", header, tuple(lines), 4)]
+
+
+def _seconds(row: Row) -> str:
+    return f"{three(row.low_s)} to {three(row.high_s)}" if row.low_s < row.high_s else ""
+
+
+def _text_tables(rows: list[Row]) -> list[Table]:
+    """Tokens a second of each engine; in a peer's row, too, the factor says how many times faster we are."""
+    lines = []
+    for row in rows:
+        ratio = 1 / row.peer_ratio if row.check == PEER and row.peer_ratio else row.peer_ratio
+        figures = three(row.rows / row.median_s), three(row.median_s), _seconds(row), three(row.one_off_s)
+        what = (row.size, row.rung, row.dtype, row.check, str(row.threads))
+        lines.append((*what, *figures, row.peer or "", times(ratio), row.label))
+    header = ("case", "what", "dtype", "check", "threads", "tokens/s", "s", "s, spread", "once, s")
+    return [Table(f"gpt2; {origin(rows)}", (*header, "beside", "we are x as fast", "its rounds"), tuple(lines), 4)]
+
+
+def _profile_tables(rows: list[Row]) -> list[Table]:
+    """Where the time of one run goes: a table a workload."""
+    header = ("operation", "calls", "s", "of the time", "GFLOP/s", "GB/s", "of the roof")
+    tables = []
+    for (size, dtype, threads), some in groups(rows, lambda row: (row.size, row.dtype, row.threads)).items():
+        lines = tuple(
+            (row.rung, f"{row.rows:,}", three(row.median_s), row.label, three(row.gflops), three(row.gbytes_s),
+             percent(row.roof_share))
+            for row in some
+        )  # fmt: skip
+        tables.append(Table(f"{size}, {dtype}, {_threads(threads)}; {origin(some)}", header, lines, 1))
+    return tables
+
+
+def _accuracy_tables(rows: list[Row]) -> list[Table]:
+    """Logits and greedy tokens against float32."""
+    figures = ("largest error of a logit", "root mean square", "equal first tokens", "equal tokens")
+    lines = tuple((row.rung, row.size, row.dtype, f"{row.rows:,}", *row.label.split("; ")) for row in rows)
+    return [Table(f"against float32; {origin(rows)}", ("engine", "case", "dtype", "prompts", *figures), lines, 3)]
+
+
+def _scaling_tables(rows: list[Row]) -> list[Table]:
+    """Jobs by several workers: the time of their shards, and what else a run took."""
+    lines = []
+    for row in rows:
+        workers = int(row.label)
+        each = "a GPU" if not row.threads else "1 core" if row.threads == 1 else f"{row.threads} cores"
+        figures = three(row.rows / row.median_s), three(row.median_s), three(row.one_off_s), times(row.versus_below)
+        share = percent(row.versus_below / workers if row.versus_below else None)
+        lines.append((row.size, row.dtype, row.rung.split(",")[0], each, str(workers), *figures, share))
+    header = ("job", "dtype", "engine", "a worker has", "workers", "records/s", "s", "besides, s", "x one", "of linear")
+    note = (
+        "s: of the shards, as if all workers had begun with the last of them. Besides: the rest of the process, from "
+        "its start to its end, with loading, fetching kernels, merging. All gave the bytes of one worker."
+    )
+    return [Table(f"scaling; {origin(rows)}", header, tuple(lines), 4, (note,))]
+
+
+TEXT_TABLES: dict[str, Callable[[list[Row]], list[Table]]] = {
+    "gpt2": _text_tables, "gpt2_profile": _profile_tables, "gpt2_accuracy": _accuracy_tables,
+    "dcgan_profile": _profile_tables, "scaling": _scaling_tables,
+}  # fmt: skip

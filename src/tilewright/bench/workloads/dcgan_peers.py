@@ -1,0 +1,172 @@
+"""The generator in PyTorch, its norms folded as ours are: on a CPU in each layout of memory at its fastest batch; on a
+GPU channels last, each batch as a CUDA graph, compiled in 16 bits, and with tf32 beside float32."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tilewright.bench.clocks.cpu import CpuClock
+from tilewright.bench.clocks.cuda import torch_on_a_gpu
+from tilewright.bench.measure import interleave
+from tilewright.models.dcgan import DCGANConfig
+from tilewright.ops.core.launch import thread_count
+
+LAYOUTS = ("channels_last", "contiguous_format")
+CPU_BATCHES = (16, 64)
+CPU_IMAGES = 192  # at least, per round: PyTorch's rate does not depend on how many there are
+PEER_BATCH = 1024  # on a GPU
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Engine:
+    """A call that draws `images` images, and the seconds of preparing it."""
+
+    name: str
+    run: Callable[[], Any]
+    images: int
+    once_s: float
+    label: str
+
+    @property
+    def is_peer(self) -> bool:
+        """Whether it is PyTorch's."""
+        return self.name.startswith("PyTorch")
+
+
+def cpu_engines(config: DCGANConfig, weights: dict, z: np.ndarray, dtype: str, say: Say) -> Iterator[Engine]:
+    """PyTorch in each layout, at its fastest batch there; none, and a line, if it is not installed."""
+    try:
+        import torch
+    except ModuleNotFoundError as missing:
+        say(f"no peer: {missing.name} is not installed; pip install torch puts PyTorch beside ours")
+        return
+    torch.set_num_threads(thread_count())
+    inputs = torch.from_numpy(z)
+    for layout in LAYOUTS:
+        start = time.perf_counter()
+        draw = torch_generator(config, weights, dtype, "cpu", layout)
+        draw(inputs[: CPU_BATCHES[0]])
+        once_s, sizes = time.perf_counter() - start, {min(batch, len(z)) for batch in CPU_BATCHES}
+        calls = {str(size): partial(draw, inputs[:size]) for size in sizes}
+        timings = interleave(calls, CpuClock(cold=False), runs=1)
+        batch = max(sizes, key=lambda size: size / timings[str(size)].median_s)
+        name = "PyTorch" if layout == "contiguous_format" else "PyTorch, channels last"
+        yield _repeated(name, calls[str(batch)], batch, CPU_IMAGES, once_s)
+
+
+def _repeated(name: str, call: Callable[[], object], batch: int, images: int, once_s: float) -> Engine:
+    """The call as often as `images` images take."""
+    turns = -(-images // batch)
+
+    def run() -> None:
+        for _ in range(turns):
+            call()
+
+    return Engine(name, run, batch * turns, once_s, f"batch {batch}")
+
+
+def gpu_engines(config: DCGANConfig, weights: dict, dtype: str, count: int, say: Say) -> Iterator[Engine]:
+    """PyTorch: compiled in 16 bits; in float32 as it is, and with tf32."""
+    torch = torch_on_a_gpu()
+    torch.backends.cudnn.benchmark = True
+    for kind in ("float32", "tf32") if dtype == "float32" else (dtype,):
+        start = time.perf_counter()
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = kind == "tf32"
+        draw, compiled = torch_generator(config, weights, kind, "cuda"), ""
+        try:
+            if kind.endswith("16"):
+                replay, compiled = _graph(torch, torch.compile(draw, dynamic=False), config.z_size), ", compiled"
+            else:
+                replay = _graph(torch, draw, config.z_size)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            say(f"PyTorch cannot compile its generator: {str(error).splitlines()[0]}")
+            replay = _graph(torch, draw, config.z_size)
+        turns = -(-count // PEER_BATCH)
+
+        def run(replay=replay, turns=turns):
+            for _ in range(turns):
+                replay()
+
+        name = f"PyTorch {kind}, channels last{compiled}"
+        yield Engine(name, run, turns * PEER_BATCH, time.perf_counter() - start, f"batch {PEER_BATCH}")
+
+
+def torch_weights(torch, config: DCGANConfig, weights: dict) -> Iterator[tuple[Any, Any]]:
+    """(matrix, bias) of the projection, (z_size, columns), and of each layer, (C, O, KH, KW); norms folded in."""
+    from tilewright.ops.batchnorm import fold
+
+    for i in range(len(config.layers) + 1):
+        name, axis = (f"convs.{i - 1}", 2) if i else ("proj", 1)
+        matrix, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
+        if i < len(config.layers):
+            names = ("weight", "bias", "running_mean", "running_var")
+            vectors = [weights[f"norms.{i}.{vector}"] for vector in names]
+            tiled = [np.tile(vector, matrix.shape[axis] // len(vector)) for vector in vectors]
+            matrix, bias = fold(matrix, bias, *tiled, eps=config.batch_norm_eps, axis=axis)
+        tensor = torch.from_numpy(matrix)
+        yield tensor.permute(3, 2, 0, 1) if i else tensor, torch.from_numpy(bias)
+
+
+def torch_generator(config: DCGANConfig, weights: dict, kind: str, device: str, layout: str = LAYOUTS[0]) -> Callable:
+    """z (n, z_size) on the device -> float32 images (n, height, width, channels) by PyTorch's layers, its norms folded.
+
+    PyTorch crops as much at the end as at the start, or one less. If all layers crop more, they work on mirrored images
+    and kernels; otherwise what more there is to crop becomes a view.
+    """
+    import torch
+    from torch.nn.functional import conv_transpose2d, linear
+
+    number = getattr(torch, kind) if kind.endswith("16") else torch.float32
+    (matrix, bias), *kernels = torch_weights(torch, config, weights)
+    mirrored = all(before < after for before, after in (layer.padding for layer in config.layers))
+    crops = [layer.padding[::-1] if mirrored else layer.padding for layer in config.layers]
+    pixels = matrix.T.reshape(config.size, config.size, config.channels, -1)
+    bias = bias.reshape(config.size, config.size, config.channels)
+    if mirrored:
+        pixels, bias = pixels.flip(0, 1), bias.flip(0, 1)
+        kernels = [(kernel.flip(2, 3), term) for kernel, term in kernels]
+    matrix, bias = (x.reshape(-1, *x.shape[3:]).contiguous().to(device, number) for x in (pixels, bias))
+    form = getattr(torch, layout)
+    layers = [(k.to(device, number).contiguous(memory_format=form), b.to(device, number)) for k, b in kernels]
+    strides = [layer.stride for layer in config.layers]
+
+    @torch.no_grad()
+    def draw(z):
+        x = linear(z.to(number), matrix, bias).relu()
+        x = x.view(len(z), config.size, config.size, config.channels).permute(0, 3, 1, 2).contiguous(memory_format=form)
+        for i, ((kernel, term), (before, after), stride) in enumerate(zip(layers, crops, strides, strict=True)):
+            less, more = max(before - after, 0), max(after - before, 0)
+            x = conv_transpose2d(x, kernel, term, stride=stride, padding=before, output_padding=less)
+            x = x[:, :, : x.shape[2] - more, : x.shape[3] - more] if more else x
+            x = x.relu() if i < len(layers) - 1 else x.tanh()
+        x = x.permute(0, 2, 3, 1).float()
+        return x.flip(1, 2) if mirrored else x
+
+    return draw
+
+
+def _graph(torch, draw: Callable, width: int) -> Callable[[], object]:
+    """Images of PEER_BATCH as a CUDA graph."""
+    z = torch.randn(PEER_BATCH, width, device="cuda")
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            draw(z)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        draw(z)
+    return partial(_replay, graph, (z, draw))
+
+
+def _replay(graph, kept: tuple) -> None:
+    """kept: the noise and the weights that the graph reads, which must live as long as it does."""
+    graph.replay()

@@ -1,0 +1,324 @@
+"""Text generation end to end, side by side with transformers and CTranslate2, on a GPU with transformers and PyTorch: a
+GPT-2 of full size with weights from a seed, or any other.
+
+Four workloads. "course": prompts of 16 tokens, 8 new ones, once as they are given (of equal prompts one is computed)
+and once without duplicates. "batch": 64 prompts, on a GPU 1,024, 128 new tokens. "single": one prompt, 64 new tokens.
+"sampled": as the batch, but a token is drawn from the 50 best, as transformers does unless told otherwise.
+All engines take turns on the same threads or GPU, each peer at its fastest batch; a peer's rate on a CPU is that of the
+course's first prompts, because it does not depend on how many there are. Every token of ours that is compared must be
+the best of a float64 reference, or so close to it that rounding explains the choice; one that is drawn, of the 50 best.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from tilewright.bench.clocks.cpu import CpuClock
+from tilewright.bench.measure import SameResults, Timing, interleave
+from tilewright.bench.results import PEER, Row
+from tilewright.bench.workloads.gpt2_engines import PEERS, Engine, Weights, ours
+from tilewright.bench.workloads.gpt2_profile import cpu_profile, gpu_profile
+from tilewright.errors import InternalError, UsageError
+from tilewright.models.gpt2 import ACTIVATIONS, GPT2Config
+from tilewright.ops.attention.reference import attention
+from tilewright.ops.core.launch import thread_count
+from tilewright.ops.elementwise.reference import FUNCTIONS
+from tilewright.ops.layernorm.reference import layernorm
+
+Say = Callable[[str], None]
+CHECKED = 8  # prompts checked against float64 before anything is timed
+TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}  # of a logit, times their deviation where that is above 1
+COMPARED = 128  # prompts for the accuracy of bfloat16
+PEER_PROMPTS = 256  # of the course, for a peer: two batches or more
+COURSE, BATCH, SINGLE, SAMPLED = "course", "batch", "single", "sampled"
+USUAL = COURSE, BATCH, SINGLE
+WORKLOADS = *USUAL, SAMPLED
+COUNT = {"cpu": 1024, "cuda": 6400}  # prompts of the course unless the user says
+DRAWN_FROM = 50  # tokens
+CLOCK = CpuClock(cold=False, settle=True)  # on a GPU, too: a call returns when its tokens are on the host
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What to measure. prompts: int (?, L), as they are given; count: of them, for the course. device: "cpu" or
+    "cuda". rounds: odd."""
+
+    config: GPT2Config
+    weights: Weights
+    prompts: np.ndarray
+    count: int
+    tokens: int = 8
+    against: tuple[str, ...] = tuple(PEERS)
+    workloads: tuple[str, ...] = USUAL
+    rounds: int = 3
+    profile: bool = False
+    device: str = "cpu"
+
+    @property
+    def threads(self) -> int:
+        """As rows name them: 0 on a GPU."""
+        return thread_count() if self.device == "cpu" else 0
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """ours: what we are given, by name; theirs: the prompts of a peer; batches: those that a peer may choose from;
+    top_k: how many of the best tokens one is drawn from."""
+
+    name: str
+    tokens: int
+    ours: dict[str, np.ndarray]
+    theirs: np.ndarray
+    batches: tuple[int, ...]
+    top_k: int = 1
+
+    @property
+    def size(self) -> str:
+        """As results name it: "course: 16 -> 8"."""
+        return f"{self.name}: {self.theirs.shape[1]} -> {self.tokens}"
+
+
+def random_weights(config: GPT2Config, seed: int) -> dict[str, np.ndarray]:
+    """float32 weights as GPT-2 is initialised: N(0, 0.02**2), those that end a branch divided by sqrt(2 layers)."""
+    rng, weights = np.random.default_rng(seed), {}
+    for name, shape in config.tensor_shapes().items():
+        ends, norm = name.endswith("c_proj.weight"), "ln_" in name and name.endswith("weight")
+        weights[name] = rng.standard_normal(shape, dtype=np.float32)
+        weights[name] *= np.float32(0.02 / (math.sqrt(2 * config.n_layer) if ends else 1))
+        weights[name] += np.float32(norm)
+    return weights
+
+
+def random_prompts(config: GPT2Config, count: int, length: int = 16) -> np.ndarray:
+    """Token ids int32 (count, length)."""
+    return np.random.default_rng(1).integers(0, config.vocab_size, (count, length), dtype=np.int32)
+
+
+def workloads(setting: Setting) -> list[Workload]:
+    """Those that the setting names. Raises UsageError for prompts that leave the context no room for a token."""
+    prompts = setting.prompts
+    distinct = prompts[np.sort(np.unique(prompts, axis=0, return_index=True)[1])]
+    room = setting.config.n_positions - prompts.shape[1]
+    if room < 1:
+        raise UsageError(
+            f"prompts of {prompts.shape[1]} tokens leave no room in a context of {setting.config.n_positions}"
+        )
+    course = {"as given": prompts[: setting.count], "distinct prompts": distinct[: setting.count]}
+    here = setting.device == "cpu"
+    theirs = distinct[: min(setting.count, PEER_PROMPTS)] if here else course["distinct prompts"]
+    batch = distinct[: 64 if here else 1024]
+    few, many = ((32, 64, 128), (32, 64)) if here else ((512, 1024, 2048), (512, 1024))
+    long = min(128, room), {f"{len(batch):,} prompts": batch}, batch, many
+    every = [
+        Workload(COURSE, min(setting.tokens, room), course, theirs, few),
+        Workload(BATCH, *long),
+        Workload(SINGLE, min(64, room), {"1 prompt": distinct[:1]}, distinct[:1], (1,)),
+        Workload(SAMPLED, *long, top_k=DRAWN_FROM),
+    ]
+    return [workload for workload in every if workload.name in setting.workloads]
+
+
+def bench(setting: Setting, *, dtype: str, say: Say) -> list[Row]:
+    """Measure on `thread_count()` threads, after a check; nothing is reported if one fails.
+
+    Raises InternalError for wrong logits or tokens, UsageError for an unknown peer or workload.
+    """
+    for given, known in ((setting.against, PEERS), (setting.workloads, WORKLOADS)):
+        if unknown := set(given) - set(known):
+            raise UsageError(f"there is no {', '.join(sorted(unknown))} here; there are {', '.join(known)}")
+    wanted, rows = workloads(setting), []
+    engine = ours(setting.config, setting.weights, dtype, setting.device)
+    say(f"tilewright {dtype}: prepared in {engine.once_s:.1f} s")
+    error = max(check(setting, engine, top_k) for top_k in sorted({workload.top_k for workload in wanted}))
+    say(f"checked {CHECKED} prompts against float64: largest error of a logit {error:.1e}")
+    peers = _peers(setting, dtype, say)
+    if dtype != "float32" and COURSE in setting.workloads:
+        rows += accuracy(setting, [engine, *peers], say)
+    for workload in wanted:
+        rows += _measured(setting, workload, [engine, *peers], f"passed {error:.1e}", say)
+    for workload in wanted if setting.profile else ():  # after all that is timed: see `gpt2_profile.leave`
+        say(f"{workload.size}: where the time goes")
+        run = _call(engine, list(workload.ours.values())[-1], workload)
+        size = f"{model_name(setting.config)}, {workload.size}"
+        if setting.device == "cpu":
+            rows += cpu_profile(run, size=size, dtype=dtype, vocabulary=setting.config.vocab_size)
+        else:
+            rows += gpu_profile(run, size=size, dtype=dtype)
+    return rows
+
+
+def _peers(setting: Setting, dtype: str, say: Say) -> list[Engine]:
+    """Those that are installed and have the dtype; of the others a line."""
+    engines = []
+    for name in setting.against:
+        try:
+            engines.append(PEERS[name](setting.config, setting.weights, dtype, setting.device))
+            say(f"{engines[-1].key}: prepared in {engines[-1].once_s:.1f} s")
+        except (ImportError, UsageError) as error:
+            say(f"{name}: unavailable - {error}")
+    return engines
+
+
+def check(setting: Setting, engine: Engine, top_k: int = 1) -> float:
+    """The largest error of `engine`'s logits against float64.
+
+    Raises InternalError if it is above the tolerance, or if a token is further than that from the `top_k` best.
+    """
+    some = setting.prompts[:CHECKED]
+    tokens = min(setting.tokens, setting.config.n_positions - some.shape[1])
+    found = engine.generate(some, tokens, len(some), top_k)
+    exact = reference_logits(setting.config, setting.weights, np.hstack([some, found])[:, :-1], tokens)
+    allowed = TOLERANCE[engine.dtype] * max(1.0, float(exact.std()))
+    error = float(np.abs(engine.logits(some) - exact[:, 0]).max()) if engine.logits else 0.0
+    least = np.partition(exact, -min(top_k, exact.shape[2]), axis=2)[..., -min(top_k, exact.shape[2])]
+    gap = float((least - np.take_along_axis(exact, found[:, :, None], axis=2)[..., 0]).max())
+    if not (error <= allowed and gap <= 2 * allowed):
+        raise InternalError(
+            f"{engine.key}: the logits are off by {error:.3g} and a token is {gap:.3g} below the best; {allowed:.3g} "
+            "is allowed, nothing is reported"
+        )
+    return error
+
+
+def reference_logits(config: GPT2Config, weights: Weights, ids: np.ndarray, last: int) -> np.ndarray:
+    """float64 logits (n, last, V) after each of the last positions of ids (n, L), in plain NumPy."""
+
+    def w(name: str) -> np.ndarray:
+        return np.asarray(weights[name], np.float64)
+
+    def affine(x: np.ndarray, name: str) -> np.ndarray:
+        return x @ w(f"{name}.weight") + w(f"{name}.bias")
+
+    def normed(x: np.ndarray, name: str) -> np.ndarray:
+        return layernorm(x, w(f"{name}.weight"), w(f"{name}.bias"), config.layer_norm_epsilon)
+
+    (n, L), C, H = ids.shape, config.n_embd, config.n_head
+    scale = math.sqrt(H / C) if config.scale_attn_weights else 1.0
+    x = np.asarray(weights["wte.weight"][ids], np.float64) + w("wpe.weight")[:L]  # (n, L, C)
+    for i in range(config.n_layer):
+        q, k, v = np.split(affine(normed(x, f"h.{i}.ln_1"), f"h.{i}.attn.c_attn"), 3, axis=-1)
+        heads = (part.reshape(n, L, H, C // H).swapaxes(1, 2) for part in (q, k, v))  # (n, H, L, D)
+        y = attention(*heads, scale=scale / (i + 1) if config.scale_attn_by_inverse_layer_idx else scale)
+        x = x + affine(y.swapaxes(1, 2).reshape(n, L, C), f"h.{i}.attn.c_proj")
+        u = FUNCTIONS[ACTIVATIONS[config.activation_function]](affine(normed(x, f"h.{i}.ln_2"), f"h.{i}.mlp.c_fc"))
+        x = x + affine(u, f"h.{i}.mlp.c_proj")
+    return normed(x[:, -last:], "ln_f") @ w("wte.weight").T
+
+
+def accuracy(setting: Setting, engines: list[Engine], say: Say) -> list[Row]:
+    """What 16 bits change: logits and greedy tokens of each engine against our float32, whose own are checked."""
+    exact = ours(setting.config, setting.weights, "float32", setting.device)
+    check(setting, exact)
+    assert exact.logits
+    some = setting.prompts[:COMPARED]
+    tokens = min(setting.tokens, setting.config.n_positions - some.shape[1])
+    logits, answers = exact.logits(some), exact.generate(some, tokens, len(some), 1)
+    rows = []
+    for engine in engines:
+        if engine.logits is None:
+            continue
+        off = np.abs(engine.logits(some) - logits)
+        found = engine.generate(some, tokens, 64, 1)
+        equal = f"{(found[:, 0] == answers[:, 0]).mean():.1%}", f"{(found == answers).mean():.1%}"
+        rows.append(Row(
+            op="gpt2_accuracy", rung=engine.name, size=f"{model_name(setting.config)}: {some.shape[1]} -> {tokens}",
+            dtype=engine.dtype, threads=setting.threads, rows=len(some), median_s=0.0, low_s=0.0, high_s=0.0, runs=1,
+            check=PEER if engine.name in PEERS else "passed",
+            label=f"{off.max():.2g}; {np.sqrt((off**2).mean()):.2g}; {equal[0]}; {equal[1]}",
+        ))  # fmt: skip
+        say(f"{engine.key} against our float32, {len(some)} prompts: logits off by {off.max():.2g} at most, equal are "
+            f"{equal[0]} of the first tokens and {equal[1]} of all {tokens}")  # fmt: skip
+    return rows
+
+
+def _measured(setting: Setting, workload: Workload, engines: list[Engine], passed: str, say: Say) -> list[Row]:
+    """One workload, engines in turns: a row for each way of ours and for each peer."""
+    our, peers = engines[0], {engine.name: engine for engine in engines[1:]}
+    batches = {name: len(workload.theirs) if peer.whole else best_batch(peer, workload) for name, peer in peers.items()}
+    calls = {name: _call(our, prompts, workload) for name, prompts in workload.ours.items()}
+    calls |= {name: _call(peer, workload.theirs, workload, batches[name]) for name, peer in peers.items()}
+    if setting.device != "cpu":  # rooms are laid out and graphs captured; the other peers chose their batch before
+        for name in [*workload.ours, *(peer.name for peer in peers.values() if peer.whole)]:
+            calls[name]()
+    check = SameResults(may_differ=peers)  # libraries promise no such thing
+    timings = interleave(calls, CLOCK, runs=setting.rounds, warm_up=0, check=check)
+    answers, restless = check.first, check.changed if workload.top_k == 1 else ()  # where chance is meant they differ
+    if workload.top_k == 1 and our.dtype == "float32":
+        compare(setting, workload, answers, list(peers))
+    rows, hardest = [], list(workload.ours)[-1]  # of the course the distinct prompts: nothing is computed once for two
+    for name, timing in timings.items():
+        ratios = {other: _ratios(timings, answers, name, other) for other in ([hardest] if name in peers else peers)}
+        other = min(ratios, key=lambda peer: statistics.median(ratios[peer]), default=None)
+        ratio = Timing(tuple(ratios[other])) if other else None
+        spread = "" if ratio is None else _spread(ratio, upside_down=name in peers)
+        rows.append(Row(
+            op="gpt2", rung=name, size=f"{model_name(setting.config)}, {workload.size}", dtype=our.dtype,
+            threads=setting.threads, rows=answers[name].size, **timing.columns(), peer=other,
+            peer_ratio=ratio.median_s if ratio else None,
+            one_off_s=peers.get(name, our).once_s, check=PEER if name in peers else passed,
+            label="; ".join(filter(None, [f"batch {batches[name]}" if name in peers else "", spread,
+                                          "two runs differ" if name in restless else ""])),
+        ))  # fmt: skip
+        say(f"{workload.size}, {name}: {answers[name].size / timing.median_s:,.1f} tokens/s  {rows[-1].label}")
+    return rows
+
+
+def _call(engine: Engine, prompts: np.ndarray, workload: Workload, batch: int = 0) -> Callable[[], np.ndarray]:
+    return lambda: engine.generate(prompts, workload.tokens, batch, workload.top_k)
+
+
+def _ratios(timings: dict[str, Timing], answers: dict[str, np.ndarray], name: str, other: str) -> list[float]:
+    """Round by round, how many times the tokens a second of `other` those of `name` are."""
+    fewer = answers[name].size / answers[other].size
+    return [fewer * b / a for a, b in zip(timings[name].rounds, timings[other].rounds, strict=True)]
+
+
+def _spread(ratio: Timing, *, upside_down: bool) -> str:
+    """Of how many times faster we are: the least and the most of all rounds."""
+    ends = sorted(1 / r if upside_down else r for r in ratio.rounds)
+    return f"{ends[0]:.2f} to {ends[-1]:.2f} x"
+
+
+def best_batch(peer: Engine, workload: Workload) -> int:
+    """The batch at which a peer is fastest, found on a small part of the work."""
+    choices = [batch for batch in workload.batches if batch <= len(workload.theirs)] or [len(workload.theirs)]
+    if len(choices) == 1:
+        return choices[0]
+    tokens = min(workload.tokens, 16)
+    calls = {str(n): partial(peer.generate, workload.theirs[:n], tokens, n, workload.top_k) for n in choices}
+    timings = interleave(calls, CLOCK, runs=1, warm_up=0)
+    return max(choices, key=lambda n: n / timings[str(n)].median_s)
+
+
+def compare(setting: Setting, workload: Workload, answers: dict[str, np.ndarray], peers: list[str]) -> None:
+    """Where our tokens and a peer's part, both must be as good as the best by float64's reckoning.
+
+    Raises InternalError for a token of ours that is not.
+    """
+    mine = list(workload.ours.values())[-1]
+    found = answers[list(workload.ours)[-1]]
+    for peer in peers:
+        their = answers[peer]
+        unlike = np.flatnonzero((found[: len(their)] != their).any(axis=1))[:CHECKED]
+        for i in unlike:
+            at = int(np.argmax(found[i] != their[i]))
+            ids = np.concatenate([mine[i], found[i, :at]])[None]
+            exact = reference_logits(setting.config, setting.weights, ids, 1)[0, 0]
+            gap, allowed = exact.max() - exact[found[i, at]], 2 * TOLERANCE["float32"] * max(1.0, float(exact.std()))
+            if not gap <= allowed:
+                raise InternalError(
+                    f"{workload.size}: token {at} of prompt {i} is {found[i, at]} and {peer}'s is {their[i, at]}; "
+                    f"ours is {gap:.3g} below the best, {allowed:.3g} is allowed, nothing is reported"
+                )
+
+
+def model_name(config: GPT2Config) -> str:
+    """By its number of parameters: "124M"."""
+    count = sum(math.prod(shape) for shape in config.tensor_shapes().values())
+    return f"{count / 1e6:.0f}M" if count >= 1e6 else f"{count / 1e3:.0f}K"

@@ -1,0 +1,221 @@
+"""The sentiment job end to end, beside PyTorch: the course's TextCNN at full size, weights from a seed, real sentences.
+
+Ours is timed twice: with the token table built inside the run, and with the table in memory, as a run finds it that
+loads a saved one. PyTorch runs the usual network at its fastest batch: on a CPU in the dtype of ours; on a GPU in
+float32 through cuDNN and cuBLAS, without tf32, and compiled in bfloat16. Times run from NumPy ids to NumPy logits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tilewright.bench.clocks.cpu import CpuClock
+from tilewright.bench.measure import SameResults, Timing, interleave
+from tilewright.bench.results import PEER, Row
+from tilewright.errors import InternalError, UsageError
+from tilewright.formats.validate import largest_error
+from tilewright.models.initial import random_textcnn
+from tilewright.models.textcnn import TextCNN, TextCNNConfig
+from tilewright.ops.core.launch import thread_count, threads
+
+SAMPLE = 256  # sentences checked against float64
+TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}  # of the logits: min(absolute, relative)
+ROUNDS = 10
+INSIDE, EXISTS = "table inside", "table exists"
+# By device and dtype: the batches of which PyTorch's fastest counts. A compilation takes 20 s.
+PEER_BATCHES = {
+    ("cpu", "float32"): (16, 64, 256),
+    ("cpu", "bfloat16"): (16, 64, 256),
+    ("cuda", "float32"): (1024, 4096),
+    ("cuda", "bfloat16"): (2048,),
+}
+PEER_SENTENCES = {"cpu": 256, "cuda": 4096}  # per round, about a fifth of a second: the rate does not depend on it
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A library's call over `sentences` sentences."""
+
+    name: str
+    dtype: str
+    run: Callable[[], object]
+    sentences: int
+
+
+def reference_logits(config: TextCNNConfig, weights: dict[str, np.ndarray], ids: np.ndarray) -> np.ndarray:
+    """float64 logits (n, labels) in plain NumPy."""
+    from tilewright.ops.embedding_conv1d.reference import embedding_conv1d
+
+    branches = range(len(config.kernel_sizes))
+    convolutions = [weights[f"convs.{i}.weight"] for i in branches], [weights[f"convs.{i}.bias"] for i in branches]
+    x = embedding_conv1d(ids, weights["embedding.weight"], *convolutions)
+    layers = len(config.hidden_sizes) + 1
+    for i in range(layers):
+        x = x @ weights[f"linears.{i}.weight"].T.astype(np.float64) + weights[f"linears.{i}.bias"]
+        x = np.maximum(x, 0) if i < layers - 1 else x
+    return x
+
+
+def bench(
+    ids: np.ndarray,
+    *,
+    count: int,
+    dtype: str = "float32",
+    device: str = "cpu",
+    against: tuple[str, ...] = ("torch",),
+    say: Say,
+) -> list[Row]:
+    """Rows for ids int32 (n, 16) on `count` threads, or on the GPU; SAMPLE of them are checked before any is timed.
+
+    If a peer is not installed, a line says so. Raises ResourceError if the GPU is missing, InternalError if the check
+    fails or bits change between runs, UsageError for an unknown peer.
+    """
+    if unknown := set(against) - {"torch"}:
+        raise UsageError(f"no peer is called {', '.join(map(repr, sorted(unknown)))}; there is torch")
+    if device != "cpu":
+        from tilewright.bench.clocks.cuda import torch_on_a_gpu
+
+        torch_on_a_gpu()
+    config = TextCNNConfig()
+    say("making weights from a seed (801 MB)")
+    weights = random_textcnn(config.tensor_shapes(), seed=1)
+    with threads(count):
+        start = time.perf_counter()
+        model = TextCNN(config, weights, dtype=dtype, device=device)
+        model.logits(ids[:1])  # kernels compiled or fetched, graphs captured
+        prepared_s = time.perf_counter() - start
+        say(f"prepared in {prepared_s:.2f} s")
+        start = time.perf_counter()
+        logits = model.logits(ids)
+        first = Timing((time.perf_counter() - start,))
+        error = _checked(config, weights, ids, logits, dtype, say)
+        peers = [*_peers(config, weights, ids, dtype, device, say)] if against else []
+        timings = _timed(model, ids, logits, first, peers)
+    ours = {"one_off_s": prepared_s, "check": f"passed {error:.1e}"}
+    rows = list(_rows(len(ids), timings, peers, {"dtype": dtype, "threads": count if device == "cpu" else 0}, ours))
+    for row in rows:
+        say(f"{row.rung}: {row.rows / row.median_s:,.1f} sentences/s")
+    return rows
+
+
+def _checked(config, weights, ids: np.ndarray, logits: np.ndarray, dtype: str, say: Say) -> float:
+    """The largest error of a sample. Raises InternalError if it is too large."""
+    some = np.random.default_rng(0).choice(len(ids), min(SAMPLE, len(ids)), replace=False)
+    error = largest_error(logits[some], reference_logits(config, weights, ids[some]))
+    say(f"checked {len(some)} sentences against float64: largest error {error:.1e} (limit {TOLERANCE[dtype]:.0e})")
+    if not error <= TOLERANCE[dtype]:
+        raise InternalError(f"the logits are off by {error:.3g}; {TOLERANCE[dtype]} is allowed, nothing is reported")
+    return error
+
+
+def _timed(model: TextCNN, ids: np.ndarray, logits: np.ndarray, first: Timing, peers: list[Peer]) -> dict[str, Timing]:
+    """first: of the run that built the token table. A CPU's table cannot be emptied, so there it is the only one."""
+    on_gpu = model.backend.name != "cpu"
+    names = (INSIDE, EXISTS) if on_gpu else (EXISTS,)
+    calls: dict[str, Callable[[], Any]] = {name: lambda: model.logits(ids) for name in names}
+    calls |= {peer.name: peer.run for peer in peers}
+    # a call after one that met new tokens checks for more of them: so one sentence goes first
+    before = {INSIDE: model.tokens.forget, EXISTS: lambda: model.logits(ids[:1])} if on_gpu else {}
+    same = SameResults(dict.fromkeys(names, logits))
+    found = interleave(
+        calls,
+        CpuClock(cold=False, settle=bool(peers) and not on_gpu),
+        runs=ROUNDS,
+        before=before,
+        check=lambda name, result: same(name, result) if name in names else None,
+    )
+    return {INSIDE: first} | found
+
+
+def _rows(
+    total: int, timings: dict[str, Timing], peers: list[Peer], common: dict[str, Any], ours: dict[str, Any]
+) -> Iterator[Row]:
+    """common: columns of all rows; ours: of our rows, which name the first peer."""
+    of_peer = {peer.name: peer for peer in peers}
+    rates = {
+        name: (of_peer[name].sentences if name in of_peer else total) / timing.median_s
+        for name, timing in timings.items()
+    }
+    beside = peers[0].name if peers else None
+    for name, timing in timings.items():
+        peer = of_peer.get(name)
+        if peer:
+            rest: dict[str, Any] = {"rows": peer.sentences, "check": PEER, "dtype": peer.dtype}
+        else:
+            rest = {
+                "rows": total,
+                "peer": beside,
+                "peer_ratio": rates[name] / rates[beside] if beside else None,
+                **ours,
+            }
+        yield Row(
+            op="sentiment", rung=name, size=f"{total} sentences", label=f"{rates[name]:,.1f} sentences/s",
+            **(common | timing.columns() | rest),
+        )  # fmt: skip
+
+
+def _peers(config, weights, ids: np.ndarray, dtype: str, device: str, say: Say) -> Iterator[Peer]:
+    """PyTorch at its fastest batch; on a GPU in float32, if that is ours, and compiled in bfloat16."""
+    try:
+        import torch
+    except ModuleNotFoundError as missing:
+        say(f"no peer: {missing.name} is not installed; pip install torch puts PyTorch beside ours")
+        return
+    torch.set_num_threads(thread_count())
+    dtypes = {"PyTorch": dtype} if device == "cpu" or dtype == "float32" else {}
+    dtypes |= {"PyTorch compiled": "bfloat16"} if device != "cpu" else {}
+    for name, kind in dtypes.items():
+        run = torch_network(torch, config, weights, kind, device, compiled="compiled" in name)
+        yield _fastest(name, kind, run, ids, device, say)
+
+
+def torch_network(torch, config, weights, kind: str, device: str, *, compiled: bool) -> Callable[[np.ndarray], object]:
+    """PyTorch's run of int64 ids on the host; logits come back to it."""
+    dtype = getattr(torch, kind)
+    w = {name: torch.from_numpy(np.array(array)).to(device, dtype) for name, array in weights.items()}
+    branches, layers = range(len(config.kernel_sizes)), range(len(config.hidden_sizes) + 1)
+
+    def network(batch):
+        x = torch.nn.functional.embedding(batch, w["embedding.weight"]).transpose(1, 2)
+        convolved = [torch.nn.functional.conv1d(x, w[f"convs.{i}.weight"], w[f"convs.{i}.bias"]) for i in branches]
+        x = torch.cat([y.relu().amax(2) for y in convolved], dim=1)
+        for i in layers:
+            x = torch.nn.functional.linear(x, w[f"linears.{i}.weight"], w[f"linears.{i}.bias"])
+            x = x.relu() if i < layers[-1] else x
+        return x
+
+    run = torch.compile(network, dynamic=False) if compiled else network
+
+    def call(tokens: np.ndarray) -> object:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.benchmark = True
+        with torch.inference_mode():
+            return run(torch.from_numpy(tokens).to(device)).float().cpu()
+
+    return call
+
+
+def _fastest(name: str, kind: str, run: Callable[[np.ndarray], object], ids: np.ndarray, device: str, say: Say) -> Peer:
+    """The peer in its fastest batch, over PEER_SENTENCES of the sentences."""
+    tokens = ids[: PEER_SENTENCES[device]].astype(np.int64)
+    sizes = [size for size in PEER_BATCHES[device, kind] if size <= len(tokens)] or [len(tokens)]
+    calls = {str(size): partial(run, tokens[:size]) for size in sizes}
+    timings = interleave(calls, CpuClock(cold=False), runs=5)
+    rates = {size: size / timings[str(size)].median_s for size in sizes}
+    for size, rate in rates.items():
+        say(f"{name} {kind}, batch {size}: {rate:,.1f} sentences/s")
+    fastest = max(rates, key=rates.__getitem__)
+    whole = len(tokens) // fastest * fastest
+
+    def batches() -> None:
+        for first in range(0, whole, fastest):
+            run(tokens[first : first + fastest])
+
+    return Peer(name, kind, batches, whole)

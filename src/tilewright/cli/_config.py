@@ -1,0 +1,66 @@
+"""`--config FILE`: options of a verb in a TOML file, as in `max-tokens = 64`. The command line wins over the file."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
+import typer
+
+FLAG = "--config"
+
+
+def options_in(path: str, params: Iterable[Any]) -> dict[str, Any]:
+    """The file's values by the names of the verb's parameters, as click's `default_map` takes them.
+
+    A key is the option's long name, with hyphens or underscores. A list is for options that may be repeated. Paths are
+    relative to the working directory, as on the command line. Raises BadParameter for a file that cannot be read or is
+    no TOML, and for a key or value that is no option's.
+    """
+    try:
+        with open(path, "rb") as file:
+            given = tomllib.load(file)
+    except OSError as error:
+        raise _refused(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise _refused(f"{path} is no TOML: {error}") from error
+    options = {_key(flag): param for param in params for flag in param.opts if flag.startswith("--") and flag != FLAG}
+    found: dict[str, Any] = {}
+    for key, value in given.items():
+        param = options.get(_key(key))
+        if param is None:
+            near = get_close_matches(_key(key), options, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise _refused(f"{path}: {key!r} is no option of this verb{hint}")
+        if param.name in found:
+            raise _refused(f"{path}: {key!r} is given twice, with a hyphen and with an underscore")
+        found[param.name] = _value(f"{path}: {key}", value, param)
+    return found
+
+
+def _key(name: str) -> str:
+    return name.removeprefix("--").replace("_", "-")
+
+
+def _value(name: str, value: Any, param: Any) -> Any:
+    """What click converts as it does the words of a command line. Raises BadParameter for another kind of value."""
+    if getattr(param, "is_flag", False):
+        if not isinstance(value, bool):
+            raise _refused(f"{name} is {value!r}; true or false is wanted")
+        return value
+    if param.multiple:
+        values = value if isinstance(value, list) else [value]
+        return [_word(name, each) for each in values]
+    return _word(name, value)
+
+
+def _word(name: str, value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise _refused(f"{name} is {value!r}; text or a number is wanted")
+    return str(value)
+
+
+def _refused(what: str) -> typer.BadParameter:
+    return typer.BadParameter(what, param_hint=FLAG)

@@ -1,0 +1,1 @@
+"""Models on disk: converted between layouts, or made from a seed."""

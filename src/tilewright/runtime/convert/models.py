@@ -1,0 +1,188 @@
+"""Whole models on disk: converted from one layout to the other, or made from a seed. One block in memory at a time."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from tilewright.errors import InputError, UsageError
+from tilewright.formats import course
+from tilewright.formats.blocks import blocks_of
+from tilewright.formats.files import InputFile
+from tilewright.formats.foreign_models import is_pickle
+from tilewright.formats.models import COURSE_CONFIGS, write_model
+from tilewright.models.dcgan import CHANNELS, KERNEL, DCGANConfig, doubling
+from tilewright.models.gpt2 import GPT2Config
+from tilewright.models.initial import random_blocks, textcnn_scale
+from tilewright.models.textcnn import TextCNNConfig
+from tilewright.runtime.convert.checkpoints import copied
+from tilewright.runtime.convert.state_dict import read_state_dict
+from tilewright.runtime.load import parse_config, read_weights
+from tilewright.runtime.process.signals import stoppable
+
+
+def convert(source: str, destination: str, *, force: bool = False) -> int:
+    """The course's file -> model directory, or a directory -> that file; a PyTorch state dict -> directory: of a DCGAN
+    generator, or of a GPT-2 or TextCNN with its config.json beside it. Returns the bytes of the weights.
+
+    Raises InputError for a source that is no model, or whose sizes the course's file cannot hold; ResourceError where
+    the destination cannot be written; UsageError for a state dict to a file, and, without `force`, where something
+    else lies there: a file that is no such weights, a directory that is not empty.
+    """
+    with stoppable():
+        is_file = not os.path.isdir(source)
+        is_state_dict = is_file and _is_state_dict(source)
+        if is_file:
+            _check_directory(destination, force, alone=is_state_dict)
+        config, weights = (read_state_dict if is_state_dict else read_weights)(source)
+        tensors = [(name, array.shape, blocks_of(array)) for name, array in weights.items()]
+        if not is_file:
+            _check_course_sizes(config, source)
+            _check_replaced(destination, force)
+            course.write_weights(destination, tensors)
+        else:
+            others = copied(source) if is_state_dict and not isinstance(config, DCGANConfig) else {}
+            write_model(destination, msgspec.to_builtins(config, str_keys=True), tensors, others)
+    return _bytes(config)
+
+
+def _is_state_dict(path: str) -> bool:
+    """True for a .safetensors file and one that PyTorch saved; one of the course's sizes is the course's."""
+    if path.lower().endswith((".safetensors", ".pt", ".pth")):
+        return True
+    with InputFile(path, "model") as file:
+        start = bytearray(min(file.size, 8))
+        file.read_into(start, 0)
+        return file.size not in COURSE_CONFIGS and is_pickle(path, bytes(start))
+
+
+def init_textcnn(path: str, seed: int, *, force: bool = False, **sizes: Any) -> int:
+    """Writes a TextCNN with random weights to a directory, or to a file if `path` ends in .bin; returns their bytes.
+
+    sizes: fields of TextCNNConfig. The embedding is drawn from N(0, 1), a layer from N(0, 1 / inputs). Raises
+    UsageError for sizes that make no network or that a file cannot hold, and, without `force`, for a path where
+    something lies.
+    """
+    two = sizes.get("num_labels", 2) == 2
+    labels = {0: "negative", 1: "positive"} if two else {}
+    config = _configured(TextCNNConfig, **sizes, id2label=labels)
+    return _init(path, seed, config, textcnn_scale, force)
+
+
+def init_gpt2(path: str, seed: int, *, force: bool = False, **sizes: Any) -> int:
+    """Writes a GPT-2 with random weights, as `init_textcnn` does.
+
+    sizes: fields of GPT2Config. Weights are drawn from N(0, 0.02**2), those that end a layer's two branches from that
+    divided by sqrt(2 layers), norms from N(1, 0.02**2). Source: Radford et al., 2019, section 2.3.
+    """
+    if sizes.get("vocab_size", math.inf) <= GPT2Config().stop_ids[0]:
+        sizes = {"eos_token_id": None, **sizes}  # GPT-2's own is outside this vocabulary
+    config = _configured(GPT2Config, **sizes)
+
+    def scale(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
+        ends = name.endswith("c_proj.weight")
+        norm = name.startswith("ln_f") or ".ln_" in name
+        return float(norm and name.endswith("weight")), 0.02 / (math.sqrt(2 * config.n_layer) if ends else 1)
+
+    return _init(path, seed, config, scale, force)
+
+
+def init_dcgan(
+    path: str,
+    seed: int,
+    *,
+    force: bool = False,
+    channels: tuple[int, ...] = CHANNELS,
+    kernel: int = KERNEL,
+    **sizes: Any,
+) -> int:
+    """Writes a DCGAN generator with random weights, as `init_textcnn` does.
+
+    channels: of the projection and of each layer, which doubles the size. sizes: other fields of DCGANConfig. Weights
+    are drawn from N(0, 2 / inputs), those of the last layer from N(0, 1 / inputs), where inputs are the numbers
+    that meet in one output; norms are drawn near those that change nothing. (N(0, 0.02**2), where training starts,
+    would give gray images.) Source: He et al., "Delving Deep into Rectifiers", 2015.
+    """
+    if kernel < 2 or len(channels) < 2:
+        raise UsageError(f"kernel is {kernel} and channels are {channels}; at least 2 taps and 2 numbers are wanted")
+    layers = _configured(doubling, channels=channels[1:], kernel=kernel)
+    config = _configured(DCGANConfig, channels=channels[0], layers=layers, **sizes)
+    last = f"convs.{len(config.layers) - 1}."
+
+    def scale(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
+        if len(shape) == 1:
+            return float(name.endswith((".running_var", ".weight"))), 0.02
+        if name == "proj.weight":
+            return 0.0, math.sqrt(2 / shape[0])
+        stride = config.layers[int(name.split(".")[1])].stride
+        inputs = shape[3] * max(1.0, (shape[0] / stride) ** 2)  # of the kernel's taps, one in stride**2 meets an output
+        return 0.0, math.sqrt((1 if name.startswith(last) else 2) / inputs)
+
+    return _init(path, seed, config, scale, force)
+
+
+def _configured(kind: Callable[..., Any], **sizes: Any) -> Any:
+    try:
+        return kind(**sizes)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+Scale = Callable[[str, tuple[int, ...]], tuple[float, float]]
+
+
+def _init(path: str, seed: int, config: Any, scale: Scale, force: bool) -> int:
+    """scale: (mean, standard deviation) of a tensor by its name and shape."""
+    shapes = config.tensor_shapes()
+    tensors = [
+        (name, shape, random_blocks(shape, seed, i, *scale(name, shape)))
+        for i, (name, shape) in enumerate(shapes.items())
+    ]
+    with stoppable():
+        if path.endswith(".bin"):
+            _check_course_sizes(config, path)
+            _check_replaced(path, force)
+            course.write_weights(path, tensors)
+        else:
+            _check_directory(path, force)
+            write_model(path, msgspec.to_builtins(config, str_keys=True), tensors)
+    return _bytes(config)
+
+
+def _check_course_sizes(config: Any, path: str) -> None:
+    values = next(one for one in COURSE_CONFIGS.values() if one["model_type"] == config.model_type)
+    wanted = parse_config(values, path)
+    for name in wanted.__struct_fields__:
+        if name != "id2label" and getattr(config, name) != getattr(wanted, name):
+            raise InputError(
+                f"{name} is {getattr(config, name)} and the course's model has {getattr(wanted, name)}; "
+                "a file without a header holds no other",
+                path=path,
+                hint="keep it as a model directory",
+            )
+
+
+def _check_replaced(path: str, force: bool) -> None:
+    """Raises UsageError for a file that is not empty: weights look like any others, and may have taken days."""
+    if not force and os.path.isfile(path) and os.path.getsize(path):
+        what = f"there are {os.path.getsize(path):,} bytes of weights, or of something else"
+        raise UsageError(what, path=path, hint="nothing was written: choose another name, or replace it with --force")
+
+
+def _check_directory(path: str, force: bool, *, alone: bool = False) -> None:
+    """Raises UsageError for a directory that is not empty; alone: and for a name of the course's files."""
+    if alone and path.endswith(".bin"):
+        raise UsageError(
+            "a state dict is converted to a directory", path=path, hint="name one; it converts to the file"
+        )
+    if not force and os.path.isdir(path) and os.listdir(path):
+        raise UsageError("there is a model, or something else", path=path,
+                         hint="choose another name, or replace a model with --force")  # fmt: skip
+
+
+def _bytes(config: Any) -> int:
+    return 4 * sum(math.prod(shape) for shape in config.tensor_shapes().values())

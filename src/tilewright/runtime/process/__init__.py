@@ -1,0 +1,1 @@
+"""The process itself: what it does first, its signals, its bus errors."""

@@ -1,0 +1,80 @@
+"""SIGINT, SIGTERM and SIGHUP end a job in order: no unfinished output stays, exit code 75; a second ends it at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import NoReturn
+
+from tilewright.errors import Interrupted
+from tilewright.formats import atomic
+from tilewright.runtime.process.startup import heard
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SHOW_CURSOR = "\x1b[?25h\n"  # that a bar hides; the bar's line ends
+
+
+class _Stopped(KeyboardInterrupt):
+    """Raised in the main thread by the first signal; no `except` of a library takes it for an error of its own."""
+
+
+def end_at_once(words: str) -> NoReturn:
+    """Ends the process, from a signal's handler: the unfinished file of an output is removed, a bar's cursor is there
+    again, and stderr says why."""
+    atomic.remove_unfinished()
+    with suppress(OSError, ValueError, AttributeError):  # AttributeError: there is no stderr
+        os.write(sys.stderr.fileno(), f"{SHOW_CURSOR if sys.stderr.isatty() else ''}{words}\n".encode())
+    os._exit(130)
+
+
+class Stop:
+    """What `stoppable` yields: `check()` raises if a signal came and its exception was lost in foreign code."""
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+
+    def check(self) -> None:
+        if self.name:
+            raise _Stopped(self.name)
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        if atomic.swapping():  # two renames, then the job is done
+            return
+        if self.name:
+            end_at_once("Ended at once: no output was written")
+        self.name = signal.Signals(number).name
+        heard(self.name)
+        raise _Stopped(self.name)
+
+
+@contextmanager
+def stoppable() -> Iterator[Stop]:
+    """The block ends with Interrupted on the first of SIGNALS, but for a SIGHUP that `nohup` had ignored.
+
+    Outside the main thread it changes nothing.
+    """
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    heard = [n for n in SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+    earlier = {number: signal.signal(number, stop.handle) for number in heard}
+    told = sys.unraisablehook
+    sys.unraisablehook = lambda event: None if isinstance(event.exc_value, _Stopped) else told(event)
+    try:  # a callback from LLVM loses what is raised in it, with a traceback; `check` raises it again
+        yield stop
+    except _Stopped:
+        raise Interrupted(
+            f"stopped by {stop.name}: the work was not finished and no output was written",
+            value=stop.name,
+            hint="run the same command again",
+        ) from None
+    finally:
+        sys.unraisablehook = told
+        for number, handler in earlier.items():
+            signal.signal(number, handler)

@@ -1,0 +1,53 @@
+"""`tilewright classify`: sentences in, labels or logits out, shard by shard."""
+
+from __future__ import annotations
+
+from tilewright.formats.validate import validate
+from tilewright.runtime.jobs.start import quiet, start
+from tilewright.runtime.reports import Say, phase
+from tilewright.runtime.verbs.classify.job import ClassifyJob, ClassifyReport
+from tilewright.runtime.verbs.classify.task import task_of
+
+__all__ = ["ClassifyJob", "ClassifyReport", "classify"]
+
+
+def classify(job: ClassifyJob, say: Say = quiet) -> ClassifyReport:
+    """Runs the job. `say` gets a line for each phase.
+
+    Raises UsageError, InputError, ResourceError, InternalError (more bad records than allowed) and Interrupted; in each
+    case an earlier output is untouched, what is done is kept, and the same call goes on. Everything that can be checked
+    before the work starts is.
+    """
+    report = ClassifyReport()
+    task, figures = start(
+        lambda speak, _: task_of(job, speak),
+        job.output,
+        job.settings,
+        report,
+        device=job.device,
+        unit="sentences",
+        say=say,
+    )
+    if not report.lead:
+        return report
+    report.cut = int(figures.get("cut", 0))
+    spent = report.seconds
+    if report.computed:
+        say(f"Classifying {report.computed:,} sentences...Done! ({spent.get('run', 0.0):.3f} sec)")
+        say(f"Writing output...Done! ({spent.get('write', 0.0) + spent['merge']:.3f} sec)")
+    if report.cut:
+        length = f"the model's {task.config.sequence_length} tokens"
+        say(f"{report.cut:,} of {report.records:,} sentences are longer than {length} and were cut")
+    if task.kept:  # after the output: a full disk here costs the table, not the answers
+        with phase(report, "table", say, "Keeping token table"):
+            task.kept.save()
+    if job.answers:
+        with phase(report, "validate"):
+            report.validation = validate(
+                job.output,
+                job.answers,
+                tolerance=job.tolerance,
+                columns=task.config.num_labels,
+                prefix=job.count is not None,
+            )
+    return report

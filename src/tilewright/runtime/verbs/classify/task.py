@@ -1,0 +1,110 @@
+"""The shards of `tilewright classify`, and the checks of a job against its model."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import msgspec
+
+from tilewright.errors import InputError
+from tilewright.formats.files import InputFile
+from tilewright.formats.records import RecordError
+from tilewright.formats.sentence_encoder import encoder_for
+from tilewright.formats.sentences import SentenceReader, open_sentences
+from tilewright.models.textcnn import TextCNNConfig
+from tilewright.runtime.devices import place_for
+from tilewright.runtime.fingerprint import Around, files_of, fingerprint
+from tilewright.runtime.inputs import SCAN_BYTES, Sizing, cut_lines, cut_rows
+from tilewright.runtime.jobs.cut import Cut, Records
+from tilewright.runtime.jobs.directory import JobDirectory
+from tilewright.runtime.jobs.ids import settle_ids
+from tilewright.runtime.jobs.manifest import Value
+from tilewright.runtime.jobs.start import quiet
+from tilewright.runtime.jobs.stop import Stop
+from tilewright.runtime.jobs.task import Place, Totals
+from tilewright.runtime.load import config_of, has_tokenizer, tokenizer_of
+from tilewright.runtime.outputs import AsParquet
+from tilewright.runtime.reports import Say
+from tilewright.runtime.text_inputs import check_has_ids
+from tilewright.runtime.verbs.classify.job import BATCH, ClassifyJob, check_paths
+from tilewright.runtime.verbs.classify.saved_table import KeptTable
+from tilewright.runtime.verbs.classify.worker import ClassifyWorker
+
+SIZING = {  # sentences a shard: a second or two of work; and the fewest, where there are many workers
+    "cpu": Sizing(4 * BATCH, BATCH),
+    "cuda": Sizing(1 << 21, BATCH),
+}
+
+
+def task_of(job: ClassifyJob, say: Say = quiet) -> ClassifyTask:
+    """Everything that can be checked before the work is. Raises UsageError, InputError and ResourceError."""
+    job = replace(job, device=place_for(job.device, job.dtype))
+    check_paths(job)
+    kind = RowsTask if job.output.endswith(".parquet") else ClassifyTask
+    task = kind(job, config_of(job.model, TextCNNConfig), Around.here(), say)
+    if not job.is_binary and not has_tokenizer(job.model):
+        check_has_ids(job.input, job.model, '{"id": 7, "tokens": [1, 2]}')
+    with closing(task.reader(SCAN_BYTES)) as reader:
+        task.size, total = reader.bytes, reader.total
+    say(f"Checking input: {f'{task.size:,} bytes' if total is None else f'{total:,} sentences'}...Done!")
+    return task
+
+
+@dataclass
+class ClassifyTask:
+    """A `Task`. kept: the token table of an inline worker, to be saved at the end."""
+
+    job: ClassifyJob
+    config: TextCNNConfig
+    around: Around
+    say: Say = quiet
+    workers: int = 1
+    size: int = 0
+    kept: KeptTable | None = None
+
+    def reader(self, scan: int = 0) -> SentenceReader:
+        """scan: bytes of a binary input that are checked now."""
+        config, job = self.config, self.job
+        encoder = None if job.is_binary else encoder_for(tokenizer_of(job.model), config)
+        return open_sentences(job.input, encoder=encoder, length=config.sequence_length, vocabulary=config.vocab_size,
+                              count=job.count, scan=scan)  # fmt: skip
+
+    def fingerprint(self) -> dict[str, Value]:
+        return fingerprint("classify", self.job, self.around) | {"count": self.job.count}
+
+    def files(self) -> dict[str, str]:
+        return files_of(self.job)
+
+    def cut(self, shard_size: int | None) -> Cut:
+        sizing = SIZING[self.job.device].for_workers(self.workers)
+        if not self.job.is_binary:
+            return cut_lines(self.job.input, self.job.count, shard_size, sizing)
+        row = 4 * self.config.sequence_length
+        return cut_rows(self.size // row, row, shard_size, sizing)
+
+    def open(self, place: Place) -> ClassifyWorker:
+        return ClassifyWorker(self, place)
+
+    def header(self, totals: Totals) -> bytes:
+        if totals.records == 0:
+            raise InputError("the input holds 0 records", path=self.job.input)
+        return b""
+
+    def settle(self, directory: JobDirectory, stop: Stop) -> None:
+        if not isinstance(directory.manifest.cut, Records):
+            with InputFile(self.job.input, "input") as file:
+                settle_ids(directory, file, ("id",), _error_line, stop)
+
+
+class RowsTask(AsParquet, ClassifyTask):
+    """Whose output is a Parquet file."""
+
+    columns: ClassVar = {
+        "label": "string", "score": "float64", "logits": "list<float32>", "error": "error",
+    }  # fmt: skip
+
+
+def _error_line(said: bytes, error: RecordError) -> bytes:
+    return msgspec.json.encode({"id": msgspec.json.decode(said)["id"], "error": error}) + b"\n"

@@ -1,0 +1,127 @@
+"""The worker of `tilewright classify`: the sentences of a shard -> labels or logits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tilewright.errors import InputError
+from tilewright.formats.course import LogitsWriter, TokenFile
+from tilewright.formats.jsonl import LabelWriter
+from tilewright.formats.records import Batch, RecordError
+from tilewright.models.textcnn import TextCNN
+from tilewright.runtime.devices import gpu_faults
+from tilewright.runtime.fingerprint import files_of
+from tilewright.runtime.jobs import trace
+from tilewright.runtime.jobs.cut import Records, Shard
+from tilewright.runtime.jobs.directory import Attempt
+from tilewright.runtime.jobs.task import Beat, Place
+from tilewright.runtime.jobs.unchanged import AsBegun
+from tilewright.runtime.kernel_cache import compiling_told
+from tilewright.runtime.load import place as placed
+from tilewright.runtime.load import read_weights
+from tilewright.runtime.reports import Report, Say, phase
+from tilewright.runtime.verbs.classify.saved_table import KeptTable
+
+if TYPE_CHECKING:
+    from tilewright.runtime.verbs.classify.task import ClassifyTask
+
+
+class ClassifyWorker:
+    """Loads the model, then classifies shards with it."""
+
+    def __init__(self, task: ClassifyTask, at: Place) -> None:
+        self.task, self.job, self.at = task, task.job, at
+        self.report = Report()
+        self.kept: KeptTable | None = None
+        with ExitStack() as stack:
+            stack.enter_context(task.around.entered())
+            if self.job.device != "cpu":
+                stack.enter_context(gpu_faults())
+            self.reader = stack.enter_context(closing(task.reader()))
+            with compiling_told(task.say):
+                self.model = self._load(task.say)
+            self.open = stack.pop_all()
+
+    def _load(self, say: Say) -> TextCNN:
+        job, report = self.job, self.report
+        began = AsBegun.of({name: path for name, path in files_of(job).items() if name != "input"})
+        with phase(report, "load", say, "Loading weights"):
+            config, weights = read_weights(job.model)
+        with phase(report, "prepare", say, "Preparing model"):
+            model = placed(config, weights, dtype=job.dtype, device=job.device, table_memory=job.table_memory)
+        with phase(report, "compile", say, "Compiling or loading kernels"):
+            model.logits(np.zeros((1, config.sequence_length), np.int32))
+        if job.table_path:
+            with phase(report, "table", say, "Loading token table"):
+                self.kept = KeptTable(model, job.table_path, began)
+            if job.settings.is_inline:
+                self.task.kept = self.kept
+        return model
+
+    def run(self, shard: Shard, out: Attempt, beat: Beat) -> int:
+        """See `task.Worker`."""
+        first = shard.rows.start if isinstance(shard.cut, Records) else 0
+        writer = LogitsWriter(out, first) if self.job.is_binary else LabelWriter(out, self.model.answer)
+        records, cut, share = 0, 0, None
+        for batch in self._batches(shard, beat):
+            beat(records, share)
+            with trace.span(trace.COMPUTE), phase(self.report, "run"):
+                logits = self._logits(batch.tokens)
+            with trace.span(trace.WRITE), phase(self.report, "write"):
+                for error in [*batch.errors, *writer.write(batch, logits)]:
+                    out.error(error)
+            records, cut, share = records + len(batch), cut + batch.cut, shard.share(batch.end)
+        if not isinstance(self.reader, TokenFile):
+            out.notes += b"".join(hashes.tobytes() for hashes in self.reader.hashes)
+        out.figures = self.report.take_seconds() | {"cut": cut}
+        return records
+
+    def _batches(self, shard: Shard, beat: Beat) -> Iterator[Batch]:
+        size = 1 if shard.alone else self.job.batch
+        if isinstance(self.reader, TokenFile):
+            found = self.reader.batches(size, shard.rows)
+        else:
+            self.reader.only(shard.lines(self.reader.file))
+            found = self.reader.batches(size)
+        skip, row = dict(shard.skip), shard.rows.start if isinstance(shard.cut, Records) else 0
+        while True:
+            with trace.span(trace.READ), phase(self.report, "read"):
+                batch = next(found, None)
+            if batch is None:
+                return
+            if shard.alone:
+                record = batch.records[0].line if batch.records else row
+                batch, row = self._alone(batch, record, skip, beat), row + 1
+            yield batch
+
+    def _alone(self, batch: Batch, record: int, skip: dict[int, str], beat: Beat) -> Batch:
+        """A batch of one record, of which a worker may have died."""
+        if record not in skip:
+            beat.at(record)
+            return batch
+        if batch.records is None:
+            raise InputError(f"sentence {record} (from 0) cannot be classified: {skip[record]}", path=self.job.input)
+        bad = replace(batch.records[0], error=batch.records[0].error or RecordError(record, "", skip[record]))
+        return Batch(batch.tokens[:0], batch.end, [bad])
+
+    def _logits(self, tokens: np.ndarray) -> np.ndarray:
+        """The batch's logits, in smaller parts if a GPU's memory does not suffice."""
+        if not len(tokens):
+            return self.model.logits(tokens)
+
+        def parts(size: int) -> np.ndarray:
+            ends = range(0, len(tokens), size)
+            return np.concatenate([self.model.logits(tokens[first : first + size]) for first in ends])
+
+        return self.model.backend.halving(parts, len(tokens))
+
+    def close(self) -> None:
+        """No more shards come."""
+        self.open.close()
+        if self.kept and not self.job.settings.is_inline and self.at.number == 0:
+            self.kept.save()

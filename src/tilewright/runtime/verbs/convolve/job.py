@@ -1,0 +1,142 @@
+"""What `tilewright convolve` is asked for, and what can be checked before a volume is opened."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from tilewright.errors import InputError, TilewrightError, UsageError
+from tilewright.formats.files import same_file
+from tilewright.formats.names import check_suffix
+from tilewright.formats.validate_volumes import TOLERANCE
+from tilewright.formats.volumes import MemoryShort
+from tilewright.runtime.jobs.directory import JobDirectory
+from tilewright.runtime.jobs.manifest import Damaged, Value
+from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.reports import Report
+from tilewright.runtime.verbs.convolve.kernels import default_mode
+from tilewright.runtime.verbs.convolve.tiles import MODES
+
+
+@dataclass
+class ConvolveJob:
+    """What to convolve. Formats follow from the names; see formats/volume_formats.py.
+
+    kernel: a name or a file, see kernels.py. It is not flipped: out = scipy.ndimage.correlate(in, kernel).
+    mode, cval: what stands outside the volume, as in scipy.ndimage; None: "reflect" for a name, as scipy's function of
+    that name, zeros for a file, as in the course, and "constant" where a cval is given. dtype: "float32" or "float64",
+    of the sums and the output; None: as the input needs. memory: bytes that all processes may take; None: most of what
+    is free. answers: a volume to compare the output with. device: "cpu", "cuda" or "auto"; a GPU computes in float32.
+    settings: how it is run; a shard's size counts planes.
+    """
+
+    input: str
+    kernel: str
+    output: str
+    mode: str | None = None
+    cval: float = 0.0
+    dtype: str | None = None
+    memory: int | None = None
+    answers: str | None = None
+    tolerance: float = TOLERANCE
+    device: str = "cpu"
+    settings: Settings = field(default_factory=Settings)
+
+
+@dataclass
+class ConvolveReport(Report):
+    """records, computed: voxels. tiles: how many the volume was computed in. tile: their shape."""
+
+    tiles: int = 0
+    tile: tuple[int, ...] = ()
+
+
+STEP = 8 << 20  # of what is said: the size of a program differs by less between two runs
+FIRST, MOST = 256 << 20, 1 << 50  # bytes: where the search begins and ends
+
+
+def with_mode(job: ConvolveJob) -> ConvolveJob:
+    """The same with its mode. Raises UsageError where an earlier version began this job with another default."""
+    if job.mode is not None:
+        return job
+    mode = "constant" if job.cval else default_mode(job.kernel)
+    if mode != "constant" and not job.settings.restart and _mode_begun(job.output) == "constant":
+        raise UsageError(
+            f"the job was begun with --mode constant, which was the default then; that of {job.kernel} is {mode} now",
+            path=f"{job.output.rstrip('/')}.job",
+            hint="give --mode constant to go on with it, another output, or --restart to throw away what was done",
+        )
+    return replace(job, mode=mode)
+
+
+def _mode_begun(output: str) -> Value:
+    """The mode of the job that this output has; None where there is none, or none that can be read."""
+    if not os.path.isdir(f"{os.path.realpath(output)}.job"):
+        return None
+    try:
+        with JobDirectory(output, look=True) as directory:
+            return directory.manifest.fingerprint.get("mode")
+    except (Damaged, TilewrightError):
+        return None  # the run says what is wrong with it
+
+
+def check_paths(job: ConvolveJob) -> None:
+    """Everything that the words of the command alone can tell."""
+    check_suffix(job.input, "input")
+    check_suffix(job.output, "output")
+    if job.mode not in MODES:
+        raise UsageError(f"mode is {job.mode!r}", hint=f"there are {', '.join(MODES)}")
+    if job.cval and not str(job.mode).endswith("constant"):
+        raise UsageError(f"cval is {job.cval:g} and mode {job.mode!r}, which has no constant outside the volume",
+                         hint="leave --cval out, or give --mode constant")  # fmt: skip
+    if not math.isfinite(job.cval):
+        raise UsageError(f"cval is {job.cval}; a finite number is wanted")
+    if job.dtype != "float64" and abs(job.cval) > float(np.finfo(np.float32).max):
+        raise UsageError(f"cval is {job.cval}; it is too large for float32", hint="use --dtype float64")
+    for what, path in (("input", job.input), ("kernel", job.kernel), ("answers", job.answers)):
+        if path and _overlap(path, job.output):
+            raise UsageError(f"the output would overwrite the {what}", path=job.output, hint="choose another output")
+    if job.answers:
+        check_suffix(job.answers, "answers")
+        if not os.path.exists(job.answers):
+            raise InputError("no such answers", path=job.answers, hint="check the path")
+
+
+def _overlap(path: str, output: str) -> bool:
+    """They are one file, or one lies in the other, which is a directory."""
+    if same_file(path, output):
+        return True
+    a, b = os.path.realpath(path), os.path.realpath(output)
+    return a == b or a.startswith(b + os.sep) or b.startswith(a + os.sep)
+
+
+def least_memory(memory: int, checked: Callable[[int], object]) -> int | None:
+    """The least number of bytes, in steps of STEP, that would do where `memory` was too little.
+
+    checked(memory): raises MemoryShort where that is too little, too; of the volume it reads the header. None where it
+    finds another obstacle, or where MOST would not do.
+    """
+
+    def is_enough(count: int) -> bool:
+        try:
+            checked(count * STEP)
+        except MemoryShort:
+            return False
+        return True
+
+    low, high = memory // STEP, max(2 * memory // STEP, FIRST // STEP)  # low is too little
+    try:
+        while not is_enough(high):
+            low, high = high, 2 * high
+            if high * STEP > MOST:
+                return None
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if is_enough(middle) else (middle, high)
+    except TilewrightError:
+        return None
+    return high * STEP

@@ -1,0 +1,45 @@
+"""Blocks of a volume through a GPU, in slabs along z: one is copied in, one filtered and one copied out at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from tilewright.backends import Backend
+from tilewright.backends.protocol import Step
+from tilewright.ops.conv3d import conv3d
+from tilewright.ops.conv3d.operands import Packed
+
+SLAB = 64 << 20  # bytes of a slab: more than a millisecond of the host link, so that starting it costs little
+IN_FLIGHT = 3  # slabs: one on each way, and one that is filtered
+
+
+def through(prepared: Packed, backend: Backend) -> Callable[[np.ndarray, np.ndarray], None]:
+    """f(block, out): out (d, h, w) from a block with its halo, both float32 on the host, best from `backend.host`.
+
+    prepared: the result of `ops.conv3d.prepare` for the device. Bits depend neither on the block's index nor on its
+    size, nor on slabs. Raises ResourceError if the GPU's memory does not hold the smallest slab.
+    """
+    pipeline, halo = backend.pipeline(IN_FLIGHT), prepared.sizes[0] - 1
+
+    def compute(block: np.ndarray, out: np.ndarray) -> None:
+        plane = 4 * max(1, math.prod(block.shape[1:]))
+        planes = min(len(out), max(1, SLAB // plane, prepared.sizes[0]))
+        backend.halving(partial(in_slabs, block, out), planes)
+
+    def in_slabs(block: np.ndarray, out: np.ndarray, planes: int) -> None:
+        """In slabs of so many planes of out."""
+        shapes = (planes + halo, *block.shape[1:]), (planes, *out.shape[1:])
+        slots = [[backend.empty(shape) for shape in shapes] for _ in range(IN_FLIGHT)]
+        pipeline.wait()  # the memory may still be in use
+        for number, z in enumerate(range(0, len(out), planes)):
+            slot, count = number % IN_FLIGHT, min(planes, len(out) - z)
+            slab, result = slots[slot][0][: count + halo], slots[slot][1][:count]
+            filtered = partial(conv3d, slab, prepared, mode="valid", out=result)
+            pipeline.queue(Step([(block[z : z + count + halo], slab)], filtered, [(result, out[z : z + count])]), slot)
+        pipeline.wait()
+
+    return compute

@@ -1,0 +1,245 @@
+"""The shards of `tilewright convolve`, and the checks of a job against its volume."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import psutil
+
+from tilewright.errors import UsageError
+from tilewright.formats.kept import lost
+from tilewright.formats.names import suffix_of
+from tilewright.formats.volume_formats import form_of, open_volume
+from tilewright.formats.volumes import MemoryShort, Volume
+from tilewright.formats.zarr_volumes import ZarrForm, ZarrVolume
+from tilewright.hardware import available_memory
+from tilewright.runtime.devices import place_for
+from tilewright.runtime.fingerprint import Around, device_class, own_version
+from tilewright.runtime.jobs.cut import Cut, Records
+from tilewright.runtime.jobs.directory import JobDirectory
+from tilewright.runtime.jobs.manifest import Value, file_identity
+from tilewright.runtime.jobs.start import quiet
+from tilewright.runtime.jobs.stop import Stop
+from tilewright.runtime.jobs.task import Place, Totals
+from tilewright.runtime.jobs.unchanged import Tree
+from tilewright.runtime.plan import SUPERVISOR
+from tilewright.runtime.reports import Say
+from tilewright.runtime.verbs.convolve import volume_shards
+from tilewright.runtime.verbs.convolve.job import check_paths, least_memory, with_mode
+from tilewright.runtime.verbs.convolve.kernels import Kernel, check_fits, kernel_of
+from tilewright.runtime.verbs.convolve.memory import program_bytes
+from tilewright.runtime.verbs.convolve.tiles import Tile
+from tilewright.runtime.verbs.convolve.worker import HEADERS, ConvolveWorker, tiling_of
+
+if TYPE_CHECKING:
+    from tilewright.formats.volume_formats import Form
+from tilewright.runtime.verbs.convolve.job import ConvolveJob
+
+SLACK = 32 << 20  # bytes: threads, and what the allocator keeps
+FREE = 0.8  # of the available memory that a job may take where nothing is said
+PIECES = 4  # shards a worker at least, where there are several
+WORK = 200_000_000_000  # multiplications of a shard at most: a few seconds on two cores
+
+
+def task_of(job: ConvolveJob, say: Say = quiet, *, workers: int | None = None, program: int = 0) -> ConvolveTask:
+    """Everything that can be checked before the work is; workers: that share its memory (None: as the settings say).
+    Raises UsageError, InputError and ResourceError.
+
+    Where the job's memory is too little, that says about how much would do.
+    """
+    sharing = workers or job.settings.workers or 1
+
+    def checked(memory: int) -> None:
+        _task_of(replace(job, memory=memory), quiet, sharing, program or max(1, resident)).close()
+
+    resident = _resident()
+    try:
+        return _task_of(job, say, sharing, program)
+    except MemoryShort as short:
+        enough = least_memory(job.memory, checked) if job.memory is not None else None
+        short.advise(enough=enough)
+        raise
+
+
+def _task_of(job: ConvolveJob, say: Say, workers: int, program: int) -> ConvolveTask:
+    job = with_mode(job)
+    check_paths(job)
+    begin, place = time.perf_counter(), place_for(job.device)
+    task = ConvolveTask(job, Around.here(), say, workers=workers, program=program)
+    try:
+        volume, kernel = task.opened(), kernel_of(job.kernel)
+        check_fits(kernel, volume.shape, job.input)
+        task.dtype = str(_dtype(job, volume))
+        task.job = replace(job, device=_place(job, place, np.dtype(task.dtype)))
+        task.shape, task.unit, task.kernel, task.taps = volume.shape, volume.unit, _digest(kernel), kernel
+        volume_shards.check_room(job.output, volume.shape, np.dtype(task.dtype))
+        if isinstance(volume, ZarrVolume):
+            chunks = volume.layout.chunks
+            volume_shards.check_chunks(job.input, volume.shape, chunks, np.dtype(task.dtype), "input")
+        form = task.form()
+        if isinstance(form, ZarrForm):
+            volume_shards.check_chunks(job.output, volume.shape, form.unit, np.dtype(task.dtype), "output")
+        task.axis, task.out_unit = form.axis, form.unit[form.axis]
+        most = WORK // kernel.taps * np.dtype(task.dtype).itemsize
+        task.best = min(volume_shards.shard_bytes(form), most)
+        task.tile = tiling_of(task, volume, kernel, form, task.cut(job.settings.shard_size)).tile
+    except BaseException:
+        task.close()
+        raise
+    if gone := lost(job.output, volume, np.dtype(task.dtype)):
+        say(gone)
+    size = " x ".join(map(str, volume.shape))
+    say(f"Checking input: {size} voxels of {volume.dtype}...Done! ({time.perf_counter() - begin:.3f} sec)")
+    return task
+
+
+@dataclass
+class ConvolveTask:
+    """A `Task`. kernel: the sha256 of its taps; taps: the kernel itself, which is read once. unit, out_unit: of
+    reading, and of writing along `axis`, in voxels. best: bytes of numbers a shard should have. tile: as this process
+    would choose it. program: 0, or, of a job that is only planned and of whose input the header alone is read, bytes
+    that a worker takes beside the input and tiles. trees: a Zarr input, as `fingerprint` has found it."""
+
+    job: ConvolveJob
+    around: Around
+    say: Say = quiet
+    dtype: str = ""
+    kernel: str = ""
+    taps: Kernel | None = None
+    shape: tuple[int, ...] = ()
+    unit: tuple[int, ...] = ()
+    axis: int = 0
+    out_unit: int = 1
+    best: int = volume_shards.SHARD_BYTES
+    tile: tuple[int, ...] = ()
+    workers: int = 1
+    program: int = 0
+    trees: dict[str, Tree] = field(default_factory=dict)
+    _volume: Volume | None = None
+    _form: Form | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_volume": None, "_form": None}  # workers open their own
+
+    def opened(self) -> Volume:
+        """The input, opened once in this process."""
+        if self._volume is None:
+            left = self.memory() - self.resident()
+            self._volume = open_volume(self.job.input, memory=left, headers=self.program > 0)
+        return self._volume
+
+    def resident(self) -> int:
+        """Bytes that a worker takes, with the input where it is held, beside tiles."""
+        held = self._volume.held if self._volume else 0
+        dtype = self.dtype or self.job.dtype or "float32"
+        least = program_bytes(dtype, self.job.input, self.job.output) + held
+        return max(self.program + held if self.program else _resident(), least)
+
+    def close(self) -> None:
+        """Closes the input."""
+        volume, self._volume = self._volume, None
+        if volume is not None:
+            volume.close()
+
+    def memory(self) -> int:
+        """Bytes that a process of this job may take."""
+        if self.job.memory is not None:
+            supervised = not self.job.settings.is_inline and self.job.settings.engine != "mpi"
+            return (self.job.memory - supervised * SUPERVISOR) // self.workers
+        return int((self.program or _resident()) + FREE * available_memory() / self.workers)
+
+    def fingerprint(self) -> dict[str, Value]:
+        """See `task.Task`."""
+        job = self.job
+        fields: dict[str, Value] = {"verb": "convolve", "version": own_version(), "dtype": self.dtype}
+        fields |= {"device": device_class(job.device), "format": suffix_of(job.output), "kernel": self.kernel}
+        fields |= {"mode": job.mode, "cval": job.cval}
+        fields |= {f"rung.{op}": name for op, name in sorted(self.around.rungs.items())}
+        if not os.path.isdir(job.input):
+            return fields | file_identity("input", job.input)
+        self.trees = {"input": Tree.of(job.input, HEADERS)}
+        return fields | self.trees["input"].fields("input")
+
+    def files(self) -> dict[str, str]:
+        """See `task.Reading`."""
+        return {"input": self.job.input}
+
+    def cut(self, shard_size: int | None) -> Cut:
+        """Slabs of `shard_size` planes, rounded up to what the output stores together."""
+        count = self.shape[self.axis]
+        plane = math.prod(self.shape) // count * np.dtype(self.dtype).itemsize
+        step, workers = self.out_unit, self.workers
+        if shard_size is None:
+            both = math.lcm(step, self.unit[self.axis])  # so that no chunk of the input is decoded twice
+            step = both if both * plane <= self.best else step
+            shard_size = min(max(1, self.best // plane), -(-count // (PIECES * workers)) if workers > 1 else count)
+        return Records(0, count, min(max(1, -(-shard_size // step)) * step, -(-count // step) * step))
+
+    def box(self, first: int, count: int) -> Tile:
+        """The slab of so many planes."""
+        start, shape = [0, 0, 0], list(self.shape)
+        start[self.axis], shape[self.axis] = first, min(count, self.shape[self.axis] - first)
+        return Tile(tuple(start), tuple(shape))  # type: ignore[arg-type]
+
+    def open(self, place: Place) -> ConvolveWorker:
+        """See `task.Task`."""
+        return ConvolveWorker(self)
+
+    def header(self, totals: Totals) -> bytes:
+        """The output is no stream of shards."""
+        return b""
+
+    def outputs(self) -> list[str]:
+        """See `task.Assembling`."""
+        return [self.job.output]
+
+    def check_outputs(self) -> None:
+        """See `task.Assembling`."""
+        volume_shards.check_output(self.job.output, self.shape, np.dtype(self.dtype))  # type: ignore[arg-type]
+
+    def assemble(self, directory: JobDirectory, totals: Totals, stop: Stop) -> list[tuple[int, str]]:
+        """See `task.Assembling`."""
+
+        def box(rows: range) -> Tile:
+            return self.box(rows.start, len(rows))
+
+        return volume_shards.assemble(self.form(), directory, totals, stop, box)
+
+    def form(self) -> Form:
+        """How the output is stored."""
+        if self._form is None:
+            dtype, shape = np.dtype(self.dtype), self.shape
+            self._form = form_of(self.job.output, shape, dtype, self.opened())  # type: ignore[arg-type]
+        return self._form
+
+
+def _digest(kernel: Kernel) -> str:
+    digest = hashlib.sha256()
+    for array in kernel.lines or (kernel.weights,):
+        digest.update(f"{array.shape}".encode() + np.ascontiguousarray(array, "<f8").tobytes())  # type: ignore
+    return digest.hexdigest()
+
+
+def _dtype(job: ConvolveJob, volume: Volume) -> np.dtype:
+    return np.dtype(job.dtype or ("float64" if volume.wide else "float32"))
+
+
+def _place(job: ConvolveJob, place: str, dtype: np.dtype) -> str:
+    """Where it is computed: what `place_for` found, but "auto" keeps float64 on the CPU. Raises UsageError for float64
+    that is to be computed on a GPU."""
+    if place == "cpu" or dtype == np.float32:
+        return place
+    if job.device == "auto":
+        return "cpu"
+    hint = "use --dtype float32, or leave --device out"
+    raise UsageError(f"the volume would be computed in {dtype}, and a GPU computes in float32", hint=hint)
+
+
+def _resident() -> int:
+    return psutil.Process().memory_info().rss

@@ -1,0 +1,43 @@
+"""`tilewright draw`: noise in, images out, shard by shard."""
+
+from __future__ import annotations
+
+from tilewright.formats.validate_images import validate_images
+from tilewright.runtime.jobs.start import quiet, start
+from tilewright.runtime.reports import Report, Say, phase
+from tilewright.runtime.verbs.draw.job import DrawJob
+from tilewright.runtime.verbs.draw.task import task_of
+
+__all__ = ["DrawJob", "draw"]
+
+
+def draw(job: DrawJob, say: Say = quiet) -> Report:
+    """Runs the job. `say` gets a line for each phase.
+
+    Raises UsageError, InputError, ResourceError and Interrupted; in each case an earlier output is untouched, what is
+    done is kept, and the same call goes on. Everything that can be checked before the work starts is.
+    """
+    report = Report()
+    task, _ = start(
+        lambda speak, _: task_of(job, speak),
+        job.output,
+        job.settings,
+        report,
+        device=job.device,
+        unit="images",
+        say=say,
+    )
+    if not report.lead:
+        return report
+    spent = report.seconds
+    if report.computed:
+        say(f"Generating {report.computed:,} images...Done! ({spent.get('run', 0.0):.3f} sec)")
+        spent["write"] = spent.get("write", 0.0) + spent["merge"]
+        say(f"Writing output...Done! ({spent['write']:.3f} sec)")
+    if job.answers:
+        with phase(report, "validate"):
+            report.validation = validate_images(
+                job.output, job.answers, shape=task.config.image_shape, tolerance=job.tolerance,
+                prefix=job.count is not None,
+            )  # fmt: skip
+    return report

@@ -1,0 +1,149 @@
+"""How a shard of images is written, and how shards become what was asked for: .npy and single pictures in place, text
+as a stream, and pictures of all images from the 8-bit pixels that stand behind it."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from tilewright.formats.atomic import AtomicDirectory, AtomicFile, Headed, check_writable
+from tilewright.formats.images import (
+    GridEncoder,
+    array_header,
+    kind_of,
+    pixels,
+    png_name,
+    png_names,
+    png_of,
+    text_header,
+    text_of,
+)
+from tilewright.runtime.jobs.directory import Attempt, JobDirectory, Record
+from tilewright.runtime.jobs.durable import check_space
+from tilewright.runtime.jobs.pieces import Placing
+from tilewright.runtime.jobs.placed import PlacedFile, PlacedTree
+from tilewright.runtime.jobs.sinks import FileSink, Section, Sink, deliver
+from tilewright.runtime.jobs.stop import Stop
+from tilewright.runtime.jobs.task import Totals
+
+PICTURES = (".bmp", ".png")
+
+
+@dataclass(frozen=True)
+class ImageOutputs:
+    """output, image: what to write, the second may be None. count: images; shape: of one."""
+
+    output: str
+    image: str | None
+    count: int
+    shape: tuple[int, int, int]
+
+    @property
+    def paths(self) -> list[str]:
+        """Of all outputs, the job's own first."""
+        return [os.path.realpath(path) for path in (self.output, self.image) if path]
+
+    @property
+    def pixels_alone(self) -> bool:
+        """Whether 8-bit pixels are all that is wanted of the images."""
+        return kind_of(self.output) in (*PICTURES, "/")
+
+    @property
+    def keeps_pixels(self) -> bool:
+        """Whether shards hold all pixels."""
+        return self.image is not None or kind_of(self.output) in PICTURES
+
+    @property
+    def pixel_bytes(self) -> int:
+        """Of an image."""
+        return math.prod(self.shape)
+
+    def check(self, *, write: bool = True) -> None:
+        """Raises ResourceError where an output cannot be written; without `write` as far as is known without."""
+        for path in filter(None, (self.output, self.image)):
+            if kind_of(path) == "/":
+                self._folder(path)
+            elif write:
+                AtomicFile(path).__enter__().discard()
+            else:
+                check_writable(path)
+
+    def _folder(self, path: str) -> AtomicDirectory:
+        folder = AtomicDirectory(path, png_names(path), "a run's numbered .png")
+        folder.check_replaceable()
+        return folder
+
+    @contextmanager
+    def writing(self, out: Attempt, first: int) -> Iterator[Callable[[np.ndarray], None]]:
+        """write(images) for the images of the shard `out` in order, from number `first` on; images may be pixels."""
+        with Placing(out) as placing:
+            writer = _ShardWriter(self, out, placing, first)
+            yield writer
+            out.write(writer.pixels_of_text)
+
+    def offset(self, number: int) -> int:
+        """The byte of an image in a .npy file."""
+        return len(array_header(self.count, self.shape)) + 4 * number * math.prod(self.shape)
+
+    def assemble(self, directory: JobDirectory, totals: Totals, stop: Stop) -> list[tuple[int, str]]:
+        """Makes the shards the outputs; bytes and sha256 of each."""
+        sinks = [self._sink(directory, totals, stop)]
+        if self.image:
+            sinks.append(self._grid(directory, self.image))
+        return deliver(directory, totals.shards, sinks, stop)
+
+    def _sink(self, directory: JobDirectory, totals: Totals, stop: Stop) -> Sink:
+        kind = kind_of(self.output)
+        if kind in PICTURES:
+            return self._grid(directory, self.output)
+        if kind == ".npy":
+            values = 4 * self.count * math.prod(self.shape)
+            return PlacedFile(directory, array_header(self.count, self.shape), values, b"", stop.check)
+        if kind == "/":
+            folder = self._folder(directory.output)
+            return PlacedTree(directory, {}, folder, stop.check, lambda n: map(png_name, directory.shard(n).rows))
+        check_space(directory.output, totals.size)
+        joined = FileSink(directory.output, lambda file: Headed(file, text_header(self.count)))
+        return Section(joined, directory, lambda record: (0, record.size - self._pixels(record)))
+
+    def _grid(self, directory: JobDirectory, path: str) -> Sink:
+        grid = FileSink(path, lambda file: GridEncoder(file, self.count, self.shape, kind_of(path)))
+        return Section(grid, directory, lambda record: (record.size - self._pixels(record), record.size))
+
+    def _pixels(self, record: Record) -> int:
+        return record.records * self.pixel_bytes if self.keeps_pixels else 0
+
+
+@dataclass
+class _ShardWriter:
+    """Writes a shard's images in order. first: the number of the next image. pixels_of_text: the pixels of the images
+    so far whose values are text, which stand after the text."""
+
+    outputs: ImageOutputs
+    out: Attempt
+    placing: Placing
+    first: int
+    pixels_of_text: bytearray = field(default_factory=bytearray)
+
+    def __call__(self, images: np.ndarray) -> None:
+        kind = kind_of(self.outputs.output)
+        if kind == ".txt":
+            self.out.write(text_of(images))
+        elif kind == ".npy":
+            self.placing.write(self.outputs.offset(self.first), np.ascontiguousarray(images, "<f4"))
+        elif kind == "/":
+            numbered = enumerate(pixels(images), start=self.first)
+            self.placing.files((png_name(number), partial(png_of, picture)) for number, picture in numbered)
+        if self.outputs.keeps_pixels:
+            block = np.ascontiguousarray(pixels(images)).data
+            if kind == ".txt":
+                self.pixels_of_text.extend(block.cast("B"))
+            else:
+                self.out.write(block)
+        self.first += len(images)

@@ -1,0 +1,107 @@
+"""What `tilewright draw` is asked for, and the checks that need no image."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+
+from tilewright.errors import ResourceError, UsageError
+from tilewright.formats.files import InputFile, same_file
+from tilewright.formats.images import check_channels, check_grid, kind_of
+from tilewright.formats.tables import SUFFIXES, suffix
+from tilewright.formats.validate import TOLERANCE
+from tilewright.hardware import available_memory
+from tilewright.models.dcgan import SLOTS, DCGANConfig
+from tilewright.runtime.jobs.placed import is_finished, room
+from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.outputs import check_output
+from tilewright.runtime.verbs.draw.image_shards import PICTURES
+
+BATCH = 256  # images handed to the model at once, 12 MiB at the course's size
+BATCH_BYTES = 64 << 20  # of them, where they are larger
+
+
+@dataclass
+class DrawJob:
+    """What to draw.
+
+    input: noise, .txt or .npy; None: `count` images of random noise from `seed`. output: .txt, .npy, a grid as .png or
+    .bmp, or a directory (a trailing slash, or there already), which gets a .png an image. image: a grid besides. count:
+    with an input, images from its start (None: all). batch: images at a time (None: BATCH, or the GPU's); it changes no
+    bits. device: "cpu", "cuda" or "auto". dtype: accuracy class, "float16" on a GPU alone.
+    answers: .txt or .npy to compare a .txt or .npy output with, within `tolerance`. settings: how it is run.
+    """
+
+    model: str
+    input: str | None
+    output: str
+    image: str | None = None
+    count: int | None = None
+    seed: int = 0
+    dtype: str = "float32"
+    device: str = "cpu"
+    batch: int | None = None
+    answers: str | None = None
+    tolerance: float = TOLERANCE
+    settings: Settings = field(default_factory=Settings)
+
+
+def check(job: DrawJob) -> None:
+    """Raises UsageError or InputError for what needs no model to be wrong."""
+    if job.input is None and job.count is None:
+        raise UsageError("there is no input: name one, or say how many images of random noise to draw (-n)")
+    kind = kind_of(job.output)
+    if job.image:
+        if suffix(job.image) not in PICTURES or kind_of(job.image) == "/":
+            raise UsageError(f"the image is no {' or '.join(PICTURES)} file", path=job.image)
+        check_output(replace(job, output=job.image))
+        if same_file(job.image, job.output) or job.image == job.output:
+            raise UsageError("the image would overwrite the output", path=job.image, hint="choose another name")
+    check_output(job)
+    if job.answers:
+        if kind not in SUFFIXES or suffix(job.answers) not in SUFFIXES:
+            raise UsageError("this output cannot be compared with that reference", path=job.answers,
+                             hint="compare .txt or .npy with .txt or .npy")  # fmt: skip
+        InputFile(job.answers, "answers").close()
+
+
+def batch_of(job: DrawJob, config: DCGANConfig) -> int:
+    """Images at a time, where the job does not say."""
+    if job.device == "cuda":
+        return config.batch_on("cuda")
+    return max(1, min(BATCH, BATCH_BYTES // (4 * _floats(config))))
+
+
+def _floats(config: DCGANConfig) -> int:
+    height, width, channels = config.image_shape
+    return height * width * channels
+
+
+def check_outputs(job: DrawJob, config: DCGANConfig, count: int, batch: int) -> None:
+    """Raises UsageError for images that an output cannot hold, ResourceError where memory cannot hold them."""
+    images = 4 * batch * _floats(config)
+    needed = images + config.work_bytes if job.device == "cpu" else SLOTS * images
+    for path in filter(None, (job.output, job.image)):
+        kind = kind_of(path)
+        if kind not in SUFFIXES:
+            check_channels(path, config.image_shape[2])
+        if kind in PICTURES:
+            needed += check_grid(path, count, config.image_shape, kind)
+    _check_disk(job, 4 * count * _floats(config))
+    free = available_memory()
+    if needed > free:
+        raise ResourceError(
+            f"{count:,} images, {batch:,} at a time, take {needed:,} bytes of memory; {free:,} are free",
+            path=job.output,
+            hint="ask for fewer (-n) or smaller batches (--batch-size), or write .npy or .txt: a grid keeps all pixels",
+        )
+
+
+def _check_disk(job: DrawJob, floats: int) -> None:
+    """Raises ResourceError where the disk cannot hold the values; as text one takes at least 7 bytes, "0.0000 "."""
+    kind = kind_of(job.output)
+    least = {".npy": floats, ".txt": floats // 4 * 7}.get(kind, 0)
+    there = os.path.isdir(os.path.dirname(os.path.realpath(job.output)))
+    if least and there and not is_finished(job.output) and least > (free := room(job.output)):
+        raise ResourceError(f"the images take at least {least:,} bytes and the disk has {free:,} left",
+                            path=job.output, hint="ask for fewer (-n) or write to another disk")  # fmt: skip

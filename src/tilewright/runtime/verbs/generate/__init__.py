@@ -1,0 +1,53 @@
+"""`tilewright generate`: prompts in, completions out, shard by shard, in the order of the input."""
+
+from __future__ import annotations
+
+from tilewright.formats.sampling_fields import DRAWING
+from tilewright.formats.validate import validate, validate_tokens
+from tilewright.runtime.jobs.start import quiet, start
+from tilewright.runtime.reports import Say
+from tilewright.runtime.verbs.generate.job import GenerateJob, GenerateReport, beyond_context
+from tilewright.runtime.verbs.generate.task import task_of
+from tilewright.runtime.verbs.generate.worker import FIRST_UNDRAWN, UNDRAWN
+
+__all__ = ["GenerateJob", "GenerateReport", "generate"]
+
+
+def generate(job: GenerateJob, say: Say = quiet) -> GenerateReport:
+    """Runs the job. `say` gets a line for each phase.
+
+    Raises UsageError, InputError, ResourceError, InternalError (more bad records than allowed) and Interrupted; in each
+    case an earlier output is untouched, what is done is kept, and the same call goes on.
+    """
+    report = GenerateReport()
+    task, figures = start(
+        lambda speak, _: task_of(job, speak),
+        job.output,
+        job.settings,
+        report,
+        device=job.device,
+        unit="prompts",
+        say=say,
+    )
+    if not report.lead:
+        return report
+    names = ("tokens", "prompt_tokens", "cut", UNDRAWN)
+    report.tokens, report.prompt_tokens, report.cut, report.undrawn = (int(figures.get(name, 0)) for name in names)
+    new, run_s = report.figures.get("tokens", 0), report.seconds.get("run", 0.0)
+    report.tokens_per_second = new / max(run_s, 1e-9)
+    if report.computed:
+        say(f"Generating {int(new):,} tokens...Done! ({run_s:.3f} sec)")
+        say(f"Writing output...Done! ({report.seconds.get('write', 0.0) + report.seconds['merge']:.3f} sec)")
+    if report.cut and not beyond_context(job.params.max_tokens, task.config):  # else it was said at the start
+        context = f"the model's context of {task.config.n_positions:,} tokens was full"
+        say(f"{report.cut:,} of {report.records:,} prompts got fewer tokens than were asked for: {context}")
+    if report.undrawn:
+        what = f"{', '.join(DRAWING[:-1])} or {DRAWING[-1]} of {report.undrawn:,} of {report.records:,} prompts"
+        why = "at temperature 0 the likeliest token is taken"
+        say(f"{what}, the first in line {int(figures[FIRST_UNDRAWN]):,}, had no effect: {why}")
+    if job.answers:
+        if job.is_binary:
+            report.validation = validate_tokens(job.output, job.answers, tokens=job.params.max_tokens, prefix=True)
+        else:
+            report.validation = validate(job.output, job.answers, prefix=job.count is not None)
+    return report

@@ -1,0 +1,115 @@
+"""What `tilewright generate` is asked for, and the checks of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilewright.errors import InputError, UsageError
+from tilewright.formats.files import InputFile
+from tilewright.generation.sampling import SamplingParams
+from tilewright.models.gpt2 import GPT2Config
+from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.outputs import check_output
+from tilewright.runtime.reports import Report
+
+COURSE_PROMPT = 16  # token ids of a prompt in a binary file
+TEXT = (".jsonl", ".txt", ".parquet")  # of all others, a file holds the course's binary tokens
+
+
+@dataclass
+class GenerateJob:
+    """What to generate. Files named .jsonl hold JSON lines, .txt a prompt or completion a line, others i32 tokens.
+
+    params: of all prompts; a JSON line may give its own. seed: where neither gives one. device: "cpu", "cuda" or
+    "auto". batch_memory: bytes for keys and values, None: see `GPT2.generate`. answers: a reference; of binary outputs
+    up to 0.05 % of the tokens may differ, others must be equal. settings: how it is run; a binary file has no place for
+    an error.
+    """
+
+    model: str
+    input: str
+    output: str
+    params: SamplingParams = field(default_factory=lambda: SamplingParams(temperature=0, max_tokens=8))
+    count: int | None = None
+    dtype: str = "float32"
+    device: str = "cpu"
+    seed: int = 0
+    batch_memory: int | None = None
+    answers: str | None = None
+    settings: Settings = field(default_factory=Settings)
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether the output has no place for errors, and as many tokens for each prompt."""
+        return not self.output.endswith(TEXT)
+
+
+@dataclass
+class GenerateReport(Report):
+    """tokens: generated; prompt_tokens: read, in all; cut: prompts with completions that the context had no room for.
+    undrawn: prompts at temperature 0 with a seed, top_k, top_p or min_p of their own, which change nothing there.
+    tokens_per_second: of this run."""
+
+    tokens: int = 0
+    prompt_tokens: int = 0
+    cut: int = 0
+    undrawn: int = 0
+    tokens_per_second: float = 0.0
+
+
+def beyond_context(max_tokens: int, config: GPT2Config) -> str:
+    """What is to be said of more new tokens than any prompt can get; empty where some can."""
+    if max_tokens < config.n_positions:
+        return ""
+    room = f"the model's context of {config.n_positions:,} tokens, which holds the prompt, too"
+    return f"{max_tokens:,} new tokens (--max-tokens) are more than fit: completions end at the end of {room}"
+
+
+def check(job: GenerateJob) -> None:
+    """Raises UsageError or InputError for names and options that do not go together."""
+    check_output(job)
+    if job.dtype == "float16" and job.device == "cpu":
+        raise UsageError("dtype is 'float16', which the CPU has not", hint="write bfloat16, or --device cuda")
+    if job.is_binary:
+        if job.input.endswith(TEXT):
+            raise UsageError("tokens of prompts with text have no place in a binary output", path=job.output,
+                             hint="name the output .jsonl or .txt")  # fmt: skip
+        if job.params.n > 1 or job.params.logprobs is not None or job.params.stop or job.params.stop_token_ids:
+            what = "--samples, --logprobs, --stop and --stop-id need .jsonl"
+            raise UsageError(f"a binary output holds --max-tokens tokens a prompt: {what}")
+    if job.output.endswith(".txt") and job.params.n > 1:
+        raise UsageError("a text output holds one completion a prompt: several need .jsonl", path=job.output)
+    if job.output.endswith(".txt") and job.params.logprobs is not None:
+        raise UsageError("a text output has no place for log-probabilities: they need .jsonl", path=job.output)
+    if job.answers:
+        _check_answers(job, job.answers)
+
+
+def _check_answers(job: GenerateJob, answers: str) -> None:
+    """Raises UsageError or InputError for a reference that no output of this job could be compared with."""
+    with InputFile(answers, "answers") as file:
+        if answers.endswith(".jsonl") != job.output.endswith(".jsonl") or job.output.endswith((".txt", ".parquet")):
+            raise UsageError("this output cannot be compared with that reference", path=answers,
+                             hint="compare .jsonl with .jsonl, and binary tokens with binary tokens")  # fmt: skip
+        if job.is_binary and file.size % (4 * job.params.max_tokens):
+            what = f"the answers have {file.size:,} bytes; a prompt takes {4 * job.params.max_tokens}"
+            raise InputError(what, path=answers, hint="--max-tokens says how many tokens a prompt has")
+
+
+def check_model(job: GenerateJob, config: GPT2Config, has_tokenizer: bool) -> None:
+    """Raises UsageError for what this model cannot do with any prompt."""
+    if not has_tokenizer and (job.output.endswith(".txt") or job.params.stop):
+        what = "--stop has text" if job.params.stop else "the output is text"
+        raise UsageError(f"{what}, and the model has no tokenizer.json", path=job.model,
+                         hint="write token ids to a .jsonl file, and stop at token ids")  # fmt: skip
+    if beyond := [token for token in job.params.stop_token_ids if token >= config.vocab_size]:
+        raise UsageError(f"--stop-id is {beyond[0]}; the model's tokens are 0 to {config.vocab_size - 1}")
+    job.params.check_for(vocabulary=config.vocab_size, context=config.n_positions, has_tokenizer=has_tokenizer)
+    length = COURSE_PROMPT + job.params.max_tokens
+    if job.is_binary and length > config.n_positions:
+        raise UsageError(
+            f"{COURSE_PROMPT} tokens of a prompt and {job.params.max_tokens} new ones are {length}; the context of the "
+            f"model is {config.n_positions}",
+            path=job.model,
+            hint="ask for fewer --max-tokens",
+        )

@@ -1,0 +1,140 @@
+"""The shards of `tilewright generate`, and the checks of a job against its model."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
+
+from tilewright.errors import InputError
+from tilewright.formats.completions import empty_line, error_line
+from tilewright.formats.files import InputFile
+from tilewright.formats.models import eos_token_ids
+from tilewright.formats.prompts import PromptReader, open_prompts
+from tilewright.formats.tokenizer import Tokenizer
+from tilewright.generation.sampling import SamplingParams
+from tilewright.models.gpt2 import GPT2Config
+from tilewright.runtime.devices import place_for
+from tilewright.runtime.fingerprint import Around, files_of, fingerprint
+from tilewright.runtime.inputs import SCAN_BYTES, Sizing, cut_lines, cut_rows
+from tilewright.runtime.jobs.cut import Cut, Records
+from tilewright.runtime.jobs.directory import JobDirectory
+from tilewright.runtime.jobs.ids import settle_ids
+from tilewright.runtime.jobs.manifest import Value
+from tilewright.runtime.jobs.start import quiet
+from tilewright.runtime.jobs.stop import Stop
+from tilewright.runtime.jobs.task import Place, Totals
+from tilewright.runtime.load import config_of, tokenizer_of
+from tilewright.runtime.outputs import AsParquet
+from tilewright.runtime.reports import Say
+from tilewright.runtime.text_inputs import check_has_ids
+from tilewright.runtime.verbs.generate.job import COURSE_PROMPT, TEXT, GenerateJob, beyond_context, check, check_model
+from tilewright.runtime.verbs.generate.worker import DEFAULTS, GenerateWorker
+
+ADDED = (  # parameters that earlier jobs' manifests do not name
+    "presence_penalty", "frequency_penalty", "logit_bias", "bad_words", "allowed_token_ids", "suppress_tokens",
+    "no_repeat_ngram_size", "include_stop_str_in_output",
+)  # fmt: skip
+
+
+def task_of(job: GenerateJob, say: Say = quiet) -> GenerateTask:
+    """Everything that can be checked before the work is. Raises UsageError, InputError and ResourceError."""
+    job = replace(job, device=place_for(job.device, job.dtype))
+    check(job)
+    config, tokenizer = config_of(job.model, GPT2Config), tokenizer_of(job.model)
+    eos_token_ids(job.model)  # refuses wrong ones before the weights are read
+    check_model(job, config, tokenizer is not None)
+    if tokenizer is None:
+        check_has_ids(job.input, job.model, '{"id": 7, "prompt_token_ids": [1, 2]}')
+    if job.is_binary:
+        job.params = replace(job.params, ignore_eos=True)
+    kind = RowsTask if job.output.endswith(".parquet") else GenerateTask
+    task = kind(job, config, Around.here(), say, tokenizer=tokenizer)
+    with closing(task.reader(SCAN_BYTES)) as reader:
+        task.size = reader.bytes
+    if notice := beyond_context(job.params.max_tokens, config):
+        say(notice)
+    return task
+
+
+@dataclass
+class GenerateTask:
+    """A `Task`. tokenizer: where it was made; workers in other processes read their own."""
+
+    job: GenerateJob
+    config: GPT2Config
+    around: Around
+    say: Say = quiet
+    workers: int = 1
+    size: int = 0
+    tokenizer: Tokenizer | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"tokenizer": None}
+
+    def reader(self, scan: int = 0) -> PromptReader:
+        """scan: bytes of a binary input that are checked now."""
+        config, encode = self.config, self.tokenizer.encode if self.tokenizer else None
+        return open_prompts(self.job.input, encode=encode, vocabulary=config.vocab_size,
+                            max_length=config.n_positions - 1, length=COURSE_PROMPT, count=self.job.count,
+                            scan=scan)  # fmt: skip
+
+    def fingerprint(self) -> dict[str, Value]:
+        job = self.job
+        given = {one.name: getattr(job.params, one.name) for one in fields(job.params)}
+        new = {name for name in ADDED if given[name] == getattr(DEFAULTS, name)}  # jobs without them go on
+        sampling = {f"sampling.{name}": value for name, value in given.items() if name not in new}
+        own = {name: _sealed(value) for name, value in sampling.items()}
+        form = job.output.rpartition(".")[2] if job.output.endswith(TEXT) else "binary"
+        return fingerprint("generate", job, self.around) | {"count": job.count, "seed": job.seed, "output": form} | own
+
+    def files(self) -> dict[str, str]:
+        return files_of(self.job)
+
+    def cut(self, shard_size: int | None) -> Cut:
+        sizing = sizing_for(self.job.device, self.job.params).for_workers(self.workers)
+        if self.job.input.endswith(TEXT):
+            return cut_lines(self.job.input, self.job.count, shard_size, sizing)
+        return cut_rows(self.size // (4 * COURSE_PROMPT), 4 * COURSE_PROMPT, shard_size, sizing)
+
+    def open(self, place: Place) -> GenerateWorker:
+        return GenerateWorker(self)
+
+    def header(self, totals: Totals) -> bytes:
+        if totals.records == 0:
+            raise InputError("the input holds 0 records", path=self.job.input)
+        return b""
+
+    def settle(self, directory: JobDirectory, stop: Stop) -> None:
+        if not isinstance(directory.manifest.cut, Records):
+            line = empty_line if self.job.output.endswith(".txt") else error_line
+            with InputFile(self.job.input, "input") as file:
+                settle_ids(directory, file, ("custom_id", "id"), line, stop)
+
+
+def _sealed(value: Any) -> Value:
+    """A parameter as the manifest keeps it."""
+    if isinstance(value, tuple):
+        return [f"{each[0]}: {each[1]!r}" if isinstance(each, tuple) else each for each in value]
+    return value
+
+
+class RowsTask(AsParquet, GenerateTask):
+    """Whose output is a Parquet file, a row a completion."""
+
+    columns: ClassVar = {
+        "index": "int32", "text": "string", "token_ids": "list<int32>", "finish_reason": "string",
+        "logprobs": "logprobs", "error": "error",
+    }  # fmt: skip
+
+
+def sizing_for(device: str, params: SamplingParams) -> Sizing:
+    """Prompts a shard: at most about a minute of the 124M model on two cores, some seconds on a GPU; and enough of them
+    for its batches to be full. On an H200 a shard costs 0.1 s beside what its tokens do, and 3 << 19 of these take 3 s.
+    A small job's are smaller, where that costs little: poet took as long for 1,536 prompts of up to 64 new tokens in
+    shards of 256 as of 1,024 (two cores of a Xeon), and a quarter longer in shards of 128; 124M in bfloat16 on AMX
+    tiles a tenth longer for 1,536 of 8 tokens in shards of 512 than in one."""
+    each = params.max_tokens * params.n
+    if device == "cpu":
+        return Sizing(min(max(65536 // each, 256), 8192), 128, most_bytes=2 << 20, alone=max(8192 // each, 512))
+    return Sizing(min(max((8 << 20) // each, 5120), 1 << 18), max((3 << 19) // each, 2560), most_bytes=128 << 20)

@@ -1,0 +1,281 @@
+"""The worker of `tilewright generate`: the prompts of a shard to the model and back, in the order of the input."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.errors import InputError, UsageError
+from tilewright.formats.completions import CompletionWriter, TextWriter
+from tilewright.formats.course import TokenWriter
+from tilewright.formats.files import Writable
+from tilewright.formats.models import eos_token_ids
+from tilewright.formats.prompts import PromptFile
+from tilewright.formats.records import Completion, Prompt, PromptBatch, RecordError
+from tilewright.formats.sampling_fields import ALIASES, DRAWING, shown
+from tilewright.generation.engine import WINDOW, Generated, Request
+from tilewright.generation.sampling import ParameterError, SamplingParams, failed
+from tilewright.models.gpt2 import GPT2, GPT2Config
+from tilewright.runtime.devices import gpu_faults
+from tilewright.runtime.jobs import trace
+from tilewright.runtime.jobs.cut import Records, RowGroups, Shard
+from tilewright.runtime.jobs.directory import Attempt
+from tilewright.runtime.jobs.task import FIRST, Beat
+from tilewright.runtime.kernel_cache import compiling_told
+from tilewright.runtime.load import place as placed
+from tilewright.runtime.load import read_weights, tokenizer_of
+from tilewright.runtime.reports import Report, Say, phase
+
+if TYPE_CHECKING:
+    from tilewright.runtime.verbs.generate.job import GenerateJob
+    from tilewright.runtime.verbs.generate.task import GenerateTask
+
+READ = 256  # prompts read at a time
+WRITTEN = 64  # results written at a time
+WRITTEN_VALUES = 1 << 18  # tokens and log-probabilities in results, from which on they are written: some 30 MB
+DEFAULTS = SamplingParams()
+LOOK_SECONDS = 0.5  # between two looks at how far all sequences are
+UNDRAWN = "undrawn"  # figure of a shard: prompts with fields that matter only where tokens are drawn
+FIRST_UNDRAWN = f"{FIRST}{UNDRAWN}"  # and the number of the first
+PENDING = 2 * WINDOW  # prompts read and not yet written: the engine's, and bad ones between them
+
+
+class GenerateWorker:
+    """Loads the model, then continues the prompts of shards with it."""
+
+    def __init__(self, task: GenerateTask) -> None:
+        self.task, self.job, self.report = task, task.job, Report()
+        with ExitStack() as stack:
+            stack.enter_context(task.around.entered())
+            if self.job.device != "cpu":
+                stack.enter_context(gpu_faults())
+            task.tokenizer = task.tokenizer or tokenizer_of(self.job.model)
+            self.reader = stack.enter_context(closing(task.reader()))
+            with compiling_told(task.say):
+                self.model = _load(self.job, self.report, task.say)
+            self.model.tokenizer = task.tokenizer
+            self.model.stop_ids = eos_token_ids(self.job.model) or task.config.stop_ids
+            memory = self.model.place.memory if self.job.batch_memory is None else self.job.batch_memory
+            self.generator = self.model.generator(seed=self.job.seed, memory=memory)
+            self.open = stack.pop_all()
+
+    def run(self, shard: Shard, out: Attempt, beat: Beat) -> int:
+        """See `task.Worker`."""
+        if isinstance(self.reader, PromptFile):
+            self.reader.only(shard.rows)
+        else:
+            self.reader.only(shard.lines(self.reader.file))
+        stream = _Stream(self, shard, out, beat)
+        stream.run_alone(dict(shard.skip)) if shard.alone else stream.run()
+        out.notes += b"".join(hashes.tobytes() for hashes in self.reader.hashes)
+        out.figures = self.report.take_seconds() | {
+            "tokens": stream.tokens, "prompt_tokens": stream.prompt_tokens, "cut": stream.cut,
+        }  # fmt: skip
+        if stream.undrawn:
+            out.figures |= {UNDRAWN: stream.undrawn, FIRST_UNDRAWN: stream.first_undrawn}
+        return stream.records
+
+    def close(self) -> None:
+        """No more shards come."""
+        self.open.close()
+
+
+class _Stream:
+    """The prompts of a shard on their way to the model, and back in the order of the input."""
+
+    def __init__(self, worker: GenerateWorker, shard: Shard, out: Attempt, beat: Beat) -> None:
+        self.job, self.report, self.model = worker.job, worker.report, worker.model
+        self.generator, self.reader, self.out, self.beat = worker.generator, worker.reader, out, beat
+        self.shard, self.expected, self.looked = shard, 0.0, 0.0  # prompts in all, as it seems; when `stepped` looked
+        self.share: float | None = None  # of the shard's work, when it did
+        self.writer = _writer(self.job, out)
+        self.pending: deque[Prompt] = deque()  # read and not yet written
+        self.results: list[tuple[Prompt, list[Completion]]] = []
+        self.values = 0  # tokens and log-probabilities in them
+        self.most_pending = PENDING + 2 * (self.generator.window - WINDOW)
+        self.records = self.tokens = self.prompt_tokens = self.cut = self.undrawn = self.first_undrawn = 0
+
+    def run(self) -> None:
+        """All of them, in batches."""
+        self.generator.stepped = self.stepped
+        try:
+            self.continue_all()
+        finally:
+            self.generator.stepped = lambda: None
+        self.write()
+
+    def continue_all(self) -> None:
+        """`run`, but for what is yet to be written at the end."""
+        found = self.generator.run(self.requests())
+        while True:
+            with trace.span(trace.COMPUTE), phase(self.report, "run"):
+                completions = next(found, None)
+            self.tell()
+            self.skip_bad()
+            if completions is None:
+                return
+            self.keep(self.pending.popleft(), completions)
+
+    def tell(self) -> None:
+        """How far the shard is; always with its share, as a beat may be the only one in some time that is sent on."""
+        self.beat(self.records - len(self.pending), self.share)
+
+    def stepped(self) -> None:
+        """Looks now and then how far the shard is: all that run together may have most of it behind them when the first
+        one ends."""
+        now = time.monotonic()
+        if now - self.looked >= LOOK_SECONDS and self.expected:
+            self.looked = now
+            self.share = min((self.records - self.generator.unfinished()) / self.expected, 1.0)
+            self.tell()
+
+    def expect(self, batch: PromptBatch) -> None:
+        """How many prompts the shard has, as it seems from those that were read, these included."""
+        cut, share = self.shard.cut, self.shard.share(batch.end)
+        if share:
+            self.expected = (self.records + len(batch)) / share
+        elif isinstance(cut, Records | RowGroups):
+            self.expected = cut.span(self.shard.number)[1]
+
+    def run_alone(self, skip: dict[int, str]) -> None:
+        """One after the other, as one of them may have ended a worker. skip: those that have, and how."""
+        first = isinstance(self.reader, PromptFile)  # whose rows count from 0, not from 1
+        for batch in self.reader.batches(1):
+            number = batch.prompts[0].line - first
+            if number in skip:
+                batch = PromptBatch([self.dead(batch.prompts[0], skip[number])], batch.end)
+            else:
+                self.beat.at(number)
+            for request in self.accepted(batch):
+                self.keep(self.pending.popleft(), next(self.generator.run([request])))
+            self.skip_bad()
+        self.write()
+
+    def dead(self, prompt: Prompt, why: str) -> Prompt:
+        """A prompt that has ended its worker, with that as its error; a binary output has no place for it."""
+        if self.job.is_binary:
+            raise InputError(f"prompt {prompt.line} cannot be continued: {why}", path=self.job.input)
+        return replace(prompt, error=prompt.error or RecordError(prompt.line, "", why))
+
+    def requests(self) -> Iterator[Request | None]:
+        """The good prompts; bad ones wait in `pending` for their turn to be written. None: too many do."""
+        for batch in self.reader.batches(READ):
+            self.skip_bad()
+            while len(self.pending) > self.most_pending:
+                yield None
+                self.skip_bad()
+            self.tell()
+            self.expect(batch)
+            yield from self.accepted(batch)
+
+    def accepted(self, batch: PromptBatch) -> Iterator[Request]:
+        """The good ones of a batch, all of which are now pending."""
+        for prompt in batch.prompts:
+            params, prompt = parameters_of(self.job, prompt, self.model.config, self.model.tokenizer is not None)
+            self.pending.append(prompt)
+            self.records += 1
+            if prompt.error is None:
+                self.prompt_tokens += len(prompt.token_ids)
+                if is_undrawn(params, prompt):
+                    self.first_undrawn = self.first_undrawn or prompt.line
+                    self.undrawn += 1
+                yield Request(prompt.line if prompt.id is None else prompt.id, prompt.token_ids, params)
+
+    def skip_bad(self) -> None:
+        """Move bad prompts at the front of `pending` to the results, and write those when they are many."""
+        while self.pending and self.pending[0].error is not None:
+            self.fail(self.pending.popleft())
+        if len(self.results) >= WRITTEN or self.values >= WRITTEN_VALUES:
+            self.write()
+
+    def keep(self, prompt: Prompt, completions: list[Generated]) -> None:
+        """One prompt's completions, or the error that its logits are."""
+        if any(one.failed for one in completions):
+            error = RecordError(prompt.line, "", failed(self.params_of(prompt)))
+            if self.job.is_binary:
+                raise InputError(f"prompt {prompt.line}: {error.message}", path=self.job.input)
+            self.fail(replace(prompt, error=error))
+            return
+        self.tokens += sum(len(one.token_ids) for one in completions)
+        self.cut += any(self.is_cut(prompt, one) for one in completions)
+        self.results.append((prompt, [self.model.completion(one) for one in completions]))
+        self.values += sum(len(one.token_ids) + sum(map(len, one.logprobs or ())) for one in completions)
+
+    def is_cut(self, prompt: Prompt, one: Generated) -> bool:
+        """Whether the context was full before the completion had as many tokens as were asked for."""
+        if one.finish_reason != "length" or len(prompt.token_ids) + len(one.token_ids) < self.model.config.n_positions:
+            return False
+        return len(one.token_ids) < self.params_of(prompt).max_tokens
+
+    def params_of(self, prompt: Prompt) -> SamplingParams:
+        """Its own parameters, or the job's."""
+        return parameters_of(self.job, prompt, self.model.config, self.model.tokenizer is not None)[0]
+
+    def fail(self, prompt: Prompt) -> None:
+        """A prompt with its error."""
+        if prompt.error is not None:
+            self.out.error(prompt.error)
+        self.results.append((prompt, []))
+
+    def write(self) -> None:
+        """Everything kept so far."""
+        with trace.span(trace.WRITE), phase(self.report, "write"):
+            self.writer.write(self.results)
+        self.results, self.values = [], 0
+
+
+def parameters_of(
+    job: GenerateJob, prompt: Prompt, config: GPT2Config, has_tokenizer: bool
+) -> tuple[SamplingParams, Prompt]:
+    """The prompt's sampling parameters, or the job's and the prompt with what is wrong with its own."""
+    if prompt.error is not None or not prompt.sampling:
+        return job.params, prompt
+    try:
+        params = job.params.merged(prompt.sampling)
+        params.check_for(vocabulary=config.vocab_size, context=config.n_positions, has_tokenizer=has_tokenizer)
+        if beyond := [token for token in params.stop_token_ids if token >= config.vocab_size]:
+            rule = f"it is beyond the model's tokens, 0 to {config.vocab_size - 1}"
+            raise ParameterError("stop_token_ids", shown(beyond[0]), rule)
+        if params.n > 1 and job.output.endswith(".txt"):
+            raise ParameterError("n", str(params.n), "a text output holds one completion a prompt")
+        if params.logprobs is not None and job.output.endswith(".txt"):
+            raise ParameterError("logprobs", str(params.logprobs), "a text output has no place for log-probabilities")
+        return params, prompt
+    except ParameterError as error:
+        name = error.parameter
+        field = next((given for given in prompt.sampling if name in (given, ALIASES.get(given))), name)
+        said = f"is {error.value}; {error.rule}"
+    except UsageError as error:
+        field, said = "", error.message
+    return job.params, replace(prompt, error=RecordError(prompt.line, field, said))
+
+
+def is_undrawn(params: SamplingParams, prompt: Prompt) -> bool:
+    """Whether the prompt has a field that would change its answer at another temperature, and does not at 0."""
+    return params.greedy and any(
+        name in prompt.sampling and getattr(params, name) != getattr(DEFAULTS, name) for name in DRAWING
+    )
+
+
+def _load(job: GenerateJob, report: Report, say: Say) -> GPT2:
+    with phase(report, "load", say, "Loading weights"):
+        config, weights = read_weights(job.model)
+    with phase(report, "prepare", say, "Preparing model"):
+        model = placed(config, weights, dtype=job.dtype, device=job.device)
+    with phase(report, "compile", say, "Compiling or loading kernels"):
+        prompt = np.zeros(min(2, config.n_positions - 1), np.int64)  # of one token none attends to another
+        for temperature in {0.0, float(not job.params.greedy)}:
+            list(model.generate([prompt], SamplingParams(temperature=temperature, max_tokens=1)))
+    return model
+
+
+def _writer(job: GenerateJob, file: Writable) -> Any:
+    if job.is_binary:
+        return TokenWriter(file, job.params.max_tokens)
+    return TextWriter(file) if job.output.endswith(".txt") else CompletionWriter(file)

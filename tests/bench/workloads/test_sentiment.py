@@ -1,0 +1,47 @@
+"""The sentiment bench at a small size: checked, beside its peer, and without one."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from tilewright.bench.clocks import cpu as clock
+from tilewright.bench.workloads import sentiment
+from tilewright.errors import InternalError
+from tilewright.models.textcnn import TextCNNConfig
+
+SMALL = TextCNNConfig(vocab_size=50, hidden_size=8, num_filters=5, kernel_sizes=(2, 3), hidden_sizes=(7,))
+IDS = np.random.default_rng(1).integers(0, 50, (40, 16), np.int32)
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """run(against) -> (rows, the lines that were said)."""
+    monkeypatch.setattr(sentiment, "TextCNNConfig", lambda: SMALL)
+    monkeypatch.setattr(clock, "SPIN_S", 0.0)
+
+    def call(*against):
+        said: list[str] = []
+        return sentiment.bench(IDS, count=1, against=against, say=said.append), said
+
+    return call
+
+
+def test_beside_pytorch(run):
+    rows, said = run("torch")
+    assert [row.rung for row in rows] == ["table inside", "table exists", "PyTorch"]
+    assert all(row.peer == "PyTorch" and row.peer_ratio > 0 for row in rows[:2])
+    assert any(line.startswith("checked 40 sentences against float64") for line in said)
+
+
+def test_without_pytorch(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    rows, said = run("torch")
+    assert [(row.rung, row.peer) for row in rows] == [("table inside", None), ("table exists", None)]
+    assert "no peer: torch is not installed; pip install torch puts PyTorch beside ours" in said
+
+
+def test_wrong_logits_are_not_reported(run, monkeypatch):
+    monkeypatch.setattr(sentiment, "reference_logits", lambda *args: np.full((40, 2), np.nan))
+    with pytest.raises(InternalError, match=r"off by inf; 0\.0001 is allowed, nothing is reported"):
+        run()

@@ -1,0 +1,386 @@
+"""GPT-2 and its engine on a GPU: with TILEWRIGHT_GPU=1 on one; else on the CPU's tensors, and operations of PyTorch in
+float64 stand in for the kernels."""
+
+import gc
+import math
+import weakref
+
+import numpy as np
+import pytest
+
+from gpt2_models import TINY, divergences, random_weights, save, tiny
+from gpu import ON_GPU
+from tilewright.errors import ResourceError, UsageError
+from tilewright.generation.engine import Request
+from tilewright.generation.sampling import SamplingParams
+from tilewright.models import gpt2
+from tilewright.models.gpt2 import GPT2, GPT2Config
+from tilewright.ops.attention.operands import DeviceCache
+
+torch = pytest.importorskip("torch")
+device_place = pytest.importorskip("tilewright.generation.cuda.decode_state")
+device_generation = pytest.importorskip("tilewright.generation.cuda.engine")
+device_draw = pytest.importorskip("tilewright.generation.cuda.drawing")
+
+V, CONTEXT = TINY["vocab_size"], TINY["n_positions"]
+GREEDY = SamplingParams(temperature=0, max_tokens=8)
+KINDS = {
+    "greedy": GREEDY,
+    "longer": SamplingParams(temperature=0, max_tokens=11),
+    "one token": SamplingParams(temperature=0, max_tokens=1),
+    "waits": SamplingParams(temperature=0, max_tokens=6, min_tokens=2, stop_token_ids=tuple(range(40))),
+    "stops": SamplingParams(temperature=0, max_tokens=9, stop_token_ids=tuple(range(0, V, 6))),
+    "greedy with logprobs": SamplingParams(temperature=0, max_tokens=8, logprobs=20),
+    "sampled": SamplingParams(max_tokens=8),
+    "sampled three times": SamplingParams(n=3, max_tokens=7, temperature=0.8, top_k=40, top_p=0.9, seed=11),
+    "sampled, stops": SamplingParams(max_tokens=9, min_p=0.01, stop_token_ids=tuple(range(0, V, 6))),
+    "penalised by count": SamplingParams(max_tokens=9, presence_penalty=1.1, frequency_penalty=-1.7, logprobs=2),
+    "biased": SamplingParams(temperature=0, max_tokens=7, logit_bias={5: 4.0, 6: -100, 9: 2.5}, frequency_penalty=2),
+    "allowed": SamplingParams(max_tokens=9, allowed_token_ids=range(3, 40), no_repeat_ngram_size=2, logprobs=0),
+    "suppressed": SamplingParams(temperature=0, max_tokens=9, suppress_tokens=range(0, 97, 3), repetition_penalty=1.2),
+    "sampled twice, penalised": SamplingParams(n=2, max_tokens=5, top_p=0.9, repetition_penalty=1.3, logprobs=3),
+}
+SIMPLE = [KINDS[name] for name in ("greedy", "longer", "one token", "stops")]
+SAMPLED = [KINDS[name] for name in ("sampled", "sampled three times", "sampled, stops")]
+
+
+@pytest.fixture(autouse=True)
+def small_lanes(monkeypatch):
+    """Lanes that fill up and rooms that are filled with NaN; on a CPU the stand-ins."""
+    monkeypatch.setattr(device_generation, "LANE", 48)
+    monkeypatch.setattr(device_generation.DeviceGenerator, "ahead", 48)
+
+    def poisoned(*sizes, on=DeviceCache.on):
+        cache = on(*sizes)
+        for part in (cache.keys, cache.values):
+            part.fill_(math.nan)
+        return cache
+
+    monkeypatch.setattr(DeviceCache, "on", poisoned)
+    if ON_GPU:
+        yield
+        return
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # rows are few: to share them out takes longer than the work
+    from gpt2_stand_ins import StandIns
+
+    stand_ins = StandIns()
+    for name in ("embedding", "layernorm", "matmul", "matmul_argmax", "prepare", "prepare_argmax"):
+        monkeypatch.setattr(gpt2, name, getattr(stand_ins, name))
+    for name in ("checked_spans", "append", "attend", "append_and_attend"):
+        monkeypatch.setattr(device_place, name, getattr(stand_ins, name))
+    monkeypatch.setattr(device_draw, "draw", stand_ins.draw)
+    monkeypatch.setattr(gpt2, "place_of", lambda device, dtype: device_place.Device(dtype, "cpu"))
+    yield
+    torch.set_num_threads(threads)
+
+
+def on_gpu(dtype="float32", seed=0, weights=None, **sizes) -> GPT2:
+    """The same model as `tiny`, there."""
+    config = GPT2Config(**{**TINY, **sizes})
+    return GPT2(config, random_weights(config, seed) if weights is None else weights, dtype=dtype, device="cuda")
+
+
+def answers(model, requests, *, slots: int = 800, seed: int = 0) -> list[list]:
+    """Everything that the engine says of each request, with room for so many sequences at once."""
+    generator = model.generator(seed=seed, memory=slots * model.cache_bytes(CONTEXT))
+    return list(generator.run(requests))
+
+
+def company(rng, count: int, kinds=None) -> list[Request]:
+    """Records of every kind and length, many with a beginning in common, some the same as others."""
+    kinds, roots = kinds or list(KINDS.values()), [rng.integers(0, V, 30) for _ in range(3)]
+    requests = []
+    for i in range(count):
+        own = rng.integers(0, V, rng.integers(1, 41))
+        shared = np.concatenate([roots[i % 3][: rng.integers(1, 31)], own[: rng.integers(0, 9)]])
+        ids = (own, shared, roots[i % 3], own)[i % 4]
+        requests.append(Request(f"r{i}", ids, kinds[int(rng.integers(len(kinds)))]))
+    return requests
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"] if ON_GPU else ["float32"])
+@pytest.mark.parametrize("kinds", [None, SIMPLE, SAMPLED], ids=["every kind", "greedy ones", "sampled ones"])
+def test_a_record_is_the_same_in_every_company(dtype, kinds, rng):
+    model, count = on_gpu(dtype), 120 if ON_GPU else 60
+    requests = company(rng, count, kinds)
+    alone = {request.id: repr(answers(model, [request])[0]) for request in requests}
+    for size, slots in [(2, 800), (11, 4), (count, 1), (count, 7), (count, 800)]:
+        chosen = [requests[i] for i in rng.permutation(count)[:size]]
+        for request, found in zip(chosen, answers(model, chosen, slots=slots), strict=True):
+            assert repr(found) == alone[request.id], (size, slots, request)
+
+
+def test_the_answers_are_the_cpus(rng):
+    """Tokens, reasons and log-probabilities, within what two orders of summing explain."""
+    requests = company(rng, 100)
+    found = answers(on_gpu(), requests)
+    with pytest.MonkeyPatch.context() as patch:
+        unpatched(patch)
+        host = tiny()
+        wanted = answers(host, requests)
+        parted = 0
+        for request, ours, theirs in zip(requests, found, wanted, strict=True):
+            for mine, other in zip(ours, theirs, strict=True):
+                if mine.token_ids != other.token_ids:
+                    assert request.params.greedy, "random numbers fall where both have the same token"
+                    parted += 1
+                    explained(host, request.token_ids, mine.token_ids)
+                    continue
+                assert (mine.finish_reason, mine.failed, mine.index) == (other.finish_reason, False, other.index)
+                for a, b in zip(mine.logprobs or (), other.logprobs or (), strict=True):
+                    assert list(a.values()) == pytest.approx(list(b.values()), abs=2e-3)
+    assert parted <= 2
+
+
+def unpatched(patch) -> None:
+    """The operations themselves, for a model on the CPU."""
+    from tilewright.ops import embedding, layernorm, matmul, matmul_argmax
+
+    patch.setattr(gpt2, "embedding", embedding.embedding)
+    patch.setattr(gpt2, "layernorm", layernorm.layernorm)
+    patch.setattr(gpt2, "matmul", matmul.matmul)
+    patch.setattr(gpt2, "matmul_argmax", matmul_argmax.matmul_argmax)
+    patch.setattr(gpt2, "prepare", matmul.prepare)
+    patch.setattr(gpt2, "prepare_argmax", matmul_argmax.prepare)
+    from tilewright.generation.arrays_cpu import Host
+
+    patch.setattr(gpt2, "place_of", lambda device, dtype: Host(dtype))
+
+
+def explained(host, prompt, tokens) -> None:
+    """Fails unless each token is the best one by the CPU's logits, or so near that rounding explains it."""
+    from gpt2_models import logits_of
+
+    rows = logits_of(host, [*prompt, *tokens[:-1]])[len(prompt) - 1 :]
+    divergences(tokens, rows, 1e-4 * float(np.abs(rows).max()))
+
+
+@pytest.mark.parametrize("ahead", [1, 3, 128])
+def test_stops_are_where_the_tokens_are(ahead, monkeypatch):
+    """However many steps are queued at once: end-of-text, stop ids, stop strings, the limit, and the end of context."""
+    monkeypatch.setattr(device_generation, "STOPPING", ahead)
+    model, prompt = on_gpu(), np.array([3, 4, 5])
+
+    class Letters:
+        """Token i is the letter with that number."""
+
+        def decode(self, ids):
+            return "".join(chr(0x4E00 + int(i)) for i in ids)
+
+        def encode_word(self, text):
+            return [ord(letter) - 0x4E00 for letter in text]
+
+    def alone(**options):
+        params = SamplingParams(temperature=0, **{"max_tokens": 8, **options})
+        return next(model.generate([prompt], params)).outputs[0]
+
+    free = alone().token_ids
+    third, at = free[2], free.index(free[2])
+    assert len(free) == 8 and alone().finish_reason == "length"
+    found = alone(stop_token_ids=(third, 5000))
+    assert (found.token_ids, found.finish_reason) == (free[: at + 1], "stop")
+    model.stop_ids = (third,)
+    assert alone().token_ids == free[: at + 1] and alone(ignore_eos=True).token_ids == free
+    waited = alone(min_tokens=6)
+    assert third not in waited.token_ids[:6] and len(waited.token_ids) >= 6
+    model.stop_ids = ()
+    model.tokenizer = Letters()
+    text = Letters().decode(free)
+    cut = alone(stop=("zzz", text[3:5]))
+    end = text.index(text[3:5])
+    assert (cut.text, cut.finish_reason, cut.token_ids) == (text[:end], "stop", free[: end + 2])
+    model.tokenizer = None
+    long = alone(max_tokens=500)
+    assert (len(long.token_ids), long.finish_reason) == (CONTEXT - 3, "length") and long.token_ids[:8] == free
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_record_without_logits_costs_the_others_nothing(value, rng):
+    """One token's embedding is no number; the others' prompts share their beginnings with those that hold it."""
+    config, poison = GPT2Config(**TINY), 42
+    model = on_gpu(weights=random_weights(config))
+    kinds = [*SIMPLE, KINDS["greedy with logprobs"]]
+    clean = [Request(r.id, np.where(r.token_ids == poison, 7, r.token_ids), r.params) for r in company(rng, 20, kinds)]
+    alone = {r.id: answers(model, [r])[0] for r in clean}
+    model.wte = model.wte.clone()  # the output matrix was prepared from the sound one
+    model.wte[poison] = value
+    bad = []
+    for r in clean[::3]:
+        ids = np.array(r.token_ids)
+        ids[-1] = poison
+        longer = np.append(r.token_ids, poison)
+        bad += [Request(f"bad {r.id}", longer, r.params), Request(f"bad2 {r.id}", ids, r.params)]
+    requests = [*clean, *bad]
+    order = [requests[i] for i in rng.permutation(len(requests))]
+    for slots in (5, 800):
+        for request, found in zip(order, answers(model, order, slots=slots), strict=True):
+            if request.id in alone:
+                chosen = {token for one in alone[request.id] for token in one.token_ids}
+                if poison not in chosen:  # by its own choice the record goes the same way
+                    assert repr(found) == repr(alone[request.id]), request.id
+            else:
+                assert all(one.failed for one in found), request.id
+
+
+def test_steps_are_queued_as_far_as_they_are_surely_wanted(monkeypatch, rng):
+    """Eight tokens of many prompts are two calls: the prompts, and seven steps; the host never waits in between."""
+    model, queued = on_gpu(), []
+    advance = device_place.Room.advance
+    monkeypatch.setattr(
+        device_place.Room, "advance", lambda room, n, steps: (queued.append((n, steps)), advance(room, n, steps))[1]
+    )
+    prompts = [rng.integers(0, V, 5) for _ in range(100)]
+    found = answers(model, [Request(i, ids, GREEDY) for i, ids in enumerate(prompts)])
+    assert queued == [(48, 7), (48, 7), (4, 7)] and all(len(one[0].token_ids) == 8 for one in found)
+    queued.clear()
+    mixed = [SamplingParams(temperature=0, max_tokens=n) for n in [2] + [30] * 20]
+    answers(model, [Request(i, prompts[i], p) for i, p in enumerate(mixed)])
+    assert queued[0] == (21, 29), "one sequence that ends early does not stop the others"
+    queued.clear()
+    mixed = [SamplingParams(temperature=0, max_tokens=n) for n in [2] * 10 + [30] * 10]
+    answers(model, [Request(i, prompts[i], p) for i, p in enumerate(mixed)])
+    assert queued == [(20, 1), (10, 28)]
+
+
+def test_a_room_is_left_to_the_next_generator(rng):
+    model, requests = on_gpu(), [Request(i, rng.integers(0, V, 5), GREEDY) for i in range(3)]
+    first = answers(model, requests)
+    room = model.place.idle
+    assert room is not None and answers(model, requests) == first and model.place.idle is room
+    answers(model, requests, slots=1)
+    assert model.place.idle is not room
+    run = model.generator(seed=0, memory=1 << 22).run(iter(requests))
+    next(run)
+    assert model.place.idle is None
+    run.close()
+    assert model.place.idle is not None and answers(model, requests) == first
+
+
+def test_a_room_is_freed_with_its_model(rng):
+    """At once: what waits for Python's collector would hold most of a GPU's memory."""
+    model = on_gpu()
+    answers(model, [Request(i, rng.integers(0, V, 5), KINDS["sampled"]) for i in range(3)])
+    room = weakref.ref(model.place.idle)
+    gc.collect()
+    gc.disable()
+    try:
+        del model
+        assert room() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("first", ["greedy", "sampled"])
+def test_what_has_no_lane_gets_one(first, rng):
+    """Of a stream of one kind with a request of the other among the first, that one is not answered last."""
+    other = {"greedy": "sampled", "sampled": "greedy"}[first]
+    model, order = on_gpu(), []
+    requests = [Request(i, rng.integers(0, V, 5), KINDS[first]) for i in range(700)]
+    requests[60] = Request(60, rng.integers(0, V, 5), KINDS[other])
+    generator = model.generator(seed=0, memory=800 * model.cache_bytes(CONTEXT))
+    answer = generator._answer
+    generator._answer = lambda queue, done, *rest: (order.extend(done.place.tolist()), answer(queue, done, *rest))
+    assert len(list(generator.run(requests))) == 700
+    assert order.index(60) < 400
+
+
+def test_memory_that_does_not_suffice_means_fewer_slots(monkeypatch, rng):
+    model, requests = on_gpu(), [Request(i, rng.integers(0, V, 5), GREEDY) for i in range(9)]
+    wanted = answers(model, requests)
+    model.place.idle = None
+    caches, asked = model.caches, []
+
+    def small(slots, length):
+        asked.append(slots)
+        if slots > 5:
+            raise torch.cuda.OutOfMemoryError("out of memory. Tried to allocate 1 GiB.")
+        return caches(slots, length)
+
+    monkeypatch.setattr(model, "caches", small)
+    assert answers(model, requests) == wanted and asked[-1] <= 5 < asked[0]
+    model.place.idle = None
+    monkeypatch.setattr(model, "caches", lambda slots, length: small(6, length))
+    with pytest.raises(ResourceError, match=r"too little memory for one sequence: out of memory$|one sequence"):
+        answers(model, requests)
+    with pytest.raises(ResourceError, match=r"positions take [\d,]+ bytes; 1,000 are allowed"):
+        list(model.generate([[1, 2, 3]], GREEDY, max_batch_memory=1000))
+
+
+def test_prompts_that_do_not_fit_at_once_are_computed_in_halves(monkeypatch, rng):
+    model, requests = on_gpu(), company(rng, 20, SIMPLE)
+    wanted, passes, states = answers(model, requests), [], device_place.Room.prompt_states
+
+    def small(room, ids, *rest):
+        passes.append(len(ids))
+        if len(ids) > 60:
+            raise torch.cuda.OutOfMemoryError("out of memory. Tried to allocate 1 GiB.")
+        return states(room, ids, *rest)
+
+    monkeypatch.setattr(device_place.Room, "prompt_states", small)
+    assert answers(model, requests) == wanted and max(passes) > 60 and min(passes) < 60
+
+
+def test_equal_requests_are_computed_once(monkeypatch, rng):
+    model, rows, ids = on_gpu(), [], rng.integers(0, V, 20)
+    hidden = device_place.Room.prompt_states
+    monkeypatch.setattr(
+        device_place.Room,
+        "prompt_states",
+        lambda room, ids, *rest: (rows.append(len(ids)), hidden(room, ids, *rest))[1],
+    )
+    found = answers(model, [Request(i, ids, SamplingParams(temperature=0, max_tokens=8)) for i in range(40)])
+    assert len(found) == 40 and all(repr(one) == repr(found[0]) for one in found) and rows == [20]
+
+
+def test_prompts_that_lie_as_before_are_captured(rng):
+    """On a GPU a third lane of prompts of one length is replayed, and must give what others give."""
+    model, prompts = on_gpu(), rng.integers(0, V, (5 * 48, 6))
+    prompts[:, 0] = np.arange(5 * 48) % V  # nothing in common within a lane
+    found = [one.outputs[0].token_ids for one in model.generate(prompts, GREEDY)]
+    again = [one.outputs[0].token_ids for one in model.generate(prompts[::-1], GREEDY)]
+    alone = [next(model.generate(prompts[i : i + 1], GREEDY)).outputs[0].token_ids for i in range(0, 240, 17)]
+    assert again[::-1] == found and alone == found[::17]
+    passes = model.place.idle.passes.values() if ON_GPU else [True]
+    assert any(passes), "nothing was captured"
+
+
+def test_the_job_writes_what_the_cpus_job_writes(tmp_path, monkeypatch, rng):
+    """Prompts of a file, bad ones and some with parameters of their own; and the course's binary tokens."""
+    import json
+
+    from tilewright.runtime import load
+    from tilewright.runtime.jobs import start
+    from tilewright.runtime.verbs.generate import GenerateJob, generate, task
+
+    save(tmp_path / "m", tokenizer=False)
+    lines = [{"prompt_token_ids": rng.integers(0, V, n).tolist()} for n in (5, 9, 1, 30)]
+    lines[1:1] = [{"prompt_token_ids": [V]}, {"prompt_token_ids": [1, 2], "temperature": 1, "n": 2}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines * 20))
+    rng.integers(0, V, (90, 16), np.int32).tofile(tmp_path / "in.bin")
+    for module in (task, load, start):
+        monkeypatch.setattr(module, "place_for", lambda device, dtype="": device)
+    monkeypatch.chdir(tmp_path)
+    for ending in ("jsonl", "bin"):
+        report = generate(GenerateJob("m", f"in.{ending}", f"there.{ending}", GREEDY, device="cuda"))
+        with pytest.MonkeyPatch.context() as patch:
+            unpatched(patch)
+            generate(GenerateJob("m", f"in.{ending}", f"here.{ending}", GREEDY))
+        assert report.records == (120 if ending == "jsonl" else 90)
+        assert (tmp_path / f"there.{ending}").read_bytes() == (tmp_path / f"here.{ending}").read_bytes()
+
+
+def test_what_is_no_place_is_named():
+    with pytest.raises(UsageError, match="'tpu'; cpu, cuda are"):
+        gpt2_place("tpu")
+    with pytest.raises(UsageError, match="float64"):
+        device_place.Device("float64", "cpu")
+
+
+def gpt2_place(device):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.undo()
+        return PLACE_OF(device, "float32")
+
+
+PLACE_OF = gpt2.place_of

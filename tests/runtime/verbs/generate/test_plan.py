@@ -1,0 +1,241 @@
+"""The plan against the thing: arrays that a model really makes, and the peak of a real run."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+
+from tilewright.errors import InputError, ResourceError, UsageError
+from tilewright.generation.engine import Generator, Request
+from tilewright.generation.sampling import SamplingParams
+from tilewright.models.gpt2 import GPT2, GPT2Config
+from tilewright.ops.core.memory import LINE
+from tilewright.runtime.convert.models import init_gpt2
+from tilewright.runtime.jobs.start import Settings
+from tilewright.runtime.load import read_weights
+from tilewright.runtime.verbs.generate import GenerateJob, generate
+from tilewright.runtime.verbs.generate import plan as planning
+from tilewright.runtime.verbs.generate.plan import Prompts, flops, plan, plan_generate
+
+SIZES = {"vocab_size": 301, "n_positions": 64, "n_embd": 48, "n_layer": 2, "n_head": 3}
+
+
+@pytest.fixture
+def model(tmp_path):
+    init_gpt2(str(tmp_path / "model"), 3, **SIZES)
+    return str(tmp_path / "model")
+
+
+def arrays_of(thing, seen):
+    """Every array that an object holds, views of one memory once."""
+    if isinstance(thing, np.ndarray):
+        base = thing
+        while isinstance(base.base, np.ndarray):
+            base = base.base
+        seen[base.__array_interface__["data"][0]] = base
+    elif isinstance(thing, (list, tuple)):
+        for part in thing:
+            arrays_of(part, seen)
+    elif type(thing).__module__.startswith("tilewright.") and not isinstance(thing, GPT2Config):
+        names = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
+        for part in [*getattr(thing, "__dict__", {}).values(), *(getattr(thing, name) for name in names)]:
+            arrays_of(part, seen)
+    return seen
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_prepared_weights_are_what_the_model_holds_besides_the_embedding(model, dtype):
+    config, weights = read_weights(model)
+    placed = GPT2(config, weights, dtype=dtype)
+    mapped = {name: array.__array_interface__["data"][0] for name, array in weights.items()}
+    first, end = min(mapped.values()), max(mapped[name] + weights[name].nbytes for name in weights)
+    held = arrays_of(placed, {})
+    own = [array.nbytes for at, array in held.items() if not first <= at < end]
+    to_align = LINE * len(own)
+    assert 0 <= sum(own) - plan_generate(model, dtype=dtype).prepared <= to_align
+
+
+def test_keys_and_values_are_what_the_generator_lays_out_and_uses(model):
+    config, weights = read_weights(model)
+    placed = GPT2(config, weights)
+    for count, tokens, slots in ((5, 8, 1000), (200, 8, 10), (200, 8, 1000), (200, 1, 1000)):
+        each = placed.cache_bytes(16 + tokens)
+        memory, params = slots * each, SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
+        prompts = np.random.default_rng(0).integers(0, 301, (count, 16))
+        found = plan_generate(model, count=count, tokens=tokens, batch_memory=memory)
+        generator = placed.generator(seed=0, memory=memory)
+        most = most_at_once(generator, [Request(i, ids, params) for i, ids in enumerate(prompts)])
+        assert found.at_once == most
+        assert found.keys_values == most * each
+
+
+def most_at_once(generator: Generator, requests):
+    most, step = 0, generator.step
+
+    def counted():
+        nonlocal most
+        found = step()
+        most = max(most, len(generator.running) + len(found))
+        return found
+
+    generator.step = counted
+    list(generator.run(requests))
+    return most
+
+
+def test_operations_of_the_full_size():
+    config = GPT2Config()
+    assert flops(config, Prompts(1, 16, 16), 8) == pytest.approx(4.53e9, rel=0.01)
+    assert flops(config, Prompts(100, 1600, 16), 8) == pytest.approx(100 * flops(config, Prompts(1, 16, 16), 8))
+
+
+def test_the_plan_reads_no_weights_but_their_header(model, tmp_path):
+    before = plan_generate(model)
+    file = tmp_path / "model" / "model.safetensors"
+    raw = file.read_bytes()
+    header = 8 + int.from_bytes(raw[:8], "little")
+    file.write_bytes(raw[:header] + b"\xff" * (len(raw) - header))  # NaN, all of them
+    assert plan_generate(model) == before
+    assert before.weights_file == len(raw)
+    file.write_bytes(raw[:-4])
+    with pytest.raises(InputError):
+        plan_generate(model)
+
+
+def job_of(model, source, **more):
+    return GenerateJob(model, str(source), str(source.with_name("out.jsonl")), **more)
+
+
+def test_prompts_are_counted_as_the_job_would(model, tmp_path):
+    lines = [{"id": i, "prompt_token_ids": list(range(1, 2 + i))} for i in range(9)]
+    text = "\n".join(json.dumps(line) for line in lines) + '\nnonsense\n{"id": "far", "prompt_token_ids": [301]}\n'
+    source = tmp_path / "in.jsonl"
+    source.write_text(text)
+    whole, found = plan(job_of(model, source, params=SamplingParams(temperature=0, max_tokens=5)))
+    assert (whole.records, whole.counted) == (11, True)
+    assert (found.prompts, found.prompt_tokens, found.longest) == (9, 45, 9)
+    assert plan(job_of(model, source, count=4))[0].records == 4
+    several = plan(job_of(model, source, params=SamplingParams(temperature=1, n=3)))[1]
+    assert (several.prompts, several.prompt_tokens) == (27, 135)
+
+
+@pytest.mark.parametrize(("name", "shard_size", "n"), [("in.bin", 7, 1), ("in.bin", 1000, 1), ("in.jsonl", 900, 1),
+                                                        ("in.jsonl", 900, 3), ("in.jsonl", 1 << 20, 1),
+                                                        ("in.parquet", None, 2)])  # fmt: skip
+def test_sequences_at_once_are_of_one_shard(model, tmp_path, rng, monkeypatch, name, shard_size, n):
+    prompts, source = rng.integers(0, 301, (200, 16), np.int32), tmp_path / name
+    if name == "in.bin":
+        prompts.tofile(source)
+    elif name == "in.jsonl":
+        source.write_text("".join(json.dumps({"prompt_token_ids": p.tolist()}) + "\n" for p in prompts))
+    else:
+        pa = pytest.importorskip("pyarrow")
+        table = pa.table({"prompt_token_ids": prompts.tolist()})
+        pytest.importorskip("pyarrow.parquet").write_table(table, source, row_group_size=30)
+    params = SamplingParams(temperature=float(n > 1), max_tokens=8, ignore_eos=True, n=n)
+    job = job_of(model, source, params=params, settings=Settings(shard_size=shard_size))
+    planned, most, step = plan(job)[1], 0, Generator.step
+
+    def counted(self):
+        nonlocal most
+        found = step(self)
+        most = max(most, len(self.running) + len(found))
+        return found
+
+    monkeypatch.setattr(Generator, "step", counted)
+    generate(job)
+    assert most <= planned.at_once <= 1.25 * most + 1
+
+
+def test_sampling_fields_and_room_in_the_context_are_looked_at(model, tmp_path):
+    """As the job does: a bad field costs its record alone, and is counted."""
+    own = [{"prompt_token_ids": [1] * 60}, {"top_p": 7}, {"stop": "x"}, {"max_tokens": 99}, {"n": 2}, {"seed": 3}]
+    lines = [{"prompt_token_ids": [1]} | one for one in own]
+    source = tmp_path / "in.jsonl"
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    job = job_of(model, source)
+    whole, found = plan(job)
+    assert found.prompts == 3 and [whole.figures[name] for name in ("bad", "cut", "undrawn")] == [3, 2, 1]
+    assert whole.figures["first_bad"] == "top_p: is 7; a number above 0 and at most 1 is wanted"
+    done = generate(job)
+    assert (done.errors, done.cut, done.undrawn) == (3, 2, 1)
+    many, few = (
+        replace(job, params=SamplingParams(temperature=0, max_tokens=count), output=str(tmp_path / "o.jsonl"))
+        for count in (10**9, 10)
+    )
+    assert plan(many)[0].peak_memory < 1.1 * plan(few)[0].peak_memory, "no more than the context has room for"
+
+
+def test_of_a_long_text_a_sample_is_read(model, tmp_path, bytes_read):
+    source = tmp_path / "in.jsonl"
+    lines = [{"id": i, "prompt_token_ids": [1] * (1 + i % 7), "other": "x" * 1000} for i in range(20_000)]
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = plan(job_of(model, source))[0]
+    assert not found.counted
+    assert found.records == pytest.approx(20_000, rel=0.05)
+    assert found.figures["prompt_tokens"] == pytest.approx(80_000, rel=0.05)
+    assert found.figures["longest"] == 7
+    assert bytes_read(source) < source.stat().st_size / 2
+
+
+def test_what_cannot_be_is_refused(model, tmp_path):
+    with pytest.raises(ResourceError, match="bytes; 1,000 are allowed"):
+        plan_generate(model, batch_memory=1000)
+    with pytest.raises(UsageError, match="64 tokens; the context of 64 must"):
+        plan_generate(model, length=64)
+    with pytest.raises(InputError):
+        plan_generate(str(tmp_path / "none"))
+
+
+def test_kernels_that_are_not_compiled_are_in_the_peak(model, monkeypatch, tmp_path):
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "empty"))
+    cold = plan_generate(model, count=1)
+    monkeypatch.setattr(planning, "is_compiled", lambda *patterns: True)
+    warm = plan_generate(model, count=1)
+    assert (cold.compiling, warm.compiling) == (planning.COMPILING, 0)
+    assert cold.peak_memory > warm.peak_memory
+
+
+def tilewright(*arguments):
+    done = subprocess.run([sys.executable, "-m", "tilewright", *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_peak_is_within_15_percent_of_a_real_run(tmp_path, dtype):
+    """With enough weights and sequences that they, not the program, decide."""
+    path, source = str(tmp_path / "model"), tmp_path / "in.bin"
+    init_gpt2(path, 3, vocab_size=50257, n_positions=128, n_embd=256, n_layer=4, n_head=4)
+    np.random.default_rng(0).integers(0, 50257, (400, 16), np.int32).tofile(source)
+    output = str(tmp_path / "out.bin")
+    options = ["--model", path, "-i", str(source), "-o", output, "--dtype", dtype, "--max-tokens", "8", "--json"]
+    options += ["--restart"]
+    run = ["generate", *options]
+    tilewright(*run, "-n", "1")  # kernels are on the disk after it
+    planned = json.loads(tilewright("plan", "generate", *options))
+    real = json.loads(tilewright(*run))
+    assert "compiling" in planned and planned["compiling"] == 0
+    assert planned["shards"] == real["job"]["shards"] and planned["output_bytes"] == real["job"]["bytes"]
+    assert planned["peak_memory"] == pytest.approx(real["peak_memory"], rel=0.15)
+
+
+def test_the_command_line_says_it_in_words_and_as_one_object(model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = tilewright("plan", "generate", "--model", model, "-n", "100", "--dtype", "bfloat16")
+    found = plan_generate(model, count=100, dtype="bfloat16")
+    assert "100 prompts, 1,600 tokens, the longest 16; 8 new ones each" in text
+    assert f"{found.peak_memory:,} bytes" in text
+    assert "time: not known" in text and "tilewright ladder matmul" in text
+    told = msgspec.json.decode(tilewright("plan", "generate", "--model", model, "-n", "100", "--json"))
+    assert told["verb"] == "plan" and told["least_seconds"] is None
+    assert told["peak_memory"] == plan_generate(model, count=100).peak_memory
+    (tmp_path / "in.jsonl").write_text('{"prompt_token_ids": [1]}\n{"prompt_token_ids": [1], "top_p": 7}\n')
+    text = tilewright("plan", "generate", "--model", model, "-i", "in.jsonl", "--max-tokens", "64")
+    assert "bad prompts: 1, each gets an error; the first: top_p: is 7; a number" in text
+    assert "prompts with less room in the model's context than new tokens: 1\n" in text
+    assert "context of 64" in tilewright("plan", "generate", "--model", model, "--max-tokens", "64")

@@ -76,11 +76,11 @@ def test_help_of_every_verb(run, verb):
         (["classify", "-p", "m", "-i", "x", "-o", "y", "--rung", "matmul"], "OP=RUNG"),
         (
             ["generate", "-p", "m", "-i", "x", "-o", "y", "--rung", "matmul=simt.shared32"],
-            "matmul=simt.shared32 runs on cuda, and the job's device is cpu; give --device cuda",
+            "matmul=simt.shared32 runs on cuda, and the job's device is cpu. Give --device cuda",
         ),
         (
             ["plan", "draw", "-p", "m", "-n", "1", "-o", "y", "--device", "cuda", "--rung", "matmul=cpu.packed"],
-            "matmul=cpu.packed runs on cpu, and the job's device is cuda; give --device cpu",
+            "matmul=cpu.packed runs on cpu, and the job's device is cuda. Give --device cpu",
         ),
         (["init", "gpt9", "m"], "gpt9"),
         (["init", "textcnn", "m", "--kernel-sizes", "3,x"], "3,x"),
@@ -194,13 +194,14 @@ def test_a_rung_that_this_machine_has_no_gpu_for(run, monkeypatch):
     job = ["generate", "-p", "m", "-i", "x", "-o", "y"]
     for device in ("cpu", "auto", "cuda"):
         code, _, errors = run(*job, "--device", device, "--rung", "matmul=simt.shared32")
+        errors = one_paragraph(errors)
         assert code == 2 and "Problem(" not in errors and "tile." not in errors
         if device == "cpu":
-            assert "give --device cuda on a machine with a GPU, or use one of: cpu.memory, cpu." in errors
+            assert "Give --device cuda on a machine with a GPU, or use one of: cpu.memory, cpu." in errors
         else:
-            assert "needs a GPU, and this machine offers none (the NVIDIA driver shows no GPU); " in errors
-    errors = run(*job, "--rung", "matmul=simt.tiled")[2]
-    assert "matmul has no rung 'simt.tiled'; use one of: cpu.memory, cpu." in errors and "tile." not in errors
+            assert "needs a GPU, and this machine offers none (the NVIDIA driver shows no GPU). " in errors
+    errors = one_paragraph(run(*job, "--rung", "matmul=simt.tiled")[2])
+    assert "matmul has no rung 'simt.tiled'. Use one of: cpu.memory, cpu." in errors and "tile." not in errors
 
 
 def test_rungs(run, small):

@@ -86,8 +86,8 @@ JOB_OPERATIONS = {  # the operations that a job's model runs, and those that som
 def parse_rungs(texts: list[str], job: str, device: str) -> dict[str, str]:
     """["matmul=cpu.packed"] as {"matmul": "cpu.packed"}.
 
-    Raises BadParameter for what is no pair, an operation that is given twice, one that the job does not run, and a rung
-    that is unknown or cannot run on the device. `using` refuses unknown operations.
+    Raises BadParameter for what is no pair, an operation that is given twice, one that the job does not run; UsageError
+    for a rung that is unknown or cannot run on the device. `using` refuses unknown operations.
     """
     from tilewright.ops.core.ladder import operations
 
@@ -110,24 +110,26 @@ def parse_rungs(texts: list[str], job: str, device: str) -> dict[str, str]:
 
 
 def _check_rung(op: str, name: str, device: str) -> None:
-    """Raises BadParameter unless the operation has the rung, and its engine can run on `device`."""
+    """Raises UsageError unless the operation has the rung, and its engine can run on `device`."""
     from importlib import import_module
 
+    from tilewright.errors import UsageError
     from tilewright.hardware import unavailable
 
     rungs = import_module(f"tilewright.ops.{op}.ladder").ladder.rungs
     wanted = {"cpu": {"cpu"}, "cuda": {"simt", "tile"}}.get(device, {"cpu", "simt", "tile"})
     missing = {engine: None if engine == "cpu" else unavailable(engine) for engine in ("cpu", "simt", "tile")}
     fit = [rung for rung in rungs if (engine := rung.partition(".")[0]) in wanted and not missing[engine]]
-    engine, instead = name.partition(".")[0], f"use one of: {', '.join(fit)}" if fit else "leave out --rung"
+    engine, hint = name.partition(".")[0], f"use one of: {', '.join(fit)}" if fit else "leave out --rung"
     if name not in rungs:
-        why = f"{op} has no rung {name!r}; {instead}"
+        why = f"{op} has no rung {name!r}"
     elif engine not in wanted:
         other = "cuda" if device == "cpu" else "cpu"
         gpu = " on a machine with a GPU" if missing[engine] else ""
-        why = f"{op}={name} runs on {other}, and the job's device is {device}; give --device {other}{gpu}, or {instead}"
+        why = f"--rung {op}={name} runs on {other}, and the job's device is {device}"
+        hint = f"give --device {other}{gpu}, or {hint}"
     elif missing[engine]:
-        why = f"{op}={name} needs a GPU, and this machine offers none ({missing[engine]}); {instead}"
+        why = f"--rung {op}={name} needs a GPU, and this machine offers none ({missing[engine]})"
     else:
         return
-    raise typer.BadParameter(why, param_hint="--rung")
+    raise UsageError(why, hint=hint)

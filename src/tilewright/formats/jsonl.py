@@ -16,11 +16,11 @@ import numpy as np
 
 from tilewright.errors import InputError
 from tilewright.formats.files import Writable
+from tilewright.formats.json_keys import check_keys
 from tilewright.formats.lines import (
     BadLine,
     LineId,
     LineReader,
-    check_keys,
     check_tokens,
     decode_fields,
     decode_text,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -29,7 +28,6 @@ FIRST_BYTES = 64 << 20  # within which a line that can be read must say whether 
 Line = tuple[int, bytes | None, int]  # number from 1, the line or None if it is too long, where it ends in bytes
 
 LineId = Annotated[str, msgspec.Meta(max_length=512)] | Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-_KEYS_AND_BRACES = re.compile(rb'"([^"]*)"(\s*:)?|[{}]')  # of JSON without escaped quotes
 decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode  # of a line that is an object
 
 Raw = TypeVar("Raw")  # what a line says
@@ -234,57 +232,6 @@ def decode_text(line: bytes) -> str:
         return line.decode()
     except UnicodeDecodeError as error:
         raise BadLine(f"byte {error.start} is not UTF-8") from error
-
-
-def check_keys(text: bytes | bytearray, found: int = 0) -> None:
-    """Raises msgspec.ValidationError if an object in `text` has the same key twice; msgspec uses the last silently.
-
-    text: JSON that msgspec has accepted. found: how many different keys the caller has read from it. Every key needs a
-    colon, so most texts pass by their count of colons, and the others are scanned.
-    """
-    if text.count(b":") == found or _most_keys(text) in (found, _keys_in(text)):
-        return
-    objects: list[dict[str, None]] = []  # the keys so far of each open object
-    for token in _KEYS_AND_BRACES.finditer(text.replace(b"\\\\", b"\1").replace(b'\\"', b"\2")):
-        if token[2]:
-            key = _unescaped(token[1])
-            if key in objects[-1]:
-                place = ".".join([*(next(reversed(keys)) for keys in objects[:-1]), key])
-                shown = repr(key) if len(key) <= 64 else f"{key[:61]!r}..."
-                raise msgspec.ValidationError(f"the key {shown} occurs twice - at `$.{place[:128]}`")
-            objects[-1][key] = None
-        elif token[0] == b"{":
-            objects.append({})
-        elif token[0] == b"}":
-            objects.pop()
-
-
-def _most_keys(text: bytes | bytearray) -> int:
-    """An upper bound of the keys: colons that follow a quote or white space."""
-    return sum([text.count(before) for before in (b'":', b" :", b"\t:", b"\r:", b"\n:")])
-
-
-def _keys_in(text: bytes | bytearray) -> int | None:
-    """Different keys of all objects; None if the text is too long or too deep to count them in Python's objects."""
-    if len(text) <= LOOSE_BYTES:
-        with suppress(RecursionError):
-            return _count_keys(msgspec.json.decode(text))
-    return None
-
-
-def _count_keys(value: Any) -> int:
-    inner = value.values() if isinstance(value, dict) else value
-    keys = len(value) if isinstance(value, dict) else 0
-    for each in inner:
-        if isinstance(each, dict | list):
-            keys += _count_keys(each)
-    return keys
-
-
-def _unescaped(key: bytes) -> str:
-    if b"\\" not in key and b"\1" not in key and b"\2" not in key:
-        return key.decode(errors="replace")
-    return msgspec.json.decode(b'"' + key.replace(b"\1", b"\\\\").replace(b"\2", b'\\"') + b'"', type=str)
 
 
 def json_error(error: Exception, line: bytes | bytearray = b"") -> BadLine:

@@ -12,7 +12,8 @@ from tilewright.errors import InputError
 from tilewright.formats import safetensors
 from tilewright.formats.files import InputFile
 from tilewright.formats.foreign_models import foreign_weights
-from tilewright.formats.lines import check_keys, json_error
+from tilewright.formats.json_keys import check_keys
+from tilewright.formats.lines import json_error
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_INDEX_BYTES = 64 << 20  # a million tensors

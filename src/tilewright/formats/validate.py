@@ -14,7 +14,8 @@ import numpy as np
 
 from tilewright.errors import InputError, UsageError
 from tilewright.formats.files import InputFile
-from tilewright.formats.lines import check_keys, json_error, read_lines
+from tilewright.formats.json_keys import check_keys
+from tilewright.formats.lines import json_error, read_lines
 from tilewright.formats.names import check_records_name
 
 TOLERANCE = 1e-3

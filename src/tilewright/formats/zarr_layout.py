@@ -16,7 +16,8 @@ import numpy as np
 
 from tilewright.errors import InputError
 from tilewright.formats.files import InputFile
-from tilewright.formats.lines import check_keys, json_words
+from tilewright.formats.json_keys import check_keys
+from tilewright.formats.lines import json_words
 from tilewright.formats.volumes import Shape, check_shape
 
 METADATA = ("zarr.json", ".zarray", ".zattrs")

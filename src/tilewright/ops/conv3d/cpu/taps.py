@@ -5,8 +5,8 @@
 This is the usual first use of AVX on a convolution. One step multiplies a vector of the window by a vector of taps; a
 horizontal sum ends each output. It changes the rung below by a vector of partial sums, so only one addition in 16 is
 waited for. The limit is the copy of a whole window per output, one element at a time: 5 x 5 x 5 taps take 400 ns per
-output, of which eight vector multiply-adds and one horizontal sum are a small part. It loses to every other rung: the
-six loops took 167 ns (AMD EPYC, one thread), a quarter of its time on Zen 5.
+output, for eight vector multiply-adds and one horizontal sum. It loses to every other rung: the six loops took 167 ns
+(AMD EPYC, one thread), and on Zen 5 a quarter of its time.
 """
 
 import functools

@@ -63,9 +63,13 @@ class Source:
         """Every function, nested ones and methods too."""
         return self.walk(ast.FunctionDef, ast.AsyncFunctionDef)
 
-    def imports(self) -> Iterator[tuple[int, str]]:
-        """(line, module or name of a module) of every import, wherever it stands."""
+    def imports(self, *, types: bool = True) -> Iterator[tuple[int, str]]:
+        """(line, module or name of a module) of every import, in functions too. types: also under TYPE_CHECKING."""
+        for_types = [node for node in self.walk(ast.If) if "TYPE_CHECKING" in ast.dump(node.test)]
+        skipped = () if types else {id(inner) for node in for_types for inner in ast.walk(node)}
         for node in self.walk(ast.Import, ast.ImportFrom):
+            if id(node) in skipped:
+                continue
             prefix = "." * node.level + (node.module or "") + "." if isinstance(node, ast.ImportFrom) else ""
             yield from ((node.lineno, prefix + alias.name) for alias in node.names)
 

@@ -228,15 +228,17 @@ def _made(options: Any, memory: int | None) -> tuple[list[str], dict[str, Any], 
     config, prompts = made_prompts(options.model, **what)
     if options.device == "cuda":
         found: Any = plan_on_gpu(
-            config, prompts, tokens=options.max_tokens, dtype=options.dtype, memory=memory or gpus()[0].memory
-        )
+            config, prompts, tokens=options.max_tokens, dtype=options.dtype, memory=memory or gpus()[0].memory,
+            sampled=options.temperature > 0,
+        )  # fmt: skip
         lines = _on_gpu(found)
     else:
         one_of("plan", "dtype", options.dtype, ("float32", "bfloat16"))
         batch = (
             parse_bytes(options.max_batch_memory, "--max-batch-memory") if options.max_batch_memory else BATCH_MEMORY
         )
-        found = plan_generate(options.model, tokens=options.max_tokens, dtype=options.dtype, batch_memory=batch, **what)
+        what |= {"tokens": options.max_tokens, "dtype": options.dtype, "sampled": options.temperature > 0}
+        found = plan_generate(options.model, batch_memory=batch, **what)
         rows = {part.name: _mib(part.bytes) for part in found.parts if part.bytes}
         free = available_memory()
         peak = f"{found.peak_memory:,} bytes; {free / 2**20:,.0f} MiB are free"

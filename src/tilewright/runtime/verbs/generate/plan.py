@@ -19,6 +19,7 @@ import numpy as np
 from tilewright.errors import ResourceError, UsageError
 from tilewright.formats.lines import Line
 from tilewright.formats.prompts import PromptFile
+from tilewright.generation import engine
 from tilewright.generation.attention import BATCH_MEMORY
 from tilewright.generation.engine import PENDING_BYTES
 from tilewright.generation.sampling import LOGPROB_BYTES
@@ -56,6 +57,7 @@ from tilewright.runtime.verbs.generate.task import GenerateTask, task_of
 from tilewright.runtime.verbs.generate.worker import WRITTEN_VALUES, is_undrawn, parameters_of
 
 COMPILING = 190 << 20  # what LLVM keeps after it has compiled every kernel of the model (measured: Numba 0.68, x86-64)
+SAMPLING = 12 << 20  # bytes of the kernels and workspaces of sample (measured)
 RECORD = 2048  # bytes of Python objects for a prompt on its way, and 64 a token
 SAMPLED = 4096  # rows of Parquet that are looked at
 LINE, ID_BYTES, TOKEN_TEXT, LOGPROB = 60, 6, 4.0, 18  # bytes: a line beside its tokens, an id, its text, a logarithm
@@ -140,6 +142,8 @@ def plan(job: GenerateJob, memory: int | None = None) -> tuple[JobPlan, Plan | D
     if job.device == "cpu":
         allowed = BATCH_MEMORY if job.batch_memory is None else job.batch_memory
         found = _figures(job.model, config, part, shard, tokens=tokens, dtype=job.dtype, batch_memory=allowed)
+        if not job.params.greedy:
+            found = replace(found, workspace=found.workspace + _sampling(config, found.at_once))
         if (logprobs := job.params.logprobs) is not None:  # a line of them is made of the answer's objects, of a copy
             each = LOGPROB_BYTES * (1 + logprobs) * tokens
             held = min(min(shard.count, WINDOW) * each, PENDING_BYTES) + 2 * WRITTEN_VALUES * LOGPROB_BYTES
@@ -158,16 +162,17 @@ def plan(job: GenerateJob, memory: int | None = None) -> tuple[JobPlan, Plan | D
 
 def plan_generate(
     model: str, *, count: int | None = None, length: int = 16, tokens: int = 8, dtype: str = "float32",
-    batch_memory: int = BATCH_MEMORY,
+    batch_memory: int = BATCH_MEMORY, sampled: bool = False,
 ) -> Plan:  # fmt: skip
     """The plan for `count` prompts of `length` tokens, or as many as make a full batch. tokens: new ones a prompt.
-    batch_memory: bytes allowed for keys and values.
+    batch_memory: bytes allowed for keys and values. sampled: tokens are drawn by chance.
 
     Raises InputError for a model that cannot be read, UsageError for a length that its context has not, ResourceError
     if the keys and values of one sequence take more than `batch_memory`.
     """
     config, prompts = made_prompts(model, count=count, length=length)
-    return _figures(model, config, prompts, prompts, tokens=tokens, dtype=dtype, batch_memory=batch_memory)
+    found = _figures(model, config, prompts, prompts, tokens=tokens, dtype=dtype, batch_memory=batch_memory)
+    return replace(found, workspace=found.workspace + _sampling(config, found.at_once)) if sampled else found
 
 
 def made_prompts(model: str, *, count: int | None, length: int) -> tuple[GPT2Config, Prompts]:
@@ -309,6 +314,12 @@ def _workspace(config: GPT2Config, dtype: str, prompts: Prompts, tokens: int, at
     word = 2 if dtype == "bfloat16" else 4
     row = (12 + 4 * word) * config.n_embd + word * config.width
     return rows * row + 4 * at_once * config.n_embd + logits + records
+
+
+def _sampling(config: GPT2Config, at_once: int) -> int:
+    """Bytes for tokens drawn by chance: two blocks of logits, since one is made while the last is still held."""
+    rows = min(at_once, max(engine.SAMPLED_ROWS, engine.LOGITS_BYTES // (4 * config.vocab_size)))
+    return 2 * rows * 4 * config.vocab_size + SAMPLING
 
 
 def _file_bytes(model: str) -> int:

@@ -4,7 +4,7 @@ import numpy as np
 
 import tilewright as tw
 
-poet = tw.load("poet")  # or a directory, as transformers saves it, or the course's file; device="auto": a GPU, if any
+poet = tw.load("poet")  # or a directory, as transformers saves it, or the course's file; runs on a GPU if there is one
 for output in poet.generate(["To be, or not"], tw.SamplingParams(max_tokens=32, temperature=0.8, top_p=0.95, seed=1)):
     print(output.outputs[0].text)  # in the order of the prompts, which are read as they are needed
 

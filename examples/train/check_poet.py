@@ -22,11 +22,12 @@ TOLERANCE = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 1e-3}  # nats a chara
 def logits_of(model, ids: np.ndarray) -> np.ndarray:
     """float32 (B, T, V) of ids int64 (B, T): a position of every window at a time, as text is generated."""
     B, T = ids.shape
-    work, caches = model.workspace(), model.caches(B, T)
+    work, caches = model.backend.workspace(), model.attention.caches(B, T)
     out = np.empty((B, T, model.config.vocab_size), np.float32)
     for t in range(T):
         spans = np.array([span(b, t, 1, b) for b in range(B)], np.int64)
-        out[:, t] = model.logits(model.hidden(ids[:, t], np.full(B, t), caches, spans, work))
+        batch = model.attention.batch(ids[:, t], np.full(B, t), caches, spans)
+        out[:, t] = model.backend.numpy(model.logits(model.forward(batch, work)))
     return out
 
 

@@ -75,7 +75,7 @@ def test_help_of_every_verb(run, verb):
         (["classify", "-p", "m", "-i", "x", "-o", "y", "--table-memory", "many"], "'many' is no size"),
         (["classify", "-p", "m", "-i", "x", "-o", "y", "--rung", "matmul"], "OP=RUNG"),
         (
-            ["generate", "-p", "m", "-i", "x", "-o", "y", "--rung", "matmul=simt.shared32"],
+            ["generate", "-p", "m", "-i", "x", "-o", "y", "--device", "cpu", "--rung", "matmul=simt.shared32"],
             "matmul=simt.shared32 runs on cuda, and the job's device is cpu. Give --device cuda",
         ),
         (

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 
 class TokenLookup(Protocol):
-    """Makes sure that the rows of a call's tokens exist. ids: int32 (n, L), checked. lowest: int32 (n,) on the host,
-    the lowest slot of each sentence, which `located` writes; below 0 for a sentence with an unseen token."""
+    """Makes sure that the rows of a call's tokens exist. ids: int32 (n, L), checked. lowest: int32 (n,) on the host.
+    After a pass it holds each sentence's smallest slot, which `located` computes on the GPU and the batch copies back;
+    it is negative for a sentence with an unseen token. Unused on a CPU."""
 
     def passes(self, ids: np.ndarray, lowest: np.ndarray, batch: int) -> Iterator[Spans]:
         """(first, end) of the sentences to compute next, mostly once; a second time if there were unseen tokens.

@@ -94,7 +94,8 @@ class LaneScheduler(Scheduler):
     def admit_to(self, lane: Lane) -> Sequences:
         """Waiting sequences for a lane, as many as have a free slot, sorted by their tokens.
 
-        The first lane admits no more while greedy or sampled ones wait that no lane serves.
+        If sequences of one kind (greedy or sampled) wait and no lane runs that kind, the first lane admits nothing
+        more: it runs empty, and then takes that kind.
         """
         running, both = len(lane), [queue for queue in (self.greedy, self.sampled) if len(queue)]
         served = [each.queue for each in self.lanes if len(each)]
@@ -154,7 +155,7 @@ class LaneScheduler(Scheduler):
     def steps_for(self, kinds: np.ndarray, left: np.ndarray, stops: Callable[[int], list[int]]) -> int:
         """Steps to queue for sequences that may still get `left` tokens (n,).
 
-        As many as leave at most one row in WASTE to sequences that have their tokens already.
+        As many as compute at most one row for a sequence that has its tokens already per WASTE useful rows.
         """
         n = len(left)
         most = min(int(left.max()), STOPPING if any(stops(int(kind)) for kind in np.unique(kinds)) else STEPS)

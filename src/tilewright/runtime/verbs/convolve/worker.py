@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.verbs.convolve.task import ConvolveTask
 
 SLACK = 32 << 20  # bytes: threads, and what the allocator keeps
-KEPT = 24 << 20  # of that, where the program is loaded: it may be larger by the rest than was expected
+KEPT = 24 << 20  # of that, once the program is loaded; the rest was for a program larger than expected
 MERGE = 16 << 20  # what the merge of an output that lies in place takes beyond what is given back by then
 HEADERS = ("zarr.json", ".zarray", ".zattrs")  # of a Zarr array: what its other files mean
 

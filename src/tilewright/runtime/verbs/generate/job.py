@@ -72,7 +72,7 @@ def check(job: GenerateJob) -> None:
         raise UsageError("dtype is 'float16', which the CPU has not", hint="write bfloat16, or --device cuda")
     if job.is_binary:
         if job.input.endswith(TEXT):
-            raise UsageError("tokens of prompts with text have no place in a binary output", path=job.output,
+            raise UsageError("a binary output needs an input of token ids in a .bin file", path=job.output,
                              hint="name the output .jsonl or .txt")  # fmt: skip
         if job.params.n > 1 or job.params.logprobs is not None or job.params.stop or job.params.stop_token_ids:
             what = "--samples, --logprobs, --stop and --stop-id need .jsonl"

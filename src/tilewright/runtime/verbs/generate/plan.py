@@ -68,7 +68,7 @@ class Plan:
     """What the job would take; bytes unless the name says otherwise.
 
     at_once: sequences in a batch. weights_file: mapped while they are prepared. prepared: weights as the kernels read
-    them. copied: beside both, while the last is prepared. keys_values: of the sequences at once. workspace: of a step,
+    them. copied: a temporary copy of the output matrix while it is prepared, beside both. keys_values: of the sequences at once. workspace: of a step,
     and the records on their way. embedding: mapped rows that may be looked up. program: the process without all this.
     compiling: kernels that this machine has not compiled yet. flops: of all prompts, none found equal to another.
     """

@@ -294,7 +294,7 @@ INPUTS = {
     ),
     "an output in no directory": (["-o", "gone/out.jsonl"], 4, "there is no directory "),
     "the input as output": (["-o", "in.jsonl"], 2, "overwrite the input"),
-    "text to a binary file": (["-o", "out.bin"], 2, "no place in a binary output"),
+    "text to a binary file": (["-o", "out.bin"], 2, "a binary output needs an input of token ids"),
     "no answers": (["--validate", "gone.jsonl"], 3, "no such answers"),
     "no memory": (["--max-batch-memory", "1K"], 4, "1,024 are allowed. Allow more memory (max_batch_memory, --max-"),
     "an unknown rung": (["--rung", "attention=cpu.bogus"], 2, "attention has no rung 'cpu.bogus'"),

@@ -256,8 +256,8 @@ def test_more_errors_than_allowed(folder):
 
 
 REFUSED = [
-    ({"input": "in.jsonl", "output": "out.bin"}, UsageError, "no place in a binary output"),
-    ({"input": "in.txt", "output": "out.bin"}, UsageError, "no place in a binary output"),
+    ({"input": "in.jsonl", "output": "out.bin"}, UsageError, "a binary output needs an input of token ids"),
+    ({"input": "in.txt", "output": "out.bin"}, UsageError, "a binary output needs an input of token ids"),
     ({"input": "in.bin", "output": "in.bin"}, UsageError, "overwrite the input"),
     ({"input": "in.bin", "output": "m/tokenizer.json"}, UsageError, "overwrite the model's tokenizer.json"),
     ({"input": "in.bin", "output": "o.bin", "params": SamplingParams(n=2)}, UsageError, "need .jsonl"),

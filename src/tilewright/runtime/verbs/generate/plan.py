@@ -68,9 +68,10 @@ class Plan:
     """What the job would take; bytes unless the name says otherwise.
 
     at_once: sequences in a batch. weights_file: mapped while they are prepared. prepared: weights as the kernels read
-    them. copied: a temporary copy of the output matrix while it is prepared, beside both. keys_values: of the sequences at once. workspace: of a step,
-    and the records on their way. embedding: mapped rows that may be looked up. program: the process without all this.
-    compiling: kernels that this machine has not compiled yet. flops: of all prompts, none found equal to another.
+    them. copied: a temporary copy of the output matrix while it is prepared, beside both. keys_values: of the sequences
+    at once. workspace: of a step, and the records on their way. embedding: mapped rows that may be looked up. program:
+    the process without all this. compiling: kernels that this machine has not compiled yet. flops: of all prompts, none
+    found equal to another.
     """
 
     prompts: int

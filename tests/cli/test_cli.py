@@ -143,6 +143,24 @@ def test_json(run, small):
     assert code == 0 and json.loads(out)["checked"] == 40
 
 
+@pytest.mark.parametrize("names", [("there.npy", "gone.npy"), ("gone", "there.npy")])
+def test_a_file_to_validate_that_is_missing(run, names):
+    np.save("there.npy", np.zeros((2, 2, 2), np.float32))
+    code, _, errors = run("validate", *names)
+    assert code == 3 and f"{next(name for name in names if 'gone' in name)}: no such " in errors
+
+
+def test_a_shard_size_that_the_job_was_not_begun_with_is_told(run, small):
+    job = [word for word in small if word != "--restart"]
+    assert run(*job, "--shard-size", "5")[0] == 0
+    told = "--shard-size 7 has no effect: the job was begun with 4 shards. --restart cuts anew"
+    code, out, _ = run(*job, "--shard-size", "7")
+    assert code == 0 and told in out
+    for options in (("--shard-size", "5"), (), ("--shard-size", "7", "--restart")):
+        code, out, _ = run(*job, *options)
+        assert code == 0 and "--shard-size" not in out
+
+
 def test_labels(run, small):
     code, out, _ = run("classify", "--model", "m", "-i", "in.jsonl", "-o", "out.jsonl", "--restart")
     assert code == 0 and "Bad records" not in out

@@ -56,7 +56,8 @@ REFUSED = {
     "ignore-eos = 1": "job.toml: ignore-eos is 1; true or false is wanted",
     "max-tokens: 3": "job.toml is no TOML: ",
     "config = 'other.toml'": "job.toml: 'config' is no option of this verb",
-    "[generate]\nmax-tokens = 3": "job.toml: 'generate' is no option of this verb",
+    "help = true": "job.toml: 'help' is no option of this verb; a key is an option's long name, as in max-errors = 3",
+    "[generate]\nmax-tokens = 3": "job.toml: 'generate' is no option of this verb; options are given without tables",
 }
 
 

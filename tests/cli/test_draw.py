@@ -36,7 +36,11 @@ def test_the_familiar_shape(run, model):
     code, out, errors = run(*model, "-i", "in.txt", "-o", "out.txt", "--image", "out.bmp", "--threads", "2")
     lines = out.splitlines()
     assert code == 0 and "Error" not in errors
-    assert " Model:      DCGAN, m" in lines and " Output:     out.txt, out.bmp" in lines and " Threads:    2" in lines
+    assert (
+        " Model:      DCGAN, m" in lines
+        and " Output:     out.txt, out.bmp" in lines
+        and " Device:     cpu, 2 threads" in lines
+    )
     assert "Checking input: 9 images...Done!" in out and "Generating 9 images...Done!" in out
     elapsed = next(float(line.split()[2]) for line in lines if line.startswith("Elapsed time: "))
     rate = next(line for line in lines if line.startswith("Throughput: ") and line.endswith(" (images/sec)"))

@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 FLAG = "--config"
+TAKEN = (FLAG, "--help")  # for the command line alone
 
 
 def options_in(path: str, params: Iterable[Any]) -> dict[str, Any]:
@@ -26,13 +27,16 @@ def options_in(path: str, params: Iterable[Any]) -> dict[str, Any]:
         raise _refused(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise _refused(f"{path} is no TOML: {error}") from error
-    options = {_key(flag): param for param in params for flag in param.opts if flag.startswith("--") and flag != FLAG}
+    options = {
+        _key(flag): param for param in params for flag in param.opts if flag.startswith("--") and flag not in TAKEN
+    }
     found: dict[str, Any] = {}
     for key, value in given.items():
         param = options.get(_key(key))
         if param is None:
-            near = get_close_matches(_key(key), options, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            near = get_close_matches(_key(key), options, 1, 0.75)
+            hint = f"; did you mean {near[0]}?" if near else "; a key is an option's long name, as in max-errors = 3"
+            hint = "; options are given without tables" if isinstance(value, dict) else hint
             raise _refused(f"{path}: {key!r} is no option of this verb{hint}")
         if param.name in found:
             raise _refused(f"{path}: {key!r} is given twice, with a hyphen and with an underscore")

@@ -87,7 +87,10 @@ def device_row(options: Any, threads: int) -> dict[str, str]:
     from tilewright.runtime.devices import place_for
 
     device = place_for(options.device, options.dtype or "float32")
-    return {"Threads": str(threads)} if device == "cpu" else {"Device": device}
+    workers = {"Workers": f"{options.workers:,}"} if options.workers else {}
+    return workers | (
+        {"Device": f"cpu, {threads} thread{'s' * (threads > 1)}"} if device == "cpu" else {"Device": device}
+    )
 
 
 @dataclass

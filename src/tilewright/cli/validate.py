@@ -23,12 +23,16 @@ def validate(
     Prints PASS (exit code 0) or FAIL (exit code 1) with the first element that fails and the one with the largest
     error. NaN fails.
     """
-    from tilewright.errors import UsageError
+    import os
+
+    from tilewright.errors import InputError, UsageError
     from tilewright.formats.validate import TOLERANCE, validate
     from tilewright.formats.validate_images import holds_images, validate_images
     from tilewright.formats.validate_volumes import is_volume, validate_volumes
 
-    for path in (output, reference):
+    for what, path in (("output", output), ("reference", reference)):
+        if not os.path.exists(path):
+            raise InputError(f"no such {what}", path=path)
         if path.lower().endswith((".png", ".bmp")):
             raise UsageError("pictures are not compared: their pixels are rounded", path=path,
                              hint="draw to .npy or .txt, and compare those")  # fmt: skip

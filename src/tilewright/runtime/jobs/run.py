@@ -90,6 +90,8 @@ def _worked(work: _Run, manifest: Manifest, began: AsBegun) -> Report:
     directory.began = began
     if touched:
         work.facts |= {"touched": touched}
+    if settings.shard_size is not None and directory.manifest.cut != manifest.cut:
+        work.facts |= {"shard_size": settings.shard_size}
     if settings.part and settings.part[0]:
         files = {}  # part 0 hashes them
     work.began = manifest
@@ -254,7 +256,9 @@ class _Run:
             if report.figures.get(DOUBTED) and self.engine.watches:
                 return None  # the report and the output stay until those of this run replace them
             self.count(report.records, report.errors)
-            facts = {name: fact for name, fact in report.facts.items() if name != "touched"} | self.facts
+            facts = {
+                name: fact for name, fact in report.facts.items() if name not in ("touched", "shard_size")
+            } | self.facts
             return msgspec.structs.replace(report, computed=0, seconds={}, facts=facts)  # no merge, for one
         for number in found.bad_shards:
             self.directory.quarantine(number)

@@ -175,6 +175,8 @@ def _outcome(done: merge.Report, part: tuple[int, int] | None) -> Iterator[str]:
     """What a user should know of the run: what was there already, and what went otherwise than planned."""
     for name in done.facts.get("touched", ()):
         yield f"{name} has another time of change than when the job was begun, and the same content: the job went on"
+    if size := done.facts.get("shard_size"):
+        yield f"--shard-size {size:,} has no effect: the job was begun with {done.shards:,} shards. --restart cuts anew"
     ended = done.facts.get("ended", {}) if done.computed else {}
     if ended:
         count = sum(ended.values())

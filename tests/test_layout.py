@@ -187,6 +187,10 @@ def test_a_circle_is_found():
     made = {name: Source(PurePosixPath(f"src/tilewright/ops/{name}.py"), text) for name, text in texts.items()}
     assert set(circle_of(list(made.values()))) == {f"tilewright.ops.{name}" for name in "abc"}
     assert circle_of([made["a"], made["b"], made["d"]]) == []
+    for_types = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import tilewright.ops.a\n"
+    types = Source(PurePosixPath("src/tilewright/ops/b.py"), for_types)
+    assert circle_of([made["a"], types]) == [], "an import for types alone runs nothing"
+    assert circle_of([made["a"], Source(types.path, "import tilewright.ops.a\n")]), "the same, when it runs"
 
 
 @pytest.mark.parametrize(("lint", "path", "text", "line", "message"), OFFENDERS)

@@ -115,10 +115,6 @@ class Cpu:
         """The values themselves."""
         return np.asarray(values)
 
-    def graph(self, call: Callable[[], object]) -> Callable[[], object]:
-        """The call itself."""
-        return call
-
     def batches(self, network: Network, sizes: Sequence[int], slots: int = 1) -> Batches:
         """The network in batches of the largest size."""
         return Batches(network, max(sizes))

@@ -170,14 +170,10 @@ class Backend(Protocol):
         """The values on the host; 16 bits are widened to float32 on a GPU."""
         ...
 
-    def graph(self, call: Callable[[], object]) -> Callable[[], object]:
-        """A function that does what call() does: on a GPU a CUDA graph of it, captured now."""
-        ...
-
     def batches(self, network: Network, sizes: Sequence[int], slots: int = 1) -> Batches:
         """The network, prepared for batches of these sizes.
 
-        sizes: ascending. Those that do not fit in a GPU's memory are left out. slots: batches in flight in `stream`.
+        sizes: ascending. Sizes that do not fit in a GPU's memory are left out. slots: batches in flight in `stream`.
         Raises torch's OutOfMemoryError if the smallest does not fit.
         """
         ...

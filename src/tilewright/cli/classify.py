@@ -29,7 +29,7 @@ class Options(JobOptions):
             "--input",
             "-i",
             metavar="FILE",
-            help="Sentences: .txt (one a line), .jsonl, .parquet; any other name: token ids, i32 [n][length].",
+            help="Sentences: .txt (one per line), .jsonl, .parquet; .bin: token ids, i32 [n][length].",
         ),
     ]
     output: Annotated[

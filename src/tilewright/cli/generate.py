@@ -36,7 +36,7 @@ class Options(JobOptions):
             "--input",
             "-i",
             metavar="FILE",
-            help="Prompts: .txt (one a line), .jsonl, .parquet; any other name: token ids, i32 [n][16].",
+            help="Prompts: .txt (one per line), .jsonl, .parquet; .bin: token ids, i32 [n][16].",
         ),
     ]
     output: Annotated[
@@ -45,7 +45,7 @@ class Options(JobOptions):
             "--output",
             "-o",
             metavar="FILE",
-            help="Completions: .txt (one a line), .jsonl, .parquet; any other name: token ids, i32 [n][tokens].",
+            help="Completions: .txt (one per line), .jsonl, .parquet; .bin: token ids, i32 [n][tokens].",
         ),
     ]
     count: Annotated[int | None, Option("--count", "-n", min=1, help="Only the first N prompts.")] = None

@@ -56,12 +56,12 @@ def empty_caches(buffer: list[np.ndarray] = []) -> None:  # noqa: B006 - reused 
 
 @functools.cache
 def _busy():
-    """A kernel that counts to its plan's first number, in registers."""
+    """A kernel that runs as many steps of a random generator as its first counter says, in registers."""
 
     @simd.kernel(types.void(simd.COUNTERS, simd.OUTPUT), name="bench.busy")
-    def count(plan, scratch):
-        x = np.uint64(plan[0])
-        for _ in range(plan[0]):
+    def count(counters, scratch):
+        x = np.uint64(counters[0])
+        for _ in range(counters[0]):
             x = x * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
         scratch[0] = np.float32(x)
 

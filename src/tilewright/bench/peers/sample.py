@@ -15,8 +15,8 @@ def truth(case, tensors: dict):
     inputs = {name: tensors[name].cpu().numpy() for name in ("logits", *Rules._fields)}
     inputs |= {name: inputs[name][:count] for name in ("logits", "floats", "integers", "ends")}  # the parts with rows
     exact = spec.reference(case, inputs)
-    place = tensors["logits"].device
-    return torch.from_numpy(exact).to(place), lambda c: torch.from_numpy(spec.bound(case, inputs, exact, c)).to(place)
+    device = tensors["logits"].device
+    return torch.from_numpy(exact).to(device), lambda c: torch.from_numpy(spec.bound(case, inputs, exact, c)).to(device)
 
 
 def cpu(case, inputs: dict) -> dict[str, Call]:

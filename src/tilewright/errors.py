@@ -17,7 +17,7 @@ class TilewrightError(Exception):
     message: what is wrong, with the values in it; None: made of parameter, value and rule.
     parameter: the option, argument or field that is wrong; value: what was given for it, as text; rule: what holds.
     path: the file or directory concerned; where: the line, field or byte in it ("line 7, field tokens[3]", "byte 128").
-    hint: what to do about it, also readable as `remedy`.
+    remedy: what to do about it.
     `str()` gives all of it as one paragraph with control characters escaped. The fields stay readable as attributes,
     also after pickling: code reads them and never takes a message apart.
     """
@@ -33,7 +33,7 @@ class TilewrightError(Exception):
         rule: str | None = None,
         path: str | os.PathLike[str] | None = None,
         where: str | None = None,
-        hint: str | None = None,
+        remedy: str | None = None,
     ) -> None:
         if message is None:
             message = f"{parameter} is {value}; {rule}"
@@ -42,12 +42,7 @@ class TilewrightError(Exception):
         self.parameter, self.value, self.rule = parameter, value, rule
         self.path = None if path is None else os.fspath(path)
         self.where = where
-        self.hint = hint
-
-    @property
-    def remedy(self) -> str | None:
-        """What to do about it."""
-        return self.hint
+        self.remedy = remedy
 
     def __reduce__(self) -> tuple[object, ...]:
         return _unpickled, (type(self), self.args), self.__dict__
@@ -55,8 +50,8 @@ class TilewrightError(Exception):
     def __str__(self) -> str:
         place = ", ".join(part.replace("\n", "\\n") for part in (self.path, self.where) if part)
         text = f"{place}: {self.message}" if place else self.message
-        if self.hint:
-            text = f"{text}{'' if text.endswith(('.', '!', '?')) else '.'} {self.hint[:1].upper()}{self.hint[1:]}"
+        if self.remedy:
+            text = f"{text}{'' if text.endswith(('.', '!', '?')) else '.'} {self.remedy[:1].upper()}{self.remedy[1:]}"
         return printable(text)
 
 
@@ -115,7 +110,7 @@ def error_json(error: TilewrightError) -> str:
     """The line of JSON that a verb with --json writes to stdout where it ends by `error`."""
     from json import dumps
 
-    always, where_known = ("message", "path", "where", "hint"), ("parameter", "value", "rule")
+    always, where_known = ("message", "path", "where", "remedy"), ("parameter", "value", "rule")
     names = (*always, *(name for name in where_known if getattr(error, name) is not None))
     told = {name: (text := getattr(error, name)) and printable(text) for name in names}
     return dumps({"error": {"code": error.exit_code, **told}, "exit_code": error.exit_code})

@@ -340,16 +340,16 @@ def test_unexpected_errors(run, small, monkeypatch, capsys, error, code, message
 
 
 @pytest.mark.parametrize(
-    ("verb", "broken", "hint"),
+    ("verb", "broken", "remedy"),
     [
         (["ladder", "matmul"], "tilewright.bench.climb.climb", "Let other programs give some back"),
         (["bench", "sentiment"], "tilewright.bench.workloads.sentiment.bench", "Let other programs give some back"),
         (["demo"], "tilewright.demo.run", "Let other programs give some back"),
     ],
 )
-def test_errors_of_verbs_that_are_no_jobs(run, monkeypatch, verb, broken, hint):
-    """Ctrl-C is one paragraph and 130: there is nothing to resume. No hint names an option that the verb lacks."""
-    for error, expected, message in ((KeyboardInterrupt(), 130, "nothing"), (MemoryError(), 4, hint)):
+def test_errors_of_verbs_that_are_no_jobs(run, monkeypatch, verb, broken, remedy):
+    """Ctrl-C is one paragraph and 130: there is nothing to resume. No remedy names an option that the verb lacks."""
+    for error, expected, message in ((KeyboardInterrupt(), 130, "nothing"), (MemoryError(), 4, remedy)):
 
         def fails(*args, error=error, **options):
             raise error

@@ -76,7 +76,7 @@ def test_other_files(run, arguments, message):
 def test_a_pipe_with_json(run, named):
     code, out, _ = run("classify", *replaced(VERBS["classify"], "-i", "-"), "--json")
     error = json.loads(out)["error"]
-    assert code == error["code"] == 2 and error["path"] == "-" and "cat > FILE" in error["hint"]
+    assert code == error["code"] == 2 and error["path"] == "-" and "cat > FILE" in error["remedy"]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ def test_exit_codes(kind, code):
 
 
 def test_paragraph():
-    error = InputError("the input is empty", path="a.bin", where="byte 0", hint="write it first")
+    error = InputError("the input is empty", path="a.bin", where="byte 0", remedy="write it first")
     assert str(error) == "a.bin, byte 0: the input is empty. Write it first"
     assert str(InputError("bare")) == "bare"
 

@@ -47,11 +47,11 @@ def test_readers_refuse_other_names(tmp_path, name):
     for read in readers:
         with pytest.raises(UsageError) as caught:
             read()
-        assert caught.value.hint and caught.value.path.startswith("in")
+        assert caught.value.remedy and caught.value.path.startswith("in")
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"),
+    ("name", "remedy"),
     [
         ("a.csv", "save it as .parquet"),
         ("a.json", "jq -c"),
@@ -63,11 +63,11 @@ def test_readers_refuse_other_names(tmp_path, name):
         ("a.what", "choose one of these"),
     ],
 )
-def test_what_to_do(tmp_path, name, hint):
+def test_what_to_do(tmp_path, name, remedy):
     (tmp_path / name).write_bytes(b"")
     with pytest.raises(UsageError, match=f"{name}: the name of the input ends with .*raw 32-bit numbers") as caught:
         check_records_name(name, "input")
-    assert hint in caught.value.hint
+    assert remedy in caught.value.remedy
 
 
 def test_jobs_refuse_names_before_the_work(tmp_path):

@@ -48,8 +48,10 @@ def test_what_is_missing_is_said_with_what_to_do(gpu, monkeypatch, says):
     with pytest.raises(ResourceError) as caught:
         place_for("cuda")
     assert says in str(caught.value)
-    hint = caught.value.hint
-    assert "driver, or install" in hint or 'device="cpu", --device cpu on the command line' in hint  # for both readers
+    remedy = caught.value.remedy
+    assert (
+        "driver, or install" in remedy or 'device="cpu", --device cpu on the command line' in remedy
+    )  # for both readers
     assert place_for("auto") == "cpu"
 
 
@@ -103,7 +105,7 @@ def test_an_error_of_ours_that_came_of_it_says_more():
         try:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
         except torch.cuda.OutOfMemoryError as error:
-            raise ResourceError("the batch does not fit", hint="give the token table less") from error
+            raise ResourceError("the batch does not fit", remedy="give the token table less") from error
 
 
 def test_another_error_stays_what_it_is():

@@ -127,6 +127,6 @@ class Cpu:
         """run(batch)."""
         return run(batch)
 
-    def enough_memory(self, what: str, hint: str) -> AbstractContextManager[None]:
+    def enough_memory(self, what: str, remedy: str) -> AbstractContextManager[None]:
         """Nothing."""
         return nullcontext()

@@ -307,7 +307,7 @@ class Cuda:
             what = (
                 f"{nbytes:,} bytes of memory cannot be locked for copies to the GPU: {str(error).partition(chr(10))[0]}"
             )
-            raise ResourceError(what, hint="give less --memory, or a smaller --batch-size") from error
+            raise ResourceError(what, remedy="give less --memory, or a smaller --batch-size") from error
 
     def workspace(self, **elements: int) -> Workspace:
         """Named buffers on the device."""
@@ -344,9 +344,9 @@ class Cuda:
         return halving(run, batch)
 
     @contextmanager
-    def enough_memory(self, what: str, hint: str) -> Iterator[None]:
+    def enough_memory(self, what: str, remedy: str) -> Iterator[None]:
         """See `protocol.Backend`."""
         try:
             yield
         except torch.cuda.OutOfMemoryError as error:
-            raise ResourceError(f"{what}: {error}", hint=hint) from error
+            raise ResourceError(f"{what}: {error}", remedy=remedy) from error

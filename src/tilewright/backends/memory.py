@@ -41,7 +41,7 @@ def halving(run: Callable[[int], T], batch: int) -> T:
         if batch <= 1:
             raise ResourceError(
                 f"the GPU has too little memory, even for a batch of 1: {what}",
-                hint="stop what else runs on it, or run on the CPU",
+                remedy="stop what else runs on it, or run on the CPU",
             )
         batch //= 2
         torch.cuda.empty_cache()

@@ -190,6 +190,6 @@ class Backend(Protocol):
         """
         ...
 
-    def enough_memory(self, what: str, hint: str) -> AbstractContextManager[None]:
-        """In the block, a lack of GPU memory becomes a ResourceError with this text and hint."""
+    def enough_memory(self, what: str, remedy: str) -> AbstractContextManager[None]:
+        """In the block, a lack of GPU memory becomes a ResourceError with this text and remedy."""
         ...

@@ -174,7 +174,7 @@ def _read_text(path: Path) -> list[dict[str, str]]:
         raise InputError(
             f"this is no result file: its columns are not {', '.join(COLUMNS)}",
             path=path,
-            hint="remove it and measure again",
+            remedy="remove it and measure again",
         )
     return [dict.fromkeys(LATER, "") | row for row in found]
 

@@ -277,13 +277,13 @@ def explained(error: BaseException) -> TilewrightError:
         return Cancelled("stopped by Ctrl-C: there is nothing to resume")
     if isinstance(error, MemoryError):
         smaller = " or ".join(flag for name, flag in MEMORY.items() if name in _options_given.get({}))
-        hint = f"use a smaller {smaller}" if smaller else "let other programs give some back"
-        return ResourceError(f"not enough memory ({str(error) or 'an allocation failed'})", hint=hint)
+        remedy = f"use a smaller {smaller}" if smaller else "let other programs give some back"
+        return ResourceError(f"not enough memory ({str(error) or 'an allocation failed'})", remedy=remedy)
     if (isinstance(error, RuntimeError) and str(error) in NO_THREAD) or getattr(error, "errno", 0) == errno.EAGAIN:
-        hint = "allow more (ulimit -u, or the pids limit of a container), or use fewer --workers or --threads"
-        return ResourceError("the system gives this user no more threads or processes", hint=hint)
+        remedy = "allow more (ulimit -u, or the pids limit of a container), or use fewer --workers or --threads"
+        return ResourceError("the system gives this user no more threads or processes", remedy=remedy)
     if isinstance(error, OSError) and error.strerror:
         return ResourceError(f"the system refuses: {error.strerror.lower()}", path=error.filename)
     return InternalError(
-        f"internal error, {type(error).__name__}: {error}", hint="set TILEWRIGHT_DEBUG=1 to see where, and report it"
+        f"internal error, {type(error).__name__}: {error}", remedy="set TILEWRIGHT_DEBUG=1 to see where, and report it"
     )

@@ -35,9 +35,9 @@ def options_in(path: str, params: Iterable[Any]) -> dict[str, Any]:
         param = options.get(_key(key))
         if param is None:
             near = get_close_matches(_key(key), options, 1, 0.75)
-            hint = f"; did you mean {near[0]}?" if near else "; a key is an option's long name, as in max-errors = 3"
-            hint = "; options are given without tables" if isinstance(value, dict) else hint
-            raise _refused(f"{path}: {key!r} is no option of this verb{hint}")
+            remedy = f"; did you mean {near[0]}?" if near else "; a key is an option's long name, as in max-errors = 3"
+            remedy = "; options are given without tables" if isinstance(value, dict) else remedy
+            raise _refused(f"{path}: {key!r} is no option of this verb{remedy}")
         if param.name in found:
             raise _refused(f"{path}: {key!r} is given twice, with a hyphen and with an underscore")
         found[param.name] = _value(f"{path}: {key}", value, param)

@@ -120,16 +120,16 @@ def _check_rung(op: str, name: str, device: str) -> None:
     wanted = {"cpu": {"cpu"}, "cuda": {"simt", "tile"}}.get(device, {"cpu", "simt", "tile"})
     missing = {engine: None if engine == "cpu" else unavailable(engine) for engine in ("cpu", "simt", "tile")}
     fit = [rung for rung in rungs if (engine := rung.partition(".")[0]) in wanted and not missing[engine]]
-    engine, hint = name.partition(".")[0], f"use one of: {', '.join(fit)}" if fit else "leave out --rung"
+    engine, remedy = name.partition(".")[0], f"use one of: {', '.join(fit)}" if fit else "leave out --rung"
     if name not in rungs:
         why = f"{op} has no rung {name!r}"
     elif engine not in wanted:
         other = "cuda" if device == "cpu" else "cpu"
         gpu = " on a machine with a GPU" if missing[engine] else ""
         why = f"--rung {op}={name} runs on {other}, and the job's device is {device}"
-        hint = f"give --device {other}{gpu}, or {hint}"
+        remedy = f"give --device {other}{gpu}, or {remedy}"
     elif missing[engine]:
         why = f"--rung {op}={name} needs a GPU, and this machine offers none ({missing[engine]})"
     else:
         return
-    raise UsageError(why, hint=hint)
+    raise UsageError(why, remedy=remedy)

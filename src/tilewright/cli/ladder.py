@@ -121,10 +121,10 @@ def _check(options: Options) -> None:
     op = options.op
     for name in ("m", "n", "k", "size", "rung") if op == "all" else ():
         if (value := getattr(options, name)) is not None:
-            raise UsageError(f"ladder all: --{name} {value} is for one operation", hint="name it in place of all")
+            raise UsageError(f"ladder all: --{name} {value} is for one operation", remedy="name it in place of all")
     if options.size is not None and not options.explain and not options.list_:
-        hint = "--m, --n and --k change the sizes that are timed"
-        raise UsageError(f"ladder {op}: --size {options.size} is for --explain", hint=hint)
+        remedy = "--m, --n and --k change the sizes that are timed"
+        raise UsageError(f"ladder {op}: --size {options.size} is for --explain", remedy=remedy)
     if options.device != "cpu" and options.threads is not None:
         raise UsageError(f"ladder {op}: --threads {options.threads} is for the CPU; --device {options.device} has none")
     alone = "explain" if options.explain else "list" if options.list_ else ""
@@ -145,7 +145,7 @@ def _cases(op: str, spec: Any, options: Options) -> list[Any]:
     from tilewright.errors import UsageError
 
     if options.device != "cpu" and not hasattr(spec, "device_sizes"):
-        raise UsageError(f"{op} has no kernels for a GPU", hint="--device cpu has some")
+        raise UsageError(f"{op} has no kernels for a GPU", remedy="--device cpu has some")
     every = spec.sizes() if options.device == "cpu" else spec.device_sizes()
     if options.size is not None:
         return [sized(op, every, options.size, options.dtype)]
@@ -179,8 +179,8 @@ def _resized(op: str, case: Any, sizes: dict[str, int]) -> Any:
                 if takes
                 else "it takes none of --m, --n, --k"
             )
-            hint = "--label chooses one of its sizes"
-            raise UsageError(f"ladder {op}: --{name.lower()} {size} is no size of {op}; {its}", hint=hint)
+            remedy = "--label chooses one of its sizes"
+            raise UsageError(f"ladder {op}: --{name.lower()} {size} is no size of {op}; {its}", remedy=remedy)
     changed = replaced(case, **sizes, label="")
     if getattr(changed, "positions", 1) < 1:
         raise UsageError(f"ladder {op}: --k {changed.K} leaves no output of {op}'s {case.L} positions")

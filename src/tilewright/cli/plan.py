@@ -198,7 +198,7 @@ def _generate(options: Any) -> tuple[str, dict[str, Any]]:
     if options.device == "cuda" and not (options.gpu_memory or gpus()):
         from tilewright.errors import UsageError
 
-        raise UsageError("there is no GPU here whose memory could be asked for", hint="say --gpu-memory 80G")
+        raise UsageError("there is no GPU here whose memory could be asked for", remedy="say --gpu-memory 80G")
     memory = parse_bytes(options.gpu_memory, "--gpu-memory") if options.gpu_memory else None
     threads = options.threads or cpu().cores
     if options.input is None:

@@ -75,7 +75,7 @@ def slurm(options: Options) -> None:
             start = bytearray(min(there.size, 2))
             there.read_into(start, 0)
         if start not in (b"", b"#!"):
-            raise UsageError("is there, and is no script", path=options.script, hint="choose another name")
+            raise UsageError("is there, and is no script", path=options.script, remedy="choose another name")
     with AtomicFile(options.script) as file:
         file.write(os.fsencode(text))
     say(f"Written to {options.script}")

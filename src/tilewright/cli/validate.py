@@ -35,7 +35,7 @@ def validate(
             raise InputError(f"no such {what}", path=path)
         if path.lower().endswith((".png", ".bmp")):
             raise UsageError("pictures are not compared: their pixels are rounded", path=path,
-                             hint="draw to .npy or .txt, and compare those")  # fmt: skip
+                             remedy="draw to .npy or .txt, and compare those")  # fmt: skip
     if holds_images(output) and holds_images(reference):
         result = validate_images(output, reference, tolerance=TOLERANCE if tolerance is None else tolerance)
     elif is_volume(output) and is_volume(reference):

@@ -160,7 +160,7 @@ class AtomicDirectory:
             raise ResourceError(
                 f"holds other files than {self._what} ({', '.join(others[:3])}{', ...' if others[3:] else ''})",
                 path=self.path,
-                hint="choose a new directory: nothing was deleted or written",
+                remedy="choose a new directory: nothing was deleted or written",
             )
 
     def _is_known(self, entry: os.DirEntry[str]) -> bool:
@@ -277,7 +277,7 @@ def check_directory(path: str) -> None:
     """Raises ResourceError where there is no directory to write `path` into, or no rename could put it there."""
     directory = os.path.dirname(path)
     if not os.path.lexists(directory):
-        raise ResourceError(f"cannot write: there is no directory {directory}", path=path, hint="make it first")
+        raise ResourceError(f"cannot write: there is no directory {directory}", path=path, remedy="make it first")
     check_renames(path)
 
 
@@ -301,9 +301,9 @@ def _replaceable(path: str) -> int | None:
         except (FileNotFoundError, NotADirectoryError):
             return None
     if stat.S_ISDIR(mode):
-        raise ResourceError("the output is a directory", path=path, hint="give the name of a file in it")
+        raise ResourceError("the output is a directory", path=path, remedy="give the name of a file in it")
     if not stat.S_ISREG(mode):
-        raise ResourceError("the output is not a regular file", path=path, hint="give the name of a regular file")
+        raise ResourceError("the output is not a regular file", path=path, remedy="give the name of a regular file")
     return mode & 0o777
 
 

@@ -70,8 +70,8 @@ class TextWriter:
 
     def _escaped(self, completion: Completion) -> str:
         if completion.text is None:
-            hint = "name the output .jsonl"
-            raise UsageError("text needs a tokenizer.json, and the model has none", path=self.file.path, hint=hint)
+            remedy = "name the output .jsonl"
+            raise UsageError("text needs a tokenizer.json, and the model has none", path=self.file.path, remedy=remedy)
         return completion.text.translate(_ESCAPES)
 
 

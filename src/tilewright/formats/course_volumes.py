@@ -39,7 +39,7 @@ def read_text_kernel(path: str) -> np.ndarray:
         (K,), begin = _sizes(file, 1, "one size K of at least 1, then K x K x K taps")
         if K % 2 == 0:
             what = f"the kernel's size is {K}; a kernel as text has an odd one"
-            raise InputError(what, path=path, where="its first number", hint="give an even kernel as .npy")
+            raise InputError(what, path=path, where="its first number", remedy="give an even kernel as .npy")
         return _values(file, (K, K, K), begin, None)
 
 
@@ -130,7 +130,7 @@ def _check_finite(file: InputFile, values: np.ndarray, done: int, shape: tuple[i
 def _count_error(file: InputFile, shape: tuple[int, ...], found: str) -> InputError:
     product = " x ".join(str(n) for n in shape)
     what = f"its sizes ask for {product} = {math.prod(shape):,} values; {found}"
-    return InputError(what, path=file.path, hint="correct the sizes or the data")
+    return InputError(what, path=file.path, remedy="correct the sizes or the data")
 
 
 @dataclass(frozen=True)

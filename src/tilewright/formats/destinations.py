@@ -41,7 +41,7 @@ def resolved(path: str | os.PathLike[str]) -> str:
             raise ResourceError(
                 f"the output leads through a link that user {owner} made in {at}, where anyone may",
                 path=here,
-                hint="remove the link, or name a directory of yours",
+                remedy="remove the link, or name a directory of yours",
             )
         if target:
             at, links = "/" if target.startswith("/") else at, links + 1
@@ -70,13 +70,13 @@ def check_renames(path: str) -> None:
         user, keeper = os.geteuid(), os.stat(folder)
     if is_mount(path):
         raise ResourceError(
-            "the output is a mount point, which no rename can replace", path=path, hint="give a new name inside it"
+            "the output is a mount point, which no rename can replace", path=path, remedy="give a new name inside it"
         )
     if keeper.st_mode & stat.S_ISVTX and user not in (0, owner, keeper.st_uid):
         raise ResourceError(
             f"the output belongs to user {owner}, and in {folder} nobody else may replace it",
             path=path,
-            hint="choose another name",
+            remedy="choose another name",
         )
 
 

@@ -17,7 +17,7 @@ from tilewright.errors import InputError, ResourceError, TilewrightError, UsageE
 BLOCK_BYTES = 4 << 20  # copied or checked at a time: large enough for full disk speed, small beside any model
 
 _SURROGATE, _SPELLED = re.compile("[\udc80-\udcff]"), re.compile("\0([89a-f][0-9a-f])")
-_HINTS = {
+_REMEDIES = {
     errno.ENOSPC: "free some space or write to another disk",
     errno.EDQUOT: "free some of the quota or write to another disk",
     errno.EACCES: "change the permissions or choose another place",
@@ -54,8 +54,8 @@ def naming(path: str | os.PathLike[str], doing: str) -> Iterator[None]:
     except TilewrightError:
         raise
     except OSError as error:
-        hint = _HINTS.get(error.errno or 0)
-        raise ResourceError(f"cannot {doing}: {reason(error)}", path=path, hint=hint) from error
+        remedy = _REMEDIES.get(error.errno or 0)
+        raise ResourceError(f"cannot {doing}: {reason(error)}", path=path, remedy=remedy) from error
 
 
 class Writable(Protocol):
@@ -104,7 +104,7 @@ class InputFile:
                     f"the {self.what} shrank while it was read: it had {self.size:,} bytes and now ends before",
                     path=self.path,
                     where=f"byte {offset + done}",
-                    hint="let whatever writes it finish, then run again",
+                    remedy="let whatever writes it finish, then run again",
                 )
             done += count
 
@@ -118,8 +118,8 @@ class InputFile:
         except ValueError as error:  # it became shorter than it was
             raise InputError(f"cannot map the {self.what}: {error}", path=self.path) from error
         what = f"a page of the {self.what} could not be read: another program cut the file short, or the disk failed"
-        hint = "put the whole file back, then run the same command again: shards that are whole are kept"
-        explain_faults(mapped, InputError(what, path=self.path, hint=hint))
+        remedy = "put the whole file back, then run the same command again: shards that are whole are kept"
+        explain_faults(mapped, InputError(what, path=self.path, remedy=remedy))
         return mapped
 
 
@@ -127,18 +127,18 @@ def _open_regular(path: str, what: str) -> int:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # NONBLOCK: a pipe must not hang the open
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise InputError(f"no such {what}", path=path, hint="check the path") from error
+        raise InputError(f"no such {what}", path=path, remedy="check the path") from error
     except ValueError as error:  # a NUL character
         raise InputError(f"not a file name for the {what}: {error}", path=path) from error
     except OSError as error:
-        hint = _HINTS.get(error.errno or 0)
-        raise ResourceError(f"cannot open the {what}: {reason(error)}", path=path, hint=hint) from error
+        remedy = _REMEDIES.get(error.errno or 0)
+        raise ResourceError(f"cannot open the {what}: {reason(error)}", path=path, remedy=remedy) from error
     mode = os.fstat(fd).st_mode
     if stat.S_ISREG(mode):
         return fd
     os.close(fd)
     kind = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
-    raise InputError(f"the {what} is {kind}", path=path, hint="give a regular file")
+    raise InputError(f"the {what} is {kind}", path=path, remedy="give a regular file")
 
 
 def check_no_stream(path: str | os.PathLike[str], what: str, *, written: bool = False) -> None:
@@ -154,10 +154,10 @@ def check_no_stream(path: str | os.PathLike[str], what: str, *, written: bool = 
     if written:
         kind = "standard output" if name == "-" else "a pipe"
         raise UsageError(f"the {what} is {kind}; it must be a file, which appears when it is whole", path=name,
-                         hint="name a file, and pass it on when the command is done")  # fmt: skip
+                         remedy="name a file, and pass it on when the command is done")  # fmt: skip
     kind = "standard input" if name == "-" else "a pipe"
     raise UsageError(f"the {what} is {kind}; it must be a file, which can be read again", path=name,
-                     hint="save it first, as in `cat > FILE`, and name that file")  # fmt: skip
+                     remedy="save it first, as in `cat > FILE`, and name that file")  # fmt: skip
 
 
 def same_file(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> bool:

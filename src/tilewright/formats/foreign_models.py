@@ -10,7 +10,7 @@ OTHERS = {
     ".msgpack": "a Flax checkpoint", ".tflite": "a TensorFlow Lite graph", ".npz": "a NumPy archive",
     ".mlmodel": "a Core ML model",
 }  # fmt: skip
-HINT = "get the same model as config.json and model.safetensors, which transformers writes with save_pretrained()"
+REMEDY = "get the same model as config.json and model.safetensors, which transformers writes with save_pretrained()"
 
 
 def is_pickle(path: str, start: bytes) -> bool:
@@ -32,7 +32,7 @@ def foreign_format(path: str, start: bytes) -> tuple[str, str] | None:
     if start.startswith(b"GGUF"):
         ending = ".gguf"
     if ending in OTHERS:
-        return f"is {OTHERS[ending]}, which is not read", HINT
+        return f"is {OTHERS[ending]}, which is not read", REMEDY
     return None
 
 
@@ -45,7 +45,7 @@ def foreign_weights(path: str) -> tuple[str, str] | None:
     pickles.sort(key=lambda name: not name.startswith("pytorch_model"))
     if pickles and pickles[0].startswith("pytorch_model-"):
         what = f"holds no model.safetensors, but {len(pickles)} parts of a PyTorch checkpoint (pickles)"
-        return what, HINT
+        return what, REMEDY
     if pickles:
         what = f"holds no model.safetensors, but {pickles[0]}, a PyTorch checkpoint (a pickle)"
         return what, f"convert it first: tilewright convert {os.path.join(path, pickles[0])} NEW_DIRECTORY"
@@ -55,5 +55,5 @@ def foreign_weights(path: str) -> tuple[str, str] | None:
         return what, "rename one file of all weights to model.safetensors, or get the index of several"
     for name in names:
         if (ending := os.path.splitext(name)[1].lower()) in OTHERS:
-            return f"holds no model.safetensors, but {name}, {OTHERS[ending]}, which is not read", HINT
+            return f"holds no model.safetensors, but {name}, {OTHERS[ending]}, which is not read", REMEDY
     return "holds no weights: there is no model.safetensors", "download the model again, with its weights"

@@ -38,7 +38,7 @@ def kind_of(path: str) -> str:
         return "/"
     if suffix(path) not in KINDS:
         raise UsageError(f"images are written to {', '.join(KINDS)}, or to a directory", path=path,
-                         hint="end its name with one of these, or with / for a .png an image")  # fmt: skip
+                         remedy="end its name with one of these, or with / for a .png an image")  # fmt: skip
     return suffix(path)
 
 
@@ -145,7 +145,7 @@ def check_grid(path: str, count: int, shape: tuple[int, int, int], suffix: str) 
         raise UsageError(
             f"{count:,} images make a picture of {width:,} x {height:,} pixels; a {suffix} file holds {limit}",
             path=path,
-            hint="ask for fewer images, or write one file an image into a directory",
+            remedy="ask for fewer images, or write one file an image into a directory",
         )
     own = height * width * shape[2]
     return own + height * width * (4 if suffix == ".png" else 0)  # Pillow keeps 4 bytes a pixel
@@ -155,7 +155,7 @@ def check_channels(path: str, channels: int) -> None:
     """Raises UsageError where a picture cannot hold such images."""
     if channels not in PIXELS:
         raise UsageError(f"the model's images have {channels} channels; pictures have 1 or 3", path=path,
-                         hint="write them to a .npy or .txt file")  # fmt: skip
+                         remedy="write them to a .npy or .txt file")  # fmt: skip
 
 
 def check_finite_images(images: np.ndarray, first: int) -> None:
@@ -163,7 +163,7 @@ def check_finite_images(images: np.ndarray, first: int) -> None:
     finite = np.isfinite(images).all(axis=(1, 2, 3))
     if not finite.all():
         raise InputError(f"image {first + int(np.argmin(finite))} (from 0) is not finite",
-                         hint="the weights are too large for the sums to stay in range: use another"
+                         remedy="the weights are too large for the sums to stay in range: use another"
                          " checkpoint")  # fmt: skip
 
 

@@ -107,13 +107,13 @@ class LineReader(Generic[Raw, Content]):
         if (at := block.find(0)) >= 0 and not is_json:
             raise InputError(
                 f"is not text: byte 0x00 at offset {at}", path=self.file.path,
-                hint="give UTF-8 text, .jsonl or .parquet",
+                remedy="give UTF-8 text, .jsonl or .parquet",
             )  # fmt: skip
 
     def _check_not_blank(self, example: str) -> None:
         if next(read_lines(self.file), None) is None:
             what = "is empty" if self.bytes == 0 else "holds 0 records: all its lines are blank"
-            raise InputError(f"the input {what}", path=self.file.path, hint=f"a line is {example}")
+            raise InputError(f"the input {what}", path=self.file.path, remedy=f"a line is {example}")
 
     def _groups(self, size: int) -> Iterator[tuple[list[Record], list[Content], int]]:
         """(records, their contents, end in bytes), `size` records at a time, ids given twice marked as errors."""
@@ -196,7 +196,7 @@ def end_of(file: InputFile, count: int) -> int:
 def too_few(file: InputFile, found: int, wanted: int | None) -> InputError:
     """The error of a file without records, or with fewer than were asked for."""
     asked = f"; {wanted:,} were asked for" if wanted else ""
-    return InputError(f"the input holds {found:,} records{asked}", path=file.path, hint="lower -n" if found else None)
+    return InputError(f"the input holds {found:,} records{asked}", path=file.path, remedy="lower -n" if found else None)
 
 
 def read_lines(file: InputFile) -> Iterator[Line]:

@@ -52,7 +52,7 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     if os.path.isdir(path):
         name = os.path.join(path, CONFIG)
         if not os.path.lexists(name):
-            raise InputError("no such model's configuration", path=name, hint=_without_config(os.fspath(path)))
+            raise InputError("no such model's configuration", path=name, remedy=_without_config(os.fspath(path)))
         return read_json(name, "model's configuration", MAX_CONFIG_BYTES, dict[str, Any])
     with InputFile(path, "model") as file:
         if file.size in COURSE_CONFIGS:
@@ -60,12 +60,12 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
         start = bytearray(min(file.size, 8))
         file.read_into(start, 0)
     if (what := foreign_format(os.fspath(path), bytes(start))) is not None:
-        raise InputError(what[0], path=path, hint=what[1])
+        raise InputError(what[0], path=path, remedy=what[1])
     known = " or ".join(f"{size:,} ({config['model_type']})" for size, config in COURSE_CONFIGS.items())
     raise InputError(
         f"the weights have {file.size:,} bytes; the course's model takes exactly {known}",
         path=path,
-        hint="all other models are directories with config.json and model.safetensors",
+        remedy="all other models are directories with config.json and model.safetensors",
     )
 
 
@@ -198,7 +198,7 @@ def _check_tied(alias: str, found: Stored, name: str, other: Stored | None) -> N
         raise InputError(
             f"tensor {alias} {a.shape} differs from {name} {b.shape}: an output matrix of its own is not computed",
             path=found.path,
-            hint="the model was trained with tie_word_embeddings false, and only one that shares the two can be read",
+            remedy="the model was trained with tie_word_embeddings false, and only one that shares the two can be read",
         )
 
 
@@ -206,8 +206,8 @@ def _check(tensors: Mapping[str, Stored], shapes: Shapes, path: str) -> None:
     for name, shape in shapes.items():
         if name not in tensors:
             similar = "" if tensors.keys() & shapes.keys() else "; none of its names is one of this model's"
-            hint = "compare config.json with the weights"
-            raise InputError(f"tensor {name} {shape} is missing{similar}", path=path, hint=hint)
+            remedy = "compare config.json with the weights"
+            raise InputError(f"tensor {name} {shape} is missing{similar}", path=path, remedy=remedy)
         where, array = tensors[name]
         if array.shape != shape:
             raise InputError(f"tensor {name} is {array.shape}; {shape} is wanted by the configuration", path=where)

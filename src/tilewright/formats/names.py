@@ -40,16 +40,16 @@ def check_records_name(path: str | os.PathLike[str], what: str, kinds: tuple[str
     *most, last = (f"{kind} (raw 32-bit numbers)" if kind == ".bin" else kind for kind in kinds)
     said = f"ends with {os.path.splitext(name)[1]}" if found else "has no suffix"
     rule = f"{', '.join(most)} and {last} are known" if most else f"{last} is wanted"
-    hint = f"rename it to {found}" if found in kinds else ADVICE.get(found, "choose one of these")
+    remedy = f"rename it to {found}" if found in kinds else ADVICE.get(found, "choose one of these")
     if what == "output":
-        hint = "choose one of these"
-    raise UsageError(f"the name of the {what} {said}; {rule}", path=name, hint=hint)
+        remedy = "choose one of these"
+    raise UsageError(f"the name of the {what} {said}; {rule}", path=name, remedy=remedy)
 
 
 def advice(path: str | os.PathLike[str], otherwise: str) -> str:
     """What to do about a compressed or renamed file; `otherwise` for all others."""
-    hint = ADVICE.get(ending(path))
-    return hint if hint == _UNPACK else otherwise
+    remedy = ADVICE.get(ending(path))
+    return remedy if remedy == _UNPACK else otherwise
 
 
 def suffix_of(path: str) -> str | None:
@@ -64,5 +64,5 @@ def check_suffix(path: str, what: str) -> str:
     found = suffix_of(path)
     if found is None:
         formats = f"names end with {', '.join(VOLUMES[:-1])} or {VOLUMES[-1]}"
-        raise UsageError(f"the format of the {what} is not known by its name", path=path, hint=advice(path, formats))
+        raise UsageError(f"the format of the {what} is not known by its name", path=path, remedy=advice(path, formats))
     return found

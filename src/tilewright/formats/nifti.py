@@ -156,13 +156,13 @@ def _header(path: str, stream: Any) -> tuple[Any, Shape, np.dtype, int]:
     if order is None:
         raise InputError(f"is no NIfTI file: it begins with {head[:4]!r}", path=path)
     if head[344:347] == b"ni1":
-        raise InputError("is half of a pair of .hdr and .img files", path=path, hint="convert it to one .nii file")
+        raise InputError("is half of a pair of .hdr and .img files", path=path, remedy="convert it to one .nii file")
     kind = kinds[struct.unpack(f"{order}i", head[:4])[0]]
     least = LEAST_HEADER[kind is nibabel.Nifti2Header]
     head += stream.read(least - len(head))
     if len(head) < least:
         what = f"has {len(head):,} bytes; the header alone takes {least:,}"
-        raise InputError(what, path=path, hint="the file was cut short")
+        raise InputError(what, path=path, remedy="the file was cut short")
     fields = np.frombuffer(head, kind.template_dtype.newbyteorder(order), 1)
     offset = float(fields["vox_offset"][0])
     if not least <= offset <= MAX_HEADER or offset % 1:
@@ -188,7 +188,7 @@ def _check_size(file: InputFile, shape: Shape, dtype: np.dtype, offset: int) -> 
             f"the header tells of {dtype} {shape} from byte {offset:,}, which takes {expected:,} bytes; "
             f"the file has {file.size:,}",
             path=file.path,
-            hint="the file was cut short or is damaged",
+            remedy="the file was cut short or is damaged",
         )
 
 
@@ -196,7 +196,7 @@ def _check_gzip_size(file: InputFile, shape: Shape, dtype: np.dtype) -> None:
     needed, most = math.prod(shape) * dtype.itemsize, DEFLATE_RATIO * file.size
     if needed > most:
         what = f"the header tells of {dtype} {shape}, {needed:,} bytes; {file.size:,} expand to {most:,} at most"
-        raise InputError(what, path=file.path, hint="the file was cut short or is damaged")
+        raise InputError(what, path=file.path, remedy="the file was cut short or is damaged")
 
 
 def _scale(path: str, header: Any) -> tuple[float, float] | None:

@@ -43,7 +43,7 @@ def read_header(file: InputFile) -> NpyHeader:
             f"the header tells of {dtype} {shape}, which takes {expected:,} bytes; the file has {file.size:,} "
             f"({difference})",
             path=file.path,
-            hint="the file was cut short or is damaged",
+            remedy="the file was cut short or is damaged",
         )
     return NpyHeader(shape, dtype, fortran, offset)
 
@@ -91,9 +91,9 @@ def _parsed(file: InputFile, text: str) -> tuple[tuple[int, ...], np.dtype, bool
         raise InputError(f"the header cannot be read: {text[:60]!r}...", path=file.path) from error
     if dtype.kind not in KINDS or dtype.itemsize > 8:
         what = "objects, which are pickles and never loaded" if dtype.hasobject else f"{str(descr)[:60]}"
-        hint = "save an array of integers or floats"
+        remedy = "save an array of integers or floats"
         raise InputError(
-            f"holds {what}; bool, integers or floats of up to 64 bits are wanted", path=file.path, hint=hint
+            f"holds {what}; bool, integers or floats of up to 64 bits are wanted", path=file.path, remedy=remedy
         )
     sizes = isinstance(shape, tuple) and all(type(n) is int and 0 <= n < 1 << 48 for n in shape)
     if not sizes or len(shape) > 32 or not isinstance(fortran, bool) or math.prod(shape) >= 1 << 56:

@@ -15,5 +15,5 @@ def package(name: str, what: str) -> Any:
         importlib.import_module(name)
         return importlib.import_module(top)
     except ImportError as error:
-        hint = "install it: pip install 'tilewright[volume]'"
-        raise ResourceError(f"{what} needs the package {top}, which is not installed", hint=hint) from error
+        remedy = "install it: pip install 'tilewright[volume]'"
+        raise ResourceError(f"{what} needs the package {top}, which is not installed", remedy=remedy) from error

@@ -66,8 +66,8 @@ def _pyarrow(path: str) -> Any:
     try:
         import pyarrow.parquet
     except ImportError as error:
-        hint = "install it: pip install 'tilewright[parquet]'"
-        raise ResourceError(f"Parquet needs pyarrow: {error}", path=path, hint=hint) from error
+        remedy = "install it: pip install 'tilewright[parquet]'"
+        raise ResourceError(f"Parquet needs pyarrow: {error}", path=path, remedy=remedy) from error
     return pyarrow
 
 
@@ -94,7 +94,7 @@ def row_groups(file: InputFile, count: int | None = None) -> tuple[int, ...]:
         for number, group in enumerate(groups):
             if group.total_byte_size > MOST_BYTES:
                 what = f"its {group.total_byte_size:,} bytes are more than {MOST_BYTES:,}"
-                raise InputError(what, path=file.path, where=f"row group {number}", hint="write smaller row groups")
+                raise InputError(what, path=file.path, where=f"row group {number}", remedy="write smaller row groups")
     rows: list[int] = []
     left = sum(group.num_rows for group in groups) if count is None else count
     for group in groups:
@@ -105,8 +105,8 @@ def row_groups(file: InputFile, count: int | None = None) -> tuple[int, ...]:
             rows.append(0)
     if left > 0 or not sum(rows):
         asked = f"; {count:,} were asked for" if count else ""
-        hint = "lower -n" if count and sum(rows) else None
-        raise InputError(f"the input holds {sum(rows):,} records{asked}", path=file.path, hint=hint)
+        remedy = "lower -n" if count and sum(rows) else None
+        raise InputError(f"the input holds {sum(rows):,} records{asked}", path=file.path, remedy=remedy)
     return tuple(rows)
 
 
@@ -164,8 +164,8 @@ def _line(row: dict[str, Any], path: str) -> bytes:
         except UnicodeDecodeError:
             broken.append(b'"%s":"\xff"' % name.encode())
         except (ValueError, OverflowError) as error:
-            said, hint = brief(error).partition(". ")[0], "write the column as text"
-            raise InputError(f"cannot be read: {said}", path=path, where=f"column {name}", hint=hint) from error
+            said, remedy = brief(error).partition(". ")[0], "write the column as text"
+            raise InputError(f"cannot be read: {said}", path=path, where=f"column {name}", remedy=remedy) from error
     line = msgspec.json.encode({name: value for name, value in given.items() if value is not None}, enc_hook=str)
     return b"{%s}" % b",".join(part for part in (line[1:-1], *broken) if part) if broken else line
 
@@ -225,8 +225,8 @@ class ParquetEncoder:
             batch = self._columns([row for line in self._lines for row in _rows(msgspec.json.decode(line))])
         except (msgspec.MsgspecError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             what = f"the job's shards hold lines that are no records ({type(error).__name__}): they were edited"
-            hint = "give --restart to compute them again"
-            raise InputError(what, path=self._target.path, hint=hint) from error
+            remedy = "give --restart to compute them again"
+            raise InputError(what, path=self._target.path, remedy=remedy) from error
         if batch is not None:
             self._batches.append(batch)
         self._lines = []

@@ -162,8 +162,8 @@ def _encode_header(shapes: Mapping[str, tuple[int, ...]]) -> bytes:
 
 
 def _bad(path: str, name: str, what: str) -> InputError:
-    hint = "the file is damaged or was not written as safetensors"
-    return InputError(f"tensor {name[:200]!r} {what}", path=path, hint=hint)
+    remedy = "the file is damaged or was not written as safetensors"
+    return InputError(f"tensor {name[:200]!r} {what}", path=path, remedy=remedy)
 
 
 def _readonly(array: np.ndarray) -> np.ndarray:

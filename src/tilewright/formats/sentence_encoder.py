@@ -86,9 +86,9 @@ class SentenceEncoder:
         return found, cut
 
     def _unfit(self, what: str) -> InputError:
-        hint = "take the tokenizer.json that came with the model"
+        remedy = "take the tokenizer.json that came with the model"
         what = f"{what}; the model's vocabulary has {self._vocabulary:,}"
-        return InputError(what, path=self._tokenizer.path, hint=hint)
+        return InputError(what, path=self._tokenizer.path, remedy=remedy)
 
 
 def encoder_for(tokenizer: Tokenizer | None, config: Sizes) -> SentenceEncoder | None:
@@ -97,6 +97,6 @@ def encoder_for(tokenizer: Tokenizer | None, config: Sizes) -> SentenceEncoder |
         return None
     if config.pad_token_id is None:
         what = "there is a tokenizer, and config.json has no pad_token_id to fill short sentences up with"
-        raise InputError(what, path=tokenizer.path, hint="add pad_token_id, or take tokenizer.json away")
+        raise InputError(what, path=tokenizer.path, remedy="add pad_token_id, or take tokenizer.json away")
     length, vocabulary = config.sequence_length, config.vocab_size
     return SentenceEncoder(tokenizer, length=length, pad_id=config.pad_token_id, vocabulary=vocabulary)

@@ -50,7 +50,9 @@ def open_sentences(
     kind = SentenceText if name.endswith(".txt") else TokenLines
     if kind is SentenceText and encoder is None:
         raise UsageError(
-            "the input is text, and the model has no tokenizer.json", path=name, hint="give token ids in a .jsonl file"
+            "the input is text, and the model has no tokenizer.json",
+            path=name,
+            remedy="give token ids in a .jsonl file",
         )
     reader = kind(path, length=length, vocabulary=vocabulary, encoder=encoder, count=count)
     if name.endswith(".parquet"):

@@ -41,7 +41,7 @@ def map_directory(path: str | os.PathLike[str]) -> dict[str, Stored]:
     if not os.path.lexists(whole) and not os.path.lexists(index):
         other = foreign_weights(os.fspath(path))
         if other is not None:
-            raise InputError(other[0], path=path, hint=other[1])
+            raise InputError(other[0], path=path, remedy=other[1])
     if os.path.exists(whole) or not os.path.exists(index):
         return _map_file(whole)
     shard_of = _read_index(index)
@@ -53,7 +53,7 @@ def map_directory(path: str | os.PathLike[str]) -> dict[str, Stored]:
         raise InputError(
             f"{len(gone)} of the {len(shards)} files that {INDEX} lists are missing: {some}",
             path=path,
-            hint="download the model again",
+            remedy="download the model again",
         )
     for shard in shards:
         found = _map_file(os.path.join(path, shard))
@@ -67,7 +67,7 @@ def map_directory(path: str | os.PathLike[str]) -> dict[str, Stored]:
             raise InputError(
                 f"tensor {name[:200]!r} is not in {shard}",
                 path=index,
-                hint="download the model again: files of two differ",
+                remedy="download the model again: files of two differ",
             )
     return stored
 

@@ -62,7 +62,7 @@ class Table:
             raise InputError(f"the {self.file.what} holds no {self._row}s", path=self.file.path)
         if count is not None and count > rows:
             what = f"the {self.file.what} holds {rows:,} {self._row}s; {count:,} were asked for"
-            raise InputError(what, path=self.file.path, hint="lower -n")
+            raise InputError(what, path=self.file.path, remedy="lower -n")
         return rows if count is None else count
 
     def _check_finite(self, values: np.ndarray, first: int) -> None:
@@ -132,7 +132,7 @@ class TextTable(Table):
             yield values, end
         if place < 0:
             raise InputError(f"the {self.file.what} is empty", path=self.file.path,
-                             hint=f"it starts with the number of {self._row}s")  # fmt: skip
+                             remedy=f"it starts with the number of {self._row}s")  # fmt: skip
 
     def _count(self, field: bytes) -> int:
         if not re.fullmatch(rb"\d{1,18}", field):
@@ -160,7 +160,7 @@ class TextTable(Table):
         raise InputError(
             f"the {self.file.what} starts with {self.stated}; {wanted}, and {least}{found:,} follow",
             path=self.file.path,
-            hint=f"the file was cut short, or belongs to a model with other {self._row}s",
+            remedy=f"the file was cut short, or belongs to a model with other {self._row}s",
         )
 
 
@@ -181,7 +181,7 @@ class ArrayTable(Table):
                 raise InputError(f"the {what} has shape {found}; {wanted} is wanted", path=self.file.path)
             if self._header.fortran and found[0] > 1:
                 raise InputError(f"the {what} is in Fortran order; C order is read", path=self.file.path,
-                                 hint="save numpy.ascontiguousarray of it")  # fmt: skip
+                                 remedy="save numpy.ascontiguousarray of it")  # fmt: skip
             self.total = self._counted(found[0], count)
             for _ in self.batches(max(1, SCAN_BYTES // (4 * self._width))) if checked else ():
                 pass
@@ -215,7 +215,7 @@ def open_table(
     kind = kinds.get(suffix(path))
     if kind is None:
         raise UsageError(
-            f"the {what} is no {' or '.join(SUFFIXES)} file", path=path, hint=advice(path, "save it as one")
+            f"the {what} is no {' or '.join(SUFFIXES)} file", path=path, remedy=advice(path, "save it as one")
         )
     return kind(path, shape=shape, count=count, what=what, row=row, checked=checked)
 

@@ -49,4 +49,4 @@ def _bytes(file: InputFile, offset: int, count: int) -> bytes:
 
 
 def _refused(file: InputFile, what: str, where: str) -> InputError:
-    return InputError(what, path=file.path, where=where, hint="the file was cut short or is damaged")
+    return InputError(what, path=file.path, where=where, remedy="the file was cut short or is damaged")

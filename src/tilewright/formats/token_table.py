@@ -88,8 +88,8 @@ def _check_owner(file: InputFile) -> None:
     elif found.st_mode & stat.S_IWOTH:
         why = f"may be written by others (mode {stat.S_IMODE(found.st_mode):04o})"
     if why:
-        hint = "remove it, if you can: the next run with --keep-table makes it anew; or leave out --keep-table"
-        raise InputError(f"the token table {why}; its rows would decide the results", path=file.path, hint=hint)
+        remedy = "remove it, if you can: the next run with --keep-table makes it anew; or leave out --keep-table"
+        raise InputError(f"the token table {why}; its rows would decide the results", path=file.path, remedy=remedy)
 
 
 def _read_header(file: InputFile) -> tuple[Header, int]:
@@ -116,5 +116,5 @@ def _digests(parts: list[np.ndarray]) -> list[str]:
 
 def _damaged(path, why: str) -> InputError:
     return InputError(
-        f"no whole token table: {why}", path=path, hint="remove it: the next run with --keep-table makes it anew"
+        f"no whole token table: {why}", path=path, remedy="remove it: the next run with --keep-table makes it anew"
     )

@@ -196,6 +196,6 @@ def _failures_of(path: str, doing: str) -> Iterator[None]:
     except BaseException as error:
         if type(error) in (Exception, ValueError) or type(error).__name__ == "PanicException":
             reason = " ".join(str(error).removeprefix("Cannot instantiate Tokenizer from buffer: ").split())[:300]
-            hint = "take the tokenizer.json that came with the model"
-            raise InputError(f"{doing}: {reason}", path=path, hint=hint) from None
+            remedy = "take the tokenizer.json that came with the model"
+            raise InputError(f"{doing}: {reason}", path=path, remedy=remedy) from None
         raise

@@ -157,4 +157,4 @@ def _check_model(library: Any, path: str) -> None:
 
 def _refused(what: str, path: str) -> InputError:
     return InputError(f"not loaded, because it could take all memory: {what}", path=path,
-                      hint="take the tokenizer.json that came with the model")  # fmt: skip
+                      remedy="take the tokenizer.json that came with the model")  # fmt: skip

@@ -53,7 +53,7 @@ class TokenizerProcess:
                 self._end()
                 raise self._too_much() from None
         if failed:
-            raise InputError(answer[0], path=self._path, hint=answer[1])
+            raise InputError(answer[0], path=self._path, remedy=answer[1])
         return answer[0]
 
     def _start(self) -> None:
@@ -81,8 +81,8 @@ class TokenizerProcess:
         what = f"takes more than {SECONDS} s of CPU time or {MEMORY >> 30} GiB of memory to encode"
         if status not in (-signal.SIGXCPU, -signal.SIGKILL, -signal.SIGABRT):
             what = f"ended the process of the tokenizer with status {status}"
-        hint = "take the tokenizer.json that came with the model: this one has patterns of its own"
-        return InputError(what, path=self._path, hint=hint)
+        remedy = "take the tokenizer.json that came with the model: this one has patterns of its own"
+        return InputError(what, path=self._path, remedy=remedy)
 
 
 def _end(process: subprocess.Popen[bytes], owner: int) -> None:
@@ -130,7 +130,7 @@ def main(open_tokenizer: Callable[..., Any]) -> None:
                 tokenizer = tokenizer or open_tokenizer(path, content=content)
                 answer = [False, getattr(tokenizer, method)(*arguments)]
             except InputError as error:
-                answer = [True, error.message, error.hint]
+                answer = [True, error.message, error.remedy]
             _send(sys.stdout.buffer, msgspec.msgpack.encode(answer))
 
 

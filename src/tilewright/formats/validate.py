@@ -127,7 +127,7 @@ def validate(
     """
     jsonl = [os.fspath(path).endswith(".jsonl") for path in (output, reference)]
     if jsonl[0] != jsonl[1]:
-        raise UsageError("one file is .jsonl and the other is not", hint="compare two files of one kind")
+        raise UsageError("one file is .jsonl and the other is not", remedy="compare two files of one kind")
     for path, what in ((output, "output"), (reference, "reference")):
         check_records_name(path, what, (".jsonl", ".bin"))
     with InputFile(output, "output") as a, InputFile(reference, "reference") as b:

@@ -57,7 +57,7 @@ class Volume:
                     target[place] = piece
                 except FloatingPointError as error:
                     what = f"values of {self.dtype}, scaled as the header says, are too large for {target.dtype}"
-                    raise InputError(what, path=self.path, hint="store the volume as float64") from error
+                    raise InputError(what, path=self.path, remedy="store the volume as float64") from error
 
     def load(self, dtype: np.dtype) -> np.ndarray:
         """The whole volume, C-contiguous, converted; its own array where that is of `dtype`. Raises as `read_into`."""
@@ -84,7 +84,7 @@ class Volume:
             f"the value is {piece[index]}; every value must be finite",
             path=self.path,
             where=f"voxel {place}",
-            hint="replace such values first: one would spread to all voxels that the kernel reaches from it",
+            remedy="replace such values first: one would spread to all voxels that the kernel reaches from it",
         )
 
 
@@ -153,7 +153,7 @@ def check_shape(path: str, shape: tuple[int, ...], dtype: np.dtype, *, kernel: b
         raise InputError(
             f"the {what} has {len(shape)} dimensions, {shape}; three are wanted: {sizes}",
             path=path,
-            hint="a kernel of one plane is (1, KH, KW)" if kernel else "save one channel or one time of it",
+            remedy="a kernel of one plane is (1, KH, KW)" if kernel else "save one channel or one time of it",
         )
     if min(shape) < 1 or max(shape) >= 1 << 48 or math.prod(shape) >= 1 << 56:
         raise InputError(f"the shape is {shape}; every size must be at least 1", path=path)
@@ -165,18 +165,18 @@ def check_shape(path: str, shape: tuple[int, ...], dtype: np.dtype, *, kernel: b
 class MemoryShort(NotEnoughMemory):
     """More memory is needed than a job may take. missing: bytes, of this process and as far as is known here.
 
-    hint: what else would help. `advise` changes what the user is told to do.
+    remedy: what else would help. `advise` changes what the user is told to do.
     """
 
-    def __init__(self, message: str, *, missing: int = 0, path: str | None = None, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, missing: int = 0, path: str | None = None, remedy: str | None = None) -> None:
         super().__init__(message, path=path)
-        self.missing, self.instead = missing, hint
+        self.missing, self.instead = missing, remedy
         self.advise()
 
     def advise(self, *, enough: int | None = None) -> None:
         """Name the memory that would be enough, in bytes, and what else would help, which is `instead`."""
         about = f", about {enough >> 20}M" if enough else ""
-        self.hint = f"give more --memory{about}" + (f", or {self.instead}" if self.instead else "")
+        self.remedy = f"give more --memory{about}" + (f", or {self.instead}" if self.instead else "")
 
 
 def check_memory(path: str, needed: int, memory: int | None) -> None:
@@ -186,5 +186,5 @@ def check_memory(path: str, needed: int, memory: int | None) -> None:
             f"the volume takes {needed:,} bytes in memory, and {max(memory, 0):,} are left",
             missing=needed - memory,
             path=path,
-            hint="use .npy, .nii or .zarr, which are read and written in tiles",
+            remedy="use .npy, .nii or .zarr, which are read and written in tiles",
         )

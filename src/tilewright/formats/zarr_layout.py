@@ -84,7 +84,7 @@ def layout_of(path: str, array: Any) -> Layout:
     compressor = " and ".join(names[:-1] if checksum else names) or None
     if compressor is not None and compressor not in COMPRESSORS:
         what = f"the chunks are stored with {compressor[:60]!r}; none, {', '.join(COMPRESSORS)} are read"
-        raise InputError(what, path=path, hint="save the array with one of them and without filters")
+        raise InputError(what, path=path, remedy="save the array with one of them and without filters")
     return Layout(shape, dtype, chunks, shards, compressor, checksum)
 
 
@@ -124,11 +124,11 @@ def _object(path: str, data: bytes) -> dict[str, Any]:
 
 def _no_array(path: str, what: str, group: bool) -> InputError:
     if not os.path.lexists(path):
-        return InputError(f"no such {what}", path=path, hint="check the path")
+        return InputError(f"no such {what}", path=path, remedy="check the path")
     if not group:
         return InputError(
-            f"the {what} is a directory without zarr.json or .zarray", path=path, hint="give a Zarr array"
+            f"the {what} is a directory without zarr.json or .zarray", path=path, remedy="give a Zarr array"
         )
     inside = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())[:5]
-    hint = f"name one of its arrays: {', '.join(os.path.join(path, name) for name in inside)}" if inside else None
-    return InputError(f"the {what} is a Zarr group, not an array", path=path, hint=hint)
+    remedy = f"name one of its arrays: {', '.join(os.path.join(path, name) for name in inside)}" if inside else None
+    return InputError(f"the {what} is a Zarr group, not an array", path=path, remedy=remedy)

@@ -47,7 +47,7 @@ class ZarrVolume(Volume):
             raise InputError(f"fill_value is {fill}, too large for {str(kind)[:60]}", path=described) from error
         except _DAMAGE as error:
             said = brief(error) if isinstance(error, ValueError) else f"{type(error).__name__}({brief(error)})"
-            raise InputError(f"zarr cannot open the array: {said}", path=described, hint=READ) from error
+            raise InputError(f"zarr cannot open the array: {said}", path=described, remedy=READ) from error
         super().__init__(path, self.layout.shape, self.layout.dtype, self.layout.chunks)
         self.header, self.working = array, WORKING * max(CALL_BYTES, self.layout.chunk_bytes)
 
@@ -63,9 +63,9 @@ class ZarrVolume(Volume):
                     raise error
             except _DAMAGE as error:
                 where = f"voxels {[s.start for s in box]} to {[s.stop - 1 for s in box]}"
-                hint = "the chunk was cut short or is damaged"
+                remedy = "the chunk was cut short or is damaged"
                 raise InputError(
-                    f"a chunk cannot be decoded: {brief(error)}", path=self.path, where=where, hint=hint
+                    f"a chunk cannot be decoded: {brief(error)}", path=self.path, where=where, remedy=remedy
                 ) from error
 
 
@@ -127,14 +127,14 @@ class _ZarrDirectory(AtomicDirectory):
             return
         if not os.path.isdir(self.path):
             raise ResourceError(
-                "is a file, and a Zarr array is a directory", path=self.path, hint="choose another name"
+                "is a file, and a Zarr array is a directory", path=self.path, remedy="choose another name"
             )
         others = sorted(name for name in os.listdir(self.path) if not _OURS.fullmatch(name))
         if others:
             raise ResourceError(
                 f"holds other things than a Zarr array's ({', '.join(others[:3])}{', ...' if others[3:] else ''})",
                 path=self.path,
-                hint="choose a new name: nothing was deleted or written",
+                remedy="choose a new name: nothing was deleted or written",
             )
 
 
@@ -187,8 +187,8 @@ def _check_chunks(place: str, data: bytearray, parts: list[tuple[int, int]], lay
     for offset, count in parts:
         wrong = check_chunk(layout, memoryview(data)[offset : offset + count])
         if wrong:
-            hint = "the chunk was cut short, is damaged, or made to fill memory"
-            raise InputError(f"the chunk {wrong}", path=place, hint=hint)
+            remedy = "the chunk was cut short, is damaged, or made to fill memory"
+            raise InputError(f"the chunk {wrong}", path=place, remedy=remedy)
 
 
 def _shard_index(place: str, data: bytearray, size: int, chunks: int) -> list[tuple[int, int]]:
@@ -203,7 +203,7 @@ def _shard_index(place: str, data: bytearray, size: int, chunks: int) -> list[tu
     for offset, count in parts:
         if offset + count > size:
             what = f"the shard's index names bytes {offset:,} to {offset + count:,}; it has {size:,}"
-            raise InputError(what, path=place, hint="the shard was cut short or is damaged")
+            raise InputError(what, path=place, remedy="the shard was cut short or is damaged")
     return parts
 
 

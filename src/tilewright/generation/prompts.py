@@ -33,7 +33,7 @@ def checked_prompt(prompt: Prompt, name: str, sizes: Sizes, tokenizer: Tokenizer
     fits into the context."""
     if isinstance(prompt, str):
         if tokenizer is None:
-            raise UsageError(f"{name} is text, and the model has no tokenizer.json", hint="give token ids")
+            raise UsageError(f"{name} is text, and the model has no tokenizer.json", remedy="give token ids")
         prompt = _encoded(prompt, name, tokenizer)
     try:
         ids = np.asarray(prompt)
@@ -42,8 +42,10 @@ def checked_prompt(prompt: Prompt, name: str, sizes: Sizes, tokenizer: Tokenizer
     if ids.ndim == 1 and ids.size == 0:
         raise UsageError(f"{name} is empty; at least one token id is wanted")
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
-        hint = "prompts is a list of prompts, each a list of token ids" if ids.ndim == 0 else None
-        raise UsageError(f"{name} is {ids.dtype} of shape {ids.shape}; integer token ids (n,) are wanted", hint=hint)
+        remedy = "prompts is a list of prompts, each a list of token ids" if ids.ndim == 0 else None
+        raise UsageError(
+            f"{name} is {ids.dtype} of shape {ids.shape}; integer token ids (n,) are wanted", remedy=remedy
+        )
     if not (ids.min() >= 0 and ids.max() < sizes.vocabulary):
         at = int(np.argmax((ids < 0) | (ids >= sizes.vocabulary)))
         raise UsageError(f"{name}: token id {ids[at]} at {at} is outside 0 to {sizes.vocabulary - 1}")

@@ -43,7 +43,7 @@ class BadWords:
 
     def __call__(self, words: tuple[str, ...]) -> list[tuple[int, ...]]:
         if self.tokens_of is None:
-            raise UsageError("bad_words has strings, and this model has no tokenizer", hint="use suppress_tokens")
+            raise UsageError("bad_words has strings, and this model has no tokenizer", remedy="use suppress_tokens")
         if words not in self.cached:
             if len(self.cached) >= CACHED_WORDS:
                 self.cached.clear()
@@ -199,7 +199,7 @@ def finish(
         return Finish("stop")
     if params.stop:
         if text_of is None:
-            raise UsageError("stop has strings, and this model has no tokenizer", hint="use stop_token_ids")
+            raise UsageError("stop has strings, and this model has no tokenizer", remedy="use stop_token_ids")
         text = text_of(token_ids)
         safe = len(text_of(token_ids[: params.min_tokens])) if params.min_tokens else 0
         found = [(text.find(stop, max(safe - len(stop) + 1, 0)), len(stop)) for stop in params.stop]

@@ -172,7 +172,7 @@ class SamplingParams:
                 _check_name(name, value)
                 continue
             if parameter in spelled:
-                raise UsageError(f"{spelled[parameter]} and {name} are the same parameter", hint="give one of them")
+                raise UsageError(f"{spelled[parameter]} and {name} are the same parameter", remedy="give one of them")
             spelled[parameter], chosen[parameter] = name, value
         if do_sample is False:
             chosen["temperature"] = 0.0
@@ -182,7 +182,7 @@ class SamplingParams:
             name = spelled.get(error.parameter, error.parameter)
             raise ParameterError(name, error.value, error.written, other=error.other) from None
         if do_sample and merged.greedy:
-            raise UsageError("do_sample is true and temperature is 0, which is greedy", hint="give a temperature")
+            raise UsageError("do_sample is true and temperature is 0, which is greedy", remedy="give a temperature")
         return merged
 
     @property

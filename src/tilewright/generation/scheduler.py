@@ -123,7 +123,7 @@ class Scheduler:
         if self.memory < each:
             raise ResourceError(
                 f"the keys and values of {self.length} positions take {each:,} bytes; {self.memory:,} are allowed",
-                hint="allow more memory (max_batch_memory, --max-batch-memory on the command line) or fewer tokens "
+                remedy="allow more memory (max_batch_memory, --max-batch-memory on the command line) or fewer tokens "
                 "(max_tokens, --max-tokens)",
             )
         return min(self.memory // each, most)

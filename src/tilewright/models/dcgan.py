@@ -193,7 +193,7 @@ def check_variances(weights: Mapping[str, np.ndarray], path: str | None = None) 
         if name.endswith(".running_var") and not (array >= 0).all():
             at = int(np.argmin(array >= 0))
             raise InputError(f"tensor {name} holds {array[at]} at [{at}]; a variance is not negative", path=path,
-                             hint="the file is damaged: use another checkpoint")  # fmt: skip
+                             remedy="the file is damaged: use another checkpoint")  # fmt: skip
 
 
 class DCGAN:
@@ -323,7 +323,7 @@ class DCGAN:
             folded = fold(matrix, bias, *tiled, eps=self.config.batch_norm_eps, axis=axis)
         if not all(np.isfinite(array).all() for array in folded):
             raise InputError(f"{name} with norms.{norm} folded into it is beyond the range of float32",
-                             hint="the file is damaged: use another checkpoint")  # fmt: skip
+                             remedy="the file is damaged: use another checkpoint")  # fmt: skip
         return folded
 
     def checked(self, z) -> np.ndarray:

@@ -138,8 +138,8 @@ class TextCNN:
         self.tokens, sizes = token_lookup(self.convolutions), SIZES[self.backend.name]
         own = weakref.proxy(self)  # which holds the batches and is freed with them
         what = f"the GPU's memory does not hold a batch of {sizes[0]} sentences beside the weights"
-        hint = "give the token table less (table_memory, --table-memory on the command line), or run on the CPU"
-        with self.backend.enough_memory(what, hint):
+        remedy = "give the token table less (table_memory, --table-memory on the command line), or run on the CPU"
+        with self.backend.enough_memory(what, remedy):
             ids, logits, lowest = (config.sequence_length,), (config.num_labels,), ()
             network = Network(
                 lambda *arrays: own.forward(*arrays),
@@ -200,7 +200,7 @@ class TextCNN:
         L, V = self.config.sequence_length, self.config.vocab_size
         if isinstance(sentence, str) and encoder is None:
             what = f"sentence {number} is text, and the model has no tokenizer.json"
-            raise UsageError(what, hint=f"give {L} token ids")
+            raise UsageError(what, remedy=f"give {L} token ids")
         wanted = f"text or a sequence of up to {L} token ids" if encoder else f"a sequence of {L} token ids"
         if isinstance(sentence, bytes):
             raise UsageError(f"sentence {number} is bytes; {wanted} is wanted")

@@ -27,7 +27,7 @@ def _unwidened(name: str, value) -> np.ndarray:
         what = (
             f"tilewright.ndimage: {name} is on a GPU; `correlate` and `convolve` alone filter there, a float32 volume"
         )
-        raise UsageError(what, hint="copy it to the CPU: value.cpu() of torch, cupy.asnumpy(value)")
+        raise UsageError(what, remedy="copy it to the CPU: value.cpu() of torch, cupy.asnumpy(value)")
     return as_numpy(name, value) if "bfloat16" in str(getattr(value, "dtype", "")) else np.asarray(value)
 
 

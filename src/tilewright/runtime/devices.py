@@ -35,29 +35,29 @@ def place_for(device: str, dtype: str = "float32") -> str:
             missing = f"; {error.message}"
     if dtype in GPU_DTYPES:
         why = "" if device == "cpu" else missing
-        raise UsageError(f"{dtype} is for a GPU, and this runs on the CPU{why}", hint="take bfloat16 or float32")
+        raise UsageError(f"{dtype} is for a GPU, and this runs on the CPU{why}", remedy="take bfloat16 or float32")
     return "cpu"
 
 
 def _check_gpu() -> None:
     """Raises ResourceError unless the kernels of both engines can run on a GPU here."""
     if why := no_gpu():
-        raise ResourceError(f"there is no GPU to run on: {why}", hint=ON_CPU)
+        raise ResourceError(f"there is no GPU to run on: {why}", remedy=ON_CPU)
     gpu = gpus()[0]
     if gpu.capability < LEAST:
         (major, minor), (wanted, _) = gpu.capability, LEAST
         raise ResourceError(
             f"the {gpu.name} is too old for tilewright's kernels: its compute capability is {major}.{minor}, they need "
             f"{wanted}.0, without which matrix units have no bfloat16",
-            hint=ON_CPU,
+            remedy=ON_CPU,
         )
     missing = [why for engine, why in engines().items() if engine in ("torch", "tile", "simt") and why]
     if missing:
-        raise ResourceError(f"the GPU cannot be used: {'; '.join(missing)}", hint=EXTRA)
+        raise ResourceError(f"the GPU cannot be used: {'; '.join(missing)}", remedy=EXTRA)
     import torch
 
     if torch.version.cuda is None:
-        raise ResourceError(f"PyTorch {torch.__version__} is built for the CPU alone", hint=EXTRA)
+        raise ResourceError(f"PyTorch {torch.__version__} is built for the CPU alone", remedy=EXTRA)
     with warnings.catch_warnings():  # what it warns of is said below
         warnings.simplefilter("ignore")
         works = torch.cuda.is_available()
@@ -65,7 +65,7 @@ def _check_gpu() -> None:
         raise ResourceError(
             f"PyTorch {torch.__version__} cannot use the {gpu.name}: it is built for CUDA {torch.version.cuda}, "
             f"and the driver knows CUDA up to {gpu.driver}",
-            hint="update the driver, or install a PyTorch built for this one",
+            remedy="update the driver, or install a PyTorch built for this one",
         )
 
 
@@ -79,11 +79,11 @@ class gpu_faults:
         if error is None or isinstance(error, TilewrightError):
             return
         if cause := out_of_memory(error):
-            what, hint = str(cause).partition(". ")[0], f"end what else runs on it, or {ON_CPU}"
-            raise ResourceError(f"the GPU has too little memory: {what}", hint=hint) from error
+            what, remedy = str(cause).partition(". ")[0], f"end what else runs on it, or {ON_CPU}"
+            raise ResourceError(f"the GPU has too little memory: {what}", remedy=remedy) from error
         what = str(error).partition("\n")[0]
         if _is_gpu_fault(error):
-            raise ResourceError(f"the GPU failed: {what}", hint=f"run the same command again, or {ON_CPU}") from error
+            raise ResourceError(f"the GPU failed: {what}", remedy=f"run the same command again, or {ON_CPU}") from error
 
 
 def _is_gpu_fault(error: BaseException) -> bool:

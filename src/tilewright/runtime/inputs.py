@@ -53,7 +53,7 @@ def cut_lines(path: str, count: int | None, shard_size: int | None, sizing: Sizi
     with InputFile(path, "input") as file:
         if path.endswith(".parquet"):
             if shard_size is not None:
-                raise UsageError("the shards of a Parquet file are its row groups", hint="leave out --shard-size")
+                raise UsageError("the shards of a Parquet file are its row groups", remedy="leave out --shard-size")
             from tilewright.formats.parquet import row_groups
 
             return RowGroups(row_groups(file, count))

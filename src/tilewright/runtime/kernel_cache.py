@@ -30,14 +30,14 @@ def cache_or_none() -> str:
         return ""
     except UnsafeDirectoryError as error:
         if chosen:
-            hint = "name a directory that only you may change, in one like that, or 'off' to compile in every run"
-            raise UsageError(f"{CACHE} is {chosen!r}: {error.message}", hint=hint) from error
+            remedy = "name a directory that only you may change, in one like that, or 'off' to compile in every run"
+            raise UsageError(f"{CACHE} is {chosen!r}: {error.message}", remedy=remedy) from error
         what = f"{error.path}: {error.message}"
     except ResourceError as error:
         why = (getattr(error.__cause__, "strerror", None) or str(error.__cause__ or error.message)).lower()
         if chosen:
-            hint = "name a directory of your own, or 'off' to compile in every run"
-            raise UsageError(f"{CACHE} is {chosen!r}, where no directory can be made: {why}", hint=hint) from error
+            remedy = "name a directory of your own, or 'off' to compile in every run"
+            raise UsageError(f"{CACHE} is {chosen!r}, where no directory can be made: {why}", remedy=remedy) from error
         if isinstance(error.__cause__, RuntimeError):  # pathlib's, where neither HOME nor the list of users tells
             what = f"Compiled kernels cannot be kept in ~/.cache ({error.message})"
         else:

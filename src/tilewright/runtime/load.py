@@ -68,9 +68,9 @@ def config_of(path: str | os.PathLike[str], wanted: type | None = None) -> Any:
     config = parse_config(read_config(path), path)
     if wanted is not None and not isinstance(config, wanted):
         names = {kind.config: name for name, kind in KINDS.items()}
-        hint = f"`tilewright {VERBS[config.model_type]}` is for a {config.model_type}"
+        remedy = f"`tilewright {VERBS[config.model_type]}` is for a {config.model_type}"
         raise InputError(f"the model is a {config.model_type}; a {names[wanted]} is wanted here", path=os.fspath(path),
-                         hint=hint)  # fmt: skip
+                         remedy=remedy)  # fmt: skip
     return config
 
 
@@ -94,7 +94,7 @@ def mapped_weights(path: str | os.PathLike[str], *, headers: bool = True) -> tup
     except InputError as error:
         if quantized := _quantized(path):
             what = f"config.json says that the weights are quantised ({quantized}), which is not computed"
-            error.hint = f"{what}: get them in float32, bfloat16 or float16"
+            error.remedy = f"{what}: get them in float32, bfloat16 or float16"
         raise
     if isinstance(config, GPT2Config) and not config.tie_word_embeddings:
         _check_output_matrix(path)
@@ -113,7 +113,9 @@ def _check_output_matrix(path: str | os.PathLike[str]) -> None:
     ((alias, name),) = gpt2.TIES
     if os.path.isdir(path) and not any(gpt2.own_name(theirs) == alias for theirs in map_directory(path)):
         what = f"tensor {alias} is missing, and tie_word_embeddings is false: {name} is not the output matrix"
-        raise InputError(what, path=path, hint="get all weights, or set tie_word_embeddings to true if the two are one")
+        raise InputError(
+            what, path=path, remedy="get all weights, or set tie_word_embeddings to true if the two are one"
+        )
 
 
 def load(path: str | os.PathLike[str], *, device: str = "auto", dtype: str = "float32", **options: Any) -> Any:
@@ -168,7 +170,7 @@ def tokenizer_of(path: str | os.PathLike[str]) -> Tokenizer | None:
         return None
     if not all(there):
         what = f"{os.path.basename(files[there[0]])} is missing: {VOCAB} and {MERGES} are a tokenizer together"
-        raise InputError(what, path=path, hint=f"get both, or {TOKENIZER}, from where the model came")
+        raise InputError(what, path=path, remedy=f"get both, or {TOKENIZER}, from where the model came")
     return Tokenizer(files[0], merges=files[1])
 
 

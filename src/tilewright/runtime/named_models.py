@@ -42,7 +42,7 @@ def resolved(path: str, output: str | None) -> str:
     found = model_path(path)
     if found != path and output is not None and os.path.realpath(output) == os.path.realpath(path):
         raise UsageError(f"here the output would hide the model {path!r} of that name", path=output,
-                         hint="choose another output")  # fmt: skip
+                         remedy="choose another output")  # fmt: skip
     return found
 
 
@@ -52,12 +52,12 @@ def check_model(path: str | os.PathLike[str]) -> None:
     name = os.fspath(path)
     if name in NAMES and os.path.isdir(name) and not os.path.lexists(os.path.join(name, "config.json")):
         raise InputError("this directory has no config.json, and hides the model of that name", path=name,
-                         hint=f"rename it, or give the model's path: {FOLDER / name}")  # fmt: skip
+                         remedy=f"rename it, or give the model's path: {FOLDER / name}")  # fmt: skip
     if os.path.lexists(name) or os.path.dirname(name):
         return
     known = "this installation lacks it" if name in NAMES else f"those with a name are {', '.join(NAMES)}"
     what = f"no such model: nothing of that name lies here, and {known}"
-    raise InputError(what, path=name, hint="`tilewright models` lists them; a path may be given, too")
+    raise InputError(what, path=name, remedy="`tilewright models` lists them; a path may be given, too")
 
 
 def named_models() -> list[NamedModel]:

@@ -29,7 +29,7 @@ def check_output(job: Any) -> None:
     read |= {f"model's {os.path.basename(path)}": path for path in model_files(job.model)}
     for name, path in read.items():
         if path and (same_file(path, job.output) or os.path.realpath(path) == os.path.realpath(job.output)):
-            raise UsageError(f"the output would overwrite the {name}", path=job.output, hint="choose another output")
+            raise UsageError(f"the output would overwrite the {name}", path=job.output, remedy="choose another output")
     if hasattr(job, "is_binary"):  # records: text, or numbers in .bin files
         check_records_name(job.input, "input")
         check_records_name(job.output, "output")

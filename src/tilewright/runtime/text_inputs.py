@@ -21,7 +21,7 @@ def check_has_ids(path: str, model: str, example: str) -> None:
         raise UsageError(
             "the input is text, and the model has no tokenizer.json",
             path=path,
-            hint=f"put the model's tokenizer.json, or its vocab.json and merges.txt, into {model}, or give token ids "
+            remedy=f"put the model's tokenizer.json, or its vocab.json and merges.txt, into {model}, or give token ids "
             f"in a .jsonl file: {example}",
         )
 

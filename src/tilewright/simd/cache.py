@@ -40,8 +40,8 @@ def home() -> Path:
     try:
         return Path.home() / ".cache" / "tilewright"
     except RuntimeError as error:
-        hint = "name a directory for compiled kernels: TILEWRIGHT_CACHE"
-        raise ResourceError("this user has no home directory", hint=hint) from error
+        remedy = "name a directory for compiled kernels: TILEWRIGHT_CACHE"
+        raise ResourceError("this user has no home directory", remedy=remedy) from error
 
 
 @functools.cache
@@ -88,7 +88,7 @@ def _open(path: Path, *, make: bool = True, again: bool = False) -> PrivateDirec
             _opened[name] = PrivateDirectory(name, make=make)
             return _opened[name]
         except UnsafeDirectoryError as error:
-            error.hint = (
+            error.remedy = (
                 "set TILEWRIGHT_CACHE to a directory that only you may change, in one like that, or to 'off' to "
                 "compile in every run"
             )
@@ -97,7 +97,7 @@ def _open(path: Path, *, make: bool = True, again: bool = False) -> PrivateDirec
             raise ResourceError(
                 f"the directory for compiled kernels cannot be made: {error.strerror}",
                 path=path,
-                hint="set TILEWRIGHT_CACHE to a directory of your own, or to 'off' to compile in every run",
+                remedy="set TILEWRIGHT_CACHE to a directory of your own, or to 'off' to compile in every run",
             ) from error
 
 

@@ -30,7 +30,7 @@ class Kernel:
 
     def __init__(self, function, signature, name: str):
         if name in _names:
-            raise UsageError(f"two kernels are called {name!r}", hint="give one of them another name=")
+            raise UsageError(f"two kernels are called {name!r}", remedy="give one of them another name=")
         self.name, self.signature, self.function = name, signature, function
         self._lock = threading.Lock()
         self._call = self._first_call

@@ -46,7 +46,7 @@ def test_ranks_without_the_engine_for_them(monkeypatch, name, engine, workers):
 
 
 def test_all_names_that_say_so_are_told(monkeypatch):
-    """Of an mpiexec that sets several: to do what the hint says is enough."""
+    """Of an mpiexec that sets several: to do what the remedy says is enough."""
     monkeypatch.setenv("PMI_SIZE", "4")
     monkeypatch.setenv("MPI_LOCALNRANKS", "2")
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "1")
@@ -54,8 +54,8 @@ def test_all_names_that_say_so_are_told(monkeypatch):
         check_size(1)
     with pytest.raises(UsageError, match=r"4 times by an MPI launcher \(PMI_SIZE, MPI_LOCALNRANKS\)") as caught:
         check_alone()
-    assert caught.value.hint.endswith("unset PMI_SIZE MPI_LOCALNRANKS")
-    for name in caught.value.hint.partition("unset ")[2].split():
+    assert caught.value.remedy.endswith("unset PMI_SIZE MPI_LOCALNRANKS")
+    for name in caught.value.remedy.partition("unset ")[2].split():
         monkeypatch.delenv(name)
     check_alone()
 

@@ -106,4 +106,4 @@ def test_no_more_threads(monkeypatch):
     assert len(started) == 1
     for error in (RuntimeError("can't start new thread"), BlockingIOError(11, "Resource temporarily unavailable")):
         known = explained(error)
-        assert isinstance(known, ResourceError) and known.exit_code == 4 and "--workers" in known.hint
+        assert isinstance(known, ResourceError) and known.exit_code == 4 and "--workers" in known.remedy

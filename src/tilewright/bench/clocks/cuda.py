@@ -18,15 +18,15 @@ CPU_INSTEAD = "leave --device cuda out to measure the CPU"
 def torch_on_a_gpu():
     """torch. Raises ResourceError if it is not installed, or has no GPU."""
     if why := no_gpu():
-        raise ResourceError(f"there is no GPU to measure: {why}", hint=CPU_INSTEAD)
+        raise ResourceError(f"there is no GPU to measure: {why}", remedy=CPU_INSTEAD)
     try:
         import torch
     except ImportError as error:
         raise ResourceError(
-            "measuring on a GPU needs PyTorch", hint="install it: pip install 'tilewright[gpu]'"
+            "measuring on a GPU needs PyTorch", remedy="install it: pip install 'tilewright[gpu]'"
         ) from error
     if not torch.cuda.is_available():
-        raise ResourceError("there is no GPU to measure: PyTorch sees none", hint=CPU_INSTEAD)
+        raise ResourceError("there is no GPU to measure: PyTorch sees none", remedy=CPU_INSTEAD)
     return torch
 
 

@@ -29,7 +29,7 @@ def write(root: Path) -> list[Path]:
     results = root / "results"
     rows = read(results)
     if not rows:
-        raise InputError("there are no results here", path=results, hint="measure first: `make bench`")
+        raise InputError("there are no results here", path=results, remedy="measure first: `make bench`")
     by_op, all_ladders = groups(rows, lambda row: row.op), ladders()
     for op in by_op.keys() & all_ladders.keys():
         same = groups(by_op[op], lambda row: (row.machine, row.dtype)).values()

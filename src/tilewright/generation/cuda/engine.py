@@ -19,7 +19,7 @@ import torch
 from tilewright.backends.protocol import Array
 from tilewright.errors import ResourceError
 from tilewright.generation.cuda.drawing import Draws, draws_of
-from tilewright.generation.cuda.lanes import HINT, LANE, Lane, LaneScheduler, fits_a_lane
+from tilewright.generation.cuda.lanes import LANE, REMEDY, Lane, LaneScheduler, fits_a_lane
 from tilewright.generation.cuda.sequences import Queue, Sequences
 from tilewright.generation.engine import END, Engine
 from tilewright.generation.sequences import Answers, Block, Generated, Group, Request
@@ -157,7 +157,7 @@ class CudaEngine(Engine):
             yield prompts, hidden
             return
         if len(prompts) == 1:
-            raise ResourceError(f"the GPU has too little memory for a prompt: {what}", hint=HINT)
+            raise ResourceError(f"the GPU has too little memory for a prompt: {what}", remedy=REMEDY)
         state.release_prefills()
         torch.cuda.empty_cache()
         half = len(prompts) // 2

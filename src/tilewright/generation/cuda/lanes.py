@@ -23,7 +23,7 @@ LANE = 2560  # sequences of a lane
 STOPPING = 16  # steps ahead where a token may end a sequence before its limit
 WASTE = 8  # steps of sequences that go on, for one step of a finished sequence
 ROUND = 16  # positions: slots are a multiple of them long, so that the next engine finds a state of its size
-HINT = "end what else runs on it, or run on the CPU"
+REMEDY = "end what else runs on it, or run on the CPU"
 
 
 @dataclass(slots=True, eq=False)
@@ -139,7 +139,7 @@ class LaneScheduler(Scheduler):
             except torch.cuda.OutOfMemoryError as error:
                 what = str(error).partition(". ")[0]
             if slots == 1:
-                raise ResourceError(f"the GPU has too little memory for one sequence: {what}", hint=HINT)
+                raise ResourceError(f"the GPU has too little memory for one sequence: {what}", remedy=REMEDY)
             slots //= 2
             torch.cuda.empty_cache()
 

@@ -60,7 +60,7 @@ class DeviceTable:
         if self.capacity < min(length, V):
             raise ResourceError(
                 f"a token table of {memory} bytes holds the rows of {self.capacity} tokens; a sentence has {length}",
-                hint=f"allow at least {length * token_bytes} bytes",
+                remedy=f"allow at least {length * token_bytes} bytes",
             )
         self.cache = table.new_zeros((self.slices, self.capacity, self.groups, self.width), dtype=stored)
         self.slot_of = np.full(V, -1, np.int32)

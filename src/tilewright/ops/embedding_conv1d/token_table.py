@@ -35,7 +35,7 @@ def capacity_of(
     if capacity < min(one_sentence, most):
         raise ResourceError(
             f"a token table of {memory} bytes holds {capacity} rows; a sentence may need {one_sentence}",
-            hint=f"allow at least {one_sentence * each} bytes",
+            remedy=f"allow at least {one_sentence * each} bytes",
         )
     return capacity, each
 

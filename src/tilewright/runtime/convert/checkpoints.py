@@ -53,7 +53,7 @@ def with_configuration(tensors: Tensors, kind: str, path: str) -> tuple[Any, Ten
         raise InputError(
             f"is a state dict of a {kind}, and there is no {CONFIG} beside it, which says {UNSAID[kind]}{wanted}",
             path=path,
-            hint=f"put {os.path.join(folder, CONFIG)} there; `tilewright init {kind} DIR` writes one to start from",
+            remedy=f"put {os.path.join(folder, CONFIG)} there; `tilewright init {kind} DIR` writes one to start from",
         )
     config, known = config_of(folder, KINDS[kind].config), KINDS[kind]
     stored = {name: Stored(path, array) for name, array in tensors.items()}
@@ -63,7 +63,7 @@ def with_configuration(tensors: Tensors, kind: str, path: str) -> tuple[Any, Ten
     except InputError as error:
         if kind == textcnn.MODEL_TYPE:
             wanted = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-            error.hint = f"{CONFIG} describes {wanted}; this file has {_listed(tensors)}: rename its tensors"
+            error.remedy = f"{CONFIG} describes {wanted}; this file has {_listed(tensors)}: rename its tensors"
         raise
     if kind == gpt2.MODEL_TYPE:
         _check_untied(config, tensors, path)
@@ -83,7 +83,7 @@ def _check_untied(config: gpt2.GPT2Config, tensors: Tensors, path: str) -> None:
     alias = gpt2.TIES[0][0]
     if not config.tie_word_embeddings and not any(gpt2.own_name(name) == alias for name in tensors):
         raise InputError(f"tensor {alias} is missing, and tie_word_embeddings is false", path=path,
-                         hint="save all weights, or set tie_word_embeddings to true if the two are one")  # fmt: skip
+                         remedy="save all weights, or set tie_word_embeddings to true if the two are one")  # fmt: skip
 
 
 def _listed(tensors: Tensors) -> str:

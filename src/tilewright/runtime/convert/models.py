@@ -162,7 +162,7 @@ def _check_course_sizes(config: Any, path: str) -> None:
                 f"{name} is {getattr(config, name)} and the course's model has {getattr(wanted, name)}; "
                 "a file without a header holds no other",
                 path=path,
-                hint="keep it as a model directory",
+                remedy="keep it as a model directory",
             )
 
 
@@ -170,18 +170,18 @@ def _check_replaced(path: str, force: bool) -> None:
     """Raises UsageError for a file that is not empty: weights look like any others, and may have taken days."""
     if not force and os.path.isfile(path) and os.path.getsize(path):
         what = f"there are {os.path.getsize(path):,} bytes of weights, or of something else"
-        raise UsageError(what, path=path, hint="nothing was written: choose another name, or replace it with --force")
+        raise UsageError(what, path=path, remedy="nothing was written: choose another name, or replace it with --force")
 
 
 def _check_directory(path: str, force: bool, *, alone: bool = False) -> None:
     """Raises UsageError for a directory that is not empty; alone: and for a name of the course's files."""
     if alone and path.endswith(".bin"):
         raise UsageError(
-            "a state dict is converted to a directory", path=path, hint="name one; it converts to the file"
+            "a state dict is converted to a directory", path=path, remedy="name one; it converts to the file"
         )
     if not force and os.path.isdir(path) and os.listdir(path):
         raise UsageError("there is a model, or something else", path=path,
-                         hint="choose another name, or replace a model with --force")  # fmt: skip
+                         remedy="choose another name, or replace a model with --force")  # fmt: skip
 
 
 def _bytes(config: Any) -> int:

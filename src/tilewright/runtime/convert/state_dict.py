@@ -87,7 +87,7 @@ def _unpickle(path: str, converted: str) -> None:
     _check_archive(path, size)
     if importlib.util.find_spec("torch") is None:
         raise ResourceError("PyTorch is not installed, and only PyTorch reads this file", path=path,
-                            hint="install it, pip install torch, or save the state dict as .safetensors")  # fmt: skip
+                            remedy="install it, pip install torch, or save the state dict as .safetensors")  # fmt: skip
     command = [sys.executable, "-P", torch_child.__file__, path, converted, str(size)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT, check=False)
@@ -96,7 +96,7 @@ def _unpickle(path: str, converted: str) -> None:
     if done.returncode != 0 or not os.path.exists(converted):
         last = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
         raise InputError(f"PyTorch cannot read it as weights: {last[:300]}", path=path,
-                         hint="save model.state_dict() alone, with torch.save")  # fmt: skip
+                         remedy="save model.state_dict() alone, with torch.save")  # fmt: skip
 
 
 def _check_archive(path: str, size: int) -> None:
@@ -128,7 +128,7 @@ def _modules(tensors: Module, path: str) -> list[tuple[str, Module]]:
         if missing or (i % 2 == 0 and module["weight"].ndim != 4):
             has = ", ".join(f"{own} {array.shape}" for own, array in module.items())
             raise InputError(f"module {name[:200]!r} has {has}; as number {i + 1} a {kind} is wanted", path=path,
-                             hint="convolutions and batch-norms in turn, a convolution last, can be read")  # fmt: skip
+                             remedy="convolutions and batch-norms alternate; the last is a convolution")  # fmt: skip
     if len(ordered) < 3 or len(ordered) % 2 == 0:
         raise InputError(f"holds {len(ordered)} modules with weights; a convolution, then pairs of batch-norm and "
                          "convolution are wanted", path=path)  # fmt: skip

@@ -25,7 +25,7 @@ def check_size(size: int) -> None:
     if size == 1 and count > 1:
         raise UsageError(
             f"the launcher started {count} processes ({said}) and MPI sees one: each would do the whole job",
-            hint="use the mpiexec of the MPI that mpi4py was built with",
+            remedy="use the mpiexec of the MPI that mpi4py was built with",
         )
 
 
@@ -36,5 +36,5 @@ def check_alone() -> None:
     if count > 1:
         raise UsageError(
             f"this was started {count} times by an MPI launcher ({', '.join(names)}), and each would do the whole job",
-            hint=f"add --engine mpi, or --part K/{count}; where each has an output of its own, unset {' '.join(names)}",
+            remedy=f"add --engine mpi, or --part K/{count}; if each has its own output, unset {' '.join(names)}",
         )

@@ -256,7 +256,7 @@ class _Supervisor:
         return InternalError(
             f"shard {first} ended every worker that ran it: {why}{more}; {self.records(first)}",
             path=self.job.directory.path,
-            hint="see logs/ in it; what is done is kept, and the same command tries again",
+            remedy="see logs/ in it; what is done is kept, and the same command tries again",
         )
 
     def records(self, number: int) -> str:

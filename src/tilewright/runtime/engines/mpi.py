@@ -54,8 +54,8 @@ class Mpi(Engine):
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:
             os.close(low)
-            hint = "install MPI for Python: pip install 'tilewright[mpi]'"
-            raise ResourceError(f"MPI cannot be used: {error}", hint=hint) from error
+            remedy = "install MPI for Python: pip install 'tilewright[mpi]'"
+            raise ResourceError(f"MPI cannot be used: {error}", remedy=remedy) from error
         self._comm = MPI.COMM_WORLD
         self.lead = self._comm.rank == 0
         self.workers = self._comm.size
@@ -206,8 +206,8 @@ def gpu_names(node: Any) -> tuple[str, ...]:
     own = given[node.rank]
     names = tuple(own.split(",")) if own else tuple(map(str, range(count)))
     if asked and len(names) > 1:
-        hint = "set CUDA_VISIBLE_DEVICES for each rank, or run the job before anything else uses a GPU"
-        raise UsageError(f"this process has looked for GPUs before its rank took one of {len(names)}", hint=hint)
+        remedy = "set CUDA_VISIBLE_DEVICES for each rank, or run the job before anything else uses a GPU"
+        raise UsageError(f"this process has looked for GPUs before its rank took one of {len(names)}", remedy=remedy)
     return names
 
 

@@ -40,7 +40,7 @@ class Ray(Engine):
             import ray
         except ImportError as error:
             raise ResourceError(
-                f"Ray cannot be used: {error}", hint="install it: pip install 'tilewright[ray]'"
+                f"Ray cannot be used: {error}", remedy="install it: pip install 'tilewright[ray]'"
             ) from error
         self._ray, self._ours = ray, not ray.is_initialized()
         if self._ours:  # RAY_ADDRESS says which

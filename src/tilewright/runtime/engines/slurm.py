@@ -46,11 +46,11 @@ class Request:
     def check(self) -> None:
         """Raises UsageError for a command that is no job, and for what Slurm would misunderstand."""
         if not self.command or self.command[0] not in VERBS:
-            raise UsageError(f"a job is wanted: {', '.join(VERBS)}", hint="as in tilewright slurm -n 8 generate ...")
+            raise UsageError(f"a job is wanted: {', '.join(VERBS)}", remedy="as in tilewright slurm -n 8 generate ...")
         for option in OURS:
             if any(word == option or word.startswith(f"{option}=") for word in self.command):
-                hint = "--tasks, --array and --grace of `tilewright slurm` decide that"
-                raise UsageError(f"the script gives the command its {option}", hint=hint)
+                remedy = "--tasks, --array and --grace of `tilewright slurm` decide that"
+                raise UsageError(f"the script gives the command its {option}", remedy=remedy)
         for text in (*self.more, self.time or "", self.launcher):
             if not re.fullmatch(r"[\w=:,./@%+*\[\]() -]*", text):
                 raise UsageError(f"{text!r} cannot stand in a batch script: it has unusual characters")
@@ -132,9 +132,9 @@ def _sbatch(path: str, *options: str) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
-        hint = "submit the script where there is Slurm"
-        raise ResourceError("there is no sbatch on this machine", path=path, hint=hint) from error
+        remedy = "submit the script where there is Slurm"
+        raise ResourceError("there is no sbatch on this machine", path=path, remedy=remedy) from error
     if done.returncode:
         said = done.stderr.strip() or f"exit code {done.returncode}"
-        raise InternalError(f"sbatch refuses: {said}", path=path, hint="see `sbatch --help` and --sbatch")
+        raise InternalError(f"sbatch refuses: {said}", path=path, remedy="see `sbatch --help` and --sbatch")
     return done.stdout.strip().partition(";")[0]  # "ID;CLUSTER"

@@ -78,7 +78,7 @@ def check_touched(
                 f"the job was begun for other results: the content of {name} is not what it was "
                 f"{was}, though it is as large",
                 path=directory.path,
-                hint=OTHERWISE,
+                remedy=OTHERWISE,
             )
 
 
@@ -91,7 +91,7 @@ def _refuse(directory: JobDirectory, now: Manifest, name: str, path: str | None)
     """Raises UsageError, unless the user has said, since the last change, that the content is the same."""
     if path is None:
         raise UsageError(f"it is not known whether the content of {_plain(name)} is what it was", path=directory.path,
-                         hint=OTHERWISE)  # fmt: skip
+                         remedy=OTHERWISE)  # fmt: skip
     if _said_same(directory, path):
         return
     was, is_ = (_number(manifest, name + CHANGED) for manifest in (directory.manifest, now))
@@ -104,7 +104,7 @@ def _refuse(directory: JobDirectory, now: Manifest, name: str, path: str | None)
         f"{what}. Its size is the same. No earlier run has hashed all of it, so it is not known whether its content "
         "is the same",
         path=directory.path,
-        hint=same + OTHERWISE,
+        remedy=same + OTHERWISE,
     )
 
 

@@ -91,10 +91,10 @@ class JobDirectory:
             ours = trusted(folder, owner)
         if not ours:
             what = f"user {owner} made this directory in {folder}, where anyone may"
-            raise ResourceError(what, path=self.path, hint="name an output in a directory of yours")
+            raise ResourceError(what, path=self.path, remedy="name an output in a directory of yours")
         if not here:
             what = "a job's directory is on the file system of its output, and this one is mounted"
-            raise ResourceError(what, path=self.path, hint="unmount it, or give another output")
+            raise ResourceError(what, path=self.path, remedy="unmount it, or give another output")
 
     def _open(self, folder: Folder) -> Folder:
         self.folders.append(folder)
@@ -153,12 +153,12 @@ class JobDirectory:
         earlier = self.manifest
         touched = earlier.touched(manifest)
         if what := earlier.differs(manifest, but=touched):
-            raise UsageError(f"the job was begun for other results: {what}", path=self.path, hint=OTHERWISE)
+            raise UsageError(f"the job was begun for other results: {what}", path=self.path, remedy=OTHERWISE)
         if recut and (cut := recut(getattr(earlier.cut, "per_shard", None))) != earlier.cut:
             raise UsageError(
                 f"the job's manifest was edited: it cuts the input as {earlier.cut}, and this input is cut as {cut}",
                 path=self.root.where(MANIFEST),
-                hint=OTHERWISE,
+                remedy=OTHERWISE,
             )
         return touched
 
@@ -319,7 +319,7 @@ class JobDirectory:
             raise UsageError(
                 "what was done before --restart is set aside until the new run has a shard",
                 path=self.path,
-                hint="if that run has ended, the next one of this output puts it back first",
+                remedy="if that run has ended, the next one of this output puts it back first",
             )
 
     def first_errors(self, most: int) -> list[str]:

@@ -54,7 +54,7 @@ class Removed(ResourceError):
     """Another run has removed the job's directory, as it had nothing to keep in it."""
 
     def __init__(self, path: str) -> None:
-        super().__init__("another run has removed it meanwhile", path=path, hint="run the same command again")
+        super().__init__("another run has removed it meanwhile", path=path, remedy="run the same command again")
 
 
 class Folder:
@@ -87,7 +87,7 @@ class Folder:
                     raise ResourceError(
                         "is a symbolic link or a file, and a job's directory is wanted",
                         path=self.path,
-                        hint="remove it: nothing is written through a link",
+                        remedy="remove it: nothing is written through a link",
                     ) from error
                 raise
 
@@ -279,5 +279,5 @@ def check_space(path: str, size: int) -> None:
         raise ResourceError(
             f"the output takes {size:,} bytes and its disk has {left:,} left",
             path=path,
-            hint="free some space and run the same command again: nothing needs to be computed again",
+            remedy="free some space and run the same command again: nothing needs to be computed again",
         )

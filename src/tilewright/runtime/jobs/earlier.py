@@ -36,7 +36,7 @@ class Earlier:
         names = root.names()
         if shared and {EARLIER, FORGOTTEN} & {*names}:
             what = "a run with --restart was killed at its beginning"
-            raise UsageError(what, path=self._directory.path, hint="run the same command once without --part")
+            raise UsageError(what, path=self._directory.path, remedy="run the same command once without --part")
         root.remove(FORGOTTEN)
         if EARLIER in names:
             self._kept = True
@@ -53,7 +53,7 @@ class Earlier:
         except ResourceError as error:
             full = isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.ENOSPC, errno.EDQUOT)
             if full and self._kept:
-                error.hint = f"free some space; or remove {self._directory.path}, with what was done before"
+                error.remedy = f"free some space; or remove {self._directory.path}, with what was done before"
             raise
         finally:
             if put_back:

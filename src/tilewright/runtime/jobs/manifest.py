@@ -176,5 +176,5 @@ def changed_while_running(what: str) -> InputError:
     """What a job reads is not what it was as the job began."""
     return InputError(
         f"what the job reads was changed while it ran: {what}",
-        hint="put back what was there and run again; or let whatever writes it finish, and run again with --restart",
+        remedy="put back what was there and run again; or let whatever writes it finish, and run again with --restart",
     )

@@ -55,7 +55,7 @@ def _copied(fd: int, offset: int, pages: memoryview) -> bool:
     with suppress(OSError):  # no /proc
         name = os.readlink(f"/proc/self/fd/{fd}")
     what = "a page could not be written: the disk is full, or another program cut the file short"
-    explain_faults(mapped, ResourceError(what, path=name, hint="make space, then run the same command again"))
+    explain_faults(mapped, ResourceError(what, path=name, remedy="make space, then run the same command again"))
     with mapped:
         target = np.frombuffer(mapped, np.uint8)
         target[:] = np.frombuffer(pages, np.uint8)  # lets other threads run, as a slice of mmap does not

@@ -138,8 +138,8 @@ def check_job(output: str) -> None:
     """Raises UsageError unless there is a job for this output."""
     path = f"{os.path.realpath(output)}.job"
     if not os.path.isdir(path):
-        hint = "give the output of a begun job; one that is stopped before its first shard is whole may leave none"
-        raise UsageError("there is no job for this output", path=path, hint=hint)
+        remedy = "give the output of a begun job; one that is stopped before its first shard is whole may leave none"
+        raise UsageError("there is no job for this output", path=path, remedy=remedy)
 
 
 def verify(output: str) -> Verified:

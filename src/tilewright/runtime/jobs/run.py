@@ -120,7 +120,7 @@ def check_cut(cut: Cut) -> Cut:
     if cut.shards > MOST_SHARDS:
         raise UsageError(
             f"the input would become {cut.shards:,} shards; at most {MOST_SHARDS:,} are possible",
-            hint="give a larger --shard-size",
+            remedy="give a larger --shard-size",
         )
     return cut
 
@@ -134,7 +134,7 @@ def check_part(settings: Settings) -> None:
         raise UsageError(f"part {number} of {count}: they are counted from 0 to {count - 1}")
     if settings.restart or settings.trace:
         what = "restart the job" if settings.restart else "be traced"
-        raise UsageError(f"a part cannot {what}: others work on it, too", hint="do that in a run without --part")
+        raise UsageError(f"a part cannot {what}: others work on it, too", remedy="do that in a run without --part")
 
 
 @contextmanager
@@ -220,7 +220,7 @@ class _Run:
         raise InternalError(
             f"shards were damaged in each of {ROUNDS} tries; those of the last are in {self.directory.damaged.path}",
             path=self.directory.path,
-            hint="check the disk and the memory of this machine",
+            remedy="check the disk and the memory of this machine",
         )
 
     def part(self, number: int, count: int) -> Report:
@@ -313,7 +313,7 @@ class _Run:
             raise InternalError(
                 f"{why}; the first is {first}",
                 path=self.directory.errors.path,
-                hint="allow more, and it goes on with what is done; or correct them, and give --restart",
+                remedy="allow more, and it goes on with what is done; or correct them, and give --restart",
             )
 
     def phase(self, name: str, begin: float) -> None:

@@ -68,7 +68,7 @@ def engine_of(settings: Settings, device: str) -> Engine:
 
         return Inline()
     if gpus and workers is not None and workers > len(gpus):
-        raise ResourceError(f"{workers} workers need a GPU each, and there are {len(gpus)}", hint="ask for fewer")
+        raise ResourceError(f"{workers} workers need a GPU each, and there are {len(gpus)}", remedy="ask for fewer")
     from tilewright.runtime.engines.local import Local
 
     return Local(workers or len(gpus) or 1, gpus)
@@ -217,7 +217,7 @@ def _resumable(settings: Settings, watch: _Figures) -> Iterator[None]:
         yield
     except Interrupted as error:
         if settings.restart and watch.workers:  # else what --restart was to throw away is still there
-            error.hint = "run the same command again, without --restart"
+            error.remedy = "run the same command again, without --restart"
         raise
 
 

@@ -55,10 +55,10 @@ def status(output: str) -> Status:
         try:
             shards = directory.manifest.cut.shards
         except Damaged as error:
-            hint = "give the command of the job again"
+            remedy = "give the command of the job again"
             nothing = MANIFEST not in directory.root.names() and next(directory.committed(), None) is None
             what = "the job is begun, and nothing of it is done yet" if nothing else f"{MANIFEST}: {error}"
-            raise UsageError(what, path=directory.path, hint=hint) from error
+            raise UsageError(what, path=directory.path, remedy=remedy) from error
         records = [record for number in directory.committed() if (record := directory.record(number))]
         finished = REPORT in directory.root.names()
         gone = _gone(directory, shards - len(records)) if finished else []

@@ -53,7 +53,7 @@ class Stop:
             raise Interrupted(
                 f"stopped by {self.name}: what is whole was kept, and the output not written",
                 value=self.name,
-                hint="run the same command again",
+                remedy="run the same command again",
             )
 
     def late(self, grace: float) -> Stop:

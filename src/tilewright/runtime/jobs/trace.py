@@ -117,14 +117,14 @@ def tracing(directory: JobDirectory, path: str | None) -> Iterator[None]:
 def check_path(path: str, output: str) -> None:
     """Raises UsageError where `path` is the job's output or a file that is no trace."""
     if os.path.realpath(path) == os.path.realpath(output):
-        raise UsageError("the trace would be written over the output", path=path, hint="give --trace another file")
+        raise UsageError("the trace would be written over the output", path=path, remedy="give --trace another file")
     if os.path.isfile(path) and os.path.getsize(path):
         with InputFile(path, "trace") as file:
             there = bytearray(min(file.size, len(BEGINNING)))
             file.read_into(there, 0)
         if there != BEGINNING:
             raise UsageError(
-                "is there, and is no trace", path=path, hint="give --trace another file, or remove this one"
+                "is there, and is no trace", path=path, remedy="give --trace another file, or remove this one"
             )
 
 

@@ -72,7 +72,7 @@ def stoppable() -> Iterator[Stop]:
         raise Interrupted(
             f"stopped by {stop.name}: the work was not finished and no output was written",
             value=stop.name,
-            hint="run the same command again",
+            remedy="run the same command again",
         ) from None
     finally:
         sys.unraisablehook = told

@@ -50,7 +50,7 @@ class KeptTable:
         if not isinstance(self.prepared.state, TokenTable):
             raise UsageError(
                 f"embedding_conv1d's rung {self.prepared.rung} has no token table to keep",
-                hint="leave out --keep-table, or the --rung that forces it",
+                remedy="leave out --keep-table, or the --rung that forces it",
             )
         self.fingerprint = fingerprint(self.prepared)
         for array in (self.prepared.table, *self.prepared.filters.weights):

@@ -68,7 +68,7 @@ def with_mode(job: ConvolveJob) -> ConvolveJob:
         raise UsageError(
             f"the job was begun with --mode constant, which was the default then; that of {job.kernel} is {mode} now",
             path=f"{job.output.rstrip('/')}.job",
-            hint="give --mode constant to go on with it, another output, or --restart to throw away what was done",
+            remedy="give --mode constant to go on with it, another output, or --restart to throw away what was done",
         )
     return replace(job, mode=mode)
 
@@ -89,21 +89,21 @@ def check_paths(job: ConvolveJob) -> None:
     check_suffix(job.input, "input")
     check_suffix(job.output, "output")
     if job.mode not in MODES:
-        raise UsageError(f"mode is {job.mode!r}", hint=f"there are {', '.join(MODES)}")
+        raise UsageError(f"mode is {job.mode!r}", remedy=f"there are {', '.join(MODES)}")
     if job.cval and not str(job.mode).endswith("constant"):
         raise UsageError(f"cval is {job.cval:g} and mode {job.mode!r}, which has no constant outside the volume",
-                         hint="leave --cval out, or give --mode constant")  # fmt: skip
+                         remedy="leave --cval out, or give --mode constant")  # fmt: skip
     if not math.isfinite(job.cval):
         raise UsageError(f"cval is {job.cval}; a finite number is wanted")
     if job.dtype != "float64" and abs(job.cval) > float(np.finfo(np.float32).max):
-        raise UsageError(f"cval is {job.cval}; it is too large for float32", hint="use --dtype float64")
+        raise UsageError(f"cval is {job.cval}; it is too large for float32", remedy="use --dtype float64")
     for what, path in (("input", job.input), ("kernel", job.kernel), ("answers", job.answers)):
         if path and _overlap(path, job.output):
-            raise UsageError(f"the output would overwrite the {what}", path=job.output, hint="choose another output")
+            raise UsageError(f"the output would overwrite the {what}", path=job.output, remedy="choose another output")
     if job.answers:
         check_suffix(job.answers, "answers")
         if not os.path.exists(job.answers):
-            raise InputError("no such answers", path=job.answers, hint="check the path")
+            raise InputError("no such answers", path=job.answers, remedy="check the path")
 
 
 def _overlap(path: str, output: str) -> bool:

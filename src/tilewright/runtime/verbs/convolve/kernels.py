@@ -94,11 +94,11 @@ def kernel_of(text: str) -> Kernel:
         return Kernel(text, lines=_lines([_gaussian(sigma) for sigma in numbers]))
     if name == "box" and numbers and all(1 <= n < MAX_SIZE and n == int(n) for n in numbers):
         return Kernel(text, lines=_lines([np.full(int(n), 1 / int(n)) for n in numbers]))
-    hint = f"there are {NAMES}"
+    remedy = f"there are {NAMES}"
     if os.path.exists(text):
-        hint += "; name the file .txt or .npy"
+        remedy += "; name the file .txt or .npy"
     rule = f": {RULES[name]}" if name in RULES else ""
-    raise UsageError(f"{text!r} is no kernel{rule}", hint=hint)
+    raise UsageError(f"{text!r} is no kernel{rule}", remedy=remedy)
 
 
 def applied(kernel: Kernel, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray], None]:
@@ -119,7 +119,7 @@ def prepared_float32(kernel: Kernel, device: str = "cpu"):
     with np.errstate(over="ignore"):
         weights = kernel.weights.astype(np.float32)  # type: ignore[union-attr]
     if not np.isfinite(weights).all():
-        raise InputError("a tap is too large for float32", path=kernel.name, hint="scale it, or use --dtype float64")
+        raise InputError("a tap is too large for float32", path=kernel.name, remedy="scale it, or use --dtype float64")
     return prepare(weights, device=device)
 
 
@@ -190,8 +190,8 @@ def check_fits(kernel: Kernel, shape: Shape, path: str) -> None:
         raise InputError(
             f"the kernel {kernel.name} is {sizes[0]} and the volume {sizes[1]} (z, y, x): it is larger than the volume",
             path=path,
-            hint="use a smaller kernel, or, in Python, tilewright.ndimage, which filters such volumes, too",
+            remedy="use a smaller kernel, or, in Python, tilewright.ndimage, which filters such volumes, too",
         )
     if kernel.lines is None and math.prod(kernel.shape) > MAX_TAPS:
         taps = f"{math.prod(kernel.shape):,} taps; at most {MAX_TAPS:,} can be"
-        raise InputError(f"the kernel has {taps}", path=kernel.name, hint="use a smaller one, or gaussian: or box:")
+        raise InputError(f"the kernel has {taps}", path=kernel.name, remedy="use a smaller one, or gaussian: or box:")

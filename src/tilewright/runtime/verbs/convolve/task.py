@@ -237,8 +237,8 @@ def _place(job: ConvolveJob, place: str, dtype: np.dtype) -> str:
         return place
     if job.device == "auto":
         return "cpu"
-    hint = "use --dtype float32, or leave --device out"
-    raise UsageError(f"the volume would be computed in {dtype}, and a GPU computes in float32", hint=hint)
+    remedy = "use --dtype float32, or leave --device out"
+    raise UsageError(f"the volume would be computed in {dtype}, and a GPU computes in float32", remedy=remedy)
 
 
 def _resident() -> int:

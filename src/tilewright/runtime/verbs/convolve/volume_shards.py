@@ -88,22 +88,22 @@ def check_room(path: str, shape: Shape, dtype: np.dtype) -> None:
     needed = math.prod(shape) * dtype.itemsize
     if needed > (free := room(path)):
         what = f"cannot write: the output takes {needed:,} bytes and the disk has {free:,} left"
-        raise ResourceError(what, path=path, hint="free some space or write to another disk")
+        raise ResourceError(what, path=path, remedy="free some space or write to another disk")
 
 
 def check_chunks(path: str, shape: Shape, chunks: Shape, dtype: np.dtype, what: str) -> None:
     """Raises ResourceError for a Zarr array, the input or the output, whose work has no end that anybody would await:
     a header of some bytes may tell of any number of chunks that are not there."""
     count = math.prod(-(-n // size) for n, size in zip(shape, chunks, strict=True))
-    hint = "check the array's shape, store it in larger chunks, or filter a part of it"
+    remedy = "check the array's shape, store it in larger chunks, or filter a part of it"
     if count > MOST_CHUNKS:
         raise ResourceError(f"the {what} has {count:,} chunks of {chunks} for a shape of {shape}; at most "
-                            f"{MOST_CHUNKS:,} are read or written", path=path, hint=hint)  # fmt: skip
+                            f"{MOST_CHUNKS:,} are read or written", path=path, remedy=remedy)  # fmt: skip
     needed = math.prod(shape) * dtype.itemsize
     if what == "output" and needed > SPARSE * (free := room(path)):
         raise ResourceError(
             f"the output's {shape} numbers take {needed:,} bytes and the disk has {free:,} left; more than {SPARSE} "
-            "times that is not begun, though chunks of zeros take no space", path=path, hint=hint)  # fmt: skip
+            "times that is not begun, though chunks of zeros take no space", path=path, remedy=remedy)  # fmt: skip
 
 
 def assemble(

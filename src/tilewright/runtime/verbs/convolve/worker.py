@@ -189,8 +189,8 @@ def _check_finite(job: ConvolveJob, start: tuple[int, ...], out: np.ndarray) -> 
             return
     index = np.unravel_index(int(np.argmin(np.isfinite(out))), out.shape)
     place = [int(a + b) for a, b in zip(start, index, strict=True)]
-    hint = "scale the volume or the kernel" + (", or use --dtype float64" if out.dtype == np.float32 else "")
-    raise InputError(f"the result is too large for {out.dtype}", path=job.input, where=f"voxel {place}", hint=hint)
+    remedy = "scale the volume or the kernel" + (", or use --dtype float64" if out.dtype == np.float32 else "")
+    raise InputError(f"the result is too large for {out.dtype}", path=job.input, where=f"voxel {place}", remedy=remedy)
 
 
 def _compute(kernel: Kernel, dtype: np.dtype, on: Backend) -> Callable[[np.ndarray, np.ndarray], None]:

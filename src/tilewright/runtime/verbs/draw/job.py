@@ -56,12 +56,12 @@ def check(job: DrawJob) -> None:
             raise UsageError(f"the image is no {' or '.join(PICTURES)} file", path=job.image)
         check_output(replace(job, output=job.image))
         if same_file(job.image, job.output) or job.image == job.output:
-            raise UsageError("the image would overwrite the output", path=job.image, hint="choose another name")
+            raise UsageError("the image would overwrite the output", path=job.image, remedy="choose another name")
     check_output(job)
     if job.answers:
         if kind not in SUFFIXES or suffix(job.answers) not in SUFFIXES:
             raise UsageError("this output cannot be compared with that reference", path=job.answers,
-                             hint="compare .txt or .npy with .txt or .npy")  # fmt: skip
+                             remedy="compare .txt or .npy with .txt or .npy")  # fmt: skip
         InputFile(job.answers, "answers").close()
 
 
@@ -93,7 +93,7 @@ def check_outputs(job: DrawJob, config: DCGANConfig, count: int, batch: int) -> 
         raise ResourceError(
             f"{count:,} images, {batch:,} at a time, take {needed:,} bytes of memory; {free:,} are free",
             path=job.output,
-            hint="ask for fewer (-n) or smaller batches (--batch-size), or write .npy or .txt: a grid keeps all pixels",
+            remedy="give a smaller -n or --batch-size, or write .npy or .txt: a grid holds all pixels in memory",
         )
 
 
@@ -104,4 +104,4 @@ def _check_disk(job: DrawJob, floats: int) -> None:
     there = os.path.isdir(os.path.dirname(os.path.realpath(job.output)))
     if least and there and not is_finished(job.output) and least > (free := room(job.output)):
         raise ResourceError(f"the images take at least {least:,} bytes and the disk has {free:,} left",
-                            path=job.output, hint="ask for fewer (-n) or write to another disk")  # fmt: skip
+                            path=job.output, remedy="ask for fewer (-n) or write to another disk")  # fmt: skip

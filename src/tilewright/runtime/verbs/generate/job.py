@@ -69,11 +69,11 @@ def check(job: GenerateJob) -> None:
     """Raises UsageError or InputError for names and options that do not go together."""
     check_output(job)
     if job.dtype == "float16" and job.device == "cpu":
-        raise UsageError("dtype is 'float16', which the CPU has not", hint="write bfloat16, or --device cuda")
+        raise UsageError("dtype is 'float16', which the CPU has not", remedy="write bfloat16, or --device cuda")
     if job.is_binary:
         if job.input.endswith(TEXT):
             raise UsageError("a binary output needs an input of token ids in a .bin file", path=job.output,
-                             hint="name the output .jsonl or .txt")  # fmt: skip
+                             remedy="name the output .jsonl or .txt")  # fmt: skip
         if job.params.n > 1 or job.params.logprobs is not None or job.params.stop or job.params.stop_token_ids:
             what = "--samples, --logprobs, --stop and --stop-id need .jsonl"
             raise UsageError(f"a binary output holds --max-tokens tokens a prompt: {what}")
@@ -90,10 +90,10 @@ def _check_answers(job: GenerateJob, answers: str) -> None:
     with InputFile(answers, "answers") as file:
         if answers.endswith(".jsonl") != job.output.endswith(".jsonl") or job.output.endswith((".txt", ".parquet")):
             raise UsageError("this output cannot be compared with that reference", path=answers,
-                             hint="compare .jsonl with .jsonl, and binary tokens with binary tokens")  # fmt: skip
+                             remedy="compare .jsonl with .jsonl, and binary tokens with binary tokens")  # fmt: skip
         if job.is_binary and file.size % (4 * job.params.max_tokens):
             what = f"the answers have {file.size:,} bytes; a prompt takes {4 * job.params.max_tokens}"
-            raise InputError(what, path=answers, hint="--max-tokens says how many tokens a prompt has")
+            raise InputError(what, path=answers, remedy="--max-tokens says how many tokens a prompt has")
 
 
 def check_model(job: GenerateJob, config: GPT2Config, has_tokenizer: bool) -> None:
@@ -101,7 +101,7 @@ def check_model(job: GenerateJob, config: GPT2Config, has_tokenizer: bool) -> No
     if not has_tokenizer and (job.output.endswith(".txt") or job.params.stop):
         what = "--stop has text" if job.params.stop else "the output is text"
         raise UsageError(f"{what}, and the model has no tokenizer.json", path=job.model,
-                         hint="write token ids to a .jsonl file, and stop at token ids")  # fmt: skip
+                         remedy="write token ids to a .jsonl file, and stop at token ids")  # fmt: skip
     if beyond := [token for token in job.params.stop_token_ids if token >= config.vocab_size]:
         raise UsageError(f"--stop-id is {beyond[0]}; the model's tokens are 0 to {config.vocab_size - 1}")
     job.params.check_for(vocabulary=config.vocab_size, context=config.n_positions, has_tokenizer=has_tokenizer)
@@ -111,5 +111,5 @@ def check_model(job: GenerateJob, config: GPT2Config, has_tokenizer: bool) -> No
             f"{COURSE_PROMPT} tokens of a prompt and {job.params.max_tokens} new ones are {length}; the context of the "
             f"model is {config.n_positions}",
             path=job.model,
-            hint="ask for fewer --max-tokens",
+            remedy="ask for fewer --max-tokens",
         )

@@ -194,7 +194,7 @@ def _figures(
     if each > batch_memory:
         raise ResourceError(
             f"the keys and values of {limit} positions take {each:,} bytes; {batch_memory:,} are allowed",
-            hint="allow more memory (--max-batch-memory) or fewer tokens (--max-tokens)",
+            remedy="allow more memory (--max-batch-memory) or fewer tokens (--max-tokens)",
         )
     mean = max(1, prompts.tokens // max(1, prompts.count))
     joining = -(-PREFILL_ROWS // mean)  # sequences that begin in a step, and stay for one step a token

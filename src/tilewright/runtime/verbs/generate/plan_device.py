@@ -73,7 +73,7 @@ def plan_on_gpu(
         raise ResourceError(
             f"the GPU has {memory:,} bytes free; beside the weights' {weights:,} the keys and values of {length} "
             f"positions, {each:,} bytes, must fit in {SHARE:.0%} of the rest",
-            hint="ask for fewer tokens (--max-tokens), or run on the CPU",
+            remedy="ask for fewer tokens (--max-tokens), or run on the CPU",
         )
     lane, mean = -(-slots // LANES), prompts.tokens / max(prompts.count, 1)
     steps = -(-prompts.count // lane) * tokens

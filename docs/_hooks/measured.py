@@ -154,6 +154,7 @@ def _rung(op: str, name: str) -> Rung:
 
 def bars(op: str, target: str) -> str:
     """The figures that `make report` drew, one for each machine and dtype, and a link to the tables."""
-    drawings = [path.read_text().replace("\n", "") for path in sorted(RESULTS.glob(f"*/{op}-*.svg"))]
-    figures = "\n\n".join(f'<figure class="bars">{drawing}</figure>' for drawing in drawings)
-    return f"{figures or 'Not measured yet.'}\n\n[All sizes, as tables]({target})\n"
+    drawings = sorted(RESULTS.glob(f"*/{op}-*.svg"))
+    images = [f"![{p.stem} on {p.parent.name}](../../results/{p.parent.name}/{p.name})" for p in drawings]
+    figures = "\n\n".join(images) or "Not measured yet."
+    return f"{figures}\n\n[All sizes, as tables]({target})\n"

@@ -58,7 +58,8 @@ def test_every_reference_of_a_page_resolves(path):
     assert all(0 < quote.count("\n") <= LONGEST_QUOTE for quote in quotes)
     for target in re.findall(r"\]\(([^)\s#]+)", path.read_text()):
         assert (LEARN / target).exists(), target
-    assert "img/" not in page and page.count("<svg") >= path.read_text().count("](img/")
+    assert "img/" not in page and page.count("<svg") == path.read_text().count("](img/")
+    assert all((LEARN / image).exists() for image in re.findall(r"^!\[[^\]]*\]\((\S+)\)$", page, re.MULTILINE))
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)

@@ -70,7 +70,7 @@ def five_loops() -> Drawing:
             drawing.box(560 + vector * 90, 130 + i * 16, 88, 14, fill=GREEN, strength=0.5)
     drawing.text(560, 340, f"{MR} rows x {WIDE.vectors} vectors of {WIDE.lanes} lanes")
     drawing.text(560, 358, f"{MR * WIDE.vectors} of 32 vector registers")
-    drawing.text(20, 350, f"dark: one panel of {MR} rows, in L1", colour=BLUE)
+    drawing.text(20, 366, f"dark: one panel of {MR} rows, in L1", colour=BLUE)
     drawing.text(20, 385, f"One step along K: load {WIDE.vectors} vectors of B, broadcast {MR} elements of A, "
                  f"{MR * WIDE.vectors} multiply-adds.")  # fmt: skip
     return drawing

@@ -52,7 +52,7 @@ def with_results(markdown: str) -> str:
     markdown = CARD.sub(lambda match: card(match["op"], match["rung"]), markdown)
     markdown = FACTOR.sub(lambda match: factor(match["machine"], match["op"], match["rung"]), markdown)
     markdown = BARS.sub(lambda match: bars(match["op"], match["target"]), markdown)
-    if left := re.search(r'^.*"(rung|factor|measured): .*$', markdown, re.MULTILINE):
+    if left := re.search(r'^.*"(rung|factor|measured):.*$', markdown, re.MULTILINE):
         raise LookupError(f"this names no rung, factor or ladder as a link has to: {left[0]}")
     return markdown
 

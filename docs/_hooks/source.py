@@ -34,7 +34,7 @@ def with_sources(markdown: str, folder: Path) -> str:
         return f'```python title="{title}"\n{code}\n```\n\n{link}\n'
 
     replaced = LINE.sub(block, markdown)
-    if left := re.search(r'^.*"source: .*$', replaced, re.MULTILINE):
+    if left := re.search(r'^.*"source:.*$', replaced, re.MULTILINE):
         raise LookupError(f"this is no link to source that stands alone on its line: {left[0]}")
     return replaced
 

@@ -103,7 +103,9 @@ def card(op: str, name: str) -> str:
     below = f" It stands on <code>{rung.after}</code>." if rung.after else " It is the first rung of its engine."
     chosen = "It is chosen where it can run." if rung.chosen else "It is taught, and never chosen."
     words = f"<p><strong>Idea:</strong> {html.escape(rung.idea)}.{below} {chosen}</p>"
-    lines = [_line(row, rung) for row in examples(op, name)]
+    rows = list(examples(op, name))
+    latest_gpu = max(((row.date, row.machine) for row in rows if not row.threads), default=None)  # one GPU is enough
+    lines = [_line(row, rung) for row in rows if row.threads or (row.date, row.machine) == latest_gpu]
     head = "".join(f"<th>{word}</th>" for word in COLUMNS)
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
     measured = table if lines else "<p>Not measured yet.</p>"

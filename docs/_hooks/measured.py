@@ -116,13 +116,19 @@ def _line(row: Row, rung: Rung) -> str:
     share = row.roof_share or 0
     words = f"{share:.3g} x the roof" if share >= MANIFOLD else f"{100 * share:.{0 if share >= 0.1 else 1}f} %"
     bar = f'<span class="roof"><span style="width:{100 * min(share, 1):.1f}%"></span></span> {words}'
-    size = row.size.removesuffix(f"-{row.dtype}")
+    size, full = row.size.removesuffix(f"-{row.dtype}"), _full_rows(row)
     case = f"{row.label}, {size}, {row.dtype}" if row.label else f"{size}, {row.dtype}"
+    case += f"; timed on {row.rows:,} of {full:,} rows" if row.rows < full else ""
     threads = f", {row.threads} thread{'s' * (row.threads > 1)}" if row.threads else ""
     lost = ' class="lost"' if (row.versus_below or 1) < 1 else ""
     step = f"<td{lost}>{_times(row.versus_below) if rung.after else ''}</td>"
     cells = f"<td>{html.escape(row.machine)}{threads}</td><td>{html.escape(case)}</td>"
     return f"<tr>{cells}<td>{_rate(row)}</td><td>{bar}</td>{step}<td>{html.escape(row.date)}</td></tr>"
+
+
+def _full_rows(row: Row) -> int:
+    """The rows of its case: a slow rung is timed on fewer."""
+    return max(other.rows for other in _rows()[row.op, row.machine, row.dtype] if other.size == row.size)
 
 
 def _rate(row: Row) -> str:

@@ -9,7 +9,9 @@ STYLE = re.compile(r"<style>.*?</style>", re.DOTALL)
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Replace every image of a drawing by its SVG."""
+    """Replace every image of a drawing by its SVG, in the pages of docs/learn."""
+    if not page.file.src_uri.startswith("learn/"):
+        return markdown
     return with_drawings(markdown, Path(page.file.abs_src_path).parent)
 
 

@@ -42,9 +42,9 @@ MANIFOLD = 1.5  # share of the roof from which a factor is shown: less work than
 COLUMNS = ("machine", "case", "rate", "of the roof", "x the rung below", "date")
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Replace every such link of a page."""
-    return with_results(markdown)
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Replace every such link of a page of docs/learn."""
+    return with_results(markdown) if page.file.src_uri.startswith("learn/") else markdown
 
 
 def with_results(markdown: str) -> str:

@@ -19,7 +19,9 @@ Statement = ast.stmt
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Replace every such line of a page."""
+    """Replace every such line of a page of docs/learn."""
+    if not page.file.src_uri.startswith("learn/"):
+        return markdown
     return with_sources(markdown, Path(page.file.abs_src_path).parent)
 
 

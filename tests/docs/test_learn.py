@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -149,6 +150,13 @@ def test_a_broken_link_stops_the_build():
         measured.with_results('[x](../../src/tilewright/ops/matmul/ladder.py "rung: cpu.none")')
     with pytest.raises(LookupError, match="no rung, factor or ladder"):
         measured.with_results('[x](matmul.md "rung: cpu.memory")')
+
+
+def test_other_pages_are_left_alone():
+    """CONTRIBUTING.md shows such links as examples."""
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="repository/CONTRIBUTING.md", abs_src_path="x"))
+    text = '[x](y.py "source: f")'
+    assert all(module.on_page_markdown(text, page=page) == text for module in (source, measured, inline))
 
 
 def test_a_factor_is_read_from_the_results():

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LEARN, HOOKS = ROOT / "docs/learn", ROOT / "docs/_hooks"
 PAGES = sorted(LEARN.glob("*.md"))
 LONGEST_QUOTE = 24  # lines; a page shows the lines of an idea, not a file
-WORDS = 30  # of a sentence; the guide says 25, and counting is rough
+WORDS = 25  # of a sentence
 
 MEASURED = re.compile(
     r"\d\s*(?:[GT]FLOP/s|[GTM]i?B/s|% of the roof|% (?:faster|slower)|(?:x|times) (?:as|the rung|faster|slower)"

@@ -7,7 +7,7 @@ from tilewright.ops.sample.cpu.workspace import BUCKETS
 
 
 def passes() -> Drawing:
-    """The three-pass and the online way over a row."""
+    """The three-pass and the online algorithm over a row."""
     drawing = Drawing(800, 250, "softmax: three passes over a row, or two with a rescaled sum")
     drawing.text(20, 24, "Three passes: exp once per element", size=15, weight="bold")
     for step, (words, colour) in enumerate((("maximum", BLUE), ("exp, sum", ORANGE), ("divide", GREEN))):

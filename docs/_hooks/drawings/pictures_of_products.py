@@ -82,12 +82,12 @@ def simt_tile() -> Drawing:
     tile, (down, right) = warps.TILE, warps.APART
     drawing.text(20, 24, "simt.warps: from the block to the thread", size=15, weight="bold")
     for warp in range(4):
-        fill = BLUE if warp == 0 else ""
+        fill = BLUE if warp == 1 else ""
         drawing.box(20 + warp % 2 * 110, 50 + warp // 2 * 110, 110, 110, f"warp {warp}", fill=fill)
     drawing.text(20, 292, f"a block: {tile} x {tile} of out,")
     drawing.text(20, 310, f"{warps.THREADS} threads, 4 warps")
-    drawing.line(130, 50, 290, 50)
-    drawing.line(130, 160, 290, 270)
+    drawing.line(240, 50, 290, 50)
+    drawing.line(240, 160, 290, 270)
     cell = 220 / 16
     marked = {(i, j): BLUE for i in (0, down // 4) for j in range(0, 16, right // 4)}
     drawing.grid(290, 50, (16, 16), cell, marked=marked)
@@ -119,8 +119,8 @@ def specialized() -> Drawing:
     for half in range(2):
         y = 106 + half * 56
         for step in range(5):
-            drawing.box(230 + half * 24 + step * 72, y, 68, 34, f"x {step}", fill=BLUE)
-        drawing.box(230 + half * 24 + 5 * 72, y, 80, 34, "write", fill=GREEN)
+            drawing.box(230 + half * 72 + step * 72, y, 68, 34, f"x {step}", fill=BLUE)
+        drawing.box(230 + half * 72 + 5 * 72, y, 80, 34, "write", fill=GREEN)
     drawing.box(230 + 5 * 72 + 84, 106, 68, 34, "x 5", fill=BLUE)
     drawing.arrow(120, 218, 740, 218)
     drawing.text(740, 240, "time", anchor="end")
@@ -136,22 +136,22 @@ def best_of_a_tile() -> Drawing:
     for tile in range(4):
         drawing.box(20 + tile * 80, 60, 76, 110, "sums", fill=BLUE)
         drawing.arrow(58 + tile * 80, 174, 58 + tile * 80, 205)
-        drawing.box(20 + tile * 80, 210, 76, 26, "max, index", fill=GREEN)
+        drawing.box(20 + tile * 80, 210, 76, 26, "max, j", fill=GREEN)
     drawing.text(20, 262, "The sums stay in registers. Then the")
     drawing.text(20, 280, "results of all tiles are compared.")
     drawing.text(400, 24, f"screened: bounds from {LEVELS} levels decide", size=15, weight="bold")
-    bounds = ((70, 130), (110, 150), (150, 240), (90, 170), (190, 262), (60, 120), (175, 222))
+    bounds = ((70, 120), (105, 140), (130, 205), (85, 150), (165, 228), (60, 110), (150, 192))
     largest_lower = max(low for low, _ in bounds)
     for at, (low, high) in enumerate(bounds):
-        x, survives = 420 + at * 46, high >= largest_lower
+        x, survives = 420 + at * 40, high >= largest_lower
         drawing.box(
             x, 290 - high, 26, high - low, fill=ORANGE if survives else PURPLE, strength=0.6 if survives else 0.2
         )
-    drawing.line(410, 290 - largest_lower, 740, 290 - largest_lower)
+    drawing.line(410, 290 - largest_lower, 780, 290 - largest_lower)
     drawing.text(420, 255, "below the line: ruled out")
     drawing.text(420, 275, "orange: computed again in float32", colour=ORANGE)
-    drawing.text(745, 96, "lower", size=12)
-    drawing.text(745, 110, "bound", size=12)
+    drawing.text(706, 284 - largest_lower, "largest", size=12)
+    drawing.text(706, 306 - largest_lower, "lower bound", size=12)
     return drawing
 
 

@@ -1,6 +1,6 @@
 """Drawings of softmax, layernorm, batchnorm, elementwise, embedding and sample: operations on rows and on elements."""
 
-from kit import BLUE, GREEN, ORANGE, PURPLE, Drawing
+from kit import BLUE, GREEN, ORANGE, Drawing
 
 from tilewright.ops.core.gpu.warp import THREADS, WARP
 from tilewright.ops.sample.cpu.workspace import BUCKETS
@@ -103,7 +103,7 @@ def gather() -> Drawing:
         drawing.box(20, 60 + i * 34, 50, 26, str(row), fill=BLUE)
     drawing.text(180, 24, "table (V, C)", weight="bold")
     drawing.grid(180, 44, (9, 12), 20, marked={(row, j): GREEN for row in set(ids) for j in range(12)})
-    drawing.text(560, 24, "out (n, C)", weight="bold")
+    drawing.text(540, 24, "out (n, C)", weight="bold")
     for i, row in enumerate(ids):
         drawing.grid(540, 62 + i * 34, (1, 12), 20, fill=GREEN)
         drawing.line(72, 73 + i * 34, 178, 54 + row * 20, colour=BLUE)
@@ -131,7 +131,6 @@ def buckets() -> Drawing:
     drawing.text(165, 78, "only this bucket's tokens are put in order", colour=ORANGE)
     drawing.text(40, 250, "Height: sum of weights. Width: a bucket is the exponent and six bits of d,")
     drawing.text(40, 268, "so buckets near the best score are narrow.")
-    drawing.line(744, 200, 760, 200, colour=PURPLE)
     return drawing
 
 

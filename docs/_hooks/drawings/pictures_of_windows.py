@@ -45,7 +45,7 @@ def march() -> Drawing:
     drawing.text(130, 280, "KH = 3 products", colour=ORANGE)
     drawing.text(20, 304, f"With AVX-512 a block has {ROWS[16]} rows of sums,")
     drawing.text(20, 322, "each one vector of 16 lanes.")
-    drawing.text(440, 24, "The march: a ring of KD + 1 planes in L2", size=15, weight="bold")
+    drawing.text(440, 24, "The march: KD + 1 planes in L2", size=15, weight="bold")
     for plane in range(6):
         in_ring, arriving = 1 <= plane <= 3, plane == 4
         fill = BLUE if in_ring else ORANGE if arriving else ""
@@ -60,11 +60,11 @@ def march() -> Drawing:
 def phases() -> Drawing:
     """The taps of a 5 x 5 kernel, by the phase that uses them."""
     drawing = Drawing(800, 290, "conv_transpose2d: the four phases of a 5 x 5 kernel at stride 2")
-    drawing.text(20, 24, "The kernel's 25 taps by phase", size=15, weight="bold")
+    drawing.text(20, 24, "The 25 taps by phase", size=15, weight="bold")
     marked = {(a, c): COLOURS[a % 2 * 2 + c % 2] for a in range(5) for c in range(5)}
     drawing.grid(20, 50, (5, 5), 34, marked=marked)
     drawing.text(20, 246, "Every second tap belongs to the same phase.")
-    drawing.text(270, 24, "Four ordinary convolutions of x", size=15, weight="bold")
+    drawing.text(270, 24, "Four convolutions of x", size=15, weight="bold")
     for phase, (high, wide) in enumerate(((3, 3), (3, 2), (2, 3), (2, 2))):
         x, y = 270 + phase % 2 * 120, 56 + phase // 2 * 100
         drawing.grid(x, y, (high, wide), 24, fill=COLOURS[phase])

@@ -2,7 +2,7 @@
 
     [the rung's row](../../src/tilewright/ops/matmul/ladder.py "rung: cpu.reordered")
     ... is [a measured factor](../../results/amd-epyc-zen5-2c/matmul.csv "factor: cpu.reordered") times as fast ...
-    [the measured ladder](../ladders/matmul.md "measured: matmul")
+    [the measured ladder](../results/matmul.md "measured: matmul")
 
 GitHub shows the links. The site shows, in this order: the idea that the ladder declares and a table of the rung's
 rates; the factor over the rung below; the bars of every machine. All figures are read from `results/`; none is typed

@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 RUN    := $(BIN)/python
 
-.PHONY: help setup demo check test test-long test-gpu bench report clean
+.PHONY: help setup demo check test test-long test-gpu bench report docs clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -55,6 +55,13 @@ bench: $(VENV)/.test ## measure every ladder, all four jobs and their workers on
 
 report: $(VENV)/.core ## write the tables and the HTML page from results/
 	$(RUN) -m tilewright report
+
+$(VENV)/.docs: $(VENV)/.core
+	$(BIN)/pip install --quiet --editable '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.docs ## build the documentation site into build/site; open build/site/index.html
+	$(RUN) -m mkdocs build --strict --quiet
 
 clean: ## remove .venv and what tools left behind
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache build dist

@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 RUN    := $(BIN)/python
 
-.PHONY: help setup demo check test test-long test-gpu bench bench-gpu report clean
+.PHONY: help setup demo check test test-long test-gpu bench bench-gpu report docs clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -64,6 +64,13 @@ bench-gpu: $(VENV)/.test ## measure every ladder and job on this machine's GPU, 
 
 report: $(VENV)/.core ## write the tables and the HTML page from results/
 	$(RUN) -m tilewright report
+
+$(VENV)/.docs: $(VENV)/.core
+	$(BIN)/pip install --quiet --editable '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.docs ## build the documentation site into build/site; open build/site/index.html
+	$(RUN) -m mkdocs build --strict --quiet
 
 clean: ## remove .venv and what tools left behind
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache build dist

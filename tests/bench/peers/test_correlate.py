@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+
 from tilewright.bench.peers import cpu_peers
 from tilewright.bench.sizes.correlate import bind, make, sizes
 

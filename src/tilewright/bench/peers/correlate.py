@@ -8,7 +8,7 @@ from tilewright.bench.measure import Call
 
 
 def cpu(case, inputs: dict) -> dict[str, Call]:
-    """scipy's function for the case's form: `uniform_filter1d` for a mean, `correlate1d` for a line, else `correlate`."""
+    """scipy's function for the form: `uniform_filter1d` for means, `correlate1d` for lines, else `correlate`."""
     if not find_spec("scipy"):
         return {}
     from scipy import ndimage

@@ -52,7 +52,7 @@ def _options(command: Any, context: Any) -> dict[str, list[str]]:
         if getattr(param, "hidden", False) or (record := param.get_help_record(context)) is None:
             continue
         name, text = record
-        if not text.partition("  [")[0].strip():
+        if not getattr(param, "help", ""):
             raise ValueError(f"{context.command_path}: {name} has no help text")
         kind = "Arguments" if param.param_type_name == "argument" else "Options"
         panel = getattr(param, "rich_help_panel", None) or kind

@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 RUN    := $(BIN)/python
 
-.PHONY: help setup demo check test test-long test-gpu bench report docs clean
+.PHONY: help setup demo check test test-long test-gpu bench bench-gpu report docs clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -51,6 +51,15 @@ bench: $(VENV)/.test ## measure every ladder, all four jobs and their workers on
 	$(RUN) -m tilewright bench dcgan --dtype both --save
 	$(RUN) -m tilewright bench convolve --save
 	$(RUN) -m tilewright bench scaling --save
+	$(MAKE) report
+
+bench-gpu: $(VENV)/.test ## measure every ladder and job on this machine's GPU, into results/
+	$(BIN)/pip install --quiet --editable '.[gpu,volume]'
+	$(RUN) -m tilewright ladder all --device cuda --save
+	$(RUN) -m tilewright bench sentiment --device cuda --save
+	$(RUN) -m tilewright bench gpt2 --device cuda --dtype both --profile --save
+	$(RUN) -m tilewright bench dcgan --device cuda --dtype both --save
+	$(RUN) -m tilewright bench convolve --device cuda --save
 	$(MAKE) report
 
 report: $(VENV)/.core ## write the tables and the HTML page from results/

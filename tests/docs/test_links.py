@@ -56,3 +56,9 @@ def test_a_folder_of_the_navigation_is_all_of_its_pages():
     assert found[0] == "index.md"
     assert guides[0] == "guide/index.md" and sorted(guides[1:]) == guides[1:] and "guide/mpi.md" in guides
     assert "reference/cli/generate.md" in verbs
+
+
+def test_make_docs_stops_at_a_broken_link():
+    """With --quiet MkDocs does not count warnings, and --strict has no effect."""
+    (line,) = (line for line in (ROOT / "Makefile").read_text().splitlines() if "mkdocs build" in line)
+    assert "--strict" in line and "quiet" not in line and " -q" not in line

@@ -49,8 +49,8 @@ def ladder_figure(rows: list[Row], ladder: Ladder) -> str:
     roof = max(rates[name] / (cell[name].roof_share or math.inf) for name in names)
     x = LogAxis.around([*filter(None, rates.values()), roof or 1.0], MARGIN, WIDTH - MARGIN)
     title = f"{ladder.op}, {first.dtype}: {first.label + ', ' if first.label else ''}{size_of(first)}"
-    heading = list(_heading(title, f"{device_of(first.threads)}; {origin(list(cell.values()))}"))
-    top = 24 + 16 * len(heading)
+    heading, y = _heading(title, f"{device_of(first.threads)}; {origin(list(cell.values()))}")
+    top = y + 30
     bottom = top + STEP * len(names)
     parts = [*heading, *_scale(x, top, bottom, f"{unit}, logarithmic")]
     if roof:
@@ -67,8 +67,8 @@ def job_figure(rows: list[Row]) -> str:
     first = rows[0]
     rates = [row.rows / row.median_s for row in rows]
     title = f"{first.op}, {first.dtype}: {size_of(first)}"
-    heading = list(_heading(title, f"{device_of(first.threads)}; {origin(rows)}"))
-    top = 10 + 16 * len(heading)
+    heading, y = _heading(title, f"{device_of(first.threads)}; {origin(rows)}")
+    top = y + 10
     bottom = top + STEP * len(rows)
     parts = [*heading, text(WIDTH / 2, bottom + 18, UNITS[first.op], "axis name", colour="faint", anchor="middle")]
     for i, (row, speed) in enumerate(zip(rows, rates, strict=True)):
@@ -78,15 +78,16 @@ def job_figure(rows: list[Row]) -> str:
     return figure(WIDTH, bottom + 30, title, parts)
 
 
-def _heading(title: str, below: str) -> Iterator[str]:
-    """The title, then where and when it was measured."""
-    y = 26
+def _heading(title: str, below: str) -> tuple[list[str], float]:
+    """(the title, then where and when it was measured; the base line of the last line)."""
+    parts, y = [], 8.0
     for words in wrapped(title, WIDTH - 2 * MARGIN, 15):
-        yield text(MARGIN, y, words, "title")
         y += 18
+        parts.append(text(MARGIN, y, words, "title"))
     for words in wrapped(below, WIDTH - 2 * MARGIN, 11):
-        yield text(MARGIN, y, words, "axis", colour="faint")
         y += 15
+        parts.append(text(MARGIN, y, words, "axis", colour="faint"))
+    return parts, y + 2
 
 
 def _scale(x: LogAxis, top: float, bottom: float, name: str) -> Iterator[str]:

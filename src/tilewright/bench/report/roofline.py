@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilewright.bench.report.svg import LogAxis, figure, line, short, text
+from tilewright.bench.report.svg import GLYPH, LogAxis, figure, line, short, text
 from tilewright.bench.report.tables import default_row, device_of, groups, machine_title, percent, three, times
 from tilewright.bench.results import Row
 from tilewright.ops.core.ladder import Ladder
@@ -22,13 +22,6 @@ class Point:
     row: Row
     x: float
     y: float
-
-    @property
-    def words(self) -> str:
-        """What a reader sees who points at it."""
-        row = self.row
-        of_roof = f", {percent(row.roof_share)} % of the roof" if row.roof_share else ""
-        return f"{row.op} {row.label} {row.size}: {row.rung}, {three(self.y)} GFLOP/s{of_roof}"
 
 
 def points(rows: list[Row], ladders: dict[str, Ladder]) -> list[Point]:
@@ -66,19 +59,21 @@ def roofline(rows: list[Row], ladders: dict[str, Ladder], op: str) -> str | None
         return None
     ceiling = max(roofs.values())
     seen = [point for point in every if point.y <= FAR * ceiling]
+    far = [point for point in own if point.y > FAR * ceiling]
     ridges = [peak / copy for peak in roofs.values()]
     x = LogAxis.around([point.x for point in seen] + [min(ridges) / 4, max(ridges) * 4], LEFT, RIGHT)
-    y = LogAxis.around([point.y for point in seen] + [ceiling * 2], BOTTOM, TOP)
+    y = LogAxis.around([point.y for point in seen] + [ceiling * (4 ** len(far) + 1)], BOTTOM, TOP)
     title = f"{op}: roofline of {machine_title(rows[0].machine)}"
     parts = [
         text(14, 26, op, "title"),
         text(14, 44, f"{_summary(own)}; {device_of(most)}", "axis", colour="faint"),
         *_scales(x, y),
         *(f'<circle class="fill-ghost" cx="{x(p.x):.1f}" cy="{y(p.y):.1f}" r="2"/>' for p in seen if p not in own),
-        *_roofs(x, y, {dtype: roofs[dtype] for dtype in roofs if any(p.row.dtype == dtype for p in own)}, copy),
+        *_roofs(x, y, roofs, copy),
     ]
     for point in own:
-        parts += _mark(point, x, y)
+        mark = _far_mark(point, x, TOP + 12 + 13 * far.index(point)) if point in far else _mark(point, x, y)
+        parts.append(mark)
     return figure(WIDTH, HEIGHT, title, parts)
 
 
@@ -130,18 +125,29 @@ def _close_together(roofs: dict[str, float]) -> Iterator[tuple[float, list[str]]
         yield roofs[group[-1]], group
 
 
-def _mark(point: Point, x: LogAxis, y: LogAxis) -> Iterator[str]:
-    """A dot; a ring above the roof; a triangle with a label at the edge where it is far above."""
-    row, share = point.row, point.row.roof_share or 0.0
-    title = f"<title>{html.escape(point.words)}</title>"
+def _mark(point: Point, x: LogAxis, y: LogAxis) -> str:
+    """A dot, or a ring above the roof."""
+    dtype, share = point.row.dtype, point.row.roof_share or 0.0
+    look = f'class="fill-paper line-{dtype}" stroke-width="2"' if share > 1 else f'class="fill-{dtype}"'
+    where = f'cx="{x(point.x):.1f}" cy="{y(point.y):.1f}" r="{3.5 if share > 1 else 4}"'
+    return f"<circle {look} {where}>{_pointed_at(point)}</circle>"
+
+
+def _far_mark(point: Point, x: LogAxis, y: float) -> str:
+    """A triangle with its base line at y, and how many times the roof it is."""
     at = min(max(x(point.x), LEFT + 6), RIGHT - 6)
-    if point.y > y.high:
-        shape = f"M{at - 5:.1f} {TOP + 9} l5 -9 l5 9 z"
-        yield f'<path class="fill-{row.dtype}" d="{shape}">{title}</path>'
-        yield text(at - 8, TOP + 9, f"{times(share)} x the roof", "axis", colour=row.dtype, anchor="end")
-    elif share > 1:
-        ring = f'class="fill-paper line-{row.dtype}" stroke-width="2" cx="{at:.1f}" cy="{y(point.y):.1f}" r="3.5"'
-        yield f"<circle {ring}>{title}</circle>"
-    else:
-        dot = f'class="fill-{row.dtype}" fill-opacity="0.85" cx="{at:.1f}" cy="{y(point.y):.1f}" r="4"'
-        yield f"<circle {dot}>{title}</circle>"
+    label = f"{times(point.row.roof_share)} x the roof"
+    inside = at - 8 - GLYPH * 11 * len(label) > LEFT
+    words = text(
+        at - 8 if inside else at + 8, y, label, "axis", colour=point.row.dtype, anchor="end" if inside else "start"
+    )
+    shape = f'<path class="fill-{point.row.dtype}" d="M{at - 5:.1f} {y:.1f} l5 -9 l5 9 z">{_pointed_at(point)}</path>'
+    return f"{shape}\n{words}"
+
+
+def _pointed_at(point: Point) -> str:
+    """What a reader sees who points at it."""
+    row = point.row
+    of_roof = f", {percent(row.roof_share)} % of the roof" if row.roof_share else ""
+    words = f"{row.op} {row.label} {row.size}: {row.rung}, {three(point.y)} GFLOP/s{of_roof}"
+    return f"<title>{html.escape(words)}</title>"

@@ -6,12 +6,21 @@ from collections.abc import Iterator
 
 from tilewright.bench.report.roofline import roofline
 from tilewright.bench.report.svg import LogAxis, figure, line, short, text, wrapped
-from tilewright.bench.report.tables import device_of, groups, headline, origin, rate, size_of, three, times
+from tilewright.bench.report.tables import (
+    UNITS,
+    device_of,
+    groups,
+    headline,
+    origin,
+    rate,
+    size_of,
+    three,
+    times,
+)
 from tilewright.bench.results import PEER, Row
 from tilewright.ops.core.ladder import Ladder
 
 WIDTH, MARGIN, STEP = 400, 16, 36  # pixels; a phone shows the figure at its own size
-UNITS = {"sentiment": "sentences/s", "gpt2": "tokens/s", "dcgan": "images/s", "volumes": "planes/s"}  # of a job's rows
 ENGINES = ("cpu", "simt", "tile", "vendor")  # the colours of rungs; everything else is a peer
 
 

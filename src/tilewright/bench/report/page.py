@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilewright.bench.report.pages import METHOD, jobs, without
+from tilewright.bench.report.pages import METHOD, READING, jobs, without
 from tilewright.bench.report.roofline import measured_roofs
 from tilewright.bench.report.shown import by_machine
 from tilewright.bench.report.svg import page_rules
@@ -133,7 +133,9 @@ def _cards(machines: dict[str, list[Row]]) -> str:
         parts.append(f'<div class="card"><h3>{_text(machine_title(machine))}</h3><dl>{listed}</dl></div>\n')
     swatch = '<svg viewBox="0 0 10 10" aria-hidden="true"><rect class="fill-{}" width="10" height="10"/></svg>'
     key = "".join(f"<li>{swatch.format(colour)}{words}</li>" for colour, words in KEY.items())
-    return f'<div class="cards">\n{"".join(parts)}</div>\n<ul class="key">{key}</ul>\n'
+    terms = "".join(f"<dt>{_text(word)}</dt><dd>{_text(meaning)}</dd>" for word, meaning in READING.items())
+    reading = f'<details><summary>How to read the tables</summary><dl class="terms">{terms}</dl></details>'
+    return f'<div class="cards">\n{"".join(parts)}</div>\n<ul class="key">{key}</ul>\n{reading}\n'
 
 
 def _rooflines(machines: list[str], drawings: dict[str, str]) -> str:

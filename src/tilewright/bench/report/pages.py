@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from tilewright.bench.report.shown import by_machine
 from tilewright.bench.report.tables import (
+    WHY_ABOVE,
     bench_tables,
     groups,
     ladder_tables,
@@ -22,6 +23,16 @@ METHOD = (
     "timed only after its result passed the check against float64. Roofs are measured on the same machine: the copy "
     "bandwidth of large arrays, and the rate of multiply-adds on registers."
 )
+
+READING = {
+    "rung": "one kernel variant: cpu rungs are written in Numba, simt rungs in numba-cuda, tile rungs in Triton or Gluon",
+    "of the roof": f"the share of the lower of the two measured roofs. {WHY_ABOVE}",
+    "speed-up over the rung below": "the rate over that of the rung that this one improves; below 1 it is slower",
+    "peer": "another library for the same work, measured in the same process",
+    "check": "the result's error against the reference, found before the timing",
+    "one-off": "time that is spent once, before the first call: preparing weights, building tables",
+    "device": "the number of CPU threads, or GPU",
+}
 
 
 @dataclass(frozen=True)
@@ -147,6 +158,8 @@ def _index(by_op: dict[str, list[Row]], ladders: dict[str, Ladder]) -> str:
         "The same figures are on one page, [results/report.html](../../results/report.html). "
         "The rows are in `results/<machine>/*.csv`. `make bench` measures your machine; `make report` writes these "
         "pages.",
+        "## How to read the tables",
+        "\n".join(f"* **{word}**: {meaning}" for word, meaning in READING.items()),
         "## Machines",
         "\n".join(f"* {machine_title(name)}: {origin(rows)}" for name, rows in by_machine(by_op).items()),
         "## Jobs",

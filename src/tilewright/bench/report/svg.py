@@ -13,10 +13,10 @@ PALETTE = {  # name -> (light, dark)
     "page": ("#f7f5f0", "#111317"), "paper": ("#fffefb", "#191c22"), "ink": ("#1d1f24", "#ebe8e1"),
     "faint": ("#666a73", "#a0a5b0"), "grid": ("#e6e2d9", "#2c313a"), "ghost": ("#d3cfc5", "#3f4550"),
     "cpu": ("#2b62a8", "#76abee"), "simt": ("#17806b", "#4fc9ad"), "tile": ("#7d46b0", "#bf93ee"),
-    "vendor": ("#a86a08", "#e3ab4f"), "ours": ("#2b62a8", "#76abee"), "peer": ("#9a9ca3", "#757b87"),
+    "vendor": ("#955c05", "#e3ab4f"), "ours": ("#2b62a8", "#76abee"), "peer": ("#9a9ca3", "#757b87"),
     "roof": ("#c0392b", "#ff8a73"),
     "float32": ("#2b62a8", "#76abee"), "tf32": ("#17806b", "#4fc9ad"), "bfloat16": ("#7d46b0", "#bf93ee"),
-    "float16": ("#a86a08", "#e3ab4f"),
+    "float16": ("#955c05", "#e3ab4f"),
 }  # fmt: skip
 HEAD = '<svg xmlns="http://www.w3.org/2000/svg" class="tilewright"'  # how a figure of ours begins
 FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"

@@ -17,6 +17,7 @@ from tilewright.bench.results import PEER, SLOW, Row
 from tilewright.ops.core.ladder import Ladder
 
 T = TypeVar("T")
+UNITS = {"sentiment": "sentences/s", "gpt2": "tokens/s", "dcgan": "images/s", "volumes": "planes/s"}  # of a job's rows
 ABOVE = 1.03  # of the roof: below that it is the spread of both measurements
 WHY_ABOVE = (
     "The roof counts the plain method's arithmetic and bytes in the dtype of the data. A rung passes it if it computes "
@@ -281,7 +282,14 @@ def _job_tables(rows: list[Row]) -> list[Table]:
     for row in rows:
         figures = three(row.rows / row.median_s), three(row.median_s), _seconds(row), three(row.one_off_s)
         lines.append((*_what(row), *figures, _beside(row), times(row.peer_ratio)))
-    header = (*WHAT, "records/s", "median, s", "10th to 90th percentile, s", "one-off, s", *BESIDE)
+    header = (
+        *WHAT,
+        UNITS.get(rows[0].op, "records/s"),
+        "median, s",
+        "10th to 90th percentile, s",
+        "one-off, s",
+        *BESIDE,
+    )
     return [Table(f"{rows[0].op}; {origin(rows)}", header, tuple(lines), len(WHAT))]
 
 
@@ -309,7 +317,8 @@ def _text_tables(rows: list[Row]) -> list[Table]:
         ratio = 1 / row.peer_ratio if row.check == PEER and row.peer_ratio else row.peer_ratio
         figures = three(row.rows / row.median_s), three(row.median_s), _seconds(row), three(row.one_off_s)
         lines.append((*_what(row), *figures, _beside(row), times(ratio), row.label))
-    header = (*WHAT, "tokens/s", "median, s", "10th to 90th percentile, s", "one-off, s", *BESIDE, "its rounds")
+    header = (*WHAT, UNITS["gpt2"], "median, s", "10th to 90th percentile, s", "one-off, s", *BESIDE)
+    header += ("batch of the peer; range of the factor",)
     return [Table(f"gpt2; {origin(rows)}", header, tuple(lines), len(WHAT))]
 
 

@@ -25,7 +25,7 @@ METHOD = (
 )
 
 READING = {
-    "rung": "one kernel variant: cpu rungs are written in Numba, simt rungs in numba-cuda, tile rungs in Triton or Gluon",
+    "rung": "one kernel variant: cpu rungs are in Numba, simt rungs in numba-cuda, tile rungs in Triton or Gluon",
     "of the roof": f"the share of the lower of the two measured roofs. {WHY_ABOVE}",
     "speed-up over the rung below": "the rate over that of the rung that this one improves; below 1 it is slower",
     "peer": "another library for the same work, measured in the same process",

@@ -108,7 +108,7 @@ def without(rows: list[Row], machines: list[str]) -> str:
 
 
 def _page(parts: Iterator[str]) -> str:
-    return "\n\n".join([MARK, *filter(None, parts)]) + "\n"
+    return "\n\n".join([*filter(None, parts), MARK]) + "\n"
 
 
 def _operation(rows: list[Row], ladder: Ladder, machines: list[str], figures: list[str]) -> Iterator[str]:

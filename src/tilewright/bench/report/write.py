@@ -52,7 +52,8 @@ def write(root: Path) -> list[Path]:
 def _removed(found: list[Path], made: Collection[Path]) -> list[Path]:
     """Remove generated files that were not made this time; others, which carry no mark, stay."""
     stale = [path for path in sorted(found) if path not in made]
-    stale = [path for path in stale if path.read_text(errors="replace").startswith((pages.MARK, svg.HEAD))]
+    texts = {path: path.read_text(errors="replace") for path in stale}
+    stale = [path for path in stale if texts[path].startswith(svg.HEAD) or texts[path].endswith(f"{pages.MARK}\n")]
     for path in stale:
         path.unlink()
     return stale

@@ -44,6 +44,13 @@ def test_a_gpu_is_no_thread(job):
     assert ">GPU</td>" in text and "0 thread" not in text and ">0</td>" not in text
 
 
+def test_a_jobs_speed_stands_at_the_head(job):
+    text = drawn(job)
+    assert "<b>16</b> <span>sentences/s</span><em>9.00 x as fast as PyTorch</em>" in text
+    assert "<small>16384 sentences, float32; NVIDIA H100</small>" in text
+    assert 'headline"' not in drawn(job[1:])
+
+
 def test_the_page_has_two_themes_and_a_switch(row):
     text = drawn([row("cpu.packed")])
     assert "light-dark(" in text and 'id="theme"' in text and "prefers-color-scheme" in text

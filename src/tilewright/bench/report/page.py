@@ -10,16 +10,19 @@ from tilewright.bench.report.roofline import measured_roofs
 from tilewright.bench.report.shown import by_machine
 from tilewright.bench.report.svg import page_rules
 from tilewright.bench.report.tables import (
+    UNITS,
     WHY_ABOVE,
     Table,
     bench_tables,
     groups,
     ladder_tables,
     machine_title,
+    size_of,
     sizes_tables,
     three,
+    times,
 )
-from tilewright.bench.results import Row
+from tilewright.bench.results import PEER, Row
 from tilewright.ops.core.ladder import Ladder
 
 KEY = {"cpu": "CPU rung", "simt": "GPU rung, SIMT", "tile": "GPU rung, tiles", "vendor": "vendor's library as a rung"}
@@ -66,7 +69,7 @@ def page(by_op: dict[str, list[Row]], ladders: dict[str, Ladder], drawings: dict
 <h1>tilewright, measured</h1>
 <button id="theme" type="button">Theme</button>
 <p>{_text(METHOD)}</p>
-</header>
+{_headline(by_op)}</header>
 <div class="layout">
 <nav aria-label="Contents">
 {_navigation(sections)}</nav>
@@ -83,6 +86,20 @@ def page(by_op: dict[str, list[Row]], ladders: dict[str, Ladder], drawings: dict
 
 def _text(words: str) -> str:
     return html.escape(words, quote=True)
+
+
+def _headline(by_op: dict[str, list[Row]]) -> str:
+    """Each job's first workload that has a peer, on the machine that was measured last, in large figures."""
+    parts = []
+    for job, unit in UNITS.items():
+        row = next((row for row in by_op.get(job, []) if row.check != PEER and row.peer and row.peer_ratio), None)
+        if row:
+            where = f"{size_of(row)}, {row.dtype}; {machine_title(row.machine)}"
+            parts.append(
+                f"<div><b>{three(row.rows / row.median_s)}</b> <span>{unit}</span>"
+                f"<em>{times(row.peer_ratio)} x as fast as {_text(row.peer)}</em><small>{_text(where)}</small></div>\n"
+            )
+    return f'<div class="headline">\n{"".join(parts)}</div>\n' if parts else ""
 
 
 def _navigation(sections: list[Section]) -> str:

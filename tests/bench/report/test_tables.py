@@ -134,6 +134,7 @@ def test_a_rung_above_the_roof_is_explained(row, ladder):
         ("amd-epyc-zen5-2c", "AMD EPYC Zen 5, 2 cores"),
         ("intel-xeon-emeraldrapids-1c", "Intel Xeon Emerald Rapids, 1 core"),
         ("nvidia-h200", "NVIDIA H200"),
+        ("nvidia-h100-80gb-hbm3", "NVIDIA H100 80 GB HBM3"),
     ],
 )
 def test_a_machine_by_the_name_that_people_know(machine, title):

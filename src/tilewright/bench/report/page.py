@@ -89,11 +89,12 @@ def _text(words: str) -> str:
 
 
 def _headline(by_op: dict[str, list[Row]]) -> str:
-    """Each job's first workload that has a peer, on the machine that was measured last, in large figures."""
+    """Each job's largest workload that has a peer, on the machine that was measured last, in large figures."""
     parts = []
     for job, unit in UNITS.items():
-        row = next((row for row in by_op.get(job, []) if row.check != PEER and row.peer and row.peer_ratio), None)
-        if row:
+        rows = [row for row in by_op.get(job, []) if row.check != PEER and row.peer and row.peer_ratio]
+        if rows:
+            row = max((row for row in rows if row.machine == rows[0].machine), key=lambda row: row.rows)
             where = f"{size_of(row)}, {row.dtype}; {machine_title(row.machine)}"
             parts.append(
                 f"<div><b>{three(row.rows / row.median_s)}</b> <span>{unit}</span>"

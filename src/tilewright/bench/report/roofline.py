@@ -10,8 +10,8 @@ from tilewright.bench.report.tables import default_row, device_of, groups, machi
 from tilewright.bench.results import Row
 from tilewright.ops.core.ladder import Ladder
 
-WIDTH, HEIGHT = 340, 292  # pixels
-LEFT, RIGHT, TOP, BOTTOM = 44, 326, 62, 246  # of the plot
+WIDTH, HEIGHT = 340, 310  # pixels
+LEFT, RIGHT, TOP, BOTTOM = 44, 326, 76, 264  # of the plot
 FAR = 8  # times the roof: what lies higher is drawn at the upper edge, so that the axes suit the other points
 
 
@@ -96,7 +96,7 @@ def _scales(x: LogAxis, y: LogAxis) -> Iterator[str]:
         yield line(x.start, y(tick), x.end, y(tick), "grid")
         yield text(x.start - 6, y(tick) + 4, short(tick), "axis", colour="faint", anchor="end")
     yield text((x.start + x.end) / 2, y.start + 33, "operations per byte", "axis name", colour="faint", anchor="middle")
-    yield text(x.start, y.end - 4, "GFLOP/s", "axis name", colour="faint", anchor="middle")
+    yield text(14, y.end - 8, "GFLOP/s", "axis name", colour="faint")
 
 
 def _roofs(x: LogAxis, y: LogAxis, roofs: dict[str, float], copy: float) -> Iterator[str]:

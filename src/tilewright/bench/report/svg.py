@@ -15,7 +15,8 @@ PALETTE = {  # name -> (light, dark)
     "cpu": ("#2b62a8", "#76abee"), "simt": ("#17806b", "#4fc9ad"), "tile": ("#7d46b0", "#bf93ee"),
     "vendor": ("#955c05", "#e3ab4f"), "ours": ("#2b62a8", "#76abee"), "peer": ("#9a9ca3", "#757b87"),
     "roof": ("#c0392b", "#ff8a73"),
-    "float32": ("#2b62a8", "#76abee"), "tf32": ("#17806b", "#4fc9ad"), "bfloat16": ("#7d46b0", "#bf93ee"),
+    "float64": ("#8c2f57", "#ee8fb8"), "float32": ("#2b62a8", "#76abee"), "tf32": ("#17806b", "#4fc9ad"),
+    "bfloat16": ("#7d46b0", "#bf93ee"),
     "float16": ("#955c05", "#e3ab4f"),
 }  # fmt: skip
 HEAD = '<svg xmlns="http://www.w3.org/2000/svg" class="tilewright"'  # how a figure of ours begins

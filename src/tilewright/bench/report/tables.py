@@ -111,7 +111,14 @@ def device_of(threads: int) -> str:
     return f"{threads} thread{'s' * (threads > 1)}" if threads else "GPU"
 
 
-NAMES = {"amd": "AMD", "epyc": "EPYC", "nvidia": "NVIDIA", "emeraldrapids": "Emerald Rapids", "arm": "ARM"}
+NAMES = {
+    "amd": "AMD",
+    "epyc": "EPYC",
+    "nvidia": "NVIDIA",
+    "emeraldrapids": "Emerald Rapids",
+    "arm": "ARM",
+    "hbm3": "HBM3",
+}
 
 
 def machine_title(machine: str) -> str:
@@ -120,6 +127,7 @@ def machine_title(machine: str) -> str:
     cores = re.fullmatch(r"(\d+)c", last)
     parts = words.split("-") if cores else machine.split("-")
     names = [NAMES.get(part) or re.sub(r"^Zen(?=\d)", "Zen ", part.capitalize()) for part in parts]
+    names = [re.sub(r"^(\d+)gb$", r"\1 GB", name) for name in names]
     return " ".join(names) + (f", {cores[1]} core{'s' * (cores[1] != '1')}" if cores else "")
 
 

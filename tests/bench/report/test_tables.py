@@ -141,6 +141,12 @@ def test_a_machine_by_the_name_that_people_know(machine, title):
     assert machine_title(machine) == title
 
 
+def test_a_column_without_values_is_left_out():
+    table = Table("it", ("a", "b", "c"), (("1", "", "2"), ("3", "", "")), 1)
+    assert "| a | c |\n| --- | ---: |\n| 1 | 2 |" in table.markdown()
+    assert ">b<" not in table.html() and '<td class="number" data-label="c">2</td>' in table.html()
+
+
 def test_markdown_and_html_are_escaped():
     table = Table("a < b", ("x | y", "n"), (("<script>", "1"),), 1, ("a & b",))
     assert table.markdown() == "a < b\n\n| x \\| y | n |\n| --- | ---: |\n| &lt;script> | 1 |\n\na & b"

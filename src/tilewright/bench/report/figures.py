@@ -20,7 +20,7 @@ from tilewright.bench.report.tables import (
 from tilewright.bench.results import PEER, Row
 from tilewright.ops.core.ladder import Ladder
 
-WIDTH, MARGIN, STEP = 400, 16, 36  # pixels; a phone shows the figure at its own size
+WIDTH, MARGIN, STEP, GAIN = 400, 16, 36, 60  # pixels; a phone shows the figure at its own size
 ENGINES = ("cpu", "simt", "tile", "vendor")  # the colours of rungs; everything else is a peer
 
 
@@ -56,18 +56,21 @@ def ladder_figure(rows: list[Row], ladder: Ladder) -> str:
     first = cell[names[0]]
     rates, unit = {name: rate(cell[name])[0] or 0.0 for name in names}, rate(first)[1]
     roof = max(rates[name] / (cell[name].roof_share or math.inf) for name in names)
-    x = LogAxis.around([*filter(None, rates.values()), roof or 1.0], MARGIN, WIDTH - MARGIN)
+    x = _axis([*filter(None, rates.values()), roof or 1.0])
     title = f"{ladder.op}, {first.dtype}: {first.label + ', ' if first.label else ''}{size_of(first)}"
     heading, y = _heading(title, f"{device_of(first.threads)}; {origin(list(cell.values()))}")
     top = y + 30
     bottom = top + STEP * len(names)
-    parts = [*heading, *_scale(x, top, bottom, f"{unit}, logarithmic")]
+    parts = [*heading, *_scale(x, bottom, f"{unit}, logarithmic; x: gain over the rung below")]
     if roof:
-        parts += _roof(x, roof, top, bottom)
+        side = "end" if x(roof) > WIDTH / 2 else "start"
+        parts.append(text(x(roof), top - 6, f"measured roof {three(roof)}", "axis", colour="roof", anchor=side))
     for i, name in enumerate(names):
-        gain = cell[name].versus_below
-        value = f"{three(rates[name])}{f'   {times(gain)} x' if gain else ''}"
-        parts += _bar(top + i * STEP, cell[name], value, x(rates[name]) if rates[name] else x.start)
+        end = x(rates[name]) if rates[name] else x.start
+        parts += _bar(top + i * STEP, cell[name], three(rates[name]), cell[name].versus_below, end)
+        if roof:
+            y = top + i * STEP
+            parts.append(line(x(roof), y + 18, x(roof), y + 33, "roof", ' stroke-width="2"'))
     return figure(WIDTH, bottom + 44, title, parts)
 
 
@@ -79,12 +82,18 @@ def job_figure(rows: list[Row]) -> str:
     heading, y = _heading(title, f"{device_of(first.threads)}; {origin(rows)}")
     top = y + 10
     bottom = top + STEP * len(rows)
-    parts = [*heading, text(WIDTH / 2, bottom + 18, UNITS[first.op], "axis name", colour="faint", anchor="middle")]
+    axis = f"{UNITS[first.op]}; x: gain over the peer"
+    parts = [*heading, text(WIDTH / 2, bottom + 18, axis, "axis name", colour="faint", anchor="middle")]
     for i, (row, speed) in enumerate(zip(rows, rates, strict=True)):
-        ours = f"   {times(row.peer_ratio)} x" if row.check != PEER and row.peer_ratio else ""
         end = MARGIN + (WIDTH - 2 * MARGIN) * speed / max(rates)
-        parts += _bar(top + i * STEP, row, f"{three(speed)}{ours}", end)
+        parts += _bar(top + i * STEP, row, three(speed), None if row.check == PEER else row.peer_ratio, end)
     return figure(WIDTH, bottom + 30, title, parts)
+
+
+def _axis(values: list[float]) -> LogAxis:
+    """From a power of ten below the values, so that near values have near lengths, to a little above them."""
+    low = 10.0 ** math.floor(math.log10(min(values) / 1.1))
+    return LogAxis(low, 1.15 * max(values), MARGIN, WIDTH - MARGIN)
 
 
 def _heading(title: str, below: str) -> tuple[list[str], float]:
@@ -93,33 +102,31 @@ def _heading(title: str, below: str) -> tuple[list[str], float]:
     for words in wrapped(title, WIDTH - 2 * MARGIN, 15):
         y += 18
         parts.append(text(MARGIN, y, words, "title"))
+    y += 3
     for words in wrapped(below, WIDTH - 2 * MARGIN, 11):
         y += 15
         parts.append(text(MARGIN, y, words, "axis", colour="faint"))
     return parts, y + 2
 
 
-def _scale(x: LogAxis, top: float, bottom: float, name: str) -> Iterator[str]:
-    """Grid lines with their values, and the name of the axis."""
+def _scale(x: LogAxis, y: float, name: str) -> Iterator[str]:
+    """The values of the axis below the bars, which end at y, and its name."""
     for tick in x.few():
         at = x(tick)
         anchor = "start" if at < MARGIN + 12 else "end" if at > WIDTH - MARGIN - 12 else "middle"
-        yield line(at, top, at, bottom, "grid")
-        yield text(at, bottom + 16, short(tick), "axis", colour="faint", anchor=anchor)
-    yield text((x.start + x.end) / 2, bottom + 34, name, "axis name", colour="faint", anchor="middle")
+        yield line(at, y, at, y + 4, "ghost")
+        yield text(at, y + 16, short(tick), "axis", colour="faint", anchor=anchor)
+    yield text((x.start + x.end) / 2, y + 34, name, "axis name", colour="faint", anchor="middle")
 
 
-def _roof(x: LogAxis, roof: float, top: float, bottom: float) -> Iterator[str]:
-    yield line(x(roof), top - 4, x(roof), bottom, "roof", ' stroke-width="1.5" stroke-dasharray="4 3"')
-    side = "end" if x(roof) > WIDTH / 2 else "start"
-    yield text(x(roof), top - 8, f"measured roof {three(roof)}", "axis", colour="roof", anchor=side)
-
-
-def _bar(y: float, row: Row, value: str, end: float) -> Iterator[str]:
-    """The name and the value, and below them the bar, which ends at `end`."""
+def _bar(y: float, row: Row, value: str, gain: float | None, end: float) -> Iterator[str]:
+    """The name, the value and the gain, and below them the bar on its track; it ends at `end`."""
     engine = row.rung.partition(".")[0]
     colour = "peer" if row.check == PEER else engine if engine in ENGINES else "ours"
     yield text(MARGIN, y + 15, row.rung, "label")
-    yield text(WIDTH - MARGIN, y + 15, value, "label", anchor="end")
-    length = max(end - MARGIN, 1.0)
+    yield text(WIDTH - MARGIN - GAIN, y + 15, value, "label", anchor="end")
+    if gain:
+        yield text(WIDTH - MARGIN, y + 15, f"{times(gain)} x", "label", colour="faint", anchor="end")
+    track, length = WIDTH - 2 * MARGIN, max(end - MARGIN, 1.0)
+    yield f'<rect class="fill-grid" x="{MARGIN}" y="{y + 21:.0f}" width="{track}" height="9" rx="2"/>'
     yield f'<rect class="fill-{colour}" x="{MARGIN}" y="{y + 21:.0f}" width="{length:.1f}" height="9" rx="2"/>'

@@ -36,12 +36,19 @@ class Table:
     numbers: int
     notes: tuple[str, ...] = ()
 
+    def _filled(self) -> "Table":
+        """Without the columns that are empty in every row."""
+        filled = [i for i in range(len(self.header)) if any(row[i] for row in self.rows) or not self.rows]
+        header, *rows = (tuple(row[i] for i in filled) for row in (self.header, *self.rows))
+        return replace(self, header=header, rows=tuple(rows), numbers=sum(i < self.numbers for i in filled))
+
     def markdown(self) -> str:
         """As GitHub shows it."""
-        align = ["---" if i < self.numbers else "---:" for i in range(len(self.header))]
+        full = self._filled()
+        align = ["---" if i < full.numbers else "---:" for i in range(len(full.header))]
         lines = [
             "| " + " | ".join(_plain(cell).replace("|", "\\|") for cell in row) + " |"
-            for row in (self.header, align, *self.rows)
+            for row in (full.header, align, *full.rows)
         ]
         return "\n\n".join([_plain(self.caption), "\n".join(lines), *map(_plain, self.notes)])
 
@@ -59,15 +66,16 @@ class Table:
     def html(self) -> str:
         """A `div` with a table. Each cell carries its column's name, which narrow windows show beside it."""
 
-        marks = ["" if i < self.numbers else ' class="number"' for i in range(len(self.header))]
-        labels = [html.escape(name, quote=True) for name in self.header]
+        full = self._filled()
+        marks = ["" if i < full.numbers else ' class="number"' for i in range(len(full.header))]
+        labels = [html.escape(name, quote=True) for name in full.header]
         head = "".join(f"<th{mark}>{name}</th>" for mark, name in zip(marks, labels, strict=True))
 
         def line(row: tuple[str, ...]) -> str:
             cells = zip(marks, labels, row, strict=True)
             return "".join(f'<td{mark} data-label="{name}">{html.escape(cell)}</td>' for mark, name, cell in cells)
 
-        body = "\n".join(f"<tr>{line(row)}</tr>" for row in self.rows)
+        body = "\n".join(f"<tr>{line(row)}</tr>" for row in full.rows)
         notes = "".join(f'\n<p class="note">{html.escape(note)}</p>' for note in self.notes)
         caption = f"<caption>{html.escape(self.caption)}</caption>"
         table = f"<table>{caption}\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table>"

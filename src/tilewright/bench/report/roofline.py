@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tilewright.bench.report.svg import GLYPH, LogAxis, figure, line, short, text
-from tilewright.bench.report.tables import default_row, device_of, groups, machine_title, percent, three, times
+from tilewright.bench.report.tables import ABOVE, default_row, device_of, groups, machine_title, percent, three, times
 from tilewright.bench.results import Row
 from tilewright.ops.core.ladder import Ladder
 
@@ -100,7 +100,7 @@ def _scales(x: LogAxis, y: LogAxis) -> Iterator[str]:
 
 
 def _roofs(x: LogAxis, y: LogAxis, roofs: dict[str, float], copy: float) -> Iterator[str]:
-    """The memory roof once, then the arithmetic roof of each dtype in its colour, labelled above its right end."""
+    """The memory roof once, then the arithmetic roof of each dtype in its colour, labelled at its right end."""
     reach = max(roofs.values())
     left = max(x.low, y.low / copy)
     yield line(x(left), y(copy * left), x(reach / copy), y(reach), "roof", ' stroke-width="1.5"')
@@ -108,7 +108,7 @@ def _roofs(x: LogAxis, y: LogAxis, roofs: dict[str, float], copy: float) -> Iter
     yield text(x(middle) + 8, y(copy * middle) + 10, f"{three(copy)} GB/s", "axis", colour="roof")
     for peak, dtypes in _close_together(roofs):
         spans = "; ".join(f'<tspan class="fill-{dtype}">{dtype} {short(roofs[dtype])}</tspan>' for dtype in dtypes)
-        yield f'<text class="axis fill-faint" x="{x.end:.1f}" y="{y(peak) - 5:.1f}" text-anchor="end">{spans}</text>'
+        yield f'<text class="axis fill-faint" x="{x.end:.1f}" y="{y(peak) + (-5 if peak == reach else 14):.1f}" text-anchor="end">{spans}</text>'
     for dtype, peak in roofs.items():
         yield line(x(peak / copy), y(peak), x.end, y(peak), dtype, ' stroke-width="1.5"')
 
@@ -127,9 +127,9 @@ def _close_together(roofs: dict[str, float]) -> Iterator[tuple[float, list[str]]
 
 def _mark(point: Point, x: LogAxis, y: LogAxis) -> str:
     """A dot, or a ring above the roof."""
-    dtype, share = point.row.dtype, point.row.roof_share or 0.0
-    look = f'class="fill-paper line-{dtype}" stroke-width="2"' if share > 1 else f'class="fill-{dtype}"'
-    where = f'cx="{x(point.x):.1f}" cy="{y(point.y):.1f}" r="{3.5 if share > 1 else 4}"'
+    dtype, above = point.row.dtype, (point.row.roof_share or 0.0) > ABOVE
+    look = f'class="fill-paper line-{dtype}" stroke-width="2"' if above else f'class="fill-{dtype}"'
+    where = f'cx="{x(point.x):.1f}" cy="{y(point.y):.1f}" r="{3.5 if above else 4}"'
     return f"<circle {look} {where}>{_pointed_at(point)}</circle>"
 
 

@@ -108,7 +108,8 @@ def _roofs(x: LogAxis, y: LogAxis, roofs: dict[str, float], copy: float) -> Iter
     yield text(x(middle) + 8, y(copy * middle) + 10, f"{three(copy)} GB/s", "axis", colour="roof")
     for peak, dtypes in _close_together(roofs):
         spans = "; ".join(f'<tspan class="fill-{dtype}">{dtype} {short(roofs[dtype])}</tspan>' for dtype in dtypes)
-        yield f'<text class="axis fill-faint" x="{x.end:.1f}" y="{y(peak) + (-5 if peak == reach else 14):.1f}" text-anchor="end">{spans}</text>'
+        where = f'x="{x.end:.1f}" y="{y(peak) + (-5 if peak == reach else 14):.1f}" text-anchor="end"'
+        yield f'<text class="axis fill-faint" {where}>{spans}</text>'
     for dtype, peak in roofs.items():
         yield line(x(peak / copy), y(peak), x.end, y(peak), dtype, ' stroke-width="1.5"')
 

@@ -18,7 +18,7 @@ from tilewright.bench.report.tables import (
     times,
 )
 from tilewright.bench.results import PEER
-from tilewright.ops.core.ladder import Rung
+from tilewright.ops.core.ladder import Ladder, Rung
 
 
 @pytest.mark.parametrize(
@@ -73,6 +73,14 @@ def test_the_headline_is_the_size_with_most_rungs(row, ladder):
     ]
     assert {r.size for r in headline(rows, ladder)} == {"big"}
     assert headline([row("cpu.gone")], ladder) == []
+
+
+def test_one_rung_for_a_rare_shape_does_not_decide_the_headline(row):
+    """Ten rungs at the usual size, eleven at a rare one."""
+    names = [f"cpu.{letter}" for letter in "abcdefghijk"]
+    ladder = Ladder("matmul", *(Rung(name, "it", "none:none", chosen=True) for name in names))
+    rows = [row(name, size="usual") for name in names[:10]] + [row(name, size="rare") for name in names]
+    assert {r.size for r in headline(rows, ladder)} == {"usual"}
 
 
 def test_sizes_show_the_default_rung_beside_its_peer(row, ladder):

@@ -154,9 +154,14 @@ def origin(rows: list[Row]) -> str:
 
 
 def headline(rows: list[Row], ladder: Ladder) -> list[Row]:
-    """The rows of the size that shows the ladder best: the first with the most rungs and thread counts measured."""
+    """The rows of the size that shows the ladder best: the first with (nearly) the most rungs and thread counts.
+
+    Nearly, because a rung for a rare shape should not decide: the sizes are listed with the most usual one first.
+    """
     by_size = groups((row for row in rows if row.rung in ladder.rungs or row.check == PEER), lambda row: row.size)
-    return max(by_size.values(), key=lambda some: len({(row.rung, row.threads) for row in some}), default=[])
+    counts = {size: len({(row.rung, row.threads) for row in some}) for size, some in by_size.items()}
+    enough = 0.9 * max(counts.values(), default=0)
+    return next((by_size[size] for size, count in counts.items() if count >= enough), [])
 
 
 def ladder_tables(rows: list[Row], ladder: Ladder) -> list[Table]:

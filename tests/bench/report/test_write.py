@@ -1,6 +1,7 @@
 """What people read is what results/ says: written twice it is the same, and a number typed by hand does not survive."""
 
 import re
+import xml.etree.ElementTree as ET
 
 import pytest
 
@@ -183,3 +184,20 @@ def test_the_demos_output_is_what_was_kept(root):
     picture = "![faces that portraits drew](results/demo/faces.png)"
     wanted = f"<!-- demo:output -->\n{block}\n\n{picture}\n<!-- /demo:output -->\n"
     assert (root / "README.md").read_text() == wanted
+
+
+def test_text_of_a_result_stays_text(root, row):
+    """A name with marks of HTML begins no element: not on a page, not in a figure."""
+    bad = 'a<script>"b'
+    rows = [
+        row("cpu.packed", label=bad, dtype=bad),
+        row(bad, check="peer", dtype=bad),
+        row(bad, op="sentiment", size=bad),
+    ]
+    save(root / "results", "made-up-2c", [*rows, row("x", op="odd <b>")])
+    for path in write(root):
+        text = path.read_text()
+        assert "<script>" not in text.replace("<script>\n// The switch", "")
+        if path.suffix == ".svg":
+            ET.fromstring(text)  # noqa: S314 - our own text
+    assert (root / "docs/results/odd-b-.md").exists()

@@ -42,9 +42,11 @@ def of_results(by_op: dict[str, list[Row]], ladders: dict[str, Ladder]) -> dict[
             if panel:
                 drawn[f"{machine}/roofline-{op}.svg"] = panel
     for job in UNITS:
-        for (machine, *_), rows in groups(by_op.get(job, []), lambda row: (row.machine, *row.climb)).items():
-            workload = re.sub(r"[^a-z0-9]+", "-", rows[0].size.lower())
-            drawn[f"{machine}/{job}-{workload}-{rows[0].dtype}.svg"] = job_figure(rows)
+        workloads = groups(by_op.get(job, []), lambda row: (row.machine, row.size, row.dtype))
+        for (machine, size, dtype), rows in workloads.items():
+            name = f"{job}-{re.sub(r'[^a-z0-9]+', '-', size.lower())}-{dtype}"
+            most = max(row.threads for row in rows)
+            drawn[f"{machine}/{name}.svg"] = job_figure([row for row in rows if row.threads == most])
     return drawn
 
 

@@ -1,5 +1,6 @@
 """docs/results/: a page of Markdown for each operation and each job, and an index. Every page is written as a whole."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from tilewright.bench.report.tables import (
     ladder_tables,
     machine_title,
     origin,
+    plain,
     sizes_tables,
 )
 from tilewright.bench.results import Row
@@ -98,7 +100,7 @@ def jobs(by_op: dict[str, list[Row]], ladders: dict[str, Ladder]) -> dict[str, J
     """Name -> job: those of `JOBS`, and one for each other result file that is no ladder's."""
     known = {file for job in JOBS.values() for file in job.files}
     others = [op for op in by_op if op not in known and op not in ladders]
-    return JOBS | {op: Job(op, "", {op: "End to end"}) for op in sorted(others)}
+    return JOBS | {re.sub(r"\W+", "-", op): Job(op, "", {op: "End to end"}) for op in sorted(others)}
 
 
 def without(rows: list[Row], machines: list[str]) -> str:
@@ -108,7 +110,7 @@ def without(rows: list[Row], machines: list[str]) -> str:
 
 
 def _page(parts: Iterator[str]) -> str:
-    return "\n\n".join([*filter(None, parts), MARK]) + "\n"
+    return "\n\n".join([*(plain(part) for part in parts if part), MARK]) + "\n"
 
 
 def _operation(rows: list[Row], ladder: Ladder, machines: list[str], figures: list[str]) -> Iterator[str]:
@@ -156,7 +158,7 @@ def _index(by_op: dict[str, list[Row]], ladders: dict[str, Ladder]) -> str:
         "# Results",
         METHOD,
         "The same figures are on one page, [results/report.html](../../results/report.html). "
-        "The rows are in `results/<machine>/*.csv`. `make bench` measures your machine; `make report` writes these "
+        "Each machine has a folder of CSV files under `results/`. `make bench` measures your machine; `make report` writes these "
         "pages.",
         "## How to read the tables",
         "\n".join(f"* **{word}**: {meaning}" for word, meaning in READING.items()),

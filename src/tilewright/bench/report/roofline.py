@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilewright.bench.report.svg import GLYPH, LogAxis, figure, line, short, text
+from tilewright.bench.report.svg import GLYPH, PALETTE, LogAxis, figure, line, short, text
 from tilewright.bench.report.tables import ABOVE, default_row, device_of, groups, machine_title, percent, three, times
 from tilewright.bench.results import Row
 from tilewright.ops.core.ladder import Ladder
@@ -107,11 +107,19 @@ def _roofs(x: LogAxis, y: LogAxis, roofs: dict[str, float], copy: float) -> Iter
     middle = math.sqrt(left * min(roofs.values()) / copy)
     yield text(x(middle) + 8, y(copy * middle) + 10, f"{three(copy)} GB/s", "axis", colour="roof")
     for peak, dtypes in _close_together(roofs):
-        spans = "; ".join(f'<tspan class="fill-{dtype}">{dtype} {short(roofs[dtype])}</tspan>' for dtype in dtypes)
+        spans = "; ".join(
+            f'<tspan class="fill-{colour(dtype)}">{html.escape(dtype)} {short(roofs[dtype])}</tspan>'
+            for dtype in dtypes
+        )
         where = f'x="{x.end:.1f}" y="{y(peak) + (-5 if peak == reach else 14):.1f}" text-anchor="end"'
         yield f'<text class="axis fill-faint" {where}>{spans}</text>'
     for dtype, peak in roofs.items():
-        yield line(x(peak / copy), y(peak), x.end, y(peak), dtype, ' stroke-width="1.5"')
+        yield line(x(peak / copy), y(peak), x.end, y(peak), colour(dtype), ' stroke-width="1.5"')
+
+
+def colour(dtype: str) -> str:
+    """A dtype's colour; that of text for one without its own."""
+    return dtype if dtype in PALETTE else "ink"
 
 
 def _close_together(roofs: dict[str, float]) -> Iterator[tuple[float, list[str]]]:
@@ -128,8 +136,8 @@ def _close_together(roofs: dict[str, float]) -> Iterator[tuple[float, list[str]]
 
 def _mark(point: Point, x: LogAxis, y: LogAxis) -> str:
     """A dot, or a ring above the roof."""
-    dtype, above = point.row.dtype, (point.row.roof_share or 0.0) > ABOVE
-    look = f'class="fill-paper line-{dtype}" stroke-width="2"' if above else f'class="fill-{dtype}"'
+    hue, above = colour(point.row.dtype), (point.row.roof_share or 0.0) > ABOVE
+    look = f'class="fill-paper line-{hue}" stroke-width="2"' if above else f'class="fill-{hue}"'
     where = f'cx="{x(point.x):.1f}" cy="{y(point.y):.1f}" r="{3.5 if above else 4}"'
     return f"<circle {look} {where}>{_pointed_at(point)}</circle>"
 
@@ -137,12 +145,11 @@ def _mark(point: Point, x: LogAxis, y: LogAxis) -> str:
 def _far_mark(point: Point, x: LogAxis, y: float) -> str:
     """A triangle with its base line at y, and how many times the roof it is."""
     at = min(max(x(point.x), LEFT + 6), RIGHT - 6)
-    label = f"{times(point.row.roof_share)} x the roof"
+    hue, label = colour(point.row.dtype), f"{times(point.row.roof_share)} x the roof"
     inside = at - 8 - GLYPH * 11 * len(label) > LEFT
-    words = text(
-        at - 8 if inside else at + 8, y, label, "axis", colour=point.row.dtype, anchor="end" if inside else "start"
-    )
-    shape = f'<path class="fill-{point.row.dtype}" d="M{at - 5:.1f} {y:.1f} l5 -9 l5 9 z">{_pointed_at(point)}</path>'
+    side, start = ("end", at - 8) if inside else ("start", at + 8)
+    shape = f'<path class="fill-{hue}" d="M{at - 5:.1f} {y:.1f} l5 -9 l5 9 z">{_pointed_at(point)}</path>'
+    words = text(start, y, label, "axis", colour=hue, anchor=side)
     return f"{shape}\n{words}"
 
 

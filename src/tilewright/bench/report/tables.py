@@ -47,10 +47,10 @@ class Table:
         full = self._filled()
         align = ["---" if i < full.numbers else "---:" for i in range(len(full.header))]
         lines = [
-            "| " + " | ".join(_plain(cell).replace("|", "\\|") for cell in row) + " |"
+            "| " + " | ".join(plain(cell).replace("|", "\\|") for cell in row) + " |"
             for row in (full.header, align, *full.rows)
         ]
-        return "\n\n".join([_plain(self.caption), "\n".join(lines), *map(_plain, self.notes)])
+        return "\n\n".join([plain(self.caption), "\n".join(lines), *map(plain, self.notes)])
 
     def text(self) -> str:
         """For a terminal."""
@@ -82,7 +82,7 @@ class Table:
         return f'<div class="table">{table}{notes}</div>'
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text of a result for Markdown: it begins no HTML and no comment, so no marker either."""
     return re.sub(r"<(?=[A-Za-z!/?])", "&lt;", text)
 

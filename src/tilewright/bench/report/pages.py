@@ -158,8 +158,8 @@ def _index(by_op: dict[str, list[Row]], ladders: dict[str, Ladder]) -> str:
         "# Results",
         METHOD,
         "The same figures are on one page, [results/report.html](../../results/report.html). "
-        "Each machine has a folder of CSV files under `results/`. `make bench` measures your machine; `make report` writes these "
-        "pages.",
+        "Each machine has a folder of CSV files under `results/`. `make bench` measures your machine; `make report` "
+        "writes these pages.",
         "## How to read the tables",
         "\n".join(f"* **{word}**: {meaning}" for word, meaning in READING.items()),
         "## Machines",

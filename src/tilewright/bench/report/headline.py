@@ -4,7 +4,7 @@ from tilewright.bench.report.tables import Table, groups, three, times
 from tilewright.bench.results import PEER, Row
 
 JOBS = {"sentiment": "sentences", "gpt2": "tokens", "dcgan": "images", "volumes": ""}  # what is counted a second
-SIZES = 2  # of a job that are shown; results/README.md has all
+SIZES = 2  # of a job that are shown; docs/results has all
 
 
 def headline_tables(by_op: dict[str, list[Row]]) -> list[Table]:

@@ -40,7 +40,7 @@ def test_the_demo_of_an_installed_wheel(tmp_path):
         text = run([tmp_path / "venv/bin/python", "-c", OFFLINE, "demo", "--prompt", "My lord,"], here)
         seconds = time.perf_counter() - start
         assert text.count(": PASS") == 4 and "    My lord," in text
-        assert sorted(os.listdir(here / "demo")) == ["faces.png", "volume.png"]
+        assert sorted(os.listdir(here / "demo")) == ["faces.png", "reviews.txt", "volume.png"]
         assert seconds < limit_s, f"{seconds:.1f} s\n{text}"
 
 

@@ -8,8 +8,7 @@ import importlib
 import re
 from pathlib import Path
 
-from tilewright.bench.report import figures, page
-from tilewright.bench.report.headline import headline_tables
+from tilewright.bench.report import figures, headline, page
 from tilewright.bench.report.tables import bench_tables, groups, ladder_tables, sizes_tables
 from tilewright.bench.report.transcript import transcript
 from tilewright.bench.results import Row, one_session, read, write_text
@@ -67,6 +66,9 @@ def rewritten(text: str, path: Path, by_op: dict[str, list[Row]], all_ladders: d
         if kind in ("ladder", "sizes") and name not in all_ladders:
             known = ", ".join(all_ladders)
             raise InputError(f"there is no operation {name!r}; there are {known}", path=path, where=where)
+        if kind == "headline" and name not in headline.SECTIONS:
+            known = ", ".join(headline.SECTIONS)
+            raise InputError(f"there is no section {name!r}; there are {known}", path=path, where=where)
         body = transcript(path.parent) if kind == "demo" else _tables(kind, name, by_op, all_ladders)
         parts += [text[end : begin.end()], "\n", body, closing]
         end = stop + len(closing)
@@ -77,8 +79,8 @@ def _tables(kind: str, name: str, by_op: dict[str, list[Row]], all_ladders: dict
     """What stands between two markers that ask for tables."""
     rows = by_op.get(name, [])
     if kind == "headline":
-        tables = headline_tables(by_op)
-    elif kind == "bench":
+        return headline.SECTIONS[name](by_op, all_ladders)
+    if kind == "bench":
         tables = bench_tables(rows)
     else:
         tables = {"ladder": ladder_tables, "sizes": sizes_tables}[kind](rows, all_ladders[name])

@@ -13,7 +13,7 @@ from tilewright.bench.report.tables import Table, groups, headline, origin, perc
 from tilewright.bench.results import PEER, Row
 from tilewright.ops.core.ladder import Ladder
 
-COLUMNS, JOB_ROWS, LADDER_ROWS = 120, 10, 12  # at most, of README's lines and tables
+COLUMNS, JOB_ROWS, LADDER_ROWS = 120, 8, 9  # at most, of README and its tables
 ROW = 3 * 5 + 1  # characters of a row of five cells that are bars and spaces
 CLASSES = {"float32": ("float32",), "16 bit": ("bfloat16", "float16")}
 LADDER = "matmul"  # the operation whose ladder is shown
@@ -146,7 +146,7 @@ def claims(by_op: Rows, ladders: Ladders) -> str:
         f"**Crash-safe.** The same command resumes a job. A test kills jobs {KILLS} times and compares every byte.",
         f"**Ladders.** {len(ladders)} operations have {rungs} kernels, from naive to fast. One command shows them all.",
         f"**Fast.** {speed} the strongest peer on the same machine.",
-        f"**Checked.** Each of {checked:,} published figures belongs to a result that was checked first.",
+        f"**Checked.** {checked:,} figures are published. Each comes from a run whose result was checked.",
     )
     return "\n".join(textwrap.fill(f"* {line}", COLUMNS, subsequent_indent="  ") for line in told)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 FOLDER, TEXT = Path("results/demo"), "demo.txt"  # of a checkout
 PICTURE, WORDS = "faces.png", "faces that the model `portraits` drew"
 COMMAND = "tilewright demo"
-LINES, COLUMNS = 12, 120  # at most, of the block; docs/ shows all of it
+LINES, COLUMNS = 4, 120  # at most, of the output; blank lines are left out
 MISSING = "Not run yet: `tilewright demo --save` does."
 
 
@@ -14,10 +14,8 @@ def transcript(root: Path) -> str:
     saved = root / FOLDER
     if not (saved / TEXT).is_file():
         return MISSING
-    lines = (saved / TEXT).read_text(encoding="utf-8").rstrip().splitlines()
-    shown = [line[:COLUMNS] for line in lines[: LINES - 1]]
-    while shown and not shown[-1].strip():
-        shown.pop()
+    lines = [line for line in (saved / TEXT).read_text(encoding="utf-8").splitlines() if line.strip()]
+    shown = [line[:COLUMNS] for line in lines[:LINES]]
     block = "\n".join(["```", f"$ {COMMAND}", *shown, *["..."] * (len(lines) > len(shown)), "```"])
     picture = [f"![{WORDS}]({FOLDER / PICTURE})"] if (saved / PICTURE).is_file() else []
     return "\n\n".join([*picture, block])

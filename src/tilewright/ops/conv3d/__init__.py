@@ -9,6 +9,7 @@ y = conv3d(x, weights)                                          # (C, D, H, W), 
 
 import functools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from tilewright.ops.conv3d.arguments import ALIASES, check_rung, pack, pack_fact
 from tilewright.ops.conv3d.ladder import ladder
 from tilewright.ops.conv3d.operands import Border, Packed, Window, index_map
 from tilewright.ops.conv3d.problem import Problem
-from tilewright.ops.core.arrays import put_back
+from tilewright.ops.core.arrays import T, Tensor, put_back
 from tilewright.ops.core.backend import DEVICE, HOST, backend_of
 from tilewright.ops.core.gpu.tensors import names_gpu, on_gpu
 from tilewright.ops.core.memory import empty
@@ -51,7 +52,15 @@ def prepare_separable(factors, *, device=None) -> Packed:
     return pack_factors(factors, "cuda", device) if names_gpu(device) else pack_factors(factors)
 
 
-def conv3d(x, weights, *, mode="constant", cval=0.0, origin=0, out=None):
+def conv3d(
+    x: T,
+    weights: Tensor | Packed,
+    *,
+    mode: str = "constant",
+    cval: float = 0.0,
+    origin: int | Sequence[int] = 0,
+    out: T | None = None,
+) -> T:
     """Cross-correlation (the kernel is not flipped) with float32 sums: scipy.ndimage.correlate.
 
     out[z, y, x] = sum over a, b, t of weights[a, b, t] * x[z + a - pz, y + b - py, x + t - px]

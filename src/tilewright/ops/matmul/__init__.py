@@ -6,13 +6,14 @@ packed = prepare(w)                             # once; then matmul(x, packed) f
 """
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
 
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.ops.core.arrays import BFLOAT16, as_numpy, one_of, put_back, rows_for
+from tilewright.ops.core.arrays import BFLOAT16, T, Tensor, as_numpy, one_of, put_back, rows_for
 from tilewright.ops.core.backend import HOST, Backend, backend_of
 from tilewright.ops.core.memory import empty
 from tilewright.ops.gemm.operands import ROUNDED_DEPTH, Epilogue, Packed, Rows
@@ -24,7 +25,7 @@ __all__ = ["Packed", "Problem", "ladder", "matmul", "prepare"]
 INTEGERS = ("int64", "int32", "int16", "int8", "uint8")  # dtypes of rows on a GPU
 
 
-def prepare(b, *, dtype: str = "float32") -> Packed:
+def prepare(b: Tensor, *, dtype: str = "float32") -> Packed:
     """Lay weights b (K, N) out for the rung that will multiply by them; any strides, so `prepare(w.T)` costs no copy.
 
     dtype: the accuracy class, "float32" or "bfloat16"; on a GPU also "float16" or "tf32". The result holds a copy:
@@ -43,7 +44,17 @@ def prepare(b, *, dtype: str = "float32") -> Packed:
     return Packed(rung.name, K, N, dtype, b if backend is HOST else b.float().contiguous())
 
 
-def matmul(a, b, *, rows=None, bias=None, activation=None, residual=None, dtype=None, out=None):
+def matmul(
+    a: T,
+    b: Tensor | Packed,
+    *,
+    rows: Tensor | Sequence[int] | None = None,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+    residual: Tensor | None = None,
+    dtype: str | None = None,
+    out: T | None = None,
+) -> T:
     """activation(a @ b + residual + bias) with float32 sums.
 
     a: (..., M, K). b: (K, N), (..., K, N) with broadcast batches, or what `prepare` returned. rows: int (M,); then a is

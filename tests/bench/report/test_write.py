@@ -137,7 +137,7 @@ def test_the_headline_is_of_the_rows_that_are_shown(root, row):
     text = (root / "README.md").read_text()
     assert "| `classify`: sentences/s | float32 | 50 | 3.00 x PyTorch |" in text and "10,000" not in text
     assert "](results/made-up-2c/matmul-float32.svg)" in text and "\n| MKL | the vendor's library | 12.5 |" in text
-    assert "\n* **Fast.** The jobs run 3.00 to 3.00 times as fast as" in text
+    assert "\n* **Fast.** The jobs below run 3.00 to 3.00 times as fast as" in text
 
 
 def test_the_demos_first_lines_are_what_was_saved(root):

@@ -139,7 +139,7 @@ def claims(by_op: Rows, ladders: Ladders) -> str:
     machines = [found for on_gpu in (False, True) if (found := _machine(by_op, on_gpu))]
     rows = [chosen(by_op, machine, op, name) for machine in machines for op in JOBS for name in CLASSES]
     ratios = sorted(row.peer_ratio for row in rows if row and row.peer_ratio)
-    speed = f"The jobs run {times(ratios[0])} to {times(ratios[-1])} times as fast as" if ratios else "Jobs run beside"
+    speed = f"The jobs below run {times(ratios[0])} to {times(ratios[-1])} times as fast as" if ratios else "Jobs are measured beside"
     checked = sum(row.check.startswith("passed") for some in by_op.values() for row in some)
     told = (
         f"**Same bits.** Batch, threads and shards change no bit of a record: {several} workers write what one writes.",

@@ -139,13 +139,13 @@ def claims(by_op: Rows, ladders: Ladders) -> str:
     machines = [found for on_gpu in (False, True) if (found := _machine(by_op, on_gpu))]
     rows = [chosen(by_op, machine, op, name) for machine in machines for op in JOBS for name in CLASSES]
     ratios = sorted(row.peer_ratio for row in rows if row and row.peer_ratio)
-    speed = f"The jobs below run {times(ratios[0])} to {times(ratios[-1])} times as fast as" if ratios else "Jobs are measured beside"
+    speed = f"run {times(ratios[0])} to {times(ratios[-1])} times as fast as" if ratios else "are measured beside"
     checked = sum(row.check.startswith("passed") for some in by_op.values() for row in some)
     told = (
         f"**Same bits.** Batch, threads and shards change no bit of a record: {several} workers write what one writes.",
         f"**Crash-safe.** The same command resumes a job. A test kills jobs {KILLS} times and compares every byte.",
         f"**Ladders.** {len(ladders)} operations have {rungs} kernels, from naive to fast. One command shows them all.",
-        f"**Fast.** {speed} the strongest peer on the same machine.",
+        f"**Fast.** The jobs below {speed} the strongest peer on the same machine.",
         f"**Checked.** {checked:,} figures are published. Each comes from a run whose result was checked.",
     )
     return "\n".join(textwrap.fill(f"* {line}", COLUMNS, subsequent_indent="  ") for line in told)

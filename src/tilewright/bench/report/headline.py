@@ -1,4 +1,4 @@
-"""What README.md shows of the results: the jobs, one ladder and four claims, small whatever rows there are.
+"""What README.md shows of the results: the jobs, one ladder and five claims, small whatever rows there are.
 
 One rule chooses the rows, so that nobody picks them by hand. Each of CPU and GPU is shown by one machine: the one that
 measured most of the jobs, of equals the newest. A job has one row per accuracy class, at its first size. Where a job

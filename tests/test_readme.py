@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "README.md").read_text()
 LINES, COLUMNS, WORDS = 110, 120, 25
 MOST = {"headline:jobs": headline.JOB_ROWS + 4, "headline:ladder": headline.LADDER_ROWS + 6, "headline:claims": 5,
-        "demo:output": transcript.LINES + 6}  # fmt: skip
+        "demo:output": transcript.LINES + 5}  # fmt: skip
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
 MARKED = re.compile(r"^<!-- (\S+) -->\n(.*?)^<!-- /\1 -->\n", re.DOTALL | re.MULTILINE)
 NUMBER = re.compile(r"-?\d+\.\d+")

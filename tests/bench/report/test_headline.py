@@ -103,11 +103,15 @@ def test_no_row_is_too_long_and_no_table_too_tall(row, job, long_ladder):
         assert not wide and len(lines) <= limits[name], "\n".join([name, *lines])
 
 
-def test_a_tall_ladder_shows_its_lowest_rung_and_the_fastest(row, long_ladder):
-    names = list(long_ladder.rungs)
-    rows = [row(name, gflops=float(i)) for i, name in enumerate(names)] + [row("MKL", gflops=99.0, check=PEER)]
-    shown = re.findall(r"^\| (cpu\.\d+|MKL)", headline.ladder({"matmul": rows}, {"matmul": long_ladder}), re.MULTILINE)
-    assert shown == ["cpu.0", *(f"cpu.{i}" for i in range(22 - LADDER_ROWS, 20)), "MKL"] and len(shown) == LADDER_ROWS
+def test_a_tall_ladder_shows_the_rungs_that_change_most_and_the_fastest_peer(row, long_ladder):
+    steps = [None, *(1.5 if i % 2 else 1.01 for i in range(1, 20))]
+    rows = [row(name, versus_below=step) for name, step in zip(long_ladder.rungs, steps, strict=True)]
+    rows += [row("slow peer", check=PEER), row("MKL", gflops=99.0, check=PEER)]
+    text = headline.ladder({"matmul": rows}, {"matmul": long_ladder})
+    shown = re.findall(r"^\| (cpu\.\d+|MKL|slow peer)", text, re.MULTILINE)
+    assert shown == ["cpu.0", *(f"cpu.{i}" for i in range(1, 20, 2)), "MKL"] and len(shown) == LADDER_ROWS
+    rows[2] = replace(rows[2], versus_below=0.1)
+    assert "| cpu.2r" in headline.ladder({"matmul": rows}, {"matmul": long_ladder}), "a step down is a large one"
 
 
 def test_the_ladder_of_the_machine_with_most_rungs_then_the_newest(row, ladder):
@@ -120,9 +124,10 @@ def test_the_ladder_of_the_machine_with_most_rungs_then_the_newest(row, ladder):
         ]
         for machine, date in (("old", "2026-11-01"), ("new", "2026-11-02"))
     )
-    text = headline.ladder({"matmul": [*new, *few, *old]}, {"matmul": ladder})
+    small = [replace(one, size="1x1x1-float32", gflops=1.0) for one in new]
+    text = headline.ladder({"matmul": [*small, *new, *few, *old]}, {"matmul": ladder})
     assert text.startswith(
-        "![matmul: the rate of each rung](results/new/matmul-float32.svg)\n\nmatmul, 8x8x8, float32, 2 threads; new"
+        "![matmul: the rate of each rung](results/ladder.svg)\n\nmatmul, 8x8x8, float32, 2 threads; new"
     )
     assert "| cpu.slow | one \\| after the other | 12.5 | 25 % |" in text
 

@@ -9,14 +9,15 @@ import math
 import textwrap
 from collections.abc import Callable
 
-from tilewright.bench.report.tables import Table, groups, headline, origin, percent, rate, threads_of, three, times
+from tilewright.bench.report.figures import ladder_figure
+from tilewright.bench.report.tables import Table, groups, origin, percent, rate, threads_of, three, times
 from tilewright.bench.results import PEER, Row
 from tilewright.ops.core.ladder import Ladder
 
-COLUMNS, JOB_ROWS, LADDER_ROWS = 120, 8, 9  # at most, of README and its tables
+COLUMNS, JOB_ROWS, LADDER_ROWS = 120, 8, 12  # at most, of README and its tables
 ROW = 3 * 5 + 1  # characters of a row of five cells that are bars and spaces
 CLASSES = {"float32": ("float32",), "16 bit": ("bfloat16", "float16")}
-LADDER = "matmul"  # the operation whose ladder is shown
+LADDER, PICTURE = "matmul", "ladder.svg"  # the operation whose ladder is shown, and its figure in results/
 KILLS = 400  # of tests/runtime/jobs/test_kill_attack.py; a test holds the two equal
 UNMEASURED = "Not measured yet: `make bench` does."
 JOBS = {  # of the bench -> the command, and what is counted per second
@@ -100,24 +101,43 @@ def _short(text: str, width: int) -> str:
     return cut if cut != " ..." and cut != "..." else text[: width - 3] + "..."
 
 
-def ladder(by_op: Rows, ladders: Ladders) -> str:
-    """The figure and the table of LADDER in float32 on one CPU, on the most threads, at the size that shows most.
+def ladder_rows(by_op: Rows, ladders: Ladders) -> list[Row]:
+    """The rows of LADDER that are shown: float32, one machine, most threads, the size that reaches the highest rate.
 
-    The CPU is the one that measured most rungs so, of equals the newest.
+    The machine is the one that measured most rungs there, of equals the newest.
     """
-    shown, found = ladders[LADDER], []
-    rows = [row for row in by_op.get(LADDER, []) if row.dtype == "float32" and row.threads]
+    rungs, found = ladders[LADDER].rungs, []
+    rows = [row for row in by_op.get(LADDER, []) if row.dtype == "float32" and (row.rung in rungs or row.check == PEER)]
     for same in groups(rows, lambda row: row.machine).values():
-        size = headline(same, shown)
-        found.append({row.rung: row for row in size if row.threads == max(row.threads for row in size)})
-    by_rung = max(found, key=lambda one: (len(one), [row.origin for row in one.values()]), default={})
+        most = max(row.threads for row in same)
+        same = [row for row in same if row.threads == most]
+        fastest = max(same, key=lambda row: (row.check != PEER, rate(row)[0] or 0.0))
+        found.append([row for row in same if row.size == fastest.size])
+    return max(found, key=lambda some: (len(some), [row.origin for row in some]), default=[])
+
+
+def picture(by_op: Rows, ladders: Ladders) -> str | None:
+    """The figure of the ladder that is shown, as SVG; None without rows."""
+    rows = ladder_rows(by_op, ladders)
+    return ladder_figure(rows, ladders[LADDER]) if rows else None
+
+
+def ladder(by_op: Rows, ladders: Ladders) -> str:
+    """The figure and the table of the ladder.
+
+    A long table leaves out the rungs that change least, and all peers but the fastest.
+    """
+    shown, by_rung = ladders[LADDER], {row.rung: row for row in ladder_rows(by_op, ladders)}
     if not by_rung:
         return UNMEASURED
-    names = [name for name in shown.rungs if name in by_rung] + [name for name in by_rung if name not in shown.rungs]
-    first = by_rung[names[0]]
-    if len(names) > LADDER_ROWS:  # the lowest rung and the fastest others, in their order
-        fast = sorted(names[1:], key=lambda name: rate(by_rung[name])[0] or 0.0)[1 - LADDER_ROWS :]
-        names = [name for name in names if name == first.rung or name in fast]
+    names = [name for name in shown.rungs if name in by_rung]
+    peers = sorted(
+        (name for name in by_rung if name not in shown.rungs), key=lambda name: rate(by_rung[name])[0] or 0.0
+    )
+    first = by_rung[(names + peers)[0]]
+    between = sorted(names[1:-1], key=lambda name: abs(math.log(by_rung[name].versus_below or 1.0)))
+    least = between[: max(0, len(names) + len(peers[-1:]) - LADDER_ROWS)]
+    names = [name for name in names if name not in least] + peers[-1:]
     lines = []
     for name in names:
         row, idea = by_rung[name], shown.rungs[name].idea if name in shown.rungs else "the vendor's library"
@@ -127,8 +147,8 @@ def ladder(by_op: Rows, ladders: Ladders) -> str:
     header = ("rung", "idea", rate(first)[1], "of the roof", "x the rung below")
     size = first.size.removesuffix("-float32")
     title = f"{LADDER}, {size}, float32, {threads_of(first.threads)}; {origin([first])}"
-    picture = f"![{LADDER}: the rate of each rung](results/{first.machine}/{LADDER}-float32.svg)"
-    return f"{picture}\n\n{Table(_short(title, COLUMNS), header, tuple(lines), 2).markdown()}"
+    link = f"![{LADDER}: the rate of each rung](results/{PICTURE})"
+    return f"{link}\n\n{Table(_short(title, COLUMNS), header, tuple(lines), 2).markdown()}"
 
 
 def claims(by_op: Rows, ladders: Ladders) -> str:

@@ -39,7 +39,10 @@ def write(root: Path) -> list[Path]:
             with naming(path, "read"):
                 text = path.read_text()
             changed += [path] * write_text(path, rewritten(text, path, by_op, all_ladders))
-    for name, drawing in figures.of_results(by_op, all_ladders).items():
+    drawings = figures.of_results(by_op, all_ladders)
+    if shown := headline.picture(by_op, all_ladders):
+        drawings[headline.PICTURE] = shown
+    for name, drawing in drawings.items():
         changed += [results / name] * write_text(results / name, drawing)
     target = results / "report.html"
     return changed + [target] * write_text(target, page.page(by_op, all_ladders))

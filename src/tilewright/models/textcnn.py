@@ -10,7 +10,7 @@ padding mask: a sentence always has `sequence_length` ids, and where padding fil
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import TypedDict
+from typing import Any, TypedDict, cast
 
 import msgspec
 import numpy as np
@@ -211,7 +211,7 @@ class TextCNN:
         encoder = encoder_for(self.tokenizer, self.config)
         contents = [self._content(number, sentence, encoder) for number, sentence in enumerate(sentences)]
         ids = encoder.rows(contents) if encoder else np.array(contents, np.int32)
-        return [self.answer(row) for row in self.logits(ids.reshape(-1, self.config.sequence_length))]
+        return [cast(Answer, self.answer(row)) for row in self.logits(ids.reshape(-1, self.config.sequence_length))]
 
     def _content(self, number: int, sentence, encoder: SentenceEncoder | None) -> Content:
         """What counts of a sentence's text, or its ids, each an integer of the vocabulary."""
@@ -238,7 +238,7 @@ class TextCNN:
                 raise UsageError(f"sentence {number}, position {position}: {token!r} is no id; 0 to {V - 1} are")
         return [int(token) for token in row]
 
-    def answer(self, logits: np.ndarray) -> Answer:
+    def answer(self, logits: np.ndarray) -> dict[str, Any]:
         """One sentence's logits (num_labels,) as {"label", "score", "logits"}; the lowest class wins a tie."""
         odds = np.exp(logits.astype(np.float64) - logits.max())
         best = int(np.argmax(logits))

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -60,8 +60,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-Each = T | Sequence[T]  # one for all axes, or one per axis
-Output = DTypeLike | NDArray[Any] | None
+Each: TypeAlias = "T | Sequence[T]"  # one for all axes, or one per axis
+Output: TypeAlias = "DTypeLike | NDArray[Any] | None"
 
 
 def correlate1d(
@@ -243,9 +243,8 @@ def uniform_filter(
     given = (per_axis(value, len(axes)) for value in (size, origin, mode))
     steps = [step for step in zip(axes, *given, strict=True) if step[1] > 1]
     between = as_bytes(output)
-    for axis, *step in steps:
-        size, origin, mode = step
-        uniform_filter1d(input, int(size), axis, between, mode, cval, origin)
+    for axis, extent, shift, border in steps:
+        uniform_filter1d(input, int(extent), axis, between, border, cval, shift)
         input = between
     return settled(output, input)
 

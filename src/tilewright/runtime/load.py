@@ -130,22 +130,23 @@ if TYPE_CHECKING:
     class AnyModel(GPT2, TextCNN, DCGAN):  # type: ignore[misc]
         """A model whose family only its files tell: an editor offers the methods of every family."""
 
-        @overload
-        def generate(self, prompts: np.ndarray) -> np.ndarray: ...
+        @overload  # type: ignore[override]
+        def generate(self, prompts: np.ndarray) -> np.ndarray: ...  # type: ignore[overload-overlap]
         @overload
         def generate(
             self, prompts: Iterable[Prompt], params: SamplingParams | None = None, **options: Any
         ) -> Iterator[Output]: ...
+        def generate(self, *given: Any, **options: Any) -> Any: ...
 
 
 @overload
-def load(path: Literal["poet"], *, device: str = "auto", dtype: str = "float32") -> GPT2: ...
+def load(path: Literal["poet"], *, device: str = "auto", dtype: str = "float32") -> GPT2: ...  # type: ignore[overload-overlap]
 @overload
-def load(
+def load(  # type: ignore[overload-overlap]
     path: Literal["critic"], *, device: str = "auto", dtype: str = "float32", table_memory: int | None = None
 ) -> TextCNN: ...
 @overload
-def load(
+def load(  # type: ignore[overload-overlap]
     path: Literal["portraits"], *, device: str = "auto", dtype: str = "float32", batch: int | None = None
 ) -> DCGAN: ...
 @overload

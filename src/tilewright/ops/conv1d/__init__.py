@@ -21,7 +21,7 @@ from tilewright.ops.matmul.problem import DEVICE_DTYPES, DTYPES
 __all__ = ["Packed", "Problem", "conv1d", "ladder", "prepare"]
 
 
-def prepare(weight: Tensor, *, dtype: str = "float32") -> Packed:
+def prepare(weight, *, dtype: str = "float32") -> Packed:
     """Lay weight (O, C, K) out for the chosen rung; float32 or bfloat16, any strides.
 
     dtype: the accuracy class, "float32" or "bfloat16"; on a GPU also "float16" or "tf32". The result holds a copy:

@@ -10,6 +10,7 @@ y = conv3d(x, weights)                                          # (C, D, H, W), 
 import functools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -77,7 +78,7 @@ def conv3d(
     Raises UsageError naming the argument that does not fit, ResourceError if memory is too small for the result.
     """
     backend = backend_of(x)
-    array = backend.take("conv3d", "x", x)
+    array: Any = backend.take("conv3d", "x", x)
     if isinstance(weights, Packed):
         packed = weights
     else:
@@ -87,11 +88,11 @@ def conv3d(
     if window.mode == "valid":
         volume = tuple(n - K + 1 for n, K in zip(volume, packed.sizes, strict=True))
     shape = (packed.problem.O, *volume) if packed.channels else volume
-    result = backend.result("conv3d", out, shape, array)
+    result: Any = backend.result("conv3d", out, shape, array)
     rung = check_rung(packed, backend.device)
     whole = slice(None) if packed.channels else None
     if backend is HOST:
-        target = result if out is None else backend.target(result, array)
+        target: Any = result if out is None else backend.target(result, array)
         _run_on_host(rung, array[whole], packed, target[whole], window)
         return backend.finish(x, result, target)
     data = packed.data if isinstance(packed.data, list) else [packed.data]

@@ -18,9 +18,7 @@ Float32 = NDArray[np.float32]
 class Tensor(Protocol):
     """An array of any library that speaks DLPack: NumPy, PyTorch, CuPy, JAX."""
 
-    def __dlpack__(self, *, stream: Any = None) -> Any:
-        """Share the memory."""
-        ...
+    def __dlpack__(self, *, stream: Any = None) -> Any: ...
 
 
 T = TypeVar("T", bound=Tensor)  # the caller's kind of array

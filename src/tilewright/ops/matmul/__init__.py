@@ -25,7 +25,7 @@ __all__ = ["Packed", "Problem", "ladder", "matmul", "prepare"]
 INTEGERS = ("int64", "int32", "int16", "int8", "uint8")  # dtypes of rows on a GPU
 
 
-def prepare(b: Tensor, *, dtype: str = "float32") -> Packed:
+def prepare(b, *, dtype: str = "float32") -> Packed:
     """Lay weights b (K, N) out for the rung that will multiply by them; any strides, so `prepare(w.T)` costs no copy.
 
     dtype: the accuracy class, "float32" or "bfloat16"; on a GPU also "float16" or "tf32". The result holds a copy:
@@ -77,13 +77,13 @@ def matmul(
     dtype = _class_of(backend, b, dtype)
     x = _left(backend, a, dtype)
     one_of("matmul", "activation", activation, ACTIVATIONS)
-    prepared = isinstance(b, Packed)
-    weights = b.data if prepared else backend.take("matmul", "b", b)
-    if not prepared and weights.ndim < 2:
+    packed = b if isinstance(b, Packed) else None
+    weights = packed.data if packed else backend.take("matmul", "b", b)
+    if not packed and weights.ndim < 2:
         raise UsageError(f"matmul: b has shape {tuple(weights.shape)}; (..., K, N) is wanted")
-    K, N = (b.K, b.N) if prepared else weights.shape[-2:]
+    K, N = (packed.K, packed.N) if packed else weights.shape[-2:]
     check_depth(tuple(x.shape), K, N)
-    several = not prepared and weights.ndim > 2
+    several = not packed and weights.ndim > 2
     if rows is not None and several:
         raise UsageError(f"matmul: b has shape {tuple(weights.shape)}; rows needs a matrix (K, N)")
     index = None if rows is None else _row_index(backend, rows, x)
@@ -100,7 +100,7 @@ def matmul(
     if several:
         _run_batch(backend, x, weights, dtype, target, epilogue)
     else:
-        packed = b if prepared else prepare(weights, dtype=dtype)
+        packed = packed or prepare(weights, dtype=dtype)
         _run(backend, packed, Rows(x.reshape(math.prod(x.shape[:-1]), K), index), target, epilogue)
     return backend.finish(a, result, target)
 

@@ -96,7 +96,7 @@ def test_no_row_is_too_long_and_no_table_too_tall(row, job, long_ladder):
     ]
     rungs += [replace(rungs[0], rung="a peer with a long name " * 5, check=PEER)]
     by_op = {**groups(rows, lambda row: row.op), "matmul": rungs}
-    limits = {"jobs": JOB_ROWS + 4, "ladder": LADDER_ROWS + 6, "claims": 10}
+    limits = {"jobs": JOB_ROWS + 4, "ladder": LADDER_ROWS + 6, "claims": 5}
     for name, section in headline.SECTIONS.items():
         lines = section(by_op, {"matmul": long_ladder}).splitlines()
         wide = [line for line in lines if len(line) > COLUMNS and not line.startswith("![")]

@@ -71,6 +71,10 @@ def test_the_first_size_the_newest_session_and_there_the_slowest(job):
     assert [line[2] for line in lines_of(rows)] == ["25"]
 
 
+def test_a_volume_of_another_name_counts_its_planes(job):
+    assert lines_of([job("volumes", "m", 0.5, size="odd")])[0][2] == "200"
+
+
 def test_without_rows_it_says_so():
     empty = Ladder("matmul", Rung("cpu.one", idea="one", kernel="none:none"))
     assert headline.jobs({}, {}) == headline.UNMEASURED == headline.ladder({}, {"matmul": empty})

@@ -6,6 +6,7 @@ was measured in several ways there, such as with the token table made inside or 
 """
 
 import math
+import re
 import textwrap
 from collections.abc import Callable
 
@@ -75,8 +76,8 @@ def _machine(by_op: Rows, on_gpu: bool) -> str | None:
 
 def _rate(row: Row) -> float:
     """Records per second; of a volume voxels, whose three sizes its name begins with: "128x128x128-3x3x3-constant"."""
-    voxels = math.prod(map(int, row.size.partition("-")[0].split("x"))) if row.op == "volumes" else row.rows
-    return voxels / row.median_s
+    sizes = re.match(r"\d+(x\d+)+(?=-)", row.size) if row.op == "volumes" else None
+    return (math.prod(map(int, sizes[0].split("x"))) if sizes else row.rows) / row.median_s
 
 
 def _cells(row: Row | None) -> tuple[str, str]:

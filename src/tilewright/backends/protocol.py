@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -39,7 +39,9 @@ class Array(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, rows: slice, /) -> Array: ...
+    def __getitem__(self, part: slice | tuple[slice, ...], /) -> Array: ...
+
+    def __dlpack__(self, *, stream: Any = None) -> Any: ...
 
     def reshape(self, shape: tuple[int, ...], /) -> Array:
         """The same elements in another shape."""

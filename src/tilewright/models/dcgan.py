@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import ArrayLike
 
 from tilewright.backends import Backend, backend
 from tilewright.backends.pixels import to_pixels
@@ -238,6 +239,14 @@ class DCGAN:
         self.work = self.backend.workspace(even=self.batch * even, odd=self.batch * odd)
         self.batches: dict[tuple[str, ...], Batches] = {}
 
+    def __repr__(self) -> str:
+        height, width, channels = self.config.image_shape
+        layers = len(self.config.layers)
+        return (
+            f"<DCGAN: {self.config.z_size} noise values to {height} x {width} pixels of {channels} channels, "
+            f"{layers} layers; {self.dtype} on {self.backend.name}>"
+        )
+
     def forward(
         self, z: Array, *, images: Array | None = None, pixels: Array | None = None, invalid: Array | None = None
     ) -> None:
@@ -280,7 +289,7 @@ class DCGAN:
         for i in range(len(self.config.layers)):
             yield self._folded(weights, f"convs.{i}", i + 1, axis=2)
 
-    def generate(self, z, *, out: np.ndarray | None = None) -> np.ndarray:
+    def generate(self, z: ArrayLike, *, out: np.ndarray | None = None) -> np.ndarray:
         """Noise (n, z_size) -> float32 (n, height, width, channels), each value from -1 to 1.
 
         z: real numbers, NumPy or what it can read; they are rounded to float32. out: where to write. An image's bits do
@@ -326,7 +335,7 @@ class DCGAN:
                              remedy="the file is damaged: use another checkpoint")  # fmt: skip
         return folded
 
-    def checked(self, z) -> np.ndarray:
+    def checked(self, z: ArrayLike) -> np.ndarray:
         """Noise as float32 (n, z_size). Raises UsageError as `generate` does."""
         noise, wanted = as_numpy("z", z), self.config.z_size
         if noise.ndim != 2 or noise.shape[1] != wanted or not (noise.dtype.kind in "iuf" or noise.dtype == BFLOAT16):

@@ -161,6 +161,13 @@ class GPT2(LanguageModel):
         self.best_head = prepare_argmax(self.wte.T, dtype=dtype, weights=self.head)
         self.activation = ACTIVATIONS[config.activation_function]
 
+    def __repr__(self) -> str:
+        config = self.config
+        return (
+            f"<GPT2: {config.n_layer} layers of width {config.n_embd:,}, {config.n_head} heads, "
+            f"{config.vocab_size:,} tokens, {config.n_positions:,} positions; {self.dtype} on {self.backend.name}>"
+        )
+
     def forward(self, batch: Batch, work: Workspace) -> Array:
         """Hidden states (n, C) of the last row of each of n sequences, after the last norm; float32 on a CPU."""
         out = work.take("x", len(batch.ids), self.config.n_embd)

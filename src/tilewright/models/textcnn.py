@@ -8,11 +8,13 @@ padding mask: a sentence always has `sequence_length` ids, and where padding fil
 """
 
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any, TypedDict, cast
 
 import msgspec
 import numpy as np
+from numpy.typing import ArrayLike
 
 from tilewright.backends import Backend, backend
 from tilewright.backends.protocol import Array, Network, Operand
@@ -87,6 +89,14 @@ class TextCNNConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         return self.id2label.get(i, f"LABEL_{i}")
 
 
+class Answer(TypedDict):
+    """label: the name of the likeliest class. score: the softmax of its logit. logits: (num_labels,)."""
+
+    label: str
+    score: float
+    logits: list[float]
+
+
 class TextCNN:
     """A TextCNN ready to run on this machine's CPU, or on its GPU.
 
@@ -148,6 +158,14 @@ class TextCNN:
             )
             self.batches = self.backend.batches(network, sizes)
 
+    def __repr__(self) -> str:
+        config = self.config
+        sizes = f"{config.vocab_size:,} tokens of width {config.hidden_size:,}, {config.num_filters:,} filters"
+        return (
+            f"<TextCNN: {sizes} of each size {config.kernel_sizes}, sentences of {config.sequence_length} tokens, "
+            f"{config.num_labels} labels; {self.dtype} on {self.backend.name}>"
+        )
+
     def forward(self, ids: Array, logits: Array, lowest: Array) -> None:
         """A batch of token ids int32 (n, sequence_length) -> logits (n, num_labels). lowest (n,): see `TokenLookup`."""
         n, features = len(ids), len(self.config.kernel_sizes) * self.config.num_filters
@@ -161,7 +179,7 @@ class TextCNN:
     def _between(self, *shape: int) -> Array:
         return self.backend.empty(shape, self.backend.between)
 
-    def logits(self, ids) -> np.ndarray:
+    def logits(self, ids: ArrayLike) -> np.ndarray:
         """Token ids int (n, sequence_length) -> float32 (n, num_labels).
 
         A large n is better than many small ones: rows of the token table are computed n sentences at a time. A
@@ -181,7 +199,7 @@ class TextCNN:
             self.batches.run([ids], [logits, lowest], spans)
         return logits.copy()
 
-    def classify(self, sentences: Iterable) -> list[dict]:
+    def classify(self, sentences: Iterable[str | Sequence[int] | np.ndarray]) -> list[Answer]:
         """Sentences -> [{"label", "score", "logits"}]; score is the softmax of the label's logit.
 
         sentences: texts, if the model has a tokenizer, or sequences of token ids; see `SentenceEncoder` for those that
@@ -193,7 +211,7 @@ class TextCNN:
         encoder = encoder_for(self.tokenizer, self.config)
         contents = [self._content(number, sentence, encoder) for number, sentence in enumerate(sentences)]
         ids = encoder.rows(contents) if encoder else np.array(contents, np.int32)
-        return [self.answer(row) for row in self.logits(ids.reshape(-1, self.config.sequence_length))]
+        return [cast(Answer, self.answer(row)) for row in self.logits(ids.reshape(-1, self.config.sequence_length))]
 
     def _content(self, number: int, sentence, encoder: SentenceEncoder | None) -> Content:
         """What counts of a sentence's text, or its ids, each an integer of the vocabulary."""
@@ -220,7 +238,7 @@ class TextCNN:
                 raise UsageError(f"sentence {number}, position {position}: {token!r} is no id; 0 to {V - 1} are")
         return [int(token) for token in row]
 
-    def answer(self, logits: np.ndarray) -> dict:
+    def answer(self, logits: np.ndarray) -> dict[str, Any]:
         """One sentence's logits (num_labels,) as {"label", "score", "logits"}; the lowest class wins a tie."""
         odds = np.exp(logits.astype(np.float64) - logits.max())
         best = int(np.argmax(logits))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import msgspec
 import numpy as np
@@ -23,6 +23,13 @@ from tilewright.models.gpt2 import GPT2, GPT2Config
 from tilewright.models.textcnn import TextCNN, TextCNNConfig
 from tilewright.runtime.devices import place_for
 from tilewright.runtime.named_models import check_model, model_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tilewright.generation.language_model import Output
+    from tilewright.generation.prompts import Prompt
+    from tilewright.generation.sampling import SamplingParams
 
 Config = TextCNNConfig | GPT2Config | DCGANConfig
 Model = TextCNN | GPT2 | DCGAN
@@ -118,6 +125,32 @@ def _check_output_matrix(path: str | os.PathLike[str]) -> None:
         )
 
 
+if TYPE_CHECKING:
+
+    class AnyModel(GPT2, TextCNN, DCGAN):  # type: ignore[misc]
+        """A model whose family only its files tell: an editor offers the methods of every family."""
+
+        @overload  # type: ignore[override]
+        def generate(self, prompts: np.ndarray) -> np.ndarray: ...  # type: ignore[overload-overlap]
+        @overload
+        def generate(
+            self, prompts: Iterable[Prompt], params: SamplingParams | None = None, **options: Any
+        ) -> Iterator[Output]: ...
+        def generate(self, *given: Any, **options: Any) -> Any: ...
+
+
+@overload
+def load(path: Literal["poet"], *, device: str = "auto", dtype: str = "float32") -> GPT2: ...  # type: ignore[overload-overlap]
+@overload
+def load(  # type: ignore[overload-overlap]
+    path: Literal["critic"], *, device: str = "auto", dtype: str = "float32", table_memory: int | None = None
+) -> TextCNN: ...
+@overload
+def load(  # type: ignore[overload-overlap]
+    path: Literal["portraits"], *, device: str = "auto", dtype: str = "float32", batch: int | None = None
+) -> DCGAN: ...
+@overload
+def load(path: str | os.PathLike[str], *, device: str = "auto", dtype: str = "float32", **options: Any) -> AnyModel: ...
 def load(path: str | os.PathLike[str], *, device: str = "auto", dtype: str = "float32", **options: Any) -> Any:
     """The model at `path`: a directory (config.json, model.safetensors), the course's file, or, where nothing of that
     name lies here, a named model: "poet", "critic", "portraits".

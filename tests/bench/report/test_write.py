@@ -51,6 +51,7 @@ def test_tables_figures_and_the_page_are_written(root):
     assert changed == pages | {
         "README.md",
         "docs/learn/embedding.md",
+        "results/ladder.svg",
         "results/report.html",
         "results/made-up-2c/matmul-float32.svg",
         "results/made-up-2c/embedding-float32.svg",
@@ -140,8 +141,9 @@ def test_the_page_of_an_operation(root, row):
         ("<!-- ladder:matmul -->\n<!-- /sizes:matmul -->\n", "line 1: .* not closed"),
         ("<!-- ladder:matmul -->\n<!-- sizes:matmul -->\n<!-- /ladder:matmul -->\n", "line 1: .* not closed"),
         ("<!-- ladder:matmull -->\n<!-- /ladder:matmull -->\n", "no operation 'matmull'; there are .*matmul"),
+        ("<!-- headline:job -->\n<!-- /headline:job -->\n", "no section 'job'; there are jobs, ladder, claims"),
     ],
-    ids=["open", "other", "nested", "unknown"],
+    ids=["open", "other", "nested", "unknown", "unknown section"],
 )
 def test_a_broken_marker_is_refused_and_nothing_written(root, text, message):
     (root / "README.md").write_text(text)
@@ -155,35 +157,38 @@ def test_no_results_are_an_error(tmp_path):
         write(tmp_path)
 
 
-def test_the_headline_has_our_rows_of_the_first_sizes(root, row):
+def test_the_headline_is_of_the_rows_that_are_shown(root, row):
     job = {"op": "sentiment", "size": "16384 sentences", "rows": 100}
     rows = [row("table inside", **job, median_s=2.0, peer="PyTorch", peer_ratio=3.0)]
     rows += [row("PyTorch", **job, median_s=0.01, check="peer")]
-    rows += [row("tilewright", op="volumes", size=f"size {i}", rows=8, median_s=0.0025) for i in range(3)]
     save(root / "results", "made-up-2c", rows)
-    (root / "README.md").write_text("<!-- headline:jobs -->\n<!-- /headline:jobs -->\n")
+    names = ("jobs", "ladder", "claims")
+    (root / "README.md").write_text("".join(f"<!-- headline:{name} -->\n<!-- /headline:{name} -->\n" for name in names))
     write(root)
     text = (root / "README.md").read_text()
-    wanted = "| sentiment | made-up-2c | 16384 sentences | float32 | table inside | 50 sentences/s | PyTorch | 3.00 |"
-    assert wanted in text
-    assert "| volumes | made-up-2c | size 1 | float32 | tilewright | 2.5 ms |  |  |" in text
-    assert "size 2" not in text and "10,000" not in text
+    assert "| `classify`: sentences/s | float32 | 50 | 3.00 x PyTorch |" in text and "10,000" not in text
+    assert "](results/ladder.svg)" in text and "\n| MKL | the vendor's library | 12.5 |" in text
+    assert "\n* **Fast.** The jobs below run 3.00 to 3.00 times as fast as" in text
 
 
-def test_the_demos_output_is_what_was_kept(root):
-    """Text in a block, then the pictures that are there."""
+def test_of_the_demo_are_shown_the_faces_and_what_took_time(root):
+    """The picture, if it is there, then the lines of the text that have a time in a block, few and not too long."""
     (root / "README.md").write_text("<!-- demo:output -->\nold\n<!-- /demo:output -->\n")
     write(root)
     assert transcript.MISSING in (root / "README.md").read_text()
     kept = root / transcript.FOLDER
     kept.mkdir()
-    (kept / "demo.txt").write_text("poet continues\n\n    To be\n")
+    poet = "poet continues a line (96 tokens in 0.26 s)"
+    (kept / "demo.txt").write_text(f"tilewright on a CPU\n\n{poet}\n\n    To be (in 3 s)\ncritic reads (0.005 s): it\n")
     (kept / "faces.png").write_bytes(b"")
     assert write(root) == [root / "README.md"] and write(root) == []
-    block = "```\n$ tilewright demo\npoet continues\n\n    To be\n```"
-    picture = "![faces that portraits drew](results/demo/faces.png)"
-    wanted = f"<!-- demo:output -->\n{block}\n\n{picture}\n<!-- /demo:output -->\n"
+    block = f"```\n$ tilewright demo\n{poet}\ncritic reads (0.005 s): it\n```"
+    picture = f"![{transcript.WORDS}](results/demo/faces.png)"
+    wanted = f"<!-- demo:output -->\n{picture}\n\n{block}\n<!-- /demo:output -->\n"
     assert (root / "README.md").read_text() == wanted
+    (kept / "demo.txt").write_text(f"x{poet * 9}\n" * 9)
+    lines = transcript.transcript(root).splitlines()
+    assert len(lines) == transcript.LINES + 5 and max(map(len, lines)) == transcript.COLUMNS
 
 
 def test_text_of_a_result_stays_text(root, row):

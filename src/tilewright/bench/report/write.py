@@ -9,8 +9,7 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from tilewright.bench.report import figures, page, pages, svg
-from tilewright.bench.report.headline import headline_tables
+from tilewright.bench.report import figures, headline, page, pages, svg
 from tilewright.bench.report.shown import shown
 from tilewright.bench.report.tables import bench_tables, ladder_tables, sizes_tables
 from tilewright.bench.report.transcript import transcript
@@ -43,6 +42,8 @@ def write(root: Path) -> list[Path]:
                 text = path.read_text()
             made[path] = rewritten(text, path, by_op, all_ladders)
     made |= {results / name: svg.standalone(drawing) for name, drawing in drawings.items()}
+    if picture := headline.picture(by_op, all_ladders):
+        made[results / headline.PICTURE] = svg.standalone(picture)
     made |= {docs / "results" / name: text for name, text in pages.pages(by_op, all_ladders, list(drawings)).items()}
     made[results / "report.html"] = page.page(by_op, all_ladders, drawings)
     changed = [path for path, text in made.items() if write_text(path, text)]
@@ -80,6 +81,9 @@ def rewritten(text: str, path: Path, by_op: dict[str, list[Row]], all_ladders: d
         if kind in ("ladder", "sizes") and name not in all_ladders:
             known = ", ".join(all_ladders)
             raise InputError(f"there is no operation {name!r}; there are {known}", path=path, where=where)
+        if kind == "headline" and name not in headline.SECTIONS:
+            known = ", ".join(headline.SECTIONS)
+            raise InputError(f"there is no section {name!r}; there are {known}", path=path, where=where)
         body = transcript(path.parent) if kind == "demo" else _tables(kind, name, by_op, all_ladders)
         parts += [text[end : begin.end()], "\n", body, closing]
         end = stop + len(closing)
@@ -90,8 +94,8 @@ def _tables(kind: str, name: str, by_op: dict[str, list[Row]], all_ladders: dict
     """What stands between two markers that ask for tables."""
     rows = by_op.get(name, [])
     if kind == "headline":
-        tables = headline_tables(by_op)
-    elif kind == "bench":
+        return headline.SECTIONS[name](by_op, all_ladders)
+    if kind == "bench":
         tables = bench_tables(rows)
     else:
         tables = {"ladder": ladder_tables, "sizes": sizes_tables}[kind](rows, all_ladders[name])

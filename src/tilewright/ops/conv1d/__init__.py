@@ -6,13 +6,15 @@ packed = prepare(weight)                                        # once; then con
 features = conv1d(x, packed, activation="relu", pool="max")     # (B, O)
 """
 
+from typing import overload
+
 import numpy as np
 
 from tilewright.errors import ResourceError, UsageError
 from tilewright.ops.conv1d.ladder import ladder
 from tilewright.ops.conv1d.operands import ACTIVATIONS, Epilogue, Packed, window_of
 from tilewright.ops.conv1d.problem import POOLS, Problem
-from tilewright.ops.core.arrays import one_of
+from tilewright.ops.core.arrays import Float32, T, Tensor, one_of
 from tilewright.ops.core.backend import HOST, backend_of
 from tilewright.ops.matmul.problem import DEVICE_DTYPES, DTYPES
 
@@ -39,6 +41,34 @@ def prepare(weight, *, dtype: str = "float32") -> Packed:
     return Packed(rung.name, O, C, K, dtype, weight if backend is HOST else weight.float().contiguous())
 
 
+@overload
+def conv1d(
+    x: np.ndarray,
+    weight: Tensor | Packed,
+    *,
+    bias: Tensor | None = None,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    activation: str | None = None,
+    pool: str | None = None,
+    dtype: str | None = None,
+    out: np.ndarray | None = None,
+) -> Float32: ...
+@overload
+def conv1d(
+    x: T,
+    weight: Tensor | Packed,
+    *,
+    bias: Tensor | None = None,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    activation: str | None = None,
+    pool: str | None = None,
+    dtype: str | None = None,
+    out: T | None = None,
+) -> T: ...
 def conv1d(x, weight, *, bias=None, stride=1, padding=0, dilation=1, activation=None, pool=None, dtype=None, out=None):
     """Cross-correlation (the kernel is not flipped) with float32 sums, in PyTorch's layout.
 

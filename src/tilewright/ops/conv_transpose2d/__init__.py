@@ -5,6 +5,8 @@ y = conv_transpose2d(x, weights, stride=2, padding=((1, 2), (1, 2)))    # (B, H,
 packed = prepare(weights, stride=2, padding=((1, 2), (1, 2)))           # once; then conv_transpose2d(x, packed)
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tilewright.errors import ResourceError, UsageError
@@ -12,7 +14,7 @@ from tilewright.ops.conv_transpose2d.arguments import axes, check_window, output
 from tilewright.ops.conv_transpose2d.ladder import ladder
 from tilewright.ops.conv_transpose2d.operands import Epilogue, Packed
 from tilewright.ops.conv_transpose2d.problem import ACTIVATIONS, DEVICE_DTYPES, DTYPES, Problem
-from tilewright.ops.core.arrays import one_of
+from tilewright.ops.core.arrays import T, Tensor, one_of
 from tilewright.ops.core.backend import HOST, backend_of
 
 __all__ = ["Packed", "Problem", "conv_transpose2d", "ladder", "prepare"]
@@ -46,7 +48,17 @@ def prepare(weights, *, stride=1, padding=0, dtype: str = "float32") -> Packed:
     return Packed(rung.name, O, C, rows, columns, dtype, data)
 
 
-def conv_transpose2d(x, weights, *, stride=None, padding=None, bias=None, activation=None, out=None, dtype=None):
+def conv_transpose2d(
+    x: T,
+    weights: Tensor | Packed,
+    *,
+    stride: int | tuple[int, int] | None = None,
+    padding: int | Sequence[Sequence[int]] | None = None,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+    out: T | None = None,
+    dtype: str | None = None,
+) -> T:
     """Transposed convolution with float32 sums, cropped, then bias and activation.
 
     full[b, s * h + a, t * w + c, o] = sum over h, w, i of x[b, h, w, i] * weights[a, c, o, i]        (s, t) the stride

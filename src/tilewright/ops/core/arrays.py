@@ -2,14 +2,26 @@
 
 import math
 import sys
+from typing import Any, Protocol, TypeVar
 
 import ml_dtypes
 import numpy as np
+from numpy.typing import NDArray
 
 from tilewright.errors import ResourceError, UsageError
 from tilewright.ops.core.memory import empty
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+Float32 = NDArray[np.float32]
+
+
+class Tensor(Protocol):
+    """An array of any library that speaks DLPack: NumPy, PyTorch, CuPy, JAX."""
+
+    def __dlpack__(self, *, stream: Any = None) -> Any: ...
+
+
+T = TypeVar("T", bound=Tensor)  # the caller's kind of array
 
 
 def as_numpy(name: str, value) -> np.ndarray:

@@ -3,10 +3,12 @@
 Where a convolution follows, the rows need not be gathered at all: see `tilewright.ops.embedding_conv1d`.
 """
 
+from typing import overload
+
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.ops.core.arrays import as_numpy, put_back, rows_for, target_for
+from tilewright.ops.core.arrays import Float32, T, Tensor, as_numpy, put_back, rows_for, target_for
 from tilewright.ops.core.backend import HOST, backend_of
 from tilewright.ops.core.gpu.rows import kinds_of, ready, writable
 from tilewright.ops.core.gpu.tensors import FLOATS, INTEGERS
@@ -32,6 +34,24 @@ def checked_ids(ids, V: int, name: str = "ids", table: str = "table") -> np.ndar
     return array
 
 
+@overload
+def embedding(
+    ids: np.ndarray,
+    table: Tensor,
+    *,
+    out: np.ndarray | None = None,
+    positions: Tensor | None = None,
+    position_table: Tensor | None = None,
+) -> Float32: ...
+@overload
+def embedding(
+    ids: T,
+    table: Tensor,
+    *,
+    out: T | None = None,
+    positions: Tensor | None = None,
+    position_table: Tensor | None = None,
+) -> T: ...
 def embedding(ids, table, *, out=None, positions=None, position_table=None):
     """table[ids] + position_table[positions]: ids integers (...), table float32 or bfloat16 (V, C) -> float32 (..., C),
     the same kind of array as ids.

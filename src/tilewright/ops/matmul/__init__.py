@@ -6,13 +6,14 @@ packed = prepare(w)                             # once; then matmul(x, packed) f
 """
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
 
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.ops.core.arrays import BFLOAT16, as_numpy, one_of, put_back, rows_for
+from tilewright.ops.core.arrays import BFLOAT16, T, Tensor, as_numpy, one_of, put_back, rows_for
 from tilewright.ops.core.backend import HOST, Backend, backend_of
 from tilewright.ops.core.memory import empty
 from tilewright.ops.gemm.operands import ROUNDED_DEPTH, Epilogue, Packed, Rows
@@ -43,7 +44,17 @@ def prepare(b, *, dtype: str = "float32") -> Packed:
     return Packed(rung.name, K, N, dtype, b if backend is HOST else b.float().contiguous())
 
 
-def matmul(a, b, *, rows=None, bias=None, activation=None, residual=None, dtype=None, out=None):
+def matmul(
+    a: T,
+    b: Tensor | Packed,
+    *,
+    rows: Tensor | Sequence[int] | None = None,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+    residual: Tensor | None = None,
+    dtype: str | None = None,
+    out: T | None = None,
+) -> T:
     """activation(a @ b + residual + bias) with float32 sums.
 
     a: (..., M, K). b: (K, N), (..., K, N) with broadcast batches, or what `prepare` returned. rows: int (M,); then a is
@@ -66,13 +77,13 @@ def matmul(a, b, *, rows=None, bias=None, activation=None, residual=None, dtype=
     dtype = _class_of(backend, b, dtype)
     x = _left(backend, a, dtype)
     one_of("matmul", "activation", activation, ACTIVATIONS)
-    prepared = isinstance(b, Packed)
-    weights = b.data if prepared else backend.take("matmul", "b", b)
-    if not prepared and weights.ndim < 2:
+    packed = b if isinstance(b, Packed) else None
+    weights = packed.data if packed else backend.take("matmul", "b", b)
+    if not packed and weights.ndim < 2:
         raise UsageError(f"matmul: b has shape {tuple(weights.shape)}; (..., K, N) is wanted")
-    K, N = (b.K, b.N) if prepared else weights.shape[-2:]
+    K, N = (packed.K, packed.N) if packed else weights.shape[-2:]
     check_depth(tuple(x.shape), K, N)
-    several = not prepared and weights.ndim > 2
+    several = not packed and weights.ndim > 2
     if rows is not None and several:
         raise UsageError(f"matmul: b has shape {tuple(weights.shape)}; rows needs a matrix (K, N)")
     index = None if rows is None else _row_index(backend, rows, x)
@@ -89,7 +100,7 @@ def matmul(a, b, *, rows=None, bias=None, activation=None, residual=None, dtype=
     if several:
         _run_batch(backend, x, weights, dtype, target, epilogue)
     else:
-        packed = b if prepared else prepare(weights, dtype=dtype)
+        packed = packed or prepare(weights, dtype=dtype)
         _run(backend, packed, Rows(x.reshape(math.prod(x.shape[:-1]), K), index), target, epilogue)
     return backend.finish(a, result, target)
 

@@ -75,21 +75,15 @@ def parse_threads(text: str) -> tuple[int, ...]:
     return counts
 
 
-JOB_OPERATIONS = {  # the operations that a job's model runs, and those that some of their rungs run
-    "classify": ("embedding_conv1d", "matmul", "conv1d", "embedding"),
-    "generate": ("attention", "matmul", "matmul_argmax", "layernorm", "embedding", "sample", "softmax"),
-    "draw": ("conv_transpose2d", "matmul", "elementwise"),
-    "convolve": ("conv3d", "correlate"),
-}
-
-
 def parse_rungs(texts: list[str], job: str, device: str) -> dict[str, str]:
     """["matmul=cpu.packed"] as {"matmul": "cpu.packed"}.
 
-    Raises BadParameter for what is no pair, an operation that is given twice, one that the job does not run; UsageError
-    for a rung that is unknown or cannot run on the device. `using` refuses unknown operations.
+    Raises BadParameter for what is no pair, and an operation that is given twice; UsageError for an operation that the
+    job never runs, and a rung that is unknown or cannot run on the device; ResourceError for a rung that needs a GPU
+    where there is none. `forcing` refuses unknown operations.
     """
     from tilewright.ops.core.ladder import operations
+    from tilewright.runtime.forced_rungs import check_operations
 
     pairs = [text.partition("=") for text in texts]
     if any(not (op.isidentifier() and name) for op, _, name in pairs):
@@ -100,20 +94,19 @@ def parse_rungs(texts: list[str], job: str, device: str) -> dict[str, str]:
             what = f"{op} is given twice, as {rungs[op]} and {name}: one kernel of an operation can be forced"
             raise typer.BadParameter(what, param_hint="--rung")
         rungs[op] = name
-    for op in rungs:
-        if op in operations() and op not in JOB_OPERATIONS[job]:
-            what = f"{op}={rungs[op]} has no effect: {job} runs {', '.join(JOB_OPERATIONS[job])}"
-            raise typer.BadParameter(what, param_hint="--rung")
-        if op in operations():
-            _check_rung(op, rungs[op], device)
+    known = {op: name for op, name in rungs.items() if op in operations()}
+    check_operations(job, known)
+    for op, name in known.items():
+        _check_rung(op, name, device)
     return rungs
 
 
 def _check_rung(op: str, name: str, device: str) -> None:
-    """Raises UsageError unless the operation has the rung, and its engine can run on `device`."""
+    """Raises UsageError unless the operation has the rung, and its engine runs on `device`; ResourceError where that
+    needs a GPU that is missing."""
     from importlib import import_module
 
-    from tilewright.errors import UsageError
+    from tilewright.errors import ResourceError, UsageError
     from tilewright.hardware import unavailable
 
     rungs = import_module(f"tilewright.ops.{op}.ladder").ladder.rungs
@@ -129,7 +122,8 @@ def _check_rung(op: str, name: str, device: str) -> None:
         why = f"--rung {op}={name} runs on {other}, and the job's device is {device}"
         remedy = f"give --device {other}{gpu}, or {remedy}"
     elif missing[engine]:
-        why = f"--rung {op}={name} needs a GPU, and this machine offers none ({missing[engine]})"
+        raise ResourceError(f"--rung {op}={name} needs a GPU, and this machine offers none ({missing[engine]})",
+                            remedy=remedy)  # fmt: skip
     else:
         return
     raise UsageError(why, remedy=remedy)

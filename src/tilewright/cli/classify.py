@@ -107,12 +107,12 @@ def classify(options: Options) -> None:
     check_threads(options.threads)
     job = job_of(options)
 
-    from tilewright.ops.core.ladder import using
+    from tilewright.ops.core.ladder import forcing
     from tilewright.ops.core.launch import thread_count, threads
     from tilewright.runtime.verbs.classify import classify
 
     say = Speaker(options, lambda: _banner(options, thread_count()))
-    with threads(options.threads), using(**rungs):
+    with threads(options.threads), forcing(**rungs):
         report = classify(job, say)
     show_part("classify", options, report)
     if report.lead:

@@ -109,11 +109,11 @@ def convolve(options: Options) -> None:
     check_threads(options.threads)
     job = job_of(options)
 
-    from tilewright.ops.core.ladder import using
+    from tilewright.ops.core.ladder import forcing
     from tilewright.ops.core.launch import thread_count, threads
     from tilewright.runtime.verbs.convolve import convolve
 
-    with threads(options.threads), using(**rungs):
+    with threads(options.threads), forcing(**rungs):
         count = thread_count()
         report = convolve(job, Speaker(options, lambda: _banner(options, count)))
     show_part("convolve", options, report)

@@ -102,11 +102,11 @@ def draw(options: Options) -> None:
     check_threads(options.threads)
     job = job_of(options)
 
-    from tilewright.ops.core.ladder import using
+    from tilewright.ops.core.ladder import forcing
     from tilewright.ops.core.launch import thread_count, threads
     from tilewright.runtime.verbs.draw import draw
 
-    with threads(options.threads), using(**rungs):
+    with threads(options.threads), forcing(**rungs):
         count = thread_count()
         report = draw(job, Speaker(options, lambda: _banner(options, count)))
     show_part("draw", options, report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -15,7 +16,7 @@ from tilewright.formats.sampling_fields import DRAWING
 
 if TYPE_CHECKING:
     from tilewright.generation.sampling import SamplingParams
-    from tilewright.runtime.verbs.generate import GenerateJob
+    from tilewright.runtime.verbs.generate import GenerateJob, GenerateReport
 
 SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
@@ -167,19 +168,30 @@ def generate(options: Options) -> None:
     check_threads(options.threads)
     job = job_of(options)
 
-    from tilewright.ops.core.ladder import using
+    from tilewright.ops.core.ladder import forcing
     from tilewright.ops.core.launch import thread_count, threads
     from tilewright.runtime.verbs.generate import generate
 
     speak = Speaker(options, lambda: _banner(options, thread_count()))
-    with threads(options.threads), using(**rungs):
+    with threads(options.threads), forcing(**rungs):
         report = generate(job, speak)
     show_part("generate", options, report)
     if report.lead:
         speak(summary(report, int(report.figures.get("tokens", 0)), report.tokens_per_second, "tokens"))
+        for line in _unused_rungs(report):
+            speak(line)
+            say(f"Warning: {line}", err=True)
         if options.json:
             show_report("generate", options, report)
     raise typer.Exit(report.exit_code)
+
+
+def _unused_rungs(report: GenerateReport) -> Iterator[str]:
+    """A sentence for each forced rung that no prompt needed."""
+    for rung in report.unused_rungs:
+        op = rung.partition("=")[0]
+        others = "drew tokens" if op == "sample" else "took the likeliest token alone"
+        yield f"--rung {rung} had no effect: {op} never ran, as no prompt {others}"
 
 
 def _drawing(options: Options) -> str:

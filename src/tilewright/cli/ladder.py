@@ -200,13 +200,13 @@ def _without_peers(options: Options) -> list[str]:
 
 def _explain(tower: Any, cases: list[Any], options: Options) -> None:
     """Which rung runs, and why: once for all problems of which the same is to be said."""
-    from tilewright.ops.core.ladder import using
+    from tilewright.ops.core.ladder import forcing, in_words
 
     problems: dict[str, list[str]] = {}
-    with using(**({tower.op: options.rung} if options.rung else {})):
+    with forcing(**({tower.op: options.rung} if options.rung else {})):
         for case in cases:
             names = problems.setdefault(_in_short(tower.explain(case.problem), options.device), [])
-            if (name := f"{tower.op} {case.problem}") not in names:
+            if (name := f"{tower.op} {in_words(case.problem)}") not in names:
                 names.append(name)
     for text, names in problems.items():
         show("\n".join([*names, text, ""]))

@@ -81,11 +81,11 @@ def _enter(stack: ExitStack, options: Any, job: str) -> None:
     rungs = parse_rungs(options.rung or [], job, options.device)
     check_threads(options.threads)
 
-    from tilewright.ops.core.ladder import using
+    from tilewright.ops.core.ladder import forcing
     from tilewright.ops.core.launch import threads
 
     stack.enter_context(threads(options.threads))
-    stack.enter_context(using(**rungs))
+    stack.enter_context(forcing(**rungs))
 
 
 def _planned(name: str, job: Any) -> tuple[str, dict[str, Any]]:
@@ -223,7 +223,9 @@ def _made(options: Any, memory: int | None) -> tuple[list[str], dict[str, Any], 
     from tilewright.ops.core.arrays import one_of
     from tilewright.runtime.verbs.generate.plan import made_prompts, plan_generate
     from tilewright.runtime.verbs.generate.plan_device import plan_on_gpu
+    from tilewright.runtime.verbs.generate.task import check_forced
 
+    check_forced(generate._params(options), options.device)
     what: dict[str, Any] = {"count": options.count, "length": options.length}
     config, prompts = made_prompts(options.model, **what)
     if options.device == "cuda":

@@ -16,6 +16,7 @@ from tilewright.formats.sentences import SentenceReader, open_sentences
 from tilewright.models.textcnn import TextCNNConfig
 from tilewright.runtime.devices import place_for
 from tilewright.runtime.fingerprint import Around, files_of, fingerprint
+from tilewright.runtime.forced_rungs import check_rungs
 from tilewright.runtime.inputs import SCAN_BYTES, Sizing, cut_lines, cut_rows
 from tilewright.runtime.jobs.cut import Cut, Records
 from tilewright.runtime.jobs.directory import JobDirectory
@@ -44,6 +45,7 @@ def task_of(job: ClassifyJob, say: Say = quiet) -> ClassifyTask:
     check_paths(job)
     kind = RowsTask if job.output.endswith(".parquet") else ClassifyTask
     task = kind(job, config_of(job.model, TextCNNConfig), Around.here(), say)
+    check_rungs("classify", task.around.rungs, job.device)
     if not job.is_binary and not has_tokenizer(job.model):
         check_has_ids(job.input, job.model, '{"id": 7, "tokens": [1, 2]}')
     with closing(task.reader(SCAN_BYTES)) as reader:

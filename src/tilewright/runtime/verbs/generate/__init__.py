@@ -7,8 +7,10 @@ from tilewright.formats.validate import validate, validate_tokens
 from tilewright.runtime.jobs.start import quiet, start
 from tilewright.runtime.reports import Say
 from tilewright.runtime.verbs.generate.job import GenerateJob, GenerateReport, beyond_context
-from tilewright.runtime.verbs.generate.task import task_of
-from tilewright.runtime.verbs.generate.worker import FIRST_UNDRAWN, UNDRAWN
+from tilewright.runtime.verbs.generate.task import GenerateTask, task_of
+from tilewright.runtime.verbs.generate.worker import FIRST_UNDRAWN, RAN, UNDRAWN
+
+CHOOSING = ("matmul_argmax", "sample")  # operations, one of which chooses each token
 
 __all__ = ["GenerateJob", "GenerateReport", "generate"]
 
@@ -33,6 +35,8 @@ def generate(job: GenerateJob, say: Say = quiet) -> GenerateReport:
         return report
     names = ("tokens", "prompt_tokens", "cut", UNDRAWN)
     report.tokens, report.prompt_tokens, report.cut, report.undrawn = (int(figures.get(name, 0)) for name in names)
+    if job.has_own_params:
+        report.unused_rungs = unused_rungs(task, figures)
     new, run_s = report.figures.get("tokens", 0), report.seconds.get("run", 0.0)
     report.tokens_per_second = new / max(run_s, 1e-9)
     if report.computed:
@@ -51,3 +55,9 @@ def generate(job: GenerateJob, say: Say = quiet) -> GenerateReport:
         else:
             report.validation = validate(job.output, job.answers, prefix=job.count is not None)
     return report
+
+
+def unused_rungs(task: GenerateTask, figures: dict[str, float]) -> list[str]:
+    """The forced rungs of operations that choose tokens, and that no prompt needed. figures: of all shards."""
+    forced = {op: rung for op, rung in task.around.rungs.items() if op in CHOOSING}
+    return [f"{op}={rung}" for op, rung in forced.items() if not figures.get(f"{RAN}{op}")]

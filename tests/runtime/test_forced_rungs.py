@@ -3,6 +3,9 @@
 import ast
 import importlib
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,8 @@ from gpt2_models import save
 from tilewright.cli import main
 from tilewright.errors import UsageError
 from tilewright.ops.core.ladder import Ladder, operations, using
+from tilewright.ops.matmul import matmul
+from tilewright.ops.softmax import softmax
 from tilewright.runtime.convert.models import init_dcgan, init_textcnn
 from tilewright.runtime.verbs.generate import GenerateJob, generate
 
@@ -159,6 +164,23 @@ def test_records_that_give_their_own_temperature(place, tmp_path, monkeypatch, c
             assert (said in out) == (kind == "greedy")
 
 
+MPIEXEC = Path(sys.executable).with_name("mpiexec")
+
+
+@pytest.mark.skipif(not MPIEXEC.exists(), reason="mpiexec is not installed: pip install mpi4py mpich")
+@pytest.mark.parametrize("kind", PROMPTS)
+def test_ranks_of_mpi_tell_it_once(place, tmp_path, kind):
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in PROMPTS[kind]))
+    options = ("--temperature", "0", "--max-tokens", "2", "--rung", "sample=cpu.buckets", "--threads", "1")
+    files = ("-i", str(tmp_path / "in.jsonl"), "-o", str(tmp_path / "out.jsonl"), "--shard-size", "20")
+    job = [sys.executable, "-m", "tilewright", "generate", "-p", "gpt2", *files, *options, "--engine", "mpi"]
+    around = {**os.environ, "PYTHONPATH": str(Path(tilewright.__file__).parent.parent)}
+    done = subprocess.run([MPIEXEC, "-n", "2", *job], cwd=place, env=around, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    said = "Warning: --rung sample=cpu.buckets had no effect: sample never ran, as no prompt drew tokens"
+    assert done.stderr.count(said) == (kind == "greedy")
+
+
 def test_a_job_of_python(place, tmp_path, monkeypatch):
     """Under `using`, the job's report says it, and `using` itself nothing."""
     monkeypatch.chdir(place)
@@ -201,3 +223,19 @@ def test_a_rung_declares_what_it_calls(op):
         files = [path.split(":")[0].replace(".", "/") for path in (rung.kernel, rung.prepare) if path]
         called = {other for file in files for other in imported(OPS / f"{file}.py", set())}
         assert set(rung.calls) == called, rung.name
+
+
+def test_using_warns_of_a_rung_without_effect(rng):
+    """In Python's own calls: at the line of the block, with the operations that ran; not where an error ends it."""
+    a = rng.standard_normal((4, 6)).astype(np.float32)
+    with pytest.warns(UserWarning) as found, using(sample="cpu.buckets"), using(matmul="cpu.packed"):
+        matmul(a, a.T)
+    (warning,) = found
+    assert str(warning.message) == "using(sample='cpu.buckets') had no effect on this block: it ran matmul"
+    assert warning.filename == __file__
+    with using(softmax="cpu.naive"):
+        softmax(a[:0])  # no row needs a kernel
+    with pytest.raises(ZeroDivisionError), using(matmul="cpu.packed"):
+        raise ZeroDivisionError
+    with pytest.warns(UserWarning, match=r"using\(conv3d='cpu.rows'\) .* it ran correlate"), using(conv3d="cpu.rows"):
+        tilewright.ndimage.correlate(np.zeros((4, 4, 4)), np.ones((3, 3, 3)))

@@ -10,7 +10,7 @@ from typing import Any
 
 from tilewright.formats.files import spelled
 from tilewright.formats.models import table_path
-from tilewright.ops.core.ladder import forcing, taken_along
+from tilewright.ops.core.ladder import forced, forcing
 from tilewright.ops.core.launch import asked_threads, threads
 from tilewright.runtime.jobs.manifest import Value, file_identity
 from tilewright.runtime.outputs import model_files
@@ -27,7 +27,7 @@ class Around:
 
     @classmethod
     def here(cls) -> Around:
-        return cls(taken_along(), asked_threads())
+        return cls(forced(), asked_threads())
 
     @contextmanager
     def entered(self) -> Iterator[None]:

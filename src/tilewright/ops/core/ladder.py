@@ -93,7 +93,7 @@ def _imported(path: str) -> Callable:
 
 
 def in_words(problem: Hashable) -> str:
-    """The fields of a problem: "N=768, K=64, float32 on cpu"; of flags, those that are true."""
+    """The fields of a problem: "N=768, K=64, float32 on cpu". A flag is named if it is true."""
     if not is_dataclass(problem):
         return str(problem)
     given = {each.name: getattr(problem, each.name) for each in fields(problem)}
@@ -135,19 +135,19 @@ def using(**rungs: str) -> Iterator[None]:
 
     Nests; other ops keep theirs. It holds for the operation wherever it runs, also beneath another one. Raises
     UsageError for an operation that does not exist, Refused for a rung that it does not have. Warns at the end of the
-    block if an operation was neither prepared nor called in it, so that forcing its rung had no effect.
+    block if other operations chose a rung in it and this one did not: then forcing its rung had no effect.
     """
     with forcing(**rungs) as ran:
         yield
-    if unused := [f"{op}={name!r}" for op, name in rungs.items() if op not in ran]:
-        others = f"it ran {', '.join(sorted(ran))}" if ran else "it ran no operation that has rungs"
-        warnings.warn(f"using({', '.join(unused)}) had no effect on this block: {others}", stacklevel=3)
+    unused = [f"{op}={name!r}" for op, name in rungs.items() if op not in ran]
+    if unused and ran:
+        what = f"using({', '.join(unused)}) had no effect on this block: it ran {', '.join(sorted(ran))}"
+        warnings.warn(what, stacklevel=3)
 
 
 @contextmanager
 def forcing(**rungs: str) -> Iterator[set[str]]:
-    """As `using`, but for what becomes of the operations that choose a rung in the block: they are yielded as a set
-    that grows, and nothing is warned of."""
+    """As `using`, without its warning. Yields the set of the operations that choose a rung in the block."""
     if unknown := rungs.keys() - set(operations()):
         raise UsageError(f"there is no operation {', '.join(sorted(unknown))}; there are {', '.join(operations())}")
     for op, name in rungs.items():
@@ -174,7 +174,7 @@ def preferring(**rungs: str) -> Iterator[None]:
         yield
 
 
-def taken_along() -> dict[str, str]:
+def forced() -> dict[str, str]:
     """The rungs that are forced here, by operation, for a job that forces them where it works. The job says which of
     them have no effect, so `using` does not."""
     rungs, ran = _forced.get()
@@ -233,6 +233,7 @@ class Ladder:
             lines.append(f"    kernel: ops/{module.replace('.', '/')}.py, {function}({options})")
             needs = [(getdoc(need) or need.__name__).rstrip(".") for need in (*rung.needs, *rung.slow)]
             lines += [f"    needs: {'; '.join(needs)}"] if needs else []
+            lines += [f"    calls: {', '.join(rung.calls)}"] if rung.calls else []
             lines += [f"    after: {rung.after}"] if rung.after else []
         return "\n".join(lines)
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import msgspec
 
-from tilewright.errors import InputError
+from tilewright.errors import InputError, counted
 from tilewright.formats.files import InputFile
 from tilewright.formats.records import RecordError
 from tilewright.formats.sentence_encoder import encoder_for
@@ -50,7 +50,7 @@ def task_of(job: ClassifyJob, say: Say = quiet) -> ClassifyTask:
         check_has_ids(job.input, job.model, '{"id": 7, "tokens": [1, 2]}')
     with closing(task.reader(SCAN_BYTES)) as reader:
         task.size, total = reader.bytes, reader.total
-    say(f"Checking input: {f'{task.size:,} bytes' if total is None else f'{total:,} sentences'}...Done!")
+    say(f"Checking input: {counted(*((task.size, 'byte') if total is None else (total, 'sentence')))}...Done!")
     return task
 
 

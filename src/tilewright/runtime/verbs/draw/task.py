@@ -7,6 +7,7 @@ import time
 from contextlib import closing
 from dataclasses import dataclass, replace
 
+from tilewright.errors import counted
 from tilewright.formats.files import spelled
 from tilewright.formats.images import kind_of
 from tilewright.models.dcgan import DCGANConfig
@@ -43,7 +44,7 @@ def task_of(job: DrawJob, say: Say = quiet, *, scan: int | None = None) -> DrawT
     checked = scan is None or job.input is None or not os.path.isfile(job.input) or os.path.getsize(job.input) <= scan
     with closing(open_input(job, config, checked=checked)) as reader:
         count = reader.total
-    say(f"Checking input: {count:,} images...Done! ({time.perf_counter() - begin:.3f} sec)")
+    say(f"Checking input: {counted(count, 'image')}...Done! ({time.perf_counter() - begin:.3f} sec)")
     job = replace(job, batch=min(count, job.batch or batch_of(job, config)))
     check_outputs(job, config, count, job.batch or 1)
     return DrawTask(job, config, ImageOutputs(job.output, job.image, count, config.image_shape), around, say)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilewright.errors import counted
 from tilewright.formats.sampling_fields import DRAWING
 from tilewright.formats.validate import validate, validate_tokens
 from tilewright.runtime.jobs.start import quiet, start
@@ -40,7 +41,7 @@ def generate(job: GenerateJob, say: Say = quiet) -> GenerateReport:
     new, run_s = report.figures.get("tokens", 0), report.seconds.get("run", 0.0)
     report.tokens_per_second = new / max(run_s, 1e-9)
     if report.computed:
-        say(f"Generating {int(new):,} tokens...Done! ({run_s:.3f} sec)")
+        say(f"Generating {counted(int(new), 'token')}...Done! ({run_s:.3f} sec)")
         say(f"Writing output...Done! ({report.seconds.get('write', 0.0) + report.seconds['merge']:.3f} sec)")
     if report.cut and not beyond_context(job.params.max_tokens, task.config):  # else it was said at the start
         context = f"the model's context of {task.config.n_positions:,} tokens was full"

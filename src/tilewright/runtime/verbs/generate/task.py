@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
-from tilewright.errors import InputError
+from tilewright.errors import InputError, counted
 from tilewright.formats.completions import empty_line, error_line
 from tilewright.formats.files import InputFile
 from tilewright.formats.models import eos_token_ids
@@ -14,7 +14,7 @@ from tilewright.formats.prompts import PromptReader, open_prompts
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.generation.sampling import SamplingParams
 from tilewright.models.gpt2 import GPT2Config
-from tilewright.ops.core.ladder import taken_along
+from tilewright.ops.core.ladder import forced
 from tilewright.runtime.devices import place_for
 from tilewright.runtime.fingerprint import Around, files_of, fingerprint
 from tilewright.runtime.forced_rungs import Idle, check_rungs
@@ -55,6 +55,7 @@ def task_of(job: GenerateJob, say: Say = quiet) -> GenerateTask:
     check_forced(None if job.has_own_params else job.params, job.device)
     with closing(task.reader(SCAN_BYTES)) as reader:
         task.size = reader.bytes
+    say(f"Checking input: {counted(task.size, 'byte')}...Done!")
     if notice := beyond_context(job.params.max_tokens, config):
         say(notice)
     return task
@@ -117,7 +118,7 @@ class GenerateTask:
 
 def check_forced(params: SamplingParams | None, device: str) -> None:
     """Raises UsageError for a forced rung without effect. params: of all prompts; None: each may have its own."""
-    check_rungs("generate", taken_along(), device, idle_operations(params) if params else {})
+    check_rungs("generate", forced(), device, idle_operations(params) if params else {})
 
 
 def idle_operations(params: SamplingParams) -> dict[str, Idle]:

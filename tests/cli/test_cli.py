@@ -235,7 +235,7 @@ BAD = {
     "no input": (["-i", "gone.bin"], 3, "no such input"),
     "a directory as input": (["-i", "m"], 3, "is a directory"),
     "an empty input": (["-i", "empty.bin"], 3, "is empty"),
-    "a size of no sentences": (["-i", "odd.bin"], 3, "1 sentences of 24 bytes and 1 more"),
+    "a size of no sentences": (["-i", "odd.bin"], 3, "1 sentence of 24 bytes and 1 more"),
     "an id out of range": (["-i", "range.bin"], 3, "range.bin, sentence 2, position 4 (both from 0): token id 50 "),
     "too few sentences": (["-n", "21"], 3, "holds 20 sentences; 21 were asked for"),
     "no model": (["--model", "gone"], 3, "no such model"),

@@ -3,15 +3,83 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
+JOB = ".job"  # ending of a job's directory
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-DEVICE_HELP = "Where it runs; auto: every GPU if there is one, else the CPU."
-Device = Annotated[Literal["cpu", "cuda", "auto"], typer.Option("--device", help=DEVICE_HELP)]
+FILES, SAMPLING, MACHINE = "Files and records", "Sampling", "Device, precision and speed"  # groups of options
+CHECKS, RUNS, MESSAGES = "Comparison with a reference", "Workers, shards and restarts", "Messages and settings"
+GROUPS = (FILES, SAMPLING, MACHINE, CHECKS, MESSAGES, RUNS)  # in the order of --help
+
+Device = Annotated[
+    Literal["cpu", "cuda", "auto"],
+    typer.Option(
+        "--device",
+        help="Where to compute. auto: on every GPU if there is one, else on the CPU.",
+        rich_help_panel=MACHINE,
+    ),
+]
+Dtype = Annotated[
+    Literal["float32", "bfloat16", "float16", "auto"],
+    typer.Option(
+        help="Precision of the products; float16 needs a GPU. auto: the precision of the model's weights.",
+        rich_help_panel=MACHINE,
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="CPU threads.", show_default="one per core", rich_help_panel=MACHINE),
+]
+Rungs = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="OP=RUNG",
+        help="Force the kernel of an operation. Repeat it for several operations. "
+        "`tilewright ladder OP --list` shows the kernels.",
+        rich_help_panel=MACHINE,
+    ),
+]
+Validate = Annotated[
+    str | None,
+    typer.Option(
+        "--validate",
+        metavar="FILE",
+        help="Compare the output with FILE. The exit code is 1 if they differ.",
+        rich_help_panel=CHECKS,
+    ),
+]
+Answers = Annotated[
+    str | None,
+    typer.Option("--answers", "-a", metavar="FILE", help="The reference for -v.", rich_help_panel=CHECKS),
+]
+Check = Annotated[
+    bool, typer.Option("-v", help="Compare the output with the file given as -a.", rich_help_panel=CHECKS)
+]
+Tolerance = Annotated[
+    float,
+    typer.Option(
+        metavar="X",
+        min=0,
+        help="An element passes if its absolute or its relative error is at most X.",
+        rich_help_panel=CHECKS,
+    ),
+]
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="Write one JSON object to stdout, and all text to stderr.", rich_help_panel=MESSAGES),
+]
+
+
+def output_of(path: str) -> str:
+    """The output of a job that is named by its output, or by the job's directory OUTPUT.job."""
+    bare = path.rstrip(os.sep)
+    is_directory = bare.endswith(JOB) and os.path.isdir(bare) and not os.path.lexists(bare + JOB)
+    return bare.removesuffix(JOB) if is_directory else path
 
 
 def verb(options: type) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
@@ -126,4 +194,4 @@ def _check_rung(op: str, name: str, device: str) -> None:
                             remedy=remedy)  # fmt: skip
     else:
         return
-    raise UsageError(why, remedy=remedy)
+    raise UsageError(why, parameter="--rung", remedy=remedy)

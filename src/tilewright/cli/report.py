@@ -11,13 +11,15 @@ from tilewright.cli._output import say
 
 
 def report(
-    root: Annotated[Path, typer.Option(metavar="DIR", help="The checkout: README.md, results/, docs/.")] = Path(),
+    root: Annotated[Path, typer.Option(metavar="DIR", help="Checkout with README.md, results/ and docs/.")] = Path(),
 ) -> None:
-    """Write the tables of README.md, results/README.md and docs/ladders, the figures and results/report.html.
+    """Write the tables of README.md, results/README.md and docs/ladders, the figures, and results/report.html.
 
-    The figures come from results/*/*.csv.
-    Tables stand between markers such as `<!-- ladder:matmul -->` and `<!-- /ladder:matmul -->`; what is between them is
-    replaced.
+    \b
+    tilewright report
+
+    All figures come from results/*/*.csv.
+    In Markdown, a table is written between its markers, such as `<!-- ladder:matmul -->` and `<!-- /ladder:matmul -->`.
     """
     from tilewright.bench.report.write import write
 

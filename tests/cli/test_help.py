@@ -64,7 +64,11 @@ def test_ladder_without_an_operation_lists_them(run):
     [("tilewright ge", "generate"), ("tilewright ladder soft", "softmax"), ("tilewright draw --se", "--seed")],
 )
 def test_a_shell_completes(typed, found):
-    words = {"_TILEWRIGHT_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
+    words = {
+        f"_{'tilewright'.upper()}_COMPLETE": "complete_bash",
+        "COMP_WORDS": typed,
+        "COMP_CWORD": str(len(typed.split()) - 1),
+    }
     around = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2]), **words}
     done = subprocess.run([sys.executable, "-m", "tilewright"], env=around, capture_output=True, text=True, check=True)
     assert done.stdout.split() == [found]

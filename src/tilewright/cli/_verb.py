@@ -45,15 +45,14 @@ class Verb(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         params, groups = self.get_params(ctx), dict[str, list[tuple[str, str]]]()
-        titles = {title for param in params if (title := getattr(param, "rich_help_panel", None))}
-        others = (
-            {None} if RUNS in titles else {None, MESSAGES}
-        )  # the few options of a verb that is no job stay together
+        is_job = any(getattr(param, "rich_help_panel", None) == RUNS for param in params)
         for param in params:
             if record := param.get_help_record(ctx):
-                title = getattr(param, "rich_help_panel", None)
-                title = OTHERS if title in others else title
-                title = ARGUMENTS if param.param_type_name == "argument" else title
+                title: str = getattr(param, "rich_help_panel", None) or OTHERS
+                if title == MESSAGES and not is_job:  # the few options of such a verb stay together
+                    title = OTHERS
+                if param.param_type_name == "argument":
+                    title = ARGUMENTS
                 groups.setdefault(title, []).append((_plain_names(record[0], title), _plain_range(record[1])))
         for title, records in sorted(groups.items(), key=_rank):
             with formatter.section(title):

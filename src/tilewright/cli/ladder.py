@@ -37,13 +37,14 @@ class Options:
     """One field per option."""
 
     op: Annotated[
-        str | None,
+        str,
         Argument(
             metavar="OP",
             help=f"all, or one of {', '.join(operations())}. Without it, the operations are listed.",
             autocompletion=_completed,
+            show_default=False,
         ),
-    ] = None
+    ] = ""
     m: Annotated[
         int | None, Option("--m", metavar="N", min=1, help="Rows, such as those of a batch.", rich_help_panel=SIZES)
     ] = None
@@ -115,7 +116,7 @@ def ladder(options: Options) -> None:
     A ladder is the list of an operation's kernels; each kernel is a rung, and adds one idea to the rung below. The
     sizes are those of the models. A very slow rung is timed on fewer rows. A rung whose result is wrong is not timed.
     """
-    if options.op is None:
+    if not options.op:
         _show_operations(options)
         return
     _check(options)
@@ -155,7 +156,7 @@ def _show_operations(options: Options) -> None:
 
     from tilewright.errors import UsageError
 
-    if given := [name for name, value in vars(options).items() if value not in (None, False) and name != "device"]:
+    if given := [name for name, value in vars(options).items() if value not in ("", None, False) and name != "device"]:
         flag = given[0].rstrip("_")
         raise UsageError(f"--{flag} needs an operation", remedy=f"write tilewright ladder OP --{flag}")
     for op in operations():

@@ -116,6 +116,11 @@ def error_json(error: TilewrightError) -> str:
     return dumps({"error": {"code": error.exit_code, **told}, "exit_code": error.exit_code})
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things: "1 prompt", "1,000 prompts"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def brief(error: BaseException) -> str:
     """What another library's exception says: one line of at most 300 characters. It may quote a whole file."""
     return " ".join(str(error)[:1200].split())[:300] or type(error).__name__

@@ -65,8 +65,8 @@ def test_options_that_only_a_temperature_gives_an_effect(run):
     assert code == 0 and errors == ""
 
 
-def test_what_is_taken_unless_given_is_written_in_the_help(run):
-    """README says it, too: tests/test_readme.py."""
+def test_what_is_taken_unless_given_is_in_the_help(run):
     _, out, _ = run("--help")
     out = " ".join(out.split())
-    assert f"at most. [default: {Options.max_tokens}; x>=1]" in out and f"[default: {Options.temperature}]" in out
+    assert f"per completion. [default: {Options.max_tokens}; at least 1]" in out
+    assert f"likeliest token. [default: {Options.temperature}]" in out

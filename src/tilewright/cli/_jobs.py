@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer import Option
 
+from tilewright.cli._options import MESSAGES, RUNS, check_threads, parse_bytes, parse_rungs
 from tilewright.cli._output import say
 from tilewright.runtime.jobs.settings import Settings
 
@@ -21,46 +22,110 @@ class JobOptions:
 
     workers: Annotated[
         int | None,
-        Option(min=1, max=1024, help="Processes: each takes a GPU, or a part of the cores; one if not given."),
+        Option(
+            metavar="N",
+            min=1,
+            max=1024,
+            help="Worker processes. Each gets one GPU, or its share of the cores.",
+            show_default="one per GPU, else one",
+            rich_help_panel=RUNS,
+        ),
     ] = None
     engine: Annotated[
         Engine | None,
-        Option(help="What runs the shards; inline: here, local: supervised processes, mpi: ranks, ray: actors."),
+        Option(
+            help="What runs the shards: this process (inline), supervised worker processes (local), the ranks of an "
+            "MPI launcher (mpi), or Ray actors (ray).",
+            show_default="inline, or local with --workers",
+            rich_help_panel=RUNS,
+        ),
     ] = None
     shard_size: Annotated[
-        str | None, Option(metavar="SIZE", help="Of a new job: records of a binary input, bytes of a text, as in 4M.")
+        str | None,
+        Option(
+            metavar="SIZE",
+            help="Size of the shards of a new job: records of a binary input, else bytes, as in 4M.",
+            rich_help_panel=RUNS,
+        ),
     ] = None
-    max_errors: Annotated[int | None, Option(min=0, help="Bad records allowed; any number unless given.")] = None
-    restart: Annotated[bool, Option("--restart", help="Throw away what was done before.")] = False
-    force: Annotated[bool, Option("--force", help="Replace an output that this job has not made.")] = False
-    grace: Annotated[float, Option(min=0, help="Seconds from a signal to the end; what is whole by then is kept.")] = (
-        Settings.grace
-    )
-    watchdog: Annotated[float, Option(min=1, help="Seconds without a sign of life that a worker may take.")] = (
-        Settings.watchdog
-    )
+    max_errors: Annotated[
+        int | None,
+        Option(
+            metavar="N",
+            min=0,
+            help="Stop with exit code 5 after more than N bad records.",
+            show_default="no limit",
+            rich_help_panel=RUNS,
+        ),
+    ] = None
+    restart: Annotated[
+        bool, Option("--restart", help="Discard the shards of earlier runs and start anew.", rich_help_panel=RUNS)
+    ] = False
+    force: Annotated[
+        bool,
+        Option("--force", help="Replace an output file that this job did not make.", rich_help_panel=RUNS),
+    ] = False
+    grace: Annotated[
+        float,
+        Option(
+            metavar="SECONDS",
+            min=0,
+            help="Time between a stop signal and the end of the program. Shards that are finished by then are saved.",
+            rich_help_panel=RUNS,
+        ),
+    ] = Settings.grace
+    watchdog: Annotated[
+        float,
+        Option(
+            metavar="SECONDS", min=1, help="Replace a worker that has been silent for this long.", rich_help_panel=RUNS
+        ),
+    ] = Settings.watchdog
     trace: Annotated[
-        str | None, Option(metavar="FILE", help="Write a Chrome trace: who read, computed, wrote what, when.")
+        str | None,
+        Option(
+            metavar="FILE",
+            help="Write a Chrome trace: when each worker read, computed and wrote.",
+            rich_help_panel=MESSAGES,
+        ),
     ] = None
     config: Annotated[
         str | None,
-        Option(metavar="FILE", help="TOML with options, as in max-tokens = 64; the command line wins over it."),
+        Option(
+            metavar="FILE",
+            help="Read options from a TOML file, as in max-tokens = 64. The command line wins.",
+            rich_help_panel=MESSAGES,
+        ),
     ] = None
     part: Annotated[
         str | None,
-        Option(metavar="K/N", help="Only part K (from 0) of N, and no output: for N processes that share a job."),
+        Option(
+            metavar="K/N",
+            help="Compute only part K (from 0) of N, and write no output. Start N such processes, "
+            "then run the command without --part.",
+            rich_help_panel=RUNS,
+        ),
     ] = None
+
+
+def checked_rungs(options: Any, job: str) -> dict[str, str]:
+    """The rungs that the options force. Resolves --dtype auto. Raises BadParameter, UsageError and ResourceError."""
+    rungs = parse_rungs(options.rung or [], job, options.device)
+    check_threads(options.threads)
+    if options.dtype == "auto":
+        from tilewright.runtime.devices import place_for
+        from tilewright.runtime.load import stored_dtype
+
+        options.dtype = stored_dtype(options.model, place_for(options.device))
+    return rungs
 
 
 def settings_of(options: Any) -> Settings:
     """The `Settings` of a verb's options."""
-    from tilewright.cli._options import parse_bytes
-
     given = {field.name: getattr(options, field.name) for field in fields(JobOptions)}
     del given["config"]  # its options have become ours
     given["keep_others"], given["json"] = not given.pop("force"), options.json
     if options.shard_size is not None:
-        given["shard_size"] = parse_bytes(options.shard_size)
+        given["shard_size"] = parse_bytes(options.shard_size, "--shard-size")
         if given["shard_size"] < 1:
             raise typer.BadParameter("a shard has at least 1 record or byte", param_hint="--shard-size")
     if options.part is not None:

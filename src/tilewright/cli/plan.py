@@ -10,7 +10,8 @@ from typing import Annotated, Any
 from typer import Argument, BadParameter, Option
 
 from tilewright.cli import generate
-from tilewright.cli._options import check_threads, parse_bytes, parse_rungs, verb
+from tilewright.cli._jobs import checked_rungs
+from tilewright.cli._options import parse_bytes, verb
 from tilewright.cli._output import say, show, show_json
 from tilewright.formats.sampling_fields import DRAWING
 
@@ -24,9 +25,7 @@ CONTEXT = {"allow_interspersed_args": False}  # what stands behind the verb is t
 class Options:
     """One field an option."""
 
-    command: Annotated[
-        list[str], Argument(metavar="VERB ...", help=f"{', '.join(JOBS)}, and its options as they are typed.")
-    ]
+    command: Annotated[list[str], Argument(metavar="VERB ...", help=f"The job: {', '.join(JOBS)}, with its options.")]
 
 
 @dataclass(kw_only=True)
@@ -43,14 +42,14 @@ class GenerateOptions(generate.Options):
 
 @verb(Options)
 def plan(options: Options) -> None:
-    """What a job would take: records, shards, memory, disk, and what of it is there already.
+    """Print what a job would need: records, shards, memory and disk, and which shards are already there.
 
     \b
     tilewright plan classify --model critic -i reviews.txt -o labels.jsonl
 
-    The command line is the job's own with plan before it. What the job would refuse at its start is refused, with the
-    same exit code. Nothing is written, no weights are loaded; of a long text a sample is read, and "about" stands
-    before what is taken from it; of much noise (16 MiB) and of volumes the header. --json writes one JSON object.
+    Write plan before the job's own command line. A job that would be refused at its start is refused here, with the
+    same exit code. Nothing is written, and no weights are loaded. Of a long text, a sample is read; figures that come
+    from it say "about". Of a volume, and of noise above 16 MiB, only the header is read.
     """
     job, *given = options.command
     if job not in JOBS:
@@ -78,14 +77,13 @@ def plan(options: Options) -> None:
 
 
 def _enter(stack: ExitStack, options: Any, job: str) -> None:
-    rungs = parse_rungs(options.rung or [], job, options.device)
-    check_threads(options.threads)
+    rungs = checked_rungs(options, job)
 
-    from tilewright.ops.core.ladder import using
+    from tilewright.ops.core.ladder import forcing
     from tilewright.ops.core.launch import threads
 
     stack.enter_context(threads(options.threads))
-    stack.enter_context(using(**rungs))
+    stack.enter_context(forcing(**rungs))
 
 
 def _planned(name: str, job: Any) -> tuple[str, dict[str, Any]]:
@@ -196,9 +194,9 @@ def _generate(options: Any) -> tuple[str, dict[str, Any]]:
     if options.device == "auto":
         options.device = place_for("auto", options.dtype)
     if options.device == "cuda" and not (options.gpu_memory or gpus()):
-        from tilewright.errors import UsageError
+        from tilewright.errors import ResourceError
 
-        raise UsageError("there is no GPU here whose memory could be asked for", remedy="say --gpu-memory 80G")
+        raise ResourceError("there is no GPU here whose memory could be read", remedy="give --gpu-memory, as in 80G")
     memory = parse_bytes(options.gpu_memory, "--gpu-memory") if options.gpu_memory else None
     threads = options.threads or cpu().cores
     if options.input is None:
@@ -223,7 +221,9 @@ def _made(options: Any, memory: int | None) -> tuple[list[str], dict[str, Any], 
     from tilewright.ops.core.arrays import one_of
     from tilewright.runtime.verbs.generate.plan import made_prompts, plan_generate
     from tilewright.runtime.verbs.generate.plan_device import plan_on_gpu
+    from tilewright.runtime.verbs.generate.task import check_forced
 
+    check_forced(generate._params(options), options.device)
     what: dict[str, Any] = {"count": options.count, "length": options.length}
     config, prompts = made_prompts(options.model, **what)
     if options.device == "cuda":

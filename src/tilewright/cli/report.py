@@ -11,9 +11,12 @@ from tilewright.cli._output import say
 
 
 def report(
-    root: Annotated[Path, typer.Option(metavar="DIR", help="The checkout: README.md, results/, docs/.")] = Path(),
+    root: Annotated[Path, typer.Option(metavar="DIR", help="Checkout with README.md, results/ and docs/.")] = Path(),
 ) -> None:
     """Write docs/results, the figures, results/report.html and the tables of README.md from results/*/*.csv.
+
+    
+    tilewright report
 
     README.md and docs/learn/*.md have tables between markers such as `<!-- ladder:matmul -->` and
     `<!-- /ladder:matmul -->`. What is between two markers is replaced.

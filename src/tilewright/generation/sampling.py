@@ -207,6 +207,17 @@ class SamplingParams:
         """Whether logits are sampled as they are, whatever came before."""
         return self.repetition_penalty == 1 and not self.shifts and not self.bans
 
+    @property
+    def needs_best_only(self) -> bool:
+        """Whether, from min_tokens on, the best token is all that is needed of the logits."""
+        return self.greedy and self.logprobs is None and self.plain
+
+    @property
+    def choosing_operations(self) -> set[str]:
+        """The operations that choose the tokens of a completion."""
+        best = {"matmul_argmax"} if self.needs_best_only and self.min_tokens < self.max_tokens else set()
+        return best | ({"sample"} if not self.needs_best_only or self.min_tokens else set())
+
     def answer_bytes(self, context: int) -> int:
         """Bytes of Python objects that an answer takes at most; context: positions of the model."""
         each = TOKEN_BYTES + (0 if self.logprobs is None else LOGPROB_BYTES * (1 + self.logprobs))

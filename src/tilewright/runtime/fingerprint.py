@@ -10,7 +10,7 @@ from typing import Any
 
 from tilewright.formats.files import spelled
 from tilewright.formats.models import table_path
-from tilewright.ops.core.ladder import forced, using
+from tilewright.ops.core.ladder import forced, forcing
 from tilewright.ops.core.launch import asked_threads, threads
 from tilewright.runtime.jobs.manifest import Value, file_identity
 from tilewright.runtime.outputs import model_files
@@ -32,7 +32,7 @@ class Around:
     @contextmanager
     def entered(self) -> Iterator[None]:
         """The same in another process."""
-        with using(**self.rungs), threads(self.threads):
+        with forcing(**self.rungs), threads(self.threads):
             yield
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 import msgspec
 import numpy as np
 
-from tilewright.errors import InputError
+from tilewright.errors import InputError, UsageError
 from tilewright.formats.blocks import check_finite
 from tilewright.formats.lines import json_error
 from tilewright.formats.mapped import forget
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 Config = TextCNNConfig | GPT2Config | DCGANConfig
 Model = TextCNN | GPT2 | DCGAN
+DTYPES = ("float32", "bfloat16", "float16", "tf32", "auto")
+DTYPE_RULE = "float32, bfloat16, on a GPU also float16 or tf32, or auto for the checkpoint's,"
 TOKENIZER, VOCAB, MERGES = "tokenizer.json", "vocab.json", "merges.txt"
 
 
@@ -160,8 +162,10 @@ def load(path: str | os.PathLike[str], *, device: str = "auto", dtype: str = "fl
     arguments of the model's class, such as `table_memory` of TextCNN. Raises InputError, UsageError and ResourceError.
     """
     path = model_path(path)
+    if dtype not in DTYPES:
+        raise UsageError(parameter="dtype", value=repr(dtype), rule=f"{DTYPE_RULE} is wanted")
     device = place_for(device) if dtype == "auto" else device
-    dtype = _stored_dtype(path, device) if dtype == "auto" else dtype
+    dtype = stored_dtype(path, device) if dtype == "auto" else dtype
     config, weights = read_weights(path)
     model = place(config, weights, device=device, dtype=dtype, **options)
     if isinstance(model, GPT2 | TextCNN):
@@ -171,7 +175,7 @@ def load(path: str | os.PathLike[str], *, device: str = "auto", dtype: str = "fl
     return model
 
 
-def _stored_dtype(path: str | os.PathLike[str], device: str) -> str:
+def stored_dtype(path: str | os.PathLike[str], device: str) -> str:
     """The dtype of most elements of the checkpoint. On a CPU, which has no float16, float32 holds its values."""
     elements: Counter[str] = Counter()
     for array in mapped_weights(path)[1].values():

@@ -56,7 +56,8 @@ class _Display:
             self._bar.update(self._task, completed=share, text=text)
             self._try(self._bar.refresh)
         else:
-            line = f"{count} {self._unit} ({share:.0%}{of}), {text}\n"
+            unit = self._unit.removesuffix("s") if count.endswith("of 1") else self._unit
+            line = f"{count} {unit} ({share:.0%}{of}), {text}\n"
             self._try(lambda: (self._stream.write(line), self._stream.flush()))
 
     def _try(self, write: Callable[[], object]) -> None:

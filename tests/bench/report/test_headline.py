@@ -133,7 +133,7 @@ def test_the_ladder_of_the_machine_with_most_rungs_then_the_newest(row, ladder):
     assert text.startswith(
         "![matmul: the rate of each rung](results/ladder.svg)\n\nmatmul, 8x8x8, float32, 2 threads; new"
     )
-    assert "| cpu.slow | one \\| after the other | 12.5 | 25 % |" in text
+    assert "| cpu.slow | one \\| after the other | 12.5 | 25 |" in text
 
 
 def test_the_claims_have_the_figures_of_the_rows(job, row, ladder):

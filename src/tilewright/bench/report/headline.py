@@ -145,7 +145,7 @@ def ladder(by_op: Rows, ladders: Ladders) -> str:
         figures = three(rate(row)[0]), percent(row.roof_share), times(row.versus_below)
         name = _short(name, 30)
         lines.append((name, _short(idea, COLUMNS - ROW - sum(map(len, (name, *figures)))), *figures))
-    header = ("rung", "idea", rate(first)[1], "of the roof", "x the rung below")
+    header = ("rung", "idea", rate(first)[1], "of the roof, %", "x the rung below")
     size = first.size.removesuffix("-float32")
     title = f"{LADDER}, {size}, float32, {device_of(first.threads)}; {origin([first])}"
     link = f"![{LADDER}: the rate of each rung](results/{PICTURE})"

@@ -168,7 +168,7 @@ def test_validation(tmp_path, run):
         (InputError, {"input": "gone.bin"}, "no such input"),
         (InputError, {"input": "directory"}, "is a directory"),
         (InputError, {"input": "empty.bin"}, "is empty"),
-        (InputError, {"input": "odd.bin"}, "1 sentences of 24 bytes and 6 more"),
+        (InputError, {"input": "odd.bin"}, "1 sentence of 24 bytes and 6 more"),
         (InputError, {"input": "range.bin"}, "token id 50 .*|sentence 1, position 2"),
         (InputError, {"count": 41}, "41 were asked for"),
         (InputError, {"answers": "gone.bin"}, "no such answers"),

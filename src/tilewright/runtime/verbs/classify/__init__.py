@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilewright.errors import counted
 from tilewright.formats.validate import validate
 from tilewright.runtime.jobs.start import quiet, start
 from tilewright.runtime.reports import Say, phase
@@ -33,7 +34,7 @@ def classify(job: ClassifyJob, say: Say = quiet) -> ClassifyReport:
     report.cut = int(figures.get("cut", 0))
     spent = report.seconds
     if report.computed:
-        say(f"Classifying {report.computed:,} sentences...Done! ({spent.get('run', 0.0):.3f} sec)")
+        say(f"Classifying {counted(report.computed, 'sentence')}...Done! ({spent.get('run', 0.0):.3f} sec)")
         say(f"Writing output...Done! ({spent.get('write', 0.0) + spent['merge']:.3f} sec)")
     if report.cut:
         length = f"the model's {task.config.sequence_length} tokens"

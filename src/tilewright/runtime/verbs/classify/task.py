@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import msgspec
 
-from tilewright.errors import InputError
+from tilewright.errors import InputError, counted
 from tilewright.formats.files import InputFile
 from tilewright.formats.records import RecordError
 from tilewright.formats.sentence_encoder import encoder_for
@@ -16,6 +16,7 @@ from tilewright.formats.sentences import SentenceReader, open_sentences
 from tilewright.models.textcnn import TextCNNConfig
 from tilewright.runtime.devices import place_for
 from tilewright.runtime.fingerprint import Around, files_of, fingerprint
+from tilewright.runtime.forced_rungs import check_rungs
 from tilewright.runtime.inputs import SCAN_BYTES, Sizing, cut_lines, cut_rows
 from tilewright.runtime.jobs.cut import Cut, Records
 from tilewright.runtime.jobs.directory import JobDirectory
@@ -44,11 +45,12 @@ def task_of(job: ClassifyJob, say: Say = quiet) -> ClassifyTask:
     check_paths(job)
     kind = RowsTask if job.output.endswith(".parquet") else ClassifyTask
     task = kind(job, config_of(job.model, TextCNNConfig), Around.here(), say)
+    check_rungs("classify", task.around.rungs, job.device)
     if not job.is_binary and not has_tokenizer(job.model):
         check_has_ids(job.input, job.model, '{"id": 7, "tokens": [1, 2]}')
     with closing(task.reader(SCAN_BYTES)) as reader:
         task.size, total = reader.bytes, reader.total
-    say(f"Checking input: {f'{task.size:,} bytes' if total is None else f'{total:,} sentences'}...Done!")
+    say(f"Checking input: {counted(*((task.size, 'byte') if total is None else (total, 'sentence')))}...Done!")
     return task
 
 

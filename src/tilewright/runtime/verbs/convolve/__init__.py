@@ -10,6 +10,7 @@ import math
 import time
 from contextlib import ExitStack, closing
 
+from tilewright.errors import counted
 from tilewright.formats.validate_volumes import validate_volumes
 from tilewright.runtime.jobs.start import quiet, start
 from tilewright.runtime.reports import Say, phase
@@ -40,8 +41,8 @@ def convolve(job: ConvolveJob, say: Say = quiet) -> ConvolveReport:
     report.records, report.computed = report.records * plane, report.computed * plane
     report.tiles, report.tile = int(figures.get("tiles", 0)), task.tile
     if report.computed:
-        tiles = f"{report.figures.pop('tiles'):,.0f} tiles of {' x '.join(map(str, report.tile))}"
-        say(f"Convolving {report.computed:,} voxels in {tiles}...Done! ({spent.get('run', 0.0):.3f} sec)")
+        tiles = f"{counted(int(report.figures.pop('tiles')), 'tile')} of {' x '.join(map(str, report.tile))}"
+        say(f"Convolving {counted(report.computed, 'voxel')} in {tiles}...Done! ({spent.get('run', 0.0):.3f} sec)")
         spent["write"] = spent.get("write", 0.0) + spent["merge"]
         say(f"Writing output...Done! ({spent['write']:.3f} sec)")
     if job.answers:

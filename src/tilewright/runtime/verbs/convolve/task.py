@@ -21,6 +21,7 @@ from tilewright.formats.zarr_volumes import ZarrForm, ZarrVolume
 from tilewright.hardware import available_memory
 from tilewright.runtime.devices import place_for
 from tilewright.runtime.fingerprint import Around, device_class, own_version
+from tilewright.runtime.forced_rungs import Idle, check_rungs
 from tilewright.runtime.jobs.cut import Cut, Records
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.manifest import Value, file_identity
@@ -77,6 +78,7 @@ def _task_of(job: ConvolveJob, say: Say, workers: int, program: int) -> Convolve
         check_fits(kernel, volume.shape, job.input)
         task.dtype = str(_dtype(job, volume))
         task.job = replace(job, device=_place(job, place, np.dtype(task.dtype)))
+        check_rungs("convolve", task.around.rungs, task.job.device, _idle(task.dtype))
         task.shape, task.unit, task.kernel, task.taps = volume.shape, volume.unit, _digest(kernel), kernel
         volume_shards.check_room(job.output, volume.shape, np.dtype(task.dtype))
         if isinstance(volume, ZarrVolume):
@@ -228,6 +230,14 @@ def _digest(kernel: Kernel) -> str:
 
 def _dtype(job: ConvolveJob, volume: Volume) -> np.dtype:
     return np.dtype(job.dtype or ("float64" if volume.wide else "float32"))
+
+
+def _idle(dtype: str) -> dict[str, Idle]:
+    """The operation that a volume of this dtype does not need."""
+    remedy = "force a rung of {}, or choose another --dtype"
+    if dtype == "float32":
+        return {"correlate": Idle("on float32", "conv3d", remedy.format("conv3d"))}
+    return {"conv3d": Idle(f"on {dtype}", "correlate", remedy.format("correlate"))}
 
 
 def _place(job: ConvolveJob, place: str, dtype: np.dtype) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilewright.errors import counted
 from tilewright.formats.validate_images import validate_images
 from tilewright.runtime.jobs.start import quiet, start
 from tilewright.runtime.reports import Report, Say, phase
@@ -31,7 +32,7 @@ def draw(job: DrawJob, say: Say = quiet) -> Report:
         return report
     spent = report.seconds
     if report.computed:
-        say(f"Generating {report.computed:,} images...Done! ({spent.get('run', 0.0):.3f} sec)")
+        say(f"Generating {counted(report.computed, 'image')}...Done! ({spent.get('run', 0.0):.3f} sec)")
         spent["write"] = spent.get("write", 0.0) + spent["merge"]
         say(f"Writing output...Done! ({spent['write']:.3f} sec)")
     if job.answers:

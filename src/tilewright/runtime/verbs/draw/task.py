@@ -7,11 +7,13 @@ import time
 from contextlib import closing
 from dataclasses import dataclass, replace
 
+from tilewright.errors import counted
 from tilewright.formats.files import spelled
 from tilewright.formats.images import kind_of
 from tilewright.models.dcgan import DCGANConfig
 from tilewright.runtime.devices import place_for
 from tilewright.runtime.fingerprint import Around, files_of, fingerprint
+from tilewright.runtime.forced_rungs import check_rungs
 from tilewright.runtime.inputs import Sizing, cut_rows
 from tilewright.runtime.jobs.cut import Cut
 from tilewright.runtime.jobs.directory import JobDirectory
@@ -37,14 +39,15 @@ def task_of(job: DrawJob, say: Say = quiet, *, scan: int | None = None) -> DrawT
     """
     check(job)
     begin, job = time.perf_counter(), replace(job, device=place_for(job.device, job.dtype))
-    config = config_of(job.model, DCGANConfig)
+    config, around = config_of(job.model, DCGANConfig), Around.here()
+    check_rungs("draw", around.rungs, job.device)
     checked = scan is None or job.input is None or not os.path.isfile(job.input) or os.path.getsize(job.input) <= scan
     with closing(open_input(job, config, checked=checked)) as reader:
         count = reader.total
-    say(f"Checking input: {count:,} images...Done! ({time.perf_counter() - begin:.3f} sec)")
+    say(f"Checking input: {counted(count, 'image')}...Done! ({time.perf_counter() - begin:.3f} sec)")
     job = replace(job, batch=min(count, job.batch or batch_of(job, config)))
     check_outputs(job, config, count, job.batch or 1)
-    return DrawTask(job, config, ImageOutputs(job.output, job.image, count, config.image_shape), Around.here(), say)
+    return DrawTask(job, config, ImageOutputs(job.output, job.image, count, config.image_shape), around, say)
 
 
 @dataclass

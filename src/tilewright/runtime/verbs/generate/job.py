@@ -43,17 +43,23 @@ class GenerateJob:
         """Whether the output has no place for errors, and as many tokens for each prompt."""
         return not self.output.endswith(TEXT)
 
+    @property
+    def has_own_params(self) -> bool:
+        """Whether a prompt may give its own sampling parameters."""
+        return self.input.endswith((".jsonl", ".parquet"))
+
 
 @dataclass
 class GenerateReport(Report):
     """tokens: generated; prompt_tokens: read, in all; cut: prompts with completions that the context had no room for.
     undrawn: prompts at temperature 0 with a seed, top_k, top_p or min_p of their own, which change nothing there.
-    tokens_per_second: of this run."""
+    unused_rungs: forced rungs, as "OP=RUNG", of operations that no prompt needed. tokens_per_second: of this run."""
 
     tokens: int = 0
     prompt_tokens: int = 0
     cut: int = 0
     undrawn: int = 0
+    unused_rungs: list[str] = field(default_factory=list)
     tokens_per_second: float = 0.0
 
 

@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
-from tilewright.errors import InputError
+from tilewright.errors import InputError, counted
 from tilewright.formats.completions import empty_line, error_line
 from tilewright.formats.files import InputFile
 from tilewright.formats.models import eos_token_ids
@@ -14,8 +14,10 @@ from tilewright.formats.prompts import PromptReader, open_prompts
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.generation.sampling import SamplingParams
 from tilewright.models.gpt2 import GPT2Config
+from tilewright.ops.core.ladder import forced
 from tilewright.runtime.devices import place_for
 from tilewright.runtime.fingerprint import Around, files_of, fingerprint
+from tilewright.runtime.forced_rungs import Idle, check_rungs
 from tilewright.runtime.inputs import SCAN_BYTES, Sizing, cut_lines, cut_rows
 from tilewright.runtime.jobs.cut import Cut, Records
 from tilewright.runtime.jobs.directory import JobDirectory
@@ -50,8 +52,10 @@ def task_of(job: GenerateJob, say: Say = quiet) -> GenerateTask:
         job.params = replace(job.params, ignore_eos=True)
     kind = RowsTask if job.output.endswith(".parquet") else GenerateTask
     task = kind(job, config, Around.here(), say, tokenizer=tokenizer)
+    check_forced(None if job.has_own_params else job.params, job.device)
     with closing(task.reader(SCAN_BYTES)) as reader:
         task.size = reader.bytes
+    say(f"Checking input: {counted(task.size, 'byte')}...Done!")
     if notice := beyond_context(job.params.max_tokens, config):
         say(notice)
     return task
@@ -110,6 +114,23 @@ class GenerateTask:
             line = empty_line if self.job.output.endswith(".txt") else error_line
             with InputFile(self.job.input, "input") as file:
                 settle_ids(directory, file, ("custom_id", "id"), line, stop)
+
+
+def check_forced(params: SamplingParams | None, device: str) -> None:
+    """Raises UsageError for a forced rung without effect. params: of all prompts; None: each may have its own."""
+    check_rungs("generate", forced(), device, idle_operations(params) if params else {})
+
+
+def idle_operations(params: SamplingParams) -> dict[str, Idle]:
+    """The operation that a job does not need if all its prompts have these parameters."""
+    runs = params.choosing_operations
+    if "sample" not in runs:
+        remedy = "force a rung of matmul_argmax, or give a --temperature above 0"
+        return {"sample": Idle("where the likeliest token is taken", "matmul_argmax", remedy)}
+    if "matmul_argmax" not in runs:
+        remedy = "force a rung of sample, or give --temperature 0 without penalties, bad words and log-probabilities"
+        return {"matmul_argmax": Idle("where tokens are drawn or logits are changed", "sample", remedy)}
+    return {}
 
 
 def _sealed(value: Any) -> Value:

@@ -44,6 +44,7 @@ WRITTEN_VALUES = 1 << 18  # tokens and log-probabilities in results, from which 
 DEFAULTS = SamplingParams()
 LOOK_SECONDS = 0.5  # between two looks at how far all sequences are
 UNDRAWN = "undrawn"  # figure of a shard: prompts with fields that matter only where tokens are drawn
+RAN = "ran."  # figures of a shard that count an operation whose rung is forced begin with it
 FIRST_UNDRAWN = f"{FIRST}{UNDRAWN}"  # and the number of the first
 PENDING = 2 * WINDOW  # prompts read and not yet written: the engine's, and bad ones between them
 
@@ -78,6 +79,7 @@ class GenerateWorker:
         out.figures = self.report.take_seconds() | {
             "tokens": stream.tokens, "prompt_tokens": stream.prompt_tokens, "cut": stream.cut,
         }  # fmt: skip
+        out.figures |= {f"{RAN}{op}": 1 for op in stream.operations & self.task.around.rungs.keys()}
         if stream.undrawn:
             out.figures |= {UNDRAWN: stream.undrawn, FIRST_UNDRAWN: stream.first_undrawn}
         return stream.records
@@ -100,6 +102,7 @@ class _Stream:
         self.results: list[tuple[Prompt, list[Completion]]] = []
         self.values = 0  # tokens and log-probabilities in them
         self.most_pending = PENDING + 2 * (self.engine.window - WINDOW)
+        self.operations: set[str] = set()  # that chose tokens
         self.records = self.tokens = self.prompt_tokens = self.cut = self.undrawn = self.first_undrawn = 0
 
     def run(self) -> None:
@@ -183,6 +186,7 @@ class _Stream:
             self.records += 1
             if prompt.error is None:
                 self.prompt_tokens += len(prompt.token_ids)
+                self.operations |= params.choosing_operations
                 if is_undrawn(params, prompt):
                     self.first_undrawn = self.first_undrawn or prompt.line
                     self.undrawn += 1

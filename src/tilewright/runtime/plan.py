@@ -1,20 +1,24 @@
 """What a job would take, before it takes it: shards, memory, disk, and what of it is there already.
 
 A verb's plan begins as the verb does, with `task_of`, so that what it would refuse is refused, and its shards are those
-of the run. Of the input a sample is read, of the weights the header; no kernel is compiled, nothing is written.
+of the run. Models, engines and verbs declare their bytes; here they are added up. Of the input a sample is read, of the
+weights the header; no kernel is compiled, nothing is written.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
+from tilewright.backends.footprint import Part, peak_of
 from tilewright.formats.atomic import check_writable
 from tilewright.formats.files import BLOCK_BYTES, InputFile
-from tilewright.ops import matmul
-from tilewright.ops.core.ladder import Memory
+from tilewright.formats.lines import Line
+from tilewright.hardware import gpus
+from tilewright.runtime.devices import gpu_elsewhere
 from tilewright.runtime.jobs import contents, made, trace
 from tilewright.runtime.jobs.cut import Cut, Lines, Records, RowGroups, lines_between
 from tilewright.runtime.jobs.directory import JobDirectory
@@ -31,31 +35,9 @@ from tilewright.simd import cache
 PROGRAM = 178 << 20  # Python, NumPy, Numba, LLVM and the kernels (measured: Numba 0.68 on Linux, x86-64)
 SUPERVISOR = 130 << 20  # of a process that hands out shards and merges, and computes nothing (measured there)
 KEPT_FREE = 32 << 20  # of what was freed: from larger blocks glibc gives memory back, smaller ones it keeps
-SAMPLE, STRETCHES = 512 << 10, 8  # bytes of a text that are looked at, from so many places
+SAMPLE, STRETCHES = 512 << 10, 8  # bytes of a text that are read, in so many stretches
 TRAILER, NOTE = 640, 84  # bytes of a shard beside its records, and of a piece of the output in its list
-
-REREAD = (
-    2 * THREADS * BLOCK_BYTES
-)  # of an output whose pieces lie in place: `PlacedFile` hashes some as it reads others
-
-ALWAYS, PREPARING, RUNNING, MERGING = "always", "preparing", "running", "merging"
-
-
-class Part(NamedTuple):
-    """Memory of a worker: bytes that are there `when`, ALWAYS or in one of the phases that follow each other."""
-
-    name: str
-    bytes: int
-    when: str = ALWAYS
-
-
-def peak_of(parts: tuple[Part, ...]) -> int:
-    """Bytes: what is always there, and the phase that takes most."""
-    phases = {part.when: 0 for part in parts}
-    for part in parts:
-        phases[part.when] += part.bytes
-    always = phases.pop(ALWAYS, 0)
-    return always + max(phases.values(), default=0)
+REREAD = 2 * THREADS * BLOCK_BYTES  # of an output that is written in place: `PlacedFile` hashes some and reads others
 
 
 @dataclass(frozen=True)
@@ -82,36 +64,44 @@ class Begun:
     thrown: int = 0
 
 
-@dataclass(frozen=True)
-class JobPlan:
-    """What a job would take. records: of all shards, counted or estimated from a sample. parts: a worker's memory,
-    none on a GPU. processes: that compute here. disk: bytes that its output and its job may take there. figures: the
-    verb's own."""
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """What a verb declares of a job. records: of all shards, each a `unit`; counted, or estimated from a sample. parts:
+    a worker's memory, of the GPU where it has one, else of the machine. outputs: without what every shard has. flops:
+    operations of all records. figures: the verb's own."""
+
+    unit: str
+    records: int
+    counted: bool
+    parts: tuple[Part, ...]
+    flops: float
+    outputs: Outputs | None = None
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def peak_memory(self) -> int:
+        """Bytes of a process that computes, or of its GPU."""
+        return peak_of(self.parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobPlan(Declared):
+    """What a job would take. processes: that compute here. disk: bytes that its output and its job may take there."""
 
     verb: str
     model: str
-    unit: str
     device: str
     dtype: str
-    records: int
-    counted: bool
     begun: Begun
-    parts: tuple[Part, ...]
     outputs: Outputs
     processes: int
     supervised: bool
     disk: int
-    figures: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def peak_memory(self) -> int | None:
-        """Bytes of a process that computes; None where that is not known."""
-        return peak_of(self.parts) if self.parts else None
 
     @property
     def total_memory(self) -> int | None:
-        """Bytes of all processes on this machine."""
-        if self.peak_memory is None:
+        """Bytes of all processes on this machine; None where the memory is that of GPUs."""
+        if self.device != "cpu":
             return None
         return self.processes * self.peak_memory + self.supervised * SUPERVISOR
 
@@ -131,8 +121,18 @@ class JobPlan:
             "peak_memory": self.peak_memory, "total_memory": self.total_memory,
             "memory": {part.name: part.bytes for part in self.parts}, "output_bytes": self.outputs.bytes,
             "output_exact": self.outputs.exact, "job_bytes": self.outputs.shards, "disk_needed": self.needed,
-            "disk_room": self.disk, "fits_on_disk": self.needed <= self.disk, **self.figures,
+            "disk_room": self.disk, "fits_on_disk": self.needed <= self.disk, "flops": self.flops, **self.figures,
         }  # fmt: skip
+
+
+def planning(device: str, gpu_memory: int | None) -> AbstractContextManager[None]:
+    """In the block a GPU that is elsewhere can be planned for, whose memory is said."""
+    return gpu_elsewhere(device == "cuda" and gpu_memory is not None and not gpus())
+
+
+def memory_of_gpu(gpu_memory: int | None) -> int:
+    """Bytes: as said, else of this machine's GPU."""
+    return gpu_memory or gpus()[0].memory
 
 
 def begun_of(task: VerbTask, settings: Settings, output: str, device: str) -> Begun:
@@ -188,21 +188,17 @@ def _found(task: VerbTask, output: str, manifest: Manifest) -> Begun | None:
     return Begun(cut, found.done, found.state, tuple(touched), task.workers)
 
 
-def plan_of(
-    verb: str, task: Any, unit: str, records: tuple[int, bool], parts: tuple[Part, ...], outputs: Outputs, **more: Any
-) -> JobPlan:
-    """The plan of a verb's task. records: how many, and whether they were counted. parts: on a CPU. outputs: without
-    what each shard takes for itself. more: `begun`, and the verb's figures."""
-    job, begun = task.job, more.pop("begun")
+def plan_of(verb: str, task: Any, begun: Begun, declared: Declared) -> JobPlan:
+    """The plan of a verb's task."""
+    job, outputs = task.job, declared.outputs
+    assert outputs is not None
     todo = max(begun.cut.shards - begun.done, 1)
     parallel = (job.settings.part or (0, 1))[1]
-    kept = outputs.shards + TRAILER * begun.cut.shards
     return JobPlan(
-        verb=verb, model=getattr(job, "model", ""), unit=unit, device=job.device,
-        dtype=getattr(task, "dtype", job.dtype),
-        records=records[0], counted=records[1], begun=begun, parts=parts if job.device == "cpu" else (),
-        outputs=Outputs(outputs.bytes, outputs.exact, kept), processes=min(begun.workers // parallel, todo),
-        supervised=not job.settings.is_inline and job.settings.engine != "mpi", disk=room(job.output), figures=more,
+        **vars(declared) | {"outputs": replace(outputs, shards=outputs.shards + TRAILER * begun.cut.shards)},
+        verb=verb, model=getattr(job, "model", ""), device=job.device, dtype=getattr(task, "dtype", job.dtype),
+        begun=begun, processes=min(begun.workers // parallel, todo),
+        supervised=not job.settings.is_inline and job.settings.engine != "mpi", disk=room(job.output),
     )  # fmt: skip
 
 
@@ -211,42 +207,55 @@ def share(records: int, workers: int) -> int:
     return -(-records // max(workers, 1))
 
 
-def sample_lines(file: InputFile, cut: Cut) -> tuple[Iterator[tuple[int, bytes | None, int]] | None, float]:
-    """(number, line, end) of lines of a text that are not blank, and the share of its bytes that they stand for.
+@dataclass
+class Sample:
+    """What is read of an input. part: the share of its bytes; ends: of the lines read, in bytes."""
 
-    Numbers count the sample. None where it is no text but rows, of which the first serve.
-    """
-    if not isinstance(cut, Lines):
-        return None, 1.0
-    size = min(file.size, cut.size)
-    if size <= SAMPLE:
-        spans = [(0, size)]
-    else:
+    cut: Cut
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    part: float = 1.0
+    ends: list[int] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, file: InputFile, cut: Cut) -> Sample:
+        """Stretches of a long text, all of a short one. Of rows the caller takes the first."""
+        if not isinstance(cut, Lines):
+            return cls(cut)
+        size = min(file.size, cut.size)
+        if size <= SAMPLE:
+            return cls(cut, [(0, size)])
         length = SAMPLE // STRETCHES
         spans = [(first := (size - length) * i // (STRETCHES - 1), first + length) for i in range(STRETCHES)]
+        return cls(cut, spans, STRETCHES * length / size)
 
-    def lines() -> Iterator[tuple[int, bytes | None, int]]:
-        number = 0
-        for begin, end in spans:
+    def lines(self, file: InputFile) -> Iterator[Line]:
+        """(number, line, end) of each line that is not blank. Numbers count the sample."""
+        for begin, end in self.spans:
             for line, at in lines_between(file, begin, end):
                 if line is None or (line and not line.isspace()):
-                    number += 1
-                    yield number, line, at
+                    self.ends.append(at)
+                    yield len(self.ends), line, at
 
-    return lines(), sum(end - begin for begin, end in spans) / max(size, 1)
+    def records(self, seen: int) -> tuple[int, bool]:
+        """(records of the whole input, whether they were counted), of which `seen` were read."""
+        if isinstance(self.cut, Records | RowGroups):
+            return self.cut.count, True
+        return round(seen / max(self.part, 1e-9)), self.part >= 1.0
 
-
-def counted_in(cut: Cut, seen: int, part: float) -> tuple[int, bool]:
-    """(records of the whole input, whether they were counted), of which `seen` were found in `part` of it."""
-    if isinstance(cut, Records | RowGroups):
-        return cut.count, True
-    return round(seen / max(part, 1e-9)), part >= 1.0
-
-
-def matrix_memory(K: int, N: int, dtype: str, device: str = "cpu") -> Memory:
-    """Bytes of a matrix (K, N) as matmul's rung for the class keeps it."""
-    problem = matmul.Problem(N, K, dtype, device)
-    return matmul.ladder.choose(problem).memory_for(problem)
+    def in_a_shard(self) -> int:
+        """Records of the largest shard."""
+        cut = self.cut
+        if isinstance(cut, Records):
+            return cut.span(0)[1]
+        if not isinstance(cut, Lines):
+            return max(cut.rows) if isinstance(cut, RowGroups) else 1
+        window = cut.per_shard if self.part >= 1.0 else min(cut.per_shard, SAMPLE // STRETCHES)
+        first = most = 0
+        for last, end in enumerate(self.ends):
+            while end - self.ends[first] >= window:
+                first += 1
+            most = max(most, last + 1 - first)
+        return max(-(-most * cut.per_shard // window), 1)
 
 
 def is_compiled(*patterns: str) -> bool:

@@ -8,28 +8,19 @@ weights the header; no kernel is compiled, nothing is written.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from tilewright.backends.footprint import Part, peak_of
-from tilewright.formats.atomic import check_writable
 from tilewright.formats.files import BLOCK_BYTES, InputFile
 from tilewright.formats.lines import Line
 from tilewright.hardware import gpus
 from tilewright.runtime.devices import gpu_elsewhere
-from tilewright.runtime.jobs import contents, made, trace
+from tilewright.runtime.jobs.begun import Begun, begun_of
 from tilewright.runtime.jobs.cut import Cut, Lines, Records, RowGroups, lines_between
-from tilewright.runtime.jobs.directory import JobDirectory
-from tilewright.runtime.jobs.manifest import Damaged, Manifest
 from tilewright.runtime.jobs.pieces import THREADS
 from tilewright.runtime.jobs.placed import room
-from tilewright.runtime.jobs.run import check_cut, check_part
-from tilewright.runtime.jobs.settings import Settings
-from tilewright.runtime.jobs.start import VerbTask, engine_of, workers_of
-from tilewright.runtime.jobs.status import status
-from tilewright.runtime.jobs.task import Assembling, Reading
 from tilewright.simd import cache
 
 PROGRAM = 178 << 20  # Python, NumPy, Numba, LLVM and the kernels (measured: Numba 0.68 on Linux, x86-64)
@@ -40,6 +31,13 @@ TRAILER, NOTE = 640, 84  # bytes of a shard beside its records, and of a piece o
 REREAD = 2 * THREADS * BLOCK_BYTES  # of an output that is written in place: `PlacedFile` hashes some and reads others
 
 
+@runtime_checkable
+class Closing(Protocol):
+    """A task that holds its input open."""
+
+    def close(self) -> None: ...
+
+
 @dataclass(frozen=True)
 class Outputs:
     """bytes: of the outputs; exact: they are known, else estimated; shards: what OUT.job keeps beside them."""
@@ -47,21 +45,6 @@ class Outputs:
     bytes: int
     exact: bool
     shards: int
-
-
-@dataclass(frozen=True)
-class Begun:
-    """cut: of the job, as an earlier run began it or this one would. done: shards that are there. state: "new",
-    "running", "stopped" or "finished". touched: files whose time of change is another. workers: that share the input.
-    thrown: shards of an earlier job that --restart throws away.
-    """
-
-    cut: Cut
-    done: int
-    state: str
-    touched: tuple[str, ...]
-    workers: int
-    thrown: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,71 +108,30 @@ class JobPlan(Declared):
         }  # fmt: skip
 
 
-def planning(device: str, gpu_memory: int | None) -> AbstractContextManager[None]:
-    """In the block a GPU that is elsewhere can be planned for, whose memory is said."""
-    return gpu_elsewhere(device == "cuda" and gpu_memory is not None and not gpus())
+def plan_job(
+    verb: str,
+    job: Any,
+    gpu_memory: int | None,
+    task_of: Callable[[Any], Any],
+    declare: Callable[[Any, Begun, int], Declared],
+) -> JobPlan:
+    """The plan of a verb's job. gpu_memory: bytes of a GPU, which may be elsewhere; None: of this machine's, if it has
+    one. declare: declares a task's bytes, with the memory of its GPU.
 
-
-def memory_of_gpu(gpu_memory: int | None) -> int:
-    """Bytes: as said, else of this machine's GPU."""
-    return gpu_memory or gpus()[0].memory
-
-
-def begun_of(task: VerbTask, settings: Settings, output: str, device: str) -> Begun:
-    """How the job would begin. Sets the task's workers, on which its cut depends.
-
-    Raises UsageError where it was begun for other results, or the engine cannot be had, ResourceError where the output
-    or the trace cannot be written.
+    Raises what the verb does before its first shard.
     """
-    task.workers = workers_of(engine_of(settings, device), settings)
-    if not isinstance(task, Assembling):
-        check_writable(output)
-    manifest = Manifest(fingerprint=task.fingerprint(), cut=check_cut(task.cut(settings.shard_size)))
-    check_part(settings)
-    begun = Begun(manifest.cut, 0, "new", (), task.workers)
-    outputs = task.outputs() if isinstance(task, Assembling) else [os.path.realpath(output)]
-    if settings.keep_others:
-        if os.path.isdir(f"{os.path.realpath(output)}.job"):
-            with JobDirectory(output, look=True) as directory:
-                made.check_replaceable(directory, outputs, keep_others=True)
-        else:
-            made.check_without_job(outputs)
-    if os.path.isdir(f"{os.path.realpath(output)}.job"):
-        if settings.restart:
-            begun = replace(begun, thrown=_shards_in(output))
-        else:
-            begun = _found(task, output, manifest) or begun
-    if settings.trace is not None:
-        trace.check_path(settings.trace, output)
-        check_writable(settings.trace)
-    return begun
-
-
-def _shards_in(output: str) -> int:
-    """How many a job for this output has, whatever it was begun for."""
-    with JobDirectory(output, look=True) as directory:
-        return sum(1 for _ in directory.committed())
-
-
-def _found(task: VerbTask, output: str, manifest: Manifest) -> Begun | None:
-    """What an earlier run began; None where it has no manifest that can be read. Raises as `begun_of`."""
-    with JobDirectory(output, look=True) as directory:
-        directory.check_settled()
+    with gpu_elsewhere(job.device == "cuda" and gpu_memory is not None and not gpus()):
+        task = task_of(job)
         try:
-            touched = directory.compare(manifest, task.cut)
-        except Damaged:
-            return None
-        files = task.files() if isinstance(task, Reading) else {}
-        known = files.keys() & contents.known_hashes(directory).keys()  # the run hashes these, and compares
-        unknown = [name for name in touched if name not in known]
-        contents.check_touched(directory, manifest, unknown, files, lambda: None)
-        cut = directory.manifest.cut
-    found = status(output)
-    return Begun(cut, found.done, found.state, tuple(touched), task.workers)
+            begun = begun_of(task, task.job.settings, task.job.output, task.job.device)
+            memory = 0 if task.job.device == "cpu" else gpu_memory or gpus()[0].memory
+            return _job_plan(verb, task, begun, declare(task, begun, memory))
+        finally:
+            if isinstance(task, Closing):
+                task.close()
 
 
-def plan_of(verb: str, task: Any, begun: Begun, declared: Declared) -> JobPlan:
-    """The plan of a verb's task."""
+def _job_plan(verb: str, task: Any, begun: Begun, declared: Declared) -> JobPlan:
     job, outputs = task.job, declared.outputs
     assert outputs is not None
     todo = max(begun.cut.shards - begun.done, 1)

@@ -15,6 +15,7 @@ from tilewright.formats.course import TokenFile
 from tilewright.models.textcnn import SIZES, TextCNNConfig
 from tilewright.ops.embedding_conv1d.device_table import PRODUCT_TOKENS, RESERVE
 from tilewright.ops.embedding_conv1d.token_table import PRODUCT_ROWS, capacity_of
+from tilewright.runtime.jobs.begun import Begun
 from tilewright.runtime.load import mapped_weights
 from tilewright.runtime.plan import (
     PROGRAM,
@@ -23,11 +24,8 @@ from tilewright.runtime.plan import (
     JobPlan,
     Outputs,
     Sample,
-    begun_of,
     is_compiled,
-    memory_of_gpu,
-    plan_of,
-    planning,
+    plan_job,
     share,
 )
 from tilewright.runtime.verbs.classify.job import ClassifyJob
@@ -59,13 +57,12 @@ class Table(NamedTuple):
 
 
 def plan(job: ClassifyJob, gpu_memory: int | None = None) -> JobPlan:
-    """What the job would take. gpu_memory: bytes of the GPU, None: this machine's. Raises what `classify` does before
-    its first shard."""
-    with planning(job.device, gpu_memory):
-        task = task_of(job)
-        begun = begun_of(task, job.settings, job.output, task.job.device)
-    job, config = task.job, task.config
-    mapped = mapped_weights(job.model)[1]
+    """What the job would take; see `plan_job`."""
+    return plan_job("classify", job, gpu_memory, task_of, _declared)
+
+
+def _declared(task: ClassifyTask, begun: Begun, gpu_memory: int) -> Declared:
+    job, config, mapped = task.job, task.config, mapped_weights(task.job.model)[1]
     seen = _sample(task, Sample(begun.cut))
     records, counted = seen.sample.records(seen.records)
     batch = min(job.batch, records, seen.sample.in_a_shard())
@@ -73,15 +70,14 @@ def plan(job: ClassifyJob, gpu_memory: int | None = None) -> JobPlan:
         table = _table(task, seen.ids, share(records, begun.workers))
         parts = _memory(task, mapped, seen.ids, table, batch)
     else:
-        table, parts = _on_gpu(task, memory_of_gpu(gpu_memory), batch)
+        table, parts = _on_gpu(task, gpu_memory)
     figures = {"table_rows": table.rows, "table_bytes": table.rows * table.row_bytes,
                "table_at_most": table.capacity * table.row_bytes} if table else {}  # fmt: skip
-    declared = Declared(
+    return Declared(
         unit="sentences", records=records, counted=counted, parts=parts, flops=float(records * config.flops),
         outputs=_outputs(job, config, (records, counted), seen.id_bytes),
         figures={"token_table": table is not None, **figures, "batch": batch},
     )  # fmt: skip
-    return plan_of("classify", task, begun, declared)
 
 
 def _sample(task: ClassifyTask, sample: Sample) -> Seen:
@@ -158,7 +154,7 @@ def _memory(
     )
 
 
-def _on_gpu(task: ClassifyTask, memory: int, batch: int) -> tuple[Table | None, tuple[Part, ...]]:
+def _on_gpu(task: ClassifyTask, memory: int) -> tuple[Table | None, tuple[Part, ...]]:
     """The GPU's table, which is allocated whole, and memory. Raises ResourceError where the smallest batch does not
     fit."""
     config, job = task.config, task.job

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from tilewright.formats.files import BLOCK_BYTES
 from tilewright.formats.names import suffix_of
 from tilewright.formats.raw_volumes import RawForm
 from tilewright.formats.zarr_volumes import ZarrForm, ZarrVolume
+from tilewright.runtime.jobs.begun import Begun
 from tilewright.runtime.jobs.cut import Records
 from tilewright.runtime.plan import (
     KEPT_FREE,
@@ -20,13 +22,10 @@ from tilewright.runtime.plan import (
     Declared,
     JobPlan,
     Outputs,
-    begun_of,
-    memory_of_gpu,
-    plan_of,
-    planning,
+    plan_job,
 )
 from tilewright.runtime.verbs.convolve.job import ConvolveJob
-from tilewright.runtime.verbs.convolve.kernels import Kernel, kernel_of
+from tilewright.runtime.verbs.convolve.kernels import Kernel
 from tilewright.runtime.verbs.convolve.memory import ZARR, compiling_bytes, reading_bytes, writing_bytes
 from tilewright.runtime.verbs.convolve.slabs import planes_of, slabs_bytes
 from tilewright.runtime.verbs.convolve.task import ConvolveTask, task_of
@@ -38,29 +37,20 @@ TEXT_BYTES = 9.5  # of a value with six decimals
 
 
 def plan(job: ConvolveJob, gpu_memory: int | None = None) -> JobPlan:
-    """What the job would take. gpu_memory: bytes of the GPU, None: this machine's. Raises what `convolve` does before
-    its first shard, but of values that are held in memory, which are not read."""
-    kernel = kernel_of(job.kernel)
-    with planning(job.device, gpu_memory):
-        task = task_of(job, program=PROGRAM)
-        try:
-            begun = begun_of(task, job.settings, job.output, task.job.device)
-            assert isinstance(begun.cut, Records)
-            tiling = tiling_of(task, task.opened(), kernel, task.form(), begun.cut)
-            return plan_of("convolve", task, begun, _declared(task, kernel, tiling, begun.cut, gpu_memory))
-        finally:
-            task.close()
+    """What the job would take, see `plan_job`; values that are held in memory are not read."""
+    return plan_job("convolve", job, gpu_memory, partial(task_of, program=PROGRAM), _declared)
 
 
-def _declared(task: ConvolveTask, kernel: Kernel, tiling: Tiling, cut: Records, gpu_memory: int | None) -> Declared:
-    voxels = math.prod(task.shape)
+def _declared(task: ConvolveTask, begun: Begun, gpu_memory: int) -> Declared:
+    kernel, voxels, cut = task.taps, math.prod(task.shape), begun.cut
+    assert kernel is not None and isinstance(cut, Records)
+    tiling = tiling_of(task, task.opened(), kernel, task.form(), cut)
     boxes = [task.box(first, cut.per_shard) for first in range(0, cut.count, cut.per_shard)]
     if task.job.device == "cpu":
         parts = _memory(task, kernel, tiling, cut)
     else:
         planes = planes_of(tiling, kernel.shape)
-        planes = halved(lambda some: peak_of(_on_gpu(kernel, tiling, some)), planes, memory_of_gpu(gpu_memory))
-        parts = _on_gpu(kernel, tiling, planes)
+        parts = _on_gpu(kernel, tiling, halved(lambda some: peak_of(_on_gpu(kernel, tiling, some)), planes, gpu_memory))
     return Declared(
         unit="voxels", records=voxels, counted=True, parts=parts, outputs=_outputs(task),
         flops=2.0 * kernel.taps * voxels,

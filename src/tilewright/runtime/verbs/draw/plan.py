@@ -9,6 +9,7 @@ import numpy as np
 from tilewright.backends.footprint import CONTEXT, MERGING, PREPARING, RUNNING, Part, halved, peak_of
 from tilewright.formats.files import BLOCK_BYTES
 from tilewright.formats.images import array_header, bmp_bytes, check_grid, grid, kind_of, text_header
+from tilewright.runtime.jobs.begun import Begun
 from tilewright.runtime.load import mapped_weights
 from tilewright.runtime.plan import (
     KEPT_FREE,
@@ -18,11 +19,8 @@ from tilewright.runtime.plan import (
     Declared,
     JobPlan,
     Outputs,
-    begun_of,
     is_compiled,
-    memory_of_gpu,
-    plan_of,
-    planning,
+    plan_job,
 )
 from tilewright.runtime.verbs.draw.image_shards import PICTURES
 from tilewright.runtime.verbs.draw.job import DrawJob
@@ -35,25 +33,27 @@ PNG_BYTES = 128  # of a picture beside its pixels
 
 
 def plan(job: DrawJob, gpu_memory: int | None = None) -> JobPlan:
-    """What the job would take. gpu_memory: bytes of the GPU, None: this machine's. Raises what `draw` does before its
-    first shard; of more noise than NOISE bytes only the header is read."""
-    with planning(job.device, gpu_memory):
-        task = task_of(job, scan=NOISE)
-        task.images.check(write=False)
-        mapped = mapped_weights(task.job.model)[1]
-        begun = begun_of(task, task.job.settings, task.job.output, task.job.device)
-    job, images, batch = task.job, task.images, task.job.batch or 1
-    if job.device == "cpu":
+    """What the job would take, see `plan_job`; of more noise than NOISE bytes only the header is read."""
+    return plan_job("draw", job, gpu_memory, _task, _declared)
+
+
+def _task(job: DrawJob) -> DrawTask:
+    task = task_of(job, scan=NOISE)
+    task.images.check(write=False)
+    return task
+
+
+def _declared(task: DrawTask, begun: Begun, gpu_memory: int) -> Declared:
+    images, batch, mapped = task.images, task.job.batch or 1, mapped_weights(task.job.model)[1]
+    if task.job.device == "cpu":
         parts = _memory(task, mapped)
     else:
-        memory = memory_of_gpu(gpu_memory)
-        batch = halved(lambda size: peak_of(_on_gpu(task, size)), batch, memory)
+        batch = halved(lambda size: peak_of(_on_gpu(task, size)), batch, gpu_memory)
         parts = _on_gpu(task, batch)
-    declared = Declared(
+    return Declared(
         unit="images", records=images.count, counted=True, parts=parts, outputs=_outputs(task),
         flops=float(images.count * task.config.flops), figures={"batch": batch, "image": list(images.shape)},
     )  # fmt: skip
-    return plan_of("draw", task, begun, declared)
 
 
 def _memory(task: DrawTask, mapped: dict[str, np.ndarray]) -> tuple[Part, ...]:

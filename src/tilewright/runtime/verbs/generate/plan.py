@@ -18,8 +18,10 @@ from tilewright.generation import memory as engine
 from tilewright.generation.attention import BATCH_MEMORY
 from tilewright.generation.memory import Prompts, Wanted
 from tilewright.generation.scheduler import WINDOW
+from tilewright.hardware import gpus
 from tilewright.models.gpt2 import GPT2Config
-from tilewright.runtime.devices import place_for
+from tilewright.runtime.devices import gpu_elsewhere, place_for
+from tilewright.runtime.jobs.begun import Begun
 from tilewright.runtime.load import config_of, mapped_weights
 from tilewright.runtime.plan import (
     PROGRAM,
@@ -27,11 +29,8 @@ from tilewright.runtime.plan import (
     JobPlan,
     Outputs,
     Sample,
-    begun_of,
     is_compiled,
-    memory_of_gpu,
-    plan_of,
-    planning,
+    plan_job,
     share,
 )
 from tilewright.runtime.verbs.generate.job import COURSE_PROMPT, GenerateJob
@@ -60,25 +59,22 @@ class Seen:
 
 
 def plan(job: GenerateJob, gpu_memory: int | None = None) -> JobPlan:
-    """What the job would take. gpu_memory: bytes of the GPU, None: this machine's.
+    """What the job would take, see `plan_job`. Raises ResourceError, too, where not one sequence fits."""
+    return plan_job("generate", job, gpu_memory, task_of, _of_task)
 
-    Raises what `generate` does before its first shard, ResourceError where not one sequence fits.
-    """
-    with planning(job.device, gpu_memory):
-        task = task_of(job)
-        begun = begun_of(task, job.settings, job.output, task.job.device)
+
+def _of_task(task: GenerateTask, begun: Begun, gpu_memory: int) -> Declared:
     job, config = task.job, task.config
     seen = _read(task, Sample(begun.cut))
     prompts, (records, counted) = seen.prompts, seen.records
     free = config.n_positions - prompts.tokens // max(1, prompts.count)  # after a prompt of the mean length
     job = replace(job, params=replace(job.params, max_tokens=min(job.params.max_tokens, max(1, free))))
     part = Prompts(share(prompts.count, begun.workers), share(prompts.tokens, begun.workers), prompts.longest)
-    declared = _declared(job, config, part, part.first(seen.in_a_shard), gpu_memory)
-    flops = begun.workers * declared.flops
-    figures = declared.figures | seen.noticed
-    return plan_of("generate", task, begun, replace(
-        declared, records=records, counted=counted, flops=flops, outputs=_outputs(job, seen), figures=figures,
-    ))  # fmt: skip
+    found = _declared(job, config, part, part.first(seen.in_a_shard), gpu_memory)
+    return replace(
+        found, records=records, counted=counted, flops=begun.workers * found.flops, outputs=_outputs(job, seen),
+        figures=found.figures | seen.noticed,
+    )  # fmt: skip
 
 
 def plan_made(job: GenerateJob, length: int = 16, gpu_memory: int | None = None) -> Declared:
@@ -87,19 +83,18 @@ def plan_made(job: GenerateJob, length: int = 16, gpu_memory: int | None = None)
     Raises InputError for a model that cannot be read, UsageError for a length that its context has not, ResourceError
     where not one sequence fits.
     """
-    with planning(job.device, gpu_memory):
+    with gpu_elsewhere(job.device == "cuda" and gpu_memory is not None):
         job = replace(job, device=place_for(job.device, job.dtype))
     config: GPT2Config = config_of(job.model, GPT2Config)
     if length >= config.n_positions:
         raise UsageError(f"a prompt has {length} tokens; the context of {config.n_positions} must hold one more")
     count = (job.count or WINDOW) * job.params.n
     prompts = Prompts(count, count * length, length)
-    return _declared(job, config, prompts, prompts, gpu_memory)
+    memory = 0 if job.device == "cpu" else gpu_memory or gpus()[0].memory
+    return _declared(job, config, prompts, prompts, memory)
 
 
-def _declared(
-    job: GenerateJob, config: GPT2Config, prompts: Prompts, shard: Prompts, gpu_memory: int | None
-) -> Declared:
+def _declared(job: GenerateJob, config: GPT2Config, prompts: Prompts, shard: Prompts, gpu_memory: int) -> Declared:
     """prompts: of a worker. shard: of the largest shard."""
     mapped_weights(job.model)
     params = job.params
@@ -117,7 +112,7 @@ def _declared(
             *found.parts,
         )
     else:
-        found = engine.on_gpu(config, prompts, wanted._replace(memory=memory_of_gpu(gpu_memory)))
+        found = engine.on_gpu(config, prompts, wanted._replace(memory=gpu_memory))
         parts = found.parts
     figures = {
         "sequences": prompts.count, "prompt_tokens": prompts.tokens, "longest": prompts.longest,

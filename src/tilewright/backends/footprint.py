@@ -74,7 +74,7 @@ def total(parts: Iterable[Memory]) -> Memory:
     return Memory(ready, max(0, most - ready), sum(part.entry for part in every))
 
 
-def word(dtype: str) -> int:
+def element_bytes(dtype: str) -> int:
     """Bytes of an element between the layers on a GPU, and of its keys and values."""
     return 2 if dtype in ("bfloat16", "float16") else 4
 

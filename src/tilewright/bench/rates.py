@@ -42,8 +42,9 @@ class Rate(NamedTuple):
 
 def saved_rows(job: Job, folder: Path = Path("results")) -> list[Row]:
     """Own measurements of this machine or its GPU in the job's accuracy class."""
-    own = (machine_name() if job.threads else gpu_name()), measured_dtype(job)
-    return [row for row in read(folder) if (row.machine, row.dtype) == own and row.check != PEER]
+    machine, dtype = machine_name() if job.threads else gpu_name(), measured_dtype(job)
+    rows = [row for op in (WORKLOADS[job.verb], "scaling") for row in read(folder, machine, op)]
+    return [row for row in rows if (row.machine, row.dtype) == (machine, dtype) and row.check != PEER]
 
 
 def rate(job: Job, rows: list[Row]) -> Rate | None:

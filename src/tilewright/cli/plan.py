@@ -15,7 +15,7 @@ from tilewright.cli._output import say, show, show_json
 from tilewright.formats.sampling_fields import DRAWING
 
 if TYPE_CHECKING:
-    from tilewright.bench.rates import Job
+    from tilewright.bench.rates import Job, Scaling
     from tilewright.runtime.plan import Declared, JobPlan
 
 JOBS = ("generate", "classify", "draw", "convolve")
@@ -258,10 +258,11 @@ def _effort(name: str, found: Declared, told: dict[str, Any], threads: int) -> t
     rows = saved_rows(job)
     most = found.begun.cut.shards if hasattr(found, "begun") else found.records
     measured = rate(job, rows)
-    paying = scaling(job, rows, most, cpu().cores if threads else max(1, len(visible_gpus())))
+    units = cpu().cores if threads else max(1, len(visible_gpus()))
+    paying = scaling(job, rows, most, units)
     workers = {"workers_that_pay": paying.workers, "workers_measured": paying.row is not None}
     if measured is None:
-        return [*lines, _no_rate(job), _workers(job, paying)], figures | workers | {"expected_seconds": None}
+        return [*lines, _no_rate(job), _workers(job, paying, units)], figures | workers | {"expected_seconds": None}
     seconds, row = measured
     source = f"results/{row.machine}/{row.op}.csv: {row.rung}, {row.size}, {row.dtype}"
     source += f", {row.threads} threads, " if row.threads else ", "
@@ -270,7 +271,7 @@ def _effort(name: str, found: Declared, told: dict[str, Any], threads: int) -> t
         f"{source}{row.date}, scaled by operations; files are not in it"
     )
     told_rate = {"expected_seconds": seconds, "measured_in": source.rstrip(", ")}
-    return [*lines, _workers(job, paying, seconds)], figures | workers | told_rate
+    return [*lines, _workers(job, paying, units, seconds)], figures | workers | told_rate
 
 
 def _no_rate(job: Job) -> str:
@@ -285,13 +286,13 @@ def _no_rate(job: Job) -> str:
     return f"rate: not known: ./results has no row of {row}; `{command}` saves one"
 
 
-def _workers(job: Job, paying: Any, seconds: float | None = None) -> str:
-    """How many workers pay, and by what."""
+def _workers(job: Job, paying: Scaling, units: int, seconds: float | None = None) -> str:
+    """How many workers pay, and by what. units: cores or GPUs here."""
     time = f", {_duration(seconds / paying.faster)}" if seconds is not None else ""
     head = f"workers that pay: {paying.workers:,}{time}"
     if paying.row is not None:
         return f"{head}; measured {paying.faster:.2f} times as fast as one ({paying.row.size}, {paying.row.date})"
-    rule = "one per GPU" if not job.threads else f"as many as have {job.threads} cores each"
+    rule = f"with {job.threads} threads each on {units} cores" if job.threads else "one per GPU"
     device = "" if job.threads else "--device cuda "
     return f"{head}; an estimate, {rule}: `tilewright bench scaling {device}--save` measures it"
 
@@ -321,7 +322,7 @@ def _least_seconds(figures: dict[str, Any], dtype: str, threads: int) -> float |
     from tilewright.hardware import machine_name
 
     same = (machine_name(), dtype, threads)
-    rows = [row for row in read(Path("results")) if (row.machine, row.dtype, row.threads) == same]
+    rows = [row for row in read(Path("results"), machine_name()) if (row.machine, row.dtype, row.threads) == same]
     gflops = max((row.roof_gflops or 0 for row in rows), default=0)
     gbytes = max((row.roof_gbytes_s or 0 for row in rows), default=0)
     if not gflops or not gbytes:

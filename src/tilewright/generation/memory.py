@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from tilewright.backends.footprint import ALWAYS, CONTEXT, RUNNING, Part, word
+from tilewright.backends.footprint import ALWAYS, CONTEXT, RUNNING, Part, element_bytes
 from tilewright.errors import ResourceError
 from tilewright.generation.decoder import Sizes
 from tilewright.generation.engine import LOGITS_BYTES, PENDING_BYTES, SAMPLED_ROWS
@@ -111,7 +111,7 @@ def on_cpu(config: Declaring, prompts: Prompts, shard: Prompts, wanted: Wanted, 
 def on_gpu(config: Declaring, prompts: Prompts, wanted: Wanted) -> Declared:
     """As `on_cpu`, with all memory of the GPU. Raises ResourceError if the keys and values of one sequence take more
     than their share of what the weights leave."""
-    sizes, tokens, itemsize = config.sizes, wanted.tokens, word(wanted.dtype)
+    sizes, tokens, itemsize = config.sizes, wanted.tokens, element_bytes(wanted.dtype)
     limit = min(prompts.longest + tokens, sizes.context)
     length = min(-(-limit // ROUND) * ROUND, sizes.context)
     position = 2 * sizes.layers * sizes.heads * sizes.head_size * itemsize

@@ -164,7 +164,7 @@ class DCGANConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         split = [H * W * footprint.limbs(C, dtype) for H, W, C in shapes[:-1]]
         slots = SLOTS * footprint.record_bytes([Operand((self.z_size,)), *self.operands(outputs)])
         images = 0 if "images" in outputs else 4 * math.prod(shapes[-1])
-        return footprint.word(dtype) * sum(self.between) + slots + images + 2 * footprint.cached(split)
+        return footprint.element_bytes(dtype) * sum(self.between) + slots + images + 2 * footprint.cached(split)
 
     def operands(self, outputs: Sequence[str]) -> list[Operand]:
         """Of an image: float32 values, 8-bit pixels, whether it is not finite."""

@@ -145,7 +145,7 @@ class GPT2Config(msgspec.Struct, frozen=True, kw_only=True):
         if device == "cpu":
             itemsize = 2 if dtype == "bfloat16" else 4
             return (12 + 4 * itemsize) * C + itemsize * W
-        itemsize = footprint.word(dtype)
+        itemsize = footprint.element_bytes(dtype)
         return 4 * C + itemsize * (6 * C + W) + footprint.limbs(max(W, C), dtype)
 
     def flops(self, prompts: Prompts, tokens: int) -> float:

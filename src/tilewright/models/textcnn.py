@@ -112,7 +112,7 @@ class TextCNNConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         allocates them layer by layer: operand, result, and in float32 the operand's limbs."""
         if device == "cpu":
             return 4 * sum(self.widths)
-        itemsize = footprint.word(dtype)
+        itemsize = footprint.element_bytes(dtype)
         layers = [itemsize * (K + N) + footprint.limbs(K, dtype) for K, N in pairwise(self.widths)]
         return max(layers) + 2 * 4 * self.sequence_length
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tilewright.backends.footprint import ALWAYS, CONTEXT, PREPARING, RUNNING, Part, cached, record_bytes, word
+from tilewright.backends.footprint import ALWAYS, CONTEXT, PREPARING, RUNNING, Part, cached, element_bytes, record_bytes
 from tilewright.formats.course import TokenFile
 from tilewright.models.textcnn import SIZES, TextCNNConfig
 from tilewright.ops.embedding_conv1d.device_table import PRODUCT_TOKENS, RESERVE
@@ -164,7 +164,7 @@ def _on_gpu(task: ClassifyTask, memory: int) -> tuple[Table | None, tuple[Part, 
     free = memory - CONTEXT - embedding - weights.prepared
     most = max(free - RESERVE, free // 2) if job.table_memory is None else job.table_memory
     capacity = min(V, most // weights.entry)
-    products = min(PRODUCT_TOKENS, V) * taps * O * word(job.dtype)  # of new tokens by the weights of all taps
+    products = min(PRODUCT_TOKENS, V) * taps * O * element_bytes(job.dtype)  # of new tokens by the weights of all taps
     left = free - capacity * weights.entry
     sizes = SIZES["cuda"]
     while len(sizes) > 1 and _graphs(config, job.dtype, sizes) > left:  # as the backend leaves sizes out

@@ -158,7 +158,7 @@ def test_a_gpu_that_is_elsewhere_can_be_planned_for(run, small, verb):
     line = ("plan", verb, *SMALL[verb], "--dtype", dtype, "--gpu-memory", "80G")
     code, text, errors = run(*line, "--device", "cuda")
     assert code == 0, errors
-    assert "expected peak, on the GPU" in text
+    assert "expected peak, on the GPU" in text and "the GPU has 80.0 GiB: it fits" in text
     assert ("through the GPU's memory" in text) == (verb == "generate")
     assert "workers that pay: 1; an estimate, one per GPU" in text and "--device cuda --save` saves one" in text
     told = json.loads(run(*line, "--device", "cuda", "--json")[1])

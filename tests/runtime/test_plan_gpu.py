@@ -99,10 +99,14 @@ def test_a_table_takes_what_the_reserve_leaves_and_large_batches_are_left_out(tm
     init_textcnn(str(tmp_path / "m"), 3, **TEXT)
     rng.integers(0, 50, (40, 16), np.int32).tofile(tmp_path / "in.bin")
     job = ClassifyJob(str(tmp_path / "m"), str(tmp_path / "in.bin"), str(tmp_path / "out.bin"), device="cuda")
-    plenty, few = plan_classify(job, 80 * GIB), plan_classify(job, CONTEXT + (80 << 10))
-    assert few.figures["table_rows"] < plenty.figures["table_rows"] == 50
+    plenty = plan_classify(job, 80 * GIB)
+    entry = plenty.figures["table_bytes"] // 50
+    few = plan_classify(job, CONTEXT + parts_of(plenty)["weights"] + 60 * entry)
+    assert (few.figures["table_rows"], plenty.figures["table_rows"]) == (30, 50)
     assert parts_of(few)["batches"] < parts_of(plenty)["batches"]
-    job.table_memory = 20 * plenty.figures["table_bytes"] // 50
+    with pytest.raises(ResourceError, match="holds the rows of 0 tokens; a sentence has 16"):
+        plan_classify(job, CONTEXT)
+    job.table_memory = 20 * entry
     assert plan_classify(job, 80 * GIB).figures["table_rows"] == 20
 
 

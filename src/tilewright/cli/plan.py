@@ -123,7 +123,7 @@ def _planned(name: str, module: Any, options: Any) -> tuple[str, dict[str, Any]]
     threads = (options.threads or cpu().cores) if told["device"] == "cpu" else 0
     effort, figures = _effort(name, found, told, threads)
     told |= {"threads": threads, "available_memory": available_memory(), **figures}
-    return "\n".join([*head, *_memory(found, told["device"]), *disk, *effort]), told
+    return "\n".join([*head, *_memory(found, told["device"], memory), *disk, *effort]), told
 
 
 def _gpu_memory(options: Any) -> int | None:
@@ -210,14 +210,17 @@ def _table(figures: dict[str, Any]) -> str:
     )
 
 
-def _memory(found: Declared, device: str) -> list[str]:
+def _memory(found: Declared, device: str, gpu_memory: int | None) -> list[str]:
     """One line per part, and the peak."""
-    from tilewright.hardware import available_memory
+    from tilewright.hardware import available_memory, gpus
 
     peak = found.peak_memory
     rows = {part.name: _mib(part.bytes) for part in found.parts if part.bytes}
     if device != "cpu":
-        return _rows(rows | {"expected peak, on the GPU": f"{_mib(peak)}   {peak:,} bytes"})
+        there = gpu_memory or gpus()[0].memory
+        fits = "fits" if peak <= there else "does NOT fit: take a smaller batch, or another GPU"
+        text = f"{_mib(peak)}   {peak:,} bytes; the GPU has {_size(there)}: it {fits}"
+        return _rows(rows | {"expected peak, on the GPU": text})
     rows["expected peak"] = f"{_mib(peak)}   {peak:,} bytes; {available_memory() / 2**20:,.0f} MiB are free"
     if getattr(found, "supervised", False):
         rows[f"{found.processes:,} workers and who hands out shards"] = _mib(found.total_memory)
@@ -256,7 +259,8 @@ def _effort(name: str, found: Declared, told: dict[str, Any], threads: int) -> t
     job = Job(name, told["dtype"], threads, found.records, found.flops, found.figures)
     lines, figures = _work(found, told, threads) if name == "generate" else ([], {})
     rows = saved_rows(job)
-    most = found.begun.cut.shards if hasattr(found, "begun") else found.records
+    begun = getattr(found, "begun", None)  # whose shards stay as they are; a new job has more for more workers
+    most = begun.cut.shards if begun is not None and begun.done else found.figures.get("planes", found.records)
     measured = rate(job, rows)
     units = cpu().cores if threads else max(1, len(visible_gpus()))
     paying = scaling(job, rows, most, units)
@@ -265,13 +269,17 @@ def _effort(name: str, found: Declared, told: dict[str, Any], threads: int) -> t
         return [*lines, _no_rate(job), _workers(job, paying, units)], figures | workers | {"expected_seconds": None}
     seconds, row = measured
     source = f"results/{row.machine}/{row.op}.csv: {row.rung}, {row.size}, {row.dtype}"
-    source += f", {row.threads} threads, " if row.threads else ", "
+    source += f", {_threads(row.threads)}, " if row.threads else ", "
     lines.append(
         f"rate: about {found.records / seconds:,.1f} {found.unit}/s, {_duration(seconds)} by one worker, by "
         f"{source}{row.date}, scaled by operations; files are not in it"
     )
     told_rate = {"expected_seconds": seconds, "measured_in": source.rstrip(", ")}
     return [*lines, _workers(job, paying, units, seconds)], figures | workers | told_rate
+
+
+def _threads(count: int) -> str:
+    return f"{count} thread{'s' * (count > 1)}"
 
 
 def _no_rate(job: Job) -> str:
@@ -281,7 +289,7 @@ def _no_rate(job: Job) -> str:
     if command is None:
         return f"rate: not known: `tilewright bench {job.verb}` measures float32 only"
     if job.threads:
-        where = f"on {job.threads} threads of this machine"
+        where = f"on {_threads(job.threads)} of this machine"
     row = f"{WORKLOADS[job.verb]} in {measured_dtype(job)} {where}"
     return f"rate: not known: ./results has no row of {row}; `{command}` saves one"
 
@@ -292,7 +300,7 @@ def _workers(job: Job, paying: Scaling, units: int, seconds: float | None = None
     head = f"workers that pay: {paying.workers:,}{time}"
     if paying.row is not None:
         return f"{head}; measured {paying.faster:.2f} times as fast as one ({paying.row.size}, {paying.row.date})"
-    rule = f"with {job.threads} threads each on {units} cores" if job.threads else "one per GPU"
+    rule = f"with {_threads(job.threads)} each on {units} cores" if job.threads else "one per GPU"
     device = "" if job.threads else "--device cuda "
     return f"{head}; an estimate, {rule}: `tilewright bench scaling {device}--save` measures it"
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tilewright.backends.footprint import ALWAYS, CONTEXT, PREPARING, RUNNING, Part, cached, element_bytes, record_bytes
+from tilewright.errors import ResourceError
 from tilewright.formats.course import TokenFile
 from tilewright.models.textcnn import SIZES, TextCNNConfig
 from tilewright.ops.embedding_conv1d.device_table import PRODUCT_TOKENS, RESERVE
@@ -154,16 +155,22 @@ def _memory(
     )
 
 
-def _on_gpu(task: ClassifyTask, memory: int) -> tuple[Table | None, tuple[Part, ...]]:
-    """The GPU's table, which is allocated whole, and memory. Raises ResourceError where the smallest batch does not
-    fit."""
+def _on_gpu(task: ClassifyTask, memory: int) -> tuple[Table, tuple[Part, ...]]:
+    """The GPU's table, which is allocated whole, and memory. Raises ResourceError as `DeviceTable` does."""
     config, job = task.config, task.job
     V, O, taps = config.vocab_size, config.num_filters, sum(config.kernel_sizes)
     weights = config.memory(job.dtype, "cuda")
     embedding = 4 * V * config.hidden_size
     free = memory - CONTEXT - embedding - weights.prepared
     most = max(free - RESERVE, free // 2) if job.table_memory is None else job.table_memory
-    capacity = min(V, most // weights.entry)
+    capacity = max(0, min(V, most // weights.entry))
+    if capacity < min(config.sequence_length, V):
+        raise ResourceError(
+            f"a token table of {max(0, most):,} bytes holds the rows of {capacity} tokens; a sentence has "
+            f"{config.sequence_length}",
+            remedy=f"allow at least {config.sequence_length * weights.entry:,} bytes (--table-memory), or take a GPU "
+            "with more memory",
+        )
     products = min(PRODUCT_TOKENS, V) * taps * O * element_bytes(job.dtype)  # of new tokens by the weights of all taps
     left = free - capacity * weights.entry
     sizes = SIZES["cuda"]

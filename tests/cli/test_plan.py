@@ -226,3 +226,51 @@ def test_the_peak_is_within_15_percent_of_a_real_run(tmp_path, rng, verb, dtype)
     assert planned["memory"]["compiling kernels, the first time"] == 0
     assert planned["peak_memory"] == pytest.approx(real["peak_memory"], rel=0.15)
     assert planned["shards"] == real["job"]["shards"] and planned["output_bytes"] == real["job"]["bytes"]
+
+
+TEXTS = ["A film that is good and long.", "I hated every minute of it.", "Once upon a time", "A very fine day"] * 5
+FORMS = {  # of small jobs, in which the process itself takes most: options by verb, and the model that is shipped
+    "generate": ("in.bin", "p.jsonl", "p.txt", "p.parquet"),
+    "classify": ("in.bin", "p.jsonl", "p.txt", "p.parquet"),
+    "draw": ("out.npy", "out.png", "out/", "out.txt"),
+    "convolve": ("out.npy", "out.nii.gz", "out.tif", "out.zarr", "out.txt"),
+}
+
+
+def tiny(folder, verb, form):
+    """The command line of a job whose model and work take next to nothing."""
+    if verb in ("draw", "convolve"):
+        return (verb, *replaced(SMALL[verb], "-o", form))
+    if form == "in.bin":
+        return (verb, *SMALL[verb])
+    text = {"p.jsonl": "".join(json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(TEXTS)),
+            "p.txt": "\n".join(TEXTS) + "\n"}  # fmt: skip
+    if form == "p.parquet":
+        pa = pytest.importorskip("pyarrow")
+        columns = {"id": list(range(len(TEXTS))), "text": TEXTS, "prompt": TEXTS}
+        pytest.importorskip("pyarrow.parquet").write_table(pa.table(columns), folder / form)
+    else:
+        (folder / form).write_text(text[form].replace('"text"', '"prompt"' if verb == "generate" else '"text"'))
+    output = {"p.jsonl": "out.jsonl", "p.parquet": "out.parquet"}.get(
+        form, "out.txt" if verb == "generate" else "out.jsonl"
+    )
+    more = ("--max-tokens", "4", "--temperature", "0") if verb == "generate" else ()
+    return (verb, "--model", {"generate": "poet", "classify": "critic"}[verb], "-i", form, "-o", output, *more)
+
+
+@pytest.mark.parametrize(
+    ("verb", "form"),
+    [
+        pytest.param(verb, form, marks=[pytest.mark.long] if i else [])
+        for verb in FORMS
+        for i, form in enumerate(FORMS[verb])
+    ],
+)
+def test_the_peak_of_a_small_job(small, tmp_path, monkeypatch, verb, form):
+    """It is the program's, with the packages that its files need: within 10 %."""
+    monkeypatch.chdir(tmp_path)
+    line = (*tiny(tmp_path, verb, form), "--restart")
+    tilewright(*line)  # kernels are on the disk after it
+    planned, real = tilewright("plan", *line), tilewright(*line)
+    assert planned["memory"].get("compiling kernels, the first time", 0) == 0
+    assert planned["peak_memory"] == pytest.approx(real["peak_memory"], rel=0.1)

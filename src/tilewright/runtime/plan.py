@@ -21,9 +21,14 @@ from tilewright.runtime.jobs.begun import Begun, begun_of
 from tilewright.runtime.jobs.cut import Cut, Lines, Records, RowGroups, lines_between
 from tilewright.runtime.jobs.pieces import THREADS
 from tilewright.runtime.jobs.placed import room
+from tilewright.runtime.load import tokenizer_files
 from tilewright.simd import cache
 
-PROGRAM = 178 << 20  # Python, NumPy, Numba, LLVM and the kernels (measured: Numba 0.68 on Linux, x86-64)
+# Of a process, measured on Linux, x86-64, by the peaks of jobs whose model and work take next to nothing
+PROGRAM = 178 << 20  # Python, NumPy, LLVM and a few kernels (Numba 0.68): imports take 107 MiB, the first kernel 65
+KERNELS = {"generate": 14 << 20, "draw": 9 << 20, "classify": 4 << 20}  # machine code of a verb's many kernels
+PACKAGES = {".parquet": 45 << 20, ".png": 2 << 20}  # imported for files of these names: pyarrow, Pillow
+TOKENIZERS, TOKENIZER_TIMES = 5 << 20, 14  # the package tokenizers; bytes in memory for a byte of its file
 SUPERVISOR = 130 << 20  # of a process that hands out shards and merges, and computes nothing (measured there)
 KEPT_FREE = 32 << 20  # of what was freed: from larger blocks glibc gives memory back, smaller ones it keeps
 SAMPLE, STRETCHES = 512 << 10, 8  # bytes of a text that are read, in so many stretches
@@ -142,6 +147,15 @@ def _job_plan(verb: str, task: Any, begun: Begun, declared: Declared) -> JobPlan
         begun=begun, processes=min(begun.workers // parallel, todo),
         supervised=not job.settings.is_inline and job.settings.engine != "mpi", disk=room(job.output),
     )  # fmt: skip
+
+
+def program(verb: str, *paths: str | None, model: str | None = None) -> Part:
+    """Memory of a process before it has a model. paths: of its inputs and outputs. model: whose tokenizer it loads."""
+    suffixes = {os.path.splitext(path)[1] for path in paths if path}
+    packages = sum(nbytes for suffix, nbytes in PACKAGES.items() if suffix in suffixes)
+    files = tokenizer_files(model) if model else []
+    words = TOKENIZERS + TOKENIZER_TIMES * sum(map(os.path.getsize, files)) if files else 0
+    return Part("program", PROGRAM + KERNELS.get(verb, 0) + packages + words)
 
 
 def share(records: int, workers: int) -> int:

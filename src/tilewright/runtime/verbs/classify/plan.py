@@ -19,7 +19,6 @@ from tilewright.ops.embedding_conv1d.token_table import PRODUCT_ROWS, capacity_o
 from tilewright.runtime.jobs.begun import Begun
 from tilewright.runtime.load import mapped_weights
 from tilewright.runtime.plan import (
-    PROGRAM,
     STRETCHES,
     Declared,
     JobPlan,
@@ -27,6 +26,7 @@ from tilewright.runtime.plan import (
     Sample,
     is_compiled,
     plan_job,
+    program,
     share,
 )
 from tilewright.runtime.verbs.classify.job import ClassifyJob
@@ -145,7 +145,7 @@ def _memory(
     lines = 0 if job.is_binary else batch * (RECORD + 12 * L)
     rest = sum(stored.values()) - stored["embedding.weight"]
     return (
-        Part("program", PROGRAM),
+        program("classify", job.input, job.output, model=None if job.is_binary else job.model),
         Part("compiling kernels, the first time", 0 if _compiled(job) else COMPILING),
         Part("weights, prepared", prepared + copies + widened, ALWAYS),
         Part("weights file, while they are prepared", max(rest, max(stored.values()) - prepared), PREPARING),

@@ -14,13 +14,13 @@ from tilewright.runtime.load import mapped_weights
 from tilewright.runtime.plan import (
     KEPT_FREE,
     NOTE,
-    PROGRAM,
     REREAD,
     Declared,
     JobPlan,
     Outputs,
     is_compiled,
     plan_job,
+    program,
 )
 from tilewright.runtime.verbs.draw.image_shards import PICTURES
 from tilewright.runtime.verbs.draw.job import DrawJob
@@ -66,7 +66,7 @@ def _memory(task: DrawTask, mapped: dict[str, np.ndarray]) -> tuple[Part, ...]:
     pixels = images.pixel_bytes * getattr(task.cut(job.settings.shard_size), "per_shard", 1) if text else 0
     again = min(REREAD, _size(job.output, task)[0]) if kind_of(job.output) == ".npy" else 0
     return (
-        Part("program", PROGRAM),
+        program("draw", job.input, job.output, job.image),
         Part("compiling kernels, the first time", 0 if _compiled(job) else COMPILING),
         Part("weights, prepared", weights.prepared),
         Part("weights, while they are prepared", weights.preparing + stored, PREPARING),

@@ -24,13 +24,13 @@ from tilewright.runtime.devices import gpu_elsewhere, place_for
 from tilewright.runtime.jobs.begun import Begun
 from tilewright.runtime.load import config_of, mapped_weights
 from tilewright.runtime.plan import (
-    PROGRAM,
     Declared,
     JobPlan,
     Outputs,
     Sample,
     is_compiled,
     plan_job,
+    program,
     share,
 )
 from tilewright.runtime.verbs.generate.job import COURSE_PROMPT, GenerateJob
@@ -105,7 +105,7 @@ def _declared(job: GenerateJob, config: GPT2Config, prompts: Prompts, shard: Pro
         weights = config.memory(job.dtype)
         compiling = 0 if is_compiled(f"attention.*{job.dtype}*") else COMPILING
         parts = (
-            Part("program", PROGRAM),
+            program("generate", job.input, job.output, model=job.model),
             Part("weights, prepared", weights.prepared),
             Part("weights file, while they are prepared", _file_bytes(job.model) + weights.preparing, PREPARING),
             Part("compiling kernels, the first time", compiling, RUNNING),

@@ -15,7 +15,7 @@ from tilewright.runtime.jobs.cut import Lines, RowGroups
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.manifest import encoded, seal
 from tilewright.runtime.jobs.settings import Settings
-from tilewright.runtime.plan import SUPERVISOR, Sample
+from tilewright.runtime.plan import KERNELS, PACKAGES, PROGRAM, SUPERVISOR, TOKENIZER_TIMES, TOKENIZERS, Sample, program
 from tilewright.runtime.verbs.classify import ClassifyJob, classify
 from tilewright.runtime.verbs.classify.plan import plan
 
@@ -47,6 +47,16 @@ def test_rows_are_counted_and_lines_of_a_sample_are_not():
     assert Sample(RowGroups((4, 3))).records(2) == (7, True)
     assert Sample(Lines(100, 10), part=0.25).records(5) == (20, False)
     assert Sample(Lines(100, 10)).records(5) == (5, True)
+
+
+def test_a_process_has_the_packages_that_its_files_and_its_tokenizer_need(tmp_path):
+    plain = program("generate", "in.bin", None).bytes
+    assert plain == PROGRAM + KERNELS["generate"] and program("convolve").bytes == PROGRAM
+    parquet = PACKAGES[".parquet"]
+    assert program("generate", "in.parquet", "out.parquet").bytes == plain + parquet
+    assert program("generate", "in.bin", model=str(tmp_path)).bytes == plain
+    (tmp_path / "tokenizer.json").write_bytes(b"x" * 1000)
+    assert program("generate", "in.bin", model=str(tmp_path)).bytes == plain + TOKENIZERS + 1000 * TOKENIZER_TIMES
 
 
 def test_the_state_is_that_of_what_is_there(job, tmp_path):

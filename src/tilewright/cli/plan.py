@@ -105,6 +105,7 @@ def _planned(name: str, module: Any, options: Any) -> tuple[str, dict[str, Any]]
     from tilewright.hardware import available_memory, cpu
 
     memory = _gpu_memory(options)
+    found: Declared
     plans = import_module(f"tilewright.runtime.verbs.{name}.plan")
     made = name == "generate" and options.input is None
     if name == "generate":
@@ -112,14 +113,14 @@ def _planned(name: str, module: Any, options: Any) -> tuple[str, dict[str, Any]]
     if made:
         options.input = ""
         job = module.job_of(options)
-        found: Declared = plans.plan_made(job, options.length, memory)
+        found = plans.plan_made(job, options.length, memory)
         head, disk = _made(found, options), []
         told = {"verb": "plan", "job": name, "model": job.model, "device": job.device, "dtype": job.dtype,
                 "prompts": found.records, "peak_memory": found.peak_memory, "flops": found.flops,
                 "memory": {part.name: part.bytes for part in found.parts}, **found.figures}  # fmt: skip
     else:
-        found = plans.plan(module.job_of(options), memory)
-        head, disk, told = _head(found), _disk(found), found.as_dict()
+        whole: JobPlan = plans.plan(module.job_of(options), memory)
+        head, disk, told, found = _head(whole), _disk(whole), whole.as_dict(), whole
     threads = (options.threads or cpu().cores) if told["device"] == "cpu" else 0
     effort, figures = _effort(name, found, told, threads)
     told |= {"threads": threads, "available_memory": available_memory(), **figures}
@@ -133,6 +134,8 @@ def _gpu_memory(options: Any) -> int | None:
     from tilewright.runtime.devices import place_for
 
     memory = parse_bytes(options.gpu_memory, "--gpu-memory") if options.gpu_memory else None
+    if options.device == "cpu" and memory is not None:
+        raise BadParameter("is for a job on a GPU, and --device is cpu", param_hint="--gpu-memory")
     if options.device == "auto" and memory is not None:
         options.device = "cuda"
     if options.device == "auto" and isinstance(options, GenerateOptions):
@@ -213,6 +216,7 @@ def _table(figures: dict[str, Any]) -> str:
 def _memory(found: Declared, device: str, gpu_memory: int | None) -> list[str]:
     """One line per part, and the peak."""
     from tilewright.hardware import available_memory, gpus
+    from tilewright.runtime.plan import JobPlan
 
     peak = found.peak_memory
     rows = {part.name: _mib(part.bytes) for part in found.parts if part.bytes}
@@ -222,8 +226,8 @@ def _memory(found: Declared, device: str, gpu_memory: int | None) -> list[str]:
         text = f"{_mib(peak)}   {peak:,} bytes; the GPU has {_size(there)}: it {fits}"
         return _rows(rows | {"expected peak, on the GPU": text})
     rows["expected peak"] = f"{_mib(peak)}   {peak:,} bytes; {available_memory() / 2**20:,.0f} MiB are free"
-    if getattr(found, "supervised", False):
-        rows[f"{found.processes:,} workers and who hands out shards"] = _mib(found.total_memory)
+    if isinstance(found, JobPlan) and found.supervised:
+        rows[f"{found.processes:,} workers and who hands out shards"] = _mib(found.total_memory or 0)
     return _rows(rows)
 
 
@@ -255,12 +259,14 @@ def _effort(name: str, found: Declared, told: dict[str, Any], threads: int) -> t
     from tilewright.bench.rates import Job, rate, saved_rows, scaling
     from tilewright.hardware import cpu
     from tilewright.runtime.jobs.start import visible_gpus
+    from tilewright.runtime.plan import JobPlan
 
     job = Job(name, told["dtype"], threads, found.records, found.flops, found.figures)
     lines, figures = _work(found, told, threads) if name == "generate" else ([], {})
     rows = saved_rows(job)
-    begun = getattr(found, "begun", None)  # whose shards stay as they are; a new job has more for more workers
-    most = begun.cut.shards if begun is not None and begun.done else found.figures.get("planes", found.records)
+    most = found.figures.get("planes", found.records)
+    if isinstance(found, JobPlan) and found.begun.done:  # its shards stay as they are; a new job has more if need be
+        most = found.begun.cut.shards
     measured = rate(job, rows)
     units = cpu().cores if threads else max(1, len(visible_gpus()))
     paying = scaling(job, rows, most, units)

@@ -51,6 +51,8 @@ def test_the_workload_is_the_nearest_one():
     course, batch, single = (row("gpt2", name, size, rows, 10.0) for name, size, rows in (
         ("as given", "124M, course: 16 -> 8", 8192), ("64 prompts", "124M, batch: 16 -> 128", 8192),
         ("1 prompt", "124M, single: 16 -> 64", 64)))  # fmt: skip
+    distinct = row("gpt2", "distinct prompts", "124M, course: 16 -> 8", 8192, 11.0)
+    assert rate(job("generate", 100, 1e9, new_tokens=8), [course, distinct]).row is distinct
     other = row("gpt2", "as given", "tiny, course: 16 -> 8", 8192, 1.0)
     rows = [other, course, batch, single]
     for tokens, records, wanted in ((8, 100, course), (500, 100, batch), (60, 1, single)):

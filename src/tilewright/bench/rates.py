@@ -18,6 +18,7 @@ from tilewright.models.textcnn import TextCNNConfig
 WORKLOADS = {"generate": "gpt2", "classify": "sentiment", "draw": "dcgan", "convolve": "volumes"}
 SCALED = {"generate": ("gpt2",), "classify": ("sentiment",), "draw": ("dcgan", "dcgan-pixels"), "convolve": ()}
 TOKENS = re.compile(r"124M, \w+: (\d+) -> (\d+)")  # the size of a row of the workload gpt2: of prompts, new ones
+REPEATED = "as given"  # rows of the workload gpt2 whose equal prompts are computed once
 BUILT, EXISTS = "table inside", "table exists"  # rows of the workload sentiment
 PAYS = 0.7  # of linear scaling: with less, most of a further worker is lost
 
@@ -62,7 +63,8 @@ def _generate(job: Job, rows: list[Row]) -> Rate | None:
         length, tokens = map(int, sizes.groups())
         count = max(1, row.rows // tokens)
         flops = config.flops(Prompts(count, count * length, length), tokens)
-        found.append((abs(math.log(tokens / job.figures["new_tokens"])), Rate(job.flops / flops * row.median_s, row)))
+        distance = abs(math.log(tokens / job.figures["new_tokens"]))
+        found.append(((distance, row.rung == REPEATED), Rate(job.flops / flops * row.median_s, row)))
     return min(found, key=lambda one: one[0])[1] if found else None
 
 

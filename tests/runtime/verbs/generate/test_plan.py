@@ -35,7 +35,7 @@ def model(tmp_path):
 def made(model, **given):
     """The plan of prompts that no file holds: (memory by part, figures, peak)."""
     tokens, sampled = given.pop("tokens", 8), given.pop("sampled", False)
-    params = SamplingParams(temperature=float(sampled), max_tokens=tokens)
+    params = SamplingParams(temperature=float(sampled), max_tokens=tokens, n=given.pop("n", 1))
     length = {name: given.pop(name) for name in ("length",) if name in given}
     found = plan_made(GenerateJob(model, "", "", params=params, **given), **length)
     return parts_of(found), found.figures, found.peak_memory
@@ -100,6 +100,12 @@ def most_at_once(engine: Engine, requests):
     engine.step = counted
     list(engine.run(requests))
     return most
+
+
+def test_prompts_that_no_file_holds_have_the_jobs_n(model):
+    one, three = (made(model, count=10, sampled=True, n=n)[1] for n in (1, 3))
+    assert (one["sequences"], three["sequences"]) == (10, 30)
+    assert one["prompt_tokens"] == three["prompt_tokens"] == 160
 
 
 def test_operations_of_the_full_size():

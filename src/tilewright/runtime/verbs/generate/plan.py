@@ -88,10 +88,11 @@ def plan_made(job: GenerateJob, length: int = 16, gpu_memory: int | None = None)
     config: GPT2Config = config_of(job.model, GPT2Config)
     if length >= config.n_positions:
         raise UsageError(f"a prompt has {length} tokens; the context of {config.n_positions} must hold one more")
-    count = (job.count or WINDOW) * job.params.n
-    prompts = Prompts(count, count * length, length)
+    count, n = job.count or WINDOW, job.params.n
+    prompts = Prompts(count * n, count * n * length, length)
     memory = 0 if job.device == "cpu" else gpu_memory or gpus()[0].memory
-    return _declared(job, config, prompts, prompts, memory)
+    found = _declared(job, config, prompts, prompts, memory)
+    return replace(found, records=count, figures=found.figures | {"prompt_tokens": count * length})
 
 
 def _declared(job: GenerateJob, config: GPT2Config, prompts: Prompts, shard: Prompts, gpu_memory: int) -> Declared:

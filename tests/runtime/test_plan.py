@@ -15,7 +15,17 @@ from tilewright.runtime.jobs.cut import Lines, RowGroups
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.manifest import encoded, seal
 from tilewright.runtime.jobs.settings import Settings
-from tilewright.runtime.plan import KERNELS, PACKAGES, PROGRAM, SUPERVISOR, TOKENIZER_TIMES, TOKENIZERS, Sample, program
+from tilewright.runtime.plan import (
+    KERNELS,
+    PACKAGES,
+    PROGRAM,
+    SUPERVISOR,
+    TOKENIZER_TIMES,
+    TOKENIZERS,
+    Sample,
+    program,
+    widened,
+)
 from tilewright.runtime.verbs.classify import ClassifyJob, classify
 from tilewright.runtime.verbs.classify.plan import plan
 
@@ -57,6 +67,11 @@ def test_a_process_has_the_packages_that_its_files_and_its_tokenizer_need(tmp_pa
     assert program("generate", "in.bin", model=str(tmp_path)).bytes == plain
     (tmp_path / "tokenizer.json").write_bytes(b"x" * 1000)
     assert program("generate", "in.bin", model=str(tmp_path)).bytes == plain + TOKENIZERS + 1000 * TOKENIZER_TIMES
+
+
+def test_float16_weights_are_copied_when_they_are_read():
+    arrays = {"a": np.zeros((3, 5), np.float16), "b": np.zeros(7, np.float32)}
+    assert widened(arrays) == 4 * 15
 
 
 def test_the_state_is_that_of_what_is_there(job, tmp_path):

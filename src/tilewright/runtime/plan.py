@@ -8,9 +8,11 @@ weights the header; no kernel is compiled, nothing is written.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
 
 from tilewright.backends.footprint import Part, peak_of
 from tilewright.formats.files import BLOCK_BYTES, InputFile
@@ -156,6 +158,11 @@ def program(verb: str, *paths: str | None, model: str | None = None) -> Part:
     files = tokenizer_files(model) if model else []
     words = TOKENIZERS + TOKENIZER_TIMES * sum(map(os.path.getsize, files)) if files else 0
     return Part("program", PROGRAM + KERNELS.get(verb, 0) + packages + words)
+
+
+def widened(mapped: Mapping[str, np.ndarray]) -> int:
+    """Bytes of the float32 copies that are made of float16 weights when they are read."""
+    return sum(4 * array.size for array in mapped.values() if array.dtype == np.float16)
 
 
 def share(records: int, workers: int) -> int:

@@ -28,6 +28,7 @@ from tilewright.runtime.plan import (
     plan_job,
     program,
     share,
+    widened,
 )
 from tilewright.runtime.verbs.classify.job import ClassifyJob
 from tilewright.runtime.verbs.classify.task import ClassifyTask, task_of
@@ -137,7 +138,6 @@ def _memory(
     C, V, L, prepared = config.hidden_size, config.vocab_size, config.sequence_length, config.memory(job.dtype).prepared
     first = {name: array for name, array in mapped.items() if not name.startswith("linears.")}
     copies = sum(4 * array.size for array in first.values() if array.dtype != np.float32)
-    widened = sum(4 * array.size for array in mapped.values() if array.dtype == np.float16)
     stored = {name: array.nbytes for name, array in mapped.items()}
     embedding = 0 if copies else min(4 * V * C, len(np.unique(ids)) * max(4 * C, PAGE) + PAGE)
     products = min(V, PRODUCT_ROWS) * 4 * config.num_filters + sum(config.kernel_sizes) * V * 15
@@ -147,7 +147,7 @@ def _memory(
     return (
         program("classify", job.input, job.output, model=None if job.is_binary else job.model),
         Part("compiling kernels, the first time", 0 if _compiled(job) else COMPILING),
-        Part("weights, prepared", prepared + copies + widened, ALWAYS),
+        Part("weights, prepared", prepared + copies + widened(mapped), ALWAYS),
         Part("weights file, while they are prepared", max(rest, max(stored.values()) - prepared), PREPARING),
         Part("token table", table.rows * table.row_bytes if table else 0, RUNNING),
         Part("embedding rows, mapped", embedding, RUNNING),

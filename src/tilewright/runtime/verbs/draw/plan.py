@@ -21,6 +21,7 @@ from tilewright.runtime.plan import (
     is_compiled,
     plan_job,
     program,
+    widened,
 )
 from tilewright.runtime.verbs.draw.image_shards import PICTURES
 from tilewright.runtime.verbs.draw.job import DrawJob
@@ -58,7 +59,7 @@ def _declared(task: DrawTask, begun: Begun, gpu_memory: int) -> Declared:
 
 def _memory(task: DrawTask, mapped: dict[str, np.ndarray]) -> tuple[Part, ...]:
     job, config, images = task.job, task.config, task.images
-    weights, stored = config.memory(job.dtype), sum(array.nbytes for array in mapped.values())
+    weights, stored = config.memory(job.dtype), sum(array.nbytes for array in mapped.values()) + widened(mapped)
     batch = 4 * (job.batch or 1) * math.prod(images.shape)
     pictures = [path for path in (job.output, job.image) if path and kind_of(path) in PICTURES]
     grids = [check_grid(path, images.count, images.shape, kind_of(path)) for path in pictures]

@@ -32,6 +32,7 @@ from tilewright.runtime.plan import (
     plan_job,
     program,
     share,
+    widened,
 )
 from tilewright.runtime.verbs.generate.job import COURSE_PROMPT, GenerateJob
 from tilewright.runtime.verbs.generate.task import GenerateTask, task_of
@@ -97,18 +98,18 @@ def plan_made(job: GenerateJob, length: int = 16, gpu_memory: int | None = None)
 
 def _declared(job: GenerateJob, config: GPT2Config, prompts: Prompts, shard: Prompts, gpu_memory: int) -> Declared:
     """prompts: of a worker. shard: of the largest shard."""
-    mapped_weights(job.model)
-    params = job.params
+    mapped, params = mapped_weights(job.model)[1], job.params
     memory = BATCH_MEMORY if job.batch_memory is None else job.batch_memory
     wanted = Wanted(params.max_tokens, job.dtype, memory, not params.greedy, params.logprobs)
     if job.device == "cpu":
         found = engine.on_cpu(config, prompts, shard, wanted, WRITTEN_VALUES)
         weights = config.memory(job.dtype)
+        preparing = _file_bytes(job.model) + widened(mapped) + weights.preparing
         compiling = 0 if is_compiled(f"attention.*{job.dtype}*") else COMPILING
         parts = (
             program("generate", job.input, job.output, model=job.model),
             Part("weights, prepared", weights.prepared),
-            Part("weights file, while they are prepared", _file_bytes(job.model) + weights.preparing, PREPARING),
+            Part("weights file, while they are prepared", preparing, PREPARING),
             Part("compiling kernels, the first time", compiling, RUNNING),
             *found.parts,
         )

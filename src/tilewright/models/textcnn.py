@@ -16,16 +16,20 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tilewright.backends import Backend, backend
+from tilewright.backends import Backend, backend, footprint
 from tilewright.backends.protocol import Array, Network, Operand
 from tilewright.backends.token_lookup import token_lookup
 from tilewright.errors import InputError, UsageError
 from tilewright.formats.sentence_encoder import Content, SentenceEncoder, encoder_for
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.ops.core.arrays import as_numpy
+from tilewright.ops.core.ladder import Memory
 from tilewright.ops.embedding import checked_ids
+from tilewright.ops.embedding_conv1d import Problem as Convolutions
 from tilewright.ops.embedding_conv1d import embedding_conv1d
+from tilewright.ops.embedding_conv1d import ladder as convolutions_ladder
 from tilewright.ops.embedding_conv1d import prepare as prepare_convolutions
+from tilewright.ops.embedding_conv1d.memory import LINE, row_width
 from tilewright.ops.matmul import matmul
 from tilewright.ops.matmul import prepare as prepare_matrix
 
@@ -79,10 +83,51 @@ class TextCNNConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         shapes: dict[str, tuple[int, ...]] = {"embedding.weight": (self.vocab_size, C)}
         for i, K in enumerate(self.kernel_sizes):
             shapes |= {f"convs.{i}.weight": (O, C, K), f"convs.{i}.bias": (O,)}
-        widths = (O * len(self.kernel_sizes), *self.hidden_sizes, self.num_labels)
-        for i, (inputs, outputs) in enumerate(pairwise(widths)):
+        for i, (inputs, outputs) in enumerate(pairwise(self.widths)):
             shapes |= {f"linears.{i}.weight": (outputs, inputs), f"linears.{i}.bias": (outputs,)}
         return shapes
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Elements of a sentence after the convolutions and after each linear layer."""
+        return self.num_filters * len(self.kernel_sizes), *self.hidden_sizes, self.num_labels
+
+    def convolutions(self, dtype: str, device: str = "cpu") -> Convolutions:
+        """The first layer's problem."""
+        return Convolutions(self.hidden_size, self.num_filters, tuple(self.kernel_sizes), dtype, device)
+
+    def memory(self, dtype: str, device: str = "cpu") -> Memory:
+        """Bytes of the filters and the linear layers. entry: of an entry of the token table, 0 if there is none; on a
+        GPU an entry has a token's rows for all taps."""
+        linears = [footprint.matrix(K, N, dtype, device) for K, N in pairwise(self.widths)]
+        if device == "cpu":
+            filters = footprint.weights(convolutions_ladder, self.convolutions(dtype))
+        else:  # as the ladder's rungs for a GPU say, which cannot be asked where there is none
+            C, taps, width = self.hidden_size, sum(self.kernel_sizes), row_width(self.num_filters, dtype, cut=True)
+            own = footprint.matrix(C, taps * self.num_filters, dtype, device)
+            entry = taps * -(-self.num_filters // width) * LINE
+            filters = Memory(own.prepared, own.preparing + 4 * C * taps * self.num_filters, entry)
+        return footprint.total([filters, *linears])
+
+    def between_bytes(self, dtype: str, device: str = "cpu") -> int:
+        """Bytes of a sentence between the layers. The CPU keeps all layers' results until a batch is done. A GPU
+        allocates them layer by layer: operand, result, and in float32 the operand's limbs."""
+        if device == "cpu":
+            return 4 * sum(self.widths)
+        itemsize = footprint.element_bytes(dtype)
+        layers = [itemsize * (K + N) + footprint.limbs(K, dtype) for K, N in pairwise(self.widths)]
+        return max(layers) + 2 * 4 * self.sequence_length
+
+    @property
+    def operands(self) -> tuple[list[Operand], list[Operand]]:
+        """(inputs, outputs) of a sentence: its ids; its logits, and its smallest slot of the token table."""
+        return [Operand((self.sequence_length,), "int32")], [Operand((self.num_labels,)), Operand((), "int32")]
+
+    @property
+    def flops(self) -> int:
+        """Operations of a sentence whose rows of the token table exist."""
+        sums = sum((self.sequence_length - K + 1) * K * self.num_filters for K in self.kernel_sizes)
+        return sums + sum(2 * K * N for K, N in pairwise(self.widths))
 
     def label(self, i: int) -> str:
         """The name of class i."""
@@ -150,12 +195,7 @@ class TextCNN:
         what = f"the GPU's memory does not hold a batch of {sizes[0]} sentences beside the weights"
         remedy = "give the token table less (table_memory, --table-memory on the command line), or run on the CPU"
         with self.backend.enough_memory(what, remedy):
-            ids, logits, lowest = (config.sequence_length,), (config.num_labels,), ()
-            network = Network(
-                lambda *arrays: own.forward(*arrays),
-                inputs=[Operand(ids, "int32")],
-                outputs=[Operand(logits), Operand(lowest, "int32")],
-            )
+            network = Network(lambda *arrays: own.forward(*arrays), *config.operands)
             self.batches = self.backend.batches(network, sizes)
 
     def __repr__(self) -> str:

@@ -213,4 +213,10 @@ def tokenizer_of(path: str | os.PathLike[str]) -> Tokenizer | None:
 
 def has_tokenizer(path: str | os.PathLike[str]) -> bool:
     """Whether a model directory has files of a tokenizer."""
-    return any(os.path.isfile(os.path.join(path, name)) for name in (TOKENIZER, VOCAB, MERGES))
+    return bool(tokenizer_files(path))
+
+
+def tokenizer_files(path: str | os.PathLike[str]) -> list[str]:
+    """The files of a model directory's tokenizer."""
+    files = [os.path.join(path, name) for name in (TOKENIZER, VOCAB, MERGES)]
+    return [file for file in files if os.path.isfile(file)]

@@ -15,12 +15,12 @@ import toy_jobs
 from tilewright.errors import Interrupted, ResourceError, UsageError
 from tilewright.runtime.engines.inline import Inline
 from tilewright.runtime.jobs import durable, earlier
+from tilewright.runtime.jobs.begun import begun_of
 from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.placed import room
 from tilewright.runtime.jobs.run import run
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.status import status
-from tilewright.runtime.plan import begun_of
 
 AGAIN = Settings(restart=True)
 

@@ -25,14 +25,15 @@ TRUNCATED = "Input data was truncated"  # what msgspec says of JSON that ends ea
 FIRST_BLOCK = 64 << 10  # bytes in which a binary file shows a NUL
 FIRST_BYTES = 64 << 20  # within which a line that can be read must say whether lines have ids
 
-Line = tuple[int, bytes | None, int]  # number from 1, the line or None if it is too long, where it ends in bytes
+Row = dict[str, Any]  # a row of a table as JSON's values; a text that is not UTF-8 as its bytes; what is null left out
+Line = tuple[int, bytes | Row | None, int]  # number from 1, the line or None if it is too long, where it ends in bytes
 
 LineId = Annotated[str, msgspec.Meta(max_length=512)] | Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode  # of a line that is an object
 
 Raw = TypeVar("Raw")  # what a line says
 Content = TypeVar("Content")  # what becomes of it
-Ids = TypeVar("Ids", bound=msgspec.Struct)  # the fields that may hold a line's id, each with a default
+Fields = TypeVar("Fields", bound=msgspec.Struct)  # of a line or row, each with a default
 
 
 class BadLine(Exception):
@@ -84,7 +85,7 @@ class LineReader(Generic[Raw, Content]):
             self.IDS = self._first_has_an_id()
         self._only, self.hashes = lines, []
 
-    def _decode(self, line: bytes) -> tuple[Id | None, Raw]:
+    def _decode(self, line: bytes | Row) -> tuple[Id | None, Raw]:
         """The id (None: not given) and what the line says. Raises BadLine."""
         raise NotImplementedError
 
@@ -92,7 +93,7 @@ class LineReader(Generic[Raw, Content]):
         """The content of a good record. Raises BadLine."""
         raise NotImplementedError
 
-    def _recover(self, line: bytes | None) -> tuple[Id | None, Content]:
+    def _recover(self, line: bytes | Row | None) -> tuple[Id | None, Content]:
         """What can still be read of a bad line (None: it is too long): its id, and a content without tokens."""
         raise NotImplementedError
 
@@ -199,7 +200,7 @@ def too_few(file: InputFile, found: int, wanted: int | None) -> InputError:
     return InputError(f"the input holds {found:,} records{asked}", path=file.path, remedy="lower -n" if found else None)
 
 
-def read_lines(file: InputFile) -> Iterator[Line]:
+def read_lines(file: InputFile) -> Iterator[tuple[int, bytes | None, int]]:
     """Each line that is not blank."""
     carry = bytearray()
     number, too_long = 0, False
@@ -226,12 +227,23 @@ def read_lines(file: InputFile) -> Iterator[Line]:
             carry += chunk[start:]
 
 
-def decode_text(line: bytes) -> str:
-    """The line as text. Raises BadLine naming the first byte that is not UTF-8."""
+def decode_text(line: bytes, field: str = "") -> str:
+    """The line, or its field, as text. Raises BadLine naming the first byte that is not UTF-8."""
     try:
         return line.decode()
     except UnicodeDecodeError as error:
-        raise BadLine(f"byte {error.start} is not UTF-8") from error
+        raise BadLine(f"byte {error.start} is not UTF-8", field) from error
+
+
+def convert_row(row: Row, kind: type[Fields]) -> Fields:
+    """The fields that `kind` names, checked as those of a JSON line are. Raises BadLine."""
+    for name, value in row.items():
+        if isinstance(value, bytes):
+            decode_text(value, name)
+    try:
+        return msgspec.convert(row, kind)
+    except msgspec.ValidationError as error:
+        raise json_error(error) from error
 
 
 def json_error(error: Exception, line: bytes | bytearray = b"") -> BadLine:
@@ -270,7 +282,7 @@ def missing(fields: Iterable[str], place: str) -> BadLine:
     return BadLine(f"is missing{there}", place)
 
 
-def recovered(line: bytes | None, kind: type[Ids]) -> Ids:
+def recovered(line: bytes | Row | None, kind: type[Fields]) -> Fields:
     """The ids that can still be read of a bad line (None: it is too long), or the defaults of `kind`.
 
     Also of a line that is no JSON but by the rules of Python: half a surrogate pair, NaN, a tab in a string. Not if it
@@ -279,8 +291,9 @@ def recovered(line: bytes | None, kind: type[Ids]) -> Ids:
     if line is None:
         return kind()
     with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return msgspec.json.decode(line, type=kind)
-    said = _loosely(line)
+        if not isinstance(line, dict):
+            return msgspec.json.decode(line, type=kind)
+    said = line if isinstance(line, dict) else _loosely(line)
     with suppress(msgspec.MsgspecError, UnicodeEncodeError):
         given = {name: said[name] for name in kind.__struct_fields__ if name in said} if isinstance(said, dict) else {}
         found = msgspec.convert(given, kind)

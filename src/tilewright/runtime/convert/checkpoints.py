@@ -49,9 +49,9 @@ def with_configuration(tensors: Tensors, kind: str, path: str) -> tuple[Any, Ten
     """
     folder = os.path.dirname(path) or os.curdir
     if not os.path.isfile(os.path.join(folder, CONFIG)):
-        wanted = f"; a textcnn has {TEXTCNN}; this file has {_listed(tensors)}" if kind == textcnn.MODEL_TYPE else ""
+        wanted = f". A textcnn has {TEXTCNN}. This file has {_listed(tensors)}" if kind == textcnn.MODEL_TYPE else ""
         raise InputError(
-            f"is a state dict of a {kind}, and there is no {CONFIG} beside it, which says {UNSAID[kind]}{wanted}",
+            f"is a state dict of a {kind} without a {CONFIG} beside it, which tells {UNSAID[kind]}{wanted}",
             path=path,
             remedy=f"put {os.path.join(folder, CONFIG)} there; `tilewright init {kind} DIR` writes one to start from",
         )

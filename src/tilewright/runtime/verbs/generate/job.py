@@ -69,7 +69,9 @@ def check(job: GenerateJob) -> None:
     """Raises UsageError or InputError for names and options that do not go together."""
     check_output(job)
     if job.dtype == "float16" and job.device == "cpu":
-        raise UsageError("dtype is 'float16', which the CPU has not", remedy="write bfloat16, or --device cuda")
+        raise UsageError(
+            "dtype is 'float16', which is not supported on the CPU", remedy="use bfloat16, or --device cuda"
+        )
     if job.is_binary:
         if job.input.endswith(TEXT):
             raise UsageError("a binary output needs an input of token ids in a .bin file", path=job.output,
@@ -80,7 +82,7 @@ def check(job: GenerateJob) -> None:
     if job.output.endswith(".txt") and job.params.n > 1:
         raise UsageError("a text output holds one completion a prompt: several need .jsonl", path=job.output)
     if job.output.endswith(".txt") and job.params.logprobs is not None:
-        raise UsageError("a text output has no place for log-probabilities: they need .jsonl", path=job.output)
+        raise UsageError("a text output cannot hold log-probabilities: they need .jsonl", path=job.output)
     if job.answers:
         _check_answers(job, job.answers)
 
@@ -93,7 +95,7 @@ def _check_answers(job: GenerateJob, answers: str) -> None:
                              remedy="compare .jsonl with .jsonl, and binary tokens with binary tokens")  # fmt: skip
         if job.is_binary and file.size % (4 * job.params.max_tokens):
             what = f"the answers have {file.size:,} bytes; a prompt takes {4 * job.params.max_tokens}"
-            raise InputError(what, path=answers, remedy="--max-tokens says how many tokens a prompt has")
+            raise InputError(what, path=answers, remedy="give --max-tokens as it was when the answers were made")
 
 
 def check_model(job: GenerateJob, config: GPT2Config, has_tokenizer: bool) -> None:

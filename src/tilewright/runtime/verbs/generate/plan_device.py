@@ -71,8 +71,8 @@ def plan_on_gpu(
     slots = min(int(SHARE * max(memory - DRIVER - weights, 0)) // each, LANES * LANE)
     if slots < 1:
         raise ResourceError(
-            f"the GPU has {memory:,} bytes free; beside the weights' {weights:,} the keys and values of {length} "
-            f"positions, {each:,} bytes, must fit in {SHARE:.0%} of the rest",
+            f"the GPU has {memory:,} bytes free, the weights take {weights:,}; {SHARE:.0%} of the rest must hold "
+            f"{each:,} bytes of keys and values for {length} positions",
             remedy="ask for fewer tokens (--max-tokens), or run on the CPU",
         )
     lane, mean = -(-slots // LANES), prompts.tokens / max(prompts.count, 1)

@@ -246,7 +246,7 @@ def parameters_of(
         if params.n > 1 and job.output.endswith(".txt"):
             raise ParameterError("n", str(params.n), "a text output holds one completion a prompt")
         if params.logprobs is not None and job.output.endswith(".txt"):
-            raise ParameterError("logprobs", str(params.logprobs), "a text output has no place for log-probabilities")
+            raise ParameterError("logprobs", str(params.logprobs), "a text output cannot hold log-probabilities")
         return params, prompt
     except ParameterError as error:
         name = error.parameter

@@ -247,9 +247,13 @@ def test_images_that_cannot_be_compared(tmp_path, rng):
     (tmp_path / "b.txt").write_text("2\n1 2 3 4 5 6\n")
     (tmp_path / "c.txt").write_text("2\n1 2 3\n")
     (tmp_path / "nan.txt").write_text("2\n1 2 nan 4\n")
-    with pytest.raises(InputError, match="images of 2 and 3 numbers cannot be compared"):
+    with pytest.raises(
+        InputError, match="the images have 2 and 3 values each; only images of one size can be compared"
+    ):
         validate_images(tmp_path / "a.txt", tmp_path / "b.txt")
-    with pytest.raises(InputError, match="starts with 2, and 3 numbers follow: no whole images"):
+    with pytest.raises(
+        InputError, match="says that it holds 2 images; the 3 numbers that follow are no multiple of that"
+    ):
         validate_images(tmp_path / "a.txt", tmp_path / "c.txt")
     for pair in (("nan.txt", "a.txt"), ("a.txt", "nan.txt"), ("nan.txt", "nan.txt")):
         result = validate_images(*(tmp_path / name for name in pair))

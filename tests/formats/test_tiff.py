@@ -116,7 +116,7 @@ def test_a_bomb(monkeypatch):
     monkeypatch.setattr(tifffile.TiffPage, "asarray", lambda *_, **__: pytest.fail("it was expanded"))
     with tifffile.TiffWriter("v.tif") as writer:
         writer.write(iter([bomb] * 2), shape=(2, 20, 30), dtype=np.uint8, compression="zlib", photometric="minisblack")
-    with pytest.raises(InputError, match="page 0 expands beyond the 600 bytes that its header tells of"):
+    with pytest.raises(InputError, match="page 0 expands beyond the 600 bytes that its header states"):
         load()
 
 
@@ -319,8 +319,8 @@ def _chain(path):
 @pytest.mark.parametrize(
     ("page", "target", "message"),
     [
-        (3, 0, "page 4 is one of the pages before it: the chain of pages is a circle"),
-        (2, 2, "page 3 is one of the pages before it"),
+        (3, 0, "page 4 is an earlier page again: the chain of pages is a loop"),
+        (2, 2, "page 3 is an earlier page again"),
         (1, None, "page 2 lies outside of the file's"),
         (1, "header", "page 2 lies outside of the file's"),
         (1, "end", "page 2 has .* tags; with the pages before it they take more than the file"),

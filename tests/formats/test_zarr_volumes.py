@@ -140,7 +140,7 @@ def test_what_is_no_array_is_never_replaced(other):
         with open(f"w.zarr/{other}", "w") as file:
             file.write("mine")
     before = sorted(os.listdir("w.zarr"))
-    with pytest.raises(ResourceError, match=r"holds other things than a Zarr array's .*nothing was deleted"):
+    with pytest.raises(ResourceError, match=r"holds files that no Zarr array has .*nothing was deleted"):
         check_zarr("w.zarr")
     assert sorted(os.listdir("w.zarr")) == before and os.listdir(".") == ["w.zarr"]
 

@@ -125,7 +125,7 @@ def test_a_damaged_table_is_refused(tmp_path, place):
     content = bytearray(path.read_bytes())
     content[place] ^= 16
     path.write_bytes(content)
-    with pytest.raises(InputError, match="no whole token table"):
+    with pytest.raises(InputError, match="not a complete token table"):
         KeptTable(TextCNN(CONFIG, WEIGHTS), str(path))
 
 
@@ -180,7 +180,7 @@ GOOD = IDS[:3].tolist()
 @pytest.mark.parametrize(
     ("sentences", "message"),
     [
-        ([*GOOD, [1.0] + [0] * 15], r"sentence 3, position 0: 1\.0 is no id; 0 to 299 are"),
+        ([*GOOD, [1.0] + [0] * 15], r"sentence 3, position 0: 1\.0 is no token id; ids are 0 to 299"),
         ([*GOOD, [0] * 15 + [True]], "sentence 3, position 15: True is no id"),
         ([[0, 2**32 + 5] + [0] * 14], "sentence 0, position 1: 4294967301 is no id"),
         ([[0, -1] + [0] * 14], "sentence 0, position 1: -1 is no id"),

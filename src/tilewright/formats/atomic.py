@@ -154,7 +154,7 @@ class AtomicDirectory:
                 return
             except NotADirectoryError as error:
                 raise ResourceError(
-                    f"is a file, and a directory of {self._what} files is to be written", path=self.path
+                    f"is a file; a directory for {self._what} files is wanted", path=self.path
                 ) from error
         if others:
             raise ResourceError(

@@ -47,5 +47,5 @@ def check_finite(name: str, array: np.ndarray, path: str | None = None) -> None:
         raise InputError(
             f"tensor {name} holds {float(flat[place])} at {list(index)}",
             path=path,
-            remedy="the training diverged or the file is damaged: use another checkpoint",
+            remedy="use another checkpoint: the training diverged or the file is damaged",
         )

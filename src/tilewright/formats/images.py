@@ -38,7 +38,7 @@ def kind_of(path: str) -> str:
         return "/"
     if suffix(path) not in KINDS:
         raise UsageError(f"images are written to {', '.join(KINDS)}, or to a directory", path=path,
-                         remedy="end its name with one of these, or with / for a .png an image")  # fmt: skip
+                         remedy="end its name with one of these, or with / for one .png per image")  # fmt: skip
     return suffix(path)
 
 
@@ -145,7 +145,7 @@ def check_grid(path: str, count: int, shape: tuple[int, int, int], suffix: str) 
         raise UsageError(
             f"{count:,} images make a picture of {width:,} x {height:,} pixels; a {suffix} file holds {limit}",
             path=path,
-            remedy="ask for fewer images, or write one file an image into a directory",
+            remedy="ask for fewer images, or write one file per image into a directory",
         )
     own = height * width * shape[2]
     return own + height * width * (4 if suffix == ".png" else 0)  # Pillow keeps 4 bytes a pixel
@@ -163,8 +163,8 @@ def check_finite_images(images: np.ndarray, first: int) -> None:
     finite = np.isfinite(images).all(axis=(1, 2, 3))
     if not finite.all():
         raise InputError(f"image {first + int(np.argmin(finite))} (from 0) is not finite",
-                         remedy="the weights are too large for the sums to stay in range: use another"
-                         " checkpoint")  # fmt: skip
+                         remedy="use another checkpoint: its weights are too large for the sums to stay in"
+                         " range")  # fmt: skip
 
 
 def pixels(images: np.ndarray) -> np.ndarray:

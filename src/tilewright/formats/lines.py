@@ -114,7 +114,7 @@ class LineReader(Generic[Raw, Content]):
     def _check_not_blank(self, example: str) -> None:
         if next(read_lines(self.file), None) is None:
             what = "is empty" if self.bytes == 0 else "holds 0 records: all its lines are blank"
-            raise InputError(f"the input {what}", path=self.file.path, remedy=f"a line is {example}")
+            raise InputError(f"the input {what}", path=self.file.path, remedy=f"write lines such as {example}")
 
     def _groups(self, size: int) -> Iterator[tuple[list[Record], list[Content], int]]:
         """(records, their contents, end in bytes), `size` records at a time, ids given twice marked as errors."""
@@ -270,7 +270,7 @@ def json_words(error: Exception, text: bytes | bytearray) -> str:
         return f"\\u{ord(half):04x} is half of a surrogate pair"
     unread = ", or has half of a surrogate pair" if len(text) > LOOSE_BYTES else ""
     end = len(text.rstrip())
-    return f"the JSON is not whole, it ends at byte {end:,}{unread}" if end else "nothing is there where JSON is wanted"
+    return f"the JSON is not whole, it ends at byte {end:,}{unread}" if end else "it is empty where JSON is wanted"
 
 
 def missing(fields: Iterable[str], place: str) -> BadLine:
@@ -278,7 +278,7 @@ def missing(fields: Iterable[str], place: str) -> BadLine:
     found = [name if name.isprintable() else ascii(name) for name in fields]
     found = [name if len(name) <= 32 else f"{name[:29]}..." for name in found]
     more = [f"{len(found) - 5:,} more"] if len(found) > 6 else found[5:]
-    there = f"; what is there: {', '.join([*found[:5], *more])}" if found else ""
+    there = f"; the record has {', '.join([*found[:5], *more])}" if found else ""
     return BadLine(f"is missing{there}", place)
 
 

@@ -93,7 +93,7 @@ def row_groups(file: InputFile, count: int | None = None) -> tuple[int, ...]:
         groups = [about.row_group(number) for number in range(about.num_row_groups)]
         for number, group in enumerate(groups):
             if group.total_byte_size > MOST_BYTES:
-                what = f"its {group.total_byte_size:,} bytes are more than {MOST_BYTES:,}"
+                what = f"it has {group.total_byte_size:,} bytes; at most {MOST_BYTES:,} are allowed"
                 raise InputError(what, path=file.path, where=f"row group {number}", remedy="write smaller row groups")
     rows: list[int] = []
     left = sum(group.num_rows for group in groups) if count is None else count
@@ -134,7 +134,7 @@ def group_rows(file: InputFile, group: int, first: int, count: int) -> Iterator[
             if number == first + count:
                 return
     if number < first + count:
-        what = f"it has {number - first:,} rows, and {count:,} are in the file's own list"
+        what = f"it has {number - first:,} rows; the file's footer says {count:,}"
         raise InputError(what, path=file.path, where=f"row group {group}")
 
 

@@ -192,7 +192,7 @@ def _check_names(fields: dict[str, Any], inside: str, wanted: tuple[str, ...]) -
     for name in fields.keys() - _KNOWN:
         if not is_known(name, body=body):
             if (meant := meant_by(name, wanted)) and _value(fields[name]) is not None:
-                raise BadLine(f"is no field; {meant} is", f"{inside}{name}")
+                raise BadLine(f"is not a known field; did you mean {meant}?", f"{inside}{name}")
         elif rule := refusal(name, value := _value(fields[name]), body=body):
             raise BadLine(f"is {shown(value)}; {rule}", f"{inside}{name}")
 

@@ -70,7 +70,7 @@ def read_header(file: InputFile) -> dict[str, Tensor]:
             raise _bad(file.path, name, f"has type {entry.dtype!r}; {', '.join(DTYPES)} are known")
         begin, end = (data + offset for offset in entry.data_offsets)
         if not begin <= end <= file.size:
-            raise _bad(file.path, name, f"lies at bytes {begin} to {end} of a file of {file.size}")
+            raise _bad(file.path, name, f"lies at bytes {begin} to {end}; the file has {file.size}")
         if begin != place:
             raise _bad(file.path, name, f"starts at byte {begin}; the tensor before it ends at {place}")
         if math.prod(max(n, 1) for n in entry.shape) >= 2**60:  # a zero among the sizes would hide the others
@@ -111,7 +111,9 @@ def write_tensors(path: str | os.PathLike[str], tensors: Iterable[tuple[str, tup
 
 def _header_bytes(file: InputFile) -> tuple[int, bytes]:
     if file.size < 8:
-        raise InputError(f"{file.size} bytes are no safetensors file: its first 8 are a length", path=file.path)
+        raise InputError(
+            f"it has {file.size} bytes; a safetensors file begins with a length of 8 bytes", path=file.path
+        )
     prefix = bytearray(8)
     file.read_into(prefix, 0)
     length = int.from_bytes(prefix, "little")
@@ -137,7 +139,7 @@ def _parse(header: bytes, path: str) -> dict[str, _Entry]:
         json.loads(header, object_pairs_hook=_refuse_duplicates)  # of two equal names msgspec keeps the last in silence
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # ValueError: UTF-8, digits, a name given twice
         what = json_words(error, header)[:300]
-        raise InputError(f"the header is not what safetensors says: {what}", path=path, where="byte 8") from error
+        raise InputError(f"the header breaks the safetensors format: {what}", path=path, where="byte 8") from error
     return entries
 
 
@@ -162,7 +164,7 @@ def _encode_header(shapes: Mapping[str, tuple[int, ...]]) -> bytes:
 
 
 def _bad(path: str, name: str, what: str) -> InputError:
-    remedy = "the file is damaged or was not written as safetensors"
+    remedy = "copy or download the file again: it is damaged or was not written as safetensors"
     return InputError(f"tensor {name[:200]!r} {what}", path=path, remedy=remedy)
 
 

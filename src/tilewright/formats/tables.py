@@ -132,7 +132,7 @@ class TextTable(Table):
             yield values, end
         if place < 0:
             raise InputError(f"the {self.file.what} is empty", path=self.file.path,
-                             remedy=f"it starts with the number of {self._row}s")  # fmt: skip
+                             remedy=f"start it with the number of {self._row}s")  # fmt: skip
 
     def _count(self, field: bytes) -> int:
         if not re.fullmatch(rb"\d{1,18}", field):
@@ -160,7 +160,7 @@ class TextTable(Table):
         raise InputError(
             f"the {self.file.what} starts with {self.stated}; {wanted}, and {least}{found:,} follow",
             path=self.file.path,
-            remedy=f"the file was cut short, or belongs to a model with other {self._row}s",
+            remedy=f"check the file: it was cut short, or is for a model with other {self._row}s",
         )
 
 

@@ -31,7 +31,7 @@ def check_pages(file: InputFile) -> None:
         if not FIRST <= offset <= file.size - count_bytes:
             raise _refused(file, f"{page} lies outside of the file's {file.size:,} bytes", where)
         if offset in seen:
-            raise _refused(file, f"{page} is one of the pages before it: the chain of pages is a circle", where)
+            raise _refused(file, f"{page} is an earlier page again: the chain of pages is a loop", where)
         seen.add(offset)
         (tags,) = struct.unpack(f"{order}{counts}", _bytes(file, offset, count_bytes))
         total += count_bytes + tags * tag_bytes
@@ -49,4 +49,6 @@ def _bytes(file: InputFile, offset: int, count: int) -> bytes:
 
 
 def _refused(file: InputFile, what: str, where: str) -> InputError:
-    return InputError(what, path=file.path, where=where, remedy="the file was cut short or is damaged")
+    return InputError(
+        what, path=file.path, where=where, remedy="copy or download the file again: it was cut short or is damaged"
+    )

@@ -81,7 +81,7 @@ class TokenizerProcess:
         what = f"takes more than {SECONDS} s of CPU time or {MEMORY >> 30} GiB of memory to encode"
         if status not in (-signal.SIGXCPU, -signal.SIGKILL, -signal.SIGABRT):
             what = f"ended the process of the tokenizer with status {status}"
-        remedy = "take the tokenizer.json that came with the model: this one has patterns of its own"
+        remedy = "use the tokenizer.json that came with the model: this one has patterns of its own"
         return InputError(what, path=self._path, remedy=remedy)
 
 

@@ -81,7 +81,8 @@ def validate_tokens(
     with InputFile(output, "output") as a, InputFile(reference, "reference") as b:
         for file in (a, b):
             if file.size == 0 or file.size % (4 * tokens):
-                what = f"the {file.what} has {file.size} bytes; a prompt takes {4 * tokens}, for {tokens} tokens"
+                wanted = f"whole prompts of {4 * tokens} bytes are wanted, for {tokens} tokens"
+                what = f"the {file.what} has {file.size} bytes; {wanted}"
                 raise InputError(what, path=file.path)
         result = TokenValidation()
         result.checked = min(a.size, b.size) // 4
@@ -165,7 +166,9 @@ def largest_error(found: np.ndarray, expected: np.ndarray) -> float:
 def _compare_floats(a: InputFile, b: InputFile, tolerance: float, columns: int | None, prefix: bool) -> Validation:
     for file in (a, b):
         if file.size == 0 or file.size % 4:
-            raise InputError(f"the {file.what} has {file.size} bytes; 32-bit floats are wanted", path=file.path)
+            raise InputError(
+                f"the {file.what} has {file.size} bytes; 32-bit floats of 4 bytes are wanted", path=file.path
+            )
     result = Validation()
     if a.size > b.size or (a.size < b.size and not prefix):
         result.fail(f"the output has {a.size // 4:,} elements and the reference {b.size // 4:,}")

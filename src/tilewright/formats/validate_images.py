@@ -70,7 +70,7 @@ def _common_shape(*paths: str | os.PathLike[str]) -> Shape:
     shapes = [_shape(path) for path in paths]
     if math.prod(shapes[0]) != math.prod(shapes[1]):
         sizes = " and ".join(f"{math.prod(shape):,}" for shape in shapes)
-        raise InputError(f"images of {sizes} numbers cannot be compared", path=paths[0])
+        raise InputError(f"the images have {sizes} values each; only images of one size can be compared", path=paths[0])
     return max(shapes, key=len)
 
 
@@ -84,7 +84,10 @@ def _shape(path: str | os.PathLike[str]) -> Shape:
                 count = int(fields[0])
             found += len(fields)
     if count < 1 or found < count or found % count:
-        raise InputError(f"starts with {count}, and {max(found, 0):,} numbers follow: no whole images", path=path)
+        raise InputError(
+            f"says that it holds {count} images; the {max(found, 0):,} numbers that follow are no multiple of that",
+            path=path,
+        )
     return (found // count,)
 
 

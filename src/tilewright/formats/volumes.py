@@ -153,7 +153,7 @@ def check_shape(path: str, shape: tuple[int, ...], dtype: np.dtype, *, kernel: b
         raise InputError(
             f"the {what} has {len(shape)} dimensions, {shape}; three are wanted: {sizes}",
             path=path,
-            remedy="a kernel of one plane is (1, KH, KW)" if kernel else "save one channel or one time of it",
+            remedy="give a kernel of one plane as (1, KH, KW)" if kernel else "save one channel or one time of it",
         )
     if min(shape) < 1 or max(shape) >= 1 << 48 or math.prod(shape) >= 1 << 56:
         raise InputError(f"the shape is {shape}; every size must be at least 1", path=path)

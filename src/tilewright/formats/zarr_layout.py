@@ -83,7 +83,7 @@ def layout_of(path: str, array: Any) -> Layout:
     checksum = 4 if names[-1:] == ["crc32c"] else 0
     compressor = " and ".join(names[:-1] if checksum else names) or None
     if compressor is not None and compressor not in COMPRESSORS:
-        what = f"the chunks are stored with {compressor[:60]!r}; none, {', '.join(COMPRESSORS)} are read"
+        what = f"the chunks are compressed with {compressor[:60]!r}; only {', '.join(COMPRESSORS)} or none is read"
         raise InputError(what, path=path, remedy="save the array with one of them and without filters")
     return Layout(shape, dtype, chunks, shards, compressor, checksum)
 
@@ -107,7 +107,7 @@ def _read(path: str, name: str) -> bytes | None:
         return None
     with InputFile(place, "metadata") as file:
         if file.size > MAX_METADATA:
-            raise InputError(f"the metadata has {file.size:,} bytes; {MAX_METADATA:,} can be", path=place)
+            raise InputError(f"the metadata has {file.size:,} bytes; at most {MAX_METADATA:,} are allowed", path=place)
         data = bytearray(file.size)
         file.read_into(data, 0)
         return bytes(data)

@@ -63,7 +63,7 @@ class ZarrVolume(Volume):
                     raise error
             except _DAMAGE as error:
                 where = f"voxels {[s.start for s in box]} to {[s.stop - 1 for s in box]}"
-                remedy = "the chunk was cut short or is damaged"
+                remedy = "copy the array again: the chunk was cut short or is damaged"
                 raise InputError(
                     f"a chunk cannot be decoded: {brief(error)}", path=self.path, where=where, remedy=remedy
                 ) from error
@@ -132,7 +132,7 @@ class _ZarrDirectory(AtomicDirectory):
         others = sorted(name for name in os.listdir(self.path) if not _OURS.fullmatch(name))
         if others:
             raise ResourceError(
-                f"holds other things than a Zarr array's ({', '.join(others[:3])}{', ...' if others[3:] else ''})",
+                f"holds files that no Zarr array has ({', '.join(others[:3])}{', ...' if others[3:] else ''})",
                 path=self.path,
                 remedy="choose a new name: nothing was deleted or written",
             )
@@ -165,14 +165,16 @@ def _read_chunk(path: str, key: str, byte_range: Any, layout: Layout) -> bytearr
     with InputFile(place, "chunk") as file:
         stored = count * (layout.chunk_bytes + layout.chunk_bytes // 8 + (1 << 12))  # compressors add less than that
         if file.size > stored:
-            raise InputError(f"the chunk's file has {file.size:,} bytes; at most {stored:,} can be", path=place)
+            raise InputError(f"the chunk's file has {file.size:,} bytes; at most {stored:,} are allowed", path=place)
         begin, end = 0, file.size
         if hasattr(byte_range, "suffix"):
             begin = max(0, end - byte_range.suffix)
         elif byte_range is not None:
             begin, end = byte_range.start, byte_range.end
         if not 0 <= begin <= end <= file.size:
-            raise InputError(f"bytes {begin:,} to {end:,} are wanted; the shard has {file.size:,}", path=place)
+            raise InputError(
+                f"the shard has {file.size:,} bytes; its index names bytes {begin:,} to {end:,}", path=place
+            )
         data = bytearray(end - begin)
         file.read_into(data, begin)
     parts = [(0, len(data))]
@@ -187,7 +189,7 @@ def _check_chunks(place: str, data: bytearray, parts: list[tuple[int, int]], lay
     for offset, count in parts:
         wrong = check_chunk(layout, memoryview(data)[offset : offset + count])
         if wrong:
-            remedy = "the chunk was cut short, is damaged, or made to fill memory"
+            remedy = "copy the array again: the chunk was cut short, is damaged, or made to fill memory"
             raise InputError(f"the chunk {wrong}", path=place, remedy=remedy)
 
 
@@ -202,8 +204,8 @@ def _shard_index(place: str, data: bytearray, size: int, chunks: int) -> list[tu
     parts = [(offset, count) for offset, count in index if (offset, count) != (2**64 - 1, 2**64 - 1)]
     for offset, count in parts:
         if offset + count > size:
-            what = f"the shard's index names bytes {offset:,} to {offset + count:,}; it has {size:,}"
-            raise InputError(what, path=place, remedy="the shard was cut short or is damaged")
+            what = f"the shard's index names bytes {offset:,} to {offset + count:,}; the shard has {size:,}"
+            raise InputError(what, path=place, remedy="copy the array again: the shard was cut short or is damaged")
     return parts
 
 

@@ -109,7 +109,7 @@ def test_the_page_needs_nothing_else(root):
         ),
         ("<!-- ladder:matmul -->\n<!-- /sizes:matmul -->\n", "line 1: .* not closed"),
         ("<!-- ladder:matmul -->\n<!-- sizes:matmul -->\n<!-- /ladder:matmul -->\n", "line 1: .* not closed"),
-        ("<!-- ladder:matmull -->\n<!-- /ladder:matmull -->\n", "no operation 'matmull'; there are .*matmul"),
+        ("<!-- ladder:matmull -->\n<!-- /ladder:matmull -->\n", "no operation 'matmull'; the operations are .*matmul"),
     ],
     ids=["open", "other", "nested", "unknown"],
 )

@@ -107,7 +107,9 @@ def using(**rungs: str) -> Iterator[None]:
     UsageError for an operation that does not exist, Refused for a rung that it does not have.
     """
     if unknown := rungs.keys() - set(operations()):
-        raise UsageError(f"there is no operation {', '.join(sorted(unknown))}; there are {', '.join(operations())}")
+        raise UsageError(
+            f"there is no operation {', '.join(sorted(unknown))}; the operations are {', '.join(operations())}"
+        )
     for op, name in rungs.items():
         import_module(f"tilewright.ops.{op}.ladder").ladder.check_name(name)
     token = _forced.set({**_forced.get({}), **rungs})

@@ -49,7 +49,7 @@ def test_the_numbers_of_a_gaussian():
     ],
 )  # fmt: skip
 def test_what_is_no_kernel(name):
-    with pytest.raises(UsageError, match=r"is no kernel.* There are gaussian:SIGMA, box:SIZE .*laplace, sobel:AXIS"):
+    with pytest.raises(UsageError, match=r"is no kernel.* Give one of gaussian:SIGMA, box:SIZE .*laplace, sobel:AXIS"):
         kernel_of(name)
 
 

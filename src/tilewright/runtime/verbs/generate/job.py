@@ -78,9 +78,9 @@ def check(job: GenerateJob) -> None:
                              remedy="name the output .jsonl or .txt")  # fmt: skip
         if job.params.n > 1 or job.params.logprobs is not None or job.params.stop or job.params.stop_token_ids:
             what = "--samples, --logprobs, --stop and --stop-id need .jsonl"
-            raise UsageError(f"a binary output holds --max-tokens tokens a prompt: {what}")
+            raise UsageError(f"a binary output holds --max-tokens tokens per prompt: {what}")
     if job.output.endswith(".txt") and job.params.n > 1:
-        raise UsageError("a text output holds one completion a prompt: several need .jsonl", path=job.output)
+        raise UsageError("a text output holds one completion per prompt: several need .jsonl", path=job.output)
     if job.output.endswith(".txt") and job.params.logprobs is not None:
         raise UsageError("a text output cannot hold log-probabilities: they need .jsonl", path=job.output)
     if job.answers:

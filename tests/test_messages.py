@@ -15,6 +15,7 @@ VERBS = {  # with which a remedy begins
     "read", "remove", "rename", "replace", "run", "save", "say", "scale", "see", "send", "set", "start", "stop",
     "store", "submit", "type", "unmount", "unpack", "unset", "update", "use", "wait", "write",
 }  # fmt: skip
+PER = (r"\b(one|tokens|pixels|channels|numbers?|values?|completions?|objects?|files?) an? [a-z]", "one ... per ...")
 RULE = re.compile(r"\b(must|at most|at least|(is|are) (wanted|allowed|known|read))\b")
 SCIPYS = "ndimage/"  # raises what SciPy raises, in SciPy's words
 OTHERS = {  # remedies that are no imperative
@@ -36,7 +37,7 @@ def breaches(message: Message) -> Iterator[str]:
     """What a message does against the rules."""
     for text in (*message.texts, *message.remedies):
         plain = without_values(text)
-        for pattern, better in DIALECT:
+        for pattern, better in (*DIALECT, PER):
             if found := re.search(pattern, plain, re.IGNORECASE):
                 yield f"{found.group()!r}: write {better}"
         for sentence in re.split(r"(?<=[.!?])\s+|\n", plain):
@@ -70,6 +71,7 @@ def test_every_message_keeps_the_rules():
     [
         ("there is no place for it", "", "'place': write device"),
         ("it has three parts, of which one is bad", "", "'of which': write two sentences"),
+        ("a text output holds one completion a prompt", "", "'completion a p': write one ... per ..."),
         (" ".join(["long"] * 26), "", "a sentence of 26 words"),
         ("sizes up to at most {most} are allowed, not {size}", "", "the rule comes before the value"),
         ("size is {size}", "the file was cut short", "the remedy is no imperative"),

@@ -187,7 +187,7 @@ def test_pictures_that_no_file_holds():
         UsageError, match=r"400,000 images make a picture of 40,\d+ x 40,\d+ pixels; a \.bmp file holds"
     ):
         check_grid("x", 400_000, SHAPE, ".bmp")
-    with pytest.raises(UsageError, match=r"a \.png file holds 2,147,483,647 pixels a side"):
+    with pytest.raises(UsageError, match=r"a \.png file holds 2,147,483,647 pixels per side"):
         check_grid("x", 10**16, SHAPE, ".png")
     assert check_grid("x", 10**9, SHAPE, ".png") > 10**12
     with pytest.raises(UsageError, match="have 5 channels; pictures have 1 or 3"):

@@ -82,8 +82,11 @@ def test_one_plane_of_ours(rng):
     ("write", "message"),
     [
         (lambda a: tifffile.imwrite("v.tif", a[0], photometric="minisblack"), r"2 dimensions, \(20, 30\)"),
-        (lambda a: tifffile.imwrite("v.tif", np.zeros((20, 30, 3), "u1"), photometric="rgb"), "3 channels a pixel"),
-        (lambda a: tifffile.imwrite("v.tif", np.zeros((4, 20, 30, 3), "u1"), photometric="rgb"), "3 channels a pixel"),
+        (lambda a: tifffile.imwrite("v.tif", np.zeros((20, 30, 3), "u1"), photometric="rgb"), "3 channels per pixel"),
+        (
+            lambda a: tifffile.imwrite("v.tif", np.zeros((4, 20, 30, 3), "u1"), photometric="rgb"),
+            "3 channels per pixel",
+        ),
         (lambda a: tifffile.imwrite("v.tif", np.zeros((2, 4, 20, 30), "u1"), photometric="minisblack"), "4 dimensions"),
         (lambda a: tifffile.imwrite("v.tif", a.astype("c8"), photometric="minisblack"), "the values are complex64"),
     ],

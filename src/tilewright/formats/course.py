@@ -163,10 +163,10 @@ class TokenWriter:
         if prompt.error is not None:
             what = str(prompt.error)
         elif len(completions) != 1:
-            what = f"prompt {prompt.id!r} has {len(completions)} completions; a binary file holds one a prompt"
+            what = f"prompt {prompt.id!r} has {len(completions)} completions; a binary file holds one per prompt"
         elif len(completions[0].token_ids) != self._tokens:
             count, reason = len(completions[0].token_ids), completions[0].finish_reason
-            what = f"prompt {prompt.id!r} has {count} new tokens ({reason}); the file holds {self._tokens} a prompt"
+            what = f"prompt {prompt.id!r} has {count} new tokens ({reason}); the file holds {self._tokens} per prompt"
         else:
             return completions[0].token_ids
         raise InputError(what, path=self.file.path, remedy="write to a .jsonl file, which holds any number of both")

@@ -141,7 +141,7 @@ def check_grid(path: str, count: int, shape: tuple[int, int, int], suffix: str) 
     height, width = rows * shape[0], columns * shape[1]
     size = bmp_bytes(count, shape)
     if max(height, width) > MAX_SIDE or (suffix == ".bmp" and size > MAX_BMP_BYTES):
-        limit = f"{MAX_BMP_BYTES:,} bytes" if suffix == ".bmp" else f"{MAX_SIDE:,} pixels a side"
+        limit = f"{MAX_BMP_BYTES:,} bytes" if suffix == ".bmp" else f"{MAX_SIDE:,} pixels per side"
         raise UsageError(
             f"{count:,} images make a picture of {width:,} x {height:,} pixels; a {suffix} file holds {limit}",
             path=path,

@@ -67,7 +67,7 @@ def _read(file: InputFile, tiff: Any, memory: int | None, headers: bool) -> Volu
         what = f"holds {len(tiff.series)} images of different sizes: {', '.join(str(s.shape) for s in tiff.series[:4])}"
         raise InputError(what, path=file.path, remedy="save one stack of equal pages")
     if page.samplesperpixel != 1:
-        raise InputError(f"has {page.samplesperpixel} channels a pixel; one is wanted", path=file.path)
+        raise InputError(f"has {page.samplesperpixel} channels per pixel; one is wanted", path=file.path)
     shape = check_shape(file.path, tuple(int(n) for n in series.shape), dtype)
     needed = math.prod(shape) * dtype.itemsize
     if series.dataoffset is not None:

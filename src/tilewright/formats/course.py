@@ -145,7 +145,7 @@ class LogitsWriter:
 
 
 class TokenWriter:
-    """Writes completions as i32 [n][tokens] to an open AtomicFile, which has a place for nothing else."""
+    """Writes completions as i32 [n][tokens] to an open AtomicFile, which can hold nothing else."""
 
     def __init__(self, file: Writable, tokens: int) -> None:
         self.file = file

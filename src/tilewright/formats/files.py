@@ -109,7 +109,7 @@ class InputFile:
             done += count
 
     def map(self) -> mmap.mmap:
-        """The whole file mapped read-only, for weights: pages come in when used and are shared with other processes."""
+        """The whole file mapped read-only, for weights: pages are loaded when used, and shared with other processes."""
         from tilewright.formats.mapped import explain_faults
 
         try:

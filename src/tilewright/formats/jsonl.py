@@ -129,7 +129,7 @@ class TokenLines(LineReader[tuple[str, Content], Content]):
 
 
 class LabelWriter:
-    """Writes a line a record to an open AtomicFile: {"id", "label", "score", "logits"}, or {"id", "error"}.
+    """Writes one line per record to an open AtomicFile: {"id", "label", "score", "logits"}, or {"id", "error"}.
 
     error: {"line", "field", "message"}. answer: turns one sentence's logits (labels,) into its label.
     """

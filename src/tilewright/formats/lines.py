@@ -257,9 +257,9 @@ def json_error(error: Exception, line: bytes | bytearray = b"") -> BadLine:
             if half := _half_pair(value):
                 field = name if len(name) <= 64 and name.isidentifier() else ""
                 return BadLine(f"\\u{ord(half):04x} is half of a surrogate pair", field)
-    message, _, place = json_words(error, line).partition(" - at `$")
+    message, _, where = json_words(error, line).partition(" - at `$")
     message = message.replace("`", "").replace("Expected", "expected", 1)
-    return BadLine(message, place.rstrip("`").lstrip("."))
+    return BadLine(message, where.rstrip("`").lstrip("."))
 
 
 def json_words(error: Exception, text: bytes | bytearray) -> str:
@@ -273,13 +273,13 @@ def json_words(error: Exception, text: bytes | bytearray) -> str:
     return f"the JSON is not whole, it ends at byte {end:,}{unread}" if end else "it is empty where JSON is wanted"
 
 
-def missing(fields: Iterable[str], place: str) -> BadLine:
+def missing(fields: Iterable[str], field: str) -> BadLine:
     """The field that is wanted is not there; what is."""
     found = [name if name.isprintable() else ascii(name) for name in fields]
     found = [name if len(name) <= 32 else f"{name[:29]}..." for name in found]
     more = [f"{len(found) - 5:,} more"] if len(found) > 6 else found[5:]
     there = f"; the record has {', '.join([*found[:5], *more])}" if found else ""
-    return BadLine(f"is missing{there}", place)
+    return BadLine(f"is missing{there}", field)
 
 
 def recovered(line: bytes | Row | None, kind: type[Fields]) -> Fields:
@@ -322,8 +322,8 @@ def _half_pair(value: Any) -> str | None:
 
 
 def check_tokens(ids: list[int], vocabulary: int, name: str) -> None:
-    """Raises BadLine naming the place in field `name` of the first id outside 0 to vocabulary - 1."""
+    """Raises BadLine naming the index in field `name` of the first id outside 0 to vocabulary - 1."""
     if ids and (min(ids) < 0 or max(ids) >= vocabulary):
-        place = next(i for i, token in enumerate(ids) if not 0 <= token < vocabulary)
-        rule = f"token id {ids[place]} is outside the vocabulary (ids 0 to {vocabulary - 1})"
-        raise BadLine(rule, f"{name}[{place}]")
+        index = next(i for i, token in enumerate(ids) if not 0 <= token < vocabulary)
+        rule = f"token id {ids[index]} is outside the vocabulary (ids 0 to {vocabulary - 1})"
+        raise BadLine(rule, f"{name}[{index}]")

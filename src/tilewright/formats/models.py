@@ -75,10 +75,10 @@ def eos_token_ids(path: str | os.PathLike[str]) -> tuple[int, ...]:
     A file without a header has none. Raises InputError unless they are integers from 0.
     """
     for name in (GENERATION, CONFIG) if os.path.isdir(path) else ():
-        place = os.path.join(path, name)
-        if name == GENERATION and not os.path.exists(place):
+        file = os.path.join(path, name)
+        if name == GENERATION and not os.path.exists(file):
             continue
-        ids = read_json(place, "model's configuration", MAX_CONFIG_BYTES, _EndOfText).eos_token_id
+        ids = read_json(file, "model's configuration", MAX_CONFIG_BYTES, _EndOfText).eos_token_id
         if ids is not None:
             return (ids,) if isinstance(ids, int) else tuple(ids)
     return ()
@@ -192,8 +192,8 @@ def _check_tied(alias: str, found: Stored, name: str, other: Stored | None) -> N
     same = a.shape == b.shape and a.dtype == b.dtype
     if same and a.size:
         flat_a, flat_b = a.reshape(-1).view(np.uint8), b.reshape(-1).view(np.uint8)
-        places = range(0, flat_a.size, BLOCK_BYTES)
-        same = all(np.array_equal(flat_a[i : i + BLOCK_BYTES], flat_b[i : i + BLOCK_BYTES]) for i in places)
+        offsets = range(0, flat_a.size, BLOCK_BYTES)
+        same = all(np.array_equal(flat_a[i : i + BLOCK_BYTES], flat_b[i : i + BLOCK_BYTES]) for i in offsets)
         forget(a)
         forget(b)
     if not same:

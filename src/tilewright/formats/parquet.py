@@ -182,7 +182,7 @@ class TextIds(Exception):
 
 
 class ParquetEncoder:
-    """Makes a Parquet file of JSON lines, which come in blocks; what is not given becomes null.
+    """Makes a Parquet file of JSON lines, given in blocks; what is not given becomes null.
 
     columns: name -> a type by pyarrow's names, as in "string" or "list<int32>". ids: the type of the column "id", which
     comes first: "int64", or "string", where integers are written out, too. Row groups do not depend on blocks. `write`

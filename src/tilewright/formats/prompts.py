@@ -74,9 +74,9 @@ _KNOWN = {*_Line.__struct_fields__, "model"}
 
 
 class _Found(NamedTuple):
-    """What a line gives: `place` is the name of the prompt's field, `prompt` its text or token ids."""
+    """What a line gives: `field` is the name of the prompt's field, `prompt` its text or token ids."""
 
-    place: str
+    field: str
     prompt: str | list[int]
     sampling: dict[str, Any]
     openai: bool
@@ -147,22 +147,22 @@ class PromptLines(LineReader[_Found, _Content]):
         return record.id, _found(record, fields, "")
 
     def _check(self, raw: _Found) -> _Content:
-        ids = raw.prompt if isinstance(raw.prompt, list) else self._encoded(raw.prompt, raw.place)
+        ids = raw.prompt if isinstance(raw.prompt, list) else self._encoded(raw.prompt, raw.field)
         if not ids:
-            raise BadLine("is empty", raw.place)
+            raise BadLine("is empty", raw.field)
         if len(ids) > self._max_length:
-            raise BadLine(f"has {len(ids):,} tokens; at most {self._max_length:,} are possible", raw.place)
-        check_tokens(ids, self._vocabulary, raw.place)
+            raise BadLine(f"has {len(ids):,} tokens; at most {self._max_length:,} are possible", raw.field)
+        check_tokens(ids, self._vocabulary, raw.field)
         text = raw.prompt if isinstance(raw.prompt, str) else None
         return _Content(np.array(ids, np.int32), text, raw.sampling, raw.openai)
 
-    def _encoded(self, text: str, place: str) -> list[int]:
+    def _encoded(self, text: str, field: str) -> list[int]:
         if self._encode is None:
-            raise BadLine("is text, and the model has no tokenizer.json: give prompt_token_ids", place)
+            raise BadLine("is text, and the model has no tokenizer.json: give prompt_token_ids", field)
         try:
             return self._encode(text)
         except InputError as error:
-            raise BadLine(error.message, place) from error
+            raise BadLine(error.message, field) from error
 
     def _recover(self, line: bytes | Row | None) -> tuple[Id | None, _Content]:
         found = recovered(line, _IdOnly)

@@ -44,7 +44,7 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Tensor(NamedTuple):
-    """One tensor of a file: its type, its shape and its place, begin to end in bytes of the file."""
+    """One tensor of a file: its type, its shape, and its first byte and end in the file."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
@@ -63,7 +63,7 @@ def read_header(file: InputFile) -> dict[str, Tensor]:
     entries = _parse(header, file.path)
     data = 8 + length
     tensors = {}
-    place = data
+    last_end = data
     for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
         dtype = DTYPES.get(entry.dtype)
         if dtype is None:
@@ -71,17 +71,17 @@ def read_header(file: InputFile) -> dict[str, Tensor]:
         begin, end = (data + offset for offset in entry.data_offsets)
         if not begin <= end <= file.size:
             raise _bad(file.path, name, f"lies at bytes {begin} to {end}; the file has {file.size}")
-        if begin != place:
-            raise _bad(file.path, name, f"starts at byte {begin}; the tensor before it ends at {place}")
+        if begin != last_end:
+            raise _bad(file.path, name, f"starts at byte {begin}; the tensor before it ends at {last_end}")
         if math.prod(max(n, 1) for n in entry.shape) >= 2**60:  # a zero among the sizes would hide the others
             raise _bad(file.path, name, f"has sizes {entry.shape}, more than an array can have")
         expected = math.prod(entry.shape) * dtype.itemsize
         if end - begin != expected:
             raise _bad(file.path, name, f"has {end - begin} bytes; {entry.dtype} {tuple(entry.shape)} takes {expected}")
         tensors[name] = Tensor(dtype, tuple(entry.shape), begin, end)
-        place = end
-    if place != file.size:
-        raise InputError(f"{file.size - place} bytes belong to no tensor", path=file.path, where=f"byte {place}")
+        last_end = end
+    if last_end != file.size:
+        raise InputError(f"{file.size - last_end} bytes belong to no tensor", path=file.path, where=f"byte {last_end}")
     return tensors
 
 
@@ -153,11 +153,11 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:
 
 def _encode_header(shapes: Mapping[str, tuple[int, ...]]) -> bytes:
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    place = 0
+    offset = 0
     for name, shape in shapes.items():
         size = 4 * math.prod(shape)
-        entries[name] = {"dtype": "F32", "shape": shape, "data_offsets": (place, place + size)}
-        place += size
+        entries[name] = {"dtype": "F32", "shape": shape, "data_offsets": (offset, offset + size)}
+        offset += size
     header = msgspec.json.encode(entries)
     header += b" " * (-(8 + len(header)) % ALIGN)
     return len(header).to_bytes(8, "little") + header

@@ -117,6 +117,6 @@ def _ome_of(text: str, shape: tuple[int, ...], dtype: np.dtype) -> bytes | None:
     pixels.attrib.update(SizeZ=D, SizeY=H, SizeX=W, SizeC="1", SizeT="1", BigEndian="false", DimensionOrder="XYZCT")
     pixels.set("Type", OME_TYPES[dtype.name])
     data = ElementTree.Element(f"{space}TiffData", IFD="0", PlaneCount=D)
-    place = next((i for i, c in enumerate(pixels) if c.tag == f"{space}Plane"), len(pixels))
-    pixels.insert(place, data)
+    index = next((i for i, c in enumerate(pixels) if c.tag == f"{space}Plane"), len(pixels))
+    pixels.insert(index, data)
     return b'<?xml version="1.0" encoding="UTF-8"?>' + ElementTree.tostring(root, encoding="unicode").encode()

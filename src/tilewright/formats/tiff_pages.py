@@ -23,9 +23,9 @@ def check_pages(file: InputFile) -> None:
     version = struct.unpack(f"{order}H", head[2:4])[0] if order and len(head) == 16 else 0
     if version not in LAYOUTS:
         return
-    kind, place, counts, tag_bytes = LAYOUTS[version]
+    kind, first, counts, tag_bytes = LAYOUTS[version]
     offsets, count_bytes = struct.Struct(order + kind), struct.calcsize(f"{order}{counts}")
-    (offset,), seen, total = offsets.unpack_from(head, place), set[int](), 0
+    (offset,), seen, total = offsets.unpack_from(head, first), set[int](), 0
     while offset:
         where, page = f"byte {offset:,}", f"page {len(seen)}"
         if not FIRST <= offset <= file.size - count_bytes:

@@ -59,7 +59,7 @@ def read_table(path: str | os.PathLike[str], fingerprint: str, row_of: np.ndarra
     """
     with InputFile(path, "token table") as file:
         _check_owner(file)
-        header, place = _read_header(file)
+        header, begin = _read_header(file)
         fits = (header.groups, header.vocabulary, header.slices, header.columns) == (
             *row_of.shape, slices.shape[0], slices.shape[2]
         )  # fmt: skip
@@ -67,11 +67,11 @@ def read_table(path: str | os.PathLike[str], fingerprint: str, row_of: np.ndarra
             return None
         found = np.empty_like(row_of)
         parts = [found, *(one_slice[: header.rows] for one_slice in slices)]
-        if place + sum(part.nbytes for part in parts) != file.size or len(header.digests) != len(parts):
+        if begin + sum(part.nbytes for part in parts) != file.size or len(header.digests) != len(parts):
             raise _damaged(path, "its size does not fit its header")
-        places = np.cumsum([place, *(part.nbytes for part in parts[:-1])])
+        offsets = np.cumsum([begin, *(part.nbytes for part in parts[:-1])])
         with ThreadPoolExecutor(max_workers=2) as pool:
-            list(pool.map(lambda at, part: file.read_into(memoryview(part).cast("B"), int(at)), places, parts))
+            list(pool.map(lambda at, part: file.read_into(memoryview(part).cast("B"), int(at)), offsets, parts))
         if _digests(parts) != header.digests or int(found.max()) >= header.rows:
             raise _damaged(path, "its checksums do not match")
     row_of[...] = found

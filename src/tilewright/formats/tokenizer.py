@@ -29,7 +29,7 @@ PROBE = "The quick brown fox, 3.14 \u00e9\u4e16\n"  # what a damaged vocabulary 
 class Tokenizer:
     """The tokenizer of a file `tokenizer.json`; its truncation and padding are off: a prompt is all of its tokens.
 
-    merges: the file merges.txt of GPT-2's older format, of which `path` is the vocab.json then.
+    merges: the merges.txt of GPT-2's older format; `path` is its vocab.json then.
 
     size: tokens, added ones too. Raises InputError for a file that is missing, too large, or no tokenizer, whatever
     the library says or however it fails, and for one whose parts make texts too long (`tokenizer_limits.py`);
@@ -192,7 +192,7 @@ def _bytes_of(text: str) -> int:
 @contextmanager
 def _failures_of(path: str, doing: str) -> Iterator[None]:
     """Turns every failure of the library into an InputError. It raises ValueErrors and bare `Exception`s, and a panic
-    in Rust comes as a `PanicException`, which is no `Exception` at all; what others raise goes on its way."""
+    in Rust comes as a `PanicException`, which is no `Exception` at all; what others raise passes."""
     try:
         yield
     except BaseException as error:

@@ -26,7 +26,7 @@ from tilewright.errors import InputError
 from tilewright.formats.files import naming
 
 SECONDS = 10  # of CPU time for a text: one of 1 MiB takes 1 with the patterns of GPT-4
-MEMORY = 4 << 30  # bytes of address space, of which 1 MiB of text takes under 1 GiB
+MEMORY = 4 << 30  # bytes of address space; 1 MiB of text takes under 1 GiB of it
 _LENGTH = struct.Struct("<Q")  # of a message, before it
 
 

@@ -46,7 +46,7 @@ def validate_images(
         for found, wanted in zip(a.batches(size), b.batches(size), strict=False):
             n = min(len(found.values), len(wanted.values))
             pair = np.stack([found.values[:n].reshape(-1), wanted.values[:n].reshape(-1)])
-            _judge(result, pair, tolerance, lambda i, first=first: _place(first, i, shape))
+            _judge(result, pair, tolerance, lambda i, first=first: _name(first, i, shape))
             first += n
     return result
 
@@ -91,7 +91,7 @@ def _shape(path: str | os.PathLike[str]) -> Shape:
     return (found // count,)
 
 
-def _place(first: int, i: int, shape: Shape) -> str:
+def _name(first: int, i: int, shape: Shape) -> str:
     image, rest = divmod(i, math.prod(shape))
     names = ("row", "column", "channel") if len(shape) == 3 else ("number",)
     at = np.unravel_index(rest, shape)

@@ -102,12 +102,14 @@ def _codecs(metadata: Any) -> list[str]:
 
 
 def _read(path: str, name: str) -> bytes | None:
-    place = os.path.join(path, name)
-    if not os.path.lexists(place):
+    file_path = os.path.join(path, name)
+    if not os.path.lexists(file_path):
         return None
-    with InputFile(place, "metadata") as file:
+    with InputFile(file_path, "metadata") as file:
         if file.size > MAX_METADATA:
-            raise InputError(f"the metadata has {file.size:,} bytes; at most {MAX_METADATA:,} are allowed", path=place)
+            raise InputError(
+                f"the metadata has {file.size:,} bytes; at most {MAX_METADATA:,} are allowed", path=file_path
+            )
         data = bytearray(file.size)
         file.read_into(data, 0)
         return bytes(data)

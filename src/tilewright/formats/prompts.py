@@ -128,8 +128,8 @@ class PromptLines(LineReader[_Found, _Content]):
 
     def _decode(self, line: bytes | Row) -> tuple[Id | None, _Found]:
         if isinstance(line, dict):
-            record = convert_row(line, _Line)
-            return record.id, _found(record, line, "")
+            row: Any = convert_row(line, _Line)
+            return row.id, _found(row, line, "")
         decode_text(line)
         try:
             record: Any = _decode_line(line)

@@ -130,7 +130,7 @@ def test_batch_lines(tmp_path):
             "q",
         ),
         (b'{"id":"q","promt":"a"}', "promt", "is not a known field; did you mean prompt?", "q"),
-        (b'{"custom_id":"q","body":{"prompt":"a","Max_Token":3}}', "body.Max_Token", "max_tokens is", "q"),
+        (b'{"custom_id":"q","body":{"prompt":"a","Max_Token":3}}', "body.Max_Token", "did you mean max_tokens?", "q"),
         (b'{"custom_id":"q","body":{"prompt":"a"},"top_k":5}', "top_k", "stands beside the body", "q"),
         (b'{"custom_id":"q","body":{"prompt":"a","tools":[1]}}', "body.tools", "is [1]; this is not supported", "q"),
         (b'{"id":"q","prompt":"a","max_length":' + b"9" * 5000 + b"}", "max_length", "give max_tokens, which", "q"),
@@ -210,7 +210,7 @@ def test_binary(tmp_path, rng, size):
 
 def test_binary_errors_speak_of_prompts(tmp_path):
     for content, message in [
-        (b"", "A prompt is 3 token ids"),
+        (b"", "Write 3 token ids of 4 bytes per prompt"),
         (bytes(13), "1 prompts of 12 bytes and 1 more"),
         (np.full((2, 3), V, "<i4").tobytes(), "prompt 0, position 0"),
     ]:

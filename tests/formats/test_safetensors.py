@@ -122,7 +122,10 @@ LIES = {
     ),
     "metadata of another kind": (pack({"__metadata__": {"a": 1}}), "breaks the safetensors format"),
     "nested 100,000 deep": (pack(b'{"a":' + b"[" * 10**5 + b"]" * 10**5 + b"}"), "breaks the safetensors format"),
-    "metadata nested": (pack(b'{"__metadata__":' + b'{"a":' * 10**5 + b"1" + b"}" * 10**5 + b"}"), "safetensors says"),
+    "metadata nested": (
+        pack(b'{"__metadata__":' + b'{"a":' * 10**5 + b"1" + b"}" * 10**5 + b"}"),
+        "breaks the safetensors format",
+    ),
     "two million items": (pack(b'{"a":[' + b"1," * 2 * 10**6 + b"1]}"), "1,000,000 items"),
     "a pickle": (b"\x80\x04\x95\x10\0\0\0\0\0\0\0\x8c\x05posix\x94", "claims"),
 }

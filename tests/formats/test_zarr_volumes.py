@@ -267,7 +267,7 @@ def test_metadata_with_a_key_that_occurs_twice(rng):
 def test_metadata_that_is_too_large(rng):
     make(volume(rng))
     os.truncate("v.zarr/zarr.json", (16 << 20) + 1)
-    with pytest.raises(InputError, match="16,777,217 bytes; 16,777,216 can be"):
+    with pytest.raises(InputError, match="16,777,217 bytes; at most 16,777,216 are allowed"):
         load()
 
 

@@ -83,7 +83,7 @@ def layout_of(path: str, array: Any) -> Layout:
     checksum = 4 if names[-1:] == ["crc32c"] else 0
     compressor = " and ".join(names[:-1] if checksum else names) or None
     if compressor is not None and compressor not in COMPRESSORS:
-        what = f"the chunks are compressed with {compressor[:60]!r}; only {', '.join(COMPRESSORS)} or none is read"
+        what = f"the chunks are stored with {compressor[:60]!r}; only {', '.join(COMPRESSORS)} or none is read"
         raise InputError(what, path=path, remedy="save the array with one of them and without filters")
     return Layout(shape, dtype, chunks, shards, compressor, checksum)
 

@@ -149,11 +149,11 @@ WRONG = {
     "a DCGAN": (("generate", "classify"), lambda: "d", ("d: the model is a dcgan", "`tilewright draw` for a")),
     "one's own TextCNN": (("convert",), own_textcnn, (
         "own/net.pt: is a state dict of a textcnn without a config.json beside it", "sequence_length",
-        "a textcnn has embedding.weight (V, C), convs.0.weight (O, C, K)", "linears.0.weight",
+        "A textcnn has embedding.weight (V, C), convs.0.weight (O, C, K)", "linears.0.weight",
         "this file has convs.0.bias (4,), convs.0.weight (4, 8, 3)", "fc.weight (2, 8)", "init textcnn")),
     "one's own TextCNN, other names": (("convert",), lambda: own_textcnn({}), (
-        "own/net.pt: tensor linears.0.weight (2, 8) is missing", "Config.json describes embedding.weight (50, 8)",
-        "this file has", "fc.weight (2, 8)", "rename its tensors")),
+        "own/net.pt: tensor linears.0.weight (2, 8) is missing", "Rename its tensors: config.json describes embedding.weight (50, 8)",
+        "this file has", "fc.weight (2, 8)")),
     "one's own TextCNN, other sizes": (("convert",), lambda: own_textcnn({"vocab_size": 60}, "linears.0"), (
         "own/net.pt: tensor embedding.weight is (50, 8); (60, 8) is wanted by the configuration",)),
 }  # fmt: skip
@@ -239,5 +239,7 @@ def test_a_line_of_text_among_ids_is_an_error_of_its_own(here):
 @pytest.mark.parametrize("gone", ["vocab.json", "merges.txt"])
 def test_half_a_tokenizer(here, gone):
     Path("g/merges.txt" if gone == "vocab.json" else "g/vocab.json").write_text("{}")
-    with pytest.raises(InputError, match=rf"^g: {gone} is missing: vocab\.json and merges\.txt are a tokenizer"):
+    with pytest.raises(
+        InputError, match=rf"^g: {gone} is missing: vocab\.json and merges\.txt make a tokenizer only together"
+    ):
         load("g")

@@ -152,8 +152,8 @@ WRONG = {
         "A textcnn has embedding.weight (V, C), convs.0.weight (O, C, K)", "linears.0.weight",
         "this file has convs.0.bias (4,), convs.0.weight (4, 8, 3)", "fc.weight (2, 8)", "init textcnn")),
     "one's own TextCNN, other names": (("convert",), lambda: own_textcnn({}), (
-        "own/net.pt: tensor linears.0.weight (2, 8) is missing", "Rename its tensors: config.json describes embedding.weight (50, 8)",
-        "this file has", "fc.weight (2, 8)")),
+        "own/net.pt: tensor linears.0.weight (2, 8) is missing",
+        "Rename its tensors: config.json describes embedding.weight (50, 8)", "this file has", "fc.weight (2, 8)")),
     "one's own TextCNN, other sizes": (("convert",), lambda: own_textcnn({"vocab_size": 60}, "linears.0"), (
         "own/net.pt: tensor embedding.weight is (50, 8); (60, 8) is wanted by the configuration",)),
 }  # fmt: skip

@@ -1,7 +1,8 @@
 """Parquet, with the extra `parquet`: the rows of a row group as records, and JSON lines as a Parquet file.
 
-A row means what a JSON line with the same fields means; a null or NaN is a field that is not given. An input has a
-column of texts or of lists of token ids, and may have other COLUMNS and sampling fields. No other column is read.
+A row means what a JSON line with the same fields means. A null is a field that is not given, and so is NaN, which
+pandas writes for null. An input has a column of texts or of lists of token ids, and may have other COLUMNS and
+sampling fields. No other column is read.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def group_rows(file: InputFile, group: int, first: int, count: int) -> Iterator[
             columns = {name: _values(batch.column(name), name, file.path) for name in names}
             for i in range(batch.num_rows):
                 number += 1
-                row = {name: values[i] for name, values in columns.items() if _is_given(values[i])}
+                row = {name: v for name, values in columns.items() if (v := values[i]) is not None and v == v}
                 yield number, row if len(msgspec.json.encode(row)) <= MAX_LINE_BYTES else None, 0
             if number == first + count:
                 return
@@ -170,11 +171,6 @@ def _values(column: Any, name: str, path: str) -> list[Any]:
     except (ValueError, OverflowError) as error:
         said, remedy = brief(error).partition(". ")[0], "write the column as text"
         raise InputError(f"cannot be read: {said}", path=path, where=f"column {name}", remedy=remedy) from error
-
-
-def _is_given(value: Any) -> bool:
-    """False for null, and for NaN, which pandas writes for null."""
-    return value is not None and value == value
 
 
 class TextIds(Exception):

@@ -357,8 +357,8 @@ def _is_element(node: ast.AST, context: type) -> bool:
 
 
 def words_are_standard(source: Source) -> Iterator[Finding]:
-    """Comments, docstrings and names of `ops`, `simd` and `generation` use the field's words."""
-    if source.inside[:1] not in (("ops",), ("simd",), ("generation",)):
+    """Comments, docstrings and names of `ops`, `simd`, `generation` and `formats` use the field's words."""
+    if source.inside[:1] not in (("ops",), ("simd",), ("generation",), ("formats",)):
         return
     for token in tokenize.generate_tokens(io.StringIO(source.text).readline):
         if token.type == tokenize.NAME:

@@ -218,7 +218,7 @@ def not_finite():
 MODELS = {
     "another architecture": (lambda: change_config(model_type="llama"), "m/config.json: model_type is 'llama'"),
     "a network of other sizes": (lambda: change_config(n_embd=24), "m/model.safetensors: tensor h.0.attn.c_attn.bias"),
-    "sizes that make none": (lambda: change_config(n_head=5), "heads must divide"),
+    "sizes that make none": (lambda: change_config(n_head=5), "n_embd must be a multiple of n_head"),
     "a wrong type": (lambda: change_config(n_head="three"), "n_head"),
     "no configuration": (lambda: os.remove("m/config.json"), "m/config.json"),
     "a configuration that is none": (lambda: Path("m/config.json").write_text("{"), "m/config.json"),

@@ -130,7 +130,7 @@ def test_a_blank_text_is_refused_before_the_model_is_loaded(run, named, monkeypa
     before = sorted(os.listdir("."))
     code, _, errors = run(verb, *VERBS[verb])
     assert code == InputError.exit_code and sorted(os.listdir(".")) == before
-    assert "in.txt: the input holds 0 records: all its lines are blank. A line is a " in errors
+    assert "in.txt: the input holds 0 records: all its lines are blank. Write lines such as a " in errors
 
 
 def test_sentences_that_are_cut_are_told(run, named):

@@ -69,7 +69,7 @@ def test_another_word_is_refused():
 
 def test_what_only_a_gpu_has_is_refused_on_the_cpu(gpu, monkeypatch):
     assert place_for("auto", "float16") == "cuda"
-    with pytest.raises(UsageError, match=r"float16 is for a GPU, and this runs on the CPU\. Take bfloat16"):
+    with pytest.raises(UsageError, match=r"float16 is for a GPU, and this runs on the CPU\. Use bfloat16"):
         place_for("cpu", "float16")
     monkeypatch.setattr(devices, "no_gpu", lambda: "this machine has none")
     with pytest.raises(UsageError, match="runs on the CPU; there is no GPU to run on: this machine has none"):
@@ -96,7 +96,7 @@ def test_a_fault_of_the_gpu_is_an_error_of_the_machine(fault):
 
 def test_a_gpu_without_memory_is_an_error_of_the_machine():
     fault = torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate much. And more about settings.")
-    with pytest.raises(ResourceError, match=r"has too little memory: CUDA out of memory\. End what"), gpu_faults():
+    with pytest.raises(ResourceError, match=r"has too little memory: CUDA out of memory\. Stop what"), gpu_faults():
         raise fault
 
 

@@ -111,7 +111,11 @@ def test_several_completions(rows, tmp_path):
         ({"settings": Settings(shard_size=2)}, UsageError, "the shards of a Parquet file are its row groups"),
         ({"count": 3}, InputError, "the input holds 2 records; 3 were asked for"),
         ({"output": "out.bin"}, UsageError, "Name it .jsonl or .parquet"),
-        ({"output": "o.parquet", "answers": "in.jsonl"}, UsageError, "a Parquet output is compared with nothing"),
+        (
+            {"output": "o.parquet", "answers": "in.jsonl"},
+            UsageError,
+            "a Parquet output cannot be compared with answers",
+        ),
     ],
 )
 def test_what_is_refused(rows, model, tmp_path, monkeypatch, options, kind, message):

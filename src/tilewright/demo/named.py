@@ -42,12 +42,12 @@ def poet_for(prompt: str) -> Any:
     """The poet. Raises UsageError for a prompt that it cannot continue, which speaks of words and not of tokens."""
     poet, example = shipped("poet"), 'as in --prompt "My lord,"'
     if not prompt.strip():
-        raise UsageError("the prompt is empty", remedy=f"give it some words, {example}")
+        raise UsageError("the prompt is empty", remedy=f"give some words, {example}")
     try:
         prompt.encode()
     except UnicodeEncodeError as error:
-        what = f"the prompt is no valid text: its character {error.start + 1} is no UTF-8"
-        raise UsageError(what, remedy=f"type it anew, {example}") from error
+        what = f"the prompt is no valid text: its character {error.start + 1} is not UTF-8"
+        raise UsageError(what, remedy=f"type it again, {example}") from error
     ends = [word.end() for word in re.finditer(r"\S+", prompt)]
 
     def is_too_long(end: int) -> bool:
@@ -58,7 +58,7 @@ def poet_for(prompt: str) -> Any:
         count = f"{len(ends):,} word{'s' if len(ends) > 1 else ''}"
         most = f"the first {fitting:,} of them fill" if fitting else "the first of them alone more than fills"
         raise UsageError(f"the prompt is too long: it has {count}, and {most} the poet's memory",
-                         remedy=f"give it fewer, {example}")  # fmt: skip
+                         remedy=f"give fewer words, {example}")  # fmt: skip
     return poet
 
 

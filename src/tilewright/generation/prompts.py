@@ -42,7 +42,7 @@ def checked_prompt(prompt: Prompt, name: str, sizes: Sizes, tokenizer: Tokenizer
     if ids.ndim == 1 and ids.size == 0:
         raise UsageError(f"{name} is empty; at least one token id is wanted")
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
-        remedy = "prompts is a list of prompts, each a list of token ids" if ids.ndim == 0 else None
+        remedy = "give a list of prompts, each a list of token ids" if ids.ndim == 0 else None
         raise UsageError(
             f"{name} is {ids.dtype} of shape {ids.shape}; integer token ids (n,) are wanted", remedy=remedy
         )

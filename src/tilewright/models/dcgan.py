@@ -66,7 +66,9 @@ class DCGANLayer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             if not 1 <= getattr(self, name) <= MAX_SIZE:
                 raise ValueError(f"{name} is {getattr(self, name)}; at least 1 and at most {MAX_SIZE} is wanted")
         if not all(0 <= cropped <= MAX_SIZE for cropped in self.padding):
-            raise ValueError(f"padding is {self.padding}; what is cropped before and after is wanted, from 0")
+            raise ValueError(
+                f"padding is {self.padding}; two numbers of at least 0 are wanted, cropped before and after"
+            )
 
     def size(self, before: int) -> int:
         """Pixels a side, from those of the layer before."""
@@ -111,10 +113,10 @@ class DCGANConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         for i, (size, _, channels) in enumerate(self.shapes()):
             name = f"layers[{i - 1}]" if i else "the projection"
             if size < 1:
-                raise ValueError(f"{name} crops everything: it leaves {size} pixels a side")
+                raise ValueError(f"{name} crops everything: it leaves {size} pixels per side")
             if size * size * channels > MAX_FLOATS:
                 what = f"{name} makes {size} x {size} pixels of {channels} channels"
-                raise ValueError(f"{what}; at most {MAX_FLOATS:,} numbers an image can be computed")
+                raise ValueError(f"{what}; at most {MAX_FLOATS:,} values per image are allowed")
 
     def shapes(self) -> Iterator[tuple[int, int, int]]:
         """(height, width, channels) of an image after the projection and after each layer."""
@@ -225,7 +227,7 @@ def check_variances(weights: Mapping[str, np.ndarray], path: str | None = None) 
         if name.endswith(".running_var") and not (array >= 0).all():
             at = int(np.argmin(array >= 0))
             raise InputError(f"tensor {name} holds {array[at]} at [{at}]; a variance is not negative", path=path,
-                             remedy="the file is damaged: use another checkpoint")  # fmt: skip
+                             remedy="use another checkpoint: the file is damaged")  # fmt: skip
 
 
 class DCGAN:
@@ -362,7 +364,7 @@ class DCGAN:
             folded = fold(matrix, bias, *tiled, eps=self.config.batch_norm_eps, axis=axis)
         if not all(np.isfinite(array).all() for array in folded):
             raise InputError(f"{name} with norms.{norm} folded into it is beyond the range of float32",
-                             remedy="the file is damaged: use another checkpoint")  # fmt: skip
+                             remedy="use another checkpoint: the file is damaged")  # fmt: skip
         return folded
 
     def checked(self, z: ArrayLike) -> np.ndarray:

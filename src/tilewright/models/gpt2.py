@@ -77,13 +77,13 @@ class GPT2Config(msgspec.Struct, frozen=True, kw_only=True):
             if size is not None and not least <= size <= most:
                 raise ValueError(f"{name} is {size}; at least {least} and at most {most} is wanted")
         if self.n_embd % self.n_head:
-            raise ValueError(f"n_embd is {self.n_embd} and n_head {self.n_head}: heads must divide the width")
+            raise ValueError(f"n_embd is {self.n_embd} and n_head {self.n_head}: n_embd must be a multiple of n_head")
         if self.activation_function not in ACTIVATIONS:
             raise ValueError(f"activation_function is {self.activation_function!r}; {', '.join(ACTIVATIONS)} are known")
         if not 0 < self.layer_norm_epsilon < 1:
             raise ValueError(f"layer_norm_epsilon is {self.layer_norm_epsilon}; it must be between 0 and 1")
         if self.add_cross_attention:
-            raise ValueError("add_cross_attention is true; cross attention is not GPT-2's and not computed")
+            raise ValueError("add_cross_attention is true; cross attention is not supported")
 
     @property
     def width(self) -> int:

@@ -70,12 +70,12 @@ class TextCNNConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
                 raise ValueError(f"{name} is {size}; at least 1 and at most {most} is wanted")
         if not self.kernel_sizes or any(not 1 <= K <= self.sequence_length for K in self.kernel_sizes):
             raise ValueError(
-                f"kernel_sizes is {self.kernel_sizes}; each is from 1 to the sequence_length {self.sequence_length}"
+                f"kernel_sizes is {self.kernel_sizes}; each must be 1 to the sequence_length {self.sequence_length}"
             )
         if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
             raise ValueError(f"pad_token_id is {self.pad_token_id}; ids are 0 to {self.vocab_size - 1}")
         if set(self.id2label) - set(range(self.num_labels)):
-            raise ValueError(f"id2label names {sorted(self.id2label)}; there are {self.num_labels} labels from 0")
+            raise ValueError(f"id2label names {sorted(self.id2label)}; it may name 0 to {self.num_labels - 1}")
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """Name and shape of every weight, in the order of the course's params.bin."""
@@ -275,7 +275,9 @@ class TextCNN:
             raise UsageError(f"sentence {number} has {len(filled)} token ids; the model takes {L}")
         for position, token in enumerate(row):
             if not isinstance(token, INTEGERS) or isinstance(token, bool) or not 0 <= token < V:
-                raise UsageError(f"sentence {number}, position {position}: {token!r} is no id; 0 to {V - 1} are")
+                raise UsageError(
+                    f"sentence {number}, position {position}: {token!r} is no token id; ids are 0 to {V - 1}"
+                )
         return [int(token) for token in row]
 
     def answer(self, logits: np.ndarray) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def place_for(device: str, dtype: str = "float32") -> str:
     or its driver is older than PyTorch's CUDA.
     """
     if device not in DEVICES:
-        raise UsageError(f"device is {device!r}; {', '.join(DEVICES)} are")
+        raise UsageError(f"device is {device!r}; it must be one of {', '.join(DEVICES)}")
     if device == "cuda" and _elsewhere.get():
         return device
     if device != "cpu":
@@ -52,7 +52,7 @@ def place_for(device: str, dtype: str = "float32") -> str:
             missing = f"; {error.message}"
     if dtype in GPU_DTYPES:
         why = "" if device == "cpu" else missing
-        raise UsageError(f"{dtype} is for a GPU, and this runs on the CPU{why}", remedy="take bfloat16 or float32")
+        raise UsageError(f"{dtype} is for a GPU, and this runs on the CPU{why}", remedy="use bfloat16 or float32")
     return "cpu"
 
 
@@ -96,7 +96,7 @@ class gpu_faults:
         if error is None or isinstance(error, TilewrightError):
             return
         if cause := out_of_memory(error):
-            what, remedy = str(cause).partition(". ")[0], f"end what else runs on it, or {ON_CPU}"
+            what, remedy = str(cause).partition(". ")[0], f"stop what else runs on it, or {ON_CPU}"
             raise ResourceError(f"the GPU has too little memory: {what}", remedy=remedy) from error
         what = str(error).partition("\n")[0]
         if _is_gpu_fault(error):

@@ -77,7 +77,7 @@ def config_of(path: str | os.PathLike[str], wanted: type | None = None) -> Any:
     config = parse_config(read_config(path), path)
     if wanted is not None and not isinstance(config, wanted):
         names = {kind.config: name for name, kind in KINDS.items()}
-        remedy = f"`tilewright {VERBS[config.model_type]}` is for a {config.model_type}"
+        remedy = f"use `tilewright {VERBS[config.model_type]}` for a {config.model_type}"
         raise InputError(f"the model is a {config.model_type}; a {names[wanted]} is wanted here", path=os.fspath(path),
                          remedy=remedy)  # fmt: skip
     return config
@@ -206,7 +206,7 @@ def tokenizer_of(path: str | os.PathLike[str]) -> Tokenizer | None:
     if not any(there):
         return None
     if not all(there):
-        what = f"{os.path.basename(files[there[0]])} is missing: {VOCAB} and {MERGES} are a tokenizer together"
+        what = f"{os.path.basename(files[there[0]])} is missing: {VOCAB} and {MERGES} make a tokenizer only together"
         raise InputError(what, path=path, remedy=f"get both, or {TOKENIZER}, from where the model came")
     return Tokenizer(files[0], merges=files[1])
 

@@ -41,7 +41,7 @@ def resolved(path: str, output: str | None) -> str:
     """`model_path`. Raises UsageError for an output that would hide the model from the next command."""
     found = model_path(path)
     if found != path and output is not None and os.path.realpath(output) == os.path.realpath(path):
-        raise UsageError(f"here the output would hide the model {path!r} of that name", path=output,
+        raise UsageError(f"the output would hide the named model {path!r}", path=output,
                          remedy="choose another output")  # fmt: skip
     return found
 
@@ -51,13 +51,13 @@ def check_model(path: str | os.PathLike[str]) -> None:
     directory that is no model and hides one of that name."""
     name = os.fspath(path)
     if name in NAMES and os.path.isdir(name) and not os.path.lexists(os.path.join(name, "config.json")):
-        raise InputError("this directory has no config.json, and hides the model of that name", path=name,
+        raise InputError("this directory has no config.json, and hides the named model of the same name", path=name,
                          remedy=f"rename it, or give the model's path: {FOLDER / name}")  # fmt: skip
     if os.path.lexists(name) or os.path.dirname(name):
         return
-    known = "this installation lacks it" if name in NAMES else f"those with a name are {', '.join(NAMES)}"
-    what = f"no such model: nothing of that name lies here, and {known}"
-    raise InputError(what, path=name, remedy="`tilewright models` lists them; a path may be given, too")
+    known = "this installation lacks it" if name in NAMES else f"the named models are {', '.join(NAMES)}"
+    what = f"no such model: there is no file of that name here, and {known}"
+    raise InputError(what, path=name, remedy="give a path, or a name that `tilewright models` lists")
 
 
 def named_models() -> list[NamedModel]:

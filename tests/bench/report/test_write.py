@@ -140,8 +140,8 @@ def test_the_page_of_an_operation(root, row):
         ),
         ("<!-- ladder:matmul -->\n<!-- /sizes:matmul -->\n", "line 1: .* not closed"),
         ("<!-- ladder:matmul -->\n<!-- sizes:matmul -->\n<!-- /ladder:matmul -->\n", "line 1: .* not closed"),
-        ("<!-- ladder:matmull -->\n<!-- /ladder:matmull -->\n", "no operation 'matmull'; there are .*matmul"),
-        ("<!-- headline:job -->\n<!-- /headline:job -->\n", "no section 'job'; there are jobs, ladder, claims"),
+        ("<!-- ladder:matmull -->\n<!-- /ladder:matmull -->\n", "no operation 'matmull'; the operations are .*matmul"),
+        ("<!-- headline:job -->\n<!-- /headline:job -->\n", "no section 'job'; the sections are jobs, ladder, claims"),
     ],
     ids=["open", "other", "nested", "unknown", "unknown section"],
 )

@@ -111,7 +111,7 @@ def test_workloads(setting):
     assert [workload.name for workload in gpt2.workloads(setting)] == ["course", "batch", "single"]
     assert (len(course.ours["as given"]), len(course.ours["distinct prompts"]), len(single.theirs)) == (25, 20, 1)
     np.testing.assert_array_equal(course.ours["distinct prompts"], setting.prompts[:20])
-    with pytest.raises(UsageError, match="prompts of 40 tokens fill a context of 40"):
+    with pytest.raises(UsageError, match="prompts have 40 tokens; the context of 40 must hold one more"):
         gpt2.workloads(dataclasses.replace(setting, prompts=np.zeros((2, 40), np.int32)))
 
 

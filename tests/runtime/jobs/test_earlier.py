@@ -204,7 +204,7 @@ def test_a_folder_that_refuses(begun, monkeypatch):
         run(begun.task(), begun.output, Inline(), AGAIN)
     with pytest.raises(UsageError, match="set aside"):
         verify(begun.output)
-    with pytest.raises(UsageError, match="the next one of this output puts it back"):
+    with pytest.raises(UsageError, match="run the job again, which puts them back"):
         status(begun.output)
     assert run(begun.task(), begun.output, Inline()).computed == 4
     begun.check()

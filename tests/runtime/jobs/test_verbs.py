@@ -64,7 +64,7 @@ def test_ids_of_a_text_output(verbs, tmp_path):
         found = Path(job.output).read_text().split("\n")
         assert report.errors == 3 and len(found) == 6 and found[0] == found[1] != ""
         assert found[2:] == ["", "", "", ""]
-        assert report.first_errors[0] == "line 3, n: is 2; a text output holds one completion a prompt"
+        assert report.first_errors[0] == "line 3, n: is 2; a text output holds one completion per prompt"
         assert report.first_errors[1:] == [f"line {i}, id: '{'ab'[i - 4]}' was given before" for i in (4, 5)]
 
 

@@ -80,10 +80,10 @@ def rewritten(text: str, path: Path, by_op: dict[str, list[Row]], all_ladders: d
             raise InputError(f"the marker {begin[0]} is not closed by {closing.strip()}", path=path, where=where)
         if kind in ("ladder", "sizes") and name not in all_ladders:
             known = ", ".join(all_ladders)
-            raise InputError(f"there is no operation {name!r}; there are {known}", path=path, where=where)
+            raise InputError(f"there is no operation {name!r}; the operations are {known}", path=path, where=where)
         if kind == "headline" and name not in headline.SECTIONS:
             known = ", ".join(headline.SECTIONS)
-            raise InputError(f"there is no section {name!r}; there are {known}", path=path, where=where)
+            raise InputError(f"there is no section {name!r}; the sections are {known}", path=path, where=where)
         body = transcript(path.parent) if kind == "demo" else _tables(kind, name, by_op, all_ladders)
         parts += [text[end : begin.end()], "\n", body, closing]
         end = stop + len(closing)

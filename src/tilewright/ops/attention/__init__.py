@@ -169,7 +169,9 @@ def _sizes(q, k, v) -> tuple[tuple[int, int, int, int], int]:
     """((B, H, Q, D), T). Raises UsageError unless the arrays fit each other."""
     shape, keys, values = (tuple(x.shape) for x in (q, k, v))
     if not len(shape) == len(keys) == 4 or keys != values or shape[:2] != keys[:2]:
-        raise UsageError(f"attention: q is {shape}, k {keys}, v {values}; (B, H, Q, D) and twice (B, H, T, D)")
+        raise UsageError(
+            f"attention: q is {shape}, k {keys}, v {values}; (B, H, Q, D), (B, H, T, D) and (B, H, T, D) are wanted"
+        )
     if keys[3] != shape[3] or not shape[2] <= keys[2] or shape[3] == 0:
         raise UsageError(f"attention: q is {shape} and k {keys}: D must agree and be positive, Q be at most T")
     return shape, keys[2]
@@ -182,7 +184,9 @@ def _operands(q, cache: Cache, causal: bool, scale: float | None, new, out) -> t
         k, v = new
         new = tuple(_checked_rows(cache, len(rows), k=k, v=v))
         if _backend(cache) is HOST and len({(x.dtype, x.strides[0]) for x in (rows, *new)}) > 1:
-            raise UsageError("attention: q, new keys and new values are not of one dtype and row stride")
+            raise UsageError(
+                "attention: q, new keys and new values differ in dtype or row stride; they must have the same"
+            )
     result = _backend(cache).result("attention", out, tuple(rows.shape), rows, ("float32", cache.dtype))
     if out is not None:
         _checked_rows(cache, len(rows), out=result)

@@ -149,7 +149,9 @@ def using(**rungs: str) -> Iterator[None]:
 def forcing(**rungs: str) -> Iterator[set[str]]:
     """As `using`, without its warning. Yields the set of the operations that choose a rung in the block."""
     if unknown := rungs.keys() - set(operations()):
-        raise UsageError(f"there is no operation {', '.join(sorted(unknown))}; there are {', '.join(operations())}")
+        raise UsageError(
+            f"there is no operation {', '.join(sorted(unknown))}; the operations are {', '.join(operations())}"
+        )
     for op, name in rungs.items():
         import_module(f"tilewright.ops.{op}.ladder").ladder.check_name(name)
     outer = _forced.get()

@@ -115,7 +115,7 @@ def _positional(backend, positions, position_table, shape: tuple[int, ...], C: i
     """Checked positions of this shape and their table (P, C), or () if there are none."""
     if (positions is None) != (position_table is None):
         missing = "positions" if positions is None else "position_table"
-        raise UsageError(f"embedding: {missing} is missing; positions and position_table come together")
+        raise UsageError(f"embedding: {missing} is missing; positions and position_table must be given together")
     if positions is None:
         return ()
     table = backend.take("embedding", "position_table", position_table)

@@ -193,7 +193,9 @@ def _epilogue(backend: Backend, bias, activation: str | None, residual, shape: t
     if bias is not None:
         bias = backend.take("matmul", "bias", bias)
         if tuple(bias.shape) != shape[-1:]:
-            raise UsageError(f"matmul: bias has shape {tuple(bias.shape)}; {shape[-1:]} is wanted, one number a column")
+            raise UsageError(
+                f"matmul: bias has shape {tuple(bias.shape)}; {shape[-1:]} is wanted, one value per column"
+            )
     if residual is not None:
         residual = backend.take("matmul", "residual", residual)
         if tuple(residual.shape) != shape:

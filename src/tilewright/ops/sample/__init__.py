@@ -42,7 +42,7 @@ def sample(logits, given: Rules) -> Drawn:
         raise UsageError(f"sample: there are {n} rows of logits, and rules for {len(floats)}")
     V = array.shape[1]
     if len(ids) and not 0 <= ids.min() <= ids.max() < V:
-        raise UsageError(f"sample: token ids go from {ids.min()} to {ids.max()}; 0 to {V - 1} are there")
+        raise UsageError(f"sample: token ids go from {ids.min()} to {ids.max()}; they must be 0 to {V - 1}")
     if backend is DEVICE and n:
         return _sample_tensor(array, given)
     most = min(int(np.maximum.reduce(integers[:, INTEGER.best], initial=0)), V)

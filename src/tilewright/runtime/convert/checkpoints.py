@@ -49,9 +49,9 @@ def with_configuration(tensors: Tensors, kind: str, path: str) -> tuple[Any, Ten
     """
     folder = os.path.dirname(path) or os.curdir
     if not os.path.isfile(os.path.join(folder, CONFIG)):
-        wanted = f"; a textcnn has {TEXTCNN}; this file has {_listed(tensors)}" if kind == textcnn.MODEL_TYPE else ""
+        wanted = f". A textcnn has {TEXTCNN}; this file has {_listed(tensors)}" if kind == textcnn.MODEL_TYPE else ""
         raise InputError(
-            f"is a state dict of a {kind}, and there is no {CONFIG} beside it, which says {UNSAID[kind]}{wanted}",
+            f"is a state dict of a {kind} without a {CONFIG} beside it, which tells {UNSAID[kind]}{wanted}",
             path=path,
             remedy=f"put {os.path.join(folder, CONFIG)} there; `tilewright init {kind} DIR` writes one to start from",
         )
@@ -63,7 +63,7 @@ def with_configuration(tensors: Tensors, kind: str, path: str) -> tuple[Any, Ten
     except InputError as error:
         if kind == textcnn.MODEL_TYPE:
             wanted = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-            error.remedy = f"{CONFIG} describes {wanted}; this file has {_listed(tensors)}: rename its tensors"
+            error.remedy = f"rename its tensors: {CONFIG} describes {wanted}; this file has {_listed(tensors)}"
         raise
     if kind == gpt2.MODEL_TYPE:
         _check_untied(config, tensors, path)

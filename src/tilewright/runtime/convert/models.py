@@ -160,28 +160,32 @@ def _check_course_sizes(config: Any, path: str) -> None:
         if name != "id2label" and getattr(config, name) != getattr(wanted, name):
             raise InputError(
                 f"{name} is {getattr(config, name)} and the course's model has {getattr(wanted, name)}; "
-                "a file without a header holds no other",
+                "a file without a header can hold no other model",
                 path=path,
-                remedy="keep it as a model directory",
+                remedy="write it to a directory",
             )
 
 
 def _check_replaced(path: str, force: bool) -> None:
     """Raises UsageError for a file that is not empty: weights look like any others, and may have taken days."""
     if not force and os.path.isfile(path) and os.path.getsize(path):
-        what = f"there are {os.path.getsize(path):,} bytes of weights, or of something else"
-        raise UsageError(what, path=path, remedy="nothing was written: choose another name, or replace it with --force")
+        what = f"the file exists and has {os.path.getsize(path):,} bytes, which may be weights"
+        raise UsageError(
+            what, path=path, remedy="choose another name, or give --force to replace it; nothing was written"
+        )
 
 
 def _check_directory(path: str, force: bool, *, alone: bool = False) -> None:
     """Raises UsageError for a directory that is not empty; alone: and for a name of the course's files."""
     if alone and path.endswith(".bin"):
         raise UsageError(
-            "a state dict is converted to a directory", path=path, remedy="name one; it converts to the file"
+            "a state dict is converted to a directory",
+            path=path,
+            remedy="name a directory, and convert that to the file",
         )
     if not force and os.path.isdir(path) and os.listdir(path):
-        raise UsageError("there is a model, or something else", path=path,
-                         remedy="choose another name, or replace a model with --force")  # fmt: skip
+        raise UsageError("the directory exists and is not empty", path=path,
+                         remedy="choose another name, or give --force to replace a model")  # fmt: skip
 
 
 def _bytes(config: Any) -> int:

@@ -82,7 +82,7 @@ def main(fd: int, parent: int) -> None:
         except TilewrightError as error:
             pipe.send(Failed(error))
         except MemoryError:
-            pipe.send(Failed(ResourceError("a worker has not enough memory", remedy="ask for fewer workers")))
+            pipe.send(Failed(ResourceError("a worker ran out of memory", remedy="use fewer --workers")))
 
 
 def _leave(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -75,8 +75,7 @@ def check_touched(
             _refuse(directory, now, name, path)
         elif _digest(path, beat) != known[name]:
             raise UsageError(
-                f"the job was begun for other results: the content of {name} is not what it was "
-                f"{was}, though it is as large",
+                f"the job was begun for other results: {name} has other content than {was}, and the same size",
                 path=directory.path,
                 remedy=OTHERWISE,
             )
@@ -99,7 +98,7 @@ def _refuse(directory: JobDirectory, now: Manifest, name: str, path: str | None)
     if was == is_:
         why = "as by an edit that puts the time back, by chmod or by a hard link"
         what = f"the status of {_plain(name)} was changed since the job was begun, {why}"
-    same = f"if it holds the same, say so, touch {shlex.quote(directory.root.where(SAME))}; else "
+    same = f"if its content is the same, run `touch {shlex.quote(directory.root.where(SAME))}`; else "
     raise UsageError(
         f"{what}. Its size is the same. No earlier run has hashed all of it, so it is not known whether its content "
         "is the same",

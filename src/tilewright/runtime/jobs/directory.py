@@ -90,10 +90,10 @@ class JobDirectory:
             here = device == os.stat(folder).st_dev and not is_mount(self.path)
             ours = trusted(folder, owner)
         if not ours:
-            what = f"user {owner} made this directory in {folder}, where anyone may"
+            what = f"user {owner} made this directory in {folder}, where anyone may write"
             raise ResourceError(what, path=self.path, remedy="name an output in a directory of yours")
         if not here:
-            what = "a job's directory is on the file system of its output, and this one is mounted"
+            what = "this directory is a mount point; a job's directory must be on the file system of its output"
             raise ResourceError(what, path=self.path, remedy="unmount it, or give another output")
 
     def _open(self, folder: Folder) -> Folder:
@@ -317,9 +317,9 @@ class JobDirectory:
         """Raises UsageError where all that was done is set aside, and the new run has nothing yet."""
         if EARLIER in self.root.names():
             raise UsageError(
-                "what was done before --restart is set aside until the new run has a shard",
+                "a run with --restart has no complete shard yet; the earlier results are set aside until then",
                 path=self.path,
-                remedy="if that run has ended, the next one of this output puts it back first",
+                remedy="wait for that run; if it has stopped, run the job again, which puts them back first",
             )
 
     def first_errors(self, most: int) -> list[str]:

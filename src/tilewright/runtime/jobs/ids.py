@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from tilewright.formats.files import InputFile
+from tilewright.formats.lines import Row
 from tilewright.formats.records import Id, RecordError
 from tilewright.runtime.jobs.directory import Attempt, JobDirectory, Record
 from tilewright.runtime.jobs.manifest import Damaged, DamagedShards
@@ -146,9 +147,9 @@ def _record(directory: JobDirectory, number: int) -> Record:
     return record
 
 
-def _id(line: bytes | None, fields: Fields) -> Id | None:
+def _id(line: bytes | Row | None, fields: Fields) -> Id | None:
     """Of a good line of the input."""
-    record = msgspec.json.decode(line or b"{}")
+    record = line if isinstance(line, dict) else msgspec.json.decode(line or b"{}")
     return next((record[field] for field in fields if field in record), None)
 
 

@@ -138,7 +138,7 @@ def check_job(output: str) -> None:
     """Raises UsageError unless there is a job for this output."""
     path = f"{os.path.realpath(output)}.job"
     if not os.path.isdir(path):
-        remedy = "give the output of a begun job; one that is stopped before its first shard is whole may leave none"
+        remedy = "give the output of a job that has a complete shard: one that is stopped before may leave none"
         raise UsageError("there is no job for this output", path=path, remedy=remedy)
 
 

@@ -45,7 +45,7 @@ def engine_of(settings: Settings, device: str) -> Engine:
     """
     name, workers = settings.engine, settings.workers
     if name is not None and name not in ENGINES:
-        raise UsageError(f"engine is {name!r}; {', '.join(ENGINES)} are")
+        raise UsageError(f"engine is {name!r}; it must be one of {', '.join(ENGINES)}")
     if name != "mpi" and settings.part is None:
         check_alone()
     if workers is not None and workers < 1:
@@ -63,12 +63,14 @@ def engine_of(settings: Settings, device: str) -> Engine:
     gpus = visible_gpus() if place_for(device) == "cuda" else ()
     if settings.is_inline:
         if workers not in (None, 1):
-            raise UsageError(f"engine inline is one worker; {workers} need the engine local")
+            raise UsageError(f"workers is {workers}; the engine inline has one worker", remedy="use the engine local")
         from tilewright.runtime.engines.inline import Inline
 
         return Inline()
     if gpus and workers is not None and workers > len(gpus):
-        raise ResourceError(f"{workers} workers need a GPU each, and there are {len(gpus)}", remedy="ask for fewer")
+        raise ResourceError(
+            f"{workers} workers need a GPU each, and there are {len(gpus)}", remedy="use fewer --workers"
+        )
     from tilewright.runtime.engines.local import Local
 
     return Local(workers or len(gpus) or 1, gpus)

@@ -124,7 +124,7 @@ def check_path(path: str, output: str) -> None:
             file.read_into(there, 0)
         if there != BEGINNING:
             raise UsageError(
-                "is there, and is no trace", path=path, remedy="give --trace another file, or remove this one"
+                "the file exists and is no trace", path=path, remedy="give --trace another file, or remove this one"
             )
 
 

@@ -234,7 +234,7 @@ class AsBegun:
         trees = {name: Tree.of(tree.path, tree.headers) for name, tree in self.trees.items()}
         for name, tree in trees.items():
             if tree.files != self.trees[name].files:
-                raise changed_while_running(f"{tree.path} is another on {platform.node()} than on {self.host}")
+                raise changed_while_running(f"{tree.path} has other files on {platform.node()} than on {self.host}")
         return replace(self, files=files, trees=trees, host=platform.node())
 
     def opened(self, make: Callable[[], W]) -> W:
@@ -250,7 +250,7 @@ class AsBegun:
                 worker.close()
                 raise
             worker.close()  # a file that is not there may have been, meanwhile
-        raise changed_while_running(f"files come and go in {', '.join(folders)}")
+        raise changed_while_running(f"files appear and disappear in {', '.join(folders)}")
 
     def _folders(self) -> dict[str, Identity | None]:
         """Of the directories of files that are not there."""

@@ -162,7 +162,7 @@ def test_validation(tmp_path, run):
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        (UsageError, {"output": "out.jsonl"}, "an input of that name is binary, and the output would not be"),
+        (UsageError, {"output": "out.jsonl"}, "the input is binary by its name, and the output is not"),
         (UsageError, {"output": "in.bin"}, "overwrite the input"),
         (UsageError, {"max_errors": 3}, "--max-errors needs"),
         (InputError, {"input": "gone.bin"}, "no such input"),

@@ -193,10 +193,10 @@ def test_validation(array, weights):
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        (UsageError, {"input": "v.dat"}, "format of the input is not known"),
-        (UsageError, {"output": "out"}, "format of the output is not known"),
-        (UsageError, {"kernel": "mean:3"}, "is no kernel. There are gaussian:SIGMA"),
-        (UsageError, {"mode": "periodic"}, "mode is 'periodic'. There are constant, .*wrap|There are .*reflect"),
+        (UsageError, {"input": "v.dat"}, "name of the input does not say its format"),
+        (UsageError, {"output": "out"}, "name of the output does not say its format"),
+        (UsageError, {"kernel": "mean:3"}, "is no kernel. Give one of gaussian:SIGMA"),
+        (UsageError, {"mode": "periodic"}, "mode is 'periodic'; it must be one of (constant, .*wrap|.*reflect)"),
         (UsageError, {"cval": float("nan")}, "cval is nan"),
         (UsageError, {"output": "v.npy"}, "overwrite the input"),
         (UsageError, {"output": "hard.npy"}, "overwrite the input"),
@@ -218,7 +218,7 @@ def test_validation(array, weights):
         (InputError, {"input": "four.npy"}, "4 dimensions"),
         (ResourceError, {"memory": 1 << 20}, r"are left beside the program. Give more --memory, about \d+M"),
         (ResourceError, {"output": "gone/out.npy"}, "there is no directory"),
-        (ResourceError, {"output": "d.zarr"}, "holds other things"),
+        (ResourceError, {"output": "d.zarr"}, "holds files that no Zarr array has"),
     ],
 )
 def test_refusals(array, weights, kind, options, message):

@@ -57,16 +57,16 @@ def check_paths(job: ClassifyJob) -> None:
     if job.output.endswith(".txt") or job.is_binary == job.output.endswith((".jsonl", ".parquet")):
         text = ".jsonl or .parquet"
         if job.is_binary:
-            raise UsageError("an input of that name is binary, and the output would not be", path=job.input,
-                             remedy=f"name text .txt, {text}; of binary token ids the output is no {text}")  # fmt: skip
-        raise UsageError("the input is text and the output would not be", path=job.output, remedy=f"name it {text}")
+            raise UsageError("the input is binary by its name, and the output is not", path=job.input,
+                             remedy=f"name text .txt, {text}; for binary token ids, name the output .bin")  # fmt: skip
+        raise UsageError("the input is text, and the output is not", path=job.output, remedy=f"name it {text}")
     if job.table_path and job.device != "cpu":
         raise UsageError(
             "--keep-table is for the CPU's token table: a GPU's is made again in less time than it is read"
         )
     if job.settings.max_errors and job.is_binary:
-        raise UsageError("--max-errors needs a .jsonl input: a binary output has no place for the error of a record")
+        raise UsageError("--max-errors needs a .jsonl input: a binary output cannot hold the error of a record")
     if job.answers and job.output.endswith(".parquet"):
-        raise UsageError("a Parquet output is compared with nothing", path=job.output, remedy="write .jsonl")
+        raise UsageError("a Parquet output cannot be compared with answers", path=job.output, remedy="write .jsonl")
     if job.answers:
         InputFile(job.answers, "answers").close()

@@ -89,7 +89,7 @@ def check_paths(job: ConvolveJob) -> None:
     check_suffix(job.input, "input")
     check_suffix(job.output, "output")
     if job.mode not in MODES:
-        raise UsageError(f"mode is {job.mode!r}", remedy=f"there are {', '.join(MODES)}")
+        raise UsageError(f"mode is {job.mode!r}; it must be one of {', '.join(MODES)}")
     if job.cval and not str(job.mode).endswith("constant"):
         raise UsageError(f"cval is {job.cval:g} and mode {job.mode!r}, which has no constant outside the volume",
                          remedy="leave --cval out, or give --mode constant")  # fmt: skip

@@ -49,7 +49,7 @@ class DrawJob:
 def check(job: DrawJob) -> None:
     """Raises UsageError or InputError for what needs no model to be wrong."""
     if job.input is None and job.count is None:
-        raise UsageError("there is no input: name one, or say how many images of random noise to draw (-n)")
+        raise UsageError("there is no input", remedy="name one, or say how many images of random noise to draw (-n)")
     kind = kind_of(job.output)
     if job.image:
         if suffix(job.image) not in PICTURES or kind_of(job.image) == "/":
@@ -103,5 +103,5 @@ def _check_disk(job: DrawJob, floats: int) -> None:
     least = {".npy": floats, ".txt": floats // 4 * 7}.get(kind, 0)
     there = os.path.isdir(os.path.dirname(os.path.realpath(job.output)))
     if least and there and not is_finished(job.output) and least > (free := room(job.output)):
-        raise ResourceError(f"the images take at least {least:,} bytes and the disk has {free:,} left",
+        raise ResourceError(f"the images take {least:,} bytes or more; the disk has {free:,} left",
                             path=job.output, remedy="ask for fewer (-n) or write to another disk")  # fmt: skip

@@ -75,18 +75,20 @@ def check(job: GenerateJob) -> None:
     """Raises UsageError or InputError for names and options that do not go together."""
     check_output(job)
     if job.dtype == "float16" and job.device == "cpu":
-        raise UsageError("dtype is 'float16', which the CPU has not", remedy="write bfloat16, or --device cuda")
+        raise UsageError(
+            "dtype is 'float16', which is not supported on the CPU", remedy="use bfloat16, or --device cuda"
+        )
     if job.is_binary:
         if job.input.endswith(TEXT):
             raise UsageError("a binary output needs an input of token ids in a .bin file", path=job.output,
                              remedy="name the output .jsonl or .txt")  # fmt: skip
         if job.params.n > 1 or job.params.logprobs is not None or job.params.stop or job.params.stop_token_ids:
             what = "--samples, --logprobs, --stop and --stop-id need .jsonl"
-            raise UsageError(f"a binary output holds --max-tokens tokens a prompt: {what}")
+            raise UsageError(f"a binary output holds --max-tokens tokens per prompt: {what}")
     if job.output.endswith(".txt") and job.params.n > 1:
-        raise UsageError("a text output holds one completion a prompt: several need .jsonl", path=job.output)
+        raise UsageError("a text output holds one completion per prompt: several need .jsonl", path=job.output)
     if job.output.endswith(".txt") and job.params.logprobs is not None:
-        raise UsageError("a text output has no place for log-probabilities: they need .jsonl", path=job.output)
+        raise UsageError("a text output cannot hold log-probabilities: they need .jsonl", path=job.output)
     if job.answers:
         _check_answers(job, job.answers)
 
@@ -99,7 +101,7 @@ def _check_answers(job: GenerateJob, answers: str) -> None:
                              remedy="compare .jsonl with .jsonl, and binary tokens with binary tokens")  # fmt: skip
         if job.is_binary and file.size % (4 * job.params.max_tokens):
             what = f"the answers have {file.size:,} bytes; a prompt takes {4 * job.params.max_tokens}"
-            raise InputError(what, path=answers, remedy="--max-tokens says how many tokens a prompt has")
+            raise InputError(what, path=answers, remedy="give --max-tokens as it was when the answers were made")
 
 
 def check_model(job: GenerateJob, config: GPT2Config, has_tokenizer: bool) -> None:

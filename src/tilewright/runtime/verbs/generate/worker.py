@@ -248,9 +248,9 @@ def parameters_of(
             rule = f"it is beyond the model's tokens, 0 to {config.vocab_size - 1}"
             raise ParameterError("stop_token_ids", shown(beyond[0]), rule)
         if params.n > 1 and job.output.endswith(".txt"):
-            raise ParameterError("n", str(params.n), "a text output holds one completion a prompt")
+            raise ParameterError("n", str(params.n), "a text output holds one completion per prompt")
         if params.logprobs is not None and job.output.endswith(".txt"):
-            raise ParameterError("logprobs", str(params.logprobs), "a text output has no place for log-probabilities")
+            raise ParameterError("logprobs", str(params.logprobs), "a text output cannot hold log-probabilities")
         return params, prompt
     except ParameterError as error:
         name = error.parameter

@@ -9,7 +9,7 @@ import typer
 from typer import Option
 
 from tilewright.cli._jobs import JobOptions, Speaker, device_row, settings_of
-from tilewright.cli._options import Device, check_threads, parse_bytes, parse_rungs, verb
+from tilewright.cli._options import Device, parse_bytes, verb
 from tilewright.cli._output import banner, show_part, show_report, summary
 
 if TYPE_CHECKING:
@@ -76,14 +76,11 @@ def job_of(options: Options) -> ClassifyJob:
         input=options.input,
         output=options.output,
         count=options.count,
-        dtype=options.dtype,
-        device=options.device,
         table_memory=table_memory,
         table_path=table_path(options.model) if options.keep_table else None,
-        batch=options.batch_size,
         answers=options.validate or (options.answers if options.check else None),
         tolerance=options.tolerance,
-        settings=settings_of(options),
+        settings=settings_of(options, "classify"),
     )
 
 
@@ -103,17 +100,12 @@ def classify(options: Options) -> None:
     The output appears when it is whole; until then an earlier one stays. What is done is kept in OUTPUT.job: the same
     command goes on where a stopped one was, and does nothing where all is there.
     """
-    rungs = parse_rungs(options.rung or [], "classify", options.device)
-    check_threads(options.threads)
     job = job_of(options)
 
-    from tilewright.ops.core.ladder import using
-    from tilewright.ops.core.launch import thread_count, threads
     from tilewright.runtime.verbs.classify import classify
 
-    say = Speaker(options, lambda: _banner(options, thread_count()))
-    with threads(options.threads), using(**rungs):
-        report = classify(job, say)
+    say = Speaker(options, lambda: _banner(options))
+    report = classify(job, say)
     show_part("classify", options, report)
     if report.lead:
         say(summary(report, report.computed, report.records_per_second, "sentences"))
@@ -122,13 +114,13 @@ def classify(options: Options) -> None:
     raise typer.Exit(report.exit_code)
 
 
-def _banner(options: Options, threads: int) -> str:
+def _banner(options: Options) -> str:
     rows = {
         "Model": f"TextCNN, {options.model}",
         "Input": options.input,
         "Output": options.output,
         "Sentences": "all" if options.count is None else f"{options.count:,}",
         "Precision": options.dtype,
-        **device_row(options, threads),
+        **device_row(options),
     }
     return banner("classify", rows)

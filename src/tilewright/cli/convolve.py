@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Option
 
-from tilewright.cli._jobs import JobOptions, Speaker, settings_of
-from tilewright.cli._options import Device, check_threads, parse_bytes, parse_rungs, verb
+from tilewright.cli._jobs import JobOptions, Speaker, settings_of, threads_of
+from tilewright.cli._options import Device, parse_bytes, verb
 from tilewright.cli._output import banner, say, show_json, show_part, summary
 
 if TYPE_CHECKING:
@@ -80,12 +80,10 @@ def job_of(options: Options) -> ConvolveJob:
         output=options.output,
         mode=options.mode,
         cval=options.cval,
-        dtype=options.dtype,
         memory=memory,
         answers=options.validate,
         tolerance=options.tolerance,
-        device=options.device,
-        settings=settings_of(options),
+        settings=settings_of(options, "convolve"),
     )
 
 
@@ -105,17 +103,11 @@ def convolve(options: Options) -> None:
     whole; until then an earlier one stays, and OUT.job/ keeps what is done: the same command goes on. As text, a volume
     is D H W and its values, x fastest, with six decimals.
     """
-    rungs = parse_rungs(options.rung or [], "convolve", options.device)
-    check_threads(options.threads)
     job = job_of(options)
 
-    from tilewright.ops.core.ladder import using
-    from tilewright.ops.core.launch import thread_count, threads
     from tilewright.runtime.verbs.convolve import convolve
 
-    with threads(options.threads), using(**rungs):
-        count = thread_count()
-        report = convolve(job, Speaker(options, lambda: _banner(options, count)))
+    report = convolve(job, Speaker(options, lambda: _banner(options)))
     show_part("convolve", options, report)
     if not report.lead:
         raise typer.Exit(report.exit_code)
@@ -145,7 +137,7 @@ def _device(given: str) -> str:
     return f"{device} (float64: cpu)" if (given, device) == ("auto", "cuda") else device
 
 
-def _banner(options: Options, threads: int) -> str:
+def _banner(options: Options) -> str:
     from tilewright.runtime.verbs.convolve.kernels import function_of
 
     mode, function = _mode(options), function_of(options.kernel)
@@ -159,6 +151,6 @@ def _banner(options: Options, threads: int) -> str:
         "Mode": said,
         "Precision": options.dtype or "as the input; float32 for integers",
         "Device": _device(options.device),
-        "Threads": str(threads),
+        "Threads": str(threads_of(options)),
     }
     return banner("convolve", rows)

@@ -9,7 +9,7 @@ import typer
 from typer import Option
 
 from tilewright.cli._jobs import JobOptions, Speaker, device_row, settings_of
-from tilewright.cli._options import Device, check_threads, parse_rungs, verb
+from tilewright.cli._options import Device, verb
 from tilewright.cli._output import banner, say, show_part, show_report, summary
 
 if TYPE_CHECKING:
@@ -74,12 +74,9 @@ def job_of(options: Options) -> DrawJob:
         image=options.image,
         count=options.count,
         seed=options.seed or 0,
-        dtype=options.dtype,
-        device=options.device,
-        batch=options.batch_size,
         answers=options.validate or options.answers,
         tolerance=options.tolerance,
-        settings=settings_of(options),
+        settings=settings_of(options, "draw"),
     )
 
 
@@ -98,17 +95,11 @@ def draw(options: Options) -> None:
     image's number: the first 10 of 1,000 images are the 10 of another run. Outputs appear when they are whole; until
     then earlier ones stay, and OUT.job/ keeps what is done: the same command goes on.
     """
-    rungs = parse_rungs(options.rung or [], "draw", options.device)
-    check_threads(options.threads)
     job = job_of(options)
 
-    from tilewright.ops.core.ladder import using
-    from tilewright.ops.core.launch import thread_count, threads
     from tilewright.runtime.verbs.draw import draw
 
-    with threads(options.threads), using(**rungs):
-        count = thread_count()
-        report = draw(job, Speaker(options, lambda: _banner(options, count)))
+    report = draw(job, Speaker(options, lambda: _banner(options)))
     show_part("draw", options, report)
     if not report.lead:
         raise typer.Exit(report.exit_code)
@@ -118,13 +109,13 @@ def draw(options: Options) -> None:
     raise typer.Exit(report.exit_code)
 
 
-def _banner(options: Options, threads: int) -> str:
+def _banner(options: Options) -> str:
     rows = {
         "Model": f"DCGAN, {options.model}",
         "Input": options.input or f"random noise, seed {options.seed or 0}",
         "Output": f"{options.output}, {options.image}" if options.image else options.output,
         "Images": "all" if options.count is None else f"{options.count:,}",
         "Precision": options.dtype,
-        **device_row(options, threads),
+        **device_row(options),
     }
     return banner("draw", rows)

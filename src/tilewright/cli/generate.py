@@ -9,7 +9,7 @@ import typer
 from typer import Option
 
 from tilewright.cli._jobs import JobOptions, Speaker, device_row, settings_of
-from tilewright.cli._options import Device, check_threads, parse_bytes, parse_rungs, verb
+from tilewright.cli._options import Device, parse_bytes, verb
 from tilewright.cli._output import banner, say, show_part, show_report, summary
 from tilewright.formats.sampling_fields import DRAWING
 
@@ -111,12 +111,10 @@ def job_of(options: Options) -> GenerateJob:
         output=options.output,
         params=_params(options),
         count=options.count,
-        dtype=options.dtype,
-        device=options.device,
         seed=options.seed or 0,
         batch_memory=memory,
         answers=options.validate or options.answers,
-        settings=settings_of(options),
+        settings=settings_of(options, "generate"),
     )
 
 
@@ -163,17 +161,12 @@ def generate(options: Options) -> None:
     The output appears when it is whole; until then an earlier one stays. What is done is kept in OUTPUT.job: the same
     command goes on where a stopped one was, and does nothing where all is there.
     """
-    rungs = parse_rungs(options.rung or [], "generate", options.device)
-    check_threads(options.threads)
     job = job_of(options)
 
-    from tilewright.ops.core.ladder import using
-    from tilewright.ops.core.launch import thread_count, threads
     from tilewright.runtime.verbs.generate import generate
 
-    speak = Speaker(options, lambda: _banner(options, thread_count()))
-    with threads(options.threads), using(**rungs):
-        report = generate(job, speak)
+    speak = Speaker(options, lambda: _banner(options))
+    report = generate(job, speak)
     show_part("generate", options, report)
     if report.lead:
         speak(summary(report, int(report.figures.get("tokens", 0)), report.tokens_per_second, "tokens"))
@@ -187,7 +180,7 @@ def _drawing(options: Options) -> str:
     return f", temperature {options.temperature:g}, seed {options.seed or 0}" if options.temperature else ", greedy"
 
 
-def _banner(options: Options, threads: int) -> str:
+def _banner(options: Options) -> str:
     """Of the one process that speaks; options without effect are told on stderr."""
     if unused := options_without_effect(options):
         say(unused, err=True)
@@ -198,6 +191,6 @@ def _banner(options: Options, threads: int) -> str:
         "Prompts": "all" if options.count is None else f"{options.count:,}",
         "New tokens": f"at most {options.max_tokens:,}" + _drawing(options),
         "Precision": options.dtype,
-        **device_row(options, threads),
+        **device_row(options),
     }
     return banner("generate", rows)

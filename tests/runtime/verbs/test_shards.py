@@ -101,7 +101,7 @@ def test_shards_and_resuming_change_no_bytes(monkeypatch, verb, output):
         Path(stage, "00009.png").write_bytes(b"of another attempt, and larger than what will be there" * 99)
         Path(stage, "stray").mkdir()
         Path(stage, "stray", "file").touch()
-    report = run(verb, output, batch=3) if verb == "draw" else run(verb, output, memory=1 << 34)
+    report = run(verb, output, settings={"batch_size": 3}) if verb == "draw" else run(verb, output, memory=1 << 34)
     assert computed(report, verb) == report.job["shards"] - 2 and found(verb, output) == right
     assert verify(output).intact and not os.path.exists(stage)
     assert os.path.getsize(f"{output.rstrip('/')}.job/shards/00000.part") < (9000 if output[4:] != "txt" else 1 << 20)

@@ -150,7 +150,7 @@ def test_dtypes(rng, weights, monkeypatch, stored, asked, computed, kernel):
     in_tiles(monkeypatch)
     array = (rng.random(SHAPE) * 100).astype(stored)
     np.save("v.npy", array)
-    run("v.npy", "out.npy", kernel, dtype=asked)
+    run("v.npy", "out.npy", kernel, settings=Settings(restart=True, dtype=asked))
     found, x = np.load("out.npy"), array.astype(np.float64)
     wanted = ndimage.correlate(x, weights, mode="constant") if kernel == "k.npy" else ndimage.gaussian_filter(x, 1)
     assert found.dtype == computed

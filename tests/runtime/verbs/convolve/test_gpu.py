@@ -11,10 +11,9 @@ from compare import compare
 from gpu import ON_GPU
 from tilewright.errors import ResourceError, UsageError
 from tilewright.ops.core.ladder import using
-from tilewright.runtime.jobs import start
+from tilewright.runtime import fingerprint, start
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.verbs.convolve import ConvolveJob, convolve, slabs
-from tilewright.runtime.verbs.convolve import task as convolve_module
 from tilewright.runtime.verbs.convolve import worker as module
 from tilewright.runtime.verbs.convolve.kernels import kernel_of
 from tilewright.runtime.verbs.convolve.tiles import Tiling
@@ -35,16 +34,17 @@ def here(tmp_path, monkeypatch, rng):
     np.save("v.npy", rng.standard_normal(SHAPE, dtype=np.float32))
     np.save("k.npy", rng.standard_normal((3, 2, 3)))
     if not ON_GPU:
-        for place in (convolve_module, start):
-            monkeypatch.setattr(place, "place_for", lambda device: "cpu" if device == "cpu" else "cuda")
+        for place in (fingerprint, start):
+            monkeypatch.setattr(place, "place_for", lambda device, dtype="": "cpu" if device == "cpu" else "cuda")
         monkeypatch.setattr(cuda, "Cuda", lambda dtype: Cuda(dtype, "cpu"))
     with using(conv3d="simt.naive") if not ON_GPU else using():
         yield
 
 
 def run(output, kernel="k.npy", **options):
-    job = ConvolveJob("v.npy", kernel, output, **{"device": "cuda", "settings": Settings(restart=True), **options})
-    return convolve(job)
+    given = {name: options.pop(name) for name in Settings.__dataclass_fields__ if name in options}
+    settings = Settings(**{"device": "cuda", "restart": True, **given})
+    return convolve(ConvolveJob("v.npy", kernel, output, settings=settings, **options))
 
 
 @pytest.mark.parametrize("mode", ["reflect", "constant", "nearest", "mirror", "wrap"] if ON_GPU else ["mirror"])
@@ -107,10 +107,10 @@ def test_too_little_memory_halves_slabs_and_then_ends_the_job(monkeypatch):
 
 
 def test_without_a_gpu(monkeypatch):
-    def none(device):
+    def none(device, dtype=""):
         raise ResourceError("there is no GPU to run on: no driver")
 
-    for place in (convolve_module, start):
+    for place in (fingerprint, start):
         monkeypatch.setattr(place, "place_for", none)
     with pytest.raises(ResourceError, match="there is no GPU"):
         run("out.npy")

@@ -15,7 +15,7 @@ from tilewright.formats.jsonl import LabelWriter
 from tilewright.formats.records import Batch, RecordError
 from tilewright.models.textcnn import TextCNN
 from tilewright.runtime.devices import gpu_faults
-from tilewright.runtime.fingerprint import files_of
+from tilewright.runtime.fingerprint import in_force
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.cut import Records, Shard
 from tilewright.runtime.jobs.directory import Attempt
@@ -39,7 +39,7 @@ class ClassifyWorker:
         self.report = Report()
         self.kept: KeptTable | None = None
         with ExitStack() as stack:
-            stack.enter_context(task.around.entered())
+            stack.enter_context(in_force(task.job.settings))
             if self.job.device != "cpu":
                 stack.enter_context(gpu_faults())
             self.reader = stack.enter_context(closing(task.reader()))
@@ -49,7 +49,7 @@ class ClassifyWorker:
 
     def _load(self, say: Say) -> TextCNN:
         job, report = self.job, self.report
-        began = AsBegun.of({name: path for name, path in files_of(job).items() if name != "input"})
+        began = AsBegun.of({name: path for name, path in job.files().items() if name != "input"})
         with phase(report, "load", say, "Loading weights"):
             config, weights = read_weights(job.model)
         with phase(report, "prepare", say, "Preparing model"):

@@ -19,17 +19,15 @@ from tilewright.formats.volume_formats import form_of, open_volume
 from tilewright.formats.volumes import MemoryShort, Volume
 from tilewright.formats.zarr_volumes import ZarrForm, ZarrVolume
 from tilewright.hardware import available_memory
-from tilewright.runtime.devices import place_for
-from tilewright.runtime.fingerprint import Around, device_class, own_version
+from tilewright.runtime.fingerprint import as_called, fingerprint
 from tilewright.runtime.jobs.cut import Cut, Records
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.manifest import Value, file_identity
-from tilewright.runtime.jobs.start import quiet
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Place, Totals
 from tilewright.runtime.jobs.unchanged import Tree
 from tilewright.runtime.plan import SUPERVISOR
-from tilewright.runtime.reports import Say
+from tilewright.runtime.reports import Say, quiet
 from tilewright.runtime.verbs.convolve import volume_shards
 from tilewright.runtime.verbs.convolve.job import check_paths, least_memory, with_mode
 from tilewright.runtime.verbs.convolve.kernels import Kernel, check_fits, kernel_of
@@ -47,7 +45,7 @@ PIECES = 4  # shards a worker at least, where there are several
 WORK = 200_000_000_000  # multiplications of a shard at most: a few seconds on two cores
 
 
-def task_of(job: ConvolveJob, say: Say = quiet, *, workers: int | None = None, program: int = 0) -> ConvolveTask:
+def task_of(job: ConvolveJob, say: Say = quiet, workers: int | None = None, *, program: int = 0) -> ConvolveTask:
     """Everything that can be checked before the work is; workers: that share its memory (None: as the settings say).
     Raises UsageError, InputError and ResourceError.
 
@@ -70,13 +68,14 @@ def task_of(job: ConvolveJob, say: Say = quiet, *, workers: int | None = None, p
 def _task_of(job: ConvolveJob, say: Say, workers: int, program: int) -> ConvolveTask:
     job = with_mode(job)
     check_paths(job)
-    begin, place = time.perf_counter(), place_for(job.device)
-    task = ConvolveTask(job, Around.here(), say, workers=workers, program=program)
+    begin, settings = time.perf_counter(), as_called(job.settings)
+    task = ConvolveTask(job, say, workers=workers, program=program)
     try:
         volume, kernel = task.opened(), kernel_of(job.kernel)
         check_fits(kernel, volume.shape, job.input)
         task.dtype = str(_dtype(job, volume))
-        task.job = replace(job, device=_place(job, place, np.dtype(task.dtype)))
+        device = _place(job, settings.device, np.dtype(task.dtype))
+        task.job = replace(job, settings=replace(settings, device=device))
         task.shape, task.unit, task.kernel, task.taps = volume.shape, volume.unit, _digest(kernel), kernel
         volume_shards.check_room(job.output, volume.shape, np.dtype(task.dtype))
         if isinstance(volume, ZarrVolume):
@@ -107,7 +106,6 @@ class ConvolveTask:
     that a worker takes beside the input and tiles. trees: a Zarr input, as `fingerprint` has found it."""
 
     job: ConvolveJob
-    around: Around
     say: Say = quiet
     dtype: str = ""
     kernel: str = ""
@@ -150,17 +148,14 @@ class ConvolveTask:
     def memory(self) -> int:
         """Bytes that a process of this job may take."""
         if self.job.memory is not None:
-            supervised = not self.job.settings.is_inline and self.job.settings.engine != "mpi"
-            return (self.job.memory - supervised * SUPERVISOR) // self.workers
+            return (self.job.memory - self.job.settings.is_supervised * SUPERVISOR) // self.workers
         return int((self.program or _resident()) + FREE * available_memory() / self.workers)
 
     def fingerprint(self) -> dict[str, Value]:
         """See `task.Task`."""
         job = self.job
-        fields: dict[str, Value] = {"verb": "convolve", "version": own_version(), "dtype": self.dtype}
-        fields |= {"device": device_class(job.device), "format": suffix_of(job.output), "kernel": self.kernel}
-        fields |= {"mode": job.mode, "cval": job.cval}
-        fields |= {f"rung.{op}": name for op, name in sorted(self.around.rungs.items())}
+        fields = fingerprint("convolve", job.settings, self.dtype)
+        fields |= {"format": suffix_of(job.output), "kernel": self.kernel, "mode": job.mode, "cval": job.cval}
         if not os.path.isdir(job.input):
             return fields | file_identity("input", job.input)
         self.trees = {"input": Tree.of(job.input, HEADERS)}

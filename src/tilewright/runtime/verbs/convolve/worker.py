@@ -17,6 +17,7 @@ from tilewright.formats.raw_volumes import RawForm
 from tilewright.formats.volumes import MemoryShort, Volume, check_memory
 from tilewright.formats.zarr_volumes import ZarrForm, ZarrVolume, chunk_names
 from tilewright.runtime.devices import gpu_faults
+from tilewright.runtime.fingerprint import in_force
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.cut import Cut, Records, Shard
 from tilewright.runtime.jobs.directory import Attempt
@@ -48,7 +49,7 @@ class ConvolveWorker:
         self.task, self.report, self.dtype = task, Report(), np.dtype(task.dtype)
         job, self.backend = task.job, backend(task.job.device)
         with ExitStack() as stack:
-            stack.enter_context(task.around.entered())
+            stack.enter_context(in_force(task.job.settings))
             stack.callback(task.close)
             if job.device != "cpu":
                 stack.enter_context(gpu_faults())

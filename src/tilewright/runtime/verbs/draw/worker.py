@@ -15,6 +15,7 @@ from tilewright.formats.images import check_finite_images
 from tilewright.formats.tables import Rows
 from tilewright.models.dcgan import DCGAN
 from tilewright.runtime.devices import gpu_faults
+from tilewright.runtime.fingerprint import in_force
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.cut import Shard
 from tilewright.runtime.jobs.directory import Attempt
@@ -34,7 +35,7 @@ class DrawWorker:
     def __init__(self, task: DrawTask) -> None:
         self.task, self.job, self.report = task, task.job, Report()
         with ExitStack() as stack:
-            stack.enter_context(task.around.entered())
+            stack.enter_context(in_force(task.job.settings))
             if self.job.device != "cpu":
                 stack.enter_context(gpu_faults())
             with compiling_told(task.say):

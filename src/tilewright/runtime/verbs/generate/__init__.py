@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tilewright.formats.sampling_fields import DRAWING
 from tilewright.formats.validate import validate, validate_tokens
-from tilewright.runtime.jobs.start import quiet, start
-from tilewright.runtime.reports import Say
+from tilewright.runtime.reports import Say, quiet
+from tilewright.runtime.start import start
 from tilewright.runtime.verbs.generate.job import GenerateJob, GenerateReport, beyond_context
 from tilewright.runtime.verbs.generate.task import task_of
 from tilewright.runtime.verbs.generate.worker import FIRST_UNDRAWN, UNDRAWN
@@ -20,15 +20,7 @@ def generate(job: GenerateJob, say: Say = quiet) -> GenerateReport:
     case an earlier output is untouched, what is done is kept, and the same call goes on.
     """
     report = GenerateReport()
-    task, figures = start(
-        lambda speak, _: task_of(job, speak),
-        job.output,
-        job.settings,
-        report,
-        device=job.device,
-        unit="prompts",
-        say=say,
-    )
+    task, figures = start(task_of, job, report, unit="prompts", say=say)
     if not report.lead:
         return report
     names = ("tokens", "prompt_tokens", "cut", UNDRAWN)

@@ -6,7 +6,6 @@ from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
-from tilewright.errors import InputError
 from tilewright.formats.completions import empty_line, error_line
 from tilewright.formats.files import InputFile
 from tilewright.formats.models import eos_token_ids
@@ -14,22 +13,19 @@ from tilewright.formats.prompts import PromptReader, open_prompts
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.generation.sampling import SamplingParams
 from tilewright.models.gpt2 import GPT2Config
-from tilewright.runtime.devices import place_for
-from tilewright.runtime.fingerprint import Around, files_of, fingerprint
 from tilewright.runtime.inputs import SCAN_BYTES, Sizing, cut_lines, cut_rows
 from tilewright.runtime.jobs.cut import Cut, Records
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.ids import settle_ids
 from tilewright.runtime.jobs.manifest import Value
-from tilewright.runtime.jobs.start import quiet
 from tilewright.runtime.jobs.stop import Stop
-from tilewright.runtime.jobs.task import Place, Totals
+from tilewright.runtime.jobs.task import Place
 from tilewright.runtime.load import config_of, tokenizer_of
-from tilewright.runtime.outputs import AsParquet
-from tilewright.runtime.reports import Say
+from tilewright.runtime.reports import Say, quiet
 from tilewright.runtime.text_inputs import check_has_ids
 from tilewright.runtime.verbs.generate.job import COURSE_PROMPT, TEXT, GenerateJob, beyond_context, check, check_model
 from tilewright.runtime.verbs.generate.worker import DEFAULTS, GenerateWorker
+from tilewright.runtime.verbs.records_task import AsParquet, RecordsTask
 
 ADDED = (  # parameters that earlier jobs' manifests do not name
     "presence_penalty", "frequency_penalty", "logit_bias", "bad_words", "allowed_token_ids", "suppress_tokens",
@@ -37,9 +33,9 @@ ADDED = (  # parameters that earlier jobs' manifests do not name
 )  # fmt: skip
 
 
-def task_of(job: GenerateJob, say: Say = quiet) -> GenerateTask:
+def task_of(job: GenerateJob, say: Say = quiet, workers: int = 1) -> GenerateTask:
     """Everything that can be checked before the work is. Raises UsageError, InputError and ResourceError."""
-    job = replace(job, device=place_for(job.device, job.dtype))
+    job = job.as_called()
     check(job)
     config, tokenizer = config_of(job.model, GPT2Config), tokenizer_of(job.model)
     eos_token_ids(job.model)  # refuses wrong ones before the weights are read
@@ -49,7 +45,7 @@ def task_of(job: GenerateJob, say: Say = quiet) -> GenerateTask:
     if job.is_binary:
         job.params = replace(job.params, ignore_eos=True)
     kind = RowsTask if job.output.endswith(".parquet") else GenerateTask
-    task = kind(job, config, Around.here(), say, tokenizer=tokenizer)
+    task = kind(job, config, say, workers, tokenizer=tokenizer)
     with closing(task.reader(SCAN_BYTES)) as reader:
         task.size = reader.bytes
     if notice := beyond_context(job.params.max_tokens, config):
@@ -58,12 +54,11 @@ def task_of(job: GenerateJob, say: Say = quiet) -> GenerateTask:
 
 
 @dataclass
-class GenerateTask:
+class GenerateTask(RecordsTask):
     """A `Task`. tokenizer: where it was made; workers in other processes read their own."""
 
     job: GenerateJob
     config: GPT2Config
-    around: Around
     say: Say = quiet
     workers: int = 1
     size: int = 0
@@ -86,10 +81,7 @@ class GenerateTask:
         sampling = {f"sampling.{name}": value for name, value in given.items() if name not in new}
         own = {name: _sealed(value) for name, value in sampling.items()}
         form = job.output.rpartition(".")[2] if job.output.endswith(TEXT) else "binary"
-        return fingerprint("generate", job, self.around) | {"count": job.count, "seed": job.seed, "output": form} | own
-
-    def files(self) -> dict[str, str]:
-        return files_of(self.job)
+        return job.fingerprint("generate") | {"count": job.count, "seed": job.seed, "output": form} | own
 
     def cut(self, shard_size: int | None) -> Cut:
         sizing = sizing_for(self.job.device, self.job.params).for_workers(self.workers)
@@ -99,11 +91,6 @@ class GenerateTask:
 
     def open(self, place: Place) -> GenerateWorker:
         return GenerateWorker(self)
-
-    def header(self, totals: Totals) -> bytes:
-        if totals.records == 0:
-            raise InputError("the input holds 0 records", path=self.job.input)
-        return b""
 
     def settle(self, directory: JobDirectory, stop: Stop) -> None:
         if not isinstance(directory.manifest.cut, Records):

@@ -25,6 +25,7 @@ from tilewright.generation.scheduler import WINDOW
 from tilewright.generation.sequences import Generated, Request
 from tilewright.models.gpt2 import GPT2, GPT2Config
 from tilewright.runtime.devices import gpu_faults
+from tilewright.runtime.fingerprint import in_force
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.cut import Records, RowGroups, Shard
 from tilewright.runtime.jobs.directory import Attempt
@@ -54,7 +55,7 @@ class GenerateWorker:
     def __init__(self, task: GenerateTask) -> None:
         self.task, self.job, self.report = task, task.job, Report()
         with ExitStack() as stack:
-            stack.enter_context(task.around.entered())
+            stack.enter_context(in_force(task.job.settings))
             if self.job.device != "cpu":
                 stack.enter_context(gpu_faults())
             task.tokenizer = task.tokenizer or tokenizer_of(self.job.model)

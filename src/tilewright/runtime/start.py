@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
@@ -23,7 +23,7 @@ from tilewright.runtime.jobs.task import Engine, Task, Watch, add_figures
 from tilewright.runtime.kernel_cache import cache_or_none, first_run
 from tilewright.runtime.process import bus_errors
 from tilewright.runtime.progress import JobProgress
-from tilewright.runtime.reports import SECONDS, SHOWN_ERRORS, Report, Say, phase
+from tilewright.runtime.reports import SECONDS, SHOWN_ERRORS, Report, Say, phase, quiet
 
 ENGINES = ("inline", "local", "mpi", "ray")
 
@@ -38,7 +38,8 @@ def visible_gpus() -> tuple[str, ...]:
 
 
 def engine_of(settings: Settings, device: str) -> Engine:
-    """device: as `place_for` takes it. On GPUs a worker has one, on a CPU a part of the cores.
+    """The engine that the settings ask for. device: as `place_for` takes it. A worker has one GPU, or a part of the
+    cores.
 
     Raises UsageError for an unknown engine or workers that it cannot have, and where an MPI launcher started several
     processes for another engine than MPI's and no part; ResourceError where the device is missing.
@@ -79,17 +80,25 @@ def workers_of(engine: Engine, settings: Settings) -> int:
     return getattr(engine, "workers", 1) * (settings.part or (0, 1))[1]
 
 
+class VerbJob(Protocol):
+    """What a verb is asked for. output: a path."""
+
+    output: str
+    settings: Settings
+
+
 class VerbTask(Task, Protocol):
-    """workers: how many there are, for `cut`. It has `say`, too, which is `quiet` for workers in other processes."""
+    """The task of a verb. workers: the number of workers, for `cut`. It also has `say`, which is `quiet` for workers in
+    other processes."""
 
     workers: int
 
+    def close(self) -> None:
+        """Close what the checks have opened."""
 
+
+J = TypeVar("J", bound=VerbJob)
 T = TypeVar("T", bound=VerbTask)
-
-
-def quiet(text: str) -> None:
-    """Says nothing: what a worker in another process has for `say`."""
 
 
 @dataclass
@@ -121,46 +130,39 @@ class _Figures(Watch):
 
 
 def start(
-    make: Callable[[Say, int], T],
-    output: str,
-    settings: Settings,
-    report: Report,
-    *,
-    device: str,
-    unit: str,
-    say: Say = quiet,
+    task_of: Callable[[J, Say, int], T], job: J, report: Report, *, unit: str, say: Say = quiet
 ) -> tuple[T, dict[str, float]]:
     """Run a verb's job until its output exists, and fill `report`. Returns the task and the figures of all shards.
 
-    make(say, workers): makes every check that needs no work, and returns the task. Every rank of MPI calls it inside
-    the engine's block. say: what the rank's worker may say. workers: how many share the input.
-    report.lead is False for a rank that only followed and for a part: they have no output, and nothing to say. Raises
-    what `run` does.
+    task_of(job, say, workers): the verb's checks that need no work. Every rank of MPI runs them, within the engine's
+    block. unit: what is counted, in messages. report.lead is False for a rank that only followed and for a part: they
+    have no output, and nothing to say. Raises what `task_of` and `run` do.
     """
-    began, since = time.perf_counter(), time.time_ns()
-    faults = gpu_faults() if settings.is_inline and device != "cpu" else nullcontext()  # else the worker is replaced
+    began, since, settings = time.perf_counter(), time.time_ns(), job.settings
+    on_gpu = settings.is_inline and settings.device != "cpu"
+    faults = gpu_faults() if on_gpu else nullcontext()  # else the worker is replaced
     alone = bus_errors.explained(json=settings.json) if settings.is_inline else nullcontext()
-    with stopping() as stop, engine_of(settings, device) as engine, faults, alone:
+    with stopping() as stop, engine_of(settings, settings.device) as engine, faults, alone, ExitStack() as opened:
         report.lead = engine.lead
         if engine.lead:
             stop.asked = _Announced(settings.grace)
         with phase(report, "check"):
-            task = make(say if engine.lead else quiet, workers_of(engine, settings))
-            if place_for(device) == "cpu" and (notice := cache_or_none() or first_run()) and engine.lead:
+            task = task_of(job, say if engine.lead else quiet, workers_of(engine, settings))
+            opened.callback(task.close)
+            if place_for(settings.device) == "cpu" and (notice := cache_or_none() or first_run()) and engine.lead:
                 say(notice)
         stop.check()
-        task.workers = workers_of(engine, settings)
         if not settings.is_inline:
             vars(task)["say"] = quiet  # mypy takes a field that can be called for a method
         if not engine.lead:
-            done = run_within(task, output, engine, settings)
+            done = run_within(task, job.output, engine, settings)
             report.records, report.errors = done.records, done.errors
             return task, done.figures
         with JobProgress(unit) as shown, _resumable(settings, watch := _Figures(shown)):
-            done = run_within(task, output, engine, replace(settings, since=since), watch)
+            done = run_within(task, job.output, engine, replace(settings, since=since), watch)
     _fold(report, done, watch)
     if done.errors:
-        with JobDirectory(output) as directory:
+        with JobDirectory(job.output) as directory:
             report.first_errors = directory.first_errors(SHOWN_ERRORS)
     if settings.part:
         report.lead = False

@@ -2,6 +2,7 @@
 it is cut. Without a GPU (TILEWRIGHT_GPU=1 says there is one) its kernels run in numba-cuda's simulator."""
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,10 +14,8 @@ from tilewright.errors import ResourceError, UsageError
 from tilewright.ops.core.ladder import using
 from tilewright.runtime import fingerprint, start
 from tilewright.runtime.jobs.settings import Settings
-from tilewright.runtime.verbs.convolve import ConvolveJob, convolve, slabs
-from tilewright.runtime.verbs.convolve import worker as module
+from tilewright.runtime.verbs.convolve import ConvolveJob, convolve, memory, slabs
 from tilewright.runtime.verbs.convolve.kernels import kernel_of
-from tilewright.runtime.verbs.convolve.tiles import Tiling
 
 torch = pytest.importorskip("torch")
 cuda = pytest.importorskip("tilewright.backends.cuda")
@@ -62,13 +61,11 @@ def test_answers_are_the_cpus(kernel, mode):
 def test_bits_depend_neither_on_tiles_nor_on_slabs(monkeypatch):
     run("whole.npy")
     monkeypatch.setattr(slabs, "SLAB", 1)
-    plan = module.plan
 
-    def small(shape, halo, units, **options):
-        plan(shape, halo, units, **options)
-        return Tiling(shape, (4, SHAPE[1], SHAPE[2] // 2), *halo, 1)
+    def small(candidates, *rest):
+        return replace(candidates[0], tile=(4, SHAPE[1], SHAPE[2] // 2), layer=1)
 
-    monkeypatch.setattr(module, "plan", small)
+    monkeypatch.setattr(memory, "cheapest", small)
     report = run("tiles.npy")
     assert report.tiles == (54 if ON_GPU else 4)
     assert np.load("whole.npy").tobytes() == np.load("tiles.npy").tobytes()

@@ -29,17 +29,15 @@ from tilewright.runtime.jobs.unchanged import Tree
 from tilewright.runtime.plan import SUPERVISOR
 from tilewright.runtime.reports import Say, quiet
 from tilewright.runtime.verbs.convolve import volume_shards
-from tilewright.runtime.verbs.convolve.job import check_paths, least_memory, with_mode
+from tilewright.runtime.verbs.convolve.job import ConvolveJob, check_paths, least_memory, with_mode
 from tilewright.runtime.verbs.convolve.kernels import Kernel, check_fits, kernel_of
-from tilewright.runtime.verbs.convolve.memory import program_bytes
+from tilewright.runtime.verbs.convolve.memory import program_bytes, tiling_of
 from tilewright.runtime.verbs.convolve.tiles import Tile
-from tilewright.runtime.verbs.convolve.worker import HEADERS, ConvolveWorker, tiling_of
+from tilewright.runtime.verbs.convolve.worker import HEADERS, ConvolveWorker
 
 if TYPE_CHECKING:
     from tilewright.formats.volume_formats import Form
-from tilewright.runtime.verbs.convolve.job import ConvolveJob
 
-SLACK = 32 << 20  # bytes: threads, and what the allocator keeps
 FREE = 0.8  # of the available memory that a job may take where nothing is said
 PIECES = 4  # shards a worker at least, where there are several
 WORK = 200_000_000_000  # multiplications of a shard at most: a few seconds on two cores
@@ -87,7 +85,7 @@ def _task_of(job: ConvolveJob, say: Say, workers: int, program: int) -> Convolve
         task.axis, task.out_unit = form.axis, form.unit[form.axis]
         most = WORK // kernel.taps * np.dtype(task.dtype).itemsize
         task.best = min(volume_shards.shard_bytes(form), most)
-        task.tile = tiling_of(task, volume, kernel, form, task.cut(job.settings.shard_size)).tile
+        task.tile = tiling_of(task, task.cut(job.settings.shard_size)).tile
     except BaseException:
         task.close()
         raise

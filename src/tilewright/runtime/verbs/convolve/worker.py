@@ -13,13 +13,12 @@ import numpy as np
 
 from tilewright.backends import Backend, backend
 from tilewright.errors import InputError
-from tilewright.formats.raw_volumes import RawForm
-from tilewright.formats.volumes import MemoryShort, Volume, check_memory
+from tilewright.formats.volumes import Volume
 from tilewright.formats.zarr_volumes import ZarrForm, ZarrVolume, chunk_names
 from tilewright.runtime.devices import gpu_faults
 from tilewright.runtime.fingerprint import in_force
 from tilewright.runtime.jobs import trace
-from tilewright.runtime.jobs.cut import Cut, Records, Shard
+from tilewright.runtime.jobs.cut import Cut, Shard
 from tilewright.runtime.jobs.directory import Attempt
 from tilewright.runtime.jobs.task import Beat
 from tilewright.runtime.jobs.unchanged import AsBegun, changed_while_running
@@ -27,18 +26,14 @@ from tilewright.runtime.kernel_cache import compiling_told
 from tilewright.runtime.reports import COMPILE, Report, phase
 from tilewright.runtime.verbs.convolve import volume_shards
 from tilewright.runtime.verbs.convolve.kernels import Kernel, applied, prepared_float32
-from tilewright.runtime.verbs.convolve.memory import free_at_once, reading_bytes, writing_bytes
+from tilewright.runtime.verbs.convolve.memory import free_at_once, tiling_of
 from tilewright.runtime.verbs.convolve.slabs import through
-from tilewright.runtime.verbs.convolve.tiles import Blocks, Tile, Tiling, plan, run
+from tilewright.runtime.verbs.convolve.tiles import Blocks, Tile, run
 
 if TYPE_CHECKING:
-    from tilewright.formats.volume_formats import Form
     from tilewright.runtime.verbs.convolve.job import ConvolveJob
     from tilewright.runtime.verbs.convolve.task import ConvolveTask
 
-SLACK = 32 << 20  # bytes: threads, and what the allocator keeps
-KEPT = 24 << 20  # of that, once the program is loaded; the rest was for a program larger than expected
-MERGE = 16 << 20  # what the merge of an output that lies in place takes beyond what is given back by then
 HEADERS = ("zarr.json", ".zarray", ".zattrs")  # of a Zarr array: what its other files mean
 
 
@@ -61,7 +56,6 @@ class ConvolveWorker:
             with compiling_told(task.say), phase(self.report, COMPILE, task.say, "Compiling or loading kernels"):
                 self.compute = _compute(kernel, self.dtype, self.backend)
                 self.compute(np.zeros(kernel.shape, self.dtype), np.empty((1, 1, 1), self.dtype))
-            self.kernel = kernel
             self.blocks: Blocks | None = None
             self.all_open = stack.pop_all()
 
@@ -103,7 +97,7 @@ class ConvolveWorker:
         if self.blocks is None:
             job, task = self.task.job, self.task
             assert job.mode is not None  # `task_of` has settled it
-            self.tiling = tiling_of(task, self.volume, self.kernel, self.form, cut, at_work=True)
+            self.tiling = tiling_of(task, cut, at_work=True)
             self.blocks = Blocks(
                 self.watched, self.tiling, mode=job.mode, cval=job.cval, dtype=self.dtype, allocate=self.backend.host
             )
@@ -125,46 +119,6 @@ class _Planes:
     def __call__(self, tile: Tile) -> None:
         self.done += math.prod(tile.shape)
         self.beat(self.done // self.plane)
-
-
-def tiling_of(
-    task: ConvolveTask, volume: Volume, kernel: Kernel, form: Form, cut: Cut, *, at_work: bool = False
-) -> Tiling:
-    """The tiles of a shard. at_work: in a worker, which needs less than what was checked for it. Raises MemoryShort
-    where they, or what reading and writing take, do not fit."""
-    assert isinstance(cut, Records)
-    box, dtype = task.box(0, cut.per_shard).shape, np.dtype(task.dtype)
-    left = task.memory() - task.resident()
-    held = volume_shards.held_bytes(form, math.prod(box) * dtype.itemsize)
-    check_memory(task.job.output, held, left)
-
-    def beside(tiling: Tiling) -> int:
-        return reading_bytes(volume, tiling.block) + writing_bytes(form, tiling.tile, dtype.itemsize)
-
-    try:
-        return plan(
-            volume.shape,
-            kernel.halo,
-            (volume.unit, form.unit),
-            itemsize=dtype.itemsize,
-            memory=left - held - (KEPT if at_work else SLACK) - MERGE * isinstance(form, RawForm),
-            spare_blocks=kernel.spare_blocks if dtype == np.float64 else 0,
-            box=box,
-            beside=beside,
-        )
-    except MemoryShort as short:
-        short.instead = _less_memory(volume, form)
-        short.advise()
-        raise
-
-
-def _less_memory(volume: Volume, form: Form) -> str | None:
-    """What takes less memory, where something does."""
-    if isinstance(volume, ZarrVolume) or isinstance(form, ZarrForm):
-        return "a volume in smaller chunks"
-    if volume.held or not isinstance(form, RawForm):
-        return "use .npy, .nii or .zarr, which are read and written in tiles"
-    return None
 
 
 class Watched:

@@ -11,7 +11,7 @@ from typing import Any, Self, TextIO
 
 from tilewright.runtime.jobs.cut import Cut, Lines, Records, RowGroups, Whole
 from tilewright.runtime.jobs.directory import Record
-from tilewright.runtime.jobs.task import Watch
+from tilewright.runtime.jobs.task import Watch, add_figures
 
 EVERY = 5.0  # seconds between plain lines
 REFRESH = 0.1  # seconds between two states of the bar
@@ -83,6 +83,25 @@ class _Hand:
         return (self.records + self.at) / max(time.perf_counter() - self.begun, 1e-9)
 
 
+@dataclass
+class Figures:
+    """What this run's shards say. begun, ended: seconds since 1970. sums: see `add_figures`."""
+
+    records: int = 0
+    begun: float = float("inf")
+    ended: float = 0.0
+    sums: dict[str, float] = field(default_factory=dict)
+    workers: set[int] = field(default_factory=set)
+
+    def add(self, record: Record, worker: int) -> None:
+        """A shard that a worker of this run has committed."""
+        self.records += record.records
+        self.workers.add(worker)
+        self.begun = min(self.begun, record.finished - record.seconds)
+        self.ended = max(self.ended, record.finished)
+        add_figures(self.sums, record.figures)
+
+
 class JobProgress(_Display, Watch):
     """All workers of a job: records done, rate, time left, and the rate of each worker where there are several.
 
@@ -93,6 +112,7 @@ class JobProgress(_Display, Watch):
 
     def __init__(self, unit: str, stream: TextIO | None = None) -> None:
         super().__init__(unit, stream)
+        self.figures = Figures()
         self._cut: Cut = Whole()
         self._hands: dict[int, _Hand] = {}
         self._shards = self._records = self._bytes = 0  # committed, those of earlier runs included
@@ -110,6 +130,7 @@ class JobProgress(_Display, Watch):
         if worker is None:
             self._earlier = self._share()
         else:
+            self.figures.add(record, worker)
             hand = self._hands.setdefault(worker, _Hand())
             hand.records, hand.at, hand.share = hand.records + record.records, 0, None
             self._update()

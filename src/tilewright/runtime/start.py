@@ -7,22 +7,21 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from tilewright.errors import Interrupted, ResourceError, UsageError
 from tilewright.runtime.devices import gpu_faults, place_for
 from tilewright.runtime.engines.launchers import check_alone
 from tilewright.runtime.jobs import merge
-from tilewright.runtime.jobs.cut import Cut
-from tilewright.runtime.jobs.directory import JobDirectory, Record
+from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.run import run_within
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.stop import stopping
-from tilewright.runtime.jobs.task import Engine, Task, Watch, add_figures
+from tilewright.runtime.jobs.task import Engine, Task
 from tilewright.runtime.kernel_cache import cache_or_none, first_run
 from tilewright.runtime.process import bus_errors
-from tilewright.runtime.progress import JobProgress
+from tilewright.runtime.progress import Figures, JobProgress
 from tilewright.runtime.reports import SECONDS, SHOWN_ERRORS, Report, Say, phase, quiet
 
 ENGINES = ("inline", "local", "mpi", "ray")
@@ -101,34 +100,6 @@ J = TypeVar("J", bound=VerbJob)
 T = TypeVar("T", bound=VerbTask)
 
 
-@dataclass
-class _Figures(Watch):
-    """What this run's shards say, handed on to a progress display."""
-
-    shown: JobProgress
-    records: int = 0
-    begun: float = float("inf")
-    ended: float = 0.0
-    sums: dict[str, float] = field(default_factory=dict)
-    workers: set[int] = field(default_factory=set)
-
-    def begin(self, cut: Cut) -> None:
-        self.shown.begin(cut)
-
-    def at_work(self, worker: int, done: int, share: float | None = None) -> None:
-        self.shown.at_work(worker, done, share)
-
-    def committed(self, record: Record, worker: int | None) -> None:
-        self.shown.committed(record, worker)
-        if worker is None:
-            return
-        self.records += record.records
-        self.workers.add(worker)
-        self.begun = min(self.begun, record.finished - record.seconds)
-        self.ended = max(self.ended, record.finished)
-        add_figures(self.sums, record.figures)
-
-
 def start(
     task_of: Callable[[J, Say, int], T], job: J, report: Report, *, unit: str, say: Say = quiet
 ) -> tuple[T, dict[str, float]]:
@@ -158,9 +129,9 @@ def start(
             done = run_within(task, job.output, engine, settings)
             report.records, report.errors = done.records, done.errors
             return task, done.figures
-        with JobProgress(unit) as shown, _resumable(settings, watch := _Figures(shown)):
+        with JobProgress(unit) as watch, _resumable(settings, watch.figures):
             done = run_within(task, job.output, engine, replace(settings, since=since), watch)
-    _fold(report, done, watch)
+    _fold(report, done, watch.figures)
     if done.errors:
         with JobDirectory(job.output) as directory:
             report.first_errors = directory.first_errors(SHOWN_ERRORS)
@@ -214,27 +185,27 @@ class _Announced:
 
 
 @contextmanager
-def _resumable(settings: Settings, watch: _Figures) -> Iterator[None]:
+def _resumable(settings: Settings, figures: Figures) -> Iterator[None]:
     try:
         yield
     except Interrupted as error:
-        if settings.restart and watch.workers:  # else what --restart was to throw away is still there
+        if settings.restart and figures.workers:  # else what --restart was to throw away is still there
             error.remedy = "run the same command again, without --restart"
         raise
 
 
-def _fold(report: Report, done: merge.Report, watch: _Figures) -> None:
+def _fold(report: Report, done: merge.Report, figures: Figures) -> None:
     """seconds of a phase: of all workers, divided by their number; "run" of several: first shard to last commit."""
-    workers = max(len(watch.workers), 1)
-    report.records, report.errors, report.computed = done.records, done.errors, watch.records
-    for name, value in watch.sums.items():
+    workers = max(len(figures.workers), 1)
+    report.records, report.errors, report.computed = done.records, done.errors, figures.records
+    for name, value in figures.sums.items():
         if name.startswith(SECONDS):
             phase_name = name.removeprefix(SECONDS)
             report.seconds[phase_name] = report.seconds.get(phase_name, 0.0) + value / workers
     if workers > 1:
-        report.seconds["run"] = watch.ended - watch.begun
+        report.seconds["run"] = figures.ended - figures.begun
     report.seconds["merge"] = done.seconds.get("merge", 0.0)
-    report.figures = {name: value for name, value in watch.sums.items() if not name.startswith(SECONDS)}
+    report.figures = {name: value for name, value in figures.sums.items() if not name.startswith(SECONDS)}
     report.job = {
         "directory": f"{done.output}.job",
         "shards": done.shards,

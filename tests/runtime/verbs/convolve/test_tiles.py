@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -11,7 +12,16 @@ from tilewright.formats.volumes import ArrayVolume
 from tilewright.ops.conv3d import conv3d, prepare, prepare_separable
 from tilewright.ops.correlate import correlate
 from tilewright.runtime.verbs.convolve.kernels import Kernel, applied
-from tilewright.runtime.verbs.convolve.tiles import MODES, Blocks, Tile, Tiling, cheapest, needed_bytes, run, tilings
+from tilewright.runtime.verbs.convolve.tiles import (
+    MODES,
+    Blocks,
+    Tile,
+    Tiling,
+    cheapest,
+    needed_bytes,
+    overlapped,
+    tilings,
+)
 
 FLOAT32 = np.dtype(np.float32)
 
@@ -151,6 +161,14 @@ def test_tiles_fill_the_volume(rng):
         for tile in tiling.tiles():
             count[tuple(slice(a, a + n) for a, n in zip(*tile, strict=True))] += 1
         assert (count == 1).all() and tiling.count() == len(list(tiling.tiles()))
+
+
+def run(tiles, buffers, read, compute, write, done=lambda tile: None):
+    """What the worker does with the tiles of a shard."""
+    with closing(overlapped(tiles, buffers, read, write)) as blocks:
+        for tile, block, out in blocks:
+            compute(block, out)
+            done(tile)
 
 
 def plan(shape, halo, units, memory, spare_blocks=0):

@@ -16,15 +16,14 @@ from tilewright.formats.names import suffix_of
 from tilewright.formats.raw_volumes import RawForm
 from tilewright.formats.volumes import PIECE_BYTES, ArrayVolume, MemoryShort, Shape, Volume, check_memory
 from tilewright.formats.zarr_volumes import CALL_BYTES, ZarrForm, ZarrVolume
-from tilewright.runtime.jobs.cut import Cut, Records
 from tilewright.runtime.jobs.pieces import THREADS, writers
 from tilewright.runtime.plan import PROGRAM, is_compiled
+from tilewright.runtime.verbs.convolve.kernels import Kernel
 from tilewright.runtime.verbs.convolve.tiles import Tiling, cheapest, needed_bytes, tilings
 from tilewright.runtime.verbs.convolve.volume_shards import held_bytes
 
 if TYPE_CHECKING:
     from tilewright.formats.volume_formats import Form
-    from tilewright.runtime.verbs.convolve.task import ConvolveTask
 
 COMPILING = {"float32": 48 << 20, "float64": 95 << 20}  # what LLVM keeps of compiling (measured: Numba 0.68, x86-64)
 ZARR = 8 << 20  # the package zarr and its codecs (measured: zarr 3.1)
@@ -36,18 +35,16 @@ KEPT = 24 << 20  # of that, once the program is loaded; the rest was for a progr
 MERGE = 16 << 20  # what the merge of an output that lies in place takes beyond what is given back by then
 
 
-def tiling_of(task: ConvolveTask, cut: Cut, *, at_work: bool = False) -> Tiling:
-    """The tiles of a shard that cost the least within the memory of a worker.
+def tiling_of(
+    volume: Volume, form: Form, kernel: Kernel, box: Shape, dtype: np.dtype, *, path: str, left: int, at_work: bool
+) -> Tiling:
+    """The tiles of a shard, of this box at most, that cost the least within the memory of a worker.
 
-    at_work: in a worker, which needs less than what was checked for it. Raises MemoryShort where no tiles fit, with
-    what reading and writing them takes.
+    path: of the output. left: bytes beside the program. at_work: in a worker, which needs less than what was checked
+    for it. Raises MemoryShort where no tiles fit, with what reading and writing them takes.
     """
-    assert isinstance(cut, Records) and task.taps is not None
-    volume, form, kernel, dtype = task.opened(), task.form(), task.taps, np.dtype(task.dtype)
-    box = task.box(0, cut.per_shard).shape
-    left = task.memory() - task.resident()
     held = held_bytes(form, math.prod(box) * dtype.itemsize)
-    check_memory(task.job.output, held, left)
+    check_memory(path, held, left)
     spare_blocks = kernel.spare_blocks if dtype == np.float64 else 0
     candidates = tilings(volume.shape, kernel.halo, (volume.unit, form.unit), box)
     needed = [

@@ -26,7 +26,7 @@ from tilewright.runtime.plan import (
 )  # fmt: skip
 from tilewright.runtime.verbs.convolve.job import ConvolveJob
 from tilewright.runtime.verbs.convolve.kernels import Kernel, kernel_of
-from tilewright.runtime.verbs.convolve.memory import ZARR, compiling_bytes, reading_bytes, tiling_of, writing_bytes
+from tilewright.runtime.verbs.convolve.memory import ZARR, compiling_bytes, reading_bytes, writing_bytes
 from tilewright.runtime.verbs.convolve.task import ConvolveTask, task_of
 from tilewright.runtime.verbs.convolve.tiles import Tile, Tiling, needed_bytes
 from tilewright.runtime.verbs.convolve.volume_shards import held_bytes
@@ -42,7 +42,7 @@ def plan(job: ConvolveJob) -> JobPlan:
     try:
         begun = begun_of(task, job.settings, job.output, task.job.device)
         assert isinstance(begun.cut, Records)
-        tiling = tiling_of(task, begun.cut)
+        tiling = task.tiling(begun.cut)
         voxels = math.prod(task.shape)
         boxes = [task.box(first, begun.cut.per_shard) for first in range(0, begun.cut.count, begun.cut.per_shard)]
         return plan_of(

@@ -32,7 +32,7 @@ from tilewright.runtime.verbs.convolve import volume_shards
 from tilewright.runtime.verbs.convolve.job import ConvolveJob, check_paths, least_memory, with_mode
 from tilewright.runtime.verbs.convolve.kernels import Kernel, check_fits, kernel_of
 from tilewright.runtime.verbs.convolve.memory import program_bytes, tiling_of
-from tilewright.runtime.verbs.convolve.tiles import Tile
+from tilewright.runtime.verbs.convolve.tiles import Tile, Tiling
 from tilewright.runtime.verbs.convolve.worker import HEADERS, ConvolveWorker
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _task_of(job: ConvolveJob, say: Say, workers: int, program: int) -> Convolve
         task.axis, task.out_unit = form.axis, form.unit[form.axis]
         most = WORK // kernel.taps * np.dtype(task.dtype).itemsize
         task.best = min(volume_shards.shard_bytes(form), most)
-        task.tile = tiling_of(task, task.cut(job.settings.shard_size)).tile
+        task.tile = task.tiling(task.cut(job.settings.shard_size)).tile
     except BaseException:
         task.close()
         raise
@@ -179,6 +179,15 @@ class ConvolveTask:
         start, shape = [0, 0, 0], list(self.shape)
         start[self.axis], shape[self.axis] = first, min(count, self.shape[self.axis] - first)
         return Tile(tuple(start), tuple(shape))  # type: ignore[arg-type]
+
+    def tiling(self, cut: Cut, *, at_work: bool = False) -> Tiling:
+        """The tiles of a shard, see `memory.tiling_of`. Raises MemoryShort where no tiles fit."""
+        assert isinstance(cut, Records) and self.taps is not None
+        box, left = self.box(0, cut.per_shard).shape, self.memory() - self.resident()
+        return tiling_of(
+            self.opened(), self.form(), self.taps, box, np.dtype(self.dtype),
+            path=self.job.output, left=left, at_work=at_work,
+        )  # fmt: skip
 
     def open(self, place: Place) -> ConvolveWorker:
         """See `task.Task`."""

@@ -8,7 +8,7 @@ its size on are outside, and the index maps of ops.conv3d say which voxel stands
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
@@ -227,18 +227,16 @@ def _cost(tiling: Tiling, box: Shape, reading: Shape) -> float:
     )
 
 
-def run(
+def overlapped(
     tiles: Sequence[Tile],
     buffers: Sequence[np.ndarray],
     read: Callable[[Tile], np.ndarray],
-    compute: Callable[[np.ndarray, np.ndarray], None],
     write: Callable[[Tile, np.ndarray], None],
-    done: Callable[[Tile], None] = lambda tile: None,
-) -> None:
-    """compute(block, out) for every tile, while the next block is read and the tile before is written by two threads.
+) -> Generator[tuple[Tile, np.ndarray, np.ndarray], None, None]:
+    """(tile, its block, its output) for every tile. The caller computes the output from the block before the next tile.
 
-    buffers: two, flat, for the largest tile each. done: called when a tile has been computed. An error of any of them
-    ends it; when it ends, so have the threads.
+    Meanwhile one thread reads the next block and another writes the output before. buffers: two, flat, for the largest
+    tile each. Raises the errors of both threads; close it after an error of the caller, and the threads end.
     """
     written: Future[None] | None = None
     out_of, next_out = buffers
@@ -250,10 +248,9 @@ def run(
                 coming = reader.submit(read, tiles[i + 1])
             out_of, next_out = next_out, out_of
             out = out_of[: math.prod(tile.shape)].reshape(tile.shape)
-            compute(block, out)
+            yield tile, block, out
             if written:
                 written.result()
             written = writer.submit(write, tile, out)
-            done(tile)
         if written:
             written.result()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,9 +25,9 @@ from tilewright.runtime.kernel_cache import compiling_told
 from tilewright.runtime.reports import COMPILE, Report, phase
 from tilewright.runtime.verbs.convolve import volume_shards
 from tilewright.runtime.verbs.convolve.kernels import Kernel, applied, prepared_float32
-from tilewright.runtime.verbs.convolve.memory import free_at_once, tiling_of
+from tilewright.runtime.verbs.convolve.memory import free_at_once
 from tilewright.runtime.verbs.convolve.slabs import through
-from tilewright.runtime.verbs.convolve.tiles import Blocks, Tile, run
+from tilewright.runtime.verbs.convolve.tiles import Blocks, Tile, overlapped
 
 if TYPE_CHECKING:
     from tilewright.runtime.verbs.convolve.job import ConvolveJob
@@ -68,9 +67,8 @@ class ConvolveWorker:
         assert self.blocks is not None
         box = self.task.box(shard.rows.start, len(shard.rows))
         tiles = list(self.tiling.tiles(box))
-        finished = _Planes(beat, math.prod(box.shape) // len(shard.rows))
+        plane, done = math.prod(box.shape) // len(shard.rows), 0
         begin, before = time.perf_counter(), self._computed()
-
         with volume_shards.writing(self.form, out, box, self.dtype) as put:
 
             def write(tile: Tile, numbers: np.ndarray) -> None:
@@ -78,7 +76,12 @@ class ConvolveWorker:
                 with trace.span(trace.WRITE):
                     put(tile, numbers)
 
-            run(tiles, self.buffers, self.blocks.read, self._timed, write, finished)
+            with closing(overlapped(tiles, self.buffers, self.blocks.read, write)) as blocks:
+                for tile, block, numbers in blocks:
+                    with trace.span(trace.COMPUTE), phase(self.report, "run"):
+                        self.compute(block, numbers)
+                    done += math.prod(tile.shape)
+                    beat(done // plane)
         waited = time.perf_counter() - begin - (self._computed() - before)
         self.report.seconds["wait"] = self.report.seconds.get("wait", 0.0) + waited
         out.figures = self.report.take_seconds() | {"tiles": len(tiles)}
@@ -88,16 +91,12 @@ class ConvolveWorker:
         """Seconds so far of computing, and of compiling kernels for it."""
         return sum(self.report.seconds.get(name, 0.0) for name in ("run", COMPILE))
 
-    def _timed(self, block: np.ndarray, out: np.ndarray) -> None:
-        with trace.span(trace.COMPUTE), phase(self.report, "run"):
-            self.compute(block, out)
-
     def _plan(self, cut: Cut) -> None:
         """With the first shard, as its size is that of the job's first run."""
         if self.blocks is None:
             job, task = self.task.job, self.task
             assert job.mode is not None  # `task_of` has settled it
-            self.tiling = tiling_of(task, cut, at_work=True)
+            self.tiling = task.tiling(cut, at_work=True)
             self.blocks = Blocks(
                 self.watched, self.tiling, mode=job.mode, cval=job.cval, dtype=self.dtype, allocate=self.backend.host
             )
@@ -106,19 +105,6 @@ class ConvolveWorker:
     def close(self) -> None:
         """See `task.Worker`."""
         self.all_open.close()
-
-
-@dataclass
-class _Planes:
-    """Tells `beat` how many planes are done. plane: voxels of one; done: voxels of the tiles so far."""
-
-    beat: Beat
-    plane: int
-    done: int = 0
-
-    def __call__(self, tile: Tile) -> None:
-        self.done += math.prod(tile.shape)
-        self.beat(self.done // self.plane)
 
 
 class Watched:

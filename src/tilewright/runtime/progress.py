@@ -7,11 +7,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
 from tilewright.runtime.jobs.cut import Cut, Lines, Records, RowGroups, Whole
 from tilewright.runtime.jobs.directory import Record
 from tilewright.runtime.jobs.task import Watch, add_figures
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 EVERY = 5.0  # seconds between plain lines
 REFRESH = 0.1  # seconds between two states of the bar
@@ -25,9 +28,9 @@ class _Display:
 
     def __init__(self, unit: str, stream: TextIO | None) -> None:
         self._unit = unit
-        self._stream: Any = stream or sys.stderr  # None where a library's user has closed it
+        self._stream: TextIO | None = stream or sys.stderr  # None where a library's user has closed it
         self._last = time.perf_counter()
-        self._bar: Any = None
+        self._bar: Progress | None = None
         self._lost = self._stream is None  # or the stream cannot be written any more
 
     def __enter__(self) -> Self:
@@ -208,7 +211,7 @@ def _of(records: int, total: int | None) -> str:
     return f"{records:,} of {total:,}" if total else f"{records:,}"
 
 
-def _bar(stream: TextIO, unit: str) -> Any:
+def _bar(stream: TextIO, unit: str) -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 

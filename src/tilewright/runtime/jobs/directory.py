@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -260,7 +260,7 @@ class JobDirectory:
     def _record(self, fd: int, number: int) -> Record:
         return read_record(fd, self.shards.where(part_name(number)), number, self.manifest)
 
-    def copy(self, number: int, write: Callable[[Any], object]) -> Record:
+    def copy(self, number: int, write: Callable[[bytes], object]) -> Record:
         """Hands a shard's output to `write` in blocks; its record. Raises Damaged, after the last block, where it is
         not what was written, and before the first where it is not there."""
         fd = self.shards.open_or_none(part_name(number))

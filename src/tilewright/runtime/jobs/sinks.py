@@ -8,13 +8,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from tilewright.formats.atomic import AtomicFile
 from tilewright.runtime.jobs import made
 from tilewright.runtime.jobs.directory import JobDirectory, Record
 from tilewright.runtime.jobs.manifest import Damaged, DamagedShards
 from tilewright.runtime.jobs.stop import Stop
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 Beat = Callable[[], object]
 
@@ -82,7 +85,7 @@ class Encoder(Protocol):
 class FileSink:
     """One file, of what the encoder that `make(file)` gives writes into it."""
 
-    def __init__(self, path: str, make: Callable[[Any], Encoder]) -> None:
+    def __init__(self, path: str, make: Callable[[HashedFile], Encoder]) -> None:
         self._file, self._make = HashedFile(path), make
 
     def __enter__(self) -> FileSink:
@@ -158,7 +161,7 @@ class HashedFile(AtomicFile):
         self.digest = hashlib.sha256()
         self._pool = ThreadPoolExecutor(1, "tilewright-hash")
 
-    def write(self, data: Any) -> None:
+    def write(self, data: Buffer) -> None:
         """As AtomicFile's."""
         hashed = self._pool.submit(self.digest.update, data)
         try:

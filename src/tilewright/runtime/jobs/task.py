@@ -12,6 +12,7 @@ import msgspec
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.cut import Cut, Shard
 from tilewright.runtime.jobs.directory import Attempt, JobDirectory, Record
+from tilewright.runtime.jobs.finished import Report
 from tilewright.runtime.jobs.manifest import Value, changed_while_running
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.stop import Stop
@@ -175,11 +176,11 @@ class Engine:
         """Until all of `job.todo` is committed. Raises Interrupted where `job.stop` asks for it, or an error."""
         raise NotImplementedError
 
-    def follow(self, task: Task, output: str, settings: Settings) -> Any:
-        """What those do that do not lead; returns the report."""
+    def follow(self, task: Task, output: str, settings: Settings) -> Report:
+        """What a rank does that does not lead. Returns the report of the leading one."""
         raise NotImplementedError
 
-    def tell(self, report: Any) -> None:
+    def tell(self, report: Report) -> None:
         """The job is done: lets those who follow know."""
 
 

@@ -183,7 +183,7 @@ def test_validation(tmp_path, run):
     ],
 )
 def test_refusals_come_first(tmp_path, run, monkeypatch, kind, options, message):
-    monkeypatch.setattr(module, "read_weights", lambda path: pytest.fail("the work was started"))
+    monkeypatch.setattr(module, "read_weights", lambda *given: pytest.fail("the work was started"))
     (tmp_path / "out.bin").write_bytes(b"earlier")
     (tmp_path / "empty.bin").write_bytes(b"")
     (tmp_path / "odd.bin").write_bytes(bytes(30))
@@ -286,7 +286,7 @@ def test_every_write_fails_once(tmp_path, sentences, run, monkeypatch, output):
 def test_an_input_that_shrinks(tmp_path, run, monkeypatch):
     (tmp_path / "out.bin").write_bytes(b"earlier")
     load = module.read_weights
-    monkeypatch.setattr(module, "read_weights", lambda path: (os.truncate(tmp_path / "in.bin", 500), load(path))[1])
+    monkeypatch.setattr(module, "read_weights", lambda *given: (os.truncate(tmp_path / "in.bin", 500), load(*given))[1])
     with pytest.raises(InputError, match=r"shrank|was changed while it ran: input\."):
         run(batch_size=4, shard_size=8)
     assert (tmp_path / "out.bin").read_bytes() == b"earlier"

@@ -13,7 +13,7 @@ from tilewright.errors import InputError
 from tilewright.formats.course import LogitsWriter, TokenFile
 from tilewright.formats.jsonl import LabelWriter
 from tilewright.formats.records import Batch, RecordError
-from tilewright.models.textcnn import TextCNN
+from tilewright.models.textcnn import TextCNN, TextCNNConfig
 from tilewright.runtime.devices import gpu_faults
 from tilewright.runtime.fingerprint import in_force
 from tilewright.runtime.jobs import trace
@@ -51,7 +51,7 @@ class ClassifyWorker:
         job, report = self.job, self.report
         began = AsBegun.of({name: path for name, path in job.files().items() if name != "input"})
         with phase(report, "load", say, "Loading weights"):
-            config, weights = read_weights(job.model)
+            config, weights = read_weights(job.model, TextCNNConfig)
         with phase(report, "prepare", say, "Preparing model"):
             model = placed(config, weights, dtype=job.dtype, device=job.device, table_memory=job.table_memory)
         with phase(report, "compile", say, "Compiling or loading kernels"):

@@ -13,7 +13,7 @@ from tilewright.backends.protocol import Arrays
 from tilewright.errors import InputError
 from tilewright.formats.images import check_finite_images
 from tilewright.formats.tables import Rows
-from tilewright.models.dcgan import DCGAN
+from tilewright.models.dcgan import DCGAN, DCGANConfig
 from tilewright.runtime.devices import gpu_faults
 from tilewright.runtime.fingerprint import in_force
 from tilewright.runtime.jobs import trace
@@ -46,7 +46,7 @@ class DrawWorker:
     def _load(self, say: Say) -> DCGAN:
         job, report = self.job, self.report
         with phase(report, "load", say, "Loading weights"):
-            config, weights = read_weights(job.model)
+            config, weights = read_weights(job.model, DCGANConfig)
 
         def ready(batch: int) -> DCGAN:
             """The model with all that a batch takes: what does not fit into a GPU's memory fails here."""

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -267,7 +267,7 @@ def is_undrawn(params: SamplingParams, prompt: Prompt) -> bool:
 
 def _load(job: GenerateJob, report: Report, say: Say) -> GPT2:
     with phase(report, "load", say, "Loading weights"):
-        config, weights = read_weights(job.model)
+        config, weights = read_weights(job.model, GPT2Config)
     with phase(report, "prepare", say, "Preparing model"):
         model = placed(config, weights, dtype=job.dtype, device=job.device)
     with phase(report, "compile", say, "Compiling or loading kernels"):
@@ -277,7 +277,7 @@ def _load(job: GenerateJob, report: Report, say: Say) -> GPT2:
     return model
 
 
-def _writer(job: GenerateJob, file: Writable) -> Any:
+def _writer(job: GenerateJob, file: Writable) -> TokenWriter | TextWriter | CompletionWriter:
     if job.is_binary:
         return TokenWriter(file, job.params.max_tokens)
     return TextWriter(file) if job.output.endswith(".txt") else CompletionWriter(file)

@@ -40,7 +40,7 @@ def commit(job, number, content=b"content"):
 
 def content(job, number):
     blocks = []
-    job.copy(number, blocks.append)
+    blocks.extend(job.blocks(number))
     return b"".join(blocks)
 
 

@@ -230,7 +230,7 @@ def test_records_that_end_their_worker(verbs, tmp_path):
             worker.close()
             assert (record.records, record.errors) == (RECORDS, ERRORS + 1) and seen == [1, 2, *range(4, RECORDS + 1)]
             lines: list[bytes] = []
-            directory.copy(0, lines.append)
+            lines.extend(directory.blocks(0))
         found, wanted = b"".join(lines).splitlines(), expected(verbs, verb).splitlines()
         assert json.loads(found[2])["error"] == {"line": 3, "field": "", "message": "it ended its worker: SIGSEGV"}
         assert found[:2] + found[3:] == wanted[:2] + wanted[3:]

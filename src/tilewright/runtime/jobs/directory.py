@@ -21,7 +21,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from types import TracebackType
 from typing import TypeVar
@@ -260,9 +260,9 @@ class JobDirectory:
     def _record(self, fd: int, number: int) -> Record:
         return read_record(fd, self.shards.where(part_name(number)), number, self.manifest)
 
-    def copy(self, number: int, write: Callable[[bytes], object]) -> Record:
-        """Hands a shard's output to `write` in blocks; its record. Raises Damaged, after the last block, where it is
-        not what was written, and before the first where it is not there."""
+    def blocks(self, number: int) -> Generator[bytes, None, None]:
+        """A shard's output in blocks. Raises Damaged, before the first block where the shard is not there, and after
+        the last one where they are not what was written."""
         fd = self.shards.open_or_none(part_name(number))
         if fd is None:
             raise Damaged("the shard is not there")
@@ -272,12 +272,11 @@ class JobDirectory:
                 with naming(self.shards.where(part_name(number)), "read"):
                     block = os.pread(fd, min(BLOCK_BYTES, record.size - place), place)
                 digest.update(block)
-                write(block)
+                yield block
         finally:
             os.close(fd)
         if digest.hexdigest() != record.sha256:
             raise Damaged("the sha256 of the shard is not that of its record")
-        return record
 
     def notes(self, number: int) -> bytes:
         """What a shard keeps beside its output. Raises Damaged where it is not there or not what was written."""

@@ -161,6 +161,4 @@ def _commit(directory: JobDirectory, out: Attempt, number: int) -> None:
 
 def _output_lines(directory: JobDirectory, number: int) -> Iterator[bytes]:
     """Of a shard, with their ends."""
-    blocks: list[bytes] = []
-    directory.copy(number, blocks.append)
-    yield from b"".join(blocks).splitlines(keepends=True)
+    yield from b"".join(directory.blocks(number)).splitlines(keepends=True)

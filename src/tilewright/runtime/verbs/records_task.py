@@ -23,7 +23,6 @@ class RecordsTask:
     job: ModelJob
 
     def files(self) -> dict[str, str]:
-        """See `task.Reading`."""
         return self.job.files()
 
     def header(self, totals: Totals) -> bytes:
@@ -45,15 +44,12 @@ class AsParquet(RecordsTask):
     columns: ClassVar[dict[str, str]]
 
     def outputs(self) -> list[str]:
-        """See `task.Assembling`."""
         return [self.job.output]
 
     def check_outputs(self) -> None:
-        """See `task.Assembling`."""
         AtomicFile(self.job.output).__enter__().discard()
 
     def assemble(self, directory: JobDirectory, totals: Totals, stop: Stop) -> list[tuple[int, str]]:
-        """See `task.Assembling`."""
         self.header(totals)
         check_space(directory.output, totals.size)
         for ids in ("int64", "string"):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class ClassifyWorker:
-    """Loads the model, then classifies shards with it."""
+    """A `Worker`: loads the model, then classifies shards with it."""
 
     def __init__(self, task: ClassifyTask, at: Place) -> None:
         self.task, self.job, self.at = task, task.job, at
@@ -64,7 +64,6 @@ class ClassifyWorker:
         return model
 
     def run(self, shard: Shard, out: Attempt, beat: Beat) -> int:
-        """See `task.Worker`."""
         first = shard.rows.start if isinstance(shard.cut, Records) else 0
         writer = LogitsWriter(out, first) if self.job.is_binary else LabelWriter(out, self.model.answer)
         records, cut, share = 0, 0, None

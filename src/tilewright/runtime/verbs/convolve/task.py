@@ -98,10 +98,13 @@ def _task_of(job: ConvolveJob, say: Say, workers: int, program: int) -> Convolve
 
 @dataclass
 class ConvolveTask:
-    """A `Task`. kernel: the sha256 of its taps; taps: the kernel itself, which is read once. unit, out_unit: of
-    reading, and of writing along `axis`, in voxels. best: bytes of numbers a shard should have. tile: as this process
-    would choose it. program: 0, or, of a job that is only planned and of whose input the header alone is read, bytes
-    that a worker takes beside the input and tiles. trees: a Zarr input, as `fingerprint` has found it."""
+    """An `Assembling` task.
+
+    kernel: the sha256 of its taps; taps: the kernel itself, which is read once. unit, out_unit: of reading, and of
+    writing along `axis`, in voxels. best: bytes of numbers a shard should have. tile: as this process would choose it.
+    program: 0, or, of a job that is only planned and of whose input the header alone is read, bytes that a worker takes
+    beside the input and tiles. trees: a Zarr input, as `fingerprint` has found it.
+    """
 
     job: ConvolveJob
     say: Say = quiet
@@ -150,7 +153,6 @@ class ConvolveTask:
         return int((self.program or _resident()) + FREE * available_memory() / self.workers)
 
     def fingerprint(self) -> dict[str, Value]:
-        """See `task.Task`."""
         job = self.job
         fields = fingerprint("convolve", job.settings, self.dtype)
         fields |= {"format": suffix_of(job.output), "kernel": self.kernel, "mode": job.mode, "cval": job.cval}
@@ -160,7 +162,6 @@ class ConvolveTask:
         return fields | self.trees["input"].fields("input")
 
     def files(self) -> dict[str, str]:
-        """See `task.Reading`."""
         return {"input": self.job.input}
 
     def cut(self, shard_size: int | None) -> Cut:
@@ -190,7 +191,6 @@ class ConvolveTask:
         )  # fmt: skip
 
     def open(self, place: Place) -> ConvolveWorker:
-        """See `task.Task`."""
         return ConvolveWorker(self)
 
     def header(self, totals: Totals) -> bytes:
@@ -198,15 +198,12 @@ class ConvolveTask:
         return b""
 
     def outputs(self) -> list[str]:
-        """See `task.Assembling`."""
         return [self.job.output]
 
     def check_outputs(self) -> None:
-        """See `task.Assembling`."""
         volume_shards.check_output(self.job.output, self.shape, np.dtype(self.dtype))  # type: ignore[arg-type]
 
     def assemble(self, directory: JobDirectory, totals: Totals, stop: Stop) -> list[tuple[int, str]]:
-        """See `task.Assembling`."""
 
         def box(rows: range) -> Tile:
             return self.box(rows.start, len(rows))

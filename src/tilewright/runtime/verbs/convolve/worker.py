@@ -37,7 +37,7 @@ HEADERS = ("zarr.json", ".zarray", ".zattrs")  # of a Zarr array: what its other
 
 
 class ConvolveWorker:
-    """Opens the input and prepares the kernel, then computes slabs."""
+    """A `Worker`: opens the input and prepares the kernel, then computes slabs."""
 
     def __init__(self, task: ConvolveTask) -> None:
         self.task, self.report, self.dtype = task, Report(), np.dtype(task.dtype)
@@ -59,7 +59,6 @@ class ConvolveWorker:
             self.all_open = stack.pop_all()
 
     def run(self, shard: Shard, out: Attempt, beat: Beat) -> int:
-        """See `task.Worker`."""
         if out.directory.manifest.fingerprint.get("kernel") != self.task.kernel:  # each rank of MPI has read it
             raise changed_while_running(f"{self.task.job.kernel} is another kernel than the job's")
         self.watched.began = out.directory.began
@@ -103,7 +102,6 @@ class ConvolveWorker:
             self.buffers = [self.backend.host(math.prod(self.tiling.tile), self.dtype) for _ in range(2)]
 
     def close(self) -> None:
-        """See `task.Worker`."""
         self.all_open.close()
 
 

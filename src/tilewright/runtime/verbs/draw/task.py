@@ -47,7 +47,7 @@ def task_of(job: DrawJob, say: Say = quiet, workers: int = 1, *, scan: int | Non
 
 @dataclass
 class DrawTask:
-    """A `Task`. The job's batch is set."""
+    """An `Assembling` task. The job's batch is set."""
 
     job: DrawJob
     config: DCGANConfig
@@ -56,14 +56,12 @@ class DrawTask:
     workers: int = 1
 
     def fingerprint(self) -> dict[str, Value]:
-        """See `task.Task`."""
         job = self.job
         fields = job.fingerprint("draw")
         fields |= {"count": self.images.count, "output": kind_of(job.output), "image": job.image and spelled(job.image)}
         return fields if job.input else fields | {"seed": job.seed}
 
     def files(self) -> dict[str, str]:
-        """See `task.Reading`."""
         return self.job.files()
 
     def cut(self, shard_size: int | None) -> Cut:
@@ -73,7 +71,6 @@ class DrawTask:
         return cut_rows(self.images.count, 0, shard_size, sizing)
 
     def open(self, place: Place) -> DrawWorker:
-        """See `task.Task`."""
         return DrawWorker(self)
 
     def close(self) -> None:
@@ -84,13 +81,10 @@ class DrawTask:
         return b""
 
     def outputs(self) -> list[str]:
-        """See `task.Assembling`."""
         return self.images.paths
 
     def check_outputs(self) -> None:
-        """See `task.Assembling`."""
         self.images.check()
 
     def assemble(self, directory: JobDirectory, totals: Totals, stop: Stop) -> list[tuple[int, str]]:
-        """See `task.Assembling`."""
         return self.images.assemble(directory, totals, stop)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class DrawWorker:
-    """Loads the model, then draws shards with it."""
+    """A `Worker`: loads the model, then draws shards with it."""
 
     def __init__(self, task: DrawTask) -> None:
         self.task, self.job, self.report = task, task.job, Report()
@@ -61,7 +61,6 @@ class DrawWorker:
         return backend(job.device, job.dtype).halving(ready, job.batch or 1)
 
     def run(self, shard: Shard, out: Attempt, beat: Beat) -> int:
-        """See `task.Worker`."""
         first, done = shard.rows.start, 0
         with self.task.images.writing(out, first) as write, closing(self._drawn(shard, beat)) as drawn:
             while True:
@@ -97,5 +96,4 @@ class DrawWorker:
             yield from self.reader.batches(1, range(row, row + 1))
 
     def close(self) -> None:
-        """See `task.Worker`."""
         self.open.close()

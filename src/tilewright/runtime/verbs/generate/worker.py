@@ -50,7 +50,7 @@ PENDING = 2 * WINDOW  # prompts read and not yet written: the engine's, and bad 
 
 
 class GenerateWorker:
-    """Loads the model, then continues the prompts of shards with it."""
+    """A `Worker`: loads the model, then continues the prompts of shards with it."""
 
     def __init__(self, task: GenerateTask) -> None:
         self.task, self.job, self.report = task, task.job, Report()
@@ -68,7 +68,6 @@ class GenerateWorker:
             self.open = stack.pop_all()
 
     def run(self, shard: Shard, out: Attempt, beat: Beat) -> int:
-        """See `task.Worker`."""
         if isinstance(self.reader, PromptFile):
             self.reader.only(shard.rows)
         else:

@@ -144,12 +144,12 @@ def _shard(directory: JobDirectory, number: int, beat: Callable[[], object], *, 
             for _ in blocks:
                 beat()
         directory.notes(number)
+        record = directory.checked_record(number)
         if in_place and (what := damage(directory, number, beat)):
             return what
     except Damaged as error:
         return str(error)
-    record = directory.record(number)
-    return directory.wrong_errors(record) if record else "it is gone"
+    return directory.wrong_errors(record)
 
 
 def _report(directory: JobDirectory, beat: Callable[[], object]) -> Iterator[str]:

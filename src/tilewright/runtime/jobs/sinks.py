@@ -134,10 +134,7 @@ class Section:
         return self._sink.fileno()
 
     def begin(self, number: int) -> None:
-        record = self._directory.record(number)
-        if record is None:
-            raise Damaged("the shard is not there")
-        (self._begin, self._end), self._at = self._span(record), 0
+        (self._begin, self._end), self._at = self._span(self._directory.checked_record(number)), 0
 
     def write(self, block: bytes | memoryview) -> None:
         part = memoryview(block)[max(self._begin - self._at, 0) : max(self._end - self._at, 0)]

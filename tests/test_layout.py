@@ -133,6 +133,7 @@ INNOCENTS = [
     (lints.imports_do_nothing, OP, "import os\ndef f():\n    return os.environ['HOME']\n"),
     (lints.public_functions_are_documented, OP, "def _multiply(): ...\ndef f():\n    'What it gives.'\n"),
     (lints.public_functions_are_documented, "src/tilewright/ops/_private.py", "def f(): ...\n"),
+    (lints.public_functions_are_documented, OP, "@overload\ndef f(x: int): ...\ndef f(x):\n    'What it gives.'\n"),
     (lints.ideas_stand_alone, LADDER, "idea = 'by limbs, with the same sums'\n"),
     (lints.ideas_stand_alone, OP, "idea = 'the same by limbs'\n"),
     (lints.rungs_name_functions, LADDER, "Rung('x', kernel='matmul.cpu.naive:multiply')\n"),

@@ -1,4 +1,4 @@
-"""From a path to a model: the configuration checked, the weights mapped and found finite, then placed."""
+"""From a path to a model: the configuration checked, the weights mapped and found finite, then built on a device."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def load(path: str | os.PathLike[str], *, device: str = "auto", dtype: str = "fl
     device = place_for(device) if dtype == "auto" else device
     dtype = _stored_dtype(path, device) if dtype == "auto" else dtype
     config, weights = read_weights(path)
-    model = place(config, weights, device=device, dtype=dtype, **options)
+    model = build(config, weights, device=device, dtype=dtype, **options)
     if isinstance(model, GPT2 | TextCNN):
         model.tokenizer = tokenizer_of(path)
     if isinstance(model, GPT2):
@@ -160,14 +160,14 @@ def _stored_dtype(path: str | os.PathLike[str], device: str) -> str:
 
 
 @overload
-def place(config: TextCNNConfig, weights: Weights, **options: Any) -> TextCNN: ...
+def build(config: TextCNNConfig, weights: Weights, **options: Any) -> TextCNN: ...
 @overload
-def place(config: GPT2Config, weights: Weights, **options: Any) -> GPT2: ...
+def build(config: GPT2Config, weights: Weights, **options: Any) -> GPT2: ...
 @overload
-def place(config: DCGANConfig, weights: Weights, **options: Any) -> DCGAN: ...
+def build(config: DCGANConfig, weights: Weights, **options: Any) -> DCGAN: ...
 @overload
-def place(config: Config, weights: Weights, **options: Any) -> Model: ...
-def place(config: Config, weights: Weights, **options: Any) -> Model:
+def build(config: Config, weights: Weights, **options: Any) -> Model: ...
+def build(config: Config, weights: Weights, **options: Any) -> Model:
     """The model on the `device` of its options, else on this machine's CPU; mapped weights that it has packed leave
     memory."""
     if "device" in options:

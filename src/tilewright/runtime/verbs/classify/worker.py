@@ -22,8 +22,7 @@ from tilewright.runtime.jobs.directory import Attempt
 from tilewright.runtime.jobs.task import Beat, Place
 from tilewright.runtime.jobs.unchanged import AsBegun
 from tilewright.runtime.kernel_cache import compiling_told
-from tilewright.runtime.load import place as placed
-from tilewright.runtime.load import read_weights
+from tilewright.runtime.load import build, read_weights
 from tilewright.runtime.reports import Report, Say, phase
 from tilewright.runtime.verbs.classify.saved_table import KeptTable
 
@@ -53,7 +52,7 @@ class ClassifyWorker:
         with phase(report, "load", say, "Loading weights"):
             config, weights = read_weights(job.model, TextCNNConfig)
         with phase(report, "prepare", say, "Preparing model"):
-            model = placed(config, weights, dtype=job.dtype, device=job.device, table_memory=job.table_memory)
+            model = build(config, weights, dtype=job.dtype, device=job.device, table_memory=job.table_memory)
         with phase(report, "compile", say, "Compiling or loading kernels"):
             model.logits(np.zeros((1, config.sequence_length), np.int32))
         if job.table_path:

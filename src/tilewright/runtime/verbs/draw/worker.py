@@ -21,7 +21,7 @@ from tilewright.runtime.jobs.cut import Shard
 from tilewright.runtime.jobs.directory import Attempt
 from tilewright.runtime.jobs.task import Beat
 from tilewright.runtime.kernel_cache import compiling_told
-from tilewright.runtime.load import place, read_weights
+from tilewright.runtime.load import build, read_weights
 from tilewright.runtime.reports import Report, Say, phase
 from tilewright.runtime.verbs.draw.noise import open_input
 
@@ -52,7 +52,7 @@ class DrawWorker:
             """The model with all that a batch takes: what does not fit into a GPU's memory fails here."""
             with phase(report, "prepare", say, "Preparing model"):
                 together = None if job.device == "cpu" else batch  # the CPU's caches hold fewer
-                model = place(config, weights, dtype=job.dtype, device=job.device, batch=together)
+                model = build(config, weights, dtype=job.dtype, device=job.device, batch=together)
             with phase(report, "compile", say, "Compiling or loading kernels"):
                 model.warm_up(pixels=self.task.images.pixels_alone)
             self.batch = batch

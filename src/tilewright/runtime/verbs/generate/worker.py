@@ -31,8 +31,7 @@ from tilewright.runtime.jobs.cut import Records, RowGroups, Shard
 from tilewright.runtime.jobs.directory import Attempt
 from tilewright.runtime.jobs.task import FIRST, Beat
 from tilewright.runtime.kernel_cache import compiling_told
-from tilewright.runtime.load import place as placed
-from tilewright.runtime.load import read_weights, tokenizer_of
+from tilewright.runtime.load import build, read_weights, tokenizer_of
 from tilewright.runtime.reports import Report, Say, phase
 
 if TYPE_CHECKING:
@@ -268,7 +267,7 @@ def _load(job: GenerateJob, report: Report, say: Say) -> GPT2:
     with phase(report, "load", say, "Loading weights"):
         config, weights = read_weights(job.model, GPT2Config)
     with phase(report, "prepare", say, "Preparing model"):
-        model = placed(config, weights, dtype=job.dtype, device=job.device)
+        model = build(config, weights, dtype=job.dtype, device=job.device)
     with phase(report, "compile", say, "Compiling or loading kernels"):
         prompt = np.zeros(min(2, config.n_positions - 1), np.int64)  # of one token none attends to another
         for temperature in {0.0, float(not job.params.greedy)}:

@@ -9,8 +9,8 @@ import numpy as np
 from tilewright.errors import UsageError, WrongType
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.generation.decoder import Sizes
+from tilewright.ops.core.arrays import NO_NUMBERS
 
-NO_NUMBERS = "OSU"  # kinds of NumPy's dtypes: objects, bytes, text
 Prompt = str | Sequence[int] | np.ndarray
 
 

@@ -5,6 +5,7 @@ import pickle
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tilewright as tw
@@ -23,6 +24,7 @@ from tilewright.formats.files import naming
 from tilewright.formats.volumes import MemoryShort
 from tilewright.generation.sampling import ParameterError, ParameterTypeError, SamplingParams
 
+A = B = np.ones((2, 2), np.float32)
 FIELDS = ("message", "parameter", "value", "rule", "path", "where", "remedy")
 
 
@@ -117,6 +119,14 @@ def test_a_parameter_is_named_as_its_user_spells_it():
             lambda: list(tw.load("poet").generate([5])),
             "prompt 0 is int64 of shape (); integer token ids (n,) are wanted",
         ),
+        (lambda: tw.matmul("a", B), "matmul: a is <U1; float32 or bfloat16 is wanted"),
+        (lambda: tw.matmul(A, object()), "matmul: b is object; float32 or bfloat16 is wanted"),
+        (
+            lambda: tw.matmul(A, B, out="c"),
+            "matmul: out is str; a writeable float32 or bfloat16 NumPy array",
+        ),
+        (lambda: tw.embedding(["a"], B), "ids is <U1; integers are wanted"),
+        (lambda: tw.threads("two").__enter__(), "threads is 'two'; an integer is wanted"),
         (lambda: tw.load("portraits").generate("a"), "z is <U1 (); real numbers (n, 100) are wanted"),
     ],
 )
@@ -130,6 +140,9 @@ def test_a_wrong_type_is_a_type_error(call, message):
 @pytest.mark.parametrize(
     "call",
     [
+        lambda: tw.matmul(A, B.astype(np.float64)),
+        lambda: tw.matmul(A, B[:1]),
+        lambda: tw.threads(0).__enter__(),
         lambda: tw.SamplingParams(max_tokens=0),
         lambda: tw.SamplingParams(stop=""),
         lambda: tw.SamplingParams(stop_token_ids=[-1]),

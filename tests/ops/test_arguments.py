@@ -1,4 +1,4 @@
-"""The arguments of a public function: chosen by the memory of its first argument."""
+"""Which checks a public function uses: chosen by the memory of its first argument."""
 
 import numpy as np
 import pytest

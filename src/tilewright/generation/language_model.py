@@ -84,9 +84,9 @@ class LanguageModel(ABC):
                 raise WrongType(f"{name} is {value!r}; {kind.__name__} is wanted")
         if isinstance(prompts, str):
             raise WrongType("prompts is one text; a list of prompts is wanted")
-        for name, value in (("prompts", prompts), ("ids", () if ids is None else ids)):
-            if not np.iterable(value):
-                raise WrongType(f"{name} is {value!r}; a list is wanted")
+        for name, given in (("prompts", prompts), ("ids", () if ids is None else ids)):
+            if not np.iterable(given):
+                raise WrongType(f"{name} is {given!r}; a list is wanted")
         params.check_for(vocabulary=self.sizes.vocabulary, context=self.sizes.context,
                          has_tokenizer=self.tokenizer is not None)  # fmt: skip
         return self._outputs(prompts, params, ids, self.engine(seed=seed, memory=memory))

@@ -146,7 +146,7 @@ def load(path: str | os.PathLike[str], *, device: str = "auto", dtype: str = "fl
     if isinstance(model, GPT2 | TextCNN):
         model.tokenizer = tokenizer_of(path)
     if isinstance(model, GPT2):
-        model.stop_ids = eos_token_ids(path) or config.stop_ids
+        model.stop_ids = eos_token_ids(path) or model.config.stop_ids
     return model
 
 

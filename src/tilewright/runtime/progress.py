@@ -34,7 +34,7 @@ class _Display:
         self._lost = self._stream is None  # or the stream cannot be written any more
 
     def __enter__(self) -> Self:
-        if not self._lost and self._stream.isatty():
+        if self._stream is not None and self._stream.isatty():
             self._bar = _bar(self._stream, self._unit)
             self._task = self._bar.add_task("", total=1.0, text="")
             self._try(self._bar.start)
@@ -58,9 +58,9 @@ class _Display:
         if self._bar:
             self._bar.update(self._task, completed=share, text=text)
             self._try(self._bar.refresh)
-        else:
+        elif stream := self._stream:
             line = f"{count} {self._unit} ({share:.0%}{of}), {text}\n"
-            self._try(lambda: (self._stream.write(line), self._stream.flush()))
+            self._try(lambda: (stream.write(line), stream.flush()))
 
     def _try(self, write: Callable[[], object]) -> None:
         """Where the stream is closed or full, the job goes on without progress."""

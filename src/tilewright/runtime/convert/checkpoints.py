@@ -64,7 +64,7 @@ def with_configuration(tensors: Tensors, kind: str, path: str) -> tuple[Config, 
             wanted = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
             error.remedy = f"{CONFIG} describes {wanted}; this file has {_listed(tensors)}: rename its tensors"
         raise
-    if kind == gpt2.MODEL_TYPE:
+    if isinstance(config, gpt2.GPT2Config):
         _check_untied(config, tensors, path)
         config = msgspec.structs.replace(config, tie_word_embeddings=True)
     return config, weights

@@ -29,6 +29,7 @@ from tilewright.runtime.jobs.manifest import Damaged
 from tilewright.runtime.jobs.mapped import write_at
 
 if TYPE_CHECKING:
+    import numpy as np
     from typing_extensions import Buffer
 
 TITLE = b"tilewright pieces 1\n"
@@ -223,10 +224,10 @@ class Placing:
             self._tree.sync(piece.name for piece in self._pieces if not piece.absent)
             self._out.notes += listed(self._pieces)
 
-    def put(self, parts: Iterable[tuple[int, Buffer]]) -> None:
-        """Writes (byte of the output, bytes or C-contiguous array), of which `note` is told later."""
+    def put(self, parts: Iterable[tuple[int, np.ndarray]]) -> None:
+        """Writes (byte of the output, C-contiguous array), of which `note` is told later."""
         for offset, data in parts:
-            self._write(offset, memoryview(data).cast("B"))
+            self._write(offset, data.data.cast("B"))
 
     def note(self, offset: int, size: int) -> None:
         """All of these bytes of the output have been `put`."""

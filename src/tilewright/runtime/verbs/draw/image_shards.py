@@ -136,7 +136,7 @@ class _ShardWriter:
         if kind == ".txt":
             self.out.write(text_of(images))
         elif kind == ".npy":
-            self.placing.write(self.outputs.offset(self.first), np.ascontiguousarray(images, "<f4"))
+            self.placing.write(self.outputs.offset(self.first), np.ascontiguousarray(images, "<f4").data)
         elif kind == "/":
             numbered = enumerate(pixels(images), start=self.first)
             self.placing.files((png_name(number), partial(png_of, picture)) for number, picture in numbered)

@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 RUN    := $(BIN)/python
 
-.PHONY: help setup demo check test test-long test-gpu bench report clean
+.PHONY: help setup demo check test test-long test-gpu bench bench-gpu report docs clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -53,8 +53,24 @@ bench: $(VENV)/.test ## measure every ladder, all four jobs and their workers on
 	$(RUN) -m tilewright bench scaling --save
 	$(MAKE) report
 
+bench-gpu: $(VENV)/.test ## measure every ladder and job on this machine's GPU, into results/
+	$(BIN)/pip install --quiet --editable '.[gpu,volume]'
+	$(RUN) -m tilewright ladder all --device cuda --save
+	$(RUN) -m tilewright bench sentiment --device cuda --save
+	$(RUN) -m tilewright bench gpt2 --device cuda --dtype both --profile --save
+	$(RUN) -m tilewright bench dcgan --device cuda --dtype both --save
+	$(RUN) -m tilewright bench convolve --device cuda --save
+	$(MAKE) report
+
 report: $(VENV)/.core ## write the tables and the HTML page from results/
 	$(RUN) -m tilewright report
+
+$(VENV)/.docs: $(VENV)/.core
+	$(BIN)/pip install --quiet --editable '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.docs ## build the documentation site into build/site; open build/site/index.html
+	$(RUN) -m mkdocs build --strict --quiet
 
 clean: ## remove .venv and what tools left behind
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache build dist

@@ -3,7 +3,6 @@ bits again."""
 
 import dataclasses
 import importlib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -77,10 +76,3 @@ def test_a_ladder_ends_in_a_rung_that_takes_everything(op):
     spec = importlib.import_module(f"tilewright.bench.sizes.{op}")
     for case in [*cases_of(op), *spec.sizes()]:
         assert package.ladder.choose(case.problem).name in package.ladder.prefer
-
-
-@pytest.mark.parametrize("op", OPERATIONS)
-def test_the_readme_of_an_operation_names_every_rung(op):
-    package = importlib.import_module(f"tilewright.ops.{op}")
-    text = (Path(package.__file__).parent / "README.md").read_text()
-    assert [name for name in package.ladder.rungs if f"`{name}`" not in text] == []

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 
 from tilewright.errors import Interrupted, UsageError
 from tilewright.formats.atomic import Headed
@@ -60,7 +61,7 @@ def merge(task: Task, directory: JobDirectory, stop: Stop) -> Report:
     else:
         header = task.header(totals)
         check_space(directory.output, len(header) + totals.size)
-        joined = FileSink(directory.output, lambda file: Headed(file, header))
+        joined = FileSink(directory.output, partial(Headed, header=header))
         (size, sha256), *others = deliver(directory, count, [joined], stop)
     return Report(
         manifest=directory.manifest.seal,

@@ -23,9 +23,9 @@ from tilewright.runtime.jobs.pieces import THREADS
 from tilewright.runtime.jobs.placed import room
 from tilewright.runtime.jobs.run import check_cut, check_part
 from tilewright.runtime.jobs.settings import Settings
-from tilewright.runtime.jobs.start import VerbTask, engine_of, workers_of
 from tilewright.runtime.jobs.status import status
 from tilewright.runtime.jobs.task import Assembling, Reading
+from tilewright.runtime.start import VerbTask, engine_of, workers_of
 from tilewright.simd import cache
 
 PROGRAM = 178 << 20  # Python, NumPy, Numba, LLVM and the kernels (measured: Numba 0.68 on Linux, x86-64)
@@ -202,7 +202,7 @@ def plan_of(
         dtype=getattr(task, "dtype", job.dtype),
         records=records[0], counted=records[1], begun=begun, parts=parts if job.device == "cpu" else (),
         outputs=Outputs(outputs.bytes, outputs.exact, kept), processes=min(begun.workers // parallel, todo),
-        supervised=not job.settings.is_inline and job.settings.engine != "mpi", disk=room(job.output), figures=more,
+        supervised=job.settings.is_supervised, disk=room(job.output), figures=more,
     )  # fmt: skip
 
 

@@ -30,7 +30,6 @@ from tilewright.runtime.verbs.convolve.memory import ZARR, compiling_bytes, read
 from tilewright.runtime.verbs.convolve.task import ConvolveTask, task_of
 from tilewright.runtime.verbs.convolve.tiles import Tile, Tiling, needed_bytes
 from tilewright.runtime.verbs.convolve.volume_shards import held_bytes
-from tilewright.runtime.verbs.convolve.worker import tiling_of
 
 TEXT_BYTES = 9.5  # of a value with six decimals
 
@@ -43,7 +42,7 @@ def plan(job: ConvolveJob) -> JobPlan:
     try:
         begun = begun_of(task, job.settings, job.output, task.job.device)
         assert isinstance(begun.cut, Records)
-        tiling = tiling_of(task, task.opened(), kernel, task.form(), begun.cut)
+        tiling = task.tiling(begun.cut)
         voxels = math.prod(task.shape)
         boxes = [task.box(first, begun.cut.per_shard) for first in range(0, begun.cut.count, begun.cut.per_shard)]
         return plan_of(

@@ -125,10 +125,12 @@ def plan(job: GenerateJob, memory: int | None = None) -> tuple[JobPlan, Plan | D
     Raises what `generate` does before its first shard, ResourceError where not one sequence fits.
     """
     elsewhere = job.device == "cuda" and memory is not None and not gpus()
-    here = replace(job, device="cpu", dtype="float32" if job.dtype == "float16" else job.dtype) if elsewhere else job
+    dtype = "float32" if job.dtype == "float16" else job.dtype
+    here = replace(job, settings=replace(job.settings, device="cpu", dtype=dtype)) if elsewhere else job
     task = task_of(here)
     if elsewhere:
-        task.job = replace(task.job, device=job.device, dtype=job.dtype)
+        own = replace(task.job.settings, device=job.device, dtype=job.dtype)
+        task.job = replace(task.job, settings=own)
     job, config = task.job, task.config
     begun = begun_of(task, job.settings, job.output, here.device)
     mapped_weights(job.model)

@@ -232,6 +232,8 @@ def public_functions_are_documented(source: Source) -> Iterator[Finding]:
     for function in source.tree.body:
         if not isinstance(function, ast.FunctionDef) or function.name.startswith("_") or ast.get_docstring(function):
             continue
+        if "overload" in map(_called, function.decorator_list):  # the function itself follows
+            continue
         yield function.lineno, f"{function.name} is public and has no docstring"
 
 

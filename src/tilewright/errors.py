@@ -1,8 +1,9 @@
 """The errors a user can meet. Each is one paragraph - what, where, what to do - and carries its exit code.
 
 Each is also one of Python's own errors, so that a caller who knows only Python can catch it: a wrong call or input is a
-ValueError, what the system refuses an OSError, too little memory a MemoryError as well. So `except OSError` around a
-call that may raise one of these needs `except TilewrightError: raise` before it.
+ValueError, and a TypeError as well where an argument has a wrong type; what the system refuses is an OSError, and too
+little memory a MemoryError as well. So `except OSError` around a call that may raise one of these needs
+`except TilewrightError: raise` before it.
 """
 
 from __future__ import annotations
@@ -66,6 +67,10 @@ class UsageError(TilewrightError, ValueError):
     """The command or the call is wrong: an unknown name, options that exclude each other."""
 
     exit_code = 2
+
+
+class WrongType(UsageError, TypeError):
+    """An argument of a call has a type that the function does not take, such as a text in place of an array."""
 
 
 class Refused(UsageError):

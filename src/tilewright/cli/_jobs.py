@@ -107,23 +107,22 @@ class JobOptions:
     ] = None
 
 
-def checked_rungs(options: Any, job: str) -> dict[str, str]:
-    """The rungs that the options force. Resolves --dtype auto. Raises BadParameter, UsageError and ResourceError."""
-    rungs = parse_rungs(options.rung or [], job, options.device)
+def settings_of(options: Any, job: str) -> Settings:
+    """The `Settings` of the options of a job: "classify", "generate", "draw" or "convolve". Resolves --dtype auto.
+
+    Raises BadParameter, UsageError and ResourceError.
+    """
     check_threads(options.threads)
     if options.dtype == "auto":
         from tilewright.runtime.devices import place_for
         from tilewright.runtime.load import stored_dtype
 
         options.dtype = stored_dtype(options.model, place_for(options.device))
-    return rungs
-
-
-def settings_of(options: Any) -> Settings:
-    """The `Settings` of a verb's options."""
     given = {field.name: getattr(options, field.name) for field in fields(JobOptions)}
     del given["config"]  # its options have become ours
-    given["keep_others"], given["json"] = not given.pop("force"), options.json
+    given |= {name: getattr(options, name) for name in ("device", "dtype", "threads", "json")}
+    given["rungs"] = parse_rungs(options.rung or [], job, options.device)
+    given["batch_size"], given["keep_others"] = getattr(options, "batch_size", None), not given.pop("force")
     if options.shard_size is not None:
         given["shard_size"] = parse_bytes(options.shard_size, "--shard-size")
         if given["shard_size"] < 1:
@@ -141,21 +140,29 @@ def settings_of(options: Any) -> Settings:
 def _gpus(device: str) -> int | None:
     """One worker per GPU if the job runs on several; None: the default of `Settings`."""
     from tilewright.runtime.devices import place_for
-    from tilewright.runtime.jobs.start import visible_gpus
+    from tilewright.runtime.start import visible_gpus
 
     count = len(visible_gpus())
     return count if count > 1 and place_for(device) == "cuda" else None
 
 
-def device_row(options: Any, threads: int) -> dict[str, str]:
+def threads_of(options: Any) -> int:
+    """The threads of CPU kernels."""
+    from tilewright.ops.core.launch import thread_count
+
+    return options.threads or thread_count()
+
+
+def device_row(options: Any) -> dict[str, str]:
     """The row of the banner that says where the job runs."""
     from tilewright.runtime.devices import place_for
 
     device = place_for(options.device, options.dtype or "float32")
     workers = {"Workers": f"{options.workers:,}"} if options.workers else {}
-    return workers | (
-        {"Device": f"cpu, {threads} thread{'s' * (threads > 1)}"} if device == "cpu" else {"Device": device}
-    )
+    if device == "cpu":
+        threads = threads_of(options)
+        device = f"cpu, {threads} thread{'s' * (threads > 1)}"
+    return workers | {"Device": device}
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from tilewright.cli._jobs import JobOptions, Speaker, checked_rungs, device_row, settings_of
+from tilewright.cli._jobs import JobOptions, Speaker, device_row, settings_of
 from tilewright.cli._options import (
     FILES,
     MACHINE,
@@ -122,14 +122,11 @@ def job_of(options: Options) -> ClassifyJob:
         input=options.input,
         output=options.output,
         count=options.count,
-        dtype=options.dtype,
-        device=options.device,
         table_memory=table_memory,
         table_path=table_path(options.model) if options.keep_table else None,
-        batch=options.batch_size,
         answers=options.validate or (options.answers if options.check else None),
         tolerance=options.tolerance,
-        settings=settings_of(options),
+        settings=settings_of(options, "classify"),
     )
 
 
@@ -152,16 +149,12 @@ def classify(options: Options) -> None:
     The output appears when it is complete; until then an earlier output stays. Finished shards are saved in OUTPUT.job:
     the same command resumes a job that was stopped, and does nothing for a finished one.
     """
-    rungs = checked_rungs(options, "classify")
     job = job_of(options)
 
-    from tilewright.ops.core.ladder import forcing
-    from tilewright.ops.core.launch import thread_count, threads
     from tilewright.runtime.verbs.classify import classify
 
-    say = Speaker(options, lambda: _banner(options, thread_count()))
-    with threads(options.threads), forcing(**rungs):
-        report = classify(job, say)
+    say = Speaker(options, lambda: _banner(options))
+    report = classify(job, say)
     show_part("classify", options, report)
     if report.lead:
         say(summary(report, report.computed, report.records_per_second, "sentences"))
@@ -170,13 +163,13 @@ def classify(options: Options) -> None:
     raise typer.Exit(report.exit_code)
 
 
-def _banner(options: Options, threads: int) -> str:
+def _banner(options: Options) -> str:
     rows = {
         "Model": f"TextCNN, {options.model}",
         "Input": options.input,
         "Output": options.output,
         "Sentences": "all" if options.count is None else f"{options.count:,}",
         "Precision": options.dtype,
-        **device_row(options, threads),
+        **device_row(options),
     }
     return banner("classify", rows)

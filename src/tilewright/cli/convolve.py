@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Option
 
-from tilewright.cli._jobs import JobOptions, Speaker, checked_rungs, settings_of
+from tilewright.cli._jobs import JobOptions, Speaker, settings_of, threads_of
 from tilewright.cli._options import (
     FILES,
     MACHINE,
@@ -112,12 +112,10 @@ def job_of(options: Options) -> ConvolveJob:
         output=options.output,
         mode=options.mode,
         cval=options.cval,
-        dtype=options.dtype,
         memory=memory,
         answers=options.validate,
         tolerance=options.tolerance,
-        device=options.device,
-        settings=settings_of(options),
+        settings=settings_of(options, "convolve"),
     )
 
 
@@ -139,16 +137,11 @@ def convolve(options: Options) -> None:
     The output appears when it is complete; until then an earlier output stays. Finished shards are saved in OUTPUT.job:
     the same command resumes a job that was stopped.
     """
-    rungs = checked_rungs(options, "convolve")
     job = job_of(options)
 
-    from tilewright.ops.core.ladder import forcing
-    from tilewright.ops.core.launch import thread_count, threads
     from tilewright.runtime.verbs.convolve import convolve
 
-    with threads(options.threads), forcing(**rungs):
-        count = thread_count()
-        report = convolve(job, Speaker(options, lambda: _banner(options, count)))
+    report = convolve(job, Speaker(options, lambda: _banner(options)))
     show_part("convolve", options, report)
     if not report.lead:
         raise typer.Exit(report.exit_code)
@@ -178,7 +171,7 @@ def _device(given: str) -> str:
     return f"{device} (float64: cpu)" if (given, device) == ("auto", "cuda") else device
 
 
-def _banner(options: Options, threads: int) -> str:
+def _banner(options: Options) -> str:
     from tilewright.runtime.verbs.convolve.kernels import function_of
 
     mode, function = _mode(options), function_of(options.kernel)
@@ -192,6 +185,6 @@ def _banner(options: Options, threads: int) -> str:
         "Mode": said,
         "Precision": options.dtype or "as the input; float32 for integers",
         "Device": _device(options.device),
-        "Threads": str(threads),
+        "Threads": str(threads_of(options)),
     }
     return banner("convolve", rows)

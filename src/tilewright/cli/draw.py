@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from tilewright.cli._jobs import JobOptions, Speaker, checked_rungs, device_row, settings_of
+from tilewright.cli._jobs import JobOptions, Speaker, device_row, settings_of
 from tilewright.cli._options import (
     FILES,
     MACHINE,
@@ -134,12 +134,9 @@ def job_of(options: Options) -> DrawJob:
         image=options.image,
         count=options.count,
         seed=options.seed or 0,
-        dtype=options.dtype,
-        device=options.device,
-        batch=options.batch_size,
         answers=options.validate or options.answers,
         tolerance=options.tolerance,
-        settings=settings_of(options),
+        settings=settings_of(options, "draw"),
     )
 
 
@@ -161,16 +158,11 @@ def draw(options: Options) -> None:
     Outputs appear when they are complete; until then earlier outputs stay. Finished shards are saved in OUTPUT.job: the
     same command resumes a job that was stopped.
     """
-    rungs = checked_rungs(options, "draw")
     job = job_of(options)
 
-    from tilewright.ops.core.ladder import forcing
-    from tilewright.ops.core.launch import thread_count, threads
     from tilewright.runtime.verbs.draw import draw
 
-    with threads(options.threads), forcing(**rungs):
-        count = thread_count()
-        report = draw(job, Speaker(options, lambda: _banner(options, count)))
+    report = draw(job, Speaker(options, lambda: _banner(options)))
     show_part("draw", options, report)
     if not report.lead:
         raise typer.Exit(report.exit_code)
@@ -180,13 +172,13 @@ def draw(options: Options) -> None:
     raise typer.Exit(report.exit_code)
 
 
-def _banner(options: Options, threads: int) -> str:
+def _banner(options: Options) -> str:
     rows = {
         "Model": f"DCGAN, {options.model}",
         "Input": options.input or f"random noise, seed {options.seed or 0}",
         "Output": f"{options.output}, {options.image}" if options.image else options.output,
         "Images": "all" if options.count is None else f"{options.count:,}",
         "Precision": options.dtype,
-        **device_row(options, threads),
+        **device_row(options),
     }
     return banner("draw", rows)

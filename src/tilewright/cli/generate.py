@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from tilewright.cli._jobs import JobOptions, Speaker, checked_rungs, device_row, settings_of
+from tilewright.cli._jobs import JobOptions, Speaker, device_row, settings_of
 from tilewright.cli._options import (
     FILES,
     MACHINE,
@@ -227,12 +227,10 @@ def job_of(options: Options) -> GenerateJob:
         output=options.output,
         params=_params(options),
         count=options.count,
-        dtype=options.dtype,
-        device=options.device,
         seed=options.seed or 0,
         batch_memory=memory,
         answers=options.validate or options.answers,
-        settings=settings_of(options),
+        settings=settings_of(options, "generate"),
     )
 
 
@@ -282,16 +280,12 @@ def generate(options: Options) -> None:
     The output appears when it is complete; until then an earlier output stays. Finished shards are saved in OUTPUT.job:
     the same command resumes a job that was stopped, and does nothing for a finished one.
     """
-    rungs = checked_rungs(options, "generate")
     job = job_of(options)
 
-    from tilewright.ops.core.ladder import forcing
-    from tilewright.ops.core.launch import thread_count, threads
     from tilewright.runtime.verbs.generate import generate
 
-    speak = Speaker(options, lambda: _banner(options, thread_count()))
-    with threads(options.threads), forcing(**rungs):
-        report = generate(job, speak)
+    speak = Speaker(options, lambda: _banner(options))
+    report = generate(job, speak)
     show_part("generate", options, report)
     if report.lead:
         speak(summary(report, int(report.figures.get("tokens", 0)), report.tokens_per_second, "tokens"))
@@ -316,7 +310,7 @@ def _drawing(options: Options) -> str:
     return f", temperature {options.temperature:g}, seed {options.seed or 0}" if options.temperature else ", greedy"
 
 
-def _banner(options: Options, threads: int) -> str:
+def _banner(options: Options) -> str:
     """Of the one process that speaks; options without effect are told on stderr."""
     if unused := options_without_effect(options):
         say(unused, err=True)
@@ -327,6 +321,6 @@ def _banner(options: Options, threads: int) -> str:
         "Prompts": "all" if options.count is None else f"{options.count:,}",
         "New tokens": f"at most {options.max_tokens:,}" + _drawing(options),
         "Precision": options.dtype,
-        **device_row(options, threads),
+        **device_row(options),
     }
     return banner("generate", rows)

@@ -22,14 +22,14 @@ from numpy.typing import ArrayLike
 from tilewright.backends import Backend, backend, footprint
 from tilewright.backends.pixels import to_pixels
 from tilewright.backends.protocol import Array, Arrays, Batches, Network, Operand, Span, unmeasured
-from tilewright.errors import InputError, UsageError
+from tilewright.errors import InputError, UsageError, WrongType
 from tilewright.ops.batchnorm import fold
 from tilewright.ops.conv_transpose2d import Problem as Convolution
 from tilewright.ops.conv_transpose2d import conv_transpose2d
 from tilewright.ops.conv_transpose2d import ladder as convolution_ladder
 from tilewright.ops.conv_transpose2d import prepare as prepare_convolution
 from tilewright.ops.conv_transpose2d.arguments import axes
-from tilewright.ops.core.arrays import BFLOAT16, as_numpy, result_for
+from tilewright.ops.core.arrays import BFLOAT16, NO_NUMBERS, as_numpy, result_for
 from tilewright.ops.core.ladder import Memory
 from tilewright.ops.matmul import matmul
 from tilewright.ops.matmul import prepare as prepare_matrix
@@ -371,7 +371,8 @@ class DCGAN:
         """Noise as float32 (n, z_size). Raises UsageError as `generate` does."""
         noise, wanted = as_numpy("z", z), self.config.z_size
         if noise.ndim != 2 or noise.shape[1] != wanted or not (noise.dtype.kind in "iuf" or noise.dtype == BFLOAT16):
-            raise UsageError(f"z is {noise.dtype} {noise.shape}; real numbers (n, {wanted}) are wanted")
+            kind = WrongType if noise.dtype.kind in NO_NUMBERS else UsageError
+            raise kind(f"z is {noise.dtype} {noise.shape}; real numbers (n, {wanted}) are wanted")
         with np.errstate(over="ignore"):
             noise = np.ascontiguousarray(noise, np.float32)
         finite = np.isfinite(noise)

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from tilewright.backends import Backend, backend, footprint
 from tilewright.backends.protocol import Array, Network, Operand
 from tilewright.backends.token_lookup import token_lookup
-from tilewright.errors import InputError, UsageError
+from tilewright.errors import InputError, UsageError, WrongType
 from tilewright.formats.sentence_encoder import Content, SentenceEncoder, encoder_for
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.ops.core.arrays import as_numpy
@@ -161,8 +161,10 @@ class TextCNN:
         device: str | Backend = "cpu",
         table_memory: int | None = None,
     ):
-        if table_memory is not None and (not isinstance(table_memory, INTEGERS) or table_memory < 0):
-            raise UsageError(f"table_memory is {table_memory!r}; a number of bytes is wanted, as in 4 << 30 for 4 GiB")
+        is_integer = isinstance(table_memory, INTEGERS)
+        if table_memory is not None and (not is_integer or table_memory < 0):
+            kind = UsageError if is_integer else WrongType
+            raise kind(f"table_memory is {table_memory!r}; a number of bytes is wanted, as in 4 << 30 for 4 GiB")
         shapes = config.tensor_shapes()
         for name in shapes.keys() | weights.keys():
             found = weights[name].shape if name in weights else None
@@ -247,7 +249,9 @@ class TextCNN:
         and the position of what is no id of the vocabulary, both from 0.
         """
         if isinstance(sentences, str):
-            raise UsageError("sentences is one text; a list of sentences is wanted")
+            raise WrongType("sentences is one text; a list of sentences is wanted")
+        if not np.iterable(sentences):
+            raise WrongType(f"sentences is {sentences!r}; a list of sentences is wanted")
         encoder = encoder_for(self.tokenizer, self.config)
         contents = [self._content(number, sentence, encoder) for number, sentence in enumerate(sentences)]
         ids = encoder.rows(contents) if encoder else np.array(contents, np.int32)
@@ -261,14 +265,14 @@ class TextCNN:
             raise UsageError(what, remedy=f"give {L} token ids")
         wanted = f"text or a sequence of up to {L} token ids" if encoder else f"a sequence of {L} token ids"
         if isinstance(sentence, bytes):
-            raise UsageError(f"sentence {number} is bytes; {wanted} is wanted")
+            raise WrongType(f"sentence {number} is bytes; {wanted} is wanted")
         try:
             if encoder and isinstance(sentence, str):
                 return encoder.checked(sentence)
             row = list(sentence)
             filled = encoder.filled(row) if encoder else row
         except TypeError as error:
-            raise UsageError(f"sentence {number} is {sentence!r}; {wanted} is wanted") from error
+            raise WrongType(f"sentence {number} is {sentence!r}; {wanted} is wanted") from error
         except InputError as error:
             raise UsageError(f"sentence {number} {error.message}") from error
         if len(filled) != L:

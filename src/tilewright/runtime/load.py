@@ -1,11 +1,11 @@
-"""From a path to a model: the configuration checked, the weights mapped and found finite, then placed."""
+"""From a path to a model: the configuration checked, the weights mapped and found finite, then built on a device."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, overload
 
 import msgspec
 import numpy as np
@@ -35,14 +35,16 @@ Config = TextCNNConfig | GPT2Config | DCGANConfig
 Model = TextCNN | GPT2 | DCGAN
 DTYPES = ("float32", "bfloat16", "float16", "tf32", "auto")
 DTYPE_RULE = "float32, bfloat16, on a GPU also float16 or tf32, or auto for the checkpoint's,"
+Weights = dict[str, np.ndarray]
+C = TypeVar("C", TextCNNConfig, GPT2Config, DCGANConfig)
 TOKENIZER, VOCAB, MERGES = "tokenizer.json", "vocab.json", "merges.txt"
 
 
 class Kind(NamedTuple):
     """What there is to know about a kind of model to load it."""
 
-    config: type
-    model: type
+    config: type[Config]
+    model: Callable[..., Model]
     rename: Callable[[str], str | None] | None = None
     ties: tuple[tuple[str, str], ...] = ()
 
@@ -57,7 +59,7 @@ KINDS = {
 VERBS = {textcnn.MODEL_TYPE: "classify", gpt2.MODEL_TYPE: "generate", dcgan.MODEL_TYPE: "draw"}
 
 
-def parse_config(values: dict[str, Any], path: str | os.PathLike[str]) -> Any:
+def parse_config(values: dict[str, Any], path: str | os.PathLike[str]) -> Config:
     """The configuration that config.json's values describe. Raises InputError naming the field that is wrong."""
     name = os.path.join(path, CONFIG) if os.path.isdir(path) else path
     kind = KINDS.get(str(values.get("model_type")))
@@ -71,7 +73,11 @@ def parse_config(values: dict[str, Any], path: str | os.PathLike[str]) -> Any:
         raise InputError(f"no valid configuration: {wrong}", path=name, where=field) from error
 
 
-def config_of(path: str | os.PathLike[str], wanted: type | None = None) -> Any:
+@overload
+def config_of(path: str | os.PathLike[str]) -> Config: ...
+@overload
+def config_of(path: str | os.PathLike[str], wanted: type[C]) -> C: ...
+def config_of(path: str | os.PathLike[str], wanted: type | None = None) -> Config:
     """The model's configuration, without its weights. wanted: the class it must have, of KINDS."""
     check_model(path)
     config = parse_config(read_config(path), path)
@@ -83,9 +89,13 @@ def config_of(path: str | os.PathLike[str], wanted: type | None = None) -> Any:
     return config
 
 
-def read_weights(path: str | os.PathLike[str]) -> tuple[Any, dict[str, np.ndarray]]:
+@overload
+def read_weights(path: str | os.PathLike[str]) -> tuple[Config, Weights]: ...
+@overload
+def read_weights(path: str | os.PathLike[str], wanted: type[C]) -> tuple[C, Weights]: ...
+def read_weights(path: str | os.PathLike[str], wanted: type | None = None) -> tuple[Config, Weights]:
     """The configuration and the mapped, finite weights of the model at `path`. Raises InputError."""
-    config, weights = mapped_weights(path, headers=False)
+    config, weights = mapped_weights(path, wanted, headers=False)
     whole = os.path.join(path, WEIGHTS)
     file = whole if os.path.isfile(whole) else os.fspath(path)
     for name, array in weights.items():
@@ -94,9 +104,11 @@ def read_weights(path: str | os.PathLike[str]) -> tuple[Any, dict[str, np.ndarra
     return config, weights
 
 
-def mapped_weights(path: str | os.PathLike[str], *, headers: bool = True) -> tuple[Any, dict[str, np.ndarray]]:
+def mapped_weights(
+    path: str | os.PathLike[str], wanted: type | None = None, *, headers: bool = True
+) -> tuple[Config, Weights]:
     """As `read_weights`, but of no number is looked whether it is finite; headers: nor is any read."""
-    config = config_of(path)
+    config = config_of(path, wanted) if wanted else config_of(path)
     kind = KINDS[config.model_type]
     try:
         _, weights = read_model(path, lambda values: config.tensor_shapes(), kind.rename, kind.ties, headers=headers)
@@ -167,11 +179,11 @@ def load(path: str | os.PathLike[str], *, device: str = "auto", dtype: str = "fl
     device = place_for(device) if dtype == "auto" else device
     dtype = stored_dtype(path, device) if dtype == "auto" else dtype
     config, weights = read_weights(path)
-    model = place(config, weights, device=device, dtype=dtype, **options)
+    model = build(config, weights, device=device, dtype=dtype, **options)
     if isinstance(model, GPT2 | TextCNN):
         model.tokenizer = tokenizer_of(path)
     if isinstance(model, GPT2):
-        model.stop_ids = eos_token_ids(path) or config.stop_ids
+        model.stop_ids = eos_token_ids(path) or model.config.stop_ids
     return model
 
 
@@ -184,7 +196,15 @@ def stored_dtype(path: str | os.PathLike[str], device: str) -> str:
     return "float32" if most == "float16" and device == "cpu" else most
 
 
-def place(config: Config, weights: dict[str, np.ndarray], **options: Any) -> Any:
+@overload
+def build(config: TextCNNConfig, weights: Weights, **options: Any) -> TextCNN: ...
+@overload
+def build(config: GPT2Config, weights: Weights, **options: Any) -> GPT2: ...
+@overload
+def build(config: DCGANConfig, weights: Weights, **options: Any) -> DCGAN: ...
+@overload
+def build(config: Config, weights: Weights, **options: Any) -> Model: ...
+def build(config: Config, weights: Weights, **options: Any) -> Model:
     """The model on the `device` of its options, else on this machine's CPU; mapped weights that it has packed leave
     memory."""
     if "device" in options:

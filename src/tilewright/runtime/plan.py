@@ -18,8 +18,8 @@ from tilewright.backends.footprint import Part, peak_of
 from tilewright.formats.files import BLOCK_BYTES, InputFile
 from tilewright.formats.lines import Line
 from tilewright.hardware import gpus
+from tilewright.runtime.begun import Begun, begun_of
 from tilewright.runtime.devices import gpu_elsewhere
-from tilewright.runtime.jobs.begun import Begun, begun_of
 from tilewright.runtime.jobs.cut import Cut, Lines, Records, RowGroups, lines_between
 from tilewright.runtime.jobs.pieces import THREADS
 from tilewright.runtime.jobs.placed import room
@@ -147,7 +147,7 @@ def _job_plan(verb: str, task: Any, begun: Begun, declared: Declared) -> JobPlan
         **vars(declared) | {"outputs": replace(outputs, shards=outputs.shards + TRAILER * begun.cut.shards)},
         verb=verb, model=getattr(job, "model", ""), device=job.device, dtype=getattr(task, "dtype", job.dtype),
         begun=begun, processes=min(begun.workers // parallel, todo),
-        supervised=not job.settings.is_inline and job.settings.engine != "mpi", disk=room(job.output),
+        supervised=job.settings.is_supervised, disk=room(job.output),
     )  # fmt: skip
 
 

@@ -13,9 +13,9 @@ import pytest
 
 import toy_jobs
 from tilewright.errors import Interrupted, ResourceError, UsageError
+from tilewright.runtime.begun import begun_of
 from tilewright.runtime.engines.inline import Inline
 from tilewright.runtime.jobs import durable, earlier
-from tilewright.runtime.jobs.begun import begun_of
 from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.placed import room
 from tilewright.runtime.jobs.run import run

@@ -19,8 +19,8 @@ from tilewright.ops.conv3d.arguments import ALIASES, check_rung, pack, pack_fact
 from tilewright.ops.conv3d.ladder import ladder
 from tilewright.ops.conv3d.operands import Border, Packed, Window, index_map
 from tilewright.ops.conv3d.problem import Problem
+from tilewright.ops.core.arguments import DEVICE, HOST, arguments_of
 from tilewright.ops.core.arrays import T, Tensor, put_back
-from tilewright.ops.core.backend import DEVICE, HOST, backend_of
 from tilewright.ops.core.gpu.tensors import names_gpu, on_gpu
 from tilewright.ops.core.memory import empty
 
@@ -77,33 +77,33 @@ def conv3d(
     size, or the number of threads, so a volume may be convolved in tiles.
     Raises UsageError naming the argument that does not fit, ResourceError if memory is too small for the result.
     """
-    backend = backend_of(x)
-    array: Any = backend.take("conv3d", "x", x)
+    arguments = arguments_of(x)
+    array: Any = arguments.take("conv3d", "x", x)
     if isinstance(weights, Packed):
         packed = weights
     else:
-        packed = prepare(weights, device=None if backend is HOST else array.device)
+        packed = prepare(weights, device=None if arguments is HOST else array.device)
     volume = volume_shape(array.shape, packed)
     window = window_for(volume, packed.sizes, mode, cval, origin)
     if window.mode == "valid":
         volume = tuple(n - K + 1 for n, K in zip(volume, packed.sizes, strict=True))
     shape = (packed.problem.O, *volume) if packed.channels else volume
-    result: Any = backend.result("conv3d", out, shape, array)
-    rung = check_rung(packed, backend.device)
+    result: Any = arguments.result("conv3d", out, shape, array)
+    rung = check_rung(packed, arguments.device)
     whole = slice(None) if packed.channels else None
-    if backend is HOST:
-        target: Any = result if out is None else backend.target(result, array)
+    if arguments is HOST:
+        target: Any = result if out is None else arguments.target(result, array)
         _run_on_host(rung, array[whole], packed, target[whole], window)
-        return backend.finish(x, result, target)
+        return arguments.finish(x, result, target)
     data = packed.data if isinstance(packed.data, list) else [packed.data]
     for tensor in (one for one in data if hasattr(one, "device")):
-        backend.same_device("conv3d", "x", array, weights=tensor)
+        arguments.same_device("conv3d", "x", array, weights=tensor)
     if 0 in shape:
-        return backend.finish(x, result, result)
-    target = backend.target(result, array)
+        return arguments.finish(x, result, result)
+    target = arguments.target(result, array)
     target = result.new_empty(shape) if target.data_ptr() % ALIGNMENT else target
     rung.run(array.float().contiguous()[whole], packed, target[whole], window)
-    return backend.finish(x, result, target)
+    return arguments.finish(x, result, target)
 
 
 def _run_on_host(rung, x: np.ndarray, packed: Packed, out: np.ndarray, window: Window) -> None:

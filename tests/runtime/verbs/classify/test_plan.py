@@ -35,7 +35,7 @@ def test_weights_and_rows_of_the_table_are_those_of_the_model(job, sentences, dt
     placed.logits(sentences)
     table = placed.convolutions.state
     packed = [*table.packed, *(weight for weight, _ in placed.linears)]
-    job.dtype = dtype
+    job.settings = Settings(dtype=dtype)
     found = plan(job)
     assert 0 <= sum(one.data.nbytes for one in packed) - parts_of(found)[PREPARED] <= LINE * len(packed)
     assert found.figures["table_rows"] == table.used

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tilewright.errors import counted
 from tilewright.formats.validate import validate
-from tilewright.runtime.jobs.start import quiet, start
-from tilewright.runtime.reports import Say, phase
+from tilewright.runtime.reports import Say, phase, quiet
+from tilewright.runtime.start import start
 from tilewright.runtime.verbs.classify.job import ClassifyJob, ClassifyReport
 from tilewright.runtime.verbs.classify.task import task_of
 
@@ -20,15 +20,7 @@ def classify(job: ClassifyJob, say: Say = quiet) -> ClassifyReport:
     before the work starts is.
     """
     report = ClassifyReport()
-    task, figures = start(
-        lambda speak, _: task_of(job, speak),
-        job.output,
-        job.settings,
-        report,
-        device=job.device,
-        unit="sentences",
-        say=say,
-    )
+    task, figures = start(task_of, job, report, unit="sentences", say=say)
     if not report.lead:
         return report
     report.cut = int(figures.get("cut", 0))

@@ -16,7 +16,7 @@ from tilewright.formats.course import TokenFile
 from tilewright.models.textcnn import SIZES, TextCNNConfig
 from tilewright.ops.embedding_conv1d.device_table import PRODUCT_TOKENS, RESERVE
 from tilewright.ops.embedding_conv1d.token_table import PRODUCT_ROWS, capacity_of
-from tilewright.runtime.jobs.begun import Begun
+from tilewright.runtime.begun import Begun
 from tilewright.runtime.load import mapped_weights
 from tilewright.runtime.plan import (
     STRETCHES,

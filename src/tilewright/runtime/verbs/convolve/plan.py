@@ -12,7 +12,7 @@ from tilewright.formats.files import BLOCK_BYTES
 from tilewright.formats.names import suffix_of
 from tilewright.formats.raw_volumes import RawForm
 from tilewright.formats.zarr_volumes import ZarrForm, ZarrVolume
-from tilewright.runtime.jobs.begun import Begun
+from tilewright.runtime.begun import Begun
 from tilewright.runtime.jobs.cut import Records
 from tilewright.runtime.plan import (
     KEPT_FREE,
@@ -31,7 +31,6 @@ from tilewright.runtime.verbs.convolve.slabs import planes_of, slabs_bytes
 from tilewright.runtime.verbs.convolve.task import ConvolveTask, task_of
 from tilewright.runtime.verbs.convolve.tiles import Tile, Tiling, needed_bytes
 from tilewright.runtime.verbs.convolve.volume_shards import held_bytes
-from tilewright.runtime.verbs.convolve.worker import tiling_of
 
 TEXT_BYTES = 9.5  # of a value with six decimals
 
@@ -44,7 +43,7 @@ def plan(job: ConvolveJob, gpu_memory: int | None = None) -> JobPlan:
 def _declared(task: ConvolveTask, begun: Begun, gpu_memory: int) -> Declared:
     kernel, voxels, cut = task.taps, math.prod(task.shape), begun.cut
     assert kernel is not None and isinstance(cut, Records)
-    tiling = tiling_of(task, task.opened(), kernel, task.form(), cut)
+    tiling = task.tiling(cut)
     boxes = [task.box(first, cut.per_shard) for first in range(0, cut.count, cut.per_shard)]
     if task.job.device == "cpu":
         parts = _memory(task, kernel, tiling, cut)

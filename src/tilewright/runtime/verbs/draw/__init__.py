@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tilewright.errors import counted
 from tilewright.formats.validate_images import validate_images
-from tilewright.runtime.jobs.start import quiet, start
-from tilewright.runtime.reports import Report, Say, phase
+from tilewright.runtime.reports import Report, Say, phase, quiet
+from tilewright.runtime.start import start
 from tilewright.runtime.verbs.draw.job import DrawJob
 from tilewright.runtime.verbs.draw.task import task_of
 
@@ -19,15 +19,7 @@ def draw(job: DrawJob, say: Say = quiet) -> Report:
     done is kept, and the same call goes on. Everything that can be checked before the work starts is.
     """
     report = Report()
-    task, _ = start(
-        lambda speak, _: task_of(job, speak),
-        job.output,
-        job.settings,
-        report,
-        device=job.device,
-        unit="images",
-        say=say,
-    )
+    task, _ = start(task_of, job, report, unit="images", say=say)
     if not report.lead:
         return report
     spent = report.seconds

@@ -9,7 +9,7 @@ import numpy as np
 from tilewright.backends.footprint import CONTEXT, MERGING, PREPARING, RUNNING, Part, halved, peak_of
 from tilewright.formats.files import BLOCK_BYTES
 from tilewright.formats.images import array_header, bmp_bytes, check_grid, grid, kind_of, text_header
-from tilewright.runtime.jobs.begun import Begun
+from tilewright.runtime.begun import Begun
 from tilewright.runtime.load import mapped_weights
 from tilewright.runtime.plan import (
     KEPT_FREE,

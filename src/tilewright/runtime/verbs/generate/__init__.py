@@ -5,8 +5,8 @@ from __future__ import annotations
 from tilewright.errors import counted
 from tilewright.formats.sampling_fields import DRAWING
 from tilewright.formats.validate import validate, validate_tokens
-from tilewright.runtime.jobs.start import quiet, start
-from tilewright.runtime.reports import Say
+from tilewright.runtime.reports import Say, quiet
+from tilewright.runtime.start import start
 from tilewright.runtime.verbs.generate.job import GenerateJob, GenerateReport, beyond_context
 from tilewright.runtime.verbs.generate.task import GenerateTask, task_of
 from tilewright.runtime.verbs.generate.worker import FIRST_UNDRAWN, RAN, UNDRAWN
@@ -23,15 +23,7 @@ def generate(job: GenerateJob, say: Say = quiet) -> GenerateReport:
     case an earlier output is untouched, what is done is kept, and the same call goes on.
     """
     report = GenerateReport()
-    task, figures = start(
-        lambda speak, _: task_of(job, speak),
-        job.output,
-        job.settings,
-        report,
-        device=job.device,
-        unit="prompts",
-        say=say,
-    )
+    task, figures = start(task_of, job, report, unit="prompts", say=say)
     if not report.lead:
         return report
     names = ("tokens", "prompt_tokens", "cut", UNDRAWN)
@@ -60,5 +52,5 @@ def generate(job: GenerateJob, say: Say = quiet) -> GenerateReport:
 
 def unused_rungs(task: GenerateTask, figures: dict[str, float]) -> list[str]:
     """The forced rungs of operations that choose tokens, and that no prompt needed. figures: of all shards."""
-    forced = {op: rung for op, rung in task.around.rungs.items() if op in CHOOSING}
+    forced = {op: rung for op, rung in task.job.settings.rungs.items() if op in CHOOSING}
     return [f"{op}={rung}" for op, rung in forced.items() if not figures.get(f"{RAN}{op}")]

@@ -20,8 +20,8 @@ from tilewright.generation.memory import Prompts, Wanted
 from tilewright.generation.scheduler import WINDOW
 from tilewright.hardware import gpus
 from tilewright.models.gpt2 import GPT2Config
+from tilewright.runtime.begun import Begun
 from tilewright.runtime.devices import gpu_elsewhere, place_for
-from tilewright.runtime.jobs.begun import Begun
 from tilewright.runtime.load import config_of, mapped_weights
 from tilewright.runtime.plan import (
     Declared,
@@ -85,7 +85,7 @@ def plan_made(job: GenerateJob, length: int = 16, gpu_memory: int | None = None)
     where not one sequence fits.
     """
     with gpu_elsewhere(job.device == "cuda" and gpu_memory is not None):
-        job = replace(job, device=place_for(job.device, job.dtype))
+        job = replace(job, settings=replace(job.settings, device=place_for(job.device, job.dtype)))
     config: GPT2Config = config_of(job.model, GPT2Config)
     if length >= config.n_positions:
         raise UsageError(f"a prompt has {length} tokens; the context of {config.n_positions} must hold one more")

@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
-from tilewright.errors import InputError, counted
+from tilewright.errors import counted
 from tilewright.formats.completions import empty_line, error_line
 from tilewright.formats.files import InputFile
 from tilewright.formats.models import eos_token_ids
@@ -14,24 +14,20 @@ from tilewright.formats.prompts import PromptReader, open_prompts
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.generation.sampling import SamplingParams
 from tilewright.models.gpt2 import GPT2Config
-from tilewright.ops.core.ladder import forced
-from tilewright.runtime.devices import place_for
-from tilewright.runtime.fingerprint import Around, files_of, fingerprint
 from tilewright.runtime.forced_rungs import Idle, check_rungs
 from tilewright.runtime.inputs import SCAN_BYTES, Sizing, cut_lines, cut_rows
 from tilewright.runtime.jobs.cut import Cut, Records
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.ids import settle_ids
 from tilewright.runtime.jobs.manifest import Value
-from tilewright.runtime.jobs.start import quiet
 from tilewright.runtime.jobs.stop import Stop
-from tilewright.runtime.jobs.task import Place, Totals
+from tilewright.runtime.jobs.task import Place
 from tilewright.runtime.load import config_of, tokenizer_of
-from tilewright.runtime.outputs import AsParquet
-from tilewright.runtime.reports import Say
+from tilewright.runtime.reports import Say, quiet
 from tilewright.runtime.text_inputs import check_has_ids
 from tilewright.runtime.verbs.generate.job import COURSE_PROMPT, TEXT, GenerateJob, beyond_context, check, check_model
 from tilewright.runtime.verbs.generate.worker import DEFAULTS, GenerateWorker
+from tilewright.runtime.verbs.records_task import AsParquet, RecordsTask
 
 ADDED = (  # parameters that earlier jobs' manifests do not name
     "presence_penalty", "frequency_penalty", "logit_bias", "bad_words", "allowed_token_ids", "suppress_tokens",
@@ -39,9 +35,9 @@ ADDED = (  # parameters that earlier jobs' manifests do not name
 )  # fmt: skip
 
 
-def task_of(job: GenerateJob, say: Say = quiet) -> GenerateTask:
+def task_of(job: GenerateJob, say: Say = quiet, workers: int = 1) -> GenerateTask:
     """Everything that can be checked before the work is. Raises UsageError, InputError and ResourceError."""
-    job = replace(job, device=place_for(job.device, job.dtype))
+    job = job.as_called()
     check(job)
     config, tokenizer = config_of(job.model, GPT2Config), tokenizer_of(job.model)
     eos_token_ids(job.model)  # refuses wrong ones before the weights are read
@@ -51,8 +47,8 @@ def task_of(job: GenerateJob, say: Say = quiet) -> GenerateTask:
     if job.is_binary:
         job.params = replace(job.params, ignore_eos=True)
     kind = RowsTask if job.output.endswith(".parquet") else GenerateTask
-    task = kind(job, config, Around.here(), say, tokenizer=tokenizer)
-    check_forced(None if job.has_own_params else job.params, job.device)
+    check_forced(job)
+    task = kind(job, config, say, workers, tokenizer=tokenizer)
     with closing(task.reader(SCAN_BYTES)) as reader:
         task.size = reader.bytes
     say(f"Checking input: {counted(task.size, 'byte')}...Done!")
@@ -62,12 +58,11 @@ def task_of(job: GenerateJob, say: Say = quiet) -> GenerateTask:
 
 
 @dataclass
-class GenerateTask:
+class GenerateTask(RecordsTask):
     """A `Task`. tokenizer: where it was made; workers in other processes read their own."""
 
     job: GenerateJob
     config: GPT2Config
-    around: Around
     say: Say = quiet
     workers: int = 1
     size: int = 0
@@ -90,10 +85,7 @@ class GenerateTask:
         sampling = {f"sampling.{name}": value for name, value in given.items() if name not in new}
         own = {name: _sealed(value) for name, value in sampling.items()}
         form = job.output.rpartition(".")[2] if job.output.endswith(TEXT) else "binary"
-        return fingerprint("generate", job, self.around) | {"count": job.count, "seed": job.seed, "output": form} | own
-
-    def files(self) -> dict[str, str]:
-        return files_of(self.job)
+        return job.fingerprint("generate") | {"count": job.count, "seed": job.seed, "output": form} | own
 
     def cut(self, shard_size: int | None) -> Cut:
         sizing = sizing_for(self.job.device, self.job.params).for_workers(self.workers)
@@ -104,11 +96,6 @@ class GenerateTask:
     def open(self, place: Place) -> GenerateWorker:
         return GenerateWorker(self)
 
-    def header(self, totals: Totals) -> bytes:
-        if totals.records == 0:
-            raise InputError("the input holds 0 records", path=self.job.input)
-        return b""
-
     def settle(self, directory: JobDirectory, stop: Stop) -> None:
         if not isinstance(directory.manifest.cut, Records):
             line = empty_line if self.job.output.endswith(".txt") else error_line
@@ -116,9 +103,9 @@ class GenerateTask:
                 settle_ids(directory, file, ("custom_id", "id"), line, stop)
 
 
-def check_forced(params: SamplingParams | None, device: str) -> None:
-    """Raises UsageError for a forced rung without effect. params: of all prompts; None: each may have its own."""
-    check_rungs("generate", forced(), device, idle_operations(params) if params else {})
+def check_forced(job: GenerateJob) -> None:
+    """Raises UsageError for a forced rung without effect. job: with its settings complete."""
+    check_rungs("generate", job.settings.rungs, job.device, {} if job.has_own_params else idle_operations(job.params))
 
 
 def idle_operations(params: SamplingParams) -> dict[str, Idle]:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,13 +25,13 @@ from tilewright.generation.scheduler import WINDOW
 from tilewright.generation.sequences import Generated, Request
 from tilewright.models.gpt2 import GPT2, GPT2Config
 from tilewright.runtime.devices import gpu_faults
+from tilewright.runtime.fingerprint import in_force
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.cut import Records, RowGroups, Shard
 from tilewright.runtime.jobs.directory import Attempt
 from tilewright.runtime.jobs.task import FIRST, Beat
 from tilewright.runtime.kernel_cache import compiling_told
-from tilewright.runtime.load import place as placed
-from tilewright.runtime.load import read_weights, tokenizer_of
+from tilewright.runtime.load import build, read_weights, tokenizer_of
 from tilewright.runtime.reports import Report, Say, phase
 
 if TYPE_CHECKING:
@@ -50,12 +50,12 @@ PENDING = 2 * WINDOW  # prompts read and not yet written: the engine's, and bad 
 
 
 class GenerateWorker:
-    """Loads the model, then continues the prompts of shards with it."""
+    """A `Worker`: loads the model, then continues the prompts of shards with it."""
 
     def __init__(self, task: GenerateTask) -> None:
         self.task, self.job, self.report = task, task.job, Report()
         with ExitStack() as stack:
-            stack.enter_context(task.around.entered())
+            stack.enter_context(in_force(task.job.settings))
             if self.job.device != "cpu":
                 stack.enter_context(gpu_faults())
             task.tokenizer = task.tokenizer or tokenizer_of(self.job.model)
@@ -68,7 +68,6 @@ class GenerateWorker:
             self.open = stack.pop_all()
 
     def run(self, shard: Shard, out: Attempt, beat: Beat) -> int:
-        """See `task.Worker`."""
         if isinstance(self.reader, PromptFile):
             self.reader.only(shard.rows)
         else:
@@ -79,7 +78,7 @@ class GenerateWorker:
         out.figures = self.report.take_seconds() | {
             "tokens": stream.tokens, "prompt_tokens": stream.prompt_tokens, "cut": stream.cut,
         }  # fmt: skip
-        out.figures |= {f"{RAN}{op}": 1 for op in stream.operations & self.task.around.rungs.keys()}
+        out.figures |= {f"{RAN}{op}": 1 for op in stream.operations & self.job.settings.rungs.keys()}
         if stream.undrawn:
             out.figures |= {UNDRAWN: stream.undrawn, FIRST_UNDRAWN: stream.first_undrawn}
         return stream.records
@@ -270,9 +269,9 @@ def is_undrawn(params: SamplingParams, prompt: Prompt) -> bool:
 
 def _load(job: GenerateJob, report: Report, say: Say) -> GPT2:
     with phase(report, "load", say, "Loading weights"):
-        config, weights = read_weights(job.model)
+        config, weights = read_weights(job.model, GPT2Config)
     with phase(report, "prepare", say, "Preparing model"):
-        model = placed(config, weights, dtype=job.dtype, device=job.device)
+        model = build(config, weights, dtype=job.dtype, device=job.device)
     with phase(report, "compile", say, "Compiling or loading kernels"):
         prompt = np.zeros(min(2, config.n_positions - 1), np.int64)  # of one token none attends to another
         for temperature in {0.0, float(not job.params.greedy)}:
@@ -280,7 +279,7 @@ def _load(job: GenerateJob, report: Report, say: Say) -> GPT2:
     return model
 
 
-def _writer(job: GenerateJob, file: Writable) -> Any:
+def _writer(job: GenerateJob, file: Writable) -> TokenWriter | TextWriter | CompletionWriter:
     if job.is_binary:
         return TokenWriter(file, job.params.max_tokens)
     return TextWriter(file) if job.output.endswith(".txt") else CompletionWriter(file)

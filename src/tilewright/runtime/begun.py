@@ -12,9 +12,9 @@ from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.manifest import Damaged, Manifest
 from tilewright.runtime.jobs.run import check_cut, check_part
 from tilewright.runtime.jobs.settings import Settings
-from tilewright.runtime.jobs.start import VerbTask, engine_of, workers_of
 from tilewright.runtime.jobs.status import status
 from tilewright.runtime.jobs.task import Assembling, Reading
+from tilewright.runtime.start import VerbTask, engine_of, workers_of
 
 
 @dataclass(frozen=True)

@@ -6,24 +6,23 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from tilewright.errors import Interrupted, ResourceError, UsageError
 from tilewright.runtime.devices import gpu_faults, place_for
 from tilewright.runtime.engines.launchers import check_alone
 from tilewright.runtime.jobs import merge
-from tilewright.runtime.jobs.cut import Cut
-from tilewright.runtime.jobs.directory import JobDirectory, Record
+from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.run import run_within
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.stop import stopping
-from tilewright.runtime.jobs.task import Engine, Task, Watch, add_figures
+from tilewright.runtime.jobs.task import Engine, Task
 from tilewright.runtime.kernel_cache import cache_or_none, first_run
 from tilewright.runtime.process import bus_errors
-from tilewright.runtime.progress import JobProgress
-from tilewright.runtime.reports import SECONDS, SHOWN_ERRORS, Report, Say, phase
+from tilewright.runtime.progress import Figures, JobProgress
+from tilewright.runtime.reports import SECONDS, SHOWN_ERRORS, Report, Say, phase, quiet
 
 ENGINES = ("inline", "local", "mpi", "ray")
 
@@ -38,7 +37,8 @@ def visible_gpus() -> tuple[str, ...]:
 
 
 def engine_of(settings: Settings, device: str) -> Engine:
-    """device: as `place_for` takes it. On GPUs a worker has one, on a CPU a part of the cores.
+    """The engine that the settings ask for. device: as `place_for` takes it. A worker has one GPU, or a part of the
+    cores.
 
     Raises UsageError for an unknown engine or workers that it cannot have, and where an MPI launcher started several
     processes for another engine than MPI's and no part; ResourceError where the device is missing.
@@ -81,88 +81,61 @@ def workers_of(engine: Engine, settings: Settings) -> int:
     return getattr(engine, "workers", 1) * (settings.part or (0, 1))[1]
 
 
+class VerbJob(Protocol):
+    """What a verb is asked for. output: a path."""
+
+    output: str
+    settings: Settings
+
+
 class VerbTask(Task, Protocol):
-    """workers: how many there are, for `cut`. It has `say`, too, which is `quiet` for workers in other processes."""
+    """The task of a verb. workers: the number of workers, for `cut`. It also has `say`, which is `quiet` for workers in
+    other processes."""
 
     workers: int
 
+    def close(self) -> None:
+        """Close what the checks have opened."""
 
+
+J = TypeVar("J", bound=VerbJob)
 T = TypeVar("T", bound=VerbTask)
 
 
-def quiet(text: str) -> None:
-    """Says nothing: what a worker in another process has for `say`."""
-
-
-@dataclass
-class _Figures(Watch):
-    """What this run's shards say, handed on to a progress display."""
-
-    shown: JobProgress
-    records: int = 0
-    begun: float = float("inf")
-    ended: float = 0.0
-    sums: dict[str, float] = field(default_factory=dict)
-    workers: set[int] = field(default_factory=set)
-
-    def begin(self, cut: Cut) -> None:
-        self.shown.begin(cut)
-
-    def at_work(self, worker: int, done: int, share: float | None = None) -> None:
-        self.shown.at_work(worker, done, share)
-
-    def committed(self, record: Record, worker: int | None) -> None:
-        self.shown.committed(record, worker)
-        if worker is None:
-            return
-        self.records += record.records
-        self.workers.add(worker)
-        self.begun = min(self.begun, record.finished - record.seconds)
-        self.ended = max(self.ended, record.finished)
-        add_figures(self.sums, record.figures)
-
-
 def start(
-    make: Callable[[Say, int], T],
-    output: str,
-    settings: Settings,
-    report: Report,
-    *,
-    device: str,
-    unit: str,
-    say: Say = quiet,
+    task_of: Callable[[J, Say, int], T], job: J, report: Report, *, unit: str, say: Say = quiet
 ) -> tuple[T, dict[str, float]]:
     """Run a verb's job until its output exists, and fill `report`. Returns the task and the figures of all shards.
 
-    make(say, workers): makes every check that needs no work, and returns the task. Every rank of MPI calls it inside
-    the engine's block. say: what the rank's worker may say. workers: how many share the input.
-    report.lead is False for a rank that only followed and for a part: they have no output, and nothing to say. Raises
-    what `run` does.
+    task_of(job, say, workers): the verb's checks that need no work. Every rank of MPI runs them, within the engine's
+    block. unit: what is counted, in messages. report.lead is False for a rank that only followed and for a part: they
+    have no output, and nothing to say. Raises what `task_of` and `run` do.
     """
-    began, since = time.perf_counter(), time.time_ns()
-    faults = gpu_faults() if settings.is_inline and device != "cpu" else nullcontext()  # else the worker is replaced
+    began, since, settings = time.perf_counter(), time.time_ns(), job.settings
+    on_gpu = settings.is_inline and settings.device != "cpu"
+    faults = gpu_faults() if on_gpu else nullcontext()  # else the worker is replaced
     alone = bus_errors.explained(json=settings.json) if settings.is_inline else nullcontext()
-    with stopping() as stop, engine_of(settings, device) as engine, faults, alone:
+    with stopping() as stop, engine_of(settings, settings.device) as engine, faults, alone, ExitStack() as opened:
         report.lead = engine.lead
         if engine.lead:
             stop.asked = _Announced(settings.grace)
         with phase(report, "check"):
-            task = make(say if engine.lead else quiet, workers_of(engine, settings))
-            if place_for(device) == "cpu" and (notice := cache_or_none() or first_run()) and engine.lead:
+            task = task_of(job, say if engine.lead else quiet, workers_of(engine, settings))
+            opened.callback(task.close)
+            if place_for(settings.device) == "cpu" and (notice := cache_or_none() or first_run()) and engine.lead:
                 say(notice)
         stop.check()
-        task.workers = workers_of(engine, settings)
         if not settings.is_inline:
             vars(task)["say"] = quiet  # mypy takes a field that can be called for a method
         if not engine.lead:
-            done = run_within(task, output, engine, settings)
+            done = run_within(task, job.output, engine, settings)
             report.records, report.errors = done.records, done.errors
             return task, done.figures
-        with JobProgress(unit) as shown, _resumable(settings, watch := _Figures(shown)):
-            done = run_within(task, output, engine, replace(settings, since=since), watch)
-    _fold(report, done, watch)
+        with JobProgress(unit) as watch, _resumable(settings, watch.figures):
+            done = run_within(task, job.output, engine, replace(settings, since=since), watch)
+    _fold(report, done, watch.figures)
     if done.errors:
-        with JobDirectory(output) as directory:
+        with JobDirectory(job.output) as directory:
             report.first_errors = directory.first_errors(SHOWN_ERRORS)
     if settings.part:
         report.lead = False
@@ -214,27 +187,27 @@ class _Announced:
 
 
 @contextmanager
-def _resumable(settings: Settings, watch: _Figures) -> Iterator[None]:
+def _resumable(settings: Settings, figures: Figures) -> Iterator[None]:
     try:
         yield
     except Interrupted as error:
-        if settings.restart and watch.workers:  # else what --restart was to throw away is still there
+        if settings.restart and figures.workers:  # else what --restart was to throw away is still there
             error.remedy = "run the same command again, without --restart"
         raise
 
 
-def _fold(report: Report, done: merge.Report, watch: _Figures) -> None:
+def _fold(report: Report, done: merge.Report, figures: Figures) -> None:
     """seconds of a phase: of all workers, divided by their number; "run" of several: first shard to last commit."""
-    workers = max(len(watch.workers), 1)
-    report.records, report.errors, report.computed = done.records, done.errors, watch.records
-    for name, value in watch.sums.items():
+    workers = max(len(figures.workers), 1)
+    report.records, report.errors, report.computed = done.records, done.errors, figures.records
+    for name, value in figures.sums.items():
         if name.startswith(SECONDS):
             phase_name = name.removeprefix(SECONDS)
             report.seconds[phase_name] = report.seconds.get(phase_name, 0.0) + value / workers
     if workers > 1:
-        report.seconds["run"] = watch.ended - watch.begun
+        report.seconds["run"] = figures.ended - figures.begun
     report.seconds["merge"] = done.seconds.get("merge", 0.0)
-    report.figures = {name: value for name, value in watch.sums.items() if not name.startswith(SECONDS)}
+    report.figures = {name: value for name, value in figures.sums.items() if not name.startswith(SECONDS)}
     report.job = {
         "directory": f"{done.output}.job",
         "shards": done.shards,

@@ -1,10 +1,9 @@
-"""Backends: how a public function checks and allocates arrays, on the CPU (HOST) and on a GPU (DEVICE).
+"""How a public function checks its arguments and allocates its result, on the CPU (HOST) and on a GPU (DEVICE).
 
-`backend_of(x)` chooses the backend of a call. Both have the same methods, so one public function serves NumPy arrays
-and torch tensors. Messages have the form "op: x is ...; ... is wanted".
+`arguments_of(x)` returns the one for the memory of x. Both have the same methods, so one public function serves NumPy
+arrays and torch tensors. Messages have the form "op: x is ...; ... is wanted".
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +12,7 @@ from tilewright.errors import UsageError
 from tilewright.ops.core import arrays
 from tilewright.ops.core.gpu import rows as gpu_rows
 from tilewright.ops.core.gpu import tensors
-from tilewright.ops.core.rows import over_rows
+from tilewright.ops.core.rows import as_rows
 
 NOTHING = {rank: np.empty((0,) * rank, np.float32) for rank in (1, 2)}
 
@@ -86,17 +85,20 @@ class Host:
         target = result if out is None else arrays.target_for(result, *checked, residual=array)
         return RowOperands(array, tuple(map(np.ascontiguousarray, checked)), result, target, "float32")
 
-    def over_rows(self, run: Callable, work: RowOperands) -> None:
-        """Call run(rows of x, rows of target): (rows, C) both, rows contiguous."""
-        over_rows(run, work.x, work.target)
+    def rows(self, work: RowOperands) -> tuple[np.ndarray, np.ndarray]:
+        """x and the target as (rows, C) with contiguous rows, copied if need be; `put_back` copies what was written."""
+        return as_rows(work.x), arrays.rows_for(work.target)
 
-    def over_elements(self, run: Callable, work: RowOperands) -> None:
-        """Call run(x, target), both as (rows, C) of any width."""
+    def elements(self, work: RowOperands) -> tuple[np.ndarray, np.ndarray]:
+        """As `rows`, but of any width."""
         x, target = work.x, work.target
         if x.flags.c_contiguous and target.flags.c_contiguous:
-            run(x.reshape(1, -1), target.reshape(1, -1))
-        else:
-            over_rows(run, x, target)
+            return x.reshape(1, -1), target.reshape(1, -1)
+        return self.rows(work)
+
+    def put_back(self, work: RowOperands, written: np.ndarray) -> None:
+        """Copy what a kernel has written to the target, unless it is the target's memory."""
+        arrays.put_back(work.target, written)
 
     def finish(self, caller, result: np.ndarray, target: np.ndarray):
         """Copy the target to the result, and return it as the kind of array that the caller passed; bfloat16 as a
@@ -168,14 +170,17 @@ class Device:
             x, tuple(map(gpu_rows.ready, checked)), result, target, gpu_rows.kinds_of(x, target, *checked)
         )
 
-    def over_rows(self, run: Callable, work: RowOperands) -> None:
-        """Call run(rows of x, rows of target): (rows, C) both, contiguous."""
+    def rows(self, work: RowOperands) -> tuple:
+        """x and the target as (rows, C), both contiguous, without a copy."""
         C = work.x.shape[-1]
-        run(gpu_rows.as_rows(work.x, C), gpu_rows.as_rows(work.target, C))
+        return gpu_rows.as_rows(work.x, C), gpu_rows.as_rows(work.target, C)
 
-    def over_elements(self, run: Callable, work: RowOperands) -> None:
-        """Call run(x, target), both contiguous."""
-        run(work.x, work.target)
+    def elements(self, work: RowOperands) -> tuple:
+        """x and the target, both contiguous."""
+        return work.x, work.target
+
+    def put_back(self, work: RowOperands, written) -> None:
+        """Nothing: the kernel has written to the target itself."""
 
     def finish(self, caller, result, target):
         """Copy the target to the result, and return it as the kind of array that the caller passed."""
@@ -185,22 +190,22 @@ class Device:
 
 
 HOST, DEVICE = Host(), Device()
-Backend = Host | Device
+Arguments = Host | Device
 
 
-def backend_of(value) -> Backend:
+def arguments_of(value) -> Arguments:
     """DEVICE for an array in a GPU's memory, else HOST."""
     return DEVICE if tensors.on_gpu(value) else HOST
 
 
-def _vectors(backend: Backend, op: str, x, rank: int, vectors: dict) -> list:
+def _vectors(arguments: Arguments, op: str, x, rank: int, vectors: dict) -> list:
     """The vectors, each (C,) and on x's device. Raises UsageError naming the one that does not fit."""
     if x.ndim < rank:
         raise UsageError(f"{op}: x is a single number; (..., C) is wanted")
-    checked = {name: backend.take(op, name, value) for name, value in vectors.items()}
+    checked = {name: arguments.take(op, name, value) for name, value in vectors.items()}
     for name, vector in checked.items():
         if tuple(vector.shape) != (x.shape[-1],):
             shapes = f"{tuple(vector.shape)}; {(x.shape[-1],)} is wanted"
             raise UsageError(f"{op}: {name} has shape {shapes}, one element per column of x")
-    backend.same_device(op, "x", x, **checked)
+    arguments.same_device(op, "x", x, **checked)
     return list(checked.values())

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, BadParameter, Option
 
 from tilewright.cli import generate
-from tilewright.cli._jobs import checked_rungs
-from tilewright.cli._options import parse_bytes, verb
+from tilewright.cli._jobs import resolve_dtype
+from tilewright.cli._options import check_threads, parse_bytes, parse_rungs, verb
 from tilewright.cli._output import say, show, show_json
 from tilewright.formats.sampling_fields import DRAWING
 
@@ -89,7 +89,9 @@ def plan(options: Options) -> None:
 
 
 def _enter(stack: ExitStack, options: Any, job: str) -> None:
-    rungs = checked_rungs(options, job)
+    rungs = parse_rungs(options.rung or [], job, options.device)
+    check_threads(options.threads)
+    resolve_dtype(options)
 
     from tilewright.ops.core.ladder import forcing
     from tilewright.ops.core.launch import threads
@@ -112,8 +114,8 @@ def _planned(name: str, module: Any, options: Any) -> tuple[str, dict[str, Any]]
         from tilewright.runtime.verbs.generate.task import check_forced
 
         options.input = ""
-        check_forced(generate._params(options), options.device)
         job = module.job_of(options)
+        check_forced(job)
         found = plans.plan_made(job, options.length, memory)
         head, disk = _made(found, options), []
         told = {"verb": "plan", "job": name, "model": job.model, "device": job.device, "dtype": job.dtype,

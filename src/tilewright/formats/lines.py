@@ -107,7 +107,7 @@ class LineReader(Generic[Raw, Content]):
         self.file.read_into(block, 0)
         is_json = self.IDS is None and block.removeprefix(BOM).lstrip().startswith((b"{", b"["))
         if (at := block.find(0)) >= 0 and not is_json:
-            kind = kind_of_bytes(block)
+            kind = kind_of_bytes(bytes(block))
             raise InputError(
                 f"is not text: byte 0x00 at offset {at}{f'; the file is {kind}' if kind else ''}", path=self.file.path,
                 remedy="give UTF-8 text, .jsonl or .parquet",

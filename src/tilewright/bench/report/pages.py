@@ -49,15 +49,15 @@ class Job:
 JOBS = {
     "sentiment": Job(
         "Sentiment",
-        "The course's job: 16,384 real sentences, vocabulary 21,635, width 4,096, 1,024 filters of each kernel size, "
+        "The course's TextCNN on real sentences: vocabulary 21,635, width 4,096, 1,024 filters of each kernel size, "
         'random weights. "table inside" computes the token table within the run; "table exists" is every later run, '
         "which reads it from disk (`--keep-table`). PyTorch runs at its fastest batch in the same process.",
         {"sentiment": "End to end"},
     ),
     "gpt2": Job(
         "GPT-2",
-        "GPT-2 124M with random weights: the course's prompts (16 tokens, 8 new ones), 64 prompts with 128 new tokens "
-        'each, and one prompt with 64. "as given" computes equal prompts once. A prefix that prompts share is computed '
+        "GPT-2 124M with random weights: prompts of 16 tokens with 8 new ones, a batch with 128 new tokens per prompt (64 "
+        'prompts on a CPU, 1,024 on a GPU), and one prompt with 64. "as given" computes equal prompts once. A prefix that prompts share is computed '
         "once in every case. Peers run at their fastest batch, interleaved with tilewright.",
         {
             "gpt2": "End to end",

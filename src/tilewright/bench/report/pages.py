@@ -56,9 +56,10 @@ JOBS = {
     ),
     "gpt2": Job(
         "GPT-2",
-        "GPT-2 124M with random weights: prompts of 16 tokens with 8 new ones, a batch with 128 new tokens per prompt (64 "
-        'prompts on a CPU, 1,024 on a GPU), and one prompt with 64. "as given" computes equal prompts once. A prefix that prompts share is computed '
-        "once in every case. Peers run at their fastest batch, interleaved with tilewright.",
+        "GPT-2 124M with random weights: prompts of 16 tokens with 8 new ones, a batch with 128 new tokens per prompt "
+        '(64 prompts on a CPU, 1,024 on a GPU), and one prompt with 64. "as given" computes equal prompts once. A '
+        "prefix that prompts share is computed once in every case. Peers run at their fastest batch, interleaved with "
+        "tilewright.",
         {
             "gpt2": "End to end",
             "gpt2_profile": "Where the time goes",

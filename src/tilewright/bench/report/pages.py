@@ -116,7 +116,7 @@ def _page(parts: Iterator[str]) -> str:
 
 def _operation(rows: list[Row], ladder: Ladder, machines: list[str], figures: list[str]) -> Iterator[str]:
     op = ladder.op
-    yield f"# {op}: measured"
+    yield f"# {op}"
     yield (
         f"Each rung of the ladder is one kernel variant; [ladder.py](../../src/tilewright/ops/{op}/ladder.py) declares "
         "them. A table shows rows of one session of one commit on one machine. [How it is measured](index.md)."
@@ -142,7 +142,7 @@ def _words(machine: str, figure: str) -> str:
 
 
 def _job(name: str, job: Job, by_op: dict[str, list[Row]], machines: list[str], figures: list[str]) -> Iterator[str]:
-    yield f"# {job.title}: measured"
+    yield f"# {job.title}"
     yield job.about
     rows = [row for file in job.files for row in by_op.get(file, [])]
     for machine, own in groups(rows, lambda row: row.machine).items():

@@ -92,14 +92,12 @@ def _headline(by_op: dict[str, list[Row]]) -> str:
     """Each job's largest workload that has a peer, on the machine that was measured last, in large figures."""
     parts = []
     for job, unit in UNITS.items():
-        rows = [row for row in by_op.get(job, []) if row.check != PEER and row.peer and row.peer_ratio]
-        if rows:
+        if rows := [row for row in by_op.get(job, []) if row.check != PEER and row.peer and row.peer_ratio]:
             row = max((row for row in rows if row.machine == rows[0].machine), key=lambda row: row.rows)
-            where = f"{size_of(row)}, {row.dtype}; {machine_title(row.machine)}"
-            parts.append(
-                f"<div><b>{three(row.rows / row.median_s)}</b> <span>{unit}</span>"
-                f"<em>{times(row.peer_ratio)} x as fast as {_text(row.peer)}</em><small>{_text(where)}</small></div>\n"
-            )
+            where = _text(f"{size_of(row)}, {row.dtype}; {machine_title(row.machine)}")
+            gain = f"{times(row.peer_ratio)} x as fast as {_text(row.peer or '')}"
+            speed = f"<b>{three(row.rows / row.median_s)}</b> <span>{unit}</span>"
+            parts.append(f"<div>{speed}<em>{gain}</em><small>{where}</small></div>\n")
     return f'<div class="headline">\n{"".join(parts)}</div>\n' if parts else ""
 
 

@@ -49,16 +49,17 @@ class Job:
 JOBS = {
     "sentiment": Job(
         "Sentiment",
-        "The course's job: 16,384 real sentences, vocabulary 21,635, width 4,096, 1,024 filters of each kernel size, "
+        "The course's TextCNN on real sentences: vocabulary 21,635, width 4,096, 1,024 filters of each kernel size, "
         'random weights. "table inside" computes the token table within the run; "table exists" is every later run, '
         "which reads it from disk (`--keep-table`). PyTorch runs at its fastest batch in the same process.",
         {"sentiment": "End to end"},
     ),
     "gpt2": Job(
         "GPT-2",
-        "GPT-2 124M with random weights: the course's prompts (16 tokens, 8 new ones), 64 prompts with 128 new tokens "
-        'each, and one prompt with 64. "as given" computes equal prompts once. A prefix that prompts share is computed '
-        "once in every case. Peers run at their fastest batch, interleaved with tilewright.",
+        "GPT-2 124M with random weights: prompts of 16 tokens with 8 new ones, a batch with 128 new tokens per prompt "
+        '(64 prompts on a CPU, 1,024 on a GPU), and one prompt with 64. "as given" computes equal prompts once. A '
+        "prefix that prompts share is computed once in every case. Peers run at their fastest batch, interleaved with "
+        "tilewright.",
         {
             "gpt2": "End to end",
             "gpt2_profile": "Where the time goes",
@@ -115,7 +116,7 @@ def _page(parts: Iterator[str]) -> str:
 
 def _operation(rows: list[Row], ladder: Ladder, machines: list[str], figures: list[str]) -> Iterator[str]:
     op = ladder.op
-    yield f"# {op}: measured"
+    yield f"# {op}"
     yield (
         f"Each rung of the ladder is one kernel variant; [ladder.py](../../src/tilewright/ops/{op}/ladder.py) declares "
         "them. A table shows rows of one session of one commit on one machine. [How it is measured](index.md)."
@@ -141,7 +142,7 @@ def _words(machine: str, figure: str) -> str:
 
 
 def _job(name: str, job: Job, by_op: dict[str, list[Row]], machines: list[str], figures: list[str]) -> Iterator[str]:
-    yield f"# {job.title}: measured"
+    yield f"# {job.title}"
     yield job.about
     rows = [row for file in job.files for row in by_op.get(file, [])]
     for machine, own in groups(rows, lambda row: row.machine).items():

@@ -277,8 +277,8 @@ def _sizes_table(shown: list[Row], every: dict[tuple[str, str], Row]) -> Table:
     if len(ratios) > 1:
         lines.append(("geometric mean", *[""] * 7, times(statistics.geometric_mean(ratios))))
         lines.append(("least", *[""] * 7, times(min(ratios))))
-    header = ("case", "size", "rung", unit, "of the roof, %", "median, ms", "10th to 90th percentile, ms")
-    header += ("peer", "speed-up over the peer")
+    times_ms = ("median, ms", "10th to 90th percentile, ms")
+    header = ("case", "size", "rung", unit, "of the roof, %", *times_ms, "peer", "speed-up over the peer")
     caption = f"{first.op}, {first.dtype}, {device_of(first.threads)}; {origin(shown)}"
     return Table(caption, header, tuple(lines), 3, (*_above(shown), *noise_notes(shown)))
 
@@ -303,18 +303,12 @@ def _job_tables(rows: list[Row]) -> list[Table]:
     for row in rows:
         figures = three(row.rows / row.median_s), three(row.median_s), _seconds(row), three(row.one_off_s)
         lines.append((*_what(row), *figures, _beside(row), times(row.peer_ratio)))
-    header = (
-        *WHAT,
-        UNITS.get(rows[0].op, "records/s"),
-        "median, s",
-        "10th to 90th percentile, s",
-        "one-off, s",
-        *BESIDE,
-    )
+    header = (*WHAT, UNITS.get(rows[0].op, "records/s"), *SECONDS, *BESIDE)
     return [Table(f"{rows[0].op}; {origin(rows)}", header, tuple(lines), len(WHAT))]
 
 
 WHAT = ("workload", "variant", "dtype", "check", "device")
+SECONDS = ("median, s", "10th to 90th percentile, s", "one-off, s")
 BESIDE = ("compared with", "tilewright is x times as fast")
 
 
@@ -338,8 +332,7 @@ def _text_tables(rows: list[Row]) -> list[Table]:
         ratio = 1 / row.peer_ratio if row.check == PEER and row.peer_ratio else row.peer_ratio
         figures = three(row.rows / row.median_s), three(row.median_s), _seconds(row), three(row.one_off_s)
         lines.append((*_what(row), *figures, _beside(row), times(ratio), row.label))
-    header = (*WHAT, UNITS["gpt2"], "median, s", "10th to 90th percentile, s", "one-off, s", *BESIDE)
-    header += ("batch of the peer; range of the factor",)
+    header = (*WHAT, UNITS["gpt2"], *SECONDS, *BESIDE, "batch of the peer; range of the factor")
     return [Table(f"gpt2; {origin(rows)}", header, tuple(lines), len(WHAT))]
 
 
@@ -374,8 +367,8 @@ def _scaling_tables(rows: list[Row]) -> list[Table]:
         figures = three(row.rows / row.median_s), three(row.median_s), three(row.one_off_s), times(row.versus_below)
         share = percent(row.versus_below / workers if row.versus_below else None)
         lines.append((row.size, row.dtype, row.rung.split(",")[0], each, str(workers), *figures, share))
-    header = ("job", "dtype", "engine", "each worker has", "workers", "records/s", "shards, s", "overhead, s")
-    header += ("speed-up over one worker", "of linear, %")
+    ratios = ("speed-up over one worker", "of linear, %")
+    header = ("job", "dtype", "engine", "each worker has", "workers", "records/s", "shards, s", "overhead, s", *ratios)
     note = (
         "Shards: the time for all shards, as if all workers had started together. Overhead: the rest of the process, "
         "from its start to its end: loading, fetching kernels, merging. Every run wrote the bytes of one worker."

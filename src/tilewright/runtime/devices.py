@@ -22,7 +22,7 @@ _elsewhere: ContextVar[bool] = ContextVar("elsewhere", default=False)
 
 
 @contextmanager
-def gpu_elsewhere(taken_for_granted: bool = True) -> Iterator[None]:
+def gpu_elsewhere(taken_for_granted: bool) -> Iterator[None]:
     """In the block, `place_for("cuda")` does not check the GPU: a job for another machine is planned."""
     token = _elsewhere.set(taken_for_granted)
     try:

@@ -11,8 +11,8 @@ import typer
 from tilewright.cli import VERBS, app
 
 FOLDER = "reference/cli/"
-KIND = re.compile(r"<(int|float|str)( range)?>")  # how typer writes the type of a value without a name
-KINDS = {"int": "INTEGER", "float": "NUMBER", "str": "TEXT"}
+KIND = re.compile(r"<(int|float|list\[str\]|str)(?: range)?>")  # how typer writes the type of a value without a name
+KINDS = {"int": "INTEGER", "float": "NUMBER", "str": "TEXT", "list[str]": ""}
 
 
 def verb_pages() -> dict[str, str]:
@@ -34,7 +34,14 @@ def _described(command: Any, context: Any, level: int) -> Iterator[str]:
     if text := paragraphs(command.help or ""):
         yield from [text, ""]
     for panel, rows in _options(command, context).items():
-        yield from [f"{'#' * level} {panel}", "", "| option | meaning |", "|---|---|", *rows, ""]
+        yield from [
+            f"{'#' * level} {panel}",
+            "",
+            f"| {'argument' if panel == 'Arguments' else 'option'} | meaning |",
+            "|---|---|",
+            *rows,
+            "",
+        ]
     for name in getattr(command, "commands", None) or ():
         inner = command.get_command(context, name)
         if inner.hidden:
@@ -59,7 +66,7 @@ def _options(command: Any, context: Any) -> dict[str, list[str]]:
             raise ValueError(f"{context.command_path}: {name} has no help text")
         kind = "Arguments" if param.param_type_name == "argument" else "Options"
         panel = getattr(param, "rich_help_panel", None) or kind
-        spelled = html.escape(KIND.sub(lambda match: KINDS[match[1]], name)).replace("|", "&#124;")
+        spelled = html.escape(KIND.sub(lambda match: KINDS[match[1]], name).rstrip()).replace("|", "&#124;")
         tables.setdefault(panel, []).append(f"| <code>{spelled}</code> | {escaped(text).replace('|', '&#124;')} |")
     return tables
 

@@ -39,7 +39,7 @@ EXAMPLES = {  # words in the names of the sizes that a page explains; elsewhere 
 }
 
 MANIFOLD = 1.5  # share of the roof from which a factor is shown: less work than the direct way, or other units
-COLUMNS = ("machine", "case", "rate", "of the roof", "x the rung below", "date")
+COLUMNS = ("machine and case", "x the rung below", "rate", "of the roof")
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
@@ -122,8 +122,8 @@ def _line(row: Row, rung: Rung) -> str:
     threads = f", {row.threads} thread{'s' * (row.threads > 1)}" if row.threads else ""
     lost = ' class="lost"' if (row.versus_below or 1) < 1 else ""
     step = f"<td{lost}>{_times(row.versus_below) if rung.after else ''}</td>"
-    cells = f"<td>{html.escape(row.machine)}{threads}</td><td>{html.escape(case)}</td>"
-    return f"<tr>{cells}<td>{_rate(row)}</td><td>{bar}</td>{step}<td>{html.escape(row.date)}</td></tr>"
+    where = f"{html.escape(row.machine)}{threads}<br><small>{html.escape(f'{case}; {row.date}')}</small>"
+    return f"<tr><td>{where}</td>{step}<td>{_rate(row)}</td><td>{bar}</td></tr>"
 
 
 def _full_rows(row: Row) -> int:

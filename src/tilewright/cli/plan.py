@@ -10,8 +10,8 @@ from typing import Annotated, Any
 from typer import Argument, BadParameter, Option
 
 from tilewright.cli import generate
-from tilewright.cli._jobs import checked_rungs
-from tilewright.cli._options import parse_bytes, verb
+from tilewright.cli._jobs import resolve_dtype
+from tilewright.cli._options import check_threads, parse_bytes, parse_rungs, verb
 from tilewright.cli._output import say, show, show_json
 from tilewright.formats.sampling_fields import DRAWING
 
@@ -77,7 +77,9 @@ def plan(options: Options) -> None:
 
 
 def _enter(stack: ExitStack, options: Any, job: str) -> None:
-    rungs = checked_rungs(options, job)
+    rungs = parse_rungs(options.rung or [], job, options.device)
+    check_threads(options.threads)
+    resolve_dtype(options)
 
     from tilewright.ops.core.ladder import forcing
     from tilewright.ops.core.launch import threads
@@ -219,11 +221,12 @@ def _made(options: Any, memory: int | None) -> tuple[list[str], dict[str, Any], 
     from tilewright.generation.attention import BATCH_MEMORY
     from tilewright.hardware import available_memory, gpus
     from tilewright.ops.core.arrays import one_of
+    from tilewright.ops.core.ladder import forced
     from tilewright.runtime.verbs.generate.plan import made_prompts, plan_generate
     from tilewright.runtime.verbs.generate.plan_device import plan_on_gpu
     from tilewright.runtime.verbs.generate.task import check_forced
 
-    check_forced(generate._params(options), options.device)
+    check_forced(generate._params(options), forced(), options.device)
     what: dict[str, Any] = {"count": options.count, "length": options.length}
     config, prompts = made_prompts(options.model, **what)
     if options.device == "cuda":

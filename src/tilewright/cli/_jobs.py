@@ -107,17 +107,22 @@ class JobOptions:
     ] = None
 
 
+def resolve_dtype(options: Any) -> None:
+    """Replaces --dtype auto by the dtype of the model's weights. Raises UsageError, InputError and ResourceError."""
+    if options.dtype == "auto":
+        from tilewright.runtime.devices import place_for
+        from tilewright.runtime.load import stored_dtype
+
+        options.dtype = stored_dtype(options.model, place_for(options.device))
+
+
 def settings_of(options: Any, job: str) -> Settings:
     """The `Settings` of the options of a job: "classify", "generate", "draw" or "convolve". Resolves --dtype auto.
 
     Raises BadParameter, UsageError and ResourceError.
     """
     check_threads(options.threads)
-    if options.dtype == "auto":
-        from tilewright.runtime.devices import place_for
-        from tilewright.runtime.load import stored_dtype
-
-        options.dtype = stored_dtype(options.model, place_for(options.device))
+    resolve_dtype(options)
     given = {field.name: getattr(options, field.name) for field in fields(JobOptions)}
     del given["config"]  # its options have become ours
     given |= {name: getattr(options, name) for name in ("device", "dtype", "threads", "json")}

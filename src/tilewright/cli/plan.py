@@ -115,7 +115,7 @@ def _planned(name: str, module: Any, options: Any) -> tuple[str, dict[str, Any]]
 
         options.input = ""
         job = module.job_of(options)
-        check_forced(job)
+        check_forced(job.params, job.settings.rungs, job.device)
         found = plans.plan_made(job, options.length, memory)
         head, disk = _made(found, options), []
         told = {"verb": "plan", "job": name, "model": job.model, "device": job.device, "dtype": job.dtype,
@@ -142,7 +142,7 @@ def _gpu_memory(options: Any) -> int | None:
     if options.device == "auto" and memory is not None:
         options.device = "cuda"
     if options.device == "auto" and isinstance(options, GenerateOptions):
-        options.device = place_for("auto", options.dtype)
+        options.device = "cuda" if place_for("auto", options.dtype) == "cuda" else "cpu"
     if options.device == "cuda" and memory is None and not gpus():
         raise ResourceError("there is no GPU here whose memory could be read", remedy="give --gpu-memory, as in 80G")
     return memory
@@ -194,7 +194,7 @@ def _noticed(found: JobPlan) -> list[str]:
 
 def _shard(found: JobPlan) -> str:
     """How large one is, and what a kill costs."""
-    cut = found.begun.cut
+    cut: Any = found.begun.cut
     unit = "planes" if found.verb == "convolve" else found.unit
     per = getattr(cut, "per_shard", None)
     if per is None:
@@ -261,8 +261,8 @@ def _effort(name: str, found: Declared, told: dict[str, Any], threads: int) -> t
     """(lines, figures) of operations, time and workers."""
     from tilewright.bench.rates import Job, rate, saved_rows, scaling
     from tilewright.hardware import cpu
-    from tilewright.runtime.jobs.start import visible_gpus
     from tilewright.runtime.plan import JobPlan
+    from tilewright.runtime.start import visible_gpus
 
     job = Job(name, told["dtype"], threads, found.records, found.flops, found.figures)
     lines, figures = _work(found, told, threads) if name == "generate" else ([], {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
@@ -47,7 +48,7 @@ def task_of(job: GenerateJob, say: Say = quiet, workers: int = 1) -> GenerateTas
     if job.is_binary:
         job.params = replace(job.params, ignore_eos=True)
     kind = RowsTask if job.output.endswith(".parquet") else GenerateTask
-    check_forced(job)
+    check_forced(None if job.has_own_params else job.params, job.settings.rungs, job.device)
     task = kind(job, config, say, workers, tokenizer=tokenizer)
     with closing(task.reader(SCAN_BYTES)) as reader:
         task.size = reader.bytes
@@ -103,9 +104,9 @@ class GenerateTask(RecordsTask):
                 settle_ids(directory, file, ("custom_id", "id"), line, stop)
 
 
-def check_forced(job: GenerateJob) -> None:
-    """Raises UsageError for a forced rung without effect. job: with its settings complete."""
-    check_rungs("generate", job.settings.rungs, job.device, {} if job.has_own_params else idle_operations(job.params))
+def check_forced(params: SamplingParams | None, rungs: Mapping[str, str], device: str) -> None:
+    """Raises UsageError for a forced rung without effect. params: of all prompts; None: each may have its own."""
+    check_rungs("generate", rungs, device, idle_operations(params) if params else {})
 
 
 def idle_operations(params: SamplingParams) -> dict[str, Idle]:

@@ -2,7 +2,7 @@
 
     [the rung's row](../../src/tilewright/ops/matmul/ladder.py "rung: cpu.reordered")
     ... is [a measured factor](../../results/amd-epyc-zen5-2c/matmul.csv "factor: cpu.reordered") times as fast ...
-    [the measured ladder](../results/index.md "measured: matmul")
+    [the measured ladder](../results/matmul.md "measured: matmul")
 
 GitHub shows the links. The site shows, in this order: the idea that the ladder declares and a table of the rung's
 rates; the factor over the rung below; the bars of every machine. All figures are read from `results/`; none is typed
@@ -165,5 +165,4 @@ def bars(op: str, target: str) -> str:
     drawings = sorted(RESULTS.glob(f"*/{op}-*.svg"))
     images = [f"![{p.stem} on {p.parent.name}](../../results/{p.parent.name}/{p.name})" for p in drawings]
     figures = "\n\n".join(images) or "Not measured yet."
-    own = f"{op}.md" if (ROOT / f"docs/results/{op}.md").exists() else "index.md"
-    return f"{figures}\n\n[All sizes, as tables]({target.replace('index.md', own)})\n"
+    return f"{figures}\n\n[All sizes, as tables]({target})\n"

@@ -70,7 +70,7 @@ $(VENV)/.docs: $(VENV)/.core
 	@touch $@
 
 docs: $(VENV)/.docs ## build the documentation site into build/site; open build/site/index.html
-	$(RUN) -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 
 clean: ## remove .venv and what tools left behind
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache build dist

@@ -1,5 +1,6 @@
 """The command line as Markdown: one page per verb, from the objects that typer parses the command line with."""
 
+import html
 import inspect
 import re
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ import typer
 from tilewright.cli import VERBS, app
 
 FOLDER = "reference/cli/"
+KIND = re.compile(r"<(int|float|list\[str\]|str)(?: range)?>")  # how typer writes the type of a value without a name
+KINDS = {"int": "INTEGER", "float": "NUMBER", "str": "TEXT", "list[str]": ""}
 
 
 def verb_pages() -> dict[str, str]:
@@ -23,7 +26,7 @@ def verb_page(verb: str) -> str:
     top = group.context_class(group, info_name="tilewright")
     command = group.get_command(top, verb)
     context = command.context_class(command, info_name=verb, parent=top)
-    return "\n".join([f"# {verb}", "", VERBS[verb], "", *_described(command, context, level=2)])
+    return "\n".join([f"# {verb}", "", *_described(command, context, level=2)])
 
 
 def _described(command: Any, context: Any, level: int) -> Iterator[str]:
@@ -31,7 +34,14 @@ def _described(command: Any, context: Any, level: int) -> Iterator[str]:
     if text := paragraphs(command.help or ""):
         yield from [text, ""]
     for panel, rows in _options(command, context).items():
-        yield from [f"{'#' * level} {panel}", "", "| option | meaning |", "|---|---|", *rows, ""]
+        yield from [
+            f"{'#' * level} {panel}",
+            "",
+            f"| {'argument' if panel == 'Arguments' else 'option'} | meaning |",
+            "|---|---|",
+            *rows,
+            "",
+        ]
     for name in getattr(command, "commands", None) or ():
         inner = command.get_command(context, name)
         if inner.hidden:
@@ -52,16 +62,13 @@ def _options(command: Any, context: Any) -> dict[str, list[str]]:
         if getattr(param, "hidden", False) or (record := param.get_help_record(context)) is None:
             continue
         name, text = record
-        if not text.partition("  [")[0].strip():
+        if not getattr(param, "help", ""):
             raise ValueError(f"{context.command_path}: {name} has no help text")
         kind = "Arguments" if param.param_type_name == "argument" else "Options"
         panel = getattr(param, "rich_help_panel", None) or kind
-        tables.setdefault(panel, []).append(f"| `{_cell(name)}` | {_cell(escaped(text))} |")
+        spelled = html.escape(KIND.sub(lambda match: KINDS[match[1]], name).rstrip()).replace("|", "&#124;")
+        tables.setdefault(panel, []).append(f"| <code>{spelled}</code> | {escaped(text).replace('|', '&#124;')} |")
     return tables
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
 
 
 def paragraphs(text: str) -> str:

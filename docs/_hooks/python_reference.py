@@ -79,12 +79,12 @@ def _doc(thing: Any) -> str:
 
 
 def _signature(function: Any, method: bool) -> str:
-    """As text, one argument per line if it would be longer than 100 characters."""
+    """As text, one argument per line if it would be longer than 74 characters, the width of a page."""
     signature = inspect.signature(function)
     parameters = [each.replace(annotation=_plain(each.annotation)) for each in signature.parameters.values()]
     returned = inspect.Signature.empty if isinstance(function, type) else _plain(signature.return_annotation)
     text = str(signature.replace(parameters=parameters[method:], return_annotation=returned))
-    if len(text) <= 100:
+    if len(text) <= 74:
         return text
     inside, _, after = text.removeprefix("(").rpartition(")")
     return "(\n" + "".join(f"    {part},\n" for part in _split(inside)) + ")" + after

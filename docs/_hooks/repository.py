@@ -34,10 +34,13 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Rewrite the links of a page."""
+    """Rewrite the links of a page. Figures that another hook has put into it are added to the site."""
     docs = Path(config["docs_dir"])
     uri = page.file.src_uri
     origin = uri.removeprefix(FOLDER) if uri.startswith(FOLDER) else f"{docs.name}/{uri}"
+    for path in linked(markdown, origin, docs.parent):
+        if path.endswith(COPIED) and not is_below(path, docs.name) and not files.get_file_from_path(page_of(path)):
+            files.append(_file(config, docs.parent / path, path))
     return rewritten(markdown, origin, uri, docs.parent, docs.name)
 
 

@@ -54,7 +54,7 @@ def test_the_familiar_shape(run, volume):
     assert " Kernel:     k.txt, not flipped" in lines
     assert " Mode:       constant 0 (the default of a kernel from a file)" in lines and " Threads:    2" in lines
     assert "Checking input: 9 x 10 x 11 voxels of float32...Done!" in out
-    assert "Convolving 990 voxels in 1 tiles of 9 x 10 x 11...Done!" in out and "Writing output...Done!" in out
+    assert "Convolving 990 voxels in 1 tile of 9 x 10 x 11...Done!" in out and "Writing output...Done!" in out
     elapsed = next(float(line.split()[2]) for line in lines if line.startswith("Elapsed time: "))
     throughput = next(line for line in lines if line.startswith("Throughput: ") and line.endswith(" (voxels/sec)"))
     assert float(throughput.split()[1]) == pytest.approx(990 / elapsed, rel=0.1)

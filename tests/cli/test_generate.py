@@ -286,7 +286,7 @@ INPUTS = {
     "an empty input": (["-i", "empty.jsonl"], 3, "empty.jsonl: the input is empty"),
     "a directory": (["-i", "m"], 3, "is a directory"),
     "too few prompts": (["-n", "9"], 3, "holds 3 records; 9 were asked for"),
-    "a binary file of no prompts": (["-i", "odd.bin"], 3, "1 prompts of 64 bytes and 1 more"),
+    "a binary file of no prompts": (["-i", "odd.bin"], 3, "1 prompt of 64 bytes and 1 more"),
     "an id out of range": (
         ["-i", "range.bin", "-o", "o.bin"],
         3,

@@ -3,16 +3,18 @@
 import pytest
 
 from docs_pages import DOCS, ROOT, anchors, broken_links, hook, pages
+from tilewright.ops.core.ladder import operations
 
 OUTSIDE = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 READMES = sorted((ROOT / "src" / "tilewright" / "ops").glob("*/README.md"))
+GENERATED = (*hook("reference_pages").PAGES, *(f"results/{op}.md" for op in operations()))  # the last by `make report`
 FILES = [*pages(), *(ROOT / name for name in OUTSIDE), *READMES]
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(ROOT).as_posix())
 def test_every_link_leads_somewhere(file):
     origin = file.relative_to(ROOT).as_posix()
-    assert not list(broken_links(file.read_text("utf-8"), origin, generated=tuple(hook("reference_pages").PAGES)))
+    assert not list(broken_links(file.read_text("utf-8"), origin, generated=GENERATED))
 
 
 @pytest.mark.parametrize(
@@ -54,3 +56,9 @@ def test_a_folder_of_the_navigation_is_all_of_its_pages():
     assert found[0] == "index.md"
     assert guides[0] == "guide/index.md" and sorted(guides[1:]) == guides[1:] and "guide/mpi.md" in guides
     assert "reference/cli/generate.md" in verbs
+
+
+def test_make_docs_stops_at_a_broken_link():
+    """With --quiet MkDocs does not count warnings, and --strict has no effect."""
+    (line,) = (line for line in (ROOT / "Makefile").read_text().splitlines() if "mkdocs build" in line)
+    assert "--strict" in line and "quiet" not in line and " -q" not in line

@@ -106,7 +106,7 @@ def start(folder: Path, page: Path) -> None:
 def save_volume(path: Path) -> None:
     import numpy as np
 
-    np.save(path, np.arange(6 * 7 * 8, dtype=np.float32).reshape(6, 7, 8))
+    np.save(path, np.arange(24**3, dtype=np.float32).reshape(24, 24, 24))
 
 
 def insert(block: Block, folder: Path) -> None:

@@ -211,7 +211,7 @@ def test_binary(tmp_path, rng, size):
 def test_binary_errors_speak_of_prompts(tmp_path):
     for content, message in [
         (b"", "Write 3 token ids of 4 bytes per prompt"),
-        (bytes(13), "1 prompts of 12 bytes and 1 more"),
+        (bytes(13), "1 prompt of 12 bytes and 1 more"),
         (np.full((2, 3), V, "<i4").tobytes(), "prompt 0, position 0"),
     ]:
         with pytest.raises(InputError, match=message):
@@ -228,8 +228,9 @@ def test_the_name_says_the_kind(tmp_path):
 
 @pytest.mark.parametrize("name", ["in.jsonl", "in.txt"])
 def test_a_binary_file_is_not_text(tmp_path, name):
-    for content, offset in [(b"a line\n and more \0", 17), ("a line".encode("utf-16"), 3), (bytes(100_000), 0)]:
-        with pytest.raises(InputError, match=f"{name}: is not text: byte 0x00 at offset {offset}. Give UTF-8 text, .j"):
+    utf_16 = "3; the file is text in UTF-16"
+    for content, at in [(b"a line\n and more \0", 17), ("a line".encode("utf-16"), utf_16), (bytes(100_000), 0)]:
+        with pytest.raises(InputError, match=f"{name}: is not text: byte 0x00 at offset {at}. Give UTF-8 text, .j"):
             read(tmp_path / name, content)
 
 

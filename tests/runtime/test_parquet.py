@@ -11,9 +11,9 @@ from gpt2_models import save
 from tilewright.errors import InputError, ResourceError, UsageError
 from tilewright.generation.sampling import SamplingParams
 from tilewright.runtime.jobs.settings import Settings
-from tilewright.runtime.outputs import check_output
 from tilewright.runtime.verbs.classify import ClassifyJob, classify
 from tilewright.runtime.verbs.generate import GenerateJob, generate
+from tilewright.runtime.verbs.model_job import check_records
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -129,5 +129,5 @@ def test_an_output_without_pyarrow(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     job = ClassifyJob("model", "in.jsonl", "out.parquet")
     with pytest.raises(ResourceError, match="Parquet needs pyarrow"):
-        check_output(job)
-    check_output(replace(job, output="out.jsonl"))
+        check_records(job)
+    check_records(replace(job, output="out.jsonl"))

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from tilewright.errors import InputError
+from tilewright.errors import InputError, counted
 from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.blocks import write_blocks
 from tilewright.formats.files import InputFile, Writable
@@ -99,7 +99,7 @@ class TokenFile:
         sentences, rest = divmod(file.size, row)
         if rest:
             raise InputError(
-                f"the input has {file.size:,} bytes: {sentences:,} {self._what}s of {row} bytes and {rest} more",
+                f"the input has {file.size:,} bytes: {counted(sentences, self._what)} of {row} bytes and {rest} more",
                 path=file.path,
                 remedy=f"check the file: it was cut short, is for another {self._what} length, or is text. Name text "
                 ".txt, .jsonl or .parquet",

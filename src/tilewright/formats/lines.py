@@ -12,8 +12,9 @@ from typing import Annotated, Any, Generic, TypeVar
 import msgspec
 import numpy as np
 
-from tilewright.errors import InputError
+from tilewright.errors import InputError, counted
 from tilewright.formats.files import InputFile
+from tilewright.formats.magic import kind_of_bytes
 from tilewright.formats.records import Id, Record, RecordError
 from tilewright.formats.seen_ids import SeenIds, id_hashes
 
@@ -106,8 +107,9 @@ class LineReader(Generic[Raw, Content]):
         self.file.read_into(block, 0)
         is_json = self.IDS is None and block.removeprefix(BOM).lstrip().startswith((b"{", b"["))
         if (at := block.find(0)) >= 0 and not is_json:
+            kind = kind_of_bytes(bytes(block))
             raise InputError(
-                f"is not text: byte 0x00 at offset {at}", path=self.file.path,
+                f"is not text: byte 0x00 at offset {at}{f'; the file is {kind}' if kind else ''}", path=self.file.path,
                 remedy="give UTF-8 text, .jsonl or .parquet",
             )  # fmt: skip
 
@@ -197,7 +199,9 @@ def end_of(file: InputFile, count: int) -> int:
 def too_few(file: InputFile, found: int, wanted: int | None) -> InputError:
     """The error of a file without records, or with fewer than were asked for."""
     asked = f"; {wanted:,} were asked for" if wanted else ""
-    return InputError(f"the input holds {found:,} records{asked}", path=file.path, remedy="lower -n" if found else None)
+    return InputError(
+        f"the input holds {counted(found, 'record')}{asked}", path=file.path, remedy="lower -n" if found else None
+    )
 
 
 def read_lines(file: InputFile) -> Iterator[tuple[int, bytes | None, int]]:

@@ -23,8 +23,8 @@ def filter_tensor(input, weights, output, mode, cval, origin, axes):
     origins = per_axis(origin, 3)
     for at, K in zip(origins, weights.shape, strict=True):
         check_origin(at, K)
-    border = {"mode": mode_of(mode), "cval": real_of(cval), "origin": origins}
-    return conv3d(input, prepare(weights, device=input.device), out=output, **border)
+    kernel = prepare(weights, device=input.device)
+    return conv3d(input, kernel, mode=mode_of(mode), cval=real_of(cval), origin=origins, out=output)
 
 
 def turned_tensor(weights, origin) -> tuple[np.ndarray, list]:

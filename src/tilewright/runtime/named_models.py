@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilewright.errors import InputError, UsageError
+from tilewright.errors import InputError, UsageError, WrongType
 
 FOLDER = Path(__file__).resolve().parent.parent / "data" / "models"
 NAMES = ("poet", "critic", "portraits")
@@ -32,7 +32,9 @@ class NamedModel:
 
 def model_path(path: str | os.PathLike[str]) -> str:
     """The directory of the named model, unless something of that name lies in the current directory; all other paths
-    as they are."""
+    as they are. Raises WrongType for what is no path."""
+    if not isinstance(path, str | os.PathLike):
+        raise WrongType(f"the path is {path!r}; a text or a PathLike is wanted")
     name = os.fspath(path)
     return str(FOLDER / name) if name in NAMES and not os.path.lexists(name) and (FOLDER / name).is_dir() else name
 

@@ -13,6 +13,7 @@ import pytest
 
 import toy_jobs
 from tilewright.errors import Interrupted, ResourceError, UsageError
+from tilewright.runtime.begun import begun_of
 from tilewright.runtime.engines.inline import Inline
 from tilewright.runtime.jobs import durable, earlier
 from tilewright.runtime.jobs.merge import verify
@@ -20,7 +21,6 @@ from tilewright.runtime.jobs.placed import room
 from tilewright.runtime.jobs.run import run
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.status import status
-from tilewright.runtime.plan import begun_of
 
 AGAIN = Settings(restart=True)
 

@@ -20,8 +20,8 @@ from tilewright.runtime.jobs import run as run_module
 from tilewright.runtime.jobs.merge import Report, verify
 from tilewright.runtime.jobs.run import run
 from tilewright.runtime.jobs.settings import Settings
-from tilewright.runtime.jobs.start import _outcome
 from tilewright.runtime.jobs.status import status
+from tilewright.runtime.start import _outcome
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])

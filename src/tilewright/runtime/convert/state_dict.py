@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from typing import Any
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from tilewright.formats.files import InputFile
 from tilewright.models.dcgan import DCGANConfig, DCGANLayer, check_variances
 from tilewright.models.gpt2 import MASKS
 from tilewright.runtime.convert import checkpoints, torch_child
+from tilewright.runtime.load import Config
 
 NO_WEIGHTS = ("num_batches_tracked", *MASKS)  # names of integers that no model here needs
 TIMEOUT = 600  # seconds for PyTorch to start and to read a file
@@ -37,7 +37,7 @@ NORM = ("bias", "weight", "running_mean", "running_var")
 Module = dict[str, np.ndarray]
 
 
-def read_state_dict(path: str) -> tuple[Any, dict[str, np.ndarray]]:
+def read_state_dict(path: str) -> tuple[Config, dict[str, np.ndarray]]:
     """The configuration and the float32 weights of a state dict: a .safetensors file, or one that PyTorch saved.
 
     A pickle is read by PyTorch with weights_only, in a process of its own. A GPT-2 or a TextCNN is read with the

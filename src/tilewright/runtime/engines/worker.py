@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Any
 
 from tilewright.errors import ResourceError, TilewrightError
 from tilewright.runtime.jobs import trace
@@ -118,7 +117,7 @@ def _work(pipe: Connection) -> None:
 class PipeBeat:
     """Signs of life, at most one in BEAT_SECONDS; but those of records that run alone, each."""
 
-    def __init__(self, pipe: Any) -> None:
+    def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
         self._last = time.monotonic()
 

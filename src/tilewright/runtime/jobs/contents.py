@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Protocol
 
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.formats.files import InputFile, naming
@@ -188,7 +188,13 @@ def _digest(path: str, beat: Callable[[], object]) -> str:
     return digest.hexdigest()
 
 
-def _add(path: str, digest: Any, block: memoryview, beat: Callable[[], object]) -> None:
+class Digest(Protocol):
+    """A hash of `hashlib`."""
+
+    def update(self, data: memoryview, /) -> None: ...
+
+
+def _add(path: str, digest: Digest, block: memoryview, beat: Callable[[], object]) -> None:
     with InputFile(path, "file") as file:
         for place in range(0, file.size, BLOCK_BYTES):
             part = block[: min(BLOCK_BYTES, file.size - place)]

@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tilewright.errors import UsageError
 from tilewright.formats.files import InputFile
 from tilewright.formats.validate import TOLERANCE
-from tilewright.runtime.jobs.settings import Settings
-from tilewright.runtime.outputs import check_output
 from tilewright.runtime.reports import Report
+from tilewright.runtime.verbs.model_job import ModelJob, check_records
 
 BATCH = 16384  # sentences handed to the model at once: rows of the token table are then computed in large products
 TEXT = (".jsonl", ".txt", ".parquet")  # of all others, a file holds the course's binary tokens
 
 
 @dataclass
-class ClassifyJob:
+class ClassifyJob(ModelJob):
     """What to classify. Files named .jsonl hold JSON lines, .txt a sentence a line, all others the course's layout; an
     output is JSON lines where the input is text, else binary.
 
-    count: sentences from the start (None: all). batch: sentences a batch; it changes no bits. A binary file has no
-    place for an error, so its first bad record ends the job. device: "cpu", "cuda" or "auto". table_memory: bytes.
-    table_path: where to keep the token table. answers: a reference to compare the output with, within `tolerance`.
-    settings: how it is run.
+    A binary file cannot hold errors, so its first bad record ends the job. table_memory: bytes. table_path: where to
+    keep the token table. tolerance: of the comparison with the answers.
     """
 
-    model: str
     input: str
-    output: str
-    count: int | None = None
-    dtype: str = "float32"
-    device: str = "cpu"
     table_memory: int | None = None
     table_path: str | None = None
-    batch: int = BATCH
-    answers: str | None = None
     tolerance: float = TOLERANCE
-    settings: Settings = field(default_factory=Settings)
+
+    @property
+    def batch(self) -> int:
+        """Sentences a batch; it changes no bits."""
+        return self.settings.batch_size or BATCH
 
     @property
     def is_binary(self) -> bool:
@@ -53,7 +47,7 @@ class ClassifyReport(Report):
 
 def check_paths(job: ClassifyJob) -> None:
     """Raises UsageError or InputError for names and options that do not go together."""
-    check_output(job)
+    check_records(job)
     if job.output.endswith(".txt") or job.is_binary == job.output.endswith((".jsonl", ".parquet")):
         text = ".jsonl or .parquet"
         if job.is_binary:

@@ -12,7 +12,7 @@ WORDS = 25  # of a sentence
 VERBS = {  # with which a remedy begins
     "add", "allow", "alternate", "ask", "check", "choose", "compare", "convert", "copy", "correct", "download", "draw",
     "end", "free", "get", "give", "if", "install", "leave", "let", "lower", "make", "measure", "move", "name", "put",
-    "read", "remove", "rename", "replace", "run", "save", "say", "scale", "see", "send", "set", "start", "stop",
+    "read", "redirect", "remove", "rename", "replace", "run", "save", "say", "scale", "see", "set", "start", "stop",
     "store", "submit", "type", "unmount", "unpack", "unset", "update", "use", "wait", "write",
 }  # fmt: skip
 PER = (r"\b(one|tokens|pixels|channels|numbers?|values?|completions?|objects?|files?) an? [a-z]", "one ... per ...")
@@ -22,7 +22,6 @@ OTHERS = {  # remedies that are no imperative
     "--m, --n and --k change the sizes that are timed",
     "--device cpu has some",
     "--label chooses one of its sizes",
-    "send it to another place",
 }
 
 

@@ -176,7 +176,7 @@ def test_more_axes_than_loops(rng):
         (lambda x: correlate(x, [[1j]]), "weights is complex128"),
         (lambda x: correlate(x, [[1.0]], mode="around"), "mode is 'around'"),
         (lambda x: correlate(x, [[1.0]], mode=["wrap"]), "mode has 1 entries; x has 2 dimensions"),
-        (lambda x: correlate(x, [[1.0, 2.0]], origin=[0, 1]), "origin is 1; -1 to 0 for 2 taps"),
+        (lambda x: correlate(x, [[1.0, 2.0]], origin=[0, 1]), "origin is 1; -1 to 0 is wanted for 2 taps"),
         (lambda x: correlate(x, [[1.0]], origin=0.0), "origin is 0.0; an integer is wanted"),
         (lambda x: correlate(x.astype(np.float16), [[1.0]], out=x), "x is float16"),
         (lambda x: correlate(x, [[1.0]], out=x[1:]), r"out is float64 \(3, 5\)"),

@@ -64,7 +64,7 @@ def test_this_machine_without_a_gpu_says_so():
 
 
 def test_another_word_is_refused():
-    with pytest.raises(UsageError, match="device is 'gpu'; cpu, cuda, auto are"):
+    with pytest.raises(UsageError, match="device is 'gpu'; it must be one of cpu, cuda, auto"):
         place_for("gpu")
 
 

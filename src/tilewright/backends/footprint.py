@@ -110,7 +110,7 @@ def halved(peak: Callable[[int], int], batch: int, memory: int) -> int:
         if batch == 1:
             raise ResourceError(
                 f"a batch of 1 takes {peak(1):,} bytes of a GPU's memory, and it has {memory:,}",
-                remedy="take a GPU with more memory, or run on the CPU",
+                remedy="use a GPU with more memory, or run on the CPU",
             )
         batch //= 2
     return batch

@@ -120,8 +120,8 @@ def on_gpu(config: Declaring, prompts: Prompts, wanted: Wanted) -> Declared:
     slots = min(int(SHARE * max(wanted.memory - CONTEXT - weights, 0)) // each, LANES * LANE)
     if slots < 1:
         raise ResourceError(
-            f"the GPU has {wanted.memory:,} bytes free; beside the weights' {weights:,} the keys and values of "
-            f"{length} positions, {each:,} bytes, must fit in {SHARE:.0%} of the rest",
+            f"the GPU has {wanted.memory:,} bytes free, the weights take {weights:,}; {SHARE:.0%} of the rest must "
+            f"hold {each:,} bytes of keys and values for {length} positions",
             remedy="ask for fewer tokens (--max-tokens), or run on the CPU",
         )
     lane, mean = -(-slots // LANES), prompts.tokens / max(prompts.count, 1)

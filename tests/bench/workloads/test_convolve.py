@@ -89,7 +89,7 @@ def test_short_calls_take_more_turns(short, times, monkeypatch):
 
 
 def test_an_unknown_peer_is_named():
-    with pytest.raises(UsageError, match="no peer is called itk; there are scipy, torch"):
+    with pytest.raises(UsageError, match="no peer is called itk; the peers are scipy, torch"):
         rows_of(CASES, against=("itk",), say=lambda text: None)
 
 

@@ -116,7 +116,9 @@ def test_what_the_verb_refuses_is_refused_with_its_code_and_words(run, small, tm
             continue  # there is a GPU
         assert theirs[0] != 0, change
         if change[0] == "--device":
-            assert ours[0] != 0 and "Say --gpu-memory 80G" in said(ours)  # where the job cannot be run, it is planned
+            assert ours[0] != 0 and "Give --gpu-memory, as in 80G" in said(
+                ours
+            )  # where the job cannot be run, it is planned
             continue
         assert (ours[0], said(ours)) == (theirs[0], said(theirs)), change
 

@@ -13,6 +13,7 @@ from tilewright.models.dcgan import DCGAN, SLOTS, DCGANConfig, doubling
 from tilewright.models.gpt2 import GPT2
 from tilewright.models.textcnn import TextCNN
 from tilewright.runtime.convert.models import init_dcgan, init_gpt2, init_textcnn
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.load import read_weights
 from tilewright.runtime.verbs.classify import ClassifyJob
 from tilewright.runtime.verbs.classify.plan import plan as plan_classify
@@ -30,6 +31,7 @@ cuda = pytest.importorskip("tilewright.backends.cuda")
 pytestmark = pytest.mark.usefixtures("simulated_gpu")
 
 GIB = 1 << 30
+ON_GPU = Settings(device="cuda")
 TEXT = {"vocab_size": 50, "sequence_length": 16, "hidden_size": 64, "num_filters": 40, "kernel_sizes": (3, 5),
         "hidden_sizes": (32,)}  # fmt: skip
 GENERATOR = DCGANConfig(z_size=6, size=4, channels=16, layers=doubling((8, 3), 5))
@@ -70,7 +72,9 @@ def test_the_weights_of_gpt2(tmp_path, dtype, monkeypatch):
     monkeypatch.setattr("tilewright.generation.language_model.backend", lambda device, dtype: cuda.Cuda(dtype, PLACE))
     model = placed(lambda backend: GPT2(config, weights, dtype=dtype, device="cuda"), dtype)
     held = sum(tensors_of([model.wte, model.wpe, model.layers, model.norm, model.head], {}).values())
-    found = plan_made(GenerateJob(str(tmp_path / "m"), "", "", device="cuda", dtype=dtype), gpu_memory=80 * GIB)
+    found = plan_made(
+        GenerateJob(str(tmp_path / "m"), "", "", settings=Settings(device="cuda", dtype=dtype)), gpu_memory=80 * GIB
+    )
     assert parts_of(found)["weights"] == pytest.approx(held, rel=0.01)
 
 
@@ -81,8 +85,8 @@ def test_the_weights_table_and_slots_of_textcnn(tmp_path, rng, dtype, monkeypatc
     config, weights = read_weights(str(tmp_path / "m"))
     model = placed(lambda backend: TextCNN(config, weights, dtype=dtype, device=backend), dtype)
     rng.integers(0, 50, (40, 16), np.int32).tofile(tmp_path / "in.bin")
-    job = ClassifyJob(str(tmp_path / "m"), str(tmp_path / "in.bin"), str(tmp_path / "out.bin"), device="cuda",
-                      dtype=dtype)  # fmt: skip
+    job = ClassifyJob(str(tmp_path / "m"), str(tmp_path / "in.bin"), str(tmp_path / "out.bin"),
+                      settings=Settings(device="cuda", dtype=dtype))  # fmt: skip
     found = plan_classify(job, 80 * GIB)
     table = model.convolutions.state
     held = sum(tensors_of([model.convolutions.table, table.weights, model.linears], {}).values())
@@ -98,7 +102,7 @@ def test_the_weights_table_and_slots_of_textcnn(tmp_path, rng, dtype, monkeypatc
 def test_a_table_takes_what_the_reserve_leaves_and_large_batches_are_left_out(tmp_path, rng):
     init_textcnn(str(tmp_path / "m"), 3, **TEXT)
     rng.integers(0, 50, (40, 16), np.int32).tofile(tmp_path / "in.bin")
-    job = ClassifyJob(str(tmp_path / "m"), str(tmp_path / "in.bin"), str(tmp_path / "out.bin"), device="cuda")
+    job = ClassifyJob(str(tmp_path / "m"), str(tmp_path / "in.bin"), str(tmp_path / "out.bin"), settings=ON_GPU)
     plenty = plan_classify(job, 80 * GIB)
     entry = plenty.figures["table_bytes"] // 50
     few = plan_classify(job, CONTEXT + parts_of(plenty)["weights"] + 60 * entry)
@@ -134,7 +138,7 @@ def test_the_weights_buffers_and_slots_of_dcgan(dtype, outputs):
 
 def test_a_batch_of_images_is_halved_until_it_fits(tmp_path):
     init_dcgan(str(tmp_path / "m"), 3)
-    job = DrawJob(str(tmp_path / "m"), None, str(tmp_path / "out.npy"), count=4096, device="cuda")
+    job = DrawJob(str(tmp_path / "m"), None, str(tmp_path / "out.npy"), count=4096, settings=ON_GPU)
     plenty, few = plan_draw(job, 80 * GIB), plan_draw(job, GIB)
     assert (plenty.figures["batch"], few.figures["batch"]) == (1024, 256)
     assert few.peak_memory <= GIB < plenty.peak_memory
@@ -164,7 +168,7 @@ def test_slabs_of_a_volume(tmp_path, monkeypatch, kernel):
 
 def test_slabs_are_halved_until_they_fit_and_limits_are_the_operations(tmp_path):
     np.save(tmp_path / "in.npy", np.zeros((40, 128, 128), np.float32))
-    job = ConvolveJob(str(tmp_path / "in.npy"), "box:3", str(tmp_path / "out.npy"), device="cuda", memory=GIB)
+    job = ConvolveJob(str(tmp_path / "in.npy"), "box:3", str(tmp_path / "out.npy"), memory=GIB, settings=ON_GPU)
     plenty = plan_convolve(job, 80 * GIB).peak_memory
     few = plan_convolve(job, plenty - 1).peak_memory
     assert CONTEXT + (plenty - CONTEXT) // 4 < few < plenty
@@ -176,7 +180,7 @@ def test_without_a_gpu_the_job_itself_is_refused_as_before(tmp_path):
     if gpus():
         pytest.skip("there is a GPU")
     init_dcgan(str(tmp_path / "m"), 3, z_size=5, channels=(8, 4, 3))
-    job = DrawJob(str(tmp_path / "m"), None, str(tmp_path / "out.npy"), count=4, device="cuda")
+    job = DrawJob(str(tmp_path / "m"), None, str(tmp_path / "out.npy"), count=4, settings=ON_GPU)
     assert plan_draw(job, 80 * GIB).device == "cuda"
     for refused in (plan_draw, draw):
         with pytest.raises(ResourceError, match="there is no GPU to run on"):

@@ -37,7 +37,8 @@ def made(model, **given):
     tokens, sampled = given.pop("tokens", 8), given.pop("sampled", False)
     params = SamplingParams(temperature=float(sampled), max_tokens=tokens, n=given.pop("n", 1))
     length = {name: given.pop(name) for name in ("length",) if name in given}
-    found = plan_made(GenerateJob(model, "", "", params=params, **given), **length)
+    settings = Settings(dtype=given.pop("dtype", None))
+    found = plan_made(GenerateJob(model, "", "", params=params, settings=settings, **given), **length)
     return parts_of(found), found.figures, found.peak_memory
 
 

@@ -183,7 +183,7 @@ def _parquet(folder: Path) -> Kind:
 
     def read() -> bytes:
         with InputFile(path, "input") as file:
-            return _said(parquet.has_ids(file), list(parquet.all_lines(file, None)))
+            return _said(parquet.has_ids(file), list(parquet.all_rows(file, None)))
 
     return Kind(seeds, _at(path, read))
 

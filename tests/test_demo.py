@@ -61,22 +61,47 @@ def test_all_of_it(small, capsys):
         with Image.open(kept / name) as picture:
             assert picture.size == size and np.asarray(picture).std() > 10
     text = transcript.transcript(small)
-    assert text.startswith("```\n$ tilewright demo\ntilewright on ") and "](results/demo/faces.png)" in text
+    assert (
+        text.count(" s)") == 4
+        and "](results/demo/faces.png)\n\n```\n$ tilewright demo\npoet continues a line (" in text
+    )
     assert transcript.transcript(small / "results") == transcript.MISSING
     assert sorted(os.listdir(small)) == ["results"]
+    assert (kept / "reviews.txt").read_text().splitlines() == [review for _, review in named.REVIEWS]
+
+
+def test_what_to_run_next_works_as_printed(small, monkeypatch):
+    """From a directory that is not the environment's, with and without `tilewright` on the PATH."""
+    demo.FOLDER.mkdir()
+    (demo.FOLDER / demo.REVIEWS).write_text("A film.\n")
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setenv("PYTHONPATH", str(Path(demo.__file__).parents[2]))
+    _, *lines = demo.following(demo.FOLDER).splitlines()
+    commands = [line.partition(demo.program())[1:] for line in lines]
+    assert len(commands) == len(demo.NEXT) and demo.program() != "tilewright"
+    for name, words in commands:
+        again = words.replace("matmul", "matmul --list")  # the sizes take minutes
+        short = "--help" if "demo" in again.split() else ""
+        done = subprocess.run(f"{name}{again} {short}", shell=True, capture_output=True, text=True, check=False)  # noqa: S602
+        assert done.returncode == 0, f"{name}{again}\n{done.stdout}\n{done.stderr}"
+    assert Path("labels.jsonl").read_text().count("label") == 1 and len(os.listdir("faces")) == 1000
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
+    assert demo.program() == "tilewright"
+    monkeypatch.setattr(sys, "executable", str(small / "python"))
+    assert demo.program() == f"{small / 'python'} -m tilewright"
 
 
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [
-        ("", 'the prompt is empty. Give it some words, as in --prompt "My lord,"'),
+        ("", 'the prompt is empty. Give some words, as in --prompt "My lord,"'),
         (" \n ", "the prompt is empty"),
         (
             "word " * 10_000,
             "the prompt is too long: it has 10,000 words, and the first 32 of them fill the poet's memory",
         ),
         ("x" * 160, "the prompt is too long: it has 1 word, and the first of them alone more than fills"),
-        ("caf\udce9", "the prompt is no valid text: its character 4 is no UTF-8. Type it anew"),
+        ("caf\udce9", "the prompt is no valid text: its character 4 is not UTF-8. Type it again"),
     ],
     ids=["empty", "blank", "long", "a long word", "no UTF-8"],
 )
@@ -179,4 +204,4 @@ def test_it_can_be_stopped(tmp_path, number):
     _, errors = process.communicate(timeout=300)
     assert process.returncode == 130 and errors.startswith("Error: the demo was stopped: ")
     assert errors.count("\n") == 1
-    assert sorted(os.listdir(tmp_path / "here/demo")) == ["faces.png", "volume.png"]
+    assert sorted(os.listdir(tmp_path / "here/demo")) == ["faces.png", "reviews.txt", "volume.png"]

@@ -2,7 +2,7 @@
 
     [the rung's row](../../src/tilewright/ops/matmul/ladder.py "rung: cpu.reordered")
     ... is [a measured factor](../../results/amd-epyc-zen5-2c/matmul.csv "factor: cpu.reordered") times as fast ...
-    [the measured ladder](../results/matmul.md "measured: matmul")
+    [the measured ladder](../results/index.md "measured: matmul")
 
 GitHub shows the links. The site shows, in this order: the idea that the ladder declares and a table of the rung's
 rates; the factor over the rung below; the bars of every machine. All figures are read from `results/`; none is typed
@@ -39,7 +39,7 @@ EXAMPLES = {  # words in the names of the sizes that a page explains; elsewhere 
 }
 
 MANIFOLD = 1.5  # share of the roof from which a factor is shown: less work than the direct way, or other units
-COLUMNS = ("machine", "case", "rate", "of the roof", "x the rung below", "date")
+COLUMNS = ("machine and case", "x the rung below", "rate", "of the roof")
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
@@ -122,8 +122,8 @@ def _line(row: Row, rung: Rung) -> str:
     threads = f", {row.threads} thread{'s' * (row.threads > 1)}" if row.threads else ""
     lost = ' class="lost"' if (row.versus_below or 1) < 1 else ""
     step = f"<td{lost}>{_times(row.versus_below) if rung.after else ''}</td>"
-    cells = f"<td>{html.escape(row.machine)}{threads}</td><td>{html.escape(case)}</td>"
-    return f"<tr>{cells}<td>{_rate(row)}</td><td>{bar}</td>{step}<td>{html.escape(row.date)}</td></tr>"
+    where = f"{html.escape(row.machine)}{threads}<br><small>{html.escape(f'{case}; {row.date}')}</small>"
+    return f"<tr><td>{where}</td>{step}<td>{_rate(row)}</td><td>{bar}</td></tr>"
 
 
 def _full_rows(row: Row) -> int:
@@ -165,4 +165,5 @@ def bars(op: str, target: str) -> str:
     drawings = sorted(RESULTS.glob(f"*/{op}-*.svg"))
     images = [f"![{p.stem} on {p.parent.name}](../../results/{p.parent.name}/{p.name})" for p in drawings]
     figures = "\n\n".join(images) or "Not measured yet."
-    return f"{figures}\n\n[All sizes, as tables]({target})\n"
+    own = f"{op}.md" if (ROOT / f"docs/results/{op}.md").exists() else "index.md"
+    return f"{figures}\n\n[All sizes, as tables]({target.replace('index.md', own)})\n"

@@ -31,9 +31,9 @@ def with_sources(markdown: str, folder: Path) -> str:
     def block(match: re.Match[str]) -> str:
         path = (folder / match["target"]).resolve()
         code = quoted(path.read_text(), match["words"], str(path))
-        title = match["target"].rpartition("tilewright/")[2]
-        link = f"[{title}]({match['target']}){{ .source }}"
-        return f'```python title="{title}"\n{code}\n```\n\n{link}\n'
+        file = match["target"].rpartition("tilewright/")[2]
+        name = match["words"].partition(" from ")[0]
+        return f'```python title="{name}"\n{code}\n```\n\n[{file}]({match["target"]}){{ .source }}\n'
 
     replaced = LINE.sub(block, markdown)
     if left := re.search(r'^.*"source:.*$', replaced, re.MULTILINE):

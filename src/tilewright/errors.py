@@ -1,8 +1,9 @@
 """The errors a user can meet. Each is one paragraph - what, where, what to do - and carries its exit code.
 
 Each is also one of Python's own errors, so that a caller who knows only Python can catch it: a wrong call or input is a
-ValueError, what the system refuses an OSError, too little memory a MemoryError as well. So `except OSError` around a
-call that may raise one of these needs `except TilewrightError: raise` before it.
+ValueError, and a TypeError as well where an argument has a wrong type; what the system refuses is an OSError, and too
+little memory a MemoryError as well. So `except OSError` around a call that may raise one of these needs
+`except TilewrightError: raise` before it.
 """
 
 from __future__ import annotations
@@ -68,6 +69,10 @@ class UsageError(TilewrightError, ValueError):
     exit_code = 2
 
 
+class WrongType(UsageError, TypeError):
+    """An argument of a call has a type that the function does not take, such as a text in place of an array."""
+
+
 class Refused(UsageError):
     """No rung, or not the one that was asked for, accepts the problem; the message lists each rung's reasons."""
 
@@ -114,6 +119,11 @@ def error_json(error: TilewrightError) -> str:
     names = (*always, *(name for name in where_known if getattr(error, name) is not None))
     told = {name: (text := getattr(error, name)) and printable(text) for name in names}
     return dumps({"error": {"code": error.exit_code, **told}, "exit_code": error.exit_code})
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things: "1 prompt", "1,000 prompts"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def brief(error: BaseException) -> str:

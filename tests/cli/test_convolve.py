@@ -54,7 +54,7 @@ def test_the_familiar_shape(run, volume):
     assert " Kernel:     k.txt, not flipped" in lines
     assert " Mode:       constant 0 (the default of a kernel from a file)" in lines and " Threads:    2" in lines
     assert "Checking input: 9 x 10 x 11 voxels of float32...Done!" in out
-    assert "Convolving 990 voxels in 1 tiles of 9 x 10 x 11...Done!" in out and "Writing output...Done!" in out
+    assert "Convolving 990 voxels in 1 tile of 9 x 10 x 11...Done!" in out and "Writing output...Done!" in out
     elapsed = next(float(line.split()[2]) for line in lines if line.startswith("Elapsed time: "))
     throughput = next(line for line in lines if line.startswith("Throughput: ") and line.endswith(" (voxels/sec)"))
     assert float(throughput.split()[1]) == pytest.approx(990 / elapsed, rel=0.1)
@@ -97,13 +97,17 @@ def test_any_rung(run, volume):
 
 WRONG = [
     (["--mode", "periodic"], 2, "'periodic' is not one of 'reflect', 'constant', 'nearest', 'mirror', 'wrap'"),
-    (["--kernel", "mean:3"], 2, "'mean:3' is no kernel. There are gaussian:SIGMA, box:SIZE"),
+    (["--kernel", "mean:3"], 2, "'mean:3' is no kernel. Give one of gaussian:SIGMA, box:SIZE"),
     (["--dtype", "float16"], 2, "float16"),
     (["--memory", "many"], 2, "'many' is no size"),
     (["--cval", "1e300"], 2, "cval is 1e+300; it is too large for float32. Use --dtype float64"),
     (["--kernel", "large.npy"], 3, "large.npy: a tap is too large for float32"),
     (["--threads", "1000000"], 2, "1,000,000 threads"),
-    (["-o", "out.bmp"], 2, "out.bmp: the format of the output is not known by its name. Names end with .txt, .npy"),
+    (
+        ["-o", "out.bmp"],
+        2,
+        "out.bmp: the name of the output does not say its format. Choose a name that ends with .txt, .npy",
+    ),
     (["-o", "v.npy"], 2, "v.npy: the output would overwrite the input"),
     (["-i", "short.txt"], 3, "short.txt: its sizes ask for 2 x 2 x 2 = 8 values; the file holds 7"),
     (["-i", "nan.txt"], 3, "nan.txt, value 5, byte 16: 'nan' is no finite number"),
@@ -112,7 +116,7 @@ WRONG = [
     (["-i", "pickle.npy"], 3, "pickle.npy: holds objects, which are pickles and never loaded"),
     (["-i", "four.npy"], 3, "four.npy: the volume has 4 dimensions, (1, 2, 3, 4)"),
     (["-i", "complex.npy"], 3, "complex.npy: holds <c16"),
-    (["-i", "cut.npy"], 3, "cut.npy: the header tells of float32 (9, 10, 11)"),
+    (["-i", "cut.npy"], 3, "cut.npy: the header states float32 (9, 10, 11)"),
     (["-i", "cut.nii.gz"], 3, "cut.nii.gz: is no gzip file or damaged|cut.nii.gz: is no NIfTI file"),
     (["-i", "cut.tif"], 3, "cut.tif: tifffile cannot read it"),
     (["--validate", "gone.txt"], 3, "gone.txt: no such answers"),

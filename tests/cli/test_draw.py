@@ -118,7 +118,7 @@ def test_pytorchs_example_end_to_end(run, rng):
         (("-i", "z.npy", "-o", "out.jpeg"), 2, "images are written to .txt, .npy, .png, .bmp, or to a directory"),
         (("-i", "z.npy", "-o", "z.npy"), 2, "z.npy: the output would overwrite the input"),
         (("-i", "z.npy", "-o", "out.txt", "--image", "out.gif"), 2, "the image is no .bmp or .png file"),
-        (("-i", "z.npy", "-o", "in.txt/"), 4, "is a file, and a directory"),
+        (("-i", "z.npy", "-o", "in.txt/"), 4, "is a file; a directory for"),
         (("-i", "z.npy", "-o", "out.npy", "-n", "10"), 3, "holds 9 images; 10 were asked for. Lower -n"),
         (("-i", "gone.txt", "-o", "out.npy"), 3, "gone.txt: no such input"),
         (("-i", "z.npy", "-o", "gone/out.npy"), 4, "gone/out.npy: cannot write: there is no directory"),

@@ -71,7 +71,7 @@ def test_another_file_is_replaced_with_force_alone(run, verb, options, form):
     before = foreign(output)
     for command in ((verb,), ("plan", verb)):
         code, said = run(*command, *options, "-o", output)
-        assert code == 2 and "which this job has not made. Give another name; --force replaces it" in said, said
+        assert code == 2 and "which this job has not made. Give another name, or --force to replace it" in said, said
         assert ("a directory" if os.path.isdir(path) else "a file of 8 bytes") in said
         assert there(path) == before and not os.path.exists(f"{path}.job")
     assert run("plan", verb, *options, "-o", output, "--force")[0] == 0 and there(path) == before
@@ -84,7 +84,7 @@ def test_another_file_is_replaced_with_force_alone(run, verb, options, form):
     assert run(verb, *options, "-o", output)[0] == 0 and there(path) == made
     shutil.rmtree(f"{path}.job")  # who needs none of it any more removes it: then nobody knows whose the output is
     code, said = run(verb, *options, "-o", output)
-    assert code == 2 and "--force replaces it" in said and there(path) == made
+    assert code == 2 and "or --force to replace it" in said and there(path) == made
 
 
 def test_a_second_output(run):

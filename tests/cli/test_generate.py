@@ -218,7 +218,7 @@ def not_finite():
 MODELS = {
     "another architecture": (lambda: change_config(model_type="llama"), "m/config.json: model_type is 'llama'"),
     "a network of other sizes": (lambda: change_config(n_embd=24), "m/model.safetensors: tensor h.0.attn.c_attn.bias"),
-    "sizes that make none": (lambda: change_config(n_head=5), "heads must divide"),
+    "sizes that make none": (lambda: change_config(n_head=5), "n_embd must be a multiple of n_head"),
     "a wrong type": (lambda: change_config(n_head="three"), "n_head"),
     "no configuration": (lambda: os.remove("m/config.json"), "m/config.json"),
     "a configuration that is none": (lambda: Path("m/config.json").write_text("{"), "m/config.json"),
@@ -286,7 +286,7 @@ INPUTS = {
     "an empty input": (["-i", "empty.jsonl"], 3, "empty.jsonl: the input is empty"),
     "a directory": (["-i", "m"], 3, "is a directory"),
     "too few prompts": (["-n", "9"], 3, "holds 3 records; 9 were asked for"),
-    "a binary file of no prompts": (["-i", "odd.bin"], 3, "1 prompts of 64 bytes and 1 more"),
+    "a binary file of no prompts": (["-i", "odd.bin"], 3, "1 prompt of 64 bytes and 1 more"),
     "an id out of range": (
         ["-i", "range.bin", "-o", "o.bin"],
         3,

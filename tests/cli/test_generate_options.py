@@ -65,10 +65,8 @@ def test_options_that_only_a_temperature_gives_an_effect(run):
     assert code == 0 and errors == ""
 
 
-def test_what_is_taken_unless_given_is_written_where_generate_is_shown(run):
-    """In the help, and in README."""
+def test_what_is_taken_unless_given_is_in_the_help(run):
     _, out, _ = run("--help")
-    out, readme = " ".join(out.split()), (Path(__file__).parents[2] / "README.md").read_text()
-    assert f"at most. [default: {Options.max_tokens}; x>=1]" in out and f"[default: {Options.temperature}]" in out
-    (line,) = [line for line in readme.splitlines() if "generate --model poet" in line and "defaults" in line]
-    assert f"{Options.max_tokens} new tokens, temperature {Options.temperature:g}" in line
+    out = " ".join(out.split())
+    assert f"per completion. [default: {Options.max_tokens}; at least 1]" in out
+    assert f"likeliest token. [default: {Options.temperature}]" in out

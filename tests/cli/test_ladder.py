@@ -10,6 +10,7 @@ import pytest
 
 import tilewright
 from tilewright.bench.results import Row, read
+from tilewright.cli.ladder import LEGEND
 from tilewright.ops.core.ladder import operations
 
 ROW = Row("matmul", "cpu.packed", "8x8x8", "float32", 1, 8, 0.5, 0.4, 0.7, 11, 12.5, 2.0, 0.25, check="passed 0.10")
@@ -36,8 +37,20 @@ def test_help_names_the_operations(run):
 def test_columns_are_explained_once(run, measured):
     code, out, _ = run("ladder", "matmul", "--threads", "1,2")
     assert code == 0 and out.count("cpu.packed") > 2 and "PyTorch" not in out
-    (line,) = [line for line in out.splitlines() if line.startswith("roof: ")]
-    assert out.endswith(f"{line}\n") and "x below: " in line and "x peer: " in line
+    legend = out.splitlines()[-len(LEGEND.splitlines()) :]
+    assert "\n".join(legend) == LEGEND and out.count(LEGEND) == 1
+    (head, *_) = [line.split() for line in out.splitlines() if line.startswith("  rung ")]
+    for column in ("time", "spread", "roof", "x below", "x peer", "check", "idea"):
+        assert column in " ".join(head) and f"{column}: " in LEGEND
+
+
+def test_a_row_shows_the_spread_and_the_idea(run, measured):
+    _, out, _ = run("ladder", "matmul", "--threads", "1")
+    line = next(line for line in out.splitlines() if line.startswith("  cpu.packed "))
+    assert "500.000 ms" in line and " -20%  +40% " in line
+    assert line.endswith(
+        "  passed 0.10  operands packed in the order of use, a block of out in registers; threads draw blocks"
+    )
 
 
 def test_a_ladder_is_saved_as_a_whole_or_not_at_all(run, monkeypatch, tmp_path):
@@ -58,18 +71,19 @@ def test_a_ladder_is_saved_as_a_whole_or_not_at_all(run, monkeypatch, tmp_path):
     assert code == 0 and [row.size for row in read(tmp_path / "results")] == climbed[3:] and "written to" in out
 
 
-def test_without_pytorch_there_are_no_peers(run, measured, absent):
+def test_without_pytorch_there_are_no_peers(run, measured, absent, monkeypatch):
     _, out, _ = run("ladder", "matmul", "--threads", "1")
     assert out.endswith("No peers: PyTorch is not installed; pip install 'tilewright[bench]' brings it\n")
+    monkeypatch.setattr("tilewright.bench.peers.has_peers", lambda op: False)
     _, out, _ = run("ladder", "correlate", "--threads", "1")
-    assert "PyTorch" not in out  # it has no peer in any case
+    assert "PyTorch" not in out  # an operation without a peer in any case
 
 
 def test_explain_says_the_same_once_and_of_other_devices_only_how_many(run):
     code, out, _ = run("ladder", "matmul", "--explain", "--dtype", "float32")
     assert code == 0 and "simt." not in out and "roof" not in out
     blocks = [block.splitlines() for block in out.strip().split("\n\n")]
-    names = [line for block in blocks for line in block if line.startswith("matmul Problem(")]
+    names = [line for block in blocks for line in block if line.startswith("matmul N=")]
     texts = [[line for line in block if line not in names] for block in blocks]
     assert len(names) == len(set(names)) > 5 and len(blocks) < len(names)
     assert len({tuple(text) for text in texts}) == len(texts)
@@ -88,12 +102,12 @@ def test_explain_of_a_rung_that_is_forced(run):
 @pytest.mark.parametrize(
     ("op", "size", "says"),
     [
-        ("conv1d", "C=8,O=32,K=3", "Problem(O=32, C=8, K=3, dtype='float32', device='cpu')"),
-        ("softmax", "shape=4x1000", "RowProblem(C=1000, dtype='float32', device='cpu')"),
-        ("conv_transpose2d", "C=64,O=3,K=5x4", "columns=Axis(K=4, stride=2"),
-        ("embedding_conv1d", "kernels=3x5", "kernels=(3, 5)"),
-        ("elementwise", "function=tanh", "Problem(function='tanh'"),
-        ("matmul", "N=100, K=64", "Problem(N=100, K=64,"),
+        ("conv1d", "C=8,O=32,K=3", "conv1d O=32, C=8, K=3, float32 on cpu"),
+        ("softmax", "shape=4x1000", "softmax C=1000, float32 on cpu"),
+        ("conv_transpose2d", "C=64,O=3,K=5x4", "columns=(K=4, stride=2"),
+        ("embedding_conv1d", "kernels=3x5", "kernels=3x5"),
+        ("elementwise", "function=tanh", "elementwise function=tanh, float32 on cpu"),
+        ("matmul", "N=100, K=64", "matmul N=100, K=64, float32 on cpu"),
     ],
 )
 def test_explain_of_sizes_of_ones_own(run, op, size, says):

@@ -49,14 +49,14 @@ def test_a_wrong_name(run):
 
 def test_an_output_that_would_hide_the_model(run, tmp_path):
     code, _, errors = run("draw", "--model", "portraits", "-n", "2", "-o", "portraits/")
-    assert code == 2 and "the output would hide the model" in errors and not (tmp_path / "portraits").exists()
+    assert code == 2 and "the output would hide the named model" in errors and not (tmp_path / "portraits").exists()
 
 
 def test_a_directory_that_hides_a_model_and_is_none(run, tmp_path):
     (tmp_path / "poet").mkdir()
     (tmp_path / "in.txt").write_text("To be\n")
     code, _, errors = run("generate", "--model", "poet", "-i", "in.txt", "-o", "out.txt")
-    assert code == 3 and "hides the model of that name" in errors and "Rename it" in errors
+    assert code == 3 and "hides the named model of the same name" in errors and "Rename it" in errors
 
 
 def test_convert_knows_them(run, tmp_path):

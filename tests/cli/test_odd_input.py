@@ -117,7 +117,8 @@ def test_help_begins_with_what_the_verb_needs(run, verb):
 @pytest.mark.parametrize("verb", ["classify", "generate"])
 def test_help_says_what_becomes_of_ids_in_parquet(run, verb):
     said = " ".join(run(verb, "--help")[1].split())
-    assert 'In Parquet, ids are integers where all are, else strings: then 5 and "5" become the same.' in said
+    assert "Parquet: the id column holds integers if all ids are integers, else strings." in said
+    assert 'Then 5 and "5" are the same id.' in said
 
 
 @pytest.mark.parametrize(("verb", "module"), [("classify", classify), ("generate", generate)])
@@ -129,7 +130,7 @@ def test_a_blank_text_is_refused_before_the_model_is_loaded(run, named, monkeypa
     before = sorted(os.listdir("."))
     code, _, errors = run(verb, *VERBS[verb])
     assert code == InputError.exit_code and sorted(os.listdir(".")) == before
-    assert "in.txt: the input holds 0 records: all its lines are blank. A line is a " in errors
+    assert "in.txt: the input holds 0 records: all its lines are blank. Write lines such as a " in errors
 
 
 def test_sentences_that_are_cut_are_told(run, named):

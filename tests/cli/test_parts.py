@@ -62,5 +62,5 @@ def test_what_is_said_of_a_finished_job(tmp_path, monkeypatch, capsys):
     Path("out.npy").unlink()
     assert draw() == 0 and "Nothing to do" not in capsys.readouterr().out and Path("out.npy").exists()
     Path("out.npy.job/manifest.json").write_text("{}")
-    with pytest.raises(UsageError, match=r"manifest\.json: .* Give the command"):
+    with pytest.raises(UsageError, match=r"manifest\.json: .* Run the command"):
         status("out.npy")

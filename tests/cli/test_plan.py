@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -12,7 +12,10 @@ import numpy as np
 import pytest
 
 from options import replaced
-from tilewright.cli.plan import JOBS, GenerateOptions
+from tilewright.bench.rates import WORKLOADS
+from tilewright.bench.results import PEER, Row, save
+from tilewright.cli.plan import JOBS, options_of
+from tilewright.hardware import machine_name
 from tilewright.runtime.convert.models import init_dcgan, init_gpt2, init_textcnn
 from tilewright.runtime.jobs.directory import JobDirectory
 
@@ -112,8 +115,8 @@ def test_what_the_verb_refuses_is_refused_with_its_code_and_words(run, small, tm
         if change[:1] == ("--device",) and theirs[0] == 0:
             continue  # there is a GPU
         assert theirs[0] != 0, change
-        if change[0] == "--device" and verb == "generate":
-            assert ours[0] != 0  # of its own: --gpu-memory would help
+        if change[0] == "--device":
+            assert ours[0] != 0 and "Say --gpu-memory 80G" in said(ours)  # where the job cannot be run, it is planned
             continue
         assert (ours[0], said(ours)) == (theirs[0], said(theirs)), change
 
@@ -135,8 +138,10 @@ def test_a_job_that_was_begun_for_other_results_is_refused(run, small):
 
 
 def test_every_option_of_a_verb_is_one_of_its_plan():
-    theirs = {field.name for field in fields(import_module("tilewright.cli.generate").Options)}
-    assert theirs < {field.name for field in fields(GenerateOptions)}  # the others take the very same
+    for verb in JOBS:
+        theirs = {field.name for field in fields(import_module(f"tilewright.cli.{verb}").Options)}
+        more = {"gpu_memory"} | ({"length"} if verb == "generate" else set())
+        assert {field.name for field in fields(options_of(verb))} == theirs | more
 
 
 def test_its_own_usage(run):
@@ -147,13 +152,46 @@ def test_its_own_usage(run):
     assert code == 0 and "tilewright plan classify" in text and "--table-memory" in text
 
 
-def test_a_gpu_that_is_elsewhere_can_be_planned_for(run, small):
-    line = ("plan", "generate", *SMALL["generate"], "--device", "cuda", "--dtype", "float16", "--gpu-memory", "80G")
-    code, text, errors = run(*line)
+@pytest.mark.parametrize("verb", JOBS)
+def test_a_gpu_that_is_elsewhere_can_be_planned_for(run, small, verb):
+    dtype = {"convolve": "float32", "classify": "bfloat16"}.get(verb, "float16")
+    line = ("plan", verb, *SMALL[verb], "--dtype", dtype, "--gpu-memory", "80G")
+    code, text, errors = run(*line, "--device", "cuda")
     assert code == 0, errors
-    assert "expected peak, on the GPU" in text and "through the GPU's memory" in text
-    told = json.loads(run(*line, "--json")[1])
+    assert "expected peak, on the GPU" in text and "the GPU has 80.0 GiB: it fits" in text
+    assert ("through the GPU's memory" in text) == (verb == "generate")
+    assert "workers that pay: 1; an estimate, one per GPU" in text and "--device cuda --save` saves one" in text
+    told = json.loads(run(*line, "--device", "cuda", "--json")[1])
     assert told["device"] == "cuda" and told["shards"] == 1 and told["peak_memory"] > 600 << 20
+    assert told["peak_memory"] >= told["memory"]["CUDA"] and told["total_memory"] is None
+    assert json.loads(run(*line, "--json")[1])["device"] == "cuda"  # --device auto: the memory names a GPU
+
+
+@pytest.mark.parametrize("verb", JOBS)
+def test_a_saved_measurement_gives_the_rate_and_without_one_a_command_is_named(run, small, tmp_path, verb):
+    """Of this machine, class and number of threads only."""
+    code, text, errors = run("plan", verb, *SMALL[verb], "--threads", "1")
+    assert code == 0, errors
+    assert "rate: not known: ./results has no row of " in text and "--threads 1 --save` saves one" in text
+    assert json.loads(run("plan", verb, *SMALL[verb], "--json")[1])["expected_seconds"] is None
+    command = text.partition("rate: ")[2].split("`")[1].split()
+    assert command[0] == "tilewright" and run(*command[1:], "--help")[0] == 0
+    names = {"generate": "as given", "classify": "table exists"}
+    size = {"generate": "124M, course: 16 -> 8", "convolve": "256x256x256-3x3x3-constant"}.get(verb, "100 records")
+    row = Row(WORKLOADS[verb], names.get(verb, "tilewright"), size, "float32", 1, 8000, 2.0, 2.0, 2.0, 3, gflops=10.0,
+              gbytes_s=10.0)  # fmt: skip
+    others = replace(row, threads=2, median_s=9.0), replace(row, dtype="bfloat16"), replace(row, check=PEER)
+    built = replace(row, rung="table inside", median_s=3.0)
+    save(tmp_path / "results", machine_name(), [*others, row, *([built] if verb == "classify" else [])])
+    text = run("plan", verb, *SMALL[verb], "--threads", "1")[1]
+    assert "rate: about " in text and f"by results/{machine_name()}/{row.op}.csv: {row.rung}, {size}" in text
+    told = json.loads(run("plan", verb, *SMALL[verb], "--threads", "1", "--json")[1])
+    assert 0 < told["expected_seconds"] < 60 and row.op in told["measured_in"]
+
+
+def test_a_rate_that_cannot_be_measured_is_told(run, small):
+    text = run("plan", "convolve", *SMALL["convolve"], "--dtype", "float64")[1]
+    assert "rate: not known: `tilewright bench convolve` measures float32 only" in text
 
 
 def tilewright(*arguments):
@@ -188,3 +226,51 @@ def test_the_peak_is_within_15_percent_of_a_real_run(tmp_path, rng, verb, dtype)
     assert planned["memory"]["compiling kernels, the first time"] == 0
     assert planned["peak_memory"] == pytest.approx(real["peak_memory"], rel=0.15)
     assert planned["shards"] == real["job"]["shards"] and planned["output_bytes"] == real["job"]["bytes"]
+
+
+TEXTS = ["A film that is good and long.", "I hated every minute of it.", "Once upon a time", "A very fine day"] * 5
+FORMS = {  # of small jobs, in which the process itself takes most: options by verb, and the model that is shipped
+    "generate": ("in.bin", "p.jsonl", "p.txt", "p.parquet"),
+    "classify": ("in.bin", "p.jsonl", "p.txt", "p.parquet"),
+    "draw": ("out.npy", "out.png", "out/", "out.txt"),
+    "convolve": ("out.npy", "out.nii.gz", "out.tif", "out.zarr", "out.txt"),
+}
+
+
+def tiny(folder, verb, form):
+    """The command line of a job whose model and work take next to nothing."""
+    if verb in ("draw", "convolve"):
+        return (verb, *replaced(SMALL[verb], "-o", form))
+    if form == "in.bin":
+        return (verb, *SMALL[verb])
+    text = {"p.jsonl": "".join(json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(TEXTS)),
+            "p.txt": "\n".join(TEXTS) + "\n"}  # fmt: skip
+    if form == "p.parquet":
+        pa = pytest.importorskip("pyarrow")
+        columns = {"id": list(range(len(TEXTS))), "text": TEXTS, "prompt": TEXTS}
+        pytest.importorskip("pyarrow.parquet").write_table(pa.table(columns), folder / form)
+    else:
+        (folder / form).write_text(text[form].replace('"text"', '"prompt"' if verb == "generate" else '"text"'))
+    output = {"p.jsonl": "out.jsonl", "p.parquet": "out.parquet"}.get(
+        form, "out.txt" if verb == "generate" else "out.jsonl"
+    )
+    more = ("--max-tokens", "4", "--temperature", "0") if verb == "generate" else ()
+    return (verb, "--model", {"generate": "poet", "classify": "critic"}[verb], "-i", form, "-o", output, *more)
+
+
+@pytest.mark.parametrize(
+    ("verb", "form"),
+    [
+        pytest.param(verb, form, marks=[pytest.mark.long] if i else [])
+        for verb in FORMS
+        for i, form in enumerate(FORMS[verb])
+    ],
+)
+def test_the_peak_of_a_small_job(small, tmp_path, monkeypatch, verb, form):
+    """It is the program's, with the packages that its files need: within 10 %."""
+    monkeypatch.chdir(tmp_path)
+    line = (*tiny(tmp_path, verb, form), "--restart")
+    tilewright(*line)  # kernels are on the disk after it
+    planned, real = tilewright("plan", *line), tilewright(*line)
+    assert planned["memory"].get("compiling kernels, the first time", 0) == 0
+    assert planned["peak_memory"] == pytest.approx(real["peak_memory"], rel=0.1)

@@ -15,7 +15,6 @@ from tilewright.ops.core.ladder import operations
 ROOT = Path(__file__).resolve().parents[2]
 LEARN, HOOKS = ROOT / "docs/learn", ROOT / "docs/_hooks"
 PAGES = sorted(LEARN.glob("*.md"))
-GENERATED = [f"../results/{op}.md" for op in operations()]  # written by `make report`; the site's build checks them
 LONGEST_QUOTE = 24  # lines; a page shows the lines of an idea, not a file
 WORDS = 25  # of a sentence
 
@@ -59,7 +58,7 @@ def test_every_reference_of_a_page_resolves(path):
     quotes = re.findall(r"^```python title=.*?\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert all(0 < quote.count("\n") <= LONGEST_QUOTE for quote in quotes)
     for target in re.findall(r"\]\(([^)\s#]+)", path.read_text()):
-        assert (LEARN / target).exists() or target in GENERATED, target
+        assert (LEARN / target).exists(), target
     assert "img/" not in page and page.count("<svg") == path.read_text().count("](img/")
     assert all((LEARN / image).exists() for image in re.findall(r"^!\[[^\]]*\]\((\S+)\)$", page, re.MULTILINE))
 

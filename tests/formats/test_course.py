@@ -53,7 +53,7 @@ def test_ids_out_of_range(tmp_path, value, place):
 
 @pytest.mark.parametrize(
     ("size", "message"),
-    [(0, "is empty"), (1, "0 sentences of 16 bytes and 1 more"), (20, "1 sentences of 16 bytes and 4")],
+    [(0, "is empty"), (1, "0 sentences of 16 bytes and 1 more"), (20, "1 sentence of 16 bytes and 4")],
 )
 def test_sizes(tmp_path, size, message):
     (tmp_path / "in").write_bytes(bytes(size))

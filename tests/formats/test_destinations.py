@@ -184,7 +184,7 @@ drawn = lambda output: lambda: draw(DrawJob("m", None, output, count=2))
 refused(drawn("a b/"), "the output is a mount point, which no rename can replace. Give a new name inside it")
 refused(drawn("file.npy"), "the output is a mount point")
 refused(lambda: convolve(ConvolveJob("v.npy", "box:3", "v.zarr")), "the output is a mount point")
-refused(drawn("x.npy"), "a job's directory is on the file system of its output, and this one is mounted")
+refused(drawn("x.npy"), "this directory is a mount point")
 draw(DrawJob("m", None, "a b/inside/", count=2))
 print(sorted(os.listdir("a b/inside")), sorted(name for name in os.listdir(".") if name.endswith(".job")))
 """

@@ -154,11 +154,13 @@ def test_a_text_that_becomes_too_long_is_an_error_of_its_own(save):
     tokenizer = save(contents(normalizer=replace("e", "x" * 1000)))
     encoder = SentenceEncoder(tokenizer, length=512, pad_id=0, vocabulary=300)
     assert encoder.checked("an e") and tokenizer.encode("a" * 10_000)  # it could grow, and does not
-    with pytest.raises(InputError, match=r"^[^:]*: has 2,000 bytes, of which the tokenizer makes over 1,048,576; at"):
+    with pytest.raises(
+        InputError, match=r"^[^:]*: has 2,000 bytes, and the tokenizer expands it to over 1,048,576; at"
+    ):
         encoder.checked("e" * 2000)
     with pytest.raises(InputError, match=r"has 1,048,577 bytes; at most 1,048,576 can be encoded"):
         tokenizer.encode("a" * (module.MAX_TEXT + 1))
-    with pytest.raises(InputError, match="of which the tokenizer makes over"):
+    with pytest.raises(InputError, match="and the tokenizer expands it to over"):
         tokenizer.encode_batch(["a", "e" * 2000])
 
 

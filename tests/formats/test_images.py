@@ -187,7 +187,7 @@ def test_pictures_that_no_file_holds():
         UsageError, match=r"400,000 images make a picture of 40,\d+ x 40,\d+ pixels; a \.bmp file holds"
     ):
         check_grid("x", 400_000, SHAPE, ".bmp")
-    with pytest.raises(UsageError, match=r"a \.png file holds 2,147,483,647 pixels a side"):
+    with pytest.raises(UsageError, match=r"a \.png file holds 2,147,483,647 pixels per side"):
         check_grid("x", 10**16, SHAPE, ".png")
     assert check_grid("x", 10**9, SHAPE, ".png") > 10**12
     with pytest.raises(UsageError, match="have 5 channels; pictures have 1 or 3"):
@@ -247,9 +247,13 @@ def test_images_that_cannot_be_compared(tmp_path, rng):
     (tmp_path / "b.txt").write_text("2\n1 2 3 4 5 6\n")
     (tmp_path / "c.txt").write_text("2\n1 2 3\n")
     (tmp_path / "nan.txt").write_text("2\n1 2 nan 4\n")
-    with pytest.raises(InputError, match="images of 2 and 3 numbers cannot be compared"):
+    with pytest.raises(
+        InputError, match="the images have 2 and 3 values each; only images of one size can be compared"
+    ):
         validate_images(tmp_path / "a.txt", tmp_path / "b.txt")
-    with pytest.raises(InputError, match="starts with 2, and 3 numbers follow: no whole images"):
+    with pytest.raises(
+        InputError, match="says that it holds 2 images; the 3 numbers that follow are no multiple of that"
+    ):
         validate_images(tmp_path / "a.txt", tmp_path / "c.txt")
     for pair in (("nan.txt", "a.txt"), ("a.txt", "nan.txt"), ("nan.txt", "nan.txt")):
         result = validate_images(*(tmp_path / name for name in pair))

@@ -71,7 +71,7 @@ def test_ids(tmp_path):
         (b'{"id":"q","tokens":[1,2,10]}', "tokens[2]", "token id 10 is outside the vocabulary (ids 0 to 9)", "q"),
         (b'{"id":"q","tokens":[1,-1,10]}', "tokens[1]", "token id -1 is outside", "q"),
         (b'{"id":"q","tokens":[1,' + b"9" * 5000 + b",2]}", "tokens[1]", "out of range", "q"),
-        (b'{"id":"q","tokns":[1,2,3]}', "tokens", "is missing; what is there: id, tokns", "q"),
+        (b'{"id":"q","tokns":[1,2,3]}', "tokens", "is missing; the record has id, tokns", "q"),
         (b'{"id":"q","tokens":[1,2,3],"input_ids":[1,2,3]}', "tokens", "is given together with input_ids", "q"),
         (b'{"id":"q","tokens":[1,2,3],"tokens":[3,2,1]}', "tokens", "the key 'tokens' occurs twice", "q"),
         (b'{"id":"p","id":"q","tokens":[1,2,3]}', "id", "the key 'id' occurs twice", "q"),

@@ -52,7 +52,7 @@ def test_of_a_long_line_it_is_not_known_whether_half_a_pair_is_meant():
 
 
 def test_fields_that_are_there_are_named_in_short():
-    assert str(lines.missing(["a", "b" * 40], "text")) == f"is missing; what is there: a, {'b' * 29}..."
-    assert str(lines.missing("abcdef", "text")) == "is missing; what is there: a, b, c, d, e, f"
-    assert str(lines.missing("abcdefg", "text")) == "is missing; what is there: a, b, c, d, e, 2 more"
+    assert str(lines.missing(["a", "b" * 40], "text")) == f"is missing; the record has a, {'b' * 29}..."
+    assert str(lines.missing("abcdef", "text")) == "is missing; the record has a, b, c, d, e, f"
+    assert str(lines.missing("abcdefg", "text")) == "is missing; the record has a, b, c, d, e, 2 more"
     assert str(lines.missing([], "text")) == "is missing"

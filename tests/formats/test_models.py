@@ -71,7 +71,7 @@ def test_half_precision(tmp_path, weights):
         (lambda w: w.update({"convs.0.bias": np.zeros(4, np.float32)}), r"convs\.0\.bias is \(4,\); \(3,\) is wanted"),
         (lambda w: w.update({"convs.0.bias": np.zeros(3)}), r"convs\.0\.bias is float64"),
         (lambda w: w.update({"convs.0.bias": np.zeros(3, np.int32)}), r"convs\.0\.bias is int32"),
-        (lambda w: [w.clear(), w.update(other=np.zeros(1, np.float32))], "none of its names"),
+        (lambda w: [w.clear(), w.update(other=np.zeros(1, np.float32))], "the file has no tensor of such a model"),
     ],
 )
 def test_wrong_tensors(tmp_path, weights, change, message):
@@ -95,7 +95,10 @@ def test_bad_configurations(tmp_path, weights, text):
 @pytest.mark.parametrize(
     ("gone", "message"),
     [
-        ("config.json", r"m/config\.json: no such model's .* It holds model\.safetensors: get the config\.json"),
+        (
+            "config.json",
+            r"m/config\.json: no such model's .* Get the config\.json that .*: the directory holds model\.safetensors",
+        ),
         ("model.safetensors", r"m: holds no weights: there is no model\.safetensors\. Download"),
     ],
 )

@@ -82,7 +82,7 @@ def test_jobs_refuse_names_before_the_work(tmp_path):
         for task_of, job in ((generate_task, GenerateJob), (classify_task, ClassifyJob)):
             with pytest.raises(UsageError, match="the name of the output"):
                 task_of(job(model="model", input="in.bin", output=name))
-    with pytest.raises(UsageError, match="the output would not be"):
+    with pytest.raises(UsageError, match="binary by its name, and the output is not"):
         classify_task(ClassifyJob(model="model", input="in.bin", output="out.txt"))
     (tmp_path / "answers.csv").write_bytes(b"")
     with pytest.raises(UsageError, match=r"the name of the answers ends with \.csv"):

@@ -77,7 +77,7 @@ OBJECTS = b"\x93NUMPY\x01\x00" + (76).to_bytes(2, "little") + fields("'|O'", sha
         (with_header(fields(shape="(" + "9" * 5000 + ", 1, 1)")), "cannot be read"),
         (with_header("(" * 9000), "cannot be read"),
         (with_header("-" * 9000 + "1"), "cannot be read"),
-        (with_header(fields(order="0"), bytes(32)), "its order 0"),
+        (with_header(fields(order="0"), bytes(32)), "its fortran_order 0"),
         (with_header(fields("'<c8'"), bytes(64)), "holds <c8; bool, integers or floats"),
         (with_header(fields("'<f16'"), bytes(128)), "holds <f16"),
         (with_header(fields("'<M8[s]'"), bytes(64)), "holds <M8"),

@@ -1,4 +1,4 @@
-"""Rows of Parquet files as JSON lines and back; files that are damaged or lie are InputErrors."""
+"""Rows of Parquet files as records, and JSON lines as rows; files that are damaged or lie are InputErrors."""
 
 import gc
 import io
@@ -17,7 +17,7 @@ from tilewright.formats import parquet as module
 from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.completions import CompletionWriter
 from tilewright.formats.files import InputFile
-from tilewright.formats.parquet import ParquetEncoder, TextIds, all_lines, has_ids, row_groups, row_lines
+from tilewright.formats.parquet import ParquetEncoder, TextIds, all_rows, group_rows, has_ids, row_groups
 from tilewright.formats.prompts import open_prompts
 from tilewright.formats.records import Completion, Prompt, RecordError
 from tilewright.formats.sentences import open_sentences
@@ -46,22 +46,22 @@ def file(tmp_path):
         each.close()
 
 
-def test_rows_as_lines(file):
+def test_rows_as_records(file):
     """Columns that nobody wants are not read; a null is a field that is not given."""
     found = file(ROWS)
     assert row_groups(found) == (4, 4, 2) and has_ids(found)
-    lines = list(row_lines(found, 1, 4, 4))
-    assert [number for number, _, _ in lines] == [5, 6, 7, 8]
-    assert json.loads(lines[0][1]) == {"id": "r4", "prompt_token_ids": [4, 1, 2]}
-    assert json.loads(lines[1][1]) == {"id": "r5", "prompt_token_ids": [5, 1, 2], "temperature": 0.5}
-    assert [number for number, _, _ in all_lines(found, None)] == list(range(1, 11))
+    rows = list(group_rows(found, 1, 4, 4))
+    assert [number for number, _, _ in rows] == [5, 6, 7, 8]
+    assert rows[0][1] == {"id": "r4", "prompt_token_ids": [4, 1, 2]}
+    assert rows[1][1] == {"id": "r5", "prompt_token_ids": [5, 1, 2], "temperature": 0.5}
+    assert [number for number, _, _ in all_rows(found, None)] == list(range(1, 11))
 
 
 @pytest.mark.parametrize(("count", "groups"), [(1, (1,)), (4, (4,)), (5, (4, 1)), (10, (4, 4, 2))])
 def test_the_first_rows(file, count, groups):
     found = file(ROWS)
     assert row_groups(found, count) == groups
-    assert [number for number, _, _ in all_lines(found, count)] == list(range(1, count + 1))
+    assert [number for number, _, _ in all_rows(found, count)] == list(range(1, count + 1))
 
 
 def test_too_few_rows(file):
@@ -73,8 +73,8 @@ def test_too_few_rows(file):
 
 def test_text_that_is_no_utf8_costs_its_record_alone(file):
     texts = pa.Array.from_buffers(pa.binary(), 3, pa.array([b"good", b"\xff\xfe", b"fine"], pa.binary()).buffers())
-    lines = list(all_lines(file(pa.table({"text": texts.view(pa.string())})), None))
-    assert [line for _, line, _ in lines] == [b'{"text":"good"}', b'{"text":"\xff"}', b'{"text":"fine"}']
+    rows = list(all_rows(file(pa.table({"text": texts.view(pa.string())})), None))
+    assert [row for _, row, _ in rows] == [{"text": "good"}, {"text": b"\xff\xfe"}, {"text": "fine"}]
 
 
 def test_text_that_is_no_utf8_costs_no_id(file, tmp_path):
@@ -83,7 +83,50 @@ def test_text_that_is_no_utf8_costs_no_id(file, tmp_path):
     reader = open_prompts(tmp_path / "in.parquet", encode=None, vocabulary=9, max_length=9)
     (batch,) = reader.batches(9)
     reader.close()
-    assert [prompt.id for prompt in batch.prompts] == [7, 8] and "is not UTF-8" in batch.prompts[1].error.message
+    assert [prompt.id for prompt in batch.prompts] == [7, 8]
+    assert str(batch.prompts[1].error) == "line 2, text: byte 0 is not UTF-8"
+
+
+def test_nan_is_not_given_and_infinity_is_refused(file, tmp_path):
+    """As pandas writes what is not given; an infinite field was taken for that, too."""
+    ids = [[1], [2], [3]]
+    file(
+        pa.table(
+            {"temperature": [0.5, float("nan"), 1.0], "length_penalty": [1.0, 1.0, float("inf")], "input_ids": ids}
+        )
+    )
+    reader = open_prompts(tmp_path / "in.parquet", encode=None, vocabulary=9, max_length=9)
+    (batch,) = reader.batches(9)
+    reader.close()
+    assert [prompt.sampling for prompt in batch.prompts] == [{"temperature": 0.5}, {}, {}]
+    assert str(batch.prompts[2].error).startswith("line 3, length_penalty: is inf; this is not supported")
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (pa.array([[1, 2], [1, None]]), "expected int, got null"),
+        (pa.array([["1"], ["2"]]), "expected int, got str"),
+        (pa.array([[1.0], [2.0]]), "expected int, got float"),
+        (pa.array([1, 2]), "expected array, got int"),
+        (pa.array([[1], [2**64 - 1]], pa.list_(pa.uint64())), f"token id {2**64 - 1} is outside the vocabulary"),
+        (pa.array([[[1]], [[2]]]), "expected int, got array"),
+        (pa.array([b"a", b"b"]), "expected array, got str"),
+        (pa.array([{"a": 1}, {"a": 2}]), "expected array, got object"),
+    ],
+    ids=str,
+)
+def test_a_column_of_another_type_is_told_as_in_json(file, tmp_path, column, message):
+    file(pa.table({"tokens": column, "when": pa.array([1, 2], "timestamp[us]")}))
+    (tmp_path / "in.jsonl").write_bytes(
+        b"".join(msgspec.json.encode({"tokens": v}) + b"\n" for v in column.to_pylist())
+    )
+    said = []
+    for name in ("in.parquet", "in.jsonl"):
+        reader = open_sentences(tmp_path / name, encoder=None, length=2, vocabulary=9)
+        said.append([str(record.error) for batch in reader.batches(9) for record in batch.records])
+        reader.close()
+    assert said[0] == said[1] and message in said[0][1]
 
 
 @pytest.mark.parametrize("kind", ["timestamp[ns]", "duration[ns]", "time64[ns]", "timestamp[us]"])
@@ -94,13 +137,13 @@ def test_a_value_that_python_has_no_type_for(file, kind):
     value = 2**62 if kind == "timestamp[us]" else 1001
     array = pa.array([1000, value]).view(pa.type_for_alias(kind))
     with pytest.raises(InputError, match=r"in\.parquet, column id: cannot be read: .*\. Write the column as text$"):
-        list(all_lines(file(pa.table({"id": array, "text": ["a", "b"]})), None))
+        list(all_rows(file(pa.table({"id": array, "text": ["a", "b"]})), None))
 
 
 def test_a_long_row(file, monkeypatch):
     monkeypatch.setattr(module, "MAX_LINE_BYTES", 40)
-    lines = all_lines(file([{"text": "a" * 10}, {"text": "a" * 100}]), None)
-    assert [line is None for _, line, _ in lines] == [False, True]
+    rows = all_rows(file([{"text": "a" * 10}, {"text": "a" * 100}]), None)
+    assert [row is None for _, row, _ in rows] == [False, True]
 
 
 def given(row):
@@ -156,7 +199,7 @@ def test_damaged_files(file, tmp_path, rng, count):
         with InputFile(tmp_path / "bad.parquet", "input") as bad:
             try:
                 has_ids(bad)
-                sum(1 for _ in all_lines(bad, None))
+                sum(1 for _ in all_rows(bad, None))
             except InputError as error:
                 assert error.path.endswith("bad.parquet")
                 refused += 1
@@ -166,8 +209,8 @@ def test_damaged_files(file, tmp_path, rng, count):
 def test_a_row_group_that_lies(file):
     """The file's list says more rows than there are."""
     found = file(ROWS)
-    with pytest.raises(InputError, match=r"row group 2: it has 2 rows, and 4 are in the file's own list"):
-        list(row_lines(found, 2, 8, 4))
+    with pytest.raises(InputError, match=r"row group 2: it has 2 rows; the file's footer says 4"):
+        list(group_rows(found, 2, 8, 4))
 
 
 def test_limits(file, monkeypatch):
@@ -177,17 +220,17 @@ def test_limits(file, monkeypatch):
         row_groups(found)
     monkeypatch.setattr(module, "MOST_GROUPS", 3)
     monkeypatch.setattr(module, "MOST_BYTES", 10)
-    with pytest.raises(InputError, match=r"row group 0: its .* bytes are more than 10"):
+    with pytest.raises(InputError, match=r"row group 0: it has .* bytes; at most 10 are allowed"):
         row_groups(found)
 
 
 def test_a_file_that_shrinks(file, tmp_path):
     found = file([{"text": os.urandom(50_000).hex()} for _ in range(20)], 10)
-    lines = all_lines(found, None)
-    next(lines)
+    rows = all_rows(found, None)
+    next(rows)
     os.truncate(tmp_path / "in.parquet", 100)
     with pytest.raises(InputError, match="shrank while it was read"):
-        list(lines)
+        list(rows)
 
 
 def test_without_pyarrow(file, monkeypatch):

@@ -95,8 +95,8 @@ def test_batch_lines(tmp_path):
         (b'{"id":"q","prompt":"\\ud800 and more"}', "prompt", "surrogate", "q"),
         (b'{"id":"q","stop":' + b"[" * 100_000, "", "nested too deeply", None),
         (b'{"id":"q","prompt":"' + b"a" * (16 << 20) + b'"}', "", "is longer than 16 MiB", None),
-        (b'{"id":"q"}', "prompt", "is missing; what is there: id", "q"),
-        (b'{"id":"q","text":"a"}', "prompt", "is missing; what is there: id, text", "q"),
+        (b'{"id":"q"}', "prompt", "is missing; the record has id", "q"),
+        (b'{"id":"q","text":"a"}', "prompt", "is missing; the record has id, text", "q"),
         (b'{"id":"q","prompt":"a","input_ids":[1]}', "prompt", "is given together with input_ids", "q"),
         (b'{"id":"q","prompt":""}', "prompt", "is empty", "q"),
         (b'{"id":"q","input_ids":[]}', "input_ids", "is empty", "q"),
@@ -123,9 +123,14 @@ def test_batch_lines(tmp_path):
             "is 0.5; this is not supported: leave it out, or give 1",
             "q",
         ),
-        (b'{"id":"q","prompt":"a","tempreature":0}', "tempreature", "is no field; temperature is", "q"),
-        (b'{"id":"q","promt":"a"}', "promt", "is no field; prompt is", "q"),
-        (b'{"custom_id":"q","body":{"prompt":"a","Max_Token":3}}', "body.Max_Token", "max_tokens is", "q"),
+        (
+            b'{"id":"q","prompt":"a","tempreature":0}',
+            "tempreature",
+            "is not a known field; did you mean temperature?",
+            "q",
+        ),
+        (b'{"id":"q","promt":"a"}', "promt", "is not a known field; did you mean prompt?", "q"),
+        (b'{"custom_id":"q","body":{"prompt":"a","Max_Token":3}}', "body.Max_Token", "did you mean max_tokens?", "q"),
         (b'{"custom_id":"q","body":{"prompt":"a"},"top_k":5}', "top_k", "stands beside the body", "q"),
         (b'{"custom_id":"q","body":{"prompt":"a","tools":[1]}}', "body.tools", "is [1]; this is not supported", "q"),
         (b'{"id":"q","prompt":"a","max_length":' + b"9" * 5000 + b"}", "max_length", "give max_tokens, which", "q"),
@@ -142,7 +147,7 @@ def test_batch_lines(tmp_path):
         (b'{"id":"q","body":{"prompt":"a"}}', "custom_id", "is missing from a batch line", "q"),
         (b'{"custom_id":"q","body":"a"}', "body", "expected object, got str", "q"),
         (b'{"custom_id":"q","body":{}}', "body.prompt", "is missing", "q"),
-        (b'{"custom_id":"q","body":{"text":"a"}}', "body.prompt", "is missing; what is there: text", "q"),
+        (b'{"custom_id":"q","body":{"text":"a"}}', "body.prompt", "is missing; the record has text", "q"),
         (b'{"custom_id":"q","body":{"prompt":""}}', "body.prompt", "is empty", "q"),
         (b'{"custom_id":"q","body":{"prompt":["a","b"]}}', "body.prompt[0]", "expected int, got str", "q"),
         (b'{"custom_id":"q","body":{"prompt":[[1],[2]]}}', "body.prompt[0]", "expected int, got array", "q"),
@@ -205,8 +210,8 @@ def test_binary(tmp_path, rng, size):
 
 def test_binary_errors_speak_of_prompts(tmp_path):
     for content, message in [
-        (b"", "A prompt is 3 token ids"),
-        (bytes(13), "1 prompts of 12 bytes and 1 more"),
+        (b"", "Write 3 token ids of 4 bytes per prompt"),
+        (bytes(13), "1 prompt of 12 bytes and 1 more"),
         (np.full((2, 3), V, "<i4").tobytes(), "prompt 0, position 0"),
     ]:
         with pytest.raises(InputError, match=message):
@@ -223,8 +228,9 @@ def test_the_name_says_the_kind(tmp_path):
 
 @pytest.mark.parametrize("name", ["in.jsonl", "in.txt"])
 def test_a_binary_file_is_not_text(tmp_path, name):
-    for content, offset in [(b"a line\n and more \0", 17), ("a line".encode("utf-16"), 3), (bytes(100_000), 0)]:
-        with pytest.raises(InputError, match=f"{name}: is not text: byte 0x00 at offset {offset}. Give UTF-8 text, .j"):
+    utf_16 = "3; the file is text in UTF-16"
+    for content, at in [(b"a line\n and more \0", 17), ("a line".encode("utf-16"), utf_16), (bytes(100_000), 0)]:
+        with pytest.raises(InputError, match=f"{name}: is not text: byte 0x00 at offset {at}. Give UTF-8 text, .j"):
             read(tmp_path / name, content)
 
 
@@ -241,7 +247,7 @@ def test_a_nul_in_json_lines_is_the_error_of_its_record(tmp_path):
 def test_whole_file_errors(tmp_path, name):
     line = '{"prompt": "a"}' if name == "in.jsonl" else "a"
     for content, count, message in [
-        (b"", None, "is empty. A line is "),
+        (b"", None, "is empty. Write lines such as "),
         (b"\n \n", None, "holds 0 records"),
         ([line] * 2, 3, "holds 2 records; 3 were asked for"),
     ]:

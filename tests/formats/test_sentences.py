@@ -122,7 +122,7 @@ def test_json_lines(tmp_path, encoder, content, ids):
         (line(text=""), "text", "is empty; a sentence has at least one word"),
         (line(text=" \t\n"), "text", "is empty"),
         (line(text=3), "text", "expected str, got int"),
-        (line(txt="bad film"), "text", "is missing; what is there: id, txt"),
+        (line(txt="bad film"), "text", "is missing; the record has id, txt"),
         (line(text="a", tokens=[1]), "text", "is given together with tokens; one of them is wanted"),
         (line(tokens=[]), "tokens", "has 0 ids; the model takes 1 to 5"),
         (line(tokens=[1] * 6), "tokens", "has 6 ids; the model takes 1 to 5"),
@@ -170,12 +170,12 @@ def test_without_a_tokenizer_there_is_no_text(tmp_path):
     rows, records = read(tmp_path / "in.jsonl", line(text="a", tokens=[1] * 5).encode(), None)
     assert rows == [[1] * 5] and not records[0].error
     _, records = read(tmp_path / "in.jsonl", b'{"tokens": [1]}\n{"text": "a"}', None)
-    wanted = ["has 1 ids; the model takes 5", "is missing; what is there: text"]
+    wanted = ["has 1 ids; the model takes 5", "is missing; the record has text"]
     assert [record.error.message for record in records] == wanted
 
 
 def test_the_example_in_an_error_is_one_for_this_file(tmp_path, encoder):
-    for name, example in (("in.txt", "A line is a sentence"), ("in.jsonl", '"text": "a sentence"')):
+    for name, example in (("in.txt", "Write lines such as a sentence"), ("in.jsonl", '"text": "a sentence"')):
         with pytest.raises(InputError, match=example):
             read(tmp_path / name, b"", encoder)
 
@@ -196,7 +196,7 @@ def test_a_tokenizer_has_to_fit_its_model(tmp_path):
     sparse = save(tmp_path / "tokenizer.json", vocab={"[UNK]": 0, "a": 9, "film": 300})
     with pytest.raises(InputError, match="the tokenizer gave id 300; the model's vocabulary has 9"):
         encoder_for(Tokenizer(sparse), config).rows(["a film"])
-    with pytest.raises(InputError, match="has no pad_token_id"):
+    with pytest.raises(InputError, match="has no pad_token_id, with which"):
         encoder_for(tokenizer, TextCNNConfig())
     with pytest.raises(InputError, match="Missing"):  # a token for what is unknown
         Tokenizer(save(tmp_path / "tokenizer.json", unk_token="[GONE]"))  # noqa: S106 - no password

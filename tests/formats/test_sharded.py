@@ -84,7 +84,7 @@ def test_a_head_that_is_not_tied(tmp_path, weights, change, monkeypatch):
 
 def test_wrong_names(tmp_path, weights):
     save(tmp_path / "twice", {**weights, "transformer.ln_f.weight": weights["ln_f.weight"]})
-    with pytest.raises(InputError, match=r"is ln_f\.weight, which is given twice"):
+    with pytest.raises(InputError, match=r"is another name of ln_f\.weight, which is given twice"):
         read(tmp_path / "twice")
     save(tmp_path / "more", {**weights, "transformer.ln_g.weight": weights["ln_f.weight"]})
     with pytest.raises(InputError, match=r"ln_g\.weight' \(4,\) is not part"):

@@ -97,9 +97,9 @@ def test_images(opened, rng):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "the input is empty. It starts with the number of images"),
+        ("", "the input is empty. Start it with the number of images"),
         (" \n ", "the input is empty"),
-        ("2\n1 2 3 4 5", "starts with 2; 2 images of 3 numbers are 6, and 5 follow. The file was cut short"),
+        ("2\n1 2 3 4 5", "starts with 2; 2 images of 3 numbers are 6, and 5 follow. Check the file: it was cut short"),
         ("2\n1 2 3 4 5 6 7", "6, and at least 7 follow"),
         ("2", "6, and 0 follow"),
         ("999999999999999999 1 2 3", "999999999999999999; .* and 3 follow"),

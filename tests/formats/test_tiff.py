@@ -82,8 +82,11 @@ def test_one_plane_of_ours(rng):
     ("write", "message"),
     [
         (lambda a: tifffile.imwrite("v.tif", a[0], photometric="minisblack"), r"2 dimensions, \(20, 30\)"),
-        (lambda a: tifffile.imwrite("v.tif", np.zeros((20, 30, 3), "u1"), photometric="rgb"), "3 channels a pixel"),
-        (lambda a: tifffile.imwrite("v.tif", np.zeros((4, 20, 30, 3), "u1"), photometric="rgb"), "3 channels a pixel"),
+        (lambda a: tifffile.imwrite("v.tif", np.zeros((20, 30, 3), "u1"), photometric="rgb"), "3 channels per pixel"),
+        (
+            lambda a: tifffile.imwrite("v.tif", np.zeros((4, 20, 30, 3), "u1"), photometric="rgb"),
+            "3 channels per pixel",
+        ),
         (lambda a: tifffile.imwrite("v.tif", np.zeros((2, 4, 20, 30), "u1"), photometric="minisblack"), "4 dimensions"),
         (lambda a: tifffile.imwrite("v.tif", a.astype("c8"), photometric="minisblack"), "the values are complex64"),
     ],
@@ -116,7 +119,7 @@ def test_a_bomb(monkeypatch):
     monkeypatch.setattr(tifffile.TiffPage, "asarray", lambda *_, **__: pytest.fail("it was expanded"))
     with tifffile.TiffWriter("v.tif") as writer:
         writer.write(iter([bomb] * 2), shape=(2, 20, 30), dtype=np.uint8, compression="zlib", photometric="minisblack")
-    with pytest.raises(InputError, match="page 0 expands beyond the 600 bytes that its header tells of"):
+    with pytest.raises(InputError, match="page 0 expands beyond the 600 bytes that its header states"):
         load()
 
 
@@ -213,6 +216,56 @@ def test_resolution_alone_is_kept(rng):
         assert [tags[n].value for n in ("XResolution", "YResolution", "ResolutionUnit")] == [(300, 1), (150, 1), 3]
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_plain_description_and_tifffiles_words_are_kept(rng, dtype):
+    words = {"axes": "ZYX", "spacing": 2.5, "stain": ["DAPI", 7]}
+    tifffile.imwrite(
+        "v.tif", volume(rng), photometric="minisblack", description="day 3, 5 \u00b5m".encode(), metadata=words
+    )
+    array, gone = smoothed(dtype=dtype)
+    assert gone is None and smoothed("x.tif", "w.tif", dtype)[1] is None
+    for name in ("w.tif", "x.tif"):
+        with tifffile.TiffFile(name) as after:
+            assert after.pages[0].description == "day 3, 5 \u00b5m" and after.series[0].axes == "ZYX"
+            assert after.shaped_metadata[0] == words | {"shape": [*SHAPE]} and np.array_equal(after.asarray(), array)
+
+
+def test_a_description_by_another_program(rng):
+    pages = [Image.fromarray(page) for page in volume(rng, np.uint8)]
+    pages[0].save("v.tif", save_all=True, append_images=pages[1:], description="a stain")
+    assert smoothed()[1] is None
+    with Image.open("w.tif") as after:
+        assert after.tag_v2[270] == "a stain" and after.n_frames == SHAPE[0]
+
+
+@pytest.mark.parametrize(
+    ("texts", "gone"),
+    [
+        (["a", "a"], None),
+        (["a", "b"], "the image descriptions of the pages after the first"),
+        (["state.config=1\r", ""], "the image description, which is that of a file of kind 'scanimage'"),
+        (["a" * 99, ""], "the image description of 99 characters"),
+    ],
+)
+def test_a_description_that_is_lost_is_told(rng, monkeypatch, texts, gone):
+    monkeypatch.setattr("tilewright.formats.tiff_metadata.MAX_METADATA", 50)
+    with tifffile.TiffWriter("v.tif") as writer:
+        for text, plane in zip(texts, volume(rng), strict=False):
+            writer.write(plane, photometric="minisblack", description=text, metadata=None)
+    told = smoothed()[1]
+    assert told == (gone and f"Not kept in w.tif: {gone}")
+    with tifffile.TiffFile("w.tif") as after:
+        assert after.pages[0].tags["ImageDescription"].value.startswith("a" if texts[0] == "a" else '{"shape"')
+
+
+def test_metadata_that_could_not_be_read_is_told(rng):
+    tifffile.imwrite("v.tif", volume(rng), photometric="minisblack")
+    with open_volume("v.tif") as found:
+        found.header = TiffMetadata(lost="the metadata (ValueError: it cannot be read)")
+        said = lost("w.tif", found, np.dtype(np.float32))
+    assert said == "Not kept in w.tif: the metadata (ValueError: it cannot be read)"
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -269,8 +322,8 @@ def _chain(path):
 @pytest.mark.parametrize(
     ("page", "target", "message"),
     [
-        (3, 0, "page 4 is one of the pages before it: the chain of pages is a circle"),
-        (2, 2, "page 3 is one of the pages before it"),
+        (3, 0, "page 4 is an earlier page again: the chain of pages is a loop"),
+        (2, 2, "page 3 is an earlier page again"),
         (1, None, "page 2 lies outside of the file's"),
         (1, "header", "page 2 lies outside of the file's"),
         (1, "end", "page 2 has .* tags; with the pages before it they take more than the file"),

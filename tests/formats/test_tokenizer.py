@@ -85,7 +85,7 @@ def test_no_file(tmp_path, save, monkeypatch):
         with pytest.raises(InputError, match=message):
             Tokenizer(f"{tmp_path}/{name}")
     monkeypatch.setattr(module, "MAX_BYTES", 100)
-    with pytest.raises(InputError, match="are no tokenizer; the limit is 100"):
+    with pytest.raises(InputError, match=r"the tokenizer has [0-9,]+ bytes; at most 100 are allowed"):
         Tokenizer(save(contents()))
 
 

@@ -215,7 +215,9 @@ def test_no_tokens(tmp_path, content):
     (tmp_path / "a").write_bytes(content)
     (tmp_path / "b").write_bytes(bytes(32))
     for files in (("a", "b"), ("b", "a")):
-        with pytest.raises(InputError, match=f"{tmp_path / 'a'}: the .* has {len(content)} bytes; a prompt takes 32"):
+        with pytest.raises(
+            InputError, match=f"{tmp_path / 'a'}: the .* has {len(content)} bytes; whole prompts of 32 bytes are wanted"
+        ):
             validate_tokens(*(tmp_path / name for name in files), tokens=8)
 
 

@@ -159,7 +159,9 @@ def test_names(tmp_path):
     (tmp_path / "array").mkdir()
     assert suffix_of("array") == ".zarr"
     for act in (lambda: open_volume("v.dat"), lambda: form_of("v", SHAPE, np.dtype("f4"), None)):
-        with pytest.raises(UsageError, match=r"not known by its name. Names end with \.txt, \.npy, .* or \.zarr"):
+        with pytest.raises(
+            UsageError, match=r"does not say its format. Choose a name that ends with \.txt, \.npy, .* or \.zarr"
+        ):
             act()
 
 

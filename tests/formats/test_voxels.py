@@ -8,6 +8,7 @@ import tifffile
 from tilewright.formats.kept import lost
 from tilewright.formats.volume_formats import open_volume
 from tilewright.formats.voxels import VoxelSize, voxel_size
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.verbs.convolve import ConvolveJob, convolve
 
 SHAPE = (3, 4, 5)
@@ -52,7 +53,7 @@ def test_tiff_to_nifti_and_back(write, unit, factor, name):
     assert after.header.get_xyzt_units()[0] == name
     assert np.allclose(after.header.get_zooms(), wanted.sizes) and np.allclose(np.diag(after.affine)[:3], wanted.sizes)
     for dtype in ("float32", "float64"):
-        convolve(ConvolveJob("w.nii", "box:3", f"{dtype}.tif", dtype=dtype))
+        convolve(ConvolveJob("w.nii", "box:3", f"{dtype}.tif", settings=Settings(dtype=dtype)))
         with open_volume(f"{dtype}.tif") as found:
             back = voxel_size(found)
             assert back and back.unit == name and np.allclose(back.sizes, wanted.sizes)

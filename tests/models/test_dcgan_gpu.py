@@ -9,6 +9,7 @@ from tilewright.errors import ResourceError, UsageError
 from tilewright.formats.images import pixels
 from tilewright.hardware import unavailable
 from tilewright.models.dcgan import BATCH, DCGAN, DCGANConfig, DCGANLayer
+from tilewright.runtime.jobs.settings import Settings
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("simulated_gpu")
@@ -94,7 +95,11 @@ def test_a_job_without_a_gpu_is_refused(tmp_path):
     from tilewright.runtime.verbs.draw import DrawJob, draw
 
     with pytest.raises(ResourceError, match="GPU"):
-        draw(DrawJob(model="nowhere", input=None, output=str(tmp_path / "x.npy"), count=1, device="cuda"))
+        draw(
+            DrawJob(
+                model="nowhere", input=None, output=str(tmp_path / "x.npy"), count=1, settings=Settings(device="cuda")
+            )
+        )
 
 
 def test_a_job_writes_the_same_pictures(tmp_path, monkeypatch):
@@ -106,11 +111,12 @@ def test_a_job_writes_the_same_pictures(tmp_path, monkeypatch):
     if not ON_GPU:
         monkeypatch.setattr("tilewright.runtime.devices._check_gpu", lambda: None)
         monkeypatch.setattr(cuda, "Cuda", lambda dtype: Cuda(dtype, PLACE))
-    options = {"model": str(tmp_path / "model"), "input": None, "count": 7, "seed": 3, "batch": 4}
+    options = {"model": str(tmp_path / "model"), "input": None, "count": 7, "seed": 3}
     for name, device in (("cpu", "cpu"), ("gpu", "cuda")):
         with simulated("float32") if device == "cuda" else using():
             for output in ("npy", "png"):
-                draw(DrawJob(**options, output=str(tmp_path / f"{name}.{output}"), device=device))
+                settings = Settings(device=device, batch_size=4)
+                draw(DrawJob(**options, output=str(tmp_path / f"{name}.{output}"), settings=settings))
     own, wanted = (np.load(tmp_path / f"{name}.npy") for name in ("gpu", "cpu"))
     assert np.abs(own - wanted).max() < 1e-4
     from PIL import Image

@@ -175,7 +175,7 @@ def test_a_prompt_that_cannot_be_continued(prompt, message):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"n_head": 5}, "heads must divide"),
+        ({"n_head": 5}, "n_embd must be a multiple of n_head"),
         ({"n_layer": 0}, "n_layer is 0"),
         ({"n_inner": 0}, "n_inner is 0"),
         ({"activation_function": "swish"}, "'swish'"),

@@ -125,7 +125,7 @@ def test_a_damaged_table_is_refused(tmp_path, place):
     content = bytearray(path.read_bytes())
     content[place] ^= 16
     path.write_bytes(content)
-    with pytest.raises(InputError, match="no whole token table"):
+    with pytest.raises(InputError, match="not a complete token table"):
         KeptTable(TextCNN(CONFIG, WEIGHTS), str(path))
 
 
@@ -180,15 +180,15 @@ GOOD = IDS[:3].tolist()
 @pytest.mark.parametrize(
     ("sentences", "message"),
     [
-        ([*GOOD, [1.0] + [0] * 15], r"sentence 3, position 0: 1\.0 is no id; 0 to 299 are"),
-        ([*GOOD, [0] * 15 + [True]], "sentence 3, position 15: True is no id"),
-        ([[0, 2**32 + 5] + [0] * 14], "sentence 0, position 1: 4294967301 is no id"),
-        ([[0, -1] + [0] * 14], "sentence 0, position 1: -1 is no id"),
-        ([[0, 300] + [0] * 14], "sentence 0, position 1: 300 is no id"),
+        ([*GOOD, [1.0] + [0] * 15], r"sentence 3, position 0: 1\.0 is no token id; ids are 0 to 299"),
+        ([*GOOD, [0] * 15 + [True]], "sentence 3, position 15: True is no token id"),
+        ([[0, 2**32 + 5] + [0] * 14], "sentence 0, position 1: 4294967301 is no token id"),
+        ([[0, -1] + [0] * 14], "sentence 0, position 1: -1 is no token id"),
+        ([[0, 300] + [0] * 14], "sentence 0, position 1: 300 is no token id"),
         ([*GOOD, [1, 2, 3]], "sentence 3 has 3 token ids; the model takes 16"),
         ([0] * 16, "sentence 0 is 0; a sequence of 16 token ids is wanted"),
         (["a sentence of 16"], "sentence 0 is text, and the model has no tokenizer.json"),
-        (np.zeros((1, 16)), r"sentence 0, position 0: np\.float64\(0\.0\) is no id"),
+        (np.zeros((1, 16)), r"sentence 0, position 0: np\.float64\(0\.0\) is no token id"),
     ],
 )
 def test_sentences_are_checked(sentences, message):
@@ -259,7 +259,7 @@ def test_sentences_may_be_text(reader_of_letters):
         (["a\udcff"], "sentence 0 is no valid Unicode: character 1 is half of a surrogate pair"),
         (["a", [0] * 13], "sentence 1 has 13 ids; the model takes 1 to 12"),
         ([[]], "sentence 0 has 0 ids"),
-        ([[3, 30]], "sentence 0, position 1: 30 is no id"),
+        ([[3, 30]], "sentence 0, position 1: 30 is no token id"),
         ([b"abc"], "sentence 0 is bytes; text or a sequence of up to 12 token ids is wanted"),
         ("good", "sentences is one text; a list of sentences is wanted"),
     ],

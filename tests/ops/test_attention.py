@@ -240,12 +240,12 @@ def test_scores_of_any_size(rng):
 
 
 BAD_SPANS = [
-    ((4, 0, 1, 0, -1), "its slot leaves 0 to 3"),
+    ((4, 0, 1, 0, -1), "its slot is outside 0 to 3"),
     ((-1, 0, 1, 0, -1), "its slot"),
-    ((0, 0, 11, 0, -1), "its position leaves 0 to 10"),
+    ((0, 0, 11, 0, -1), "its position is outside 0 to 10"),
     ((0, 10, 1, 0, -1), "its position"),
     ((0, -1, 2, 0, -1), "its position"),
-    ((0, 0, 2, 7, -1), "its row leaves 0 to 8"),
+    ((0, 0, 2, 7, -1), "its row is outside 0 to 8"),
     ((0, 0, 1, -1, -1), "its row"),
     ((0, 2, 1, 0, 4), "its source"),
     ((0, 2, 1, 0, -2), "its source"),

@@ -95,7 +95,7 @@ def test_positions_of_one_slot_keep_their_neighbours(dtype, rng):
 def test_rows_of_two_dtypes_are_refused(rng):
     q, k, v = qkv_rows(rng, ROWS, 16)
     cache = Cache.empty(9, 2, LENGTH, 8, "bfloat16")
-    with pytest.raises(UsageError, match="q, new keys and new values are not of one dtype"):
+    with pytest.raises(UsageError, match="q, new keys and new values differ in dtype or row stride"):
         attend(q.astype(np.float32), cache, SPANS, new=(k, v))
     with pytest.raises(UsageError, match=r"attention: q is bfloat16 .*; float32 .* is wanted"):
         attend(q, Cache.empty(9, 2, LENGTH, 8), SPANS)

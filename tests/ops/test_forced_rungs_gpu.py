@@ -93,12 +93,12 @@ def test_preferring_leaves_what_is_forced():
 
 @pytest.mark.parametrize("part", ["ops", "models", "ndimage", "simd"])
 def test_no_operation_or_model_overrides_its_caller(part):
-    """`using` is for callers: what lies beneath one says `preferring`."""
+    """`using` and `forcing` are for callers: what lies beneath one says `preferring`."""
     offenders = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in sorted((ROOT / part).rglob("*.py"))
         if path != ROOT / "ops/core/ladder.py"
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "using"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("using", "forcing")
     ]
     assert not offenders

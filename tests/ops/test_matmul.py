@@ -248,7 +248,7 @@ def test_pairs_are_multiplied_where_that_is_faster(name, chosen, monkeypatch):
 
 
 def test_using_knows_the_operations():
-    with pytest.raises(UsageError, match=r"there is no operation matmull; there are .*conv1d, .*matmul"):
+    with pytest.raises(UsageError, match=r"there is no operation matmull; the operations are .*conv1d, .*matmul"):
         using(matmull="cpu.packed").__enter__()
 
 

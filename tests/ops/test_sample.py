@@ -153,7 +153,7 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(UsageError, match="2 rows of logits, and rules for 3"):
         sample(logits, rules([0.5] * 3))
     for ids in ([4], [-1]):
-        with pytest.raises(UsageError, match="0 to 3 are there"):
+        with pytest.raises(UsageError, match="they must be 0 to 3"):
             sample(logits, rules([0.5] * 2, seen=[ids, ()]))
     with pytest.raises(UsageError, match="float64"):
         sample(np.zeros((1, 4)), rules([0.5]))

@@ -14,7 +14,7 @@ from ops.cases import cases_of
 from tilewright.bench.sizes import conv1d as conv1d_spec
 from tilewright.bench.sizes import embedding_conv1d as table_spec
 from tilewright.errors import Refused, ResourceError, UsageError
-from tilewright.ops.core.ladder import using
+from tilewright.ops.core.ladder import forcing
 
 torch = pytest.importorskip("torch")
 conv1d = pytest.importorskip("tilewright.ops.conv1d")
@@ -51,7 +51,7 @@ def bfloat16_is_multiplied(monkeypatch):
 def forced(op: str, rung: str, dtype: str):
     """The rung, and in the simulator a product that takes no seconds."""
     products = {} if ON_GPU or dtype != "float32" else {"matmul": "simt.register"}
-    with using(**{op: rung}, **products):
+    with forcing(**{op: rung}, **products):
         yield
 
 
@@ -194,7 +194,7 @@ def test_what_does_not_fit_is_named():
             with pytest.raises((UsageError, ResourceError)) as error:
                 call()
             assert words.lower() in str(error.value).lower()
-    with using(conv1d="simt.naive"):
+    with forcing(conv1d="simt.naive"):
         for words, call in {
             "x must be (B, C, L) with C = 3": lambda: conv1d.conv1d(x[0], weight),
             "5 taps": lambda: conv1d.conv1d(x, torch.ones(5, 3, 5, device=PLACE)),

@@ -9,6 +9,7 @@ from tilewright.errors import ResourceError, UsageError
 from tilewright.hardware import GPU, no_gpu
 from tilewright.runtime import devices
 from tilewright.runtime.devices import gpu_faults, place_for
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.verbs.classify import ClassifyJob, classify
 
 WORKS = {"cpu": None, "simt": None, "tile": None, "torch": None, "mpi": None}
@@ -69,7 +70,7 @@ def test_another_word_is_refused():
 
 def test_what_only_a_gpu_has_is_refused_on_the_cpu(gpu, monkeypatch):
     assert place_for("auto", "float16") == "cuda"
-    with pytest.raises(UsageError, match=r"float16 is for a GPU, and this runs on the CPU\. Take bfloat16"):
+    with pytest.raises(UsageError, match=r"float16 is for a GPU, and this runs on the CPU\. Use bfloat16"):
         place_for("cpu", "float16")
     monkeypatch.setattr(devices, "no_gpu", lambda: "this machine has none")
     with pytest.raises(UsageError, match="runs on the CPU; there is no GPU to run on: this machine has none"):
@@ -96,7 +97,7 @@ def test_a_fault_of_the_gpu_is_an_error_of_the_machine(fault):
 
 def test_a_gpu_without_memory_is_an_error_of_the_machine():
     fault = torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate much. And more about settings.")
-    with pytest.raises(ResourceError, match=r"has too little memory: CUDA out of memory\. End what"), gpu_faults():
+    with pytest.raises(ResourceError, match=r"has too little memory: CUDA out of memory\. Stop what"), gpu_faults():
         raise fault
 
 
@@ -115,8 +116,13 @@ def test_another_error_stays_what_it_is():
 
 @pytest.fixture
 def job(tmp_path, model, sentences):
-    """job(output, **options) on the small model."""
-    return lambda output, **options: ClassifyJob(model, str(tmp_path / "in.bin"), str(tmp_path / output), **options)
+    """job(output, **options) on the small model, with fields of ClassifyJob and of Settings."""
+
+    def made(output, table_path=None, **given):
+        paths = model, str(tmp_path / "in.bin"), str(tmp_path / output)
+        return ClassifyJob(*paths, table_path=table_path, settings=Settings(**given))
+
+    return made
 
 
 @pytest.mark.skipif(no_gpu() is None, reason="a GPU is here")
@@ -135,7 +141,7 @@ def test_a_gpus_table_is_not_kept(gpu, job, tmp_path):
 @pytest.mark.skipif(not ON_GPU, reason="it takes a GPU: TILEWRIGHT_GPU=1")
 def test_a_job_gives_the_same_answers_on_the_gpu(job, tmp_path):
     for batch in (40, 7):
-        classify(job(f"gpu{batch}.bin", device="cuda", batch=batch))
+        classify(job(f"gpu{batch}.bin", device="cuda", batch_size=batch))
     classify(job("cpu.bin"))
     whole, parts, here = (np.fromfile(tmp_path / f"{name}.bin", "<f4") for name in ("gpu40", "gpu7", "cpu"))
     assert np.array_equal(whole, parts)

@@ -10,10 +10,9 @@ from numba import types
 
 from named_stand_ins import stand_ins
 from tilewright.errors import ResourceError, UsageError
-from tilewright.runtime.jobs import start
-from tilewright.runtime.jobs.start import quiet
+from tilewright.runtime import start
 from tilewright.runtime.kernel_cache import cache_or_none, compiling_told, first_run
-from tilewright.runtime.reports import phase
+from tilewright.runtime.reports import phase, quiet
 from tilewright.runtime.verbs.classify import ClassifyJob, classify
 from tilewright.runtime.verbs.convolve import ConvolveJob, convolve
 from tilewright.runtime.verbs.draw import DrawJob, draw

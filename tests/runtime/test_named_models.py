@@ -34,7 +34,7 @@ def test_what_lies_here_comes_first(here):
     (here / "poet").mkdir()
     assert model_path("poet") == "poet" and model_path("./critic") == "./critic"
     assert [model.hidden for model in named_models.named_models()] == [True, False, False]
-    with pytest.raises(InputError, match=r"^poet: this directory has no config.json, and hides the model"):
+    with pytest.raises(InputError, match=r"^poet: this directory has no config.json, and hides the named model"):
         tw.load("poet")
 
 

@@ -11,9 +11,9 @@ from gpt2_models import save
 from tilewright.errors import InputError, ResourceError, UsageError
 from tilewright.generation.sampling import SamplingParams
 from tilewright.runtime.jobs.settings import Settings
-from tilewright.runtime.outputs import check_output
 from tilewright.runtime.verbs.classify import ClassifyJob, classify
 from tilewright.runtime.verbs.generate import GenerateJob, generate
+from tilewright.runtime.verbs.model_job import check_records
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -111,7 +111,11 @@ def test_several_completions(rows, tmp_path):
         ({"settings": Settings(shard_size=2)}, UsageError, "the shards of a Parquet file are its row groups"),
         ({"count": 3}, InputError, "the input holds 2 records; 3 were asked for"),
         ({"output": "out.bin"}, UsageError, "Name it .jsonl or .parquet"),
-        ({"output": "o.parquet", "answers": "in.jsonl"}, UsageError, "a Parquet output is compared with nothing"),
+        (
+            {"output": "o.parquet", "answers": "in.jsonl"},
+            UsageError,
+            "a Parquet output cannot be compared with answers",
+        ),
     ],
 )
 def test_what_is_refused(rows, model, tmp_path, monkeypatch, options, kind, message):
@@ -125,5 +129,5 @@ def test_an_output_without_pyarrow(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     job = ClassifyJob("model", "in.jsonl", "out.parquet")
     with pytest.raises(ResourceError, match="Parquet needs pyarrow"):
-        check_output(job)
-    check_output(replace(job, output="out.jsonl"))
+        check_records(job)
+    check_records(replace(job, output="out.jsonl"))

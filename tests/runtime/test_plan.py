@@ -15,7 +15,17 @@ from tilewright.runtime.jobs.cut import Lines, RowGroups
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.manifest import encoded, seal
 from tilewright.runtime.jobs.settings import Settings
-from tilewright.runtime.plan import ALWAYS, MERGING, RUNNING, SUPERVISOR, Part, counted_in, peak_of, sample_lines
+from tilewright.runtime.plan import (
+    KERNELS,
+    PACKAGES,
+    PROGRAM,
+    SUPERVISOR,
+    TOKENIZER_TIMES,
+    TOKENIZERS,
+    Sample,
+    program,
+    widened,
+)
 from tilewright.runtime.verbs.classify import ClassifyJob, classify
 from tilewright.runtime.verbs.classify.plan import plan
 
@@ -29,20 +39,14 @@ def job(model, sentences, tmp_path):
     return made
 
 
-def test_the_peak_is_what_is_always_there_and_the_phase_that_takes_most():
-    parts = (Part("a", 5, ALWAYS), Part("b", 3, RUNNING), Part("c", 4, MERGING), Part("d", 2, RUNNING))
-    assert peak_of(parts) == 10
-    assert peak_of(parts[:1]) == 5
-
-
 def test_a_short_text_is_read_and_of_a_long_one_some_of_every_part(tmp_path, monkeypatch):
     monkeypatch.setattr(planning, "SAMPLE", 4000)
     for count in (10, 5000):
         path = tmp_path / f"{count}.txt"
         path.write_text("".join(f"{i}\n\n" for i in range(count)))
         with InputFile(path, "input") as file:
-            found, part = sample_lines(file, Lines(file.size, 100))
-            lines = [int(line) for _, line, _ in found]
+            sample = Sample.of(file, Lines(file.size, 100))
+            lines, part = [int(line) for _, line, _ in sample.lines(file)], sample.part
         assert (part == 1.0) == (count == 10)
         assert len(lines) / part == pytest.approx(count, rel=0.05)
         assert lines == sorted(set(lines)) and max(lines) == count - 1
@@ -50,9 +54,24 @@ def test_a_short_text_is_read_and_of_a_long_one_some_of_every_part(tmp_path, mon
 
 
 def test_rows_are_counted_and_lines_of_a_sample_are_not():
-    assert counted_in(RowGroups((4, 3)), 2, 1.0) == (7, True)
-    assert counted_in(Lines(100, 10), 5, 0.25) == (20, False)
-    assert counted_in(Lines(100, 10), 5, 1.0) == (5, True)
+    assert Sample(RowGroups((4, 3))).records(2) == (7, True)
+    assert Sample(Lines(100, 10), part=0.25).records(5) == (20, False)
+    assert Sample(Lines(100, 10)).records(5) == (5, True)
+
+
+def test_a_process_has_the_packages_that_its_files_and_its_tokenizer_need(tmp_path):
+    plain = program("generate", "in.bin", None).bytes
+    assert plain == PROGRAM + KERNELS["generate"] and program("convolve").bytes == PROGRAM
+    parquet = PACKAGES[".parquet"]
+    assert program("generate", "in.parquet", "out.parquet").bytes == plain + parquet
+    assert program("generate", "in.bin", model=str(tmp_path)).bytes == plain
+    (tmp_path / "tokenizer.json").write_bytes(b"x" * 1000)
+    assert program("generate", "in.bin", model=str(tmp_path)).bytes == plain + TOKENIZERS + 1000 * TOKENIZER_TIMES
+
+
+def test_float16_weights_are_copied_when_they_are_read():
+    arrays = {"a": np.zeros((3, 5), np.float16), "b": np.zeros(7, np.float32)}
+    assert widened(arrays) == 4 * 15
 
 
 def test_the_state_is_that_of_what_is_there(job, tmp_path):

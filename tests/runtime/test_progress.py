@@ -52,7 +52,7 @@ def test_bar():
 
 
 def shard(number, records):
-    return SimpleNamespace(shard=number, records=records)
+    return SimpleNamespace(shard=number, records=records, finished=1.0, seconds=1.0, figures={})
 
 
 def test_all_workers_of_a_job(clock):

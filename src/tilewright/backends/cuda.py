@@ -283,7 +283,7 @@ class Cuda:
 
     def __init__(self, dtype: str, device: str = "cuda") -> None:
         if dtype not in DEVICE_DTYPES:
-            raise UsageError(f"dtype is {dtype!r}; on a GPU {', '.join(DEVICE_DTYPES)} are")
+            raise UsageError(f"dtype is {dtype!r}; on a GPU it must be one of {', '.join(DEVICE_DTYPES)}")
         self.device = device
         self.between = str(torch_dtype(dtype)).removeprefix("torch.")
 

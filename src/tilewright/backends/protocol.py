@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -30,20 +30,19 @@ class Array(Protocol):
     @property
     def shape(self) -> tuple[int, ...]:
         """Sizes along the axes."""
-        ...
 
     @property
     def T(self) -> Array:
         """The transposed matrix, without a copy."""
-        ...
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, rows: slice, /) -> Array: ...
+    def __getitem__(self, part: slice | tuple[slice, ...], /) -> Array: ...
+
+    def __dlpack__(self, *, stream: Any = None) -> Any: ...
 
     def reshape(self, shape: tuple[int, ...], /) -> Array:
         """The same elements in another shape."""
-        ...
 
 
 class Operand(NamedTuple):
@@ -74,11 +73,9 @@ class Pipeline(Protocol):
 
     def queue(self, step: Step, slot: int) -> object:
         """Queue a step. Its host arrays must not change before `wait`."""
-        ...
 
     def wait(self) -> None:
         """Return when every step is done."""
-        ...
 
 
 class Workspace(Protocol):
@@ -86,7 +83,6 @@ class Workspace(Protocol):
 
     def take(self, name: str, rows: int, columns: int, dtype: str = "float32") -> Array:
         """(rows, columns), contents undefined. Invalidates the array that was taken under this name before."""
-        ...
 
 
 class Batches(Protocol):
@@ -95,7 +91,6 @@ class Batches(Protocol):
     @property
     def largest(self) -> int:
         """Records of the largest batch."""
-        ...
 
     def run(self, inputs: Arrays, outputs: Arrays, spans: Spans | None = None) -> None:
         """Compute outputs (n, ...) from inputs (n, ...) batch by batch, and return when they are written.
@@ -103,14 +98,12 @@ class Batches(Protocol):
         spans: the records to compute, each span requested when the one before is queued; None: all. On a GPU, outputs
         from `Backend.host` are copied without waiting.
         """
-        ...
 
     def stream(self, batches: Iterable[Arrays], span: Span = unmeasured) -> Iterator[Arrays]:
         """Outputs of consecutive batches of inputs, valid until the next ones are requested.
 
         A GPU computes the next batch meanwhile. It needs two slots, and takes at most `largest` records at a time.
         """
-        ...
 
     def attempt(self, work: Callable[[], T]) -> T:
         """work(), which calls `run`, for one thread at a time on a GPU.
@@ -118,7 +111,6 @@ class Batches(Protocol):
         If the GPU's memory does not suffice, the largest batch gives its memory up and work is called again. Raises
         torch's OutOfMemoryError when one batch size is left.
         """
-        ...
 
 
 class Backend(Protocol):
@@ -127,48 +119,38 @@ class Backend(Protocol):
     @property
     def name(self) -> str:
         """ "cpu" or "cuda"."""
-        ...
 
     @property
     def device(self) -> str:
         """The device as operations take it; "cpu", too, where a GPU is simulated."""
-        ...
 
     @property
     def between(self) -> str:
         """The dtype of arrays between layers: the 16-bit one of the accuracy class on a GPU, else float32."""
-        ...
 
     def array(self, values: np.ndarray) -> Array:
         """Weights for an operation to prepare: as they are on the CPU, a contiguous float32 copy on a GPU."""
-        ...
 
     def vector(self, values: np.ndarray) -> Array:
         """A float32 copy."""
-        ...
 
     def empty(self, shape: tuple[int, ...], dtype: str = "float32") -> Array:
         """A new array, contents undefined."""
-        ...
 
     def host(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float32) -> np.ndarray:
         """A new array on the host that the device copies from and to at full speed, contents undefined.
 
         Raises ResourceError if a GPU's driver cannot lock so much memory.
         """
-        ...
 
     def workspace(self, **elements: int) -> Workspace:
         """Named buffers. elements: how many a buffer holds from the start, so that it need not grow."""
-        ...
 
     def padded(self, columns: int) -> int:
         """How many columns an input of so many columns has on the device; the added ones are zero."""
-        ...
 
     def numpy(self, values: Array) -> np.ndarray:
         """The values on the host; 16 bits are widened to float32 on a GPU."""
-        ...
 
     def batches(self, network: Network, sizes: Sequence[int], slots: int = 1) -> Batches:
         """The network, prepared for batches of these sizes.
@@ -176,11 +158,9 @@ class Backend(Protocol):
         sizes: ascending. Sizes that do not fit in a GPU's memory are left out. slots: batches in flight in `stream`.
         Raises torch's OutOfMemoryError if the smallest does not fit.
         """
-        ...
 
     def pipeline(self, slots: int) -> Pipeline:
         """A pipeline whose steps overlap in full: on a GPU each slot has a stream of its own."""
-        ...
 
     def halving(self, run: Callable[[int], T], batch: int) -> T:
         """run(batch), again with half the batch each time that a GPU's memory does not suffice.
@@ -188,8 +168,6 @@ class Backend(Protocol):
         A failed run must leave no reference to what it allocated. Raises ResourceError if memory does not suffice for
         a batch of 1.
         """
-        ...
 
     def enough_memory(self, what: str, remedy: str) -> AbstractContextManager[None]:
         """In the block, a lack of GPU memory becomes a ResourceError with this text and remedy."""
-        ...

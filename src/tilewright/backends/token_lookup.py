@@ -30,15 +30,12 @@ class TokenLookup(Protocol):
 
         The rows of a span exist until the next one is requested. batch: the most sentences of a batch.
         """
-        ...
 
     def located(self, ids: Array, lowest: Array) -> Array | Located:
         """A batch's ids as `embedding_conv1d` takes them; writes `lowest`."""
-        ...
 
     def forget(self) -> None:
         """Empty a GPU's token table, as before a measurement."""
-        ...
 
 
 def token_lookup(prepared: Prepared) -> TokenLookup:

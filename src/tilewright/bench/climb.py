@@ -30,7 +30,7 @@ PATIENCE = 8  # times SLOW_S that a call may take on a CPU before its rows are c
 def parts(op: str):
     """(ladder, module of `bench.sizes`) of an operation. Raises UsageError for an unknown name."""
     if op not in operations():
-        raise UsageError(f"there is no operation {op!r}; there are {', '.join(operations())}")
+        raise UsageError(f"there is no operation {op!r}; the operations are {', '.join(operations())}")
     return importlib.import_module(f"tilewright.ops.{op}").ladder, importlib.import_module(
         f"tilewright.bench.sizes.{op}"
     )

@@ -179,12 +179,12 @@ def _read_text(path: Path) -> list[dict[str, str]]:
     return [dict.fromkeys(LATER, "") | row for row in found]
 
 
-def read(folder: Path) -> list[Row]:
-    """All rows of all machines, in the order of the files' names and of their lines.
+def read(folder: Path, machine: str = "*", op: str = "*") -> list[Row]:
+    """All rows, of one machine and operation if they are named, in the order of the files' names and of their lines.
 
     Raises InputError naming file and line if one does not hold rows.
     """
-    return [row for path in sorted(folder.glob("*/*.csv")) for row in _rows(path)]
+    return [row for path in sorted(folder.glob(f"{machine}/{op}.csv")) for row in _rows(path)]
 
 
 def _rows(path: Path) -> Iterator[Row]:

@@ -15,13 +15,14 @@ import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from importlib import import_module
+from inspect import cleandoc
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
-from tilewright.cli._config import options_in
 from tilewright.cli._output import say
+from tilewright.cli._verb import Verb, name_source
 from tilewright.errors import (
     Cancelled,
     InternalError,
@@ -33,29 +34,29 @@ from tilewright.errors import (
 )
 
 VERBS = {
-    "generate": "Continue prompts with GPT-2: JSON lines, text, or the course's binary files.",
-    "plan": "What a job would take: shards, memory, disk.",
-    "classify": "Classify sentences: text, JSON lines, or the course's binary files.",
-    "draw": "Draw images with a DCGAN: text, .npy, PNG or BMP.",
-    "convolve": "Filter a volume: text, .npy, NIfTI, TIFF, Zarr; larger than memory, too.",
-    "models": "The models that have a name: poet, critic, portraits.",
-    "convert": "Convert a model: the course's files and PyTorch's to a directory, or back.",
-    "init": "Make a model of any size with random weights.",
-    "status": "How far a job is, and who works on it.",
-    "verify": "Whether a job's output and its shards are what was written.",
+    "generate": "Continue prompts with a GPT-2: text, JSON lines, Parquet, or the course's binary files.",
+    "classify": "Classify sentences with a TextCNN: text, JSON lines, Parquet, or the course's binary files.",
+    "draw": "Draw images with a DCGAN: .txt, .npy, .png or .bmp.",
+    "convolve": "Filter a volume: text, .npy, NIfTI, TIFF or Zarr. It may be larger than memory.",
+    "plan": "Print what a job would need: shards, memory and disk.",
+    "status": "Show how far a job is, and who works on it.",
+    "verify": "Check that the output and the shards of a job are intact.",
     "validate": "Compare an output with a reference: PASS or FAIL.",
-    "ladder": "Every kernel of an operation, checked and timed.",
-    "bench": "A workload end to end, beside its peers.",
-    "report": "Tables and figures from the measured results.",
-    "demo": "Verse, reviews, faces, a volume; then every job at full size, checked and timed.",
-    "slurm": "A job as a batch script of Slurm, which goes on after time limits.",
-    "doctor": "This machine, and what is missing on it.",
+    "models": "List the models that come with the package: poet, critic and portraits.",
+    "convert": "Convert a model from PyTorch, or between a model directory and the course's file.",
+    "init": "Make a model of any size with random weights.",
+    "ladder": "Check and time every kernel of an operation.",
+    "bench": "Time a whole workload beside other libraries.",
+    "report": "Write tables, figures and a page from the measured results.",
+    "demo": "Write verse, judge reviews, draw faces and smooth a volume; then time each job at full size.",
+    "slurm": "Write a Slurm batch script for a job. The script resumes after time limits.",
+    "doctor": "Show this machine, and what is missing on it.",
 }
 
-EXIT_CODES = """Exit codes: 0 finished, with any bad records counted in the summary; 1 a failed validation, or every
-record is bad; 2 wrong usage; 3 bad input or weights; 4 the machine refuses (disk, memory, permission); 5 internal
-error, or more bad records than --max-errors; 75 stopped, run it again; 130 second Ctrl-C, or the first where there is
-nothing to resume."""
+EXIT_CODES = """Exit codes: 0 finished, and the summary counts the bad records; 1 a comparison failed, or every record
+is bad; 2 wrong usage; 3 bad input or weights; 4 the machine lacks something (disk, memory, permission, GPU); 5
+internal error, or more bad records than --max-errors; 75 stopped, the same command resumes; 130 second Ctrl-C, or the
+first where nothing can be resumed."""
 
 NO_THREAD = ("can't start new thread", "can't allocate lock")  # what Python says where the system gives none
 HELP = {"help_option_names": ["-h", "--help"]}
@@ -79,7 +80,7 @@ class Verbs(TyperGroup):
         module = import_module(f"tilewright.cli.{cmd_name}")
         settings = HELP | getattr(module, "CONTEXT", {})
         if hasattr(module, "COMMANDS"):
-            return _group(module, VERBS[cmd_name])
+            return _group(module)
         app.command(cmd_name, cls=Verb, help=None, context_settings=settings)(_guarded(getattr(module, cmd_name)))
         return typer.main.get_command(app)
 
@@ -92,11 +93,12 @@ class Verbs(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-def _group(module: Any, about: str) -> Any:
-    """The verb of a module with COMMANDS, each of which has its own options. OLD_NAMES: what some were called."""
-    app = _app(cls=Group, no_args_is_help=True, help=about, subcommand_metavar="WORKLOAD [OPTIONS]")
+def _group(module: Any) -> Any:
+    """The verb of a module with COMMANDS, each with its own options. ABOUT: its help. OLD_NAMES: earlier names."""
+    app = _app(cls=Group, no_args_is_help=True, help=module.ABOUT, subcommand_metavar="WORKLOAD [OPTIONS]")
     for name, function in module.COMMANDS.items():
-        app.command(name, cls=Verb, help=None, context_settings=HELP)(_guarded(function))
+        first = cleandoc(function.__doc__ or "").partition("\n\n")[0].replace("\n", " ")  # typer cuts it by itself
+        app.command(name, cls=Verb, help=None, short_help=first, context_settings=HELP)(_guarded(function))
     for old, name in module.OLD_NAMES.items():
         app.command(old, cls=Verb, hidden=True, context_settings=HELP)(_guarded(module.COMMANDS[name]))
     return typer.main.get_command(app)
@@ -110,49 +112,6 @@ class Group(TyperGroup):
             what = f"{args[0]} is an option of a workload; write it after: {ctx.command_path} WORKLOAD {args[0]}"
             raise typer.BadParameter(what, ctx=ctx)
         return super().parse_args(ctx, args)
-
-
-class Verb(TyperCommand):
-    """One of them."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        given, _, order = self.make_parser(ctx).parse_args(args=list(args))
-        _check_repeated(ctx, order)
-        if isinstance(file := given.get("config"), str):
-            ctx.default_map = options_in(file, self.get_params(ctx))
-        try:
-            return super().parse_args(ctx, args)
-        except typer.BadParameter as error:
-            error.message = _in_our_words(error)
-            if (
-                error.param
-                and ctx.default_map
-                and error.param.name in ctx.default_map
-                and error.param.name not in given
-            ):
-                error.message += f" (from {file})"
-            raise
-
-
-def _check_repeated(ctx: Any, order: list[Any]) -> None:
-    """Raises BadParameter for an option with one value that is given twice: the last would win without a word.
-
-    order: the parameters in the order of the command line.
-    """
-    single = [o for o in order if o.param_type_name == "option" and not o.multiple and not o.is_flag]
-    for option in single:
-        if single.count(option) > 1:
-            raise typer.BadParameter("it is given more than once, and takes one value", ctx=ctx, param=option)
-
-
-def _in_our_words(error: typer.BadParameter) -> str:
-    """What typer says of a bad value. Its later versions quote Pydantic, whose words are about Python."""
-    words, about = str(error.message).removeprefix("Value error, "), getattr(error.__cause__, "errors", None)
-    if about is None or not words.startswith("Input should be "):
-        return words
-    rule = words.removeprefix("Input should be ").partition(", unable to")[0]
-    rule = f"a number {rule}" if rule.startswith(("greater", "less")) else rule
-    return f"{about()[0]['input']!r} is given; {rule} is wanted"
 
 
 def _check_files(verb: str, options: dict[str, Any]) -> None:
@@ -201,25 +160,24 @@ def _guarded(verb: Callable[..., None]) -> Callable[..., None]:
 
                     options[name] = resolved(options[name], options.get("output") or options.get("destination"))
             verb(**options)
-        except (typer.Exit, typer.BadParameter, SystemExit):
+        except (typer.Exit, SystemExit):
+            raise
+        except typer.BadParameter as error:
+            name_source(error)
             raise
         except BaseException as error:
+            name_source(error)
             fail(error)
 
     return called
 
 
 def _app(**options: Any) -> typer.Typer:
-    return typer.Typer(
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-        context_settings=HELP,
-        **options,
-    )
+    settings: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": False, "rich_markup_mode": None}
+    return typer.Typer(**(settings | {"context_settings": HELP} | options))
 
 
-app = _app(cls=Verbs, no_args_is_help=True, subcommand_metavar="VERB [OPTIONS]", epilog=EXIT_CODES)
+app = _app(cls=Verbs, add_completion=True, no_args_is_help=True, subcommand_metavar="VERB [OPTIONS]", epilog=EXIT_CODES)
 
 
 def _version(wanted: bool) -> None:
@@ -236,8 +194,12 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Batch inference from the kernel up. `tilewright demo` shows it in a minute, `tilewright VERB --help` tells
-    more about a verb.
+    """Batch inference from the kernel up, for text, sentences, images and volumes.
+
+    \b
+    tilewright demo                   shows it in a minute
+    tilewright VERB --help            explains a verb
+    tilewright --install-completion   lets the shell complete verbs and options with the Tab key
     """
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable
 from difflib import get_close_matches
+from json import dumps
 from typing import Any
 
 import typer
@@ -52,7 +53,7 @@ def _value(name: str, value: Any, param: Any) -> Any:
     """What click converts as it does the words of a command line. Raises BadParameter for another kind of value."""
     if getattr(param, "is_flag", False):
         if not isinstance(value, bool):
-            raise _refused(f"{name} is {value!r}; true or false is wanted")
+            raise _refused(f"{name} is {_as_toml(value)}; true or false is wanted")
         return value
     if param.multiple:
         values = value if isinstance(value, list) else [value]
@@ -62,8 +63,19 @@ def _value(name: str, value: Any, param: Any) -> Any:
 
 def _word(name: str, value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise _refused(f"{name} is {value!r}; text or a number is wanted")
+        raise _refused(f"{name} is {_as_toml(value)}; text or a number is wanted")
     return str(value)
+
+
+def _as_toml(value: Any) -> str:
+    """A value as the file has it; a table as its kind alone."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_as_toml, value))}]"
+    if isinstance(value, dict):
+        return "a table"
+    return dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)  # dates as in ISO 8601
 
 
 def _refused(what: str) -> typer.BadParameter:

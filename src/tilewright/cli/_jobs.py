@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer import Option
 
+from tilewright.cli._options import MESSAGES, RUNS, check_threads, parse_bytes, parse_rungs
 from tilewright.cli._output import say
 from tilewright.runtime.jobs.settings import Settings
 
@@ -21,46 +22,114 @@ class JobOptions:
 
     workers: Annotated[
         int | None,
-        Option(min=1, max=1024, help="Processes: each takes a GPU, or a part of the cores; one if not given."),
+        Option(
+            metavar="N",
+            min=1,
+            max=1024,
+            help="Worker processes. Each gets one GPU, or its share of the cores.",
+            show_default="one per GPU, else one",
+            rich_help_panel=RUNS,
+        ),
     ] = None
     engine: Annotated[
         Engine | None,
-        Option(help="What runs the shards; inline: here, local: supervised processes, mpi: ranks, ray: actors."),
+        Option(
+            help="What runs the shards: this process (inline), supervised worker processes (local), the ranks of an "
+            "MPI launcher (mpi), or Ray actors (ray).",
+            show_default="inline, or local with --workers",
+            rich_help_panel=RUNS,
+        ),
     ] = None
     shard_size: Annotated[
-        str | None, Option(metavar="SIZE", help="Of a new job: records of a binary input, bytes of a text, as in 4M.")
+        str | None,
+        Option(
+            metavar="SIZE",
+            help="Size of the shards of a new job: records of a binary input, else bytes, as in 4M.",
+            rich_help_panel=RUNS,
+        ),
     ] = None
-    max_errors: Annotated[int | None, Option(min=0, help="Bad records allowed; any number unless given.")] = None
-    restart: Annotated[bool, Option("--restart", help="Throw away what was done before.")] = False
-    force: Annotated[bool, Option("--force", help="Replace an output that this job has not made.")] = False
-    grace: Annotated[float, Option(min=0, help="Seconds from a signal to the end; what is whole by then is kept.")] = (
-        Settings.grace
-    )
-    watchdog: Annotated[float, Option(min=1, help="Seconds without a sign of life that a worker may take.")] = (
-        Settings.watchdog
-    )
+    max_errors: Annotated[
+        int | None,
+        Option(
+            metavar="N",
+            min=0,
+            help="Stop with exit code 5 after more than N bad records.",
+            show_default="no limit",
+            rich_help_panel=RUNS,
+        ),
+    ] = None
+    restart: Annotated[
+        bool, Option("--restart", help="Discard the shards of earlier runs and start anew.", rich_help_panel=RUNS)
+    ] = False
+    force: Annotated[
+        bool,
+        Option("--force", help="Replace an output file that this job did not make.", rich_help_panel=RUNS),
+    ] = False
+    grace: Annotated[
+        float,
+        Option(
+            metavar="SECONDS",
+            min=0,
+            help="Time between a stop signal and the end of the program. Shards that are finished by then are saved.",
+            rich_help_panel=RUNS,
+        ),
+    ] = Settings.grace
+    watchdog: Annotated[
+        float,
+        Option(
+            metavar="SECONDS", min=1, help="Replace a worker that has been silent for this long.", rich_help_panel=RUNS
+        ),
+    ] = Settings.watchdog
     trace: Annotated[
-        str | None, Option(metavar="FILE", help="Write a Chrome trace: who read, computed, wrote what, when.")
+        str | None,
+        Option(
+            metavar="FILE",
+            help="Write a Chrome trace: when each worker read, computed and wrote.",
+            rich_help_panel=MESSAGES,
+        ),
     ] = None
     config: Annotated[
         str | None,
-        Option(metavar="FILE", help="TOML with options, as in max-tokens = 64; the command line wins over it."),
+        Option(
+            metavar="FILE",
+            help="Read options from a TOML file, as in max-tokens = 64. The command line wins.",
+            rich_help_panel=MESSAGES,
+        ),
     ] = None
     part: Annotated[
         str | None,
-        Option(metavar="K/N", help="Only part K (from 0) of N, and no output: for N processes that share a job."),
+        Option(
+            metavar="K/N",
+            help="Compute only part K (from 0) of N, and write no output. Start N such processes, "
+            "then run the command without --part.",
+            rich_help_panel=RUNS,
+        ),
     ] = None
 
 
-def settings_of(options: Any) -> Settings:
-    """The `Settings` of a verb's options."""
-    from tilewright.cli._options import parse_bytes
+def resolve_dtype(options: Any) -> None:
+    """Replaces --dtype auto by the dtype of the model's weights. Raises UsageError, InputError and ResourceError."""
+    if options.dtype == "auto":
+        from tilewright.runtime.devices import place_for
+        from tilewright.runtime.load import stored_dtype
 
+        options.dtype = stored_dtype(options.model, place_for(options.device))
+
+
+def settings_of(options: Any, job: str) -> Settings:
+    """The `Settings` of the options of a job: "classify", "generate", "draw" or "convolve". Resolves --dtype auto.
+
+    Raises BadParameter, UsageError and ResourceError.
+    """
+    check_threads(options.threads)
+    resolve_dtype(options)
     given = {field.name: getattr(options, field.name) for field in fields(JobOptions)}
     del given["config"]  # its options have become ours
-    given["keep_others"], given["json"] = not given.pop("force"), options.json
+    given |= {name: getattr(options, name) for name in ("device", "dtype", "threads", "json")}
+    given["rungs"] = parse_rungs(options.rung or [], job, options.device)
+    given["batch_size"], given["keep_others"] = getattr(options, "batch_size", None), not given.pop("force")
     if options.shard_size is not None:
-        given["shard_size"] = parse_bytes(options.shard_size)
+        given["shard_size"] = parse_bytes(options.shard_size, "--shard-size")
         if given["shard_size"] < 1:
             raise typer.BadParameter("a shard has at least 1 record or byte", param_hint="--shard-size")
     if options.part is not None:
@@ -76,21 +145,29 @@ def settings_of(options: Any) -> Settings:
 def _gpus(device: str) -> int | None:
     """One worker per GPU if the job runs on several; None: the default of `Settings`."""
     from tilewright.runtime.devices import place_for
-    from tilewright.runtime.jobs.start import visible_gpus
+    from tilewright.runtime.start import visible_gpus
 
     count = len(visible_gpus())
     return count if count > 1 and place_for(device) == "cuda" else None
 
 
-def device_row(options: Any, threads: int) -> dict[str, str]:
+def threads_of(options: Any) -> int:
+    """The threads of CPU kernels."""
+    from tilewright.ops.core.launch import thread_count
+
+    return options.threads or thread_count()
+
+
+def device_row(options: Any) -> dict[str, str]:
     """The row of the banner that says where the job runs."""
     from tilewright.runtime.devices import place_for
 
     device = place_for(options.device, options.dtype or "float32")
     workers = {"Workers": f"{options.workers:,}"} if options.workers else {}
-    return workers | (
-        {"Device": f"cpu, {threads} thread{'s' * (threads > 1)}"} if device == "cpu" else {"Device": device}
-    )
+    if device == "cpu":
+        threads = threads_of(options)
+        device = f"cpu, {threads} thread{'s' * (threads > 1)}"
+    return workers | {"Device": device}
 
 
 @dataclass

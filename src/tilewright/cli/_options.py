@@ -3,15 +3,83 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
+JOB = ".job"  # ending of a job's directory
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-DEVICE_HELP = "Where it runs; auto: every GPU if there is one, else the CPU."
-Device = Annotated[Literal["cpu", "cuda", "auto"], typer.Option("--device", help=DEVICE_HELP)]
+FILES, SAMPLING, MACHINE = "Files and records", "Sampling", "Device, precision and speed"  # groups of options
+CHECKS, RUNS, MESSAGES = "Comparison with a reference", "Workers, shards and restarts", "Messages and settings"
+GROUPS = (FILES, SAMPLING, MACHINE, CHECKS, MESSAGES, RUNS)  # in the order of --help
+
+Device = Annotated[
+    Literal["cpu", "cuda", "auto"],
+    typer.Option(
+        "--device",
+        help="Where to compute. auto: on every GPU if there is one, else on the CPU.",
+        rich_help_panel=MACHINE,
+    ),
+]
+Dtype = Annotated[
+    Literal["float32", "bfloat16", "float16", "auto"],
+    typer.Option(
+        help="Precision of the products; float16 needs a GPU. auto: the precision of the model's weights.",
+        rich_help_panel=MACHINE,
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="CPU threads.", show_default="one per core", rich_help_panel=MACHINE),
+]
+Rungs = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="OP=RUNG",
+        help="Force the kernel of an operation. Repeat it for several operations. "
+        "`tilewright ladder OP --list` shows the kernels.",
+        rich_help_panel=MACHINE,
+    ),
+]
+Validate = Annotated[
+    str | None,
+    typer.Option(
+        "--validate",
+        metavar="FILE",
+        help="Compare the output with FILE. The exit code is 1 if they differ.",
+        rich_help_panel=CHECKS,
+    ),
+]
+Answers = Annotated[
+    str | None,
+    typer.Option("--answers", "-a", metavar="FILE", help="The reference for -v.", rich_help_panel=CHECKS),
+]
+Check = Annotated[
+    bool, typer.Option("-v", help="Compare the output with the file given as -a.", rich_help_panel=CHECKS)
+]
+Tolerance = Annotated[
+    float,
+    typer.Option(
+        metavar="X",
+        min=0,
+        help="An element passes if its absolute or its relative error is at most X.",
+        rich_help_panel=CHECKS,
+    ),
+]
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="Write one JSON object to stdout, and all text to stderr.", rich_help_panel=MESSAGES),
+]
+
+
+def output_of(path: str) -> str:
+    """The output of a job that is named by its output, or by the job's directory OUTPUT.job."""
+    bare = path.rstrip(os.sep)
+    is_directory = bare.endswith(JOB) and os.path.isdir(bare) and not os.path.lexists(bare + JOB)
+    return bare.removesuffix(JOB) if is_directory else path
 
 
 def verb(options: type) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
@@ -75,21 +143,15 @@ def parse_threads(text: str) -> tuple[int, ...]:
     return counts
 
 
-JOB_OPERATIONS = {  # the operations that a job's model runs, and those that some of their rungs run
-    "classify": ("embedding_conv1d", "matmul", "conv1d", "embedding"),
-    "generate": ("attention", "matmul", "matmul_argmax", "layernorm", "embedding", "sample", "softmax"),
-    "draw": ("conv_transpose2d", "matmul", "elementwise"),
-    "convolve": ("conv3d", "correlate"),
-}
-
-
 def parse_rungs(texts: list[str], job: str, device: str) -> dict[str, str]:
     """["matmul=cpu.packed"] as {"matmul": "cpu.packed"}.
 
-    Raises BadParameter for what is no pair, an operation that is given twice, one that the job does not run; UsageError
-    for a rung that is unknown or cannot run on the device. `using` refuses unknown operations.
+    Raises BadParameter for what is no pair, and an operation that is given twice; UsageError for an operation that the
+    job never runs, and a rung that is unknown or cannot run on the device; ResourceError for a rung that needs a GPU
+    where there is none. `forcing` refuses unknown operations.
     """
     from tilewright.ops.core.ladder import operations
+    from tilewright.runtime.forced_rungs import check_operations
 
     pairs = [text.partition("=") for text in texts]
     if any(not (op.isidentifier() and name) for op, _, name in pairs):
@@ -100,20 +162,19 @@ def parse_rungs(texts: list[str], job: str, device: str) -> dict[str, str]:
             what = f"{op} is given twice, as {rungs[op]} and {name}: one kernel of an operation can be forced"
             raise typer.BadParameter(what, param_hint="--rung")
         rungs[op] = name
-    for op in rungs:
-        if op in operations() and op not in JOB_OPERATIONS[job]:
-            what = f"{op}={rungs[op]} has no effect: {job} runs {', '.join(JOB_OPERATIONS[job])}"
-            raise typer.BadParameter(what, param_hint="--rung")
-        if op in operations():
-            _check_rung(op, rungs[op], device)
+    known = {op: name for op, name in rungs.items() if op in operations()}
+    check_operations(job, known)
+    for op, name in known.items():
+        _check_rung(op, name, device)
     return rungs
 
 
 def _check_rung(op: str, name: str, device: str) -> None:
-    """Raises UsageError unless the operation has the rung, and its engine can run on `device`."""
+    """Raises UsageError unless the operation has the rung, and its engine runs on `device`; ResourceError where that
+    needs a GPU that is missing."""
     from importlib import import_module
 
-    from tilewright.errors import UsageError
+    from tilewright.errors import ResourceError, UsageError
     from tilewright.hardware import unavailable
 
     rungs = import_module(f"tilewright.ops.{op}.ladder").ladder.rungs
@@ -129,7 +190,8 @@ def _check_rung(op: str, name: str, device: str) -> None:
         why = f"--rung {op}={name} runs on {other}, and the job's device is {device}"
         remedy = f"give --device {other}{gpu}, or {remedy}"
     elif missing[engine]:
-        why = f"--rung {op}={name} needs a GPU, and this machine offers none ({missing[engine]})"
+        raise ResourceError(f"--rung {op}={name} needs a GPU, and this machine offers none ({missing[engine]})",
+                            remedy=remedy)  # fmt: skip
     else:
         return
-    raise UsageError(why, remedy=remedy)
+    raise UsageError(why, parameter="--rung", remedy=remedy)

@@ -35,7 +35,7 @@ def show(text: str) -> bool:
     except OSError as error:
         _drop("stdout")
         what = (error.strerror or str(error)).lower()
-        raise ResourceError(f"cannot write: {what}", path="stdout", remedy="send it to another place") from error
+        raise ResourceError(f"cannot write: {what}", path="stdout", remedy="redirect it to another disk") from error
 
 
 def show_json(value: Any) -> bool:

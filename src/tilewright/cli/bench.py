@@ -8,18 +8,27 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Option
 
-from tilewright.cli._options import Device, check_threads, parse_sizes, verb
+from tilewright.cli._options import Device, Threads, check_threads, parse_sizes, verb
 from tilewright.cli._output import say, show
+from tilewright.errors import counted
 
 if TYPE_CHECKING:
     from tilewright.bench.noise import Watch
     from tilewright.bench.results import Row
 
 Dtype = Literal["float32", "bfloat16"]
-Against = Annotated[str | None, Option(metavar="LIST", help="Peers, or 'none'; all that fit unless given.")]
-Input = Annotated[str | None, Option("--input", "-i", metavar="FILE", help="Token ids, i32 [n][16].")]
-Threads = Annotated[int | None, Option(min=1, help="CPU threads; one a core unless given.")]
-Rounds = Annotated[int | None, Option(min=1, help="How often each engine is timed.")]
+Against = Annotated[
+    str | None,
+    Option(
+        metavar="LIST",
+        help="The libraries to compare with, as in torch,ctranslate2; or none.",
+        show_default="all that are installed",
+    ),
+]
+Input = Annotated[
+    str | None, Option("--input", "-i", metavar="FILE", help="Token ids as int32 [n][16].", show_default="see above")
+]
+Rounds = Annotated[int | None, Option(metavar="N", min=1, help="Runs of each library.", show_default="by the workload")]
 
 
 @dataclass
@@ -36,17 +45,23 @@ class Sentiment(Common):
 
     against: Against = None
     data: Input = None
-    count: Annotated[int | None, Option("--count", "-n", min=1, help="Only the first so many sentences.")] = None
-    dtype: Annotated[Dtype, Option(help="Accuracy class.")] = "float32"
+    count: Annotated[
+        int | None,
+        Option("--count", "-n", min=1, metavar="N", help="Classify the first N sentences only.", show_default="all"),
+    ] = None
+    dtype: Annotated[Dtype, Option(help="Precision of the products.")] = "float32"
     threads: Threads = None
 
 
 @verb(Sentiment)
 def sentiment(options: Sentiment) -> None:
-    """The course's TextCNN at full size, beside PyTorch.
+    """Classify sentences with the course's TextCNN at full size, beside PyTorch.
 
-    The sentences are those of --input, else the course's 16,384 if they are in ./course or the folder that
-    TILEWRIGHT_COURSE names, else the sample that is shipped.
+    \b
+    tilewright bench sentiment --threads 2
+
+    The sentences come from --input. Without it they are the course's 16,384 if ./course or the folder named by
+    TILEWRIGHT_COURSE has them, else the sample in the package.
     """
     watch, device = _begin(options, options.dtype, options.threads)
     from tilewright.bench.workloads.sentiment import bench
@@ -56,7 +71,7 @@ def sentiment(options: Sentiment) -> None:
     ids, source = sentences(options.data)
     ids, count = ids[: options.count], options.threads or thread_count()
     where = f"{count} threads" if device == "cpu" else "on the GPU"
-    say(f"{len(ids):,} sentences of {source}, {options.dtype}, {where}")
+    say(f"{counted(len(ids), 'sentence')} of {source}, {options.dtype}, {where}")
     against = _names(options.against, ("torch",))
     rows = bench(ids, count=count, dtype=options.dtype, device=device, against=against, say=_indented)
     for row in rows:
@@ -70,24 +85,40 @@ class Gpt2(Common):
     """Options of `bench gpt2`."""
 
     against: Against = None
-    model: Annotated[str | None, Option(metavar="PATH", help="This model; else random weights, 124M.")] = None
+    model: Annotated[str | None, Option(metavar="PATH", help="The model.", show_default="124M random weights")] = None
     data: Input = None
-    count: Annotated[int | None, Option("--count", "-n", min=1, help="Prompts of the course; on a GPU 6,400.")] = None
-    only: Annotated[str | None, Option(metavar="LIST", help="Of course, batch, single, sampled.")] = None
-    max_tokens: Annotated[int, Option(min=1, help="New tokens of the course's prompts.")] = 8
-    dtype: Annotated[Literal["float32", "bfloat16", "both"], Option(help="Accuracy class.")] = "float32"
+    count: Annotated[
+        int | None,
+        Option(
+            "--count",
+            "-n",
+            min=1,
+            metavar="N",
+            help="Prompts of the course's workload.",
+            show_default="1,024, or 6,400 on a GPU",
+        ),
+    ] = None
+    only: Annotated[
+        str | None,
+        Option(metavar="LIST", help="Some of course, batch, single, sampled.", show_default="all but sampled"),
+    ] = None
+    max_tokens: Annotated[int, Option(metavar="N", min=1, help="New tokens per prompt of the course's workload.")] = 8
+    dtype: Annotated[Literal["float32", "bfloat16", "both"], Option(help="Precision of the products.")] = "float32"
     threads: Threads = None
     rounds: Rounds = 3
-    profile: Annotated[bool, Option("--profile", help="Where our time goes, operation by operation.")] = False
+    profile: Annotated[bool, Option("--profile", help="Also print the time of each operation.")] = False
 
 
 @verb(Gpt2)
 def gpt2(options: Gpt2) -> None:
-    """Text generation beside transformers and CTranslate2, on a GPU beside transformers and PyTorch.
+    """Generate text beside transformers and CTranslate2; on a GPU, beside transformers and PyTorch.
 
-    The prompts are those of --input, else the course's 8,192 if they are in ./course or the folder that
-    TILEWRIGHT_COURSE names, else random ones: 8 new tokens for 1,024 of them (on a GPU 6,400), 128 for 64 (1,024), and
-    64 for one.
+    \b
+    tilewright bench gpt2 --only batch --dtype bfloat16
+
+    The prompts come from --input. Without it they are the course's 8,192 if ./course or the folder named by
+    TILEWRIGHT_COURSE has them, else random token ids. Workloads: course, 8 new tokens for each of 1,024 prompts (6,400
+    on a GPU); batch, 128 for each of 64 (1,024 on a GPU); single, 64 for one prompt.
     """
     watch, device = _begin(options, "float32" if options.dtype == "both" else options.dtype, options.threads)
     from tilewright.bench.workloads.gpt2 import COUNT, USUAL, Setting, bench, model_name, random_prompts, random_weights
@@ -125,10 +156,12 @@ class Dcgan(Common):
     """Options of `bench dcgan`."""
 
     against: Against = None
-    count: Annotated[int | None, Option("--count", "-n", min=1, help="So many images.")] = None
+    count: Annotated[
+        int | None, Option("--count", "-n", min=1, metavar="N", help="Number of images.", show_default="by the device")
+    ] = None
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16", "both"],
-        Option(help="Accuracy class; on a GPU float32 has float16 beside it, and both has all three."),
+        Option(help="Precision of the products. On a GPU, float32 also times float16, and both times all three."),
     ] = "float32"
     threads: Threads = None
     rounds: Rounds = None
@@ -136,7 +169,11 @@ class Dcgan(Common):
 
 @verb(Dcgan)
 def dcgan(options: Dcgan) -> None:
-    """The course's image generator with random weights, beside PyTorch; then the time of each layer."""
+    """Draw images with the course's generator and random weights, beside PyTorch. Then time each layer.
+
+    \b
+    tilewright bench dcgan --count 256
+    """
     watch, device = _begin(options, "float32" if options.dtype == "both" else options.dtype, options.threads)
     from tilewright.bench.workloads.dcgan import IMAGES, ROUNDS, bench
     from tilewright.ops.core.launch import thread_count, threads
@@ -147,7 +184,7 @@ def dcgan(options: Dcgan) -> None:
     count, rows = options.count or IMAGES[device], []
     with threads(options.threads):
         where = f"{thread_count()} threads" if device == "cpu" else "on the GPU"
-        say(f"DCGAN, 64 x 64 pixels, random weights; {count:,} images; {where}")
+        say(f"DCGAN, 64 x 64 pixels, random weights; {counted(count, 'image')}; {where}")
         for dtype in classes.get(options.dtype, (options.dtype,)):
             say(f"{dtype}:")
             rows += bench(
@@ -168,7 +205,13 @@ class Convolve(Common):
 
 @verb(Convolve)
 def convolve(options: Convolve) -> None:
-    """Filters of random volumes beside scipy and PyTorch, on a GPU beside cuDNN and CuPy; saved case by case."""
+    """Filter random volumes beside SciPy and PyTorch; on a GPU, beside cuDNN and CuPy.
+
+    \b
+    tilewright bench convolve --against scipy
+
+    With --save, each case is saved as soon as it is measured.
+    """
     watch, device = _begin(options, "float32", options.threads)
     from tilewright.bench.noise import Watch
     from tilewright.bench.workloads.convolve import PEERS, bench, lines
@@ -186,20 +229,33 @@ def convolve(options: Convolve) -> None:
 class Scaling(Common):
     """Options of `bench scaling`."""
 
-    only: Annotated[str | None, Option(metavar="LIST", help="Of sentiment, gpt2, dcgan, dcgan-pixels.")] = None
-    count: Annotated[int | None, Option("--count", "-n", min=1, help="So many records a job.")] = None
-    dtype: Annotated[Literal["float32", "bfloat16", "float16"], Option(help="Accuracy class.")] = "float32"
-    max_tokens: Annotated[int, Option(min=1, help="gpt2: new tokens of each prompt.")] = 8
-    workers: Annotated[str, Option(metavar="LIST", help="How many, from 1 on.")] = "1,2"
+    only: Annotated[
+        str | None, Option(metavar="LIST", help="Some of sentiment, gpt2, dcgan, dcgan-pixels.", show_default="all")
+    ] = None
+    count: Annotated[
+        int | None,
+        Option("--count", "-n", min=1, metavar="N", help="Records per job.", show_default="by the job and the device"),
+    ] = None
+    dtype: Annotated[Literal["float32", "bfloat16", "float16"], Option(help="Precision of the products.")] = "float32"
+    max_tokens: Annotated[int, Option(metavar="N", min=1, help="New tokens per prompt, for gpt2.")] = 8
+    workers: Annotated[str, Option(metavar="LIST", help="Numbers of workers, beginning with 1.")] = "1,2"
     engine: Annotated[Literal["local", "mpi"], Option(help="What runs the shards.")] = "local"
-    launcher: Annotated[str, Option(help="mpi: starts {n} ranks.")] = "mpiexec -n {n}"
-    folder: Annotated[str | None, Option(metavar="DIR", help="Of models and outputs; a temporary one.")] = None
-    tiny: Annotated[bool, Option("--tiny", help="Models that are for tests alone.")] = False
+    launcher: Annotated[
+        str, Option(metavar="COMMAND", help="The command that starts {n} MPI ranks, for --engine mpi.")
+    ] = "mpiexec -n {n}"
+    folder: Annotated[
+        str | None, Option(metavar="DIR", help="Directory for models and outputs.", show_default="a temporary one")
+    ] = None
+    tiny: Annotated[bool, Option("--tiny", help="Use tiny models, for tests of this command.")] = False
 
 
 @verb(Scaling)
 def scaling(options: Scaling) -> None:
-    """Whole jobs with 1, 2, ... workers, each on a GPU or on its own cores; all must give the same bytes."""
+    """Run whole jobs with 1, 2, ... workers, each on a GPU or on its own cores. All must write the same bytes.
+
+    \b
+    tilewright bench scaling --only gpt2 --workers 1,2,4
+    """
     from pathlib import Path
     from tempfile import TemporaryDirectory
 
@@ -224,6 +280,12 @@ def scaling(options: Scaling) -> None:
     _finish(rows, options, watch)
 
 
+ABOUT = """Time a whole workload beside other libraries, on this machine and in one run.
+
+\b
+tilewright bench sentiment --against torch
+
+Each workload has its own options: tilewright bench WORKLOAD --help."""
 COMMANDS = {"sentiment": sentiment, "gpt2": gpt2, "dcgan": dcgan, "convolve": convolve, "scaling": scaling}
 OLD_NAMES = {"conv3d": "convolve"}  # what a workload was called earlier still works
 

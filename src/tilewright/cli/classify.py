@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
 
 from tilewright.cli._jobs import JobOptions, Speaker, device_row, settings_of
-from tilewright.cli._options import Device, check_threads, parse_bytes, parse_rungs, verb
+from tilewright.cli._options import (
+    FILES,
+    MACHINE,
+    Answers,
+    Check,
+    Device,
+    Dtype,
+    Json,
+    Rungs,
+    Threads,
+    Tolerance,
+    Validate,
+    parse_bytes,
+    verb,
+)  # fmt: skip
 from tilewright.cli._output import banner, show_part, show_report, summary
 
 if TYPE_CHECKING:
@@ -18,10 +32,17 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Options(JobOptions):
-    """One field an option."""
+    """One field per option."""
 
     model: Annotated[
-        str, Option("--model", "-p", metavar="PATH", help="A name such as critic, a directory, or params.bin.")
+        str,
+        Option(
+            "--model",
+            "-p",
+            metavar="PATH",
+            help="A name such as critic, a model directory, or params.bin.",
+            rich_help_panel=FILES,
+        ),
     ]
     input: Annotated[
         str,
@@ -29,7 +50,8 @@ class Options(JobOptions):
             "--input",
             "-i",
             metavar="FILE",
-            help="Sentences: .txt (one per line), .jsonl, .parquet; .bin: token ids, i32 [n][length].",
+            help="Sentences: .txt (one per line), .jsonl or .parquet; or .bin, token ids as int32 [n][length].",
+            rich_help_panel=FILES,
         ),
     ]
     output: Annotated[
@@ -38,26 +60,50 @@ class Options(JobOptions):
             "--output",
             "-o",
             metavar="FILE",
-            help="Labels: .jsonl, .parquet; of an input of token ids: logits, f32 [n][labels].",
+            help="Labels: .jsonl or .parquet. For a .bin input: logits as float32 [n][labels].",
+            rich_help_panel=FILES,
         ),
     ]
-    count: Annotated[int | None, Option("--count", "-n", min=1, help="Only the first N sentences.")] = None
+    count: Annotated[
+        int | None,
+        Option(
+            "--count",
+            "-n",
+            metavar="N",
+            min=1,
+            help="Classify the first N sentences only.",
+            show_default="all",
+            rich_help_panel=FILES,
+        ),
+    ] = None
     device: Device = "auto"
-    dtype: Annotated[Literal["float32", "bfloat16", "float16"], Option(help="Precision; float16 on a GPU only.")] = (
-        "float32"
-    )
-    threads: Annotated[int | None, Option(min=1, help="CPU threads; one a core unless given.")] = None
-    validate: Annotated[str | None, Option(metavar="FILE", help="Compare the output with FILE; FAIL exits 1.")] = None
-    answers: Annotated[str | None, Option("--answers", "-a", metavar="FILE", help="What -v compares with.")] = None
-    check: Annotated[bool, Option("-v", help="Compare with the file of -a, as --validate does.")] = False
-    tolerance: Annotated[float, Option(min=0, help="Largest min(absolute, relative) error that passes.")] = 1e-3
-    table_memory: Annotated[str | None, Option(metavar="SIZE", help="Most that the token table takes, as in 256M.")] = (
-        None
-    )
-    keep_table: Annotated[bool, Option("--keep-table", help="Keep the token table for later runs.")] = False
-    batch_size: Annotated[int, Option(min=1, max=1 << 20, help="Sentences a batch; changes no bits.")] = 16384
-    rung: Annotated[list[str] | None, Option(metavar="OP=RUNG", help="Force a kernel; may be repeated.")] = None
-    json: Annotated[bool, Option("--json", help="One JSON object on stdout, text on stderr.")] = False
+    dtype: Dtype = "float32"
+    threads: Threads = None
+    validate: Validate = None
+    answers: Answers = None
+    check: Check = False
+    tolerance: Tolerance = 1e-3
+    table_memory: Annotated[
+        str | None,
+        Option(
+            metavar="SIZE",
+            help="Limit the memory of the token table, as in 256M. It changes no result.",
+            show_default="no limit",
+            rich_help_panel=MACHINE,
+        ),
+    ] = None
+    keep_table: Annotated[
+        bool,
+        Option("--keep-table", help="Save the token table beside the model, for later runs.", rich_help_panel=MACHINE),
+    ] = False
+    batch_size: Annotated[
+        int,
+        Option(
+            metavar="N", min=1, max=1 << 20, help="Sentences per batch. It changes no result.", rich_help_panel=MACHINE
+        ),
+    ] = 16384
+    rung: Rungs = None
+    json: Json = False
 
 
 def job_of(options: Options) -> ClassifyJob:
@@ -76,14 +122,11 @@ def job_of(options: Options) -> ClassifyJob:
         input=options.input,
         output=options.output,
         count=options.count,
-        dtype=options.dtype,
-        device=options.device,
         table_memory=table_memory,
         table_path=table_path(options.model) if options.keep_table else None,
-        batch=options.batch_size,
         answers=options.validate or (options.answers if options.check else None),
         tolerance=options.tolerance,
-        settings=settings_of(options),
+        settings=settings_of(options, "classify"),
     )
 
 
@@ -94,26 +137,24 @@ def classify(options: Options) -> None:
     \b
     tilewright classify --model critic -i reviews.txt -o labels.jsonl
 
-    A sentence or row that cannot be used becomes a line with its error; the summary counts them. A file of token ids
-    cannot hold errors: its first bad sentence stops the job with exit code 3. A text that is longer than the model
-    takes is cut, and the summary says how many were. A .jsonl line is {"id": 7, "text": "..."} or has "tokens"; without
-    ids, lines are counted from 1. In .txt files a blank line is no sentence and has no line in the output. In Parquet,
-    ids are integers where all are, else strings: then 5 and "5" become the same.
+    Input: each line of a .txt file is a sentence; blank lines are skipped. A .jsonl line is {"id": 7, "text": "..."},
+    or has "tokens" in place of "text". Lines without an id are counted from 1. A sentence that is longer than the model
+    takes is cut, and the summary says how many were.
 
-    The output appears when it is whole; until then an earlier one stays. What is done is kept in OUTPUT.job: the same
-    command goes on where a stopped one was, and does nothing where all is there.
+    Errors: a sentence that cannot be used gets an output line with its error, and the summary counts it. A .bin output
+    cannot hold errors: there the first bad sentence stops the job with exit code 3.
+
+    Parquet: the id column holds integers if all ids are integers, else strings. Then 5 and "5" are the same id.
+
+    The output appears when it is complete; until then an earlier output stays. Finished shards are saved in OUTPUT.job:
+    the same command resumes a job that was stopped, and does nothing for a finished one.
     """
-    rungs = parse_rungs(options.rung or [], "classify", options.device)
-    check_threads(options.threads)
     job = job_of(options)
 
-    from tilewright.ops.core.ladder import using
-    from tilewright.ops.core.launch import thread_count, threads
     from tilewright.runtime.verbs.classify import classify
 
-    say = Speaker(options, lambda: _banner(options, thread_count()))
-    with threads(options.threads), using(**rungs):
-        report = classify(job, say)
+    say = Speaker(options, lambda: _banner(options))
+    report = classify(job, say)
     show_part("classify", options, report)
     if report.lead:
         say(summary(report, report.computed, report.records_per_second, "sentences"))
@@ -122,13 +163,13 @@ def classify(options: Options) -> None:
     raise typer.Exit(report.exit_code)
 
 
-def _banner(options: Options, threads: int) -> str:
+def _banner(options: Options) -> str:
     rows = {
         "Model": f"TextCNN, {options.model}",
         "Input": options.input,
         "Output": options.output,
         "Sentences": "all" if options.count is None else f"{options.count:,}",
         "Precision": options.dtype,
-        **device_row(options, threads),
+        **device_row(options),
     }
     return banner("classify", rows)

@@ -10,23 +10,28 @@ from tilewright.cli._output import say
 
 
 def convert(
-    source: Annotated[str, typer.Argument(metavar="SRC", help="A directory, the course's file, or a state dict.")],
-    destination: Annotated[
-        str, typer.Argument(metavar="DST", help="A directory; where SRC is one, the course's file.")
+    source: Annotated[
+        str, typer.Argument(metavar="SRC", help="A model directory, the course's file, or a PyTorch state dict.")
     ],
-    force: Annotated[bool, typer.Option("--force", help="Replace what lies at DST.")] = False,
+    destination: Annotated[
+        str, typer.Argument(metavar="DST", help="The new model directory; the course's file if SRC is a directory.")
+    ],
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing DST.")] = False,
 ) -> None:
-    """Convert a model: the course's file (params.bin, model_parameters.bin, network.bin) to a directory with
-    config.json and model.safetensors, or such a directory back.
+    """Convert a model to a directory with config.json and model.safetensors, or such a directory to the course's file.
 
     \b
     tilewright convert params.bin sentiment
 
-    A headerless file has room for one set of sizes only, the course's. PyTorch's state dict is converted to a
-    directory, too: .safetensors, or .pt, .pth, .ckpt and pytorch_model.bin, which PyTorch reads with weights_only in a
-    process of its own. Of a GPT-2 or a TextCNN, config.json has to lie beside it; its tokenizer is copied. Of a DCGAN
-    it is the generator's (netG): it says no strides, so layers are taken to double the size, and config.json can be
-    edited. The weights are checked and copied bit for bit; the result appears when it is whole.
+    The course's files are params.bin, model_parameters.bin and network.bin. They have no header, so only the course's
+    model sizes fit in them.
+
+    PyTorch's state dicts (.safetensors, .pt, .pth, .ckpt, pytorch_model.bin) are converted to a directory. PyTorch
+    reads them in a process of its own, with weights_only. A GPT-2 or a TextCNN needs its config.json in the same
+    directory; its tokenizer is copied. For a DCGAN, give the generator's weights (netG). They do not contain the
+    strides: every layer is assumed to double the size, and config.json can be edited.
+
+    The weights are checked and copied bit for bit. DST appears when it is complete.
     """
     import time
 

@@ -8,8 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Option
 
-from tilewright.cli._jobs import JobOptions, Speaker, settings_of
-from tilewright.cli._options import Device, check_threads, parse_bytes, parse_rungs, verb
+from tilewright.cli._jobs import JobOptions, Speaker, settings_of, threads_of
+from tilewright.cli._options import (
+    FILES,
+    MACHINE,
+    RUNS,
+    Device,
+    Json,
+    Rungs,
+    Threads,
+    Tolerance,
+    Validate,
+    parse_bytes,
+    verb,
+)  # fmt: skip
 from tilewright.cli._output import banner, say, show_json, show_part, summary
 
 if TYPE_CHECKING:
@@ -23,47 +35,67 @@ FORMATS = ".txt, .npy, .nii, .nii.gz, .tif or .zarr"
 
 @dataclass(kw_only=True)
 class Options(JobOptions):
-    """One field an option."""
+    """One field per option."""
 
-    input: Annotated[str, Option("--input", "-i", metavar="FILE", help=f"A volume: {FORMATS}.")]
+    input: Annotated[str, Option("--input", "-i", metavar="FILE", help=f"A volume: {FORMATS}.", rich_help_panel=FILES)]
     kernel: Annotated[
         str,
         Option(
             "--kernel",
             "-k",
             metavar="KERNEL",
-            help="FILE.txt (K, then K x K x K numbers), FILE.npy, gaussian:SIGMA, box:SIZE, laplace, sobel:AXIS.",
+            help="gaussian:SIGMA, box:SIZE, laplace, sobel:AXIS, a FILE.npy, or "
+            "a FILE.txt with K and then K x K x K numbers.",
+            rich_help_panel=FILES,
         ),
     ]
-    output: Annotated[str, Option("--output", "-o", metavar="FILE", help=f"A volume: {FORMATS}.")]
+    output: Annotated[
+        str, Option("--output", "-o", metavar="FILE", help=f"A volume: {FORMATS}.", rich_help_panel=FILES)
+    ]
     mode: Annotated[
         Modes | None,
         Option(
-            help="What stands outside the volume, as in scipy.ndimage; unless given reflect for a kernel with a name, "
-            "as there, and zeros (constant) for a file."
+            help="Values outside the volume, by scipy.ndimage's names.",
+            show_default="reflect for a named kernel, constant for a file",
+            rich_help_panel=FILES,
         ),
     ] = None
-    cval: Annotated[float, Option(help="What --mode constant puts there; means that mode unless one is given.")] = 0.0
+    cval: Annotated[
+        float,
+        Option(
+            metavar="X",
+            help="The value outside the volume for --mode constant. Given alone, it implies that mode.",
+            rich_help_panel=FILES,
+        ),
+    ] = 0.0
     dtype: Annotated[
         Literal["float32", "float64"] | None,
-        Option(help="Precision of sums and output; unless given float64 for volumes of it, else float32."),
+        Option(
+            help="Precision of the sums and of the output. A GPU computes in float32 only.",
+            show_default="float64 for a float64 volume, else float32",
+            rich_help_panel=MACHINE,
+        ),
     ] = None
     device: Device = "auto"
-    threads: Annotated[int | None, Option(min=1, help="CPU threads; one a core unless given.")] = None
+    threads: Threads = None
     memory: Annotated[
         str | None,
         Option(
-            metavar="SIZE", help="Of the whole process, as in 1G; most of what is free unless given. Changes no bits."
+            metavar="SIZE",
+            help="Memory of the whole process, as in 1G. It changes no result.",
+            show_default="most of what is free",
+            rich_help_panel=MACHINE,
         ),
     ] = None
-    shard_size: Annotated[str | None, Option(metavar="PLANES", help="Of a new job: planes of the volume a shard.")] = (
-        None
-    )
+    shard_size: Annotated[
+        str | None,
+        Option(metavar="PLANES", help="Planes of the volume per shard of a new job.", rich_help_panel=RUNS),
+    ] = None
     max_errors: Annotated[int | None, Option(hidden=True)] = None
-    validate: Annotated[str | None, Option(metavar="FILE", help="Compare the output with FILE; FAIL exits 1.")] = None
-    tolerance: Annotated[float, Option(min=0, help="Largest min(absolute, relative) error that passes.")] = 1e-4
-    rung: Annotated[list[str] | None, Option(metavar="OP=RUNG", help="Force a kernel; may be repeated.")] = None
-    json: Annotated[bool, Option("--json", help="One JSON object on stdout, text on stderr.")] = False
+    validate: Validate = None
+    tolerance: Tolerance = 1e-4
+    rung: Rungs = None
+    json: Json = False
 
 
 def job_of(options: Options) -> ConvolveJob:
@@ -80,42 +112,36 @@ def job_of(options: Options) -> ConvolveJob:
         output=options.output,
         mode=options.mode,
         cval=options.cval,
-        dtype=options.dtype,
         memory=memory,
         answers=options.validate,
         tolerance=options.tolerance,
-        device=options.device,
-        settings=settings_of(options),
+        settings=settings_of(options, "convolve"),
     )
 
 
 @verb(Options)
 def convolve(options: Options) -> None:
-    """Filter a volume with a kernel, which is not flipped: out[z] = sum over a of in[z + a - K // 2] * kernel[a].
-
-    That is scipy.ndimage.correlate. Its convolve, and tilewright.ndimage.convolve, flip the kernel: flip a file's
-    numbers along every axis for that. gaussian, box, laplace and sobel are scipy.ndimage's gaussian_filter,
-    uniform_filter, laplace and sobel, computed and written as floats.
+    """Filter a volume with a kernel: out[z] = sum over a of in[z + a - K // 2] * kernel[a], along all three axes.
 
     \b
     tilewright convolve -i scan.nii.gz --kernel gaussian:1.5 -o smooth.nii.gz
 
-    The names say the formats, and any goes to any. Axes are those of the array: (z, y, x), for NIfTI nibabel's (i, j,
-    k). .npy, .nii and .zarr are read and written in tiles and may be larger than memory. The output appears when it is
-    whole; until then an earlier one stays, and OUT.job/ keeps what is done: the same command goes on. As text, a volume
-    is D H W and its values, x fastest, with six decimals.
+    Kernel: a kernel from a file is not flipped, as in scipy.ndimage.correlate. The functions named convolve of SciPy
+    and tilewright.ndimage flip it: for their result, reverse the file's kernel along every axis. gaussian, box, laplace
+    and sobel are scipy.ndimage's gaussian_filter, uniform_filter, laplace and sobel; the result is written as floats.
+
+    Formats: the file names say the formats, and every pair of them works. Axes are (z, y, x) as in the array; for
+    NIfTI, nibabel's (i, j, k). As text, a volume is D H W and its values, x fastest, with six decimals. .npy, .nii and
+    .zarr are read and written in tiles, and may be larger than memory.
+
+    The output appears when it is complete; until then an earlier output stays. Finished shards are saved in OUTPUT.job:
+    the same command resumes a job that was stopped.
     """
-    rungs = parse_rungs(options.rung or [], "convolve", options.device)
-    check_threads(options.threads)
     job = job_of(options)
 
-    from tilewright.ops.core.ladder import using
-    from tilewright.ops.core.launch import thread_count, threads
     from tilewright.runtime.verbs.convolve import convolve
 
-    with threads(options.threads), using(**rungs):
-        count = thread_count()
-        report = convolve(job, Speaker(options, lambda: _banner(options, count)))
+    report = convolve(job, Speaker(options, lambda: _banner(options)))
     show_part("convolve", options, report)
     if not report.lead:
         raise typer.Exit(report.exit_code)
@@ -145,7 +171,7 @@ def _device(given: str) -> str:
     return f"{device} (float64: cpu)" if (given, device) == ("auto", "cuda") else device
 
 
-def _banner(options: Options, threads: int) -> str:
+def _banner(options: Options) -> str:
     from tilewright.runtime.verbs.convolve.kernels import function_of
 
     mode, function = _mode(options), function_of(options.kernel)
@@ -159,6 +185,6 @@ def _banner(options: Options, threads: int) -> str:
         "Mode": said,
         "Precision": options.dtype or "as the input; float32 for integers",
         "Device": _device(options.device),
-        "Threads": str(threads),
+        "Threads": str(threads_of(options)),
     }
     return banner("convolve", rows)

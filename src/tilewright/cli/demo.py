@@ -12,16 +12,20 @@ from tilewright.cli._output import say
 
 def demo(
     prompt: Annotated[
-        str | None, Option(metavar="TEXT", help="What the poet continues, instead of a line of Hamlet.")
+        str | None, Option(metavar="TEXT", help="The text that poet continues.", show_default="a line of Hamlet")
     ] = None,
     save: Annotated[
-        bool, Option("--save", help="Keep text and pictures in results/demo/ of the current directory, for README.md.")
+        bool, Option("--save", help="Write the text and the pictures to results/demo/, as README.md shows them.")
     ] = False,
 ) -> None:
-    """Continue a line of verse, judge reviews, draw faces, smooth a volume with the models that come along; then run
-    the course's four jobs at full size with weights from a seed, check some of each against float64, and say how fast.
+    """Continue a line of verse, judge reviews, draw faces and smooth a volume, with the models of the package. Then run
+    the course's four jobs at full size.
 
-    The pictures stay in demo/. Needs no network, no GPU, no PyTorch, and 2 GB of memory for all of it.
+    \b
+    tilewright demo
+
+    The full-size jobs use random weights. The demo compares some of their results with float64, and prints their
+    speed. The pictures are written to demo/. It needs 2 GB of memory, and no network, GPU or PyTorch.
     """
     from tilewright.bench.report import transcript
     from tilewright.demo import FOLDER, PROMPT, run

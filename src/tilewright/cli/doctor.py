@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tilewright.cli._options import Json
 from tilewright.cli._output import show
 
 INSTRUCTIONS = ("avx2", "fma", "avx512f", "avx512bf16", "amx-bf16")  # those that decide which rungs run
@@ -19,11 +20,16 @@ LIBRARIES = (
 
 def doctor(
     roofs: Annotated[
-        bool, typer.Option("--roofs", help="Measure the limits too, a few seconds on idle cores.")
+        bool,
+        typer.Option("--roofs", help="Also measure arithmetic and copies, for some seconds on idle cores."),
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json: Json = False,
 ) -> None:
-    """Show this machine: cores, caches, memory, instruction sets, engines, libraries, compiled kernels."""
+    """Show this machine: cores, caches, memory, instruction sets, GPUs, engines, libraries and compiled kernels.
+
+    \b
+    tilewright doctor
+    """
     from json import dumps
 
     found = examine()

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
 
 from tilewright.cli._jobs import JobOptions, Speaker, device_row, settings_of
-from tilewright.cli._options import Device, check_threads, parse_rungs, verb
+from tilewright.cli._options import (
+    FILES,
+    MACHINE,
+    RUNS,
+    Answers,
+    Check,
+    Device,
+    Dtype,
+    Json,
+    Rungs,
+    Threads,
+    Tolerance,
+    Validate,
+    verb,
+)  # fmt: skip
 from tilewright.cli._output import banner, say, show_part, show_report, summary
 
 if TYPE_CHECKING:
@@ -18,40 +32,86 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Options(JobOptions):
-    """One field an option."""
+    """One field per option."""
 
     model: Annotated[
-        str, Option("--model", "-p", metavar="PATH", help="A name such as portraits, a directory, or network.bin.")
+        str,
+        Option(
+            "--model",
+            "-p",
+            metavar="PATH",
+            help="A name such as portraits, a model directory, or network.bin.",
+            rich_help_panel=FILES,
+        ),
     ]
-    output: Annotated[str, Option("--output", "-o", metavar="FILE", help="Images: .txt, .npy, .png, .bmp, or DIR/.")]
+    output: Annotated[
+        str,
+        Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Images: .npy or .txt for their values, .png or .bmp for one "
+            "picture of all, DIR/ for one .png per image.",
+            rich_help_panel=FILES,
+        ),
+    ]
     input: Annotated[
         str | None,
         Option(
             "--input",
             "-i",
             metavar="FILE",
-            help="Noise: .npy (n, 100), or .txt: n and n x 100 numbers; random without.",
+            help="Noise: .npy (n, 100), or .txt with n and then n x 100 numbers.",
+            show_default="random noise",
+            rich_help_panel=FILES,
         ),
     ] = None
-    image: Annotated[str | None, Option(metavar="FILE", help="A grid of all images, too: .bmp or .png.")] = None
-    count: Annotated[
-        int | None, Option("--count", "-n", min=1, help="How many images; with -i, the first N of it.")
+    image: Annotated[
+        str | None,
+        Option(metavar="FILE", help="Also write all images as one picture: .bmp or .png.", rich_help_panel=FILES),
     ] = None
-    seed: Annotated[int | None, Option(min=0, max=2**63 - 1, help="Seed of the random noise; 0 unless given.")] = None
-    dtype: Annotated[Literal["float32", "bfloat16", "float16"], Option(help="Precision; float16 on a GPU only.")] = (
-        "float32"
-    )
+    count: Annotated[
+        int | None,
+        Option(
+            "--count",
+            "-n",
+            metavar="N",
+            min=1,
+            help="Number of images. With -i: the first N of the input only.",
+            rich_help_panel=FILES,
+        ),
+    ] = None
+    seed: Annotated[
+        int | None,
+        Option(
+            metavar="N", min=0, max=2**63 - 1, help="Seed of the random noise.", show_default="0", rich_help_panel=FILES
+        ),
+    ] = None
+    dtype: Dtype = "float32"
     device: Device = "auto"
-    threads: Annotated[int | None, Option(min=1, help="CPU threads; one a core unless given.")] = None
-    batch_size: Annotated[int | None, Option(min=1, max=1 << 20, help="Images a batch; changes no bits.")] = None
-    shard_size: Annotated[str | None, Option(metavar="IMAGES", help="Of a new job: images a shard.")] = None
+    threads: Threads = None
+    batch_size: Annotated[
+        int | None,
+        Option(
+            metavar="N",
+            min=1,
+            max=1 << 20,
+            help="Images per batch. It changes no result.",
+            show_default="by the size of an image",
+            rich_help_panel=MACHINE,
+        ),
+    ] = None
+    shard_size: Annotated[
+        str | None,
+        Option(metavar="IMAGES", help="Images per shard of a new job.", rich_help_panel=RUNS),
+    ] = None
     max_errors: Annotated[int | None, Option(hidden=True)] = None
-    validate: Annotated[str | None, Option(metavar="FILE", help="Compare the output with FILE; FAIL exits 1.")] = None
-    answers: Annotated[str | None, Option("--answers", "-a", metavar="FILE", help="What -v compares with.")] = None
-    check: Annotated[bool, Option("-v", help="Compare with the file of -a, as --validate does.")] = False
-    tolerance: Annotated[float, Option(min=0, help="Largest min(absolute, relative) error that passes.")] = 1e-3
-    rung: Annotated[list[str] | None, Option(metavar="OP=RUNG", help="Force a kernel; may be repeated.")] = None
-    json: Annotated[bool, Option("--json", help="One JSON object on stdout, text on stderr.")] = False
+    validate: Validate = None
+    answers: Answers = None
+    check: Check = False
+    tolerance: Tolerance = 1e-3
+    rung: Rungs = None
+    json: Json = False
 
 
 def job_of(options: Options) -> DrawJob:
@@ -74,12 +134,9 @@ def job_of(options: Options) -> DrawJob:
         image=options.image,
         count=options.count,
         seed=options.seed or 0,
-        dtype=options.dtype,
-        device=options.device,
-        batch=options.batch_size,
         answers=options.validate or options.answers,
         tolerance=options.tolerance,
-        settings=settings_of(options),
+        settings=settings_of(options, "draw"),
     )
 
 
@@ -90,25 +147,22 @@ def draw(options: Options) -> None:
     \b
     tilewright draw --model portraits -n 24 --seed 2 -o faces.png
 
-    The output's name says what it is: the course's .txt, .npy (n, height, width, channels), one picture with all images
-    (.png or .bmp), or a directory (DIR/) with a .png an image; a value x from -1 to 1 becomes the 8-bit pixel
-    int((x + 1) / 2 * 255). One picture keeps all its pixels in memory: 3 bytes each and, for .png, 4 more (`plan`
-    counts them; what does not fit is refused). Noise in a .txt is the number of images, then as many
-    numbers an image as the model takes (100), with any white space between. Random noise belongs to the seed and the
-    image's number: the first 10 of 1,000 images are the 10 of another run. Outputs appear when they are whole; until
-    then earlier ones stay, and OUT.job/ keeps what is done: the same command goes on.
+    Output: .npy holds float32 (n, height, width, channels), values from -1 to 1. .txt is the course's format. In
+    pictures, a value x becomes the 8-bit pixel int((x + 1) / 2 * 255). One picture of all images is built in memory: 3
+    bytes per pixel, 7 for .png. `tilewright plan draw` counts them, and a picture that does not fit is refused.
+
+    Noise: a .txt input is the number of images, then the model's numbers (100) for each image, separated by white
+    space. Random noise depends on the seed and on the image's number: the first 10 of 1,000 images are the same as 10
+    images of another run.
+
+    Outputs appear when they are complete; until then earlier outputs stay. Finished shards are saved in OUTPUT.job: the
+    same command resumes a job that was stopped.
     """
-    rungs = parse_rungs(options.rung or [], "draw", options.device)
-    check_threads(options.threads)
     job = job_of(options)
 
-    from tilewright.ops.core.ladder import using
-    from tilewright.ops.core.launch import thread_count, threads
     from tilewright.runtime.verbs.draw import draw
 
-    with threads(options.threads), using(**rungs):
-        count = thread_count()
-        report = draw(job, Speaker(options, lambda: _banner(options, count)))
+    report = draw(job, Speaker(options, lambda: _banner(options)))
     show_part("draw", options, report)
     if not report.lead:
         raise typer.Exit(report.exit_code)
@@ -118,13 +172,13 @@ def draw(options: Options) -> None:
     raise typer.Exit(report.exit_code)
 
 
-def _banner(options: Options, threads: int) -> str:
+def _banner(options: Options) -> str:
     rows = {
         "Model": f"DCGAN, {options.model}",
         "Input": options.input or f"random noise, seed {options.seed or 0}",
         "Output": f"{options.output}, {options.image}" if options.image else options.output,
         "Images": "all" if options.count is None else f"{options.count:,}",
         "Precision": options.dtype,
-        **device_row(options, threads),
+        **device_row(options),
     }
     return banner("draw", rows)

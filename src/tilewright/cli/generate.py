@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
 
 from tilewright.cli._jobs import JobOptions, Speaker, device_row, settings_of
-from tilewright.cli._options import Device, check_threads, parse_bytes, parse_rungs, verb
+from tilewright.cli._options import (
+    FILES,
+    MACHINE,
+    SAMPLING,
+    Answers,
+    Check,
+    Device,
+    Dtype,
+    Json,
+    Rungs,
+    Threads,
+    Validate,
+    parse_bytes,
+    verb,
+)  # fmt: skip
 from tilewright.cli._output import banner, say, show_part, show_report, summary
 from tilewright.formats.sampling_fields import DRAWING
 
 if TYPE_CHECKING:
     from tilewright.generation.sampling import SamplingParams
-    from tilewright.runtime.verbs.generate import GenerateJob
+    from tilewright.runtime.verbs.generate import GenerateJob, GenerateReport
 
-SAMPLING = (
+PARAMETERS = (
     "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
     "bad_words", "max_tokens", "min_tokens", "stop", "stop_token_ids", "ignore_eos", "logprobs",
 )  # fmt: skip
@@ -28,7 +43,14 @@ class Options(JobOptions):
     """One field per option. The sampling defaults are those of `SamplingParams`, which are vLLM's."""
 
     model: Annotated[
-        str, Option("--model", "-p", metavar="PATH", help="A name such as poet, a directory, or model_parameters.bin.")
+        str,
+        Option(
+            "--model",
+            "-p",
+            metavar="PATH",
+            help="A name such as poet, a model directory, or model_parameters.bin.",
+            rich_help_panel=FILES,
+        ),
     ]
     input: Annotated[
         str,
@@ -36,7 +58,8 @@ class Options(JobOptions):
             "--input",
             "-i",
             metavar="FILE",
-            help="Prompts: .txt (one per line), .jsonl, .parquet; .bin: token ids, i32 [n][16].",
+            help="Prompts: .txt (one per line), .jsonl or .parquet; or .bin, token ids as int32 [n][16].",
+            rich_help_panel=FILES,
         ),
     ]
     output: Annotated[
@@ -45,56 +68,149 @@ class Options(JobOptions):
             "--output",
             "-o",
             metavar="FILE",
-            help="Completions: .txt (one per line), .jsonl, .parquet; .bin: token ids, i32 [n][tokens].",
+            help="Completions: .txt (one per line), .jsonl or .parquet; or .bin, token ids as int32 [n][tokens].",
+            rich_help_panel=FILES,
         ),
     ]
-    count: Annotated[int | None, Option("--count", "-n", min=1, help="Only the first N prompts.")] = None
-    max_tokens: Annotated[int, Option(min=1, help="New tokens per prompt, at most.")] = 16
-    min_tokens: Annotated[int, Option(min=0, help="Before this many, nothing ends a text.")] = 0
-    temperature: Annotated[float, Option(help="0 takes the likeliest token; more is more random, up to 2.")] = 1.0
-    top_k: Annotated[int | None, Option(help="Choose among the K likeliest tokens; 0, the default: all.")] = None
+    count: Annotated[
+        int | None,
+        Option(
+            "--count",
+            "-n",
+            metavar="N",
+            min=1,
+            help="Continue the first N prompts only.",
+            show_default="all",
+            rich_help_panel=FILES,
+        ),
+    ] = None
+    max_tokens: Annotated[
+        int, Option(metavar="N", min=1, help="Generate at most N tokens per completion.", rich_help_panel=SAMPLING)
+    ] = 16
+    min_tokens: Annotated[
+        int,
+        Option(metavar="N", min=0, help="Do not end a completion before it has N tokens.", rich_help_panel=SAMPLING),
+    ] = 0
+    temperature: Annotated[
+        float,
+        Option(
+            metavar="X", help="Randomness, from 0 to 2. 0 always takes the likeliest token.", rich_help_panel=SAMPLING
+        ),
+    ] = 1.0
+    top_k: Annotated[
+        int | None,
+        Option(
+            metavar="K",
+            help="Draw from the K likeliest tokens only; 0 means all.",
+            show_default="0",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = None
     top_p: Annotated[
-        float | None, Option(help="Choose among the likeliest tokens that together have this probability. [default: 1]")
+        float | None,
+        Option(
+            metavar="P",
+            help="Draw from the fewest likeliest tokens whose probabilities reach P together.",
+            show_default="1",
+            rich_help_panel=SAMPLING,
+        ),
     ] = None
     min_p: Annotated[
-        float | None, Option(help="Choose among tokens at least so many times as probable as the best. [default: 0]")
+        float | None,
+        Option(
+            metavar="P",
+            help="Draw from tokens that are at least P times as probable as the likeliest.",
+            show_default="0",
+            rich_help_panel=SAMPLING,
+        ),
     ] = None
-    repetition_penalty: Annotated[float, Option(help="Above 1 makes tokens seen before less likely.")] = 1.0
-    presence_penalty: Annotated[float, Option(help="Above 0 makes tokens of the completion less likely.")] = 0.0
-    frequency_penalty: Annotated[float, Option(help="The same for each time that a token is in it.")] = 0.0
+    repetition_penalty: Annotated[
+        float,
+        Option(
+            metavar="X",
+            help="Above 1: make tokens of the prompt and the completion less likely.",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = 1.0
+    presence_penalty: Annotated[
+        float,
+        Option(metavar="X", help="Above 0: make tokens of the completion less likely.", rich_help_panel=SAMPLING),
+    ] = 0.0
+    frequency_penalty: Annotated[
+        float,
+        Option(
+            metavar="X",
+            help="Above 0: make tokens less likely each time that they occur in the completion.",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = 0.0
     bad_words: Annotated[
-        list[str] | None, Option("--bad-word", metavar="TEXT", help="Is not written; may be repeated.")
+        list[str] | None,
+        Option(
+            "--bad-word",
+            metavar="TEXT",
+            help="Never generate TEXT. Repeat it for several texts.",
+            rich_help_panel=SAMPLING,
+        ),
     ] = None
-    samples: Annotated[int, Option(min=1, help="Completions of each prompt.")] = 1
+    samples: Annotated[int, Option(metavar="N", min=1, help="Completions per prompt.", rich_help_panel=SAMPLING)] = 1
     seed: Annotated[
-        int | None, Option(min=-(2**63), max=2**63 - 1, help="Seed of the random numbers. [default: 0]")
+        int | None,
+        Option(
+            metavar="N",
+            min=-(2**63),
+            max=2**63 - 1,
+            help="Seed of the random numbers.",
+            show_default="0",
+            rich_help_panel=SAMPLING,
+        ),
     ] = None
-    stop: Annotated[list[str] | None, Option(metavar="TEXT", help="Ends a completion before it; may be repeated.")] = (
-        None
-    )
+    stop: Annotated[
+        list[str] | None,
+        Option(
+            metavar="TEXT", help="End a completion before TEXT. Repeat it for several texts.", rich_help_panel=SAMPLING
+        ),
+    ] = None
     stop_token_ids: Annotated[
-        list[int] | None, Option("--stop-id", metavar="ID", help="Token that ends a completion.")
+        list[int] | None,
+        Option(
+            "--stop-id",
+            metavar="ID",
+            help="End a completion at this token. Repeat it for several tokens.",
+            rich_help_panel=SAMPLING,
+        ),
     ] = None
-    ignore_eos: Annotated[bool, Option("--ignore-eos", help="The token end-of-text ends nothing.")] = False
-    logprobs: Annotated[int | None, Option(min=0, help="Report log-probabilities of the N best tokens, up to 20.")] = (
-        None
-    )
+    ignore_eos: Annotated[
+        bool,
+        Option("--ignore-eos", help="Do not end a completion at the end-of-text token.", rich_help_panel=SAMPLING),
+    ] = False
+    logprobs: Annotated[
+        int | None,
+        Option(
+            metavar="N",
+            min=0,
+            help="Report the log-probabilities of the N likeliest tokens, up to 20.",
+            show_default="none",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = None
     device: Device = "auto"
-    dtype: Annotated[Literal["float32", "bfloat16", "float16"], Option(help="Precision; float16 on a GPU only.")] = (
-        "float32"
-    )
-    threads: Annotated[int | None, Option(min=1, help="CPU threads; one a core unless given.")] = None
+    dtype: Dtype = "float32"
+    threads: Threads = None
     max_batch_memory: Annotated[
         str | None,
-        Option(metavar="SIZE", help="Keys and values of a batch, as in 512M; unless given 1G, or most of a GPU's."),
+        Option(
+            metavar="SIZE",
+            help="Memory for the keys and values of a batch, as in 512M. It changes no result.",
+            show_default="1G, on a GPU most of its memory",
+            rich_help_panel=MACHINE,
+        ),
     ] = None
-    validate: Annotated[str | None, Option("--validate", metavar="FILE", help="Compare with FILE; FAIL exits 1.")] = (
-        None
-    )
-    answers: Annotated[str | None, Option("--answers", "-a", metavar="FILE", help="What -v compares with.")] = None
-    check: Annotated[bool, Option("-v", help="Compare with the file of -a, as --validate does.")] = False
-    rung: Annotated[list[str] | None, Option(metavar="OP=RUNG", help="Force a kernel; may be repeated.")] = None
-    json: Annotated[bool, Option("--json", help="One JSON object on stdout, text on stderr.")] = False
+    validate: Validate = None
+    answers: Answers = None
+    check: Check = False
+    rung: Rungs = None
+    json: Json = False
 
 
 def job_of(options: Options) -> GenerateJob:
@@ -111,12 +227,10 @@ def job_of(options: Options) -> GenerateJob:
         output=options.output,
         params=_params(options),
         count=options.count,
-        dtype=options.dtype,
-        device=options.device,
         seed=options.seed or 0,
         batch_memory=memory,
         answers=options.validate or options.answers,
-        settings=settings_of(options),
+        settings=settings_of(options, "generate"),
     )
 
 
@@ -125,7 +239,7 @@ def _params(options: Options) -> SamplingParams:
     from tilewright.generation.sampling import ParameterError, SamplingParams
 
     try:
-        return SamplingParams.of(n=options.samples, **{name: getattr(options, name) for name in SAMPLING})
+        return SamplingParams.of(n=options.samples, **{name: getattr(options, name) for name in PARAMETERS})
     except ParameterError as error:
         raise error.spelled(_flag) from error
 
@@ -153,33 +267,42 @@ def generate(options: Options) -> None:
     \b
     tilewright generate --model poet -i lines.txt -o verse.txt --max-tokens 64 --temperature 0.7
 
-    A prompt or row that cannot be used becomes a line with its error; the summary counts them. A file of token ids
-    cannot hold errors: its first bad prompt stops the job with exit code 3. A .jsonl line is {"id": 7, "prompt": "..."}
-    or has "prompt_token_ids". It may give its own sampling parameters, by vLLM's names; OpenAI batch lines are taken as
-    they are. In .txt files a blank line is no prompt and has no line in the output; the line of a bad prompt stays
-    empty. Random numbers belong to a record's id, or to its line where it has none. In Parquet, ids are integers where
-    all are, else strings: then 5 and "5" become the same.
+    Input: each line of a .txt file is a prompt; blank lines are skipped. A .jsonl line is {"id": 7, "prompt": "..."},
+    or has "prompt_token_ids" in place of "prompt". It may have sampling parameters of its own, by vLLM's names. Lines
+    of OpenAI's batch format work as they are.
 
-    The output appears when it is whole; until then an earlier one stays. What is done is kept in OUTPUT.job: the same
-    command goes on where a stopped one was, and does nothing where all is there.
+    Errors: a prompt that cannot be used gets an output line with its error, and the summary counts it. In a .txt output
+    that line is empty. A .bin output cannot hold errors: there the first bad prompt stops the job with exit code 3.
+
+    Random numbers depend on the seed and on the prompt's id, or on its line number if it has no id. Parquet: the id
+    column holds integers if all ids are integers, else strings. Then 5 and "5" are the same id.
+
+    The output appears when it is complete; until then an earlier output stays. Finished shards are saved in OUTPUT.job:
+    the same command resumes a job that was stopped, and does nothing for a finished one.
     """
-    rungs = parse_rungs(options.rung or [], "generate", options.device)
-    check_threads(options.threads)
     job = job_of(options)
 
-    from tilewright.ops.core.ladder import using
-    from tilewright.ops.core.launch import thread_count, threads
     from tilewright.runtime.verbs.generate import generate
 
-    speak = Speaker(options, lambda: _banner(options, thread_count()))
-    with threads(options.threads), using(**rungs):
-        report = generate(job, speak)
+    speak = Speaker(options, lambda: _banner(options))
+    report = generate(job, speak)
     show_part("generate", options, report)
     if report.lead:
         speak(summary(report, int(report.figures.get("tokens", 0)), report.tokens_per_second, "tokens"))
+        for line in _unused_rungs(report):
+            speak(line)
+            say(f"Warning: {line}", err=True)
         if options.json:
             show_report("generate", options, report)
     raise typer.Exit(report.exit_code)
+
+
+def _unused_rungs(report: GenerateReport) -> Iterator[str]:
+    """A sentence for each forced rung that no prompt needed."""
+    for rung in report.unused_rungs:
+        op = rung.partition("=")[0]
+        others = "drew tokens" if op == "sample" else "took the likeliest token alone"
+        yield f"--rung {rung} had no effect: {op} never ran, as no prompt {others}"
 
 
 def _drawing(options: Options) -> str:
@@ -187,7 +310,7 @@ def _drawing(options: Options) -> str:
     return f", temperature {options.temperature:g}, seed {options.seed or 0}" if options.temperature else ", greedy"
 
 
-def _banner(options: Options, threads: int) -> str:
+def _banner(options: Options) -> str:
     """Of the one process that speaks; options without effect are told on stderr."""
     if unused := options_without_effect(options):
         say(unused, err=True)
@@ -198,6 +321,6 @@ def _banner(options: Options, threads: int) -> str:
         "Prompts": "all" if options.count is None else f"{options.count:,}",
         "New tokens": f"at most {options.max_tokens:,}" + _drawing(options),
         "Precision": options.dtype,
-        **device_row(options, threads),
+        **device_row(options),
     }
     return banner("generate", rows)

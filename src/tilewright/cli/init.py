@@ -13,38 +13,120 @@ from tilewright.cli._output import say
 
 TEXTCNN = ("vocab_size", "sequence_length", "hidden_size", "num_filters", "num_labels", "kernel_sizes", "hidden_sizes")
 GPT2 = {"vocab_size": "vocab_size", "layers": "n_layer", "heads": "n_head", "width": "n_embd", "context": "n_positions"}
+BOTH, OF_TEXTCNN, OF_GPT2, OF_DCGAN = "Sizes", "Sizes of a textcnn", "Sizes of a gpt2", "Sizes of a dcgan"
 DCGAN = {"z_size": "z_size", "base_size": "size", "channels": "channels", "kernel": "kernel"}
 
 
 @dataclass
 class Options:
     kind: Annotated[Literal["textcnn", "gpt2", "dcgan"], typer.Argument(metavar="KIND", help="textcnn, gpt2 or dcgan")]
-    path: Annotated[str, typer.Argument(metavar="PATH", help="A directory, or FILE.bin for the course's layout.")]
-    seed: Annotated[int, Option(min=0, max=2**63 - 1, help="The same seed gives the same weights.")] = 0
-    force: Annotated[bool, Option("--force", help="Replace what lies there.")] = False
-    vocab_size: Annotated[int | None, Option(min=1, help="21635 for textcnn, 50257 for gpt2.")] = None
-    sequence_length: Annotated[int | None, Option(min=1, help="textcnn: tokens a sentence; 16.")] = None
-    hidden_size: Annotated[int | None, Option(min=1, help="textcnn: width of the embedding; 4096.")] = None
-    num_filters: Annotated[int | None, Option(min=1, help="textcnn: filters of each kernel size; 1024.")] = None
-    kernel_sizes: Annotated[str | None, Option(metavar="LIST", help="textcnn: 3,5,7,9.")] = None
-    hidden_sizes: Annotated[str | None, Option(metavar="LIST", help="textcnn: widths of the linear layers.")] = None
-    num_labels: Annotated[int | None, Option(min=1, help="textcnn: classes; 2.")] = None
-    layers: Annotated[int | None, Option(min=1, help="gpt2: layers; 12.")] = None
-    heads: Annotated[int | None, Option(min=1, help="gpt2: heads of a layer; 12.")] = None
-    width: Annotated[int | None, Option(min=1, help="gpt2: width of the embedding; 768.")] = None
-    context: Annotated[int | None, Option(min=1, help="gpt2: positions; 1024.")] = None
-    z_size: Annotated[int | None, Option(min=1, help="dcgan: numbers of noise an image; 100.")] = None
-    base_size: Annotated[int | None, Option(min=1, help="dcgan: pixels a side that each layer doubles; 4.")] = None
-    channels: Annotated[str | None, Option(metavar="LIST", help="dcgan: 512,256,128,64,3, the image's last.")] = None
-    kernel: Annotated[int | None, Option(min=2, help="dcgan: taps a side of each layer; 5.")] = None
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", help="The new model directory, or FILE.bin for the course's file.")
+    ]
+    seed: Annotated[
+        int, Option(metavar="N", min=0, max=2**63 - 1, help="Seed. The same seed gives the same weights.")
+    ] = 0
+    force: Annotated[bool, Option("--force", help="Replace an existing PATH.")] = False
+    vocab_size: Annotated[
+        int | None,
+        Option(
+            metavar="N",
+            min=1,
+            help="Tokens in the vocabulary, of a textcnn or a gpt2.",
+            show_default="21635 for textcnn, 50257 for gpt2",
+            rich_help_panel=BOTH,
+        ),
+    ] = None
+    sequence_length: Annotated[
+        int | None,
+        Option(metavar="N", min=1, help="Tokens per sentence.", show_default="16", rich_help_panel=OF_TEXTCNN),
+    ] = None
+    hidden_size: Annotated[
+        int | None,
+        Option(metavar="N", min=1, help="Width of the embedding.", show_default="4096", rich_help_panel=OF_TEXTCNN),
+    ] = None
+    num_filters: Annotated[
+        int | None,
+        Option(
+            metavar="N", min=1, help="Filters of each kernel size.", show_default="1024", rich_help_panel=OF_TEXTCNN
+        ),
+    ] = None
+    kernel_sizes: Annotated[
+        str | None, Option(metavar="LIST", help="Kernel sizes.", show_default="3,5,7,9", rich_help_panel=OF_TEXTCNN)
+    ] = None
+    hidden_sizes: Annotated[
+        str | None,
+        Option(
+            metavar="LIST",
+            help="Widths of the hidden linear layers.",
+            show_default="2048,1024,512",
+            rich_help_panel=OF_TEXTCNN,
+        ),
+    ] = None
+    num_labels: Annotated[
+        int | None, Option(metavar="N", min=1, help="Classes.", show_default="2", rich_help_panel=OF_TEXTCNN)
+    ] = None
+    layers: Annotated[
+        int | None, Option(metavar="N", min=1, help="Layers.", show_default="12", rich_help_panel=OF_GPT2)
+    ] = None
+    heads: Annotated[
+        int | None,
+        Option(metavar="N", min=1, help="Attention heads per layer.", show_default="12", rich_help_panel=OF_GPT2),
+    ] = None
+    width: Annotated[
+        int | None,
+        Option(metavar="N", min=1, help="Width of the embedding.", show_default="768", rich_help_panel=OF_GPT2),
+    ] = None
+    context: Annotated[
+        int | None,
+        Option(
+            metavar="N",
+            min=1,
+            help="Positions: the longest prompt and completion together.",
+            show_default="1024",
+            rich_help_panel=OF_GPT2,
+        ),
+    ] = None
+    z_size: Annotated[
+        int | None,
+        Option(metavar="N", min=1, help="Numbers of noise per image.", show_default="100", rich_help_panel=OF_DCGAN),
+    ] = None
+    base_size: Annotated[
+        int | None,
+        Option(
+            metavar="N",
+            min=1,
+            help="Height and width before the first layer. Each layer doubles them.",
+            show_default="4",
+            rich_help_panel=OF_DCGAN,
+        ),
+    ] = None
+    channels: Annotated[
+        str | None,
+        Option(
+            metavar="LIST",
+            help="Channels before each layer, then those of the image.",
+            show_default="512,256,128,64,3",
+            rich_help_panel=OF_DCGAN,
+        ),
+    ] = None
+    kernel: Annotated[
+        int | None,
+        Option(
+            metavar="N", min=2, help="Taps along each side of a kernel.", show_default="5", rich_help_panel=OF_DCGAN
+        ),
+    ] = None
 
 
 @verb(Options)
 def init(options: Options) -> None:
-    """Make a model with random weights, scaled like a trained one.
+    """Make a model with random weights, scaled like those of a trained model.
 
-    The defaults are the course's sizes (801 MB for textcnn, 498 MB for gpt2, 21 MB for dcgan). An option that the kind
-    does not have is refused.
+    \b
+    tilewright init gpt2 tiny --layers 2 --heads 4 --width 64 --context 256 --vocab-size 5000
+
+    Without options the model has the course's size: 801 MB for textcnn, 498 MB for gpt2, 21 MB for dcgan. An option of
+    another kind is refused.
     """
     given = {name: value for name, value in vars(options).items() if value is not None}
     path, seed, kind, force = (given.pop(name) for name in ("path", "seed", "kind", "force"))

@@ -2,62 +2,123 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from inspect import cleandoc
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
 
-from tilewright.cli._options import parse_threads, verb
+from tilewright.cli._options import MACHINE, parse_threads, verb
 from tilewright.cli._output import say, show
 from tilewright.cli._sizes import sized
 from tilewright.ops.core.ladder import operations
 
-COLUMNS = (
-    "roof: of what this machine's arithmetic or memory was measured to allow; x below: rate over that of the rung it "
-    "stands on; x peer: times as fast as the fastest peer"
-)
+if TYPE_CHECKING:
+    from tilewright.bench.results import Row
+
+LEGEND = """\
+time: median of the runs; spread: their 10th and 90th percentile, relative to the median
+roof: share of what this machine's arithmetic or memory was measured to allow
+x below: rate divided by that of the rung it stands on; x peer: times as fast as the fastest other library
+check: largest error as a share of the allowed one; a rung whose check fails is not timed
+idea: what the rung changes, compared with the one it stands on"""
+SIZES, SHOWN = "Sizes", "What to show or save"  # groups of options
+
+
+def _completed(incomplete: str) -> list[str]:
+    """The operations that a shell offers."""
+    return [op for op in ("all", *operations()) if op.startswith(incomplete)]
 
 
 @dataclass
 class Options:
-    """One field an option."""
+    """One field per option."""
 
-    op: Annotated[str, Argument(metavar="OP", help=f"all, or one of {', '.join(operations())}.")]
-    m: Annotated[int | None, Option("--m", min=1, help="Rows (of the batch).")] = None
-    n: Annotated[int | None, Option("--n", min=1, help="Columns; with --m and --k, one product of that size.")] = None
-    k: Annotated[int | None, Option("--k", min=1, help="Depth.")] = None
-    dtype: Annotated[
-        Literal["float32", "bfloat16", "float16", "tf32"] | None,
-        Option(help="Only this accuracy class; the last two on a GPU."),
+    op: Annotated[
+        str,
+        Argument(
+            metavar="OP",
+            help=f"all, or one of {', '.join(operations())}. Without it, the operations are listed.",
+            autocompletion=_completed,
+            show_default=False,
+        ),
+    ] = ""
+    m: Annotated[
+        int | None, Option("--m", metavar="N", min=1, help="Rows, such as those of a batch.", rich_help_panel=SIZES)
     ] = None
-    device: Annotated[Literal["cpu", "cuda"], Option(help="Where.")] = "cpu"
-    threads: Annotated[str | None, Option(metavar="LIST", help="Numbers of threads, as in 1,2.")] = None
-    rung: Annotated[str | None, Option(help="Only this kernel.")] = None
+    n: Annotated[int | None, Option("--n", metavar="N", min=1, help="Columns.", rich_help_panel=SIZES)] = None
+    k: Annotated[
+        int | None,
+        Option("--k", metavar="N", min=1, help="Depth: products per element of the result.", rich_help_panel=SIZES),
+    ] = None
     size: Annotated[
         str | None,
         Option(
             metavar="LIST",
-            help="With --explain: one problem of these sizes, as in C=8,O=32,K=3 for conv1d, shape=4x1000 for softmax. "
-            "Sizes that are not named are those of the first that is timed; a wrong name lists the operation's.",
+            help="Only with --explain: explain one problem, as in C=8,O=32,K=3 for conv1d or "
+            "shape=4x1000 for softmax. Sizes that are missing are those of the first problem that is timed. A wrong "
+            "name prints the names.",
+            rich_help_panel=SIZES,
         ),
     ] = None
-    label: Annotated[str | None, Option(help="Only sizes whose name contains this.")] = None
-    explain: Annotated[bool, Option("--explain", help="Which kernel would run, and why; time nothing.")] = False
+    label: Annotated[
+        str | None, Option(metavar="TEXT", help="Only sizes whose name contains TEXT.", rich_help_panel=SIZES)
+    ] = None
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16", "tf32"] | None,
+        Option(help="Only this precision; float16 and tf32 need a GPU.", show_default="all", rich_help_panel=MACHINE),
+    ] = None
+    device: Annotated[
+        Literal["cpu", "cuda"], Option(help="The device whose kernels are timed.", rich_help_panel=MACHINE)
+    ] = "cpu"
+    threads: Annotated[
+        str | None,
+        Option(
+            metavar="LIST",
+            help="Numbers of CPU threads, as in 1,2.",
+            show_default="1 and one per core",
+            rich_help_panel=MACHINE,
+        ),
+    ] = None
+    rung: Annotated[str | None, Option(metavar="RUNG", help="Only this kernel.", rich_help_panel=SHOWN)] = None
+    explain: Annotated[
+        bool,
+        Option("--explain", help="Say which kernel would run, and why. Time nothing.", rich_help_panel=SHOWN),
+    ] = False
     list_: Annotated[
-        bool, Option("--list", help="Every kernel: its idea, file and needs, also for engines that are missing here.")
+        bool,
+        Option(
+            "--list",
+            help="List every kernel with its idea, its file and its needs. Time nothing.",
+            rich_help_panel=SHOWN,
+        ),
     ] = False
     save: Annotated[
-        bool, Option("--save", help="Save to results/; `report` shows one session of a ladder, the fullest.")
+        bool,
+        Option(
+            "--save",
+            help="Add the rows to results/ of the current directory, for `tilewright report`.",
+            rich_help_panel=SHOWN,
+        ),
     ] = False
 
 
 @verb(Options)
 def ladder(options: Options) -> None:
-    """Climb a ladder: time, rate, share of the measured roof, and times the rung below, at the sizes of the models.
+    """Check and time every kernel of an operation, from the naive one to the fastest, beside other libraries.
 
-    A rung that is far from its turn is timed on fewer rows; one whose check fails is never timed.
+    \b
+    tilewright ladder softmax --threads 1
+    tilewright ladder matmul --explain --size N=768,K=768
+
+    A ladder is the list of an operation's kernels; each kernel is a rung, and adds one idea to the rung below. The
+    sizes are those of the models. A very slow rung is timed on fewer rows. A rung whose result is wrong is not timed.
     """
+    if not options.op:
+        _show_operations(options)
+        return
     _check(options)
     if options.list_:
         _list(options)
@@ -86,7 +147,23 @@ def ladder(options: Options) -> None:
             for path in save_here(rows):
                 say(f"written to {path}")
     if not options.explain:
-        show("\n".join([COLUMNS, *_without_peers(options)]))
+        show("\n".join([LEGEND, *_without_peers(options)]))
+
+
+def _show_operations(options: Options) -> None:
+    """A line per operation. Raises UsageError for options that need one."""
+    from importlib import import_module
+
+    from tilewright.errors import UsageError
+
+    if given := [name for name, value in vars(options).items() if value not in ("", None, False) and name != "device"]:
+        flag = given[0].rstrip("_")
+        raise UsageError(f"--{flag} needs an operation", remedy=f"write tilewright ladder OP --{flag}")
+    for op in operations():
+        module = import_module(f"tilewright.ops.{op}")
+        about = cleandoc(module.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
+        show(f"{op:<18}{len(module.ladder.rungs):>3} rungs  {about}")
+    show("\n`tilewright ladder OP` times the rungs of one; `tilewright ladder OP --list` tells their ideas.")
 
 
 def _list(options: Options) -> None:
@@ -97,9 +174,9 @@ def _list(options: Options) -> None:
         show(parts(op)[0].table() + "\n")
 
 
-def _climb(op: str, case: Any, count: int, options: Options) -> list[Any]:
+def _climb(op: str, case: Any, count: int, options: Options) -> list[Row]:
     """Time the rungs of one case on `count` threads. If nobody reads the output, only a ladder to save is worth it."""
-    from tilewright.bench.climb import climb
+    from tilewright.bench.climb import climb, parts
     from tilewright.bench.noise import Watch, warning
 
     where = f"{count} thread{'s' * (count > 1)}" if count else "on the GPU"
@@ -108,7 +185,7 @@ def _climb(op: str, case: Any, count: int, options: Options) -> list[Any]:
         raise typer.Exit
     watch = Watch()
     rows = watch.noted(list(climb(op, case, count=count, only=options.rung)))
-    show(_table(rows))
+    show(_table(rows, {name: rung.idea for name, rung in parts(op)[0].rungs.items()}))
     if text := warning(rows):
         say(text, err=True)
     return rows
@@ -200,13 +277,15 @@ def _without_peers(options: Options) -> list[str]:
 
 def _explain(tower: Any, cases: list[Any], options: Options) -> None:
     """Which rung runs, and why: once for all problems of which the same is to be said."""
-    from tilewright.ops.core.ladder import using
+    from tilewright.ops.core.ladder import forcing, in_words
+    from tilewright.runtime.devices import place_for
 
+    place_for(options.device)  # no kernel of a GPU accepts a problem where there is none
     problems: dict[str, list[str]] = {}
-    with using(**({tower.op: options.rung} if options.rung else {})):
+    with forcing(**({tower.op: options.rung} if options.rung else {})):
         for case in cases:
             names = problems.setdefault(_in_short(tower.explain(case.problem), options.device), [])
-            if (name := f"{tower.op} {case.problem}") not in names:
+            if (name := f"{tower.op} {in_words(case.problem)}") not in names:
                 names.append(name)
     for text, names in problems.items():
         show("\n".join([*names, text, ""]))
@@ -220,18 +299,26 @@ def _in_short(explained: str, device: str) -> str:
     return "\n".join([line for line in lines if line not in others] + of_others)
 
 
-def _table(rows: list[Any]) -> str:
-    """Text columns, the rungs from the lowest to the highest."""
-    lines = [f"  {'rung':<22}{'time':>12}{'GFLOP/s':>10}{'GB/s':>8}{'roof':>7}{'x below':>9}{'x peer':>8}  check"]
+def _table(rows: list[Row], ideas: Mapping[str, str]) -> str:
+    """Text columns, the rungs from the lowest to the highest. ideas: of the rungs; a peer has none."""
+    head = f"  {'rung':<22}{'time':>12}{'spread':>11}{'GFLOP/s':>10}{'GB/s':>8}{'roof':>7}{'x below':>9}{'x peer':>8}"
+    width = max(len(_check_of(row, rows)) for row in rows) if rows else 5
+    lines = [f"{head}  {'check':<{width}}  idea"]
     for row in rows:
-        few = "" if row.rows == max(r.rows for r in rows) else f"  ({row.rows} rows)"
         numbers = (
             f"{row.median_s * 1e3:>9.3f} ms",
+            f"{row.low_s / row.median_s - 1:>+5.0%} {row.high_s / row.median_s - 1:>+5.0%}",
             f"{row.gflops:>10,.1f}" if row.gflops else f"{'-':>10}",
             f"{row.gbytes_s:>8.1f}",
             f"{row.roof_share:>6.0%} ",
             f"{row.versus_below:>8.2f}x" if row.versus_below else f"{'':>9}",
             f"{row.peer_ratio:>7.2f}x" if row.peer_ratio else f"{'':>8}",
         )
-        lines.append(f"  {row.rung:<22}{''.join(numbers)}  {row.check}{few}")
+        line = f"  {row.rung:<22}{''.join(numbers)}  {_check_of(row, rows):<{width}}  {ideas.get(row.rung, '')}"
+        lines.append(line.rstrip())
     return "\n".join(lines)
+
+
+def _check_of(row: Row, rows: list[Row]) -> str:
+    """How a row was checked, and on how many rows of the problem it was timed if these are fewer."""
+    return row.check + ("" if row.rows == max(r.rows for r in rows) else f"  ({row.rows} rows)")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
+from tilewright.cli._options import Json
 from tilewright.cli._output import show
 
 
-def models(json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False) -> None:
-    """List the models that come with the package: what each does, how well, its size and licence.
+def models(json: Json = False) -> None:
+    """List the models that come with the package: the task, the accuracy, the size and the licence of each.
 
-    Their names are what --model takes, and tw.load() in Python. A file or directory of that name in the current
-    directory comes first.
+    \b
+    tilewright models
+
+    --model takes these names, and so does tw.load() in Python. A file or directory of the same name in the current
+    directory wins.
     """
     from tilewright.runtime.named_models import named_models
 

@@ -3,54 +3,65 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, make_dataclass
 from importlib import import_module
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, BadParameter, Option
 
 from tilewright.cli import generate
+from tilewright.cli._jobs import resolve_dtype
 from tilewright.cli._options import check_threads, parse_bytes, parse_rungs, verb
 from tilewright.cli._output import say, show, show_json
 from tilewright.formats.sampling_fields import DRAWING
 
+if TYPE_CHECKING:
+    from tilewright.bench.rates import Job, Scaling
+    from tilewright.runtime.plan import Declared, JobPlan
+
 JOBS = ("generate", "classify", "draw", "convolve")
 PROMPTS = Option("--input", "-i", metavar="FILE", help="Prompts; without: as many as --count says.")
 COMPLETIONS = Option("--output", "-o", metavar="FILE", help="Completions; without: JSON lines, in this directory.")
-CONTEXT = {"allow_interspersed_args": False}  # what stands behind the verb is the verb's
+GPU_MEMORY = Option("--gpu-memory", metavar="SIZE", help="Of the GPU, as in 141G; this machine's, if it has one.")
+CONTEXT = {"allow_interspersed_args": False}  # what follows the verb belongs to the verb
 
 
 @dataclass
 class Options:
     """One field an option."""
 
-    command: Annotated[
-        list[str], Argument(metavar="VERB ...", help=f"{', '.join(JOBS)}, and its options as they are typed.")
-    ]
+    command: Annotated[list[str], Argument(metavar="VERB ...", help=f"The job: {', '.join(JOBS)}, with its options.")]
 
 
 @dataclass(kw_only=True)
 class GenerateOptions(generate.Options):
-    """Those of `generate`, of which -i and -o may be left out, and some that only a plan has."""
+    """Options of `generate`; -i and -o may be left out, and some are for a plan alone."""
 
     input: Annotated[str | None, PROMPTS] = None  # type: ignore[assignment]
     output: Annotated[str | None, COMPLETIONS] = None  # type: ignore[assignment]
     length: Annotated[int, Option(min=1, help="Tokens of a prompt where no --input is given.")] = 16
-    gpu_memory: Annotated[
-        str | None, Option(metavar="SIZE", help="Of the GPU, as in 141G; this machine's, if it has one.")
-    ] = None
+    gpu_memory: Annotated[str | None, GPU_MEMORY] = None
+
+
+def options_of(job: str) -> type:
+    """The options of a job's plan: the job's own, and the memory of a GPU."""
+    if job == "generate":
+        return GenerateOptions
+    own = import_module(f"tilewright.cli.{job}").Options
+    memory = "gpu_memory", Annotated[str | None, GPU_MEMORY], field(default=None)
+    return make_dataclass("PlanOptions", [memory], bases=(own,), kw_only=True)
 
 
 @verb(Options)
 def plan(options: Options) -> None:
-    """What a job would take: records, shards, memory, disk, and what of it is there already.
+    """Print what a job would need: records, shards, memory and disk, and which shards are already there.
 
     \b
     tilewright plan classify --model critic -i reviews.txt -o labels.jsonl
 
-    The command line is the job's own with plan before it. What the job would refuse at its start is refused, with the
-    same exit code. Nothing is written, no weights are loaded; of a long text a sample is read, and "about" stands
-    before what is taken from it; of much noise (16 MiB) and of volumes the header. --json writes one JSON object.
+    Write plan before the job's own command line. A job that would be refused at its start is refused here, with the
+    same exit code. Nothing is written, and no weights are loaded. Of a long text, a sample is read; figures that come
+    from it say "about". Of a volume, and of noise above 16 MiB, only the header is read.
     """
     job, *given = options.command
     if job not in JOBS:
@@ -59,11 +70,11 @@ def plan(options: Options) -> None:
 
     module = import_module(f"tilewright.cli.{job}")
 
-    @verb(GenerateOptions if job == "generate" else module.Options)
+    @verb(options_of(job))
     def planned(options: Any) -> None:
         with ExitStack() as stack:
             _enter(stack, options, job)
-            text, figures = _generate(options) if job == "generate" else _planned(job, module.job_of(options))
+            text, figures = _planned(job, module, options)
         if job == "generate" and (unused := generate.options_without_effect(options)):
             say(unused, err=True)
         if options.json:
@@ -80,21 +91,64 @@ def plan(options: Options) -> None:
 def _enter(stack: ExitStack, options: Any, job: str) -> None:
     rungs = parse_rungs(options.rung or [], job, options.device)
     check_threads(options.threads)
+    resolve_dtype(options)
 
-    from tilewright.ops.core.ladder import using
+    from tilewright.ops.core.ladder import forcing
     from tilewright.ops.core.launch import threads
 
     stack.enter_context(threads(options.threads))
-    stack.enter_context(using(**rungs))
+    stack.enter_context(forcing(**rungs))
 
 
-def _planned(name: str, job: Any) -> tuple[str, dict[str, Any]]:
+def _planned(name: str, module: Any, options: Any) -> tuple[str, dict[str, Any]]:
     """In words, and as figures."""
-    found = import_module(f"tilewright.runtime.verbs.{name}.plan").plan(job)
-    return "\n".join([*_head(found), *_memory(found.parts, found), *_disk(found)]), found.as_dict()
+    from tilewright.hardware import available_memory, cpu
+
+    memory = _gpu_memory(options)
+    found: Declared
+    plans = import_module(f"tilewright.runtime.verbs.{name}.plan")
+    made = name == "generate" and options.input is None
+    if name == "generate":
+        options.output = options.output or "out.jsonl"
+    if made:
+        from tilewright.runtime.verbs.generate.task import check_forced
+
+        options.input = ""
+        job = module.job_of(options)
+        check_forced(job.params, job.settings.rungs, job.device)
+        found = plans.plan_made(job, options.length, memory)
+        head, disk = _made(found, options), []
+        told = {"verb": "plan", "job": name, "model": job.model, "device": job.device, "dtype": job.dtype,
+                "prompts": found.records, "peak_memory": found.peak_memory, "flops": found.flops,
+                "memory": {part.name: part.bytes for part in found.parts}, **found.figures}  # fmt: skip
+    else:
+        whole: JobPlan = plans.plan(module.job_of(options), memory)
+        head, disk, told, found = _head(whole), _disk(whole), whole.as_dict(), whole
+    threads = (options.threads or cpu().cores) if told["device"] == "cpu" else 0
+    effort, figures = _effort(name, found, told, threads)
+    told |= {"threads": threads, "available_memory": available_memory(), **figures}
+    return "\n".join([*head, *_memory(found, told["device"], memory), *disk, *effort]), told
 
 
-def _head(found: Any) -> list[str]:
+def _gpu_memory(options: Any) -> int | None:
+    """The --gpu-memory in bytes; a job on "auto" then runs on that GPU. Raises ResourceError without a GPU to ask."""
+    from tilewright.errors import ResourceError
+    from tilewright.hardware import gpus
+    from tilewright.runtime.devices import place_for
+
+    memory = parse_bytes(options.gpu_memory, "--gpu-memory") if options.gpu_memory else None
+    if options.device == "cpu" and memory is not None:
+        raise BadParameter("is for a job on a GPU, and --device is cpu", param_hint="--gpu-memory")
+    if options.device == "auto" and memory is not None:
+        options.device = "cuda"
+    if options.device == "auto" and isinstance(options, GenerateOptions):
+        options.device = "cuda" if place_for("auto", options.dtype) == "cuda" else "cpu"
+    if options.device == "cuda" and memory is None and not gpus():
+        raise ResourceError("there is no GPU here whose memory could be read", remedy="give --gpu-memory, as in 80G")
+    return memory
+
+
+def _head(found: JobPlan) -> list[str]:
     """Records and shards, and what the verb has to say."""
     figures, begun = found.figures, found.begun
     records = f"{'' if found.counted else 'about '}{found.records:,} {found.unit}"
@@ -123,7 +177,7 @@ def _head(found: Any) -> list[str]:
     return lines
 
 
-def _noticed(found: Any) -> list[str]:
+def _noticed(found: JobPlan) -> list[str]:
     """Prompts that get an error, fewer tokens than asked for, or have fields without effect."""
     figures, lines, about = found.figures, [], "" if found.counted else "about "
     if figures["bad"]:
@@ -138,9 +192,9 @@ def _noticed(found: Any) -> list[str]:
     return lines
 
 
-def _shard(found: Any) -> str:
+def _shard(found: JobPlan) -> str:
     """How large one is, and what a kill costs."""
-    cut = found.begun.cut
+    cut: Any = found.begun.cut
     unit = "planes" if found.verb == "convolve" else found.unit
     per = getattr(cut, "per_shard", None)
     if per is None:
@@ -162,21 +216,25 @@ def _table(figures: dict[str, Any]) -> str:
     )
 
 
-def _memory(parts: Any, found: Any) -> list[str]:
-    """A line a part, and the peak."""
-    from tilewright.hardware import available_memory
+def _memory(found: Declared, device: str, gpu_memory: int | None) -> list[str]:
+    """One line per part, and the peak."""
+    from tilewright.hardware import available_memory, gpus
+    from tilewright.runtime.plan import JobPlan
 
-    if not parts:
-        return ["memory on a GPU: as much as a batch takes; one that does not fit is halved"]
-    free, peak = available_memory(), found.peak_memory
-    rows = {part.name: _mib(part.bytes) for part in parts if part.bytes}
-    rows["expected peak"] = f"{_mib(peak)}   {peak:,} bytes; {free / 2**20:,.0f} MiB are free"
-    if found.supervised:
-        rows[f"{found.processes:,} workers and who hands out shards"] = _mib(found.total_memory)
+    peak = found.peak_memory
+    rows = {part.name: _mib(part.bytes) for part in found.parts if part.bytes}
+    if device != "cpu":
+        there = gpu_memory or gpus()[0].memory
+        fits = "fits" if peak <= there else "does NOT fit: take a smaller batch, or another GPU"
+        text = f"{_mib(peak)}   {peak:,} bytes; the GPU has {_size(there)}: it {fits}"
+        return _rows(rows | {"expected peak, on the GPU": text})
+    rows["expected peak"] = f"{_mib(peak)}   {peak:,} bytes; {available_memory() / 2**20:,.0f} MiB are free"
+    if isinstance(found, JobPlan) and found.supervised:
+        rows[f"{found.processes:,} workers and who hands out shards"] = _mib(found.total_memory or 0)
     return _rows(rows)
 
 
-def _disk(found: Any) -> list[str]:
+def _disk(found: JobPlan) -> list[str]:
     outputs = found.outputs
     if found.begun.state == "finished":
         return []
@@ -188,108 +246,113 @@ def _disk(found: Any) -> list[str]:
     ]
 
 
-def _generate(options: Any) -> tuple[str, dict[str, Any]]:
-    """The plan with operations and time; without an input, of prompts that are nowhere."""
-    from tilewright.hardware import available_memory, cpu, gpus
-    from tilewright.runtime.devices import place_for
-
-    if options.device == "auto":
-        options.device = place_for("auto", options.dtype)
-    if options.device == "cuda" and not (options.gpu_memory or gpus()):
-        from tilewright.errors import UsageError
-
-        raise UsageError("there is no GPU here whose memory could be asked for", remedy="say --gpu-memory 80G")
-    memory = parse_bytes(options.gpu_memory, "--gpu-memory") if options.gpu_memory else None
-    threads = options.threads or cpu().cores
-    if options.input is None:
-        lines, figures, model = _made(options, memory)
-    else:
-        from tilewright.runtime.verbs.generate.plan import plan
-
-        options.output = options.output or "out.jsonl"
-        found, model = plan(generate.job_of(options), memory)
-        on_gpu = found.device != "cpu"
-        lines = [*_head(found), *(_on_gpu(model) if on_gpu else _memory(found.parts, found)), *_disk(found)]
-        figures = model.as_dict() | found.as_dict() | {"peak_memory": model.peak_memory}
-    least_s = None if options.device == "cuda" else _least_seconds(model, threads)
-    figures |= {"threads": threads, "available_memory": available_memory(), "least_seconds": least_s}
-    return "\n".join([*lines, *_effort(options, model, threads, least_s)]), figures
+def _made(found: Declared, options: Any) -> list[str]:
+    """Of prompts that no file holds."""
+    figures = found.figures
+    head = f"{found.records:,} prompts, {figures['prompt_tokens']:,} tokens, the longest {figures['longest']:,}"
+    lines = [f"{head}; {options.max_tokens:,} new ones each"]
+    if options.length + options.max_tokens > figures["context"]:
+        context = f"these are more tokens than the model's context of {figures['context']:,}"
+        lines.append(f"{context}: completions end there")
+    return lines
 
 
-def _made(options: Any, memory: int | None) -> tuple[list[str], dict[str, Any], Any]:
-    """(lines, figures, the plan) of prompts that are nowhere."""
-    from tilewright.generation.attention import BATCH_MEMORY
-    from tilewright.hardware import available_memory, gpus
-    from tilewright.ops.core.arrays import one_of
-    from tilewright.runtime.verbs.generate.plan import made_prompts, plan_generate
-    from tilewright.runtime.verbs.generate.plan_device import plan_on_gpu
+def _effort(name: str, found: Declared, told: dict[str, Any], threads: int) -> tuple[list[str], dict[str, Any]]:
+    """(lines, figures) of operations, time and workers."""
+    from tilewright.bench.rates import Job, rate, saved_rows, scaling
+    from tilewright.hardware import cpu
+    from tilewright.runtime.plan import JobPlan
+    from tilewright.runtime.start import visible_gpus
 
-    what: dict[str, Any] = {"count": options.count, "length": options.length}
-    config, prompts = made_prompts(options.model, **what)
-    if options.device == "cuda":
-        found: Any = plan_on_gpu(
-            config, prompts, tokens=options.max_tokens, dtype=options.dtype, memory=memory or gpus()[0].memory,
-            sampled=options.temperature > 0,
-        )  # fmt: skip
-        lines = _on_gpu(found)
-    else:
-        one_of("plan", "dtype", options.dtype, ("float32", "bfloat16"))
-        batch = (
-            parse_bytes(options.max_batch_memory, "--max-batch-memory") if options.max_batch_memory else BATCH_MEMORY
-        )
-        what |= {"tokens": options.max_tokens, "dtype": options.dtype, "sampled": options.temperature > 0}
-        found = plan_generate(options.model, batch_memory=batch, **what)
-        rows = {part.name: _mib(part.bytes) for part in found.parts if part.bytes}
-        free = available_memory()
-        peak = f"{found.peak_memory:,} bytes; {free / 2**20:,.0f} MiB are free"
-        lines = _rows(rows | {"expected peak": f"{_mib(found.peak_memory)}   {peak}"})
-    if options.length + options.max_tokens > config.n_positions:
-        lines = [
-            f"these are more tokens than the model's context of {config.n_positions:,}: completions end there",
-            *lines,
-        ]
-    head = f"{prompts.count:,} prompts, {prompts.tokens:,} tokens, the longest {prompts.longest:,}"
-    about = {"verb": "plan", "job": "generate", "model": options.model, "device": options.device}
-    return [f"{head}; {options.max_tokens:,} new ones each", *lines], about | vars(prompts) | found.as_dict(), found
-
-
-def _on_gpu(found: Any) -> list[str]:
-    return _rows(
-        {
-            "weights": _mib(found.weights),
-            "keys and values": f"{_mib(found.keys_values)}   {found.at_once:,} sequences at once",
-            "workspace": _mib(found.workspace),
-            "CUDA": _mib(found.program),
-            "expected peak, on the GPU": _mib(found.peak_memory),
-        }
+    job = Job(name, told["dtype"], threads, found.records, found.flops, found.figures)
+    lines, figures = _work(found, told, threads) if name == "generate" else ([], {})
+    rows = saved_rows(job)
+    most = found.figures.get("planes", found.records)
+    if isinstance(found, JobPlan) and found.begun.done:  # its shards stay as they are; a new job has more if need be
+        most = found.begun.cut.shards
+    measured = rate(job, rows)
+    units = cpu().cores if threads else max(1, len(visible_gpus()))
+    paying = scaling(job, rows, most, units)
+    workers = {"workers_that_pay": paying.workers, "workers_measured": paying.row is not None}
+    if measured is None:
+        return [*lines, _no_rate(job), _workers(job, paying, units)], figures | workers | {"expected_seconds": None}
+    seconds, row = measured
+    source = f"results/{row.machine}/{row.op}.csv: {row.rung}, {row.size}, {row.dtype}"
+    source += f", {_threads(row.threads)}, " if row.threads else ", "
+    lines.append(
+        f"rate: about {found.records / seconds:,.1f} {found.unit}/s, {_duration(seconds)} by one worker, by "
+        f"{source}{row.date}, scaled by operations; files are not in it"
     )
+    told_rate = {"expected_seconds": seconds, "measured_in": source.rstrip(", ")}
+    return [*lines, _workers(job, paying, units, seconds)], figures | workers | told_rate
 
 
-def _effort(options: Any, found: Any, threads: int, least_s: float | None) -> list[str]:
-    work = f"work of a worker: {found.flops / 1e9:,.1f} GFLOP, {found.dtype}; {found.at_once:,} sequences at once"
-    if options.device == "cuda":
-        return [f"{work}; {found.moved / 1e9:,.1f} GB through the GPU's memory"]
+def _threads(count: int) -> str:
+    return f"{count} thread{'s' * (count > 1)}"
+
+
+def _no_rate(job: Job) -> str:
+    from tilewright.bench.rates import WORKLOADS, measured_dtype, saving_command
+
+    command, where = saving_command(job), "of this GPU"
+    if command is None:
+        return f"rate: not known: `tilewright bench {job.verb}` measures float32 only"
+    if job.threads:
+        where = f"on {_threads(job.threads)} of this machine"
+    row = f"{WORKLOADS[job.verb]} in {measured_dtype(job)} {where}"
+    return f"rate: not known: ./results has no row of {row}; `{command}` saves one"
+
+
+def _workers(job: Job, paying: Scaling, units: int, seconds: float | None = None) -> str:
+    """How many workers pay, and by what. units: cores or GPUs here."""
+    time = f", {_duration(seconds / paying.faster)}" if seconds is not None else ""
+    head = f"workers that pay: {paying.workers:,}{time}"
+    if paying.row is not None:
+        return f"{head}; measured {paying.faster:.2f} times as fast as one ({paying.row.size}, {paying.row.date})"
+    rule = f"with {_threads(job.threads)} each on {units} cores" if job.threads else "one per GPU"
+    device = "" if job.threads else "--device cuda "
+    return f"{head}; an estimate, {rule}: `tilewright bench scaling {device}--save` measures it"
+
+
+def _work(found: Declared, told: dict[str, Any], threads: int) -> tuple[list[str], dict[str, Any]]:
+    """Operations of a worker of `generate`, and the least time by this machine's roofs."""
+    figures = found.figures
+    work = f"work of a worker: {figures['worker_flops'] / 1e9:,.1f} GFLOP, {told['dtype']}"
+    work += f"; {figures['at_once']:,} sequences at once"
+    if not threads:
+        return [f"{work}; {figures['bytes_moved'] / 1e9:,.1f} GB through the GPU's memory"], {"least_seconds": None}
+    least_s = _least_seconds(figures, told["dtype"], threads)
     time = (
         f"at least {least_s:,.1f} s on {threads} threads, by this machine's measured roofs"
         if least_s is not None
         else f"not known: roofs of this machine with {threads} threads are not in ./results; "
         f"`tilewright ladder matmul --threads {threads} --save` measures them"
     )
-    return [work, f"time: {time}"]
+    return [work, f"time: {time}"], {"least_seconds": least_s}
 
 
-def _least_seconds(found: Any, threads: int) -> float | None:
+def _least_seconds(figures: dict[str, Any], dtype: str, threads: int) -> float | None:
     """By the roofs that were measured on this machine with as many threads; None if none were."""
     from pathlib import Path
 
     from tilewright.bench.results import read
     from tilewright.hardware import machine_name
 
-    same = (machine_name(), found.dtype, threads)
-    rows = [row for row in read(Path("results")) if (row.machine, row.dtype, row.threads) == same]
+    same = (machine_name(), dtype, threads)
+    rows = [row for row in read(Path("results"), machine_name()) if (row.machine, row.dtype, row.threads) == same]
     gflops = max((row.roof_gflops or 0 for row in rows), default=0)
     gbytes = max((row.roof_gbytes_s or 0 for row in rows), default=0)
-    return max(found.flops / gflops, found.bytes_read / gbytes) / 1e9 if gflops and gbytes else None
+    if not gflops or not gbytes:
+        return None
+    return max(figures["worker_flops"] / gflops, figures["bytes_moved"] / gbytes) / 1e9
+
+
+def _duration(seconds: float) -> str:
+    """90.0 -> "1.5 min"."""
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:,.2g} s" if seconds < 10 else f"{seconds:,.0f} s"
 
 
 def _mib(count: int) -> str:

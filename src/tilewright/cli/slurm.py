@@ -16,32 +16,57 @@ CONTEXT = {"allow_interspersed_args": False}  # what stands behind the verb is t
 
 @dataclass
 class Options:
-    """One field an option."""
+    """One field per option."""
 
-    command: Annotated[list[str], Argument(metavar="VERB ...", help="A job as it is typed, without --engine.")]
-    tasks: Annotated[int, Option("--tasks", "-n", min=1, help="Ranks of MPI; with --array, tasks of the array.")] = 1
+    command: Annotated[
+        list[str],
+        Argument(
+            metavar="VERB ...", help="The job: generate, classify, draw or convolve with its options, without --engine."
+        ),
+    ]
+    tasks: Annotated[
+        int, Option("--tasks", "-n", metavar="N", min=1, help="MPI ranks; with --array, tasks of the array.")
+    ] = 1
     array: Annotated[
-        bool, Option("--array", help="No MPI: an array, whose tasks start as places come free, and a last job.")
+        bool,
+        Option(
+            "--array",
+            help="Use a job array in place of MPI. Each task starts when Slurm has free cores. A last job makes the "
+            "output.",
+        ),
     ] = False
-    nodes: Annotated[int | None, Option(min=1, help="Nodes.")] = None
-    cores: Annotated[int | None, Option(min=1, help="Cores a task.")] = None
-    gpus: Annotated[int | None, Option(min=1, help="GPUs a task.")] = None
-    time: Annotated[str | None, Option(metavar="LIMIT", help="As in 04:00:00.")] = None
-    sbatch: Annotated[
-        list[str] | None, Option(metavar="NAME=VALUE", help="Any option of sbatch, as in partition=long; repeat it.")
+    nodes: Annotated[int | None, Option(metavar="N", min=1, help="Nodes.", show_default="Slurm's")] = None
+    cores: Annotated[int | None, Option(metavar="N", min=1, help="Cores per task.", show_default="Slurm's")] = None
+    gpus: Annotated[int | None, Option(metavar="N", min=1, help="GPUs per task.", show_default="none")] = None
+    time: Annotated[
+        str | None, Option(metavar="LIMIT", help="Time limit, as in 04:00:00.", show_default="the partition's")
     ] = None
-    launcher: Annotated[str, Option(help="What starts ranks: srun, or as in 'srun --mpi=pmix', mpiexec.")] = "srun"
-    grace: Annotated[int, Option(min=5, help="Seconds before the time limit that a run has to end in order.")] = 60
-    script: Annotated[str | None, Option("--script", metavar="FILE", help="Where to write it, instead of here.")] = None
-    submit: Annotated[bool, Option("--submit", help="Hand it to sbatch; needs --script.")] = False
+    sbatch: Annotated[
+        list[str] | None,
+        Option(metavar="NAME=VALUE", help="Another option of sbatch, as in partition=long. Repeat it for several."),
+    ] = None
+    launcher: Annotated[
+        str, Option(metavar="COMMAND", help="The command that starts MPI ranks, as in 'srun --mpi=pmix' or mpiexec.")
+    ] = "srun"
+    grace: Annotated[
+        int,
+        Option(metavar="SECONDS", min=5, help="Time before the limit at which Slurm tells the job to stop."),
+    ] = 60
+    script: Annotated[
+        str | None, Option("--script", metavar="FILE", help="Write the script to FILE.", show_default="stdout")
+    ] = None
+    submit: Annotated[bool, Option("--submit", help="Submit the script with sbatch; needs --script.")] = False
 
 
 @verb(Options)
 def slurm(options: Options) -> None:
-    """Write a batch script for Slurm that runs a job on many nodes, and goes on after time limits and preemption.
+    """Write a Slurm batch script that runs a job on many nodes, and resumes it after time limits and preemption.
 
-    The script asks Slurm for a signal before the time limit, lets the job end in order, and queues itself again; what
-    is done is kept. --array needs no MPI: a task runs its part of the shards, and a last job makes the output.
+    \b
+    tilewright slurm -n 8 --time 04:00:00 --script job.sh classify --model critic -i in.jsonl -o out.jsonl
+
+    Slurm sends a signal before the time limit. The job then saves its finished shards, and the script queues itself
+    again. --array needs no MPI: each task of the array computes its part of the shards.
     """
     from typer import BadParameter
 

@@ -5,28 +5,34 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument
 
-from tilewright.cli._options import verb
+from tilewright.cli._options import Json, output_of, verb
 from tilewright.cli._output import show, show_json
+from tilewright.errors import counted
 
 
 @dataclass
 class Options:
-    """One field an option."""
+    """One field per option."""
 
-    output: Annotated[str, Argument(metavar="OUTPUT", help="The output that the job writes, or is to write.")]
-    json: Annotated[bool, Option("--json", help="One JSON object on stdout.")] = False
+    output: Annotated[str, Argument(metavar="OUTPUT", help="The output of the job, or its directory OUTPUT.job.")]
+    json: Json = False
 
 
 @verb(Options)
 def status(options: Options) -> None:
-    """How far a job is: shards and records done, bad records, rate, time left, and who works on it.
+    """Show how far a job is: shards, records, bad records, rate, time left, and who works on it.
 
-    Reads the job's directory and changes nothing. A run counts as at work while it holds the job's lock, on any host.
+    \b
+    tilewright status labels.jsonl
+
+    This reads the job's directory and changes nothing. A run is at work as long as it holds the job's lock, on any
+    host.
     """
     from tilewright.runtime.jobs.status import status
 
+    options.output = output_of(options.output)
     found = status(options.output)
     if options.json:
         show_json({"verb": "status", "output": options.output, **vars(found)})
@@ -36,7 +42,8 @@ def status(options: Options) -> None:
 
 def _text(found: Any) -> str:
     lines = [
-        f"{found.state}: {found.done:,} of {found.shards:,} shards, {found.records:,} records, {found.errors:,} bad",
+        f"{found.state}: {found.done:,} of {counted(found.shards, 'shard')}, {counted(found.records, 'record')}, "
+        f"{found.errors:,} bad",
     ]
     if found.gone:
         lines += [f"gone since then: {', '.join(found.gone)}; `tilewright verify` reads what is left"]

@@ -6,22 +6,32 @@ from typing import Annotated
 
 import typer
 
+from tilewright.cli._options import Json
 from tilewright.cli._output import show, show_json
 
 
 def validate(
     output: Annotated[str, typer.Argument(metavar="OUT", help="The file to check.")],
-    reference: Annotated[str, typer.Argument(metavar="REF", help="The right answers, in a file of the same kind.")],
+    reference: Annotated[str, typer.Argument(metavar="REF", help="The correct answers, in the same format.")],
     tolerance: Annotated[
-        float | None, typer.Option(min=0, help="Largest min(absolute, relative) error; 1e-3, for volumes 1e-4.")
+        float | None,
+        typer.Option(
+            metavar="X",
+            min=0,
+            help="An element passes if its absolute or its relative error is at most X.",
+            show_default="1e-3, or 1e-4 for volumes",
+        ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json: Json = False,
 ) -> None:
-    """Compare two files of 32-bit floats, of JSON lines (ids, labels, errors exactly, logits by the tolerance), of
-    images (.txt, .npy), or two volumes (.txt, .npy, .nii, .tif, .zarr, of one format or two).
+    """Compare an output with a reference. Print PASS (exit code 0) or FAIL (exit code 1).
 
-    Prints PASS (exit code 0) or FAIL (exit code 1) with the first element that fails and the one with the largest
-    error. NaN fails.
+    \b
+    tilewright validate labels.jsonl expected.jsonl
+
+    Formats: two files of 32-bit floats, of JSON lines, of images (.txt, .npy), or of volumes (.txt, .npy, .nii, .tif,
+    .zarr; the two may differ in format). In JSON lines, ids, labels and errors must be equal, and logits within the
+    tolerance. FAIL names the first element that is wrong and the one with the largest error. NaN is always wrong.
     """
     import os
 

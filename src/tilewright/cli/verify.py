@@ -7,29 +7,34 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
-from typer import Argument, Option
+from typer import Argument
 
-from tilewright.cli._options import verb
+from tilewright.cli._options import Json, output_of, verb
 from tilewright.cli._output import show, show_json
+from tilewright.errors import counted
 
 
 @dataclass
 class Options:
-    """One field an option."""
+    """One field per option."""
 
-    output: Annotated[str, Argument(metavar="OUTPUT", help="The output of a job.")]
-    json: Annotated[bool, Option("--json", help="One JSON object on stdout.")] = False
+    output: Annotated[str, Argument(metavar="OUTPUT", help="The output of the job, or its directory OUTPUT.job.")]
+    json: Json = False
 
 
 @verb(Options)
 def verify(options: Options) -> None:
-    """Whether an output and all that its job keeps are what was written: reads it all, compares the hashes.
+    """Check that a job's output and its shards are intact: read all of them, and compare their hashes.
 
-    Exit code 0: intact; 1: something is damaged, and is named; 75: the job is not finished, and what there is of it is
-    intact. The command that made the output, given again, makes damaged parts again, and what is missing.
+    \b
+    tilewright verify labels.jsonl
+
+    Exit code 0: intact. 1: something is damaged; its name is printed. 75: the job is not finished, and all that exists
+    is intact. To repair an output, run the command that made it once more.
     """
     from tilewright.runtime.jobs.merge import verify
 
+    options.output = output_of(options.output)
     found = verify(options.output)
     if options.json:
         said = {"verb": "verify", "output": options.output, "intact": found.intact, **vars(found)}
@@ -41,11 +46,14 @@ def verify(options: Options) -> None:
 
 def _text(found: Any, output: str) -> str:
     if not found.intact:
-        lines = [f"damaged: {len(found.damaged):,} of {found.checked:,} files", *map("  {}".format, found.damaged)]
+        lines = [
+            f"damaged: {len(found.damaged):,} of {counted(found.checked, 'file')}",
+            *map("  {}".format, found.damaged),
+        ]
     elif found.finished:
-        return f"intact: {found.checked:,} files"
+        return f"intact: {counted(found.checked, 'file')}"
     else:
-        there = f"{found.done:,} of {found.shards:,} shards {'is' if found.done == 1 else 'are'} there"
+        there = f"{found.done:,} of {counted(found.shards, 'shard')} {'is' if found.done == 1 else 'are'} there"
         lines = [f"unfinished: {there}, and all that is there is intact"]
     if not found.finished:
         there = f"what is at {output} may be of an earlier one" if os.path.lexists(output) else "no output yet"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,13 +18,15 @@ __all__ = ["FOLDER", "PROMPT", "Clock", "course_file", "run", "sentences"]
 
 PROMPT = "To be, or not to be:"
 FOLDER = Path("demo")  # of the current directory: the pictures
-NEXT = """Next:
-  tilewright demo --prompt "My lord,"                          verse from words of yours
-  tilewright models                                            the three models, what they are good for and what not
-  tilewright classify --model critic -i reviews.txt -o labels.jsonl      a sentence a line
-  tilewright draw --model portraits -n 1000 --seed 2 -o faces/           a picture a face
-  tilewright ladder matmul                                     every kernel of an operation, from naive to fast
-  tilewright doctor                                            this machine, and what is missing on it"""
+REVIEWS = "reviews.txt"  # of FOLDER: what the critic has read, one review per line
+NEXT = (  # what a command does, and its words after `tilewright`
+    ("verse from your own words", 'demo --prompt "My lord,"'),
+    ("the three models and their limits", "models"),
+    ("judge reviews, one per line", "classify --model critic -i {reviews} -o labels.jsonl"),
+    ("draw faces, one picture each", "draw --model portraits -n 1000 --seed 2 -o faces/"),
+    ("every kernel of one operation", "ladder matmul"),
+    ("this machine, and what it lacks", "doctor"),
+)
 
 Say = Callable[[str], None]
 
@@ -47,8 +53,8 @@ class Clock:
 def run(say: Say, *, prompt: str = PROMPT, folder: Path = FOLDER) -> bool:
     """Verse from `prompt`, reviews, faces and a volume, then each of the course's jobs; True if all checks passed.
 
-    `say` gets lines as they come. Two pictures stay in `folder`. Raises UsageError for a prompt that the poet cannot
-    continue, ResourceError where the machine refuses, Cancelled when it is stopped.
+    `say` gets lines as they come. Two pictures and the reviews stay in `folder`. Raises UsageError for a prompt that
+    the poet cannot continue, ResourceError where the machine refuses, Cancelled when it is stopped.
     """
     from tilewright.demo import course, named
     from tilewright.demo.ahead import compiling_ahead
@@ -65,13 +71,34 @@ def run(say: Say, *, prompt: str = PROMPT, folder: Path = FOLDER) -> bool:
             folder.mkdir(parents=True, exist_ok=True)
             say(f"tilewright on {cpu().name}, {cpu().cores} cores, vectors of {cpu().lanes} float32")
             named.verse(say, clock, poet, prompt)
-            named.reviews(say, clock)
+            named.reviews(say, clock, folder / REVIEWS)
             named.faces(say, clock, folder / "faces.png")
             named.volume(say, clock, folder / "volume.png")
             say(course.ABOUT)
             passed = [job(say, clock) for job in (course.sentiment, course.text, course.images, course.volume)]
     except Interrupted as stop:
-        raise Cancelled("the demo was stopped: a picture that it named is whole, nothing else is left of it") from stop
+        raise Cancelled(
+            "the demo was stopped: the pictures that it named are complete, and it left no other files"
+        ) from stop
     kernels = f"{clock.compiling_s:.0f} s compiling or loading kernels, which are compiled the first time only"
-    say(f"\n{clock.total_s:.0f} s, of which {kernels}\n\n{NEXT}")
+    say(f"\n{clock.total_s:.0f} s, of which {kernels}\n\n{following(folder)}")
     return all(passed)
+
+
+def following(folder: Path) -> str:
+    """What to run next, as it can be typed here."""
+    name, width = program(), max(len(what) for what, _ in NEXT)
+    commands = (words.format(reviews=folder / REVIEWS) for _, words in NEXT)
+    lines = (f"  {what:<{width}}  {name} {words}" for (what, _), words in zip(NEXT, commands, strict=True))
+    return "\n".join(["Next:", *lines])
+
+
+def program() -> str:
+    """How this `tilewright` is called here: by its name if the PATH leads to it, else by a path."""
+    own, found = Path(sys.executable).with_name("tilewright"), shutil.which("tilewright")
+    if not own.exists():
+        return f"{shlex.quote(sys.executable)} -m tilewright"
+    if found and os.path.samefile(found, own):
+        return "tilewright"
+    below = os.path.relpath(own)
+    return shlex.quote(str(own) if below.startswith("..") else below)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import UsageError
+from tilewright.formats.atomic import AtomicFile
 
 if TYPE_CHECKING:
     from tilewright.demo import Clock, Say
@@ -41,12 +42,12 @@ def poet_for(prompt: str) -> Any:
     """The poet. Raises UsageError for a prompt that it cannot continue, which speaks of words and not of tokens."""
     poet, example = shipped("poet"), 'as in --prompt "My lord,"'
     if not prompt.strip():
-        raise UsageError("the prompt is empty", remedy=f"give it some words, {example}")
+        raise UsageError("the prompt is empty", remedy=f"give some words, {example}")
     try:
         prompt.encode()
     except UnicodeEncodeError as error:
-        what = f"the prompt is no valid text: its character {error.start + 1} is no UTF-8"
-        raise UsageError(what, remedy=f"type it anew, {example}") from error
+        what = f"the prompt is no valid text: its character {error.start + 1} is not UTF-8"
+        raise UsageError(what, remedy=f"type it again, {example}") from error
     ends = [word.end() for word in re.finditer(r"\S+", prompt)]
 
     def is_too_long(end: int) -> bool:
@@ -57,7 +58,7 @@ def poet_for(prompt: str) -> Any:
         count = f"{len(ends):,} word{'s' if len(ends) > 1 else ''}"
         most = f"the first {fitting:,} of them fill" if fitting else "the first of them alone more than fills"
         raise UsageError(f"the prompt is too long: it has {count}, and {most} the poet's memory",
-                         remedy=f"give it fewer, {example}")  # fmt: skip
+                         remedy=f"give fewer words, {example}")  # fmt: skip
     return poet
 
 
@@ -82,8 +83,8 @@ def verse(say: Say, clock: Clock, poet: Any, prompt: str) -> None:
         say(f"    {line}".rstrip())
 
 
-def reviews(say: Say, clock: Clock) -> None:
-    """What the critic thinks of REVIEWS."""
+def reviews(say: Say, clock: Clock, path: Path) -> None:
+    """What the critic thinks of REVIEWS, which are written to `path`, one per line."""
     critic = shipped("critic")
     meant, texts = zip(*REVIEWS, strict=True)
     with clock.compiling():
@@ -95,6 +96,8 @@ def reviews(say: Say, clock: Clock) -> None:
     say(f"\ncritic reads {len(REVIEWS)} reviews, {right} of them as they are meant ({seconds:.3f} s)\n")
     for text, answer in zip(texts, answers, strict=True):
         say(f"    {answer['label']}  {answer['score']:.2f}  {text}")
+    with AtomicFile(path) as file:
+        file.write("".join(f"{text}\n" for text in texts).encode())
 
 
 def faces(say: Say, clock: Clock, path: Path) -> None:
@@ -144,7 +147,6 @@ def shells(size: int) -> Any:
 
 def _write_picture(path: Path, canvas: Any) -> None:
     """uint8 (height, width, 1 or 3) as PNG."""
-    from tilewright.formats.atomic import AtomicFile
     from tilewright.formats.images import write_png
 
     with AtomicFile(path) as file:

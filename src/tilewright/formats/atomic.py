@@ -154,7 +154,7 @@ class AtomicDirectory:
                 return
             except NotADirectoryError as error:
                 raise ResourceError(
-                    f"is a file, and a directory of {self._what} files is to be written", path=self.path
+                    f"is a file; a directory for {self._what} files is wanted", path=self.path
                 ) from error
         if others:
             raise ResourceError(
@@ -168,7 +168,7 @@ class AtomicDirectory:
         return entry.name in self._known and (entry.is_file() or entry.is_symlink())
 
     def adopt(self, directory: str) -> None:
-        """Gives this name to a directory on the same disk, all files of which are whole and flushed."""
+        """Gives this name to a directory on the same disk, whose files are all complete and flushed."""
         self._temporary = directory
         self._commit()
 
@@ -264,7 +264,7 @@ def remove_unfinished() -> None:
 
 
 def _remove(path: str) -> None:
-    """Best effort: it runs while an error, which says more, is on its way to the user."""
+    """Best effort: it runs while an error that says more is raised."""
     with suppress(OSError):
         if os.path.isdir(path):
             shutil.rmtree(path)
@@ -282,7 +282,7 @@ def check_directory(path: str) -> None:
 
 
 def check_writable(path: str) -> None:
-    """Raises ResourceError where an AtomicFile could not be written, as far as that is known without writing one."""
+    """Raises ResourceError where an AtomicFile could not be written, where that is known without writing one."""
     path = resolved(path)
     _replaceable(path)
     folder = os.path.dirname(path)

@@ -42,10 +42,10 @@ def check_finite(name: str, array: np.ndarray, path: str | None = None) -> None:
         finite = np.isfinite(flat[first : first + step])
         if finite.all():
             continue
-        place = first + int(np.argmin(finite))
-        index = tuple(int(i) for i in np.unravel_index(place, array.shape))
+        worst = first + int(np.argmin(finite))
+        index = tuple(int(i) for i in np.unravel_index(worst, array.shape))
         raise InputError(
-            f"tensor {name} holds {float(flat[place])} at {list(index)}",
+            f"tensor {name} holds {float(flat[worst])} at {list(index)}",
             path=path,
-            remedy="the training diverged or the file is damaged: use another checkpoint",
+            remedy="use another checkpoint: the training diverged or the file is damaged",
         )

@@ -22,7 +22,7 @@ _ESCAPES = str.maketrans(
 
 
 class CompletionWriter:
-    """Writes a line a prompt to an open AtomicFile.
+    """Writes one line per prompt to an open AtomicFile.
 
     One completion: {"id", "text"?, "token_ids", "finish_reason", "logprobs"?}; several: {"id", "choices": [{"index",
     and the same}]}; none: {"id", "error": {"line", "field", "message"}}. No text without a tokenizer. logprobs: an
@@ -40,7 +40,7 @@ class CompletionWriter:
 
 
 def error_line(said: bytes, error: RecordError) -> bytes:
-    """What CompletionWriter writes for a record of which it wrote the line `said`, if it has this error."""
+    """What CompletionWriter writes for a record with this error, for which it wrote the line `said` before."""
     answer = msgspec.json.decode(said)
     openai = "custom_id" in answer
     prompt = Prompt(error.line, answer["custom_id" if openai else "id"], error, openai=openai)

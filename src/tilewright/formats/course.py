@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from tilewright.errors import InputError
+from tilewright.errors import InputError, counted
 from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.blocks import write_blocks
 from tilewright.formats.files import InputFile, Writable
@@ -30,7 +30,7 @@ def map_weights(file: InputFile, shapes: Mapping[str, tuple[int, ...]]) -> dict[
         raise InputError(
             f"the weights have {file.size:,} bytes; the course's model takes exactly {expected:,} ({difference})",
             path=file.path,
-            remedy="a model of other sizes is a directory with config.json and model.safetensors",
+            remedy="give a model of other sizes as a directory with config.json and model.safetensors",
         )
     mapped, views, begin = file.map(), {}, 0
     for name, shape in shapes.items():
@@ -94,15 +94,15 @@ class TokenFile:
     def _sentences(self, count: int | None) -> int:
         file, row = self.file, 4 * self._length
         if file.size == 0:
-            remedy = f"a {self._what} is {self._length} token ids of 4 bytes"
+            remedy = f"write {self._length} token ids of 4 bytes per {self._what}"
             raise InputError("the input is empty", path=file.path, remedy=remedy)
         sentences, rest = divmod(file.size, row)
         if rest:
             raise InputError(
-                f"the input has {file.size:,} bytes: {sentences:,} {self._what}s of {row} bytes and {rest} more",
+                f"the input has {file.size:,} bytes: {counted(sentences, self._what)} of {row} bytes and {rest} more",
                 path=file.path,
-                remedy=f"the file was cut short, belongs to a model of another {self._what} length, or holds no "
-                "token ids: only .txt, .jsonl and .parquet are read as text",
+                remedy=f"check the file: it was cut short, is for another {self._what} length, or is text. Name text "
+                ".txt, .jsonl or .parquet",
             )
         if count is not None and count > sentences:
             what = f"the input holds {sentences:,} {self._what}s; {count:,} were asked for"
@@ -117,7 +117,7 @@ class TokenFile:
             f"token id {tokens[sentence, position]} is outside the vocabulary (ids 0 to {self._vocabulary - 1})",
             path=self.file.path,
             where=f"{self._what} {first + sentence}, position {position} (both from 0)",
-            remedy="the input was made with another vocabulary, or is not a file of 32-bit token ids",
+            remedy="check that it holds 32-bit token ids, made with this model's vocabulary",
         )
 
 
@@ -137,7 +137,7 @@ class LogitsWriter:
         if not finite.all():
             raise InputError(
                 f"the logits of sentence {self._written + int(np.argmin(finite))} (from 0) are not finite",
-                remedy="the weights are too large for the sums to stay in range: use another checkpoint",
+                remedy="use another checkpoint: its weights are too large for the sums to stay in range",
             )
         self.file.write(np.ascontiguousarray(logits, "<f4"))
         self._written += len(logits)
@@ -145,7 +145,7 @@ class LogitsWriter:
 
 
 class TokenWriter:
-    """Writes completions as i32 [n][tokens] to an open AtomicFile, which has a place for nothing else."""
+    """Writes completions as i32 [n][tokens] to an open AtomicFile, which can hold nothing else."""
 
     def __init__(self, file: Writable, tokens: int) -> None:
         self.file = file
@@ -163,10 +163,10 @@ class TokenWriter:
         if prompt.error is not None:
             what = str(prompt.error)
         elif len(completions) != 1:
-            what = f"prompt {prompt.id!r} has {len(completions)} completions; a binary file holds one a prompt"
+            what = f"prompt {prompt.id!r} has {len(completions)} completions; a binary file holds one per prompt"
         elif len(completions[0].token_ids) != self._tokens:
             count, reason = len(completions[0].token_ids), completions[0].finish_reason
-            what = f"prompt {prompt.id!r} has {count} new tokens ({reason}); the file holds {self._tokens} a prompt"
+            what = f"prompt {prompt.id!r} has {count} new tokens ({reason}); the file holds {self._tokens} per prompt"
         else:
             return completions[0].token_ids
-        raise InputError(what, path=self.file.path, remedy="write to a .jsonl file, which has a place for everything")
+        raise InputError(what, path=self.file.path, remedy="write to a .jsonl file, which holds any number of both")

@@ -96,7 +96,7 @@ def _texts(file: InputFile, begin: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _numbers(file: InputFile, text: bytes, offset: int, done: int) -> np.ndarray:
-    """float64 (n,): the numbers of a piece of text, of which `done` came before it."""
+    """float64 (n,): the values of a piece of text, after `done` values before it."""
     if not text.strip():
         return np.empty(0)
     if not text.translate(None, NUMERIC):
@@ -122,9 +122,9 @@ def _is_number(word: bytes) -> bool:
 def _check_finite(file: InputFile, values: np.ndarray, done: int, shape: tuple[int, ...]) -> None:
     finite = np.isfinite(values)
     if not finite.all():
-        place = done + int(np.argmin(finite))
-        index = [int(i) for i in np.unravel_index(place, shape)]
-        raise InputError("the value is too large for float32", path=file.path, where=f"value {place}, voxel {index}")
+        at = done + int(np.argmin(finite))
+        index = [int(i) for i in np.unravel_index(at, shape)]
+        raise InputError("the value is too large for float32", path=file.path, where=f"value {at}, voxel {index}")
 
 
 def _count_error(file: InputFile, shape: tuple[int, ...], found: str) -> InputError:

@@ -39,7 +39,7 @@ def resolved(path: str | os.PathLike[str]) -> str:
                 target = os.readlink(here)
         if owner is not None:
             raise ResourceError(
-                f"the output leads through a link that user {owner} made in {at}, where anyone may",
+                f"the output leads through a link that user {owner} made in {at}, where anyone may write",
                 path=here,
                 remedy="remove the link, or name a directory of yours",
             )

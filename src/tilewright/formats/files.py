@@ -20,9 +20,9 @@ _SURROGATE, _SPELLED = re.compile("[\udc80-\udcff]"), re.compile("\0([89a-f][0-9
 _REMEDIES = {
     errno.ENOSPC: "free some space or write to another disk",
     errno.EDQUOT: "free some of the quota or write to another disk",
-    errno.EACCES: "change the permissions or choose another place",
-    errno.EPERM: "change the permissions or choose another place",
-    errno.EROFS: "choose a place that can be written",
+    errno.EACCES: "change the permissions or choose another directory",
+    errno.EPERM: "change the permissions or choose another directory",
+    errno.EROFS: "choose a directory that can be written",
     errno.EIO: "the disk or its file system reports a fault: check it before trying again",
 }
 
@@ -101,7 +101,7 @@ class InputFile:
                 count = os.preadv(self.fd, [view[done:]], offset + done)
             if count == 0:
                 raise InputError(
-                    f"the {self.what} shrank while it was read: it had {self.size:,} bytes and now ends before",
+                    f"the {self.what} shrank while it was read: it had {self.size:,} bytes, and this one is gone",
                     path=self.path,
                     where=f"byte {offset + done}",
                     remedy="let whatever writes it finish, then run again",
@@ -109,7 +109,7 @@ class InputFile:
             done += count
 
     def map(self) -> mmap.mmap:
-        """The whole file mapped read-only, for weights: pages come in when used and are shared with other processes."""
+        """The whole file mapped read-only, for weights: pages are loaded when used, and shared with other processes."""
         from tilewright.formats.mapped import explain_faults
 
         try:
@@ -118,7 +118,7 @@ class InputFile:
         except ValueError as error:  # it became shorter than it was
             raise InputError(f"cannot map the {self.what}: {error}", path=self.path) from error
         what = f"a page of the {self.what} could not be read: another program cut the file short, or the disk failed"
-        remedy = "put the whole file back, then run the same command again: shards that are whole are kept"
+        remedy = "put the whole file back, then run the same command again: complete shards are reused"
         explain_faults(mapped, InputError(what, path=self.path, remedy=remedy))
         return mapped
 

@@ -52,7 +52,7 @@ def foreign_weights(path: str) -> tuple[str, str] | None:
     tensors = [name for name in names if name.endswith(".safetensors")]
     if tensors:
         what = f"holds no model.safetensors and no model.safetensors.index.json, but {', '.join(tensors[:3])}"
-        return what, "rename one file of all weights to model.safetensors, or get the index of several"
+        return what, "rename one file of all weights to model.safetensors, or get the index file of several files"
     for name in names:
         if (ending := os.path.splitext(name)[1].lower()) in OTHERS:
             return f"holds no model.safetensors, but {name}, {OTHERS[ending]}, which is not read", REMEDY

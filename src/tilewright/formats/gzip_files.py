@@ -59,15 +59,21 @@ class GzipStream:
     def expect_end(self) -> None:
         """Raises InputError if there is more than the header tells of, or if gzip's checksum was cut off."""
         if self._next(1):
-            what = f"expands beyond the {self.position - 1:,} bytes that its header tells of"
-            raise InputError(what, path=self.file.path, remedy="the file is damaged, or made to fill memory")
+            what = f"expands beyond the {self.position - 1:,} bytes that its header states"
+            raise InputError(
+                what,
+                path=self.file.path,
+                remedy="copy or download the file again: it is damaged, or made to fill memory",
+            )
         if not self._inflater.whole:
             what = "ends before the checksum of its last gzip member"
-            raise InputError(what, path=self.file.path, remedy="the file was cut short")
+            raise InputError(what, path=self.file.path, remedy="copy or download the file again: it was cut short")
 
     def _short(self, missing: int) -> InputError:
-        what = f"ends {missing:,} bytes before the values that its header tells of"
-        return InputError(what, path=self.file.path, remedy="the file was cut short or is damaged")
+        what = f"ends {missing:,} bytes before the values that its header states"
+        return InputError(
+            what, path=self.file.path, remedy="copy or download the file again: it was cut short or is damaged"
+        )
 
     def _next(self, count: int) -> bytes:
         """Between 1 and `count` bytes; none at the end of the file."""

@@ -20,8 +20,8 @@ from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.npy import header_bytes
 from tilewright.formats.tables import suffix
 
-SCALE = 10_000  # "%.4f" shows four places
-NEGATIVE_ZERO = 2 * SCALE + 1  # its place in the table of texts
+SCALE = 10_000  # "%.4f" shows four decimals
+NEGATIVE_ZERO = 2 * SCALE + 1  # its index in the table of texts
 BMP_HEADER = 54  # bytes: 14 of the file's and 40 of the image's
 MAX_BMP_BYTES, MAX_SIDE = 2**32 - 1, 2**31 - 1  # what the fields of their headers hold
 KINDS = (".txt", ".npy", ".png", ".bmp")
@@ -38,7 +38,7 @@ def kind_of(path: str) -> str:
         return "/"
     if suffix(path) not in KINDS:
         raise UsageError(f"images are written to {', '.join(KINDS)}, or to a directory", path=path,
-                         remedy="end its name with one of these, or with / for a .png an image")  # fmt: skip
+                         remedy="end its name with one of these, or with / for one .png per image")  # fmt: skip
     return suffix(path)
 
 
@@ -79,21 +79,21 @@ class GridEncoder:
             self._rest += pixels[:more].tobytes()
             pixels = pixels[more:]
             if len(self._rest) == size:
-                self._place(np.frombuffer(self._rest, np.uint8))
+                self._draw(np.frombuffer(self._rest, np.uint8))
                 self._rest = bytearray()
         whole = len(pixels) // size * size
-        self._place(pixels[:whole])
+        self._draw(pixels[:whole])
         self._rest += pixels[whole:].tobytes()
 
-    def _place(self, pixels: np.ndarray) -> None:
+    def _draw(self, pixels: np.ndarray) -> None:
         """Whole images, into a row of tiles at a time."""
         height, width, channels = self._shape
         tiles = pixels.reshape(-1, height, width, channels)
-        places = self._canvas.reshape(-1, height, self._columns, width, channels)
+        slots = self._canvas.reshape(-1, height, self._columns, width, channels)
         while len(tiles):
             row, column = divmod(self._done, self._columns)
             some = tiles[: self._columns - column]
-            places[row, :, column : column + len(some)] = some.transpose(1, 0, 2, 3)
+            slots[row, :, column : column + len(some)] = some.transpose(1, 0, 2, 3)
             self._done += len(some)
             tiles = tiles[len(some) :]
 
@@ -141,11 +141,11 @@ def check_grid(path: str, count: int, shape: tuple[int, int, int], suffix: str) 
     height, width = rows * shape[0], columns * shape[1]
     size = bmp_bytes(count, shape)
     if max(height, width) > MAX_SIDE or (suffix == ".bmp" and size > MAX_BMP_BYTES):
-        limit = f"{MAX_BMP_BYTES:,} bytes" if suffix == ".bmp" else f"{MAX_SIDE:,} pixels a side"
+        limit = f"{MAX_BMP_BYTES:,} bytes" if suffix == ".bmp" else f"{MAX_SIDE:,} pixels per side"
         raise UsageError(
             f"{count:,} images make a picture of {width:,} x {height:,} pixels; a {suffix} file holds {limit}",
             path=path,
-            remedy="ask for fewer images, or write one file an image into a directory",
+            remedy="ask for fewer images, or write one file per image into a directory",
         )
     own = height * width * shape[2]
     return own + height * width * (4 if suffix == ".png" else 0)  # Pillow keeps 4 bytes a pixel
@@ -163,8 +163,8 @@ def check_finite_images(images: np.ndarray, first: int) -> None:
     finite = np.isfinite(images).all(axis=(1, 2, 3))
     if not finite.all():
         raise InputError(f"image {first + int(np.argmin(finite))} (from 0) is not finite",
-                         remedy="the weights are too large for the sums to stay in range: use another"
-                         " checkpoint")  # fmt: skip
+                         remedy="use another checkpoint: its weights are too large for the sums to stay in"
+                         " range")  # fmt: skip
 
 
 def pixels(images: np.ndarray) -> np.ndarray:
@@ -184,16 +184,16 @@ def formatted(values: np.ndarray) -> bytes:
     scaled = np.rint(flat.astype(np.float64) * SCALE)
     if not (np.abs(scaled) <= SCALE).all():
         return "".join(f"{value:.4f} " for value in flat.tolist()).encode()
-    places = scaled.astype(np.int32)
-    places += SCALE
-    places[(places == SCALE) & np.signbit(flat)] = NEGATIVE_ZERO
-    return _texts()[places].tobytes().translate(None, b"\0")
+    indices = scaled.astype(np.int32)
+    indices += SCALE
+    indices[(indices == SCALE) & np.signbit(flat)] = NEGATIVE_ZERO
+    return _texts()[indices].tobytes().translate(None, b"\0")
 
 
 @cache
 def _texts() -> np.ndarray:
     """uint64 (2 * SCALE + 2,): the 8 bytes of every text from "-1.0000 " to "1.0000 ", and of "-0.0000 "."""
-    texts = [b"%.4f " % (place / SCALE) for place in range(-SCALE, SCALE + 1)]
+    texts = [b"%.4f " % (value / SCALE) for value in range(-SCALE, SCALE + 1)]
     return np.array([*texts, b"-0.0000 "], "S8").view(np.uint64)
 
 

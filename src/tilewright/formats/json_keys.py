@@ -1,4 +1,4 @@
-"""Keys that occur twice in a JSON object, of which msgspec uses the last silently."""
+"""Keys that occur twice in a JSON object: msgspec uses the last silently."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def check_keys(text: bytes | bytearray, found: int = 0) -> None:
         if token[2]:
             key = _unescaped(token[1])
             if key in objects[-1]:
-                place = ".".join([*(next(reversed(keys)) for keys in objects[:-1]), key])
+                where = ".".join([*(next(reversed(keys)) for keys in objects[:-1]), key])
                 shown = repr(key) if len(key) <= 64 else f"{key[:61]!r}..."
-                raise msgspec.ValidationError(f"the key {shown} occurs twice - at `$.{place[:128]}`")
+                raise msgspec.ValidationError(f"the key {shown} occurs twice - at `$.{where[:128]}`")
             objects[-1][key] = None
         elif token[0] == b"{":
             objects.append({})

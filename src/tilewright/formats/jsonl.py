@@ -21,7 +21,9 @@ from tilewright.formats.lines import (
     BadLine,
     LineId,
     LineReader,
+    Row,
     check_tokens,
+    convert_row,
     decode_fields,
     decode_text,
     json_error,
@@ -46,8 +48,6 @@ class _IdOnly(msgspec.Struct):
     id: LineId | None = None
 
 
-_decode_line = msgspec.json.Decoder(_Line).decode
-_decode_text = msgspec.json.Decoder(_TextLine).decode
 _decode_list = msgspec.json.Decoder(list[int]).decode
 
 
@@ -75,7 +75,7 @@ class TokenLines(LineReader[tuple[str, Content], Content]):
         self._length = length
         self._vocabulary = vocabulary
         self._encoder = encoder
-        self._decode_line = _decode_text if encoder else _decode_line
+        self._decoder = msgspec.json.Decoder(_TextLine if encoder else _Line)
 
     def batches(self, size: int) -> Iterator[Batch]:
         """All records in order, `size` at a time."""
@@ -87,19 +87,26 @@ class TokenLines(LineReader[tuple[str, Content], Content]):
                 rows, cut = np.array(good, np.int32).reshape(-1, self._length), 0
             yield Batch(rows, end, records, cut)
 
-    def _decode(self, line: bytes) -> tuple[Id | None, tuple[str, Content]]:
+    def _decode(self, line: bytes | Row) -> tuple[Id | None, tuple[str, Content]]:
+        if isinstance(line, dict):
+            return self._found(convert_row(line, self._decoder.type), line)
         decode_text(line)
         try:
             if line.lstrip().startswith(b"["):
                 return None, ("", _decode_list(line))
-            record: Any = self._decode_line(line)
-            names = ("text", "tokens", "input_ids") if self._encoder else ("tokens", "input_ids")
-            given = [name for name in names if getattr(record, name) is not msgspec.UNSET]
-            check_keys(line, len(given) + (record.id is not msgspec.UNSET))
-            if not given:
-                raise missing(decode_fields(line), names[0])
+            record = self._decoder.decode(line)
+            check_keys(line, sum(getattr(record, name) is not msgspec.UNSET for name in record.__struct_fields__))
+            return self._found(record, line)
         except (msgspec.MsgspecError, RecursionError) as error:
             raise json_error(error, line) from error
+
+    def _found(self, record: Any, line: bytes | Row) -> tuple[Id | None, tuple[str, Content]]:
+        """The id of a line or row, and (name, content) of the field with its sentence. Raises BadLine unless there is
+        one such field."""
+        names = ("text", "tokens", "input_ids") if self._encoder else ("tokens", "input_ids")
+        given = [name for name in names if getattr(record, name) is not msgspec.UNSET]
+        if not given:
+            raise missing(line if isinstance(line, dict) else decode_fields(line), names[0])
         if len(given) > 1:
             raise BadLine(f"is given together with {' and '.join(given[1:])}; one of them is wanted", given[0])
         return (None if record.id is msgspec.UNSET else record.id), (given[0], getattr(record, given[0]))
@@ -117,12 +124,12 @@ class TokenLines(LineReader[tuple[str, Content], Content]):
         except InputError as error:
             raise BadLine(error.message, name) from error
 
-    def _recover(self, line: bytes | None) -> tuple[Id | None, Content]:
+    def _recover(self, line: bytes | Row | None) -> tuple[Id | None, Content]:
         return recovered(line, _IdOnly).id, []
 
 
 class LabelWriter:
-    """Writes a line a record to an open AtomicFile: {"id", "label", "score", "logits"}, or {"id", "error"}.
+    """Writes one line per record to an open AtomicFile: {"id", "label", "score", "logits"}, or {"id", "error"}.
 
     error: {"line", "field", "message"}. answer: turns one sentence's logits (labels,) into its label.
     """

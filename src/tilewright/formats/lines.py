@@ -12,8 +12,9 @@ from typing import Annotated, Any, Generic, TypeVar
 import msgspec
 import numpy as np
 
-from tilewright.errors import InputError
+from tilewright.errors import InputError, counted
 from tilewright.formats.files import InputFile
+from tilewright.formats.magic import kind_of_bytes
 from tilewright.formats.records import Id, Record, RecordError
 from tilewright.formats.seen_ids import SeenIds, id_hashes
 
@@ -25,14 +26,15 @@ TRUNCATED = "Input data was truncated"  # what msgspec says of JSON that ends ea
 FIRST_BLOCK = 64 << 10  # bytes in which a binary file shows a NUL
 FIRST_BYTES = 64 << 20  # within which a line that can be read must say whether lines have ids
 
-Line = tuple[int, bytes | None, int]  # number from 1, the line or None if it is too long, where it ends in bytes
+Row = dict[str, Any]  # a row of a table as JSON's values; a text that is not UTF-8 as its bytes; what is null left out
+Line = tuple[int, bytes | Row | None, int]  # number from 1, the line or None if it is too long, where it ends in bytes
 
 LineId = Annotated[str, msgspec.Meta(max_length=512)] | Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode  # of a line that is an object
 
 Raw = TypeVar("Raw")  # what a line says
 Content = TypeVar("Content")  # what becomes of it
-Ids = TypeVar("Ids", bound=msgspec.Struct)  # the fields that may hold a line's id, each with a default
+Fields = TypeVar("Fields", bound=msgspec.Struct)  # of a line or row, each with a default
 
 
 class BadLine(Exception):
@@ -84,7 +86,7 @@ class LineReader(Generic[Raw, Content]):
             self.IDS = self._first_has_an_id()
         self._only, self.hashes = lines, []
 
-    def _decode(self, line: bytes) -> tuple[Id | None, Raw]:
+    def _decode(self, line: bytes | Row) -> tuple[Id | None, Raw]:
         """The id (None: not given) and what the line says. Raises BadLine."""
         raise NotImplementedError
 
@@ -92,7 +94,7 @@ class LineReader(Generic[Raw, Content]):
         """The content of a good record. Raises BadLine."""
         raise NotImplementedError
 
-    def _recover(self, line: bytes | None) -> tuple[Id | None, Content]:
+    def _recover(self, line: bytes | Row | None) -> tuple[Id | None, Content]:
         """What can still be read of a bad line (None: it is too long): its id, and a content without tokens."""
         raise NotImplementedError
 
@@ -105,15 +107,16 @@ class LineReader(Generic[Raw, Content]):
         self.file.read_into(block, 0)
         is_json = self.IDS is None and block.removeprefix(BOM).lstrip().startswith((b"{", b"["))
         if (at := block.find(0)) >= 0 and not is_json:
+            kind = kind_of_bytes(bytes(block))
             raise InputError(
-                f"is not text: byte 0x00 at offset {at}", path=self.file.path,
+                f"is not text: byte 0x00 at offset {at}{f'; the file is {kind}' if kind else ''}", path=self.file.path,
                 remedy="give UTF-8 text, .jsonl or .parquet",
             )  # fmt: skip
 
     def _check_not_blank(self, example: str) -> None:
         if next(read_lines(self.file), None) is None:
             what = "is empty" if self.bytes == 0 else "holds 0 records: all its lines are blank"
-            raise InputError(f"the input {what}", path=self.file.path, remedy=f"a line is {example}")
+            raise InputError(f"the input {what}", path=self.file.path, remedy=f"write lines such as {example}")
 
     def _groups(self, size: int) -> Iterator[tuple[list[Record], list[Content], int]]:
         """(records, their contents, end in bytes), `size` records at a time, ids given twice marked as errors."""
@@ -196,10 +199,12 @@ def end_of(file: InputFile, count: int) -> int:
 def too_few(file: InputFile, found: int, wanted: int | None) -> InputError:
     """The error of a file without records, or with fewer than were asked for."""
     asked = f"; {wanted:,} were asked for" if wanted else ""
-    return InputError(f"the input holds {found:,} records{asked}", path=file.path, remedy="lower -n" if found else None)
+    return InputError(
+        f"the input holds {counted(found, 'record')}{asked}", path=file.path, remedy="lower -n" if found else None
+    )
 
 
-def read_lines(file: InputFile) -> Iterator[Line]:
+def read_lines(file: InputFile) -> Iterator[tuple[int, bytes | None, int]]:
     """Each line that is not blank."""
     carry = bytearray()
     number, too_long = 0, False
@@ -226,12 +231,23 @@ def read_lines(file: InputFile) -> Iterator[Line]:
             carry += chunk[start:]
 
 
-def decode_text(line: bytes) -> str:
-    """The line as text. Raises BadLine naming the first byte that is not UTF-8."""
+def decode_text(line: bytes, field: str = "") -> str:
+    """The line, or its field, as text. Raises BadLine naming the first byte that is not UTF-8."""
     try:
         return line.decode()
     except UnicodeDecodeError as error:
-        raise BadLine(f"byte {error.start} is not UTF-8") from error
+        raise BadLine(f"byte {error.start} is not UTF-8", field) from error
+
+
+def convert_row(row: Row, kind: type[Fields]) -> Fields:
+    """The fields that `kind` names, checked as those of a JSON line are. Raises BadLine."""
+    for name, value in row.items():
+        if isinstance(value, bytes):
+            decode_text(value, name)
+    try:
+        return msgspec.convert(row, kind)
+    except msgspec.ValidationError as error:
+        raise json_error(error) from error
 
 
 def json_error(error: Exception, line: bytes | bytearray = b"") -> BadLine:
@@ -245,9 +261,9 @@ def json_error(error: Exception, line: bytes | bytearray = b"") -> BadLine:
             if half := _half_pair(value):
                 field = name if len(name) <= 64 and name.isidentifier() else ""
                 return BadLine(f"\\u{ord(half):04x} is half of a surrogate pair", field)
-    message, _, place = json_words(error, line).partition(" - at `$")
+    message, _, where = json_words(error, line).partition(" - at `$")
     message = message.replace("`", "").replace("Expected", "expected", 1)
-    return BadLine(message, place.rstrip("`").lstrip("."))
+    return BadLine(message, where.rstrip("`").lstrip("."))
 
 
 def json_words(error: Exception, text: bytes | bytearray) -> str:
@@ -258,19 +274,19 @@ def json_words(error: Exception, text: bytes | bytearray) -> str:
         return f"\\u{ord(half):04x} is half of a surrogate pair"
     unread = ", or has half of a surrogate pair" if len(text) > LOOSE_BYTES else ""
     end = len(text.rstrip())
-    return f"the JSON is not whole, it ends at byte {end:,}{unread}" if end else "nothing is there where JSON is wanted"
+    return f"the JSON is not whole, it ends at byte {end:,}{unread}" if end else "it is empty where JSON is wanted"
 
 
-def missing(fields: Iterable[str], place: str) -> BadLine:
+def missing(fields: Iterable[str], field: str) -> BadLine:
     """The field that is wanted is not there; what is."""
     found = [name if name.isprintable() else ascii(name) for name in fields]
     found = [name if len(name) <= 32 else f"{name[:29]}..." for name in found]
     more = [f"{len(found) - 5:,} more"] if len(found) > 6 else found[5:]
-    there = f"; what is there: {', '.join([*found[:5], *more])}" if found else ""
-    return BadLine(f"is missing{there}", place)
+    there = f"; the record has {', '.join([*found[:5], *more])}" if found else ""
+    return BadLine(f"is missing{there}", field)
 
 
-def recovered(line: bytes | None, kind: type[Ids]) -> Ids:
+def recovered(line: bytes | Row | None, kind: type[Fields]) -> Fields:
     """The ids that can still be read of a bad line (None: it is too long), or the defaults of `kind`.
 
     Also of a line that is no JSON but by the rules of Python: half a surrogate pair, NaN, a tab in a string. Not if it
@@ -279,8 +295,9 @@ def recovered(line: bytes | None, kind: type[Ids]) -> Ids:
     if line is None:
         return kind()
     with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return msgspec.json.decode(line, type=kind)
-    said = _loosely(line)
+        if not isinstance(line, dict):
+            return msgspec.json.decode(line, type=kind)
+    said = line if isinstance(line, dict) else _loosely(line)
     with suppress(msgspec.MsgspecError, UnicodeEncodeError):
         given = {name: said[name] for name in kind.__struct_fields__ if name in said} if isinstance(said, dict) else {}
         found = msgspec.convert(given, kind)
@@ -309,8 +326,8 @@ def _half_pair(value: Any) -> str | None:
 
 
 def check_tokens(ids: list[int], vocabulary: int, name: str) -> None:
-    """Raises BadLine naming the place in field `name` of the first id outside 0 to vocabulary - 1."""
+    """Raises BadLine naming the index in field `name` of the first id outside 0 to vocabulary - 1."""
     if ids and (min(ids) < 0 or max(ids) >= vocabulary):
-        place = next(i for i, token in enumerate(ids) if not 0 <= token < vocabulary)
-        rule = f"token id {ids[place]} is outside the vocabulary (ids 0 to {vocabulary - 1})"
-        raise BadLine(rule, f"{name}[{place}]")
+        index = next(i for i, token in enumerate(ids) if not 0 <= token < vocabulary)
+        rule = f"token id {ids[index]} is outside the vocabulary (ids 0 to {vocabulary - 1})"
+        raise BadLine(rule, f"{name}[{index}]")

@@ -65,7 +65,7 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     raise InputError(
         f"the weights have {file.size:,} bytes; the course's model takes exactly {known}",
         path=path,
-        remedy="all other models are directories with config.json and model.safetensors",
+        remedy="give any other model as a directory with config.json and model.safetensors",
     )
 
 
@@ -75,10 +75,10 @@ def eos_token_ids(path: str | os.PathLike[str]) -> tuple[int, ...]:
     A file without a header has none. Raises InputError unless they are integers from 0.
     """
     for name in (GENERATION, CONFIG) if os.path.isdir(path) else ():
-        place = os.path.join(path, name)
-        if name == GENERATION and not os.path.exists(place):
+        file = os.path.join(path, name)
+        if name == GENERATION and not os.path.exists(file):
             continue
-        ids = read_json(place, "model's configuration", MAX_CONFIG_BYTES, _EndOfText).eos_token_id
+        ids = read_json(file, "model's configuration", MAX_CONFIG_BYTES, _EndOfText).eos_token_id
         if ids is not None:
             return (ids,) if isinstance(ids, int) else tuple(ids)
     return ()
@@ -160,12 +160,12 @@ def _without_config(path: str) -> str:
     """What to do about a directory without config.json."""
     names = sorted(os.listdir(path))
     if not names:
-        return "the directory is empty: give one that holds config.json and model.safetensors"
+        return "give a directory that holds config.json and model.safetensors: this one is empty"
     inside = [name for name in names if os.path.isfile(os.path.join(path, name, CONFIG))]
     if inside:
-        return f"a directory in it has one: give {os.path.join(path, inside[0])}"
+        return f"give {os.path.join(path, inside[0])}, which has one"
     if any(name.endswith((".safetensors", ".bin", ".pt", ".pth", ".ckpt")) for name in names):
-        return f"it holds {', '.join(names[:3])}: get the config.json that came with these weights, too"
+        return f"get the config.json that came with these weights: the directory holds {', '.join(names[:3])}"
     return "give a model's directory, which holds config.json and model.safetensors"
 
 
@@ -176,7 +176,9 @@ def _renamed(stored: Mapping[str, Stored], rename: Rename | None) -> dict[str, S
     for theirs, tensor in stored.items():
         name = rename(theirs)
         if name in tensors:
-            raise InputError(f"tensor {theirs[:200]!r} is {name}, which is given twice", path=tensor.path)
+            raise InputError(
+                f"tensor {theirs[:200]!r} is another name of {name}, which is given twice", path=tensor.path
+            )
         if name is not None:
             tensors[name] = tensor
     return tensors
@@ -190,22 +192,22 @@ def _check_tied(alias: str, found: Stored, name: str, other: Stored | None) -> N
     same = a.shape == b.shape and a.dtype == b.dtype
     if same and a.size:
         flat_a, flat_b = a.reshape(-1).view(np.uint8), b.reshape(-1).view(np.uint8)
-        places = range(0, flat_a.size, BLOCK_BYTES)
-        same = all(np.array_equal(flat_a[i : i + BLOCK_BYTES], flat_b[i : i + BLOCK_BYTES]) for i in places)
+        offsets = range(0, flat_a.size, BLOCK_BYTES)
+        same = all(np.array_equal(flat_a[i : i + BLOCK_BYTES], flat_b[i : i + BLOCK_BYTES]) for i in offsets)
         forget(a)
         forget(b)
     if not same:
         raise InputError(
-            f"tensor {alias} {a.shape} differs from {name} {b.shape}: an output matrix of its own is not computed",
+            f"tensor {alias} {a.shape} differs from {name} {b.shape}: a separate output matrix is not supported",
             path=found.path,
-            remedy="the model was trained with tie_word_embeddings false, and only one that shares the two can be read",
+            remedy="use a model that was trained with tie_word_embeddings true, whose two matrices are one",
         )
 
 
 def _check(tensors: Mapping[str, Stored], shapes: Shapes, path: str) -> None:
     for name, shape in shapes.items():
         if name not in tensors:
-            similar = "" if tensors.keys() & shapes.keys() else "; none of its names is one of this model's"
+            similar = "" if tensors.keys() & shapes.keys() else "; the file has no tensor of such a model"
             remedy = "compare config.json with the weights"
             raise InputError(f"tensor {name} {shape} is missing{similar}", path=path, remedy=remedy)
         where, array = tensors[name]

@@ -8,8 +8,8 @@ from tilewright.errors import UsageError
 
 VOLUMES = (".txt", ".npy", ".nii", ".nii.gz", ".tif", ".tiff", ".zarr")
 RECORDS = (".jsonl", ".parquet", ".txt", ".bin")  # files of prompts, sentences and answers
-_LINES = "write it as .jsonl, a JSON object a line"
-_SHEET = "save it as .parquet, or as .jsonl, a JSON object a line"
+_LINES = "write it as .jsonl, one JSON object per line"
+_SHEET = "save it as .parquet, or as .jsonl, one JSON object per line"
 _UNPACK = "unpack it first: files are read by position"
 _TEXT = "save its text as .txt, one record per line, or as .jsonl"
 ADVICE = {
@@ -63,6 +63,6 @@ def check_suffix(path: str, what: str) -> str:
     """`suffix_of(path)`. Raises UsageError with the list of formats where it is none."""
     found = suffix_of(path)
     if found is None:
-        formats = f"names end with {', '.join(VOLUMES[:-1])} or {VOLUMES[-1]}"
-        raise UsageError(f"the format of the {what} is not known by its name", path=path, remedy=advice(path, formats))
+        formats = f"choose a name that ends with {', '.join(VOLUMES[:-1])} or {VOLUMES[-1]}"
+        raise UsageError(f"the name of the {what} does not say its format", path=path, remedy=advice(path, formats))
     return found

@@ -1,5 +1,5 @@
 """NIfTI volumes, .nii and .nii.gz. nibabel reads and writes the headers; the values go by position, or through a
-stream of the exact length that the header tells of, so a compressed file cannot expand beyond it.
+stream of the exact length that the header states, so a compressed file cannot expand beyond it.
 
 The axes are those of nibabel's array: (i, j, k), and i runs fastest in the file.
 """
@@ -162,11 +162,11 @@ def _header(path: str, stream: Any) -> tuple[Any, Shape, np.dtype, int]:
     head += stream.read(least - len(head))
     if len(head) < least:
         what = f"has {len(head):,} bytes; the header alone takes {least:,}"
-        raise InputError(what, path=path, remedy="the file was cut short")
+        raise InputError(what, path=path, remedy="copy or download the file again: it was cut short")
     fields = np.frombuffer(head, kind.template_dtype.newbyteorder(order), 1)
     offset = float(fields["vox_offset"][0])
     if not least <= offset <= MAX_HEADER or offset % 1:
-        raise InputError(f"the values begin at byte {offset:,}; {least} to {MAX_HEADER:,} can be", path=path)
+        raise InputError(f"the values begin at byte {offset:,}; it must be {least} to {MAX_HEADER:,}", path=path)
     head += stream.read(int(offset) - len(head))
     try:
         with warnings.catch_warnings():
@@ -185,18 +185,20 @@ def _check_size(file: InputFile, shape: Shape, dtype: np.dtype, offset: int) -> 
     expected = offset + math.prod(shape) * dtype.itemsize
     if file.size != expected:
         raise InputError(
-            f"the header tells of {dtype} {shape} from byte {offset:,}, which takes {expected:,} bytes; "
+            f"the header states {dtype} {shape} from byte {offset:,}, which takes {expected:,} bytes; "
             f"the file has {file.size:,}",
             path=file.path,
-            remedy="the file was cut short or is damaged",
+            remedy="copy or download the file again: it was cut short or is damaged",
         )
 
 
 def _check_gzip_size(file: InputFile, shape: Shape, dtype: np.dtype) -> None:
     needed, most = math.prod(shape) * dtype.itemsize, DEFLATE_RATIO * file.size
     if needed > most:
-        what = f"the header tells of {dtype} {shape}, {needed:,} bytes; {file.size:,} expand to {most:,} at most"
-        raise InputError(what, path=file.path, remedy="the file was cut short or is damaged")
+        what = (
+            f"the header states {dtype} {shape}, {needed:,} bytes; the file's {file.size:,} expand to at most {most:,}"
+        )
+        raise InputError(what, path=file.path, remedy="copy or download the file again: it was cut short or is damaged")
 
 
 def _scale(path: str, header: Any) -> tuple[float, float] | None:
@@ -204,7 +206,7 @@ def _scale(path: str, header: Any) -> tuple[float, float] | None:
     if slope == 0 or not math.isfinite(slope):
         return None
     if not math.isfinite(intercept):
-        raise InputError(f"the header scales values by {slope} and adds {intercept}", path=path)
+        raise InputError(f"the header's scl_inter is {intercept}; a finite number is wanted", path=path)
     return None if (slope, intercept) == (1.0, 0.0) else (slope, intercept)
 
 

@@ -40,10 +40,10 @@ def read_header(file: InputFile) -> NpyHeader:
     if file.size != expected:
         difference = f"{abs(file.size - expected):,} {'too many' if file.size > expected else 'missing'}"
         raise InputError(
-            f"the header tells of {dtype} {shape}, which takes {expected:,} bytes; the file has {file.size:,} "
+            f"the header states {dtype} {shape}, which takes {expected:,} bytes; the file has {file.size:,} "
             f"({difference})",
             path=file.path,
-            remedy="the file was cut short or is damaged",
+            remedy="copy or download the file again: it was cut short or is damaged",
         )
     return NpyHeader(shape, dtype, fortran, offset)
 
@@ -66,7 +66,7 @@ def _header_text(file: InputFile) -> tuple[str, int]:
     length = int.from_bytes(start[8 : 8 + width], "little")
     if length > MAX_HEADER or 8 + width + length > file.size:
         most = min(MAX_HEADER, file.size - 8 - width)
-        raise InputError(f"the header says it has {length:,} bytes; at most {most:,} can be", path=file.path)
+        raise InputError(f"the header says it has {length:,} bytes; at most {most:,} are allowed", path=file.path)
     text = bytearray(length)
     file.read_into(text, 8 + width)
     return text.decode("utf-8" if start[6] == 3 else "latin-1", "replace"), 8 + width + length
@@ -97,5 +97,9 @@ def _parsed(file: InputFile, text: str) -> tuple[tuple[int, ...], np.dtype, bool
         )
     sizes = isinstance(shape, tuple) and all(type(n) is int and 0 <= n < 1 << 48 for n in shape)
     if not sizes or len(shape) > 32 or not isinstance(fortran, bool) or math.prod(shape) >= 1 << 56:
-        raise InputError(f"the header's shape is {str(shape)[:60]}, its order {str(fortran)[:20]}", path=file.path)
+        raise InputError(
+            f"the header's shape is {str(shape)[:60]} and its fortran_order {str(fortran)[:20]}; a tuple of sizes and "
+            "a bool are wanted",
+            path=file.path,
+        )
     return shape, dtype, fortran

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
 
-_PANIC = re.compile(  # its place, its message, and with RUST_BACKTRACE the stack
+_PANIC = re.compile(  # its source line, its message, and with RUST_BACKTRACE the stack
     rb"\n?thread '[^\n]*panicked at [^\n]*\n[^\n]*\n"
     rb"(?:stack backtrace:\n(?: [^\n]*\n)*)?(?:note: [^\n]*RUST_BACKTRACE=[^\n]*\n)?"
 )

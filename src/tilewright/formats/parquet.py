@@ -1,7 +1,8 @@
-"""Parquet, with the extra `parquet`: the rows of a row group as JSON lines, and JSON lines as a Parquet file.
+"""Parquet, with the extra `parquet`: the rows of a row group as records, and JSON lines as a Parquet file.
 
-A row is what a JSON line of the same fields would be: a column that is null is a field that is not given. An input of
-the project has a column of texts or of lists of token ids, and may have others of COLUMNS; all others are not read.
+A row means what a JSON line with the same fields means. A null is a field that is not given, and so is NaN, which
+pandas writes for null. An input has a column of texts or of lists of token ids, and may have other COLUMNS and
+sampling fields. No other column is read.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tilewright.formats.sampling_fields import PROMPT_FIELDS, names_sampling
 COLUMNS = ("id", "text", "tokens", *PROMPT_FIELDS)  # and sampling fields
 MOST_GROUPS = 100_000  # row groups of a file: the job's manifest names them all
 MOST_BYTES = 4 << 30  # of the columns of a row group, uncompressed: their pages are in memory together
-READ = 1024  # rows that are Python's objects at a time: as such they take ten times the memory of Arrow's columns
+READ = 1024  # rows that are Python objects at a time: they take ten times the memory of Arrow's columns
 PART = 1 << 16  # bytes of lines that are split at a time
 # A row group that is written has so many rows, or lines of so many bytes. To write 16,384 rows of short completions,
 # pyarrow takes 17 MB beside their columns, a twelfth of what the smallest job takes.
@@ -93,7 +94,7 @@ def row_groups(file: InputFile, count: int | None = None) -> tuple[int, ...]:
         groups = [about.row_group(number) for number in range(about.num_row_groups)]
         for number, group in enumerate(groups):
             if group.total_byte_size > MOST_BYTES:
-                what = f"its {group.total_byte_size:,} bytes are more than {MOST_BYTES:,}"
+                what = f"it has {group.total_byte_size:,} bytes; at most {MOST_BYTES:,} are allowed"
                 raise InputError(what, path=file.path, where=f"row group {number}", remedy="write smaller row groups")
     rows: list[int] = []
     left = sum(group.num_rows for group in groups) if count is None else count
@@ -116,58 +117,60 @@ def has_ids(file: InputFile) -> bool:
         return "id" in opened.schema_arrow.names
 
 
-def row_lines(file: InputFile, group: int, first: int, count: int) -> Iterator[Line]:
-    """(number from 1, JSON line or None if it is too long, 0) of the first `count` rows of a row group, the first of
-    which is row `first`, from 0, of the file. Raises InputError."""
+def group_rows(file: InputFile, group: int, first: int, count: int) -> Iterator[Line]:
+    """(number from 1, row or None if it is too long, 0) of the first `count` rows of a row group.
+
+    first: the number, from 0, of the group's first row in the file. Raises InputError.
+    """
     with _opened(file) as opened:
         names = [name for name in opened.schema_arrow.names if name in COLUMNS or names_sampling(name)]
         number = first
         for batch in opened.iter_batches(READ, [group], columns=names, use_threads=False):
-            for row in range(min(batch.num_rows, first + count - number)):
+            batch = batch.slice(0, first + count - number)
+            columns = {name: _values(batch.column(name), name, file.path) for name in names}
+            for i in range(batch.num_rows):
                 number += 1
-                line = _line({name: batch.column(name)[row] for name in names}, file.path)
-                yield number, line if len(line) <= MAX_LINE_BYTES else None, 0
+                row = {name: v for name, values in columns.items() if (v := values[i]) is not None and v == v}
+                yield number, row if len(msgspec.json.encode(row)) <= MAX_LINE_BYTES else None, 0
             if number == first + count:
                 return
     if number < first + count:
-        what = f"it has {number - first:,} rows, and {count:,} are in the file's own list"
+        what = f"it has {number - first:,} rows; the file's footer says {count:,}"
         raise InputError(what, path=file.path, where=f"row group {group}")
 
 
-def all_lines(file: InputFile, count: int | None) -> Iterator[Line]:
-    """Those of all row groups."""
+def all_rows(file: InputFile, count: int | None) -> Iterator[Line]:
+    """The first `count` rows of the file (None: all), as `group_rows` gives them."""
     first = 0
     for group, rows in enumerate(row_groups(file, count)):
-        yield from row_lines(file, group, first, rows)
+        yield from group_rows(file, group, first, rows)
         first += rows
 
 
 def as_rows(reader: R, count: int | None) -> R:
-    """A reader of JSON lines as one of the rows of its file, which is a Parquet file."""
+    """Makes a reader of JSON lines read the rows of its file, a Parquet file."""
     try:
         reader.IDS = has_ids(reader.file)
         reader.total = sum(row_groups(reader.file, count))
     except BaseException:
         reader.close()
         raise
-    reader.only(all_lines(reader.file, count))
+    reader.only(all_rows(reader.file, count))
     return reader
 
 
-def _line(row: dict[str, Any], path: str) -> bytes:
-    """A row of the file as JSON, but that a text which is not UTF-8 stands as b"\\xff", which is not either. Raises
-    InputError for a value that Python has no type for: a time in nanoseconds, the year 10000."""
-    given, broken = {}, []
-    for name, value in row.items():
-        try:
-            given[name] = value.as_py()
-        except UnicodeDecodeError:
-            broken.append(b'"%s":"\xff"' % name.encode())
-        except (ValueError, OverflowError) as error:
-            said, remedy = brief(error).partition(". ")[0], "write the column as text"
-            raise InputError(f"cannot be read: {said}", path=path, where=f"column {name}", remedy=remedy) from error
-    line = msgspec.json.encode({name: value for name, value in given.items() if value is not None}, enc_hook=str)
-    return b"{%s}" % b",".join(part for part in (line[1:-1], *broken) if part) if broken else line
+def _values(column: Any, name: str, path: str) -> list[Any]:
+    """A column of Arrow's as JSON's values, but a text that is not UTF-8 as its bytes. Raises InputError for a value
+    that Python has no type for: a time in nanoseconds, the year 10000."""
+    try:
+        return msgspec.to_builtins(column.to_pylist(), str_keys=True, enc_hook=str)
+    except UnicodeDecodeError as error:
+        if len(column) == 1:
+            return [error.object]
+        return [value for i in range(len(column)) for value in _values(column.slice(i, 1), name, path)]
+    except (ValueError, OverflowError) as error:
+        said, remedy = brief(error).partition(". ")[0], "write the column as text"
+        raise InputError(f"cannot be read: {said}", path=path, where=f"column {name}", remedy=remedy) from error
 
 
 class TextIds(Exception):
@@ -175,7 +178,7 @@ class TextIds(Exception):
 
 
 class ParquetEncoder:
-    """Makes a Parquet file of JSON lines, which come in blocks; what is not given becomes null.
+    """Makes a Parquet file of JSON lines, given in blocks; what is not given becomes null.
 
     columns: name -> a type by pyarrow's names, as in "string" or "list<int32>". ids: the type of the column "id", which
     comes first: "int64", or "string", where integers are written out, too. Row groups do not depend on blocks. `write`

@@ -23,7 +23,9 @@ from tilewright.formats.lines import (
     BadLine,
     LineId,
     LineReader,
+    Row,
     check_tokens,
+    convert_row,
     decode_fields,
     decode_text,
     json_error,
@@ -52,7 +54,7 @@ _Request = msgspec.defstruct(
 _Line = msgspec.defstruct(
     "_Line",
     [
-        ("id", LineId | _Unset, msgspec.UNSET),
+        ("id", LineId, None),
         ("custom_id", LineId | _Unset, msgspec.UNSET),
         ("method", str, "POST"),
         ("url", str, COMPLETIONS),
@@ -72,9 +74,9 @@ _KNOWN = {*_Line.__struct_fields__, "model"}
 
 
 class _Found(NamedTuple):
-    """What a line gives: `place` is the name of the prompt's field, `prompt` its text or token ids."""
+    """What a line gives: `field` is the name of the prompt's field, `prompt` its text or token ids."""
 
-    place: str
+    field: str
     prompt: str | list[int]
     sampling: dict[str, Any]
     openai: bool
@@ -124,7 +126,10 @@ class PromptLines(LineReader[_Found, _Content]):
             ]
             yield PromptBatch(prompts, end)
 
-    def _decode(self, line: bytes) -> tuple[Id | None, _Found]:
+    def _decode(self, line: bytes | Row) -> tuple[Id | None, _Found]:
+        if isinstance(line, dict):
+            row: Any = convert_row(line, _Line)
+            return row.id, _found(row, line, "")
         decode_text(line)
         try:
             record: Any = _decode_line(line)
@@ -138,60 +143,64 @@ class PromptLines(LineReader[_Found, _Content]):
         if openai:
             _check_batch_line(record)
             _check_outside(outer)
-        request, inside = (record.body, "body.") if openai else (record, "")
-        given = [name for name in PROMPT_FIELDS if getattr(request, name) is not msgspec.UNSET]
-        _check_names(fields, inside, HONOURED if given else PROMPT_FIELDS + HONOURED)
-        if not given:
-            raise missing(fields, f"{inside}prompt")
-        if len(given) > 1:
-            raise BadLine(
-                f"is given together with {' and '.join(given[1:])}; one of them is wanted", f"{inside}{given[0]}"
-            )
-        id = record.custom_id if openai else record.id
-        found = _Found(f"{inside}{given[0]}", getattr(request, given[0]), _sampling(request), openai)
-        return (None if id is msgspec.UNSET else id), found
+            return record.custom_id, _found(record.body, fields, "body.")
+        return record.id, _found(record, fields, "")
 
     def _check(self, raw: _Found) -> _Content:
-        ids = raw.prompt if isinstance(raw.prompt, list) else self._encoded(raw.prompt, raw.place)
+        ids = raw.prompt if isinstance(raw.prompt, list) else self._encoded(raw.prompt, raw.field)
         if not ids:
-            raise BadLine("is empty", raw.place)
+            raise BadLine("is empty", raw.field)
         if len(ids) > self._max_length:
-            raise BadLine(f"has {len(ids):,} tokens; at most {self._max_length:,} are possible", raw.place)
-        check_tokens(ids, self._vocabulary, raw.place)
+            raise BadLine(f"has {len(ids):,} tokens; at most {self._max_length:,} are possible", raw.field)
+        check_tokens(ids, self._vocabulary, raw.field)
         text = raw.prompt if isinstance(raw.prompt, str) else None
         return _Content(np.array(ids, np.int32), text, raw.sampling, raw.openai)
 
-    def _encoded(self, text: str, place: str) -> list[int]:
+    def _encoded(self, text: str, field: str) -> list[int]:
         if self._encode is None:
-            raise BadLine("is text, and the model has no tokenizer.json: give prompt_token_ids", place)
+            raise BadLine("is text, and the model has no tokenizer.json: give prompt_token_ids", field)
         try:
             return self._encode(text)
         except InputError as error:
-            raise BadLine(error.message, place) from error
+            raise BadLine(error.message, field) from error
 
-    def _recover(self, line: bytes | None) -> tuple[Id | None, _Content]:
+    def _recover(self, line: bytes | Row | None) -> tuple[Id | None, _Content]:
         found = recovered(line, _IdOnly)
         openai = found.custom_id is not None
         return (found.custom_id if openai else found.id), _Content(_NO_TOKENS, openai=openai)
 
 
-def _check_names(fields: dict[str, msgspec.Raw], inside: str, wanted: tuple[str, ...]) -> None:
-    """Raises BadLine for a field that would change the answer and is not honoured, and for one that nobody reads and
-    that is named almost as one of `wanted`. inside: "body." for the fields of an OpenAI line's body."""
+def _found(request: Any, fields: dict[str, Any], inside: str) -> _Found:
+    """The prompt and the sampling fields of a record. Raises BadLine unless it has one prompt.
+
+    fields: all of it, as JSON (msgspec.Raw) or values. inside: "body." for the fields of an OpenAI line's body.
+    """
+    given = [name for name in PROMPT_FIELDS if name in fields]
+    _check_names(fields, inside, HONOURED if given else PROMPT_FIELDS + HONOURED)
+    if not given:
+        raise missing(fields, f"{inside}prompt")
+    if len(given) > 1:
+        raise BadLine(f"is given together with {' and '.join(given[1:])}; one of them is wanted", f"{inside}{given[0]}")
+    sampling = {name: value for name in HONOURED if name in fields and (value := getattr(request, name)) is not None}
+    return _Found(f"{inside}{given[0]}", getattr(request, given[0]), sampling, bool(inside))
+
+
+def _check_names(fields: dict[str, Any], inside: str, wanted: tuple[str, ...]) -> None:
+    """Raises BadLine for a field that would change the answer and is not honoured, and for an unknown field with almost
+    the name of a `wanted` one. fields, inside: `_found`'s."""
     body = bool(inside)
     for name in fields.keys() - _KNOWN:
-        raw = fields[name]
-        if bytes(raw) == b"null":
-            continue
         if not is_known(name, body=body):
-            if meant := meant_by(name, wanted):
-                raise BadLine(f"is no field; {meant} is", f"{inside}{name}")
-        elif rule := refusal(name, value := _value(raw), body=body):
+            if (meant := meant_by(name, wanted)) and _value(fields[name]) is not None:
+                raise BadLine(f"is not a known field; did you mean {meant}?", f"{inside}{name}")
+        elif rule := refusal(name, value := _value(fields[name]), body=body):
             raise BadLine(f"is {shown(value)}; {rule}", f"{inside}{name}")
 
 
-def _value(raw: msgspec.Raw) -> Any:
+def _value(raw: Any) -> Any:
     """A field's value; its text where it is no JSON that msgspec takes."""
+    if not isinstance(raw, msgspec.Raw):
+        return raw
     try:
         return msgspec.json.decode(raw)
     except (msgspec.MsgspecError, RecursionError):
@@ -204,10 +213,11 @@ class PromptText(PromptLines):
     example = "a prompt"
     IDS = False
 
-    def _decode(self, line: bytes) -> tuple[Id | None, _Found]:
+    def _decode(self, line: bytes | Row) -> tuple[Id | None, _Found]:
+        assert isinstance(line, bytes)
         return None, _Found("", decode_text(line).removesuffix("\r"), {}, False)
 
-    def _recover(self, line: bytes | None) -> tuple[Id | None, _Content]:
+    def _recover(self, line: bytes | Row | None) -> tuple[Id | None, _Content]:
         return None, _Content(_NO_TOKENS)
 
 
@@ -295,7 +305,3 @@ def _check_outside(fields: dict[str, msgspec.Raw]) -> None:
     for name in fields.keys() - {"custom_id", "method", "url", "body"}:
         if name in PROMPT_FIELDS or (is_known(name, body=False) and bytes(fields[name]) != b"null"):
             raise BadLine("stands beside the body; move it into the body", name)
-
-
-def _sampling(request: Any) -> dict[str, Any]:
-    return {name: value for name in HONOURED if (value := getattr(request, name)) is not None}

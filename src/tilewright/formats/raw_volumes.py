@@ -44,14 +44,14 @@ class RawVolume(Volume):
 
     def _pieces(self, start: tuple[int, ...], shape: tuple[int, ...]) -> Iterator[tuple[Box, np.ndarray]]:
         outermost = 2 if self._fortran else 0
-        for place in boxes(shape, self.dtype.itemsize, axis=outermost):
-            first = [a + s.start for a, s in zip(start, place, strict=True)]
-            sizes = [s.stop - s.start for s in place]
+        for part in boxes(shape, self.dtype.itemsize, axis=outermost):
+            first = [a + s.start for a, s in zip(start, part, strict=True)]
+            sizes = [s.stop - s.start for s in part]
             if self._fortran:
                 piece = self._read(first[::-1], sizes[::-1], self.shape[::-1]).T
             else:
                 piece = self._read(first, sizes, self.shape)
-            yield place, scaled(piece, self.scale)
+            yield part, scaled(piece, self.scale)
 
     def _read(self, start: list[int], sizes: list[int], shape: tuple[int, ...]) -> np.ndarray:
         """A box of a file in C order, into memory that the next call uses again."""
@@ -94,8 +94,8 @@ class RawForm:
     def runs_of(self, start: Shape, tile: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
         """(offset, numbers) of all that a tile (d, h, w) at `start` writes."""
         stored = self.dtype.newbyteorder("<")
-        for place in boxes(tile.shape, self.dtype.itemsize, axis=self.axis):
-            first, piece, shape = [a + s.start for a, s in zip(start, place, strict=True)], tile[place], self.shape
+        for part in boxes(tile.shape, self.dtype.itemsize, axis=self.axis):
+            first, piece, shape = [a + s.start for a, s in zip(start, part, strict=True)], tile[part], self.shape
             if self.fortran:
                 first, piece, shape = first[::-1], piece.T, shape[::-1]
             values = np.ascontiguousarray(piece, stored).reshape(-1)

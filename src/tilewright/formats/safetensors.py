@@ -44,7 +44,7 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Tensor(NamedTuple):
-    """One tensor of a file: its type, its shape and its place, begin to end in bytes of the file."""
+    """One tensor of a file: its type, its shape, and its first byte and end in the file."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
@@ -63,25 +63,25 @@ def read_header(file: InputFile) -> dict[str, Tensor]:
     entries = _parse(header, file.path)
     data = 8 + length
     tensors = {}
-    place = data
+    last_end = data
     for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
         dtype = DTYPES.get(entry.dtype)
         if dtype is None:
             raise _bad(file.path, name, f"has type {entry.dtype!r}; {', '.join(DTYPES)} are known")
         begin, end = (data + offset for offset in entry.data_offsets)
         if not begin <= end <= file.size:
-            raise _bad(file.path, name, f"lies at bytes {begin} to {end} of a file of {file.size}")
-        if begin != place:
-            raise _bad(file.path, name, f"starts at byte {begin}; the tensor before it ends at {place}")
+            raise _bad(file.path, name, f"lies at bytes {begin} to {end}; the file has {file.size}")
+        if begin != last_end:
+            raise _bad(file.path, name, f"starts at byte {begin}; the tensor before it ends at {last_end}")
         if math.prod(max(n, 1) for n in entry.shape) >= 2**60:  # a zero among the sizes would hide the others
             raise _bad(file.path, name, f"has sizes {entry.shape}, more than an array can have")
         expected = math.prod(entry.shape) * dtype.itemsize
         if end - begin != expected:
             raise _bad(file.path, name, f"has {end - begin} bytes; {entry.dtype} {tuple(entry.shape)} takes {expected}")
         tensors[name] = Tensor(dtype, tuple(entry.shape), begin, end)
-        place = end
-    if place != file.size:
-        raise InputError(f"{file.size - place} bytes belong to no tensor", path=file.path, where=f"byte {place}")
+        last_end = end
+    if last_end != file.size:
+        raise InputError(f"{file.size - last_end} bytes belong to no tensor", path=file.path, where=f"byte {last_end}")
     return tensors
 
 
@@ -111,7 +111,9 @@ def write_tensors(path: str | os.PathLike[str], tensors: Iterable[tuple[str, tup
 
 def _header_bytes(file: InputFile) -> tuple[int, bytes]:
     if file.size < 8:
-        raise InputError(f"{file.size} bytes are no safetensors file: its first 8 are a length", path=file.path)
+        raise InputError(
+            f"it has {file.size} bytes; a safetensors file begins with a length of 8 bytes", path=file.path
+        )
     prefix = bytearray(8)
     file.read_into(prefix, 0)
     length = int.from_bytes(prefix, "little")
@@ -137,7 +139,7 @@ def _parse(header: bytes, path: str) -> dict[str, _Entry]:
         json.loads(header, object_pairs_hook=_refuse_duplicates)  # of two equal names msgspec keeps the last in silence
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # ValueError: UTF-8, digits, a name given twice
         what = json_words(error, header)[:300]
-        raise InputError(f"the header is not what safetensors says: {what}", path=path, where="byte 8") from error
+        raise InputError(f"the header breaks the safetensors format: {what}", path=path, where="byte 8") from error
     return entries
 
 
@@ -151,18 +153,18 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:
 
 def _encode_header(shapes: Mapping[str, tuple[int, ...]]) -> bytes:
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    place = 0
+    offset = 0
     for name, shape in shapes.items():
         size = 4 * math.prod(shape)
-        entries[name] = {"dtype": "F32", "shape": shape, "data_offsets": (place, place + size)}
-        place += size
+        entries[name] = {"dtype": "F32", "shape": shape, "data_offsets": (offset, offset + size)}
+        offset += size
     header = msgspec.json.encode(entries)
     header += b" " * (-(8 + len(header)) % ALIGN)
     return len(header).to_bytes(8, "little") + header
 
 
 def _bad(path: str, name: str, what: str) -> InputError:
-    remedy = "the file is damaged or was not written as safetensors"
+    remedy = "copy or download the file again: it is damaged or was not written as safetensors"
     return InputError(f"tensor {name[:200]!r} {what}", path=path, remedy=remedy)
 
 

@@ -86,7 +86,7 @@ class SentenceEncoder:
         return found, cut
 
     def _unfit(self, what: str) -> InputError:
-        remedy = "take the tokenizer.json that came with the model"
+        remedy = "use the tokenizer.json that came with the model"
         what = f"{what}; the model's vocabulary has {self._vocabulary:,}"
         return InputError(what, path=self._tokenizer.path, remedy=remedy)
 
@@ -96,7 +96,7 @@ def encoder_for(tokenizer: Tokenizer | None, config: Sizes) -> SentenceEncoder |
     if tokenizer is None:
         return None
     if config.pad_token_id is None:
-        what = "there is a tokenizer, and config.json has no pad_token_id to fill short sentences up with"
-        raise InputError(what, path=tokenizer.path, remedy="add pad_token_id, or take tokenizer.json away")
+        what = "config.json has no pad_token_id, with which the tokenizer fills up short sentences"
+        raise InputError(what, path=tokenizer.path, remedy="add pad_token_id, or remove tokenizer.json")
     length, vocabulary = config.sequence_length, config.vocab_size
     return SentenceEncoder(tokenizer, length=length, pad_id=config.pad_token_id, vocabulary=vocabulary)

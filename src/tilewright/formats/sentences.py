@@ -7,7 +7,7 @@ import os
 from tilewright.errors import UsageError
 from tilewright.formats.course import TokenFile
 from tilewright.formats.jsonl import TokenLines
-from tilewright.formats.lines import decode_text
+from tilewright.formats.lines import Row, decode_text
 from tilewright.formats.names import check_records_name
 from tilewright.formats.records import Id
 from tilewright.formats.sentence_encoder import Content, SentenceEncoder
@@ -21,10 +21,11 @@ class SentenceText(TokenLines):
     example_of_text = "a sentence"
     IDS = False
 
-    def _decode(self, line: bytes) -> tuple[Id | None, tuple[str, Content]]:
+    def _decode(self, line: bytes | Row) -> tuple[Id | None, tuple[str, Content]]:
+        assert isinstance(line, bytes)
         return None, ("", decode_text(line).removesuffix("\r"))
 
-    def _recover(self, line: bytes | None) -> tuple[Id | None, Content]:
+    def _recover(self, line: bytes | Row | None) -> tuple[Id | None, Content]:
         return None, []
 
 

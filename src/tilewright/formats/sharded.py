@@ -92,7 +92,7 @@ def read_json(path: str, what: str, limit: int, kind: Any) -> Any:
     """The JSON of a file as msgspec's `kind`. Raises InputError for more than `limit` bytes or anything else."""
     with InputFile(path, what) as file:
         if file.size > limit:
-            raise InputError(f"{file.size:,} bytes are no {what}; the limit is {limit:,}", path=path)
+            raise InputError(f"the {what} has {file.size:,} bytes; at most {limit:,} are allowed", path=path)
         text = bytearray(file.size)
         file.read_into(text, 0)
     try:

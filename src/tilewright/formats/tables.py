@@ -66,7 +66,7 @@ class Table:
         return rows if count is None else count
 
     def _check_finite(self, values: np.ndarray, first: int) -> None:
-        """values: flat, from place `first` of the table on. Raises InputError naming the first that is not finite."""
+        """values: flat, from element `first` of the table on. Raises InputError naming the first that is not finite."""
         finite = np.isfinite(values)
         if self._checked and not finite.all():
             at = int(np.argmin(finite))
@@ -121,18 +121,18 @@ class TextTable(Table):
 
     def _numbers(self) -> Iterator[tuple[np.ndarray, int]]:
         """(flat finite float32, end in bytes) of all numbers behind the count."""
-        place = -1  # the count's own
+        index = -1  # the count's own
         for fields, end in read_fields(self.file):
-            if place < 0 and fields:
-                self.stated, fields, place = self._count(fields[0]), fields[1:], 0
-            values = self._parsed(fields, place)
-            place += len(fields)
-            if place > self.stated * self._width:
-                self._refuse(place, "at least ")
+            if index < 0 and fields:
+                self.stated, fields, index = self._count(fields[0]), fields[1:], 0
+            values = self._parsed(fields, index)
+            index += len(fields)
+            if index > self.stated * self._width:
+                self._refuse(index, "at least ")
             yield values, end
-        if place < 0:
+        if index < 0:
             raise InputError(f"the {self.file.what} is empty", path=self.file.path,
-                             remedy=f"it starts with the number of {self._row}s")  # fmt: skip
+                             remedy=f"start it with the number of {self._row}s")  # fmt: skip
 
     def _count(self, field: bytes) -> int:
         if not re.fullmatch(rb"\d{1,18}", field):
@@ -160,7 +160,7 @@ class TextTable(Table):
         raise InputError(
             f"the {self.file.what} starts with {self.stated}; {wanted}, and {least}{found:,} follow",
             path=self.file.path,
-            remedy=f"the file was cut short, or belongs to a model with other {self._row}s",
+            remedy=f"check the file: it was cut short, or is for a model with other {self._row}s",
         )
 
 
@@ -193,12 +193,12 @@ class ArrayTable(Table):
         rows = range(self.total) if rows is None else rows
         for first in range(rows.start, rows.stop, size):
             stored = np.empty((min(size, rows.stop - first), *self.shape), dtype)
-            place = begin + first * self._width * dtype.itemsize
-            self.file.read_into(stored.reshape(-1).view(np.uint8).data, place)
+            offset = begin + first * self._width * dtype.itemsize
+            self.file.read_into(stored.reshape(-1).view(np.uint8).data, offset)
             with np.errstate(over="ignore"):
                 values = stored.astype(np.float32, copy=False)
             self._check_finite(values.reshape(-1), first * self._width)
-            yield Rows(values, place + stored.nbytes)
+            yield Rows(values, offset + stored.nbytes)
 
 
 def open_table(
@@ -208,7 +208,7 @@ def open_table(
     """The rows of a .txt or .npy file.
 
     shape: of a row. count: rows to use from the start, None: all. what, row: what errors call the file and a row.
-    checked: look at every number before any is used, and refuse what is not finite. Raises UsageError for another kind
+    checked: read every number before any is used, and refuse what is not finite. Raises UsageError for another kind
     of file, and InputError.
     """
     kinds = {".txt": TextTable, ".npy": ArrayTable}

@@ -67,13 +67,15 @@ def _read(file: InputFile, tiff: Any, memory: int | None, headers: bool) -> Volu
         what = f"holds {len(tiff.series)} images of different sizes: {', '.join(str(s.shape) for s in tiff.series[:4])}"
         raise InputError(what, path=file.path, remedy="save one stack of equal pages")
     if page.samplesperpixel != 1:
-        raise InputError(f"has {page.samplesperpixel} channels a pixel; one is wanted", path=file.path)
+        raise InputError(f"has {page.samplesperpixel} channels per pixel; one is wanted", path=file.path)
     shape = check_shape(file.path, tuple(int(n) for n in series.shape), dtype)
     needed = math.prod(shape) * dtype.itemsize
     if series.dataoffset is not None:
         if series.dataoffset + needed > file.size:
-            what = f"the header tells of {dtype} {shape}, {needed:,} bytes, and has {file.size:,}"
-            raise InputError(what, path=file.path, remedy="the file was cut short or is damaged")
+            what = f"the header states {dtype} {shape}, {needed:,} bytes; the file has {file.size:,}"
+            raise InputError(
+                what, path=file.path, remedy="copy or download the file again: it was cut short or is damaged"
+            )
         return RawVolume(file, shape, dtype.newbyteorder(tiff.byteorder), series.dataoffset)
     _check_pages(file, series, needed, headers=headers)
     check_memory(file.path, needed, memory)
@@ -96,17 +98,24 @@ def _check_pages(file: InputFile, series: Any, needed: int, *, headers: bool) ->
         raise InputError(f"compression {name} is not read", path=file.path, remedy=remedy)
     size = math.prod(page.chunks) * page.dtype.itemsize
     if len(series.pages) * page.nbytes != needed or size > max(needed, LEAST_TILE):
-        what = f"{len(series.pages)} pages of {page.shape} in pieces of {page.chunks} do not make {series.shape}"
+        what = f"{len(series.pages)} pages of {page.shape} in pieces of {page.chunks} do not make up {series.shape}"
         raise InputError(what, path=file.path)
     for number, one in enumerate(series.pages):
         for offset, count in zip(one.dataoffsets, one.databytecounts, strict=True):
             if offset + count > file.size:
                 raise InputError(
-                    f"page {number} lies behind the end of the file", path=file.path, remedy="it was cut short"
+                    f"page {number} lies after the end of the file",
+                    path=file.path,
+                    remedy="copy or download the file again: it was cut short",
                 )
             if not headers and page.compression in DEFLATED and _expands_beyond(file, offset, count, size):
-                what = f"page {number} expands beyond the {size:,} bytes that its header tells of"
-                raise InputError(what, path=file.path, where=f"byte {offset}", remedy="the file is damaged")
+                what = f"page {number} expands beyond the {size:,} bytes that its header states"
+                raise InputError(
+                    what,
+                    path=file.path,
+                    where=f"byte {offset}",
+                    remedy="copy or download the file again: it is damaged",
+                )
 
 
 def _expands_beyond(file: InputFile, offset: int, count: int, size: int) -> bool:

@@ -1,4 +1,5 @@
-"""What a TIFF says about its voxels, carried from an input to an output: resolution, ImageJ's and OME's metadata."""
+"""What a TIFF says about its voxels, carried from an input to an output: resolution, description, and the metadata of
+ImageJ, OME or tifffile."""
 
 from __future__ import annotations
 
@@ -10,23 +11,27 @@ import numpy as np
 
 MAX_METADATA = 16 << 20  # bytes of text that are carried over
 OF_THE_VALUES = {"ImageJ", "images", "slices", "channels", "frames", "hyperstack", "min", "max", "Ranges", "LUTs"}
+OF_SHAPED = {"shape", "axes", "truncated"}  # of tifffile's JSON: they describe the file
+DESCRIBED = {"generic", "uniform", "shaped"}  # tifffile's kinds of series whose description is words of the user
 OME_TYPES = {"float32": "float", "float64": "double"}
 
 
 @dataclass(frozen=True)
 class TiffMetadata:
     """resolution: (x, y) as TIFF's fractions, per `unit` (TIFF's number; None: not given). imagej: tifffile's dict.
-    ome: XML. spacing: of planes, and its unit, where neither of them tells. lost: what could not be read."""
+    ome: XML. shaped: tifffile's JSON, where neither of them tells. description: of the first page, where it is none of
+    the three. lost: what could not be read."""
 
     resolution: tuple[tuple[int, int], tuple[int, int]] | None = None
     unit: int | None = None
     imagej: dict[str, Any] = field(default_factory=dict)
     ome: str = ""
-    spacing: dict[str, Any] = field(default_factory=dict)
+    shaped: dict[str, Any] = field(default_factory=dict)
+    description: str = ""
     lost: str | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.resolution or self.imagej or self.ome or self.spacing)
+        return self != TiffMetadata()
 
 
 def read_metadata(tiff: Any) -> TiffMetadata:
@@ -37,20 +42,36 @@ def read_metadata(tiff: Any) -> TiffMetadata:
         valid = all(f and len(f) == 2 and min(f) > 0 for f in fractions) and fractions != [(1, 1), (1, 1)]
         unit = int(tags["ResolutionUnit"].value) if "ResolutionUnit" in tags else None
         imagej = {k: v for k, v in (tiff.imagej_metadata or {}).items() if k not in OF_THE_VALUES}
-        shaped: dict[str, Any] = (tiff.shaped_metadata or ({},))[0]
-        spacing = {k: shaped[k] for k in ("spacing", "unit") if isinstance(shaped.get(k), int | float | str)}
+        shaped = {k: v for k, v in (tiff.shaped_metadata or ({},))[0].items() if k not in OF_SHAPED}
         ome = tiff.ome_metadata or ""
+        description, lost = ("", None) if ome else _description(tiff)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
         return TiffMetadata(lost=f"the metadata ({type(error).__name__}: it cannot be read)")
     size = tuple(fractions) if valid else None
-    return TiffMetadata(size, unit if valid and unit in (1, 2, 3) else None, imagej, ome, spacing)  # type: ignore[arg-type]
+    unit = unit if valid and unit in (1, 2, 3) else None
+    return TiffMetadata(size, unit, imagej, ome, shaped, description, lost)  # type: ignore[arg-type]
+
+
+def _description(tiff: Any) -> tuple[str, str | None]:
+    """(the first page's description where it is neither ImageJ's nor tifffile's, what is lost of the descriptions)."""
+    page, kind = tiff.pages[0], tiff.series[0].kind
+    text = page.description
+    if not text or text in (page.imagej_description, page.shaped_description):
+        return "", None
+    if kind not in DESCRIBED or page.is_imagej:  # the output would be read as a file of that kind, and is none
+        return "", f"the image description, which is that of a file of kind {kind!r}"
+    if len(text) > MAX_METADATA:
+        return "", f"the image description of {len(text):,} characters"
+    more = tiff.pages[1].aspage().description if len(tiff.pages) > 1 else ""
+    return text, "the image descriptions of the pages after the first" if more not in ("", text) else None
 
 
 def options_for(
     found: TiffMetadata, shape: tuple[int, ...], dtype: np.dtype, *, big: bool
 ) -> tuple[dict[str, Any], str | None]:
     """(what `tifffile.imwrite` is handed for it, what is lost). big: a BigTIFF, which ImageJ does not read."""
-    options: dict[str, Any] = {"metadata": {"axes": "ZYX", **found.spacing}}
+    options: dict[str, Any] = {"metadata": {"axes": "ZYX", **found.shaped}}
+    options |= {"description": found.description.encode()} if found.description else {}
     if found.resolution:
         options["resolution"] = found.resolution
         options |= {"resolutionunit": found.unit} if found.unit else {}
@@ -96,6 +117,6 @@ def _ome_of(text: str, shape: tuple[int, ...], dtype: np.dtype) -> bytes | None:
     pixels.attrib.update(SizeZ=D, SizeY=H, SizeX=W, SizeC="1", SizeT="1", BigEndian="false", DimensionOrder="XYZCT")
     pixels.set("Type", OME_TYPES[dtype.name])
     data = ElementTree.Element(f"{space}TiffData", IFD="0", PlaneCount=D)
-    place = next((i for i, c in enumerate(pixels) if c.tag == f"{space}Plane"), len(pixels))
-    pixels.insert(place, data)
+    index = next((i for i, c in enumerate(pixels) if c.tag == f"{space}Plane"), len(pixels))
+    pixels.insert(index, data)
     return b'<?xml version="1.0" encoding="UTF-8"?>' + ElementTree.tostring(root, encoding="unicode").encode()

@@ -23,15 +23,15 @@ def check_pages(file: InputFile) -> None:
     version = struct.unpack(f"{order}H", head[2:4])[0] if order and len(head) == 16 else 0
     if version not in LAYOUTS:
         return
-    kind, place, counts, tag_bytes = LAYOUTS[version]
+    kind, first, counts, tag_bytes = LAYOUTS[version]
     offsets, count_bytes = struct.Struct(order + kind), struct.calcsize(f"{order}{counts}")
-    (offset,), seen, total = offsets.unpack_from(head, place), set[int](), 0
+    (offset,), seen, total = offsets.unpack_from(head, first), set[int](), 0
     while offset:
         where, page = f"byte {offset:,}", f"page {len(seen)}"
         if not FIRST <= offset <= file.size - count_bytes:
             raise _refused(file, f"{page} lies outside of the file's {file.size:,} bytes", where)
         if offset in seen:
-            raise _refused(file, f"{page} is one of the pages before it: the chain of pages is a circle", where)
+            raise _refused(file, f"{page} is an earlier page again: the chain of pages is a loop", where)
         seen.add(offset)
         (tags,) = struct.unpack(f"{order}{counts}", _bytes(file, offset, count_bytes))
         total += count_bytes + tags * tag_bytes
@@ -49,4 +49,6 @@ def _bytes(file: InputFile, offset: int, count: int) -> bytes:
 
 
 def _refused(file: InputFile, what: str, where: str) -> InputError:
-    return InputError(what, path=file.path, where=where, remedy="the file was cut short or is damaged")
+    return InputError(
+        what, path=file.path, where=where, remedy="copy or download the file again: it was cut short or is damaged"
+    )

@@ -59,7 +59,7 @@ def read_table(path: str | os.PathLike[str], fingerprint: str, row_of: np.ndarra
     """
     with InputFile(path, "token table") as file:
         _check_owner(file)
-        header, place = _read_header(file)
+        header, begin = _read_header(file)
         fits = (header.groups, header.vocabulary, header.slices, header.columns) == (
             *row_of.shape, slices.shape[0], slices.shape[2]
         )  # fmt: skip
@@ -67,11 +67,11 @@ def read_table(path: str | os.PathLike[str], fingerprint: str, row_of: np.ndarra
             return None
         found = np.empty_like(row_of)
         parts = [found, *(one_slice[: header.rows] for one_slice in slices)]
-        if place + sum(part.nbytes for part in parts) != file.size or len(header.digests) != len(parts):
+        if begin + sum(part.nbytes for part in parts) != file.size or len(header.digests) != len(parts):
             raise _damaged(path, "its size does not fit its header")
-        places = np.cumsum([place, *(part.nbytes for part in parts[:-1])])
+        offsets = np.cumsum([begin, *(part.nbytes for part in parts[:-1])])
         with ThreadPoolExecutor(max_workers=2) as pool:
-            list(pool.map(lambda at, part: file.read_into(memoryview(part).cast("B"), int(at)), places, parts))
+            list(pool.map(lambda at, part: file.read_into(memoryview(part).cast("B"), int(at)), offsets, parts))
         if _digests(parts) != header.digests or int(found.max()) >= header.rows:
             raise _damaged(path, "its checksums do not match")
     row_of[...] = found
@@ -88,8 +88,12 @@ def _check_owner(file: InputFile) -> None:
     elif found.st_mode & stat.S_IWOTH:
         why = f"may be written by others (mode {stat.S_IMODE(found.st_mode):04o})"
     if why:
-        remedy = "remove it, if you can: the next run with --keep-table makes it anew; or leave out --keep-table"
-        raise InputError(f"the token table {why}; its rows would decide the results", path=file.path, remedy=remedy)
+        remedy = "remove it: the next run with --keep-table makes a new one; or leave out --keep-table"
+        raise InputError(
+            f"the token table {why}; a file that others may change must not decide the results",
+            path=file.path,
+            remedy=remedy,
+        )
 
 
 def _read_header(file: InputFile) -> tuple[Header, int]:
@@ -99,7 +103,7 @@ def _read_header(file: InputFile) -> tuple[Header, int]:
         file.read_into(start, 0)
     length = int.from_bytes(start[8:], "little")
     if start[:8] != MAGIC or length > min(MAX_HEADER_BYTES, file.size - 16):
-        raise _damaged(file.path, "it does not start like one")
+        raise _damaged(file.path, "it does not start as a token table does")
     text = bytearray(length)
     file.read_into(text, 16)
     try:
@@ -116,5 +120,7 @@ def _digests(parts: list[np.ndarray]) -> list[str]:
 
 def _damaged(path, why: str) -> InputError:
     return InputError(
-        f"no whole token table: {why}", path=path, remedy="remove it: the next run with --keep-table makes it anew"
+        f"not a complete token table: {why}",
+        path=path,
+        remedy="remove it: the next run with --keep-table makes a new one",
     )

@@ -29,7 +29,7 @@ PROBE = "The quick brown fox, 3.14 \u00e9\u4e16\n"  # what a damaged vocabulary 
 class Tokenizer:
     """The tokenizer of a file `tokenizer.json`; its truncation and padding are off: a prompt is all of its tokens.
 
-    merges: the file merges.txt of GPT-2's older format, of which `path` is the vocab.json then.
+    merges: the merges.txt of GPT-2's older format; `path` is its vocab.json then.
 
     size: tokens, added ones too. Raises InputError for a file that is missing, too large, or no tokenizer, whatever
     the library says or however it fails, and for one whose parts make texts too long (`tokenizer_limits.py`);
@@ -83,7 +83,9 @@ class Tokenizer:
             return
         grown = size if size > MAX_TEXT else self._measured(text)
         if grown > MAX_TEXT:
-            has = f"has {size:,} bytes" + ("" if grown == size else f", of which the tokenizer makes over {MAX_TEXT:,}")
+            has = f"has {size:,} bytes" + (
+                "" if grown == size else f", and the tokenizer expands it to over {MAX_TEXT:,}"
+            )
             raise InputError(f"{has}; at most {MAX_TEXT:,} can be encoded", path=self.path)
 
     def encode(self, text: str) -> list[int]:
@@ -151,7 +153,7 @@ def file_content(path: str) -> bytes:
     """All of a tokenizer's file. Raises InputError for one of more than MAX_BYTES."""
     with InputFile(path, "tokenizer") as file:
         if file.size > MAX_BYTES:
-            raise InputError(f"{file.size:,} bytes are no tokenizer; the limit is {MAX_BYTES:,}", path=path)
+            raise InputError(f"the tokenizer has {file.size:,} bytes; at most {MAX_BYTES:,} are allowed", path=path)
         content = bytearray(file.size)
         file.read_into(content, 0)
     return bytes(content)
@@ -190,12 +192,12 @@ def _bytes_of(text: str) -> int:
 @contextmanager
 def _failures_of(path: str, doing: str) -> Iterator[None]:
     """Turns every failure of the library into an InputError. It raises ValueErrors and bare `Exception`s, and a panic
-    in Rust comes as a `PanicException`, which is no `Exception` at all; what others raise goes on its way."""
+    in Rust comes as a `PanicException`, which is no `Exception` at all; what others raise passes."""
     try:
         yield
     except BaseException as error:
         if type(error) in (Exception, ValueError) or type(error).__name__ == "PanicException":
             reason = " ".join(str(error).removeprefix("Cannot instantiate Tokenizer from buffer: ").split())[:300]
-            remedy = "take the tokenizer.json that came with the model"
+            remedy = "use the tokenizer.json that came with the model"
             raise InputError(f"{doing}: {reason}", path=path, remedy=remedy) from None
         raise

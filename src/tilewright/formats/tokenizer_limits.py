@@ -59,7 +59,7 @@ def checked_growth(library: Any, path: str) -> Growth:
                 what = (
                     f"{name} has more than {MAX_PARTS} parts" if count > MAX_PARTS else f"{name} makes texts too long"
                 )
-                raise _refused(f"{what}: a text may become {MAX_FACTOR:,} times as long at most", path)
+                raise _refused(f"{what}: a text may become at most {MAX_FACTOR:,} times as long", path)
         if name != "decoder":
             growth = Growth(growth.factor * own.factor, growth.extra * own.factor + own.extra)
     return growth
@@ -157,4 +157,4 @@ def _check_model(library: Any, path: str) -> None:
 
 def _refused(what: str, path: str) -> InputError:
     return InputError(f"not loaded, because it could take all memory: {what}", path=path,
-                      remedy="take the tokenizer.json that came with the model")  # fmt: skip
+                      remedy="use the tokenizer.json that came with the model")  # fmt: skip

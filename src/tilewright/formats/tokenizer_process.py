@@ -26,7 +26,7 @@ from tilewright.errors import InputError
 from tilewright.formats.files import naming
 
 SECONDS = 10  # of CPU time for a text: one of 1 MiB takes 1 with the patterns of GPT-4
-MEMORY = 4 << 30  # bytes of address space, of which 1 MiB of text takes under 1 GiB
+MEMORY = 4 << 30  # bytes of address space; 1 MiB of text takes under 1 GiB of it
 _LENGTH = struct.Struct("<Q")  # of a message, before it
 
 
@@ -81,7 +81,7 @@ class TokenizerProcess:
         what = f"takes more than {SECONDS} s of CPU time or {MEMORY >> 30} GiB of memory to encode"
         if status not in (-signal.SIGXCPU, -signal.SIGKILL, -signal.SIGABRT):
             what = f"ended the process of the tokenizer with status {status}"
-        remedy = "take the tokenizer.json that came with the model: this one has patterns of its own"
+        remedy = "use the tokenizer.json that came with the model: this one has patterns of its own"
         return InputError(what, path=self._path, remedy=remedy)
 
 

@@ -27,7 +27,7 @@ BLOCK = 1 << 18  # elements compared at a time
 
 @dataclass
 class Validation:
-    """The verdict. `first` is the first place that fails, with its reason; `worst` the place of the largest error.
+    """The verdict. `first` is the first element that fails, with its reason; `worst` the one with the largest error.
 
     checked: elements or records compared. error: the largest min(absolute, relative) error; NaN counts as infinite.
     """
@@ -45,9 +45,9 @@ class Validation:
 
     @property
     def detail(self) -> str:
-        """One line: the first failure, how much was compared, and the worst place."""
-        place = f" {self.worst}" if self.error else ""
-        worst = f"; the largest error is {self.error:.3g}{place}" if self.worst else ""
+        """One line: the first failure, how much was compared, and the worst element."""
+        where = f" {self.worst}" if self.error else ""
+        worst = f"; the largest error is {self.error:.3g}{where}" if self.worst else ""
         return f"{self.first + '; ' if self.first else ''}{self.checked:,} compared{worst}"
 
 
@@ -73,7 +73,7 @@ def validate_tokens(
     allowed: int | None = None,
     prefix: bool = False,
 ) -> TokenValidation:
-    """Compares two files of i32 [n][tokens]; places are named by prompt and position.
+    """Compares two files of i32 [n][tokens]; differences are named by prompt and position.
 
     allowed: tokens that may differ, None: the course's floor(0.0005 * n * tokens). prefix: the reference may hold more
     than the output. Raises InputError for a file that holds no whole number of prompts.
@@ -81,7 +81,8 @@ def validate_tokens(
     with InputFile(output, "output") as a, InputFile(reference, "reference") as b:
         for file in (a, b):
             if file.size == 0 or file.size % (4 * tokens):
-                what = f"the {file.what} has {file.size} bytes; a prompt takes {4 * tokens}, for {tokens} tokens"
+                wanted = f"whole prompts of {4 * tokens} bytes are wanted, for {tokens} tokens"
+                what = f"the {file.what} has {file.size} bytes; {wanted}"
                 raise InputError(what, path=file.path)
         result = TokenValidation()
         result.checked = min(a.size, b.size) // 4
@@ -100,14 +101,14 @@ def validate_tokens(
 
 
 def _count_differing(result: TokenValidation, pair: np.ndarray, first: int, tokens: int) -> None:
-    """Adds pair (2, n), found and expected tokens from place `first` on, to the result."""
-    places = np.flatnonzero(pair[0] != pair[1])
-    if places.size and result.first is None:
-        prompt, position = divmod(first + int(places[0]), tokens)
-        found, wanted = pair[:, places[0]]
-        place = f"prompt {prompt}, token {position} (both from 0)"
-        result.first = f"{place} is {found} and {wanted} is wanted"
-    result.differing += places.size
+    """Adds pair (2, n), found and expected tokens from index `first` on, to the result."""
+    indices = np.flatnonzero(pair[0] != pair[1])
+    if indices.size and result.first is None:
+        prompt, position = divmod(first + int(indices[0]), tokens)
+        found, wanted = pair[:, indices[0]]
+        where = f"prompt {prompt}, token {position} (both from 0)"
+        result.first = f"{where} is {found} and {wanted} is wanted"
+    result.differing += indices.size
 
 
 def validate(
@@ -121,8 +122,8 @@ def validate(
     """Compares two files of f32 logits, or two of JSON lines (logits by the tolerance, the fields of EXACT exactly).
 
     Two binary files that hold token ids are compared exactly, as `validate_tokens` does with one a prompt and none
-    allowed to differ: as floats, ids would all be within the tolerance. columns: numbers a sentence, to name places by
-    sentence. prefix: the reference may hold more than the output. Raises InputError for a file that is neither,
+    allowed to differ: as floats, ids would all be within the tolerance. columns: values per sentence, to name elements
+    by sentence. prefix: the reference may hold more than the output. Raises InputError for a file that is neither,
     UsageError for names that end otherwise, or where only one of the two is `.jsonl`.
     """
     jsonl = [os.fspath(path).endswith(".jsonl") for path in (output, reference)]
@@ -165,7 +166,9 @@ def largest_error(found: np.ndarray, expected: np.ndarray) -> float:
 def _compare_floats(a: InputFile, b: InputFile, tolerance: float, columns: int | None, prefix: bool) -> Validation:
     for file in (a, b):
         if file.size == 0 or file.size % 4:
-            raise InputError(f"the {file.what} has {file.size} bytes; 32-bit floats are wanted", path=file.path)
+            raise InputError(
+                f"the {file.what} has {file.size} bytes; 32-bit floats of 4 bytes are wanted", path=file.path
+            )
     result = Validation()
     if a.size > b.size or (a.size < b.size and not prefix):
         result.fail(f"the output has {a.size // 4:,} elements and the reference {b.size // 4:,}")
@@ -174,26 +177,26 @@ def _compare_floats(a: InputFile, b: InputFile, tolerance: float, columns: int |
         pair = np.empty((2, min(BLOCK, total - first)), "<f4")
         a.read_into(pair[0].data, 4 * first)
         b.read_into(pair[1].data, 4 * first)
-        _judge(result, pair, tolerance, lambda i, first=first: _place(first + i, columns))
+        _judge(result, pair, tolerance, lambda i, first=first: _name(first + i, columns))
     return result
 
 
-def _judge(result: Validation, pair: np.ndarray, tolerance: float, place: Any) -> None:
+def _judge(result: Validation, pair: np.ndarray, tolerance: float, name_of: Any) -> None:
     """Adds the elements of `pair` (2, n), found and expected, to the result."""
     error = errors(*pair)
     result.checked += error.size
     failed = ~(error <= tolerance)
     if failed.any():
         i = int(np.argmax(failed))
-        result.fail(f"{place(i)} is {pair[0, i]:.9g} and {pair[1, i]:.9g} is wanted")
+        result.fail(f"{name_of(i)} is {pair[0, i]:.9g} and {pair[1, i]:.9g} is wanted")
     ranked = np.where(np.isnan(error), np.inf, error)
     worst = int(np.argmax(ranked)) if error.size else 0
     if error.size and (result.worst is None or ranked[worst] > result.error):
         result.error = float(ranked[worst])
-        result.worst = f"at {place(worst)} ({pair[0, worst]:.9g} for {pair[1, worst]:.9g})"
+        result.worst = f"at {name_of(worst)} ({pair[0, worst]:.9g} for {pair[1, worst]:.9g})"
 
 
-def _place(i: int, columns: int | None) -> str:
+def _name(i: int, columns: int | None) -> str:
     return f"element {i}" if columns is None else f"sentence {i // columns}, logit {i % columns}"
 
 
@@ -205,16 +208,16 @@ def _compare_lines(a: InputFile, b: InputFile, tolerance: float, prefix: bool) -
         if ours is None or theirs is None:
             result.fail(f"the {'output' if ours is None else 'reference'} ends after {i} records")
             break
-        place = f"record {i} (id {ours.get('id')!r})"
+        where = f"record {i} (id {ours.get('id')!r})"
         result.checked += 1
         for field in EXACT:
             if ours.get(field) != theirs.get(field):
                 found, wanted = (_short(line.get(field)) for line in (ours, theirs))
-                result.fail(f"{place}: {field} is {found} and {wanted} is wanted")
+                result.fail(f"{where}: {field} is {found} and {wanted} is wanted")
         if "logits" in ours and "logits" in theirs:
-            _judge_logits(result, ours["logits"], theirs["logits"], tolerance, place)
+            _judge_logits(result, ours["logits"], theirs["logits"], tolerance, where)
         elif "logits" in theirs:
-            result.fail(f"{place}: the reference has logits and the output has none")
+            result.fail(f"{where}: the reference has logits and the output has none")
     if result.passed and not result.checked:
         raise InputError(f"the {a.what} holds no records", path=a.path)
     return result
@@ -225,17 +228,17 @@ def _short(value: Any) -> str:
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
-def _judge_logits(result: Validation, ours: Any, theirs: Any, tolerance: float, place: str) -> None:
+def _judge_logits(result: Validation, ours: Any, theirs: Any, tolerance: float, where: str) -> None:
     try:
         pair = [msgspec.convert(logits, list[float]) for logits in (ours, theirs)]
     except msgspec.ValidationError as error:
-        result.fail(f"{place}: logits are no list of numbers ({json_error(error)})")
+        result.fail(f"{where}: logits are no list of numbers ({json_error(error)})")
         return
     if len(pair[0]) != len(pair[1]):
-        result.fail(f"{place}: {len(pair[0])} logits, and {len(pair[1])} are wanted")
+        result.fail(f"{where}: {len(pair[0])} logits, and {len(pair[1])} are wanted")
         return
     checked = result.checked
-    _judge(result, np.array(pair, np.float64), tolerance, lambda i: f"{place}, logit {i}")
+    _judge(result, np.array(pair, np.float64), tolerance, lambda i: f"{where}, logit {i}")
     result.checked = checked
 
 

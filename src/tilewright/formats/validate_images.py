@@ -46,7 +46,7 @@ def validate_images(
         for found, wanted in zip(a.batches(size), b.batches(size), strict=False):
             n = min(len(found.values), len(wanted.values))
             pair = np.stack([found.values[:n].reshape(-1), wanted.values[:n].reshape(-1)])
-            _judge(result, pair, tolerance, lambda i, first=first: _place(first, i, shape))
+            _judge(result, pair, tolerance, lambda i, first=first: _name(first, i, shape))
             first += n
     return result
 
@@ -70,7 +70,7 @@ def _common_shape(*paths: str | os.PathLike[str]) -> Shape:
     shapes = [_shape(path) for path in paths]
     if math.prod(shapes[0]) != math.prod(shapes[1]):
         sizes = " and ".join(f"{math.prod(shape):,}" for shape in shapes)
-        raise InputError(f"images of {sizes} numbers cannot be compared", path=paths[0])
+        raise InputError(f"the images have {sizes} values each; only images of one size can be compared", path=paths[0])
     return max(shapes, key=len)
 
 
@@ -84,11 +84,14 @@ def _shape(path: str | os.PathLike[str]) -> Shape:
                 count = int(fields[0])
             found += len(fields)
     if count < 1 or found < count or found % count:
-        raise InputError(f"starts with {count}, and {max(found, 0):,} numbers follow: no whole images", path=path)
+        raise InputError(
+            f"says that it holds {count} images; the {max(found, 0):,} numbers that follow are no multiple of that",
+            path=path,
+        )
     return (found // count,)
 
 
-def _place(first: int, i: int, shape: Shape) -> str:
+def _name(first: int, i: int, shape: Shape) -> str:
     image, rest = divmod(i, math.prod(shape))
     names = ("row", "column", "channel") if len(shape) == 3 else ("number",)
     at = np.unravel_index(rest, shape)

@@ -45,7 +45,7 @@ def validate_volumes(
                 result,
                 pair.reshape(2, -1),
                 tolerance,
-                lambda i, start=start, shape=shape: _place(i, start, shape),
+                lambda i, start=start, shape=shape: _name(i, start, shape),
             )
     return result
 
@@ -67,5 +67,5 @@ def is_volume(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def _place(i: int, start: list[int], shape: list[int]) -> str:
+def _name(i: int, start: list[int], shape: list[int]) -> str:
     return f"voxel {[int(a + b) for a, b in zip(start, np.unravel_index(i, shape), strict=True)]}"

@@ -50,11 +50,11 @@ class Volume:
 
         Raises InputError naming the first number that is not finite, or where the file cannot be read.
         """
-        for place, piece in self._pieces(start, target.shape):
-            self._check_finite(piece, [a + b.start for a, b in zip(start, place, strict=True)])
+        for part, piece in self._pieces(start, target.shape):
+            self._check_finite(piece, [a + b.start for a, b in zip(start, part, strict=True)])
             with np.errstate(invalid="ignore", over="raise" if self.finite else "ignore"):  # NaN may signal
                 try:
-                    target[place] = piece
+                    target[part] = piece
                 except FloatingPointError as error:
                     what = f"values of {self.dtype}, scaled as the header says, are too large for {target.dtype}"
                     raise InputError(what, path=self.path, remedy="store the volume as float64") from error
@@ -73,17 +73,17 @@ class Volume:
         if piece.dtype.kind != "f" or not self.finite:
             return
         with np.errstate(all="ignore"):
-            if np.isfinite(piece.sum()):  # one fast pass; a sum that overflows is looked at again
+            if np.isfinite(piece.sum()):  # one fast pass; a sum that overflows is checked again
                 return
         finite = np.isfinite(piece)
         if finite.all():
             return
         index = np.unravel_index(int(np.argmin(finite)), piece.shape)
-        place = [int(a + b) for a, b in zip(start, index, strict=True)]
+        voxel = [int(a + b) for a, b in zip(start, index, strict=True)]
         raise InputError(
             f"the value is {piece[index]}; every value must be finite",
             path=self.path,
-            where=f"voxel {place}",
+            where=f"voxel {voxel}",
             remedy="replace such values first: one would spread to all voxels that the kernel reaches from it",
         )
 
@@ -106,8 +106,8 @@ class ArrayVolume(Volume):
 
     def _pieces(self, start: tuple[int, ...], shape: tuple[int, ...]) -> Iterator[tuple[Box, np.ndarray]]:
         box = self._array[tuple(slice(a, a + n) for a, n in zip(start, shape, strict=True))]
-        for place in boxes(shape, self.dtype.itemsize):
-            yield place, scaled(box[place], self.scale)
+        for part in boxes(shape, self.dtype.itemsize):
+            yield part, scaled(box[part], self.scale)
 
 
 def boxes(shape: tuple[int, ...], itemsize: int, axis: int = 0) -> Iterator[Box]:
@@ -153,7 +153,7 @@ def check_shape(path: str, shape: tuple[int, ...], dtype: np.dtype, *, kernel: b
         raise InputError(
             f"the {what} has {len(shape)} dimensions, {shape}; three are wanted: {sizes}",
             path=path,
-            remedy="a kernel of one plane is (1, KH, KW)" if kernel else "save one channel or one time of it",
+            remedy="give a kernel of one plane as (1, KH, KW)" if kernel else "save one channel or one time of it",
         )
     if min(shape) < 1 or max(shape) >= 1 << 48 or math.prod(shape) >= 1 << 56:
         raise InputError(f"the shape is {shape}; every size must be at least 1", path=path)
@@ -163,7 +163,7 @@ def check_shape(path: str, shape: tuple[int, ...], dtype: np.dtype, *, kernel: b
 
 
 class MemoryShort(NotEnoughMemory):
-    """More memory is needed than a job may take. missing: bytes, of this process and as far as is known here.
+    """More memory is needed than a job may take. missing: bytes, of this process, where that is known.
 
     remedy: what else would help. `advise` changes what the user is told to do.
     """

@@ -51,7 +51,7 @@ def as_tiff(voxels: VoxelSize) -> TiffMetadata | None:
 def _of_tiff(found: TiffMetadata) -> VoxelSize | None:
     if found.ome:
         return _of_ome(found.ome)
-    words: dict[str, Any] = found.imagej or found.spacing
+    words: dict[str, Any] = found.imagej or found.shaped
     spacing, name = words.get("spacing"), str(words.get("unit", ""))
     if not found.resolution or not isinstance(spacing, int | float) or name not in UNITS:
         return None

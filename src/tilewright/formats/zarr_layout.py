@@ -83,7 +83,7 @@ def layout_of(path: str, array: Any) -> Layout:
     checksum = 4 if names[-1:] == ["crc32c"] else 0
     compressor = " and ".join(names[:-1] if checksum else names) or None
     if compressor is not None and compressor not in COMPRESSORS:
-        what = f"the chunks are stored with {compressor[:60]!r}; none, {', '.join(COMPRESSORS)} are read"
+        what = f"the chunks are stored with {compressor[:60]!r}; only {', '.join(COMPRESSORS)} or none is read"
         raise InputError(what, path=path, remedy="save the array with one of them and without filters")
     return Layout(shape, dtype, chunks, shards, compressor, checksum)
 
@@ -102,12 +102,14 @@ def _codecs(metadata: Any) -> list[str]:
 
 
 def _read(path: str, name: str) -> bytes | None:
-    place = os.path.join(path, name)
-    if not os.path.lexists(place):
+    file_path = os.path.join(path, name)
+    if not os.path.lexists(file_path):
         return None
-    with InputFile(place, "metadata") as file:
+    with InputFile(file_path, "metadata") as file:
         if file.size > MAX_METADATA:
-            raise InputError(f"the metadata has {file.size:,} bytes; {MAX_METADATA:,} can be", path=place)
+            raise InputError(
+                f"the metadata has {file.size:,} bytes; at most {MAX_METADATA:,} are allowed", path=file_path
+            )
         data = bytearray(file.size)
         file.read_into(data, 0)
         return bytes(data)

@@ -52,10 +52,10 @@ class ZarrVolume(Volume):
         self.header, self.working = array, WORKING * max(CALL_BYTES, self.layout.chunk_bytes)
 
     def _pieces(self, start: tuple[int, ...], shape: tuple[int, ...]) -> Iterator[tuple[Box, np.ndarray]]:
-        for place in aligned_boxes(start, shape, self.unit, CALL_BYTES // self.dtype.itemsize):
-            box = tuple(slice(a + s.start, a + s.stop) for a, s in zip(start, place, strict=True))
+        for part in aligned_boxes(start, shape, self.unit, CALL_BYTES // self.dtype.itemsize):
+            box = tuple(slice(a + s.start, a + s.stop) for a, s in zip(start, part, strict=True))
             try:
-                yield place, np.asarray(self.header[box])
+                yield part, np.asarray(self.header[box])
             except TilewrightError:
                 raise
             except OSError as error:
@@ -63,7 +63,7 @@ class ZarrVolume(Volume):
                     raise error
             except _DAMAGE as error:
                 where = f"voxels {[s.start for s in box]} to {[s.stop - 1 for s in box]}"
-                remedy = "the chunk was cut short or is damaged"
+                remedy = "copy the array again: the chunk was cut short or is damaged"
                 raise InputError(
                     f"a chunk cannot be decoded: {brief(error)}", path=self.path, where=where, remedy=remedy
                 ) from error
@@ -100,17 +100,17 @@ class ZarrForm:
         buffer = self._zarr.core.buffer.default_buffer_prototype().buffer
         files |= {name: buffer.from_bytes(content) for name, content in self.metadata.items()}
         array = self._zarr.open_array(store, mode="r+")
-        for place in aligned_boxes(start, tile.shape, self.unit, CALL_BYTES // self._itemsize):
-            array[tuple(slice(a + s.start, a + s.stop) for a, s in zip(start, place, strict=True))] = tile[place]
-            first = tuple(a + s.start for a, s in zip(start, place, strict=True))
-            for name in self.names(first, tile[place].shape):
+        for part in aligned_boxes(start, tile.shape, self.unit, CALL_BYTES // self._itemsize):
+            array[tuple(slice(a + s.start, a + s.stop) for a, s in zip(start, part, strict=True))] = tile[part]
+            first = tuple(a + s.start for a, s in zip(start, part, strict=True))
+            for name in self.names(first, tile[part].shape):
                 yield name, files.pop(name).to_bytes() if name in files else b""
 
 
 def chunk_names(array: Any, unit: Shape, start: tuple[int, ...], shape: tuple[int, ...]) -> list[str]:
     """Names of the files that hold a box of an array of zarr's; unit: what a file holds."""
     spans = [range(a // u, -(-(a + n) // u)) for a, n, u in zip(start, shape, unit, strict=True)]
-    return [array.metadata.encode_chunk_key(place) for place in product(*spans)]
+    return [array.metadata.encode_chunk_key(index) for index in product(*spans)]
 
 
 def check_zarr(path: str) -> AtomicDirectory:
@@ -132,7 +132,7 @@ class _ZarrDirectory(AtomicDirectory):
         others = sorted(name for name in os.listdir(self.path) if not _OURS.fullmatch(name))
         if others:
             raise ResourceError(
-                f"holds other things than a Zarr array's ({', '.join(others[:3])}{', ...' if others[3:] else ''})",
+                f"holds files that no Zarr array has ({', '.join(others[:3])}{', ...' if others[3:] else ''})",
                 path=self.path,
                 remedy="choose a new name: nothing was deleted or written",
             )
@@ -158,52 +158,54 @@ def _checked_store(path: str, files: dict[str, bytes]) -> Any:
 
 def _read_chunk(path: str, key: str, byte_range: Any, layout: Layout) -> bytearray | None:
     """The stored bytes of a chunk, of a shard, or of the part of one that `byte_range` names; None if there is none."""
-    place = os.path.join(path, key)
-    if not os.path.lexists(place):
+    chunk = os.path.join(path, key)
+    if not os.path.lexists(chunk):
         return None
     count = layout.chunks_a_file
-    with InputFile(place, "chunk") as file:
+    with InputFile(chunk, "chunk") as file:
         stored = count * (layout.chunk_bytes + layout.chunk_bytes // 8 + (1 << 12))  # compressors add less than that
         if file.size > stored:
-            raise InputError(f"the chunk's file has {file.size:,} bytes; at most {stored:,} can be", path=place)
+            raise InputError(f"the chunk's file has {file.size:,} bytes; at most {stored:,} are allowed", path=chunk)
         begin, end = 0, file.size
         if hasattr(byte_range, "suffix"):
             begin = max(0, end - byte_range.suffix)
         elif byte_range is not None:
             begin, end = byte_range.start, byte_range.end
         if not 0 <= begin <= end <= file.size:
-            raise InputError(f"bytes {begin:,} to {end:,} are wanted; the shard has {file.size:,}", path=place)
+            raise InputError(
+                f"the shard has {file.size:,} bytes; its index names bytes {begin:,} to {end:,}", path=chunk
+            )
         data = bytearray(end - begin)
         file.read_into(data, begin)
     parts = [(0, len(data))]
     if layout.shards and not hasattr(byte_range, "start"):  # the shard, or its index alone, which is its end
-        parts = _shard_index(place, data, file.size, count)
+        parts = _shard_index(chunk, data, file.size, count)
     if not hasattr(byte_range, "suffix"):
-        _check_chunks(place, data, parts, layout)
+        _check_chunks(chunk, data, parts, layout)
     return data
 
 
-def _check_chunks(place: str, data: bytearray, parts: list[tuple[int, int]], layout: Layout) -> None:
+def _check_chunks(chunk: str, data: bytearray, parts: list[tuple[int, int]], layout: Layout) -> None:
     for offset, count in parts:
         wrong = check_chunk(layout, memoryview(data)[offset : offset + count])
         if wrong:
-            remedy = "the chunk was cut short, is damaged, or made to fill memory"
-            raise InputError(f"the chunk {wrong}", path=place, remedy=remedy)
+            remedy = "copy the array again: the chunk was cut short, is damaged, or made to fill memory"
+            raise InputError(f"the chunk {wrong}", path=chunk, remedy=remedy)
 
 
-def _shard_index(place: str, data: bytearray, size: int, chunks: int) -> list[tuple[int, int]]:
+def _shard_index(chunk: str, data: bytearray, size: int, chunks: int) -> list[tuple[int, int]]:
     """(first byte, count) of a shard's chunks, from what ends with its index; a shard has `size` bytes.
 
     Raises InputError for an index that is cut short or names bytes that the shard has not.
     """
     if len(data) < 16 * chunks + 4:
-        raise InputError(f"the shard has {len(data):,} bytes; its index alone takes {16 * chunks + 4:,}", path=place)
+        raise InputError(f"the shard has {len(data):,} bytes; its index alone takes {16 * chunks + 4:,}", path=chunk)
     index = np.frombuffer(data, "<u8", 2 * chunks, len(data) - 16 * chunks - 4).reshape(-1, 2).tolist()
     parts = [(offset, count) for offset, count in index if (offset, count) != (2**64 - 1, 2**64 - 1)]
     for offset, count in parts:
         if offset + count > size:
-            what = f"the shard's index names bytes {offset:,} to {offset + count:,}; it has {size:,}"
-            raise InputError(what, path=place, remedy="the shard was cut short or is damaged")
+            what = f"the shard's index names bytes {offset:,} to {offset + count:,}; the shard has {size:,}"
+            raise InputError(what, path=chunk, remedy="copy the array again: the shard was cut short or is damaged")
     return parts
 
 

@@ -29,12 +29,10 @@ class Batch(Protocol):
     @property
     def ids(self) -> Array:
         """Token ids int64 (rows,)."""
-        ...
 
     @property
     def positions(self) -> Array:
         """Each row's position in its sequence (rows,)."""
-        ...
 
     def attend(
         self, layer: int, x: Array, q: Array, k: Array, v: Array, scale: float, work: Workspace
@@ -44,11 +42,9 @@ class Batch(Protocol):
         Appends k and v to the layer's cache; each row attends to its sequence up to itself. The last layer returns only
         the last row of each sequence, since nothing reads the others.
         """
-        ...
 
     def output(self, work: Workspace, rows: int, columns: int) -> Array | None:
         """The buffer for the hidden states; None: a new array."""
-        ...
 
 
 class Attention(Protocol):
@@ -57,23 +53,18 @@ class Attention(Protocol):
     @property
     def memory(self) -> int:
         """Bytes for keys and values unless the caller says."""
-        ...
 
     def caches(self, slots: int, length: int) -> list[Cache]:
         """One cache per layer, for `slots` sequences of up to `length` positions."""
-        ...
 
     def cache_bytes(self, length: int) -> int:
         """Bytes of one sequence's keys and values in all layers."""
-        ...
 
     def leave(self, caches: list[Cache]) -> None:
         """Caches that an engine no longer needs, for the next one."""
-        ...
 
     def batch(self, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray) -> Batch:
         """ids, positions: int64 (rows,). spans: int64 (n, 5), the rows of each sequence, see `ops.attention.span`."""
-        ...
 
 
 class Decoder(Protocol):
@@ -90,12 +81,9 @@ class Decoder(Protocol):
 
     def forward(self, batch: Batch, work: Workspace) -> Array:
         """Hidden states (n, width), after the last norm, of the last row of each of the batch's n sequences."""
-        ...
 
     def logits(self, hidden: Array, out: Array | None = None) -> Array:
         """float32 (n, vocabulary)."""
-        ...
 
     def best(self, hidden: Array, out: tuple[Array, Array] | None = None) -> tuple[Array, Array]:
         """(token int64 (n,), logit float32 (n,)) of the largest logit of each row; of equal ones the lowest id."""
-        ...

@@ -12,7 +12,7 @@ import numpy as np
 
 from tilewright.backends import backend
 from tilewright.backends.protocol import Array, Backend, Workspace
-from tilewright.errors import UsageError
+from tilewright.errors import UsageError, WrongType
 from tilewright.formats.records import Completion, Id
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.generation.attention import CpuAttention
@@ -81,9 +81,12 @@ class LanguageModel(ABC):
         for name, value, kind in (("params", params, SamplingParams), ("seed", seed, int),
                                   ("max_batch_memory", memory, int)):  # fmt: skip
             if not isinstance(value, kind) or isinstance(value, bool):
-                raise UsageError(f"{name} is {value!r}; {kind.__name__} is wanted")
+                raise WrongType(f"{name} is {value!r}; {kind.__name__} is wanted")
         if isinstance(prompts, str):
-            raise UsageError("prompts is one text; a list of prompts is wanted")
+            raise WrongType("prompts is one text; a list of prompts is wanted")
+        for name, given in (("prompts", prompts), ("ids", () if ids is None else ids)):
+            if not np.iterable(given):
+                raise WrongType(f"{name} is {given!r}; a list is wanted")
         params.check_for(vocabulary=self.sizes.vocabulary, context=self.sizes.context,
                          has_tokenizer=self.tokenizer is not None)  # fmt: skip
         return self._outputs(prompts, params, ids, self.engine(seed=seed, memory=memory))

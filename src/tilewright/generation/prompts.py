@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.errors import UsageError
+from tilewright.errors import UsageError, WrongType
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.generation.decoder import Sizes
+from tilewright.ops.core.arrays import NO_NUMBERS
 
 Prompt = str | Sequence[int] | np.ndarray
 
@@ -42,10 +43,9 @@ def checked_prompt(prompt: Prompt, name: str, sizes: Sizes, tokenizer: Tokenizer
     if ids.ndim == 1 and ids.size == 0:
         raise UsageError(f"{name} is empty; at least one token id is wanted")
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
-        remedy = "prompts is a list of prompts, each a list of token ids" if ids.ndim == 0 else None
-        raise UsageError(
-            f"{name} is {ids.dtype} of shape {ids.shape}; integer token ids (n,) are wanted", remedy=remedy
-        )
+        remedy = "give a list of prompts, each a list of token ids" if ids.ndim == 0 else None
+        kind = WrongType if ids.ndim == 0 or ids.dtype.kind in NO_NUMBERS else UsageError
+        raise kind(f"{name} is {ids.dtype} of shape {ids.shape}; integer token ids (n,) are wanted", remedy=remedy)
     if not (ids.min() >= 0 and ids.max() < sizes.vocabulary):
         at = int(np.argmax((ids < 0) | (ids >= sizes.vocabulary)))
         raise UsageError(f"{name}: token id {ids[at]} at {at} is outside 0 to {sizes.vocabulary - 1}")

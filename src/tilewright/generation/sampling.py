@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
-from tilewright.errors import UsageError
+from tilewright.errors import UsageError, WrongType
 from tilewright.formats.sampling_fields import ALIASES, HONOURED, is_known, refusal, shown, shown_as_json
 
 MAX_N = 16384  # vLLM's default limit
@@ -39,6 +39,10 @@ class ParameterError(UsageError):
         return UsageError(parameter=spell(self.parameter), value=self.value, rule=rule)
 
 
+class ParameterTypeError(ParameterError, WrongType):
+    """The value of a sampling parameter has a wrong type."""
+
+
 class _Rule(NamedTuple):
     """kind: Integral, Real or bool. holds: true for an allowed value of that kind. words: both, for a message."""
 
@@ -52,7 +56,9 @@ class _Rule(NamedTuple):
         if value is None and self.optional:
             return None
         fits = isinstance(value, self.kind) and (self.kind is bool or not isinstance(value, bool))
-        if not fits or not self.holds(value):
+        if not fits:
+            raise ParameterTypeError(name, shown(value), f"{self.words} is wanted")
+        if not self.holds(value):
             raise _refusal(name, value, self.words)
         plain = {Integral: int, Real: float, bool: bool}[self.kind](value)
         return min(plain, MAX_INTEGER) if name in _COUNTS else plain
@@ -180,7 +186,7 @@ class SamplingParams:
             merged = SamplingParams(**chosen)
         except ParameterError as error:
             name = spelled.get(error.parameter, error.parameter)
-            raise ParameterError(name, error.value, error.written, other=error.other) from None
+            raise type(error)(name, error.value, error.written, other=error.other) from None
         if do_sample and merged.greedy:
             raise UsageError("do_sample is true and temperature is 0, which is greedy", remedy="give a temperature")
         return merged
@@ -206,6 +212,17 @@ class SamplingParams:
     def plain(self) -> bool:
         """Whether logits are sampled as they are, whatever came before."""
         return self.repetition_penalty == 1 and not self.shifts and not self.bans
+
+    @property
+    def needs_best_only(self) -> bool:
+        """Whether, from min_tokens on, the best token is all that is needed of the logits."""
+        return self.greedy and self.logprobs is None and self.plain
+
+    @property
+    def choosing_operations(self) -> set[str]:
+        """The operations that choose the tokens of a completion."""
+        best = {"matmul_argmax"} if self.needs_best_only and self.min_tokens < self.max_tokens else set()
+        return best | ({"sample"} if not self.needs_best_only or self.min_tokens else set())
 
     def answer_bytes(self, context: int) -> int:
         """Bytes of Python objects that an answer takes at most; context: positions of the model."""
@@ -247,8 +264,11 @@ def _strings(name: str, value: Any) -> tuple[str, ...]:
     strings = (value,) if isinstance(value, str) else () if value is None else value
     listed = isinstance(strings, Iterable) and not isinstance(strings, bytes | Mapping)
     strings = tuple(strings) if listed else (None,)
-    if not all(isinstance(s, str) and s and _is_text(s) for s in strings):
-        raise _refusal(name, value, "a string or a list of strings, none empty,")
+    rule = "a string or a list of strings, none empty, is wanted"
+    if not all(isinstance(s, str) for s in strings):
+        raise ParameterTypeError(name, shown(value), rule)
+    if not all(s and _is_text(s) for s in strings):
+        raise ParameterError(name, shown(value), rule)
     strings = tuple(dict.fromkeys(strings))
     if len(strings) > MAX_STRINGS or sum(map(len, strings)) > MAX_CHARACTERS:
         total = f"{len(strings):,} strings of {sum(map(len, strings)):,} characters"
@@ -269,8 +289,11 @@ def _token_ids(name: str, value: Any) -> tuple[int, ...]:
     ids = () if value is None else (value,) if isinstance(value, Integral) else value
     listed = isinstance(ids, Iterable) and not isinstance(ids, str | bytes | Mapping)
     ids = tuple(ids) if listed else (None,)
-    if not all(isinstance(i, Integral) and not isinstance(i, bool) and 0 <= int(i) <= MAX_INTEGER for i in ids):
-        raise _refusal(name, value, "a list of token ids from 0")
+    rule = "a list of token ids from 0 is wanted"
+    if not all(isinstance(i, Integral) and not isinstance(i, bool) for i in ids):
+        raise ParameterTypeError(name, shown(value), rule)
+    if not all(0 <= int(i) <= MAX_INTEGER for i in ids):
+        raise ParameterError(name, shown(value), rule)
     return tuple(dict.fromkeys(int(i) for i in ids))
 
 
@@ -291,8 +314,9 @@ def _biases(value: Any) -> tuple[tuple[int, float], ...]:
                 found[int(token)] = wide = float(bias)
                 if not -MAX_BIAS <= wide <= MAX_BIAS:
                     raise ValueError
-    except (TypeError, ValueError, OverflowError):
-        raise ParameterError("logit_bias", shown_as_json(value), f"{words} is wanted") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        kind = ParameterTypeError if isinstance(error, TypeError) else ParameterError
+        raise kind("logit_bias", shown_as_json(value), f"{words} is wanted") from None
     return tuple(sorted(found.items()))
 
 

@@ -70,9 +70,8 @@ class Scheduler:
         if params.greedy:
             self.greedy_groups[key] = group
         limit = min(len(tokens) + params.max_tokens, self.context)
-        best = params.greedy and params.logprobs is None and params.plain
         for index in range(params.n):
-            sequence = Running(group, index, list(tokens), len(tokens), limit, best=best)
+            sequence = Running(group, index, list(tokens), len(tokens), limit, best=params.needs_best_only)
             if not params.greedy:
                 seed = self.seed if params.seed is None else params.seed
                 sequence.stream = stream(seed, request.id, index)

@@ -12,20 +12,25 @@ Source: Radford et al., "Unsupervised Representation Learning with Deep Convolut
 
 import math
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import ArrayLike
 
-from tilewright.backends import Backend, backend
+from tilewright.backends import Backend, backend, footprint
 from tilewright.backends.pixels import to_pixels
 from tilewright.backends.protocol import Array, Arrays, Batches, Network, Operand, Span, unmeasured
-from tilewright.errors import InputError, UsageError
+from tilewright.errors import InputError, UsageError, WrongType
 from tilewright.ops.batchnorm import fold
+from tilewright.ops.conv_transpose2d import Problem as Convolution
 from tilewright.ops.conv_transpose2d import conv_transpose2d
+from tilewright.ops.conv_transpose2d import ladder as convolution_ladder
 from tilewright.ops.conv_transpose2d import prepare as prepare_convolution
-from tilewright.ops.core.arrays import BFLOAT16, as_numpy, result_for
+from tilewright.ops.conv_transpose2d.arguments import axes
+from tilewright.ops.core.arrays import BFLOAT16, NO_NUMBERS, as_numpy, result_for
+from tilewright.ops.core.ladder import Memory
 from tilewright.ops.matmul import matmul
 from tilewright.ops.matmul import prepare as prepare_matrix
 
@@ -61,7 +66,9 @@ class DCGANLayer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             if not 1 <= getattr(self, name) <= MAX_SIZE:
                 raise ValueError(f"{name} is {getattr(self, name)}; at least 1 and at most {MAX_SIZE} is wanted")
         if not all(0 <= cropped <= MAX_SIZE for cropped in self.padding):
-            raise ValueError(f"padding is {self.padding}; what is cropped before and after is wanted, from 0")
+            raise ValueError(
+                f"padding is {self.padding}; two numbers of at least 0 are wanted, cropped before and after"
+            )
 
     def size(self, before: int) -> int:
         """Pixels a side, from those of the layer before."""
@@ -106,10 +113,10 @@ class DCGANConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         for i, (size, _, channels) in enumerate(self.shapes()):
             name = f"layers[{i - 1}]" if i else "the projection"
             if size < 1:
-                raise ValueError(f"{name} crops everything: it leaves {size} pixels a side")
+                raise ValueError(f"{name} crops everything: it leaves {size} pixels per side")
             if size * size * channels > MAX_FLOATS:
                 what = f"{name} makes {size} x {size} pixels of {channels} channels"
-                raise ValueError(f"{what}; at most {MAX_FLOATS:,} numbers an image can be computed")
+                raise ValueError(f"{what}; at most {MAX_FLOATS:,} values per image are allowed")
 
     def shapes(self) -> Iterator[tuple[int, int, int]]:
         """(height, width, channels) of an image after the projection and after each layer."""
@@ -140,6 +147,33 @@ class DCGANConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     def work_bytes(self) -> int:
         """Bytes of these buffers on the CPU."""
         return 4 * self.batch_on("cpu") * sum(self.between)
+
+    def memory(self, dtype: str, device: str = "cpu") -> Memory:
+        """Bytes of the weights."""
+        found = [footprint.matrix(self.z_size, self.size**2 * self.channels, dtype, device)]
+        for (_, _, C), layer in zip(self.shapes(), self.layers, strict=False):
+            rows, columns = axes((layer.kernel,) * 2, layer.stride, (layer.padding,) * 2)
+            problem = Convolution(layer.channels, C, rows, columns, dtype, device)
+            found.append(footprint.weights(convolution_ladder, problem))
+        return footprint.total(found)
+
+    def gpu_bytes(self, dtype: str, outputs: Sequence[str]) -> int:
+        """Bytes of an image on a GPU: between the layers, in the slots, and twice the limbs of the operands: of the
+        first call, and of the CUDA graphs.
+
+        outputs: names, see `operands`.
+        """
+        shapes = list(self.shapes())
+        split = [H * W * footprint.limbs(C, dtype) for H, W, C in shapes[:-1]]
+        slots = SLOTS * footprint.record_bytes([Operand((self.z_size,)), *self.operands(outputs)])
+        images = 0 if "images" in outputs else 4 * math.prod(shapes[-1])
+        return footprint.element_bytes(dtype) * sum(self.between) + slots + images + 2 * footprint.cached(split)
+
+    def operands(self, outputs: Sequence[str]) -> list[Operand]:
+        """Of an image: float32 values, 8-bit pixels, whether it is not finite."""
+        shape = self.image_shape
+        operands = {"images": Operand(shape), "pixels": Operand(shape, "uint8"), "invalid": Operand((), "uint8")}
+        return [operands[name] for name in outputs]
 
     @property
     def activations(self) -> tuple[str, ...]:
@@ -193,7 +227,7 @@ def check_variances(weights: Mapping[str, np.ndarray], path: str | None = None) 
         if name.endswith(".running_var") and not (array >= 0).all():
             at = int(np.argmin(array >= 0))
             raise InputError(f"tensor {name} holds {array[at]} at [{at}]; a variance is not negative", path=path,
-                             remedy="the file is damaged: use another checkpoint")  # fmt: skip
+                             remedy="use another checkpoint: the file is damaged")  # fmt: skip
 
 
 class DCGAN:
@@ -238,6 +272,14 @@ class DCGAN:
         self.work = self.backend.workspace(even=self.batch * even, odd=self.batch * odd)
         self.batches: dict[tuple[str, ...], Batches] = {}
 
+    def __repr__(self) -> str:
+        height, width, channels = self.config.image_shape
+        layers = len(self.config.layers)
+        return (
+            f"<DCGAN: {self.config.z_size} noise values to {height} x {width} pixels of {channels} channels, "
+            f"{layers} layers; {self.dtype} on {self.backend.name}>"
+        )
+
     def forward(
         self, z: Array, *, images: Array | None = None, pixels: Array | None = None, invalid: Array | None = None
     ) -> None:
@@ -262,12 +304,11 @@ class DCGAN:
     def batches_of(self, *outputs: str) -> Batches:
         """`forward` from noise to the outputs of these names, prepared when it is first requested."""
         if outputs not in self.batches:
-            shape, own = self.config.image_shape, weakref.proxy(self)  # the model holds it, and is freed with it
-            operands = {"images": Operand(shape), "pixels": Operand(shape, "uint8"), "invalid": Operand((), "uint8")}
+            own = weakref.proxy(self)  # the model holds the batches, and is freed with them
             network = Network(
                 lambda z, *arrays: own.forward(z, **dict(zip(outputs, arrays, strict=True))),
                 inputs=[Operand((self.columns,))],
-                outputs=[operands[name] for name in outputs],
+                outputs=self.config.operands(outputs),
             )
             self.batches[outputs] = self.backend.batches(network, [self.batch], SLOTS)
         return self.batches[outputs]
@@ -280,7 +321,7 @@ class DCGAN:
         for i in range(len(self.config.layers)):
             yield self._folded(weights, f"convs.{i}", i + 1, axis=2)
 
-    def generate(self, z, *, out: np.ndarray | None = None) -> np.ndarray:
+    def generate(self, z: ArrayLike, *, out: np.ndarray | None = None) -> np.ndarray:
         """Noise (n, z_size) -> float32 (n, height, width, channels), each value from -1 to 1.
 
         z: real numbers, NumPy or what it can read; they are rounded to float32. out: where to write. An image's bits do
@@ -323,14 +364,15 @@ class DCGAN:
             folded = fold(matrix, bias, *tiled, eps=self.config.batch_norm_eps, axis=axis)
         if not all(np.isfinite(array).all() for array in folded):
             raise InputError(f"{name} with norms.{norm} folded into it is beyond the range of float32",
-                             remedy="the file is damaged: use another checkpoint")  # fmt: skip
+                             remedy="use another checkpoint: the file is damaged")  # fmt: skip
         return folded
 
-    def checked(self, z) -> np.ndarray:
+    def checked(self, z: ArrayLike) -> np.ndarray:
         """Noise as float32 (n, z_size). Raises UsageError as `generate` does."""
         noise, wanted = as_numpy("z", z), self.config.z_size
         if noise.ndim != 2 or noise.shape[1] != wanted or not (noise.dtype.kind in "iuf" or noise.dtype == BFLOAT16):
-            raise UsageError(f"z is {noise.dtype} {noise.shape}; real numbers (n, {wanted}) are wanted")
+            kind = WrongType if noise.dtype.kind in NO_NUMBERS else UsageError
+            raise kind(f"z is {noise.dtype} {noise.shape}; real numbers (n, {wanted}) are wanted")
         with np.errstate(over="ignore"):
             noise = np.ascontiguousarray(noise, np.float32)
         finite = np.isfinite(noise)

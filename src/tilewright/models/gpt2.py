@@ -15,13 +15,20 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
+from tilewright.backends import footprint
 from tilewright.backends.protocol import Array, Backend, Workspace
 from tilewright.errors import InputError
 from tilewright.generation.decoder import Batch, Sizes
 from tilewright.generation.language_model import LanguageModel
+from tilewright.generation.memory import Prompts
+from tilewright.ops.core.ladder import Memory
 from tilewright.ops.embedding import embedding
 from tilewright.ops.layernorm import layernorm
+from tilewright.ops.matmul import Problem as Product
+from tilewright.ops.matmul import ladder as matmul_ladder
 from tilewright.ops.matmul import matmul, prepare
+from tilewright.ops.matmul_argmax import Problem as Search
+from tilewright.ops.matmul_argmax import ladder as argmax_ladder
 from tilewright.ops.matmul_argmax import matmul_argmax
 from tilewright.ops.matmul_argmax import prepare as prepare_argmax
 
@@ -70,13 +77,13 @@ class GPT2Config(msgspec.Struct, frozen=True, kw_only=True):
             if size is not None and not least <= size <= most:
                 raise ValueError(f"{name} is {size}; at least {least} and at most {most} is wanted")
         if self.n_embd % self.n_head:
-            raise ValueError(f"n_embd is {self.n_embd} and n_head {self.n_head}: heads must divide the width")
+            raise ValueError(f"n_embd is {self.n_embd} and n_head {self.n_head}: n_embd must be a multiple of n_head")
         if self.activation_function not in ACTIVATIONS:
             raise ValueError(f"activation_function is {self.activation_function!r}; {', '.join(ACTIVATIONS)} are known")
         if not 0 < self.layer_norm_epsilon < 1:
             raise ValueError(f"layer_norm_epsilon is {self.layer_norm_epsilon}; it must be between 0 and 1")
         if self.add_cross_attention:
-            raise ValueError("add_cross_attention is true; cross attention is not GPT-2's and not computed")
+            raise ValueError("add_cross_attention is true; cross attention is not supported")
 
     @property
     def width(self) -> int:
@@ -110,6 +117,45 @@ class GPT2Config(msgspec.Struct, frozen=True, kw_only=True):
             }  # fmt: skip
         shapes |= {"ln_f.bias": (C,), "ln_f.weight": (C,)}
         return shapes | {"wpe.weight": (self.n_positions, C), "wte.weight": (self.vocab_size, C)}
+
+    def memory(self, dtype: str, device: str = "cpu") -> Memory:
+        """Bytes of the weights on a device, without the embedding's table, which the CPU maps."""
+        C, V, W = self.n_embd, self.vocab_size, self.width
+        vectors = self.n_layer * (4 * C + 3 * C + 2 * C + W) + 2 * C + self.n_positions * C
+        layer = [footprint.matrix(*sizes, dtype, device) for sizes in ((C, 3 * C), (C, C), (C, W), (W, C))]
+        head, problem = footprint.matrix(C, V, dtype, device), self.search(dtype, device)
+        screen = footprint.weights(argmax_ladder, problem)
+        return footprint.total([Memory(4 * vectors), *self.n_layer * layer, head, screen])
+
+    def search(self, dtype: str, device: str = "cpu") -> Search:
+        """The problem of finding the largest logit."""
+        layout = footprint.chosen(matmul_ladder, Product(self.vocab_size, self.n_embd, dtype, device)).name
+        return Search(self.vocab_size, self.n_embd, dtype, layout, device)
+
+    def writes_logits(self, dtype: str) -> bool:
+        """True if the CPU writes all logits before it searches the largest one."""
+        return footprint.chosen(argmax_ladder, self.search(dtype)).name == "cpu.logits"
+
+    def row_bytes(self, dtype: str, device: str = "cpu") -> int:
+        """Bytes of a row of a pass: x, its norm, queries, keys and values, attention's result, the layer between.
+
+        On a GPU the hidden states besides, and in float32 the limbs of the widest operand; on the CPU sums in float32.
+        """
+        C, W = self.n_embd, self.width
+        if device == "cpu":
+            itemsize = 2 if dtype == "bfloat16" else 4
+            return (12 + 4 * itemsize) * C + itemsize * W
+        itemsize = footprint.element_bytes(dtype)
+        return 4 * C + itemsize * (6 * C + W) + footprint.limbs(max(W, C), dtype)
+
+    def flops(self, prompts: Prompts, tokens: int) -> float:
+        """Operations of prompts that get `tokens` new ones each: every position through every layer, the output matrix
+        for the new tokens alone."""
+        C, n = self.n_embd, prompts.count
+        positions = prompts.tokens + n * (tokens - 1)
+        keys = positions * (positions / max(1, n) + 1) / 2  # that queries attend to, were all prompts of one length
+        layers = self.n_layer * (positions * (8 * C * C + 4 * C * self.width) + 4 * C * keys)
+        return float(layers + 2 * self.vocab_size * C * n * tokens)
 
 
 def own_name(name: str) -> str | None:
@@ -160,6 +206,13 @@ class GPT2(LanguageModel):
         self.head = prepare(self.wte.T, dtype=dtype)
         self.best_head = prepare_argmax(self.wte.T, dtype=dtype, weights=self.head)
         self.activation = ACTIVATIONS[config.activation_function]
+
+    def __repr__(self) -> str:
+        config = self.config
+        return (
+            f"<GPT2: {config.n_layer} layers of width {config.n_embd:,}, {config.n_head} heads, "
+            f"{config.vocab_size:,} tokens, {config.n_positions:,} positions; {self.dtype} on {self.backend.name}>"
+        )
 
     def forward(self, batch: Batch, work: Workspace) -> Array:
         """Hidden states (n, C) of the last row of each of n sequences, after the last norm; float32 on a CPU."""

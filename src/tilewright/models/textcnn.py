@@ -8,22 +8,28 @@ padding mask: a sentence always has `sequence_length` ids, and where padding fil
 """
 
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any, TypedDict, cast
 
 import msgspec
 import numpy as np
+from numpy.typing import ArrayLike
 
-from tilewright.backends import Backend, backend
+from tilewright.backends import Backend, backend, footprint
 from tilewright.backends.protocol import Array, Network, Operand
 from tilewright.backends.token_lookup import token_lookup
-from tilewright.errors import InputError, UsageError
+from tilewright.errors import InputError, UsageError, WrongType
 from tilewright.formats.sentence_encoder import Content, SentenceEncoder, encoder_for
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.ops.core.arrays import as_numpy
+from tilewright.ops.core.ladder import Memory
 from tilewright.ops.embedding import checked_ids
+from tilewright.ops.embedding_conv1d import Problem as Convolutions
 from tilewright.ops.embedding_conv1d import embedding_conv1d
+from tilewright.ops.embedding_conv1d import ladder as convolutions_ladder
 from tilewright.ops.embedding_conv1d import prepare as prepare_convolutions
+from tilewright.ops.embedding_conv1d.memory import LINE, row_width
 from tilewright.ops.matmul import matmul
 from tilewright.ops.matmul import prepare as prepare_matrix
 
@@ -64,12 +70,12 @@ class TextCNNConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
                 raise ValueError(f"{name} is {size}; at least 1 and at most {most} is wanted")
         if not self.kernel_sizes or any(not 1 <= K <= self.sequence_length for K in self.kernel_sizes):
             raise ValueError(
-                f"kernel_sizes is {self.kernel_sizes}; each is from 1 to the sequence_length {self.sequence_length}"
+                f"kernel_sizes is {self.kernel_sizes}; each must be 1 to the sequence_length {self.sequence_length}"
             )
         if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
             raise ValueError(f"pad_token_id is {self.pad_token_id}; ids are 0 to {self.vocab_size - 1}")
         if set(self.id2label) - set(range(self.num_labels)):
-            raise ValueError(f"id2label names {sorted(self.id2label)}; there are {self.num_labels} labels from 0")
+            raise ValueError(f"id2label names {sorted(self.id2label)}; it may name 0 to {self.num_labels - 1}")
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """Name and shape of every weight, in the order of the course's params.bin."""
@@ -77,14 +83,63 @@ class TextCNNConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         shapes: dict[str, tuple[int, ...]] = {"embedding.weight": (self.vocab_size, C)}
         for i, K in enumerate(self.kernel_sizes):
             shapes |= {f"convs.{i}.weight": (O, C, K), f"convs.{i}.bias": (O,)}
-        widths = (O * len(self.kernel_sizes), *self.hidden_sizes, self.num_labels)
-        for i, (inputs, outputs) in enumerate(pairwise(widths)):
+        for i, (inputs, outputs) in enumerate(pairwise(self.widths)):
             shapes |= {f"linears.{i}.weight": (outputs, inputs), f"linears.{i}.bias": (outputs,)}
         return shapes
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Elements of a sentence after the convolutions and after each linear layer."""
+        return self.num_filters * len(self.kernel_sizes), *self.hidden_sizes, self.num_labels
+
+    def convolutions(self, dtype: str, device: str = "cpu") -> Convolutions:
+        """The first layer's problem."""
+        return Convolutions(self.hidden_size, self.num_filters, tuple(self.kernel_sizes), dtype, device)
+
+    def memory(self, dtype: str, device: str = "cpu") -> Memory:
+        """Bytes of the filters and the linear layers. entry: of an entry of the token table, 0 if there is none; on a
+        GPU an entry has a token's rows for all taps."""
+        linears = [footprint.matrix(K, N, dtype, device) for K, N in pairwise(self.widths)]
+        if device == "cpu":
+            filters = footprint.weights(convolutions_ladder, self.convolutions(dtype))
+        else:  # as the ladder's rungs for a GPU say, which cannot be asked where there is none
+            C, taps, width = self.hidden_size, sum(self.kernel_sizes), row_width(self.num_filters, dtype, cut=True)
+            own = footprint.matrix(C, taps * self.num_filters, dtype, device)
+            entry = taps * -(-self.num_filters // width) * LINE
+            filters = Memory(own.prepared, own.preparing + 4 * C * taps * self.num_filters, entry)
+        return footprint.total([filters, *linears])
+
+    def between_bytes(self, dtype: str, device: str = "cpu") -> int:
+        """Bytes of a sentence between the layers. The CPU keeps all layers' results until a batch is done. A GPU
+        allocates them layer by layer: operand, result, and in float32 the operand's limbs."""
+        if device == "cpu":
+            return 4 * sum(self.widths)
+        itemsize = footprint.element_bytes(dtype)
+        layers = [itemsize * (K + N) + footprint.limbs(K, dtype) for K, N in pairwise(self.widths)]
+        return max(layers) + 2 * 4 * self.sequence_length
+
+    @property
+    def operands(self) -> tuple[list[Operand], list[Operand]]:
+        """(inputs, outputs) of a sentence: its ids; its logits, and its smallest slot of the token table."""
+        return [Operand((self.sequence_length,), "int32")], [Operand((self.num_labels,)), Operand((), "int32")]
+
+    @property
+    def flops(self) -> int:
+        """Operations of a sentence whose rows of the token table exist."""
+        sums = sum((self.sequence_length - K + 1) * K * self.num_filters for K in self.kernel_sizes)
+        return sums + sum(2 * K * N for K, N in pairwise(self.widths))
 
     def label(self, i: int) -> str:
         """The name of class i."""
         return self.id2label.get(i, f"LABEL_{i}")
+
+
+class Answer(TypedDict):
+    """label: the name of the likeliest class. score: the softmax of its logit. logits: (num_labels,)."""
+
+    label: str
+    score: float
+    logits: list[float]
 
 
 class TextCNN:
@@ -106,8 +161,10 @@ class TextCNN:
         device: str | Backend = "cpu",
         table_memory: int | None = None,
     ):
-        if table_memory is not None and (not isinstance(table_memory, INTEGERS) or table_memory < 0):
-            raise UsageError(f"table_memory is {table_memory!r}; a number of bytes is wanted, as in 4 << 30 for 4 GiB")
+        is_integer = isinstance(table_memory, INTEGERS)
+        if table_memory is not None and (not is_integer or table_memory < 0):
+            kind = UsageError if is_integer else WrongType
+            raise kind(f"table_memory is {table_memory!r}; a number of bytes is wanted, as in 4 << 30 for 4 GiB")
         shapes = config.tensor_shapes()
         for name in shapes.keys() | weights.keys():
             found = weights[name].shape if name in weights else None
@@ -140,13 +197,16 @@ class TextCNN:
         what = f"the GPU's memory does not hold a batch of {sizes[0]} sentences beside the weights"
         remedy = "give the token table less (table_memory, --table-memory on the command line), or run on the CPU"
         with self.backend.enough_memory(what, remedy):
-            ids, logits, lowest = (config.sequence_length,), (config.num_labels,), ()
-            network = Network(
-                lambda *arrays: own.forward(*arrays),
-                inputs=[Operand(ids, "int32")],
-                outputs=[Operand(logits), Operand(lowest, "int32")],
-            )
+            network = Network(lambda *arrays: own.forward(*arrays), *config.operands)
             self.batches = self.backend.batches(network, sizes)
+
+    def __repr__(self) -> str:
+        config = self.config
+        sizes = f"{config.vocab_size:,} tokens of width {config.hidden_size:,}, {config.num_filters:,} filters"
+        return (
+            f"<TextCNN: {sizes} of each size {config.kernel_sizes}, sentences of {config.sequence_length} tokens, "
+            f"{config.num_labels} labels; {self.dtype} on {self.backend.name}>"
+        )
 
     def forward(self, ids: Array, logits: Array, lowest: Array) -> None:
         """A batch of token ids int32 (n, sequence_length) -> logits (n, num_labels). lowest (n,): see `TokenLookup`."""
@@ -161,7 +221,7 @@ class TextCNN:
     def _between(self, *shape: int) -> Array:
         return self.backend.empty(shape, self.backend.between)
 
-    def logits(self, ids) -> np.ndarray:
+    def logits(self, ids: ArrayLike) -> np.ndarray:
         """Token ids int (n, sequence_length) -> float32 (n, num_labels).
 
         A large n is better than many small ones: rows of the token table are computed n sentences at a time. A
@@ -181,7 +241,7 @@ class TextCNN:
             self.batches.run([ids], [logits, lowest], spans)
         return logits.copy()
 
-    def classify(self, sentences: Iterable) -> list[dict]:
+    def classify(self, sentences: Iterable[str | Sequence[int] | np.ndarray]) -> list[Answer]:
         """Sentences -> [{"label", "score", "logits"}]; score is the softmax of the label's logit.
 
         sentences: texts, if the model has a tokenizer, or sequences of token ids; see `SentenceEncoder` for those that
@@ -189,11 +249,13 @@ class TextCNN:
         and the position of what is no id of the vocabulary, both from 0.
         """
         if isinstance(sentences, str):
-            raise UsageError("sentences is one text; a list of sentences is wanted")
+            raise WrongType("sentences is one text; a list of sentences is wanted")
+        if not np.iterable(sentences):
+            raise WrongType(f"sentences is {sentences!r}; a list of sentences is wanted")
         encoder = encoder_for(self.tokenizer, self.config)
         contents = [self._content(number, sentence, encoder) for number, sentence in enumerate(sentences)]
         ids = encoder.rows(contents) if encoder else np.array(contents, np.int32)
-        return [self.answer(row) for row in self.logits(ids.reshape(-1, self.config.sequence_length))]
+        return [cast(Answer, self.answer(row)) for row in self.logits(ids.reshape(-1, self.config.sequence_length))]
 
     def _content(self, number: int, sentence, encoder: SentenceEncoder | None) -> Content:
         """What counts of a sentence's text, or its ids, each an integer of the vocabulary."""
@@ -203,24 +265,26 @@ class TextCNN:
             raise UsageError(what, remedy=f"give {L} token ids")
         wanted = f"text or a sequence of up to {L} token ids" if encoder else f"a sequence of {L} token ids"
         if isinstance(sentence, bytes):
-            raise UsageError(f"sentence {number} is bytes; {wanted} is wanted")
+            raise WrongType(f"sentence {number} is bytes; {wanted} is wanted")
         try:
             if encoder and isinstance(sentence, str):
                 return encoder.checked(sentence)
             row = list(sentence)
             filled = encoder.filled(row) if encoder else row
         except TypeError as error:
-            raise UsageError(f"sentence {number} is {sentence!r}; {wanted} is wanted") from error
+            raise WrongType(f"sentence {number} is {sentence!r}; {wanted} is wanted") from error
         except InputError as error:
             raise UsageError(f"sentence {number} {error.message}") from error
         if len(filled) != L:
             raise UsageError(f"sentence {number} has {len(filled)} token ids; the model takes {L}")
         for position, token in enumerate(row):
             if not isinstance(token, INTEGERS) or isinstance(token, bool) or not 0 <= token < V:
-                raise UsageError(f"sentence {number}, position {position}: {token!r} is no id; 0 to {V - 1} are")
+                raise UsageError(
+                    f"sentence {number}, position {position}: {token!r} is no token id; ids are 0 to {V - 1}"
+                )
         return [int(token) for token in row]
 
-    def answer(self, logits: np.ndarray) -> dict:
+    def answer(self, logits: np.ndarray) -> dict[str, Any]:
         """One sentence's logits (num_labels,) as {"label", "score", "logits"}; the lowest class wins a tie."""
         odds = np.exp(logits.astype(np.float64) - logits.max())
         best = int(np.argmax(logits))

@@ -19,9 +19,14 @@ else; `convolve` here flips. It computes and writes floats; here a result has th
 Source: the algorithms and argument rules of scipy.ndimage (P. Verveer and others), written anew.
 """
 
+from __future__ import annotations
+
 import operator
+from collections.abc import Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from tilewright.ndimage._arguments import (
     array_of,
@@ -54,8 +59,20 @@ __all__ = [
     "uniform_filter1d",
 ]
 
+T = TypeVar("T")
+Each: TypeAlias = "T | Sequence[T]"  # one for all axes, or one per axis
+Output: TypeAlias = "DTypeLike | NDArray[Any] | None"
 
-def correlate1d(input, weights, axis=-1, output=None, mode="reflect", cval=0.0, origin=0):
+
+def correlate1d(
+    input: ArrayLike,
+    weights: ArrayLike,
+    axis: int = -1,
+    output: Output = None,
+    mode: str = "reflect",
+    cval: complex = 0.0,
+    origin: int = 0,
+) -> NDArray[Any]:
     """Correlation along one axis with weights (K,), real or complex, of any size.
 
     input: array of bool, integers, float32, float64 or their complex kinds. output: None for input's dtype, a dtype, or
@@ -78,14 +95,31 @@ def correlate1d(input, weights, axis=-1, output=None, mode="reflect", cval=0.0, 
     return output
 
 
-def convolve1d(input, weights, axis=-1, output=None, mode="reflect", cval=0.0, origin=0):
+def convolve1d(
+    input: ArrayLike,
+    weights: ArrayLike,
+    axis: int = -1,
+    output: Output = None,
+    mode: str = "reflect",
+    cval: complex = 0.0,
+    origin: int = 0,
+) -> NDArray[Any]:
     """`correlate1d` with the kernel turned round."""
     weights = array_of("weights", weights)[::-1]
     weights = weights.conj() if weights.dtype.kind == "c" else weights
     return correlate1d(input, weights, axis, output, mode, cval, turned(origin, len(weights)))
 
 
-def correlate(input, weights, output=None, mode="reflect", cval=0.0, origin=0, *, axes=None):
+def correlate(
+    input: ArrayLike,
+    weights: ArrayLike,
+    output: Output = None,
+    mode: Each[str] = "reflect",
+    cval: complex = 0.0,
+    origin: Each[int] = 0,
+    *,
+    axes: int | Sequence[int] | None = None,
+) -> Any:
     """Correlation with weights of as many dimensions as input, or as there are `axes`.
 
     axes: None for all, or which axes the kernel lies along. origin: one, or one an axis. mode: one for all axes. The
@@ -97,7 +131,16 @@ def correlate(input, weights, output=None, mode="reflect", cval=0.0, origin=0, *
     return _filter_all(input, weights, output, mode, cval, origin, False, axes)
 
 
-def convolve(input, weights, output=None, mode="reflect", cval=0.0, origin=0, *, axes=None):
+def convolve(
+    input: ArrayLike,
+    weights: ArrayLike,
+    output: Output = None,
+    mode: Each[str] = "reflect",
+    cval: complex = 0.0,
+    origin: Each[int] = 0,
+    *,
+    axes: int | Sequence[int] | None = None,
+) -> Any:
     """`correlate` with the kernel turned round along every axis."""
     if on_gpu(input):
         weights, origins = turned_tensor(weights, origin)
@@ -106,8 +149,17 @@ def convolve(input, weights, output=None, mode="reflect", cval=0.0, origin=0, *,
 
 
 def gaussian_filter1d(
-    input, sigma, axis=-1, order=0, output=None, mode="reflect", cval=0.0, truncate=4.0, *, radius=None
-):
+    input: ArrayLike,
+    sigma: float,
+    axis: int = -1,
+    order: int = 0,
+    output: Output = None,
+    mode: str = "reflect",
+    cval: complex = 0.0,
+    truncate: float = 4.0,
+    *,
+    radius: int | None = None,
+) -> NDArray[Any]:
     """Correlation along one axis with a Gaussian of standard deviation `sigma`, or with its derivative of that order.
 
     The kernel ends at `truncate` standard deviations, or at `radius` numbers on each side. The rest is as in
@@ -118,8 +170,17 @@ def gaussian_filter1d(
 
 
 def gaussian_filter(
-    input, sigma, order=0, output=None, mode="reflect", cval=0.0, truncate=4.0, *, radius=None, axes=None
-):
+    input: ArrayLike,
+    sigma: Each[float],
+    order: Each[int] = 0,
+    output: Output = None,
+    mode: Each[str] = "reflect",
+    cval: complex = 0.0,
+    truncate: float = 4.0,
+    *,
+    radius: Each[int] | None = None,
+    axes: int | Sequence[int] | None = None,
+) -> NDArray[Any]:
     """Gaussian along each of `axes`: `gaussian_filter1d` one after the other, each result in the output's dtype.
 
     sigma, order, mode, radius: one, or one for each of the axes; where sigma is 0 nothing is done.
@@ -133,7 +194,15 @@ def gaussian_filter(
     return filter_chain(correlate1d, input, passes, output, cval)
 
 
-def uniform_filter1d(input, size, axis=-1, output=None, mode="reflect", cval=0.0, origin=0):
+def uniform_filter1d(
+    input: ArrayLike,
+    size: int,
+    axis: int = -1,
+    output: Output = None,
+    mode: str = "reflect",
+    cval: complex = 0.0,
+    origin: int = 0,
+) -> NDArray[Any]:
     """The mean of `size` neighbours along one axis; the rest is as in `correlate1d`."""
     input = array_of("input", input)
     axis = axis_of(axis, input.ndim)
@@ -154,7 +223,16 @@ def uniform_filter1d(input, size, axis=-1, output=None, mode="reflect", cval=0.0
     return output
 
 
-def uniform_filter(input, size=3, output=None, mode="reflect", cval=0.0, origin=0, *, axes=None):
+def uniform_filter(
+    input: ArrayLike,
+    size: Each[int] = 3,
+    output: Output = None,
+    mode: Each[str] = "reflect",
+    cval: complex = 0.0,
+    origin: Each[int] = 0,
+    *,
+    axes: int | Sequence[int] | None = None,
+) -> NDArray[Any]:
     """The mean over a box: `uniform_filter1d` along each of `axes`, each result in the output's dtype.
 
     size, mode, origin: one, or one for each of the axes; where size is 1 nothing is done.
@@ -165,24 +243,34 @@ def uniform_filter(input, size=3, output=None, mode="reflect", cval=0.0, origin=
     given = (per_axis(value, len(axes)) for value in (size, origin, mode))
     steps = [step for step in zip(axes, *given, strict=True) if step[1] > 1]
     between = as_bytes(output)
-    for axis, *step in steps:
-        size, origin, mode = step
-        uniform_filter1d(input, int(size), axis, between, mode, cval, origin)
+    for axis, extent, shift, border in steps:
+        uniform_filter1d(input, int(extent), axis, between, border, cval, shift)
         input = between
     return settled(output, input)
 
 
-def prewitt(input, axis=-1, output=None, mode="reflect", cval=0.0):
+def prewitt(
+    input: ArrayLike, axis: int = -1, output: Output = None, mode: Each[str] = "reflect", cval: complex = 0.0
+) -> NDArray[Any]:
     """The difference of neighbours along `axis`, summed over three neighbours along the others."""
     return _edge(input, axis, output, mode, cval, [1, 1, 1])
 
 
-def sobel(input, axis=-1, output=None, mode="reflect", cval=0.0):
+def sobel(
+    input: ArrayLike, axis: int = -1, output: Output = None, mode: Each[str] = "reflect", cval: complex = 0.0
+) -> NDArray[Any]:
     """The difference of neighbours along `axis`, smoothed by [1, 2, 1] along the others."""
     return _edge(input, axis, output, mode, cval, [1, 2, 1])
 
 
-def laplace(input, output=None, mode="reflect", cval=0.0, *, axes=None):
+def laplace(
+    input: ArrayLike,
+    output: Output = None,
+    mode: Each[str] = "reflect",
+    cval: complex = 0.0,
+    *,
+    axes: int | Sequence[int] | None = None,
+) -> NDArray[Any]:
     """The sum of second differences [1, -2, 1] along each of `axes`; mode: one, or one for each of them."""
 
     input = array_of("input", input)
@@ -199,7 +287,16 @@ def laplace(input, output=None, mode="reflect", cval=0.0, *, axes=None):
     return filter_cross([1, -2, 1], input, axes, modes, output, cval, one_by_one)
 
 
-def gaussian_laplace(input, sigma, output=None, mode="reflect", cval=0.0, *, axes=None, **kwargs):
+def gaussian_laplace(
+    input: ArrayLike,
+    sigma: Each[float],
+    output: Output = None,
+    mode: Each[str] = "reflect",
+    cval: complex = 0.0,
+    *,
+    axes: int | Sequence[int] | None = None,
+    **kwargs: Any,
+) -> NDArray[Any]:
     """The sum of a Gaussian's second derivatives along each of `axes`; kwargs go to `gaussian_filter`."""
     input = array_of("input", input)
     chosen = axes_of(axes, input.ndim)

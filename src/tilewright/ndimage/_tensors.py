@@ -15,7 +15,7 @@ def filter_tensor(input, weights, output, mode, cval, origin, axes):
     weights = _numbers(weights)
     if input.ndim != 3 or str(input.dtype) != "torch.float32" or axes_of(axes, input.ndim) != (0, 1, 2):
         what = f"input is {input.dtype} {tuple(input.shape)}"
-        raise RuntimeError(f"{what}: on a GPU, float32 volumes (D, H, W) are filtered, along all axes")
+        raise RuntimeError(f"{what}: on a GPU, only float32 volumes (D, H, W) are filtered, along all axes")
     if weights.ndim != 3 or not weights.size:
         raise RuntimeError(f"weights has shape {weights.shape}; three dimensions are wanted, none empty")
     if output is not None and not hasattr(output, "data_ptr"):
@@ -23,8 +23,8 @@ def filter_tensor(input, weights, output, mode, cval, origin, axes):
     origins = per_axis(origin, 3)
     for at, K in zip(origins, weights.shape, strict=True):
         check_origin(at, K)
-    border = {"mode": mode_of(mode), "cval": real_of(cval), "origin": origins}
-    return conv3d(input, prepare(weights, device=input.device), out=output, **border)
+    kernel = prepare(weights, device=input.device)
+    return conv3d(input, kernel, mode=mode_of(mode), cval=real_of(cval), origin=origins, out=output)
 
 
 def turned_tensor(weights, origin) -> tuple[np.ndarray, list]:

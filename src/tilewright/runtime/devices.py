@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import TracebackType
 
 from tilewright.backends.memory import is_kind, out_of_memory
@@ -15,6 +18,18 @@ LEAST = (8, 0)  # compute capability, Ampere's: from there on matrix units know 
 ON_CPU = 'run on the CPU: device="cpu", --device cpu on the command line'
 EXTRA = f"install what the GPU needs, pip install 'tilewright[gpu]', or {ON_CPU}"
 
+_elsewhere: ContextVar[bool] = ContextVar("elsewhere", default=False)
+
+
+@contextmanager
+def gpu_elsewhere(taken_for_granted: bool) -> Iterator[None]:
+    """In the block, `place_for("cuda")` does not check the GPU: a job for another machine is planned."""
+    token = _elsewhere.set(taken_for_granted)
+    try:
+        yield
+    finally:
+        _elsewhere.reset(token)
+
 
 def place_for(device: str, dtype: str = "float32") -> str:
     """The word itself, one of DEVICES, but for "auto": "cuda" where that can run, else "cpu".
@@ -24,7 +39,9 @@ def place_for(device: str, dtype: str = "float32") -> str:
     or its driver is older than PyTorch's CUDA.
     """
     if device not in DEVICES:
-        raise UsageError(f"device is {device!r}; {', '.join(DEVICES)} are")
+        raise UsageError(f"device is {device!r}; it must be one of {', '.join(DEVICES)}")
+    if device == "cuda" and _elsewhere.get():
+        return device
     if device != "cpu":
         try:
             _check_gpu()
@@ -35,7 +52,7 @@ def place_for(device: str, dtype: str = "float32") -> str:
             missing = f"; {error.message}"
     if dtype in GPU_DTYPES:
         why = "" if device == "cpu" else missing
-        raise UsageError(f"{dtype} is for a GPU, and this runs on the CPU{why}", remedy="take bfloat16 or float32")
+        raise UsageError(f"{dtype} is for a GPU, and this runs on the CPU{why}", remedy="use bfloat16 or float32")
     return "cpu"
 
 
@@ -79,7 +96,7 @@ class gpu_faults:
         if error is None or isinstance(error, TilewrightError):
             return
         if cause := out_of_memory(error):
-            what, remedy = str(cause).partition(". ")[0], f"end what else runs on it, or {ON_CPU}"
+            what, remedy = str(cause).partition(". ")[0], f"stop what else runs on it, or {ON_CPU}"
             raise ResourceError(f"the GPU has too little memory: {what}", remedy=remedy) from error
         what = str(error).partition("\n")[0]
         if _is_gpu_fault(error):

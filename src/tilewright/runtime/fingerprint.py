@@ -1,39 +1,45 @@
-"""What results depend on beside the input's content and a verb's own settings; and what a worker takes along."""
+"""What a job's results depend on beside its files and its verb's own options; the same settings in every process."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import replace
 
-from tilewright.formats.files import spelled
-from tilewright.formats.models import table_path
-from tilewright.ops.core.ladder import forced, using
+from tilewright.ops.core.ladder import forced, forcing
 from tilewright.ops.core.launch import asked_threads, threads
-from tilewright.runtime.jobs.manifest import Value, file_identity
-from tilewright.runtime.outputs import model_files
+from tilewright.runtime.devices import place_for
+from tilewright.runtime.jobs.manifest import Value
+from tilewright.runtime.jobs.settings import Settings
 
 EXACT = ("amx-bf16", "avx512bf16")  # features of a CPU by which a kernel rounds in another way
 
 
-@dataclass(frozen=True)
-class Around:
-    """The rungs that are forced and the threads that were asked for, where the job was called."""
+@contextmanager
+def in_force(settings: Settings) -> Iterator[None]:
+    """Inside, kernels run on the settings' threads, and the settings' rungs are forced.
 
-    rungs: dict[str, str] = field(default_factory=dict)
-    threads: int | None = None
+    Raises UsageError for an operation that does not exist, Refused for a rung that it does not have.
+    """
+    with forcing(**settings.rungs), threads(settings.threads or asked_threads()):
+        yield
 
-    @classmethod
-    def here(cls) -> Around:
-        return cls(forced(), asked_threads())
 
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        """The same in another process."""
-        with using(**self.rungs), threads(self.threads):
-            yield
+def as_called(settings: Settings) -> Settings:
+    """The settings with the device of "auto", and with the rungs and threads of the caller's `with` blocks.
+
+    Raises what `in_force` and `place_for` do.
+    """
+    device = place_for(settings.device, settings.dtype or "float32")
+    with in_force(settings):
+        return replace(settings, device=device, rungs=forced(), threads=asked_threads())
+
+
+def fingerprint(verb: str, settings: Settings, dtype: str) -> dict[str, Value]:
+    """What results of every verb depend on: the first fields of the manifest. dtype: the accuracy class."""
+    fields: dict[str, Value] = {"verb": verb, "version": own_version(), "dtype": dtype}
+    fields["device"] = device_class(settings.device)
+    return fields | {f"rung.{op}": name for op, name in sorted(settings.rungs.items())}
 
 
 def device_class(device: str) -> str:
@@ -56,27 +62,3 @@ def own_version() -> str:
         return version("tilewright")
     except PackageNotFoundError:
         return ""
-
-
-def fingerprint(verb: str, job: Any, around: Around) -> dict[str, Value]:
-    """Of a job with `model`, `input`, `dtype` and `device`: fields of the manifest. Raises InputError for a file that
-    is not there."""
-    fields: dict[str, Value] = {"verb": verb, "version": own_version(), "dtype": job.dtype}
-    fields["device"] = device_class(job.device)
-    fields |= {f"rung.{op}": name for op, name in sorted(around.rungs.items())}
-    for name, path in files_of(job).items():
-        if not name.startswith("model.") or os.path.exists(path):
-            fields |= file_identity(name, path)
-    return fields
-
-
-def files_of(job: Any) -> dict[str, str]:
-    """The files in the fingerprint of a job with `input` and, but for `convolve`, `model`: name -> path. Of a model's
-    directory also those that would be read if they were there."""
-    files = {"input": job.input} if job.input else {}
-    model = getattr(job, "model", None)
-    if model is None or not os.path.isdir(model):
-        return files | ({} if model is None else {"model": model})
-    kept = table_path(model)  # changes no bits, and is written by the job itself
-    parts = [path for path in model_files(model) if path != kept]
-    return files | {f"model.{spelled(os.path.basename(path))}": path for path in parts}

@@ -30,7 +30,7 @@ def cache_or_none() -> str:
         return ""
     except UnsafeDirectoryError as error:
         if chosen:
-            remedy = "name a directory that only you may change, in one like that, or 'off' to compile in every run"
+            remedy = "name a directory that only you may change, with such a parent, or 'off' to compile in every run"
             raise UsageError(f"{CACHE} is {chosen!r}: {error.message}", remedy=remedy) from error
         what = f"{error.path}: {error.message}"
     except ResourceError as error:

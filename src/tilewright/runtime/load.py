@@ -1,16 +1,16 @@
-"""From a path to a model: the configuration checked, the weights mapped and found finite, then placed."""
+"""From a path to a model: the configuration checked, the weights mapped and found finite, then built on a device."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, overload
 
 import msgspec
 import numpy as np
 
-from tilewright.errors import InputError
+from tilewright.errors import InputError, UsageError
 from tilewright.formats.blocks import check_finite
 from tilewright.formats.lines import json_error
 from tilewright.formats.mapped import forget
@@ -24,16 +24,27 @@ from tilewright.models.textcnn import TextCNN, TextCNNConfig
 from tilewright.runtime.devices import place_for
 from tilewright.runtime.named_models import check_model, model_path
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tilewright.generation.language_model import Output
+    from tilewright.generation.prompts import Prompt
+    from tilewright.generation.sampling import SamplingParams
+
 Config = TextCNNConfig | GPT2Config | DCGANConfig
 Model = TextCNN | GPT2 | DCGAN
+DTYPES = ("float32", "bfloat16", "float16", "tf32", "auto")
+DTYPE_RULE = "float32, bfloat16, on a GPU also float16 or tf32, or auto for the checkpoint's,"
+Weights = dict[str, np.ndarray]
+C = TypeVar("C", TextCNNConfig, GPT2Config, DCGANConfig)
 TOKENIZER, VOCAB, MERGES = "tokenizer.json", "vocab.json", "merges.txt"
 
 
 class Kind(NamedTuple):
     """What there is to know about a kind of model to load it."""
 
-    config: type
-    model: type
+    config: type[Config]
+    model: Callable[..., Model]
     rename: Callable[[str], str | None] | None = None
     ties: tuple[tuple[str, str], ...] = ()
 
@@ -48,7 +59,7 @@ KINDS = {
 VERBS = {textcnn.MODEL_TYPE: "classify", gpt2.MODEL_TYPE: "generate", dcgan.MODEL_TYPE: "draw"}
 
 
-def parse_config(values: dict[str, Any], path: str | os.PathLike[str]) -> Any:
+def parse_config(values: dict[str, Any], path: str | os.PathLike[str]) -> Config:
     """The configuration that config.json's values describe. Raises InputError naming the field that is wrong."""
     name = os.path.join(path, CONFIG) if os.path.isdir(path) else path
     kind = KINDS.get(str(values.get("model_type")))
@@ -62,21 +73,29 @@ def parse_config(values: dict[str, Any], path: str | os.PathLike[str]) -> Any:
         raise InputError(f"no valid configuration: {wrong}", path=name, where=field) from error
 
 
-def config_of(path: str | os.PathLike[str], wanted: type | None = None) -> Any:
+@overload
+def config_of(path: str | os.PathLike[str]) -> Config: ...
+@overload
+def config_of(path: str | os.PathLike[str], wanted: type[C]) -> C: ...
+def config_of(path: str | os.PathLike[str], wanted: type | None = None) -> Config:
     """The model's configuration, without its weights. wanted: the class it must have, of KINDS."""
     check_model(path)
     config = parse_config(read_config(path), path)
     if wanted is not None and not isinstance(config, wanted):
         names = {kind.config: name for name, kind in KINDS.items()}
-        remedy = f"`tilewright {VERBS[config.model_type]}` is for a {config.model_type}"
+        remedy = f"use `tilewright {VERBS[config.model_type]}` for a {config.model_type}"
         raise InputError(f"the model is a {config.model_type}; a {names[wanted]} is wanted here", path=os.fspath(path),
                          remedy=remedy)  # fmt: skip
     return config
 
 
-def read_weights(path: str | os.PathLike[str]) -> tuple[Any, dict[str, np.ndarray]]:
+@overload
+def read_weights(path: str | os.PathLike[str]) -> tuple[Config, Weights]: ...
+@overload
+def read_weights(path: str | os.PathLike[str], wanted: type[C]) -> tuple[C, Weights]: ...
+def read_weights(path: str | os.PathLike[str], wanted: type | None = None) -> tuple[Config, Weights]:
     """The configuration and the mapped, finite weights of the model at `path`. Raises InputError."""
-    config, weights = mapped_weights(path, headers=False)
+    config, weights = mapped_weights(path, wanted, headers=False)
     whole = os.path.join(path, WEIGHTS)
     file = whole if os.path.isfile(whole) else os.fspath(path)
     for name, array in weights.items():
@@ -85,9 +104,11 @@ def read_weights(path: str | os.PathLike[str]) -> tuple[Any, dict[str, np.ndarra
     return config, weights
 
 
-def mapped_weights(path: str | os.PathLike[str], *, headers: bool = True) -> tuple[Any, dict[str, np.ndarray]]:
+def mapped_weights(
+    path: str | os.PathLike[str], wanted: type | None = None, *, headers: bool = True
+) -> tuple[Config, Weights]:
     """As `read_weights`, but of no number is looked whether it is finite; headers: nor is any read."""
-    config = config_of(path)
+    config = config_of(path, wanted) if wanted else config_of(path)
     kind = KINDS[config.model_type]
     try:
         _, weights = read_model(path, lambda values: config.tensor_shapes(), kind.rename, kind.ties, headers=headers)
@@ -118,6 +139,32 @@ def _check_output_matrix(path: str | os.PathLike[str]) -> None:
         )
 
 
+if TYPE_CHECKING:
+
+    class AnyModel(GPT2, TextCNN, DCGAN):  # type: ignore[misc]
+        """A model whose family only its files tell: an editor offers the methods of every family."""
+
+        @overload  # type: ignore[override]
+        def generate(self, prompts: np.ndarray) -> np.ndarray: ...  # type: ignore[overload-overlap]
+        @overload
+        def generate(
+            self, prompts: Iterable[Prompt], params: SamplingParams | None = None, **options: Any
+        ) -> Iterator[Output]: ...
+        def generate(self, *given: Any, **options: Any) -> Any: ...
+
+
+@overload
+def load(path: Literal["poet"], *, device: str = "auto", dtype: str = "float32") -> GPT2: ...  # type: ignore[overload-overlap]
+@overload
+def load(  # type: ignore[overload-overlap]
+    path: Literal["critic"], *, device: str = "auto", dtype: str = "float32", table_memory: int | None = None
+) -> TextCNN: ...
+@overload
+def load(  # type: ignore[overload-overlap]
+    path: Literal["portraits"], *, device: str = "auto", dtype: str = "float32", batch: int | None = None
+) -> DCGAN: ...
+@overload
+def load(path: str | os.PathLike[str], *, device: str = "auto", dtype: str = "float32", **options: Any) -> AnyModel: ...
 def load(path: str | os.PathLike[str], *, device: str = "auto", dtype: str = "float32", **options: Any) -> Any:
     """The model at `path`: a directory (config.json, model.safetensors), the course's file, or, where nothing of that
     name lies here, a named model: "poet", "critic", "portraits".
@@ -127,18 +174,20 @@ def load(path: str | os.PathLike[str], *, device: str = "auto", dtype: str = "fl
     arguments of the model's class, such as `table_memory` of TextCNN. Raises InputError, UsageError and ResourceError.
     """
     path = model_path(path)
+    if dtype not in DTYPES:
+        raise UsageError(parameter="dtype", value=repr(dtype), rule=f"{DTYPE_RULE} is wanted")
     device = place_for(device) if dtype == "auto" else device
-    dtype = _stored_dtype(path, device) if dtype == "auto" else dtype
+    dtype = stored_dtype(path, device) if dtype == "auto" else dtype
     config, weights = read_weights(path)
-    model = place(config, weights, device=device, dtype=dtype, **options)
+    model = build(config, weights, device=device, dtype=dtype, **options)
     if isinstance(model, GPT2 | TextCNN):
         model.tokenizer = tokenizer_of(path)
     if isinstance(model, GPT2):
-        model.stop_ids = eos_token_ids(path) or config.stop_ids
+        model.stop_ids = eos_token_ids(path) or model.config.stop_ids
     return model
 
 
-def _stored_dtype(path: str | os.PathLike[str], device: str) -> str:
+def stored_dtype(path: str | os.PathLike[str], device: str) -> str:
     """The dtype of most elements of the checkpoint. On a CPU, which has no float16, float32 holds its values."""
     elements: Counter[str] = Counter()
     for array in mapped_weights(path)[1].values():
@@ -147,7 +196,15 @@ def _stored_dtype(path: str | os.PathLike[str], device: str) -> str:
     return "float32" if most == "float16" and device == "cpu" else most
 
 
-def place(config: Config, weights: dict[str, np.ndarray], **options: Any) -> Any:
+@overload
+def build(config: TextCNNConfig, weights: Weights, **options: Any) -> TextCNN: ...
+@overload
+def build(config: GPT2Config, weights: Weights, **options: Any) -> GPT2: ...
+@overload
+def build(config: DCGANConfig, weights: Weights, **options: Any) -> DCGAN: ...
+@overload
+def build(config: Config, weights: Weights, **options: Any) -> Model: ...
+def build(config: Config, weights: Weights, **options: Any) -> Model:
     """The model on the `device` of its options, else on this machine's CPU; mapped weights that it has packed leave
     memory."""
     if "device" in options:
@@ -169,11 +226,17 @@ def tokenizer_of(path: str | os.PathLike[str]) -> Tokenizer | None:
     if not any(there):
         return None
     if not all(there):
-        what = f"{os.path.basename(files[there[0]])} is missing: {VOCAB} and {MERGES} are a tokenizer together"
+        what = f"{os.path.basename(files[there[0]])} is missing: {VOCAB} and {MERGES} make a tokenizer only together"
         raise InputError(what, path=path, remedy=f"get both, or {TOKENIZER}, from where the model came")
     return Tokenizer(files[0], merges=files[1])
 
 
 def has_tokenizer(path: str | os.PathLike[str]) -> bool:
     """Whether a model directory has files of a tokenizer."""
-    return any(os.path.isfile(os.path.join(path, name)) for name in (TOKENIZER, VOCAB, MERGES))
+    return bool(tokenizer_files(path))
+
+
+def tokenizer_files(path: str | os.PathLike[str]) -> list[str]:
+    """The files of a model directory's tokenizer."""
+    files = [os.path.join(path, name) for name in (TOKENIZER, VOCAB, MERGES)]
+    return [file for file in files if os.path.isfile(file)]

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilewright.errors import InputError, UsageError
+from tilewright.errors import InputError, UsageError, WrongType
 
 FOLDER = Path(__file__).resolve().parent.parent / "data" / "models"
 NAMES = ("poet", "critic", "portraits")
@@ -32,7 +32,9 @@ class NamedModel:
 
 def model_path(path: str | os.PathLike[str]) -> str:
     """The directory of the named model, unless something of that name lies in the current directory; all other paths
-    as they are."""
+    as they are. Raises WrongType for what is no path."""
+    if not isinstance(path, str | os.PathLike):
+        raise WrongType(f"the path is {path!r}; a text or a PathLike is wanted")
     name = os.fspath(path)
     return str(FOLDER / name) if name in NAMES and not os.path.lexists(name) and (FOLDER / name).is_dir() else name
 
@@ -41,7 +43,7 @@ def resolved(path: str, output: str | None) -> str:
     """`model_path`. Raises UsageError for an output that would hide the model from the next command."""
     found = model_path(path)
     if found != path and output is not None and os.path.realpath(output) == os.path.realpath(path):
-        raise UsageError(f"here the output would hide the model {path!r} of that name", path=output,
+        raise UsageError(f"the output would hide the named model {path!r}", path=output,
                          remedy="choose another output")  # fmt: skip
     return found
 
@@ -51,13 +53,13 @@ def check_model(path: str | os.PathLike[str]) -> None:
     directory that is no model and hides one of that name."""
     name = os.fspath(path)
     if name in NAMES and os.path.isdir(name) and not os.path.lexists(os.path.join(name, "config.json")):
-        raise InputError("this directory has no config.json, and hides the model of that name", path=name,
+        raise InputError("this directory has no config.json, and hides the named model of the same name", path=name,
                          remedy=f"rename it, or give the model's path: {FOLDER / name}")  # fmt: skip
     if os.path.lexists(name) or os.path.dirname(name):
         return
-    known = "this installation lacks it" if name in NAMES else f"those with a name are {', '.join(NAMES)}"
-    what = f"no such model: nothing of that name lies here, and {known}"
-    raise InputError(what, path=name, remedy="`tilewright models` lists them; a path may be given, too")
+    known = "this installation lacks it" if name in NAMES else f"the named models are {', '.join(NAMES)}"
+    what = f"no such model: there is no file of that name here, and {known}"
+    raise InputError(what, path=name, remedy="give a path, or a name that `tilewright models` lists")
 
 
 def named_models() -> list[NamedModel]:

@@ -1,61 +1,48 @@
 """What a job would take, before it takes it: shards, memory, disk, and what of it is there already.
 
 A verb's plan begins as the verb does, with `task_of`, so that what it would refuse is refused, and its shards are those
-of the run. Of the input a sample is read, of the weights the header; no kernel is compiled, nothing is written.
+of the run. Models, engines and verbs declare their bytes; here they are added up. Of the input a sample is read, of the
+weights the header; no kernel is compiled, nothing is written.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Protocol, runtime_checkable
 
-from tilewright.formats.atomic import check_writable
+import numpy as np
+
+from tilewright.backends.footprint import Part, peak_of
 from tilewright.formats.files import BLOCK_BYTES, InputFile
-from tilewright.ops import matmul
-from tilewright.ops.core.ladder import Memory
-from tilewright.runtime.jobs import contents, made, trace
+from tilewright.formats.lines import Line
+from tilewright.hardware import gpus
+from tilewright.runtime.begun import Begun, begun_of
+from tilewright.runtime.devices import gpu_elsewhere
 from tilewright.runtime.jobs.cut import Cut, Lines, Records, RowGroups, lines_between
-from tilewright.runtime.jobs.directory import JobDirectory
-from tilewright.runtime.jobs.manifest import Damaged, Manifest
 from tilewright.runtime.jobs.pieces import THREADS
 from tilewright.runtime.jobs.placed import room
-from tilewright.runtime.jobs.run import check_cut, check_part
-from tilewright.runtime.jobs.settings import Settings
-from tilewright.runtime.jobs.start import VerbTask, engine_of, workers_of
-from tilewright.runtime.jobs.status import status
-from tilewright.runtime.jobs.task import Assembling, Reading
+from tilewright.runtime.load import tokenizer_files
 from tilewright.simd import cache
 
-PROGRAM = 178 << 20  # Python, NumPy, Numba, LLVM and the kernels (measured: Numba 0.68 on Linux, x86-64)
+# Of a process, measured on Linux, x86-64, by the peaks of jobs whose model and work take next to nothing
+PROGRAM = 178 << 20  # Python, NumPy, LLVM and a few kernels (Numba 0.68): imports take 107 MiB, the first kernel 65
+KERNELS = {"generate": 14 << 20, "draw": 9 << 20, "classify": 4 << 20}  # machine code of a verb's many kernels
+PACKAGES = {".parquet": 45 << 20, ".png": 2 << 20}  # imported for files of these names: pyarrow, Pillow
+TOKENIZERS, TOKENIZER_TIMES = 5 << 20, 14  # the package tokenizers; bytes in memory for a byte of its file
 SUPERVISOR = 130 << 20  # of a process that hands out shards and merges, and computes nothing (measured there)
 KEPT_FREE = 32 << 20  # of what was freed: from larger blocks glibc gives memory back, smaller ones it keeps
-SAMPLE, STRETCHES = 512 << 10, 8  # bytes of a text that are looked at, from so many places
+SAMPLE, STRETCHES = 512 << 10, 8  # bytes of a text that are read, in so many stretches
 TRAILER, NOTE = 640, 84  # bytes of a shard beside its records, and of a piece of the output in its list
-
-REREAD = (
-    2 * THREADS * BLOCK_BYTES
-)  # of an output whose pieces lie in place: `PlacedFile` hashes some as it reads others
-
-ALWAYS, PREPARING, RUNNING, MERGING = "always", "preparing", "running", "merging"
+REREAD = 2 * THREADS * BLOCK_BYTES  # of an output that is written in place: `PlacedFile` hashes some and reads others
 
 
-class Part(NamedTuple):
-    """Memory of a worker: bytes that are there `when`, ALWAYS or in one of the phases that follow each other."""
+@runtime_checkable
+class Closing(Protocol):
+    """A task that holds its input open."""
 
-    name: str
-    bytes: int
-    when: str = ALWAYS
-
-
-def peak_of(parts: tuple[Part, ...]) -> int:
-    """Bytes: what is always there, and the phase that takes most."""
-    phases = {part.when: 0 for part in parts}
-    for part in parts:
-        phases[part.when] += part.bytes
-    always = phases.pop(ALWAYS, 0)
-    return always + max(phases.values(), default=0)
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -67,51 +54,44 @@ class Outputs:
     shards: int
 
 
-@dataclass(frozen=True)
-class Begun:
-    """cut: of the job, as an earlier run began it or this one would. done: shards that are there. state: "new",
-    "running", "stopped" or "finished". touched: files whose time of change is another. workers: that share the input.
-    thrown: shards of an earlier job that --restart throws away.
-    """
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """What a verb declares of a job. records: of all shards, each a `unit`; counted, or estimated from a sample. parts:
+    a worker's memory, of the GPU where it has one, else of the machine. outputs: without what every shard has. flops:
+    operations of all records. figures: the verb's own."""
 
-    cut: Cut
-    done: int
-    state: str
-    touched: tuple[str, ...]
-    workers: int
-    thrown: int = 0
+    unit: str
+    records: int
+    counted: bool
+    parts: tuple[Part, ...]
+    flops: float
+    outputs: Outputs | None = None
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def peak_memory(self) -> int:
+        """Bytes of a process that computes, or of its GPU."""
+        return peak_of(self.parts)
 
 
-@dataclass(frozen=True)
-class JobPlan:
-    """What a job would take. records: of all shards, counted or estimated from a sample. parts: a worker's memory,
-    none on a GPU. processes: that compute here. disk: bytes that its output and its job may take there. figures: the
-    verb's own."""
+@dataclass(frozen=True, kw_only=True)
+class JobPlan(Declared):
+    """What a job would take. processes: that compute here. disk: bytes that its output and its job may take there."""
 
     verb: str
     model: str
-    unit: str
     device: str
     dtype: str
-    records: int
-    counted: bool
     begun: Begun
-    parts: tuple[Part, ...]
     outputs: Outputs
     processes: int
     supervised: bool
     disk: int
-    figures: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def peak_memory(self) -> int | None:
-        """Bytes of a process that computes; None where that is not known."""
-        return peak_of(self.parts) if self.parts else None
 
     @property
     def total_memory(self) -> int | None:
-        """Bytes of all processes on this machine."""
-        if self.peak_memory is None:
+        """Bytes of all processes on this machine; None where the memory is that of GPUs."""
+        if self.device != "cpu":
             return None
         return self.processes * self.peak_memory + self.supervised * SUPERVISOR
 
@@ -131,79 +111,58 @@ class JobPlan:
             "peak_memory": self.peak_memory, "total_memory": self.total_memory,
             "memory": {part.name: part.bytes for part in self.parts}, "output_bytes": self.outputs.bytes,
             "output_exact": self.outputs.exact, "job_bytes": self.outputs.shards, "disk_needed": self.needed,
-            "disk_room": self.disk, "fits_on_disk": self.needed <= self.disk, **self.figures,
+            "disk_room": self.disk, "fits_on_disk": self.needed <= self.disk, "flops": self.flops, **self.figures,
         }  # fmt: skip
 
 
-def begun_of(task: VerbTask, settings: Settings, output: str, device: str) -> Begun:
-    """How the job would begin. Sets the task's workers, on which its cut depends.
-
-    Raises UsageError where it was begun for other results, or the engine cannot be had, ResourceError where the output
-    or the trace cannot be written.
-    """
-    task.workers = workers_of(engine_of(settings, device), settings)
-    if not isinstance(task, Assembling):
-        check_writable(output)
-    manifest = Manifest(fingerprint=task.fingerprint(), cut=check_cut(task.cut(settings.shard_size)))
-    check_part(settings)
-    begun = Begun(manifest.cut, 0, "new", (), task.workers)
-    outputs = task.outputs() if isinstance(task, Assembling) else [os.path.realpath(output)]
-    if settings.keep_others:
-        if os.path.isdir(f"{os.path.realpath(output)}.job"):
-            with JobDirectory(output, look=True) as directory:
-                made.check_replaceable(directory, outputs, keep_others=True)
-        else:
-            made.check_without_job(outputs)
-    if os.path.isdir(f"{os.path.realpath(output)}.job"):
-        if settings.restart:
-            begun = replace(begun, thrown=_shards_in(output))
-        else:
-            begun = _found(task, output, manifest) or begun
-    if settings.trace is not None:
-        trace.check_path(settings.trace, output)
-        check_writable(settings.trace)
-    return begun
-
-
-def _shards_in(output: str) -> int:
-    """How many a job for this output has, whatever it was begun for."""
-    with JobDirectory(output, look=True) as directory:
-        return sum(1 for _ in directory.committed())
-
-
-def _found(task: VerbTask, output: str, manifest: Manifest) -> Begun | None:
-    """What an earlier run began; None where it has no manifest that can be read. Raises as `begun_of`."""
-    with JobDirectory(output, look=True) as directory:
-        directory.check_settled()
-        try:
-            touched = directory.compare(manifest, task.cut)
-        except Damaged:
-            return None
-        files = task.files() if isinstance(task, Reading) else {}
-        known = files.keys() & contents.known_hashes(directory).keys()  # the run hashes these, and compares
-        unknown = [name for name in touched if name not in known]
-        contents.check_touched(directory, manifest, unknown, files, lambda: None)
-        cut = directory.manifest.cut
-    found = status(output)
-    return Begun(cut, found.done, found.state, tuple(touched), task.workers)
-
-
-def plan_of(
-    verb: str, task: Any, unit: str, records: tuple[int, bool], parts: tuple[Part, ...], outputs: Outputs, **more: Any
+def plan_job(
+    verb: str,
+    job: Any,
+    gpu_memory: int | None,
+    task_of: Callable[[Any], Any],
+    declare: Callable[[Any, Begun, int], Declared],
 ) -> JobPlan:
-    """The plan of a verb's task. records: how many, and whether they were counted. parts: on a CPU. outputs: without
-    what each shard takes for itself. more: `begun`, and the verb's figures."""
-    job, begun = task.job, more.pop("begun")
+    """The plan of a verb's job. gpu_memory: bytes of a GPU, which may be elsewhere; None: of this machine's, if it has
+    one. declare: declares a task's bytes, with the memory of its GPU.
+
+    Raises what the verb does before its first shard.
+    """
+    with gpu_elsewhere(job.device == "cuda" and gpu_memory is not None and not gpus()):
+        task = task_of(job)
+        try:
+            begun = begun_of(task, task.job.settings, task.job.output, task.job.device)
+            memory = 0 if task.job.device == "cpu" else gpu_memory or gpus()[0].memory
+            return _job_plan(verb, task, begun, declare(task, begun, memory))
+        finally:
+            if isinstance(task, Closing):
+                task.close()
+
+
+def _job_plan(verb: str, task: Any, begun: Begun, declared: Declared) -> JobPlan:
+    job, outputs = task.job, declared.outputs
+    assert outputs is not None
     todo = max(begun.cut.shards - begun.done, 1)
     parallel = (job.settings.part or (0, 1))[1]
-    kept = outputs.shards + TRAILER * begun.cut.shards
     return JobPlan(
-        verb=verb, model=getattr(job, "model", ""), unit=unit, device=job.device,
-        dtype=getattr(task, "dtype", job.dtype),
-        records=records[0], counted=records[1], begun=begun, parts=parts if job.device == "cpu" else (),
-        outputs=Outputs(outputs.bytes, outputs.exact, kept), processes=min(begun.workers // parallel, todo),
-        supervised=not job.settings.is_inline and job.settings.engine != "mpi", disk=room(job.output), figures=more,
+        **vars(declared) | {"outputs": replace(outputs, shards=outputs.shards + TRAILER * begun.cut.shards)},
+        verb=verb, model=getattr(job, "model", ""), device=job.device, dtype=getattr(task, "dtype", job.dtype),
+        begun=begun, processes=min(begun.workers // parallel, todo),
+        supervised=job.settings.is_supervised, disk=room(job.output),
     )  # fmt: skip
+
+
+def program(verb: str, *paths: str | None, model: str | None = None) -> Part:
+    """Memory of a process before it has a model. paths: of its inputs and outputs. model: whose tokenizer it loads."""
+    suffixes = {os.path.splitext(path)[1] for path in paths if path}
+    packages = sum(nbytes for suffix, nbytes in PACKAGES.items() if suffix in suffixes)
+    files = tokenizer_files(model) if model else []
+    words = TOKENIZERS + TOKENIZER_TIMES * sum(map(os.path.getsize, files)) if files else 0
+    return Part("program", PROGRAM + KERNELS.get(verb, 0) + packages + words)
+
+
+def widened(mapped: Mapping[str, np.ndarray]) -> int:
+    """Bytes of the float32 copies that are made of float16 weights when they are read."""
+    return sum(4 * array.size for array in mapped.values() if array.dtype == np.float16)
 
 
 def share(records: int, workers: int) -> int:
@@ -211,42 +170,55 @@ def share(records: int, workers: int) -> int:
     return -(-records // max(workers, 1))
 
 
-def sample_lines(file: InputFile, cut: Cut) -> tuple[Iterator[tuple[int, bytes | None, int]] | None, float]:
-    """(number, line, end) of lines of a text that are not blank, and the share of its bytes that they stand for.
+@dataclass
+class Sample:
+    """What is read of an input. part: the share of its bytes; ends: of the lines read, in bytes."""
 
-    Numbers count the sample. None where it is no text but rows, of which the first serve.
-    """
-    if not isinstance(cut, Lines):
-        return None, 1.0
-    size = min(file.size, cut.size)
-    if size <= SAMPLE:
-        spans = [(0, size)]
-    else:
+    cut: Cut
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    part: float = 1.0
+    ends: list[int] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, file: InputFile, cut: Cut) -> Sample:
+        """Stretches of a long text, all of a short one. Of rows the caller takes the first."""
+        if not isinstance(cut, Lines):
+            return cls(cut)
+        size = min(file.size, cut.size)
+        if size <= SAMPLE:
+            return cls(cut, [(0, size)])
         length = SAMPLE // STRETCHES
         spans = [(first := (size - length) * i // (STRETCHES - 1), first + length) for i in range(STRETCHES)]
+        return cls(cut, spans, STRETCHES * length / size)
 
-    def lines() -> Iterator[tuple[int, bytes | None, int]]:
-        number = 0
-        for begin, end in spans:
+    def lines(self, file: InputFile) -> Iterator[Line]:
+        """(number, line, end) of each line that is not blank. Numbers count the sample."""
+        for begin, end in self.spans:
             for line, at in lines_between(file, begin, end):
                 if line is None or (line and not line.isspace()):
-                    number += 1
-                    yield number, line, at
+                    self.ends.append(at)
+                    yield len(self.ends), line, at
 
-    return lines(), sum(end - begin for begin, end in spans) / max(size, 1)
+    def records(self, seen: int) -> tuple[int, bool]:
+        """(records of the whole input, whether they were counted), of which `seen` were read."""
+        if isinstance(self.cut, Records | RowGroups):
+            return self.cut.count, True
+        return round(seen / max(self.part, 1e-9)), self.part >= 1.0
 
-
-def counted_in(cut: Cut, seen: int, part: float) -> tuple[int, bool]:
-    """(records of the whole input, whether they were counted), of which `seen` were found in `part` of it."""
-    if isinstance(cut, Records | RowGroups):
-        return cut.count, True
-    return round(seen / max(part, 1e-9)), part >= 1.0
-
-
-def matrix_memory(K: int, N: int, dtype: str, device: str = "cpu") -> Memory:
-    """Bytes of a matrix (K, N) as matmul's rung for the class keeps it."""
-    problem = matmul.Problem(N, K, dtype, device)
-    return matmul.ladder.choose(problem).memory_for(problem)
+    def in_a_shard(self) -> int:
+        """Records of the largest shard."""
+        cut = self.cut
+        if isinstance(cut, Records):
+            return cut.span(0)[1]
+        if not isinstance(cut, Lines):
+            return max(cut.rows) if isinstance(cut, RowGroups) else 1
+        window = cut.per_shard if self.part >= 1.0 else min(cut.per_shard, SAMPLE // STRETCHES)
+        first = most = 0
+        for last, end in enumerate(self.ends):
+            while end - self.ends[first] >= window:
+                first += 1
+            most = max(most, last + 1 - first)
+        return max(-(-most * cut.per_shard // window), 1)
 
 
 def is_compiled(*patterns: str) -> bool:

@@ -7,11 +7,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
 from tilewright.runtime.jobs.cut import Cut, Lines, Records, RowGroups, Whole
 from tilewright.runtime.jobs.directory import Record
-from tilewright.runtime.jobs.task import Watch
+from tilewright.runtime.jobs.task import Watch, add_figures
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 EVERY = 5.0  # seconds between plain lines
 REFRESH = 0.1  # seconds between two states of the bar
@@ -25,13 +28,13 @@ class _Display:
 
     def __init__(self, unit: str, stream: TextIO | None) -> None:
         self._unit = unit
-        self._stream: Any = stream or sys.stderr  # None where a library's user has closed it
+        self._stream: TextIO | None = stream or sys.stderr  # None where a library's user has closed it
         self._last = time.perf_counter()
-        self._bar: Any = None
+        self._bar: Progress | None = None
         self._lost = self._stream is None  # or the stream cannot be written any more
 
     def __enter__(self) -> Self:
-        if not self._lost and self._stream.isatty():
+        if self._stream is not None and self._stream.isatty():
             self._bar = _bar(self._stream, self._unit)
             self._task = self._bar.add_task("", total=1.0, text="")
             self._try(self._bar.start)
@@ -55,9 +58,10 @@ class _Display:
         if self._bar:
             self._bar.update(self._task, completed=share, text=text)
             self._try(self._bar.refresh)
-        else:
-            line = f"{count} {self._unit} ({share:.0%}{of}), {text}\n"
-            self._try(lambda: (self._stream.write(line), self._stream.flush()))
+        elif stream := self._stream:
+            unit = self._unit.removesuffix("s") if count.endswith("of 1") else self._unit
+            line = f"{count} {unit} ({share:.0%}{of}), {text}\n"
+            self._try(lambda: (stream.write(line), stream.flush()))
 
     def _try(self, write: Callable[[], object]) -> None:
         """Where the stream is closed or full, the job goes on without progress."""
@@ -83,6 +87,25 @@ class _Hand:
         return (self.records + self.at) / max(time.perf_counter() - self.begun, 1e-9)
 
 
+@dataclass
+class Figures:
+    """What this run's shards say. begun, ended: seconds since 1970. sums: see `add_figures`."""
+
+    records: int = 0
+    begun: float = float("inf")
+    ended: float = 0.0
+    sums: dict[str, float] = field(default_factory=dict)
+    workers: set[int] = field(default_factory=set)
+
+    def add(self, record: Record, worker: int) -> None:
+        """A shard that a worker of this run has committed."""
+        self.records += record.records
+        self.workers.add(worker)
+        self.begun = min(self.begun, record.finished - record.seconds)
+        self.ended = max(self.ended, record.finished)
+        add_figures(self.sums, record.figures)
+
+
 class JobProgress(_Display, Watch):
     """All workers of a job: records done, rate, time left, and the rate of each worker where there are several.
 
@@ -93,6 +116,7 @@ class JobProgress(_Display, Watch):
 
     def __init__(self, unit: str, stream: TextIO | None = None) -> None:
         super().__init__(unit, stream)
+        self.figures = Figures()
         self._cut: Cut = Whole()
         self._hands: dict[int, _Hand] = {}
         self._shards = self._records = self._bytes = 0  # committed, those of earlier runs included
@@ -110,6 +134,7 @@ class JobProgress(_Display, Watch):
         if worker is None:
             self._earlier = self._share()
         else:
+            self.figures.add(record, worker)
             hand = self._hands.setdefault(worker, _Hand())
             hand.records, hand.at, hand.share = hand.records + record.records, 0, None
             self._update()
@@ -187,7 +212,7 @@ def _of(records: int, total: int | None) -> str:
     return f"{records:,} of {total:,}" if total else f"{records:,}"
 
 
-def _bar(stream: TextIO, unit: str) -> Any:
+def _bar(stream: TextIO, unit: str) -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 

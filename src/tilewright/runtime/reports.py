@@ -22,6 +22,10 @@ SECONDS = "seconds."  # figures of a shard that are seconds of a phase begin wit
 Say = Callable[[str], None]
 
 
+def quiet(text: str) -> None:
+    """Say nothing: for a worker in another process."""
+
+
 @dataclass
 class Report:
     """What a job did. seconds: by phase and in "total"; "run" is the model's. peak_memory: bytes
@@ -65,7 +69,7 @@ class Report:
 
 
 @contextmanager
-def phase(report: Report, name: str, say: Say = lambda text: None, doing: str = "") -> Iterator[None]:
+def phase(report: Report, name: str, say: Say = quiet, doing: str = "") -> Iterator[None]:
     """Adds the block's time to `report.seconds[name]`, and says "doing...Done!" at its end.
 
     Time in which this thread compiles CPU kernels goes to `report.seconds["compile"]` instead, whenever it happens.

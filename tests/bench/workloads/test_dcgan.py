@@ -80,5 +80,5 @@ def test_images_that_change_are_not_reported(run, monkeypatch):
 
 
 def test_an_unknown_peer_is_refused(run):
-    with pytest.raises(UsageError, match="no peer is called jax; there is torch"):
+    with pytest.raises(UsageError, match="no peer is called jax; the only peer is torch"):
         run("jax")

@@ -111,7 +111,7 @@ def test_workloads(setting):
     assert [workload.name for workload in gpt2.workloads(setting)] == ["course", "batch", "single"]
     assert (len(course.ours["as given"]), len(course.ours["distinct prompts"]), len(single.theirs)) == (25, 20, 1)
     np.testing.assert_array_equal(course.ours["distinct prompts"], setting.prompts[:20])
-    with pytest.raises(UsageError, match="prompts of 40 tokens fill a context of 40"):
+    with pytest.raises(UsageError, match="prompts have 40 tokens; the context of 40 must hold one more"):
         gpt2.workloads(dataclasses.replace(setting, prompts=np.zeros((2, 40), np.int32)))
 
 
@@ -161,7 +161,7 @@ def test_rows_beside_a_peer_of_known_speed(setting, engine, monkeypatch, clock):
     assert theirs.label == "batch 20; 2.00 to 2.00 x" and theirs.one_off_s == 0.5
     assert any("transformers" in line and "batch 20" in line for line in lines)
     (table,) = bench_tables([given, distinct, theirs])
-    ratio = table.header.index("we are x as fast")
+    ratio = table.header.index("tilewright is x times as fast")
     assert table.rows[1][ratio] == table.rows[2][ratio] == "2.00"
 
 
@@ -247,7 +247,7 @@ def test_results_are_kept_and_shown(setting, tmp_path):
     assert "gpt2; made-up-2c" in text and f"| {name}, single: 16 -> 24 | 1 prompt | float32 | passed" in text
     assert "| LM head 48x97 | 24 |" in text
     assert "LM head 48x97" in (tmp_path / "results" / "report.html").read_text()
-    assert [line.split()[0] for line in bench_tables(rows)[0].text().splitlines()] == ["gpt2;", "case", f"{name},"]
+    assert [line.split()[0] for line in bench_tables(rows)[0].text().splitlines()] == ["gpt2;", "workload", f"{name},"]
 
 
 def test_the_command_line_measures_and_saves(tmp_path):

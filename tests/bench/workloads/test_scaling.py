@@ -54,7 +54,7 @@ def test_rows_and_their_table(setting, pretend, job):
     assert commands[0][-2:] == ["--count", "1024"] and commands[1] == commands[2]
     assert said[1] == f"{job}, local, 2: 4.00 s, 100% of linear, 12.00 s besides, 10 shards"
     (table,) = bench_tables(rows)
-    assert table.rows[1][2:] == ("local", "1 core", "2", "750", "4", "12", "2.00", "100 %")
+    assert table.rows[1][2:] == ("local", "1 core", "2", "750", "4", "12", "2.00", "100")
     assert (setting.folder / f"{job}.3000.bin").stat().st_size == 3000 * 16 * 4
     pretend("a", "a")  # what is warm is not warmed again
     bench(job, 3000, setting, said.append)

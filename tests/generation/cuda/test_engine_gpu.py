@@ -355,20 +355,20 @@ def test_the_job_writes_what_the_cpus_job_writes(tmp_path, monkeypatch, rng):
     """Prompts of a file, bad ones and some with parameters of their own; and the course's binary tokens."""
     import json
 
-    from tilewright.runtime import load
-    from tilewright.runtime.jobs import start
-    from tilewright.runtime.verbs.generate import GenerateJob, generate, task
+    from tilewright.runtime import fingerprint, load, start
+    from tilewright.runtime.jobs.settings import Settings
+    from tilewright.runtime.verbs.generate import GenerateJob, generate
 
     save(tmp_path / "m", tokenizer=False)
     lines = [{"prompt_token_ids": rng.integers(0, V, n).tolist()} for n in (5, 9, 1, 30)]
     lines[1:1] = [{"prompt_token_ids": [V]}, {"prompt_token_ids": [1, 2], "temperature": 1, "n": 2}]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines * 20))
     rng.integers(0, V, (90, 16), np.int32).tofile(tmp_path / "in.bin")
-    for module in (task, load, start):
+    for module in (fingerprint, load, start):
         monkeypatch.setattr(module, "place_for", lambda device, dtype="": device)
     monkeypatch.chdir(tmp_path)
     for ending in ("jsonl", "bin"):
-        report = generate(GenerateJob("m", f"in.{ending}", f"there.{ending}", GREEDY, device="cuda"))
+        report = generate(GenerateJob("m", f"in.{ending}", f"there.{ending}", GREEDY, settings=Settings(device="cuda")))
         with pytest.MonkeyPatch.context() as patch:
             unpatched(patch)
             generate(GenerateJob("m", f"in.{ending}", f"here.{ending}", GREEDY))

@@ -115,12 +115,12 @@ def test_another_file_is_not_replaced(tmp_path, small_course):
     for call in calls:
         mine.write_bytes(b"mine")
         with pytest.raises(
-            UsageError, match=r"there are 4 bytes of weights, or of something else.*replace it with --force"
+            UsageError, match=r"the file exists and has 4 bytes, which may be weights.*give --force to replace it"
         ):
             call()
         assert mine.read_bytes() == b"mine"
         call(force=True)
-        with pytest.raises(UsageError, match="of weights, or of something else"):
+        with pytest.raises(UsageError, match="which may be weights"):
             call()
         mine.write_bytes(b"")
         call()  # over an empty file, as of mktemp
@@ -132,7 +132,7 @@ def test_another_directory_is_not_replaced(tmp_path, small_course):
     init_textcnn(str(tmp_path / "p.bin"), 7, **small_course)
     init_textcnn(str(tmp_path / "m"), 8, **SIZES, **LAYERS)
     before = weights(tmp_path / "m")
-    with pytest.raises(UsageError, match="there is a model, or something else"):
+    with pytest.raises(UsageError, match="the directory exists and is not empty"):
         convert(str(tmp_path / "p.bin"), str(tmp_path / "m"))
     assert {name: x.tobytes() for name, x in weights(tmp_path / "m").items()} == {
         name: x.tobytes() for name, x in before.items()

@@ -102,7 +102,7 @@ def without(name):
         (without("main.0.weight"), r"module 'main\.1' has .*as number 1 a transposed convolution is wanted"),
         (lambda t: t.clear(), "holds 0 modules"),
         (lambda t: t.update({"main.3.weight": torch.zeros(31, 16, 4, 4)}), r"main\.3 takes 31 channels, .*makes 32"),
-        (lambda t: t.update({"main.3.weight": torch.zeros(32, 16, 4, 5)}), "taps 4 x 5"),
+        (lambda t: t.update({"main.3.weight": torch.zeros(32, 16, 4, 5)}), "a kernel of 4 x 5"),
         (lambda t: t.update({"main.3.weight": torch.zeros(32, 16, 1, 1)}), "padding is"),
         (lambda t: t.update({"main.3.weight": torch.zeros(32, 16)}), "as number 3 a transposed convolution is wanted"),
         (lambda t: t.update({"main.4.weight": torch.zeros(15)}), r"main\.4\.weight is \(15,\); \(16,\) is wanted"),
@@ -163,7 +163,7 @@ def test_a_compressed_archive(tmp_path):
     with zipfile.ZipFile(tmp_path / "x.pt") as stored, zipfile.ZipFile(tmp_path / "bomb.pt", "w", 8) as bomb:
         for entry in stored.infolist():
             bomb.writestr(entry.filename, stored.read(entry))
-    with pytest.raises(InputError, match="is compressed, or holds more than its bytes"):
+    with pytest.raises(InputError, match="is compressed, or its entries overlap"):
         convert(str(tmp_path / "bomb.pt"), str(tmp_path / "m"))
 
 

@@ -39,9 +39,7 @@ def commit(job, number, content=b"content"):
 
 
 def content(job, number):
-    blocks = []
-    job.copy(number, blocks.append)
-    return b"".join(blocks)
+    return b"".join(job.blocks(number))
 
 
 def test_a_shard_and_its_record(job, monkeypatch):

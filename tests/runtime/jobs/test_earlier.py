@@ -13,6 +13,7 @@ import pytest
 
 import toy_jobs
 from tilewright.errors import Interrupted, ResourceError, UsageError
+from tilewright.runtime.begun import begun_of
 from tilewright.runtime.engines.inline import Inline
 from tilewright.runtime.jobs import durable, earlier
 from tilewright.runtime.jobs.merge import verify
@@ -20,7 +21,6 @@ from tilewright.runtime.jobs.placed import room
 from tilewright.runtime.jobs.run import run
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.status import status
-from tilewright.runtime.plan import begun_of
 
 AGAIN = Settings(restart=True)
 
@@ -204,7 +204,7 @@ def test_a_folder_that_refuses(begun, monkeypatch):
         run(begun.task(), begun.output, Inline(), AGAIN)
     with pytest.raises(UsageError, match="set aside"):
         verify(begun.output)
-    with pytest.raises(UsageError, match="the next one of this output puts it back"):
+    with pytest.raises(UsageError, match="run the job again, which puts them back"):
         status(begun.output)
     assert run(begun.task(), begun.output, Inline()).computed == 4
     begun.check()

@@ -14,7 +14,7 @@ from tilewright.errors import UsageError
 from tilewright.runtime.engines.inline import Inline
 from tilewright.runtime.engines.launchers import SIZES, check_alone, check_size
 from tilewright.runtime.jobs.settings import Settings
-from tilewright.runtime.jobs.start import engine_of
+from tilewright.runtime.start import engine_of
 
 MPIEXEC = next((path for path in (Path(sys.executable).with_name("mpiexec"), shutil.which("mpiexec")) if path), None)
 

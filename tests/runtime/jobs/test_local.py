@@ -20,8 +20,8 @@ from tilewright.runtime.jobs import run as run_module
 from tilewright.runtime.jobs.merge import Report, verify
 from tilewright.runtime.jobs.run import run
 from tilewright.runtime.jobs.settings import Settings
-from tilewright.runtime.jobs.start import _outcome
 from tilewright.runtime.jobs.status import status
+from tilewright.runtime.start import _outcome
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
@@ -161,7 +161,7 @@ def test_a_shard_that_ends_every_worker(place, monkeypatch):
     """Where records cannot be told apart: the others are run, the error names the shard, and a rerun tries again."""
     Path(place.input).write_bytes(b"line\n" * 100)
     task = toy_jobs.Upper(place.input, toy_jobs.Knobs(place.notes, {17: ("exit", 3)}))
-    with pytest.raises(InternalError, match="shard 1 ended every worker that ran it: exit code 3; bytes 64 to 128"):
+    with pytest.raises(InternalError, match="shard 1 stopped every worker that ran it: exit code 3; bytes 64 to 128"):
         run(task, place.output, Local(2))
     assert len(place.parts()) == 7 and not os.path.exists(place.output)
     assert run(task, place.output, Local(2)).computed == 1
@@ -171,7 +171,7 @@ def test_a_shard_that_ends_every_worker(place, monkeypatch):
 def test_many_shards_that_end_every_worker_end_the_job(place):
     trouble = dict.fromkeys(range(1, 100, 12), ("exit", 99))
     Path(place.input).write_bytes(b"line\n" * 100)
-    with pytest.raises(InternalError, match=r"ended every worker.*\(and 2 more\)"):
+    with pytest.raises(InternalError, match=r"stopped every worker.*\(and 2 more\)"):
         run(toy_jobs.Upper(place.input, toy_jobs.Knobs(place.notes, trouble)), place.output, Local(2))
 
 
@@ -184,7 +184,9 @@ def test_an_error_of_the_input_ends_the_job(place):
 
 
 def test_workers_that_cannot_start(place):
-    with pytest.raises(InternalError, match="workers end as they start: exit code 1: RuntimeError: no model") as caught:
+    with pytest.raises(
+        InternalError, match="workers stop while they start: exit code 1: RuntimeError: no model"
+    ) as caught:
         run(toy_jobs.Startless(place.input), place.output, Local(2))
     assert caught.value.path.endswith(".log")
 

@@ -293,7 +293,7 @@ def test_gpus_that_cannot_be_chosen_any_more(monkeypatch):
     """The driver reads the variable once."""
     hardware.gpus()
     assert gpu_names(Node(0, ["3"])) == ("3",)
-    with pytest.raises(UsageError, match="has looked for GPUs before its rank took one of 2"):
+    with pytest.raises(UsageError, match="used CUDA before its rank could choose one of 2 GPUs"):
         gpu_names(Node(0, ["3,4"]))
 
 

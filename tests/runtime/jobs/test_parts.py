@@ -65,7 +65,7 @@ def test_a_part_needs_locks(place, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (Settings(part=(2, 2)), "part 2 of 2: they are counted from 0 to 1"),
+        (Settings(part=(2, 2)), "part is 2/2; parts are counted from 0 to 1"),
         (Settings(part=(0, 2), restart=True), "a part cannot restart the job"),
         (Settings(part=(0, 2), trace="out.json"), "a part cannot be traced"),
     ],

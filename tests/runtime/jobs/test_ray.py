@@ -146,12 +146,12 @@ def test_an_error_of_the_input_ends_the_job(place, cluster):
 def test_a_shard_that_ends_every_actor(place, cluster):
     Path(place.input).write_bytes(b"line\n" * 100)
     task = toy_jobs.Upper(place.input, toy_jobs.Knobs(place.notes, {17: ("exit", TRIES + KILLS)}))
-    with pytest.raises(InternalError, match="shard 1 ended every actor that ran it: The actor died"):
+    with pytest.raises(InternalError, match="shard 1 stopped every actor that ran it: The actor died"):
         run(task, place.output, Ray(2))
 
 
 def test_actors_that_cannot_start(place, cluster):
-    with pytest.raises(InternalError, match=r"an actor ended as it started: RuntimeError\('no model'\)"):
+    with pytest.raises(InternalError, match=r"an actor stopped while it started: RuntimeError\('no model'\)"):
         run(toy_jobs.Startless(place.input), place.output, Ray(2))
 
 
@@ -166,9 +166,9 @@ def test_a_signal(place, cluster):
 
 
 def test_what_the_cluster_has_not(place, cluster):
-    with pytest.raises(UsageError, match="5 workers: this cluster has 4 cores"):
+    with pytest.raises(UsageError, match="workers is 5; this cluster has 4 cores"):
         run(place.task(), place.output, Ray(5))
-    with pytest.raises(UsageError, match="1 workers: this cluster has 0 GPUs"):
+    with pytest.raises(UsageError, match="workers is 1; this cluster has 0 GPUs"):
         run(place.task(), place.output, Ray(1, gpu=True))
 
 

@@ -213,8 +213,8 @@ def test_no_slurm(there, monkeypatch):
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (Request(()), "a job is wanted: generate, classify"),
-        (Request(("doctor",)), "a job is wanted"),
+        (Request(()), "'' is no job; it must be one of generate, classify"),
+        (Request(("doctor",)), "'doctor' is no job"),
         (Request((*COMMAND, "--engine", "local")), "the script gives the command its --engine"),
         (Request((*COMMAND, "--grace=5")), "the script gives the command its --grace"),
         (Request(COMMAND, more=("comment=a\nb",)), "unusual characters"),

@@ -72,7 +72,7 @@ def test_a_trace_is_not_the_output(place):
 def test_a_trace_takes_the_place_of_traces_alone(place):
     place.fill(4)
     before = Path(place.input).read_bytes()
-    with pytest.raises(UsageError, match="is there, and is no trace"):
+    with pytest.raises(UsageError, match="the file exists and is no trace"):
         run(place.task(), place.output, Inline(), Settings(trace=place.input))
     assert Path(place.input).read_bytes() == before and not os.path.exists(place.output)
     trace_path = f"{place.output}.trace"

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,7 @@ def test_ids_of_a_text_output(verbs, tmp_path):
         found = Path(job.output).read_text().split("\n")
         assert report.errors == 3 and len(found) == 6 and found[0] == found[1] != ""
         assert found[2:] == ["", "", "", ""]
-        assert report.first_errors[0] == "line 3, n: is 2; a text output holds one completion a prompt"
+        assert report.first_errors[0] == "line 3, n: is 2; a text output holds one completion per prompt"
         assert report.first_errors[1:] == [f"line {i}, id: '{'ab'[i - 4]}' was given before" for i in (4, 5)]
 
 
@@ -139,7 +140,11 @@ def test_a_shard_that_is_committed_again_is_whole_at_all_times(verbs, monkeypatc
 def fields(verb):
     """(what is changed, in a copy of the job's options or of its files; the field that is named)."""
     yield "count", lambda job: vars(job).update(count=7), "count was None and is 7"
-    yield "dtype", lambda job: vars(job).update(dtype="bfloat16"), "dtype was 'float32' and is 'bfloat16'"
+    yield (
+        "dtype",
+        lambda job: vars(job).update(settings=replace(job.settings, dtype="bfloat16")),
+        "dtype was 'float32' and is 'bfloat16'",
+    )
     yield "input", lambda job: append(job.input), "input.bytes was"
     yield "weights", lambda job: flip(f"{job.model}/model.safetensors"), "model.model.safetensors.(sample|changed) was"
     yield "config", lambda job: append(f"{job.model}/config.json"), "model.config.json.bytes was"
@@ -225,7 +230,7 @@ def test_records_that_end_their_worker(verbs, tmp_path):
             worker.close()
             assert (record.records, record.errors) == (RECORDS, ERRORS + 1) and seen == [1, 2, *range(4, RECORDS + 1)]
             lines: list[bytes] = []
-            directory.copy(0, lines.append)
+            lines.extend(directory.blocks(0))
         found, wanted = b"".join(lines).splitlines(), expected(verbs, verb).splitlines()
         assert json.loads(found[2])["error"] == {"line": 3, "field": "", "message": "it ended its worker: SIGSEGV"}
         assert found[:2] + found[3:] == wanted[:2] + wanted[3:]

@@ -159,8 +159,8 @@ def job_with_a_trap(folder, output, **settings):
     lines = (folder / "sentences.txt").read_text().splitlines()
     lines[59] = POISON
     (folder / "trap.txt").write_text("\n".join(lines))
-    return ClassifyJob(model_path("critic"), str(folder / "trap.txt"), str(output), device="cuda",
-                       settings=Settings(shard_size=12_000, **settings))  # fmt: skip
+    return ClassifyJob(model_path("critic"), str(folder / "trap.txt"), str(output),
+                       settings=Settings(device="cuda", shard_size=12_000, **settings))  # fmt: skip
 
 
 def test_a_kernel_that_traps(folder, tmp_path, monkeypatch):
@@ -182,11 +182,12 @@ def test_a_kernel_that_traps_here(folder, tmp_path):
     job = job_with_a_trap(folder, tmp_path / "out.jsonl")
     code = f"""if True:
         from tilewright.cli import fail
+        from tilewright.runtime.jobs.settings import Settings
         from tilewright.runtime.verbs.classify import ClassifyJob, classify, task
         from verb_jobs import TrappingThere
         task.ClassifyTask = TrappingThere
         try:
-            classify(ClassifyJob({job.model!r}, {job.input!r}, {job.output!r}, device="cuda"))
+            classify(ClassifyJob({job.model!r}, {job.input!r}, {job.output!r}, settings=Settings(device="cuda")))
         except BaseException as error:
             fail(error)
     """
@@ -220,15 +221,15 @@ def test_short_of_memory(folder, tmp_path, memory, verb):
     """Batches become smaller and the bytes stay; where it is far too little, a clear error and no other output."""
 
     def run(name):
-        path, again = str(tmp_path / name), Settings(restart=True)
+        path, again = str(tmp_path / name), Settings(device="cuda", restart=True)
         if verb == "classify":
-            job = ClassifyJob(model_path("critic"), str(folder / "sentences.txt"), path, device="cuda", settings=again)
+            job = ClassifyJob(model_path("critic"), str(folder / "sentences.txt"), path, settings=again)
             return classify(job)
         if verb == "generate":
             greedy = SamplingParams(temperature=0, max_tokens=8)
             prompts = str(folder / "prompts.txt")
-            return generate(GenerateJob(model_path("poet"), prompts, path, greedy, device="cuda", settings=again))
-        return draw(DrawJob(model_path("portraits"), None, path, count=RECORDS, seed=5, device="cuda", settings=again))
+            return generate(GenerateJob(model_path("poet"), prompts, path, greedy, settings=again))
+        return draw(DrawJob(model_path("portraits"), None, path, count=RECORDS, seed=5, settings=again))
 
     ending = VERBS[verb][1]
     run(f"whole{ending}")  # what earlier tests left in the process may go only now

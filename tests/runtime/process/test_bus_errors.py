@@ -97,8 +97,8 @@ def test_an_object_on_stdout_with_json(wide, tmp_path, wanted):
 def test_weights_cut_short_under_workers(wide, tmp_path, monkeypatch):
     """The worker ends by SIGBUS; the one that replaces it finds other weights than the job was begun with."""
     weights, output = wide / "model.safetensors", tmp_path / "out.bin"
-    settings = Settings(workers=2, shard_size=100)
-    job = ClassifyJob(str(wide), str(tmp_path / "in.bin"), str(output), batch=50, settings=settings)
+    settings = Settings(workers=2, shard_size=100, batch_size=50)
+    job = ClassifyJob(str(wide), str(tmp_path / "in.bin"), str(output), settings=settings)
     classify(ClassifyJob(str(wide), str(tmp_path / "in.bin"), str(tmp_path / "right.bin")))
     content, status = weights.read_bytes(), weights.stat()
     monkeypatch.setattr(classify_module, "ClassifyTask", Cutting)

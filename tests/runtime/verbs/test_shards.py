@@ -46,7 +46,8 @@ def _here(tmp_path, monkeypatch, rng):
 
 def run(verb, output, shard_size=4, **options):
     """Five shards, but of images three."""
-    settings = Settings(shard_size=shard_size, **options.pop("settings", {}))
+    given = {name: options.pop(name) for name in Settings.__dataclass_fields__ if name in options}
+    settings = Settings(shard_size=shard_size, **given)
     if verb == "convolve":
         given = {"input": "v.npy", "kernel": "box:3", **options}
         return convolve(ConvolveJob(**given, output=output, settings=settings))
@@ -101,7 +102,7 @@ def test_shards_and_resuming_change_no_bytes(monkeypatch, verb, output):
         Path(stage, "00009.png").write_bytes(b"of another attempt, and larger than what will be there" * 99)
         Path(stage, "stray").mkdir()
         Path(stage, "stray", "file").touch()
-    report = run(verb, output, batch=3) if verb == "draw" else run(verb, output, memory=1 << 34)
+    report = run(verb, output, batch_size=3) if verb == "draw" else run(verb, output, memory=1 << 34)
     assert computed(report, verb) == report.job["shards"] - 2 and found(verb, output) == right
     assert verify(output).intact and not os.path.exists(stage)
     assert os.path.getsize(f"{output.rstrip('/')}.job/shards/00000.part") < (9000 if output[4:] != "txt" else 1 << 20)
@@ -227,7 +228,7 @@ def test_other_results_are_refused(verb, change, field):
         run(verb, "out.npy", **change)
     assert caught.value.exit_code == 2 and found(verb, "out.npy") == right
     if field in ("kernel", "seed"):
-        run(verb, "out.npy", **change, settings={"restart": True})
+        run(verb, "out.npy", **change, restart=True)
         assert found(verb, "out.npy") != right
 
 
@@ -299,7 +300,7 @@ def test_everything_is_on_the_disk_before_its_shard_is_there(monkeypatch):
 @pytest.mark.parametrize(("verb", "output"), [("convolve", "out.npy"), ("convolve", "out.nii.gz"), ("draw", "out/")])
 def test_workers_write_the_same_bytes(verb, output):
     right = expected(verb, output)
-    report = run(verb, output, settings={"workers": 2})
+    report = run(verb, output, workers=2)
     assert report.job["workers"] == 2 and found(verb, output) == right
 
 
@@ -370,9 +371,8 @@ def kill_until_done(killed, verb, output, kills, rng):
     os.rename("grid.png", "right.png") if verb == "draw" else None
     for _ in range(kills):
         changed = ["--workers", str(rng.choice((1, 1, 1, 2)))]
-        changed += (
-            ["--batch-size", str(rng.choice((1, 2, 7)))] if verb == "draw" else ["--memory", rng.choice(("3G", "4G"))]
-        )
+        draws, tiles = ["--batch-size", str(rng.choice((1, 2, 7)))], ["--memory", rng.choice(("3G", "4G"))]
+        changed += draws if verb == "draw" else tiles
         code = killed([*command, "-o", output, *changed], rng.uniform(0, 1.2 * whole))
         assert code in (0, -signal.SIGKILL), Path("log").read_text()
         shards = f"{output.rstrip('/')}.job/shards"

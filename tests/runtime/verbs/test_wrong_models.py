@@ -105,8 +105,8 @@ ANY = ("generate", "classify", "draw", "convert")
 # verbs, the model, parts of the message in their order
 WRONG = {
     "an output matrix of its own": (("generate", "convert"), lambda: with_tensors(UNTIED, tie_word_embeddings=False), (
-        "g/model.safetensors: tensor lm_head.weight (300, 16) differs from wte.weight (300, 16): an output matrix",
-        "tie_word_embeddings false")),
+        "g/model.safetensors: tensor lm_head.weight (300, 16) differs from wte.weight (300, 16): a separate output",
+        "tie_word_embeddings true")),
     "one that is missing": (("generate", "convert"), lambda: changed(tie_word_embeddings=False), (
         "g: tensor lm_head.weight is missing, and tie_word_embeddings is false", "Get all weights")),
     "cross attention": (ANY, lambda: changed(add_cross_attention=True), (
@@ -119,16 +119,16 @@ WRONG = {
     "a pickle itself": (("generate", "classify", "draw"), lambda: as_pickle("pytorch_model.bin", inside=True), (
         "is a PyTorch checkpoint", "tilewright convert g/pytorch_model.bin NEW_DIRECTORY")),
     "a pickle without config.json": (("convert",), lambda: f"{as_pickle('m.bin', False)}/m.bin", (
-        "g/m.bin: is a state dict of a gpt2, and there is no config.json beside it", "n_head", "Put g/config.json")),
+        "g/m.bin: is a state dict of a gpt2 without a config.json beside it", "n_head", "Put g/config.json")),
     "weights of another name": (("generate",), lambda: only("weights.safetensors"), (
         "g: holds no model.safetensors and no", "but weights.safetensors", "Rename")),
     "a Flax checkpoint": (("generate",), lambda: only("flax_model.msgpack"), (
         "flax_model.msgpack, a Flax", "save_pretrained()")),
     "no weights": (("generate", "convert"), lambda: only("notes.txt"), ("g: holds no weights", "Download")),
     "no config.json": (ANY, lambda: only("x.safetensors", config=False), (
-        "g/config.json: no such model's configuration. It holds x.safetensors: get the config.json",)),
-    "an empty directory": (ANY, lambda: os.mkdir("e") or "e", ("e/config.json: no such", "The directory is empty")),
-    "the directory above": (ANY, lambda: ".", ("config.json: no such", "A directory in it has one: give ./d")),
+        "g/config.json: no such model's configuration. Get the config.json that came with these", "x.safetensors")),
+    "an empty directory": (ANY, lambda: os.mkdir("e") or "e", ("e/config.json: no such", "this one is empty")),
+    "the directory above": (ANY, lambda: ".", ("config.json: no such", "Give ./d, which has one")),
     "a missing part": (("generate", "convert"), lambda: index_of(*SHARDS), (
         f"g: 1 of the 2 files that model.safetensors.index.json lists are missing: {SHARDS[1]}. Download",)),
     "quantised": (("generate", "convert"), lambda: with_tensors(
@@ -144,16 +144,16 @@ WRONG = {
     "safetensors alone": (("generate", "classify", "draw"), lambda: "g/model.safetensors", (
         "g/model.safetensors: is the weights of a model without its configuration", "Give the directory")),
     "no known file": (ANY, lambda: file("x.bin", b"what is this"), ("x.bin: the weights have 12 bytes", "801,196,040")),
-    "a GPT-2": (("classify", "draw"), lambda: "g", ("g: the model is a gpt2", "`tilewright generate` is for a gpt2")),
-    "a TextCNN": (("generate", "draw"), lambda: "t", ("t: the model is a textcnn", "`tilewright classify` is for a")),
-    "a DCGAN": (("generate", "classify"), lambda: "d", ("d: the model is a dcgan", "`tilewright draw` is for a dcgan")),
+    "a GPT-2": (("classify", "draw"), lambda: "g", ("g: the model is a gpt2", "Use `tilewright generate` for a gpt2")),
+    "a TextCNN": (("generate", "draw"), lambda: "t", ("t: the model is a textcnn", "Use `tilewright classify` for a")),
+    "a DCGAN": (("generate", "classify"), lambda: "d", ("d: the model is a dcgan", "`tilewright draw` for a")),
     "one's own TextCNN": (("convert",), own_textcnn, (
-        "own/net.pt: is a state dict of a textcnn, and there is no config.json beside it", "sequence_length",
-        "a textcnn has embedding.weight (V, C), convs.0.weight (O, C, K)", "linears.0.weight",
+        "own/net.pt: is a state dict of a textcnn without a config.json beside it", "sequence_length",
+        "A textcnn has embedding.weight (V, C), convs.0.weight (O, C, K)", "linears.0.weight",
         "this file has convs.0.bias (4,), convs.0.weight (4, 8, 3)", "fc.weight (2, 8)", "init textcnn")),
     "one's own TextCNN, other names": (("convert",), lambda: own_textcnn({}), (
-        "own/net.pt: tensor linears.0.weight (2, 8) is missing", "Config.json describes embedding.weight (50, 8)",
-        "this file has", "fc.weight (2, 8)", "rename its tensors")),
+        "own/net.pt: tensor linears.0.weight (2, 8) is missing",
+        "Rename its tensors: config.json describes embedding.weight (50, 8)", "this file has", "fc.weight (2, 8)")),
     "one's own TextCNN, other sizes": (("convert",), lambda: own_textcnn({"vocab_size": 60}, "linears.0"), (
         "own/net.pt: tensor embedding.weight is (50, 8); (60, 8) is wanted by the configuration",)),
 }  # fmt: skip
@@ -239,5 +239,7 @@ def test_a_line_of_text_among_ids_is_an_error_of_its_own(here):
 @pytest.mark.parametrize("gone", ["vocab.json", "merges.txt"])
 def test_half_a_tokenizer(here, gone):
     Path("g/merges.txt" if gone == "vocab.json" else "g/vocab.json").write_text("{}")
-    with pytest.raises(InputError, match=rf"^g: {gone} is missing: vocab\.json and merges\.txt are a tokenizer"):
+    with pytest.raises(
+        InputError, match=rf"^g: {gone} is missing: vocab\.json and merges\.txt make a tokenizer only together"
+    ):
         load("g")

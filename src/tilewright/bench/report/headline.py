@@ -1,28 +1,175 @@
-"""One table for who asks how fast: each job at its first sizes, on every machine that measured it."""
+"""What README.md shows of the results: the jobs, one ladder and five claims, small whatever rows there are.
 
-from tilewright.bench.report.tables import Table, groups, three, times
+One rule chooses the rows, so that nobody picks them by hand. Each of CPU and GPU is shown by one machine: the one that
+measured most of the jobs, of equals the newest. A job has one row per accuracy class, at its first size. Where a job
+was measured in several ways there, such as with the token table made inside or before, the slowest one counts.
+"""
+
+import math
+import re
+import textwrap
+from collections.abc import Callable
+
+from tilewright.bench.report.figures import ladder_figure
+from tilewright.bench.report.tables import Table, device_of, groups, origin, percent, rate, three, times
 from tilewright.bench.results import PEER, Row
+from tilewright.ops.core.ladder import Ladder
 
-JOBS = {"sentiment": "sentences", "gpt2": "tokens", "dcgan": "images", "volumes": ""}  # what is counted a second
-SIZES = 2  # of a job that are shown; results/README.md has all
+COLUMNS, JOB_ROWS, LADDER_ROWS = 120, 8, 12  # at most, of README and its tables
+ROW = 3 * 5 + 1  # characters of a row of five cells that are bars and spaces
+CLASSES = {"float32": ("float32",), "16 bit": ("bfloat16", "float16")}
+LADDER, PICTURE = "matmul", "ladder.svg"  # the operation whose ladder is shown, and its figure in results/
+KILLS = 400  # of tests/runtime/jobs/test_kill_attack.py; a test holds the two equal
+UNMEASURED = "Not measured yet: `make bench` does."
+JOBS = {  # of the bench -> the command, and what is counted per second
+    "sentiment": "`classify`: sentences/s",
+    "gpt2": "`generate`: tokens/s",
+    "dcgan": "`draw`: images/s",
+    "volumes": "`convolve`: voxels/s",
+}
+
+Rows = dict[str, list[Row]]  # by operation or workload
+Ladders = dict[str, Ladder]
 
 
-def headline_tables(by_op: dict[str, list[Row]]) -> list[Table]:
-    """Our rows of each job on each machine, and how many times faster than its peer each was."""
+def jobs(by_op: Rows, _: Ladders) -> str:
+    """One row per job and accuracy class: the rates on one CPU and one GPU, each beside its strongest peer."""
+    machines = [found for on_gpu in (False, True) if (found := _machine(by_op, on_gpu))]
+    if not machines:
+        return UNMEASURED
     lines = []
-    for op, unit in JOBS.items():
-        for some in groups(by_op.get(op, []), lambda row: row.machine).values():
-            ours = [row for row in some if row.check != PEER]
-            shown = list(dict.fromkeys(row.size for row in ours))[:SIZES]
-            for row in ours:
-                if row.size in shown:
-                    ratio = times(row.peer_ratio) if row.peer else ""
-                    lines.append(
-                        (op, row.machine, row.size, row.dtype, row.rung, _rate(row, unit), row.peer or "", ratio)
-                    )
-    header = ("job", "machine", "size", "dtype", "what", "speed", "beside", "x as fast")
-    return [Table("The jobs at their first sizes", header, tuple(lines), 5)] if lines else []
+    for op, words in JOBS.items():
+        for name in CLASSES:
+            rows = [chosen(by_op, machine, op, name) for machine in machines]
+            if any(rows):
+                dtypes = {row.dtype for row in rows if row}
+                cells = [text for row in rows for text in _cells(row)]
+                lines.append((words, dtypes.pop() if len(dtypes) == 1 else name, *cells))
+    header = ["job", "dtype"]
+    for machine in machines:
+        header += [_short(machine, 28), "x strongest peer"]
+    days = sorted({row.date for op in JOBS for row in by_op.get(op, []) if row.machine in machines})
+    caption = f"Measured {' to '.join(dict.fromkeys((days[0], days[-1])))}:"
+    return Table(caption, tuple(header), tuple(lines[:JOB_ROWS]), 2).markdown()
 
 
-def _rate(row: Row, unit: str) -> str:
-    return f"{three(row.rows / row.median_s)} {unit}/s" if unit else f"{three(row.median_s * 1e3)} ms"
+def chosen(by_op: Rows, machine: str, op: str, name: str) -> Row | None:
+    """The row that stands for a job and an accuracy class of CLASSES on a machine; None if there is none."""
+    rows = [row for row in by_op.get(op, []) if row.machine == machine and row.check != PEER]
+    rows = [row for row in rows if row.dtype in CLASSES[name]]
+    rows = [row for row in rows if row.size == rows[0].size]
+    newest = max((row.origin for row in rows), default=None)
+    return min((row for row in rows if row.origin == newest), key=_rate, default=None)
+
+
+def _machine(by_op: Rows, on_gpu: bool) -> str | None:
+    """The machine that measured most jobs and classes, of equals the newest."""
+    rows = [row for op in JOBS for row in by_op.get(op, []) if (row.threads == 0) == on_gpu and row.check != PEER]
+    by_machine = groups(rows, lambda row: row.machine)
+
+    def rank(machine: str) -> tuple[int, tuple[str, ...]]:
+        shown = [chosen(by_op, machine, op, name) for op in JOBS for name in CLASSES]
+        return sum(row is not None for row in shown), max(row.origin for row in by_machine[machine])
+
+    return max(by_machine, key=rank, default=None)
+
+
+def _rate(row: Row) -> float:
+    """Records per second; of a volume voxels, whose three sizes its name begins with: "128x128x128-3x3x3-constant"."""
+    sizes = re.match(r"\d+(x\d+)+(?=-)", row.size) if row.op == "volumes" else None
+    return (math.prod(map(int, sizes[0].split("x"))) if sizes else row.rows) / row.median_s
+
+
+def _cells(row: Row | None) -> tuple[str, str]:
+    if row is None:
+        return "", ""
+    if row.peer and row.peer_ratio:
+        return _amount(_rate(row)), f"{times(row.peer_ratio)} x {_short(row.peer.partition(',')[0], 18)}"
+    return _amount(_rate(row)), "no peer measured"
+
+
+def _amount(value: float) -> str:
+    """Three digits and, from a million on, "M" or "G"."""
+    for size, letter in ((1e9, " G"), (1e6, " M")):
+        if value >= size:
+            return three(value / size) + letter
+    return three(value)
+
+
+def _short(text: str, width: int) -> str:
+    """At most `width` characters, cut between words where it can be."""
+    cut = textwrap.shorten(text, width, placeholder=" ...") if len(text) > width else text
+    return cut if cut != " ..." and cut != "..." else text[: width - 3] + "..."
+
+
+def ladder_rows(by_op: Rows, ladders: Ladders) -> list[Row]:
+    """The rows of LADDER that are shown: float32, one machine, most threads, the size that reaches the highest rate.
+
+    The machine is the one that measured most rungs there, of equals the newest.
+    """
+    rungs, found = ladders[LADDER].rungs, []
+    rows = [row for row in by_op.get(LADDER, []) if row.dtype == "float32" and (row.rung in rungs or row.check == PEER)]
+    for same in groups(rows, lambda row: row.machine).values():
+        most = max(row.threads for row in same)
+        same = [row for row in same if row.threads == most]
+        fastest = max(same, key=lambda row: (row.check != PEER, rate(row)[0] or 0.0))
+        found.append([row for row in same if row.size == fastest.size])
+    return max(found, key=lambda some: (len(some), [row.origin for row in some]), default=[])
+
+
+def picture(by_op: Rows, ladders: Ladders) -> str | None:
+    """The figure of the ladder that is shown, as SVG; None without rows."""
+    rows = ladder_rows(by_op, ladders)
+    return ladder_figure(rows, ladders[LADDER]) if rows else None
+
+
+def ladder(by_op: Rows, ladders: Ladders) -> str:
+    """The figure and the table of the ladder.
+
+    A long table leaves out the rungs that change least, and all peers but the fastest.
+    """
+    shown, by_rung = ladders[LADDER], {row.rung: row for row in ladder_rows(by_op, ladders)}
+    if not by_rung:
+        return UNMEASURED
+    names = [name for name in shown.rungs if name in by_rung]
+    peers = sorted(
+        (name for name in by_rung if name not in shown.rungs), key=lambda name: rate(by_rung[name])[0] or 0.0
+    )
+    first = by_rung[(names + peers)[0]]
+    between = sorted(names[1:-1], key=lambda name: abs(math.log(by_rung[name].versus_below or 1.0)))
+    least = between[: max(0, len(names) + len(peers[-1:]) - LADDER_ROWS)]
+    names = [name for name in names if name not in least] + peers[-1:]
+    lines = []
+    for name in names:
+        row, idea = by_rung[name], shown.rungs[name].idea if name in shown.rungs else "the vendor's library"
+        figures = three(rate(row)[0]), percent(row.roof_share), times(row.versus_below)
+        name = _short(name, 30)
+        lines.append((name, _short(idea, COLUMNS - ROW - sum(map(len, (name, *figures)))), *figures))
+    header = ("rung", "idea", rate(first)[1], "of the roof, %", "x the rung below")
+    size = first.size.removesuffix("-float32")
+    title = f"{LADDER}, {size}, float32, {device_of(first.threads)}; {origin([first])}"
+    link = f"![{LADDER}: the rate of each rung](results/{PICTURE})"
+    return f"{link}\n\n{Table(_short(title, COLUMNS), header, tuple(lines), 2).markdown()}"
+
+
+def claims(by_op: Rows, ladders: Ladders) -> str:
+    """What makes the project different: a line and a figure each."""
+    workers = max((int(row.label) for row in by_op.get("scaling", []) if row.label.isdigit()), default=0)
+    several = str(workers) if workers > 1 else "several"
+    rungs = sum(len(one.rungs) for one in ladders.values())
+    machines = [found for on_gpu in (False, True) if (found := _machine(by_op, on_gpu))]
+    rows = [chosen(by_op, machine, op, name) for machine in machines for op in JOBS for name in CLASSES]
+    ratios = sorted(row.peer_ratio for row in rows if row and row.peer_ratio)
+    speed = f"run {times(ratios[0])} to {times(ratios[-1])} times as fast as" if ratios else "are measured beside"
+    checked = sum(row.check.startswith("passed") for some in by_op.values() for row in some)
+    told = (
+        f"**Same bits.** Batch, threads and shards change no bit of a record: {several} workers write what one writes.",
+        f"**Crash-safe.** The same command resumes a job. A test kills jobs {KILLS} times and compares every byte.",
+        f"**Ladders.** {len(ladders)} operations have {rungs} kernels, from naive to fast. One command shows them all.",
+        f"**Fast.** The jobs below {speed} the strongest peer on the same machine.",
+        f"**Checked.** {checked:,} figures are published. Each comes from a run whose result was checked.",
+    )
+    return "\n".join(textwrap.fill(f"* {line}", COLUMNS, subsequent_indent="  ") for line in told)
+
+
+SECTIONS: dict[str, Callable[[Rows, Ladders], str]] = {"jobs": jobs, "ladder": ladder, "claims": claims}

@@ -1,72 +1,180 @@
-"""results/report.html: every table and figure on one page that needs nothing else, neither scripts nor the network."""
+"""results/report.html: every figure and table on one page that needs nothing else, least of all the network."""
 
 import html
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
-from tilewright.bench.report import figures
-from tilewright.bench.report.tables import Table, bench_tables, ladder_tables, sizes_tables
-from tilewright.bench.results import Row
+from tilewright.bench.report.pages import METHOD, READING, jobs, without
+from tilewright.bench.report.roofline import measured_roofs
+from tilewright.bench.report.shown import by_machine
+from tilewright.bench.report.svg import page_rules
+from tilewright.bench.report.tables import (
+    UNITS,
+    WHY_ABOVE,
+    Table,
+    bench_tables,
+    groups,
+    ladder_tables,
+    machine_title,
+    size_of,
+    sizes_tables,
+    three,
+    times,
+)
+from tilewright.bench.results import PEER, Row
 from tilewright.ops.core.ladder import Ladder
 
-STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1f2933; background: #f5f7fa; }
-body { margin: 0 auto; max-width: 1080px; padding: 24px; }
-h1 { font-size: 26px; margin: 0; } h2 { font-size: 20px; margin: 40px 0 8px; border-bottom: 1px solid #cbd2d9; }
-nav a { margin-right: 16px; color: #2166ac; } p.note { color: #616e7c; font-size: 13px; margin: 6px 0 0; }
-.figures { display: flex; flex-wrap: wrap; gap: 16px; } svg { max-width: 100%; height: auto; }
-svg, .table { background: #fff; border: 1px solid #e4e7eb; border-radius: 6px; }
-.table { overflow-x: auto; padding: 12px; margin: 12px 0; }
-table { border-collapse: collapse; width: 100%; font-size: 13px; }
-caption { text-align: left; font-weight: 600; padding-bottom: 8px; }
-th, td { text-align: left; padding: 3px 10px; border-bottom: 1px solid #e4e7eb; vertical-align: top; }
-th { color: #616e7c; font-weight: 500; }
-.number { text-align: right; font-variant-numeric: tabular-nums; } td.number { white-space: nowrap; }
-td:first-child { white-space: nowrap; }
-"""
-
-INTRODUCTION = (
-    "Every kernel was measured in one process with its peer: calls were interleaved in random order, each after the "
-    "caches were emptied. Figures are medians, with the 10th and 90th percentile where a spread is given. A kernel is "
-    "timed only after its result passed the check against float64. Roofs are measured on the same machine: the copy "
-    "bandwidth of large arrays, and the rate of multiply-adds that stay in registers."
+KEY = {"cpu": "CPU rung", "simt": "GPU rung, SIMT", "tile": "GPU rung, tiles", "vendor": "vendor's library as a rung"}
+KEY |= {"peer": "peer", "roof": "measured roof"}
+ROOFLINES = (
+    "Each panel is one operation; grey dots are the machine's other operations. A dot is one size and the rung that "
+    "runs there by default. The slope is the copy bandwidth, a horizontal line the arithmetic rate of one dtype. "
+    f"A ring is above its roof. {WHY_ABOVE} A triangle is so far above that it is drawn at the edge."
 )
 
 
-def page(by_op: dict[str, list[Row]], ladders: dict[str, Ladder]) -> str:
-    """The page as HTML text; the same rows give the same bytes."""
-    drawings = figures.of_results(by_op, ladders)
-    rooflines = [svg for name, svg in drawings.items() if "/roofline-" in name]
-    sections = [("rooflines", _figures(rooflines))] if rooflines else []
-    for op, rows in by_op.items():
-        if op not in ladders:
-            sections.append((op, _tables(bench_tables(rows))))
-    for op, ladder in ladders.items():
-        if op in by_op:
-            own = [svg for name, svg in drawings.items() if name.split("/")[1].rpartition("-")[0] == op]
-            tables = ladder_tables(by_op[op], ladder) + sizes_tables(by_op[op], ladder)
-            sections.append((op, _figures(own) + _tables(tables)))
-    links = "".join(f'<a href="#{html.escape(name)}">{html.escape(name)}</a>' for name, _ in sections)
-    body = "\n".join(f'<h2 id="{html.escape(name)}">{html.escape(name)}</h2>\n{content}' for name, content in sections)
+@dataclass(frozen=True)
+class Section:
+    """A part of the page: its group in the navigation, its anchor, its heading, its HTML."""
+
+    group: str
+    anchor: str
+    title: str
+    content: str
+
+
+def page(by_op: dict[str, list[Row]], ladders: dict[str, Ladder], drawings: dict[str, str]) -> str:
+    """The page as HTML text; the same rows give the same bytes. drawings: of `figures.of_results`."""
+    sections = list(_sections(by_op, ladders, drawings))
+    body = "\n".join(
+        f'<section id="{_text(part.anchor)}"><h2>{_text(part.title)}</h2>\n{part.content}</section>'
+        for part in sections
+    )
+    here = Path(__file__)
+    style, script = here.with_suffix(".css").read_text(), here.with_suffix(".js").read_text()
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>tilewright: what was measured</title>
-<style>{STYLE}</style>
+<meta name="color-scheme" content="light dark">
+<title>tilewright, measured</title>
+<style>
+{page_rules()}
+{style}</style>
 </head>
 <body>
-<h1>tilewright: what was measured</h1>
-<p>{html.escape(INTRODUCTION)}</p>
-<nav>{links}</nav>
+<header>
+<h1>tilewright, measured</h1>
+<button id="theme" type="button">Theme</button>
+<p>{_text(METHOD)}</p>
+{_headline(by_op)}</header>
+<div class="layout">
+<nav aria-label="Contents">
+{_navigation(sections)}</nav>
+<main>
 {body}
+</main>
+</div>
+<script>
+{script}</script>
 </body>
 </html>
 """
 
 
+def _text(words: str) -> str:
+    return html.escape(words, quote=True)
+
+
+def _headline(by_op: dict[str, list[Row]]) -> str:
+    """Each job's largest workload that has a peer, on the machine that was measured last, in large figures."""
+    parts = []
+    for job, unit in UNITS.items():
+        if rows := [row for row in by_op.get(job, []) if row.check != PEER and row.peer and row.peer_ratio]:
+            row = max((row for row in rows if row.machine == rows[0].machine), key=lambda row: row.rows)
+            where = _text(f"{size_of(row)}, {row.dtype}; {machine_title(row.machine)}")
+            gain = f"{times(row.peer_ratio)} x as fast as {_text(row.peer or '')}"
+            speed = f"<b>{three(row.rows / row.median_s)}</b> <span>{unit}</span>"
+            parts.append(f"<div>{speed}<em>{gain}</em><small>{where}</small></div>\n")
+    return f'<div class="headline">\n{"".join(parts)}</div>\n' if parts else ""
+
+
+def _navigation(sections: list[Section]) -> str:
+    """The groups with a link for each section."""
+    parts = []
+    for group, some in groups(sections, lambda section: section.group).items():
+        links = "".join(f'<a href="#{_text(part.anchor)}">{_text(part.title)}</a>' for part in some)
+        parts.append(f"<h2>{_text(group)}</h2><div>{links}</div>\n")
+    return "".join(parts)
+
+
+def _sections(by_op: dict[str, list[Row]], ladders: dict[str, Ladder], drawings: dict[str, str]) -> Iterator[Section]:
+    machines = by_machine(by_op)
+    yield Section("Overview", "machines", "Machines", _cards(machines))
+    if any("/roofline-" in name for name in drawings):
+        yield Section("Overview", "rooflines", "Rooflines", _rooflines(list(machines), drawings))
+    for name, job in jobs(by_op, ladders).items():
+        rows = [row for file in job.files for row in by_op.get(file, [])]
+        content = _note(job.about) + _note(without(rows, list(machines)))
+        for machine, own in groups(rows, lambda row: row.machine).items():
+            tables = {job.files[op]: bench_tables(some) for op, some in groups(own, lambda row: row.op).items()}
+            bars = [svg for file, svg in drawings.items() if file.startswith(f"{machine}/{name}-")]
+            content += _heading(machine) + _figures(bars) + "".join(_details(*pair) for pair in tables.items())
+        yield Section("Jobs", name, job.title, content)
+    for op, ladder in ladders.items():
+        rows = by_op.get(op, [])
+        content = _note(without(rows, list(machines)))
+        for machine, own in groups(rows, lambda row: row.machine).items():
+            bars = [svg for name, svg in drawings.items() if name.startswith(f"{machine}/{op}-")]
+            content += _heading(machine) + _figures(bars)
+            content += _details("Every rung at one size, with its idea", ladder_tables(own, ladder))
+            content += _details("The default rung at every size", sizes_tables(own, ladder))
+        yield Section("Operations", op, op, content)
+
+
+def _cards(machines: dict[str, list[Row]]) -> str:
+    """A card for each machine: its measured roofs, and when it was measured."""
+    parts = []
+    for machine, rows in machines.items():
+        most = max(row.threads for row in rows)
+        roofs, copy = measured_roofs([row for row in rows if row.threads == most])
+        days = sorted({row.date for row in rows})
+        facts = {"copy": f"{three(copy)} GB/s"} if copy else {}
+        facts |= {dtype: f"{three(peak)} GFLOP/s" for dtype, peak in sorted(roofs.items(), key=lambda item: item[1])}
+        facts |= {"measured": days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"}
+        facts |= {"commits": ", ".join(sorted({row.commit for row in rows}))}
+        listed = "".join(f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in facts.items())
+        parts.append(f'<div class="card"><h3>{_text(machine_title(machine))}</h3><dl>{listed}</dl></div>\n')
+    swatch = '<svg viewBox="0 0 10 10" aria-hidden="true"><rect class="fill-{}" width="10" height="10"/></svg>'
+    key = "".join(f"<li>{swatch.format(colour)}{words}</li>" for colour, words in KEY.items())
+    terms = "".join(f"<dt>{_text(word)}</dt><dd>{_text(meaning)}</dd>" for word, meaning in READING.items())
+    reading = f'<details><summary>How to read the tables</summary><dl class="terms">{terms}</dl></details>'
+    return f'<div class="cards">\n{"".join(parts)}</div>\n<ul class="key">{key}</ul>\n{reading}\n'
+
+
+def _rooflines(machines: list[str], drawings: dict[str, str]) -> str:
+    parts = [_note(ROOFLINES)]
+    for machine in machines:
+        panels = [svg for name, svg in drawings.items() if name.startswith(f"{machine}/roofline-")]
+        parts += [_heading(machine), _figures(panels)] if panels else []
+    return "".join(parts)
+
+
+def _heading(machine: str) -> str:
+    return f"<h3>{_text(machine_title(machine))}</h3>\n"
+
+
+def _note(words: str) -> str:
+    return f'<p class="note">{_text(words)}</p>\n' if words else ""
+
+
 def _figures(drawings: list[str]) -> str:
-    return '<div class="figures">\n' + "\n".join(drawings) + "</div>\n"
+    return '<div class="figures">\n' + "".join(drawings) + "</div>\n" if drawings else ""
 
 
-def _tables(tables: list[Table]) -> str:
-    return "\n".join(table.html() for table in tables)
+def _details(title: str, tables: list[Table]) -> str:
+    """Tables that a click opens."""
+    body = "\n".join(table.html() for table in tables)
+    return f"<details><summary>{_text(title)}</summary>\n{body}\n</details>\n" if tables else ""

@@ -17,6 +17,13 @@ from tilewright.bench.results import PEER, SLOW, Row
 from tilewright.ops.core.ladder import Ladder
 
 T = TypeVar("T")
+UNITS = {"sentiment": "sentences/s", "gpt2": "tokens/s", "dcgan": "images/s", "volumes": "planes/s"}  # of a job's rows
+ABOVE = 1.03  # of the roof: below that it is the spread of both measurements
+WHY_ABOVE = (
+    "The roof counts the plain method's arithmetic and bytes in the dtype of the data. A rung passes it if it computes "
+    "less (Winograd's form, tables of sums, screening in 16 bits), if it computes on a faster unit (float32 as several "
+    "16-bit products on matrix units), or if its data stay in a cache, where the memory roof does not bind."
+)
 
 
 @dataclass(frozen=True)
@@ -29,14 +36,21 @@ class Table:
     numbers: int
     notes: tuple[str, ...] = ()
 
+    def _filled(self) -> "Table":
+        """Without the columns that are empty in every row."""
+        filled = [i for i in range(len(self.header)) if any(row[i] for row in self.rows) or not self.rows]
+        header, *rows = (tuple(row[i] for i in filled) for row in (self.header, *self.rows))
+        return replace(self, header=header, rows=tuple(rows), numbers=sum(i < self.numbers for i in filled))
+
     def markdown(self) -> str:
         """As GitHub shows it."""
-        align = ["---" if i < self.numbers else "---:" for i in range(len(self.header))]
+        full = self._filled()
+        align = ["---" if i < full.numbers else "---:" for i in range(len(full.header))]
         lines = [
-            "| " + " | ".join(_plain(cell).replace("|", "\\|") for cell in row) + " |"
-            for row in (self.header, align, *self.rows)
+            "| " + " | ".join(plain(cell).replace("|", "\\|") for cell in row) + " |"
+            for row in (full.header, align, *full.rows)
         ]
-        return "\n\n".join([_plain(self.caption), "\n".join(lines), *map(_plain, self.notes)])
+        return "\n\n".join([plain(self.caption), "\n".join(lines), *map(plain, self.notes)])
 
     def text(self) -> str:
         """For a terminal."""
@@ -50,24 +64,25 @@ class Table:
         return "\n".join([self.caption, *map(line, every), *self.notes])
 
     def html(self) -> str:
-        """A figure element."""
+        """A `div` with a table. Each cell carries its column's name, which narrow windows show beside it."""
 
-        def line(kind: str, row: tuple[str, ...]) -> str:
-            marks = ("" if i < self.numbers else ' class="number"' for i in range(len(row)))
-            return (
-                "<tr>"
-                + "".join(f"<{kind}{m}>{html.escape(c)}</{kind}>" for m, c in zip(marks, row, strict=True))
-                + "</tr>"
-            )
+        full = self._filled()
+        marks = ["" if i < full.numbers else ' class="number"' for i in range(len(full.header))]
+        labels = [html.escape(name, quote=True) for name in full.header]
+        head = "".join(f"<th{mark}>{name}</th>" for mark, name in zip(marks, labels, strict=True))
 
-        body = "\n".join(line("td", row) for row in self.rows)
+        def line(row: tuple[str, ...]) -> str:
+            cells = zip(marks, labels, row, strict=True)
+            return "".join(f'<td{mark} data-label="{name}">{html.escape(cell)}</td>' for mark, name, cell in cells)
+
+        body = "\n".join(f"<tr>{line(row)}</tr>" for row in full.rows)
         notes = "".join(f'\n<p class="note">{html.escape(note)}</p>' for note in self.notes)
         caption = f"<caption>{html.escape(self.caption)}</caption>"
-        table = f"<table>{caption}\n<thead>{line('th', self.header)}</thead>\n<tbody>\n{body}\n</tbody></table>"
+        table = f"<table>{caption}\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table>"
         return f'<div class="table">{table}{notes}</div>'
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text of a result for Markdown: it begins no HTML and no comment, so no marker either."""
     return re.sub(r"<(?=[A-Za-z!/?])", "&lt;", text)
 
@@ -95,8 +110,33 @@ def times(ratio: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """0.0312 -> "3.1 %"."""
-    return "" if share is None else f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"
+    """0.0312 -> "3.1", in percent."""
+    return "" if share is None else f"{100 * share:.1f}" if share < 0.1 else f"{100 * share:,.0f}"
+
+
+def device_of(threads: int) -> str:
+    """Where a row ran: "2 threads", or "GPU" for 0."""
+    return f"{threads} thread{'s' * (threads > 1)}" if threads else "GPU"
+
+
+NAMES = {
+    "amd": "AMD",
+    "epyc": "EPYC",
+    "nvidia": "NVIDIA",
+    "emeraldrapids": "Emerald Rapids",
+    "arm": "ARM",
+    "hbm3": "HBM3",
+}
+
+
+def machine_title(machine: str) -> str:
+    """A machine's folder as people write it: "amd-epyc-zen5-2c" -> "AMD EPYC Zen 5, 2 cores"."""
+    words, _, last = machine.rpartition("-")
+    cores = re.fullmatch(r"(\d+)c", last)
+    parts = words.split("-") if cores else machine.split("-")
+    names = [NAMES.get(part) or re.sub(r"^Zen(?=\d)", "Zen ", part.capitalize()) for part in parts]
+    names = [re.sub(r"^(\d+)gb$", r"\1 GB", name) for name in names]
+    return " ".join(names) + (f", {cores[1]} core{'s' * (cores[1] != '1')}" if cores else "")
 
 
 def rate(row: Row) -> tuple[float | None, str]:
@@ -114,9 +154,14 @@ def origin(rows: list[Row]) -> str:
 
 
 def headline(rows: list[Row], ladder: Ladder) -> list[Row]:
-    """The rows of the size that shows the ladder best: the first with the most rungs and thread counts measured."""
+    """The rows of the size that shows the ladder best: the first with (nearly) the most rungs and thread counts.
+
+    Nearly, because a rung for a rare shape should not decide: the sizes are listed with the most usual one first.
+    """
     by_size = groups((row for row in rows if row.rung in ladder.rungs or row.check == PEER), lambda row: row.size)
-    return max(by_size.values(), key=lambda some: len({(row.rung, row.threads) for row in some}), default=[])
+    counts = {size: len({(row.rung, row.threads) for row in some}) for size, some in by_size.items()}
+    enough = 0.9 * max(counts.values(), default=0)
+    return next((by_size[size] for size, count in counts.items() if count >= enough), [])
 
 
 def ladder_tables(rows: list[Row], ladder: Ladder) -> list[Table]:
@@ -129,24 +174,25 @@ def ladder_tables(rows: list[Row], ladder: Ladder) -> list[Table]:
         by_dtype = [headline(same, ladder) for same in groups(some, lambda row: row.dtype).values()]
         own = [_ladder_table(shown, ladder) for shown in by_dtype if shown]
         if own:
-            own[-1] = replace(own[-1], notes=(*own[-1].notes, *_changes(some, ladder)))
+            own[-1] = replace(own[-1], notes=(*own[-1].notes, *_missing(some, ladder)))
         tables += own
     return tables
 
 
-def _changes(rows: list[Row], ladder: Ladder) -> Iterator[str]:
-    """What a ladder has and a machine has not measured, and the reverse."""
-    measured = {row.rung: None for row in rows if row.check != PEER}
-    kinds = {_on_a_gpu(name) for name in measured.keys() & ladder.rungs.keys()}
+def _missing(rows: list[Row], ladder: Ladder) -> Iterator[str]:
+    """The rungs of an engine that a machine has measured, but without these."""
+    measured = {row.rung for row in rows if row.check != PEER}
+    kinds = {_on_a_gpu(name) for name in measured & ladder.rungs.keys()}
     missing = [name for name in ladder.rungs if name not in measured and _on_a_gpu(name) in kinds]
     if missing:
         ideas = "; ".join(f"{name} ({ladder.rungs[name].idea})" for name in missing)
         yield f"Not measured on this machine: {ideas}."
-    if gone := [name for name in measured if name not in ladder.rungs]:
-        yield (
-            f"Measured before the ladder changed: {', '.join(gone)} is no longer a rung, and the rung below one may "
-            "have been another."
-        )
+
+
+def _above(rows: list[Row]) -> list[str]:
+    """Why some rows are above the roof, if any are."""
+    names = dict.fromkeys(row.rung for row in rows if row.roof_share and row.roof_share > ABOVE)
+    return [f"Above the roof: {', '.join(names)}. {WHY_ABOVE}"] if names else []
 
 
 def noise_notes(rows: list[Row]) -> Iterator[str]:
@@ -165,7 +211,7 @@ def _ladder_table(rows: list[Row], ladder: Ladder) -> Table:
     unit = rate(rows[0])[1]
     header = ["rung", "idea"]
     for count in counts:
-        header += [f"{unit}, {threads_of(count)}", "of the roof", "x the rung below"]
+        header += [f"{unit}, {device_of(count)}", "of the roof, %", "speed-up over the rung below"]
     peers = [name for name in dict.fromkeys(row.rung for row in rows) if name not in ladder.rungs]
     lines = []
     for name in [name for name in ladder.rungs if any((name, count) in cell for count in counts)] + peers:
@@ -176,20 +222,21 @@ def _ladder_table(rows: list[Row], ladder: Ladder) -> Table:
         lines.append(tuple(line))
     full = max(row.rows for row in rows)
     fewer = [f"{row.rung} ({row.rows})" for row in rows if row.rows < full and row.threads == counts[-1]]
-    notes = (f"Timed on fewer than the {full} rows: {', '.join(fewer)}.",) if fewer else ()
+    notes = [f"Timed on fewer than the {full} rows: {', '.join(fewer)}."] if fewer else []
+    notes += _above(rows)
     first = rows[0]
     caption = f"{_case(first)}, {first.dtype}; {origin(rows)}"
     return Table(caption, tuple(header), tuple(lines), 2, (*notes, *noise_notes(rows)))
 
 
+def size_of(row: Row) -> str:
+    """The case's name without its dtype."""
+    return row.size.replace(f"-{row.dtype}", "")
+
+
 def _case(row: Row) -> str:
-    size = row.size.removesuffix(f"-{row.dtype}")
+    size = size_of(row)
     return f"{row.label}, {size}" if row.label else size
-
-
-def threads_of(count: int) -> str:
-    """Of a row: "2 threads", or "GPU" for 0."""
-    return f"{count} thread{'s' * (count > 1)}" if count else "GPU"
 
 
 def _counts(rows: list[Row]) -> list[int]:
@@ -226,15 +273,14 @@ def _sizes_table(shown: list[Row], every: dict[tuple[str, str], Row]) -> Table:
         ratios += [ratio] if ratio else []
         spread = f"{three(row.low_s * 1e3)} to {three(row.high_s * 1e3)}"
         figures = (three(rate(row)[0]), percent(row.roof_share), three(row.median_s * 1e3), spread)
-        lines.append(
-            (row.label, row.size.removesuffix(f"-{row.dtype}"), row.rung, *figures, row.peer or "", times(ratio))
-        )
+        lines.append((row.label, size_of(row), row.rung, *figures, row.peer or "", times(ratio)))
     if len(ratios) > 1:
         lines.append(("geometric mean", *[""] * 7, times(statistics.geometric_mean(ratios))))
         lines.append(("least", *[""] * 7, times(min(ratios))))
-    header = ("case", "size", "rung", unit, "of the roof", "ms", "ms, 10 to 90 % of rounds", "peer", "x the peer")
-    caption = f"{first.op}, {first.dtype}, {threads_of(first.threads)}; {origin(shown)}"
-    return Table(caption, header, tuple(lines), 3, tuple(noise_notes(shown)))
+    times_ms = ("median, ms", "10th to 90th percentile, ms")
+    header = ("case", "size", "rung", unit, "of the roof, %", *times_ms, "peer", "speed-up over the peer")
+    caption = f"{first.op}, {first.dtype}, {device_of(first.threads)}; {origin(shown)}"
+    return Table(caption, header, tuple(lines), 3, (*_above(shown), *noise_notes(shown)))
 
 
 def bench_tables(rows: list[Row]) -> list[Table]:
@@ -252,13 +298,27 @@ def bench_tables(rows: list[Row]) -> list[Table]:
 
 
 def _job_tables(rows: list[Row]) -> list[Table]:
-    """The median and the spread of a run, and records per second."""
+    """The median and the spread of a run, records per second, and how many times as fast as a peer ours is."""
     lines = []
     for row in rows:
-        figures = three(row.median_s), _seconds(row), three(row.one_off_s), three(row.rows / row.median_s)
-        lines.append((row.rung, row.size, row.dtype, row.check, str(row.threads), *figures, times(row.peer_ratio)))
-    header = ("what", "case", "dtype", "check", "threads", "s", "s, spread", "once, s", "records/s", "x the peer")
-    return [Table(f"{rows[0].op}; {origin(rows)}", header, tuple(lines), 4)]
+        figures = three(row.rows / row.median_s), three(row.median_s), _seconds(row), three(row.one_off_s)
+        lines.append((*_what(row), *figures, _beside(row), times(row.peer_ratio)))
+    header = (*WHAT, UNITS.get(rows[0].op, "records/s"), *SECONDS, *BESIDE)
+    return [Table(f"{rows[0].op}; {origin(rows)}", header, tuple(lines), len(WHAT))]
+
+
+WHAT = ("workload", "variant", "dtype", "check", "device")
+SECONDS = ("median, s", "10th to 90th percentile, s", "one-off, s")
+BESIDE = ("compared with", "tilewright is x times as fast")
+
+
+def _what(row: Row) -> tuple[str, ...]:
+    return row.size, row.rung, row.dtype, row.check, device_of(row.threads)
+
+
+def _beside(row: Row) -> str:
+    """Whose time the factor of a row is of: a peer in our rows; in a peer's own row its name says it."""
+    return "" if row.peer is None or row.peer == row.rung else row.peer
 
 
 def _seconds(row: Row) -> str:
@@ -266,34 +326,34 @@ def _seconds(row: Row) -> str:
 
 
 def _text_tables(rows: list[Row]) -> list[Table]:
-    """Tokens a second of each engine; in a peer's row, too, the factor says how many times faster we are."""
+    """Tokens per second of each engine; in a peer's row, too, the factor says how many times as fast ours is."""
     lines = []
     for row in rows:
         ratio = 1 / row.peer_ratio if row.check == PEER and row.peer_ratio else row.peer_ratio
         figures = three(row.rows / row.median_s), three(row.median_s), _seconds(row), three(row.one_off_s)
-        what = (row.size, row.rung, row.dtype, row.check, str(row.threads))
-        lines.append((*what, *figures, row.peer or "", times(ratio), row.label))
-    header = ("case", "what", "dtype", "check", "threads", "tokens/s", "s", "s, spread", "once, s")
-    return [Table(f"gpt2; {origin(rows)}", (*header, "beside", "we are x as fast", "its rounds"), tuple(lines), 4)]
+        lines.append((*_what(row), *figures, _beside(row), times(ratio), row.label))
+    header = (*WHAT, UNITS["gpt2"], *SECONDS, *BESIDE, "batch of the peer; range of the factor")
+    return [Table(f"gpt2; {origin(rows)}", header, tuple(lines), len(WHAT))]
 
 
 def _profile_tables(rows: list[Row]) -> list[Table]:
     """Where the time of one run goes: a table a workload."""
-    header = ("operation", "calls", "s", "of the time", "GFLOP/s", "GB/s", "of the roof")
+    header = ("operation", "calls", "total, s", "of the time, %", "GFLOP/s", "GB/s", "of the roof, %")
     tables = []
     for (size, dtype, threads), some in groups(rows, lambda row: (row.size, row.dtype, row.threads)).items():
         lines = tuple(
-            (row.rung, f"{row.rows:,}", three(row.median_s), row.label, three(row.gflops), three(row.gbytes_s),
-             percent(row.roof_share))
+            (row.rung, f"{row.rows:,}", three(row.median_s), row.label.rstrip("% "), three(row.gflops),
+             three(row.gbytes_s), percent(row.roof_share))
             for row in some
         )  # fmt: skip
-        tables.append(Table(f"{size}, {dtype}, {threads_of(threads)}; {origin(some)}", header, lines, 1))
+        notes = tuple(_above(some))
+        tables.append(Table(f"{size}, {dtype}, {device_of(threads)}; {origin(some)}", header, lines, 1, notes))
     return tables
 
 
 def _accuracy_tables(rows: list[Row]) -> list[Table]:
     """Logits and greedy tokens against float32."""
-    figures = ("largest error of a logit", "root mean square", "equal first tokens", "equal tokens")
+    figures = ("largest error of a logit", "root mean square error", "equal first tokens", "equal tokens")
     lines = tuple((row.rung, row.size, row.dtype, f"{row.rows:,}", *row.label.split("; ")) for row in rows)
     return [Table(f"against float32; {origin(rows)}", ("engine", "case", "dtype", "prompts", *figures), lines, 3)]
 
@@ -307,10 +367,11 @@ def _scaling_tables(rows: list[Row]) -> list[Table]:
         figures = three(row.rows / row.median_s), three(row.median_s), three(row.one_off_s), times(row.versus_below)
         share = percent(row.versus_below / workers if row.versus_below else None)
         lines.append((row.size, row.dtype, row.rung.split(",")[0], each, str(workers), *figures, share))
-    header = ("job", "dtype", "engine", "a worker has", "workers", "records/s", "s", "besides, s", "x one", "of linear")
+    ratios = ("speed-up over one worker", "of linear, %")
+    header = ("job", "dtype", "engine", "each worker has", "workers", "records/s", "shards, s", "overhead, s", *ratios)
     note = (
-        "s: of the shards, as if all workers had begun with the last of them. Besides: the rest of the process, from "
-        "its start to its end, with loading, fetching kernels, merging. All gave the bytes of one worker."
+        "Shards: the time for all shards, as if all workers had started together. Overhead: the rest of the process, "
+        "from its start to its end: loading, fetching kernels, merging. Every run wrote the bytes of one worker."
     )
     return [Table(f"scaling; {origin(rows)}", header, tuple(lines), 4, (note,))]
 

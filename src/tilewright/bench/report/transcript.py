@@ -1,19 +1,22 @@
-"""What `tilewright demo --save` printed and drew, as README.md shows it."""
+"""What `tilewright demo --save` printed and drew, as README.md shows it: the faces, and what each model did."""
 
+import re
 from pathlib import Path
 
 FOLDER, TEXT = Path("results/demo"), "demo.txt"  # of a checkout
-PICTURES = {"faces.png": "faces that portraits drew", "volume.png": "a plane of a volume, noisy and smoothed"}
+PICTURE, WORDS = "faces.png", "faces that the model `portraits` drew"
 COMMAND = "tilewright demo"
+TIMED = re.compile(r"^\S.*\([^)]*\d s\).*", re.MULTILINE)  # "critic reads 8 reviews, ... (0.005 s)"
+LINES, COLUMNS = 4, 120  # at most, of the output
 MISSING = "Not run yet: `tilewright demo --save` does."
 
 
 def transcript(root: Path) -> str:
-    """The command and its output in a block, and the pictures that it names, for a README in `root`."""
+    """The picture, then the command and the lines of its output that have a time in a block, for a README in `root`."""
     saved = root / FOLDER
     if not (saved / TEXT).is_file():
         return MISSING
-    text = (saved / TEXT).read_text(encoding="utf-8").rstrip()
-    block = f"```\n$ {COMMAND}\n{text}\n```"
-    pictures = [f"![{what}]({FOLDER / name})" for name, what in PICTURES.items() if (saved / name).is_file()]
-    return "\n\n".join([block, *pictures])
+    lines = [line[:COLUMNS] for line in TIMED.findall((saved / TEXT).read_text(encoding="utf-8"))]
+    block = "\n".join(["```", f"$ {COMMAND}", *lines[:LINES], "```"])
+    picture = [f"![{WORDS}]({FOLDER / PICTURE})"] if (saved / PICTURE).is_file() else []
+    return "\n\n".join([*picture, block])

@@ -1,4 +1,4 @@
-"""From results/ to what people read: the tables between the markers of Markdown files, the figures, one HTML page.
+"""From results/ to what people read: docs/results/, the figures, one HTML page, and the tables between markers.
 
 A marker stands alone on its line: `<!-- ladder:matmul -->` begins a table and `<!-- /ladder:matmul -->` ends it.
 Whatever lies between is written anew, so a number typed there by hand does not survive. Writing twice changes nothing.
@@ -6,13 +6,14 @@ Whatever lies between is written anew, so a number typed there by hand does not 
 
 import importlib
 import re
+from collections.abc import Collection
 from pathlib import Path
 
-from tilewright.bench.report import figures, page
-from tilewright.bench.report.headline import headline_tables
-from tilewright.bench.report.tables import bench_tables, groups, ladder_tables, sizes_tables
+from tilewright.bench.report import figures, headline, page, pages, svg
+from tilewright.bench.report.shown import shown
+from tilewright.bench.report.tables import bench_tables, ladder_tables, sizes_tables
 from tilewright.bench.report.transcript import transcript
-from tilewright.bench.results import Row, one_session, read, write_text
+from tilewright.bench.results import Row, read, write_text
 from tilewright.errors import InputError
 from tilewright.formats.files import naming
 from tilewright.ops.core.ladder import Ladder, operations
@@ -22,28 +23,41 @@ UNMEASURED = "Not measured yet: `make bench` does."
 
 
 def write(root: Path) -> list[Path]:
-    """Rewrite README.md, results/README.md, docs/ladders/*.md, the figures and results/report.html under `root`.
+    """Write docs/results/*.md, the figures, results/report.html, and the tables between markers in README.md and
+    docs/learn/*.md, all under `root`. Generated pages and figures that the rows no longer call for are removed.
 
     Returns the files that changed. Raises InputError for a broken result file or marker, and if there are no results.
     """
-    results = root / "results"
+    results, docs = root / "results", root / "docs"
     rows = read(results)
     if not rows:
         raise InputError("there are no results here", path=results, remedy="measure first: `make bench`")
-    by_op, all_ladders = groups(rows, lambda row: row.op), ladders()
-    for op in by_op.keys() & all_ladders.keys():
-        same = groups(by_op[op], lambda row: (row.machine, row.dtype)).values()
-        by_op[op] = [row for some in same for row in one_session(some, all_ladders[op].rungs)]
-    changed = []
-    for path in [root / "README.md", results / "README.md", *sorted((root / "docs/ladders").glob("*.md"))]:
+    all_ladders = ladders()
+    by_op = shown(rows, all_ladders)
+    drawings = figures.of_results(by_op, all_ladders)
+    made = {}
+    for path in [root / "README.md", *sorted((docs / "learn").glob("*.md"))]:
         if path.exists():
             with naming(path, "read"):
                 text = path.read_text()
-            changed += [path] * write_text(path, rewritten(text, path, by_op, all_ladders))
-    for name, drawing in figures.of_results(by_op, all_ladders).items():
-        changed += [results / name] * write_text(results / name, drawing)
-    target = results / "report.html"
-    return changed + [target] * write_text(target, page.page(by_op, all_ladders))
+            made[path] = rewritten(text, path, by_op, all_ladders)
+    made |= {results / name: svg.standalone(drawing) for name, drawing in drawings.items()}
+    if picture := headline.picture(by_op, all_ladders):
+        made[results / headline.PICTURE] = svg.standalone(picture)
+    made |= {docs / "results" / name: text for name, text in pages.pages(by_op, all_ladders, list(drawings)).items()}
+    made[results / "report.html"] = page.page(by_op, all_ladders, drawings)
+    changed = [path for path, text in made.items() if write_text(path, text)]
+    return changed + _removed([*results.glob("*/*.svg"), *(docs / "results").glob("*.md")], made)
+
+
+def _removed(found: list[Path], made: Collection[Path]) -> list[Path]:
+    """Remove generated files that were not made this time; others, which carry no mark, stay."""
+    stale = [path for path in sorted(found) if path not in made]
+    texts = {path: path.read_text(errors="replace") for path in stale}
+    stale = [path for path in stale if texts[path].startswith(svg.HEAD) or texts[path].endswith(f"{pages.MARK}\n")]
+    for path in stale:
+        path.unlink()
+    return stale
 
 
 def ladders() -> dict[str, Ladder]:
@@ -66,7 +80,10 @@ def rewritten(text: str, path: Path, by_op: dict[str, list[Row]], all_ladders: d
             raise InputError(f"the marker {begin[0]} is not closed by {closing.strip()}", path=path, where=where)
         if kind in ("ladder", "sizes") and name not in all_ladders:
             known = ", ".join(all_ladders)
-            raise InputError(f"there is no operation {name!r}; there are {known}", path=path, where=where)
+            raise InputError(f"there is no operation {name!r}; the operations are {known}", path=path, where=where)
+        if kind == "headline" and name not in headline.SECTIONS:
+            known = ", ".join(headline.SECTIONS)
+            raise InputError(f"there is no section {name!r}; the sections are {known}", path=path, where=where)
         body = transcript(path.parent) if kind == "demo" else _tables(kind, name, by_op, all_ladders)
         parts += [text[end : begin.end()], "\n", body, closing]
         end = stop + len(closing)
@@ -77,8 +94,8 @@ def _tables(kind: str, name: str, by_op: dict[str, list[Row]], all_ladders: dict
     """What stands between two markers that ask for tables."""
     rows = by_op.get(name, [])
     if kind == "headline":
-        tables = headline_tables(by_op)
-    elif kind == "bench":
+        return headline.SECTIONS[name](by_op, all_ladders)
+    if kind == "bench":
         tables = bench_tables(rows)
     else:
         tables = {"ladder": ladder_tables, "sizes": sizes_tables}[kind](rows, all_ladders[name])

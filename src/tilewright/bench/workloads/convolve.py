@@ -39,7 +39,7 @@ def bench(
     """
     peers = PEERS[device] if against is None else against
     if unknown := set(peers) - set(PEERS[device]):
-        where = "there are" if device == "cpu" else "on a GPU there are"
+        where = "there are" if device == "cpu" else "on a GPU the peers are"
         raise UsageError(f"no peer is called {', '.join(sorted(unknown))}; {where} {', '.join(PEERS[device])}")
     if cases is None:
         cases = spec.sizes() if device == "cpu" else spec.device_sizes()

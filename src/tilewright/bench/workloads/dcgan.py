@@ -61,7 +61,7 @@ def bench(
     batch; UsageError for an unknown peer or dtype.
     """
     if unknown := set(against) - {"torch"}:
-        raise UsageError(f"no peer is called {', '.join(sorted(unknown))}; there is torch")
+        raise UsageError(f"no peer is called {', '.join(sorted(unknown))}; the only peer is torch")
     if dtype not in TOLERANCE:
         raise UsageError(f"dtype is {dtype!r}; {', '.join(TOLERANCE)} are measured")
     clock = _clock(device)

@@ -106,7 +106,9 @@ def workloads(setting: Setting) -> list[Workload]:
     distinct = prompts[np.sort(np.unique(prompts, axis=0, return_index=True)[1])]
     free = setting.config.n_positions - prompts.shape[1]
     if free < 1:
-        raise UsageError(f"prompts of {prompts.shape[1]} tokens fill a context of {setting.config.n_positions}")
+        raise UsageError(
+            f"prompts have {prompts.shape[1]} tokens; the context of {setting.config.n_positions} must hold one more"
+        )
     course = {"as given": prompts[: setting.count], "distinct prompts": distinct[: setting.count]}
     here = setting.device == "cpu"
     theirs = distinct[: min(setting.count, PEER_PROMPTS)] if here else course["distinct prompts"]
@@ -129,7 +131,7 @@ def bench(setting: Setting, *, dtype: str, say: Say) -> list[Row]:
     """
     for given, known in ((setting.against, PEERS), (setting.workloads, WORKLOADS)):
         if unknown := set(given) - set(known):
-            raise UsageError(f"there is no {', '.join(sorted(unknown))} here; there are {', '.join(known)}")
+            raise UsageError(f"{', '.join(sorted(unknown))} is not known; it must be one of {', '.join(known)}")
     wanted, rows = workloads(setting), []
     engine = ours(setting.config, setting.weights, dtype, setting.device)
     say(f"tilewright {dtype}: prepared in {engine.once_s:.1f} s")

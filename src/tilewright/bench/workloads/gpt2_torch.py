@@ -26,7 +26,7 @@ class StaticGPT2:
         import torch
 
         if config.activation_function not in ("gelu_new", "gelu_pytorch_tanh"):
-            raise UsageError(f"this peer has no {config.activation_function}")
+            raise UsageError(f"activation_function is {config.activation_function}; this peer has no such kernel")
         self.config, self.kind, self.device = config, getattr(torch, dtype), torch.device(device)
 
         def tensor(name: str):

@@ -130,7 +130,9 @@ def _check(setting: Setting) -> None:
     there = len(gpus()) if setting.device == "cuda" else len(os.sched_getaffinity(0))
     if there < most:
         what = "GPUs" if setting.device == "cuda" else "cores"
-        raise ResourceError(f"{most} workers need as many {what}, and there are {there}", remedy="say --workers 1,2")
+        raise ResourceError(
+            f"{most} workers need as many {what}, and there are {there}", remedy="give fewer, as in --workers 1,2"
+        )
 
 
 def _prepare(job: str, count: int, setting: Setting) -> list[str]:

@@ -78,7 +78,7 @@ def bench(
     fails or bits change between runs, UsageError for an unknown peer.
     """
     if unknown := set(against) - {"torch"}:
-        raise UsageError(f"no peer is called {', '.join(map(repr, sorted(unknown)))}; there is torch")
+        raise UsageError(f"no peer is called {', '.join(map(repr, sorted(unknown)))}; the only peer is torch")
     if device != "cpu":
         from tilewright.bench.clocks.cuda import torch_on_a_gpu
 

@@ -23,7 +23,7 @@ LANE = 2560  # sequences of a lane
 STOPPING = 16  # steps ahead where a token may end a sequence before its limit
 WASTE = 8  # steps of sequences that go on, for one step of a finished sequence
 ROUND = 16  # positions: slots are a multiple of them long, so that the next engine finds a state of its size
-REMEDY = "end what else runs on it, or run on the CPU"
+REMEDY = "stop what else runs on it, or run on the CPU"
 
 
 @dataclass(slots=True, eq=False)

@@ -20,8 +20,8 @@ from tilewright.ops.attention.ladder import ladder
 from tilewright.ops.attention.operands import AttendOptions, Cache, DeviceCache, bytes_a_sequence, span
 from tilewright.ops.attention.problem import DEVICE_DTYPES, DTYPES, Problem
 from tilewright.ops.attention.spans import DeviceSpans, Spans, Steps, checked_spans
+from tilewright.ops.core.arguments import DEVICE, HOST, Arguments, arguments_of
 from tilewright.ops.core.arrays import BFLOAT16, one_of
-from tilewright.ops.core.backend import DEVICE, HOST, Backend, backend_of
 from tilewright.ops.core.gpu.tensors import kind
 from tilewright.ops.core.memory import empty
 
@@ -40,22 +40,22 @@ def attention(q, k, v, *, causal: bool = True, scale: float | None = None, dtype
     float16 is allowed, too, and out may have the class's 16-bit dtype. Raises UsageError naming a wrong argument.
     Source: Vaswani et al., "Attention Is All You Need", 2017.
     """
-    backend = backend_of(q)
-    one_of("attention", "dtype", dtype, DTYPES if backend is HOST else DEVICE_DTYPES)
-    query, keys, values = (backend.take("attention", name, x) for name, x in (("q", q), ("k", k), ("v", v)))
-    backend.same_device("attention", "q", query, k=keys, v=values, out=out)
+    arguments = arguments_of(q)
+    one_of("attention", "dtype", dtype, DTYPES if arguments is HOST else DEVICE_DTYPES)
+    query, keys, values = (arguments.take("attention", name, x) for name, x in (("q", q), ("k", k), ("v", v)))
+    arguments.same_device("attention", "q", query, k=keys, v=values, out=out)
     (B, H, Q, D), T = _sizes(query, keys, values)
-    result = backend.result("attention", out, (B, H, Q, D), query, backend.results_in(dtype))
+    result = arguments.result("attention", out, (B, H, Q, D), query, arguments.results_in(dtype))
     if 0 in result.shape:
-        return backend.finish(q, result, result)
-    cache = Cache.empty(B, H, T, D, dtype, "cpu" if backend is HOST else query.device)
+        return arguments.finish(q, result, result)
+    cache = Cache.empty(B, H, T, D, dtype, "cpu" if arguments is HOST else query.device)
     query, keys, values = (
-        backend.plain(x.swapaxes(1, 2), x).reshape(-1, H * D) for x in (query, keys, values)
+        arguments.plain(x.swapaxes(1, 2), x).reshape(-1, H * D) for x in (query, keys, values)
     )  # rows (B * T, H * D)
     append(keys, values, cache, [span(b, 0, T, b * T) for b in range(B)])
     found = attend(query, cache, [span(b, T - Q, Q, b * Q) for b in range(B)], causal=causal, scale=scale)
     result[...] = found.reshape(B, Q, H, D).swapaxes(1, 2)
-    return backend.finish(q, result, result)
+    return arguments.finish(q, result, result)
 
 
 def append(k, v, cache: Cache, spans) -> None:
@@ -91,11 +91,11 @@ def attend(q, cache: Cache, spans, *, causal: bool = True, scale: float | None =
     rows, options, result = _operands(q, cache, causal, scale, new, out)
     checked = checked_spans(spans, cache, len(rows))
     if len(checked.array):
-        if _backend(cache) is HOST:
+        if _arguments(cache) is HOST:
             _run(rows, cache, checked.array, options, result)
         else:
             _rung(cache).run(rows, cache, checked, options, result)
-    return _backend(cache).finish(q, result, result)
+    return _arguments(cache).finish(q, result, result)
 
 
 def append_and_attend(q, k, v, cache: Cache, slots, positions, *, longest: int, scale: float | None = None, out=None):
@@ -107,14 +107,14 @@ def append_and_attend(q, k, v, cache: Cache, slots, positions, *, longest: int, 
     does not fit.
     """
     rows, options, result = _operands(q, cache, True, scale, (k, v), out)
-    backend = _backend(cache)
+    arguments = _arguments(cache)
     for name, x in (("slots", slots), ("positions", positions)):
         if not hasattr(x, "dtype") or kind(x) != "int32" or tuple(x.shape) != (len(rows),) or not _contiguous(x):
-            raise UsageError(f"attention: {name} is {backend.name(x)}; contiguous int32 {(len(rows),)} is wanted")
-    backend.same_device("attention", "q", rows, slots=slots, positions=positions)
+            raise UsageError(f"attention: {name} is {arguments.name(x)}; contiguous int32 {(len(rows),)} is wanted")
+    arguments.same_device("attention", "q", rows, slots=slots, positions=positions)
     if not 1 <= longest <= cache.length:
         raise UsageError(f"attention: longest is {longest}; 1 to the cache's {cache.length} are wanted")
-    if backend is DEVICE and len(rows):
+    if arguments is DEVICE and len(rows):
         _rung(cache).run(rows, cache, Steps(slots, positions, longest), options, result)
     elif len(rows):
         slots, positions = (cache.take(name, x) for name, x in (("slots", slots), ("positions", positions)))
@@ -125,15 +125,15 @@ def append_and_attend(q, k, v, cache: Cache, slots, positions, *, longest: int, 
         checked = checked_spans(spans, cache, len(rows))
         if len(used):
             _run(rows, cache, checked.array, options, result)
-    return backend.finish(q, result, result)
+    return arguments.finish(q, result, result)
 
 
-def _backend(cache: Cache) -> Backend:
+def _arguments(cache: Cache) -> Arguments:
     return DEVICE if isinstance(cache, DeviceCache) else HOST
 
 
 def _rung(cache: Cache):
-    return ladder.choose(Problem(cache.D, cache.dtype, _backend(cache).device))
+    return ladder.choose(Problem(cache.D, cache.dtype, _arguments(cache).device))
 
 
 def _run(q: np.ndarray, cache: Cache, spans: np.ndarray, options: AttendOptions, out: np.ndarray) -> None:
@@ -169,7 +169,9 @@ def _sizes(q, k, v) -> tuple[tuple[int, int, int, int], int]:
     """((B, H, Q, D), T). Raises UsageError unless the arrays fit each other."""
     shape, keys, values = (tuple(x.shape) for x in (q, k, v))
     if not len(shape) == len(keys) == 4 or keys != values or shape[:2] != keys[:2]:
-        raise UsageError(f"attention: q is {shape}, k {keys}, v {values}; (B, H, Q, D) and twice (B, H, T, D)")
+        raise UsageError(
+            f"attention: q is {shape}, k {keys}, v {values}; (B, H, Q, D), (B, H, T, D) and (B, H, T, D) are wanted"
+        )
     if keys[3] != shape[3] or not shape[2] <= keys[2] or shape[3] == 0:
         raise UsageError(f"attention: q is {shape} and k {keys}: D must agree and be positive, Q be at most T")
     return shape, keys[2]
@@ -181,9 +183,11 @@ def _operands(q, cache: Cache, causal: bool, scale: float | None, new, out) -> t
     if new is not None:
         k, v = new
         new = tuple(_checked_rows(cache, len(rows), k=k, v=v))
-        if _backend(cache) is HOST and len({(x.dtype, x.strides[0]) for x in (rows, *new)}) > 1:
-            raise UsageError("attention: q, new keys and new values are not of one dtype and row stride")
-    result = _backend(cache).result("attention", out, tuple(rows.shape), rows, ("float32", cache.dtype))
+        if _arguments(cache) is HOST and len({(x.dtype, x.strides[0]) for x in (rows, *new)}) > 1:
+            raise UsageError(
+                "attention: q, new keys and new values differ in dtype or row stride; they must have the same"
+            )
+    result = _arguments(cache).result("attention", out, tuple(rows.shape), rows, ("float32", cache.dtype))
     if out is not None:
         _checked_rows(cache, len(rows), out=result)
     options = AttendOptions(1 / math.sqrt(cache.D) if scale is None else scale, causal, new)
@@ -200,7 +204,7 @@ def _checked_rows(cache: Cache, count: int, **arrays) -> list:
         if x.dtype not in dtypes or tuple(x.shape) != shape or not _contiguous(x):
             names = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
             wanted = f"{names} {shape} with contiguous rows"
-            raise UsageError(f"attention: {name} is {_backend(cache).name(x)}; {wanted} is wanted")
+            raise UsageError(f"attention: {name} is {_arguments(cache).name(x)}; {wanted} is wanted")
         found.append(x)
     return found
 

@@ -21,7 +21,7 @@ TILE = (on("cuda", "float32", "bfloat16", "float16"), at_most("D", WIDEST), engi
 # fmt: off
 ladder = Ladder(
     "attention",
-    Rung("cpu.unfused", needs=CPU_BOTH,
+    Rung("cpu.unfused", needs=CPU_BOTH, calls=("matmul", "softmax"),
          idea="four operations: scores, mask, softmax, values; all scores in memory",
          kernel="attention.cpu.unfused:attend"),
     Rung("cpu.fused", after="cpu.unfused", needs=CPU,

@@ -129,11 +129,13 @@ def checked_spans(spans, cache: Cache, rows: int) -> Spans:
         outside = (low < 0) | (high > limit)
         if outside.any():
             i = int(np.argmax(outside))
-            raise UsageError(f"attention: span {i} is {array[i].tolist()}: its {name} leaves 0 to {limit}")
+            raise UsageError(f"attention: span {i} is {array[i].tolist()}: its {name} is outside 0 to {limit}")
     if not isinstance(cache, DeviceCache):
         return Spans(array, slots, length, rows)
     if np.bincount(slot, minlength=1).max() > 1:
-        raise UsageError(f"attention: two spans are of slot {np.bincount(slot).argmax()}: one per call is allowed")
+        raise UsageError(
+            f"attention: two spans use slot {np.bincount(slot).argmax()}; one span per slot is allowed in a call"
+        )
     return DeviceSpans(array, slots, length, rows, block_of(cache), cache.keys.device)
 
 

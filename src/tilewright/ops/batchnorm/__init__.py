@@ -12,8 +12,8 @@ import numpy as np
 from tilewright.errors import UsageError
 from tilewright.ops.batchnorm.ladder import ladder
 from tilewright.ops.batchnorm.problem import ACTIVATIONS, Problem
+from tilewright.ops.core.arguments import HOST, arguments_of
 from tilewright.ops.core.arrays import as_float32, one_of
-from tilewright.ops.core.backend import HOST, backend_of
 from tilewright.ops.core.problems import row_problem
 
 __all__ = ["Problem", "batchnorm", "fold", "ladder"]
@@ -32,16 +32,18 @@ def batchnorm(x, gamma, beta, mean, variance, *, eps: float = 1e-5, activation=N
     """
     one_of("batchnorm", "activation", activation, ACTIVATIONS)
     _check_eps("batchnorm", eps)
-    backend = backend_of(x)
-    work = backend.row_operands("batchnorm", x, out, gamma=gamma, beta=beta, mean=mean, variance=variance)
+    arguments = arguments_of(x)
+    work = arguments.row_operands("batchnorm", x, out, gamma=gamma, beta=beta, mean=mean, variance=variance)
     parameters: tuple = work.vectors, eps
-    if backend is HOST:
+    if arguments is HOST:
         scale, shift = _scale_shift(work.vectors, eps, work.x.shape[-1], "batchnorm")
         parameters = scale.astype(np.float32), shift.astype(np.float32)
     if 0 not in work.x.shape:
-        rung = ladder.choose(row_problem(work.x.shape[-1], work.dtype, backend.device))
-        backend.over_rows(lambda rows, target: rung.run(rows, *parameters, activation, target), work)
-    return backend.finish(x, work.result, work.target)
+        rung = ladder.choose(row_problem(work.x.shape[-1], work.dtype, arguments.device))
+        rows, target = arguments.rows(work)
+        rung.run(rows, *parameters, activation, target)
+        arguments.put_back(work, target)
+    return arguments.finish(x, work.result, work.target)
 
 
 def _check_eps(op: str, eps: float) -> None:

@@ -9,6 +9,8 @@ y = conv3d(x, weights)                                          # (C, D, H, W), 
 
 import functools
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +19,8 @@ from tilewright.ops.conv3d.arguments import ALIASES, check_rung, pack, pack_fact
 from tilewright.ops.conv3d.ladder import ladder
 from tilewright.ops.conv3d.operands import Border, Packed, Window, index_map
 from tilewright.ops.conv3d.problem import Problem
-from tilewright.ops.core.arrays import put_back
-from tilewright.ops.core.backend import DEVICE, HOST, backend_of
+from tilewright.ops.core.arguments import DEVICE, HOST, arguments_of
+from tilewright.ops.core.arrays import T, Tensor, put_back
 from tilewright.ops.core.gpu.tensors import names_gpu, on_gpu
 from tilewright.ops.core.memory import empty
 
@@ -51,7 +53,15 @@ def prepare_separable(factors, *, device=None) -> Packed:
     return pack_factors(factors, "cuda", device) if names_gpu(device) else pack_factors(factors)
 
 
-def conv3d(x, weights, *, mode="constant", cval=0.0, origin=0, out=None):
+def conv3d(
+    x: T,
+    weights: Tensor | Packed,
+    *,
+    mode: str = "constant",
+    cval: float = 0.0,
+    origin: int | Sequence[int] = 0,
+    out: T | None = None,
+) -> T:
     """Cross-correlation (the kernel is not flipped) with float32 sums: scipy.ndimage.correlate.
 
     out[z, y, x] = sum over a, b, t of weights[a, b, t] * x[z + a - pz, y + b - py, x + t - px]
@@ -67,33 +77,33 @@ def conv3d(x, weights, *, mode="constant", cval=0.0, origin=0, out=None):
     size, or the number of threads, so a volume may be convolved in tiles.
     Raises UsageError naming the argument that does not fit, ResourceError if memory is too small for the result.
     """
-    backend = backend_of(x)
-    array = backend.take("conv3d", "x", x)
+    arguments = arguments_of(x)
+    array: Any = arguments.take("conv3d", "x", x)
     if isinstance(weights, Packed):
         packed = weights
     else:
-        packed = prepare(weights, device=None if backend is HOST else array.device)
+        packed = prepare(weights, device=None if arguments is HOST else array.device)
     volume = volume_shape(array.shape, packed)
     window = window_for(volume, packed.sizes, mode, cval, origin)
     if window.mode == "valid":
         volume = tuple(n - K + 1 for n, K in zip(volume, packed.sizes, strict=True))
     shape = (packed.problem.O, *volume) if packed.channels else volume
-    result = backend.result("conv3d", out, shape, array)
-    rung = check_rung(packed, backend.device)
+    result: Any = arguments.result("conv3d", out, shape, array)
+    rung = check_rung(packed, arguments.device)
     whole = slice(None) if packed.channels else None
-    if backend is HOST:
-        target = result if out is None else backend.target(result, array)
+    if arguments is HOST:
+        target: Any = result if out is None else arguments.target(result, array)
         _run_on_host(rung, array[whole], packed, target[whole], window)
-        return backend.finish(x, result, target)
+        return arguments.finish(x, result, target)
     data = packed.data if isinstance(packed.data, list) else [packed.data]
     for tensor in (one for one in data if hasattr(one, "device")):
-        backend.same_device("conv3d", "x", array, weights=tensor)
+        arguments.same_device("conv3d", "x", array, weights=tensor)
     if 0 in shape:
-        return backend.finish(x, result, result)
-    target = backend.target(result, array)
+        return arguments.finish(x, result, result)
+    target = arguments.target(result, array)
     target = result.new_empty(shape) if target.data_ptr() % ALIGNMENT else target
     rung.run(array.float().contiguous()[whole], packed, target[whole], window)
-    return backend.finish(x, result, target)
+    return arguments.finish(x, result, target)
 
 
 def _run_on_host(rung, x: np.ndarray, packed: Packed, out: np.ndarray, window: Window) -> None:

@@ -5,6 +5,8 @@ y = conv_transpose2d(x, weights, stride=2, padding=((1, 2), (1, 2)))    # (B, H,
 packed = prepare(weights, stride=2, padding=((1, 2), (1, 2)))           # once; then conv_transpose2d(x, packed)
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tilewright.errors import ResourceError, UsageError
@@ -12,8 +14,8 @@ from tilewright.ops.conv_transpose2d.arguments import axes, check_window, output
 from tilewright.ops.conv_transpose2d.ladder import ladder
 from tilewright.ops.conv_transpose2d.operands import Epilogue, Packed
 from tilewright.ops.conv_transpose2d.problem import ACTIVATIONS, DEVICE_DTYPES, DTYPES, Problem
-from tilewright.ops.core.arrays import one_of
-from tilewright.ops.core.backend import HOST, backend_of
+from tilewright.ops.core.arguments import HOST, Arguments, arguments_of
+from tilewright.ops.core.arrays import T, Tensor, one_of
 
 __all__ = ["Packed", "Problem", "conv_transpose2d", "ladder", "prepare"]
 
@@ -29,24 +31,34 @@ def prepare(weights, *, stride=1, padding=0, dtype: str = "float32") -> Packed:
     rung that packs nothing refers to weights itself. Weights on a GPU stay there, and may also be float16.
     Raises UsageError for a wrong dtype, rank, stride or padding, Refused if a rung forced by `using` does not take it.
     """
-    backend = backend_of(weights)
-    weights = backend.take(OP, "weights", weights)
+    arguments = arguments_of(weights)
+    weights = arguments.take(OP, "weights", weights)
     if weights.ndim != 4 or 0 in weights.shape:
         raise UsageError(
             f"{OP}: weights has shape {tuple(weights.shape)}; (KH, KW, O, C) is wanted, at least one of each"
         )
     KH, KW, O, C = weights.shape
     rows, columns = axes((KH, KW), stride, padding)
-    one_of(OP, "dtype", dtype, DTYPES if backend is HOST else DEVICE_DTYPES)
-    rung = ladder.choose(Problem(O, C, rows, columns, dtype, backend.device))
+    one_of(OP, "dtype", dtype, DTYPES if arguments is HOST else DEVICE_DTYPES)
+    rung = ladder.choose(Problem(O, C, rows, columns, dtype, arguments.device))
     if rung.lay_out:
         data = rung.lay_out(weights, rows, columns, dtype)
     else:
-        data = weights if backend is HOST else weights.float().contiguous()
+        data = weights if arguments is HOST else weights.float().contiguous()
     return Packed(rung.name, O, C, rows, columns, dtype, data)
 
 
-def conv_transpose2d(x, weights, *, stride=None, padding=None, bias=None, activation=None, out=None, dtype=None):
+def conv_transpose2d(
+    x: T,
+    weights: Tensor | Packed,
+    *,
+    stride: int | tuple[int, int] | None = None,
+    padding: int | Sequence[Sequence[int]] | None = None,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+    out: T | None = None,
+    dtype: str | None = None,
+) -> T:
     """Transposed convolution with float32 sums, cropped, then bias and activation.
 
     full[b, s * h + a, t * w + c, o] = sum over h, w, i of x[b, h, w, i] * weights[a, c, o, i]        (s, t) the stride
@@ -65,43 +77,47 @@ def conv_transpose2d(x, weights, *, stride=None, padding=None, bias=None, activa
     of threads. With `cpu.winograd` neighbouring outputs share products, so an infinity or NaN in x reaches the whole
     tile of outputs.
     """
-    backend = backend_of(x)
-    array = backend.take(OP, "x", x)
+    arguments = arguments_of(x)
+    array = arguments.take(OP, "x", x)
     one_of(OP, "activation", activation, ACTIVATIONS)
-    if isinstance(weights, Packed):
-        check_window(weights, stride, padding, dtype)
-        packed = weights
-    else:
-        weights = backend.take(OP, "weights", weights)
-        backend.same_device(OP, "x", array, weights=weights)
-        stride, padding = 1 if stride is None else stride, 0 if padding is None else padding
-        packed = prepare(weights, stride=stride, padding=padding, dtype=dtype or "float32")
+    packed = _packed(arguments, array, weights, stride, padding, dtype)
     O, C, rows, columns = packed.O, packed.C, packed.rows, packed.columns
     if array.ndim != 4 or array.shape[3] != C or 0 in array.shape[1:3]:
         raise UsageError(
             f"{OP}: x is {tuple(array.shape)} and weights {(rows.K, columns.K, O, C)}; x must be (B, H, W, C) with "
             f"C = {C} channels and at least one pixel"
         )
-    bias = None if bias is None else backend.take(OP, "bias", bias)
+    bias = None if bias is None else arguments.take(OP, "bias", bias)
     if bias is not None and tuple(bias.shape) != (O,):
         raise UsageError(f"{OP}: bias has shape {tuple(bias.shape)}; {(O,)} is wanted, one element per output channel")
-    backend.same_device(OP, "x", array, bias=bias)
+    arguments.same_device(OP, "x", array, bias=bias)
     B, H, W, _ = array.shape
     shape = (B, *output_size(rows, columns, H, W), O)
-    result = backend.result(OP, out, shape, array, backend.results_in(packed.dtype))
-    rung = ladder.choose(Problem(O, C, rows, columns, packed.dtype, backend.device))
+    result = arguments.result(OP, out, shape, array, arguments.results_in(packed.dtype))
+    rung = ladder.choose(Problem(O, C, rows, columns, packed.dtype, arguments.device))
     if rung.name != packed.rung:
         raise UsageError(
             f"{OP}: weights was prepared for rung {packed.rung}, and {rung.name} is chosen now: prepare it again"
         )
     if 0 in shape:
-        return backend.finish(x, result, result)
-    epilogue = Epilogue(backend.plain(bias, array), activation)
+        return arguments.finish(x, result, result)
+    epilogue = Epilogue(arguments.plain(bias, array), activation)
     try:
-        target = result if out is None else backend.target(result, array, epilogue.bias, *packed.arrays())
-        if backend is HOST and target.strides[3] != target.itemsize:  # kernels write whole vectors of channels
+        target = result if out is None else arguments.target(result, array, epilogue.bias, *packed.arrays())
+        if arguments is HOST and target.strides[3] != target.itemsize:  # kernels write whole vectors of channels
             target = np.empty(shape, np.float32)
-        rung.run(backend.contiguous(array, packed.dtype), packed, target, epilogue)
+        rung.run(arguments.contiguous(array, packed.dtype), packed, target, epilogue)
     except MemoryError as error:
         raise ResourceError(f"{OP}: memory does not hold what x {tuple(array.shape)} needs: {error}") from error
-    return backend.finish(x, result, target)
+    return arguments.finish(x, result, target)
+
+
+def _packed(arguments: Arguments, x, weights, stride, padding, dtype: str | None) -> Packed:
+    """What `prepare` returned, or prepared weights on x's device. Raises UsageError where the options do not fit."""
+    if isinstance(weights, Packed):
+        check_window(weights, stride, padding, dtype)
+        return weights
+    weights = arguments.take(OP, "weights", weights)
+    arguments.same_device(OP, "x", x, weights=weights)
+    stride, padding = 1 if stride is None else stride, 0 if padding is None else padding
+    return prepare(weights, stride=stride, padding=padding, dtype=dtype or "float32")

@@ -2,14 +2,27 @@
 
 import math
 import sys
+from typing import Any, Protocol, TypeVar
 
 import ml_dtypes
 import numpy as np
+from numpy.typing import NDArray
 
-from tilewright.errors import ResourceError, UsageError
+from tilewright.errors import ResourceError, UsageError, WrongType
 from tilewright.ops.core.memory import empty
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+NO_NUMBERS = "OSU"  # kinds of dtypes: objects, bytes, text
+Float32 = NDArray[np.float32]
+
+
+class Tensor(Protocol):
+    """An array of any library that speaks DLPack: NumPy, PyTorch, CuPy, JAX."""
+
+    def __dlpack__(self, *, stream: Any = None) -> Any: ...
+
+
+T = TypeVar("T", bound=Tensor)  # the caller's kind of array
 
 
 def as_numpy(name: str, value) -> np.ndarray:
@@ -24,7 +37,8 @@ def as_numpy(name: str, value) -> np.ndarray:
             return _bfloat16(value)
         return np.from_dlpack(value) if hasattr(value, "__dlpack__") else np.asarray(value)
     except (TypeError, ValueError, BufferError, RuntimeError) as error:
-        raise UsageError(f"{name} is a {type(value).__name__} that NumPy cannot read: {error}") from error
+        kind = WrongType if isinstance(error, TypeError) else UsageError
+        raise kind(f"{name} is a {type(value).__name__} that NumPy cannot read: {error}") from error
 
 
 def _bfloat16(value) -> np.ndarray:
@@ -56,7 +70,8 @@ def as_float32(name: str, value) -> np.ndarray:
     if array.dtype == BFLOAT16:
         return array.astype(np.float32)
     if array.dtype != np.float32:
-        raise UsageError(f"{name} is {array.dtype}; float32 or bfloat16 is wanted, convert it first")
+        kind = WrongType if array.dtype.kind in NO_NUMBERS else UsageError
+        raise kind(f"{name} is {array.dtype}; float32 or bfloat16 is wanted, convert it first")
     if not array.flags.aligned or any(stride % 4 for stride in array.strides):
         return np.ascontiguousarray(array)
     return array
@@ -84,7 +99,8 @@ def result_for(op: str, out, shape: tuple[int, ...], *, rounded: bool = False) -
     if not isinstance(out, np.ndarray) or out.dtype not in kinds or out.shape != shape or not out.flags.writeable:
         what = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
         wanted = " or ".join(kind.name for kind in kinds)
-        raise UsageError(f"{op}: out is {what}; a writeable {wanted} NumPy array of shape {shape} is wanted")
+        refusal = UsageError if isinstance(out, np.ndarray) else WrongType
+        raise refusal(f"{op}: out is {what}; a writeable {wanted} NumPy array of shape {shape} is wanted")
     return out
 
 

@@ -8,10 +8,11 @@ rows in the batch, so the choice cannot depend on it.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache, cached_property, lru_cache, partial
 from importlib import import_module
 from inspect import getdoc
@@ -42,9 +43,10 @@ class Rung:
     options: keyword arguments of that function. prepare: path of the function that lays weights out for it; None where
     the kernel takes the plain array. memory: path of the function that says what the prepared weights take, as
     memory(problem) -> Memory; None where the rung prepares nothing. Each thread of a kernel has at most
-    `launch.SCRATCH_BYTES` of scratch besides. needs: what the problem and the machine must offer. slow: needs without
-    which the rung runs, but is not chosen. chosen: it may run by default; otherwise it is there to be taught, measured,
-    forced. c: the constant of its error bound, in the units of the operation's `problem.bound`.
+    `launch.SCRATCH_BYTES` of scratch besides. calls: the other operations that its kernel and its `prepare` run, with
+    rungs of their own. needs: what the problem and the machine must offer. slow: needs without which the rung runs, but
+    is not chosen. chosen: it may run by default; otherwise it is there to be taught, measured, forced. c: the constant
+    of its error bound, in the units of the operation's `problem.bound`.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Rung:
     options: Mapping[str, Any] = field(default_factory=dict)
     prepare: str | None = None
     memory: str | None = None
+    calls: tuple[str, ...] = ()
     chosen: bool = False
     slow: tuple[Need, ...] = ()
     c: float = 1.0
@@ -89,7 +92,34 @@ def _imported(path: str) -> Callable:
     return getattr(import_module(f"tilewright.ops.{module}"), name)
 
 
-_forced: ContextVar[dict[str, str]] = ContextVar("forced")
+def in_words(problem: Hashable) -> str:
+    """The fields of a problem: "N=768, K=64, float32 on cpu". A flag is named if it is true."""
+    if not is_dataclass(problem):
+        return str(problem)
+    given = {each.name: getattr(problem, each.name) for each in fields(problem)}
+    dtype, device = given.pop("dtype", None), given.pop("device", None)
+    flags = {name for name, value in given.items() if isinstance(value, bool)}
+    words = [
+        name if name in flags else f"{name}={_plain(value)}" for name, value in given.items() if value is not False
+    ]
+    return ", ".join([*words, f"{dtype} on {device}"] if dtype else words)
+
+
+def _plain(value: Hashable) -> str:
+    if isinstance(value, tuple):
+        return "x".join(map(str, value))
+    return f"({in_words(value)})" if is_dataclass(value) else str(value)
+
+
+class _Forced(NamedTuple):
+    """The rungs that are forced, by operation, and the operations that have chosen a rung since."""
+
+    rungs: dict[str, str]
+    ran: set[str]
+
+
+_NOTHING = _Forced({}, set())
+_forced: ContextVar[_Forced] = ContextVar("forced", default=_NOTHING)
 
 
 @cache
@@ -104,17 +134,34 @@ def using(**rungs: str) -> Iterator[None]:
     """`with using(matmul="cpu.packed"):` forces a rung; it raises `Refused` rather than fall back.
 
     Nests; other ops keep theirs. It holds for the operation wherever it runs, also beneath another one. Raises
-    UsageError for an operation that does not exist, Refused for a rung that it does not have.
+    UsageError for an operation that does not exist, Refused for a rung that it does not have. Warns at the end of the
+    block if other operations chose a rung in it and this one did not: then forcing its rung had no effect.
     """
+    with forcing(**rungs) as ran:
+        yield
+    unused = [f"{op}={name!r}" for op, name in rungs.items() if op not in ran]
+    if unused and ran:
+        what = f"using({', '.join(unused)}) had no effect on this block: it ran {', '.join(sorted(ran))}"
+        warnings.warn(what, stacklevel=3)
+
+
+@contextmanager
+def forcing(**rungs: str) -> Iterator[set[str]]:
+    """As `using`, without its warning. Yields the set of the operations that choose a rung in the block."""
     if unknown := rungs.keys() - set(operations()):
-        raise UsageError(f"there is no operation {', '.join(sorted(unknown))}; there are {', '.join(operations())}")
+        raise UsageError(
+            f"there is no operation {', '.join(sorted(unknown))}; the operations are {', '.join(operations())}"
+        )
     for op, name in rungs.items():
         import_module(f"tilewright.ops.{op}.ladder").ladder.check_name(name)
-    token = _forced.set({**_forced.get({}), **rungs})
+    outer = _forced.get()
+    token = _forced.set(inner := _Forced({**outer.rungs, **rungs}, set()))
     try:
-        yield
+        yield inner.ran
     finally:
         _forced.reset(token)
+        if outer.rungs:
+            outer.ran.update(inner.ran)
 
 
 @contextmanager
@@ -124,14 +171,18 @@ def preferring(**rungs: str) -> Iterator[None]:
     For an operation that runs on another one. Raises Refused, as every forced rung does, where the caller's choice
     does not take the problem.
     """
-    chosen = _forced.get({})
-    with using(**{op: name for op, name in rungs.items() if op not in chosen}):
+    chosen = _forced.get().rungs
+    with forcing(**{op: name for op, name in rungs.items() if op not in chosen}):
         yield
 
 
 def forced() -> dict[str, str]:
-    """The rungs that are forced here, by operation."""
-    return dict(_forced.get({}))
+    """The rungs that are forced here, by operation, for a job that forces them where it works. The job says which of
+    them have no effect, so `using` does not."""
+    rungs, ran = _forced.get()
+    if rungs:
+        ran.update(rungs)
+    return dict(rungs)
 
 
 class Ladder:
@@ -167,7 +218,9 @@ class Ladder:
             if not reasons[name]:
                 return self.rungs[name]
         lines = [
-            f"no rung of {self.op} accepts {problem}" if forced is None else f"{self.op}.{forced} refuses {problem}"
+            f"no rung of {self.op} accepts {in_words(problem)}"
+            if forced is None
+            else f"{self.op}.{forced} refuses {in_words(problem)}"
         ]
         raise Refused("\n".join(lines + [f"  {name}: {'; '.join(why)}" for name, why in reasons.items()]))
 
@@ -182,6 +235,7 @@ class Ladder:
             lines.append(f"    kernel: ops/{module.replace('.', '/')}.py, {function}({options})")
             needs = [(getdoc(need) or need.__name__).rstrip(".") for need in (*rung.needs, *rung.slow)]
             lines += [f"    needs: {'; '.join(needs)}"] if needs else []
+            lines += [f"    calls: {', '.join(rung.calls)}"] if rung.calls else []
             lines += [f"    after: {rung.after}"] if rung.after else []
         return "\n".join(lines)
 
@@ -190,7 +244,10 @@ class Ladder:
 
         Raises Refused if a forced rung refuses it, or if none accepts it.
         """
-        return self._chosen(problem, _forced.get({}).get(self.op))
+        rungs, ran = _forced.get()
+        if rungs:
+            ran.add(self.op)
+        return self._chosen(problem, rungs.get(self.op))
 
     def explain(self, problem: Hashable) -> str:
         """One line a preferred rung: chosen, refused and why, or never reached."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tilewright.errors import UsageError
+from tilewright.errors import UsageError, WrongType
 from tilewright.hardware import cpu
 from tilewright.ops.core.memory import LINE, zeros
 
@@ -39,7 +39,7 @@ def threads(count: int | None) -> Iterator[None]:
     try:
         number = None if count is None else operator.index(count)
     except TypeError as error:
-        raise UsageError(f"threads is {count!r}; an integer is wanted") from error
+        raise WrongType(f"threads is {count!r}; an integer is wanted") from error
     if number is not None and number < 1:
         raise UsageError(f"threads is {number}; it must be at least 1")
     token = _count.set(number)

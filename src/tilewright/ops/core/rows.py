@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from tilewright.ops.core.arrays import put_back, rows_for
 from tilewright.ops.core.launch import launch
 
 TASK = 8192  # elements per task, at least one row: 32 KiB, some microseconds, so that threads finish together
@@ -13,13 +12,6 @@ def as_rows(array: np.ndarray) -> np.ndarray:
     """float32 (..., C), not empty, as (rows, C) with contiguous rows; copied only if the strides require it."""
     rows = array if array.ndim == 2 else array.reshape(-1, array.shape[-1])
     return rows if rows.strides[1] == 4 else np.ascontiguousarray(rows)
-
-
-def over_rows(run, x: np.ndarray, out: np.ndarray) -> None:
-    """Call run(rows of x, rows of out). If the rows of out are not contiguous, run writes a buffer that is copied."""
-    target = rows_for(out)
-    run(as_rows(x), target)
-    put_back(out, target)
 
 
 def draw_rows(kernel, *args, out: np.ndarray, words: int) -> None:

@@ -96,7 +96,7 @@ def _over_axes(rung, x: np.ndarray, taps: Taps, edges: Edges, out: np.ndarray) -
     free = [axis for axis in range(x.ndim) if taps.window[axis] == 1 and x.shape[axis] > 1]
     if not free:
         raise UsageError(
-            f"correlate: x has shape {x.shape} and the kernel {taps.window}; at most {AXES} extents above 1"
+            f"correlate: x has shape {x.shape} and the kernel {taps.window}; at most {AXES} extents above 1 are allowed"
         )
     axis = min(free, key=lambda axis: x.shape[axis])
     for index in range(x.shape[axis]):
@@ -140,7 +140,9 @@ def _edges(x: np.ndarray, window: tuple[int, ...], mode, origin, cval) -> Edges:
     numbers = [_integer("correlate", "origin", value) for value in origins]
     for number, taps in zip(numbers, window, strict=True):
         if not -(taps // 2) <= number <= (taps - 1) // 2:
-            raise UsageError(f"correlate: origin is {number}; {-(taps // 2)} to {(taps - 1) // 2} for {taps} taps")
+            raise UsageError(
+                f"correlate: origin is {number}; {-(taps // 2)} to {(taps - 1) // 2} is wanted for {taps} taps"
+            )
     return Edges(tuple(modes), tuple(numbers), float(cval))
 
 

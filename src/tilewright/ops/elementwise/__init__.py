@@ -5,10 +5,8 @@ y = gelu(x)                                         # the tanh form, which GPT-2
 gelu(x, approximate="none", out=x)                  # the exact form, in place
 """
 
-from functools import partial
-
+from tilewright.ops.core.arguments import arguments_of
 from tilewright.ops.core.arrays import one_of
-from tilewright.ops.core.backend import backend_of
 from tilewright.ops.elementwise.ladder import ladder
 from tilewright.ops.elementwise.problem import GELU, Problem
 
@@ -45,9 +43,11 @@ def tanh(x, *, out=None):
 
 def apply(function: str, x, out=None):
     """The function of this name in `reference.FUNCTIONS`; arguments, result and errors as for `relu`."""
-    backend = backend_of(x)
-    work = backend.row_operands(function, x, out, rank=0)
+    arguments = arguments_of(x)
+    work = arguments.row_operands(function, x, out, rank=0)
     if 0 not in work.x.shape:
-        rung = ladder.choose(Problem(function, work.dtype, backend.device))
-        backend.over_elements(partial(rung.run, function), work)
-    return backend.finish(x, work.result, work.target)
+        rung = ladder.choose(Problem(function, work.dtype, arguments.device))
+        values, target = arguments.elements(work)
+        rung.run(function, values, target)
+        arguments.put_back(work, target)
+    return arguments.finish(x, work.result, work.target)

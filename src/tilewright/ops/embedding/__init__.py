@@ -3,11 +3,13 @@
 Where a convolution follows, the rows need not be gathered at all: see `tilewright.ops.embedding_conv1d`.
 """
 
+from typing import overload
+
 import numpy as np
 
-from tilewright.errors import UsageError
-from tilewright.ops.core.arrays import as_numpy, put_back, rows_for, target_for
-from tilewright.ops.core.backend import HOST, backend_of
+from tilewright.errors import UsageError, WrongType
+from tilewright.ops.core.arguments import HOST, arguments_of
+from tilewright.ops.core.arrays import NO_NUMBERS, Float32, T, Tensor, as_numpy, put_back, rows_for, target_for
 from tilewright.ops.core.gpu.rows import kinds_of, ready, writable
 from tilewright.ops.core.gpu.tensors import FLOATS, INTEGERS
 from tilewright.ops.core.problems import row_problem
@@ -24,7 +26,8 @@ def checked_ids(ids, V: int, name: str = "ids", table: str = "table") -> np.ndar
     """
     array = as_numpy(name, ids)
     if array.dtype.kind not in "iu":
-        raise UsageError(f"{name} is {array.dtype}; integers are wanted")
+        kind = WrongType if array.dtype.kind in NO_NUMBERS else UsageError
+        raise kind(f"{name} is {array.dtype}; integers are wanted")
     if array.size and not (array.min() >= 0 and array.max() < V):
         first = tuple(np.argwhere((array < 0) | (array >= V))[0])
         index = ", ".join(map(str, first))
@@ -32,6 +35,24 @@ def checked_ids(ids, V: int, name: str = "ids", table: str = "table") -> np.ndar
     return array
 
 
+@overload
+def embedding(
+    ids: np.ndarray,
+    table: Tensor,
+    *,
+    out: np.ndarray | None = None,
+    positions: Tensor | None = None,
+    position_table: Tensor | None = None,
+) -> Float32: ...
+@overload
+def embedding(
+    ids: T,
+    table: Tensor,
+    *,
+    out: T | None = None,
+    positions: Tensor | None = None,
+    position_table: Tensor | None = None,
+) -> T: ...
 def embedding(ids, table, *, out=None, positions=None, position_table=None):
     """table[ids] + position_table[positions]: ids integers (...), table float32 or bfloat16 (V, C) -> float32 (..., C),
     the same kind of array as ids.
@@ -43,20 +64,20 @@ def embedding(ids, table, *, out=None, positions=None, position_table=None):
     makes its row NaN. Raises UsageError naming the argument that does not fit; on the CPU also for an id out of range,
     with the index of the first.
     """
-    backend = backend_of(ids)
-    rows = backend.take("embedding", "table", table)
+    arguments = arguments_of(ids)
+    rows = arguments.take("embedding", "table", table)
     if rows.ndim != 2:
         raise UsageError(f"embedding: table has shape {tuple(rows.shape)}; (V, C) is wanted")
-    indices, C = _checked(backend, "ids", ids, len(rows), "table"), rows.shape[1]
-    positional = _positional(backend, positions, position_table, tuple(indices.shape), C)
+    indices, C = _checked(arguments, "ids", ids, len(rows), "table"), rows.shape[1]
+    positional = _positional(arguments, positions, position_table, tuple(indices.shape), C)
     others = dict(zip(("positions", "position_table"), positional, strict=False))
-    backend.same_device("embedding", "ids", indices, table=rows, **others)
-    dtypes = ("float32",) if backend is HOST else FLOATS
-    result = backend.result("embedding", out, (*indices.shape, C), rows, dtypes)
+    arguments.same_device("embedding", "ids", indices, table=rows, **others)
+    dtypes = ("float32",) if arguments is HOST else FLOATS
+    result = arguments.result("embedding", out, (*indices.shape, C), rows, dtypes)
     if 0 in result.shape:
-        return backend.finish(ids, result, result)
-    run = _run_on_host if backend is HOST else _run_on_device
-    return backend.finish(ids, result, run(indices, rows, positional, result, out is None))
+        return arguments.finish(ids, result, result)
+    run = _run_on_host if arguments is HOST else _run_on_device
+    return arguments.finish(ids, result, run(indices, rows, positional, result, out is None))
 
 
 def _run_on_host(ids: np.ndarray, table: np.ndarray, positional: tuple, result: np.ndarray, new: bool) -> np.ndarray:
@@ -86,23 +107,23 @@ def _run_on_device(ids, table, positional: tuple, result, new: bool):
     return target
 
 
-def _checked(backend, name: str, ids, V: int, table: str):
+def _checked(arguments, name: str, ids, V: int, table: str):
     """Integers; on the CPU each is the index of a row of a table with V rows."""
-    return checked_ids(ids, V, name, table) if backend is HOST else backend.take("embedding", name, ids, INTEGERS)
+    return checked_ids(ids, V, name, table) if arguments is HOST else arguments.take("embedding", name, ids, INTEGERS)
 
 
-def _positional(backend, positions, position_table, shape: tuple[int, ...], C: int) -> tuple:
+def _positional(arguments, positions, position_table, shape: tuple[int, ...], C: int) -> tuple:
     """Checked positions of this shape and their table (P, C), or () if there are none."""
     if (positions is None) != (position_table is None):
         missing = "positions" if positions is None else "position_table"
-        raise UsageError(f"embedding: {missing} is missing; positions and position_table come together")
+        raise UsageError(f"embedding: {missing} is missing; positions and position_table must be given together")
     if positions is None:
         return ()
-    table = backend.take("embedding", "position_table", position_table)
+    table = arguments.take("embedding", "position_table", position_table)
     if table.ndim != 2 or table.shape[1] != C:
         shapes = f"{tuple(table.shape)}; (P, {C}) is wanted, as wide as the table"
         raise UsageError(f"embedding: position_table has shape {shapes}")
-    indices = _checked(backend, "positions", positions, len(table), "position_table")
+    indices = _checked(arguments, "positions", positions, len(table), "position_table")
     if tuple(indices.shape) != shape:
         raise UsageError(f"embedding: positions has shape {tuple(indices.shape)}; that of ids, {shape}, is wanted")
     return indices, table

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UsageError
+from tilewright.ops.core.arguments import HOST, arguments_of
 from tilewright.ops.core.arrays import rows_for
-from tilewright.ops.core.backend import HOST, backend_of
 from tilewright.ops.core.gpu.tensors import on_gpu, tensor_of
 from tilewright.ops.embedding import checked_ids
 from tilewright.ops.embedding_conv1d.ladder import ladder
@@ -36,11 +36,11 @@ def prepare(table, weights, biases, *, length: int, dtype: str = "float32", memo
     for a reserve. Raises UsageError for arrays that do not fit, ResourceError if `memory` does not hold the rows of one
     sentence.
     """
-    backend = backend_of(table)
-    rows = backend.take(OP, "table", table, ("float32",))
-    filters = {f"weights[{i}]": backend.take(OP, f"weights[{i}]", w, ("float32",)) for i, w in enumerate(weights)}
-    bias = {f"biases[{i}]": backend.take(OP, f"biases[{i}]", b, ("float32",)) for i, b in enumerate(biases)}
-    backend.same_device(OP, "table", rows, **filters, **bias)
+    arguments = arguments_of(table)
+    rows = arguments.take(OP, "table", table, ("float32",))
+    filters = {f"weights[{i}]": arguments.take(OP, f"weights[{i}]", w, ("float32",)) for i, w in enumerate(weights)}
+    bias = {f"biases[{i}]": arguments.take(OP, f"biases[{i}]", b, ("float32",)) for i, b in enumerate(biases)}
+    arguments.same_device(OP, "table", rows, **filters, **bias)
     shapes, kernels = [tuple(w.shape) for w in filters.values()], [w.shape[-1] for w in filters.values() if w.ndim]
     if rows.ndim != 2 or not shapes or any(len(s) != 3 or s[:2] != (shapes[0][0], rows.shape[1]) for s in shapes):
         raise UsageError(
@@ -53,11 +53,11 @@ def prepare(table, weights, biases, *, length: int, dtype: str = "float32", memo
     if [tuple(b.shape) for b in bias.values()] != [(O,) for O, _, _ in shapes]:
         found = [tuple(b.shape) for b in bias.values()]
         raise UsageError(f"{OP}: biases are {found}; {(shapes[0][0],)} for each branch is wanted, one value per filter")
-    joined = backend.new((sum(map(len, bias.values())),), "float32", rows)
+    joined = arguments.new((sum(map(len, bias.values())),), "float32", rows)
     for i, values in enumerate(bias.values()):
         joined[i * len(values) : (i + 1) * len(values)] = values
     checked = Filters(tuple(filters.values()), joined)
-    rung = ladder.choose(Problem(checked.C, checked.O, checked.kernels, dtype, backend.device))
+    rung = ladder.choose(Problem(checked.C, checked.O, checked.kernels, dtype, arguments.device))
     assert rung.lay_out is not None, "every rung of this ladder prepares"
     state = rung.lay_out(rows, checked, dtype=dtype, length=length, memory=memory)
     return Prepared(rung.name, dtype, rows, getattr(state, "filters", checked), state)
@@ -96,24 +96,24 @@ def embedding_conv1d(ids, prepared: Prepared, *, out=None):
     largest kernel. A sentence's bits do not depend on the other sentences, their number, the table's memory, or the
     number of threads.
     """
-    backend, filters = backend_of(prepared.table), prepared.filters
-    located = isinstance(ids, Located) and backend is not HOST
+    arguments, filters = arguments_of(prepared.table), prepared.filters
+    located = isinstance(ids, Located) and arguments is not HOST
     index: Any = ids if located else _checked(ids, prepared)
-    rung = ladder.choose(Problem(filters.C, filters.O, filters.kernels, prepared.dtype, backend.device))
+    rung = ladder.choose(Problem(filters.C, filters.O, filters.kernels, prepared.dtype, arguments.device))
     if rung.name != prepared.rung:
         raise UsageError(f"{OP}: prepared for rung {prepared.rung}, and {rung.name} is chosen now: prepare again")
     shape = (len(index.slots if located else index), len(filters.weights) * filters.O)
-    result = backend.result(OP, out, shape, prepared.table, backend.results_in(prepared.dtype))
+    result = arguments.result(OP, out, shape, prepared.table, arguments.results_in(prepared.dtype))
     if 0 in shape:
-        return backend.finish(ids, result, result)
-    if backend is HOST:
-        target = result if out is None else rows_for(backend.target(result, np.asarray(index)))
+        return arguments.finish(ids, result, result)
+    if arguments is HOST:
+        target = result if out is None else rows_for(arguments.target(result, np.asarray(index)))
         rung.run(index, prepared, target)
     else:
-        target = backend.target(result)
+        target = arguments.target(result)
         for slots, part in _pieces(index, prepared, target):
             rung.run(slots, prepared, part)
-    return backend.finish(ids, result, target)
+    return arguments.finish(ids, result, target)
 
 
 def _pieces(index, prepared: Prepared, target):

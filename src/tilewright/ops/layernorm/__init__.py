@@ -6,7 +6,7 @@ layernorm(x, weight, bias, out=x)                   # in place
 """
 
 from tilewright.errors import UsageError
-from tilewright.ops.core.backend import backend_of
+from tilewright.ops.core.arguments import arguments_of
 from tilewright.ops.core.problems import row_problem
 from tilewright.ops.layernorm.ladder import ladder
 from tilewright.ops.layernorm.problem import Problem
@@ -26,9 +26,11 @@ def layernorm(x, weight, bias, *, eps: float = 1e-5, out=None):
     """
     if not eps >= 0:
         raise UsageError(f"layernorm: eps is {eps}; it must be at least 0")
-    backend = backend_of(x)
-    work = backend.row_operands("layernorm", x, out, outs=("float32", "bfloat16"), weight=weight, bias=bias)
+    arguments = arguments_of(x)
+    work = arguments.row_operands("layernorm", x, out, outs=("float32", "bfloat16"), weight=weight, bias=bias)
     if 0 not in work.x.shape:
-        rung = ladder.choose(row_problem(work.x.shape[-1], work.dtype, backend.device))
-        backend.over_rows(lambda rows, target: rung.run(rows, *work.vectors, eps, target), work)
-    return backend.finish(x, work.result, work.target)
+        rung = ladder.choose(row_problem(work.x.shape[-1], work.dtype, arguments.device))
+        rows, target = arguments.rows(work)
+        rung.run(rows, *work.vectors, eps, target)
+        arguments.put_back(work, target)
+    return arguments.finish(x, work.result, work.target)

@@ -6,14 +6,15 @@ packed = prepare(w)                             # once; then matmul(x, packed) f
 """
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
 
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.ops.core.arrays import BFLOAT16, as_numpy, one_of, put_back, rows_for
-from tilewright.ops.core.backend import HOST, Backend, backend_of
+from tilewright.ops.core.arguments import HOST, Arguments, arguments_of
+from tilewright.ops.core.arrays import BFLOAT16, T, Tensor, as_numpy, one_of, put_back, rows_for
 from tilewright.ops.core.memory import empty
 from tilewright.ops.gemm.operands import ROUNDED_DEPTH, Epilogue, Packed, Rows
 from tilewright.ops.matmul.ladder import ladder
@@ -32,18 +33,28 @@ def prepare(b, *, dtype: str = "float32") -> Packed:
     on a GPU stays there, and may also be float16. Raises UsageError for a wrong dtype or rank, Refused if a rung forced
     by `using` does not take it.
     """
-    backend = backend_of(b)
-    b = backend.take("matmul", "b", b)
+    arguments = arguments_of(b)
+    b = arguments.take("matmul", "b", b)
     if b.ndim != 2:
         raise UsageError(f"prepare: b has shape {tuple(b.shape)}; a matrix (K, N) is wanted")
-    (K, N), dtype = b.shape, one_of("matmul", "dtype", dtype, _classes(backend))
-    rung = ladder.choose(Problem(N, K, dtype, backend.device))
+    (K, N), dtype = b.shape, one_of("matmul", "dtype", dtype, _classes(arguments))
+    rung = ladder.choose(Problem(N, K, dtype, arguments.device))
     if rung.lay_out:
-        return rung.lay_out(b, rung.name) if backend is HOST else rung.lay_out(b, rung.name, dtype)
-    return Packed(rung.name, K, N, dtype, b if backend is HOST else b.float().contiguous())
+        return rung.lay_out(b, rung.name) if arguments is HOST else rung.lay_out(b, rung.name, dtype)
+    return Packed(rung.name, K, N, dtype, b if arguments is HOST else b.float().contiguous())
 
 
-def matmul(a, b, *, rows=None, bias=None, activation=None, residual=None, dtype=None, out=None):
+def matmul(
+    a: T,
+    b: Tensor | Packed,
+    *,
+    rows: Tensor | Sequence[int] | None = None,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+    residual: Tensor | None = None,
+    dtype: str | None = None,
+    out: T | None = None,
+) -> T:
     """activation(a @ b + residual + bias) with float32 sums.
 
     a: (..., M, K). b: (K, N), (..., K, N) with broadcast batches, or what `prepare` returned. rows: int (M,); then a is
@@ -62,44 +73,44 @@ def matmul(a, b, *, rows=None, bias=None, activation=None, residual=None, dtype=
     A row's bits depend on that row, b and the epilogue: not on the other rows, their number, or the number of threads.
     Raises UsageError naming the argument that does not fit.
     """
-    backend = backend_of(a)
-    dtype = _class_of(backend, b, dtype)
-    x = _left(backend, a, dtype)
+    arguments = arguments_of(a)
+    dtype = _class_of(arguments, b, dtype)
+    x = _left(arguments, a, dtype)
     one_of("matmul", "activation", activation, ACTIVATIONS)
-    prepared = isinstance(b, Packed)
-    weights = b.data if prepared else backend.take("matmul", "b", b)
-    if not prepared and weights.ndim < 2:
+    packed = b if isinstance(b, Packed) else None
+    weights = packed.data if packed else arguments.take("matmul", "b", b)
+    if not packed and weights.ndim < 2:
         raise UsageError(f"matmul: b has shape {tuple(weights.shape)}; (..., K, N) is wanted")
-    K, N = (b.K, b.N) if prepared else weights.shape[-2:]
+    K, N = (packed.K, packed.N) if packed else weights.shape[-2:]
     check_depth(tuple(x.shape), K, N)
-    several = not prepared and weights.ndim > 2
+    several = not packed and weights.ndim > 2
     if rows is not None and several:
         raise UsageError(f"matmul: b has shape {tuple(weights.shape)}; rows needs a matrix (K, N)")
-    index = None if rows is None else _row_index(backend, rows, x)
+    index = None if rows is None else _row_index(arguments, rows, x)
     batch = _broadcast(x.shape[:-2], weights.shape[:-2]) if several else tuple(x.shape[:-2])
     shape = (*batch, x.shape[-2] if index is None else len(index), N)
-    epilogue = _epilogue(backend, bias, activation, residual, shape, x)
+    epilogue = _epilogue(arguments, bias, activation, residual, shape, x)
     added = {"bias": epilogue.bias, "residual": epilogue.residual}
-    backend.same_device("matmul", "a", x, b=weights, rows=index, **added)
-    dtypes = ("float32", "bfloat16") if backend is HOST else backend.results_in(dtype)
-    result = backend.result("matmul", out, shape, x, dtypes)
+    arguments.same_device("matmul", "a", x, b=weights, rows=index, **added)
+    dtypes = ("float32", "bfloat16") if arguments is HOST else arguments.results_in(dtype)
+    result = arguments.result("matmul", out, shape, x, dtypes)
     target = result
     if out is not None:
-        target = backend.target(result, x, weights, epilogue.bias, residual=epilogue.residual)
+        target = arguments.target(result, x, weights, epilogue.bias, residual=epilogue.residual)
     if several:
-        _run_batch(backend, x, weights, dtype, target, epilogue)
+        _run_batch(arguments, x, weights, dtype, target, epilogue)
     else:
-        packed = b if prepared else prepare(weights, dtype=dtype)
-        _run(backend, packed, Rows(x.reshape(math.prod(x.shape[:-1]), K), index), target, epilogue)
-    return backend.finish(a, result, target)
+        packed = packed or prepare(weights, dtype=dtype)
+        _run(arguments, packed, Rows(x.reshape(math.prod(x.shape[:-1]), K), index), target, epilogue)
+    return arguments.finish(a, result, target)
 
 
-def _run_batch(backend: Backend, x, b, dtype: str, out, epilogue: Epilogue) -> None:
+def _run_batch(arguments: Arguments, x, b, dtype: str, out, epilogue: Epilogue) -> None:
     """x (..., M, K) by b (..., K, N), matrix by matrix; a b that is broadcast is prepared once."""
 
     def entry(array, index: tuple[int, ...]) -> tuple[int, ...]:
         """Index of the matrix of `array` that broadcasts to `index` of the batch."""
-        own, strides = index[len(index) - array.ndim + 2 :], array.strides if backend is HOST else array.stride()
+        own, strides = index[len(index) - array.ndim + 2 :], array.strides if arguments is HOST else array.stride()
         sizes = zip(own, array.shape, strides, strict=False)
         return tuple(i if size > 1 and stride else 0 for i, size, stride in sizes)
 
@@ -109,12 +120,12 @@ def _run_batch(backend: Backend, x, b, dtype: str, out, epilogue: Epilogue) -> N
         for index in group:
             residual = epilogue.residual[index] if 0 not in epilogue.residual.shape else epilogue.residual
             part = Epilogue(epilogue.bias, residual, epilogue.activation)
-            _run(backend, packed, Rows(x[entry(x, index)], None), out[index], part)
+            _run(arguments, packed, Rows(x[entry(x, index)], None), out[index], part)
 
 
-def _run(backend: Backend, packed: Packed, rows: Rows, out, epilogue: Epilogue) -> None:
+def _run(arguments: Arguments, packed: Packed, rows: Rows, out, epilogue: Epilogue) -> None:
     """One matrix by prepared weights. out: (..., N), with as many rows in all."""
-    rung = ladder.choose(Problem(packed.N, packed.K, packed.dtype, backend.device))
+    rung = ladder.choose(Problem(packed.N, packed.K, packed.dtype, arguments.device))
     if rung.name != packed.rung:
         raise UsageError(
             f"matmul: b was prepared for rung {packed.rung}, and {rung.name} is chosen now: prepare it again"
@@ -122,40 +133,44 @@ def _run(backend: Backend, packed: Packed, rows: Rows, out, epilogue: Epilogue) 
     if 0 in out.shape:
         return
     shape, residual = (rows.count, packed.N), epilogue.residual
-    if backend is HOST and out.dtype == BFLOAT16 and (packed.dtype != "bfloat16" or not 0 < packed.K <= ROUNDED_DEPTH):
+    if (
+        arguments is HOST
+        and out.dtype == BFLOAT16
+        and (packed.dtype != "bfloat16" or not 0 < packed.K <= ROUNDED_DEPTH)
+    ):
         sums = empty(out.shape)
-        _run(backend, packed, rows, sums, epilogue)
+        _run(arguments, packed, rows, sums, epilogue)
         out[...] = sums
         return
-    if backend is HOST and (residual.ndim != 2 or (residual.size and residual.strides[1] != 4)):
+    if arguments is HOST and (residual.ndim != 2 or (residual.size and residual.strides[1] != 4)):
         residual = np.ascontiguousarray(residual)
     if residual.ndim != 2:
         residual = residual.reshape(shape)
-    target = rows_for(out) if backend is HOST else out.view(shape)
+    target = rows_for(out) if arguments is HOST else out.view(shape)
     rung.run(rows, packed, target, Epilogue(epilogue.bias, residual, epilogue.activation))
-    if backend is HOST:
+    if arguments is HOST:
         put_back(out, target)
 
 
-def _classes(backend: Backend) -> tuple[str, ...]:
-    return DTYPES if backend is HOST else DEVICE_DTYPES
+def _classes(arguments: Arguments) -> tuple[str, ...]:
+    return DTYPES if arguments is HOST else DEVICE_DTYPES
 
 
-def _class_of(backend: Backend, b, dtype: str | None) -> str:
+def _class_of(arguments: Arguments, b, dtype: str | None) -> str:
     if not isinstance(b, Packed):
-        return one_of("matmul", "dtype", dtype or "float32", _classes(backend))
+        return one_of("matmul", "dtype", dtype or "float32", _classes(arguments))
     if dtype not in (None, b.dtype):
         raise UsageError(f"matmul: dtype is {dtype!r}, but b was prepared for {b.dtype}")
     return b.dtype
 
 
-def _left(backend: Backend, a, dtype: str):
+def _left(arguments: Arguments, a, dtype: str):
     """a, checked; kernels of class bfloat16 on the CPU read a bfloat16 array without widening it."""
-    if backend is HOST and dtype == "bfloat16":
+    if arguments is HOST and dtype == "bfloat16":
         array = as_numpy("matmul: a", a)
         if array.dtype == BFLOAT16:
             return array
-    return backend.take("matmul", "a", a)
+    return arguments.take("matmul", "a", a)
 
 
 def _broadcast(left: tuple, right: tuple) -> tuple:
@@ -166,27 +181,29 @@ def _broadcast(left: tuple, right: tuple) -> tuple:
         raise UsageError(f"matmul: the batch dimensions {dimensions} do not broadcast") from error
 
 
-def _row_index(backend: Backend, rows, a):
+def _row_index(arguments: Arguments, rows, a):
     """int64 (M,), every entry a row of a. On a GPU this waits for the device."""
-    index = as_numpy("matmul: rows", rows) if backend is HOST else backend.take("matmul", "rows", rows, INTEGERS)
-    if index.ndim != 1 or a.ndim != 2 or (backend is HOST and index.dtype.kind not in "iu"):
-        what = f"rows is {backend.name(index)} and a is {tuple(a.shape)}"
+    index = as_numpy("matmul: rows", rows) if arguments is HOST else arguments.take("matmul", "rows", rows, INTEGERS)
+    if index.ndim != 1 or a.ndim != 2 or (arguments is HOST and index.dtype.kind not in "iu"):
+        what = f"rows is {arguments.name(index)} and a is {tuple(a.shape)}"
         raise UsageError(f"matmul: {what}; integers (M,) and a matrix are wanted")
     if len(index) and not (int(index.min()) >= 0 and int(index.max()) < len(a)):
         raise UsageError(f"matmul: rows holds {index.min()} to {index.max()}; a has rows 0 to {len(a) - 1}")
     return index.astype(np.int64, copy=False) if isinstance(index, np.ndarray) else index.long()
 
 
-def _epilogue(backend: Backend, bias, activation: str | None, residual, shape: tuple, x) -> Epilogue:
+def _epilogue(arguments: Arguments, bias, activation: str | None, residual, shape: tuple, x) -> Epilogue:
     """Checked; empty arrays for None. On a GPU the residual is contiguous, too."""
     if bias is not None:
-        bias = backend.take("matmul", "bias", bias)
+        bias = arguments.take("matmul", "bias", bias)
         if tuple(bias.shape) != shape[-1:]:
-            raise UsageError(f"matmul: bias has shape {tuple(bias.shape)}; {shape[-1:]} is wanted, one number a column")
+            raise UsageError(
+                f"matmul: bias has shape {tuple(bias.shape)}; {shape[-1:]} is wanted, one value per column"
+            )
     if residual is not None:
-        residual = backend.take("matmul", "residual", residual)
+        residual = arguments.take("matmul", "residual", residual)
         if tuple(residual.shape) != shape:
             raise UsageError(f"matmul: residual has shape {tuple(residual.shape)}; the result's {shape} is wanted")
-    if residual is None or backend is not HOST:
-        residual = backend.plain(residual, x, rank=2)
-    return Epilogue(backend.plain(bias, x), residual, activation)
+    if residual is None or arguments is not HOST:
+        residual = arguments.plain(residual, x, rank=2)
+    return Epilogue(arguments.plain(bias, x), residual, activation)

@@ -6,8 +6,8 @@ tokens, logits = matmul_argmax(x, head)     # (n, C) -> (n,), (n,)
 """
 
 from tilewright.errors import UsageError
+from tilewright.ops.core.arguments import HOST, Arguments, arguments_of
 from tilewright.ops.core.arrays import one_of
-from tilewright.ops.core.backend import HOST, Backend, backend_of
 from tilewright.ops.matmul import Packed
 from tilewright.ops.matmul import prepare as prepare_matrix
 from tilewright.ops.matmul.problem import DEVICE_DTYPES, DTYPES
@@ -25,9 +25,9 @@ def prepare(b, *, dtype: str = "float32", weights: Packed | None = None) -> Prep
     returned for the same b, if it exists already. A rung that screens stores N * K bytes more, and b itself.
     Raises UsageError for a wrong dtype or shape.
     """
-    backend = backend_of(b)
-    b = backend.take("matmul_argmax", "b", b)
-    one_of("matmul_argmax", "dtype", dtype, DTYPES if backend is HOST else DEVICE_DTYPES)
+    arguments = arguments_of(b)
+    b = arguments.take("matmul_argmax", "b", b)
+    one_of("matmul_argmax", "dtype", dtype, DTYPES if arguments is HOST else DEVICE_DTYPES)
     if b.ndim != 2 or 0 in b.shape:
         shape = tuple(b.shape)
         raise UsageError(f"matmul_argmax: b has shape {shape}; a matrix (K, N) with at least one column is wanted")
@@ -35,7 +35,7 @@ def prepare(b, *, dtype: str = "float32", weights: Packed | None = None) -> Prep
     if tuple(b.shape) != (weights.K, weights.N) or weights.dtype != dtype:
         given = f"{weights.K, weights.N} {weights.dtype}"
         raise UsageError(f"matmul_argmax: weights are {given}, b is {tuple(b.shape)} {dtype}")
-    rung = ladder.choose(_problem(weights, backend))
+    rung = ladder.choose(_problem(weights, arguments))
     return Prepared(rung.name, weights, rung.lay_out(b) if rung.lay_out else None)
 
 
@@ -48,32 +48,32 @@ def matmul_argmax(a, b: Prepared, out=None):
     contiguous, and a row with a NaN has the value NaN and some index. Raises UsageError naming the argument that does
     not fit.
     """
-    backend = backend_of(a)
-    a = backend.take("matmul_argmax", "a", a)
+    arguments = arguments_of(a)
+    a = arguments.take("matmul_argmax", "a", a)
     if a.ndim != 2 or a.shape[1] != b.weights.K:
         raise UsageError(f"matmul_argmax: a is {tuple(a.shape)}; (M, {b.weights.K}) is wanted")
-    backend.same_device("matmul_argmax", "a", a, b=b.weights.data)
-    index, value = _results(backend, a, out)
-    rung = ladder.choose(_problem(b.weights, backend))
+    arguments.same_device("matmul_argmax", "a", a, b=b.weights.data)
+    index, value = _results(arguments, a, out)
+    rung = ladder.choose(_problem(b.weights, arguments))
     if rung.name != b.rung:
         raise UsageError(f"matmul_argmax: b was prepared for rung {b.rung}, and {rung.name} is chosen now")
     if len(a):
-        rung.run(a if backend is HOST else a.contiguous(), b, index, value)
+        rung.run(a if arguments is HOST else a.contiguous(), b, index, value)
     return index, value
 
 
-def _problem(weights: Packed, backend: Backend) -> Problem:
-    return Problem(weights.N, weights.K, weights.dtype, weights.rung, backend.device)
+def _problem(weights: Packed, arguments: Arguments) -> Problem:
+    return Problem(weights.N, weights.K, weights.dtype, weights.rung, arguments.device)
 
 
-def _results(backend: Backend, a, out) -> tuple:
+def _results(arguments: Arguments, a, out) -> tuple:
     """The pair of arrays to write to."""
     M, dtypes = len(a), ("int64", "float32")
     if out is None:
-        return tuple(backend.new((M,), dtype, a) for dtype in dtypes)
+        return tuple(arguments.new((M,), dtype, a) for dtype in dtypes)
     for name, array, dtype in zip(("index", "value"), out, dtypes, strict=True):
-        if backend.name(array) != f"{dtype} {(M,)}" or (backend is not HOST and not array.is_contiguous()):
-            what = f"{backend.name(array)}; a {'' if backend is HOST else 'contiguous '}{dtype} {(M,)} is wanted"
+        if arguments.name(array) != f"{dtype} {(M,)}" or (arguments is not HOST and not array.is_contiguous()):
+            what = f"{arguments.name(array)}; a {'' if arguments is HOST else 'contiguous '}{dtype} {(M,)} is wanted"
             raise UsageError(f"matmul_argmax: out's {name} is {what}")
-        backend.same_device("matmul_argmax", "a", a, **{f"out's {name}": array})
+        arguments.same_device("matmul_argmax", "a", a, **{f"out's {name}": array})
     return tuple(out)

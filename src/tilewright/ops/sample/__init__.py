@@ -9,7 +9,7 @@ tokens = sample(logits, rules(u, (50, 0.9, 0.0), temperature=0.8)).tokens       
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.ops.core.backend import DEVICE, backend_of
+from tilewright.ops.core.arguments import DEVICE, arguments_of
 from tilewright.ops.core.rows import as_rows
 from tilewright.ops.sample.ladder import ladder
 from tilewright.ops.sample.operands import INTEGER, Drawn, Edits, Rules, rules
@@ -31,8 +31,8 @@ def sample(logits, given: Rules) -> Drawn:
     the border between two tokens. Logits on a GPU, also float16, are sampled there; rules and results are NumPy arrays.
     Raises UsageError for arrays of other shapes, or a token id outside the vocabulary.
     """
-    backend = backend_of(logits)
-    array = backend.take("sample", "logits", logits)
+    arguments = arguments_of(logits)
+    array = arguments.take("sample", "logits", logits)
     n = len(array) if array.ndim == 2 else -1
     if array.ndim != 2 or not 0 < array.shape[1] < MOST:
         raise UsageError(f"sample: logits has shape {tuple(array.shape)}; (n, V) with V from 1 to {MOST - 1} is wanted")
@@ -42,8 +42,8 @@ def sample(logits, given: Rules) -> Drawn:
         raise UsageError(f"sample: there are {n} rows of logits, and rules for {len(floats)}")
     V = array.shape[1]
     if len(ids) and not 0 <= ids.min() <= ids.max() < V:
-        raise UsageError(f"sample: token ids go from {ids.min()} to {ids.max()}; 0 to {V - 1} are there")
-    if backend is DEVICE and n:
+        raise UsageError(f"sample: token ids go from {ids.min()} to {ids.max()}; they must be 0 to {V - 1}")
+    if arguments is DEVICE and n:
         return _sample_tensor(array, given)
     most = min(int(np.maximum.reduce(integers[:, INTEGER.best], initial=0)), V)
     chosen, logarithms = np.zeros((n, 1 + max(most, 0)), np.int64), np.zeros(n)

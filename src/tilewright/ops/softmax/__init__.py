@@ -4,7 +4,7 @@ from tilewright.ops.softmax import softmax
 weights = softmax(scores)                           # (..., C) -> (..., C); -inf, a masked element, becomes 0
 """
 
-from tilewright.ops.core.backend import backend_of
+from tilewright.ops.core.arguments import arguments_of
 from tilewright.ops.core.problems import row_problem
 from tilewright.ops.softmax.ladder import ladder
 from tilewright.ops.softmax.problem import Problem
@@ -22,9 +22,11 @@ def softmax(x, *, out=None):
     A row of only -inf, or with a NaN or +inf in it, becomes NaN throughout, as in NumPy. A row's bits depend on that
     row alone. Raises UsageError naming the argument that does not fit.
     """
-    backend = backend_of(x)
-    work = backend.row_operands("softmax", x, out)
+    arguments = arguments_of(x)
+    work = arguments.row_operands("softmax", x, out)
     if 0 not in work.x.shape:
-        rung = ladder.choose(row_problem(work.x.shape[-1], work.dtype, backend.device))
-        backend.over_rows(rung.run, work)
-    return backend.finish(x, work.result, work.target)
+        rung = ladder.choose(row_problem(work.x.shape[-1], work.dtype, arguments.device))
+        rows, target = arguments.rows(work)
+        rung.run(rows, target)
+        arguments.put_back(work, target)
+    return arguments.finish(x, work.result, work.target)

@@ -4,7 +4,6 @@ them."""
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,7 +13,7 @@ from tilewright.formats.models import CONFIG, GENERATION, fitted
 from tilewright.formats.sharded import Stored
 from tilewright.formats.tokenizer import file_content
 from tilewright.models import gpt2, textcnn
-from tilewright.runtime.load import KINDS, MERGES, TOKENIZER, VOCAB, config_of
+from tilewright.runtime.load import KINDS, MERGES, TOKENIZER, VOCAB, Config, config_of
 
 COPIED = (GENERATION, TOKENIZER, VOCAB, MERGES)  # of the directory of a checkpoint: a model has them, too
 SHOWN = 12  # tensors that a message lists
@@ -42,16 +41,16 @@ def kind_of(tensors: Tensors) -> str | None:
     return None
 
 
-def with_configuration(tensors: Tensors, kind: str, path: str) -> tuple[Any, Tensors]:
+def with_configuration(tensors: Tensors, kind: str, path: str) -> tuple[Config, Tensors]:
     """The configuration beside the file at `path`, and the weights by the model's names.
 
     Raises InputError where there is none, or where the tensors are not those that it describes.
     """
     folder = os.path.dirname(path) or os.curdir
     if not os.path.isfile(os.path.join(folder, CONFIG)):
-        wanted = f"; a textcnn has {TEXTCNN}; this file has {_listed(tensors)}" if kind == textcnn.MODEL_TYPE else ""
+        wanted = f". A textcnn has {TEXTCNN}; this file has {_listed(tensors)}" if kind == textcnn.MODEL_TYPE else ""
         raise InputError(
-            f"is a state dict of a {kind}, and there is no {CONFIG} beside it, which says {UNSAID[kind]}{wanted}",
+            f"is a state dict of a {kind} without a {CONFIG} beside it, which tells {UNSAID[kind]}{wanted}",
             path=path,
             remedy=f"put {os.path.join(folder, CONFIG)} there; `tilewright init {kind} DIR` writes one to start from",
         )
@@ -63,9 +62,9 @@ def with_configuration(tensors: Tensors, kind: str, path: str) -> tuple[Any, Ten
     except InputError as error:
         if kind == textcnn.MODEL_TYPE:
             wanted = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-            error.remedy = f"{CONFIG} describes {wanted}; this file has {_listed(tensors)}: rename its tensors"
+            error.remedy = f"rename its tensors: {CONFIG} describes {wanted}; this file has {_listed(tensors)}"
         raise
-    if kind == gpt2.MODEL_TYPE:
+    if isinstance(config, gpt2.GPT2Config):
         _check_untied(config, tensors, path)
         config = msgspec.structs.replace(config, tie_word_embeddings=True)
     return config, weights

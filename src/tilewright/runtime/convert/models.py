@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,7 +21,7 @@ from tilewright.models.initial import random_blocks, textcnn_scale
 from tilewright.models.textcnn import TextCNNConfig
 from tilewright.runtime.convert.checkpoints import copied
 from tilewright.runtime.convert.state_dict import read_state_dict
-from tilewright.runtime.load import parse_config, read_weights
+from tilewright.runtime.load import Config, parse_config, read_weights
 from tilewright.runtime.process.signals import stoppable
 
 
@@ -125,17 +125,18 @@ def init_dcgan(
     return _init(path, seed, config, scale, force)
 
 
-def _configured(kind: Callable[..., Any], **sizes: Any) -> Any:
+def _configured(kind: Callable[..., C], **sizes: object) -> C:
     try:
         return kind(**sizes)
     except ValueError as error:
         raise UsageError(str(error)) from error
 
 
+C = TypeVar("C")
 Scale = Callable[[str, tuple[int, ...]], tuple[float, float]]
 
 
-def _init(path: str, seed: int, config: Any, scale: Scale, force: bool) -> int:
+def _init(path: str, seed: int, config: Config, scale: Scale, force: bool) -> int:
     """scale: (mean, standard deviation) of a tensor by its name and shape."""
     shapes = config.tensor_shapes()
     tensors = [
@@ -153,36 +154,40 @@ def _init(path: str, seed: int, config: Any, scale: Scale, force: bool) -> int:
     return _bytes(config)
 
 
-def _check_course_sizes(config: Any, path: str) -> None:
+def _check_course_sizes(config: Config, path: str) -> None:
     values = next(one for one in COURSE_CONFIGS.values() if one["model_type"] == config.model_type)
     wanted = parse_config(values, path)
     for name in wanted.__struct_fields__:
         if name != "id2label" and getattr(config, name) != getattr(wanted, name):
             raise InputError(
                 f"{name} is {getattr(config, name)} and the course's model has {getattr(wanted, name)}; "
-                "a file without a header holds no other",
+                "a file without a header can hold no other model",
                 path=path,
-                remedy="keep it as a model directory",
+                remedy="write it to a directory",
             )
 
 
 def _check_replaced(path: str, force: bool) -> None:
     """Raises UsageError for a file that is not empty: weights look like any others, and may have taken days."""
     if not force and os.path.isfile(path) and os.path.getsize(path):
-        what = f"there are {os.path.getsize(path):,} bytes of weights, or of something else"
-        raise UsageError(what, path=path, remedy="nothing was written: choose another name, or replace it with --force")
+        what = f"the file exists and has {os.path.getsize(path):,} bytes, which may be weights"
+        raise UsageError(
+            what, path=path, remedy="choose another name, or give --force to replace it; nothing was written"
+        )
 
 
 def _check_directory(path: str, force: bool, *, alone: bool = False) -> None:
     """Raises UsageError for a directory that is not empty; alone: and for a name of the course's files."""
     if alone and path.endswith(".bin"):
         raise UsageError(
-            "a state dict is converted to a directory", path=path, remedy="name one; it converts to the file"
+            "a state dict is converted to a directory",
+            path=path,
+            remedy="name a directory, and convert that to the file",
         )
     if not force and os.path.isdir(path) and os.listdir(path):
-        raise UsageError("there is a model, or something else", path=path,
-                         remedy="choose another name, or replace a model with --force")  # fmt: skip
+        raise UsageError("the directory exists and is not empty", path=path,
+                         remedy="choose another name, or give --force to replace a model")  # fmt: skip
 
 
-def _bytes(config: Any) -> int:
+def _bytes(config: Config) -> int:
     return 4 * sum(math.prod(shape) for shape in config.tensor_shapes().values())

@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from typing import Any
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from tilewright.formats.files import InputFile
 from tilewright.models.dcgan import DCGANConfig, DCGANLayer, check_variances
 from tilewright.models.gpt2 import MASKS
 from tilewright.runtime.convert import checkpoints, torch_child
+from tilewright.runtime.load import Config
 
 NO_WEIGHTS = ("num_batches_tracked", *MASKS)  # names of integers that no model here needs
 TIMEOUT = 600  # seconds for PyTorch to start and to read a file
@@ -37,7 +37,7 @@ NORM = ("bias", "weight", "running_mean", "running_var")
 Module = dict[str, np.ndarray]
 
 
-def read_state_dict(path: str) -> tuple[Any, dict[str, np.ndarray]]:
+def read_state_dict(path: str) -> tuple[Config, dict[str, np.ndarray]]:
     """The configuration and the float32 weights of a state dict: a .safetensors file, or one that PyTorch saved.
 
     A pickle is read by PyTorch with weights_only, in a process of its own. A GPT-2 or a TextCNN is read with the
@@ -61,7 +61,7 @@ def read_state_dict(path: str) -> tuple[Any, dict[str, np.ndarray]]:
     except InputError:
         raise
     except ValueError as error:
-        raise InputError(f"no generator that can be computed: {error}", path=path) from error
+        raise InputError(f"not a generator that is supported: {error}", path=path) from error
     weights = _weights(config, modules)
     check_variances(weights, path)
     return config, weights
@@ -107,9 +107,9 @@ def _check_archive(path: str, size: int) -> None:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
     except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, OSError) as error:
-        raise InputError(f"no whole archive: {error}", path=path) from error
+        raise InputError(f"not a complete archive: {error}", path=path) from error
     if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries) or sum(e.file_size for e in entries) > size:
-        raise InputError("is compressed, or holds more than its bytes, which PyTorch does not write", path=path)
+        raise InputError("is compressed, or its entries overlap; PyTorch writes no such archive", path=path)
 
 
 def _modules(tensors: Module, path: str) -> list[tuple[str, Module]]:
@@ -128,7 +128,7 @@ def _modules(tensors: Module, path: str) -> list[tuple[str, Module]]:
         if missing or (i % 2 == 0 and module["weight"].ndim != 4):
             has = ", ".join(f"{own} {array.shape}" for own, array in module.items())
             raise InputError(f"module {name[:200]!r} has {has}; as number {i + 1} a {kind} is wanted", path=path,
-                             remedy="convolutions and batch-norms alternate; the last is a convolution")  # fmt: skip
+                             remedy="alternate convolutions and batch-norms, and end with a convolution")  # fmt: skip
     if len(ordered) < 3 or len(ordered) % 2 == 0:
         raise InputError(f"holds {len(ordered)} modules with weights; a convolution, then pairs of batch-norm and "
                          "convolution are wanted", path=path)  # fmt: skip
@@ -142,7 +142,7 @@ def _config(modules: list[tuple[str, Module]], path: str) -> DCGANConfig:
     for name, module in convs:
         inputs, _, height, width = module["weight"].shape
         if height != width:
-            raise InputError(f"{name} has taps {height} x {width}; as many of both are computed", path=path)
+            raise InputError(f"{name} has a kernel of {height} x {width}; only square kernels are supported", path=path)
         if made not in (None, inputs):
             raise InputError(f"{name} takes {inputs} channels, and the layer before makes {made}", path=path)
         made = module["weight"].shape[1]

@@ -234,7 +234,9 @@ class _Supervisor:
         if not hand.ready:
             self.false_starts += 1
             if self.false_starts >= FALSE_STARTS and not self.job.stop.name:
-                raise InternalError(f"workers end as they start: {why}", path=self.job.directory.logs.where(hand.log))
+                raise InternalError(
+                    f"workers stop while they start: {why}", path=self.job.directory.logs.where(hand.log)
+                )
         self.schedule.lost(hand.place.number, end, hand.record)
 
     def end_of(self, hand: _Hand) -> End:
@@ -254,9 +256,9 @@ class _Supervisor:
         first, why = next(iter(shards.items()))
         more = f" (and {len(shards) - 1} more)" if len(shards) > 1 else ""
         return InternalError(
-            f"shard {first} ended every worker that ran it: {why}{more}; {self.records(first)}",
+            f"shard {first} stopped every worker that ran it: {why}{more}; {self.records(first)}",
             path=self.job.directory.path,
-            remedy="see logs/ in it; what is done is kept, and the same command tries again",
+            remedy="read logs/ in it, then run the same command again: complete shards are reused",
         )
 
     def records(self, number: int) -> str:

@@ -207,7 +207,7 @@ def gpu_names(node: Any) -> tuple[str, ...]:
     names = tuple(own.split(",")) if own else tuple(map(str, range(count)))
     if asked and len(names) > 1:
         remedy = "set CUDA_VISIBLE_DEVICES for each rank, or run the job before anything else uses a GPU"
-        raise UsageError(f"this process has looked for GPUs before its rank took one of {len(names)}", remedy=remedy)
+        raise UsageError(f"this process used CUDA before its rank could choose one of {len(names)} GPUs", remedy=remedy)
     return names
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from tilewright.errors import InternalError
 from tilewright.runtime.engines.deaths import assignments
@@ -75,14 +75,35 @@ class Bye:
     """A rank has nothing more to say."""
 
 
+class Request(Protocol):
+    """A message in flight, as in mpi4py."""
+
+    def Test(self) -> bool: ...
+
+    def Wait(self) -> object: ...
+
+
+class Comm(Protocol):
+    """What is used here of mpi4py's `Comm`. Its methods pickle messages."""
+
+    rank: int
+    size: int
+
+    def isend(self, obj: object, dest: int, tag: int) -> Request: ...
+
+    def iprobe(self, source: int = ..., tag: int = ...) -> bool: ...
+
+    def recv(self, buf: None = None, source: int = ..., tag: int = ...) -> Any: ...
+
+
 class Link:
     """How a rank speaks with rank 0."""
 
-    def __init__(self, comm: Any, stop: Stop, watchdog: float) -> None:
+    def __init__(self, comm: Comm, stop: Stop, watchdog: float) -> None:
         self._comm, self._stop, self._watchdog = comm, stop, watchdog
         self._said = self._heard = time.monotonic()
         self._asked = False
-        self._sent: list[Any] = []
+        self._sent: list[Request] = []
 
     def send(self, message: object) -> None:
         self._sent = [request for request in self._sent if not request.Test()]
@@ -121,12 +142,12 @@ class Link:
 class Counter(threading.Thread):
     """The thread of rank 0 that hands out shards; while it runs nobody else here calls MPI."""
 
-    def __init__(self, comm: Any) -> None:
+    def __init__(self, comm: Comm) -> None:
         super().__init__(name="shards", daemon=True)
         self._comm = comm
         self._posted: queue.SimpleQueue[object] = queue.SimpleQueue()  # by rank 0
         self._inbox: queue.SimpleQueue[Assignment | None] = queue.SimpleQueue()  # for rank 0
-        self._sent: list[Any] = []
+        self._sent: list[Request] = []
         self._job: Job | None = None
         self._schedule: Schedule = schedule([])
         self._heard = dict.fromkeys(range(comm.size), time.monotonic())
@@ -185,13 +206,13 @@ class Counter(threading.Thread):
         for request in self._sent:
             request.Wait()
 
-    def _next(self) -> tuple[int, Any]:
+    def _next(self) -> tuple[int, object]:
         """(rank, message); (0, None) at rank 0's end, (-1, None) where there is none."""
         with suppress(queue.Empty):
             return 0, self._posted.get_nowait()
         return self._comm.recv(tag=TO_LEAD) if self._comm.iprobe(tag=TO_LEAD) else (-1, None)
 
-    def _hear(self, message: Any, source: int) -> None:
+    def _hear(self, message: object, source: int) -> None:
         self._heard[source] = time.monotonic()
         if isinstance(message, Job):
             self._start(message)

@@ -49,7 +49,7 @@ class Ray(Engine):
         most = int(there.get("GPU" if self.gpu else "CPU", 0))
         if not 1 <= self.workers <= most:
             raise UsageError(
-                f"{self.workers} workers: this cluster has {most} {'GPUs' if self.gpu else 'cores'} for them"
+                f"workers is {self.workers}; this cluster has {most} {'GPUs' if self.gpu else 'cores'} for them"
             )
         self._cores = int(there["CPU"]) // self.workers
         return self
@@ -150,7 +150,9 @@ class _Driver:
             for number in list(self.hands):
                 self.watch(number)
             for shard, why in self.schedule.given_up.items():
-                raise InternalError(f"shard {shard} ended every actor that ran it: {why}", path=self.job.directory.path)
+                raise InternalError(
+                    f"shard {shard} stopped every actor that ran it: {why}", path=self.job.directory.path
+                )
 
     def give(self, number: int) -> None:
         """An actor, if there is none; a shard, if it has none."""
@@ -198,7 +200,7 @@ class _Driver:
 
     def lose(self, number: int, end: End) -> None:
         if not self.hands[number].ready:
-            raise InternalError(f"an actor ended as it started: {end.why}", path=self.job.directory.path)
+            raise InternalError(f"an actor stopped while it started: {end.why}", path=self.job.directory.path)
         self.dismiss(number)
         self.ended[end.why] += 1
         record = int((self.job.directory.logs.read(said_name(number), 20) or b"").strip() or -1)

@@ -46,10 +46,13 @@ class Request:
     def check(self) -> None:
         """Raises UsageError for a command that is no job, and for what Slurm would misunderstand."""
         if not self.command or self.command[0] not in VERBS:
-            raise UsageError(f"a job is wanted: {', '.join(VERBS)}", remedy="as in tilewright slurm -n 8 generate ...")
+            raise UsageError(
+                f"{' '.join(self.command[:1])!r} is no job; it must be one of {', '.join(VERBS)}",
+                remedy="give one, as in tilewright slurm -n 8 generate ...",
+            )
         for option in OURS:
             if any(word == option or word.startswith(f"{option}=") for word in self.command):
-                remedy = "--tasks, --array and --grace of `tilewright slurm` decide that"
+                remedy = "leave it out: --tasks, --array and --grace of `tilewright slurm` decide it"
                 raise UsageError(f"the script gives the command its {option}", remedy=remedy)
         for text in (*self.more, self.time or "", self.launcher):
             if not re.fullmatch(r"[\w=:,./@%+*\[\]() -]*", text):

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Any
 
 from tilewright.errors import ResourceError, TilewrightError
 from tilewright.runtime.jobs import trace
@@ -82,7 +81,7 @@ def main(fd: int, parent: int) -> None:
         except TilewrightError as error:
             pipe.send(Failed(error))
         except MemoryError:
-            pipe.send(Failed(ResourceError("a worker has not enough memory", remedy="ask for fewer workers")))
+            pipe.send(Failed(ResourceError("a worker ran out of memory", remedy="use fewer --workers")))
 
 
 def _leave(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -118,7 +117,7 @@ def _work(pipe: Connection) -> None:
 class PipeBeat:
     """Signs of life, at most one in BEAT_SECONDS; but those of records that run alone, each."""
 
-    def __init__(self, pipe: Any) -> None:
+    def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
         self._last = time.monotonic()
 

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Protocol
 
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.formats.files import InputFile, naming
@@ -75,8 +75,7 @@ def check_touched(
             _refuse(directory, now, name, path)
         elif _digest(path, beat) != known[name]:
             raise UsageError(
-                f"the job was begun for other results: the content of {name} is not what it was "
-                f"{was}, though it is as large",
+                f"the job was begun for other results: {name} has other content than {was}, and the same size",
                 path=directory.path,
                 remedy=OTHERWISE,
             )
@@ -99,7 +98,7 @@ def _refuse(directory: JobDirectory, now: Manifest, name: str, path: str | None)
     if was == is_:
         why = "as by an edit that puts the time back, by chmod or by a hard link"
         what = f"the status of {_plain(name)} was changed since the job was begun, {why}"
-    same = f"if it holds the same, say so, touch {shlex.quote(directory.root.where(SAME))}; else "
+    same = f"if its content is the same, run `touch {shlex.quote(directory.root.where(SAME))}`; else "
     raise UsageError(
         f"{what}. Its size is the same. No earlier run has hashed all of it, so it is not known whether its content "
         "is the same",
@@ -189,7 +188,13 @@ def _digest(path: str, beat: Callable[[], object]) -> str:
     return digest.hexdigest()
 
 
-def _add(path: str, digest: Any, block: memoryview, beat: Callable[[], object]) -> None:
+class Digest(Protocol):
+    """A hash of `hashlib`."""
+
+    def update(self, data: memoryview, /) -> None: ...
+
+
+def _add(path: str, digest: Digest, block: memoryview, beat: Callable[[], object]) -> None:
     with InputFile(path, "file") as file:
         for place in range(0, file.size, BLOCK_BYTES):
             part = block[: min(BLOCK_BYTES, file.size - place)]

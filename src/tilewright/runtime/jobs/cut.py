@@ -8,11 +8,14 @@ import struct
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
 from tilewright.formats.files import InputFile, naming
+
+if TYPE_CHECKING:
+    from tilewright.formats.lines import Line
 
 CHUNK_BYTES = 1 << 20
 TAIL_BYTES = 65536  # read at a time behind the end of a shard, where only the rest of one line is wanted
@@ -120,15 +123,15 @@ class Shard:
         first, stop = self.cut.span(self.number)
         return min(max(end - first, 0) / max(stop - first, 1), 1.0)
 
-    def lines(self, file: InputFile) -> Iterator[tuple[int, bytes | None, int]]:
+    def lines(self, file: InputFile) -> Iterator[Line]:
         """(number from 1, line or None if it is too long, where it ends in bytes) of its lines that are not blank.
 
-        Those of a row group are its rows as JSON, and end nowhere.
+        Those of a row group are its rows, and end nowhere.
         """
         if isinstance(self.cut, RowGroups):
-            from tilewright.formats.parquet import row_lines
+            from tilewright.formats.parquet import group_rows
 
-            yield from row_lines(file, self.number, *self.cut.span(self.number))
+            yield from group_rows(file, self.number, *self.cut.span(self.number))
             return
         assert isinstance(self.cut, Lines) and self.index is not None
         number = self.index.first_line(file, self.number)

@@ -21,10 +21,10 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -90,10 +90,10 @@ class JobDirectory:
             here = device == os.stat(folder).st_dev and not is_mount(self.path)
             ours = trusted(folder, owner)
         if not ours:
-            what = f"user {owner} made this directory in {folder}, where anyone may"
+            what = f"user {owner} made this directory in {folder}, where anyone may write"
             raise ResourceError(what, path=self.path, remedy="name an output in a directory of yours")
         if not here:
-            what = "a job's directory is on the file system of its output, and this one is mounted"
+            what = "this directory is a mount point; a job's directory must be on the file system of its output"
             raise ResourceError(what, path=self.path, remedy="unmount it, or give another output")
 
     def _open(self, folder: Folder) -> Folder:
@@ -247,49 +247,43 @@ class JobDirectory:
 
     def record(self, number: int) -> Record | None:
         """Of a committed shard of this job; None where there is none, or it is not of this job or damaged."""
-        fd = self.shards.open_or_none(part_name(number))
-        if fd is None:
-            return None
-        try:
-            return self._record(fd, number)
-        except Damaged:
-            return None
-        finally:
-            os.close(fd)
+        with suppress(Damaged):
+            return self.checked_record(number)
+        return None
 
-    def _record(self, fd: int, number: int) -> Record:
-        return read_record(fd, self.shards.where(part_name(number)), number, self.manifest)
+    def checked_record(self, number: int) -> Record:
+        """Of a committed shard. Raises Damaged where there is none, or it is not of this job or damaged."""
+        with self._open_shard(number) as (_, record):
+            return record
 
-    def copy(self, number: int, write: Callable[[Any], object]) -> Record:
-        """Hands a shard's output to `write` in blocks; its record. Raises Damaged, after the last block, where it is
-        not what was written, and before the first where it is not there."""
+    @contextmanager
+    def _open_shard(self, number: int) -> Iterator[tuple[int, Record]]:
+        """The descriptor of a shard's file, and its record. Raises Damaged as `checked_record` does."""
         fd = self.shards.open_or_none(part_name(number))
         if fd is None:
             raise Damaged("the shard is not there")
         try:
-            record, digest = self._record(fd, number), hashlib.sha256()
+            yield fd, read_record(fd, self.shards.where(part_name(number)), number, self.manifest)
+        finally:
+            os.close(fd)
+
+    def blocks(self, number: int) -> Generator[bytes, None, None]:
+        """A shard's output in blocks. Raises Damaged, before the first block where the shard is not there, and after
+        the last one where they are not what was written."""
+        digest = hashlib.sha256()
+        with self._open_shard(number) as (fd, record):
             for place in range(0, record.size, BLOCK_BYTES):
                 with naming(self.shards.where(part_name(number)), "read"):
                     block = os.pread(fd, min(BLOCK_BYTES, record.size - place), place)
                 digest.update(block)
-                write(block)
-        finally:
-            os.close(fd)
+                yield block
         if digest.hexdigest() != record.sha256:
             raise Damaged("the sha256 of the shard is not that of its record")
-        return record
 
     def notes(self, number: int) -> bytes:
         """What a shard keeps beside its output. Raises Damaged where it is not there or not what was written."""
-        fd = self.shards.open_or_none(part_name(number))
-        if fd is None:
-            raise Damaged("the shard is not there")
-        try:
-            record = self._record(fd, number)
-            with naming(self.shards.where(part_name(number)), "read"):
-                notes = os.pread(fd, record.notes_size, record.size)
-        finally:
-            os.close(fd)
+        with self._open_shard(number) as (fd, record), naming(self.shards.where(part_name(number)), "read"):
+            notes = os.pread(fd, record.notes_size, record.size)
         if (hashlib.sha256(notes).hexdigest() if notes else "") != record.notes_sha256:
             raise Damaged("the sha256 of the shard's notes is not that of its record")
         return notes
@@ -317,9 +311,9 @@ class JobDirectory:
         """Raises UsageError where all that was done is set aside, and the new run has nothing yet."""
         if EARLIER in self.root.names():
             raise UsageError(
-                "what was done before --restart is set aside until the new run has a shard",
+                "a run with --restart has no complete shard yet; the earlier results are set aside until then",
                 path=self.path,
-                remedy="if that run has ended, the next one of this output puts it back first",
+                remedy="wait for that run; if it has stopped, run the job again, which puts them back first",
             )
 
     def first_errors(self, most: int) -> list[str]:

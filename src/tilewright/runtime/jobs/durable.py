@@ -10,11 +10,14 @@ import stat
 import time
 from contextlib import suppress
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tilewright.errors import ResourceError
 from tilewright.formats.atomic import temporary_name
 from tilewright.formats.files import naming
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 BUFFER_BYTES = 1 << 20  # written at a time
 FOREIGN_SECONDS = (
@@ -217,7 +220,7 @@ class Draft:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.discard()
 
-    def write(self, data: Any) -> None:
+    def write(self, data: Buffer) -> None:
         """Appends a bytes-like object or a C-contiguous array."""
         view = memoryview(data).cast("B")
         self.bytes_written += len(view)

@@ -35,7 +35,7 @@ class Earlier:
         root = self._directory.root
         names = root.names()
         if shared and {EARLIER, FORGOTTEN} & {*names}:
-            what = "a run with --restart was killed at its beginning"
+            what = "a run with --restart was killed before it had a complete shard"
             raise UsageError(what, path=self._directory.path, remedy="run the same command once without --part")
         root.remove(FORGOTTEN)
         if EARLIER in names:

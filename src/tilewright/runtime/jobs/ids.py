@@ -15,8 +15,9 @@ import msgspec
 import numpy as np
 
 from tilewright.formats.files import InputFile
+from tilewright.formats.lines import Row
 from tilewright.formats.records import Id, RecordError
-from tilewright.runtime.jobs.directory import Attempt, JobDirectory, Record
+from tilewright.runtime.jobs.directory import Attempt, JobDirectory
 from tilewright.runtime.jobs.manifest import Damaged, DamagedShards
 from tilewright.runtime.jobs.stop import Stop
 
@@ -129,7 +130,7 @@ def _mark(
 
 def _errors(directory: JobDirectory, number: int) -> list[RecordError]:
     """Of a shard. Raises Damaged where they are not what was written."""
-    record = _record(directory, number)
+    record = directory.checked_record(number)
     raw = directory.errors_of(record) if record.errors else b""
     if hashlib.sha256(raw).hexdigest() != record.error_sha256:
         raise Damaged("its file of errors has changed")
@@ -139,21 +140,14 @@ def _errors(directory: JobDirectory, number: int) -> list[RecordError]:
         raise Damaged("its file of errors holds no errors") from error
 
 
-def _record(directory: JobDirectory, number: int) -> Record:
-    record = directory.record(number)
-    if record is None:
-        raise Damaged("the shard is not there")
-    return record
-
-
-def _id(line: bytes | None, fields: Fields) -> Id | None:
+def _id(line: bytes | Row | None, fields: Fields) -> Id | None:
     """Of a good line of the input."""
-    record = msgspec.json.decode(line or b"{}")
+    record = line if isinstance(line, dict) else msgspec.json.decode(line or b"{}")
     return next((record[field] for field in fields if field in record), None)
 
 
 def _commit(directory: JobDirectory, out: Attempt, number: int) -> None:
-    record = _record(directory, number)
+    record = directory.checked_record(number)
     out.notes += directory.notes(number)
     out.figures, out.again = record.figures, True
     out.commit(record.records)
@@ -161,6 +155,4 @@ def _commit(directory: JobDirectory, out: Attempt, number: int) -> None:
 
 def _output_lines(directory: JobDirectory, number: int) -> Iterator[bytes]:
     """Of a shard, with their ends."""
-    blocks: list[bytes] = []
-    directory.copy(number, blocks.append)
-    yield from b"".join(blocks).splitlines(keepends=True)
+    yield from b"".join(directory.blocks(number)).splitlines(keepends=True)

@@ -128,7 +128,7 @@ class Lease:
         return _Taken(
             f"another run works on this job: {holder or 'one that has just begun'}",
             path=self._root.path,
-            remedy="wait for it, or end it; if its host is gone, remove the file named lease",
+            remedy="wait for it, or stop it; if its host is gone, remove the file named lease",
         )
 
     def _write(self, content: bytes) -> None:

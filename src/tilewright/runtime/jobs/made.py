@@ -77,7 +77,7 @@ def refusal(path: str) -> UsageError:
     return UsageError(
         f"the output is {what}, changed {when}, which this job has not made",
         path=path,
-        remedy="give another name; --force replaces it",
+        remedy="give another name, or --force to replace it",
     )
 
 

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 
 from tilewright.errors import Interrupted, UsageError
-from tilewright.formats.atomic import AtomicFile
+from tilewright.formats.atomic import Headed
 from tilewright.formats.files import path_of, spelled
-from tilewright.runtime.jobs.directory import (
-    MANIFEST,
-    REPORT,
-    JobDirectory,
-)
+from tilewright.runtime.jobs.directory import MANIFEST, REPORT, JobDirectory
 from tilewright.runtime.jobs.durable import check_space
 from tilewright.runtime.jobs.finished import Report, digest_of
-from tilewright.runtime.jobs.made import note
 from tilewright.runtime.jobs.manifest import Damaged, DamagedShards
 from tilewright.runtime.jobs.pieces import damage
+from tilewright.runtime.jobs.sinks import FileSink, deliver
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Assembling, Task, Totals, add_figures
 
@@ -62,7 +59,10 @@ def merge(task: Task, directory: JobDirectory, stop: Stop) -> Report:
     if isinstance(task, Assembling):
         (size, sha256), *others = task.assemble(directory, totals, stop)
     else:
-        (size, sha256), others = _concatenated(task, directory, totals, stop), []
+        header = task.header(totals)
+        check_space(directory.output, len(header) + totals.size)
+        joined = FileSink(directory.output, partial(Headed, header=header))
+        (size, sha256), *others = deliver(directory, count, [joined], stop)
     return Report(
         manifest=directory.manifest.seal,
         output=spelled(os.path.basename(directory.output)),
@@ -74,49 +74,6 @@ def merge(task: Task, directory: JobDirectory, stop: Stop) -> Report:
         shards=count,
         figures=totals.figures,
     )
-
-
-def _concatenated(task: Task, directory: JobDirectory, totals: Totals, stop: Stop) -> tuple[int, str]:
-    """Writes the shards one behind the other; bytes and sha256 of the output."""
-    bad: list[int] = []
-    header = task.header(totals)
-    check_space(directory.output, len(header) + totals.size)
-    with AtomicFile(directory.output) as file, ThreadPoolExecutor(1) as thread:
-        hasher = _Hasher(thread)
-
-        def write(block: bytes) -> None:
-            stop.check()
-            if not bad:  # else the rest is read only to find what else is damaged
-                hasher.update(block)
-                file.write(block)
-
-        write(header)
-        for number in range(totals.shards):
-            try:
-                directory.copy(number, write)
-            except Damaged:
-                bad.append(number)
-        if bad:
-            raise DamagedShards(bad)
-        sha256 = hasher.hexdigest()
-        note(directory, [file.fileno()])
-    return file.bytes_written, sha256
-
-
-class _Hasher:
-    """The sha256 of blocks, each hashed on `thread` while the next is read and compared with its shard's hash."""
-
-    def __init__(self, thread: ThreadPoolExecutor) -> None:
-        self._thread, self._digest = thread, hashlib.sha256()
-        self._hashed = thread.submit(self._digest.update, b"")
-
-    def update(self, block: bytes) -> None:
-        self._hashed.result()
-        self._hashed = self._thread.submit(self._digest.update, block)
-
-    def hexdigest(self) -> str:
-        self._hashed.result()
-        return self._digest.hexdigest()
 
 
 def _totals(directory: JobDirectory, count: int) -> tuple[Totals, list[int]]:
@@ -138,7 +95,7 @@ def check_job(output: str) -> None:
     """Raises UsageError unless there is a job for this output."""
     path = f"{os.path.realpath(output)}.job"
     if not os.path.isdir(path):
-        remedy = "give the output of a begun job; one that is stopped before its first shard is whole may leave none"
+        remedy = "give the output of a job that has a complete shard: one that is stopped before may leave none"
         raise UsageError("there is no job for this output", path=path, remedy=remedy)
 
 
@@ -184,8 +141,11 @@ def check(directory: JobDirectory, beat: Callable[[], object] = lambda: None) ->
 def _shard(directory: JobDirectory, number: int, beat: Callable[[], object], *, in_place: bool) -> str:
     """What is wrong with a shard, and with what it wrote in place; "": nothing."""
     try:
-        record = directory.copy(number, lambda block: beat())
+        with closing(directory.blocks(number)) as blocks:
+            for _ in blocks:
+                beat()
         directory.notes(number)
+        record = directory.checked_record(number)
         if in_place and (what := damage(directory, number, beat)):
             return what
     except Damaged as error:

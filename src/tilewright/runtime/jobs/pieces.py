@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tilewright.errors import ResourceError
 from tilewright.formats.files import BLOCK_BYTES, naming
@@ -27,6 +27,10 @@ from tilewright.runtime.jobs.directory import STAGE, Attempt, JobDirectory
 from tilewright.runtime.jobs.durable import Folder
 from tilewright.runtime.jobs.manifest import Damaged
 from tilewright.runtime.jobs.mapped import write_at
+
+if TYPE_CHECKING:
+    import numpy as np
+    from typing_extensions import Buffer
 
 TITLE = b"tilewright pieces 1\n"
 THREADS = 4  # that read and hash: one does 0.4 to 2 GB/s
@@ -147,7 +151,7 @@ class Tree:
                 os.close(fd)
         return Piece(hashlib.sha256(block).hexdigest(), size, offset, name)
 
-    def put(self, name: str, offset: int, data: Any, *, whole: bool = False) -> None:
+    def put(self, name: str, offset: int, data: Buffer, *, whole: bool = False) -> None:
         """Writes bytes or a C-contiguous array in its place. whole: it is all of the file."""
         view = memoryview(data).cast("B")
         with naming(self.path, "write"):
@@ -220,10 +224,10 @@ class Placing:
             self._tree.sync(piece.name for piece in self._pieces if not piece.absent)
             self._out.notes += listed(self._pieces)
 
-    def put(self, parts: Iterable[tuple[int, Any]]) -> None:
-        """Writes (byte of the output, bytes or C-contiguous array), of which `note` is told later."""
+    def put(self, parts: Iterable[tuple[int, np.ndarray]]) -> None:
+        """Writes (byte of the output, C-contiguous array), of which `note` is told later."""
         for offset, data in parts:
-            self._write(offset, memoryview(data).cast("B"))
+            self._write(offset, data.data.cast("B"))
 
     def note(self, offset: int, size: int) -> None:
         """All of these bytes of the output have been `put`."""
@@ -231,7 +235,7 @@ class Placing:
         places = range(offset, end, BLOCK_BYTES)
         self._pieces += self._pool.map(lambda place: self._tree.note("", place, min(BLOCK_BYTES, end - place)), places)
 
-    def write(self, offset: int, data: Any) -> None:
+    def write(self, offset: int, data: Buffer) -> None:
         """Bytes or a C-contiguous array at a byte of the output; in blocks, several at a time."""
         view = memoryview(data).cast("B")
         self._open()

@@ -54,7 +54,6 @@ class _Placed:
         raise NotImplementedError
 
     def fileno(self) -> int:
-        """See `sinks.Sink`."""
         return self._fd
 
     def write(self, block: bytes | memoryview) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import os
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,6 +16,8 @@ from tilewright.runtime.jobs.durable import Draft
 from tilewright.runtime.jobs.manifest import Damaged, Manifest, Sealed, encoded, seal, unseal
 
 if TYPE_CHECKING:  # records.py loads NumPy, which those who only hand out shards do without
+    from typing_extensions import Buffer
+
     from tilewright.formats.records import RecordError
     from tilewright.runtime.jobs.directory import JobDirectory
 
@@ -104,7 +106,7 @@ class Attempt:
         """Of the output that it will be a part of."""
         return self.directory.output
 
-    def write(self, data: Any) -> None:
+    def write(self, data: Buffer) -> None:
         """Appends a bytes-like object or a C-contiguous array to the shard's output."""
         self._digest.update(data)
         self._draft.write(data)

@@ -131,10 +131,12 @@ def check_part(settings: Settings) -> None:
         return
     number, count = settings.part
     if not 0 <= number < count:
-        raise UsageError(f"part {number} of {count}: they are counted from 0 to {count - 1}")
+        raise UsageError(f"part is {number}/{count}; parts are counted from 0 to {count - 1}")
     if settings.restart or settings.trace:
         what = "restart the job" if settings.restart else "be traced"
-        raise UsageError(f"a part cannot {what}: others work on it, too", remedy="do that in a run without --part")
+        raise UsageError(
+            f"a part cannot {what}: others work on it, too", remedy="give that option to a run without --part"
+        )
 
 
 @contextmanager
@@ -313,7 +315,8 @@ class _Run:
             raise InternalError(
                 f"{why}; the first is {first}",
                 path=self.directory.errors.path,
-                remedy="allow more, and it goes on with what is done; or correct them, and give --restart",
+                remedy="allow more (--max-errors) and run again: complete shards are reused; or correct them, and give "
+                "--restart",
             )
 
     def phase(self, name: str, begin: float) -> None:

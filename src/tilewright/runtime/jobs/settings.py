@@ -1,14 +1,18 @@
-"""How a job is run: what every verb may be asked for, and what changes no result."""
+"""How a job is run: what the command line, the jobs and the engines share."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The one record of it that the command line, jobs and engines share.
+    """What every verb can be asked for. Only device, dtype and rungs can change results.
 
+    device: "cpu", "cuda" or "auto". dtype: accuracy class; None: float32, for `convolve` as the input needs. threads:
+    of CPU kernels; None: one per core. rungs: the kernel that is forced, by operation. batch_size: records per call of
+    the model; None: the verb's own.
     engine: of `start.ENGINES`; None: inline for one worker, local for several. workers: processes; None: one, with
     engine "local" one per GPU. shard_size: records or bytes per shard of a new job, as the input is cut; None: the
     verb's own. max_errors: records that may fail, None: any number. restart: throw away what was done. grace: seconds
@@ -20,6 +24,11 @@ class Settings:
     read before the job began.
     """
 
+    device: str = "cpu"
+    dtype: str | None = None
+    threads: int | None = None
+    rungs: Mapping[str, str] = field(default_factory=dict)
+    batch_size: int | None = None
     engine: str | None = None
     workers: int | None = None
     shard_size: int | None = None
@@ -37,3 +46,8 @@ class Settings:
     def is_inline(self) -> bool:
         """Whether this process is the only worker."""
         return (self.engine or ("inline" if (self.workers or 1) == 1 else "local")) == "inline"
+
+    @property
+    def is_supervised(self) -> bool:
+        """Whether a process that computes nothing hands out the shards."""
+        return not self.is_inline and self.engine != "mpi"

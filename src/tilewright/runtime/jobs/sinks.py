@@ -6,15 +6,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from tilewright.formats.atomic import AtomicFile
 from tilewright.runtime.jobs import made
 from tilewright.runtime.jobs.directory import JobDirectory, Record
 from tilewright.runtime.jobs.manifest import Damaged, DamagedShards
 from tilewright.runtime.jobs.stop import Stop
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 Beat = Callable[[], object]
 
@@ -49,18 +52,15 @@ def deliver(directory: JobDirectory, shards: int, sinks: Sequence[Sink], stop: S
     with ExitStack() as opened:
         for sink in sinks:
             opened.enter_context(sink)
-
-        def write(block: bytes) -> None:
-            stop.check()
-            if not bad:  # else the rest is read only to find what else is damaged
-                for sink in sinks:
-                    sink.write(block)
-
         for number in range(shards):
             try:
                 for sink in sinks:
                     sink.begin(number)
-                directory.copy(number, write)
+                with closing(directory.blocks(number)) as blocks:
+                    for block in blocks:
+                        stop.check()
+                        for sink in () if bad else sinks:  # then only other damage is looked for
+                            sink.write(block)
             except Damaged:
                 bad.append(number)
         if bad:
@@ -82,7 +82,7 @@ class Encoder(Protocol):
 class FileSink:
     """One file, of what the encoder that `make(file)` gives writes into it."""
 
-    def __init__(self, path: str, make: Callable[[Any], Encoder]) -> None:
+    def __init__(self, path: str, make: Callable[[HashedFile], Encoder]) -> None:
         self._file, self._make = HashedFile(path), make
 
     def __enter__(self) -> FileSink:
@@ -134,10 +134,7 @@ class Section:
         return self._sink.fileno()
 
     def begin(self, number: int) -> None:
-        record = self._directory.record(number)
-        if record is None:
-            raise Damaged("the shard is not there")
-        (self._begin, self._end), self._at = self._span(record), 0
+        (self._begin, self._end), self._at = self._span(self._directory.checked_record(number)), 0
 
     def write(self, block: bytes | memoryview) -> None:
         part = memoryview(block)[max(self._begin - self._at, 0) : max(self._end - self._at, 0)]
@@ -151,20 +148,23 @@ class Section:
 
 
 class HashedFile(AtomicFile):
-    """digest: the sha256 of what is written, which a thread computes beside the writing."""
+    """digest: the sha256 of what is written. A thread hashes a block while it is written and the next one is read."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
         self.digest = hashlib.sha256()
         self._pool = ThreadPoolExecutor(1, "tilewright-hash")
+        self._hashed = self._pool.submit(self.digest.update, b"")
 
-    def write(self, data: Any) -> None:
+    def write(self, data: Buffer) -> None:
         """As AtomicFile's."""
-        hashed = self._pool.submit(self.digest.update, data)
+        self._hashed.result()
+        self._hashed = self._pool.submit(self.digest.update, data)
         try:
             super().write(data)
         finally:
-            hashed.result()
+            if not memoryview(data).readonly:  # the caller may fill it again
+                self._hashed.result()
 
     def discard(self) -> None:
         """As AtomicFile's, which calls it at every end."""

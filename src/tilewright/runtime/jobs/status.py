@@ -55,7 +55,7 @@ def status(output: str) -> Status:
         try:
             shards = directory.manifest.cut.shards
         except Damaged as error:
-            remedy = "give the command of the job again"
+            remedy = "run the command of the job again"
             nothing = MANIFEST not in directory.root.names() and next(directory.committed(), None) is None
             what = "the job is begun, and nothing of it is done yet" if nothing else f"{MANIFEST}: {error}"
             raise UsageError(what, path=directory.path, remedy=remedy) from error

@@ -51,7 +51,7 @@ class Stop:
         """Raises Interrupted if the job is to stop."""
         if self.name:
             raise Interrupted(
-                f"stopped by {self.name}: what is whole was kept, and the output not written",
+                f"stopped by {self.name}: complete shards were kept, and the output is not written yet",
                 value=self.name,
                 remedy="run the same command again",
             )

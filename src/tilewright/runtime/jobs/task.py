@@ -12,12 +12,14 @@ import msgspec
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.cut import Cut, Shard
 from tilewright.runtime.jobs.directory import Attempt, JobDirectory, Record
-from tilewright.runtime.jobs.manifest import Value
+from tilewright.runtime.jobs.finished import Report
+from tilewright.runtime.jobs.manifest import Value, changed_while_running
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.stop import Stop
 
 DOUBTED = "doubted"  # a figure of a shard: its records that are errors because workers were killed from outside
 FIRST = "first."  # figures of a shard that are the number of a record begin with it
+OPENINGS = 3  # of a worker: files come and go beside a model now and then, but not each time
 WORKER_MEMORY = "worker_memory"  # fact of an engine with processes: {"largest", "sum"} of their peaks in bytes
 
 
@@ -174,18 +176,29 @@ class Engine:
         """Until all of `job.todo` is committed. Raises Interrupted where `job.stop` asks for it, or an error."""
         raise NotImplementedError
 
-    def follow(self, task: Task, output: str, settings: Settings) -> Any:
-        """What those do that do not lead; returns the report."""
+    def follow(self, task: Task, output: str, settings: Settings) -> Report:
+        """What a rank does that does not lead. Returns the report of the leading one."""
         raise NotImplementedError
 
-    def tell(self, report: Any) -> None:
+    def tell(self, report: Report) -> None:
         """The job is done: lets those who follow know."""
 
 
 def open_worker(task: Task, directory: JobDirectory, place: Place) -> Worker:
     """The worker of this process. Raises InputError where what it has opened is not as the run found it."""
-    directory.began = directory.began.here(directory.manifest)
-    return directory.began.opened(lambda: task.open(place))
+    directory.began = began = directory.began.here(directory.manifest)
+    for _ in range(OPENINGS):
+        folders = began.folders()
+        worker = task.open(place)
+        try:
+            began.check()
+            if began.folders() == folders:
+                return worker
+        except BaseException:
+            worker.close()
+            raise
+        worker.close()  # a file that is not there may have been, meanwhile
+    raise changed_while_running(f"files appear and disappear in {', '.join(folders)}")
 
 
 def run_shard(worker: Worker, directory: JobDirectory, shard: Shard, beat: Beat, *, doubted: int = 0) -> Record:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -124,8 +124,19 @@ def check_path(path: str, output: str) -> None:
             file.read_into(there, 0)
         if there != BEGINNING:
             raise UsageError(
-                "is there, and is no trace", path=path, remedy="give --trace another file, or remove this one"
+                "the file exists and is no trace", path=path, remedy="give --trace another file, or remove this one"
             )
+
+
+class GpuEvent(Protocol):
+    """A `torch.cuda.Event` with timing."""
+
+    def record(self) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def elapsed_time(self, end_event: Any, /) -> float:
+        """Milliseconds from this event to `end_event`."""
 
 
 class Recorder:
@@ -138,8 +149,8 @@ class Recorder:
             self._fd = directory.logs.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._epoch = time.time_ns() - time.perf_counter_ns()
         self._events: list[Event] = []
-        self._on_gpu: list[tuple[str, str, Any, Any]] = []
-        self._gpu: tuple[Any, int] | None = None  # an event of the GPU, and when it was, in ns of perf_counter
+        self._on_gpu: list[tuple[str, str, GpuEvent, GpuEvent]] = []
+        self._gpu: tuple[GpuEvent, int] | None = None  # and when it was, in ns of perf_counter
         self._lanes: dict[int, int] = {}
         self._left = MOST
         self._write([Who(worker, os.uname().nodename, os.getpid())])
@@ -175,7 +186,7 @@ class Recorder:
             end.record()
             self._on_gpu.append((row, name, begin, end))
 
-    def _tick(self) -> tuple[Any, int]:
+    def _tick(self) -> tuple[GpuEvent, int]:
         import torch
 
         event = torch.cuda.Event(enable_timing=True)
@@ -198,7 +209,7 @@ class Recorder:
         self._write(events[: self._left])
         self._left = max(self._left - len(events), 0)
 
-    def _write(self, lines: list[Any]) -> None:
+    def _write(self, lines: Sequence[msgspec.Struct]) -> None:
         with naming(self._path, "write"):
             os.write(self._fd, b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
 

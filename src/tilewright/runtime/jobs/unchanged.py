@@ -14,9 +14,9 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 from tilewright.errors import InputError, ResourceError
 from tilewright.formats.files import naming
@@ -31,17 +31,6 @@ from tilewright.runtime.jobs.manifest import (
     file_identity,
     local_time,
 )
-
-
-class Closing(Protocol):
-    """Has something open."""
-
-    def close(self) -> None:
-        """Gives it back."""
-
-
-W = TypeVar("W", bound=Closing)
-OPENINGS = 3  # of a worker: files come and go beside a model now and then, but not each time
 
 
 class Identity(NamedTuple):
@@ -234,26 +223,11 @@ class AsBegun:
         trees = {name: Tree.of(tree.path, tree.headers) for name, tree in self.trees.items()}
         for name, tree in trees.items():
             if tree.files != self.trees[name].files:
-                raise changed_while_running(f"{tree.path} is another on {platform.node()} than on {self.host}")
+                raise changed_while_running(f"{tree.path} has other files on {platform.node()} than on {self.host}")
         return replace(self, files=files, trees=trees, host=platform.node())
 
-    def opened(self, make: Callable[[], W]) -> W:
-        """What `make` opens, from files that are as they were before and after. Raises InputError for others."""
-        for _ in range(OPENINGS):
-            folders = self._folders()
-            worker = make()
-            try:
-                self.check()
-                if self._folders() == folders:
-                    return worker
-            except BaseException:
-                worker.close()
-                raise
-            worker.close()  # a file that is not there may have been, meanwhile
-        raise changed_while_running(f"files come and go in {', '.join(folders)}")
-
-    def _folders(self) -> dict[str, Identity | None]:
-        """Of the directories of files that are not there."""
+    def folders(self) -> dict[str, Identity | None]:
+        """The directories of files that are not there."""
         absent = {os.path.dirname(path) or "." for path, was in self.files.values() if was is None}
         return {folder: Identity.of(folder) for folder in sorted(absent)}
 

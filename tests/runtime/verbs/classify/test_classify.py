@@ -71,7 +71,7 @@ def test_how_much_of_a_text_is_done_is_told_before_the_first_shard_is(tmp_path, 
     monkeypatch.setattr(JobProgress, "at_work", lambda self, worker, done, share=None: told.append((done, share)))
     lines = [f'{{"id": {i}, "tokens": {row.tolist()}}}\n' for i, row in enumerate(sentences)]
     (tmp_path / "in.jsonl").write_text("".join(lines))
-    run("in.jsonl", "out.jsonl", batch=10)
+    run("in.jsonl", "out.jsonl", batch_size=10)
     parts = [sum(map(len, lines[: 10 * i])) / sum(map(len, lines)) for i in (1, 2, 3)]
     assert [one for one in told if one[0]] == [(10 * i, pytest.approx(part)) for i, part in enumerate(parts, 1)]
 
@@ -80,7 +80,7 @@ def test_how_much_of_a_text_is_done_is_told_before_the_first_shard_is(tmp_path, 
 def test_batches_change_no_bits(tmp_path, run, batch):
     run()
     expected = (tmp_path / "out.bin").read_bytes()
-    run(batch=batch)
+    run(batch_size=batch)
     assert (tmp_path / "out.bin").read_bytes() == expected
 
 
@@ -96,7 +96,7 @@ def test_labels(tmp_path, sentences, run):
     expected = logits(tmp_path)
     lines = [json.dumps({"id": f"s{i}", "tokens": row}) for i, row in enumerate(sentences.tolist())]
     (tmp_path / "in.jsonl").write_text("\n".join(lines))
-    assert run("in.jsonl", "out.jsonl", batch=7).exit_code == 0
+    assert run("in.jsonl", "out.jsonl", batch_size=7).exit_code == 0
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [record["id"] for record in found] == [f"s{i}" for i in range(40)]
     assert np.array([record["logits"] for record in found], np.float32).tobytes() == expected.tobytes()
@@ -117,7 +117,7 @@ def test_bad_records_cost_nothing_else(tmp_path, sentences, run):
     run()
     expected = logits(tmp_path)
     spoilt(tmp_path, sentences)
-    report = run("in.jsonl", "out.jsonl", batch=8)
+    report = run("in.jsonl", "out.jsonl", batch_size=8)
     assert (report.records, report.errors, report.exit_code) == (40, 2, 0)
     assert report.first_errors[0].startswith("line 4, tokens[0]: expected int, got str")
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
@@ -128,9 +128,9 @@ def test_bad_records_cost_nothing_else(tmp_path, sentences, run):
 
 def test_a_batch_of_bad_records_only(tmp_path, sentences, run):
     spoilt(tmp_path, sentences, bad=range(8, 24))
-    assert run("in.jsonl", "out.jsonl", batch=8).errors == 16
+    assert run("in.jsonl", "out.jsonl", batch_size=8).errors == 16
     spoilt(tmp_path, sentences, bad=range(40))
-    assert run("in.jsonl", "out.jsonl", batch=8).errors == 40
+    assert run("in.jsonl", "out.jsonl", batch_size=8).errors == 40
 
 
 def test_error_budget(tmp_path, sentences, run):
@@ -162,13 +162,13 @@ def test_validation(tmp_path, run):
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        (UsageError, {"output": "out.jsonl"}, "an input of that name is binary, and the output would not be"),
+        (UsageError, {"output": "out.jsonl"}, "the input is binary by its name, and the output is not"),
         (UsageError, {"output": "in.bin"}, "overwrite the input"),
         (UsageError, {"max_errors": 3}, "--max-errors needs"),
         (InputError, {"input": "gone.bin"}, "no such input"),
         (InputError, {"input": "directory"}, "is a directory"),
         (InputError, {"input": "empty.bin"}, "is empty"),
-        (InputError, {"input": "odd.bin"}, "1 sentences of 24 bytes and 6 more"),
+        (InputError, {"input": "odd.bin"}, "1 sentence of 24 bytes and 6 more"),
         (InputError, {"input": "range.bin"}, "token id 50 .*|sentence 1, position 2"),
         (InputError, {"count": 41}, "41 were asked for"),
         (InputError, {"answers": "gone.bin"}, "no such answers"),
@@ -183,7 +183,7 @@ def test_validation(tmp_path, run):
     ],
 )
 def test_refusals_come_first(tmp_path, run, monkeypatch, kind, options, message):
-    monkeypatch.setattr(module, "read_weights", lambda path: pytest.fail("the work was started"))
+    monkeypatch.setattr(module, "read_weights", lambda *given: pytest.fail("the work was started"))
     (tmp_path / "out.bin").write_bytes(b"earlier")
     (tmp_path / "empty.bin").write_bytes(b"")
     (tmp_path / "odd.bin").write_bytes(bytes(30))
@@ -286,9 +286,9 @@ def test_every_write_fails_once(tmp_path, sentences, run, monkeypatch, output):
 def test_an_input_that_shrinks(tmp_path, run, monkeypatch):
     (tmp_path / "out.bin").write_bytes(b"earlier")
     load = module.read_weights
-    monkeypatch.setattr(module, "read_weights", lambda path: (os.truncate(tmp_path / "in.bin", 500), load(path))[1])
+    monkeypatch.setattr(module, "read_weights", lambda *given: (os.truncate(tmp_path / "in.bin", 500), load(*given))[1])
     with pytest.raises(InputError, match=r"shrank|was changed while it ran: input\."):
-        run(batch=4, shard_size=8)
+        run(batch_size=4, shard_size=8)
     assert (tmp_path / "out.bin").read_bytes() == b"earlier"
 
 
@@ -312,5 +312,5 @@ def test_many_jobs_leak_nothing(run):
     run()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(10):
-        run(batch=3)
+        run(batch_size=3)
     assert len(os.listdir("/proc/self/fd")) <= before

@@ -1,5 +1,6 @@
 """`plan classify` against what a TextCNN holds."""
 
+import json
 import os
 
 import numpy as np
@@ -34,7 +35,7 @@ def test_weights_and_rows_of_the_table_are_those_of_the_model(job, sentences, dt
     placed.logits(sentences)
     table = placed.convolutions.state
     packed = [*table.packed, *(weight for weight, _ in placed.linears)]
-    job.dtype = dtype
+    job.settings = Settings(dtype=dtype)
     found = plan(job)
     assert 0 <= sum(one.data.nbytes for one in packed) - parts_of(found)[PREPARED] <= LINE * len(packed)
     assert found.figures["table_rows"] == table.used
@@ -55,6 +56,22 @@ def test_a_rung_without_a_table_has_none(job):
     with using(embedding_conv1d="cpu.gather"):
         found = plan(job)
     assert found.figures["token_table"] is False and parts_of(found)[TABLE] == 0
+
+
+@pytest.mark.parametrize("name", ["in.bin", "in.jsonl"])
+def test_a_batch_is_no_larger_than_a_shard(job, sentences, tmp_path, name):
+    """In a shard of text there are as many lines as fit in its bytes."""
+    job.settings = Settings(shard_size=10)
+    if name == "in.jsonl":
+        lines = [json.dumps({"id": i, "tokens": ids.tolist()}) + "\n" for i, ids in enumerate(sentences)]
+        (tmp_path / name).write_text("".join(lines))
+        job.input, job.output = str(tmp_path / name), str(tmp_path / "out.jsonl")
+        job.settings = Settings(shard_size=10 * max(map(len, lines)))
+    small = plan(job)
+    job.settings = Settings()
+    whole = plan(job)
+    assert whole.figures["batch"] == len(sentences) and 10 <= small.figures["batch"] <= 14
+    assert parts_of(small)["batch and records"] < parts_of(whole)["batch and records"]
 
 
 def test_each_of_several_workers_has_the_rows_of_its_part(job, sentences):

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import psutil
@@ -20,7 +21,7 @@ from tilewright.formats.volume_formats import open_volume
 from tilewright.runtime.jobs.pieces import Tree
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.verbs.convolve import ConvolveJob, convolve
-from tilewright.runtime.verbs.convolve import worker as module
+from tilewright.runtime.verbs.convolve import memory as memory_module
 from volume_files import save
 
 NAMES = ("v.npy", "v.nii", "v.nii.gz", "v.tif", "v.zarr", "v.txt")
@@ -70,15 +71,13 @@ def listed():
 
 def in_tiles(monkeypatch, tile=(8, 8, 22)):
     """The job takes tiles of this shape, multiples of the output's chunks."""
-    plan = module.plan
+    tilings = memory_module.tilings
 
-    def small(shape, halo, units, box, **options):
-        tiling = plan(shape, halo, units, box=box, **options)
-        unit = units[1]
-        sizes = [min(n, max(1, t // u) * u) for n, t, u in zip(box, tile, unit, strict=True)]
-        return type(tiling)(shape, tuple(sizes), *halo, units[0][0])
+    def small(shape, halo, units, box):
+        sizes = [min(n, max(1, t // u) * u) for n, t, u in zip(box, tile, units[1], strict=True)]
+        return [replace(tilings(shape, halo, units, box)[0], tile=tuple(sizes))]
 
-    monkeypatch.setattr(module, "plan", small)
+    monkeypatch.setattr(memory_module, "tilings", small)
 
 
 @pytest.mark.parametrize("output", NAMES)
@@ -150,7 +149,7 @@ def test_dtypes(rng, weights, monkeypatch, stored, asked, computed, kernel):
     in_tiles(monkeypatch)
     array = (rng.random(SHAPE) * 100).astype(stored)
     np.save("v.npy", array)
-    run("v.npy", "out.npy", kernel, dtype=asked)
+    run("v.npy", "out.npy", kernel, settings=Settings(restart=True, dtype=asked))
     found, x = np.load("out.npy"), array.astype(np.float64)
     wanted = ndimage.correlate(x, weights, mode="constant") if kernel == "k.npy" else ndimage.gaussian_filter(x, 1)
     assert found.dtype == computed
@@ -193,10 +192,10 @@ def test_validation(array, weights):
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        (UsageError, {"input": "v.dat"}, "format of the input is not known"),
-        (UsageError, {"output": "out"}, "format of the output is not known"),
-        (UsageError, {"kernel": "mean:3"}, "is no kernel. There are gaussian:SIGMA"),
-        (UsageError, {"mode": "periodic"}, "mode is 'periodic'. There are constant, .*wrap|There are .*reflect"),
+        (UsageError, {"input": "v.dat"}, "name of the input does not say its format"),
+        (UsageError, {"output": "out"}, "name of the output does not say its format"),
+        (UsageError, {"kernel": "mean:3"}, "is no kernel. Give one of gaussian:SIGMA"),
+        (UsageError, {"mode": "periodic"}, "mode is 'periodic'; it must be one of (constant, .*wrap|.*reflect)"),
         (UsageError, {"cval": float("nan")}, "cval is nan"),
         (UsageError, {"output": "v.npy"}, "overwrite the input"),
         (UsageError, {"output": "hard.npy"}, "overwrite the input"),
@@ -218,7 +217,7 @@ def test_validation(array, weights):
         (InputError, {"input": "four.npy"}, "4 dimensions"),
         (ResourceError, {"memory": 1 << 20}, r"are left beside the program. Give more --memory, about \d+M"),
         (ResourceError, {"output": "gone/out.npy"}, "there is no directory"),
-        (ResourceError, {"output": "d.zarr"}, "holds other things"),
+        (ResourceError, {"output": "d.zarr"}, "holds files that no Zarr array has"),
     ],
 )
 def test_refusals(array, weights, kind, options, message):
@@ -308,12 +307,12 @@ def slow(self, tile):
         time.sleep(0.2)
     return real(self, tile)
 tiles.Blocks.read = slow
-from tilewright.runtime.verbs.convolve import worker as convolve
-plan = convolve.plan
-def small(shape, halo, units, **options):
-    tiling = plan(shape, halo, units, **options)
-    return type(tiling)(shape, (units[1][0] if units[1][0] > 1 else 4, *shape[1:]), *halo, units[0][0])
-convolve.plan = small
+from tilewright.runtime.verbs.convolve import memory
+tilings = memory.tilings
+def small(shape, halo, units, box):
+    tile = (units[1][0] if units[1][0] > 1 else 4, *shape[1:])
+    return [type(one)(shape, tile, *halo, units[0][0]) for one in tilings(shape, halo, units, box)[:1]]
+memory.tilings = small
 main(sys.argv[1:])
 """
 

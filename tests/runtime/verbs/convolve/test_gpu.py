@@ -2,6 +2,7 @@
 it is cut. Without a GPU (TILEWRIGHT_GPU=1 says there is one) its kernels run in numba-cuda's simulator."""
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,13 +12,10 @@ from compare import compare
 from gpu import ON_GPU
 from tilewright.errors import ResourceError, UsageError
 from tilewright.ops.core.ladder import using
-from tilewright.runtime.jobs import start
+from tilewright.runtime import fingerprint, start
 from tilewright.runtime.jobs.settings import Settings
-from tilewright.runtime.verbs.convolve import ConvolveJob, convolve, slabs
-from tilewright.runtime.verbs.convolve import task as convolve_module
-from tilewright.runtime.verbs.convolve import worker as module
+from tilewright.runtime.verbs.convolve import ConvolveJob, convolve, memory, slabs
 from tilewright.runtime.verbs.convolve.kernels import kernel_of
-from tilewright.runtime.verbs.convolve.tiles import Tiling
 
 torch = pytest.importorskip("torch")
 cuda = pytest.importorskip("tilewright.backends.cuda")
@@ -35,16 +33,17 @@ def here(tmp_path, monkeypatch, rng):
     np.save("v.npy", rng.standard_normal(SHAPE, dtype=np.float32))
     np.save("k.npy", rng.standard_normal((3, 2, 3)))
     if not ON_GPU:
-        for place in (convolve_module, start):
-            monkeypatch.setattr(place, "place_for", lambda device: "cpu" if device == "cpu" else "cuda")
+        for place in (fingerprint, start):
+            monkeypatch.setattr(place, "place_for", lambda device, dtype="": "cpu" if device == "cpu" else "cuda")
         monkeypatch.setattr(cuda, "Cuda", lambda dtype: Cuda(dtype, "cpu"))
     with using(conv3d="simt.naive") if not ON_GPU else using():
         yield
 
 
 def run(output, kernel="k.npy", **options):
-    job = ConvolveJob("v.npy", kernel, output, **{"device": "cuda", "settings": Settings(restart=True), **options})
-    return convolve(job)
+    given = {name: options.pop(name) for name in Settings.__dataclass_fields__ if name in options}
+    settings = Settings(**{"device": "cuda", "restart": True, **given})
+    return convolve(ConvolveJob("v.npy", kernel, output, settings=settings, **options))
 
 
 @pytest.mark.parametrize("mode", ["reflect", "constant", "nearest", "mirror", "wrap"] if ON_GPU else ["mirror"])
@@ -62,13 +61,11 @@ def test_answers_are_the_cpus(kernel, mode):
 def test_bits_depend_neither_on_tiles_nor_on_slabs(monkeypatch):
     run("whole.npy")
     monkeypatch.setattr(slabs, "SLAB", 1)
-    plan = module.plan
 
-    def small(shape, halo, units, **options):
-        plan(shape, halo, units, **options)
-        return Tiling(shape, (4, SHAPE[1], SHAPE[2] // 2), *halo, 1)
+    def small(candidates, *rest):
+        return replace(candidates[0], tile=(4, SHAPE[1], SHAPE[2] // 2), layer=1)
 
-    monkeypatch.setattr(module, "plan", small)
+    monkeypatch.setattr(memory, "cheapest", small)
     report = run("tiles.npy")
     assert report.tiles == (54 if ON_GPU else 4)
     assert np.load("whole.npy").tobytes() == np.load("tiles.npy").tobytes()
@@ -107,10 +104,10 @@ def test_too_little_memory_halves_slabs_and_then_ends_the_job(monkeypatch):
 
 
 def test_without_a_gpu(monkeypatch):
-    def none(device):
+    def none(device, dtype=""):
         raise ResourceError("there is no GPU to run on: no driver")
 
-    for place in (convolve_module, start):
+    for place in (fingerprint, start):
         monkeypatch.setattr(place, "place_for", none)
     with pytest.raises(ResourceError, match="there is no GPU"):
         run("out.npy")

@@ -49,7 +49,7 @@ def test_the_numbers_of_a_gaussian():
     ],
 )  # fmt: skip
 def test_what_is_no_kernel(name):
-    with pytest.raises(UsageError, match=r"is no kernel.* There are gaussian:SIGMA, box:SIZE .*laplace, sobel:AXIS"):
+    with pytest.raises(UsageError, match=r"is no kernel.* Give one of gaussian:SIGMA, box:SIZE .*laplace, sobel:AXIS"):
         kernel_of(name)
 
 
@@ -99,7 +99,7 @@ def test_a_kernel_larger_than_the_volume():
     assert close and tw.ndimage.uniform_filter(thin[:1], 5).shape == (1, 4, 4)
     check_fits(kernel_of("box:257"), (999, 999, 999), "v.npy")
     dense = Kernel("k.npy", np.broadcast_to(1.0, (257, 257, 257)))
-    with pytest.raises(InputError, match=r"k\.npy: the kernel has 16,974,593 taps; at most 16,777,216 can be"):
+    with pytest.raises(InputError, match=r"k\.npy: the kernel has 16,974,593 taps; at most 16,777,216 are allowed"):
         check_fits(dense, (999, 999, 999), "v.npy")
 
 

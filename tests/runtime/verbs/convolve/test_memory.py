@@ -130,7 +130,7 @@ def test_chunks_of_8_mib_in_every_call_keep_to_the_number():
 
 @pytest.mark.parametrize(
     ("side", "chunk", "message"),
-    [(10**4, 1, "the input has 1,000,000,000,000 chunks of"), (60_000, 64, "more than 16 times that is not begun")],
+    [(10**4, 1, "the input has 1,000,000,000,000 chunks of"), (60_000, 64, "at most 16 times that is allowed")],
 )
 def test_an_array_without_end_is_refused_at_once(monkeypatch, side, chunk, message):
     """A header of some hundred bytes: nothing is computed, written or begun, and `plan` refuses it as well."""

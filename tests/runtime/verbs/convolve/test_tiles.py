@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -11,7 +12,16 @@ from tilewright.formats.volumes import ArrayVolume
 from tilewright.ops.conv3d import conv3d, prepare, prepare_separable
 from tilewright.ops.correlate import correlate
 from tilewright.runtime.verbs.convolve.kernels import Kernel, applied
-from tilewright.runtime.verbs.convolve.tiles import MODES, Blocks, Tile, Tiling, needed_bytes, plan, run
+from tilewright.runtime.verbs.convolve.tiles import (
+    MODES,
+    Blocks,
+    Tile,
+    Tiling,
+    cheapest,
+    needed_bytes,
+    overlapped,
+    tilings,
+)
 
 FLOAT32 = np.dtype(np.float32)
 
@@ -153,13 +163,28 @@ def test_tiles_fill_the_volume(rng):
         assert (count == 1).all() and tiling.count() == len(list(tiling.tiles()))
 
 
+def run(tiles, buffers, read, compute, write, done=lambda tile: None):
+    """What the worker does with the tiles of a shard."""
+    with closing(overlapped(tiles, buffers, read, write)) as blocks:
+        for tile, block, out in blocks:
+            compute(block, out)
+            done(tile)
+
+
+def plan(shape, halo, units, memory, spare_blocks=0):
+    """The cheapest tiling of float32 voxels within so much memory."""
+    candidates = tilings(shape, halo, units, shape)
+    needed = [needed_bytes(tiling, 4, spare_blocks) for tiling in candidates]
+    return cheapest(candidates, needed, memory, shape, units[0])
+
+
 @pytest.mark.parametrize("memory", [1 << 20, 10 << 20, 100 << 20, 1 << 30])
 def test_a_plan_keeps_its_memory_and_writes_whole_chunks(rng, memory):
     for _ in range(30):
         shape = tuple(int(n) for n in rng.integers(1, 2000, 3))
         reading, writing = (tuple(int(n) for n in rng.integers(1, 20, 3)) for _ in range(2))
         K = tuple(int(n) for n in rng.integers(0, 4, 3))
-        tiling = plan(shape, (K, K), (reading, writing), itemsize=4, memory=memory, spare_blocks=1)
+        tiling = plan(shape, (K, K), (reading, writing), memory, spare_blocks=1)
         assert needed_bytes(tiling, 4, 1) <= memory
         assert all(t % w == 0 or t == n for t, w, n in zip(tiling.tile, writing, shape, strict=True))
         assert needed_bytes(tiling, 4) == 8 * (np.prod(tiling.block) + np.prod(tiling.tile))
@@ -168,7 +193,7 @@ def test_a_plan_keeps_its_memory_and_writes_whole_chunks(rng, memory):
 def test_a_plan_that_does_not_fit():
     halo = (1, 1, 1), (1, 1, 1)
     with pytest.raises(ResourceError, match=r"the smallest tiles, \(64, 64, 64\) .*take 6,.* bytes; 1,000 are left"):
-        plan((640, 640, 640), halo, ((64, 64, 64), (64, 64, 64)), itemsize=4, memory=1000)
+        plan((640, 640, 640), halo, ((64, 64, 64), (64, 64, 64)), 1000)
 
 
 def test_reading_and_writing_run_beside_the_computation():

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -49,6 +50,8 @@ def _run(tmp_path, model, z, monkeypatch):
 
     def call(input="in.npy", output="out.npy", image=None, settings=AGAIN, **options):
         paths = {"input": input and str(tmp_path / input), "image": image and str(tmp_path / image)}
+        given = {name: options.pop(name) for name in Settings.__dataclass_fields__ if name in options}
+        settings = replace(settings, **given)
         return draw(DrawJob(model=model, output=f"{tmp_path}/{output}", **paths, settings=settings, **options))
 
     return call
@@ -107,7 +110,7 @@ def test_batches_change_no_bits(tmp_path, run, dtype):
     expected = [(tmp_path / name).read_bytes() for name in ("out.txt", "out.png")]
     for batch, size in ((1, None), (7, 3), (19, 20), (64, 1)):
         settings = Settings(restart=True, shard_size=size)
-        assert run(dtype=dtype, output="out.txt", image="out.png", batch=batch, settings=settings).computed == 20
+        assert run(dtype=dtype, output="out.txt", image="out.png", batch_size=batch, settings=settings).computed == 20
         assert [(tmp_path / name).read_bytes() for name in ("out.txt", "out.png")] == expected
 
 
@@ -125,7 +128,7 @@ def test_count_is_the_beginning(tmp_path, run):
 
 def test_random_noise(tmp_path, run):
     run(None, "few.npy", count=5, seed=9)
-    run(None, "many.npy", count=33, seed=9, batch=8)
+    run(None, "many.npy", count=33, seed=9, batch_size=8)
     run(None, "other.npy", count=5, seed=10)
     few, many, other = (np.load(tmp_path / f"{name}.npy") for name in ("few", "many", "other"))
     assert few.tobytes() == many[:5].tobytes() != other.tobytes() and many.shape == (33, 16, 16, 3)
@@ -267,7 +270,7 @@ def test_too_little_memory(tmp_path, run, monkeypatch):
 
 @pytest.mark.parametrize("output", ["out.npy", "out.txt"])
 def test_a_disk_that_is_too_small_is_found_before_the_work(tmp_path, run, output):
-    with pytest.raises(ResourceError, match=r"take at least [\d,]+ bytes and the disk has [\d,]+ left"):
+    with pytest.raises(ResourceError, match=r"take [\d,]+ bytes or more; the disk has [\d,]+ left"):
         run(None, output, count=10**13)
     assert names(tmp_path) == []
 
@@ -301,7 +304,7 @@ def test_images_that_are_not_finite(tmp_path, model, run, monkeypatch):
 
     monkeypatch.setattr(dcgan, "to_pixels", poisoned)
     with pytest.raises(InputError, match=r"image 6 \(from 0\) is not finite"):
-        run(batch=7, image="out.bmp")
+        run(batch_size=7, image="out.bmp")
     assert (tmp_path / "out.npy").read_bytes() == b"earlier" and names(tmp_path) == ["out.npy"]
 
 
@@ -327,19 +330,20 @@ def test_a_signal(tmp_path, run, monkeypatch, capfd):
     monkeypatch.setattr(dcgan.DCGAN, "forward", interrupted)
     size = Settings(shard_size=4)
     with pytest.raises(Interrupted, match="stopped by SIGTERM"):
-        run(output="faces/", image="out.png", batch=2, settings=size)
+        run(output="faces/", image="out.png", batch_size=2, settings=size)
     said = "SIGTERM: finishing what is on its way, for at most 20 s (--grace); Ctrl-C ends at once\n"
     assert said in capfd.readouterr().err
     assert names(tmp_path) == ["faces.job"]
-    report = run(output="faces/", image="out.png", batch=2, settings=size)
+    report = run(output="faces/", image="out.png", batch_size=2, settings=size)
     assert 0 < report.computed < 20 and len(os.listdir(tmp_path / "faces")) == 20
 
 
 def test_memory_does_not_grow_with_the_images(tmp_path, model):
     """Ten times as many, to .npy: peak memory grows by less than 10 %."""
     code = (
-        "import sys; from tilewright.runtime.verbs.draw import DrawJob, draw; "
-        "print(draw(DrawJob(sys.argv[1], None, sys.argv[2], count=int(sys.argv[3]), batch=64)).peak_memory)"
+        "import sys; from tilewright.runtime.jobs.settings import Settings; "
+        "from tilewright.runtime.verbs.draw import DrawJob, draw; sixty = Settings(batch_size=64); "
+        "print(draw(DrawJob(sys.argv[1], None, sys.argv[2], count=int(sys.argv[3]), settings=sixty)).peak_memory)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 

@@ -6,6 +6,7 @@ import pytest
 from tilewright.errors import InputError
 from tilewright.ops.core.memory import LINE
 from tilewright.runtime.convert.models import init_dcgan
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.load import load
 from tilewright.runtime.verbs.draw import DrawJob, draw
 from tilewright.runtime.verbs.draw import plan as plan_draw
@@ -30,7 +31,7 @@ def test_prepared_weights_are_those_of_the_model(tmp_path, dtype):
         placed = load(path, dtype=dtype)
         panels = [layer.data.panels.nbytes for layer, _, _ in placed.layers]
         held = placed.projection[0].data.nbytes + sum(panels)
-        found = parts_of(plan(DrawJob(path, None, str(tmp_path / "out.npy"), count=4, dtype=dtype)))
+        found = parts_of(plan(DrawJob(path, None, str(tmp_path / "out.npy"), count=4, settings=Settings(dtype=dtype))))
         assert found["weights, prepared"] == pytest.approx(held, rel=0.12 if kernel == 9 else 0.02, abs=8 * LINE), (
             kernel
         )

@@ -11,6 +11,7 @@ import pytest
 
 from tilewright.errors import InputError, ResourceError, UsageError
 from tilewright.generation.engine import Engine
+from tilewright.generation.memory import Prompts
 from tilewright.generation.sampling import SamplingParams
 from tilewright.generation.sequences import Request
 from tilewright.models.gpt2 import GPT2, GPT2Config
@@ -20,8 +21,7 @@ from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.load import read_weights
 from tilewright.runtime.verbs.generate import GenerateJob, generate
 from tilewright.runtime.verbs.generate import plan as planning
-from tilewright.runtime.verbs.generate.plan import plan, plan_generate
-from tilewright.runtime.verbs.generate.prompts import Prompts, flops
+from tilewright.runtime.verbs.generate.plan import plan, plan_made
 
 SIZES = {"vocab_size": 301, "n_positions": 64, "n_embd": 48, "n_layer": 2, "n_head": 3}
 
@@ -30,6 +30,19 @@ SIZES = {"vocab_size": 301, "n_positions": 64, "n_embd": 48, "n_layer": 2, "n_he
 def model(tmp_path):
     init_gpt2(str(tmp_path / "model"), 3, **SIZES)
     return str(tmp_path / "model")
+
+
+def made(model, **given):
+    """The plan of prompts that no file holds: (memory by part, figures, peak)."""
+    tokens, sampled = given.pop("tokens", 8), given.pop("sampled", False)
+    params = SamplingParams(temperature=float(sampled), max_tokens=tokens, n=given.pop("n", 1))
+    length = {name: given.pop(name) for name in ("length",) if name in given}
+    found = plan_made(GenerateJob(model, "", "", params=params, **given), **length)
+    return parts_of(found), found.figures, found.peak_memory
+
+
+def parts_of(found):
+    return {part.name: part.bytes for part in found.parts}
 
 
 def arrays_of(thing, seen):
@@ -58,7 +71,7 @@ def test_prepared_weights_are_what_the_model_holds_besides_the_embedding(model, 
     held = arrays_of(placed, {})
     own = [array.nbytes for at, array in held.items() if not first <= at < end]
     to_align = LINE * len(own)
-    assert 0 <= sum(own) - plan_generate(model, dtype=dtype).prepared <= to_align
+    assert 0 <= sum(own) - made(model, dtype=dtype)[0]["weights, prepared"] <= to_align
 
 
 def test_keys_and_values_are_what_the_generator_lays_out_and_uses(model):
@@ -68,11 +81,11 @@ def test_keys_and_values_are_what_the_generator_lays_out_and_uses(model):
         each = placed.attention.cache_bytes(16 + tokens)
         memory, params = slots * each, SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
         prompts = np.random.default_rng(0).integers(0, 301, (count, 16))
-        found = plan_generate(model, count=count, tokens=tokens, batch_memory=memory)
+        parts, figures, _ = made(model, count=count, tokens=tokens, batch_memory=memory)
         engine = placed.engine(seed=0, memory=memory)
         most = most_at_once(engine, [Request(i, ids, params) for i, ids in enumerate(prompts)])
-        assert found.at_once == most
-        assert found.keys_values == most * each
+        assert figures["at_once"] == most
+        assert parts["keys and values"] == most * each
 
 
 def most_at_once(engine: Engine, requests):
@@ -89,23 +102,30 @@ def most_at_once(engine: Engine, requests):
     return most
 
 
+def test_prompts_that_no_file_holds_have_the_jobs_n(model):
+    one, three = (made(model, count=10, sampled=True, n=n)[1] for n in (1, 3))
+    assert (one["sequences"], three["sequences"]) == (10, 30)
+    assert one["prompt_tokens"] == three["prompt_tokens"] == 160
+
+
 def test_operations_of_the_full_size():
     config = GPT2Config()
-    assert flops(config, Prompts(1, 16, 16), 8) == pytest.approx(4.53e9, rel=0.01)
-    assert flops(config, Prompts(100, 1600, 16), 8) == pytest.approx(100 * flops(config, Prompts(1, 16, 16), 8))
+    one = config.flops(Prompts(1, 16, 16), 8)
+    assert one == pytest.approx(4.53e9, rel=0.01)
+    assert config.flops(Prompts(100, 1600, 16), 8) == pytest.approx(100 * one)
 
 
 def test_the_plan_reads_no_weights_but_their_header(model, tmp_path):
-    before = plan_generate(model)
+    before = made(model)
     file = tmp_path / "model" / "model.safetensors"
     raw = file.read_bytes()
     header = 8 + int.from_bytes(raw[:8], "little")
     file.write_bytes(raw[:header] + b"\xff" * (len(raw) - header))  # NaN, all of them
-    assert plan_generate(model) == before
-    assert before.weights_file == len(raw)
+    assert made(model) == before
+    assert before[0]["weights file, while they are prepared"] == len(raw)
     file.write_bytes(raw[:-4])
     with pytest.raises(InputError):
-        plan_generate(model)
+        made(model)
 
 
 def job_of(model, source, **more):
@@ -117,12 +137,28 @@ def test_prompts_are_counted_as_the_job_would(model, tmp_path):
     text = "\n".join(json.dumps(line) for line in lines) + '\nnonsense\n{"id": "far", "prompt_token_ids": [301]}\n'
     source = tmp_path / "in.jsonl"
     source.write_text(text)
-    whole, found = plan(job_of(model, source, params=SamplingParams(temperature=0, max_tokens=5)))
-    assert (whole.records, whole.counted) == (11, True)
-    assert (found.prompts, found.prompt_tokens, found.longest) == (9, 45, 9)
-    assert plan(job_of(model, source, count=4))[0].records == 4
-    several = plan(job_of(model, source, params=SamplingParams(temperature=1, n=3)))[1]
-    assert (several.prompts, several.prompt_tokens) == (27, 135)
+    found = plan(job_of(model, source, params=SamplingParams(temperature=0, max_tokens=5)))
+    assert (found.records, found.counted) == (11, True)
+    names = "sequences", "prompt_tokens", "longest"
+    assert [found.figures[name] for name in names] == [9, 45, 9]
+    assert plan(job_of(model, source, count=4)).records == 4
+    several = plan(job_of(model, source, params=SamplingParams(temperature=1, n=3)))
+    assert [several.figures[name] for name in names] == [27, 45, 9]
+
+
+def test_a_record_may_have_completions_of_its_own(model, tmp_path):
+    """Sequences, operations and output follow each record's n, not the job's."""
+    source, params = tmp_path / "in.jsonl", SamplingParams(temperature=1, max_tokens=5)
+    plain = [{"prompt_token_ids": [1, 2]}] * 8
+    source.write_text("".join(json.dumps(line) + "\n" for line in plain))
+    one = plan(job_of(model, source, params=params))
+    source.write_text("".join(json.dumps(line | {"n": 4 if i < 2 else 1}) + "\n" for i, line in enumerate(plain)))
+    own = plan(job_of(model, source, params=params))
+    assert (one.figures["sequences"], own.figures["sequences"]) == (8, 14)
+    assert own.figures["prompt_tokens"] == one.figures["prompt_tokens"] == 16
+    assert own.figures["at_once"] == 14
+    assert own.flops == pytest.approx(14 / 8 * one.flops, rel=0.01)
+    assert own.outputs.bytes > 1.5 * one.outputs.bytes
 
 
 @pytest.mark.parametrize(("name", "shard_size", "n"), [("in.bin", 7, 1), ("in.bin", 1000, 1), ("in.jsonl", 900, 1),
@@ -140,7 +176,7 @@ def test_sequences_at_once_are_of_one_shard(model, tmp_path, rng, monkeypatch, n
         pytest.importorskip("pyarrow.parquet").write_table(table, source, row_group_size=30)
     params = SamplingParams(temperature=float(n > 1), max_tokens=8, ignore_eos=True, n=n)
     job = job_of(model, source, params=params, settings=Settings(shard_size=shard_size))
-    planned, most, step = plan(job)[1], 0, Engine.step
+    planned, most, step = plan(job).figures["at_once"], 0, Engine.step
 
     def counted(self):
         nonlocal most
@@ -150,7 +186,7 @@ def test_sequences_at_once_are_of_one_shard(model, tmp_path, rng, monkeypatch, n
 
     monkeypatch.setattr(Engine, "step", counted)
     generate(job)
-    assert most <= planned.at_once <= 1.25 * most + 1
+    assert most <= planned <= 1.25 * most + 1
 
 
 def test_sampling_fields_and_room_in_the_context_are_looked_at(model, tmp_path):
@@ -160,8 +196,8 @@ def test_sampling_fields_and_room_in_the_context_are_looked_at(model, tmp_path):
     source = tmp_path / "in.jsonl"
     source.write_text("".join(json.dumps(line) + "\n" for line in lines))
     job = job_of(model, source)
-    whole, found = plan(job)
-    assert found.prompts == 3 and [whole.figures[name] for name in ("bad", "cut", "undrawn")] == [3, 2, 1]
+    whole = plan(job)
+    assert whole.figures["sequences"] == 3 and [whole.figures[name] for name in ("bad", "cut", "undrawn")] == [3, 2, 1]
     assert whole.figures["first_bad"] == "top_p: is 7; a number above 0 and at most 1 is wanted"
     done = generate(job)
     assert (done.errors, done.cut, done.undrawn) == (3, 2, 1)
@@ -169,14 +205,14 @@ def test_sampling_fields_and_room_in_the_context_are_looked_at(model, tmp_path):
         replace(job, params=SamplingParams(temperature=0, max_tokens=count), output=str(tmp_path / "o.jsonl"))
         for count in (10**9, 10)
     )
-    assert plan(many)[0].peak_memory < 1.1 * plan(few)[0].peak_memory, "no more than the context has room for"
+    assert plan(many).peak_memory < 1.1 * plan(few).peak_memory, "no more than the context has room for"
 
 
 def test_of_a_long_text_a_sample_is_read(model, tmp_path, bytes_read):
     source = tmp_path / "in.jsonl"
     lines = [{"id": i, "prompt_token_ids": [1] * (1 + i % 7), "other": "x" * 1000} for i in range(20_000)]
     source.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = plan(job_of(model, source))[0]
+    found = plan(job_of(model, source))
     assert not found.counted
     assert found.records == pytest.approx(20_000, rel=0.05)
     assert found.figures["prompt_tokens"] == pytest.approx(80_000, rel=0.05)
@@ -186,20 +222,21 @@ def test_of_a_long_text_a_sample_is_read(model, tmp_path, bytes_read):
 
 def test_what_cannot_be_is_refused(model, tmp_path):
     with pytest.raises(ResourceError, match="bytes; 1,000 are allowed"):
-        plan_generate(model, batch_memory=1000)
+        made(model, batch_memory=1000)
     with pytest.raises(UsageError, match="64 tokens; the context of 64 must"):
-        plan_generate(model, length=64)
+        made(model, length=64)
     with pytest.raises(InputError):
-        plan_generate(str(tmp_path / "none"))
+        made(str(tmp_path / "none"))
 
 
 def test_kernels_that_are_not_compiled_are_in_the_peak(model, monkeypatch, tmp_path):
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "empty"))
-    cold = plan_generate(model, count=1)
+    cold, _, cold_peak = made(model, count=1)
     monkeypatch.setattr(planning, "is_compiled", lambda *patterns: True)
-    warm = plan_generate(model, count=1)
-    assert (cold.compiling, warm.compiling) == (planning.COMPILING, 0)
-    assert cold.peak_memory > warm.peak_memory
+    warm, _, warm_peak = made(model, count=1)
+    name = "compiling kernels, the first time"
+    assert (cold[name], warm[name]) == (planning.COMPILING, 0)
+    assert cold_peak > warm_peak
 
 
 def tilewright(*arguments):
@@ -222,7 +259,7 @@ def test_the_peak_is_within_15_percent_of_a_real_run(tmp_path, dtype, temperatur
     tilewright(*run, "-n", "1")  # kernels are on the disk after it
     planned = json.loads(tilewright("plan", "generate", *options))
     real = json.loads(tilewright(*run))
-    assert "compiling" in planned and planned["compiling"] == 0
+    assert planned["memory"]["compiling kernels, the first time"] == 0
     assert planned["shards"] == real["job"]["shards"] and planned["output_bytes"] == real["job"]["bytes"]
     assert planned["peak_memory"] == pytest.approx(real["peak_memory"], rel=0.15)
 
@@ -230,13 +267,13 @@ def test_the_peak_is_within_15_percent_of_a_real_run(tmp_path, dtype, temperatur
 def test_the_command_line_says_it_in_words_and_as_one_object(model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = tilewright("plan", "generate", "--model", model, "-n", "100", "--dtype", "bfloat16")
-    found = plan_generate(model, count=100, tokens=16, dtype="bfloat16", sampled=True)
+    _, _, peak = made(model, count=100, tokens=16, dtype="bfloat16", sampled=True)
     assert "100 prompts, 1,600 tokens, the longest 16; 16 new ones each" in text
-    assert f"{found.peak_memory:,} bytes" in text
+    assert f"{peak:,} bytes" in text
     assert "time: not known" in text and "tilewright ladder matmul" in text
     told = msgspec.json.decode(tilewright("plan", "generate", "--model", model, "-n", "100", "--json"))
     assert told["verb"] == "plan" and told["least_seconds"] is None
-    assert told["peak_memory"] == plan_generate(model, count=100, tokens=16, sampled=True).peak_memory
+    assert told["peak_memory"] == made(model, count=100, tokens=16, sampled=True)[2]
     (tmp_path / "in.jsonl").write_text('{"prompt_token_ids": [1]}\n{"prompt_token_ids": [1], "top_p": 7}\n')
     text = tilewright("plan", "generate", "--model", model, "-i", "in.jsonl", "--max-tokens", "64")
     assert "bad prompts: 1, each gets an error; the first: top_p: is 7; a number" in text

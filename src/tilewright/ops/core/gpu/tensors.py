@@ -10,7 +10,7 @@ from functools import cache
 
 import numpy as np
 
-from tilewright.errors import UsageError
+from tilewright.errors import UsageError, WrongType
 from tilewright.hardware import gpus
 
 FLOATS = ("float32", "bfloat16", "float16")
@@ -70,7 +70,7 @@ def tensor_of(op: str, name: str, value, dtypes: tuple[str, ...] = FLOATS):
             import torch
 
             return tensor_of(op, name, torch.from_dlpack(value), dtypes)
-        raise UsageError(f"{op}: {name} is a {type(value).__name__}; a torch tensor on the GPU is wanted")
+        raise WrongType(f"{op}: {name} is a {type(value).__name__}; a torch tensor on the GPU is wanted")
     if kind(value) not in dtypes:
         raise UsageError(f"{op}: {name} is {kind(value)}; {', '.join(dtypes)} are taken, convert it first")
     return value

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tilewright.errors import counted
 from tilewright.formats.validate import validate
-from tilewright.runtime.jobs.start import quiet, start
-from tilewright.runtime.reports import Say, phase
+from tilewright.runtime.reports import Say, phase, quiet
+from tilewright.runtime.start import start
 from tilewright.runtime.verbs.classify.job import ClassifyJob, ClassifyReport
 from tilewright.runtime.verbs.classify.task import task_of
 
@@ -19,21 +20,13 @@ def classify(job: ClassifyJob, say: Say = quiet) -> ClassifyReport:
     before the work starts is.
     """
     report = ClassifyReport()
-    task, figures = start(
-        lambda speak, _: task_of(job, speak),
-        job.output,
-        job.settings,
-        report,
-        device=job.device,
-        unit="sentences",
-        say=say,
-    )
+    task, figures = start(task_of, job, report, unit="sentences", say=say)
     if not report.lead:
         return report
     report.cut = int(figures.get("cut", 0))
     spent = report.seconds
     if report.computed:
-        say(f"Classifying {report.computed:,} sentences...Done! ({spent.get('run', 0.0):.3f} sec)")
+        say(f"Classifying {counted(report.computed, 'sentence')}...Done! ({spent.get('run', 0.0):.3f} sec)")
         say(f"Writing output...Done! ({spent.get('write', 0.0) + spent['merge']:.3f} sec)")
     if report.cut:
         length = f"the model's {task.config.sequence_length} tokens"

@@ -1,38 +1,35 @@
-"""What `tilewright classify` would take; see `plan`."""
+"""What `tilewright classify` takes; see `runtime.plan`."""
 
 from __future__ import annotations
 
 import math
 import os
 from contextlib import closing
-from itertools import islice, pairwise
-from typing import Any
+from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 
+from tilewright.backends.footprint import ALWAYS, CONTEXT, PREPARING, RUNNING, Part, cached, element_bytes, record_bytes
+from tilewright.errors import ResourceError
 from tilewright.formats.course import TokenFile
 from tilewright.models.textcnn import SIZES, TextCNNConfig
-from tilewright.ops import embedding_conv1d
+from tilewright.ops.embedding_conv1d.device_table import PRODUCT_TOKENS, RESERVE
 from tilewright.ops.embedding_conv1d.token_table import PRODUCT_ROWS, capacity_of
+from tilewright.runtime.begun import Begun
 from tilewright.runtime.load import mapped_weights
 from tilewright.runtime.plan import (
-    ALWAYS,
-    PREPARING,
-    PROGRAM,
-    RUNNING,
     STRETCHES,
-    Begun,
+    Declared,
     JobPlan,
     Outputs,
-    Part,
-    begun_of,
-    counted_in,
+    Sample,
     is_compiled,
-    matrix_memory,
-    plan_of,
-    sample_lines,
+    plan_job,
+    program,
     share,
-)  # fmt: skip
+    widened,
+)
 from tilewright.runtime.verbs.classify.job import ClassifyJob
 from tilewright.runtime.verbs.classify.task import ClassifyTask, task_of
 
@@ -43,62 +40,85 @@ LINE, LOGIT = 62, 13  # bytes of a line of JSON without id and label, and of a l
 PAGE = 4096
 
 
-def plan(job: ClassifyJob) -> JobPlan:
-    """What the job would take. Raises what `classify` does before its first shard."""
-    task = task_of(job)
-    job, config = task.job, task.config
-    begun = begun_of(task, job.settings, job.output, job.device)
-    weights = mapped_weights(job.model)[1]
-    ids, seen, part, id_bytes = _sample(task, begun)
-    records = counted_in(begun.cut, seen, part)
-    table = _table(task, ids, share(records[0], begun.workers))
-    return plan_of(
-        "classify", task, "sentences", records, _memory(task, weights, ids, table, records[0]),
-        _outputs(job, config, records, id_bytes), begun=begun, token_table=table is not None,
-        **({"table_rows": table[0], "table_bytes": table[0] * table[2], "table_at_most": table[1] * table[2]} if table
-           else {}), batch=min(job.batch, records[0]),
+class Seen(NamedTuple):
+    """What was read. ids: int32 (n, L), of some sentences; n is 0 where all are bad, and less than the records where
+    there are very many. id_bytes: of an id as JSON."""
+
+    ids: np.ndarray
+    records: int
+    sample: Sample
+    id_bytes: float = 0.0
+
+
+class Table(NamedTuple):
+    """Of the token table: entries that it will have, entries at most, bytes of an entry."""
+
+    rows: int
+    capacity: int
+    row_bytes: int
+
+
+def plan(job: ClassifyJob, gpu_memory: int | None = None) -> JobPlan:
+    """What the job would take; see `plan_job`."""
+    return plan_job("classify", job, gpu_memory, task_of, _declared)
+
+
+def _declared(task: ClassifyTask, begun: Begun, gpu_memory: int) -> Declared:
+    job, config, mapped = task.job, task.config, mapped_weights(task.job.model)[1]
+    seen = _sample(task, Sample(begun.cut))
+    records, counted = seen.sample.records(seen.records)
+    batch = min(job.batch, records, seen.sample.in_a_shard())
+    if job.device == "cpu":
+        table = _table(task, seen.ids, share(records, begun.workers))
+        parts = _memory(task, mapped, seen.ids, table, batch)
+    else:
+        table, parts = _on_gpu(task, gpu_memory)
+    figures = {"table_rows": table.rows, "table_bytes": table.rows * table.row_bytes,
+               "table_at_most": table.capacity * table.row_bytes} if table else {}  # fmt: skip
+    return Declared(
+        unit="sentences", records=records, counted=counted, parts=parts, flops=float(records * config.flops),
+        outputs=_outputs(job, config, (records, counted), seen.id_bytes),
+        figures={"token_table": table is not None, **figures, "batch": batch},
     )  # fmt: skip
 
 
-def _sample(task: ClassifyTask, begun: Begun) -> tuple[np.ndarray, int, float, float]:
-    """(ids int32 (n, L) of some sentences, the records looked at, the share of the input that these are, bytes of an id
-    as JSON). n is 0 where all that were looked at are bad, and less than the records where there are very many."""
+def _sample(task: ClassifyTask, sample: Sample) -> Seen:
     with closing(task.reader(0)) as reader:
         if isinstance(reader, TokenFile):
             count = min(reader.total, SAMPLED)
-            each, places = -(-count // STRETCHES), STRETCHES if count < reader.total else 1
-            spans = [(reader.total - each) * i // (STRETCHES - 1) for i in range(places)] if places > 1 else [0]
-            each = each if places > 1 else count
+            each, stretches = -(-count // STRETCHES), STRETCHES if count < reader.total else 1
+            spans = [(reader.total - each) * i // (STRETCHES - 1) for i in range(stretches)] if stretches > 1 else [0]
+            each = each if stretches > 1 else count
             batches = [b.tokens for first in spans for b in reader.batches(each, range(first, first + each))]
             ids = np.concatenate(batches)
-            return ids, len(ids), len(ids) / reader.total, 0.0
-        lines, part = sample_lines(reader.file, begun.cut)
-        if lines is not None:
-            reader.only(lines)
+            return Seen(ids, len(ids), sample)
+        sample = Sample.of(reader.file, sample.cut)
+        if sample.spans:
+            reader.only(sample.lines(reader.file))
         all_batches = reader.batches(4096)
         found = list(islice(all_batches, SAMPLED // 4096))
-        rest = 0 if lines is None else sum(len(batch.records or ()) for batch in all_batches)
+        rest = sum(len(batch.records or ()) for batch in all_batches) if sample.spans else 0
     records = [record for batch in found for record in batch.records or ()]
     said = [2 + len(record.id) if isinstance(record.id, str) else len(str(record.id)) for record in records]
     bad = len(records) - sum(len(batch.tokens) for batch in found)
     ids = np.concatenate([batch.tokens for batch in found] or [np.zeros((0, task.config.sequence_length), np.int32)])
     ids = np.pad(ids, ((0, bad), (0, 0)), mode="edge") if len(ids) else ids
-    return ids, len(records) + rest, part, float(np.mean(said or [8]))
+    return Seen(ids, len(records) + rest, sample, float(np.mean(said or [8])))
 
 
-def _table(task: ClassifyTask, ids: np.ndarray, records: int) -> tuple[int, int, int] | None:
-    """(rows that the token table will have, most rows that it holds, bytes of a row); None: the rung has none.
+def _table(task: ClassifyTask, ids: np.ndarray, records: int) -> Table | None:
+    """The CPU's table; None: the rung has none. Raises ResourceError as `TokenTable` does.
 
-    Rows are those of the sample, and those that the rest may bring: as likely as one that the sample has once (Good and
-    Turing's estimate). Raises ResourceError as `TokenTable` does.
+    Rows are those of the sample, and rows that the rest may need: as likely as a row that the sample has once (Good and
+    Turing's estimate).
     """
     config, job = task.config, task.job
-    problem = _problem(task)
-    if job.device != "cpu" or embedding_conv1d.ladder.choose(problem).name == "cpu.gather":
+    if not config.memory(job.dtype).entry:
         return None
     capacity, row_bytes = capacity_of(
-        config.vocab_size, config.num_filters, problem.kernels, length=config.sequence_length, memory=job.table_memory
-    )
+        config.vocab_size, config.num_filters, tuple(config.kernel_sizes), length=config.sequence_length,
+        memory=job.table_memory,
+    )  # fmt: skip
     rows = 0.0
     ids = ids[:records]
     for K in config.kernel_sizes:
@@ -107,40 +127,70 @@ def _table(task: ClassifyTask, ids: np.ndarray, records: int) -> tuple[int, int,
             counts = np.bincount(ids[:, tap : tap + positions].reshape(-1), minlength=config.vocab_size)
             unread = (records - len(ids)) / max(len(ids), 1)
             rows += min(config.vocab_size, int((counts > 0).sum()) + int((counts == 1).sum()) * unread)
-    kept = os.path.getsize(job.table_path) // row_bytes if job.table_path and os.path.isfile(job.table_path) else 0
-    return min(capacity, int(rows) + kept), capacity, row_bytes
+    saved = os.path.getsize(job.table_path) // row_bytes if job.table_path and os.path.isfile(job.table_path) else 0
+    return Table(min(capacity, int(rows) + saved), capacity, row_bytes)
 
 
-def _problem(task: ClassifyTask) -> embedding_conv1d.Problem:
-    """The first layer's problem on the CPU."""
-    config = task.config
-    return embedding_conv1d.Problem(config.hidden_size, config.num_filters, tuple(config.kernel_sizes), task.job.dtype)
-
-
-def _memory(task: ClassifyTask, weights: Any, ids: np.ndarray, table: Any, records: int) -> tuple[Part, ...]:
+def _memory(
+    task: ClassifyTask, mapped: dict[str, np.ndarray], ids: np.ndarray, table: Table | None, batch: int
+) -> tuple[Part, ...]:
     config, job = task.config, task.job
-    C, O, V, L = config.hidden_size, config.num_filters, config.vocab_size, config.sequence_length
-    groups, batch = sum(config.kernel_sizes), min(job.batch, records)
-    widths = (O * len(config.kernel_sizes), *config.hidden_sizes, config.num_labels)
-    linears = sum(matrix_memory(K, N, job.dtype).prepared for K, N in pairwise(widths))
-    filters = embedding_conv1d.ladder.choose(_problem(task)).memory_for(_problem(task)).prepared
-    first = {name: array for name, array in weights.items() if not name.startswith("linears.")}
+    C, V, L, prepared = config.hidden_size, config.vocab_size, config.sequence_length, config.memory(job.dtype).prepared
+    first = {name: array for name, array in mapped.items() if not name.startswith("linears.")}
     copies = sum(4 * array.size for array in first.values() if array.dtype != np.float32)
-    widened = sum(4 * array.size for array in weights.values() if array.dtype == np.float16)
-    stored = {name: array.nbytes for name, array in weights.items()}
+    stored = {name: array.nbytes for name, array in mapped.items()}
     embedding = 0 if copies else min(4 * V * C, len(np.unique(ids)) * max(4 * C, PAGE) + PAGE)
-    work = min(*SIZES["cpu"], batch) * 4 * sum(widths) + batch * L * 12 + min(V, PRODUCT_ROWS) * 4 * O + groups * V * 15
+    products = min(V, PRODUCT_ROWS) * 4 * config.num_filters + sum(config.kernel_sizes) * V * 15
+    work = min(*SIZES["cpu"], batch) * config.between_bytes(job.dtype) + batch * L * 12 + products
     lines = 0 if job.is_binary else batch * (RECORD + 12 * L)
     rest = sum(stored.values()) - stored["embedding.weight"]
     return (
-        Part("program", PROGRAM),
+        program("classify", job.input, job.output, model=None if job.is_binary else job.model),
         Part("compiling kernels, the first time", 0 if _compiled(job) else COMPILING),
-        Part("weights, prepared", filters + linears + copies + widened, ALWAYS),
-        Part("weights file, while they are prepared", max(rest, max(stored.values()) - filters - linears), PREPARING),
-        Part("token table", table[0] * table[2] if table else 0, RUNNING),
+        Part("weights, prepared", prepared + copies + widened(mapped), ALWAYS),
+        Part("weights file, while they are prepared", max(rest, max(stored.values()) - prepared), PREPARING),
+        Part("token table", table.rows * table.row_bytes if table else 0, RUNNING),
         Part("embedding rows, mapped", embedding, RUNNING),
         Part("batch and records", work + lines, RUNNING),
     )
+
+
+def _on_gpu(task: ClassifyTask, memory: int) -> tuple[Table, tuple[Part, ...]]:
+    """The GPU's table, which is allocated whole, and memory. Raises ResourceError as `DeviceTable` does."""
+    config, job = task.config, task.job
+    V, O, taps = config.vocab_size, config.num_filters, sum(config.kernel_sizes)
+    weights = config.memory(job.dtype, "cuda")
+    embedding = 4 * V * config.hidden_size
+    free = memory - CONTEXT - embedding - weights.prepared
+    most = max(free - RESERVE, free // 2) if job.table_memory is None else job.table_memory
+    capacity = max(0, min(V, most // weights.entry))
+    if capacity < min(config.sequence_length, V):
+        raise ResourceError(
+            f"a token table of {max(0, most):,} bytes holds the rows of {capacity} tokens; a sentence has "
+            f"{config.sequence_length}",
+            remedy=f"allow at least {config.sequence_length * weights.entry:,} bytes (--table-memory), or take a GPU "
+            "with more memory",
+        )
+    products = min(PRODUCT_TOKENS, V) * taps * O * element_bytes(job.dtype)  # of new tokens by the weights of all taps
+    left = free - capacity * weights.entry
+    sizes = SIZES["cuda"]
+    while len(sizes) > 1 and _graphs(config, job.dtype, sizes) > left:  # as the backend leaves sizes out
+        sizes = sizes[:-1]
+    return Table(capacity, capacity, weights.entry), (
+        Part("CUDA", CONTEXT),
+        Part("weights", weights.prepared + embedding),
+        Part("weights, while they are prepared", weights.preparing, PREPARING),
+        Part("token table", capacity * weights.entry, RUNNING),
+        Part("batches", _graphs(config, job.dtype, sizes), RUNNING),
+        Part("products for new tokens", products, RUNNING),
+    )
+
+
+def _graphs(config: TextCNNConfig, dtype: str, sizes: tuple[int, ...]) -> int:
+    """Bytes of a slot and a CUDA graph for each size of a batch, and of the calls that compiled their kernels."""
+    inputs, outputs = config.operands
+    between = [size * config.between_bytes(dtype, "cuda") for size in sizes]
+    return sum(sizes) * record_bytes([*inputs, *outputs]) + sum(between) + cached(between)
 
 
 def _compiled(job: ClassifyJob) -> bool:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.formats.mapped import forget
 from tilewright.formats.token_table import read_table, write_table
+from tilewright.models.textcnn import TextCNN
+from tilewright.ops.embedding_conv1d.operands import Prepared
 from tilewright.ops.embedding_conv1d.token_table import TokenTable
 from tilewright.runtime.jobs.unchanged import AsBegun
 
 BLOCK = 64 << 20  # bytes hashed at a time: weights are hashed in parallel, block by block
 
 
-def fingerprint(prepared: Any) -> str:
+def fingerprint(prepared: Prepared) -> str:
     """sha256 of all that a table's bits follow from: embeddings, filters, accuracy class, rungs, kernel sources and
     CPU."""
     from tilewright.simd import cache
@@ -45,7 +46,7 @@ class KeptTable:
     written, UsageError for a model that has no table.
     """
 
-    def __init__(self, model: Any, path: str, began: AsBegun | None = None):
+    def __init__(self, model: TextCNN, path: str, began: AsBegun | None = None):
         self.prepared, self.path, self._began = model.convolutions, path, began or AsBegun()
         if not isinstance(self.prepared.state, TokenTable):
             raise UsageError(

@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import msgspec
 
-from tilewright.errors import InputError
+from tilewright.errors import counted
 from tilewright.formats.files import InputFile
 from tilewright.formats.records import RecordError
 from tilewright.formats.sentence_encoder import encoder_for
 from tilewright.formats.sentences import SentenceReader, open_sentences
 from tilewright.models.textcnn import TextCNNConfig
-from tilewright.runtime.devices import place_for
-from tilewright.runtime.fingerprint import Around, files_of, fingerprint
+from tilewright.runtime.forced_rungs import check_rungs
 from tilewright.runtime.inputs import SCAN_BYTES, Sizing, cut_lines, cut_rows
 from tilewright.runtime.jobs.cut import Cut, Records
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.ids import settle_ids
 from tilewright.runtime.jobs.manifest import Value
-from tilewright.runtime.jobs.start import quiet
 from tilewright.runtime.jobs.stop import Stop
-from tilewright.runtime.jobs.task import Place, Totals
+from tilewright.runtime.jobs.task import Place
 from tilewright.runtime.load import config_of, has_tokenizer, tokenizer_of
-from tilewright.runtime.outputs import AsParquet
-from tilewright.runtime.reports import Say
+from tilewright.runtime.reports import Say, quiet
 from tilewright.runtime.text_inputs import check_has_ids
 from tilewright.runtime.verbs.classify.job import BATCH, ClassifyJob, check_paths
 from tilewright.runtime.verbs.classify.saved_table import KeptTable
 from tilewright.runtime.verbs.classify.worker import ClassifyWorker
+from tilewright.runtime.verbs.records_task import AsParquet, RecordsTask
 
 SIZING = {  # sentences a shard: a second or two of work; and the fewest, where there are many workers
     "cpu": Sizing(4 * BATCH, BATCH),
@@ -38,27 +36,27 @@ SIZING = {  # sentences a shard: a second or two of work; and the fewest, where 
 }
 
 
-def task_of(job: ClassifyJob, say: Say = quiet) -> ClassifyTask:
+def task_of(job: ClassifyJob, say: Say = quiet, workers: int = 1) -> ClassifyTask:
     """Everything that can be checked before the work is. Raises UsageError, InputError and ResourceError."""
-    job = replace(job, device=place_for(job.device, job.dtype))
+    job = job.as_called()
     check_paths(job)
     kind = RowsTask if job.output.endswith(".parquet") else ClassifyTask
-    task = kind(job, config_of(job.model, TextCNNConfig), Around.here(), say)
+    check_rungs("classify", job.settings.rungs, job.device)
+    task = kind(job, config_of(job.model, TextCNNConfig), say, workers)
     if not job.is_binary and not has_tokenizer(job.model):
         check_has_ids(job.input, job.model, '{"id": 7, "tokens": [1, 2]}')
     with closing(task.reader(SCAN_BYTES)) as reader:
         task.size, total = reader.bytes, reader.total
-    say(f"Checking input: {f'{task.size:,} bytes' if total is None else f'{total:,} sentences'}...Done!")
+    say(f"Checking input: {counted(*((task.size, 'byte') if total is None else (total, 'sentence')))}...Done!")
     return task
 
 
 @dataclass
-class ClassifyTask:
+class ClassifyTask(RecordsTask):
     """A `Task`. kept: the token table of an inline worker, to be saved at the end."""
 
     job: ClassifyJob
     config: TextCNNConfig
-    around: Around
     say: Say = quiet
     workers: int = 1
     size: int = 0
@@ -72,10 +70,7 @@ class ClassifyTask:
                               count=job.count, scan=scan)  # fmt: skip
 
     def fingerprint(self) -> dict[str, Value]:
-        return fingerprint("classify", self.job, self.around) | {"count": self.job.count}
-
-    def files(self) -> dict[str, str]:
-        return files_of(self.job)
+        return self.job.fingerprint("classify") | {"count": self.job.count}
 
     def cut(self, shard_size: int | None) -> Cut:
         sizing = SIZING[self.job.device].for_workers(self.workers)
@@ -86,11 +81,6 @@ class ClassifyTask:
 
     def open(self, place: Place) -> ClassifyWorker:
         return ClassifyWorker(self, place)
-
-    def header(self, totals: Totals) -> bytes:
-        if totals.records == 0:
-            raise InputError("the input holds 0 records", path=self.job.input)
-        return b""
 
     def settle(self, directory: JobDirectory, stop: Stop) -> None:
         if not isinstance(directory.manifest.cut, Records):

@@ -13,17 +13,16 @@ from tilewright.errors import InputError
 from tilewright.formats.course import LogitsWriter, TokenFile
 from tilewright.formats.jsonl import LabelWriter
 from tilewright.formats.records import Batch, RecordError
-from tilewright.models.textcnn import TextCNN
+from tilewright.models.textcnn import TextCNN, TextCNNConfig
 from tilewright.runtime.devices import gpu_faults
-from tilewright.runtime.fingerprint import files_of
+from tilewright.runtime.fingerprint import in_force
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.cut import Records, Shard
 from tilewright.runtime.jobs.directory import Attempt
 from tilewright.runtime.jobs.task import Beat, Place
 from tilewright.runtime.jobs.unchanged import AsBegun
 from tilewright.runtime.kernel_cache import compiling_told
-from tilewright.runtime.load import place as placed
-from tilewright.runtime.load import read_weights
+from tilewright.runtime.load import build, read_weights
 from tilewright.runtime.reports import Report, Say, phase
 from tilewright.runtime.verbs.classify.saved_table import KeptTable
 
@@ -32,14 +31,14 @@ if TYPE_CHECKING:
 
 
 class ClassifyWorker:
-    """Loads the model, then classifies shards with it."""
+    """A `Worker`: loads the model, then classifies shards with it."""
 
     def __init__(self, task: ClassifyTask, at: Place) -> None:
         self.task, self.job, self.at = task, task.job, at
         self.report = Report()
         self.kept: KeptTable | None = None
         with ExitStack() as stack:
-            stack.enter_context(task.around.entered())
+            stack.enter_context(in_force(task.job.settings))
             if self.job.device != "cpu":
                 stack.enter_context(gpu_faults())
             self.reader = stack.enter_context(closing(task.reader()))
@@ -49,11 +48,11 @@ class ClassifyWorker:
 
     def _load(self, say: Say) -> TextCNN:
         job, report = self.job, self.report
-        began = AsBegun.of({name: path for name, path in files_of(job).items() if name != "input"})
+        began = AsBegun.of({name: path for name, path in job.files().items() if name != "input"})
         with phase(report, "load", say, "Loading weights"):
-            config, weights = read_weights(job.model)
+            config, weights = read_weights(job.model, TextCNNConfig)
         with phase(report, "prepare", say, "Preparing model"):
-            model = placed(config, weights, dtype=job.dtype, device=job.device, table_memory=job.table_memory)
+            model = build(config, weights, dtype=job.dtype, device=job.device, table_memory=job.table_memory)
         with phase(report, "compile", say, "Compiling or loading kernels"):
             model.logits(np.zeros((1, config.sequence_length), np.int32))
         if job.table_path:
@@ -64,7 +63,6 @@ class ClassifyWorker:
         return model
 
     def run(self, shard: Shard, out: Attempt, beat: Beat) -> int:
-        """See `task.Worker`."""
         first = shard.rows.start if isinstance(shard.cut, Records) else 0
         writer = LogitsWriter(out, first) if self.job.is_binary else LabelWriter(out, self.model.answer)
         records, cut, share = 0, 0, None

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import ExitStack, closing
 
+from tilewright.errors import counted
 from tilewright.formats.validate_volumes import validate_volumes
-from tilewright.runtime.jobs.start import quiet, start
-from tilewright.runtime.reports import Say, phase
+from tilewright.runtime.reports import Say, phase, quiet
+from tilewright.runtime.start import start
 from tilewright.runtime.verbs.convolve.job import ConvolveJob, ConvolveReport
-from tilewright.runtime.verbs.convolve.task import ConvolveTask, task_of
+from tilewright.runtime.verbs.convolve.task import task_of
 
 __all__ = ["ConvolveJob", "ConvolveReport", "convolve"]
 
@@ -25,14 +25,8 @@ def convolve(job: ConvolveJob, say: Say = quiet) -> ConvolveReport:
     Raises UsageError, InputError, ResourceError and Interrupted; in each case an earlier output is untouched, what is
     done is kept, and the same call goes on. The result's bits depend neither on the memory nor on what follows from it.
     """
-    report, opened = ConvolveReport(), ExitStack()
-
-    def make(speak: Say, workers: int) -> ConvolveTask:
-        return opened.enter_context(closing(task_of(job, speak, workers=workers)))
-
-    start_time = time.perf_counter()
-    with opened:  # the input is read again only by the workers
-        task, figures = start(make, job.output, job.settings, report, device=job.device, unit="planes", say=say)
+    report, start_time = ConvolveReport(), time.perf_counter()
+    task, figures = start(task_of, job, report, unit="planes", say=say)
     if not report.lead:
         return report
     spent = report.seconds
@@ -40,8 +34,8 @@ def convolve(job: ConvolveJob, say: Say = quiet) -> ConvolveReport:
     report.records, report.computed = report.records * plane, report.computed * plane
     report.tiles, report.tile = int(figures.get("tiles", 0)), task.tile
     if report.computed:
-        tiles = f"{report.figures.pop('tiles'):,.0f} tiles of {' x '.join(map(str, report.tile))}"
-        say(f"Convolving {report.computed:,} voxels in {tiles}...Done! ({spent.get('run', 0.0):.3f} sec)")
+        tiles = f"{counted(int(report.figures.pop('tiles')), 'tile')} of {' x '.join(map(str, report.tile))}"
+        say(f"Convolving {counted(report.computed, 'voxel')} in {tiles}...Done! ({spent.get('run', 0.0):.3f} sec)")
         spent["write"] = spent.get("write", 0.0) + spent["merge"]
         say(f"Writing output...Done! ({spent['write']:.3f} sec)")
     if job.answers:

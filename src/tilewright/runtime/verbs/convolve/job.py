@@ -28,10 +28,9 @@ class ConvolveJob:
 
     kernel: a name or a file, see kernels.py. It is not flipped: out = scipy.ndimage.correlate(in, kernel).
     mode, cval: what stands outside the volume, as in scipy.ndimage; None: "reflect" for a name, as scipy's function of
-    that name, zeros for a file, as in the course, and "constant" where a cval is given. dtype: "float32" or "float64",
-    of the sums and the output; None: as the input needs. memory: bytes that all processes may take; None: most of what
-    is free. answers: a volume to compare the output with. device: "cpu", "cuda" or "auto"; a GPU computes in float32.
-    settings: how it is run; a shard's size counts planes.
+    that name, zeros for a file, as in the course, and "constant" where a cval is given. memory: bytes that all
+    processes may take; None: most of what is free. answers: a volume to compare the output with. settings: how it is
+    run; a shard's size counts planes. A GPU computes in float32.
     """
 
     input: str
@@ -39,12 +38,20 @@ class ConvolveJob:
     output: str
     mode: str | None = None
     cval: float = 0.0
-    dtype: str | None = None
     memory: int | None = None
     answers: str | None = None
     tolerance: float = TOLERANCE
-    device: str = "cpu"
     settings: Settings = field(default_factory=Settings)
+
+    @property
+    def dtype(self) -> str | None:
+        """Of the sums and the output, "float32" or "float64"; None: as the input needs."""
+        return self.settings.dtype
+
+    @property
+    def device(self) -> str:
+        """ "cpu", "cuda" or "auto"."""
+        return self.settings.device
 
 
 @dataclass
@@ -89,7 +96,7 @@ def check_paths(job: ConvolveJob) -> None:
     check_suffix(job.input, "input")
     check_suffix(job.output, "output")
     if job.mode not in MODES:
-        raise UsageError(f"mode is {job.mode!r}", remedy=f"there are {', '.join(MODES)}")
+        raise UsageError(f"mode is {job.mode!r}; it must be one of {', '.join(MODES)}")
     if job.cval and not str(job.mode).endswith("constant"):
         raise UsageError(f"cval is {job.cval:g} and mode {job.mode!r}, which has no constant outside the volume",
                          remedy="leave --cval out, or give --mode constant")  # fmt: skip

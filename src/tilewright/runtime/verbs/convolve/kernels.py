@@ -94,7 +94,7 @@ def kernel_of(text: str) -> Kernel:
         return Kernel(text, lines=_lines([_gaussian(sigma) for sigma in numbers]))
     if name == "box" and numbers and all(1 <= n < MAX_SIZE and n == int(n) for n in numbers):
         return Kernel(text, lines=_lines([np.full(int(n), 1 / int(n)) for n in numbers]))
-    remedy = f"there are {NAMES}"
+    remedy = f"give one of {NAMES}"
     if os.path.exists(text):
         remedy += "; name the file .txt or .npy"
     rule = f": {RULES[name]}" if name in RULES else ""
@@ -193,5 +193,5 @@ def check_fits(kernel: Kernel, shape: Shape, path: str) -> None:
             remedy="use a smaller kernel, or, in Python, tilewright.ndimage, which filters such volumes, too",
         )
     if kernel.lines is None and math.prod(kernel.shape) > MAX_TAPS:
-        taps = f"{math.prod(kernel.shape):,} taps; at most {MAX_TAPS:,} can be"
+        taps = f"{math.prod(kernel.shape):,} taps; at most {MAX_TAPS:,} are allowed"
         raise InputError(f"the kernel has {taps}", path=kernel.name, remedy="use a smaller one, or gaussian: or box:")

@@ -1,26 +1,74 @@
 """The memory of a worker of `tilewright convolve`: the program, and what reading and writing take beside tiles.
 
-`ConvolveTask` keeps to it where --memory says how much there is, and `plan` tells it.
+`tiling_of` chooses tiles that fit into what --memory leaves, and `plan` tells the bytes.
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from tilewright.formats.files import BLOCK_BYTES
 from tilewright.formats.names import suffix_of
 from tilewright.formats.raw_volumes import RawForm
-from tilewright.formats.volumes import PIECE_BYTES, ArrayVolume, Shape, Volume
+from tilewright.formats.volumes import PIECE_BYTES, ArrayVolume, MemoryShort, Shape, Volume, check_memory
 from tilewright.formats.zarr_volumes import CALL_BYTES, ZarrForm, ZarrVolume
 from tilewright.runtime.jobs.pieces import THREADS, writers
 from tilewright.runtime.plan import PROGRAM, is_compiled
+from tilewright.runtime.verbs.convolve.kernels import Kernel
+from tilewright.runtime.verbs.convolve.tiles import Tiling, cheapest, needed_bytes, tilings
+from tilewright.runtime.verbs.convolve.volume_shards import held_bytes
+
+if TYPE_CHECKING:
+    from tilewright.formats.volume_formats import Form
 
 COMPILING = {"float32": 48 << 20, "float64": 95 << 20}  # what LLVM keeps of compiling (measured: Numba 0.68, x86-64)
 ZARR = 8 << 20  # the package zarr and its codecs (measured: zarr 3.1)
 MMAP_THRESHOLD = -3  # glibc's M_MMAP_THRESHOLD, in malloc.h
 OWN_MAPPING = 1 << 20  # bytes from which a buffer gets a mapping of its own: a chunk of 64^3 float32
 AT_ONCE = 10  # chunks that zarr decodes or encodes at a time, its setting async.concurrency
+SLACK = 32 << 20  # bytes: threads, and what the allocator keeps
+KEPT = 24 << 20  # of that, once the program is loaded; the rest was for a program larger than expected
+MERGE = 16 << 20  # what the merge of an output that lies in place takes beyond what is given back by then
+
+
+def tiling_of(
+    volume: Volume, form: Form, kernel: Kernel, box: Shape, dtype: np.dtype, *, path: str, left: int, at_work: bool
+) -> Tiling:
+    """The tiles of a shard, of this box at most, that cost the least within the memory of a worker.
+
+    path: of the output. left: bytes beside the program. at_work: in a worker, which needs less than what was checked
+    for it. Raises MemoryShort where no tiles fit, with what reading and writing them takes.
+    """
+    held = held_bytes(form, math.prod(box) * dtype.itemsize)
+    check_memory(path, held, left)
+    spare_blocks = kernel.spare_blocks if dtype == np.float64 else 0
+    candidates = tilings(volume.shape, kernel.halo, (volume.unit, form.unit), box)
+    needed = [
+        needed_bytes(tiling, dtype.itemsize, spare_blocks)
+        + reading_bytes(volume, tiling.block)
+        + writing_bytes(form, tiling.tile, dtype.itemsize)
+        for tiling in candidates
+    ]
+    memory = left - held - (KEPT if at_work else SLACK) - MERGE * isinstance(form, RawForm)
+    try:
+        return cheapest(candidates, needed, memory, box, volume.unit)
+    except MemoryShort as short:
+        short.instead = _less_memory(volume, form)
+        short.advise()
+        raise
+
+
+def _less_memory(volume: Volume, form: Form) -> str | None:
+    """What takes less memory, where something does."""
+    if isinstance(volume, ZarrVolume) or isinstance(form, ZarrForm):
+        return "a volume in smaller chunks"
+    if volume.held or not isinstance(form, RawForm):
+        return "use .npy, .nii or .zarr, which are read and written in tiles"
+    return None
 
 
 def program_bytes(dtype: str, *paths: str) -> int:

@@ -1,58 +1,67 @@
-"""What `tilewright convolve` would take; see `plan`."""
+"""What `tilewright convolve` takes; see `runtime.plan`."""
 
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 
+from tilewright.backends.footprint import CONTEXT, MERGING, RUNNING, Part, halved, peak_of
 from tilewright.formats.files import BLOCK_BYTES
 from tilewright.formats.names import suffix_of
 from tilewright.formats.raw_volumes import RawForm
 from tilewright.formats.zarr_volumes import ZarrForm, ZarrVolume
+from tilewright.runtime.begun import Begun
 from tilewright.runtime.jobs.cut import Records
 from tilewright.runtime.plan import (
     KEPT_FREE,
-    MERGING,
     NOTE,
     PROGRAM,
     REREAD,
-    RUNNING,
+    Declared,
     JobPlan,
     Outputs,
-    Part,
-    begun_of,
-    plan_of,
-)  # fmt: skip
+    plan_job,
+)
 from tilewright.runtime.verbs.convolve.job import ConvolveJob
-from tilewright.runtime.verbs.convolve.kernels import Kernel, kernel_of
+from tilewright.runtime.verbs.convolve.kernels import Kernel
 from tilewright.runtime.verbs.convolve.memory import ZARR, compiling_bytes, reading_bytes, writing_bytes
+from tilewright.runtime.verbs.convolve.slabs import planes_of, slabs_bytes
 from tilewright.runtime.verbs.convolve.task import ConvolveTask, task_of
 from tilewright.runtime.verbs.convolve.tiles import Tile, Tiling, needed_bytes
 from tilewright.runtime.verbs.convolve.volume_shards import held_bytes
-from tilewright.runtime.verbs.convolve.worker import tiling_of
 
 TEXT_BYTES = 9.5  # of a value with six decimals
 
 
-def plan(job: ConvolveJob) -> JobPlan:
-    """What the job would take. Raises what `convolve` does before its first shard, but of values that are held in
-    memory, which are not read."""
-    kernel = kernel_of(job.kernel)
-    task = task_of(job, program=PROGRAM)
-    try:
-        begun = begun_of(task, job.settings, job.output, task.job.device)
-        assert isinstance(begun.cut, Records)
-        tiling = tiling_of(task, task.opened(), kernel, task.form(), begun.cut)
-        voxels = math.prod(task.shape)
-        boxes = [task.box(first, begun.cut.per_shard) for first in range(0, begun.cut.count, begun.cut.per_shard)]
-        return plan_of(
-            "convolve", task, "voxels", (voxels, True), _memory(task, kernel, tiling, begun.cut), _outputs(task),
-            begun=begun, shape=list(task.shape), planes=begun.cut.count, kernel=job.kernel, tile=list(tiling.tile),
-            tiles=sum(tiling.count(Tile((0, 0, 0), box.shape)) for box in boxes), memory_allowed=task.memory(),
-        )  # fmt: skip
-    finally:
-        task.close()
+def plan(job: ConvolveJob, gpu_memory: int | None = None) -> JobPlan:
+    """What the job would take, see `plan_job`; values that are held in memory are not read."""
+    return plan_job("convolve", job, gpu_memory, partial(task_of, program=PROGRAM), _declared)
+
+
+def _declared(task: ConvolveTask, begun: Begun, gpu_memory: int) -> Declared:
+    kernel, voxels, cut = task.taps, math.prod(task.shape), begun.cut
+    assert kernel is not None and isinstance(cut, Records)
+    tiling = task.tiling(cut)
+    boxes = [task.box(first, cut.per_shard) for first in range(0, cut.count, cut.per_shard)]
+    if task.job.device == "cpu":
+        parts = _memory(task, kernel, tiling, cut)
+    else:
+        planes = planes_of(tiling, kernel.shape)
+        parts = _on_gpu(kernel, tiling, halved(lambda some: peak_of(_on_gpu(kernel, tiling, some)), planes, gpu_memory))
+    return Declared(
+        unit="voxels", records=voxels, counted=True, parts=parts, outputs=_outputs(task),
+        flops=2.0 * kernel.taps * voxels,
+        figures={
+            "shape": list(task.shape), "planes": cut.count, "kernel": task.job.kernel, "tile": list(tiling.tile),
+            "tiles": sum(tiling.count(Tile((0, 0, 0), box.shape)) for box in boxes), "memory_allowed": task.memory(),
+        },
+    )  # fmt: skip
+
+
+def _on_gpu(kernel: Kernel, tiling: Tiling, planes: int) -> tuple[Part, ...]:
+    return Part("CUDA", CONTEXT), Part("slabs", slabs_bytes(kernel, tiling, planes), RUNNING)
 
 
 def _memory(task: ConvolveTask, kernel: Kernel, tiling: Tiling, cut: Records) -> tuple[Part, ...]:

@@ -10,11 +10,39 @@ import numpy as np
 
 from tilewright.backends import Backend
 from tilewright.backends.protocol import Step
+from tilewright.formats.volumes import Shape
 from tilewright.ops.conv3d import conv3d
+from tilewright.ops.conv3d.ladder import LONGEST
 from tilewright.ops.conv3d.operands import Packed
+from tilewright.ops.gemm.memory import padded
+from tilewright.runtime.verbs.convolve.kernels import Kernel
+from tilewright.runtime.verbs.convolve.tiles import Tiling
 
 SLAB = 64 << 20  # bytes of a slab: more than a millisecond of the host link, so that starting it costs little
+QUAD, FUSED = 4, 17  # as in `ops.conv3d.simt`, which needs PyTorch: elements of a quad; taps along z without a pass
 IN_FLIGHT = 3  # slabs: one on each way, and one that is filtered
+
+
+def planes_of(tiling: Tiling, kernel: Shape) -> int:
+    """Planes of a tile's slab at first."""
+    _, H, W = tiling.block
+    return _planes(tiling.tile[0], 4 * H * W, kernel[0])
+
+
+def _planes(depth: int, plane_bytes: int, taps: int) -> int:
+    return min(depth, max(1, SLAB // plane_bytes, taps))
+
+
+def slabs_bytes(kernel: Kernel, tiling: Tiling, planes: int) -> int:
+    """Bytes of the slabs in flight, each copied in, copied out, and what `conv3d` allocates for it."""
+    (_, H, W), (_, h, w), halo = tiling.block, tiling.tile, kernel.shape[0] - 1
+    slab, result = 4 * (planes + halo) * H * W, 4 * planes * h * w
+    between = 4 * (planes + halo) * H * padded(W, QUAD) if W % QUAD else 0  # rows are copied to whole quads
+    if kernel.lines is not None and max(kernel.shape) > LONGEST:  # a pass per axis
+        between = 4 * planes * (H + h) * W
+    elif kernel.lines is not None and kernel.shape[0] > FUSED:  # the pass along z reads the result of the others
+        between += 4 * (planes + halo) * h * w
+    return IN_FLIGHT * (slab + result + between)
 
 
 def through(prepared: Packed, backend: Backend) -> Callable[[np.ndarray, np.ndarray], None]:
@@ -27,7 +55,7 @@ def through(prepared: Packed, backend: Backend) -> Callable[[np.ndarray, np.ndar
 
     def compute(block: np.ndarray, out: np.ndarray) -> None:
         plane = 4 * max(1, math.prod(block.shape[1:]))
-        planes = min(len(out), max(1, SLAB // plane, prepared.sizes[0]))
+        planes = _planes(len(out), plane, prepared.sizes[0])
         backend.halving(partial(in_slabs, block, out), planes)
 
     def in_slabs(block: np.ndarray, out: np.ndarray, planes: int) -> None:

@@ -19,35 +19,32 @@ from tilewright.formats.volume_formats import form_of, open_volume
 from tilewright.formats.volumes import MemoryShort, Volume
 from tilewright.formats.zarr_volumes import ZarrForm, ZarrVolume
 from tilewright.hardware import available_memory
-from tilewright.runtime.devices import place_for
-from tilewright.runtime.fingerprint import Around, device_class, own_version
+from tilewright.runtime.fingerprint import as_called, fingerprint
+from tilewright.runtime.forced_rungs import Idle, check_rungs
 from tilewright.runtime.jobs.cut import Cut, Records
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.manifest import Value, file_identity
-from tilewright.runtime.jobs.start import quiet
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Place, Totals
 from tilewright.runtime.jobs.unchanged import Tree
 from tilewright.runtime.plan import SUPERVISOR
-from tilewright.runtime.reports import Say
+from tilewright.runtime.reports import Say, quiet
 from tilewright.runtime.verbs.convolve import volume_shards
-from tilewright.runtime.verbs.convolve.job import check_paths, least_memory, with_mode
+from tilewright.runtime.verbs.convolve.job import ConvolveJob, check_paths, least_memory, with_mode
 from tilewright.runtime.verbs.convolve.kernels import Kernel, check_fits, kernel_of
-from tilewright.runtime.verbs.convolve.memory import program_bytes
-from tilewright.runtime.verbs.convolve.tiles import Tile
-from tilewright.runtime.verbs.convolve.worker import HEADERS, ConvolveWorker, tiling_of
+from tilewright.runtime.verbs.convolve.memory import program_bytes, tiling_of
+from tilewright.runtime.verbs.convolve.tiles import Tile, Tiling
+from tilewright.runtime.verbs.convolve.worker import HEADERS, ConvolveWorker
 
 if TYPE_CHECKING:
     from tilewright.formats.volume_formats import Form
-from tilewright.runtime.verbs.convolve.job import ConvolveJob
 
-SLACK = 32 << 20  # bytes: threads, and what the allocator keeps
 FREE = 0.8  # of the available memory that a job may take where nothing is said
 PIECES = 4  # shards a worker at least, where there are several
 WORK = 200_000_000_000  # multiplications of a shard at most: a few seconds on two cores
 
 
-def task_of(job: ConvolveJob, say: Say = quiet, *, workers: int | None = None, program: int = 0) -> ConvolveTask:
+def task_of(job: ConvolveJob, say: Say = quiet, workers: int | None = None, *, program: int = 0) -> ConvolveTask:
     """Everything that can be checked before the work is; workers: that share its memory (None: as the settings say).
     Raises UsageError, InputError and ResourceError.
 
@@ -70,13 +67,15 @@ def task_of(job: ConvolveJob, say: Say = quiet, *, workers: int | None = None, p
 def _task_of(job: ConvolveJob, say: Say, workers: int, program: int) -> ConvolveTask:
     job = with_mode(job)
     check_paths(job)
-    begin, place = time.perf_counter(), place_for(job.device)
-    task = ConvolveTask(job, Around.here(), say, workers=workers, program=program)
+    begin, settings = time.perf_counter(), as_called(job.settings)
+    task = ConvolveTask(job, say, workers=workers, program=program)
     try:
         volume, kernel = task.opened(), kernel_of(job.kernel)
         check_fits(kernel, volume.shape, job.input)
         task.dtype = str(_dtype(job, volume))
-        task.job = replace(job, device=_place(job, place, np.dtype(task.dtype)))
+        device = _place(job, settings.device, np.dtype(task.dtype))
+        check_rungs("convolve", settings.rungs, device, _idle(task.dtype))
+        task.job = replace(job, settings=replace(settings, device=device))
         task.shape, task.unit, task.kernel, task.taps = volume.shape, volume.unit, _digest(kernel), kernel
         volume_shards.check_room(job.output, volume.shape, np.dtype(task.dtype))
         if isinstance(volume, ZarrVolume):
@@ -88,7 +87,7 @@ def _task_of(job: ConvolveJob, say: Say, workers: int, program: int) -> Convolve
         task.axis, task.out_unit = form.axis, form.unit[form.axis]
         most = WORK // kernel.taps * np.dtype(task.dtype).itemsize
         task.best = min(volume_shards.shard_bytes(form), most)
-        task.tile = tiling_of(task, volume, kernel, form, task.cut(job.settings.shard_size)).tile
+        task.tile = task.tiling(task.cut(job.settings.shard_size)).tile
     except BaseException:
         task.close()
         raise
@@ -101,13 +100,15 @@ def _task_of(job: ConvolveJob, say: Say, workers: int, program: int) -> Convolve
 
 @dataclass
 class ConvolveTask:
-    """A `Task`. kernel: the sha256 of its taps; taps: the kernel itself, which is read once. unit, out_unit: of
-    reading, and of writing along `axis`, in voxels. best: bytes of numbers a shard should have. tile: as this process
-    would choose it. program: 0, or, of a job that is only planned and of whose input the header alone is read, bytes
-    that a worker takes beside the input and tiles. trees: a Zarr input, as `fingerprint` has found it."""
+    """An `Assembling` task.
+
+    kernel: the sha256 of its taps; taps: the kernel itself, which is read once. unit, out_unit: of reading, and of
+    writing along `axis`, in voxels. best: bytes of numbers a shard should have. tile: as this process would choose it.
+    program: 0, or, of a job that is only planned and of whose input the header alone is read, bytes that a worker takes
+    beside the input and tiles. trees: a Zarr input, as `fingerprint` has found it.
+    """
 
     job: ConvolveJob
-    around: Around
     say: Say = quiet
     dtype: str = ""
     kernel: str = ""
@@ -150,24 +151,19 @@ class ConvolveTask:
     def memory(self) -> int:
         """Bytes that a process of this job may take."""
         if self.job.memory is not None:
-            supervised = not self.job.settings.is_inline and self.job.settings.engine != "mpi"
-            return (self.job.memory - supervised * SUPERVISOR) // self.workers
+            return (self.job.memory - self.job.settings.is_supervised * SUPERVISOR) // self.workers
         return int((self.program or _resident()) + FREE * available_memory() / self.workers)
 
     def fingerprint(self) -> dict[str, Value]:
-        """See `task.Task`."""
         job = self.job
-        fields: dict[str, Value] = {"verb": "convolve", "version": own_version(), "dtype": self.dtype}
-        fields |= {"device": device_class(job.device), "format": suffix_of(job.output), "kernel": self.kernel}
-        fields |= {"mode": job.mode, "cval": job.cval}
-        fields |= {f"rung.{op}": name for op, name in sorted(self.around.rungs.items())}
+        fields = fingerprint("convolve", job.settings, self.dtype)
+        fields |= {"format": suffix_of(job.output), "kernel": self.kernel, "mode": job.mode, "cval": job.cval}
         if not os.path.isdir(job.input):
             return fields | file_identity("input", job.input)
         self.trees = {"input": Tree.of(job.input, HEADERS)}
         return fields | self.trees["input"].fields("input")
 
     def files(self) -> dict[str, str]:
-        """See `task.Reading`."""
         return {"input": self.job.input}
 
     def cut(self, shard_size: int | None) -> Cut:
@@ -187,8 +183,16 @@ class ConvolveTask:
         start[self.axis], shape[self.axis] = first, min(count, self.shape[self.axis] - first)
         return Tile(tuple(start), tuple(shape))  # type: ignore[arg-type]
 
+    def tiling(self, cut: Cut, *, at_work: bool = False) -> Tiling:
+        """The tiles of a shard, see `memory.tiling_of`. Raises MemoryShort where no tiles fit."""
+        assert isinstance(cut, Records) and self.taps is not None
+        box, left = self.box(0, cut.per_shard).shape, self.memory() - self.resident()
+        return tiling_of(
+            self.opened(), self.form(), self.taps, box, np.dtype(self.dtype),
+            path=self.job.output, left=left, at_work=at_work,
+        )  # fmt: skip
+
     def open(self, place: Place) -> ConvolveWorker:
-        """See `task.Task`."""
         return ConvolveWorker(self)
 
     def header(self, totals: Totals) -> bytes:
@@ -196,15 +200,12 @@ class ConvolveTask:
         return b""
 
     def outputs(self) -> list[str]:
-        """See `task.Assembling`."""
         return [self.job.output]
 
     def check_outputs(self) -> None:
-        """See `task.Assembling`."""
         volume_shards.check_output(self.job.output, self.shape, np.dtype(self.dtype))  # type: ignore[arg-type]
 
     def assemble(self, directory: JobDirectory, totals: Totals, stop: Stop) -> list[tuple[int, str]]:
-        """See `task.Assembling`."""
 
         def box(rows: range) -> Tile:
             return self.box(rows.start, len(rows))
@@ -228,6 +229,14 @@ def _digest(kernel: Kernel) -> str:
 
 def _dtype(job: ConvolveJob, volume: Volume) -> np.dtype:
     return np.dtype(job.dtype or ("float64" if volume.wide else "float32"))
+
+
+def _idle(dtype: str) -> dict[str, Idle]:
+    """The operation that a volume of this dtype does not need."""
+    remedy = "force a rung of {}, or choose another --dtype"
+    if dtype == "float32":
+        return {"correlate": Idle("on float32", "conv3d", remedy.format("conv3d"))}
+    return {"conv3d": Idle(f"on {dtype}", "correlate", remedy.format("correlate"))}
 
 
 def _place(job: ConvolveJob, place: str, dtype: np.dtype) -> str:

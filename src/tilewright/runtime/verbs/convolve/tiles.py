@@ -8,7 +8,7 @@ its size on are outside, and the index maps of ops.conv3d say which voxel stands
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
@@ -25,7 +25,7 @@ from tilewright.ops.core.memory import empty
 MODES = (*PLAIN_MODES, *ALIASES)
 CONSTANT = -1  # in an index map: no voxel, but the constant
 
-# The cost of a tiling, in voxels read from a disk's cache and decoded (1 GB/s): what `plan` makes small.
+# The cost of a tiling, in voxels read from a disk's cache and decoded (1 GB/s): what `cheapest` makes small.
 COPY = 0.2  # a voxel copied from the block before
 TOUCH = 3.0  # a voxel of memory that is new to the process (measured on a virtual machine: 3 s/GB)
 TILE = 50_000  # a tile: its system calls, and threads that wait for each other
@@ -178,34 +178,29 @@ def needed_bytes(tiling: Tiling, itemsize: int, spare_blocks: int = 0) -> int:
     return itemsize * ((2 + spare_blocks) * math.prod(tiling.block) + 2 * math.prod(tiling.tile))
 
 
-def plan(
-    shape: Shape,
-    halo: tuple[Shape, Shape],
-    units: tuple[Shape, Shape],
-    *,
-    itemsize: int,
-    memory: int,
-    spare_blocks: int = 0,
-    box: Shape | None = None,
-    beside: Callable[[Tiling], int] = lambda tiling: 0,
-) -> Tiling:
-    """The tiling that costs the least within `memory` bytes, for boxes of at most `box` (None: the volume).
+def tilings(shape: Shape, halo: tuple[Shape, Shape], units: tuple[Shape, Shape], box: Shape) -> list[Tiling]:
+    """The tilings of boxes of at most `box` to choose from. Along each axis a tile has 1, 2, 4, ... units of writing,
+    or all voxels.
 
-    halo: before and after. units: of reading and of writing; tiles begin at multiples of the second. itemsize: bytes of
-    a voxel of blocks and tiles. beside: bytes that reading and writing take for a tiling. Raises MemoryShort where not
-    even the smallest tile fits.
+    shape: of the volume. halo: before and after. units: of reading and of writing; tiles begin at multiples of the
+    second.
     """
     reading, writing = units
-    box = box or shape
     sizes = [_sizes(n, unit) for n, unit in zip(box, writing, strict=True)]
-    tilings = [Tiling(shape, tile, *halo, reading[0]) for tile in product(*sizes)]  # type: ignore[arg-type]
-    needed = [needed_bytes(tiling, itemsize, spare_blocks) + beside(tiling) for tiling in tilings]
-    fitting = [tiling for tiling, nbytes in zip(tilings, needed, strict=True) if nbytes <= memory]
+    return [Tiling(shape, (d, h, w), *halo, reading[0]) for d, h, w in product(*sizes)]
+
+
+def cheapest(candidates: list[Tiling], needed: list[int], memory: int, box: Shape, reading: Shape) -> Tiling:
+    """The tiling that costs the least within `memory` bytes, for boxes of at most `box`.
+
+    needed: bytes of each candidate. reading: unit of reading. Raises MemoryShort where not even the smallest tile fits.
+    """
+    fitting = [tiling for tiling, nbytes in zip(candidates, needed, strict=True) if nbytes <= memory]
     if not fitting:
         least = min(needed)
         raise MemoryShort(
-            f"the smallest tiles, {tilings[0].tile} and their halo, and reading and writing them take {least:,} bytes; "
-            f"{max(0, memory):,} are left beside the program",
+            f"the smallest tiles, {candidates[0].tile} and their halo, and reading and writing them take {least:,} "
+            f"bytes; {max(0, memory):,} are left beside the program",
             missing=least - memory,
         )
     return min(fitting, key=lambda tiling: _cost(tiling, box, reading))
@@ -232,18 +227,16 @@ def _cost(tiling: Tiling, box: Shape, reading: Shape) -> float:
     )
 
 
-def run(
+def overlapped(
     tiles: Sequence[Tile],
     buffers: Sequence[np.ndarray],
     read: Callable[[Tile], np.ndarray],
-    compute: Callable[[np.ndarray, np.ndarray], None],
     write: Callable[[Tile, np.ndarray], None],
-    done: Callable[[Tile], None] = lambda tile: None,
-) -> None:
-    """compute(block, out) for every tile, while the next block is read and the tile before is written by two threads.
+) -> Generator[tuple[Tile, np.ndarray, np.ndarray], None, None]:
+    """(tile, its block, its output) for every tile. The caller computes the output from the block before the next tile.
 
-    buffers: two, flat, for the largest tile each. done: called when a tile has been computed. An error of any of them
-    ends it; when it ends, so have the threads.
+    Meanwhile one thread reads the next block and another writes the output before. buffers: two, flat, for the largest
+    tile each. Raises the errors of both threads; close it after an error of the caller, and the threads end.
     """
     written: Future[None] | None = None
     out_of, next_out = buffers
@@ -255,10 +248,9 @@ def run(
                 coming = reader.submit(read, tiles[i + 1])
             out_of, next_out = next_out, out_of
             out = out_of[: math.prod(tile.shape)].reshape(tile.shape)
-            compute(block, out)
+            yield tile, block, out
             if written:
                 written.result()
             written = writer.submit(write, tile, out)
-            done(tile)
         if written:
             written.result()

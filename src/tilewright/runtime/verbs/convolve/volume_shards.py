@@ -102,8 +102,8 @@ def check_chunks(path: str, shape: Shape, chunks: Shape, dtype: np.dtype, what: 
     needed = math.prod(shape) * dtype.itemsize
     if what == "output" and needed > SPARSE * (free := room(path)):
         raise ResourceError(
-            f"the output's {shape} numbers take {needed:,} bytes and the disk has {free:,} left; more than {SPARSE} "
-            "times that is not begun, though chunks of zeros take no space", path=path, remedy=remedy)  # fmt: skip
+            f"the output's {shape} values take {needed:,} bytes and the disk has {free:,} left; at most {SPARSE} times "
+            "that is allowed", path=path, remedy=remedy)  # fmt: skip
 
 
 def assemble(

@@ -5,20 +5,19 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tilewright.backends import Backend, backend
 from tilewright.errors import InputError
-from tilewright.formats.raw_volumes import RawForm
-from tilewright.formats.volumes import MemoryShort, Volume, check_memory
+from tilewright.formats.volumes import Volume
 from tilewright.formats.zarr_volumes import ZarrForm, ZarrVolume, chunk_names
 from tilewright.runtime.devices import gpu_faults
+from tilewright.runtime.fingerprint import in_force
 from tilewright.runtime.jobs import trace
-from tilewright.runtime.jobs.cut import Cut, Records, Shard
+from tilewright.runtime.jobs.cut import Cut, Shard
 from tilewright.runtime.jobs.directory import Attempt
 from tilewright.runtime.jobs.task import Beat
 from tilewright.runtime.jobs.unchanged import AsBegun, changed_while_running
@@ -26,29 +25,25 @@ from tilewright.runtime.kernel_cache import compiling_told
 from tilewright.runtime.reports import COMPILE, Report, phase
 from tilewright.runtime.verbs.convolve import volume_shards
 from tilewright.runtime.verbs.convolve.kernels import Kernel, applied, prepared_float32
-from tilewright.runtime.verbs.convolve.memory import free_at_once, reading_bytes, writing_bytes
+from tilewright.runtime.verbs.convolve.memory import free_at_once
 from tilewright.runtime.verbs.convolve.slabs import through
-from tilewright.runtime.verbs.convolve.tiles import Blocks, Tile, Tiling, plan, run
+from tilewright.runtime.verbs.convolve.tiles import Blocks, Tile, overlapped
 
 if TYPE_CHECKING:
-    from tilewright.formats.volume_formats import Form
     from tilewright.runtime.verbs.convolve.job import ConvolveJob
     from tilewright.runtime.verbs.convolve.task import ConvolveTask
 
-SLACK = 32 << 20  # bytes: threads, and what the allocator keeps
-KEPT = 24 << 20  # of that, once the program is loaded; the rest was for a program larger than expected
-MERGE = 16 << 20  # what the merge of an output that lies in place takes beyond what is given back by then
 HEADERS = ("zarr.json", ".zarray", ".zattrs")  # of a Zarr array: what its other files mean
 
 
 class ConvolveWorker:
-    """Opens the input and prepares the kernel, then computes slabs."""
+    """A `Worker`: opens the input and prepares the kernel, then computes slabs."""
 
     def __init__(self, task: ConvolveTask) -> None:
         self.task, self.report, self.dtype = task, Report(), np.dtype(task.dtype)
         job, self.backend = task.job, backend(task.job.device)
         with ExitStack() as stack:
-            stack.enter_context(task.around.entered())
+            stack.enter_context(in_force(task.job.settings))
             stack.callback(task.close)
             if job.device != "cpu":
                 stack.enter_context(gpu_faults())
@@ -60,12 +55,10 @@ class ConvolveWorker:
             with compiling_told(task.say), phase(self.report, COMPILE, task.say, "Compiling or loading kernels"):
                 self.compute = _compute(kernel, self.dtype, self.backend)
                 self.compute(np.zeros(kernel.shape, self.dtype), np.empty((1, 1, 1), self.dtype))
-            self.kernel = kernel
             self.blocks: Blocks | None = None
             self.all_open = stack.pop_all()
 
     def run(self, shard: Shard, out: Attempt, beat: Beat) -> int:
-        """See `task.Worker`."""
         if out.directory.manifest.fingerprint.get("kernel") != self.task.kernel:  # each rank of MPI has read it
             raise changed_while_running(f"{self.task.job.kernel} is another kernel than the job's")
         self.watched.began = out.directory.began
@@ -73,9 +66,8 @@ class ConvolveWorker:
         assert self.blocks is not None
         box = self.task.box(shard.rows.start, len(shard.rows))
         tiles = list(self.tiling.tiles(box))
-        finished = _Planes(beat, math.prod(box.shape) // len(shard.rows))
+        plane, done = math.prod(box.shape) // len(shard.rows), 0
         begin, before = time.perf_counter(), self._computed()
-
         with volume_shards.writing(self.form, out, box, self.dtype) as put:
 
             def write(tile: Tile, numbers: np.ndarray) -> None:
@@ -83,7 +75,12 @@ class ConvolveWorker:
                 with trace.span(trace.WRITE):
                     put(tile, numbers)
 
-            run(tiles, self.buffers, self.blocks.read, self._timed, write, finished)
+            with closing(overlapped(tiles, self.buffers, self.blocks.read, write)) as blocks:
+                for tile, block, numbers in blocks:
+                    with trace.span(trace.COMPUTE), phase(self.report, "run"):
+                        self.compute(block, numbers)
+                    done += math.prod(tile.shape)
+                    beat(done // plane)
         waited = time.perf_counter() - begin - (self._computed() - before)
         self.report.seconds["wait"] = self.report.seconds.get("wait", 0.0) + waited
         out.figures = self.report.take_seconds() | {"tiles": len(tiles)}
@@ -93,77 +90,19 @@ class ConvolveWorker:
         """Seconds so far of computing, and of compiling kernels for it."""
         return sum(self.report.seconds.get(name, 0.0) for name in ("run", COMPILE))
 
-    def _timed(self, block: np.ndarray, out: np.ndarray) -> None:
-        with trace.span(trace.COMPUTE), phase(self.report, "run"):
-            self.compute(block, out)
-
     def _plan(self, cut: Cut) -> None:
         """With the first shard, as its size is that of the job's first run."""
         if self.blocks is None:
             job, task = self.task.job, self.task
             assert job.mode is not None  # `task_of` has settled it
-            self.tiling = tiling_of(task, self.volume, self.kernel, self.form, cut, at_work=True)
+            self.tiling = task.tiling(cut, at_work=True)
             self.blocks = Blocks(
                 self.watched, self.tiling, mode=job.mode, cval=job.cval, dtype=self.dtype, allocate=self.backend.host
             )
             self.buffers = [self.backend.host(math.prod(self.tiling.tile), self.dtype) for _ in range(2)]
 
     def close(self) -> None:
-        """See `task.Worker`."""
         self.all_open.close()
-
-
-@dataclass
-class _Planes:
-    """Tells `beat` how many planes are done. plane: voxels of one; done: voxels of the tiles so far."""
-
-    beat: Beat
-    plane: int
-    done: int = 0
-
-    def __call__(self, tile: Tile) -> None:
-        self.done += math.prod(tile.shape)
-        self.beat(self.done // self.plane)
-
-
-def tiling_of(
-    task: ConvolveTask, volume: Volume, kernel: Kernel, form: Form, cut: Cut, *, at_work: bool = False
-) -> Tiling:
-    """The tiles of a shard. at_work: in a worker, which needs less than what was checked for it. Raises MemoryShort
-    where they, or what reading and writing take, do not fit."""
-    assert isinstance(cut, Records)
-    box, dtype = task.box(0, cut.per_shard).shape, np.dtype(task.dtype)
-    left = task.memory() - task.resident()
-    held = volume_shards.held_bytes(form, math.prod(box) * dtype.itemsize)
-    check_memory(task.job.output, held, left)
-
-    def beside(tiling: Tiling) -> int:
-        return reading_bytes(volume, tiling.block) + writing_bytes(form, tiling.tile, dtype.itemsize)
-
-    try:
-        return plan(
-            volume.shape,
-            kernel.halo,
-            (volume.unit, form.unit),
-            itemsize=dtype.itemsize,
-            memory=left - held - (KEPT if at_work else SLACK) - MERGE * isinstance(form, RawForm),
-            spare_blocks=kernel.spare_blocks if dtype == np.float64 else 0,
-            box=box,
-            beside=beside,
-        )
-    except MemoryShort as short:
-        short.instead = _less_memory(volume, form)
-        short.advise()
-        raise
-
-
-def _less_memory(volume: Volume, form: Form) -> str | None:
-    """What takes less memory, where something does."""
-    if isinstance(volume, ZarrVolume) or isinstance(form, ZarrForm):
-        return "a volume in smaller chunks"
-    if volume.held or not isinstance(form, RawForm):
-        return "use .npy, .nii or .zarr, which are read and written in tiles"
-    return None
 
 
 class Watched:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tilewright.errors import counted
 from tilewright.formats.validate_images import validate_images
-from tilewright.runtime.jobs.start import quiet, start
-from tilewright.runtime.reports import Report, Say, phase
+from tilewright.runtime.reports import Report, Say, phase, quiet
+from tilewright.runtime.start import start
 from tilewright.runtime.verbs.draw.job import DrawJob
 from tilewright.runtime.verbs.draw.task import task_of
 
@@ -18,20 +19,12 @@ def draw(job: DrawJob, say: Say = quiet) -> Report:
     done is kept, and the same call goes on. Everything that can be checked before the work starts is.
     """
     report = Report()
-    task, _ = start(
-        lambda speak, _: task_of(job, speak),
-        job.output,
-        job.settings,
-        report,
-        device=job.device,
-        unit="images",
-        say=say,
-    )
+    task, _ = start(task_of, job, report, unit="images", say=say)
     if not report.lead:
         return report
     spent = report.seconds
     if report.computed:
-        say(f"Generating {report.computed:,} images...Done! ({spent.get('run', 0.0):.3f} sec)")
+        say(f"Generating {counted(report.computed, 'image')}...Done! ({spent.get('run', 0.0):.3f} sec)")
         spent["write"] = spent.get("write", 0.0) + spent["merge"]
         say(f"Writing output...Done! ({spent['write']:.3f} sec)")
     if job.answers:

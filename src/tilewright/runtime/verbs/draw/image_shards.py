@@ -109,7 +109,7 @@ class ImageOutputs:
             folder = self._folder(directory.output)
             return PlacedTree(directory, {}, folder, stop.check, lambda n: map(png_name, directory.shard(n).rows))
         check_space(directory.output, totals.size)
-        joined = FileSink(directory.output, lambda file: Headed(file, text_header(self.count)))
+        joined = FileSink(directory.output, partial(Headed, header=text_header(self.count)))
         return Section(joined, directory, lambda record: (0, record.size - self._pixels(record)))
 
     def _grid(self, directory: JobDirectory, path: str) -> Sink:
@@ -136,7 +136,7 @@ class _ShardWriter:
         if kind == ".txt":
             self.out.write(text_of(images))
         elif kind == ".npy":
-            self.placing.write(self.outputs.offset(self.first), np.ascontiguousarray(images, "<f4"))
+            self.placing.write(self.outputs.offset(self.first), np.ascontiguousarray(images, "<f4").data)
         elif kind == "/":
             numbered = enumerate(pixels(images), start=self.first)
             self.placing.files((png_name(number), partial(png_of, picture)) for number, picture in numbered)

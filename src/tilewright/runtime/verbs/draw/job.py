@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from tilewright.errors import ResourceError, UsageError
 from tilewright.formats.files import InputFile, same_file
@@ -13,51 +13,45 @@ from tilewright.formats.validate import TOLERANCE
 from tilewright.hardware import available_memory
 from tilewright.models.dcgan import SLOTS, DCGANConfig
 from tilewright.runtime.jobs.placed import is_finished, room
-from tilewright.runtime.jobs.settings import Settings
-from tilewright.runtime.outputs import check_output
 from tilewright.runtime.verbs.draw.image_shards import PICTURES
+from tilewright.runtime.verbs.model_job import ModelJob
 
 BATCH = 256  # images handed to the model at once, 12 MiB at the course's size
 BATCH_BYTES = 64 << 20  # of them, where they are larger
 
 
 @dataclass
-class DrawJob:
+class DrawJob(ModelJob):
     """What to draw.
 
     input: noise, .txt or .npy; None: `count` images of random noise from `seed`. output: .txt, .npy, a grid as .png or
     .bmp, or a directory (a trailing slash, or there already), which gets a .png an image. image: a grid besides. count:
-    with an input, images from its start (None: all). batch: images at a time (None: BATCH, or the GPU's); it changes no
-    bits. device: "cpu", "cuda" or "auto". dtype: accuracy class, "float16" on a GPU alone.
-    answers: .txt or .npy to compare a .txt or .npy output with, within `tolerance`. settings: how it is run.
+    with an input, images from its start (None: all). answers: .txt or .npy to compare a .txt or .npy output with,
+    within `tolerance`.
     """
 
-    model: str
-    input: str | None
-    output: str
     image: str | None = None
-    count: int | None = None
     seed: int = 0
-    dtype: str = "float32"
-    device: str = "cpu"
-    batch: int | None = None
-    answers: str | None = None
     tolerance: float = TOLERANCE
-    settings: Settings = field(default_factory=Settings)
+
+    @property
+    def batch(self) -> int | None:
+        """Images at a time; it changes no bits. None until `task_of` has chosen a number."""
+        return self.settings.batch_size
 
 
 def check(job: DrawJob) -> None:
     """Raises UsageError or InputError for what needs no model to be wrong."""
     if job.input is None and job.count is None:
-        raise UsageError("there is no input: name one, or say how many images of random noise to draw (-n)")
+        raise UsageError("there is no input", remedy="name one, or say how many images of random noise to draw (-n)")
     kind = kind_of(job.output)
     if job.image:
         if suffix(job.image) not in PICTURES or kind_of(job.image) == "/":
             raise UsageError(f"the image is no {' or '.join(PICTURES)} file", path=job.image)
-        check_output(replace(job, output=job.image))
+        replace(job, output=job.image).check_output()
         if same_file(job.image, job.output) or job.image == job.output:
             raise UsageError("the image would overwrite the output", path=job.image, remedy="choose another name")
-    check_output(job)
+    job.check_output()
     if job.answers:
         if kind not in SUFFIXES or suffix(job.answers) not in SUFFIXES:
             raise UsageError("this output cannot be compared with that reference", path=job.answers,
@@ -103,5 +97,5 @@ def _check_disk(job: DrawJob, floats: int) -> None:
     least = {".npy": floats, ".txt": floats // 4 * 7}.get(kind, 0)
     there = os.path.isdir(os.path.dirname(os.path.realpath(job.output)))
     if least and there and not is_finished(job.output) and least > (free := room(job.output)):
-        raise ResourceError(f"the images take at least {least:,} bytes and the disk has {free:,} left",
+        raise ResourceError(f"the images take {least:,} bytes or more; the disk has {free:,} left",
                             path=job.output, remedy="ask for fewer (-n) or write to another disk")  # fmt: skip

@@ -1,33 +1,28 @@
-"""What `tilewright draw` would take; see `plan`."""
+"""What `tilewright draw` takes; see `runtime.plan`."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
+import numpy as np
+
+from tilewright.backends.footprint import CONTEXT, MERGING, PREPARING, RUNNING, Part, halved, peak_of
 from tilewright.formats.files import BLOCK_BYTES
 from tilewright.formats.images import array_header, bmp_bytes, check_grid, grid, kind_of, text_header
-from tilewright.models.dcgan import DCGANConfig
-from tilewright.ops import conv_transpose2d
-from tilewright.ops.conv_transpose2d.arguments import axes
-from tilewright.ops.core.ladder import Memory
+from tilewright.runtime.begun import Begun
 from tilewright.runtime.load import mapped_weights
 from tilewright.runtime.plan import (
     KEPT_FREE,
-    MERGING,
     NOTE,
-    PREPARING,
-    PROGRAM,
     REREAD,
-    RUNNING,
+    Declared,
     JobPlan,
     Outputs,
-    Part,
-    begun_of,
     is_compiled,
-    matrix_memory,
-    plan_of,
-)  # fmt: skip
+    plan_job,
+    program,
+    widened,
+)
 from tilewright.runtime.verbs.draw.image_shards import PICTURES
 from tilewright.runtime.verbs.draw.job import DrawJob
 from tilewright.runtime.verbs.draw.task import DrawTask, task_of
@@ -38,60 +33,61 @@ TEXT_BYTES = 7.5  # of a value as text: "0.1234 " or "-0.1234 "
 PNG_BYTES = 128  # of a picture beside its pixels
 
 
-def plan(job: DrawJob) -> JobPlan:
-    """What the job would take. Raises what `draw` does before its first shard; of more noise than NOISE bytes it looks
-    at the header alone."""
+def plan(job: DrawJob, gpu_memory: int | None = None) -> JobPlan:
+    """What the job would take, see `plan_job`; of more noise than NOISE bytes only the header is read."""
+    return plan_job("draw", job, gpu_memory, _task, _declared)
+
+
+def _task(job: DrawJob) -> DrawTask:
     task = task_of(job, scan=NOISE)
-    job, images = task.job, task.images
-    images.check(write=False)
-    weights = mapped_weights(job.model)[1]
-    begun = begun_of(task, job.settings, job.output, job.device)
-    return plan_of(
-        "draw", task, "images", (images.count, True), _memory(task, weights), _outputs(task), begun=begun,
-        batch=job.batch, image=list(images.shape),
+    task.images.check(write=False)
+    return task
+
+
+def _declared(task: DrawTask, begun: Begun, gpu_memory: int) -> Declared:
+    images, batch, mapped = task.images, task.job.batch or 1, mapped_weights(task.job.model)[1]
+    if task.job.device == "cpu":
+        parts = _memory(task, mapped)
+    else:
+        batch = halved(lambda size: peak_of(_on_gpu(task, size)), batch, gpu_memory)
+        parts = _on_gpu(task, batch)
+    return Declared(
+        unit="images", records=images.count, counted=True, parts=parts, outputs=_outputs(task),
+        flops=float(images.count * task.config.flops), figures={"batch": batch, "image": list(images.shape)},
     )  # fmt: skip
 
 
-def _memory(task: DrawTask, weights: Any) -> tuple[Part, ...]:
+def _memory(task: DrawTask, mapped: dict[str, np.ndarray]) -> tuple[Part, ...]:
     job, config, images = task.job, task.config, task.images
-    layers = [_layer(config, i, job.dtype) for i in range(len(config.layers))]
-    projection = matrix_memory(config.z_size, config.size**2 * config.channels, job.dtype)
-    prepared = projection.prepared + sum(layer.prepared for layer in layers)
-    stored = sum(array.nbytes for array in weights.values())
-    later = [sum(layer.prepared for layer in layers[i + 1 :]) for i in range(len(layers))]  # not there yet
-    most = max(layer.preparing - rest for layer, rest in zip(layers, later, strict=True))
+    weights, stored = config.memory(job.dtype), sum(array.nbytes for array in mapped.values()) + widened(mapped)
     batch = 4 * (job.batch or 1) * math.prod(images.shape)
     pictures = [path for path in (job.output, job.image) if path and kind_of(path) in PICTURES]
     grids = [check_grid(path, images.count, images.shape, kind_of(path)) for path in pictures]
     text = kind_of(job.output) == ".txt" and images.keeps_pixels
-    kept = images.pixel_bytes * task_shard(task) if text else 0  # behind the text of a shard
+    pixels = images.pixel_bytes * getattr(task.cut(job.settings.shard_size), "per_shard", 1) if text else 0
+    again = min(REREAD, _size(job.output, task)[0]) if kind_of(job.output) == ".npy" else 0
     return (
-        Part("program", PROGRAM),
+        program("draw", job.input, job.output, job.image),
         Part("compiling kernels, the first time", 0 if _compiled(job) else COMPILING),
-        Part("weights, prepared", prepared),
-        Part("weights, while they are prepared", max(0, most) + stored, PREPARING),
-        Part("freed and not given back", min(max(0, most), KEPT_FREE), RUNNING),
+        Part("weights, prepared", weights.prepared),
+        Part("weights, while they are prepared", weights.preparing + stored, PREPARING),
+        Part("freed and not given back", min(weights.preparing, KEPT_FREE), RUNNING),
         Part("between the layers", config.work_bytes, RUNNING),
-        Part("images of a batch", batch + batch // 4 + kept, RUNNING),
+        Part("images of a batch", batch + batch // 4 + pixels, RUNNING),  # pixels follow the text of a shard
         Part("pictures of all images", sum(grids), MERGING),
-        Part(
-            "the output, read again", min(REREAD, _size(job.output, task)[0]) * (kind_of(job.output) == ".npy"), MERGING
-        ),
+        Part("the output, read again", again, MERGING),
     )
 
 
-def task_shard(task: DrawTask) -> int:
-    """Images of a shard."""
-    return getattr(task.cut(task.job.settings.shard_size), "per_shard", 1)
-
-
-def _layer(config: DCGANConfig, i: int, dtype: str) -> Memory:
-    """Bytes of a layer's weights."""
-    layer = config.layers[i]
-    C = config.channels if i == 0 else config.layers[i - 1].channels
-    rows, columns = axes((layer.kernel,) * 2, layer.stride, (layer.padding,) * 2)
-    problem = conv_transpose2d.Problem(layer.channels, C, rows, columns, dtype)
-    return conv_transpose2d.ladder.choose(problem).memory_for(problem)
+def _on_gpu(task: DrawTask, batch: int) -> tuple[Part, ...]:
+    dtype, weights = task.job.dtype, task.config.memory(task.job.dtype, "cuda")
+    each = task.config.gpu_bytes(dtype, ("pixels" if task.images.pixels_alone else "images", "invalid"))
+    return (
+        Part("CUDA", CONTEXT),
+        Part("weights", weights.prepared),
+        Part("weights, while they are prepared", weights.preparing, PREPARING),
+        Part("images of a batch", batch * each, RUNNING),
+    )
 
 
 def _compiled(job: DrawJob) -> bool:

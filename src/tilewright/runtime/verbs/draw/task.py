@@ -7,20 +7,19 @@ import time
 from contextlib import closing
 from dataclasses import dataclass, replace
 
+from tilewright.errors import counted
 from tilewright.formats.files import spelled
 from tilewright.formats.images import kind_of
 from tilewright.models.dcgan import DCGANConfig
-from tilewright.runtime.devices import place_for
-from tilewright.runtime.fingerprint import Around, files_of, fingerprint
+from tilewright.runtime.forced_rungs import check_rungs
 from tilewright.runtime.inputs import Sizing, cut_rows
 from tilewright.runtime.jobs.cut import Cut
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.manifest import Value
-from tilewright.runtime.jobs.start import quiet
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Place, Totals
 from tilewright.runtime.load import config_of
-from tilewright.runtime.reports import Say
+from tilewright.runtime.reports import Say, quiet
 from tilewright.runtime.verbs.draw.image_shards import ImageOutputs
 from tilewright.runtime.verbs.draw.job import DrawJob, batch_of, check, check_outputs
 from tilewright.runtime.verbs.draw.noise import open_input
@@ -29,45 +28,44 @@ from tilewright.runtime.verbs.draw.worker import DrawWorker
 SHARD = {"cpu": 16, "cuda": 16}  # batches: some seconds of work on a CPU; on a GPU it waits at a shard's end alone
 
 
-def task_of(job: DrawJob, say: Say = quiet, *, scan: int | None = None) -> DrawTask:
+def task_of(job: DrawJob, say: Say = quiet, workers: int = 1, *, scan: int | None = None) -> DrawTask:
     """Everything that can be checked before the work is; all noise is read for it, but, where a plan is all that is
     wanted, of a file of more than `scan` bytes its header alone.
 
     Raises UsageError, InputError and ResourceError.
     """
     check(job)
-    begin, job = time.perf_counter(), replace(job, device=place_for(job.device, job.dtype))
+    begin, job = time.perf_counter(), job.as_called()
     config = config_of(job.model, DCGANConfig)
+    check_rungs("draw", job.settings.rungs, job.device)
     checked = scan is None or job.input is None or not os.path.isfile(job.input) or os.path.getsize(job.input) <= scan
     with closing(open_input(job, config, checked=checked)) as reader:
         count = reader.total
-    say(f"Checking input: {count:,} images...Done! ({time.perf_counter() - begin:.3f} sec)")
-    job = replace(job, batch=min(count, job.batch or batch_of(job, config)))
-    check_outputs(job, config, count, job.batch or 1)
-    return DrawTask(job, config, ImageOutputs(job.output, job.image, count, config.image_shape), Around.here(), say)
+    say(f"Checking input: {counted(count, 'image')}...Done! ({time.perf_counter() - begin:.3f} sec)")
+    batch = min(count, job.batch or batch_of(job, config))
+    job = replace(job, settings=replace(job.settings, batch_size=batch))
+    check_outputs(job, config, count, batch or 1)
+    return DrawTask(job, config, ImageOutputs(job.output, job.image, count, config.image_shape), say, workers)
 
 
 @dataclass
 class DrawTask:
-    """A `Task`. The job's batch is set."""
+    """An `Assembling` task. The job's batch is set."""
 
     job: DrawJob
     config: DCGANConfig
     images: ImageOutputs
-    around: Around
     say: Say = quiet
     workers: int = 1
 
     def fingerprint(self) -> dict[str, Value]:
-        """See `task.Task`."""
         job = self.job
-        fields = fingerprint("draw", job, self.around)
+        fields = job.fingerprint("draw")
         fields |= {"count": self.images.count, "output": kind_of(job.output), "image": job.image and spelled(job.image)}
         return fields if job.input else fields | {"seed": job.seed}
 
     def files(self) -> dict[str, str]:
-        """See `task.Reading`."""
-        return files_of(self.job)
+        return self.job.files()
 
     def cut(self, shard_size: int | None) -> Cut:
         """Images by number."""
@@ -76,21 +74,20 @@ class DrawTask:
         return cut_rows(self.images.count, 0, shard_size, sizing)
 
     def open(self, place: Place) -> DrawWorker:
-        """See `task.Task`."""
         return DrawWorker(self)
+
+    def close(self) -> None:
+        """See `start.VerbTask`."""
 
     def header(self, totals: Totals) -> bytes:
         """The outputs are no streams of shards."""
         return b""
 
     def outputs(self) -> list[str]:
-        """See `task.Assembling`."""
         return self.images.paths
 
     def check_outputs(self) -> None:
-        """See `task.Assembling`."""
         self.images.check()
 
     def assemble(self, directory: JobDirectory, totals: Totals, stop: Stop) -> list[tuple[int, str]]:
-        """See `task.Assembling`."""
         return self.images.assemble(directory, totals, stop)

@@ -13,14 +13,15 @@ from tilewright.backends.protocol import Arrays
 from tilewright.errors import InputError
 from tilewright.formats.images import check_finite_images
 from tilewright.formats.tables import Rows
-from tilewright.models.dcgan import DCGAN
+from tilewright.models.dcgan import DCGAN, DCGANConfig
 from tilewright.runtime.devices import gpu_faults
+from tilewright.runtime.fingerprint import in_force
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.cut import Shard
 from tilewright.runtime.jobs.directory import Attempt
 from tilewright.runtime.jobs.task import Beat
 from tilewright.runtime.kernel_cache import compiling_told
-from tilewright.runtime.load import place, read_weights
+from tilewright.runtime.load import build, read_weights
 from tilewright.runtime.reports import Report, Say, phase
 from tilewright.runtime.verbs.draw.noise import open_input
 
@@ -29,12 +30,12 @@ if TYPE_CHECKING:
 
 
 class DrawWorker:
-    """Loads the model, then draws shards with it."""
+    """A `Worker`: loads the model, then draws shards with it."""
 
     def __init__(self, task: DrawTask) -> None:
         self.task, self.job, self.report = task, task.job, Report()
         with ExitStack() as stack:
-            stack.enter_context(task.around.entered())
+            stack.enter_context(in_force(task.job.settings))
             if self.job.device != "cpu":
                 stack.enter_context(gpu_faults())
             with compiling_told(task.say):
@@ -45,13 +46,13 @@ class DrawWorker:
     def _load(self, say: Say) -> DCGAN:
         job, report = self.job, self.report
         with phase(report, "load", say, "Loading weights"):
-            config, weights = read_weights(job.model)
+            config, weights = read_weights(job.model, DCGANConfig)
 
         def ready(batch: int) -> DCGAN:
             """The model with all that a batch takes: what does not fit into a GPU's memory fails here."""
             with phase(report, "prepare", say, "Preparing model"):
                 together = None if job.device == "cpu" else batch  # the CPU's caches hold fewer
-                model = place(config, weights, dtype=job.dtype, device=job.device, batch=together)
+                model = build(config, weights, dtype=job.dtype, device=job.device, batch=together)
             with phase(report, "compile", say, "Compiling or loading kernels"):
                 model.warm_up(pixels=self.task.images.pixels_alone)
             self.batch = batch
@@ -60,7 +61,6 @@ class DrawWorker:
         return backend(job.device, job.dtype).halving(ready, job.batch or 1)
 
     def run(self, shard: Shard, out: Attempt, beat: Beat) -> int:
-        """See `task.Worker`."""
         first, done = shard.rows.start, 0
         with self.task.images.writing(out, first) as write, closing(self._drawn(shard, beat)) as drawn:
             while True:
@@ -96,5 +96,4 @@ class DrawWorker:
             yield from self.reader.batches(1, range(row, row + 1))
 
     def close(self) -> None:
-        """See `task.Worker`."""
         self.open.close()

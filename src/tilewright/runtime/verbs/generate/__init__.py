@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from tilewright.errors import counted
 from tilewright.formats.sampling_fields import DRAWING
 from tilewright.formats.validate import validate, validate_tokens
-from tilewright.runtime.jobs.start import quiet, start
-from tilewright.runtime.reports import Say
+from tilewright.runtime.reports import Say, quiet
+from tilewright.runtime.start import start
 from tilewright.runtime.verbs.generate.job import GenerateJob, GenerateReport, beyond_context
-from tilewright.runtime.verbs.generate.task import task_of
-from tilewright.runtime.verbs.generate.worker import FIRST_UNDRAWN, UNDRAWN
+from tilewright.runtime.verbs.generate.task import GenerateTask, task_of
+from tilewright.runtime.verbs.generate.worker import FIRST_UNDRAWN, RAN, UNDRAWN
+
+CHOOSING = ("matmul_argmax", "sample")  # operations, one of which chooses each token
 
 __all__ = ["GenerateJob", "GenerateReport", "generate"]
 
@@ -20,23 +23,17 @@ def generate(job: GenerateJob, say: Say = quiet) -> GenerateReport:
     case an earlier output is untouched, what is done is kept, and the same call goes on.
     """
     report = GenerateReport()
-    task, figures = start(
-        lambda speak, _: task_of(job, speak),
-        job.output,
-        job.settings,
-        report,
-        device=job.device,
-        unit="prompts",
-        say=say,
-    )
+    task, figures = start(task_of, job, report, unit="prompts", say=say)
     if not report.lead:
         return report
     names = ("tokens", "prompt_tokens", "cut", UNDRAWN)
     report.tokens, report.prompt_tokens, report.cut, report.undrawn = (int(figures.get(name, 0)) for name in names)
+    if job.has_own_params:
+        report.unused_rungs = unused_rungs(task, figures)
     new, run_s = report.figures.get("tokens", 0), report.seconds.get("run", 0.0)
     report.tokens_per_second = new / max(run_s, 1e-9)
     if report.computed:
-        say(f"Generating {int(new):,} tokens...Done! ({run_s:.3f} sec)")
+        say(f"Generating {counted(int(new), 'token')}...Done! ({run_s:.3f} sec)")
         say(f"Writing output...Done! ({report.seconds.get('write', 0.0) + report.seconds['merge']:.3f} sec)")
     if report.cut and not beyond_context(job.params.max_tokens, task.config):  # else it was said at the start
         context = f"the model's context of {task.config.n_positions:,} tokens was full"
@@ -51,3 +48,9 @@ def generate(job: GenerateJob, say: Say = quiet) -> GenerateReport:
         else:
             report.validation = validate(job.output, job.answers, prefix=job.count is not None)
     return report
+
+
+def unused_rungs(task: GenerateTask, figures: dict[str, float]) -> list[str]:
+    """The forced rungs of operations that choose tokens, and that no prompt needed. figures: of all shards."""
+    forced = {op: rung for op, rung in task.job.settings.rungs.items() if op in CHOOSING}
+    return [f"{op}={rung}" for op, rung in forced.items() if not figures.get(f"{RAN}{op}")]

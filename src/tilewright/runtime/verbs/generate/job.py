@@ -8,52 +8,49 @@ from tilewright.errors import InputError, UsageError
 from tilewright.formats.files import InputFile
 from tilewright.generation.sampling import SamplingParams
 from tilewright.models.gpt2 import GPT2Config
-from tilewright.runtime.jobs.settings import Settings
-from tilewright.runtime.outputs import check_output
 from tilewright.runtime.reports import Report
+from tilewright.runtime.verbs.model_job import ModelJob, check_records
 
 COURSE_PROMPT = 16  # token ids of a prompt in a binary file
 TEXT = (".jsonl", ".txt", ".parquet")  # of all others, a file holds the course's binary tokens
 
 
 @dataclass
-class GenerateJob:
+class GenerateJob(ModelJob):
     """What to generate. Files named .jsonl hold JSON lines, .txt a prompt or completion a line, others i32 tokens.
 
-    params: of all prompts; a JSON line may give its own. seed: where neither gives one. device: "cpu", "cuda" or
-    "auto". batch_memory: bytes for keys and values, None: see `GPT2.generate`. answers: a reference; of binary outputs
-    up to 0.05 % of the tokens may differ, others must be equal. settings: how it is run; a binary file has no place for
-    an error.
+    params: of all prompts; a JSON line may give its own. seed: where neither gives one. batch_memory: bytes for keys
+    and values, None: see `GPT2.generate`. Of a binary output up to 0.05 % of the tokens may differ from the answers,
+    others must be equal. A binary file cannot hold errors.
     """
 
-    model: str
     input: str
-    output: str
     params: SamplingParams = field(default_factory=lambda: SamplingParams(temperature=0, max_tokens=8))
-    count: int | None = None
-    dtype: str = "float32"
-    device: str = "cpu"
     seed: int = 0
     batch_memory: int | None = None
-    answers: str | None = None
-    settings: Settings = field(default_factory=Settings)
 
     @property
     def is_binary(self) -> bool:
         """Whether the output has no place for errors, and as many tokens for each prompt."""
         return not self.output.endswith(TEXT)
 
+    @property
+    def has_own_params(self) -> bool:
+        """Whether a prompt may give its own sampling parameters."""
+        return self.input.endswith((".jsonl", ".parquet"))
+
 
 @dataclass
 class GenerateReport(Report):
     """tokens: generated; prompt_tokens: read, in all; cut: prompts with completions that the context had no room for.
     undrawn: prompts at temperature 0 with a seed, top_k, top_p or min_p of their own, which change nothing there.
-    tokens_per_second: of this run."""
+    unused_rungs: forced rungs, as "OP=RUNG", of operations that no prompt needed. tokens_per_second: of this run."""
 
     tokens: int = 0
     prompt_tokens: int = 0
     cut: int = 0
     undrawn: int = 0
+    unused_rungs: list[str] = field(default_factory=list)
     tokens_per_second: float = 0.0
 
 
@@ -67,20 +64,22 @@ def beyond_context(max_tokens: int, config: GPT2Config) -> str:
 
 def check(job: GenerateJob) -> None:
     """Raises UsageError or InputError for names and options that do not go together."""
-    check_output(job)
+    check_records(job)
     if job.dtype == "float16" and job.device == "cpu":
-        raise UsageError("dtype is 'float16', which the CPU has not", remedy="write bfloat16, or --device cuda")
+        raise UsageError(
+            "dtype is 'float16', which is not supported on the CPU", remedy="use bfloat16, or --device cuda"
+        )
     if job.is_binary:
         if job.input.endswith(TEXT):
             raise UsageError("a binary output needs an input of token ids in a .bin file", path=job.output,
                              remedy="name the output .jsonl or .txt")  # fmt: skip
         if job.params.n > 1 or job.params.logprobs is not None or job.params.stop or job.params.stop_token_ids:
             what = "--samples, --logprobs, --stop and --stop-id need .jsonl"
-            raise UsageError(f"a binary output holds --max-tokens tokens a prompt: {what}")
+            raise UsageError(f"a binary output holds --max-tokens tokens per prompt: {what}")
     if job.output.endswith(".txt") and job.params.n > 1:
-        raise UsageError("a text output holds one completion a prompt: several need .jsonl", path=job.output)
+        raise UsageError("a text output holds one completion per prompt: several need .jsonl", path=job.output)
     if job.output.endswith(".txt") and job.params.logprobs is not None:
-        raise UsageError("a text output has no place for log-probabilities: they need .jsonl", path=job.output)
+        raise UsageError("a text output cannot hold log-probabilities: they need .jsonl", path=job.output)
     if job.answers:
         _check_answers(job, job.answers)
 
@@ -93,7 +92,7 @@ def _check_answers(job: GenerateJob, answers: str) -> None:
                              remedy="compare .jsonl with .jsonl, and binary tokens with binary tokens")  # fmt: skip
         if job.is_binary and file.size % (4 * job.params.max_tokens):
             what = f"the answers have {file.size:,} bytes; a prompt takes {4 * job.params.max_tokens}"
-            raise InputError(what, path=answers, remedy="--max-tokens says how many tokens a prompt has")
+            raise InputError(what, path=answers, remedy="give --max-tokens as it was when the answers were made")
 
 
 def check_model(job: GenerateJob, config: GPT2Config, has_tokenizer: bool) -> None:

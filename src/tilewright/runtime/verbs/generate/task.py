@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
-from tilewright.errors import InputError
+from tilewright.errors import counted
 from tilewright.formats.completions import empty_line, error_line
 from tilewright.formats.files import InputFile
 from tilewright.formats.models import eos_token_ids
@@ -14,22 +15,20 @@ from tilewright.formats.prompts import PromptReader, open_prompts
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.generation.sampling import SamplingParams
 from tilewright.models.gpt2 import GPT2Config
-from tilewright.runtime.devices import place_for
-from tilewright.runtime.fingerprint import Around, files_of, fingerprint
+from tilewright.runtime.forced_rungs import Idle, check_rungs
 from tilewright.runtime.inputs import SCAN_BYTES, Sizing, cut_lines, cut_rows
 from tilewright.runtime.jobs.cut import Cut, Records
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.ids import settle_ids
 from tilewright.runtime.jobs.manifest import Value
-from tilewright.runtime.jobs.start import quiet
 from tilewright.runtime.jobs.stop import Stop
-from tilewright.runtime.jobs.task import Place, Totals
+from tilewright.runtime.jobs.task import Place
 from tilewright.runtime.load import config_of, tokenizer_of
-from tilewright.runtime.outputs import AsParquet
-from tilewright.runtime.reports import Say
+from tilewright.runtime.reports import Say, quiet
 from tilewright.runtime.text_inputs import check_has_ids
 from tilewright.runtime.verbs.generate.job import COURSE_PROMPT, TEXT, GenerateJob, beyond_context, check, check_model
 from tilewright.runtime.verbs.generate.worker import DEFAULTS, GenerateWorker
+from tilewright.runtime.verbs.records_task import AsParquet, RecordsTask
 
 ADDED = (  # parameters that earlier jobs' manifests do not name
     "presence_penalty", "frequency_penalty", "logit_bias", "bad_words", "allowed_token_ids", "suppress_tokens",
@@ -37,9 +36,9 @@ ADDED = (  # parameters that earlier jobs' manifests do not name
 )  # fmt: skip
 
 
-def task_of(job: GenerateJob, say: Say = quiet) -> GenerateTask:
+def task_of(job: GenerateJob, say: Say = quiet, workers: int = 1) -> GenerateTask:
     """Everything that can be checked before the work is. Raises UsageError, InputError and ResourceError."""
-    job = replace(job, device=place_for(job.device, job.dtype))
+    job = job.as_called()
     check(job)
     config, tokenizer = config_of(job.model, GPT2Config), tokenizer_of(job.model)
     eos_token_ids(job.model)  # refuses wrong ones before the weights are read
@@ -49,21 +48,22 @@ def task_of(job: GenerateJob, say: Say = quiet) -> GenerateTask:
     if job.is_binary:
         job.params = replace(job.params, ignore_eos=True)
     kind = RowsTask if job.output.endswith(".parquet") else GenerateTask
-    task = kind(job, config, Around.here(), say, tokenizer=tokenizer)
+    check_forced(None if job.has_own_params else job.params, job.settings.rungs, job.device)
+    task = kind(job, config, say, workers, tokenizer=tokenizer)
     with closing(task.reader(SCAN_BYTES)) as reader:
         task.size = reader.bytes
+    say(f"Checking input: {counted(task.size, 'byte')}...Done!")
     if notice := beyond_context(job.params.max_tokens, config):
         say(notice)
     return task
 
 
 @dataclass
-class GenerateTask:
+class GenerateTask(RecordsTask):
     """A `Task`. tokenizer: where it was made; workers in other processes read their own."""
 
     job: GenerateJob
     config: GPT2Config
-    around: Around
     say: Say = quiet
     workers: int = 1
     size: int = 0
@@ -86,10 +86,7 @@ class GenerateTask:
         sampling = {f"sampling.{name}": value for name, value in given.items() if name not in new}
         own = {name: _sealed(value) for name, value in sampling.items()}
         form = job.output.rpartition(".")[2] if job.output.endswith(TEXT) else "binary"
-        return fingerprint("generate", job, self.around) | {"count": job.count, "seed": job.seed, "output": form} | own
-
-    def files(self) -> dict[str, str]:
-        return files_of(self.job)
+        return job.fingerprint("generate") | {"count": job.count, "seed": job.seed, "output": form} | own
 
     def cut(self, shard_size: int | None) -> Cut:
         sizing = sizing_for(self.job.device, self.job.params).for_workers(self.workers)
@@ -100,16 +97,28 @@ class GenerateTask:
     def open(self, place: Place) -> GenerateWorker:
         return GenerateWorker(self)
 
-    def header(self, totals: Totals) -> bytes:
-        if totals.records == 0:
-            raise InputError("the input holds 0 records", path=self.job.input)
-        return b""
-
     def settle(self, directory: JobDirectory, stop: Stop) -> None:
         if not isinstance(directory.manifest.cut, Records):
             line = empty_line if self.job.output.endswith(".txt") else error_line
             with InputFile(self.job.input, "input") as file:
                 settle_ids(directory, file, ("custom_id", "id"), line, stop)
+
+
+def check_forced(params: SamplingParams | None, rungs: Mapping[str, str], device: str) -> None:
+    """Raises UsageError for a forced rung without effect. params: of all prompts; None: each may have its own."""
+    check_rungs("generate", rungs, device, idle_operations(params) if params else {})
+
+
+def idle_operations(params: SamplingParams) -> dict[str, Idle]:
+    """The operation that a job does not need if all its prompts have these parameters."""
+    runs = params.choosing_operations
+    if "sample" not in runs:
+        remedy = "force a rung of matmul_argmax, or give a --temperature above 0"
+        return {"sample": Idle("where the likeliest token is taken", "matmul_argmax", remedy)}
+    if "matmul_argmax" not in runs:
+        remedy = "force a rung of sample, or give --temperature 0 without penalties, bad words and log-probabilities"
+        return {"matmul_argmax": Idle("where tokens are drawn or logits are changed", "sample", remedy)}
+    return {}
 
 
 def _sealed(value: Any) -> Value:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,13 +25,13 @@ from tilewright.generation.scheduler import WINDOW
 from tilewright.generation.sequences import Generated, Request
 from tilewright.models.gpt2 import GPT2, GPT2Config
 from tilewright.runtime.devices import gpu_faults
+from tilewright.runtime.fingerprint import in_force
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.cut import Records, RowGroups, Shard
 from tilewright.runtime.jobs.directory import Attempt
 from tilewright.runtime.jobs.task import FIRST, Beat
 from tilewright.runtime.kernel_cache import compiling_told
-from tilewright.runtime.load import place as placed
-from tilewright.runtime.load import read_weights, tokenizer_of
+from tilewright.runtime.load import build, read_weights, tokenizer_of
 from tilewright.runtime.reports import Report, Say, phase
 
 if TYPE_CHECKING:
@@ -44,17 +44,18 @@ WRITTEN_VALUES = 1 << 18  # tokens and log-probabilities in results, from which 
 DEFAULTS = SamplingParams()
 LOOK_SECONDS = 0.5  # between two looks at how far all sequences are
 UNDRAWN = "undrawn"  # figure of a shard: prompts with fields that matter only where tokens are drawn
+RAN = "ran."  # figures of a shard that count an operation whose rung is forced begin with it
 FIRST_UNDRAWN = f"{FIRST}{UNDRAWN}"  # and the number of the first
 PENDING = 2 * WINDOW  # prompts read and not yet written: the engine's, and bad ones between them
 
 
 class GenerateWorker:
-    """Loads the model, then continues the prompts of shards with it."""
+    """A `Worker`: loads the model, then continues the prompts of shards with it."""
 
     def __init__(self, task: GenerateTask) -> None:
         self.task, self.job, self.report = task, task.job, Report()
         with ExitStack() as stack:
-            stack.enter_context(task.around.entered())
+            stack.enter_context(in_force(task.job.settings))
             if self.job.device != "cpu":
                 stack.enter_context(gpu_faults())
             task.tokenizer = task.tokenizer or tokenizer_of(self.job.model)
@@ -67,7 +68,6 @@ class GenerateWorker:
             self.open = stack.pop_all()
 
     def run(self, shard: Shard, out: Attempt, beat: Beat) -> int:
-        """See `task.Worker`."""
         if isinstance(self.reader, PromptFile):
             self.reader.only(shard.rows)
         else:
@@ -78,6 +78,7 @@ class GenerateWorker:
         out.figures = self.report.take_seconds() | {
             "tokens": stream.tokens, "prompt_tokens": stream.prompt_tokens, "cut": stream.cut,
         }  # fmt: skip
+        out.figures |= {f"{RAN}{op}": 1 for op in stream.operations & self.job.settings.rungs.keys()}
         if stream.undrawn:
             out.figures |= {UNDRAWN: stream.undrawn, FIRST_UNDRAWN: stream.first_undrawn}
         return stream.records
@@ -100,6 +101,7 @@ class _Stream:
         self.results: list[tuple[Prompt, list[Completion]]] = []
         self.values = 0  # tokens and log-probabilities in them
         self.most_pending = PENDING + 2 * (self.engine.window - WINDOW)
+        self.operations: set[str] = set()  # that chose tokens
         self.records = self.tokens = self.prompt_tokens = self.cut = self.undrawn = self.first_undrawn = 0
 
     def run(self) -> None:
@@ -183,6 +185,7 @@ class _Stream:
             self.records += 1
             if prompt.error is None:
                 self.prompt_tokens += len(prompt.token_ids)
+                self.operations |= params.choosing_operations
                 if is_undrawn(params, prompt):
                     self.first_undrawn = self.first_undrawn or prompt.line
                     self.undrawn += 1
@@ -244,9 +247,9 @@ def parameters_of(
             rule = f"it is beyond the model's tokens, 0 to {config.vocab_size - 1}"
             raise ParameterError("stop_token_ids", shown(beyond[0]), rule)
         if params.n > 1 and job.output.endswith(".txt"):
-            raise ParameterError("n", str(params.n), "a text output holds one completion a prompt")
+            raise ParameterError("n", str(params.n), "a text output holds one completion per prompt")
         if params.logprobs is not None and job.output.endswith(".txt"):
-            raise ParameterError("logprobs", str(params.logprobs), "a text output has no place for log-probabilities")
+            raise ParameterError("logprobs", str(params.logprobs), "a text output cannot hold log-probabilities")
         return params, prompt
     except ParameterError as error:
         name = error.parameter
@@ -266,9 +269,9 @@ def is_undrawn(params: SamplingParams, prompt: Prompt) -> bool:
 
 def _load(job: GenerateJob, report: Report, say: Say) -> GPT2:
     with phase(report, "load", say, "Loading weights"):
-        config, weights = read_weights(job.model)
+        config, weights = read_weights(job.model, GPT2Config)
     with phase(report, "prepare", say, "Preparing model"):
-        model = placed(config, weights, dtype=job.dtype, device=job.device)
+        model = build(config, weights, dtype=job.dtype, device=job.device)
     with phase(report, "compile", say, "Compiling or loading kernels"):
         prompt = np.zeros(min(2, config.n_positions - 1), np.int64)  # of one token none attends to another
         for temperature in {0.0, float(not job.params.greedy)}:
@@ -276,7 +279,7 @@ def _load(job: GenerateJob, report: Report, say: Say) -> GPT2:
     return model
 
 
-def _writer(job: GenerateJob, file: Writable) -> Any:
+def _writer(job: GenerateJob, file: Writable) -> TokenWriter | TextWriter | CompletionWriter:
     if job.is_binary:
         return TokenWriter(file, job.params.max_tokens)
     return TextWriter(file) if job.output.endswith(".txt") else CompletionWriter(file)

@@ -1,0 +1,116 @@
+"""Bytes that models, engines and verbs declare, so that a plan can add them up before anything is loaded.
+
+Needs neither a GPU nor PyTorch. What the CUDA backend itself allocates is declared here, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tilewright.backends.protocol import Operand
+from tilewright.errors import ResourceError
+from tilewright.hardware import gpus
+from tilewright.hardware.gpu import unavailable
+from tilewright.ops import matmul
+from tilewright.ops.core.ladder import Ladder, Memory, Rung, forced
+from tilewright.ops.gemm.memory import LIMB_BLOCK, padded
+
+ALWAYS, PREPARING, RUNNING, MERGING = "always", "preparing", "running", "merging"
+CONTEXT = 600 << 20  # bytes that CUDA, cuBLAS and the loaded kernels take of a GPU (an H200, driver for CUDA 13.0)
+
+
+class Part(NamedTuple):
+    """Memory of a worker: bytes that are there `when`, ALWAYS or in one of the phases that follow each other."""
+
+    name: str
+    bytes: int
+    when: str = ALWAYS
+
+
+def peak_of(parts: Iterable[Part]) -> int:
+    """Bytes: all that is always there, and the phase that takes most."""
+    phases = {ALWAYS: 0}
+    for part in parts:
+        phases[part.when] = phases.get(part.when, 0) + part.bytes
+    always = phases.pop(ALWAYS)
+    return always + max(phases.values(), default=0)
+
+
+def chosen(ladder: Ladder, problem: Any) -> Rung:
+    """The rung that runs `problem`; where this machine has no GPU for it, the rung that another one's GPU would run.
+
+    Rungs that need a Hopper GPU besides have the weights of the rung below them. Raises Refused as `Ladder.choose`.
+    """
+    if problem.device == "cuda" and not gpus():
+        absent = {unavailable("simt"), unavailable("tile")}
+        name = forced().get(ladder.op)
+        for rung in (ladder.rungs[name] for name in ((name,) if name else ladder.prefer)):
+            if set(rung.unfit(problem)) <= absent:
+                return rung
+    return ladder.choose(problem)
+
+
+def weights(ladder: Ladder, problem: Any) -> Memory:
+    """Bytes of the weights of `problem` as the rung that runs it keeps them."""
+    return chosen(ladder, problem).memory_for(problem)
+
+
+def matrix(K: int, N: int, dtype: str, device: str = "cpu") -> Memory:
+    """Bytes of a matrix (K, N) for `matmul`."""
+    return weights(matmul.ladder, matmul.Problem(N, K, dtype, device))
+
+
+def total(parts: Iterable[Memory]) -> Memory:
+    """Bytes of weights that are prepared one after the other, while all unprepared ones are there."""
+    every = list(parts)
+    ready, most = 0, 0
+    for part in every:
+        most = max(most, ready + part.prepared + part.preparing)
+        ready += part.prepared
+    return Memory(ready, max(0, most - ready), sum(part.entry for part in every))
+
+
+def element_bytes(dtype: str) -> int:
+    """Bytes of an element between the layers on a GPU, and of its keys and values."""
+    return 2 if dtype in ("bfloat16", "float16") else 4
+
+
+def limbs(columns: int, dtype: str) -> int:
+    """Bytes that a GPU needs to split a row of the left operand into bfloat16 limbs, as products in float32 do."""
+    return 4 * padded(columns, LIMB_BLOCK) if dtype == "float32" else 0
+
+
+def cached(sizes: Iterable[int]) -> int:
+    """Bytes that PyTorch's allocator keeps after buffers of these sizes were used one after the other.
+
+    A buffer is reused for one that is not larger; a larger one is allocated anew.
+    """
+    kept = largest = 0
+    for size in sizes:
+        if size > largest:
+            kept, largest = kept + size, size
+    return kept
+
+
+def record_bytes(operands: Sequence[Operand]) -> int:
+    """Bytes of a record's inputs or outputs."""
+    return sum(math.prod(operand.shape) * np.dtype(operand.dtype).itemsize for operand in operands)
+
+
+def halved(peak: Callable[[int], int], batch: int, memory: int) -> int:
+    """The batch that the CUDA backend arrives at: half of it each time that a GPU's `memory` does not hold its peak.
+
+    Raises ResourceError if memory does not suffice for a batch of 1.
+    """
+    while peak(batch) > memory:
+        if batch == 1:
+            raise ResourceError(
+                f"a batch of 1 takes {peak(1):,} bytes of a GPU's memory, and it has {memory:,}",
+                remedy="take a GPU with more memory, or run on the CPU",
+            )
+        batch //= 2
+    return batch

@@ -1,0 +1,181 @@
+"""docs/results/: a page of Markdown for each operation and each job, and an index. Every page is written as a whole."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilewright.bench.report.shown import by_machine
+from tilewright.bench.report.tables import (
+    WHY_ABOVE,
+    bench_tables,
+    groups,
+    ladder_tables,
+    machine_title,
+    origin,
+    plain,
+    sizes_tables,
+)
+from tilewright.bench.results import Row
+from tilewright.ops.core.ladder import Ladder
+
+MARK = "<!-- Written by `tilewright report` from results/*/*.csv: changes made here are lost. -->"
+METHOD = (
+    "Every kernel is measured in one process with its peer. Calls are interleaved in random order, and each starts "
+    "with empty caches. Figures are medians, with the 10th and 90th percentile where a spread is given. A kernel is "
+    "timed only after its result passed the check against float64. Roofs are measured on the same machine: the copy "
+    "bandwidth of large arrays, and the rate of multiply-adds on registers."
+)
+
+READING = {
+    "rung": "one kernel variant: cpu rungs are in Numba, simt rungs in numba-cuda, tile rungs in Triton or Gluon",
+    "of the roof": f"the share of the lower of the two measured roofs. {WHY_ABOVE}",
+    "speed-up over the rung below": "the rate over that of the rung that this one improves; below 1 it is slower",
+    "peer": "another library for the same work, measured in the same process",
+    "check": "the result's error against the reference, found before the timing",
+    "one-off": "time that is spent once, before the first call: preparing weights, building tables",
+    "device": "the number of CPU threads, or GPU",
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job's page: title, what is measured, and its result files with a heading for each."""
+
+    title: str
+    about: str
+    files: dict[str, str]
+
+
+JOBS = {
+    "sentiment": Job(
+        "Sentiment",
+        "The course's TextCNN on real sentences: vocabulary 21,635, width 4,096, 1,024 filters of each kernel size, "
+        'random weights. "table inside" computes the token table within the run; "table exists" is every later run, '
+        "which reads it from disk (`--keep-table`). PyTorch runs at its fastest batch in the same process.",
+        {"sentiment": "End to end"},
+    ),
+    "gpt2": Job(
+        "GPT-2",
+        "GPT-2 124M with random weights: prompts of 16 tokens with 8 new ones, a batch with 128 new tokens per prompt "
+        '(64 prompts on a CPU, 1,024 on a GPU), and one prompt with 64. "as given" computes equal prompts once. A '
+        "prefix that prompts share is computed once in every case. Peers run at their fastest batch, interleaved with "
+        "tilewright.",
+        {
+            "gpt2": "End to end",
+            "gpt2_profile": "Where the time goes",
+            "gpt2_accuracy": "bfloat16 against float32 on the same weights",
+        },
+    ),
+    "dcgan": Job(
+        "Images",
+        "The course's DCGAN generator (64 x 64 pixels, random weights). PyTorch runs in both memory layouts at its "
+        "fastest batch.",
+        {"dcgan": "End to end", "dcgan_profile": "Where the time goes"},
+    ),
+    "volumes": Job(
+        "Volumes",
+        "Filters on whole volumes, beside scipy.ndimage and PyTorch on a CPU, CuPy and cuDNN on a GPU.",
+        {"volumes": "End to end"},
+    ),
+    "scaling": Job(
+        "Scaling",
+        "The same job with 1, 2, 4, ... workers on one host: one CPU core or one GPU for each worker or MPI rank. A "
+        "single `.npy` file limits the scaling of images: on tmpfs all workers contend for one page-cache lock.",
+        {"scaling": "Workers"},
+    ),
+}
+
+
+def pages(by_op: dict[str, list[Row]], ladders: dict[str, Ladder], figures: list[str]) -> dict[str, str]:
+    """File name -> text. figures: the names of all figures under results/, "<machine>/<op>-<dtype>.svg"."""
+    machines = list(by_machine(by_op))
+    written = {"index.md": _index(by_op, ladders)}
+    for op, ladder in ladders.items():
+        written[f"{op}.md"] = _page(_operation(by_op.get(op, []), ladder, machines, figures))
+    for name, job in jobs(by_op, ladders).items():
+        written[f"{name}.md"] = _page(_job(name, job, by_op, machines, figures))
+    return written
+
+
+def jobs(by_op: dict[str, list[Row]], ladders: dict[str, Ladder]) -> dict[str, Job]:
+    """Name -> job: those of `JOBS`, and one for each other result file that is no ladder's."""
+    known = {file for job in JOBS.values() for file in job.files}
+    others = [op for op in by_op if op not in known and op not in ladders]
+    return JOBS | {re.sub(r"\W+", "-", op): Job(op, "", {op: "End to end"}) for op in sorted(others)}
+
+
+def without(rows: list[Row], machines: list[str]) -> str:
+    """One sentence: which machines have no rows here; empty if each has."""
+    missing = [machine_title(name) for name in machines if all(row.machine != name for row in rows)]
+    return f"No rows from: {'; '.join(missing)}." if missing else ""
+
+
+def _page(parts: Iterator[str]) -> str:
+    return "\n\n".join([*(plain(part) for part in parts if part), MARK]) + "\n"
+
+
+def _operation(rows: list[Row], ladder: Ladder, machines: list[str], figures: list[str]) -> Iterator[str]:
+    op = ladder.op
+    yield f"# {op}"
+    yield (
+        f"Each rung of the ladder is one kernel variant; [ladder.py](../../src/tilewright/ops/{op}/ladder.py) declares "
+        "them. A table shows rows of one session of one commit on one machine. [How it is measured](index.md)."
+    )
+    for machine, own in groups(rows, lambda row: row.machine).items():
+        yield f"## {machine_title(machine)}"
+        yield _images(figures, f"{machine}/{op}-", f"{machine}/roofline-{op}.")
+        yield "### Every rung at one size"
+        yield from (table.markdown() for table in ladder_tables(own, ladder))
+        yield "### The default rung at every size"
+        yield from (table.markdown() for table in sizes_tables(own, ladder))
+    yield without(rows, machines)
+
+
+def _images(figures: list[str], *prefixes: str) -> str:
+    """The figures whose names begin so; a figure's words are its file's name and its machine."""
+    names = [name for name in figures if name.startswith(prefixes)]
+    return "\n".join(f"![{_words(*name[:-4].split('/'))}](../../results/{name})" for name in names)
+
+
+def _words(machine: str, figure: str) -> str:
+    return f"{figure} on {machine_title(machine)}"
+
+
+def _job(name: str, job: Job, by_op: dict[str, list[Row]], machines: list[str], figures: list[str]) -> Iterator[str]:
+    yield f"# {job.title}"
+    yield job.about
+    rows = [row for file in job.files for row in by_op.get(file, [])]
+    for machine, own in groups(rows, lambda row: row.machine).items():
+        yield f"## {machine_title(machine)}"
+        yield _images(figures, f"{machine}/{name}-")
+        for file, some in groups(own, lambda row: row.op).items():
+            yield f"### {job.files[file]}" if len(job.files) > 1 else ""
+            yield from (table.markdown() for table in bench_tables(some))
+    yield without(rows, machines)
+
+
+def _index(by_op: dict[str, list[Row]], ladders: dict[str, Ladder]) -> str:
+    parts = [
+        "# Results",
+        METHOD,
+        "The same figures are on one page, [results/report.html](../../results/report.html). "
+        "Each machine has a folder of CSV files under `results/`. `make bench` measures your machine; `make report` "
+        "writes these pages.",
+        "## How to read the tables",
+        "\n".join(f"* **{word}**: {meaning}" for word, meaning in READING.items()),
+        "## Machines",
+        "\n".join(f"* {machine_title(name)}: {origin(rows)}" for name, rows in by_machine(by_op).items()),
+        "## Jobs",
+        "\n".join(
+            f"* [{job.title}]({name}.md): {_measured_on([r for f in job.files for r in by_op.get(f, [])])}"
+            for name, job in jobs(by_op, ladders).items()
+        ),
+        "## Operations",
+        "\n".join(f"* [{op}]({op}.md): {_measured_on(by_op.get(op, []))}" for op in ladders),
+    ]
+    return _page(iter(parts))
+
+
+def _measured_on(rows: list[Row]) -> str:
+    """The machines of the rows, in one line."""
+    return "; ".join(dict.fromkeys(machine_title(row.machine) for row in rows)) or "not measured yet"

@@ -1,0 +1,44 @@
+"""Which rows are shown: one session of each ladder, no rung that has gone, the latest measured machine first."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tilewright.bench.report.tables import groups, rate
+from tilewright.bench.results import PEER, Row, one_session
+from tilewright.ops.core.ladder import Ladder
+
+
+def shown(rows: list[Row], ladders: dict[str, Ladder]) -> dict[str, list[Row]]:
+    """Operation or job -> its rows. A ladder without rows of rungs that still exist is left out."""
+    in_order = [row for some in _latest_first(rows).values() for row in some]
+    by_op = groups(in_order, lambda row: row.op)
+    for op in by_op.keys() & ladders.keys():
+        same = groups(by_op[op], lambda row: (row.machine, row.dtype)).values()
+        sessions = (one_session(some, ladders[op].rungs) for some in same)
+        by_op[op] = [row for some in sessions for row in _existing(some, ladders[op])]
+    return {op: some for op, some in by_op.items() if some}
+
+
+def by_machine(by_op: dict[str, list[Row]]) -> dict[str, list[Row]]:
+    """Machine -> its rows of all operations and jobs, in the order in which machines are shown."""
+    return _latest_first([row for rows in by_op.values() for row in rows])
+
+
+def _latest_first(rows: list[Row]) -> dict[str, list[Row]]:
+    """Machine -> its rows, the machine that was measured last first, of equals in the order of their names."""
+    machines = groups(sorted(rows, key=lambda row: row.machine), lambda row: row.machine)
+    return dict(sorted(machines.items(), key=lambda item: max(row.date for row in item[1]), reverse=True))
+
+
+def _existing(rows: list[Row], ladder: Ladder) -> Iterator[Row]:
+    """The rows of peers and of rungs that exist. Where one has gone, a gain is over the rung that comes below now."""
+    gone = {row.climb for row in rows if row.check != PEER and row.rung not in ladder.rungs}
+    speeds = {(row.climb, row.rung): rate(row)[0] for row in rows}
+    for row in rows:
+        rung = ladder.rungs.get(row.rung)
+        if rung is None or row.climb not in gone:
+            if row.check == PEER or rung:
+                yield row
+            continue
+        mine, below = rate(row)[0], speeds.get((row.climb, rung.after or ""))
+        yield replace(row, versus_below=mine / below if mine and below else None)

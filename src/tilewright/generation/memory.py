@@ -1,0 +1,145 @@
+"""What an engine takes on each device, declared by the configuration and the input alone. Needs no GPU and no PyTorch.
+
+The tests hold these figures against the arrays that engines allocate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from tilewright.backends.footprint import ALWAYS, CONTEXT, RUNNING, Part, element_bytes
+from tilewright.errors import ResourceError
+from tilewright.generation.decoder import Sizes
+from tilewright.generation.engine import LOGITS_BYTES, PENDING_BYTES, SAMPLED_ROWS
+from tilewright.generation.sampling import LOGPROB_BYTES
+from tilewright.generation.scheduler import MAX_SLOTS, PREFILL_ROWS, WINDOW
+from tilewright.ops.attention import bytes_a_sequence
+from tilewright.ops.core.ladder import Memory
+from tilewright.ops.matmul_argmax.cpu.logits import LOGITS_BYTES as SEARCHED_BYTES
+
+# As in `generation.cuda`, which needs PyTorch: lanes and their sequences; rows of a pass of prompts; positions that a
+# slot is rounded to; steps between two copies to the host; logits at a time, where tokens are drawn; the share of free
+# memory for keys and values
+LANES, LANE, PROMPT_ROWS, ROUND, STEPS, DRAWN_BYTES, SHARE = 3, 2560, 1 << 16, 16, 128, 256 << 20, 0.7
+SAMPLING = 12 << 20  # bytes of the kernels and workspaces of `sample` on the CPU (measured: Numba 0.68, x86-64)
+RECORD, TOKEN = 2048, 64  # bytes of Python objects for a prompt in flight, and for each of its tokens
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """How many sequences there are, and the tokens of their prompts: of all together, of the longest one."""
+
+    count: int
+    tokens: int
+    longest: int
+
+    def first(self, count: int) -> Prompts:
+        """As many of them, or all, of the same mean length."""
+        count = min(count, self.count)
+        return Prompts(count, -(-self.tokens * count // max(self.count, 1)), self.longest)
+
+
+class Declaring(Protocol):
+    """A model's configuration, which declares bytes; see `GPT2Config`."""
+
+    @property
+    def sizes(self) -> Sizes: ...
+    def memory(self, dtype: str, device: str = "cpu") -> Memory: ...
+    def row_bytes(self, dtype: str, device: str = "cpu") -> int: ...
+    def writes_logits(self, dtype: str) -> bool: ...
+
+
+class Wanted(NamedTuple):
+    """What is to be generated. tokens: new ones per sequence. memory: bytes for keys and values on the CPU; on a GPU
+    all that it has. drawn: tokens are drawn by chance. logprobs: how many per token besides the token's own."""
+
+    tokens: int
+    dtype: str
+    memory: int
+    drawn: bool = False
+    logprobs: int | None = None
+
+
+class Declared(NamedTuple):
+    """at_once: sequences whose keys and values are cached. steps: of all sequences. parts: of memory, without the
+    weights and the process on a CPU. moved: bytes to and from the device's memory, at least: the prepared weights once
+    a step, and on a GPU keys and values once a token."""
+
+    at_once: int
+    steps: int
+    parts: tuple[Part, ...]
+    moved: float
+
+
+def on_cpu(config: Declaring, prompts: Prompts, shard: Prompts, wanted: Wanted, results: int) -> Declared:
+    """prompts: of a worker. shard: of the largest shard, since slots are empty at the end of each. results: elements of
+    results that are held until they are written.
+
+    Raises ResourceError if the keys and values of one sequence take more than `wanted.memory`.
+    """
+    sizes, tokens = config.sizes, wanted.tokens
+    limit = min(prompts.longest + tokens, sizes.context)
+    each = sizes.layers * bytes_a_sequence(sizes.heads, limit, sizes.head_size, wanted.dtype)
+    if each > wanted.memory:
+        raise ResourceError(
+            f"the keys and values of {limit} positions take {each:,} bytes; {wanted.memory:,} are allowed",
+            remedy="allow more memory (--max-batch-memory) or fewer tokens (--max-tokens)",
+        )
+    mean = max(1, prompts.tokens // max(1, prompts.count))
+    joining = -(-PREFILL_ROWS // mean)  # sequences that are admitted in a step, and stay for one step per token
+    at_once = min(wanted.memory // each, MAX_SLOTS, shard.count, joining * tokens)
+    rows = min(PREFILL_ROWS + shard.longest + at_once, shard.tokens)
+    workspace = rows * config.row_bytes(wanted.dtype) + 4 * at_once * sizes.width
+    workspace += min(SEARCHED_BYTES, 4 * sizes.vocabulary * at_once) if config.writes_logits(wanted.dtype) else 0
+    workspace += min(shard.count, WINDOW) * (RECORD + TOKEN * (shard.longest + tokens))
+    if wanted.drawn:  # two blocks of logits: one is computed while the last is still held
+        row = 4 * sizes.vocabulary
+        workspace += 2 * min(at_once, max(SAMPLED_ROWS, LOGITS_BYTES // row)) * row + SAMPLING
+    if wanted.logprobs is not None:  # a line is made of a copy of the answer's objects
+        answers = min(shard.count, WINDOW) * LOGPROB_BYTES * (1 + wanted.logprobs) * tokens
+        workspace += min(answers, PENDING_BYTES) + 2 * results * LOGPROB_BYTES
+    steps = -(-prompts.count // max(1, at_once)) * tokens
+    parts = (
+        Part("keys and values", at_once * each, RUNNING),
+        Part("workspace and records", workspace, RUNNING),
+        Part("embedding rows, mapped", 4 * sizes.vocabulary * sizes.width, RUNNING),
+    )
+    return Declared(at_once, steps, parts, float(steps * config.memory(wanted.dtype).prepared))
+
+
+def on_gpu(config: Declaring, prompts: Prompts, wanted: Wanted) -> Declared:
+    """As `on_cpu`, with all memory of the GPU. Raises ResourceError if the keys and values of one sequence take more
+    than their share of what the weights leave."""
+    sizes, tokens, itemsize = config.sizes, wanted.tokens, element_bytes(wanted.dtype)
+    limit = min(prompts.longest + tokens, sizes.context)
+    length = min(-(-limit // ROUND) * ROUND, sizes.context)
+    position = 2 * sizes.layers * sizes.heads * sizes.head_size * itemsize
+    weights = config.memory(wanted.dtype, "cuda").prepared + 4 * sizes.vocabulary * sizes.width  # the table of tokens
+    each = length * position
+    slots = min(int(SHARE * max(wanted.memory - CONTEXT - weights, 0)) // each, LANES * LANE)
+    if slots < 1:
+        raise ResourceError(
+            f"the GPU has {wanted.memory:,} bytes free; beside the weights' {weights:,} the keys and values of "
+            f"{length} positions, {each:,} bytes, must fit in {SHARE:.0%} of the rest",
+            remedy="ask for fewer tokens (--max-tokens), or run on the CPU",
+        )
+    lane, mean = -(-slots // LANES), prompts.tokens / max(prompts.count, 1)
+    steps = -(-prompts.count // lane) * tokens
+    rows = min(PROMPT_ROWS + prompts.longest, prompts.tokens) + lane
+    workspace = rows * config.row_bytes(wanted.dtype, "cuda") + 8 * (STEPS + 1) * lane
+    workspace += drawing(sizes.vocabulary, lane) if wanted.drawn else 0
+    parts = (
+        Part("CUDA", CONTEXT, ALWAYS),
+        Part("weights", weights, ALWAYS),
+        Part("keys and values", slots * each, RUNNING),
+        Part("workspace", workspace, RUNNING),
+    )
+    attended = prompts.count * tokens * (mean + tokens / 2)  # keys that decoding reads
+    return Declared(min(slots, prompts.count), steps, parts, float(steps * weights + attended * position))
+
+
+def drawing(vocabulary: int, lane: int) -> int:
+    """Bytes of a lane's rules and random numbers, the tokens drawn, and the logits that are held at once."""
+    row = 4 * vocabulary
+    return min(max(1, DRAWN_BYTES // row), lane) * row + lane * (2 * 5 * 8 + 8 * (STEPS + 1) + 8)

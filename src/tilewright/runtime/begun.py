@@ -1,0 +1,85 @@
+"""How a job would begin: what of it exists already. Reads only."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+
+from tilewright.formats.atomic import check_writable
+from tilewright.runtime.jobs import contents, made, trace
+from tilewright.runtime.jobs.cut import Cut
+from tilewright.runtime.jobs.directory import JobDirectory
+from tilewright.runtime.jobs.manifest import Damaged, Manifest
+from tilewright.runtime.jobs.run import check_cut, check_part
+from tilewright.runtime.jobs.settings import Settings
+from tilewright.runtime.jobs.status import status
+from tilewright.runtime.jobs.task import Assembling, Reading
+from tilewright.runtime.start import VerbTask, engine_of, workers_of
+
+
+@dataclass(frozen=True)
+class Begun:
+    """cut: of the job, as an earlier run began it or this one would. done: shards that are there. state: "new",
+    "running", "stopped" or "finished". touched: files whose time of change is another. workers: that share the input.
+    thrown: shards of an earlier job that --restart throws away.
+    """
+
+    cut: Cut
+    done: int
+    state: str
+    touched: tuple[str, ...]
+    workers: int
+    thrown: int = 0
+
+
+def begun_of(task: VerbTask, settings: Settings, output: str, device: str) -> Begun:
+    """How the job would begin. Sets the task's workers, on which its cut depends.
+
+    Raises UsageError where it was begun for other results, or the engine cannot be had, ResourceError where the output
+    or the trace cannot be written.
+    """
+    task.workers = workers_of(engine_of(settings, device), settings)
+    if not isinstance(task, Assembling):
+        check_writable(output)
+    manifest = Manifest(fingerprint=task.fingerprint(), cut=check_cut(task.cut(settings.shard_size)))
+    check_part(settings)
+    begun = Begun(manifest.cut, 0, "new", (), task.workers)
+    outputs = task.outputs() if isinstance(task, Assembling) else [os.path.realpath(output)]
+    if settings.keep_others:
+        if os.path.isdir(f"{os.path.realpath(output)}.job"):
+            with JobDirectory(output, look=True) as directory:
+                made.check_replaceable(directory, outputs, keep_others=True)
+        else:
+            made.check_without_job(outputs)
+    if os.path.isdir(f"{os.path.realpath(output)}.job"):
+        if settings.restart:
+            begun = replace(begun, thrown=_shards_in(output))
+        else:
+            begun = _found(task, output, manifest) or begun
+    if settings.trace is not None:
+        trace.check_path(settings.trace, output)
+        check_writable(settings.trace)
+    return begun
+
+
+def _shards_in(output: str) -> int:
+    """How many a job for this output has, whatever it was begun for."""
+    with JobDirectory(output, look=True) as directory:
+        return sum(1 for _ in directory.committed())
+
+
+def _found(task: VerbTask, output: str, manifest: Manifest) -> Begun | None:
+    """What an earlier run began; None where it has no manifest that can be read. Raises as `begun_of`."""
+    with JobDirectory(output, look=True) as directory:
+        directory.check_settled()
+        try:
+            touched = directory.compare(manifest, task.cut)
+        except Damaged:
+            return None
+        files = task.files() if isinstance(task, Reading) else {}
+        known = files.keys() & contents.known_hashes(directory).keys()  # the run hashes these, and compares
+        unknown = [name for name in touched if name not in known]
+        contents.check_touched(directory, manifest, unknown, files, lambda: None)
+        cut = directory.manifest.cut
+    found = status(output)
+    return Begun(cut, found.done, found.state, tuple(touched), task.workers)

@@ -1,0 +1,219 @@
+"""One call that makes a verb a job: on the engine that was asked for, with what it did in the verb's own report."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+from tilewright.errors import Interrupted, ResourceError, UsageError
+from tilewright.runtime.devices import gpu_faults, place_for
+from tilewright.runtime.engines.launchers import check_alone
+from tilewright.runtime.jobs import merge
+from tilewright.runtime.jobs.directory import JobDirectory
+from tilewright.runtime.jobs.run import run_within
+from tilewright.runtime.jobs.settings import Settings
+from tilewright.runtime.jobs.stop import stopping
+from tilewright.runtime.jobs.task import Engine, Task
+from tilewright.runtime.kernel_cache import cache_or_none, first_run
+from tilewright.runtime.process import bus_errors
+from tilewright.runtime.progress import Figures, JobProgress
+from tilewright.runtime.reports import SECONDS, SHOWN_ERRORS, Report, Say, phase, quiet
+
+ENGINES = ("inline", "local", "mpi", "ray")
+
+
+def visible_gpus() -> tuple[str, ...]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    from tilewright.hardware import gpus
+
+    names = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = len(gpus())
+    return tuple(names.split(","))[:count] if names else tuple(map(str, range(count)))
+
+
+def engine_of(settings: Settings, device: str) -> Engine:
+    """The engine that the settings ask for. device: as `place_for` takes it. A worker has one GPU, or a part of the
+    cores.
+
+    Raises UsageError for an unknown engine or workers that it cannot have, and where an MPI launcher started several
+    processes for another engine than MPI's and no part; ResourceError where the device is missing.
+    """
+    name, workers = settings.engine, settings.workers
+    if name is not None and name not in ENGINES:
+        raise UsageError(f"engine is {name!r}; it must be one of {', '.join(ENGINES)}")
+    if name != "mpi" and settings.part is None:
+        check_alone()
+    if workers is not None and workers < 1:
+        raise UsageError(f"workers is {workers}; it must be at least 1")
+    if name == "mpi":  # here nothing may fail on one rank alone: the others would wait for it
+        if workers is not None:
+            raise UsageError("--workers is for the engine local: the launcher of MPI says how many ranks there are")
+        from tilewright.runtime.engines.mpi import Mpi
+
+        return Mpi(gpu=device != "cpu")
+    if name == "ray":
+        from tilewright.runtime.engines.ray import Ray
+
+        return Ray(workers or 1, gpu=place_for(device) == "cuda")
+    gpus = visible_gpus() if place_for(device) == "cuda" else ()
+    if settings.is_inline:
+        if workers not in (None, 1):
+            raise UsageError(f"workers is {workers}; the engine inline has one worker", remedy="use the engine local")
+        from tilewright.runtime.engines.inline import Inline
+
+        return Inline()
+    if gpus and workers is not None and workers > len(gpus):
+        raise ResourceError(
+            f"{workers} workers need a GPU each, and there are {len(gpus)}", remedy="use fewer --workers"
+        )
+    from tilewright.runtime.engines.local import Local
+
+    return Local(workers or len(gpus) or 1, gpus)
+
+
+def workers_of(engine: Engine, settings: Settings) -> int:
+    """How many share the input, those of all parts together: for `VerbTask.cut`."""
+    return getattr(engine, "workers", 1) * (settings.part or (0, 1))[1]
+
+
+class VerbJob(Protocol):
+    """What a verb is asked for. output: a path."""
+
+    output: str
+    settings: Settings
+
+
+class VerbTask(Task, Protocol):
+    """The task of a verb. workers: the number of workers, for `cut`. It also has `say`, which is `quiet` for workers in
+    other processes."""
+
+    workers: int
+
+    def close(self) -> None:
+        """Close what the checks have opened."""
+
+
+J = TypeVar("J", bound=VerbJob)
+T = TypeVar("T", bound=VerbTask)
+
+
+def start(
+    task_of: Callable[[J, Say, int], T], job: J, report: Report, *, unit: str, say: Say = quiet
+) -> tuple[T, dict[str, float]]:
+    """Run a verb's job until its output exists, and fill `report`. Returns the task and the figures of all shards.
+
+    task_of(job, say, workers): the verb's checks that need no work. Every rank of MPI runs them, within the engine's
+    block. unit: what is counted, in messages. report.lead is False for a rank that only followed and for a part: they
+    have no output, and nothing to say. Raises what `task_of` and `run` do.
+    """
+    began, since, settings = time.perf_counter(), time.time_ns(), job.settings
+    on_gpu = settings.is_inline and settings.device != "cpu"
+    faults = gpu_faults() if on_gpu else nullcontext()  # else the worker is replaced
+    alone = bus_errors.explained(json=settings.json) if settings.is_inline else nullcontext()
+    with stopping() as stop, engine_of(settings, settings.device) as engine, faults, alone, ExitStack() as opened:
+        report.lead = engine.lead
+        if engine.lead:
+            stop.asked = _Announced(settings.grace)
+        with phase(report, "check"):
+            task = task_of(job, say if engine.lead else quiet, workers_of(engine, settings))
+            opened.callback(task.close)
+            if place_for(settings.device) == "cpu" and (notice := cache_or_none() or first_run()) and engine.lead:
+                say(notice)
+        stop.check()
+        if not settings.is_inline:
+            vars(task)["say"] = quiet  # mypy takes a field that can be called for a method
+        if not engine.lead:
+            done = run_within(task, job.output, engine, settings)
+            report.records, report.errors = done.records, done.errors
+            return task, done.figures
+        with JobProgress(unit) as watch, _resumable(settings, watch.figures):
+            done = run_within(task, job.output, engine, replace(settings, since=since), watch)
+    _fold(report, done, watch.figures)
+    if done.errors:
+        with JobDirectory(job.output) as directory:
+            report.first_errors = directory.first_errors(SHOWN_ERRORS)
+    if settings.part:
+        report.lead = False
+        report.job["part"] = "{}/{}".format(*settings.part)
+    for line in _outcome(done, settings.part):
+        say(line)
+    report.finish(began)
+    return task, done.figures
+
+
+def _outcome(done: merge.Report, part: tuple[int, int] | None) -> Iterator[str]:
+    """What a user should know of the run: what was there already, and what went otherwise than planned."""
+    for name in done.facts.get("touched", ()):
+        yield f"{name} has another time of change than when the job was begun, and the same content: the job went on"
+    if size := done.facts.get("shard_size"):
+        yield f"--shard-size {size:,} has no effect: the job was begun with {done.shards:,} shards. --restart cuts anew"
+    ended = done.facts.get("ended", {}) if done.computed else {}
+    if ended:
+        count = sum(ended.values())
+        whose = "A worker ended and was" if count == 1 else f"{count:,} workers ended and were"
+        why = ", ".join(f"{why} ({times:,} times)" if times > 1 else why for why, times in ended.items())
+        yield f"{whose} replaced: {why}; see logs/ in {done.output}.job"
+    if part:
+        new = f"Part {part[0]} of {part[1]} is there, {done.computed:,} of {done.shards:,} shards are new"
+        yield f"{new}. When all are, the same command without --part makes the output"
+    elif "merge" not in done.seconds:
+        what = "the only shard" if done.shards == 1 else f"all {done.shards:,} shards"
+        yield f"Nothing to do: {what} and the output were there"
+    elif not done.computed:
+        one = done.shards == 1
+        were, them = ("The only shard was", "it") if one else (f"All {done.shards:,} shards were", "them")
+        yield f"{were} there: the output was made of {them}"
+    elif done.computed < done.shards:
+        there = done.shards - done.computed
+        yield f"Resumed: {there:,} of {done.shards:,} shards {'was' if there == 1 else 'were'} there"
+
+
+@dataclass(frozen=True)
+class _Announced:
+    """Says on stderr that the job is to stop: from a signal's handler, so without the stream's lock and buffer."""
+
+    grace: float
+
+    def __call__(self, name: str) -> None:
+        again = "a second Ctrl-C" if name == "SIGINT" else "Ctrl-C"
+        text = f"{name}: finishing what is on its way, for at most {self.grace:g} s (--grace); {again} ends at once\n"
+        with suppress(OSError, ValueError, AttributeError):  # AttributeError: there is no stderr
+            os.write(sys.stderr.fileno(), (b"\n" if sys.stderr.isatty() else b"") + text.encode())  # a bar has no end
+
+
+@contextmanager
+def _resumable(settings: Settings, figures: Figures) -> Iterator[None]:
+    try:
+        yield
+    except Interrupted as error:
+        if settings.restart and figures.workers:  # else what --restart was to throw away is still there
+            error.remedy = "run the same command again, without --restart"
+        raise
+
+
+def _fold(report: Report, done: merge.Report, figures: Figures) -> None:
+    """seconds of a phase: of all workers, divided by their number; "run" of several: first shard to last commit."""
+    workers = max(len(figures.workers), 1)
+    report.records, report.errors, report.computed = done.records, done.errors, figures.records
+    for name, value in figures.sums.items():
+        if name.startswith(SECONDS):
+            phase_name = name.removeprefix(SECONDS)
+            report.seconds[phase_name] = report.seconds.get(phase_name, 0.0) + value / workers
+    if workers > 1:
+        report.seconds["run"] = figures.ended - figures.begun
+    report.seconds["merge"] = done.seconds.get("merge", 0.0)
+    report.figures = {name: value for name, value in figures.sums.items() if not name.startswith(SECONDS)}
+    report.job = {
+        "directory": f"{done.output}.job",
+        "shards": done.shards,
+        "computed": done.computed,
+        "bytes": done.size,
+        "sha256": done.sha256,
+        "seconds": done.seconds,
+        **done.facts,
+    }

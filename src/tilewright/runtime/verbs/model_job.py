@@ -1,0 +1,97 @@
+"""A job of `classify`, `generate` or `draw`: a model, an input, an output, and what its results depend on."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from tilewright.errors import UsageError
+from tilewright.formats.files import same_file, spelled
+from tilewright.formats.models import CONFIG, GENERATION, table_path
+from tilewright.formats.names import check_records_name
+from tilewright.formats.parquet import check_installed
+from tilewright.formats.sharded import INDEX, WEIGHTS
+from tilewright.runtime.fingerprint import as_called, fingerprint
+from tilewright.runtime.jobs.manifest import Value, file_identity
+from tilewright.runtime.jobs.settings import Settings
+from tilewright.runtime.load import MERGES, TOKENIZER, VOCAB
+
+
+@dataclass
+class ModelJob:
+    """What the three verbs are asked for alike.
+
+    count: records from the start of the input (None: all). answers: a reference to compare the output with. settings:
+    how the job is run.
+    """
+
+    model: str
+    input: str | None
+    output: str
+    count: int | None = field(default=None, kw_only=True)
+    answers: str | None = field(default=None, kw_only=True)
+    settings: Settings = field(default_factory=Settings, kw_only=True)
+
+    @property
+    def device(self) -> str:
+        """ "cpu", "cuda" or "auto"."""
+        return self.settings.device
+
+    @property
+    def dtype(self) -> str:
+        """The accuracy class."""
+        return self.settings.dtype or "float32"
+
+    def as_called(self) -> Self:
+        """The job with its settings as `as_called` completes them."""
+        return replace(self, settings=as_called(self.settings))
+
+    def files(self) -> dict[str, str]:
+        """The files that results depend on, name -> path. Of a model's directory also files that would be read if they
+        were there."""
+        files = {"input": self.input} if self.input else {}
+        if not os.path.isdir(self.model):
+            return files | {"model": self.model}
+        table = table_path(self.model)  # changes no bits, and is written by the job itself
+        parts = [path for path in model_files(self.model) if path != table]
+        return files | {f"model.{spelled(os.path.basename(path))}": path for path in parts}
+
+    def fingerprint(self, verb: str) -> dict[str, Value]:
+        """What every verb's results depend on: fields of the manifest. Raises InputError for a missing file."""
+        fields = fingerprint(verb, self.settings, self.dtype)
+        for name, path in self.files().items():
+            if not name.startswith("model.") or os.path.exists(path):
+                fields |= file_identity(name, path)
+        return fields
+
+    def check_output(self) -> None:
+        """Raises UsageError if the output is the input, the answers or a file of the model, there or not yet."""
+        read = {"input": self.input, "answers": self.answers, "model": self.model}
+        read |= {f"model's {os.path.basename(path)}": path for path in model_files(self.model)}
+        for name, path in read.items():
+            if path and (same_file(path, self.output) or os.path.realpath(path) == os.path.realpath(self.output)):
+                what = f"the output would overwrite the {name}"
+                raise UsageError(what, path=self.output, remedy="choose another output")
+
+
+def check_records(job: ModelJob) -> None:
+    """`check_output` of a job on records, which are text, or numbers in .bin files. Also raises UsageError for a file
+    name that does not say what it holds, and ResourceError for Parquet where PyArrow is not installed."""
+    job.check_output()
+    check_records_name(job.input or "", "input")
+    check_records_name(job.output, "output")
+    if job.answers:
+        check_records_name(job.answers, "answers", (".bin",) if job.output.endswith(".bin") else (".jsonl",))
+    if job.output.endswith(".parquet"):
+        check_installed(job.output)
+
+
+def model_files(path: str) -> list[str]:
+    """Every file that is, or would be taken for, a part of the model at `path`."""
+    if not os.path.isdir(path):
+        return [table_path(path)]
+    weights = [name for name in sorted(os.listdir(path)) if name.endswith(".safetensors")]
+    older = () if os.path.isfile(os.path.join(path, TOKENIZER)) else (VOCAB, MERGES)
+    names = dict.fromkeys((CONFIG, GENERATION, TOKENIZER, *older, WEIGHTS, INDEX, *weights))
+    return [*(os.path.join(path, name) for name in names), table_path(path)]

@@ -1,0 +1,96 @@
+"""Rates and workers from saved rows."""
+
+import pytest
+
+from tilewright.bench import rates
+from tilewright.bench.rates import Job, rate, saved_rows, saving_command, scaling
+from tilewright.bench.results import PEER, Row, save
+from tilewright.generation.memory import Prompts
+from tilewright.hardware import gpu_name, machine_name
+from tilewright.models.dcgan import DCGANConfig
+from tilewright.models.gpt2 import GPT2Config
+from tilewright.models.textcnn import TextCNNConfig
+
+
+def row(op, rung, size, rows, seconds, *, threads=2, **more):
+    return Row(op, rung, size, "float32", threads, rows, seconds, seconds, seconds, 3, **more)
+
+
+def job(verb, records, flops, **figures):
+    return Job(verb, "float32", 2, records, flops, figures)
+
+
+def test_rows_are_of_this_machine_and_class_and_no_peers(tmp_path):
+    here = row("dcgan", "tilewright", "8 images", 8, 1.0)
+    gpu = row("dcgan", "tilewright", "9 images", 9, 1.0, threads=0)
+    save(tmp_path, machine_name(), [here, row("dcgan", "torch", "8 images", 8, 1.0, check=PEER)])
+    save(tmp_path, "another", [here])
+    save(tmp_path, gpu_name(), [gpu])
+    wanted = job("draw", 8, 1.0)
+    assert [one.rows for one in saved_rows(wanted, tmp_path)] == [8]
+    assert [one.rows for one in saved_rows(wanted._replace(threads=0), tmp_path)] == [9]
+    assert saved_rows(wanted._replace(dtype="bfloat16"), tmp_path) == []
+
+
+def test_the_same_job_takes_as_long_as_was_measured():
+    config = GPT2Config()
+    course = row("gpt2", "as given", "124M, course: 16 -> 8", 8192, 10.0)
+    flops = config.flops(Prompts(1024, 1024 * 16, 16), 8)
+    found = rate(job("generate", 1024, flops, new_tokens=8), [course])
+    assert found.seconds == pytest.approx(10.0) and found.row is course
+    images = row("dcgan", "tilewright", "960 images", 960, 0.5)
+    assert rate(job("draw", 1920, 1920.0 * DCGANConfig().flops), [images]).seconds == pytest.approx(1.0)
+    exists, built = (row("sentiment", f"table {name}", "100 sentences", 100, s) for name, s in
+                     (("exists", 1.0), ("inside", 6.0)))  # fmt: skip
+    sentences = job("classify", 200, 200.0 * TextCNNConfig().flops)
+    assert rate(sentences, [built, exists]).seconds == pytest.approx(2 * 1.0 + 5.0)
+    assert rate(sentences, [exists]) is None
+
+
+def test_the_workload_is_the_nearest_one():
+    course, batch, single = (row("gpt2", name, size, rows, 10.0) for name, size, rows in (
+        ("as given", "124M, course: 16 -> 8", 8192), ("64 prompts", "124M, batch: 16 -> 128", 8192),
+        ("1 prompt", "124M, single: 16 -> 64", 64)))  # fmt: skip
+    distinct = row("gpt2", "distinct prompts", "124M, course: 16 -> 8", 8192, 11.0)
+    assert rate(job("generate", 100, 1e9, new_tokens=8), [course, distinct]).row is distinct
+    other = row("gpt2", "as given", "tiny, course: 16 -> 8", 8192, 1.0)
+    rows = [other, course, batch, single]
+    for tokens, records, wanted in ((8, 100, course), (500, 100, batch), (60, 1, single)):
+        assert rate(job("generate", records, 1e9, new_tokens=tokens), rows).row is wanted
+    dense, light = (
+        row("volumes", "tilewright", f"{rate}", 8, 1.0, gflops=rate, gbytes_s=10.0) for rate in (300.0, 20.0)
+    )
+    assert rate(job("convolve", 1000, 60 * 1000.0), [dense, light]).row is light
+    assert rate(job("convolve", 1000, 250 * 1000.0), [dense, light]).row is dense
+    assert rate(job("convolve", 10**9, 18e9), [light]).seconds == pytest.approx(0.9)
+    assert rate(job("convolve", 10**9, 9e9), [light]).seconds == pytest.approx(0.8), "the bytes take longer"
+
+
+def test_other_threads_are_another_rate():
+    rows = [row("dcgan", "tilewright", "960 images", 960, 0.5, threads=1)]
+    assert rate(job("draw", 1, 1.0), rows) is None
+
+
+def test_workers_pay_as_long_as_they_scaled():
+    rows = [row("scaling", f"local, {n}", "gpt2, 512 prompts", 512, 1.0, versus_below=faster, label=str(n))
+            for n, faster in ((1, 1.0), (2, 1.9), (4, 3.1), (8, 4.0))]  # fmt: skip
+    wanted = job("generate", 100, 1.0)
+    found = scaling(wanted, rows, 100, 8)
+    assert (found.workers, found.faster, found.row) == (4, 3.1, rows[2])
+    assert scaling(wanted, rows, 3, 8).workers == 2, "no more than shards"
+    assert scaling(job("draw", 100, 1.0), rows, 100, 8) == (4, 4.0, None), "cores per worker, by rule"
+    assert scaling(wanted, [], 1, 8).workers == 1
+    assert scaling(wanted._replace(threads=0), [], 100, 2) == (2, 2.0, None)
+    assert rates.PAYS < 1
+
+
+def test_a_class_that_the_bench_has_not_is_measured_as_one_of_as_many_bits():
+    wanted = job("generate", 1, 1.0)
+    assert saving_command(wanted._replace(dtype="float16", threads=0)) == (
+        "tilewright bench gpt2 --dtype bfloat16 --device cuda --save"
+    )
+    assert saving_command(job("draw", 1, 1.0)._replace(dtype="float16")).startswith(
+        "tilewright bench dcgan --dtype float16"
+    )
+    assert saving_command(job("convolve", 1, 1.0)) == "tilewright bench convolve --threads 2 --save"
+    assert saving_command(job("convolve", 1, 1.0)._replace(dtype="float64")) is None

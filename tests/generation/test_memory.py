@@ -1,0 +1,78 @@
+"""What engines declare, against what they lay out: for a GPU, here with the CPU's tensors."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from gpu import PLACE
+from tilewright.backends.footprint import matrix, peak_of
+from tilewright.errors import Refused, ResourceError
+from tilewright.generation import memory
+from tilewright.generation.memory import Prompts, Wanted, on_gpu
+from tilewright.models.gpt2 import GPT2Config
+from tilewright.ops.attention.operands import DeviceCache
+
+torch = pytest.importorskip("torch")
+products = pytest.importorskip("tilewright.ops.matmul")
+attention = pytest.importorskip("tilewright.generation.cuda.attention")
+engine = pytest.importorskip("tilewright.generation.cuda.engine")
+lanes = pytest.importorskip("tilewright.generation.cuda.lanes")
+drawing = pytest.importorskip("tilewright.generation.cuda.drawing")
+
+CONFIG = GPT2Config()
+COURSE, GIB = Prompts(6400, 6400 * 16, 16), 1 << 30
+
+
+def declared(dtype, gib, **more):
+    """Of the course's job on a GPU of so much memory."""
+    return on_gpu(CONFIG, COURSE, Wanted(8, dtype, gib * GIB, **more))
+
+
+def part(found, name):
+    return {one.name: one.bytes for one in found.parts}[name]
+
+
+@pytest.mark.usefixtures("simulated_gpu")
+@pytest.mark.parametrize(("K", "N", "dtype"), [(37, 50, "float32"), (200, 37, "float32"), (37, 50, "bfloat16")])
+def test_a_matrix_takes_what_it_takes(K, N, dtype):
+    try:
+        packed = products.prepare(torch.ones(K, N, device=PLACE), dtype=dtype)
+    except Refused as error:
+        pytest.skip(str(error))
+    assert packed.data.nbytes == matrix(K, N, dtype, "cuda").prepared
+
+
+def test_lanes_are_those_of_the_engine():
+    for module, names in ((lanes, ("LANES", "LANE", "ROUND", "STEPS")), (engine, ("PROMPT_ROWS",)),
+                          (attention, ("SHARE",))):  # fmt: skip
+        for name in names:
+            assert getattr(memory, name) == getattr(module, name)
+
+
+def test_the_courses_job_on_a_large_gpu():
+    found = declared("bfloat16", 139)
+    assert found.at_once == COURSE.count
+    cache = DeviceCache.on("cpu", 2, CONFIG.n_head, 32, CONFIG.n_embd // CONFIG.n_head, "bfloat16")
+    assert part(found, "keys and values") == 7680 // 2 * CONFIG.n_layer * (cache.keys.nbytes + cache.values.nbytes)
+    assert part(found, "weights") > 2 * 124_439_808  # parameters
+    assert peak_of(found.parts) < 20 * GIB
+    assert found.moved > found.steps * part(found, "weights")
+
+
+def test_drawn_tokens_take_what_they_are_drawn_with():
+    lane = 2560
+    assert memory.DRAWN_BYTES == drawing.LOGITS_BYTES
+    draw = drawing.Drawing(SimpleNamespace(sizes=CONFIG.sizes), "cpu", lane, memory.STEPS)
+    taken = sum(x.nbytes for x in vars(draw).values() if isinstance(x, torch.Tensor))
+    greedy, sampled = (declared("bfloat16", 139, drawn=chance) for chance in (False, True))
+    more = part(sampled, "workspace") - part(greedy, "workspace")
+    assert more == memory.drawing(CONFIG.vocab_size, lane) == taken
+    assert memory.drawing(CONFIG.vocab_size, 3) < taken
+
+
+def test_little_memory_means_fewer_at_once_and_none_an_error():
+    less, plenty = (declared("float32", gib) for gib in (4, 139))
+    assert 0 < less.at_once < COURSE.count
+    assert less.moved > plenty.moved
+    with pytest.raises(ResourceError, match="keys and values of 32 positions"):
+        declared("float32", 1)

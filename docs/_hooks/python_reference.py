@@ -15,7 +15,14 @@ from tilewright.generation.sampling import SamplingParams
 from tilewright.models.dcgan import DCGAN
 from tilewright.models.textcnn import TextCNN
 
-ELSEWHERE = ("ndimage", "TilewrightError", "SamplingParams", "__version__")  # public names that other sections document
+ELSEWHERE = (
+    "ndimage",
+    "TilewrightError",
+    "SamplingParams",
+    "GPT2",
+    "TextCNN",
+    "DCGAN",
+)  # public names that other sections document
 METHODS = {"GPT2": (LanguageModel, ("generate",)), "TextCNN": (TextCNN, ("classify", "logits")),
            "DCGAN": (DCGAN, ("generate",))}  # fmt: skip
 RESULTS = (Output, Completion)
@@ -35,6 +42,7 @@ def python_page() -> str:
         "## Models", "", "`tw.load` returns a model. Which methods it has depends on its kind.", "",
     ]  # fmt: skip
     for model, (kind, methods) in METHODS.items():
+        lines += _class(f"tw.{model}", getattr(tilewright, model))
         lines += _functions(f"{model}.", ((name, getattr(kind, name)) for name in methods), method=True)
     lines += ["## Sampling parameters", "", *_class("tw.SamplingParams", SamplingParams)]
     lines += ["## Results", ""]

@@ -370,9 +370,8 @@ def kill_until_done(killed, verb, output, kills, rng):
     os.rename("grid.png", "right.png") if verb == "draw" else None
     for _ in range(kills):
         changed = ["--workers", str(rng.choice((1, 1, 1, 2)))]
-        changed += (
-            ["--batch-size", str(rng.choice((1, 2, 7)))] if verb == "draw" else ["--memory", rng.choice(("3G", "4G"))]
-        )
+        draws, tiles = ["--batch-size", str(rng.choice((1, 2, 7)))], ["--memory", rng.choice(("3G", "4G"))]
+        changed += draws if verb == "draw" else tiles
         code = killed([*command, "-o", output, *changed], rng.uniform(0, 1.2 * whole))
         assert code in (0, -signal.SIGKILL), Path("log").read_text()
         shards = f"{output.rstrip('/')}.job/shards"

@@ -14,7 +14,7 @@ from tilewright.ops.conv_transpose2d.arguments import axes, check_window, output
 from tilewright.ops.conv_transpose2d.ladder import ladder
 from tilewright.ops.conv_transpose2d.operands import Epilogue, Packed
 from tilewright.ops.conv_transpose2d.problem import ACTIVATIONS, DEVICE_DTYPES, DTYPES, Problem
-from tilewright.ops.core.arguments import HOST, arguments_of
+from tilewright.ops.core.arguments import HOST, Arguments, arguments_of
 from tilewright.ops.core.arrays import T, Tensor, one_of
 
 __all__ = ["Packed", "Problem", "conv_transpose2d", "ladder", "prepare"]
@@ -80,14 +80,7 @@ def conv_transpose2d(
     arguments = arguments_of(x)
     array = arguments.take(OP, "x", x)
     one_of(OP, "activation", activation, ACTIVATIONS)
-    if isinstance(weights, Packed):
-        check_window(weights, stride, padding, dtype)
-        packed = weights
-    else:
-        weights = arguments.take(OP, "weights", weights)
-        arguments.same_device(OP, "x", array, weights=weights)
-        stride, padding = 1 if stride is None else stride, 0 if padding is None else padding
-        packed = prepare(weights, stride=stride, padding=padding, dtype=dtype or "float32")
+    packed = _packed(arguments, array, weights, stride, padding, dtype)
     O, C, rows, columns = packed.O, packed.C, packed.rows, packed.columns
     if array.ndim != 4 or array.shape[3] != C or 0 in array.shape[1:3]:
         raise UsageError(
@@ -117,3 +110,14 @@ def conv_transpose2d(
     except MemoryError as error:
         raise ResourceError(f"{OP}: memory does not hold what x {tuple(array.shape)} needs: {error}") from error
     return arguments.finish(x, result, target)
+
+
+def _packed(arguments: Arguments, x, weights, stride, padding, dtype: str | None) -> Packed:
+    """What `prepare` returned, or prepared weights on x's device. Raises UsageError where the options do not fit."""
+    if isinstance(weights, Packed):
+        check_window(weights, stride, padding, dtype)
+        return weights
+    weights = arguments.take(OP, "weights", weights)
+    arguments.same_device(OP, "x", x, weights=weights)
+    stride, padding = 1 if stride is None else stride, 0 if padding is None else padding
+    return prepare(weights, stride=stride, padding=padding, dtype=dtype or "float32")

@@ -46,13 +46,12 @@ def _here(tmp_path, monkeypatch, rng):
 
 def run(verb, output, shard_size=4, **options):
     """Five shards, but of images three."""
-    given = {name: options.pop(name) for name in Settings.__dataclass_fields__ if name in options}
-    settings = Settings(shard_size=shard_size, **given)
-    if verb == "convolve":
-        given = {"input": "v.npy", "kernel": "box:3", **options}
-        return convolve(ConvolveJob(**given, output=output, settings=settings))
-    given = {"model": "m", "input": None, "count": 10, "seed": 3, "image": "grid.png", **options}
-    return draw(DrawJob(**given, output=output, settings=settings))
+    own = {name: options.pop(name) for name in Settings.__dataclass_fields__ if name in options}
+    volume, images = {"input": "v.npy", "kernel": "box:3"}, {"model": "m", "input": None, "count": 10, "seed": 3}
+    kind = ConvolveJob if verb == "convolve" else DrawJob
+    given = (volume if verb == "convolve" else images | {"image": "grid.png"}) | options
+    job = kind(**given, output=output, settings=Settings(shard_size=shard_size, **own))
+    return convolve(job) if verb == "convolve" else draw(job)
 
 
 def found(verb, output):

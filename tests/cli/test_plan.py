@@ -200,6 +200,16 @@ def test_a_saved_measurement_gives_the_rate_and_without_one_a_command_is_named(r
     assert 0 < told["expected_seconds"] < 60 and row.op in told["measured_in"]
 
 
+def test_a_job_whose_records_are_all_bad_has_no_rate(run, small, tmp_path):
+    (tmp_path / "bad.jsonl").write_text('{"prompt_token_ids": [999]}\n')
+    row = Row(WORKLOADS["generate"], "as given", "124M, course: 16 -> 8", "float32", 1, 8000, 2.0, 2.0, 2.0, 3)
+    save(Path("results"), machine_name(), [row])
+    line = ("plan", "generate", "--model", "gpt2", "-i", "bad.jsonl", "-o", "out.jsonl", "--threads", "1")
+    code, text, errors = run(*line)
+    assert code == 0, errors
+    assert "rate: not known: no record that was read is good" in text
+
+
 def test_a_rate_that_cannot_be_measured_is_told(run, small):
     text = run("plan", "convolve", *SMALL["convolve"], "--dtype", "float64")[1]
     assert "rate: not known: `tilewright bench convolve` measures float32 only" in text

@@ -49,9 +49,10 @@ def saved_rows(job: Job, folder: Path = Path("results")) -> list[Row]:
 
 
 def rate(job: Job, rows: list[Row]) -> Rate | None:
-    """By the workload nearest to the job, scaled by operations; None if none is saved for these threads."""
+    """By the workload nearest to the job, scaled by operations; None for a job without operations, and if none
+    is saved for these threads."""
     rows = [row for row in rows if row.op == WORKLOADS[job.verb] and row.threads == job.threads]
-    return _RATES[job.verb](job, rows)
+    return _RATES[job.verb](job, rows) if job.flops else None
 
 
 def _generate(job: Job, rows: list[Row]) -> Rate | None:

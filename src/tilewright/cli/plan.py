@@ -281,6 +281,8 @@ def _threads(count: int) -> str:
 def _no_rate(job: Job) -> str:
     from tilewright.bench.rates import WORKLOADS, measured_dtype, saving_command
 
+    if not job.flops:
+        return "rate: not known: no record that was read is good"
     command, where = saving_command(job), "of this GPU"
     if command is None:
         return f"rate: not known: `tilewright bench {job.verb}` measures float32 only"
@@ -310,9 +312,9 @@ def _work(found: Declared, told: dict[str, Any], threads: int) -> tuple[list[str
         return [f"{work}; {figures['bytes_moved'] / 1e9:,.1f} GB through the GPU's memory"], {"least_seconds": None}
     least_s = _least_seconds(figures, told["dtype"], threads)
     time = (
-        f"at least {least_s:,.1f} s on {threads} threads, by this machine's measured roofs"
+        f"at least {least_s:,.1f} s on {_threads(threads)}, by this machine's measured roofs"
         if least_s is not None
-        else f"not known: roofs of this machine with {threads} threads are not in ./results; "
+        else f"not known: roofs of this machine with {_threads(threads)} are not in ./results; "
         f"`tilewright ladder matmul --threads {threads} --save` measures them"
     )
     return [work, f"time: {time}"], {"least_seconds": least_s}

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpt2_models import save
+from tilewright import hardware
 
 
 @pytest.fixture(name="run")
@@ -74,6 +75,12 @@ REFUSED = {
 def test_a_file_that_is_refused(run, text):
     code, out, errors = run(f"{USUAL}{text}\n")
     assert code == 2 and REFUSED[text] in " ".join((out + errors).split())
+
+
+def test_a_rung_for_a_gpu_that_is_missing(run, monkeypatch):
+    monkeypatch.setattr(hardware, "unavailable", lambda engine: "no driver")
+    code, _, errors = run(f"{USUAL}rung = 'matmul=simt.buffered'\n", "--device", "auto")
+    assert code == 4 and "(from job.toml)" in errors
 
 
 def test_a_file_that_is_missing(run):

@@ -193,7 +193,7 @@ def _check_rung(op: str, name: str, device: str) -> None:
         remedy = f"give --device {other}{gpu}, or {remedy}"
     elif missing[engine]:
         raise ResourceError(f"--rung {op}={name} needs a GPU, and this machine offers none ({missing[engine]})",
-                            remedy=remedy)  # fmt: skip
+                            parameter="--rung", remedy=remedy)  # fmt: skip
     else:
         return
     raise UsageError(why, parameter="--rung", remedy=remedy)

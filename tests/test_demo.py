@@ -191,7 +191,7 @@ main(["demo"])
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_can_be_stopped(tmp_path, number):
-    """While it makes the weights of the first job at full size; pictures are whole, and nothing else is left."""
+    """While it makes the weights of the first job at full size: what it wrote before is complete."""
     stand_ins(tmp_path / "models")
     (tmp_path / "here").mkdir()
     around = {**os.environ, "PYTHONPATH": str(Path(demo.__file__).parents[2])}
@@ -203,5 +203,6 @@ def test_it_can_be_stopped(tmp_path, number):
     process.send_signal(number)
     _, errors = process.communicate(timeout=300)
     assert process.returncode == 130 and errors.startswith("Error: the demo was stopped: ")
+    assert "pictures and reviews that it wrote are complete" in errors
     assert errors.count("\n") == 1
     assert sorted(os.listdir(tmp_path / "here/demo")) == ["faces.png", "reviews.txt", "volume.png"]

@@ -78,7 +78,7 @@ def run(say: Say, *, prompt: str = PROMPT, folder: Path = FOLDER) -> bool:
             passed = [job(say, clock) for job in (course.sentiment, course.text, course.images, course.volume)]
     except Interrupted as stop:
         raise Cancelled(
-            "the demo was stopped: the pictures that it named are complete, and it left no other files"
+            "the demo was stopped: the pictures and reviews that it wrote are complete, and it left no other files"
         ) from stop
     kernels = f"{clock.compiling_s:.0f} s compiling or loading kernels, which are compiled the first time only"
     say(f"\n{clock.total_s:.0f} s, of which {kernels}\n\n{following(folder)}")

@@ -246,7 +246,7 @@ def _place(job: ConvolveJob, place: str, dtype: np.dtype) -> str:
         return place
     if job.device == "auto":
         return "cpu"
-    remedy = "use --dtype float32, or leave --device out"
+    remedy = "use --dtype float32, or compute on the CPU (--device cpu)"
     raise UsageError(f"the volume would be computed in {dtype}, and a GPU computes in float32", remedy=remedy)
 
 

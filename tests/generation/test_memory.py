@@ -74,5 +74,5 @@ def test_little_memory_means_fewer_at_once_and_none_an_error():
     less, plenty = (declared("float32", gib) for gib in (4, 139))
     assert 0 < less.at_once < COURSE.count
     assert less.moved > plenty.moved
-    with pytest.raises(ResourceError, match="keys and values of 32 positions"):
+    with pytest.raises(ResourceError, match="keys and values for 32 positions"):
         declared("float32", 1)

@@ -169,6 +169,15 @@ def test_a_gpu_that_is_elsewhere_can_be_planned_for(run, small, verb):
     assert json.loads(run(*line, "--json")[1])["device"] == "cuda"  # --device auto: the memory names a GPU
 
 
+def test_the_memory_of_a_batch_limits_sequences_on_a_gpu_too(run, small):
+    line = ("plan", "generate", *SMALL["generate"], "--device", "cuda", "--gpu-memory", "80G", "--json")
+    caches = [json.loads(run(*line, *more)[1])["memory"]["keys and values"]
+              for more in ((), ("--max-batch-memory", "64K"))]  # fmt: skip
+    assert caches[1] <= 64 << 10 < caches[0]
+    code, _, errors = run(*line, "--max-batch-memory", "1K")
+    assert code == 4 and "--max-batch-memory" in errors
+
+
 def test_a_forced_kernel_and_the_weights_own_dtype_for_a_gpu_that_is_elsewhere(run, small):
     line = ("plan", "generate", *SMALL["generate"], "--gpu-memory", "80G", "--dtype", "auto", "--json")
     for device in ("cuda", "auto"):

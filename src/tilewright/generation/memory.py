@@ -108,16 +108,22 @@ def on_cpu(config: Declaring, prompts: Prompts, shard: Prompts, wanted: Wanted, 
     return Declared(at_once, steps, parts, float(steps * config.memory(wanted.dtype).prepared))
 
 
-def on_gpu(config: Declaring, prompts: Prompts, wanted: Wanted) -> Declared:
-    """As `on_cpu`, with all memory of the GPU. Raises ResourceError if the keys and values of one sequence take more
-    than their share of what the weights leave."""
+def on_gpu(config: Declaring, prompts: Prompts, wanted: Wanted, allowed: int | None = None) -> Declared:
+    """As `on_cpu`, with all memory of the GPU. allowed: bytes for keys and values; None: their share of what the
+    weights leave. Raises ResourceError if the keys and values of one sequence take more."""
     sizes, tokens, itemsize = config.sizes, wanted.tokens, element_bytes(wanted.dtype)
     limit = min(prompts.longest + tokens, sizes.context)
     length = min(-(-limit // ROUND) * ROUND, sizes.context)
     position = 2 * sizes.layers * sizes.heads * sizes.head_size * itemsize
     weights = config.memory(wanted.dtype, "cuda").prepared + 4 * sizes.vocabulary * sizes.width  # the table of tokens
     each = length * position
-    slots = min(int(SHARE * max(wanted.memory - CONTEXT - weights, 0)) // each, LANES * LANE)
+    if allowed is not None and each > allowed:
+        raise ResourceError(
+            f"the keys and values of {length} positions take {each:,} bytes; {allowed:,} are allowed",
+            remedy="allow more memory (--max-batch-memory) or fewer tokens (--max-tokens)",
+        )
+    cache_bytes = int(SHARE * max(wanted.memory - CONTEXT - weights, 0)) if allowed is None else allowed
+    slots = min(cache_bytes // each, LANES * LANE)
     if slots < 1:
         raise ResourceError(
             f"the GPU has {wanted.memory:,} bytes free, the weights take {weights:,}; {SHARE:.0%} of the rest must "

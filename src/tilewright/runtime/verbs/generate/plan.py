@@ -116,7 +116,7 @@ def _declared(job: GenerateJob, config: GPT2Config, prompts: Prompts, shard: Pro
             *found.parts,
         )
     else:
-        found = engine.on_gpu(config, prompts, wanted._replace(memory=gpu_memory))
+        found = engine.on_gpu(config, prompts, wanted._replace(memory=gpu_memory), job.batch_memory)
         parts = found.parts
     figures = {
         "sequences": prompts.count, "prompt_tokens": prompts.tokens, "longest": prompts.longest,

@@ -169,6 +169,15 @@ def test_a_gpu_that_is_elsewhere_can_be_planned_for(run, small, verb):
     assert json.loads(run(*line, "--json")[1])["device"] == "cuda"  # --device auto: the memory names a GPU
 
 
+def test_a_forced_kernel_and_the_weights_own_dtype_for_a_gpu_that_is_elsewhere(run, small):
+    line = ("plan", "generate", *SMALL["generate"], "--gpu-memory", "80G", "--dtype", "auto", "--json")
+    for device in ("cuda", "auto"):
+        code, text, errors = run(*line, "--device", device, "--rung", "matmul=simt.buffered")
+        assert code == 0, errors
+        told = json.loads(text)
+        assert (told["device"], told["dtype"]) == ("cuda", "float32")
+
+
 @pytest.mark.parametrize("verb", JOBS)
 def test_a_saved_measurement_gives_the_rate_and_without_one_a_command_is_named(run, small, tmp_path, verb):
     """Of this machine, class and number of threads only."""

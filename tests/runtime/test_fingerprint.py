@@ -39,6 +39,8 @@ def test_rungs_are_part_of_what_results_depend_on():
         (Settings(rungs={"matmul": "cpu.nothing"}), Refused),
         (Settings(device="tpu"), UsageError),
         (Settings(dtype="float16"), UsageError),
+        (Settings(threads=0), UsageError),
+        (Settings(batch_size=0), UsageError),
     ],
 )
 def test_what_is_refused(settings, kind):

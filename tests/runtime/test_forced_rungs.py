@@ -19,7 +19,9 @@ from tilewright.ops.core.ladder import Ladder, operations, using
 from tilewright.ops.matmul import matmul
 from tilewright.ops.softmax import softmax
 from tilewright.runtime.convert.models import init_dcgan, init_textcnn
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.verbs.generate import GenerateJob, generate
+from tilewright.runtime.verbs.generate.worker import GenerateWorker
 
 ALWAYS = ("embedding", "layernorm", "attention", "matmul")
 JOBS = {  # command line -> the operations that it runs, those beneath others included
@@ -179,6 +181,30 @@ def test_ranks_of_mpi_tell_it_once(place, tmp_path, kind):
     assert done.returncode == 0, done.stderr
     said = "Warning: --rung sample=cpu.buckets had no effect: sample never ran, as no prompt drew tokens"
     assert done.stderr.count(said) == (kind == "greedy")
+
+
+def test_shards_of_an_earlier_version_say_nothing_of_it(place, tmp_path, monkeypatch):
+    """Their figures do not tell which operations ran: no rung is then called unused."""
+    monkeypatch.chdir(place)
+    (tmp_path / "in.jsonl").write_text(json.dumps({"prompt": "the cat"}) + "\n")
+
+    def job(name):
+        return GenerateJob(
+            "gpt2", str(tmp_path / "in.jsonl"), str(tmp_path / name), settings=Settings(rungs={"sample": "cpu.buckets"})
+        )
+
+    assert generate(job("now.jsonl")).unused_rungs == ["sample=cpu.buckets"]
+    assert generate(job("now.jsonl")).unused_rungs == ["sample=cpu.buckets"], "a finished job says it again"
+
+    run = GenerateWorker.run
+
+    def as_earlier(self, shard, out, beat):
+        records = run(self, shard, out, beat)
+        out.figures = {name: value for name, value in out.figures.items() if name in ("tokens", "prompt_tokens", "cut")}
+        return records
+
+    monkeypatch.setattr(GenerateWorker, "run", as_earlier)
+    assert generate(job("earlier.jsonl")).unused_rungs == []
 
 
 def test_a_job_of_python(place, tmp_path, monkeypatch):

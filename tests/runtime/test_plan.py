@@ -148,6 +148,12 @@ def test_an_output_that_cannot_be_written_is_refused(job, tmp_path):
         plan(job())
 
 
+def test_the_rungs_of_the_settings_are_planned(job):
+    """The rung without a token table."""
+    assert plan(job()).figures["token_table"]
+    assert not plan(job(rungs={"embedding_conv1d": "cpu.gather"})).figures["token_table"]
+
+
 def test_workers_each_take_the_memory_and_one_process_hands_out(job):
     one, three = plan(job()), plan(job(workers=3))
     assert one.total_memory == one.peak_memory

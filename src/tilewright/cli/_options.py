@@ -176,10 +176,12 @@ def _check_rung(op: str, name: str, device: str) -> None:
 
     from tilewright.errors import ResourceError, UsageError
     from tilewright.hardware import unavailable
+    from tilewright.runtime.devices import is_gpu_elsewhere
 
     rungs = import_module(f"tilewright.ops.{op}.ladder").ladder.rungs
     wanted = {"cpu": {"cpu"}, "cuda": {"simt", "tile"}}.get(device, {"cpu", "simt", "tile"})
-    missing = {engine: None if engine == "cpu" else unavailable(engine) for engine in ("cpu", "simt", "tile")}
+    there = {"cpu", "simt", "tile"} if is_gpu_elsewhere() else {"cpu"}
+    missing = {engine: None if engine in there else unavailable(engine) for engine in ("cpu", "simt", "tile")}
     fit = [rung for rung in rungs if (engine := rung.partition(".")[0]) in wanted and not missing[engine]]
     engine, remedy = name.partition(".")[0], f"use one of: {', '.join(fit)}" if fit else "leave out --rung"
     if name not in rungs:

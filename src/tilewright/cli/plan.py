@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import dataclass, field, make_dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, BadParameter, Option
 
 from tilewright.cli import generate
-from tilewright.cli._jobs import resolve_dtype
-from tilewright.cli._options import check_threads, parse_bytes, parse_rungs, verb
+from tilewright.cli._options import parse_bytes, verb
 from tilewright.cli._output import say, show, show_json
 from tilewright.formats.sampling_fields import DRAWING
 
@@ -67,14 +65,16 @@ def plan(options: Options) -> None:
     if job not in JOBS:
         raise BadParameter(f"{job!r} is no job; {', '.join(JOBS)} are", param_hint="VERB")
     from tilewright.cli import HELP, Verb, _app, _guarded
+    from tilewright.hardware import gpus
+    from tilewright.runtime.devices import gpu_elsewhere
 
     module = import_module(f"tilewright.cli.{job}")
 
     @verb(options_of(job))
     def planned(options: Any) -> None:
-        with ExitStack() as stack:
-            _enter(stack, options, job)
-            text, figures = _planned(job, module, options)
+        memory = _gpu_memory(options)
+        with gpu_elsewhere(memory is not None and not gpus()):
+            text, figures = _planned(job, module, options, memory)
         if job == "generate" and (unused := generate.options_without_effect(options)):
             say(unused, err=True)
         if options.json:
@@ -88,23 +88,10 @@ def plan(options: Options) -> None:
     app(args=given, prog_name=f"tilewright plan {job}")
 
 
-def _enter(stack: ExitStack, options: Any, job: str) -> None:
-    rungs = parse_rungs(options.rung or [], job, options.device)
-    check_threads(options.threads)
-    resolve_dtype(options)
-
-    from tilewright.ops.core.ladder import forcing
-    from tilewright.ops.core.launch import threads
-
-    stack.enter_context(threads(options.threads))
-    stack.enter_context(forcing(**rungs))
-
-
-def _planned(name: str, module: Any, options: Any) -> tuple[str, dict[str, Any]]:
-    """In words, and as figures."""
+def _planned(name: str, module: Any, options: Any, memory: int | None) -> tuple[str, dict[str, Any]]:
+    """In words, and as figures. memory: of the GPU, where it is given."""
     from tilewright.hardware import available_memory, cpu
 
-    memory = _gpu_memory(options)
     found: Declared
     plans = import_module(f"tilewright.runtime.verbs.{name}.plan")
     made = name == "generate" and options.input is None

@@ -15,7 +15,7 @@ def report(
 ) -> None:
     """Write docs/results, the figures, results/report.html and the tables of README.md from results/*/*.csv.
 
-    
+    \b
     tilewright report
 
     README.md and docs/learn/*.md have tables between markers such as `<!-- ladder:matmul -->` and

@@ -31,6 +31,11 @@ def gpu_elsewhere(taken_for_granted: bool) -> Iterator[None]:
         _elsewhere.reset(token)
 
 
+def is_gpu_elsewhere() -> bool:
+    """Whether this is in a block of `gpu_elsewhere`, for a GPU of another machine."""
+    return _elsewhere.get()
+
+
 def place_for(device: str, dtype: str = "float32") -> str:
     """The word itself, one of DEVICES, but for "auto": "cuda" where that can run, else "cpu".
 

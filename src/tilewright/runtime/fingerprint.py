@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from tilewright.errors import UsageError
 from tilewright.ops.core.ladder import forced, forcing
 from tilewright.ops.core.launch import asked_threads, threads
 from tilewright.runtime.devices import place_for
@@ -19,17 +20,21 @@ EXACT = ("amx-bf16", "avx512bf16")  # features of a CPU by which a kernel rounds
 def in_force(settings: Settings) -> Iterator[None]:
     """Inside, kernels run on the settings' threads, and the settings' rungs are forced.
 
-    Raises UsageError for an operation that does not exist, Refused for a rung that it does not have.
+    Raises UsageError for an operation that does not exist or for fewer than 1 thread, Refused for a rung that the
+    operation does not have.
     """
-    with forcing(**settings.rungs), threads(settings.threads or asked_threads()):
+    count = asked_threads() if settings.threads is None else settings.threads
+    with forcing(**settings.rungs), threads(count):
         yield
 
 
 def as_called(settings: Settings) -> Settings:
     """The settings with the device of "auto", and with the rungs and threads of the caller's `with` blocks.
 
-    Raises what `in_force` and `place_for` do.
+    Raises what `in_force` and `place_for` do, and UsageError for a batch of fewer than 1 record.
     """
+    if settings.batch_size is not None and settings.batch_size < 1:
+        raise UsageError(f"batch_size is {settings.batch_size}; it must be at least 1")
     device = place_for(settings.device, settings.dtype or "float32")
     with in_force(settings):
         return replace(settings, device=device, rungs=forced(), threads=asked_threads())

@@ -20,6 +20,7 @@ from tilewright.formats.lines import Line
 from tilewright.hardware import gpus
 from tilewright.runtime.begun import Begun, begun_of
 from tilewright.runtime.devices import gpu_elsewhere
+from tilewright.runtime.fingerprint import in_force
 from tilewright.runtime.jobs.cut import Cut, Lines, Records, RowGroups, lines_between
 from tilewright.runtime.jobs.pieces import THREADS
 from tilewright.runtime.jobs.placed import room
@@ -127,7 +128,8 @@ def plan_job(
 
     Raises what the verb does before its first shard.
     """
-    with gpu_elsewhere(job.device == "cuda" and gpu_memory is not None and not gpus()):
+    elsewhere = job.device == "cuda" and gpu_memory is not None and not gpus()
+    with gpu_elsewhere(elsewhere), in_force(job.settings):
         task = task_of(job)
         try:
             begun = begun_of(task, task.job.settings, task.job.output, task.job.device)

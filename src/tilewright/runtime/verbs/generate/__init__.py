@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tilewright.errors import counted
 from tilewright.formats.sampling_fields import DRAWING
 from tilewright.formats.validate import validate, validate_tokens
 from tilewright.runtime.reports import Say, quiet
 from tilewright.runtime.start import start
 from tilewright.runtime.verbs.generate.job import GenerateJob, GenerateReport, beyond_context
-from tilewright.runtime.verbs.generate.task import GenerateTask, task_of
-from tilewright.runtime.verbs.generate.worker import FIRST_UNDRAWN, RAN, UNDRAWN
-
-CHOOSING = ("matmul_argmax", "sample")  # operations, one of which chooses each token
+from tilewright.runtime.verbs.generate.task import task_of
+from tilewright.runtime.verbs.generate.worker import CHOOSING, FIRST_UNDRAWN, IDLE, UNDRAWN
 
 __all__ = ["GenerateJob", "GenerateReport", "generate"]
 
@@ -29,7 +29,7 @@ def generate(job: GenerateJob, say: Say = quiet) -> GenerateReport:
     names = ("tokens", "prompt_tokens", "cut", UNDRAWN)
     report.tokens, report.prompt_tokens, report.cut, report.undrawn = (int(figures.get(name, 0)) for name in names)
     if job.has_own_params:
-        report.unused_rungs = unused_rungs(task, figures)
+        report.unused_rungs = unused_rungs(task.job.settings.rungs, figures, report.job["shards"])
     new, run_s = report.figures.get("tokens", 0), report.seconds.get("run", 0.0)
     report.tokens_per_second = new / max(run_s, 1e-9)
     if report.computed:
@@ -50,7 +50,9 @@ def generate(job: GenerateJob, say: Say = quiet) -> GenerateReport:
     return report
 
 
-def unused_rungs(task: GenerateTask, figures: dict[str, float]) -> list[str]:
-    """The forced rungs of operations that choose tokens, and that no prompt needed. figures: of all shards."""
-    forced = {op: rung for op, rung in task.job.settings.rungs.items() if op in CHOOSING}
-    return [f"{op}={rung}" for op, rung in forced.items() if not figures.get(f"{RAN}{op}")]
+def unused_rungs(rungs: Mapping[str, str], figures: dict[str, float], shards: int) -> list[str]:
+    """The forced rungs of operations that choose tokens, and that no prompt of any shard needed.
+
+    figures: of all shards. Those of an earlier version's shards say nothing of it, and then neither does the job.
+    """
+    return [f"{op}={rung}" for op, rung in rungs.items() if op in CHOOSING and figures.get(f"{IDLE}{op}") == shards]

@@ -22,6 +22,7 @@ from tilewright.hardware import gpus
 from tilewright.models.gpt2 import GPT2Config
 from tilewright.runtime.begun import Begun
 from tilewright.runtime.devices import gpu_elsewhere, place_for
+from tilewright.runtime.fingerprint import in_force
 from tilewright.runtime.load import config_of, mapped_weights
 from tilewright.runtime.plan import (
     Declared,
@@ -92,7 +93,8 @@ def plan_made(job: GenerateJob, length: int = 16, gpu_memory: int | None = None)
     count, n = job.count or WINDOW, job.params.n
     prompts = Prompts(count * n, count * n * length, length)
     memory = 0 if job.device == "cpu" else gpu_memory or gpus()[0].memory
-    found = _declared(job, config, prompts, prompts, memory)
+    with in_force(job.settings):
+        found = _declared(job, config, prompts, prompts, memory)
     return replace(found, records=count, figures=found.figures | {"prompt_tokens": count * length})
 
 

@@ -44,7 +44,8 @@ WRITTEN_VALUES = 1 << 18  # tokens and log-probabilities in results, from which 
 DEFAULTS = SamplingParams()
 LOOK_SECONDS = 0.5  # between two looks at how far all sequences are
 UNDRAWN = "undrawn"  # figure of a shard: prompts with fields that matter only where tokens are drawn
-RAN = "ran."  # figures of a shard that count an operation whose rung is forced begin with it
+IDLE = "idle."  # figures of a shard begin with it: 1 for an operation whose rung is forced and that no prompt needed
+CHOOSING = ("matmul_argmax", "sample")  # operations, one of which chooses each token
 FIRST_UNDRAWN = f"{FIRST}{UNDRAWN}"  # and the number of the first
 PENDING = 2 * WINDOW  # prompts read and not yet written: the engine's, and bad ones between them
 
@@ -78,7 +79,7 @@ class GenerateWorker:
         out.figures = self.report.take_seconds() | {
             "tokens": stream.tokens, "prompt_tokens": stream.prompt_tokens, "cut": stream.cut,
         }  # fmt: skip
-        out.figures |= {f"{RAN}{op}": 1 for op in stream.operations & self.job.settings.rungs.keys()}
+        out.figures |= {f"{IDLE}{op}": 1 for op in CHOOSING if op in self.job.settings.rungs.keys() - stream.operations}
         if stream.undrawn:
             out.figures |= {UNDRAWN: stream.undrawn, FIRST_UNDRAWN: stream.first_undrawn}
         return stream.records

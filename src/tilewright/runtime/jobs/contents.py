@@ -1,10 +1,10 @@
-"""Files that have another time of change than when the job was begun: whether they hold the same is known by a hash.
+"""Compares files whose times have changed since the job began: a hash decides if the content is the same.
 
 Both times count: mtime, and ctime, which an edit cannot put back, but which chmod, a hard link and a move change, too.
 
-A file of up to 1 MiB is known by its samples, which are all of it. Of a larger one a thread takes the sha256 while the
-job runs, and it counts if the file was the manifest's before and after. A file that was only touched, or copied over
-with the same bytes, then has this sha256 when the job goes on; one that was edited between its samples has not.
+The samples of a file of up to 1 MiB are the whole file. A thread hashes larger files while the job runs. The sha256
+counts if the file matched the manifest before and after. A file that was only touched, or copied over with the same
+bytes, then has this sha256 when the job goes on; one that was edited between its samples has not.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def check_touched(
 
 
 def _needs_hash(manifest: Manifest, name: str) -> bool:
-    """Whether its fields leave a doubt: of a small file the samples are all of it."""
+    """True if the fields alone do not decide. The samples of a small file are the whole file."""
     return name + FILES in manifest.fingerprint or _number(manifest, name + BYTES) > SAMPLES * SAMPLE_BYTES
 
 
@@ -113,7 +113,7 @@ def _plain(name: str) -> str:
 
 
 def _said_same(directory: JobDirectory, path: str) -> bool:
-    """Whether SAME is there, and newer than the last change of the file or of what is in the directory."""
+    """True if the file SAME exists and is newer than the last change of the file at `path`, or of any file below it."""
     if SAME not in directory.root.names():
         return False
     with naming(path, "look at"):
@@ -123,8 +123,8 @@ def _said_same(directory: JobDirectory, path: str) -> bool:
 
 @contextmanager
 def hashing(directory: JobDirectory, files: dict[str, str]) -> Iterator[None]:
-    """Within the block a thread takes the sha256 of those of `files` (name in the fingerprint: path) of which it is
-    not known, the smallest first. What fails there costs nothing but that knowledge."""
+    """Within the block a thread hashes the `files` (name in the fingerprint: path) whose sha256 is not known, the
+    smallest first. Errors there only leave the sha256 unknown."""
     known = known_hashes(directory)
     sizes = {name: _number(directory.manifest, name + BYTES) for name in files if name not in known}
     todo = [name for name in sorted(sizes, key=sizes.__getitem__) if _needs_hash(directory.manifest, name)]
@@ -173,7 +173,7 @@ def _hash(directory: JobDirectory, files: dict[str, str], known: dict[str, str],
 
 
 def _digest(path: str, beat: Callable[[], object]) -> str:
-    """The sha256 of a file; of a directory, that of its files' names, sizes and bytes in one order."""
+    """The sha256 of a file. For a directory: of the names, sizes and bytes of its files, in one order."""
     digest = hashlib.sha256()
     block = memoryview(bytearray(BLOCK_BYTES))
     if not os.path.isdir(path):
@@ -204,7 +204,7 @@ def _add(path: str, digest: Digest, block: memoryview, beat: Callable[[], object
 
 
 def known_hashes(directory: JobDirectory) -> dict[str, str]:
-    """The sha256 of files, by their names in the fingerprint, as far as a run of this job has come with them."""
+    """The sha256 of the files that runs of this job have hashed so far, by their names in the fingerprint."""
     with suppress(Damaged):
         contents = directory.sealed(CONTENTS, Contents)
         if contents.manifest == directory.manifest.seal:

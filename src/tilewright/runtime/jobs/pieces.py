@@ -115,7 +115,7 @@ class Tree:
         try:
             status = os.fstat(fd)
             if piece.name and status.st_size != piece.size:
-                raise Damaged(f"{piece.name} has {status.st_size:,} bytes, and {piece.size:,} are listed")
+                raise Damaged(f"{piece.name} has {status.st_size:,} bytes; the shard's list says {piece.size:,}")
             if stat.S_ISREG(status.st_mode):  # no further than the file: the size may come from an edited list
                 for place in range(0, min(piece.size, status.st_size - piece.offset), BLOCK_BYTES):
                     yield os.pread(fd, min(BLOCK_BYTES, piece.size - place), piece.offset + place)

@@ -1,4 +1,4 @@
-"""What `tilewright classify` takes; see `runtime.plan`."""
+"""The plan of `tilewright classify`: records, memory and disk of a job. See `runtime.plan`."""
 
 from __future__ import annotations
 

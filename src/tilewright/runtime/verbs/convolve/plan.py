@@ -1,4 +1,4 @@
-"""What `tilewright convolve` takes; see `runtime.plan`."""
+"""The plan of `tilewright convolve`: voxels, memory and disk of a job. See `runtime.plan`."""
 
 from __future__ import annotations
 

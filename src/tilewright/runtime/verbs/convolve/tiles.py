@@ -199,7 +199,7 @@ def cheapest(candidates: list[Tiling], needed: list[int], memory: int, box: Shap
     if not fitting:
         least = min(needed)
         raise MemoryShort(
-            f"the smallest tiles, {candidates[0].tile} and their halo, and reading and writing them take {least:,} "
+            f"the smallest tiles, {candidates[0].tile} with their halo and the buffers of files, take {least:,} "
             f"bytes; {max(0, memory):,} are left beside the program",
             missing=least - memory,
         )

@@ -1,4 +1,4 @@
-"""What `tilewright draw` takes; see `runtime.plan`."""
+"""The plan of `tilewright draw`: images, memory and disk of a job. See `runtime.plan`."""
 
 from __future__ import annotations
 

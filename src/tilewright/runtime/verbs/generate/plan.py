@@ -1,4 +1,4 @@
-"""What `tilewright generate` takes; see `runtime.plan` and `generation.memory`."""
+"""The plan of `tilewright generate`: records, memory and disk of a job. See `runtime.plan` and `generation.memory`."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Compares files whose times have changed since the job began: a hash decides if the content is the same.
 
-Both times count: mtime, and ctime, which an edit cannot put back, but which chmod, a hard link and a move change, too.
+Both times count, mtime and ctime. An edit cannot reset the ctime, but chmod, a hard link and a move change it, too.
 
 The samples of a file of up to 1 MiB are the whole file. A thread hashes larger files while the job runs. The sha256
-counts if the file matched the manifest before and after. A file that was only touched, or copied over with the same
-bytes, then has this sha256 when the job goes on; one that was edited between its samples has not.
+counts if the file matched the manifest before and after. When the job resumes, a file that was only touched, or
+overwritten with the same bytes, still has this sha256. A file that was edited between its samples has not.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from tilewright.runtime.jobs.unchanged import Tree, files_below
 
 BLOCK_BYTES = 1 << 19  # read at a time: a quarter of a millisecond, and little memory beside that of a small job
 REST = 19  # times as long as it has worked, the thread then rests: a twentieth of a core, and of the disk's time
-SAME = "same-content"  # a file in the job's directory by which a user says what no hash can
-WAIT_SECONDS = 60.0  # for the thread's end: it is at a block, or an fsync
+SAME = "same-content"  # a file in the job's directory by which the user vouches for the content
+WAIT_SECONDS = 60.0  # wait for the thread, which may be in a read or an fsync
 
 
 class Contents(Sealed, frozen=True):
@@ -52,16 +52,15 @@ class Contents(Sealed, frozen=True):
 
 
 class _Enough(Exception):
-    """The job ends before the file."""
+    """The job ended before the file was hashed."""
 
 
 def check_touched(
     directory: JobDirectory, now: Manifest, names: list[str], files: dict[str, str], beat: Callable[[], object]
 ) -> None:
-    """Raises UsageError unless each of these files, which have another time of change, holds what it did.
-
-    now: with their fields as they are; who comes so far compares them again at the end, so that a change while they
-    are read is found. files: their paths. beat: called with every block.
+    """Raises UsageError unless each of these files, whose times have changed, has its old content. now: with their
+    current fields. The run compares these again at its end, so it detects a change during the read. files: their paths.
+    beat: called for every block.
     """
     known = known_hashes(directory)
     for name in names:

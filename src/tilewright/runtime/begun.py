@@ -35,8 +35,8 @@ class Begun:
 def begun_of(task: VerbTask, settings: Settings, output: str, device: str) -> Begun:
     """The state of the job. Sets the task's workers, because its cut depends on them.
 
-    Raises UsageError if the job was begun for other results or the engine is not available, ResourceError if the output
-    or the trace cannot be written.
+    Raises UsageError if the job was begun for other results or the engine is not available. Raises ResourceError if the
+    output or the trace cannot be written.
     """
     task.workers = workers_of(engine_of(settings, device), settings)
     if not isinstance(task, Assembling):

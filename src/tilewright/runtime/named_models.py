@@ -49,8 +49,8 @@ def resolved(path: str, output: str | None) -> str:
 
 
 def check_model(path: str | os.PathLike[str]) -> None:
-    """Raises InputError, listing the names, for a bare name that is neither a model nor a path, and for a directory
-    that hides a model of its name but is none."""
+    """Raises InputError, listing the names, for a bare name that is neither a model nor a path. So it does for a
+    directory that is no model but hides the model of its name."""
     name = os.fspath(path)
     if name in NAMES and os.path.isdir(name) and not os.path.lexists(os.path.join(name, "config.json")):
         raise InputError("this directory has no config.json, and hides the named model of the same name", path=name,

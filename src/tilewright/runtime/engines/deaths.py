@@ -1,7 +1,7 @@
 """Shards that have killed ranks, and so the whole job, in earlier runs. The next run treats them with care.
 
-Each death is a line of the job's logs/deaths.jsonl, written by the witness of its node, by the rank that could not go
-on, or by rank 0 for one that gave no sign of life.
+Each death is a line of the job's logs/deaths.jsonl. The witness of the node writes it, or the rank that failed, or rank
+0 for a rank without a sign of life.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """--restart removes the earlier job's files only when the new run has its first shard. A run that ends sooner, because
-its worker refuses the model or the memory, leaves the job as it was. Until then all that was done lies in
-OUT.job/earlier/, moved there name by name, and then a file, WHOLE, says that all of it is there. It is the first to go
-on the way back. So what a run that was killed has left is told by that file: see `Earlier.settle`.
+its worker refuses the model or the memory, leaves the job as it was. Until then the files are in OUT.job/earlier/. They
+are moved there one by one; then the file WHOLE marks them as complete. It is removed first on the way back. So this
+file tells the state that a killed run has left, see `Earlier.settle`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decides if a job may replace a file at its output's name: one that it made itself, or with --force.
 
-made.json holds the inodes of those files. The merge notes the inode of the new output before the rename, so a job that
-is killed right after the rename knows its output again. A copy of a finished job is known by size and sha256.
+made.json holds the inodes of those files. The merge notes the inode of the new output before the rename. So a job that
+is killed right after the rename still recognises its output. A copy of a finished job is known by size and sha256.
 """
 
 from __future__ import annotations

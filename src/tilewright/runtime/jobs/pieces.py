@@ -1,6 +1,6 @@
 """Shards that are written in place: into OUT.job/output, a file or a tree of files. One rename turns it into OUT, so a
-large output is written only once. A shard writes its pieces, each a block of one file, flushes them, and only then is
-committed with the list of them as its notes. Two attempts at a shard, even at the same time, write the same bytes. The
+large output is written only once. A shard writes its pieces, each a block of one file, and flushes them. Only then is
+it committed, with their list as its notes. Two attempts at a shard, even at the same time, write the same bytes. The
 merge (placed.py) reads every piece again before the rename.
 
 A list begins with TITLE, and each line is: sha256, bytes, first byte, name. The name is "" for the output itself. A

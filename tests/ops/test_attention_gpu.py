@@ -298,7 +298,7 @@ def test_what_does_not_fit_is_named():
         "q is int64": lambda: attend(q.long(), cache, one),
         "with contiguous rows": lambda: attend(q.T.contiguous().T, cache, one),
         "out is float16": lambda: attend(q, cache, one, out=q.half()),
-        "span 0 is [3, 0, 4, 0, -1]: its slot leaves": lambda: attend(q, cache, [span(3, 0, 4, 0)]),
+        "span 0 is [3, 0, 4, 0, -1]: its slot is outside": lambda: attend(q, cache, [span(3, 0, 4, 0)]),
         "span 0 is [0, 0, 5, 0, -1]: its row is outside 0 to 4": lambda: attend(q, cache, [span(0, 0, 5, 0)]),
         "two spans use slot 1": lambda: append(q, q, cache, [span(1, 0, 1, 0), span(1, 1, 1, 1)]),
         "of slot 0, which has fewer": lambda: append(q, q, cache, [span(0, 0, 2, 0), span(1, 3, 1, 2, 0)]),

@@ -212,7 +212,7 @@ def _value(kind: object, text: str) -> object:
             raise ValueError(f"{text[:40]!r}... is no number")
         return int(text)
     if bad := _NOT_TEXT.search(text):
-        raise ValueError(f"{text[:40]!r} has {bad[0]!r}; a name is one line of plain text")
+        raise ValueError(f"{text[:40]!r} contains {bad[0]!r}; a name must be one line of plain text")
     return text
 
 

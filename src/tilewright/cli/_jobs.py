@@ -26,7 +26,7 @@ class JobOptions:
             metavar="N",
             min=1,
             max=1024,
-            help="Worker processes. Each gets one GPU, or its share of the cores.",
+            help="Worker processes. Each gets one GPU, or an equal share of the CPU cores.",
             show_default="one per GPU, else one",
             rich_help_panel=RUNS,
         ),

@@ -200,7 +200,7 @@ def _check(options: Options) -> None:
         if (value := getattr(options, name)) is not None:
             raise UsageError(f"ladder all: --{name} {value} is for one operation", remedy="name it in place of all")
     if options.size is not None and not options.explain and not options.list_:
-        remedy = "--m, --n and --k change the sizes that are timed"
+        remedy = "use --m, --n and --k to change the sizes that are timed"
         raise UsageError(f"ladder {op}: --size {options.size} is for --explain", remedy=remedy)
     if options.device != "cpu" and options.threads is not None:
         raise UsageError(f"ladder {op}: --threads {options.threads} is for the CPU; --device {options.device} has none")
@@ -222,7 +222,7 @@ def _cases(op: str, spec: Any, options: Options) -> list[Any]:
     from tilewright.errors import UsageError
 
     if options.device != "cpu" and not hasattr(spec, "device_sizes"):
-        raise UsageError(f"{op} has no kernels for a GPU", remedy="--device cpu has some")
+        raise UsageError(f"{op} has no kernels for a GPU", remedy="use --device cpu")
     every = spec.sizes() if options.device == "cpu" else spec.device_sizes()
     if options.size is not None:
         return [sized(op, every, options.size, options.dtype)]
@@ -256,7 +256,7 @@ def _resized(op: str, case: Any, sizes: dict[str, int]) -> Any:
                 if takes
                 else "it takes none of --m, --n, --k"
             )
-            remedy = "--label chooses one of its sizes"
+            remedy = "choose one of its sizes with --label"
             raise UsageError(f"ladder {op}: --{name.lower()} {size} is no size of {op}; {its}", remedy=remedy)
     changed = replaced(case, **sizes, label="")
     if getattr(changed, "positions", 1) < 1:

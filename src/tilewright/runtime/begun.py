@@ -1,4 +1,4 @@
-"""How a job would begin: what of it exists already. Reads only."""
+"""The state of a job before it runs: its cut and the shards that exist. Only reads."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tilewright.runtime.start import VerbTask, engine_of, workers_of
 
 @dataclass(frozen=True)
 class Begun:
-    """cut: of the job, as an earlier run began it or this one would. done: shards that are there. state: "new",
-    "running", "stopped" or "finished". touched: files whose time of change is another. workers: that share the input.
-    thrown: shards of an earlier job that --restart throws away.
+    """The state of a job before it runs. cut: the earlier run's, or the one that this run would make. done: committed
+    shards. state: "new", "running", "stopped" or "finished". touched: files whose times have changed. workers: the
+    number that share the input. thrown: shards of an earlier job that --restart removes.
     """
 
     cut: Cut
@@ -33,10 +33,10 @@ class Begun:
 
 
 def begun_of(task: VerbTask, settings: Settings, output: str, device: str) -> Begun:
-    """How the job would begin. Sets the task's workers, on which its cut depends.
+    """The state of the job. Sets the task's workers, because its cut depends on them.
 
-    Raises UsageError where it was begun for other results, or the engine cannot be had, ResourceError where the output
-    or the trace cannot be written.
+    Raises UsageError if the job was begun for other results or the engine is not available. Raises ResourceError if the
+    output or the trace cannot be written.
     """
     task.workers = workers_of(engine_of(settings, device), settings)
     if not isinstance(task, Assembling):
@@ -63,13 +63,13 @@ def begun_of(task: VerbTask, settings: Settings, output: str, device: str) -> Be
 
 
 def _shards_in(output: str) -> int:
-    """How many a job for this output has, whatever it was begun for."""
+    """The number of shards in the job directory of this output, whatever job it is."""
     with JobDirectory(output, look=True) as directory:
         return sum(1 for _ in directory.committed())
 
 
 def _found(task: VerbTask, output: str, manifest: Manifest) -> Begun | None:
-    """What an earlier run began; None where it has no manifest that can be read. Raises as `begun_of`."""
+    """The state of the earlier run's job; None if its manifest cannot be read. Raises as `begun_of`."""
     with JobDirectory(output, look=True) as directory:
         directory.check_settled()
         try:

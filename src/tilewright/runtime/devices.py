@@ -1,4 +1,4 @@
-"""Where a job runs: "cpu" or "cuda", and what it says when the GPU is missing or fails."""
+"""The device of a job, "cpu" or "cuda", and the errors for a GPU that is missing or fails."""
 
 from __future__ import annotations
 
@@ -37,11 +37,10 @@ def is_gpu_elsewhere() -> bool:
 
 
 def place_for(device: str, dtype: str = "float32") -> str:
-    """The word itself, one of DEVICES, but for "auto": "cuda" where that can run, else "cpu".
-
-    dtype: the accuracy class that is wanted there. Raises UsageError for another word, and for float16 on the CPU; for
-    "cuda" ResourceError where PyTorch, Triton or numba-cuda is not installed, there is no GPU, it is older than LEAST,
-    or its driver is older than PyTorch's CUDA.
+    """The device itself, one of DEVICES; for "auto": "cuda" if it can run, else "cpu". dtype: the wanted accuracy
+    class. Raises UsageError for another word, and for float16 on the CPU; for "cuda" ResourceError where PyTorch,
+    Triton or numba-cuda is not installed, there is no GPU, it is older than LEAST, or its driver is older than
+    PyTorch's CUDA.
     """
     if device not in DEVICES:
         raise UsageError(f"device is {device!r}; it must be one of {', '.join(DEVICES)}")
@@ -92,10 +91,10 @@ def _check_gpu() -> None:
 
 
 class gpu_faults:
-    """What the GPU's driver reports within the block - a fault, a lost device, no memory - becomes a ResourceError."""
+    """Turns errors of the GPU's driver in the block (a fault, a lost device, no memory) into a ResourceError."""
 
     def __enter__(self) -> None:
-        """Nothing is asked of a GPU."""
+        """A context for the CPU: it does nothing."""
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if error is None or isinstance(error, TilewrightError):
@@ -109,5 +108,5 @@ class gpu_faults:
 
 
 def _is_gpu_fault(error: BaseException) -> bool:
-    """Whether PyTorch, numba-cuda or Triton says what the driver has reported. None of them needs to be installed."""
+    """True if PyTorch, numba-cuda or Triton raised this error for the driver. None of them needs to be installed."""
     return is_kind(error, "AcceleratorError", "CudaAPIError") or str(error).startswith("Triton Error [CUDA]")

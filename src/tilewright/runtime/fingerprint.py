@@ -1,4 +1,4 @@
-"""What a job's results depend on beside its files and its verb's own options; the same settings in every process."""
+"""Fields of the fingerprint besides files and the verb's options, and the same settings in every process."""
 
 from __future__ import annotations
 
@@ -41,14 +41,15 @@ def as_called(settings: Settings) -> Settings:
 
 
 def fingerprint(verb: str, settings: Settings, dtype: str) -> dict[str, Value]:
-    """What results of every verb depend on: the first fields of the manifest. dtype: the accuracy class."""
+    """The fields that the results of every verb depend on, the first ones of the manifest. dtype: the accuracy
+    class."""
     fields: dict[str, Value] = {"verb": verb, "version": own_version(), "dtype": dtype}
     fields["device"] = device_class(settings.device)
     return fields | {f"rung.{op}": name for op, name in sorted(settings.rungs.items())}
 
 
 def device_class(device: str) -> str:
-    """What has the same bits: "cpu, 16 lanes, amx-bf16", "cuda 9.0". device: "cpu" or "cuda"."""
+    """The name of hardware that gives the same bits: "cpu, 16 lanes, amx-bf16", "cuda 9.0". device: "cpu" or "cuda"."""
     from tilewright.hardware import cpu, gpus
 
     if device == "cuda":
@@ -60,7 +61,7 @@ def device_class(device: str) -> str:
 
 
 def own_version() -> str:
-    """Of tilewright; "" where it is not installed, but run from its sources."""
+    """The version of tilewright; "" if it runs from its sources without an installation."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

@@ -1,4 +1,4 @@
-"""Forced rungs that a job never uses: they are refused before the work, or named at its end. None is ignored.
+"""Finds forced rungs that a job never uses: it refuses them before the work or names them at the end. None is ignored.
 
 A job runs the operations of its model, and those that their rungs call. Its settings may leave some of them idle: the
 verb's task says which, and what runs instead.
@@ -70,7 +70,7 @@ def _ladder(op: str) -> Ladder:
 
 
 def _candidates(op: str, forced: str | None, device: str) -> tuple[Rung, ...]:
-    """The rungs that may run on the device: the forced one, else those that are chosen."""
+    """The rungs that may run on the device: the forced one, or else the chosen ones."""
     rungs = _ladder(op).rungs
     if forced is not None:
         return (rungs[forced],)

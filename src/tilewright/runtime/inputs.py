@@ -1,4 +1,4 @@
-"""How large shards are: records that take some seconds, whatever an input's records are like."""
+"""The size of shards: records that take some seconds, whatever the input."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tilewright.runtime.jobs.cut import Cut, Lines, Records, RowGroups, Whole
 
 SCAN_BYTES = 64 << 20  # of a binary input, whose ids are checked before the work: a third of a second from a slow disk
 SAMPLE_BYTES = 1 << 20  # of text, from which the length of its lines is taken
-PIECES = 20  # shards a worker, at most, where there are several: the last ones then even out what their speeds differ
+PIECES = 20  # shards per worker, at most, if there are several: the last ones balance workers of different speed
 SHARES = 16  # shards at least, where one worker has records enough for them: a kill costs about that part of a job
 
 
 @dataclass(frozen=True)
 class Sizing:
-    """records: that a shard should have; least: that it must where there are as many, or its begin and end, when the
-    model's batches are not full, cost too much; alone: the same where one worker has all, for a small job, of which
-    `records` would be most (None: they take seconds); most_bytes: of text."""
+    """records: wanted per shard. least: lower bound per shard if there are several workers; smaller shards spend too
+    much time with batches that are not full. alone: lower bound for a single worker, for small jobs (None: `records`).
+    most_bytes: upper bound for a shard of text."""
 
     records: int
     least: int
@@ -28,11 +28,11 @@ class Sizing:
     alone: int | None = None
 
     def for_workers(self, workers: int) -> Sizing:
-        """The same for so many workers, among whom the input is to be divided evenly."""
+        """The same for this many workers, which share the input evenly."""
         return replace(self, least=min(self.least, self.records), workers=workers)
 
     def a_shard(self, total: int) -> int:
-        """Records a shard of an input of so many: each worker's part in equal pieces."""
+        """Records per shard for an input of `total` records: equal pieces of each worker's part."""
         if self.workers == 1:
             return min(self.records, max(-(-total // SHARES), self.alone or self.records))
         part = max(-(-total // self.workers), 1)
@@ -41,14 +41,14 @@ class Sizing:
 
 
 def cut_rows(count: int, row_bytes: int, shard_size: int | None, sizing: Sizing) -> Cut:
-    """Of a binary input. shard_size: rows."""
+    """The cut of a binary input. shard_size: rows."""
     return Records(row_bytes, count, shard_size or sizing.a_shard(count))
 
 
 def cut_lines(path: str, count: int | None, shard_size: int | None, sizing: Sizing) -> Cut:
-    """Of a text, whose first `count` records are wanted (None: all). shard_size: bytes. Raises InputError.
+    """The cut of the first `count` records of a text (None: all). shard_size: bytes. Raises InputError.
 
-    Of Parquet, its row groups; UsageError for a shard_size.
+    Parquet is cut into its row groups, and a shard_size raises UsageError.
     """
     with InputFile(path, "input") as file:
         if path.endswith(".parquet"):

@@ -1,4 +1,4 @@
-"""What is said where compiled kernels cannot be kept, and where they are not there yet; a run goes on and compiles."""
+"""Notices for runs whose compiled kernels cannot be cached or are not cached yet. The run continues and compiles."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from typing import Any
 from tilewright.errors import ResourceError, UsageError, printable
 
 CACHE = "TILEWRIGHT_CACHE"
-_first: set[str] = set()  # places of which this process has said that nothing is there
+_first: set[str] = set()  # cache directories that this process has reported as empty
 
 
 def cache_or_none() -> str:
-    """A notice where compiled kernels cannot be kept in the default directory; else "".
-
-    With the notice, the cache is off for this process and those that it starts: the directory cannot be made, or
-    another user could change what lies in it. Raises UsageError where TILEWRIGHT_CACHE names such a directory.
+    """A notice if compiled kernels cannot be cached in the default directory; else "". The directory cannot be made, or
+    another user could change its files. Then the cache is off for this process and its children. Raises UsageError
+    where TILEWRIGHT_CACHE names such a directory.
     """
     chosen = os.environ.get(CACHE)
     if chosen == "off":
@@ -50,7 +49,7 @@ def cache_or_none() -> str:
 
 
 def first_run() -> str:
-    """What is to be said before a run that finds no kernel compiled for this machine; else nothing."""
+    """The notice before a run without compiled kernels for this machine; else ""."""
     from tilewright.simd import cache
 
     if os.environ.get(CACHE) == "off":
@@ -69,8 +68,8 @@ def first_run() -> str:
 
 @contextmanager
 def compiling_told(say: Callable[[str], None]) -> Iterator[None]:
-    """Where kernels are kept, says at the first that the block compiles, and earlier runs did not, that it takes time;
-    nothing where `first_run` has said it."""
+    """With a cache, prints a notice when the block compiles its first new kernel, because that takes time. Prints none
+    if `first_run` has."""
     from numba.core import event
 
     from tilewright.simd import cache

@@ -1,4 +1,5 @@
-"""From a path to a model: the configuration checked, the weights mapped and found finite, then built on a device."""
+"""Loads a model from a path: checks the configuration, maps the weights, checks that they are finite, builds the model
+on a device."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ TOKENIZER, VOCAB, MERGES = "tokenizer.json", "vocab.json", "merges.txt"
 
 
 class Kind(NamedTuple):
-    """What there is to know about a kind of model to load it."""
+    """How to load one kind of model."""
 
     config: type[Config]
     model: Callable[..., Model]
@@ -107,7 +108,7 @@ def read_weights(path: str | os.PathLike[str], wanted: type | None = None) -> tu
 def mapped_weights(
     path: str | os.PathLike[str], wanted: type | None = None, *, headers: bool = True
 ) -> tuple[Config, Weights]:
-    """As `read_weights`, but of no number is looked whether it is finite; headers: nor is any read."""
+    """As `read_weights`, without the check for finite values; headers: without reading any values."""
     config = config_of(path, wanted) if wanted else config_of(path)
     kind = KINDS[config.model_type]
     try:
@@ -232,7 +233,7 @@ def tokenizer_of(path: str | os.PathLike[str]) -> Tokenizer | None:
 
 
 def has_tokenizer(path: str | os.PathLike[str]) -> bool:
-    """Whether a model directory has files of a tokenizer."""
+    """True if a model directory has files of a tokenizer."""
     return bool(tokenizer_files(path))
 
 

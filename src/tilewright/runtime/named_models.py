@@ -16,8 +16,8 @@ MAX_CARD_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class NamedModel:
-    """A model of the package, as its card's first lines tell. bytes: of all its files. hidden: by a file or directory
-    of that name in the current directory, which is what the name means there."""
+    """A model of the package, from the first lines of its card. bytes: of all its files. hidden: true if a file or
+    directory in the current directory has its name and takes precedence."""
 
     name: str
     path: str
@@ -49,8 +49,8 @@ def resolved(path: str, output: str | None) -> str:
 
 
 def check_model(path: str | os.PathLike[str]) -> None:
-    """Raises InputError, listing the names, for a bare name of which nothing lies in the current directory; and for a
-    directory that is no model and hides one of that name."""
+    """Raises InputError, listing the names, for a bare name that is neither a model nor a path. So it does for a
+    directory that is no model but hides the model of its name."""
     name = os.fspath(path)
     if name in NAMES and os.path.isdir(name) and not os.path.lexists(os.path.join(name, "config.json")):
         raise InputError("this directory has no config.json, and hides the named model of the same name", path=name,

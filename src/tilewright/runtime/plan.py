@@ -1,8 +1,7 @@
-"""What a job would take, before it takes it: shards, memory, disk, and what of it is there already.
-
-A verb's plan begins as the verb does, with `task_of`, so that what it would refuse is refused, and its shards are those
-of the run. Models, engines and verbs declare their bytes; here they are added up. Of the input a sample is read, of the
-weights the header; no kernel is compiled, nothing is written.
+"""The plan of a job (a dry run): its shards, memory and disk, and the shards that exist already. A verb's plan begins
+as the verb does, with `task_of`: it refuses the same jobs and cuts the same shards. Models, engines and verbs declare
+their bytes, and this module adds them up. A plan reads a sample of the input and the header of the weights. It compiles
+no kernel and writes nothing.
 """
 
 from __future__ import annotations
@@ -202,7 +201,7 @@ class Sample:
                     yield len(self.ends), line, at
 
     def records(self, seen: int) -> tuple[int, bool]:
-        """(records of the whole input, whether they were counted), of which `seen` were read."""
+        """(records of the whole input, True if they were counted). seen: records that the sample read."""
         if isinstance(self.cut, Records | RowGroups):
             return self.cut.count, True
         return round(seen / max(self.part, 1e-9)), self.part >= 1.0

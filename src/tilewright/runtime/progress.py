@@ -1,4 +1,4 @@
-"""How far a job is, on stderr: a bar on a terminal, a plain line every few seconds elsewhere."""
+"""The progress of a job on stderr: a bar on a terminal, a plain line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVERY = 5.0  # seconds between plain lines
 REFRESH = 0.1  # seconds between two states of the bar
 LITTLE = 0.02  # of all work, before which the time that is left is told with an "about"
 SHOWN = 8  # workers whose rates are shown one by one
-TOGETHER = "prompts"  # of which many end with one step, so that a rate says nothing while there are shares
+TOGETHER = "prompts"  # many of them end in one step, so their rate means nothing while shares are known
 
 
 class _Display:
@@ -46,7 +46,7 @@ class _Display:
             self._try(self._bar.stop)
 
     def _due(self) -> bool:
-        """Whether something is to be shown, now."""
+        """True if it is time to show something."""
         now = time.perf_counter()
         if self._lost or now - self._last < (REFRESH if self._bar else EVERY):
             return False
@@ -74,8 +74,8 @@ class _Display:
 
 @dataclass
 class _Hand:
-    """A worker. begun: when it got its first shard; records: of the shards it has committed; at: of the one it runs;
-    share: of that one's work, where the worker says it."""
+    """A worker. begun: when it got its first shard. records: of its committed shards. at: finished records of its
+    current shard. share: finished part of that shard, if the worker reports it."""
 
     begun: float = field(default_factory=lambda: time.perf_counter())
     records: int = 0
@@ -89,7 +89,7 @@ class _Hand:
 
 @dataclass
 class Figures:
-    """What this run's shards say. begun, ended: seconds since 1970. sums: see `add_figures`."""
+    """The totals of this run's shards. begun, ended: seconds since 1970. sums: see `add_figures`."""
 
     records: int = 0
     begun: float = float("inf")
@@ -109,9 +109,9 @@ class Figures:
 class JobProgress(_Display, Watch):
     """All workers of a job: records done, rate, time left, and the rate of each worker where there are several.
 
-    `with JobProgress("sentences") as watch: run(..., watch)`. stream: where to write. The rate is that of this run,
-    from the first shard on; the share counts what earlier runs have done, too, and of a shard at work what its worker
-    says: prompts that end together count as they get on.
+    `with JobProgress("sentences") as watch: run(..., watch)`. stream: where to write. The rate is this run's, from the
+    first shard on. The share also counts shards of earlier runs, and the finished part of running shards. So prompts
+    that end together count while they run.
     """
 
     def __init__(self, unit: str, stream: TextIO | None = None) -> None:
@@ -119,8 +119,8 @@ class JobProgress(_Display, Watch):
         self.figures = Figures()
         self._cut: Cut = Whole()
         self._hands: dict[int, _Hand] = {}
-        self._shards = self._records = self._bytes = 0  # committed, those of earlier runs included
-        self._earlier = 0.0  # share of those
+        self._shards = self._records = self._bytes = 0  # committed, including those of earlier runs
+        self._earlier = 0.0  # their share of all work
 
     def begin(self, cut: Cut) -> None:
         self._cut = cut
@@ -146,7 +146,7 @@ class JobProgress(_Display, Watch):
         self._update()
 
     def _share(self) -> float:
-        """Of all work: the shards that are committed, and of those at work what their workers say."""
+        """The finished share of all work: committed shards, and the reported parts of running ones."""
         said = [hand.share for hand in self._hands.values() if hand.share is not None]
         running = sum(hand.at for hand in self._hands.values() if hand.share is None)
         if isinstance(self._cut, Records | RowGroups):
@@ -160,7 +160,7 @@ class JobProgress(_Display, Watch):
         return min(committed + sum(said) * of_each, 1.0)
 
     def _a_shard(self) -> float:
-        """The share of all work that a shard is."""
+        """A shard's share of all work."""
         if isinstance(self._cut, Records):
             return min(self._cut.per_shard / max(self._cut.count, 1), 1.0)
         return min(self._cut.per_shard / self._cut.size, 1.0) if isinstance(self._cut, Lines) else 1 / self._cut.shards

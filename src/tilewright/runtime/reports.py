@@ -1,4 +1,4 @@
-"""What every job reports: records, errors, seconds a phase, memory."""
+"""The report of every job: records, errors, seconds per phase, memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def quiet(text: str) -> None:
 
 @dataclass
 class Report:
-    """What a job did. seconds: by phase and in "total"; "run" is the model's. peak_memory: bytes
+    """The report of a job. seconds: by phase and in "total"; "run" is the model's. peak_memory: bytes
     of this process, with mapped files; `job["worker_memory"]` has that of workers.
 
     computed: records of this run; figures: what else its shards counted. job: shards, and what the engine says. lead:

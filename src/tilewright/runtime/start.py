@@ -1,4 +1,4 @@
-"""One call that makes a verb a job: on the engine that was asked for, with what it did in the verb's own report."""
+"""Runs a verb as a job on the chosen engine, and fills the verb's report."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def engine_of(settings: Settings, device: str) -> Engine:
 
 
 def workers_of(engine: Engine, settings: Settings) -> int:
-    """How many share the input, those of all parts together: for `VerbTask.cut`."""
+    """The number of workers that share the input, over all parts; for `VerbTask.cut`."""
     return getattr(engine, "workers", 1) * (settings.part or (0, 1))[1]
 
 
 class VerbJob(Protocol):
-    """What a verb is asked for. output: a path."""
+    """The request for a verb. output: a path."""
 
     output: str
     settings: Settings
@@ -147,7 +147,7 @@ def start(
 
 
 def _outcome(done: merge.Report, part: tuple[int, int] | None) -> Iterator[str]:
-    """What a user should know of the run: what was there already, and what went otherwise than planned."""
+    """Notices about the run: work of earlier runs, and events that were not planned."""
     for name in done.facts.get("touched", ()):
         yield f"{name} has another time of change than when the job was begun, and the same content: the job went on"
     if size := done.facts.get("shard_size"):
@@ -183,7 +183,8 @@ class _Announced:
         again = "a second Ctrl-C" if name == "SIGINT" else "Ctrl-C"
         text = f"{name}: finishing what is on its way, for at most {self.grace:g} s (--grace); {again} ends at once\n"
         with suppress(OSError, ValueError, AttributeError):  # AttributeError: there is no stderr
-            os.write(sys.stderr.fileno(), (b"\n" if sys.stderr.isatty() else b"") + text.encode())  # a bar has no end
+            # a bar ends without a newline
+            os.write(sys.stderr.fileno(), (b"\n" if sys.stderr.isatty() else b"") + text.encode())
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Text for a model without a tokenizer: one refusal before the work, not an error for each record."""
+"""Refuses text for a model without a tokenizer before the work, instead of one error per record."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from tilewright.hardware import CPU
 from tilewright.ops.conv1d import Problem, conv1d, ladder, prepare
 from tilewright.ops.conv1d.cpu.transpose import transpose
 from tilewright.ops.conv1d.problem import POOLS
-from tilewright.ops.core.ladder import using
+from tilewright.ops.core.ladder import forcing, using
 from tilewright.ops.core.launch import threads
 from tilewright.ops.matmul.problem import DTYPES
 
@@ -57,7 +57,7 @@ def test_what_is_not_finite_goes_where_pytorch_sends_it(rung, activation, pool, 
     B, L, O, C, K = DEEP.B, DEEP.L, DEEP.O, DEEP.C, DEEP.K
     x, weight, bias = normal(rng, B, C, L), np.abs(normal(rng, O, C, K)) + 1, normal(rng, O)
     x[0, 5, 0], x[1, 7, 3], x[2, 1, L - 1] = np.nan, -np.inf, np.nan
-    with using(conv1d=rung, matmul="cpu.packed"):  # limbs make a NaN of an infinity: ops/gemm/cpu/amx.py
+    with using(conv1d=rung), forcing(matmul="cpu.packed"):  # limbs make a NaN of an infinity: ops/gemm/cpu/amx.py
         result = conv1d(x, weight, bias=bias, activation=activation, pool=pool)
     expected = pytorch(x, weight, bias, activation, pool)
     assert np.array_equal(np.isnan(result), np.isnan(expected))

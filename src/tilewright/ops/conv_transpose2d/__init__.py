@@ -83,10 +83,8 @@ def conv_transpose2d(
     packed = _packed(arguments, array, weights, stride, padding, dtype)
     O, C, rows, columns = packed.O, packed.C, packed.rows, packed.columns
     if array.ndim != 4 or array.shape[3] != C or 0 in array.shape[1:3]:
-        raise UsageError(
-            f"{OP}: x is {tuple(array.shape)} and weights {(rows.K, columns.K, O, C)}; x must be (B, H, W, C) with "
-            f"C = {C} channels and at least one pixel"
-        )
+        given = f"x is {tuple(array.shape)} and weights {(rows.K, columns.K, O, C)}"
+        raise UsageError(f"{OP}: {given}; x must be (B, H, W, C) with C = {C} channels and at least one pixel")
     bias = None if bias is None else arguments.take(OP, "bias", bias)
     if bias is not None and tuple(bias.shape) != (O,):
         raise UsageError(f"{OP}: bias has shape {tuple(bias.shape)}; {(O,)} is wanted, one element per output channel")
@@ -96,9 +94,8 @@ def conv_transpose2d(
     result = arguments.result(OP, out, shape, array, arguments.results_in(packed.dtype))
     rung = ladder.choose(Problem(O, C, rows, columns, packed.dtype, arguments.device))
     if rung.name != packed.rung:
-        raise UsageError(
-            f"{OP}: weights was prepared for rung {packed.rung}, and {rung.name} is chosen now: prepare it again"
-        )
+        prepared = f"weights was prepared for rung {packed.rung}, and {rung.name} is chosen now"
+        raise UsageError(f"{OP}: {prepared}: prepare it again")
     if 0 in shape:
         return arguments.finish(x, result, result)
     epilogue = Epilogue(arguments.plain(bias, array), activation)

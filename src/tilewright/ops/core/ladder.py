@@ -250,7 +250,7 @@ class Ladder:
         return self._chosen(problem, rungs.get(self.op))
 
     def explain(self, problem: Hashable) -> str:
-        """One line a preferred rung: chosen, refused and why, or never reached."""
+        """One line per preferred rung: chosen, accepted, refused with the reasons, or not reached."""
         chosen, lines, reached = self.choose(problem).name, [], True
         for name in dict.fromkeys((*self.prefer, chosen)):
             why = self.rungs[name].unfit(problem)

@@ -48,7 +48,7 @@ def prepare(table, weights, biases, *, length: int, dtype: str = "float32", memo
         )
     if any(not 1 <= K <= length for K in kernels):
         raise UsageError(
-            f"{OP}: kernels of {kernels} taps do not fit sentences of {length}; K at most the length {length} is wanted"
+            f"{OP}: kernels have {kernels} taps, sentences {length} tokens; K at most the length {length} is wanted"
         )
     if [tuple(b.shape) for b in bias.values()] != [(O,) for O, _, _ in shapes]:
         found = [tuple(b.shape) for b in bias.values()]

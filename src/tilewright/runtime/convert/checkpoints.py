@@ -1,5 +1,5 @@
-"""State dicts of a GPT-2 or a TextCNN, whose tensors do not say all sizes: they are read with the config.json beside
-them."""
+"""State dicts of a GPT-2 or a TextCNN. Their tensors do not determine all sizes, so the config.json beside them is
+read, too."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tilewright.formats.tokenizer import file_content
 from tilewright.models import gpt2, textcnn
 from tilewright.runtime.load import KINDS, MERGES, TOKENIZER, VOCAB, Config, config_of
 
-COPIED = (GENERATION, TOKENIZER, VOCAB, MERGES)  # of the directory of a checkpoint: a model has them, too
+COPIED = (GENERATION, TOKENIZER, VOCAB, MERGES)  # files of a checkpoint's directory that a model has, too
 SHOWN = 12  # tensors that a message lists
-UNSAID = {  # what no tensor of a kind says
+UNSAID = {  # fields that no tensor of a kind determines
     gpt2.MODEL_TYPE: "the number of heads (n_head)",
     textcnn.MODEL_TYPE: "the number of tokens of a sentence (sequence_length)",
 }
@@ -42,9 +42,8 @@ def kind_of(tensors: Tensors) -> str | None:
 
 
 def with_configuration(tensors: Tensors, kind: str, path: str) -> tuple[Config, Tensors]:
-    """The configuration beside the file at `path`, and the weights by the model's names.
-
-    Raises InputError where there is none, or where the tensors are not those that it describes.
+    """The configuration beside the file at `path`, and the weights by the model's names. Raises InputError if there is
+    no configuration, or if the tensors do not match it.
     """
     folder = os.path.dirname(path) or os.curdir
     if not os.path.isfile(os.path.join(folder, CONFIG)):

@@ -51,7 +51,8 @@ def convert(source: str, destination: str, *, force: bool = False) -> int:
 
 
 def _is_state_dict(path: str) -> bool:
-    """True for a .safetensors file and one that PyTorch saved; one of the course's sizes is the course's."""
+    """True for a .safetensors file and for one that PyTorch saved. A file of one of the course's sizes is the
+    course's."""
     if path.lower().endswith((".safetensors", ".pt", ".pth")):
         return True
     with InputFile(path, "model") as file:
@@ -168,7 +169,7 @@ def _check_course_sizes(config: Config, path: str) -> None:
 
 
 def _check_replaced(path: str, force: bool) -> None:
-    """Raises UsageError for a file that is not empty: weights look like any others, and may have taken days."""
+    """Raises UsageError for a file that is not empty: any file may hold weights, and training may have taken days."""
     if not force and os.path.isfile(path) and os.path.getsize(path):
         what = f"the file exists and has {os.path.getsize(path):,} bytes, which may be weights"
         raise UsageError(

@@ -1,7 +1,7 @@
-"""Shards that have ended ranks, and so the whole job, in earlier runs: the next one is careful with them.
+"""Shards that have killed ranks, and so the whole job, in earlier runs. The next run treats them with care.
 
-Each death is a line of the job's logs/deaths.jsonl, written by the witness of its node, by the rank that could not go
-on, or by rank 0 for one that gave no sign of life.
+Each death is a line of the job's logs/deaths.jsonl. The witness of the node writes it, or the rank that failed, or rank
+0 for a rank without a sign of life.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ MOST_BYTES = 1 << 20  # of the file that are read
 
 
 class Death(msgspec.Struct, frozen=True):
-    """record: the one that ran alone, if one did. killed: as `End.killed`. forget: nobody died, and what was noted of
-    this shard before does not count any more."""
+    """The death of a rank. record: the one that ran alone, if any. killed: as `End.killed`. forget: no rank died; the
+    earlier deaths at this shard no longer count."""
 
     shard: int
     record: int | None
@@ -27,10 +27,10 @@ class Death(msgspec.Struct, frozen=True):
 
 
 def assignments(directory: JobDirectory, shards: list[int]) -> list[Assignment]:
-    """Shards as they are to be run: one that has ended TRIES ranks a record at a time, and a record that is blamed
-    (`Ends.blamed`) not at all, but for its error.
+    """How to run these shards. A shard that has killed TRIES ranks runs one record at a time. A blamed record
+    (`Ends.blamed`) does not run; it gets an error.
 
-    A rank may be killed for other reasons, even twice at one shard: that costs time, and no record.
+    A rank may be killed for other reasons, even twice at one shard: that costs time but no record.
     """
     found: dict[int, list[Death]] = {}
     for line in (directory.logs.read(DEATHS, MOST_BYTES) or b"").splitlines():
@@ -54,7 +54,7 @@ def _assignment(shard: int, deaths: list[Death]) -> Assignment:
 
 
 def _death(line: bytes) -> Death | None:
-    """None where the line is torn."""
+    """The death that a line describes; None if the line is torn."""
     try:
         return msgspec.json.decode(line, type=Death)
     except (msgspec.MsgspecError, UnicodeDecodeError):

@@ -7,12 +7,12 @@ from tilewright.runtime.jobs.task import Engine, Job, Place, open_worker, run_sh
 
 
 class Inline(Engine):
-    """Nobody watches this worker: one that hangs hangs the job, one that dies ends it (and it can be resumed)."""
+    """Runs shards without supervision. If a shard hangs, the job hangs; if the process dies, the job can be resumed."""
 
     watches = False
 
     def run(self, job: Job) -> None:
-        """Raises what the task does, and Interrupted between two shards or, where a shard is long, within it."""
+        """Raises what the task raises, and Interrupted between two shards or within a long one."""
         traced = trace.recording(job.directory, 0, job.settings.trace is not None)
         with traced, job.stop.in_time(job.settings.grace):
             worker = open_worker(job.task, job.directory, Place())

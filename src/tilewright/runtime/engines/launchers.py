@@ -1,4 +1,4 @@
-"""What the launchers of MPI tell the processes that they start: how many there are."""
+"""Reads how many processes an MPI launcher has started from the environment variables that it sets."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ SIZES = (  # variables in which they say it; Slurm sets its own in what srun sta
 
 
 def started() -> tuple[list[str], int]:
-    """The variables that tell of several processes, and how many the first tells of; ([], 1) where none does."""
+    """The variables that report several processes, and the number in the first of them; ([], 1) if there are none."""
     said = {name: os.environ.get(name, "") for name in SIZES}
     counts = {name: int(text) for name, text in said.items() if text.isdecimal() and int(text) > 1}
     return list(counts), next(iter(counts.values()), 1)
 
 
 def check_size(size: int) -> None:
-    """Raises UsageError where the launcher says that it started several processes and MPI sees one."""
+    """Raises UsageError if the launcher reports several processes but MPI sees one."""
     names, count = started()
     said = ", ".join(names)
     if size == 1 and count > 1:

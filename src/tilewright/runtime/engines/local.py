@@ -1,4 +1,4 @@
-"""Workers of this machine, a process each, watched: one that dies or hangs is replaced and its shard run again."""
+"""Supervised worker processes on this machine. A worker that dies or hangs is replaced, and its shard runs again."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class Local(Engine):
 
 
 def facts_of(workers: int, ended: Counter[str]) -> dict[str, object]:
-    """What a report says of workers. ended: why, and how often; those that ended without a signal's asking were
+    """The workers' part of a report. ended: count of ended workers by reason. Workers that no signal stopped were
     replaced."""
     return {"workers": workers, "replaced": ended.total()} | ({"ended": dict(ended)} if ended else {})
 
 
 def places(workers: int, gpus: tuple[str, ...] = ()) -> list[Place]:
-    """Where each of the workers runs: the cores that may be used, divided, and the GPUs in turn."""
+    """The cores and the GPU of each worker: the allowed cores are divided, the GPUs are assigned round-robin."""
     if workers == 1:
         return [Place(gpu=gpus[0] if gpus else None)]
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
@@ -75,7 +75,7 @@ def _part(cores: list[int], number: int, workers: int) -> tuple[int, ...] | None
 
 @dataclass
 class _Hand:
-    """A worker's process, as its supervisor sees it. heard: when it last gave a sign of life."""
+    """A worker process as its supervisor sees it. heard: time of its last sign of life."""
 
     place: Place
     process: subprocess.Popen[bytes]
@@ -120,7 +120,7 @@ class _Supervisor:
             raise self.gave_up()
 
     def work(self, woken: socket.socket) -> None:
-        """Until all shards are committed or given up; with a signal, until those that run are."""
+        """Runs until all shards are committed or given up; after a signal, until the running shards are."""
         stop, grace = self.job.stop, self.job.settings.grace
         while not self.schedule.over:
             if stop.name and (not self.schedule.running or stop.left(grace) <= 0):
@@ -140,7 +140,7 @@ class _Supervisor:
                 raise self.gave_up()
 
     def hire(self) -> None:
-        """A process for each place that has none, while there are shards for it."""
+        """Start a process in each place without one, as long as there are shards for it."""
         wanted = len(self.schedule.todo) + self.schedule.running
         for place in self.places:
             if place.number not in self.hands and len(self.hands) < wanted:
@@ -179,7 +179,7 @@ class _Supervisor:
         return hand
 
     def give(self) -> None:
-        """A shard for each worker that has none."""
+        """Give a shard to each idle worker."""
         for number, hand in self.hands.items():
             if hand.ready and self.schedule.paces[number].at is None:
                 given = self.schedule.next(number)
@@ -190,7 +190,7 @@ class _Supervisor:
                         hand.pipe.send(given)
 
     def hear(self, hand: _Hand) -> None:
-        """One message, or the end of the process."""
+        """Handle one message, or the end of the process."""
         try:
             message = hand.pipe.recv()
         except (EOFError, ConnectionError, OSError):
@@ -212,7 +212,7 @@ class _Supervisor:
             raise message.error
 
     def watch(self) -> None:
-        """Kills those who have not been heard of for too long; their end is heard like any other."""
+        """Kills workers whose last sign of life is too old. Their end is then handled like any other."""
         now = time.monotonic()
         for number, hand in self.hands.items():
             busy = hand.ready and self.schedule.paces[number].at is not None
@@ -270,7 +270,7 @@ class _Supervisor:
         return f"bytes {begin:,} to {end:,}" if hasattr(cut, "size") else f"records {begin:,} to {begin + end - 1:,}"
 
     def dismiss(self) -> None:
-        """Lets all workers end by themselves, for LAST_SECONDS."""
+        """Ask all workers to exit, and wait for them for up to LAST_SECONDS."""
         for hand in self.hands.values():
             with suppress(ConnectionError):
                 hand.pipe.send(None)
@@ -280,12 +280,12 @@ class _Supervisor:
                 hand.process.wait(max(until - time.monotonic(), 0))
 
     def strike(self) -> None:
-        """Kills all processes without waiting for their end; safe in a signal's handler."""
+        """Kills all processes without waiting for them to exit; safe in a signal handler."""
         for hand in self.hands.values():
             hand.process.kill()
 
     def kill(self) -> None:
-        """No process is left."""
+        """Kill the remaining processes and wait for them."""
         self.strike()
         for hand in self.hands.values():
             hand.process.wait()

@@ -83,7 +83,8 @@ class Mpi(Engine):
         self._witness.close()
 
     def _my_place(self, node: Any) -> Place:
-        """This rank's part of its node: its GPU, and of the cores a part where the launcher gave all to each."""
+        """This rank's part of its node: its GPU, and a part of the cores if the launcher gave all cores to every
+        rank."""
         mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
         same = len({tuple(cores or ()) for cores in node.allgather(mine)}) == 1
         part = places(node.size, gpu_names(node) if self.gpu else ())[node.rank]
@@ -113,7 +114,7 @@ class Mpi(Engine):
         os._exit(code)
 
     def run(self, job: Job) -> None:
-        """On rank 0: this rank's share of the shards, until those of all are committed."""
+        """Rank 0: run its share of the shards, until all ranks' shards are committed."""
         counter = self._counter
         assert counter is not None
         job.stop.at_once = lambda: self._end(130)
@@ -135,12 +136,12 @@ class Mpi(Engine):
         job.facts |= {"ranks": self._comm.size}
 
     def tell(self, report: Report) -> None:
-        """Lets the other ranks end, which get the report."""
+        """Send the report to the other ranks, which then exit."""
         if self._counter:
             self._counter.post(Finished(report))
 
     def follow(self, task: Task, output: str, settings: Settings) -> Report:
-        """On all other ranks: what rank 0 says, until it has finished."""
+        """All other ranks: run the shards that rank 0 sends, until it has finished."""
         with stopping() as stop, ExitStack() as opened:
             stop.at_once = lambda: self._end(130)
             link = Link(self._comm, stop, settings.watchdog)
@@ -165,7 +166,7 @@ class Mpi(Engine):
             return message.report
 
     def _run(self, worker: Worker, directory: JobDirectory, given: Assignment, beat: RankBeat) -> Record:
-        """A shard, of which the witness is told first."""
+        """Tell the witness, then run a shard."""
         self._at(given.shard)
         shard = directory.shard(given.shard, alone=given.alone, skip=given.skip)
         try:
@@ -212,7 +213,7 @@ def gpu_names(node: Any) -> tuple[str, ...]:
 
 
 def _count_gpus() -> int:
-    """By a process of its own; 0 where there is no driver."""
+    """The number of GPUs, counted in a separate process; 0 without a driver."""
     code = f"import sys; sys.path[:] = {sys.path!r}; from tilewright.hardware import gpus; print(len(gpus()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     return int(done.stdout) if done.returncode == 0 else 0

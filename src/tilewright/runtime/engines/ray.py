@@ -1,7 +1,7 @@
-"""Shards as calls of Ray's actors, one a worker, replaced when it dies or hangs: for clusters that are run by Ray.
+"""Shards as calls of Ray actors, one actor per worker, for Ray clusters. An actor that dies or hangs is replaced.
 
-Every node must see the job's directory and the input under the same paths. Where an actor is, it says in a file of the
-job's logs, which outlives it.
+Every node must see the job's directory and the input under the same paths. An actor writes its progress to a file in
+the job's logs, because the file survives the actor.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Actor:
             self._began = directory.began
 
     def run(self, given: Assignment) -> Record:
-        """A shard, from nothing to its commit."""
+        """Run a shard and commit it."""
         number = self._place.number
         with JobDirectory(self._output) as directory, trace.recording(directory, number, self._traced):
             self._fd = directory.logs.open(said_name(number), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -112,14 +112,14 @@ class Actor:
 
 
 def said_name(number: int) -> str:
-    """The file in the job's logs that tells where a worker is: the record that runs alone, how many are done, when,
-    and the share of the work."""
+    """The progress file of a worker in the job's logs: the record that runs alone, records done, the time, the share of
+    the work."""
     return f"said-{number}"
 
 
 @dataclass
 class _Hand:
-    """An actor as the driver sees it: what it works on, what it said last, and when that was new."""
+    """An actor as the driver sees it: its shard, its last progress, and when that last changed."""
 
     actor: Any
     call: Any
@@ -136,7 +136,7 @@ class _Driver:
         self.ended: Counter[str] = Counter()  # actors before their time, by why
 
     def work(self, workers: int) -> None:
-        """Until all shards are committed; with a signal, until those that run are."""
+        """Runs until all shards are committed; after a signal, until the running shards are."""
         stop, grace = self.job.stop, self.job.settings.grace
         while not self.schedule.over:
             if stop.name and (not self.schedule.running or stop.left(grace) <= 0):
@@ -155,7 +155,7 @@ class _Driver:
                 )
 
     def give(self, number: int) -> None:
-        """An actor, if there is none; a shard, if it has none."""
+        """Start the actor if there is none, and give it a shard if it is idle."""
         hand = self.hands.get(number)
         if hand is None and len(self.hands) < len(self.schedule.todo) + self.schedule.running:
             task, place, traced = self.job.task, Place(number), self.job.settings.trace is not None
@@ -167,7 +167,7 @@ class _Driver:
             self.job.at_work(number, 0)
 
     def hear(self, number: int) -> None:
-        """What a call gave: a record, an error, or the actor's end."""
+        """Handle the result of a call: a record, an error, or the actor's end."""
         hand, errors = self.hands[number], self.ray.exceptions
         try:
             record = self.ray.get(hand.call)
@@ -187,7 +187,7 @@ class _Driver:
             self.schedule.join(number)
 
     def watch(self, number: int) -> None:
-        """Reads what an actor says; one that says nothing for too long is lost."""
+        """Read an actor's progress. An actor without progress for too long counts as lost."""
         hand = self.hands[number]
         said = self.job.directory.logs.read(said_name(number), SAID_BYTES) or b""
         if hand.ready and said != hand.said:

@@ -15,8 +15,8 @@ BLAMED = 8  # records of a shard that may each end a worker; with more, the shar
 
 
 class End(NamedTuple):
-    """How a worker ended. why: "SIGSEGV", "exit code 1: ValueError: ...". killed: by a signal that other processes
-    send (an operator, a batch system, the kernel when memory is short), which says little of the record at work."""
+    """How a worker ended. why: "SIGSEGV", "exit code 1: ValueError: ...". killed: by a signal that other processes send
+    (an operator, a batch system, the kernel when memory is short). Such a signal says little about the record."""
 
     why: str
     killed: bool = False
@@ -24,34 +24,34 @@ class End(NamedTuple):
 
 @dataclass
 class Ends:
-    """Workers that ended while one record ran alone: of their own, and killed from outside."""
+    """Counts of workers that ended while one record ran alone. own: by themselves. killed: from outside."""
 
     own: int = 0
     killed: int = 0
 
     def add(self, end: End) -> None:
-        """One more."""
+        """Count one more."""
         self.own, self.killed = self.own + (not end.killed), self.killed + end.killed
 
     @property
     def blamed(self) -> bool:
-        """Whether the record is not run any more: it becomes an error."""
+        """True if the record does not run again: it becomes an error."""
         return self.own >= TRIES or self.own + self.killed >= KILLS
 
     @property
     def doubted(self) -> bool:
-        """Whether it is blamed for kills from outside: the next run tries it again."""
+        """True if it is blamed only because of kills from outside: the next run tries it again."""
         return self.blamed and self.own < TRIES
 
     def reason(self, why: str) -> str:
-        """What the record's error says."""
+        """The text of the record's error."""
         return f"it ended its worker: {why}" + " (killed from outside: the next run tries it again)" * self.doubted
 
 
 @dataclass
 class Assignment:
-    """A shard on its way. alone: one record at a time; skip: records that are blamed, with the reason. doubted: how
-    many of these for kills from outside. ends: by record that ran alone, None: before the first of them."""
+    """A shard that is to run. alone: one record at a time. skip: blamed records, with the reason. doubted: the number
+    of these that are blamed for kills from outside. ends: by the record that ran alone; None: before the first one."""
 
     shard: int
     alone: bool = False
@@ -62,7 +62,8 @@ class Assignment:
     begun: float = 0.0
 
     def lost(self, end: End, record: int | None) -> bool:
-        """A worker ended; False: the shard is given up, since its records cannot be told apart or too many are bad."""
+        """Note that a worker ended. False: the shard is given up, because no single record is to blame or too many
+        are."""
         self.deaths += 1
         if not self.alone:
             self.alone = self.deaths >= TRIES
@@ -79,23 +80,21 @@ class Assignment:
 
 @dataclass
 class Pace:
-    """How a worker does: its last shard's seconds, and what it works on."""
+    """The speed of a worker: the seconds of its last shard, and its current shard."""
 
     seconds: float | None = None
     at: Assignment | None = None
 
     def expected(self, now: float) -> float:
-        """Seconds for its next shard; infinite where nothing is known, or it is late with the one it has."""
+        """Expected seconds for its next shard; infinite if unknown, or if its current shard is late."""
         late = self.at is not None and self.seconds is not None and now - self.at.begun > LATE * self.seconds
         return float("inf") if late or self.seconds is None else self.seconds
 
 
 @dataclass
 class Schedule:
-    """Workers, known by number, draw shards one by one, so a slow one takes fewer.
-
-    Near the end a worker gets none where the others would be done with all of it before this worker with one.
-    given_up: shards that ended every worker, with the reason.
+    """Gives shards to workers one at a time, so a slow worker gets fewer. Near the end a worker gets none if the others
+    would finish all of them before it finishes one. given_up: shards that ended every worker, with the reason.
     """
 
     todo: deque[Assignment]
@@ -104,20 +103,20 @@ class Schedule:
 
     @property
     def running(self) -> int:
-        """Shards that are being run."""
+        """The number of running shards."""
         return sum(pace.at is not None for pace in self.paces.values())
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left to be run or waited for."""
+        """True if no shard waits or runs."""
         return not self.todo and not self.running
 
     def join(self, worker: int) -> None:
-        """A worker that can be given shards."""
+        """Add a worker."""
         self.paces[worker] = Pace()
 
     def next(self, worker: int) -> Assignment | None:
-        """A shard for a worker that has none; None: nothing for this one, for now."""
+        """The next shard for an idle worker; None if it gets none for now."""
         pace = self.paces[worker]
         if not self.todo or (pace.seconds is not None and pace.seconds > self._others_need(worker)):
             return None
@@ -126,7 +125,7 @@ class Schedule:
         return pace.at
 
     def _others_need(self, worker: int) -> float:
-        """Seconds in which the other workers would do all that is left, as far as is known."""
+        """Estimated seconds in which the other workers would finish all remaining shards."""
         now = time.monotonic()
         others = [pace.expected(now) for number, pace in self.paces.items() if number != worker]
         rate = sum(1 / max(seconds, 1e-9) for seconds in others)

@@ -44,13 +44,13 @@ WHY = "killed or crashed"  # of a rank that has ended without a word
 
 
 class Witness:
-    """A rank's connections to the witness of its node; where there is none, nothing happens."""
+    """A rank's connections to the witness of its node. Without a witness, calls do nothing."""
 
     _crash: socket.socket | None = None
 
     def __init__(self, node, low: int) -> None:
-        """node: the communicator of the ranks of this node, all of which come here. low: a descriptor opened before
-        MPI's, which becomes a connection.
+        """Every rank of the node must call this. node: their communicator. low: a descriptor opened before MPI's; it
+        becomes a connection.
         """
         self._socket = None
         self._silent = [low]
@@ -103,7 +103,7 @@ class Witness:
 
 
 def connected(name: str, kind: bytes = b"") -> socket.socket:
-    """A connection to the witness of this name, which knows whose it is and of which kind, SIGNALS or none.
+    """Open a connection to the witness of this name, and tell it the process and the kind: SIGNALS or none.
 
     Raises OSError where there is no witness, or one of another user.
     """
@@ -147,7 +147,7 @@ class _Rank:
         self.crash = b""  # what the handler of its crash has said
 
     def hear(self) -> bool:
-        """Takes all that is said; False: it has ended, or is no rank's."""
+        """Read all that arrived. False: the connection has ended, or belongs to no rank."""
         while True:
             try:
                 heard = self._connection.recv(1 << 16)
@@ -183,7 +183,7 @@ class _Rank:
 
 
 def _told(line: bytes) -> dict[str, Any]:
-    """What a line tells, nothing where it is none of a rank's."""
+    """The fields of a line; empty if no rank would write it."""
     try:
         told = json.loads(line)
     except (ValueError, RecursionError):
@@ -194,7 +194,7 @@ def _told(line: bytes) -> dict[str, Any]:
 
 
 def _accept(server: socket.socket) -> tuple[socket.socket, _Rank] | None:
-    """A connection of this user's; those of others are closed."""
+    """Accept a connection of this user; close those of others."""
     connection = server.accept()[0]
     peer, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     if user != os.geteuid():
@@ -234,7 +234,7 @@ def main(fd: int) -> None:
 
 
 def _died(pid: int, ranks: list[_Rank]) -> bool:
-    """Whether it was no good end that this process has come to; then nothing else is to be told."""
+    """True if this process ended badly, or a rank ended all others. The witness then stops."""
     for rank in ranks:
         rank.hear()
     if any(rank.known.get("all") for rank in ranks):  # the others end because of it

@@ -1,4 +1,4 @@
-"""What runs in a worker's process: shards that the supervisor hands it, until there are none or the supervisor dies."""
+"""The program of a worker process. It runs shards from the supervisor until none are left or the supervisor dies."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Setup:
 
 @dataclass
 class Ready:
-    """The worker has loaded what it needs."""
+    """The worker has loaded the model and opened the input."""
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Alive:
 
 @dataclass
 class Done:
-    """A shard is committed. peak: bytes of memory that the worker has taken at most so far."""
+    """A shard is committed. peak: the worker's peak memory so far, in bytes."""
 
     record: Record
     peak: int = 0
@@ -115,7 +115,7 @@ def _work(pipe: Connection) -> None:
 
 
 class PipeBeat:
-    """Signs of life, at most one in BEAT_SECONDS; but those of records that run alone, each."""
+    """Sends signs of life: at most one per BEAT_SECONDS, but always one for a record that runs alone."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -132,7 +132,7 @@ class PipeBeat:
 
 
 def _die_with(parent: int) -> None:
-    """No worker outlives its supervisor, however that ends. Elsewhere than on Linux its next message fails."""
+    """On Linux the kernel kills the worker when its supervisor ends. Elsewhere the worker's next message fails."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(DIE_WITH_PARENT, signal.SIGKILL)
     if os.getppid() != parent:  # it has ended already

@@ -1,10 +1,10 @@
-"""Files that have another time of change than when the job was begun: whether they hold the same is known by a hash.
+"""Compares files whose times have changed since the job began: a hash decides if the content is the same.
 
-Both times count: mtime, and ctime, which an edit cannot put back, but which chmod, a hard link and a move change, too.
+Both times count, mtime and ctime. An edit cannot reset the ctime, but chmod, a hard link and a move change it, too.
 
-A file of up to 1 MiB is known by its samples, which are all of it. Of a larger one a thread takes the sha256 while the
-job runs, and it counts if the file was the manifest's before and after. A file that was only touched, or copied over
-with the same bytes, then has this sha256 when the job goes on; one that was edited between its samples has not.
+The samples of a file of up to 1 MiB are the whole file. A thread hashes larger files while the job runs. The sha256
+counts if the file matched the manifest before and after. When the job resumes, a file that was only touched, or
+overwritten with the same bytes, still has this sha256. A file that was edited between its samples has not.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from tilewright.runtime.jobs.unchanged import Tree, files_below
 
 BLOCK_BYTES = 1 << 19  # read at a time: a quarter of a millisecond, and little memory beside that of a small job
 REST = 19  # times as long as it has worked, the thread then rests: a twentieth of a core, and of the disk's time
-SAME = "same-content"  # a file in the job's directory by which a user says what no hash can
-WAIT_SECONDS = 60.0  # for the thread's end: it is at a block, or an fsync
+SAME = "same-content"  # a file in the job's directory by which the user vouches for the content
+WAIT_SECONDS = 60.0  # wait for the thread, which may be in a read or an fsync
 
 
 class Contents(Sealed, frozen=True):
@@ -52,16 +52,15 @@ class Contents(Sealed, frozen=True):
 
 
 class _Enough(Exception):
-    """The job ends before the file."""
+    """The job ended before the file was hashed."""
 
 
 def check_touched(
     directory: JobDirectory, now: Manifest, names: list[str], files: dict[str, str], beat: Callable[[], object]
 ) -> None:
-    """Raises UsageError unless each of these files, which have another time of change, holds what it did.
-
-    now: with their fields as they are; who comes so far compares them again at the end, so that a change while they
-    are read is found. files: their paths. beat: called with every block.
+    """Raises UsageError unless each of these files, whose times have changed, has its old content. now: with their
+    current fields. The run compares these again at its end, so it detects a change during the read. files: their paths.
+    beat: called for every block.
     """
     known = known_hashes(directory)
     for name in names:
@@ -82,7 +81,7 @@ def check_touched(
 
 
 def _needs_hash(manifest: Manifest, name: str) -> bool:
-    """Whether its fields leave a doubt: of a small file the samples are all of it."""
+    """True if the fields alone do not decide. The samples of a small file are the whole file."""
     return name + FILES in manifest.fingerprint or _number(manifest, name + BYTES) > SAMPLES * SAMPLE_BYTES
 
 
@@ -113,7 +112,7 @@ def _plain(name: str) -> str:
 
 
 def _said_same(directory: JobDirectory, path: str) -> bool:
-    """Whether SAME is there, and newer than the last change of the file or of what is in the directory."""
+    """True if the file SAME exists and is newer than the last change of the file at `path`, or of any file below it."""
     if SAME not in directory.root.names():
         return False
     with naming(path, "look at"):
@@ -123,8 +122,8 @@ def _said_same(directory: JobDirectory, path: str) -> bool:
 
 @contextmanager
 def hashing(directory: JobDirectory, files: dict[str, str]) -> Iterator[None]:
-    """Within the block a thread takes the sha256 of those of `files` (name in the fingerprint: path) of which it is
-    not known, the smallest first. What fails there costs nothing but that knowledge."""
+    """Within the block a thread hashes the `files` (name in the fingerprint: path) whose sha256 is not known, the
+    smallest first. Errors there only leave the sha256 unknown."""
     known = known_hashes(directory)
     sizes = {name: _number(directory.manifest, name + BYTES) for name in files if name not in known}
     todo = [name for name in sorted(sizes, key=sizes.__getitem__) if _needs_hash(directory.manifest, name)]
@@ -173,7 +172,7 @@ def _hash(directory: JobDirectory, files: dict[str, str], known: dict[str, str],
 
 
 def _digest(path: str, beat: Callable[[], object]) -> str:
-    """The sha256 of a file; of a directory, that of its files' names, sizes and bytes in one order."""
+    """The sha256 of a file. For a directory: of the names, sizes and bytes of its files, in one order."""
     digest = hashlib.sha256()
     block = memoryview(bytearray(BLOCK_BYTES))
     if not os.path.isdir(path):
@@ -204,7 +203,7 @@ def _add(path: str, digest: Digest, block: memoryview, beat: Callable[[], object
 
 
 def known_hashes(directory: JobDirectory) -> dict[str, str]:
-    """The sha256 of files, by their names in the fingerprint, as far as a run of this job has come with them."""
+    """The sha256 of the files that runs of this job have hashed so far, by their names in the fingerprint."""
     with suppress(Damaged):
         contents = directory.sealed(CONTENTS, Contents)
         if contents.manifest == directory.manifest.seal:

@@ -20,14 +20,13 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 1 << 20
 TAIL_BYTES = 65536  # read at a time behind the end of a shard, where only the rest of one line is wanted
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**62)]  # bytes or rows that a manifest may name
-Per = Annotated[int, msgspec.Meta(ge=1, le=2**62)]  # bytes or rows a shard
+Per = Annotated[int, msgspec.Meta(ge=1, le=2**62)]  # bytes or rows per shard
 ENTRY = struct.Struct("<Q8s")  # of the index: lines of a stretch, check
 
 
 class Records(msgspec.Struct, frozen=True, tag="records", forbid_unknown_fields=True):
-    """Rows of one size, one behind the other from byte `offset`: raw binary, .npy. per_shard: rows a shard.
-
-    record_bytes is 0 where rows are made and not read.
+    """Rows of one size, contiguous from byte `offset`: raw binary, .npy. per_shard: rows per shard. record_bytes is 0
+    if rows are generated, not read.
     """
 
     record_bytes: Size
@@ -62,7 +61,7 @@ class Lines(msgspec.Struct, frozen=True, tag="lines", forbid_unknown_fields=True
 
 
 class RowGroups(msgspec.Struct, frozen=True, tag="row_groups", forbid_unknown_fields=True):
-    """Parquet: a shard is a row group. rows: of each that are wanted."""
+    """Parquet: a shard is a row group. rows: the wanted rows of each group."""
 
     rows: tuple[Size, ...]
 
@@ -80,7 +79,7 @@ class RowGroups(msgspec.Struct, frozen=True, tag="row_groups", forbid_unknown_fi
 
 
 class Whole(msgspec.Struct, frozen=True, tag="whole", forbid_unknown_fields=True):
-    """One shard: what cannot be cut."""
+    """A single shard, for inputs that cannot be cut."""
 
     @property
     def shards(self) -> int:
@@ -117,7 +116,7 @@ class Shard:
         return self.cut.offset + self.rows.start * self.cut.record_bytes
 
     def share(self, end: int) -> float | None:
-        """What lies before byte `end` of the input, of its bytes of a text; None where the input is none."""
+        """The share of the shard's bytes that lie before byte `end` of the input; None if the input is not text."""
         if not isinstance(self.cut, Lines):
             return None
         first, stop = self.cut.span(self.number)
@@ -169,13 +168,13 @@ def lines_between(file: InputFile, begin: int, end: int) -> Iterator[tuple[bytes
         too_long = too_long or len(carry) + len(chunk) - start > MAX_LINE_BYTES
         carry = bytearray() if too_long else carry + chunk[start:]
         place += len(chunk)
-        if too_long and place >= end:  # whatever follows belongs to later shards
+        if too_long and place >= end:  # the rest belongs to later shards
             yield None, end
             return
 
 
 def _first_start(file: InputFile, begin: int, end: int) -> int | None:
-    """Where the first line begins in [begin, end); None: nowhere."""
+    """The byte at which the first line in [begin, end) begins; None if no line does."""
     if begin == 0:
         return 0
     for place in range(begin - 1, end - 1, TAIL_BYTES):

@@ -1,18 +1,18 @@
-"""OUT.job/: everything that a job has done so far, on the disk and sealed.
+"""OUT.job/: the finished work of a job, on the disk and sealed.
 
-manifest.json        what the results depend on, and how the input is cut
-shards/00042.part    a shard's output and notes, with its record (counts, sha256, seconds) behind them
-errors/00042.jsonl   those of its records that failed, a line each; 00042.again.jsonl while the shard is committed again
-logs/                what the workers said
-lines.index          how many lines begin in each stretch of a text, as this run has counted
-damaged/             what was not as it had been written
-lease                who works on it
-contents.json        the sha256 of large files that it reads
-output               what shards write in place, until it becomes the output
-report.json          of the finished job
-made.json            which files at the names of its outputs it may replace (made.py)
-ended.json           of a run that --max-errors has stopped: by what
-earlier/             what was done before --restart, until the new run has a shard (earlier.py)
+manifest.json        all that the results depend on, and the cut of the input
+shards/00042.part    a shard's output and notes, then its record (counts, sha256, seconds)
+errors/00042.jsonl   one line per failed record; 00042.again.jsonl while the shard is committed again
+logs/                logs of the workers, deaths and traces
+lines.index          number of lines that begin in each stretch of a text, counted by this run
+damaged/             files that differed from what was written
+lease                the run that works on the job
+contents.json        the sha256 of its large input files
+output               the output that shards write in place, until it is renamed
+report.json          the report of the finished job
+made.json            the files at its outputs' names that it may replace (made.py)
+ended.json           the bad records, if --max-errors has stopped the run
+earlier/             the files from before --restart, until the new run has a shard (earlier.py)
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MANIFEST, REPORT, LEASE, INDEX = "manifest.json", "report.json", "lease", "lines
 CONTENTS, ENDED = "contents.json", "ended.json"
 STAGE, EARLIER = "output", "earlier"
 FOLDERS = ("shards", "errors", "logs", "damaged")
-SYNC_SECONDS = 0.5  # between two fsyncs of the names of shards: each took 4 ms on a virtual disk, like a tiny shard
+SYNC_SECONDS = 0.5  # between two fsyncs of the shards' names: one took 4 ms on a virtual disk, as long as a tiny shard
 MOST_BYTES = 1 << 20  # of a manifest or a report
 
 OTHERWISE = "give another output, or --restart to throw away what was done"
@@ -52,12 +52,10 @@ Recut = Callable[[int | None], Cut]  # a task's `cut`
 
 
 class JobDirectory:
-    """`with JobDirectory(output) as directory`. make: make it where it is not there. look: folders in
-    it that are not there, as its run has just begun, are empty.
-
-    Any number of processes may have it open and commit shards; only the holder of its lease may do the rest. Raises
-    ResourceError wherever the system refuses, and where a part of it is a symbolic link; Removed where that was done
-    as it was made.
+    """`with JobDirectory(output) as directory`. make: create it if it is missing. look: missing folders count as empty,
+    because the run may just have begun. Any number of processes may open it and commit shards. Only the holder of its
+    lease may do the rest. Raises ResourceError wherever the system refuses, and if a part of it is a symbolic link;
+    Removed if another run removes it meanwhile.
     """
 
     def __init__(self, output: str, *, make: bool = False, look: bool = False) -> None:
@@ -83,7 +81,8 @@ class JobDirectory:
         self.began = AsBegun()
 
     def _check_root(self) -> None:
-        """Raises ResourceError where the directory is another user's trap, or its files cannot be renamed to OUT."""
+        """Raises ResourceError if another user could have prepared the directory, or its files cannot be renamed to
+        OUT."""
         folder = os.path.dirname(self.path)
         with naming(self.path, "look at"):
             owner, device = os.fstat(self.root.fd).st_uid, os.fstat(self.root.fd).st_dev
@@ -120,13 +119,13 @@ class JobDirectory:
 
     @property
     def manifest(self) -> Manifest:
-        """Of the job. Raises Damaged where it is not there or not as it was written."""
+        """The job's manifest. Raises Damaged if it is missing or differs from what was written."""
         if self._manifest is None:
             self._manifest = self.sealed(MANIFEST, Manifest)
         return self._manifest
 
     def sealed(self, name: str, kind: type[S]) -> S:
-        """What a file says. Raises Damaged where it is not there or not as it was written."""
+        """The content of a sealed file. Raises Damaged if it is missing or differs from what was written."""
         raw = self.root.read(name, MOST_BYTES + 1)
         if raw is None:
             raise Damaged(f"there is no {name}")
@@ -149,7 +148,7 @@ class JobDirectory:
             return []
 
     def compare(self, manifest: Manifest, recut: Recut | None = None) -> list[str]:
-        """As `begin`, for a job that is there; changes nothing. Raises Damaged where it has no manifest."""
+        """As `begin`, for an existing job; changes nothing. Raises Damaged if it has no manifest."""
         earlier = self.manifest
         touched = earlier.touched(manifest)
         if what := earlier.differs(manifest, but=touched):
@@ -163,11 +162,11 @@ class JobDirectory:
         return touched
 
     def reread(self) -> None:
-        """What is known of the job is asked of the disk again."""
+        """Forget cached data of the job, and read it from the disk again."""
         self._manifest = self._index = None
 
     def is_there(self) -> bool:
-        """Whether its paths still lead to what is open."""
+        """True if its paths still lead to the open directories."""
         with naming(self.path, "look at"), suppress(FileNotFoundError):
             return all(
                 os.path.samestat(os.stat(folder.path, follow_symlinks=False), os.fstat(folder.fd))
@@ -176,7 +175,8 @@ class JobDirectory:
         return False
 
     def remove(self) -> None:
-        """All of it, by the holder of the lease, which goes last: nobody else has one on half of it."""
+        """Remove the whole directory; only the holder of the lease may. The lease goes last, so no other run gets half
+        a job."""
         for name in (*(name for name in self.root.names() if name != LEASE), LEASE):
             self.root.remove(name)
         with naming(self.path, "remove"):
@@ -202,7 +202,7 @@ class JobDirectory:
             os.close(fd)
 
     def shard(self, number: int, *, alone: bool = False, skip: tuple[tuple[int, str], ...] = ()) -> Shard:
-        """A shard to be run."""
+        """The `Shard` of this number, for a worker."""
         cut = self.manifest.cut
         if isinstance(cut, Lines) and self._index is None:
             path = self.root.where(INDEX)
@@ -216,7 +216,7 @@ class JobDirectory:
         return Attempt(self, number)
 
     def sync_names(self) -> bool:
-        """Whether a commit is to flush the names of shards: a power cut may cost those of half a second."""
+        """True if a commit has to flush the shards' names. A power cut may lose the shards of half a second."""
         now = time.monotonic()
         self._unsynced = now - self._synced < SYNC_SECONDS
         if not self._unsynced:
@@ -224,18 +224,18 @@ class JobDirectory:
         return not self._unsynced
 
     def sync(self) -> None:
-        """Makes the names of all shards survive a power cut."""
+        """Flush the names of all shards, so they survive a power cut."""
         self.shards.sync()
         self._unsynced = False
 
     def committed(self) -> Iterator[int]:
-        """Numbers of shards of which there is a file, in order. A name that no commit gives does not count: shard 0 is
-        "00000.part", and "0000000.part" beside it would make it count twice."""
+        """Numbers of the shards that have a file, in order. Only names that a commit gives count: with "0000000.part"
+        beside "00000.part", shard 0 would count twice."""
         found = (_PART.fullmatch(name) for name in self.shards.names())
         return iter(sorted(int(match[1]) for match in found if match and part_name(int(match[1])) == match[0]))
 
     def missing(self) -> list[int]:
-        """Numbers of shards still to be run; what lies in the place of one and is none of this job's is put aside."""
+        """Numbers of the shards that must still run. A file that is not this job's is moved aside."""
         done = set()
         for number in self.committed():
             record = self.record(number)
@@ -246,13 +246,13 @@ class JobDirectory:
         return [number for number in range(self.manifest.cut.shards) if number not in done]
 
     def record(self, number: int) -> Record | None:
-        """Of a committed shard of this job; None where there is none, or it is not of this job or damaged."""
+        """The record of a committed shard; None if it is missing, damaged or of another job."""
         with suppress(Damaged):
             return self.checked_record(number)
         return None
 
     def checked_record(self, number: int) -> Record:
-        """Of a committed shard. Raises Damaged where there is none, or it is not of this job or damaged."""
+        """The record of a committed shard. Raises Damaged if it is missing, damaged or of another job."""
         with self._open_shard(number) as (_, record):
             return record
 
@@ -268,8 +268,8 @@ class JobDirectory:
             os.close(fd)
 
     def blocks(self, number: int) -> Generator[bytes, None, None]:
-        """A shard's output in blocks. Raises Damaged, before the first block where the shard is not there, and after
-        the last one where they are not what was written."""
+        """A shard's output in blocks. Raises Damaged: before the first block if the shard is missing, after the last
+        one if the blocks differ from what was written."""
         digest = hashlib.sha256()
         with self._open_shard(number) as (fd, record):
             for place in range(0, record.size, BLOCK_BYTES):
@@ -281,7 +281,7 @@ class JobDirectory:
             raise Damaged("the sha256 of the shard is not that of its record")
 
     def notes(self, number: int) -> bytes:
-        """What a shard keeps beside its output. Raises Damaged where it is not there or not what was written."""
+        """A shard's notes. Raises Damaged if they are missing or differ from what was written."""
         with self._open_shard(number) as (fd, record), naming(self.shards.where(part_name(number)), "read"):
             notes = os.pread(fd, record.notes_size, record.size)
         if (hashlib.sha256(notes).hexdigest() if notes else "") != record.notes_sha256:
@@ -289,7 +289,8 @@ class JobDirectory:
         return notes
 
     def errors_of(self, record: Record) -> bytes:
-        """The file of a shard's errors, a byte more than its record says; of two, the one that the record means."""
+        """The bytes of a shard's file of errors, at most one more than its record says. Of two files: the one that
+        matches the record."""
         found = b""
         for name in (error_name(record.shard), again_name(record.shard)):
             found = self.errors.read(name, record.error_size + 1) or found
@@ -298,7 +299,7 @@ class JobDirectory:
         return found
 
     def wrong_errors(self, record: Record) -> str:
-        """What is wrong with the file of a shard's errors; "": nothing."""
+        """The damage of a shard's file of errors; "" if there is none."""
         if not record.errors:
             return ""
         errors = self.errors_of(record)
@@ -308,7 +309,7 @@ class JobDirectory:
         return "" if lines == record.errors else f"its record counts {record.errors:,} errors, and its file {lines:,}"
 
     def check_settled(self) -> None:
-        """Raises UsageError where all that was done is set aside, and the new run has nothing yet."""
+        """Raises UsageError if the earlier files are set aside and the new run has no shard yet."""
         if EARLIER in self.root.names():
             raise UsageError(
                 "a run with --restart has no complete shard yet; the earlier results are set aside until then",
@@ -317,7 +318,7 @@ class JobDirectory:
             )
 
     def first_errors(self, most: int) -> list[str]:
-        """What is wrong with the first records that failed: "line 4, tokens[0]: ..."."""
+        """The errors of the first failed records: "line 4, tokens[0]: ..."."""
         from tilewright.formats.records import RecordError
 
         found: list[str] = []
@@ -330,5 +331,5 @@ class JobDirectory:
         return found
 
     def quarantine(self, number: int) -> None:
-        """Moves a shard's file to damaged/, so that it is missing."""
+        """Move a shard's file to damaged/, so the shard counts as missing."""
         self.shards.move(part_name(number), self.damaged, part_name(number))

@@ -29,11 +29,11 @@ _TEMPORARY = re.compile(r"\.(.+)-(\d{1,9})-[0-9a-f]{8}\.tmp", re.DOTALL)
 
 
 def step(label: str, name: str) -> None:
-    """Called as each of STEPS of the file `name` is done; tests replace it and let the process end there."""
+    """Called after each of STEPS of the file `name`. Tests replace it to end the process there."""
 
 
 def alive(pid: int) -> bool:
-    """Whether a process of this number runs on this host; one that has ended and that nobody asks for does not."""
+    """True if the process `pid` is alive on this host. Zombies count as dead."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
@@ -45,7 +45,7 @@ def alive(pid: int) -> bool:
 
 
 def process_stat(pid: int) -> list[bytes]:
-    """What /proc says of a process, from its state on; [] where the system does not say."""
+    """The fields of /proc/PID/stat from the state on; [] if the system has none."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()
@@ -61,11 +61,9 @@ class Removed(ResourceError):
 
 
 class Folder:
-    """A directory held open; names in it are never followed where they are symbolic links.
-
-    make: make it if it is not there; made: it was not. look: for who only reads, one that is not there is empty. mode:
-    permission bits; what is made in the folder has no others. Raises ResourceError, naming the path, wherever the
-    system refuses.
+    """A directory that is held open. It never follows symbolic links in it. make: create it if it is missing; `made`
+    tells if it was. look: read only; a missing directory counts as empty. mode: permission bits, also of everything
+    made in the folder. Raises ResourceError, naming the path, wherever the system refuses.
     """
 
     def __init__(
@@ -115,7 +113,7 @@ class Folder:
         return os.open(name, flags, self.mode & 0o666, dir_fd=self.fd)
 
     def open_or_none(self, name: str, flags: int = os.O_RDONLY) -> int | None:
-        """A descriptor; None where there is no regular file of that name."""
+        """A descriptor of the file; None if no regular file has that name."""
         if self.fd < 0:
             return None
         with naming(self.where(name), "read"):
@@ -156,7 +154,7 @@ class Folder:
         return False
 
     def names(self) -> list[str]:
-        """What is in it."""
+        """The names in the directory."""
         with naming(self.path, "list"):
             return os.listdir(self.fd) if self.fd >= 0 else []
 
@@ -199,9 +197,8 @@ class Folder:
 
 
 class Draft:
-    """A file on its way into a folder: under a private name until `commit`, removed by the end of the block.
-
-    Raises ResourceError naming the file's path to be, wherever the system refuses.
+    """A new file in a folder. It has a private name until `commit`, and without `commit` the end of the block removes
+    it. Raises ResourceError, naming the final path, wherever the system refuses.
     """
 
     def __init__(self, folder: Folder, name: str) -> None:
@@ -274,7 +271,7 @@ class Draft:
 
 
 def check_space(path: str, size: int) -> None:
-    """Raises ResourceError where the disk that would hold `path` has not `size` bytes left."""
+    """Raises ResourceError if the disk of `path` has fewer than `size` bytes left."""
     with naming(path, "ask for the space left on its disk"):
         disk = os.statvfs(os.path.dirname(path))
     left = disk.f_bavail * disk.f_frsize

@@ -1,8 +1,7 @@
-"""What --restart throws away, and when: not before the new run has its first shard.
-
-A run that ends sooner, as its worker refuses the model or the memory, leaves the job as it was. Until then all that
-was done lies in OUT.job/earlier/, moved there name by name, and then a file, WHOLE, says that all of it is there. It is
-the first to go on the way back. So what a run that was killed has left is told by that file: see `Earlier.settle`.
+"""--restart removes the earlier job's files only when the new run has its first shard. A run that ends sooner, because
+its worker refuses the model or the memory, leaves the job as it was. Until then the files are in OUT.job/earlier/. They
+are moved there one by one; then the file WHOLE marks them as complete. It is removed first on the way back. So this
+file tells the state that a killed run has left, see `Earlier.settle`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ FOLDERS = ("shards", "errors", "damaged", "logs")
 
 
 class Earlier:
-    """Of a job directory, for the holder of its lease. All methods raise ResourceError."""
+    """The earlier job's files in a job directory. Only the holder of the lease may use it. All methods raise
+    ResourceError."""
 
     def __init__(self, directory: JobDirectory) -> None:
         self._directory = directory
@@ -30,8 +30,8 @@ class Earlier:
         self._removing: Thread | None = None
 
     def settle(self, *, shared: bool) -> None:
-        """Ends what an earlier run's --restart had begun as it was killed: what was done is put back, unless the new
-        run had a shard. shared: others may do so, too; raises UsageError where there is something to end."""
+        """Clean up after a run with --restart that was killed: put the earlier files back, unless that run had a shard.
+        shared: other runs may do the same at this time, so raise UsageError if there is anything to clean up."""
         root = self._directory.root
         names = root.names()
         if shared and {EARLIER, FORGOTTEN} & {*names}:
@@ -45,8 +45,8 @@ class Earlier:
 
     @contextmanager
     def kept(self, *, put_back: bool) -> Iterator[None]:
-        """All that was done is set aside in this block, until `forget`. put_back: if the block ends before that, no
-        worker is at work any more, and all is put back; else the next run does it."""
+        """The earlier files are set aside in this block, until `forget`. put_back: if the block ends before that, no
+        worker runs any more, and the files are put back. Otherwise the next run does that."""
         try:
             self._set_aside()
             yield
@@ -62,7 +62,7 @@ class Earlier:
             self._join()
 
     def forget(self) -> None:
-        """The new run has something to lose; nothing to do the second time."""
+        """Remove the earlier files, because the new run has a shard. A second call does nothing."""
         if self._kept:
             self._kept = False
             root = self._directory.root
@@ -75,12 +75,12 @@ class Earlier:
             self._directory.root.remove(FORGOTTEN)
 
     def _join(self) -> None:
-        """What is forgotten is removed."""
+        """Wait until the forgotten files are removed."""
         if self._removing:
             self._removing.join()
 
     def _end(self) -> None:
-        """Forgets what is set aside where the new run has a shard, else puts it back."""
+        """Forget the earlier files if the new run has a shard, else put them back."""
         directory = self._directory
         if not self._kept:
             return
@@ -108,8 +108,8 @@ class Earlier:
         self._directory.reread()
 
     def _put_back(self, whole: bool) -> None:
-        """whole: all that was done is set aside, and what is in its place is the new run's, of which only logs are
-        worth keeping."""
+        """whole: all earlier files were set aside, so the files in their place are the new run's. Only its logs are
+        kept."""
         root = self._directory.root
         with _opened(EARLIER, root) as earlier:
             if whole:
@@ -135,7 +135,7 @@ class Earlier:
 
 @contextmanager
 def _opened(name: str, inside: Folder) -> Iterator[Folder]:
-    """A folder in another, made if it is not there."""
+    """Open a folder in another one; make it if it is missing."""
     folder = Folder(name, inside=inside, make=True)
     try:
         yield folder

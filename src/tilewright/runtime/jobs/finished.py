@@ -15,10 +15,9 @@ from tilewright.runtime.jobs.manifest import Sealed, encoded, seal
 
 
 class Report(Sealed, frozen=True):
-    """What a finished job did. size: bytes of the output; others: further outputs, (bytes, sha256) by path.
-
-    computed: shards of the last run, the others were there. seconds: of the last run, by phase and in "total".
-    figures: of all shards together. facts: what its engine says.
+    """The report of a finished job. size: bytes of the output; others: further outputs, (bytes, sha256) by path.
+    computed: shards that the last run computed; earlier runs computed the others. seconds: of the last run, by phase
+    and in "total". figures: of all shards together. facts: what its engine says.
     """
 
     manifest: str
@@ -36,7 +35,7 @@ class Report(Sealed, frozen=True):
 
 
 def digest_of(path: str, beat: Callable[[], object]) -> tuple[int, str]:
-    """Bytes and sha256 of a file, or of all files below a directory with their names."""
+    """(bytes, sha256) of a file, or of all files below a directory and their names."""
     digest = hashlib.sha256()
     if not os.path.isdir(path):
         with InputFile(path, "output") as file:
@@ -57,7 +56,7 @@ def digest_of(path: str, beat: Callable[[], object]) -> tuple[int, str]:
 
 
 def save_report(directory: JobDirectory, report: Report) -> Report:
-    """Keeps the report of a job whose output is there."""
+    """Seal and save the report of a job whose output exists."""
     report = seal(report)
     directory.root.place(REPORT, encoded(report))
     return report

@@ -1,8 +1,9 @@
-"""Ids given twice in different shards: found when all shards are there, in bounded memory, and made errors.
+"""Finds ids that occur twice in different shards, and makes errors of them. It runs after all shards, in bounded
+memory.
 
 A shard's notes are one 64-bit hash per record, in order: of its id, or 0 where it has none. Two different ids of a
-million meet by chance once in 40 million files. What the output says of a record that comes later with an id that was
-given before is what a run without shards would say.
+million meet by chance once in 40 million files. A later record with an id that occurred before gets the same error as
+in a run without shards.
 """
 
 from __future__ import annotations
@@ -29,9 +30,8 @@ Fields = tuple[str, ...]  # of an input line that may have its id, the first one
 
 
 def settle_ids(directory: JobDirectory, input: InputFile, fields: Fields, error_line: ErrorLine, stop: Stop) -> None:
-    """Commits again the shards in which a record has an id of an earlier shard, with the error of that.
-
-    8 bytes of memory an id given twice. Raises DamagedShards, Interrupted.
+    """Commit again the shards in which a record has an id of an earlier shard, with an error for the record. Takes 8
+    bytes of memory per repeated id. Raises DamagedShards, Interrupted.
     """
     for number, places in given_before(directory, stop):
         stop.check()
@@ -42,7 +42,7 @@ def settle_ids(directory: JobDirectory, input: InputFile, fields: Fields, error_
 
 
 def given_before(directory: JobDirectory, stop: Stop) -> Iterator[tuple[int, np.ndarray]]:
-    """(shard, places of records in it) of ids that were given before, in this shard or an earlier one."""
+    """(shard, indices of its records) for records whose id occurred before, in this shard or an earlier one."""
     numbers = list(range(directory.manifest.cut.shards))
     ends = np.cumsum(_noted(directory, numbers))
     parts = -(-int(ends[-1]) // MOST_HASHES) if numbers else 0
@@ -54,7 +54,7 @@ def given_before(directory: JobDirectory, stop: Stop) -> Iterator[tuple[int, np.
             hashes = _hashes(directory, number)
             kept.append(hashes[(hashes % np.uint64(parts) == part) & (hashes != 0)])
         twice = _twice(kept)
-        if len(twice):  # in most files none is, and no places have to be kept
+        if len(twice):  # most files have none, and no indices are stored
             found.append(_repeated(directory, twice, zip(numbers, ends.tolist(), strict=True)))
     later = np.sort(np.concatenate(found)) if found else np.zeros(0, np.int64)
     for number, end, size in zip(numbers, ends.tolist(), np.diff(ends, prepend=0).tolist(), strict=True):
@@ -64,7 +64,7 @@ def given_before(directory: JobDirectory, stop: Stop) -> Iterator[tuple[int, np.
 
 
 def _twice(kept: list[np.ndarray]) -> np.ndarray:
-    """The hashes that are there more than once, each once, in order. Empties the list."""
+    """The hashes that occur more than once, sorted and without repeats. Empties the list."""
     hashes = np.concatenate(kept)
     kept.clear()
     hashes.sort()
@@ -72,7 +72,7 @@ def _twice(kept: list[np.ndarray]) -> np.ndarray:
 
 
 def _repeated(directory: JobDirectory, twice: np.ndarray, shards: Iterable[tuple[int, int]]) -> np.ndarray:
-    """The places of the hashes `twice` but for the first of each. shards: (number, place at which it ends)."""
+    """The indices of the hashes `twice`, except the first of each. shards: (number, index at which it ends)."""
     found, places = [], []
     for number, end in shards:
         hashes = _hashes(directory, number)
@@ -87,7 +87,7 @@ def _repeated(directory: JobDirectory, twice: np.ndarray, shards: Iterable[tuple
 
 
 def _noted(directory: JobDirectory, numbers: list[int]) -> list[int]:
-    """Records of each shard, for each of which it has noted a hash. Raises DamagedShards for others."""
+    """The number of records of each shard. Raises DamagedShards for shards without a hash per record."""
     records = [directory.record(number) for number in numbers]
     bad = [
         number
@@ -109,7 +109,7 @@ def _hashes(directory: JobDirectory, number: int) -> np.ndarray:
 def _mark(
     directory: JobDirectory, number: int, places: set[int], input: InputFile, fields: Fields, error_line: ErrorLine
 ) -> None:
-    """Commits a shard with errors at these places, unless they have errors already."""
+    """Commit a shard with errors for the records at these indices, unless they have errors already."""
     errors = {error.line: error for error in _errors(directory, number)}
     failed = len(errors)
     with directory.attempt(number) as out:

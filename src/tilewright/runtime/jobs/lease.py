@@ -23,7 +23,8 @@ UNKNOWN = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # of fi
 
 
 class Holder(msgspec.Struct):
-    """Who works on a job: host, process, the process's start in clock ticks since boot, and since when (s, 1970)."""
+    """The run that holds a job: host, pid, the start of the process (clock ticks since boot), and the time (s since
+    1970)."""
 
     host: str
     pid: int
@@ -35,16 +36,14 @@ class Holder(msgspec.Struct):
 
 
 class _Taken(ResourceError):
-    """Another run has it."""
+    """Another run holds the lease."""
 
 
 class Lease:
-    """`with Lease(directory):` raises ResourceError naming host and pid where another run goes on, and Removed where
-    one has taken the directory away.
-
-    shared: for runs of parts, any number of which go on beside each other; that needs locks.
-    Where the file system knows no locks, what the file says decides: a process of this host is asked whether it lives,
-    and one of another host is believed to.
+    """`with Lease(directory):` raises ResourceError, naming host and pid, if another run holds the job, and Removed if
+    one has removed the directory. shared: for runs of parts, which may hold it at the same time; that needs locks.
+    On a file system without locks, the content of the file decides. A process of this host is checked; one of another
+    host counts as alive.
     """
 
     def __init__(self, directory: JobDirectory, *, shared: bool = False) -> None:
@@ -82,13 +81,13 @@ class Lease:
             raise
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if not self._shared:  # else it may name another run by now, and who is named is asked for whether it lives
+        if not self._shared:  # a shared lease may name another run by now; readers check if the named process is alive
             with suppress(ResourceError):  # the file stays: removing it would let two runs lock two files of one name
                 self._write(b"")
         self._close()
 
     def _lock(self) -> bool:
-        """Whether the lock is ours; False: there are none here."""
+        """Take the lock. False: the file system has no locks."""
         try:
             fcntl.flock(self._fd, (fcntl.LOCK_SH if self._shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -101,7 +100,7 @@ class Lease:
         return True
 
     def _take_without_locks(self) -> None:
-        """By a rename over a lease that nobody holds, after which it must still be ours."""
+        """Take the lease by a rename over one that nobody holds. Afterwards it must still be ours."""
         holder = holder_of(self._root.read(LEASE, 4096))
         if holder and lives(holder):
             raise self._taken(holder)
@@ -118,7 +117,7 @@ class Lease:
         _close_to_readers(self._fd)
 
     def _is_there(self) -> bool:
-        """Whether what is held is the lease of this job, and not one that was removed."""
+        """True if the open file is this job's lease, and not one that was removed."""
         with suppress(FileNotFoundError):
             found = os.stat(LEASE, dir_fd=self._root.fd, follow_symlinks=False)
             return os.path.samestat(found, os.fstat(self._fd)) and self._directory.is_there()
@@ -156,7 +155,7 @@ def encoded_holder() -> bytes:
 
 
 def holder_of(raw: bytes | None) -> Holder | None:
-    """Who a lease's file names; None: nobody, or it cannot be read."""
+    """The holder that a lease's file names; None if it names none or cannot be read."""
     try:
         return msgspec.json.decode(raw or b"", type=Holder)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -164,16 +163,15 @@ def holder_of(raw: bytes | None) -> Holder | None:
 
 
 def lives(holder: Holder) -> bool:
-    """Whether a holder is at work, as far as this host can know."""
+    """True if the holder is alive, or if this host cannot know."""
     if holder.host != os.uname().nodename:
         return True
     return alive(holder.pid) and _started(holder.pid) == holder.start
 
 
 def work_on(directory: JobDirectory) -> tuple[bool | None, Holder | None]:
-    """Whether a run, or runs of parts, work on a job, None where nobody can know; and who that is, if it can be read.
-
-    Takes the lock for a moment: a run that begins just then tries again.
+    """(True if runs work on the job, None if that cannot be known; the holder, if it can be read). Takes the lock for a
+    moment: a run that begins just then tries again.
     """
     fd = None
     with suppress(OSError):  # it may not be ours to write
@@ -195,12 +193,12 @@ def work_on(directory: JobDirectory) -> tuple[bool | None, Holder | None]:
     if holder is not None and holder.host == os.uname().nodename:
         if working is None:
             return lives(holder), holder if lives(holder) else None
-        holder = holder if lives(holder) else None  # one of several parts, of which others are at work
+        holder = holder if lives(holder) else None  # the named part has ended, but other parts are running
     return working, None if working is False else holder
 
 
 def _is_locked(fd: int) -> bool | None:
-    """Whether anybody holds a lock on it; None: the file system does not say."""
+    """True if another process holds a lock on it; None if the file system does not tell."""
     until = time.monotonic() + LOOK_SECONDS
     while True:
         try:

@@ -1,7 +1,7 @@
-"""Which file at an output's name a job may replace: one that it made itself, or was told to replace (--force).
+"""Decides if a job may replace a file at its output's name: one that it made itself, or with --force.
 
-made.json holds the inodes of those files. The merge notes the inode of the new output before the rename, so a job that
-is killed right after the rename knows its output again. A copy of a finished job is known by size and sha256.
+made.json holds the inodes of those files. The merge notes the inode of the new output before the rename. So a job that
+is killed right after the rename still recognises its output. A copy of a finished job is known by size and sha256.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GET_VERSION = 0x80087601  # FS_IOC_GETVERSION: the generation of an inode, whose
 
 
 class Made(Sealed, frozen=True):
-    """inodes: as `_inode` tells them."""
+    """inodes: as `_inode` returns them."""
 
     inodes: tuple[str, ...] = ()
 
@@ -42,9 +42,8 @@ def note(directory: JobDirectory, fds: Iterable[int]) -> None:
 def check_replaceable(
     directory: JobDirectory, outputs: Iterable[str], *, keep_others: bool, beat: Callable[[], object] = lambda: None
 ) -> None:
-    """Raises UsageError where there is something at one of `outputs` that no run of this job has made.
-
-    keep_others: else such files are noted, and may be replaced from now on. beat: called with every block that is read.
+    """Raises UsageError if one of `outputs` exists and no run of this job has made it. keep_others: if false, such
+    files are noted instead, and may be replaced from now on. beat: called for every block that is read.
     """
     paths = map(os.path.realpath, outputs)
     others = [path for path in paths if _is_there(path) and not _is_ours(directory, path, beat)]
@@ -63,14 +62,14 @@ def check_replaceable(
 
 
 def check_without_job(outputs: Iterable[str]) -> None:
-    """Raises UsageError where there is something at one of `outputs`, which have no job."""
+    """Raises UsageError if one of `outputs` exists; they have no job."""
     for path in outputs:
         if _is_there(path):
             raise refusal(path)
 
 
 def refusal(path: str) -> UsageError:
-    """An error that tells what is at `path`."""
+    """The error for a file or directory at `path`."""
     status = os.stat(path)
     when = time.strftime("%F %T", time.localtime(status.st_mtime))
     what = "a directory" if stat.S_ISDIR(status.st_mode) else f"a file of {status.st_size:,} bytes"
@@ -82,7 +81,7 @@ def refusal(path: str) -> UsageError:
 
 
 def _is_there(path: str) -> bool:
-    """Whether a run would replace something: an empty directory and an empty file hold nothing."""
+    """True if a run would replace content: an empty directory or file has none."""
     with naming(path, "look at"):
         try:
             status = os.stat(path)

@@ -1,6 +1,5 @@
-"""What a job's results depend on, and how its input is cut: two runs of one manifest give the same bytes.
-
-Everything a job keeps is sealed: it carries the sha256 of all its other fields, so that a changed bit is found.
+"""The manifest: all that a job's results depend on, and the cut of its input. Two runs of one manifest give the same
+bytes. Every file that a job keeps is sealed: it holds the sha256 of its other fields, which reveals a changed bit.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Damaged(ValueError):
 
 
 class DamagedShards(Exception):
-    """numbers: of shards that are not what was committed."""
+    """numbers: the shards that differ from what was committed."""
 
     def __init__(self, numbers: list[int]) -> None:
         super().__init__(numbers)
@@ -49,7 +48,7 @@ S = TypeVar("S", bound=Sealed)
 
 
 def seal(content: S) -> S:
-    """The same with its seal."""
+    """The content with its seal."""
     bare = msgspec.structs.replace(content, seal="")
     return msgspec.structs.replace(content, seal=hashlib.sha256(encoded(bare)).hexdigest())
 
@@ -78,9 +77,9 @@ class Manifest(Sealed, frozen=True):
     version: int = VERSION
 
     def differs(self, other: Manifest, but: Container[str] = ()) -> str | None:
-        """The first field in which `other`, the new one, asks for other results: "seed was 3 and is 4"; or None.
-
-        but: names of files whose times do not count. A ctime that an earlier version did not note is no difference.
+        """The first field whose value in `other`, the new manifest, changes the results: "seed was 3 and is 4"; or
+        None. but: names of files whose times are ignored. A ctime that an earlier version did not record is no
+        difference.
         """
         if self.version != other.version:
             return f"the version of the job's files was {self.version} and is {other.version}"
@@ -108,10 +107,9 @@ class Manifest(Sealed, frozen=True):
         ]
 
     def flaw(self) -> str:
-        """How the cut contradicts the fingerprint, as after an edit of one of them; "": not at all.
-
-        A seal is a checksum and no signature: who edits a file can seal it anew. A run cuts its input again and
-        compares (`JobDirectory.compare`); this is what can be known without the input.
+        """How the cut contradicts the fingerprint, as after an edit of one of them; "" if it does not. A seal is a
+        checksum, not a signature: an editor of the file can seal it again. This check needs no input. A run also cuts
+        its input again and compares (`JobDirectory.compare`).
         """
         cut, size, count = self.cut, self.fingerprint.get("input.bytes"), self.fingerprint.get("count")
         if (
@@ -131,12 +129,12 @@ class Manifest(Sealed, frozen=True):
 
 
 def _timed(field: str) -> str:
-    """The name of the file whose time a field is; "" for other fields."""
+    """The name of the file if the field holds its time; "" for other fields."""
     return field.rpartition(".")[0] if field.endswith((CHANGED, CTIME)) else ""
 
 
 def _told(field: str, value: object) -> str:
-    """A value of a fingerprint as a user reads it: a time of change (ns) as local time, the beginning of a hash."""
+    """A value of a fingerprint for a message: a time (ns) as local time, a hash by its first digits."""
     if isinstance(value, str) and field.endswith((SAMPLE, FILES, CTIME)):
         return f"sha256 {value[:12]}"
     return local_time(value) if isinstance(value, int) and _timed(field) else repr(value)[:MOST_TOLD]
@@ -149,10 +147,9 @@ def local_time(ns: int) -> str:
 
 
 def file_identity(name: str, path: str) -> dict[str, Value]:
-    """What tells this version of a file from others without reading it all: fingerprint fields that begin with `name`.
-
-    They are its bytes, when it was changed (ns), the ctime (ns), which cannot be put back, and the sha256 of 16 pieces
-    of 64 KiB, which are all of a file of up to 1 MiB. Raises InputError.
+    """Fingerprint fields that identify this version of a file without reading it all; their names begin with `name`.
+    They are its size, mtime (ns), ctime (ns), which a user cannot set, and the sha256 of 16 blocks of 64 KiB. The
+    blocks cover a file of up to 1 MiB. Raises InputError.
     """
     with InputFile(path, name) as file:
         status = os.fstat(file.fd)
@@ -167,13 +164,13 @@ def file_identity(name: str, path: str) -> dict[str, Value]:
 
 
 def check_unchanged(manifest: Manifest, fingerprint: dict[str, Value]) -> None:
-    """Raises InputError naming the field, where what the results depend on has changed while the job ran."""
+    """Raises InputError, naming the field, if the fingerprint has changed while the job ran."""
     if what := manifest.differs(Manifest(fingerprint=fingerprint, cut=manifest.cut)):
         raise changed_while_running(what)
 
 
 def changed_while_running(what: str) -> InputError:
-    """What a job reads is not what it was as the job began."""
+    """The error that a file changed after the job began."""
     return InputError(
         f"what the job reads was changed while it ran: {what}",
         remedy="put back what was there and run again; or let whatever writes it finish, and run again with --restart",

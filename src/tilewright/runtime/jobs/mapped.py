@@ -1,4 +1,4 @@
-"""Large blocks into a file that several processes write: reserved first, then copied through a memory map.
+"""Writes large blocks to a file that several processes share: it reserves space, then copies through a memory map.
 
 A write() holds its file's lock while it copies, so that workers that write one output take turns: two of them 0.8 GB/s
 together where each alone has 1.1 (ext4, EPYC Zen 4). Copies into a map do not: 3.3 GB/s by one, 4.5 by two. What is
@@ -23,7 +23,7 @@ from tilewright.errors import ResourceError
 from tilewright.formats.mapped import explain_faults
 
 LEAST_BYTES = 1 << 20  # below that a map costs more than it saves
-AMPLE = 8 << 30  # free bytes beside a block that others do not fill while it is copied: more than all workers hold
+AMPLE = 8 << 30  # free bytes besides a block, more than all workers can fill while it is copied
 PAGE = mmap.ALLOCATIONGRANULARITY
 TMPFS_MAGIC = 0x01021994
 # of file systems that do not reserve or map
@@ -32,9 +32,9 @@ _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 def write_at(fd: int, offset: int, view: memoryview) -> None:
-    """All bytes of view to `offset`; fd is open for reading and writing. Raises OSError."""
+    """Write all bytes of view at `offset`; fd is open for reading and writing. Raises OSError."""
     if len(view) >= LEAST_BYTES and (_ample(fd, len(view)) or reserve(fd, offset, len(view))):
-        # whole pages: of the first and the last, which may hold several blocks of the disk, part is not reserved
+        # whole pages only: the first and the last page may span several blocks of the disk, not all reserved
         begin, end = -offset % PAGE, (offset + len(view) - 1) // PAGE * PAGE - offset
         _write(fd, offset + end, view[end:])  # first, so that the file reaches as far as the map
         if _copied(fd, offset + begin, view[begin:end]):
@@ -44,7 +44,7 @@ def write_at(fd: int, offset: int, view: memoryview) -> None:
 
 
 def _copied(fd: int, offset: int, pages: memoryview) -> bool:
-    """Whether these pages could be mapped, and are written."""
+    """Write these pages through a map. False: they could not be mapped."""
     try:
         mapped = mmap.mmap(fd, len(pages), offset=offset)
     except OSError as error:
@@ -70,7 +70,7 @@ def _write(fd: int, offset: int, view: memoryview) -> None:
 
 
 def _ample(fd: int, size: int) -> bool:
-    """Whether this is a file in memory, and so much is free that pages of `size` bytes need not be reserved."""
+    """True if the file is in memory, and enough is free that `size` bytes need no reservation."""
     found = (ctypes.c_long * 32)()  # a struct statfs, whose first field is the type
     if _libc is None or _libc.fstatfs(fd, found) or found[0] != TMPFS_MAGIC:
         return False
@@ -79,10 +79,8 @@ def _ample(fd: int, size: int) -> bool:
 
 
 def reserve(fd: int, offset: int, size: int) -> bool:
-    """Blocks of the disk for these bytes of a file, whose other bytes stay; False where the file system cannot.
-
-    Linux's own call: the C library's posix_fallocate would write to every block where there is no such call. Raises
-    OSError.
+    """Reserve disk blocks for these bytes of a file; its other bytes stay. False: the file system cannot. Uses Linux's
+    own call, because the C library's posix_fallocate writes to every block if that call is missing. Raises OSError.
     """
     while _libc is not None:
         if _libc.fallocate(fd, 0, ctypes.c_longlong(offset), ctypes.c_longlong(size)) == 0:

@@ -1,4 +1,4 @@
-"""Shards in order become the output; and what can be said of a job from outside: is it intact, how far is it."""
+"""Merges the shards into the output, and verifies a job: its shards, errors and outputs."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ HASHERS = 4  # threads: sha256 lets the others run, and one thread hashes 0.4 to
 
 @dataclass(frozen=True)
 class Verified:
-    """damaged: what is not as it was written, "shard 42: ...", or not there. checked: files that were read. finished:
-    the job has written its output. shards, done: in all and there."""
+    """damaged: files that are missing or differ from what was written, "shard 42: ...". checked: files that were read.
+    finished: the job has written its output. shards: of the job. done: committed shards."""
 
     damaged: list[str]
     checked: int
@@ -47,10 +47,8 @@ class Verified:
 
 
 def merge(task: Task, directory: JobDirectory, stop: Stop) -> Report:
-    """Writes the output, in order, or lets the task do it.
-
-    Raises DamagedShards, Interrupted, and ResourceError before the first byte where the disk has no space for it; then
-    an earlier output is as it was.
+    """Write the output from the shards in order, or let the task do it. Raises DamagedShards, Interrupted, and
+    ResourceError before the first byte if the disk has no space for it. Then an earlier output stays as it was.
     """
     count = directory.manifest.cut.shards
     totals, bad = _totals(directory, count)
@@ -77,7 +75,7 @@ def merge(task: Task, directory: JobDirectory, stop: Stop) -> Report:
 
 
 def _totals(directory: JobDirectory, count: int) -> tuple[Totals, list[int]]:
-    """Of all shards; and those that are not there."""
+    """(totals of all shards, missing shards)."""
     records = errors = size = 0
     figures: dict[str, float] = {}
     bad = []
@@ -139,7 +137,7 @@ def check(directory: JobDirectory, beat: Callable[[], object] = lambda: None) ->
 
 
 def _shard(directory: JobDirectory, number: int, beat: Callable[[], object], *, in_place: bool) -> str:
-    """What is wrong with a shard, and with what it wrote in place; "": nothing."""
+    """The damage of a shard and of the pieces that it wrote in place; "" if there is none."""
     try:
         with closing(directory.blocks(number)) as blocks:
             for _ in blocks:
@@ -154,7 +152,7 @@ def _shard(directory: JobDirectory, number: int, beat: Callable[[], object], *, 
 
 
 def _report(directory: JobDirectory, beat: Callable[[], object]) -> Iterator[str]:
-    """What is wrong with the report and the output."""
+    """The damage of the report and the output."""
     try:
         report = directory.sealed(REPORT, Report)
     except Damaged as error:

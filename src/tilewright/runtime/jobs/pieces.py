@@ -1,7 +1,6 @@
-"""Shards that are written in place: into OUT.job/output, a file or a tree of files, which becomes OUT by one rename.
-
-So a large output is written once. A shard writes its pieces, each a block of one file, flushes them, and only then is
-committed with the list of them as its notes. Two attempts at a shard, even at the same time, write the same bytes. The
+"""Shards that are written in place: into OUT.job/output, a file or a tree of files. One rename turns it into OUT, so a
+large output is written only once. A shard writes its pieces, each a block of one file, and flushes them. Only then is
+it committed, with their list as its notes. Two attempts at a shard, even at the same time, write the same bytes. The
 merge (placed.py) reads every piece again before the rename.
 
 A list begins with TITLE, and each line is: sha256, bytes, first byte, name. The name is "" for the output itself. A
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 TITLE = b"tilewright pieces 1\n"
 THREADS = 4  # that read and hash: one does 0.4 to 2 GB/s
 WRITERS = 8  # at most, of a worker; on an H200's host they write 1.5 x what four do
-SYNCING = 8  # threads that flush files: a file system commits those that wait together in one go
+SYNCING = 8  # threads that flush files: a file system commits all waiting flushes together
 
 _NAME = re.compile(r"(?!\.\.?(/|$))[\w.-]+(/(?!\.\.?(/|$))[\w.-]+)*", re.ASCII)
 _LINE = re.compile(r"([0-9a-f]{64}) (\d{1,18}) (\d{1,18}) (.*)")
@@ -51,18 +50,18 @@ class Piece(NamedTuple):
 
     @property
     def absent(self) -> bool:
-        """Whether it is a file that must not be there: an empty one, such as a chunk of zeros."""
+        """True if the file must not exist because it would be empty, such as a chunk of zeros."""
         return bool(self.name) and not self.size
 
 
 def listed(pieces: Iterable[Piece]) -> bytes:
-    """A list of pieces."""
+    """The bytes of a list of pieces."""
     return TITLE + "".join(f"{p.sha256} {p.size} {p.offset} {p.name}\n" for p in pieces).encode()
 
 
 def parsed(notes: bytes) -> list[Piece]:
-    """The pieces of a list; none where the notes are none. Raises Damaged for what no list of ours holds, so also for
-    a name that leads out of the output."""
+    """The pieces of a list; [] if the notes are no list. Raises Damaged for any other line, such as a name that leads
+    out of the output."""
     if not notes.startswith(TITLE):
         return []
     pieces = []
@@ -103,19 +102,19 @@ class Tree:
             folder.remove(last)
 
     def get(self, piece: Piece) -> bytes:
-        """What is in the place of a piece of at most BLOCK_BYTES; b"" where nothing is."""
+        """The bytes at the place of a piece of at most BLOCK_BYTES; b"" if there are none."""
         with suppress(OSError, ResourceError):
             return b"".join(self.blocks(piece))
         return b""
 
     def blocks(self, piece: Piece) -> Iterator[bytes]:
-        """What is in the place of a piece. Raises OSError and ResourceError; Damaged for a file of another size, as a
-        piece of a directory is a whole file."""
+        """The bytes at the place of a piece, in blocks. Raises OSError and ResourceError, and Damaged for a file of
+        another size, because a piece of a directory is a whole file."""
         fd = self.open(piece.name, os.O_RDONLY)
         try:
             status = os.fstat(fd)
             if piece.name and status.st_size != piece.size:
-                raise Damaged(f"{piece.name} has {status.st_size:,} bytes, and {piece.size:,} are listed")
+                raise Damaged(f"{piece.name} has {status.st_size:,} bytes; the shard's list says {piece.size:,}")
             if stat.S_ISREG(status.st_mode):  # no further than the file: the size may come from an edited list
                 for place in range(0, min(piece.size, status.st_size - piece.offset), BLOCK_BYTES):
                     yield os.pread(fd, min(BLOCK_BYTES, piece.size - place), piece.offset + place)
@@ -123,13 +122,13 @@ class Tree:
             os.close(fd)
 
     def has(self, name: str) -> bool:
-        """Whether there is anything of this name."""
+        """True if anything has this name."""
         with suppress(ResourceError), self._at(name) as (folder, last):
             return last in folder
         return False
 
     def holds(self, piece: Piece) -> bool:
-        """Whether the bytes that the piece tells of are there; of an absent one, whether nothing is."""
+        """True if the bytes of the piece are in their place. For an absent piece: true if no file has its name."""
         if piece.absent:
             return not self.has(piece.name)
         digest, size = hashlib.sha256(), 0
@@ -137,12 +136,12 @@ class Tree:
             for block in self.blocks(piece):
                 digest.update(block)
                 size += len(block)
-        except (OSError, ResourceError, Damaged):  # nothing, or something else is there
+        except (OSError, ResourceError, Damaged):  # missing, or something else
             return False
         return (size, digest.hexdigest()) == (piece.size, piece.sha256)
 
     def note(self, name: str, offset: int, size: int) -> Piece:
-        """The piece that is there, of at most BLOCK_BYTES."""
+        """The piece for existing bytes, at most BLOCK_BYTES of them."""
         with naming(self.path, "read"):
             fd = self.open(name, os.O_RDONLY)
             try:
@@ -152,7 +151,7 @@ class Tree:
         return Piece(hashlib.sha256(block).hexdigest(), size, offset, name)
 
     def put(self, name: str, offset: int, data: Buffer, *, whole: bool = False) -> None:
-        """Writes bytes or a C-contiguous array in its place. whole: it is all of the file."""
+        """Write bytes or a C-contiguous array at `offset`. whole: these are all bytes of the file."""
         view = memoryview(data).cast("B")
         with naming(self.path, "write"):
             fd = self.open(name, os.O_RDWR | os.O_CREAT)
@@ -164,11 +163,11 @@ class Tree:
                 os.close(fd)
 
     def sync(self, names: Iterable[str]) -> None:
-        """Files and the directories that they lie in reach the disk."""
+        """Flush files and their directories to the disk."""
         names = set(names)
         folders = {name[:i] for name in names for i in range(len(name)) if name[i] == "/"}
         with ThreadPoolExecutor(SYNCING) as pool:
-            for some in (names, folders | ({""} if names - {""} else set())):  # directories behind what they hold
+            for some in (names, folders | ({""} if names - {""} else set())):  # directories after their content
                 for _ in pool.map(self._sync, some):
                     pass
 
@@ -202,9 +201,8 @@ def writers() -> int:
 
 
 class Placing:
-    """What a worker writes in place of a shard: `with Placing(out) as place: place.write(offset, data)`.
-
-    At the end everything is on the disk and its list in the shard's notes. Raises ResourceError.
+    """Writes a shard in place: `with Placing(out) as place: place.write(offset, data)`. At the end all data is on the
+    disk, and the list of its pieces is in the shard's notes. Raises ResourceError.
     """
 
     def __init__(self, out: Attempt) -> None:
@@ -225,7 +223,7 @@ class Placing:
             self._out.notes += listed(self._pieces)
 
     def put(self, parts: Iterable[tuple[int, np.ndarray]]) -> None:
-        """Writes (byte of the output, C-contiguous array), of which `note` is told later."""
+        """Write (byte of the output, C-contiguous array) without its list entry; call `note` later."""
         for offset, data in parts:
             self._write(offset, data.data.cast("B"))
 
@@ -258,7 +256,8 @@ class Placing:
             write_at(self._fd, offset, view)
 
     def files(self, contents: Iterable[tuple[str, bytes | Callable[[], bytes]]]) -> None:
-        """Whole files, (name, content or what makes it), several at a time; empty ones are not to be there."""
+        """Write whole files, (name, content or a function that makes it), several at a time. Empty files must not
+        exist."""
 
         def one(file: tuple[str, bytes | Callable[[], bytes]]) -> Piece:
             name, made = file
@@ -275,7 +274,8 @@ class Placing:
 
 
 def damage(directory: JobDirectory, number: int, beat: Callable[[], object]) -> str:
-    """What is wrong with what a shard of an unfinished job wrote in place; "": nothing. Raises Damaged."""
+    """The damage of the pieces that a shard of an unfinished job wrote in place; "" if there is none. Raises
+    Damaged."""
     trees = Tree(directory.root, STAGE), Outside(directory.output)
     for piece in parsed(directory.notes(number)):
         beat()

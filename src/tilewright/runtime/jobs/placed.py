@@ -1,7 +1,7 @@
 """The merge of shards that were written in place (pieces.py): every piece is read again, then one rename.
 
-What is not as a shard's list says is looked for in OUT, where it is if a finished job's output was damaged in other
-places, or the job ended between the rename and its report; else the shard counts as damaged.
+A piece that differs from the shard's list is searched in OUT. It is there if a finished job's output was damaged
+elsewhere, or if the job ended between the rename and its report. Otherwise the shard counts as damaged.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class _Placed:
         raise NotImplementedError
 
     def _opened(self) -> int:
-        """A descriptor of the file or directory that shards write to, made where none of them wrote."""
+        """A descriptor of the file or directory that shards write to; it is made if no shard wrote."""
         raise NotImplementedError
 
     def fileno(self) -> int:
         return self._fd
 
     def write(self, block: bytes | memoryview) -> None:
-        """What a shard says beside what it wrote in place is for other outputs."""
+        """Ignores the bytes of a shard: they are for other outputs."""
 
     def _pieces(self, number: int) -> list[Piece]:
         return parsed(self._directory.notes(number))
@@ -92,7 +92,7 @@ class PlacedFile(_Placed):
             raise Damaged(f"{missing} of {len(pieces)} pieces of the output are not what was written")
 
     def _check(self, number: int, pieces: list[Piece]) -> None:
-        """Raises Damaged where the listed bytes are not those of the shard's rows, each once."""
+        """Raises Damaged unless the listed bytes are exactly those of the shard's rows, each once."""
         cut = self._directory.manifest.cut
         assert isinstance(cut, Records)
         first, rows = cut.span(number)
@@ -106,7 +106,7 @@ class PlacedFile(_Placed):
             raise Damaged(f"its pieces end at byte {at:,} of the output, and not at {end:,}")
 
     def _block(self, piece: Piece) -> bytes | None:
-        """The bytes of a piece, which are in its place now; None where they are nowhere."""
+        """The bytes of a piece, which are then in their place; None if they are not found."""
         if piece.size > BLOCK_BYTES:
             return None
         self._beat()
@@ -146,9 +146,8 @@ class PlacedFile(_Placed):
 
 
 class PlacedTree(_Placed):
-    """A directory of what the shards wrote in place, each file a piece, and of `files`, content by name.
-
-    folder: how it replaces an earlier one. expected: the names of the files of a shard, absent ones among them.
+    """A directory of the files that the shards wrote in place, one piece each, and of `files`, content by name. folder:
+    how it replaces an earlier one. expected: the names of a shard's files, including absent ones.
     """
 
     def __init__(
@@ -171,7 +170,7 @@ class PlacedTree(_Placed):
             folder.close()
 
     def begin(self, number: int) -> None:
-        """Raises Damaged where a file of this shard is neither in its place nor in the earlier output."""
+        """Raises Damaged if a file of this shard is neither in its place nor in the earlier output."""
         pieces = self._pieces(number)
         names = [piece.name for piece in pieces]
         if any(piece.offset for piece in pieces):
@@ -184,7 +183,7 @@ class PlacedTree(_Placed):
         self._found |= {piece.name: (piece.size, piece.sha256) for piece in pieces if not piece.absent}
 
     def _whole(self, piece: Piece) -> bool:
-        """Whether a file is in its place, now."""
+        """Copy the file to its place if needed; true if it is there now."""
         self._beat()
         if self._tree.holds(piece):
             return True
@@ -206,7 +205,7 @@ class PlacedTree(_Placed):
         self._folder.adopt(self._tree.path)
 
     def _remove_strays(self) -> None:
-        """What attempts have left that is no part of the output."""
+        """Remove files of earlier attempts that are no part of the output."""
         with naming(self._tree.path, "remove what is too much of it"):
             for at, folders, names in os.walk(self._tree.path, topdown=False):
                 for name in (*names, *(name for name in folders if os.path.islink(os.path.join(at, name)))):
@@ -239,12 +238,12 @@ def _digest_of(files: Mapping[str, tuple[int, str]]) -> tuple[int, str]:
 
 
 def is_finished(output: str) -> bool:
-    """Whether a job has written it, so that nothing is to be written, or what was damaged."""
+    """True if a job has written the output: then nothing is written, or only its damaged parts."""
     return os.path.exists(f"{os.path.realpath(output)}.job/{REPORT}")
 
 
 def room(output: str) -> int:
-    """Bytes that an output may take: those that its disk has left, and those that its job has written already."""
+    """Bytes that an output may take: the free bytes of its disk and the bytes that its job has already written."""
     output, done = os.path.realpath(output), 0
     with naming(output, "ask for the space left on its disk"):
         disk = os.statvfs(os.path.dirname(output))

@@ -1,4 +1,4 @@
-"""A shard's file: its output and notes, with its record behind them; and the attempt that writes it."""
+"""A shard's file (its output, its notes, then its record), and the attempt that writes it."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ LENGTH_BYTES = 9  # of the record: eight hexadecimal digits and the end of the l
 
 
 class Record(Sealed, frozen=True):
-    """What a committed shard says of itself. manifest: the seal of the job's. size, sha256: of its output.
-
-    error_size, error_sha256: of its file of errors; notes_size, notes_sha256: of what else it keeps for the merge.
-    figures: what its verb counts, tokens or seconds of a phase. seconds: it took; finished: when, seconds since 1970.
+    """The record of a committed shard. manifest: the seal of the job's manifest. size, sha256: of its output.
+    error_size, error_sha256: of its file of errors. notes_size, notes_sha256: of its notes for the merge. figures: the
+    verb's counts, such as tokens or seconds of a phase. seconds: its duration. finished: its end, in seconds since
+    1970.
     """
 
     shard: int
@@ -49,7 +49,7 @@ class Record(Sealed, frozen=True):
 
     @property
     def trailer(self) -> bytes:
-        """What stands behind its output."""
+        """Bytes of the file after the output."""
         line = encoded(self)
         return line + f"{len(line):08x}\n".encode()
 
@@ -82,7 +82,7 @@ def read_record(fd: int, path: str, number: int, manifest: Manifest) -> Record:
 
 
 class Attempt:
-    """A shard's output on its way: private, hashed as it is written, there after `commit` or never."""
+    """A shard's output while it is written. It is private and hashed; it appears at `commit` or never."""
 
     def __init__(self, directory: JobDirectory, number: int) -> None:
         self.directory, self.number = directory, number
@@ -92,7 +92,7 @@ class Attempt:
         self._start = time.perf_counter()
         self.errors = 0
         self.again = False  # the shard is there, and what it says of its errors must hold until this replaces it
-        self.notes = bytearray()  # what the merge has to know of the shard beside its output
+        self.notes = bytearray()  # the shard's notes for the merge
         self.figures: dict[str, float] = {}  # added up over all shards
 
     def __enter__(self) -> Attempt:
@@ -103,7 +103,7 @@ class Attempt:
 
     @property
     def path(self) -> str:
-        """Of the output that it will be a part of."""
+        """The path of the output that it will be a part of."""
         return self.directory.output
 
     def write(self, data: Buffer) -> None:
@@ -112,13 +112,13 @@ class Attempt:
         self._draft.write(data)
 
     def error(self, error: RecordError) -> None:
-        """Notes a record that failed; what the output says of it is the caller's."""
+        """Note a failed record. The caller writes its line of the output."""
         self.errors += 1
         self._errors += msgspec.json.encode(error) + b"\n"
 
     def commit(self, records: int) -> Record:
-        """Makes the shard whole and on the disk. Raises ResourceError, or InputError where what it was made of has
-        changed since the run began, and then there is none."""
+        """Complete the shard and flush it to the disk. Raises ResourceError, or InputError if a file that it was made
+        from has changed since the run began. Then there is no shard."""
         directory = self.directory
         directory.began.check()
         if self._errors:
@@ -160,5 +160,5 @@ def error_name(number: int) -> str:
 
 
 def again_name(number: int) -> str:
-    """The name of the same while the shard is committed again, from before the new commit until after it."""
+    """The name of the file of errors while its shard is committed again, from before the new commit until after it."""
     return f"{number:05d}{AGAIN}"

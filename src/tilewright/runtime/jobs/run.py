@@ -1,4 +1,5 @@
-"""A job from the command to its output: the same call resumes what was begun and does nothing to what is finished."""
+"""Runs a job from the command to its output. The same call resumes a job that was stopped, and leaves a finished one
+alone."""
 
 from __future__ import annotations
 
@@ -35,11 +36,11 @@ ROUNDS = 3  # of running what is missing and merging: a disk that damages shards
 def run(
     task: Task, output: str, engine: Engine, settings: Settings | None = None, watch: Watch | None = None
 ) -> Report:
-    """Runs what is missing of a job and merges it. watch: told of every shard, old ones first.
+    """Run the missing shards of a job and merge all. watch: is told of every shard, old ones first.
 
     Raises UsageError (the job was begun for other results), InputError (also: what it reads was changed meanwhile),
     ResourceError (also: another run works on it), InternalError (more failed records than `max_errors`; a shard that
-    ends every worker) and Interrupted. In each case an earlier output is untouched and the same call goes on.
+    ends every worker) and Interrupted. In each case an earlier output is untouched, and the same call resumes the job.
     """
     with engine:
         return run_within(task, output, engine, settings, watch)
@@ -80,11 +81,11 @@ def run_within(
 
 
 def _worked(work: _Run, manifest: Manifest, began: AsBegun) -> Report:
-    """Begins on a directory that is held, or goes on with it, until the part or the whole is done."""
+    """Begin or resume the job in a directory whose lease is held, until the part or the whole is done."""
     task, directory, settings = work.task, work.directory, work.settings
     files = task.files() if isinstance(task, Reading) else {}
     touched = directory.begin(manifest, task.cut)
-    if settings.part is None:  # another part may have ended so
+    if settings.part is None:  # another part may have ended this way
         directory.root.remove(ENDED)
     contents.check_touched(directory, manifest, touched, files, work.stop.check)
     directory.began = began
@@ -101,7 +102,8 @@ def _worked(work: _Run, manifest: Manifest, began: AsBegun) -> Report:
 
 @contextmanager
 def _held(output: str, *, shared: bool) -> Iterator[JobDirectory]:
-    """The job's directory, with its lease; made again where a run that had nothing to keep removes it meanwhile."""
+    """The job's directory with its lease. It is made again if another run, which had nothing to keep, removes it
+    meanwhile."""
     for left in reversed(range(REMOVED)):
         with ExitStack() as stack:
             try:
@@ -116,7 +118,7 @@ def _held(output: str, *, shared: bool) -> Iterator[JobDirectory]:
 
 
 def check_cut(cut: Cut) -> Cut:
-    """Raises UsageError for more shards than a directory, and the memory of who hands them out, should hold."""
+    """Raises UsageError for more shards than a directory, or the memory of the leading process, should hold."""
     if cut.shards > MOST_SHARDS:
         raise UsageError(
             f"the input would become {cut.shards:,} shards; at most {MOST_SHARDS:,} are possible",
@@ -126,7 +128,7 @@ def check_cut(cut: Cut) -> Cut:
 
 
 def check_part(settings: Settings) -> None:
-    """Raises UsageError where a part is none, or is asked for what only a run of all can do."""
+    """Raises UsageError for an invalid part, and for options that only a run of all shards can have."""
     if settings.part is None:
         return
     number, count = settings.part
@@ -141,11 +143,11 @@ def check_part(settings: Settings) -> None:
 
 @contextmanager
 def _leaving_nothing(directory: JobDirectory) -> Iterator[None]:
-    """A job that ends before its first shard for a reason that the user knows now, leaves no directory."""
+    """If the job ends before its first shard, for a reason that the user is told, its directory is removed."""
     try:
         yield
     except TilewrightError as error:
-        with suppress(ResourceError):  # what ended the job is to be told, not this
+        with suppress(ResourceError):  # the user is told the first error, not this one
             if directory.made and not isinstance(error, InternalError) and next(directory.committed(), None) is None:
                 directory.remove()
         raise
@@ -153,7 +155,7 @@ def _leaving_nothing(directory: JobDirectory) -> Iterator[None]:
 
 @contextmanager
 def _telling(work: _Run) -> Iterator[None]:
-    """An interruption says what is kept."""
+    """Adds to an interruption's message what the job has saved."""
     try:
         yield
     except Interrupted as error:
@@ -164,7 +166,7 @@ def _telling(work: _Run) -> Iterator[None]:
 
 
 def _kept(work: _Run) -> str:
-    """What is kept of a job that was told to stop."""
+    """The text about the saved shards of a job that was stopped."""
     directory = work.directory
     done, shards = sum(1 for _ in directory.committed()), 0
     with suppress(Damaged):
@@ -181,7 +183,7 @@ def _kept(work: _Run) -> str:
 
 
 class _Run:
-    """is_settled: what earlier runs left is settled and an output of others is refused; the shards come next."""
+    """is_settled: files of earlier runs are cleaned up, and an output of others was refused; the shards come next."""
 
     def __init__(
         self, task: Task, directory: JobDirectory, engine: Engine, settings: Settings, stop: Stop, watch: Watch
@@ -226,7 +228,7 @@ class _Run:
         )
 
     def part(self, number: int, count: int) -> Report:
-        """The shards of a part; its report, which counts their records alone, is kept nowhere."""
+        """Run the shards of a part. Its report counts only their records and is not saved."""
         self.watch.begin(self.directory.manifest.cut)
         self.count_committed(self.watch)
         self.todo = [shard for shard in self.todo if shard % count == number]
@@ -249,7 +251,7 @@ class _Run:
         )
 
     def finished(self) -> Report | None:
-        """The report of a job that is finished and intact; what is damaged is put aside."""
+        """The report of a finished and intact job. Damaged shards are moved aside."""
         if REPORT not in self.directory.root.names():
             return None
         found = check(self.directory, self.stop.check)
@@ -268,7 +270,7 @@ class _Run:
         return None
 
     def count_committed(self, watch: Watch, *, again: bool = False) -> None:
-        """again: shards with records that an earlier run doubts are to be run again; until then they stay."""
+        """again: shards with doubted records of an earlier run, which run again. Until then they stay."""
         begin = time.perf_counter()
         self.todo = self.directory.missing()
         self.records = self.errors = 0

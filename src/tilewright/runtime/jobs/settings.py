@@ -1,4 +1,4 @@
-"""How a job is run: what the command line, the jobs and the engines share."""
+"""The settings of a job, shared by the command line, the jobs and the engines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What every verb can be asked for. Only device, dtype and rungs can change results.
+    """The options of every verb. Only device, dtype and rungs can change results.
 
     device: "cpu", "cuda" or "auto". dtype: accuracy class; None: float32, for `convolve` as the input needs. threads:
     of CPU kernels; None: one per core. rungs: the kernel that is forced, by operation. batch_size: records per call of
@@ -44,10 +44,10 @@ class Settings:
 
     @property
     def is_inline(self) -> bool:
-        """Whether this process is the only worker."""
+        """True if this process is the only worker."""
         return (self.engine or ("inline" if (self.workers or 1) == 1 else "local")) == "inline"
 
     @property
     def is_supervised(self) -> bool:
-        """Whether a process that computes nothing hands out the shards."""
+        """True if a process that computes nothing hands out the shards."""
         return not self.is_inline and self.engine != "mpi"

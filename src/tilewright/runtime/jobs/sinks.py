@@ -1,5 +1,5 @@
-"""What becomes of a job's shards where they are not just joined: they are encoded here, or were written in place
-(pieces.py)."""
+"""Consumers of a job's shards for outputs that are not the joined shards. The shards are encoded here, or were written
+in place (pieces.py)."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ Beat = Callable[[], object]
 
 
 class Sink(Protocol):
-    """Takes shards in order; a context at whose end, without an error, the output appears."""
+    """Takes shards in order. It is a context: the output appears at its end, if there was no error."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
 
     def fileno(self) -> int:
-        """A descriptor of what becomes the output by a rename."""
+        """A descriptor of the file or directory that a rename turns into the output."""
 
     def begin(self, number: int) -> None:
-        """A shard follows. Raises Damaged where what it wrote in place is not there or not what was committed."""
+        """Begin a shard. Raises Damaged if its pieces in place are missing or differ from what was committed."""
 
     def write(self, block: bytes | memoryview) -> None:
         """The next bytes of its output."""
 
     @property
     def digest(self) -> tuple[int, str]:
-        """After the end: bytes and sha256 of the output, as `merge.digest_of` tells them."""
+        """After the end: (bytes, sha256) of the output, as `digest_of` returns them."""
 
 
 def deliver(directory: JobDirectory, shards: int, sinks: Sequence[Sink], stop: Stop) -> list[tuple[int, str]]:
-    """Hands all shards to each of the sinks; their digests. The first sink's output is the last to appear.
+    """Pass all shards to each sink, and return the sinks' digests. The first sink's output appears last.
 
     Raises DamagedShards, Interrupted and ResourceError; then the first output is as it was.
     """
@@ -70,17 +70,17 @@ def deliver(directory: JobDirectory, shards: int, sinks: Sequence[Sink], stop: S
 
 
 class Encoder(Protocol):
-    """Makes of the shards what stands in a file."""
+    """Encodes the shards as the bytes of a file."""
 
     def write(self, block: bytes | memoryview) -> None:
         """The next bytes of the shards."""
 
     def finish(self) -> None:
-        """There are no more."""
+        """All shards have been written."""
 
 
 class FileSink:
-    """One file, of what the encoder that `make(file)` gives writes into it."""
+    """One file, written by the encoder that `make(file)` returns."""
 
     def __init__(self, path: str, make: Callable[[HashedFile], Encoder]) -> None:
         self._file, self._make = HashedFile(path), make
@@ -118,7 +118,7 @@ class FileSink:
 
 
 class Section:
-    """Of each shard's output the bytes `span(record)`, begin and end, for another sink."""
+    """Passes the bytes `span(record)`, begin and end, of each shard's output to another sink."""
 
     def __init__(self, sink: FileSink, directory: JobDirectory, span: Callable[[Record], tuple[int, int]]) -> None:
         self._sink, self._directory, self._span = sink, directory, span

@@ -1,4 +1,4 @@
-"""How far a job is, as seen from outside."""
+"""The progress of a job, read from its directory by any process."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ RECENT = 64  # shards from which the rate is taken
 
 
 class Ended(Sealed, frozen=True):
-    """too_many: bad records, how many and how many were allowed."""
+    """too_many: the number of bad records and the number allowed, as text."""
 
     too_many: str
 
 
 @dataclass(frozen=True)
 class Status:
-    """state: "running", "perhaps running" (see holder), "stopped", "finished", or "damaged": it was finished and not
-    all of it is there any more. shards, done: in all and committed. records, errors: of those.
-
-    rate: records a second of the last shards; seconds_left: at that rate, None where nothing is known. holder: who
-    works on it, None if that is nobody or cannot be read; of one on another host nothing is known where the file system
-    has no locks. gone: what a finished job lacks. too_many: of a stopped one, why --max-errors stopped it, else None.
+    """The progress of a job. state: "running", "perhaps running" (see holder), "stopped", "finished", or "damaged": a
+    finished job whose files are partly missing. shards, done: all, and committed. records, errors: of the committed
+    shards. rate: records per second in the last shards; seconds_left: at that rate, None if unknown. holder: the run
+    that works on it; None if there is none or it cannot be read. On a file system without locks nothing is known of
+    another host. gone: missing parts of a finished job. too_many: why --max-errors stopped the job, else None.
     """
 
     state: str
@@ -45,8 +44,8 @@ class Status:
 
 
 def status(output: str) -> Status:
-    """How far a job is. Raises UsageError where there is none for this output, it is at its very start, or its
-    manifest is damaged."""
+    """The progress of the job of this output. Raises UsageError if there is no job, if it has no manifest yet, or if
+    its manifest is damaged."""
     check_job(output)
     with JobDirectory(output, look=True) as directory:
         working, holder = work_on(directory)
@@ -65,7 +64,7 @@ def status(output: str) -> Status:
         too_many = None if working or finished else _too_many(directory)
     total = sum(record.records for record in records)
     rate = _rate(records)
-    share = total / len(records) if records else 0.0  # records a shard, as far as is known
+    share = total / len(records) if records else 0.0  # mean records per committed shard
     left = (shards - len(records)) * share / rate if rate else None
     idle = "damaged" if gone else "finished" if finished else "stopped"
     return Status(
@@ -83,7 +82,7 @@ def status(output: str) -> Status:
 
 
 def note_end(directory: JobDirectory, too_many: str) -> None:
-    """Keeps why this run ends, with more bad records than are allowed; a disk that refuses costs that alone."""
+    """Save that this run ends because of too many bad records. Errors of the disk are ignored."""
     with suppress(ResourceError):
         directory.root.place(ENDED, encoded(seal(Ended(too_many=too_many))))
 
@@ -96,7 +95,7 @@ def _too_many(directory: JobDirectory) -> str | None:
 
 
 def _gone(directory: JobDirectory, missing: int) -> list[str]:
-    """What a finished job lacks, as far as names and records tell; `verify` reads it all."""
+    """The missing parts of a finished job, judged by names and records. `verify` reads all files."""
     found = [f"{missing:,} shard{'s' * (missing > 1)}"] if missing else []
     try:
         others = directory.sealed(REPORT, Report).others
@@ -106,7 +105,7 @@ def _gone(directory: JobDirectory, missing: int) -> list[str]:
 
 
 def _rate(records: list[Record]) -> float:
-    """Records a second from the start of the first of the last shards to the end of the last one."""
+    """Records per second, from the start of the first of the last shards to the end of the last one."""
     recent = sorted(records, key=lambda record: record.finished)[-RECENT:]
     if not recent:
         return 0.0

@@ -1,4 +1,4 @@
-"""Signals that a job outlives: the first asks it to stop in order, a second SIGINT ends it at once."""
+"""Signals that a job survives: the first one asks it to stop in order, a second SIGINT ends it at once."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tilewright.runtime.process.signals import end_at_once
 from tilewright.runtime.process.startup import heard
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
-AGAIN_SECONDS = 1.0  # between two tries to end what does not ask
+AGAIN_SECONDS = 1.0  # between two attempts to end work that does not check
 
 
 _outer: Stop | None = None  # of the block of `stopping` that the main thread is in
 
 
 class _Late(KeyboardInterrupt):
-    """Raised where the program is at the end of the grace time; no `except` of a library takes it for its own error."""
+    """Raised in the main thread at the end of the grace time. No `except` of a library catches it as its own error."""
 
 
 class Stop:
-    """Whether the job is to stop, and since when. asked: called once, with why, as a signal's handler is: it takes no
-    lock. at_once: called before a second SIGINT ends the process."""
+    """The request to stop a job, and its time. asked: called once with the reason, in a signal handler, so it must take
+    no lock. at_once: called before a second SIGINT ends the process."""
 
     def __init__(self) -> None:
         self.name = ""
@@ -37,18 +37,18 @@ class Stop:
         self.at_once: Callable[[], object] = lambda: None
 
     def ask(self, name: str) -> None:
-        """Asks for the stop, for the reason `name`."""
+        """Request the stop, for the reason `name`."""
         if not self.name:
             self.since, self.name = time.monotonic(), name
             heard(name)
             self.asked(name)
 
     def left(self, grace: float) -> float:
-        """Seconds until the job must have ended; infinite while nobody asked."""
+        """Seconds until the job must have ended; infinite without a request."""
         return self.since + 0.8 * grace - time.monotonic() if self.name else float("inf")  # 0.8: then processes end
 
     def check(self) -> None:
-        """Raises Interrupted if the job is to stop."""
+        """Raises Interrupted if a stop was requested."""
         if self.name:
             raise Interrupted(
                 f"stopped by {self.name}: complete shards were kept, and the output is not written yet",
@@ -57,15 +57,14 @@ class Stop:
             )
 
     def late(self, grace: float) -> Stop:
-        """For what is worth the grace time, as the end of a job is whose shards are all there: its `check` raises at
-        the end of that."""
+        """A `Stop` for work that may use the grace time, such as the merge: its `check` raises only at the end of the
+        grace time."""
         return _AtLast(self, grace)
 
     @contextmanager
     def in_time(self, grace: float) -> Iterator[None]:
-        """For work in the main thread that asks too seldom: Interrupted comes at the end of the grace time, by itself.
-
-        What is raised in a callback of foreign code (LLVM's) is lost; it is raised again a second later.
+        """For work in the main thread that rarely calls `check`: Interrupted is raised at the end of the grace time by
+        itself. An exception in a callback of foreign code (LLVM's) is lost, so it is raised again a second later.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -111,9 +110,8 @@ class _AtLast(Stop):
 
 @contextmanager
 def stopping() -> Iterator[Stop]:
-    """Within the block SIGNALS ask for the stop, but for a SIGHUP that `nohup` had ignored.
-
-    A block within another is a part of it. Outside the main thread there are no signals, and nobody asks.
+    """Within the block SIGNALS request the stop, except a SIGHUP that `nohup` had ignored. A nested block joins the
+    outer one. Outside the main thread there are no signals and no requests.
     """
     global _outer
     stop = Stop()

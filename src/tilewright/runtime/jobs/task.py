@@ -1,4 +1,4 @@
-"""What a verb implements to become a job, and what an engine is handed to run it."""
+"""The protocols between verbs and engines: a verb implements `Task` and `Worker`, and an engine runs a `Job`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tilewright.runtime.jobs.manifest import Value, changed_while_running
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.stop import Stop
 
-DOUBTED = "doubted"  # a figure of a shard: its records that are errors because workers were killed from outside
+DOUBTED = "doubted"  # a shard's figure: the number of its errors that are due to workers killed from outside
 FIRST = "first."  # figures of a shard that are the number of a record begin with it
 OPENINGS = 3  # of a worker: files come and go beside a model now and then, but not each time
 WORKER_MEMORY = "worker_memory"  # fact of an engine with processes: {"largest", "sum"} of their peaks in bytes
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a worker runs: its number of how many; the cores it may use (None: all); its GPU, as CUDA names it."""
+    """Where a worker runs: its number, the number of workers, its cores (None: all), and its GPU by CUDA's name."""
 
     number: int = 0
     of: int = 1
@@ -33,10 +33,9 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Beat(Protocol):
-    """How a worker shows that it is alive: called at least once in `Settings.watchdog` seconds while a shard runs.
-
-    done: records of the shard that are done so far, 0 where that is not known. share: of the shard's work, where the
-    worker knows more of that than `done` tells.
+    """A worker's sign of life: called at least once per `Settings.watchdog` seconds while a shard runs. done: finished
+    records of the shard, 0 if unknown. share: finished part of the shard's work, if the worker knows it better than by
+    `done`.
     """
 
     def __call__(self, done: int = 0, share: float | None = None) -> None: ...
@@ -46,7 +45,7 @@ class Beat(Protocol):
 
 
 class Worker(Protocol):
-    """Runs shards, one after the other, in a process of its own."""
+    """Runs shards one after the other, in its own process."""
 
     def run(self, shard: Shard, out: Attempt, beat: Beat) -> int:
         """Writes the output of a shard to `out`, and its failed records to `out.error`; returns how many it has.
@@ -80,71 +79,73 @@ def add_figures(totals: dict[str, float], figures: Mapping[str, float]) -> None:
 
 
 class Task(Protocol):
-    """One job of a verb: small, and made of what pickle can carry, since each worker gets a copy."""
+    """One job of a verb. It is small and can be pickled, because each worker gets a copy."""
 
     def fingerprint(self) -> dict[str, Value]:
-        """Everything that changes results. Asked for before the first shard and after the last: they must be equal."""
+        """Everything that changes results. It is computed before the first shard and after the last, and must be
+        equal."""
 
     def cut(self, shard_size: int | None) -> Cut:
-        """The shards, without reading the input. shard_size: in the cut's own unit; None: as the task likes."""
+        """The cut into shards, made without reading the input. shard_size: in the cut's own unit; None: the task's
+        choice."""
 
     def open(self, place: Place) -> Worker:
         """Called in the worker's process: loads the model, opens the input."""
 
     def header(self, totals: Totals) -> bytes:
-        """What stands before the first shard in the output."""
+        """The bytes before the first shard in the output."""
 
 
 @runtime_checkable
 class Reading(Protocol):
-    """A task that says which files are in its fingerprint. One that does not has to find their times unchanged."""
+    """A task that names the files in its fingerprint. The files of other tasks must have unchanged times."""
 
     def files(self) -> dict[str, str]:
-        """Their paths, by the names with which their fields begin, as of `file_identity`; also of those that would be
-        read if they were there."""
+        """Paths by the prefix of their fields, see `file_identity`. They include missing files that would be read if
+        they existed."""
 
 
 @runtime_checkable
 class Settling(Protocol):
-    """A task whose shards know too little of each other: what is said of a record may depend on an earlier one."""
+    """A task whose output for a record may depend on earlier shards."""
 
     def settle(self, directory: JobDirectory, stop: Stop) -> None:
-        """Called when all shards are there: commits those again that are to say something else. Changes nothing in
-        those that it has settled before. Raises DamagedShards or Interrupted."""
+        """Called when all shards exist: commits the shards again whose output must change. Shards that it has settled
+        before stay as they are. Raises DamagedShards or Interrupted."""
 
 
 @runtime_checkable
 class Assembling(Protocol):
-    """A task whose output is not its shards one behind the other in one file."""
+    """A task whose output is not one file of its joined shards."""
 
     def outputs(self) -> list[str]:
-        """Every file or directory that it writes, the job's own output first."""
+        """All files and directories that the task writes, the job's own output first."""
 
     def check_outputs(self) -> None:
-        """Raises ResourceError where one of them cannot be written."""
+        """Raises ResourceError if one of them cannot be written."""
 
     def assemble(self, directory: JobDirectory, totals: Totals, stop: Stop) -> list[tuple[int, str]]:
-        """Writes them, each whole or not at all; bytes and sha256 of each. Raises DamagedShards or Interrupted."""
+        """Write each of them completely or not at all; return (bytes, sha256) of each. Raises DamagedShards or
+        Interrupted."""
 
 
 class Watch:
-    """Who looks on while a job runs; this one says nothing. Calls come from one thread at a time."""
+    """An observer of a running job; this one does nothing. Calls come from one thread at a time."""
 
     def begin(self, cut: Cut) -> None:
-        """The job begins or goes on; it is cut like this."""
+        """The job begins or resumes, with this cut."""
 
     def committed(self, record: Record, worker: int | None) -> None:
-        """A shard is there. worker: the number of the one that ran it, None for those of earlier runs."""
+        """A shard is committed. worker: the number of its worker; None for shards of earlier runs."""
 
     def at_work(self, worker: int, done: int, share: float | None = None) -> None:
-        """A worker lives. done, share: see `Beat`."""
+        """A worker gave a sign of life. done, share: see `Beat`."""
 
 
 @dataclass
 class Job:
-    """What an engine is handed: run `todo`, and call `done` with the record of each and the number of its worker.
-
-    at_work: to be called with a worker's number and what it says by its `Beat`. stop: to be asked often.
+    """The input of an engine. It runs `todo`, and calls `done` with each shard's record and worker. at_work: takes a
+    worker's number and the arguments of its `Beat`. stop: the engine must check it often.
     """
 
     task: Task
@@ -154,13 +155,13 @@ class Job:
     todo: list[int]
     done: Callable[[Record, int], None]
     at_work: Callable[..., None]
-    facts: dict[str, Any] = field(default_factory=dict)  # what the engine wants in the report
+    facts: dict[str, Any] = field(default_factory=dict)  # the engine's part of the report
 
 
 class Engine:
-    """Runs shards; the whole job lies in its `with` block. lead: this process plans, merges and reports, the others,
-    ranks of MPI, follow it. ends_workers: where `run` raises, no worker is at work any more. watches: a worker
-    that ends costs the job nothing, so that doubted records may be tried again."""
+    """Runs shards; the whole job is inside its `with` block. lead: this process plans, merges and reports; other ranks
+    of MPI follow it. ends_workers: if `run` raises, no worker runs any more. watches: the job survives the death of a
+    worker, so doubted records may run again."""
 
     lead = True
     ends_workers = True
@@ -170,22 +171,22 @@ class Engine:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Nothing to close."""
+        """The base class has nothing to close."""
 
     def run(self, job: Job) -> None:
-        """Until all of `job.todo` is committed. Raises Interrupted where `job.stop` asks for it, or an error."""
+        """Run until all of `job.todo` is committed. Raises Interrupted if `job.stop` asks for it, or an error."""
         raise NotImplementedError
 
     def follow(self, task: Task, output: str, settings: Settings) -> Report:
-        """What a rank does that does not lead. Returns the report of the leading one."""
+        """The work of a rank that does not lead. Returns the report of rank 0."""
         raise NotImplementedError
 
     def tell(self, report: Report) -> None:
-        """The job is done: lets those who follow know."""
+        """Tell the other ranks that the job is done."""
 
 
 def open_worker(task: Task, directory: JobDirectory, place: Place) -> Worker:
-    """The worker of this process. Raises InputError where what it has opened is not as the run found it."""
+    """Open the worker of this process. Raises InputError if a file that it opened has changed since the run began."""
     directory.began = began = directory.began.here(directory.manifest)
     for _ in range(OPENINGS):
         folders = began.folders()
@@ -197,13 +198,13 @@ def open_worker(task: Task, directory: JobDirectory, place: Place) -> Worker:
         except BaseException:
             worker.close()
             raise
-        worker.close()  # a file that is not there may have been, meanwhile
+        worker.close()  # a missing file may have existed meanwhile
     raise changed_while_running(f"files appear and disappear in {', '.join(folders)}")
 
 
 def run_shard(worker: Worker, directory: JobDirectory, shard: Shard, beat: Beat, *, doubted: int = 0) -> Record:
-    """One shard from nothing to its commit. doubted: of its `skip`, records that the next run is to try again. Raises
-    InputError where what it read has changed since the run began."""
+    """Run one shard and commit it. doubted: the number of records in its `skip` that the next run tries again. Raises
+    InputError if a file that it read has changed since the run began."""
     with trace.span(trace.SHARD, f"shard {shard.number}"), directory.attempt(shard.number) as out:
         records = worker.run(shard, out, beat)
         if doubted:

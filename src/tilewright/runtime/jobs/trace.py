@@ -1,8 +1,6 @@
-"""--trace: who did what when, as a Chrome trace (for chrome://tracing and ui.perfetto.dev).
-
-A worker is a process of the picture, and each of ROWS one of its rows. Workers write files of their own in the job's
-logs/, a line an event; the run makes one of them at its end, however it ends. While nobody traces, a span costs a look
-at one variable.
+"""--trace: a Chrome trace of all workers (for chrome://tracing and ui.perfetto.dev). A worker is a process of the
+trace, and each of ROWS is one of its rows. Each worker writes its own file in the job's logs/, one line per event. The
+run joins them at its end, however it ends. Without --trace, a span only checks one variable.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ _recorder: Recorder | None = None  # of this process, while it traces
 
 
 class Event(msgspec.Struct, array_like=True):
-    """What happened in a row. lane: where several threads share it; begin: ns since 1970; took: ns."""
+    """One event in a row. lane: its index where several threads share the row; begin: ns since 1970; took: ns."""
 
     row: str
     lane: int
@@ -56,7 +54,7 @@ class Who(msgspec.Struct):
 
 
 def span(row: str, name: str = "") -> AbstractContextManager[None]:
-    """The block is what happens in `row`, one of ROWS, under this name."""
+    """Record the block as a span in `row`, one of ROWS, under this name."""
     return OFF if _recorder is None else _recorder.span(row, name or row)
 
 
@@ -140,7 +138,7 @@ class GpuEvent(Protocol):
 
 
 class Recorder:
-    """Spans of one process, on their way to its file."""
+    """Buffers the spans of one process and appends them to its file."""
 
     def __init__(self, directory: JobDirectory, worker: int | None) -> None:
         name = f"{PIECE}{'lead' if worker is None else worker}-{os.getpid()}.jsonl"
@@ -195,7 +193,7 @@ class Recorder:
         return event, time.perf_counter_ns()
 
     def flush(self) -> None:
-        """Writes what there is; waits for the GPU, where it was asked to measure."""
+        """Write the buffered events; wait for the GPU if it measures any of them."""
         on_gpu, self._on_gpu = self._on_gpu, []
         if self._gpu and on_gpu:
             tick, when = self._gpu
@@ -237,7 +235,7 @@ def _pieces(directory: JobDirectory) -> list[str]:
 
 
 def _events(directory: JobDirectory, name: str, number: int, begin: int) -> Iterator[dict[str, Any]]:
-    """A process's events as viewers want them: times in µs, rows by number, and what all are called."""
+    """One process's events in the viewers' format: names of the process and its rows, then events with times in µs."""
     fd = directory.logs.open_or_none(name)
     if fd is None:
         return
@@ -267,7 +265,7 @@ def _events(directory: JobDirectory, name: str, number: int, begin: int) -> Iter
 
 
 def _place(row: str) -> int:
-    """Where a row stands: as in ROWS, others behind them."""
+    """The index of a row in ROWS; rows that are not there come last."""
     return len(list(takewhile(lambda name: name != row.removesuffix(GPU), ROWS)))
 
 

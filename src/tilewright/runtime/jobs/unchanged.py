@@ -1,12 +1,10 @@
-"""What a run reads, as it was when the run began: checked when a worker has opened it and before each commit.
+"""Checks that a run's inputs have not changed since it began: when a worker has opened them and before each commit. A
+user can reset the mtime but not the ctime. So an edit that is undone before the check is detected as well. chmod and
+hard links change the ctime, too: they end the run, and the next one compares the content (contents.py).
 
-A time of change (mtime) can be put back. The time of the last change of status (ctime) cannot, so that an edit which is
-taken back before the check is seen as well. chmod and hard links change the ctime, too: they end the run, and the next
-one compares the content (contents.py).
-
-Of a directory of many files, a Zarr array, one walk at the begin notes the newest ctime of each device that it lies on.
-A file that is read later and has no newer ctime is as it was then: who reads it checks that for each file, and for the
-directories above, whose ctimes tell of files that came or went. No list of files is needed.
+For a directory of many files, a Zarr array, one walk at the start notes the newest ctime per device. A file that is
+read later and has no newer ctime is unchanged. The reader checks that for each file and for the directories above it,
+whose ctimes change when files are added or removed. No list of files is needed.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from tilewright.runtime.jobs.manifest import (
 
 
 class Identity(NamedTuple):
-    """Of one version of a file: what `os.stat` says. Times are in ns."""
+    """The identity of one version of a file, from `os.stat`. Times are in ns."""
 
     device: int
     inode: int
@@ -44,7 +42,7 @@ class Identity(NamedTuple):
 
     @classmethod
     def of(cls, path: str) -> Identity | None:
-        """None where there is no such file. Raises ResourceError."""
+        """The identity of the file at `path`; None if there is no file. Raises ResourceError."""
         with naming(path, "look at"):
             try:
                 status = os.stat(path)
@@ -55,11 +53,10 @@ class Identity(NamedTuple):
 
 @dataclass(frozen=True)
 class Tree:
-    """A directory and all files below it, links followed, as one walk has found them.
-
-    size: bytes of all files. files: sha256 of their names, sizes and times of change; ctimes: of their ctimes. newest:
-    the newest ctime (ns) of files and directories, by device. links: of each link's name and of what it leads to, the
-    hash. headers: names of files that say what the others mean.
+    """A directory and all files below it, found by one walk that follows links. size: bytes of all files. files: sha256
+    of their names, sizes and mtimes. ctimes: sha256 of their ctimes. newest: the newest ctime (ns) of files and
+    directories, by device. links: hash of the links' names and targets. headers: names of files that describe the
+    others.
     """
 
     path: str
@@ -72,7 +69,7 @@ class Tree:
 
     @classmethod
     def of(cls, path: str, headers: tuple[str, ...] = ()) -> Tree:
-        """Walks through it. Raises ResourceError."""
+        """Walk through the directory. Raises ResourceError."""
         digest, ctimes, size = hashlib.sha256(), hashlib.sha256(), 0
         newest: dict[int, int] = {}
         links: set[int] = set()
@@ -99,8 +96,8 @@ class Tree:
         return {name + BYTES: self.size, name + FILES: self.files, name + CTIME: self.ctimes}
 
     def check(self, names: Iterable[str]) -> None:
-        """Raises InputError unless these files, paths in the directory, are there as they were, or not, as they were
-        not. To be called after they have been read."""
+        """Raises InputError unless these files (paths in the directory) are unchanged, or still missing. Call it after
+        reading them."""
         checked: set[str] = set()
         for name in names:
             while name not in checked:
@@ -115,7 +112,7 @@ class Tree:
                 status = os.stat(path)
             except (FileNotFoundError, NotADirectoryError):
                 if name:
-                    return  # the ctime of the directory above tells whether it was there
+                    return  # the ctime of the directory above tells if it existed
                 raise
             if self.links and name and os.path.islink(path) and _link(name, status) not in self.links:
                 raise changed_while_running(f"{path} leads to another file")
@@ -154,11 +151,9 @@ def _link(name: str, target: os.stat_result) -> int:
 
 @dataclass(frozen=True)
 class AsBegun:
-    """What a run reads. files: by their names in the fingerprint, (path, identity), None for one that is not there.
-    trees: directories of many files, by theirs. host: on which that was found.
-
-    A shard is committed only if all is as it was: it outlives the run, and a file that is put back later would vouch
-    for what was computed from another content.
+    """The inputs of a run. files: (path, identity) by name in the fingerprint; the identity is None for a missing file.
+    trees: directories of many files, by name. host: where these were found. A shard is committed only if all inputs are
+    unchanged. It outlives the run: a file that is restored later would vouch for results of other content.
     """
 
     files: dict[str, tuple[str, Identity | None]] = field(default_factory=dict)
@@ -167,7 +162,7 @@ class AsBegun:
 
     @classmethod
     def of(cls, files: dict[str, str]) -> AsBegun:
-        """files: paths by name, also of files that would be read if they were there."""
+        """files: paths by name, including missing files that would be read if they existed."""
         found = {name: (path, Identity.of(path)) for name, path in files.items() if not os.path.isdir(path)}
         return cls(found, {}, platform.node())
 
@@ -181,7 +176,7 @@ class AsBegun:
             tree.check(("", *tree.headers))
 
     def holds(self) -> bool:
-        """Whether `check` has nothing to say."""
+        """True if `check` raises nothing."""
         try:
             self.check()
         except (InputError, ResourceError):
@@ -205,8 +200,8 @@ class AsBegun:
                 raise changed_while_running(f"a file in {tree.path} was changed when the job began")
 
     def here(self, manifest: Manifest) -> AsBegun:
-        """The same for this process. On another host a file may be a copy, with the same time of change, whose identity
-        is another: its samples are compared with the manifest's. Raises InputError."""
+        """The same for this process. On another host a file may be a copy with the same mtime and another identity. Its
+        samples are compared with the manifest's. Raises InputError."""
         if not self.host or platform.node() == self.host:
             return self
         files = {}
@@ -227,7 +222,7 @@ class AsBegun:
         return replace(self, files=files, trees=trees, host=platform.node())
 
     def folders(self) -> dict[str, Identity | None]:
-        """The directories of files that are not there."""
+        """The directories of missing files."""
         absent = {os.path.dirname(path) or "." for path, was in self.files.values() if was is None}
         return {folder: Identity.of(folder) for folder in sorted(absent)}
 

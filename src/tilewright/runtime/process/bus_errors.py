@@ -113,10 +113,8 @@ done:
 
 @contextmanager
 def explained(*, json: bool = False) -> Iterator[None]:
-    """Within the block, a SIGBUS in a map of `explain_faults` ends the process as that says; json: with a line on
-    stdout, too.
-
-    A block within another is a part of it. Nothing changes on other systems than Linux on MACHINES.
+    """Within the block, a SIGBUS in a map of `explain_faults` ends the process with its text; json: also with a line on
+    stdout. A nested block joins the outer one. It has an effect only on Linux on MACHINES.
     """
     if sys.platform != "linux" or platform.machine() not in MACHINES:
         yield
@@ -134,7 +132,7 @@ def explained(*, json: bool = False) -> Iterator[None]:
     finally:
         JSON_WANTED[0] = 0
         libc.sigaction(signal.SIGBUS, None, ctypes.byref(now))
-        if now.handler == ours.handler:  # else who replaced it may still call it
+        if now.handler == ours.handler:  # otherwise the handler that replaced it may still call it
             libc.sigaction(signal.SIGBUS, ctypes.byref(before), None)
 
 

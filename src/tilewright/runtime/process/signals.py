@@ -16,16 +16,16 @@ from tilewright.formats import atomic
 from tilewright.runtime.process.startup import heard
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-SHOW_CURSOR = "\x1b[?25h\n"  # that a bar hides; the bar's line ends
+SHOW_CURSOR = "\x1b[?25h\n"  # shows the cursor that a bar hides, and ends the bar's line
 
 
 class _Stopped(KeyboardInterrupt):
-    """Raised in the main thread by the first signal; no `except` of a library takes it for an error of its own."""
+    """Raised in the main thread by the first signal. No `except` of a library catches it as its own error."""
 
 
 def end_at_once(words: str) -> NoReturn:
-    """Ends the process, from a signal's handler: the unfinished file of an output is removed, a bar's cursor is there
-    again, and stderr says why."""
+    """End the process from a signal handler: remove the unfinished output, restore the cursor, and print the reason on
+    stderr."""
     atomic.remove_unfinished()
     with suppress(OSError, ValueError, AttributeError):  # AttributeError: there is no stderr
         os.write(sys.stderr.fileno(), f"{SHOW_CURSOR if sys.stderr.isatty() else ''}{words}\n".encode())
@@ -33,7 +33,8 @@ def end_at_once(words: str) -> NoReturn:
 
 
 class Stop:
-    """What `stoppable` yields: `check()` raises if a signal came and its exception was lost in foreign code."""
+    """The object that `stoppable` yields: `check()` raises if a signal came and its exception was lost in foreign
+    code."""
 
     def __init__(self) -> None:
         self.name: str | None = None
@@ -54,7 +55,7 @@ class Stop:
 
 @contextmanager
 def stoppable() -> Iterator[Stop]:
-    """The block ends with Interrupted on the first of SIGNALS, but for a SIGHUP that `nohup` had ignored.
+    """The first of SIGNALS ends the block with Interrupted, except a SIGHUP that `nohup` had ignored.
 
     Outside the main thread it changes nothing.
     """

@@ -1,6 +1,5 @@
-"""The first thing a process of the command line does, before it imports anything large: streams and signals.
-
-What comes earlier is Python's own start, some 20 ms, in which a signal ends the process as it ends any other.
+"""Sets up streams and signals of a command, before it imports anything large. During Python's own start before that,
+some 20 ms, a signal ends the process as usual.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ _asked: set[str] = set()  # signals that a job has heard
 
 
 def prepare() -> None:
-    """Gives closed standard streams a descriptor, and signals that come before or after a job an exit code."""
+    """Give closed standard streams a descriptor, and signals before or after a job an exit code."""
     hold_streams()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (*SIGNALS, signal.SIGINT))  # whoever starts a process may block them
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (*SIGNALS, signal.SIGINT))  # the parent process may have blocked them
     for number in SIGNALS:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # which `nohup` ignores
             signal.signal(number, _end)
 
 
 def hold_streams() -> None:
-    """Opens /dev/null for those of descriptors 0, 1 and 2 that are closed: else files of a job would get them, and what
-    a library says on stderr would land in a shard."""
+    """Open /dev/null for closed descriptors among 0, 1 and 2. Otherwise files of a job would get them, and a library's
+    messages on stderr would land in a shard."""
     for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(fd)
@@ -37,12 +36,12 @@ def hold_streams() -> None:
 
 
 def heard(name: str) -> None:
-    """A job has heard this signal and stops in order: the same signal, sent again, changes nothing any more."""
+    """Ignore this signal from now on: a job has received it and stops in order."""
     _asked.add(name)
 
 
 def finish() -> None:
-    """The exit code is decided: a signal that is sent again does not change it."""
+    """Ignore further signals: the exit code is decided."""
     for number in SIGNALS if _asked else ():
         signal.signal(number, signal.SIG_IGN)
 

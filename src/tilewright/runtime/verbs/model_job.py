@@ -1,4 +1,4 @@
-"""A job of `classify`, `generate` or `draw`: a model, an input, an output, and what its results depend on."""
+"""A job of `classify`, `generate` or `draw`: a model, an input, an output, and the fingerprint of its results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tilewright.runtime.load import MERGES, TOKENIZER, VOCAB
 
 @dataclass
 class ModelJob:
-    """What the three verbs are asked for alike.
+    """The options that the three verbs share.
 
     count: records from the start of the input (None: all). answers: a reference to compare the output with. settings:
     how the job is run.
@@ -48,8 +48,8 @@ class ModelJob:
         return replace(self, settings=as_called(self.settings))
 
     def files(self) -> dict[str, str]:
-        """The files that results depend on, name -> path. Of a model's directory also files that would be read if they
-        were there."""
+        """The files that results depend on, name -> path. They include missing files of the model that would be read if
+        they existed."""
         files = {"input": self.input} if self.input else {}
         if not os.path.isdir(self.model):
             return files | {"model": self.model}
@@ -58,7 +58,7 @@ class ModelJob:
         return files | {f"model.{spelled(os.path.basename(path))}": path for path in parts}
 
     def fingerprint(self, verb: str) -> dict[str, Value]:
-        """What every verb's results depend on: fields of the manifest. Raises InputError for a missing file."""
+        """The fields of the fingerprint that all verbs have. Raises InputError for a missing file."""
         fields = fingerprint(verb, self.settings, self.dtype)
         for name, path in self.files().items():
             if not name.startswith("model.") or os.path.exists(path):
@@ -88,7 +88,7 @@ def check_records(job: ModelJob) -> None:
 
 
 def model_files(path: str) -> list[str]:
-    """Every file that is, or would be taken for, a part of the model at `path`."""
+    """All files of the model at `path`, including missing ones that a load would read."""
     if not os.path.isdir(path):
         return [table_path(path)]
     weights = [name for name in sorted(os.listdir(path)) if name.endswith(".safetensors")]

@@ -1,4 +1,4 @@
-"""What the tasks of `classify` and `generate` have in common: records in, a record's answer or its error out."""
+"""Base of the tasks of `classify` and `generate`: each record gives its answer or its error."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ class AsParquet(RecordsTask):
         check_space(directory.output, totals.size)
         for ids in ("int64", "string"):
             sink = FileSink(directory.output, partial(ParquetEncoder, columns=self.columns, ids=ids))
-            with suppress(TextIds):  # in most files the first id says so
+            with suppress(TextIds):  # in most files the first id already decides
                 return deliver(directory, totals.shards, [sink], stop)
         raise AssertionError("strings are never refused")

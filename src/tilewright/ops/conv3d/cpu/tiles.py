@@ -70,7 +70,7 @@ class Tiling:
 
 
 def rows_of(lanes: int, H: int) -> int:
-    """Rows of outputs in a block: ROWS[lanes], or 4 or 1 where H is that small."""
+    """Rows of outputs in a block: ROWS[lanes], but 4 if H is at most 4, and 1 if H is 1."""
     return next((rows for rows in (1, 4) if rows >= H), ROWS[lanes])
 
 

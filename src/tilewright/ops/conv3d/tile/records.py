@@ -46,8 +46,8 @@ class Marched(NamedTuple):
 
 
 class Product(NamedTuple):
-    """D, H, W: extents of a volume of x. O: output channels. height, width: rows and columns of out. count: elements of
-    a volume of out. taps: input channels times taps. depth: taps rounded up to whole blocks."""
+    """D, H, W: extents of a volume of x. O: output channels. height, width: rows and columns of out. count: outputs per
+    output channel. taps: input channels times taps of the kernel. depth: taps rounded up to whole blocks."""
 
     D: int
     H: int

@@ -33,8 +33,9 @@ class PerAxis(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row of the extended x, `count` elements. Those from `low` to `high` are in x, `step` bytes apart, the first at
-    byte `first`. The addresses low_offsets and high_offsets hold the byte offsets of those before and after."""
+    """A row of the extended x, `count` elements. The elements from `low` to `high` are in x, `step` bytes apart, the
+    first at byte `first`. low_offsets, high_offsets: addresses of the byte offsets of the elements before `low` and
+    after `high`."""
 
     first: int
     step: int

@@ -2,7 +2,7 @@
 time.
 
 out[i] = start + sum over taps t of weights[t] * x[i + taps[t]], divided by divisor. Inside the tile a tap is one
-constant offset. Against `naive`: an element is found and converted once per tile and not once per tap. Limit: a
+constant offset. `naive` finds and converts an element once per tap; here a task does so once per tile. Limit: a
 multiplication and an addition per tap, because fused ones would round differently. It loses nowhere.
 """
 

@@ -53,9 +53,10 @@ def partition(keys, count, k):
 
 @simd.inline
 def reach(keys, count, weights, before, target):
-    """(index, sum) of the first of keys[:count] at which `before` plus the weights in falling order reach the target.
+    """(index, sum) of the score at which the running sum of weights reaches the target; the largest weight comes first.
 
-    If rounding keeps the sum below it, those of the last weight that is not 0.
+    keys: the first `count` are searched. before: the sum of the weights before them. If rounding keeps the sum below
+    the target: index and sum at the last weight that is not 0.
     """
     first, end = 0, count
     while end - first > FEW:

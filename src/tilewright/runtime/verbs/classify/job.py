@@ -1,4 +1,4 @@
-"""What `tilewright classify` is asked for, and the checks that need no model."""
+"""The options of `tilewright classify`, and the checks that need no model."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ TEXT = (".jsonl", ".txt", ".parquet")  # of all others, a file holds the course'
 
 @dataclass
 class ClassifyJob(ModelJob):
-    """What to classify. Files named .jsonl hold JSON lines, .txt a sentence a line, all others the course's layout; an
-    output is JSON lines where the input is text, else binary.
+    """What to classify. Files named .jsonl hold JSON lines, .txt one sentence per line, all others the course's layout.
+    The output is JSON lines for text, else binary.
 
     A binary file cannot hold errors, so its first bad record ends the job. table_memory: bytes. table_path: where to
     keep the token table. tolerance: of the comparison with the answers.
@@ -30,7 +30,7 @@ class ClassifyJob(ModelJob):
 
     @property
     def batch(self) -> int:
-        """Sentences a batch; it changes no bits."""
+        """Sentences per batch; it changes no bits."""
         return self.settings.batch_size or BATCH
 
     @property
@@ -40,7 +40,7 @@ class ClassifyJob(ModelJob):
 
 @dataclass
 class ClassifyReport(Report):
-    """cut: texts that have more tokens than the model takes: what is behind those was not read."""
+    """cut: texts with more tokens than the model takes; their further tokens were not read."""
 
     cut: int = 0
 

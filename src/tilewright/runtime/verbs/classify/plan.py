@@ -1,4 +1,4 @@
-"""What `tilewright classify` takes; see `runtime.plan`."""
+"""The plan of `tilewright classify`: records, memory and disk of a job. See `runtime.plan`."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from tilewright.runtime.verbs.classify.job import ClassifyJob
 from tilewright.runtime.verbs.classify.task import ClassifyTask, task_of
 
 COMPILING = 92 << 20  # what LLVM keeps after it has compiled the verb's kernels (measured: Numba 0.68, x86-64)
-SAMPLED = 1 << 16  # sentences whose token ids are looked at, of lines, a binary input or rows of Parquet
-RECORD = 1500  # bytes of Python objects for a line on its way
-LINE, LOGIT = 62, 13  # bytes of a line of JSON without id and label, and of a logit in it
+SAMPLED = 1 << 16  # sentences whose token ids are read, of lines, a binary input or rows of Parquet
+RECORD = 1500  # bytes of Python objects for a line in flight
+LINE, LOGIT = 62, 13  # bytes of a JSON line without id and label; bytes of one logit in it
 PAGE = 4096
 
 
 class Seen(NamedTuple):
-    """What was read. ids: int32 (n, L), of some sentences; n is 0 where all are bad, and less than the records where
-    there are very many. id_bytes: of an id as JSON."""
+    """The sample of the input. ids: int32 (n, L), token ids of some sentences. n is 0 if all are bad, and less than the
+    records if there are very many. id_bytes: of an id as JSON."""
 
     ids: np.ndarray
     records: int
@@ -51,7 +51,7 @@ class Seen(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Of the token table: entries that it will have, entries at most, bytes of an entry."""
+    """The size of the token table: expected entries, most entries, bytes per entry."""
 
     rows: int
     capacity: int
@@ -59,7 +59,7 @@ class Table(NamedTuple):
 
 
 def plan(job: ClassifyJob, gpu_memory: int | None = None) -> JobPlan:
-    """What the job would take; see `plan_job`."""
+    """The plan of the job; see `plan_job`."""
     return plan_job("classify", job, gpu_memory, task_of, _declared)
 
 

@@ -1,4 +1,5 @@
-"""The token table of a TextCNN, kept on disk between runs and never used for anything but what it was made from."""
+"""The token table of a TextCNN, saved on disk between runs. It is used only with the weights, rungs and CPU that it was
+made for."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ BLOCK = 64 << 20  # bytes hashed at a time: weights are hashed in parallel, bloc
 
 
 def fingerprint(prepared: Prepared) -> str:
-    """sha256 of all that a table's bits follow from: embeddings, filters, accuracy class, rungs, kernel sources and
+    """sha256 of all that determines a table's bits: embeddings, filters, accuracy class, rungs, kernel sources and
     CPU."""
     from tilewright.simd import cache
 
@@ -60,7 +61,7 @@ class KeptTable:
         self.loaded = 0
         if os.path.exists(path):
             self.loaded = read_table(path, self.fingerprint, table.row_of, table.slices) or 0
-        if self.loaded:  # its rows have replaced those that this process had
+        if self.loaded:  # its rows have replaced this process's rows
             table.used = self.loaded
         self._built = table.built
 

@@ -30,14 +30,14 @@ from tilewright.runtime.verbs.classify.saved_table import KeptTable
 from tilewright.runtime.verbs.classify.worker import ClassifyWorker
 from tilewright.runtime.verbs.records_task import AsParquet, RecordsTask
 
-SIZING = {  # sentences a shard: a second or two of work; and the fewest, where there are many workers
+SIZING = {  # sentences per shard: a second or two of work; and the fewest, with many workers
     "cpu": Sizing(4 * BATCH, BATCH),
     "cuda": Sizing(1 << 21, BATCH),
 }
 
 
 def task_of(job: ClassifyJob, say: Say = quiet, workers: int = 1) -> ClassifyTask:
-    """Everything that can be checked before the work is. Raises UsageError, InputError and ResourceError."""
+    """Check everything that can be checked before the work. Raises UsageError, InputError and ResourceError."""
     job = job.as_called()
     check_paths(job)
     kind = RowsTask if job.output.endswith(".parquet") else ClassifyTask
@@ -89,7 +89,7 @@ class ClassifyTask(RecordsTask):
 
 
 class RowsTask(AsParquet, ClassifyTask):
-    """Whose output is a Parquet file."""
+    """A classify task with a Parquet output."""
 
     columns: ClassVar = {
         "label": "string", "score": "float64", "logits": "list<float32>", "error": "error",

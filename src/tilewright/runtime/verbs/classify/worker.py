@@ -98,7 +98,7 @@ class ClassifyWorker:
             yield batch
 
     def _alone(self, batch: Batch, record: int, skip: dict[int, str], beat: Beat) -> Batch:
-        """A batch of one record, of which a worker may have died."""
+        """A batch of one record, which may have killed a worker."""
         if record not in skip:
             beat.at(record)
             return batch

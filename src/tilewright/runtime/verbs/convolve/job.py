@@ -1,4 +1,4 @@
-"""What `tilewright convolve` is asked for, and what can be checked before a volume is opened."""
+"""The options of `tilewright convolve`, and the checks that need no open volume."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tilewright.runtime.verbs.convolve.tiles import MODES
 class ConvolveJob:
     """What to convolve. Formats follow from the names; see formats/volume_formats.py.
 
-    kernel: a name or a file, see kernels.py. It is not flipped: out = scipy.ndimage.correlate(in, kernel).
+    kernel: a name or a path, see kernels.py. It is not flipped: out = scipy.ndimage.correlate(in, kernel).
     mode, cval: what stands outside the volume, as in scipy.ndimage; None: "reflect" for a name, as scipy's function of
     that name, zeros for a file, as in the course, and "constant" where a cval is given. memory: bytes that all
     processes may take; None: most of what is free. answers: a volume to compare the output with. settings: how it is
@@ -62,7 +62,7 @@ class ConvolveReport(Report):
     tile: tuple[int, ...] = ()
 
 
-STEP = 8 << 20  # of what is said: the size of a program differs by less between two runs
+STEP = 8 << 20  # granularity of the reported size: a program's size differs by less between two runs
 FIRST, MOST = 256 << 20, 1 << 50  # bytes: where the search begins and ends
 
 
@@ -81,7 +81,7 @@ def with_mode(job: ConvolveJob) -> ConvolveJob:
 
 
 def _mode_begun(output: str) -> Value:
-    """The mode of the job that this output has; None where there is none, or none that can be read."""
+    """The mode of the job of this output; None if there is no job or it cannot be read."""
     if not os.path.isdir(f"{os.path.realpath(output)}.job"):
         return None
     try:
@@ -92,7 +92,7 @@ def _mode_begun(output: str) -> Value:
 
 
 def check_paths(job: ConvolveJob) -> None:
-    """Everything that the words of the command alone can tell."""
+    """Check everything that the command line alone determines."""
     check_suffix(job.input, "input")
     check_suffix(job.output, "output")
     if job.mode not in MODES:
@@ -114,7 +114,7 @@ def check_paths(job: ConvolveJob) -> None:
 
 
 def _overlap(path: str, output: str) -> bool:
-    """They are one file, or one lies in the other, which is a directory."""
+    """True if both paths are one file, or one is inside the other."""
     if same_file(path, output):
         return True
     a, b = os.path.realpath(path), os.path.realpath(output)

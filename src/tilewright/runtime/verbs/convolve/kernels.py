@@ -18,7 +18,7 @@ from tilewright.ops.conv3d import conv3d, prepare, prepare_separable
 from tilewright.ops.correlate import correlate, correlate1d
 
 NAMES = "gaussian:SIGMA, box:SIZE (one number or z,y,x), laplace, sobel:AXIS, FILE.txt and FILE.npy"
-TRUNCATE = 4.0  # standard deviations that a Gaussian reaches, as in scipy.ndimage
+TRUNCATE = 4.0  # radius of a Gaussian in standard deviations, as in scipy.ndimage
 MAX_SIZE = 1 << 20  # taps along an axis
 MAX_SIGMA = MAX_SIZE / 2 / TRUNCATE
 RULES = {
@@ -48,12 +48,12 @@ class Kernel:
 
     @property
     def taps(self) -> int:
-        """Multiplications a voxel."""
+        """Multiplications per voxel."""
         return math.prod(self.shape) if self.lines is None else sum(self.shape)
 
     @property
     def halo(self) -> tuple[Shape, Shape]:
-        """Voxels that it needs before and after a voxel; the centre of K taps is K // 2."""
+        """Voxels that the kernel reads before and after a voxel; the centre of K taps is K // 2."""
         return tuple(K // 2 for K in self.shape), tuple(K - 1 - K // 2 for K in self.shape)  # type: ignore
 
     @property
@@ -63,13 +63,12 @@ class Kernel:
 
 
 def function_of(text: str) -> str | None:
-    """The function of scipy.ndimage that a kernel's name stands for; None for a file."""
+    """The scipy.ndimage function of a kernel's name; None for a file."""
     return None if text.lower().endswith((".txt", ".npy")) else FUNCTIONS.get(text.partition(":")[0])
 
 
 def default_mode(text: str) -> str:
-    """What stands outside the volume unless the user says: for a name what scipy's function takes, for a file zeros,
-    as in the course."""
+    """The default boundary mode: for a name the default of scipy's function, for a file zeros, as in the course."""
     return "reflect" if function_of(text) else "constant"
 
 
@@ -124,7 +123,7 @@ def prepared_float32(kernel: Kernel, device: str = "cpu"):
 
 
 def _put(result: np.ndarray) -> None:
-    """`out` has it already."""
+    """The result is in `out` already."""
 
 
 def _correlate(kernel: Kernel, block: np.ndarray, out: np.ndarray) -> None:
@@ -148,7 +147,7 @@ def _read_npy(path: str) -> np.ndarray:
 
 
 def _numbers(text: str) -> list[float]:
-    """One number three times, or three; none where it is neither."""
+    """Three numbers, or one number three times; none for anything else."""
     if re.fullmatch(rf"{_NUMBER}(,{_NUMBER},{_NUMBER})?", text):
         numbers = [float(word) for word in text.split(",")]
         return numbers * 3 if len(numbers) == 1 else numbers

@@ -32,7 +32,7 @@ OWN_MAPPING = 1 << 20  # bytes from which a buffer gets a mapping of its own: a 
 AT_ONCE = 10  # chunks that zarr decodes or encodes at a time, its setting async.concurrency
 SLACK = 32 << 20  # bytes: threads, and what the allocator keeps
 KEPT = 24 << 20  # of that, once the program is loaded; the rest was for a program larger than expected
-MERGE = 16 << 20  # what the merge of an output that lies in place takes beyond what is given back by then
+MERGE = 16 << 20  # memory of the merge of an output in place, beyond the memory that is free by then
 
 
 def tiling_of(
@@ -63,7 +63,7 @@ def tiling_of(
 
 
 def _less_memory(volume: Volume, form: Form) -> str | None:
-    """What takes less memory, where something does."""
+    """The advice for a job that needs less memory; None if there is none."""
     if isinstance(volume, ZarrVolume) or isinstance(form, ZarrForm):
         return "a volume in smaller chunks"
     if volume.held or not isinstance(form, RawForm):
@@ -85,12 +85,12 @@ def free_at_once() -> None:
 
 
 def compiling_bytes(dtype: str) -> int:
-    """What compiling the kernels keeps; 0 where they are compiled."""
+    """Bytes that compiling the kernels keeps; 0 if they are compiled already."""
     return 0 if is_compiled("conv3d.*" if dtype == "float32" else "correlate.*") else COMPILING[dtype]
 
 
 def reading_bytes(volume: Volume, block: Shape) -> int:
-    """What reading a block takes beside it."""
+    """Bytes that reading a block takes besides the block."""
     voxels = math.prod(block)
     if isinstance(volume, ZarrVolume):
         layout = volume.layout
@@ -106,19 +106,20 @@ def reading_bytes(volume: Volume, block: Shape) -> int:
 
 
 def writing_bytes(form: object, tile: Shape, itemsize: int) -> int:
-    """What writing a tile takes beside it."""
+    """Bytes that writing a tile takes besides the tile."""
     voxels = math.prod(tile)
     if isinstance(form, ZarrForm):
         spans = tuple(-(-n // unit) for n, unit in zip(tile, form.unit, strict=True))  # it begins where a unit does
         return _chunks_bytes(form.unit, spans, None, tile, itemsize)
-    hashing = (writers() - THREADS) * BLOCK_BYTES  # what was written is read again
+    hashing = (writers() - THREADS) * BLOCK_BYTES  # the written bytes are read again
     return min(PIECE_BYTES, itemsize * voxels) + (hashing if isinstance(form, RawForm) else 0)
 
 
 def _chunks_bytes(chunk: Shape, spans: tuple[int, ...], shard: Shape | None, box: Shape, itemsize: int) -> int:
     """Bytes of one call of zarr on a part of a box: its voxels, and the chunks in flight, each stored and decoded.
 
-    chunk, box: shapes. spans: chunks along each axis that the box has a part of. A call is what `aligned_boxes` yields.
+    chunk, box: shapes. spans: chunks along each axis that the box has a part of. A call reads one box of
+    `aligned_boxes`.
     """
     size = math.prod(chunk)
     units, chunks, voxels = max(1, CALL_BYTES // itemsize // size), 1, 1

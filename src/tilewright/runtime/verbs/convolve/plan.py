@@ -1,4 +1,4 @@
-"""What `tilewright convolve` takes; see `runtime.plan`."""
+"""The plan of `tilewright convolve`: voxels, memory and disk of a job. See `runtime.plan`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TEXT_BYTES = 9.5  # of a value with six decimals
 
 
 def plan(job: ConvolveJob, gpu_memory: int | None = None) -> JobPlan:
-    """What the job would take, see `plan_job`; values that are held in memory are not read."""
+    """The plan of the job, see `plan_job`. It does not read values that a job would hold in memory."""
     return plan_job("convolve", job, gpu_memory, partial(task_of, program=PROGRAM), _declared)
 
 

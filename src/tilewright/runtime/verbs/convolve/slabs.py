@@ -20,11 +20,11 @@ from tilewright.runtime.verbs.convolve.tiles import Tiling
 
 SLAB = 64 << 20  # bytes of a slab: more than a millisecond of the host link, so that starting it costs little
 QUAD, FUSED = 4, 17  # as in `ops.conv3d.simt`, which needs PyTorch: elements of a quad; taps along z without a pass
-IN_FLIGHT = 3  # slabs: one on each way, and one that is filtered
+IN_FLIGHT = 3  # slabs: one copied in, one filtered, one copied out
 
 
 def planes_of(tiling: Tiling, kernel: Shape) -> int:
-    """Planes of a tile's slab at first."""
+    """Planes per slab of a tile in the first attempt."""
     _, H, W = tiling.block
     return _planes(tiling.tile[0], 4 * H * W, kernel[0])
 
@@ -59,7 +59,7 @@ def through(prepared: Packed, backend: Backend) -> Callable[[np.ndarray, np.ndar
         backend.halving(partial(in_slabs, block, out), planes)
 
     def in_slabs(block: np.ndarray, out: np.ndarray, planes: int) -> None:
-        """In slabs of so many planes of out."""
+        """Filter in slabs of this many planes of out."""
         shapes = (planes + halo, *block.shape[1:]), (planes, *out.shape[1:])
         slots = [[backend.empty(shape) for shape in shapes] for _ in range(IN_FLIGHT)]
         pipeline.wait()  # the memory may still be in use

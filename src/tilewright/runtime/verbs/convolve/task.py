@@ -39,16 +39,16 @@ from tilewright.runtime.verbs.convolve.worker import HEADERS, ConvolveWorker
 if TYPE_CHECKING:
     from tilewright.formats.volume_formats import Form
 
-FREE = 0.8  # of the available memory that a job may take where nothing is said
-PIECES = 4  # shards a worker at least, where there are several
+FREE = 0.8  # share of the available memory that a job may take by default
+PIECES = 4  # shards per worker, at least, if there are several workers
 WORK = 200_000_000_000  # multiplications of a shard at most: a few seconds on two cores
 
 
 def task_of(job: ConvolveJob, say: Say = quiet, workers: int | None = None, *, program: int = 0) -> ConvolveTask:
-    """Everything that can be checked before the work is; workers: that share its memory (None: as the settings say).
-    Raises UsageError, InputError and ResourceError.
+    """Check everything that can be checked before the work. workers: the number that share its memory (None: the
+    settings'). Raises UsageError, InputError and ResourceError.
 
-    Where the job's memory is too little, that says about how much would do.
+    If the memory is too small, the error says about how much is needed.
     """
     sharing = workers or job.settings.workers or 1
 
@@ -178,7 +178,7 @@ class ConvolveTask:
         return Records(0, count, min(max(1, -(-shard_size // step)) * step, -(-count // step) * step))
 
     def box(self, first: int, count: int) -> Tile:
-        """The slab of so many planes."""
+        """The box of a slab of this many planes."""
         start, shape = [0, 0, 0], list(self.shape)
         start[self.axis], shape[self.axis] = first, min(count, self.shape[self.axis] - first)
         return Tile(tuple(start), tuple(shape))  # type: ignore[arg-type]
@@ -196,7 +196,7 @@ class ConvolveTask:
         return ConvolveWorker(self)
 
     def header(self, totals: Totals) -> bytes:
-        """The output is no stream of shards."""
+        """Nothing: the output is not a stream of shards."""
         return b""
 
     def outputs(self) -> list[str]:
@@ -240,8 +240,8 @@ def _idle(dtype: str) -> dict[str, Idle]:
 
 
 def _place(job: ConvolveJob, place: str, dtype: np.dtype) -> str:
-    """Where it is computed: what `place_for` found, but "auto" keeps float64 on the CPU. Raises UsageError for float64
-    that is to be computed on a GPU."""
+    """The device that computes: the result of `place_for`, but "auto" keeps float64 on the CPU. Raises UsageError for
+    float64 on a GPU."""
     if place == "cpu" or dtype == np.float32:
         return place
     if job.device == "auto":

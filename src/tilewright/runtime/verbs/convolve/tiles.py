@@ -25,10 +25,10 @@ from tilewright.ops.core.memory import empty
 MODES = (*PLAIN_MODES, *ALIASES)
 CONSTANT = -1  # in an index map: no voxel, but the constant
 
-# The cost of a tiling, in voxels read from a disk's cache and decoded (1 GB/s): what `cheapest` makes small.
+# The cost of a tiling, which `cheapest` minimises. The unit is a voxel read from a disk's cache and decoded (1 GB/s).
 COPY = 0.2  # a voxel copied from the block before
 TOUCH = 3.0  # a voxel of memory that is new to the process (measured on a virtual machine: 3 s/GB)
-TILE = 50_000  # a tile: its system calls, and threads that wait for each other
+TILE = 50_000  # per tile: its system calls, and threads that wait for each other
 
 Allocate = Callable[[int, np.dtype], np.ndarray]
 
@@ -54,7 +54,8 @@ class Tiling:
     layer: int = 1
 
     def tiles(self, box: Tile | None = None) -> Iterator[Tile]:
-        """The tiles of a box, None: of the volume, along z first, as a block shares most with the one behind it."""
+        """The tiles of a box (None: of the volume), along z first, because a block shares most with the next one along
+        z."""
         (z0, y0, x0), (D, H, W) = box or Tile((0, 0, 0), self.shape)
         d, h, w = self.tile
         for y, x, z in product(range(0, H, h), range(0, W, w), range(0, D, d)):
@@ -74,7 +75,7 @@ class Tiling:
 
 
 class Boxes(Protocol):
-    """What blocks are read from: a `Volume`, or what stands for one."""
+    """The source of blocks: a `Volume`, or a stand-in for one."""
 
     def read_into(self, start: tuple[int, int, int], target: np.ndarray) -> None:
         """See `Volume.read_into`."""
@@ -109,7 +110,7 @@ class Blocks:
         return block[: shape[0]]
 
     def _keep(self, start: tuple[int, ...], block: np.ndarray) -> int:
-        """Copies what the block before has of this one; the number of planes."""
+        """Copy the planes that the previous block shares with this one; return their number."""
         if self._last is None or self._last[0][1:] != start[1:] or self._last[1].shape[1:] != block.shape[1:]:
             return 0
         (first, *_), before = self._last
@@ -120,7 +121,8 @@ class Blocks:
         return len(kept)
 
     def _fill(self, start: tuple[int, ...], block: np.ndarray, have: int) -> None:
-        """Reads the planes of the block from `have` on, then copies within it what stands outside the volume."""
+        """Read the planes of the block from `have` on, then fill the voxels outside the volume by copies within the
+        block."""
         axes = [
             _Axis.of(voxels[first + before :][:count], first, size, done)
             for voxels, first, before, count, size, done in zip(
@@ -145,7 +147,8 @@ class _Axis:
 
     @classmethod
     def of(cls, voxels: np.ndarray, first: int, size: int, have: int) -> _Axis:
-        """For positions from `first` on, at which `voxels` stand, and of which the block has the first `have`."""
+        """The reads and copies for the positions from `first` on. voxels: the index map there. have: leading positions
+        that the block already has."""
         count = len(voxels)
         low, high = max(0, -first), min(count, size - first)  # the places that lie in the volume
         begin = max(low, have)
@@ -161,7 +164,7 @@ class _Axis:
 
 
 def _joined(reads: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """The same reads, those that continue each other as one."""
+    """The same reads, with adjacent ones joined."""
     joined: list[tuple[int, int, int]] = []
     for place, voxel, count in sorted(reads):
         if joined:
@@ -174,7 +177,7 @@ def _joined(reads: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
 
 
 def needed_bytes(tiling: Tiling, itemsize: int, spare_blocks: int = 0) -> int:
-    """Of two blocks and two tiles, and of `spare_blocks` more that the computation needs for itself."""
+    """Bytes of two blocks and two tiles, and of `spare_blocks` further blocks for the computation."""
     return itemsize * ((2 + spare_blocks) * math.prod(tiling.block) + 2 * math.prod(tiling.tile))
 
 
@@ -193,13 +196,13 @@ def tilings(shape: Shape, halo: tuple[Shape, Shape], units: tuple[Shape, Shape],
 def cheapest(candidates: list[Tiling], needed: list[int], memory: int, box: Shape, reading: Shape) -> Tiling:
     """The tiling that costs the least within `memory` bytes, for boxes of at most `box`.
 
-    needed: bytes of each candidate. reading: unit of reading. Raises MemoryShort where not even the smallest tile fits.
+    needed: bytes of each candidate. reading: unit of reading. Raises MemoryShort if not even the smallest tile fits.
     """
     fitting = [tiling for tiling, nbytes in zip(candidates, needed, strict=True) if nbytes <= memory]
     if not fitting:
         least = min(needed)
         raise MemoryShort(
-            f"the smallest tiles, {candidates[0].tile} and their halo, and reading and writing them take {least:,} "
+            f"the smallest tiles, {candidates[0].tile} with their halo and the buffers of files, take {least:,} "
             f"bytes; {max(0, memory):,} are left beside the program",
             missing=least - memory,
         )
@@ -207,7 +210,7 @@ def cheapest(candidates: list[Tiling], needed: list[int], memory: int, box: Shap
 
 
 def _sizes(n: int, unit: int) -> list[int]:
-    """Of a tile along an axis: a unit, 2, 4, ... of them, or all."""
+    """The sizes of a tile along an axis: 1, 2, 4, ... units, or all voxels."""
     sizes = [min(n, unit)]
     while sizes[-1] < n:
         sizes.append(min(n, 2 * sizes[-1]))

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from tilewright.formats.volume_formats import Form
 
 IN_PLACE = (".npy", ".nii", ".tif", ".tiff")
-SPARSE = 16  # times the free disk that an array may have, as chunks of zeros take no space
+SPARSE = 16  # limit of an array's bytes, in units of the free disk: chunks of zeros take no space
 MOST_CHUNKS = 10**9  # of an array: to look for one that is absent takes 20 us, so many take hours
 SHARD_BYTES = 256 << 20  # of numbers: some tenths of a second of work, and several tiles
 STREAM_BYTES = 16 << 20  # of numbers where a shard is held until it has all of them
 
 
 def shard_bytes(form: Form) -> int:
-    """Bytes of numbers that a shard best has."""
+    """The best size of a shard, in bytes of its values."""
     return SHARD_BYTES if isinstance(form, RawForm | ZarrForm) else STREAM_BYTES
 
 
@@ -71,14 +71,14 @@ def writing(form: Form, out: Attempt, box: Tile, dtype: np.dtype) -> Iterator[Ca
 
 
 def check_output(path: str, shape: Shape, dtype: np.dtype) -> None:
-    """Raises ResourceError where a volume cannot be written there, or its disk has no space for it."""
+    """Raises ResourceError if a volume cannot be written there, or its disk has no space for it."""
     check_room(path, shape, dtype)
     if suffix_of(path) != ".zarr":
         AtomicFile(path).__enter__().discard()
 
 
 def check_room(path: str, shape: Shape, dtype: np.dtype) -> None:
-    """The same as far as it is known without writing."""
+    """The part of `check_output` that works without writing."""
     if suffix_of(path) == ".zarr":
         check_zarr(path)
         return
@@ -109,8 +109,8 @@ def check_chunks(path: str, shape: Shape, chunks: Shape, dtype: np.dtype, what: 
 def assemble(
     form: Form, directory: JobDirectory, totals: Totals, stop: Stop, box: Callable[[range], Tile]
 ) -> list[tuple[int, str]]:
-    """Makes the shards the output; its bytes and sha256. box: of a shard's rows. Raises DamagedShards, Interrupted and
-    ResourceError."""
+    """Turn the shards into the output; return its (bytes, sha256). box: of a shard's rows. Raises DamagedShards,
+    Interrupted and ResourceError."""
     sink: Sink
     if isinstance(form, RawForm):
         values = form.size - len(form.head) - len(form.tail)

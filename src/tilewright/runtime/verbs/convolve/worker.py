@@ -106,7 +106,7 @@ class ConvolveWorker:
 
 
 class Watched:
-    """The input of a worker, each box of which is read from files as they were when the run began."""
+    """The input of a worker. It checks that the files of each box have not changed since the run began."""
 
     def __init__(self, volume: Volume) -> None:
         self._volume, self.began = volume, AsBegun()

@@ -1,5 +1,5 @@
-"""How a shard of images is written, and how shards become what was asked for: .npy and single pictures in place, text
-as a stream, and pictures of all images from the 8-bit pixels that stand behind it."""
+"""Writes a shard of images, and turns shards into the output: .npy and single pictures in place, text as a stream. A
+picture of all images is made from 8-bit pixels that follow the text."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ImageOutputs:
 
     @property
     def pixels_alone(self) -> bool:
-        """Whether 8-bit pixels are all that is wanted of the images."""
+        """True if the outputs need only the 8-bit pixels of the images."""
         return kind_of(self.output) in (*PICTURES, "/")
 
     @property
@@ -65,7 +65,8 @@ class ImageOutputs:
         return math.prod(self.shape)
 
     def check(self, *, write: bool = True) -> None:
-        """Raises ResourceError where an output cannot be written; without `write` as far as is known without."""
+        """Raises ResourceError if an output cannot be written. Without `write`, it checks only what needs no
+        writing."""
         for path in filter(None, (self.output, self.image)):
             if kind_of(path) == "/":
                 self._folder(path)

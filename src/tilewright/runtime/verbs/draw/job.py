@@ -1,4 +1,4 @@
-"""What `tilewright draw` is asked for, and the checks that need no image."""
+"""The options of `tilewright draw`, and the checks that need no image."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilewright.runtime.verbs.draw.image_shards import PICTURES
 from tilewright.runtime.verbs.model_job import ModelJob
 
 BATCH = 256  # images handed to the model at once, 12 MiB at the course's size
-BATCH_BYTES = 64 << 20  # of them, where they are larger
+BATCH_BYTES = 64 << 20  # bytes of a batch of larger images
 
 
 @dataclass
@@ -60,7 +60,7 @@ def check(job: DrawJob) -> None:
 
 
 def batch_of(job: DrawJob, config: DCGANConfig) -> int:
-    """Images at a time, where the job does not say."""
+    """Images per batch, if the job does not set it."""
     if job.device == "cuda":
         return config.batch_on("cuda")
     return max(1, min(BATCH, BATCH_BYTES // (4 * _floats(config))))

@@ -1,4 +1,4 @@
-"""What `tilewright draw` takes; see `runtime.plan`."""
+"""The plan of `tilewright draw`: images, memory and disk of a job. See `runtime.plan`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PNG_BYTES = 128  # of a picture beside its pixels
 
 
 def plan(job: DrawJob, gpu_memory: int | None = None) -> JobPlan:
-    """What the job would take, see `plan_job`; of more noise than NOISE bytes only the header is read."""
+    """The plan of the job, see `plan_job`. It reads only the header of a file of more than NOISE bytes."""
     return plan_job("draw", job, gpu_memory, _task, _declared)
 
 
@@ -108,7 +108,7 @@ def _outputs(task: DrawTask) -> Outputs:
 
 
 def _size(path: str, task: DrawTask) -> tuple[int, bool]:
-    """(bytes of an output, whether they are known, else at most or about so many)."""
+    """(bytes of an output, True if they are exact). Otherwise they are a limit or an estimate."""
     images = task.images
     count, (height, width, channels), kind = images.count, images.shape, kind_of(path)
     if kind == ".npy":

@@ -29,8 +29,8 @@ SHARD = {"cpu": 16, "cuda": 16}  # batches: some seconds of work on a CPU; on a 
 
 
 def task_of(job: DrawJob, say: Say = quiet, workers: int = 1, *, scan: int | None = None) -> DrawTask:
-    """Everything that can be checked before the work is; all noise is read for it, but, where a plan is all that is
-    wanted, of a file of more than `scan` bytes its header alone.
+    """Check everything that can be checked before the work; this reads all noise. For a plan, it reads only the header
+    of a file of more than `scan` bytes.
 
     Raises UsageError, InputError and ResourceError.
     """
@@ -80,7 +80,7 @@ class DrawTask:
         """See `start.VerbTask`."""
 
     def header(self, totals: Totals) -> bytes:
-        """The outputs are no streams of shards."""
+        """Nothing: the outputs are not streams of shards."""
         return b""
 
     def outputs(self) -> list[str]:

@@ -49,7 +49,7 @@ class DrawWorker:
             config, weights = read_weights(job.model, DCGANConfig)
 
         def ready(batch: int) -> DCGAN:
-            """The model with all that a batch takes: what does not fit into a GPU's memory fails here."""
+            """Load the model and allocate the memory of a batch, so a lack of GPU memory shows here."""
             with phase(report, "prepare", say, "Preparing model"):
                 together = None if job.device == "cpu" else batch  # the CPU's caches hold fewer
                 model = build(config, weights, dtype=job.dtype, device=job.device, batch=together)

@@ -1,4 +1,4 @@
-"""What `tilewright generate` is asked for, and the checks of it."""
+"""The options of `tilewright generate`, and their checks."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ TEXT = (".jsonl", ".txt", ".parquet")  # of all others, a file holds the course'
 
 @dataclass
 class GenerateJob(ModelJob):
-    """What to generate. Files named .jsonl hold JSON lines, .txt a prompt or completion a line, others i32 tokens.
-
-    params: of all prompts; a JSON line may give its own. seed: where neither gives one. batch_memory: bytes for keys
-    and values, None: see `GPT2.generate`. Of a binary output up to 0.05 % of the tokens may differ from the answers,
-    others must be equal. A binary file cannot hold errors.
+    """What to generate. Files named .jsonl hold JSON lines, .txt one prompt or completion per line, others int32
+    tokens. params: of all prompts; a JSON line may give its own. seed: used if neither gives one. batch_memory: bytes
+    for keys and values, None: see `GPT2.generate`. Of a binary output up to 0.05 % of the tokens may differ from the
+    answers, others must be equal. A binary file cannot hold errors.
     """
 
     input: str
@@ -31,12 +30,12 @@ class GenerateJob(ModelJob):
 
     @property
     def is_binary(self) -> bool:
-        """Whether the output has no place for errors, and as many tokens for each prompt."""
+        """True if the output cannot hold errors and has equally many tokens for each prompt."""
         return not self.output.endswith(TEXT)
 
     @property
     def has_own_params(self) -> bool:
-        """Whether a prompt may give its own sampling parameters."""
+        """True if a prompt may give its own sampling parameters."""
         return self.input.endswith((".jsonl", ".parquet"))
 
 
@@ -55,7 +54,7 @@ class GenerateReport(Report):
 
 
 def beyond_context(max_tokens: int, config: GPT2Config) -> str:
-    """What is to be said of more new tokens than any prompt can get; empty where some can."""
+    """The notice for more new tokens than any prompt can get; "" if some prompt can."""
     if max_tokens < config.n_positions:
         return ""
     room = f"the model's context of {config.n_positions:,} tokens, which holds the prompt, too"
@@ -96,7 +95,7 @@ def _check_answers(job: GenerateJob, answers: str) -> None:
 
 
 def check_model(job: GenerateJob, config: GPT2Config, has_tokenizer: bool) -> None:
-    """Raises UsageError for what this model cannot do with any prompt."""
+    """Raises UsageError for options that this model cannot fulfil for any prompt."""
     if not has_tokenizer and (job.output.endswith(".txt") or job.params.stop):
         what = "--stop has text" if job.params.stop else "the output is text"
         raise UsageError(f"{what}, and the model has no tokenizer.json", path=job.model,

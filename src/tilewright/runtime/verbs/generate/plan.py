@@ -1,4 +1,4 @@
-"""What `tilewright generate` takes; see `runtime.plan` and `generation.memory`."""
+"""The plan of `tilewright generate`: records, memory and disk of a job. See `runtime.plan` and `generation.memory`."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ LINE, ID_BYTES, TOKEN_TEXT, LOGPROB = 60, 6, 4.0, 18  # bytes: a line beside its
 
 @dataclass(frozen=True)
 class Seen:
-    """What was read. prompts: sequences of all good records, n each; in_a_shard: sequences of the largest shard.
-    records: good and bad ones, counted or estimated. id_bytes, token_text: of an id, of a token's text. noticed: what
-    the job would tell: `bad` records, what is wrong with the first, prompts whose context does not hold all new tokens
-    (`cut`), prompts at temperature 0 with a field that matters only where tokens are drawn (`undrawn`), and tokens of
-    all good prompts (`prompt_tokens`)."""
+    """The sample of the input. prompts: sequences of all good records, n each; in_a_shard: sequences of the largest
+    shard. records: good and bad ones, counted or estimated. id_bytes, token_text: of an id, of a token's text. noticed:
+    what the job would tell: `bad` records, what is wrong with the first, prompts whose context does not hold all new
+    tokens (`cut`), prompts at temperature 0 with a field that matters only where tokens are drawn (`undrawn`), and
+    tokens of all good prompts (`prompt_tokens`)."""
 
     prompts: Prompts
     in_a_shard: int
@@ -61,7 +61,7 @@ class Seen:
 
 
 def plan(job: GenerateJob, gpu_memory: int | None = None) -> JobPlan:
-    """What the job would take, see `plan_job`. Raises ResourceError, too, where not one sequence fits."""
+    """The plan of the job, see `plan_job`. Also raises ResourceError if not one sequence fits."""
     return plan_job("generate", job, gpu_memory, task_of, _of_task)
 
 

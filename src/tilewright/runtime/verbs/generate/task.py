@@ -37,7 +37,7 @@ ADDED = (  # parameters that earlier jobs' manifests do not name
 
 
 def task_of(job: GenerateJob, say: Say = quiet, workers: int = 1) -> GenerateTask:
-    """Everything that can be checked before the work is. Raises UsageError, InputError and ResourceError."""
+    """Check everything that can be checked before the work. Raises UsageError, InputError and ResourceError."""
     job = job.as_called()
     check(job)
     config, tokenizer = config_of(job.model, GPT2Config), tokenizer_of(job.model)
@@ -122,14 +122,14 @@ def idle_operations(params: SamplingParams) -> dict[str, Idle]:
 
 
 def _sealed(value: Any) -> Value:
-    """A parameter as the manifest keeps it."""
+    """A parameter as the manifest stores it."""
     if isinstance(value, tuple):
         return [f"{each[0]}: {each[1]!r}" if isinstance(each, tuple) else each for each in value]
     return value
 
 
 class RowsTask(AsParquet, GenerateTask):
-    """Whose output is a Parquet file, a row a completion."""
+    """A generate task with a Parquet output, one row per completion."""
 
     columns: ClassVar = {
         "index": "int32", "text": "string", "token_ids": "list<int32>", "finish_reason": "string",

@@ -42,7 +42,7 @@ READ = 256  # prompts read at a time
 WRITTEN = 64  # results written at a time
 WRITTEN_VALUES = 1 << 18  # tokens and log-probabilities in results, from which on they are written: some 30 MB
 DEFAULTS = SamplingParams()
-LOOK_SECONDS = 0.5  # between two looks at how far all sequences are
+LOOK_SECONDS = 0.5  # between two reads of the sequences' progress
 UNDRAWN = "undrawn"  # figure of a shard: prompts with fields that matter only where tokens are drawn
 IDLE = "idle."  # figures of a shard begin with it: 1 for an operation whose rung is forced and that no prompt needed
 CHOOSING = ("matmul_argmax", "sample")  # operations, one of which chooses each token
@@ -90,7 +90,7 @@ class GenerateWorker:
 
 
 class _Stream:
-    """The prompts of a shard on their way to the model, and back in the order of the input."""
+    """Feeds the prompts of a shard to the model, and returns the results in the order of the input."""
 
     def __init__(self, worker: GenerateWorker, shard: Shard, out: Attempt, beat: Beat) -> None:
         self.job, self.report, self.model = worker.job, worker.report, worker.model
@@ -127,12 +127,12 @@ class _Stream:
             self.keep(self.pending.popleft(), completions)
 
     def tell(self) -> None:
-        """How far the shard is; always with its share, as a beat may be the only one in some time that is sent on."""
+        """Send the shard's progress, always with its share, because a beat may be the only one sent for some time."""
         self.beat(self.records - len(self.pending), self.share)
 
     def stepped(self) -> None:
-        """Looks now and then how far the shard is: all that run together may have most of it behind them when the first
-        one ends."""
+        """Read the shard's progress now and then: sequences that run together may be almost done when the first one
+        ends."""
         now = time.monotonic()
         if now - self.looked >= LOOK_SECONDS and self.expected:
             self.looked = now
@@ -140,7 +140,7 @@ class _Stream:
             self.tell()
 
     def expect(self, batch: PromptBatch) -> None:
-        """How many prompts the shard has, as it seems from those that were read, these included."""
+        """The estimated number of prompts in the shard, from the prompts read so far, including these."""
         cut, share = self.shard.cut, self.shard.share(batch.end)
         if share:
             self.expected = (self.records + len(batch)) / share
@@ -162,13 +162,13 @@ class _Stream:
         self.write()
 
     def dead(self, prompt: Prompt, why: str) -> Prompt:
-        """A prompt that has ended its worker, with that as its error; a binary output has no place for it."""
+        """A prompt that killed its worker, with that as its error. A binary output cannot hold it."""
         if self.job.is_binary:
             raise InputError(f"prompt {prompt.line} cannot be continued: {why}", path=self.job.input)
         return replace(prompt, error=prompt.error or RecordError(prompt.line, "", why))
 
     def requests(self) -> Iterator[Request | None]:
-        """The good prompts; bad ones wait in `pending` for their turn to be written. None: too many do."""
+        """The good prompts. Bad ones wait in `pending` to be written in order. None: too many wait."""
         for batch in self.reader.batches(READ):
             self.skip_bad()
             while len(self.pending) > self.most_pending:
@@ -179,7 +179,7 @@ class _Stream:
             yield from self.accepted(batch)
 
     def accepted(self, batch: PromptBatch) -> Iterator[Request]:
-        """The good ones of a batch, all of which are now pending."""
+        """The good prompts of a batch; all prompts of the batch are pending now."""
         for prompt in batch.prompts:
             params, prompt = parameters_of(self.job, prompt, self.model.config, self.model.tokenizer is not None)
             self.pending.append(prompt)
@@ -213,7 +213,7 @@ class _Stream:
         self.values += sum(len(one.token_ids) + sum(map(len, one.logprobs or ())) for one in completions)
 
     def is_cut(self, prompt: Prompt, one: Generated) -> bool:
-        """Whether the context was full before the completion had as many tokens as were asked for."""
+        """True if the context was full before the completion had all requested tokens."""
         if one.finish_reason != "length" or len(prompt.token_ids) + len(one.token_ids) < self.model.config.n_positions:
             return False
         return len(one.token_ids) < self.params_of(prompt).max_tokens
@@ -229,7 +229,7 @@ class _Stream:
         self.results.append((prompt, []))
 
     def write(self) -> None:
-        """Everything kept so far."""
+        """Write all saved results."""
         with trace.span(trace.WRITE), phase(self.report, "write"):
             self.writer.write(self.results)
         self.results, self.values = [], 0
@@ -262,7 +262,7 @@ def parameters_of(
 
 
 def is_undrawn(params: SamplingParams, prompt: Prompt) -> bool:
-    """Whether the prompt has a field that would change its answer at another temperature, and does not at 0."""
+    """True if the prompt has a field that changes nothing at temperature 0 but would at others."""
     return params.greedy and any(
         name in prompt.sampling and getattr(params, name) != getattr(DEFAULTS, name) for name in DRAWING
     )

@@ -34,7 +34,7 @@ PAGES = [DOCS / "index.md", *pages("tutorials", "guide")]
 UNTESTED = [block for page in PAGES for block in blocks(page) if block.reason]
 
 
-def tested(page: Path) -> list[Block]:
+def run_here(page: Path) -> list[Block]:
     return [
         b for b in blocks(page) if not b.reason and (b.language == "console" or b.title or INSERT.match(b.directive))
     ]
@@ -43,7 +43,7 @@ def tested(page: Path) -> list[Block]:
 WITH_COMMANDS = [
     pytest.param(page, id=page.stem, marks=[pytest.mark.long] if page.stem in LONG else [])
     for page in PAGES
-    if any(block.language == "console" for block in tested(page))
+    if any(block.language == "console" for block in run_here(page))
 ]
 
 
@@ -76,7 +76,7 @@ def shell(tmp_path, monkeypatch):
 def test_every_command_runs_and_prints_what_the_page_shows(page, shell, tmp_path):
     folder = tmp_path / "work"
     start(folder, page)
-    for block in tested(page):
+    for block in run_here(page):
         if INSERT.match(block.directive):
             insert(block, folder)
         elif block.title:

@@ -91,6 +91,7 @@ def plan(options: Options) -> None:
 def _planned(name: str, module: Any, options: Any, memory: int | None) -> tuple[str, dict[str, Any]]:
     """In words, and as figures. memory: of the GPU, where it is given."""
     from tilewright.hardware import available_memory, cpu
+    from tilewright.runtime.devices import place_for
 
     found: Declared
     plans = import_module(f"tilewright.runtime.verbs.{name}.plan")
@@ -101,15 +102,16 @@ def _planned(name: str, module: Any, options: Any, memory: int | None) -> tuple[
         from tilewright.runtime.verbs.generate.task import check_forced
 
         options.input = ""
-        job = module.job_of(options)
-        check_forced(job.params, job.settings.rungs, job.device)
+        job = _job_of(module, options, memory)
+        device = place_for(job.device, job.dtype)
+        check_forced(job.params, job.settings.rungs, device)
         found = plans.plan_made(job, options.length, memory)
         head, disk = _made(found, options), []
-        told = {"verb": "plan", "job": name, "model": job.model, "device": job.device, "dtype": job.dtype,
+        told = {"verb": "plan", "job": name, "model": job.model, "device": device, "dtype": job.dtype,
                 "prompts": found.records, "peak_memory": found.peak_memory, "flops": found.flops,
                 "memory": {part.name: part.bytes for part in found.parts}, **found.figures}  # fmt: skip
     else:
-        whole: JobPlan = plans.plan(module.job_of(options), memory)
+        whole: JobPlan = plans.plan(_job_of(module, options, memory), memory)
         head, disk, told, found = _head(whole), _disk(whole), whole.as_dict(), whole
     threads = (options.threads or cpu().cores) if told["device"] == "cpu" else 0
     effort, figures = _effort(name, found, told, threads)
@@ -118,21 +120,24 @@ def _planned(name: str, module: Any, options: Any, memory: int | None) -> tuple[
 
 
 def _gpu_memory(options: Any) -> int | None:
-    """The --gpu-memory in bytes; a job on "auto" then runs on that GPU. Raises ResourceError without a GPU to ask."""
-    from tilewright.errors import ResourceError
-    from tilewright.hardware import gpus
-    from tilewright.runtime.devices import place_for
-
+    """The --gpu-memory in bytes; a job on "auto" then runs on that GPU."""
     memory = parse_bytes(options.gpu_memory, "--gpu-memory") if options.gpu_memory else None
     if options.device == "cpu" and memory is not None:
         raise BadParameter("is for a job on a GPU, and --device is cpu", param_hint="--gpu-memory")
     if options.device == "auto" and memory is not None:
         options.device = "cuda"
-    if options.device == "auto" and isinstance(options, GenerateOptions):
-        options.device = "cuda" if place_for("auto", options.dtype) == "cuda" else "cpu"
+    return memory
+
+
+def _job_of(module: Any, options: Any, memory: int | None) -> Any:
+    """The job of a verb's module. Raises ResourceError for a job on a GPU if there is none and `memory` is None."""
+    from tilewright.errors import ResourceError
+    from tilewright.hardware import gpus
+
+    job = module.job_of(options)
     if options.device == "cuda" and memory is None and not gpus():
         raise ResourceError("there is no GPU here whose memory could be read", remedy="give --gpu-memory, as in 80G")
-    return memory
+    return job
 
 
 def _head(found: JobPlan) -> list[str]:

@@ -62,7 +62,7 @@ def check_renames(path: str) -> None:
     """Raises ResourceError where a rename to `path`, a resolved one, would be refused after the work: over a mount
     point, or in a sticky directory over what belongs to another user."""
     folder = os.path.dirname(path)
-    with naming(path, "look at"):
+    with naming(path, "check"):
         try:
             owner = os.lstat(path).st_uid
         except (FileNotFoundError, NotADirectoryError):

@@ -74,7 +74,7 @@ def _check_gpu() -> None:
 
     if torch.version.cuda is None:
         raise ResourceError(f"PyTorch {torch.__version__} is built for the CPU alone", remedy=EXTRA)
-    with warnings.catch_warnings():  # what it warns of is said below
+    with warnings.catch_warnings():  # the error below has the text of its warnings
         warnings.simplefilter("ignore")
         works = torch.cuda.is_available()
     if not works:

@@ -30,9 +30,9 @@ PROGRAM = 178 << 20  # Python, NumPy, LLVM and a few kernels (Numba 0.68): impor
 KERNELS = {"generate": 14 << 20, "draw": 9 << 20, "classify": 4 << 20}  # machine code of a verb's many kernels
 PACKAGES = {".parquet": 45 << 20, ".png": 2 << 20}  # imported for files of these names: pyarrow, Pillow
 TOKENIZERS, TOKENIZER_TIMES = 5 << 20, 14  # the package tokenizers; bytes in memory for a byte of its file
-SUPERVISOR = 130 << 20  # of a process that hands out shards and merges, and computes nothing (measured there)
-KEPT_FREE = 32 << 20  # of what was freed: from larger blocks glibc gives memory back, smaller ones it keeps
-SAMPLE, STRETCHES = 512 << 10, 8  # bytes of a text that are read, in so many stretches
+SUPERVISOR = 130 << 20  # memory of a process that only hands out shards and merges (measured the same way)
+KEPT_FREE = 32 << 20  # freed memory that stays: glibc returns larger blocks to the system and keeps smaller ones
+SAMPLE, STRETCHES = 512 << 10, 8  # bytes of a text that are read, and the number of stretches
 TRAILER, NOTE = 640, 84  # bytes of a shard beside its records, and of a piece of the output in its list
 REREAD = 2 * THREADS * BLOCK_BYTES  # of an output that is written in place: `PlacedFile` hashes some and reads others
 
@@ -55,8 +55,8 @@ class Outputs:
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """What a verb declares of a job. records: of all shards, each a `unit`; counted, or estimated from a sample. parts:
-    a worker's memory, of the GPU where it has one, else of the machine. outputs: without what every shard has. flops:
+    """A verb's declaration of a job. records: of all shards, each a `unit`; counted, or estimated from a sample. parts:
+    a worker's memory, of its GPU or else of the machine. outputs: without the fixed bytes of every shard. flops:
     operations of all records. figures: the verb's own."""
 
     unit: str
@@ -75,7 +75,8 @@ class Declared:
 
 @dataclass(frozen=True, kw_only=True)
 class JobPlan(Declared):
-    """What a job would take. processes: that compute here. disk: bytes that its output and its job may take there."""
+    """The plan of a job. processes: the number that compute on this machine. disk: free bytes that its output and job
+    directory may take."""
 
     verb: str
     model: str
@@ -89,14 +90,14 @@ class JobPlan(Declared):
 
     @property
     def total_memory(self) -> int | None:
-        """Bytes of all processes on this machine; None where the memory is that of GPUs."""
+        """Bytes of all processes on this machine; None for jobs on GPUs."""
         if self.device != "cpu":
             return None
         return self.processes * self.peak_memory + self.supervised * SUPERVISOR
 
     @property
     def needed(self) -> int:
-        """Bytes of the disk that the whole job takes until its output is there."""
+        """Bytes of the disk that the whole job takes until its output exists."""
         return 0 if self.begun.state == "finished" else self.outputs.bytes + self.outputs.shards
 
     def as_dict(self) -> dict[str, Any]:
@@ -151,7 +152,8 @@ def _job_plan(verb: str, task: Any, begun: Begun, declared: Declared) -> JobPlan
 
 
 def program(verb: str, *paths: str | None, model: str | None = None) -> Part:
-    """Memory of a process before it has a model. paths: of its inputs and outputs. model: whose tokenizer it loads."""
+    """Memory of a process before it loads a model. paths: of its inputs and outputs. model: it loads this model's
+    tokenizer."""
     suffixes = {os.path.splitext(path)[1] for path in paths if path}
     packages = sum(nbytes for suffix, nbytes in PACKAGES.items() if suffix in suffixes)
     files = tokenizer_files(model) if model else []
@@ -165,13 +167,13 @@ def widened(mapped: Mapping[str, np.ndarray]) -> int:
 
 
 def share(records: int, workers: int) -> int:
-    """Records that one of the workers may get."""
+    """Most records of one worker."""
     return -(-records // max(workers, 1))
 
 
 @dataclass
 class Sample:
-    """What is read of an input. part: the share of its bytes; ends: of the lines read, in bytes."""
+    """The sample of an input. part: its share of the bytes; ends: of the lines read, in bytes."""
 
     cut: Cut
     spans: list[tuple[int, int]] = field(default_factory=list)
@@ -180,7 +182,7 @@ class Sample:
 
     @classmethod
     def of(cls, file: InputFile, cut: Cut) -> Sample:
-        """Stretches of a long text, all of a short one. Of rows the caller takes the first."""
+        """Read stretches of a long text, or all of a short one. For rows, the caller takes the first ones."""
         if not isinstance(cut, Lines):
             return cls(cut)
         size = min(file.size, cut.size)
@@ -221,5 +223,5 @@ class Sample:
 
 
 def is_compiled(*patterns: str) -> bool:
-    """Whether this machine has compiled kernels of all these names."""
+    """True if this machine has compiled kernels of all these names."""
     return os.environ.get("TILEWRIGHT_CACHE") != "off" and all(any(cache.directory().glob(p)) for p in patterns)

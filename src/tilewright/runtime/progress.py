@@ -24,7 +24,7 @@ TOGETHER = "prompts"  # many of them end in one step, so their rate means nothin
 
 
 class _Display:
-    """A bar or lines. unit: what is counted."""
+    """A bar or lines. unit: the name of the counted items."""
 
     def __init__(self, unit: str, stream: TextIO | None) -> None:
         self._unit = unit

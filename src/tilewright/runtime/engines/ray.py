@@ -22,7 +22,7 @@ from tilewright.runtime.jobs.task import Engine, Job, Place, Task, open_worker, 
 from tilewright.runtime.jobs.unchanged import AsBegun
 
 SAID_BYTES = 80  # of four numbers
-TICK = 0.5  # seconds between two looks at what actors say
+TICK = 0.5  # seconds between two reads of the actors' progress
 
 
 class Ray(Engine):

@@ -68,7 +68,7 @@ def script(request: Request) -> str:
     here, run = shlex.quote(os.getcwd()), shlex.join([sys.executable, "-m", "tilewright", *request.command])
     return f"""#!/bin/bash
 {lines}
-# Written by `tilewright slurm`. Submit it again to go on with a job that was stopped: what is done is kept.
+# Written by `tilewright slurm`. Submit it again to resume a job that was stopped: finished shards are kept.
 {_how(request)}
 cd -- {here} || exit 4
 command=({run} --grace {request.grace})

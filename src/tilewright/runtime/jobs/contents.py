@@ -115,7 +115,7 @@ def _said_same(directory: JobDirectory, path: str) -> bool:
     """True if the file SAME exists and is newer than the last change of the file at `path`, or of any file below it."""
     if SAME not in directory.root.names():
         return False
-    with naming(path, "look at"):
+    with naming(path, "check"):
         newest = max(Tree.of(path).newest.values()) if os.path.isdir(path) else os.stat(path).st_ctime_ns
         return os.stat(directory.root.where(SAME), follow_symlinks=False).st_ctime_ns > newest
 
@@ -180,7 +180,7 @@ def _digest(path: str, beat: Callable[[], object]) -> str:
         return digest.hexdigest()
     for name in files_below(path):
         where = os.path.join(path, name)
-        with naming(where, "look at"):  # it may be gone by now
+        with naming(where, "check"):  # it may be gone by now
             size = os.path.getsize(where)
         digest.update(f"{name!r} {size}\n".encode(errors="surrogateescape"))
         _add(where, digest, block, beat)

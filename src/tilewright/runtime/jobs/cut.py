@@ -125,7 +125,7 @@ class Shard:
     def lines(self, file: InputFile) -> Iterator[Line]:
         """(number from 1, line or None if it is too long, where it ends in bytes) of its lines that are not blank.
 
-        Those of a row group are its rows, and end nowhere.
+        The lines of a row group are its rows; they have no end.
         """
         if isinstance(self.cut, RowGroups):
             from tilewright.formats.parquet import group_rows
@@ -198,7 +198,8 @@ class LineIndex:
         self._firsts = array("Q", [1])  # number of the first line of each stretch so far
 
     def first_line(self, file: InputFile, number: int) -> int:
-        """The number, from 1, of the first line that begins in stretch `number` or behind it. Reads what is not known.
+        """The number, from 1, of the first line that begins in stretch `number` or later. Reads stretches that are not
+        counted yet.
 
         Raises InputError where the file shrank, ResourceError where the index cannot be written.
         """

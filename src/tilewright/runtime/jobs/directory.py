@@ -84,7 +84,7 @@ class JobDirectory:
         """Raises ResourceError if another user could have prepared the directory, or its files cannot be renamed to
         OUT."""
         folder = os.path.dirname(self.path)
-        with naming(self.path, "look at"):
+        with naming(self.path, "check"):
             owner, device = os.fstat(self.root.fd).st_uid, os.fstat(self.root.fd).st_dev
             here = device == os.stat(folder).st_dev and not is_mount(self.path)
             ours = trusted(folder, owner)
@@ -114,7 +114,7 @@ class JobDirectory:
             folder.close()
         fd, self._index_fd = self._index_fd, -1
         if fd >= 0:
-            with suppress(OSError):  # what is missing in the index is counted again
+            with suppress(OSError):  # missing entries of the index are counted again
                 os.close(fd)
 
     @property
@@ -167,7 +167,7 @@ class JobDirectory:
 
     def is_there(self) -> bool:
         """True if its paths still lead to the open directories."""
-        with naming(self.path, "look at"), suppress(FileNotFoundError):
+        with naming(self.path, "check"), suppress(FileNotFoundError):
             return all(
                 os.path.samestat(os.stat(folder.path, follow_symlinks=False), os.fstat(folder.fd))
                 for folder in self.folders
@@ -184,8 +184,8 @@ class JobDirectory:
         self._unsynced = False
 
     def clean(self) -> None:
-        """Removes temporary files that processes have left which are no more. Errors of a shard that was committed
-        again get their name, if the process was killed before it gave it to them."""
+        """Remove temporary files of dead processes. If a process was killed while it committed a shard again, give the
+        shard's new errors their name."""
         for folder in (self.root, self.shards, self.errors):
             folder.clean()
         for name in self.errors.names():
@@ -196,8 +196,8 @@ class JobDirectory:
                 self.errors.remove(name)
 
     def forget_lines(self) -> None:
-        """Empties lines.index, so that this run counts the lines of its input itself: the key of the index is no
-        secret. What other processes have open stays in use."""
+        """Empty lines.index, so this run counts the lines of its input itself: the key of the index is no secret.
+        Processes that have the file open still use it."""
         if (fd := self.root.open_or_none(INDEX, os.O_RDWR | os.O_TRUNC)) is not None:
             os.close(fd)
 
@@ -212,7 +212,7 @@ class JobDirectory:
         return Shard(number, cut, self._index, alone, skip)
 
     def attempt(self, number: int) -> Attempt:
-        """A private try at a shard, `with directory.attempt(42) as out: out.write(...); out.commit(...)`."""
+        """A private attempt at a shard, `with directory.attempt(42) as out: out.write(...); out.commit(...)`."""
         return Attempt(self, number)
 
     def sync_names(self) -> bool:

@@ -92,7 +92,7 @@ class Folder:
                     ) from error
                 raise
 
-        with naming(self.path, "look at"):
+        with naming(self.path, "check"):
             status = os.fstat(self.fd)
             if make and status.st_mode & 0o777 & ~self.mode and status.st_uid == os.geteuid():
                 os.fchmod(self.fd, stat.S_IMODE(status.st_mode) & ~(0o777 & ~self.mode))
@@ -148,7 +148,7 @@ class Folder:
             draft.commit()
 
     def __contains__(self, name: str) -> bool:
-        with naming(self.where(name), "look at"), suppress(FileNotFoundError):
+        with naming(self.where(name), "check"), suppress(FileNotFoundError):
             os.stat(name, dir_fd=self.fd, follow_symlinks=False)
             return True
         return False
@@ -159,7 +159,8 @@ class Folder:
             return os.listdir(self.fd) if self.fd >= 0 else []
 
     def remove(self, name: str) -> None:
-        """Removes a file, a link or a directory with all it holds, links not followed; nothing to do if not there."""
+        """Remove a file, a link or a directory with its content, without following links. Does nothing if it is
+        missing."""
         with naming(self.where(name), "remove"), suppress(FileNotFoundError):
             if stat.S_ISDIR(os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_mode):
                 shutil.rmtree(name, dir_fd=self.fd)
@@ -167,12 +168,12 @@ class Folder:
                 os.unlink(name, dir_fd=self.fd)
 
     def move(self, name: str, target: Folder, new: str) -> None:
-        """Renames into another folder, over what is there; nothing to do if not there."""
+        """Rename a file into another folder and replace any file there. Does nothing if `name` is missing."""
         with naming(self.where(name), "rename"), suppress(FileNotFoundError):
             os.replace(name, new, src_dir_fd=self.fd, dst_dir_fd=target.fd)
 
     def sync(self) -> None:
-        """Makes the names in it survive a power cut."""
+        """Flush the names in the directory, so they survive a power cut."""
         with naming(self.path, "flush the directory"):
             try:
                 os.fsync(self.fd)
@@ -247,8 +248,8 @@ class Draft:
             step("durable", self._name)
 
     def discard(self) -> None:
-        """Removes the private file; nothing to do after `commit`."""
-        with suppress(OSError):  # what is thrown away need not be on the disk
+        """Remove the private file. Does nothing after `commit`."""
+        with suppress(OSError):  # a discarded file need not be on the disk
             self._close()
         if self._temporary:
             with suppress(OSError):

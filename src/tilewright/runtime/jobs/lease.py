@@ -208,7 +208,7 @@ def _is_locked(fd: int) -> bool | None:
             if time.monotonic() > until:
                 return True
         except OSError as error:
-            if error.errno in (*UNKNOWN, errno.EBADF):  # NFS locks for writing only what is open for writing
+            if error.errno in (*UNKNOWN, errno.EBADF):  # NFS takes an exclusive lock only on a file open for writing
                 return None
             raise
         time.sleep(0.01)

@@ -82,7 +82,7 @@ def refusal(path: str) -> UsageError:
 
 def _is_there(path: str) -> bool:
     """True if a run would replace content: an empty directory or file has none."""
-    with naming(path, "look at"):
+    with naming(path, "check"):
         try:
             status = os.stat(path)
             return bool(os.listdir(path) if stat.S_ISDIR(status.st_mode) else status.st_size)

@@ -206,7 +206,7 @@ class PlacedTree(_Placed):
 
     def _remove_strays(self) -> None:
         """Remove files of earlier attempts that are no part of the output."""
-        with naming(self._tree.path, "remove what is too much of it"):
+        with naming(self._tree.path, "remove stray files of it"):
             for at, folders, names in os.walk(self._tree.path, topdown=False):
                 for name in (*names, *(name for name in folders if os.path.islink(os.path.join(at, name)))):
                     path = os.path.join(at, name)

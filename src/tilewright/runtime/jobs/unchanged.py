@@ -43,7 +43,7 @@ class Identity(NamedTuple):
     @classmethod
     def of(cls, path: str) -> Identity | None:
         """The identity of the file at `path`; None if there is no file. Raises ResourceError."""
-        with naming(path, "look at"):
+        with naming(path, "check"):
             try:
                 status = os.stat(path)
             except (FileNotFoundError, NotADirectoryError):
@@ -107,7 +107,7 @@ class Tree:
 
     def _check(self, name: str) -> None:
         path = os.path.join(self.path, name) if name else self.path
-        with naming(path, "look at"):
+        with naming(path, "check"):
             try:
                 status = os.stat(path)
             except (FileNotFoundError, NotADirectoryError):

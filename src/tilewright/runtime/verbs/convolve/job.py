@@ -88,7 +88,7 @@ def _mode_begun(output: str) -> Value:
         with JobDirectory(output, look=True) as directory:
             return directory.manifest.fingerprint.get("mode")
     except (Damaged, TilewrightError):
-        return None  # the run says what is wrong with it
+        return None  # the run will raise the error
 
 
 def check_paths(job: ConvolveJob) -> None:

@@ -47,9 +47,9 @@ LINE, ID_BYTES, TOKEN_TEXT, LOGPROB = 60, 6, 4.0, 18  # bytes: a line beside its
 class Seen:
     """The sample of the input. prompts: sequences of all good records, n each; in_a_shard: sequences of the largest
     shard. records: good and bad ones, counted or estimated. id_bytes, token_text: of an id, of a token's text. noticed:
-    what the job would tell: `bad` records, what is wrong with the first, prompts whose context does not hold all new
-    tokens (`cut`), prompts at temperature 0 with a field that matters only where tokens are drawn (`undrawn`), and
-    tokens of all good prompts (`prompt_tokens`)."""
+    notices of the job. They are `bad` records, the error of the first, and the tokens of all good prompts
+    (`prompt_tokens`). `cut` counts prompts whose context does not hold all new tokens. `undrawn` counts prompts at
+    temperature 0 with a field that matters only if tokens are drawn."""
 
     prompts: Prompts
     in_a_shard: int

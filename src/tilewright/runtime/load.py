@@ -125,7 +125,7 @@ def mapped_weights(
 
 
 def _quantized(path: str | os.PathLike[str]) -> str:
-    """The method of config.json's quantization_config; "" where it has none."""
+    """The method of config.json's quantization_config; "" if it has none."""
     found = read_config(path).get("quantization_config")
     return str(found.get("quant_method", "of an unknown method"))[:50] if isinstance(found, dict) else ""
 

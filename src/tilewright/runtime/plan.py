@@ -25,7 +25,7 @@ from tilewright.runtime.jobs.placed import room
 from tilewright.runtime.load import tokenizer_files
 from tilewright.simd import cache
 
-# Of a process, measured on Linux, x86-64, by the peaks of jobs whose model and work take next to nothing
+# Memory of a process, measured on Linux, x86-64, as the peak of jobs with a tiny model and input
 PROGRAM = 178 << 20  # Python, NumPy, LLVM and a few kernels (Numba 0.68): imports take 107 MiB, the first kernel 65
 KERNELS = {"generate": 14 << 20, "draw": 9 << 20, "classify": 4 << 20}  # machine code of a verb's many kernels
 PACKAGES = {".parquet": 45 << 20, ".png": 2 << 20}  # imported for files of these names: pyarrow, Pillow
@@ -33,7 +33,7 @@ TOKENIZERS, TOKENIZER_TIMES = 5 << 20, 14  # the package tokenizers; bytes in me
 SUPERVISOR = 130 << 20  # memory of a process that only hands out shards and merges (measured the same way)
 KEPT_FREE = 32 << 20  # freed memory that stays: glibc returns larger blocks to the system and keeps smaller ones
 SAMPLE, STRETCHES = 512 << 10, 8  # bytes of a text that are read, and the number of stretches
-TRAILER, NOTE = 640, 84  # bytes of a shard beside its records, and of a piece of the output in its list
+TRAILER, NOTE = 640, 84  # bytes of a shard besides its records, and of a piece in its list
 REREAD = 2 * THREADS * BLOCK_BYTES  # of an output that is written in place: `PlacedFile` hashes some and reads others
 
 
@@ -46,7 +46,7 @@ class Closing(Protocol):
 
 @dataclass(frozen=True)
 class Outputs:
-    """bytes: of the outputs; exact: they are known, else estimated; shards: what OUT.job keeps beside them."""
+    """bytes: of the outputs; exact: true if known, false if estimated; shards: further bytes in OUT.job."""
 
     bytes: int
     exact: bool

@@ -225,7 +225,7 @@ class _Supervisor:
         hand.pipe.close()
         with suppress(subprocess.TimeoutExpired):
             hand.process.wait(LAST_SECONDS)
-        hand.process.kill()  # where it only closed its end
+        hand.process.kill()  # in case it only closed its end
         hand.process.wait()
         del self.hands[hand.place.number]
         end = self.end_of(hand)
@@ -240,7 +240,7 @@ class _Supervisor:
         self.schedule.lost(hand.place.number, end, hand.record)
 
     def end_of(self, hand: _Hand) -> End:
-        """How a worker ended; a signal that is not of OWN was sent by another process."""
+        """How a worker ended. A signal outside OWN was sent by another process."""
         if hand.hung:
             return End(f"no sign of life for {self.job.settings.watchdog:g} s")
         code = hand.process.returncode

@@ -197,7 +197,8 @@ class Mpi(Engine):
 def gpu_names(node: Any) -> tuple[str, ...]:
     """The GPUs that this rank may choose from, as CUDA names them; node: the communicator of the ranks of this node.
 
-    Raises UsageError where there are several and this process has asked the driver: that hides none of them any more.
+    Raises UsageError if there are several and this process has already used the driver, because it can hide none of
+    them then.
     """
     from tilewright.hardware import gpus
 

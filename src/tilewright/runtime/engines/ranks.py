@@ -31,9 +31,8 @@ TO_LEAD, FROM_LEAD = 1, 2  # tags
 
 @dataclass
 class Hello:
-    """A rank is there, and waits or works; said again and again, it is a sign of life.
-
-    done, share: of its shard, see `task.Beat`; record: the one that comes next and alone.
+    """A rank's sign of life, sent again and again while it waits or works. done, share: of its shard, see `task.Beat`.
+    record: the one that runs next, alone.
     """
 
     done: int = 0
@@ -64,7 +63,7 @@ class Begin:
 
 @dataclass
 class Finished:
-    """The output is there."""
+    """The output exists."""
 
     report: Report
 
@@ -206,7 +205,7 @@ class Counter(threading.Thread):
             request.Wait()
 
     def _next(self) -> tuple[int, object]:
-        """(rank, message); (0, None) at rank 0's end, (-1, None) where there is none."""
+        """(rank, message); (0, None) at rank 0's end, (-1, None) without a message."""
         with suppress(queue.Empty):
             return 0, self._posted.get_nowait()
         return self._comm.recv(tag=TO_LEAD) if self._comm.iprobe(tag=TO_LEAD) else (-1, None)

@@ -26,7 +26,7 @@ KILLED = 5  # restarts after which one that was killed is not queued again: a re
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of Slurm. command: a verb and its options. tasks: ranks of MPI, or with `array` tasks of an array.
+    """The request to Slurm. command: a verb and its options. tasks: ranks of MPI, or with `array` tasks of an array.
 
     nodes, cores, gpus, time: of Slurm's --nodes, --cpus-per-task, --gpus-per-task, --time, None: as the site likes.
     more: other options of sbatch, "partition=long". launcher: what starts ranks. grace: seconds for the end in order.

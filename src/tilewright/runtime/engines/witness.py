@@ -105,7 +105,7 @@ class Witness:
 def connected(name: str, kind: bytes = b"") -> socket.socket:
     """Open a connection to the witness of this name, and tell it the process and the kind: SIGNALS or none.
 
-    Raises OSError where there is no witness, or one of another user.
+    Raises OSError if there is no witness, or it is another user's.
     """
     connection = socket.socket(socket.AF_UNIX)
     try:
@@ -133,11 +133,11 @@ def _start() -> str:
 
 
 class _Rank:
-    """A connection of the rank with this pid, 0 before its first line. known: all that was told there, nothing where it
-    is silent or for signals; asked: by a signal to stop."""
+    """A connection of the rank with this pid, 0 before its first line. known: the fields received; empty for a silent
+    connection or one for signals. asked: a signal asked the rank to stop."""
 
     def __init__(self, connection: socket.socket, peer: int) -> None:
-        """peer: the process as the kernel knows it, 0 where it has no number here, as in another container."""
+        """peer: the pid that the kernel reports; 0 for a process without a pid here, as in another container."""
         self._connection, self._buffer, self._peer = connection, b"", peer
         connection.setblocking(False)
         self.pid = 0

@@ -38,7 +38,7 @@ from tilewright.runtime.jobs.manifest import (
 )
 from tilewright.runtime.jobs.unchanged import Tree, files_below
 
-BLOCK_BYTES = 1 << 19  # read at a time: a quarter of a millisecond, and little memory beside that of a small job
+BLOCK_BYTES = 1 << 19  # read at a time: takes a quarter of a millisecond, and little memory compared with a small job
 REST = 19  # times as long as it has worked, the thread then rests: a twentieth of a core, and of the disk's time
 SAME = "same-content"  # a file in the job's directory by which the user vouches for the content
 WAIT_SECONDS = 60.0  # wait for the thread, which may be in a read or an fsync

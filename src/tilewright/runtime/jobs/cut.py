@@ -1,4 +1,4 @@
-"""How an input becomes numbered shards without being read: rows by number, lines by the byte at which they begin."""
+"""Cuts an input into numbered shards without reading it: rows by number, lines by the byte at which they begin."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tilewright.formats.lines import Line
 
 CHUNK_BYTES = 1 << 20
-TAIL_BYTES = 65536  # read at a time behind the end of a shard, where only the rest of one line is wanted
+TAIL_BYTES = 65536  # read at a time after the end of a shard, where only the rest of one line is needed
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**62)]  # bytes or rows that a manifest may name
 Per = Annotated[int, msgspec.Meta(ge=1, le=2**62)]  # bytes or rows per shard
 ENTRY = struct.Struct("<Q8s")  # of the index: lines of a stretch, check
@@ -227,7 +227,7 @@ class LineIndex:
 
 
 def _starts(file: InputFile, begin: int, end: int) -> int:
-    """How many lines begin in [begin, end)."""
+    """The number of lines that begin in [begin, end)."""
     count = int(begin == 0)
     for place in range(max(begin - 1, 0), end - 1, CHUNK_BYTES):
         chunk = bytearray(min(CHUNK_BYTES, end - 1 - place))

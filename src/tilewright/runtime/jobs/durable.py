@@ -131,7 +131,7 @@ class Folder:
             return None
 
     def read(self, name: str, most: int, start: int = 0) -> bytes | None:
-        """At most `most` bytes of a file from byte `start`, None where there is none."""
+        """At most `most` bytes of a file from byte `start`; None if there is no file."""
         fd = self.open_or_none(name)
         if fd is None:
             return None

@@ -143,7 +143,7 @@ class Lease:
 
 
 def _close_to_readers(fd: int) -> None:
-    """Who may not write to the lease may not read it either: a lock for reading would hold the job for ever."""
+    """Deny reading to users who may not write: a lock of a reader would hold the job for ever."""
     with suppress(OSError):  # it is another user's, who has done so
         mode = stat.S_IMODE(os.fstat(fd).st_mode)
         os.fchmod(fd, mode & ~((~mode & 0o222) << 1))

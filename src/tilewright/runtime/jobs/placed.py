@@ -119,7 +119,7 @@ class PlacedFile(_Placed):
         return None
 
     def _add(self, blocks: list[bytes | None]) -> None:
-        for block in filter(None, blocks):  # where one is None nothing is delivered
+        for block in filter(None, blocks):  # if one is None, no output is written
             self._digest.update(block)
             self._size += len(block)
 

@@ -92,7 +92,7 @@ class Tree:
         return cls(path, size, digest.hexdigest(), ctimes.hexdigest(), newest, frozenset(links), headers)
 
     def fields(self, name: str) -> dict[str, Value]:
-        """Of a fingerprint."""
+        """The tree's fields of a fingerprint."""
         return {name + BYTES: self.size, name + FILES: self.files, name + CTIME: self.ctimes}
 
     def check(self, names: Iterable[str]) -> None:

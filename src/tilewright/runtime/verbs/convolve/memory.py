@@ -72,7 +72,7 @@ def _less_memory(volume: Volume, form: Form) -> str | None:
 
 
 def program_bytes(dtype: str, *paths: str) -> int:
-    """Of a process that has loaded all it needs to convolve from and to these paths."""
+    """Bytes of a process that has loaded its code for these input and output paths."""
     zarr = any(suffix_of(path) == ".zarr" for path in paths)
     return PROGRAM + ZARR * zarr + compiling_bytes(dtype)
 

@@ -40,7 +40,7 @@ from tilewright.runtime.verbs.generate.worker import WRITTEN_VALUES, is_undrawn,
 
 COMPILING = 190 << 20  # what LLVM keeps after it has compiled every kernel of the model (measured: Numba 0.68, x86-64)
 SAMPLED = 4096  # rows of Parquet that are read
-LINE, ID_BYTES, TOKEN_TEXT, LOGPROB = 60, 6, 4.0, 18  # bytes: a line beside its tokens, an id, its text, a logarithm
+LINE, ID_BYTES, TOKEN_TEXT, LOGPROB = 60, 6, 4.0, 18  # bytes: a line without tokens, an id, its text, a logprob
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def _read(task: GenerateTask, sample: Sample) -> Seen:
 
 
 def _outputs(job: GenerateJob, seen: Seen) -> Outputs:
-    """Of as many tokens as may come."""
+    """The outputs, if every completion has its largest number of tokens."""
     (count, counted), params = seen.records, job.params
     if job.is_binary:
         size = 4 * params.max_tokens * count
@@ -182,6 +182,6 @@ def _outputs(job: GenerateJob, seen: Seen) -> Outputs:
 
 
 def _file_bytes(model: str) -> int:
-    """Of the weights on disk."""
+    """Bytes of the weights on disk."""
     files = sorted(Path(model).glob("*.safetensors")) if os.path.isdir(model) else [Path(model)]
     return sum(file.stat().st_size for file in files)

@@ -60,7 +60,7 @@ def task_of(job: GenerateJob, say: Say = quiet, workers: int = 1) -> GenerateTas
 
 @dataclass
 class GenerateTask(RecordsTask):
-    """A `Task`. tokenizer: where it was made; workers in other processes read their own."""
+    """A `Task`. tokenizer: set only in the process that made the task; workers in other processes read their own."""
 
     job: GenerateJob
     config: GPT2Config

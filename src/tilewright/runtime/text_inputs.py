@@ -15,7 +15,7 @@ TEXTS = ("prompt", "text", "messages")
 
 
 def check_has_ids(path: str, model: str, example: str) -> None:
-    """Raises UsageError where the model has no tokenizer, and the input is a .txt, or a .jsonl whose first lines all
+    """Raises UsageError if the model has no tokenizer, and the input is a .txt, or a .jsonl whose first lines all
     are text. example: a line with token ids. A single line of text among token ids is an error of its record only."""
     if path.endswith(".txt") or (path.endswith(".jsonl") and _only_text(path)):
         raise UsageError(

@@ -201,7 +201,7 @@ class LineIndex:
         """The number, from 1, of the first line that begins in stretch `number` or later. Reads stretches that are not
         counted yet.
 
-        Raises InputError where the file shrank, ResourceError where the index cannot be written.
+        Raises InputError if the file shrank, ResourceError if the index cannot be written.
         """
         while len(self._firsts) <= number:
             at = len(self._firsts) - 1

@@ -81,7 +81,7 @@ class Tree:
         self.path = folder.where(root)
 
     def open(self, name: str, flags: int) -> int:
-        """A descriptor of the file `name`. Raises OSError, and ResourceError where its directory cannot be opened."""
+        """A descriptor of the file `name`. Raises OSError, and ResourceError if its directory cannot be opened."""
         with self._at(name, make=bool(flags & os.O_CREAT)) as (folder, last):
             return folder.open(last, flags)
 

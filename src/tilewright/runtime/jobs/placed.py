@@ -77,7 +77,7 @@ class PlacedFile(_Placed):
             return self._tree.open("", os.O_RDWR | os.O_CREAT)
 
     def begin(self, number: int) -> None:
-        """Raises Damaged where the pieces of this shard are not its part of the file, or one of them is neither in
+        """Raises Damaged if the pieces of this shard are not its part of the file, or one of them is neither in
         its place nor in the earlier output."""
         pieces, missing = self._pieces(number), 0
         self._check(number, pieces)

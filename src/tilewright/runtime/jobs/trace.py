@@ -75,7 +75,7 @@ def note(row: str, begin: float, end: float, name: str = "") -> None:
 def recording(directory: JobDirectory, worker: int | None, on: bool = True) -> Iterator[None]:
     """Within the block this process records its spans, as those of this worker.
 
-    Raises ResourceError where its file cannot be written.
+    Raises ResourceError if its file cannot be written.
     """
     global _recorder
     if not on:
@@ -94,7 +94,7 @@ def recording(directory: JobDirectory, worker: int | None, on: bool = True) -> I
 def tracing(directory: JobDirectory, path: str | None) -> Iterator[None]:
     """A run with a trace in `path`; None: no trace. It is written however the run ends, except by SIGKILL.
 
-    Before the run it raises as `check_path`, and ResourceError where the trace cannot be written.
+    Before the run it raises as `check_path`, and ResourceError if the trace cannot be written.
     """
     if path is None:
         yield
@@ -112,7 +112,7 @@ def tracing(directory: JobDirectory, path: str | None) -> Iterator[None]:
 
 
 def check_path(path: str, output: str) -> None:
-    """Raises UsageError where `path` is the job's output or a file that is no trace."""
+    """Raises UsageError if `path` is the job's output or a file that is no trace."""
     if os.path.realpath(path) == os.path.realpath(output):
         raise UsageError("the trace would be written over the output", path=path, remedy="give --trace another file")
     if os.path.isfile(path) and os.path.getsize(path):

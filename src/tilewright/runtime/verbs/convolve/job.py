@@ -67,7 +67,7 @@ FIRST, MOST = 256 << 20, 1 << 50  # bytes: where the search begins and ends
 
 
 def with_mode(job: ConvolveJob) -> ConvolveJob:
-    """The same with its mode. Raises UsageError where an earlier version began this job with another default."""
+    """The same with its mode. Raises UsageError if an earlier version began this job with another default."""
     if job.mode is not None:
         return job
     mode = "constant" if job.cval else default_mode(job.kernel)

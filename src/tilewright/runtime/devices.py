@@ -38,7 +38,7 @@ def is_gpu_elsewhere() -> bool:
 
 def place_for(device: str, dtype: str = "float32") -> str:
     """The device itself, one of DEVICES; for "auto": "cuda" if it can run, else "cpu". dtype: the wanted accuracy
-    class. Raises UsageError for another word, and for float16 on the CPU; for "cuda" ResourceError where PyTorch,
+    class. Raises UsageError for another word, and for float16 on the CPU; for "cuda" ResourceError if PyTorch,
     Triton or numba-cuda is not installed, there is no GPU, it is older than LEAST, or its driver is older than
     PyTorch's CUDA.
     """
@@ -79,7 +79,7 @@ def _check_gpu() -> None:
 
     if torch.version.cuda is None:
         raise ResourceError(f"PyTorch {torch.__version__} is built for the CPU alone", remedy=EXTRA)
-    with warnings.catch_warnings():  # what it warns of is said below
+    with warnings.catch_warnings():  # the error below says the same as its warnings
         warnings.simplefilter("ignore")
         works = torch.cuda.is_available()
     if not works:

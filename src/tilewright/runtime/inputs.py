@@ -12,7 +12,7 @@ from tilewright.runtime.jobs.cut import Cut, Lines, Records, RowGroups, Whole
 SCAN_BYTES = 64 << 20  # of a binary input, whose ids are checked before the work: a third of a second from a slow disk
 SAMPLE_BYTES = 1 << 20  # of text, from which the length of its lines is taken
 PIECES = 20  # shards per worker, at most, if there are several: the last ones balance workers of different speed
-SHARES = 16  # shards at least, where one worker has records enough for them: a kill costs about that part of a job
+SHARES = 16  # least number of shards for one worker, if there are enough records: a kill costs about one of them
 
 
 @dataclass(frozen=True)

@@ -125,13 +125,13 @@ def mapped_weights(
 
 
 def _quantized(path: str | os.PathLike[str]) -> str:
-    """The method of config.json's quantization_config; "" where it has none."""
+    """The method of config.json's quantization_config; "" if it has none."""
     found = read_config(path).get("quantization_config")
     return str(found.get("quant_method", "of an unknown method"))[:50] if isinstance(found, dict) else ""
 
 
 def _check_output_matrix(path: str | os.PathLike[str]) -> None:
-    """Raises InputError where the configuration has an output matrix of its own, and the weights have none."""
+    """Raises InputError if the configuration has an output matrix of its own, and the weights have none."""
     ((alias, name),) = gpt2.TIES
     if os.path.isdir(path) and not any(gpt2.own_name(theirs) == alias for theirs in map_directory(path)):
         what = f"tensor {alias} is missing, and tie_word_embeddings is false: {name} is not the output matrix"

@@ -76,7 +76,7 @@ def _described(name: str) -> NamedModel:
 
 
 def _front_matter(card: Path) -> dict[str, str]:
-    """`key: value` lines between the `---` that a card begins with and the next; {} where it has none."""
+    """`key: value` lines between the `---` that a card begins with and the next; {} if it has none."""
     if not card.is_file():
         return {}
     with card.open(encoding="utf-8", errors="replace") as file:

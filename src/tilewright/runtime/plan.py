@@ -26,15 +26,15 @@ from tilewright.runtime.jobs.placed import room
 from tilewright.runtime.load import tokenizer_files
 from tilewright.simd import cache
 
-# Of a process, measured on Linux, x86-64, by the peaks of jobs whose model and work take next to nothing
+# Memory of a process, measured on Linux, x86-64, as the peak of jobs with a tiny model and input
 PROGRAM = 178 << 20  # Python, NumPy, LLVM and a few kernels (Numba 0.68): imports take 107 MiB, the first kernel 65
 KERNELS = {"generate": 14 << 20, "draw": 9 << 20, "classify": 4 << 20}  # machine code of a verb's many kernels
 PACKAGES = {".parquet": 45 << 20, ".png": 2 << 20}  # imported for files of these names: pyarrow, Pillow
 TOKENIZERS, TOKENIZER_TIMES = 5 << 20, 14  # the package tokenizers; bytes in memory for a byte of its file
-SUPERVISOR = 130 << 20  # of a process that hands out shards and merges, and computes nothing (measured there)
-KEPT_FREE = 32 << 20  # of what was freed: from larger blocks glibc gives memory back, smaller ones it keeps
-SAMPLE, STRETCHES = 512 << 10, 8  # bytes of a text that are read, in so many stretches
-TRAILER, NOTE = 640, 84  # bytes of a shard beside its records, and of a piece of the output in its list
+SUPERVISOR = 130 << 20  # memory of a process that only hands out shards and merges (measured the same way)
+KEPT_FREE = 32 << 20  # freed memory that stays: glibc returns larger blocks to the system and keeps smaller ones
+SAMPLE, STRETCHES = 512 << 10, 8  # bytes of a text that are read, and the number of stretches
+TRAILER, NOTE = 640, 84  # bytes of a shard besides its records, and of a piece in its list
 REREAD = 2 * THREADS * BLOCK_BYTES  # of an output that is written in place: `PlacedFile` hashes some and reads others
 
 
@@ -47,7 +47,7 @@ class Closing(Protocol):
 
 @dataclass(frozen=True)
 class Outputs:
-    """bytes: of the outputs; exact: they are known, else estimated; shards: what OUT.job keeps beside them."""
+    """bytes: of the outputs; exact: true if known, false if estimated; shards: further bytes in OUT.job."""
 
     bytes: int
     exact: bool
@@ -56,8 +56,8 @@ class Outputs:
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """What a verb declares of a job. records: of all shards, each a `unit`; counted, or estimated from a sample. parts:
-    a worker's memory, of the GPU where it has one, else of the machine. outputs: without what every shard has. flops:
+    """A verb's declaration of a job. records: of all shards, each a `unit`; counted, or estimated from a sample. parts:
+    a worker's memory, of its GPU or else of the machine. outputs: without the fixed bytes of every shard. flops:
     operations of all records. figures: the verb's own."""
 
     unit: str
@@ -76,7 +76,8 @@ class Declared:
 
 @dataclass(frozen=True, kw_only=True)
 class JobPlan(Declared):
-    """What a job would take. processes: that compute here. disk: bytes that its output and its job may take there."""
+    """The plan of a job. processes: the number that compute on this machine. disk: free bytes that its output and job
+    directory may take."""
 
     verb: str
     model: str
@@ -90,14 +91,14 @@ class JobPlan(Declared):
 
     @property
     def total_memory(self) -> int | None:
-        """Bytes of all processes on this machine; None where the memory is that of GPUs."""
+        """Bytes of all processes on this machine; None for jobs on GPUs."""
         if self.device != "cpu":
             return None
         return self.processes * self.peak_memory + self.supervised * SUPERVISOR
 
     @property
     def needed(self) -> int:
-        """Bytes of the disk that the whole job takes until its output is there."""
+        """Bytes of the disk that the whole job takes until its output exists."""
         return 0 if self.begun.state == "finished" else self.outputs.bytes + self.outputs.shards
 
     def as_dict(self) -> dict[str, Any]:
@@ -153,7 +154,8 @@ def _job_plan(verb: str, task: Any, begun: Begun, declared: Declared) -> JobPlan
 
 
 def program(verb: str, *paths: str | None, model: str | None = None) -> Part:
-    """Memory of a process before it has a model. paths: of its inputs and outputs. model: whose tokenizer it loads."""
+    """Memory of a process before it loads a model. paths: of its inputs and outputs. model: it loads this model's
+    tokenizer."""
     suffixes = {os.path.splitext(path)[1] for path in paths if path}
     packages = sum(nbytes for suffix, nbytes in PACKAGES.items() if suffix in suffixes)
     files = tokenizer_files(model) if model else []
@@ -167,13 +169,13 @@ def widened(mapped: Mapping[str, np.ndarray]) -> int:
 
 
 def share(records: int, workers: int) -> int:
-    """Records that one of the workers may get."""
+    """Most records of one worker."""
     return -(-records // max(workers, 1))
 
 
 @dataclass
 class Sample:
-    """What is read of an input. part: the share of its bytes; ends: of the lines read, in bytes."""
+    """The sample of an input. part: its share of the bytes; ends: of the lines read, in bytes."""
 
     cut: Cut
     spans: list[tuple[int, int]] = field(default_factory=list)
@@ -182,7 +184,7 @@ class Sample:
 
     @classmethod
     def of(cls, file: InputFile, cut: Cut) -> Sample:
-        """Stretches of a long text, all of a short one. Of rows the caller takes the first."""
+        """Read stretches of a long text, or all of a short one. For rows, the caller takes the first ones."""
         if not isinstance(cut, Lines):
             return cls(cut)
         size = min(file.size, cut.size)
@@ -223,5 +225,5 @@ class Sample:
 
 
 def is_compiled(*patterns: str) -> bool:
-    """Whether this machine has compiled kernels of all these names."""
+    """True if this machine has compiled kernels of all these names."""
     return os.environ.get("TILEWRIGHT_CACHE") != "off" and all(any(cache.directory().glob(p)) for p in patterns)

@@ -24,7 +24,7 @@ TOGETHER = "prompts"  # many of them end in one step, so their rate means nothin
 
 
 class _Display:
-    """A bar or lines. unit: what is counted."""
+    """A bar or lines. unit: the name of the counted items."""
 
     def __init__(self, unit: str, stream: TextIO | None) -> None:
         self._unit = unit
@@ -64,7 +64,7 @@ class _Display:
             self._try(lambda: (stream.write(line), stream.flush()))
 
     def _try(self, write: Callable[[], object]) -> None:
-        """Where the stream is closed or full, the job goes on without progress."""
+        """Call `write`. If the stream is closed or full, the job continues without progress."""
         try:
             if not self._lost:
                 write()
@@ -107,7 +107,7 @@ class Figures:
 
 
 class JobProgress(_Display, Watch):
-    """All workers of a job: records done, rate, time left, and the rate of each worker where there are several.
+    """All workers of a job: records done, rate, time left, and the rate of each worker if there are several.
 
     `with JobProgress("sentences") as watch: run(..., watch)`. stream: where to write. The rate is this run's, from the
     first shard on. The share also counts shards of earlier runs, and the finished part of running shards. So prompts

@@ -41,7 +41,7 @@ def engine_of(settings: Settings, device: str) -> Engine:
     cores.
 
     Raises UsageError for an unknown engine or workers that it cannot have, and where an MPI launcher started several
-    processes for another engine than MPI's and no part; ResourceError where the device is missing.
+    processes for another engine than MPI's and no part; ResourceError if the device is missing.
     """
     name, workers = settings.engine, settings.workers
     if name is not None and name not in ENGINES:

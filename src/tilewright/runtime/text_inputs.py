@@ -15,8 +15,8 @@ TEXTS = ("prompt", "text", "messages")
 
 
 def check_has_ids(path: str, model: str, example: str) -> None:
-    """Raises UsageError where the model has no tokenizer, and the input is a .txt, or a .jsonl whose first lines all
-    are text. example: a line with token ids. A line of text among others stays the error of its record."""
+    """Raises UsageError if the model has no tokenizer, and the input is a .txt, or a .jsonl whose first lines all
+    are text. example: a line with token ids. A single line of text among token ids is an error of its record only."""
     if path.endswith(".txt") or (path.endswith(".jsonl") and _only_text(path)):
         raise UsageError(
             "the input is text, and the model has no tokenizer.json",

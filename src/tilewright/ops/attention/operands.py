@@ -30,7 +30,7 @@ class Span(NamedTuple):
 
 SPAN = Span(*range(5))
 COLUMNS = len(SPAN)
-MOST_ROWS = 2**31  # of a span, so that sums of its columns fit into 64 bits
+MOST_ROWS = 2**31  # limit of a span, so that sums of its columns fit into 64 bits
 PANEL_VECTORS = 2  # vectors of keys that a register block scores at once
 
 

@@ -8,7 +8,7 @@ import numpy as np
 EPS32 = float(np.finfo(np.float32).eps)
 DTYPES = ("float32", "bfloat16")
 DEVICE_DTYPES = (*DTYPES, "float16")  # accuracy classes on a GPU
-EPS16 = {"bfloat16": 2.0**-7, "float16": 2.0**-10}  # of softmax weights, where they are rounded
+EPS16 = {"bfloat16": 2.0**-7, "float16": 2.0**-10}  # the rounding error of softmax weights
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from tilewright.ops.attention.operands import COLUMNS, MOST_ROWS, SPAN, Cache, D
 PIECE = 16  # positions of a piece: 2 KiB of a head of 64 bfloat16 elements
 LEAST = 16  # rows and columns of a product on matrix units
 BLOCK = 64  # keys of a block, and positions up to which one program per head appends a prompt and attends to it
-BLOCK_BYTES = 8192  # of a block of keys, and of a block of values
+BLOCK_BYTES = 8192  # bytes of a block of keys, and of a block of values
 TILES = (16, 64)  # queries of a tile: the smallest that holds a whole span, else the largest
 
 
@@ -107,7 +107,7 @@ class Steps:
 
 
 def checked_spans(spans, cache: Cache, rows: int) -> Spans:
-    """Spans for every cache of these sizes: a model of many layers has them checked, and copied to a GPU, once.
+    """Spans for every cache of these sizes. A model of many layers checks them, and copies them to a GPU, only once.
 
     spans: n entries of `span`, int64 (n, 5), or Spans. Sources may be slots that earlier spans of the same call fill,
     in chains too. Raises UsageError if a span leaves the rows or the cache; on a GPU also if two spans have one
@@ -200,7 +200,7 @@ def copied(spans: np.ndarray) -> np.ndarray:
     if not len(copies):
         return np.zeros((0, 4), np.int64)
     parent = _parents(spans, copies)
-    root = np.where(parent < 0, np.arange(n), parent)  # of the chain; pointers are doubled until they are stable
+    root = np.where(parent < 0, np.arange(n), parent)  # root of each chain; pointers are doubled until they are stable
     while (root[root] != root).any():
         root = root[root]
     origin = np.where(source[root] >= 0, source[root], slot[root])  # the slot with the positions that no span owns

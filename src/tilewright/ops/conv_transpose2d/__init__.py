@@ -110,7 +110,7 @@ def conv_transpose2d(
 
 
 def _packed(arguments: Arguments, x, weights, stride, padding, dtype: str | None) -> Packed:
-    """What `prepare` returned, or prepared weights on x's device. Raises UsageError where the options do not fit."""
+    """What `prepare` returned, or prepared weights on x's device. Raises UsageError if the options do not fit."""
     if isinstance(weights, Packed):
         check_window(weights, stride, padding, dtype)
         return weights

@@ -5,7 +5,7 @@ import operator
 from tilewright.errors import UsageError
 from tilewright.ops.conv_transpose2d.operands import Axis, Packed
 
-MOST = 2**31 - 1  # of a stride or a crop: index arithmetic in kernels must not overflow
+MOST = 2**31 - 1  # limit of a stride or a crop: index arithmetic in kernels must not overflow
 
 
 def axes(kernel: tuple[int, int], stride, padding) -> tuple[Axis, Axis]:

@@ -10,9 +10,9 @@ from tilewright.ops.conv_transpose2d.problem import OfTiles
 from tilewright.ops.core.ladder import Ladder, Rung
 from tilewright.ops.core.needs import amx_tiles, engine, on
 
-CHANNELS = 16  # from which the sums of a Winograd tile cost less than the multiplications they save
+CHANNELS = 16  # with this many, the sums of a Winograd tile cost less than the multiplications they save
 LIMB_DEPTH = 256  # products of an output from which three products of bfloat16 limbs hold the float32 bound
-COLUMNS, FEW = 64, 16  # of all phases: up to which they are one product, and up to which four positions share one
+COLUMNS, FEW = 64, 16  # columns of all phases: the most for one product, and the most for four positions per product
 ROUNDED = ("bfloat16", "float16", "tf32")  # accuracy classes that matrix units multiply as they are
 
 # Constants of the bounds. Matrix units truncate where they add; three products of limbs are off by up to 255 eps32 of

@@ -7,7 +7,7 @@ import numpy as np
 
 from tilewright.ops.matmul.problem import EPS32
 
-ROUNDINGS = {"float32": 0.0, "bfloat16": 2.0**-7, "float16": 2.0**-10}  # of the rows of a GPU's table
+ROUNDINGS = {"float32": 0.0, "bfloat16": 2.0**-7, "float16": 2.0**-10}  # rounding error of the rows of a GPU's table
 
 
 @dataclass(frozen=True)

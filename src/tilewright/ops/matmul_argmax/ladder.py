@@ -9,7 +9,7 @@ from tilewright.ops.core.needs import at_most, cpu_feature, divides, engine, hop
 from tilewright.ops.matmul_argmax.operands import KINDS
 
 MOST_COLUMNS = 1 << 24  # a column's index is kept as a float32
-MOST_DEPTH = 4096  # of a sum that is computed in one block: 192 rows of it are 3 MiB
+MOST_DEPTH = 4096  # most terms of a sum that one block computes: 192 rows of them are 3 MiB
 ROUNDED = ("bfloat16", "float16", "tf32")  # accuracy classes that matrix units multiply as they are
 
 # Constants of the bounds, in units of that of limbs: where elements are not split; where matrix units truncate

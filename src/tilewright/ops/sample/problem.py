@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-SURE = 1e-12  # of the sum of all weights: more than the difference of float64 sums in any two orders
+SURE = 1e-12  # a share of the sum of all weights: more than the difference of float64 sums in any two orders
 
 
 @dataclass(frozen=True)

@@ -77,8 +77,9 @@ def init_textcnn(path: str, seed: int, *, force: bool = False, **sizes: Any) -> 
 def init_gpt2(path: str, seed: int, *, force: bool = False, **sizes: Any) -> int:
     """Writes a GPT-2 with random weights, as `init_textcnn` does.
 
-    sizes: fields of GPT2Config. Weights are drawn from N(0, 0.02**2), those that end a layer's two branches from that
-    divided by sqrt(2 layers), norms from N(1, 0.02**2). Source: Radford et al., 2019, section 2.3.
+    sizes: fields of GPT2Config. Weights are drawn from N(0, 0.02**2); in the last matrix of each residual branch the
+    deviation is divided by sqrt(2 layers). Norms are drawn from N(1, 0.02**2). Source: Radford et al., 2019, section
+    2.3.
     """
     if sizes.get("vocab_size", math.inf) <= GPT2Config().stop_ids[0]:
         sizes = {"eos_token_id": None, **sizes}  # GPT-2's own is outside this vocabulary
@@ -104,9 +105,9 @@ def init_dcgan(
     """Writes a DCGAN generator with random weights, as `init_textcnn` does.
 
     channels: of the projection and of each layer, which doubles the size. sizes: other fields of DCGANConfig. Weights
-    are drawn from N(0, 2 / inputs), those of the last layer from N(0, 1 / inputs), where inputs are the numbers
-    that meet in one output; norms are drawn near those that change nothing. (N(0, 0.02**2), where training starts,
-    would give gray images.) Source: He et al., "Delving Deep into Rectifiers", 2015.
+    are drawn from N(0, 2 / inputs), or N(0, 1 / inputs) in the last layer. inputs: the number of products in one
+    output. Norms are drawn near the identity. (N(0, 0.02**2), where training starts, would give gray images.) Source:
+    He et al., "Delving Deep into Rectifiers", 2015.
     """
     if kernel < 2 or len(channels) < 2:
         raise UsageError(f"kernel is {kernel} and channels are {channels}; at least 2 taps and 2 numbers are wanted")

@@ -41,7 +41,7 @@ def read_state_dict(path: str) -> tuple[Config, dict[str, np.ndarray]]:
     """The configuration and the float32 weights of a state dict: a .safetensors file, or one that PyTorch saved.
 
     A pickle is read by PyTorch with weights_only, in a process of its own. A GPT-2 or a TextCNN is read with the
-    config.json beside the file. Raises InputError for a file that holds no such model, ResourceError where PyTorch is
+    config.json beside the file. Raises InputError for a file that holds no such model, ResourceError if PyTorch is
     not installed.
     """
     if path.lower().endswith(".safetensors"):

@@ -1,4 +1,4 @@
-"""Shards in this process, one after the other: for small jobs, which would not earn back the start of a worker."""
+"""Runs shards in this process, one after the other: for small jobs, which take less time than the start of a worker."""
 
 from __future__ import annotations
 

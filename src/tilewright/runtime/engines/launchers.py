@@ -30,7 +30,7 @@ def check_size(size: int) -> None:
 
 
 def check_alone() -> None:
-    """Raises UsageError where a launcher started several processes of a job that is to run in one, or is to start its
+    """Raises UsageError if a launcher started several processes of a job that is to run in one, or is to start its
     workers itself."""
     names, count = started()
     if count > 1:

@@ -22,13 +22,13 @@ from tilewright.runtime.engines.worker import Alive, Done, Failed, Ready, Setup
 from tilewright.runtime.jobs.stop import SIGNALS
 from tilewright.runtime.jobs.task import WORKER_MEMORY, Engine, Job, Place
 
-TICK = 0.2  # seconds between two looks at those who say nothing
+TICK = 0.2  # seconds between two checks for silent workers
 START_SECONDS = 1800.0  # a worker may take to load its model: the largest, from the slowest of network disks
-LAST_SECONDS = 5.0  # for workers to close what they have open; then they are killed
+LAST_SECONDS = 5.0  # for workers to close their files; then they are killed
 LOG_BYTES = 1 << 20  # of what a worker said, to find its last words
-FALSE_STARTS = 2  # in a row, workers that end before their first shard: so would all others
+FALSE_STARTS = 2  # in a row, workers that end before their first shard: all others would, too
 OWN = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS}
-GIVEN_UP = 3  # shards that ended every worker: what is wrong is not in the shards
+GIVEN_UP = 3  # shards that ended every worker: then the fault is not in the shards
 
 
 class Local(Engine):
@@ -171,7 +171,7 @@ class _Supervisor:
             start = os.fstat(log).st_size
             os.close(log)
         hand = _Hand(place, process, Connection(ours.detach()), name, start)
-        with suppress(ConnectionError):  # it has died already, which is heard when its pipe is read
+        with suppress(ConnectionError):  # it has died already; reading its pipe will tell
             traced = self.job.settings.trace is not None
             directory = self.job.directory
             setup = Setup(self.job.task, directory.output, place, traced, directory.began)
@@ -225,7 +225,7 @@ class _Supervisor:
         hand.pipe.close()
         with suppress(subprocess.TimeoutExpired):
             hand.process.wait(LAST_SECONDS)
-        hand.process.kill()  # where it only closed its end
+        hand.process.kill()  # in case it only closed its end
         hand.process.wait()
         del self.hands[hand.place.number]
         end = self.end_of(hand)
@@ -240,7 +240,7 @@ class _Supervisor:
         self.schedule.lost(hand.place.number, end, hand.record)
 
     def end_of(self, hand: _Hand) -> End:
-        """How a worker ended; a signal that is not of OWN was sent by another process."""
+        """How a worker ended. A signal outside OWN was sent by another process."""
         if hand.hung:
             return End(f"no sign of life for {self.job.settings.watchdog:g} s")
         code = hand.process.returncode

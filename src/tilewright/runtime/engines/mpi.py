@@ -28,7 +28,7 @@ from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.stop import stopping
 from tilewright.runtime.jobs.task import Engine, Job, Place, Task, Worker, open_worker, run_shard
 
-FOUND_SECONDS = 30.0  # until a new directory must be seen on other nodes: NFS keeps what it knows for so long
+FOUND_SECONDS = 30.0  # until other nodes must see a new directory: NFS caches a directory for this long
 
 
 class Mpi(Engine):
@@ -47,8 +47,8 @@ class Mpi(Engine):
         self._logs: str | None = None  # of the job
         self._shard: int | None = None  # that this rank runs
 
-    def __enter__(self) -> Mpi:  # everything that a rank does lies in this block
-        """Raises UsageError for a launcher that started many processes of which each believes to be alone."""
+    def __enter__(self) -> Mpi:  # all work of a rank is inside this block
+        """Raises UsageError if a launcher started many processes and each of them sees only itself."""
         low = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # for the witness, see there
         try:
             from mpi4py import MPI
@@ -197,7 +197,8 @@ class Mpi(Engine):
 def gpu_names(node: Any) -> tuple[str, ...]:
     """The GPUs that this rank may choose from, as CUDA names them; node: the communicator of the ranks of this node.
 
-    Raises UsageError where there are several and this process has asked the driver: that hides none of them any more.
+    Raises UsageError if there are several and this process has already used the driver, because it can hide none of
+    them then.
     """
     from tilewright.hardware import gpus
 

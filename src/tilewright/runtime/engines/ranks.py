@@ -1,7 +1,6 @@
-"""What the ranks of MPI say to each other: rank 0 hands out shards and watches, the others ask for them.
-
-One thread of rank 0 does all its talking, so that a long shard of its own keeps nobody waiting. Whoever waits says so
-every second, and nobody waits longer than the watchdog: no rank can hang the job, rank 0 included.
+"""The messages between the ranks of MPI. Rank 0 hands out shards and supervises; the others request them. One thread of
+rank 0 handles all its messages, so a long shard of its own delays no rank. A waiting rank sends a sign of life every
+second, and no rank waits longer than the watchdog. So no rank can hang the job, not even rank 0.
 """
 
 from __future__ import annotations
@@ -25,16 +24,15 @@ from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import DOUBTED, Job
 from tilewright.runtime.jobs.unchanged import AsBegun
 
-POLL_SECONDS = 0.001  # between two looks for messages: MPI's own waiting would take a core
-ALIVE_SECONDS = 1.0  # between two signs of life of who waits
+POLL_SECONDS = 0.001  # between two polls for messages: MPI's own wait would occupy a core
+ALIVE_SECONDS = 1.0  # between two signs of life of a waiting rank
 TO_LEAD, FROM_LEAD = 1, 2  # tags
 
 
 @dataclass
 class Hello:
-    """A rank is there, and waits or works; said again and again, it is a sign of life.
-
-    done, share: of its shard, see `task.Beat`; record: the one that comes next and alone.
+    """A rank's sign of life, sent again and again while it waits or works. done, share: of its shard, see `task.Beat`.
+    record: the one that runs next, alone.
     """
 
     done: int = 0
@@ -44,7 +42,7 @@ class Hello:
 
 @dataclass
 class Want:
-    """A rank has loaded what it needs, or committed a shard, and wants one."""
+    """A rank wants a shard: it has loaded its model and input, or committed its last shard."""
 
     record: Record | None = None
 
@@ -58,21 +56,21 @@ class Asked:
 
 @dataclass
 class Begin:
-    """There are shards to be run, of files that are as they were when rank 0 began."""
+    """Shards are to run. began: the input files as rank 0 found them."""
 
     began: AsBegun
 
 
 @dataclass
 class Finished:
-    """The output is there."""
+    """The output exists."""
 
     report: Report
 
 
 @dataclass
 class Bye:
-    """A rank has nothing more to say."""
+    """The last message of a rank."""
 
 
 class Request(Protocol):
@@ -84,7 +82,7 @@ class Request(Protocol):
 
 
 class Comm(Protocol):
-    """What is used here of mpi4py's `Comm`. Its methods pickle messages."""
+    """The part of mpi4py's `Comm` that is used here. Its methods pickle messages."""
 
     rank: int
     size: int
@@ -97,7 +95,7 @@ class Comm(Protocol):
 
 
 class Link:
-    """How a rank speaks with rank 0."""
+    """The connection of a rank to rank 0."""
 
     def __init__(self, comm: Comm, stop: Stop, watchdog: float) -> None:
         self._comm, self._stop, self._watchdog = comm, stop, watchdog
@@ -119,7 +117,7 @@ class Link:
             self.send(Hello(done, record, share))
 
     def receive(self) -> object:
-        """The next message but signs of life. Raises InternalError where rank 0 gives none."""
+        """The next message that is no sign of life. Raises InternalError if rank 0 gives no sign of life."""
         heard = time.monotonic()
         while True:
             self.pulse()
@@ -133,7 +131,7 @@ class Link:
             time.sleep(POLL_SECONDS)
 
     def end(self) -> None:
-        """The last message; returns when it is on its way."""
+        """Send the last message, and return when it is in flight."""
         self.send(Bye())
         for request in self._sent:
             request.Wait()
@@ -164,29 +162,29 @@ class Counter(threading.Thread):
         self._posted.put(job)
 
     def post(self, message: object) -> None:
-        """What rank 0 would send to itself."""
+        """Put a message of rank 0 to itself in the queue."""
         self._posted.put(message)
 
     def given(self) -> Assignment | None:
-        """Rank 0's next shard; None when those of all ranks are done, or the job is to stop and nobody runs one."""
+        """Rank 0's next shard; None when all ranks' shards are done, or when the job must stop and no shard runs."""
         while True:
             with suppress(queue.Empty):
                 return self._inbox.get(timeout=0.1)
 
     @property
     def over(self) -> bool:
-        """Whether all shards are committed; for rank 0, which was given the last of its own."""
+        """True if all shards are committed; for rank 0, after its own last shard."""
         return self._schedule.over
 
     def pulse(self, done: int = 0, record: int | None = None, share: float | None = None) -> None:
-        """Rank 0's own sign of life."""
+        """Note rank 0's own sign of life."""
         self._heard[0] = now = time.monotonic()
         if record is not None or now - self._pulsed >= ALIVE_SECONDS:
             self._pulsed = now
             self.post(Hello(done, record, share))
 
     def close(self) -> None:
-        """Returns when no rank needs it any more."""
+        """Wait until no rank needs the thread any more."""
         self._posted.put(None)
         self.join()
 
@@ -207,7 +205,7 @@ class Counter(threading.Thread):
             request.Wait()
 
     def _next(self) -> tuple[int, object]:
-        """(rank, message); (0, None) at rank 0's end, (-1, None) where there is none."""
+        """(rank, message); (0, None) at rank 0's end, (-1, None) without a message."""
         with suppress(queue.Empty):
             return 0, self._posted.get_nowait()
         return self._comm.recv(tag=TO_LEAD) if self._comm.iprobe(tag=TO_LEAD) else (-1, None)

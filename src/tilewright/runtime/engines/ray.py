@@ -22,7 +22,7 @@ from tilewright.runtime.jobs.task import Engine, Job, Place, Task, open_worker, 
 from tilewright.runtime.jobs.unchanged import AsBegun
 
 SAID_BYTES = 80  # of four numbers
-TICK = 0.5  # seconds between two looks at what actors say
+TICK = 0.5  # seconds between two reads of the actors' progress
 
 
 class Ray(Engine):
@@ -72,7 +72,7 @@ class Ray(Engine):
 
 
 class Actor:
-    """What runs on a node; it is the beat of its own shards."""
+    """The actor that runs on a node. It is also the `Beat` of its shards."""
 
     def __init__(self, task: Task, output: str, place: Place, cores: int, traced: bool, began: AsBegun) -> None:
         self._task, self._output, self._place, self._cores, self._traced = task, output, place, cores, traced

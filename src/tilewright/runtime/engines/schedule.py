@@ -1,4 +1,4 @@
-"""Which shard a worker gets next, and what is done about shards that end their workers."""
+"""Chooses the next shard of a worker, and handles shards that end their workers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-TRIES = 2  # workers that a shard may end before its records are run one at a time; that a record alone may end
+TRIES = 2  # workers that a shard may end before its records run one at a time; also: workers that one record may end
 KILLS = 4  # workers that may be killed from outside at a record that runs alone, before it is doubted
-LATE = 2  # times as long as its last shard: nobody waits for this worker any more
+LATE = 2  # multiple of its last shard's time after which the schedule no longer waits for a worker
 BLAMED = 8  # records of a shard that may each end a worker; with more, the shard itself is given up
 
 

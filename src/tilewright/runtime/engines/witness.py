@@ -24,23 +24,23 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-ALONE_SECONDS = 60.0  # after which a witness to whom nobody came goes home
-HIGH = 512  # above MPI's descriptors, and below 1024, how many a process has at least
-LOG, DEATHS = "ranks.log", "deaths.jsonl"  # in the job's logs: what ended ranks, and at which shards
+ALONE_SECONDS = 60.0  # after which a witness without connections exits
+HIGH = 512  # above MPI's descriptors, and below 1024, the least limit of a process
+LOG, DEATHS = "ranks.log", "deaths.jsonl"  # in the job's logs: the causes of ranks' deaths, and the shards
 ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)  # may be followed by SIGKILL
-SIGNALS = b"signals"  # what a connection for them begins with
-CRASH = b"crash"  # what one begins with on which the C-level handler of a crash says what it was
+SIGNALS = b"signals"  # the first bytes of a connection for signals
+CRASH = b"crash"  # the first bytes of a connection for the C-level crash handler
 CRASHES = {
     "Segmentation fault": "SIGSEGV", "Bus error": "SIGBUS", "Aborted": "SIGABRT",
     "Floating point exception": "SIGFPE", "Illegal instruction": "SIGILL",
 }  # fmt: skip
-CRASH_BYTES = 1 << 14  # of its words: a stack of Python
-FIRST = re.compile(rb"(\d{1,10}) (signals|crash|)")  # the line that a connection begins with: a process, and the kind
-FIELDS: dict[str, tuple[type, ...]] = {  # what a rank tells, see `Witness.tell`
+CRASH_BYTES = 1 << 14  # most bytes of its text, which is a stack of Python
+FIRST = re.compile(rb"(\d{1,10}) (signals|crash|)")  # the first line of a connection: process and kind
+FIELDS: dict[str, tuple[type, ...]] = {  # the fields that a rank sends, see `Witness.tell`
     "rank": (int,), "pid": (int,), "logs": (str,), "log_size": (int,), "shard": (int, type(None)),
     "record": (int, type(None)), "stopping": (bool,), "calm": (bool,), "all": (bool,),
 }  # fmt: skip
-WHY = "killed or crashed"  # of a rank that has ended without a word
+WHY = "killed or crashed"  # the cause for a rank that ended without a message
 
 
 class Witness:
@@ -56,7 +56,7 @@ class Witness:
         self._silent = [low]
         self._signals: socket.socket | None = None
         self._earlier = -1  # where signals were written before
-        self.record: int | None = None  # the last that was told of
+        self.record: int | None = None  # the last reported one
         if sys.platform != "linux":
             return
         name = node.bcast(_start() if node.rank == 0 else None)
@@ -105,7 +105,7 @@ class Witness:
 def connected(name: str, kind: bytes = b"") -> socket.socket:
     """Open a connection to the witness of this name, and tell it the process and the kind: SIGNALS or none.
 
-    Raises OSError where there is no witness, or one of another user.
+    Raises OSError if there is no witness, or it is another user's.
     """
     connection = socket.socket(socket.AF_UNIX)
     try:
@@ -133,18 +133,18 @@ def _start() -> str:
 
 
 class _Rank:
-    """A connection of the rank with this pid, 0 before its first line. known: all that was told there, nothing where it
-    is silent or for signals; asked: by a signal to stop."""
+    """A connection of the rank with this pid, 0 before its first line. known: the fields received; empty for a silent
+    connection or one for signals. asked: a signal asked the rank to stop."""
 
     def __init__(self, connection: socket.socket, peer: int) -> None:
-        """peer: the process as the kernel knows it, 0 where it has no number here, as in another container."""
+        """peer: the pid that the kernel reports; 0 for a process without a pid here, as in another container."""
         self._connection, self._buffer, self._peer = connection, b"", peer
         connection.setblocking(False)
         self.pid = 0
         self.kind = b""
         self.known: dict[str, Any] = {}
         self.asked = False
-        self.crash = b""  # what the handler of its crash has said
+        self.crash = b""  # the text of its crash handler
 
     def hear(self) -> bool:
         """Read all that arrived. False: the connection has ended, or belongs to no rank."""
@@ -211,7 +211,7 @@ def main(fd: int) -> None:
     poll = select.epoll()
     poll.register(fd, select.EPOLLIN)
     there: dict[int, _Rank] = {}
-    gone: list[_Rank] = []  # who has closed the one on which it told
+    gone: list[_Rank] = []  # ranks that closed their connection for messages
     while events := poll.poll(None if there else ALONE_SECONDS):
         for ready, _ in events:
             if ready == fd:
@@ -237,7 +237,7 @@ def _died(pid: int, ranks: list[_Rank]) -> bool:
     """True if this process ended badly, or a rank ended all others. The witness then stops."""
     for rank in ranks:
         rank.hear()
-    if any(rank.known.get("all") for rank in ranks):  # the others end because of it
+    if any(rank.known.get("all") for rank in ranks):  # this rank ended the others
         return True
     known = next((rank.known for rank in ranks if rank.pid == pid and rank.known), {"pid": pid})
     if known.get("calm"):

@@ -69,7 +69,7 @@ class Failed:
 def main(fd: int, parent: int) -> None:
     """Works for the process `parent`, which is at the other end of the socket `fd`."""
     _die_with(parent)
-    for number in SIGNALS:  # they reach every process of a terminal or a batch job; what is to be done the parent says
+    for number in SIGNALS:  # they reach every process of a terminal or a batch job; the worker obeys only its parent
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     faulthandler.enable()
@@ -96,7 +96,7 @@ def _leave(kind: type[BaseException], error: BaseException, trace: TracebackType
 def _work(pipe: Connection) -> None:
     setup: Setup = pickle.loads(pipe.recv_bytes())
     if setup.place.cores and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, setup.place.cores)  # everything that counts cores, here and in libraries, follows
+        os.sched_setaffinity(0, setup.place.cores)  # all counts of cores, here and in libraries, follow from it
     with (
         JobDirectory(setup.output) as directory,
         trace.recording(directory, setup.place.number, setup.trace),

@@ -1,4 +1,4 @@
-"""How an input becomes numbered shards without being read: rows by number, lines by the byte at which they begin."""
+"""Cuts an input into numbered shards without reading it: rows by number, lines by the byte at which they begin."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tilewright.formats.lines import Line
 
 CHUNK_BYTES = 1 << 20
-TAIL_BYTES = 65536  # read at a time behind the end of a shard, where only the rest of one line is wanted
+TAIL_BYTES = 65536  # read at a time after the end of a shard, where only the rest of one line is needed
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**62)]  # bytes or rows that a manifest may name
 Per = Annotated[int, msgspec.Meta(ge=1, le=2**62)]  # bytes or rows per shard
 ENTRY = struct.Struct("<Q8s")  # of the index: lines of a stretch, check
@@ -125,7 +125,7 @@ class Shard:
     def lines(self, file: InputFile) -> Iterator[Line]:
         """(number from 1, line or None if it is too long, where it ends in bytes) of its lines that are not blank.
 
-        Those of a row group are its rows, and end nowhere.
+        The lines of a row group are its rows; they have no end.
         """
         if isinstance(self.cut, RowGroups):
             from tilewright.formats.parquet import group_rows
@@ -198,9 +198,10 @@ class LineIndex:
         self._firsts = array("Q", [1])  # number of the first line of each stretch so far
 
     def first_line(self, file: InputFile, number: int) -> int:
-        """The number, from 1, of the first line that begins in stretch `number` or behind it. Reads what is not known.
+        """The number, from 1, of the first line that begins in stretch `number` or later. Reads stretches that are not
+        counted yet.
 
-        Raises InputError where the file shrank, ResourceError where the index cannot be written.
+        Raises InputError if the file shrank, ResourceError if the index cannot be written.
         """
         while len(self._firsts) <= number:
             at = len(self._firsts) - 1
@@ -226,7 +227,7 @@ class LineIndex:
 
 
 def _starts(file: InputFile, begin: int, end: int) -> int:
-    """How many lines begin in [begin, end)."""
+    """The number of lines that begin in [begin, end)."""
     count = int(begin == 0)
     for place in range(max(begin - 1, 0), end - 1, CHUNK_BYTES):
         chunk = bytearray(min(CHUNK_BYTES, end - 1 - place))

@@ -129,7 +129,7 @@ def _mark(
 
 
 def _errors(directory: JobDirectory, number: int) -> list[RecordError]:
-    """Of a shard. Raises Damaged where they are not what was written."""
+    """The errors of a shard. Raises Damaged if they differ from what was written."""
     record = directory.checked_record(number)
     raw = directory.errors_of(record) if record.errors else b""
     if hashlib.sha256(raw).hexdigest() != record.error_sha256:
@@ -141,7 +141,7 @@ def _errors(directory: JobDirectory, number: int) -> list[RecordError]:
 
 
 def _id(line: bytes | Row | None, fields: Fields) -> Id | None:
-    """Of a good line of the input."""
+    """The id of a valid line of the input."""
     record = line if isinstance(line, dict) else msgspec.json.decode(line or b"{}")
     return next((record[field] for field in fields if field in record), None)
 
@@ -154,5 +154,5 @@ def _commit(directory: JobDirectory, out: Attempt, number: int) -> None:
 
 
 def _output_lines(directory: JobDirectory, number: int) -> Iterator[bytes]:
-    """Of a shard, with their ends."""
+    """The lines of a shard's output, with their line ends."""
     yield from b"".join(directory.blocks(number)).splitlines(keepends=True)

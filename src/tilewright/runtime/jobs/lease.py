@@ -143,7 +143,7 @@ class Lease:
 
 
 def _close_to_readers(fd: int) -> None:
-    """Who may not write to the lease may not read it either: a lock for reading would hold the job for ever."""
+    """Deny reading to users who may not write: a lock of a reader would hold the job for ever."""
     with suppress(OSError):  # it is another user's, who has done so
         mode = stat.S_IMODE(os.fstat(fd).st_mode)
         os.fchmod(fd, mode & ~((~mode & 0o222) << 1))
@@ -208,7 +208,7 @@ def _is_locked(fd: int) -> bool | None:
             if time.monotonic() > until:
                 return True
         except OSError as error:
-            if error.errno in (*UNKNOWN, errno.EBADF):  # NFS locks for writing only what is open for writing
+            if error.errno in (*UNKNOWN, errno.EBADF):  # NFS takes an exclusive lock only on a file open for writing
                 return None
             raise
         time.sleep(0.01)

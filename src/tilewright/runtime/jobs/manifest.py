@@ -59,7 +59,7 @@ def encoded(content: Sealed) -> bytes:
 
 
 def unseal(raw: bytes, kind: type[S]) -> S:
-    """What `encoded(seal(...))` was made of. Raises Damaged for anything else."""
+    """The inverse of `encoded(seal(...))`. Raises Damaged for any other bytes."""
     try:
         content = msgspec.json.decode(raw, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -36,7 +36,7 @@ def write_at(fd: int, offset: int, view: memoryview) -> None:
     if len(view) >= LEAST_BYTES and (_ample(fd, len(view)) or reserve(fd, offset, len(view))):
         # whole pages only: the first and the last page may span several blocks of the disk, not all reserved
         begin, end = -offset % PAGE, (offset + len(view) - 1) // PAGE * PAGE - offset
-        _write(fd, offset + end, view[end:])  # first, so that the file reaches as far as the map
+        _write(fd, offset + end, view[end:])  # first, so the file is as long as the map
         if _copied(fd, offset + begin, view[begin:end]):
             _write(fd, offset, view[:begin])
             return

@@ -100,8 +100,8 @@ def check_job(output: str) -> None:
 def verify(output: str) -> Verified:
     """Reads the manifest, every shard, every file of errors and the output again, and compares their hashes.
 
-    Raises UsageError where there is no job for this output, or a --restart of it has done nothing yet, ResourceError
-    where a file cannot be read.
+    Raises UsageError if there is no job for this output, or if its --restart has no shard yet. Raises ResourceError if
+    a file cannot be read.
     """
     check_job(output)
     with JobDirectory(output, look=True) as directory:

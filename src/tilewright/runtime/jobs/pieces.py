@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 TITLE = b"tilewright pieces 1\n"
 THREADS = 4  # that read and hash: one does 0.4 to 2 GB/s
-WRITERS = 8  # at most, of a worker; on an H200's host they write 1.5 x what four do
+WRITERS = 8  # threads per worker, at most; on an H200's host they write 1.5 x as fast as four
 SYNCING = 8  # threads that flush files: a file system commits all waiting flushes together
 
 _NAME = re.compile(r"(?!\.\.?(/|$))[\w.-]+(/(?!\.\.?(/|$))[\w.-]+)*", re.ASCII)
@@ -81,7 +81,7 @@ class Tree:
         self.path = folder.where(root)
 
     def open(self, name: str, flags: int) -> int:
-        """A descriptor of the file `name`. Raises OSError, and ResourceError where its directory cannot be opened."""
+        """A descriptor of the file `name`. Raises OSError, and ResourceError if its directory cannot be opened."""
         with self._at(name, make=bool(flags & os.O_CREAT)) as (folder, last):
             return folder.open(last, flags)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # records.py loads NumPy, which those who only hand out shard
     from tilewright.formats.records import RecordError
     from tilewright.runtime.jobs.directory import JobDirectory
 
-TRAILER_BYTES = 4096  # at most: a record and its length
+TRAILER_BYTES = 4096  # most bytes of a record and its length
 AGAIN = ".again.jsonl"  # how the name of errors ends while their shard is committed again
 LENGTH_BYTES = 9  # of the record: eight hexadecimal digits and the end of the line
 
@@ -91,7 +91,7 @@ class Attempt:
         self._errors = bytearray()
         self._start = time.perf_counter()
         self.errors = 0
-        self.again = False  # the shard is there, and what it says of its errors must hold until this replaces it
+        self.again = False  # the shard exists, and its record of errors must stay valid until this one replaces it
         self.notes = bytearray()  # the shard's notes for the merge
         self.figures: dict[str, float] = {}  # added up over all shards
 

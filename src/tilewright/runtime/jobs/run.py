@@ -30,7 +30,7 @@ from tilewright.runtime.jobs.unchanged import AsBegun
 
 MOST_SHARDS = 1_000_000  # 150 MB in the process that hands them out
 REMOVED = 20  # times that another run may remove the job directory as this one begins on it
-ROUNDS = 3  # of running what is missing and merging: a disk that damages shards each time is not to be worked around
+ROUNDS = 3  # rounds of running missing shards and merging; with more, the disk damages shards each time
 
 
 def run(
@@ -38,7 +38,7 @@ def run(
 ) -> Report:
     """Run the missing shards of a job and merge all. watch: is told of every shard, old ones first.
 
-    Raises UsageError (the job was begun for other results), InputError (also: what it reads was changed meanwhile),
+    Raises UsageError (the job was begun for other results), InputError (also: an input was changed meanwhile),
     ResourceError (also: another run works on it), InternalError (more failed records than `max_errors`; a shard that
     ends every worker) and Interrupted. In each case an earlier output is untouched, and the same call resumes the job.
     """

@@ -148,7 +148,7 @@ class Section:
 
 
 class HashedFile(AtomicFile):
-    """digest: the sha256 of what is written. A thread hashes a block while it is written and the next one is read."""
+    """digest: the sha256 of all written bytes. A thread hashes a block while it is written and the next one is read."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)

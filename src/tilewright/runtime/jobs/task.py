@@ -19,7 +19,7 @@ from tilewright.runtime.jobs.stop import Stop
 
 DOUBTED = "doubted"  # a shard's figure: the number of its errors that are due to workers killed from outside
 FIRST = "first."  # figures of a shard that are the number of a record begin with it
-OPENINGS = 3  # of a worker: files come and go beside a model now and then, but not each time
+OPENINGS = 3  # attempts of a worker to open its inputs: files beside a model may change now and then, but not each time
 WORKER_MEMORY = "worker_memory"  # fact of an engine with processes: {"largest", "sum"} of their peaks in bytes
 
 
@@ -60,7 +60,7 @@ class Worker(Protocol):
 
 @dataclass(frozen=True)
 class Totals:
-    """Of all shards: records, those that failed, bytes of output, shards, and their figures, see `add_figures`."""
+    """Totals of all shards: records, failed records, bytes of output, shards, and their figures, see `add_figures`."""
 
     records: int
     errors: int
@@ -70,7 +70,7 @@ class Totals:
 
 
 def add_figures(totals: dict[str, float], figures: Mapping[str, float]) -> None:
-    """Add a shard's figures to those of others; of a figure that begins with FIRST the smallest stays."""
+    """Add a shard's figures to the totals. For a figure whose name begins with FIRST, keep the smallest."""
     for name, value in figures.items():
         if name.startswith(FIRST):
             totals[name] = min(totals.get(name, value), value)

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 SHARD, READ, COPY_IN, COMPUTE, COPY_OUT, WRITE, COMMIT = ROWS = (
     "shard", "read", "copy in", "compute", "copy out", "write", "commit",
 )  # fmt: skip
-GPU = ", GPU"  # behind a row's name where the GPU's own clock measured it
+GPU = ", GPU"  # suffix of a row whose times are from the GPU's clock
 KEPT = 4096  # events in memory before they are written
 MOST = 200_000  # events of one process, about 20 MB: the first ones; viewers are slow with many more
 BEGINNING = b'{"displayTimeUnit": "ms", "traceEvents": [\n'  # of a trace
-PIECE = "trace-"  # begins the names of what each process writes
+PIECE = "trace-"  # prefix of the files that each process writes
 OFF: AbstractContextManager[None] = nullcontext()
 
-_recorder: Recorder | None = None  # of this process, while it traces
+_recorder: Recorder | None = None  # the trace of this process, while it traces
 
 
 class Event(msgspec.Struct, array_like=True):
@@ -59,15 +59,14 @@ def span(row: str, name: str = "") -> AbstractContextManager[None]:
 
 
 def device_span(row: str, name: str = "") -> AbstractContextManager[None]:
-    """The same for what the block queues on torch's current CUDA stream: measured on the GPU, which may be behind.
-
-    Not for a block that is captured as a CUDA graph; its replay is.
+    """The same for the block's work on torch's current CUDA stream, measured on the GPU, which may run later. Not for a
+    block that is captured as a CUDA graph, but for its replay.
     """
     return OFF if _recorder is None else _recorder.device_span(row, name or row)
 
 
 def note(row: str, begin: float, end: float, name: str = "") -> None:
-    """The same for what took from `begin` to `end` of time.perf_counter()."""
+    """The same for work from `begin` to `end` of time.perf_counter()."""
     if _recorder:
         _recorder.add(row, name or row, round(begin * 1e9), round((end - begin) * 1e9))
 
@@ -76,7 +75,7 @@ def note(row: str, begin: float, end: float, name: str = "") -> None:
 def recording(directory: JobDirectory, worker: int | None, on: bool = True) -> Iterator[None]:
     """Within the block this process records its spans, as those of this worker.
 
-    Raises ResourceError where its file cannot be written.
+    Raises ResourceError if its file cannot be written.
     """
     global _recorder
     if not on:
@@ -93,9 +92,9 @@ def recording(directory: JobDirectory, worker: int | None, on: bool = True) -> I
 
 @contextmanager
 def tracing(directory: JobDirectory, path: str | None) -> Iterator[None]:
-    """A run whose trace is wanted in `path`; None: nowhere. It is written however the run ends, if not by SIGKILL.
+    """A run with a trace in `path`; None: no trace. It is written however the run ends, except by SIGKILL.
 
-    Before the run it raises as `check_path`, and ResourceError where the trace cannot be written.
+    Before the run it raises as `check_path`, and ResourceError if the trace cannot be written.
     """
     if path is None:
         yield
@@ -113,7 +112,7 @@ def tracing(directory: JobDirectory, path: str | None) -> Iterator[None]:
 
 
 def check_path(path: str, output: str) -> None:
-    """Raises UsageError where `path` is the job's output or a file that is no trace."""
+    """Raises UsageError if `path` is the job's output or a file that is no trace."""
     if os.path.realpath(path) == os.path.realpath(output):
         raise UsageError("the trace would be written over the output", path=path, remedy="give --trace another file")
     if os.path.isfile(path) and os.path.getsize(path):
@@ -202,7 +201,7 @@ class Recorder:
                 since = round(tick.elapsed_time(begin) * 1e6)  # it counts in ms
                 took = round(begin.elapsed_time(end) * 1e6)
                 self._events.append(Event(row + GPU, 0, name, self._epoch + when + since, took))
-            self._gpu = self._tick()  # anew: what it counts is float32
+            self._gpu = self._tick()  # a new reference: elapsed times are float32
         events, self._events = self._events, []
         self._write(events[: self._left])
         self._left = max(self._left - len(events), 0)
@@ -219,7 +218,7 @@ class Recorder:
 
 
 def merge(directory: JobDirectory, path: str, begin: int) -> None:
-    """Makes a Chrome trace of what the processes of a job wrote. begin: when it began, ns since 1970."""
+    """Make a Chrome trace of the files that the processes of a job wrote. begin: start of the job, ns since 1970."""
     with AtomicFile(path) as file:
         file.write(BEGINNING)
         first = True

@@ -1,1 +1,1 @@
-"""The process itself: what it does first, its signals, its bus errors."""
+"""The process itself: its startup, its signals, its bus errors."""

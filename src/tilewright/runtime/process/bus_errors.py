@@ -41,7 +41,7 @@ class SigAction(ctypes.Structure):
 
 # {0}: the table of maps, {1}: its slots, {2}: the action before, {3}, {4}: address and bytes of what goes before a text
 # {5}: BUS_ADRERR, {6}: address of an int64: 1 where stdout gets the error as JSON, else 0
-# Where several threads have a fault at once, the first one tells, and the others wait for the process to end.
+# If several threads have a fault at once, the first one prints, and the others wait for the process to end.
 # An action that is called again after it has given the signal to the one before gives it to the default.
 ACTION = """
 declare i64 @write(i32, ptr, i64)

@@ -67,7 +67,7 @@ def stoppable() -> Iterator[Stop]:
     earlier = {number: signal.signal(number, stop.handle) for number in heard}
     told = sys.unraisablehook
     sys.unraisablehook = lambda event: None if isinstance(event.exc_value, _Stopped) else told(event)
-    try:  # a callback from LLVM loses what is raised in it, with a traceback; `check` raises it again
+    try:  # an exception in a callback from LLVM is lost, with a traceback; `check` raises it again
         yield stop
     except _Stopped:
         raise Interrupted(

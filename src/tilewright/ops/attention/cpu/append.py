@@ -33,7 +33,7 @@ def key_writers(lanes: int):
 
     @simd.inline
     def write_key(k, k_at, keys, keys_at, position, job):
-        """The head at k[k_at] to a column of the panels that start at keys[keys_at]."""
+        """Write the head at k[k_at] to a column of the panels that start at keys[keys_at]."""
         words = job.head_words
         column, whole = keys_at + position // PANEL * PANEL * words + position % PANEL, words - words % lanes
         for w in range(0, whole, lanes):

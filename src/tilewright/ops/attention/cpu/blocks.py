@@ -80,7 +80,7 @@ def block_function(lanes: int):
 
     @simd.inline
     def score(height, vectors, arrays, block, t, end, job, scores):
-        """`height` queries against `vectors` vectors of keys, from key t on."""
+        """Scores of `height` queries and `vectors` vectors of keys, from key t on."""
         at, step, D = block.at, block.step, job.head_size
         keys_at, next_at, values_at = at.keys + t * D, block.next_keys + t * D, at.values + t * job.width
         sums = simd.block_zeros(height, vectors, lanes)

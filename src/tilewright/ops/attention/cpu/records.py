@@ -19,7 +19,7 @@ class Attend(NamedTuple):
     """Job of a kernel that attends."""
 
     spans: int
-    heads: int  # of the cache
+    heads: int  # heads of the cache
     head_size: int  # D, rounded up to an even number in bfloat16
     head_words: int  # words of a head in a row of q
     head_keys: int  # words of a head's keys in a slot

@@ -48,7 +48,8 @@ def score_function(tiles):
 
     @simd.inline
     def score(queries, keys, keys_at, words, length, buffers, scores):
-        """Queries of `words` words against `length` keys from keys[keys_at] on, to squares in scratch at `scores`."""
+        """Score queries of `words` words and `length` keys from keys[keys_at] on; write squares to scratch at
+        `scores`."""
         state = buffers.state
         for t in range(0, length, PANEL):
             both = length - t > SIDE
@@ -90,7 +91,7 @@ def weigh_function(tiles):
 
     @simd.inline
     def multiply(many, array, at, stride, state):
-        """Results += the tile of weights times `many` tiles of values."""
+        """Add the tile of weights times `many` tiles of values to the results."""
         load(state, 5, array, at, stride)
         dot(state, 0, 4, 5)
         load(state, 6, array, at + SIDE, stride)
@@ -144,7 +145,7 @@ def tile_queries(tiles, rounds: bool):
 
     @simd.inline
     def attend_block(height, arrays, block, scale, job, buffers):
-        """Up to 16 queries; fewer are copied to scratch first, in a whole tile."""
+        """Attend from up to 16 queries. Fewer than 16 are first copied to a whole tile in scratch."""
         at, words, scratch = block.at, job.head_words, buffers.scratch
         length = block.visible + block.more * (height - 1)
         squares = (length + SIDE - 1) // SIDE

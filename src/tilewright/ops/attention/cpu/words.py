@@ -87,8 +87,8 @@ def product_functions(lanes: int):
 
     @simd.inline
     def widen(height, arrays, block, layout, job, scratch):
-        """First elements of the words of query i to scratch[QUERIES + 2 * i * padded :], second elements `padded`
-        after them."""
+        """Write the first elements of query i's words to scratch[QUERIES + 2 * i * padded :], the second elements
+        `padded` later."""
         for i in range(height):
             for w in range(0, job.head_words, lanes):
                 words = simd.load_first(arrays.q, block.at.q + i * block.step.q + w, job.head_words - w, lanes)

@@ -14,7 +14,7 @@ from tilewright.ops.core.gpu.simt import SIMULATED, kernel
 from tilewright.ops.core.gpu.warp import WARP, larger, over_warp, plus
 
 TILE = 4 if SIMULATED else 16  # queries of a tile, and keys that a block scores; simulated threads are slow
-LANES = 2 if SIMULATED else WARP  # of a warp
+LANES = 2 if SIMULATED else WARP  # lanes of a warp
 LOWEST, ZERO = float32(-np.inf), float32(0)
 warp_sum, warp_largest = over_warp(plus, LANES), over_warp(larger, LANES)
 

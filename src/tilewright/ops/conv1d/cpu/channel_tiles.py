@@ -53,7 +53,7 @@ def scratch_kernels(rows: int, vectors: int, lanes: int):
 
     @simd.inline
     def clear(scratch):
-        """Write the ones, and minus infinity elsewhere, which a lane without a position keeps."""
+        """Write the ones, and minus infinity to the tile and the maximum; a lane without a position keeps it."""
         for i in range(0, NR, lanes):
             simd.store(scratch, i, simd.splat(np.float32(1), lanes))
         for i in range(TILE, END, lanes):

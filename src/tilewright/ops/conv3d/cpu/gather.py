@@ -33,7 +33,8 @@ class Source(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Padded columns first to last of a tile with its halo. Columns low to high of them are one run of x's columns."""
+    """Padded columns first to last of a tile with its halo. Of these, columns `low` to `high` are one run of x's
+    columns."""
 
     first: int
     last: int

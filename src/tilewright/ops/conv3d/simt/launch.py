@@ -16,8 +16,8 @@ from tilewright.ops.conv3d.simt.window import QUAD, Form
 from tilewright.ops.core.gpu.simt import launch
 from tilewright.ops.core.gpu.tensors import multiprocessors
 
-LANES, THREADS = 16, 128  # of a marching block: 16 quads of a row, and 8 threads down
-REGISTERS = 65536  # of a multiprocessor
+LANES, THREADS = 16, 128  # marching blocks: 16 quads of a row, and 8 threads down
+REGISTERS = 65536  # registers of a multiprocessor
 FUSED = 17  # taps along z whose sums fit in a thread's registers
 STRAIGHT = 1400  # multiply-adds in a loop: K 7 took 1.8 ms with 1,372 on an H200 and 2.5 with 2,744 (512^3)
 MOST_A_PLANE = 2**31 - 1  # elements: offsets have 32 bits

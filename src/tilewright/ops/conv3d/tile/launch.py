@@ -26,7 +26,7 @@ from tilewright.ops.core.gpu.tensors import multiprocessors
 
 BLOCK, WARPS = Plane(2, 128), 2  # 1.1 ms for K 3 and 2.4 for K 5, 16 x 64 on four 2.6 and 7.3 (H200, 512^3)
 ROWS, PLANES = Plane(512, 1), Plane(8, 128)  # positions along the axis of a pass, and inside it
-OUTPUTS, DEPTH = 128, 16  # of a tile of `channels`
+OUTPUTS, DEPTH = 128, 16  # tile of `channels`
 FEWER = 64  # outputs of a tile of `taps`, on two warps: 0.42 ms for 16 to 32 channels of 64^3, 128 on four 0.47 (H200)
 LEAST, MOST_IN, MOST_OUT = 16, 32, 64  # channels of a tile of `taps`: what matrix units take, what registers hold
 PROGRAMS = 4  # side by side on a multiprocessor

@@ -61,8 +61,8 @@ class Product(NamedTuple):
 
 
 class Volumes(NamedTuple):
-    """C, D, H, W: extents of x. O: output channels. height, width: rows and columns of out. count: elements of a volume
-    of out."""
+    """C, D, H, W: extents of x. O: output channels. height, width: rows and columns of out. count: outputs per output
+    channel."""
 
     C: int
     D: int

@@ -38,7 +38,7 @@ from tilewright.simd import amx
 
 DEPTH = 32  # channels of a step
 ROWS = 16  # images of a tile
-BAND_BYTES = 512 << 10  # of a task's part of x: with the weights of its columns it stays in L2
+BAND_BYTES = 512 << 10  # bytes of a task's part of x: with the weights of its columns it stays in L2
 PRODUCT, TAP = 4, 3  # table entries of a product: row, column, first tap, taps; of a tap: down, across, offset of words
 BLOCK_AT = STATE  # offset in scratch of a block of sums
 
@@ -168,8 +168,8 @@ def multiplier(tiles):
 
     @simd.inline
     def multiply(high, wide, state, operands, a, second, b, steps):
-        """Tiles 0 to 3 += one tap. a, b: offsets of its tile of x and of its weights. second: words from a tile of x to
-        that of the next sixteen images."""
+        """Add one tap to tiles 0 to 3. a, b: offsets of its tile of x and of its weights. second: words from a tile of
+        x to that of the next sixteen images."""
         x, panels = operands.x, operands.panels
         for _ in range(steps):
             load(state, 4, x, a, LANES)
@@ -251,7 +251,7 @@ def image_kernel(emulated: bool, together: bool):
 
     @simd.inline
     def one_block(high, operands, block, j, k, layout, scratch):
-        """Sums of a block at position (j, k), to scratch. high: tiles of images, 1 or 2."""
+        """Write the sums of a block at position (j, k) to scratch. high: tiles of images, 1 or 2."""
         table, state = operands.table, scratch[:STATE].reshape(9, LANES, LANES)
         first, count = simd.fetch(table, block.product + 2), simd.fetch(table, block.product + 3)
         before, images = block.column * count * layout.steps * LANES * BLOCK, layout.H * layout.W * layout.steps * TILE

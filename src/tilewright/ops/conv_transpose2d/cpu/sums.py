@@ -1,4 +1,4 @@
-"""What the fused kernels share: tasks, packed rows of pixels times panels of weights, and sums that stay in L2.
+"""Parts that the fused kernels share: tasks, packed rows of pixels times panels of weights, and sums that stay in L2.
 
 A task computes some rows of positions of one image, or all rows of several images. Its sums are in scratch as
 [panel][row][column], a panel NR columns wide. A register block of sums goes there and from there to out when all its
@@ -27,7 +27,7 @@ from tilewright.ops.gemm.cpu.pack import TILINGS, Source, pack_panels, row_packe
 from tilewright.ops.gemm.cpu.words import pack_words, word_packer, words_of
 
 DEPTH = 768  # most steps of depth in a block: a panel of 12 rows is 36 KiB then, and stays in L1
-PANELS = 4  # of weights that a panel of rows meets one after the other
+PANELS = 4  # panels of weights that one panel of rows is multiplied by
 JOB = 2  # table entries of a job: offset of its panel of weights, index of the panel of sums
 PHASE = 3  # table entries of a phase: first output row and column, first column of its sums
 SUMS = 64  # offset of the sums in scratch; the words before them are zeros
@@ -195,11 +195,11 @@ class Layout(NamedTuple):
     O: int  # channels that a phase writes to out, see `Outputs`
     Jh: int  # rows of positions in an image, and positions in such a row
     Jw: int
-    images: int  # in a task
-    rows: int  # of positions of each image in a task
+    images: int  # images per task
+    rows: int  # rows of positions of each image in a task
     width: int  # positions of such a row
     step: int  # words from pixel to pixel of the copy of x
-    pixels: int  # in a row of the copy
+    pixels: int  # pixels in a row of the copy
     least_row: int  # the window's first row and column, relative to the position
     least_column: int
     window_rows: int

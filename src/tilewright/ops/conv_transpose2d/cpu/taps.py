@@ -96,7 +96,7 @@ def pixel_copier(lanes: int):
 
     @simd.inline
     def copy_row(x, at, begin, end, layout, scratch, to):
-        """Pixels begin to end of the row at x[at], to the row at scratch[to]."""
+        """Copy the pixels from `begin` to `end` of the row at x[at] to the row at scratch[to]."""
         C, step, pixels = layout.C, layout.step, end - begin
         at, to = at + begin * C, to + begin * step
         if step == C:  # no gaps between pixels: copy the row as one long pixel
@@ -141,7 +141,7 @@ def phase_writer(lanes: int, vectors: int, together: bool):
     def write(task, table, bias, out, layout, scratch):
         O, width, panel = layout.O, task.width, layout.images * layout.rows * layout.width * WIDE
         stride_b, stride_r, stride_q = out.strides[0] // 4, out.strides[1] // 4, out.strides[2] // 4
-        apart = layout.stride_columns * stride_q  # from a position's outputs to the next one's
+        apart = layout.stride_columns * stride_q  # step from one position's outputs to those of the next
         for row in range(task.images * task.rows):
             image, j, t = task.image + row // task.rows, task.row + row % task.rows, row * width
             for f in range(layout.phases_at, layout.phases_at + PHASE * layout.phases, PHASE):

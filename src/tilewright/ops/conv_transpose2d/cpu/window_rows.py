@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-MATRIX_BYTES = 32 << 20  # of the matrix for some images: it is written once and read once, soon after
+MATRIX_BYTES = 32 << 20  # most bytes of the matrix for some images: it is written once and read once, soon after
 
 
 def between_zeros(x: np.ndarray, starts: tuple[int, int], shape: tuple[int, int], step: tuple[int, int]) -> np.ndarray:

@@ -55,7 +55,7 @@ FIRST, SECOND, SIGN = (0, 1, 2, 1), (2, 2, 1, 3), (-1, 1, -1, -1)  # the rows of
 
 
 def fits_one_vector(O: int, rows: Axis, columns: Axis) -> bool:
-    """All phases' channels together are no more columns than a vector has lanes."""
+    """The channels of all phases together fit in one vector."""
     return len(rows.phases) * len(columns.phases) * O <= cpu().lanes
 
 

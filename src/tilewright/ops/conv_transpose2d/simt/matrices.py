@@ -13,7 +13,7 @@ from tilewright.ops.core.ladder import preferring
 from tilewright.ops.matmul import matmul, prepare
 
 PRODUCT = "simt.buffered"  # the rung of matmul, unless `using` forces another
-MATRIX_BYTES = 1 << 28  # of rows at a time
+MATRIX_BYTES = 1 << 28  # most bytes of rows at a time
 
 
 def pack_matrix(weights, rows: Axis, columns: Axis, dtype: str):

@@ -9,7 +9,7 @@ from numba import cuda, float32, int64
 from tilewright.ops.core.gpu.simt import SIMULATED, inline
 
 WARP, EVERY = 32, 0xFFFFFFFF
-THREADS = 256  # of a block that computes one row
+THREADS = 256  # threads of a block that computes one row
 WARPS = THREADS // WARP
 LOWEST = float32(float("-inf"))
 MOST = 1024  # threads of a block

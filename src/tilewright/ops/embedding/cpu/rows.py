@@ -13,7 +13,7 @@ from tilewright import simd
 from tilewright.hardware import cpu
 from tilewright.ops.core.launch import launch
 
-ROWS = 64  # of a task: enough to hide the time to draw one, few enough to occupy all threads
+ROWS = 64  # rows per task: enough to hide the cost of drawing a task, few enough to occupy all threads
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from tilewright.ops.core.memory import empty
 from tilewright.ops.matmul import matmul
 from tilewright.ops.matmul_argmax.operands import Prepared
 
-LOGITS_BYTES = 16 << 20  # of products held at once
+LOGITS_BYTES = 16 << 20  # most bytes of products held at once
 
 
 def search(a: np.ndarray, prepared: Prepared, index: np.ndarray, value: np.ndarray) -> None:

@@ -30,8 +30,8 @@ from tilewright.ops.matmul_argmax.operands import Prepared, Screen
 LEVELS = 127
 CHUNK = 1024  # columns quantised at a time: whole panels, and a few MiB
 GROUP_CANDIDATES = 510  # most candidates of a row in a group of columns
-FIELDS = 2 + 2 * GROUP_CANDIDATES  # of a group: count, largest lower bound, then (column, upper bound) of each
-MOST_CANDIDATES = 256  # of a row that are computed in float32
+FIELDS = 2 + 2 * GROUP_CANDIDATES  # per group: count, largest lower bound, then (column, upper bound) of each
+MOST_CANDIDATES = 256  # candidates of a row that are computed in float32
 
 
 class ColumnRows(NamedTuple):
@@ -47,7 +47,7 @@ class ColumnRows(NamedTuple):
 ROW = ColumnRows(*range(4))
 HEIGHT = 12  # rows of a tile in scratch; a vector of lower bounds follows them
 SMALLEST, LARGEST = 1e-15, 1e15  # norms of rows and columns whose products are normal float32 numbers
-SAFETY = 1.001  # of norms, far above their own rounding
+SAFETY = 1.001  # factor of norms, far above their own rounding
 EPS32 = float(np.finfo(np.float32).eps)
 
 

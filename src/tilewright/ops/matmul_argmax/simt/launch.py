@@ -4,7 +4,7 @@ from tilewright.ops.core.gpu.simt import launch
 from tilewright.ops.matmul import matmul
 from tilewright.ops.matmul_argmax.simt import search as kernels
 
-PRODUCTS_BYTES = 256 << 20  # of products written at a time
+PRODUCTS_BYTES = 256 << 20  # most bytes of products written at a time
 ROWS = {"row": kernels.THREADS, "shuffles": kernels.THREADS // kernels.WARP}  # kernel -> rows per block
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from tilewright import simd
 from tilewright.ops.sample.operands import END, FLOAT, INTEGER, SHIFT
 
-MOST = 1e300  # of 1 / temperature: infinity times the best score's distance, 0, would be NaN
+MOST = 1e300  # limit of 1 / temperature: infinity times the best score's distance, 0, would be NaN
 
 
 @functools.cache

@@ -1,4 +1,5 @@
-"""Parts of an order without a sort: the best of a row, and where a sum of weights in falling order reaches a target.
+"""Partial selection without a sort: the best of a row, and where the sum of weights, in falling order, reaches a
+target.
 
 Keys are those of `workspace`. Source of the selection: Hoare, "Algorithm 65: Find", 1961.
 """

@@ -1,4 +1,4 @@
-"""Where the running sum of weights in falling order reaches a target.
+"""Finds where the running sum of weights, in falling order, reaches a target.
 
 Weights fall as the distance from the best score rises, so a bucket of near distances holds large weights. Each bucket
 has the sum of its weights, and only the bucket in which the target is reached is put in order. Limited by the scalar
@@ -12,7 +12,7 @@ from tilewright.ops.sample.cpu.select import reach
 from tilewright.ops.sample.cpu.workspace import BUCKETS, LEAST_STEP, STEPS_BITS, key_of
 
 NAN_BITS = 0x7FC00000  # a limit that no distance reaches, not even infinity
-SURE = 1e-9  # of the total: nine times the largest rounding error of a sum of a million weights
+SURE = 1e-9  # a share of the total: nine times the largest rounding error of a sum of a million weights
 
 
 @simd.inline
@@ -78,7 +78,8 @@ def bucket_functions(lanes: int):
 
     @simd.inline
     def locate(workspace, m, least, target):
-        """(index, running sum) at which the weights of `least` or more, in falling order, reach the target."""
+        """(index, running sum) at which the sum of the weights of `least` or more reaches the target; the largest comes
+        first."""
         run, before, chosen = 0.0, 0.0, 0
         for b in range(BUCKETS):
             mass = workspace.sums[b]

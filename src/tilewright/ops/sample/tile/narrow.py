@@ -26,7 +26,7 @@ from tilewright.ops.sample.tile.search import CUTS
 SHORT_ROW = 4096  # scores: 32 for each of 128 threads, with their weights 96 registers
 CAPACITY = 2048  # scores of a longer row that are searched in registers
 LEAST_SIZE = 256  # fewer would leave lanes idle
-WARPS = {True: 4, False: 16}  # of a short row, of a longer one
+WARPS = {True: 4, False: 16}  # warps for a short row, and for a longer one
 BLOCK = tl.constexpr(512)  # scores of a long row at a time, where each is added to CUTS sums
 WIDE = tl.constexpr(4096)  # the same, where each is added to one
 

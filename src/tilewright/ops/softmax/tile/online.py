@@ -13,7 +13,7 @@ from tilewright.ops.core.gpu.tensors import multiprocessors
 from tilewright.ops.elementwise.tile.functions import exp_to
 
 CHUNK = 16384  # most elements of a row that a program holds at once
-WARP_ELEMENTS = 512  # of a chunk: 16 per thread
+WARP_ELEMENTS = 512  # elements of a chunk per warp: 16 per thread
 CACHED = 1 << 16  # elements in flight per multiprocessor: 132 of an H200's take 35 MB of an L2 cache of 50
 
 

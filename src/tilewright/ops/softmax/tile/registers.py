@@ -12,7 +12,7 @@ import triton.language as tl
 from tilewright.ops.core.gpu.blocks import RowBlock
 from tilewright.ops.elementwise.tile.functions import exp_to
 
-WARP_ELEMENTS = 512  # of one row or of several short ones: 16 per thread
+WARP_ELEMENTS = 512  # elements per warp, of one row or several short ones: 16 per thread
 
 
 @triton.jit(do_not_specialize=["M"])

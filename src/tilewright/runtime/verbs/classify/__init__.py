@@ -16,8 +16,8 @@ def classify(job: ClassifyJob, say: Say = quiet) -> ClassifyReport:
     """Runs the job. `say` gets a line for each phase.
 
     Raises UsageError, InputError, ResourceError, InternalError (more bad records than allowed) and Interrupted; in each
-    case an earlier output is untouched, what is done is kept, and the same call goes on. Everything that can be checked
-    before the work starts is.
+    case an earlier output is untouched, finished shards are saved, and the same call resumes the job. Everything that
+    can be checked before the work starts is.
     """
     report = ClassifyReport()
     task, figures = start(task_of, job, report, unit="sentences", say=say)

@@ -109,8 +109,8 @@ def _sample(task: ClassifyTask, sample: Sample) -> Seen:
 def _table(task: ClassifyTask, ids: np.ndarray, records: int) -> Table | None:
     """The CPU's table; None: the rung has none. Raises ResourceError as `TokenTable` does.
 
-    Rows are those of the sample, and rows that the rest may need: as likely as a row that the sample has once (Good and
-    Turing's estimate).
+    It has the rows of the sample, and the estimated further rows of the rest. Good and Turing's estimate uses the rows
+    that the sample has once.
     """
     config, job = task.config, task.job
     if not config.memory(job.dtype).entry:

@@ -43,7 +43,7 @@ class KeptTable:
     began: the model's files before they were read. Where one is another by now, rows may be of other weights than the
     fingerprint, and are not written.
 
-    loaded: rows that came from the file. Raises InputError for a damaged file, ResourceError where it cannot be
+    loaded: rows that came from the file. Raises InputError for a damaged file, ResourceError if it cannot be
     written, UsageError for a model that has no table.
     """
 

@@ -45,7 +45,7 @@ class ConvolveJob:
 
     @property
     def dtype(self) -> str | None:
-        """Of the sums and the output, "float32" or "float64"; None: as the input needs."""
+        """The dtype of the sums and the output, "float32" or "float64"; None: as the input needs."""
         return self.settings.dtype
 
     @property
@@ -67,7 +67,7 @@ FIRST, MOST = 256 << 20, 1 << 50  # bytes: where the search begins and ends
 
 
 def with_mode(job: ConvolveJob) -> ConvolveJob:
-    """The same with its mode. Raises UsageError where an earlier version began this job with another default."""
+    """The same with its mode. Raises UsageError if an earlier version began this job with another default."""
     if job.mode is not None:
         return job
     mode = "constant" if job.cval else default_mode(job.kernel)
@@ -88,7 +88,7 @@ def _mode_begun(output: str) -> Value:
         with JobDirectory(output, look=True) as directory:
             return directory.manifest.fingerprint.get("mode")
     except (Damaged, TilewrightError):
-        return None  # the run says what is wrong with it
+        return None  # the run will raise the error
 
 
 def check_paths(job: ConvolveJob) -> None:
@@ -122,10 +122,9 @@ def _overlap(path: str, output: str) -> bool:
 
 
 def least_memory(memory: int, checked: Callable[[int], object]) -> int | None:
-    """The least number of bytes, in steps of STEP, that would do where `memory` was too little.
-
-    checked(memory): raises MemoryShort where that is too little, too; of the volume it reads the header. None where it
-    finds another obstacle, or where MOST would not do.
+    """The least sufficient number of bytes, in steps of STEP, after `memory` was too little. checked(memory): raises
+    MemoryShort if `memory` is too little; it reads only the volume's header. None where it finds another obstacle, or
+    where MOST would not do.
     """
 
     def is_enough(count: int) -> bool:

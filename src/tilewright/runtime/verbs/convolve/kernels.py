@@ -28,7 +28,7 @@ RULES = {
     "sobel": "AXIS is 0, 1 or 2, as in sobel:0",
 }
 FUNCTIONS = {"gaussian": "gaussian_filter", "box": "uniform_filter", "laplace": "laplace", "sobel": "sobel"}
-MAX_TAPS = 1 << 24  # of a kernel that is no product of lines, 255 a side: a voxel would take milliseconds
+MAX_TAPS = 1 << 24  # of a kernel that is no product of lines, about 255 per side: a voxel would take milliseconds
 _NUMBER = r"\d{1,9}(?:\.\d{0,9})?"
 
 
@@ -77,7 +77,7 @@ def kernel_of(text: str) -> Kernel:
 
     Names mean what they mean in tilewright.ndimage and SciPy: a Gaussian reaches 4 standard deviations, a box of even
     size begins one voxel earlier, sobel is the derivative along its axis, smoothed by 1, 2, 1 along the others. Raises
-    UsageError for what is no kernel, with the list of those there are, InputError for a file that holds none.
+    UsageError for an unknown name, with the list of names, and InputError for a file that holds no kernel.
     """
     name, colon, value = text.partition(":")
     if text.lower().endswith(".txt"):

@@ -41,7 +41,7 @@ def tiling_of(
     """The tiles of a shard, of this box at most, that cost the least within the memory of a worker.
 
     path: of the output. left: bytes beside the program. at_work: in a worker, which needs less than what was checked
-    for it. Raises MemoryShort where no tiles fit, with what reading and writing them takes.
+    for it. Raises MemoryShort if no tiles fit, with what reading and writing them takes.
     """
     held = held_bytes(form, math.prod(box) * dtype.itemsize)
     check_memory(path, held, left)
@@ -72,7 +72,7 @@ def _less_memory(volume: Volume, form: Form) -> str | None:
 
 
 def program_bytes(dtype: str, *paths: str) -> int:
-    """Of a process that has loaded all it needs to convolve from and to these paths."""
+    """Bytes of a process that has loaded its code for these input and output paths."""
     zarr = any(suffix_of(path) == ".zarr" for path in paths)
     return PROGRAM + ZARR * zarr + compiling_bytes(dtype)
 

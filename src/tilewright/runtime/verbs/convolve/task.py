@@ -136,7 +136,7 @@ class ConvolveTask:
         return self._volume
 
     def resident(self) -> int:
-        """Bytes that a worker takes, with the input where it is held, beside tiles."""
+        """Bytes that a worker takes besides tiles, including an input that it holds in memory."""
         held = self._volume.held if self._volume else 0
         dtype = self.dtype or self.job.dtype or "float32"
         least = program_bytes(dtype, self.job.input, self.job.output) + held
@@ -184,7 +184,7 @@ class ConvolveTask:
         return Tile(tuple(start), tuple(shape))  # type: ignore[arg-type]
 
     def tiling(self, cut: Cut, *, at_work: bool = False) -> Tiling:
-        """The tiles of a shard, see `memory.tiling_of`. Raises MemoryShort where no tiles fit."""
+        """The tiles of a shard, see `memory.tiling_of`. Raises MemoryShort if no tiles fit."""
         assert isinstance(cut, Records) and self.taps is not None
         box, left = self.box(0, cut.per_shard).shape, self.memory() - self.resident()
         return tiling_of(
@@ -213,7 +213,7 @@ class ConvolveTask:
         return volume_shards.assemble(self.form(), directory, totals, stop, box)
 
     def form(self) -> Form:
-        """How the output is stored."""
+        """The storage form of the output."""
         if self._form is None:
             dtype, shape = np.dtype(self.dtype), self.shape
             self._form = form_of(self.job.output, shape, dtype, self.opened())  # type: ignore[arg-type]

@@ -62,7 +62,7 @@ class Tiling:
             yield Tile((z0 + z, y0 + y, x0 + x), (min(d, D - z), min(h, H - y), min(w, W - x)))
 
     def count(self, box: Tile | None = None) -> int:
-        """Of these tiles."""
+        """The number of tiles."""
         shape = box.shape if box else self.shape
         return math.prod(-(-n // t) for n, t in zip(shape, self.tile, strict=True))
 
@@ -139,8 +139,8 @@ class Blocks:
 
 @dataclass(frozen=True)
 class _Axis:
-    """How a block is filled along one axis. reads: (place in the block, first voxel, count); copies: (place in the
-    block, the place that it is a copy of, or CONSTANT)."""
+    """How a block is filled along one axis. reads: (index in the block, first voxel, count); copies: (index in the
+    block, index of its source, or CONSTANT)."""
 
     reads: list[tuple[int, int, int]]
     copies: list[tuple[int, int]]

@@ -1,5 +1,5 @@
-"""How a shard of a volume is written, and how shards become the volume: numbers in place, chunks in files of their own,
-text and what is compressed as a stream."""
+"""Writes a shard of a volume, and turns shards into the volume: values in place, chunks as files, text and compressed
+formats as a stream."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def shard_bytes(form: Form) -> int:
 
 
 def held_bytes(form: Form, shard: int) -> int:
-    """Bytes of memory that writing takes, beside tiles, where a shard has so many bytes of numbers."""
+    """Bytes of memory that writing takes besides tiles. shard: bytes of its values."""
     return 0 if isinstance(form, RawForm | ZarrForm) else 2 * shard
 
 
@@ -92,8 +92,8 @@ def check_room(path: str, shape: Shape, dtype: np.dtype) -> None:
 
 
 def check_chunks(path: str, shape: Shape, chunks: Shape, dtype: np.dtype, what: str) -> None:
-    """Raises ResourceError for a Zarr array, the input or the output, whose work has no end that anybody would await:
-    a header of some bytes may tell of any number of chunks that are not there."""
+    """Raises ResourceError for a Zarr array, input or output, with too many chunks. A small header may declare any
+    number of chunks that do not exist."""
     count = math.prod(-(-n // size) for n, size in zip(shape, chunks, strict=True))
     remedy = "check the array's shape, store it in larger chunks, or filter a part of it"
     if count > MOST_CHUNKS:

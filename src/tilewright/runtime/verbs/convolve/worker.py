@@ -122,7 +122,7 @@ class Watched:
 
 
 def _check_finite(job: ConvolveJob, start: tuple[int, ...], out: np.ndarray) -> None:
-    """Raises InputError where a sum of finite numbers was too large for its dtype."""
+    """Raises InputError if a sum of finite numbers was too large for its dtype."""
     with np.errstate(all="ignore"):
         if np.isfinite(out.sum()) or np.isfinite(out).all():
             return

@@ -46,7 +46,7 @@ class ImageOutputs:
 
     @property
     def paths(self) -> list[str]:
-        """Of all outputs, the job's own first."""
+        """Paths of all outputs, the job's own first."""
         return [os.path.realpath(path) for path in (self.output, self.image) if path]
 
     @property
@@ -56,12 +56,12 @@ class ImageOutputs:
 
     @property
     def keeps_pixels(self) -> bool:
-        """Whether shards hold all pixels."""
+        """True if shards hold all pixels."""
         return self.image is not None or kind_of(self.output) in PICTURES
 
     @property
     def pixel_bytes(self) -> int:
-        """Of an image."""
+        """Pixel bytes of an image."""
         return math.prod(self.shape)
 
     def check(self, *, write: bool = True) -> None:

@@ -72,7 +72,7 @@ def _floats(config: DCGANConfig) -> int:
 
 
 def check_outputs(job: DrawJob, config: DCGANConfig, count: int, batch: int) -> None:
-    """Raises UsageError for images that an output cannot hold, ResourceError where memory cannot hold them."""
+    """Raises UsageError for images that an output cannot hold, ResourceError if memory cannot hold them."""
     images = 4 * batch * _floats(config)
     needed = images + config.work_bytes if job.device == "cpu" else SLOTS * images
     for path in filter(None, (job.output, job.image)):
@@ -92,7 +92,7 @@ def check_outputs(job: DrawJob, config: DCGANConfig, count: int, batch: int) -> 
 
 
 def _check_disk(job: DrawJob, floats: int) -> None:
-    """Raises ResourceError where the disk cannot hold the values; as text one takes at least 7 bytes, "0.0000 "."""
+    """Raises ResourceError if the disk cannot hold the values; as text one takes at least 7 bytes, "0.0000 "."""
     kind = kind_of(job.output)
     least = {".npy": floats, ".txt": floats // 4 * 7}.get(kind, 0)
     there = os.path.isdir(os.path.dirname(os.path.realpath(job.output)))

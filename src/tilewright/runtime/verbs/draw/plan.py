@@ -30,7 +30,7 @@ from tilewright.runtime.verbs.draw.task import DrawTask, task_of
 COMPILING = 121 << 20  # what LLVM keeps after it has compiled the verb's kernels (measured: Numba 0.68, x86-64)
 NOISE = 16 << 20  # bytes of a file of noise that is read as the job reads it: text takes two seconds
 TEXT_BYTES = 7.5  # of a value as text: "0.1234 " or "-0.1234 "
-PNG_BYTES = 128  # of a picture beside its pixels
+PNG_BYTES = 128  # bytes of a picture besides its pixels
 
 
 def plan(job: DrawJob, gpu_memory: int | None = None) -> JobPlan:

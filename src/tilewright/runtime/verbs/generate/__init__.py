@@ -20,7 +20,7 @@ def generate(job: GenerateJob, say: Say = quiet) -> GenerateReport:
     """Runs the job. `say` gets a line for each phase.
 
     Raises UsageError, InputError, ResourceError, InternalError (more bad records than allowed) and Interrupted; in each
-    case an earlier output is untouched, what is done is kept, and the same call goes on.
+    case an earlier output is untouched, finished shards are saved, and the same call resumes the job.
     """
     report = GenerateReport()
     task, figures = start(task_of, job, report, unit="prompts", say=say)

@@ -41,16 +41,16 @@ from tilewright.runtime.verbs.generate.worker import WRITTEN_VALUES, is_undrawn,
 
 COMPILING = 190 << 20  # what LLVM keeps after it has compiled every kernel of the model (measured: Numba 0.68, x86-64)
 SAMPLED = 4096  # rows of Parquet that are read
-LINE, ID_BYTES, TOKEN_TEXT, LOGPROB = 60, 6, 4.0, 18  # bytes: a line beside its tokens, an id, its text, a logarithm
+LINE, ID_BYTES, TOKEN_TEXT, LOGPROB = 60, 6, 4.0, 18  # bytes: a line without tokens, an id, its text, a logprob
 
 
 @dataclass(frozen=True)
 class Seen:
     """The sample of the input. prompts: sequences of all good records, n each; in_a_shard: sequences of the largest
     shard. records: good and bad ones, counted or estimated. id_bytes, token_text: of an id, of a token's text. noticed:
-    what the job would tell: `bad` records, what is wrong with the first, prompts whose context does not hold all new
-    tokens (`cut`), prompts at temperature 0 with a field that matters only where tokens are drawn (`undrawn`), and
-    tokens of all good prompts (`prompt_tokens`)."""
+    notices of the job. They are `bad` records, the error of the first, and the tokens of all good prompts
+    (`prompt_tokens`). `cut` counts prompts whose context does not hold all new tokens. `undrawn` counts prompts at
+    temperature 0 with a field that matters only if tokens are drawn."""
 
     prompts: Prompts
     in_a_shard: int
@@ -169,7 +169,7 @@ def _read(task: GenerateTask, sample: Sample) -> Seen:
 
 
 def _outputs(job: GenerateJob, seen: Seen) -> Outputs:
-    """Of as many tokens as may come."""
+    """The outputs, if every completion has its largest number of tokens."""
     (count, counted), params = seen.records, job.params
     if job.is_binary:
         size = 4 * params.max_tokens * count
@@ -184,6 +184,6 @@ def _outputs(job: GenerateJob, seen: Seen) -> Outputs:
 
 
 def _file_bytes(model: str) -> int:
-    """Of the weights on disk."""
+    """Bytes of the weights on disk."""
     files = sorted(Path(model).glob("*.safetensors")) if os.path.isdir(model) else [Path(model)]
     return sum(file.stat().st_size for file in files)

@@ -60,7 +60,7 @@ def task_of(job: GenerateJob, say: Say = quiet, workers: int = 1) -> GenerateTas
 
 @dataclass
 class GenerateTask(RecordsTask):
-    """A `Task`. tokenizer: where it was made; workers in other processes read their own."""
+    """A `Task`. tokenizer: set only in the process that made the task; workers in other processes read their own."""
 
     job: GenerateJob
     config: GPT2Config
@@ -138,9 +138,9 @@ class RowsTask(AsParquet, GenerateTask):
 
 
 def sizing_for(device: str, params: SamplingParams) -> Sizing:
-    """Prompts a shard: at most about a minute of the 124M model on two cores, some seconds on a GPU; and enough of them
-    for its batches to be full. On an H200 a shard costs 0.1 s beside what its tokens do, and 3 << 19 of these take 3 s.
-    A small job's are smaller, where that costs little: poet took as long for 1,536 prompts of up to 64 new tokens in
+    """Prompts per shard: at most about a minute of the 124M model on two cores, some seconds on a GPU. There are enough
+    of them to fill its batches. On an H200 a shard costs 0.1 s besides its tokens, and 3 << 19 tokens take 3 s. Shards
+    of a small job are smaller if that costs little: poet took as long for 1,536 prompts of up to 64 new tokens in
     shards of 256 as of 1,024 (two cores of a Xeon), and a quarter longer in shards of 128; 124M in bfloat16 on AMX
     tiles a tenth longer for 1,536 of 8 tokens in shards of 512 than in one."""
     each = params.max_tokens * params.n

@@ -115,7 +115,7 @@ class _Stream:
         self.write()
 
     def continue_all(self) -> None:
-        """`run`, but for what is yet to be written at the end."""
+        """`run`, without the last write."""
         found = self.engine.run(self.requests())
         while True:
             with trace.span(trace.COMPUTE), phase(self.report, "run"):
@@ -148,7 +148,8 @@ class _Stream:
             self.expected = cut.span(self.shard.number)[1]
 
     def run_alone(self, skip: dict[int, str]) -> None:
-        """One after the other, as one of them may have ended a worker. skip: those that have, and how."""
+        """One prompt after the other, because one of them may have killed a worker. skip: the prompts that have, and
+        how."""
         first = isinstance(self.reader, PromptFile)  # whose rows count from 0, not from 1
         for batch in self.reader.batches(1):
             number = batch.prompts[0].line - first
@@ -238,7 +239,7 @@ class _Stream:
 def parameters_of(
     job: GenerateJob, prompt: Prompt, config: GPT2Config, has_tokenizer: bool
 ) -> tuple[SamplingParams, Prompt]:
-    """The prompt's sampling parameters, or the job's and the prompt with what is wrong with its own."""
+    """The prompt's sampling parameters; or the job's, and the prompt with the error of its own."""
     if prompt.error is not None or not prompt.sampling:
         return job.params, prompt
     try:

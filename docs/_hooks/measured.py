@@ -48,7 +48,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def with_results(markdown: str) -> str:
-    """The page with cards, factors and bars in place of the links."""
+    """The page with cards, factors and bars instead of the links."""
     markdown = CARD.sub(lambda match: card(match["op"], match["rung"]), markdown)
     markdown = FACTOR.sub(lambda match: factor(match["machine"], match["op"], match["rung"]), markdown)
     markdown = BARS.sub(lambda match: bars(match["op"], match["target"]), markdown)

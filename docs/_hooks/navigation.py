@@ -16,7 +16,7 @@ def on_config(config: Any) -> Any:
 
 
 def expanded(entries: Iterable[Entry], docs: Path) -> Iterable[Entry]:
-    """The entries of a navigation, with pages in place of folders."""
+    """The entries of a navigation, with pages instead of folders."""
     for entry in entries:
         if isinstance(entry, dict):
             yield {title: value if _is_page(value) else list(expanded(_listed(value), docs))

@@ -26,7 +26,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def with_sources(markdown: str, folder: Path) -> str:
-    """The page with code in place of the links. folder: what links are relative to."""
+    """The page with code instead of the links. folder: what links are relative to."""
 
     def block(match: re.Match[str]) -> str:
         path = (folder / match["target"]).resolve()

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache, cached_property, lru_cache, partial
 from importlib import import_module
 from inspect import getdoc
@@ -40,7 +40,9 @@ class Rung:
 
     name: engine, then idea: "cpu.packed". idea: one sentence, what changes from the rung `after`. kernel: path of the
     function that runs it, "softmax.cpu.vectors:normalise" in `tilewright.ops`; it is imported when the rung first runs.
-    options: keyword arguments of that function. prepare: path of the function that lays weights out for it; None where
+    A rung that is not of the project may hold the function itself. options: keyword arguments of that function.
+    swept: the options that `tilewright sweep` may change, each with the values that it takes by default; the function
+    raises Refused for a value that cannot run. prepare: path of the function that lays weights out for it; None where
     the kernel takes the plain array. memory: path of the function that says what the prepared weights take, as
     memory(problem) -> Memory; None where the rung prepares nothing. Each thread of a kernel has at most
     `launch.SCRATCH_BYTES` of scratch besides. calls: the other operations that its kernel and its `prepare` run, with
@@ -51,10 +53,11 @@ class Rung:
 
     name: str
     idea: str
-    kernel: str
+    kernel: str | Callable
     after: str | None = None
     needs: tuple[Need, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
+    swept: Mapping[str, tuple] = field(default_factory=dict)
     prepare: str | None = None
     memory: str | None = None
     calls: tuple[str, ...] = ()
@@ -73,6 +76,13 @@ class Rung:
         """The function that `prepare` names."""
         return _imported(self.prepare) if self.prepare else None
 
+    def varied(self, **options: Any) -> Rung:
+        """The rung with other values of its `swept` options, for `trying`. Raises UsageError for another option."""
+        if unknown := options.keys() - self.swept.keys():
+            what, has = ", ".join(sorted(unknown)), ", ".join(self.swept) or "none"
+            raise UsageError(f"{self.name} has no option {what} to sweep; it has {has}")
+        return replace(self, options={**self.options, **options})
+
     def memory_for(self, problem: Hashable) -> Memory:
         """Bytes that the prepared weights of `problem` take."""
         return _imported(self.memory)(problem) if self.memory else Memory()
@@ -86,8 +96,10 @@ class Rung:
         return self.refuses(problem) or [why for need in self.slow if (why := need(problem)) is not None]
 
 
-def _imported(path: str) -> Callable:
-    """The function at "module:name" in `tilewright.ops`."""
+def _imported(path: str | Callable) -> Callable:
+    """The function at "module:name" in `tilewright.ops`; a function itself."""
+    if callable(path):
+        return path
     module, name = path.split(":")
     return getattr(import_module(f"tilewright.ops.{module}"), name)
 
@@ -114,7 +126,7 @@ def _plain(value: Hashable) -> str:
 class _Forced(NamedTuple):
     """The rungs that are forced, by operation, and the operations that have chosen a rung since."""
 
-    rungs: dict[str, str]
+    rungs: dict[str, str | Rung]
     ran: set[str]
 
 
@@ -154,6 +166,23 @@ def forcing(**rungs: str) -> Iterator[set[str]]:
         )
     for op, name in rungs.items():
         import_module(f"tilewright.ops.{op}.ladder").ladder.check_name(name)
+    with _inside(rungs) as ran:
+        yield ran
+
+
+@contextmanager
+def trying(op: str, rung: Rung) -> Iterator[None]:
+    """Force a rung that need not be in the ladder of `op`: one with other options, or a kernel of the user's own.
+
+    A job, which passes the names of rungs to its workers, does not take it.
+    """
+    with _inside({op: rung}):
+        yield
+
+
+@contextmanager
+def _inside(rungs: Mapping[str, str | Rung]) -> Iterator[set[str]]:
+    """Force these rungs besides the outer ones. Yields the operations that choose a rung inside."""
     outer = _forced.get()
     token = _forced.set(inner := _Forced({**outer.rungs, **rungs}, set()))
     try:
@@ -178,8 +207,11 @@ def preferring(**rungs: str) -> Iterator[None]:
 
 def forced() -> dict[str, str]:
     """The rungs that are forced here, by operation, for a job that forces them where it works. The job says which of
-    them have no effect, so `using` does not."""
+    them have no effect, so `using` does not. Raises Refused inside `trying`."""
     rungs, ran = _forced.get()
+    for op, rung in rungs.items():
+        if isinstance(rung, Rung):
+            raise Refused(f"a job cannot run {op}.{rung.name} with options or a kernel of its own")
     if rungs:
         ran.update(rungs)
     return dict(rungs)
@@ -230,9 +262,11 @@ class Ladder:
         for rung in self.rungs.values():
             lines.append(f"{rung.name}  ({'chosen where it can run' if rung.chosen else 'taught'})")
             lines.append(f"    {rung.idea}")
-            module, function = rung.kernel.split(":")
+            module, function = str(rung.kernel).split(":")
             options = ", ".join(f"{name}={value!r}" for name, value in rung.options.items())
             lines.append(f"    kernel: ops/{module.replace('.', '/')}.py, {function}({options})")
+            sweeps = "; ".join(f"{name} {', '.join(map(str, values))}" for name, values in rung.swept.items())
+            lines += [f"    sweep: {sweeps}"] if sweeps else []
             needs = [(getdoc(need) or need.__name__).rstrip(".") for need in (*rung.needs, *rung.slow)]
             lines += [f"    needs: {'; '.join(needs)}"] if needs else []
             lines += [f"    calls: {', '.join(rung.calls)}"] if rung.calls else []
@@ -247,7 +281,12 @@ class Ladder:
         rungs, ran = _forced.get()
         if rungs:
             ran.add(self.op)
-        return self._chosen(problem, rungs.get(self.op))
+        rung = rungs.get(self.op)
+        if not isinstance(rung, Rung):
+            return self._chosen(problem, rung)
+        if reasons := rung.refuses(problem):
+            raise Refused(f"{self.op}.{rung.name} refuses {in_words(problem)}: {'; '.join(reasons)}")
+        return rung
 
     def explain(self, problem: Hashable) -> str:
         """One line per preferred rung: chosen, accepted, refused with the reasons, or not reached."""

@@ -45,6 +45,7 @@ def no_gpu(monkeypatch):
     """A machine without a GPU, whose kernels are not simulated."""
     monkeypatch.setattr("tilewright.hardware.unavailable", lambda engine: NO_DRIVER)
     monkeypatch.setattr("tilewright.runtime.devices.no_gpu", lambda: NO_DRIVER)
+    monkeypatch.setattr("tilewright.bench.clocks.cuda.no_gpu", lambda: NO_DRIVER)
     monkeypatch.setattr("tilewright.hardware.gpus", tuple)
 
 

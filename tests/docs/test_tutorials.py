@@ -61,7 +61,8 @@ def shell(tmp_path, monkeypatch):
 
     def run(command: Command, folder: Path, where: str) -> str:
         source = folder / "src" if (folder / "src").is_dir() else ROOT / "src"
-        env = os.environ | {"PYTHONPATH": f"{source}:{folder}", "HF_HUB_OFFLINE": "1"}
+        paths = filter(None, (str(source), str(folder), os.environ.get("PYTHONPATH")))  # msgspec may lie in the last
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}
         done = subprocess.run(
             ["bash", "-eu", "-o", "pipefail", "-c", command.text], cwd=folder, env=env, timeout=SECONDS,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from compare import compare
-from tilewright.ops.core.ladder import using
+from tilewright.ops.core.ladder import trying
 
 ON_GPU = os.environ.get("TILEWRIGHT_GPU") == "1"  # `make test-gpu`; else kernels run as Python
 PLACE = "cuda" if ON_GPU else "cpu"
@@ -93,13 +93,14 @@ def every(ladder, problem, dtypes, cases):
 
 
 def check(op: str, rung, case, rng, runs: int = 2) -> None:
-    """The rung's result on a case is within its bound, all of it written, and has the same bits in each of `runs`."""
+    """The result of a rung, which need not be in its ladder, on a case is within its bound, all of it written, and has
+    the same bits in each of `runs`."""
     import torch
 
     spec = importlib.import_module(f"tilewright.bench.sizes.{op}")
     inputs = spec.make(case, rng)
     reference = spec.reference(case, inputs)
-    with using(**{op: rung.name}):
+    with trying(op, rung):
         call = spec.bind_tensors(case, inputs, PLACE)
         outs = [torch.full(reference.shape, torch.nan, device=PLACE) for _ in range(runs)]
         for out in outs:

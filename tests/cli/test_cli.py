@@ -78,8 +78,8 @@ def test_help_of_every_verb(run, verb):
         (["classify", "-p", "m", "-i", "x", "-o", "y", "--table-memory", "many"], "'many' is no size"),
         (["classify", "-p", "m", "-i", "x", "-o", "y", "--rung", "matmul"], "OP=RUNG"),
         (
-            ["generate", "-p", "m", "-i", "x", "-o", "y", "--device", "cpu", "--rung", "matmul=simt.shared32"],
-            "matmul=simt.shared32 runs on cuda, and the job's device is cpu. Give --device cuda",
+            ["generate", "-p", "m", "-i", "x", "-o", "y", "--device", "cpu", "--rung", "matmul=simt.shared"],
+            "matmul=simt.shared runs on cuda, and the job's device is cpu. Give --device cuda",
         ),
         (
             ["plan", "draw", "-p", "m", "-n", "1", "-o", "y", "--device", "cuda", "--rung", "matmul=cpu.packed"],
@@ -214,7 +214,7 @@ def test_a_rung_that_this_machine_has_no_gpu_for(run, monkeypatch):
     monkeypatch.setattr("tilewright.hardware.unavailable", lambda engine: "the NVIDIA driver shows no GPU")
     job = ["generate", "-p", "m", "-i", "x", "-o", "y"]
     for device in ("cpu", "auto", "cuda"):
-        code, _, errors = run(*job, "--device", device, "--rung", "matmul=simt.shared32")
+        code, _, errors = run(*job, "--device", device, "--rung", "matmul=simt.shared")
         errors = one_paragraph(errors)
         assert code == (2 if device == "cpu" else 4) and "Problem(" not in errors and "tile." not in errors
         if device == "cpu":

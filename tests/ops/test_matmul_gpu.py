@@ -48,7 +48,9 @@ def problem(dtype: str) -> Problem:
 
 def cases(rung, dtype):
     """Cases of an accuracy class that a rung takes, with a K that rungs with limbs take."""
-    slow = rung.name.startswith(("simt.s", "simt.u", "simt.v", "simt.w", "simt.b", "simt.n", "tile.limbs"))
+    slow = rung.name.startswith(
+        ("simt.registers", "simt.s", "simt.u", "simt.v", "simt.w", "simt.b", "simt.n", "tile.limbs")
+    )
     few = [replace(FEW[1], N=3), NARROW] if rung.name == "simt.narrow" else FEW if slow else TINY
     wide = [WIDE] if rung.name in ("simt.buffered", "tile.persistent") else []
     tall = [TALL] if rung.name.startswith("tile.p") or ON_GPU else []

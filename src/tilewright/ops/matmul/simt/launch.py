@@ -1,21 +1,20 @@
 """Starts the SIMT kernels on torch tensors: on the current stream of a GPU, or in numba-cuda's simulator on the CPU."""
 
-from tilewright.ops.core.gpu.simt import launch
+from tilewright.errors import Refused
+from tilewright.ops.core.gpu.simt import check_block, launch
 from tilewright.ops.gemm.operands import Epilogue, Packed, Rows
 from tilewright.ops.matmul.simt import blocks, naive, narrow, shared, warps
 
+SQUARE = (naive.THREADS, naive.THREADS)
 # name -> (kernel for an activation, threads per block, rows and columns of out per block)
 KERNELS = {
-    "memory": (naive.memory, (naive.THREADS, naive.THREADS), naive.THREADS),
-    "register": (naive.register, (naive.THREADS, naive.THREADS), naive.THREADS),
-    "coalesced": (naive.coalesced, (naive.THREADS, naive.THREADS), naive.THREADS),
-    "shared8": (shared.shared, (8, 8), 8),
-    "shared16": (shared.shared, (16, 16), 16),
-    "shared32": (shared.shared, (32, 32), 32),
-    "unrolled": (shared.unrolled, (shared.LARGEST, shared.LARGEST), shared.LARGEST),
-    "strip": (blocks.strip, (512,), blocks.STRIP_TILE),
-    "outer": (blocks.outer, (64,), blocks.TILE),
+    "memory": (naive.memory, SQUARE, SQUARE),
+    "register": (naive.register, SQUARE, SQUARE),
+    "coalesced": (naive.coalesced, SQUARE, SQUARE),
+    "outer": (blocks.outer, (64,), (blocks.TILE, blocks.TILE)),
 }
+TILED = {"shared": shared.shared, "unrolled": shared.unrolled}  # kernels for an activation and a tile
+WORD = 4  # bytes of a float32
 PADDED = {"vectors": warps.vectors, "warps": warps.warps, "buffered": warps.buffered}  # for padded operands
 
 
@@ -46,9 +45,41 @@ def multiply(rows: Rows, weights: Packed, out, epilogue: Epilogue, *, kernel: st
     kernel: a key of KERNELS.
     """
     create, threads, tile = KERNELS[kernel]
-    a = rows.plain().float().contiguous()
-    arrays = (a, weights.data, out, epilogue.bias.float(), epilogue.residual.float())
-    launch(create(epilogue.activation), _grid(out, tile), threads, arrays)
+    _start(create(epilogue.activation), threads, tile, _operands(rows, weights, out, epilogue))
+
+
+def multiply_tiles(rows: Rows, weights: Packed, out, epilogue: Epilogue, *, kernel: str, tile: int) -> None:
+    """As `multiply`, by a kernel of TILED. tile: rows and columns of a tile, and of the threads of a block.
+
+    Raises Refused for a tile that does not fit in a block.
+    """
+    check_block({"tile": tile}, threads=tile * tile, shared=2 * tile * tile * WORD)
+    create = TILED[kernel](epilogue.activation, tile)
+    _start(create, (tile, tile), (tile, tile), _operands(rows, weights, out, epilogue))
+
+
+def multiply_strips(rows: Rows, weights: Packed, out, epilogue: Epilogue, *, tile: int, wpt: int) -> None:
+    """As `multiply`, by `blocks.strip`. tile: rows and columns of out per block. wpt: work per thread, elements of out.
+
+    Raises Refused unless wpt divides tile, and if the tile does not fit in a block.
+    """
+    check_block({"tile": tile, "wpt": wpt})
+    if tile % wpt:
+        raise Refused(f"tile={tile}, wpt={wpt}: wpt must divide tile")
+    threads = tile * tile // wpt
+    check_block({"tile": tile, "wpt": wpt}, threads=threads, shared=2 * tile * blocks.STRIP_DEPTH * WORD)
+    create = blocks.strip(epilogue.activation, tile, wpt)
+    _start(create, (threads,), (tile, tile), _operands(rows, weights, out, epilogue))
+
+
+def multiply_registers(rows: Rows, weights: Packed, out, epilogue: Epilogue, *, T: int, V: int) -> None:
+    """As `multiply`, by `blocks.registers`. T: sums per thread, rows of out per block. V: a block has T * V columns.
+
+    Raises Refused if T * V threads or a T x T tile do not fit in a block.
+    """
+    check_block({"T": T, "V": V}, threads=T * V, shared=T * (T + 1) * WORD)
+    create = blocks.registers(epilogue.activation, T, V)
+    _start(create, (T * V,), (T, T * V), _operands(rows, weights, out, epilogue))
 
 
 def multiply_padded(rows: Rows, weights: Packed, out, epilogue: Epilogue, *, kernel: str) -> None:
@@ -56,12 +87,26 @@ def multiply_padded(rows: Rows, weights: Packed, out, epilogue: Epilogue, *, ker
     depth, width = weights.data.shape
     a = _padded(rows.plain().float().contiguous(), depth)
     arrays = (a, weights.data, out, epilogue.bias.float(), epilogue.residual.float())
-    launch(PADDED[kernel](epilogue.activation), _grid(out, warps.TILE), (warps.THREADS,), arrays, depth, width)
+    launch(
+        PADDED[kernel](epilogue.activation), _grid(out, warps.TILE, warps.TILE), (warps.THREADS,), arrays, depth, width
+    )
 
 
-def _grid(out, tile: int) -> tuple[int, int]:
-    """Blocks of tile x tile elements down and across out."""
-    return -(-out.shape[0] // tile), -(-out.shape[1] // tile)
+def _operands(rows: Rows, weights: Packed, out, epilogue: Epilogue) -> tuple:
+    """The kernels' arguments: a, b, out, bias, residual."""
+    a = rows.plain().float().contiguous()
+    return a, weights.data, out, epilogue.bias.float(), epilogue.residual.float()
+
+
+def _start(kernel, threads: tuple[int, ...], tile: tuple[int, int], arrays: tuple) -> None:
+    """Launch a kernel on `_operands`, one block for each tile of out. tile: its rows and columns."""
+    _, _, out, *_ = arrays
+    launch(kernel, _grid(out, *tile), threads, arrays)
+
+
+def _grid(out, height: int, width: int) -> tuple[int, int]:
+    """Blocks of height x width elements down and across out."""
+    return -(-out.shape[0] // height), -(-out.shape[1] // width)
 
 
 def _padded(a, depth: int):

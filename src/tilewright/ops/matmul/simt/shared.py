@@ -11,12 +11,11 @@ from numba import cuda, float32
 from tilewright.ops.core.gpu.simt import kernel
 from tilewright.ops.gemm.simt.epilogue import finish_for
 
-LARGEST = 32  # rows and columns of threads: 1024 is the maximum of a block
-
 
 @cache
-def shared(activation: str | None):
-    """kernel(a, b, out, bias, residual) on T x T threads; T is the size of the block, known at run time.
+def shared(activation: str | None, tile: int):
+    """kernel(a, b, out, bias, residual) on tile x tile threads. It reads the length of its loops from the block, so
+    the compiler does not know it.
 
     Each thread loads one element of each tile, then multiplies T pairs from shared memory: the device memory traffic is
     a T-th of `naive.coalesced`'s. Loses where K is small: a tile costs two barriers.
@@ -25,8 +24,8 @@ def shared(activation: str | None):
 
     @kernel
     def multiply(a, b, out, bias, residual):
-        a_tile = cuda.shared.array((LARGEST, LARGEST), float32)
-        b_tile = cuda.shared.array((LARGEST, LARGEST), float32)
+        a_tile = cuda.shared.array((tile, tile), float32)
+        b_tile = cuda.shared.array((tile, tile), float32)
         T, y, x = cuda.blockDim.x, cuda.threadIdx.y, cuda.threadIdx.x
         i, j = cuda.blockIdx.x * T + y, cuda.blockIdx.y * T + x
         M, N, K = out.shape[0], out.shape[1], a.shape[1]
@@ -45,12 +44,12 @@ def shared(activation: str | None):
 
 
 @cache
-def unrolled(activation: str | None):
-    """kernel(a, b, out, bias, residual) on 32 x 32 threads: a constant, so the compiler unrolls the inner loop.
+def unrolled(activation: str | None, tile: int):
+    """kernel(a, b, out, bias, residual) on tile x tile threads: a constant, so the compiler unrolls the inner loop.
 
     The loop counter is gone, and addresses in shared memory become constant offsets. Costs only code size.
     """
-    finish, T = finish_for(activation), LARGEST
+    finish, T = finish_for(activation), tile
 
     @kernel
     def multiply(a, b, out, bias, residual):

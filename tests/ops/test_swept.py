@@ -1,0 +1,87 @@
+"""The options that `tilewright sweep` may change: their names and defaults, and each value of matmul's SIMT rungs."""
+
+import importlib
+import inspect
+from itertools import product
+
+import pytest
+
+import gpu
+from tilewright.errors import Refused
+from tilewright.ops.core.ladder import operations
+from tilewright.ops.matmul import ladder
+from tilewright.ops.matmul.problem import Case, Problem
+
+CASE = Case(10, 18, 34, bias=True, activation="relu", device="cuda")  # two steps along K with a tile of 32
+PROBLEM = Problem(18, 34, "float32", "cuda")
+
+
+def rungs_with_options():
+    for op in operations():
+        for rung in importlib.import_module(f"tilewright.ops.{op}.ladder").ladder.rungs.values():
+            if rung.swept:
+                yield pytest.param(op, rung, id=f"{op}.{rung.name}")
+
+
+@pytest.mark.parametrize(("op", "rung"), list(rungs_with_options()))
+def test_swept_options_are_keywords_of_the_kernel_and_contain_the_default(op, rung):
+    for engine, package in (("simt.", "numba.cuda"), ("tile.", "triton")):
+        if rung.name.startswith(engine):
+            pytest.importorskip(package)
+    parameters = inspect.signature(getattr(rung.run, "func", rung.run)).parameters
+    for name, values in rung.swept.items():
+        assert parameters[name].kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        assert rung.options[name] in values, f"{op}.{rung.name}: {name}"
+
+
+def varied():
+    """(rung, its swept options) for each combination of values of matmul's SIMT rungs."""
+    for rung in ladder.rungs.values():
+        for values in product(*rung.swept.values()) if rung.name.startswith("simt.") and rung.swept else ():
+            yield rung.varied(**dict(zip(rung.swept, values, strict=True)))
+
+
+def threads(rung):
+    """Threads of a block."""
+    options = rung.options
+    if "T" in options:
+        return options["T"] * options["V"]
+    return options["tile"] ** 2 // options.get("wpt", 1)
+
+
+def every_value():
+    for rung in varied():
+        words = "-".join(f"{name}{rung.options[name]}" for name in rung.swept)
+        why = rung.refuses(PROBLEM)
+        marks = [pytest.mark.skip(reason="; ".join(why))] if why else []
+        yield pytest.param(rung, id=f"{rung.name}-{words}", marks=marks)
+
+
+@pytest.mark.usefixtures("simulated_gpu")
+@pytest.mark.parametrize("rung", list(every_value()))
+def test_each_value_is_within_the_bound_or_refused(rung, rng):
+    if threads(rung) > 1024:
+        with pytest.raises(Refused, match="threads; the maximum is 1,024"):
+            gpu.check("matmul", rung, CASE, rng)
+        return
+    gpu.check("matmul", rung, CASE, rng, runs=1)
+
+
+REFUSED = [
+    ("simt.shared", {"tile": 33}, "tile=33: a block would have 1,089 threads; the maximum is 1,024"),
+    ("simt.unrolled", {"tile": 0}, "tile=0: each must be a positive integer"),
+    ("simt.strip", {"tile": 64, "wpt": 2}, "tile=64, wpt=2: a block would have 2,048 threads; the maximum is 1,024"),
+    ("simt.strip", {"tile": 16, "wpt": 3}, "tile=16, wpt=3: wpt must divide tile"),
+    ("simt.strip", {"tile": 1024, "wpt": 1024}, "65,536 bytes of shared memory; the maximum is 49,152"),
+    ("simt.registers", {"T": 128, "V": 1}, "T=128, V=1: a block would use 66,048 bytes of shared memory"),
+]
+
+
+@pytest.mark.usefixtures("simulated_gpu")
+@pytest.mark.parametrize(("name", "options", "why"), REFUSED)
+def test_a_value_that_cannot_run_is_refused_with_the_reason(name, options, why, rng):
+    if missing := ladder.rungs[name].refuses(PROBLEM):
+        pytest.skip("; ".join(missing))
+    with pytest.raises(Refused) as error:
+        gpu.check("matmul", ladder.rungs[name].varied(**options), CASE, rng)
+    assert why in str(error.value)

@@ -90,8 +90,8 @@ def test_the_session_with_most_peers_then_rungs_is_shown_and_the_latest_of_equal
 
 def test_files_without_the_later_columns_are_read(tmp_path, row):
     path, *_ = save(tmp_path, "here", [row("a")])
-    path.write_text("".join(line.rsplit(",", 2)[0] + "\n" for line in path.read_text().splitlines()))
-    assert [(r.rung, r.session, r.noise) for r in read(tmp_path)] == [("a", "", "")]
+    path.write_text("".join(line.rsplit(",", 3)[0] + "\n" for line in path.read_text().splitlines()))
+    assert [(r.rung, r.session, r.noise, r.point) for r in read(tmp_path)] == [("a", "", "", "")]
 
 
 def test_machines_and_operations_have_their_own_files(tmp_path, row):

@@ -17,7 +17,7 @@ from tilewright.bench.results import PEER, SLOW, Row
 from tilewright.bench.roofs import measured_roofs
 from tilewright.errors import InternalError, UsageError
 from tilewright.ops.core.gpu.tensors import moved
-from tilewright.ops.core.ladder import Ladder, Rung, operations, using
+from tilewright.ops.core.ladder import Ladder, Rung, operations, trying, using
 from tilewright.ops.core.launch import threads
 from tilewright.ops.core.memory import empty
 
@@ -59,13 +59,13 @@ class Subject:
         """The exact result."""
         return self.spec.reference(self.case, self.inputs)
 
-    def forced(self, rung: str) -> Callable[..., Any]:
+    def forced(self, rung: Rung) -> Callable[..., Any]:
         """call(out=None) of the rung, its weights prepared."""
-        with using(**{self.ladder.op: rung}):
+        with trying(self.ladder.op, rung):
             call = self.bind()
 
         def run(**options):
-            with using(**{self.ladder.op: rung}):
+            with trying(self.ladder.op, rung):
                 return call(**options)
 
         return run
@@ -85,7 +85,7 @@ class Subject:
         """Of this device. settle: see `CpuClock`."""
         return CpuClock(settle=settle)
 
-    def few_rows(self, rung: str) -> int:
+    def few_rows(self, rung: Rung) -> int:
         """Rows on which the rung is timed: all, or as many as take SLOW_S where all take PATIENCE times as long."""
         probe = self.resized(self.probe_rows)
         call = probe.forced(rung)
@@ -152,10 +152,10 @@ class GpuSubject(Subject):
 
         return CudaClock()
 
-    def few_rows(self, rung: str) -> int:
+    def few_rows(self, rung: Rung) -> int:
         """All rows, or those of the probe where all take SLOW_S."""
         probe = self.resized(self.probe_rows)
-        (timing,) = interleave({rung: probe.forced(rung)}, self.clock(settle=False), runs=1).values()
+        (timing,) = interleave({rung.name: probe.forced(rung)}, self.clock(settle=False), runs=1).values()
         every, few = self.spec.rows(self.case), self.spec.rows(probe.case)
         return every if timing.median_s * every / max(few, 1) < SLOW_S else few
 
@@ -229,16 +229,20 @@ def climb(op: str, case, *, count: int, only: str | None = None) -> Iterator[Row
 
 def candidate(rung: Rung, whole: Subject) -> Candidate:
     """Prepare a rung for the case, or for fewer of its rows where it is slow, and check it there."""
-    subject = whole.resized(whole.few_rows(rung.name))
+    return checked_candidate(rung, whole.resized(whole.few_rows(rung)))
+
+
+def checked_candidate(rung: Rung, subject: Subject) -> Candidate:
+    """Prepare a rung for the subject's case and check it. Raises InternalError if its result is wrong."""
     start = time.perf_counter()
-    call = subject.forced(rung.name)
+    call = subject.forced(rung)
     subject.finish()
     one_off_s = time.perf_counter() - start
     error, timed = subject.checked(rung, call)
     if not error <= 1:
         raise InternalError(
-            f"{whole.ladder.op}.{rung.name} is wrong on {subject.case.name}: its error is {error:.3g} times the bound; "
-            "not timed"
+            f"{subject.ladder.op}.{rung.name} is wrong on {subject.case.name}: its error is {error:.3g} times the "
+            "bound; not timed"
         )
     return Candidate(rung, subject.case, timed, one_off_s, error)
 

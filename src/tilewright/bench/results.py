@@ -34,7 +34,8 @@ class Row:
     rung is timed on fewer). one_off_s: preparing weights. roof_share: of the tighter of the two limits measured in that
     process, roof_*. versus_below: rate over that of the rung it stands on. check: see PEER and SLOW. peer_ratio: how
     many times faster than `peer`, from interleaved rounds. session: when the bench was started. noise: why the figures
-    may be noise, see `bench.noise`.
+    may be noise, see `bench.noise`. point: of a sweep, the values of its parameters: "tile=8, block=64"; the first one
+    is the figure's x axis.
     """
 
     op: str
@@ -63,6 +64,7 @@ class Row:
     machine: str = ""
     session: str = ""
     noise: str = ""
+    point: str = ""
 
     @property
     def origin(self) -> tuple[str, str, str]:
@@ -74,10 +76,20 @@ class Row:
         """What is measured in one interleaved run: (size, dtype, threads)."""
         return self.size, self.dtype, self.threads
 
+    @property
+    def setting(self) -> dict[str, str]:
+        """The values of a sweep's parameters."""
+        return dict(pair.split("=", 1) for pair in self.point.split(", ")) if self.point else {}
+
+    @property
+    def swept(self) -> tuple:
+        """What a sweep measures as a whole: a kernel, a case, and the names of the parameters."""
+        return self.rung, self.size, self.dtype, tuple(self.setting)
+
 
 _NOT_TEXT = re.compile(r"[\x00-\x1f\x7f]")  # would end a row of a table
 COLUMNS = [field.name for field in fields(Row)]
-LATER = {"session", "noise"}  # columns that files of earlier versions lack
+LATER = {"session", "noise", "point"}  # columns that files of earlier versions lack
 
 
 @functools.cache
@@ -104,8 +116,8 @@ def save(folder: Path, machine: str, rows: list[Row]) -> list[Path]:
     """Write rows to folder/<machine>/<op>.csv, each file as a whole.
 
     Of a ladder an earlier session of the same dtype goes if the new one has as many rungs in each of its climbs. Of a
-    workload all earlier rows of the same climb go. Raises InputError if an existing file is no result file,
-    ResourceError if it cannot be written.
+    workload all earlier rows of the same climb go, of a sweep those of the same kernel, case and parameters. Raises
+    InputError if an existing file is no result file, ResourceError if it cannot be written.
     """
     stamp = {"commit": commit(), "date": datetime.date.today().isoformat(), "machine": machine, "session": session()}
     written = []
@@ -124,6 +136,9 @@ def save(folder: Path, machine: str, rows: list[Row]) -> list[Path]:
 
 def _remaining(old: list[Row], new: list[Row], *, whole: bool) -> list[Row]:
     """The earlier rows of an operation that stay. whole: it has a ladder, whose sessions stay or go as a whole."""
+    if new[0].point:
+        again = {row.swept for row in new}
+        return [row for row in old if row.swept not in again]
     if not whole:
         climbs = {row.climb for row in new}
         return [row for row in old if row.climb not in climbs]

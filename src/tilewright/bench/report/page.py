@@ -1,14 +1,15 @@
 """results/report.html: every figure and table on one page that needs nothing else, least of all the network."""
 
 import html
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilewright.bench.report.pages import METHOD, READING, jobs, without
+from tilewright.bench.report.pages import METHOD, READING, SWEPT, jobs, without
 from tilewright.bench.report.roofline import measured_roofs
 from tilewright.bench.report.shown import by_machine
 from tilewright.bench.report.svg import page_rules
+from tilewright.bench.report.sweeps import PREFIX, sweep_table, sweeps
 from tilewright.bench.report.tables import (
     UNITS,
     WHY_ABOVE,
@@ -44,9 +45,12 @@ class Section:
     content: str
 
 
-def page(by_op: dict[str, list[Row]], ladders: dict[str, Ladder], drawings: dict[str, str]) -> str:
-    """The page as HTML text; the same rows give the same bytes. drawings: of `figures.of_results`."""
-    sections = list(_sections(by_op, ladders, drawings))
+def page(
+    by_op: dict[str, list[Row]], ladders: dict[str, Ladder], drawings: dict[str, str], swept: Sequence[Row] = ()
+) -> str:
+    """The page as HTML text; the same rows give the same bytes. drawings: of `figures.of_results` and
+    `sweeps.of_sweeps`. swept: the rows of sweeps."""
+    sections = [*_sections(by_op, ladders, drawings), *_sweeps(swept, drawings)]
     body = "\n".join(
         f'<section id="{_text(part.anchor)}"><h2>{_text(part.title)}</h2>\n{part.content}</section>'
         for part in sections
@@ -132,6 +136,16 @@ def _sections(by_op: dict[str, list[Row]], ladders: dict[str, Ladder], drawings:
             content += _details("Every rung at one size, with its idea", ladder_tables(own, ladder))
             content += _details("The default rung at every size", sizes_tables(own, ladder))
         yield Section("Operations", op, op, content)
+
+
+def _sweeps(swept: Sequence[Row], drawings: dict[str, str]) -> Iterator[Section]:
+    for op, rows in groups(swept, lambda row: row.op).items():
+        content = _note(SWEPT)
+        for machine, own in groups(rows, lambda row: row.machine).items():
+            lines = [svg for name, svg in drawings.items() if name.startswith(f"{machine}/{op}-")]
+            tables = [sweep_table(some) for some in sweeps(own).values()]
+            content += _heading(machine) + _figures(lines) + _details("Every point", tables)
+        yield Section("Sweeps", op, op.removeprefix(PREFIX), content)
 
 
 def _cards(machines: dict[str, list[Row]]) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tilewright.bench.report.shown import by_machine
+from tilewright.bench.report.sweeps import PREFIX, sweep_table, sweeps
 from tilewright.bench.report.tables import (
     WHY_ABOVE,
     bench_tables,
@@ -86,10 +87,22 @@ JOBS = {
 }
 
 
-def pages(by_op: dict[str, list[Row]], ladders: dict[str, Ladder], figures: list[str]) -> dict[str, str]:
-    """File name -> text. figures: the names of all figures under results/, "<machine>/<op>-<dtype>.svg"."""
+SWEPT = (
+    "`tilewright sweep OP` times kernels of an operation at each value of one or two parameters. Every point is "
+    "checked before it is timed. All points of one size are interleaved. Times are medians. In a figure a ring "
+    "marks the best point of a curve, a vertical line its 10th and 90th percentile, a cross a value that cannot run."
+)
+
+
+def pages(
+    by_op: dict[str, list[Row]], ladders: dict[str, Ladder], figures: list[str], swept: list[Row]
+) -> dict[str, str]:
+    """File name -> text. figures: the names of all figures under results/, "<machine>/<op>-<dtype>.svg". swept: the
+    rows of sweeps; without them there is no page of sweeps."""
     machines = list(by_machine(by_op))
-    written = {"index.md": _index(by_op, ladders)}
+    written = {"index.md": _index(by_op, ladders, swept)}
+    if swept:
+        written["sweeps.md"] = _page(_sweeps(swept, figures))
     for op, ladder in ladders.items():
         written[f"{op}.md"] = _page(_operation(by_op.get(op, []), ladder, machines, figures))
     for name, job in jobs(by_op, ladders).items():
@@ -154,7 +167,18 @@ def _job(name: str, job: Job, by_op: dict[str, list[Row]], machines: list[str], 
     yield without(rows, machines)
 
 
-def _index(by_op: dict[str, list[Row]], ladders: dict[str, Ladder]) -> str:
+def _sweeps(swept: list[Row], figures: list[str]) -> Iterator[str]:
+    yield "# Sweeps"
+    yield f"{SWEPT} [How to sweep](../guide/sweep.md)."
+    for op, rows in groups(swept, lambda row: row.op).items():
+        yield f"## {op.removeprefix(PREFIX)}"
+        for (machine, _, names, dtype), some in sweeps(rows).items():
+            yield f"### {' and '.join(names.split('-'))} on {machine_title(machine)}, {dtype}"
+            yield _images(figures, f"{machine}/{op}-{names}-{dtype}.svg")
+            yield sweep_table(some).markdown()
+
+
+def _index(by_op: dict[str, list[Row]], ladders: dict[str, Ladder], swept: list[Row]) -> str:
     parts = [
         "# Results",
         METHOD,
@@ -173,6 +197,8 @@ def _index(by_op: dict[str, list[Row]], ladders: dict[str, Ladder]) -> str:
         "## Operations",
         "\n".join(f"* [{op}]({op}.md): {_measured_on(by_op.get(op, []))}" for op in ladders),
     ]
+    if swept:
+        parts += ["## Parameters", f"* [Sweeps](sweeps.md): {_measured_on(swept)}"]
     return _page(iter(parts))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tilewright.bench.report import figures, headline, page, pages, svg
 from tilewright.bench.report.shown import shown
+from tilewright.bench.report.sweeps import is_sweep, of_sweeps
 from tilewright.bench.report.tables import bench_tables, ladder_tables, sizes_tables
 from tilewright.bench.report.transcript import transcript
 from tilewright.bench.results import Row, read, write_text
@@ -33,8 +34,9 @@ def write(root: Path) -> list[Path]:
     if not rows:
         raise InputError("there are no results here", path=results, remedy="measure first: `make bench`")
     all_ladders = ladders()
-    by_op = shown(rows, all_ladders)
-    drawings = figures.of_results(by_op, all_ladders)
+    swept = [row for row in rows if is_sweep(row)]
+    by_op = shown([row for row in rows if not is_sweep(row)], all_ladders)
+    drawings = figures.of_results(by_op, all_ladders) | of_sweeps(swept)
     made = {}
     for path in [root / "README.md", *sorted((docs / "learn").glob("*.md"))]:
         if path.exists():
@@ -44,8 +46,9 @@ def write(root: Path) -> list[Path]:
     made |= {results / name: svg.standalone(drawing) for name, drawing in drawings.items()}
     if picture := headline.picture(by_op, all_ladders):
         made[results / headline.PICTURE] = svg.standalone(picture)
-    made |= {docs / "results" / name: text for name, text in pages.pages(by_op, all_ladders, list(drawings)).items()}
-    made[results / "report.html"] = page.page(by_op, all_ladders, drawings)
+    written = pages.pages(by_op, all_ladders, list(drawings), swept)
+    made |= {docs / "results" / name: text for name, text in written.items()}
+    made[results / "report.html"] = page.page(by_op, all_ladders, drawings, swept)
     changed = [path for path, text in made.items() if write_text(path, text)]
     return changed + _removed([*results.glob("*/*.svg"), *(docs / "results").glob("*.md")], made)
 

@@ -1,0 +1,225 @@
+"""Sweeps as tables and as line figures: one curve per kernel and case, its best point marked."""
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilewright.bench.report.svg import LogAxis, figure, line, short, standalone, text, wrapped
+from tilewright.bench.report.tables import Table, device_of, groups, noise_notes, origin, three
+from tilewright.bench.results import Row, read, save_here, write_text
+from tilewright.bench.sweep import OTHER_BITS, PREFIX, THREADS
+
+WIDTH, HEIGHT, MARGIN, LEFT = 480, 250, 16, 58  # pixels; the plot has this height, and its axis stands at LEFT
+COLOURS = ("cpu", "simt", "tile", "vendor", "roof", "float64")  # of the curves, in this order
+DASHES = ("", ' stroke-dasharray="6 4"', ' stroke-dasharray="2 3"')  # of further curves, after all colours
+CROSS = "\N{MULTIPLICATION SIGN}"  # a refused point
+GROWS = 1.6  # times the value before: a parameter whose values all grow so much has a logarithmic axis
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The rows of one kernel and case, in the order of x. rest: the value of the second parameter, if there is one."""
+
+    rows: list[Row]
+    rest: str
+
+    @property
+    def measured(self) -> list[Row]:
+        """Without the refused points."""
+        return [row for row in self.rows if row.runs]
+
+    @property
+    def best(self) -> Row | None:
+        """The fastest point; None if all are refused."""
+        return min(self.measured, key=lambda row: row.median_s, default=None)
+
+    @property
+    def name(self) -> str:
+        """Kernel, case, and the second parameter: "cpu.taps, 64x64x64-3x3x3, tile=8"."""
+        row = self.rows[0]
+        return ", ".join(filter(None, [row.rung, row.label or row.size, self.rest]))
+
+
+def is_sweep(row: Row) -> bool:
+    """True for a row of a sweep."""
+    return row.op.startswith(PREFIX)
+
+
+def curves(rows: list[Row]) -> list[Curve]:
+    """The curves of one sweep, in the order of its rows."""
+    found = groups(rows, lambda row: (row.rung, row.size, row.point.partition(", ")[2]))
+    return [Curve(some, rest) for (_, _, rest), some in found.items()]
+
+
+def sweeps(rows: list[Row]) -> dict[tuple[str, str, str, str], list[Row]]:
+    """(machine, result file's name, parameters, dtype) -> the rows of one figure."""
+    return groups(rows, lambda row: (row.machine, row.op, "-".join(row.setting), row.dtype))
+
+
+def sweep_table(rows: list[Row]) -> Table:
+    """A line per point. rows: of one operation, dtype and machine, swept over the same parameters."""
+    names = tuple(rows[0].setting)
+    best = [curve.best for curve in curves(rows)]
+    threads = () if THREADS in names else ("device",)
+    header = ("kernel", "size", *names, *threads, "time, ms", "spread", "GFLOP/s", "GB/s", "best", "check")
+    lines = []
+    for row in rows:
+        cells = (
+            three(row.median_s * 1e3),
+            f"{row.low_s / row.median_s - 1:+.0%} {row.high_s / row.median_s - 1:+.0%}",
+            three(row.gflops),
+            three(row.gbytes_s),
+        ) if row.runs else ("", "", "", "")  # fmt: skip
+        where = () if THREADS in names else (device_of(row.threads),)
+        mark = "best" if any(row is one for one in best) else ""
+        lines.append((row.rung, row.label or row.size, *row.setting.values(), *where, *cells, mark, row.check))
+    caption = f"{title(rows)}; {origin(rows)}."
+    return Table(caption, header, tuple(lines), 2, (bits(rows), *noise_notes(rows)))
+
+
+def title(rows: list[Row]) -> str:
+    """Operation, dtype and parameters."""
+    return f"{rows[0].op.removeprefix(PREFIX)}, {rows[0].dtype}: time against {' and '.join(rows[0].setting)}"
+
+
+def bits(rows: list[Row]) -> str:
+    """One sentence: whether all points of a kernel and a case gave the same bits."""
+    measured = [row for row in rows if row.runs]
+    if not measured:
+        return "No point could run."
+    other = [f"{row.rung} at {row.point} on {row.label or row.size}" for row in measured if OTHER_BITS in row.check]
+    if other:
+        return f"Other bits than the first point of the same kernel and case: {'; '.join(other)}."
+    return "All points of the same kernel and case gave the same bits."
+
+
+def of_sweeps(rows: list[Row]) -> dict[str, str]:
+    """File name -> SVG: "<machine>/sweep_<op>-<parameters>-<dtype>.svg". A sweep without a measured point has none."""
+    return {
+        f"{machine}/{op}-{names}-{dtype}.svg": sweep_figure(some)
+        for (machine, op, names, dtype), some in sweeps(rows).items()
+        if any(row.runs for row in some)
+    }
+
+
+def save_sweeps(rows: list[Row]) -> list[Path]:
+    """Save rows and draw the figures of their result files under results/. Returns the files.
+
+    Raises InputError if an existing file is no result file, ResourceError if one cannot be written.
+    """
+    written = save_here(rows)
+    for path in list(written):
+        for name, drawing in of_sweeps(read(Path("results"), path.parent.name, path.stem)).items():
+            write_text(Path("results") / name, standalone(drawing))
+            written.append(Path("results") / name)
+    return written
+
+
+@dataclass(frozen=True)
+class Steps:
+    """An axis for the values of a parameter: linear or logarithmic for numbers, evenly spaced for words."""
+
+    values: tuple[str, ...]
+    start: float
+    end: float
+
+    @property
+    def numbers(self) -> list[float] | None:
+        """The values as numbers; None if one is a word."""
+        try:
+            return [float(value) for value in self.values]
+        except ValueError:
+            return None
+
+    @property
+    def logarithmic(self) -> bool:
+        """Whether each value is much larger than the one before."""
+        found = sorted(self.numbers or [])
+        return len(found) > 2 and found[0] > 0 and all(b >= GROWS * a for a, b in itertools.pairwise(found))
+
+    def __call__(self, value: str) -> float:
+        at = [float(i) for i in range(len(self.values))] if self.numbers is None else self.numbers
+        if self.logarithmic:
+            at = [math.log(one) for one in at]
+        share = (at[self.values.index(value)] - min(at)) / ((max(at) - min(at)) or 1)
+        return self.start + share * (self.end - self.start)
+
+
+def sweep_figure(rows: list[Row]) -> str:
+    """Milliseconds, logarithmic, against the first parameter. A ring marks a curve's best point, a cross a refused one.
+
+    rows: as for `sweep_table`, at least one of them measured.
+    """
+    drawn, x_name = curves(rows), next(iter(rows[0].setting))
+    parts, y = [], 8.0
+    for words in wrapped(title(rows), WIDTH - 2 * MARGIN, 15):
+        y += 18
+        parts.append(text(MARGIN, y, words, "title"))
+    for words in wrapped(origin(rows), WIDTH - 2 * MARGIN, 11):
+        y += 15
+        parts.append(text(MARGIN, y, words, "axis", colour="faint"))
+    y += 8
+    for i, curve in enumerate(drawn):
+        parts.append(line(MARGIN, y + 13, MARGIN + 24, y + 13, _colour(i), f' stroke-width="2"{_dash(i)}'))
+        for words in wrapped(_told(curve, x_name), WIDTH - 2 * MARGIN - 32, 12):
+            y += 17
+            parts.append(text(MARGIN + 32, y, words, "label"))
+    top = y + 34
+    bottom = top + HEIGHT
+    x = Steps(tuple(dict.fromkeys(row.setting[x_name] for row in rows)), LEFT + 14, WIDTH - MARGIN - 14)
+    times = [1e3 * value for row in rows if row.runs for value in (row.low_s, row.median_s, row.high_s)]
+    up = LogAxis.around(times, bottom, top)
+    parts += [*_axes(x, up, x_name), *(part for i, curve in enumerate(drawn) for part in _drawn(curve, x, up, i))]
+    return figure(WIDTH, bottom + 48, title(rows), parts)
+
+
+def _colour(i: int) -> str:
+    return COLOURS[i % len(COLOURS)]
+
+
+def _dash(i: int) -> str:
+    return DASHES[i // len(COLOURS) % len(DASHES)]
+
+
+def _told(curve: Curve, x_name: str) -> str:
+    """The line of the key: the curve's name, and its best point."""
+    if curve.best is None:
+        return f"{curve.name}: refused"
+    return f"{curve.name}: best {curve.best.setting[x_name]}, {three(1e3 * curve.best.median_s)} ms"
+
+
+def _axes(x: Steps, up: LogAxis, x_name: str) -> Iterator[str]:
+    for tick in up.few():
+        yield line(LEFT, up(tick), WIDTH - MARGIN, up(tick), "grid")
+        yield text(LEFT - 6, up(tick) + 4, short(tick), "axis", colour="faint", anchor="end")
+    yield text(MARGIN, up.end - 10, "time, ms (logarithmic)", "axis name", colour="faint")
+    last = -math.inf
+    for value in x.values:
+        yield line(x(value), up.start, x(value), up.start + 4, "ghost")
+        if x(value) - last > 8 * len(value) + 6:  # else the labels would touch
+            yield text(x(value), up.start + 17, value, "axis", colour="faint", anchor="middle")
+            last = x(value)
+    scale = " (logarithmic)" if x.logarithmic else ""
+    name = f"{x_name}{scale}; ring: best; cross: refused"
+    yield text((LEFT + WIDTH - MARGIN) / 2, up.start + 36, name, "axis name", colour="faint", anchor="middle")
+
+
+def _drawn(curve: Curve, x: Steps, up: LogAxis, i: int) -> Iterator[str]:
+    """The curve's lines between neighbours, spreads and points."""
+    colour = _colour(i)
+    (x_name, *_) = curve.rows[0].setting
+    points = [(x(row.setting[x_name]), row) for row in curve.rows]
+    for (x1, a), (x2, b) in itertools.pairwise(points):
+        if a.runs and b.runs:
+            yield line(x1, up(1e3 * a.median_s), x2, up(1e3 * b.median_s), colour, f' stroke-width="2"{_dash(i)}')
+    for at, row in points:
+        if not row.runs:
+            yield text(at, up.start - 6 - 10 * i, CROSS, "label", colour=colour, anchor="middle")
+            continue
+        yield line(at, up(1e3 * row.low_s), at, up(1e3 * row.high_s), colour)
+        yield f'<circle class="fill-{colour}" cx="{at:.1f}" cy="{up(1e3 * row.median_s):.1f}" r="3"/>'
+        if row is curve.best:
+            ring = f'cx="{at:.1f}" cy="{up(1e3 * row.median_s):.1f}" r="7" fill="none" stroke-width="2"'
+            yield f'<circle class="line-{colour}" {ring}/>'

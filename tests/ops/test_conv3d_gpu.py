@@ -15,7 +15,7 @@ from tilewright.bench.sizes import conv3d as spec
 from tilewright.errors import Refused, UsageError
 from tilewright.ops.conv3d import Problem, conv3d, ladder, prepare, prepare_separable
 from tilewright.ops.conv3d.problem import MODES, Case
-from tilewright.ops.core.ladder import using
+from tilewright.ops.core.ladder import trying, using
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("simulated_gpu")
@@ -82,6 +82,35 @@ def every():
 @pytest.mark.parametrize(("rung", "case"), list(every()))
 def test_rung(rung, case, rng):
     gpu.check("conv3d", rung, case, rng, runs=2 if ON_GPU else 1)
+
+
+CUBES = ladder.rungs["simt.cubes"]
+
+
+@pytest.mark.skipif(bool(CUBES.refuses(SMALL)), reason="; ".join(CUBES.refuses(SMALL)))
+@pytest.mark.parametrize("tile", [tile for tile in CUBES.swept["tile"] if tile != CUBES.options["tile"]])
+def test_a_cube_of_every_size_has_the_bits_of_the_naive_rung(tile, rng):
+    x = made(rng, 2, 3, 4) if not ON_GPU else made(rng, 33, 40, 50)
+    weights = rng.standard_normal((2, 3, 3), dtype=np.float32)
+    with using(conv3d="simt.naive"):
+        expected = conv3d(x, weights, mode="mirror")
+    with trying("conv3d", CUBES.varied(tile=tile)):
+        assert torch.equal(conv3d(x, weights, mode="mirror"), expected)
+
+
+@pytest.mark.skipif(bool(CUBES.refuses(SMALL)), reason="; ".join(CUBES.refuses(SMALL)))
+@pytest.mark.parametrize(
+    ("tile", "K", "words"),
+    [
+        (0, 3, "a tile of 0 has no output"),
+        (5, 7, "a tile of 5 with its halo takes 11 x 11 x 11 = 1,331 threads; a block has up to 1,024"),
+        (4, 9, "a tile of 4 with its halo takes 12 x 12 x 12 = 1,728 threads; a block has up to 1,024"),
+    ],
+)
+def test_a_cube_that_does_not_fit_is_refused(tile, K, words):
+    x, weights = torch.zeros(2, 3, 4, device=PLACE), np.zeros((K, K, K), np.float32)
+    with trying("conv3d", CUBES.varied(tile=tile)), pytest.raises(Refused, match=words):
+        conv3d(x, weights)
 
 
 def accepted(*few: str):

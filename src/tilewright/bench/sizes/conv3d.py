@@ -75,18 +75,25 @@ def reference(case: Case, inputs: dict) -> np.ndarray:
 
 
 def sizes() -> list[Case]:
-    """The course's largest; a short kernel, which memory limits; its symmetric and separable kin; a layer of a net."""
+    """The course's largest; a short kernel, which memory limits; its symmetric and separable kin; a layer of a net; the
+    course's small volumes.
+
+    Random elements replace the course's: its volume 1 holds ones, so it has the size of volume 2 and shares its row.
+    """
     return [
-        Case(128, 128, 128, 5, 5, 5, label="course case 3"),
+        Case(128, 128, 128, 5, 5, 5, label="course volume 3"),
         Case(256, 256, 256, 3, 3, 3, label="memory-bound"),
         Case(128, 128, 128, 5, 5, 5, kind="symmetric", label="symmetric"),
         Case(256, 256, 256, 17, 17, 17, kind="gaussian", mode="reflect", label="gaussian, sigma 2"),
         Case(64, 64, 64, 3, 3, 3, O=32, C=16, label="channels"),
+        Case(64, 64, 64, 3, 3, 3, label="course volume 1 and course volume 2"),
+        Case(32, 64, 64, 5, 5, 5, label="course volume 4"),
+        Case(32, 64, 32, 3, 3, 3, label="course volume 5"),
     ]
 
 
 def device_sizes() -> list[Case]:
-    """On a GPU: volumes that fill one, and two of the course's, which are little there; a layer of a net."""
+    """On a GPU: volumes that fill one, and the sizes of the CPU, which are small there, except the symmetric one."""
     large = [Case(512, 512, 512, K, K, K, label=f"large, K {K}") for K in (3, 5)]
     large += [Case(512, 512, 512, 5, 5, 5, mode="reflect", label="large, K 5, reflect")]
     large += [Case(512, 512, 512, 9, 9, 9, kind="gaussian", mode="reflect", label="large, gaussian, sigma 1")]

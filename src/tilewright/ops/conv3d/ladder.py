@@ -5,7 +5,7 @@ NumPy arrays with contiguous rows, on a GPU torch tensors, and the last argument
 weights out is called with a Packed that holds them as they came; on a GPU with the device, too.
 """
 
-from tilewright.ops.conv3d.simt.limits import MOST_PLANES, MOST_TAPS, halo_bytes
+from tilewright.ops.conv3d.simt.limits import CUBE, MOST_PLANES, MOST_TAPS, cube_refusal, halo_bytes
 from tilewright.ops.core.ladder import Ladder, Rung
 from tilewright.ops.core.needs import at_least, at_most, engine, on
 
@@ -40,6 +40,11 @@ def _few(taps: int, what: str) -> str | None:
     return None if taps <= MOST_TAPS else f"{what} has {taps} taps, it takes up to {MOST_TAPS}"
 
 
+def fits_a_block(problem) -> str | None:
+    """A block has a thread for each element of a tile with its halo."""
+    return cube_refusal((problem.KD, problem.KH, problem.KW), CUBE)
+
+
 def fits(problem) -> str | None:
     """A tile with its halo fits in shared memory."""
     nbytes = halo_bytes((problem.KD, problem.KH, problem.KW))
@@ -65,7 +70,7 @@ ladder = Ladder(
          idea="six loops; the sum stays in a register until it is complete; threads draw planes",
          kernel="conv3d.cpu.naive:convolve"),
     Rung("cpu.taps", after="cpu.naive", needs=CPU,
-         idea="the taps are one run of vectors, reduced once at the end; threads draw planes",
+         idea="SIMD over the window: the taps are one run of vectors, reduced once at the end; threads over z",
          kernel="conv3d.cpu.taps:convolve"),
     Rung("cpu.vectors", after="cpu.naive", needs=CPU,
          idea="a vector is a piece of a row of outputs",
@@ -85,6 +90,10 @@ ladder = Ladder(
          idea="one thread per output; elements and weights from device memory",
          kernel="conv3d.simt.launch:convolve_naive", prepare="conv3d.simt.launch:on_device",
          memory="conv3d.memory:whole"),
+    Rung("simt.cubes", after="simt.naive", needs=(*SIMT, fits_a_block),
+         idea="a cube of outputs with its halo in shared memory: each thread of a block loads one element",
+         kernel="conv3d.simt.launch:convolve_cubes", options={"tile": CUBE}, swept={"tile": (1, 2, 3, 4, 5)},
+         prepare="conv3d.simt.launch:on_device", memory="conv3d.memory:whole"),
     Rung("simt.shared", after="simt.naive", needs=(*SIMT, fits), chosen=True,
          idea="a block's tile with its halo in shared memory",
          kernel="conv3d.simt.launch:convolve_shared", prepare="conv3d.simt.launch:on_device",

@@ -5,11 +5,11 @@ import math
 import numpy as np
 import torch
 
-from tilewright.errors import UsageError
+from tilewright.errors import Refused, UsageError
 from tilewright.ops.conv3d.operands import Packed, Window
-from tilewright.ops.conv3d.simt import naive, shared
+from tilewright.ops.conv3d.simt import cubes, naive, shared
 from tilewright.ops.conv3d.simt.border import CODES, CONSTANT
-from tilewright.ops.conv3d.simt.limits import MOST_PLANES, MOST_TAPS, TILE, March, halo_bytes
+from tilewright.ops.conv3d.simt.limits import MOST_PLANES, MOST_TAPS, TILE, March, Tile, cube_refusal, halo_bytes
 from tilewright.ops.conv3d.simt.march import march
 from tilewright.ops.conv3d.simt.separable import separable
 from tilewright.ops.conv3d.simt.window import QUAD, Form
@@ -40,22 +40,34 @@ def convolve_naive(x, weights: Packed, out, window: Window) -> None:
     launch(naive.naive, grid, naive.THREADS, (x, weights.data, out), window.first, *border)
 
 
+def convolve_cubes(x, weights: Packed, out, window: Window, *, tile: int) -> None:
+    """As `convolve_naive`, tile**3 outputs per block, which has one thread per element of the tile with its halo.
+
+    Raises Refused if these are more threads than a block may have.
+    """
+    if why := cube_refusal(weights.sizes, tile):
+        raise Refused(f"conv3d.simt.cubes: {why}")
+    kernel, border = cubes.cubes(tile, weights.sizes), (CODES[window.mode], window.cval)
+    threads = math.prod(tile + K - 1 for K in weights.sizes)
+    launch(kernel, _tiles(out, Tile(tile, tile, tile)), threads, (x, weights.data, out), window.first, *border)
+
+
 def convolve_shared(x, weights: Packed, out, window: Window) -> None:
     """As `convolve_naive`, one tile of outputs per block."""
     nbytes, border = halo_bytes(weights.sizes), (CODES[window.mode], window.cval)
     arrays = (x, weights.data, out)
-    launch(shared.shared, _tiles(out), shared.THREADS, arrays, window.first, *border, shared=nbytes)
+    launch(shared.shared, _tiles(out, TILE), shared.THREADS, arrays, window.first, *border, shared=nbytes)
 
 
 def convolve_constant(x, weights: Packed, out, window: Window) -> None:
     """As `convolve_shared`, with weights from `as_constants`."""
     kernel, border = shared.constant(weights.sizes), (CODES[window.mode], window.cval)
-    launch(kernel, _tiles(out), shared.THREADS, (x, out), weights.data, window.first, *border)
+    launch(kernel, _tiles(out, TILE), shared.THREADS, (x, out), weights.data, window.first, *border)
 
 
-def _tiles(out) -> int:
+def _tiles(out, tile: Tile) -> int:
     """How many tiles cover out (O, D, H, W)."""
-    return len(out) * math.prod(-(-extent // tile) for extent, tile in zip(out.shape[1:], TILE, strict=True))
+    return len(out) * math.prod(-(-extent // step) for extent, step in zip(out.shape[1:], tile, strict=True))
 
 
 def parts_of(weights: Packed, device=None) -> list[tuple[int, tuple]]:

@@ -4,6 +4,8 @@ import math
 from typing import NamedTuple
 
 MOST_TAPS = 343  # taps of a window whose weights are kernel parameters, with one instruction for each
+MOST_THREADS = 1024  # threads of a block, set by CUDA
+CUBE = 4  # outputs along each axis of a block of `cubes`: the largest with which K = 7 has 1,024 threads at most
 MOST_PLANES = 7  # planes of a window: a thread has this many unfinished sums for each output
 
 
@@ -37,3 +39,18 @@ TILE = Tile(2, 4, 32)  # a warp covers one row, so its loads have no bank confli
 def halo_bytes(sizes: tuple[int, int, int]) -> int:
     """Bytes of a tile of `shared` with its halo, for a kernel (KD, KH, KW)."""
     return 4 * math.prod(tile + K - 1 for tile, K in zip(TILE, sizes, strict=True))
+
+
+def cube_refusal(sizes: tuple[int, int, int], tile: int) -> str | None:
+    """The reason why `cubes` cannot run this tile with a kernel (KD, KH, KW); None if it can.
+
+    Shared memory is no limit: 1,024 elements take 4 KiB.
+    """
+    if tile < 1:
+        return f"a tile of {tile} has no output; give 1 or more"
+    planes, rows, columns = (tile + K - 1 for K in sizes)
+    threads = planes * rows * columns
+    if threads <= MOST_THREADS:
+        return None
+    extents = f"{planes} x {rows} x {columns}"
+    return f"a tile of {tile} with its halo takes {extents} = {threads:,} threads; a block has up to {MOST_THREADS:,}"

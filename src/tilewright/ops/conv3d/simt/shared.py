@@ -38,13 +38,13 @@ def gather(x, tile, box, mode, fill):
 
 
 @inline
-def corner_of(out):
-    """(o, plane, row, column) of the block's first output."""
+def corner_of(out, tile):
+    """(o, plane, row, column) of the first output of a block that computes a `Tile`."""
     _, planes, height, width = out.shape
-    across, down = (width + TILE.columns - 1) // TILE.columns, (height + TILE.rows - 1) // TILE.rows
-    layers, block = (planes + TILE.planes - 1) // TILE.planes, cuda.blockIdx.x
-    plane, row = block // (across * down) % layers * TILE.planes, block // across % down * TILE.rows
-    return block // (across * down * layers), plane, row, block % across * TILE.columns
+    across, down = (width + tile.columns - 1) // tile.columns, (height + tile.rows - 1) // tile.rows
+    layers, block = (planes + tile.planes - 1) // tile.planes, cuda.blockIdx.x
+    plane, row = block // (across * down) % layers * tile.planes, block // across % down * tile.rows
+    return block // (across * down * layers), plane, row, block % across * tile.columns
 
 
 @inline
@@ -71,7 +71,7 @@ def shared(x, weights, out, first, mode, fill):
     """
     tile = cuda.shared.array(0, float32)
     C, KD, KH, KW = weights.shape[1:]
-    o, plane, row, column = corner_of(out)
+    o, plane, row, column = corner_of(out, TILE)
     extents = (TILE.planes + KD - 1, TILE.rows + KH - 1, TILE.columns + KW - 1)
     (planes, rows, columns), (above, before, left) = extents, first
     at, total = window_start(extents), float32(0)
@@ -101,7 +101,7 @@ def constant(sizes: tuple[int, int, int]):
     @kernel
     def convolve(x, out, weights, first, mode, fill):
         tile = cuda.shared.array(elements, float32)
-        (_, plane, row, column), (above, before, left) = corner_of(out), first
+        (_, plane, row, column), (above, before, left) = corner_of(out, TILE), first
         box = Box(plane - above, row - before, column - left, planes, rows, columns)
         gather(x[0, :, :, :], tile, box, mode, fill)
         cuda.syncthreads()

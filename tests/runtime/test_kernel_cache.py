@@ -73,7 +73,7 @@ def test_a_default_directory_that_others_can_change_switches_the_cache_off(home)
     cache.check(cache.directory())
     cache.directory().chmod(0o777)
     where, notice = cache.directory(), cache_or_none()
-    assert notice.startswith(f"{where}: compiled kernels are not loaded from this directory: others may")
+    assert notice.startswith(f"{where}: refusing to load compiled kernels from this directory: others may")
     assert "every run compiles" in notice and "TILEWRIGHT_CACHE" in notice and "\n" not in notice
     assert os.environ["TILEWRIGHT_CACHE"] == "off" and cache_or_none() == ""
 

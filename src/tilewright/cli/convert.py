@@ -23,8 +23,8 @@ def convert(
     \b
     tilewright convert params.bin sentiment
 
-    The course's files are params.bin, model_parameters.bin and network.bin. They have no header, so only the course's
-    model sizes fit in them.
+    Three files of a university course can be converted: params.bin, model_parameters.bin and network.bin. They have
+    no header, so only the course's model sizes fit in them.
 
     PyTorch's state dicts (.safetensors, .pt, .pth, .ckpt, pytorch_model.bin) are converted to a directory. PyTorch
     reads them in a process of its own, with weights_only. A GPT-2 or a TextCNN needs its config.json in the same

@@ -66,6 +66,7 @@ class Options:
     rung: Annotated[
         list[str] | None,
         Option(
+            "--rung",
             metavar="RUNG",
             help="A kernel. Repeat it for several.",
             show_default="the kernels with these options, or the default one",
@@ -75,6 +76,7 @@ class Options:
     size: Annotated[
         list[str] | None,
         Option(
+            "--size",
             metavar="LIST",
             help="One case, as in D=64,H=64,W=64 for conv3d. Sizes that are missing are those of the first case that "
             "the ladder times. Repeat it for several.",

@@ -212,7 +212,7 @@ def _check(tensors: Mapping[str, Stored], shapes: Shapes, path: str) -> None:
             raise InputError(f"tensor {name} {shape} is missing{similar}", path=path, remedy=remedy)
         where, array = tensors[name]
         if array.shape != shape:
-            raise InputError(f"tensor {name} is {array.shape}; {shape} is wanted by the configuration", path=where)
+            raise InputError(f"tensor {name} is {array.shape}; the configuration requires {shape}", path=where)
         if array.dtype.name not in FLOATS:
             raise InputError(f"tensor {name} is {array.dtype.name}; {', '.join(FLOATS)} are read", path=where)
     for name, (where, array) in tensors.items():

@@ -166,7 +166,10 @@ def _header(path: str, stream: Any) -> tuple[Any, Shape, np.dtype, int]:
     fields = np.frombuffer(head, kind.template_dtype.newbyteorder(order), 1)
     offset = float(fields["vox_offset"][0])
     if not least <= offset <= MAX_HEADER or offset % 1:
-        raise InputError(f"the values begin at byte {offset:,}; it must be {least} to {MAX_HEADER:,}", path=path)
+        raise InputError(
+            f"the header says that the data begins at byte {offset:,}; it must be from {least} to {MAX_HEADER:,}",
+            path=path,
+        )
     head += stream.read(int(offset) - len(head))
     try:
         with warnings.catch_warnings():

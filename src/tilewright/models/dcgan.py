@@ -255,7 +255,7 @@ class DCGAN:
             if found != shapes.get(name):
                 wanted = shapes.get(name, "no such tensor")
                 what = "missing" if found is None else found
-                raise InputError(f"tensor {name} is {what}; {wanted} is wanted by the configuration")
+                raise InputError(f"tensor {name} is {what}; the configuration requires {wanted}")
         check_variances(weights)
         self.config, self.dtype, self.backend = config, dtype, backend(device, dtype)
         self.batch = batch or config.batch_on(self.backend.name)

@@ -197,7 +197,7 @@ class GPT2(LanguageModel):
             found = weights[name].shape if name in weights else None
             if found != shapes.get(name):
                 wanted = shapes.get(name, "no such tensor")
-                raise InputError(f"tensor {name} is {found or 'missing'}; {wanted} is wanted by the configuration")
+                raise InputError(f"tensor {name} is {found or 'missing'}; the configuration requires {wanted}")
         super().__init__(config.sizes, config.stop_ids, dtype=dtype, device=device)
         self.config, backend = config, self.backend
         self.wte, self.wpe = backend.array(weights["wte.weight"]), backend.vector(weights["wpe.weight"])

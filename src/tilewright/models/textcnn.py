@@ -171,7 +171,7 @@ class TextCNN:
             if found != shapes.get(name):
                 wanted = shapes.get(name, "no such tensor")
                 raise InputError(
-                    f"tensor {name} is {'missing' if found is None else found}; {wanted} is wanted by the configuration"
+                    f"tensor {name} is {'missing' if found is None else found}; the configuration requires {wanted}"
                 )
         self.config, self.dtype, self.backend = config, dtype, backend(device, dtype)
         self.tokenizer: Tokenizer | None = None

@@ -216,7 +216,7 @@ def _check_directory(found: os.stat_result, shown: str, path: str, *, last: bool
 
 
 def _unsafe(path: str, why: str) -> UnsafeDirectoryError:
-    return UnsafeDirectoryError(f"compiled kernels are not loaded from this directory: {why}", path=path)
+    return UnsafeDirectoryError(f"refusing to load compiled kernels from this directory: {why}", path=path)
 
 
 def _is_trusted(user: int) -> bool:

@@ -155,7 +155,7 @@ WRONG = {
         "own/net.pt: tensor linears.0.weight (2, 8) is missing",
         "Rename its tensors: config.json describes embedding.weight (50, 8)", "this file has", "fc.weight (2, 8)")),
     "one's own TextCNN, other sizes": (("convert",), lambda: own_textcnn({"vocab_size": 60}, "linears.0"), (
-        "own/net.pt: tensor embedding.weight is (50, 8); (60, 8) is wanted by the configuration",)),
+        "own/net.pt: tensor embedding.weight is (50, 8); the configuration requires (60, 8)",)),
 }  # fmt: skip
 
 

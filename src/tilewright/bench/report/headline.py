@@ -165,9 +165,9 @@ def claims(by_op: Rows, ladders: Ladders) -> str:
     told = (
         f"**Same bits.** Batch, threads and shards change no bit of a record: {several} workers write what one writes.",
         f"**Crash-safe.** The same command resumes a job. A test kills jobs {KILLS} times and compares every byte.",
-        f"**Ladders.** {len(ladders)} operations have {rungs} kernels, from naive to fast. One command shows them all.",
+        f"**Ladders.** {len(ladders)} operations have {rungs} kernels. `tilewright ladder` lists and times them.",
         f"**Fast.** The jobs below {speed} the strongest peer on the same machine.",
-        f"**Checked.** {checked:,} figures are published. Each comes from a run whose result was checked.",
+        f"**Checked.** {checked:,} measurements are published. The result of each measured run was verified first.",
     )
     return "\n".join(textwrap.fill(f"* {line}", COLUMNS, subsequent_indent="  ") for line in told)
 

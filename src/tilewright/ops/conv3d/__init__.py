@@ -115,7 +115,7 @@ def _run_on_host(rung, x: np.ndarray, packed: Packed, out: np.ndarray, window: W
             rung.run(x if x.strides[3] == x.itemsize else np.ascontiguousarray(x), packed, target, border)
             put_back(out, target)
     except MemoryError as error:
-        raise ResourceError(f"conv3d: memory does not hold x {x.shape[1:]} with its border: {error}") from error
+        raise ResourceError(f"conv3d: not enough memory for the padded input {x.shape[1:]}: {error}") from error
 
 
 @functools.lru_cache(maxsize=96)

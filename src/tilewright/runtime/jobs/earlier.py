@@ -135,7 +135,7 @@ class Earlier:
 
 @contextmanager
 def _opened(name: str, inside: Folder) -> Iterator[Folder]:
-    """Open a folder in another one; make it if it is missing."""
+    """Open a folder inside an open folder. The inner one is made if it is missing."""
     folder = Folder(name, inside=inside, make=True)
     try:
         yield folder

@@ -1,4 +1,6 @@
-"""Sets up streams and signals of a command, before it imports anything large. During Python's own start before that,
+"""Sets up the standard streams and signal handlers of a command, before it imports anything large.
+
+During Python's own start before that,
 some 20 ms, a signal ends the process as usual.
 """
 

@@ -1,4 +1,4 @@
-"""Append to the cache: the rows of new positions, and a prefix that is copied from another sequence's slot.
+"""Write to the cache: append the rows of new positions, or copy a prefix from another sequence's slot.
 
 A key of D elements is written down a column of its panel (D, PANEL), a value along a row (width,), both at `position`
 of the slot. Memory bandwidth is the limit. In bfloat16 a word holds two elements: elements 2 d and 2 d + 1 of a key,

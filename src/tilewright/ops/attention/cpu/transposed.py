@@ -27,7 +27,7 @@ def transpose(scratch, source, target):
 
 @simd.inline
 def transpose_scores(scratch, at, squares, block):
-    """Transpose squares of scores in place and replace hidden scores by -infinity. Returns each query's largest."""
+    """Transpose square blocks of scores in place and set masked scores to -infinity. Returns each query's largest."""
     hidden, visible = simd.splat(np.float32(-np.inf), SIDE), block.visible
     ramp = simd.multiply(simd.splat(np.float32(block.more), SIDE), simd.load(RAMP, 0, SIDE))
     ends, best, other = simd.add(simd.splat(np.float32(visible), SIDE), ramp), hidden, hidden

@@ -19,7 +19,7 @@ WARPS = (
 
 @cache
 def fused(D: int):
-    """The kernel for heads of D elements. A larger score rescales the sums (running maximum)."""
+    """The kernel for head dimension D. A larger score rescales the sums (running maximum)."""
     PER_THREAD = -(-D // LANES)
 
     @kernel

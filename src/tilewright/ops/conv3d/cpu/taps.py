@@ -4,7 +4,7 @@
 
 This is the usual first use of AVX on a convolution: SIMD over the window, threads over z. Each thread draws planes of
 out, so it scales up to D threads. One step multiplies a vector of the window by a vector of taps; a horizontal sum ends
-each output. It changes the rung below by a vector of partial sums, so only one addition in 16 is waited for. The limit
+each output. Unlike the rung below it keeps a vector of 16 partial sums, so 16 additions run at once. The limit
 is the copy of a whole window per output, one element at a time: 5 x 5 x 5 taps take 400 ns per output, for eight vector
 multiply-adds and one horizontal sum. It loses to every other rung: the six loops took 167 ns (AMD EPYC, one thread),
 and on Zen 5 a quarter of its time.

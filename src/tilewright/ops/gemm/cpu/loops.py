@@ -290,7 +290,10 @@ def scratch_words(kind: str, depth: int, lanes: int) -> int:
 
 
 def multiply(rows: Rows, weights: Packed, out: np.ndarray, epilogue: Epilogue, *, kind: str) -> None:
-    """out = activation(rows @ weights + residual + bias), for every packed rung. kind: a key of PRODUCTS."""
+    """out = activation(rows @ weights + residual + bias), for every rung with packed weights.
+
+    kind: a key of PRODUCTS, the variants of the product.
+    """
     if weights.K == 0:
         finish_empty(out, epilogue)
         return

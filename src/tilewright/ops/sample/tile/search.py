@@ -89,7 +89,7 @@ def find_least(row, least, end):
 
 @triton.jit
 def token_at(start, V, point):
-    """The id of a `Point`. start: pointer to the row."""
+    """The token id of a `Point`. start: pointer to its row of logits."""
     key, tie, found = point.key, point.tie, tl.full((), -1, tl.int64)
     for first in range(0, V, BLOCK):
         ids, x = load_scores(start, first, V, BLOCK)

@@ -73,7 +73,7 @@ def default_mode(text: str) -> str:
 
 
 def kernel_of(text: str) -> Kernel:
-    """The kernel that `text` names; the files' numbers are checked.
+    """The kernel that `text` names: a filter, or a file of weights, which are checked.
 
     Names mean what they mean in tilewright.ndimage and SciPy: a Gaussian reaches 4 standard deviations, a box of even
     size begins one voxel earlier, sobel is the derivative along its axis, smoothed by 1, 2, 1 along the others. Raises

@@ -185,8 +185,8 @@ def tilings(shape: Shape, halo: tuple[Shape, Shape], units: tuple[Shape, Shape],
     """The tilings of boxes of at most `box` to choose from. Along each axis a tile has 1, 2, 4, ... units of writing,
     or all voxels.
 
-    shape: of the volume. halo: before and after. units: of reading and of writing; tiles begin at multiples of the
-    second.
+    shape: of the volume. halo: voxels before and after a tile, along each axis. units: voxels that are read and that
+    are written at once, along each axis; tiles begin at multiples of the second.
     """
     reading, writing = units
     sizes = [_sizes(n, unit) for n, unit in zip(box, writing, strict=True)]

@@ -108,7 +108,7 @@ def _outputs(task: DrawTask) -> Outputs:
 
 
 def _size(path: str, task: DrawTask) -> tuple[int, bool]:
-    """(bytes of an output, True if they are exact). Otherwise they are a limit or an estimate."""
+    """(size of an output in bytes, True if it is exact). Otherwise it is a limit or an estimate."""
     images = task.images
     count, (height, width, channels), kind = images.count, images.shape, kind_of(path)
     if kind == ".npy":

@@ -90,7 +90,8 @@ def _check_answers(job: GenerateJob, answers: str) -> None:
             raise UsageError("this output cannot be compared with that reference", path=answers,
                              remedy="compare .jsonl with .jsonl, and binary tokens with binary tokens")  # fmt: skip
         if job.is_binary and file.size % (4 * job.params.max_tokens):
-            what = f"the answers have {file.size:,} bytes; a prompt takes {4 * job.params.max_tokens}"
+            one = 4 * job.params.max_tokens
+            what = f"the answers have {file.size:,} bytes, which is no multiple of the {one} of one answer"
             raise InputError(what, path=answers, remedy="give --max-tokens as it was when the answers were made")
 
 

@@ -50,7 +50,7 @@ class Seen:
     shard. records: good and bad ones, counted or estimated. id_bytes, token_text: of an id, of a token's text. noticed:
     notices of the job. They are `bad` records, the error of the first, and the tokens of all good prompts
     (`prompt_tokens`). `cut` counts prompts whose context does not hold all new tokens. `undrawn` counts prompts at
-    temperature 0 with a field that matters only if tokens are drawn."""
+    temperature 0 with an option that matters only for sampling."""
 
     prompts: Prompts
     in_a_shard: int

@@ -1,7 +1,6 @@
 """Sets up the standard streams and signal handlers of a command, before it imports anything large.
 
-During Python's own start before that,
-some 20 ms, a signal ends the process as usual.
+During Python's own start before that, some 20 ms, a signal ends the process as usual.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from tilewright.bench import results, sweep
+from tilewright.bench import climb, results, sweep
 from tilewright.bench.climb import parts
 from tilewright.bench.report.sweeps import CROSS, Steps, bits, curves, of_sweeps, sweep_figure, sweep_table, sweeps
 from tilewright.bench.report.write import write
@@ -61,7 +61,7 @@ def test_a_point_per_combination_checked_and_refused_ones_with_their_reason(rung
     assert rows[5].check == "refused: a tile of 8 takes too much memory: it takes up to 4"
     assert all(row.check.startswith("passed 0.") for row in rows[:4])
     assert [row.check.endswith("; other bits") for row in rows[:4]] == [False, False, True, True]
-    assert "Other bits" in bits(rows) and "cpu.halves at tile=4, threads=1 on tiny" in bits(rows)
+    assert "Other bits" in bits(rows) and "cpu.halves at tile=4, threads=1 on tiny, 3x8" in bits(rows)
     assert bits(rows[:2]) == "All points of the same kernel and case gave the same bits."
     assert bits(rows[4:]) == "No point could run."
 
@@ -69,6 +69,12 @@ def test_a_point_per_combination_checked_and_refused_ones_with_their_reason(rung
 def test_a_wrong_point_is_not_timed(rung, case):
     with pytest.raises(InternalError, match=r"softmax\.cpu\.halves is wrong on .*not timed"):
         sweep.sweep("softmax", case, [rung], {"scale": (1.0, 2.0)})
+
+
+def test_a_slow_kernel_is_timed_on_fewer_rows_and_says_so(rung, case, monkeypatch):
+    monkeypatch.setattr(climb.Subject, "few_rows", lambda self, rung: 2)
+    (row,) = sweep.sweep("softmax", case, [rung], {"tile": (2,)})
+    assert row.rows == 2 and row.runs == sweep.SLOW_RUNS and row.check.endswith("; 2 of 3 rows")
 
 
 def test_threads_beyond_the_cores_give_the_same_bits(monkeypatch, case):
@@ -110,7 +116,7 @@ def test_a_figure_has_a_curve_per_kernel_case_and_second_value(swept):
     rows.append(swept("simt.b", "block=512, tile=2", runs=0, check="refused: no"))
     root = ET.fromstring(sweep_figure(rows))  # noqa: S314 - our own text
     words = [element.text for element in root.iter(f"{SVG}text")]
-    assert sum(word.startswith(("simt.a, tiny, tile=", "simt.b, tiny, tile=")) for word in words) == 4
+    assert sum(word.startswith(("simt.a, tiny, 8x8x8, tile=", "simt.b, tiny, 8x8x8, tile=")) for word in words) == 4
     assert "time, ms (logarithmic)" in words and "block (logarithmic); ring: best; cross: refused" in words
     rings = [circle for circle in root.iter(f"{SVG}circle") if circle.get("r") == "7"]
     assert len(rings) == 4 and words.count(CROSS) == 1

@@ -59,13 +59,15 @@ class Subject:
         """The exact result."""
         return self.spec.reference(self.case, self.inputs)
 
-    def forced(self, rung: Rung) -> Callable[..., Any]:
-        """call(out=None) of the rung, its weights prepared."""
-        with trying(self.ladder.op, rung):
+    def forced(self, rung: str | Rung) -> Callable[..., Any]:
+        """call(out=None) of the rung, its weights prepared. rung: a name in the ladder, or a rung outside of it."""
+        op = self.ladder.op
+        force = partial(trying, op, rung) if isinstance(rung, Rung) else partial(using, **{op: rung})
+        with force():
             call = self.bind()
 
         def run(**options):
-            with trying(self.ladder.op, rung):
+            with force():
                 return call(**options)
 
         return run
@@ -85,7 +87,7 @@ class Subject:
         """Of this device. settle: see `CpuClock`."""
         return CpuClock(settle=settle)
 
-    def few_rows(self, rung: Rung) -> int:
+    def few_rows(self, rung: str | Rung) -> int:
         """Rows on which the rung is timed: all, or as many as take SLOW_S where all take PATIENCE times as long."""
         probe = self.resized(self.probe_rows)
         call = probe.forced(rung)
@@ -152,10 +154,10 @@ class GpuSubject(Subject):
 
         return CudaClock()
 
-    def few_rows(self, rung: Rung) -> int:
+    def few_rows(self, rung: str | Rung) -> int:
         """All rows, or those of the probe where all take SLOW_S."""
         probe = self.resized(self.probe_rows)
-        (timing,) = interleave({rung.name: probe.forced(rung)}, self.clock(settle=False), runs=1).values()
+        (timing,) = interleave({"rung": probe.forced(rung)}, self.clock(settle=False), runs=1).values()
         every, few = self.spec.rows(self.case), self.spec.rows(probe.case)
         return every if timing.median_s * every / max(few, 1) < SLOW_S else few
 

@@ -112,9 +112,11 @@ def _rows(subject: Subject, points: list[Point], timings: dict[int, Timing]) -> 
             continue
         flops, nbytes = spec.cost(point.candidate.case)
         seconds = timings[i].median_s
+        timed, whole = spec.rows(point.candidate.case), spec.rows(case)
+        fewer = f"; {timed} of {whole} rows" if timed < whole else ""
         changed = point.digest != first.setdefault(point.rung.name, point.digest)
         yield Row(
-            **same, rows=spec.rows(point.candidate.case), **timings[i].columns(),
+            **same, rows=timed, **timings[i].columns(),
             gflops=flops / seconds / 1e9 or None, gbytes_s=nbytes / seconds / 1e9 or None,
-            one_off_s=point.candidate.one_off_s, check=point.candidate.check + OTHER_BITS * changed,
+            one_off_s=point.candidate.one_off_s, check=point.candidate.check + fewer + OTHER_BITS * changed,
         )  # fmt: skip

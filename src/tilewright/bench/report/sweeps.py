@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.bench.report.svg import LogAxis, figure, line, short, standalone, text, wrapped
-from tilewright.bench.report.tables import Table, device_of, groups, noise_notes, origin, three
+from tilewright.bench.report.tables import Table, case_of, device_of, groups, noise_notes, origin, three
 from tilewright.bench.results import Row, read, save_here, write_text
 from tilewright.bench.sweep import OTHER_BITS, PREFIX, THREADS
 
@@ -38,8 +38,7 @@ class Curve:
     @property
     def name(self) -> str:
         """Kernel, case, and the second parameter: "cpu.taps, 64x64x64-3x3x3, tile=8"."""
-        row = self.rows[0]
-        return ", ".join(filter(None, [row.rung, row.label or row.size, self.rest]))
+        return ", ".join(filter(None, [self.rows[0].rung, case_of(self.rows[0]), self.rest]))
 
 
 def is_sweep(row: Row) -> bool:
@@ -74,7 +73,7 @@ def sweep_table(rows: list[Row]) -> Table:
         ) if row.runs else ("", "", "", "")  # fmt: skip
         where = () if THREADS in names else (device_of(row.threads),)
         mark = "best" if any(row is one for one in best) else ""
-        lines.append((row.rung, row.label or row.size, *row.setting.values(), *where, *cells, mark, row.check))
+        lines.append((row.rung, case_of(row), *row.setting.values(), *where, *cells, mark, row.check))
     caption = f"{title(rows)}; {origin(rows)}."
     return Table(caption, header, tuple(lines), 2, (bits(rows), *noise_notes(rows)))
 
@@ -89,7 +88,7 @@ def bits(rows: list[Row]) -> str:
     measured = [row for row in rows if row.runs]
     if not measured:
         return "No point could run."
-    other = [f"{row.rung} at {row.point} on {row.label or row.size}" for row in measured if OTHER_BITS in row.check]
+    other = [f"{row.rung} at {row.point} on {case_of(row)}" for row in measured if OTHER_BITS in row.check]
     if other:
         return f"Other bits than the first point of the same kernel and case: {'; '.join(other)}."
     return "All points of the same kernel and case gave the same bits."
@@ -163,7 +162,8 @@ def sweep_figure(rows: list[Row]) -> str:
     y += 8
     for i, curve in enumerate(drawn):
         parts.append(line(MARGIN, y + 13, MARGIN + 24, y + 13, _colour(i), f' stroke-width="2"{_dash(i)}'))
-        for words in wrapped(_told(curve, x_name), WIDTH - 2 * MARGIN - 32, 12):
+        most = max(row.rows for row in rows if row.size == curve.rows[0].size)
+        for words in wrapped(_told(curve, x_name, most), WIDTH - 2 * MARGIN - 32, 12):
             y += 17
             parts.append(text(MARGIN + 32, y, words, "label"))
     top = y + 34
@@ -183,11 +183,12 @@ def _dash(i: int) -> str:
     return DASHES[i // len(COLOURS) % len(DASHES)]
 
 
-def _told(curve: Curve, x_name: str) -> str:
-    """The line of the key: the curve's name, and its best point."""
+def _told(curve: Curve, x_name: str, most: int) -> str:
+    """The line of the key: the curve's name, its best point, and its rows where another curve has more, `most`."""
     if curve.best is None:
         return f"{curve.name}: refused"
-    return f"{curve.name}: best {curve.best.setting[x_name]}, {three(1e3 * curve.best.median_s)} ms"
+    fewer = f" for {curve.best.rows} rows" if curve.best.rows < most else ""
+    return f"{curve.name}: best {curve.best.setting[x_name]}, {three(1e3 * curve.best.median_s)} ms{fewer}"
 
 
 def _axes(x: Steps, up: LogAxis, x_name: str) -> Iterator[str]:

@@ -225,7 +225,7 @@ def _ladder_table(rows: list[Row], ladder: Ladder) -> Table:
     notes = [f"Timed on fewer than the {full} rows: {', '.join(fewer)}."] if fewer else []
     notes += _above(rows)
     first = rows[0]
-    caption = f"{_case(first)}, {first.dtype}; {origin(rows)}"
+    caption = f"{case_of(first)}, {first.dtype}; {origin(rows)}"
     return Table(caption, tuple(header), tuple(lines), 2, (*notes, *noise_notes(rows)))
 
 
@@ -234,7 +234,8 @@ def size_of(row: Row) -> str:
     return row.size.replace(f"-{row.dtype}", "")
 
 
-def _case(row: Row) -> str:
+def case_of(row: Row) -> str:
+    """The case's label, if it has one, and its name."""
     size = size_of(row)
     return f"{row.label}, {size}" if row.label else size
 

@@ -4,6 +4,7 @@ from kit import BLUE, GREEN, ORANGE, PURPLE, Drawing
 
 from tilewright.ops.conv1d.cpu.channel_tiles import TILES
 from tilewright.ops.conv3d.cpu.tiles import ROWS
+from tilewright.ops.conv3d.ladder import ladder as conv3d
 from tilewright.ops.embedding_conv1d.cpu.gather_add import SLICE
 
 COLOURS = (BLUE, GREEN, ORANGE, PURPLE)
@@ -54,6 +55,24 @@ def march() -> Drawing:
     drawing.text(440, 268, "blue: the KD planes under the window", colour=BLUE)
     drawing.text(440, 288, "orange: copied in while the blue ones are used", colour=ORANGE)
     drawing.text(440, 308, "Each plane is read from memory once.")
+    return drawing
+
+
+def cube_with_halo() -> Drawing:
+    """One plane of the tile of `simt.cubes`, for each tile size of its sweep and K = 3."""
+    K, cell, x = 3, 18, 20
+    rung = conv3d.rungs["simt.cubes"]
+    drawing = Drawing(800, 270, "conv3d: cubes of outputs with their halo, one plane of each")
+    drawing.text(20, 24, "simt.cubes: one plane of a block, K = 3", size=15, weight="bold")
+    for tile in rung.swept["tile"]:
+        side = tile + K - 1
+        outputs = {(i, j): BLUE for i in range(K // 2, K // 2 + tile) for j in range(K // 2, K // 2 + tile)}
+        drawing.text(x, 52, f"T = {tile}{' (default)' if tile == rung.options['tile'] else ''}")
+        drawing.grid(x, 62, (side, side), cell, marked=outputs)
+        drawing.text(x, 210, f"threads: {side**3}", size=12)
+        drawing.text(x, 228, f"outputs: {tile**3}", size=12)
+        x += max(side * cell, 92) + 34
+    drawing.text(20, 256, "blue: one output per element; white: the halo. One thread loads each element.")
     return drawing
 
 
@@ -121,6 +140,7 @@ def token_table() -> Drawing:
 DRAWINGS = {
     "conv1d": overlapping_windows,
     "conv3d": march,
+    "conv3d-cubes": cube_with_halo,
     "conv_transpose2d": phases,
     "correlate": tile_with_halo,
     "embedding_conv1d": token_table,

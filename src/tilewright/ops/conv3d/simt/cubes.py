@@ -7,7 +7,7 @@ from numba import cuda, float32
 
 from tilewright.ops.conv3d.simt.border import source_index
 from tilewright.ops.conv3d.simt.limits import Tile
-from tilewright.ops.conv3d.simt.shared import corner_of
+from tilewright.ops.conv3d.simt.shared import corner_for
 from tilewright.ops.core.gpu.simt import kernel
 
 
@@ -21,12 +21,13 @@ def cubes(tile: int, sizes: tuple[int, int, int]):
     if it is 1.
     """
     extents = _, rows, columns = tuple(tile + K - 1 for K in sizes)
-    (KD, KH, KW), elements, outputs, block = sizes, math.prod(extents), tile**3, Tile(tile, tile, tile)
+    (KD, KH, KW), elements, outputs = sizes, math.prod(extents), tile**3
+    corner_of = corner_for(Tile(tile, tile, tile))
 
     @kernel
     def convolve(x, weights, out, first, mode, fill):
         cube, i, C = cuda.shared.array(elements, float32), cuda.threadIdx.x, x.shape[0]
-        (o, plane, row, column), (above, before, left) = corner_of(out, block), first
+        (o, plane, row, column), (above, before, left) = corner_of(out), first
         z = source_index(plane - above + i // (rows * columns), x.shape[1], mode)
         y = source_index(row - before + i // columns % rows, x.shape[2], mode)
         at = source_index(column - left + i % columns, x.shape[3], mode)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from numba import cuda, float32
 
 from tilewright.ops.conv3d.simt.border import source_index
-from tilewright.ops.conv3d.simt.limits import TILE
+from tilewright.ops.conv3d.simt.limits import TILE, Tile
 from tilewright.ops.conv3d.simt.window import taps_for
 from tilewright.ops.core.gpu.simt import inline, kernel
 
@@ -37,14 +37,21 @@ def gather(x, tile, box, mode, fill):
                 tile[start + k] = fill if z < 0 or y < 0 or at < 0 else x[z, y, at]
 
 
-@inline
-def corner_of(out, tile):
-    """(o, plane, row, column) of the first output of a block that computes a `Tile`."""
-    _, planes, height, width = out.shape
-    across, down = (width + tile.columns - 1) // tile.columns, (height + tile.rows - 1) // tile.rows
-    layers, block = (planes + tile.planes - 1) // tile.planes, cuda.blockIdx.x
-    plane, row = block // (across * down) % layers * tile.planes, block // across % down * tile.rows
-    return block // (across * down * layers), plane, row, block % across * tile.columns
+def corner_for(tile: Tile):
+    """corner(out): (o, plane, row, column) of the first output of a block that computes `tile`."""
+
+    @inline
+    def corner(out):
+        _, planes, height, width = out.shape
+        across, down = (width + tile.columns - 1) // tile.columns, (height + tile.rows - 1) // tile.rows
+        layers, block = (planes + tile.planes - 1) // tile.planes, cuda.blockIdx.x
+        plane, row = block // (across * down) % layers * tile.planes, block // across % down * tile.rows
+        return block // (across * down * layers), plane, row, block % across * tile.columns
+
+    return corner
+
+
+corner_of = corner_for(TILE)
 
 
 @inline
@@ -71,7 +78,7 @@ def shared(x, weights, out, first, mode, fill):
     """
     tile = cuda.shared.array(0, float32)
     C, KD, KH, KW = weights.shape[1:]
-    o, plane, row, column = corner_of(out, TILE)
+    o, plane, row, column = corner_of(out)
     extents = (TILE.planes + KD - 1, TILE.rows + KH - 1, TILE.columns + KW - 1)
     (planes, rows, columns), (above, before, left) = extents, first
     at, total = window_start(extents), float32(0)
@@ -101,7 +108,7 @@ def constant(sizes: tuple[int, int, int]):
     @kernel
     def convolve(x, out, weights, first, mode, fill):
         tile = cuda.shared.array(elements, float32)
-        (_, plane, row, column), (above, before, left) = corner_of(out, TILE), first
+        (_, plane, row, column), (above, before, left) = corner_of(out), first
         box = Box(plane - above, row - before, column - left, planes, rows, columns)
         gather(x[0, :, :, :], tile, box, mode, fill)
         cuda.syncthreads()

@@ -121,3 +121,12 @@ def test_a_value_that_cannot_run_is_refused_with_the_reason(name, options, why, 
     with pytest.raises(Refused) as error:
         gpu.check("matmul", ladder.rungs[name].varied(**options), CASE, rng)
     assert why in str(error.value)
+
+
+@pytest.mark.usefixtures("simulated_gpu")
+def test_a_tile_too_narrow_for_the_grid_is_refused(rng):
+    case = Case(1, 65536, 1, device="cuda")
+    if missing := ladder.rungs["simt.shared"].refuses(case.problem):
+        pytest.skip("; ".join(missing))
+    with pytest.raises(Refused, match="needs 65,536 blocks across; the maximum is 65,535"):
+        gpu.check("matmul", ladder.rungs["simt.shared"].varied(tile=1), case, rng)

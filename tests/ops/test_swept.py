@@ -7,8 +7,9 @@ from itertools import product
 import pytest
 
 import gpu
+from compare import compare
 from tilewright.errors import Refused
-from tilewright.ops.core.ladder import operations
+from tilewright.ops.core.ladder import operations, trying
 from tilewright.ops.matmul import ladder
 from tilewright.ops.matmul.problem import Case, Problem
 
@@ -67,6 +68,41 @@ def test_each_value_is_within_the_bound_or_refused(rung, rng):
     gpu.check("matmul", rung, CASE, rng, runs=1)
 
 
+ROWS = [(op, name) for op in ("batchnorm", "elementwise") for name in ("simt.naive", "simt.vectors")]
+TREES = [("softmax", "simt.shared"), ("layernorm", "simt.shared")]  # block changes the order of their sums
+
+
+def rows_case(op):
+    """A case of one row of 68 elements, more than the smallest block has threads."""
+    spec = importlib.import_module(f"tilewright.bench.sizes.{op}")
+    if op == "elementwise":
+        return spec.Case("tanh", (1, 68), device="cuda")
+    return spec.Case((1, 68), device="cuda")
+
+
+@pytest.mark.usefixtures("simulated_gpu")
+@pytest.mark.parametrize(("op", "name"), ROWS + TREES)
+def test_each_block_size_is_within_the_bound(op, name, rng):
+    rung, case = importlib.import_module(f"tilewright.ops.{op}.ladder").ladder.rungs[name], rows_case(op)
+    if why := rung.refuses(case.problem):
+        pytest.skip("; ".join(why))
+    spec, bits = importlib.import_module(f"tilewright.bench.sizes.{op}"), set()
+    inputs = spec.make(case, rng)
+    reference = spec.reference(case, inputs)
+    for block in rung.swept["block"]:
+        with trying(op, rung.varied(block=block)):
+            out = spec.bind_tensors(case, inputs, gpu.PLACE)().cpu().numpy()
+        compare(out, reference, spec.bound(case, inputs, reference, rung.c))
+        bits.add(out.tobytes())
+    assert len(bits) == 1 or (op, name) in TREES
+    for block, words in ((2048, "block=2048: a block would have 2,048 threads; the maximum is 1,024"), (0, "block=0")):
+        with pytest.raises(Refused, match=words):
+            gpu.check(op, rung.varied(block=block), case, rng)
+    if (op, name) in TREES:
+        with pytest.raises(Refused, match="block=96: a tree over the threads of a block needs a power of two"):
+            gpu.check(op, rung.varied(block=96), case, rng)
+
+
 REFUSED = [
     ("simt.shared", {"tile": 33}, "tile=33: a block would have 1,089 threads; the maximum is 1,024"),
     ("simt.unrolled", {"tile": 0}, "tile=0: each must be a positive integer"),
@@ -85,3 +121,12 @@ def test_a_value_that_cannot_run_is_refused_with_the_reason(name, options, why, 
     with pytest.raises(Refused) as error:
         gpu.check("matmul", ladder.rungs[name].varied(**options), CASE, rng)
     assert why in str(error.value)
+
+
+@pytest.mark.usefixtures("simulated_gpu")
+def test_a_tile_too_narrow_for_the_grid_is_refused(rng):
+    case = Case(1, 65536, 1, device="cuda")
+    if missing := ladder.rungs["simt.shared"].refuses(case.problem):
+        pytest.skip("; ".join(missing))
+    with pytest.raises(Refused, match="needs 65,536 blocks across; the maximum is 65,535"):
+        gpu.check("matmul", ladder.rungs["simt.shared"].varied(tile=1), case, rng)

@@ -6,7 +6,7 @@ mean and variance (C,). `simt` takes float32, `tile` any of the three dtypes eac
 """
 
 from tilewright.ops.batchnorm.problem import DEVICE_DTYPES
-from tilewright.ops.core.ladder import Ladder, Rung
+from tilewright.ops.core.ladder import BLOCKS, Ladder, Rung
 from tilewright.ops.core.needs import divides, engine, on
 
 CPU = (on("cpu", "float32"),)
@@ -24,10 +24,12 @@ ladder = Ladder(
          kernel="batchnorm.cpu.vectors:normalise"),
     Rung("simt.naive", needs=SIMT, chosen=True,
          idea="one thread per element; scale and shift of each channel come from a kernel before",
-         kernel="batchnorm.simt.elements:run", options={"kernel": "naive"}),
+         kernel="batchnorm.simt.elements:run", options={"kernel": "naive", "block": 256},
+         swept={"block": BLOCKS}),
     Rung("simt.vectors", after="simt.naive", needs=(*SIMT, divides("C", 4)), chosen=True,
          idea="one thread per four channels, in loads and stores of 16 bytes",
-         kernel="batchnorm.simt.elements:run", options={"kernel": "vectors"}),
+         kernel="batchnorm.simt.elements:run", options={"kernel": "vectors", "block": 256},
+         swept={"block": BLOCKS}),
     Rung("tile.blocks", needs=TILE, chosen=True,
          idea="one block of rows and channels per program, which forms scale and shift itself",
          kernel="batchnorm.tile.blocks:run"),

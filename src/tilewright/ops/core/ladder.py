@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from tilewright.errors import Refused, UsageError
 
 Need = Callable[[Hashable], "str | None"]  # a problem in, a reason to refuse out (None: fine); its docstring is shown
+BLOCKS = (64, 128, 256, 512, 1024)  # threads per block that a sweep tries on a GPU
 
 
 class Memory(NamedTuple):

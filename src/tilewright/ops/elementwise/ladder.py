@@ -5,7 +5,7 @@ x. CPU rungs take float32 (rows, C) with contiguous rows; `simt` contiguous floa
 any of the three dtypes on either side.
 """
 
-from tilewright.ops.core.ladder import Ladder, Rung
+from tilewright.ops.core.ladder import BLOCKS, Ladder, Rung
 from tilewright.ops.core.needs import engine, on
 from tilewright.ops.elementwise.problem import DEVICE_DTYPES
 
@@ -25,10 +25,12 @@ ladder = Ladder(
          kernel="elementwise.cpu.vectors:apply"),
     Rung("simt.naive", needs=SIMT,
          idea="one thread per element, by the C library's functions in float64",
-         kernel="elementwise.simt.elements:run", options={"kernel": "naive"}),
+         kernel="elementwise.simt.elements:run", options={"kernel": "naive", "block": 256},
+         swept={"block": BLOCKS}),
     Rung("simt.vectors", after="simt.naive", needs=SIMT, chosen=True,
          idea="one thread per four elements, in loads and stores of 16 bytes",
-         kernel="elementwise.simt.elements:run", options={"kernel": "vectors"}),
+         kernel="elementwise.simt.elements:run", options={"kernel": "vectors", "block": 256},
+         swept={"block": BLOCKS}),
     Rung("tile.blocks", needs=TILE, chosen=True, c=C_TILE,
          idea="one block of elements per program, through float32 polynomials of our own",
          kernel="elementwise.tile.blocks:run"),

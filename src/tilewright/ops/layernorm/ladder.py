@@ -5,7 +5,7 @@ CPU rungs take float32 NumPy arrays, out also bfloat16; `simt` contiguous float3
 any of the three dtypes each.
 """
 
-from tilewright.ops.core.ladder import Ladder, Rung
+from tilewright.ops.core.ladder import BLOCKS, Ladder, Rung
 from tilewright.ops.core.needs import at_most, divides, engine, on
 from tilewright.ops.layernorm.problem import DEVICE_DTYPES
 
@@ -28,7 +28,7 @@ ladder = Ladder(
          kernel="layernorm.simt.rows:naive"),
     Rung("simt.shared", after="simt.naive", needs=SIMT,
          idea="one block per row; its threads combine their sums in shared memory, as a tree",
-         kernel="layernorm.simt.rows:shared"),
+         kernel="layernorm.simt.rows:shared", options={"block": 256}, swept={"block": BLOCKS}),
     Rung("simt.shuffles", after="simt.shared", needs=SIMT,
          idea="the threads of a warp exchange registers instead of shared memory",
          kernel="layernorm.simt.rows:shuffles"),

@@ -4,7 +4,7 @@ A kernel is called as kernel(x, out): both (rows, C), rows contiguous, not empty
 NumPy arrays; `simt` float32 tensors on a GPU; `tile` tensors of any of the three dtypes on either side.
 """
 
-from tilewright.ops.core.ladder import Ladder, Rung
+from tilewright.ops.core.ladder import BLOCKS, Ladder, Rung
 from tilewright.ops.core.needs import at_most, divides, engine, on
 from tilewright.ops.softmax.problem import DEVICE_DTYPES
 
@@ -27,7 +27,7 @@ ladder = Ladder(
          kernel="softmax.simt.rows:naive"),
     Rung("simt.shared", after="simt.naive", needs=SIMT,
          idea="one block per row; its threads combine their results in shared memory, as a tree",
-         kernel="softmax.simt.rows:shared"),
+         kernel="softmax.simt.rows:shared", options={"block": 256}, swept={"block": BLOCKS}),
     Rung("simt.shuffles", after="simt.shared", needs=SIMT,
          idea="the threads of a warp exchange registers instead of shared memory",
          kernel="softmax.simt.rows:shuffles"),

@@ -11,10 +11,10 @@ import numpy as np
 from numba import cuda, float32, float64
 
 from tilewright.ops.core.gpu.registers import load4, store4
-from tilewright.ops.core.gpu.simt import kernel, launch
+from tilewright.ops.core.gpu.simt import check_threads, kernel, launch
 from tilewright.ops.gemm.simt.epilogue import activation_for
 
-THREADS = 256
+THREADS = 256  # per block of `fold`
 
 
 @kernel
@@ -70,11 +70,12 @@ def vectors(activation: str | None):
 KERNELS = {"naive": (naive, 1), "vectors": (vectors, 4)}  # kernel for an activation, elements per thread
 
 
-def run(x, channels, eps: float, activation, out, *, kernel: str) -> None:
+def run(x, channels, eps: float, activation, out, *, kernel: str, block: int) -> None:
     """out = activation(batchnorm of x), tensors (rows, C). channels: gamma, beta, mean, variance, each (C,). kernel: a
-    key of KERNELS."""
+    key of KERNELS. block: its threads per block, which change no bit. Raises Refused for a block that no GPU has."""
+    check_threads(block)
     kernel_for, each = KERNELS[kernel]
     C = x.shape[1]
     scale, shift = x.new_empty(2, -(-C // 4) * 4)[:, :C]  # rows of whole 16 bytes
     launch(fold, -(-C // THREADS), THREADS, (*channels, scale, shift), np.float64(eps))
-    launch(kernel_for(activation), -(-x.numel() // (THREADS * each)), THREADS, (x.view(-1), scale, shift, out.view(-1)))
+    launch(kernel_for(activation), -(-x.numel() // (block * each)), block, (x.view(-1), scale, shift, out.view(-1)))

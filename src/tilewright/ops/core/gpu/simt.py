@@ -43,6 +43,13 @@ def check_block(options: Mapping[str, int], *, threads: int = 1, shared: int = 0
         raise Refused(f"{given}: a block would use {shared:,} bytes of shared memory; the maximum is {SHARED_LIMIT:,}")
 
 
+def check_threads(block: int, *, power: bool = False) -> None:
+    """Raises Refused unless a block can have so many threads. power: it has to be a power of two."""
+    check_block({"block": block}, threads=block)
+    if power and block & (block - 1):
+        raise Refused(f"block={block}: a tree over the threads of a block needs a power of two")
+
+
 def launch(kernel, grid, threads, tensors: tuple, *scalars, shared: int = 0) -> None:
     """Run kernel[grid, threads](*tensors, *scalars) on the device and the current stream of the first tensor.
 

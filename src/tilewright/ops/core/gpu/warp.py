@@ -80,15 +80,15 @@ def over_warp(combine, lanes: int = WARP):
     return reduce
 
 
-def _over_tree(combine):
-    """reduce(value, buffer): `combine` over the THREADS values of a block, halved eight times in shared memory.
+def over_tree(combine, threads: int):
+    """reduce(value, buffer): `combine` over the values of a block, halved in shared memory until one is left.
 
-    buffer: THREADS elements of shared memory.
+    threads: of the block, a power of two. buffer: as many elements of shared memory.
     """
 
     @inline
     def reduce(value, buffer):
-        thread, step = cuda.threadIdx.x, THREADS // 2
+        thread, step = cuda.threadIdx.x, threads // 2
         cuda.syncthreads()  # no thread still reads earlier values
         buffer[thread] = value
         while step:
@@ -103,7 +103,7 @@ def _over_tree(combine):
 
 
 def _over_block(combine, over_warp):
-    """reduce(value, buffer): as `_over_tree` by shuffles, then one value per warp in shared memory: two barriers."""
+    """reduce(value, buffer): as `over_tree` by shuffles, then one value per warp in shared memory: two barriers."""
 
     @inline
     def reduce(value, buffer):
@@ -122,5 +122,4 @@ def _over_block(combine, over_warp):
 
 
 warp_sum, warp_largest = over_warp(plus), over_warp(larger)
-tree_sum, tree_largest = _over_tree(plus), _over_tree(larger)
 block_sum, block_largest = _over_block(plus, warp_sum), _over_block(larger, warp_largest)

@@ -9,10 +9,8 @@ from functools import cache
 from numba import cuda, float32, float64
 
 from tilewright.ops.core.gpu.registers import load4, store4
-from tilewright.ops.core.gpu.simt import inline, kernel, launch
+from tilewright.ops.core.gpu.simt import check_threads, inline, kernel, launch
 from tilewright.ops.elementwise import scalars
-
-THREADS = 256
 
 
 @inline
@@ -72,7 +70,9 @@ def vectors(name: str):
 KERNELS = {"naive": (naive, 1), "vectors": (vectors, 4)}  # kernel for a function, elements per thread
 
 
-def run(function: str, x, out, *, kernel: str) -> None:
-    """out = function(x), both contiguous float32 tensors. kernel: a key of KERNELS."""
+def run(function: str, x, out, *, kernel: str, block: int) -> None:
+    """out = function(x), both contiguous float32 tensors. kernel: a key of KERNELS. block: threads per block, which
+    change no bit. Raises Refused for a block that no GPU has."""
+    check_threads(block)
     kernel_of, each = KERNELS[kernel]
-    launch(kernel_of(function), -(-x.numel() // (THREADS * each)), THREADS, (x.view(-1), out.view(-1)))
+    launch(kernel_of(function), -(-x.numel() // (block * each)), block, (x.view(-1), out.view(-1)))

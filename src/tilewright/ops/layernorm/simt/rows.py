@@ -7,24 +7,25 @@ kernel and on C alone.
 """
 
 import math
+from functools import cache
 
 import numpy as np
 from numba import cuda, float32
 
 from tilewright.ops.core.gpu.registers import load4, store4
-from tilewright.ops.core.gpu.simt import kernel, launch
-from tilewright.ops.core.gpu.warp import THREADS, WARP, WARPS, block_sum, tree_sum, warp_sum
+from tilewright.ops.core.gpu.simt import check_threads, kernel, launch
+from tilewright.ops.core.gpu.warp import THREADS, WARP, WARPS, block_sum, over_tree, plus, warp_sum
 
 ZERO, ONE = float32(0), float32(1)
 
 
-def over_rows(rows: int):
+def over_rows(rows: int, threads: int = THREADS):
     """A decorator: the function that launches the kernel on x and out (M, C), `rows` rows per block."""
 
     def launching(function):
         def run(x, weight, bias, eps: float, out) -> None:
             scalars = np.float32(1 / x.shape[1]), np.float32(eps)
-            launch(function, -(-x.shape[0] // rows), THREADS, (x, weight, bias, out), *scalars)
+            launch(function, -(-x.shape[0] // rows), threads, (x, weight, bias, out), *scalars)
 
         return run
 
@@ -51,32 +52,46 @@ def naive(x, weight, bias, out, inverse_C, eps):
             out[i, c] = (x[i, c] - mean) * factor * weight[c] + bias[c]
 
 
-def row_per_block(block_sum, size: int):
+def row_per_block(block_sum, size: int, threads: int = THREADS):
     """A kernel with one block per row; neighbouring threads read neighbouring elements.
 
     block_sum: reduce(value, shared) adds the values of all threads of a block. size: float32 of shared memory that it
-    uses. Loses where rows are shorter than the block: idle threads wait at every barrier.
+    uses. threads: per block. Loses where rows are shorter than the block: idle threads wait at every barrier.
     """
 
-    @over_rows(1)
+    @over_rows(1, threads)
     @kernel
     def normalise(x, weight, bias, out, inverse_C, eps):
         shared = cuda.shared.array(size, float32)
         i, thread = cuda.blockIdx.x, cuda.threadIdx.x
         total, squares = ZERO, ZERO
-        for c in range(thread, x.shape[1], THREADS):
+        for c in range(thread, x.shape[1], threads):
             total += x[i, c]
         mean = block_sum(total, shared) * inverse_C
-        for c in range(thread, x.shape[1], THREADS):
+        for c in range(thread, x.shape[1], threads):
             squares += (x[i, c] - mean) * (x[i, c] - mean)
         factor = ONE / float32(math.sqrt(block_sum(squares, shared) * inverse_C + eps))
-        for c in range(thread, x.shape[1], THREADS):
+        for c in range(thread, x.shape[1], threads):
             out[i, c] = (x[i, c] - mean) * factor * weight[c] + bias[c]
 
     return normalise
 
 
-shared = row_per_block(tree_sum, THREADS)  # adds as a tree in shared memory: ten barriers per sum
+@cache
+def _tree(block: int):
+    return row_per_block(over_tree(plus, block), block, block)
+
+
+def shared(x, weight, bias, eps: float, out, *, block: int) -> None:
+    """Adds as a tree in shared memory: ten barriers per sum of 256 values.
+
+    block: threads per block, a power of two. Another number adds in another order, so it may change bits. Raises
+    Refused for a block that cannot run.
+    """
+    check_threads(block, power=True)
+    _tree(block)(x, weight, bias, eps, out)
+
+
 shuffles = row_per_block(block_sum, WARPS)  # adds by warp shuffles, then one value per warp: two barriers per sum
 
 

@@ -15,6 +15,7 @@ KERNELS = {
 }
 TILED = {"shared": shared.shared, "unrolled": shared.unrolled}  # kernels for an activation and a tile
 WORD = 4  # bytes of a float32
+BLOCKS_ACROSS = 65535  # the maximum of a grid in its second dimension
 PADDED = {"vectors": warps.vectors, "warps": warps.warps, "buffered": warps.buffered}  # for padded operands
 
 
@@ -99,9 +100,19 @@ def _operands(rows: Rows, weights: Packed, out, epilogue: Epilogue) -> tuple:
 
 
 def _start(kernel, threads: tuple[int, ...], tile: tuple[int, int], arrays: tuple) -> None:
-    """Launch a kernel on `_operands`, one block for each tile of out. tile: its rows and columns."""
+    """Launch a kernel on `_operands`, one block for each tile of out. tile: its rows and columns.
+
+    Raises Refused if the tile is so narrow that a grid has too few blocks.
+    """
     _, _, out, *_ = arrays
-    launch(kernel, _grid(out, *tile), threads, arrays)
+    down, across = _grid(out, *tile)
+    if across > BLOCKS_ACROSS:
+        width = tile[-1]
+        raise Refused(
+            f"out has {out.shape[1]:,} columns: a block with {width} of them needs {across:,} blocks across; "
+            f"the maximum is {BLOCKS_ACROSS:,}"
+        )
+    launch(kernel, (down, across), threads, arrays)
 
 
 def _grid(out, height: int, width: int) -> tuple[int, int]:

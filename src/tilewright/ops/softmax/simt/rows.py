@@ -6,11 +6,12 @@ order of a sum depends on the kernel and on C alone.
 """
 
 import math
+from functools import cache
 
 from numba import cuda, float32, float64
 
 from tilewright.ops.core.gpu.registers import load4, store4
-from tilewright.ops.core.gpu.simt import inline, kernel, launch
+from tilewright.ops.core.gpu.simt import check_threads, inline, kernel, launch
 from tilewright.ops.core.gpu.warp import (
     LOWEST,
     THREADS,
@@ -18,8 +19,9 @@ from tilewright.ops.core.gpu.warp import (
     WARPS,
     block_largest,
     block_sum,
-    tree_largest,
-    tree_sum,
+    larger,
+    over_tree,
+    plus,
     warp_largest,
     warp_sum,
 )
@@ -27,9 +29,9 @@ from tilewright.ops.core.gpu.warp import (
 ZERO, ONE = float32(0), float32(1)
 
 
-def over_rows(rows: int):
+def over_rows(rows: int, threads: int = THREADS):
     """A decorator: the function that launches the kernel on x and out (M, C), `rows` rows per block."""
-    return lambda function: lambda x, out: launch(function, -(-x.shape[0] // rows), THREADS, (x, out))
+    return lambda function: lambda x, out: launch(function, -(-x.shape[0] // rows), threads, (x, out))
 
 
 @inline
@@ -59,36 +61,50 @@ def naive(x, out):
             out[i, c] = float32(out[i, c] / total)
 
 
-def row_per_block(block_largest, block_sum, size: int):
+def row_per_block(block_largest, block_sum, size: int, threads: int = THREADS):
     """A kernel with one block per row, in the passes of `naive`; neighbouring threads read neighbouring elements.
 
     block_largest, block_sum: reduce(value, shared) combines the values of all threads of a block. size: float32 of
-    shared memory that they use. Loses where rows are shorter than the block: idle threads wait at every barrier.
+    shared memory that they use. threads: per block. Loses where rows are shorter than the block: idle threads wait at
+    every barrier.
     """
 
-    @over_rows(1)
+    @over_rows(1, threads)
     @kernel
     def normalise(x, out):
         shared = cuda.shared.array(size, float32)
         i, thread = cuda.blockIdx.x, cuda.threadIdx.x
         largest = LOWEST
-        for c in range(thread, x.shape[1], THREADS):
+        for c in range(thread, x.shape[1], threads):
             largest = max(largest, x[i, c])
         largest = block_largest(largest, shared)
         total = ZERO
-        for c in range(thread, x.shape[1], THREADS):
+        for c in range(thread, x.shape[1], threads):
             value = power(x[i, c], largest)
             out[i, c] = value
             total += value
         inverse = ONE / block_sum(total, shared)
-        for c in range(thread, x.shape[1], THREADS):
+        for c in range(thread, x.shape[1], threads):
             out[i, c] *= inverse
 
     return normalise
 
 
-# combines as a tree in shared memory: ten barriers per reduction
-shared = row_per_block(tree_largest, tree_sum, THREADS)
+@cache
+def _tree(block: int):
+    return row_per_block(over_tree(larger, block), over_tree(plus, block), block, block)
+
+
+def shared(x, out, *, block: int) -> None:
+    """Combines as a tree in shared memory: ten barriers per reduction of 256 values.
+
+    block: threads per block, a power of two. Another number adds in another order, so it may change bits. Raises
+    Refused for a block that cannot run.
+    """
+    check_threads(block, power=True)
+    _tree(block)(x, out)
+
+
 # combines by warp shuffles, then one value per warp in shared memory: two barriers per reduction
 shuffles = row_per_block(block_largest, block_sum, WARPS)
 

@@ -13,6 +13,7 @@ from tilewright.bench.report.write import write
 from tilewright.bench.results import read, save
 from tilewright.errors import InternalError, Refused
 from tilewright.ops.core.ladder import Rung
+from tilewright.ops.core.launch import thread_count
 
 SVG = "{http://www.w3.org/2000/svg}"
 OPTIONS = {"tile": 2, "scale": 1.0}
@@ -75,6 +76,17 @@ def test_a_slow_kernel_is_timed_on_fewer_rows_and_says_so(rung, case, monkeypatc
     monkeypatch.setattr(climb.Subject, "few_rows", lambda self, rung: 2)
     (row,) = sweep.sweep("softmax", case, [rung], {"tile": (2,)})
     assert row.rows == 2 and row.runs == sweep.SLOW_RUNS and row.check.endswith("; 2 of 3 rows")
+
+
+def test_a_call_runs_on_the_points_threads(rung, case):
+    counts = []
+
+    def counting(x, out, **options):
+        counts.append(thread_count())
+        halves(x, out, **options)
+
+    sweep.sweep("softmax", case, [dataclasses.replace(rung, kernel=counting)], {"threads": (5, 7)})
+    assert set(counts) == {5, 7} and counts[-6:].count(5) == counts[-6:].count(7) == 3
 
 
 def test_threads_beyond_the_cores_give_the_same_bits(monkeypatch, case):

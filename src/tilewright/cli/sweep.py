@@ -184,10 +184,7 @@ def _axes(options: Options, ladder: Ladder) -> dict[str, tuple]:
         axes[name] = parse_values(f"sweep {op}: --set {name}", values) if equals else ()
     if not 1 <= len(axes) <= 2:
         what = ", ".join(axes) or "no parameter"
-        has = [f"{rung.name} has {', '.join(rung.swept)}" for rung in ladder.rungs.values() if rung.swept]
-        remedy = (
-            f"write --threads 1..4, or --set NAME=LIST with an option of a kernel: {'; '.join(has) or 'there is none'}"
-        )
+        remedy = f"write --threads 1..4, or --set NAME=LIST with an option of a kernel: {_options_of(ladder)}"
         raise UsageError(f"sweep {op}: {what}: one or two parameters are wanted", remedy=remedy)
     return axes
 
@@ -257,11 +254,15 @@ def _rungs(options: Options, ladder: Ladder) -> list[Rung]:
         return chosen
     found = [rung for rung in here if set(names) <= set(rung.swept)] if names else []
     if names and not found:
-        has = "; ".join(f"{rung.name} has {', '.join(rung.swept)}" for rung in here if rung.swept)
-        remedy = "" if has else "vary --threads" if device == "cpu" else "use --device cpu"
-        what = f"no kernel of {op} on {device} has the option {' and '.join(names)}; {has or 'none has options'}"
-        raise UsageError(f"sweep {op}: {what}", remedy=remedy or None)
+        what = f"no kernel of {op} on {device} has the option {' and '.join(names)}"
+        raise UsageError(f"sweep {op}: {what}; {_options_of(ladder)}")
     return found
+
+
+def _options_of(ladder: Ladder) -> str:
+    """The options of each kernel that has some, in words."""
+    has = [f"{rung.name} has {', '.join(rung.swept)}" for rung in ladder.rungs.values() if rung.swept]
+    return "; ".join(has) or "no kernel has one"
 
 
 def _defaults(op: str, name: str, rungs: list[Rung]) -> tuple:

@@ -132,7 +132,7 @@ def on_gpu(config: Declaring, prompts: Prompts, wanted: Wanted, allowed: int | N
         )
     lane, mean = -(-slots // LANES), prompts.tokens / max(prompts.count, 1)
     steps = -(-prompts.count // lane) * tokens
-    rows = min(PROMPT_ROWS + prompts.longest, prompts.tokens) + lane
+    rows = min(PROMPT_ROWS + prompts.longest, lane * prompts.longest, prompts.tokens) + lane
     workspace = rows * config.row_bytes(wanted.dtype, "cuda") + 8 * (STEPS + 1) * lane
     workspace += drawing(sizes.vocabulary, lane) if wanted.drawn else 0
     parts = (

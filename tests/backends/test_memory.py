@@ -1,8 +1,8 @@
-"""A batch that a GPU's memory does not hold is halved; buffers that may grow have headroom."""
+"""A batch that a GPU's memory does not hold is halved."""
 
 import pytest
 
-from tilewright.backends.memory import halving, with_headroom
+from tilewright.backends.memory import halving
 from tilewright.errors import ResourceError
 
 torch = pytest.importorskip("torch")
@@ -48,9 +48,3 @@ def test_a_batch_of_one_that_does_not_fit_is_an_error():
     with pytest.raises(ResourceError, match="even for a batch of 1: CUDA out of memory"):
         halving(needs(0, tried), 5)
     assert tried == [5, 2, 1]
-
-
-def test_headroom_is_at_most_a_sixteenth():
-    sizes = [*range(1, 3000), 2**30 - 1, 2**30, 2**30 + 1]
-    assert all(size <= with_headroom(size) <= size * 17 / 16 + 1 for size in sizes)
-    assert with_headroom(40_801 * 3072) == with_headroom(40_960 * 3072) == 40_960 * 3072

@@ -55,6 +55,8 @@ def test_the_courses_job_on_a_large_gpu():
     cache = DeviceCache.on("cpu", 2, CONFIG.n_head, 32, CONFIG.n_embd // CONFIG.n_head, "bfloat16")
     assert part(found, "keys and values") == 7680 // 2 * CONFIG.n_layer * (cache.keys.nbytes + cache.values.nbytes)
     assert part(found, "weights") > 2 * 124_439_808  # parameters
+    rows = lanes.LANE * (COURSE.longest + 1)  # a pass has the prompts of one lane at most
+    assert part(found, "workspace") < 1.1 * rows * CONFIG.row_bytes("bfloat16", "cuda")
     assert peak_of(found.parts) < 20 * GIB
     assert found.moved > found.steps * part(found, "weights")
 

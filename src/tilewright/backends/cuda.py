@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike
 
-from tilewright.backends.memory import halving, out_of_memory, with_headroom
+from tilewright.backends.memory import halving, out_of_memory
 from tilewright.backends.protocol import (
     COMPUTE,
     COPY_OUT,
@@ -84,9 +84,8 @@ class Workspace:
                 self.views.clear()
                 self.grown += 1
                 self.buffers.pop(name, None)  # its memory may serve the larger one
-                declared = self.elements.get(name, 0) * kind.itemsize
-                allocated = declared if size <= declared else with_headroom(size)
-                self.buffers[name] = torch.empty(allocated, dtype=torch.uint8, device=self.device)
+                size_now = max(size, self.elements.get(name, 0) * kind.itemsize)
+                self.buffers[name] = torch.empty(size_now, dtype=torch.uint8, device=self.device)
             self.views[key] = self.buffers[name][:size].view(kind).view(rows, columns)
         return self.views[key]
 

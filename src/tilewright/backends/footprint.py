@@ -20,7 +20,9 @@ from tilewright.ops.core.ladder import Ladder, Memory, Rung, forced
 from tilewright.ops.gemm.memory import LIMB_BLOCK, padded
 
 ALWAYS, PREPARING, RUNNING, MERGING = "always", "preparing", "running", "merging"
-CONTEXT = 600 << 20  # bytes that CUDA, cuBLAS and the loaded kernels take of a GPU (an H200, driver for CUDA 13.0)
+# Bytes that CUDA, PyTorch and the loaded kernels take of a GPU, measured on an H100 (driver for CUDA 13.0): `draw`,
+# `classify` and `generate` capture CUDA graphs and load many Triton kernels, `convolve` does neither
+CONTEXT, CONTEXT_WITHOUT_GRAPHS = 690 << 20, 600 << 20
 
 
 class Part(NamedTuple):

@@ -1,4 +1,4 @@
-"""Memory of a GPU: sizes of buffers that may grow, how the lack of memory is recognised, and a batch that is halved."""
+"""A GPU without memory: how the error is recognised, and a batch that is halved."""
 
 from __future__ import annotations
 
@@ -8,17 +8,6 @@ from typing import TypeVar
 from tilewright.errors import ResourceError
 
 T = TypeVar("T")
-STEPS_OF_SIZE = 16  # sizes of growing buffers between two powers of two
-
-
-def with_headroom(size: int) -> int:
-    """Bytes of a buffer that may grow: `size`, rounded up by at most 1/16.
-
-    Batches of nearly one size then share a buffer. If a buffer grew by a few bytes with each batch, PyTorch's allocator
-    would keep all the earlier ones: a freed block does not serve a larger request.
-    """
-    unit = max(1, (1 << max(size - 1, 1).bit_length()) // (2 * STEPS_OF_SIZE))
-    return -(-size // unit) * unit
 
 
 def out_of_memory(error: BaseException | None) -> BaseException | None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from tilewright.backends.footprint import ALWAYS, CONTEXT, RUNNING, Part, element_bytes
-from tilewright.backends.memory import with_headroom
 from tilewright.errors import ResourceError
 from tilewright.generation.decoder import Sizes
 from tilewright.generation.engine import LOGITS_BYTES, PENDING_BYTES, SAMPLED_ROWS
@@ -134,7 +133,7 @@ def on_gpu(config: Declaring, prompts: Prompts, wanted: Wanted, allowed: int | N
     lane, mean = -(-slots // LANES), prompts.tokens / max(prompts.count, 1)
     steps = -(-prompts.count // lane) * tokens
     rows = min(PROMPT_ROWS + prompts.longest, lane * prompts.longest, prompts.tokens) + lane
-    workspace = with_headroom(rows * config.row_bytes(wanted.dtype, "cuda")) + 8 * (STEPS + 1) * lane
+    workspace = rows * config.row_bytes(wanted.dtype, "cuda") + 8 * (STEPS + 1) * lane
     workspace += drawing(sizes.vocabulary, lane) if wanted.drawn else 0
     parts = (
         Part("CUDA", CONTEXT, ALWAYS),

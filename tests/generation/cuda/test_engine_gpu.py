@@ -263,6 +263,16 @@ def test_a_decode_state_is_left_to_the_next_engine(rng):
     assert model.attention.free is not None and answers(model, requests) == first
 
 
+def test_a_decode_state_of_another_size_is_freed_before_the_next_is_allocated(rng, monkeypatch):
+    """By PyTorch's allocator, too, which would keep its blocks: they are too small for longer slots."""
+    model, freed = on_gpu(), []
+    answers(model, [Request(0, rng.integers(0, V, 5), GREEDY)], slots=1)
+    state = weakref.ref(model.attention.free)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append(state() is None))
+    answers(model, [Request(0, rng.integers(0, V, 5), GREEDY)], slots=2)
+    assert freed[:1] == [True]
+
+
 def test_a_decode_state_is_freed_with_its_model(rng):
     """At once: what waits for Python's collector would hold most of a GPU's memory."""
     model = on_gpu()

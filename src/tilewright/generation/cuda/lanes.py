@@ -133,7 +133,9 @@ class LaneScheduler(Scheduler):
             left, self.attention.free = self.attention.free, None
             if isinstance(left, DecodeState) and left.sizes == sizes:
                 return left
-            del left  # before new memory is taken
+            if left is not None:
+                del left  # before new memory is taken
+                torch.cuda.empty_cache()  # PyTorch would keep caches of shorter slots beside the new ones
             try:
                 return DecodeState(self.model, self.attention, *sizes)
             except torch.cuda.OutOfMemoryError as error:

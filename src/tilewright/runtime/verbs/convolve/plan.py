@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from tilewright.backends.footprint import CONTEXT, MERGING, RUNNING, Part, halved, peak_of
+from tilewright.backends.footprint import CONTEXT_WITHOUT_GRAPHS, MERGING, RUNNING, Part, halved, peak_of
 from tilewright.formats.files import BLOCK_BYTES
 from tilewright.formats.names import suffix_of
 from tilewright.formats.raw_volumes import RawForm
@@ -61,7 +61,7 @@ def _declared(task: ConvolveTask, begun: Begun, gpu_memory: int) -> Declared:
 
 
 def _on_gpu(kernel: Kernel, tiling: Tiling, planes: int) -> tuple[Part, ...]:
-    return Part("CUDA", CONTEXT), Part("slabs", slabs_bytes(kernel, tiling, planes), RUNNING)
+    return Part("CUDA", CONTEXT_WITHOUT_GRAPHS), Part("slabs", slabs_bytes(kernel, tiling, planes), RUNNING)
 
 
 def _memory(task: ConvolveTask, kernel: Kernel, tiling: Tiling, cut: Records) -> tuple[Part, ...]:

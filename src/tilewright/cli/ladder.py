@@ -58,9 +58,8 @@ class Options:
         str | None,
         Option(
             metavar="LIST",
-            help="Only with --explain: explain one problem, as in C=8,O=32,K=3 for conv1d or "
-            "shape=4x1000 for softmax. Sizes that are missing are those of the first problem that is timed. A wrong "
-            "name prints the names.",
+            help="One problem instead of the models' sizes, as in C=8,O=32,K=3 for conv1d or shape=4x1000 for softmax. "
+            "Sizes that are missing are those of the first problem that is timed. A wrong name prints the names.",
             rich_help_panel=SIZES,
         ),
     ] = None
@@ -243,9 +242,6 @@ def _check(options: Options) -> None:
     for name in ("m", "n", "k", "size", "rung", "mine") if op == "all" else ():
         if (value := getattr(options, name)) is not None:
             raise UsageError(f"ladder all: --{name} {value} is for one operation", remedy="name it in place of all")
-    if options.size is not None and not options.explain and not options.list_:
-        remedy = "use --m, --n and --k to change the sizes that are timed"
-        raise UsageError(f"ladder {op}: --size {options.size} is for --explain", remedy=remedy)
     if options.device != "cpu" and options.threads is not None:
         raise UsageError(f"ladder {op}: --threads {options.threads} is for the CPU; --device {options.device} has none")
     alone = "explain" if options.explain else "list" if options.list_ else ""
@@ -253,7 +249,7 @@ def _check(options: Options) -> None:
         "explain": ("threads", "save", "list_", "mine"),
         "list": ("m", "n", "k", "size", "dtype", "threads", "rung", "label", "save", "mine"),
     }
-    for name in ("m", "n", "k", "label") if options.size is not None and options.explain else ():
+    for name in ("m", "n", "k", "label") if options.size is not None and not options.list_ else ():
         if (value := getattr(options, name)) is not None:
             raise UsageError(f"ladder {op}: --{name} {value} and --size {options.size} both choose sizes; give one")
     if options.mine is not None and options.save:
@@ -265,14 +261,19 @@ def _check(options: Options) -> None:
 
 
 def _cases(op: str, spec: Any, options: Options) -> list[Any]:
-    """The op's sizes, or the one that the options name. Raises UsageError naming the option that fits none."""
+    """The op's sizes, or the one that the options name. Raises UsageError naming the option that fits none, Refused if
+    no rung could be timed at it."""
+    from tilewright.bench.climb import parts
     from tilewright.errors import UsageError
 
     if options.device != "cpu" and not hasattr(spec, "device_sizes"):
         raise UsageError(f"{op} has no kernels for a GPU", remedy="use --device cpu")
     every = spec.sizes() if options.device == "cpu" else spec.device_sizes()
     if options.size is not None:
-        return [sized(op, every, options.size, options.dtype)]
+        case = sized(op, every, options.size, options.dtype)
+        if not options.explain and options.device == "cpu":
+            parts(op)[0].choose(case.problem)
+        return [case]
     classes = list(dict.fromkeys(case.dtype for case in every))
     found = [case for case in every if options.dtype in (None, case.dtype)]
     if not found and options.op == "all":
